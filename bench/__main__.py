@@ -2,7 +2,7 @@
 
     python -m bench [--quick] [--data DIR] [--out DIR]
 
-takes about 30 minutes on two cores. It records dumps if there are none (``.cache/bench/dumps``) and writes
+takes about 40 minutes on two cores. It records dumps if there are none (``.cache/bench/dumps``) and writes
 ``bench/results``, ``docs/images`` and the tables in docs/benchmarks.md. ``--quick`` is for trying it out, in under two
 minutes: on few steps of training, with one round of everything, and all that it writes goes to ``.cache/bench/quick``.
 """
@@ -23,21 +23,22 @@ CACHE = ROOT / ".cache" / "bench"
 #: What runs, whether it reads dumps, and the minutes that it takes on two cores.
 PARTS = (
     ("codec", True, 8), ("sizes", True, 6), ("stages", True, 1), ("speed", True, 6), ("scaling", True, 2),
-    ("memory", False, 2), ("corruption", True, 2), ("prediction", True, 1), ("compressors", False, 3),
+    ("memory", False, 2), ("corruption", True, 8), ("prediction", True, 1), ("compressors", False, 3),
     ("controllers", False, 3),
 )
-CORRUPTION_TRIALS = "20"  #: of a quick run
+CORRUPTION_TRIALS = "20"  #: of a quick run, and truncations
 
 
 def commands(quick: bool, data: Path, out: Path) -> list[list[str]]:
     """Return the arguments of ``python -m`` for each part."""
     small = ["--quick"] if quick else []
-    found = [["bench.record", str(data), "--missing", *small]]
+    results = [["bench.record", str(data), "--missing", *small]]
     for name, reads, _ in PARTS:
-        more = {"corruption": ["--trials", CORRUPTION_TRIALS] if quick else [], "prediction": []}.get(name, small)
-        found.append([f"bench.{name}", *(["--data", str(data)] if reads else []), "--out", str(out), *more])
+        more = {"corruption": ["--trials", CORRUPTION_TRIALS, "--truncations", CORRUPTION_TRIALS] if quick else [],
+                "prediction": []}.get(name, small)
+        results.append([f"bench.{name}", *(["--data", str(data)] if reads else []), "--out", str(out), *more])
     pictures = ["--results", str(out), *(["--out", str(out)] if quick else [])]
-    return [*found, ["bench.plots", *pictures], *([] if quick or out != RESULTS else [["bench.report"]])]
+    return [*results, ["bench.plots", *pictures], *([] if quick or out != RESULTS else [["bench.report"]])]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

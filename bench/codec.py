@@ -67,9 +67,9 @@ def measure(folder: Path, quick: bool, sizes_only: bool,
     result, tensors = Result(notes=[f"{package} is not installed and not measured" for package in missing]), Result()
     for title, parts in named_inputs(series, groups, dtypes):
         console.print(f"{title}: {len(parts)} dumps, {sum(part.nbytes for part in parts) / 1e6:.1f} MB")
-        found = compete(title, parts, untimed if sizes_only else plan)
-        result.extend(found)
-        if speed := found.level_speed:
+        outcome = compete(title, parts, untimed if sizes_only else plan)
+        result.extend(outcome)
+        if speed := outcome.level_speed:
             width = parts[0].bits.itemsize
             levels.append((title, f"{speed:.3f}", f"{1e9 * width / (speed * GIGA):.3f}"))
     for part in () if quick else single_tensors(series):

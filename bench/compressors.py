@@ -61,15 +61,15 @@ def gradients(n_values: int) -> dict[str, torch.Tensor]:
 
 def seconds_of(methods: dict[str, Callable[[], Any]], rounds: int) -> dict[str, float]:
     """Return the median seconds of each, in turn, after one run that is not timed."""
-    found: dict[str, list[float]] = {name: [] for name in methods}
+    results: dict[str, list[float]] = {name: [] for name in methods}
     for method in methods.values():
         method()
     for _ in range(rounds):
         for name, method in methods.items():
             start = perf_counter()
             method()
-            found[name].append(perf_counter() - start)
-    return {name: median(times) for name, times in found.items()}
+            results[name].append(perf_counter() - start)
+    return {name: median(times) for name, times in results.items()}
 
 
 def norm(tensor: torch.Tensor) -> float:

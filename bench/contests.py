@@ -21,9 +21,9 @@ def compressors_table(results: Path) -> list[str]:
     comments, rows = read_table(results / "compressors.csv")
     lines: list[str] = []
     for contest, heading in CONTESTS.items():
-        some = [row for row in rows if row["contest"] == contest]
-        if some:
-            lines += [f"{heading.capitalize()}, {some[0]['threads']} thread:", "", *_contest(some), ""]
+        selected = [row for row in rows if row["contest"] == contest]
+        if selected:
+            lines += [f"{heading.capitalize()}, {selected[0]['threads']} thread:", "", *_contest(selected), ""]
     return [*lines, f"From {source(comments)}"]
 
 

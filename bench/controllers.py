@@ -46,15 +46,15 @@ FAMILIES = {"QSGD": QSGD(4), "Top-k": TopK(0.01), "PowerSGD": PowerSGD(4)}
 
 def resnet50() -> list[tuple[int, ...]]:
     """Return the shapes of its convolutions and its last layer."""
-    found: list[tuple[int, ...]] = [(64, 3, 7, 7)]
+    results: list[tuple[int, ...]] = [(64, 3, 7, 7)]
     width = 64
     for stage, blocks in enumerate((3, 4, 6, 3)):
         inner = 64 << stage
         for block in range(blocks):
-            found += [(inner, width, 1, 1), (inner, inner, 3, 3), (4 * inner, inner, 1, 1)]
-            found += [(4 * inner, width, 1, 1)] if block == 0 else []
+            results += [(inner, width, 1, 1), (inner, inner, 3, 3), (4 * inner, inner, 1, 1)]
+            results += [(4 * inner, width, 1, 1)] if block == 0 else []
             width = 4 * inner
-    return [*found, (1000, 2048)]
+    return [*results, (1000, 2048)]
 
 
 def bert(layers: int = 12, width: int = 768, words: int = 30522) -> list[tuple[int, ...]]:

@@ -22,10 +22,10 @@ Series = dict[str, list[Dump]]  #: by model, in the order of steps
 
 def default_folder() -> Path:
     """Return the first of ``PLACES`` that is there."""
-    found = [place for place in PLACES if place.is_dir()]
-    if not found:
+    results = [place for place in PLACES if place.is_dir()]
+    if not results:
         raise InvalidArgument("no dumps: run `make bench`, or record some (docs/recording.md) and give --data DIR")
-    return found[0]
+    return results[0]
 
 
 def read_series(folder: Path, ends_only: bool = False) -> Series:

@@ -64,10 +64,10 @@ class Line:
         import torch
 
         size = self.x.nbytes
-        speed, most = size / took / 1e9, self.copy * 2 * size / moved
+        speed, maximum = size / took / 1e9, self.copy * 2 * size / moved
         frame_bytes = self.frame_bytes if frame_bytes is None else frame_bytes
         return (torch.cuda.get_device_name(), self.dtype, self.mode, what, size, frame_bytes,
-                f"{moved / self.x.numel():.3f}", f"{most:.1f}", f"{speed:.1f}", f"{speed / most:.3f}")
+                f"{moved / self.x.numel():.3f}", f"{maximum:.1f}", f"{speed:.1f}", f"{speed / maximum:.3f}")
 
 
 def options_of(mode: str, dtype: str, x: Any) -> dict[str, Any]:
@@ -174,7 +174,7 @@ def measure_levels(dtype: str, size: int, copy: float, rounds: int) -> Iterator[
         grad, param, *rest = buffers[0]
         (levels,) = gpu.levels_batch(views[:1], [param], [grad])
         if size <= VERIFIED:
-            dumped = {"step": 100.0, **dict(zip(state, (one.cpu() for one in rest), strict=True))}
+            dumped = {"step": 100.0, **dict(zip(state, (item.cpu() for item in rest), strict=True))}
             wanted = levels_for(view_from_dump(name, hyper, dumped), param.cpu(), grad.cpu())
             assert np.array_equal(levels.cpu().numpy(), wanted), "levels differ"
         book = gpu.fresh_codebook([grad], levels=[levels])

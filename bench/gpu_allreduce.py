@@ -85,7 +85,7 @@ def milliseconds(tensor: Any, reduce: Reduce, rounds: int) -> float:
     import torch.distributed as dist
 
     wait = torch.cuda.synchronize if tensor.is_cuda else lambda: None
-    found, x = [], torch.empty_like(tensor)
+    result, x = [], torch.empty_like(tensor)
     for _ in range(rounds + 1):
         x.copy_(tensor)
         wait()
@@ -95,8 +95,8 @@ def milliseconds(tensor: Any, reduce: Reduce, rounds: int) -> float:
         wait()
         slowest = torch.tensor([perf_counter() - start], dtype=torch.float64)
         dist.all_reduce(slowest, op=dist.ReduceOp.MAX)
-        found.append(1e3 * float(slowest))
-    return statistics.median(found[1:])
+        result.append(1e3 * float(slowest))
+    return statistics.median(result[1:])
 
 
 def serve(rank: int, size: int, store: str, device: str, sizes: Sequence[int], rounds: int, answers: Any) -> None:

@@ -52,7 +52,7 @@ def seconds(call: Callable[[int], Any], n_buffers: int, rounds: int) -> float:
     import torch
 
     call(0)
-    found = []
+    results = []
     for k in range(rounds):
         begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
         torch.cuda.synchronize()
@@ -60,18 +60,18 @@ def seconds(call: Callable[[int], Any], n_buffers: int, rounds: int) -> float:
         call(k % n_buffers)
         end.record()
         torch.cuda.synchronize()
-        found.append(begin.elapsed_time(end) / 1e3)
-    return statistics.median(found)
+        results.append(begin.elapsed_time(end) / 1e3)
+    return statistics.median(results)
 
 
 def copies(sizes: Sequence[int], rounds: int) -> dict[int, float]:
     """Return the GB/s at which the device copies, by size: bytes copied, not read plus written."""
     import torch
 
-    found = {}
+    results = {}
     for size in sizes:
         n_buffers = buffers_of(size)
         buffers = [torch.empty(size, dtype=torch.uint8, device="cuda") for _ in range(n_buffers)]
         took = seconds(lambda k: buffers[k].copy_(buffers[k - 1]), n_buffers, rounds)  # noqa: B023 - called here
-        found[size] = size / took / 1e9
-    return found
+        results[size] = size / took / 1e9
+    return results

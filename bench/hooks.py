@@ -121,15 +121,15 @@ def pytorch_half(bucket: Any) -> torch.Tensor:
 def seconds_of(hooks: dict[str, Hook], bucket: Bucket, gradient: torch.Tensor, rounds: int) -> dict[str, float]:
     """Return the median seconds of each, in turn, after a call that is not timed; the bucket gets the gradient anew
     each time."""
-    found: dict[str, list[float]] = {name: [] for name in hooks}
+    results: dict[str, list[float]] = {name: [] for name in hooks}
     for number in range(rounds + 1):
         for name, hook in hooks.items():
             bucket.buffer().copy_(gradient)
             start = perf_counter()
             hook(bucket)
             if number:
-                found[name].append(perf_counter() - start)
-    return {name: median(times) for name, times in found.items()}
+                results[name].append(perf_counter() - start)
+    return {name: median(times) for name, times in results.items()}
 
 
 def check_low_rank(hooks: dict[str, Hook], bucket: Bucket, rank: int, steps: int = 10) -> None:

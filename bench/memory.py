@@ -45,8 +45,8 @@ OURS = {
 
 def contestants() -> dict[str, Peer]:
     """Those of ``NAMES`` that are installed."""
-    found = OURS | {peer.name: peer for peer in available(PEERS)[0]}
-    return {name: found[name] for name in NAMES if name in found}
+    result = OURS | {peer.name: peer for peer in available(PEERS)[0]}
+    return {name: result[name] for name in NAMES if name in result}
 
 
 def values_of(n_bytes: int) -> Input:
@@ -117,14 +117,14 @@ def growth(name: str, n_bytes: int, round_trips: int) -> dict[str, int]:
 def rows(n_bytes: int, round_trips: int) -> Iterator[list[object]]:
     """Yield the table, codec by codec; one that fails is left out, but not ours."""
     for name in contestants():
-        found: dict[str, object] = {"codec": name, "bytes": n_bytes, "round_trips": round_trips}
+        results: dict[str, object] = {"codec": name, "bytes": n_bytes, "round_trips": round_trips}
         try:
-            found |= in_child("peaks", name, n_bytes) | in_child("growth", name, SMALL, round_trips)
+            results |= in_child("peaks", name, n_bytes) | in_child("growth", name, SMALL, round_trips)
         except GcodecError:
             if name in OURS:
                 raise
             continue
-        yield [found[column] for column in COLUMNS]
+        yield [results[column] for column in COLUMNS]
 
 
 def in_child(function: str, *arguments: object) -> dict[str, int]:
@@ -147,11 +147,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not Path("/proc/self/clear_refs").exists():
         print("no /proc/self/clear_refs: memory is measured on Linux only")
         return 0
-    found = []
+    results = []
     for row in rows(*((8 * MEGA, 20) if options.quick else (BYTES, ROUND_TRIPS))):
         print(*row, flush=True)
-        found.append(row)
-    write_table(options.out / "memory.csv", COLUMNS, found)
+        results.append(row)
+    write_table(options.out / "memory.csv", COLUMNS, results)
     return 0
 
 

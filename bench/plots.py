@@ -42,8 +42,8 @@ def pareto(results: Path, path: Path) -> None:
         if row["mode"] == LOSSLESS and row["data"].endswith("gradients fp32") and row["encode_GBps"]:
             before = int(row["original_bytes"])
             times = (before / float(row[f"{direction}_GBps"]) for direction in ("encode", "decode"))
-            some = (before, int(row["compressed_bytes"]), *times)
-            totals[row["codec"]] = [a + b for a, b in zip(totals.get(row["codec"], [0.0] * 4), some, strict=True)]
+            selected = (before, int(row["compressed_bytes"]), *times)
+            totals[row["codec"]] = [a + b for a, b in zip(totals.get(row["codec"], [0.0] * 4), selected, strict=True)]
     figure, panels = _figure(1, 2)
     for axes, place, direction in zip(panels[0], (2, 3), ("encode", "decode"), strict=True):
         for number, (codec, total) in enumerate(totals.items()):
@@ -59,18 +59,18 @@ def pareto(results: Path, path: Path) -> None:
 
 def training(results: Path, path: Path) -> None:
     """Lossless gradients over training, beside the best of all levels of the peers, by model."""
-    found = [contest for contest in contests(results) if contest.group == "gradients"]
-    models = list(dict.fromkeys(contest.model for contest in found))
+    outcomes = [contest for contest in contests(results) if contest.group == "gradients"]
+    models = list(dict.fromkeys(contest.model for contest in outcomes))
     figure, panels = _figure(1, len(models))
     for axes, model in zip(panels[0], models, strict=True):
-        for number, dtype in enumerate(dict.fromkeys(contest.dtype for contest in found)):
-            some = [contest for contest in found if (contest.model, contest.dtype) == (model, dtype)]
+        for number, dtype in enumerate(dict.fromkeys(contest.dtype for contest in outcomes)):
+            selected = [contest for contest in outcomes if (contest.model, contest.dtype) == (model, dtype)]
             for label, size in ((f"gcodec {dtype}", _ours), (f"best peer {dtype}", _best)):
                 mine = size is _ours
-                axes.plot([contest.step for contest in some], [size(contest) for contest in some],
+                axes.plot([contest.step for contest in selected], [size(contest) for contest in selected],
                           DASHES[not mine], marker=MARKERS[number], color=COLORS[number], label=label,
                           fillstyle="full" if mine else "none")
-        _log_axis(axes, [contest.step for contest in some])
+        _log_axis(axes, [contest.step for contest in selected])
         _describe(axes, f"{model}: lossless gradients", "training step", "% of the original")
     _legend(figure, panels[0][0], 6)
     _save(figure, path)
@@ -91,9 +91,10 @@ def stages(results: Path, path: Path) -> None:
     directions = list(dict.fromkeys(row["direction"] for row in rows))
     figure, panels = _figure(1, len(directions), wide=1.4)
     for axes, direction in zip(panels[0], directions, strict=True):
-        some = [row for row in rows if row["direction"] == direction]
-        bars = list(dict.fromkeys(f"{row['data']}\n{row['mode']}" for row in some))
-        times = {(f"{row['data']}\n{row['mode']}", row["stage"]): max(0.0, float(row["ns_per_value"])) for row in some}
+        selected = [row for row in rows if row["direction"] == direction]
+        bars = list(dict.fromkeys(f"{row['data']}\n{row['mode']}" for row in selected))
+        times = {(f"{row['data']}\n{row['mode']}", row["stage"]): max(0.0, float(row["ns_per_value"]))
+                 for row in selected}
         left = [0.0] * len(bars)
         for number, name in enumerate(names):
             widths = [times.get((bar, name), 0.0) for bar in bars]

@@ -74,9 +74,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     rows = []
     for path in paths:
-        found = list(rows_of(path))
-        print(f"{path.stem}: {len(found)} sizes", flush=True)
-        rows += found
+        results = list(rows_of(path))
+        print(f"{path.stem}: {len(results)} sizes", flush=True)
+        rows += results
     write_table(options.out / "prediction.csv", COLUMNS, rows)
     return 0
 

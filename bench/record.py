@@ -52,8 +52,8 @@ class Watcher:
         named = dict(task.model.named_parameters())
         for batch in self.batches:
             loss = task.loss(batch, np.random.default_rng((train.SEED, step, batch)))
-            found = torch.autograd.grad(loss, [named[name] for name in LAYERS.values()])
-            for layer, gradient in zip(LAYERS, found, strict=True):
+            result = torch.autograd.grad(loss, [named[name] for name in LAYERS.values()])
+            for layer, gradient in zip(LAYERS, result, strict=True):
                 self.taken[f"{step}/{batch}/{layer}"] = gradient.numpy()
 
 

@@ -1,4 +1,4 @@
-"""Puts measured numbers into README.md and pages of docs/, from the CSV files that demo and benchmarks write.
+"""Puts measured numbers into README.md and pages of docs/, from the files that demo, benchmarks and tests write.
 
     python -m bench.report [--demo gcodec-demo] [--check]
 
@@ -10,6 +10,7 @@ whose CSV file is missing is left as it is. ``--check`` only tells whether anyth
 from __future__ import annotations
 
 import argparse
+import json
 import shutil
 import sys
 from collections.abc import Callable, Sequence
@@ -29,7 +30,7 @@ RESULTS = ROOT / "bench" / "results"
 TAKEN_OVER = {"results.csv": "demo.csv", "updates.csv": "demo-updates.csv"}
 PAGES = (
     ROOT / "README.md",
-    *(ROOT / "docs" / f"{name}.md" for name in ("benchmarks", "experiments", "experiments-lgreco")),
+    *(ROOT / "docs" / f"{name}.md" for name in ("benchmarks", "experiments", "experiments-lgreco", "reliability")),
 )
 SPEED = "transformer fp32"  #: the demo's section whose speeds README shows
 FIXED = "mantissa bits"  #: how the names of fixed-bits modes end
@@ -49,12 +50,13 @@ def demo_table(results: Path) -> list[str]:
     speeds = {(row["mode"], row["codec"]): row for row in rows if row["data"] == SPEED}
     keys = sorted({(row["mode"], row["codec"]): None for row in rows}, key=lambda key: MODES.index(_kind(key[0])))
     keys = [key for number, key in enumerate(keys) if _kind(key[0]) != FIXED or _kind(keys[number - 1][0]) != FIXED]
-    least = {data: min(p for (d, mode, _), p in percent.items() if d == data and mode == LOSSLESS) for data in sections}
+    minimum = {data: min(p for (d, mode, _), p in percent.items() if d == data and mode == LOSSLESS)
+               for data in sections}
     table = []
     for mode, codec in keys:
         if codec.startswith(f"{OURS},"):
             continue
-        cells = [_percent(_of_mode(percent, data, mode, codec), mode == LOSSLESS, least[data]) for data in sections]
+        cells = [_percent(_of_mode(percent, data, mode, codec), mode == LOSSLESS, minimum[data]) for data in sections]
         speed = speeds.get((mode, codec), {})
         ours = f"**{codec}**" if mode == LOSSLESS else f"{codec}, {LABELS.get(_kind(mode), mode)}"
         label = ours if codec == OURS else codec
@@ -71,8 +73,8 @@ def _kind(mode: str) -> str:
 def _of_mode(percent: dict[tuple[str, str, str], float], data: str, mode: str, codec: str) -> float | None:
     """Return a size in percent; the fixed-bits modes of the types differ in the number of bits and share a row."""
     if _kind(mode) == FIXED:
-        found = (p for (d, m, c), p in percent.items() if (d, c) == (data, codec) and m.endswith(FIXED))
-        return next(found, None)
+        results = (p for (d, m, c), p in percent.items() if (d, c) == (data, codec) and m.endswith(FIXED))
+        return next(results, None)
     return percent.get((data, mode, codec))
 
 
@@ -90,11 +92,11 @@ def _heading(data: str) -> str:
 def updates(results: Path) -> list[str]:
     """Return what near-lossless gradients did to the parameters, in a sentence per model."""
     _, rows = read_table(results / "demo-updates.csv")
-    found: dict[str, dict[str, int]] = {}
+    outcomes: dict[str, dict[str, int]] = {}
     for row in rows:
-        found.setdefault(row["model"], {})[row["ulps"]] = int(row["parameters"])
+        outcomes.setdefault(row["model"], {})[row["ulps"]] = int(row["parameters"])
     lines = []
-    for model, counts in found.items():
+    for model, counts in outcomes.items():
         total = sum(counts.values())
         share = {ulps: 100 * count / total for ulps, count in counts.items()}
         beyond = 100 - share["0"] - share["1"]
@@ -138,19 +140,19 @@ def peers_ahead(results: Path) -> list[str]:
     """Return every tensor on which a peer is smaller than lossless gcodec by more than half a percent of the
     original."""
     comments, rows = read_table(results / "tensors.csv")
-    found: dict[tuple[str, str], list[Row]] = {}
+    outcomes: dict[tuple[str, str], list[Row]] = {}
     for row in rows:
         if row["mode"] == LOSSLESS:
-            found.setdefault((row["model"], row["step"]), []).append(row)
+            outcomes.setdefault((row["model"], row["step"]), []).append(row)
     table, ahead = [], 0
-    for (model, step), sizes in found.items():
+    for (model, step), sizes in outcomes.items():
         ours = next(float(row["percent"]) for row in sizes if row["codec"] == OURS)
         best = min(sizes, key=lambda row: float(row["percent"]))
         if float(best["percent"]) < ours - 0.5:
             table.append([model, step, f"{ours:.1f}", best["codec"], f"{float(best['percent']):.1f}"])
         ahead += best["codec"] == OURS
     columns = ["tensor", ">step", ">gcodec %", "smallest peer", ">%"]
-    return [f"gcodec is the smallest on {ahead} of {len(found)} tensors. A peer is ahead on these by more than half",
+    return [f"gcodec is the smallest on {ahead} of {len(outcomes)} tensors. A peer is ahead on these by more than half",
             "a percent of the original:", "", *markdown(columns, table), "", f"From {source(comments)}"]
 
 
@@ -163,6 +165,15 @@ def corruption_table(results: Path) -> list[str]:
     return [*markdown(columns, table), "", f"From {source(comments)}"]
 
 
+def reliability_table(results: Path) -> list[str]:
+    """Return the table of what was tried, how often, and what held, and the sum of it."""
+    rows = sorted(json.loads((results / "reliability.json").read_text()), key=lambda row: row["what"])
+    table = [[row["what"], f"{row['n_cases']:,}", f"{row['n_failures']:,}", row["result"]] for row in rows]
+    n_cases, n_failures = (sum(row[key] for row in rows) for key in ("n_cases", "n_failures"))
+    return [*markdown(["what was tried", ">cases", ">failures", "what held"], table), "",
+            f"In all {n_cases:,} cases, {n_failures:,} of which failed."]
+
+
 #: Name of a marked place to what fills it, and the file in bench/results that this reads.
 PLACES: dict[str, tuple[Callable[[Path], list[str]], str]] = {
     "demo-table": (demo_table, "demo.csv"),
@@ -171,6 +182,7 @@ PLACES: dict[str, tuple[Callable[[Path], list[str]], str]] = {
     "bound-table": (bound_table, "sizes.csv"),
     "peers-ahead": (peers_ahead, "tensors.csv"),
     "corruption-table": (corruption_table, "corruption.csv"),
+    "reliability-table": (reliability_table, "reliability.json"),
     "targets": (targets.targets, "levels.csv"),
     "levels-summary": (sections.levels_summary, "levels.csv"),
     "levels-ahead": (sections.levels_ahead, "levels.csv"),

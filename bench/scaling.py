@@ -63,7 +63,7 @@ def side_by_side(data: Input) -> CodecTask:
                               halves, rooms))
 
     def decode(encoded: list[Any]) -> np.ndarray:
-        list(_pool.map(lambda some, own: gcodec.decode(some, threads=1, out=own), encoded, results))
+        list(_pool.map(lambda selected, own: gcodec.decode(selected, threads=1, out=own), encoded, results))
         return result
 
     return CodecTask(encode, decode, data.bits)
@@ -72,12 +72,12 @@ def side_by_side(data: Input) -> CodecTask:
 def tasks_of(data: Input) -> dict[tuple[str, int, str], CodecTask]:
     """Return tasks by codec, threads and kind of memory. More threads only where gcodec would use them."""
     ours = lossless_setting(data)
-    found = {(COPY, 1, EXISTING): copy_task(data.bits)}
+    results = {(COPY, 1, EXISTING): copy_task(data.bits)}
     for threads in (1, 2):
         for memory in (EXISTING, NEW):
-            found["gcodec", threads, memory] = ours.task(threads, reuse=memory == EXISTING)
-    found[SIDE_BY_SIDE, 2, EXISTING] = side_by_side(data)
-    return found
+            results["gcodec", threads, memory] = ours.task(threads, reuse=memory == EXISTING)
+    results[SIDE_BY_SIDE, 2, EXISTING] = side_by_side(data)
+    return results
 
 
 def rates(bits: np.ndarray, sizes: Sequence[int], rounds: int) -> Iterator[list[object]]:

@@ -45,9 +45,9 @@ def contests(results: Path) -> Iterator[Contest]:
     dumps: dict[tuple[str, str, str, str], list[Row]] = {}
     for row in rows:
         dumps.setdefault((row["model"], row["step"], row["group"], row["dtype"]), []).append(row)
-    for (model, step, group, dtype), found in dumps.items():
-        ours = next(row for row in found if row["codec"] == OURS)
-        peers = [row for row in found if row["codec"] != OURS and row["qualifies"] == "1"]
+    for (model, step, group, dtype), result in dumps.items():
+        ours = next(row for row in result if row["codec"] == OURS)
+        peers = [row for row in result if row["codec"] != OURS and row["qualifies"] == "1"]
         if peers:
             best = min(peers, key=lambda row: int(row["compressed_bytes"]))
             yield Contest(model, int(step), group, DTYPES[dtype], int(ours["original_bytes"]),
@@ -61,10 +61,10 @@ def levels_summary(results: Path) -> list[str]:
     for contest in contests(results):
         kinds.setdefault((contest.model, contest.group, contest.dtype), []).append(contest)
     table = []
-    for (model, group, dtype), found in kinds.items():
-        margins = [contest.margin for contest in found]
-        ours, best = sum(contest.ours for contest in found), sum(contest.best for contest in found)
-        table.append([model, group, dtype, str(len(found)), str(sum(margin < 0 for margin in margins)),
+    for (model, group, dtype), result in kinds.items():
+        margins = [contest.margin for contest in result]
+        ours, best = sum(contest.ours for contest in result), sum(contest.best for contest in result)
+        table.append([model, group, dtype, str(len(result)), str(sum(margin < 0 for margin in margins)),
                       str(sum(0 <= margin <= TIE for margin in margins)), str(sum(margin > TIE for margin in margins)),
                       f"{100 * (ours / best - 1):+.2f}", f"{max(margins):+.2f}"])
     columns = ["model", "kind", "type", ">dumps", ">gcodec smallest", f">tie within {TIE} %", ">a peer smaller",
@@ -76,13 +76,13 @@ def levels_summary(results: Path) -> list[str]:
 
 def levels_ahead(results: Path) -> list[str]:
     """Return every dump on which a peer's level is smaller."""
-    found = list(contests(results))
-    ahead = [contest for contest in found if contest.margin > 0]
+    outcomes = list(contests(results))
+    ahead = [contest for contest in outcomes if contest.margin > 0]
     columns = ["dump", ">step", "type", ">gcodec %", "best peer", ">%", ">gcodec larger by, %"]
     table = [[f"{c.model} {c.group}", str(c.step), c.dtype, f"{100 * c.ours / c.original:.2f}", c.codec,
               f"{100 * c.best / c.original:.2f}", f"{c.margin:+.2f}"] for c in ahead]
     lines = markdown(columns, table) if table else []
-    return [f"A peer is smaller on {len(ahead)} of {len(found)} dumps:", "", *lines]
+    return [f"A peer is smaller on {len(ahead)} of {len(outcomes)} dumps:", "", *lines]
 
 
 def stages_table(results: Path) -> list[str]:
@@ -90,16 +90,16 @@ def stages_table(results: Path) -> list[str]:
     comments, rows = read_table(results / "stages.csv")
     lines = ["![Stages of encoding and decoding](images/stages.png)", ""]
     for direction in dict.fromkeys(row["direction"] for row in rows):
-        some = [row for row in rows if row["direction"] == direction]
-        ends, stages = ("whole", "floor"), stages_in_order(some)
-        times = {(row["data"], row["mode"], row["stage"]): float(row["ns_per_value"]) for row in some}
+        selected = [row for row in rows if row["direction"] == direction]
+        ends, stages = ("whole", "floor"), stages_in_order(selected)
+        times = {(row["data"], row["mode"], row["stage"]): float(row["ns_per_value"]) for row in selected}
         table = []
-        for data, mode in dict.fromkeys((row["data"], row["mode"]) for row in some):
+        for data, mode in dict.fromkeys((row["data"], row["mode"]) for row in selected):
             whole, floor = (times[data, mode, end] for end in ends)
             cells = [f"{times[data, mode, stage]:.3f}" if (data, mode, stage) in times else "" for stage in stages]
             table.append([f"{data} {mode}", *cells, f"{whole:.3f}", f"{floor:.3f}", f"{whole / floor:.1f}"])
         columns = [direction, *(f">{stage}" for stage in stages), ">whole", ">floor", ">whole / floor"]
-        lines += [*markdown(columns, table), "", *_limits(some), ""]
+        lines += [*markdown(columns, table), "", *_limits(selected), ""]
     return [*lines, f"Nanoseconds per value, one thread; from {source(comments)}"]
 
 
@@ -114,9 +114,9 @@ def _limits(rows: list[Row]) -> Iterator[str]:
     for data, mode in dict.fromkeys((row["data"], row["mode"]) for row in rows):
         times = {row["stage"]: float(row["ns_per_value"]) for row in rows if (row["data"], row["mode"]) == (data, mode)}
         whole, floor = times.pop("whole"), times.pop("floor")
-        most = max(times, key=lambda stage: times[stage])
-        yield (f"* {data} {mode}: {whole / floor:.1f} times the floor; the next limit is {most}, "
-               f"{100 * times[most] / whole:.0f} % of the whole.")
+        maximum = max(times, key=lambda stage: times[stage])
+        yield (f"* {data} {mode}: {whole / floor:.1f} times the floor; the next limit is {maximum}, "
+               f"{100 * times[maximum] / whole:.0f} % of the whole.")
 
 
 def speed_table(results: Path) -> list[str]:
@@ -184,13 +184,13 @@ def prediction_table(results: Path) -> list[str]:
     lines: list[str] = []
     for varied, fixed, value in (("step", "batch", BATCH), ("batch", "step", STEP)):
         chosen = value if any(row[fixed] == value for row in rows) else rows[-1][fixed]
-        found: dict[tuple[str, str, str], dict[str, str]] = {}
+        outcomes: dict[tuple[str, str, str], dict[str, str]] = {}
         for row in rows:
             if row[fixed] == chosen:
                 percent = 100 * int(row["compressed_bytes"]) / int(row["original_bytes"])
-                found.setdefault((row["model"], row["layer"], row[varied]), {})[row["codec"]] = f"{percent:.2f}"
+                outcomes.setdefault((row["model"], row["layer"], row[varied]), {})[row["codec"]] = f"{percent:.2f}"
         table = [[f"{model} {layer}", at, *(sizes.get(codec, "") for codec in codecs)]
-                 for (model, layer, at), sizes in found.items()]
+                 for (model, layer, at), sizes in outcomes.items()]
         lines += [f"{fixed} {chosen}:", "",
                   *markdown(["gradient of", f">{varied}", *(f">{codec} %" for codec in codecs)], table), ""]
     return [*lines, f"Sizes are exact; from {source(comments)}"]

@@ -82,8 +82,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     folder = options.data or default_folder()
     values, rounds = (MEGA // 4, 1) if options.quick else (VALUES, 7)
     if options.child:
-        for found in here(folder, *map(int, options.child.split(","))):
-            print(json.dumps(found), flush=True)
+        for result in here(folder, *map(int, options.child.split(","))):
+            print(json.dumps(result), flush=True)
         return 0
     paths: dict[str, Callable[[Path, int, int], Iterator[Found]]] = {NATIVE: here}
     if platform.machine() == "x86_64":  # elsewhere there is one path
@@ -91,11 +91,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     rows: list[list[str | float | int]] = []
     hashes: dict[tuple[object, object], object] = {}
     for path, run in paths.items():
-        for found in run(folder, values, rounds):
-            copy, encode, decode = (float(found[name]) for name in ("copy", "encode", "decode"))
-            key = found["data"], found["mode"]
-            same = hashes.setdefault(key, found["hash"]) == found["hash"]
-            rows.append([*key, path, found["bytes"], found["compressed_bytes"], f"{copy:.3f}", f"{encode:.3f}",
+        for result in run(folder, values, rounds):
+            copy, encode, decode = (float(result[name]) for name in ("copy", "encode", "decode"))
+            key = result["data"], result["mode"]
+            same = hashes.setdefault(key, result["hash"]) == result["hash"]
+            rows.append([*key, path, result["bytes"], result["compressed_bytes"], f"{copy:.3f}", f"{encode:.3f}",
                          f"{decode:.3f}", f"{encode / copy:.4f}", f"{decode / copy:.4f}", "yes" if same else "no"])
             print(*rows[-1], flush=True)
     write_table(options.out / "speed.csv", COLUMNS, rows)

@@ -131,10 +131,10 @@ def encoding_run(task: CodecTask, lossy: bool) -> Run:
           patch.object(sampling, "take_sample", wraps=sampling.take_sample) as sample,
           patch("gcodec.frame.encode.make_plan", wraps=planning.make_plan) as plan):
         task.encode()
-    found = max((call.args[1:] for call in loop.call_args_list), key=lambda args: args[3] - args[2])    # without a key
-    steps = {stage: _bound(encode_up_to, upto, *found) for upto, stage in enumerate(ENCODING[:-1], 1)
+    result = max((call.args[1:] for call in loop.call_args_list), key=lambda args: args[3] - args[2])    # without a key
+    steps = {stage: _bound(encode_up_to, upto, *result) for upto, stage in enumerate(ENCODING[:-1], 1)
              if lossy or stage != ENCODING[0]}
-    steps[ENCODING[-1]] = _bound(encoder.encode_blocks, *found)
+    steps[ENCODING[-1]] = _bound(encoder.encode_blocks, *result)
     before = {SAMPLE: lambda: [sampling.take_sample(*call.args, **call.kwargs) for call in sample.call_args_list],
               CODEBOOKS: _bound(planning.make_plan, *plan.call_args.args, **plan.call_args.kwargs)}
     return Run(task.encode, before, steps)
@@ -145,9 +145,9 @@ def decoding_run(task: CodecTask) -> Run:
     encoded = bytes(task.encode())
     with patch.object(coded_blocks, "_decode_blocks", wraps=coded_blocks._decode_blocks) as loop:
         task.decode(encoded)
-    found = loop.call_args_list[0].args[1:]    # a second call, for the end of the data, has the last block or two only
-    steps = {stage: _bound(decode_up_to, upto, *found[:6]) for upto, stage in enumerate(DECODING[:-1], 1)}
-    steps[DECODING[-1]] = _bound(decoder.decode_blocks, *found)
+    result = loop.call_args_list[0].args[1:]    # a second call, for the end of the data, has the last block or two only
+    steps = {stage: _bound(decode_up_to, upto, *result[:6]) for upto, stage in enumerate(DECODING[:-1], 1)}
+    steps[DECODING[-1]] = _bound(decoder.decode_blocks, *result)
     return Run(lambda: task.decode(encoded), {}, steps)
 
 
@@ -172,14 +172,14 @@ def stages_of(run: Run, copy: CodecTask, moved: float, rounds: int) -> dict[str,
     """Seconds of each stage, of the whole and of the floor: ``moved`` bytes for each that a copy reads or writes."""
     tasks = {WHOLE: run.whole, FLOOR: copy.encode, **run.before, **run.steps}
     times = in_turn(tasks, rounds)
-    found: dict[str, float] = {}
+    results: dict[str, float] = {}
     for group in (run.before, run.steps):
         done = 0.0
         for stage in group:
-            found[stage] = times[stage] - done
+            results[stage] = times[stage] - done
             done = times[stage]
-    found[PYTHON] = times[WHOLE] - sum(found.values())
-    return {**found, WHOLE: times[WHOLE], FLOOR: moved * times[FLOOR]}
+    results[PYTHON] = times[WHOLE] - sum(results.values())
+    return {**results, WHOLE: times[WHOLE], FLOOR: moved * times[FLOOR]}
 
 
 def rows_of(title: str, setting: Setting, rounds: int) -> Iterator[list[object]]:
@@ -218,9 +218,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     rows = []
     for title, settings in inputs_of(options.data or default_folder(), values):
         for setting in settings:
-            found = list(rows_of(title, setting, rounds))
-            rows += found
-            print(f"{title}, {setting.mode}: " + ", ".join(f"{row[3]} {row[5]}" for row in found), flush=True)
+            results = list(rows_of(title, setting, rounds))
+            rows += results
+            print(f"{title}, {setting.mode}: " + ", ".join(f"{row[3]} {row[5]}" for row in results), flush=True)
     write_table(options.out / "stages.csv", COLUMNS, rows)
     return 0
 

@@ -21,17 +21,18 @@ DIRECTIONS = ("encode", "decode")
 
 def targets(results: Path) -> list[str]:
     """Return the table, from the files that are there."""
-    table = [[target, found] for rows, file in PARTS if (results / file).exists() for target, found in rows(results)]
+    table = [[target, result] for rows, file in PARTS if (results / file).exists() for target, result in rows(results)]
     return markdown(["target", "measured"], table)
 
 
 def _sizes(results: Path) -> Iterator[tuple[str, str]]:
-    found = list(contests(results))
-    smallest = sum(contest.margin < 0 for contest in found)
-    ties = sum(0 <= contest.margin <= TIE and contest.group == PARAMETERS for contest in found)
+    outcomes = list(contests(results))
+    smallest = sum(contest.margin < 0 for contest in outcomes)
+    ties = sum(0 <= contest.margin <= TIE and contest.group == PARAMETERS for contest in outcomes)
     yield (f"smaller than every peer at any level up to a second per 100 MB, on every dump (on parameters a tie within "
            f"{TIE} % counts)",
-           f"{smallest} of {len(found)} dumps smaller, {ties} of parameters tied, {len(found) - smallest - ties} not")
+           f"{smallest} of {len(outcomes)} dumps smaller, {ties} of parameters tied, "
+           f"{len(outcomes) - smallest - ties} not")
 
 
 #: Of the speed of a copy, by mode and type of the data: encoding, decoding.
@@ -44,11 +45,11 @@ OTHER_PATHS = {AVX2: "with AVX2", PORTABLE: "x86-64 as of 2009"}
 def _speeds(results: Path) -> Iterator[tuple[str, str]]:
     rows = read_table(results / "speed.csv")[1]
     native = {(row["data"], row["mode"]): row for row in rows if row["path"] == "native"}
-    for (mode, dtype), least in SPEEDS.items():
-        found = [row for row in native.values() if row["mode"] == mode and row["data"].endswith(dtype)]
-        size = max(int(row["bytes"]) for row in found) // MIB
-        for direction, share in zip(DIRECTIONS, least, strict=True):
-            shares = [float(row[f"{direction}_of_copy"]) for row in found]
+    for (mode, dtype), minimum in SPEEDS.items():
+        outcomes = [row for row in native.values() if row["mode"] == mode and row["data"].endswith(dtype)]
+        size = max(int(row["bytes"]) for row in outcomes) // MIB
+        for direction, share in zip(DIRECTIONS, minimum, strict=True):
+            shares = [float(row[f"{direction}_of_copy"]) for row in outcomes]
             yield (f"{direction}: {mode} {dtype} gradients at {share} of a copy's speed or more, one core, {size} MiB",
                    f"{min(shares):.2f} to {max(shares):.2f}")
     for direction, column in zip(DIRECTIONS, (0, 1), strict=True):
@@ -56,7 +57,7 @@ def _speeds(results: Path) -> Iterator[tuple[str, str]]:
             rows_of_path = [row for row in rows if row["path"] == path]
             if not rows_of_path:
                 continue
-            parts = [float(row[f"{direction}_of_copy"]) / least[column] for (mode, dtype), least in SPEEDS.items()
+            parts = [float(row[f"{direction}_of_copy"]) / minimum[column] for (mode, dtype), minimum in SPEEDS.items()
                      for row in rows_of_path if row["mode"] == mode and row["data"].endswith(dtype)]
             yield (f"{direction}: a third of these without AVX-512, {name}, with the same bytes",
                    f"{min(parts):.2f} to {max(parts):.2f} of these, " +
@@ -68,9 +69,9 @@ def _peers(results: Path) -> Iterator[tuple[str, str]]:
     for direction, times in zip(DIRECTIONS, (5, 1.3), strict=True):
         gains = []
         for data in dict.fromkeys(row["data"] for row in rows if row["data"].endswith("gradients fp32")):
-            some = {row["codec"]: row for row in rows if row["data"] == data}
-            ours = some.pop(OURS)
-            near = [row for codec, row in some.items() if codec != COPY and not codec.startswith(OURS)
+            selected = {row["codec"]: row for row in rows if row["data"] == data}
+            ours = selected.pop(OURS)
+            near = [row for codec, row in selected.items() if codec != COPY and not codec.startswith(OURS)
                     and int(row["compressed_bytes"]) <= 1.05 * int(ours["compressed_bytes"])]
             if near:
                 fastest = max(float(row[f"{direction}_GBps"]) for row in near)
@@ -99,8 +100,8 @@ def _scaling(results: Path) -> Iterator[tuple[str, str]]:
         yield (f"{direction}: the rate holds from 1 MiB to 1 GiB",
                f"{min(one.values()):.2f} to {max(one.values()):.2f} GB/s")
         large = [size for size in one if size >= LARGE] or [max(one)]
-        gains, most = ([rate[size] / one[size] for size in large if size in rate] for rate in (two, apart))
-        aside = f"; two calls at the same time {min(most):.2f} to {max(most):.2f}" if most else ""
+        gains, maximum = ([rate[size] / one[size] for size in large if size in rate] for rate in (two, apart))
+        aside = f"; two calls at the same time {min(maximum):.2f} to {max(maximum):.2f}" if maximum else ""
         yield (f"{direction}: two threads at least 1.8 times one",
                f"{min(gains):.2f} to {max(gains):.2f} times from {LARGE // MIB} MiB on{aside}")
 

@@ -31,10 +31,10 @@ PARTS = (("allreduce", True), ("runs", False), ("bypass", False), ("bits", False
 def commands(quick: bool, data: Path, out: Path) -> list[list[str]]:
     """Return the arguments of ``python -m`` for each part."""
     small = ["--quick"] if quick else []
-    found = [["bench.record", str(data), "--missing", *small]]
+    results = [["bench.record", str(data), "--missing", *small]]
     for name, reads in PARTS:
-        found.append([f"bench.cluster.{name}", *(["--data", str(data)] if reads else []), "--out", str(out), *small])
-    return [*found, ["bench.cluster.model", "--results", str(out)],
+        results.append([f"bench.cluster.{name}", *(["--data", str(data)] if reads else []), "--out", str(out), *small])
+    return [*results, ["bench.cluster.model", "--results", str(out)],
             ["bench.cluster.pictures", "--results", str(out), *(["--out", str(out)] if quick else [])],
             ["bench.cluster.tables", "--results", str(out)]]
 

@@ -112,14 +112,14 @@ def measured(team: Team, names: Sequence[str], rates: Sequence[str], most: int) 
     values, origin = checks[0]["values"], checks[0]["origin"]
     for rate in rates:
         team.bed.shape(rate)
-        found = {name: Series() for name in names}
+        results = {name: Series() for name in names}
         for number in range(-1, min(ROUNDS.get(rate, MOST_ROUNDS), most)):
             answers = team.ask(command="measure", names=names, number=max(0, number))
-            for name, series in found.items() if number >= 0 else ():  # the first round is for connections
+            for name, series in results.items() if number >= 0 else ():  # the first round is for connections
                 series.add([answer[name] for answer in answers])
         for name in names:
             deviation = f"{deviations[name]:.4f}" if deviations[name] else ""
-            yield [team.bed.size, rate, name, values, *row_of(name, found, rate, values, team.bed.size), deviation,
+            yield [team.bed.size, rate, name, values, *row_of(name, results, rate, values, team.bed.size), deviation,
                    _load(), origin]
 
 

@@ -50,8 +50,8 @@ class Worker:
                 with noting(sizes_of(method)):
                     result = method.run()
                 if not name.endswith(methods.WIRE) and name != methods.SMALL:
-                    found = checks.check(name, result, parts, self.share)
-                    deviations[name] = max(found, deviations.get(name, 0.0))
+                    outcome = checks.check(name, result, parts, self.share)
+                    deviations[name] = max(outcome, deviations.get(name, 0.0))
         return {"origin": self.share.origin, "values": len(self.share.sets[0]), "deviations": deviations}
 
     def _warm_up(self, method: methods.Hook) -> None:

@@ -86,8 +86,8 @@ def share_of(folder: Path, model: str, n_bytes: int, rank: int, quick: bool = Fa
 
 def usable(dumps: Iterator[Dump]) -> list[Dump]:
     """Those with optimizer state, without the first steps if there are later ones."""
-    found = [dump for dump in dumps if set(dump.state_kinds) - {"step"}]
-    return [dump for dump in found if dump.step >= FIRST_STEP] or found
+    results = [dump for dump in dumps if set(dump.state_kinds) - {"step"}]
+    return [dump for dump in results if dump.step >= FIRST_STEP] or results
 
 
 def load(task: TrainingTask, dump: Dump) -> None:
@@ -119,5 +119,5 @@ def _gradient(task: TrainingTask, plan: TrainingPlan, kept: int, seed: tuple[int
     task.loss(plan.batch, np.random.default_rng(seed)).backward()
     if task.clip is not None:
         torch.nn.utils.clip_grad_norm_(task.model.parameters(), task.clip)
-    found = [parameter.grad for parameter in task.model.parameters()]
-    return [gradient.detach().clone() for gradient in found[:kept] if gradient is not None]
+    results = [parameter.grad for parameter in task.model.parameters()]
+    return [gradient.detach().clone() for gradient in results[:kept] if gradient is not None]

@@ -41,8 +41,8 @@ def check(name: str, result: torch.Tensor, parts: torch.Tensor, share: Share) ->
     _require(_alike(result), f"{name}: ranks ended with different bits")
     if name.startswith(methods.NEAR):
         deviation = step_deviation(result, parts, share)
-        most = 1.0 if len(parts) == 2 else 2.0  # once for the contributions, once for a result that is sent
-        _require(deviation <= most + 1e-3, f"{name}: a step that deviates by {deviation:.2f} half ulps")
+        maximum = 1.0 if len(parts) == 2 else 2.0  # once for the contributions, once for a result that is sent
+        _require(deviation <= maximum + 1e-3, f"{name}: a step that deviates by {deviation:.2f} half ulps")
         return deviation
     if name in _RELATIVE or name == methods.FIXED:
         rounding = _RELATIVE.get(name, 2.0 ** -(FIXED_BITS["float32"] + 1))
@@ -84,8 +84,8 @@ def _floor(name: str) -> float:
 
 def _alike(result: torch.Tensor) -> bool:
     digest = xxhash.xxh3_64_intdigest(result.numpy().tobytes()) & ((1 << 63) - 1)
-    found = gathered(torch.tensor([digest], dtype=torch.int64))
-    return len(found.unique()) == 1
+    outcome = gathered(torch.tensor([digest], dtype=torch.int64))
+    return len(outcome.unique()) == 1
 
 
 def _require(truth: bool, fault: str) -> None:

@@ -139,7 +139,7 @@ class Exchanged(Method):
 def methods_for(share: Share) -> dict[str, Method]:
     """Return all methods by name. Each worker has one thread for its codec, so that processor time can be told."""
     sizes: dict[str, Sizes] = {LOSSLESS: {}, NEAR: {}}
-    found: dict[str, Method] = {
+    results: dict[str, Method] = {
         FP32: Dense(), FP16: Dense(torch.float16), BF16: Dense(torch.bfloat16), SMALL: Small(),
         LOSSLESS: Hook(share, sizes[LOSSLESS], mode=Lossless()),
         NEAR: Hook(share, sizes[NEAR], mode=NearLossless(share.optimizer)),
@@ -147,7 +147,7 @@ def methods_for(share: Share) -> dict[str, Method]:
         NEAR + OWN_BOOKS: Hook(share, {}, mode=NearLossless(share.optimizer), refresh=None),
     }
     for name, codec in CODECS.items():
-        found[name] = Exchanged(partial(PeerCoder, codec()), name)
+        results[name] = Exchanged(partial(PeerCoder, codec()), name)
     for name in (LOSSLESS, NEAR):
-        found[name + WIRE] = Exchanged(partial(Replay, sizes[name]), name + WIRE)
-    return found
+        results[name + WIRE] = Exchanged(partial(Replay, sizes[name]), name + WIRE)
+    return results

@@ -106,11 +106,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     _, rows = read_table(options.results / MEASURED)
     usable = [row for row in rows if (row["rate"], row["workers"]) == (FROM_RATE, FROM_WORKERS)]
-    found: list[list[object]] = []
+    results: list[list[object]] = []
     for model in dict.fromkeys(row["model"] for row in usable):
-        found += rows_of(model, [row for row in usable if row["model"] == model])
-    write_table(options.results / FILE, COLUMNS, found)
-    print(f"{FILE}: {len(found)} rows")
+        results += rows_of(model, [row for row in usable if row["model"] == model])
+    write_table(options.results / FILE, COLUMNS, results)
+    print(f"{FILE}: {len(results)} rows")
     return 0
 
 

@@ -35,12 +35,13 @@ def normalized(results: Path, path: Path) -> None:
     beds = unique((row["model"], row["workers"]) for row in rows)
     figure, panels = _figure(len(beds), 1, wide=2.2)
     for (axes,), (name, workers) in zip(panels, beds, strict=True):
-        some = {(row["rate"], row["method"]): row for row in rows if (row["model"], row["workers"]) == (name, workers)}
-        rates = [rate for rate in RATES if (rate, methods.FP32) in some]
+        selected = {(row["rate"], row["method"]): row for row in rows
+                    if (row["model"], row["workers"]) == (name, workers)}
+        rates = [rate for rate in RATES if (rate, methods.FP32) in selected]
         width = 0.9 / len(BARS)
         for number, method in enumerate(BARS):
             places = [at + (number - len(BARS) / 2 + 0.5) * width for at in range(len(rates))]
-            rows_of = [some.get((rate, method)) for rate in rates]  # what was not measured leaves a gap
+            rows_of = [selected.get((rate, method)) for rate in rates]  # what was not measured leaves a gap
             heights = [float(row["normalized"]) if row else 0.0 for row in rows_of]
             axes.bar(places, [min(height, CUT) for height in heights], width, label=method, color=SHADES[number],
                      hatch=HATCHES[number], edgecolor="black", linewidth=0.6)
@@ -63,20 +64,20 @@ def training(results: Path, path: Path) -> None:
         _symbols(last, [row for row in rows if row["model"] == name and row["bits_per_symbol"]], name)
         for axes, value, what in zip(pair, ("step", "elapsed_seconds"), ("step", "seconds"), strict=True):
             for number, method in enumerate(runs.METHODS):
-                some = [row for row in rows if (row["model"], row["method"]) == (name, method)]
-                axes.plot([float(row[value]) for row in some], [float(row["loss"]) for row in some],
+                selected = [row for row in rows if (row["model"], row["method"]) == (name, method)]
+                axes.plot([float(row[value]) for row in selected], [float(row["loss"]) for row in selected],
                           DASHES[number % 4], color=COLORS[number], label=method, linewidth=1.4)
-            _describe(axes, f"{name}, {some[0]['workers']} workers at {some[0]['rate']}", what, "loss, nats")
+            _describe(axes, f"{name}, {selected[0]['workers']} workers at {selected[0]['rate']}", what, "loss, nats")
     _legend(figure, panels[0][0], 5)
     _save(figure, path)
 
 
 def _symbols(axes: Axes, rows: Sequence[Row], name: str) -> None:
     for number, method in enumerate(runs.METHODS):
-        some = [row for row in rows if row["method"] == method]
-        steps = [int(row["step"]) for row in some]
-        axes.plot(steps, [float(row["bits_per_symbol"]) for row in some], color=COLORS[number], linewidth=1.4)
-        axes.plot(steps, [float(row["entropy_per_symbol"]) for row in some], ":", color="black", linewidth=1)
+        selected = [row for row in rows if row["method"] == method]
+        steps = [int(row["step"]) for row in selected]
+        axes.plot(steps, [float(row["bits_per_symbol"]) for row in selected], color=COLORS[number], linewidth=1.4)
+        axes.plot(steps, [float(row["entropy_per_symbol"]) for row in selected], ":", color="black", linewidth=1)
     _describe(axes, f"{name}: shared codebooks (dotted: entropy)", "step", "bits per head")
 
 
@@ -87,10 +88,10 @@ def deviations(results: Path, path: Path) -> None:
     figure, panels = _figure(1, len(models))
     for axes, name in zip(panels[0], models, strict=True):
         for number, method in enumerate(unique(row["method"] for row in rows if row["model"] == name)):
-            some = [row for row in rows if (row["model"], row["method"]) == (name, method)]
-            total = sum(int(row["count"]) for row in some)
-            middles = [(float(row["low"]) + float(row["high"])) / 2 for row in some]
-            axes.step(middles, [100 * int(row["count"]) / total for row in some], DASHES[number % 4], where="mid",
+            selected = [row for row in rows if (row["model"], row["method"]) == (name, method)]
+            total = sum(int(row["count"]) for row in selected)
+            middles = [(float(row["low"]) + float(row["high"])) / 2 for row in selected]
+            axes.step(middles, [100 * int(row["count"]) / total for row in selected], DASHES[number % 4], where="mid",
                       color="black" if method.startswith("control") else COLORS[number], label=method, linewidth=1.2)
         _describe(axes, f"{name}: loss less that of fp32", "nats", "% of steps")
     _legend(figure, panels[0][0], 6)
@@ -104,11 +105,12 @@ def exponents(results: Path, path: Path) -> None:
     figure, panels = _figure(len(bits.CODES), len(models))
     for line, code in zip(panels, bits.CODES, strict=True):
         for axes, name in zip(line, models, strict=True):
-            some = [row for row in rows if (row["model"], row["code"]) == (name, code)]
+            selected = [row for row in rows if (row["model"], row["code"]) == (name, code)]
             for number, source in enumerate((bits.FRESH, bits.BEFORE, bits.STALE, bits.REFRESHED)):
-                points = [(int(row["step"]), float(row["bits_per_exponent"])) for row in some if row["table"] == source]
+                points = [(int(row["step"]), float(row["bits_per_exponent"]))
+                          for row in selected if row["table"] == source]
                 axes.plot(*zip(*points, strict=True), DASHES[number], color=COLORS[number], label=f"table {source}")
-            fresh = [row for row in some if row["table"] == bits.FRESH]
+            fresh = [row for row in selected if row["table"] == bits.FRESH]
             axes.plot([int(row["step"]) for row in fresh], [float(row["entropy_bits"]) for row in fresh], color="black",
                       linewidth=0.8, label="entropy")
             _describe(axes, f"{name}, {code}", "step", "bits per exponent")
@@ -124,8 +126,9 @@ def modeled(results: Path, path: Path) -> None:
     for line, name in zip(panels, models, strict=True):
         for axes, workers in zip(line, MODELED_WORKERS, strict=True):
             for number, method in enumerate(MODELED):
-                some = [row for row in rows if (row["model"], row["workers"], row["method"]) == (name, workers, method)]
-                axes.plot([float(row["gbps"]) for row in some], [float(row["speedup"]) for row in some],
+                selected = [row for row in rows
+                            if (row["model"], row["workers"], row["method"]) == (name, workers, method)]
+                axes.plot([float(row["gbps"]) for row in selected], [float(row["speedup"]) for row in selected],
                           DASHES[number % 4], marker=MARKERS[number], color=COLORS[number], label=method, markersize=4)
             axes.axhline(1, color="black", linewidth=0.8)
             _log_axis(axes, model.GBPS)
@@ -142,9 +145,10 @@ def compressors(results: Path, path: Path) -> None:
     beds = unique((row["model"], row["rate"]) for row in rows)
     figure, panels = _figure(1, len(beds))
     for axes, (name, rate) in zip(panels[0], beds, strict=True):
-        some = [row for row in rows if (row["model"], row["rate"]) == (name, rate)][::-1]
-        names, computing = [row["method"] for row in some], [1e3 * float(row["compute_seconds"]) for row in some]
-        rest = [max(1e3 * float(row["communication_seconds"]), 0.0) for row in some]
+        selected = [row for row in rows if (row["model"], row["rate"]) == (name, rate)][::-1]
+        names = [row["method"] for row in selected]
+        computing = [1e3 * float(row["compute_seconds"]) for row in selected]
+        rest = [max(1e3 * float(row["communication_seconds"]), 0.0) for row in selected]
         axes.barh(names, computing, label="computing", color="0.8", edgecolor="black", linewidth=0.6)
         axes.barh(names, rest, left=computing, label="compressing and waiting", color="0.45", edgecolor="black",
                   linewidth=0.6)

@@ -135,12 +135,12 @@ def deviations_of(results: Sequence[Result]) -> dict[str, np.ndarray]:
 
 def deviation_rows(results: Sequence[Result]) -> Iterator[list[object]]:
     """Rows of ``cluster-deviations.csv``: a histogram for each method, in the same bins; the last are open."""
-    found = deviations_of(results)
-    controls = np.concatenate([values for method, values in found.items() if method.startswith(CONTROL)])
+    outcome = deviations_of(results)
+    controls = np.concatenate([values for method, values in outcome.items() if method.startswith(CONTROL)])
     limit = float(np.quantile(np.abs(controls), 0.99)) or 1e-9
     edges = np.linspace(-limit, limit, BINS + 1)
     steps = len(results[0]["runs"][FP32]["losses"])
-    for method, values in found.items():
+    for method, values in outcome.items():
         counts, _ = np.histogram(np.clip(values, -limit, limit), edges)
         final = fmean(fmean(result["runs"][method]["losses"][-2 * BLOCK :]) for result in results)
         facts = [np.sqrt(np.mean(values**2)), *np.quantile(values, (0.05, 0.95)), values.mean(), final]

@@ -71,19 +71,19 @@ class Sweep:
         """Return the rows that are there, but for those of trainings that are to be made."""
         path = options.out / self.file
         anew = {(training.model, rate) for training, rate in self.chosen(options)}
-        found = read_table(path)[1] if path.exists() else []
-        return [[row[column] for column in self.columns] for row in found if (row["model"], row["rate"]) not in anew]
+        result = read_table(path)[1] if path.exists() else []
+        return [[row[column] for column in self.columns] for row in result if (row["model"], row["rate"]) not in anew]
 
     def chosen(self, options: argparse.Namespace) -> list[tuple[Training, str]]:
         """Return what to train, at which rates."""
         models = options.model or ([self.quick.model] if options.quick else self.usual)
         rates = options.rate or self.rates[: 1 if options.quick else None]
-        found = []
+        results = []
         for model in models:
             of_model = next(training for training in self.trainings if training.model == model)
             training = replace(self.quick, model=model) if options.quick else of_model
-            found.append(replace(training, steps=options.steps or training.steps))
-        return [(training, rate) for training in found for rate in rates]
+            results.append(replace(training, steps=options.steps or training.steps))
+        return [(training, rate) for training in results for rate in rates]
 
     def _parser(self) -> argparse.ArgumentParser:
         parser = argparse.ArgumentParser(prog=f"python -m bench.cluster.{self.name}", description=self.summary)

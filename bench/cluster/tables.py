@@ -35,13 +35,14 @@ def allreduce_tables(results: Path) -> Iterator[str]:
     columns = ["link", "method", ">time, ms", ">quartiles", ">normalized", ">wire MB", ">ratio", ">cpu, ms",
                ">encode, ms", ">levels, ms", ">decode, ms", ">wait, ms", ">wire alone, ms", ">line share"]
     for name, workers in unique((row["model"], row["workers"]) for row in rows):
-        some = [row for row in rows if (row["model"], row["workers"]) == (name, workers)
+        selected = [row for row in rows if (row["model"], row["workers"]) == (name, workers)
                 and row["method"] != methods.SMALL and not row["method"].endswith(methods.WIRE)]
         table = [[row["rate"], row["method"], _ms(row["seconds"]), f"{_ms(row['seconds_q1'])}-{_ms(row['seconds_q3'])}",
                   f"{float(row['normalized']):.2f}", f"{float(row['nic_bytes']) / 1e6:.2f}", _short(row["ratio"]),
                   *(_ms(row[f"{part}_seconds"]) for part in ("processor", "encode", "level", "decode", "wait", "wire")),
-                  _short(row["line_share"])] for row in some]
-        yield from (f"**{float(some[0]['values']) * 4 / 1e6:.1f} MB, {some[0]['gradients']}, {workers} workers**", "")
+                  _short(row["line_share"])] for row in selected]
+        first = selected[0]
+        yield from (f"**{float(first['values']) * 4 / 1e6:.1f} MB, {first['gradients']}, {workers} workers**", "")
         yield from (*markdown(columns, table), "")
     worst = [f"{float(row['deviation']):.2f} ({row['model']}, {row['workers']} workers)"
              for row in _once(rows, methods.NEAR) if row["deviation"]]
@@ -91,8 +92,8 @@ def training_table(results: Path) -> Iterator[str]:
 
 
 def _reached(curve: Sequence[Row], goal: float) -> str:
-    found = (row["elapsed_seconds"] for row in curve if float(row["loss"]) <= goal)
-    seconds = next(found, None)
+    results = (row["elapsed_seconds"] for row in curve if float(row["loss"]) <= goal)
+    seconds = next(results, None)
     return "-" if seconds is None else f"{float(seconds):.1f}"
 
 
@@ -121,9 +122,9 @@ def bits_table(results: Path) -> Iterator[str]:
     sources = (bits.FRESH, bits.BEFORE, bits.REFRESHED, bits.STALE)
     table = []
     for name, code in unique((row["model"], row["code"]) for row in rows):
-        some = [row for row in rows if (row["model"], row["code"]) == (name, code)]
-        cells = [_mean([row["bits_per_exponent"] for row in some if row["table"] == kind]) for kind in sources]
-        table.append([name, code, *cells, _mean([row["entropy_bits"] for row in some])])
+        selected = [row for row in rows if (row["model"], row["code"]) == (name, code)]
+        cells = [_mean([row["bits_per_exponent"] for row in selected if row["table"] == kind]) for kind in sources]
+        table.append([name, code, *cells, _mean([row["entropy_bits"] for row in selected])])
     columns = ["model", "code", *(f">table {kind}" for kind in sources), ">entropy"]
     yield from (*markdown(columns, table), "")
     yield (f"Bits per exponent, mean over the training; refreshed: every {bits.INTERVAL} steps, from all exponents "
@@ -181,9 +182,9 @@ def model_table(results: Path) -> Iterator[str]:
     table = []
     for name, method in unique((row["model"], row["method"]) for row in rows):
         for workers in SHOWN_WORKERS:
-            some = [known[name, workers, gbps, method] for gbps in SHOWN_GBPS]
-            table.append([name, method, workers, *(f"{float(row['speedup']):.2f}" for row in some),
-                          _short(some[0]["break_even_gbps"])])
+            selected = [known[name, workers, gbps, method] for gbps in SHOWN_GBPS]
+            table.append([name, method, workers, *(f"{float(row['speedup']):.2f}" for row in selected),
+                          _short(selected[0]["break_even_gbps"])])
     columns = ["model", "method", ">workers", *(f">{gbps} Gb/s" for gbps in SHOWN_GBPS), ">break-even, Gb/s"]
     yield from (*markdown(columns, table), "", f"Times faster than the fp32 ring; from {source(comments)}", "")
 

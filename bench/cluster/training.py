@@ -209,7 +209,7 @@ def perturb(model: torch.nn.Module, seed: int) -> None:
 
 def gathered(runs: Sequence[Run], plan: TrainingPlan, model: str) -> dict[str, Any]:
     """Return all results, on every rank: losses and traffic are means over the ranks, seconds those of the slowest."""
-    found: dict[str, Any] = {"model": model, "workers": dist.get_world_size(), "batch": plan.batch, "runs": {}}
+    results: dict[str, Any] = {"model": model, "workers": dist.get_world_size(), "batch": plan.batch, "runs": {}}
     for run in runs:
         means = torch.tensor([run.losses, run.sent], dtype=torch.float64)
         slowest = torch.tensor(run.seconds, dtype=torch.float64)
@@ -217,9 +217,9 @@ def gathered(runs: Sequence[Run], plan: TrainingPlan, model: str) -> dict[str, A
         dist.all_reduce(slowest, op=dist.ReduceOp.MAX)
         losses, sent = (means / dist.get_world_size()).tolist()
         stats = run.state.stats() if run.state else {}
-        found["runs"][run.name] = {"losses": losses, "sent": sent, "seconds": slowest.tolist(), "bits": run.bits,
+        results["runs"][run.name] = {"losses": losses, "sent": sent, "seconds": slowest.tolist(), "bits": run.bits,
                                    "entropies": run.entropies, "calls": run.calls, "stats": stats}
-    return found
+    return results
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -246,10 +246,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 run.step(plan.batch)
         if dist.get_rank() == 0 and len(runs[0].losses) % 50 == 0:
             print(f"step {len(runs[0].losses)}", *(f"{run.name}: {run.losses[-1]:.4f}" for run in runs), flush=True)
-    found = gathered(runs, plan, options.model) | {"seed": options.seed}
+    result = gathered(runs, plan, options.model) | {"seed": options.seed}
     if dist.get_rank() == 0:
         options.out.parent.mkdir(parents=True, exist_ok=True)
-        options.out.write_text(json.dumps(found))
+        options.out.write_text(json.dumps(result))
     dist.barrier()
     sys.stdout.flush()
     os._exit(0)  # without the interpreter's teardown, in which Gloo's threads may still run

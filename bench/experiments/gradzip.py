@@ -81,12 +81,12 @@ def table(results: Path) -> list[str]:
     dense = {row["seed"]: float(row["accuracy"]) for row in rows if row["method"] == "Baseline-FP32"}
     lines = []
     for method, variant in METHODS:
-        some = [row for row in rows if (row["method"], row["variant"]) == (method, variant)]
-        if some:
-            less = [100 * (float(row["accuracy"]) - dense[row["seed"]]) for row in some if row["seed"] in dense]
-            lines.append([method, variant, str(len(some)), f"{_mean(some, 'accuracy', 100):.1f}",
-                          f"{min(less):+.1f} ... {max(less):+.1f}" if less else "", f"{_mean(some, 'loss'):.3f}",
-                          f"{_mean(some, 'float_ratio'):.1f}", f"{_mean(some, 'byte_ratio'):.1f}"])
+        selected = [row for row in rows if (row["method"], row["variant"]) == (method, variant)]
+        if selected:
+            less = [100 * (float(row["accuracy"]) - dense[row["seed"]]) for row in selected if row["seed"] in dense]
+            lines.append([method, variant, str(len(selected)), f"{_mean(selected, 'accuracy', 100):.1f}",
+                          f"{min(less):+.1f} ... {max(less):+.1f}" if less else "", f"{_mean(selected, 'loss'):.3f}",
+                          f"{_mean(selected, 'float_ratio'):.1f}", f"{_mean(selected, 'byte_ratio'):.1f}"])
     columns = ["method", "variant", ">seeds", ">accuracy, %", ">less fp32", ">loss", ">floats", ">bytes"]
     return [*markdown(columns, lines), "", f"From {source(comments)}"]
 
@@ -101,9 +101,9 @@ PLACES: dict[str, tuple[Callable[[Path], list[str]], str]] = {"gradzip-table": (
 def kept(path: Path, every: Sequence[Job], steps: int) -> dict[Job, list[object]]:
     """Return the rows of these trainings, of so many steps, that a file has."""
     rows = read_table(path)[1] if path.exists() else []
-    found: dict[Job, list[object]] = {("cnn", f"{row['method']}, {row['variant']}", int(row["seed"])):
+    results: dict[Job, list[object]] = {("cnn", f"{row['method']}, {row['variant']}", int(row["seed"])):
                                       [row[column] for column in COLUMNS] for row in rows if row["steps"] == str(steps)}
-    return {job: row for job, row in found.items() if job in every}
+    return {job: row for job, row in results.items() if job in every}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

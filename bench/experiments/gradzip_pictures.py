@@ -73,8 +73,9 @@ def accuracy(axes: Axes, rows: Sequence[Row]) -> None:
     """Means over seeds by ratio of floats, a line for each family and variant."""
     kinds = unique((family_of(row["method"]), row["variant"]) for row in rows)
     for number, kind in enumerate(kinds):
-        some = [row for row in rows if (family_of(row["method"]), row["variant"]) == kind]
-        own = [[row for row in some if row["method"] == method] for method in unique(row["method"] for row in some)]
+        selected = [row for row in rows if (family_of(row["method"]), row["variant"]) == kind]
+        methods = unique(row["method"] for row in selected)
+        own = [[row for row in selected if row["method"] == method] for method in methods]
         points = sorted((fmean(float(row["float_ratio"]) for row in one),
                          100 * fmean(float(row["accuracy"]) for row in one)) for one in own)
         axes.plot(*zip(*points, strict=True), DASHES[number % 4], marker=MARKERS[number % len(MARKERS)],

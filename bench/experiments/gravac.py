@@ -62,12 +62,12 @@ def rows_of(job: Job, quick: bool, untimed: bool) -> Rows:
         run(problem, method.plan, seed, 2, controller=deepcopy(controller), link=method.link)
     trial = run(problem, method.plan, seed, steps, controller=controller, link=method.link,
                 every=max(steps // POINTS, 1))
-    found: Rows = {"runs": [summary(job, trial, untimed)], "curves": curve(job, trial), "factors": factors(job, trial),
-                   "early": []}
+    results: Rows = {"runs": [summary(job, trial, untimed)], "curves": curve(job, trial),
+                     "factors": factors(job, trial), "early": []}
     if method_name == DENSE:
-        found["early"] = [[name, seed, step + 1, f"{trial.losses[step]:.5f}", f"{trial.norms[step][0]:.6g}"]
+        results["early"] = [[name, seed, step + 1, f"{trial.losses[step]:.5f}", f"{trial.norms[step][0]:.6g}"]
                           for step in range(steps // 4)]
-    return found
+    return results
 
 
 def summary(job: Job, trial: Trial, untimed: bool) -> list[object]:
@@ -148,13 +148,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def kept(folder: Path, every: Sequence[Job]) -> Rows:
     """Return the rows of these trainings that a folder has."""
-    found: Rows = {}
+    results: Rows = {}
     for name, columns in COLUMNS.items():
         path = folder / NAME.format(name)
         rows: list[list[object]] = [[row[column] for column in columns] for row in read_table(path)[1]
                                     ] if path.exists() else []
-        found[name] = [row for row in rows if job_of(row, name) in every]
-    return found
+        results[name] = [row for row in rows if job_of(row, name) in every]
+    return results
 
 
 def job_of(row: Sequence[object], table: str) -> Job:

@@ -100,15 +100,15 @@ def table(results: Path) -> list[str]:
         dense = {row["seed"]: float(row["quality"]) for row in known if row["method"] == DENSE}
         digits = 1 if PROBLEMS[name].higher else 4
         for method in METHODS:
-            some = [row for row in known if row["method"] == method]
-            if some:
-                less = [float(row["quality"]) - dense[row["seed"]] for row in some]
-                quality, ratio, bits = (fmean(float(row[key]) for row in some)
+            selected = [row for row in known if row["method"] == method]
+            if selected:
+                less = [float(row["quality"]) - dense[row["seed"]] for row in selected]
+                quality, ratio, bits = (fmean(float(row[key]) for row in selected)
                                         for key in ("quality", "byte_ratio", "mean_bits"))
                 spread = f" ± {stdev(less):.{digits}f}" if len(less) > 1 else ""
-                lines.append([name, method, str(len(some)), f"{quality:.{digits}f} {PROBLEMS[name].unit}",
+                lines.append([name, method, str(len(selected)), f"{quality:.{digits}f} {PROBLEMS[name].unit}",
                               f"{fmean(less):+.{digits}f}{spread}", f"{ratio:.2f}×", f"{bits:.1f}",
-                              some[0]["steps_by_bits"].replace(" ", ", ")])
+                              selected[0]["steps_by_bits"].replace(" ", ", ")])
     columns = ["problem", "method", ">seeds", ">quality", ">less dense", ">bytes", ">mean bits",
                "steps by bits, seed 0"]
     return [*markdown(columns, lines), "", f"From {source(comments)}"]
@@ -120,9 +120,9 @@ PLACES: dict[str, tuple[Callable[[Path], list[str]], str]] = {"gravac-bits": (ta
 def kept(path: Path, every: Sequence[Job]) -> dict[Job, list[object]]:
     """Return the rows of these trainings that a file has."""
     rows = read_table(path)[1] if path.exists() else []
-    found: dict[Job, list[object]] = {(row["problem"], row["method"], int(row["seed"])):
+    results: dict[Job, list[object]] = {(row["problem"], row["method"], int(row["seed"])):
                                       [row[column] for column in COLUMNS] for row in rows}
-    return {job: row for job, row in found.items() if job in every}
+    return {job: row for job, row in results.items() if job in every}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

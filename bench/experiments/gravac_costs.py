@@ -56,8 +56,8 @@ def costs_of(name: str, steps: int) -> Iterator[list[object]]:
         trial = run(problem, Method(DGC(1 / factor)).plan, 0, steps)
         share = trial.compress_seconds / trial.train_seconds
         links = [sum(traffic.seconds(link) for traffic in trial.traffic) / steps for link in (LINK, SLOW)]
-        yield [name, factor, trial.sent.payload_bytes // steps, f"{share:.3f}", *(f"{one:.6f}" for one in links),
-               *(f"{1 / (problem.seconds * (1 + share) + one):.3f}" for one in links)]
+        yield [name, factor, trial.sent.payload_bytes // steps, f"{share:.3f}", *(f"{item:.6f}" for item in links),
+               *(f"{1 / (problem.seconds * (1 + share) + item):.3f}" for item in links)]
 
 
 def gradients_of(name: str, steps: int) -> Gradients:
@@ -74,8 +74,8 @@ def gradients_of(name: str, steps: int) -> Gradients:
 def levels_of(data: str, gradients: Gradients, rounds: int) -> Iterator[list[object]]:
     """Yield, for 10x and 1000x of every tensor, how many times faster the second is chosen among the first's values
     than both among all; the ways take turns, and each round is a ratio of processor times."""
-    for name, one in COMPRESSORS.items():
-        settings = [one.at(1 / factor) for factor in (10, 1000)]
+    for name, item in COMPRESSORS.items():
+        settings = [item.at(1 / factor) for factor in (10, 1000)]
         verify(name, gradients, settings)
         times: dict[bool, list[float]] = {False: [], True: []}
         methods = {nested: partial(every, gradients, settings, nested) for nested in times}

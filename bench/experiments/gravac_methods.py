@@ -103,6 +103,6 @@ GROUPS: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = (
 
 def jobs(seeds: int) -> list[Job]:
     """Return (problem, method, seed), each once: all groups with seed 0, then with the next."""
-    found = [(problem, method, seed) for seed in range(seeds) for problems, methods in GROUPS
+    results = [(problem, method, seed) for seed in range(seeds) for problems, methods in GROUPS
              for problem in problems for method in methods]
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(results))

@@ -47,9 +47,9 @@ def problems_of(rows: Iterable[Row]) -> list[str]:
 def lines(axes: Axes, rows: Sequence[Row], methods: Sequence[str], value: str, x: str = "step") -> None:
     """Draw a line for each method that has rows."""
     for number, method in enumerate(methods):
-        some = [row for row in rows if row["method"] == method]
-        if some:
-            axes.plot([float(row[x]) for row in some], [float(row[value]) for row in some], DASHES[number % 4],
+        selected = [row for row in rows if row["method"] == method]
+        if selected:
+            axes.plot([float(row[x]) for row in selected], [float(row[value]) for row in selected], DASHES[number % 4],
                       color="black" if method == DENSE else COLORS[number], label=method, linewidth=1.4)
 
 
@@ -65,9 +65,9 @@ def motives(results: Path, path: Path) -> None:
         for link, dash in ((LINK, "-"), (SLOW, ":")):
             scaling.plot(WORKERS, [efficiency(values, PROBLEMS[name].seconds, workers, link) for workers in WORKERS],
                          dash, **{**style, "label": name if link is LINK else None})
-        some = of(early, name)
-        first = sum(float(row["raw"]) for row in some[:3]) / 3
-        sensitive.plot([int(row["step"]) for row in some], [float(row["raw"]) / first for row in some],
+        selected = of(early, name)
+        first = sum(float(row["raw"]) for row in selected[:3]) / 3
+        sensitive.plot([int(row["step"]) for row in selected], [float(row["raw"]) / first for row in selected],
                        color=COLORS[number], linewidth=1)
         mine = of(costs, name)
         for axes, value in ((throughput, "steps_per_second_30m"), (traffic, "link_seconds_30m")):
@@ -98,13 +98,13 @@ def factors_reached(axes: Axes, curves: Sequence[Row], name: str) -> None:
     """Figure 2: how many times sooner than at 10x the dense quality is reached, by factor; 0: never."""
     dense = of(curves, name, DENSE)
     target = float(dense[-1]["quality"]) * (1 - WITHIN if PROBLEMS[name].higher else 1 + WITHIN)
-    factors, width = [one for one in ("10x", "100x", "1000x") if of(curves, name, f"DGC {one}")], 0.27
+    factors, width = [item for item in ("10x", "100x", "1000x") if of(curves, name, f"DGC {item}")], 0.27
     for number, factor in enumerate(factors):
         kinds = ("Top-k", "DGC", "RedSync", "Random-k")
         sooner = []
         for kind in kinds:
-            base, mine = (reached(of(curves, name, f"{kind} {one}"), target, PROBLEMS[name].higher)
-                          for one in ("10x", factor))
+            base, mine = (reached(of(curves, name, f"{kind} {item}"), target, PROBLEMS[name].higher)
+                          for item in ("10x", factor))
             sooner.append(0.0 if mine is None else mine if base is None else base / mine)
         axes.bar([at + (number - 1) * width for at in range(len(kinds))], sooner, width, label=factor,
                  color=SHADES[3 * number], hatch=HATCHES[3 * number + 1], edgecolor="black", linewidth=0.6)
@@ -129,9 +129,9 @@ def gradients(results: Path, path: Path) -> None:
     figure, panels = _figure(len(names), 4)
     for row, name in zip(panels, names, strict=True):
         for axes, method in zip(row, methods, strict=False):
-            some = of(curves, name, method)
+            selected = of(curves, name, method)
             for value, dash, label in (("fed", "-", "before"), ("sent", "--", "after"), ("raw", ":", "gradient")):
-                axes.plot([int(one["step"]) for one in some], [float(one[value]) for one in some], dash,
+                axes.plot([int(item["step"]) for item in selected], [float(item[value]) for item in selected], dash,
                           color="black", label=label)
             axes.set_yscale("log")
             axes.legend(fontsize=7, frameon=False)
@@ -139,8 +139,9 @@ def gradients(results: Path, path: Path) -> None:
         lines(row[2], of(curves, name), (DENSE, *methods), "quality")
         _describe(row[2], f"{name}: quality", "step", PROBLEMS[name].unit)
         for number, method in enumerate(methods):
-            some = of(curves, name, method)
-            row[3].plot([int(one["step"]) for one in some], [float(one["sent"]) / float(one["fed"]) for one in some],
+            selected = of(curves, name, method)
+            row[3].plot([int(item["step"]) for item in selected],
+                        [float(item["sent"]) / float(item["fed"]) for item in selected],
                         DASHES[number + 1], color=COLORS[number + 1], label=method)
         row[3].set_ylim(0, 1)
         _describe(row[3], f"{name}: compression gain", "step", "kept of squared norm")
@@ -164,16 +165,17 @@ def by_factor(row: Sequence[Axes], curves: Sequence[Row], factors: Sequence[Row]
     """Plot quality over steps; steps sent by factor; compression throughput by factor."""
     lines(row[0], of(curves, name), methods, "quality")
     _describe(row[0], f"{name}: quality", "step", PROBLEMS[name].unit)
-    known = sorted({float(one["factor"]) for method in methods for one in of(factors, name, method)})
+    known = sorted({float(item["factor"]) for method in methods for item in of(factors, name, method)})
     controlled = [method for method in methods if of(factors, name, method)]
     for number, method in enumerate(controlled):
         width = 0.8 / len(controlled)
         places = {factor: at + (number - (len(controlled) - 1) / 2) * width for at, factor in enumerate(known)}
-        some = of(factors, name, method)
-        total = sum(int(one["steps"]) for one in some)
-        bars(row[1], places, some, {one["factor"]: 100 * int(one["steps"]) / total for one in some}, number, width)
-        bars(row[2], places, some, {one["factor"]: float(one["samples_per_second_times_gain"] or 0) for one in some},
-             number, width)
+        selected = of(factors, name, method)
+        total = sum(int(item["steps"]) for item in selected)
+        shares = {item["factor"]: 100 * int(item["steps"]) / total for item in selected}
+        speeds = {item["factor"]: float(item["samples_per_second_times_gain"] or 0) for item in selected}
+        bars(row[1], places, selected, shares, number, width)
+        bars(row[2], places, selected, speeds, number, width)
     for axes, title, y in ((row[1], "steps by factor", "% of steps"),
                            (row[2], "throughput (model, 30 Mb/s)", "samples / s × gain")):
         axes.set_xticks(range(len(known)), [f"{factor:g}x" for factor in known], fontsize=7)
@@ -202,7 +204,7 @@ def geometric(results: Path, path: Path) -> None:
 def random_k(results: Path, path: Path) -> None:
     """Figure 11: Random-k with GraVAC, with Accordion, and at 10x."""
     curves, factors = rows_of(results, "curves"), rows_of(results, "factors")
-    first, second = (f"GraVAC 0.7, Random-k, {one}" for one in ("raw, plain", "fed, squared"))
+    first, second = (f"GraVAC 0.7, Random-k, {item}" for item in ("raw, plain", "fed, squared"))
     methods = (DENSE, first, second, "Accordion, Random-k 1.5x/1000x", "Random-k 10x", UNFED)
     names = [name for name in problems_of(curves) if of(curves, name, first)]
     figure, panels = _figure(len(names), 3)

@@ -50,12 +50,13 @@ def _table(results: Path, methods: Sequence[str]) -> list[str]:
     comments, rows = read_table(results / RUNS)
     table = []
     for problem in PROBLEMS:
-        found = {method: [row for row in rows if (row["problem"], row["method"]) == (problem, method)]
+        outcomes = {method: [row for row in rows if (row["problem"], row["method"]) == (problem, method)]
                  for method in methods}
-        found = {method: some for method, some in found.items() if some}
-        if DENSE in found and len(found) > 2:
+        outcomes = {method: selected for method, selected in outcomes.items() if selected}
+        if DENSE in outcomes and len(outcomes) > 2:
             base = [row for row in rows if (row["problem"], row["method"]) == (problem, BASE)]
-            table += [[problem, method, *_cells(some, found[DENSE], base)] for method, some in found.items()]
+            table += [[problem, method, *_cells(selected, outcomes[DENSE], base)]
+                      for method, selected in outcomes.items()]
     return [*markdown(COLUMNS, table), "", f"From {source(comments)}"]
 
 
@@ -92,10 +93,11 @@ def reached(results: Path) -> list[str]:
     comments, rows = read_table(results / FILES["factors"])
     table = []
     for problem, method in dict.fromkeys((row["problem"], row["method"]) for row in rows):
-        some = [row for row in rows if (row["problem"], row["method"], row["seed"]) == (problem, method, "0")]
-        if some and method.startswith("GraVAC"):
-            sent = ", ".join(f"{row['factor']}×: {row['steps']}" for row in some if int(row["steps"]))
-            gain = ", ".join(f"{row['factor']}×: {float(row['gain']):.2f}" for row in some if float(row["factor"]) > 1)
+        selected = [row for row in rows if (row["problem"], row["method"], row["seed"]) == (problem, method, "0")]
+        if selected and method.startswith("GraVAC"):
+            sent = ", ".join(f"{row['factor']}×: {row['steps']}" for row in selected if int(row["steps"]))
+            gain = ", ".join(f"{row['factor']}×: {float(row['gain']):.2f}"
+                             for row in selected if float(row["factor"]) > 1)
             table.append([problem, method, sent, gain])
     return [*markdown(["problem", "method", "steps by factor", "last gain by factor"], table), "",
             f"First seed; from {source(comments)}"]

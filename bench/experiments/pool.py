@@ -59,7 +59,7 @@ def fill(
     for job, row in results_of([job for job in every if job not in rows], work, minutes, processes):
         print(*row, flush=True)
         rows[job] = row
-        write_table(path, columns, [rows[one] for one in every if one in rows])
+        write_table(path, columns, [rows[item] for item in every if item in rows])
 
 
 def _timed(work: Callable[[Job], Result], job: Job) -> tuple[float, Result]:

@@ -55,7 +55,7 @@ def test_rates_are_read_as_tc_writes_them():
 def test_cluster_benchmarks_are_skipped_without_root(monkeypatch, capsys):
     monkeypatch.setattr("os.geteuid", lambda: 1000)
     sweeps = bypass.SWEEP, compressed.SWEEP, controllers.SWEEP
-    for main in (__main__.main, allreduce.main, runs.main, *(one.main for one in sweeps)):
+    for main in (__main__.main, allreduce.main, runs.main, *(item.main for item in sweeps)):
         assert main([]) == 0
         assert capsys.readouterr().out == "skipped: network namespaces need root\n"
 
@@ -67,15 +67,15 @@ def test_cluster_benchmarks_are_skipped_without_tools(monkeypatch):
 
 
 def test_test_beds_do_not_share_namespaces():
-    one, other = bed.Bed(2), bed.Bed(2)
-    assert {one.namespace(rank) for rank in range(2)}.isdisjoint(other.namespace(rank) for rank in range(2))
-    assert one.inside(1) == ["ip", "netns", "exec", one.namespace(1)]
+    item, other = bed.Bed(2), bed.Bed(2)
+    assert {item.namespace(rank) for rank in range(2)}.isdisjoint(other.namespace(rank) for rank in range(2))
+    assert item.inside(1) == ["ip", "netns", "exec", item.namespace(1)]
 
 
 def test_workers_are_told_rank_and_size_in_their_environment():
-    found = team.environment(bed.Bed(4), 3)
-    assert (found["RANK"], found["WORLD_SIZE"], found["LOCAL_WORLD_SIZE"]) == ("3", "4", "4")
-    assert found["MASTER_ADDR"] == bed.Bed(4).address(0)
+    outcome = team.environment(bed.Bed(4), 3)
+    assert (outcome["RANK"], outcome["WORLD_SIZE"], outcome["LOCAL_WORLD_SIZE"]) == ("3", "4", "4")
+    assert outcome["MASTER_ADDR"] == bed.Bed(4).address(0)
 
 
 class Here(bed.Bed):
@@ -100,10 +100,10 @@ def test_workers_of_a_team_answer_by_rank(tmp_path, monkeypatch):
         "import os\nfrom bench.cluster.team import serve\n"
         "def answer(command, **more):\n    print('noise')\n    return [os.environ['RANK'], command, 1 // more['by']]\n"
         "serve(answer)\n")
-    with team.Team(Here(2), "echo") as some:
-        assert some.ask(command="a", by=1) == [["0", "a", 1], ["1", "a", 1]]
+    with team.Team(Here(2), "echo") as members:
+        assert members.ask(command="a", by=1) == [["0", "a", 1], ["1", "a", 1]]
         with pytest.raises(team.WorkerError, match="ZeroDivisionError"):
-            some.ask(command="b", by=0)
+            members.ask(command="b", by=0)
 
 
 def test_traffic_is_read_by_interface_and_subtracted():
@@ -184,11 +184,11 @@ def answers(seconds: float) -> list[dict[str, Any]]:
 
 
 def test_rows_of_an_all_reduce_are_medians_of_the_slowest_ranks():
-    found = {name: allreduce.Series() for name in (methods.FP32, methods.NEAR, methods.NEAR + methods.WIRE)}
+    results = {name: allreduce.Series() for name in (methods.FP32, methods.NEAR, methods.NEAR + methods.WIRE)}
     for seconds in (1.0, 2.0, 3.0):
-        for series in found.values():
+        for series in results.values():
             series.add(answers(seconds))
-    row = dict(zip(allreduce.COLUMNS[5:], allreduce.row_of(methods.NEAR, found, "1gbit", 50, 2), strict=False))
+    row = dict(zip(allreduce.COLUMNS[5:], allreduce.row_of(methods.NEAR, results, "1gbit", 50, 2), strict=False))
     assert (row["rounds"], row["seconds"], row["normalized"]) == (3, "4.00000", "1.0000")
     assert (row["nic_bytes"], row["ratio"], row["encode_seconds"]) == ("100", "2.0000", "0.50000")
     assert row["line_share"] == f"{800 / 4 / 1e9:.4f}"
@@ -224,15 +224,15 @@ def test_rows_of_a_training_compare_methods_with_fp32():
     curve = [row for row in runs.training_rows(result()) if row[4] == training.FP32]
     assert [row[5] for row in curve] == [10, 20, 30, 40]
     assert float(str(curve[-1][7])) == pytest.approx(4.0)
-    found = list(runs.deviation_rows([result(), result()]))
-    assert {row[1] for row in found} == {*runs.ALL, training.BYPASS} - {training.FP32}
-    assert sum(int(str(row[6])) for row in found if row[1] == training.NEAR) == 80
+    results = list(runs.deviation_rows([result(), result()]))
+    assert {row[1] for row in results} == {*runs.ALL, training.BYPASS} - {training.FP32}
+    assert sum(int(str(row[6])) for row in results if row[1] == training.NEAR) == 80
     assert runs.settled([*[0.0] * runs.SETTLED, 2.0, 4.0] + [3.0] * 98) == pytest.approx(3.0)
     moved = result()
     moved["runs"] = {training.NOTHING: {**moved["runs"][training.FP32], "seconds": [0.05] * 40}, **moved["runs"]}
-    found = list(compressed.rows_of(moved))
-    assert [row[3] for row in found] == list(moved["runs"])[1:]
-    assert [row[8:11] for row in found[:2]] == [["0.05000", "0.05000", "1.000"], ["0.05000", "0.06000", "0.909"]]
+    results = list(compressed.rows_of(moved))
+    assert [row[3] for row in results] == list(moved["runs"])[1:]
+    assert [row[8:11] for row in results[:2]] == [["0.05000", "0.05000", "1.000"], ["0.05000", "0.06000", "0.909"]]
     table = [dict(zip(controllers.COLUMNS, row, strict=True)) for row in controllers.rows_of(controlled())]
     assert [(row["method"], row["times_faster"], row["float_ratio"]) for row in table] == [
         (training.FP32, "1.000", "1.00"), (controllers.METHODS[4], "1.000", "8.00")]
@@ -283,12 +283,12 @@ def test_all_reduces_add_to_what_is_there(monkeypatch, tmp_path):
     for name, stand_in in (("obstacle", lambda: None), ("clean_up_when_told_to_end", lambda: None),
                            ("dumps_of", lambda *_: None), ("_of_bed", measured)):
         monkeypatch.setattr(allreduce, name, stand_in)
-    for arguments, found in ((["--rate", "1gbit"], [("1gbit", "1")]),
+    for arguments, outcome in ((["--rate", "1gbit"], [("1gbit", "1")]),
                              (["--rate", "2gbit", "--rate", "1gbit", "--add"], [("2gbit", "2"), ("1gbit", "2")]),
                              (["--rate", "100mbit", "--add"], [("2gbit", "2"), ("1gbit", "2"), ("100mbit", "1")])):
         command = [*arguments, "--model", "lstm", "--workers", "4", "--out", str(tmp_path)]
         assert allreduce.main(command) == 0
-        assert [(row["rate"], row["values"]) for row in read_table(tmp_path / allreduce.FILE)[1]] == found
+        assert [(row["rate"], row["values"]) for row in read_table(tmp_path / allreduce.FILE)[1]] == outcome
 
 
 def test_bits_of_exponents_are_counted_by_table():
@@ -298,9 +298,9 @@ def test_bits_of_exponents_are_counted_by_table():
     for step in range(1, bits.INTERVAL + 3):
         watcher.count(step, counts if step == 1 else np.roll(counts, 1))
     rows = [row for row in watcher.rows if row[1] == bits.INTERVAL + 2 and row[2] == "native Huffman"]
-    found = {row[3]: float(str(row[4])) for row in rows}
-    assert (found[bits.FRESH], found[bits.BEFORE], found[bits.STALE]) == (1, 1, 9)      # an escape bit and 8 more
-    assert 1 < found[bits.REFRESHED] <= 2      # made of the first step, too
+    results = {row[3]: float(str(row[4])) for row in rows}
+    assert (results[bits.FRESH], results[bits.BEFORE], results[bits.STALE]) == (1, 1, 9)      # an escape bit and 8 more
+    assert 1 < results[bits.REFRESHED] <= 2      # made of the first step, too
     zeros = bits.exponent_counts([np.array([0.0, 1.0, -1.0, 2.0], np.float32)])
     assert (zeros[0], zeros[128], zeros[129]) == (1, 2, 1)
 
@@ -326,16 +326,17 @@ def made_up_results(folder: Path) -> None:
     names = allreduce.NAMES
     rows = []
     for rate in bed.RATES:
-        found = {name: allreduce.Series() for name in names}
+        results = {name: allreduce.Series() for name in names}
         for seconds in (0.1, 0.2, 0.3):
-            for name, series in found.items():
+            for name, series in results.items():
                 ranks = answers(seconds)
                 for rank in ranks:
                     rank["tally"] |= {"decode_seconds": 0.01}
                     if name in (methods.FP32, methods.SMALL):
                         del rank["tally"]
                 series.add(ranks)
-        rows += [["cnn", 2, rate, name, 50, *allreduce.row_of(name, found, rate, 50, 2), "1.5", "0.1", "cnn, step 600"]
+        rows += [["cnn", 2, rate, name, 50, *allreduce.row_of(name, results, rate, 50, 2), "1.5", "0.1",
+                  "cnn, step 600"]
                  for name in names]
     write_table(folder / allreduce.FILE, allreduce.COLUMNS, rows)
     write_table(folder / runs.TRAINING, runs.TRAINING_COLUMNS, runs.training_rows(result()))

@@ -217,8 +217,8 @@ def check_picture(path) -> None:
 def test_plots_of_series_are_drawn(plot, series, value, tmp_path):
     plot(rows_for(series, value), tmp_path / "new" / "picture.png")
     check_picture(tmp_path / "new" / "picture.png")
-    one = [row for row in rows_for(series, value) if row["model"] == "cnn" and row["step"] == 1]
-    plot(iter(one), tmp_path / "one.png")
+    item = [row for row in rows_for(series, value) if row["model"] == "cnn" and row["step"] == 1]
+    plot(iter(item), tmp_path / "one.png")
     check_picture(tmp_path / "one.png")
     with pytest.raises(InvalidArgument, match="nothing to plot"):
         plot([], tmp_path / "none.png")

@@ -34,15 +34,15 @@ SMALL = replace(PROBLEMS["cnn"], batch=4)
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_a_problem_is_drawn_from_its_seed(name):
     problem = replace(PROBLEMS[name], batch=2)
-    found = []
+    results = []
     for seed in (1, 1, 2):
         torch.manual_seed(seed)
         model = problem.model()
         loss = problem.loss(model, problem.batch, np.random.default_rng(seed))
         loss.backward()
         assert all(param.grad is not None and torch.isfinite(param.grad).all() for param in model.parameters())
-        found.append((loss.item(), problem.quality(model)))
-    assert found[0] == found[1] != found[2]
+        results.append((loss.item(), problem.quality(model)))
+    assert results[0] == results[1] != results[2]
     assert 0 < problem.seconds < 1
 
 
@@ -168,8 +168,8 @@ def test_results_by_bits_are_compared_with_dense_of_the_same_seed(tmp_path):
     write_table(path, gravac_bits.COLUMNS, [*rows, ["cnn", "5 bits", 7, *rows[0][3:]]])    # no dense one of its seed
     assert gravac_bits.kept(path, every[1:]) == {job: list(map(str, row)) for job, row in zip(every, rows, strict=True)
                                                  if job in every[1:]}
-    found = [[cell.strip() for cell in line.split("|")[2:6]] for line in gravac_bits.table(tmp_path) if "cnn" in line]
-    assert found == [[DENSE, "2", "80.5 % right", "+0.0 ± 0.0"], ["5 bits", "2", "79.5 % right", "-1.0 ± 0.0"]]
+    results = [[cell.strip() for cell in line.split("|")[2:6]] for line in gravac_bits.table(tmp_path) if "cnn" in line]
+    assert results == [[DENSE, "2", "80.5 % right", "+0.0 ± 0.0"], ["5 bits", "2", "79.5 % right", "-1.0 ± 0.0"]]
 
 
 def test_the_picture_of_gradzip_is_drawn_from_its_results(tmp_path):
@@ -189,16 +189,16 @@ def test_speedups_are_those_of_timed_runs(tmp_path):
     rows = [{**row, "method": method, "seed": seed, "compress_share": "", **seconds}
             for method, seed, seconds in ((DENSE, 0, timed), (DENSE, 1, untimed), (gravac_tables.BASE, 0, timed),
                                           (gravac_tables.BASE, 1, untimed), ("DGC 10x", 0, untimed))]
-    write_table(tmp_path / gravac_tables.RUNS, columns, [[one[column] for column in columns] for one in rows])
-    found = [line.split("|")[-3:-1] for line in gravac_tables.table_2(tmp_path) if line.startswith("| cnn")]
-    assert [[cell.strip() for cell in cells] for cells in found] == [["1.00", "1.00"], ["1.00", "1.00"], ["", ""]]
+    write_table(tmp_path / gravac_tables.RUNS, columns, [[item[column] for column in columns] for item in rows])
+    results = [line.split("|")[-3:-1] for line in gravac_tables.table_2(tmp_path) if line.startswith("| cnn")]
+    assert [[cell.strip() for cell in cells] for cells in results] == [["1.00", "1.00"], ["1.00", "1.00"], ["", ""]]
 
 
 def test_every_training_is_named_once():
-    found = jobs(2)
-    assert len(found) == len(set(found))
-    assert {method for _, method, _ in found} == set(METHODS)
-    assert found.index(("lstm", DENSE, 0)) < found.index(("lstm", "DGC 10x", 0)) < found.index(("cnn", DENSE, 1))
+    result = jobs(2)
+    assert len(result) == len(set(result))
+    assert {method for _, method, _ in result} == set(METHODS)
+    assert result.index(("lstm", DENSE, 0)) < result.index(("lstm", "DGC 10x", 0)) < result.index(("cnn", DENSE, 1))
     for name, method in METHODS.items():
         assert method.plan.compresses(torch.zeros(1)), name     # biases too
         if method.controller is not None:

@@ -61,9 +61,9 @@ def test_sent_bytes_by_tensor_and_by_period_add_up(trained):
 @pytest.mark.parametrize("part", methods.PARTS)
 def test_every_method_makes_a_controller_of_its_own(part):
     for problem in methods.REFERENCES:
-        found = methods.PARTS[part](problem)
-        assert len({(one.family, one.name) for one in found}) == len(found)
-        for method in found:
+        result = methods.PARTS[part](problem)
+        assert len({(item.family, item.name) for item in result}) == len(result)
+        for method in result:
             assert methods.method_of(part, problem, method.family, method.name) is not None
             controller = method.make(methods.Setup(method.reference, 7, {"a": 1}))
             assert not isinstance(controller, Planner) or controller.period == 7
@@ -80,8 +80,8 @@ loads = st.builds(
 def test_modeled_steps_lie_between_no_and_full_overlap(load, workers, gbps):
     seconds, last = step_seconds(load, workers, gbps)
     wires = [wire_seconds(n_bytes, workers, gbps, load.reduced) for n_bytes in load.n_bytes]
-    least = max(load.compute + load.compress * load.shares[-1] + wires[-1], sum(wires) + load.compress)
-    assert least * (1 - 1e-9) <= seconds <= (load.compute + load.compress + sum(wires)) * (1 + 1e-9)
+    minimum = max(load.compute + load.compress * load.shares[-1] + wires[-1], sum(wires) + load.compress)
+    assert minimum * (1 - 1e-9) <= seconds <= (load.compute + load.compress + sum(wires)) * (1 + 1e-9)
     assert last == wires[-1]
     assert step_seconds(load, 1, gbps)[0] == pytest.approx(load.compute)
     assert step_seconds(load, workers, 2 * gbps)[0] <= seconds
@@ -126,10 +126,10 @@ def test_rows_of_a_seed_are_added_once_and_others_stay(tmp_path, trained):
     later = [Training(replace(training.job, seed=2), quality=1.0) for training in trained.values()]
     later.append(Training(replace(later[0].job, part="bit sweep", seed=0)))     # a part that has no row of its seed
     for _ in range(2):
-        tables.add_rows(path, tables.TRAINING_COLUMNS, [tables.training_row(one, timed=False) for one in later])
-        said, found = read_table(path)
-        assert found[: len(rows)] == rows
-        assert [(row["seed"], row["decide_percent"]) for row in found[len(rows) :]] == [("2", "")] * 3 + [("0", "")]
+        tables.add_rows(path, tables.TRAINING_COLUMNS, [tables.training_row(item, timed=False) for item in later])
+        said, result = read_table(path)
+        assert result[: len(rows)] == rows
+        assert [(row["seed"], row["decide_percent"]) for row in result[len(rows) :]] == [("2", "")] * 3 + [("0", "")]
         assert said[0] == comments[0]
         assert said[1].startswith(comments[1])
 
@@ -144,8 +144,9 @@ def test_experiments_of_lgreco_run_from_end_to_end(tmp_path):
     assert {row["family"] for row in rows} == set(methods.REFERENCES["transformer"])
     again, left_out = experiments.run_all(list(experiments.parts_of(False, 1, 10))[:2], 1, 0, tmp_path, True)
     assert [training.total.payload_bytes for training in again] and left_out == ["pairs, vgg, seed 0"]
-    found = {name: len(make(tmp_path)) for name, (make, _) in sections.PLACES.items()}
-    assert all(lines > 1 or name == "lgreco-rivals" for name, lines in found.items()), found  # of which there are none
+    results = {name: len(make(tmp_path)) for name, (make, _) in sections.PLACES.items()}
+    # Of rivals there are none.
+    assert all(lines > 1 or name == "lgreco-rivals" for name, lines in results.items()), results
     drawn = {name for name, (draw, file) in pictures.PICTURES.items() if (tmp_path / file).exists()}
     assert drawn == set(pictures.PICTURES)
     for name, (draw, _) in pictures.PICTURES.items():

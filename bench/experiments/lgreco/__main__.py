@@ -60,28 +60,28 @@ def run_all(
     parts: Sequence[tuple[str, list[Job]]], processes: int, minutes: float, folder: Path, resume: bool
 ) -> tuple[list[Training], list[str]]:
     """Trainings, in order, and the names of the parts that no time was left for."""
-    found, new = list[Future[Training]](), list[Future[Training]]()
+    result, new = list[Future[Training]](), list[Future[Training]]()
     left_out, begin = list[str](), perf_counter()
     with ProcessPoolExecutor(processes, get_context("spawn")) as pool:
         for name, jobs in parts:
-            while len(open_ones := [one for one in new if not one.done()]) >= processes:
+            while len(open_ones := [item for item in new if not item.done()]) >= processes:
                 wait(open_ones, return_when=FIRST_COMPLETED)
             known = [resume and path_of(job, folder).exists() for job in jobs]
             passed = perf_counter() - begin
-            if not all(known) and found and not fits(passed, new, known.count(False), 60 * minutes):
+            if not all(known) and result and not fits(passed, new, known.count(False), 60 * minutes):
                 left_out.append(name)
                 continue
             print(f"{passed / 60:5.1f} minutes: {name}", flush=True)
             started = [pool.submit(kept, job, folder, resume) for job in jobs]
-            found += started
-            new += [one for one, is_known in zip(started, known, strict=True) if not is_known]
-        wait(found, return_when=ALL_COMPLETED)
-    return [one.result() for one in found], left_out
+            result += started
+            new += [item for item, is_known in zip(started, known, strict=True) if not is_known]
+        wait(result, return_when=ALL_COMPLETED)
+    return [item.result() for item in result], left_out
 
 
 def fits(passed: float, begun: Sequence[Future[Training]], more: int, seconds: float) -> bool:
     """Return True if so many more trainings end in time, if they take as long as those that are done."""
-    done = sum(one.done() for one in begun)
+    done = sum(item.done() for item in begun)
     return passed + (len(begun) - done + more) * passed / max(done, 1) <= seconds
 
 
@@ -90,12 +90,12 @@ def write(trainings: Sequence[Training], out: Path) -> None:
     write_table(out / tables.TRAININGS, tables.TRAINING_COLUMNS, map(tables.training_row, trainings))
     write_table(out / tables.PERIODS, tables.PERIOD_COLUMNS, tables.period_rows(trainings))
     write_table(out / tables.TENSORS, tables.TENSOR_COLUMNS, tables.tensor_rows(trainings))
-    first = [one for one in trainings if one.job.seed == 0 and one.job.part != "replay"]
-    pairs = [one for one in first if one.job.part == "pairs"]
-    write_timed([one for one in pairs if one.means], out)
-    compared = {one.job.problem for one in first if one.job.method == DENSE}
+    first = [item for item in trainings if item.job.seed == 0 and item.job.part != "replay"]
+    pairs = [item for item in first if item.job.part == "pairs"]
+    write_timed([item for item in pairs if item.means], out)
+    compared = {item.job.problem for item in first if item.job.method == DENSE}
     rows = [row for problem in sorted(compared)
-            for row in throughput.rows_of([one for one in first if one.job.problem == problem])]
+            for row in throughput.rows_of([item for item in first if item.job.problem == problem])]
     write_table(out / tables.THROUGHPUT, throughput.COLUMNS, rows)
 
 
@@ -107,14 +107,14 @@ def write_timed(adapted: Sequence[Training], out: Path) -> None:
     try:
         write_table(out / tables.OVERHEAD, errors.COLUMNS, map(errors.overhead, adapted))
         write_table(out / tables.LOW_RANK, errors.LOW_RANK_COLUMNS,
-                    (row for one in adapted if one.job.family == "PowerSGD" for row in errors.low_rank(one)))
+                    (row for item in adapted if item.job.family == "PowerSGD" for row in errors.low_rank(item)))
     finally:
         torch.set_num_threads(before)
 
 
 def add(trainings: Sequence[Training], out: Path) -> None:
     """Write the tables that no clock is needed for."""
-    rows = [tables.training_row(one, timed=False) for one in trainings]
+    rows = [tables.training_row(item, timed=False) for item in trainings]
     tables.add_rows(out / tables.TRAININGS, tables.TRAINING_COLUMNS, rows)
     tables.add_rows(out / tables.PERIODS, tables.PERIOD_COLUMNS, tables.period_rows(trainings))
     if tensors := list(tables.tensor_rows(trainings)):

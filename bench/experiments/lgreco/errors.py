@@ -33,12 +33,12 @@ Means = Mapping[str, torch.Tensor]
 
 def seconds_of(call: Callable[[], Any]) -> tuple[float, Any]:
     """Return the seconds of the processor: the median of some calls after a first one; and what it returns."""
-    found, times = call(), []
+    result, times = call(), []
     for _ in range(ROUNDS):
         begun = process_time()
         call()
         times.append(process_time() - begun)
-    return median(times), found
+    return median(times), result
 
 
 def options_of(reference: Compressor, means: Means) -> dict[str, list[Compressor]]:
@@ -82,10 +82,10 @@ def low_rank(training: Training) -> Iterator[list[object]]:
     seconds, exact = seconds_of(partial(errors, "svd"))
     best = choice(reference, options, exact, shapes)
     for steps in STEPS:
-        took, found = seconds_of(partial(errors, "power", steps))
+        took, result = seconds_of(partial(errors, "power", steps))
         excess = np.concatenate([excess_of(power, true, square(mean))
-                                 for power, true, mean in zip(found, exact, means.values(), strict=True)])
-        ranks = choice(reference, options, found, shapes)
+                                 for power, true, mean in zip(result, exact, means.values(), strict=True)])
+        ranks = choice(reference, options, result, shapes)
         same = np.equal(ranks, best).mean()
         yield [problem, steps, len(means), f"{excess.mean():.4f}" if len(excess) else "",
                f"{excess.max():.4f}" if len(excess) else "",

@@ -115,11 +115,11 @@ def threshold(family: str, reference: TopK, share: float) -> Method:
 def buckets_of(params: Mapping[str, torch.Tensor], count: int = BUCKETS) -> dict[str, int]:
     """Return the bucket of each tensor, from 1 in the order of transmission: the last layer's gradients come first.
     Buckets are about equally large, and hold whole tensors."""
-    total, seen, found = sum(param.numel() for param in params.values()), 0, dict[str, int]()
+    total, seen, result = sum(param.numel() for param in params.values()), 0, dict[str, int]()
     for name, param in reversed(list(params.items())):
-        found[name] = min(1 + int((seen + param.numel() / 2) * count / total), count)
+        result[name] = min(1 + int((seen + param.numel() / 2) * count / total), count)
         seen += param.numel()
-    return found
+    return result
 
 
 QUANTIZED, SPARSE, RANKS = "QSGD", "Top-k", "PowerSGD"
@@ -134,10 +134,10 @@ REFERENCES: dict[str, dict[str, Compressor]] = {
 
 def pairs(problem: str) -> list[Method]:
     """Tables 2 and 3: every family, uniform and by L-GreCo, and dense."""
-    found = [uniform("", Dense(), DENSE)]
+    results = [uniform("", Dense(), DENSE)]
     for family, reference in REFERENCES[problem].items():
-        found += [uniform(family, reference), lgreco(family, reference)]
-    return found
+        results += [uniform(family, reference), lgreco(family, reference)]
+    return results
 
 
 def rivals(problem: str) -> list[Method]:
@@ -167,11 +167,11 @@ def bit_sweep(problem: str) -> list[Method]:
 
 
 def _swept(problem: str, family: str, values: Sequence[float]) -> list[Method]:
-    found = list[Method]()
+    result = list[Method]()
     for value in values:
         other = REFERENCES[problem][family].at(value)
-        found += [uniform(family, other, f"{UNIFORM}, {value:g}"), lgreco(family, other, f"{LGRECO}, {value:g}")]
-    return found
+        result += [uniform(family, other, f"{UNIFORM}, {value:g}"), lgreco(family, other, f"{LGRECO}, {value:g}")]
+    return result
 
 
 def variants(problem: str) -> list[Method]:
@@ -205,4 +205,4 @@ PARTS: dict[str, Callable[[str], list[Method]]] = {
 
 def method_of(part: str, problem: str, family: str, name: str) -> Method:
     """Return the method of these names."""
-    return next(one for one in PARTS[part](problem) if (one.family, one.name) == (family, name))
+    return next(item for item in PARTS[part](problem) if (item.family, item.name) == (family, name))

@@ -64,12 +64,12 @@ def tradeoff(results: Path, path: Path) -> None:
     means."""
     rows = rows_of(results, tables.TRAININGS, problem=TEXT)
     swept = {family: swept_rows([row for row in rows if row["family"] == family]) for family in (SPARSE, QUANTIZED)}
-    swept = {family: some for family, some in swept.items() if some}
+    swept = {family: selected for family, selected in swept.items() if selected}
     dense = {row["seed"]: float(row["quality"]) for row in rows if row["method"] == DENSE}
     figure, panels = _figure(1, max(len(swept), 1), wide=1.3)
-    for axes, (family, some) in zip(panels[0], swept.items(), strict=False):
+    for axes, (family, selected) in zip(panels[0], swept.items(), strict=False):
         for number, kind in enumerate((UNIFORM, LGRECO)):
-            curve(axes, [row for row in some if row["method"].split(", ")[0] == kind], dense, number, kind)
+            curve(axes, [row for row in selected if row["method"].split(", ")[0] == kind], dense, number, kind)
         axes.axhline(0, color="black", linewidth=0.8, linestyle=":", label=DENSE)
         _log_axis(axes, TICKS[family])
         _describe(axes, f"Transformer, {family} (right and down: better)", "bytes before / after",
@@ -93,10 +93,10 @@ def curve(axes: Axes, rows: Sequence[Row], dense: Mapping[str, float], number: i
 
 def swept_rows(rows: Sequence[Row]) -> list[Row]:
     """Those of the trade-off curves, of the seeds that all their points have; none if there is no curve."""
-    some = [row for row in rows if row["part"] in ("pairs", "sweep", "bit sweep")]
-    if all(row["part"] == "pairs" for row in some):
+    selected = [row for row in rows if row["part"] in ("pairs", "sweep", "bit sweep")]
+    if all(row["part"] == "pairs" for row in selected):
         return []
-    return in_common(some)
+    return in_common(selected)
 
 
 def throughput(results: Path, path: Path) -> None:
@@ -107,14 +107,14 @@ def throughput(results: Path, path: Path) -> None:
     figure, panels = _figure(len(problems), len(LINKS))
     for line, problem in zip(panels, problems, strict=True):
         for axes, gbps in zip(line, LINKS, strict=True):
-            some = [row for row in rows if (row["problem"], row["gbps"]) == (problem, gbps)]
-            for number, (family, method) in enumerate(unique((row["family"], row["method"]) for row in some)):
-                points = [(int(row["workers"]), float(row["of_ideal"])) for row in some
+            selected = [row for row in rows if (row["problem"], row["gbps"]) == (problem, gbps)]
+            for number, (family, method) in enumerate(unique((row["family"], row["method"]) for row in selected)):
+                points = [(int(row["workers"]), float(row["of_ideal"])) for row in selected
                           if (row["family"], row["method"]) == (family, method)]
                 axes.plot(*zip(*points, strict=True), DASHES[2 * (method == UNIFORM)], marker=MARKERS[number],
                           color=COLORS[(number + 1) // 2], label=f"{family} {method}".strip(),
                           fillstyle="none" if method == UNIFORM else "full")
-            _log_axis(axes, sorted({int(row["workers"]) for row in some}))
+            _log_axis(axes, sorted({int(row["workers"]) for row in selected}))
             axes.set_ylim(0, 1.05)
             _describe(axes, f"{problem}, {float(gbps):g} Gb/s (a model)", "workers", "share of ideal throughput")
     _legend(figure, panels[0][0], 4)
@@ -146,10 +146,10 @@ def rivals(results: Path, path: Path) -> None:
 
 def ratios(axes: Axes, rows: Iterable[Row], number: int, label: str) -> None:
     """Draw a line: the mean ratio of each period, over steps."""
-    found: dict[int, list[float]] = {}
+    results: dict[int, list[float]] = {}
     for row in rows:
-        found.setdefault(int(row["step"]), []).append(float(row["byte_ratio"]))
-    axes.plot(list(found), [mean(values) for values in found.values()], DASHES[number % 4], marker=MARKERS[number],
+        results.setdefault(int(row["step"]), []).append(float(row["byte_ratio"]))
+    axes.plot(list(results), [mean(values) for values in results.values()], DASHES[number % 4], marker=MARKERS[number],
               color=COLORS[number % len(COLORS)], label=label)
 
 
@@ -159,9 +159,9 @@ def training(results: Path, path: Path) -> None:
     problems = unique(row["problem"] for row in rows)
     figure, panels = _figure(1, len(problems))
     for axes, problem in zip(panels[0], problems, strict=True):
-        some = [row for row in rows if row["problem"] == problem]
-        for number, family in enumerate(unique(row["family"] for row in some if row["family"])):
-            both = [{(row["seed"], row["step"]): float(row["byte_ratio"]) for row in some
+        selected = [row for row in rows if row["problem"] == problem]
+        for number, family in enumerate(unique(row["family"] for row in selected if row["family"])):
+            both = [{(row["seed"], row["step"]): float(row["byte_ratio"]) for row in selected
                      if (row["family"], row["method"]) == (family, method)} for method in (LGRECO, UNIFORM)]
             over = [{"step": step, "byte_ratio": str(ratio / both[1][seed, step])}
                     for (seed, step), ratio in both[0].items()]
@@ -179,10 +179,10 @@ def low_rank(results: Path, path: Path) -> None:
     figure, panels = _figure(1, 1, wide=1.3)
     axes = panels[0][0]
     for number, problem in enumerate(unique(row["problem"] for row in rows)):
-        some = [row for row in rows if row["problem"] == problem]
-        steps = [int(row["power_steps"]) for row in some]
+        selected = [row for row in rows if row["problem"] == problem]
+        steps = [int(row["power_steps"]) for row in selected]
         for dash, what in zip(DASHES, ("worst", "mean"), strict=False):
-            axes.plot(steps, [max(float(row[f"{what}_excess_percent"] or 0), 1e-5) for row in some], dash,
+            axes.plot(steps, [max(float(row[f"{what}_excess_percent"] or 0), 1e-5) for row in selected], dash,
                       marker=MARKERS[number], color=COLORS[number], label=f"{problem}, {what}")
     axes.set_yscale("log")
     _log_axis(axes, steps)

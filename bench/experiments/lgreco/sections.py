@@ -35,8 +35,8 @@ def quality(rows: Sequence[Row]) -> str:
 def paired(rows: Sequence[Row], others: Sequence[Row]) -> str:
     """Return the mean difference in quality between trainings of the same seeds."""
     known = {row["seed"]: float(row["quality"]) for row in others}
-    found = [float(row["quality"]) - known[row["seed"]] for row in rows if row["seed"] in known]
-    return f"{mean(found):+.3f}" if found else ""
+    results = [float(row["quality"]) - known[row["seed"]] for row in rows if row["seed"] in known]
+    return f"{mean(results):+.3f}" if results else ""
 
 
 def pairs(results: Path) -> list[str]:
@@ -45,10 +45,10 @@ def pairs(results: Path) -> list[str]:
     rows = [row for row in rows if row["part"] == "pairs"]
     lines: list[str] = []
     for (problem,) in unique(rows, "problem"):
-        table, some = list[list[str]](), [row for row in rows if row["problem"] == problem]
-        dense = [row for row in some if row["method"] == DENSE]
-        for family, method in unique(some, "family", "method"):
-            own, uniform = ([row for row in some if (row["family"], row["method"]) == (family, one)]
+        table, selected = list[list[str]](), [row for row in rows if row["problem"] == problem]
+        dense = [row for row in selected if row["method"] == DENSE]
+        for family, method in unique(selected, "family", "method"):
+            own, uniform = ([row for row in selected if (row["family"], row["method"]) == (family, one)]
                             for one in (method, UNIFORM))
             over = ["", "", ""]
             if method == LGRECO:
@@ -72,11 +72,11 @@ def rivals(results: Path) -> list[str]:
     lines: list[str] = []
     for part, family in (("rivals", RANKS), ("sparse rivals", SPARSE)):
         for (problem,) in unique([row for row in rows if row["part"] == part], "problem"):
-            some = [row for row in rows if (row["problem"], row["family"]) == (problem, family)
+            selected = [row for row in rows if (row["problem"], row["family"]) == (problem, family)
                     and row["part"] in ("pairs", part)]
             table = []
-            for (method,) in unique(some, "method"):
-                own = [row for row in some if row["method"] == method]
+            for (method,) in unique(selected, "method"):
+                own = [row for row in selected if row["method"] == method]
                 speeds = [float(row["speedup"]) for row in modeled if (row["problem"], row["family"], row["method"],
                           row["gbps"], row["workers"]) == (problem, family, method, "0.1", "8")]
                 error = f"{number(own, 'median_error_of_uniform'):.3f}" if own[0]["median_error_of_uniform"] else ""
@@ -95,12 +95,13 @@ def sweep(results: Path) -> list[str]:
     parts = ("pairs", "sweep", "bit sweep", "variants", "depth")
     table = list[list[str]]()
     for problem, family in sorted(unique(rows, "problem", "family"), key=lambda pair: pair[1], reverse=True):
-        some = [row for row in rows if (row["problem"], row["family"]) == (problem, family) and row["part"] in parts]
+        selected = [row for row in rows
+                    if (row["problem"], row["family"]) == (problem, family) and row["part"] in parts]
         dense = [row for row in rows if (row["problem"], row["method"]) == (problem, DENSE)]
-        if all(row["part"] == "pairs" for row in some):
+        if all(row["part"] == "pairs" for row in selected):
             continue
-        for (method,) in unique(some := in_common(some), "method"):
-            own = [row for row in some if row["method"] == method]
+        for (method,) in unique(selected := in_common(selected), "method"):
+            own = [row for row in selected if row["method"] == method]
             worst = [row["worst_error_of_uniform"] for row in own]
             table.append([problem, family, method, str(len(own)), f"{number(own, 'quality'):.3f}", paired(own, dense),
                           f"{number(own, 'byte_ratio'):.2f}", f"{max(map(float, worst)):.4f}" if all(worst) else "",
@@ -113,7 +114,7 @@ def sweep(results: Path) -> list[str]:
 def in_common(rows: Sequence[Row]) -> list[Row]:
     """Those of the seeds that all methods have."""
     seeds = [{row["seed"] for row in rows if row["method"] == method} for (method,) in unique(rows, "method")]
-    return [row for row in rows if all(row["seed"] in some for some in seeds)]
+    return [row for row in rows if all(row["seed"] in selected for selected in seeds)]
 
 
 def overhead(results: Path) -> list[str]:
@@ -146,7 +147,7 @@ def replay(results: Path) -> list[str]:
     again = [row for row in rows if row["part"] == "replay"]
     first = {tuple(row[key] for key in keys): row for row in rows if row["part"] == "pairs"}
     both = [(row, first[tuple(row[key] for key in keys)]) for row in again]
-    same = sum(all(one[what] == other[what] for what in ("decisions", "quality", "loss")) for one, other in both)
+    same = sum(all(item[what] == other[what] for what in ("decisions", "quality", "loss")) for item, other in both)
     alike = sum(row["same_on_ranks"] == "1" for row in rows)
     return [f"{same} of {len(again)} trainings made twice decided the same at every step and came to the same quality",
             "and loss, to the last digit written.",

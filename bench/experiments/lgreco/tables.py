@@ -44,13 +44,13 @@ def add_rows(path: Path, columns: Sequence[str], rows: Iterable[Sequence[object]
     """Put the rows of more trainings after those of a table that is there, or in place of those that it has of the same
     trainings. The machine stays the one of the other rows."""
     comments, known = read_table(path)
-    found: dict[tuple[str, ...], list[Sequence[object]]] = {}
+    results: dict[tuple[str, ...], list[Sequence[object]]] = {}
     for before in known:
-        found.setdefault(tuple(before[name] for name in KEYS), []).append(list(before.values()))
+        results.setdefault(tuple(before[name] for name in KEYS), []).append(list(before.values()))
     new: dict[tuple[str, ...], list[Sequence[object]]] = {}
     for row in rows:
         new.setdefault(tuple(map(str, row[: len(KEYS)])), []).append(row)
-    write_table(path, columns, [row for own in {**found, **new}.values() for row in own])
+    write_table(path, columns, [row for own in {**results, **new}.values() for row in own])
     before = dict(line.split(": ", 1) for line in comments)
     lines = path.read_text().splitlines(keepends=True)
     said = before["command"] if command() in before["command"] else f"{before['command']}; then {command()}"

@@ -66,14 +66,14 @@ def load_of(training: Training, compute: float) -> Load:
 
 def rows_of(trainings: Sequence[Training]) -> Iterator[list[object]]:
     """Yield every training of one problem and seed, the dense one among them, on every link."""
-    dense = next(one for one in trainings if one.job.method == DENSE)
+    dense = next(item for item in trainings if item.job.method == DENSE)
     compute = dense.train_seconds / dense.job.steps
     plain = load_of(dense, compute)
     for training in trainings:
         load = load_of(training, compute)
         for gbps in GBPS:
             for workers in WORKERS:
-                (seconds, last), (reference, _) = (step_seconds(one, workers, gbps) for one in (load, plain))
+                (seconds, last), (reference, _) = (step_seconds(item, workers, gbps) for item in (load, plain))
                 job = training.job
                 yield [job.problem, job.family, job.method, gbps, workers, f"{seconds / reference:.4f}",
                        f"{reference / seconds:.4f}", f"{compute / seconds:.4f}", f"{last / seconds:.4f}"]

@@ -84,19 +84,19 @@ class Observed(Planner):
         self.inner.apply(numbers)
 
     def settings(self, step: int, rate: float | None) -> Settings:
-        found = self.inner.settings(step, rate)
+        result = self.inner.settings(step, rate)
         if self._seconds is not None:
             begun = process_time()
-            self.decisions.append(self._judged(step, found, self._seconds))
+            self.decisions.append(self._judged(step, result, self._seconds))
             self._seconds, self.aside = None, self.aside + process_time() - begun
-        return found
+        return result
 
     def _judged(self, step: int, settings: Settings, seconds: float) -> Decision:
         error, cost = np.zeros(2), np.zeros(2)
         for name, mean in self.means.items():
             both = [settings[name], self.reference]
             error += errors_of(both, mean, "svd")
-            cost += [one.payload_bytes(mean.shape) for one in both]
+            cost += [item.payload_bytes(mean.shape) for item in both]
         values = tuple(getattr(setting, "threshold", setting.value) for setting in settings.values())
         return Decision(step, float(error[0] / error[1]), float(cost[0] / cost[1]), values, seconds)
 
@@ -151,23 +151,23 @@ def kept(job: Job, folder: Path, resume: bool) -> Training:
     if resume and path.exists():
         known: Training = pickle.loads(path.read_bytes())
         return known
-    found = train(job)
+    result = train(job)
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(pickle.dumps(found))
-    return found
+    path.write_bytes(pickle.dumps(result))
+    return result
 
 
 def train(job: Job) -> Training:
     """Trainings of one problem and seed start from the same parameters and see the same batches. All ranks share one
     model, as replicas never differ."""
     torch.set_num_threads(1)
-    problem, found = PROBLEMS[job.problem], Training(job)
+    problem, result = PROBLEMS[job.problem], Training(job)
     torch.manual_seed(job.seed)
     model = problem.model()
     params = dict(model.named_parameters())
     optimizer = torch.optim.SGD(model.parameters(), lr=problem.rate, momentum=problem.momentum)
-    found.buckets, found.shapes = buckets_of(params), {name: tuple(param.shape) for name, param in params.items()}
-    ranks = _ranks(job, found.buckets)
+    result.buckets, result.shapes = buckets_of(params), {name: tuple(param.shape) for name, param in params.items()}
+    ranks = _ranks(job, result.buckets)
     looked = _watch(ranks[0])
     randoms = [np.random.default_rng((job.seed, rank)) for rank in range(RANKS)]
     losses = []
@@ -182,10 +182,10 @@ def train(job: Job) -> Training:
         )
         end = process_time()
         _update(problem, optimizer, params, averages[0], rate)
-        found.compress_seconds += end - middle
-        found.train_seconds += (middle - start) / RANKS + process_time() - end
-        _count(found, ranks, step)
-    return _finished(found, problem, model, ranks[0], losses, looked)
+        result.compress_seconds += end - middle
+        result.train_seconds += (middle - start) / RANKS + process_time() - end
+        _count(result, ranks, step)
+    return _finished(result, problem, model, ranks[0], losses, looked)
 
 
 def _ranks(job: Job, buckets: Mapping[str, int]) -> list[Adaptive]:
@@ -244,7 +244,7 @@ def _finished(found: Training, problem: Problem, model: torch.nn.Module, rank: A
     found.loss = float(np.mean(losses[-max(len(losses) // 10, 1) :]))
     shares = []
     for step in dict.fromkeys(step for step, _, _ in looked):
-        lost, whole = np.sum([one[1:] for one in looked if one[0] == step], 0)
+        lost, whole = np.sum([item[1:] for item in looked if item[0] == step], 0)
         shares.append(lost / whole)
     found.lost = float(np.mean(shares))
     controller = rank.controller
