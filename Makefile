@@ -18,7 +18,7 @@ PORTABLE_TYPES := float32 bfloat16 float16
 PORTABLE := NUMBA_CPU_NAME=x86-64-v2 NUMBA_CPU_FEATURES= NUMBA_CACHE_DIR=$(CURDIR)/.cache/numba-portable
 
 .DELETE_ON_ERROR:
-.PHONY: help demo test check portable pytest slow test-gpu sanitize-gpu golden bench bench-gpu bench-cluster experiments clean
+.PHONY: help demo test check portable pytest slow fuzz test-gpu sanitize-gpu golden bench bench-gpu bench-cluster experiments clean
 
 help:           ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -47,8 +47,12 @@ check: $(VENV)/.installed       ## ruff and mypy
 	@$(BIN)/ruff check
 	@$(BIN)/mypy
 
-slow: $(VENV)/.installed        ## the tests that take minutes or gigabytes
+# With the codecs that bench/ compares with: one of the tests is a run of it.
+slow: $(VENV)/.bench           ## the tests that take minutes or gigabytes
 	@$(BIN)/python -m pytest --hypothesis-profile=thorough -m "slow and not gpu"
+
+fuzz: $(VENV)/.installed        ## mutated bytes into everything that reads them, 3 minutes; FUZZ_ARGS="--executions 10000000" takes 30
+	@$(BIN)/python -m tests.fuzz $(FUZZ_ARGS)
 
 test-gpu:       ## what needs a CUDA device, with whatever PYTHON brings: nothing is installed
 	@$(PYTHON) -m pytest -m gpu tests/gpu/test_gpu.py
@@ -67,7 +71,7 @@ sanitize-gpu:   ## the same kernels under NVIDIA's compute-sanitizer: bounds, ra
 golden: $(VENV)/.installed      ## add golden frames that are missing, and write the corpus' sizes
 	@$(BIN)/python -m tests.support.make_golden
 
-bench: $(VENV)/.bench          ## the codec beside its peers, 30 minutes; BENCH_ARGS=--quick tries it, in two
+bench: $(VENV)/.bench          ## the codec beside its peers, 40 minutes; BENCH_ARGS=--quick tries it, in two
 	@$(BIN)/python -m bench $(BENCH_ARGS)
 
 bench-gpu:      ## codec and all-reduces on a CUDA device, with whatever PYTHON brings. BENCH_ARGS=--quick tries it

@@ -42,7 +42,7 @@ def unpack_state(text: str, device: torch.device | None = None) -> Any:
         return json.loads(text, object_hook=partial(_restored, device=device))
     except GcodecError:
         raise
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, AttributeError, RuntimeError, SyntaxError) as error:
         raise Corruption(f"a packed state is damaged: {error}") from error
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from ..errors import InvalidArgument, Unsupported
 from ..format.codebook import Codebook
 from ..format.ladders import Ladder
-from ..options import EncoderOptions, Precision
+from ..options import EncoderOptions, Precision, checked_options
 from ..tensors import TORCH, is_torch
 from ..truncation.evaluate import Policy
 
@@ -72,7 +72,7 @@ def start_batch(
         Unsupported: tensors of a type that is not coded on CUDA devices.
     """
     precision = Precision(mantissa_bits, levels, ladder, rounding)
-    return _start(tensors, precision, options or EncoderOptions(), codebook, out)
+    return _start(tensors, precision, checked_options(options), codebook, out)
 
 
 def encode(x: torch.Tensor, precision: Precision, options: EncoderOptions, out: Any, *, to_host: bool) -> Any:
@@ -201,7 +201,7 @@ def fresh_codebook(
     """
     from . import batches, encoder
 
-    options, memory = options or EncoderOptions(), _memory(tensors)
+    options, memory = checked_options(options), _memory(tensors)
     sources, dtype = batches.sources_of(memory, tensors)
     bit_layout, _ = Precision(mantissa_bits, levels, ladder).bit_layout(dtype, options)
     sources = batches.with_levels(memory, sources, levels)

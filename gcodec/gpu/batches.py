@@ -125,12 +125,15 @@ def decode(
     sizes = [frame.prelude.n_values * frame.prelude.dtype.itemsize for frame in parsed]
     if max_output_bytes is not None and sum(sizes) > max_output_bytes:
         raise LimitExceeded(f"the frames decode to {sum(sizes)} bytes, more than max_output_bytes={max_output_bytes}")
-    results = [memory.new(frame.prelude.dtype.narrow, frame.prelude.shape) for frame in parsed]
+    try:
+        results = [memory.new(frame.prelude.dtype.narrow, frame.prelude.shape) for frame in parsed]
+    except RuntimeError as error:  # torch's OutOfMemoryError is one
+        raise LimitExceeded(f"there is no memory on the device for arrays of {sum(sizes)} bytes: {error}") from None
+    places = {id(frame): i for i, frame in enumerate(parsed)}
     known = [i for i, frame in enumerate(parsed) if frame.decodable]
     for group in decoder.decode(memory, [parsed[i] for i in known], [results[i] for i in known]):
         for number in group.failures():
-            frame = group.frames[number]
-            place = next(i for i, other in enumerate(parsed) if other is frame)
+            place = places[id(group.frames[number])]
             decode_on_host(memory, data[place], results[place], find)
     for i, frame in enumerate(parsed):
         if not frame.decodable:

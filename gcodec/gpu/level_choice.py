@@ -140,7 +140,9 @@ def _see(memory: Memory, request: LevelRequest, policy: Policy) -> _KernelArgume
         )
     formula = formula_for(request.known, policy, types[0])
     arrays = tuple(array for array, _ in roles)
-    return _KernelArguments(formula.kernel, arrays, types, n, float32_terms(formula, policy, types[1], types[0]))
+    held = [name for array, name in roles[2:] if array is not None]
+    terms = float32_terms(formula, policy, types[1], types[0], held)
+    return _KernelArguments(formula.kernel, arrays, types, n, terms)
 
 
 def _launch(

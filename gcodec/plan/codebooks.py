@@ -61,14 +61,17 @@ def from_histograms(
     if not 2 <= max_length <= MAX_LENGTH:
         raise InvalidArgument(f"max_length must be in 2 ... {MAX_LENGTH}, not {max_length}")
     counts = np.asarray(histograms).astype(np.int64)
-    window, max_symbols = (counts.shape[1] - 2) // n_levels, min(MAX_SYMBOLS, (1 << max_length) - 2)
-    spans, weights, n_weights = codebook_fit.choose_symbols(counts, n_levels, window, max_symbols, exact)
+    n, window, max_symbols = len(counts), (counts.shape[1] - 2) // n_levels, min(MAX_SYMBOLS, (1 << max_length) - 2)
+    spans, n_weights = np.empty((n, n_levels, 2), np.int64), np.empty(n, np.int64)
+    weights, lengths = np.zeros((n, max_symbols + 2), np.int64), np.zeros((n, ESCAPE + 1), np.uint8)
+    codebook_fit.choose_symbols(counts, window, exact, spans, weights, n_weights)
     if escape_threshold is not None:
         for row, size in zip(weights, n_weights, strict=True):
             long = huffman_lengths(row[:size])[:-1] > escape_threshold
             row[size - 1] += row[: size - 1][long].sum()
             row[: size - 1][long] = 0
-    return _made(head_bits, spans, codebook_fit.find_lengths(weights, n_weights, max_length), center)
+    codebook_fit.find_lengths(weights, n_weights, max_length, lengths)
+    return _made(head_bits, spans, lengths, center)
 
 
 def _made(head_bits: int, spans: np.ndarray, lengths: np.ndarray, center: int) -> tuple[Codebook, ...]:

@@ -262,7 +262,8 @@ def _fit_codebooks(
     shipped = _shipped_for(dtype, n_levels)
     # Shipped codebooks are for heads relative to blocks' means; the small arrays that gain by them are counted in full.
     if len(codebooks) == 1 and every == 1 and not references and shipped.codebooks:
-        spent = codebook_fit.spent(counts, np.concatenate([bin_costs(codebooks), shipped.costs])) + shipped.record_bits
+        spent = shipped.record_bits.copy()
+        codebook_fit.spent(counts, np.concatenate([bin_costs(codebooks), shipped.costs]), spent)
         spent[0] += 8 * codebooks[0].record_bytes
         best = int(spent.argmin())
         if best:
@@ -343,4 +344,5 @@ def _groups(rows: np.ndarray, max_groups: int, share: float) -> np.ndarray:
         return rows
     if max_groups == 1:
         return rows.sum(axis=0, dtype=np.uint32, keepdims=True)
-    return code_costs.cluster(rows, max_groups, np.uint64(_TABLE_BITS * 256 * share))
+    groups = np.zeros((max_groups, rows.shape[1]), np.uint32)
+    return groups[: code_costs.cluster(rows, np.uint64(_TABLE_BITS * 256 * share), groups)]

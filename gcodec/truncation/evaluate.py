@@ -38,6 +38,8 @@ from ..kernels.levels.terms import (
 #: Sizes of constants for which the kernels' margins hold: from the reciprocal of this to this.
 _RANGE = {np.float32: 2.0**100, np.float64: 2.0**900}
 _FAINT = 2.0**-20  #: of the smallest number in that range: what momentum adds to the parameter and is left out
+#: Beyond half of this, a sum of squares may be beyond the range of the type that keeps it.
+_MAX_SQUARE = {"float16": 65504.0, "float64": 2.0**1023}
 _PIECE = 1 << 16  #: values that are widened at a time
 
 Constants = LinearConstants | AccumulatorConstants | AdamConstants
@@ -152,13 +154,12 @@ def run_formula(formula: Formula, arrays: Sequence[Array | None], policy: Policy
     param, grad = arrays[0], arrays[1]
     assert param is not None and grad is not None
     out = _checked_out(arrays, grad, out)
-    wide = "float64" in [dtype_name(a) for a in arrays if a is not None]
-    work = _working_type(wide, constants)
+    names = [dtype_name(a) for a in arrays if a is not None]
+    work = _working_type("float64" in names, constants)
     if rate == 0 or work is None:
         out.fill(0)
         return out
-    types = (dtype_name(param), dtype_name(grad))
-    k, exponents = _prepared(work, constants, policy.ladder_for(types[1]), *types)
+    k, exponents = _prepared(work, constants, policy.ladder_for(names[1]), names[0], names[1], _narrowest(names))
     flat = [None if a is None else _readonly(a) for a in arrays]
     piece = _PIECE if any(a is not None and a.dtype != work for a in flat) else max(grad.size, 1)
     for start in range(0, grad.size, piece):
@@ -176,13 +177,13 @@ def terms_of(formula: Formula, policy: Policy) -> tuple[tuple[Any, ...], Any, An
     """
     if formula.rate == 0 or _working_type(False, formula.constants) is not np.float32:
         return None
-    k, exponents = _prepared(np.float32, formula.constants, policy.ladder_for("float32"), "float32", "float32")
+    k, exponents = _prepared(np.float32, formula.constants, policy.ladder_for("float32"), *("float32",) * 3)
     even = _evenly(exponents)
     return None if even is None else (k, even, np.uint8(len(exponents)))
 
 
 def float32_terms(
-    formula: Formula, policy: Policy, param: str, grad: str
+    formula: Formula, policy: Policy, param: str, grad: str, state: Sequence[str]
 ) -> tuple[tuple[Any, ...], tuple[int, ...]] | None:
     """Return a formula's constants in float32 and the exponents of its thresholds.
 
@@ -191,6 +192,7 @@ def float32_terms(
         policy: what the rule may assume.
         param: name of the parameter's type.
         grad: name of the gradient's type.
+        state: names of the types of its state.
 
     Returns:
         ``k`` and the exponents; None where all levels are 0.
@@ -203,31 +205,44 @@ def float32_terms(
     if _working_type(False, formula.constants) is not np.float32:
         raise Unsupported(f"constants beyond float32's range, {formula.constants}: choose the levels on the host")
     ladder = policy.ladder_for(grad)
-    return _prepared(np.float32, formula.constants, ladder, param, grad)
+    return _prepared(np.float32, formula.constants, ladder, param, grad, _narrowest([param, grad, *state]))
+
+
+def _narrowest(names: Sequence[str]) -> str:
+    """Return which of the types of parameter and state has the smallest range, of those of parameter, gradient and
+    state; state that is missing will be of the parameter's."""
+    held = (names[0], *names[2:])
+    return "float16" if "float16" in held else "float64" if set(held) == {"float64"} else "float32"
 
 
 @lru_cache(256)
 def _prepared(
-    work: Any, constants: Constants, ladder: Ladder, param: str, grad: str
+    work: Any, constants: Constants, ladder: Ladder, param: str, grad: str, state: str
 ) -> tuple[tuple[Any, ...], tuple[int, ...]]:
     """Return a kernel's ``k`` and the exponents of the thresholds for types by name. Cached: a step has many tensors of
-    few rules."""
+    few rules. ``state``: the type of the state, or the parameter's if that has a smaller range."""
     shift, floor = MANTISSA_BITS[param] - MANTISSA_BITS[grad], 1 / _RANGE[work]
     carry, slope = constants.carry, constants.slope
     normal, tiny = float(np.finfo(work).tiny), LAYOUTS[grad].smallest_normal
     felt = floor / slope * U_MARGIN if slope else 0.0
     faint = max(_FAINT * floor / carry, normal) if carry else normal
+    # Rounding at most doubles a gradient, and (2 * max_grad)**2 + max_past is within the range.
+    largest = _MAX_SQUARE.get(state, 2.0**127)
+    gain = 1.0 if isinstance(constants, LinearConstants) else abs(constants.sign)
     limits = Limits(
         floor=floor,
         min_grad=max(tiny, felt),
         raised=max(2 * tiny, felt),
         faint=faint,
         lost=abs(carry) * faint * U_MARGIN,
+        max_grad=math.sqrt(largest) / 4 / gain,
+        max_past=largest / 2,
         margin=N_MARGIN,
         zero=0.0,
         one=1.0,
     )
-    k = tuple(work(c) for c in (*constants, *limits))
+    with np.errstate(over="ignore"):  # a limit beyond the working type is none
+        k = tuple(work(c) for c in (*constants, *limits))
     return k, tuple(n + shift for n in ladder.drops[1:])
 
 

@@ -295,7 +295,7 @@ def test_error_feedback_telescopes_under_every_controller_and_across_a_resume(co
     size, steps = 3, 10
     group = ranks(size, TopK(0.1), controller, counter())
     sent = {name: torch.zeros(shape, dtype=torch.float64) for name, shape in SHAPES.items()}
-    all_there_was = {name: one.clone() for name, one in sent.items()}
+    all_there_was = {name: item.clone() for name, item in sent.items()}
     for step in range(steps):
         if step == 5:
             old = group
@@ -309,8 +309,8 @@ def test_error_feedback_telescopes_under_every_controller_and_across_a_resume(co
         if step >= 5:
             again = advance(twin, step)
             assert all(same(again[name], averages[name]) for name in averages)
-        for name, one in mean_of(gradients_at(step, size)).items():
-            all_there_was[name] += one.double()
+        for name, item in mean_of(gradients_at(step, size)).items():
+            all_there_was[name] += item.double()
             sent[name] += averages[name].double()
     for name, whole in all_there_was.items():
         left = sum((r.double() for rank in group if (r := rank.averager.residual(name)) is not None),
@@ -349,8 +349,8 @@ def test_runs_of_every_controller_resume_from_packed_states(name, feedback):
             for rank, state in zip(group, saved, strict=True):
                 load_packed_state(rank, state, {})
             assert [packed_state(rank, SHAPES) for rank in group] == saved
-        wanted, found = advance(whole, step, rate=1.0), advance(group, step, rate=1.0)
-        assert all(same(found[tensor], wanted[tensor]) for tensor in wanted)
+        wanted, result = advance(whole, step, rate=1.0), advance(group, step, rate=1.0)
+        assert all(same(result[tensor], wanted[tensor]) for tensor in wanted)
         assert decisions(of(group)) == decisions(of(whole))
     for other in range(3):
         with pytest.raises(InvalidArgument):
@@ -387,7 +387,7 @@ def test_the_dense_branch_leaves_no_residual():
     average = advance(group, 0)
     assert of(group).log == [1.0]
     assert all(rank.averager.residual(name) is None for rank in group for name in SHAPES)
-    assert all(norm(average[name] - one) <= 1e-6 * norm(one) for name, one in mean_of(gradients_at(0, 2)).items())
+    assert all(norm(average[name] - item) <= 1e-6 * norm(item) for name, item in mean_of(gradients_at(0, 2)).items())
 
 
 def test_nan_on_one_rank_sends_that_step_dense_on_all_ranks():
@@ -421,7 +421,7 @@ def test_throughput_is_samples_per_second_without_skipped_time():
 def test_averages_stay_finite_with_gravac_and_momentum_correction():
     group = ranks(2, CompressionPlan(TopK(0.1), MomentumCorrection(0.9)), GraVAC(TopK(0.1), 2, 8, 0.5, window=2))
     for step in range(4):
-        assert all(bool(torch.isfinite(one).all()) for one in advance(group, step).values())
+        assert all(bool(torch.isfinite(item).all()) for item in advance(group, step).values())
 
 
 def test_tensors_whose_shape_changes_between_steps_are_refused():
@@ -506,7 +506,7 @@ def test_a_controllers_state_holds_plain_values_and_tensors_only():
 
     def plain(value):
         if isinstance(value, dict):
-            return all(isinstance(key, str | int | float) and plain(one) for key, one in value.items())
+            return all(isinstance(key, str | int | float) and plain(item) for key, item in value.items())
         if isinstance(value, list):
             return all(map(plain, value))
         return isinstance(value, int | float | str) or torch.is_tensor(value)

@@ -46,13 +46,13 @@ MODEL = {"a": (60, 70), "b": (32, 32, 3, 3), "c": (8, 400), "d": (200, 30)}
 def gradients(seed=0):
     """A model whose tensors differ: in size, in how few values or directions matter, and in scale."""
     random = torch.Generator().manual_seed(seed)
-    found = {}
+    results = {}
     for number, (name, shape) in enumerate(MODEL.items()):
         rows, columns = shape[0], math.prod(shape[1:])
         low = torch.randn(rows, 2, generator=random) @ torch.randn(2, columns, generator=random)
         peaks = torch.randn(rows, columns, generator=random) ** (2 * number + 1)
-        found[name] = (low + peaks).reshape(shape) * 0.1 ** number
-    return found
+        results[name] = (low + peaks).reshape(shape) * 0.1 ** number
+    return results
 
 
 def made(**options):
@@ -69,8 +69,8 @@ def totals(controller, settings):
     """Return the error, by the controller's metric, and the cost of settings on :func:`gradients`."""
     error = cost = 0.0
     for name, tensor in gradients().items():
-        one = float(errors_of([settings[name]], tensor, controller.method)[0])
-        error += math.sqrt(one) if controller.metric == "plain" else one
+        squared = float(errors_of([settings[name]], tensor, controller.method)[0])
+        error += math.sqrt(squared) if controller.metric == "plain" else squared
         cost += controller.cost.of(name, MODEL[name], settings[name])
     return error, cost
 
@@ -99,7 +99,7 @@ def best_of_all(weights, costs, budget):
 
 
 def spent(table, chosen):
-    return sum(one[i] for one, i in zip(table, chosen, strict=True))
+    return sum(item[i] for item, i in zip(table, chosen, strict=True))
 
 
 @given(tables(), st.integers(0, 60))
@@ -111,9 +111,9 @@ def test_solve_finds_the_cheapest_choices_within_the_budget(table, budget):
         with pytest.raises(InvalidArgument):
             solve(weights, costs, budget)
         return
-    found = solve(weights, costs, budget)
-    assert spent(weights, found) <= budget
-    assert spent(costs, found) == best
+    result = solve(weights, costs, budget)
+    assert spent(weights, result) <= budget
+    assert spent(costs, result) == best
     assert spent(costs, solve(weights, costs, budget + 5)) <= best
 
 
@@ -124,13 +124,13 @@ def test_choices_by_binned_errors_keep_the_references_budget(table, n_bins):
     errors, costs, references = table
     bins, budget = discretized(errors, references, n_bins)
     assert spent(bins, references) == budget
-    assert all((one >= 0).all() for one in bins)
-    found = solve(bins, costs, budget)
+    assert all((item >= 0).all() for item in bins)
+    result = solve(bins, costs, budget)
     total = spent(errors, references)
-    assert spent(errors, found) <= total * (1 + 1e-12)
-    assert spent(costs, found) <= spent(costs, references)
+    assert spent(errors, result) <= total * (1 + 1e-12)
+    assert spent(costs, result) <= spent(costs, references)
     if total > 0 and n_bins % total == 0:
-        assert spent(costs, found) == best_of_all(errors, costs, total)
+        assert spent(costs, result) == best_of_all(errors, costs, total)
 
 
 def test_equal_costs_are_decided_by_the_error():
@@ -158,8 +158,8 @@ def test_ranges_end_at_density_1_and_at_full_rank():
     assert [setting.value for setting in settings] == pytest.approx([0.005 * n for n in range(1, 101)])
     assert settings[9] == TopK(0.05)
     assert max(setting.value for setting in Range().settings(TopK(0.5), (60, 70))) == 1
-    assert [one.value for one in Range(least=8, most=64).settings(PowerSGD(32), (900, 900))] == list(range(8, 65))
-    assert [one.value for one in Range().settings(PowerSGD(4), (5, 900))] == [2, 3, 4, 5]
+    assert [item.value for item in Range(least=8, most=64).settings(PowerSGD(32), (900, 900))] == list(range(8, 65))
+    assert [item.value for item in Range().settings(PowerSGD(4), (5, 900))] == [2, 3, 4, 5]
     for wrong in ({"below": 0.5}, {"above": 0.0}, {"share": 0}):
         with pytest.raises(InvalidArgument):
             Range(**wrong)
@@ -170,9 +170,9 @@ def test_expected_errors_are_those_of_compressing(family):
     """Random choices, and those that only aim at top-k, may have somewhat larger errors."""
     for name, tensor in gradients().items():
         settings = Range().settings(family, MODEL[name])
-        found, whole = errors_of(settings, tensor), float(tensor.double().square().sum())
-        assert (np.diff(found) <= 1e-9 * whole).all() or isinstance(family, QSGD)      # more sent, less lost
-        for setting, error in list(zip(settings, found, strict=True))[:: max(len(settings) // 3, 1)]:
+        result, whole = errors_of(settings, tensor), float(tensor.double().square().sum())
+        assert (np.diff(result) <= 1e-9 * whole).all() or isinstance(family, QSGD)      # more sent, less lost
+        for setting, error in list(zip(settings, result, strict=True))[:: max(len(settings) // 3, 1)]:
             if isinstance(family, RandomK | DGC | RedSync):
                 assert error <= setting.error(tensor) + 0.2 * whole
             elif isinstance(family, PowerSGD):
@@ -206,9 +206,9 @@ def test_errors_are_the_same_in_every_dtype_and_infinite_where_values_are():
 def test_low_rank_errors_by_power_iteration_come_close_to_the_svds():
     tensor = gradients()["a"]
     settings = [PowerSGD(rank) for rank in (1, 2, 4, 8)]
-    best, found = errors_of(settings, tensor, "svd"), errors_of(settings, tensor, "power")
-    assert (found >= best * (1 - 1e-6)).all()
-    assert (found <= best * 1.1).all()
+    best, result = errors_of(settings, tensor, "svd"), errors_of(settings, tensor, "power")
+    assert (result >= best * (1 - 1e-6)).all()
+    assert (result <= best * 1.1).all()
     assert errors_of([PowerSGD(40)], tensor)[0] == 0      # factors larger than the matrix: sent dense
     with pytest.raises(InvalidArgument):
         errors_of(settings, tensor, "guess")
@@ -246,7 +246,7 @@ def test_priorities_and_measured_times_shift_compression_between_tensors():
     first = Seconds.measured(buckets, {1: 10.0, 2: 0.1, 3: 0.1, 4: 0.1}, dict.fromkeys((1, 2, 3, 4), 1e6))
     for cost in (Prioritized(Bytes(), {"a": 100, "b": 1, "c": 1, "d": 1}), first):
         controller = made(reference=TopK(0.05), cost=cost)
-        settings, before = (chosen(one, one.decide(gradients())) for one in (controller, plain))
+        settings, before = (chosen(item, item.decide(gradients())) for item in (controller, plain))
         assert settings["a"].value < before["a"].value
         assert settings["b"].value >= before["b"].value
         assert totals(plain, settings)[0] <= totals(plain, dict.fromkeys(MODEL, TopK(0.05)))[0] * (1 + 1e-9)
@@ -264,7 +264,7 @@ def test_decisions_on_non_finite_gradients_keep_the_choices_before():
     controller.apply(controller.decide(gradients()))
     assert controller.decide(bad) == controller.choices
     zeros = {name: torch.zeros(shape) for name, shape in MODEL.items()}
-    assert {one.value for one in chosen(controller, controller.decide(zeros)).values()} == {0.005}
+    assert {item.value for item in chosen(controller, controller.decide(zeros)).values()} == {0.005}
 
 
 def test_settings_of_accordion_are_the_references_of_lgreco():
@@ -273,7 +273,7 @@ def test_settings_of_accordion_are_the_references_of_lgreco():
     assert controller.settings(0, 1.0) == dict.fromkeys(MODEL, PowerSGD(6))
     budgets = []
     for scale in (1.0, 1.0, 5.0):      # nothing to compare with; calm; critical again
-        numbers = controller.decide({name: one * scale for name, one in gradients().items()})
+        numbers = controller.decide({name: item * scale for name, item in gradients().items()})
         controller.apply(numbers)
         settings = controller.settings(1, 1.0)
         error = totals(controller, settings)[0]
@@ -389,11 +389,11 @@ def test_one_global_threshold_keeps_the_density_that_was_asked_for():
     controller.apply(controller.decide(gradients()))
     settings: dict[str, Any] = {**controller.settings(1, None)}
     assert len(set(settings.values())) == 1
-    counts = {name: len(settings[name].select(one.reshape(-1), {}, None)) for name, one in gradients().items()}
+    counts = {name: len(settings[name].select(item.reshape(-1), {}, None)) for name, item in gradients().items()}
     n = sum(math.prod(shape) for shape in MODEL.values())
     assert sum(counts.values()) == pytest.approx(0.02 * n, rel=0.05)
     assert counts["a"] > 10 * counts["c"] / math.prod(MODEL["c"])
-    assert controller.decide({name: one * 9 for name, one in gradients().items()}) == [controller.found]
+    assert controller.decide({name: item * 9 for name, item in gradients().items()}) == [controller.found]
     with pytest.raises(InvalidArgument):
         GlobalThreshold(TopK(0.02), threshold=0.0)
     assert GlobalThreshold(TopK(0.02), threshold=0.5).found == 0.5

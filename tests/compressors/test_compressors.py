@@ -60,9 +60,9 @@ def test_a_compressor_at_its_lossless_setting_averages_as_dense(name):
     steps = 2 if promise.square else 4      # each divides by a random matrix
     plan = CompressionPlan(promise.lossless, feedback=None, smallest=0, vectors=True)
     _, averages = run(plan, 3, steps, shapes=shapes)
-    for step, found in enumerate(averages):
+    for step, result in enumerate(averages):
         for tensor, wanted in mean_of(gradients_at(step, 3, shapes=shapes)).items():
-            assert norm(found[tensor] - wanted) <= promise.apart * norm(wanted), tensor
+            assert norm(result[tensor] - wanted) <= promise.apart * norm(wanted), tensor
 
 
 @everyone
@@ -72,8 +72,8 @@ def test_gradients_on_a_device_are_averaged_on_that_device(name):
     for step in range(2):
         wanted, gradients = one_step(host, step), gradients_at(step, 2)
         with fake_gpu.FakeGpuMode():
-            found = simulation.average([{key: fake_gpu.to_fake_gpu(x) for key, x in own.items()} for own in gradients])
-        for own in found:
+            result = simulation.average([{key: fake_gpu.to_fake_gpu(x) for key, x in own.items()} for own in gradients])
+        for own in result:
             assert all(isinstance(x, fake_gpu.FakeGpuTensor) and same(fake_gpu.to_host(x), wanted[key])
                        for key, x in own.items())
 
@@ -137,8 +137,8 @@ def test_a_resumed_run_of_a_compressor_is_the_uninterrupted_run(name):
     for step in (3, 4):
         wanted = one_step(simulation, step)
         for again in resumed:
-            found = one_step(again, step)
-            assert all(same(found[tensor], wanted[tensor]) for tensor in wanted)
+            result = one_step(again, step)
+            assert all(same(result[tensor], wanted[tensor]) for tensor in wanted)
 
 
 @everyone
@@ -172,7 +172,7 @@ def test_non_finite_values_reach_all_ranks_and_stay_out_of_residuals(name, bad):
     for rank, residual in zip(simulation.ranks, before, strict=True):
         now = rank.residual("linear")
         assert now is residual or (now is not None and residual is not None and same(now, residual))
-    assert all(bool(torch.isfinite(one).all()) for one in one_step(simulation, 3).values())
+    assert all(bool(torch.isfinite(item).all()) for item in one_step(simulation, 3).values())
 
 
 @everyone
@@ -204,7 +204,7 @@ def test_floats_and_payload_bytes_are_those_predicted(name, shape):
 @everyone
 def test_float64_and_bfloat16_gradients_keep_their_type(name, dtype):
     simulation, averages = run(CompressionPlan(PROMISES[name].setting), 2, 3, dtype=dtype)
-    assert all(one.dtype == dtype and bool(torch.isfinite(one).all()) for one in averages[-1].values())
+    assert all(item.dtype == dtype and bool(torch.isfinite(item).all()) for item in averages[-1].values())
     residual = simulation.ranks[0].residual("linear")
     if residual is not None and not isinstance(PROMISES[name].setting, Cast):
         assert residual.dtype == (dtype if dtype == torch.float64 or "random" in name else residual.dtype)
@@ -257,8 +257,8 @@ def test_small_tensors_and_vectors_stay_dense():
 
 def test_densities_of_warm_up_are_the_papers():
     warm = WarmUp(DGC(0.001), steps=10)
-    found = [warm.setting(step).value for step in (0, 9, 10, 20, 30, 39, 40, 1000)]
-    assert found == pytest.approx([0.251, 0.251, 0.0631, 0.0158, 0.00398, 0.00398, 0.001, 0.001], rel=1e-2)
+    results = [warm.setting(step).value for step in (0, 9, 10, 20, 30, 39, 40, 1000)]
+    assert results == pytest.approx([0.251, 0.251, 0.0631, 0.0158, 0.00398, 0.00398, 0.001, 0.001], rel=1e-2)
 
 
 def test_ranks_whose_requests_differ_raise_PeerError():
@@ -302,10 +302,10 @@ def test_thresholds_keep_about_as_much_as_exact_topk(setting, kind):
         values[:4] *= 100
     elif kind == "mostly zero":
         values = values * (torch.rand(values.shape, generator=random) < 0.005)
-    best, found = TopK(0.01).decompressed(values), setting.decompressed(values)
+    best, result = TopK(0.01).decompressed(values), setting.decompressed(values)
     limit = 2.0 if isinstance(setting, RedSync) else 1.5
-    assert norm(found.contribution) >= 0.93 * norm(best.contribution)
-    assert found.floats <= limit * best.floats
+    assert norm(result.contribution) >= 0.93 * norm(best.contribution)
+    assert result.floats <= limit * best.floats
 
 
 def test_binned_magnitudes_agree_with_counting():
@@ -335,9 +335,9 @@ def test_redsync_chooses_by_histogram_what_it_chooses_by_counting(method):
     flat = torch.randn(300_001, generator=torch.Generator().manual_seed(1)) ** 3
     for density in (0.5, 0.01, 1e-5):
         setting = RedSync(density, method=method)
-        found = setting.select(flat, {}, Place())
+        result = setting.select(flat, {}, Place())
         with mock.patch("gcodec.compressors.redsync.magnitudes_in", Magnitudes):
-            assert torch.equal(setting.select(flat, {}, Place()), found)
+            assert torch.equal(setting.select(flat, {}, Place()), result)
 
 
 @given(st.integers(1, 2000), st.floats(0.01, 1.0), st.integers(0, 100))
@@ -377,9 +377,9 @@ def test_qsgd_is_unbiased_and_within_a_level(norm_kind):
     total = torch.zeros(10, 30, dtype=torch.float64)
     memory: Memory = {}
     for _ in range(2000):
-        found = alone(setting.compress(gradient, memory, Place())).contribution
-        assert bool(((found - gradient).abs() <= level * (1 + 1e-5)).all())
-        total += found
+        result = alone(setting.compress(gradient, memory, Place())).contribution
+        assert bool(((result - gradient).abs() <= level * (1 + 1e-5)).all())
+        total += result
     assert bool(((total / 2000 - gradient).abs() <= 5 * level / 2 / 2000**0.5).all())
 
 
@@ -443,12 +443,12 @@ def test_gradzip_solves_small_systems_as_it_solves_large_ones(monkeypatch, shape
     factor = torch.randn(shape, generator=torch.Generator().manual_seed(6), dtype=dtype)
     factor *= torch.logspace(0, -4, shape[1], dtype=dtype)
     setting = GradZip(shape[1], relative=relative)
-    found = []
+    results = []
     for few in (1 << 30, 0):
         monkeypatch.setattr(gradzip, "_MAX_KERNEL_PRODUCTS", few)
-        found.append(setting._solved(factor))
-    assert found[0].dtype == found[1].dtype == dtype
-    torch.testing.assert_close(found[0], found[1], rtol=1e-6, atol=1e-6 * float(found[1].abs().max()))
+        results.append(setting._solved(factor))
+    assert results[0].dtype == results[1].dtype == dtype
+    torch.testing.assert_close(results[0], results[1], rtol=1e-6, atol=1e-6 * float(results[1].abs().max()))
 
 
 def test_gradna_never_leaves_the_span_of_its_first_factor():
@@ -480,11 +480,11 @@ def test_redsync_with_same_sign_sends_one_mean_of_alternating_sign():
     memory: Memory = {}
     gradient = gradients_at(0, 1)[0]["linear"]
     for sign in (1, -1, 1):
-        found = alone(setting.compress(gradient, memory, Place()))
-        sent = found.contribution.view(-1)[found.indices]
+        result = alone(setting.compress(gradient, memory, Place()))
+        sent = result.contribution.view(-1)[result.indices]
         assert bool((sent * sign > 0).all())
-        assert float(sent[0]) == pytest.approx(float(gradient.view(-1)[found.indices].mean()), rel=1e-5)
-        assert found.floats == 1
+        assert float(sent[0]) == pytest.approx(float(gradient.view(-1)[result.indices].mean()), rel=1e-5)
+        assert result.floats == 1
 
 
 def test_refining_a_milder_choice_of_topk_is_choosing_anew():
@@ -492,9 +492,9 @@ def test_refining_a_milder_choice_of_topk_is_choosing_anew():
     flat = gradients_at(0, 1)[0]["linear"].view(-1)
     coarse = TopK(0.1).select(flat, {}, Place())
     fine = TopK(0.01)
-    found = fine.refine(SparseValues(coarse, flat[coarse]), flat.numel(), {}, Place())
-    assert torch.equal(found.indices, fine.select(flat, {}, Place()))
-    assert torch.equal(found.values, flat[found.indices])
+    result = fine.refine(SparseValues(coarse, flat[coarse]), flat.numel(), {}, Place())
+    assert torch.equal(result.indices, fine.select(flat, {}, Place()))
+    assert torch.equal(result.values, flat[result.indices])
 
 
 @pytest.mark.parametrize("n_values", [0, 1, 3])

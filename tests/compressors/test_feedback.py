@@ -103,16 +103,16 @@ def test_the_whole_recipe_of_dgc_trains():
     def loss_after(plan, steps=300, rate=0.01):
         weight, simulation = torch.zeros(60, 20), Simulation(2, plan)
         for _ in range(steps):
-            gradients = [{"w": one.T @ (one @ weight - target) / 200}
-                         for one, target in zip(data, targets, strict=True)]
+            gradients = [{"w": item.T @ (item @ weight - target) / 200}
+                         for item, target in zip(data, targets, strict=True)]
             weight = weight - rate * simulation.average(gradients)[0]["w"]
         return norm(torch.cat(list(data)) @ weight - torch.cat(list(targets))) ** 2
 
     dense = loss_after(CompressionPlan(Dense(), MomentumCorrection(0.9, masking=False)))
     start = norm(targets) ** 2
-    found = loss_after(CompressionPlan(WarmUp(DGC(0.05), steps=10), MomentumCorrection(0.9, clip=300.0)))
+    result = loss_after(CompressionPlan(WarmUp(DGC(0.05), steps=10), MomentumCorrection(0.9, clip=300.0)))
     assert dense < 1e-3 * start
-    assert found < 1e-3 * start
+    assert result < 1e-3 * start
 
 
 def test_state_of_another_rank_or_version_is_refused():
@@ -136,14 +136,14 @@ def test_averages_in_place_have_the_same_bits_and_residuals(name, feedback):
             gradients = [{key: one.to(dtype) for key, one in own.items()} for own in gradients_at(step, 3)]
             if step == 2:
                 gradients[1]["linear"][3, 4] = math.nan
-            found = []
+            results = []
             for group, in_place in zip(groups, (False, True), strict=True):
                 mine = [{key: one.clone() for key, one in own.items()} for own in gradients]
-                found += [run_conversations([one.average(own, in_place=in_place)
+                results += [run_conversations([one.average(own, in_place=in_place)
                                     for one, own in zip(group, mine, strict=True)])[1]]
-                assert all((found[-1][key] is one) == in_place for key, one in mine[1].items())
-            assert all(same(found[0][key], found[1][key]) for key in found[0])
+                assert all((results[-1][key] is one) == in_place for key, one in mine[1].items())
+            assert all(same(results[0][key], results[1][key]) for key in results[0])
             for one, other in zip(*groups, strict=True):
-                for key in found[0]:
+                for key in results[0]:
                     left = one.residual(key), other.residual(key)
                     assert left == (None, None) or same(*left)

@@ -38,8 +38,8 @@ def index_sets(draw):
 def test_encoded_indices_are_decoded(case, after):
     n, indices = case
     data = encode_indices(indices, n)
-    found, used = decode_indices(data + after, n)
-    assert np.array_equal(found, indices)
+    result, used = decode_indices(data + after, n)
+    assert np.array_equal(result, indices)
     assert used == len(data)
 
 
@@ -52,8 +52,8 @@ def test_dense_empty_far_and_clustered_indices_are_decoded_and_small(case):
         "clustered": np.concatenate([np.arange(3000), n // 2 + np.arange(0, 9000, 3), np.arange(n - 700, n)]),
     }[case].astype(np.int64)
     data = encode_indices(indices, n)
-    found, used = decode_indices(data, n)
-    assert np.array_equal(found, indices)
+    result, used = decode_indices(data, n)
+    assert np.array_equal(result, indices)
     assert used == len(data) <= 8 + len(indices) * 26 / 8 + 4
 
 
@@ -78,12 +78,12 @@ def test_damaged_indices_are_refused_or_are_other_indices(case, data):
     cut = data.draw(st.integers(0, len(good)))
     for bad in (bytes(damaged), good[:cut]):
         try:
-            found, used = decode_indices(bad, n)
+            result, used = decode_indices(bad, n)
         except Corruption:
             continue
         assert used <= len(bad)
-        assert bool((np.diff(found) > 0).all())
-        assert not len(found) or (found[0] >= 0 and found[-1] < n)
+        assert bool((np.diff(result) > 0).all())
+        assert not len(result) or (result[0] >= 0 and result[-1] < n)
 
 
 def test_indices_beyond_the_values_are_refused():
@@ -127,13 +127,14 @@ def test_quantized_levels_are_next_to_the_values_they_stand_for(n, bucket, bits,
     for chosen, apart in ((None, 0.5), (key, 1.0)):
         packed = quantize(values, norms, bucket, bits, chosen)
         assert len(packed) == packed_size(n, bits)
-        found = dequantize(packed, norms, bucket, bits, n)
-        assert bool((np.abs(found - values) <= apart * level * (1 + 1e-5)).all())
-        assert bool((found * values >= 0).all())
-        assert not found[values == 0].any()
+        result = dequantize(packed, norms, bucket, bits, n)
+        assert bool((np.abs(result - values) <= apart * level * (1 + 1e-5)).all())
+        assert bool((result * values >= 0).all())
+        assert not result[values == 0].any()
         if by_max:
-            assert np.array_equal(norms_of(found, bucket, by_max), norms)
-            assert np.array_equal(dequantize(quantize(found, norms, bucket, bits, None), norms, bucket, bits, n), found)
+            assert np.array_equal(norms_of(result, bucket, by_max), norms)
+            again = quantize(result, norms, bucket, bits, None)
+            assert np.array_equal(dequantize(again, norms, bucket, bits, n), result)
 
 
 @pytest.mark.parametrize("bad", [np.inf, np.nan])
@@ -141,9 +142,9 @@ def test_a_quantized_bucket_with_a_non_finite_value_is_not_finite(bad):
     values = np.ones(30, np.float32)
     values[13] = bad
     norms = norms_of(values, 10, True)
-    found = dequantize(quantize(values, norms, 10, 4, 5), norms, 10, 4, 30)
-    assert bool(np.isfinite(found[:10]).all())
-    assert not np.isfinite(found[10:20]).any()
+    result = dequantize(quantize(values, norms, 10, 4, 5), norms, 10, 4, 30)
+    assert bool(np.isfinite(result[:10]).all())
+    assert not np.isfinite(result[10:20]).any()
 
 
 def test_draws_are_uniform_and_differ_by_key():
@@ -170,8 +171,8 @@ def test_draws_are_uniform_and_differ_by_key():
 def test_packed_sparse_values_are_unpacked(n, share, mantissa_bits, dtype):
     flat = torch.randn(n, generator=torch.Generator().manual_seed(n)).to(dtype)
     indices = torch.randperm(n, generator=torch.Generator().manual_seed(1))[: round(n * share)].sort().values
-    found, values = unpack_sparse(pack_sparse(flat, indices, mantissa_bits), flat)
-    assert torch.equal(found, indices)
+    result, values = unpack_sparse(pack_sparse(flat, indices, mantissa_bits), flat)
+    assert torch.equal(result, indices)
     assert values.dtype == dtype
     bound = (0 if mantissa_bits is None else 2.0**-4) * flat[indices].abs()
     assert bool(((values - flat[indices]).abs() <= bound).all())
@@ -190,11 +191,11 @@ def test_every_damaged_bit_of_a_message_is_noticed(setting):
     places = range(0, len(good), 7)
     bad = [good[:at] + bytes([good[at] ^ 1 << at % 8]) + good[at + 1 :] for at in places]
     bad += [good[:at] for at in (0, 3, ENVELOPE, len(good) // 2, len(good) - 1)]
-    for one in bad:
+    for item in bad:
         receiver = setting.compress(flat, {}, Place(0, 2))
         first = next(receiver)
         with pytest.raises(Corruption, match="rank 1: "):
-            receiver.send([payload_of(first), one])
+            receiver.send([payload_of(first), item])
 
 
 def test_a_payload_for_another_tensor_is_refused():
@@ -252,10 +253,10 @@ def test_rounds_are_batched_by_kind_and_type():
                 seen.append(type(request).__name__)
             answer = yield request
 
-    found = run_conversations([watched(0), watched(1)])
+    result = run_conversations([watched(0), watched(1)])
     assert seen == ["AllGather", "AllToAll", "AllReduce", "AllReduce", "AllGather", "AllToAll", "AllReduce"]
     for rank in (0, 1):
-        answers = [sent.outcome for sent in found[rank]]
+        answers = [sent.outcome for sent in result[rank]]
         assert torch.equal(answers[0][0], torch.full((3,), 3.0))
         assert answers[0][1] == [b"\0", b"\1"]
         assert torch.equal(answers[1][0], torch.full((2, 2), 3.0, dtype=torch.float64))
@@ -263,7 +264,7 @@ def test_rounds_are_batched_by_kind_and_type():
         assert answers[3][:2] == [[b"", b"a"], [b"to0", b"to0"] if rank == 0 else [b"to1", b"to1"]]
         assert answers[5] == [[bytes([0, rank]), bytes([1, rank])]]
         assert answers[6] == [[b"", b""]]
-        assert [sent.payload_bytes for sent in found[rank]] == [13, 32, 12, rank + 3 + 32, 0, 2, 0]
+        assert [sent.payload_bytes for sent in result[rank]] == [13, 32, 12, rank + 3 + 32, 0, 2, 0]
 
 
 def test_joined_payloads_that_are_cut_off_are_refused():

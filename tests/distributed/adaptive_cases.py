@@ -67,16 +67,16 @@ def follows(group: dist.ProcessGroup, name: str, steps: int = 6) -> tuple[Any, i
     controller, counters = CONTROLLERS[name], Counters()
     simulated = ranks(size, TopK(0.1), controller, counter())
     real = ranks(size, TopK(0.1), controller, counter())[rank()]
-    found, settings = [], set()
+    result, settings = [], set()
     for step in range(steps):
         gradients = gradients_at(step, size)
         wanted = run_conversations([one.average(own, rate=1.0) for one, own in zip(simulated, gradients, strict=True)])
         averages = gd.converse(real.average(gradients[rank()], rate=1.0), group, counters=counters)
         assert all(same(averages[one], wanted[rank()][one]) for one in averages), step
         settings.add(repr([compressor.floats((60, 70)) for compressor in real.averager.compressors.values()]))
-        found += list(averages.values())
+        result += list(averages.values())
     assert decisions(real.controller) == decisions(simulated[rank()].controller)
-    return crc(found), len(settings), int(counters.sent_bytes)
+    return crc(result), len(settings), int(counters.sent_bytes)
 
 
 def trains(group: dist.ProcessGroup, steps: int = 25) -> Any:
@@ -98,7 +98,7 @@ def trains(group: dist.ProcessGroup, steps: int = 25) -> Any:
         loss.backward()
         optimizer.step()
         losses.append(float(loss.detach()))
-    return crc([one.detach() for one in model.parameters()]), losses[0], losses[-1]
+    return crc([item.detach() for item in model.parameters()]), losses[0], losses[-1]
 
 
 def optimizer_checkpoint(group: dist.ProcessGroup, name: str, folder: str, first: int = 3, second: int = 4) -> int:
@@ -162,27 +162,27 @@ def under_ddp(group: dist.ProcessGroup, name: str, steps: int = 7, **options: An
     """Check that the hook's averages and decisions are those of simulated ranks, which get all gradients at once."""
     size = group.size()
     simulated = ranks(size, PLANS.get(name, CompressionPlan(TopK(0.1))), CONTROLLERS[name])
-    for one in simulated:
-        one.clock = counter()
-    found, settings = [], list[str]()
+    for item in simulated:
+        item.clock = counter()
+    result, settings = [], list[str]()
     with given_model(group, name, **options) as (model, wrapped, state):
         for step in range(steps):
             rate = set_rate(state, step)
             wanted = run_conversations(
-                [one.average(gradients_of(step, who), rate=rate) for who, one in enumerate(simulated)]
+                [item.average(gradients_of(step, who), rate=rate) for who, item in enumerate(simulated)]
             )[0]
             averages = averages_at(step, model, wrapped)
             for tensor, average in averages.items():
                 assert same(average, wanted[tensor]), (step, tensor)
-            settings.append(repr([(type(one), one.floats((60, 70))) for one in state.compressors.values()]))
-            found += [averages[tensor] for tensor in sorted(averages)]
+            settings.append(repr([(type(item), item.floats((60, 70))) for item in state.compressors.values()]))
+            result += [averages[tensor] for tensor in sorted(averages)]
             assert state.controller.state_dict() == simulated[rank()].controller.state_dict(), step
         numbers = state.stats()
     assert numbers["compressor"]["tensors"] == steps * len(list(model.parameters()))
     assert numbers["steps"] == steps
     alone = isinstance(state.controller, Planner) and options.get("overlap", True)
     assert (numbers["buckets"][1]["sent_bytes"] > 0) == alone       # else it travels with the last one
-    return (crc(found), repr(decisions(state.controller))), len(set(settings)), len(numbers["buckets"])
+    return (crc(result), repr(decisions(state.controller))), len(set(settings)), len(numbers["buckets"])
 
 
 def resume(group: dist.ProcessGroup, name: str, first: int, second: int, **options: Any) -> Any:
@@ -197,8 +197,8 @@ def resume(group: dist.ProcessGroup, name: str, first: int, second: int, **optio
     with given_model(group, name, **options) as (model, wrapped, state):
         saved = torch.load(io.BytesIO(buffer.getvalue()), weights_only=True)
         state.load_state_dict(saved)
-        found = [crc(list(averages_at(step, model, wrapped).values())) for step in range(first, first + second)]
-        assert found == wanted
+        results = [crc(list(averages_at(step, model, wrapped).values())) for step in range(first, first + second)]
+        assert results == wanted
         assert decisions(state.controller) == decided
         own = f"rank{rank()}"
         for entries in ((), ("averager", "tensors")):
@@ -268,7 +268,7 @@ def fault(group: dist.ProcessGroup, name: str, kind: str) -> list[str]:
     patch: Any = contextlib.nullcontext()
     if rank() == 1 and kind == "raise":
         patch = mock.patch.object(Adaptive, "part", side_effect=MemoryError("no memory"))
-    found = []
+    results = []
     with given_model(group, name) as (model, wrapped, state):
         if rank() == 1 and kind == "controller":
             state.adaptive.controller = copy.deepcopy(CONTROLLERS["clusters"])
@@ -278,12 +278,12 @@ def fault(group: dist.ProcessGroup, name: str, kind: str) -> list[str]:
             try:
                 with patch if step == 1 else contextlib.nullcontext():
                     averages_at(step, model, wrapped)
-                found.append("")
+                results.append("")
             except Exception as error:
-                found.append(f"{type(error).__name__}: {error}")
+                results.append(f"{type(error).__name__}: {error}")
                 break
     gd.close_lanes(group, patience=1.0)        # the next case gets a new one
-    return found
+    return results
 
 
 def changing(group: dist.ProcessGroup, name: str) -> str:

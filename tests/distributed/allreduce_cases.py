@@ -87,7 +87,7 @@ def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
 
 def exact(dtype: str, sizes: Sequence[int], kinds: Sequence[str], smallest: int) -> list[int]:
     """Check lossless all-reduces of many arrays; return a checksum of every result."""
-    found = []
+    results = []
     for n_values in sizes:
         for kind in kinds:
             for op in ("sum", "avg"):
@@ -95,8 +95,8 @@ def exact(dtype: str, sizes: Sequence[int], kinds: Sequence[str], smallest: int)
                 tensor = terms[rank()].clone()
                 gd.allreduce(tensor, op=op, smallest=smallest, threads=1)
                 assert same_bits(tensor, dense_sum(terms, op == "avg")), (n_values, kind, op)
-                found.append(crc([tensor]))
-    return found
+                results.append(crc([tensor]))
+    return results
 
 
 def layouts() -> int:
@@ -108,10 +108,10 @@ def layouts() -> int:
     spaced = torch.zeros(600, 1000)[:, ::2]
     spaced.copy_(mine)
     future = [gd.allreduce(tensor, smallest=0, async_op=True) for tensor in (turned, spaced)]
-    for one in future:
-        assert one is not None
-        one.wait()
-        assert one.done()
+    for item in future:
+        assert item is not None
+        item.wait()
+        assert item.done()
     assert torch.equal(turned, wanted)
     assert torch.equal(spaced, wanted)
     leaf = nn.Parameter(mine.clone())
@@ -194,8 +194,8 @@ def near_bound(op: str, scale: float) -> tuple[int, float]:
     param = nn.Parameter(torch.randn(150_000, generator=random) * 0.1)
     other = nn.Parameter(torch.randn(50, 700, generator=random))
     optimizer = torch.optim.SGD([param, other], lr=lr, momentum=momentum, weight_decay=decay)
-    for one in (param, other):
-        one.grad = torch.randn(one.shape, generator=random) * 0.01
+    for item in (param, other):
+        item.grad = torch.randn(item.shape, generator=random) * 0.01
     optimizer.step()
     params = [other, param]
     n_values = param.numel() + other.numel()
@@ -203,8 +203,8 @@ def near_bound(op: str, scale: float) -> tuple[int, float]:
     tensor = terms[rank()].clone()
     before = tensor.clone()
     gd.allreduce(tensor, op=op, mode=gd.NearLossless(optimizer, scale=scale), params=params, threads=1)
-    theta = torch.cat([one.detach().reshape(-1) for one in params]).double()
-    buffer = torch.cat([optimizer.state[one]["momentum_buffer"].reshape(-1) for one in params]).double()
+    theta = torch.cat([item.detach().reshape(-1) for item in params]).double()
+    buffer = torch.cat([optimizer.state[item]["momentum_buffer"].reshape(-1) for item in params]).double()
     wide = torch.stack(terms).double()
     exactly = wide.mean(0) if op == "avg" else wide.sum(0)
     rest = ((1 - lr * decay) * theta - lr * momentum * buffer).abs()
@@ -430,7 +430,7 @@ def refresh(steps: int, interval: int, change_at: int | None,
             random = torch.Generator().manual_seed(step * 10 + rank())
             spread = 0.0 if change_at is None or step < change_at else 0.8
             normal = [[torch.randn(part.shape, generator=random) for part in model.parts] for _ in range(2)]
-            batch = [one * torch.exp(spread * other) for one, other in zip(*normal, strict=True)]
+            batch = [item * torch.exp(spread * other) for item, other in zip(*normal, strict=True)]
             used = state._codebooks.digest
             optimizer.zero_grad()
             wrapped(batch).backward()
@@ -499,7 +499,7 @@ def conservation() -> dict[str, float]:
     with mock.patch.object(transfers.Transfers, "send", send):
         _, numbers = train("near", 4)
     return {**{key: numbers[key] for key in ("sent_bytes", "received_bytes", "raw_bytes", "encoded_bytes")},
-            "handed": handed, "by_bucket": sum(one["sent_bytes"] for one in numbers["buckets"].values()),
+            "handed": handed, "by_bucket": sum(item["sent_bytes"] for item in numbers["buckets"].values()),
             "buckets": len(numbers["buckets"])}
 
 
@@ -600,9 +600,9 @@ def full_queue(culprit: int, patience: float) -> list[str]:
                 begun.append(future)
             except gcodec.PeerError as error:
                 texts.append(str(error))
-    for one in begun:
+    for item in begun:
         try:
-            one.wait()
+            item.wait()
         except gcodec.PeerError as error:
             texts.append(str(error))
     return texts

@@ -81,7 +81,7 @@ def _follows(group: dist.ProcessGroup, name: str, steps: int) -> tuple[int, int]
     sent: dict[str, Any] = {}
     plan = CompressionPlan(promise.setting)
     simulation = Simulation(size, plan)
-    found = []
+    results = []
     with given_model(group, plan) as (model, wrapped, state):
         for step in range(steps):
             if step == 2:
@@ -95,7 +95,7 @@ def _follows(group: dist.ProcessGroup, name: str, steps: int) -> tuple[int, int]
                 total = torch.stack([own[tensor].double() for own in by_rank]).sum(0)
                 summed[tensor] = summed.get(tensor, 0) + total
                 sent[tensor] = sent.get(tensor, 0) + size * average.double()
-                found.append(average.clone())
+                results.append(average.clone())
         for tensor, total in summed.items():
             left = state.averager.residual(tensor)
             left = torch.zeros_like(total) if left is None else left.double()
@@ -103,7 +103,7 @@ def _follows(group: dist.ProcessGroup, name: str, steps: int) -> tuple[int, int]
             assert norm(total - sent[tensor] - left) <= 4 * max(promise.rounding, 1e-6) * norm(total), tensor
         numbers = state.stats()
     assert numbers["compressor"]["tensors"] == steps * len(SHAPES)
-    return crc(found), len(numbers["buckets"])
+    return crc(results), len(numbers["buckets"])
 
 
 def resume(group: dist.ProcessGroup, name: str, first: int, second: int) -> None:
@@ -271,14 +271,14 @@ def fault(group: dist.ProcessGroup, kind: str) -> list[str]:
         setting = PowerSGD(3)
         if rank() == 1:
             patch = mock.patch("gcodec.compressors.powersgd.orthonormal", side_effect=MemoryError("no memory"))
-    found = []
+    results = []
     with given_model(group, setting) as (model, wrapped, _), patch:
         for step in range(3):
             try:
                 averages_at(step, model, wrapped)
-                found.append("")
+                results.append("")
             except Exception as error:
-                found.append(f"{type(error).__name__}: {error}")
+                results.append(f"{type(error).__name__}: {error}")
                 break
     gd.close_lanes(group, patience=1.0)        # the next case gets a new one
-    return found
+    return results

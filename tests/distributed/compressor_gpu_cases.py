@@ -37,10 +37,10 @@ class Bucket:
 
     def __init__(self, number: int, params: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor]) -> None:
         self._number, self._params = number, params
-        self._buffer = fake_gpu.to_fake_gpu(torch.cat([one.reshape(-1) for one in gradients]))
+        self._buffer = fake_gpu.to_fake_gpu(torch.cat([item.reshape(-1) for item in gradients]))
         with fake_gpu.FakeGpuMode():
-            parts = self._buffer.split([one.numel() for one in gradients])
-            self._gradients = [part.view(one.shape) for part, one in zip(parts, gradients, strict=True)]
+            parts = self._buffer.split([item.numel() for item in gradients])
+            self._gradients = [part.view(item.shape) for part, item in zip(parts, gradients, strict=True)]
 
     def index(self) -> int:
         return self._number
@@ -73,7 +73,7 @@ class Side:
 
     def after(self, mark: int, *tensors: torch.Tensor) -> None:
         assert mark == self.waited + 1      # every job waits for its own
-        assert all(isinstance(one, fake_gpu.FakeGpuTensor) for one in tensors)
+        assert all(isinstance(item, fake_gpu.FakeGpuTensor) for item in tensors)
         self.waited = mark
 
 
@@ -91,14 +91,14 @@ def averages_there(state: Any, model: Given, step: int, growth: float = 1.0) -> 
     """Return what the hook makes of a step's gradients, each ``growth`` times as large as the one before."""
     params = list(model.parameters())
     own = [growth**number * one for number, one in enumerate(gradients_of(step, rank()).values())]
-    buckets = [Bucket(number, [params[i] for i in some], [own[i] for i in some])
-               for number, some in enumerate(BUCKETS)]
+    buckets = [Bucket(number, [params[i] for i in selected], [own[i] for i in selected])
+               for number, selected in enumerate(BUCKETS)]
     futures = [state.reduce(bucket) for bucket in buckets]
-    found: dict[str, torch.Tensor] = {}
-    for future, bucket, some in zip(futures, buckets, BUCKETS, strict=True):
+    results: dict[str, torch.Tensor] = {}
+    for future, bucket, selected in zip(futures, buckets, BUCKETS, strict=True):
         assert isinstance(future.wait(), fake_gpu.FakeGpuTensor)
-        found |= {f"parts.{i}": fake_gpu.to_host(one) for i, one in zip(some, bucket.gradients(), strict=True)}
-    return found
+        results |= {f"parts.{i}": fake_gpu.to_host(one) for i, one in zip(selected, bucket.gradients(), strict=True)}
+    return results
 
 
 def follows_there(group: dist.ProcessGroup, name: str) -> None:
@@ -124,15 +124,15 @@ def decides_there(group: dist.ProcessGroup, name: str) -> list[Any]:
     """Floats sent of each tensor, step by step, under a controller; averages are those on the host, and so are they."""
     both = []
     for where in (there, on_the_host):
-        model, found = Given(), []
+        model, result = Given(), []
         state = gd.AdaptiveGradients(model, PowerSGD(4) if name == "accordion" else TopK(0.1),
                                      copy.deepcopy(CONTROLLERS[name]), group=group)
         state.adaptive.clock = itertools.count().__next__
         with where():
             for step in range(5):
                 averages = averages_there(state, model, step, growth=2.0)
-                found.append((crc([*averages.values()]), [count.floats for count in state.averager.last.values()]))
-        both.append(found)
+                result.append((crc([*averages.values()]), [count.floats for count in state.averager.last.values()]))
+        both.append(result)
     assert both[0] == both[1]
     return [floats for _, floats in both[0]]
 
@@ -140,7 +140,7 @@ def decides_there(group: dist.ProcessGroup, name: str) -> list[Any]:
 @contextlib.contextmanager
 def on_the_host() -> Iterator[None]:
     """Check that buckets really lie on the host."""
-    with mock.patch.object(fake_gpu, "to_fake_gpu", lambda one: one), \
+    with mock.patch.object(fake_gpu, "to_fake_gpu", lambda item: item), \
             mock.patch.object(fake_gpu, "FakeGpuTensor", torch.Tensor):
         yield
 

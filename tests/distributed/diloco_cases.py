@@ -25,8 +25,8 @@ class Run:
         torch.manual_seed(10 + rank())      # ranks begin apart
         self.model = Net(narrow=narrow)
         with torch.no_grad():
-            for one in self.model.parameters():
-                one.add_(torch.randn_like(one) * 0.01)
+            for item in self.model.parameters():
+                item.add_(torch.randn_like(item) * 0.01)
         self.inner = torch.optim.AdamW(self.model.parameters(), lr=0.002)
         outer = torch.optim.SGD(self.model.parameters(), **NESTEROV)
         modes: dict[str, Any] = {"lossless": gd.Lossless(), "fixed": gd.FixedBits(8), "near": gd.NearLossless(outer)}
@@ -44,29 +44,29 @@ class Run:
 
     def crc(self) -> int:
         """Return a checksum of the parameters."""
-        return crc([one.detach() for one in self.params])
+        return crc([item.detach() for item in self.params])
 
 
 def law() -> list[int]:
     """Check that lossless outer steps are the outer optimizer's, with the mean in the order of ranks, bit for bit."""
     run = Run("lossless", smallest=1)
-    copies = [nn.Parameter(one.detach().clone()) for one in run.params]
+    copies = [nn.Parameter(item.detach().clone()) for item in run.params]
     outer = torch.optim.SGD(copies, **NESTEROV)
-    found = [run.crc()]
+    results = [run.crc()]
     for number in range(9):
         run.step(number)
-        gradients = [one.grad.clone() for one in run.params if one.grad is not None]
-        for one, copy in zip(run.params, copies, strict=True):
-            everywhere = [torch.empty_like(one) for _ in range(size())]
-            dist.all_gather(everywhere, one.detach())
+        gradients = [item.grad.clone() for item in run.params if item.grad is not None]
+        for item, copy in zip(run.params, copies, strict=True):
+            everywhere = [torch.empty_like(item) for _ in range(size())]
+            dist.all_gather(everywhere, item.detach())
             copy.grad = dense_sum([copy.detach() - there for there in everywhere], True)
         if run.diloco.step():
             outer.step()
-            assert all(torch.equal(one, copy) for one, copy in zip(run.params, copies, strict=True))
-            found.append(run.crc())
-        kept = [one.grad for one in run.params if one.grad is not None]
-        assert all(torch.equal(one, before) for one, before in zip(kept, gradients, strict=True))
-    return found
+            assert all(torch.equal(item, copy) for item, copy in zip(run.params, copies, strict=True))
+            results.append(run.crc())
+        kept = [item.grad for item in run.params if item.grad is not None]
+        assert all(torch.equal(item, before) for item, before in zip(kept, gradients, strict=True))
+    return results
 
 
 def train(mode: str, narrow: bool = False, steps: int = 30) -> tuple[int, float, float, float]:

@@ -39,7 +39,7 @@ def trained(model: nn.Module, steps: int = 4, accumulate: int = 1) -> list[torch
             nn.functional.cross_entropy(model(x).float(), y).backward()
         optimizer.step()
         optimizer.zero_grad()
-    return [one.detach().full_tensor() for one in model.parameters()]      # type: ignore[attr-defined]
+    return [item.detach().full_tensor() for item in model.parameters()]      # type: ignore[attr-defined]
 
 
 def train(how: str, mode: str = "lossless", narrow: bool = False, accumulate: int = 1) -> dict[str, Any]:
@@ -65,7 +65,7 @@ def train(how: str, mode: str = "lossless", narrow: bool = False, accumulate: in
         counting = mesh.get_group("shard" if how == "shard_group" else "rep")
         assert isinstance(counting, gd.CompressedGroup)
     parameters = trained(model, accumulate=accumulate)
-    return {"crc": crc(parameters), "sums": [float(one.double().abs().sum()) for one in parameters],
+    return {"crc": crc(parameters), "sums": [float(item.double().abs().sum()) for item in parameters],
             "stats": None if counting is None else counting.stats()}
 
 
@@ -83,7 +83,7 @@ def bypass(slow: str) -> tuple[list[float], int]:
             optimizer.step()
             optimizer.zero_grad()
             counts.append(counting.stats())
-    crcs = crc([one.detach().full_tensor() for one in model.parameters()])      # type: ignore[attr-defined]
+    crcs = crc([item.detach().full_tensor() for item in model.parameters()])      # type: ignore[attr-defined]
     assert {after["calls"] - before["calls"] for before, after in pairwise(counts)} == {3}
     return [after["dense"] - before["dense"] for before, after in pairwise(counts)], crcs
 

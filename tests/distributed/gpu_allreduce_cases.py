@@ -50,18 +50,18 @@ def encode_batch(tensors: Sequence[torch.Tensor], *, codebook: object, **options
 
 def decode_batch(frames: Sequence[torch.Tensor], *, device: Any, max_output_bytes: int) -> list[torch.Tensor]:
     decoded = [gcodec.decode(bytes(frame.numpy()), like="torch", max_output_bytes=max_output_bytes) for frame in frames]
-    assert sum(one.nbytes for one in decoded) <= max_output_bytes
+    assert sum(item.nbytes for item in decoded) <= max_output_bytes
     return decoded
 
 
 def levels_batch(
     views: Sequence[Any], params: Sequence[torch.Tensor], grads: Sequence[torch.Tensor], **options: Any
 ) -> list[torch.Tensor]:
-    found = []
+    results = []
     for known, param, grad in zip(views, params, grads, strict=True):
         view = view_from_dump(known.name, known.hyper, known.state)
-        found.append(torch.from_numpy(levels_for(view, param, grad, **options)))
-    return found
+        results.append(torch.from_numpy(levels_for(view, param, grad, **options)))
+    return results
 
 
 CODEC = SimpleNamespace(fresh_codebook=fresh_codebook, encode_batch=encode_batch, decode_batch=decode_batch,
@@ -86,10 +86,10 @@ def on_devices(what: Callable[..., Any], by: str, **arguments: Any) -> Any:
     """Run a case of :mod:`allreduce_cases` as if on devices, on a group of its own, for wires are kept."""
     gd.close_lanes()
     with there(by) as is_on_gpu:
-        found = what(**arguments)
+        result = what(**arguments)
         assert is_on_gpu.called
     gd.close_lanes()
-    return found
+    return result
 
 
 def on_host(what: Callable[..., Any], **arguments: Any) -> Any:
@@ -168,7 +168,7 @@ def on_cuda(device: str = "cuda") -> int:
     """All-reduces of tensors that are on a CUDA device, beside those of the same tensors in CPU memory."""
     torch.manual_seed(3)
     plain, momentum = torch.randn(300_001), torch.randn(300_001) * 1e-3
-    found = []
+    results = []
     for dtype in (torch.float32, torch.bfloat16, torch.float16, torch.float64):
         for place in ("cpu", device):
             param = torch.nn.Parameter(plain.to(place, copy=True))
@@ -179,9 +179,9 @@ def on_cuda(device: str = "cuda") -> int:
                 if dtype != torch.float64 or allreduce_cases.size() == 2:     # else Gloo's order of adding
                     lossless = dtype == torch.float64
                     gd.allreduce(tensor, op="avg", mode=gd.Lossless() if lossless else mode, params=param)
-                found.append(allreduce_cases.crc([tensor.cpu()]))
-        assert found[-6:-3] == found[-3:], dtype
-    return allreduce_cases.crc([torch.tensor(found)])
+                results.append(allreduce_cases.crc([tensor.cpu()]))
+        assert results[-6:-3] == results[-3:], dtype
+    return allreduce_cases.crc([torch.tensor(results)])
 
 
 def _sabotaged(kind: str) -> Any:
@@ -211,8 +211,8 @@ def sums_as_on_the_host() -> bool:
         terms = [values_at(who, 5000, dtype, kind) for who in range(3) for kind in ("special", "extreme")]
         for divisor in (1, 3, 6):
             wanted = _host_sum(terms, divisor)
-            found = gpu_coder.sum_in_rank_order(terms, divisor)
-            assert allreduce_cases.same_bits(found, wanted)
+            result = gpu_coder.sum_in_rank_order(terms, divisor)
+            assert allreduce_cases.same_bits(result, wanted)
     return True
 
 

@@ -95,10 +95,10 @@ def other_types() -> None:
         tensor = torch.full((LARGE,), rank() + 1, dtype=dtype)
         dist.all_reduce(tensor)
         assert torch.equal(tensor, torch.full((LARGE,), size() * (size() + 1) // 2, dtype=dtype))
-    found = torch.zeros(LARGE, dtype=torch.bool)
-    found[rank()] = True
-    dist.all_reduce(found, op=dist.ReduceOp.MAX)
-    assert int(found.sum()) == size()
+    result = torch.zeros(LARGE, dtype=torch.bool)
+    result[rank()] = True
+    dist.all_reduce(result, op=dist.ReduceOp.MAX)
+    assert int(result.sum()) == size()
     waves = torch.complex(values_at(rank(), LARGE, torch.float32), torch.ones(LARGE))
     dist.all_reduce(waves)
     assert torch.equal(waves.imag, torch.full((LARGE,), float(size())))
@@ -111,7 +111,7 @@ def other_types() -> None:
 def asynchronous() -> int:
     """Check several collectives under way: a work tells when it is done, and its future has the tensors."""
     brought = [terms(LARGE + number) for number in range(5)]
-    tensors = [one[rank()].clone() for one in brought]
+    tensors = [item[rank()].clone() for item in brought]
     works = [dist.all_reduce(tensor, async_op=True) for tensor in tensors]
     for work in works[:3]:
         assert work.wait()
@@ -120,7 +120,7 @@ def asynchronous() -> int:
     assert works[3].wait(timedelta(seconds=30))
     (last,) = works[4].get_future().wait()
     assert same_bits(last, dense_sum(brought[4], False))
-    assert all(same_bits(tensor, dense_sum(one, False)) for tensor, one in zip(tensors, brought, strict=True))
+    assert all(same_bits(tensor, dense_sum(item, False)) for tensor, item in zip(tensors, brought, strict=True))
     doubled = dist.all_reduce(tensors[0], async_op=True).get_future().then(lambda done: done.value()[0] * 2).wait()
     assert torch.equal(doubled, tensors[0] * 2)
     return crc(tensors)
@@ -128,7 +128,7 @@ def asynchronous() -> int:
 
 def layouts() -> int:
     """Reduce transposed and strided tensors, several dimensions, a parameter that requires grad."""
-    brought = [one.view(700, 500) for one in terms(700 * 500)]
+    brought = [item.view(700, 500) for item in terms(700 * 500)]
     wanted, mine = dense_sum(brought, False), brought[rank()]
     turned = mine.t().clone().t()
     spaced = torch.zeros(700, 1000)[:, ::2]
@@ -144,7 +144,7 @@ def coalesced() -> int:
     """Reduce through the coalescing manager, the function, and with mixed types."""
     sizes = (LARGE, 3, 1000)
     brought = [terms(n_values) for n_values in sizes]
-    tensors = [one[rank()].clone() for one in brought]
+    tensors = [item[rank()].clone() for item in brought]
 
     def together() -> None:
         with distributed_c10d._coalescing_manager():
@@ -152,24 +152,24 @@ def coalesced() -> int:
                 dist.all_reduce(tensor)
 
     assert compressed_calls(together) == (size() > 1)
-    assert all(same_bits(tensor, dense_sum(one, False)) for tensor, one in zip(tensors, brought, strict=True))
-    again = [one[rank()].clone() for one in brought]
+    assert all(same_bits(tensor, dense_sum(item, False)) for tensor, item in zip(tensors, brought, strict=True))
+    again = [item[rank()].clone() for item in brought]
     with distributed_c10d._coalescing_manager(async_ops=True) as under_way:
         for tensor in again:
             dist.all_reduce(tensor)
     under_way.wait()
-    assert all(torch.equal(one, other) for one, other in zip(tensors, again, strict=True))
-    wholes = [torch.cat([one] * size()) for one in again]
-    parts = [torch.empty_like(one) for one in again]
+    assert all(torch.equal(item, other) for item, other in zip(tensors, again, strict=True))
+    wholes = [torch.cat([item] * size()) for item in again]
+    parts = [torch.empty_like(item) for item in again]
     with distributed_c10d._coalescing_manager():
         for whole, part in zip(wholes, parts, strict=True):
             dist.reduce_scatter_tensor(part, whole)
-    assert all(torch.equal(part, one * size()) for part, one in zip(parts, again, strict=True))
-    wide = [torch.empty(size() * one.numel()) for one in again]
+    assert all(torch.equal(part, item * size()) for part, item in zip(parts, again, strict=True))
+    wide = [torch.empty(size() * item.numel()) for item in again]
     with distributed_c10d._coalescing_manager():
-        for whole, one in zip(wide, again, strict=True):
-            dist.all_gather_into_tensor(whole, one)
-    assert all(torch.equal(one, other) for one, other in zip(wide, wholes, strict=True))
+        for whole, item in zip(wide, again, strict=True):
+            dist.all_gather_into_tensor(whole, item)
+    assert all(torch.equal(item, other) for item, other in zip(wide, wholes, strict=True))
     return crc(tensors)
 
 
@@ -208,7 +208,7 @@ def reduce_scatters() -> list[int]:
 
 def shared_codebooks() -> list[int]:
     """Check that codebooks are renewed by and by, whatever comes in between, and change no bit."""
-    found = []
+    outcomes = []
     for refresh in (gd.Refresh(interval=2), None):
         options = gd.GroupOptions(gd.FixedBits(9), bypass=None, refresh=refresh)
         group: Any = dist.new_group(backend="gcodec", pg_options=options)
@@ -222,10 +222,10 @@ def shared_codebooks() -> list[int]:
                 dist.reduce_scatter_tensor(results[-1], whole, group=group)
         stats = group.stats()
         assert (stats["refreshes"] > 1) == (refresh is not None and size() > 1), stats["refreshes"]
-        found.append(crc(results))
+        outcomes.append(crc(results))
         dist.destroy_process_group(group)
-    assert found[0] == found[1]
-    return found
+    assert outcomes[0] == outcomes[1]
+    return outcomes
 
 
 def data_movement() -> None:
@@ -264,13 +264,13 @@ def data_movement() -> None:
 
 def objects() -> None:
     """Check object collectives and barriers."""
-    found: list[Any] = [None] * size()
-    dist.all_gather_object(found, {"rank": rank()})
-    assert found == [{"rank": who} for who in range(size())]
+    result: list[Any] = [None] * size()
+    dist.all_gather_object(result, {"rank": rank()})
+    assert result == [{"rank": who} for who in range(size())]
     told = [["from 0", rank()]]
     dist.broadcast_object_list(told, src=0)
     assert told == [["from 0", 0]]
-    dist.gather_object(rank(), found if rank() == 0 else None)
+    dist.gather_object(rank(), result if rank() == 0 else None)
     mine: list[Any] = [None]
     dist.scatter_object_list(mine, list(range(10, 10 + size())) if rank() == 0 else None)
     assert mine == [10 + rank()]
@@ -289,9 +289,9 @@ def point_to_point() -> None:
         brought = terms(n_values)
         got = torch.empty(n_values)
         under_way = [dist.irecv(got, src=before, tag=3), dist.isend(brought[rank()], dst=after, tag=3)]
-        for one in under_way:
-            assert one is not None
-            one.wait()
+        for item in under_way:
+            assert item is not None
+            item.wait()
         assert torch.equal(got, brought[before])
         got.zero_()
         operations = [dist.P2POp(dist.irecv, got, before), dist.P2POp(dist.isend, brought[rank()], after)]
@@ -334,7 +334,7 @@ def interleaved(rounds: int) -> int:
     results = []
     for number in range(rounds):
         brought = [terms(LARGE + number), terms(100)]
-        tensors = [one[rank()].clone() for one in brought]
+        tensors = [item[rank()].clone() for item in brought]
         counts = torch.tensor([number])
         gathered = torch.empty(size() * LARGE)
         works = [dist.all_reduce(tensors[0], async_op=True), dist.all_reduce(counts, async_op=True),
@@ -450,8 +450,8 @@ def train_ddp(gloo: bool, steps: int = 4, narrow: bool = False, bits: int = 0, j
             nn.functional.cross_entropy(model(x), y).backward()
             optimizer.step()
             optimizer.zero_grad()
-    parameters = [one.detach() for one in model.parameters()]
-    return crc(parameters), [float(one.double().abs().sum()) for one in parameters]
+    parameters = [item.detach() for item in model.parameters()]
+    return crc(parameters), [float(item.double().abs().sum()) for item in parameters]
 
 
 def bypass(slow: str) -> tuple[list[float], list[float], int]:
@@ -477,7 +477,7 @@ def changing() -> tuple[list[bool], list[bool], int]:
     uncompressed as a whole."""
     options = gd.GroupOptions(smallest=1000, bypass=gd.Bypass(steps=2, every=8))
     group: Any = dist.new_group(backend="gcodec", pg_options=options)
-    found, results = [], []
+    result, results = [], []
     with slowed("coded"):
         for step in range(42):
             before = group.stats()
@@ -491,8 +491,8 @@ def changing() -> tuple[list[bool], list[bool], int]:
                 torch.testing.assert_close(part, exact.chunk(size())[rank()], rtol=1e-4, atol=1e-6)
                 results.append(tensor)
             after = group.stats()
-            found.append(after["dense"] - before["dense"] == after["calls"] - before["calls"])
-    return found[:18], found[18:], crc(results)
+            result.append(after["dense"] - before["dense"] == after["calls"] - before["calls"])
+    return result[:18], result[18:], crc(results)
 
 
 # -------------------------------------------------------------------------------------------------------------- Faults

@@ -76,7 +76,7 @@ STATES = {"near": near, "top": top}
 
 def closed(state: str) -> bool:
     """Return whether training goes on after its lane is closed as if it had not been."""
-    found = []
+    results = []
     for closing in (False, True):
         training = Training(STATES[state])
         training.steps(4)
@@ -88,8 +88,8 @@ def closed(state: str) -> bool:
                 return False
             except gcodec.GcodecError as error:
                 assert "closed" in str(error)
-        found.append(training.steps(4))
-    return found[0] == found[1]
+        results.append(training.steps(4))
+    return results[0] == results[1]
 
 
 def closed_when_broken(culprit: int) -> list[str]:
@@ -173,13 +173,13 @@ def destroyed() -> tuple[str, int]:
     other = lane_of(dist.new_group(), PATIENCE)
     orphans = _threads() - before - {other._thread}
     assert len(orphans) <= 3
-    for one in orphans:
-        one.join(30)
-    return training.error(1), sum(one.is_alive() for one in orphans)
+    for item in orphans:
+        item.join(30)
+    return training.error(1), sum(item.is_alive() for item in orphans)
 
 
 def _threads() -> set[threading.Thread]:
-    return {one for one in threading.enumerate() if one.name == "gcodec-lane"}
+    return {item for item in threading.enumerate() if item.name == "gcodec-lane"}
 
 
 def differing(what: str, culprit: int) -> str:
@@ -272,7 +272,7 @@ def strangers(held: int) -> list[str]:
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
         training.steps(4)
-    return [str(one.message) for one in warned if "optimizer" in str(one.message)]
+    return [str(item.message) for item in warned if "optimizer" in str(item.message)]
 
 
 def death(culprit: int) -> tuple[str, str]:

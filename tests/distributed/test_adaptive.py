@@ -49,16 +49,16 @@ def under_ddp(ranks: Ranks) -> Callable[..., list[Any]]:
 
 @pytest.mark.parametrize("name", ["gravac", "gravac random-k", "lgreco", "accordion"])
 def test_controllers_on_real_ranks_decide_as_on_simulated_ranks(pair, name):
-    found = pair.run(cases.follows, name=name)
-    _, changes = agreed([one[:2] for one in found])
+    result = pair.run(cases.follows, name=name)
+    _, changes = agreed([item[:2] for item in result])
     assert changes > 1
-    assert all(sent > 0 for *_, sent in found)
+    assert all(sent > 0 for *_, sent in result)
 
 
 def test_an_adaptive_optimizer_trains_replicas_that_stay_the_same(pair):
-    found = pair.run(cases.trains)
-    agreed([crc for crc, *_ in found])
-    assert all(last < 0.2 * first for _, first, last in found)
+    result = pair.run(cases.trains)
+    agreed([crc for crc, *_ in result])
+    assert all(last < 0.2 * first for _, first, last in result)
 
 
 @others
@@ -108,9 +108,9 @@ def test_a_distributed_checkpoint_restores_every_ranks_controller(pair, name, tm
     *(("accordion", form) for form in ("static_graph", "find_unused_parameters", "no_sync")),
 ])
 def test_controllers_train_in_every_form_of_ddp(pair, name, form):
-    found = pair.run(cases.train, name=name, **FORMS[form])
-    agreed([same for same, *_ in found])
-    assert all(last < first for _, first, last in found)
+    result = pair.run(cases.train, name=name, **FORMS[form])
+    agreed([same for same, *_ in result])
+    assert all(last < first for _, first, last in result)
 
 
 @pytest.mark.parametrize("name", ["gravac", "accordion"])
@@ -133,4 +133,4 @@ def test_a_fault_under_a_controller_is_an_error_on_all_ranks(pair, name, kind):
 
 @pytest.mark.parametrize("name", ["gravac", "accordion"])
 def test_tensors_that_change_between_steps_are_refused_on_all_ranks(pair, name):
-    assert all("must be compressed once in each step" in one for one in pair.run(cases.changing, name=name))
+    assert all("must be compressed once in each step" in item for item in pair.run(cases.changing, name=name))

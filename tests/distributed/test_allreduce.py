@@ -7,20 +7,16 @@ import pytest
 pytest.importorskip("torch")
 
 from tests.distributed import allreduce_cases as cases
-from tests.support.rank_fixtures import ranks_of
-from tests.support.ranks import Ranks, agreed
+from tests.support.rank_fixtures import ranks_of, with_sizes
+from tests.support.ranks import agreed
 
 SIZES = (1, 2, 3, 4)
 ranks = ranks_of(*SIZES)
 pair = ranks_of(2)
 
 
-@pytest.fixture
-def lossy_ranks(ranks: Ranks) -> Ranks:
-    """Two ranks and three: a single one rounds nothing, and more than two round a sum once more, however many."""
-    if ranks.size not in (2, 3):
-        pytest.skip("two ranks and three stand for all")
-    return ranks
+#: A single rank rounds nothing, and more than two round a sum once more, however many they are.
+rounding = with_sizes(2, 3)
 
 
 def all_equal(values: list[object]) -> bool:
@@ -64,18 +60,21 @@ def test_allreduce_refuses_senseless_arguments(pair):
     pair.run(cases.refusals)
 
 
+@rounding
 @pytest.mark.parametrize(("mode", "dtype"), [("near", "float32"), ("near", "bfloat16"), ("fixed", "float32")])
-def test_terms_and_result_of_an_allreduce_are_rounded_as_encode_does(lossy_ranks, mode, dtype):
-    assert all_equal(lossy_ranks.run(cases.lossy_law, mode=mode, dtype=dtype))
+def test_terms_and_result_of_an_allreduce_are_rounded_as_encode_does(ranks, mode, dtype):
+    assert all_equal(ranks.run(cases.lossy_law, mode=mode, dtype=dtype))
 
 
+@rounding
 @pytest.mark.parametrize("bits", [3, 10])
-def test_an_allreduce_with_fixed_bits_keeps_its_bound(lossy_ranks, bits):
-    assert all_equal(lossy_ranks.run(cases.fixed_bound, bits=bits))
+def test_an_allreduce_with_fixed_bits_keeps_its_bound(ranks, bits):
+    assert all_equal(ranks.run(cases.fixed_bound, bits=bits))
 
 
+@rounding
 @pytest.mark.parametrize(("op", "scale"), [("avg", 1.0), ("sum", 1.0), ("avg", 2.0)])
-def test_a_near_lossless_allreduce_keeps_its_bound(lossy_ranks, op, scale):
-    found = lossy_ranks.run(cases.near_bound, op=op, scale=scale)
-    assert all_equal(found)
-    assert found[0][1] > 0.01       # it does round
+def test_a_near_lossless_allreduce_keeps_its_bound(ranks, op, scale):
+    result = ranks.run(cases.near_bound, op=op, scale=scale)
+    assert all_equal(result)
+    assert result[0][1] > 0.01       # it does round

@@ -36,12 +36,12 @@ def counted(books: SharedCodebooks, numbers: list[int], n_levels: int) -> None:
 @pytest.mark.parametrize("changed", [0, 1, 2])
 def test_a_layer_whose_number_of_levels_changed_gets_no_codebook_of_the_old_form(changed):
     books, undisturbed = SharedCodebooks(gd.Refresh()), SharedCodebooks(gd.Refresh())
-    for one in (books, undisturbed):
-        counted(one, [0, 1, 2], 1)
+    for item in (books, undisturbed):
+        counted(item, [0, 1, 2], 1)
     sums = books.take(), undisturbed.take()
     books.prepare([changed], FLOAT32.head_bits, 8)      # the mode is another now
-    for one, histograms in zip((books, undisturbed), sums, strict=True):
-        one.renew([0, 1, 2], histograms, 2)
+    for item, histograms in zip((books, undisturbed), sums, strict=True):
+        item.renew([0, 1, 2], histograms, 2)
     for number in range(3):
         version, wanted = books.layers[number].cycle.current, undisturbed.layers[number].cycle.current
         assert wanted is not None
@@ -76,9 +76,9 @@ def test_repeated_collectives_get_codebooks_of_their_own_up_to_a_limit(monkeypat
     monkeypatch.setattr(collective_codebooks, "_MAX_KINDS", 3)
     books = CollectiveCodebooks(gd.Refresh())
     kinds = ["a", "b", "c", "d"]
-    found = [[books.shared(kind, 1000, FLOAT32, Lossless()) for kind in kinds] for _ in range(3)]
-    assert found[0] == [None] * 4
-    for later in found[1:]:
+    results = [[books.shared(kind, 1000, FLOAT32, Lossless()) for kind in kinds] for _ in range(3)]
+    assert results[0] == [None] * 4
+    for later in results[1:]:
         assert [shared and int(shared.numbers[0]) for shared in later] == [0, 1, 2, None]
 
 

@@ -49,9 +49,9 @@ class Rank:
         """Encode values, check that they are decoded again, and return the bytes of the frame."""
         bits, room = values.view(np.uint32), np.empty(8 * len(values) + (1 << 20), np.uint8)
         size = self.coder().encode(bits, begin, 0, room)
-        found = np.empty_like(bits)
-        self.coder().decode(room[:size], found)
-        assert np.array_equal(found, bits)
+        result = np.empty_like(bits)
+        self.coder().decode(room[:size], result)
+        assert np.array_equal(result, bits)
         return size
 
     def refresh(self) -> None:
@@ -73,9 +73,9 @@ def gradients(seed: int, *, related: bool) -> np.ndarray:
 
 def test_related_rows_are_predicted_at_every_step():
     rank, plain = Rank(), Rank()
-    for one in (rank, plain):
-        one.send(gradients(0, related=True))
-        one.refresh()
+    for item in (rank, plain):
+        item.send(gradients(0, related=True))
+        item.refresh()
     plain.books.prediction_cache = Never()
     usual = plain.send(gradients(1, related=True))
     sizes = [rank.send(gradients(seed, related=True)) for seed in range(1, 4)]      # a trial, then from memory
@@ -86,10 +86,10 @@ def test_related_rows_are_predicted_at_every_step():
 def test_rows_that_are_no_longer_related_are_no_longer_predicted():
     rank, plain = Rank(), Rank()
     plain.books.prediction_cache = Never()
-    for one in (rank, plain):
-        one.send(gradients(0, related=True))
-        one.refresh()
-        one.send(gradients(1, related=True))
+    for item in (rank, plain):
+        item.send(gradients(0, related=True))
+        item.refresh()
+        item.send(gradients(1, related=True))
     once, again = (rank.send(gradients(seed, related=False)) for seed in (2, 3))
     usual = plain.send(gradients(3, related=False))
     assert again == usual < once

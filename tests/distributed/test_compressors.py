@@ -75,8 +75,8 @@ def test_buckets_on_a_device_are_averaged_on_that_device(on_devices, name):
 
 @pytest.mark.parametrize("name", ["gravac", "l-greco", "accordion"])
 def test_controllers_of_buckets_on_a_device_decide_as_on_the_host(on_devices, name):
-    found = agreed(on_devices.run(gpu_cases.decides_there, name=name))
-    assert any(floats != found[0] for floats in found)      # it has decided something
+    result = agreed(on_devices.run(gpu_cases.decides_there, name=name))
+    assert any(floats != result[0] for floats in result)      # it has decided something
 
 
 def test_types_that_are_not_averaged_on_a_device_are_refused(on_devices):
@@ -94,12 +94,12 @@ def test_replicas_under_dgc_stay_the_same_in_every_form_of_ddp(pair, form):
 @pytest.mark.parametrize("name", ["topk", "powersgd"])
 def test_parameters_that_no_rank_uses_lose_no_residual(pair, name, options):
     """DDP throws away the average of a parameter that no rank has used in a step, so nothing of it is sent then."""
-    found = pair.run(cases.unused, name=name, **options)
-    for there, (total, _) in found:
+    result = pair.run(cases.unused, name=name, **options)
+    for there, (total, _) in result:
         assert there == [True, False, True, False, True]
-        assert torch.equal(total, found[0][1][0])
-    owed = sum(owed for _, (_, owed) in found) / len(found)     # what was sent plus what is left is what there was
-    torch.testing.assert_close(found[0][1][0], -owed, rtol=1e-3, atol=1e-6)
+        assert torch.equal(total, result[0][1][0])
+    owed = sum(owed for _, (_, owed) in result) / len(result)     # what was sent plus what is left is what there was
+    torch.testing.assert_close(result[0][1][0], -owed, rtol=1e-3, atol=1e-6)
 
 
 @pytest.mark.parametrize("name", ["dgc", "gradzip", "qsgd"])
@@ -111,9 +111,9 @@ def test_training_with_compressors_lowers_the_loss(pair, name):
 
 @pytest.mark.parametrize("name", ["dgc", "gradzip", "random-k"])
 def test_nan_reaches_all_ranks_and_leaves_residuals_alone(pair, name):
-    found = pair.run(cases.train, plan_name=name, poison=True)
-    agreed([crc for crc, *_ in found])
-    assert all(dropped > 0 for *_, dropped in found)
+    result = pair.run(cases.train, plan_name=name, poison=True)
+    agreed([crc for crc, *_ in result])
+    assert all(dropped > 0 for *_, dropped in result)
 
 
 @pytest.mark.parametrize("name", ["dgc warming up", "gradzip", "powersgd"])
@@ -138,8 +138,8 @@ def test_compressors_work_under_join(pair, name):
 
 @pytest.mark.parametrize("paired", [0, 1 << 20])
 def test_every_byte_that_compressors_send_is_counted(pair, paired):
-    one, other = pair.run(cases.accounts, name="topk", paired=paired)
-    for mine, theirs in ((one, other), (other, one)):
+    item, other = pair.run(cases.accounts, name="topk", paired=paired)
+    for mine, theirs in ((item, other), (other, item)):
         assert mine["sent_bytes"] == mine["handed"] + mine["reduced"] == theirs["received_bytes"]
         assert mine["payload_payload_bytes"] < mine["sent_bytes"] < mine["payload_payload_bytes"] + 20_000
         assert mine["payload_ratio"] > 5

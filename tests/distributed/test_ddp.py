@@ -87,9 +87,9 @@ def test_sparse_gradients_are_reduced_by_gloo(pair):
 
 @pytest.mark.parametrize("mode", ["lossless", "near"])
 def test_the_hook_works_under_join(pair, mode):
-    found = agreed(pair.run(cases.join, mode=mode))
+    result = agreed(pair.run(cases.join, mode=mode))
     if mode == "lossless":
-        assert found == agreed(pair.run(cases.join, mode=None))
+        assert result == agreed(pair.run(cases.join, mode=None))
 
 
 @pytest.mark.parametrize(("mode", "first"), [("near", 3), ("lossless", 5), ("near", 6)])
@@ -104,11 +104,11 @@ def test_a_distributed_checkpoint_restores_every_ranks_codebooks(pair, tmp_path)
 
 
 def test_every_byte_that_the_hook_sends_is_counted(pair):
-    found = pair.run(cases.conservation)
-    for one, other in (found, reversed(found)):
-        assert one["sent_bytes"] == one["handed"] == one["by_bucket"] == other["received_bytes"]
-        assert one["raw_bytes"] > one["sent_bytes"] > 0
-        assert one["buckets"] >= 3
+    result = pair.run(cases.conservation)
+    for item, other in (result, reversed(result)):
+        assert item["sent_bytes"] == item["handed"] == item["by_bucket"] == other["received_bytes"]
+        assert item["raw_bytes"] > item["sent_bytes"] > 0
+        assert item["buckets"] >= 3
 
 
 @pytest.mark.parametrize("slow", ["dense", "coded"])

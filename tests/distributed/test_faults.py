@@ -27,8 +27,8 @@ ranks = ranks_of(3)
 ])
 def test_a_fault_of_one_rank_is_an_error_on_all_ranks(ranks, kind, error, text):
     patience = 5 if kind in ("sequence", "shorter") else 30
-    found = ranks.run(cases.fault, kind=kind, culprit=CULPRIT, patience=patience)
-    for rank, (name, message, untouched, following) in enumerate(found):
+    result = ranks.run(cases.fault, kind=kind, culprit=CULPRIT, patience=patience)
+    for rank, (name, message, untouched, following) in enumerate(result):
         assert name, f"rank {rank} has noticed nothing"
         assert untouched
         assert "has failed" in following
@@ -38,8 +38,8 @@ def test_a_fault_of_one_rank_is_an_error_on_all_ranks(ranks, kind, error, text):
 
 
 def test_a_silent_rank_is_an_error_within_the_timeout(ranks):
-    found = ranks.run(cases.fault, kind="silence", culprit=CULPRIT, patience=3)
-    for rank, (name, message, untouched, _) in enumerate(found):
+    result = ranks.run(cases.fault, kind="silence", culprit=CULPRIT, patience=3)
+    for rank, (name, message, untouched, _) in enumerate(result):
         assert untouched
         if rank != CULPRIT:
             assert name == "PeerError"
@@ -47,8 +47,8 @@ def test_a_silent_rank_is_an_error_within_the_timeout(ranks):
 
 
 def test_a_full_queue_is_an_error_within_the_timeout(ranks):
-    found = ranks.run(cases.full_queue, culprit=CULPRIT, patience=2)
-    for rank, texts in enumerate(found):
+    result = ranks.run(cases.full_queue, culprit=CULPRIT, patience=2)
+    for rank, texts in enumerate(result):
         assert len(texts) == (0 if rank == CULPRIT else 9)
         assert all("no answer" in text or "none has ended" in text or "has failed" in text for text in texts), texts
 
@@ -61,10 +61,10 @@ def test_backward_raises_the_error_of_its_bucket_on_all_ranks(ranks):
 
 def test_a_rank_that_dies_is_an_error_that_names_it():
     ranks = Ranks(3)
-    found = ranks.run_with_deaths(cases.death, culprit=CULPRIT)
-    assert found[CULPRIT] is None
+    result = ranks.run_with_deaths(cases.death, culprit=CULPRIT)
+    assert result[CULPRIT] is None
     for rank in (0, 2):
-        (first, *later), looks = found[rank]
+        (first, *later), looks = result[rank]
         for name, message in (first, *later):
             assert name == "PeerError"
             assert f"rank {CULPRIT} " in message, message

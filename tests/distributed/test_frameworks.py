@@ -28,7 +28,7 @@ def test_recipes_of_frameworks_train_replicas_that_stay_the_same(package, recipe
     done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False, cwd=ROOT,
                           env={**os.environ, "ACCELERATE_USE_CPU": "true"})
     assert done.returncode == 0, done.stderr
-    found = [line.split()[1:] for line in done.stdout.splitlines() if line.startswith("found ")]
-    assert len(found) == 2
-    assert found[0][0] == found[1][0]       # the same parameters
-    assert all(int(calls) >= 3 for _, calls in found)
+    results = [line.split()[1:] for line in done.stdout.splitlines() if line.startswith("found ")]
+    assert len(results) == 2
+    assert results[0][0] == results[1][0]       # the same parameters
+    assert all(int(calls) >= 3 for _, calls in results)

@@ -18,9 +18,9 @@ four = ranks_of(4)
 
 def trained(ranks: Ranks, how: str, **options: Any) -> dict[str, Any]:
     """Return what all ranks found; their replicas are the same, bit for bit."""
-    found = ranks.run(cases.train, how=how, **options)
-    assert all(one["crc"] == found[0]["crc"] for one in found)
-    result: dict[str, Any] = found[0]
+    outcome = ranks.run(cases.train, how=how, **options)
+    assert all(item["crc"] == outcome[0]["crc"] for item in outcome)
+    result: dict[str, Any] = outcome[0]
     return result
 
 

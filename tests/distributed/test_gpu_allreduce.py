@@ -39,8 +39,8 @@ def test_terms_and_result_on_devices_are_rounded_as_encode_does(ranks, mode, dty
 
 
 def test_a_near_lossless_allreduce_on_devices_keeps_its_bound(ranks):
-    found = agreed(ranks.run(cases.on_devices, what=allreduce_cases.near_bound, by="staged", op="sum", scale=1.0))
-    assert found[1] > 0.01       # it does round
+    result = agreed(ranks.run(cases.on_devices, what=allreduce_cases.near_bound, by="staged", op="sum", scale=1.0))
+    assert result[1] > 0.01       # it does round
 
 
 @pytest.mark.parametrize(("mode", "options"), [
@@ -49,10 +49,10 @@ def test_a_near_lossless_allreduce_on_devices_keeps_its_bound(ranks):
     ("lossless", {"narrow": True}),         # two types
 ])
 def test_training_on_devices_has_the_bits_of_training_on_the_host(ranks, mode, options):
-    found = ranks.run(cases.on_devices, what=allreduce_cases.train, by="group", mode=mode, steps=4, **options)
+    result = ranks.run(cases.on_devices, what=allreduce_cases.train, by="group", mode=mode, steps=4, **options)
     plain = ranks.run(cases.on_host, what=allreduce_cases.train, mode=mode, steps=4, **options)
-    assert agreed([checksum for checksum, _ in found]) == agreed([checksum for checksum, _ in plain])
-    for _, numbers in found:
+    assert agreed([checksum for checksum, _ in result]) == agreed([checksum for checksum, _ in plain])
+    for _, numbers in result:
         assert len(numbers["buckets"]) >= 3
         assert 0 < numbers["sent_bytes"] < numbers["dense_bytes"]
 

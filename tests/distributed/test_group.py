@@ -8,10 +8,11 @@ import pytest
 pytest.importorskip("torch")
 
 from tests.distributed import group_cases as cases
-from tests.support.rank_fixtures import ranks_of
+from tests.support.rank_fixtures import ranks_of, with_sizes
 from tests.support.ranks import Ranks, agreed
 
-ranks = ranks_of(1, 2, 3, backend="gcodec")
+SIZES = (1, 2, 3)
+ranks = ranks_of(*SIZES, backend="gcodec")
 
 
 @pytest.mark.parametrize("case", [
@@ -35,12 +36,15 @@ def test_compressed_and_plain_collectives_interleave(ranks):
     agreed(ranks.run(cases.interleaved, rounds=8))
 
 
-@pytest.mark.parametrize("options", [{}, {"find_unused_parameters": True}, {"gradient_as_bucket_view": True},
-                                     {"static_graph": True}, {"narrow": True}, {"join": True}],
-                         ids=lambda options: next(iter(options), "plain"))
+#: One rank sends nothing, in whatever form; it may join all the same.
+FORMS = [(size, options) for size in SIZES for options in (
+    {}, {"find_unused_parameters": True}, {"gradient_as_bucket_view": True}, {"static_graph": True}, {"narrow": True},
+    {"join": True}) if size > 1 or options in ({}, {"join": True})]
+
+
+@pytest.mark.parametrize(("ranks", "options"), FORMS, indirect=["ranks"],
+                         ids=lambda value: next(iter(value), "plain") if isinstance(value, dict) else str(value))
 def test_ddp_over_the_group_trains_as_over_gloo(ranks, options):
-    if ranks.size == 1 and options not in ({}, {"join": True}):
-        pytest.skip("one rank sends nothing, in whatever form")
     ours, gloos = ranks.run(cases.train_ddp, gloo=False, **options), ranks.run(cases.train_ddp, gloo=True, **options)
     checksum, sums = agreed(ours)
     assert sums == pytest.approx(gloos[0][1], rel=1e-3 if options.get("narrow") else 1e-5)
@@ -55,10 +59,9 @@ def test_ddp_over_the_group_with_fixed_bits_trains_within_rounding(ranks):
     assert (checksum == gloos[0][0]) == (ranks.size == 1)
 
 
+@with_sizes(3)
 @pytest.mark.parametrize("slow", ["dense", "coded"])
 def test_the_group_leaves_compression_where_it_is_slower(ranks, slow):
-    if ranks.size != 3:
-        pytest.skip("three ranks stand for all")
     dense, calls, _ = agreed(ranks.run(cases.bypass, slow=slow))
     assert calls[1:] == [3] * 35
     assert sum(dense[:13]) == 0     # while it learns what a step is
@@ -67,19 +70,17 @@ def test_the_group_leaves_compression_where_it_is_slower(ranks, slow):
     assert 0 < sum(dense[28:]) < 24     # the next one
 
 
+@with_sizes(2)
 def test_the_group_tries_compression_anew_when_the_step_changes(ranks):
-    if ranks.size != 2:
-        pytest.skip("two ranks stand for all")
     before, after, _ = agreed(ranks.run(cases.changing))
     assert any(before)      # a trial had begun
     assert not any(after[2:9])
     assert after[-3:] == [True] * 3
 
 
+@with_sizes(2, 3)
 @pytest.mark.parametrize("how", ["payload", "header", "exception"])
 def test_a_damaged_message_is_an_exception_on_all_ranks(ranks, how):
-    if ranks.size == 1:
-        pytest.skip("one rank sends nothing")
     heard = ranks.run(cases.corrupted, how=how, by=ranks.size - 1)
     for rank, texts in enumerate(heard):
         assert all(texts), f"rank {rank} has noticed nothing: {texts}"

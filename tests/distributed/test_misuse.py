@@ -93,9 +93,9 @@ def test_buckets_that_no_optimizer_holds_are_warned_of_once(ranks, held):
 # Uncompressed buckets
 
 def test_a_rank_that_dies_is_not_named_where_gloo_reduces():
-    found = Ranks(3).run_with_deaths(cases.death, culprit=CULPRIT)
+    result = Ranks(3).run_with_deaths(cases.death, culprit=CULPRIT)
     for rank in (0, 2):
-        first, later = found[rank]
+        first, later = result[rank]
         assert "bucket" in first
         assert "uncompressed: some rank, it is not known which: " in first or "sums between steps: some rank" in first
         assert "an earlier all-reduce of this group has failed" in later

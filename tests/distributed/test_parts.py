@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import math
 from datetime import timedelta
 from typing import Any
@@ -113,11 +114,11 @@ def test_every_value_of_an_allreduce_has_one_owner(n_values, size):
 @given(st.integers(0, 1 << 23), st.integers(1, 5))
 def test_every_message_that_one_rank_sends_another_expects(n_values, size):
     schedules = [Schedule.between(n_values, rank, size) for rank in range(size)]
-    sent = sorted((rank, slot.peer, *slot[1:]) for rank, one in enumerate(schedules) for slot in one.outgoing())
-    expected = [(slot.peer, rank, *slot[1:]) for rank, one in enumerate(schedules)
-                for slots in one.contributions() for slot in slots.values()]
-    expected += [(slot.peer, rank, *slot[1:]) for rank, one in enumerate(schedules)
-                 for slot in (*one.results(), *one.receipts())]
+    sent = sorted((rank, slot.peer, *slot[1:]) for rank, item in enumerate(schedules) for slot in item.outgoing())
+    expected = [(slot.peer, rank, *slot[1:]) for rank, item in enumerate(schedules)
+                for slots in item.contributions() for slot in slots.values()]
+    expected += [(slot.peer, rank, *slot[1:]) for rank, item in enumerate(schedules)
+                 for slot in (*item.results(), *item.receipts())]
     assert sent == sorted(expected)
     assert len(set(sent)) == len(sent)
 
@@ -162,13 +163,13 @@ def test_levels_of_many_tensors_are_those_of_each(name, steps):
         for begin in range(0, len(values), 1000):
             level_chooser.levels(begin, values.numpy()[begin : begin + 1000], kind, out[begin : begin + 1000])
         for begin, end, held, stride in segments:
-            grad, found = (torch.as_strided(flat[begin:end], held.shape, stride)
+            grad, result = (torch.as_strided(flat[begin:end], held.shape, stride)
                            for flat in (values, torch.from_numpy(out)))
             if held is params[-1]:
-                assert not found.any()
+                assert not result.any()
             else:
                 expected = levels_for(optimizer, held, grad, ladder=ladder, loss_scale=8.0, scale=scale)
-                assert np.array_equal(found.numpy(), expected)
+                assert np.array_equal(result.numpy(), expected)
 
 
 @given(st.lists(st.lists(st.integers(1, 9), max_size=3), max_size=6), st.integers(0, 500), st.integers(0, 500))
@@ -229,16 +230,16 @@ def test_narrow_types_are_added_in_float32_and_rounded_once(dtype, place, n_term
     wanted = wanted / n_terms
     total = RankSum(BY_NAME[dtype], len(values))
     for _ in range(2):
-        bits = [one.clone().view(getattr(torch, f"int{one.itemsize * 8}")).numpy().view(f"u{one.itemsize}")
-                for one in terms]
+        bits = [item.clone().view(getattr(torch, f"int{item.itemsize * 8}")).numpy().view(f"u{item.itemsize}")
+                for item in terms]
         out = {"apart": np.empty_like(bits[0]), "first": bits[0], "last": bits[-1]}[place]
-        for one in bits[:-1]:
-            total.add(one)
+        for item in bits[:-1]:
+            total.add(item)
         total.finish(bits[-1], n_terms, out)
-    found = torch.from_numpy(out.view(f"i{out.itemsize}")).view(getattr(torch, dtype))
-    assert torch.equal(found.nan_to_num(7.0), wanted.to(found.dtype).nan_to_num(7.0))
-    assert torch.signbit(found[1])
-    assert torch.isnan(found[3])
+    result = torch.from_numpy(out.view(f"i{out.itemsize}")).view(getattr(torch, dtype))
+    assert torch.equal(result.nan_to_num(7.0), wanted.to(result.dtype).nan_to_num(7.0))
+    assert torch.signbit(result[1])
+    assert torch.isnan(result[3])
 
 
 def test_statistics_are_plain_numbers_and_go_to_a_writer():
@@ -274,8 +275,8 @@ def test_tensorboard_has_the_statistics_that_were_written(tmp_path):
             gd.log_to(writer, stats.numbers(), step, "run")
     read = reading.EventAccumulator(str(tmp_path))
     read.Reload()
-    assert [(one.step, one.value) for one in read.Scalars("run/sent_bytes")] == [(0, 25), (1, 50), (2, 75)]
-    assert [(one.step, one.value) for one in read.Scalars("run/step/ratio")] == [(0, 4), (1, 4), (2, 4)]
+    assert [(item.step, item.value) for item in read.Scalars("run/sent_bytes")] == [(0, 25), (1, 50), (2, 75)]
+    assert [(item.step, item.value) for item in read.Scalars("run/step/ratio")] == [(0, 4), (1, 4), (2, 4)]
     known = {name for name, value in stats.numbers().items() if isinstance(value, int | float) and value == value}
     assert {f"run/{name}" for name in known} < set(read.Tags()["scalars"])
 
@@ -350,10 +351,10 @@ def test_float_tensors_of_a_packed_state_keep_their_bits(dtype, shape):
     tensor = torch.randn(shape, generator=torch.Generator().manual_seed(1)).to(dtype)
     if tensor.numel() > 2:
         tensor.view(-1)[:3] = torch.tensor([math.nan, -0.0, -math.inf])
-    found = unpack_state(pack_state({"x": tensor, "y": None}))["x"]
-    assert found.dtype == dtype
-    assert found.shape == tensor.shape
-    assert bool((found.reshape(-1).view(torch.uint8) == tensor.reshape(-1).view(torch.uint8)).all())
+    result = unpack_state(pack_state({"x": tensor, "y": None}))["x"]
+    assert result.dtype == dtype
+    assert result.shape == tensor.shape
+    assert bool((result.reshape(-1).view(torch.uint8) == tensor.reshape(-1).view(torch.uint8)).all())
 
 
 NUMBERS = st.one_of(st.integers(), st.floats(allow_nan=False), st.text(max_size=5), st.booleans(), st.none())
@@ -369,9 +370,9 @@ def test_packed_states_keep_their_keys(state):
 
 @pytest.mark.parametrize("tensor", [torch.arange(6).view(2, 3), torch.tensor(7), torch.tensor([True, False])])
 def test_integer_and_bool_tensors_of_a_packed_state_keep_their_values(tensor):
-    found = unpack_state(pack_state({"x": tensor}))["x"]
-    assert found.dtype == tensor.dtype
-    assert torch.equal(found, tensor)
+    result = unpack_state(pack_state({"x": tensor}))["x"]
+    assert result.dtype == tensor.dtype
+    assert torch.equal(result, tensor)
 
 
 def test_arrays_of_a_packed_state_keep_their_values():
@@ -379,8 +380,17 @@ def test_arrays_of_a_packed_state_keep_their_values():
     assert np.array_equal(unpack_state(pack_state({"counts": counts}))["counts"], counts)
 
 
+#: A frame of a numpy array, where packed states have tensors.
+OF_NUMPY = f'{{"gcodec.tensor": "{base64.b64encode(gcodec.encode(np.ones(3, np.float32))).decode()}"}}'
+
+
 @pytest.mark.parametrize("damage", ["{", '{"gcodec.tensor": "AAAA"}', '{"gcodec.tensor": 5}', '{"gcodec.pairs": [1]}',
-                                    '{"array": "<f4", "base64": "AAA"}'])
+                                    '{"array": "<f4", "base64": "AAA"}',
+                                    '{"gcodec.plain_tensor": {"array": "<f4", "base64": ""}, "shape": 3}',
+                                    '{"array": "(", "base64": ""}',
+                                    '{"gcodec.plain_tensor": {"array": "<i4", "base64": ""}, "shape": [2]}',
+                                    pytest.param("[" * 100_000, id="deep"),
+                                    pytest.param(OF_NUMPY, id="numpy")])
 def test_damaged_packed_states_are_refused(damage):
     with pytest.raises(gcodec.GcodecError):
         unpack_state(damage)

@@ -176,16 +176,16 @@ def foreign_codebooks(memory: HostMemory, quick: bool) -> None:
         dtype = BY_NAME[name]
         books = [Codebook(8, ((120, 12),), own.tobytes()) for own in lengths]
         books += [book for _, book in shipped.fitting(name, 1)]
-        some = [Case(name, case).bits.reshape(-1)[:900] for case in
+        selected = [Case(name, case).bits.reshape(-1)[:900] for case in
                 ("gaussian, three in ten zero", "every corner of the type", "runs of equal sub-streams", "noise")]
         few = (rng.integers(118, 126, 700) << dtype.head_shift).astype(dtype.uint)
         for book in books if quick else books[2:3]:
             for references in (True, False):
                 for record in (book.record, book.reference(300)):
                     shared = SharedCodebook(book, record, references)
-                    frames = check_same_bytes(memory, [few, *some] if quick else [few[:300]], dtype,
+                    frames = check_same_bytes(memory, [few, *selected] if quick else [few[:300]], dtype,
                                               bit_layouts.lossless(dtype), codebook=shared)
-                    for frame, bits in zip(frames, [few, *some], strict=False):
+                    for frame, bits in zip(frames, [few, *selected], strict=False):
                         assert np.array_equal(outcome(memory, frame, books=[book]), bits if quick else few[:300])
 
 
@@ -307,9 +307,9 @@ def levels_by_the_rules(memory: HostMemory, quick: bool) -> None:
             for ladder in ladders[grad_type][number % 2 :: 2] if quick else (None,):
                 policy = Policy(ladder, number % 3 > 0, 1.5, 4.0)
                 waited = memory.waited
-                found = levels.choose(memory, asked, policy)
+                result = levels.choose(memory, asked, policy)
                 assert memory.waited == waited
-                for one, own in zip(asked, found, strict=True):
+                for one, own in zip(asked, result, strict=True):
                     expected = levels_for(one.known, one.param, one.grad, ladder=ladder, in_group=policy.in_group,
                                           scale=1.5, loss_scale=4.0)
                     assert np.array_equal(own, expected), (title, grad_type, param_type, ladder)
@@ -346,12 +346,12 @@ def golden_frames(memory: HostMemory, quick: bool) -> None:
             known = as_known(described.get("codebooks", []))
             books = books_of(known)     # by their hash; one frame names a record with spare bits that are not zero
             if "base" not in described and {book.hash for book in books} == {digest for _, digest in known}:
-                found = outcome(memory, (folder / f"{name}.frame").read_bytes(), books=books)
+                result = outcome(memory, (folder / f"{name}.frame").read_bytes(), books=books)
                 if folder == GOLDEN:
-                    assert not isinstance(found, str), (name, found)
-                    assert sha256(found.tobytes()).hexdigest() == described["sha256"], name
+                    assert not isinstance(result, str), (name, result)
+                    assert sha256(result.tobytes()).hexdigest() == described["sha256"], name
                 else:
-                    assert found == described["expected"], (name, found)
+                    assert result == described["expected"], (name, result)
 
 
 @law
@@ -362,8 +362,8 @@ def any_frames(memory: HostMemory, quick: bool) -> None:
     for k in range(60 if quick else 2):
         built = build_frame(rng, dtype=[1, 2, 3, 7, 8][k % 5], block_log2=10 if k % 3 else None, named=k % 2 == 0,
                             spare_bits=k % 2 == 1, with_base=False, n_values=None if quick else 150)
-        found = outcome(memory, built.frame, books=books_of(built.codebooks))
-        assert laws.same_outcome(found, built.bits), (k, found, built.bits)
+        result = outcome(memory, built.frame, books=books_of(built.codebooks))
+        assert laws.same_outcome(result, built.bits), (k, result, built.bits)
     for k in range(5 if quick else 0):
         built = build_frame(rng, dtype=[1, 2, 3, 7, 8][k % 5], block_log2=10, with_base=False)
         for mutation in mutations(built.frame, rng, built.codebooks):
@@ -383,10 +383,10 @@ def places_beyond_32_bits(memory: HostMemory, quick: bool) -> None:
     dtype, far = BY_NAME["bfloat16"], (1 << 32) + (1 << 20)
     flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0x4000)
     room = np.frombuffer(mmap.mmap(-1, 2 * far + (1 << 20), flags=flags), np.uint16)
-    some = Case("bfloat16", "gaussian").bits.reshape(-1)
+    selected = Case("bfloat16", "gaussian").bits.reshape(-1)
     places = [room[0:700], room[far : far + 700]]
     for place in places:
-        place[:] = some[:700]
+        place[:] = selected[:700]
     frames = check_same_bytes(memory, places, dtype, bit_layouts.lossless(dtype))
     data = [room[begin : begin + len(frame) // 2].view(np.uint8)
             for begin, frame in zip((1 << 16, far + (1 << 16)), frames, strict=True)]
@@ -395,7 +395,7 @@ def places_beyond_32_bits(memory: HostMemory, quick: bool) -> None:
         place[:] = 0
     (decoded,) = decoder.decode(memory, decoder.parse(memory, data), places)
     assert not decoded.failures()
-    assert all(np.array_equal(place, some[:700]) for place in places)
+    assert all(np.array_equal(place, selected[:700]) for place in places)
     check_far_blocks(memory, room, far)
 
 
@@ -445,8 +445,8 @@ def spoilt_blocks(memory: HostMemory, quick: bool) -> None:
             block[at] = rng.choice([block[at] ^ 1 << rng.randrange(8), 0, 255, rng.randrange(256)])
         frame = replace(draft, blocks=tuple(map(bytes, blocks))).seal()
         expected = laws.outcome(frame, built.codebooks)
-        found = outcome(memory, frame, books=books_of(built.codebooks))
-        assert laws.same_outcome(found, expected), (k, found, expected)
+        result = outcome(memory, frame, books=books_of(built.codebooks))
+        assert laws.same_outcome(result, expected), (k, result, expected)
 
 
 @law
@@ -567,8 +567,8 @@ def coders_of_all_reduces(memory: HostMemory, quick: bool) -> None:
             coder = GpuCoder(dtype, mode, GpuLevelChooser(*arguments) if near else None, books, tally)
             with on_host():
                 frames = coder.encode([(begin, pretending(part)) for begin, part in parts], kind)
-                found = coder.decode(frames, [len(part) for _, part in parts])
-            for (begin, part), own in zip(parts, found, strict=True):
+                result = coder.decode(frames, [len(part) for _, part in parts])
+            for (begin, part), own in zip(parts, result, strict=True):
                 wanted = part.numpy()
                 if near:
                     levels = np.empty(len(part), np.uint8)
@@ -612,10 +612,10 @@ def the_tests_of_a_device(memory: HostMemory, quick: bool) -> None:
 
     said = StringIO()
     with pretending_device(), redirect_stdout(said):
-        some = "0-d or golden or a_batch or live or spoilt or (hosts and AdamW)"
-        found = pytest.main(["-q", "-m", "gpu", "-k", some, "-p", "no:cacheprovider", "-p", "no:xdist", "-W",
+        selected = "0-d or golden or a_batch or live or spoilt or (hosts and AdamW)"
+        result = pytest.main(["-q", "-m", "gpu", "-k", selected, "-p", "no:cacheprovider", "-p", "no:xdist", "-W",
                              "ignore::pytest.PytestAssertRewriteWarning", "tests/gpu/test_gpu.py"])
-    assert found == pytest.ExitCode.OK and " passed" in said.getvalue(), said.getvalue()
+    assert result == pytest.ExitCode.OK and " passed" in said.getvalue(), said.getvalue()
 
 
 @contextmanager
@@ -650,11 +650,11 @@ def start(mode: str) -> HostMemory:
 def main(mode: str, *wanted: str) -> None:
     """Run all laws, or those named."""
     memory = start(mode)
-    for name, one in LAWS.items():
+    for name, item in LAWS.items():
         if wanted and name not in wanted:
             continue
         try:
-            one(memory, mode == "one-thread")
+            item(memory, mode == "one-thread")
             problem = ""
         except Exception:
             problem = traceback.format_exc()

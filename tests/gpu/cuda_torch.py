@@ -54,13 +54,13 @@ class TorchOnHost(seam.TorchMemory):
 def _argument(arg: Any) -> Any:
     if isinstance(arg, tuple):
         return type(arg)(*map(_argument, arg))
-    found = getattr(arg, "__cuda_array_interface__", None)
-    if found is None:
+    result = getattr(arg, "__cuda_array_interface__", None)
+    if result is None:
         return arg
-    size = max(int(np.prod(found["shape"])), 1) * np.dtype(found["typestr"]).itemsize
-    memory = (ctypes.c_uint8 * size).from_address(found["data"][0])
-    flat = np.frombuffer(memory, found["typestr"])
-    return flat[: int(np.prod(found["shape"]))].reshape(found["shape"])
+    size = max(int(np.prod(result["shape"])), 1) * np.dtype(result["typestr"]).itemsize
+    memory = (ctypes.c_uint8 * size).from_address(result["data"][0])
+    flat = np.frombuffer(memory, result["typestr"])
+    return flat[: int(np.prod(result["shape"]))].reshape(result["shape"])
 
 
 @contextlib.contextmanager

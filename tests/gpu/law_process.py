@@ -21,6 +21,6 @@ def problems(mode: str, **environment: str) -> dict[str, str]:
     """
     done = subprocess.run([sys.executable, "-m", "tests.gpu.cuda_cases", mode], capture_output=True, text=True,
                           check=False, cwd=ROOT, env={**os.environ, **environment}, timeout=900)
-    found = dict(json.loads(line) for line in done.stdout.splitlines())
+    results = dict(json.loads(line) for line in done.stdout.splitlines())
     assert done.returncode == 0, done.stderr
-    return found
+    return results

@@ -100,7 +100,7 @@ def test_every_cuda_kernel_compiles_without_a_spill(name, values, which, monkeyp
     floats = float_operations(ptx)
     if name.startswith("choose"):
         assert {"add.rn.f32", "mul.rn.f32"} <= floats
-        assert not [one for one in floats if not EXACT.fullmatch(one)], "levels may differ from the host's"
+        assert not [item for item in floats if not EXACT.fullmatch(item)], "levels may differ from the host's"
     else:
         assert not floats, "floating point decides nothing here"
     assembler = shutil.which("ptxas") or shutil.which("ptxas", path="/usr/local/cuda/bin")
@@ -132,7 +132,7 @@ def test_plain_operators_would_be_fused_and_those_of_floats_are_not(which, monke
     def rounded(out: Any, a: Any, b: Any) -> None:
         out[0] = plus(times(a, b), out[0])
 
-    found = [float_operations(compiled(function, (array(types.float32), types.float32, types.float32), which,
+    results = [float_operations(compiled(function, (array(types.float32), types.float32, types.float32), which,
                                        monkeypatch)) for function in (plain, rounded)]
-    assert [any(one.startswith("fma") for one in some) for some in found] == [True, False]
-    assert [all(map(EXACT.fullmatch, some)) for some in found] == [False, True]
+    assert [any(item.startswith("fma") for item in selected) for selected in results] == [True, False]
+    assert [all(map(EXACT.fullmatch, selected)) for selected in results] == [False, True]

@@ -120,10 +120,10 @@ def test_golden_frames_are_decoded_on_the_device():
 
 @pytest.mark.parametrize("dtype", TYPES)
 def test_a_batch_is_the_frames_of_its_tensors(dtype):
-    some = [tensor_of(case).cuda() for case in ON_DEVICE if case.dtype == dtype]
-    book = gpu.fresh_codebook(some)
-    frames = gpu.encode_batch(some, codebook=book)
-    for x, frame, result in zip(some, frames, gpu.decode_batch(frames), strict=True):
+    selected = [tensor_of(case).cuda() for case in ON_DEVICE if case.dtype == dtype]
+    book = gpu.fresh_codebook(selected)
+    frames = gpu.encode_batch(selected, codebook=book)
+    for x, frame, result in zip(selected, frames, gpu.decode_batch(frames), strict=True):
         assert bytes(frame.cpu().numpy()) == host_frame(x.cpu(), bit_layouts.lossless(BY_NAME[dtype]), None, book)
         laws.assert_same_bits(result.cpu(), laws.bits_of(x.cpu()).reshape(tuple(x.shape)))
 
@@ -153,8 +153,8 @@ def test_levels_of_the_device_are_the_hosts(title, types):
         views.append(OptimizerView(name, known.hyper, there))
         params.append(on_device(param))
         grads.append(on_device(grad))
-    for found, wanted in zip(gpu.levels_batch(views, params, grads, in_group=False), expected, strict=True):
-        assert np.array_equal(found.cpu().numpy(), wanted)
+    for result, wanted in zip(gpu.levels_batch(views, params, grads, in_group=False), expected, strict=True):
+        assert np.array_equal(result.cpu().numpy(), wanted)
 
 
 @pytest.mark.parametrize("fused", [False, True])
@@ -166,12 +166,12 @@ def test_levels_of_a_live_optimizer_on_the_device_are_the_hosts(fused):
             param.grad = torch.randn_like(param) * 1e-3
         optimizer.step()
     grads = [param.grad for param in params]
-    for param, grad, found in zip(params, grads, gpu.levels_batch(optimizer, params, grads), strict=True):
+    for param, grad, result in zip(params, grads, gpu.levels_batch(optimizer, params, grads), strict=True):
         state = {key: value.cpu() for key, value in optimizer.state[param].items()}
         known = view_from_dump("AdamW", optimizer.param_groups[0], state)
-        assert np.array_equal(found.cpu().numpy(), levels_for(known, param.detach().cpu(), grad.cpu()))
+        assert np.array_equal(result.cpu().numpy(), levels_for(known, param.detach().cpu(), grad.cpu()))
         frame = gcodec.encode(grad, optimizer=optimizer, param=param)
-        wanted = gcodec.decode(gcodec.encode(grad.cpu(), levels=found.cpu().numpy()))
+        wanted = gcodec.decode(gcodec.encode(grad.cpu(), levels=result.cpu().numpy()))
         laws.assert_same_bits(gcodec.decode(frame).cpu(), laws.bits_of(wanted).reshape(tuple(grad.shape)))
 
 

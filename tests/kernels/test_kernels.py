@@ -56,9 +56,9 @@ def test_the_checksum_of_any_words_is_that_of_the_page(n_words, seed, start, hol
 
 def test_the_checksum_of_the_largest_words_wraps_as_the_page_says():
     data = np.full(40_000, 0xFF, np.uint8)
-    most = 2**64 - 1
-    found = int(encode_streams.checksum(data, 0, 10_000, -1, np.uint64(most)))
-    assert found == reference.checksum(data.tobytes(), most)
+    maximum = 2**64 - 1
+    result = int(encode_streams.checksum(data, 0, 10_000, -1, np.uint64(maximum)))
+    assert result == reference.checksum(data.tobytes(), maximum)
 
 
 @given(st.sampled_from([name for name, kind in KINDS.items() if kind.T]), st.data())
@@ -73,18 +73,18 @@ def test_a_magnitude_is_rounded_as_the_reference_rounds_it(dtype, data):
     for rounding in ("nearest", "truncate"):
         wanted = round_to_levels(x, 0, gcodec.Ladder((drop,)), rounding, prune=False).view(kind.uint)[0]
         nearest = rounding == "nearest"
-        found = scalar.round_magnitude(np.uint64(size), np.uint64(drop), np.uint64(kind.infinity), nearest)
-        assert int(found) == int(wanted)
+        result = scalar.round_magnitude(np.uint64(size), np.uint64(drop), np.uint64(kind.infinity), nearest)
+        assert int(result) == int(wanted)
 
 
 @given(st.one_of(st.integers(1, 2**16), st.integers(1, 2**40)))
 def test_fixed_point_logarithms_round_down(count):
-    found = int(logarithms.log2_fixed(np.uint64(count)))
+    result = int(logarithms.log2_fixed(np.uint64(count)))
     exact = 256 * math.log2(count)
-    assert exact - 1.6 <= found <= exact + 1e-6
+    assert exact - 1.6 <= result <= exact + 1e-6
     if count & (count - 1) == 0:
-        assert found == exact
-    assert found <= int(logarithms.log2_fixed(np.uint64(count + 1)))
+        assert result == exact
+    assert result <= int(logarithms.log2_fixed(np.uint64(count + 1)))
 
 
 @given(
@@ -101,8 +101,8 @@ def test_mean_heads_are_exact(kind, n, zeros, largest):
     mask, middle = (kind.head_mask >> 1, 64) if kind.bits == 8 else (kind.head_mask, 0)
     heads = sum(int(value) >> kind.head_shift & mask for value in values)
     number = int(np.count_nonzero(values))
-    found = means.mean_head(values, kind.head_shift, kind.head_mask)
-    assert tuple(map(int, found)) == (heads // max(number, 1) + middle, number)
+    result = means.mean_head(values, kind.head_shift, kind.head_mask)
+    assert tuple(map(int, result)) == (heads // max(number, 1) + middle, number)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
@@ -134,10 +134,10 @@ def test_a_nearby_scale_predicts_no_fewer_values(n, seed):
     scale = residuals.scale_of(residuals.sum_products(values, template, n, form, sums),
                                residuals.sum_squares(template, n, sums))
     exact = []
-    for one in (scale, residuals.nearby_scale(values, template, n, scale)):
-        assert int(one) & 0xFF == 0
+    for item in (scale, residuals.nearby_scale(values, template, n, scale)):
+        assert int(item) & 0xFF == 0
         predictions = np.empty(n, np.uint32)
-        residuals.predict(np.uint32(one).view(np.float32), template, 0, n, form, predictions)
+        residuals.predict(np.uint32(item).view(np.float32), template, 0, n, form, predictions)
         exact.append((predictions == values).sum())
     assert exact[0] <= exact[1]
 
@@ -166,10 +166,10 @@ def test_references_and_symbols_from_heads_are_those_from_values(n, stream, with
     assert from_heads.mean_of_heads(heads, nonzero, 0, n) == means.mean_head(values, 23, 255)
     ranges, base = ranges_of(rng, 8 if with_levels else 1, with_gaps), int(rng.integers(0, 256))
     from_heads.find_symbols_from_heads(levels, n, stream, base, ranges, scratch)
-    found = scratch.symbols.copy()
+    result = scratch.symbols.copy()
     scratch.symbols[:] = 7
     symbols.find_symbols_from_values(values, levels, stream, float_bits, base, ranges, scratch)
-    assert np.array_equal(found, scratch.symbols)
+    assert np.array_equal(result, scratch.symbols)
 
 
 def ranges_of(rng, n_levels, with_gaps):
@@ -234,8 +234,8 @@ def test_packing_words_to_three_bytes_is_undone_by_unpacking():
 def test_compressing_and_expanding_are_inverse(bits, group):
     compressing = vector.compress_8 if bits == 8 else vector.compress_32
     expanding = vector.expand_8 if bits == 8 else vector.expand_32
-    compress = vector_step(lambda src, i, mask, j, some, dst, k: compressing(src, i, mask, j, some, dst, k))
-    expand = vector_step(lambda src, i, mask, j, some, dst, k: expanding(src, i, mask, j, some, dst, k))
+    compress = vector_step(lambda src, i, mask, j, selected, dst, k: compressing(src, i, mask, j, selected, dst, k))
+    expand = vector_step(lambda src, i, mask, j, selected, dst, k: expanding(src, i, mask, j, selected, dst, k))
     rng, word = np.random.default_rng(2), np.dtype(f"u{bits // 8}")
     for share in (0.0, 0.1, 0.5, 0.9, 1.0):
         source = rng.integers(0, 1 << bits, 200, word)
@@ -317,7 +317,7 @@ PORTABLE_NAMES = ["gaussian, three in ten zero", "corners among gaussian values"
 @pytest.mark.slow
 def test_a_cpu_without_avx_writes_the_same_bytes(tmp_path):
     """On other machines than x86-64 both runs take the one path there is."""
-    found = []
+    results = []
     for extra in ({}, {"NUMBA_CPU_NAME": "x86-64-v2", "NUMBA_CPU_FEATURES": ""}):
         if sys.platform != "linux" or os.uname().machine != "x86_64":
             extra = {}
@@ -325,9 +325,9 @@ def test_a_cpu_without_avx_writes_the_same_bytes(tmp_path):
         done = subprocess.run([sys.executable, "-c", PROGRAM, *PORTABLE_NAMES], env=environment, cwd=ROOT, text=True,
                               capture_output=True, check=False)
         assert done.returncode == 0, done.stderr
-        found.append(done.stdout.split())
-    assert found[0] == found[1]
-    assert len(found[0]) == len(PORTABLE_NAMES) * (len(modes("float32")) + len(modes("bfloat16")))
+        results.append(done.stdout.split())
+    assert results[0] == results[1]
+    assert len(results[0]) == len(PORTABLE_NAMES) * (len(modes("float32")) + len(modes("bfloat16")))
 
 
 @pytest.mark.parametrize(("stream_log2", "dtype"), [(n, reference.DTYPES[1 + n % 6].name) for n in range(6, 13)])

@@ -28,7 +28,7 @@ from tests.support.paths import ROOT
 
 PACKAGE = Path(gcodec.__file__).parent
 #: What of numba is private, as numba's source names it.
-PARTS = ("_nrt", "_version", "_cache_file", "CPU_NAME", "CPU_FEATURES")
+PARTS = ("_nrt", "FunctionCache", "IndexDataCacheFile", "CPU_NAME", "CPU_FEATURES")
 #: numba's modules that anybody may import.
 PUBLIC = {"numba", "numba.cuda", "numba.extending"}
 
@@ -108,12 +108,12 @@ def house_of_kernels(folder):
         (folder / "house" / name).mkdir(parents=True)
     for name in ("", "kernels", "kernels/core", "kernels/room"):
         (folder / "house" / name / "__init__.py").write_text("")
-    for name in ("errors.py", "kernels/core/jit.py", "kernels/core/numba_private.py"):
+    for name in ("errors.py", "kernels/core/cache_folders.py", "kernels/core/jit.py", "kernels/core/numba_private.py"):
         (folder / "house" / name).write_text((PACKAGE / name).read_text(encoding="utf-8"))
     return folder / "house" / "kernels"
 
 
-@pytest.mark.parametrize("missing", ["", "_version"])
+@pytest.mark.parametrize("missing", ["", "IndexDataCacheFile", "_locator_classes"])
 def test_a_changed_callee_in_a_subfolder_is_compiled_anew(tmp_path, missing):
     """The kernel cache on disk must not outlive the source of a function that a kernel calls from another folder."""
     house = house_of_kernels(tmp_path)
@@ -149,15 +149,14 @@ def test_without_a_folder_for_the_cache_kernels_are_compiled(tmp_path, monkeypat
         asked.append((cached, numba_private.config.CACHE_DIR))
         return SimpleNamespace()
 
-    before = numba_private.config.CACHE_DIR
     (tmp_path / "file").write_text("")
+    monkeypatch.setattr(numba_private, "warn_of_no_folder", lambda: None)
     for folder, cached in ((tmp_path / "cache", True), (tmp_path / "file", False)):
         asked.clear()
-        monkeypatch.setattr(numba_private.config, "CACHE_DIR", str(folder))
-        numba_private.with_stamp(decorate, "5" * 64, tmp_path)
-        assert str(folder) == numba_private.config.CACHE_DIR
-        assert asked[-1] == (cached, str(folder / ("gcodec-" + 32 * "5")) if cached else str(folder))
-    monkeypatch.setattr(numba_private.config, "CACHE_DIR", before)
+        monkeypatch.setattr(numba_private.config, "CACHE_DIR", "before")
+        numba_private._cached_below((tmp_path / "file", folder), "5" * 64, decorate)
+        assert numba_private.config.CACHE_DIR == "before"
+        assert asked[-1] == (cached, str(folder / ("gcodec-" + 32 * "5")) if cached else "before")
     assert len(jit._stamp(jit.__file__)) == 64
 
 

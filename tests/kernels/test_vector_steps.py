@@ -127,8 +127,8 @@ def test_references_of_sub_streams_follow_the_scalar_law(kind, n, stream_len, ze
     rng = np.random.default_rng(seed)
     values = values_of(kind, rng, n)
     values[rng.random(n) < zeros] = 0
-    found = np.empty(-(-n // stream_len), np.uint32)
-    base, width = symbols.find_references_from_values(values, stream_len, float_bits_of(kind), found)
+    result = np.empty(-(-n // stream_len), np.uint32)
+    base, width = symbols.find_references_from_values(values, stream_len, float_bits_of(kind), result)
     # The sign is in the head of types of one byte: magnitudes, from the middle on.
     mask, middle = (kind.head_mask, 0) if kind.tail_bits else (kind.head_mask >> 1, 64)
     means, numbers = [], []
@@ -139,7 +139,7 @@ def test_references_of_sub_streams_follow_the_scalar_law(kind, n, stream_len, ze
         means.append(int(scalar.mean_of(np.uint32(sum(heads)), np.uint32(numbers[-1]))) + middle)
     used = [mean for mean, number in zip(means, numbers, strict=True) if number] or [0]
     assert (base, width) == (min(used), (max(used) - min(used)).bit_length())
-    assert found.tolist() == [int(scalar.reference_of(np.uint32(mean), np.uint32(base))) for mean in means]
+    assert result.tolist() == [int(scalar.reference_of(np.uint32(mean), np.uint32(base))) for mean in means]
 
 
 @pytest.mark.parametrize("kind", TYPES, ids=name_of)
@@ -233,7 +233,7 @@ def test_bins_of_values_follow_the_scalar_law(kind, with_levels):
     origin, window, center = int(rng.integers(0, 1 << kind.head_bits)), 40, 25
     spec = Spec(kind.head_shift, kind.head_mask, window, center)
     count.find_bins(values, levels if with_levels else None, 4 if with_levels else 1, origin, spec, bins)
-    for bits, level, found in zip(values, levels, bins, strict=True):
+    for bits, level, result in zip(values, levels, bins, strict=True):
         head = np.uint32(int(bits) >> kind.head_shift & kind.head_mask)
         words = [np.uint32(x) for x in (origin, kind.head_mask, window, center)]
         plain = scalar.bin_of_head(head, *words) if bits else 0
@@ -241,10 +241,10 @@ def test_bins_of_values_follow_the_scalar_law(kind, with_levels):
             shift = np.uint32(kind.head_shift)
             assert plain == scalar.bin_of(np.uint32(bits), words[0], shift, *words[1:])
         if with_levels:
-            assert found == scalar.bin_of_level(np.uint32(plain), level, 3, window)
-            assert found == (plain + window * min(level, 3) if plain > 1 else plain)
+            assert result == scalar.bin_of_level(np.uint32(plain), level, 3, window)
+            assert result == (plain + window * min(level, 3) if plain > 1 else plain)
         else:
-            assert found == plain
+            assert result == plain
 
 
 # Dispatch by layout happens in compiled code only. Numba inlines the calls and cannot do that with *args.

@@ -205,8 +205,8 @@ def test_whatever_is_encoded_against_a_base_decodes(dtype, seed, n, pattern, rea
     """A share of the values lies up to 2**reach steps from the base, and some are others altogether."""
     kind, rng = KINDS[dtype], np.random.default_rng(seed)
     base = drawn(dtype, pattern, n, rng)
-    most = 1 << min(reach, kind.W - 1)
-    steps = np.where(rng.random(n) < share, rng.integers(-most, most, n, endpoint=True), 0)
+    maximum = 1 << min(reach, kind.W - 1)
+    steps = np.where(rng.random(n) < share, rng.integers(-maximum, maximum, n, endpoint=True), 0)
     bits = np.where(rng.random(n) < other, drawn(dtype, "corners", n, rng), stepped(kind, base, steps))
     bits = bits.astype(kind.container)
     frame = laws.check_round_trip(typed(dtype, bits), bits, base=typed(dtype, base), dtype=dtype)
@@ -261,14 +261,14 @@ def test_tensors_are_bases_of_tensors_and_arrays(dtype):
     base = gaussian(kind, rng, 2000)
     bits = stepped(kind, base, rng.integers(-5, 6, 2000))
     integer = {16: np.int16, 32: np.int32}[kind.W]
-    x, earlier = (torch.from_numpy(one.view(integer)).view(getattr(torch, dtype)) for one in (bits, base))
+    x, earlier = (torch.from_numpy(item.view(integer)).view(getattr(torch, dtype)) for item in (bits, base))
     frame = laws.check_round_trip(x, bits, base=earlier)
     laws.check_round_trip(x.reshape(40, 50).T, bits.reshape(40, 50).T, base=earlier.reshape(40, 50).T)
     array, earlier_array = typed(dtype, bits), typed(dtype, base)
     if dtype in BITS_ONLY:          # an array of bits, to be taken for this type
         return laws.assert_same_bits(gcodec.decode(frame, base=earlier_array), bits)
-    for some, other in ((x, earlier_array), (array, earlier)):
-        laws.check_round_trip(some, bits, base=other)
+    for selected, other in ((x, earlier_array), (array, earlier)):
+        laws.check_round_trip(selected, bits, base=other)
 
 
 # What is refused

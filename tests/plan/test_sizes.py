@@ -138,14 +138,14 @@ def test_sizes_of_the_corpus_are_those_committed():
 
 def test_the_corpus_is_near_its_bound_in_every_group():
     """Tensors of the corpus are short, so that a codebook weighs more than on whole dumps."""
-    found, bound = 0, 0.0
+    result, bound = 0, 0.0
     for path in sorted(CORPUS.glob("*.safetensors")):
         for group, tensors in Dump.read(path).groups.items():
             for x in tensors.values():
                 if group != "step" and x.size >= 1 << 13:
-                    found += len(gcodec.encode(x))
+                    result += len(gcodec.encode(x))
                     bound += laws.entropy_bound("float32", x.view(np.uint32))
-    assert found <= 1.01 * bound
+    assert result <= 1.01 * bound
 
 
 @pytest.mark.parametrize("path", sorted(CORPUS.glob("*.safetensors")), ids=lambda path: path.stem)

@@ -65,9 +65,11 @@ SHIPPED: dict[tuple[int, int], bytes] = {
     for number, _, _, head_bits, record in shipped.RECORDS}
 
 
-def decode_known(frame: Any, codebooks: reference.Known, out: Any = None, base: Any = None) -> Any:
-    """Decode, as numpy arrays, a frame that may name ``codebooks`` by id, besides those that are shipped, and may need
-    a base."""
+def decode_known(
+    frame: Any, codebooks: reference.Known, out: Any = None, base: Any = None, limit: int = 1 << 28
+) -> Any:
+    """Decode, as numpy arrays of at most ``limit`` bytes, a frame that may name ``codebooks`` by id, besides those that
+    are shipped, and may need a base."""
     def find(codebook_id: int, digest: int) -> Codebook | None:
         record = (SHIPPED | dict(codebooks)).get((codebook_id, digest))
         if record is None:
@@ -75,18 +77,18 @@ def decode_known(frame: Any, codebooks: reference.Known, out: Any = None, base: 
         head_bits = next(H for H in (8, 9, 11) if reference.checksum(record, H) == digest)
         return read_inline(record, 0, record[1], head_bits)[0]
 
-    return codec.decode_frame(FrameReader(frame, find), out, "numpy", 1, 1 << 28, base)
+    return codec.decode_frame(FrameReader(frame, find), out, "numpy", 1, limit, base)
 
 
 def outcome(
-    frame: Any, codebooks: reference.Known | None = None, base: Bits | None = None
+    frame: Any, codebooks: reference.Known | None = None, base: Bits | None = None, limit: int = 1 << 28
 ) -> Bits | reference.Kind:
     """Return what gcodec makes of some bytes: the values' bits, or the kind of refusal. Only a GcodecError is caught.
 
     A base of another type or size is to gcodec a mistake of the caller's; to the page it is not the base of this hash.
     """
     try:
-        return bits_of(decode_known(frame, codebooks or {}, base=base))
+        return bits_of(decode_known(frame, codebooks or {}, base=base, limit=limit))
     except gcodec.InvalidArgument:
         if base is None:
             raise
@@ -96,11 +98,11 @@ def outcome(
 
 
 def reference_outcome(
-    frame: bytes, codebooks: reference.Known | None = None, base: Bits | None = None
+    frame: bytes, codebooks: reference.Known | None = None, base: Bits | None = None, limit: int = 1 << 28
 ) -> Bits | reference.Kind:
     """Return what the second decoder makes of the same bytes."""
     try:
-        return reference.decode(frame, SHIPPED | dict(codebooks or {}), base=base, limit=1 << 28).bits
+        return reference.decode(frame, SHIPPED | dict(codebooks or {}), base=base, limit=limit).bits
     except reference.Refused as refused:
         return refused.kind
 

@@ -20,3 +20,8 @@ def ranks_of(*sizes: int, backend: str = "gloo") -> Any:
         ranks.close()
 
     return group
+
+
+def with_sizes(*sizes: int) -> pytest.MarkDecorator:
+    """Return a mark: of the sizes of the fixture ``ranks``, a test runs with these only."""
+    return pytest.mark.parametrize("ranks", sizes, indirect=True)

@@ -93,7 +93,8 @@ def choose_linear(arrays, kinds, rows, owner, constants, thresholds, out):
     """Choose levels by :func:`terms.linear_terms`; the first state is momentum, which may be missing."""
     f, start, n = part_of(rows, owner)
     c, i = constants, rows[f, WHICH]
-    k = (c[i, 0], c[i, 1], c[i, 2], c[i, 3], c[i, 4], c[i, 5], c[i, 6], c[i, 7], c[i, 8], c[i, 9], c[i, 10])
+    k = (c[i, 0], c[i, 1], c[i, 2], c[i, 3], c[i, 4], c[i, 5], c[i, 6], c[i, 7], c[i, 8], c[i, 9], c[i, 10],
+         c[i, 11], c[i, 12])
     t, top = bounds(thresholds, i), U8(rows[f, TOP])
     grad, param, first = U64(rows[f, GRAD]) + start, U64(rows[f, PARAM]) + start, U64(rows[f, FIRST]) + start
     for j in range(I32(cuda.threadIdx.x), n, N):
@@ -113,7 +114,7 @@ def choose_accumulator(arrays, kinds, rows, owner, constants, thresholds, out):
     f, start, n = part_of(rows, owner)
     c, i = constants, rows[f, WHICH]
     k = (c[i, 0], c[i, 1], c[i, 2], c[i, 3], c[i, 4], c[i, 5], c[i, 6], c[i, 7], c[i, 8], c[i, 9], c[i, 10], c[i, 11],
-         c[i, 12], c[i, 13], c[i, 14], c[i, 15], c[i, 16])
+         c[i, 12], c[i, 13], c[i, 14], c[i, 15], c[i, 16], c[i, 17], c[i, 18])
     t, top = bounds(thresholds, i), U8(rows[f, TOP])
     grad, param = U64(rows[f, GRAD]) + start, U64(rows[f, PARAM]) + start
     first, second = U64(rows[f, FIRST]) + start, U64(rows[f, SECOND]) + start
@@ -136,7 +137,8 @@ def choose_adam(arrays, kinds, rows, owner, constants, thresholds, out):
     f, start, n = part_of(rows, owner)
     c, i = constants, rows[f, WHICH]
     k = (c[i, 0], c[i, 1], c[i, 2], c[i, 3], c[i, 4], c[i, 5], c[i, 6], c[i, 7], c[i, 8], c[i, 9], c[i, 10], c[i, 11],
-         c[i, 12], c[i, 13], c[i, 14], c[i, 15], c[i, 16], c[i, 17], c[i, 18], c[i, 19], c[i, 20], c[i, 21])
+         c[i, 12], c[i, 13], c[i, 14], c[i, 15], c[i, 16], c[i, 17], c[i, 18], c[i, 19], c[i, 20], c[i, 21],
+         c[i, 22], c[i, 23])
     t, top = bounds(thresholds, i), U8(rows[f, TOP])
     grad, param = U64(rows[f, GRAD]) + start, U64(rows[f, PARAM]) + start
     first, second, third = U64(rows[f, FIRST]) + start, U64(rows[f, SECOND]) + start, U64(rows[f, THIRD]) + start

@@ -22,26 +22,21 @@ NO_COST = 1_000_000  #: bits, where a codebook has no code for a bin
 
 
 @allocating
-def choose_symbols(histograms, n_levels, window, budget, exact):
+def choose_symbols(histograms, window, exact, spans, weights, n_weights):
     """Choose which bins get a symbol, and the weight of each, for a codebook per row.
 
     Args:
         histograms: int64[n, 2 + n_levels * window].
-        n_levels: Number of levels.
         window: Bins of a level.
-        budget: Max symbols besides zero and the escape.
         exact: True if what was counted is all that will occur.
-
-    Returns:
-        Spans, int64[n, n_levels, 2]: bins [lo, hi) of every level; weights, int64[n, budget + 2]: of zero, of the bins
-        of the spans, of the escape; and int64[n], how many weights there are.
+        spans: int64[n, n_levels, 2], result: bins [lo, hi) of every level.
+        weights: int64[n, budget + 2], result: of zero, of the bins of the spans, of the escape. The budget is the max
+            symbols besides zero and the escape.
+        n_weights: int64[n], result: how many weights there are.
     """
-    n = len(histograms)
-    spans, weights = np.empty((n, n_levels, 2), np.int64), np.zeros((n, budget + 2), np.int64)
-    n_weights = np.empty(n, np.int64)
-    for k in range(n):
+    n_levels, budget = spans.shape[1], weights.shape[1] - 2
+    for k in range(len(histograms)):
         n_weights[k] = _choose_in_row(histograms[k], n_levels, window, budget, exact, spans[k], weights[k])
-    return spans, weights, n_weights
 
 
 @kernel
@@ -109,19 +104,17 @@ def _choose_in_row(histogram, n_levels, window, budget, exact, spans, weights):
 
 
 @allocating
-def find_lengths(weights, n_weights, limit):
+def find_lengths(weights, n_weights, limit, lengths):
     """Find optimal code lengths for a codebook per row.
 
     Args:
         weights: int64[n, budget + 2] of :func:`choose_symbols`.
         n_weights: int64[n], how many of each row there are, likewise.
         limit: Max bits of a code.
-
-    Returns:
-        uint8[n, 256], bits of each symbol's code, by the symbol's number.
+        lengths: uint8[n, 256], result, zero before: bits of each symbol's code, by the symbol's number.
     """
     n_books, max_symbols = weights.shape
-    lengths, row_lengths = np.zeros((n_books, ESCAPE + 1), np.uint8), np.empty(max_symbols, np.uint8)
+    row_lengths = np.empty(max_symbols, np.uint8)
     order, weight = np.empty(max_symbols, np.int64), np.empty((2, 2 * max_symbols), np.uint64)
     is_leaf, n_items = np.empty((limit, 2 * max_symbols), np.uint8), np.empty(limit, np.int64)
     for k in range(n_books):
@@ -137,7 +130,6 @@ def find_lengths(weights, n_weights, limit):
         for i in range(n - 1):
             lengths[k, i] = row_lengths[i]
         lengths[k, ESCAPE] = row_lengths[n - 1]  # the last weight is the escape's, whose number is 255
-    return lengths
 
 
 @kernel
@@ -208,24 +200,20 @@ def fill_bin_costs(ranges, lengths, head_bits, window, center, costs):
                 number += 1
 
 
-@allocating
-def spent(histograms, costs):
+@kernel
+def spent(histograms, costs, totals):
     """Add up the bits that all rows of histograms cost under each codebook.
 
     Args:
         histograms: uint32[n_blocks, n_bins].
         costs: uint32[n_codebooks, n_bins], by :func:`fill_bin_costs`.
-
-    Returns:
-        uint64[n_codebooks].
+        totals: uint64[n_codebooks], result, zero before.
     """
     n_codebooks, n_bins = costs.shape
-    totals = np.zeros(n_codebooks, np.uint64)
     for b in range(histograms.shape[0]):
         row = subarray(histograms, b * n_bins, n_bins)
         for k in range(n_codebooks):
             totals[k] += cost_of(row, subarray(costs, k * n_bins, n_bins))
-    return totals
 
 
 @kernel

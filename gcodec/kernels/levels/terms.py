@@ -120,6 +120,8 @@ class Limits(NamedTuple):
             ``min_grad`` where that is more.
         faint: momentum below this counts as 0 in N.
         lost: how much of N that may be.
+        max_grad: the adaptive rules take no larger gradient: rounded up, its square may be beyond the state's range.
+        max_past: likewise of squares of the past.
         margin: ``N_MARGIN``.
         zero: 0 of the working type.
         one: 1 of the working type.
@@ -130,6 +132,8 @@ class Limits(NamedTuple):
     raised: float
     faint: float
     lost: float
+    max_grad: float
+    max_past: float
     margin: float
     zero: float
     one: float
@@ -169,6 +173,14 @@ def _min_square(g, size, decay, sign, reach, margin, zero):
 
 
 @kernel
+def _or_nothing(n, size, square, max_grad, max_past, zero):
+    """Return n, or 0, which no threshold passes, where rounding may take the new square beyond the state's range; it
+    would be infinite from then on. ``size`` is that of the gradient."""
+    in_range = (size <= max_grad) & (square <= max_past)
+    return n if in_range else zero
+
+
+@kernel
 def linear_terms(theta, g, b, k):
     """Return U = slope * |g| and the size of N = keep * theta - carry * b, as of ``sgd_formula``.
 
@@ -182,7 +194,7 @@ def linear_terms(theta, g, b, k):
         U, inflated and at least ``floor``; and the size of N less what rounding may have added, which no threshold
         passes where it is negative or NaN.
     """
-    keep, carry, slope, floor, min_grad, _, faint, lost, margin, zero, _ = k
+    keep, carry, slope, floor, min_grad, _, faint, lost, _, _, margin, zero, _ = k
     x = times(keep, theta)
     n = minus(abs(x), times(margin, abs(x)))
     if b is not None:
@@ -209,7 +221,10 @@ def accumulator_terms(theta, g, square, b, k):
         As of :func:`linear_terms`; the size of N is the min over all D that are at least the smallest that rounding g
         can lead to.
     """
-    carry, drift, slope, sign, decay, reach, old, new, eps, floor, min_grad, raised, faint, lost, margin, zero, _ = k
+    (
+        carry, drift, slope, sign, decay, reach, old, new, eps,
+        floor, min_grad, raised, faint, lost, max_grad, max_past, margin, zero, _,
+    ) = k  # fmt: skip
     a = abs(g)
     size = raised if a < min_grad else a
     v = times(old, square)
@@ -227,6 +242,7 @@ def accumulator_terms(theta, g, square, b, k):
     z = times(drift, theta)
     error = plus(times(margin, plus(times(parts, d), abs(z))), times(lost, d))
     n = minus(_min_size(x, minus(x, z)), error)
+    n = _or_nothing(n, a, square, max_grad, max_past, zero)
     u = times(slope, size)
     return floor if u < floor else u, n
 
@@ -250,7 +266,7 @@ def adam_terms(theta, g, mean, square, max_square, k):
     """
     (
         keep, carry, drift, slope, share, spread, quarter, sign, decay, reach, old, new, unbias, eps,
-        floor, min_grad, raised, faint, lost, margin, zero, one,
+        floor, min_grad, raised, faint, lost, max_grad, max_past, margin, zero, one,
     ) = k  # fmt: skip
     a = abs(g)
     size = raised if a < min_grad else a
@@ -273,4 +289,5 @@ def adam_terms(theta, g, mean, square, max_square, k):
     error = plus(times(margin, plus(abs(x), plus(abs(y), abs(z)))), lost)
     n = times(minus(_min_size(x, minus(x, plus(y, z))), error), d)
     n = minus(n, minus(n, n))  # that product may be infinite
+    n = _or_nothing(n, a, square, max_grad, max_past, zero)
     return floor if u < floor else u, n

@@ -179,31 +179,30 @@ def _pick(row, live, picked):
 
 
 @allocating
-def cluster(histograms, max_clusters, table_cost):
+def cluster(histograms, table_cost, groups):
     """Group blocks by distribution: start with one group and split off the worst-served block while it pays.
 
     Bins that count nothing anywhere, which are most of a window, are left out meanwhile.
 
     Args:
         histograms: uint32[n_blocks, n_bins].
-        max_clusters: Max number of groups.
         table_cost: Bits, in 1/256, that one more codebook costs, times the share of the values that was counted.
+        groups: uint32[max_clusters, n_bins], result, zero before: the groups' histograms.
 
     Returns:
-        The groups' histograms, uint32[n_groups, n_bins].
+        The number of groups.
     """
-    n_blocks, n_bins = histograms.shape
+    max_clusters, (n_blocks, n_bins) = len(groups), histograms.shape
     live = np.empty(n_bins, np.int64)
     n_live = _live_bins(histograms, live)
     dense, sums = np.empty((n_blocks, n_live), np.uint32), np.zeros((max_clusters + 1, n_live), np.uint32)
     for b in range(n_blocks):
         _pick(subarray(histograms, b * n_bins, n_bins), live, subarray(dense, b * n_live, n_live))
     n = _cluster(dense, max_clusters, table_cost, sums)
-    groups = np.zeros((n, n_bins), np.uint32)
     for k in range(n):
         for i in range(n_live):
             groups[k, live[i]] = sums[k, i]
-    return groups
+    return n
 
 
 @kernel
