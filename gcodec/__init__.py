@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from .codec import inspect as inspect
     from .codec import max_encoded_size as max_encoded_size
     from .codec import warmup as warmup
+    from .errors import BrokenChain as BrokenChain
     from .errors import Corruption as Corruption
     from .errors import GcodecError as GcodecError
     from .errors import InsufficientData as InsufficientData
@@ -41,8 +42,8 @@ _HOME = {
     "archive": ("load_file", "save_file"),
     "codec": ("decode", "decode_range", "encode", "inspect", "max_encoded_size", "warmup"),
     "options": ("LITERAL_GCOMP", "EncoderOptions"),
-    "errors": ("Corruption", "GcodecError", "InsufficientData", "InvalidArgument", "LimitExceeded", "PeerError",
-               "Unsupported"),
+    "errors": ("BrokenChain", "Corruption", "GcodecError", "InsufficientData", "InvalidArgument", "LimitExceeded",
+               "PeerError", "Unsupported"),
     "frame.inspect": ("FrameInfo",),
     "format.ladders": ("FINE_LADDER", "PAPER_LADDER", "Ladder"),
     "recorder": ("Recorder",),

@@ -34,6 +34,11 @@ class PeerError(GcodecError):
     """Another rank of a process group has died, gone silent, given up, or does something else than this one."""
 
 
+class BrokenChain(GcodecError):
+    """A version of weights does not follow the weights that are held: one between is missing, or it is older, or of
+    another run. What is held stays as it is; apply the missing versions first, or an anchor."""
+
+
 class KernelCacheWarning(UserWarning):
     """Compiled kernels are not kept where they last: later processes may have to compile them again, for minutes."""
 

@@ -31,6 +31,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("codec",),
     ("stream",),
     ("files", "archive", "recorder"),
+    ("sync",),
     ("compressors",),
     ("averaging",),
     ("adaptive",),

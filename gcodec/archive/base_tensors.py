@@ -24,7 +24,7 @@ Read = Callable[[int, int, int], Bytes]
 class BaseBytes(NamedTuple):
     """The bytes that a segment is coded against: those of a base's segment, from ``offset`` on.
 
-    ``hash`` of them, where it is known without reading them.
+    ``hash`` of them, where it is known without reading them; ``is_held`` as for :class:`Base`.
     """
 
     name: str
@@ -32,6 +32,7 @@ class BaseBytes(NamedTuple):
     offset: int
     hash: str | None
     read_segment: Read
+    is_held: bool = False
 
     def read(self, start: int, stop: int) -> Bytes:
         """Bytes ``start`` to ``stop``; safe from several threads."""
@@ -61,12 +62,14 @@ class Base:
         tensors: tensors of the file.
         segments: segments of the file.
         read: function of a segment's number, start and stop that returns these bytes.
+        is_held: every reader holds the base anyway, so that anything saved by it is worth while.
     """
 
     name: str
     tensors: tuple[TensorView, ...]
     segments: tuple[BaseSegment, ...]
     read: Read
+    is_held: bool = False
 
     @classmethod
     def of_plan(cls, name: str, plan: FilePlan) -> Base:
@@ -107,10 +110,10 @@ class Base:
                 continue
             segment = self.segments[other.segment]
             if segment.bytes == size:
-                return BaseBytes(self.name, other.segment, 0, segment.hash, self.read)
+                return BaseBytes(self.name, other.segment, 0, segment.hash, self.read, self.is_held)
             element = width(view.dtype) or 1
             if _is_dense(view) and _is_dense(other) and prod(view.shape) * element == size == _bytes(other):
-                return BaseBytes(self.name, other.segment, other.offset * element, None, self.read)
+                return BaseBytes(self.name, other.segment, other.offset * element, None, self.read, self.is_held)
         return None
 
     @cached_property

@@ -44,7 +44,13 @@ class Packed(NamedTuple):
 
 
 def pack_chunk(
-    data: Bytes, dtype: str | None, options: Mapping[str, Any], n_columns: int = 0, base: Bytes | None = None
+    data: Bytes,
+    dtype: str | None,
+    options: Mapping[str, Any],
+    n_columns: int = 0,
+    base: Bytes | None = None,
+    *,
+    base_is_held: bool = False,
 ) -> Packed:
     """Stores a part as small as it gets.
 
@@ -54,10 +60,11 @@ def pack_chunk(
         options: for ``gcodec.encode``; if there are any the part may be changed.
         n_columns: length of the rows that the part consists of, 0 if it is not of rows.
         base: bytes of the same type that the part may be coded against; not together with options.
+        base_is_held: every reader holds the base anyway, so that coding the part without it is not tried.
     """
     best = Packed(STORED, data.data, data)
     if dtype is not None and (data.size > MIN_FRAME or options):
-        best = _packed_frame(data, dtype, options, n_columns, base)
+        best = _packed_frame(data, dtype, options, n_columns, base, base_is_held)
     if dtype is None or data.size <= SMALL:
         text = zstandard.ZstdCompressor(level=ZSTD_LEVEL, write_content_size=True).compress(best.restored.data)
         if len(text) < len(best.payload):
@@ -88,7 +95,7 @@ def unpack_chunk(chunk: Chunk, payload: Bytes, where: str, base: Callable[[], By
 
 
 def _packed_frame(
-    data: Bytes, dtype: str, options: Mapping[str, Any], n_columns: int, base: Bytes | None
+    data: Bytes, dtype: str, options: Mapping[str, Any], n_columns: int, base: Bytes | None, base_is_held: bool
 ) -> Packed:
     from .. import codec
     from ..frame.decode import FrameReader
@@ -98,7 +105,8 @@ def _packed_frame(
     shapes = [(bits.size // n_columns, n_columns)] if in_rows else None
     frame = codec.encode(bits, dtype=dtype, shapes=shapes, base=earlier, threads=1, **options)
     needs_base = earlier is not None and FrameReader(frame).prelude.refers_to_base
-    if needs_base:  # not every block that looks better against a base is: rows may predict each other as well
+    if needs_base and not base_is_held:
+        # Not every block that looks better against a base is: rows may predict each other as well.
         alone = codec.encode(bits, dtype=dtype, shapes=shapes, threads=1)
         if len(frame) > (1 - WORTH_A_BASE) * len(alone):
             frame, needs_base = alone, False

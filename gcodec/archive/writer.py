@@ -149,7 +149,9 @@ class ArchiveWriter:
             try:
                 options = policy.options(part, data) if policy and segment.dtype else {}
                 base_part = base_bytes.read(part.start, part.stop) if base_bytes else None
-                return pack_chunk(data, segment.dtype, options, columns.get(part.segment, 0), base_part), base_part
+                held, n_columns = base_bytes is not None and base_bytes.is_held, columns.get(part.segment, 0)
+                packed = pack_chunk(data, segment.dtype, options, n_columns, base_part, base_is_held=held)
+                return packed, base_part
             except GcodecError as error:
                 name = next((view.name for view in plan.tensors if view.segment == part.segment), "")
                 raise type(error)(f"{plan.path}:{name}: {error}") from error

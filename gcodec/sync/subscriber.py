@@ -1,0 +1,402 @@
+"""The subscriber: checks versions and applies them in order, in place, or leaves the weights as they are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import xxhash
+
+from ..archive.base_tensors import Base, BaseSegment
+from ..archive.output import signals_deferred
+from ..errors import BrokenChain, Corruption, InvalidArgument, LimitExceeded, Unsupported, check_choice
+from ..files.elements import stored_as
+from ..files.file_plan import TensorView
+from ..files.source import Bytes
+from ..threads import check_threads
+from .sync_stats import LOG, Progress, StageClock, UpdateStats
+from .tensor_bits import TensorLayout, WritableTensor, as_typed
+from .version_message import HashedTensor, Message, OpenMessage, VersionInfo, open_message, state_hash
+
+#: Where less than one value in so many changed, the changed ones are kept with their indices, else all of a part.
+SPARSE = 4
+
+
+class _Change(NamedTuple):
+    """New values of a part of a tensor.
+
+    Attributes:
+        tensor: the tensor.
+        first: its first value in the part.
+        n_values: values in the part.
+        n_changed: how many of them change.
+        bits: the new values as unsigned integers.
+        indices: which values of the part they replace, uint32, ascending; None: all.
+    """
+
+    tensor: WritableTensor
+    first: int
+    n_values: int
+    n_changed: int
+    bits: np.ndarray
+    indices: np.ndarray | None
+
+
+class PendingVersion:
+    """A version that has been read, decoded and checked, but not applied yet: :meth:`Subscriber.read` returns it.
+
+    Attributes:
+        info: the facts about the version.
+    """
+
+    def __init__(
+        self,
+        subscriber: Subscriber,
+        info: VersionInfo,
+        tensors: dict[str, HashedTensor],
+        changes: list[_Change],
+        fresh: dict[str, WritableTensor],
+    ) -> None:
+        self.info = info
+        self._subscriber, self._tensors, self._changes, self._fresh = subscriber, tensors, changes, fresh
+        self._applies_to = subscriber.position
+        self._clock, self._raw_bytes, self._message_bytes = StageClock(), 0, 0
+
+    @property
+    def n_changed_values(self) -> int:
+        """Return how many values of the weights it changes."""
+        return sum(change.n_changed for change in self._changes)
+
+    def iter_changes(self, *, like: str | None = None) -> Iterator[tuple[str, Any, Any]]:
+        """Iterate over what the version changes, for engines with an interface for sparse updates.
+
+        Args:
+            like: ``"numpy"`` or ``"torch"``; None: as the subscriber's own tensors are.
+
+        Yields:
+            Name of a tensor, flat indices into it in row-major order (int64[n], ascending) and its new values there
+            (its own type, [n], row-major). A large tensor comes in several parts, in order; a part of which more than a
+            quarter changes comes whole.
+        """
+        check_choice("like", like, (None, "numpy", "torch"))
+        for tensor, first, n_values, _, bits, indices in self._changes:
+            kind = like or tensor.like
+            places = np.arange(first, first + n_values) if indices is None else indices.astype(np.int64) + first
+            values = as_typed(bits.copy(), tensor.layout.dtype, (len(bits),), kind)
+            yield tensor.name, as_typed(places, "int64", (len(bits),), kind), values
+
+    def apply(self) -> UpdateStats:
+        """Write the new values into the subscriber's tensors.
+
+        Whatever is raised while it writes, the values that were there before are put back first.
+
+        Raises:
+            BrokenChain: the subscriber has applied another version since this one was read.
+        """
+        subscriber = self._subscriber
+        if subscriber.position != self._applies_to:
+            raise BrokenChain(f"{self.info} was read when the subscriber held {self._applies_to}; read it again")
+        with self._clock.measure("write"), signals_deferred():
+            if not self._fresh:
+                _write_all(self._changes)
+            subscriber._has_applied(self.info, self._tensors, self._fresh)
+        stats = UpdateStats(
+            self.info.number,
+            self.info.is_anchor,
+            self.n_changed_values,
+            self._raw_bytes,
+            self._message_bytes,
+            self._clock.seconds,
+        )
+        LOG.info("applied version %d: %s", self.info.number, stats)
+        return stats
+
+
+class Position(NamedTuple):
+    """The number and hash of the weights that a subscriber holds.
+
+    Attributes:
+        number: number of the version, 0 if none has been applied.
+        state: hash of the weights; empty if there are none.
+    """
+
+    number: int
+    state: str
+
+    def __str__(self) -> str:
+        return f"version {self.number}" if self.number else "no version"
+
+
+class Subscriber:
+    """Holds weights and keeps them up to date. Not for several threads at once.
+
+        subscriber = gcodec.sync.Subscriber(dict(engine.named_parameters()))
+        subscriber.apply(receive())
+
+    A version that does not follow the one held, or is damaged in any byte, is refused by a named error, and the weights
+    stay as they were.
+
+    Args:
+        tensors: name to numpy array or torch tensor, which are written in place, on whatever device. They must have the
+            names, types and shapes of the publisher's. None: the first anchor makes tensors, in host memory.
+        part: name of the part of a sharded state that they are, as its publisher has it.
+        like: ``"numpy"`` or ``"torch"``: the kind of tensors that are made where none are given.
+        threads: how many decode at once; as many as the process may use if None.
+        max_output_bytes: refuse messages that restore to more bytes of weights; None: no limit.
+        progress: called with "check", bytes done and bytes in all.
+
+    Raises:
+        InvalidArgument: a tensor that cannot be written in place, or of a type that versions do not have.
+    """
+
+    def __init__(
+        self,
+        tensors: Mapping[str, Any] | None = None,
+        *,
+        part: str = "",
+        like: str = "torch",
+        threads: int | None = None,
+        max_output_bytes: int | None = None,
+        progress: Progress | None = None,
+    ) -> None:
+        check_choice("like", like, ("numpy", "torch"))
+        check_threads(threads)
+        self._part, self._like, self._threads, self._limit = part, like, threads, max_output_bytes
+        self._progress: Progress = progress or (lambda stage, done, total: None)
+        self._is_given = tensors is not None
+        self._held = {name: WritableTensor(name, value) for name, value in (tensors or {}).items()}
+        self._hashes: dict[str, HashedTensor] = {}
+        self._number, self._state = 0, ""
+
+    @property
+    def tensors(self) -> dict[str, Any]:
+        """Return the weights by name: those that were given, or made. Changing their values breaks the chain."""
+        return {name: tensor.value for name, tensor in self._held.items()}
+
+    @property
+    def number(self) -> int:
+        """Return the number of the version that was applied last; 0 before the first."""
+        return self._number
+
+    @property
+    def state(self) -> str:
+        """Return the hash of the weights, 16 hexadecimal digits; empty if there are none. The first call reads them."""
+        if not self._state and self._held:
+            self._hashes = self._hashed()
+            self._state = state_hash(self._hashes)
+        return self._state
+
+    @property
+    def position(self) -> Position:
+        """Return number and hash of what is held."""
+        return Position(self.number, self.state)
+
+    def read(self, data: Message) -> PendingVersion:
+        """Read, decode and check a version without changing any weights.
+
+        Args:
+            data: a message: bytes, a path or a binary stream.
+
+        Raises:
+            BrokenChain: it does not follow the version that is held.
+            Corruption: it is damaged.
+            InvalidArgument: its tensors are not those of the subscriber, or it is of another part.
+            Unsupported: it is of a later format.
+            LimitExceeded: it restores to more than ``max_output_bytes``.
+        """
+        clock = StageClock()
+        with clock.measure("check"):
+            bases = _Bases(self)
+            message = open_message(data, threads=self._threads, max_output_bytes=self._limit, bases=bases)
+            with message.archive:
+                self._check_order(message.info)
+                self._check_layouts(message.info)
+                pending = self._decoded(message)
+        pending._clock, pending._message_bytes = clock, message.archive.size
+        return pending
+
+    def apply(self, data: Message) -> UpdateStats:
+        """Read and check a version, then write its values into the tensors. Arguments and errors as for :meth:`read`;
+        after an error the weights are those of the last version."""
+        return self.read(data).apply()
+
+    def verify(self) -> None:
+        """Check that the weights are still those of the version that was applied last.
+
+        Raises:
+            BrokenChain: they are not; the names of the changed tensors are in the text. An anchor mends them.
+        """
+        if self._hashes:
+            found = self._hashed()
+            names = [name for name, item in found.items() if item != self._hashes[name]]
+            if names:
+                raise BrokenChain(f"something else changed the weights of {self.position}: {_some(names)}")
+
+    def reset(self) -> None:
+        """Forget the number of the version that was applied last, to follow another publisher or go back in time. The
+        weights stay."""
+        self._number, self._state, self._hashes = 0, "", {}
+
+    def _check_order(self, info: VersionInfo) -> None:
+        if info.part != self._part:
+            raise InvalidArgument(f"{info} is of part {info.part!r}, this subscriber of part {self._part!r}")
+        if self._number >= info.number:
+            raise BrokenChain(
+                f"{info} does not come after version {self._number}, which is held; reset() first, to go back"
+            )
+        if info.base is None or info.base == self.state:
+            return
+        if not self._held:
+            raise BrokenChain(f"{info} applies to weights, and there are none yet: apply an anchor first")
+        if self._number and info.number > self._number + 1:
+            first, last = self._number + 1, info.number - 1
+            missing = f"version {last}" if first == last else f"versions {first} to {last}"
+            raise BrokenChain(
+                f"{info} does not follow version {self._number}, which is held: {missing} must be applied first, or an "
+                "anchor"
+            )
+        raise BrokenChain(
+            f"{info} applies to the weights {info.base}, but {self.position} has {self.state}: an anchor is needed"
+        )
+
+    def _check_layouts(self, info: VersionInfo) -> None:
+        """Compare a version's tensors with those that are held. Raises InvalidArgument."""
+        if not self._held or (info.is_anchor and not self._is_given):
+            return
+        if missing := self._held.keys() - info.tensors.keys() if info.is_anchor else None:
+            raise InvalidArgument(f"{info} has no tensor {_some(missing)}, which the subscriber has")
+        if unknown := info.tensors.keys() - self._held.keys():
+            raise InvalidArgument(f"{info} has the tensor {_some(unknown)}, which the subscriber lacks")
+        for name, layout in info.tensors.items():
+            ours = self._held[name].layout
+            if layout != ours:
+                raise InvalidArgument(f"{info}: tensor {name!r} is {layout}; the subscriber's is {ours}")
+
+    def _decoded(self, message: OpenMessage) -> PendingVersion:
+        """Return what a message changes, after all of it has been checked."""
+        info, held = message.info, self._held
+        fresh = {}
+        if info.is_anchor and not self._is_given and _layouts(held) != info.tensors:
+            fresh = {name: self._new(name, layout) for name, layout in info.tensors.items()}
+        hashes = {} if info.is_anchor else dict(self._hashes)
+        changes: list[_Change] = []
+        total, done = sum(layout.n_bytes for layout in info.tensors.values()), 0
+        try:
+            for view, layout, digest in message.tensors():
+                tensor, first = (fresh or held)[view.name], 0
+                for part in message.archive.segment_parts(message.entry, view.segment, view.name):
+                    if part.size % layout.item_bytes:
+                        raise Corruption(f"{info}: tensor {view.name!r}: a part ends within a value")
+                    bits = part.view(layout.uint)
+                    changes += _fill(tensor, first, bits) if fresh else _difference(tensor, first, bits)
+                    first, done = first + len(bits), done + part.size
+                    self._progress("check", done, total)
+                hashes[view.name] = HashedTensor(layout, digest)
+                tensor.forget_copy()
+            message.check_rest()
+        except Unsupported as error:
+            raise self._explained(info, error) from error
+        if state_hash(hashes) != info.state:
+            raise Corruption(f"{info}: its tensors do not give the weights {info.state}, as it says, but others")
+        pending = PendingVersion(self, info, hashes, changes, fresh)
+        pending._raw_bytes = total
+        return pending
+
+    def _explained(self, info: VersionInfo, error: Unsupported) -> Exception:
+        """Return the error to raise for a frame that does not apply to the weights as they are now."""
+        try:
+            self.verify()
+        except BrokenChain as broken:
+            return BrokenChain(f"{info} cannot be applied: {broken}: an anchor is needed")
+        return error
+
+    def _new(self, name: str, layout: TensorLayout) -> WritableTensor:
+        try:
+            memory = np.empty(layout.n_bytes, np.uint8)
+        except (MemoryError, ValueError, OverflowError):
+            raise LimitExceeded(f"tensor {name!r}: there is no memory for {layout}") from None
+        return WritableTensor(name, as_typed(memory, layout.dtype, layout.shape, self._like), layout)
+
+    def _hashed(self) -> dict[str, HashedTensor]:
+        hashes = {}
+        for name, tensor in self._held.items():
+            digest = xxhash.xxh3_64_hexdigest(tensor.read(0, tensor.layout.n_bytes).data)
+            tensor.forget_copy()
+            hashes[name] = HashedTensor(tensor.layout, digest)
+        return hashes
+
+    def _has_applied(
+        self, info: VersionInfo, hashes: dict[str, HashedTensor], fresh: dict[str, WritableTensor]
+    ) -> None:
+        self._held = fresh or self._held
+        self._hashes, self._number, self._state = hashes, info.number, info.state
+
+
+class _Bases:
+    """Finds the weights that a subscriber holds, for frames that refer to them."""
+
+    def __init__(self, subscriber: Subscriber) -> None:
+        self._subscriber = subscriber
+
+    def find(self, path: str, dtype: str | None = None) -> Base | None:
+        """Return the weights, None if there are none."""
+        held = list(self._subscriber._held.values())
+        if not held:
+            return None
+
+        def read(segment: int, start: int, stop: int) -> Bytes:
+            return held[segment].read(start, stop)
+
+        views = tuple(TensorView(tensor.name, *tensor.layout, number) for number, tensor in enumerate(held))
+        segments = tuple(BaseSegment(tensor.layout.n_bytes, stored_as(tensor.layout.dtype)) for tensor in held)
+        return Base(str(self._subscriber.position), views, segments, read)
+
+
+def _fill(tensor: WritableTensor, first: int, bits: np.ndarray) -> list[_Change]:
+    """Write a part of a new tensor, and return it as a change."""
+    size = tensor.layout.item_bytes
+    tensor.write(first, bits, None)
+    written = tensor.read(first * size, (first + len(bits)) * size).view(bits.dtype)
+    return [_Change(tensor, first, len(bits), len(bits), written, None)]
+
+
+def _difference(tensor: WritableTensor, first: int, bits: np.ndarray) -> list[_Change]:
+    """Return how a part of a tensor changes: nothing, some values, or all."""
+    size = tensor.layout.item_bytes
+    before = tensor.read(first * size, (first + len(bits)) * size).view(bits.dtype)
+    unequal = before != bits
+    count = int(np.count_nonzero(unequal))
+    if not count:
+        return []
+    if count * SPARSE > len(bits):
+        return [_Change(tensor, first, len(bits), count, bits, None)]
+    indices = np.flatnonzero(unequal)
+    return [_Change(tensor, first, len(bits), count, bits[indices], indices.astype(np.uint32))]
+
+
+def _write_all(changes: list[_Change]) -> None:
+    """Write all changes, or none: what was written is undone if anything is raised."""
+    undo: list[_Change] = []
+    try:
+        for change in changes:
+            tensor, first, n_values, _, bits, indices = change
+            undo.append(change._replace(bits=tensor.old_bits(first, n_values, indices)))
+            tensor.write(first, bits, indices)
+    except BaseException:
+        for tensor, first, _, _, bits, indices in reversed(undo):
+            tensor.write(first, bits, indices)
+        raise
+    finally:
+        for change in changes:
+            change.tensor.forget_copy()
+
+
+def _layouts(tensors: Mapping[str, WritableTensor]) -> dict[str, TensorLayout]:
+    return {name: tensor.layout for name, tensor in tensors.items()}
+
+
+def _some(names: Any) -> str:
+    """Return up to three names as text."""
+    ordered = sorted(names)
+    return ", ".join(map(repr, ordered[:3])) + (" and others" if len(ordered) > 3 else "")
