@@ -14,6 +14,8 @@ from .subscriber import PendingVersion as PendingVersion
 from .subscriber import Subscriber as Subscriber
 from .sync_stats import PublishStats as PublishStats
 from .sync_stats import UpdateStats as UpdateStats
+from .version_chain import StoredVersion as StoredVersion
+from .version_folder import VersionFolder as VersionFolder
 from .version_message import VersionInfo as VersionInfo
 from .version_message import read_version_info as read_version_info
 
@@ -22,8 +24,10 @@ __all__ = [
     "PendingVersion",
     "PublishStats",
     "Publisher",
+    "StoredVersion",
     "Subscriber",
     "UpdateStats",
+    "VersionFolder",
     "VersionInfo",
     "WeightVersion",
     "read_version_info",

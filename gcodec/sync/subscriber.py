@@ -17,6 +17,7 @@ from ..files.source import Bytes
 from ..threads import check_threads
 from .sync_stats import LOG, Progress, StageClock, UpdateStats
 from .tensor_bits import TensorLayout, WritableTensor, as_typed
+from .version_chain import Step, VersionSource, way_to
 from .version_message import HashedTensor, Message, OpenMessage, VersionInfo, open_message, state_hash
 
 #: Where less than one value in so many changed, the changed ones are kept with their indices, else all of a part.
@@ -220,6 +221,51 @@ class Subscriber:
         """Read and check a version, then write its values into the tensors. Arguments and errors as for :meth:`read`;
         after an error the weights are those of the last version."""
         return self.read(data).apply()
+
+    def catch_up(self, source: VersionSource, *, to: int | None = None) -> int:
+        """Apply the stored versions that lead to the newest one: differences, or an anchor and differences.
+
+        A message that is damaged or gone is left out where a later anchor makes up for it.
+
+        Args:
+            source: where versions are stored, such as a :class:`gcodec.sync.VersionFolder`.
+            to: number of the version to stop at; None: the newest.
+
+        Returns:
+            How many versions were applied; 0 if there is nothing new.
+
+        Raises:
+            BrokenChain: nothing leads from what is held to that version: an anchor is needed.
+            Corruption: a message that is needed is damaged.
+            OSError: the source cannot be read.
+
+        After an error the weights are those of the last version that could be applied.
+        """
+        n_applied, unusable, problem = 0, set[Step](), None
+        while True:
+            versions = source.versions()
+            numbers = [version.number for version in versions if to is None or version.number <= to]
+            if not numbers or numbers[-1] <= self._number:
+                return n_applied
+            try:
+                steps = way_to(numbers[-1], versions, self.state, without=unusable)
+            except BrokenChain:
+                if problem is not None:
+                    raise problem from None
+                raise
+            if not steps:  # the weights that are held are those of that version, under another number
+                self._number = numbers[-1]
+                return n_applied
+            for step in steps:
+                try:
+                    self.apply(source.message(step.number, anchor=step.is_anchor))
+                except (Corruption, FileNotFoundError) as error:
+                    LOG.warning("version %d cannot be used: %s", step.number, error)
+                    unusable.add(step)
+                    is_gone = isinstance(error, FileNotFoundError)
+                    problem = Corruption(f"a message that is needed is gone: {error}") if is_gone else error
+                    break
+                n_applied += 1
 
     def verify(self) -> None:
         """Check that the weights are still those of the version that was applied last.

@@ -233,4 +233,3 @@ def _torch_words(name: str, value: Any) -> Any:
 def _check_no_overlap(name: str, shape: tuple[int, ...], strides: tuple[int, ...]) -> None:
     if 0 not in shape and any(size > 1 and step == 0 for size, step in zip(shape, strides, strict=True)):
         raise InvalidArgument(f"tensor {name!r} must have memory for each value; it is an expanded tensor")
-

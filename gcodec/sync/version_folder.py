@@ -1,0 +1,341 @@
+"""Versions in a folder or object store: each file complete before it has its name, the manifest last."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import secrets
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
+
+import xxhash
+
+from ..errors import BrokenChain, Corruption, GcodecError, InsufficientData, InvalidArgument
+from .publisher import WeightVersion
+from .sync_stats import LOG
+from .version_chain import StoredMessage, StoredVersion
+from .version_message import Message
+
+MANIFEST = "versions.json"
+FORMAT = "gcodec-sync-folder-1"
+MAX_MANIFEST = 1 << 26
+#: Names of messages, and of files that were being written when a publisher ended.
+OUR_FILES = re.compile(r"\d{10,19}\.(difference|anchor)\.gc|\.[\w.]+\.[0-9a-f]{8}\.partial")
+HASH = re.compile(r"[0-9a-f]{16}")
+COPY_BYTES = 1 << 22
+
+
+class VersionFolder:
+    """A folder with the versions of one publisher, which any number of subscribers read.
+
+        folder = gcodec.sync.VersionFolder("/shared/run-7")
+        folder.send(publisher.publish(state))           # the trainer
+        subscriber.catch_up(folder)                     # a worker
+
+    A message is written under another name, flushed to the disk and renamed; the manifest, which readers go by, is
+    replaced after that in the same way. A publisher that is killed at any moment leaves the last version whole. One
+    publisher at a time may write to a folder.
+
+    Args:
+        path: a folder, which need not exist, or a URL for fsspec, such as "s3://bucket/run-7", if that is installed.
+            There objects are put whole.
+        keep_anchors: so many of the newest anchors are kept, and all versions since; older ones are removed. None:
+            nothing is removed.
+
+    Raises:
+        InvalidArgument: ``keep_anchors`` is not None or an integer of at least 1.
+        GcodecError: a URL, and fsspec is not installed.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], *, keep_anchors: int | None = 2) -> None:
+        if keep_anchors is not None and (type(keep_anchors) is not int or keep_anchors < 1):
+            raise InvalidArgument(f"keep_anchors must be None or an integer of at least 1, not {keep_anchors!r}")
+        self.path, self._keep_anchors = str(path), keep_anchors
+        local = url2pathname(urlsplit(self.path).path) if self.path.startswith("file://") else self.path
+        self._store: _Store = _RemoteStore(self.path) if "://" in local else _LocalStore(Path(local))
+
+    def versions(self) -> tuple[StoredVersion, ...]:
+        """Return the versions that are there, in ascending order.
+
+        Raises:
+            Corruption: the manifest is damaged.
+            OSError: it cannot be read.
+        """
+        try:
+            text = self._store.read(MANIFEST, MAX_MANIFEST)
+        except FileNotFoundError:
+            return ()
+        return _manifest_from_json(text, f"{self.path}/{MANIFEST}")
+
+    @property
+    def newest(self) -> int:
+        """Return the number of the newest version, 0 if there is none."""
+        versions = self.versions()
+        return versions[-1].number if versions else 0
+
+    def message(self, number: int, *, anchor: bool) -> Message:
+        """Return a message, compared with the manifest's size and hash: a path in a folder, bytes from elsewhere.
+
+        Raises:
+            FileNotFoundError: it is not there.
+            Corruption: it is damaged.
+        """
+        name = _file_name(number, anchor)
+        for version in self.versions():
+            stored = version.anchor if anchor else version.difference
+            if version.number == number and stored is not None:
+                return self._store.checked(name, stored)
+        raise FileNotFoundError(f"{self.path}/{name} is not among the versions")
+
+    def send(self, version: WeightVersion) -> int:
+        """Write a version: its difference, its anchor if one is due, then the manifest; then remove what is too old.
+
+        Where the difference does not apply to the newest version there is, as after a publisher's restart or a failed
+        ``send``, an anchor is written.
+
+        Args:
+            version: the version that the publisher has just made.
+
+        Returns:
+            The bytes written.
+
+        Raises:
+            BrokenChain: there is a version of the same or a higher number.
+            OSError: the folder cannot be written to. It then has the versions that it had.
+        """
+        before = self.versions()
+        last = before[-1] if before else None
+        if last is not None and version.number <= last.number:
+            raise BrokenChain(
+                f"{self.path} has version {last.number} already, so version {version.number} cannot follow: continue "
+                "with Publisher(first=folder.newest + 1)"
+            )
+        follows = last is None or version.info.base == last.state
+        difference = version.difference if follows else None
+        anchor = version.anchor() if version.is_anchor_due or difference is None else None
+        stored = StoredVersion(
+            version.number,
+            version.state,
+            None if difference is None else version.info.base,
+            None if difference is None else _stored(difference),
+            None if anchor is None else _stored(anchor),
+            dict(version.info.metadata),
+        )
+        self._remove_all_but(before)
+        for data, is_anchor in ((difference, False), (anchor, True)):
+            if data is not None:
+                self._store.write(_file_name(version.number, is_anchor), data)
+        kept = _since_anchor([*before, stored], self._keep_anchors)
+        self._store.write(MANIFEST, _manifest_to_json(kept))
+        self._remove_all_but(kept)
+        return sum(len(data) for data in (difference, anchor) if data is not None)
+
+    def _remove_all_but(self, versions: Sequence[StoredVersion]) -> None:
+        """Remove messages that no manifest names: too old ones, and those of a publisher that was killed."""
+        named = {_file_name(version.number, anchor) for version in versions for anchor in (False, True)}
+        for name in self._store.names():
+            if OUR_FILES.fullmatch(name) and name not in named:
+                LOG.debug("removing %s/%s", self.path, name)
+                self._store.remove(name)
+
+
+class _Store(Protocol):
+    """Files of one folder, by name."""
+
+    def names(self) -> list[str]: ...
+
+    def read(self, name: str, max_bytes: int) -> bytes: ...
+
+    def checked(self, name: str, stored: StoredMessage) -> Message: ...
+
+    def write(self, name: str, data: bytes) -> None: ...
+
+    def remove(self, name: str) -> None: ...
+
+
+class _LocalStore:
+    """Files in a folder of a file system, local or mounted."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def names(self) -> list[str]:
+        """Return the names of the files."""
+        return [path.name for path in self._folder.iterdir()] if self._folder.is_dir() else []
+
+    def read(self, name: str, max_bytes: int) -> bytes:
+        """Return a file's bytes. Raises Corruption if there are more than ``max_bytes``."""
+        with (self._folder / name).open("rb") as file:
+            data = file.read(max_bytes + 1)
+        _check_size(len(data) <= max_bytes, f"{self._folder / name}: has more than {max_bytes} bytes")
+        return data
+
+    def checked(self, name: str, stored: StoredMessage) -> Message:
+        """Return the path of a file whose size and hash are right."""
+        path, digest, size = self._folder / name, xxhash.xxh3_64(), 0
+        with path.open("rb") as file:
+            while part := file.read(COPY_BYTES):
+                digest.update(part)
+                size += len(part)
+        _check_message(str(path), stored, size, digest.hexdigest())
+        return path
+
+    def write(self, name: str, data: bytes) -> None:
+        """Write a file that appears whole and lasts, or not at all."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        partial = self._folder / f".{name}.{secrets.token_hex(4)}.partial"
+        try:
+            with partial.open("xb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            partial.replace(self._folder / name)
+        except BaseException:
+            partial.unlink(missing_ok=True)
+            raise
+        with contextlib.suppress(OSError):  # a folder that cannot be opened here, or not be written out
+            descriptor = os.open(self._folder, os.O_RDONLY)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+
+    def remove(self, name: str) -> None:
+        """Remove a file, if it is there."""
+        (self._folder / name).unlink(missing_ok=True)
+
+
+class _RemoteStore:
+    """Objects below a URL, through fsspec. An object is put whole, so that no other name is needed first."""
+
+    def __init__(self, url: str) -> None:
+        try:
+            import fsspec
+        except ImportError as error:
+            raise GcodecError(f"{url}: URLs need the fsspec package: pip install fsspec") from error
+        self._files: Any
+        self._files, self._root = fsspec.core.url_to_fs(url)
+        self._url = url
+
+    def names(self) -> list[str]:
+        """Return the names of the objects."""
+        self._files.invalidate_cache()
+        try:
+            return [str(path).rpartition("/")[2] for path in self._files.ls(self._root, detail=False)]
+        except FileNotFoundError:
+            return []
+
+    def read(self, name: str, max_bytes: int) -> bytes:
+        """Return an object's bytes. Raises Corruption if there are more than ``max_bytes``."""
+        data = bytes(self._files.cat_file(f"{self._root}/{name}"))
+        _check_size(len(data) <= max_bytes, f"{self._url}/{name}: has more than {max_bytes} bytes")
+        return data
+
+    def checked(self, name: str, stored: StoredMessage) -> Message:
+        """Return the bytes of an object whose size and hash are right."""
+        data = self.read(name, stored.n_bytes)
+        _check_message(f"{self._url}/{name}", stored, len(data), xxhash.xxh3_64_hexdigest(data))
+        return data
+
+    def write(self, name: str, data: bytes) -> None:
+        """Put an object."""
+        self._files.makedirs(self._root, exist_ok=True)
+        self._files.pipe_file(f"{self._root}/{name}", data)
+
+    def remove(self, name: str) -> None:
+        """Remove an object, if it is there."""
+        with contextlib.suppress(FileNotFoundError):
+            self._files.rm_file(f"{self._root}/{name}")
+
+
+def _check_size(fits: bool, what: str) -> None:
+    if not fits:
+        raise Corruption(what)
+
+
+def _check_message(where: str, stored: StoredMessage, n_bytes: int, digest: str) -> None:
+    if n_bytes != stored.n_bytes:
+        kind = InsufficientData if n_bytes < stored.n_bytes else Corruption
+        raise kind(f"{where}: has {n_bytes} bytes, where the manifest says {stored.n_bytes}")
+    if digest != stored.hash:
+        raise Corruption(f"{where}: the hash is {digest}, where the manifest says {stored.hash}")
+
+
+def _file_name(number: int, anchor: bool) -> str:
+    return f"{number:010}.{'anchor' if anchor else 'difference'}.gc"
+
+
+def _stored(data: bytes) -> StoredMessage:
+    return StoredMessage(len(data), xxhash.xxh3_64_hexdigest(data))
+
+
+def _since_anchor(versions: Sequence[StoredVersion], n_anchors: int | None) -> Sequence[StoredVersion]:
+    """Return the versions from one of the last anchors on, counted from the end; all if there are not so many."""
+    anchors = [place for place, version in enumerate(versions) if version.anchor is not None]
+    return versions if n_anchors is None or len(anchors) < n_anchors else versions[anchors[-n_anchors] :]
+
+
+def _manifest_to_json(versions: Sequence[StoredVersion]) -> bytes:
+    rows = [_version_to_json(version) for version in versions]
+    return json.dumps({"format": FORMAT, "versions": rows, "hash": _hash_of_rows(rows)}, indent=1).encode()
+
+
+def _version_to_json(version: StoredVersion) -> dict[str, Any]:
+    messages = {"difference": version.difference, "anchor": version.anchor}
+    row = {"version": version.number, "state": version.state, "base": version.base, "metadata": version.metadata}
+    return row | {
+        key: None if stored is None else {"bytes": stored.n_bytes, "hash": stored.hash}
+        for key, stored in messages.items()
+    }
+
+
+def _hash_of_rows(rows: Any) -> str:
+    return xxhash.xxh3_64_hexdigest(json.dumps(rows, separators=(",", ":"), sort_keys=True).encode())
+
+
+def _manifest_from_json(text: bytes, where: str) -> tuple[StoredVersion, ...]:
+    """Return the versions that a manifest names. Raises Corruption."""
+    try:
+        root = json.loads(text.decode())
+        if root["format"] != FORMAT:
+            raise ValueError(f"its format is {root['format']!r}, not {FORMAT!r}")
+        if root["hash"] != _hash_of_rows(root["versions"]):
+            raise ValueError("its hash is wrong")
+        return tuple(_versions_from_json(root["versions"]))
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise Corruption(f"{where}: the manifest is damaged: {type(error).__name__}: {error}") from error
+
+
+def _versions_from_json(rows: Any) -> Iterator[StoredVersion]:
+    last = 0
+    for row in rows:
+        number, base, metadata = row["version"], row["base"], row["metadata"]
+        difference, anchor = (_message_from_json(row[key]) for key in ("difference", "anchor"))
+        if type(number) is not int or number <= last or number >= 1 << 62:
+            raise ValueError(f"version {number!r} comes after {last}")
+        if (difference is None) != (base is None) or (difference is None and anchor is None):
+            raise ValueError(f"version {number} must have a difference and its base, or an anchor")
+        if not all(isinstance(item, str) for pair in metadata.items() for item in pair):
+            raise ValueError(f"version {number} has metadata that are no strings")
+        yield StoredVersion(number, _hash(row["state"]), base and _hash(base), difference, anchor, dict(metadata))
+        last = number
+
+
+def _message_from_json(value: Any) -> StoredMessage | None:
+    if value is None:
+        return None
+    size = value["bytes"]
+    if type(size) is not int or not 0 <= size < 1 << 62:
+        raise ValueError(f"a message has {size!r} bytes")
+    return StoredMessage(size, _hash(value["hash"]))
+
+
+def _hash(value: Any) -> str:
+    if not isinstance(value, str) or not HASH.fullmatch(value):
+        raise ValueError(f"a hash must have 16 hexadecimal digits, not be {value!r}")
+    return value

@@ -1,0 +1,334 @@
+"""The laws of a folder of versions: whatever happens to its publisher, readers find whole versions and their order."""
+
+from __future__ import annotations
+
+import builtins
+import json
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+import torch
+
+import gcodec
+from gcodec.sync import BrokenChain, Publisher, Subscriber, VersionFolder
+from gcodec.sync.version_chain import Step, StoredMessage, StoredVersion, way_to
+from tests.support.children import forked
+from tests.sync.states import equal, moved, some_state
+
+
+def filled(folder: VersionFolder, n_versions: int, **options: Any) -> tuple[Publisher, list[dict[str, Any]]]:
+    """Send versions to a folder; return their publisher and their states."""
+    publisher, states = Publisher(**options), [some_state()]
+    for number in range(n_versions):
+        if number:
+            states.append(moved(states[-1], seed=number))
+        folder.send(publisher.publish(states[-1], metadata={"step": str(number)}))
+    return publisher, states
+
+
+@pytest.mark.parametrize("how", ["path", "memory", "file"])
+def test_subscribers_catch_up_from_wherever_they_are(tmp_path, how):
+    place = {"path": str(tmp_path / "new" / "run"), "memory": f"memory://{tmp_path}", "file": f"file://{tmp_path}/run"}
+    if how != "path":
+        pytest.importorskip("fsspec")
+    folder = VersionFolder(place[how])
+    assert folder.newest == 0
+    assert Subscriber().catch_up(folder) == 0
+    publisher, state = Publisher(anchor_every=3), some_state()
+    subscribers = {every: Subscriber() for every in (1, 2, 5)}
+    for number in range(1, 12):
+        version = publisher.publish(state, metadata={"step": str(10 * number)})
+        assert folder.send(version) >= len(version.data)
+        assert folder.newest == number
+        assert folder.versions()[-1].metadata == {"step": str(10 * number)}
+        for every, subscriber in subscribers.items():
+            if number % every == 0:
+                assert subscriber.catch_up(folder) > 0
+                assert equal(subscriber.tensors, state)
+                assert subscriber.number == number
+                assert subscriber.catch_up(folder) == 0
+        state = moved(state, number)
+
+
+def test_retention_keeps_what_the_newest_anchors_need(tmp_path):
+    folder = VersionFolder(tmp_path, keep_anchors=2)
+    _, states = filled(folder, 9, anchor_every=3)       # anchors: 1, 4, 7
+    assert [version.number for version in folder.versions()] == [4, 5, 6, 7, 8, 9]
+    names = {path.name for path in tmp_path.iterdir()}
+    assert names == {"versions.json", *(f"{n:010}.difference.gc" for n in range(4, 10)),
+                     *(f"{n:010}.anchor.gc" for n in (4, 7))}
+    for number in range(4, 10):
+        subscriber = Subscriber()
+        subscriber.catch_up(folder, to=number)
+        assert equal(subscriber.tensors, states[number - 1])
+    late = Subscriber()
+    late.apply(Publisher().publish(states[1]).data)
+    with pytest.raises(BrokenChain, match="an anchor is needed"):
+        late.catch_up(WithoutAnchors(folder))
+    everything = VersionFolder(tmp_path / "all", keep_anchors=None)
+    filled(everything, 5, anchor_every=1)
+    assert len(everything.versions()) == 5
+
+
+class WithoutAnchors:
+    """A source whose anchors are gone."""
+
+    def __init__(self, folder: VersionFolder) -> None:
+        self.folder, self.message = folder, folder.message
+
+    def versions(self) -> list[StoredVersion]:
+        """Return the versions that have a difference."""
+        return [version._replace(anchor=None) for version in self.folder.versions()]
+
+
+def test_a_current_subscriber_reads_differences_and_a_late_one_the_anchor(tmp_path):
+    folder = VersionFolder(tmp_path)
+    _, states = filled(folder, 3, anchor_every=4)
+    current = Subscriber()
+    current.catch_up(folder)
+    publisher, state = Publisher(start=states[-1], first=4), moved(states[-1], 4)
+    folder.send(publisher.publish(state, anchor=True))
+    for subscriber, removed in ((current, "anchor"), (Subscriber(), "difference")):
+        path = tmp_path / f"{4:010}.{removed}.gc"
+        path.rename(tmp_path / "away")      # it is not read
+        assert subscriber.catch_up(folder) == 1
+        (tmp_path / "away").rename(path)
+        assert equal(subscriber.tensors, state)
+
+
+def test_the_way_is_that_of_the_fewest_bytes():
+    small, large = StoredMessage(10, ""), StoredMessage(100, "")
+
+    def stored(
+        number: int, anchor: StoredMessage | None = None, difference: StoredMessage | None = small
+    ) -> StoredVersion:
+        base = f"state {number - 1}" if difference else None
+        return StoredVersion(number, f"state {number}", base, difference, anchor, {})
+
+    chain = [stored(1, large, None), stored(2), stored(3, large), stored(4), stored(5, StoredMessage(15, ""))]
+
+    def way(to: int, state: str, without: tuple[Step, ...] = ()) -> list[tuple[int, bool]]:
+        return [tuple(step) for step in way_to(to, chain, state, without=without)]      # type: ignore[misc]
+
+    assert way(2, "") == [(1, True), (2, False)]
+    assert way(3, "") == [(3, True)]
+    assert way(4, "state 3") == [(4, False)]
+    assert way(4, "state 1") == [(2, False), (3, False), (4, False)]
+    assert way(5, "state 4") == [(5, False)]
+    assert way(5, "state 3") == [(5, True)]
+    assert way(5, "state 3", (Step(5, True),)) == [(4, False), (5, False)]
+    assert way(4, "state 1", (Step(3, False),)) == [(3, True), (4, False)]
+    assert way(4, "of another run") == [(3, True), (4, False)]
+    assert way(4, "state 4") == []
+    chain = chain[1:]
+    assert way(2, "state 1") == [(2, False)]
+    with pytest.raises(BrokenChain):
+        way(2, "")
+    with pytest.raises(BrokenChain):
+        way(5, "state 1", (Step(5, True), Step(5, False)))
+
+
+@pytest.mark.parametrize("damage", ["flip", "cut", "gone", "empty"])
+def test_a_damaged_message_is_named_and_a_later_anchor_makes_up_for_it(tmp_path, damage, caplog):
+    folder = VersionFolder(tmp_path)
+    publisher, states = filled(folder, 4, anchor_every=None)
+    subscriber = Subscriber()
+    subscriber.catch_up(folder, to=1)
+    path = tmp_path / f"{3:010}.difference.gc"
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 16
+    path.unlink() if damage == "gone" else path.write_bytes({"flip": data, "cut": data[:-9], "empty": b""}[damage])
+    with pytest.raises(gcodec.Corruption, match=r"0000000003\.difference\.gc"):
+        subscriber.catch_up(folder)
+    assert equal(subscriber.tensors, states[1])
+    folder.send(publisher.publish(states[3], anchor=True))
+    assert subscriber.catch_up(folder) == 1
+    assert equal(subscriber.tensors, states[3])
+    assert "version 3 cannot be used" in caplog.text
+
+
+def test_a_damaged_manifest_is_named(tmp_path):
+    folder = VersionFolder(tmp_path)
+    filled(folder, 2)
+    path, subscriber = tmp_path / "versions.json", Subscriber()
+    subscriber.catch_up(folder, to=1)
+    whole = path.read_bytes()
+    for at in range(0, len(whole), 7):
+        damaged = bytearray(whole)
+        damaged[at] ^= 1
+        path.write_bytes(damaged)
+        try:
+            subscriber.catch_up(folder)
+        except gcodec.Corruption as error:
+            assert "versions.json" in str(error)
+            assert subscriber.number == 1
+        else:       # a blank for another
+            assert chr(whole[at]).isspace()
+            subscriber = Subscriber()
+            subscriber.catch_up(folder, to=1)
+    for text in (b"", b"[]", b"{}", b"null", b'{"format":1}', b"\xff", b"[" * 100_000):
+        path.write_bytes(text)
+        with pytest.raises(gcodec.Corruption, match=r"versions\.json"):
+            folder.versions()
+
+
+def test_a_publisher_goes_on_in_its_folder(tmp_path):
+    folder = VersionFolder(tmp_path)
+    _, states = filled(folder, 3)
+    with pytest.raises(BrokenChain, match=r"folder\.newest"):
+        folder.send(Publisher().publish(states[0]))
+    follower = Subscriber()
+    follower.catch_up(folder)
+    state = moved(states[-1], 5)
+    resumed = Publisher(first=folder.newest + 1)
+    folder.send(resumed.publish(state))
+    with_base = Publisher(start=state, first=folder.newest + 1)
+    folder.send(with_base.publish(moved(state, 6)))
+    assert [version.anchor is not None for version in folder.versions()] == [True, False, False, True, False]
+    follower.catch_up(folder)
+    assert equal(follower.tensors, moved(state, 6))
+
+
+def test_a_version_that_was_never_sent_is_made_up_for(tmp_path):
+    folder = VersionFolder(tmp_path)
+    publisher, states = filled(folder, 2)
+    publisher.publish(moved(states[-1], 7))
+    state = moved(states[-1], 8)
+    folder.send(publisher.publish(state))
+    assert folder.versions()[-1].anchor is not None
+    subscriber = Subscriber()
+    subscriber.catch_up(folder)
+    assert equal(subscriber.tensors, state)
+
+
+def test_weights_that_all_have_need_no_anchor(tmp_path):
+    folder, state = VersionFolder(tmp_path), some_state()
+    publisher, subscriber = Publisher(start=state), Subscriber({name: x.clone() for name, x in state.items()})
+    state = moved(state, 1)
+    folder.send(publisher.publish(state))
+    assert folder.versions()[0].anchor is None
+    subscriber.catch_up(folder)
+    assert equal(subscriber.tensors, state)
+    with pytest.raises(BrokenChain, match="an anchor is needed"):
+        Subscriber().catch_up(folder)
+
+
+#: The calls of the operating system at which a publisher may be killed.
+CALLS = ("open", "fsync", "replace", "unlink")
+
+
+def kill_at(nth: int, when: str) -> None:
+    """Have this process kill itself at the nth of these calls, before or after it is made."""
+    left = nth
+
+    def counted(function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any, **options: Any) -> Any:
+            nonlocal left
+            left -= 1
+            if not left and when == "before":
+                os.kill(os.getpid(), signal.SIGKILL)
+            result = function(*arguments, **options)
+            if not left:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return result
+
+        return call
+
+    os.fsync = counted(os.fsync)
+    for name in ("open", "replace", "unlink"):
+        setattr(Path, name, counted(getattr(Path, name)))
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_publisher_that_is_killed_leaves_whole_versions(tmp_path, when):
+    state = {"w": torch.linspace(-1, 1, 3000).bfloat16(), "n": torch.arange(4)}
+    after = {"w": state["w"] * 1.01, "n": state["n"]}
+    n_killed = 0
+    for nth in range(1, 40):
+        folder = VersionFolder(tmp_path / str(nth), keep_anchors=1)
+        publisher = Publisher(threads=1)
+        folder.send(publisher.publish(state))
+        version = publisher.publish(after, anchor=True)
+
+        def send(nth: int = nth, version: Any = version, folder: VersionFolder = folder) -> int:
+            kill_at(nth, when)
+            folder.send(version)
+            return 0
+
+        code, printed = forked(send).wait()
+        assert code in (0, -signal.SIGKILL), printed
+        subscriber = Subscriber(threads=1)
+        subscriber.catch_up(folder)
+        assert equal(subscriber.tensors, after if subscriber.number == 2 else state)
+        resumed = Publisher(first=folder.newest + 1)
+        folder.send(resumed.publish(after))
+        subscriber.catch_up(folder)
+        assert equal(subscriber.tensors, after)
+        assert len(list((tmp_path / str(nth)).iterdir())) == 2      # no leftovers: an anchor and the manifest
+        if not code:
+            break
+        n_killed += 1
+    assert 8 <= n_killed < 39
+
+
+@pytest.mark.parametrize("name", ["fsync", "replace"])
+def test_a_folder_that_cannot_be_written_keeps_its_versions(tmp_path, monkeypatch, name):
+    folder = VersionFolder(tmp_path)
+    publisher, states = filled(folder, 2)
+    before = sorted(path.name for path in tmp_path.iterdir())
+
+    def full(*arguments: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os if name == "fsync" else Path, name, full)
+        with pytest.raises(OSError, match="No space"):
+            folder.send(publisher.publish(moved(states[-1], 3)))
+    assert sorted(path.name for path in tmp_path.iterdir()) == before
+    state = moved(states[-1], 4)
+    folder.send(publisher.publish(state))
+    subscriber = Subscriber()
+    subscriber.catch_up(folder)
+    assert equal(subscriber.tensors, state)
+
+
+def test_other_files_are_left_alone(tmp_path):
+    for name in ("notes.txt", "model.gc", "x.partial"):
+        (tmp_path / name).write_text("mine")
+    (tmp_path / "0000000009.anchor.gc").write_text("left by a publisher that was killed")
+    (tmp_path / ".0000000009.anchor.gc.0123abcd.partial").write_text("and this")
+    filled(VersionFolder(tmp_path, keep_anchors=1), 1)
+    assert {path.name for path in tmp_path.iterdir()} == {
+        "notes.txt", "model.gc", "x.partial", "versions.json", "0000000001.anchor.gc"}
+
+
+def test_senseless_arguments_of_a_folder_are_refused(tmp_path, monkeypatch):
+    for wrong in (0, "2", 1.5):
+        with pytest.raises(gcodec.InvalidArgument):
+            VersionFolder(tmp_path, keep_anchors=wrong)     # type: ignore[arg-type]
+    actual = builtins.__import__
+
+    def without_fsspec(name: str, *more: Any, **options: Any) -> Any:
+        if name == "fsspec":
+            raise ImportError(name)
+        return actual(name, *more, **options)
+
+    monkeypatch.setattr(builtins, "__import__", without_fsspec)
+    with pytest.raises(gcodec.GcodecError, match="pip install fsspec"):
+        VersionFolder("s3://bucket/run")
+
+
+def test_a_manifest_is_json_with_numbers_and_hashes(tmp_path):
+    folder = VersionFolder(tmp_path)
+    filled(folder, 2)
+    manifest = json.loads((tmp_path / "versions.json").read_text())
+    assert manifest["format"] == "gcodec-sync-folder-1"
+    assert [set(row) for row in manifest["versions"]] == [
+        {"version", "state", "base", "metadata", "difference", "anchor"}] * 2
