@@ -1,5 +1,5 @@
 """Compressed all-reduces over torch.distributed: a function, a hook for DistributedDataParallel, a process group,
-FSDP2, and DiLoCo.
+FSDP2, and DiLoCo. Weight sync over a broadcast, and of sharded weights.
 
 Importing this imports torch. docs/training.md is the page for users.
 """
@@ -25,5 +25,10 @@ from .reduction.shared_codebooks import Refresh as Refresh
 from .stats import log_to as log_to
 from .transport.jobs import Future as Future
 from .transport.lane import close_lanes as close_lanes
+from .weight_broadcast import WeightBroadcast as WeightBroadcast
+from .weight_shards import catch_up_shards as catch_up_shards
+from .weight_shards import local_shards as local_shards
+from .weight_shards import newest_versions as newest_versions
+from .weight_shards import shard_part as shard_part
 
 register_backend()  # "gcodec"; costs nothing until a group is made

@@ -1,0 +1,118 @@
+"""Weight sync of sharded models, FSDP2's and other DTensors: every rank publishes its own shards.
+
+A worker group that is sharded in the same way applies them, each rank those of its own part. For any other layout, make
+full tensors first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import xxhash
+from torch.distributed.tensor import DTensor
+
+from ..errors import InvalidArgument, PeerError
+from ..sync import Subscriber, VersionFolder
+from .transport.transfers import labeled
+
+
+def local_shards(state: Mapping[str, Any]) -> dict[str, torch.Tensor]:
+    """Return this rank's shards of a state dict; they share the memory of its DTensors.
+
+    Args:
+        state: name to DTensor, or to a tensor that is whole on each rank.
+    """
+    return {name: value.to_local().detach() if isinstance(value, DTensor) else value for name, value in state.items()}
+
+
+def shard_part(state: Mapping[str, Any], group: dist.ProcessGroup | None = None) -> str:
+    """Return a name for this rank's part of a sharded state dict, for ``Publisher(part=)`` and ``Subscriber(part=)``.
+
+    It is equal where rank, number of ranks, names, types, global shapes, meshes and placements are.
+
+    Args:
+        state: name to DTensor, or to a tensor that is whole on each rank.
+        group: the group whose ranks are counted; None: the world.
+    """
+    rows = [(name, str(value.dtype), tuple(value.shape), _placement(value)) for name, value in sorted(state.items())]
+    digest = xxhash.xxh3_64_hexdigest(repr(rows).encode(errors="replace"))
+    return f"{dist.get_rank(group):05}-of-{dist.get_world_size(group):05}-{digest}"
+
+
+def newest_versions(folder: VersionFolder, group: dist.ProcessGroup | None = None) -> tuple[int, int]:
+    """Return the newest version that the folders of all ranks have, and the newest that any has; collective.
+
+    Args:
+        folder: the folder of this rank's part.
+        group: the ranks; None: the world.
+
+    Raises:
+        GcodecError, OSError: this rank's folder cannot be read.
+        PeerError: another rank's cannot be, or a rank is gone.
+    """
+    problem: Exception | None = None
+    newest = -1
+    try:
+        newest = folder.newest
+    except Exception as error:  # whatever it is, the others have to hear of it
+        problem = error
+    numbers = _gathered(newest, group, "newest versions")
+    if problem is not None:
+        raise problem
+    if -1 in numbers:
+        raise PeerError(f"newest versions: rank {numbers.index(-1)} cannot read its folder")
+    return min(numbers), max(numbers)
+
+
+def catch_up_shards(subscriber: Subscriber, folder: VersionFolder, group: dist.ProcessGroup | None = None) -> int:
+    """Bring the shards of all ranks to the newest version that all of their folders have; collective.
+
+    Args:
+        subscriber: the subscriber of this rank's shards.
+        folder: the folder of this rank's part.
+        group: the ranks; None: the world.
+
+    Returns:
+        How many versions were applied.
+
+    Raises:
+        GcodecError, OSError: as :meth:`gcodec.sync.Subscriber.catch_up` says.
+        PeerError: another rank could not apply its version, or a rank is gone.
+    """
+    number, _ = newest_versions(folder, group)
+    problem: Exception | None = None
+    n_applied = 0
+    try:
+        n_applied = subscriber.catch_up(folder, to=number)
+    except Exception as error:
+        problem = error
+    held = _gathered(-1 if problem else subscriber.number, group, f"version {number}")
+    if problem is not None:
+        raise problem
+    for rank, found in enumerate(held):
+        if found != number:
+            what = "could not apply it" if found < 0 else f"holds version {found}"
+            raise PeerError(f"version {number}: rank {rank} {what}")
+    return n_applied
+
+
+def _placement(value: Any) -> tuple[str, ...]:
+    """Return how a tensor lies on the ranks, as text."""
+    if isinstance(value, DTensor):
+        mesh = value.device_mesh
+        return str(value.placements), str(tuple(mesh.shape)), str(mesh.mesh_dim_names), str(mesh.get_coordinate())
+    if not isinstance(value, torch.Tensor):
+        raise InvalidArgument(f"state must map names to tensors, not to {type(value).__name__}")
+    return ()
+
+
+def _gathered(number: int, group: dist.ProcessGroup | None, label: str) -> list[int]:
+    """Return a number of each rank."""
+    on_gpu = dist.get_backend(group) == "nccl"
+    sent = torch.tensor([number], dtype=torch.int64, device="cuda" if on_gpu else "cpu")
+    received = [torch.empty_like(sent) for _ in range(dist.get_world_size(group))]
+    labeled(label, lambda: dist.all_gather(received, sent, group=group))
+    return [int(item) for item in received]

@@ -1,0 +1,65 @@
+"""The laws of weights sent over real process groups: all ranks have the version, or none."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("torch")
+
+from tests.support.rank_fixtures import ranks_of
+from tests.sync import broadcast_cases as cases
+
+ranks = ranks_of(3)
+
+
+def test_all_ranks_have_every_version_bit_for_bit(ranks):
+    sizes, *_ = ranks.run(cases.follow)
+    assert all(size < 0.7 * sizes[0] for size in sizes[1:])
+
+
+def test_a_rank_that_joins_late_gets_an_anchor(ranks):
+    (anchor, second, late, *after), *_ = ranks.run(cases.join_late, by=2)
+    assert late > 0.8 * anchor
+    assert all(size < 0.7 * anchor for size in (second, *after))
+
+
+def test_a_rank_that_cannot_use_a_version_is_named_and_none_applies_it(ranks):
+    answers = ranks.run(cases.fail_on, by=1)
+    assert all(kept for _, kept in answers)
+    (source, _), (failing, _), (third, _) = answers
+    assert failing[0].startswith("BrokenChain") and "'bfloat16'" in failing[0]
+    for heard in (source, third):
+        assert heard[0].startswith("PeerError") and "rank 1 could not use it: BrokenChain" in heard[0]
+    assert not any(heard[1] for heard, _ in answers)
+
+
+def test_a_message_that_arrives_damaged_is_named(ranks):
+    source, second, third = ranks.run(cases.damaged, by=2)
+    assert third.startswith("Corruption") and "arrived damaged" in third
+    assert "rank 2 could not use it: Corruption" in source and "rank 2 could not use it: Corruption" in second
+
+
+def test_an_anchor_that_is_gone_is_an_error_on_all_ranks(ranks):
+    (source, *others) = ranks.run(cases.stale)
+    assert "before the next version" in source[0]
+    assert all("could not make its message" in heard[0] for heard in others)
+
+
+def test_wrong_roles_are_refused(ranks):
+    for *roles, mixed in ranks.run(cases.misuse):
+        assert all(heard.startswith("InvalidArgument") for heard in roles)
+        assert mixed.startswith("PeerError: on rank 2 the source is rank 1")
+
+
+def test_shards_are_followed_by_workers_of_the_same_layout(ranks, tmp_path):
+    for rank, heard in enumerate(ranks.run(cases.shards, path=str(tmp_path))):
+        assert "local_shards" in heard["whole"]
+        assert heard["other layout"].startswith(("InvalidArgument", "PeerError"))
+        assert heard["damaged"].startswith("Corruption" if rank == 1 else "PeerError")
+
+
+def test_a_rank_that_dies_is_an_error_elsewhere():
+    from tests.support.ranks import Ranks
+
+    heard = Ranks(3).run_with_deaths(cases.die, by=2)
+    assert all(text.startswith("PeerError") for text in heard[:2])
