@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .archive import load_file as load_file
     from .archive import save_file as save_file
+    from .checkpoints import Checkpointer as Checkpointer
     from .codec import decode as decode
     from .codec import decode_range as decode_range
     from .codec import encode as encode
@@ -40,6 +41,7 @@ __version__ = "0.1.0"
 
 _HOME = {
     "archive": ("load_file", "save_file"),
+    "checkpoints": ("Checkpointer",),
     "codec": ("decode", "decode_range", "encode", "inspect", "max_encoded_size", "warmup"),
     "options": ("LITERAL_GCOMP", "EncoderOptions"),
     "errors": ("BrokenChain", "Corruption", "GcodecError", "InsufficientData", "InvalidArgument", "LimitExceeded",

@@ -43,6 +43,10 @@ class KernelCacheWarning(UserWarning):
     """Compiled kernels are not kept where they last: later processes may have to compile them again, for minutes."""
 
 
+class CheckpointWarning(UserWarning):
+    """A checkpoint is saved, but takes more room than it should: its base cannot be read, or an old one not removed."""
+
+
 def check_choice(name: str, value: Any, choices: Collection[Any]) -> None:
     """Raise InvalidArgument unless the value of the argument ``name`` is one of ``choices``."""
     try:

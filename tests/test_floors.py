@@ -32,6 +32,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("stream",),
     ("files", "archive", "recorder"),
     ("sync",),
+    ("checkpoints",),
     ("compressors",),
     ("averaging",),
     ("adaptive",),

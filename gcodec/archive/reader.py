@@ -197,6 +197,11 @@ class ArchiveReader:
             pass
         yield from verbatim.rest()
 
+    def verbatim_bytes(self, entry: FileEntry) -> Bytes:
+        """Return the bytes of a file between its segments, end to end; the hash is checked."""
+        self._check_limit(entry.verbatim.bytes, entry.path)
+        return np.concatenate([np.empty(0, np.uint8), *self._parts_of([self._verbatim(entry)])])
+
     def metadata(self, entry: FileEntry) -> dict[str, str]:
         """Return the key-value pairs of a .safetensors file; empty for other files."""
         if entry.format != "safetensors" or not entry.size:

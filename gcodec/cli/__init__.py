@@ -17,13 +17,14 @@ from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any
 
-from ..errors import GcodecError, KernelCacheWarning
+from ..errors import CheckpointWarning, GcodecError, KernelCacheWarning
 from .streams import open_standard_streams, printable
 
 VERBS = {
     "compress": "compress tensor files and folders into .gc archives",
     "decompress": "restore files from .gc archives, list them, take single tensors out",
     "inspect": "show what is in an archive, a frame or a tensor file, tensor by tensor",
+    "series": "checkpoints of a run in a folder, each stored as the difference from the one before",
     "verify": "decode everything, check every hash, compare with the original",
     "record": "how to record gradients from a training script; what a dump holds",
     "warmup": "compile the kernels ahead of the first use",
@@ -150,7 +151,7 @@ def _remarks(quiet: bool) -> Iterator[None]:
     """Prints warnings of gcodec's own as one line each, or not at all."""
 
     def show_one_line(message: Warning | str, category: type[Warning], *where: Any) -> None:
-        if not issubclass(category, KernelCacheWarning):
+        if not issubclass(category, KernelCacheWarning | CheckpointWarning):
             show(message, category, *where)
         elif not quiet:
             _say("note", f"{message}")

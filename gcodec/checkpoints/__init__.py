@@ -1,0 +1,8 @@
+"""Series of checkpoints: archives in a folder, each whole or the difference from the step before."""
+
+from __future__ import annotations
+
+from .checkpointer import Checkpointer
+from .step_folder import StepFolder, StepInfo
+
+__all__ = ["Checkpointer", "StepFolder", "StepInfo"]

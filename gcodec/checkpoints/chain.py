@@ -1,0 +1,215 @@
+"""A step opened together with the steps that it depends on, each of which is the base of the next."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass, field
+from itertools import accumulate
+from pathlib import Path
+
+from ..archive.base_tensors import Base, base_bytes
+from ..archive.entries import FileEntry
+from ..archive.reader import ArchiveReader
+from ..errors import Corruption, GcodecError, Unsupported
+from ..files.file_plan import FilePlan, FileSegment
+from ..files.source import Bytes, open_source
+from .step_files import FileIdentity, step_name, step_of
+
+#: Steps that a step may depend on, one after the other: as many archives are open at once.
+MAX_CHAIN = 64
+#: How often a reader begins again because a writer has changed files that it was about to open.
+MAX_ATTEMPTS = 50
+
+
+@dataclass
+class OpenStep:
+    """A step whose file is open, and stays readable whatever happens to its name.
+
+    Attributes:
+        step: the step.
+        path: its file.
+        archive: its archive.
+        entry: the one file in the archive.
+        identity: of the file when it was opened.
+        base: the step that it was coded against, once it is open.
+    """
+
+    step: int
+    path: Path
+    archive: ArchiveReader
+    entry: FileEntry
+    identity: FileIdentity
+    base: OpenStep | None = None
+
+    def as_base(self) -> Base:
+        """Return this step as the base of another."""
+
+        def read(number: int, start: int, stop: int) -> Bytes:
+            return self.archive.segment_range(self.entry, number, start, stop)
+
+        return Base.of_entry(self.path.name, self.entry, read)
+
+    def replaced(self) -> bool:
+        """Return True if there is another file under the name now, or none."""
+        try:
+            return FileIdentity.of(self.path) != self.identity
+        except FileNotFoundError:
+            return True
+
+
+@dataclass
+class _Predecessor:
+    """Finds the base of a step; it is opened after the step, whose index names it."""
+
+    base: Base | None = field(default=None)
+
+    def find(self, path: str, dtype: str | None = None) -> Base | None:
+        return self.base
+
+
+@contextmanager
+def open_step(
+    folder: Path, step: int, *, threads: int | None = 1, max_output_bytes: int | None = None
+) -> Iterator[OpenStep]:
+    """Opens a step and all that it depends on. A writer may be at work: what it replaces meanwhile is opened again.
+
+    Args:
+        folder: the folder of checkpoints.
+        step: the step.
+        threads: for decoding it; as many as the process may use if None.
+        max_output_bytes: as for :class:`gcodec.archive.reader.ArchiveReader`, of the step itself.
+
+    Raises:
+        FileNotFoundError: there is no such step.
+        Unsupported: a step that it depends on is missing, or is another than that.
+        GcodecError: a file is damaged; errors say which.
+    """
+    with ExitStack() as stack:
+        for attempt in range(MAX_ATTEMPTS):
+            links: list[OpenStep] = []
+            with ExitStack() as opened:
+                try:
+                    _open_links(links, opened, folder, step, threads, max_output_bytes)
+                except (GcodecError, FileNotFoundError):
+                    if attempt + 1 < MAX_ATTEMPTS and any(link.replaced() for link in links):
+                        continue
+                    raise
+                stack.enter_context(opened.pop_all())
+                break
+        yield links[0]
+
+
+def plan_of_step(opened: OpenStep) -> FilePlan:
+    """Return the plan of the file that a step holds, for an archive of it with another base; decoded as it is read."""
+    entry = opened.entry
+    ends = list(accumulate(segment.skip + segment.bytes for segment in entry.segments))
+    segments = tuple(
+        FileSegment(end - segment.bytes, end, segment.dtype)
+        for end, segment in zip(ends, entry.segments, strict=True)
+    )
+    return FilePlan(
+        entry.path, entry.format, _EntrySource(opened, segments), segments, entry.tensors, entry.exact, entry.container
+    )
+
+
+class _EntrySource:
+    """The bytes of a file in an archive: of one segment, or between two."""
+
+    def __init__(self, opened: OpenStep, segments: tuple[FileSegment, ...]) -> None:
+        self._opened, self._segments = opened, segments
+        self._starts = [segment.start for segment in segments]
+        self._n_before = [0, *accumulate(segment.stop - segment.start for segment in segments)]
+        self._verbatim = opened.archive.verbatim_bytes(opened.entry)
+        self.size = opened.entry.size
+
+    def read(self, start: int, stop: int) -> Bytes:
+        """Return bytes ``start`` to ``stop``, which are all of one segment, or all between two."""
+        number = bisect_right(self._starts, start) - 1
+        if number >= 0 and start < self._segments[number].stop:
+            first = self._starts[number]
+            return self._opened.archive.segment_range(self._opened.entry, number, start - first, stop - first)
+        n_before = self._n_before[number + 1]
+        return self._verbatim[start - n_before : stop - n_before]
+
+
+def base_of(entry: FileEntry, path: Path, step: int) -> int | None:
+    """Return the step that a step was coded against; None for one that is whole.
+
+    Raises:
+        Unsupported: it was coded against something else than an earlier step.
+    """
+    if not entry.needs_base:
+        return None
+    base = step_of(entry.base or "")
+    if base is None or base >= step:
+        raise Unsupported(f"{path}: was coded against {entry.base!r}, which is no earlier step")
+    return base
+
+
+def only_file(archive: ArchiveReader) -> FileEntry:
+    """Return the file that an archive holds. Raises Unsupported if there are none or several."""
+    if len(archive.files) != 1:
+        raise Unsupported(f"{archive.name}: a step must hold one file, but this holds {len(archive.files)}")
+    return archive.files[0]
+
+
+def _open_links(
+    links: list[OpenStep],
+    opened: ExitStack,
+    folder: Path,
+    step: int,
+    threads: int | None,
+    max_output_bytes: int | None,
+) -> None:
+    """Adds the step and those that it depends on to ``links``, one by one."""
+    wanted: int | None = step
+    before: _Predecessor | None = None
+    while wanted is not None:
+        if len(links) > MAX_CHAIN:
+            raise Unsupported(f"{links[0].path}: depends on more than {MAX_CHAIN} steps")
+        path = folder / step_name(wanted)
+        try:
+            file = opened.enter_context(path.open("rb"))
+        except FileNotFoundError:
+            if not links:
+                raise
+            raise Unsupported(
+                f"step {links[-1].step} ({links[-1].path}) was coded against step {wanted}, but there is no {path}"
+            ) from None
+        finder, source = _Predecessor(), opened.enter_context(closing(open_source(file)))
+        limit = None if links else max_output_bytes
+        archive = opened.enter_context(
+            ArchiveReader(source, threads=1 if links else threads, max_output_bytes=limit, base=finder)
+        )
+        link = OpenStep(wanted, path, archive, only_file(archive), FileIdentity.of(file.fileno()))
+        if before is not None:
+            links[-1].base, before.base = link, link.as_base()
+            links.append(link)
+            _check_base(links[-2], before)
+        else:
+            links.append(link)
+        before, wanted = finder, base_of(link.entry, path, wanted)
+
+
+def _check_base(link: OpenStep, finder: _Predecessor) -> None:
+    """Raises Unsupported if the base of a step has other values than it was coded against, as far as hashes tell."""
+    assert link.base is not None
+    for number, segment in enumerate(link.entry.segments):
+        if segment.base is not None:
+            try:
+                base_bytes(link.entry, number, finder)
+            except Unsupported as error:
+                name = link.entry.label(number)
+                raise Unsupported(
+                    f"step {link.step} ({link.path}), {name}: {error}; step {link.base.step} ({link.base.path}) is "
+                    "another than that"
+                ) from error
+
+
+def check_same(entry: FileEntry, other: FileEntry, path: Path) -> None:
+    """Raises Corruption unless two archives restore to the same bytes, by their hashes."""
+    ours = [blob.hash for blob in (*entry.segments, entry.verbatim)]
+    if ours != [blob.hash for blob in (*other.segments, other.verbatim)] or entry.size != other.size:
+        raise Corruption(f"{path}: decodes to other bytes than its hashes say")

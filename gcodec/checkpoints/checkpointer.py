@@ -1,0 +1,227 @@
+"""The checkpoints of a training run: saved, loaded and deleted by step."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..archive.base_tensors import PREDICTABLE, Base, BaseSegment
+from ..archive.entries import FileEntry
+from ..errors import CheckpointWarning, GcodecError, InvalidArgument, check_choice
+from ..files.file_plan import FilePlan
+from ..files.source import Bytes
+from ..threads import check_threads
+from .chain import MAX_CHAIN
+from .state_files import load_state, plan_state
+from .step_files import FileIdentity, check_step
+from .step_folder import BaseAtHand, StepFolder, StepInfo
+
+
+class Checkpointer:
+    """Keeps the checkpoints of a training run in a folder: one in ``full_every`` whole, the rest as differences.
+
+    ::
+
+        checkpoints = gcodec.Checkpointer("run/checkpoints", full_every=10)
+        checkpoints.save(step, {"model": model.state_dict(), "optimizer": optimizer.state_dict()})
+        state = checkpoints.load()
+
+    Every step comes back bit for bit, whichever others are deleted. A step is an archive of its own,
+    ``step-00001000.gc``, which is on the disk when ``save`` returns; whenever the process dies, the steps that were
+    there can be loaded. Any number of processes may load while one saves or deletes; a second one that wants to write
+    waits. Among ranks let one save, or give each a folder of its own.
+
+    Memory: saving copies no state. It takes a few parts of 4 MiB for each thread and each step of the chain, and two
+    tensors at a time of those that are on a device or not contiguous. The state must not change until ``save`` returns.
+    Loading takes the memory of the state, and the same parts.
+
+    Args:
+        folder: where the checkpoints are; made when the first is saved.
+        full_every: how many steps there are in a chain, 1 to 64. A step that is a difference needs all steps before it
+            in its chain, and to load it they are decoded, too; 1 stores every step whole.
+        keep_last: after each save, delete all steps but the last so many, and those of ``keep_every``; None: keep all.
+        keep_every: with ``keep_last``, keep the steps that are multiples of this number as well.
+        copy_in_memory: keep a copy of the state that was saved last in host memory. Saving the next need not decode
+            files then, which is faster the longer the chain.
+        threads: for coding and decoding; as many as the process may use if None.
+
+    Raises:
+        InvalidArgument: an argument is out of range, or ``folder`` is a file.
+    """
+
+    def __init__(
+        self,
+        folder: str | os.PathLike[str],
+        *,
+        full_every: int = 10,
+        keep_last: int | None = None,
+        keep_every: int | None = None,
+        copy_in_memory: bool = False,
+        threads: int | None = None,
+    ) -> None:
+        check_threads(threads)
+        check_full_every(full_every)
+        check_retention(keep_last, keep_every)
+        self._folder = StepFolder(folder, threads=threads)
+        self._full_every, self._keep_last, self._keep_every = full_every, keep_last, keep_every
+        self._copies = copy_in_memory
+        self._at_hand: BaseAtHand | None = None
+
+    @property
+    def folder(self) -> Path:
+        """The folder of the checkpoints."""
+        return self._folder.path
+
+    def save(self, step: int, state: Any) -> StepInfo:
+        """Saves a state as the checkpoint of a step, and deletes what ``keep_last`` does not keep.
+
+        Args:
+            step: the number of the step, 0 to 10^18 - 1; its base is the one before it.
+            state: what ``torch.save`` would be given: dictionaries, lists, tuples and sets, in each other, of torch
+                tensors on any device, numpy arrays and numbers, Python numbers, strings, bytes and None. Tensors of the
+                same memory are stored once. Those of subclasses, such as parameters, come back as plain tensors.
+
+        Returns:
+            What was stored: path, base and sizes.
+
+        Raises:
+            InvalidArgument: the step is there already, or the state holds something else, which the error names.
+            GcodecError: another process has been writing to the folder for minutes.
+            OSError: the disk is full, or cannot be written to. The folder is then as it was before.
+
+        Warns:
+            CheckpointWarning: the step is saved, but whole, because its base cannot be read; or a step that was to be
+                deleted is still there. The warning says which file is damaged.
+        """
+        number = check_step(step)
+        plan = plan_state(f"step-{number:08d}.safetensors", state)
+        entry = self._folder.add(number, plan, full_every=self._full_every, at_hand=self._at_hand)
+        info = self._folder.info(number)
+        if self._copies:
+            self._at_hand = None  # the old copy goes before the new one is made
+            self._at_hand = BaseAtHand(FileIdentity.of(info.path), _copy_of(info.path.name, plan, entry))
+        if self._keep_last is not None:
+            try:
+                self.prune(self._keep_last, self._keep_every)
+            except (GcodecError, OSError) as error:
+                text = f"step {number} is saved, but old steps could not be deleted: {error}"
+                warnings.warn(CheckpointWarning(text), stacklevel=2)
+        return info
+
+    def load(self, step: int | None = None, *, like: str | None = None, max_output_bytes: int | None = None) -> Any:
+        """Return the state of a step, bit for bit as it was saved; tensors are in host memory.
+
+        A step that ``gcodec series add`` made of a ``.pt`` file comes as ``torch.load(weights_only=True)`` gives it,
+        and one of any other tensor file as a dictionary of arrays.
+
+        Args:
+            step: which; the last if None.
+            like: ``"numpy"`` or ``"torch"`` for all tensors; None: each as it was saved.
+            max_output_bytes: refuse larger states, for folders from strangers; no limit if None.
+
+        Raises:
+            InvalidArgument: there is no such step.
+            Corruption: its file, or one that it depends on, is damaged; the error names the file.
+            Unsupported: a step that it depends on is missing, or was exchanged for another; the error names both.
+            LimitExceeded: the state is above ``max_output_bytes``.
+            OSError: a file cannot be read.
+        """
+        if like is not None:
+            check_choice("like", like, ("numpy", "torch"))
+        if step is None and (step := self.latest()) is None:
+            raise InvalidArgument(f"{self.folder}: there is no checkpoint in this folder")
+        with self._folder.opened(step, max_output_bytes=max_output_bytes) as opened:
+            return load_state(opened.archive, opened.entry, like, max_output_bytes)
+
+    def steps(self) -> list[int]:
+        """Return the steps that are there, in ascending order."""
+        return self._folder.steps()
+
+    def latest(self) -> int | None:
+        """Return the last step; None if there is none."""
+        steps = self.steps()
+        return steps[-1] if steps else None
+
+    def overview(self) -> list[StepInfo]:
+        """Return file, base and sizes of every step, in ascending order; a damaged one has a ``problem``."""
+        return self._folder.overview()
+
+    def verify(self, step: int) -> None:
+        """Decodes everything that a step holds and checks every hash, with little memory.
+
+        Args:
+            step: which.
+
+        Raises:
+            InvalidArgument, Corruption, Unsupported, OSError: as for :meth:`Checkpointer.load`.
+        """
+        with self._folder.opened(step) as opened:
+            for _ in opened.archive.restored(opened.entry):
+                pass
+
+    def delete(self, *steps: int) -> None:
+        """Deletes steps. What depends on them, and stays, is first coded anew, against an earlier step or whole.
+
+        Args:
+            steps: which; all of them are deleted, or none if the files of those that stay cannot be read or written.
+
+        Raises:
+            InvalidArgument: there is no such step.
+            GcodecError: a step that stays is damaged, so that it cannot be coded anew; the error names its file.
+            OSError: a file cannot be written or removed.
+        """
+        self._folder.delete(steps)
+
+    def prune(self, keep_last: int, keep_every: int | None = None) -> list[int]:
+        """Deletes all steps but some, and returns those that it deleted.
+
+        Args:
+            keep_last: how many of the last steps to keep, at least 1.
+            keep_every: keep the steps that are multiples of this as well, at least 1; None: no others.
+
+        Raises:
+            InvalidArgument: a number below 1.
+            GcodecError, OSError: as for :meth:`Checkpointer.delete`.
+        """
+        chosen = steps_to_prune(self.steps(), keep_last, keep_every)
+        self.delete(*chosen)
+        return chosen
+
+
+def check_full_every(full_every: int) -> None:
+    """Raises InvalidArgument unless the length of chains is from 1 to 64."""
+    if type(full_every) is not int or not 1 <= full_every <= MAX_CHAIN:
+        raise InvalidArgument(f"full_every must be an integer from 1 to {MAX_CHAIN}, not {full_every!r}")
+
+
+def check_retention(keep_last: int | None, keep_every: int | None) -> None:
+    """Raises InvalidArgument for numbers of steps to keep that have no meaning; None of both is none."""
+    for name, value in (("keep_last", keep_last), ("keep_every", keep_every)):
+        if value is not None and (type(value) is not int or value < 1):
+            raise InvalidArgument(f"{name} must be None or an integer of at least 1, not {value!r}")
+    if keep_every is not None and keep_last is None:
+        raise InvalidArgument("keep_every needs keep_last: give the number of last steps to keep, too")
+
+
+def steps_to_prune(steps: list[int], keep_last: int, keep_every: int | None) -> list[int]:
+    """Return those of ascending ``steps`` that are neither among the last nor multiples of ``keep_every``."""
+    check_retention(keep_last, keep_every)
+    return [step for step in steps[:-keep_last] if keep_every is None or step % keep_every]
+
+
+def _copy_of(name: str, plan: FilePlan, entry: FileEntry) -> Base:
+    """Return a step as a base in memory: copies of those tensors that can be one.
+
+    It has the hashes of the file, so that a state that has changed since is found out before it is used.
+    """
+    copies: dict[int, Bytes] = {
+        number: np.array(plan.source.read(segment.start, segment.stop))
+        for number, segment in enumerate(plan.segments)
+        if segment.dtype in PREDICTABLE
+    }
+    segments = tuple(BaseSegment(segment.bytes, segment.dtype, segment.hash) for segment in entry.segments)
+    return Base(name, entry.tensors, segments, lambda number, start, stop: copies[number][start:stop])

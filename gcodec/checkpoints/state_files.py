@@ -1,0 +1,144 @@
+"""States as the .safetensors files that would hold them, tensor by tensor as they are read, and back."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import OrderedDict
+from collections.abc import Callable
+from itertools import accumulate
+from tempfile import TemporaryFile
+from threading import Lock
+from typing import Any
+
+import numpy as np
+
+from ..archive.arrays import as_bytes
+from ..archive.entries import FileEntry
+from ..archive.reader import ArchiveReader
+from ..errors import GcodecError, InsufficientData, LimitExceeded, Unsupported
+from ..files.elements import stored_as, width
+from ..files.file_plan import FilePlan, FileSegment, SegmentViews, TensorView, assemble
+from ..files.safetensors import safetensors_header
+from ..files.source import Bytes
+from .structure import MAX_TEXT_BYTES, STRUCTURE, Leaf, flatten, rebuild
+
+#: So many tensors that had to be copied, because they are on a device or not contiguous, are held at once.
+MAX_COPIES = 2
+
+
+class TensorSource:
+    """The bytes of a header and of tensors, end to end. What needs a copy is copied when it is read, and then let go.
+
+    Args:
+        header: what comes before the tensors.
+        leaves: the tensors.
+    """
+
+    def __init__(self, header: bytes, leaves: list[Leaf]) -> None:
+        head = np.frombuffer(header, np.uint8)
+        self._read: list[Callable[[], Bytes]] = [lambda: head, *map(_reader_of, leaves)]
+        self._starts = [0, *accumulate([head.size, *(leaf.size for leaf in leaves)])]
+        self._copies: OrderedDict[int, Bytes] = OrderedDict()
+        self._lock = Lock()
+        self.size = self._starts[-1]
+
+    def read(self, start: int, stop: int) -> Bytes:
+        """Return bytes ``start`` to ``stop``, a view where they are in one piece; raises InsufficientData outside."""
+        if not 0 <= start <= stop <= self.size:
+            raise InsufficientData(f"bytes {start} to {stop} were asked for, but there are {self.size}")
+        number, parts = bisect_right(self._starts, start) - 1, []
+        while start < stop:
+            first, end = self._starts[number], min(self._starts[number + 1], stop)
+            if start < end:
+                parts.append(self._piece(number)[start - first : end - first])
+            start, number = max(start, end), number + 1
+        if len(parts) == 1:
+            return parts[0]
+        return np.concatenate(parts) if parts else np.empty(0, np.uint8)
+
+    def _piece(self, number: int) -> Bytes:
+        with self._lock:
+            if number not in self._copies:
+                self._copies[number] = self._read[number]()
+                if len(self._copies) > MAX_COPIES:
+                    self._copies.popitem(last=False)
+            return self._copies[number]
+
+
+def plan_state(path: str, state: Any) -> FilePlan:
+    """Return the plan of the .safetensors file that would hold a state; its tensors stay where they are.
+
+    Args:
+        path: under which an archive keeps the file.
+        state: as for :func:`gcodec.checkpoints.structure.flatten`.
+
+    Raises:
+        InvalidArgument: the state holds something that cannot be saved.
+    """
+    flat = flatten(state)
+    text = np.frombuffer(flat.text, np.uint8)
+    leaves = {**flat.leaves, STRUCTURE: Leaf(text, "uint8", text.shape)}
+    sizes = {name: (leaf.dtype, leaf.shape, leaf.size) for name, leaf in leaves.items()}
+    header = safetensors_header(sizes, None)
+    pieces, at = [], len(header)
+    for name, leaf in leaves.items():
+        view = TensorView(name, leaf.dtype, leaf.shape, 0)
+        pieces.append(SegmentViews(FileSegment(at, at + leaf.size, stored_as(leaf.dtype)), (view,)))
+        at += leaf.size
+    return assemble(path, "safetensors", TensorSource(header, list(leaves.values())), pieces)
+
+
+def load_state(archive: ArchiveReader, entry: FileEntry, like: str | None, max_output_bytes: int | None) -> Any:
+    """Return the state that a file in an archive holds.
+
+    Args:
+        archive: the archive, with its bases.
+        entry: the file: of :func:`plan_state`, a ``.pt``, or any other with tensors, which become a dictionary.
+        like: ``"numpy"`` or ``"torch"`` for all tensors; None for what was saved.
+        max_output_bytes: refuse larger states.
+
+    Raises:
+        GcodecError: damage, a base that is missing or another, or a file without tensors.
+    """
+    if max_output_bytes is not None and entry.size > max_output_bytes:
+        raise LimitExceeded(f"{archive.name}: {entry.size} bytes are above the limit of {max_output_bytes} bytes")
+    views = {view.name: view for view in entry.tensors}
+    data: dict[int, Bytes] = {}
+
+    def read(name: str, kind: str) -> Any:
+        view = views[name]
+        if view.segment not in data:
+            data[view.segment] = archive.segment_bytes(entry, view)
+        return archive.array(entry, view, data[view.segment], like=like or kind)
+
+    if STRUCTURE in views:
+        segment = entry.segments[views[STRUCTURE].segment]
+        if segment.bytes > MAX_TEXT_BYTES:
+            raise LimitExceeded(f"{archive.name}: a structure of {segment.bytes} bytes is above the limit")
+        return rebuild(archive.segment_bytes(entry, views[STRUCTURE]).tobytes(), read)
+    if entry.format == "torch" and like is None:
+        return _load_torch(archive, entry)
+    if not views:
+        raise Unsupported(f"{archive.name}: {entry.path} holds no tensors; restore it as a file")
+    kind = entry.container or "numpy"
+    return {name: read(name, kind) for name in views if width(views[name].dtype) is not None}
+
+
+def _load_torch(archive: ArchiveReader, entry: FileEntry) -> Any:
+    """Return what ``torch.load`` makes of a ``.pt`` file, which is restored to a temporary file first."""
+    import torch
+
+    with TemporaryFile() as file:
+        for part in archive.restored(entry):
+            file.write(part.data)
+        file.seek(0)
+        try:
+            return torch.load(file, map_location="cpu", weights_only=True)
+        except Exception as error:  # torch raises errors of many kinds
+            reason = str(error).splitlines()[0] if str(error) else repr(error)
+            raise GcodecError(f"{archive.name}: torch.load(weights_only=True) does not read {entry.path}: {reason}; "
+                              "restore it as a file") from error
+
+
+def _reader_of(leaf: Leaf) -> Callable[[], Bytes]:
+    return lambda: as_bytes(leaf.value)[2]

@@ -1,0 +1,325 @@
+"""A folder of archives, one a step, each whole or the difference from an earlier one: added, read, rebased, deleted.
+
+It knows files and their plans, not states: what other things than states are made of (files of the command line, the
+parts of a distributed checkpoint) goes into a folder in the same way.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Collection, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from ..archive.base_tensors import Base
+from ..archive.entries import FileEntry
+from ..archive.output import Attributes, Staging
+from ..archive.reader import ArchiveReader
+from ..archive.writer import ArchiveWriter
+from ..errors import CheckpointWarning, GcodecError, InvalidArgument
+from ..files.file_plan import FilePlan
+from .chain import MAX_CHAIN, OpenStep, base_of, check_same, only_file, open_step, plan_of_step
+from .step_files import FileIdentity, check_step, remove_left_over, step_name, steps_in, sync_folder, writer_lock
+
+
+@dataclass(frozen=True)
+class StepInfo:
+    """A step in a folder, as its file's index tells.
+
+    Attributes:
+        step: the step.
+        path: its file.
+        base: the step that it was coded against; None if it is whole, or not known.
+        file_bytes: size of its file.
+        state_bytes: size of what it restores to; 0 if that is not known.
+        n_tensors: how many tensors it holds.
+        problem: why its index cannot be read; empty if it can.
+    """
+
+    step: int
+    path: Path
+    base: int | None
+    file_bytes: int
+    state_bytes: int
+    n_tensors: int
+    problem: str = ""
+
+
+class BaseAtHand(NamedTuple):
+    """The tensors of a step that need not be read from its file.
+
+    Attributes:
+        identity: of the file that has them, too.
+        base: the tensors.
+    """
+
+    identity: FileIdentity
+    base: Base
+
+
+class StepFolder:
+    """The steps in a folder.
+
+    Args:
+        path: the folder; it is made when the first step is added.
+        threads: for coding and decoding; as many as the process may use if None.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], *, threads: int | None = None) -> None:
+        self.path, self._threads = Path(path), threads
+        self._known: dict[int, tuple[FileIdentity, StepInfo]] = {}
+        if self.path.exists() and not self.path.is_dir():
+            raise InvalidArgument(f"{self.path}: must be a folder, but is a file")
+
+    def steps(self) -> list[int]:
+        """Return the steps that are there, in ascending order. No file is opened."""
+        return steps_in(self.path)
+
+    def info(self, step: int) -> StepInfo:
+        """Return what the index of a step's file tells; it is read again only after the file has changed.
+
+        Raises:
+            InvalidArgument: there is no such step.
+            OSError: the file cannot be read.
+        """
+        path = self.path / step_name(check_step(step))
+        try:
+            identity = FileIdentity.of(path)
+            known = self._known.get(step)
+            if known is None or known[0] != identity:
+                known = self._known[step] = identity, _info_of(step, path, identity.size)
+        except FileNotFoundError:
+            raise self._no_such(step) from None
+        return known[1]
+
+    def overview(self) -> list[StepInfo]:
+        """Return all steps in ascending order; one whose file is damaged has a ``problem``."""
+        infos = []
+        for step in self.steps():
+            try:
+                infos.append(self.info(step))
+            except InvalidArgument:  # a writer has removed it since
+                continue
+        return infos
+
+    @contextmanager
+    def opened(self, step: int, *, max_output_bytes: int | None = None) -> Iterator[OpenStep]:
+        """Opens a step with all that it depends on; it stays readable though a writer deletes it meanwhile.
+
+        Raises:
+            InvalidArgument: there is no such step.
+            GcodecError: a file that it needs is missing, damaged or another one; the error says which, and the step.
+            OSError: a file cannot be read.
+        """
+        with ExitStack() as stack:
+            try:
+                opened = stack.enter_context(
+                    open_step(self.path, check_step(step), threads=self._threads, max_output_bytes=max_output_bytes)
+                )
+            except FileNotFoundError:
+                raise self._no_such(step) from None
+            except GcodecError as error:
+                raise _placed(error, step) from error
+            try:
+                yield opened
+            except GcodecError as error:
+                raise _placed(error, step) from error
+
+    def add(
+        self,
+        step: int,
+        plan: FilePlan,
+        *,
+        full_every: int,
+        at_hand: BaseAtHand | None = None,
+        attributes: Attributes | None = None,
+    ) -> FileEntry:
+        """Adds a step, coded against the one before it, or whole where that would make a chain of ``full_every`` steps.
+
+        The file is on the disk, whole and under its name, when this returns; until then it is not there at all. A step
+        whose base cannot be read is stored whole, with a warning: training shall not lose it.
+
+        Args:
+            step: its number, not there yet.
+            plan: what to store.
+            full_every: as for :class:`gcodec.checkpoints.Checkpointer`.
+            at_hand: the step before, where the caller has its tensors; else they are read from its file.
+            attributes: permissions, owner and times of the file; those of any new file if None.
+
+        Raises:
+            InvalidArgument: the step is there already, or the plan cannot be stored.
+            OSError: the file cannot be written.
+        """
+        self._make_folder()
+        with writer_lock(self.path):
+            remove_left_over(self.path)
+            path = self.path / step_name(check_step(step))
+            if path.exists():
+                raise InvalidArgument(f"{path}: step {step} is there already; delete it first to save another")
+            previous, problem = self._base_for(step, full_every), None
+            if previous is not None:
+                try:
+                    return self._add_against(previous, path, plan, at_hand, attributes)
+                except InvalidArgument:
+                    raise
+                except (GcodecError, OSError) as error:
+                    problem = error
+            entry = self._write(path, plan, None, attributes)
+        if problem is not None:
+            text = f"{path}: is saved whole, for step {previous} cannot be its base: {problem}"
+            warnings.warn(CheckpointWarning(text), stacklevel=3)
+        return entry
+
+    def delete(self, steps: Collection[int]) -> None:
+        """Removes steps. Those that stay and were coded against one of these are coded anew first.
+
+        If the process dies, or a file cannot be read or written, all steps that were to stay are there and readable.
+
+        Raises:
+            InvalidArgument: there is no such step.
+            GcodecError: a step that stays cannot be read, so that it is not known how to keep it; nothing is removed.
+            OSError: a file cannot be written or removed.
+        """
+        chosen = {check_step(step) for step in steps}
+        if not chosen:
+            return
+        if not self.path.is_dir():
+            raise self._no_such(min(chosen))
+        with writer_lock(self.path):
+            remove_left_over(self.path)
+            infos = {info.step: info for info in self.overview()}
+            for step in sorted(chosen - infos.keys()):
+                raise self._no_such(step)
+            for step, base in _new_bases(infos, chosen).items():
+                self._rebase(step, base)
+            sync_folder(self.path)
+            for step in sorted(chosen, reverse=True):  # what depends on another goes before it
+                infos[step].path.unlink()
+                self._known.pop(step, None)
+            sync_folder(self.path)
+
+    def n_bases(self, step: int) -> int:
+        """Return how many other steps a step needs.
+
+        Raises:
+            GcodecError: one of them is missing or damaged.
+        """
+        count, info = 0, self.info(step)
+        while info.base is not None and not info.problem and count <= MAX_CHAIN:
+            count, info = count + 1, self.info(info.base)
+        if info.problem:
+            raise GcodecError(info.problem)
+        return count
+
+    def _make_folder(self) -> None:
+        if not self.path.is_dir():
+            self.path.mkdir(parents=True, exist_ok=True)
+            sync_folder(self.path.parent)
+
+    def _add_against(
+        self, previous: int, path: Path, plan: FilePlan, at_hand: BaseAtHand | None, attributes: Attributes | None
+    ) -> FileEntry:
+        if at_hand is not None and at_hand.identity == FileIdentity.of(self.path / step_name(previous)):
+            return self._write(path, plan, at_hand.base, attributes)
+        with open_step(self.path, previous) as opened:
+            return self._write(path, plan, opened.as_base(), attributes)
+
+    def _base_for(self, step: int, full_every: int) -> int | None:
+        """Return the step to code a new one against; None if it shall be whole."""
+        earlier = [known for known in self.steps() if known < step]
+        if not earlier or full_every == 1:
+            return None
+        try:
+            return earlier[-1] if self.n_bases(earlier[-1]) + 1 < full_every else None
+        except (GcodecError, OSError):
+            return earlier[-1]  # opening it will fail, and say why
+
+    def _rebase(self, step: int, base: int | None) -> None:
+        """Codes a step anew, against another step or whole; its file is replaced when the new one is complete."""
+        with self.opened(step) as opened:
+            attributes, plan = Attributes.like(opened.path.stat()), plan_of_step(opened)
+            if base is None:
+                self._write(opened.path, plan, None, attributes, replaced=opened.entry)
+            else:
+                with self.opened(base) as other:
+                    self._write(opened.path, plan, other.as_base(), attributes, replaced=opened.entry)
+
+    def _write(
+        self,
+        path: Path,
+        plan: FilePlan,
+        base: Base | None,
+        attributes: Attributes | None,
+        replaced: FileEntry | None = None,
+    ) -> FileEntry:
+        """Writes a step's file, and waits for the disk before and after it gets its name.
+
+        Args:
+            path: of the file.
+            plan: what to store.
+            base: what to code it against.
+            attributes: of the file.
+            replaced: what the file there holds, which is to be the same in the new one; None if there is none.
+        """
+        with Staging(force=replaced is not None, attributes=attributes) as staging:
+            file = staging.create(path)
+            with ArchiveWriter(file, threads=self._threads) as archive:
+                entry = archive.add(plan, None, base)
+            if replaced is not None:
+                check_same(entry, replaced, path)
+            file.flush()
+            os.fsync(file.fileno())
+        sync_folder(self.path)
+        return entry
+
+    def _no_such(self, step: int) -> InvalidArgument:
+        steps = self.steps()
+        there = f"there are {len(steps)} steps, from {steps[0]} to {steps[-1]}" if steps else "there are none"
+        return InvalidArgument(f"{self.path}: has no step {step}; {there}")
+
+
+def _info_of(step: int, path: Path, size: int) -> StepInfo:
+    try:
+        with ArchiveReader(path, threads=1) as archive:
+            entry = only_file(archive)
+            base = base_of(entry, path, step)
+    except GcodecError as error:
+        return StepInfo(step, path, None, size, 0, 0, problem=str(error))
+    return StepInfo(step, path, base, size, entry.size, len(entry.tensors))
+
+
+def _new_bases(infos: dict[int, StepInfo], chosen: set[int]) -> dict[int, int | None]:
+    """Return the new base of each step that stays and loses its own, in the order in which they are to be coded anew.
+
+    A step gets the base of its base. Where that is whole, the first step that depends on it becomes whole, and the
+    others are coded against this one. Chains only become shorter.
+
+    Raises:
+        GcodecError: the index of a step that stays cannot be read.
+    """
+    result: dict[int, int | None] = {}
+    heirs: dict[int, int] = {}  # the step that becomes whole, by the whole step that goes
+    for step in sorted(infos.keys() - chosen):
+        info = infos[step]
+        if info.problem and step > min(chosen):
+            raise GcodecError(f"step {step}: it is not known whether it depends on another: {info.problem}; nothing "
+                              "was removed; to go on, delete this step, too")
+        base = info.base
+        if base not in chosen:
+            continue
+        while base in chosen and base in infos and infos[base].base is not None:
+            base = infos[base].base
+        assert base is not None
+        result[step] = heirs.get(base) if base in chosen else base
+        if base in chosen:
+            heirs.setdefault(base, step)
+    return result
+
+
+def _placed(error: GcodecError, step: int) -> GcodecError:
+    """Return an error of the same type that says which step it is about."""
+    text = str(error)
+    return error if text.startswith(f"step {step}") else type(error)(f"step {step}: {text}")

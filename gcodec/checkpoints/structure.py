@@ -1,0 +1,316 @@
+"""Nested states as tensors by name and a text that says how they are nested; nothing is pickled.
+
+A state is what ``torch.save`` is usually given: dictionaries, lists and tuples of tensors, numpy arrays, numbers and
+strings. Its tensors get names by their path (``optimizer/state/0/exp_avg``), the same in every step of a training, so
+that each finds its base. All else is JSON, in which an object of one key stands for what JSON lacks::
+
+    {"model": {"w": <tensor>}, "betas": (0.9, 0.999)}
+    {"dict": ["model", {"dict": ["w", {"torch": "model/w"}]}, "betas", {"tuple": [0.9, 0.999]}]}
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..errors import Corruption, GcodecError, InvalidArgument, Unsupported
+from ..files.elements import name_of, width
+from ..files.safetensors import CODES
+from ..tensors import as_plain_array, check_has_data, is_torch
+
+#: Containers in each other, more than any optimizer or model has.
+MAX_DEPTH = 100
+#: Bounds on the text: its bytes, and the items of its containers, which take some 64 bytes each when it is read.
+MAX_TEXT_BYTES, MAX_ITEMS = 1 << 26, 1 << 22
+#: Names of tensors are cut after so many characters.
+MAX_NAME = 1 << 12
+#: Under this name an archive has the text.
+STRUCTURE = "gcodec.structure"
+RESERVED = (STRUCTURE, "__metadata__")
+VERSION = 1
+#: Complex numbers of 16 bytes, which .safetensors lacks, are stored as pairs of float64.
+PAIRS = {"complex128": "float64"}
+#: Containers of one kind of item each, by the key that stands for them.
+SEQUENCES: dict[str, Callable[[list[Any]], Any]] = {"tuple": tuple, "set": set, "frozenset": frozenset}
+
+Read = Callable[[str, str], Any]
+
+
+class Leaf(NamedTuple):
+    """A tensor or array of a state.
+
+    Attributes:
+        value: torch tensor on any device, or numpy array.
+        dtype: name of the type of its elements as they are stored.
+        shape: shape as stored.
+    """
+
+    value: Any
+    dtype: str
+    shape: tuple[int, ...]
+
+    @property
+    def size(self) -> int:
+        """Size in bytes."""
+        return math.prod(self.shape) * (width(self.dtype) or 1)
+
+
+class FlatState(NamedTuple):
+    """A state, taken apart.
+
+    Attributes:
+        leaves: its tensors by name, in the order of the state; none is copied.
+        text: the structure, as JSON.
+    """
+
+    leaves: dict[str, Leaf]
+    text: bytes
+
+
+def flatten(state: Any) -> FlatState:
+    """Return the tensors of a state by name, and its structure.
+
+    Args:
+        state: dictionaries (also ``OrderedDict`` and ``Counter``), lists, tuples and sets, in each other, of torch
+            tensors, numpy arrays and numbers, Python numbers, strings, bytes, bools and None.
+
+    Raises:
+        InvalidArgument: something else, which the error names with its place.
+    """
+    flattener = _Flattener()
+    node = flattener.node(state, "", 0)
+    try:
+        text = json.dumps({"version": VERSION, "state": node}, separators=(",", ":"), allow_nan=False).encode()
+        _check_text(text)
+    except (ValueError, GcodecError) as error:
+        raise InvalidArgument(f"the numbers, strings and containers of a state are too many or too long: {error}; "
+                              "keep them in an array") from None
+    return FlatState(flattener.leaves, text)
+
+
+def rebuild(text: bytes, read: Read) -> Any:
+    """Return the state of a structure.
+
+    Args:
+        text: as :func:`flatten` made it.
+        read: returns the tensor of a name as ``"torch"`` or ``"numpy"``; called once for each name.
+
+    Raises:
+        Corruption: the text is malformed.
+        Unsupported: it is of a later version.
+        GcodecError: whatever ``read`` raises.
+    """
+    _check_text(text)
+    try:
+        parsed = json.loads(text)
+        if parsed["version"] != VERSION:
+            raise Unsupported(f"the structure of the state is of version {parsed['version']!r}, not {VERSION}")
+        return _Rebuilder(read).value(parsed["state"], 0)
+    except GcodecError:
+        raise
+    except (ValueError, TypeError, LookupError, RecursionError, AttributeError) as error:
+        raise Corruption(f"the structure of the state is malformed: {error}") from error
+
+
+def _check_text(text: bytes) -> None:
+    n_items = text.count(b"[") + text.count(b"{") + text.count(b",")
+    if len(text) > MAX_TEXT_BYTES or n_items > MAX_ITEMS:
+        raise Corruption(f"a structure has at most {MAX_TEXT_BYTES} bytes and {MAX_ITEMS} items, not {len(text)} and "
+                         f"{n_items}")
+
+
+class _Flattener:
+    """Takes a state apart, container by container."""
+
+    def __init__(self) -> None:
+        self.leaves: dict[str, Leaf] = {}
+        self._names: dict[Any, str] = {}  # of tensors by their memory, to store tied ones once
+
+    def node(self, value: Any, path: str, depth: int) -> Any:
+        """Return what stands for a value in JSON; ``path`` is its place."""
+        if depth > MAX_DEPTH:
+            raise InvalidArgument(f"{path[:80]} ...: more than {MAX_DEPTH} containers are in each other")
+        kind = type(value)
+        if value is None or kind in (bool, int, str):
+            return value
+        if kind is float:
+            return value if math.isfinite(value) else {"float": str(value)}
+        if is_torch(value) or isinstance(value, np.ndarray | np.generic):
+            return self._tensor(value, path)
+        if kind is list:
+            return [self.node(item, _join(path, n), depth + 1) for n, item in enumerate(value)]
+        if kind in (dict, OrderedDict, Counter):
+            return self._dictionary(value, path, depth)
+        if kind in (tuple, set, frozenset):
+            return {kind.__name__: [self.node(item, _join(path, n), depth + 1) for n, item in enumerate(value)]}
+        return self._other(value, path)
+
+    def _dictionary(self, value: Any, path: str, depth: int) -> Any:
+        items: list[Any] = []
+        for key, item in value.items():
+            items += [self._key(key, path), self.node(item, _join(path, key), depth + 1)]
+        if type(value) is dict:
+            return {"dict": items}
+        if type(value) is Counter:
+            return {"counter": items}
+        metadata = getattr(value, "_metadata", None)  # of a module's state dict: versions, which loading looks at
+        if metadata is None:
+            return {"ordered": items}
+        return {"state_dict": [items, self.node(metadata, _join(path, "_metadata"), depth + 1)]}
+
+    def _key(self, key: Any, path: str) -> Any:
+        parts = key if type(key) is tuple else (key,)
+        if not all(part is None or type(part) in (bool, int, float, str) for part in parts):
+            raise InvalidArgument(f"{path or 'the state'}: a key must be a string, a number or a tuple of these to be "
+                                  f"saved, not a {type(key).__name__}")
+        return self.node(key, path, 0)
+
+    def _other(self, value: Any, path: str) -> Any:
+        kind = type(value)
+        if kind is bytes:
+            return {"bytes": base64.b64encode(value).decode()}
+        if kind is complex:
+            return {"complex": [self.node(value.real, path, 0), self.node(value.imag, path, 0)]}
+        if kind.__module__ == "torch" and kind.__name__ in ("Size", "dtype", "device"):
+            return {"Size": list(value)} if kind.__name__ == "Size" else {kind.__name__: str(value)}
+        raise InvalidArgument(f"{path or 'the state'}: a {kind.__module__}.{kind.__qualname__} cannot be saved; pass "
+                              "its state_dict(), or what it holds as tensors, numbers, strings, dictionaries and lists")
+
+    def _tensor(self, value: Any, path: str) -> Any:
+        kind = "torch" if is_torch(value) else "numpy" if isinstance(value, np.ndarray) else "scalar"
+        where = path or "the state"
+        dtype, shape, memory = _torch_facts(value, where) if kind == "torch" else _numpy_facts(value, where)
+        stored = PAIRS.get(dtype, dtype)
+        if stored not in CODES:
+            raise InvalidArgument(f"{where}: a tensor must be of numbers or bools to be saved, not of {dtype}")
+        name = None if memory is None else self._names.get(memory)
+        if name is None:
+            name = self._new_name(path or "tensor")
+            self.leaves[name] = Leaf(value, stored, (*shape, 2) if stored != dtype else shape)
+            self._names.update({} if memory is None else {memory: name})
+        node: dict[str, Any] = {kind: name}
+        if stored != dtype:
+            node["complex"] = dtype
+        if kind == "numpy" and value.dtype.byteorder == ">":
+            node["order"] = ">"
+        return node
+
+    def _new_name(self, path: str) -> str:
+        """Return a name that no tensor has yet, and that any file can hold."""
+        name = given = path[:MAX_NAME].encode(errors="replace").decode()
+        number = 1
+        while name in self.leaves or name in RESERVED:
+            number += 1
+            name = f"{given}#{number}"
+        return name
+
+
+def _join(path: str, key: object) -> str:
+    return f"{path}/{key}" if path else str(key)
+
+
+def _torch_facts(value: Any, where: str) -> tuple[str, tuple[int, ...], Any]:
+    """Return type, shape, and what tensors of the same memory have in common; None for one without memory."""
+    import torch
+
+    check_has_data(value, where)
+    if value.layout != torch.strided or value.is_quantized or value.is_meta:
+        raise InvalidArgument(f"{where}: a tensor must be dense, not quantized and not on the device meta to be saved; "
+                              f"this is a {value.layout} tensor of {value.dtype} on {value.device}")
+    dtype, shape = str(value.dtype).removeprefix("torch."), tuple(value.shape)
+    if not value.numel() or value.is_neg() or value.is_conj():
+        return dtype, shape, None
+    return dtype, shape, ("torch", str(value.device), value.data_ptr(), dtype, shape, value.stride())
+
+
+def _numpy_facts(value: Any, where: str) -> tuple[str, tuple[int, ...], Any]:
+    array = as_plain_array(value, where)
+    dtype = name_of(array.dtype.newbyteorder("<")) if array.dtype.kind in "biufcV" else str(array.dtype)
+    memory = ("numpy", array.ctypes.data, array.dtype.str, array.shape, array.strides)
+    return dtype, array.shape, memory if array.size and isinstance(value, np.ndarray) else None
+
+
+class _Rebuilder:
+    """Puts a state together again, node by node."""
+
+    def __init__(self, read: Read) -> None:
+        self._read = read
+        self._known: dict[tuple[str, str], Any] = {}
+
+    def value(self, node: Any, depth: int) -> Any:
+        """Return what a node of the JSON stands for."""
+        if depth > 2 * MAX_DEPTH:
+            raise ValueError(f"more than {2 * MAX_DEPTH} containers are in each other")
+        if isinstance(node, list):
+            return [self.value(item, depth + 1) for item in node]
+        if not isinstance(node, dict):
+            return node
+        tag, content = next(iter(node.items()))
+        if tag in ("torch", "numpy", "scalar"):
+            return self._tensor(tag, content, node)
+        if len(node) != 1:
+            raise ValueError(f"{tag!r} must stand alone")
+        if tag in SEQUENCES:
+            return SEQUENCES[tag](self.value(content, depth + 1))
+        if tag in ("dict", "ordered", "counter"):
+            make: Any = {"dict": dict, "ordered": OrderedDict, "counter": Counter}[tag]
+            return make(dict(self._items(content, depth)))
+        if tag == "state_dict":
+            items, metadata = content
+            result: Any = OrderedDict(self._items(items, depth))
+            result._metadata = self.value(metadata, depth + 1)
+            return result
+        return _plain(tag, content, self.value)
+
+    def _items(self, content: list[Any], depth: int) -> Iterator[tuple[Any, Any]]:
+        for key, item in zip(content[::2], content[1::2], strict=True):
+            yield self.value(key, depth + 1), self.value(item, depth + 1)
+
+    def _tensor(self, tag: str, name: str, node: dict[str, Any]) -> Any:
+        key = "torch" if tag == "torch" else "numpy", name
+        if key not in self._known:
+            value = self._read(name, key[0])
+            if "complex" in node:
+                if node["complex"] not in PAIRS:
+                    raise ValueError(f"{node['complex']!r} is no type of pairs")
+                value = _as_complex(value)
+            self._known[key] = value
+        value = self._known[key]
+        if node.get("order") == ">" and isinstance(value, np.ndarray):
+            value = value.astype(value.dtype.newbyteorder(">"))
+        return value[()] if tag == "scalar" and isinstance(value, np.ndarray) else value
+
+
+def _as_complex(pairs: Any) -> Any:
+    if not isinstance(pairs, np.ndarray):
+        import torch
+
+        return torch.view_as_complex(pairs)
+    return pairs.view(np.complex128)[..., 0] if pairs.size else np.empty(pairs.shape[:-1], np.complex128)
+
+
+def _plain(tag: str, content: Any, value: Callable[[Any, int], Any]) -> Any:
+    """Return what a tag without containers stands for."""
+    if tag == "float" and content in ("nan", "inf", "-inf"):
+        return float(content)
+    if tag == "bytes":
+        return base64.b64decode(content, validate=True)
+    if tag == "complex":
+        real, imaginary = (value(part, MAX_DEPTH) for part in content)
+        return complex(real, imaginary)
+    if tag in ("Size", "dtype", "device"):
+        import torch
+
+        if tag == "Size":
+            return torch.Size(content)
+        found = torch.device(content) if tag == "device" else getattr(torch, content.removeprefix("torch."))
+        if not isinstance(found, torch.device | torch.dtype):
+            raise ValueError(f"{content!r} is no {tag}")
+        return found
+    raise ValueError(f"unknown tag {tag!r}")
