@@ -114,7 +114,10 @@ def rebuild(text: bytes, read: Read) -> Any:
         return _Rebuilder(read).value(parsed["state"], 0)
     except GcodecError:
         raise
-    except (ValueError, TypeError, LookupError, RecursionError, AttributeError) as error:
+    except ImportError as error:
+        raise Unsupported("the state holds what is torch's, which is not installed: pip install 'gcodec[torch]', or "
+                          f"load it with like='numpy' ({error})") from error
+    except (ArithmeticError, AttributeError, LookupError, RuntimeError, StopIteration, TypeError, ValueError) as error:
         raise Corruption(f"the structure of the state is malformed: {error}") from error
 
 
@@ -130,12 +133,17 @@ class _Flattener:
 
     def __init__(self) -> None:
         self.leaves: dict[str, Leaf] = {}
+        self._n_values = 0
         self._names: dict[Any, str] = {}  # of tensors by their memory, to store tied ones once
 
     def node(self, value: Any, path: str, depth: int) -> Any:
         """Return what stands for a value in JSON; ``path`` is its place."""
         if depth > MAX_DEPTH:
             raise InvalidArgument(f"{path[:80]} ...: more than {MAX_DEPTH} containers are in each other")
+        self._n_values += 1
+        if self._n_values > MAX_ITEMS:
+            raise InvalidArgument(f"{path[:80]}: more than {MAX_ITEMS} numbers, strings and containers are in the "
+                                  "state; keep them in an array")
         kind = type(value)
         if value is None or kind in (bool, int, str):
             return value

@@ -13,12 +13,13 @@ from typing import Any
 from ..archive.output import Attributes, Staging, check_free, naming
 from ..checkpoints import StepFolder, StepInfo
 from ..checkpoints.checkpointer import check_full_every, check_retention, steps_to_prune
+from ..checkpoints.step_files import step_of
 from ..errors import GcodecError, InvalidArgument, Unsupported
 from ..files import open_source, plan_or_bytes
 from . import UsageError, display
 from .compare import compare_bytes
 from .compress import add_common, size_argument
-from .file_state import FileState, check_removal
+from .file_state import FileState, check_removal, check_targets
 from .jobs import STDIO
 
 EXAMPLES = """examples:
@@ -57,9 +58,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
     add = verb("restore", _restore, "restore the files of steps, byte for byte").add_argument
     add("steps", nargs="*", type=int, metavar="STEP", help="which (default: the last)")
-    add("-o", "--output", metavar="PATH", help="a folder (default: this one); for one step also a file, or -\nfor stdout")
+    add("-o", "--output", metavar="PATH", help="a folder (default: this one); for one step also\na file, or - for"
+        " stdout")
     add("-f", "--force", action="store_true", help="replace files that exist")
-    add("--max-output-bytes", type=size_argument, metavar="SIZE", help="refuse steps that restore to more\n(500MB, 2GiB)")
+    add("--max-output-bytes", type=size_argument, metavar="SIZE", help="refuse steps that restore to more\n(500MB,"
+        " 2GiB)")
 
     add = verb("verify", _verify, "decode steps and check every hash").add_argument
     add("steps", nargs="*", type=int, metavar="STEP", help="which (default: all)")
@@ -210,8 +213,9 @@ def _restore(args: argparse.Namespace) -> int:
                 path = root if single else root / opened.entry.path
                 if path in targets:
                     raise UsageError(f"{path}: several of these steps would become this file; restore them one by one")
-                if path.resolve().parent == folder.path.resolve() and path.name == opened.path.name:
-                    raise UsageError(f"{path}: is the step itself, and would be replaced")
+                check_targets([path], (info.path for info in folder.overview()))
+                if step_of(path.name) is not None and path.resolve().parent == folder.path.resolve():
+                    raise UsageError(f"{path}: is the name of a step in this series; give another with -o")
                 targets.add(path)
                 check_free(path, force=args.force, named=single)
                 staging.make_folder(root.parent if single else root, path.parent)
