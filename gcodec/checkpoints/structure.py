@@ -31,7 +31,7 @@ MAX_TEXT_BYTES, MAX_ITEMS = 1 << 26, 1 << 22
 #: Names of tensors are cut after so many characters.
 MAX_NAME = 1 << 12
 #: Under this name an archive has the text.
-STRUCTURE = "gcodec.structure"
+STRUCTURE = "__structure__"
 RESERVED = (STRUCTURE, "__metadata__")
 VERSION = 1
 #: Complex numbers of 16 bytes, which .safetensors lacks, are stored as pairs of float64.

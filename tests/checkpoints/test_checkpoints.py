@@ -95,7 +95,7 @@ CYCLE.append(CYCLE)
 VALUES: list[Any] = [
     {}, [], (), None, 3, -(1 << 80), 0.1, -0.0, math.nan, -math.inf, "ä\ud800/\0", b"\0\xff", 1 + 2j, {1, 2},
     frozenset("a"), {"a/b": np.ones(2), "a": {"b": np.zeros(2)}},
-    {"__metadata__": np.ones(1), "gcodec.structure": np.ones(1), "": np.ones(3)},
+    {"__metadata__": np.ones(1), "__structure__": np.ones(1), "": np.ones(3)},
     {1: "one", "1": 2, (1, "x"): None, None: 0, 2.5: [], True + 1: ()}, OrderedDict(b=1, a=[2]), Counter("abba"),
     np.float32(1.5), np.bool_(True), np.array(3.0), np.empty((0, 4), np.float16), np.arange(12).reshape(3, 4).T,
     np.arange(6, dtype=">f8").reshape(2, 3), np.array([1 + 2j, complex("nan")]), np.array([1j], np.complex64),
