@@ -1,0 +1,25 @@
+"""The worked example of weight sync runs, and its workers have every version."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from tests.support.paths import ROOT
+
+pytest.importorskip("torch")
+
+
+def test_the_example_of_weight_sync_runs_under_torchrun(tmp_path):
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "3",
+               str(ROOT / "examples/weight_sync.py"), "--steps", "4", "--warmup", "5", "--folder", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert sum(line.startswith("version ") for line in lines) == 4
+    texts = dict(line.split(", bit for bit at 4 versions: ") for line in lines if line.startswith("rank "))
+    assert texts.keys() == {"rank 1", "rank 2"}
+    assert texts["rank 1"] == texts["rank 2"]
+    assert len(list(tmp_path.glob("*.gc"))) == 4
