@@ -24,8 +24,8 @@ from ..files.source import ArraySource, ByteSource
 from .tensor_bits import TensorLayout
 
 #: Keys of the metadata; others of this prefix are reserved, and all without it are the publisher's own.
-PREFIX = "gcodec."
-FORMAT, NUMBER, BASE, STATE, PART = (PREFIX + key for key in ("sync", "version", "base", "state", "part"))
+PREFIX = "gcodec-sync"
+FORMAT, NUMBER, BASE, STATE, PART = (PREFIX + key for key in ("", ".version", ".base", ".state", ".part"))
 FORMAT_VERSION = "1"
 MAX_NUMBER = 1 << 62
 #: Bytes-like objects, a path, or a binary stream.

@@ -386,13 +386,15 @@ def test_what_is_no_version_is_refused(tmp_path):
     gcodec.save_file({"w": np.ones(9, np.float32)}, tmp_path / "plain.gc")
     with pytest.raises(gcodec.Corruption, match="not a version"):
         Subscriber().apply(tmp_path / "plain.gc")
+    first = {"gcodec-sync": "1", "gcodec-sync.version": "1", "gcodec-sync.state": "0" * 16}
     for metadata, kind in (
-        ({"gcodec.sync": "2"}, gcodec.Unsupported),
-        ({"gcodec.sync": "1"}, gcodec.Corruption),
-        ({"gcodec.sync": "1", "gcodec.version": "0", "gcodec.state": "0" * 16}, gcodec.Corruption),
-        ({"gcodec.sync": "1", "gcodec.version": "1", "gcodec.state": "no hash"}, gcodec.Corruption),
-        ({"gcodec.sync": "1", "gcodec.version": "1", "gcodec.state": "0" * 16}, gcodec.Corruption),
-        ({"gcodec.sync": "1", "gcodec.version": "1", "gcodec.state": "0" * 16, "gcodec.x": ""}, gcodec.Unsupported),
+        ({"gcodec-sync": "2"}, gcodec.Unsupported),
+        ({"gcodec-sync": "1"}, gcodec.Corruption),
+        ({**first, "gcodec-sync.version": "0"}, gcodec.Corruption),
+        ({**first, "gcodec-sync.version": "1.0"}, gcodec.Corruption),
+        ({**first, "gcodec-sync.state": "no hash"}, gcodec.Corruption),
+        ({**first, "gcodec-sync.x": ""}, gcodec.Unsupported),
+        (first, gcodec.Corruption),     # of other weights
     ):
         gcodec.save_file({"w": np.ones(9, np.float32)}, tmp_path / "other.gc", metadata=metadata)
         with pytest.raises(kind):
@@ -410,7 +412,7 @@ def test_senseless_arguments_are_refused():
         lambda: Publisher(anchor_every=0), lambda: Publisher(first=0), lambda: Publisher(dtype="int8"),
         lambda: Publisher(threads=0), lambda: Publisher(start=w), lambda: Publisher().publish(names),
         lambda: Publisher().publish({"__metadata__": w}), lambda: Publisher().publish({"\ud800": w}),
-        lambda: Publisher().publish({"w": w}, metadata={"gcodec.x": "1"}),
+        lambda: Publisher().publish({"w": w}, metadata={"gcodec-sync.x": "1"}),
         lambda: Publisher().publish({"w": w}, metadata={"x": number}),
         lambda: Subscriber(like="jax"), lambda: Subscriber({"w": [1.0]}), lambda: Subscriber({"w": w.expand(3, 4)}),
         lambda: Subscriber({"w": np.broadcast_to(np.ones(3), (2, 3))}), lambda: Subscriber({"w": w.to_sparse()}),
