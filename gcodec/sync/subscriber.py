@@ -208,6 +208,8 @@ class Subscriber:
         """
         clock = StageClock()
         with clock.measure("check"):
+            if moved := [name for name, tensor in self._held.items() if tensor.has_moved]:
+                raise InvalidArgument(f"tensor {_some(moved)} has other memory by now: make a new Subscriber")
             bases = _Bases(self)
             message = open_message(data, threads=self._threads, max_output_bytes=self._limit, bases=bases)
             with message.archive:

@@ -14,7 +14,7 @@ from ..files.elements import name_of, width
 from ..files.file_plan import TensorView
 from ..files.safetensors import CODES
 from ..files.source import Bytes
-from ..tensors import is_torch
+from ..tensors import as_plain_array, check_has_data, is_torch
 
 
 class TensorLayout(NamedTuple):
@@ -66,11 +66,11 @@ def tensor_layout_of(name: str, value: Any) -> TensorLayout:
         _check_torch(name, value)
         dtype = str(value.dtype).removeprefix("torch.")
     else:
-        array = np.asarray(value)
+        array = as_plain_array(value, f"tensor {name!r}")
         dtype = "object" if array.dtype.hasobject else name_of(array.dtype.newbyteorder("<"))
     if dtype not in CODES:
         raise InvalidArgument(f"tensor {name!r} must be of one of {', '.join(sorted(CODES))}, not {dtype}")
-    return TensorLayout(dtype, tuple(value.shape))
+    return TensorLayout(dtype, tuple(np.shape(value)))
 
 
 def _check_torch(name: str, value: Any) -> None:
@@ -81,6 +81,7 @@ def _check_torch(name: str, value: Any) -> None:
             f"tensor {name!r} must be a plain tensor, not a {type(value).__name__}: each rank publishes its own "
             "shards, which gcodec.distributed.local_shards returns"
         )
+    check_has_data(value, f"tensor {name!r}")
     if value.layout != torch.strided or value.is_quantized or value.is_meta:
         what = "on the device meta" if value.is_meta else f"{value.layout}, {value.dtype}"
         raise InvalidArgument(f"tensor {name!r} must be dense, not quantized, and have values; it is {what}")
@@ -143,6 +144,11 @@ class WritableTensor:
         if isinstance(words, np.ndarray):
             return words.reshape(-1).view(np.uint8) if words.flags.c_contiguous else None
         return words.numpy().reshape(-1).view(np.uint8) if words.is_cpu and words.is_contiguous() else None
+
+    @property
+    def has_moved(self) -> bool:
+        """Return True if a torch tensor has other memory than it had, as after ``parameter.data = ...``."""
+        return self.like == "torch" and bool(self.value.data_ptr() != self._words.data_ptr())
 
     def read(self, start: int, stop: int) -> Bytes:
         """Return bytes ``start`` to ``stop`` of the values in row-major order, which are not to be written to; safe

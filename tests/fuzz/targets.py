@@ -41,6 +41,8 @@ TARGETS = {
     "payloads": Row("payloads of compressors", "messages", "Payloads", 6, 5000, True),
     "states": Row("packed states", "messages", "PackedStates", 4, 5000, True),
     "codebooks": Row("records of codebooks", "messages", "Codebooks", 8, 10_000, True),
+    "versions": Row("versions of weights, index or metadata changed and sealed again", "versions", "Versions", 3, 3000),
+    "manifests": Row("manifests of folders of versions", "versions", "Manifests", 4, 5000),
     "npy": Row("`.npy` files", "containers", "NpyFiles", 8, 10_000),
     "npz": Row("`.npz` files", "containers", "NpzFiles", 4, 3000),
     "safetensors": Row("`.safetensors` files", "containers", "SafetensorsFiles", 8, 10_000),

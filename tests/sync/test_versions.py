@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import os
+import signal
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -15,8 +17,9 @@ import torch
 
 import gcodec
 from gcodec import sync
-from gcodec.sync import BrokenChain, Publisher, Subscriber
+from gcodec.sync import BrokenChain, Publisher, Subscriber, VersionFolder
 from gcodec.sync.tensor_bits import WritableTensor
+from tests.support.children import forked
 from tests.sync.states import FLOATS, TYPES, bits_of, equal, moved, some_state
 
 State = dict[str, Any]
@@ -355,7 +358,7 @@ def test_a_version_that_cannot_be_made_leaves_the_publisher_as_it_was():
     subscriber.apply(publisher.publish(state).data)
     before = publisher.number, publisher.state
     for wrong in (torch.ones(3).to_sparse(), torch.empty(3, device="meta"), torch.ones(2, dtype=torch.complex128),
-                  np.array(["text"]), np.array([None])):
+                  np.array(["text"]), np.array([None]), np.ma.masked_array([1.0], [True])):
         with pytest.raises(gcodec.InvalidArgument, match="wrong"):
             publisher.publish({**state, "wrong": wrong})
     assert before == (publisher.number, publisher.state)
@@ -402,6 +405,49 @@ def test_what_is_no_version_is_refused(tmp_path):
     for wrong in (None, 3, ["x"]):
         with pytest.raises(gcodec.InvalidArgument):
             Subscriber().apply(wrong)       # type: ignore[arg-type]
+
+
+def test_a_tensor_that_gets_other_memory_is_noticed():
+    state = {"w": torch.ones(900), "n": torch.zeros(3)}
+    publisher, model = Publisher(start=state), {name: torch.nn.Parameter(x.clone()) for name, x in state.items()}
+    subscriber = Subscriber(model)
+    subscriber.apply(publisher.publish({**state, "n": torch.ones(3)}).data)
+    model["w"].data = torch.ones(900)
+    with pytest.raises(gcodec.InvalidArgument, match="'w' has other memory"):
+        subscriber.apply(publisher.publish(state).data)
+
+
+def test_a_subscriber_that_is_killed_while_it_writes_begins_with_an_anchor(tmp_path):
+    folder, publisher = VersionFolder(tmp_path / "run"), Publisher()
+    before = {"a": np.linspace(0, 1, 999, dtype=np.float32), "b": np.ones(99, np.float32)}
+    after = {name: value * np.float32(1.5) for name, value in before.items()}
+    # Weights that outlive their process, as in shared memory.
+    weights = {name: np.memmap(tmp_path / name, np.float32, "w+", shape=x.shape) for name, x in before.items()}
+    folder.send(publisher.publish(before))
+    subscriber = Subscriber(weights)
+    subscriber.catch_up(folder)
+    folder.send(publisher.publish(after))
+
+    def killed_between_two_writes() -> int:
+        pending, write = subscriber.read(folder.message(2, anchor=False)), WritableTensor.write
+
+        def killing(*arguments: Any) -> None:
+            write(*arguments)
+            os.kill(os.getpid(), signal.SIGKILL)
+
+        WritableTensor.write = killing      # type: ignore[assignment, method-assign]
+        pending.apply()
+        return 0
+
+    assert forked(killed_between_two_writes).wait()[0] == -signal.SIGKILL
+    assert equal({"a": weights["a"]}, {"a": after["a"]}) and equal({"b": weights["b"]}, {"b": before["b"]})
+    with pytest.raises(BrokenChain, match=r"changed the weights.*'a'"):
+        subscriber.verify()
+    again = Subscriber(weights)
+    with pytest.raises(BrokenChain, match="an anchor is needed"):
+        again.apply(folder.message(2, anchor=False))
+    assert again.catch_up(folder) == 2      # the anchor, and the difference
+    assert equal(weights, after)
 
 
 def test_senseless_arguments_are_refused():
