@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -30,6 +30,7 @@ from .outcome import SparseValues, Summed
 from .payload import ENVELOPE, SPARSE, errors_of_rank, seal, unseal
 
 _RAW, _FRAMED = b"\0", b"\1"  #: how values are coded: a byte ahead of them
+Unpack = Callable[[bytes, torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
 _MIN_FRAMED = 64  #: fewer values are not tried as a frame, whose header alone takes 48 bytes
 
 
@@ -86,14 +87,8 @@ class Sparsifier(Compressor):
             indices: int64[k], ascending, of the chosen values of the flat gradient.
             place: The rank and the tensor's name.
         """
-        flat = gradient.reshape(-1)
-        payloads = yield AllGather(self.pack(flat, indices))
-        parts = []
-        for rank, payload in enumerate(payloads):
-            with errors_of_rank(rank):
-                parts.append(SparseValues(*self.unpack(payload, flat)))
-        mean, sent = Summed(parts, place.size, wide(flat.dtype)), parts[place.rank]
-        return Outcome(mean, sent, sent.values.numel(), gradient.shape, gradient.dtype)
+        payload = self.pack(gradient.reshape(-1), indices)
+        return (yield from gather_sparse(gradient, payload, place, self.unpack))
 
     def pack(self, flat: torch.Tensor, indices: torch.Tensor) -> bytes:
         """Return the payload of the chosen values of a flat tensor; ``indices``: int64[k], ascending."""
@@ -116,6 +111,27 @@ class Sparsifier(Compressor):
         if self.mantissa_bits is not None:
             bits = min(bits, 9 + self.mantissa_bits)
         return ENVELOPE + 5 + (k * (bits + bits_per_index(k / n)) / 8 if n else 0)
+
+
+def gather_sparse(
+    gradient: torch.Tensor, payload: bytes, place: Place, unpack: Unpack | None = None
+) -> Conversation:
+    """Return the conversation in which every rank gets the chosen values of all ranks.
+
+    Args:
+        gradient: The whole gradient.
+        payload: The payload of this rank's values.
+        place: The rank and the tensor's name.
+        unpack: Reads a payload; default :func:`unpack_sparse`.
+    """
+    flat = gradient.reshape(-1)
+    payloads = yield AllGather(payload)
+    parts = []
+    for rank, received in enumerate(payloads):
+        with errors_of_rank(rank):
+            parts.append(SparseValues(*(unpack or unpack_sparse)(received, flat)))
+    mean, sent = Summed(parts, place.size, wide(flat.dtype)), parts[place.rank]
+    return Outcome(mean, sent, sent.values.numel(), gradient.shape, gradient.dtype)
 
 
 def pack_sparse(flat: torch.Tensor, indices: torch.Tensor, mantissa_bits: int | None = None) -> bytes:

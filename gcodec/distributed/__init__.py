@@ -25,6 +25,7 @@ from .reduction.shared_codebooks import Refresh as Refresh
 from .stats import log_to as log_to
 from .transport.jobs import Future as Future
 from .transport.lane import close_lanes as close_lanes
+from .visible import Visible as Visible
 from .weight_broadcast import WeightBroadcast as WeightBroadcast
 from .weight_shards import catch_up_shards as catch_up_shards
 from .weight_shards import local_shards as local_shards

@@ -15,6 +15,7 @@ import torch.distributed as dist
 
 from ..errors import InvalidArgument, Unsupported
 from ..threads import threads_per_rank
+from .conversation import ConversationRunner
 from .gradients import Gradients
 from .modes import Mode, mode_of
 from .reduction.allreduce import SMALLEST, allreduce_job, dense_allreduce
@@ -25,6 +26,7 @@ from .transport.agreement import compare_options
 from .transport.arguments import check_duration, check_int, check_optional_int
 from .transport.jobs import LaneJob
 from .transport.lane import Lane, lane_with_options
+from .visible import Visible, VisibleExchange, drop_zeros
 
 
 class DiLoCo:
@@ -41,9 +43,10 @@ class DiLoCo:
         optimizer: the outer optimizer, a torch optimizer of the parameters that the inner one trains. All of them must
             be floats in CPU memory.
         every: inner steps between exchanges (H in the paper).
-        mode: lossless by default; ``NearLossless(outer)`` needs an outer optimizer with a rule.
+        mode: lossless by default; ``NearLossless(outer)`` needs an outer optimizer with a rule; ``Visible()`` sends
+            only what the next forward pass in bfloat16 would see, and keeps the rest for later rounds.
         group: the process group; default the world.
-        smallest: bytes; smaller exchanges go through Gloo uncompressed.
+        smallest: bytes; smaller exchanges go through Gloo uncompressed, but for ``Visible()``.
         threads: threads of the codec. Default: the cores divided by the ranks on this host, as torchrun tells.
         timeout: time after which a silent rank is an error.
 
@@ -57,23 +60,27 @@ class DiLoCo:
         optimizer: torch.optim.Optimizer,
         every: int,
         *,
-        mode: Mode | None = None,
+        mode: Mode | Visible | None = None,
         group: dist.ProcessGroup | None = None,
         smallest: int = SMALLEST,
         threads: int | None = None,
         timeout: timedelta = timedelta(minutes=5),
     ) -> None:
         self.optimizer, self.every = optimizer, check_int("every", every, 1)
-        self.mode, self.group = mode_of(mode), group
+        self.mode, self.group = mode if isinstance(mode, Visible) else mode_of(mode), group
         self.smallest, self.timeout = check_int("smallest", smallest), check_duration("timeout", timeout)
         self.threads = check_optional_int("threads", threads) or threads_per_rank()
         self.steps = 0  #: inner steps so far
         self._counters = Counters()
         self._lane: Lane | None = None
         self._params = _by_type(optimizer)
-        for dtype in self._params:
-            precompile_kernels(TYPES[dtype], self.mode, None)
-        self._lane = lane_with_options(None, group, timeout, self._options)
+        if isinstance(self.mode, Visible):
+            self.mode.prepare(self._all())
+        else:
+            for dtype in self._params:
+                precompile_kernels(TYPES[dtype], self.mode, None)
+        self._lane = lane = lane_with_options(None, group, timeout, self._options)
+        self._visible = VisibleExchange(self.mode, lane.rank, lane.size) if isinstance(self.mode, Visible) else None
         with torch.no_grad():
             for param in self._all():
                 dist.broadcast(param, group=group, group_src=0)
@@ -106,17 +113,30 @@ class DiLoCo:
         self._exchange()
         return True
 
+    def flush(self) -> None:
+        """Exchange now and take an outer step with everything, the residual of ``Visible()`` included.
+
+        All ranks must call it together, for example before the model is saved for good. It does not count as an inner
+        step. In the other modes it is an outer step like any other.
+
+        Raises:
+            PeerError: another rank failed or is silent. The parameters are then those of the last outer step.
+            Corruption: a message arrived damaged, with the same result.
+        """
+        self._exchange(flush=True)
+
     @torch.no_grad()
-    def _exchange(self) -> None:
+    def _exchange(self, flush: bool = False) -> None:
         params = self._all()
         outer_gradients = [anchor - param for anchor, param in zip(self._anchors, params, strict=True)]
         # Parameters go back before the exchange: NearLossless reads them as the step's, and if the exchange fails,
         # they are those of the last outer step.
         for anchor, param in zip(self._anchors, params, strict=True):
             param.copy_(anchor)
+        lane = self._lane_of_step(flush)
         inner_gradients = [param.grad for param in params]
         try:
-            for param, average in zip(params, self._averaged(outer_gradients), strict=True):
+            for param, average in zip(params, self._averaged(lane, outer_gradients, flush), strict=True):
                 param.grad = average
             self.optimizer.step()
         finally:
@@ -125,11 +145,32 @@ class DiLoCo:
         for anchor, param in zip(self._anchors, params, strict=True):
             anchor.copy_(param)
 
-    def _averaged(self, gradients: list[torch.Tensor]) -> list[torch.Tensor]:
-        """Return the averages over the ranks; those of a type travel as one."""
+    def _lane_of_step(self, flush: bool) -> Lane:
+        """Return the lane, after all ranks have found that they are at the same step."""
         self._lane = lane = lane_with_options(self._lane, self.group, self.timeout, self._options)
-        label = f"outer step {self.steps // self.every}"  # ranks may have loaded states of different ones
-        lane.submit(lambda: compare_options(lane.group, self._options(), label)).wait()
+        facts = {**self._options(), "flush": flush}
+        lane.submit(lambda: compare_options(lane.group, facts, self._label)).wait()
+        return lane
+
+    @property
+    def _label(self) -> str:
+        """The text with which errors begin; ranks may have loaded states of different steps."""
+        return f"outer step {self.steps // self.every}"
+
+    def _averaged(self, lane: Lane, gradients: list[torch.Tensor], flush: bool) -> list[torch.Tensor]:
+        """Return the averages over the ranks; those of a type travel as one."""
+        if self._visible is not None:
+            counters, n_bytes = self._counters, sum(gradient.nbytes for gradient in gradients)
+            counters.calls += 1
+            counters.raw_bytes += n_bytes
+            counters.dense_bytes += 2 * (lane.size - 1) / lane.size * n_bytes
+            runner = ConversationRunner(lane, (self.mode.terms, flush), counters, self._label)
+            conversation = self._visible.average(gradients, self._all(), flush)
+            received: list[torch.Tensor] = lane.submit(
+                LaneJob(lambda: runner.run(conversation), runner.abort)
+            ).wait()
+            self._visible.commit()
+            return received
         averages, at = [], 0
         for params in self._params.values():
             of_type = gradients[at : at + len(params)]
@@ -150,25 +191,34 @@ class DiLoCo:
         if flat.nbytes < max(self.smallest, 1):
             return LaneJob(lambda: dense_allreduce(lane, flat, True, counters))
         gradients = Gradients.of(params, flat.numel())
-        label = f"outer step {self.steps // self.every}"
         result = torch.empty_like(flat)
-        request = ReduceRequest(lane, flat, result, self.mode, True, counters, gradients, label)
+        assert not isinstance(self.mode, Visible)
+        request = ReduceRequest(lane, flat, result, self.mode, True, counters, gradients, self._label)
         return allreduce_job(request, threads=self.threads)
 
     def _all(self) -> list[torch.Tensor]:
         return [param for params in self._params.values() for param in params]
 
     def stats(self) -> dict[str, float]:
-        """Return wire bytes, ratio and seconds of all exchanges so far, by name, as ``stats.Counters`` has them."""
-        return self._counters.numbers()
+        """Return wire bytes, ratio and seconds of all exchanges so far, by name, as ``stats.Counters`` has them.
+
+        With ``Visible()``, ``visible_share`` is added: the values that this rank sent over all values, without flushes.
+        """
+        share = {} if self._visible is None else {"visible_share": self._visible.share}
+        return {**self._counters.numbers(), **share}
 
     def state_dict(self) -> dict[str, Any]:
         """Return what a checkpoint needs beside model and inner optimizer, for ``torch.load(weights_only=True)``.
 
-        It is the same on all ranks; between outer steps, model and inner optimizer are each rank's own.
+        It is the same on all ranks, but for the residual of ``Visible()``, which is each rank's own; between outer
+        steps, so are model and inner optimizer.
         """
         anchors = [anchor.clone() for anchor in self._anchors]
-        return {"version": 1, "steps": self.steps, "anchors": anchors, "optimizer": self.optimizer.state_dict()}
+        state = {"version": 1, "steps": self.steps, "anchors": anchors, "optimizer": self.optimizer.state_dict()}
+        if self._visible is not None:
+            residual = drop_zeros(self._visible.averager.state_dict())
+            state |= {"residual": residual} if residual["tensors"] else {}
+        return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a :meth:`state_dict`. Load the model's parameters separately, after making this object.
@@ -177,12 +227,24 @@ class DiLoCo:
             state: what :meth:`state_dict` returned.
 
         Raises:
-            InvalidArgument: the state is not one of these parameters.
+            InvalidArgument: the state is not one of these parameters, or holds the residual of another rank or mode.
         """
         complete = {"steps", "anchors", "optimizer"} <= state.keys() and state.get("version") == 1
         shapes = [anchor.shape for anchor in self._anchors]
         if not complete or [anchor.shape for anchor in state["anchors"]] != shapes:
             raise InvalidArgument("state must be a state of DiLoCo of version 1 for parameters of these shapes")
+        residual = state.get("residual")
+        if self._visible is not None:
+            if residual is not None:
+                self._visible.check_state(residual, self._all())
+                self._visible.averager.load_state_dict(residual)
+            else:
+                self._visible.averager.memories = {}
+        elif residual is not None:
+            raise InvalidArgument(
+                f"state holds the residual of Visible(), which mode={self.mode!r:.80} would lose: load it with "
+                "mode=Visible(), or call flush() before saving"
+            )
         self.steps = int(state["steps"])
         for anchor, saved in zip(self._anchors, state["anchors"], strict=True):
             anchor.copy_(saved)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 from datetime import timedelta
 from typing import Any
 
@@ -12,7 +13,10 @@ from torch import nn
 
 import gcodec
 import gcodec.distributed as gd
+from gcodec.compressors.sparse import pack_sparse
+from gcodec.distributed import visible
 from tests.distributed.allreduce_cases import Net, batch_of, crc, dense_sum, rank, size
+from tests.distributed.allreduce_cases import _patched as patched
 from tests.distributed.allreduce_cases import _sabotage as sabotage
 
 NESTEROV: dict[str, Any] = {"lr": 0.7, "momentum": 0.9, "nesterov": True}
@@ -21,15 +25,16 @@ NESTEROV: dict[str, Any] = {"lr": 0.7, "momentum": 0.9, "nesterov": True}
 class Run:
     """A model, its inner optimizer and the outer loop."""
 
-    def __init__(self, mode: str, every: int = 3, narrow: bool = False, **options: Any) -> None:
+    def __init__(self, mode: str, every: int = 3, narrow: bool = False, lr: float = 0.002, **options: Any) -> None:
         torch.manual_seed(10 + rank())      # ranks begin apart
         self.model = Net(narrow=narrow)
         with torch.no_grad():
             for item in self.model.parameters():
                 item.add_(torch.randn_like(item) * 0.01)
-        self.inner = torch.optim.AdamW(self.model.parameters(), lr=0.002)
+        self.inner = torch.optim.AdamW(self.model.parameters(), lr=lr)
         outer = torch.optim.SGD(self.model.parameters(), **NESTEROV)
-        modes: dict[str, Any] = {"lossless": gd.Lossless(), "fixed": gd.FixedBits(8), "near": gd.NearLossless(outer)}
+        modes: dict[str, Any] = {"lossless": gd.Lossless(), "fixed": gd.FixedBits(8), "near": gd.NearLossless(outer),
+                                "visible": gd.Visible(), "visible, rounded": gd.Visible(torch.float16, 4)}
         self.diloco = gd.DiLoCo(outer, every, mode=modes[mode], threads=1, **options)
         self.params = list(self.model.parameters())
 
@@ -69,6 +74,95 @@ def law() -> list[int]:
     return results
 
 
+def conservation(mode: str) -> tuple[list[int], float]:
+    """Check that what was sent plus the residual is what was to be sent, on every rank and for every value.
+
+    In a round, bit for bit; over rounds, up to the rounding of one addition in each.
+    """
+    run = Run(mode, lr=2e-5)
+    exchange, setting = run.diloco._visible, run.diloco.mode
+    assert isinstance(setting, gd.Visible)
+    assert exchange is not None and len(run.params) >= 3
+    copies = [nn.Parameter(item.detach().clone()) for item in run.params]
+    outer = torch.optim.SGD(copies, **NESTEROV)
+    watched: dict[str, tuple[torch.Tensor, torch.Tensor]] = {}
+    exchange.averager.watch = lambda name, corrected, outcome: watched.update(
+        {name: (corrected.clone(), outcome.contribution.clone())})
+    to_send, sent, bound = ([torch.zeros_like(item, dtype=torch.float64) for item in copies] for _ in range(3))
+    checksums = []
+    for number in range(18):
+        run.step(number)
+        gradients = [copy.detach() - item.detach() for item, copy in zip(run.params, copies, strict=True)]
+        before = [exchange.averager.residual(str(index)) for index in range(len(copies))]
+        before = [None if residual is None else residual.clone() for residual in before]
+        if not run.diloco.step():
+            continue
+        for index, (gradient, copy) in enumerate(zip(gradients, copies, strict=True)):
+            corrected, contribution = watched[str(index)]
+            residual, earlier = exchange.averager.residual(str(index)), before[index]
+            assert residual is not None
+            assert torch.equal(corrected, gradient if earlier is None else gradient + earlier)
+            assert torch.equal(contribution + residual, corrected)
+            view, weight = setting.view, copy.detach()
+            seen = (weight - corrected).to(view) != weight.to(view)
+            assert torch.equal(contribution[~seen], torch.zeros_like(contribution[~seen]))
+            if mode == "visible":
+                assert torch.equal(contribution[seen], corrected[seen])
+            to_send[index] += gradient
+            sent[index] += contribution
+            bound[index] += corrected.abs().double() * 2.0 ** -24
+            assert bool(((sent[index] + residual - to_send[index]).abs() <= bound[index]).all())
+            everywhere = [torch.empty_like(contribution) for _ in range(size())]
+            dist.all_gather(everywhere, contribution)
+            copy.grad = dense_sum(everywhere, True)
+        outer.step()
+        assert all(torch.equal(item, copy) for item, copy in zip(run.params, copies, strict=True))
+        checksums.append(run.crc())
+    return checksums, run.diloco.stats()["visible_share"]
+
+
+def flushed() -> bool:
+    """Check that after a flush the parameters are those of the lossless mode, bit for bit, and no residual is left.
+
+    All values are multiples of the same power of two, and means too, so that no order of additions rounds.
+    """
+    random = torch.Generator().manual_seed(rank())
+    shapes = [(40, 30), (70,), (), (0,), (5, 4, 3)]
+    loops = []
+    for mode in (gd.Lossless(), gd.Visible()):
+        params = [nn.Parameter(torch.full(shape, 1.5)) for shape in shapes]
+        outer = torch.optim.SGD(params, lr=1.0)
+        loops.append((params, gd.DiLoCo(outer, 1, mode=mode, threads=1, group=dist.new_group())))
+    (plain, _), (kept_back, diloco) = loops
+    for _ in range(5):
+        updates = [torch.randint(-40, 80, shape, generator=random) * (size() * 2.0 ** -16) for shape in shapes]
+        for params, loop in loops:
+            with torch.no_grad():
+                for param, update in zip(params, updates, strict=True):
+                    param.sub_(update)
+            loop.step()
+    assert not torch.equal(plain[0], kept_back[0])
+    assert "residual" in diloco.state_dict()
+    diloco.flush()
+    assert all(torch.equal(a, b) for a, b in zip(plain, kept_back, strict=True))
+    assert "residual" not in diloco.state_dict()
+    return True
+
+
+def half_flushed() -> str:
+    """Return what a rank hears if one flushes where the others count a step."""
+    run = Run("visible", every=1, group=dist.new_group(), timeout=timedelta(seconds=20))
+    run.step(0)
+    try:
+        if rank():
+            run.diloco.step()
+        else:
+            run.diloco.flush()
+    except gcodec.PeerError as error:
+        return str(error)
+    return ""
+
+
 def train(mode: str, narrow: bool = False, steps: int = 30) -> tuple[int, float, float, float]:
     """Return a checksum after the last outer step, the first and last round's loss, and the ratio."""
     run = Run(mode, narrow=narrow, smallest=1000)
@@ -81,7 +175,7 @@ def train(mode: str, narrow: bool = False, steps: int = 30) -> tuple[int, float,
 
 def resume(mode: str) -> bool:
     """Check that a run that is interrupted in the middle of a round goes on as if it had not been."""
-    run = Run(mode, smallest=1000)
+    run = Run(mode, lr=2e-4, smallest=1000)
     saved = io.BytesIO()
     for number in range(12):
         if number == 7:
@@ -90,7 +184,7 @@ def resume(mode: str) -> bool:
             torch.save(state, saved)
         run.step(number)
         run.diloco.step()
-    again = Run(mode, smallest=1000)
+    again = Run(mode, lr=2e-4, smallest=1000)
     loaded = torch.load(io.BytesIO(saved.getvalue()), weights_only=True)
     again.model.load_state_dict(loaded["model"])
     again.inner.load_state_dict(loaded["inner"])
@@ -101,30 +195,74 @@ def resume(mode: str) -> bool:
     return run.crc() == again.crc()
 
 
-def corrupted(by: int) -> tuple[str, bool]:
-    """Return what step() raises when one rank's messages are damaged, and whether the parameters are the last round's.
-    """
-    run = Run("lossless", every=1, group=dist.new_group(), smallest=1, timeout=timedelta(seconds=20))
+def corrupted(by: int, mode: str) -> tuple[str, bool]:
+    """Return what step() raises when one rank's messages are damaged, and whether all is as after the last round."""
+    run = Run(mode, every=1, lr=1e-4, group=dist.new_group(), smallest=1, timeout=timedelta(seconds=20))
     run.step(0)
     run.diloco.step()
-    before = run.crc()
-    undo = sabotage("payload") if rank() == by else None
+    before, residual = run.crc(), crc_of_residual(run)
+    undo = (sabotage("payload") if mode == "lossless" else last_payload_damaged()) if rank() == by else None
     run.step(1)
     try:
         run.diloco.step()
     except gcodec.GcodecError as error:
-        return str(error), run.crc() == before
+        return str(error), (run.crc(), crc_of_residual(run)) == (before, residual)
     finally:
         if undo is not None:
             undo()
     return "", False
 
 
+def last_payload_damaged() -> Any:
+    """Damage this rank's payload for the last parameter, after which others have been read; return what undoes that."""
+    pack, count = pack_sparse, itertools.count(1)
+
+    def damaged(flat: torch.Tensor, *rest: Any) -> bytes:
+        payload = pack(flat, *rest)
+        return payload if next(count) % 8 else payload[:-1] + bytes([payload[-1] ^ 1])
+
+    return patched(visible, "pack_sparse", damaged)
+
+
+def crc_of_residual(run: Run) -> int:
+    """Return a checksum of a run's residuals."""
+    tensors = run.diloco.state_dict().get("residual", {"tensors": {}})["tensors"]
+    return crc([memory["residual"] for memory in tensors.values()])
+
+
+def refused_states() -> None:
+    """Check that a state with a residual is refused where it would be lost, or is not this rank's."""
+    run, plain = Run("visible", every=1, lr=1e-4), Run("lossless", every=1)
+    run.step(0)
+    run.diloco.step()
+    state = run.diloco.state_dict()
+    residual = state["residual"]
+    name, memory = next(iter(residual["tensors"].items()))
+    other = {"residual": memory["residual"].view(-1)[:2]}
+    bad = [(plain, state), *((run, {**state, "residual": changed}) for changed in (
+        {**residual, "rank": rank() + 1}, {**residual, "size": size() + 1}, 3, {**residual, "tensors": {name: other}},
+        {**residual, "tensors": {"99": memory}}, {**residual, "tensors": {name: None}}))]
+    before = run.crc(), crc_of_residual(run)
+    for loop, wrong in bad:
+        try:
+            loop.diloco.load_state_dict(wrong)
+        except gcodec.InvalidArgument as error:
+            assert "residual" in str(error)
+            continue
+        raise AssertionError("not refused")
+    assert (run.crc(), crc_of_residual(run)) == before
+    run.diloco.load_state_dict({key: value for key, value in state.items() if key != "residual"})
+    assert "residual" not in run.diloco.state_dict()
+
+
 def refusals() -> None:
     """Check that senseless arguments are refused."""
     real = torch.optim.SGD([nn.Parameter(torch.zeros(3))], lr=1.0)
     waves = torch.optim.SGD([nn.Parameter(torch.zeros(3, dtype=torch.complex64))], lr=1.0)
-    for call in (lambda: gd.DiLoCo(real, 0), lambda: gd.DiLoCo(waves, 1),
+    narrow = torch.optim.SGD([nn.Parameter(torch.zeros(3, dtype=torch.bfloat16))], lr=1.0)
+    for call in (lambda: gd.DiLoCo(real, 0), lambda: gd.DiLoCo(narrow, 1, mode=gd.Visible()),
+                 lambda: gd.Visible(torch.float32), lambda: gd.Visible(mantissa_bits=0),
+                 lambda: gd.DiLoCo(waves, 1),
                  lambda: gd.DiLoCo(real, 1).load_state_dict({"version": 2}),
                  lambda: gd.DiLoCo(real, 1).load_state_dict({"version": 1})):
         try:

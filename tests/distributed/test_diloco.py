@@ -24,9 +24,31 @@ def test_an_outer_step_of_diloco_is_that_of_the_outer_optimizer(ranks):
     agreed(ranks.run(cases.law))
 
 
+@pytest.mark.parametrize("mode", ["visible", "visible, rounded"])
+def test_what_was_sent_and_what_stays_in_the_residual_is_what_was_to_be_sent(ranks, mode):
+    results = ranks.run(cases.conservation, mode=mode)
+    agreed([checksums for checksums, _ in results])
+    for _, share in results:
+        assert 0 < share < 0.9
+
+
+def test_a_flush_leads_to_the_parameters_of_the_lossless_mode(ranks):
+    assert all(ranks.run(cases.flushed))
+
+
+@with_sizes(2, 3)
+def test_a_flush_on_one_rank_only_is_an_error_on_all(ranks):
+    assert all("flush" in heard for heard in ranks.run(cases.half_flushed))
+
+
+def test_a_state_with_a_residual_is_refused_where_it_does_not_belong(ranks):
+    ranks.run(cases.refused_states)
+
+
 #: One rank sends nothing, in whatever mode.
 TRAININGS = [(1, "lossless", False), *((size, mode, narrow) for size in (2, 3) for mode, narrow in (
-    ("lossless", False), ("fixed", False), ("near", False), ("near", True)))]
+    ("lossless", False), ("fixed", False), ("near", False), ("near", True))),
+             (2, "visible", False), (3, "visible, rounded", False)]
 
 
 @pytest.mark.parametrize(("ranks", "mode", "narrow"), TRAININGS, indirect=["ranks"])
@@ -38,14 +60,15 @@ def test_replicas_under_diloco_learn_and_stay_the_same(ranks, mode, narrow):
         assert ratio > 1 or ranks.size == 1
 
 
-@pytest.mark.parametrize("mode", ["lossless", "near"])
+@pytest.mark.parametrize("mode", ["lossless", "near", "visible"])
 def test_a_resumed_run_of_diloco_is_the_uninterrupted_run(ranks, mode):
     assert all(ranks.run(cases.resume, mode=mode))
 
 
+@pytest.mark.parametrize("mode", ["lossless", "visible"])
 @with_sizes(2, 3)
-def test_a_fault_during_an_outer_step_leaves_the_last_one(ranks):
-    for heard, unchanged in ranks.run(cases.corrupted, by=ranks.size - 1):
+def test_a_fault_during_an_outer_step_leaves_the_last_one(ranks, mode):
+    for heard, unchanged in ranks.run(cases.corrupted, by=ranks.size - 1, mode=mode):
         assert "rank" in heard
         assert unchanged
 
