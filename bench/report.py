@@ -30,7 +30,8 @@ RESULTS = ROOT / "bench" / "results"
 TAKEN_OVER = {"results.csv": "demo.csv", "updates.csv": "demo-updates.csv"}
 PAGES = (
     ROOT / "README.md",
-    *(ROOT / "docs" / f"{name}.md" for name in ("benchmarks", "experiments", "experiments-lgreco", "reliability")),
+    *(ROOT / "docs" / f"{name}.md" for name in ("benchmarks", "experiments", "experiments-lgreco", "reliability",
+                                              "checkpoints")),
 )
 SPEED = "transformer fp32"  #: the demo's section whose speeds README shows
 FIXED = "mantissa bits"  #: how the names of fixed-bits modes end
@@ -192,6 +193,7 @@ PLACES: dict[str, tuple[Callable[[Path], list[str]], str]] = {
     "calls-table": (sections.calls_table, "calls.csv"),
     "memory-table": (sections.memory_table, "memory.csv"),
     "prediction-table": (sections.prediction_table, "prediction.csv"),
+    "checkpoints-table": (sections.checkpoints_table, "checkpoints.csv"),
     "levels-speed": (sections.level_speed, "level-speed.csv"),
     "compressors-table": (contests.compressors_table, "compressors.csv"),
     "controllers-table": (contests.controllers_table, "controllers.csv"),

@@ -196,6 +196,27 @@ def prediction_table(results: Path) -> list[str]:
     return [*lines, f"Sizes are exact; from {source(comments)}"]
 
 
+def checkpoints_table(results: Path) -> list[str]:
+    """Return the table of checkpoints: each run by method, then the parts of their states."""
+    comments, rows = read_table(results / "checkpoints.csv")
+    whole = [row for row in rows if row["part"] == "all"]
+    table = [[row["run"], row["learning_rate"], row["method"], row["percent"], row["save_seconds"],
+              row["load_seconds"], row["load_last_seconds"]] for row in whole]
+    columns = ["run", ">learning rate", "method", ">% of the state", ">save, s", ">load, s", ">load the last, s"]
+    parts: dict[tuple[str, str], dict[str, str]] = {}
+    for row in rows:
+        if row["part"] != "all":
+            parts.setdefault((row["run"], row["part"]), {})[row["method"]] = row["percent"]
+    methods = list(dict.fromkeys(method for percents in parts.values() for method in percents))
+    split = [[run, part, *(percents.get(method, "") for method in methods)]
+             for (run, part), percents in parts.items()]
+    sizes = [int(row["state_bytes"]) / int(row["checkpoints"]) / 1e6 for row in whole]
+    by_part = markdown(["run", "part", *(f">{method} %" for method in methods)], split)
+    return [*markdown(columns, table), "", *by_part, "",
+            f"{whole[0]['checkpoints']} checkpoints, {whole[0]['steps_between']} steps apart, of {min(sizes):.0f} to "
+            f"{max(sizes):.0f} MB each; from {source(comments)}"]
+
+
 def level_speed(results: Path) -> list[str]:
     """Return how fast near-lossless levels are chosen."""
     comments, rows = read_table(results / "level-speed.csv")

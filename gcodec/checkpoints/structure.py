@@ -227,14 +227,22 @@ def _torch_facts(value: Any, where: str) -> tuple[str, tuple[int, ...], Any]:
     """Return type, shape, and what tensors of the same memory have in common; None for one without memory."""
     import torch
 
-    check_has_data(value, where)
-    if value.layout != torch.strided or value.is_quantized or value.is_meta:
+    try:
+        check_has_data(value, where)
+        dtype, shape = str(value.dtype).removeprefix("torch."), tuple(value.shape)
+        plain = value.layout == torch.strided and not value.is_quantized and not value.is_meta
+        memory = (value.data_ptr(), value.stride()) if plain else None
+    except GcodecError:
+        raise
+    except (AttributeError, RuntimeError, TypeError, ValueError) as error:
+        raise InvalidArgument(f"{where}: a tensor must have values to be saved, which this {type(value).__name__} has "
+                              f"not: {error}") from None
+    if not plain:
         raise InvalidArgument(f"{where}: a tensor must be dense, not quantized and not on the device meta to be saved; "
                               f"this is a {value.layout} tensor of {value.dtype} on {value.device}")
-    dtype, shape = str(value.dtype).removeprefix("torch."), tuple(value.shape)
     if not value.numel() or value.is_neg() or value.is_conj():
         return dtype, shape, None
-    return dtype, shape, ("torch", str(value.device), value.data_ptr(), dtype, shape, value.stride())
+    return dtype, shape, ("torch", str(value.device), dtype, shape, memory)
 
 
 def _numpy_facts(value: Any, where: str) -> tuple[str, tuple[int, ...], Any]:
@@ -317,7 +325,7 @@ def _plain(tag: str, content: Any, value: Callable[[Any, int], Any]) -> Any:
 
         if tag == "Size":
             return torch.Size(content)
-        found = torch.device(content) if tag == "device" else getattr(torch, content.removeprefix("torch."))
+        found = torch.device(content) if tag == "device" else vars(torch).get(content.removeprefix("torch."))
         if not isinstance(found, torch.device | torch.dtype):
             raise ValueError(f"{content!r} is no {tag}")
         return found

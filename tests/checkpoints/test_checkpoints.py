@@ -9,6 +9,7 @@ import signal
 import warnings
 from collections import Counter, OrderedDict
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -170,6 +171,25 @@ def snapshot(leaves: dict[str, Any]) -> Callable[[str, str], Any]:
     return read
 
 
+def test_tensors_without_plain_values_are_refused(tmp_path):
+    torch = pytest.importorskip("torch")
+    checkpoints = Checkpointer(tmp_path)
+
+    def save_within(x: Any) -> Any:
+        checkpoints.save(1, {"a": {"x": x}})
+        return x
+
+    for value in (
+        torch.ones(3).to_sparse(), torch.ones(3, device="meta"), torch.nn.LazyLinear(3).weight,
+        torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], layout=torch.jagged),
+    ):
+        with pytest.raises(InvalidArgument, match="a/x"):
+            save_within(value)
+    with pytest.raises(InvalidArgument, match="a/x"):
+        torch.vmap(save_within)(torch.ones(2, 3))
+    assert checkpoints.steps() == []
+
+
 def test_tensors_of_the_same_memory_are_stored_once_and_shared_again(tmp_path):
     shared = np.random.default_rng(0).standard_normal(5000).astype(np.float32)
     checkpoints = Checkpointer(tmp_path)
@@ -198,6 +218,16 @@ def test_malformed_structures_are_corruption(text):
 
     with pytest.raises(Corruption):
         rebuild(text, read)
+
+
+@settings(max_examples=300)
+@given(place=st.integers(0, 10_000), data=st.binary(max_size=6), length=st.integers(0, 6))
+def test_mutated_structures_give_a_state_or_an_error_of_ours(place, data, length):
+    state = {"d": {1: (2.5, math.inf)}, "o": OrderedDict(a=b"x"), "c": Counter("ab"), "j": 1j, "n": np.ones(2)}
+    text = flatten(state).text
+    place %= len(text)
+    with suppress(GcodecError):
+        rebuild(text[:place] + data + text[place + length :], lambda name, kind: {"n": np.ones(2)}[name])
 
 
 def test_later_versions_of_the_structure_are_unsupported():
