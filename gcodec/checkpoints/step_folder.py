@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +23,8 @@ from ..errors import CheckpointWarning, GcodecError, InvalidArgument
 from ..files.file_plan import FilePlan
 from .chain import MAX_CHAIN, OpenStep, base_of, check_same, only_file, open_step, plan_of_step
 from .step_files import FileIdentity, check_step, remove_left_over, step_name, steps_in, sync_folder, writer_lock
+
+Progress = Callable[[int], None]
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,22 @@ class StepInfo:
     state_bytes: int
     n_tensors: int
     problem: str = ""
+
+
+class _Output(NamedTuple):
+    """A file to be written.
+
+    Attributes:
+        path: of the file.
+        attributes: of the file; those of any new file if None.
+        progress: called with the number of bytes that were coded since the last call.
+        replaces: what the file there holds, which is to be the same in the new one; None if there is none.
+    """
+
+    path: Path
+    attributes: Attributes | None
+    progress: Progress | None = None
+    replaces: FileEntry | None = None
 
 
 class BaseAtHand(NamedTuple):
@@ -136,6 +154,7 @@ class StepFolder:
         full_every: int,
         at_hand: BaseAtHand | None = None,
         attributes: Attributes | None = None,
+        progress: Progress | None = None,
     ) -> FileEntry:
         """Adds a step, coded against the one before it, or whole where that would make a chain of ``full_every`` steps.
 
@@ -148,6 +167,7 @@ class StepFolder:
             full_every: as for :class:`gcodec.checkpoints.Checkpointer`.
             at_hand: the step before, where the caller has its tensors; else they are read from its file.
             attributes: permissions, owner and times of the file; those of any new file if None.
+            progress: called with the number of bytes of the plan that were coded since the last call.
 
         Raises:
             InvalidArgument: the step is there already, or the plan cannot be stored.
@@ -160,14 +180,15 @@ class StepFolder:
             if path.exists():
                 raise InvalidArgument(f"{path}: step {step} is there already; delete it first to save another")
             previous, problem = self._base_for(step, full_every), None
+            output = _Output(path, attributes, progress)
             if previous is not None:
                 try:
-                    return self._add_against(previous, path, plan, at_hand, attributes)
+                    return self._add_against(previous, plan, output, at_hand)
                 except InvalidArgument:
                     raise
                 except (GcodecError, OSError) as error:
                     problem = error
-            entry = self._write(path, plan, None, attributes)
+            entry = self._write(plan, None, output)
         if problem is not None:
             text = f"{path}: is saved whole, for step {previous} cannot be its base: {problem}"
             warnings.warn(CheckpointWarning(text), stacklevel=3)
@@ -220,12 +241,12 @@ class StepFolder:
             sync_folder(self.path.parent)
 
     def _add_against(
-        self, previous: int, path: Path, plan: FilePlan, at_hand: BaseAtHand | None, attributes: Attributes | None
+        self, previous: int, plan: FilePlan, output: _Output, at_hand: BaseAtHand | None
     ) -> FileEntry:
         if at_hand is not None and at_hand.identity == FileIdentity.of(self.path / step_name(previous)):
-            return self._write(path, plan, at_hand.base, attributes)
+            return self._write(plan, at_hand.base, output)
         with open_step(self.path, previous) as opened:
-            return self._write(path, plan, opened.as_base(), attributes)
+            return self._write(plan, opened.as_base(), output)
 
     def _base_for(self, step: int, full_every: int) -> int | None:
         """Return the step to code a new one against; None if it shall be whole."""
@@ -240,36 +261,22 @@ class StepFolder:
     def _rebase(self, step: int, base: int | None) -> None:
         """Codes a step anew, against another step or whole; its file is replaced when the new one is complete."""
         with self.opened(step) as opened:
-            attributes, plan = Attributes.like(opened.path.stat()), plan_of_step(opened)
+            output = _Output(opened.path, Attributes.like(opened.path.stat()), replaces=opened.entry)
+            plan = plan_of_step(opened)
             if base is None:
-                self._write(opened.path, plan, None, attributes, replaced=opened.entry)
+                self._write(plan, None, output)
             else:
                 with self.opened(base) as other:
-                    self._write(opened.path, plan, other.as_base(), attributes, replaced=opened.entry)
+                    self._write(plan, other.as_base(), output)
 
-    def _write(
-        self,
-        path: Path,
-        plan: FilePlan,
-        base: Base | None,
-        attributes: Attributes | None,
-        replaced: FileEntry | None = None,
-    ) -> FileEntry:
-        """Writes a step's file, and waits for the disk before and after it gets its name.
-
-        Args:
-            path: of the file.
-            plan: what to store.
-            base: what to code it against.
-            attributes: of the file.
-            replaced: what the file there holds, which is to be the same in the new one; None if there is none.
-        """
-        with Staging(force=replaced is not None, attributes=attributes) as staging:
-            file = staging.create(path)
-            with ArchiveWriter(file, threads=self._threads) as archive:
+    def _write(self, plan: FilePlan, base: Base | None, output: _Output) -> FileEntry:
+        """Writes a step's file, and waits for the disk before and after it gets its name."""
+        with Staging(force=output.replaces is not None, attributes=output.attributes) as staging:
+            file = staging.create(output.path)
+            with ArchiveWriter(file, threads=self._threads, progress=output.progress) as archive:
                 entry = archive.add(plan, None, base)
-            if replaced is not None:
-                check_same(entry, replaced, path)
+            if output.replaces is not None:
+                check_same(entry, output.replaces, output.path)
             file.flush()
             os.fsync(file.fileno())
         sync_folder(self.path)

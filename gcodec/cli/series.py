@@ -139,7 +139,8 @@ def _add_file(folder: StepFolder, step: int, path: Path, args: argparse.Namespac
         if plan.note:
             display.note(f"{path}: {plan.note}", quiet=args.quiet)
         attributes = Attributes.like(path.stat()) if path.is_file() else None
-        folder.add(step, plan, full_every=args.full_every, attributes=attributes)
+        with display.progress(path.name, source.size, quiet=args.quiet) as progress:
+            folder.add(step, plan, full_every=args.full_every, attributes=attributes, progress=progress)
         if args.rm:
             with folder.opened(step) as opened:
                 compare_bytes(opened.archive, opened.entry, plan.source, path, lambda count: None)

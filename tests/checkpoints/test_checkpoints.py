@@ -6,6 +6,7 @@ import errno
 import math
 import os
 import signal
+import tracemalloc
 import warnings
 from collections import Counter, OrderedDict
 from collections.abc import Callable
@@ -297,6 +298,21 @@ def test_a_copy_in_memory_of_a_step_that_was_exchanged_is_not_used(tmp_path):
     other.save(1, state_of(1, seed=5))
     checkpoints.save(2, state_of(2))
     assert_folder(checkpoints, {0: 0, 1: 5, 2: 0})
+
+
+def test_neither_saving_nor_deleting_copies_the_state(tmp_path):
+    start = np.linspace(0.1, 1, 1 << 20, dtype=np.float32).reshape(1024, 1024)
+    checkpoints = Checkpointer(tmp_path, threads=1)
+    for step in range(3):
+        state = {f"w{n}": (start * np.float32(1 + 1e-6 * (n + step))).T for n in range(18)}  # not contiguous
+        tracemalloc.start()
+        checkpoints.save(step, state)
+        if step == 2:
+            checkpoints.delete(0)
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert peak < 12 * start.nbytes
+    assert_same(checkpoints.load(), state)
 
 
 def test_retention_keeps_the_last_steps_and_the_multiples(tmp_path):
