@@ -132,10 +132,16 @@ class Checkpointer:
         """
         if like is not None:
             check_choice("like", like, ("numpy", "torch"))
-        if step is None and (step := self.latest()) is None:
-            raise InvalidArgument(f"{self.folder}: there is no checkpoint in this folder")
-        with self._folder.opened(step, max_output_bytes=max_output_bytes) as opened:
-            return load_state(opened.archive, opened.entry, like, max_output_bytes)
+        while True:
+            number = self.latest() if step is None else step
+            if number is None:
+                raise InvalidArgument(f"{self.folder}: there is no checkpoint in this folder")
+            try:
+                with self._folder.opened(number, max_output_bytes=max_output_bytes) as opened:
+                    return load_state(opened.archive, opened.entry, like, max_output_bytes)
+            except InvalidArgument:
+                if step is not None or self.latest() == number:
+                    raise  # else a writer has saved a later step since, and deleted this one
 
     def steps(self) -> list[int]:
         """Return the steps that are there, in ascending order."""
