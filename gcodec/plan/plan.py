@@ -104,7 +104,8 @@ def make_plan(request: EncodeRequest, block: int) -> FramePlan:
     rows = rows_of(request.shapes or (shape,)) if options.prediction or options.columns else ()
     references = fixed.references if fixed is not None else options.references
     planner = SamplePlanner(SampleSource(values, levels, n_levels, block, threads), references, fixed is not None)
-    columns = fit_columns(values, rows, dtype) if rows and options.columns and fixed is None else ()
+    with_columns = options.columns and fixed is None and dtype.tail_bits > 0  # docs/format.md, section 7
+    columns = fit_columns(values, rows, dtype) if rows and with_columns else ()
     lengths = stream_lengths(dtype, rows, len(values))
     first = planner.best(dtype, lengths, columns)
     alternatives: list[tuple[Candidate, float]] = []  # and the share of their size by which the first must be larger

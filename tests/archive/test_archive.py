@@ -552,3 +552,12 @@ def test_the_corpus_is_restored_byte_for_byte():
     assert restored(archive_of(files)) == files
     with corpus[0].open("rb") as file:
         assert plan_file("x.safetensors", FileSource(file)).format == "safetensors"
+
+
+@pytest.mark.parametrize("dtype", ["float8_e4m3fn", "float8_e5m2"])
+def test_matrices_of_float8_whose_columns_differ_in_scale_are_restored(dtype):
+    random = np.random.default_rng(0)
+    heads = random.integers(40, 70, 64) + random.integers(0, 4, (4096, 64))     # columns of their own scales
+    stream = io.BytesIO()
+    save_file({"w": heads.astype(np.uint8)}, stream, dtype=dtype)
+    assert np.array_equal(load_file(io.BytesIO(stream.getvalue()))["w"].view(np.uint8), heads)
