@@ -31,7 +31,7 @@ TAKEN_OVER = {"results.csv": "demo.csv", "updates.csv": "demo-updates.csv"}
 PAGES = (
     ROOT / "README.md",
     *(ROOT / "docs" / f"{name}.md" for name in ("benchmarks", "experiments", "experiments-lgreco", "reliability",
-                                              "checkpoints")),
+                                              "checkpoints", "weight-sync")),
 )
 SPEED = "transformer fp32"  #: the demo's section whose speeds README shows
 FIXED = "mantissa bits"  #: how the names of fixed-bits modes end
@@ -194,6 +194,8 @@ PLACES: dict[str, tuple[Callable[[Path], list[str]], str]] = {
     "memory-table": (sections.memory_table, "memory.csv"),
     "prediction-table": (sections.prediction_table, "prediction.csv"),
     "checkpoints-table": (sections.checkpoints_table, "checkpoints.csv"),
+    "weight-sync-table": (sections.weight_sync_table, "weight-sync.csv"),
+    "weight-sync-links": (sections.weight_sync_links, "weight-sync.csv"),
     "levels-speed": (sections.level_speed, "level-speed.csv"),
     "compressors-table": (contests.compressors_table, "compressors.csv"),
     "controllers-table": (contests.controllers_table, "controllers.csv"),

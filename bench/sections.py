@@ -217,6 +217,38 @@ def checkpoints_table(results: Path) -> list[str]:
             f"{max(sizes):.0f} MB each; from {source(comments)}"]
 
 
+def weight_sync_table(results: Path) -> list[str]:
+    """Return the table of weight sync: what changes, and what versions take."""
+    comments, rows = read_table(results / "weight-sync.csv")
+    table = [[row["weights"], row["type"], row["learning_rate"], row["changed_percent"], row["percent"],
+              f"{100 * int(row['anchor_bytes']) / int(row['raw_bytes']):.1f}", row["publish_seconds"],
+              row["send_seconds"], row["apply_seconds"]] for row in rows]
+    columns = ["weights", "type", ">learning rate", ">changed, %", ">difference, %", ">anchor, %", ">publish, s",
+               ">send, s", ">apply, s"]
+    large = rows[-1]
+    return [*markdown(columns, table), "",
+            f"The transformer has {int(rows[0]['values']) / 1e6:.1f} million weights, the large state "
+            f"{int(large['values']) / 1e6:.0f} million, {int(large['raw_bytes']) / 1e9:.2f} GB, with a peak of "
+            f"{int(large['peak_bytes']) / 1e9:.1f} GB for state, publisher, subscriber and messages in one process; "
+            f"from {source(comments)}"]
+
+
+def weight_sync_links(results: Path) -> list[str]:
+    """Return a model of a version's time over links: the large state whole, and as a difference, from measured parts.
+    """
+    _, rows = read_table(results / "weight-sync.csv")
+    large = rows[-1]
+    size, difference = int(large["raw_bytes"]), int(large["difference_bytes"])
+    work = sum(float(large[f"{stage}_seconds"]) for stage in ("publish", "send", "apply"))
+    table = []
+    for rate in (0.1, 1, 10, 25, 100):
+        whole, ours = 8 * size / (rate * 1e9), work + 8 * difference / (rate * 1e9)
+        table.append([f"{rate:g} Gb/s", f"{whole:.2f}", f"{ours:.2f}", f"{whole / ours:.1f}"])
+    return [*markdown(["link", ">whole, s", ">difference, s", ">times as fast"], table), "",
+            "A model: bytes over the link's rate, and for the difference the seconds of the last row above, one after "
+            "the other, on two CPU cores."]
+
+
 def level_speed(results: Path) -> list[str]:
     """Return how fast near-lossless levels are chosen."""
     comments, rows = read_table(results / "level-speed.csv")

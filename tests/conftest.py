@@ -20,7 +20,8 @@ LONGEST = (
     "plan/test_prediction.py", "bench/test_experiments.py", "archive/test_bases.py", "cli/test_cli.py",
     "distributed/test_diloco.py", "distributed/test_group.py", "distributed/test_parts.py",
     "distributed/test_compressors.py", "distributed/test_adaptive.py", "distributed/test_ddp.py",
-    "distributed/test_fsdp.py", "distributed/test_gpu_allreduce.py",
+    "distributed/test_fsdp.py", "distributed/test_gpu_allreduce.py", "sync/test_example.py", "sync/test_training.py",
+    "sync/test_broadcast.py",
 )
 
 pytest.register_assert_rewrite("tests.support.laws")     # shared assertions explain a failure as a test's own do

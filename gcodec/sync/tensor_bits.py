@@ -14,7 +14,7 @@ from ..files.elements import name_of, width
 from ..files.file_plan import TensorView
 from ..files.safetensors import CODES
 from ..files.source import Bytes
-from ..tensors import as_plain_array, check_has_data, is_torch
+from ..tensors import as_plain_array, check_has_data, is_torch, kernel_view
 
 
 class TensorLayout(NamedTuple):
@@ -199,7 +199,8 @@ class WritableTensor:
         import torch
 
         signed = np.ascontiguousarray(bits).view(f"i{bits.itemsize}")
-        words[index] = torch.from_numpy(signed).to(words.device).view(words.dtype)
+        # torch warns of arrays that are marked read-only, though this one is only read.
+        words[index] = torch.from_numpy(kernel_view(signed)).to(words.device).view(words.dtype)
 
     def _place(self, first: int, count: int, indices: np.ndarray | None) -> tuple[Any, Any]:
         """Return an array or tensor, and the index of some of the values in it."""

@@ -34,6 +34,20 @@ def chain(n_versions: int, **options: Any) -> Iterator[tuple[State, sync.WeightV
         yield state, publisher.publish(state)
 
 
+def fail_at(patch: pytest.MonkeyPatch, nth: int, error: type[BaseException]) -> None:
+    """Have the nth write of a tensor raise an error after it has been done."""
+    write, n_calls = WritableTensor.write, 0
+
+    def failing(self: WritableTensor, *arguments: Any) -> None:
+        nonlocal n_calls
+        n_calls += 1
+        write(self, *arguments)
+        if n_calls == nth:
+            raise error
+
+    patch.setattr(WritableTensor, "write", failing)
+
+
 # Every version, bit for bit
 
 @pytest.mark.parametrize("like", ["torch", "numpy"])
@@ -96,6 +110,22 @@ def test_strides_do_not_matter(how, numpy):
         theirs[5:7 if sparse else 50, 11] += 1e-3
         subscriber.apply(publisher.publish({"w": theirs}).data)
         assert torch.equal(ours, theirs)
+
+
+def test_tensors_on_a_device_are_read_and_written_through_the_host(monkeypatch):
+    monkeypatch.setattr(WritableTensor, "_flat", None)      # as for tensors whose memory is not the host's
+    ours = {name: torch.zeros_like(tensor) for name, tensor in some_state().items()}
+    subscriber = Subscriber(ours)
+    for state, version in chain(4):
+        pending = subscriber.read(version.data)
+        before = {name: tensor.clone() for name, tensor in ours.items()}
+        with monkeypatch.context() as patch:
+            fail_at(patch, 3, RuntimeError)
+            with pytest.raises(RuntimeError):
+                pending.apply()
+        assert equal(ours, before)
+        subscriber.apply(version.data)
+        assert equal(ours, state)
 
 
 def test_parameters_and_integers_and_a_scalar_are_kept_up_to_date():
@@ -333,17 +363,9 @@ def test_an_interrupted_update_is_undone(monkeypatch, error, nth):
     (state, first), (after, second) = chain(2)
     subscriber = Subscriber()
     subscriber.apply(first.data)
-    pending, write, n_calls = subscriber.read(second.data), WritableTensor.write, 0
-
-    def failing(self: WritableTensor, *arguments: Any) -> None:
-        nonlocal n_calls
-        n_calls += 1
-        write(self, *arguments)
-        if n_calls == nth:
-            raise error
-
+    pending = subscriber.read(second.data)
     with monkeypatch.context() as patch:
-        patch.setattr(WritableTensor, "write", failing)
+        fail_at(patch, nth, error)
         with pytest.raises(error):
             pending.apply()
     assert equal(subscriber.tensors, state)
