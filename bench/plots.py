@@ -19,6 +19,7 @@ from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.ticker import NullLocator
 
+from bench import sections
 from bench.codec import RESULTS
 from bench.sections import BATCH, STEP, Contest, contests, stages_in_order
 from gcodec.benchmark.csv_tables import read_table
@@ -156,6 +157,37 @@ def prediction(results: Path, path: Path) -> None:
     _save(figure, path)
 
 
+def weight_sync(results: Path, path: Path) -> None:
+    """What changes at each learning rate, what it takes as a difference, and a model of a version's time over links."""
+    _, rows = read_table(results / "weight-sync.csv")
+    *trained, large = rows
+    figure, panels = _figure(1, 3)
+    changes, sizes, links = panels[0]
+    for number, dtype in enumerate(dict.fromkeys(row["type"] for row in trained)):
+        mine = [row for row in trained if row["type"] == dtype]
+        rates = [float(row["learning_rate"]) for row in mine]
+        for axes, column in ((changes, "changed_percent"), (sizes, "percent")):
+            axes.plot(rates, [float(row[column]) for row in mine], DASHES[number], marker=MARKERS[number],
+                      color=COLORS[number], label=dtype)
+            _log_axis(axes, rates)
+    _describe(changes, "Weights that a step changes", "learning rate", "% of the weights")
+    _describe(sizes, "The difference (down: better)", "learning rate", "% of the weights' bytes")
+    speeds = [0.1, 0.3, 1, 3, 10, 30, 100]
+    for number, (label, whole) in enumerate((("whole", True), ("difference", False))):
+        seconds = [sections.seconds_over_link(large, speed, whole=whole) for speed in speeds]
+        links.plot(speeds, seconds, DASHES[number], marker=MARKERS[number], color=COLORS[number], label=label)
+    for axes in panels[0]:
+        axes.set_yscale("log")
+        axes.set_yticks((0.01, 0.1, 1, 10, 100), ("0.01", "0.1", "1", "10", "100"), fontsize=8)
+        axes.yaxis.set_minor_locator(NullLocator())
+        axes.set_ylim(0.005, 200)
+    _log_axis(links, (0.1, 1, 10, 100))
+    _describe(links, f"{int(large['raw_bytes']) / 1e9:.1f} GB of bfloat16, a model", "link, Gb/s", "seconds")
+    for axes in (sizes, links):
+        axes.legend(**LEGEND)
+    _save(figure, path)
+
+
 def _figure(rows: int, columns: int, wide: float = 1.0) -> tuple[Figure, Any]:
     size = PANEL[0] * columns * wide, PANEL[1] * rows + 0.4
     figure = Figure(size, DPI, layout=ConstrainedLayoutEngine(w_pad=0.1, h_pad=0.1))
@@ -194,6 +226,7 @@ PICTURES: Pictures = {
     "stages": (stages, "stages.csv"),
     "scaling": (scaling, "scaling.csv"),
     "prediction": (prediction, "prediction.csv"),
+    "weight-sync": (weight_sync, "weight-sync.csv"),
 }
 
 

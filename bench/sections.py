@@ -233,16 +233,26 @@ def weight_sync_table(results: Path) -> list[str]:
             f"from {source(comments)}"]
 
 
+def seconds_over_link(row: Row, rate: float, *, whole: bool) -> float:
+    """Return the modeled seconds of a version: whole weights, or a difference, of which the work is counted, too.
+
+    Args:
+        row: a row of ``weight-sync.csv``.
+        rate: of the link, in 1e9 bits per second.
+        whole: send all weights.
+    """
+    work = sum(float(row[f"{stage}_seconds"]) for stage in ("publish", "send", "apply"))
+    return (0 if whole else work) + 8 * int(row["raw_bytes" if whole else "difference_bytes"]) / (rate * 1e9)
+
+
 def weight_sync_links(results: Path) -> list[str]:
     """Return a model of a version's time over links: the large state whole, and as a difference, from measured parts.
     """
     _, rows = read_table(results / "weight-sync.csv")
     large = rows[-1]
-    size, difference = int(large["raw_bytes"]), int(large["difference_bytes"])
-    work = sum(float(large[f"{stage}_seconds"]) for stage in ("publish", "send", "apply"))
     table = []
     for rate in (0.1, 1, 10, 25, 100):
-        whole, ours = 8 * size / (rate * 1e9), work + 8 * difference / (rate * 1e9)
+        whole, ours = (seconds_over_link(large, rate, whole=whole) for whole in (True, False))
         table.append([f"{rate:g} Gb/s", f"{whole:.2f}", f"{ours:.2f}", f"{whole / ours:.1f}"])
     return [*markdown(["link", ">whole, s", ">difference, s", ">times as fast"], table), "",
             "A model: bytes over the link's rate, and for the difference the seconds of the last row above, one after "
