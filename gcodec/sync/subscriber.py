@@ -10,7 +10,7 @@ import xxhash
 
 from ..archive.base_tensors import Base, BaseSegment
 from ..archive.output import signals_deferred
-from ..errors import BrokenChain, Corruption, InvalidArgument, LimitExceeded, Unsupported, check_choice
+from ..errors import BrokenChain, Corruption, GcodecError, InvalidArgument, LimitExceeded, Unsupported, check_choice
 from ..files.elements import stored_as
 from ..files.file_plan import TensorView
 from ..files.source import Bytes
@@ -165,6 +165,8 @@ class Subscriber:
         check_threads(threads)
         self._part, self._like, self._threads, self._limit = part, like, threads, max_output_bytes
         self._progress: Progress = progress or (lambda stage, done, total: None)
+        if tensors is not None and not isinstance(tensors, Mapping):
+            raise InvalidArgument(f"tensors must be a mapping of names to tensors, not a {type(tensors).__name__}")
         self._is_given = tensors is not None
         self._held = {name: WritableTensor(name, value) for name, value in (tensors or {}).items()}
         self._hashes: dict[str, HashedTensor] = {}
@@ -206,6 +208,10 @@ class Subscriber:
             Unsupported: it is of a later format.
             LimitExceeded: it restores to more than ``max_output_bytes``.
         """
+        return self._read(data, may_go_back=False)
+
+    def _read(self, data: Message, *, may_go_back: bool) -> PendingVersion:
+        """Read a version; ``may_go_back``: its number need not be above that of the version that is held."""
         clock = StageClock()
         with clock.measure("check"):
             if moved := [name for name, tensor in self._held.items() if tensor.has_moved]:
@@ -213,7 +219,7 @@ class Subscriber:
             bases = _Bases(self)
             message = open_message(data, threads=self._threads, max_output_bytes=self._limit, bases=bases)
             with message.archive:
-                self._check_order(message.info)
+                self._check_order(message.info, may_go_back)
                 self._check_layouts(message.info)
                 pending = self._decoded(message)
         pending._clock, pending._message_bytes = clock, message.archive.size
@@ -227,7 +233,8 @@ class Subscriber:
     def catch_up(self, source: VersionSource, *, to: int | None = None) -> int:
         """Apply the stored versions that lead to the newest one: differences, or an anchor and differences.
 
-        A message that is damaged or gone is left out where a later anchor makes up for it.
+        A message that is damaged or gone is left out where a later anchor makes up for it; an anchor also mends weights
+        that something else has changed.
 
         Args:
             source: where versions are stored, such as a :class:`gcodec.sync.VersionFolder`.
@@ -243,14 +250,15 @@ class Subscriber:
 
         After an error the weights are those of the last version that could be applied.
         """
-        n_applied, unusable, problem = 0, set[Step](), None
+        n_applied, unusable, is_intact = 0, set[Step](), True
+        problem: GcodecError | None = None
         while True:
             versions = source.versions()
             numbers = [version.number for version in versions if to is None or version.number <= to]
             if not numbers or numbers[-1] <= self._number:
                 return n_applied
             try:
-                steps = way_to(numbers[-1], versions, self.state, without=unusable)
+                steps = way_to(numbers[-1], versions, self.state if is_intact else "", without=unusable)
             except BrokenChain:
                 if problem is not None:
                     raise problem from None
@@ -260,14 +268,20 @@ class Subscriber:
                 return n_applied
             for step in steps:
                 try:
-                    self.apply(source.message(step.number, anchor=step.is_anchor))
+                    message = source.message(step.number, anchor=step.is_anchor)
+                    self._read(message, may_go_back=step.is_anchor).apply()
+                except BrokenChain as error:
+                    if not is_intact:
+                        raise
+                    LOG.warning("version %d cannot be used: %s", step.number, error)
+                    is_intact, problem = False, error
+                    break
                 except (Corruption, FileNotFoundError) as error:
                     LOG.warning("version %d cannot be used: %s", step.number, error)
                     unusable.add(step)
-                    is_gone = isinstance(error, FileNotFoundError)
-                    problem = Corruption(f"a message that is needed is gone: {error}") if is_gone else error
+                    problem = error if isinstance(error, Corruption) else Corruption(f"a message is gone: {error}")
                     break
-                n_applied += 1
+                n_applied, is_intact = n_applied + 1, True
 
     def verify(self) -> None:
         """Check that the weights are still those of the version that was applied last.
@@ -286,10 +300,10 @@ class Subscriber:
         weights stay."""
         self._number, self._state, self._hashes = 0, "", {}
 
-    def _check_order(self, info: VersionInfo) -> None:
+    def _check_order(self, info: VersionInfo, may_go_back: bool) -> None:
         if info.part != self._part:
             raise InvalidArgument(f"{info} is of part {info.part!r}, this subscriber of part {self._part!r}")
-        if self._number >= info.number:
+        if self._number >= info.number and not may_go_back:
             raise BrokenChain(
                 f"{info} does not come after version {self._number}, which is held; reset() first, to go back"
             )

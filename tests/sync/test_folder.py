@@ -154,6 +154,33 @@ def test_a_damaged_message_is_named_and_a_later_anchor_makes_up_for_it(tmp_path,
     assert "version 3 cannot be used" in caplog.text
 
 
+@pytest.mark.parametrize("anchor", [True, False])
+def test_an_anchor_mends_weights_that_something_else_changed(tmp_path, anchor, caplog):
+    folder = VersionFolder(tmp_path)
+    publisher, states = filled(folder, 3, anchor_every=2 if anchor else None)       # anchors: 1 and 3, or 1
+    subscriber = Subscriber()
+    subscriber.catch_up(folder)
+    subscriber.tensors["float32"][5, 7] += 1
+    state = moved(states[-1], 9)
+    folder.send(publisher.publish(state))
+    assert subscriber.catch_up(folder) == (2 if anchor else 4)      # from an anchor of no higher number
+    assert equal(subscriber.tensors, state)
+    assert "something else changed the weights of version 3: 'float32'" in caplog.text
+
+
+def test_changed_weights_without_an_anchor_are_an_error(tmp_path):
+    folder, state = VersionFolder(tmp_path), some_state()
+    publisher, subscriber = Publisher(start=state), Subscriber({name: x.clone() for name, x in state.items()})
+    for seed in (1, 2):
+        state = moved(state, seed)
+        folder.send(publisher.publish(state))
+        subscriber.catch_up(folder, to=1)
+    subscriber.tensors["float32"][5, 7] += 1
+    with pytest.raises(BrokenChain, match="an anchor is needed"):
+        subscriber.catch_up(folder)
+    assert subscriber.number == 1
+
+
 def test_a_damaged_manifest_is_named(tmp_path):
     folder = VersionFolder(tmp_path)
     filled(folder, 2)

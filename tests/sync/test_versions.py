@@ -482,6 +482,7 @@ def test_senseless_arguments_are_refused():
         lambda: Publisher().publish({"__metadata__": w}), lambda: Publisher().publish({"\ud800": w}),
         lambda: Publisher().publish({"w": w}, metadata={"gcodec-sync.x": "1"}),
         lambda: Publisher().publish({"w": w}, metadata={"x": number}),
+        lambda: Subscriber(w),
         lambda: Subscriber(like="jax"), lambda: Subscriber({"w": [1.0]}), lambda: Subscriber({"w": w.expand(3, 4)}),
         lambda: Subscriber({"w": np.broadcast_to(np.ones(3), (2, 3))}), lambda: Subscriber({"w": w.to_sparse()}),
         lambda: Subscriber({"w": np.ones(3, ">f4")}),
