@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from .dtypes import BY_NAME, DTYPES, DType
+from .dtypes import BY_NAME, DType
 from .errors import InvalidArgument, LimitExceeded, Unsupported, check_choice
 from .format.ladders import FINE_LADDER, Ladder
 from .format.modes import BitLayout
 from .format.prelude import Prelude
 from .frame.decode import FrameReader
-from .frame.encode import encode_values, plan_for
+from .frame.encode import encode_array
 from .frame.inspect import inspect
 from .frame.sizes import max_encoded_size
 from .options import DEFAULT_OPTIONS, EncoderOptions, Precision, check_level_array, checked_options
@@ -26,7 +26,6 @@ from .truncation.optimizers import levels_for
 
 __all__ = ["decode", "decode_range", "encode", "inspect", "max_encoded_size", "warmup"]
 
-_PREDICTABLE = ", ".join(t.name for t in DTYPES if t.predictable)
 _EMPTY_LEVELS = np.zeros(0, np.uint8)
 _NO_SCRATCH = np.zeros(0, np.uint8)
 
@@ -136,12 +135,10 @@ def encode(
     earlier = None if base is None else _base_bits(base, values.dtype, len(values.bits), dtype)
     if earlier is not None and bit_layout.lossy:
         raise InvalidArgument("base is for lossless encoding: mantissa_bits, levels and optimizer must be None")
-    if earlier is not None and not values.dtype.predictable:
-        raise InvalidArgument(f"base must be None for {values.dtype.name}: only {_PREDICTABLE} can have one")
     request = EncodeRequest(
         values, bit_layout, level_array, options, nearest, threads, None, shapes, earlier, standalone=True
     )
-    return encode_values(request, plan_for(request), out)
+    return encode_array(request, out)
 
 
 def _is_on_gpu(x: Any) -> bool:
@@ -203,7 +200,8 @@ def decode(
         like: "numpy" or "torch" to override the recorded kind.
         threads: Threads to use at most; by default all cores.
         max_output_bytes: Refuse frames that decode to more; use it on bytes from strangers.
-        base: The array that the frame was encoded against, if it was.
+        base: The array that the frame was encoded against, if it was. It may be ``out`` as well: then what differs is
+            written over it, and nothing if anything is wrong.
         device: A CUDA device to decode on, or "cpu"; by default where the frame lies. On a CUDA device, the result is a
             tensor there.
 
@@ -213,7 +211,7 @@ def decode(
     Raises:
         InvalidArgument: If ``out``, ``like`` or ``base`` do not fit the frame.
         InsufficientData: If ``data`` ends before the frame does.
-        Corruption: If the frame is damaged; ``out`` may be partly written then.
+        Corruption: If the frame is damaged; ``out`` may be partly written then, unless it is the base.
         Unsupported: If the frame needs a codebook, a base or a version that is not there.
         LimitExceeded: If the frame decodes to more than ``max_output_bytes`` or than there is memory for.
     """
@@ -242,7 +240,13 @@ def decode_frame(
         result, bits, _ = _new_arrays(prelude.dtype, prelude.shape, container)
     else:
         result, bits = out, output_bits(out, prelude.dtype.narrow, prelude.n_values)
-    frame.decode_blocks(0, prelude.n_blocks, bits, n_threads(threads, prelude.n_values), _base_of(base, prelude))
+    earlier, workers = _base_of(base, prelude), n_threads(threads, prelude.n_values)
+    if earlier is not None and out is not None and np.may_share_memory(bits, earlier):
+        if bits.ctypes.data != earlier.ctypes.data:
+            raise InvalidArgument("out and base share memory: they must be one array, or apart")
+        frame.decode_in_place(bits, workers)
+    else:
+        frame.decode_blocks(0, prelude.n_blocks, bits, workers, earlier)
     return result
 
 

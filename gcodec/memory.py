@@ -13,6 +13,7 @@ import numpy as np
 
 from .dtypes import DType
 from .format.prelude import TEMPLATE_COLUMNS
+from .kernels.block.sparse_types import SparseScratch
 from .kernels.core.bundles import FloatBits, Residuals, Scratch
 from .kernels.entropy.encode_streams import CHUNK_BYTES, STREAM_PAD
 from .kernels.planes.class_tables import CLASS_BYTES
@@ -226,6 +227,27 @@ def scratch_for(
         decoders=array(decode, (5, 4), np.int64),
         escapes=array(decode, block, np.int64),
         escape_heads=array(decode, block, np.uint16),
+    )
+
+
+def sparse_scratch_for(kind: np.dtype[Any], n: int) -> SparseScratch:
+    """Return the working memory of one thread for sparse blocks.
+
+    Args:
+        kind: uintW.
+        n: Values of the longest sub-stream of which changes are found or read; 0 to write them.
+    """
+    return SparseScratch(
+        passed=np.zeros(16, np.int64),
+        after=np.zeros(16, np.int64),
+        numbers=np.zeros(16, np.int64),
+        members=np.zeros(16, np.uint64),
+        tail=np.zeros(128, kind),
+        classes=np.empty(n, np.uint8),
+        gaps=np.empty(n + 17, np.uint32),
+        steps=np.empty(n + 17, kind),
+        stream_bytes=np.empty(1 << 14, np.uint32),
+        state=np.zeros(3, np.int64),
     )
 
 

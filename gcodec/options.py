@@ -34,6 +34,7 @@ class EncoderOptions:
         prediction: Allow lossless blocks to be predicted from a template row.
         wide_heads: Allow lossless bfloat16 and float32 a mantissa bit in the head.
         columns: Allow column references.
+        sparse: Allow frames that say which values differ from a base, or from zero.
 
     Raises:
         InvalidArgument: An option is outside its values.
@@ -48,6 +49,7 @@ class EncoderOptions:
     prediction: bool = True
     wide_heads: bool = True
     columns: bool = True
+    sparse: bool = True
 
     def __post_init__(self) -> None:
         check_choice("ladder", self.ladder, LADDERS)
@@ -76,6 +78,7 @@ LITERAL_GCOMP = EncoderOptions(
     prediction=False,
     wide_heads=False,
     columns=False,
+    sparse=False,
 )
 
 

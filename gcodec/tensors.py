@@ -12,7 +12,10 @@ import numpy as np
 from .dtypes import BY_NAME, DTYPES, DType
 from .errors import GcodecError, InvalidArgument, Unsupported, check_choice
 from .format.prelude import MAX_DIMENSIONS
-from .kernels.entropy.encode_streams import checksum
+from .kernels.core.checksum import partial_checksum
+from .kernels.core.scalar import word_multiplier
+from .kernels.core.specialized import Specialized
+from .threads import run_batches
 
 NUMPY, TORCH = 0, 1  #: container codes of the frame header
 
@@ -298,9 +301,28 @@ def _torch_output(out: Any, dtype: DType, n_values: int) -> np.ndarray | None:
     return bits
 
 
-def hash_of(base: np.ndarray) -> int:
-    """Return the hash by which a frame knows its base, an array uintW[n]."""
-    data = base.view(np.uint8)
-    if len(data) % 4:
-        data = np.concatenate([data, np.zeros(-len(data) % 4, np.uint8)])
-    return int(checksum(kernel_view(data), 0, len(data) // 4, -1, np.uint64(len(base))))
+def hash_of(base: np.ndarray, threads: int = 1) -> int:
+    """Return the hash by which a frame knows its base.
+
+    Args:
+        base: uintW[n].
+        threads: Number of threads.
+    """
+    data, n_whole = kernel_view(base.view(np.uint8)), base.nbytes // 4
+    sums: list[int] = []
+
+    def work(begin: int, end: int) -> None:
+        first, stop = begin << _HASH_LOG2, min(end << _HASH_LOG2, n_whole)
+        sums.append(int(_partial_checksum(None, data, first, stop - first)))
+
+    run_batches(work, -(-n_whole >> _HASH_LOG2), threads, batch=16)
+    rest = data[4 * n_whole :].tobytes()
+    if rest:
+        tail = np.frombuffer(bytearray(rest.ljust(4, b"\0")), np.uint8)
+        sums.append(int.from_bytes(tail.tobytes(), "little") * int(word_multiplier(n_whole)))
+    return (len(base) + sum(sums)) & _LOW_64
+
+
+_HASH_LOG2 = 15  #: of the words that are hashed at a time
+_LOW_64 = (1 << 64) - 1
+_partial_checksum = Specialized(partial_checksum)

@@ -16,7 +16,7 @@ from ..files.source import Bytes
 from .entries import FileEntry
 
 #: Types whose frames may refer to a base.
-PREDICTABLE = tuple(t.name for t in DTYPES if t.predictable)
+WITH_BASE = tuple(t.name for t in DTYPES)
 
 Read = Callable[[int, int, int], Bytes]
 
@@ -101,7 +101,7 @@ class Base:
                 are the files'.
             raw: also take unsigned integers for the raw bits of another type, as numpy arrays of bfloat16 may come.
         """
-        if dtype not in PREDICTABLE or not size:
+        if dtype not in WITH_BASE or not size:
             return None
         alone = alone and len(self.tensors) == 1
         for view in views:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ..archive.base_tensors import PREDICTABLE, Base, BaseSegment
+from ..archive.base_tensors import WITH_BASE, Base, BaseSegment
 from ..archive.entries import FileEntry
 from ..errors import CheckpointWarning, GcodecError, InvalidArgument, check_choice
 from ..files.file_plan import FilePlan
@@ -227,7 +227,7 @@ def _copy_of(name: str, plan: FilePlan, entry: FileEntry) -> Base:
     copies: dict[int, Bytes] = {
         number: np.array(plan.source.read(segment.start, segment.stop))
         for number, segment in enumerate(plan.segments)
-        if segment.dtype in PREDICTABLE
+        if segment.dtype in WITH_BASE
     }
     segments = tuple(BaseSegment(segment.bytes, segment.dtype, segment.hash) for segment in entry.segments)
     return Base(name, entry.tensors, segments, lambda number, start, stop: copies[number][start:stop])

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -15,12 +15,13 @@ import numpy as np
 
 from ..dtypes import BY_CODE, DType
 from ..errors import Corruption, InsufficientData, Unsupported
-from .codebook import BY_ID, INLINE, Codebook, read_inline, read_residual, residual_record
+from .change_codebook import CHANGES, MAX_CHANGE_CODEBOOKS, ChangeCodebook, read_changes
+from .codebook import BY_ID, INLINE, RESIDUAL, Codebook, read_inline, read_residual, residual_record
 from .columns import ColumnReferences, read_column_references
 from .levels import MAX_LEVELS, MAX_PLANES, Level, check_levels
 
 #: Looks up a codebook by (id, hash); None where it is not known.
-FindCodebook = Callable[[int, int], Codebook | None]
+FindCodebook = Callable[[int, int], Codebook | ChangeCodebook | None]
 
 MAGIC = b"\x89GCF"
 VERSION = 1
@@ -53,6 +54,7 @@ class _Fields(NamedTuple):
     templates: tuple[np.ndarray, ...] = ()
     base_hash: int = 0
     columns: tuple[ColumnReferences, ...] = ()
+    changes: tuple[ChangeCodebook, ...] = ()
 
 
 _Result = TypeVar("_Result")
@@ -83,11 +85,12 @@ class Prelude(_Fields):
         widths: Width of each plane's items in bits.
         levels: The levels.
         records: The codebooks' records, as they stand in the frame.
-        codebooks: The codebooks; references by id have become the codebooks that they name.
+        codebooks: The codebooks of coded blocks; references by id have become the codebooks that they name.
         residuals: Codebooks of predicted blocks.
         templates: float32 rows of predicted blocks; a row without columns stands for the base.
         base_hash: Hash of the base, if a template stands for one.
         columns: Column references of coded blocks.
+        changes: The codebooks of sparse blocks; their records are the last.
     """
 
     @property
@@ -236,10 +239,10 @@ def read_prelude(data: bytes, find: FindCodebook) -> Prelude:
         raise Corruption(
             f"frame header: the prelude has {len(data)} bytes, but its parts take {prelude.prelude_bytes}"
         )
-    if len(prelude.codebooks) != len(prelude.records):
-        head_bits, n_levels = prelude.dtype.head_bits, len(prelude.levels)
-        books = tuple(_resolve(record, n_levels, head_bits, find) for record in prelude.records)
-        prelude = prelude._replace(codebooks=books)
+    if len(prelude.codebooks) + len(prelude.changes) != len(prelude.records):
+        books = [_resolve(record, len(prelude.levels), prelude.dtype, find) for record in prelude.records]
+        codebooks, changes = _by_kind(books)
+        prelude = prelude._replace(codebooks=codebooks, changes=changes)
     return prelude
 
 
@@ -268,7 +271,6 @@ def _read_start(data: bytes) -> Prelude:
         and 1 <= n_levels <= MAX_LEVELS
         and n_planes <= MAX_PLANES
         and (dtype.predictable or n_residuals == 0)
-        and (dtype.tail_bits > 0 or n_templates == 0)
     )
     if not legal:
         raise Corruption(
@@ -290,18 +292,21 @@ def _read_start(data: bytes) -> Prelude:
     check_levels(dtype, widths, levels)
     codebooks, records = [], []
     for _ in range(n_codebooks):
-        codebook, end = _read_codebook(data, at, n_levels, dtype.head_bits)
-        codebooks += [codebook] if codebook else []
+        codebook, end = _read_codebook(data, at, n_levels, dtype)
+        codebooks.append(codebook)
         records.append(data[at:end])
         at = end
     residuals = []
     for _ in range(n_residuals):
+        # Before its size: a record of another kind may be a shorter one.
+        if data[at : at + 1] not in (b"", bytes([RESIDUAL])):
+            raise Unsupported(f"residual codebook: a record of kind {data[at]} is not known to this version")
         residual, at = read_residual(data, at, dtype.bits // 4)
         residuals.append(residual)
     templates, base_hash, columns, at = _read_templates(data, at, n_templates, n_values, dtype)
     if any(data[at:]):
         raise Corruption("frame header: the padding before the index must be zero")
-    books = tuple(codebooks) if len(codebooks) == n_codebooks else ()
+    books, changes = ((), ()) if None in codebooks else _by_kind(codebooks)
     return Prelude(
         dtype,
         mode,
@@ -317,7 +322,21 @@ def _read_start(data: bytes) -> Prelude:
         templates,
         base_hash,
         columns,
+        changes,
     )
+
+
+def _by_kind(
+    books: Sequence[Codebook | ChangeCodebook | None],
+) -> tuple[tuple[Codebook, ...], tuple[ChangeCodebook, ...]]:
+    """Return the codebooks of coded blocks and those of sparse ones. Raises Corruption if they are out of order."""
+    codebooks = tuple(book for book in books if isinstance(book, Codebook))
+    changes = tuple(book for book in books if isinstance(book, ChangeCodebook))
+    if any(isinstance(book, ChangeCodebook) for book in books[: len(codebooks)]):
+        raise Corruption("codebook: those of changes must stand behind all others")
+    if len(changes) > MAX_CHANGE_CODEBOOKS:
+        raise Corruption(f"codebook: there must be at most {MAX_CHANGE_CODEBOOKS} of changes, not {len(changes)}")
+    return codebooks, changes
 
 
 def _read_templates(
@@ -330,14 +349,16 @@ def _read_templates(
     columns: list[ColumnReferences] = []
     for _ in range(n_templates):
         if data[at + 3 : at + 4] >= b"\x80":
+            if not dtype.tail_bits:
+                raise Corruption(f"column references: frames of {dtype.name} must have none")
             reference, at = read_column_references(data, at, n_values, columns[-1].stop if columns else 0)
             columns.append(reference)
             continue
-        if not dtype.predictable:
-            raise Corruption(f"template: values of {dtype.name} must have none")
         if columns:
             raise Corruption("template: it must stand before column references, not after them")
         template, at = _read_template(data, at)
+        if len(template) and not dtype.predictable:
+            raise Corruption(f"template: those of {dtype.name} must stand for the base")
         templates.append(template)
         if not len(template):
             hashed = int.from_bytes(data[at - 8 : at], "little")
@@ -347,12 +368,14 @@ def _read_templates(
     return tuple(templates), base_hash or 0, tuple(columns), at
 
 
-def _read_codebook(data: bytes, at: int, n_levels: int, head_bits: int) -> tuple[Codebook | None, int]:
+def _read_codebook(data: bytes, at: int, n_levels: int, dtype: DType) -> tuple[Codebook | ChangeCodebook | None, int]:
     """Return the codebook at byte ``at``, None if it is named by id, and where its record ends."""
     if at + 4 > len(data):
         raise Corruption("codebook: its record does not fit into the prelude")
     if data[at] == INLINE:
-        return read_inline(data, at, n_levels, head_bits)
+        return read_inline(data, at, n_levels, dtype.head_bits)
+    if data[at] == CHANGES:
+        return read_changes(data, at, dtype)
     if data[at] != BY_ID:
         raise Unsupported(f"codebook: a record of kind {data[at]} is not known to this version")
     if at + 16 > len(data) or any(data[at + 1 : at + 4]):
@@ -360,13 +383,19 @@ def _read_codebook(data: bytes, at: int, n_levels: int, head_bits: int) -> tuple
     return None, at + 16
 
 
-def _resolve(record: bytes, n_levels: int, head_bits: int, find: FindCodebook) -> Codebook:
+def _resolve(record: bytes, n_levels: int, dtype: DType, find: FindCodebook) -> Codebook | ChangeCodebook:
     """Return the codebook that a record holds or names. Raises Unsupported if it is not known."""
-    if record[0] == INLINE:
-        return read_inline(record, 0, n_levels, head_bits)[0]
+    inline = _read_codebook(record, 0, n_levels, dtype)[0]
+    if inline is not None:
+        return inline
     codebook_id, digest = struct.unpack_from("<IQ", record, 4)
     codebook = find(codebook_id, digest)
-    if codebook is None or codebook.head_bits != head_bits or len(codebook.ranges) != n_levels:
+    fits = codebook is not None and (
+        codebook.bits == dtype.bits
+        if isinstance(codebook, ChangeCodebook)
+        else codebook.head_bits == dtype.head_bits and len(codebook.ranges) == n_levels
+    )
+    if codebook is None or not fits:
         raise Unsupported(f"codebook {codebook_id} with hash {digest:016x} is not known here")
     return codebook
 

@@ -13,6 +13,7 @@ from ..format.levels import Level
 from ..format.modes import layout_of
 from ..format.prelude import Prelude
 from ..format.tables import stack
+from ..kernels.block import header
 from ..kernels.block.decode import CodedDecoding, decode_blocks
 from ..kernels.block.encode import CodedEncoding, encode_blocks
 from ..kernels.core.bundles import Choices, FloatBits, FrameBlocks, Geometry, Rounding
@@ -68,7 +69,7 @@ class CodedEncoder:
         coding, dtype, layout, lossy = self._coding, self._dtype, self._layout, self._lossy
         _, block, stream_len = coding.geometry
         scratch = borrowed.take(
-            (dtype, stream_len, layout, lossy),
+            (dtype, block, stream_len, layout, lossy),
             lambda: scratch_for(dtype, block, stream_len, layout, decode=False, lossy=lossy),
         )
         rounded = scratch.rounded if self._rounded is None else self._rounded  # where nobody asks, one block is kept
@@ -103,3 +104,27 @@ class CodedDecoder:
         )
         types = dtype, layout, out.flags.aligned
         return _decode_blocks(types, blocks, begin, end, self._coding, scratch, out, out_first)
+
+    def decode_inner(self, data: np.ndarray, at: int, size: int, out: np.ndarray, borrowed: Borrowed) -> int:
+        """Decode a block that stands for itself, as if it were block 0 of an array (docs/format.md section 9).
+
+        Args:
+            data: uint8, with a margin behind the block.
+            at: Where it begins.
+            size: Its bytes, a multiple of 8 above 0.
+            out: uintW[n], takes its values, as many as it must have.
+            borrowed: Buffers of this thread.
+
+        Returns:
+            A status.
+        """
+        dtype, layout, geometry = self._dtype, self._layout, self._coding.geometry
+        scratch = borrowed.take(
+            (dtype, geometry.block, geometry.stream_len, layout, "decode"),
+            lambda: scratch_for(dtype, geometry.block, geometry.stream_len, layout, decode=True),
+        )
+        alone = self._coding._replace(geometry=geometry._replace(n_values=len(out)))
+        blocks = FrameBlocks(data, np.array([at]), np.array([size]))
+        status, end = _decode_blocks((dtype, layout, True), blocks, 0, 1, alone, scratch, out, 0)
+        has_columns = data.item(at) == header.CODED and data.item(at + header.FLAGS) != 0
+        return header.BAD_FIELD if status == header.OK and (end == 0 or has_columns) else status

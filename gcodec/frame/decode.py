@@ -13,6 +13,8 @@ from ..format import shipped
 from ..format.prelude import FindCodebook, Prelude
 from ..kernels.block.block_index import find_blocks
 from ..kernels.block.header import OK
+from ..kernels.block.sparse_decode import apply_patch
+from ..kernels.block.sparse_types import ChangedValues
 from ..kernels.core.bundles import FrameBlocks, Geometry
 from ..kernels.core.specialized import Specialized
 from ..kernels.entropy.encode_streams import STREAM_PAD, checksum
@@ -20,6 +22,7 @@ from ..memory import MAX_POOLED_BLOCK, Borrowed
 from ..tensors import hash_of
 from ..threads import run_batches
 from .kinds import BlockDecoder, MakeDecoder, check_status, kind_of
+from .sparse_blocks import SparseDecoder
 
 
 def margin(stream: int, head_bits: int) -> int:
@@ -106,8 +109,50 @@ class FrameReader:
             Corruption: If a block is damaged.
             Unsupported: If the base is missing or another one, or a block is of an unknown kind.
         """
+        self._run(begin, end, out, threads, base, None)
+
+    def patches(self, threads: int, base: np.ndarray | None) -> list[Patch]:
+        """Decode all blocks, and return what they make of the base, or of zeros without one, in any order.
+
+        Sparse blocks take memory for what they change only, other blocks for all of their values.
+
+        Args:
+            threads: Number of threads.
+            base: As for :meth:`decode_blocks`, whose errors this raises, too.
+        """
+        patches: list[Patch] = []
+        self._run(0, self.prelude.n_blocks, _NOWHERE, threads, base, patches)
+        return patches
+
+    def decode_in_place(self, values: np.ndarray, threads: int) -> None:
+        """Make the frame's array of the base, in its own memory. If this raises an error, the base is as it was.
+
+        Args:
+            values: uintW[n_values], the base.
+            threads: Number of threads.
+
+        Raises:
+            Corruption: If a block is damaged.
+            Unsupported: If the base is another one, or a block is of an unknown kind.
+        """
+        patches = self.patches(threads, values)
+        interrupt: BaseException | None = None
+        while patches:
+            try:
+                while patches:
+                    patches[-1].apply(values)
+                    patches.pop()
+            except BaseException as error:  # whatever a signal handler raises, Ctrl-C for one: half a change is none
+                interrupt = error
+        if interrupt is not None:
+            raise interrupt
+
+    def _run(
+        self, begin: int, end: int, out: np.ndarray, threads: int, base: np.ndarray | None, patches: list[Patch] | None
+    ) -> None:
+        """Decode blocks to ``out``, or to patches; other arguments as for :meth:`decode_blocks`."""
         prelude = self.prelude
-        if prelude.refers_to_base and (base is None or hash_of(base) != prelude.base_hash):
+        if prelude.refers_to_base and (base is None or hash_of(base, threads) != prelude.base_hash):
             raise Unsupported(
                 "base must be given: the frame was encoded against a base"
                 if base is None
@@ -124,14 +169,43 @@ class FrameReader:
             begin << prelude.block_log2,
             {},
             Lock(),
+            patches,
         )
         if threads == 1:
             job.decode(begin, end)
         else:
-            run_batches(lambda first, last: job.decode(begin + first, begin + last), end - begin, threads)
+            batch = max(_MAX_BATCH_VALUES >> prelude.block_log2, 1)
+            run_batches(lambda first, last: job.decode(begin + first, begin + last), end - begin, threads, batch)
 
 
 _NO_SEED = np.uint64(0)
+_NOWHERE = np.zeros(0, np.uint8)
+_MAX_BATCH_VALUES = 1 << 19  #: values that a thread decodes at a time
+
+_apply_patch = Specialized(apply_patch)
+
+
+class Patch(NamedTuple):
+    """Says what a block makes of its part of a base.
+
+    Attributes:
+        first: Number of the block's first value.
+        places: uint32[n], places in the block of the values that change, or None for all of the block.
+        values: uintW[n], what they become.
+    """
+
+    first: int
+    places: np.ndarray | None
+    values: np.ndarray
+
+    def apply(self, out: np.ndarray) -> None:
+        """Write the values to where they belong in ``out``, uintW[n_values], which has the base's."""
+        if self.places is None:
+            np.copyto(out[self.first : self.first + len(self.values)], self.values)
+        elif len(self.places):
+            target = out[self.first : self.first + int(self.places.max()) + 1]
+            types = target.dtype, target.flags.aligned
+            _apply_patch(types, target, ChangedValues(self.places, self.values), len(self.places))
 
 
 class _Decoding(NamedTuple):
@@ -148,6 +222,7 @@ class _Decoding(NamedTuple):
             there is one for all blocks and threads: made at every change of kinds, they would make the time to decode
             a small frame the product of its blocks and its codebooks.
         making: Held while a decoder is made.
+        patches: Takes what blocks change, in place of ``out``; or None.
     """
 
     frame: FrameReader
@@ -158,6 +233,7 @@ class _Decoding(NamedTuple):
     out_first: int
     decoders: dict[MakeDecoder, BlockDecoder]
     making: Lock
+    patches: list[Patch] | None
 
     def decode(self, begin: int, end: int) -> None:
         """Decode blocks ``begin ... end`` on this thread. Raises Corruption, Unsupported."""
@@ -189,6 +265,23 @@ class _Decoding(NamedTuple):
                     decoder = self.decoders.get(make)  # another thread may have made it in the meantime
                     if decoder is None:
                         decoder = self.decoders[make] = make(self.prelude, self.geometry, self.base)
-            status, begin = decoder.decode(blocks, begin, end, self.out, self.out_first, borrowed)
+            if self.patches is None:
+                status, begin = decoder.decode(blocks, begin, end, self.out, self.out_first, borrowed)
+            else:
+                status = self._append_patch(decoder, blocks, begin, borrowed)
+                begin += status == OK
             if status != OK:
                 check_status(status, begin)
+
+    def _append_patch(self, decoder: BlockDecoder, blocks: FrameBlocks, b: int, borrowed: Borrowed) -> int:
+        """Append to the patches what block ``b`` changes, and return its status."""
+        assert self.patches is not None
+        if isinstance(decoder, SparseDecoder):
+            changes = decoder.read(blocks, b, borrowed)
+            self.patches.append(Patch(changes.first, changes.places.copy(), changes.values.copy()))
+            return changes.status
+        first = b << self.prelude.block_log2
+        values = np.empty(min(self.geometry.block, self.geometry.n_values - first), self.prelude.dtype.uint)
+        status, _ = decoder.decode(blocks, b, b + 1, values, first, borrowed)
+        self.patches.append(Patch(first, None, values))
+        return status

@@ -10,7 +10,7 @@ import numpy as np
 from ..errors import InvalidArgument
 from ..format.modes import BitLayout, lossless
 from ..memory import BytesBuilder, acquire, release
-from ..plan.plan import FramePlan, make_plan, no_plan
+from ..plan.plan import FramePlan, make_plan, make_sparse_plan, no_plan
 from ..plan.request import EncodeRequest
 from ..tensors import Values
 from ..threads import n_threads
@@ -76,14 +76,45 @@ def encode_values(
     try:
         return _frame(writer, n_workers, target)
     except FullError:
-        if (plan.codebooks or plan.prediction) and (target is None or len(target) >= writer.limit):
+        if (plan.codebooks or plan.prediction or plan.sparse) and (target is None or len(target) >= writer.limit):
             # Nearly every block is raw, and the codebooks are not worth their place.
-            raw = no_plan(plan.dtype, len(plan.choice))
+            raw = no_plan(plan.dtype, -(-len(request.values.bits) >> block_log2(plan.dtype)))
             return _frame(FrameWriter.of(request, raw, rounded), n_workers, target)
         assert target is not None
-        raise InvalidArgument(
-            f"out has {len(target)} bytes, too few for the frame; max_encoded_size() bytes always suffice"
-        ) from None
+        raise InvalidArgument(_TOO_FEW.format(len(target))) from None
+
+
+def encode_array(request: EncodeRequest, out: Any = None) -> bytes | memoryview:
+    """Encode an array as one frame, by whichever plan makes it smaller; arguments and errors as of
+    :func:`encode_values`."""
+    sparse = make_sparse_plan(request) if request.options.sparse else None
+    if sparse is not None and sparse.sparse is not None:
+        if request.base is not None and _is_smallest(request.values.bits, sparse.sparse.bits):
+            return encode_values(request, sparse, out)
+        frames = [encode_values(request, plan) for plan in (sparse, plan_for(request))]
+        best = min(frames, key=len)
+        if out is None:
+            return best
+        target = _target(out)
+        if len(target) < len(best):
+            raise InvalidArgument(_TOO_FEW.format(len(target)))
+        target[: len(best)] = np.frombuffer(best, np.uint8)
+        return target.data[: len(best)]
+    return encode_values(request, plan_for(request), out)
+
+
+_MIN_SURE_VALUES, _MAX_SURE_BITS, _SURE_SAMPLE = 1 << 14, 0.5, 1024
+
+
+def _is_smallest(bits: np.ndarray, n_bits: int) -> bool:
+    """Return True if blocks of other kinds cannot be smaller than sparse ones with a base, which take ``n_bits``: their
+    values take a bit each where they are not equal."""
+    some = bits[:: max(len(bits) // _SURE_SAMPLE, 1) | 1]
+    is_varied = 2 * int(np.count_nonzero(some != some[0])) > len(some)
+    return is_varied and len(bits) >= _MIN_SURE_VALUES and n_bits < _MAX_SURE_BITS * len(bits)
+
+
+_TOO_FEW = "out has {} bytes, too few for the frame; max_encoded_size() bytes always suffice"
 
 
 def _target(out: Any) -> np.ndarray:

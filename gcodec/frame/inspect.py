@@ -31,7 +31,8 @@ class FrameInfo:
         n_blocks: Number of blocks.
         levels: Mantissa bits dropped at each level.
         planes: Width of each plane in bits.
-        codebooks: For each codebook, its number of symbols and the bits of its longest code.
+        codebooks: For each codebook of coded blocks, its number of symbols and the bits of its longest code.
+        change_codebooks: For each codebook of sparse blocks, its number of classes and the bits of its longest code.
         kinds: Number of blocks of each kind, by the kind's name.
     """
 
@@ -49,12 +50,13 @@ class FrameInfo:
     levels: tuple[int, ...]
     planes: tuple[int, ...]
     codebooks: tuple[tuple[int, int], ...]
+    change_codebooks: tuple[tuple[int, int], ...]
     kinds: dict[str, int]
 
     @property
     def n_codebooks(self) -> int:
         """The number of codebooks in the frame."""
-        return len(self.codebooks)
+        return len(self.codebooks) + len(self.change_codebooks)
 
     @property
     def ratio(self) -> float:
@@ -112,5 +114,6 @@ def inspect(data: Any) -> FrameInfo:
         tuple(level.drop for level in prelude.levels),
         prelude.widths,
         tuple((book.n_symbols, max(book.lengths)) for book in prelude.codebooks),
+        tuple((len(book.classes), max(map(max, (book.counts, *book.classes)))) for book in prelude.changes),
         kinds,
     )

@@ -21,6 +21,7 @@ from ..plan.plan import FramePlan
 from ..plan.request import EncodeRequest
 from .coded_blocks import CodedDecoder, CodedEncoder
 from .predicted_blocks import PredictedDecoder, PredictedEncoder
+from .sparse_blocks import SparseDecoder, SparseEncoder
 
 
 class BlockEncoder(Protocol):
@@ -106,6 +107,7 @@ BLOCK_KINDS = (
     BlockKind(header.RAW, "raw", _always, CodedEncoder, CodedDecoder),
     BlockKind(header.CODED, "coded", _always, CodedEncoder, CodedDecoder),
     BlockKind(header.PREDICTED, "predicted", _is_predictable, PredictedEncoder, PredictedDecoder),
+    BlockKind(header.SPARSE, "sparse", _always, SparseEncoder, SparseDecoder),
 )
 
 _MESSAGES = {
@@ -136,7 +138,7 @@ def kind_of(blocks: FrameBlocks, block: int, dtype: DType) -> BlockKind:
         kind = BLOCK_KINDS[number]
         if kind.applies_to(dtype):
             return kind
-    # A wrong checksum is said first (docs/format.md, section 9): the number may be what is damaged.
+    # A wrong checksum is said first (docs/format.md, section 10): the number may be what is damaged.
     check_status(header.check_block(blocks.data, at, blocks.sizes[block], block), block)
     if number < len(BLOCK_KINDS):
         name = BLOCK_KINDS[number].name

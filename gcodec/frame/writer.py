@@ -16,8 +16,9 @@ from ..kernels.core.specialized import Specialized
 from ..memory import Borrowed, acquire, release
 from ..plan.plan import FramePlan
 from ..plan.request import EncodeRequest
+from ..plan.sparse_frames import BLOCK_LOG2
 from ..tensors import hash_of
-from ..threads import OrderedWriter, run_parallel
+from ..threads import OrderedWriter, n_threads, run_parallel
 from .kinds import BLOCK_KINDS, BlockEncoder
 from .sizes import block_log2, raw_bytes
 
@@ -52,8 +53,11 @@ class FrameWriter(NamedTuple):
         """Return the writer of one frame; arguments as for ``encode_values``."""
         bits, dtype, dimensions, container = request.values
         bit_layout, prediction, base = request.bit_layout, plan.prediction, request.base
-        log2, raw, trial = _block_sizes(dtype)
-        block = 1 << log2
+        log2, raw, trial = _block_sizes(dtype, block_log2(dtype) if plan.sparse is None else BLOCK_LOG2)
+        block, changes = 1 << log2, None if plan.sparse is None else plan.sparse.codebook
+        templates = () if prediction is None else prediction.templates
+        if changes is not None and changes.with_base:
+            templates = (_BASE,)
         prelude = Prelude(
             dtype,
             bit_layout.mode,
@@ -63,14 +67,16 @@ class FrameWriter(NamedTuple):
             plan.stream_log2,
             bit_layout.widths,
             bit_layout.levels,
-            plan.records,
+            plan.records if changes is None else (*plan.records, changes.record),
             plan.codebooks,
             () if prediction is None else prediction.codebooks,
-            () if prediction is None else prediction.templates,
-            0 if prediction is None or base is None else hash_of(base),
+            templates,
+            0 if base is None or all(map(len, templates)) else hash_of(base, n_threads(request.threads, len(bits))),
             plan.columns,
+            () if changes is None else (changes,),
         )
-        geometry, sizes = Geometry(len(bits), block, 1 << plan.stream_log2), np.empty(len(plan.choice), np.uint32)
+        n_blocks = -(-len(bits) >> log2)
+        geometry, sizes = Geometry(len(bits), block, 1 << plan.stream_log2), np.empty(n_blocks, np.uint32)
         return cls(
             prelude,
             plan,
@@ -106,7 +112,8 @@ class FrameWriter(NamedTuple):
         """Write all blocks on this thread, from byte ``at`` on, and return their end."""
         borrowed = Borrowed()
         at = self._write_run(0, len(self.sizes), out, at, borrowed)
-        borrowed.give_back()
+        if self.plan.sparse is None:  # else they are large
+            borrowed.give_back()
         return at
 
     def _write_run(self, begin: int, stop: int, out: np.ndarray, at: int, borrowed: Borrowed) -> int:
@@ -150,7 +157,8 @@ class FrameWriter(NamedTuple):
             except BaseException:
                 ordered.stop()
                 raise
-            borrowed.give_back()
+            if self.plan.sparse is None:
+                borrowed.give_back()
 
         run_parallel(work, n_workers)
         for buffer in buffers:
@@ -164,10 +172,12 @@ _MIN_BATCH, _MAX_BATCH, _PARTS = 8, 32, 4
 _seal_prelude = Specialized(seal_prelude)
 
 
+_BASE = np.zeros(0, np.float32)  #: the template that stands for the base
+
+
 @cache
-def _block_sizes(dtype: DType) -> tuple[int, int, int]:
+def _block_sizes(dtype: DType, log2: int) -> tuple[int, int, int]:
     """Return log2 of the values in a block, and the largest number of bytes of a block and of a block's trial."""
-    log2 = block_log2(dtype)
     block = 1 << log2
     return log2, header.BLOCK_HEADER + block * dtype.itemsize, block * 8 + block * (12 + dtype.head_bits) // 8 + 4096
 

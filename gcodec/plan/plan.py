@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import lru_cache
 from itertools import pairwise
 from typing import NamedTuple
@@ -23,6 +24,7 @@ from .columns import fit_columns
 from .prediction import Prediction, Predictor, rows_of
 from .request import EncodeRequest, FixedCodebooks
 from .sampling import REFERENCE_BITS, STREAM_BITS, STREAM_LOG2, Candidate, SamplePlanner, SampleSource, stream_lengths
+from .sparse_frames import BLOCK_LOG2, SparsePlan, plan_sparse
 
 _MIN_WIDE_VALUES = 1 << 12  #: values from which a wide head is considered
 _MAX_CLUSTERED = 96  #: blocks whose distributions are compared when codebooks are formed
@@ -43,6 +45,7 @@ class FramePlan(NamedTuple):
         counts: uint32[n_blocks, n_bins], what was counted of each block.
         prediction: Which blocks are predicted, and from what; None for none.
         columns: Column references of coded blocks.
+        sparse: What differs from a base or from zero, where all blocks are sparse; None where none is.
     """
 
     dtype: DType
@@ -55,6 +58,7 @@ class FramePlan(NamedTuple):
     counts: np.ndarray
     prediction: Prediction | None = None
     columns: tuple[ColumnReferences, ...] = ()
+    sparse: SparsePlan | None = None
 
     @property
     def histogram(self) -> np.ndarray:
@@ -64,18 +68,44 @@ class FramePlan(NamedTuple):
     @property
     def kinds(self) -> tuple[int, ...]:
         """The kinds of blocks that are planned; any block may turn out constant or raw."""
+        if self.sparse is not None:
+            return (header.SPARSE,)
         return (header.CODED,) if self.prediction is None else (header.CODED, header.PREDICTED)
 
     def runs(self, begin: int, end: int) -> Sequence[tuple[int, int, int]]:
         """Return blocks ``begin ... end`` in runs that are planned as one kind: (first, stop, kind)."""
         if self.prediction is None:
-            return ((begin, end, header.CODED),)
+            return ((begin, end, self.kinds[0]),)
         predicted = self.prediction.choice[begin:end] >= 0
         edges = [0, *(np.flatnonzero(np.diff(predicted)) + 1).tolist(), len(predicted)]
         return [
             (begin + first, begin + stop, header.PREDICTED if predicted[first] else header.CODED)
             for first, stop in pairwise(edges)
         ]
+
+
+def make_sparse_plan(request: EncodeRequest) -> FramePlan | None:
+    """Plan a frame of sparse blocks.
+
+    Args:
+        request: The array and how to encode it.
+
+    Returns:
+        The plan, which is for this array only; None if too much differs from the base, or from zero without one.
+    """
+    sparse = plan_sparse(request)
+    if sparse is None:
+        return None
+    n_blocks = len(sparse.found)
+    plan = no_plan(request.values.dtype, n_blocks)
+    if not sparse.codebook.with_base:
+        # The values that are not zero are coded as an array of their own would be, all blocks with one codebook.
+        values = np.concatenate([found.steps for found in sparse.found])
+        options = replace(request.options, max_codebooks=1, prediction=False, columns=False, wide_heads=False)
+        inner = request._replace(values=request.values._replace(bits=values), levels=sparse.levels, options=options)
+        if len(values):
+            plan = make_plan(inner._replace(shapes=(values.shape,)), 1 << BLOCK_LOG2)
+    return plan._replace(sparse=sparse)
 
 
 def no_plan(dtype: DType, n_blocks: int) -> FramePlan:

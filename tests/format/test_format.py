@@ -28,7 +28,14 @@ from gcodec.kernels.block.block_index import find_blocks, seal_prelude
 from gcodec.kernels.entropy import prefix_code
 from tests.support import laws, reference
 from tests.support.cases import KINDS, gaussian, scaled, typed
-from tests.support.frame_builder import BLOCK_HEADER, EXTENSION, PREDICTED_EXTENSION, Draft, build_frame
+from tests.support.frame_builder import (
+    BLOCK_HEADER,
+    EXTENSION,
+    PREDICTED_EXTENSION,
+    SPARSE_EXTENSION,
+    Draft,
+    build_frame,
+)
 from tests.support.paths import ROOT
 
 PAGE = (ROOT / "docs" / "format.md").read_text(encoding="utf-8")
@@ -40,7 +47,7 @@ def little(n: int, size: int) -> bytes:
     return n.to_bytes(size, "little")
 
 
-# The worked example of docs/format.md, section 10
+# The worked example of docs/format.md, section 11
 
 def test_the_worked_example_of_the_page_is_what_encode_writes():
     prelude = (
@@ -222,13 +229,13 @@ def test_fields_are_wide_enough_for_their_maxima():
 
 
 def test_constants_of_blocks_are_those_of_the_page():
-    assert re.search(r"\| 0 \| u8 \| kind \| 0 constant, 1 raw, 2 coded, 3 predicted", PAGE)
-    assert (header.CONSTANT, header.RAW, header.CODED, header.PREDICTED) == (0, 1, 2, 3)
-    assert [(kind.number, kind.name) for kind in kinds.BLOCK_KINDS] == [(0, "constant"), (1, "raw"), (2, "coded"),
-                                                                        (3, "predicted")]
+    assert re.search(r"\| 0 \| u8 \| kind \| 0 constant, 1 raw, 2 coded, 3 predicted, 4 sparse", PAGE)
+    assert (header.CONSTANT, header.RAW, header.CODED, header.PREDICTED, header.SPARSE) == (0, 1, 2, 3, 4)
+    assert [(kind.number, kind.name) for kind in kinds.BLOCK_KINDS] == [
+        (0, "constant"), (1, "raw"), (2, "coded"), (3, "predicted"), (4, "sparse")]
     assert BLOCK_HEADER.size == header.BLOCK_HEADER == 16
     assert BLOCK_HEADER.size + EXTENSION.size == header.CODED_HEADER == 32
-    assert PREDICTED_EXTENSION.size == EXTENSION.size
+    assert PREDICTED_EXTENSION.size == SPARSE_EXTENSION.size == EXTENSION.size
     assert header.SEED == 0x9E3779B97F4A7C15
     assert "(b + 1) · 0x9E3779B97F4A7C15" in PAGE
     assert prefix_code.ESCAPE == reference.ESCAPE == 255

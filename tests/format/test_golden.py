@@ -1,7 +1,7 @@
 """The golden frames decode, and the invalid ones are refused, forever: ``tests/golden`` and ``tests/golden-invalid``.
 
 They were written by ``python -m tests.support.make_golden`` and are not made again, whatever the encoder comes to
-write: version 1 of the format is frozen (docs/format.md, section 12).
+write: version 1 of the format is frozen (docs/format.md, section 13).
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import pytest
 import gcodec
 from tests.support import laws, reference
 from tests.support.cases import KINDS, modes
-from tests.support.frame_builder import SPOILERS, Coded, Draft
-from tests.support.make_golden import as_base, as_known, cells, read_manifest, slug
+from tests.support.frame_builder import SPOILERS, Coded, Draft, Sparse
+from tests.support.make_golden import as_base, as_known, cell_of, cells, read_manifest, slug
 from tests.support.paths import GOLDEN, GOLDEN_INVALID
 
 VALID, BROKEN = read_manifest(GOLDEN), read_manifest(GOLDEN_INVALID)
@@ -60,9 +60,8 @@ def test_every_type_mode_and_kind_of_block_has_a_golden_frame():
     found = set()
     for name, described in VALID.items():
         draft = Draft.of((GOLDEN / f"{name}.frame").read_bytes(), as_known(described.get("codebooks", [])))
-        for kind, block in zip(described["blocks"], draft.blocks, strict=True):
-            by_base = kind == "predicted" and draft.templates[block[2]][:4] == bytes(4)
-            found.add((draft.dtype, draft.mode, "base" if by_base else "template" if kind == "predicted" else kind))
+        assert described["blocks"] == [reference.KINDS_OF_BLOCK[block[0]] for block in draft.blocks]
+        found |= {(draft.dtype, draft.mode, cell_of(draft, block)) for block in draft.blocks}
     assert found == set(cells())
 
 
@@ -77,23 +76,32 @@ def test_every_size_that_a_header_may_name_has_a_golden_frame():
     drafts = [Draft.of(frame, as_known(VALID[name].get("codebooks", [])))
               for name, frame in zip(VALID, frames, strict=True)]
     kinds = {(draft.dtype, record[0]) for draft in drafts for record in draft.records}
-    assert kinds == {(code, kind) for code in reference.DTYPES for kind in (0, 1)}
+    assert kinds == {(code, kind) for code in reference.DTYPES for kind in (0, 1, 3)}
     coded = [Coded.of(block, draft.stream_log2) for draft in drafts for block in draft.blocks if block[0] == 2]
     assert {bool(block.run_symbol) for block in coded if b"" in block.streams} == {False, True}
     assert {block.reference_width > 0 for block in coded} == {True, False}
     assert {block.length_width > 0 for block in coded} == {True, False}
+    sparse = [Sparse.of(block) for draft in drafts for block in draft.blocks if block[0] == 4]
+    assert {block.inner[0] for block in sparse if block.inner} == {0, 1, 2}
+    assert {0, 24} <= {block.length_width for block in sparse}
+    assert {6, 10} <= {block.stream_log2 for block in sparse}
+    assert {block.min_stream_bytes > 0 for block in sparse} == {True, False}
+    assert {any(block.streams) for block in sparse} == {all(block.streams) for block in sparse} == {True, False}
 
 
 def test_golden_frames_cover_columns_wide_heads_bases_and_every_fault():
     for dtype, value_type in KINDS.items():
         assert {slug(dtype, mode.name, "coded") for mode in modes(dtype)} <= VALID.keys()
         kinds = {kind for described in VALID.values() if described["dtype"] == dtype for kind in described["blocks"]}
-        assert kinds == {"constant", "raw", "coded"} | ({"predicted"} if value_type.predicted else set()), dtype
+        by_scale = {"predicted"} if value_type.predicted else set()
+        assert kinds == {"constant", "raw", "coded", "sparse"} | by_scale, dtype
         if value_type.T:
             assert Draft.of((GOLDEN / f"{slug(dtype, 'columns')}.frame").read_bytes(), laws.SHIPPED).columns
         if dtype in ("float32", "bfloat16"):
             code = (GOLDEN / f"{slug(dtype, 'wide-head')}.frame").read_bytes()[5]
             assert code == {"float32": 8, "bfloat16": 7}[dtype]
+        for name in ("base", "base of every magnitude", "zeros lossless"):
+            assert VALID[slug(dtype, "sparse", *name.split())]["blocks"] == ["sparse"]
         if value_type.predicted:
             by_template, by_base = (VALID[slug(dtype, name)] for name in ("template", "base"))
             assert by_template["blocks"] == by_base["blocks"] == ["predicted"]

@@ -365,8 +365,9 @@ def test_the_table_of_cases_reaches_every_kind_of_block_and_corner():
             for mode in modes(which.dtype)[:2] + modes(which.dtype)[-2:]:
                 frame = gcodec.encode(which.array(), **mode.arguments(which))
                 seen |= corners(frame, mode)
-    assert {"constant", "raw", "coded", "run", "references", "several codebooks", "escape", "escape with levels",
-            "no codebook", "codebook by id", "codebook inline", "sub-streams of different lengths"} <= seen
+    assert {"constant", "raw", "coded", "sparse", "run", "references", "several codebooks", "escape",
+            "escape with levels", "no codebook", "codebook by id", "codebook inline",
+            "sub-streams of different lengths"} <= seen
 
 
 def corners(frame: bytes, mode: Mode) -> set[str]:
@@ -374,7 +375,7 @@ def corners(frame: bytes, mode: Mode) -> set[str]:
     from tests.support.frame_builder import Coded, Draft, Inline
 
     draft = Draft.of(frame, laws.SHIPPED)
-    seen = {("constant", "raw", "coded")[block[0]] for block in draft.blocks}
+    seen = {("constant", "raw", "coded", "predicted", "sparse")[block[0]] for block in draft.blocks}
     seen |= {"several codebooks"} if len(draft.records) > 1 else {"no codebook"} if not draft.records else set()
     for block in draft.blocks:
         if block[0] == 2:

@@ -575,10 +575,10 @@ def typed(dtype: str, bits: Bits) -> Array:
 def stepped(kind: DType, base: Bits, steps: Array) -> Bits:
     """Return values so many steps from others, in the order of real numbers, around its ends: docs/format.md section 8.
     """
-    half = 1 << kind.W - 1
-    place = np.where(base < half, base.astype(np.int64), -1 - (base.astype(np.int64) - half)) + steps
-    place = (place + half) % (2 * half) - half
-    return np.where(place >= 0, place, half - 1 - place).astype(kind.container)
+    half, whole = np.uint64(1 << kind.W - 1), np.uint64((1 << kind.W) - 1)
+    wide = base.astype(np.uint64)
+    place = np.where(wide < half, wide, ~(wide - half)) + np.asarray(steps).astype(np.uint64) & whole
+    return np.where(place < half, place, ~place + half & whole).astype(kind.container)
 
 
 def trained(kind: DType, rng: np.random.Generator, shape: tuple[int, ...], step: float) -> tuple[Bits, Bits]:

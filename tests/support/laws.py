@@ -13,7 +13,9 @@ import numpy as np
 
 import gcodec
 from gcodec import codec
+from gcodec.dtypes import BY_CODE
 from gcodec.format import shipped
+from gcodec.format.change_codebook import CHANGES, ChangeCodebook, read_changes
 from gcodec.format.codebook import Codebook, read_inline
 from gcodec.frame.decode import FrameReader
 from tests.support import reference
@@ -46,7 +48,7 @@ def assert_same_bits(x: Any, bits: Bits) -> None:
 
 
 def kind_of(error: gcodec.GcodecError) -> reference.Kind:
-    """Return the word of docs/format.md section 9 for an error of a decoder."""
+    """Return the word of docs/format.md section 10 for an error of a decoder."""
     match error:
         case gcodec.InsufficientData():
             return "insufficient"
@@ -70,10 +72,13 @@ def decode_known(
 ) -> Any:
     """Decode, as numpy arrays of at most ``limit`` bytes, a frame that may name ``codebooks`` by id, besides those that
     are shipped, and may need a base."""
-    def find(codebook_id: int, digest: int) -> Codebook | None:
+    def find(codebook_id: int, digest: int) -> Codebook | ChangeCodebook | None:
         record = (SHIPPED | dict(codebooks)).get((codebook_id, digest))
         if record is None:
             return None
+        if record[0] == CHANGES:
+            dtype = next(dtype for dtype in BY_CODE.values() if dtype.itemsize == record[3])
+            return read_changes(record, 0, dtype)[0] if reference.checksum(record, 256 + dtype.bits) == digest else None
         head_bits = next(H for H in (8, 9, 11) if reference.checksum(record, H) == digest)
         return read_inline(record, 0, record[1], head_bits)[0]
 

@@ -8,7 +8,7 @@
 * ``*.base`` in both: the values, little-endian, that some frames were encoded against. Frames share them; the manifest
   says which.
 
-Version 1 of the format is frozen: what is in these folders stays as it is (docs/format.md, section 12).
+Version 1 of the format is frozen: what is in these folders stays as it is (docs/format.md, section 13).
 """
 
 from __future__ import annotations
@@ -57,10 +57,12 @@ from tests.support.frame_builder import (
     Coded,
     Draft,
     Inline,
+    Sparse,
     build_frame,
     by_id,
     mutations,
 )
+from tests.support.frame_builder.sparse import NO_TEMPLATE
 from tests.support.laws import SHIPPED
 from tests.support.paths import CORPUS, GOLDEN, GOLDEN_INVALID
 
@@ -233,6 +235,7 @@ def golden_frames() -> Iterator[tuple[str, Built]]:
             special = specials(kind)
             against, among = np.repeat(special, len(special)), np.tile(special, len(special))
             yield slug(dtype, "base-corners"), encoded(dtype, pieces(near, among), lossless, pieces(base, against))
+        yield from encoded_sparse(dtype)
         if kind.T:
             by_name = {mode.name: mode for mode in modes_of(dtype)}
             columns = scaled(kind, np.random.default_rng(kind.M), (130, 66))
@@ -258,6 +261,8 @@ def golden_frames() -> Iterator[tuple[str, Built]]:
                 levels=levels, kinds=["coded"], with_columns=number % 2 == 0)
         yield f"hand-made-{code}-columns", columns_frame(code)
     yield from every_cell()
+    for seed in range(24):
+        yield f"hand-made-sparse-{seed:02}", sparse_frame(seed)
     sixteen = [(drop, 16 | 15 - drop) for drop in range(16)]
     yield "hand-made-1-levels-16", build_frame(Random("sixteen levels"), dtype=1, n_values=600, block_log2=10,
                                                levels=([1, 2, 4, 8, 9], sixteen), n_codebooks=1, kinds=["coded"])
@@ -267,17 +272,49 @@ def golden_frames() -> Iterator[tuple[str, Built]]:
     yield "float32-of-torch", Built(replace(draft, container=1).seal(), x.view(np.uint32), dict(SHIPPED))
 
 
-#: Kinds of block as the table of cells has them; predicted ones by what they are predicted from.
+def encoded_sparse(dtype: str) -> Iterator[tuple[str, Built]]:
+    """Frames of the encoder's in which little differs from a base, or from zero."""
+    kind, rng = KINDS[dtype], np.random.default_rng(KINDS[dtype].M)
+    base, special = golden_values(dtype, rng, 1200), specials(kind)
+    near = base.copy()
+    where = rng.choice(1200, 60, replace=False)
+    near[where[:50]] = stepped(kind, near[where[:50]], rng.integers(-3, 4, 50))
+    near[where[50:]] = noise(kind, rng, 10)
+    few = np.zeros(1200, kind.container)
+    few[where] = near[where]
+    few[where[: len(special)]] = special[: len(where)]
+    modes = {mode.name: mode for mode in modes_of(dtype)}
+    yield slug(dtype, "sparse base"), encoded(dtype, near, modes["lossless"], base)
+    yield slug(dtype, "sparse base of every magnitude"), encoded(
+        dtype, pieces(base, special), modes["lossless"], pieces(base, np.roll(special, 1)))
+    for name in ("lossless", "half the mantissa", "fine ladder"):
+        if name in modes:
+            yield slug(dtype, "sparse zeros", name), encoded(dtype, few, modes[name])
+
+
+#: Kinds of block as the table of cells has them; predicted and sparse ones by what they are predicted from.
 CELLS: dict[str, reference.BlockKind] = {
-    "constant": "constant", "raw": "raw", "coded": "coded", "template": "predicted", "base": "predicted"}
+    "constant": "constant", "raw": "raw", "coded": "coded", "template": "predicted", "base": "predicted",
+    "sparse-zeros": "sparse", "sparse-base": "sparse"}
 
 
 def cells() -> Iterator[tuple[int, int, str]]:
     """(code of the type, mode, kind of block): all that there are."""
-    for code, kind in reference.DTYPES.items():
-        for name, of in CELLS.items():
-            if kind.predicted or of != "predicted":
-                yield from ((code, mode, name) for mode in range(3))
+    for sparse in (False, True):        # which came later
+        for code, kind in reference.DTYPES.items():
+            for name, of in CELLS.items():
+                if (kind.predicted or of != "predicted") and (of == "sparse") == sparse:
+                    yield from ((code, mode, name) for mode in range(3))
+
+
+def cell_of(draft: Draft, block: bytes) -> str:
+    """The name in ``CELLS`` of the kind of a block."""
+    kind, template = reference.KINDS_OF_BLOCK[block[0]], block[2] | block[3] << 8
+    if kind == "predicted":
+        return "base" if template in draft.bases else "template"
+    if kind == "sparse":
+        return "sparse-zeros" if template == NO_TEMPLATE else "sparse-base"
+    return kind
 
 
 def every_cell() -> Iterator[tuple[str, Built]]:
@@ -286,12 +323,13 @@ def every_cell() -> Iterator[tuple[str, Built]]:
         for attempt in range(1000):
             built = build_frame(Random(f"cell {code} {mode} {name} {attempt}"), dtype=code, n_values=130,
                                 block_log2=10 + number % 11, levels=levels_of_mode(reference.DTYPES[code].T, mode),
-                                n_codebooks=1, kinds=[CELLS[name]], named=mode == 1, with_base=name == "base")
+                                n_codebooks=1, kinds=[CELLS[name]], named=mode == 1,
+                                with_base=name in ("base", "sparse-base"))
             draft = Draft.of(built.frame, built.codebooks)
             (block,) = draft.blocks
-            kept = name != "base" or draft.templates[block[2]][:4] == bytes(4)
-            kept = kept and draft.records[0][0] == (mode == 1) and reference.decode(
-                built.frame, built.codebooks, base=built.base).kinds == [CELLS[name]]
+            kept = cell_of(draft, block) == name and draft.records[0][0] == (mode == 1)
+            if CELLS[name] == "sparse":
+                kept = kept and draft.n_changes < 4 and any(Sparse.of(block).streams)
             if kept and len(built.frame) < 2000:
                 break
         else:
@@ -467,7 +505,8 @@ def invalid_frames() -> Iterator[tuple[str, Built, dict[str, Any]]]:
     refused."""
     seen: dict[str, int] = {}
     of_columns = (columns_frame(code) for code in with_tail())
-    for built in (*map(small_frame, range(16)), *map(predicted_frame, range(12)), *of_columns):
+    sparse = map(sparse_frame, range(24))
+    for built in (*map(small_frame, range(16)), *map(predicted_frame, range(12)), *of_columns, *sparse):
         seed = len(built.bits)
         for mutation in mutations(built.frame, Random(seed), built.codebooks):
             field = mutation.name.partition(":")[0]
@@ -523,6 +562,21 @@ def predicted_frame(seed: int) -> Built:
         built = build_frame(rng, dtype=1 + seed % 3, n_values=[40, 71, 130, 1100][seed % 4], block_log2=10,
                             n_codebooks=0, kinds=["predicted"], with_base=seed % 2 == 0)
         if len(built.frame) < 4000 and built.frame[15]:
+            return built
+    raise AssertionError
+
+
+def sparse_frame(seed: int) -> Built:
+    """A short frame with sparse blocks, the first of which has changes; every other with a base."""
+    for attempt in range(1000):
+        rng = Random(f"sparse {seed} {attempt}")
+        built = build_frame(rng, dtype=1 + seed % 8, n_values=[65, 130, 300, 1100][seed // 2 % 4], block_log2=10,
+                            n_codebooks=1, kinds=["sparse"], with_base=seed // 8 % 2 == 0, named=seed % 3 == 1,
+                            spare_bits=seed % 5 == 0)
+        draft = Draft.of(built.frame, built.codebooks)
+        few = len(draft.templates) < 20 and len(draft.residuals) < 20 and len(draft.columns) < 20
+        n_changed = sum(len(stream) for block in draft.blocks for stream in Sparse.of(block).streams)
+        if few and draft.n_changes < 6 and len(built.frame) < 3500 and n_changed > 5:
             return built
     raise AssertionError
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
 import numpy as np
@@ -27,7 +27,7 @@ Kind: TypeAlias = Literal["insufficient", "corruption", "unsupported", "limit"]
 
 
 class Refused(Exception):  # noqa: N818 - the page's word
-    """A frame that a decoder must refuse (§9), and the kind of refusal."""
+    """A frame that a decoder must refuse (§10), and the kind of refusal."""
 
     def __init__(self, kind: Kind, why: str) -> None:
         super().__init__(f"{kind}: {why}")
@@ -108,7 +108,7 @@ class DType:
 
     @property
     def predicted(self) -> bool:
-        """Whether frames of this type may have residual codebooks and templates (§4)."""
+        """Whether frames of this type may have residual codebooks and templates of columns (§4)."""
         return self.name in ("float32", "bfloat16", "float16")
 
 
@@ -173,7 +173,7 @@ class Prelude:
     shape: tuple[int, ...]
     planes: tuple[int, ...]
     levels: tuple[Level, ...]
-    codebooks: tuple[Codebook, ...]
+    codebooks: tuple[Codebook | ChangeCodebook, ...]
     residuals: tuple[ResidualCodebook, ...]
     templates: tuple[Template, ...]
     columns: tuple[ColumnReferences, ...]
@@ -190,8 +190,8 @@ class Prelude:
 
 
 def read_prelude(data: bytes, known: Known, limit: int | None = None) -> Prelude:
-    """The prelude of a frame (§4), with what can be refused before its blocks are looked at (§9)."""
-    # What may be looked at before the checksum is verified, in the order of §9.
+    """The prelude of a frame (§4), with what can be refused before its blocks are looked at (§10)."""
+    # What may be looked at before the checksum is verified, in the order of §10.
     require(len(data) >= 48, "there are 48 bytes", "insufficient")
     fields = Reader(data)
     require(fields.take(4) == MAGIC, "magic")
@@ -216,7 +216,6 @@ def read_prelude(data: bytes, known: Known, limit: int | None = None) -> Prelude
     require(1 <= n_levels <= 16, "n_levels is 1 ... 16")
     require(n_planes <= 8, "n_planes is 0 ... 8")
     require(kind.predicted or n_residuals == 0, "n_residuals is 0 for this type")
-    require(kind.T > 0 or n_templates == 0, "n_templates is 0 for a type without tail")
 
     rest = Reader(prelude, at=48)
     shape = tuple(rest.u(64) for _ in range(ndim))
@@ -230,7 +229,7 @@ def read_prelude(data: bytes, known: Known, limit: int | None = None) -> Prelude
     require(without_zeros < 2**48, "the product of the dimensions that are not 0 is below 2^48")
 
     planes, levels = read_levels(rest, kind, n_planes, n_levels)
-    codebooks = tuple(read_codebook(rest, kind, n_levels, known) for _ in range(n_codebooks))
+    codebooks = read_codebooks(rest, kind, n_codebooks, n_levels, known)
     residuals = tuple(read_residual(rest, kind) for _ in range(n_residuals))
     templates, columns = read_templates(rest, kind, n_templates, n_values)
     require(len({hashed for hashed in templates if isinstance(hashed, int)}) <= 1, "all bases have the same hash")
@@ -308,14 +307,15 @@ def read_templates(
     for _ in range(n_templates):
         start, first_field = rest.at, rest.u(32)
         if first_field >= 2**31:
+            require(kind.T > 0, "all templates of a type without tail stand for the base")
             rest.at = start
             columns.append(read_columns(rest, n_values, columns[-1].end if columns else 0))
             continue
         require(not columns, "column references come after all other templates")
-        require(kind.predicted, "a type that is not predicted has no templates but column references")
         if first_field == 0:
             templates.append(rest.u(64))
         else:
+            require(kind.predicted, "the type is one that may have templates of columns")
             require(2 <= first_field < 2**24, "n_columns is 0 or 2 ... 2^24 - 1")
             templates.append(np.frombuffer(rest.take(4 * first_field), "<u4"))
     return tuple(templates), tuple(columns)
@@ -355,24 +355,66 @@ class Codebook:
     codes: dict[str, int]                   # the bits of a code, lowest bit position first: symbol
 
 
-def read_codebook(rest: Reader, kind: DType, n_levels: int, known: Known) -> Codebook:
-    """A record of kind 0 or 1 (§5)."""
+@dataclass(frozen=True)
+class ChangeCodebook:
+    """The prefix codes for changes (§5, §9), each as in Codebook, and the record that they were read from.
+
+    A code is empty if no symbol has one. With `n_classes` = 0 there is one code of gaps, and no steps.
+    """
+
+    record: bytes
+    n_classes: int
+    thresholds: tuple[int, ...]
+    counts: dict[str, int]
+    steps: dict[str, int]
+    classes: tuple[dict[str, int], ...]
+
+
+def read_codebooks(
+    rest: Reader, kind: DType, n_codebooks: int, n_levels: int, known: Known
+) -> tuple[Codebook | ChangeCodebook, ...]:
+    """The codebooks of all kinds but 2, in the order that they must have (§5)."""
+    codebooks: list[Codebook | ChangeCodebook] = []
+    n_of_changes = 0
+    for _ in range(n_codebooks):
+        codebooks.append(read_codebook(rest, kind, n_levels, known))
+        if isinstance(codebooks[-1], ChangeCodebook):
+            n_of_changes += 1
+        else:
+            require(n_of_changes == 0, "codebooks of kind 0 come before those of kind 3")
+    require(n_of_changes <= 16, "there are at most 16 codebooks of kind 3")
+    return tuple(codebooks)
+
+
+def read_codebook(rest: Reader, kind: DType, n_levels: int, known: Known) -> Codebook | ChangeCodebook:
+    """A record of kind 0, 1 or 3 (§5)."""
     start = rest.at
-    match rest.u(8):
-        case 0:
-            codebook = read_inline(rest.data[start:], kind, n_levels)
-            rest.at = start + len(codebook.record)
-            return codebook
-        case 1:
-            rest.reserved(3)
-            name = rest.u(32), rest.u(64)
-            require(name in known, "a codebook of this id and hash is held", "unsupported")
-            inline = known[name]
-            # Its hash may be that for another H, which is the seed; byte 1 of the record is its n_levels.
-            meant_here = checksum(inline, seed=kind.H) == name[1] and inline[1] == n_levels
-            require(meant_here, "the codebook is for the H and n_levels of the frame", "unsupported")
-            meant = read_inline(inline, kind, n_levels)
-            return Codebook(rest.data[start : rest.at], meant.symbols, meant.codes)
+    if rest.u(8) == 1:
+        rest.reserved(3)
+        name = rest.u(32), rest.u(64)
+        require(name in known, "a codebook of this id and hash is held", "unsupported")
+        require(meant_for(known[name], kind, n_levels, name[1]), "the codebook is for frames like this", "unsupported")
+        return replace(read_record(known[name], kind, n_levels), record=rest.data[start : rest.at])
+    codebook = read_record(rest.data[start:], kind, n_levels)
+    rest.at = start + len(codebook.record)
+    return codebook
+
+
+def meant_for(record: bytes, kind: DType, n_levels: int, hashed: int) -> bool:
+    """Whether a record that is named by a hash is for the frame's n_levels and H, or for its W (§5)."""
+    if record[0] == 3:
+        return record[3] == kind.W // 8 and checksum(record, seed=256 + kind.W) == hashed
+    # The hash may be that for another H, which is the seed; byte 1 of the record is its n_levels.
+    return record[1] == n_levels and checksum(record, seed=kind.H) == hashed
+
+
+def read_record(data: bytes, kind: DType, n_levels: int) -> Codebook | ChangeCodebook:
+    """The record of kind 0 or 3 (§5) that `data` begins with."""
+    match data[:1]:
+        case b"\0":
+            return read_inline(data, kind, n_levels)
+        case b"\3":
+            return read_changes_record(data, kind)
         case _:
             raise Refused("unsupported", "reserved kind of codebook, or one out of its place")
 
@@ -397,6 +439,31 @@ def read_inline(data: bytes, kind: DType, n_levels: int) -> Codebook:
             symbols[len(symbols) + 1] = level, (first + j) % 2**kind.H
     length_of = dict(zip([ZERO, ESCAPE, *symbols], lengths, strict=True))
     return Codebook(data[: record.at], symbols, canonical({s: n for s, n in length_of.items() if n > 0}))
+
+
+def read_changes_record(data: bytes, kind: DType) -> ChangeCodebook:
+    """The record of kind 3 (§5) that `data` begins with."""
+    record = Reader(data)
+    require(record.u(8) == 3, "the kind of a codebook of changes is 3")
+    n_classes, n_gaps, value_bytes = record.u(8), record.u(8), record.u(8)
+    require(n_classes <= 16, "n_classes is 0 ... 16")
+    require(1 <= n_gaps <= 41, "n_gaps is 1 ... 41")
+    require(value_bytes == kind.W // 8, "value_bytes is W / 8")
+    thresholds = tuple(int.from_bytes(record.take(value_bytes), "little") for _ in range(max(n_classes - 1, 0)))
+    require(list(thresholds) == sorted(set(thresholds)), "thresholds rise strictly")
+    require(all(1 <= threshold < 2 ** (kind.W - 1) for threshold in thresholds), "thresholds are 1 ... 2^(W - 1) - 1")
+    sizes = [41, n_gaps] if n_classes == 0 else [41, 2 * kind.W + 1] + [3 * n_gaps] * n_classes
+    lengths = record.items(sum(sizes), 4)
+    require(max(lengths) <= 12, "code lengths are 0 ... 12")
+    record.pad(4)
+    codes = []
+    for size in sizes:
+        length_of = {symbol: n for symbol, n in enumerate(lengths[:size]) if n > 0}
+        codes.append(canonical(length_of) if length_of else {})
+        lengths = lengths[size:]
+    counts = codes.pop(0)
+    steps = {} if n_classes == 0 else codes.pop(0)
+    return ChangeCodebook(data[: record.at], n_classes, thresholds, counts, steps, tuple(codes))
 
 
 @dataclass(frozen=True)
@@ -435,55 +502,96 @@ def canonical(lengths: dict[int, int]) -> dict[str, int]:
 
 # --------------------------------------------------------------------------------------------------- §6 Block
 
-BlockKind: TypeAlias = Literal["constant", "raw", "coded", "predicted"]
+BlockKind: TypeAlias = Literal["constant", "raw", "coded", "predicted", "sparse"]
+KINDS_OF_BLOCK: tuple[BlockKind, ...] = ("constant", "raw", "coded", "predicted", "sparse")
 
 
-def read_block(prelude: Prelude, b: int, block: bytes, base_values: U64 | None) -> tuple[BlockKind, U64]:
-    """Block b (§6): its kind and its values. `base_values` are those of the base, all of them (§8)."""
-    fields = Reader(block)
-    kind, codebook, base, n_values = fields.u(8), fields.u(8), fields.u(16), fields.u(32)
-    stored = fields.u(64)
+@dataclass(frozen=True)
+class Block:
+    """The header of a block (§6), and its body, of which nothing has been read."""
+
+    kind: int
+    codebook: int
+    base: int
+    n_values: int
+    body: Reader
+
+
+def read_header(b: int, data: bytes, n_values: int, otherwise: Kind = "unsupported") -> Block:
+    """The header of a block that must have so many values (§6), `data` being all of it.
+
+    `otherwise` is how a reserved kind is refused.
+    """
+    fields = Reader(data)
+    kind, codebook, base, own_n_values, stored = (
+        fields.u(8), fields.u(8), fields.u(16), fields.u(32), fields.u(64))
     seed = (b + 1) * 0x9E3779B97F4A7C15
-    require(checksum(block, seed, own_words=(2, 3)) == stored, "checksum of the block")
-    require(kind <= 3, "kind of block is 0 ... 3", "unsupported")
-    require(n_values == prelude.values_in(b), "n_values of the block is what follows from that of the frame")
-    value_bytes, container = prelude.kind.W // 8, prelude.kind.container
-    match kind:
-        case 0:
-            require(codebook == base == 0, "a constant block has neither codebook nor base")
-            value = np.frombuffer(fields.take(value_bytes), container)
-            values = np.repeat(value, n_values).astype(np.uint64)
-        case 1:
-            require(codebook == base == 0, "a raw block has neither codebook nor base")
-            values = np.frombuffer(fields.take(n_values * value_bytes), container).astype(np.uint64)
-        case 2:
-            require(codebook < len(prelude.codebooks), "codebook is below n_codebooks")
-            require(base < 2**prelude.kind.H, "base is below 2^H")
-            column_references = np.zeros(n_values, np.int64)
-            for columns in prelude.columns:         # no value is in two of them
-                column_references += columns.of(np.arange(n_values) + (b << prelude.block_log2))
-            values = read_coded(prelude, prelude.codebooks[codebook], base, n_values, column_references, fields)
-        case _:
-            require(codebook < len(prelude.residuals), "codebook is below n_residuals")
+    require(checksum(data, seed, own_words=(2, 3)) == stored, "checksum of the block")
+    require(kind < len(KINDS_OF_BLOCK), "kind of block is 0 ... 4", otherwise)
+    require(own_n_values == n_values, "n_values of the block is what it must be")
+    return Block(kind, codebook, base, n_values, fields)
+
+
+def read_end(block: Block) -> None:
+    """What follows a block's body (§6)."""
+    block.body.pad(8)
+    require(block.body.at == len(block.body.data), "the size of the block is 16 and its body, rounded up to 8")
+
+
+def read_block(prelude: Prelude, b: int, data: bytes, base_values: U64 | None) -> tuple[BlockKind, U64]:
+    """Block b (§6): its kind and its values. `base_values` are those of the base, all of them (§8)."""
+    block = read_header(b, data, prelude.values_in(b))
+    start = b << prelude.block_log2
+    same_places = None if base_values is None else base_values[start : start + block.n_values]
+    match block.kind:
+        case 3:
+            require(block.codebook < len(prelude.residuals), "codebook is below n_residuals")
             # Column references have numbers behind those of the templates, and predict nothing.
-            require(base < len(prelude.templates), "template is below n_templates")
-            template, start = prelude.templates[base], b << prelude.block_log2
-            same_places = None if base_values is None else base_values[start : start + n_values]
-            values = read_predicted(prelude, prelude.residuals[codebook], template, same_places, n_values, fields)
-    fields.pad(8)
-    require(fields.at == len(block), "the size of the block is 16 and its body, rounded up to 8")
-    kinds: tuple[BlockKind, ...] = ("constant", "raw", "coded", "predicted")
-    return kinds[kind], values
+            require(block.base < len(prelude.templates), "template is below n_templates")
+            codebook, template = prelude.residuals[block.codebook], prelude.templates[block.base]
+            values = read_predicted(prelude, codebook, template, same_places, block.n_values, block.body)
+        case 4:
+            values = read_sparse(prelude, block, same_places)
+        case _:
+            values = read_own_values(prelude, block, column_references(prelude, start, block.n_values))
+    read_end(block)
+    return KINDS_OF_BLOCK[block.kind], values
+
+
+def column_references(prelude: Prelude, start: int, n_values: int) -> npt.NDArray[np.int64] | None:
+    """The column references of the values from `start` on (§4); None if the frame has no records of them."""
+    if not prelude.columns:
+        return None
+    references = np.zeros(n_values, np.int64)
+    for columns in prelude.columns:         # no value is in two of them
+        references += columns.of(np.arange(n_values) + start)
+    return references
+
+
+def read_own_values(prelude: Prelude, block: Block, columns: npt.NDArray[np.int64] | None) -> U64:
+    """The values of a constant, raw or coded block (§6). Without `columns`, a coded one has flags = 0."""
+    value_bytes, container = prelude.kind.W // 8, prelude.kind.container
+    if block.kind < 2:
+        require(block.codebook == block.base == 0, "a constant or raw block has neither codebook nor base")
+        n_stored = 1 if block.kind == 0 else block.n_values
+        stored = np.frombuffer(block.body.take(n_stored * value_bytes), container).astype(np.uint64)
+        return np.repeat(stored, block.n_values) if block.kind == 0 else stored
+    require(block.codebook < len(prelude.codebooks), "codebook is below n_codebooks")
+    codebook = prelude.codebooks[block.codebook]
+    if isinstance(codebook, ChangeCodebook):
+        raise Refused("corruption", "the codebook of a coded block is of kind 0")
+    require(block.base < 2**prelude.kind.H, "base is below 2^H")
+    return read_coded(prelude, codebook, block.base, block.n_values, columns, block.body)
 
 
 # --------------------------------------------------------------------------------------------- §7 Coded block
 
 
 def read_coded(
-    prelude: Prelude, codebook: Codebook, base: int, n_values: int, column_references: npt.NDArray[np.int64],
+    prelude: Prelude, codebook: Codebook, base: int, n_values: int, columns: npt.NDArray[np.int64] | None,
     body: Reader,
 ) -> U64:
-    """The values of a coded block from its body (§7). `column_references` are those of its values (§4)."""
+    """The values of a coded block from its body (§7). `columns` are the column references of its values (§4)."""
     kind = prelude.kind
     symbol_bytes, plane_bytes, min_stream_bytes = body.u(32), body.u(32), body.u(16)
     length_width, reference_width, run_symbol, flags = body.u(8), body.u(8), body.u(8), body.u(8)
@@ -492,7 +600,7 @@ def read_coded(
     require(reference_width <= kind.H, "reference_width is 0 ... H")
     require(run_symbol <= len(codebook.symbols), "run_symbol is zero or a symbol of the ranges")
     require(flags <= 1, "flags is 0 or 1")
-    require(flags == 0 or len(prelude.columns) > 0, "flags is 0 where the frame has no column references")
+    require(flags == 0 or columns is not None, "flags is 0 where there are no column references")
 
     per_stream = 2**prelude.stream_log2
     n_streams = -(-n_values // per_stream)
@@ -509,7 +617,7 @@ def read_coded(
         level_of[number], relative_head[number] = level, relative
     symbol, escaped = read_streams(streams, lengths, per_stream, n_values, run_symbol, kind.H, codebook.codes)
     reference = np.repeat(np.array(references, np.int64), per_stream)[:n_values]
-    c = column_references if flags else 0
+    c = columns if columns is not None and flags else 0
     heads = ((base + reference + c + relative_head[symbol]) % 2**kind.H).astype(np.uint64)
     heads[symbol == ESCAPE] = escaped
     heads[symbol == ZERO] = 0
@@ -544,24 +652,45 @@ def read_streams(
     return np.array(symbols, np.intp), escaped
 
 
+class BitReader:
+    """Takes codes and numbers off the front of a sub-stream (§7), lowest bit position first."""
+
+    def __init__(self, data: bytes) -> None:
+        self.bits = f"{int.from_bytes(data, 'little'):0{8 * len(data)}b}"[::-1]     # bits[i] is the bit at position i
+        self.at = 0
+
+    def symbol(self, codes: Mapping[str, int]) -> int:
+        """The symbol whose code comes next."""
+        require(len(codes) > 0, "a symbol is of a code that is not empty")
+        end = self.at + 1
+        while (symbol := codes.get(self.bits[self.at : end])) is None:
+            end += 1
+            require(end <= len(self.bits), "a code lies within its sub-stream")
+        self.at = end
+        return symbol
+
+    def number(self, n_bits: int) -> int:
+        """The number in the next bits, lowest bit first."""
+        end = self.at + n_bits
+        require(end <= len(self.bits), "what follows a code lies within its sub-stream")
+        self.at, start = end, self.at
+        return int(self.bits[start:end][::-1] or "0", 2)
+
+    def end(self) -> None:
+        """There is nothing more but spare bits."""
+        require(-(-self.at // 8) == len(self.bits) // 8, "a sub-stream ends in its last byte")
+
+
 def read_stream(
     data: bytes, count: int, H: int, codes: Mapping[str, int], symbols: list[int], escaped: list[int]
 ) -> None:
     """Append the symbols of a sub-stream (§7) to `symbols`, and the heads behind escapes to `escaped`."""
-    bits = f"{int.from_bytes(data, 'little'):0{8 * len(data)}b}"[::-1]  # bits[i] is the bit at position i
-    at = 0
+    bits = BitReader(data)
     for _ in range(count):
-        end = at + 1
-        while (symbol := codes.get(bits[at:end])) is None:
-            end += 1
-            require(end <= len(bits), "a sub-stream has a code for each of its values")
-        at = end
-        symbols.append(symbol)
-        if symbol == ESCAPE:
-            at += H
-            require(at <= len(bits), "the head that follows an escape lies within the sub-stream")
-            escaped.append(int(bits[end:at][::-1], 2))
-    require(-(-at // 8) == len(data), "a sub-stream ends in its last byte")
+        symbols.append(bits.symbol(codes))
+        if symbols[-1] == ESCAPE:
+            escaped.append(bits.number(H))
+    bits.end()
 
 
 # ----------------------------------------------------------------------------------------- §8 Predicted block
@@ -660,7 +789,134 @@ def base_hash(base: Bits) -> int:
 
 def order(v: U64, half: np.uint64) -> U64:
     """o(v), from values to integers in their order, and back: it is its own inverse (§8)."""
-    return np.where(v < half, v, np.uint64(3) * half - np.uint64(1) - v)
+    most = np.uint64((3 * int(half) - 1) % 2**64)       # for W = 64, all is modulo 2^64 anyway
+    return np.where(v < half, v, most - v)
+
+
+# -------------------------------------------------------------------------------------------- §9 Sparse block
+
+
+def read_sparse(prelude: Prelude, block: Block, base: U64 | None) -> U64:
+    """The values of a sparse block from its body (§9). `base` holds the base's values at the same places."""
+    require(block.codebook < len(prelude.codebooks), "codebook is below n_codebooks")
+    codebook = prelude.codebooks[block.codebook]
+    if not isinstance(codebook, ChangeCodebook):
+        raise Refused("corruption", "the codebook of a sparse block is of kind 3")
+    values = sparse_predictions(prelude, codebook, block, base)
+    symbol_bytes, min_stream_bytes, length_width, stream_log2 = (
+        block.body.u(32), block.body.u(32), block.body.u(8), block.body.u(8))
+    block.body.reserved(2)
+    inner_bytes = block.body.u(32)
+    require(length_width <= 24, "length_width is 0 ... 24")
+    require(6 <= stream_log2 <= prelude.block_log2, "stream_log2 is 6 ... block_log2")
+    require(inner_bytes % 8 == 0, "inner_bytes is a multiple of 8")
+    require(inner_bytes == 0 or codebook.n_classes == 0, "inner_bytes is 0 unless n_classes is 0")
+    inner = block.body.take(inner_bytes)
+    streams = Reader(block.body.take(symbol_bytes))
+    n_streams = -(-block.n_values >> stream_log2)
+    lengths = [min_stream_bytes + length for length in block.body.items(n_streams, length_width)]
+    require(sum(lengths) == symbol_bytes, "symbol_bytes is the sum of the lengths of the sub-streams")
+
+    classes = classes_of(values, codebook, prelude.kind.W)
+    changes: list[Change] = []
+    for s, length in enumerate(lengths):
+        start, end = s << stream_log2, min(s + 1 << stream_log2, len(values))
+        if length > 0:
+            changes += read_changes(streams.take(length), codebook, classes[start:end], start)
+    places = [place for place, _ in changes]
+    if codebook.n_classes == 0:
+        values[places] = read_inner(prelude, inner, len(places))
+    else:
+        values[places] = moved(values[places], [step for _, step in changes], prelude.kind.W)
+    return values
+
+
+Change: TypeAlias = tuple[int, int]         # the place of a value in its block, and the step
+
+
+def sparse_predictions(prelude: Prelude, codebook: ChangeCodebook, block: Block, base: U64 | None) -> U64:
+    """The predictions of a sparse block's values (§9)."""
+    if codebook.n_classes == 0:
+        require(block.base == 65535, "base is 65535 if n_classes is 0")
+        return np.zeros(block.n_values, np.uint64)
+    require(block.base < len(prelude.templates), "base is a template")
+    require(isinstance(prelude.templates[block.base], int), "base is a template of no columns")
+    assert base is not None                 # or the frame had been refused
+    return base.copy()
+
+
+def classes_of(predicted: U64, codebook: ChangeCodebook, W: int) -> npt.NDArray[np.intp]:
+    """The class of each value (§9): how many thresholds are at most the magnitude of its prediction."""
+    thresholds = np.array(codebook.thresholds, np.uint64)
+    return np.searchsorted(thresholds, predicted & np.uint64(2 ** (W - 1) - 1), side="right")
+
+
+def read_changes(
+    data: bytes, codebook: ChangeCodebook, classes: npt.NDArray[np.intp], start: int
+) -> list[Change]:
+    """The changes of a sub-stream (§9) that begins at place `start` of its block, in the order of their places.
+
+    `classes` are those of its values.
+    """
+    bits = BitReader(data)
+    changes: list[Change] = []
+    for c, codes in enumerate(codebook.classes):
+        if not codes:
+            continue
+        places = np.flatnonzero(classes == c)
+        at = -1
+        for _ in range(read_number(bits, bits.symbol(codebook.counts))):
+            gap, step = read_change(bits, codebook, c)
+            at += gap + 1
+            require(at < len(places), "a change is for a value of its class in the sub-stream")
+            changes.append((start + int(places[at]), step))
+    bits.end()
+    return sorted(changes)
+
+
+def read_number(bits: BitReader, g: int) -> int:
+    """The number (§9) of a category."""
+    e = g // 2
+    return g if g < 2 else (2 + g % 2) * 2 ** (e - 1) + bits.number(e - 1)
+
+
+def read_change(bits: BitReader, codebook: ChangeCodebook, c: int) -> tuple[int, int]:
+    """The gap and the step of a change of class c (§9); the step is 0 if the values are in an inner block."""
+    symbol = bits.symbol(codebook.classes[c])
+    if codebook.n_classes == 0:
+        return read_number(bits, symbol), 0
+    g, k = divmod(symbol, 3)
+    gap = read_number(bits, g)
+    return gap, (1, -1)[k] if k < 2 else read_step(bits, codebook)
+
+
+def read_step(bits: BitReader, codebook: ChangeCodebook) -> int:
+    """A step that has a code of its own (§9)."""
+    t = bits.symbol(codebook.steps)
+    if t == 0:
+        return 0
+    rank = -(-t // 2)
+    size = 2 ** (rank - 1) + bits.number(rank - 1)
+    return size if t % 2 else -size
+
+
+def moved(predicted: U64, steps: Sequence[int], W: int) -> U64:
+    """The values that lie so many steps from their predictions in the order of real numbers (§9)."""
+    half, whole = np.uint64(2 ** (W - 1)), np.uint64(2**W - 1)
+    delta = np.array([step % 2**W for step in steps], np.uint64)
+    return order(order(predicted, half) + delta & whole, half)
+
+
+def read_inner(prelude: Prelude, data: bytes, n_values: int) -> U64:
+    """The values of the inner block of a sparse one (§9)."""
+    if n_values == 0:
+        require(len(data) == 0, "inner_bytes is 0 if there are no changes")
+        return np.empty(0, np.uint64)
+    block = read_header(0, data, n_values, otherwise="corruption")
+    require(block.kind <= 2, "an inner block is constant, raw or coded")
+    values = read_own_values(prelude, block, columns=None)
+    read_end(block)
+    return values
 
 
 # -------------------------------------------------------------------------------------------- The whole frame
@@ -681,7 +937,7 @@ class Decoded:
 
 @functools.cache
 def shipped_codebooks() -> dict[tuple[int, int], bytes]:
-    """Section 11, read from the page itself: inline records by (id, hash)."""
+    """Section 12, read from the page itself: inline records by (id, hash)."""
     page = (ROOT / "docs" / "format.md").read_text(encoding="utf-8")
     rows = re.findall(r"^(\d+) \d+ \d+ ([0-9a-f]{16}) ([0-9a-f]+)$", page, re.MULTILINE)
     return {(int(number), int(digest, 16)): bytes.fromhex(record) for number, digest, record in rows}
@@ -690,7 +946,7 @@ def shipped_codebooks() -> dict[tuple[int, int], bytes]:
 def decode(
     data: bytes, codebooks: Known | None = None, *, base: Bits | None = None, limit: int | None = None
 ) -> Decoded:
-    """The array in a frame, or `Refused` (§9).
+    """The array in a frame, or `Refused` (§10).
 
     `codebooks` maps (id, hash) to the inline records of the codebooks that a frame may name by id (§5); `base`
     are the values, as integers of W bits, that it may be predicted from (§8). An array of more than `limit`

@@ -1,4 +1,4 @@
-"""Headers, statuses and packed numbers, which all kinds of blocks share (docs/format.md sections 6 to 8)."""
+"""Headers, statuses and packed numbers, which all kinds of blocks share (docs/format.md sections 6 to 9)."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from ..core.jit import kernel
 from ..core.scalar import U8, U16, U32, U64
 from ..core.unaligned import load_u16, load_u32, load_u64, store_u16, store_u32, store_u64, store_value
 
-CONSTANT, RAW, CODED, PREDICTED = range(4)  #: block kinds
-BLOCK_HEADER, CODED_HEADER = 16, 32  #: bytes; predicted blocks have a header of the same size as coded ones
+CONSTANT, RAW, CODED, PREDICTED, SPARSE = range(5)  #: block kinds
+BLOCK_HEADER, CODED_HEADER = 16, 32  #: bytes; predicted and sparse blocks have headers of the same size as coded ones
+NO_BASE = 0xFFFF  #: in place of the template of a sparse block whose values are predicted as 0
 HAS_COLUMNS = 1  #: flag of a coded block
 SEED = 0x9E3779B97F4A7C15
 
@@ -24,11 +25,15 @@ SEED = 0x9E3779B97F4A7C15
 #     16             20            24                 26             27                28           29      30
 #     symbol_bytes | plane_bytes | min_stream_bytes | length_width | reference_width | run_symbol | flags | 0    coded
 #     symbol_bytes | plane_bytes | min_stream_bytes | length_width | run_symbol      | column                predicted
+#
+#     16             20                 24             25           26  28            32
+#     symbol_bytes | min_stream_bytes | length_width | stream_log2 | 0 | inner_bytes | ...                     sparse
 KIND, CODEBOOK, BASE, N_VALUES, CHECKSUM = 0, 1, 2, 4, 8
 TEMPLATE = BASE  #: of a predicted block
 SYMBOL_BYTES, PLANE_BYTES, MIN_STREAM_BYTES, LENGTH_WIDTH = 16, 20, 24, 26
 REFERENCE_WIDTH, RUN_SYMBOL, FLAGS, RESERVED = 27, 28, 29, 30
 RESIDUAL_RUN_SYMBOL, COLUMN = 27, 28
+MIN_CHANGE_BYTES, CHANGE_LENGTH_WIDTH, CHANGE_STREAM_LOG2, CHANGE_RESERVED, INNER_BYTES = 20, 24, 25, 26, 28
 
 #: What can be wrong with a block. BAD_KIND is said by devices only, of blocks that the host has to look at; on the host
 #: each driver leaves blocks of other kinds alone.
@@ -133,6 +138,51 @@ def read_predicted(data, at):
         np.int64(data[at + LENGTH_WIDTH]),
         data[at + RESIDUAL_RUN_SYMBOL],
         np.int64(load_u32(data, at + COLUMN)),
+    )
+
+
+class SparseHeader(NamedTuple):
+    """The fields of a sparse block's header (docs/format.md section 9).
+
+    Attributes:
+        template: number of the template that stands for the base, or ``NO_BASE``.
+        symbol_bytes: bytes of all sub-streams.
+        min_stream_bytes: bytes of the shortest sub-stream.
+        length_width: bits of each packed sub-stream length.
+        stream_log2: log2 of the values per sub-stream.
+        inner_bytes: bytes of the inner block.
+    """
+
+    template: Any
+    symbol_bytes: Any
+    min_stream_bytes: Any
+    length_width: Any
+    stream_log2: Any
+    inner_bytes: Any
+
+
+@kernel
+def write_sparse(out, at, c, header):
+    """Write the header of a sparse block with codebook ``c``, all but its number of values and its checksum."""
+    out[at + KIND], out[at + CODEBOOK] = U8(SPARSE), U8(c)
+    store_u16(out, at + TEMPLATE, U16(header.template))
+    store_u32(out, at + SYMBOL_BYTES, U32(header.symbol_bytes))
+    store_u32(out, at + MIN_CHANGE_BYTES, U32(header.min_stream_bytes))
+    out[at + CHANGE_LENGTH_WIDTH], out[at + CHANGE_STREAM_LOG2] = U8(header.length_width), U8(header.stream_log2)
+    store_u16(out, at + CHANGE_RESERVED, U16(0))
+    store_u32(out, at + INNER_BYTES, U32(header.inner_bytes))
+
+
+@kernel
+def read_sparse(data, at):
+    """Return the :class:`SparseHeader` of the block at ``at``, unchecked."""
+    return SparseHeader(
+        np.int64(load_u16(data, at + TEMPLATE)),
+        np.int64(load_u32(data, at + SYMBOL_BYTES)),
+        np.int64(load_u32(data, at + MIN_CHANGE_BYTES)),
+        np.int64(data[at + CHANGE_LENGTH_WIDTH]),
+        np.int64(data[at + CHANGE_STREAM_LOG2]),
+        np.int64(load_u32(data, at + INNER_BYTES)),
     )
 
 

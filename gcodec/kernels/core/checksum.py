@@ -10,7 +10,7 @@ from numba import types
 from .intrinsics import intrinsic_step
 from .jit import kernel
 from .scalar import U64, word_multiplier
-from .simd import INDEX, Vector, for_range, load, slot_for
+from .simd import INDEX, Vector, constant, for_range, load, slot_for
 from .unaligned import load_u32
 
 _STEP, _LOW = 0x9E3779B1, 0xFFFFFFFF
@@ -26,7 +26,9 @@ def _sum_words(builder: Any, args: list[Any], at: Any) -> Any:
     result     all lanes of even and odd added up, modulo 2**64
     """
     kinds = ir.VectorType(ir.IntType(32), 16), ir.VectorType(INDEX, 8)
-    first = ir.Constant(kinds[0], [(i + 1) * _STEP & _LOW for i in range(16)])
+    first = (constant(builder, [(i + 1) * _STEP & _LOW for i in range(16)], 32) + builder.mul(
+        builder.trunc(args[3], ir.IntType(32)), ir.Constant(ir.IntType(32), _STEP)
+    )).value  # fmt: skip
     zeros = ir.Constant(kinds[1], [0] * 8)
     slots = [slot_for(builder, value) for value in (first, zeros, zeros)]
     start = at(0, 8)
@@ -40,8 +42,9 @@ def _sum_words(builder: Any, args: list[Any], at: Any) -> Any:
     return (Vector(builder, builder.load(slots[1])) + Vector(builder, builder.load(slots[2]))).total()
 
 
-#: sum_words(data, start, n) -> sum of 16 * n words, each times its multiplier, as uint64.
-sum_words = intrinsic_step(types.uint64, 3, _sum_words)
+#: sum_words(data, start, n, first) -> sum of 16 * n words from byte ``start`` on, each times its multiplier, as uint64;
+#: the first of them is word number ``first`` of all that is summed.
+sum_words = intrinsic_step(types.uint64, 4, _sum_words)
 
 
 @kernel
@@ -55,10 +58,20 @@ def checksum(data, start, n_words, hole, seed):
         hole: Number of the first of two words that count as zero, where the checksum itself stands; negative for none.
         seed: What the sum begins with, uint64.
     """
-    total = U64(seed) + sum_words(data, start, n_words >> 4)
+    total = U64(seed) + sum_words(data, start, n_words >> 4, 0)
     for i in range(n_words & ~15, n_words):
         total += U64(load_u32(data, start + 4 * i)) * U64(word_multiplier(i))
     if hole >= 0:
         for i in range(hole, hole + 2):
             total -= U64(load_u32(data, start + 4 * i)) * U64(word_multiplier(i))
+    return total
+
+
+@kernel
+def partial_checksum(data, first, n_words):
+    """Return the part of a checksum, uint64, that comes from words ``first ... first + n_words`` of ``data`` (uint8);
+    :func:`checksum` is the seed and the sum of its parts, modulo 2**64."""
+    total = sum_words(data, 4 * first, n_words >> 4, first)
+    for i in range(first + (n_words & ~15), first + n_words):
+        total += U64(load_u32(data, 4 * i)) * U64(word_multiplier(i))
     return total

@@ -29,7 +29,8 @@ def _has(*features: str) -> bool:
 HAS_AVX512 = _has("avx512f", "avx512bw", "avx512vl", "avx512vbmi", "avx512vbmi2")
 #: Byte permutes of 16 bytes and a count of bits: every x86-64 since 2009.
 HAS_SSSE3 = _has("ssse3", "popcnt") or named_cpu().name in ("x86-64-v2", "x86-64-v3", "x86-64-v4")
-
+#: Bits deposited at the places of a mask, in one step.
+HAS_BMI2 = _has("bmi2")
 #: Several planes by classes of symbols (:mod:`classes_ssse3`).
 BY_CLASSES = HAS_SSSE3 and not HAS_AVX512
 

@@ -154,6 +154,11 @@ class Vector:
         """Return the number of lanes that are set in a mask, as a scalar."""
         return call(self.builder, "llvm.ctpop.i64", INDEX, [self.number()])
 
+    def each_count(self) -> Vector:
+        """Return how many bits of each lane are set."""
+        name = f"llvm.ctpop.v{self.n}i{self.bits}"
+        return Vector(self.builder, call(self.builder, name, self.value.type, [self.value]))
+
     def multiply_pairs(self, factors: Vector) -> Vector:
         """Return sums of two products in a row, in lanes of twice the width. 512 bits, AVX-512.
 

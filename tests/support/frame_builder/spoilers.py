@@ -1,882 +1,31 @@
-"""Frames made by hand from `docs/format.md` alone: valid ones that no encoder would write, and spoilt ones.
-
-`build_frame` draws a valid frame, and says which values it holds. `mutations` spoils one field of a valid
-frame at a time and sets all checksums right again, so that a decoder has to look at the field itself. § is a
-section of the page.
-"""
+"""Frames with one thing wrong, and the kind of refusal that each must meet (docs/format.md, section 10)."""
 
 from __future__ import annotations
 
-import math
 import struct
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from itertools import pairwise
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from random import Random
 from typing import NamedTuple, TypeAlias
 
-import numpy as np
-
-from tests.support.reference import (
-    DTYPES,
-    ESCAPE,
-    ZERO,
-    Bits,
-    BlockKind,
-    DType,
-    Kind,
-    Known,
-    base_hash,
-    checksum,
-    packed_bytes,
-    read_prelude,
-    round_up,
+from tests.support.frame_builder.parts import (
+    BLOCK_HEADER,
+    Coded,
+    Columns,
+    Draft,
+    Inline,
+    LevelRow,
+    Predicted,
+    Residual,
+    base_template,
+    kept_bits,
+    pack,
+    padded,
+    plain_block,
+    sealed_block,
 )
-
-# --------------------------------------------------------------------------------- Packed arrays and paddings
-
-
-def to_bytes(bits: str, spare: Random | None = None) -> bytes:
-    """Bits from position 0 on as bytes; spare bits, which readers ignore (§1), are zero or from `spare`."""
-    size = -(-len(bits) // 8)
-    value = int(bits[::-1], 2) if bits else 0
-    if spare is not None:
-        value |= spare.getrandbits(8 * size - len(bits)) << len(bits)
-    return value.to_bytes(size, "little")
-
-
-def to_bits(item: int, width: int) -> str:
-    """An item of a packed array, least significant bit first (§1)."""
-    return f"{item:0{width}b}"[::-1] if width else ""
-
-
-def pack(items: Iterable[int], width: int, spare: Random | None = None) -> bytes:
-    """A packed array (§1)."""
-    return to_bytes("".join(to_bits(item, width) for item in items), spare)
-
-
-def padded(data: bytes, multiple: int, fill: int = 0) -> bytes:
-    return data + bytes([fill]) * (round_up(len(data), multiple) - len(data))
-
-
-# --------------------------------------------------------------------------------------- The parts of a frame
-
-HEADER = struct.Struct("<IBBBBBBBBBBBBQQQQ")
-BLOCK_HEADER = struct.Struct("<BBHIQ")
-EXTENSION = struct.Struct("<IIHBBBB2s")
-PREDICTED_EXTENSION = struct.Struct("<IIHBBI")
-COLUMNS = struct.Struct("<IQQHBB")
-LevelRow: TypeAlias = tuple[int, int]       # drop, plane mask
-
-
-def sealed_block(block: bytes, b: int) -> bytes:
-    """Block b with the checksum that belongs to it (§6)."""
-    if len(block) < 16 or len(block) % 4:
-        return block
-    total = checksum(block, (b + 1) * 0x9E3779B97F4A7C15, own_words=(2, 3))
-    return block[:8] + total.to_bytes(8, "little") + block[16:]
-
-
-@dataclass(frozen=True)
-class Draft:
-    """The parts of a frame (§4)."""
-
-    dtype: int
-    mode: int
-    container: int
-    block_log2: int
-    stream_log2: int
-    n_values: int
-    shape: tuple[int, ...]
-    planes: tuple[int, ...]
-    levels: tuple[LevelRow, ...]
-    records: tuple[bytes, ...]
-    blocks: tuple[bytes, ...]
-    residuals: tuple[bytes, ...] = ()       # records of residual codebooks
-    templates: tuple[bytes, ...] = ()       # n_columns and values, or 0 and the hash of the base
-    columns: tuple[bytes, ...] = ()         # records of column references, which follow the templates
-
-    @classmethod
-    def of(cls, frame: bytes, known: Known) -> Draft:
-        """The parts of a valid frame."""
-        p = read_prelude(frame, known)
-        levels = tuple((level.drop, level.mask) for level in p.levels)
-        records = tuple(codebook.record for codebook in p.codebooks)
-        blocks = tuple(frame[where] for where in p.blocks)
-        residuals = tuple(codebook.record for codebook in p.residuals)
-        templates = tuple(base_template(template) if isinstance(template, int) else
-                          struct.pack("<I", len(template)) + template.tobytes() for template in p.templates)
-        columns = tuple(entry.record for entry in p.columns)
-        return cls(frame[5], p.mode, p.container, p.block_log2, p.stream_log2, p.n_values, p.shape, p.planes,
-                   levels, records, blocks, residuals, templates, columns)
-
-    @property
-    def kind(self) -> DType:
-        return DTYPES[self.dtype]
-
-    @property
-    def all_inline(self) -> bool:
-        return all(record[0] == 0 for record in self.records)
-
-    @property
-    def any_coded(self) -> bool:
-        return any(block[0] == 2 for block in self.blocks)
-
-    @property
-    def bases(self) -> list[int]:
-        """Positions of the templates that stand for the base."""
-        return [t for t in range(len(self.templates)) if self.n_columns(t) == 0]
-
-    def n_columns(self, t: int) -> int:
-        """Columns of a template, 0 if it stands for the base."""
-        (n_columns,) = struct.unpack_from("<I", self.templates[t])
-        return int(n_columns)
-
-    def predicted(self, block: bytes) -> Predicted:
-        """The parts of one of its predicted blocks."""
-        return Predicted.of(block, self.stream_log2, self.n_columns(block[2] | block[3] << 8))
-
-    def seal(
-        self,
-        *,
-        index: Sequence[int] | None = None,
-        fill: tuple[int, int] = (0, 0),
-        surplus: int = 0,
-        seal_blocks: bool = True,
-        **header: int,
-    ) -> bytes:
-        """The frame, all that follows from its parts filled in.
-
-        What is named in `header` is taken from there instead. `index` replaces the index, `fill` the bytes
-        of the two paddings; the prelude ends in `surplus` bytes of zeros.
-        """
-        blocks = [sealed_block(block, b) if seal_blocks else block for b, block in enumerate(self.blocks)]
-        body = struct.pack(f"<{len(self.shape)}Q", *self.shape) + bytes(self.planes)
-        body += b"".join(bytes(level) for level in self.levels) + b"".join(self.records)
-        body += b"".join(self.residuals) + b"".join(self.templates) + b"".join(self.columns)
-        body = padded(body, 8, fill[0])
-        sizes = [len(block) for block in blocks] if index is None else index
-        body = padded(body + struct.pack(f"<{len(sizes)}I", *sizes), 8, fill[1]) + bytes(surplus)
-        prelude_bytes = 48 + len(body)
-        fields = {
-            "magic": int.from_bytes(b"\x89GCF", "little"),
-            "version": 1,
-            "dtype": self.dtype,
-            "mode": self.mode,
-            "container": self.container,
-            "ndim": len(self.shape),
-            "block_log2": self.block_log2,
-            "stream_log2": self.stream_log2,
-            "n_codebooks": len(self.records),
-            "n_levels": len(self.levels),
-            "n_planes": len(self.planes),
-            "n_residuals": len(self.residuals),
-            "n_templates": len(self.templates) + len(self.columns),
-            "frame_bytes": prelude_bytes + sum(len(block) for block in blocks),
-            "n_values": self.n_values,
-            "prelude_bytes": prelude_bytes,
-            "checksum": 0,
-        }
-        unknown = header.keys() - fields.keys()
-        if unknown:
-            raise TypeError(f"no such fields: {unknown}")
-        fields.update(header)
-        frame = HEADER.pack(*fields.values()) + body + b"".join(blocks)
-        covered = fields["prelude_bytes"] if 48 <= fields["prelude_bytes"] <= len(frame) else prelude_bytes
-        total = checksum(frame[: covered // 4 * 4], 0, own_words=(10, 11))
-        return frame[:40] + total.to_bytes(8, "little") + frame[48:]
-
-
-@dataclass(frozen=True)
-class Inline:
-    """The parts of an inline record (§5); lengths stand as they do there, zero and escape first."""
-
-    ranges: tuple[tuple[int, int], ...]
-    lengths: tuple[int, ...]
-
-    @classmethod
-    def of(cls, record: bytes) -> Inline:
-        ranges = tuple(struct.iter_unpack("<HH", record[4 : 4 + 4 * record[1]]))
-        nibbles = [nibble for byte in record[4 + 4 * record[1] :] for nibble in (byte & 15, byte >> 4)]
-        return cls(ranges, tuple(nibbles[: 2 + sum(count for _, count in ranges)]))
-
-    def record(self, reserved: int = 0, fill: int = 0, spare: Random | None = None) -> bytes:
-        start = struct.pack("<BBH", 0, len(self.ranges), reserved)
-        ranges = b"".join(struct.pack("<HH", *row) for row in self.ranges)
-        return padded(start + ranges + pack(self.lengths, 4, spare), 4, fill)
-
-    @property
-    def numbers(self) -> list[int]:
-        """Numbers of the symbols in the order of the lengths."""
-        return [ZERO, ESCAPE, *range(1, len(self.lengths) - 1)]
-
-    def meaning(self, symbol: int) -> tuple[int, int]:
-        """Level and relative head of a symbol but zero and escape; the head is not yet reduced mod 2^H."""
-        before = 1
-        for level, (first, count) in enumerate(self.ranges):
-            if symbol < before + count:
-                return level, first + symbol - before
-            before += count
-        raise ValueError(symbol)
-
-    def codes(self) -> dict[int, str]:
-        """Codes by symbol, first bit first (§5)."""
-        return canonical_codes(dict(zip(self.numbers, self.lengths, strict=True)))
-
-
-def canonical_codes(length_of: dict[int, int]) -> dict[int, str]:
-    """Canonical codes by symbol, first bit first (§5): from the number of codes of each length."""
-    lengths = list(length_of.values())
-    next_code = [0] * 14
-    for length in range(1, 13):
-        next_code[length + 1] = (next_code[length] + lengths.count(length)) << 1
-    codes = {}
-    for symbol in sorted(length_of):
-        length = length_of[symbol]
-        if length:
-            codes[symbol] = f"{next_code[length]:0{length}b}"
-            next_code[length] += 1
-    return codes
-
-
-@dataclass(frozen=True)
-class Residual:
-    """The parts of a residual codebook's record (§5)."""
-
-    lengths: tuple[int, ...]
-
-    @classmethod
-    def of(cls, record: bytes) -> Residual:
-        nibbles = [nibble for byte in record[4:] for nibble in (byte & 15, byte >> 4)]
-        return cls(tuple(nibbles[: 1 + 15 * record[1]]))
-
-    def record(
-        self, digits: int | None = None, reserved: int = 0, fill: int = 0, spare: Random | None = None
-    ) -> bytes:
-        digits = len(self.lengths) // 15 if digits is None else digits
-        return padded(struct.pack("<BBH", 2, digits, reserved) + pack(self.lengths, 4, spare), 4, fill)
-
-    def codes(self) -> dict[int, str]:
-        """Codes by symbol, first bit first (§5)."""
-        return canonical_codes(dict(enumerate(self.lengths)))
-
-
-@dataclass(frozen=True)
-class Columns:
-    """The parts of a record of column references (§4); `numbers` are what `least` is added to."""
-
-    n_columns: int
-    first: int
-    end: int
-    group: int
-    least: int
-    width: int
-    numbers: tuple[int, ...]
-
-    @classmethod
-    def of(cls, record: bytes) -> Columns:
-        marked, first, end, group, least, width = COLUMNS.unpack_from(record)
-        n_columns = marked - (1 << 31)
-        bits = int.from_bytes(record[COLUMNS.size :], "little")
-        numbers = tuple(bits >> width * i & (1 << width) - 1 for i in range(n_columns // group)) if width else ()
-        return cls(n_columns, first, end, group, least - 256 * (least >> 7), width, numbers)
-
-    def record(self, fill: int = 0, spare: Random | None = None) -> bytes:
-        start = COLUMNS.pack(1 << 31 | self.n_columns, self.first, self.end, self.group, self.least & 255, self.width)
-        return start + padded(pack(self.numbers if self.width else (), self.width, spare), 4, fill)
-
-    def reference(self, value: int) -> int:
-        """Of a value, by its number in the array."""
-        if not self.first <= value < self.end:
-            return 0
-        return self.least + (self.numbers[(value - self.first) % self.n_columns // self.group] if self.width else 0)
-
-
-def by_id(record: bytes, number: int, H: int) -> tuple[bytes, dict[tuple[int, int], bytes]]:
-    """A record of kind 1 (§5) that means an inline one, and what a decoder must hold to read it."""
-    name = number, checksum(record, seed=H)
-    return struct.pack("<B3sIQ", 1, b"", *name), {name: record}
-
-
-@dataclass(frozen=True)
-class Coded:
-    """The parts of a coded block (§6, §7)."""
-
-    codebook: int
-    base: int
-    n_values: int
-    planes: bytes
-    streams: tuple[bytes, ...]
-    references: tuple[int, ...]
-    min_stream_bytes: int
-    length_width: int
-    reference_width: int
-    run_symbol: int
-    flags: int = 0
-
-    @classmethod
-    def of(cls, block: bytes, stream_log2: int) -> Coded:
-        _, codebook, base, n_values, _ = BLOCK_HEADER.unpack_from(block)
-        fields = EXTENSION.unpack_from(block, 16)
-        symbol_bytes, plane_bytes, min_stream_bytes, length_width, reference_width, run_symbol, flags, _ = fields
-        n_streams = -(-n_values // 2**stream_log2)
-
-        def packed(at: int, width: int) -> list[int]:
-            bits = int.from_bytes(block[at : at + packed_bytes(n_streams, width)], "little")
-            return [bits >> s * width & (1 << width) - 1 for s in range(n_streams)]
-
-        at = 32 + plane_bytes
-        lengths_at = at + symbol_bytes
-        streams = []
-        for length in packed(lengths_at, length_width):
-            streams.append(block[at : at + min_stream_bytes + length])
-            at += len(streams[-1])
-        references = packed(lengths_at + packed_bytes(n_streams, length_width), reference_width)
-        return cls(codebook, base, n_values, block[32 : 32 + plane_bytes], tuple(streams), tuple(references),
-                   min_stream_bytes, length_width, reference_width, run_symbol, flags)
-
-    def block(
-        self,
-        *,
-        symbol_bytes: int | None = None,
-        plane_bytes: int | None = None,
-        surplus: bytes = b"",
-        reserved: bytes = b"",
-        fill: int = 0,
-        spare: Random | None = None,
-    ) -> bytes:
-        """The block; its checksum is left open. `surplus` comes after the sub-streams."""
-        streams = b"".join(self.streams) + surplus
-        symbol_bytes = len(streams) if symbol_bytes is None else symbol_bytes
-        plane_bytes = len(self.planes) if plane_bytes is None else plane_bytes
-        extension = EXTENSION.pack(symbol_bytes, plane_bytes, self.min_stream_bytes, self.length_width,
-                                   self.reference_width, self.run_symbol, self.flags, reserved)
-        above = [len(stream) - self.min_stream_bytes for stream in self.streams]
-        lengths = pack(above, self.length_width, spare)
-        references = pack(self.references, self.reference_width, spare)
-        start = BLOCK_HEADER.pack(2, self.codebook, self.base, self.n_values, 0)
-        return padded(start + extension + self.planes + streams + lengths + references, 8, fill)
-
-    def restreamed(self, s: int, stream: bytes) -> Coded:
-        """With another sub-stream s, the lengths being given in full."""
-        streams = (*self.streams[:s], stream, *self.streams[s + 1 :])
-        return replace(self, streams=streams, min_stream_bytes=0, length_width=16)
-
-
-@dataclass(frozen=True)
-class Predicted:
-    """The parts of a predicted block (§6, §8)."""
-
-    codebook: int
-    template: int
-    n_values: int
-    planes: bytes
-    streams: tuple[bytes, ...]
-    scales: bytes
-    min_stream_bytes: int
-    length_width: int
-    run_symbol: int
-    column: int
-
-    @classmethod
-    def of(cls, block: bytes, stream_log2: int, n_columns: int) -> Predicted:
-        _, codebook, template, n_values, _ = BLOCK_HEADER.unpack_from(block)
-        fields = PREDICTED_EXTENSION.unpack_from(block, 16)
-        symbol_bytes, plane_bytes, min_stream_bytes, length_width, run_symbol, column = fields
-        n_streams = -(-n_values // 2**stream_log2)
-        at = 32 + plane_bytes
-        lengths_at = at + symbol_bytes
-        size = packed_bytes(n_streams, length_width)
-        bits = int.from_bytes(block[lengths_at : lengths_at + size], "little")
-        streams = []
-        for s in range(n_streams):
-            length = min_stream_bytes + (bits >> s * length_width & (1 << length_width) - 1)
-            streams.append(block[at : at + length])
-            at += length
-        n_rows = (column + n_values - 1) // n_columns + 1 if n_columns else 0
-        scales = block[lengths_at + size : lengths_at + size + 3 * n_rows]
-        return cls(codebook, template, n_values, block[32 : 32 + plane_bytes], tuple(streams), scales,
-                   min_stream_bytes, length_width, run_symbol, column)
-
-    def block(
-        self,
-        *,
-        symbol_bytes: int | None = None,
-        plane_bytes: int | None = None,
-        surplus: bytes = b"",
-        fill: int = 0,
-        spare: Random | None = None,
-    ) -> bytes:
-        """The block; its checksum is left open. `surplus` comes after the sub-streams."""
-        streams = b"".join(self.streams) + surplus
-        symbol_bytes = len(streams) if symbol_bytes is None else symbol_bytes
-        plane_bytes = len(self.planes) if plane_bytes is None else plane_bytes
-        extension = PREDICTED_EXTENSION.pack(symbol_bytes, plane_bytes, self.min_stream_bytes, self.length_width,
-                                             self.run_symbol, self.column)
-        lengths = pack([len(stream) - self.min_stream_bytes for stream in self.streams], self.length_width, spare)
-        start = BLOCK_HEADER.pack(3, self.codebook, self.template, self.n_values, 0)
-        return padded(start + extension + self.planes + streams + lengths + self.scales, 8, fill)
-
-    def restreamed(self, s: int, stream: bytes) -> Predicted:
-        """With another sub-stream s, the lengths being given in full."""
-        streams = (*self.streams[:s], stream, *self.streams[s + 1 :])
-        return replace(self, streams=streams, min_stream_bytes=0, length_width=16)
-
-
-def plain_block(number: int, n_values: int, body: bytes, codebook: int = 0, base: int = 0) -> bytes:
-    """A constant or raw block (§6); its checksum is left open."""
-    return padded(BLOCK_HEADER.pack(number, codebook, base, n_values, 0) + body, 8)
-
-
-# ----------------------------------------------------------------------------------------------- Valid frames
-
-
-class Built(NamedTuple):
-    """A valid frame, its values as integers of W bits, the codebooks that it names by id, and its base, if any."""
-
-    frame: bytes
-    bits: Bits
-    codebooks: dict[tuple[int, int], bytes]
-    base: Bits | None = None
-
-
-ANY_KIND: tuple[BlockKind, ...] = ("constant", "raw", "coded", "coded", "coded", "coded", "predicted", "predicted")
-
-
-def build_frame(
-    rng: Random,
-    *,
-    dtype: int | None = None,
-    n_values: int | None = None,
-    block_log2: int | None = None,
-    stream_log2: int | None = None,
-    levels: tuple[Sequence[int], Sequence[LevelRow]] | None = None,
-    n_codebooks: int | None = None,
-    kinds: Sequence[BlockKind] | None = None,
-    named: bool = False,
-    spare_bits: bool = False,
-    with_base: bool | None = None,
-    with_columns: bool | None = None,
-) -> Built:
-    """A valid frame of random values, and of a random shape in all that is not given.
-
-    `levels` are the planes and the levels; `kinds` the kinds of block to choose from, of which those that the
-    frame cannot have are left out; `named` lets codebooks be given by id; `spare_bits` fills the spare bits of
-    packed arrays and sub-streams, which readers ignore; `with_base`: whether templates stand for a base, of types
-    that may have templates; `with_columns`: whether there are column references, of types with a tail.
-    """
-    dtype = rng.choice(list(DTYPES)) if dtype is None else dtype
-    kind = DTYPES[dtype]
-    if block_log2 is None:
-        block_log2 = rng.choice([10, 10, 10, 11, rng.randint(10, 20)])
-    if stream_log2 is None:
-        stream_log2 = rng.randint(6, min(12, block_log2))
-    if n_values is None:
-        below = rng.choice([1, 2, 30, 100, 1000, 2500, 4000])
-        n_values = rng.choice([rng.randrange(below), min(2, below) << 10, 1])
-    planes, rows = random_levels(rng, kind) if levels is None else levels
-    spare = rng if spare_bits else None
-
-    inline = [random_codebook(rng, kind, len(rows)) for _ in range(pick_count(rng, n_codebooks))]
-    records = [codebook.record(spare=spare) for codebook in inline]
-    known: dict[tuple[int, int], bytes] = {}
-    for c, record in enumerate(records):
-        if named and rng.random() < 0.7:
-            records[c], held = by_id(record, rng.choice([256, 2**32 - 1, rng.randrange(256, 2**32)]), kind.H)
-            known |= held
-    residuals, templates = random_residuals(rng, kind), random_templates(rng, kind, 1 << block_log2)
-    base = random_base(rng, kind, n_values)
-    if kind.predicted and (rng.random() < 0.4 if with_base is None else with_base):
-        residuals = residuals or [random_residual(rng, kind)]
-        templates = templates[: 255 - rng.randint(1, 2)]
-        for _ in range(min(rng.choice([1, 1, 2, 5]), 255 - len(templates))):
-            templates.insert(rng.randint(0, len(templates)), [])
-    columns: list[Columns] = []
-    if kind.T and n_values and (rng.random() < 0.4 if with_columns is None else with_columns):
-        templates = templates[:254]
-        columns = random_columns(rng, n_values, 255 - len(templates))
-
-    values: list[int] = []
-    blocks = []
-    writer = BlockWriter(rng, kind, stream_log2, tuple(planes), tuple(rows), inline, spare, residuals, templates, base,
-                         columns)
-    lacking = {"coded"} if not inline else set()
-    lacking |= {"predicted"} if not (residuals and templates) else set()
-    possible = [name for name in kinds or ANY_KIND if name not in lacking] or ["raw"]
-    while len(values) < n_values:
-        block, new = writer.block(rng.choice(possible), min(1 << block_log2, n_values - len(values)), len(values))
-        blocks.append(block)
-        values += new
-    earlier = np.array(base, kind.container)
-    stored = [struct.pack(f"<{1 + len(template)}I", len(template), *template) if template else
-              base_template(base_hash(earlier)) for template in templates]
-    draft = Draft(dtype, rng.randrange(3), rng.randrange(2), block_log2, stream_log2, n_values,
-                  random_shape(rng, n_values), tuple(planes), tuple(rows), tuple(records), tuple(blocks),
-                  tuple(codebook.record(spare=spare) for codebook in residuals), tuple(stored),
-                  tuple(entry.record(spare=spare) for entry in columns))
-    return Built(draft.seal(), np.array(values, kind.container), known, None if all(templates) else earlier)
-
-
-def base_template(hashed: int) -> bytes:
-    """A template that stands for the base of a hash (§4)."""
-    return struct.pack("<IQ", 0, hashed)
-
-
-def pick_count(rng: Random, n_codebooks: int | None) -> int:
-    if n_codebooks is not None:
-        return n_codebooks
-    return rng.choice([0, 255]) if rng.random() < 0.05 else rng.choice([1, 1, 1, 2, 3, rng.randint(1, 12)])
-
-
-def random_shape(rng: Random, n_values: int) -> tuple[int, ...]:
-    """Dimensions whose product is n_values (§4)."""
-    if n_values == 0:
-        shape = [0, *(rng.randrange(5) for _ in range(rng.randrange(3)))]
-    else:
-        shape = []
-        while n_values > 1:
-            divisors = [d for d in range(2, min(n_values, 50) + 1) if n_values % d == 0] or [n_values]
-            shape.append(rng.choice([*divisors, n_values]))
-            n_values //= shape[-1]
-    ones = rng.choice([0, 0, 0, 1, 2, 32 - len(shape)])
-    shape += [1] * ones
-    rng.shuffle(shape)
-    return tuple(shape)
-
-
-# Planes of a single level, such as encoders are likely to have kernels of their own for: by T, the first of them whole.
-USUAL_PLANES: dict[int, list[tuple[list[int], list[LevelRow]]]] = {
-    7: [([7], [(0, 1)]), ([6], [(1, 1)])],
-    8: [([8], [(0, 1)]), ([7], [(1, 1)])],
-    23: [([16, 7], [(0, 3)]), ([23], [(0, 1)]), ([7, 16], [(0, 3)]), ([16, 7, 1], [(0, 3)]), ([16, 6], [(1, 3)]),
-         ([16, 7], [(7, 1)]), ([16, 7], [(16, 2)]), ([8, 8, 7], [(0, 7)])],
-    24: [([24], [(0, 1)]), ([16, 7], [(1, 3)]), ([23], [(1, 1)]), ([16, 8], [(0, 3)])],
-    53: [([53], [(0, 1)])],
-}
-
-
-def random_levels(rng: Random, kind: DType) -> tuple[list[int], list[LevelRow]]:
-    """Planes, of which some may be in no level's mask, and 1 ... 16 levels (§4)."""
-    if kind.T == 0:
-        return [], [(0, 0)]
-    if rng.random() < 0.3:
-        usual = USUAL_PLANES[kind.T]
-        return usual[0] if rng.random() < 0.5 else rng.choice(usual)
-    while True:
-        match rng.randrange(3):
-            case 0:     # any
-                planes = [rng.randint(1, rng.choice([3, 12, 56])) for _ in range(rng.randint(1, 8))]
-            case 1:     # powers of two, of which many levels can be made
-                planes = [1 << p for p in range(rng.randint(1, 6)) if 1 << p < kind.T]
-                planes.append(max(1, kind.T - sum(planes)))
-            case _:     # chunks that add up to some number of kept bits
-                kept = rng.randint(1, kind.T)
-                cuts = sorted({0, kept, *(rng.randrange(1, kept + 1) for _ in range(rng.randrange(8)))})
-                planes = [high - low for low, high in pairwise(cuts)]
-        rng.shuffle(planes)
-        masks: dict[int, list[int]] = {}
-        for mask in range(1, 1 << len(planes)):
-            masks.setdefault(sum(width for p, width in enumerate(planes) if mask >> p & 1), []).append(mask)
-        drops = [drop for drop in range(kind.M + 1) if kept_bits(kind, drop) in masks]
-        if drops and len(planes) <= 8:
-            break
-    most = min(16, len(drops))
-    chosen = sorted(rng.sample(drops, rng.choice([1, most, rng.randint(1, most)])))
-    return planes, [(drop, rng.choice(masks[kept_bits(kind, drop)])) for drop in chosen]
-
-
-def random_codebook(rng: Random, kind: DType, n_levels: int) -> Inline:
-    """A codebook of 2 ... 256 symbols (§5)."""
-    n_symbols = rng.choice([0, 1, 5, 254, rng.randrange(255), rng.randrange(40)])
-    cuts = sorted(rng.randint(0, n_symbols) for _ in range(n_levels - 1))
-    counts = [high - low for low, high in pairwise([0, *cuts, n_symbols])]
-    top = (1 << kind.H) - 1
-    firsts = [rng.choice([0, top, max(0, top - count // 2), rng.randint(0, top)]) for count in counts]
-    return Inline(tuple(zip(firsts, counts, strict=True)), tuple(random_lengths(rng, 2 + n_symbols)))
-
-
-def random_residuals(rng: Random, kind: DType) -> list[Residual]:
-    """Residual codebooks (§5), none for types that may have none."""
-    if not kind.predicted:
-        return []
-    n = 255 if rng.random() < 0.02 else rng.choice([0, 1, 1, 2, 3])
-    return [random_residual(rng, kind) for _ in range(n)]
-
-
-def random_residual(rng: Random, kind: DType) -> Residual:
-    """A residual codebook."""
-    return Residual(tuple(random_lengths(rng, 1 + 15 * kind.W // 4)))
-
-
-def random_templates(rng: Random, kind: DType, block: int) -> list[list[int]]:
-    """Templates (§4) as bits of float32: anything, what is special, and values like those of a row."""
-    if not kind.predicted:
-        return []
-    templates: list[list[int]] = []
-    for _ in range(255 if rng.random() < 0.02 else rng.choice([0, 1, 1, 2, 3])):
-        many = min(block + rng.randint(1, 9), 3000)
-        n_columns = rng.choice([2, 3, rng.randint(2, 70), rng.randint(2, 300), many if len(templates) < 3 else 2])
-        nature = rng.randrange(3)
-        templates.append([random_factor(rng, rng.randrange(3) if nature == 2 else nature) for _ in range(n_columns)])
-    return templates
-
-
-def random_columns(rng: Random, n_values: int, most: int) -> list[Columns]:
-    """Records of column references (§4), up to `most`: they begin and end anywhere, with gaps between them or none."""
-    count = min(most, (n_values + 1) // 2, 255 if rng.random() < 0.02 else rng.choice([1, 1, 2, 3, 5]))
-    apart = rng.random() < 0.5
-    cuts = sorted(rng.sample(range(n_values + 1), 2 * count if apart else count + 1))
-    if rng.random() < 0.3:          # one that covers all
-        cuts = [0, n_values]
-    spans = list(zip(cuts[::2], cuts[1::2], strict=True)) if apart or len(cuts) == 2 else list(pairwise(cuts))
-    records = []
-    for first, end in spans:
-        group = rng.choice([1, 1, rng.randint(1, 9), rng.randint(1, 700)])
-        width = rng.choice([0, 1, 3, 8, rng.randint(0, 8)])
-        below = rng.choice([3, 70, 300, max(3, 3000 // group)])
-        n_columns = group * rng.randint(2 if group == 1 else 1, max(2, below))
-        if n_columns == 1 or rng.random() < 0.03:       # as many columns as there may be
-            n_columns, group = rng.choice([((1 << 24) - 1, 61455), (65535 << 8, 65535)])
-        least = rng.choice([0, -128, rng.randint(-128, 127), rng.randint(-4, 0)])
-        top = min(127 - least, (1 << width) - 1)
-        numbers = [rng.choice([top, rng.randint(0, top)]) for _ in range(n_columns // group)] if width else []
-        records.append(Columns(n_columns, first, end, group, least, width, tuple(numbers)))
-    return records
-
-
-def random_base(rng: Random, kind: DType, n_values: int) -> list[int]:
-    """Values of a base (§8): anything, or what lies at the seams of the order of real numbers."""
-    if not kind.predicted:
-        return []
-    half = 1 << kind.W - 1
-    inf = half - (1 << kind.M)
-    seams = [0, 1, half, half + 1, half - 1, 2 * half - 1, inf, inf + 1, half | inf, half | inf + 1]
-    share = rng.choice([0, 0.5, 1])
-    return [rng.choice(seams) if rng.random() < share else rng.getrandbits(kind.W) for _ in range(n_values)]
-
-
-def random_factor(rng: Random, nature: int) -> int:
-    """Bits of a float32 that is part of a product: anything; special or near the ends of a type; about 1."""
-    match nature:
-        case 0:
-            return rng.getrandbits(32)
-        case 1:
-            sign = rng.getrandbits(1) << 31
-            return sign | rng.choice([0, 1, 0x7FFFFF, 0x800000, 0x7F7FFFFF, 0x7F800000, 0x7F800001, 0x7FC00000,
-                                      rng.getrandbits(23), rng.randint(0x1F, 0x21) << 23 | rng.getrandbits(23),
-                                      rng.randint(0x65, 0x72) << 23 | rng.getrandbits(23),
-                                      rng.randint(0x8D, 0x8F) << 23 | rng.getrandbits(23)])
-        case _:
-            return rng.getrandbits(1) << 31 | rng.randint(0x78, 0x81) << 23 | rng.getrandbits(23)
-
-
-def random_lengths(rng: Random, n: int) -> list[int]:
-    """Lengths of a complete code over some of n symbols (§5)."""
-    coded = rng.choice([2, n, rng.randint(2, n)])
-    deep = rng.random() < 0.5
-    leaves = [1, 1]
-    while len(leaves) < coded:
-        splittable = [leaf for leaf in leaves if leaf < 12]
-        leaf = max(splittable) if deep and rng.random() < 0.8 else rng.choice(splittable)
-        leaves.remove(leaf)
-        leaves += [leaf + 1, leaf + 1]
-    lengths = leaves + [0] * (n - coded)
-    rng.shuffle(lengths)
-    return lengths
-
-
-@dataclass(frozen=True)
-class BlockWriter:
-    """Draws blocks (§6) of a frame; each comes with its values. A template of no columns stands for the base."""
-
-    rng: Random
-    kind: DType
-    stream_log2: int
-    planes: tuple[int, ...]
-    levels: tuple[LevelRow, ...]
-    codebooks: list[Inline]
-    spare: Random | None
-    residuals: Sequence[Residual] = ()
-    templates: Sequence[Sequence[int]] = ()
-    base: Sequence[int] = ()
-    columns: Sequence[Columns] = ()
-
-    def block(self, name: BlockKind, n_values: int, start: int = 0) -> tuple[bytes, list[int]]:
-        """A block of a kind, from value `start` of the array on."""
-        W = self.kind.W
-        match name:
-            case "constant":
-                value = self.rng.choice([0, 1 << W - 1, self.rng.getrandbits(W)])
-                return plain_block(0, n_values, pack([value], W)), [value] * n_values
-            case "raw":
-                values = [self.rng.getrandbits(W) for _ in range(n_values)]
-                return plain_block(1, n_values, pack(values, W)), values
-            case "coded":
-                return self.coded(n_values, start)
-            case "predicted":
-                return self.predicted(n_values, start)
-
-    def coded(self, n_values: int, start: int = 0) -> tuple[bytes, list[int]]:
-        """A coded block (§7)."""
-        rng, H = self.rng, self.kind.H
-        c = rng.randrange(len(self.codebooks))
-        codebook = self.codebooks[c]
-        codes = codebook.codes()
-        base = rng.choice([0, (1 << H) - 1, rng.getrandbits(H)])
-        run_symbol = rng.choice([ZERO, rng.randint(0, len(codebook.lengths) - 2)])
-        reference_width = rng.choice([0, H, rng.randint(0, H)])
-        symbols = list(codes)
-        match rng.randrange(4):
-            case 0:
-                weights = [1.0 for _ in symbols]
-            case 1:
-                weights = [2.0 ** -len(codes[symbol]) for symbol in symbols]
-            case _:     # one symbol everywhere, often the escape
-                most = ESCAPE if ESCAPE in codes and rng.random() < 0.6 else rng.choice(symbols)
-                weights = [50.0 if symbol == most else 1 / len(symbols) for symbol in symbols]
-        share_of_runs = rng.choice([0, 0.2, 1])
-        flags = int(bool(self.columns) and rng.random() < 0.7)
-        in_reach = [entry for entry in self.columns if flags and entry.first < start + n_values and start < entry.end]
-
-        values: list[int] = []
-        streams, references = [], []
-        items: list[list[int]] = [[] for _ in self.planes]
-        for done in range(0, n_values, 1 << self.stream_log2):
-            count = min(1 << self.stream_log2, n_values - done)
-            references.append(rng.getrandbits(reference_width))
-            run = rng.random() < share_of_runs
-            chosen = [run_symbol] * count if run else rng.choices(symbols, weights, k=count)
-            text = []
-            for symbol in chosen:
-                level, head = 0, rng.getrandbits(H)
-                if symbol not in (ZERO, ESCAPE):
-                    level, relative = codebook.meaning(symbol)
-                    column = sum(entry.reference(start + len(values)) for entry in in_reach)
-                    head = (base + references[-1] + column + relative) % (1 << H)
-                if not run:
-                    text.append(codes[symbol] + (to_bits(head, H) if symbol == ESCAPE else ""))
-                values.append(0 if symbol == ZERO else self.value(head, level, items))
-            streams.append(to_bytes("".join(text), self.spare))
-
-        min_stream_bytes, length_width = self.lengths(streams)
-        planes = [pack(chunks, width, self.spare) for chunks, width in zip(items, self.planes, strict=True)]
-        parts = Coded(c, base, n_values, b"".join(planes), tuple(streams), tuple(references),
-                      min_stream_bytes, length_width, reference_width, run_symbol, flags)
-        return parts.block(spare=self.spare), values
-
-    def lengths(self, streams: Sequence[bytes]) -> tuple[int, int]:
-        """min_stream_bytes and length_width that will do (§7)."""
-        shortest = min(len(stream) for stream in streams)
-        min_stream_bytes = self.rng.choice([0, shortest, self.rng.randint(0, shortest)])
-        needed = max(len(stream) - min_stream_bytes for stream in streams).bit_length()
-        return min_stream_bytes, self.rng.choice([needed, 16, self.rng.randint(needed, 16)])
-
-    def predicted(self, n_values: int, start: int) -> tuple[bytes, list[int]]:
-        """A predicted block (§8)."""
-        rng, W = self.rng, self.kind.W
-        c, t = rng.randrange(len(self.residuals)), rng.randrange(len(self.templates))
-        codes, template = self.residuals[c].codes(), self.templates[t]
-        column = rng.choice([0, len(template) - 1, rng.randrange(len(template))]) if template else 0
-        nature = rng.randrange(3)
-        n_rows = (column + n_values - 1) // len(template) + 1 if template else 0
-        scales = [random_factor(rng, nature) & 0xFFFFFF00 for _ in range(n_rows)]
-        run_symbol = rng.choice([ZERO, rng.randint(0, 15 * W // 4)])
-        symbols = list(codes)
-        few = rng.random() < 0.5        # digits, as the code would have it
-        weights = [2.0 ** -len(codes[symbol]) if few else 1.0 for symbol in symbols]
-        share_of_runs = rng.choice([0, 0.2, 1])
-
-        values: list[int] = []
-        streams = []
-        items: list[list[int]] = [[] for _ in range(W // 8)]
-        for done in range(0, n_values, 1 << self.stream_log2):
-            count = min(1 << self.stream_log2, n_values - done)
-            run = rng.random() < share_of_runs
-            chosen = [run_symbol] * count if run else rng.choices(symbols, weights, k=count)
-            for symbol in chosen:
-                if template:
-                    row, place = divmod(column + len(values), len(template))
-                    guess = predict(self.kind, scales[row], template[place])
-                else:
-                    guess = self.base[start + len(values)]
-                values.append(stepped(guess, self.residual(symbol, items), W))
-            streams.append(b"" if run else to_bytes("".join(codes[symbol] for symbol in chosen), self.spare))
-        min_stream_bytes, length_width = self.lengths(streams)
-        planes = [pack(digits, 8, self.spare) for digits in items[:-1]] + [pack(items[-1], 4, self.spare)]
-        parts = Predicted(c, t, n_values, b"".join(planes), tuple(streams), pack([s >> 8 for s in scales], 24),
-                          min_stream_bytes, length_width, run_symbol, column)
-        return parts.block(spare=self.spare), values
-
-    def residual(self, symbol: int, items: list[list[int]]) -> int:
-        """A residual that a symbol stands for, its digits but the first drawn at random; `items` gains them (§8)."""
-        if symbol == ZERO:
-            return 0
-        left, first = divmod(symbol - 1, 15)
-        residual = first + 1
-        digits = [self.rng.choice([self.rng.randrange(16), 15]) for _ in range(left)]
-        for digit in digits:
-            residual = 16 * residual + digit
-        if left % 2:
-            items[-1].append(digits.pop())
-        for p, place in enumerate(range(len(digits) - 2, -2, -2)):
-            items[p].append(16 * digits[place] + digits[place + 1])
-        return residual
-
-    def value(self, head: int, level: int, items: list[list[int]]) -> int:
-        """A value of this head and level, its kept bits drawn at random; `items` gains their chunks (§4)."""
-        kind, (drop, mask) = self.kind, self.levels[level]
-        if kind.T == 0:
-            return head
-        left = kept_bits(kind, drop)
-        kept = self.rng.choice([self.rng.getrandbits(left), (1 << left) - 1])
-        tail = kept << kind.T - left
-        for p, width in enumerate(self.planes):
-            if mask >> p & 1:
-                left -= width
-                items[p].append(kept >> left & (1 << width) - 1)
-        sign = tail >> kind.T - 1
-        return sign << kind.W - 1 | head << kind.T - 1 | tail - (sign << kind.T - 1)
-
-
-def predict(kind: DType, scale: int, factor: int) -> int:
-    """The prediction p (§8) from the bits of a scale and of a template's value, without float32 arithmetic."""
-    if 0 in (scale >> 23 & 255, factor >> 23 & 255):
-        return 0
-    a, b = struct.unpack("<2f", struct.pack("<2I", scale, factor))
-    product = a * b                         # exact in float64
-    try:
-        (bits,) = struct.unpack("<I", struct.pack("<f", product))
-    except OverflowError:
-        return 0
-    sign, size = bits & 1 << 31, bits & (1 << 31) - 1
-    if not 2 << 23 <= size < 255 << 23:
-        return 0
-    match kind.name:
-        case "float32":
-            return bits
-        case "bfloat16":
-            return (sign | size + (1 << 15)) >> 16
-    (near,) = struct.unpack("<f", struct.pack("<I", size))
-    if near >= 65536:
-        return sign >> 16
-    exponent = max(math.frexp(near)[1] - 1, -14)                    # of the last place: 10 less
-    steps = math.floor(math.ldexp(near, 10 - exponent) + 0.5)
-    return sign >> 16 | (exponent + 14 << 10) + steps               # 1024 steps of a normal value carry into it
-
-
-def stepped(value: int, residual: int, W: int) -> int:
-    """The value that lies as far from another, in the order of real numbers, as a residual says (§8)."""
-    half = 1 << W - 1
-    place = value if value < half else -1 - (value - half)          # -0 comes right before 0
-    place += -(residual // 2) - 1 if residual % 2 else residual // 2
-    place = (place + half) % (1 << W) - half
-    return place if place >= 0 else half + (-1 - place)
-
-
-def kept_bits(kind: DType, drop: int) -> int:
-    """k of a level (§4)."""
-    return kind.T - min(drop, kind.T - 1)
-
+from tests.support.frame_builder.sparse import Sparse
+from tests.support.reference import ESCAPE, Kind, Known
 
 # ---------------------------------------------------------------------------------------------- Spoilt frames
 
@@ -988,12 +137,12 @@ def spoil_n_codebooks(draft: Draft, rng: Random) -> Spoilt:
 
 def with_levels(draft: Draft, planes: Sequence[int], levels: Sequence[LevelRow]) -> Draft:
     """With other levels, of which inline codebooks know, too; new ones have no symbols."""
-    records = []
-    for record in draft.records:
+    records = list(draft.records)
+    for c, record in enumerate(draft.records[: len(draft.records) - draft.n_changes]):
         codebook = Inline.of(record)
         ranges = codebook.ranges[: len(levels)] + ((0, 0),) * (len(levels) - len(codebook.ranges))
         lengths = codebook.lengths[: 2 + sum(count for _, count in ranges)]
-        records.append(Inline(ranges, lengths).record())
+        records[c] = Inline(ranges, lengths).record()
     return replace(draft, planes=tuple(planes), levels=tuple(levels), records=tuple(records))
 
 
@@ -1001,7 +150,7 @@ def with_levels(draft: Draft, planes: Sequence[int], levels: Sequence[LevelRow])
 def spoil_n_levels(draft: Draft, rng: Random) -> Spoilt:
     if not draft.all_inline:
         return
-    yield "0", with_levels(replace(draft, records=()), [], []).seal(), "corruption"
+    yield "0", with_levels(replace(draft, records=(), n_changes=0), [], []).seal(), "corruption"
     if draft.kind.T > 16:
         planes = [1, 1, 2, 4, 8, draft.kind.T - 16]
         by_sum = {sum(w for p, w in enumerate(planes) if mask >> p & 1): mask for mask in range(64)}
@@ -1041,7 +190,6 @@ def spoil_n_templates(draft: Draft, rng: Random) -> Spoilt:
     n = len(draft.templates) + len(draft.columns)
     if not draft.kind.predicted:
         yield f"1 for {draft.kind.name}", replace(draft, templates=(A_TEMPLATE,)).seal(), "corruption"
-        yield f"a base for {draft.kind.name}", replace(draft, templates=(base_template(0),)).seal(), "corruption"
         for n_templates in 1, 255:
             if not n:
                 spoilt = draft.seal(n_templates=n_templates)
@@ -1215,8 +363,8 @@ def inline_records(draft: Draft, rng: Random, most: int = 2) -> Iterator[tuple[i
 
 @spoils("codebook kind")
 def spoil_codebook_kind(draft: Draft, rng: Random) -> Spoilt:
-    for c, record in list(enumerate(draft.records))[:3]:
-        for number in 2, rng.randint(3, 255):
+    for c, record in list(enumerate(draft.records))[:3] + list(enumerate(draft.records))[-1:]:
+        for number in 2, rng.randint(4, 255):
             spoilt = bytes([number]) + record[1:]
             yield f"codebook {c}: {number}", with_record(draft, c, spoilt), "unsupported"
     if draft.records and draft.kind.predicted:
@@ -1397,7 +545,7 @@ def spoil_base_hash(draft: Draft, rng: Random) -> Spoilt:
             templates = tuple(base_template(hashed) if t in draft.bases else template
                               for t, template in enumerate(draft.templates))
             yield "another hash", replace(draft, templates=templates).seal(), "unsupported"
-    if draft.kind.predicted and not draft.bases and len(draft.templates) < 255:
+    if not draft.bases and len(draft.templates) + len(draft.columns) < 255:
         templates = (*draft.templates, base_template(rng.getrandbits(64)))
         yield "one more template, unused", replace(draft, templates=templates).seal(), "unsupported"
 
@@ -1405,7 +553,7 @@ def spoil_base_hash(draft: Draft, rng: Random) -> Spoilt:
 @spoils("bases of two hashes")
 def spoil_two_bases(draft: Draft, rng: Random) -> Spoilt:
     """Whichever of them a decoder has, it lacks the other."""
-    if not draft.kind.predicted or len(draft.templates) > 253:
+    if len(draft.templates) + len(draft.columns) > 253:
         return
     first = base_template(rng.getrandbits(64))
     if draft.bases:
@@ -1561,7 +709,7 @@ def with_block(draft: Draft, b: int, block: bytes) -> bytes:
     return replace(draft, blocks=(*draft.blocks[:b], block, *draft.blocks[b + 1 :])).seal()
 
 
-def pick_blocks(draft: Draft, rng: Random, kinds: Sequence[int] = (0, 1, 2, 3)) -> Iterator[tuple[int, bytes]]:
+def pick_blocks(draft: Draft, rng: Random, kinds: Sequence[int] = (0, 1, 2, 3, 4)) -> Iterator[tuple[int, bytes]]:
     """A block of each kind, with its position."""
     for kind in kinds:
         places = [b for b, block in enumerate(draft.blocks) if block[0] == kind]
@@ -1580,7 +728,7 @@ def with_fields(block: bytes, **change: int) -> bytes:
 @spoils("block kind")
 def spoil_block_kind(draft: Draft, rng: Random) -> Spoilt:
     for b, block in pick_blocks(draft, rng):
-        for kind in 4, 255, rng.randint(5, 254):
+        for kind in 5, 255, rng.randint(6, 254):
             yield f"{kind} for {block[0]}", with_block(draft, b, with_fields(block, kind=kind)), "unsupported"
 
 
@@ -1611,7 +759,8 @@ def spoil_block_codebook(draft: Draft, rng: Random) -> Spoilt:
 def spoil_base(draft: Draft, rng: Random) -> Spoilt:
     for b, block in pick_blocks(draft, rng):
         (base,) = struct.unpack_from("<H", block, 2)
-        wrong = {2: (base + (1 << draft.kind.H), 65535), 3: (len(draft.templates), base + 256, 65535)}
+        n = len(draft.templates)
+        wrong = {2: (base + (1 << draft.kind.H), 65535), 3: (n, base + 256, 65535), 4: (n, 256, 65534)}
         for other in wrong.get(block[0], (1, 256, 65535)):
             spoilt = with_fields(block, base=other)
             yield f"{other}, kind {block[0]}", with_block(draft, b, spoilt), "corruption"
@@ -1660,7 +809,8 @@ def spoil_body(draft: Draft, rng: Random) -> Spoilt:
 def spoil_block_padding(draft: Draft, rng: Random) -> Spoilt:
     for b, block in pick_blocks(draft, rng):
         if block[0] >= 2:
-            parts = draft.predicted(block) if block[0] == 3 else Coded.of(block, draft.stream_log2)
+            parts = Coded.of(block, draft.stream_log2) if block[0] == 2 else (
+                draft.predicted(block) if block[0] == 3 else Sparse.of(block))
             spoilt = parts.block(fill=255)
             changed = spoilt != parts.block()
         else:

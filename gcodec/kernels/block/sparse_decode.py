@@ -1,0 +1,231 @@
+"""Check a sparse block, and read what it changes (docs/format.md section 9)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..core.jit import inlined, kernel
+from ..core.masks import count_ones, lowest_one, pass_group, place_of_one, put_gap
+from ..core.scalar import U32, U64, wrap
+from ..core.unaligned import load_u16, load_u32, load_u64, subarray, subarray_if_any, width_of
+from ..entropy.changes import OTHER, STEP_OF_KIND, ordered, read_number, read_step
+from ..entropy.prefix_code import TABLE_SIZE
+from .header import (
+    BAD_FIELD,
+    BAD_SIZE,
+    BAD_STREAM,
+    CHANGE_RESERVED,
+    CODEBOOK,
+    CODED_HEADER,
+    N_VALUES,
+    NO_BASE,
+    OK,
+    check_block,
+    is_zero,
+    read_sparse,
+)
+from .sparse_types import ALL, GROUP, copy_tail, first_values
+
+MAX_LENGTH_WIDTH = 24
+_NEVER = U32(0xFFFFFFFF)  #: the gap behind the last change of a class: no sub-stream is so long
+
+
+@kernel
+def _changed_value(base, place, step, like):
+    """Return the value that a step leads to; without a base, 0."""
+    if base is None:
+        return wrap(0, like)
+    sign_bit = wrap(U64(U64(1) << U64(width_of(base) - 1)), like)
+    return ordered(wrap(U64(ordered(base[place], sign_bit)) + U64(step), like), sign_bit)
+
+
+@kernel
+def _read_class(data, bit, last_bit, table, steps_table, count, gaps, steps):
+    """Read the changes of one class, followed by one that never comes.
+
+    Args:
+        data: uint8, the frame.
+        bit: Where they begin.
+        last_bit: Behind the last bit of the sub-stream.
+        table: uint32[4096], the class's of ``ChangeTables.classes``.
+        steps_table: ``ChangeTables.steps``.
+        count: Number of changes.
+        gaps: uint32[count + 1], result.
+        steps: uintW[count + 1], result.
+
+    Returns:
+        The bit behind them, -1 if there is a fault.
+    """
+    for i in range(count):
+        gap, kind, bit = read_number(data, bit, table)
+        step = STEP_OF_KIND[kind]
+        if kind == OTHER and bit >= 0:
+            step, bit = read_step(data, bit, steps_table)
+        if bit < 0 or bit > last_bit:
+            return -1
+        gaps[i], steps[i] = U32(gap), wrap(step, steps[i])
+    gaps[count] = _NEVER
+    return bit
+
+
+@kernel
+def _read_changes(reading, start, size, n, n_classes):
+    """Read the changes of a sub-stream of ``size`` bytes at ``start``, which has ``n`` values; return whether there is
+    no fault."""
+    scratch, tables, data = reading.scratch, reading.tables, reading.data
+    bit, last_bit, at = 8 * start, 8 * (start + size), 0
+    for c in range(n_classes):
+        count = 0
+        if not tables.is_empty[c]:
+            count, _, bit = read_number(data, bit, tables.counts)
+            if bit < 0 or bit > last_bit or at + count > n + c:
+                return False
+        table = subarray(tables.classes, c * TABLE_SIZE, TABLE_SIZE)
+        gaps, steps = subarray(scratch.gaps, at, count + 1), subarray(scratch.steps, at, count + 1)
+        bit = _read_class(data, bit, last_bit, table, tables.steps, count, gaps, steps)
+        if bit < 0:
+            return False
+        scratch.passed[c], scratch.after[c], scratch.numbers[c] = np.int64(scratch.gaps[at]), at, at + count
+        at += count + 1
+    return (bit + 7) >> 3 == start + size
+
+
+@inlined
+def _place_changes(scratch, base, first, c, thresholds, changed, place_of_first):
+    """Put the changes of class ``c`` that lie in a group into ``changed``."""
+    members, k, at = scratch.members[c], scratch.after[c], scratch.state[0]
+    n_members, passed = count_ones(members), 0
+    gap = scratch.passed[c] + n_members  # which pass_group has taken off
+    while passed + gap < n_members:
+        place = place_of_one(members, passed + gap)
+        passed += gap + 1
+        step = scratch.steps[k]
+        changed.places[at] = U32(place_of_first + place)
+        changed.values[at] = _changed_value(base, first + place, step, step)
+        at += np.int64(step != 0)
+        k += 1
+        gap = np.int64(scratch.gaps[k])
+    put_gap(scratch.passed, thresholds, c, gap - (n_members - passed))
+    scratch.after[c], scratch.state[0] = k, at
+
+
+@kernel
+def _place_in_groups(scratch, base, n_groups, valid, thresholds, changed, place_of_first):
+    """Put the changes of groups into ``changed``; of each group the mask ``valid`` says which values there are."""
+    for first in range(0, n_groups * GROUP, GROUP):
+        classes = pass_group(base, first, valid, thresholds, scratch.passed, scratch.members)
+        while classes:
+            c = lowest_one(classes)
+            _place_changes(scratch, base, first, c, thresholds, changed, place_of_first + first)
+            classes = U64(classes & U64(classes - U64(1)))
+
+
+@kernel
+def _place_in_stream(scratch, base, n, thresholds, changed, place_of_first):
+    """Put the changes of a sub-stream of ``n`` values into ``changed``; return whether all are for values that there
+    are."""
+    whole = n & -GROUP
+    _place_in_groups(scratch, base, n // GROUP, ALL, thresholds, changed, place_of_first)
+    if whole < n:
+        copy_tail(base, whole, scratch.tail, GROUP)
+        place, valid = place_of_first + whole, first_values(n - whole)
+        if base is None:
+            _place_in_groups(scratch, None, 1, valid, thresholds, changed, place)
+        else:
+            _place_in_groups(scratch, subarray(scratch.tail, GROUP, GROUP), 1, valid, thresholds, changed, place)
+    n_missing = 0
+    for c in range(len(thresholds)):
+        n_missing += scratch.numbers[c] - scratch.after[c]
+    return n_missing == 0
+
+
+@kernel
+def _find_streams(data, at, n_streams, header, stream_bytes):
+    """Read the lengths of sub-streams; return whether they add up to symbol_bytes."""
+    total, mask = 0, U64((1 << header.length_width) - 1)
+    for s in range(n_streams):
+        bit = s * header.length_width
+        packed = U64(load_u64(data, at + (bit >> 3)) >> U64(bit & 7))
+        length = np.int64(packed & mask) + header.min_stream_bytes
+        stream_bytes[s] = U32(length)
+        total += length
+    return total == header.symbol_bytes
+
+
+@kernel
+def check_sparse(data, at, size, n, b, rules):
+    """Return the status of a sparse block, as far as its header says it.
+
+    Args:
+        data: uint8, the frame.
+        at: Where the block begins.
+        size: Its bytes.
+        n: Values that it must have.
+        b: Its number.
+        rules: A :class:`sparse_types.SparseRules`.
+    """
+    status = check_block(data, at, size, b)
+    if status != OK:
+        return status
+    if size < CODED_HEADER or load_u32(data, at + N_VALUES) != n or load_u16(data, at + CHANGE_RESERVED):
+        return BAD_FIELD
+    header, c = read_sparse(data, at), np.int64(data[at + CODEBOOK]) - rules.first_book
+    if c < 0 or c >= len(rules.n_classes) or header.inner_bytes & 7:
+        return BAD_FIELD
+    if rules.n_classes[c]:
+        if header.template >= len(rules.is_base) or not rules.is_base[header.template] or header.inner_bytes:
+            return BAD_FIELD
+    elif header.template != NO_BASE:
+        return BAD_FIELD
+    if header.length_width > MAX_LENGTH_WIDTH or header.stream_log2 < 6 or header.stream_log2 > rules.block_log2:
+        return BAD_FIELD
+    n_streams = (n + (1 << header.stream_log2) - 1) >> header.stream_log2
+    body = CODED_HEADER + header.inner_bytes + header.symbol_bytes + ((n_streams * header.length_width + 7) >> 3)
+    if (body + 7) & ~7 != size:
+        return BAD_SIZE
+    if not is_zero(data, at + body, at + size):
+        return BAD_FIELD
+    return OK
+
+
+@kernel
+def read_sparse_block(reading, at, n, base, thresholds):
+    """Read the changes of a sparse block that :func:`check_sparse` has passed.
+
+    Args:
+        reading: A :class:`sparse_types.Reading`, whose changed values are filled in.
+        at: Where the block begins.
+        n: Its values.
+        base: uintW[n], the predictions, or None for zeros.
+        thresholds: Tuple of uintW, the magnitude at which each class ends; as many as the tables have.
+
+    Returns:
+        (status, number of changes).
+    """
+    data, stream_bytes = reading.data, reading.scratch.stream_bytes
+    header = read_sparse(data, at)
+    n_streams = (n + (1 << header.stream_log2) - 1) >> header.stream_log2
+    place = at + CODED_HEADER + header.inner_bytes
+    if not _find_streams(data, place + header.symbol_bytes, n_streams, header, stream_bytes):
+        return BAD_STREAM, 0
+    scratch = reading.scratch
+    scratch.state[0] = 0
+    for s in range(n_streams):
+        first = s << header.stream_log2
+        length = min(1 << header.stream_log2, n - first)
+        size = np.int64(stream_bytes[s])
+        if size:
+            predictions = subarray_if_any(base, first, length)
+            if not _read_changes(reading, place, size, length, len(thresholds)):
+                return BAD_STREAM, 0
+            if not _place_in_stream(scratch, predictions, length, thresholds, reading.changed, first):
+                return BAD_STREAM, 0
+        place += size
+    return OK, scratch.state[0]
+
+
+@kernel
+def apply_patch(out, changed, count):
+    """Write the first ``count`` of a block's :class:`sparse_types.ChangedValues` to their places in ``out`` (uintW)."""
+    for i in range(count):
+        out[changed.places[i]] = changed.values[i]

@@ -1,0 +1,260 @@
+"""Changes of sparse blocks as bits and back: gaps, steps, and the tables of their codes (docs/format.md section 9).
+
+    change     code of class c | bits of the gap | code of the step | bits of the step
+                 3 * g + k                         only where k is OTHER
+
+The category g of a number is twice the place of its highest bit, plus the bit below that; the other bits follow. So a
+category is half an octave:
+
+    number     0  1  2  3  4 5  6 7  8 ... 11  12 ... 15  16 ... 23
+    category   0  1  2  3   4    5      6          7          8
+    bits       0  0  0  0   1    1      2          2          3
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from ..core.jit import inlined, kernel
+from ..core.masks import highest_one
+from ..core.scalar import U16, U32, U64, wrap
+from ..core.unaligned import load_u64, store_u32
+from .prefix_code import TABLE_SIZE
+
+MAX_CATEGORIES = 41  #: of numbers up to the values of the longest block
+MAX_CLASSES = 16
+UP, DOWN, OTHER = 0, 1, 2  #: what a symbol says of the step: +1, -1, or that it follows
+NO_STEP = 3  #: in a table of gaps or counts alone
+STEP_OF_KIND = np.array([1, (1 << 64) - 1, 0, 1], np.uint64)  #: modulo 2**64; of ``NO_STEP`` any but 0
+CODE_MASK = 0xFFF
+_MAX_STEP_BITS = 32  #: that are read or written at a time
+
+
+class ChangeTables(NamedTuple):
+    """The tables of a codebook of changes to decode with.
+
+    Attributes:
+        classes: uint32[n_classes * 4096], by class and the next 12 bits: length of the code, 0 of none (bits 0 to 3),
+            how many bits of the gap follow (4 to 8), ``UP``, ``DOWN``, ``OTHER`` or ``NO_STEP`` (9 and 10), the
+            category's first gap (from 11 on).
+        steps: uint16[4096], likewise: length of the code (bits 0 to 3) and symbol (from 4 on).
+        counts: uint32[4096], as ``classes``.
+        is_empty: bool[n_classes], the code of a class has no symbols.
+    """
+
+    classes: np.ndarray
+    steps: np.ndarray
+    counts: np.ndarray
+    is_empty: np.ndarray
+
+
+class ChangeCodes(NamedTuple):
+    """The codes of a codebook of changes to encode with.
+
+    Attributes:
+        classes: uint32[n_classes, n_symbols], the code (from bit 4 on) and its length (bits 0 to 3), 0 of none.
+        steps: uint32[2 * W + 1], likewise.
+        counts: uint32[41], likewise.
+        n_kinds: 3, or 1 where symbols are gaps alone.
+        is_empty: bool[n_classes], the code of a class has no symbols.
+    """
+
+    classes: np.ndarray
+    steps: np.ndarray
+    counts: np.ndarray
+    n_kinds: int
+    is_empty: np.ndarray
+
+
+@kernel
+def category_bits(category):
+    """Return how many bits follow a category."""
+    return (category >> 1) - 1 if category > 3 else 0
+
+
+@kernel
+def first_of(category):
+    """Return the smallest number of a category."""
+    return category if category < 2 else (2 + (category & 1)) << ((category >> 1) - 1)
+
+
+@kernel
+def category_of(number):
+    """Return the category of a gap or of another number below 2**21."""
+    if number < 2:
+        return number
+    place = highest_one(U64(number))
+    return 2 * place + ((number >> (place - 1)) & 1)
+
+
+@kernel
+def step_symbol(step):
+    """Return the symbol of a step, modulo 2**W, an unsigned integer of W bits."""
+    negative = wrap(U64(0) - U64(step), step)
+    if step == 0:
+        return 0
+    if negative < step:
+        return 2 * (highest_one(U64(negative)) + 1)
+    return 2 * (highest_one(U64(step)) + 1) - 1
+
+
+@kernel
+def ordered(bits, sign_bit):
+    """Return o(v) of docs/format.md section 8 in the type of ``bits``; it is its own inverse.
+
+        value      ... -1.0 ... -0 | 0 ... 1.0 ...        as real numbers
+        ordered    ...      ... -1 | 0 ...                in two's complement
+
+    Args:
+        bits: v, an unsigned integer of W bits.
+        sign_bit: 2**(W - 1), of the same type.
+    """
+    return bits if bits < sign_bit else wrap(U64(U64(sign_bit) - U64(1)) - U64(bits - sign_bit) + U64(sign_bit), bits)
+
+
+@kernel
+def fill_class_table(lengths, codes, n_kinds, table):
+    """Fill a class's row of :attr:`ChangeTables.classes`; return whether any symbol has a code.
+
+    Args:
+        lengths: uint8[n_symbols], bits of each symbol's code; 0: none.
+        codes: uint32[n_symbols], the codes, first bit lowest.
+        n_kinds: 3, or 1 where symbols are gaps alone.
+        table: uint32[4096], result.
+    """
+    any_code = False
+    table[:] = U32(0)
+    for symbol in range(len(lengths)):
+        length = np.int64(lengths[symbol])
+        if length:
+            any_code = True
+            category = symbol // n_kinds
+            kind = symbol % n_kinds if n_kinds > 1 else NO_STEP
+            entry = U32(length | category_bits(category) << 4 | kind << 9 | first_of(category) << 11)
+            for place in range(np.int64(codes[symbol]), TABLE_SIZE, 1 << length):
+                table[place] = entry
+    return any_code
+
+
+@kernel
+def fill_step_table(lengths, codes, table):
+    """Fill :attr:`ChangeTables.steps`; arguments as for :func:`fill_class_table`, ``table``: uint16[4096]."""
+    table[:] = U16(0)
+    for symbol in range(len(lengths)):
+        length = np.int64(lengths[symbol])
+        if length:
+            for place in range(np.int64(codes[symbol]), TABLE_SIZE, 1 << length):
+                table[place] = U16(length | symbol << 4)
+
+
+@kernel
+def read_bits(data, bit, count):
+    """Return the next ``count`` bits, at most 57, as a uint64."""
+    return U64((load_u64(data, bit >> 3) >> U64(bit & 7)) & U64(U64(U64(1) << U64(count)) - U64(1)))
+
+
+@kernel
+def read_step(data, bit, table):
+    """Read a step that is neither +1 nor -1.
+
+    Returns:
+        (step modulo 2**64 as uint64, the bit behind it); -1 for the bit where there is no such code.
+    """
+    entry = np.int64(table[read_bits(data, bit, 12)])
+    if entry == 0:
+        return U64(0), -1
+    bit += entry & 15
+    symbol = entry >> 4
+    if symbol == 0:
+        return U64(0), bit
+    count = ((symbol + 1) >> 1) - 1
+    low = min(count, _MAX_STEP_BITS)
+    magnitude = U64(read_bits(data, bit, low) | U64(read_bits(data, bit + low, count - low) << U64(low)))
+    magnitude = U64(magnitude | U64(U64(1) << U64(count)))
+    return magnitude if symbol & 1 else U64(U64(0) - magnitude), bit + count
+
+
+@inlined
+def read_number(data, bit, table):
+    """Read a number.
+
+    Args:
+        data: uint8, the frame.
+        bit: Where the number begins.
+        table: uint32[4096], a row of :attr:`ChangeTables.classes` or the like.
+
+    Returns:
+        (number, what else the entry of its symbol says, the bit behind it); -1 for the bit where there is no such code.
+    """
+    window = U64(load_u64(data, bit >> 3) >> U64(bit & 7))
+    entry = np.int64(table[window & U64(CODE_MASK)])
+    length, count = entry & 15, (entry >> 4) & 31
+    number = (entry >> 11) + np.int64(U64(window >> U64(length)) & U64(U64(U64(1) << U64(count)) - U64(1)))
+    return number, (entry >> 9) & 3, bit + length + count if length else -1
+
+
+@kernel
+def append(state, number, count, out):
+    """Append ``count`` bits, at most 32, of ``number`` to the bits that ``state`` holds, and write whole words of them.
+
+    Args:
+        state: int64[3]: bits that wait, how many they are (below 32), byte of ``out`` where they go.
+        number: Unsigned, below 2**count.
+        count: Number of bits.
+        out: uint8, with 8 bytes of margin.
+    """
+    waiting = U64(U64(state[0]) | U64(U64(number) << U64(state[1])))
+    n = state[1] + count
+    if n >= 32:
+        store_u32(out, state[2], U32(waiting & U64(0xFFFFFFFF)))
+        state[2] += 4
+        waiting >>= U64(32)
+        n -= 32
+    state[0], state[1] = np.int64(waiting), n
+
+
+@kernel
+def finish_bits(state, out):
+    """Write the bits that :func:`append` left, and return the byte behind them."""
+    store_u32(out, state[2], U32(state[0]))
+    return state[2] + ((state[1] + 7) >> 3)
+
+
+@kernel
+def write_number(state, number, entry, out):
+    """Append a number, of whose category ``entry`` is the code; other arguments as for :func:`append`."""
+    category = category_of(number)
+    append(state, entry >> U32(4), entry & U32(15), out)
+    append(state, number - first_of(category), category_bits(category), out)
+
+
+@kernel
+def write_change(state, codes, c, gap, step, out):
+    """Append a change.
+
+    Args:
+        state: As for :func:`append`.
+        codes: The :class:`ChangeCodes`.
+        c: The class.
+        gap: int64.
+        step: Modulo 2**W, an unsigned integer of W bits; any where symbols are gaps alone.
+        out: As for :func:`append`.
+    """
+    category = category_of(gap)
+    kind, symbol = 0, 0
+    if codes.n_kinds > 1:
+        symbol = step_symbol(step)
+        kind = symbol - 1 if 1 <= symbol <= 2 else OTHER
+    write_number(state, gap, codes.classes[c, codes.n_kinds * category + kind], out)
+    if kind == OTHER:
+        entry = codes.steps[symbol]
+        append(state, entry >> U32(4), entry & U32(15), out)
+        count = ((symbol + 1) >> 1) - 1
+        if count > 0:
+            magnitude = U64(step) if symbol & 1 else U64(wrap(U64(0) - U64(step), step))
+            magnitude = U64(magnitude ^ U64(U64(1) << U64(count)))
+            low = min(count, _MAX_STEP_BITS)
+            append(state, magnitude & U64(U64(U64(1) << U64(low)) - U64(1)), low, out)
+            append(state, magnitude >> U64(low), count - low, out)

@@ -1,0 +1,222 @@
+"""Plan sparse frames: what differs from a base or from zero, in which classes, and the codes of the changes."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from ..format.change_codebook import VARIANTS, ChangeCodebook
+from ..format.codebook import limited_lengths
+from ..kernels.block.sparse_encode import count_numbers, find_differences
+from ..kernels.block.sparse_types import Counts, Differences
+from ..kernels.core.specialized import Specialized
+from ..kernels.entropy.changes import MAX_CATEGORIES, category_bits
+from ..memory import sparse_scratch_for
+from ..threads import n_threads, run_batches
+from .request import EncodeRequest
+
+BLOCK_LOG2 = 18  #: of sparse frames: a block's header and place in the index take a percent of a small block
+STREAM_LOG2 = 16  #: of sparse blocks
+#: Shares of values that differ up to which a sparse frame is looked at: beyond, other kinds of blocks are smaller.
+_MAX_SHARE_OF_BASE, _MAX_SHARE_OF_ZERO = 0.4, 0.5
+_MIN_VALUES = 256  #: fewer are not worth a codebook
+_MAX_CLASSES = 8
+_CLASS_BITS = 600  #: what a class costs: its code lengths, and numbers of changes in sub-streams, about
+_SAMPLE_PIECES, _PIECE = 64, 4096
+_QUICK_SAMPLE = 1024  #: values that are looked at to see whether a closer look is worth it
+
+_find_differences, _count_numbers = Specialized(find_differences), Specialized(count_numbers)
+
+
+class SparsePlan(NamedTuple):
+    """The decisions by which the sparse blocks of a frame are coded.
+
+    Attributes:
+        codebook: The codes of the changes.
+        found: What differs in each block.
+        bits: What the changes take, without values of inner blocks and headers of blocks.
+        levels: uint8[n], the levels of the values of inner blocks; empty where there is one level.
+    """
+
+    codebook: ChangeCodebook
+    found: list[Differences]
+    bits: int
+    levels: np.ndarray
+
+
+def plan_sparse(request: EncodeRequest) -> SparsePlan | None:
+    """Find what differs from the base, or from zero where there is none, if it is little.
+
+    Args:
+        request: The array and how to encode it.
+
+    Returns:
+        The plan; None if too much differs.
+    """
+    values, base = request.values.bits, request.base
+    n = len(values)
+    if n < _MIN_VALUES or not _is_sparse(values, base):
+        return None
+    block = 1 << BLOCK_LOG2
+    thresholds = () if base is None else _choose_thresholds(values, base)
+    n_classes = len(thresholds) + 1
+    variant = next(number for number in VARIANTS if number >= n_classes)
+    kind = values.dtype.type
+    ends = (*map(kind, thresholds), *[kind(1 << 8 * values.itemsize - 1)] * (variant - len(thresholds)))
+    n_kinds, n_steps = (1, 0) if base is None else (3, 16 * values.itemsize + 1)
+    n_blocks = -(-n // block)
+    counts = [
+        Counts(
+            np.zeros(MAX_CATEGORIES, np.int64),
+            np.zeros(n_steps, np.int64),
+            np.zeros((variant, n_kinds * MAX_CATEGORIES), np.int64),
+        )
+        for _ in range(n_blocks)
+    ]
+    found: list[Differences | None] = [None] * n_blocks
+    share = _MAX_SHARE_OF_ZERO if base is None else _MAX_SHARE_OF_BASE
+    types = kind, variant, values.flags.aligned, None if base is None else base.flags.aligned
+
+    def work(begin: int, end: int) -> None:
+        scratch = sparse_scratch_for(values.dtype, min(1 << STREAM_LOG2, n))
+        size = min(block, n)
+        room = Differences(
+            np.empty(size, np.uint32),
+            np.empty(size, values.dtype),
+            np.empty((1 << BLOCK_LOG2 - STREAM_LOG2, variant), np.uint32),
+        )
+        for b in range(begin, end):
+            part = values[b * block : (b + 1) * block]
+            earlier = None if base is None else base[b * block : (b + 1) * block]
+            n_streams = -(-len(part) >> STREAM_LOG2)
+            max_changes = int(share * len(part)) + 1 + (len(part) if n_blocks > 1 else 0)
+            n_changes = _find_differences(
+                types, part, earlier, ends, 1 << STREAM_LOG2, scratch, room, counts[b], max_changes
+            )
+            if n_changes >= max_changes:
+                return
+            found[b] = Differences(
+                room.gaps[:n_changes].copy(), room.steps[:n_changes].copy(), room.counts[:n_streams].copy()
+            )
+
+    run_batches(work, n_blocks, n_threads(request.threads, n), batch=4)
+    complete = [block for block in found if block is not None]
+    if len(complete) < n_blocks or sum(len(block.gaps) for block in complete) > share * n:
+        return None
+    total = Counts(*(np.sum(part, axis=0) for part in zip(*counts, strict=True)))
+    is_empty = ~total.classes.any(axis=1)
+    for differences in complete:
+        _count_numbers(values.dtype, differences, is_empty, total.counts)
+    n_gaps = max(_n_used(total.classes.sum(axis=0).reshape(-1, n_kinds).sum(axis=1)), 1)
+    classes = total.classes[:n_classes, : n_kinds * n_gaps]
+    codebook = ChangeCodebook(
+        8 * values.itemsize,
+        thresholds,
+        _lengths_for(total.counts),
+        _lengths_for(total.steps) if n_steps else b"",
+        tuple(_lengths_for(row) for row in classes),
+    )
+    levels = request.levels[values != 0] if len(request.levels) else request.levels
+    return SparsePlan(codebook, complete, _bits_of(codebook, total), levels)
+
+
+def _is_sparse(values: np.ndarray, base: np.ndarray | None) -> bool:
+    """Return False if a look at some values shows that too many differ."""
+    step = max(len(values) // _QUICK_SAMPLE, 1) | 1
+    some = values[::step]
+    n_different = int(np.count_nonzero(some if base is None else some != base[::step]))
+    limit = _MAX_SHARE_OF_ZERO if base is None else _MAX_SHARE_OF_BASE
+    return n_different <= (limit + 0.05) * len(some)
+
+
+def _choose_thresholds(values: np.ndarray, base: np.ndarray) -> tuple[int, ...]:
+    """Return where classes of the base's magnitude begin, such that positions of what differs take the fewest bits.
+
+    Args:
+        values: uintW[n].
+        base: uintW[n].
+    """
+    bits = 8 * values.itemsize
+    n_top = 11 if bits == 64 else min(bits - 1, 8)
+    shift, mask = bits - 1 - n_top, (1 << n_top) - 1
+    members, changed = np.zeros((2, mask + 1))
+    step = max(len(values) // _SAMPLE_PIECES, _PIECE)
+    for first in range(0, len(values), step):
+        piece = base[first : first + _PIECE]
+        tops = (piece >> piece.dtype.type(shift)).astype(np.int64) & mask
+        members += np.bincount(tops, minlength=mask + 1)
+        changed += np.bincount(tops[piece != values[first : first + _PIECE]], minlength=mask + 1)
+    used = np.flatnonzero(members)
+    scale = len(values) / members.sum()
+    cuts = _partition(np.cumsum(members[used]), np.cumsum(changed[used]), scale)
+    return tuple(int(used[cut]) << shift for cut in cuts)
+
+
+def _partition(members: np.ndarray, changed: np.ndarray, scale: float) -> list[int]:
+    """Cut bins into ranges, each a class of its own, such that saying which members changed takes the fewest bits.
+
+    By dynamic programming: the best way to cut the first k bins into c + 1 ranges ends with a range that begins at some
+    bin j, behind the best way to cut the first j bins into c.
+
+    Args:
+        members: float64[n_bins], members of the bins up to each.
+        changed: float64[n_bins], of them changed.
+        scale: Members of the array for each that was counted.
+
+    Returns:
+        The bins, rising, that begin a range, without the first.
+    """
+    n = len(members)
+    total, hits = np.concatenate([[0], members]), np.concatenate([[0], changed])
+    in_range = total[None, :] - total[:, None]  # [j, k]: of bins j ... k - 1
+    hit = hits[None, :] - hits[:, None]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        share = np.clip(hit / in_range, 1e-9, 1 - 1e-9)
+        cost = -hit * np.log2(share) - (in_range - hit) * np.log2(1 - share)
+    cost = np.where(np.arange(n + 1)[:, None] < np.arange(n + 1)[None, :], cost * scale, np.inf)
+    best, begins = cost[0].copy(), []
+    results: list[tuple[float, list[int]]] = [(cost[0, n], [])]
+    for c in range(1, min(_MAX_CLASSES, n)):
+        ways = best[:, None] + cost
+        begin = ways.argmin(axis=0)
+        best = ways.min(axis=0)
+        begins.append(begin)
+        cuts, k = [], n
+        for row in reversed(begins):
+            k = int(row[k])
+            cuts.append(k)
+        results.append((best[n] + c * _CLASS_BITS, cuts[::-1]))
+    return list(min(results, key=lambda result: result[0])[1])
+
+
+def _n_used(counts: np.ndarray) -> int:
+    """Return the number of entries up to the last that is not 0."""
+    used = np.flatnonzero(counts)
+    return int(used[-1]) + 1 if len(used) else 0
+
+
+def _lengths_for(counts: np.ndarray) -> bytes:
+    """Return code lengths for counts: none if nothing occurs, and two codes where one symbol does."""
+    used = np.flatnonzero(counts)
+    if len(used) == 0:
+        return bytes(len(counts))
+    if len(used) == 1:
+        if len(counts) == 1:
+            counts = np.append(counts, 0)
+        counts = counts.copy()
+        counts[1 if used[0] == 0 else 0] = 1
+    return limited_lengths(counts).tobytes()
+
+
+def _bits_of(codebook: ChangeCodebook, counts: Counts) -> int:
+    """Return the bits that counted symbols take, with those that follow them."""
+    extra = np.array([category_bits(category) for category in range(MAX_CATEGORIES)])
+    bits = counts.counts @ (np.frombuffer(codebook.counts, np.uint8) + extra)
+    if codebook.steps:
+        sizes = np.maximum((np.arange(len(codebook.steps)) + 1) // 2 - 1, 0)
+        bits += counts.steps @ (np.frombuffer(codebook.steps, np.uint8) + sizes)
+    repeated = np.repeat(extra, codebook.n_kinds)
+    for lengths, row in zip(codebook.classes, counts.classes, strict=False):
+        bits += row[: len(lengths)] @ (np.frombuffer(lengths, np.uint8) + repeated[: len(lengths)])
+    return int(bits)
