@@ -195,6 +195,8 @@ PLACES: dict[str, tuple[Callable[[Path], list[str]], str]] = {
     "prediction-table": (sections.prediction_table, "prediction.csv"),
     "checkpoints-table": (sections.checkpoints_table, "checkpoints.csv"),
     "weight-sync-table": (sections.weight_sync_table, "weight-sync.csv"),
+    "differences-table": (sections.differences_table, "differences.csv"),
+    "differences-speed": (sections.differences_speed, "differences.csv"),
     "weight-sync-links": (sections.weight_sync_links, "weight-sync.csv"),
     "levels-speed": (sections.level_speed, "level-speed.csv"),
     "compressors-table": (contests.compressors_table, "compressors.csv"),

@@ -233,6 +233,36 @@ def weight_sync_table(results: Path) -> list[str]:
             f"from {source(comments)}"]
 
 
+def differences_table(results: Path) -> list[str]:
+    """Return the table of what differences take, by method."""
+    comments, rows = read_table(results / "differences.csv")
+    groups: dict[tuple[str, str, str, str], dict[str, Row]] = {}
+    for row in rows:
+        key = row["weights"], row["learning_rate"], row["steps"], row["changed_percent"]
+        groups.setdefault(key, {})[row["method"]] = row
+    names = ["gcodec", "gcodec, predicted blocks", "gaps as varints, values, zstd-3", "xor, zstd-3",
+             "numpy: index and value"]
+    table = [[*key, f"{100 * float(methods['gcodec']['bound_bytes']) / (2 * int(methods['gcodec']['values'])):.3f}",
+              *(methods[name]["percent"] for name in names), methods["gcodec"]["of_bound"]]
+             for key, methods in groups.items()]
+    columns = ["weights", ">learning rate", ">steps", ">changed, %", ">bound, %", *(f">{name}, %" for name in names),
+               ">gcodec / bound"]
+    return [*markdown(columns, table), "", f"Percent of the bfloat16 weights' bytes; from {source(comments)}"]
+
+
+def differences_speed(results: Path) -> list[str]:
+    """Return the table of how fast differences of a large array are made and applied."""
+    comments, rows = read_table(results / "differences.csv")
+    large = [row for row in rows if row["weights"] == rows[-1]["weights"]]
+    size = 2 * int(large[0]["values"])
+    table = [[row["method"], row["percent"], *(f"{size / float(row[f'{way}_seconds']) / 1e9:.2f}" for way in
+              ("encode", "decode")), row["encode_of_copy"], row["decode_of_copy"]] for row in large]
+    columns = ["method", ">%", ">encode, GB/s", ">decode, GB/s", ">encode / copy", ">decode / copy"]
+    return [*markdown(columns, table), "",
+            f"{size / 1e6:.0f} MB of bfloat16, of which {large[0]['changed_percent']} % changed, on one core but where it "
+            f"says two threads; from {source(comments)}"]
+
+
 def seconds_over_link(row: Row, rate: float, *, whole: bool) -> float:
     """Return the modeled seconds of a version: whole weights, or a difference, of which the work is counted, too.
 
