@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..errors import InvalidArgument, Unsupported
+from ..format.change_codebook import ChangeCodebook
 from ..format.codebook import Codebook
 from ..format.ladders import Ladder
 from ..options import EncoderOptions, Precision, checked_options
@@ -229,7 +230,7 @@ def decode_batch(
     frames: Sequence[torch.Tensor | bytes],
     *,
     device: torch.device | str | None = None,
-    codebooks: Sequence[Codebook] = (),
+    codebooks: Sequence[Codebook | ChangeCodebook] = (),
     max_output_bytes: int | None = None,
 ) -> list[torch.Tensor]:
     """Decode frames to tensors on a CUDA device.

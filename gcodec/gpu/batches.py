@@ -10,6 +10,7 @@ import numpy as np
 
 from ..dtypes import DType
 from ..errors import InvalidArgument, LimitExceeded
+from ..format.change_codebook import ChangeCodebook
 from ..format.codebook import Codebook
 from ..format.modes import BitLayout
 from ..format.prelude import FindCodebook
@@ -96,14 +97,17 @@ def check_codebook(book: Codebook, dtype: DType, bit_layout: BitLayout) -> None:
         )
 
 
-def finder(books: Sequence[Codebook]) -> FindCodebook:
+def finder(books: Sequence[Codebook | ChangeCodebook]) -> FindCodebook:
     """Return a function that looks up codebooks among these and those that come with gcodec, by hash."""
     known = {book.hash: book for book in books}
     return lambda number, digest: known.get(digest) or find_prior(number, digest)
 
 
 def decode(
-    memory: Memory, frames: Sequence[Any], books: Sequence[Codebook] = (), max_output_bytes: int | None = None
+    memory: Memory,
+    frames: Sequence[Any],
+    books: Sequence[Codebook | ChangeCodebook] = (),
+    max_output_bytes: int | None = None,
 ) -> list[Any]:
     """Decode frames to tensors on the device.
 

@@ -14,9 +14,8 @@ import numpy as np
 
 import gcodec
 from gcodec import codec
-from gcodec.dtypes import BY_CODE
-from gcodec.format.change_codebook import CHANGES, ChangeCodebook, read_changes
-from gcodec.format.codebook import Codebook, read_inline
+from gcodec.format.change_codebook import ChangeCodebook
+from gcodec.format.codebook import Codebook
 from gcodec.frame.decode import FrameReader
 from tests.codec.test_corruption import guarded_bytes
 from tests.fuzz.mutation import Dice, change_bytes, change_length
@@ -84,13 +83,7 @@ def records() -> dict[tuple[int, int], bytes]:
 def find_codebook(codebook_id: int, digest: int) -> Codebook | ChangeCodebook | None:
     """Return the codebook that a frame names, read from its record."""
     record = records().get((codebook_id, digest))
-    if record is None:
-        return None
-    if record[0] == CHANGES:
-        dtype = next(dtype for dtype in BY_CODE.values() if dtype.itemsize == record[3])
-        return read_changes(record, 0, dtype)[0] if reference.checksum(record, 256 + dtype.bits) == digest else None
-    head_bits = next(H for H in (8, 9, 11) if reference.checksum(record, H) == digest)
-    return read_inline(record, 0, record[1], head_bits)[0]
+    return None if record is None else laws.book_of(record, digest)
 
 
 @functools.cache

@@ -67,6 +67,15 @@ SHIPPED: dict[tuple[int, int], bytes] = {
     for number, _, _, head_bits, record in shipped.RECORDS}
 
 
+def book_of(record: bytes, digest: int) -> Codebook | ChangeCodebook | None:
+    """Return the codebook that a record holds; None for one of changes whose hash is another."""
+    if record[0] == CHANGES:
+        dtype = next(dtype for dtype in BY_CODE.values() if dtype.itemsize == record[3])
+        return read_changes(record, 0, dtype)[0] if reference.checksum(record, 256 + dtype.bits) == digest else None
+    head_bits = next(H for H in (8, 9, 11) if reference.checksum(record, H) == digest)
+    return read_inline(record, 0, record[1], head_bits)[0]
+
+
 def decode_known(
     frame: Any, codebooks: reference.Known, out: Any = None, base: Any = None, limit: int = 1 << 28
 ) -> Any:
@@ -74,13 +83,7 @@ def decode_known(
     are shipped, and may need a base."""
     def find(codebook_id: int, digest: int) -> Codebook | ChangeCodebook | None:
         record = (SHIPPED | dict(codebooks)).get((codebook_id, digest))
-        if record is None:
-            return None
-        if record[0] == CHANGES:
-            dtype = next(dtype for dtype in BY_CODE.values() if dtype.itemsize == record[3])
-            return read_changes(record, 0, dtype)[0] if reference.checksum(record, 256 + dtype.bits) == digest else None
-        head_bits = next(H for H in (8, 9, 11) if reference.checksum(record, H) == digest)
-        return read_inline(record, 0, record[1], head_bits)[0]
+        return None if record is None else book_of(record, digest)
 
     return codec.decode_frame(FrameReader(frame, find), out, "numpy", 1, limit, base)
 
