@@ -247,7 +247,7 @@ def sparse_scratch_for(kind: np.dtype[Any], n: int) -> SparseScratch:
         gaps=np.empty(n + 17, np.uint32),
         steps=np.empty(n + 17, kind),
         stream_bytes=np.empty(1 << 14, np.uint32),
-        state=np.zeros(3, np.int64),
+        state=np.zeros(1, np.int64),
     )
 
 

@@ -8,7 +8,7 @@ from ..core.jit import inlined, kernel
 from ..core.masks import count_group, count_ones, differences, lowest_one
 from ..core.scalar import U8, U32, U64, wrap
 from ..core.unaligned import subarray, subarray_if_any, width_of
-from ..entropy.changes import OTHER, category_of, finish_bits, ordered, step_symbol, write_change, write_number
+from ..entropy.changes import OTHER, category_of, finish_bits, ordered, step_symbol, write_number, write_step
 from .header import CODED_HEADER, SparseHeader, min_and_width, pack_numbers, seal_block, store_raw, write_sparse
 from .sparse_types import ALL, GROUP, copy_tail, first_values
 
@@ -153,17 +153,41 @@ def _any_change(found, s):
 
 
 @kernel
-def _write_stream(found, s, at, codes, state, out):
-    """Append the changes of a sub-stream, the first of which is number ``at`` of the block; return the number of the
-    one behind the last."""
+def _write_stream(found, s, at, codes, out, stop):
+    """Write a sub-stream from byte ``stop`` of ``out`` on.
+
+    Args:
+        found: :class:`sparse_types.Differences` of the block.
+        s: Number of the sub-stream.
+        at: Number of its first change in the block.
+        codes: The :class:`changes.ChangeCodes`.
+        out: uint8, with 8 bytes of margin.
+        stop: Where it begins.
+
+    Returns:
+        (number of the change behind its last, byte behind it).
+    """
+    waiting, n_waiting, place = U64(0), 0, stop
     for c in range(len(codes.is_empty)):
         if not codes.is_empty[c]:
             count = np.int64(found.counts[s, c])
-            write_number(state, count, codes.counts[category_of(count)], out)
-            for _ in range(count):
-                write_change(state, codes, c, np.int64(found.gaps[at]), found.steps[at], out)
-                at += 1
-    return at
+            category = category_of(count)
+            waiting, n_waiting, place = write_number(
+                waiting, n_waiting, place, count, category, codes.counts[category], out
+            )  # fmt: skip
+            for i in range(at, at + count):
+                gap, step = np.int64(found.gaps[i]), found.steps[i]
+                category, symbol, kind = category_of(gap), 0, 0
+                if codes.n_kinds > 1:
+                    symbol = step_symbol(step)
+                    kind = symbol - 1 if 1 <= symbol <= 2 else OTHER
+                entry = codes.classes[c, codes.n_kinds * category + kind]
+                waiting, n_waiting, place = write_number(waiting, n_waiting, place, gap, category, entry, out)
+                if kind == OTHER:
+                    entry = codes.steps[symbol]
+                    waiting, n_waiting, place = write_step(waiting, n_waiting, place, symbol, step, entry, out)
+            at += count
+    return at, finish_bits(waiting, n_waiting, place, out)
 
 
 @kernel
@@ -180,13 +204,11 @@ def write_sparse_block(found, codes, form, scratch, out, at, inner_end):
         inner_end: Where its inner block ends, which is written already; ``at + CODED_HEADER`` if it has none.
     """
     n_streams = (form.n_values + (1 << form.stream_log2) - 1) >> form.stream_log2
-    n_changes, stop, state = 0, inner_end, scratch.state
+    n_changes, stop = 0, inner_end
     for s in range(n_streams):
         start = stop
         if _any_change(found, s):
-            state[0], state[1], state[2] = 0, 0, stop
-            n_changes = _write_stream(found, s, n_changes, codes, state, out)
-            stop = finish_bits(state, out)
+            n_changes, stop = _write_stream(found, s, n_changes, codes, out, stop)
         scratch.stream_bytes[s] = U32(stop - start)
     min_bytes, length_width = min_and_width(scratch.stream_bytes, n_streams)
     inner_bytes = inner_end - (at + CODED_HEADER)

@@ -67,7 +67,7 @@ class SparseScratch(NamedTuple):
         gaps: uint32[n + 16].
         steps: uintW[n + 16].
         stream_bytes: uint32[n_streams], bytes of each sub-stream.
-        state: int64[3], see ``changes.append``; where changes are found or read, ``state[0]`` is how many.
+        state: int64[1], how many changes were found or read.
     """
 
     passed: np.ndarray

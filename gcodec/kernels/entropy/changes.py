@@ -195,66 +195,59 @@ def read_number(data, bit, table):
     return number, (entry >> 9) & 3, bit + length + count if length else -1
 
 
-@kernel
-def append(state, number, count, out):
-    """Append ``count`` bits, at most 32, of ``number`` to the bits that ``state`` holds, and write whole words of them.
+@inlined
+def append(waiting, n_waiting, at, number, count, out):
+    """Append ``count`` bits, at most 32, of ``number`` to bits that wait, and write a word of them where there is one.
+
+    These steps are inlined, so that what they hand on stays in registers.
 
     Args:
-        state: int64[3]: bits that wait, how many they are (below 32), byte of ``out`` where they go.
+        waiting: uint64, the bits that are not written yet.
+        n_waiting: How many they are, below 32.
+        at: Byte of ``out`` where they go.
         number: Unsigned, below 2**count.
         count: Number of bits.
         out: uint8, with 8 bytes of margin.
+
+    Returns:
+        (waiting, n_waiting, at) afterwards.
     """
-    waiting = U64(U64(state[0]) | U64(U64(number) << U64(state[1])))
-    n = state[1] + count
-    if n >= 32:
-        store_u32(out, state[2], U32(waiting & U64(0xFFFFFFFF)))
-        state[2] += 4
-        waiting >>= U64(32)
-        n -= 32
-    state[0], state[1] = np.int64(waiting), n
+    joined = U64(waiting | U64(U64(number) << U64(n_waiting)))
+    n_joined = n_waiting + count
+    store_u32(out, at, U32(joined & U64(0xFFFFFFFF)))
+    is_full = n_joined >= 32
+    return (U64(joined >> U64(32)) if is_full else joined), n_joined & 31, at + (4 if is_full else 0)
 
 
 @kernel
-def finish_bits(state, out):
+def finish_bits(waiting, n_waiting, at, out):
     """Write the bits that :func:`append` left, and return the byte behind them."""
-    store_u32(out, state[2], U32(state[0]))
-    return state[2] + ((state[1] + 7) >> 3)
+    store_u32(out, at, U32(waiting & U64(0xFFFFFFFF)))
+    return at + ((n_waiting + 7) >> 3)
 
 
-@kernel
-def write_number(state, number, entry, out):
-    """Append a number, of whose category ``entry`` is the code; other arguments as for :func:`append`."""
-    category = category_of(number)
-    append(state, entry >> U32(4), entry & U32(15), out)
-    append(state, number - first_of(category), category_bits(category), out)
+@inlined
+def write_number(waiting, n_waiting, at, number, category, entry, out):
+    """Append a number of a category, of whose symbol ``entry`` is the code; otherwise as :func:`append`."""
+    waiting, n_waiting, at = append(waiting, n_waiting, at, entry >> U32(4), np.int64(entry & U32(15)), out)
+    rest, count = number - first_of(category), category_bits(category)
+    return append(waiting, n_waiting, at, rest, count, out)
 
 
-@kernel
-def write_change(state, codes, c, gap, step, out):
-    """Append a change.
+@inlined
+def write_step(waiting, n_waiting, at, symbol, step, entry, out):
+    """Append a step, of whose symbol ``entry`` is the code; otherwise as :func:`append`.
 
     Args:
-        state: As for :func:`append`.
-        codes: The :class:`ChangeCodes`.
-        c: The class.
-        gap: int64.
-        step: Modulo 2**W, an unsigned integer of W bits; any where symbols are gaps alone.
-        out: As for :func:`append`.
+        symbol: As :func:`step_symbol` gives it, not that of +1 or -1.
+        step: Modulo 2**W, an unsigned integer of W bits.
     """
-    category = category_of(gap)
-    kind, symbol = 0, 0
-    if codes.n_kinds > 1:
-        symbol = step_symbol(step)
-        kind = symbol - 1 if 1 <= symbol <= 2 else OTHER
-    write_number(state, gap, codes.classes[c, codes.n_kinds * category + kind], out)
-    if kind == OTHER:
-        entry = codes.steps[symbol]
-        append(state, entry >> U32(4), entry & U32(15), out)
-        count = ((symbol + 1) >> 1) - 1
-        if count > 0:
-            magnitude = U64(step) if symbol & 1 else U64(wrap(U64(0) - U64(step), step))
-            magnitude = U64(magnitude ^ U64(U64(1) << U64(count)))
-            low = min(count, _MAX_STEP_BITS)
-            append(state, magnitude & U64(U64(U64(1) << U64(low)) - U64(1)), low, out)
-            append(state, magnitude >> U64(low), count - low, out)
+    waiting, n_waiting, at = append(waiting, n_waiting, at, entry >> U32(4), np.int64(entry & U32(15)), out)
+    count = max(((symbol + 1) >> 1) - 1, 0)
+    magnitude = U64(step) if symbol & 1 else U64(wrap(U64(0) - U64(step), step))
+    rest = U64(magnitude & U64(U64(U64(1) << U64(count)) - U64(1)))
+    low = min(count, _MAX_STEP_BITS)
+    waiting, n_waiting, at = append(
+        waiting, n_waiting, at, rest & U64(U64(U64(1) << U64(low)) - U64(1)), low, out
+    )  # fmt: skip
+    return append(waiting, n_waiting, at, rest >> U64(low), count - low, out)
