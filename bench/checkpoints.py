@@ -29,10 +29,10 @@ from torch.nn import functional
 
 from bench.codec import RESULTS
 from gcodec.archive import ArchiveReader
+from gcodec.archive.structure import flatten
 from gcodec.benchmark.csv_tables import write_table
 from gcodec.benchmark.timing import RoundTripError
 from gcodec.checkpoints import Checkpointer
-from gcodec.checkpoints.structure import flatten
 from gcodec.demo.data import build_vocabulary, read_standard_library
 from gcodec.demo.models import Transformer, decay_groups
 

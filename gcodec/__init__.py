@@ -9,7 +9,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .archive import load as load
     from .archive import load_file as load_file
+    from .archive import save as save
     from .archive import save_file as save_file
     from .checkpoints import Checkpointer as Checkpointer
     from .codec import decode as decode
@@ -40,7 +42,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOME = {
-    "archive": ("load_file", "save_file"),
+    "archive": ("load", "load_file", "save", "save_file"),
     "checkpoints": ("Checkpointer",),
     "codec": ("decode", "decode_range", "encode", "inspect", "max_encoded_size", "warmup"),
     "options": ("LITERAL_GCOMP", "EncoderOptions"),

@@ -42,6 +42,7 @@ SAME_CONTRACT: dict[str, str] = {
     "decode_blocks": "the driver on a CPU and on a GPU",
     "encode": "for arrays, for tensors on a GPU, and for batches of these",
     "encode_blocks": "the driver on a CPU and on a GPU",
+    "load": "a vector in kernels, and an object from an archive: torch's word",
     "run": "every verb of the command line has it",
 }
 

@@ -7,6 +7,7 @@ from .base_tensors import Base
 from .dicts import load_file, save_file
 from .encoding_policy import EncodingPolicy
 from .entries import Blob, Chunk, FileEntry, SegmentEntry
+from .objects import load, save
 from .reader import ArchiveReader
 from .writer import ArchiveWriter
 
@@ -20,6 +21,8 @@ __all__ = [
     "EncodingPolicy",
     "FileEntry",
     "SegmentEntry",
+    "load",
     "load_file",
+    "save",
     "save_file",
 ]

@@ -11,12 +11,12 @@ import numpy as np
 
 from ..archive.base_tensors import WITH_BASE, Base, BaseSegment
 from ..archive.entries import FileEntry
+from ..archive.state_files import load_state, plan_state
 from ..errors import CheckpointWarning, GcodecError, InvalidArgument, check_choice
 from ..files.file_plan import FilePlan
 from ..files.source import Bytes
 from ..threads import check_threads
 from .chain import MAX_CHAIN
-from .state_files import load_state, plan_state
 from .step_files import FileIdentity, check_step
 from .step_folder import BaseAtHand, StepFolder, StepInfo
 

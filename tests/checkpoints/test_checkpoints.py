@@ -20,11 +20,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import gcodec
-from gcodec.archive import load_file
-from gcodec.checkpoints import Checkpointer, structure
+from gcodec.archive import load_file, structure
+from gcodec.archive.structure import MAX_ITEMS, flatten, rebuild
+from gcodec.checkpoints import Checkpointer
 from gcodec.checkpoints.chain import MAX_CHAIN
 from gcodec.checkpoints.step_files import LEFT_OVER, step_name, writer_lock
-from gcodec.checkpoints.structure import MAX_ITEMS, flatten, rebuild
 from gcodec.errors import CheckpointWarning, Corruption, GcodecError, InvalidArgument, LimitExceeded, Unsupported
 from tests.support.children import forked
 

@@ -6,6 +6,8 @@ that each finds its base. All else is JSON, in which an object of one key stands
 
     {"model": {"w": <tensor>}, "betas": (0.9, 0.999)}
     {"dict": ["model", {"dict": ["w", {"torch": "model/w"}]}, "betas", {"tuple": [0.9, 0.999]}]}
+
+A tensor that is a view of another has its shape, strides and offset beside the name: ``"view": [[3], [1], 6]``.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from ..errors import Corruption, GcodecError, InvalidArgument, Unsupported
 from ..files.elements import name_of, width
 from ..files.safetensors import CODES
 from ..tensors import as_plain_array, check_has_data, is_torch
+from .shared_memory import stored_views, view_of
 
 #: Containers in each other, more than any optimizer or model has.
 MAX_DEPTH = 100
@@ -61,6 +64,22 @@ class Leaf(NamedTuple):
         return math.prod(self.shape) * (width(self.dtype) or 1)
 
 
+class _Found(NamedTuple):
+    """A tensor or array in a state, which has no name yet.
+
+    Attributes:
+        node: what stands for it in JSON; it gets the name.
+        path: its place.
+        value: tensor or array.
+        memory: what arrays of the same memory have in common; None for one that is alone, and for torch tensors.
+    """
+
+    node: dict[str, Any]
+    path: str
+    value: Any
+    memory: Any
+
+
 class FlatState(NamedTuple):
     """A state, taken apart.
 
@@ -85,6 +104,7 @@ def flatten(state: Any) -> FlatState:
     """
     flattener = _Flattener()
     node = flattener.node(state, "", 0)
+    flattener.name_tensors()
     try:
         text = json.dumps({"version": VERSION, "state": node}, separators=(",", ":"), allow_nan=False).encode()
         _check_text(text)
@@ -134,7 +154,7 @@ class _Flattener:
     def __init__(self) -> None:
         self.leaves: dict[str, Leaf] = {}
         self._n_values = 0
-        self._names: dict[Any, str] = {}  # of tensors by their memory, to store tied ones once
+        self._found: list[_Found] = []
 
     def node(self, value: Any, path: str, depth: int) -> Any:
         """Return what stands for a value in JSON; ``path`` is its place."""
@@ -193,21 +213,35 @@ class _Flattener:
     def _tensor(self, value: Any, path: str) -> Any:
         kind = "torch" if is_torch(value) else "numpy" if isinstance(value, np.ndarray) else "scalar"
         where = path or "the state"
-        dtype, shape, memory = _torch_facts(value, where) if kind == "torch" else _numpy_facts(value, where)
+        dtype, memory = (_torch_type(value, where), None) if kind == "torch" else _numpy_facts(value, where)
         stored = PAIRS.get(dtype, dtype)
         if stored not in CODES:
             raise InvalidArgument(f"{where}: a tensor must be of numbers or bools to be saved, not of {dtype}")
-        name = None if memory is None else self._names.get(memory)
-        if name is None:
-            name = self._new_name(path or "tensor")
-            self.leaves[name] = Leaf(value, stored, (*shape, 2) if stored != dtype else shape)
-            self._names.update({} if memory is None else {memory: name})
-        node: dict[str, Any] = {kind: name}
+        node: dict[str, Any] = {kind: ""}
         if stored != dtype:
             node["complex"] = dtype
         if kind == "numpy" and value.dtype.byteorder == ">":
             node["order"] = ">"
+        self._found.append(_Found(node, path or "tensor", value, memory))
         return node
+
+    def name_tensors(self) -> None:
+        """Names the tensors that were found, those of the same memory as one, and adds what is stored of them."""
+        views = iter(stored_views([found.value for found in self._found if "torch" in found.node]))
+        names: dict[Any, str] = {}
+        for node, path, value, memory in self._found:
+            kind, stored, view = next(iter(node)), value, None
+            if kind == "torch":
+                stored, view = next(views)
+                memory = id(stored)
+            name = None if memory is None else names.get(memory)
+            if name is None:
+                name = self._new_name(path)
+                self.leaves[name] = _leaf(stored, node.get("complex"))
+                names.update({} if memory is None else {memory: name})
+            node[kind] = name
+            if view is not None:
+                node["view"] = [list(view.shape), list(view.stride), view.offset]
 
     def _new_name(self, path: str) -> str:
         """Return a name that no tensor has yet, and that any file can hold."""
@@ -223,15 +257,23 @@ def _join(path: str, key: object) -> str:
     return f"{path}/{key}" if path else str(key)
 
 
-def _torch_facts(value: Any, where: str) -> tuple[str, tuple[int, ...], Any]:
-    """Return type, shape, and what tensors of the same memory have in common; None for one without memory."""
+def _leaf(value: Any, pairs: str | None) -> Leaf:
+    """Return what is stored of a tensor; ``pairs``: its type, if it is stored as pairs of another."""
+    if pairs is not None:
+        return Leaf(value, PAIRS[pairs], (*value.shape, 2))
+    dtype = str(value.dtype).removeprefix("torch.") if is_torch(value) else name_of(value.dtype.newbyteorder("<"))
+    return Leaf(value, dtype, tuple(value.shape))
+
+
+def _torch_type(value: Any, where: str) -> str:
+    """Return the name of a tensor's type. Raises InvalidArgument for one that cannot be saved."""
     import torch
 
     try:
         check_has_data(value, where)
-        dtype, shape = str(value.dtype).removeprefix("torch."), tuple(value.shape)
         plain = value.layout == torch.strided and not value.is_quantized and not value.is_meta
-        memory = (value.data_ptr(), value.stride()) if plain else None
+        if plain:
+            value.untyped_storage().data_ptr()
     except GcodecError:
         raise
     except (AttributeError, RuntimeError, TypeError, ValueError) as error:
@@ -240,16 +282,15 @@ def _torch_facts(value: Any, where: str) -> tuple[str, tuple[int, ...], Any]:
     if not plain:
         raise InvalidArgument(f"{where}: a tensor must be dense, not quantized and not on the device meta to be saved; "
                               f"this is a {value.layout} tensor of {value.dtype} on {value.device}")
-    if not value.numel() or value.is_neg() or value.is_conj():
-        return dtype, shape, None
-    return dtype, shape, ("torch", str(value.device), dtype, shape, memory)
+    return str(value.dtype).removeprefix("torch.")
 
 
-def _numpy_facts(value: Any, where: str) -> tuple[str, tuple[int, ...], Any]:
+def _numpy_facts(value: Any, where: str) -> tuple[str, Any]:
+    """Return the name of an array's type, and what arrays of the same memory have in common, None for a scalar."""
     array = as_plain_array(value, where)
     dtype = name_of(array.dtype.newbyteorder("<")) if array.dtype.kind in "biufcV" else str(array.dtype)
     memory = ("numpy", array.ctypes.data, array.dtype.str, array.shape, array.strides)
-    return dtype, array.shape, memory if array.size and isinstance(value, np.ndarray) else None
+    return dtype, memory if array.size and isinstance(value, np.ndarray) else None
 
 
 class _Rebuilder:
@@ -298,6 +339,8 @@ class _Rebuilder:
                 value = _as_complex(value)
             self._known[key] = value
         value = self._known[key]
+        if "view" in node:
+            value = view_of(value, *node["view"])
         if node.get("order") == ">" and isinstance(value, np.ndarray):
             value = value.astype(value.dtype.newbyteorder(">"))
         return value[()] if tag == "scalar" and isinstance(value, np.ndarray) else value

@@ -12,14 +12,15 @@ from typing import Any
 
 import numpy as np
 
-from ..archive.arrays import as_bytes
-from ..archive.entries import FileEntry
-from ..archive.reader import ArchiveReader
 from ..errors import GcodecError, InsufficientData, LimitExceeded, Unsupported
 from ..files.elements import stored_as, width
 from ..files.file_plan import FilePlan, FileSegment, SegmentViews, TensorView, assemble
 from ..files.safetensors import safetensors_header
 from ..files.source import Bytes
+from ..tensors import is_torch
+from .arrays import as_bytes
+from .entries import FileEntry
+from .reader import ArchiveReader
 from .structure import MAX_TEXT_BYTES, STRUCTURE, Leaf, flatten, rebuild
 
 #: So many tensors that had to be copied, because they are on a device or not contiguous, are held at once.
@@ -70,7 +71,7 @@ def plan_state(path: str, state: Any) -> FilePlan:
 
     Args:
         path: under which an archive keeps the file.
-        state: as for :func:`gcodec.checkpoints.structure.flatten`.
+        state: as for :func:`gcodec.archive.structure.flatten`.
 
     Raises:
         InvalidArgument: the state holds something that cannot be saved.
@@ -85,7 +86,8 @@ def plan_state(path: str, state: Any) -> FilePlan:
         view = TensorView(name, leaf.dtype, leaf.shape, 0)
         pieces.append(SegmentViews(FileSegment(at, at + leaf.size, stored_as(leaf.dtype)), (view,)))
         at += leaf.size
-    return assemble(path, "safetensors", TensorSource(header, list(leaves.values())), pieces)
+    container = "torch" if any(is_torch(leaf.value) for leaf in leaves.values()) else "numpy"
+    return assemble(path, "safetensors", TensorSource(header, list(leaves.values())), pieces, container=container)
 
 
 def load_state(archive: ArchiveReader, entry: FileEntry, like: str | None, max_output_bytes: int | None) -> Any:

@@ -1,0 +1,115 @@
+"""Objects in archives, in place of ``torch.save`` and ``torch.load``: :func:`save` and :func:`load`."""
+
+from __future__ import annotations
+
+import os
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from ..errors import InvalidArgument, Unsupported, check_choice
+from .base_files import SUFFIX, Bases
+from .entries import unsafe_path
+from .reader import ArchiveReader
+from .state_files import load_state, plan_state
+from .writer import ArchiveWriter
+
+#: Under this name an archive in a stream keeps its object; one at a path keeps it under a name like its own.
+STATE_PATH = "state.safetensors"
+#: What a path may end in, before ``.gc``, that is no part of its name.
+OBJECT_SUFFIXES = (".pt", ".pth", ".ckpt", ".bin", ".safetensors")
+
+
+def save(
+    obj: Any,
+    file: str | os.PathLike[str] | BinaryIO,
+    *,
+    base: Any = None,
+    threads: int | None = None,
+) -> None:
+    """Save an object of tensors, as ``torch.save`` would, lossless and compressed; nothing is pickled.
+
+    A file is replaced only when the new one is complete. It is an ordinary archive: ``gcodec decompress`` makes a
+    .safetensors file of it, :func:`gcodec.load_file` reads single tensors, by their paths in the object
+    (``"optimizer/state/0/exp_avg"``).
+
+    Args:
+        obj: dictionaries (``OrderedDict``, ``Counter`` and ``state_dict()`` too), lists, tuples and sets, in each
+            other, of torch tensors on any device, numpy arrays and numbers, Python numbers, strings, bytes, bools,
+            None, ``torch.Size``, ``torch.dtype`` and ``torch.device``. Tensors of the same memory are stored once.
+            It must not change until this returns.
+        file: path to write to, or a binary stream, which need not seek.
+        base: an earlier object, the path of its archive (or of any tensor file), or an open
+            :class:`gcodec.archive.ArchiveReader`. Tensors of the same path, type and size are stored as the difference
+            where that is smaller, and loading needs the base again.
+        threads: threads to use at most; as many as the process may use if None.
+
+    Raises:
+        InvalidArgument: ``obj`` holds something else, which the error names with its place; or ``file`` is the base.
+        OSError: the file cannot be written.
+    """
+    plan = plan_state(_path_in_archive(file), obj)
+    with ExitStack() as stack:
+        bases = None if base is None else stack.enter_context(_bases_of(base))
+        if bases is not None and isinstance(file, str | os.PathLike) and bases.is_at(file):
+            raise InvalidArgument(f"{file}: is the base, and would be replaced; write to another file")
+        archive = stack.enter_context(ArchiveWriter(file, threads=threads, force=True))
+        archive.add(plan, None, None if bases is None else bases.find(plan.path))
+
+
+def load(
+    file: str | os.PathLike[str] | BinaryIO,
+    *,
+    base: Any = None,
+    like: str | None = None,
+    threads: int | None = None,
+    max_output_bytes: int | None = None,
+) -> Any:
+    """Load an object that :func:`save` has saved, bit for bit; no code of the file is executed.
+
+    The archive of a ``.pt`` file is loaded as ``torch.load(weights_only=True)`` does it, and that of any other tensor
+    file as a dictionary of arrays.
+
+    Args:
+        file: path of the archive, or a binary stream.
+        base: what the object was saved against, if it was, in any form that :func:`save` takes.
+        like: ``"numpy"`` or ``"torch"`` for all tensors; None: each as it was saved.
+        threads: threads to use at most; as many as the process may use if None.
+        max_output_bytes: refuse larger objects, for archives from strangers; no limit if None.
+
+    Returns:
+        The object; types come back as they were, tensors in host memory, those of subclasses such as ``Parameter`` as
+        plain tensors, none of which requires a gradient. Tensors of the same memory are so again.
+
+    Raises:
+        Corruption: the archive is damaged, or is no archive.
+        Unsupported: it holds no object but several files, or its base is missing or another.
+        LimitExceeded: the object is above ``max_output_bytes``.
+        OSError: it cannot be read.
+    """
+    if like is not None:
+        check_choice("like", like, ("numpy", "torch"))
+    with ExitStack() as stack:
+        bases = None if base is None else stack.enter_context(_bases_of(base))
+        archive = stack.enter_context(
+            ArchiveReader(file, threads=threads, max_output_bytes=max_output_bytes, base=bases)
+        )
+        if len(archive.files) != 1:
+            raise Unsupported(f"{archive.name}: an object is one file, but {len(archive.files)} files are in this "
+                              "archive; read their tensors with gcodec.load_file")
+        return load_state(archive, archive.files[0], like, max_output_bytes)
+
+
+def _bases_of(base: Any) -> Bases:
+    """Return what finds the base of an object, which is given as a path, an open archive or another object."""
+    known = isinstance(base, str | os.PathLike | ArchiveReader)
+    return Bases(base if known else plan_state(STATE_PATH, base))
+
+
+def _path_in_archive(file: object) -> str:
+    """Return the path under which an archive keeps its object: ``run/last.gc`` has ``last.safetensors``."""
+    if not isinstance(file, str | os.PathLike):
+        return STATE_PATH
+    name = Path(file).name.removesuffix(SUFFIX)
+    path = (Path(name).stem if Path(name).suffix in OBJECT_SUFFIXES else name) + ".safetensors"
+    return STATE_PATH if unsafe_path(path) or path == ".safetensors" else path

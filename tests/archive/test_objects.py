@@ -1,0 +1,267 @@
+"""Objects saved and loaded: bit for bit, shared memory shared, nothing executed, nothing left behind."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+from collections import OrderedDict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import gcodec
+from gcodec.archive import ArchiveReader
+from gcodec.archive.structure import flatten, rebuild
+from gcodec.cli import main
+from gcodec.errors import Corruption, InvalidArgument, LimitExceeded, Unsupported
+
+torch = pytest.importorskip("torch")
+
+
+def trained(steps: int = 2) -> dict[str, Any]:
+    """Return a small checkpoint: model, optimizer, counts."""
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Embedding(50, 16), torch.nn.Linear(16, 50, bias=False))
+    model[1].weight = model[0].weight
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        model(torch.arange(50)).square().mean().backward()
+        optimizer.step()
+    return {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": steps, "name": "tied"}
+
+
+def assert_equal(found: Any, expected: Any) -> None:
+    """Compare two objects, types and bits of tensors included."""
+    assert type(found) is type(expected)
+    if isinstance(expected, torch.Tensor):
+        assert found.dtype == expected.dtype and found.shape == expected.shape
+        bits = [x.contiguous().reshape(-1).view(torch.uint8) for x in (found, expected)]
+        assert bits[0].equal(bits[1])
+    elif isinstance(expected, np.ndarray | np.generic):
+        assert found.dtype == expected.dtype and found.tobytes() == expected.tobytes()
+    elif isinstance(expected, dict):
+        assert list(found) == list(expected)
+        for key in expected:
+            assert_equal(found[key], expected[key])
+    elif isinstance(expected, list | tuple):
+        assert len(found) == len(expected)
+        for pair in zip(found, expected, strict=True):
+            assert_equal(*pair)
+    else:
+        assert found == expected
+
+
+def through(obj: Any, **options: Any) -> Any:
+    """Return an object saved to a stream and loaded from it."""
+    stream = io.BytesIO()
+    gcodec.save(obj, stream)
+    stream.seek(0)
+    return gcodec.load(stream, **options)
+
+
+OBJECTS: list[Any] = [
+    trained(),
+    OrderedDict(a=torch.randn(3).bfloat16(), b=[np.arange(4), (1, "x", b"\0", None, True, 2.5, 1j)]),
+    {"size": torch.Size([2, 3]), "type": torch.bfloat16, "device": torch.device("cpu"), 3: {4: {5}}},
+    torch.arange(5),
+    [torch.randn(4, 4).to(torch.float8_e4m3fn), torch.tensor(True), torch.zeros(0, 3)],
+    (torch.randn(2, dtype=torch.cdouble), torch.randn(2, dtype=torch.cfloat)),
+    {}, None, 7,
+]
+
+
+@pytest.mark.parametrize("number", range(len(OBJECTS)))
+def test_objects_come_back_from_files_and_streams(number, tmp_path):
+    gcodec.save(OBJECTS[number], tmp_path / "x.gc")
+    assert_equal(gcodec.load(tmp_path / "x.gc"), OBJECTS[number])
+    assert_equal(through(OBJECTS[number]), OBJECTS[number])
+    assert [path.name for path in tmp_path.iterdir()] == ["x.gc"]
+
+
+def big() -> Any:
+    return torch.arange(600, dtype=torch.float32).reshape(20, 30)
+
+
+SHARED = {
+    "tied": lambda x: [x, x],
+    "same memory": lambda x: [x, x.detach()],
+    "reshaped": lambda x: [x.reshape(600), x, x.reshape(5, 4, 30)],
+    "a row": lambda x: [x[3], x],
+    "a column": lambda x: [x, x[:, 4]],
+    "transposed": lambda x: [x.T, x],
+    "transposed alone": lambda x: [x.T],
+    "channels last": lambda x: [x.reshape(2, 10, 3, 10).permute(0, 3, 1, 2)],
+    "overlapping rows": lambda x: [x[:10], x[5:]],
+    "interleaved columns": lambda x: list(x.chunk(3, dim=1)),
+    "steps": lambda x: [x.reshape(-1)[::3], x.reshape(-1)[1::3]],
+    "one of several steps": lambda x: [x[:, ::7]],
+    "expanded": lambda x: [x[0, :1].expand(8), x[1].expand(4, 30)],
+    "two expanded": lambda x: [x[1].expand(4, 30), x[1]],
+    "side by side": lambda x: [x[:10], x[10:]],
+    "bytes of other types": lambda x: [x, x.view(torch.int32)],
+    "complex": lambda x: [y := torch.view_as_complex(x.double().reshape(300, 2)), y[10:20], y[5:15], y.conj()],
+    "parameter": lambda x: [torch.nn.Parameter(x), x],
+    "negative": lambda x: [x, torch._neg_view(x)],
+    "empty": lambda x: [x, x[:0], x[:, 3:3]],
+    "scalar of it": lambda x: [x[1, 2], x],
+}
+
+
+def overlaps(tensors: list[Any]) -> list[list[bool]]:
+    """Return which of the tensors share an element of memory, for any two of them."""
+    def elements(tensor: Any) -> set[int]:
+        if not tensor.numel() or tensor.is_neg() or tensor.is_conj():
+            return set()
+        steps = [np.arange(n) * step for n, step in zip(tensor.shape, tensor.stride(), strict=True)]
+        places = sum(np.ix_(*steps)) if steps else np.zeros(())
+        size = tensor.element_size()
+        return {tensor.data_ptr() + size * int(place) for place in np.asarray(places).reshape(-1)}
+
+    sets = [elements(tensor) for tensor in tensors]
+    return [[i != j and a.dtype == b.dtype and not sets[i].isdisjoint(sets[j]) for j, b in enumerate(tensors)]
+            for i, a in enumerate(tensors)]
+
+
+@pytest.mark.parametrize("name", SHARED)
+def test_memory_is_shared_after_loading_where_it_was_before(name):
+    tensors = SHARED[name](big())
+    found = through({"tensors": tensors})["tensors"]
+    assert overlaps(found) == overlaps(tensors)
+    for one, other in zip(found, tensors, strict=True):
+        assert_equal(one, other.detach().resolve_neg().resolve_conj())
+    for one, other in zip(through(tensors, like="numpy"), tensors, strict=True):
+        assert np.array_equal(one, other.detach().resolve_neg().resolve_conj().numpy())
+
+
+@pytest.mark.parametrize(("name", "size"), [
+    ("tied", 600), ("reshaped", 600), ("overlapping rows", 600), ("transposed", 600), ("side by side", 600),
+    ("expanded", 31), ("one of several steps", 100),
+])
+def test_shared_memory_is_stored_once(name, size):
+    assert sum(leaf.size for leaf in flatten(SHARED[name](big())).leaves.values()) == 4 * size
+
+
+def test_strides_are_kept_where_no_gaps_are_stored():
+    image = torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last)
+    assert through(image).stride() == image.stride()
+    assert through(image[:, :, ::2]).shape == (2, 3, 2, 5)
+
+
+@pytest.mark.parametrize("view", [
+    [[3], [1], 8], [[3], [5], 0], [[3], [1], -1], [[3], [-1], 5], [[3, 2], [1], 0], [[3], [1]], [[0], [1], 0],
+    [[True], [1], 0], [[2.0], [1], 0], "view", [[1 << 40], [1 << 40], 0], [[1] * 65, [1] * 65, 0], [None, None, 0],
+])
+@pytest.mark.parametrize("kind", ["torch", "numpy"])
+def test_views_beyond_their_tensor_are_refused(view, kind):
+    text = json.dumps({"version": 1, "state": {"torch": "x", "view": view}}).encode()
+    stored = torch.zeros(10) if kind == "torch" else np.zeros(10)
+    with pytest.raises(Corruption, match="malformed"):
+        rebuild(text, lambda name, wanted: stored)
+
+
+def test_a_base_makes_differences_and_is_needed_again(tmp_path):
+    old, new = trained(3), trained(4)
+    gcodec.save(old, tmp_path / "old.gc")
+    for base in (old, tmp_path / "old.gc"):
+        gcodec.save(new, tmp_path / "new.gc", base=base)
+        with pytest.raises(Unsupported, match="base"):
+            gcodec.load(tmp_path / "new.gc")
+        for again in (old, tmp_path / "old.gc"):
+            assert_equal(gcodec.load(tmp_path / "new.gc", base=again), new)
+    with ArchiveReader(tmp_path / "old.gc") as archive:
+        assert_equal(gcodec.load(tmp_path / "new.gc", base=archive), new)
+    with pytest.raises(InvalidArgument, match="is the base"):
+        gcodec.save(new, tmp_path / "old.gc", base=tmp_path / "old.gc")
+
+
+def test_the_archive_is_an_ordinary_one(tmp_path, monkeypatch):
+    from safetensors.torch import load_file
+
+    monkeypatch.chdir(tmp_path)
+    state = trained()
+    gcodec.save(state, "last.pt.gc")
+    assert main(["verify", "-q", "last.pt.gc"]) == main(["decompress", "-q", "last.pt.gc"]) == 0
+    tensors = load_file("last.safetensors")
+    assert_equal(tensors["optimizer/state/0/exp_avg"], state["optimizer"]["state"][0]["exp_avg"])
+    assert gcodec.load_file("last.pt.gc", names=["model/0.weight"])["model/0.weight"].equal(state["model"]["0.weight"])
+    assert main(["compress", "-q", "last.safetensors"]) == 0
+    assert_equal(gcodec.load("last.safetensors.gc"), state)
+
+
+def test_the_archive_of_a_file_of_torch_save_is_loaded_as_torch_loads_it(tmp_path):
+    state = trained()
+    torch.save(state, tmp_path / "x.pt")
+    assert main(["compress", "-q", str(tmp_path / "x.pt")]) == 0
+    assert_equal(gcodec.load(tmp_path / "x.pt.gc"), state)
+    assert isinstance(gcodec.load(tmp_path / "x.pt.gc", like="numpy")["model/0.weight"], np.ndarray)
+
+
+class Trap:
+    """An object whose pickle would create a file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> Any:
+        return Path.touch, (self.path,)
+
+
+def test_nothing_is_executed(tmp_path):
+    with pytest.raises(InvalidArgument, match=r"x/0: a .*Trap cannot be saved"):
+        gcodec.save({"x": [Trap(tmp_path / "trap")]}, tmp_path / "y.gc")
+    torch.save({"x": Trap(tmp_path / "trap"), "w": torch.ones(3)}, tmp_path / "x.pt")
+    main(["compress", "-q", str(tmp_path / "x.pt")])
+    with pytest.raises(gcodec.GcodecError, match="weights_only"):
+        gcodec.load(tmp_path / "x.pt.gc")
+    assert not (tmp_path / "trap").exists() and not (tmp_path / "y.gc").exists()
+
+
+def test_what_cannot_be_written_leaves_the_old_file(tmp_path):
+    gcodec.save({"a": 1}, tmp_path / "x.gc")
+    with pytest.raises(InvalidArgument, match="q: a tensor must be dense"):
+        gcodec.save({"q": torch.eye(3).to_sparse()}, tmp_path / "x.gc")
+    assert gcodec.load(tmp_path / "x.gc") == {"a": 1} and len(list(tmp_path.iterdir())) == 1
+    with pytest.raises(OSError, match="missing"):
+        gcodec.save({"a": 1}, tmp_path / "missing" / "x.gc")
+
+
+def test_strangers_archives_have_limits(tmp_path):
+    gcodec.save({"x": torch.zeros(100_000)}, tmp_path / "x.gc")
+    with pytest.raises(LimitExceeded):
+        gcodec.load(tmp_path / "x.gc", max_output_bytes=1000)
+    with pytest.raises(InvalidArgument, match="like"):
+        gcodec.load(tmp_path / "x.gc", like="jax")
+
+
+def test_damage_is_found_wherever_it_matters():
+    state, stream = {"x": torch.randn(1000), "y": [1, "two"]}, io.BytesIO()
+    gcodec.save(state, stream)
+    data, n_refused = stream.getvalue(), 0
+    for at in range(0, len(data), 41):
+        try:
+            found = gcodec.load(io.BytesIO(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]))
+        except gcodec.GcodecError:
+            n_refused += 1
+        else:  # the header of the .safetensors file, which loading does not need
+            assert_equal(found, state)
+    assert n_refused > len(data) / 41 * 0.9
+
+
+def test_an_archive_of_several_files_is_no_object(tmp_path):
+    for name in ("a", "b"):
+        np.save(tmp_path / f"{name}.npy", np.ones(3))
+    main(["compress", "-q", str(tmp_path / "a.npy"), str(tmp_path / "b.npy"), "-o", str(tmp_path / "ab.gc")])
+    with pytest.raises(Unsupported, match="2 files are in this archive"):
+        gcodec.load(tmp_path / "ab.gc")
+
+
+def test_names_in_the_archive(tmp_path):
+    names = {"ckpt-1.5.gc": "ckpt-1.5", "x.pt": "x", "x.pt.gc": "x", ".gc": "state", "a\\b.gc": "state"}
+    for name, inside in names.items():
+        gcodec.save([math.pi], tmp_path / name)
+        with ArchiveReader(tmp_path / name) as archive:
+            assert [entry.path for entry in archive.files] == [f"{inside}.safetensors"]
