@@ -70,14 +70,19 @@ class Row:
         return self.original_bytes / seconds / 1e9 if seconds else None
 
 
-def summarize(rows: Iterable[Row], title: str | None = None) -> Table:
+def summarize(rows: Iterable[Row], title: str | None = None, *, named: bool = True) -> Table:
     """Return a table for rich: rows in the order given, a rule between dumps, the smallest of each mode in bold.
 
     It wants about 100 columns; on a narrower terminal the names are folded, the numbers never.
+
+    Args:
+        rows: the rows.
+        title: shown above the table.
+        named: with a column for the dump; leave it out where all rows are of one.
     """
     rows = list(rows)
     table = Table(title=title, box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), show_edge=False)
-    for column in TEXT_COLUMNS:
+    for column in TEXT_COLUMNS if named else TEXT_COLUMNS[1:]:
         table.add_column(column, min_width=NARROWEST_TEXT, overflow="fold")
     for column in NUMBER_COLUMNS:
         table.add_column(column, justify="right", no_wrap=True)
@@ -86,7 +91,8 @@ def summarize(rows: Iterable[Row], title: str | None = None) -> Table:
         if before and before.dump != row.dump:
             table.add_section()
         style = "bold" if row.compressed_bytes == smallest[row.dump, row.mode] else None
-        table.add_row(*_names(row, before), *_numbers(row), style=style)
+        names = _names(row, before)
+        table.add_row(*(names if named else names[1:]), *_numbers(row), style=style)
     return table
 
 

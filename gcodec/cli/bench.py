@@ -7,11 +7,11 @@ import json
 import sys
 from dataclasses import asdict, replace
 from functools import partial
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from . import UsageError
-from .display import progress
+from . import UsageError, display
 
 if TYPE_CHECKING:
     from ..benchmark.inputs import Input
@@ -59,9 +59,13 @@ def run(args: argparse.Namespace) -> int:
     result = measure.Result()
     for path in args.files:
         for part in sources.read_file(path, args.limit * 10**6):
-            with progress(part.name, plan.steps(1), quiet=args.json) as advance:
-                counted = replace(plan, advance=lambda what, advance=advance: advance(1))  # type: ignore[misc]
-                result.extend(measure.compete(part.name, [part], counted))
+            with display.steps(part.name, plan.steps(1), quiet=args.json) as bar:
+
+                def advance(what: str, bar: display.StepBar = bar) -> None:
+                    bar.name(what)
+                    bar.advance()
+
+                result.extend(measure.compete(part.name, [part], replace(plan, advance=advance)))
     if args.csv:
         csv_tables.write_rows(args.csv, result.rows)
     _show(result, missing, plan, args.json)
@@ -104,7 +108,9 @@ def _show(result: Result, missing: list[str], plan: MeasurementPlan, as_json: bo
     from ..benchmark.report import summarize
 
     console = Console(highlight=False, width=None if sys.stdout.isatty() else 120)
-    console.print(summarize(result.rows))
+    for name, measured in groupby(result.rows, lambda row: row.dump):
+        console.print(name, markup=False, soft_wrap=True)
+        console.print(summarize(measured, named=False))
     console.print(f"Machine: {machine()}. {f'Median of {plan.rounds} rounds.' if plan.at_least else 'Not timed.'}")
     for size in result.sizes:
         if size.overhead is not None:

@@ -18,6 +18,7 @@ from ..files.elements import width
 from . import UsageError, display
 from .base_option import add_base, open_bases
 from .compare import compare_bytes
+from .compile_time import compile_clock
 from .file_state import FileState, check_removal, check_targets, new_file_mode
 from .jobs import ArchiveJob, InputFile, jobs_for
 
@@ -180,6 +181,7 @@ def _write(job: ArchiveJob, args: argparse.Namespace, make_policy: PolicyMaker, 
     target = job.target or display.binary_stdout()
     problems = list(job.skipped)
     with (
+        compile_clock() as clock,
         display.progress(title, job.input_bytes, quiet=args.quiet) as progress,
         ArchiveWriter(
             target, threads=args.threads, force=args.force, attributes=_attributes(job), progress=progress
@@ -188,7 +190,8 @@ def _write(job: ArchiveJob, args: argparse.Namespace, make_policy: PolicyMaker, 
         added = [row for member in job.members if (row := _add(archive, member, args, make_policy, bases, problems))]
         if not added and problems:
             raise GcodecError(problems[0])
-    result = _result(job, [row.entry for row in added], archive.bytes_written, time.perf_counter() - begin)
+    result = _result(job, [row.entry for row in added], archive.bytes_written, time.perf_counter() - begin,
+                     clock.seconds)
     if not args.quiet and not args.json:
         display.say(_line(result), to_stderr=job.target is None)
     n_skipped = len(problems)
@@ -245,7 +248,9 @@ def _add(
     raise AssertionError  # an ExitStack suppresses nothing of its own
 
 
-def _result(job: ArchiveJob, entries: list[FileEntry], stored: int, seconds: float) -> dict[str, Any]:
+def _result(
+    job: ArchiveJob, entries: list[FileEntry], stored: int, seconds: float, compiling: float
+) -> dict[str, Any]:
     size = sum(entry.size for entry in entries)
     segments = [segment for entry in entries for segment in entry.segments if segment.dtype]
     values = sum(segment.bytes // (width(segment.dtype or "") or 1) for segment in segments)
@@ -262,14 +267,15 @@ def _result(job: ArchiveJob, entries: list[FileEntry], stored: int, seconds: flo
         "float_values": values,
         "bits_per_value": 8 * float_bytes / values if values else None,
         "seconds": seconds,
-        "bytes_per_second": size / max(seconds, 1e-9),
+        "compile_seconds": compiling,
+        "bytes_per_second": size / max(seconds - compiling, 1e-9),
     }
 
 
 def _line(result: dict[str, Any]) -> str:
     bits = f", {result['bits_per_value']:.2f} bits/value" if result["bits_per_value"] else ""
     sizes = f"{display.size(result['input_bytes'])} -> {display.size(result['archive_bytes'])}"
-    speed = f"{result['seconds']:.2f} s, {display.rate(result['input_bytes'], result['seconds'])}"
+    speed = display.speed(result["input_bytes"], result["seconds"], result["compile_seconds"])
     return f"{result['archive'] or 'stdout'}: {sizes}, ratio {result['ratio']:.3f}{bits}, {speed}"
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import math
 import time
-from collections import Counter
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -14,10 +14,12 @@ from ..errors import GcodecError
 from ..files.elements import width
 from ..files.file_plan import TensorView
 from . import UsageError, base_option, display
+from .compile_time import compile_clock
 from .compress import add_common, size_argument
 from .extract import extract
 from .file_state import FileState, check_removal, check_targets, new_file_mode
 from .jobs import STDIO
+from .joined_tensors import is_joined, joined_tensors
 
 EXAMPLES = """examples:
   gcodec decompress run/*.gc                     restore the files beside their archives
@@ -25,6 +27,8 @@ EXAMPLES = """examples:
   gcodec decompress --list all.gc                what is in it; reads the index only
   gcodec decompress all.gc --only grad/fc.weight one tensor, as grad.fc.weight.npy
   gcodec decompress all.gc --only 'exp_avg/*' -o state/
+  gcodec decompress all.gc --only 'param/*' -o params.safetensors
+  gcodec decompress model.pt.gc -o model.safetensors   the tensors alone, in another kind of file
   gcodec decompress x.npy.gc -o - | consumer     to standard output
   gcodec decompress new.pt.gc --base old.pt      what was compressed with --base needs it again"""
 
@@ -37,8 +41,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("-o", "--output", metavar="PATH", help="a folder; for an archive of one file also a file, or - for stdout")
     add("-f", "--force", action="store_true", help="replace files that exist")
     add("--list", action="store_true", help="list the contents instead")
-    add("--only", action="append", metavar="NAME", help="take out this tensor instead: as .npy, or .safetensors if -o\n"
-        "ends so; NAME, FILE:NAME or a pattern with * ? []; may be repeated")
+    add("--only", action="append", metavar="NAME", help="take out this tensor instead: as .npy, or all into one\n"
+        ".safetensors if -o ends so; NAME, FILE:NAME or a pattern with * ? [];\nmay be repeated")
     base_option.add_base(parser, "what the archives were compressed against:")
     add("--rm", action="store_true", help="remove each archive after its files have been restored")
     add("--max-output-bytes", type=size_argument, metavar="SIZE",
@@ -112,16 +116,19 @@ def _restore(archive: ArchiveReader, name: str, args: argparse.Namespace, bases:
     archive.check_limit()
     output = STDIO if args.output is None and name == STDIO else args.output
     total = sum(entry.size for entry in archive.files)
-    with display.progress(Path(name).name, total, quiet=args.quiet) as progress:
-        if output == STDIO:
+    with compile_clock() as clock, display.progress(Path(name).name, total, quiet=args.quiet) as progress:
+        if is_joined(output) and not _is_same_kind(archive):
+            paths = [_to_safetensors(archive, name, args, bases, progress)]
+        elif output == STDIO:
             paths = [Path(_to_stdout(archive, progress))]
         else:
             paths = _to_files(archive, name, args, bases, progress)
     seconds = time.perf_counter() - begin
     if not args.quiet and not args.json and output != STDIO:
         what = paths[0] if len(paths) == 1 else f"{len(paths)} files in {_root(name, output)}"
-        display.say(f"{what}: {display.size(total)}, {seconds:.2f} s, {display.rate(total, seconds)}")
-    return {"archive": name, "files": [str(path) for path in paths], "bytes": total, "seconds": seconds}
+        display.say(f"{what}: {display.size(total)}, {display.speed(total, seconds, clock.seconds)}")
+    row = {"archive": name, "files": [str(path) for path in paths], "bytes": total, "seconds": seconds}
+    return {**row, "compile_seconds": clock.seconds}
 
 
 def _to_stdout(archive: ArchiveReader, progress: Any) -> str:
@@ -146,12 +153,41 @@ def _to_files(
     with Staging(force=args.force, attributes=archive_attributes(name, whole=whole)) as staging:
         for entry in archive.files:
             path = paths[entry.path]
-            staging.make_folder(root, path.parent)
+            if not named:
+                staging.make_folder(root, path.parent)
             with naming(path), staging.create(path, named=named) as file:
                 for part in archive.restored(entry):
                     file.write(part.data)
                     progress(part.size)
     return list(paths.values())
+
+
+def _is_same_kind(archive: ArchiveReader) -> bool:
+    """Return True if the archive holds a single .safetensors file, which is restored as it was."""
+    return [entry.format for entry in archive.files] == ["safetensors"]
+
+
+def _to_safetensors(
+    archive: ArchiveReader, name: str, args: argparse.Namespace, bases: Bases | None, progress: Any
+) -> Path:
+    """Writes all tensors of an archive of other files to the one ``.safetensors`` file that ``-o`` names."""
+    if args.rm:
+        raise UsageError(f"--rm needs archives that are restored whole; {args.output} takes only the tensors")
+    path, tensors = Path(args.output), list(archive.tensors())
+    pieces = joined_tensors(archive, tensors)
+    _check_paths([path], args, bases, named=True)
+    with (
+        Staging(force=args.force, attributes=archive_attributes(name)) as staging,
+        naming(path),
+        staging.create(path) as file,
+    ):
+        for piece in pieces:
+            file.write(piece)
+            progress(len(piece))
+    kinds = ", ".join(sorted({entry.format for entry in archive.files}))
+    display.note(f"{path}: holds the {len(tensors)} tensors of what was {kinds}, and nothing else of it",
+                 quiet=args.quiet)
+    return path
 
 
 def _check_paths(paths: list[Path], args: argparse.Namespace, bases: Bases | None, named: bool) -> None:
@@ -196,22 +232,27 @@ def _list(archive: ArchiveReader, name: str, args: argparse.Namespace) -> dict[s
 
 def _file_row(entry: FileEntry) -> dict[str, Any]:
     row = {"path": entry.path, "format": entry.format, "exact": entry.exact, "bytes": entry.size}
-    owners = Counter(tensor.segment for tensor in entry.tensors)
-    tensors = [_tensor_row(entry, tensor, owners[tensor.segment] > 1) for tensor in entry.tensors]
+    tensors = [_tensor_row(entry, tensor) for tensor in entry.tensors]
     return {**row, "stored_bytes": entry.stored, **base_option.base_summary(entry), "tensors": tensors}
 
 
-def _tensor_row(entry: FileEntry, tensor: TensorView, shared: bool) -> dict[str, Any]:
-    segment = entry.segments[tensor.segment]
+def _tensor_row(entry: FileEntry, tensor: TensorView) -> dict[str, Any]:
+    """Return what is known of a tensor. One that lies in the bytes of an earlier tensor adds nothing to the archive."""
+    segment, owner = entry.segments[tensor.segment], entry.label(tensor.segment)
     row: dict[str, Any] = {"name": tensor.name, "dtype": tensor.dtype, "shape": list(tensor.shape)}
-    row |= {"bytes": segment.bytes} | ({"base": segment.base} if segment.base else {})
-    return {**row, "stored_bytes": segment.stored, "shared": shared, "known": width(tensor.dtype) is not None}
+    row |= {"base": segment.base} if segment.base else {}
+    known = {"shared": len(entry.views[tensor.segment]) > 1, "known": width(tensor.dtype) is not None}
+    if owner != tensor.name:
+        size = math.prod(tensor.shape) * (width(tensor.dtype) or 1)
+        return {**row, "bytes": size, "stored_bytes": 0, **known, "shares": owner}
+    return {**row, "bytes": segment.bytes, "stored_bytes": segment.stored, **known}
 
 
 def _text_row(tensor: dict[str, Any]) -> tuple[str, ...]:
-    shape = "x".join(str(n) for n in tensor["shape"]) or "scalar"
-    sizes = display.size(tensor["bytes"]), display.size(tensor["stored_bytes"])
-    return (tensor["name"], tensor["dtype"], shape, *sizes, _ratio(tensor), tensor.get("base", ""))
+    shape, size = "x".join(str(n) for n in tensor["shape"]) or "scalar", display.size(tensor["bytes"])
+    stored = f"in {tensor['shares']}" if "shares" in tensor else display.size(tensor["stored_bytes"])
+    ratio = "" if "shares" in tensor else _ratio(tensor)
+    return (tensor["name"], tensor["dtype"], shape, size, stored, ratio, tensor.get("base", ""))
 
 
 def _ratio(row: dict[str, Any]) -> str:

@@ -27,9 +27,16 @@ def size(count: float) -> str:
     return f"{count:.{digits}f} {unit}"
 
 
-def rate(count: float, seconds: float) -> str:
-    """Bytes per second with the unit."""
-    return f"{size(count / max(seconds, 1e-9))}/s"
+def speed(count: float, seconds: float, compiling: float = 0.0) -> str:
+    """Return the time that a number of bytes took, and the bytes per second: ``"2.00 s, 50.0 MB/s"``.
+
+    Args:
+        count: the number of bytes.
+        seconds: the time in all.
+        compiling: of that, the time in which kernels were compiled or loaded, which is left out of the rate.
+    """
+    share = f" ({compiling:.1f} s of that to compile kernels, this once)" if compiling >= 1 else ""
+    return f"{seconds:.2f} s{share}, {size(count / max(seconds - compiling, 1e-9))}/s"
 
 
 def ratio(before: int, after: int) -> str:
@@ -105,6 +112,48 @@ def progress(title: str, total: int, *, quiet: bool) -> Iterator[Callable[[int],
     with Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(title, total=total)
         yield lambda count: bar.advance(task, count)
+
+
+class StepBar:
+    """A bar of steps on stderr, with the name of what is being done; nothing where there is no terminal.
+
+    Args:
+        bar: rich's display; None to show nothing.
+        task: the number that rich gives to the bar.
+    """
+
+    def __init__(self, bar: Any = None, task: Any = None) -> None:
+        self._bar, self._task = bar, task
+
+    def name(self, what: str) -> None:
+        """Show what is being done."""
+        if self._bar is not None:
+            self._bar.update(self._task, description=printable(what))
+
+    def advance(self) -> None:
+        """Count a step that is done."""
+        if self._bar is not None:
+            self._bar.advance(self._task)
+
+
+@contextmanager
+def steps(title: str, total: int, *, quiet: bool) -> Iterator[StepBar]:
+    """Show a bar on stderr if that is a terminal, for work that is counted in steps of any length, not in bytes.
+
+    Args:
+        title: name of the first step.
+        total: the number of steps, or an estimate.
+        quiet: show nothing.
+    """
+    if quiet or not sys.stderr.isatty():
+        yield StepBar()
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        yield StepBar(bar, bar.add_task(printable(title), total=total))
 
 
 def binary_stdout() -> Any:

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import argparse
 import fnmatch
-import math
-from collections.abc import Iterator
-from pathlib import Path
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path, PurePosixPath
 from typing import Any
-
-import numpy as np
 
 from ..archive import ArchiveReader, FileEntry
 from ..archive.output import Attributes, Staging, check_free, naming
@@ -17,11 +15,10 @@ from ..errors import InvalidArgument, Unsupported
 from ..files.elements import RAW_BITS, numpy_dtype
 from ..files.file_plan import TensorView
 from ..files.npy import npy_header
-from ..files.safetensors import CODES, safetensors_header
-from ..files.source import Bytes
 from . import UsageError, display
 from .file_state import check_targets
 from .jobs import STDIO
+from .joined_tensors import is_joined, joined_tensors, row_major_parts
 
 Found = tuple[FileEntry, TensorView]
 
@@ -39,39 +36,74 @@ def extract(archive: ArchiveReader, args: argparse.Namespace, attributes: Attrib
         Unsupported: a type that the file to be written has not.
         UsageError: several tensors for one file, or the archive itself as the file.
     """
-    matches = _matches(archive, args.only)
+    matches = find_tensors(archive, args.only)
     if args.output == STDIO:
         _check_single(matches)
         stream = display.binary_stdout()
         for piece in _npy(archive, *matches[0]):
             stream.write(piece)
         return []
-    folder = args.output is None or args.output.endswith("/") or Path(args.output).is_dir()
-    if not folder:
-        _check_single(matches)
-    targets = [Path(args.output or ".", _file_name(tensor)) if folder else Path(args.output) for _, tensor in matches]
-    if len(set(targets)) != len(targets):
-        raise UsageError("several files have tensors of the same name: take them out one by one, as FILE:NAME")
-    check_targets(targets, (Path(name) for name in args.archives if name != STDIO))
-    for target in targets:
-        check_free(target, force=args.force, named=not folder)
-    with Staging(force=args.force, attributes=attributes) as staging:
-        for target, (entry, tensor) in zip(targets, matches, strict=True):
-            staging.make_folder(target.parent, target.parent)
-            pieces = _safetensors if target.suffix == ".safetensors" else _npy
-            with naming(target), staging.create(target, named=not folder) as file:
-                for piece in pieces(archive, entry, tensor):
-                    file.write(piece)
+    if is_joined(args.output):
+        targets = [Path(args.output)] * len(matches)
+        _write(archive, {targets[0]: joined_tensors(archive, matches)}, args, attributes, named=True)
+    else:
+        folder = args.output is None or args.output.endswith("/") or Path(args.output).is_dir()
+        if not folder:
+            _check_single(matches)
+        targets = _in_folder(Path(args.output or "."), matches) if folder else [Path(args.output)]
+        pieces = {target: _pieces(archive, target, *both) for target, both in zip(targets, matches, strict=True)}
+        _write(archive, pieces, args, attributes, named=not folder)
     return [_report(args, target, *both) for target, both in zip(targets, matches, strict=True)]
 
 
-def _matches(archive: ArchiveReader, names: list[str]) -> list[Found]:
+def _write(
+    archive: ArchiveReader,
+    files: Mapping[Path, Iterable[bytes | memoryview]],
+    args: argparse.Namespace,
+    attributes: Attributes | None,
+    *,
+    named: bool,
+) -> None:
+    """Writes files, each of its pieces, which are made as they are written: all files appear, or none."""
+    check_targets(files, (Path(name) for name in args.archives if name != STDIO))
+    for target in files:
+        check_free(target, force=args.force, named=named)
+    root = Path(args.output or ".")
+    with Staging(force=args.force, attributes=attributes) as staging:
+        for target, pieces in files.items():
+            if not named:
+                staging.make_folder(root, target.parent)
+            with naming(target), staging.create(target, named=named) as file:
+                for piece in pieces:
+                    file.write(piece)
+
+
+def find_tensors(archive: ArchiveReader, names: Iterable[str]) -> list[Found]:
+    """Return the tensors that names, ``FILE:NAME`` or patterns stand for, each once.
+
+    FILE may leave out folders at the front of a path.
+
+    Raises:
+        InvalidArgument: a name that no tensor has, or that tensors of several files have.
+    """
     found: dict[tuple[str, str], Found] = {}
     for name in names:
-        exact = [(f, t) for f, t in archive.tensors() if name in (t.name, f"{f.path}:{t.name}")]
-        matches = [archive.find(name)] if exact else _like(archive, name)
+        matches = _called(archive, name) or _like(archive, name)
         found |= {(entry.path, tensor.name): (entry, tensor) for entry, tensor in matches}
     return list(found.values())
+
+
+def _called(archive: ArchiveReader, name: str) -> list[Found]:
+    """Return the one tensor of this name, or none."""
+    matches = [(f, t) for f, t in archive.tensors() if name in (t.name, f"{f.path}:{t.name}")]
+    whole = matches or [(f, t) for f, t in archive.tensors() if f"/{f.path}:{t.name}".endswith(f"/{name}")]
+    if len(whole) > 1:
+        entry, tensor = whole[0]
+        raise InvalidArgument(
+            f"{archive.name}: {len(whole)} files have a tensor {tensor.name!r}: say which, as in "
+            f"--only {entry.path}:{tensor.name}, or take them all with --only '*:{tensor.name}'"
+        )
+    return whole
 
 
 def _like(archive: ArchiveReader, pattern: str) -> list[Found]:
@@ -86,7 +118,20 @@ def _like(archive: ArchiveReader, pattern: str) -> list[Found]:
 
 def _check_single(matches: list[Found]) -> None:
     if len(matches) > 1:
-        raise UsageError(f"-o must be a folder (ending in /) for {len(matches)} tensors, not a file")
+        raise UsageError(f"-o must be a folder (ending in /) or a .safetensors file for {len(matches)} tensors")
+
+
+def _in_folder(folder: Path, matches: list[Found]) -> list[Path]:
+    """Return a path for each tensor; below a folder of its file's path where tensors of several files share a name."""
+    names = [_file_name(tensor) for _, tensor in matches]
+    counts = Counter(names)
+    targets = [
+        folder / (PurePosixPath(entry.path) / name if counts[name] > 1 else name)
+        for name, (entry, _) in zip(names, matches, strict=True)
+    ]
+    if len(set(targets)) != len(targets):
+        raise UsageError("several tensors would become the same file: take them out one by one, as FILE:NAME")
+    return targets
 
 
 def _file_name(tensor: TensorView) -> str:
@@ -96,30 +141,20 @@ def _file_name(tensor: TensorView) -> str:
     return name + (".safetensors" if tensor.dtype in RAW_BITS else ".npy")
 
 
+def _pieces(
+    archive: ArchiveReader, target: Path, entry: FileEntry, tensor: TensorView
+) -> Iterator[bytes | memoryview]:
+    if target.suffix == ".safetensors":
+        return joined_tensors(archive, [(entry, tensor)])
+    return _npy(archive, entry, tensor)
+
+
 def _npy(archive: ArchiveReader, entry: FileEntry, tensor: TensorView) -> Iterator[bytes | memoryview]:
     dtype = numpy_dtype(tensor.dtype)
     if dtype is None:
         raise Unsupported(f"{entry.path}:{tensor.name}: type {tensor.dtype} can only be restored with its file")
     yield npy_header(dtype, tensor.shape)
-    yield from (part.data for part in _row_major(archive, entry, tensor))
-
-
-def _safetensors(archive: ArchiveReader, entry: FileEntry, tensor: TensorView) -> Iterator[bytes | memoryview]:
-    dtype = numpy_dtype(tensor.dtype)
-    if dtype is None or tensor.dtype not in CODES:
-        raise Unsupported(f"{entry.path}:{tensor.name}: .safetensors cannot hold values of type {tensor.dtype}")
-    size = math.prod(tensor.shape) * dtype.itemsize
-    yield safetensors_header({tensor.name: (tensor.dtype, tensor.shape, size)}, None)
-    yield from (part.data for part in _row_major(archive, entry, tensor))
-
-
-def _row_major(archive: ArchiveReader, entry: FileEntry, tensor: TensorView) -> Iterator[Bytes]:
-    """Yield the values in row-major order: part by part where they lie like that, else through memory."""
-    if tensor.stride is None:
-        yield from archive.tensor_parts(entry, tensor)
-        return
-    array = archive.array(entry, tensor, archive.segment_bytes(entry, tensor), like="numpy")
-    yield np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+    yield from (part.data for part in row_major_parts(archive, entry, tensor))
 
 
 def _report(args: argparse.Namespace, target: Path, entry: FileEntry, tensor: TensorView) -> dict[str, Any]:

@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 import argparse
+import sys
 import time
 
-from . import display
+from ..dtypes import BY_NAME
+from . import UsageError, display
+from .compile_time import compiled_names
+
+EPILOG = """examples:
+  gcodec warmup
+  gcodec warmup bfloat16 float32
+
+The machine code is kept on disk: once per installation is enough. On a fresh installation it takes minutes."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of the verb."""
-    parser.epilog = "The machine code is kept on disk: once per installation is enough."
+    parser.epilog = EPILOG
+    parser.add_argument("dtypes", nargs="*", metavar="TYPE", help=f"value types (default: all):\n{' '.join(BY_NAME)}")
     parser.add_argument("--json", action="store_true", help="result as JSON on stdout")
     parser.add_argument("-q", "--quiet", action="store_true", help="say nothing but errors")
 
@@ -18,12 +28,32 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Compiles; returns the exit code."""
     begin = time.perf_counter()
-    from .. import codec
-
-    codec.warmup()
+    names = tuple(dict.fromkeys(args.dtypes)) or tuple(BY_NAME)
+    if unknown := sorted(set(names) - set(BY_NAME)):
+        raise UsageError(f"{', '.join(unknown)}: no such value type; there are {', '.join(BY_NAME)}")
+    times = _compile(names, quiet=args.quiet, lines=not (args.quiet or args.json or sys.stderr.isatty()))
     seconds = time.perf_counter() - begin
     if args.json:
-        display.print_json({"seconds": seconds})
+        display.print_json({"seconds": seconds, "types": times})
     elif not args.quiet:
         display.say(f"kernels ready after {seconds:.1f} s")
     return 0
+
+
+def _compile(names: tuple[str, ...], *, quiet: bool, lines: bool) -> dict[str, float]:
+    """Compiles for each value type, with a bar that names the kernels or with a line for each; returns the seconds."""
+    from .. import codec
+
+    times: dict[str, float] = {}
+    with display.steps("loading", len(names), quiet=quiet) as bar:
+        for name in names:
+            begin = time.perf_counter()
+            bar.name(name)
+            with compiled_names(lambda kernel, name=name: bar.name(f"{name}: compiling {kernel}")):  # type: ignore[misc]
+                codec.warmup([name])
+            times[name] = time.perf_counter() - begin
+            bar.advance()
+            if lines:
+                display.say(f"{name}: {times[name]:.1f} s")
+                sys.stdout.flush()
+    return times

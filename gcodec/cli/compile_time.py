@@ -1,0 +1,72 @@
+"""Compiling as numba tells of it: how long it took, which is no speed of the codec, and what is being compiled."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from typing import Any
+
+
+class CompileClock:
+    """Adds up the wall time in which at least one thread is in numba's compiler, or waits for it.
+
+    Attributes:
+        seconds: the sum so far, of periods that have ended.
+    """
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self._lock, self._inside, self._since = threading.Lock(), 0, 0.0
+
+    def enter(self, event: Any) -> None:
+        """Count a thread that enters the compiler."""
+        with self._lock:
+            if not self._inside:
+                self._since = time.perf_counter()
+            self._inside += 1
+
+    def leave(self, event: Any) -> None:
+        """Count a thread that leaves the compiler."""
+        with self._lock:
+            self._inside -= 1
+            if not self._inside:
+                self.seconds += time.perf_counter() - self._since
+
+
+@contextmanager
+def compile_clock() -> Iterator[CompileClock]:
+    """Measure the time that numba takes to compile kernels, or to load them from its cache, in all threads."""
+    clock = CompileClock()
+    with _listening("numba:compiler_lock", clock.enter, clock.leave):
+        yield clock
+
+
+@contextmanager
+def compiled_names(show: Callable[[str], None]) -> Iterator[None]:
+    """Call ``show`` with the name of each kernel that numba begins to compile."""
+
+    def begin(event: Any) -> None:
+        data = event.data
+        name = getattr(getattr(data.get("dispatcher"), "py_func", None), "__name__", "") if data else ""
+        if name:
+            show(name)
+
+    with _listening("numba:compile", begin, lambda event: None):
+        yield
+
+
+@contextmanager
+def _listening(kind: str, begin: Callable[[Any], None], end: Callable[[Any], None]) -> Iterator[None]:
+    """Hear of numba's events of a kind; of none if this numba has no events, which are documented but provisional."""
+    try:
+        events = import_module("numba.core.event")
+        methods = {"on_start": lambda self, event: begin(event), "on_end": lambda self, event: end(event)}
+        installed = events.install_listener(kind, type("_Listener", (events.Listener,), methods)())
+    except (ImportError, AttributeError, TypeError):
+        yield
+        return
+    with installed:
+        yield

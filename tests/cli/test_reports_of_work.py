@@ -1,0 +1,103 @@
+"""The laws of what the command line says while it works: progress, rates, tables."""
+
+from __future__ import annotations
+
+import json
+import sys
+from itertools import count
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gcodec import codec
+from gcodec.benchmark import measure
+from gcodec.cli import compile_time, display
+from tests.archive.test_files import npy
+from tests.support import commands
+from tests.support.commands import run
+
+X = np.random.default_rng(2).standard_normal((50, 60)).astype(np.float32)
+
+folder = commands.folder
+
+
+def be_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let standard error be taken for a terminal."""
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+
+
+def test_bench_counts_its_turns_and_names_them(capsys, monkeypatch):
+    be_terminal(monkeypatch)
+    monkeypatch.setattr(measure.MeasurementPlan, "steps", lambda self, parts: 4)
+    Path("x.npy").write_bytes(npy(X))
+    run("bench", "x.npy", "--peers", "zstd", "--sizes")
+    shown = capsys.readouterr().err
+    assert "/4" in shown and "bytes" not in shown and "B/s" not in shown
+
+
+def test_bench_names_what_was_measured_above_its_table_in_one_line(capsys, monkeypatch):
+    name = "a-rather-long-name-of-a-checkpoint-file-as-people-have-them.npy"
+    Path(name).write_bytes(npy(np.tile(X, (400, 1))))
+    run("bench", name, "--peers", "none", "--sizes", "--limit", "1")
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == f"{name} float32, 21 % of it" and lines[1].split()[:2] == ["%", "of"]
+
+
+def compiling(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
+    """Let the compiler's clock stand at this many seconds at the end of every command."""
+    monkeypatch.setattr(compile_time.CompileClock, "seconds", property(lambda self: seconds, lambda self, value: None),
+                        raising=False)
+
+
+def test_compiling_is_not_counted_in_rates(monkeypatch, capsys):
+    now = count(0.0, 5.0)
+    monkeypatch.setattr("gcodec.cli.compress.time.perf_counter", lambda: next(now))
+    compiling(monkeypatch, 4.0)
+    Path("x.npy").write_bytes(npy(X))
+    run("compress", "x.npy", "--json")
+    [result] = json.loads(capsys.readouterr().out)
+    assert result["compile_seconds"] == 4.0
+    assert result["bytes_per_second"] == pytest.approx(result["input_bytes"] / (result["seconds"] - 4))
+    run("compress", "x.npy", "-f")
+    assert "(4.0 s of that to compile kernels, this once)" in capsys.readouterr().out
+    run("decompress", "x.npy.gc", "-f")
+    assert "(4.0 s of that to compile kernels, this once)" in capsys.readouterr().out
+    assert display.speed(1e6, 1.0, 0.5) == "1.00 s, 2.00 MB/s"
+
+
+def test_the_clock_of_the_compiler_counts_every_moment_once(monkeypatch):
+    now = iter([10.0, 17.0, 20.0, 21.0])
+    monkeypatch.setattr("gcodec.cli.compile_time.time.perf_counter", lambda: next(now))
+    clock = compile_time.CompileClock()
+    for step in (clock.enter, clock.enter, clock.leave, clock.leave, clock.enter, clock.leave):
+        step(None)
+    assert clock.seconds == 7.0 + 1.0
+
+
+def test_the_compiler_is_heard_of():
+    import numba
+
+    names: list[str] = []
+    with compile_time.compiled_names(names.append), compile_time.compile_clock() as clock:
+        numba.njit(lambda x: x + 1)(1)
+    assert names == ["<lambda>"] and clock.seconds > 0
+
+
+def test_warmup_names_types_line_by_line_and_kernels_on_a_terminal(capsys, monkeypatch):
+    asked: list[list[str]] = []
+    monkeypatch.setattr(codec, "warmup", asked.append)
+    run("warmup", "float32", "bfloat16", "float32")
+    printed = capsys.readouterr()
+    assert asked == [["float32"], ["bfloat16"]] and not printed.err
+    assert [line.split(":")[0].split()[0] for line in printed.out.splitlines()] == ["float32", "bfloat16", "kernels"]
+    run("warmup", "--json")
+    assert next(iter(json.loads(capsys.readouterr().out)["types"])) == "float32"
+    run("warmup", "-q")
+    assert capsys.readouterr() == ("", "")
+    run("warmup", "float31", code=2)
+    assert "float31: no such value type" in capsys.readouterr().err
+    be_terminal(monkeypatch)
+    run("warmup", "float32", "bfloat16")
+    printed = capsys.readouterr()
+    assert "2/2" in printed.err and "bfloat16" in printed.err and printed.out.startswith("kernels ready")

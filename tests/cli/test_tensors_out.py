@@ -1,0 +1,147 @@
+"""The laws of the command line on tensors that are taken out of archives: which, and into what kind of file."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors import safe_open
+from safetensors.numpy import load_file as load_safetensors
+from safetensors.numpy import save_file as save_safetensors
+
+from gcodec.files import ArraySource, plan_file
+from gcodec.files.elements import width
+from tests.archive.test_files import npy, npz, torch_file
+from tests.support import commands
+from tests.support.commands import run
+
+RNG = np.random.default_rng(5)
+X = RNG.standard_normal((40, 50)).astype(np.float32)
+
+folder = commands.folder
+
+
+def steps(n: int = 3) -> dict[int, dict[str, np.ndarray]]:
+    """Write run/step-N.safetensors, all with the same names; returns their tensors."""
+    Path("run").mkdir()
+    files = {step: {"grad/w": X + step, "grad/b": X[step]} for step in range(n)}
+    for step, tensors in files.items():
+        save_safetensors(tensors, f"run/step-{step}.safetensors")
+    run("compress", "run", "-q")
+    return files
+
+
+def aligned(path: str) -> bool:
+    """Return True if every tensor of a .safetensors file begins at a multiple of the width of its elements."""
+    source = ArraySource([np.frombuffer(Path(path).read_bytes(), np.uint8)])
+    plan = plan_file(path, source)
+    return all(segment.start % (width(segment.dtype or "uint8") or 1) == 0 for segment in plan.segments)
+
+
+def test_a_name_in_several_files_is_an_error_that_says_what_to_type(capsys):
+    files = steps()
+    run("decompress", "run.gc", "--only", "grad/w", code=1)
+    error = capsys.readouterr().err
+    assert "3 files have a tensor 'grad/w'" in error
+    one = error.split("as in --only ")[1].split(", or")[0]
+    run("decompress", "run.gc", "--only", one)
+    assert np.array_equal(np.load("grad.w.npy"), files[0]["grad/w"])
+    every = error.split("--only '")[1].split("'")[0]
+    run("decompress", "run.gc", "--only", every, "-o", "out/")
+    for step, tensors in files.items():
+        assert np.array_equal(np.load(f"out/run/step-{step}.safetensors/grad.w.npy"), tensors["grad/w"])
+
+
+def test_folders_at_the_front_of_a_path_may_be_left_out(capsys):
+    files = steps()
+    run("decompress", "run.gc", "--only", "step-2.safetensors:grad/b")
+    assert np.array_equal(np.load("grad.b.npy"), files[2]["grad/b"])
+    run("decompress", "run.gc", "--only", "ep-2.safetensors:grad/b", code=1)
+    assert "no tensor is called" in capsys.readouterr().err
+
+
+def test_several_tensors_go_into_one_safetensors_file():
+    files = steps()
+    run("decompress", "run.gc", "--only", "run/step-1.safetensors:*", "-o", "one.safetensors")
+    assert {name: array.tobytes() for name, array in load_safetensors("one.safetensors").items()} == {
+        name: array.tobytes() for name, array in files[1].items()
+    }
+    run("decompress", "run.gc", "--only", "*/w", "-o", "w.safetensors")
+    assert load_safetensors("w.safetensors").keys() == {f"run/step-{step}.safetensors:grad/w" for step in files}
+    run("decompress", "run.gc", "-o", "all.safetensors")
+    assert len(load_safetensors("all.safetensors")) == 6
+
+
+def test_other_kinds_of_files_become_safetensors_files_if_the_output_is_called_so(capsys):
+    turned, mask = np.asfortranarray(X.astype(np.float64)), np.array([True, False])
+    arrays: dict[str, np.ndarray] = {"x": X, "n": np.arange(5), "f": turned, "b": mask}
+    Path("a.npz").write_bytes(npz(arrays))
+    run("compress", "a.npz")
+    run("decompress", "a.npz.gc", "-o", "a.safetensors")
+    assert "holds the 4 tensors of what was npz, and nothing else" in capsys.readouterr().err
+    loaded = load_safetensors("a.safetensors")
+    assert loaded.keys() == arrays.keys() and aligned("a.safetensors")
+    assert all(np.array_equal(loaded[name], array) for name, array in arrays.items())
+    run("decompress", "a.npz.gc", "-o", "a.safetensors", code=1)
+    assert "exists already" in capsys.readouterr().err
+    run("decompress", "a.npz.gc", "-o", "b.safetensors", "--rm", code=2)
+    assert Path("a.npz.gc").exists() and not Path("b.safetensors").exists()
+
+
+def test_a_torch_file_becomes_a_safetensors_file_that_torch_loads(capsys):
+    torch = pytest.importorskip("torch")
+    from safetensors.torch import load_file
+
+    weight = torch.arange(12.0).reshape(3, 4)
+    state = {"w": weight, "tied": weight, "t": weight.t(), "h": weight.bfloat16(), "step": 7}
+    Path("m.pt").write_bytes(torch_file({"model": state, "n": torch.tensor(3)}))
+    run("compress", "m.pt")
+    run("decompress", "m.pt.gc", "-o", "m.safetensors")
+    loaded = load_file("m.safetensors")
+    assert loaded.keys() == {"model/w", "model/tied", "model/t", "model/h", "n"} and aligned("m.safetensors")
+    assert all(torch.equal(loaded[f"model/{name}"], state[name]) for name in ("w", "tied", "t", "h"))
+    assert loaded["model/h"].dtype == torch.bfloat16
+    with safe_open("m.safetensors", "pt") as opened:
+        assert opened.metadata() == {"format": "pt"}
+    capsys.readouterr()
+    run("decompress", "--list", "m.pt.gc", "--json")
+    [listed] = json.loads(capsys.readouterr().out)
+    tensors = {tensor["name"]: tensor for tensor in listed["files"][0]["tensors"]}
+    assert sum(tensor["stored_bytes"] for tensor in tensors.values()) <= listed["bytes"]
+    assert [tensors[f"model/{name}"].get("shares") for name in ("w", "tied", "t")] == [None, "model/w", "model/w"]
+    run("decompress", "--list", "m.pt.gc")
+    assert "in model/w" in capsys.readouterr().out
+
+
+def test_what_safetensors_cannot_hold_is_an_error_and_leaves_no_file(capsys):
+    Path("c.npy").write_bytes(npy(X.astype(np.complex128)))
+    Path("notes.txt").write_bytes(b"none")
+    run("compress", "c.npy", "notes.txt", "-o", "both.gc")
+    run("decompress", "both.gc", "-o", "c.safetensors", code=1)
+    assert "c.npy:c: .safetensors cannot hold values of type complex128" in capsys.readouterr().err
+    run("compress", "notes.txt")
+    run("decompress", "notes.txt.gc", "-o", "c.safetensors", code=1)
+    assert "holds no tensors" in capsys.readouterr().err
+    assert not list(Path().glob("*safetensors*"))
+
+
+def test_a_safetensors_file_comes_back_as_it_was_under_any_such_name():
+    save_safetensors({"b": X, "a": X[0]}, "x.safetensors", metadata={"note": "mine", "format": "np"})
+    run("compress", "x.safetensors")
+    run("decompress", "x.safetensors.gc", "-o", "y.safetensors")
+    assert Path("y.safetensors").read_bytes() == Path("x.safetensors").read_bytes()
+
+
+def test_outputs_in_missing_folders_name_the_folder_and_make_none(capsys):
+    steps(1)
+    for options in ([], ["--only", "grad/w"]):
+        for target in ("missing/x.safetensors", "missing/x.npy"):
+            if options or target.endswith("safetensors"):
+                run("decompress", "run.gc", *options, "-o", target, code=1)
+                assert capsys.readouterr().err.startswith("gcodec: error: missing: ")
+    Path("a.npy").write_bytes(npy(X))
+    run("compress", "a.npy")
+    run("decompress", "a.npy.gc", "-o", "missing/b.npy", code=1)
+    assert capsys.readouterr().err.startswith("gcodec: error: missing: ") and not Path("missing").exists()
