@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from .archive import load_file as load_file
     from .archive import save as save
     from .archive import save_file as save_file
+    from .archive.lazy_file import TensorFile as TensorFile
+    from .archive.lazy_file import open as open
     from .checkpoints import Checkpointer as Checkpointer
     from .codec import decode as decode
     from .codec import decode_range as decode_range
@@ -43,6 +45,7 @@ __version__ = "0.1.0"
 
 _HOME = {
     "archive": ("load", "load_file", "save", "save_file"),
+    "archive.lazy_file": ("TensorFile", "open"),
     "checkpoints": ("Checkpointer",),
     "codec": ("decode", "decode_range", "encode", "inspect", "max_encoded_size", "warmup"),
     "options": ("LITERAL_GCOMP", "EncoderOptions"),

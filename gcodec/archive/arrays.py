@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -13,6 +15,24 @@ from ..files.file_plan import TensorView, row_major
 from ..files.npy import reinterpreted
 from ..files.source import Bytes
 from ..tensors import is_torch
+from .entries import FileEntry
+
+
+def default_kind(entry: FileEntry) -> str:
+    """Return ``"numpy"`` or ``"torch"``: what the tensors of a file come as, if the caller does not say.
+
+    That is what was saved. Of an archive made from a file, tensors come as numpy arrays, but where torch is installed
+    those of a ``.pt`` file, and of one with a type that numpy lacks, such as bfloat16, as torch tensors.
+    """
+    if entry.container in ("numpy", "torch"):
+        return entry.container
+    of_torch = entry.format == "torch" or any(view.dtype in RAW_BITS for view in entry.tensors)
+    return "torch" if of_torch and _has_torch() else "numpy"
+
+
+@cache
+def _has_torch() -> bool:
+    return find_spec("torch") is not None
 
 
 def as_array(tensor: TensorView, data: Bytes, like: str) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Hashable, Iterable, Mapping
 from contextlib import ExitStack
 from typing import Any, BinaryIO
 
@@ -18,8 +18,9 @@ from ..tensors import is_torch
 from .arrays import as_bytes
 from .base_files import Bases
 from .encoding_policy import EncodingPolicy, GivenLevels, MantissaBits
-from .entries import FileEntry
 from .reader import ArchiveReader
+from .shared_memory import memory_of
+from .tensor_names import NamedTensor, TensorNames
 from .writer import ArchiveWriter
 
 #: Under this name an archive of a dictionary keeps it: ``gcodec decompress`` restores a .safetensors file.
@@ -40,10 +41,13 @@ def save_file(
     threads: int | None = None,
     **encode_options: Any,
 ) -> None:
-    """Writes tensors to an archive, replacing the file only when the new one is complete. Lossless by default.
+    """Write tensors to an archive, replacing the file only when the new one is complete. Lossless by default.
 
     Args:
-        tensors: name to numpy array or torch tensor, of any type that .safetensors has, any shape and strides.
+        tensors: name to numpy array or torch tensor, of any type that .safetensors has, any shape and strides. Those of
+            the same memory, type and shape are stored once, and tied again when they are loaded. (The .safetensors
+            file that ``gcodec decompress`` makes has the first of them, and the names of the others in its metadata,
+            as ``safetensors.torch.save_model`` has it.)
         path: of the archive, or a binary stream.
         metadata: strings to keep with the tensors.
         dtype: what unsigned integer arrays really hold (``"bfloat16"``): for each name, or for all of fitting width.
@@ -59,7 +63,7 @@ def save_file(
         InvalidArgument: a tensor or an option that has no meaning here.
         OSError: the file cannot be written.
     """
-    plan = plan_tensors(tensors, metadata, dtype)
+    plan = plan_tensors(tensors, metadata, dtype, untied=levels or ())
     policy: EncodingPolicy | None = None
     if levels:
         policy = GivenLevels(plan, levels, encode_options)
@@ -86,19 +90,23 @@ def load_file(
     max_output_bytes: int | None = None,
     base: BaseLike | None = None,
 ) -> dict[str, Any]:
-    """Reads tensors from an archive, whatever kind of file it was made from.
+    """Read tensors from an archive, whatever kind of file it was made from.
 
     Args:
         path: of the archive, or a binary stream.
-        names: which to read; all if None. In an archive of several files a name is ``FILE:NAME``.
-        like: ``"numpy"`` or ``"torch"``; what was saved if None, numpy for an archive made from files.
+        names: names or patterns (``"model/*.weight"``) of those to read; all if None. In an archive of several files a
+            name is ``FILE:NAME``.
+        like: ``"numpy"`` or ``"torch"`` for all tensors. None: as they were saved; of an archive made from a file, as
+            torch tensors if it was a ``.pt`` file or has a type that numpy lacks, such as bfloat16, and torch is
+            installed, else as numpy arrays. In numpy, such types come as those of ml_dtypes, or as unsigned integers
+            of the same width where that is not installed.
         threads: as many as the process may use if None.
         max_output_bytes: refuse to decode to more than this; for archives from strangers.
         base: what the tensors were saved against, if they were: the same values, in any of the forms that
             :func:`save_file` takes.
 
     Returns:
-        Name to array. Tensors that were tied in a .pt file share memory.
+        Name to array. Tensors that shared memory, as tied weights do, share it again.
 
     Raises:
         GcodecError: the archive is damaged, a name is not in it, the limit is exceeded, or the base is missing or
@@ -110,43 +118,74 @@ def load_file(
         archive = stack.enter_context(
             ArchiveReader(path, threads=threads, max_output_bytes=max_output_bytes, base=bases)
         )
-        if names is None:
-            views = {_key(archive, entry, tensor): (entry, tensor) for entry, tensor in archive.tensors()}
-        else:
-            views = {name: archive.find(name) for name in names}
-        segments = {(entry.path, tensor.segment): entry.segments[tensor.segment] for entry, tensor in views.values()}
-        total = sum(segment.bytes for segment in segments.values())
-        if max_output_bytes is not None and total > max_output_bytes:
-            raise LimitExceeded(f"{archive.name}: {total} bytes of tensors are above the limit of {max_output_bytes}")
-        data = {key: _no_bytes() for key in segments}
-        result = {}
-        for name, (entry, tensor) in views.items():
-            key = (entry.path, tensor.segment)
-            if data[key].size != segments[key].bytes:
-                data[key] = archive.segment_bytes(entry, tensor)
-            result[name] = archive.array(entry, tensor, data[key], like=like)
-        return result
+        found = TensorNames(archive)
+        return _read_all(archive, found.all() if names is None else found.matching(names), like, max_output_bytes)
+
+
+def _read_all(
+    archive: ArchiveReader, wanted: Mapping[str, NamedTensor], like: str | None, max_output_bytes: int | None
+) -> dict[str, Any]:
+    segments = {(entry.path, view.segment): entry.segments[view.segment] for entry, view, _ in wanted.values()}
+    total = sum(segment.bytes for segment in segments.values())
+    if max_output_bytes is not None and total > max_output_bytes:
+        raise LimitExceeded(f"{archive.name}: {total} bytes of tensors are above the limit of {max_output_bytes}")
+    data: dict[tuple[str, int], Bytes] = {}
+    result = {}
+    for name, (entry, view, kind) in wanted.items():
+        key = (entry.path, view.segment)
+        if key not in data:
+            data[key] = archive.segment_bytes(entry, view)
+        result[name] = archive.array(entry, view, data[key], like=like or kind)
+    return result
 
 
 def plan_tensors(
-    tensors: Mapping[str, Any], metadata: Mapping[str, str] | None = None, dtype: str | Mapping[str, str] | None = None
+    tensors: Mapping[str, Any],
+    metadata: Mapping[str, str] | None = None,
+    dtype: str | Mapping[str, str] | None = None,
+    untied: Collection[str] = (),
 ) -> FilePlan:
     """Return the plan of the .safetensors file that would hold ``tensors``; the data stays where it is.
+
+    Args:
+        tensors: by name.
+        metadata: as for :func:`save_file`.
+        dtype: as for :func:`save_file`.
+        untied: names of those that are stored alone, whatever their memory is.
 
     Raises:
         InvalidArgument: a name or type that .safetensors lacks.
     """
-    arrays = {name: _bytes_of(name, value, dtype) for name, value in tensors.items()}
+    ties = _tied_names(tensors, dtype if isinstance(dtype, Mapping) else {}, untied)
+    arrays = {name: _bytes_of(name, tensors[name], dtype) for name in ties}
     sizes = {name: (element, shape, data.size) for name, (element, shape, data) in arrays.items()}
-    header = np.frombuffer(safetensors_header(sizes, None if metadata is None else dict(metadata)), np.uint8)
+    pairs = {other: name for name, others in ties.items() for other in others} | dict(metadata or {})
+    header = np.frombuffer(safetensors_header(sizes, pairs if pairs or metadata is not None else None), np.uint8)
     pieces, at = [], header.size
     for name, (element, shape, data) in arrays.items():
         segment = FileSegment(at, at + data.size, stored_as(element))
-        pieces.append(SegmentViews(segment, (TensorView(name, element, shape, 0),)))
+        views = tuple(TensorView(view, element, shape, 0) for view in (name, *ties[name]))
+        pieces.append(SegmentViews(segment, views))
         at += data.size
     source = ArraySource([header, *(data for _, _, data in arrays.values())])
     container = "torch" if tensors and all(is_torch(value) for value in tensors.values()) else "numpy"
     return assemble(DICT_PATH, "safetensors", source, pieces, container=container)
+
+
+def _tied_names(
+    tensors: Mapping[str, Any], types: Mapping[str, str], untied: Collection[str]
+) -> dict[str, list[str]]:
+    """Return the names of tensors to store, and for each those of the same memory, type and shape."""
+    first: dict[Hashable, str] = {}
+    result: dict[str, list[str]] = {}
+    for name, value in tensors.items():
+        memory = None if name in untied else memory_of(value)
+        kept = name if memory is None else first.setdefault((memory, types.get(name)), name)
+        if kept == name:
+            result[name] = []
+        else:
+            result[kept].append(name)
+    return result
 
 
 def _bases(base: BaseLike, dtype: str | Mapping[str, str] | None = None) -> Bases:
@@ -165,9 +204,3 @@ def _bytes_of(name: str, value: Any, dtype: str | Mapping[str, str] | None) -> t
         raise InvalidArgument(f"tensor {name!r}: {error}") from error
 
 
-def _key(archive: ArchiveReader, entry: FileEntry, tensor: TensorView) -> str:
-    return tensor.name if len(archive.files) == 1 else f"{entry.path}:{tensor.name}"
-
-
-def _no_bytes() -> Bytes:
-    return np.empty(0, np.uint8)

@@ -50,7 +50,7 @@ def save(
     """
     plan = plan_state(_path_in_archive(file), obj)
     with ExitStack() as stack:
-        bases = None if base is None else stack.enter_context(_bases_of(base))
+        bases = None if base is None else stack.enter_context(bases_of(base))
         if bases is not None and isinstance(file, str | os.PathLike) and bases.is_at(file):
             raise InvalidArgument(f"{file}: is the base, and would be replaced; write to another file")
         archive = stack.enter_context(ArchiveWriter(file, threads=threads, force=True))
@@ -90,7 +90,7 @@ def load(
     if like is not None:
         check_choice("like", like, ("numpy", "torch"))
     with ExitStack() as stack:
-        bases = None if base is None else stack.enter_context(_bases_of(base))
+        bases = None if base is None else stack.enter_context(bases_of(base))
         archive = stack.enter_context(
             ArchiveReader(file, threads=threads, max_output_bytes=max_output_bytes, base=bases)
         )
@@ -100,7 +100,7 @@ def load(
         return load_state(archive, archive.files[0], like, max_output_bytes)
 
 
-def _bases_of(base: Any) -> Bases:
+def bases_of(base: Any) -> Bases:
     """Return what finds the base of an object, which is given as a path, an open archive or another object."""
     known = isinstance(base, str | os.PathLike | ArchiveReader)
     return Bases(base if known else plan_state(STATE_PATH, base))

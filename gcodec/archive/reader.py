@@ -18,7 +18,7 @@ from ..files.file_plan import TensorView
 from ..files.safetensors import MAX_HEADER, read_header
 from ..files.source import ArraySource, Bytes, ByteSource, open_source
 from ..threads import available_threads, ordered_map
-from .arrays import as_array
+from .arrays import as_array, default_kind
 from .base_tensors import BaseBytes, BaseFinder, base_bytes
 from .chunks import unpack_chunk
 from .entries import Blob, Chunk, FileEntry
@@ -119,8 +119,9 @@ class ArchiveReader:
 
         Args:
             name: as for :meth:`find`.
-            like: ``"numpy"`` or ``"torch"``; what the archive was made of if None. In numpy, types it lacks come as
-                those of ml_dtypes, or as unsigned integers of the same width where that is not installed.
+            like: ``"numpy"`` or ``"torch"``; None: as :func:`gcodec.archive.arrays.default_kind` says. In numpy, types
+                that it lacks come as those of ml_dtypes, or as unsigned integers of the same width where that is not
+                installed.
 
         Raises:
             InvalidArgument: no such tensor.
@@ -133,7 +134,7 @@ class ArchiveReader:
     def segment_bytes(self, entry: FileEntry, tensor: TensorView) -> Bytes:
         """Return the whole segment that a tensor is a view of."""
         segment = entry.segments[tensor.segment]
-        self._check_limit(segment.bytes, f"{entry.path}:{tensor.name}")
+        self.check_size(segment.bytes, f"{entry.path}:{tensor.name}")
         data, at = _room_for(segment.bytes, f"{self.name}: {entry.path}:{tensor.name}"), 0
         for part in self.segment_parts(entry, tensor.segment, tensor.name):
             data[at : at + part.size] = part
@@ -146,14 +147,14 @@ class ArchiveReader:
         if size is None:
             where = f"{self.name}: {entry.path}:{tensor.name}"
             raise Unsupported(f"{where}: type {tensor.dtype} can only be restored with its file")
-        self._check_limit(math.prod(tensor.shape) * size, f"{entry.path}:{tensor.name}")
-        return as_array(tensor, data, like or entry.container or "numpy")
+        self.check_size(math.prod(tensor.shape) * size, f"{entry.path}:{tensor.name}")
+        return as_array(tensor, data, like or default_kind(entry))
 
     def tensor_parts(self, entry: FileEntry, tensor: TensorView) -> Iterator[Bytes]:
         """Yield the bytes of a row-major tensor (stride None), part by part in bounded memory."""
         start = tensor.offset * (width(tensor.dtype) or 1)
         stop = start + math.prod(tensor.shape) * (width(tensor.dtype) or 1)
-        self._check_limit(stop - start, f"{entry.path}:{tensor.name}")
+        self.check_size(stop - start, f"{entry.path}:{tensor.name}")
         at = 0
         for part in self.segment_parts(entry, tensor.segment, tensor.name):
             yield part[max(0, start - at) : max(0, stop - at)]
@@ -183,7 +184,7 @@ class ArchiveReader:
         Raises:
             GcodecError: the archive is damaged, or the file above the limit.
         """
-        self._check_limit(entry.size, entry.path)
+        self.check_size(entry.size, entry.path)
         verbatim = _Verbatim(self._parts_of([self._verbatim(entry)]))
         parts = self._parts_of([self._segment(entry, number) for number in range(len(entry.segments))])
         for segment in entry.segments:
@@ -199,7 +200,7 @@ class ArchiveReader:
 
     def verbatim_bytes(self, entry: FileEntry) -> Bytes:
         """Return the bytes of a file between its segments, end to end; the hash is checked."""
-        self._check_limit(entry.verbatim.bytes, entry.path)
+        self.check_size(entry.verbatim.bytes, entry.path)
         return np.concatenate([np.empty(0, np.uint8), *self._parts_of([self._verbatim(entry)])])
 
     def metadata(self, entry: FileEntry) -> dict[str, str]:
@@ -210,7 +211,7 @@ class ArchiveReader:
         header = self._verbatim(entry) if entry.verbatim.bytes else self._segment(entry, 0, "header")
         if header.blob.bytes > min(MAX_HEADER + 8, FREE_INDEX + 100 * header.blob.stored):
             return {}
-        self._check_limit(header.blob.bytes, f"{entry.path}: header")
+        self.check_size(header.blob.bytes, f"{entry.path}: header")
         text = np.concatenate(list(self._parts_of([header])))
         check_json(text.tobytes(), self.size, f"{entry.path}: header")
         pairs = read_header(ArraySource([text]), entry.path)[1].get("__metadata__", {})
@@ -218,7 +219,7 @@ class ArchiveReader:
 
     def check_limit(self) -> None:
         """Raises LimitExceeded if all files together are above the limit."""
-        self._check_limit(sum(entry.size for entry in self.files), self.name)
+        self.check_size(sum(entry.size for entry in self.files), self.name)
 
     def close(self) -> None:
         """Ends the threads and closes what was opened here."""
@@ -274,7 +275,8 @@ class ArchiveReader:
         read = (lambda: base.read(start, start + chunk.size)) if base else None
         return unpack_chunk(chunk, stored[: chunk.stored], f"{where}: chunk at byte {at}", read)
 
-    def _check_limit(self, size: int, what: str) -> None:
+    def check_size(self, size: int, what: str) -> None:
+        """Raises LimitExceeded if so many bytes, of what is named so in errors, are above the limit."""
         if self._limit is not None and size > self._limit:
             where = self.name if what == self.name else f"{self.name}: {what}"
             raise LimitExceeded(f"{where}: {size} bytes are above the limit of {self._limit} bytes")
@@ -323,4 +325,5 @@ def _room_for(size: int, what: str) -> Bytes:
 
 
 def _is_source(value: object) -> bool:
-    return hasattr(value, "size") and hasattr(value, "read")
+    """Return True for a ``ByteSource``. Streams may have a size, too (those of fsspec), but know their position."""
+    return hasattr(value, "size") and hasattr(value, "read") and not hasattr(value, "tell")

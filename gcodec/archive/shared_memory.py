@@ -65,13 +65,33 @@ class _Member(NamedTuple):
     place: Strided
 
 
+def memory_of(value: Any) -> Hashable:
+    """Return what arrays or tensors of the same memory, type, shape and strides have in common; None for one that is
+    empty or has no plain memory."""
+    if isinstance(value, np.ndarray):
+        array = np.asarray(value)
+        return ("numpy", array.ctypes.data, array.dtype.str, array.shape, array.strides) if array.size else None
+    try:
+        key = _storage_of(value)
+        return None if key is None else (key, Strided.of(value))
+    except (AttributeError, NotImplementedError, RuntimeError):
+        return None
+
+
+def _storage_of(tensor: Any) -> Hashable:
+    """Return what torch tensors of one storage and type have in common; None for one that is stored alone."""
+    if not tensor.numel() or tensor.is_neg() or tensor.is_conj():
+        return None
+    return str(tensor.device), tensor.untyped_storage().data_ptr(), tensor.dtype
+
+
 def stored_views(tensors: Sequence[Any]) -> list[StoredView]:
     """Return what is stored for each of these torch tensors, which are dense and have values."""
     result = [StoredView(tensor, None) for tensor in tensors]
     storages: dict[Hashable, list[_Member]] = defaultdict(list)
     for number, tensor in enumerate(tensors):
-        if tensor.numel() and not tensor.is_neg() and not tensor.is_conj():
-            key = str(tensor.device), tensor.untyped_storage().data_ptr(), tensor.dtype
+        key = _storage_of(tensor)
+        if key is not None:
             storages[key].append(_Member(number, tensor, Strided.of(tensor)))
     for members in storages.values():
         for range_ in _overlapping(members):
@@ -84,6 +104,19 @@ def view_of(stored: Any, shape: Sequence[int], stride: Sequence[int], offset: in
     """Return a view of a torch tensor or numpy array in row-major order.
 
     Raises:
+        ValueError: as for :func:`check_view`.
+    """
+    flat = stored.reshape(-1)
+    place = check_view(len(flat), shape, stride, offset)
+    if not isinstance(flat, np.ndarray):
+        return flat.as_strided(*place)
+    return np.lib.stride_tricks.as_strided(flat[offset:], shape, [step * flat.itemsize for step in stride])
+
+
+def check_view(n_values: int, shape: Sequence[int], stride: Sequence[int], offset: int) -> Strided:
+    """Return the place of a view in a row-major array of ``n_values``.
+
+    Raises:
         ValueError: it would reach beyond the array, or a number is none of a place in memory.
     """
     numbers = (*shape, *stride, offset)
@@ -91,12 +124,10 @@ def view_of(stored: Any, shape: Sequence[int], stride: Sequence[int], offset: in
         raise ValueError("a view must have as many strides as sizes, and no size of 0")
     if not all(type(n) is int and 0 <= n < MAX_SIZE for n in numbers):
         raise ValueError("sizes, strides and offset of a view must be integers of at least 0")
-    flat = stored.reshape(-1)
-    if Strided(tuple(shape), tuple(stride), offset).end > len(flat):
-        raise ValueError(f"a view of shape {list(shape)} reaches beyond the {len(flat)} values of its tensor")
-    if not isinstance(flat, np.ndarray):
-        return flat.as_strided(shape, stride, offset)
-    return np.lib.stride_tricks.as_strided(flat[offset:], shape, [step * flat.itemsize for step in stride])
+    place = Strided(tuple(shape), tuple(stride), offset)
+    if place.end > n_values:
+        raise ValueError(f"a view of shape {list(shape)} reaches beyond the {n_values} values of its tensor")
+    return place
 
 
 def _overlapping(members: list[_Member]) -> Iterator[list[_Member]]:

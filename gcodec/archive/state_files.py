@@ -18,10 +18,10 @@ from ..files.file_plan import FilePlan, FileSegment, SegmentViews, TensorView, a
 from ..files.safetensors import safetensors_header
 from ..files.source import Bytes
 from ..tensors import is_torch
-from .arrays import as_bytes
+from .arrays import as_bytes, default_kind
 from .entries import FileEntry
 from .reader import ArchiveReader
-from .structure import MAX_TEXT_BYTES, STRUCTURE, Leaf, flatten, rebuild
+from .structure import MAX_TEXT_BYTES, STRUCTURE, Leaf, TensorPlace, flatten, rebuild, tensor_places
 
 #: So many tensors that had to be copied, because they are on a device or not contiguous, are held at once.
 MAX_COPIES = 2
@@ -114,16 +114,32 @@ def load_state(archive: ArchiveReader, entry: FileEntry, like: str | None, max_o
         return archive.array(entry, view, data[view.segment], like=like or kind)
 
     if STRUCTURE in views:
-        segment = entry.segments[views[STRUCTURE].segment]
-        if segment.bytes > MAX_TEXT_BYTES:
-            raise LimitExceeded(f"{archive.name}: a structure of {segment.bytes} bytes is above the limit")
-        return rebuild(archive.segment_bytes(entry, views[STRUCTURE]).tobytes(), read)
+        return rebuild(_structure(archive, entry, views[STRUCTURE]), read)
     if entry.format == "torch" and like is None:
         return _load_torch(archive, entry)
     if not views:
         raise Unsupported(f"{archive.name}: {entry.path} holds no tensors; restore it as a file")
-    kind = entry.container or "numpy"
+    kind = default_kind(entry)
     return {name: read(name, kind) for name in views if width(views[name].dtype) is not None}
+
+
+def places_of(archive: ArchiveReader, entry: FileEntry) -> list[TensorPlace]:
+    """Return the tensors of a file in an archive: for a state all that are in it, also those of the same memory.
+
+    Raises:
+        GcodecError: the structure of a state is damaged.
+    """
+    views = {view.name: view for view in entry.tensors}
+    if STRUCTURE in views:
+        return tensor_places(_structure(archive, entry, views[STRUCTURE]), views)
+    return [TensorPlace(view, default_kind(entry)) for view in entry.tensors]
+
+
+def _structure(archive: ArchiveReader, entry: FileEntry, view: TensorView) -> bytes:
+    segment = entry.segments[view.segment]
+    if segment.bytes > MAX_TEXT_BYTES:
+        raise LimitExceeded(f"{archive.name}: a structure of {segment.bytes} bytes is above the limit")
+    return archive.segment_bytes(entry, view).tobytes()
 
 
 def _load_torch(archive: ArchiveReader, entry: FileEntry) -> Any:

@@ -16,16 +16,18 @@ import base64
 import json
 import math
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from ..errors import Corruption, GcodecError, InvalidArgument, Unsupported
 from ..files.elements import name_of, width
+from ..files.file_plan import TensorView
 from ..files.safetensors import CODES
 from ..tensors import as_plain_array, check_has_data, is_torch
-from .shared_memory import stored_views, view_of
+from .shared_memory import check_view, memory_of, stored_views, view_of
 
 #: Containers in each other, more than any optimizer or model has.
 MAX_DEPTH = 100
@@ -126,12 +128,16 @@ def rebuild(text: bytes, read: Read) -> Any:
         Unsupported: it is of a later version.
         GcodecError: whatever ``read`` raises.
     """
+    return _of_text(text, _Rebuilder(read))
+
+
+def _of_text(text: bytes, rebuilder: _Rebuilder) -> Any:
     _check_text(text)
     try:
         parsed = json.loads(text)
         if parsed["version"] != VERSION:
             raise Unsupported(f"the structure of the state is of version {parsed['version']!r}, not {VERSION}")
-        return _Rebuilder(read).value(parsed["state"], 0)
+        return rebuilder.value(parsed["state"], 0)
     except GcodecError:
         raise
     except ImportError as error:
@@ -139,6 +145,55 @@ def rebuild(text: bytes, read: Read) -> Any:
                           f"load it with like='numpy' ({error})") from error
     except (ArithmeticError, AttributeError, LookupError, RuntimeError, StopIteration, TypeError, ValueError) as error:
         raise Corruption(f"the structure of the state is malformed: {error}") from error
+
+
+class TensorPlace(NamedTuple):
+    """A tensor of a state, as a view of what is stored.
+
+    Attributes:
+        view: its name, type and place. Tied tensors, and views of another, have names by their own paths.
+        kind: ``"torch"`` or ``"numpy"``, as it was saved.
+    """
+
+    view: TensorView
+    kind: str
+
+
+def tensor_places(text: bytes, stored: Mapping[str, TensorView]) -> list[TensorPlace]:
+    """Return all tensors of a structure, without reading any, under names that are unique.
+
+    Args:
+        text: as :func:`flatten` made it.
+        stored: the tensors that are stored, by name, each all of a segment.
+
+    Raises:
+        Corruption, Unsupported: as for :func:`rebuild`.
+    """
+    places: list[TensorPlace] = []
+    taken: set[str] = set()
+    for path, place in _places_in(_of_text(text, _PlaceFinder(stored)), ""):
+        name = place.view.name
+        if name in taken:
+            name = given = path or "tensor"
+            number = 1
+            while name in taken or name in stored:
+                number += 1
+                name = f"{given}#{number}"
+        taken.add(name)
+        places.append(place._replace(view=replace(place.view, name=name)))
+    return places
+
+
+def _places_in(value: Any, path: str) -> Iterator[tuple[str, TensorPlace]]:
+    """Yield the places in a state, each with its path."""
+    if isinstance(value, TensorPlace):
+        yield path, value
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            yield from _places_in(item, _join(path, key))
+    elif isinstance(value, list | tuple | set | frozenset):
+        for number, item in enumerate(value):
+            yield from _places_in(item, _join(path, number))
 
 
 def _check_text(text: bytes) -> None:
@@ -289,8 +344,7 @@ def _numpy_facts(value: Any, where: str) -> tuple[str, Any]:
     """Return the name of an array's type, and what arrays of the same memory have in common, None for a scalar."""
     array = as_plain_array(value, where)
     dtype = name_of(array.dtype.newbyteorder("<")) if array.dtype.kind in "biufcV" else str(array.dtype)
-    memory = ("numpy", array.ctypes.data, array.dtype.str, array.shape, array.strides)
-    return dtype, memory if array.size and isinstance(value, np.ndarray) else None
+    return dtype, memory_of(array) if isinstance(value, np.ndarray) else None
 
 
 class _Rebuilder:
@@ -344,6 +398,27 @@ class _Rebuilder:
         if node.get("order") == ">" and isinstance(value, np.ndarray):
             value = value.astype(value.dtype.newbyteorder(">"))
         return value[()] if tag == "scalar" and isinstance(value, np.ndarray) else value
+
+
+class _PlaceFinder(_Rebuilder):
+    """Puts a state together of the places of tensors, in place of tensors."""
+
+    def __init__(self, stored: Mapping[str, TensorView]) -> None:
+        super().__init__(lambda name, kind: None)
+        self._stored = stored
+
+    def _tensor(self, tag: str, name: str, node: dict[str, Any]) -> Any:
+        view = self._stored[name]
+        if (view.stride is not None or view.offset) and ("complex" in node or "view" in node):
+            raise ValueError(f"{name!r} must be all of its segment, for others are views of it")
+        if "complex" in node:
+            if PAIRS.get(node["complex"]) != view.dtype or view.shape[-1:] != (2,):
+                raise ValueError(f"{node['complex']!r} is no type of pairs")
+            view = replace(view, dtype=node["complex"], shape=view.shape[:-1])
+        if "view" in node:
+            shape, stride, offset = check_view(math.prod(view.shape), *node["view"])
+            view = replace(view, shape=shape, stride=stride, offset=offset)
+        return TensorPlace(view, "torch" if tag == "torch" else "numpy")
 
 
 def _as_complex(pairs: Any) -> Any:

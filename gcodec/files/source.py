@@ -149,7 +149,7 @@ def _descriptor(file: BinaryIO) -> int | None:
     """Return the number of an open file that can be read by position, if it has one here."""
     try:
         return file.fileno() if hasattr(os, "preadv") else None
-    except OSError:
+    except (AttributeError, OSError):
         return None
 
 

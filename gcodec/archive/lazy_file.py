@@ -1,0 +1,242 @@
+"""Tensors out of an archive one by one, as ``safetensors.safe_open`` has it: :func:`open` and :class:`TensorFile`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack
+from types import EllipsisType, TracebackType
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from ..errors import InvalidArgument, Unsupported, check_choice
+from ..files.elements import width
+from ..files.file_plan import TensorView, row_major
+from .objects import bases_of
+from .reader import ArchiveReader
+from .shared_memory import Strided
+from .tensor_names import NamedTensor, TensorNames
+
+#: Frameworks by their names in safetensors, and by ours.
+FRAMEWORKS = {None: None, "pt": "torch", "torch": "torch", "np": "numpy", "numpy": "numpy"}
+
+
+def open(
+    path: str | os.PathLike[str] | BinaryIO,
+    framework: str | None = None,
+    *,
+    base: Any = None,
+    threads: int | None = None,
+    max_output_bytes: int | None = None,
+) -> TensorFile:
+    """Open an archive to read tensors one by one; nothing but its index is read at first.
+
+    ::
+
+        with gcodec.open("model.gc", framework="pt") as file:
+            for name in file.keys():
+                print(name, file.dtype(name), file.shape(name))
+            row = file.get_slice("embedding.weight")[7]
+
+    Args:
+        path: of the archive, or a binary stream that can seek, which stays open.
+        framework: ``"pt"`` for torch tensors or ``"np"`` for numpy arrays; None: as for :func:`gcodec.load_file`.
+        base: what the archive was made against, if it was, as for :func:`gcodec.load`.
+        threads: threads to use at most; as many as the process may use if None.
+        max_output_bytes: refuse to read larger tensors, for archives from strangers; no limit if None.
+
+    Returns:
+        The open archive, which is a context manager.
+
+    Raises:
+        InvalidArgument: ``framework`` is another name.
+        GcodecError: the file is no archive, or damaged.
+        OSError: it cannot be read.
+    """
+    check_choice("framework", framework, FRAMEWORKS)
+    with ExitStack() as stack:
+        bases = None if base is None else stack.enter_context(bases_of(base))
+        archive = stack.enter_context(
+            ArchiveReader(path, threads=threads, max_output_bytes=max_output_bytes, base=bases)
+        )
+        return TensorFile(archive, FRAMEWORKS[framework], stack.pop_all())
+    raise AssertionError  # an ExitStack suppresses nothing of its own
+
+
+class TensorFile:
+    """An archive that is open, with the tensors that are in it; :func:`gcodec.open` makes one.
+
+    Names are the tensors' own; in an archive of several files they are ``FILE:NAME``, and ``NAME`` will do where only
+    one file has it. Of objects that :func:`gcodec.save` has saved they are the paths (``"optimizer/state/0/exp_avg"``).
+
+    Args:
+        archive: the archive.
+        like: ``"numpy"`` or ``"torch"``; None: each as it was saved.
+        stack: what to close at the end.
+    """
+
+    def __init__(self, archive: ArchiveReader, like: str | None, stack: ExitStack) -> None:
+        self._archive, self._like, self._stack = archive, like, stack
+        self._names = TensorNames(archive)
+        self._is_open = True
+
+    def keys(self) -> list[str]:
+        """Return the names of all tensors, in the order of the archive."""
+        return list(self._names.all())
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Return the shape of a tensor, which is not read. Raises InvalidArgument if there is none of this name."""
+        return self._names.find(name).view.shape
+
+    def dtype(self, name: str) -> str:
+        """Return the name of a tensor's type, such as ``"bfloat16"``. Raises InvalidArgument if there is no such
+        tensor."""
+        return self._names.find(name).view.dtype
+
+    def metadata(self) -> dict[str, str]:
+        """Return the key-value pairs of the .safetensors files in the archive."""
+        self._check_open()
+        pairs: dict[str, str] = {}
+        for entry in self._archive.files:
+            pairs.update(self._archive.metadata(entry))
+        return pairs
+
+    def get_tensor(self, name: str) -> Any:
+        """Return a tensor; no other is read.
+
+        Args:
+            name: its name.
+
+        Raises:
+            InvalidArgument: there is none of this name.
+            GcodecError: it is damaged, its base is missing or another, or it is above the limit.
+        """
+        return self.whole(self._names.find(name))
+
+    def get_slice(self, name: str) -> TensorSlice:
+        """Return a tensor of which parts can be read: ``file.get_slice(name)[10:20]``.
+
+        Args:
+            name: its name.
+
+        Raises:
+            InvalidArgument: there is none of this name.
+        """
+        return TensorSlice(self, self._names.find(name))
+
+    def whole(self, place: NamedTensor) -> Any:
+        """Return a tensor; ``place``: where it is."""
+        self._check_open()
+        entry, view, kind = place
+        return self._archive.array(entry, view, self._archive.segment_bytes(entry, view), like=self._like or kind)
+
+    def rows(self, place: NamedTensor, start: int, stop: int) -> Any:
+        """Return rows of a tensor, and read no more than the parts of the archive that hold them.
+
+        Args:
+            place: the tensor, with at least one dimension.
+            start: the first row.
+            stop: the row after the last.
+        """
+        entry, view, kind = place
+        size = width(view.dtype)
+        if size is None:
+            where = f"{self._archive.name}: {view.name}"
+            raise Unsupported(f"{where}: type {view.dtype} can only be restored with its file")
+        steps = view.stride if view.stride is not None else row_major(view.shape)
+        part = Strided((stop - start, *view.shape[1:]), steps, view.offset + start * steps[0])
+        if part.shape == view.shape:
+            return self.whole(place)
+        self._check_open()
+        end = part.end if all(part.shape) else part.offset
+        self._archive.check_size((end - part.offset) * size, f"{entry.path}:{view.name}")
+        data = np.array(self._archive.segment_range(entry, view.segment, part.offset * size, end * size))
+        moved = TensorView(view.name, view.dtype, part.shape, view.segment, 0, steps)
+        return self._archive.array(entry, moved, data, like=self._like or kind)
+
+    def close(self) -> None:
+        """Closes the archive; what was read stays."""
+        self._is_open = False
+        self._stack.close()
+
+    def __len__(self) -> int:
+        return len(self._names.all())
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names.all())
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str) and name in self._names
+
+    def __getitem__(self, name: str) -> Any:
+        return self.get_tensor(name)
+
+    def __enter__(self) -> TensorFile:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"TensorFile({self._archive.name!r}, {len(self)} tensors)"
+
+    def _check_open(self) -> None:
+        if not self._is_open:
+            raise InvalidArgument(f"{self._archive.name}: must be open, but has been closed")
+
+
+class TensorSlice:
+    """A tensor in an open archive, of which parts are read: ``[a:b]`` reads the rows ``a`` to ``b``.
+
+    Integers, slices and ``...`` are taken; of dimensions after the first, whole rows are read and then cut. Parts that
+    were encoded have checksums of their own, which are checked; the hash of the whole tensor is checked only where the
+    whole is read.
+
+    Args:
+        file: the open archive.
+        place: the tensor.
+    """
+
+    def __init__(self, file: TensorFile, place: NamedTensor) -> None:
+        self._file, self._place = file, place
+
+    def get_shape(self) -> list[int]:
+        """Return the shape of the whole tensor."""
+        return list(self._place.view.shape)
+
+    def get_dtype(self) -> str:
+        """Return the name of its type, such as ``"bfloat16"``."""
+        return self._place.view.dtype
+
+    def __getitem__(self, key: int | slice | EllipsisType | tuple[int | slice | EllipsisType, ...]) -> Any:
+        shape = self._place.view.shape
+        keys = _full_keys(key, len(shape))
+        if not keys:
+            return self._file.whole(self._place)
+        first, rest = keys[0], keys[1:]
+        if isinstance(first, slice):
+            start, stop, step = first.indices(shape[0])
+            return self._file.rows(self._place, start, max(start, stop))[(slice(None, None, step), *rest)]
+        row = first + shape[0] if first < 0 else first
+        if not 0 <= row < shape[0]:
+            raise InvalidArgument(f"{self._place.view.name}: index {first} is out of range for {shape[0]} rows")
+        return self._file.rows(self._place, row, row + 1)[(0, *rest)]
+
+
+def _full_keys(key: Any, n_dimensions: int) -> tuple[int | slice, ...]:
+    """Return an index for every dimension. Raises InvalidArgument for one that is not taken."""
+    keys = key if isinstance(key, tuple) else (key,)
+    keys = tuple(int(part) if isinstance(part, np.integer) else part for part in keys)
+    kinds = [type(part) for part in keys]
+    if any(kind not in (int, slice, EllipsisType) for kind in kinds) or kinds.count(EllipsisType) > 1:
+        raise InvalidArgument(f"an index must be of integers, slices and at most one ..., not {key!r}")
+    if any(type(part) is slice and part.step is not None and part.step < 1 for part in keys):
+        raise InvalidArgument(f"the steps of a slice must be at least 1, not as in {key!r}")
+    at = kinds.index(EllipsisType) if EllipsisType in kinds else len(keys)
+    missing = n_dimensions - sum(kind is not EllipsisType for kind in kinds)
+    if missing < 0:
+        raise InvalidArgument(f"{key!r} has more indices than the {n_dimensions} dimensions of the tensor")
+    return (*keys[:at], *[slice(None)] * missing, *keys[at + 1 :])

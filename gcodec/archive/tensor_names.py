@@ -1,0 +1,91 @@
+"""Names of the tensors in an archive: of those in its files, and of all that are in a saved object."""
+
+from __future__ import annotations
+
+import fnmatch
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from ..errors import InvalidArgument
+from ..files.file_plan import TensorView
+from .entries import FileEntry
+from .reader import ArchiveReader
+from .state_files import places_of
+
+
+class NamedTensor(NamedTuple):
+    """A tensor in an archive.
+
+    Attributes:
+        entry: the file that it is in.
+        view: its name, type and place there.
+        kind: ``"numpy"`` or ``"torch"``: what it comes as, if the caller does not say.
+    """
+
+    entry: FileEntry
+    view: TensorView
+    kind: str
+
+
+class TensorNames:
+    """The tensors of an archive by name: ``NAME``, and ``FILE:NAME`` too.
+
+    Args:
+        archive: an open archive; of saved objects, the structure is read.
+    """
+
+    def __init__(self, archive: ArchiveReader) -> None:
+        self._archive_name = archive.name
+        self._alone = len(archive.files) == 1
+        self._places = [NamedTensor(entry, *place) for entry in archive.files for place in places_of(archive, entry)]
+        self._by_name: dict[str, list[NamedTensor]] = defaultdict(list)
+        for place in self._places:
+            for name in {place.view.name, _full_name(place)}:
+                self._by_name[name].append(place)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._by_name
+
+    def all(self) -> dict[str, NamedTensor]:
+        """Return all tensors, under ``NAME`` in an archive of one file, under ``FILE:NAME`` in one of several."""
+        return {place.view.name if self._alone else _full_name(place): place for place in self._places}
+
+    def matching(self, names: Iterable[str]) -> dict[str, NamedTensor]:
+        """Return the tensors that are meant.
+
+        Args:
+            names: names, which the result has as keys, or patterns with ``*``, ``?`` and ``[...]`` as in a shell, in
+                place of which it has those of :meth:`all`.
+
+        Raises:
+            InvalidArgument: nothing is called so, or several files have a tensor of this very name.
+        """
+        result: dict[str, NamedTensor] = {}
+        for name in names:
+            result.update(self._matching_one(name))
+        return result
+
+    def find(self, name: str) -> NamedTensor:
+        """Return the tensor of a name. Raises InvalidArgument if there is none, or several files have one."""
+        found = self._by_name.get(name)
+        if not found:
+            raise InvalidArgument(f"{self._archive_name}: no tensor is called {name!r}")
+        if len(found) > 1:
+            files = ", ".join(map(_full_name, found[:3]))
+            raise InvalidArgument(f"{self._archive_name}: several tensors are called {name!r}; say which: {files} ...")
+        return found[0]
+
+    def _matching_one(self, name: str) -> Iterator[tuple[str, NamedTensor]]:
+        if name in self._by_name:
+            yield name, self.find(name)
+            return
+        found = [(key, place) for key, place in self.all().items()
+                 if any(fnmatch.fnmatchcase(known, name) for known in (place.view.name, _full_name(place)))]
+        if not found:
+            raise InvalidArgument(f"{self._archive_name}: no tensor is called {name!r}")
+        yield from found
+
+
+def _full_name(place: NamedTensor) -> str:
+    return f"{place.entry.path}:{place.view.name}"

@@ -1,0 +1,245 @@
+"""Tensors out of archives one by one: names and types without reading, slices that read no more than they need."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import gcodec
+from gcodec.archive import ArchiveReader, ArchiveWriter, arrays
+from gcodec.archive.structure import STRUCTURE, tensor_places
+from gcodec.cli import main
+from gcodec.errors import Corruption, InvalidArgument, LimitExceeded, Unsupported
+from gcodec.files.file_plan import TensorView
+
+torch = pytest.importorskip("torch")
+
+MATRIX = np.random.default_rng(0).standard_normal((300, 70)).astype(np.float32)
+TENSORS = {
+    "matrix": MATRIX, "cube": MATRIX[:12].reshape(4, 6, 35), "vector": MATRIX[0], "ids": np.arange(50),
+    "one": np.float64(3),
+    "none": np.empty((0, 5), np.float16), "mask": MATRIX > 0,
+}
+KEYS: list[Any] = [
+    0, 5, -1, slice(2, 9), slice(None), slice(-3, None), slice(1, 40, 7), slice(9, 2), slice(1000, 2000), ..., (..., 3),
+    (slice(3, 5), slice(1, 4)), (2, slice(None, None, 2)), (slice(0, 4), 1), (-2, 3), np.int64(1), (),
+]
+
+
+@pytest.fixture(params=["dictionary", "object", "file"], scope="module")
+def path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return an archive of the tensors, of whatever origin, in small parts."""
+    folder = tmp_path_factory.mktemp("lazy")
+    if request.param == "dictionary":
+        gcodec.save_file(TENSORS, folder / "x.gc")
+    elif request.param == "object":
+        gcodec.save({name: np.asarray(value) for name, value in TENSORS.items()}, folder / "x.gc")
+    else:
+        np.savez(folder / "x.npz", **TENSORS)
+        main(["compress", "-q", str(folder / "x.npz"), "-o", str(folder / "x.gc")])
+    return folder / "x.gc"
+
+
+def test_names_types_and_shapes(path):
+    with gcodec.open(path) as file:
+        assert set(file.keys()) == set(file) == set(TENSORS) and len(file) == len(TENSORS)
+        for name, value in TENSORS.items():
+            assert name in file and file.shape(name) == np.shape(value)
+            assert file.dtype(name) == str(np.asarray(value).dtype)
+        assert "nothing" not in file and 3 not in file and STRUCTURE not in file
+    for call in (lambda: file.get_tensor("ids"), lambda: file.get_slice("ids")[0], file.metadata):
+        with pytest.raises(InvalidArgument, match="closed"):
+            call()
+
+
+@pytest.mark.parametrize("framework", ["np", "pt"])
+def test_tensors_and_slices_are_those_of_the_array(path, framework):
+    with gcodec.open(path, framework) as file:
+        for name, value in TENSORS.items():
+            expected = np.asarray(value)
+            whole = file.get_tensor(name)
+            assert isinstance(whole, torch.Tensor if framework == "pt" else np.ndarray)
+            assert np.array_equal(np.asarray(whole), expected) and np.array_equal(np.asarray(file[name]), expected)
+            part = file.get_slice(name)
+            assert part.get_shape() == list(expected.shape) and part.get_dtype() == str(expected.dtype)
+            for key in KEYS:
+                try:
+                    wanted = expected[key]
+                except IndexError:
+                    with pytest.raises(InvalidArgument):
+                        part[key]
+                else:
+                    found = np.asarray(part[key])
+                    assert np.array_equal(found, wanted) and found.shape == wanted.shape, (name, key)
+
+
+@pytest.mark.parametrize("key", [None, "0", 1.0, True, [1, 2], (..., ...), slice(None, None, -1), np.array([True])])
+def test_other_indices_are_refused(path, key):
+    with gcodec.open(path) as file, pytest.raises(InvalidArgument, match="must be"):
+        file.get_slice("matrix")[key]
+
+
+def test_a_slice_reads_only_the_parts_that_hold_it(tmp_path, monkeypatch):
+    stream = io.BytesIO()
+    plan = gcodec.archive.dicts.plan_tensors({"matrix": MATRIX})
+    with ArchiveWriter(stream, part_bytes=6400) as archive:
+        archive.add(plan)
+    stream.seek(0)
+    unpacked: list[Any] = []
+    original = ArchiveReader._unpacked
+
+    def noted(self: ArchiveReader, item: Any) -> Any:
+        unpacked.append(item)
+        return original(self, item)
+
+    monkeypatch.setattr(ArchiveReader, "_unpacked", noted)
+    with gcodec.open(stream) as file:
+        assert file.shape("matrix") == (300, 70) and not unpacked
+        assert np.array_equal(file.get_slice("matrix")[100:102], MATRIX[100:102])
+        assert 1 <= len(unpacked) <= 2
+        with pytest.raises(LimitExceeded), gcodec.open(stream, max_output_bytes=400) as limited:
+            assert np.array_equal(limited.get_slice("matrix")[5], MATRIX[5])
+            limited.get_slice("matrix")[5:7]
+
+
+def test_tensors_with_strides_and_ties_of_a_pt_file(tmp_path):
+    base = torch.randn(40, 30)
+    state = {"w": base, "tied": base, "t": base.t(), "row": base[7], "half": base[:, ::2], "b": base.bfloat16()}
+    torch.save(state, tmp_path / "x.pt")
+    main(["compress", "-q", str(tmp_path / "x.pt")])
+    gcodec.save(state, tmp_path / "y.gc")
+    for name in ("x.pt.gc", "y.gc"):
+        with gcodec.open(tmp_path / name) as file:
+            assert set(file) == set(state)
+            for key, value in state.items():
+                assert file.get_tensor(key).equal(value) and file.get_tensor(key).dtype == value.dtype
+                assert file.get_slice(key)[3:9].equal(value[3:9])
+                if value.ndim == 2:
+                    assert file.get_slice(key)[-2, 1:5].equal(value[-2, 1:5])
+
+
+def test_names_of_several_files_and_objects_of_several_depths(tmp_path):
+    for name in ("a", "b"):
+        gcodec.save_file({"x": MATRIX[: len(name)], name: MATRIX[0]}, tmp_path / f"{name}.gc")
+        (tmp_path / name).mkdir()
+        main(["decompress", "-q", str(tmp_path / f"{name}.gc"), "-o", str(tmp_path / name / "t.safetensors")])
+    main(["compress", "-q", str(tmp_path / "a"), str(tmp_path / "b"), "-o", str(tmp_path / "ab.gc")])
+    with gcodec.open(tmp_path / "ab.gc") as file:
+        assert set(file) == {f"{name}/t.safetensors:{key}" for name in "ab" for key in ("x", name)}
+        assert np.array_equal(file["b"], MATRIX[0]) and np.array_equal(file["a/t.safetensors:x"], MATRIX[:1])
+        for name in ("x", "c"):
+            with pytest.raises(InvalidArgument, match=r"called 'x'; say which|no tensor is called 'c'"):
+                file.get_tensor(name)
+    nested = {"a/b": np.ones(1), "a": {"b": np.ones(2), 0: [np.ones(3), (np.ones(4),)]}}
+    gcodec.save(nested, tmp_path / "n.gc")
+    with gcodec.open(tmp_path / "n.gc") as file:
+        assert {name: file.shape(name) for name in file} == {
+            "a/b": (1,), "a/b#2": (2,), "a/0/0": (3,), "a/0/1/0": (4,)
+        }
+
+
+def test_patterns_choose_tensors(path):
+    found = gcodec.load_file(path, names=["m*", "ids", "[vx]ector"])
+    assert set(found) == {"matrix", "mask", "ids", "vector"}
+    with pytest.raises(InvalidArgument, match=r"no tensor is called 'q\*'"):
+        gcodec.load_file(path, names=["q*"])
+    gcodec.save_file({"a[0]": MATRIX, "a0": MATRIX[0]}, path.parent / "brackets.gc")
+    assert set(gcodec.load_file(path.parent / "brackets.gc", names=["a[0]"])) == {"a[0]"}
+
+
+@pytest.mark.parametrize("protocol", ["memory", "file"])
+def test_streams_of_fsspec_are_read_and_written(tmp_path, protocol):
+    fsspec = pytest.importorskip("fsspec")
+    place = f"{protocol}://{tmp_path}/x.gc"
+    with fsspec.open(place, "wb") as file:
+        gcodec.save({"matrix": MATRIX}, file)
+    with fsspec.open(place, "rb") as file:
+        assert np.array_equal(gcodec.load_file(file)["matrix"], MATRIX)
+    with fsspec.open(place, "rb") as file, gcodec.open(file) as opened:
+        assert np.array_equal(opened.get_slice("matrix")[7:9], MATRIX[7:9])
+    with fsspec.open(place, "rb") as file:
+        assert np.array_equal(gcodec.load(file)["matrix"], MATRIX)
+
+
+def test_files_come_as_what_holds_their_types(tmp_path, monkeypatch):
+    from safetensors.torch import save_file as save_safetensors
+
+    save_safetensors({"b": torch.ones(3).bfloat16(), "n": torch.arange(3)}, tmp_path / "b.safetensors")
+    save_safetensors({"f": torch.ones(3)}, tmp_path / "f.safetensors")
+    torch.save({"f": torch.ones(3)}, tmp_path / "f.pt")
+    kinds = {"b.safetensors": torch.Tensor, "f.safetensors": np.ndarray, "f.pt": torch.Tensor}
+    for name, kind in kinds.items():
+        main(["compress", "-q", str(tmp_path / name)])
+        assert all(type(value) is kind for value in gcodec.load_file(tmp_path / f"{name}.gc").values())
+        with gcodec.open(tmp_path / f"{name}.gc", "np") as file:
+            assert all(isinstance(file[key], np.ndarray) for key in file)
+    assert gcodec.load_file(tmp_path / "b.safetensors.gc")["b"].dtype == torch.bfloat16
+    monkeypatch.setattr(arrays, "_has_torch", lambda: False)
+    assert all(type(value) is np.ndarray for value in gcodec.load_file(tmp_path / "b.safetensors.gc").values())
+
+
+def test_ties_of_dictionaries_are_kept(tmp_path):
+    from safetensors.torch import load_file as load_safetensors
+
+    weight, array = torch.randn(500, 20), MATRIX.copy()
+    for name, state in {"t": {"in": weight, "out": weight, "other": weight.clone(), "row": weight[3]},
+                        "n": {"in": array, "out": array, "view": array.view(), "other": array.T}}.items():
+        gcodec.save_file(state, tmp_path / f"{name}.gc")
+        found = gcodec.load_file(tmp_path / f"{name}.gc")
+        assert set(found) == set(state)
+        assert all(np.array_equal(np.asarray(found[key]), np.asarray(value)) for key, value in state.items())
+        found["in"][0, 0] = 7
+        assert found["out"][0, 0] == 7 and found["other"][0, 0] != 7
+        with gcodec.open(tmp_path / f"{name}.gc") as file:
+            assert file.metadata()["out"] == "in"
+    assert (tmp_path / "t.gc").stat().st_size < 2.2 * 0.95 * weight.nbytes
+    main(["decompress", "-q", str(tmp_path / "t.gc"), "-o", str(tmp_path / "t.safetensors")])
+    assert set(load_safetensors(tmp_path / "t.safetensors")) == {"in", "other", "row"}
+
+
+def test_levels_and_types_of_their_own_untie():
+    bits = np.arange(4000, dtype=np.uint16)
+    values = np.linspace(1, 2, 4000, dtype=np.float32)
+    cases: list[tuple[dict[str, Any], dict[str, Any]]] = [
+        ({"a": values, "b": values}, {"levels": {"a": np.full(4000, 3, np.uint8)}}),
+        ({"a": bits, "b": bits}, {"dtype": {"a": "bfloat16"}}),
+    ]
+    for state, options in cases:
+        stream = io.BytesIO()
+        gcodec.save_file(state, stream, **options)
+        stream.seek(0)
+        found = gcodec.load_file(stream, like="numpy")
+        assert np.array_equal(found["b"], state["b"]) and not np.may_share_memory(found["a"], found["b"])
+
+
+def test_frameworks_and_archives_are_checked(tmp_path):
+    (tmp_path / "x.gc").write_bytes(b"nothing of the kind" * 10)
+    with pytest.raises(Corruption, match="not a gcodec archive"):
+        gcodec.open(tmp_path / "x.gc")
+    with pytest.raises(InvalidArgument, match="framework"):
+        gcodec.open(tmp_path / "x.gc", "jax")
+    with pytest.raises(FileNotFoundError):
+        gcodec.open(tmp_path / "y.gc")
+    gcodec.save({"w": MATRIX}, tmp_path / "old.gc")
+    gcodec.save({"w": MATRIX * np.float32(1.000001)}, tmp_path / "new.gc", base=tmp_path / "old.gc")
+    with gcodec.open(tmp_path / "new.gc", base=tmp_path / "old.gc") as file:
+        assert np.array_equal(file.get_slice("w")[:5], MATRIX[:5] * np.float32(1.000001))
+    with gcodec.open(tmp_path / "new.gc") as file, pytest.raises(Unsupported, match="base"):
+        file.get_tensor("w")
+
+
+@pytest.mark.parametrize("node", [
+    {"torch": "x", "view": [[6], [1], 5]}, {"torch": "x", "view": [[2], [1], 0], "complex": "complex128"},
+    {"torch": "d", "view": [[9], [1], 0], "complex": "complex128"}, {"torch": "strided", "view": [[1], [1], 0]},
+    {"torch": "moved", "view": [[1], [1], 0]}, {"torch": "nothing"}, {"torch": "x", "complex": "float32"},
+])
+def test_places_beyond_what_is_stored_are_refused(node):
+    stored = {"x": TensorView("x", "float32", (10,), 0), "strided": TensorView("s", "float32", (100,), 0, 0, (0,)),
+              "moved": TensorView("m", "float32", (5,), 0, 5), "d": TensorView("d", "float64", (4, 2), 1)}
+    with pytest.raises(Corruption, match="malformed"):
+        tensor_places(json.dumps({"version": 1, "state": [node]}).encode(), stored)
