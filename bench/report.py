@@ -14,6 +14,7 @@ import json
 import shutil
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 from bench import contests, sections, targets
@@ -31,8 +32,11 @@ TAKEN_OVER = {"results.csv": "demo.csv", "updates.csv": "demo-updates.csv"}
 PAGES = (
     ROOT / "README.md",
     *(ROOT / "docs" / f"{name}.md" for name in ("benchmarks", "experiments", "experiments-lgreco", "reliability",
-                                              "checkpoints", "weight-sync")),
+                                              "checkpoints", "weight-sync", "zarr")),
+    *sorted((ROOT / "docs" / "integrations").glob("*.md")),
 )
+#: Integrations of ``bench.integrations``, whose pages have a table each.
+INTEGRATIONS = ("zarr",)
 SPEED = "transformer fp32"  #: the demo's section whose speeds README shows
 FIXED = "mantissa bits"  #: how the names of fixed-bits modes end
 SHOWN_BITS = {"fp32": FIXED_BITS["float32"], "bf16": FIXED_BITS["bfloat16"]}
@@ -194,6 +198,8 @@ PLACES: dict[str, tuple[Callable[[Path], list[str]], str]] = {
     "memory-table": (sections.memory_table, "memory.csv"),
     "prediction-table": (sections.prediction_table, "prediction.csv"),
     "checkpoints-table": (sections.checkpoints_table, "checkpoints.csv"),
+    **{f"{name}-table": (partial(sections.integration_table, integration=name), "integrations.csv")
+       for name in INTEGRATIONS},
     "weight-sync-table": (sections.weight_sync_table, "weight-sync.csv"),
     "differences-table": (sections.differences_table, "differences.csv"),
     "differences-speed": (sections.differences_speed, "differences.csv"),

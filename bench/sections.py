@@ -217,6 +217,20 @@ def checkpoints_table(results: Path) -> list[str]:
             f"{max(sizes):.0f} MB each; from {source(comments)}"]
 
 
+def integration_table(results: Path, integration: str, data: str = "data") -> list[str]:
+    """Return the table of an integration: each of its inputs by method, the smallest in bold."""
+    comments, rows = read_table(results / "integrations.csv")
+    rows = [row for row in rows if row["integration"] == integration]
+    best: dict[str, float] = {}
+    for row in rows:
+        best[row["data"]] = min(best.get(row["data"], 1e9), float(row["percent"]))
+    table = [[row["data"], f"{int(row['original_bytes']) / 1e6:.1f}", row["method"],
+              f"**{row['percent']}**" if float(row["percent"]) == best[row["data"]] else row["percent"],
+              row["save_seconds"], row["load_seconds"]] for row in rows]
+    columns = [data, ">MB", "method", ">% of the original", ">save, s", ">load, s"]
+    return [*markdown(columns, table), "", f"From {source(comments)}"]
+
+
 def weight_sync_table(results: Path) -> list[str]:
     """Return the table of weight sync: what changes, and what versions take."""
     comments, rows = read_table(results / "weight-sync.csv")

@@ -37,6 +37,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("averaging",),
     ("adaptive",),
     ("distributed", "gcodec"),
+    ("integrations",),
     ("benchmark",),
     ("demo",),
     ("cli",),
@@ -50,7 +51,7 @@ SIDEWAYS: tuple[tuple[str, str], ...] = (
 
 # Outside packages that only some rooms or modules may use, inside functions too.
 OUTSIDE: dict[str, tuple[str, ...]] = {
-    "torch.distributed": ("distributed",),
+    "torch.distributed": ("distributed", "integrations"),
     "numba.cuda": ("kernels.cuda",),
     "triton": ("kernels.cuda",),
     "sklearn": ("demo",),

@@ -1,0 +1,134 @@
+"""Sizes and times of gcodec inside other libraries, beside what these do by default.
+
+    python -m bench.integrations [--quick] [--out DIR]
+
+writes ``bench/results/integrations.csv``, in about three minutes on two cores. Arrays and checkpoints are those of a
+small transformer that is trained for a while first; fields are synthetic. What is stored is read and compared before
+anything is reported. A library that is not installed is left out. Seconds are for one pass, with the files in memory.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from time import perf_counter
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from bench.checkpoints import LAYERS, WIDTH, Training
+from bench.codec import RESULTS
+from gcodec.benchmark.csv_tables import write_table
+from gcodec.benchmark.timing import RoundTripError
+
+COLUMNS = ("integration", "data", "method", "original_bytes", "stored_bytes", "percent", "save_seconds",
+           "load_seconds")
+CHUNK = 1 << 20  #: values
+
+
+class Outcome(NamedTuple):
+    """The result of storing something in one way: rows of the table have these, and what was stored and how."""
+
+    original_bytes: int
+    stored_bytes: int
+    save_seconds: float
+    load_seconds: float
+
+
+def field_of(noise: float, rng: np.random.Generator) -> np.ndarray:
+    """Return a field such as temperatures over a map: waves of falling amplitude, and noise relative to the total."""
+    y, x = np.mgrid[0:1024, 0:2048] / 512.0
+    field = np.full(x.shape, 285.0)
+    for octave in range(1, 7):
+        angle, phase = rng.uniform(0, 2 * np.pi, 2)
+        field += 12 / octave**2 * np.sin(2.0**octave * (np.cos(angle) * x + np.sin(angle) * y) + phase)
+    return (field + noise * rng.normal(size=field.shape)).astype(np.float32)
+
+
+def arrays_of(training: Training) -> Iterator[tuple[str, np.ndarray]]:
+    """Yield what people keep in arrays: a name and the values."""
+    parameters = [p for p in training.model.parameters() if p.ndim == 2]
+    state = training.optimizer.state
+    yield "weights", np.concatenate([p.detach().numpy().reshape(-1) for p in parameters])
+    for moment in ("exp_avg", "exp_avg_sq"):
+        yield moment, np.concatenate([state[p][moment].numpy().reshape(-1) for p in parameters])
+    rng = np.random.default_rng(4)
+    yield "smooth field", field_of(0.0, rng)
+    yield "field with noise", field_of(0.05, rng)
+
+
+def zarr_outcomes(training: Training) -> Iterator[tuple[str, str, Outcome]]:
+    """Yield each array by each codec, stored in a Zarr array in memory."""
+    import zarr
+    from zarr.codecs import BloscCodec
+    from zarr.codecs.numcodecs import PCodec
+
+    from gcodec.integrations.zarr import GcodecCodec
+
+    zarr.registry.register_codec("gcodec", GcodecCodec)
+    methods: dict[str, dict[str, Any]] = {
+        "Zarr's default (zstd)": {},
+        "Blosc, zstd, bitshuffle": {"compressors": BloscCodec(cname="zstd", shuffle="bitshuffle")},
+        "PCodec": {"serializer": PCodec(), "compressors": None},
+        "gcodec": {"serializer": GcodecCodec(), "compressors": None},
+    }
+    for name, values in arrays_of(training):
+        for method, options in methods.items():
+            shape = values.shape
+            chunks = (CHUNK,) if len(shape) == 1 else (CHUNK // shape[1], shape[1])
+            array = zarr.create_array(zarr.storage.MemoryStore(), shape=shape, dtype=values.dtype, chunks=chunks,
+                                      **options)
+
+            def save(array: Any = array, values: np.ndarray = values) -> int:
+                array[...] = values
+                return int(array.nbytes_stored())
+
+            yield name, method, timed(save, lambda array=array: array[...], values)  # type: ignore[misc]
+
+
+def timed(save: Callable[[], int], load: Callable[[], Any], values: np.ndarray) -> Outcome:
+    """Return the outcome of saving and loading, the second time that it is done; raise RoundTripError if it fails."""
+    for _ in range(2):
+        start = perf_counter()
+        stored = save()
+        saved = perf_counter()
+        loaded = np.asarray(load())
+        end = perf_counter()
+    if loaded.tobytes() != values.tobytes():
+        raise RoundTripError("an array was not loaded as it was saved")
+    return Outcome(values.nbytes, stored, saved - start, end - saved)
+
+
+#: What is measured: the package that it needs, and the function that does.
+INTEGRATIONS: dict[str, tuple[str, Callable[[Training], Iterator[tuple[str, str, Outcome]]]]] = {
+    "zarr": ("zarr", zarr_outcomes),
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line."""
+    parser = argparse.ArgumentParser(prog="python -m bench.integrations", description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="a tiny model, few steps")
+    parser.add_argument("--out", type=Path, default=RESULTS, help="where the CSV file goes (default: bench/results)")
+    options = parser.parse_args(arguments)
+    training = Training(*((64, 1) if options.quick else (WIDTH, LAYERS)))
+    training.take_steps(2 if options.quick else 100, 1e-3)
+    rows: list[list[object]] = []
+    for integration, (package, outcomes) in INTEGRATIONS.items():
+        if importlib.util.find_spec(package) is None:
+            print(f"{package} is not installed: left out")
+            continue
+        for data, method, outcome in outcomes(training):
+            before, after, save, load = outcome
+            rows.append([integration, data, method, before, after, f"{100 * after / before:.2f}", f"{save:.3f}",
+                         f"{load:.3f}"])
+            print(*rows[-1], flush=True)
+    write_table(options.out / "integrations.csv", COLUMNS, rows)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,130 @@
+"""The numcodecs codec meets numcodecs' own laws, for every type, byte order and memory order."""
+
+from __future__ import annotations
+
+import json
+from importlib.metadata import entry_points
+
+import numpy as np
+import pytest
+
+pytest.importorskip("numcodecs")
+
+import numcodecs
+from numcodecs.tests import common
+
+import gcodec
+from gcodec.integrations.numcodecs import Gcodec
+
+RNG = np.random.default_rng(5)
+VALUES = RNG.normal(size=6000)
+ARRAYS = {
+    "line": VALUES,
+    "matrix": VALUES.reshape(60, 100),
+    "cube, F order": VALUES.reshape(10, 20, 30, order="F"),
+    "matrix, F order": np.asfortranarray(VALUES.reshape(100, 60)),
+    "special": np.array([0.0, -0.0, np.nan, np.inf, -np.inf, 1e-7, 60000.0]),
+    "one": np.array([[1.5]]),
+    "none": np.zeros((0, 3)),
+}
+TYPES = ["<f4", ">f4", "<f8", ">f8", "<f2", ">f2"]
+
+
+@pytest.fixture(autouse=True)
+def _registered():
+    numcodecs.register_codec(Gcodec)  # as the entry point does where the package is installed
+
+
+@pytest.mark.parametrize("kind", TYPES)
+@pytest.mark.parametrize("values", ARRAYS.values(), ids=ARRAYS)
+def test_arrays_and_buffers_meet_the_laws_of_numcodecs(values, kind):
+    array = values.astype(kind)
+    common.check_encode_decode_array(array, Gcodec())
+    for codec in (Gcodec(dtype=kind), Gcodec(dtype=np.dtype(kind).name)):
+        common.check_encode_decode_array(array, codec)
+        if array.size:  # array.array, which the law uses, has no view of nothing
+            common.check_encode_decode(array, codec)
+    assert Gcodec().decode(Gcodec().encode(array)).tobytes() == array.tobytes(order="A")
+
+
+def test_configurations_and_representations_build_the_codec_again():
+    for codec in (Gcodec(), Gcodec(dtype=">f4"), Gcodec("bfloat16", mantissa_bits=3, rounding="truncate")):
+        common.check_config(codec)
+        assert eval(repr(codec)) == codec
+
+
+def test_what_was_written_can_be_read(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    arrays = [values.astype(kind) for values in ARRAYS.values() if values.size for kind in TYPES]
+    for _ in ("write", "read"):
+        common.check_backwards_compatibility("gcodec", arrays, [Gcodec()])
+
+
+def test_objects_are_refused():
+    common.check_err_encode_object_buffer(Gcodec())
+    with pytest.raises(TypeError):
+        Gcodec().decode(Gcodec().encode(VALUES), out=np.empty(VALUES.size, object))
+
+
+@pytest.mark.parametrize("kind", ["i4", "u2", "?", "S3", "U3", "M8[s]", "c8"])
+def test_what_holds_no_floats_is_refused(kind):
+    with pytest.raises(gcodec.InvalidArgument, match="floating-point values"):
+        Gcodec().encode(np.zeros(12, kind))
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float8_e4m3fn", "float8_e5m2"])
+def test_types_that_numpy_lacks_come_as_bits(dtype):
+    bits = RNG.integers(0, 256, 4096).astype(np.uint8)
+    codec = Gcodec(dtype=dtype)
+    for given in (bits, bits.tobytes(), bits.view(np.uint16) if dtype == "bfloat16" else bits):
+        encoded = codec.encode(given)
+        assert gcodec.inspect(encoded).dtype == dtype
+        assert codec.decode(encoded).tobytes() == bits.tobytes()
+
+
+def test_types_of_ml_dtypes_are_kept():
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    values = VALUES.astype(ml_dtypes.bfloat16)
+    decoded = Gcodec().decode(Gcodec().encode(values))
+    assert decoded.dtype == values.dtype
+    assert decoded.tobytes() == values.tobytes()
+
+
+def test_frames_are_those_of_gcodec():
+    values = VALUES.astype(np.float32).reshape(60, 100)
+    assert Gcodec().encode(values) == gcodec.encode(values)
+    assert np.array_equal(gcodec.decode(Gcodec().encode(values.astype(">f4"))), values)
+    rounded = gcodec.decode(gcodec.encode(values, mantissa_bits=5))
+    assert np.array_equal(Gcodec(mantissa_bits=5).decode(Gcodec(mantissa_bits=5).encode(values)), rounded.reshape(-1))
+
+
+@pytest.mark.parametrize("arguments", [
+    {"dtype": "int32"}, {"dtype": "nonsense"}, {"mantissa_bits": 99}, {"mantissa_bits": 3, "rounding": "up"},
+])
+def test_senseless_arguments_are_refused(arguments):
+    with pytest.raises(gcodec.InvalidArgument):
+        Gcodec(**arguments)
+
+
+def test_damage_and_wrong_sizes_are_errors():
+    encoded = Gcodec().encode(VALUES)
+    for wrong in (encoded + b"<", encoded + b">>", bytes(40), encoded[:-1]):
+        with pytest.raises(gcodec.Corruption):
+            Gcodec().decode(wrong)
+    spoilt = bytearray(encoded)
+    spoilt[len(spoilt) // 2] ^= 4
+    with pytest.raises(gcodec.Corruption):
+        Gcodec().decode(spoilt)
+    for out in (np.zeros(3), bytes(VALUES.nbytes)):
+        with pytest.raises(gcodec.InvalidArgument, match="out must be"):
+            Gcodec().decode(encoded, out=out)
+    with pytest.raises(gcodec.InvalidArgument, match="no values"):
+        Gcodec(dtype="float32").encode(b"12345")
+
+
+def test_the_entry_point_names_the_codec():
+    found = [point for point in entry_points(group="numcodecs.codecs") if point.name == "gcodec"]
+    if not found:
+        pytest.skip("gcodec was installed before it had this entry point")
+    assert found[0].load() is Gcodec
+    assert numcodecs.get_codec(json.loads('{"id": "gcodec", "mantissa_bits": 7}')) == Gcodec(mantissa_bits=7)

@@ -1,0 +1,131 @@
+"""The Zarr codec: what is written is read, whole and in parts, sharded or not, by this array's metadata only."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+pytest.importorskip("zarr", minversion="3.1")
+
+import zarr
+from zarr.registry import register_codec
+
+import gcodec
+from gcodec.integrations.zarr import GcodecCodec
+
+RNG = np.random.default_rng(8)
+SELECTIONS = [
+    (slice(None), slice(None)), (slice(3, 9), slice(None)), (5, slice(None)), (slice(40, 70), slice(2, 41)),
+    (slice(None, None, 7), 3), (slice(10, 10), slice(None)), (99, 99),
+]
+
+
+@pytest.fixture(autouse=True)
+def _registered():
+    register_codec("gcodec", GcodecCodec)  # as the entry point does where the package is installed
+
+
+def created(values, **options):
+    """An array in memory with these values."""
+    arguments = {"chunks": (32, 64), "serializer": GcodecCodec(), "compressors": None, **options}
+    array = zarr.create_array(zarr.storage.MemoryStore(), shape=values.shape, dtype=values.dtype, **arguments)
+    array[...] = values
+    return array
+
+
+def bits(values):
+    """The bytes of values in little-endian order: Zarr's metadata has a byte order only where the codec has one."""
+    array = np.asarray(values)
+    return array.astype(array.dtype.newbyteorder("<")).tobytes()
+
+
+def numbers(kind, shape=(100, 100)):
+    """Values of which some are not numbers."""
+    values = RNG.normal(size=shape).astype(kind)
+    values.reshape(-1)[::97] = np.nan
+    values.reshape(-1)[1::97] = -0.0
+    return values
+
+
+@pytest.mark.parametrize("kind", ["<f4", ">f4", "<f8", ">f8", "<f2", ">f2"])
+@pytest.mark.parametrize("options", [
+    {}, {"shards": (64, 128)}, {"chunks": (100, 100)}, {"chunks": (7, 100), "shards": (28, 100)},
+    {"config": {"order": "F"}},
+], ids=["chunks", "shards", "one chunk", "rows in shards", "F order"])
+def test_arrays_come_back_whole_and_in_parts(kind, options):
+    values = numbers(kind)
+    array = zarr.open_array(created(values, **options).store, mode="r")      # by its metadata
+    for selection in SELECTIONS:
+        assert bits(array[selection]) == bits(values[selection])
+    rows = [70, 3, 3, 99]
+    assert bits(array.oindex[rows, 5:9]) == bits(values[rows, 5:9])
+    assert bits(array.vindex[rows, [0, 1, 2, 3]]) == bits(values[rows, [0, 1, 2, 3]])
+
+
+@pytest.mark.parametrize("shape", [(), (0,), (5000,), (3, 4, 5, 6)])
+def test_arrays_of_any_number_of_dimensions_come_back(shape):
+    values = numbers("f4", shape)
+    array = created(values, chunks=tuple(max(1, size // 2) for size in shape))
+    assert np.asarray(array[...]).tobytes() == values.tobytes()
+
+
+def test_parts_of_arrays_can_be_written_again():
+    values = numbers("f4")
+    array = created(values, shards=(64, 128))
+    array[10:50, 3:80] = values[10:50, 3:80] = 7.5
+    assert array[...].tobytes() == values.tobytes()
+
+
+def test_chunks_are_frames_and_near_lossless_ones_have_the_bits_that_encode_keeps():
+    values = RNG.normal(size=(64, 64)).astype("f4")
+    array = created(values, chunks=(64, 64), serializer=GcodecCodec(mantissa_bits=6, rounding="truncate"))
+    frame = gcodec.encode(values, mantissa_bits=6, rounding="truncate")
+    chunk = bytes(next(data.to_bytes() for key, data in array.store._store_dict.items() if key != "zarr.json"))
+    assert chunk == frame
+    assert np.array_equal(array[...], gcodec.decode(frame))
+
+
+@pytest.mark.parametrize("codec", [GcodecCodec(), GcodecCodec(mantissa_bits=4), GcodecCodec(3, "truncate")])
+def test_metadata_builds_the_codec_again(codec):
+    assert GcodecCodec.from_dict(json.loads(json.dumps(codec.to_dict()))) == codec
+
+
+@pytest.mark.parametrize("kind", ["i4", "u2", "?", "c8"])
+def test_arrays_of_other_types_are_refused(kind):
+    with pytest.raises(gcodec.InvalidArgument, match="leave out serializer="):
+        created(np.zeros((4, 4), kind))
+
+
+def test_senseless_settings_are_refused():
+    for settings in ({"level": 3}, {"mantissa_bits": 99}, {"mantissa_bits": 2, "rounding": "up"}):
+        with pytest.raises(gcodec.InvalidArgument):
+            GcodecCodec.from_dict({"name": "gcodec", "configuration": settings})
+    with pytest.raises(gcodec.InvalidArgument):      # more bits than float16 has
+        created(np.zeros((4, 4), "f2"), serializer=GcodecCodec(mantissa_bits=20))
+
+
+@pytest.mark.parametrize("selection", [(slice(None), slice(None)), (slice(2, 5), slice(None))])
+def test_damaged_and_exchanged_chunks_are_errors(selection):
+    values = numbers("f4")
+    array = created(values, chunks=(100, 100))
+    (key,) = (key for key in array.store._store_dict if key != "zarr.json")
+    buffer = type(array.store._store_dict[key])
+    whole = array.store._store_dict[key].to_bytes()
+    spoilt = bytearray(whole)
+    spoilt[len(spoilt) // 100] ^= 16
+    others = gcodec.encode(values.T[:50]), gcodec.encode(values.astype("f8")), whole[:-9], bytes(spoilt)
+    for other in others:
+        array.store._store_dict[key] = buffer.from_bytes(other)
+        with pytest.raises(gcodec.Corruption):
+            array[selection]
+
+
+def test_the_entry_point_names_the_codec():
+    from importlib.metadata import entry_points
+
+    found = [point for point in entry_points(group="zarr.codecs") if point.name == "gcodec"]
+    if not found:
+        pytest.skip("gcodec was installed before it had this entry point")
+    assert found[0].load() is GcodecCodec
