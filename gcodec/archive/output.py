@@ -9,6 +9,7 @@ import signal
 import threading
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import BinaryIO
@@ -261,6 +262,14 @@ def check_free(path: Path, *, force: bool, named: bool = True) -> None:
 def is_special(path: Path) -> bool:
     """Return True for something that exists and is not replaced but written to: a device, a pipe, ``/dev/stdout``."""
     return path.exists() and (not path.is_file() or (path.is_symlink() and _is_of_system(path)))
+
+
+@cache
+def new_file_mode() -> int:
+    """Return the permission bits of a new file, by the process's mask."""
+    mask = os.umask(0o077)  # there is no way of reading it alone
+    os.umask(mask)
+    return 0o666 & ~mask
 
 
 def sync_to_disk(paths: Iterable[Path]) -> None:

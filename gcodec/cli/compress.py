@@ -4,25 +4,23 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Callable
 from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..archive import ArchiveReader, ArchiveWriter, Bases, EncodingPolicy, FileEntry
+from ..archive import ArchiveReader, ArchiveWriter, Bases, FileEntry
 from ..archive.encoding_policy import MantissaBits
-from ..archive.output import Attributes, check_free, is_special, sync_to_disk
+from ..archive.output import Attributes, check_free, is_special, new_file_mode, sync_to_disk
+from ..archive.whole_files import PolicyMaker, add_file
 from ..errors import GcodecError, Unsupported
-from ..files import FilePlan, open_source, plan_or_bytes
+from ..files import open_source, plan_or_bytes
 from ..files.elements import width
 from . import UsageError, display
 from .base_option import add_base, open_bases
 from .compare import compare_bytes
 from .compile_time import compile_clock
-from .file_state import FileState, check_removal, check_targets, new_file_mode
+from .file_state import FileState, check_removal, check_targets
 from .jobs import ArchiveJob, InputFile, jobs_for
-
-PolicyMaker = Callable[[FilePlan], EncodingPolicy | None]
 
 EXAMPLES = """examples:
   gcodec compress run/*.safetensors              one archive beside each file
@@ -233,17 +231,12 @@ def _add(
             problems.append(f"{member.source}: skipped: {error.strerror}")
             return None
         state = FileState.of(opened.fileno()) if member.source and member.source.is_file() else None
-        source = stack.enter_context(closing(open_source(opened)))
-        tolerated = Unsupported if member.named else GcodecError
-        options = {"dtype": args.dtype, "max_unpacked_bytes": args.max_unpacked_bytes}
-        plan = plan_or_bytes(member.path, source, tolerated=tolerated, **options)
-        stack.enter_context(closing(plan))  # its source may be a copy
-        if plan.note:
-            display.note(f"{plan.path}: {plan.note}", quiet=args.quiet)
-        base = bases.find(plan.path, args.dtype) if bases and plan.tensors else None
-        entry = archive.add(plan, make_policy(plan), base)
-        if base is not None and not entry.needs_base:
-            display.note(f"{plan.path}: compressed without {base.name}, which nothing gains by", quiet=args.quiet)
+        entry = add_file(
+            archive, opened, member.path, make_policy, bases,
+            tolerated=Unsupported if member.named else GcodecError,
+            note=lambda text: display.note(text, quiet=args.quiet),
+            dtype=args.dtype, max_unpacked_bytes=args.max_unpacked_bytes,
+        )
         return _Added(entry, member.source, state)
     raise AssertionError  # an ExitStack suppresses nothing of its own
 

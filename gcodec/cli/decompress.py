@@ -5,11 +5,12 @@ from __future__ import annotations
 import argparse
 import math
 import time
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 from ..archive import ArchiveReader, Bases, FileEntry
-from ..archive.output import Attributes, Staging, check_free, is_special, naming, sync_to_disk
+from ..archive.output import Attributes, Staging, check_free, naming, sync_to_disk
+from ..archive.whole_files import paths_below, restore_files, restored_attributes
 from ..errors import GcodecError
 from ..files.elements import width
 from ..files.file_plan import TensorView
@@ -17,7 +18,7 @@ from . import UsageError, base_option, display
 from .compile_time import compile_clock
 from .compress import add_common, size_argument
 from .extract import extract
-from .file_state import FileState, check_removal, check_targets, new_file_mode
+from .file_state import FileState, check_removal, check_targets
 from .jobs import STDIO
 from .joined_tensors import is_joined, joined_tensors
 
@@ -96,10 +97,7 @@ def archive_attributes(name: str, *, whole: bool = False) -> Attributes | None:
         name: the archive's path; None is returned for standard input.
         whole: the archive holds a single file, which is restored: it gets the archive's permissions, owner and times.
     """
-    if name == STDIO or is_special(Path(name)):
-        return None
-    found = Path(name).stat()
-    return Attributes.like(found) if whole else Attributes.within([found], new_file_mode())
+    return None if name == STDIO else restored_attributes(Path(name), whole=whole)
 
 
 def _remove(archive: Path, state: FileState, restored: list[str]) -> None:
@@ -145,20 +143,13 @@ def _to_files(
     archive: ArchiveReader, name: str, args: argparse.Namespace, bases: Bases | None, progress: Any
 ) -> list[Path]:
     root, whole = _root(name, args.output), len(archive.files) == 1
-    paths = {entry.path: root / PurePosixPath(entry.path) for entry in archive.files}
+    paths = paths_below(archive, root)
     named = args.output is not None and whole and not _is_folder(args.output)
     if named:
-        root, paths = Path(args.output).parent, {archive.files[0].path: Path(args.output)}
+        paths = {archive.files[0].path: Path(args.output)}
     _check_paths(list(paths.values()), args, bases, named)
     with Staging(force=args.force, attributes=archive_attributes(name, whole=whole)) as staging:
-        for entry in archive.files:
-            path = paths[entry.path]
-            if not named:
-                staging.make_folder(root, path.parent)
-            with naming(path), staging.create(path, named=named) as file:
-                for part in archive.restored(entry):
-                    file.write(part.data)
-                    progress(part.size)
+        restore_files(archive, paths, staging, None if named else root, progress)
     return list(paths.values())
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -46,14 +45,6 @@ class FileState(NamedTuple):
         if now.size != self.size:
             return f"{'grew' if now.size > self.size else 'shrank'} from {self.size} to {now.size} bytes"
         return "was written to" if now.changed_ns != self.changed_ns else ""
-
-
-@cache
-def new_file_mode() -> int:
-    """Return the permission bits of a new file, by the process's mask."""
-    mask = os.umask(0o077)  # there is no way of reading it alone
-    os.umask(mask)
-    return 0o666 & ~mask
 
 
 def check_targets(targets: Iterable[Path], inputs: Iterable[Path]) -> None:

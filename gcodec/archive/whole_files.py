@@ -1,0 +1,283 @@
+"""Files into archives and back, as the command line has it: :func:`compress_file` and :func:`decompress_file`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack, closing
+from pathlib import Path, PurePath, PurePosixPath
+from typing import Any, BinaryIO, NamedTuple
+
+from ..errors import GcodecError, InvalidArgument, Unsupported
+from ..files import FilePlan, open_source, plan_or_bytes
+from .base_files import SUFFIX, Bases
+from .encoding_policy import EncodingPolicy, MantissaBits
+from .entries import FileEntry, unsafe_path
+from .objects import bases_of
+from .output import Attributes, Staging, is_special, naming, new_file_mode
+from .reader import ArchiveReader
+from .writer import ArchiveWriter
+
+PolicyMaker = Callable[[FilePlan], EncodingPolicy | None]
+Progress = Callable[[int], None]
+PathOrStream = str | os.PathLike[str] | BinaryIO
+
+
+class CompressedFile(NamedTuple):
+    """The result of :func:`compress_file`.
+
+    Attributes:
+        path: the archive; None if it went to a stream.
+        input_bytes: size of the file.
+        archive_bytes: size of the archive.
+        exact: restoring gives the bytes of the file; False after a lossy mode, and for a compressed ``.npz``.
+        needs_base: True if it can be restored with its base only.
+        note: what the user should know, such as why the file was kept as plain bytes; empty if there is nothing.
+    """
+
+    path: Path | None
+    input_bytes: int
+    archive_bytes: int
+    exact: bool
+    needs_base: bool
+    note: str
+
+    @property
+    def ratio(self) -> float:
+        """The size of the file over that of the archive."""
+        return self.input_bytes / self.archive_bytes
+
+
+def compress_file(
+    path: PathOrStream,
+    output: PathOrStream | None = None,
+    *,
+    base: Any = None,
+    mantissa_bits: int | None = None,
+    dtype: str | None = None,
+    force: bool = False,
+    threads: int | None = None,
+    progress: Progress | None = None,
+) -> CompressedFile:
+    """Compress a file into an archive, as ``gcodec compress`` does; lossless unless told otherwise.
+
+    The archive appears when it is complete, with the permissions and times of the file.
+
+    Args:
+        path: a ``.npy``, ``.npz``, ``.safetensors``, ``.pt`` or any other file, told by its content; or a stream of its
+            bytes.
+        output: path of the archive, or a binary stream; by default the path with ``.gc`` appended.
+        base: an earlier file or archive, an open archive, or an earlier object: tensors of the same name, type and size
+            are stored as the difference where that is smaller, and decompressing needs the base again. Lossless only.
+        mantissa_bits: keep this many mantissa bits of all floating-point tensors of more than one value.
+        dtype: type of the values of a file without a header, or what the raw bits of a ``.npy`` stand for.
+        force: replace an archive that exists.
+        threads: threads to use at most; as many as the process may use if None.
+        progress: called with the number of bytes done since the last call.
+
+    Returns:
+        Path and sizes.
+
+    Raises:
+        InvalidArgument: ``path`` is a folder, or an archive already, or the output would replace it or the base.
+        GcodecError: the archive exists and ``force`` is False; or the file is not what its name says, or damaged.
+        OSError: a file cannot be read or written.
+    """
+    if base is not None and mantissa_bits is not None:
+        raise InvalidArgument("base is for lossless mode: leave out mantissa_bits")
+    source = _path_of(path)
+    if source is None and output is None:
+        raise InvalidArgument("output must be given for a stream")
+    if source is not None and source.is_dir():
+        raise InvalidArgument(f"{source}: must be a file, but is a folder, which gcodec compress packs")
+    target = source.with_name(source.name + SUFFIX) if source and output is None else _path_of(output)
+    notes: list[str] = []
+    with ExitStack() as stack:
+        bases = None if base is None else stack.enter_context(bases_of(base))
+        attributes = None
+        if source is not None:
+            attributes = None if is_special(source) else Attributes.like(source.stat())
+        if target is not None:
+            _check_kept([target], source, bases)
+        opened: Any = path if source is None else stack.enter_context(source.open("rb"))
+        with ArchiveWriter(
+            output if target is None else target,  # type: ignore[arg-type]
+            threads=threads, force=force, attributes=attributes, progress=progress,
+        ) as archive:
+            entry = add_file(
+                archive, opened, _name_of(path), _policy_maker(mantissa_bits), bases, note=notes.append, dtype=dtype
+            )
+    return CompressedFile(
+        target, entry.size, archive.bytes_written, entry.exact, entry.needs_base, "; ".join(notes)
+    )
+
+
+def decompress_file(
+    path: PathOrStream,
+    output: PathOrStream | None = None,
+    *,
+    base: Any = None,
+    force: bool = False,
+    threads: int | None = None,
+    max_output_bytes: int | None = None,
+    progress: Progress | None = None,
+) -> list[Path]:
+    """Restore the files of an archive, as ``gcodec decompress`` does: all of them appear, or none.
+
+    A single file gets the permissions and times of the archive; nothing is restored with wider permissions than that.
+
+    Args:
+        path: of the archive, or a binary stream.
+        output: a folder (that exists, or ends in ``/``) for the files; for an archive of one file also the path of
+            that, or a binary stream. By default the folder of the archive.
+        base: what the archive was made against, if it was, in any form that :func:`compress_file` takes.
+        force: replace files that exist.
+        threads: threads to use at most; as many as the process may use if None.
+        max_output_bytes: refuse archives that restore to more, for those of strangers; no limit if None.
+        progress: called with the number of bytes done since the last call.
+
+    Returns:
+        Paths of the files; none if the file went to a stream.
+
+    Raises:
+        InvalidArgument: several files for one path or stream, or a file would replace the archive or the base.
+        GcodecError: a file exists and ``force`` is False; the archive is damaged, or its base missing or another.
+        OSError: a file cannot be read or written.
+    """
+    source = _path_of(path)
+    if source is None and output is None:
+        raise InvalidArgument("output must be given for a stream")
+    with ExitStack() as stack:
+        bases = None if base is None else stack.enter_context(bases_of(base))
+        archive = stack.enter_context(
+            ArchiveReader(path, threads=threads, max_output_bytes=max_output_bytes, base=bases)
+        )
+        archive.check_limit()
+        target = source.parent if source and output is None else _path_of(output)
+        is_folder = target is not None and (output is None or target.is_dir() or str(output).endswith("/"))
+        if not is_folder and len(archive.files) != 1:
+            raise InvalidArgument(f"output must be a folder (ending in /) for {len(archive.files)} files")
+        if target is None:
+            for part in archive.restored(archive.files[0]):
+                output.write(part.data)  # type: ignore[union-attr]
+                if progress is not None:
+                    progress(part.size)
+            return []
+        paths = paths_below(archive, target) if is_folder else {archive.files[0].path: target}
+        _check_kept(paths.values(), source, bases)
+        attributes = None if source is None else restored_attributes(source, whole=len(paths) == 1)
+        with Staging(force=force, attributes=attributes) as staging:
+            restore_files(archive, paths, staging, target if is_folder else None, progress)
+        return list(paths.values())
+    raise AssertionError  # an ExitStack suppresses nothing of its own
+
+
+def add_file(
+    archive: ArchiveWriter,
+    opened: BinaryIO,
+    path: str,
+    make_policy: PolicyMaker | None = None,
+    bases: Bases | None = None,
+    *,
+    tolerated: type[GcodecError] = Unsupported,
+    note: Callable[[str], None] = lambda text: None,
+    **options: Any,
+) -> FileEntry:
+    """Add an open file to an archive, and return its entry.
+
+    Args:
+        archive: the archive.
+        opened: the file.
+        path: its path in the archive; empty: a name after its kind.
+        make_policy: makes the policy of a lossy mode; None: lossless.
+        bases: where its base is; None: it has none.
+        tolerated: errors of a tensor file that mean that it is kept as plain bytes.
+        note: called with what the user should know.
+        options: ``dtype`` and ``max_unpacked_bytes``, as for :func:`gcodec.files.plan_file`.
+
+    Raises:
+        GcodecError, OSError: as for :func:`compress_file`.
+    """
+    with closing(open_source(opened)) as source, closing(
+        plan_or_bytes(path, source, tolerated=tolerated, **options)
+    ) as plan:  # whose source may be a copy
+        if plan.note:
+            note(f"{plan.path}: {plan.note}")
+        base = bases.find(plan.path, options.get("dtype")) if bases and plan.tensors else None
+        entry = archive.add(plan, make_policy(plan) if make_policy else None, base)
+        if base is not None and not entry.needs_base:
+            note(f"{plan.path}: compressed without {base.name}, which nothing gains by")
+        return entry
+
+
+def paths_below(archive: ArchiveReader, folder: Path) -> dict[str, Path]:
+    """Return where the files of an archive are restored in a folder, by their paths in the archive."""
+    return {entry.path: folder / PurePosixPath(entry.path) for entry in archive.files}
+
+
+def restore_files(
+    archive: ArchiveReader,
+    paths: Mapping[str, Path],
+    staging: Staging,
+    root: Path | None = None,
+    progress: Progress | None = None,
+) -> None:
+    """Restore the files of an archive into a staging area.
+
+    Args:
+        archive: the archive.
+        paths: where each file goes, by its path in the archive.
+        staging: gives them their names when all are complete.
+        root: the folder that all are in, in which folders are made; None: the caller named the file itself.
+        progress: called with the number of bytes done since the last call.
+
+    Raises:
+        GcodecError, OSError: as for :func:`decompress_file`.
+    """
+    for entry in archive.files:
+        path = paths[entry.path]
+        if root is not None:
+            staging.make_folder(root, path.parent)
+        with naming(path), staging.create(path, named=root is None) as file:
+            for part in archive.restored(entry):
+                file.write(part.data)
+                if progress is not None:
+                    progress(part.size)
+
+
+def restored_attributes(archive: Path, *, whole: bool = False) -> Attributes | None:
+    """Return what restored files take from their archive: nobody may read them who may not read that.
+
+    Args:
+        archive: the archive's path.
+        whole: the archive holds a single file, which is restored: it gets the archive's permissions, owner and times.
+    """
+    if is_special(archive):
+        return None
+    found = archive.stat()
+    return Attributes.like(found) if whole else Attributes.within([found], new_file_mode())
+
+
+def _path_of(file: object) -> Path | None:
+    """Return a path; None for a stream."""
+    return Path(file) if isinstance(file, str | os.PathLike) else None
+
+
+def _name_of(file: object) -> str:
+    """Return the name under which an archive keeps a file; empty for a stream without a name."""
+    name = file if isinstance(file, str | os.PathLike) else getattr(file, "name", "")
+    name = PurePath(name).name if isinstance(name, str | os.PathLike) else ""
+    return "" if unsafe_path(name) else name
+
+
+def _policy_maker(mantissa_bits: int | None) -> PolicyMaker | None:
+    return None if mantissa_bits is None else lambda plan: MantissaBits(plan, mantissa_bits)
+
+
+def _check_kept(targets: Iterable[Path], source: Path | None, bases: Bases | None) -> None:
+    """Raises InvalidArgument if a file that is read would be replaced."""
+    for target in targets:
+        if source is not None and target.exists() and source.exists() and target.samefile(source):
+            raise InvalidArgument(f"{target}: is the input itself, and would be replaced; give another output")
+        if bases is not None and bases.is_at(target):
+            raise InvalidArgument(f"{target}: is the base, and would be replaced; give another output")

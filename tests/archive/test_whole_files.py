@@ -1,0 +1,139 @@
+"""Files compressed and restored from Python: the command line's archives, byte for byte, and nothing lost."""
+
+from __future__ import annotations
+
+import io
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import gcodec
+from gcodec.cli import main
+from gcodec.errors import Corruption, GcodecError, InvalidArgument, LimitExceeded, Unsupported
+
+VALUES = np.random.default_rng(0).standard_normal((200, 60)).astype(np.float32)
+
+
+@pytest.fixture
+def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """Return files of several kinds in the working folder."""
+    monkeypatch.chdir(tmp_path)
+    np.save("x.npy", VALUES)
+    np.savez("y.npz", a=VALUES, b=np.arange(5))
+    Path("z.txt").write_text("some text\n" * 100)
+    Path("raw.f32").write_bytes(VALUES.tobytes())
+    return [Path(name) for name in ("x.npy", "y.npz", "z.txt", "raw.f32")]
+
+
+def test_archives_are_those_of_the_command_line(files):
+    for file in files:
+        options: dict[str, Any] = {"dtype": "float32"} if file.suffix == ".f32" else {}
+        found = gcodec.compress_file(file, **options)
+        assert found.path == Path(f"{file}.gc") and found.exact and not found.needs_base and not found.note
+        assert found.input_bytes == file.stat().st_size and found.archive_bytes == found.path.stat().st_size
+        assert found.ratio == found.input_bytes / found.archive_bytes
+        arguments = [f"--{name}={value}" for name, value in options.items()]
+        assert main(["compress", "-q", str(file), "-o", "other.gc", "-f", *arguments]) == 0
+        assert Path("other.gc").read_bytes() == found.path.read_bytes()
+        restored = gcodec.decompress_file(found.path, f"out/{file.stem}/")
+        assert restored == [Path("out", file.stem, file.name)]
+        assert restored[0].read_bytes() == file.read_bytes()
+    assert not [path for path in Path().iterdir() if "partial" in path.name]
+
+
+def test_streams_in_and_out(files):
+    for file in files[:3]:
+        archive, again = io.BytesIO(), io.BytesIO()
+        with file.open("rb") as stream:
+            assert gcodec.compress_file(stream, archive).path is None
+        archive.seek(0)
+        assert gcodec.decompress_file(archive, again) == []
+        assert again.getvalue() == file.read_bytes()
+        archive.seek(0)
+        assert gcodec.decompress_file(archive, f"there/{file.stem}/") == [Path("there", file.stem, file.name)]
+    assert gcodec.compress_file(io.BytesIO(Path("x.npy").read_bytes()), "w.gc").path == Path("w.gc")
+    for function in (gcodec.compress_file, gcodec.decompress_file):
+        with pytest.raises(InvalidArgument, match="output must be given"):
+            function(io.BytesIO(b"x"))
+
+
+def test_permissions_and_times_are_kept_as_on_the_command_line(files):
+    file = files[0]
+    file.chmod(0o600)
+    os.utime(file, ns=(10**18, 10**18))
+    archive = gcodec.compress_file(file).path
+    assert archive is not None
+    restored = gcodec.decompress_file(archive, "again.npy")
+    for path in (archive, *restored):
+        assert path.stat().st_mode & 0o777 == 0o600 and path.stat().st_mtime_ns == 10**18
+
+
+def test_nothing_is_replaced_that_was_not_meant(files):
+    before = files[0].read_bytes()
+    gcodec.compress_file("x.npy")
+    with pytest.raises(GcodecError, match="exists already"):
+        gcodec.compress_file("x.npy")
+    gcodec.compress_file("x.npy", force=True)
+    with pytest.raises(GcodecError, match="exists already"):
+        gcodec.decompress_file("x.npy.gc")
+    cases: list[Any] = [
+        lambda: gcodec.compress_file("x.npy", "x.npy", force=True),
+        lambda: gcodec.compress_file("x.npy", "y.npz", base="y.npz", force=True),
+        lambda: gcodec.decompress_file("x.npy.gc", "x.npy.gc", force=True),
+        lambda: gcodec.decompress_file("x.npy.gc", "y.npz", base="y.npz", force=True),
+        lambda: gcodec.compress_file("."),
+        lambda: gcodec.compress_file("x.npy.gc"),
+        lambda: gcodec.compress_file("x.npy", "n.gc", base="y.npz", mantissa_bits=3),
+        lambda: gcodec.compress_file("x.npy", "n.gc", mantissa_bits=99),
+    ]
+    for case in cases:
+        with pytest.raises(InvalidArgument):
+            case()
+    assert files[0].read_bytes() == before and not Path("n.gc").exists()
+    with pytest.raises(FileNotFoundError):
+        gcodec.compress_file("missing.npy")
+
+
+def test_bases_and_lossy_modes(files):
+    np.save("new.npy", VALUES * np.float32(1.0000002))
+    found = gcodec.compress_file("new.npy", base="x.npy")
+    assert found.needs_base and found.ratio > gcodec.compress_file("x.npy", "alone.gc").ratio
+    with pytest.raises(Unsupported, match="base"):
+        gcodec.decompress_file("new.npy.gc", "out/")
+    assert not Path("out").exists() or not list(Path("out").iterdir())
+    (restored,) = gcodec.decompress_file("new.npy.gc", "out/", base="x.npy")
+    assert restored.read_bytes() == Path("new.npy").read_bytes()
+    rough = gcodec.compress_file("x.npy", "rough.gc", mantissa_bits=5)
+    assert not rough.exact and rough.archive_bytes < 0.5 * found.input_bytes
+    gcodec.decompress_file("rough.gc", "rough.npy")
+    assert np.allclose(np.load("rough.npy"), VALUES, rtol=2.0**-6)
+    assert "nothing gains" in gcodec.compress_file("x.npy", "n.gc", base={"x": -VALUES[::-1]}).note
+
+
+def test_several_files_need_a_folder(files):
+    main(["compress", "-q", "x.npy", "z.txt", "-o", "all.gc"])
+    for output in ("one.npy", io.BytesIO()):
+        with pytest.raises(InvalidArgument, match="must be a folder"):
+            gcodec.decompress_file("all.gc", output)
+    assert gcodec.decompress_file("all.gc", "out/") == [Path("out/x.npy"), Path("out/z.txt")]
+    with pytest.raises(LimitExceeded):
+        gcodec.decompress_file("all.gc", "limited/", max_output_bytes=1000)
+    data = bytearray(Path("all.gc").read_bytes())
+    data[100] ^= 1
+    Path("all.gc").write_bytes(data)
+    with pytest.raises(Corruption):
+        gcodec.decompress_file("all.gc", "damaged/")
+    assert not Path("damaged").exists() and not Path("limited").exists()
+
+
+def test_progress_adds_up_to_the_size(files):
+    counts: list[int] = []
+    found = gcodec.compress_file("y.npz", progress=counts.append)
+    n_bytes = sum(counts)
+    assert 0 < n_bytes <= found.input_bytes
+    counts.clear()
+    gcodec.decompress_file("y.npz.gc", "out/", progress=counts.append)
+    assert sum(counts) == found.input_bytes
