@@ -1,4 +1,4 @@
-"""The command line: one parser, one module per verb, imported only when its verb is used.
+"""The command line: a module per verb, imported only when its verb is used.
 
 A verb's module has ``add_arguments(parser)`` and ``run(args) -> int`` (the exit code); it raises
 :class:`UsageError` for what argparse cannot check, and otherwise what the library raises.
@@ -6,8 +6,6 @@ A verb's module has ``add_arguments(parser)`` and ``run(args) -> int`` (the exit
 
 from __future__ import annotations
 
-import argparse
-import importlib
 import os
 import signal
 import sys
@@ -18,24 +16,13 @@ from types import FrameType
 from typing import Any
 
 from ..errors import CheckpointWarning, GcodecError, KernelCacheWarning
+from .parser import VERBS as VERBS
+from .parser import UsageError as UsageError
+from .parser import parse_line, parser_for
+from .short_form import use_standard_input, verb_line
 from .streams import open_standard_streams, printable
 
-VERBS = {
-    "compress": "compress tensor files and folders into .gc archives",
-    "decompress": "restore files from .gc archives, list them, take single tensors out",
-    "inspect": "show what is in an archive, a frame or a tensor file, tensor by tensor",
-    "series": "checkpoints of a run in a folder, each stored as the difference from the one before",
-    "verify": "decode everything, check every hash, compare with the original",
-    "record": "how to record gradients from a training script; what a dump holds",
-    "warmup": "compile the kernels ahead of the first use",
-    "bench": "measure sizes and speeds here, beside other compressors",
-    "demo": "train two small models, record their gradients and compress them",
-}
 OK, FAILURE, USAGE, BROKEN_PIPE, INTERRUPTED, TERMINATED = 0, 1, 2, 141, 130, 143
-
-
-class UsageError(Exception):
-    """The command line asks for something that has no meaning; the exit code is 2."""
 
 
 class Terminated(BaseException):
@@ -67,31 +54,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _reported(error)
 
 
-def parser_for(argv: Sequence[str]) -> argparse.ArgumentParser:
-    """Return the parser, with the arguments of the one verb that ``argv`` names."""
-    parser = argparse.ArgumentParser(
-        "gcodec",
-        description="Makes gradients, checkpoints and any float tensors small: lossless, or near-lossless by rule.",
-        epilog="gcodec VERB --help tells more. Exit codes: 0 good, 1 data or file at fault, 2 usage, 130 interrupted.",
-    )
-    parser.add_argument("--version", action="store_true", help="show the version and exit")
-    verbs = parser.add_subparsers(dest="verb", metavar="VERB", title="verbs")
-    verb_name = next((argument for argument in argv if not argument.startswith("-")), None)
-    for name, text in VERBS.items():
-        verb = verbs.add_parser(
-            name, help=text, description=f"{text[0].upper()}{text[1:]}.", formatter_class=argparse.RawTextHelpFormatter
-        )
-        if name == verb_name:
-            module = importlib.import_module(f"gcodec.cli.{name}")
-            module.add_arguments(verb)
-            verb.set_defaults(run=module.run)
-    return parser
-
-
 def _run(argv: Sequence[str]) -> int:
-    parser = parser_for(argv)
+    short = None if argv and argv[0] in VERBS else verb_line(argv)
+    line = argv if short is None else short
+    parser = parser_for(line[:1])
     try:
-        args = parser.parse_args(argv)
+        args = parse_line(parser, line)
     except SystemExit as exit_:
         return exit_.code if isinstance(exit_.code, int) else USAGE
     if args.version:
@@ -102,6 +70,8 @@ def _run(argv: Sequence[str]) -> int:
     if args.verb is None:
         parser.print_help()
         return USAGE
+    if short is not None:
+        use_standard_input(args)
     with _remarks(getattr(args, "quiet", False)):
         code: int = args.run(args)
     sys.stdout.flush()

@@ -9,7 +9,7 @@ from typing import Any
 
 from ..archive import Bases, FileEntry
 from . import UsageError
-from .jobs import STDIO
+from .streams import STDIO
 
 
 def add_base(parser: argparse.ArgumentParser, text: str) -> None:

@@ -21,6 +21,7 @@ from .compare import compare_bytes
 from .compile_time import compile_clock
 from .file_state import FileState, check_removal, check_targets
 from .jobs import ArchiveJob, InputFile, jobs_for
+from .streams import STDIO
 
 EXAMPLES = """examples:
   gcodec compress run/*.safetensors              one archive beside each file
@@ -50,10 +51,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of the verb."""
     parser.epilog = EXAMPLES
     add = parser.add_argument
-    add("inputs", nargs="+", metavar="INPUT", help=".npy .npz .safetensors .pt .pth, any other file, a folder, or -")
+    add("inputs", nargs="*", metavar="INPUT", help=".npy .npz .safetensors .pt .pth, any other file, a folder, or -")
     add("-o", "--output", metavar="PATH", help="one archive for all inputs, a folder for one each, or - for stdout")
+    add("-c", "--stdout", dest="output", action="store_const", const=STDIO, help="as -o -")
     add("-f", "--force", action="store_true", help="replace archives that exist")
     add("--rm", action="store_true", help="remove inputs after comparing the archive with them (lossless only)")
+    add("-k", "--keep", dest="rm", action="store_false", help="keep inputs (the default)")
     modes = parser.add_argument_group("modes (lossless unless told otherwise)")
     modes.add_argument("--mode", choices=("lossless", "gcomp"), help="gcomp: gradients of a dump near-lossless,\nwith"
                        " the optimizer's state and rule found in the dump; the rest lossless")
@@ -88,6 +91,8 @@ def add_common(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Writes the archives; returns 1 if files of a folder were skipped or inputs changed meanwhile, else 0."""
+    if not args.inputs:
+        raise UsageError("name a file or a folder, or - for standard input")
     make_policy = policy_maker(args)
     jobs = jobs_for(args.inputs, args.output)
     check_options(args, jobs)

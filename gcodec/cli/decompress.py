@@ -19,8 +19,8 @@ from .compile_time import compile_clock
 from .compress import add_common, size_argument
 from .extract import extract
 from .file_state import FileState, check_removal, check_targets
-from .jobs import STDIO
 from .joined_tensors import is_joined, joined_tensors
+from .streams import STDIO
 
 EXAMPLES = """examples:
   gcodec decompress run/*.gc                     restore the files beside their archives
@@ -38,14 +38,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of the verb."""
     parser.epilog = EXAMPLES
     add = parser.add_argument
-    add("archives", nargs="+", metavar="ARCHIVE", help="a .gc archive, or - for standard input")
+    add("archives", nargs="*", metavar="ARCHIVE", help="a .gc archive, or - for standard input")
     add("-o", "--output", metavar="PATH", help="a folder; for an archive of one file also a file, or - for stdout")
+    add("-c", "--stdout", dest="output", action="store_const", const=STDIO, help="as -o -")
     add("-f", "--force", action="store_true", help="replace files that exist")
-    add("--list", action="store_true", help="list the contents instead")
+    add("-l", "--list", action="store_true", help="list the contents instead")
     add("--only", action="append", metavar="NAME", help="take out this tensor instead: as .npy, or all into one\n"
         ".safetensors if -o ends so; NAME, FILE:NAME or a pattern with * ? [];\nmay be repeated")
     base_option.add_base(parser, "what the archives were compressed against:")
     add("--rm", action="store_true", help="remove each archive after its files have been restored")
+    add("-k", "--keep", dest="rm", action="store_false", help="keep archives (the default)")
     add("--max-output-bytes", type=size_argument, metavar="SIZE",
         help="refuse archives that restore to more (500MB, 2GiB)")
     add_common(parser)
@@ -74,6 +76,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _check_options(args: argparse.Namespace) -> None:
+    if not args.archives:
+        raise UsageError("name an archive, or - for standard input")
     if args.threads is not None and args.threads < 1:
         raise UsageError(f"--threads must be at least 1, not {args.threads}")
     if args.archives.count(STDIO) > 1:

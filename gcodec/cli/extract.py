@@ -17,8 +17,8 @@ from ..files.file_plan import TensorView
 from ..files.npy import npy_header
 from . import UsageError, display
 from .file_state import check_targets
-from .jobs import STDIO
 from .joined_tensors import is_joined, joined_tensors, row_major_parts
+from .streams import STDIO
 
 Found = tuple[FileEntry, TensorView]
 

@@ -16,7 +16,7 @@ from ..files import FileSource, open_source, plan_file
 from ..files.elements import width
 from ..files.file_plan import TensorView
 from . import UsageError, base_option, display
-from .jobs import STDIO
+from .streams import STDIO
 
 FRAME_MAGIC = b"\x89GCF"
 COLUMNS = ("tensor", "dtype", "shape", "mode", ">size", ">stored", ">ratio", ">bits/value", "blocks", ">codebooks")

@@ -14,8 +14,8 @@ from ..archive.layout import MAGIC
 from ..errors import GcodecError
 from . import UsageError
 from .file_state import FileState
+from .streams import STDIO
 
-STDIO = "-"
 SUFFIX = ".gc"
 
 

@@ -20,7 +20,7 @@ from . import UsageError, display
 from .compare import compare_bytes
 from .compress import add_common, size_argument
 from .file_state import FileState, check_removal, check_targets
-from .jobs import STDIO
+from .streams import STDIO
 
 EXAMPLES = """examples:
   gcodec series add run/series run/step-*.pt     each file as the difference from the step before

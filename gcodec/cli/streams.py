@@ -9,6 +9,8 @@ import sys
 
 from ..errors import GcodecError
 
+#: Stands for standard input or output where a file may be named.
+STDIO = "-"
 #: Characters that would not stay on their line, would command a terminal, or are bytes of a name that are not UTF-8.
 UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 

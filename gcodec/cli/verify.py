@@ -13,7 +13,7 @@ from . import UsageError, display
 from .base_option import add_base, open_bases
 from .compare import Difference, compare_file
 from .compress import add_common
-from .jobs import STDIO
+from .streams import STDIO
 
 EXAMPLES = """examples:
   gcodec verify run/*.gc
@@ -24,7 +24,7 @@ EXAMPLES = """examples:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of the verb."""
     parser.epilog = EXAMPLES
-    parser.add_argument("archives", nargs="+", metavar="ARCHIVE", help="a .gc archive, or - for standard input")
+    parser.add_argument("archives", nargs="*", metavar="ARCHIVE", help="a .gc archive, or - for standard input")
     parser.add_argument("--against", metavar="ORIGINAL", help="compare with this file, or the files in this folder")
     add_base(parser, "what the archives were compressed against:")
     add_common(parser)
@@ -32,6 +32,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Verifies all archives, going on after a bad one; 1 if any was bad."""
+    if not args.archives:
+        raise UsageError("name an archive, or - for standard input")
     if args.threads is not None and args.threads < 1:
         raise UsageError(f"--threads must be at least 1, not {args.threads}")
     if args.against is not None and len(args.archives) > 1:

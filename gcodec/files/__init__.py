@@ -62,7 +62,7 @@ def plan_file(
         return replace(plan, path="stdin" + SUFFIXES.get(plan.format, ""))
     kind, name = _kind(source), PurePosixPath(path).stem
     if kind == "gc":
-        raise InvalidArgument(f"{path}: is a gcodec archive already")
+        raise InvalidArgument(f"{path}: is a gcodec archive already (gcodec -d restores what is in it)")
     promised = PROMISES.get(PurePosixPath(path).suffix.lower(), kind)
     if promised != kind and not dtype:
         raise Corruption(f"{path}: is named {PurePosixPath(path).suffix} but its content is not of that format")

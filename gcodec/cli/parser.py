@@ -1,0 +1,130 @@
+"""The parser of the command line: its verbs in groups, and a question where a word is almost one that is known."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import importlib
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NoReturn
+
+VERBS = {
+    "compress": "tensor files and folders into .gc archives",
+    "decompress": "restore files, list them, take single tensors out",
+    "inspect": "what is in an archive, a frame or a tensor file",
+    "verify": "decode everything, check every hash, compare with the original",
+    "series": "checkpoints of a run in a folder, each stored as the difference from the one before",
+    "record": "how to record gradients from a training script; what a dump holds",
+    "warmup": "compile the kernels ahead of the first use",
+    "bench": "measure sizes and speeds here, beside other compressors",
+    "demo": "train two small models, record their gradients and compress them",
+    "completion": "a script that completes verbs, options and files in bash, zsh or fish",
+}
+#: Groups of verbs, as help shows them, with an example of each.
+GROUPS = {
+    "files": {
+        "compress": "gcodec compress model.safetensors",
+        "decompress": "gcodec decompress model.safetensors.gc",
+        "inspect": "gcodec inspect model.safetensors.gc",
+        "verify": "gcodec verify model.safetensors.gc",
+    },
+    "training": {
+        "series": "gcodec series add run/series run/step-*.pt",
+        "record": "gcodec record --every 500",
+    },
+    "this machine": {
+        "warmup": "gcodec warmup",
+        "bench": "gcodec bench model.safetensors",
+        "demo": "gcodec demo",
+        "completion": "source <(gcodec completion bash)",
+    },
+}
+USAGE = """gcodec VERB ...
+       gcodec FILE ...          make FILE.gc            (gcodec compress)
+       gcodec -d FILE.gc ...    restore FILE            (gcodec decompress)
+       gcodec -l | -t FILE.gc   list it | test it       (-c: to standard output)"""
+EPILOG = """gcodec VERB --help tells more.
+Exit codes: 0 good, 1 data or file at fault, 2 usage, 130 interrupted."""
+
+
+class UsageError(Exception):
+    """The command line asks for something that has no meaning; the exit code is 2."""
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser whose errors name what was probably meant."""
+
+    def error(self, message: str) -> NoReturn:
+        """Print usage and the error, and exit."""
+        unknown = re.match(r"unrecognized arguments: (--?[\w-]+)", message)
+        choice = re.search(r"invalid choice: '([^']*)' \(choose from (.*)\)$", message)
+        if unknown:
+            message += suggestion(unknown[1], [word for action in actions_of(self) for word in action.option_strings])
+        elif choice:
+            message += suggestion(choice[1], re.findall(r"[\w.-]+", choice[2]))
+        super().error(message)
+
+
+def suggestion(word: str, known: Iterable[str]) -> str:
+    """Return a question that ends an error about an unknown word; empty if nothing known is like it."""
+    close = difflib.get_close_matches(word, list(known), 1, 0.7)
+    return f"; did you mean {close[0]}?" if close else ""
+
+
+def parser_for(names: Iterable[str]) -> Parser:
+    """Return the parser, with the arguments of these verbs; others are known by name only."""
+    parser = Parser(
+        "gcodec",
+        usage=USAGE,
+        description="Makes gradients, checkpoints and any float tensors small: lossless, or near-lossless by rule.",
+        epilog=f"{_verb_list()}\n{EPILOG}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("-V", "--version", action="store_true", help="show the version and exit")
+    verbs = parser.add_subparsers(dest="verb", metavar="VERB", help=argparse.SUPPRESS, prog="gcodec")
+    wanted = set(names)
+    for name, text in VERBS.items():
+        verb = verbs.add_parser(
+            name, help=text, description=f"{text[0].upper()}{text[1:]}.", formatter_class=argparse.RawTextHelpFormatter
+        )
+        if name in wanted:
+            module = importlib.import_module(f"gcodec.cli.{name}")
+            module.add_arguments(verb)
+            verb.set_defaults(run=module.run)
+    return parser
+
+
+def parse_line(parser: Parser, argv: Sequence[str]) -> argparse.Namespace:
+    """Return the parsed command line; what is left over is an error of the verb that it was given to."""
+    args, rest = parser.parse_known_args(argv)
+    if rest:
+        innermost = parser
+        for name in argv:
+            innermost = verbs_of(innermost).get(name, innermost)
+        innermost.error(f"unrecognized arguments: {' '.join(rest)}")
+    return args
+
+
+def actions_of(parser: argparse.ArgumentParser) -> list[argparse.Action]:
+    """Return the options and positional arguments of a parser, those that help hides left out."""
+    return [action for action in parser._actions if action.help != argparse.SUPPRESS]
+
+
+def verbs_of(parser: argparse.ArgumentParser) -> dict[str, Any]:
+    """Return the verbs of a parser, each with its own parser; empty for one without verbs."""
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            return dict(action.choices)
+    return {}
+
+
+def _verb_list() -> str:
+    def lines() -> Iterator[str]:
+        for title, verbs in GROUPS.items():
+            yield f"{title}:"
+            for name, example in verbs.items():
+                yield f"  {name:<12}{VERBS[name]}\n{'':14}{example}"
+            yield ""
+
+    return "\n".join(lines())

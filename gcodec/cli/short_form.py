@@ -1,0 +1,71 @@
+"""``gcodec FILE``, ``gcodec -d FILE.gc`` and the like: what users of gzip, xz and zstd type, as the verbs behind it."""
+
+from __future__ import annotations
+
+import argparse
+import glob
+from collections.abc import Sequence
+from pathlib import Path
+
+from .parser import VERBS, UsageError, suggestion
+from .streams import STDIO
+
+#: Options that choose the verb, with what they add to it.
+CHOICES: dict[str, tuple[str, ...]] = {
+    "-z": ("compress",),
+    "--compress": ("compress",),
+    "-d": ("decompress",),
+    "--decompress": ("decompress",),
+    "--uncompress": ("decompress",),
+    "-t": ("verify",),
+    "--test": ("verify",),
+    "-l": ("decompress", "--list"),
+    "--list": ("decompress", "--list"),
+}
+#: Letters of options without a value, which may be joined: ``-dfk``.
+LETTERS = frozenset("zdtlckfq")
+
+
+def verb_line(argv: Sequence[str]) -> list[str] | None:
+    """Return the command line with its verb, for one that has none; None if no file or verb is named.
+
+    Args:
+        argv: a command line whose first word is no verb.
+
+    Raises:
+        UsageError: options that choose different verbs, or a word that is neither a verb nor a file.
+    """
+    words = [word for argument in argv for word in _split(argument)]
+    chosen = {CHOICES[word] for word in words if word in CHOICES}
+    if len(chosen) > 1:
+        raise UsageError("-z, -d, -t and -l exclude each other: give one")
+    if not chosen and words and not words[0].startswith("-") and not _may_be_file(words[0]):
+        raise UsageError(f"{words[0]}: neither a verb nor a file{suggestion(words[0], VERBS)} (gcodec --help)")
+    if not chosen and "-c" not in words and not any(map(_may_be_file, words)):
+        return None
+    verb = chosen.pop() if chosen else ("compress",)
+    return [*verb, *(word for word in words if word not in CHOICES)]
+
+
+def use_standard_input(args: argparse.Namespace) -> None:
+    """Lets a command line of the short form that names no file work on standard input."""
+    for name in ("inputs", "archives"):
+        if getattr(args, name, None) == []:
+            setattr(args, name, [STDIO])
+
+
+def _may_be_file(word: str) -> bool:
+    """Return True if a word can be meant as a file: it exists, or is written as a path."""
+    return word == STDIO or (not word.startswith("-") and (
+        "." in word or "/" in word or glob.has_magic(word) or Path(word).exists()
+    ))
+
+
+def _split(argument: str) -> list[str]:
+    """Return ``-dfk`` as three options, and ``-T4`` as an option and its value."""
+    letters = argument[1:]
+    if argument.startswith("-T") and argument[2:].isdecimal():
+        return ["--threads", argument[2:]] if int(argument[2:]) else []
+    if argument.startswith("-") and letters and LETTERS.issuperset(letters):
+        return [f"-{letter}" for letter in letters]
+    return [argument]

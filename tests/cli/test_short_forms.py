@@ -1,0 +1,171 @@
+"""The laws of what users of gzip, xz and zstd type, and of typing errors."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import gcodec
+from gcodec.cli import VERBS
+from gcodec.cli.parser import GROUPS, actions_of, parser_for, verbs_of
+from tests.archive.test_files import npy
+from tests.support import commands
+from tests.support.commands import run
+
+X = npy(np.random.default_rng(1).standard_normal((60, 70)).astype(np.float32))
+
+folder = commands.folder
+
+
+def process(*arguments: str, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+    environment = {**os.environ, "PYTHONPATH": str(Path(gcodec.__file__).parents[1])}
+    return subprocess.run([sys.executable, "-m", "gcodec", *arguments], input=stdin, capture_output=True, check=False,
+                          env=environment)
+
+
+def write(*names: str) -> None:
+    for name in names:
+        Path(name).write_bytes(X)
+
+
+def names() -> list[str]:
+    return sorted(path.name for path in Path().iterdir())
+
+
+def test_a_file_is_compressed_and_comes_back_without_a_verb():
+    write("x.npy")
+    run("x.npy")
+    assert names() == ["x.npy", "x.npy.gc"]
+    Path("x.npy").unlink()
+    run("-d", "x.npy.gc")
+    assert Path("x.npy").read_bytes() == X and Path("x.npy.gc").exists()
+    run("-t", "x.npy.gc")
+    run("x.npy", code=1)                # exists already
+    run("-f", "x.npy")
+    run("-dfq", "--rm", "x.npy.gc")
+    assert names() == ["x.npy"]
+
+
+@pytest.mark.parametrize(("short", "verb"), [
+    (["-z", "x.npy"], ["compress", "x.npy"]),
+    (["--mantissa-bits", "5", "x.npy"], ["compress", "--mantissa-bits", "5", "x.npy"]),
+    (["x.npy", "-o", "y.gc"], ["compress", "x.npy", "-o", "y.gc"]),
+    (["-T1", "x.npy"], ["compress", "--threads", "1", "x.npy"]),
+    (["-kf", "x.npy", "y.npy"], ["compress", "-f", "x.npy", "y.npy"]),
+    (["-T0q", "x.npy"], []),
+])
+def test_a_short_form_does_what_its_verb_does(short, verb):
+    def outcome(arguments: list[str]) -> dict[str, bytes]:
+        write("x.npy", "y.npy")
+        run(*arguments)
+        files = {path.name: path.read_bytes() for path in Path().iterdir()}
+        for path in Path().iterdir():
+            path.unlink()
+        return files
+
+    if verb:
+        assert outcome(short) == outcome(verb)
+    else:
+        write("x.npy")
+        run(*short, code=2)
+
+
+def test_pipes_need_no_names():
+    for pack, back in ((["-c"], ["-d"]), (["-zcq", "-"], ["-dcq", "-"])):
+        packed = process(*pack, stdin=X)
+        assert packed.returncode == 0, packed.stderr
+        assert process(*back, stdin=packed.stdout).stdout == X
+    assert process("-t", stdin=packed.stdout).returncode == 0
+    assert b"60x70" in process("-l", stdin=packed.stdout).stdout
+    write("x.npy")
+    packed = process("-c", "x.npy")
+    assert process("-dc", stdin=packed.stdout).stdout == X and names() == ["x.npy"]
+
+
+def test_an_archive_is_not_packed_again_and_the_error_says_what_restores_it(capsys):
+    write("x.npy")
+    run("x.npy")
+    run("x.npy.gc", code=1)
+    assert "x.npy.gc: is a gcodec archive already (gcodec -d restores" in capsys.readouterr().err
+    run("y.npy.gc", code=1)
+    assert "y.npy.gc: no such file" in capsys.readouterr().err
+
+
+def test_a_base_that_is_an_archive_is_not_taken_for_an_input():
+    write("x.npy", "y.npy")
+    run("x.npy")
+    run("y.npy", "--base", "x.npy.gc")
+    run("-df", "y.npy.gc", "--base", "x.npy.gc")
+    assert Path("y.npy").read_bytes() == X
+
+
+@pytest.mark.parametrize(("typed", "meant"), [
+    (["compres", "x.npy"], "did you mean compress?"), (["decmopress", "x.gc"], "did you mean decompress?"),
+    (["frobnicate"], "neither a verb nor a file (gcodec --help)"),
+    (["compress", "x.npy", "--thread5", "1"], "did you mean --threads?"),
+    (["x.npy", "--mantisa-bits", "3"], "did you mean --mantissa-bits?"),
+    (["compress", "x.npy", "--mode", "gcomb"], "did you mean gcomp?"),
+    (["series", "ad", "f", "x.npy"], "did you mean add?"),
+    (["series", "add", "f", "x.npy", "--ful-evry", "3"], "did you mean --full-every?"),
+    (["-d", "-t", "x.gc"], "exclude each other"), (["compress"], "name a file or a folder, or - for"),
+    (["decompress", "-q"], "name an archive"), (["verify"], "name an archive"), (["--quick"], "unrecognized"),
+])
+def test_typing_errors_are_answered_with_what_was_meant(typed, meant, capsys):
+    write("x.npy")
+    run(*typed, code=2)
+    assert meant in capsys.readouterr().err and names() == ["x.npy"]
+
+
+def test_help_shows_every_verb_with_an_example_and_fits_a_screen(capsys):
+    assert sorted(name for group in GROUPS.values() for name in group) == sorted(VERBS)
+    run("--help")
+    printed = capsys.readouterr().out
+    assert all(f"\n  {name} " in printed and example in printed for group in GROUPS.values()
+               for name, example in group.items())
+    assert max(map(len, printed.splitlines())) <= 110 and len(printed.splitlines()) <= 50
+
+
+# ------------------------------------------------------------------------------------------------------ Completion
+
+
+CASES = {
+    ("gcodec", ""): list(VERBS),
+    ("gcodec", "co"): ["compress", "completion"],
+    ("gcodec", "compress", "x.npy", "--man"): ["--mantissa-bits"],
+    ("gcodec", "compress", "--mode", "g"): ["gcomp"],
+    ("gcodec", "compress", "x.n"): [],              # then bash completes files
+    ("gcodec", "series", "re"): ["restore"],
+    ("gcodec", "series", "prune", "run", "--keep-"): ["--keep-last", "--keep-every"],
+    ("gcodec", "completion", ""): ["bash", "zsh", "fish"],
+}
+
+
+@pytest.mark.skipif(not Path("/bin/bash").exists(), reason="needs bash")
+def test_bash_completes_verbs_options_and_values(capsys):
+    run("completion", "bash")
+    script = [capsys.readouterr().out]
+    for words in CASES:
+        quoted = " ".join(f"'{word}'" for word in words)
+        script.append(f"COMP_WORDS=({quoted}); COMP_CWORD={len(words) - 1}; COMPREPLY=(); _gcodec")
+        script.append("echo ${COMPREPLY[@]}")
+    done = subprocess.run(["bash", "-c", "\n".join(script)], capture_output=True, text=True, check=True)
+    assert not done.stderr
+    assert dict(zip(CASES, (line.split() for line in done.stdout.splitlines()), strict=True)) == CASES
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_knows_all_options_of_all_verbs(shell, capsys):
+    run("completion", shell)
+    script = capsys.readouterr().out
+    parsers = [parser_for(VERBS), *verbs_of(parser_for(VERBS)).values()]
+    parsers += verbs_of(verbs_of(parsers[0])["series"]).values()
+    options = {name for parser in parsers for action in actions_of(parser) for name in action.option_strings}
+    assert len(options) > 30
+    for name in options:
+        assert (name if shell != "fish" else f"-l {name[2:]}" if name[1] == "-" else f"-s {name[1:]}") in script
+    assert all(name in script for name in VERBS)
