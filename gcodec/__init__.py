@@ -1,12 +1,13 @@
 """gcodec: gradients, and any float tensors, made small without changing the training run.
 
-The public names are imported when they are first used, so that ``import gcodec`` and ``gcodec --help`` start at once.
+The public names and packages are imported when they are first used, so that ``import gcodec`` and ``gcodec --help``
+start at once: ``gcodec.distributed`` imports torch, ``gcodec.encode`` does not.
 """
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+from typing import Any as _Any
 
 if TYPE_CHECKING:
     from .archive import load as load
@@ -62,10 +63,19 @@ _HOME = {
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 
-__all__ = sorted(_MODULE_OF)
+#: Packages and modules for users, which ``import gcodec`` makes available, too.
+_PACKAGES = ("adaptive", "archive", "averaging", "checkpoints", "compressors", "distributed", "errors", "gpu", "sync",
+             "truncation")
+
+# ``from gcodec import *`` must not replace Python's own open.
+__all__ = sorted(_MODULE_OF.keys() - {"open"})
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> _Any:
+    from importlib import import_module
+
+    if name in _PACKAGES:
+        return import_module(f".{name}", __name__)
     if name not in _MODULE_OF:
         raise AttributeError(f"module 'gcodec' has no attribute {name!r}")
     value = getattr(import_module(f".{_MODULE_OF[name]}", __name__), name)
@@ -74,4 +84,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*_MODULE_OF, *_PACKAGES, "__all__", "__doc__", "__file__", "__name__", "__path__", "__version__"})

@@ -299,7 +299,10 @@ def decode_range(
         data: As for :func:`decode`, on the host.
         start: First value, in row-major order.
         stop: End of the values; 0 <= start <= stop <= number of values.
-        like, threads, max_output_bytes, base: As for :func:`decode`.
+        like: "numpy" or "torch" to override the recorded kind.
+        threads: Threads to use at most; by default all cores.
+        max_output_bytes: Refuse ranges that decode to more.
+        base: The whole array that the frame was encoded against, if it was.
 
     Returns:
         The values as a flat array.

@@ -57,6 +57,28 @@ def check_choice(name: str, value: Any, choices: Collection[Any]) -> None:
         raise InvalidArgument(f"{name} must be one of {', '.join(map(repr, choices))}, not {value!r}")
 
 
+#: First bytes of what users take for one another, and what reads each.
+_BEGINNINGS = (
+    (b"\x89GCA", "a gcodec archive: read it with gcodec.load, gcodec.load_file, gcodec.open or gcodec decompress"),
+    (b"\x89GCF", "a gcodec frame: read it with gcodec.decode"),
+    (b"PK\x03\x04", "a zip file, such as those of torch.save and numpy.savez: read it with what has written it, or "
+     "make an archive of it with gcodec.compress_file"),
+    (b"\x93NUMPY", "a .npy file: read it with numpy.load, or make an archive of it with gcodec.compress_file"),
+)
+
+
+def what_it_is(head: bytes) -> str:
+    """Return what begins with these bytes, and what reads it, to be appended to an error; empty if that is not known.
+
+    Args:
+        head: the first bytes, 9 or more if there are so many.
+    """
+    found = next((text for beginning, text in _BEGINNINGS if head.startswith(beginning)), "")
+    if not found and head[8:9] == b"{" and int.from_bytes(head[:8], "little") < 1 << 27:
+        found = "a .safetensors file: read it with safetensors, or make an archive of it with gcodec.compress_file"
+    return f"; this is {found}" if found else ""
+
+
 def missing_package(package: str) -> GcodecError:
     """Return the error to raise from the ImportError of an optional package; it names the command that installs it."""
     return GcodecError(f"the demo needs the {package} package: pip install 'gcodec[demo]'")

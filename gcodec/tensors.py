@@ -125,10 +125,15 @@ def _bits_of_type(array: np.ndarray, dtype: str | None, argument: str) -> tuple[
             bits = BY_NAME[dtype].bits
             raise InvalidArgument(f"{argument} must be of {dtype} or uint{bits}, as dtype says, not {array.dtype}")
     if name not in BY_NAME:
-        raise InvalidArgument(f"{argument} must be of one of {', '.join(BY_NAME)}, not {array.dtype}")
+        raise InvalidArgument(f"{argument} must be {_known_types(array.dtype)}")
     if array.dtype.byteorder == ">":
         array = array.astype(array.dtype.newbyteorder("<"))
     return array, BY_NAME[name]
+
+
+def _known_types(dtype: Any) -> str:
+    """Return the end of the error for an array of another type."""
+    return f"of one of {', '.join(BY_NAME)}, not {dtype}; gcodec.save and gcodec.save_file keep other types, too"
 
 
 def check_dimensions(ndim: int) -> None:
@@ -191,7 +196,7 @@ def _not_plain(x: Any, argument: str, error: Exception | None = None) -> Invalid
     elif x.is_complex():
         what = f"must be real, not of {dtype}: pass torch.view_as_real({argument})"
     elif dtype not in _torch_types():
-        what = f"must be of one of {', '.join(BY_NAME)}, not {dtype}"
+        what = f"must be {_known_types(dtype)}"
     elif error is None or kind == "FakeTensor" or "ninitialized" in kind:
         what = f"must be a tensor with values, but this {kind} has no data: pass the one that it stands for"
     else:

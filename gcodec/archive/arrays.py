@@ -14,7 +14,7 @@ from ..files.elements import RAW_BITS, name_of, numpy_dtype
 from ..files.file_plan import TensorView, row_major
 from ..files.npy import reinterpreted
 from ..files.source import Bytes
-from ..tensors import is_torch
+from ..tensors import check_has_data, is_torch
 from .entries import FileEntry
 
 
@@ -98,7 +98,10 @@ def as_bytes(value: Any, dtype: str | None = None) -> tuple[str, tuple[int, ...]
         return _torch_bytes(value)
     array = np.asarray(value)
     if array.dtype.hasobject:
-        raise InvalidArgument("an array must be of numbers to be saved, not of Python objects")
+        kind = type(value).__name__
+        raise InvalidArgument(
+            f"an array must be of numbers to be saved, not a {kind} of Python objects; gcodec.save takes nested ones"
+        )
     name = reinterpreted(array.dtype, dtype) if dtype else name_of(array.dtype.newbyteorder("<"))
     little = array.astype(array.dtype.newbyteorder("<"), copy=False) if array.dtype.byteorder == ">" else array
     return name, array.shape, np.ascontiguousarray(little).reshape(-1).view(np.uint8)
@@ -107,6 +110,9 @@ def as_bytes(value: Any, dtype: str | None = None) -> tuple[str, tuple[int, ...]
 def _torch_bytes(value: Any) -> tuple[str, tuple[int, ...], Bytes]:
     import torch
 
+    check_has_data(value, "value")
+    if value.is_meta:
+        raise InvalidArgument("a tensor must have values to be saved, but one on the device meta has no data")
     if value.layout != torch.strided or value.is_quantized:
         raise InvalidArgument(
             f"a tensor must be dense and not quantized to be saved, not a {value.layout} tensor of {value.dtype}"

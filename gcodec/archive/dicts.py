@@ -63,6 +63,9 @@ def save_file(
         InvalidArgument: a tensor or an option that has no meaning here.
         OSError: the file cannot be written.
     """
+    if not isinstance(tensors, Mapping):
+        kind = type(tensors).__name__
+        raise InvalidArgument(f"tensors must be a dictionary of tensors by name, not a {kind}; gcodec.save takes all")
     plan = plan_tensors(tensors, metadata, dtype, untied=levels or ())
     policy: EncodingPolicy | None = None
     if levels:

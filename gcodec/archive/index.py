@@ -44,7 +44,7 @@ def read_index(source: ByteSource, max_output_bytes: int | None = None) -> tuple
     Raises:
         GcodecError: not an archive, damaged, of another version, or with an index above the limit.
     """
-    check_header(source.read(0, min(source.size, HEADER.size)).tobytes())
+    check_header(source.read(0, min(source.size, 2 * HEADER.size)).tobytes())
     if source.size < HEADER.size + TRAILER.size:
         raise InsufficientData(f"an archive has at least {HEADER.size + TRAILER.size} bytes, this has {source.size}")
     trailer = Trailer.read_from(source.read(source.size - TRAILER.size, source.size).tobytes())

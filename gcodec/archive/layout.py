@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import xxhash
 
-from ..errors import Corruption, InsufficientData, Unsupported
+from ..errors import Corruption, InsufficientData, Unsupported, what_it_is
 
 MAGIC, END_MAGIC = b"\x89GCA", b"ACG\x89"
 VERSION = 1
@@ -38,7 +38,8 @@ def check_header(data: bytes) -> None:
     if not data.startswith(MAGIC):
         if MAGIC.startswith(data[:4]):
             raise InsufficientData(f"an archive has at least {HEADER.size + TRAILER.size} bytes, this has {len(data)}")
-        raise Corruption(f"not a gcodec archive: it begins with {data[:4]!r} instead of {MAGIC!r}")
+        what = what_it_is(data)
+        raise Corruption(f"not a gcodec archive: it begins with {data[:4]!r} instead of {MAGIC!r}{what}")
     if len(data) > 4 and data[4] != VERSION:
         raise Unsupported(f"the archive is of version {data[4]}; this gcodec reads version {VERSION}")
     if len(data) < HEADER.size:

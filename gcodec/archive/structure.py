@@ -334,9 +334,11 @@ def _torch_type(value: Any, where: str) -> str:
     except (AttributeError, RuntimeError, TypeError, ValueError) as error:
         raise InvalidArgument(f"{where}: a tensor must have values to be saved, which this {type(value).__name__} has "
                               f"not: {error}") from None
+    if value.is_meta:
+        raise InvalidArgument(f"{where}: a tensor must have values to be saved, but one on the device meta has no data")
     if not plain:
-        raise InvalidArgument(f"{where}: a tensor must be dense, not quantized and not on the device meta to be saved; "
-                              f"this is a {value.layout} tensor of {value.dtype} on {value.device}")
+        raise InvalidArgument(f"{where}: a tensor must be dense and not quantized to be saved, not a {value.layout} "
+                              f"tensor of {value.dtype}")
     return str(value.dtype).removeprefix("torch.")
 
 

@@ -15,7 +15,7 @@ from typing import BinaryIO, Protocol, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import InsufficientData
+from ..errors import InsufficientData, InvalidArgument
 
 Bytes = NDArray[np.uint8]
 
@@ -159,7 +159,15 @@ def open_source(file: BinaryIO | str | os.PathLike[str]) -> FileSource:
 
     Args:
         file: a path, or a binary stream opened for reading, which ``close`` leaves open.
+
+    Raises:
+        InvalidArgument: it is something else.
+        OSError: it cannot be read.
     """
+    if not isinstance(file, str | os.PathLike) and not hasattr(file, "read"):
+        given: object = file
+        advice = "; put bytes into io.BytesIO" if isinstance(given, bytes | bytearray | memoryview) else ""
+        raise InvalidArgument(f"file must be a path or a binary stream, not {type(file).__name__}{advice}")
     opened = isinstance(file, str | os.PathLike)
     stream = open(file, "rb") if isinstance(file, str | os.PathLike) else file  # noqa: SIM115 - the source closes it
     try:

@@ -14,7 +14,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 import numpy as np
 
 from ..dtypes import BY_CODE, DType
-from ..errors import Corruption, InsufficientData, Unsupported
+from ..errors import Corruption, InsufficientData, Unsupported, what_it_is
 from .change_codebook import CHANGES, MAX_CHANGE_CODEBOOKS, ChangeCodebook, read_changes
 from .codebook import BY_ID, INLINE, RESIDUAL, Codebook, read_inline, read_residual, residual_record
 from .columns import ColumnReferences, read_column_references
@@ -195,7 +195,8 @@ def prelude_size(data: np.ndarray, n_bytes: int | None = None) -> tuple[int, int
         raise InsufficientData(f"a frame has at least {HEADER_BYTES} bytes, but the data ends after {n_bytes}")
     fields = HEADER.unpack(data[:HEADER_BYTES].tobytes())
     if fields[0] != MAGIC:
-        raise Corruption(f"not a gcodec frame: the magic number is {fields[0]!r} instead of {MAGIC!r}")
+        what = what_it_is(data[:HEADER_BYTES].tobytes())
+        raise Corruption(f"not a gcodec frame: the magic number is {fields[0]!r} instead of {MAGIC!r}{what}")
     if fields[1] != VERSION:
         raise Unsupported(f"the frame is of version {fields[1]}; this gcodec reads version {VERSION}")
     frame_bytes, prelude_bytes = fields[13], fields[15]

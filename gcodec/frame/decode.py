@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from threading import Lock
 from typing import Any, NamedTuple
 
@@ -88,7 +89,10 @@ class FrameReader:
         try:
             buffer = np.frombuffer(data, np.uint8)
         except (TypeError, ValueError, BufferError) as error:
-            raise InvalidArgument(f"data must be a bytes-like object: {error}") from None
+            advice = ""
+            if isinstance(data, str | os.PathLike):
+                advice = "; pass what is in the file, or an archive to gcodec.load, gcodec.load_file or gcodec.open"
+            raise InvalidArgument(f"data must be a bytes-like object: {error}{advice}") from None
         prelude_bytes, frame_bytes = fmt.prelude_size(buffer, len(buffer))
         self.data = buffer[:frame_bytes]
         self.prelude, self.sizes, self.offsets = read_start(buffer, prelude_bytes, frame_bytes, find)

@@ -81,6 +81,9 @@ def inspect(data: Any) -> FrameInfo:
     Args:
         data: Bytes-like, one frame; bytes after it are ignored.
 
+    Returns:
+        Its type, shape, mode, codebooks and blocks.
+
     Raises:
         InsufficientData: If ``data`` ends before the frame does.
         Corruption: If the prelude is damaged, or a block has fewer bytes than its header.

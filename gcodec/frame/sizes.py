@@ -27,6 +27,9 @@ def max_encoded_size(shape: int | Sequence[int], dtype: str) -> int:
         shape: Shape of the array, or its number of values.
         dtype: Name of its type.
 
+    Returns:
+        The number of bytes.
+
     Raises:
         InvalidArgument: For an unknown dtype, a negative size, or more dimensions than a frame holds.
     """
