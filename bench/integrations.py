@@ -10,22 +10,26 @@ anything is reported. A library that is not installed is left out. Seconds are f
 from __future__ import annotations
 
 import argparse
+import copy
 import importlib.util
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from time import perf_counter
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from bench.checkpoints import LAYERS, WIDTH, Training
+from bench.checkpoints import LAYERS, WIDTH, Run, Training, check
 from bench.codec import RESULTS
+from gcodec.archive.structure import flatten
 from gcodec.benchmark.csv_tables import write_table
 from gcodec.benchmark.timing import RoundTripError
 
 COLUMNS = ("integration", "data", "method", "original_bytes", "stored_bytes", "percent", "save_seconds",
            "load_seconds")
+STATE = Run("training", 1e-3)
 CHUNK = 1 << 20  #: values
 
 
@@ -89,6 +93,45 @@ def zarr_outcomes(training: Training) -> Iterator[tuple[str, str, Outcome]]:
             yield name, method, timed(save, lambda array=array: array[...], values)  # type: ignore[misc]
 
 
+def torch_checkpoint_outcomes(training: Training) -> Iterator[tuple[str, str, Outcome]]:
+    """Yield the checkpoint of a training by each storage of torch.distributed.checkpoint."""
+    import torch.distributed.checkpoint as dcp
+
+    from gcodec.integrations.torch_checkpoint import CheckpointReader, CheckpointWriter, SeriesReader, SeriesWriter
+
+    first = training.state(STATE)
+    later = copy.deepcopy(training)
+    later.take_steps(10, 1e-5)
+    state = later.state(STATE)
+    with TemporaryDirectory() as name:
+        folder = Path(name)
+        series = SeriesWriter(folder / "series")
+        dcp.save(first, storage_writer=series, checkpoint_id="1", no_dist=True)
+        storages: dict[str, tuple[Any, Any, Path]] = {
+            "DCP's default": (dcp.FileSystemWriter(folder / "a"), dcp.FileSystemReader(folder / "a"), folder / "a"),
+            "gcodec": (CheckpointWriter(folder / "b"), CheckpointReader(folder / "b"), folder / "b"),
+            "gcodec, a difference": (series, SeriesReader(folder / "series"), folder / "series"),
+        }
+        for method, (writer, reader, place) in storages.items():
+            before = _bytes_in(place)
+            start = perf_counter()
+            dcp.save(state, storage_writer=writer, checkpoint_id=2 if method.endswith("difference") else None,
+                     no_dist=True)
+            saved = perf_counter()
+            loaded = copy.deepcopy(first)
+            begin = perf_counter()
+            dcp.load(loaded, storage_reader=reader, no_dist=True)
+            end = perf_counter()
+            check(loaded, state)
+            original = sum(leaf.size for leaf in flatten(state).leaves.values())
+            yield "weights and AdamW's state", method, Outcome(original, _bytes_in(place) - before, saved - start,
+                                                               end - begin)
+
+
+def _bytes_in(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
 def timed(save: Callable[[], int], load: Callable[[], Any], values: np.ndarray) -> Outcome:
     """Return the outcome of saving and loading, the second time that it is done; raise RoundTripError if it fails."""
     for _ in range(2):
@@ -105,6 +148,7 @@ def timed(save: Callable[[], int], load: Callable[[], Any], values: np.ndarray) 
 #: What is measured: the package that it needs, and the function that does.
 INTEGRATIONS: dict[str, tuple[str, Callable[[Training], Iterator[tuple[str, str, Outcome]]]]] = {
     "zarr": ("zarr", zarr_outcomes),
+    "torch-checkpoint": ("torch", torch_checkpoint_outcomes),
 }
 
 

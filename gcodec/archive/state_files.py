@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from itertools import accumulate
 from tempfile import TemporaryFile
 from threading import Lock
@@ -78,7 +78,19 @@ def plan_state(path: str, state: Any) -> FilePlan:
     """
     flat = flatten(state)
     text = np.frombuffer(flat.text, np.uint8)
-    leaves = {**flat.leaves, STRUCTURE: Leaf(text, "uint8", text.shape)}
+    return plan_leaves(path, {**flat.leaves, STRUCTURE: Leaf(text, "uint8", text.shape)})
+
+
+def plan_leaves(path: str, leaves: Mapping[str, Leaf]) -> FilePlan:
+    """Return the plan of the .safetensors file that would hold tensors; they stay where they are until it is read.
+
+    Args:
+        path: under which an archive keeps the file.
+        leaves: the tensors by name.
+
+    Raises:
+        InvalidArgument: a name or type that .safetensors lacks.
+    """
     sizes = {name: (leaf.dtype, leaf.shape, leaf.size) for name, leaf in leaves.items()}
     header = safetensors_header(sizes, None)
     pieces, at = [], len(header)

@@ -1,0 +1,189 @@
+"""Checkpoints of torch.distributed.checkpoint: saved by some ranks, loaded by others, as archives and as a series."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch.distributed.checkpoint")
+
+import torch
+import torch.distributed.checkpoint as dcp
+
+import gcodec
+from gcodec.checkpoints import Checkpointer, StepFolder
+from gcodec.integrations.torch_checkpoint import (
+    CheckpointReader,
+    CheckpointWriter,
+    SeriesReader,
+    SeriesWriter,
+    steps_in_series,
+)
+from tests.integrations import torch_checkpoint_cases as cases
+from tests.support.rank_fixtures import ranks_of
+from tests.support.ranks import agreed
+
+pair = ranks_of(2)
+three = ranks_of(3)
+# Saving in one process is what torch warns about.
+pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled:UserWarning",
+                                        "ignore:TypedStorage is deprecated:UserWarning")
+
+
+def check_rest(rest, step):
+    assert rest["step"] == step and rest["name"] == "run" and rest["list"][1] == {"x": step / 3}
+    assert rest["list"][0].item() == step
+    assert torch.equal(rest["whole"], torch.arange(step + 7.0)[:7].half())
+
+
+@pytest.mark.parametrize("asynchronous", [False, True], ids=["sync", "async"])
+def test_what_some_ranks_saved_is_loaded_by_as_many_and_by_others(pair, three, tmp_path, asynchronous):
+    saved = agreed(three.run(cases.save, folder=tmp_path / "a", asynchronous=asynchronous))
+    names = sorted(path.name[:10] for path in (tmp_path / "a").iterdir())
+    assert names == ["checkpoint", "rank-00000", "rank-00001", "rank-00002"]
+    for ranks in (three, pair):
+        for found, rest in ranks.run(cases.load, folder=tmp_path / "a"):
+            assert found == saved
+            check_rest(rest, 2)
+
+
+def test_the_steps_of_a_series_are_differences_and_come_back_in_any_sharding(pair, three, tmp_path):
+    saved = agreed(three.run(cases.save_series, folder=tmp_path, steps=[0, 10, 20, 30], full_every=3))
+    assert steps_in_series(tmp_path) == [0, 10, 20, 30]
+    bases = [info.base for info in StepFolder(tmp_path / "rank-00001").overview()]
+    assert bases == [None, 0, 10, None]
+    for ranks in (three, pair):
+        expected = list(zip([saved[1], saved[2], saved[0], saved[3]], [10, 20, 0, 30], strict=True))
+        for found in ranks.run(cases.load_series, folder=tmp_path, steps=[10, 20, 0, None]):
+            assert found == expected
+
+
+def test_old_steps_of_a_series_are_deleted_also_those_of_ranks_that_are_no_more(pair, three, tmp_path):
+    three.run(cases.save_series, folder=tmp_path, steps=[1, 2], keep_last=2)
+    saved = agreed(pair.run(cases.save_series, folder=tmp_path, steps=[3, 4, 5, 6], keep_last=2, full_every=8))
+    assert steps_in_series(tmp_path) == [4, 5, 6]      # two, and the one that was saved last
+    assert [StepFolder(tmp_path / f"rank-{rank:05d}").steps() for rank in range(3)] == [[4, 5, 6], [4, 5, 6], []]
+    found = pair.run(cases.load_series, folder=tmp_path, steps=[4, 5, 6])
+    assert agreed(found) == list(zip(saved[1:], [4, 5, 6], strict=True))
+
+
+def test_a_step_that_a_rank_could_not_write_is_not_there_and_can_be_saved_again(pair, tmp_path):
+    pair.run(cases.save_series, folder=tmp_path, steps=[1, 2])
+    saved = agreed(pair.run(cases.die_while_saving, folder=tmp_path, step=3))
+    assert steps_in_series(tmp_path) == [1, 2, 3]
+    assert agreed(pair.run(cases.load_series, folder=tmp_path, steps=[None])) == [(saved, 3)]
+
+
+def test_damaged_missing_and_exchanged_archives_are_named(pair, tmp_path):
+    pair.run(cases.save, folder=tmp_path / "a")
+    pair.run(cases.save, folder=tmp_path / "b", asynchronous=True)
+    archive, index = next((tmp_path / "a").glob("rank-00001*")), tmp_path / "a" / "checkpoint.json"
+    whole, text = archive.read_bytes(), index.read_bytes()
+
+    def fails(what):
+        found = pair.run(cases.load_failing, folder=tmp_path / "a")
+        assert all(what in error for error in found), found
+
+    middle = len(whole) // 2
+    archive.write_bytes(whole[:middle] + bytes([whole[middle] ^ 1]) + whole[middle + 1 :])
+    fails("rank-00001")
+    archive.write_bytes(next((tmp_path / "b").glob("rank-00000*")).read_bytes())
+    fails("rank-00001")
+    archive.unlink()
+    fails("rank-00001")
+    archive.write_bytes(whole)
+    index.write_bytes(text.replace(b'"size":[', b'"size":[1,', 1))
+    fails("checkpoint.json")
+
+
+# In one process, without a process group
+
+DTYPES = [torch.float32, torch.bfloat16, torch.float16, torch.float64, torch.float8_e4m3fn, torch.int64, torch.bool,
+          torch.uint8, torch.complex64, torch.complex128]
+
+
+def state_of(seed=0):
+    """A state of many kinds of tensors."""
+    random = torch.Generator().manual_seed(seed)
+    values = torch.randn(40, 30, generator=random)
+    state = {str(dtype): values.to(dtype) for dtype in DTYPES if not dtype.is_complex}
+    state |= {str(dtype): torch.complex(values, values).to(dtype) for dtype in DTYPES if dtype.is_complex}
+    state |= {"transposed": values.T, "strided": values[::3, 1::2], "none": values[:0], "scalar": values[0, 0],
+              "conjugate": torch.complex(values, values).conj(), "parameter": torch.nn.Parameter(values.clone())}
+    state["tied"] = state["parameter"]
+    return state
+
+
+def same(one, other):
+    """Whether two tensors have the same type, shape and bits."""
+    one, other = (item.detach().resolve_conj().resolve_neg().contiguous().reshape(-1) for item in (one, other))
+    return one.dtype == other.dtype and torch.equal(one.view(torch.uint8), other.view(torch.uint8))
+
+
+def test_tensors_of_every_kind_are_kept(tmp_path):
+    state = state_of()
+    dcp.save(state, storage_writer=CheckpointWriter(tmp_path))
+    found = {name: torch.zeros_like(value) for name, value in state.items()}
+    dcp.load(found, storage_reader=CheckpointReader(), checkpoint_id=tmp_path)
+    assert all(same(found[name], state[name]) for name in state)
+
+
+def test_saving_again_replaces_a_checkpoint_and_leaves_nothing_of_the_old_one(tmp_path):
+    for seed in (1, 2):
+        dcp.save(state_of(seed), storage_writer=CheckpointWriter(tmp_path))
+    assert len(list(tmp_path.iterdir())) == 2
+    found = {"transposed": torch.zeros(30, 40)}      # a part of the state
+    dcp.load(found, storage_reader=CheckpointReader(tmp_path))
+    assert same(found["transposed"], state_of(2)["transposed"])
+
+
+def test_archives_and_series_are_those_of_gcodec(tmp_path):
+    state = {"layer.weight": torch.randn(50, 40)}
+    dcp.save(state, storage_writer=CheckpointWriter(tmp_path / "a"))
+    (archive,) = (tmp_path / "a").glob("*.gc")
+    assert torch.equal(gcodec.load_file(archive)["layer.weight"], state["layer.weight"])
+    dcp.save(state, storage_writer=SeriesWriter(tmp_path / "b"), checkpoint_id="5")
+    assert torch.equal(Checkpointer(tmp_path / "b" / "rank-00000").load(5)["layer.weight"], state["layer.weight"])
+
+
+def test_senseless_uses_are_refused(tmp_path):
+    state = {"x": torch.ones(3)}
+    for arguments in ({"full_every": 0}, {"keep_last": 0}, {"threads": 0}):
+        with pytest.raises(gcodec.InvalidArgument):
+            SeriesWriter(tmp_path, **arguments)
+    for writer, step, words in [
+        (CheckpointWriter(), None, "needs a folder"), (SeriesWriter(tmp_path), None, "needs the step"),
+        (SeriesWriter(tmp_path), "last", "must be a step's number"),
+    ]:
+        with pytest.raises((dcp.CheckpointException, gcodec.InvalidArgument), match=words):
+            dcp.save(state, storage_writer=writer, checkpoint_id=step)
+    dcp.save(state, storage_writer=SeriesWriter(tmp_path), checkpoint_id="1")
+    with pytest.raises(dcp.CheckpointException, match="is there already"):
+        dcp.save(state, storage_writer=SeriesWriter(tmp_path), checkpoint_id="1")
+    with pytest.raises(dcp.CheckpointException, match="no complete checkpoint"):
+        dcp.load(state, storage_reader=SeriesReader(tmp_path / "nowhere"))
+
+
+@pytest.mark.parametrize("spoil", [
+    lambda root: root.update(format="gcodec-torch-checkpoint-9"),
+    lambda root: root.update(hash="0" * 16),
+    lambda root: root.pop("content"),
+    lambda root: root["content"]["items"][0].__setitem__(3, "../elsewhere"),
+    lambda root: root["content"]["tensors"]["x"].update(size=[-3]),
+    lambda root: root["content"]["tensors"]["x"].update(dtype="load"),
+])
+def test_damaged_indexes_are_errors(tmp_path, spoil):
+    from gcodec.integrations.checkpoint_index import _hash_of
+
+    dcp.save({"x": torch.ones(3)}, storage_writer=CheckpointWriter(tmp_path))
+    path = Path(tmp_path / "checkpoint.json")
+    root = json.loads(path.read_text())
+    before = root["hash"]
+    spoil(root)
+    if root.get("hash") == before and "content" in root:
+        root["hash"] = _hash_of(root["content"])      # so that only what is spoilt is wrong
+    path.write_text(json.dumps(root))
+    with pytest.raises((gcodec.Corruption, gcodec.Unsupported), match=r"checkpoint\.json"):
+        CheckpointReader(tmp_path).read_metadata()
