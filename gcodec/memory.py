@@ -15,6 +15,7 @@ from .dtypes import DType
 from .format.prelude import TEMPLATE_COLUMNS
 from .kernels.block.sparse_types import SparseScratch
 from .kernels.core.bundles import FloatBits, Residuals, Scratch
+from .kernels.core.masks import ROW_COUNTS, ROW_MASKS
 from .kernels.entropy.encode_streams import CHUNK_BYTES, STREAM_PAD
 from .kernels.planes.class_tables import CLASS_BYTES
 from .kernels.planes.layout_types import GROUP, Layout, layout_scratch
@@ -235,15 +236,18 @@ def sparse_scratch_for(kind: np.dtype[Any], n: int) -> SparseScratch:
 
     Args:
         kind: uintW.
-        n: Values of the longest sub-stream of which changes are found or read; 0 to write them.
+        n: Number of changes that it has room for; 0 to write them.
     """
+    n_groups, n_sums = (ROW_MASKS, ROW_COUNTS) if n else (0, 0)
     return SparseScratch(
+        members=np.zeros(17 * n_groups, np.uint64),
+        before=np.zeros(16 * n_sums, np.uint16),
+        totals=np.zeros(16, np.int64),
+        places=np.empty(64 * n_groups + 64, np.uint16),
+        tail=np.zeros(128, kind),
         passed=np.zeros(16, np.int64),
         after=np.zeros(16, np.int64),
         numbers=np.zeros(16, np.int64),
-        members=np.zeros(16, np.uint64),
-        tail=np.zeros(128, kind),
-        classes=np.empty(n, np.uint8),
         gaps=np.empty(n + 17, np.uint32),
         steps=np.empty(n + 17, kind),
         stream_bytes=np.empty(1 << 14, np.uint32),

@@ -306,6 +306,42 @@ def _torch_output(out: Any, dtype: DType, n_values: int) -> np.ndarray | None:
     return bits
 
 
+class BaseHash:
+    """The hash by which a frame knows its base, taken part by part: when each is in the CPU's cache anyway.
+
+    Args:
+        base: uintW[n].
+        part: Values of a part, a multiple of 4. Several threads may add parts.
+    """
+
+    def __init__(self, base: np.ndarray, part: int) -> None:
+        self._data, self._n, self._part_bytes = kernel_view(base.view(np.uint8)), len(base), part * base.itemsize
+        self._sums: dict[int, int] = {}
+
+    @property
+    def n_parts(self) -> int:
+        """Number of parts."""
+        return -(-len(self._data) // self._part_bytes)
+
+    def add(self, begin: int, end: int) -> None:
+        """Add parts ``begin ... end - 1``."""
+        for k in range(begin, end):
+            first, stop = k * self._part_bytes, min((k + 1) * self._part_bytes, len(self._data))
+            word, n_words = first // 4, (stop - first) // 4
+            total = int(_partial_checksum(None, self._data, word, n_words))
+            if stop % 4:  # at the end of the base
+                rest = self._data[4 * (word + n_words) : stop].tobytes()
+                total += int.from_bytes(rest, "little") * int(word_multiplier(word + n_words))
+            self._sums[k] = total
+
+    def value(self) -> int:
+        """Return the hash; parts that were not added yet are."""
+        for k in range(self.n_parts):
+            if k not in self._sums:
+                self.add(k, k + 1)
+        return (self._n + sum(self._sums.values())) & _LOW_64
+
+
 def hash_of(base: np.ndarray, threads: int = 1) -> int:
     """Return the hash by which a frame knows its base.
 
@@ -313,21 +349,11 @@ def hash_of(base: np.ndarray, threads: int = 1) -> int:
         base: uintW[n].
         threads: Number of threads.
     """
-    data, n_whole = kernel_view(base.view(np.uint8)), base.nbytes // 4
-    sums: list[int] = []
-
-    def work(begin: int, end: int) -> None:
-        first, stop = begin << _HASH_LOG2, min(end << _HASH_LOG2, n_whole)
-        sums.append(int(_partial_checksum(None, data, first, stop - first)))
-
-    run_batches(work, -(-n_whole >> _HASH_LOG2), threads, batch=16)
-    rest = data[4 * n_whole :].tobytes()
-    if rest:
-        tail = np.frombuffer(bytearray(rest.ljust(4, b"\0")), np.uint8)
-        sums.append(int.from_bytes(tail.tobytes(), "little") * int(word_multiplier(n_whole)))
-    return (len(base) + sum(sums)) & _LOW_64
+    hashing = BaseHash(base, _HASHED_VALUES)
+    run_batches(hashing.add, hashing.n_parts, threads, batch=4)
+    return hashing.value()
 
 
-_HASH_LOG2 = 15  #: of the words that are hashed at a time
+_HASHED_VALUES = 1 << 17  #: of a part, where the base is hashed for itself
 _LOW_64 = (1 << 64) - 1
 _partial_checksum = Specialized(partial_checksum)

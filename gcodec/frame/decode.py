@@ -20,7 +20,7 @@ from ..kernels.core.bundles import FrameBlocks, Geometry
 from ..kernels.core.specialized import Specialized
 from ..kernels.entropy.encode_streams import STREAM_PAD, checksum
 from ..memory import MAX_POOLED_BLOCK, Borrowed
-from ..tensors import hash_of
+from ..tensors import BaseHash
 from ..threads import run_batches
 from .kinds import BlockDecoder, MakeDecoder, check_status, kind_of
 from .sparse_blocks import SparseDecoder
@@ -156,30 +156,30 @@ class FrameReader:
     ) -> None:
         """Decode blocks to ``out``, or to patches; other arguments as for :meth:`decode_blocks`."""
         prelude = self.prelude
-        if prelude.refers_to_base and (base is None or hash_of(base, threads) != prelude.base_hash):
-            raise Unsupported(
-                "base must be given: the frame was encoded against a base"
-                if base is None
-                else "base is not the array that the frame was encoded against: their hashes differ"
-            )
+        geometry = Geometry(prelude.n_values, 1 << prelude.block_log2, 1 << prelude.stream_log2)
+        batch = max(_MAX_BATCH_VALUES >> prelude.block_log2, 1)
+        hashing = None
+        if prelude.refers_to_base:
+            if base is None:
+                raise Unsupported("base must be given: the frame was encoded against a base")
+            hashing = BaseHash(base, geometry.block)
+            if not prelude.changes:
+                run_batches(hashing.add, hashing.n_parts, threads, batch)
+                _check_base(hashing, prelude)
+                hashing = None
         if begin == end:
             return
-        job = _Decoding(
-            self,
-            prelude,
-            Geometry(prelude.n_values, 1 << prelude.block_log2, 1 << prelude.stream_log2),
-            base,
-            out,
-            begin << prelude.block_log2,
-            {},
-            Lock(),
-            patches,
-        )
-        if threads == 1:
-            job.decode(begin, end)
-        else:
-            batch = max(_MAX_BATCH_VALUES >> prelude.block_log2, 1)
-            run_batches(lambda first, last: job.decode(begin + first, begin + last), end - begin, threads, batch)
+        first = begin << prelude.block_log2
+        job = _Decoding(self, prelude, geometry, base, out, first, {}, Lock(), patches, hashing)
+        try:
+            if threads == 1:
+                job.decode(begin, end)
+            else:
+                run_batches(lambda first, last: job.decode(begin + first, begin + last), end - begin, threads, batch)
+        except Corruption:
+            _check_base(hashing, prelude)  # with another base, blocks may look damaged
+            raise
+        _check_base(hashing, prelude)
 
 
 _NO_SEED = np.uint64(0)
@@ -187,6 +187,12 @@ _NOWHERE = np.zeros(0, np.uint8)
 _MAX_BATCH_VALUES = 1 << 19  #: values that a thread decodes at a time
 
 _apply_patch = Specialized(apply_patch)
+
+
+def _check_base(hashing: BaseHash | None, prelude: Prelude) -> None:
+    """Raise Unsupported if the base is not the one that a frame refers to."""
+    if hashing is not None and hashing.value() != prelude.base_hash:
+        raise Unsupported("base is not the array that the frame was encoded against: their hashes differ")
 
 
 class Patch(NamedTuple):
@@ -227,6 +233,7 @@ class _Decoding(NamedTuple):
             a small frame the product of its blocks and its codebooks.
         making: Held while a decoder is made.
         patches: Takes what blocks change, in place of ``out``; or None.
+        hashing: Takes the base's hash: of each block's part when it is decoded. None if there is no base.
     """
 
     frame: FrameReader
@@ -238,6 +245,7 @@ class _Decoding(NamedTuple):
     decoders: dict[MakeDecoder, BlockDecoder]
     making: Lock
     patches: list[Patch] | None
+    hashing: BaseHash | None
 
     def decode(self, begin: int, end: int) -> None:
         """Decode blocks ``begin ... end`` on this thread. Raises Corruption, Unsupported."""
@@ -260,7 +268,13 @@ class _Decoding(NamedTuple):
             borrowed.give_back()
 
     def _decode_run(self, blocks: FrameBlocks, begin: int, end: int, borrowed: Borrowed) -> None:
-        """Decode blocks, as many at a time as have the same decoder."""
+        """Decode blocks, as many at a time as have the same decoder; with a base to be hashed, one at a time."""
+        if self.hashing is not None and end - begin > 1:
+            for b in range(begin, end):
+                self._decode_run(blocks, b, b + 1, borrowed)
+            return
+        if self.hashing is not None:
+            self.hashing.add(begin, end)
         while begin < end:
             make = kind_of(blocks, begin, self.prelude.dtype).make_decoder
             decoder = self.decoders.get(make)

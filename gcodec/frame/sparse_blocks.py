@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -39,6 +39,14 @@ class BlockChanges(NamedTuple):
     places: np.ndarray
     values: np.ndarray
     status: int
+
+
+class _Tables(NamedTuple):
+    """Holds a codebook of changes as it is decoded with; ``variant`` is the number of classes in the kernels."""
+
+    tables: ChangeTables
+    thresholds: tuple[np.unsignedinteger[Any], ...]
+    variant: int
 
 
 class SparseEncoder:
@@ -100,7 +108,7 @@ class SparseDecoder:
 
     def __init__(self, prelude: Prelude, geometry: Geometry, base: np.ndarray | None) -> None:
         self._prelude, self._geometry, self._base = prelude, geometry, base
-        self._tables: list[ChangeTables | None] = [None] * len(prelude.changes)
+        self._tables: list[_Tables | None] = [None] * len(prelude.changes)
         self._inner: CodedDecoder | None = None
         n_classes = [len(book.classes) if book.with_base else 0 for book in prelude.changes]
         is_base = [len(template) == 0 for template in prelude.templates]
@@ -154,14 +162,14 @@ class SparseDecoder:
         book = self._prelude.changes[number]
         tables = self._tables[number]
         if tables is None:
-            tables = self._tables[number] = book.decode_tables()
+            tables = self._tables[number] = _Tables(book.decode_tables(), book.threshold_tuple(), book.variant)
         base = None
         if book.with_base:
             assert self._base is not None
             base = self._base[first : first + n]
-        types = kind, book.variant, None if base is None else base.flags.aligned
-        reading = Reading(data, tables, scratch, patch)
-        status, count = _read_sparse_block(types, reading, at, n, base, book.threshold_tuple())
+        types = kind, tables.variant, None if base is None else base.flags.aligned
+        reading = Reading(data, tables.tables, scratch, patch)
+        status, count = _read_sparse_block(types, reading, at, n, base, tables.thresholds)
         if status == header.OK and base is None:
             status = self._read_inner(blocks, b, count, patch.values, borrowed)
         return BlockChanges(first, patch.places[:count], patch.values[:count], status)

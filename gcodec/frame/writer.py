@@ -58,6 +58,9 @@ class FrameWriter(NamedTuple):
         templates = () if prediction is None else prediction.templates
         if changes is not None and changes.with_base:
             templates = (_BASE,)
+        base_hash = 0
+        if base is not None and not all(map(len, templates)):
+            base_hash = plan.sparse.base_hash if plan.sparse else hash_of(base, n_threads(request.threads, len(bits)))
         prelude = Prelude(
             dtype,
             bit_layout.mode,
@@ -71,7 +74,7 @@ class FrameWriter(NamedTuple):
             plan.codebooks,
             () if prediction is None else prediction.codebooks,
             templates,
-            0 if base is None or all(map(len, templates)) else hash_of(base, n_threads(request.threads, len(bits))),
+            base_hash,
             plan.columns,
             () if changes is None else (changes,),
         )

@@ -8,11 +8,12 @@ import numpy as np
 
 from ..format.change_codebook import VARIANTS, ChangeCodebook
 from ..format.codebook import limited_lengths
-from ..kernels.block.sparse_encode import count_numbers, find_differences
+from ..kernels.block.sparse_encode import CLASS_MARGIN, count_numbers, count_tops, find_differences
 from ..kernels.block.sparse_types import Counts, Differences
 from ..kernels.core.specialized import Specialized
 from ..kernels.entropy.changes import MAX_CATEGORIES, category_bits
 from ..memory import sparse_scratch_for
+from ..tensors import BaseHash
 from ..threads import n_threads, run_batches
 from .request import EncodeRequest
 
@@ -27,6 +28,7 @@ _SAMPLE_PIECES, _PIECE = 64, 4096
 _QUICK_SAMPLE = 1024  #: values that are looked at to see whether a closer look is worth it
 
 _find_differences, _count_numbers = Specialized(find_differences), Specialized(count_numbers)
+_count_tops = Specialized(count_tops)
 
 
 class SparsePlan(NamedTuple):
@@ -37,12 +39,14 @@ class SparsePlan(NamedTuple):
         found: What differs in each block.
         bits: What the changes take, without values of inner blocks and headers of blocks.
         levels: uint8[n], the levels of the values of inner blocks; empty where there is one level.
+        base_hash: Hash of the base; 0 without one.
     """
 
     codebook: ChangeCodebook
     found: list[Differences]
     bits: int
     levels: np.ndarray
+    base_hash: int
 
 
 def plan_sparse(request: EncodeRequest) -> SparsePlan | None:
@@ -58,67 +62,90 @@ def plan_sparse(request: EncodeRequest) -> SparsePlan | None:
     n = len(values)
     if n < _MIN_VALUES or not _is_sparse(values, base):
         return None
-    block = 1 << BLOCK_LOG2
-    thresholds = () if base is None else _choose_thresholds(values, base)
-    n_classes = len(thresholds) + 1
-    variant = next(number for number in VARIANTS if number >= n_classes)
-    kind = values.dtype.type
-    ends = (*map(kind, thresholds), *[kind(1 << 8 * values.itemsize - 1)] * (variant - len(thresholds)))
-    n_kinds, n_steps = (1, 0) if base is None else (3, 16 * values.itemsize + 1)
-    n_blocks = -(-n // block)
-    counts = [
-        Counts(
-            np.zeros(MAX_CATEGORIES, np.int64),
-            np.zeros(n_steps, np.int64),
-            np.zeros((variant, n_kinds * MAX_CATEGORIES), np.int64),
-        )
-        for _ in range(n_blocks)
-    ]
-    found: list[Differences | None] = [None] * n_blocks
-    share = _MAX_SHARE_OF_ZERO if base is None else _MAX_SHARE_OF_BASE
-    types = kind, variant, values.flags.aligned, None if base is None else base.flags.aligned
+    finding = _Finding(values, base, () if base is None else _choose_thresholds(values, base))
+    run_batches(finding.find, finding.n_blocks, n_threads(request.threads, n), batch=4)
+    found = [block for block in finding.found if block is not None]
+    if len(found) < finding.n_blocks or sum(len(block.gaps) for block in found) > finding.share * n:
+        return None
+    codebook, bits = finding.code(found)
+    levels = request.levels[values != 0] if len(request.levels) else request.levels
+    return SparsePlan(codebook, found, bits, levels, finding.hashing.value() if finding.hashing else 0)
 
-    def work(begin: int, end: int) -> None:
-        scratch = sparse_scratch_for(values.dtype, min(1 << STREAM_LOG2, n))
-        size = min(block, n)
+
+class _Finding:
+    """Finds what differs in each block of an array, and what it takes to code that.
+
+    Args:
+        values: uintW[n].
+        base: uintW[n], or None.
+        thresholds: Where classes of the base's magnitude begin, but the first.
+
+    Attributes:
+        found: What differs in each block; None of blocks in which too much does.
+        share: Share of an array's values that may differ.
+        hashing: Takes the base's hash; None without one.
+    """
+
+    def __init__(self, values: np.ndarray, base: np.ndarray | None, thresholds: tuple[int, ...]) -> None:
+        self._values, self._base, self._thresholds = values, base, thresholds
+        self._variant = next(number for number in VARIANTS if number > len(thresholds))
+        kind, bits = values.dtype.type, 8 * values.itemsize
+        self._ends = (*map(kind, thresholds), *[kind(1 << bits - 1)] * (self._variant - len(thresholds)))
+        self._types = kind, self._variant, values.flags.aligned, None if base is None else base.flags.aligned
+        self._n_kinds, self._n_steps = (1, 0) if base is None else (3, 2 * bits + 1)
+        self._counts: list[Counts] = []  # of each batch of blocks
+        self.n_blocks = -(-len(values) >> BLOCK_LOG2)
+        self.found: list[Differences | None] = [None] * self.n_blocks
+        self.share = _MAX_SHARE_OF_ZERO if base is None else _MAX_SHARE_OF_BASE
+        self.hashing = None if base is None else BaseHash(base, 1 << BLOCK_LOG2)
+
+    def find(self, begin: int, end: int) -> None:
+        """Find what differs in blocks ``begin ... end - 1``, on this thread."""
+        n, size = len(self._values), min(1 << BLOCK_LOG2, len(self._values))
+        per_class = min(1 << STREAM_LOG2, n) + CLASS_MARGIN
+        scratch = sparse_scratch_for(self._values.dtype, self._variant * per_class)
         room = Differences(
             np.empty(size, np.uint32),
-            np.empty(size, values.dtype),
-            np.empty((1 << BLOCK_LOG2 - STREAM_LOG2, variant), np.uint32),
+            np.empty(size, self._values.dtype),
+            np.empty((1 << BLOCK_LOG2 - STREAM_LOG2, self._variant), np.uint32),
         )
+        counts = Counts(
+            np.zeros(MAX_CATEGORIES, np.int64),
+            np.zeros(self._n_steps, np.int64),
+            np.zeros((self._variant, self._n_kinds * MAX_CATEGORIES), np.int64),
+        )
+        self._counts.append(counts)
         for b in range(begin, end):
-            part = values[b * block : (b + 1) * block]
-            earlier = None if base is None else base[b * block : (b + 1) * block]
-            n_streams = -(-len(part) >> STREAM_LOG2)
-            max_changes = int(share * len(part)) + 1 + (len(part) if n_blocks > 1 else 0)
+            if self.hashing is not None:
+                self.hashing.add(b, b + 1)  # which brings this part of the base into the cache
+            part = slice(b << BLOCK_LOG2, (b + 1) << BLOCK_LOG2)
+            values, base = self._values[part], None if self._base is None else self._base[part]
+            max_changes = int(self.share * len(values)) + 1 + (len(values) if self.n_blocks > 1 else 0)
             n_changes = _find_differences(
-                types, part, earlier, ends, 1 << STREAM_LOG2, scratch, room, counts[b], max_changes
+                self._types, values, base, self._ends, 1 << STREAM_LOG2, scratch, room, counts, max_changes
             )
             if n_changes >= max_changes:
                 return
-            found[b] = Differences(
-                room.gaps[:n_changes].copy(), room.steps[:n_changes].copy(), room.counts[:n_streams].copy()
-            )
+            n_streams = -(-len(values) >> STREAM_LOG2)
+            parts = room.gaps[:n_changes], room.steps[:n_changes], room.counts[:n_streams]
+            self.found[b] = Differences(*(part.copy() for part in parts))
 
-    run_batches(work, n_blocks, n_threads(request.threads, n), batch=4)
-    complete = [block for block in found if block is not None]
-    if len(complete) < n_blocks or sum(len(block.gaps) for block in complete) > share * n:
-        return None
-    total = Counts(*(np.sum(part, axis=0) for part in zip(*counts, strict=True)))
-    is_empty = ~total.classes.any(axis=1)
-    for differences in complete:
-        _count_numbers(values.dtype, differences, is_empty, total.counts)
-    n_gaps = max(_n_used(total.classes.sum(axis=0).reshape(-1, n_kinds).sum(axis=1)), 1)
-    classes = total.classes[:n_classes, : n_kinds * n_gaps]
-    codebook = ChangeCodebook(
-        8 * values.itemsize,
-        thresholds,
-        _lengths_for(total.counts),
-        _lengths_for(total.steps) if n_steps else b"",
-        tuple(_lengths_for(row) for row in classes),
-    )
-    levels = request.levels[values != 0] if len(request.levels) else request.levels
-    return SparsePlan(codebook, complete, _bits_of(codebook, total), levels)
+    def code(self, found: list[Differences]) -> tuple[ChangeCodebook, int]:
+        """Return the codes of what was found in all blocks, and the bits that it takes with them."""
+        total = Counts(*(np.sum(part, axis=0) for part in zip(*self._counts, strict=True)))
+        is_empty = ~total.classes.any(axis=1)
+        for differences in found:
+            _count_numbers(self._values.dtype, differences, is_empty, total.counts)
+        n_gaps = max(_n_used(total.classes.sum(axis=0).reshape(-1, self._n_kinds).sum(axis=1)), 1)
+        classes = total.classes[: len(self._thresholds) + 1, : self._n_kinds * n_gaps]
+        codebook = ChangeCodebook(
+            8 * self._values.itemsize,
+            self._thresholds,
+            _lengths_for(total.counts),
+            _lengths_for(total.steps) if self._n_steps else b"",
+            tuple(_lengths_for(row) for row in classes),
+        )
+        return codebook, _bits_of(codebook, total)
 
 
 def _is_sparse(values: np.ndarray, base: np.ndarray | None) -> bool:
@@ -140,13 +167,12 @@ def _choose_thresholds(values: np.ndarray, base: np.ndarray) -> tuple[int, ...]:
     bits = 8 * values.itemsize
     n_top = 11 if bits == 64 else min(bits - 1, 8)
     shift, mask = bits - 1 - n_top, (1 << n_top) - 1
-    members, changed = np.zeros((2, mask + 1))
+    counts = np.zeros((2, mask + 1), np.int64)
     step = max(len(values) // _SAMPLE_PIECES, _PIECE)
+    types = values.dtype, values.flags.aligned, base.flags.aligned
     for first in range(0, len(values), step):
-        piece = base[first : first + _PIECE]
-        tops = (piece >> piece.dtype.type(shift)).astype(np.int64) & mask
-        members += np.bincount(tops, minlength=mask + 1)
-        changed += np.bincount(tops[piece != values[first : first + _PIECE]], minlength=mask + 1)
+        _count_tops(types, values[first : first + _PIECE], base[first : first + _PIECE], shift, counts)
+    members, changed = counts.astype(np.float64)
     used = np.flatnonzero(members)
     scale = len(values) / members.sum()
     cuts = _partition(np.cumsum(members[used]), np.cumsum(changed[used]), scale)

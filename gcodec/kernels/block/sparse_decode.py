@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from ..core.jit import inlined, kernel
-from ..core.masks import count_ones, lowest_one, pass_group, place_of_one, put_gap
 from ..core.scalar import U32, U64, wrap
-from ..core.unaligned import load_u16, load_u32, load_u64, subarray, subarray_if_any, width_of
+from ..core.unaligned import load_u16, load_u32, load_u64, prefetch, subarray, subarray_if_any, width_of
 from ..entropy.changes import OTHER, STEP_OF_KIND, ordered, read_number, read_step
 from ..entropy.prefix_code import TABLE_SIZE
+from .class_ranks import WINDOW, find_rank, rank_groups, reach_groups
 from .header import (
     BAD_FIELD,
     BAD_SIZE,
@@ -24,9 +24,9 @@ from .header import (
     is_zero,
     read_sparse,
 )
-from .sparse_types import ALL, GROUP, copy_tail, first_values
 
 MAX_LENGTH_WIDTH = 24
+_PLACES_AHEAD = 24
 _NEVER = U32(0xFFFFFFFF)  #: the gap behind the last change of a class: no sub-stream is so long
 
 
@@ -91,48 +91,36 @@ def _read_changes(reading, start, size, n, n_classes):
 
 
 @inlined
-def _place_changes(scratch, base, first, c, thresholds, changed, place_of_first):
-    """Put the changes of class ``c`` that lie in a group into ``changed``."""
-    members, k, at = scratch.members[c], scratch.after[c], scratch.state[0]
-    n_members, passed = count_ones(members), 0
-    gap = scratch.passed[c] + n_members  # which pass_group has taken off
-    while passed + gap < n_members:
-        place = place_of_one(members, passed + gap)
-        passed += gap + 1
+def _place_changes(scratch, base, c, thresholds, first, changed):
+    """Put the changes of class ``c`` that lie in a window, which begins at value ``first`` of the block, into
+    ``changed``."""
+    k, rank, at, g, total = scratch.after[c], scratch.passed[c], scratch.state[0], 0, scratch.totals[c]
+    while rank < total:
+        place = rank
+        if base is not None and len(thresholds) > 1:
+            place, g = find_rank(rank, c, g, scratch)
         step = scratch.steps[k]
-        changed.places[at] = U32(place_of_first + place)
-        changed.values[at] = _changed_value(base, first + place, step, step)
+        changed.places[at] = U32(first + place)
+        changed.values[at] = _changed_value(base, place, step, step)
         at += np.int64(step != 0)
         k += 1
-        gap = np.int64(scratch.gaps[k])
-    put_gap(scratch.passed, thresholds, c, gap - (n_members - passed))
-    scratch.after[c], scratch.state[0] = k, at
-
-
-@kernel
-def _place_in_groups(scratch, base, n_groups, valid, thresholds, changed, place_of_first):
-    """Put the changes of groups into ``changed``; of each group the mask ``valid`` says which values there are."""
-    for first in range(0, n_groups * GROUP, GROUP):
-        classes = pass_group(base, first, valid, thresholds, scratch.passed, scratch.members)
-        while classes:
-            c = lowest_one(classes)
-            _place_changes(scratch, base, first, c, thresholds, changed, place_of_first + first)
-            classes = U64(classes & U64(classes - U64(1)))
+        rank += 1 + np.int64(scratch.gaps[k])
+    scratch.passed[c], scratch.after[c], scratch.state[0] = rank - total, k, at
 
 
 @kernel
 def _place_in_stream(scratch, base, n, thresholds, changed, place_of_first):
     """Put the changes of a sub-stream of ``n`` values into ``changed``; return whether all are for values that there
     are."""
-    whole = n & -GROUP
-    _place_in_groups(scratch, base, n // GROUP, ALL, thresholds, changed, place_of_first)
-    if whole < n:
-        copy_tail(base, whole, scratch.tail, GROUP)
-        place, valid = place_of_first + whole, first_values(n - whole)
-        if base is None:
-            _place_in_groups(scratch, None, 1, valid, thresholds, changed, place)
-        else:
-            _place_in_groups(scratch, subarray(scratch.tail, GROUP, GROUP), 1, valid, thresholds, changed, place)
+    for first in range(0, n, WINDOW):
+        length = min(WINDOW, n - first)
+        predictions = subarray_if_any(base, first, length)
+        scratch.totals[0] = length
+        if base is not None and len(thresholds) > 1:
+            reach_groups(predictions, length, thresholds, scratch)
+            rank_groups(predictions, length, thresholds, scratch)
+        for c in range(len(thresholds)):
+            _place_changes(scratch, predictions, c, thresholds, place_of_first + first, changed)
     n_missing = 0
     for c in range(len(thresholds)):
         n_missing += scratch.numbers[c] - scratch.after[c]
@@ -227,5 +215,8 @@ def read_sparse_block(reading, at, n, base, thresholds):
 @kernel
 def apply_patch(out, changed, count):
     """Write the first ``count`` of a block's :class:`sparse_types.ChangedValues` to their places in ``out`` (uintW)."""
+    width, last = width_of(out) // 8, count - 1
     for i in range(count):
+        # Each place is in a cache line of its own, as good as always: many of them are fetched at the same time.
+        prefetch(out, np.int64(changed.places[min(i + _PLACES_AHEAD, last)]) * width)
         out[changed.places[i]] = changed.values[i]

@@ -5,12 +5,42 @@ from __future__ import annotations
 import numpy as np
 
 from ..core.jit import inlined, kernel
-from ..core.masks import count_group, count_ones, differences, lowest_one
-from ..core.scalar import U8, U32, U64, wrap
+from ..core.masks import class_of, count_ones, differences, lowest_one, reach_group, reach_group_by_top
+from ..core.scalar import U32, U64, wrap
 from ..core.unaligned import subarray, subarray_if_any, width_of
-from ..entropy.changes import OTHER, category_of, finish_bits, ordered, step_symbol, write_number, write_step
+from ..entropy.changes import (
+    OTHER,
+    category_of,
+    finish_bits,
+    ordered,
+    step_kind,
+    step_symbol,
+    write_number,
+    write_step,
+)
+from .class_ranks import WINDOW, fetch_ahead, have_tops, rank_groups, rank_of
 from .header import CODED_HEADER, SparseHeader, min_and_width, pack_numbers, seal_block, store_raw, write_sparse
-from .sparse_types import ALL, GROUP, copy_tail, first_values
+from .sparse_types import GROUP, copy_tail, first_values
+
+CLASS_MARGIN = 48  #: room of a class besides a sub-stream's values: classes a page apart would share cache lines
+_SURE_PLACES = 3  #: that are noted of a group whether or not there are so many
+
+
+@kernel
+def count_tops(values, base, shift, counts):
+    """Count predictions by the highest bits of their magnitude, and of them those that differ.
+
+    Args:
+        values: uintW[n].
+        base: uintW[n], the predictions.
+        shift: Number of lower bits that are left away.
+        counts: int64[2, n_tops], to which all predictions and those that differ are added.
+    """
+    mask = counts.shape[1] - 1
+    for i in range(len(values)):
+        top = np.int64(U64(base[i]) >> U64(shift)) & mask
+        counts[0, top] += 1
+        counts[1, top] += np.int64(values[i] != base[i])
 
 
 @kernel
@@ -23,77 +53,103 @@ def _step_from(values, base, place):
 
 
 @inlined
-def _note_changes(values, base, first, changed, c, scratch):
-    """Note the changes of class ``c`` in the group from ``first`` on, of whose values it has been counted already."""
-    at, after, members = scratch.state[0], scratch.after[c], scratch.members[c]
-    before = scratch.passed[c] - count_ones(members)
-    left = U64(members & changed)
-    while left:
-        place = lowest_one(left)
-        rank = before + count_ones(U64(members & U64(U64(U64(1) << U64(place)) - U64(1))))
-        scratch.classes[at] = U8(c)
-        scratch.gaps[at] = U32(rank - after)
-        scratch.steps[at] = _step_from(values, base, first + place)
-        after = rank + 1
-        at += 1
+def _note_places(changed, first, places, at):
+    """Append the places that a mask marks, and return the number of places then.
+
+    A few are written in any case, so that no branch hangs on whether there are one, two or none.
+    """
+    left, n = changed, count_ones(changed)
+    for k in range(_SURE_PLACES):
+        places[at + k] = first + lowest_one(left)
         left = U64(left & U64(left - U64(1)))
-    scratch.numbers[c] += at - scratch.state[0]
-    scratch.after[c], scratch.state[0] = after, at
+    for k in range(_SURE_PLACES, n):
+        places[at + k] = first + lowest_one(left)
+        left = U64(left & U64(left - U64(1)))
+    return at + n
 
 
 @kernel
-def _find_in_groups(values, base, n_groups, valid, thresholds, scratch):
-    """Note the changes of groups, of each of which the mask ``valid`` says which values there are."""
-    for first in range(0, n_groups * GROUP, GROUP):
-        changed = U64(differences(values, base, first) & valid)
-        classes = count_group(base, first, valid, thresholds, changed, scratch.passed, scratch.members)
-        while classes:
-            c = lowest_one(classes)
-            _note_changes(values, base, first, changed, c, scratch)
-            classes = U64(classes & U64(classes - U64(1)))
-
-
-@kernel
-def _find_in_stream(values, base, thresholds, scratch):
-    """Note the changes of a sub-stream, in the order of groups; ``scratch.state[0]`` is their number."""
-    n = len(values)
-    scratch.state[0] = 0
-    for c in range(len(thresholds)):
-        scratch.passed[c], scratch.after[c], scratch.numbers[c] = 0, 0, 0
+def _find_places(values, base, thresholds, scratch):
+    """Find the places in a window where values differ, and the members of all classes; return how many places."""
+    n, at = len(values), 0
+    with_classes = base is not None and len(thresholds) > 1
+    if with_classes and have_tops(base, thresholds):
+        for g in range(n // GROUP):
+            fetch_ahead(values, g * GROUP)
+            at = _note_places(differences(values, base, g * GROUP), g * GROUP, scratch.places, at)
+            reach_group_by_top(base, g * GROUP, thresholds, scratch.members, g)
+    else:
+        for g in range(n // GROUP):
+            fetch_ahead(values, g * GROUP)
+            at = _note_places(differences(values, base, g * GROUP), g * GROUP, scratch.places, at)
+            if with_classes:
+                reach_group(base, g * GROUP, thresholds, scratch.members, g)
     whole = n & -GROUP
-    _find_in_groups(values, base, n // GROUP, ALL, thresholds, scratch)
     if whole < n:
+        valid = first_values(n - whole)
         copy_tail(values, whole, scratch.tail, 0)
         copy_tail(base, whole, scratch.tail, GROUP)
-        tail, valid = subarray(scratch.tail, 0, GROUP), first_values(n - whole)
-        if base is None:
-            _find_in_groups(tail, None, 1, valid, thresholds, scratch)
-        else:
-            _find_in_groups(tail, subarray(scratch.tail, GROUP, GROUP), 1, valid, thresholds, scratch)
+        predictions = subarray_if_any(base, 0, 0) if base is None else subarray(scratch.tail, GROUP, GROUP)
+        changed = differences(subarray(scratch.tail, 0, GROUP), predictions, 0)
+        at = _note_places(U64(changed & valid), whole, scratch.places, at)
+    if with_classes:
+        rank_groups(base, n, thresholds, scratch)
+    return at
 
 
 @kernel
-def _sort_changes(scratch, counts, found, at):
+def _note_changes(values, base, thresholds, n_found, stride, scratch):
+    """Append the changes at the places that were found to those of their classes, each of which has room for
+    ``stride``."""
+    for i in range(n_found):
+        place, c = np.int64(scratch.places[i]), 0
+        rank = place
+        if base is not None and len(thresholds) > 1:
+            c = class_of(base[place], thresholds)
+            rank = rank_of(place, c, scratch)
+        at = scratch.numbers[c]
+        scratch.numbers[c] = at + 1
+        scratch.gaps[c * stride + at] = U32(rank - scratch.after[c])
+        scratch.steps[c * stride + at] = _step_from(values, base, place)
+        scratch.after[c] = rank + 1
+
+
+@kernel
+def _find_in_stream(values, base, thresholds, stride, scratch):
+    """Find the changes of a sub-stream, by class, and return their number."""
+    n, n_changes = len(values), 0
+    for c in range(len(thresholds)):
+        scratch.after[c], scratch.numbers[c] = 0, 0
+    for first in range(0, n, WINDOW):
+        length = min(WINDOW, n - first)
+        part, predictions = subarray(values, first, length), subarray_if_any(base, first, length)
+        scratch.totals[0] = length
+        n_found = _find_places(part, predictions, thresholds, scratch)
+        _note_changes(part, predictions, thresholds, n_found, stride, scratch)
+        n_changes += n_found
+        for c in range(len(thresholds)):
+            scratch.after[c] -= scratch.totals[c]  # ranks begin anew with each window
+    return n_changes
+
+
+@kernel
+def _count_changes(scratch, stride, n_classes, counts, found, at):
     """Append the changes of a sub-stream to those of the block, by class, and count their symbols."""
     with_steps = counts.classes.shape[1] > len(counts.counts)
-    place = at
-    for c in range(len(counts.classes)):
-        scratch.after[c] = place
-        place += scratch.numbers[c]
-    for i in range(scratch.state[0]):
-        c = np.int64(scratch.classes[i])
-        place = scratch.after[c]
-        scratch.after[c] = place + 1
-        found.gaps[place], found.steps[place] = scratch.gaps[i], scratch.steps[i]
-        category = category_of(np.int64(scratch.gaps[i]))
-        if with_steps:
-            symbol = step_symbol(scratch.steps[i])
-            kind = symbol - 1 if 1 <= symbol <= 2 else OTHER
-            counts.classes[c, 3 * category + kind] += 1
-            if kind == OTHER:
-                counts.steps[symbol] += 1
-        else:
-            counts.classes[c, category] += 1
+    for c in range(n_classes):
+        for i in range(c * stride, c * stride + scratch.numbers[c]):
+            gap, step = scratch.gaps[i], scratch.steps[i]
+            found.gaps[at], found.steps[at] = gap, step
+            at += 1
+            category = category_of(np.int64(gap))
+            if with_steps:
+                symbol = step_symbol(step)
+                kind = step_kind(symbol)
+                counts.classes[c, 3 * category + kind] += 1
+                if kind == OTHER:
+                    counts.steps[symbol] += 1
+            else:
+                counts.classes[c, category] += 1
 
 
 @kernel
@@ -114,15 +170,17 @@ def find_differences(values, base, thresholds, stream_len, scratch, found, count
         The number of changes, at least ``max_changes`` if there are too many.
     """
     n, at = len(values), 0
+    stride = min(stream_len, n) + CLASS_MARGIN
     for s in range((n + stream_len - 1) // stream_len):
         start = s * stream_len
         length = min(stream_len, n - start)
         predictions = subarray_if_any(base, start, length)
-        _find_in_stream(subarray(values, start, length), predictions, thresholds, scratch)
-        if at + scratch.state[0] >= max_changes:
+        part = subarray(values, start, length)
+        n_changes = _find_in_stream(part, predictions, thresholds, stride, scratch)
+        if at + n_changes >= max_changes:
             return max_changes
-        _sort_changes(scratch, counts, found, at)
-        at += scratch.state[0]
+        _count_changes(scratch, stride, len(thresholds), counts, found, at)
+        at += n_changes
         for c in range(len(thresholds)):
             found.counts[s, c] = U32(scratch.numbers[c])
     return at
@@ -180,7 +238,7 @@ def _write_stream(found, s, at, codes, out, stop):
                 category, symbol, kind = category_of(gap), 0, 0
                 if codes.n_kinds > 1:
                     symbol = step_symbol(step)
-                    kind = symbol - 1 if 1 <= symbol <= 2 else OTHER
+                    kind = step_kind(symbol)
                 entry = codes.classes[c, codes.n_kinds * category + kind]
                 waiting, n_waiting, place = write_number(waiting, n_waiting, place, gap, category, entry, out)
                 if kind == OTHER:

@@ -1,13 +1,6 @@
 """Sparse blocks (docs/format.md section 9): what differs from a base or from zero, found, written and read.
 
-Both directions walk the predictions in groups of 64 values. Masks say which values of a group are of which class, and
-how many; only where a change lies is anything done for a value by itself.
-
-    magnitudes at least t1     0 1 1 0 1 0 ...     one compare each
-                 at least t2   0 0 1 0 0 0 ...
-    members of class 0         1 0 0 1 0 1 ...     so many are passed by a gap at a time
-               class 1         0 1 0 0 1 0 ...
-               class 2         0 0 1 0 0 0 ...
+Only where a change lies is anything done for a value by itself: :mod:`class_ranks` says which value of its class it is.
 """
 
 from __future__ import annotations
@@ -56,26 +49,30 @@ class SparseScratch(NamedTuple):
     """Working memory of one thread.
 
     Attributes:
-        passed: int64[16], by class: to find changes, how many values of it there were; to read them, how many come
-            before the next change.
-        after: int64[16], by class: values up to the last change, where changes are found; where they are read, number
-            of the next one.
-        numbers: int64[16], by class: number of changes; where they are read, number of the one behind the last.
-        members: uint64[16], which values of a group are of each class.
+        members: uint64[17 * 512], by class and group of a window: which values of the group are of the class.
+        before: uint16[16 * 544], by class and group of a window: members of the class before the group.
+        totals: int64[16], by class: members in the window.
+        places: uint16[n_places], where in the window values differ.
         tail: uintW[128], a group that ends early, and its predictions.
-        classes: uint8[n], class of each change of a sub-stream.
-        gaps: uint32[n + 16].
-        steps: uintW[n + 16].
+        passed: int64[16], by class: to read changes, members of the class before the next one, from the window on.
+        after: int64[16], by class: to find changes, members up to the last one, from the window on; to read them,
+            number of the next one.
+        numbers: int64[16], by class: number of changes; where they are read, number of the one behind the last.
+        gaps: uint32[], of changes: where they are found, each class has the same room; where they are read, one class
+            follows the other.
+        steps: uintW[], likewise.
         stream_bytes: uint32[n_streams], bytes of each sub-stream.
-        state: int64[1], how many changes were found or read.
+        state: int64[1], how many changes were read.
     """
 
+    members: np.ndarray
+    before: np.ndarray
+    totals: np.ndarray
+    places: np.ndarray
+    tail: np.ndarray
     passed: np.ndarray
     after: np.ndarray
     numbers: np.ndarray
-    members: np.ndarray
-    tail: np.ndarray
-    classes: np.ndarray
     gaps: np.ndarray
     steps: np.ndarray
     stream_bytes: np.ndarray

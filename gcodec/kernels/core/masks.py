@@ -17,10 +17,14 @@ from numba.extending import intrinsic
 from .intrinsics import HAS_BMI2
 from .jit import kernel
 from .scalar import U64
-from .simd import INDEX, Vector, call, constant, from_lanes
+from .simd import INDEX, Vector, call, constant, from_lanes, load, store
 from .unaligned import pointer
 
 _GROUP = 64
+ROW_GROUPS = 512  #: groups that are looked at together: numbers of their values take 16 bits
+ROW_MASKS = ROW_GROUPS + 8  #: of them in a row: rows a page apart would share a few lines of the cache
+N_COUNTED = 32  #: numbers that are compared at a time
+ROW_COUNTS = ROW_GROUPS + N_COUNTED
 
 
 def _group(context: Any, builder: Any, kind: Any, array: Any, start: Any) -> Vector:
@@ -36,112 +40,129 @@ def _mask(marked: Vector) -> Any:
     return marked.builder.bitcast(marked.value, INDEX)
 
 
-def _members(kinds: Any, context: Any, builder: Any, args: Any) -> Vector:
-    """Return which values of a group are of each class, a lane each; arguments as of :func:`pass_group`.
-
-    values at least t0     0 1 1 0 1 0 ...     as magnitudes, without their sign
-                    t1     0 0 1 0 0 0 ...
-    class 0                1 0 0 1 0 1 ...
-    class 1                0 1 0 0 1 0 ...
-    """
-    values, thresholds, valid = kinds[0], kinds[3], args[2]
-    reached = [valid]
-    if not isinstance(values, types.NoneType):
-        magnitudes = _group(context, builder, values, args[0], args[1]) & ((1 << values.dtype.bitwidth - 1) - 1)
-        ends = [builder.extract_value(args[3], c) for c in range(thresholds.count - 1)]
-        reached += [_mask(magnitudes.compare(">=", end)) for end in ends]
-    reached += [ir.Constant(INDEX, 0)] * (thresholds.count + 1 - len(reached))
-    lower, upper = from_lanes(builder, reached[:-1]), from_lanes(builder, reached[1:])
-    return lower & valid & (upper ^ -1)
-
-
-def _numbers(context: Any, builder: Any, kind: Any, array: Any, count: int) -> Any:
-    """Return the address of the first elements of an array of 64-bit numbers, as a vector."""
-    at = pointer(context, builder, kind, array, ir.Constant(INDEX, 0))
-    return builder.bitcast(at, ir.VectorType(INDEX, count).as_pointer())
-
-
-def _flags(marked: Vector) -> Any:
-    """Return a mask of lanes as the bits of a number, the first one lowest."""
-    builder = marked.builder
-    return builder.zext(builder.bitcast(marked.value, ir.IntType(marked.n)), INDEX)
+def _row(context: Any, builder: Any, kind: Any, array: Any, row: Any, length: int, index: Any) -> Any:
+    """Return the address of an element of an array, of which ``length`` make a row."""
+    element = builder.add(builder.mul(row, ir.Constant(INDEX, length)), index)
+    return pointer(context, builder, kind, array, builder.mul(element, ir.Constant(INDEX, kind.dtype.bitwidth // 8)))
 
 
 @intrinsic
-def pass_group(typingctx: Any, values: Any, first: Any, valid: Any, thresholds: Any, gaps: Any, members: Any) -> Any:
-    """Pass by a group of values.
+def reach_group(typingctx: Any, values: Any, first: Any, thresholds: Any, reached: Any, g: Any) -> Any:
+    """Note which values of a group are at least as large as each threshold, as magnitudes, without their sign.
+
+    values at least t0     0 1 1 0 1 0 ...     row 1
+                    t1     0 0 1 0 0 0 ...     row 2
 
     Args:
-        values: uintW[n], which classes are of; or None: all values are of class 0.
+        values: uintW[n].
         first: First value of the group.
-        valid: Which of the group's values there are.
-        thresholds: Tuple of uintW, the least magnitude that is of no class up to this one; the last one's is ignored.
-        gaps: int64[], values of each class that are to be passed; less by those of the group afterwards.
-        members: uint64[], result: which values are of each class.
-
-    Returns:
-        The classes whose gap has become negative, a bit each.
-    """
-    kinds = (values, first, valid, thresholds, gaps, members)
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        masks = _members(kinds, context, builder, args)
-        place = _numbers(context, builder, gaps, args[4], masks.n)
-        left = Vector(builder, builder.load(place, align=8)) - masks.each_count()
-        builder.store(masks.value, _numbers(context, builder, members, args[5], masks.n), align=8)
-        builder.store(left.value, place, align=8)
-        return _flags(left.negative())
-
-    return types.uint64(values, types.intp, types.uint64, thresholds, gaps, members), generate
-
-
-@intrinsic
-def put_gap(typingctx: Any, gaps: Any, thresholds: Any, c: Any, gap: Any) -> Any:
-    """Set the gap of one class by a blend of all: after a store of one number, :func:`pass_group` would wait until that
-    has reached the cache, as no load takes its bytes from two stores.
-
-    Args:
-        gaps: int64[], as of :func:`pass_group`.
-        thresholds: As there, for their number.
-        c: The class.
-        gap: Its new gap.
+        thresholds: Tuple of uintW, rising; the last one is not looked at.
+        reached: uint64[rows * ROW_MASKS], result: row c + 1 is for threshold c.
+        g: Number of the group in its row.
     """
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        place = _numbers(context, builder, gaps, args[0], thresholds.count)
-        lanes = constant(builder, list(range(thresholds.count)), 64)
-        chosen = lanes.compare("==", args[2])
-        before = Vector(builder, builder.load(place, align=8))
-        builder.store(chosen.choose(args[3], before).value, place, align=8)
+        kind = signature.args[0]
+        magnitudes = _group(context, builder, kind, args[0], args[1]) & ((1 << kind.dtype.bitwidth - 1) - 1)
+        ends = [builder.extract_value(args[2], c) for c in range(thresholds.count - 1)]
+        _store_masks(context, builder, [magnitudes.compare(">=", end) for end in ends], reached, args[3:])
         return context.get_dummy_value()
 
-    return types.void(gaps, thresholds, types.int64, types.int64), generate
+    return types.void(values, types.intp, thresholds, reached, types.intp), generate
+
+
+def _store_masks(context: Any, builder: Any, masks: list[Vector], reached: Any, args: Any) -> None:
+    for c, mask in enumerate(masks):
+        row = ir.Constant(INDEX, c + 1)
+        store(builder, _mask(mask), _row(context, builder, reached, args[0], row, ROW_MASKS, args[1]))
 
 
 @intrinsic
-def count_group(
-    typingctx: Any, values: Any, first: Any, valid: Any, thresholds: Any, changed: Any, totals: Any, members: Any
-) -> Any:
-    """Count the values of each class in a group; arguments as of :func:`pass_group`.
+def reach_group_by_top(typingctx: Any, values: Any, first: Any, thresholds: Any, reached: Any, g: Any) -> Any:
+    """Do as :func:`reach_group`, for thresholds above 0 of which only the highest nine bits are set: one comparison of
+    bytes does for 64 values.
 
-    Args:
-        changed: Values that somebody looks for.
-        totals: int64[], to which the number of values of each class is added.
-
-    Returns:
-        The classes with values among ``changed``, a bit each.
+    bfloat16       s eeeeeeee fffffff
+    threshold      0 tttttttt 0000000
+    compared         eeeeeeee > tttttttt - 1      as bytes; no value reaches 1 00000000 0000000, which ends up as 255
     """
-    kinds = (values, first, valid, thresholds)
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        masks = _members(kinds, context, builder, args)
-        place = _numbers(context, builder, totals, args[5], masks.n)
-        totals_after = Vector(builder, builder.load(place, align=8)) + masks.each_count()
-        builder.store(totals_after.value, place, align=8)
-        builder.store(masks.value, _numbers(context, builder, members, args[6], masks.n), align=8)
-        return _flags((masks & args[4]).compare("!=", 0))
+        kind = signature.args[0]
+        shift = max(kind.dtype.bitwidth - 9, 0)
+        tops = (_group(context, builder, kind, args[0], args[1]) >> shift).to(8)
+        ends = [builder.extract_value(args[2], c) for c in range(thresholds.count - 1)]
+        ends = [builder.lshr(end, ir.Constant(end.type, shift)) for end in ends]
+        ends = [builder.sub(end, ir.Constant(end.type, 1)) for end in ends]
+        _store_masks(context, builder, [tops.compare(">", end) for end in ends], reached, args[3:])
+        return context.get_dummy_value()
 
-    return types.uint64(values, types.intp, types.uint64, thresholds, types.uint64, totals, members), generate
+    return types.void(values, types.intp, thresholds, reached, types.intp), generate
+
+
+@intrinsic
+def rank_eight(typingctx: Any, reached: Any, before: Any, c: Any, g: Any, passed: Any) -> Any:
+    """Say of eight groups which of their values are of a class, and how many there are before each group.
+
+    row c         0 1 1 0 1 0 ...
+    row c + 1     0 0 1 0 0 0 ...
+    class c       0 1 0 0 1 0 ...     in place of row c
+
+    Args:
+        reached: uint64[rows * ROW_MASKS], of which row c becomes the members of class c.
+        before: uint16[rows * ROW_COUNTS], result in row c: members of class c before each group.
+        c: The class.
+        g: First of the groups.
+        passed: Members of class c before it.
+
+    Returns:
+        Members of class c before the group behind them.
+    """
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        place = _row(context, builder, reached, args[0], args[2], ROW_MASKS, args[3])
+        above = _row(
+            context, builder, reached, args[0], builder.add(args[2], ir.Constant(INDEX, 1)), ROW_MASKS, args[3]
+        )
+        members = load(builder, place, 64, 8) & (load(builder, above, 64, 8) ^ -1)
+        members.store(place)
+        counts = members.each_count().to(16)
+        sums, zeros = counts, constant(builder, [0] * 8, 16)
+        for distance in (1, 2, 4):  # afterwards each lane is the sum of itself and of those before it
+            sums = sums + sums.pick([8 + k if k < distance else k - distance for k in range(8)], zeros)
+        sums = sums + args[4]
+        (sums - counts).store(_row(context, builder, before, args[1], args[2], ROW_COUNTS, args[3]))
+        return builder.zext(sums.lane(7), INDEX)
+
+    return types.int64(reached, before, types.intp, types.intp, types.int64), generate
+
+
+@intrinsic
+def count_up_to(typingctx: Any, before: Any, place: Any, limit: Any) -> Any:
+    """Return how many of the 32 numbers from ``before[place]`` (uint16) on are at most ``limit``."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        at = pointer(context, builder, before, args[0], builder.mul(args[1], ir.Constant(INDEX, 2)))
+        return load(builder, at, 16, N_COUNTED).compare("<=", args[2]).count()
+
+    return types.int64(before, types.intp, types.int64), generate
+
+
+@intrinsic
+def class_of(typingctx: Any, value: Any, thresholds: Any) -> Any:
+    """Return how many of the thresholds but the last the magnitude of a value (uintW) reaches; see
+    :func:`reach_group`."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        if thresholds.count == 1:
+            return ir.Constant(INDEX, 0)
+        bits = value.bitwidth
+        magnitude = builder.and_(args[0], ir.Constant(ir.IntType(bits), (1 << bits - 1) - 1))
+        ends = [builder.extract_value(args[1], c) for c in range(thresholds.count - 1)]
+        ends.append(ir.Constant(ir.IntType(bits), (1 << bits) - 1))  # which none reaches
+        return from_lanes(builder, ends).compare("<=", magnitude).count()
+
+    return types.int64(value, thresholds), generate
 
 
 @intrinsic

@@ -92,12 +92,17 @@ def category_of(number):
 @kernel
 def step_symbol(step):
     """Return the symbol of a step, modulo 2**W, an unsigned integer of W bits."""
-    negative = wrap(U64(0) - U64(step), step)
     if step == 0:
         return 0
-    if negative < step:
-        return 2 * (highest_one(U64(negative)) + 1)
-    return 2 * (highest_one(U64(step)) + 1) - 1
+    negative = wrap(U64(0) - U64(step), step)
+    # Which sign it has is as good as random, so there is no branch on it.
+    return 2 * (highest_one(U64(min(step, negative))) + 1) - np.int64(step <= negative)
+
+
+@kernel
+def step_kind(symbol):
+    """Return ``UP`` or ``DOWN`` for the symbol of such a step, else ``OTHER``."""
+    return np.int64(min(U64(symbol - 1), U64(OTHER)))
 
 
 @kernel
@@ -229,9 +234,10 @@ def finish_bits(waiting, n_waiting, at, out):
 @inlined
 def write_number(waiting, n_waiting, at, number, category, entry, out):
     """Append a number of a category, of whose symbol ``entry`` is the code; otherwise as :func:`append`."""
-    waiting, n_waiting, at = append(waiting, n_waiting, at, entry >> U32(4), np.int64(entry & U32(15)), out)
-    rest, count = number - first_of(category), category_bits(category)
-    return append(waiting, n_waiting, at, rest, count, out)
+    length, count = np.int64(entry & U32(15)), category_bits(category)
+    rest = U64(U64(number) & U64(U64(U64(1) << U64(count)) - U64(1)))
+    bits = U64(U64(entry >> U32(4)) | U64(rest << U64(length)))
+    return append(waiting, n_waiting, at, bits, length + count, out)
 
 
 @inlined
