@@ -38,7 +38,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("adaptive",),
     ("distributed", "gcodec"),
     ("integrations",),
-    ("benchmark",),
+    ("benchmark", "report"),
     ("demo",),
     ("cli",),
     ("__main__",),

@@ -31,6 +31,7 @@ SAME_STAGE: dict[str, str] = {
     "encode": "the same stage on a CPU, on a GPU, and of whole frames",
     "inspect": "of frames, and the verb that shows them",
     "jobs": "of a lane, and of the command line",
+    "report": "a benchmark's table, a page for a browser, and the verb that writes that",
     "modes": "of frames, and of all-reduces, which are made of them",
     "writer": "of frames and of archives",
 }

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
-from ..archive import Bases, FileEntry
+from ..archive import Bases
 from . import UsageError
 from .streams import STDIO
 
@@ -35,15 +35,7 @@ def open_bases(paths: Sequence[str] | None) -> Iterator[Bases | None]:
         yield bases
 
 
-def base_summary(entry: FileEntry) -> dict[str, Any]:
-    """Return what a file needs of its base, for ``--json``; an empty dictionary if it needs none."""
-    if not entry.needs_base:
-        return {}
-    needing = sum(entry.segments[tensor.segment].base is not None for tensor in entry.tensors)
-    return {"base": {"name": entry.base, "tensors": needing}}
-
-
 def base_line(file: dict[str, Any]) -> str:
-    """Return what :func:`base_summary` found as a line of text."""
+    """Return what :func:`gcodec.archive.description.base_summary` found as a line of text."""
     name, count = file["base"]["name"] or "tensors without a name", file["base"]["tensors"]
     return f"base: {name}, for {count} of {len(file['tensors'])} tensors"

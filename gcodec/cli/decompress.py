@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ..archive import ArchiveReader, Bases, FileEntry
+from ..archive.description import base_summary
 from ..archive.output import Attributes, Staging, check_free, naming, sync_to_disk
 from ..archive.whole_files import paths_below, restore_files, restored_attributes
 from ..errors import GcodecError
@@ -228,7 +229,7 @@ def _list(archive: ArchiveReader, name: str, args: argparse.Namespace) -> dict[s
 def _file_row(entry: FileEntry) -> dict[str, Any]:
     row = {"path": entry.path, "format": entry.format, "exact": entry.exact, "bytes": entry.size}
     tensors = [_tensor_row(entry, tensor) for tensor in entry.tensors]
-    return {**row, "stored_bytes": entry.stored, **base_option.base_summary(entry), "tensors": tensors}
+    return {**row, "stored_bytes": entry.stored, **base_summary(entry), "tensors": tensors}
 
 
 def _tensor_row(entry: FileEntry, tensor: TensorView) -> dict[str, Any]:

@@ -137,12 +137,12 @@ class StepBar:
 
 
 @contextmanager
-def steps(title: str, total: int, *, quiet: bool) -> Iterator[StepBar]:
+def steps(title: str, total: int | None, *, quiet: bool) -> Iterator[StepBar]:
     """Show a bar on stderr if that is a terminal, for work that is counted in steps of any length, not in bytes.
 
     Args:
         title: name of the first step.
-        total: the number of steps, or an estimate.
+        total: the number of steps, or an estimate; None if it is not known.
         quiet: show nothing.
     """
     if quiet or not sys.stderr.isatty():

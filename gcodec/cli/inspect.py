@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import math
-from collections.abc import Iterator
 from contextlib import closing
 from typing import Any
 
-from ..archive import ArchiveReader, FileEntry, SegmentEntry
-from ..archive.layout import CODECS, FRAME, VERSION, padding
+from ..archive import ArchiveReader
+from ..archive.description import describe_file, tensor_bytes
 from ..archive.layout import MAGIC as ARCHIVE_MAGIC
-from ..errors import GcodecError, Unsupported
+from ..archive.layout import VERSION
+from ..errors import Unsupported
 from ..files import FileSource, open_source, plan_file
-from ..files.elements import width
-from ..files.file_plan import TensorView
 from . import UsageError, base_option, display
 from .streams import STDIO
 
@@ -59,7 +56,7 @@ def _inspect(name: str, source: FileSource) -> dict[str, Any]:
     head = source.read(0, min(4, source.size)).tobytes()
     if head == ARCHIVE_MAGIC:
         with ArchiveReader(source) as archive:
-            files = [_file(archive, entry) for entry in archive.files]
+            files = [describe_file(archive, entry) for entry in archive.files]
             return {"name": name, "kind": "archive", "version": VERSION, "bytes": archive.size, "files": files}
     if head == FRAME_MAGIC:
         from .. import codec
@@ -70,87 +67,10 @@ def _inspect(name: str, source: FileSource) -> dict[str, Any]:
         if plan.format == "bytes":
             reason = f" ({plan.note.removeprefix('kept as plain bytes: ')})" if plan.note else ""
             raise Unsupported(f"{name}: neither an archive, nor a frame, nor a tensor file{reason}")
-        tensors = [{"name": v.name, "dtype": v.dtype, "shape": list(v.shape), "bytes": _bytes(v)} for v in plan.tensors]
+        rows = [(v.name, v.dtype, list(v.shape), tensor_bytes(v)) for v in plan.tensors]
+        tensors = [dict(zip(("name", "dtype", "shape", "bytes"), row, strict=True)) for row in rows]
         row = {"name": name, "kind": "file", "format": plan.format, "bytes": source.size, "metadata": plan.metadata}
         return {**row, "note": plan.note, "tensors": tensors}
-
-
-def _file(archive: ArchiveReader, entry: FileEntry) -> dict[str, Any]:
-    segments = [_segment(archive, entry, n, entry.label(n)) for n in range(len(entry.segments))]
-    return {
-        "path": entry.path,
-        "format": entry.format,
-        "exact": entry.exact,
-        "bytes": entry.size,
-        "stored_bytes": entry.stored,
-        "verbatim_bytes": entry.verbatim.bytes,
-        "verbatim_stored_bytes": entry.verbatim.stored,
-        "metadata": archive.metadata(entry),
-        **base_option.base_summary(entry),
-        "segments": segments,
-        "tensors": [_tensor(tensor, segments[tensor.segment]) for tensor in entry.tensors],
-    }
-
-
-def _segment(archive: ArchiveReader, entry: FileEntry, number: int, name: str) -> dict[str, Any]:
-    segment = entry.segments[number]
-    chunks = list(_chunks(archive, segment, f"{archive.name}: {entry.path}:{name}"))
-    values = segment.bytes // (width(segment.dtype) or 1) if segment.dtype else 0
-    frames = [chunk["frame"] for chunk in chunks if "frame" in chunk]
-    kinds: dict[str, int] = {}
-    for frame in frames:
-        for kind, count in frame["kinds"].items():
-            kinds[kind] = kinds.get(kind, 0) + count
-    return {
-        "name": name,
-        "dtype": segment.dtype,
-        "lossy": segment.lossy,
-        "modes": sorted({_mode(chunk, segment.lossy) for chunk in chunks}),
-        "bytes": segment.bytes,
-        "stored_bytes": segment.stored,
-        "ratio": segment.bytes / segment.stored if segment.stored else None,
-        "values": values,
-        "bits_per_value": 8 * segment.stored / values if values else None,
-        "kinds": kinds,
-        "codebooks": sum(len(frame["codebooks"]) for frame in frames),
-        "hash": segment.hash,
-        **({"base": segment.base} if segment.base else {}),
-        "chunks": chunks,
-    }
-
-
-def _chunks(archive: ArchiveReader, segment: SegmentEntry, where: str) -> Iterator[dict[str, Any]]:
-    at = segment.offset
-    for chunk in segment.chunks:
-        row = {"offset": at, "codec": CODECS[chunk.codec], "stored_bytes": chunk.stored, "bytes": chunk.size}
-        if chunk.codec == FRAME:
-            from .. import codec
-
-            try:
-                row["frame"] = codec.inspect(archive.stored_bytes(at, at + chunk.stored).data).as_dict()
-            except GcodecError as error:
-                raise type(error)(f"{where}: chunk at byte {at}: {error}") from error
-        yield row
-        at += chunk.stored + padding(chunk.stored)
-
-
-def _mode(chunk: dict[str, Any], lossy: bool) -> str:
-    """Return the mode that a frame states; for other chunks their codec, which may have got lossy values."""
-    mode: str = chunk["frame"]["mode"] if "frame" in chunk else chunk["codec"]
-    return mode if "frame" in chunk or not lossy else f"{mode} (lossy)"
-
-
-def _tensor(tensor: TensorView, segment: dict[str, Any]) -> dict[str, Any]:
-    row: dict[str, Any] = {"name": tensor.name, "dtype": tensor.dtype, "shape": list(tensor.shape)}
-    row |= {"segment": tensor.segment, "offset": tensor.offset, "bytes": _bytes(tensor)}
-    if tensor.stride is not None:
-        row["stride"] = list(tensor.stride)
-    return row | ({} if segment["name"] == tensor.name else {"shares": segment["name"]})
-
-
-def _bytes(tensor: TensorView) -> int | None:
-    size = width(tensor.dtype)
-    return None if size is None else math.prod(tensor.shape) * size
 
 
 def _show(result: dict[str, Any], chunks: bool) -> None:

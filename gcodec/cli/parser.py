@@ -13,6 +13,7 @@ VERBS = {
     "compress": "tensor files and folders into .gc archives",
     "decompress": "restore files, list them, take single tensors out",
     "inspect": "what is in an archive, a frame or a tensor file",
+    "report": "a page with sizes, distributions and curves, of a file or a training run",
     "verify": "decode everything, check every hash, compare with the original",
     "series": "checkpoints of a run in a folder, each stored as the difference from the one before",
     "record": "how to record gradients from a training script; what a dump holds",
@@ -27,6 +28,7 @@ GROUPS = {
         "compress": "gcodec compress model.safetensors",
         "decompress": "gcodec decompress model.safetensors.gc",
         "inspect": "gcodec inspect model.safetensors.gc",
+        "report": "gcodec report model.safetensors.gc",
         "verify": "gcodec verify model.safetensors.gc",
     },
     "training": {

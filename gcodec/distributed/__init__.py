@@ -23,6 +23,7 @@ from .reduction.allreduce import allreduce as allreduce
 from .reduction.bypass import Bypass as Bypass
 from .reduction.shared_codebooks import Refresh as Refresh
 from .stats import log_to as log_to
+from .stats_log import StatsLog as StatsLog
 from .transport.jobs import Future as Future
 from .transport.lane import close_lanes as close_lanes
 from .visible import Visible as Visible

@@ -1,0 +1,106 @@
+"""Descriptions of an archive's files as plain dictionaries, down to the chunks and blocks; no value is decoded."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+from ..errors import GcodecError
+from ..files.elements import width
+from ..files.file_plan import TensorView
+from .entries import FileEntry, SegmentEntry
+from .layout import CODECS, FRAME, padding
+from .reader import ArchiveReader
+
+
+def describe_file(archive: ArchiveReader, entry: FileEntry) -> dict[str, Any]:
+    """Return what an archive has of a file: sizes, modes, blocks and codebooks, by segment and by tensor.
+
+    Raises:
+        GcodecError: a frame's header is damaged.
+    """
+    segments = [_segment(archive, entry, n, entry.label(n)) for n in range(len(entry.segments))]
+    return {
+        "path": entry.path,
+        "format": entry.format,
+        "exact": entry.exact,
+        "bytes": entry.size,
+        "stored_bytes": entry.stored,
+        "verbatim_bytes": entry.verbatim.bytes,
+        "verbatim_stored_bytes": entry.verbatim.stored,
+        "metadata": archive.metadata(entry),
+        **base_summary(entry),
+        "segments": segments,
+        "tensors": [_tensor(tensor, segments[tensor.segment]) for tensor in entry.tensors],
+    }
+
+
+def _segment(archive: ArchiveReader, entry: FileEntry, number: int, name: str) -> dict[str, Any]:
+    segment = entry.segments[number]
+    chunks = list(_chunks(archive, segment, f"{archive.name}: {entry.path}:{name}"))
+    values = segment.bytes // (width(segment.dtype) or 1) if segment.dtype else 0
+    frames = [chunk["frame"] for chunk in chunks if "frame" in chunk]
+    kinds: dict[str, int] = {}
+    for frame in frames:
+        for kind, count in frame["kinds"].items():
+            kinds[kind] = kinds.get(kind, 0) + count
+    return {
+        "name": name,
+        "dtype": segment.dtype,
+        "lossy": segment.lossy,
+        "modes": sorted({_mode(chunk, segment.lossy) for chunk in chunks}),
+        "bytes": segment.bytes,
+        "stored_bytes": segment.stored,
+        "ratio": segment.bytes / segment.stored if segment.stored else None,
+        "values": values,
+        "bits_per_value": 8 * segment.stored / values if values else None,
+        "kinds": kinds,
+        "codebooks": sum(len(frame["codebooks"]) for frame in frames),
+        "hash": segment.hash,
+        **({"base": segment.base} if segment.base else {}),
+        "chunks": chunks,
+    }
+
+
+def _chunks(archive: ArchiveReader, segment: SegmentEntry, where: str) -> Iterator[dict[str, Any]]:
+    at = segment.offset
+    for chunk in segment.chunks:
+        row = {"offset": at, "codec": CODECS[chunk.codec], "stored_bytes": chunk.stored, "bytes": chunk.size}
+        if chunk.codec == FRAME:
+            from .. import codec
+
+            try:
+                row["frame"] = codec.inspect(archive.stored_bytes(at, at + chunk.stored).data).as_dict()
+            except GcodecError as error:
+                raise type(error)(f"{where}: chunk at byte {at}: {error}") from error
+        yield row
+        at += chunk.stored + padding(chunk.stored)
+
+
+def _mode(chunk: dict[str, Any], lossy: bool) -> str:
+    """Return the mode that a frame states; for other chunks their codec, which may have got lossy values."""
+    mode: str = chunk["frame"]["mode"] if "frame" in chunk else chunk["codec"]
+    return mode if "frame" in chunk or not lossy else f"{mode} (lossy)"
+
+
+def _tensor(tensor: TensorView, segment: dict[str, Any]) -> dict[str, Any]:
+    row: dict[str, Any] = {"name": tensor.name, "dtype": tensor.dtype, "shape": list(tensor.shape)}
+    row |= {"segment": tensor.segment, "offset": tensor.offset, "bytes": tensor_bytes(tensor)}
+    if tensor.stride is not None:
+        row["stride"] = list(tensor.stride)
+    return row | ({} if segment["name"] == tensor.name else {"shares": segment["name"]})
+
+
+def base_summary(entry: FileEntry) -> dict[str, Any]:
+    """Return what a file needs of its base; an empty dictionary if it needs none."""
+    if not entry.needs_base:
+        return {}
+    needing = sum(entry.segments[tensor.segment].base is not None for tensor in entry.tensors)
+    return {"base": {"name": entry.base, "tensors": needing}}
+
+
+def tensor_bytes(tensor: TensorView) -> int | None:
+    """Return the bytes of a tensor's values; None for a type that is not known here."""
+    size = width(tensor.dtype)
+    return None if size is None else math.prod(tensor.shape) * size

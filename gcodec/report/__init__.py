@@ -1,0 +1,83 @@
+"""Reports: one HTML page about an archive, a checkpoint, a frame or a run, which opens from a disk."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+from ..archive import Bases
+from ..checkpoints import StepFolder
+from ..checkpoints.step_files import step_of
+from ..errors import GcodecError
+from ..files import open_source
+from .contents import contents_of
+from .dumps import add_dumps, dumps_below, measure_dump
+from .page import Page
+from .run_log import read_log
+from .run_sections import add_run, add_series
+from .tensor_sections import add_contents, bytes_text
+
+DEFAULT_LIMIT = 256 << 20
+
+
+def report_page(
+    path: str | os.PathLike[str],
+    *,
+    limit: int = DEFAULT_LIMIT,
+    base: Bases | None = None,
+    progress: Callable[[str], None] = lambda what: None,
+) -> str:
+    """Return the page about a file or a folder, as HTML.
+
+    Args:
+        path: an archive, a frame, a tensor file, a log of ``state.stats()`` in JSON lines (``.jsonl``), or a folder
+            with any of these: such logs, dumps of the recorder, a series of checkpoints.
+        limit: bytes of values to read for distributions: of more, the first part of every tensor.
+        base: what an archive was compressed against.
+        progress: called with what comes next.
+
+    Raises:
+        GcodecError: there is nothing to report on, or it is damaged.
+        OSError: it cannot be read.
+    """
+    path = Path(path)
+    if path.is_dir():
+        return _of_folder(path, progress)
+    if path.suffix == ".jsonl":
+        page = Page(path.name, ["a log of a training run"])
+        add_run(page, read_log(path))
+        return page.html()
+    progress(path.name)
+    with closing(open_source(path)) as source:
+        contents = contents_of(path, source, limit=limit, base=base)
+        page = Page(path.name, [f"{contents.kind}, {bytes_text(source.size)}"])
+    add_contents(page, contents)
+    return page.html()
+
+
+def _of_folder(folder: Path, progress: Callable[[str], None]) -> str:
+    page = Page(folder.resolve().name, ["a folder of a training run"])
+    n_found = 0
+    for log in sorted(folder.rglob("*.jsonl")):
+        progress(log.name)
+        page.heading(f"Log {log.relative_to(folder)}")
+        add_run(page, read_log(log))
+        n_found += 1
+    for name, dumps in dumps_below(folder).items():
+        steps = []
+        for dump in dumps:
+            progress(dump.name)
+            steps.append(measure_dump(dump))
+        add_dumps(page, name, sorted(steps, key=lambda step: step.step))
+        n_found += 1
+    for series in sorted({path.parent for path in folder.rglob("step-*.gc") if step_of(path.name) is not None}):
+        add_series(page, f"{series.relative_to(folder)}", StepFolder(series).overview())
+        n_found += 1
+    if not n_found:
+        raise GcodecError(
+            f"{folder}: nothing to report on: no log of state.stats() (*.jsonl), no dump of the recorder "
+            "(step-*.safetensors), no series of checkpoints (step-*.gc)"
+        )
+    return page.html()

@@ -1,0 +1,219 @@
+"""Contents of an archive, a frame or a file that is not compressed yet, as a report shows them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+
+from .. import codec
+from ..archive import ArchiveReader, ArchiveWriter, Bases, FileEntry
+from ..archive.description import describe_file
+from ..archive.entries import unsafe_path
+from ..errors import GcodecError, Unsupported
+from ..files import FileSource, plan_file
+from ..files.elements import width
+from ..files.source import Bytes
+from .distributions import Distribution
+
+FRAME_MAGIC = b"\x89GCF"
+PIECE_BYTES = 1 << 22
+
+
+@dataclass
+class TensorRow:
+    """A tensor as the report's table shows it.
+
+    Attributes:
+        file: the file that it is of.
+        name: its name.
+        dtype: its type.
+        shape: its shape.
+        value_bytes: its size; of the segment, where it owns one.
+        stored_bytes: what that takes in the archive; 0 for one that lies in another's bytes.
+        n_values: how many values are coded.
+        modes: modes and codecs of its chunks.
+        kinds: its blocks by kind.
+        codebooks: the number of its codebooks.
+        shares: the tensor whose bytes it lies in; empty for its own.
+        exponents: counts of its exponents, in the part that was read; None if none was.
+    """
+
+    file: str
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    value_bytes: int
+    stored_bytes: int
+    n_values: int = 0
+    modes: str = ""
+    kinds: dict[str, int] = field(default_factory=dict)
+    codebooks: int = 0
+    shares: str = ""
+    exponents: np.ndarray | None = None
+
+
+@dataclass
+class Contents:
+    """Everything that a report says of an archive or frame.
+
+    Attributes:
+        kind: what was read, in words.
+        value_bytes: size of what it restores to.
+        stored_bytes: its own size.
+        rows: its tensors.
+        distributions: of values, by type.
+        n_read: bytes of values that were read for them.
+        notes: remarks for the reader.
+        seconds: time of each stage, for ``n_timed`` bytes of values.
+        n_timed: bytes of values that went through the stages.
+    """
+
+    kind: str
+    value_bytes: int
+    stored_bytes: int
+    rows: list[TensorRow] = field(default_factory=list)
+    distributions: dict[str, Distribution] = field(default_factory=dict)
+    n_read: int = 0
+    notes: list[str] = field(default_factory=list)
+    seconds: dict[str, float] = field(default_factory=dict)
+    n_timed: int = 0
+
+    def count(self, data: Bytes, dtype: str) -> np.ndarray:
+        """Count values; returns the counts of their exponents."""
+        self.n_read += data.size
+        return self.distributions.setdefault(dtype, Distribution(dtype)).add(data)
+
+    @contextmanager
+    def timed(self, stage: str) -> Iterator[None]:
+        """Add the time of the block to a stage."""
+        begin = time.perf_counter()
+        yield
+        self.seconds[stage] = self.seconds.get(stage, 0.0) + time.perf_counter() - begin
+
+
+def contents_of(path: Path, source: FileSource, *, limit: int, base: Bases | None = None) -> Contents:
+    """Return what is in a file.
+
+    Args:
+        path: its path; its name tells the kind of a file that is not compressed.
+        source: its bytes.
+        limit: bytes of values to read for distributions and speeds: of more, the first part of every tensor.
+        base: what an archive was compressed against; without it, tensors that need it are not read.
+
+    Raises:
+        GcodecError: it is none of these, or damaged.
+        OSError: it cannot be read.
+    """
+    head = source.read(0, min(4, source.size)).tobytes()
+    if head == FRAME_MAGIC:
+        return _frame(path, source, limit)
+    if head != b"\x89GCA":
+        return _compressed(path, source, limit)
+    with ArchiveReader(source, base=base) as archive:
+        return _archive(archive, limit, has_base=base is not None)
+
+
+def _frame(path: Path, source: FileSource, limit: int) -> Contents:
+    data = source.read(0, source.size).data
+    info = codec.inspect(data)
+    contents = Contents("a single frame", info.value_bytes, info.frame_bytes)
+    row = TensorRow("", path.name, info.dtype, tuple(info.shape), info.value_bytes, info.frame_bytes, info.n_values,
+                    info.mode, {kind: count for kind, count in info.kinds.items() if count}, info.n_codebooks)
+    stop = min(info.n_values, limit // (width(info.dtype) or 1))
+    try:
+        values = np.asarray(codec.decode_range(data, 0, stop, like="numpy"))
+        row.exponents = contents.count(values.reshape(-1).view(np.uint8), info.dtype)
+    except GcodecError as error:
+        contents.notes.append(f"Its values cannot be read without more: {error}")
+    contents.rows.append(row)
+    return contents
+
+
+def _compressed(path: Path, source: FileSource, limit: int) -> Contents:
+    """Compress a file into a temporary archive, and return what is in that."""
+    name = f"file{path.suffix}" if unsafe_path(path.name) else path.name
+    plan = plan_file(name, source)
+    try:
+        if plan.format == "bytes":
+            reason = f" ({plan.note.removeprefix('kept as plain bytes: ')})" if plan.note else ""
+            raise Unsupported(f"{path}: neither an archive, nor a frame, nor a tensor file{reason}")
+        with TemporaryDirectory(prefix="gcodec-report-") as folder:
+            with ArchiveWriter(Path(folder, "x.gc")) as writer:
+                writer.add(plan)
+            with ArchiveReader(Path(folder, "x.gc")) as archive:
+                contents = _archive(archive, limit, has_base=False)
+    finally:
+        plan.close()
+    contents.kind = f"a {plan.format} file of {len(contents.rows)} tensors, not compressed"
+    contents.notes.insert(0, "Sizes are those that gcodec compress would store, lossless; the file was not changed.")
+    return contents
+
+
+def _archive(archive: ArchiveReader, limit: int, *, has_base: bool) -> Contents:
+    size = sum(entry.size for entry in archive.files)
+    n_tensors = sum(len(entry.tensors) for entry in archive.files)
+    first = archive.files[0] if len(archive.files) == 1 else None
+    files = f"{first.path}, a {first.format} file" if first else f"{len(archive.files)} files"
+    contents = Contents(f"an archive of {files} with {n_tensors} tensors", size, archive.size)
+    floats = sum(segment.bytes for entry in archive.files for segment in entry.segments if segment.dtype)
+    share = min(1.0, limit / floats) if floats else 1.0
+    left_out = 0
+    for entry in archive.files:
+        described = describe_file(archive, entry)
+        exponents: dict[int, np.ndarray] = {}
+        for number, segment in enumerate(entry.segments):
+            if segment.dtype is None:
+                continue
+            if segment.base is not None and not has_base:
+                left_out += 1
+                continue
+            exponents[number] = _read(archive, entry, number, share, contents)
+        file = entry.path if len(archive.files) > 1 else ""
+        contents.rows += [_row(file, tensor, described["segments"], exponents) for tensor in described["tensors"]]
+    if share < 1:
+        contents.notes.append(f"Distributions and speeds are of the first {100 * share:.2g} % of every tensor.")
+    if left_out:
+        contents.notes.append(f"{left_out} tensors are differences from a base, and were not read: give --base.")
+    return contents
+
+
+def _read(archive: ArchiveReader, entry: FileEntry, number: int, share: float, contents: Contents) -> np.ndarray:
+    """Read the first part of a segment, and take the time; returns the counts of its exponents."""
+    segment = entry.segments[number]
+    dtype, unit = segment.dtype or "", width(segment.dtype or "") or 1
+    stop = min(segment.bytes, -(-int(segment.bytes * share) // unit) * unit)
+    counts = contents.count(np.empty(0, np.uint8), dtype)
+    for at in range(0, stop, PIECE_BYTES):
+        end = min(at + PIECE_BYTES, stop)
+        data = archive.segment_range(entry, number, at, end)  # the first time loads kernels
+        with contents.timed("read and decode"):
+            archive.segment_range(entry, number, at, end)
+        counts = counts + contents.count(data, dtype)
+        values = data.view(f"u{unit}")
+        codec.encode(values, dtype=dtype)
+        with contents.timed("encode again, lossless"):
+            codec.encode(values, dtype=dtype)
+        contents.n_timed += data.size
+    return counts
+
+
+def _row(
+    file: str, tensor: dict[str, Any], segments: list[dict[str, Any]], exponents: dict[int, np.ndarray]
+) -> TensorRow:
+    segment = segments[tensor["segment"]]
+    row = TensorRow(file, tensor["name"], tensor["dtype"], tuple(tensor["shape"]), tensor["bytes"] or 0, 0)
+    if "shares" in tensor:
+        row.shares = tensor["shares"]
+        return row
+    row.value_bytes, row.stored_bytes, row.n_values = segment["bytes"], segment["stored_bytes"], segment["values"]
+    row.kinds = {kind: count for kind, count in segment["kinds"].items() if count}
+    row.modes, row.codebooks = ", ".join(segment["modes"]), segment["codebooks"]
+    row.exponents = exponents.get(tensor["segment"])
+    return row

@@ -1,0 +1,109 @@
+"""The page of a report: sections, tiles and tables in one HTML file that loads nothing and runs from a disk."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from html import escape
+from importlib import resources
+from typing import NamedTuple
+
+#: Nothing is loaded, from wherever; the page's own style and script stand in it.
+POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
+
+
+class Cell(NamedTuple):
+    """A cell of a table.
+
+    Attributes:
+        text: what is shown.
+        value: what is sorted by; None for text, which is sorted as it is shown.
+        html: shown in place of the text, already HTML.
+    """
+
+    text: str
+    value: float | None = None
+    html: str = ""
+
+
+class Page:
+    """A page that is written from top to bottom.
+
+    Args:
+        title: of the page, shown at its top.
+        lines: shown below it.
+    """
+
+    def __init__(self, title: str, lines: Iterable[str] = ()) -> None:
+        self.title = title
+        self._parts = [f"<h1>{escape(_sound(title))}</h1>", *(f"<p>{escape(_sound(line))}</p>" for line in lines)]
+        self._n_tables = 0
+
+    def heading(self, text: str, note: str = "") -> None:
+        """Begin a section."""
+        self._parts.append(f"<h2>{escape(_sound(text))}</h2>" + (f"<p>{escape(_sound(note))}</p>" if note else ""))
+
+    def note(self, text: str) -> None:
+        """Add a paragraph."""
+        self._parts.append(f"<p>{escape(_sound(text))}</p>")
+
+    def tiles(self, tiles: Iterable[tuple[str, str]]) -> None:
+        """Add large numbers, each with what it counts."""
+        body = "".join(
+            f'<div class="tile"><b>{escape(value)}</b><span>{escape(_sound(label))}</span></div>'
+            for label, value in tiles
+        )
+        self._parts.append(f'<div class="tiles">{body}</div>')
+
+    def charts(self, charts: Iterable[str]) -> None:
+        """Add charts side by side, as far as there is room; empty ones are left out."""
+        if body := "".join(chart for chart in charts if chart):
+            self._parts.append(f'<div class="charts">{_sound(body)}</div>')
+
+    def table(self, columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> None:
+        """Add a table that is sorted by a click on a column, and searched where it is long.
+
+        Args:
+            columns: their names; that of a column of numbers begins with ``>``.
+            rows: the rows.
+        """
+        self._n_tables += 1
+        table = f"table{self._n_tables}"
+        if len(rows) > 12:
+            self._parts.append(
+                f'<input type="search" data-table="{table}" placeholder="find a row" aria-label="find a row"/>'
+            )
+        head = "".join(
+            f'<th{_class(name)}><button type="button">{escape(name.lstrip(">"))}</button></th>' for name in columns
+        )
+        body = "".join(f"<tr>{''.join(map(_cell, columns, row))}</tr>\n" for row in rows)
+        self._parts.append(
+            f'<div class="scroll"><table class="sortable" id="{table}"><thead><tr>{head}</tr></thead>\n'
+            f"<tbody>{_sound(body)}</tbody></table></div>"
+        )
+
+    def html(self) -> str:
+        """Return the page, which is well-formed XML, too."""
+        style, script = ((resources.files(__package__) / name).read_text("utf-8") for name in ("page.css", "page.js"))
+        body = "\n".join(self._parts)
+        return (
+            '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8"/>\n'
+            f'<meta http-equiv="Content-Security-Policy" content="{POLICY}"/>\n'
+            '<meta name="viewport" content="width=device-width, initial-scale=1"/>\n'
+            f"<title>{escape(_sound(self.title))}</title>\n<style>\n{style}</style>\n</head>\n"
+            f"<body>\n{body}\n<script>\n{script}</script>\n</body>\n</html>\n"
+        )
+
+
+def _class(column: str) -> str:
+    return ' class="n"' if column.startswith(">") else ""
+
+
+def _cell(column: str, cell: Cell) -> str:
+    value = "" if cell.value is None else f' data-v="{cell.value!r}"'
+    return f"<td{_class(column)}{value}>{cell.html or escape(cell.text)}</td>"
+
+
+def _sound(text: str) -> str:
+    """Return a text without characters that HTML cannot hold: control characters, and bytes that are no UTF-8."""
+    return "".join(c if c in "\n\t" or (c >= " " and not "\ud800" <= c <= "\udfff" and c not in "\ufffe\uffff") else "�"
+                   for c in text)

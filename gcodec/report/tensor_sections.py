@@ -1,0 +1,126 @@
+"""The sections of a page about an archive, a frame or a tensor file."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+from .charts import column_chart, divided_bars, spark
+from .contents import Contents, TensorRow
+from .distributions import around_the_bulk, entropy
+from .page import Cell, Page
+
+#: Speeds are shown if they were measured on so many bytes; below that, calls are most of the time.
+MIN_TIMED_BYTES = 1 << 20
+#: Tables of more tensors show no histogram in each row.
+MAX_SPARKS = 2000
+COLUMNS = ("tensor", "dtype", "shape", ">size", ">stored", ">ratio", ">bits/value", "mode", "blocks", ">codebooks",
+           ">bits/exponent", "exponents")
+KINDS = {
+    "constant": "constant: a single value",
+    "raw": "raw: as it is, coding would gain nothing",
+    "coded": "coded: exponents by a prefix code, other bits packed",
+    "predicted": "predicted: from a template row or the base",
+    "sparse": "sparse: what differs from the base, or from zero",
+}
+
+
+def bytes_text(count: float) -> str:
+    """Return a number of bytes with its unit and three digits, in powers of 1000."""
+    units = ["B", "kB", "MB", "GB", "TB"]
+    while count >= 999.5 and len(units) > 1:
+        count /= 1000
+        units.pop(0)
+    return f"{count:.0f} B" if units[0] == "B" else f"{count:.3g} {units[0]}"
+
+
+def add_contents(page: Page, contents: Contents) -> None:
+    """Add everything about an archive, a frame or a file."""
+    own = [row for row in contents.rows if not row.shares]
+    coded = [row for row in own if row.n_values]
+    values, stored = sum(row.n_values for row in coded), sum(row.stored_bytes for row in coded)
+    tiles = [
+        ("restores to", bytes_text(contents.value_bytes)),
+        ("stored in", bytes_text(contents.stored_bytes)),
+        ("ratio", f"{contents.value_bytes / contents.stored_bytes:.3f}" if contents.stored_bytes else "-"),
+        ("tensors", f"{len(contents.rows)}"),
+    ]
+    page.tiles([*tiles, ("bits per value", f"{8 * stored / values:.2f}")] if values else tiles)
+    for note in contents.notes:
+        page.note(note)
+    page.heading("Sizes and blocks")
+    page.charts([_sizes(own), _blocks(own), _stages(contents)])
+    if contents.distributions:
+        page.heading("Values", f"Counted over {bytes_text(contents.n_read)} of values.")
+        page.charts(_distributions(contents))
+    page.heading("Tensors", "A click on a column sorts by it.")
+    page.table(COLUMNS, [_cells(row, sparks=len(contents.rows) <= MAX_SPARKS) for row in contents.rows])
+
+
+def _sizes(rows: Iterable[TensorRow]) -> str:
+    before: dict[str, float] = {}
+    after: dict[str, float] = {}
+    for row in rows:
+        before[row.dtype] = before.get(row.dtype, 0) + row.value_bytes
+        after[row.dtype] = after.get(row.dtype, 0) + row.stored_bytes
+    order = dict(sorted(before.items(), key=lambda item: -item[1]))
+    bars = {f"values: {bytes_text(sum(order.values()))}": order,
+            f"stored: {bytes_text(sum(after.values()))}": {name: after[name] for name in order}}
+    return divided_bars("Bytes by type", bars, bytes_text, "Each bar is a whole: the numbers stand before it.")
+
+
+def _blocks(rows: Iterable[TensorRow]) -> str:
+    kinds: dict[str, float] = {}
+    for row in rows:
+        for kind, count in row.kinds.items():
+            kinds[kind] = kinds.get(kind, 0) + count
+    if not kinds:
+        return ""
+    parts = {KINDS.get(kind, kind): count for kind, count in sorted(kinds.items(), key=lambda item: -item[1])}
+    total = sum(parts.values())
+    return divided_bars("What each block became", {f"{total:.0f} blocks": parts}, lambda count: f"{count:.0f}", "")
+
+
+def _stages(contents: Contents) -> str:
+    if contents.n_timed < MIN_TIMED_BYTES:
+        return ""
+    speeds = (f"{stage}: {contents.n_timed / seconds / 1e9:.2f} GB/s" for stage, seconds in contents.seconds.items())
+    note = f"One thread, {bytes_text(contents.n_timed)}, once, while this page was made. {'; '.join(speeds)}."
+    return divided_bars("Time by stage", {"": contents.seconds}, lambda seconds: f"{seconds:.3g} s", note)
+
+
+def _distributions(contents: Contents) -> Iterable[str]:
+    for name, values in contents.distributions.items():
+        if not values.n_values:
+            continue
+        note = f"% of values. {values.remark()}"
+        yield column_chart(f"Exponents of {name}", values.exponent_shares(), "power of two", note)
+        note = "% of values by the lowest mantissa bit that is set. Rounded values pile up at the bits that they keep."
+        yield column_chart(f"Mantissa bits in use, {name}", values.used_shares(), "bits", note)
+
+
+def _cells(row: TensorRow, *, sparks: bool) -> list[Cell]:
+    name = f"{row.file}:{row.name}" if row.file else row.name
+    shape = Cell("×".join(map(str, row.shape)) or "scalar")
+    first = [Cell(name), Cell(row.dtype), shape, Cell(bytes_text(row.value_bytes), row.value_bytes)]
+    if row.shares:
+        return [*first, Cell(f"in {row.shares}", 0), *(Cell("") for _ in COLUMNS[5:])]
+    ratio = row.value_bytes / row.stored_bytes if row.stored_bytes else math.nan
+    bits = 8 * row.stored_bytes / row.n_values if row.n_values else math.nan
+    exponents = row.exponents if row.exponents is not None and row.exponents.any() else None
+    of_exponents = math.nan if exponents is None else entropy(exponents)
+    return [
+        *first,
+        Cell(bytes_text(row.stored_bytes), row.stored_bytes),
+        _number(ratio, 3),
+        _number(bits, 2),
+        Cell(row.modes),
+        Cell(" ".join(f"{count} {kind}" for kind, count in row.kinds.items())),
+        Cell(str(row.codebooks) if row.kinds else "", row.codebooks),
+        _number(of_exponents, 2),
+        Cell("", html="" if exponents is None or not sparks else spark(around_the_bulk(exponents))),
+    ]
+
+
+def _number(value: float, digits: int) -> Cell:
+    return Cell("") if math.isnan(value) else Cell(f"{value:.{digits}f}", value)
