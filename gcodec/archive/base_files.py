@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from ..errors import GcodecError, InvalidArgument
 from ..files import FilePlan, FileSource, open_source, plan_file, plan_or_bytes
+from ..files.urls import is_url, local_path
 from .base_tensors import Base
 from .layout import MAGIC
 from .reader import ArchiveReader
@@ -39,8 +40,8 @@ class Bases:
     several files, a file's base has the same path, or the same one below the first folder (``run2/x`` and ``run1/x``).
 
     Args:
-        origin: path of a tensor file, an archive or a folder of either; an open archive (not closed here); or the plan
-            of a file.
+        origin: path of a tensor file, an archive or a folder of either; a URL for fsspec of a file; an open archive
+            (not closed here); or the plan of a file.
         base: the bases of archives among these.
 
     Raises:
@@ -49,10 +50,12 @@ class Bases:
 
     def __init__(self, origin: str | os.PathLike[str] | ArchiveReader | FilePlan, *, base: Bases | None = None) -> None:
         self._base, self._lock = base, RLock()
-        self._open: OrderedDict[tuple[Path, str | None], _Opened] = OrderedDict()
+        self._open: OrderedDict[tuple[Path | str, str | None], _Opened] = OrderedDict()
         self._planned = Base.of_plan(origin.path, origin) if isinstance(origin, FilePlan) else None
         self._archive = _InArchive(origin) if isinstance(origin, ArchiveReader) else None
-        self.path = Path(origin) if isinstance(origin, str | os.PathLike) else None
+        self._url = origin if isinstance(origin, str) and is_url(origin) else None
+        origin = local_path(origin)
+        self.path = Path(origin) if isinstance(origin, str | os.PathLike) and self._url is None else None
         if self.path is not None and not self.path.exists():
             raise GcodecError(f"{self.path}: no such file or folder")
 
@@ -70,6 +73,8 @@ class Bases:
             return self._planned
         if self._archive is not None:
             return self._archive.find(path)
+        if self._url is not None:
+            return self._opened(self._url, dtype)(path)
         assert self.path is not None
         if not self.path.is_dir():
             return self._opened(self.path, dtype)(path)
@@ -99,7 +104,7 @@ class Bases:
     ) -> None:
         self.close()
 
-    def _opened(self, file: Path, dtype: str | None, *, in_folder: bool = False) -> Finder:
+    def _opened(self, file: Path | str, dtype: str | None, *, in_folder: bool = False) -> Finder:
         """Return what finds the base of a path in a file, opened now or before."""
         with self._lock:
             key = file, dtype
@@ -110,19 +115,19 @@ class Bases:
             self._open.move_to_end(key)
             return self._open[key].find
 
-    def _open_file(self, file: Path, dtype: str | None, in_folder: bool) -> _Opened:
+    def _open_file(self, file: Path | str, dtype: str | None, in_folder: bool) -> _Opened:
         with ExitStack() as stack:
             source = stack.enter_context(closing(open_source(file)))
             if source.read(0, min(len(MAGIC), source.size)).tobytes() == MAGIC:
                 archive = stack.enter_context(ArchiveReader(source, threads=1, base=self._base))
                 return _Opened(_InArchive(archive).find, stack.pop_all())
             plan = stack.enter_context(closing(_plan(file, source, dtype, in_folder)))
-            base = Base.of_plan(file.name, plan)
+            base = Base.of_plan(PurePosixPath(file).name, plan)
             return _Opened(lambda path: base, stack.pop_all())
         raise AssertionError  # an ExitStack suppresses nothing of its own
 
 
-def _plan(file: Path, source: FileSource, dtype: str | None, in_folder: bool) -> FilePlan:
+def _plan(file: Path | str, source: FileSource, dtype: str | None, in_folder: bool) -> FilePlan:
     """Return the plan of a base. In a folder (``in_folder``) what is no tensor file is one without tensors."""
     plan = (plan_or_bytes if in_folder else plan_file)(str(file), source)
     if dtype is not None and plan.format in ("bytes", "npy"):

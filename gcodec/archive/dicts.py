@@ -48,7 +48,7 @@ def save_file(
             the same memory, type and shape are stored once, and tied again when they are loaded. (The .safetensors
             file that ``gcodec decompress`` makes has the first of them, and the names of the others in its metadata,
             as ``safetensors.torch.save_model`` has it.)
-        path: of the archive, or a binary stream.
+        path: of the archive, a URL for fsspec, or a binary stream.
         metadata: strings to keep with the tensors.
         dtype: what unsigned integer arrays really hold (``"bfloat16"``): for each name, or for all of fitting width.
         levels: name to uint8 level indices; these tensors are near-lossless.
@@ -96,7 +96,7 @@ def load_file(
     """Read tensors from an archive, whatever kind of file it was made from.
 
     Args:
-        path: of the archive, or a binary stream.
+        path: of the archive, a URL for fsspec, or a binary stream.
         names: names or patterns (``"model/*.weight"``) of those to read; all if None. In an archive of several files a
             name is ``FILE:NAME``.
         like: ``"numpy"`` or ``"torch"`` for all tensors. None: as they were saved; of an archive made from a file, as

@@ -40,7 +40,7 @@ def open(
             row = file.get_slice("embedding.weight")[7]
 
     Args:
-        path: of the archive, or a binary stream that can seek, which stays open.
+        path: of the archive, a URL for fsspec, or a binary stream that can seek, which stays open.
         framework: ``"pt"`` for torch tensors or ``"np"`` for numpy arrays; None: as for :func:`gcodec.load_file`.
         base: what the archive was made against, if it was, as for :func:`gcodec.load`.
         threads: threads to use at most; as many as the process may use if None.

@@ -38,7 +38,7 @@ def save(
             other, of torch tensors on any device, numpy arrays and numbers, Python numbers, strings, bytes, bools,
             None, ``torch.Size``, ``torch.dtype`` and ``torch.device``. Tensors of the same memory are stored once.
             It must not change until this returns.
-        file: path to write to, or a binary stream, which need not seek.
+        file: path to write to, a URL for fsspec, or a binary stream, which need not seek.
         base: an earlier object, the path of its archive (or of any tensor file), or an open
             :class:`gcodec.archive.ArchiveReader`. Tensors of the same path, type and size are stored as the difference
             where that is smaller, and loading needs the base again.
@@ -71,7 +71,7 @@ def load(
     file as a dictionary of arrays.
 
     Args:
-        file: path of the archive, or a binary stream.
+        file: path of the archive, a URL for fsspec, or a binary stream.
         base: what the object was saved against, if it was, in any form that :func:`save` takes.
         like: ``"numpy"`` or ``"torch"`` for all tensors; None: each as it was saved.
         threads: threads to use at most; as many as the process may use if None.

@@ -62,7 +62,8 @@ class ArchiveReader:
     """An archive opened for reading; nothing but its index is read until it is asked for.
 
     Args:
-        source: a path, a binary stream (copied to a temporary file if it cannot seek) or a ``ByteSource``.
+        source: a path, a URL for fsspec, a binary stream (copied to a temporary file if it cannot seek) or a
+            ``ByteSource``.
         threads: how many work on parts at once; as many as the process may use if None.
         max_output_bytes: refuse to give out more than this many bytes in one call; no limit if None.
         base: where the bases are that files were coded against (:class:`gcodec.archive.Bases`); not closed here.

@@ -10,6 +10,7 @@ from typing import Any, BinaryIO, NamedTuple
 
 from ..errors import GcodecError, InvalidArgument, Unsupported
 from ..files import FilePlan, open_source, plan_or_bytes
+from ..files.urls import Upload, is_url, open_url, path_or_none
 from .base_files import SUFFIX, Bases
 from .encoding_policy import EncodingPolicy, MantissaBits
 from .entries import FileEntry, unsafe_path
@@ -27,7 +28,7 @@ class CompressedFile(NamedTuple):
     """The result of :func:`compress_file`.
 
     Attributes:
-        path: the archive; None if it went to a stream.
+        path: the archive; None if it went to a stream or URL.
         input_bytes: size of the file.
         archive_bytes: size of the archive.
         exact: restoring gives the bytes of the file; False after a lossy mode, and for a compressed ``.npz``.
@@ -64,9 +65,9 @@ def compress_file(
     The archive appears when it is complete, with the permissions and times of the file.
 
     Args:
-        path: a ``.npy``, ``.npz``, ``.safetensors``, ``.pt`` or any other file, told by its content; or a stream of its
-            bytes.
-        output: path of the archive, or a binary stream; by default the path with ``.gc`` appended.
+        path: a ``.npy``, ``.npz``, ``.safetensors``, ``.pt`` or any other file, told by its content; a URL for
+            fsspec, or a stream of its bytes.
+        output: path of the archive, a URL, or a binary stream; by default the path with ``.gc`` appended.
         base: an earlier file or archive, an open archive, or an earlier object: tensors of the same name, type and size
             are stored as the difference where that is smaller, and decompressing needs the base again. Lossless only.
         mantissa_bits: keep this many mantissa bits of all floating-point tensors of more than one value.
@@ -85,12 +86,12 @@ def compress_file(
     """
     if base is not None and mantissa_bits is not None:
         raise InvalidArgument("base is for lossless mode: leave out mantissa_bits")
-    source = _path_of(path)
+    source = path_or_none(path)
     if source is None and output is None:
-        raise InvalidArgument("output must be given for a stream")
+        raise InvalidArgument("output must be given for a stream or URL")
     if source is not None and source.is_dir():
         raise InvalidArgument(f"{source}: must be a file, but is a folder, which gcodec compress packs")
-    target = source.with_name(source.name + SUFFIX) if source and output is None else _path_of(output)
+    target = source.with_name(source.name + SUFFIX) if source and output is None else path_or_none(output)
     notes: list[str] = []
     with ExitStack() as stack:
         bases = None if base is None else stack.enter_context(bases_of(base))
@@ -100,6 +101,8 @@ def compress_file(
         if target is not None:
             _check_kept([target], source, bases)
         opened: Any = path if source is None else stack.enter_context(source.open("rb"))
+        if isinstance(path, str) and is_url(path):
+            opened = stack.enter_context(closing(open_url(path)))
         with ArchiveWriter(
             output if target is None else target,  # type: ignore[arg-type]
             threads=threads, force=force, attributes=attributes, progress=progress,
@@ -127,9 +130,9 @@ def decompress_file(
     A single file gets the permissions and times of the archive; nothing is restored with wider permissions than that.
 
     Args:
-        path: of the archive, or a binary stream.
+        path: of the archive, a URL for fsspec, or a binary stream.
         output: a folder (that exists, or ends in ``/``) for the files; for an archive of one file also the path of
-            that, or a binary stream. By default the folder of the archive.
+            that, a URL, or a binary stream. By default the folder of the archive.
         base: what the archive was made against, if it was, in any form that :func:`compress_file` takes.
         force: replace files that exist.
         threads: threads to use at most; as many as the process may use if None.
@@ -144,22 +147,23 @@ def decompress_file(
         GcodecError: a file exists and ``force`` is False; the archive is damaged, or its base missing or another.
         OSError: a file cannot be read or written.
     """
-    source = _path_of(path)
+    source = path_or_none(path)
     if source is None and output is None:
-        raise InvalidArgument("output must be given for a stream")
+        raise InvalidArgument("output must be given for a stream or URL")
     with ExitStack() as stack:
         bases = None if base is None else stack.enter_context(bases_of(base))
         archive = stack.enter_context(
             ArchiveReader(path, threads=threads, max_output_bytes=max_output_bytes, base=bases)
         )
         archive.check_limit()
-        target = source.parent if source and output is None else _path_of(output)
+        target = source.parent if source and output is None else path_or_none(output)
         is_folder = target is not None and (output is None or target.is_dir() or str(output).endswith("/"))
         if not is_folder and len(archive.files) != 1:
             raise InvalidArgument(f"output must be a folder (ending in /) for {len(archive.files)} files")
         if target is None:
+            sink = stack.enter_context(_upload(output, force)) if isinstance(output, str) else output
             for part in archive.restored(archive.files[0]):
-                output.write(part.data)  # type: ignore[union-attr]
+                sink.write(part.data)  # type: ignore[union-attr]
                 if progress is not None:
                     progress(part.size)
             return []
@@ -258,9 +262,15 @@ def restored_attributes(archive: Path, *, whole: bool = False) -> Attributes | N
     return Attributes.like(found) if whole else Attributes.within([found], new_file_mode())
 
 
-def _path_of(file: object) -> Path | None:
-    """Return a path; None for a stream."""
-    return Path(file) if isinstance(file, str | os.PathLike) else None
+def _upload(url: str, force: bool) -> Upload:
+    """Return the upload of a file to a URL. Raises GcodecError if there is one already, unless ``force``."""
+    if url.endswith("/"):
+        raise InvalidArgument(f"{url}: output must be the URL of a file, not of a folder")
+    upload = Upload(url)
+    if not force and upload.exists():
+        upload.close()
+        raise GcodecError(f"{url}: exists already; use force to replace it")
+    return upload
 
 
 def _name_of(file: object) -> str:

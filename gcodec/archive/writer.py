@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import accumulate
-from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO
 
@@ -21,6 +20,7 @@ from ..errors import Corruption, GcodecError, InvalidArgument
 from ..files.elements import width
 from ..files.file_plan import FilePlan, FileSegment, by_segment
 from ..files.source import Bytes
+from ..files.urls import Upload, is_url, path_or_none
 from ..threads import available_threads, ordered_map
 from .base_tensors import Base, BaseBytes
 from .chunks import Packed, pack_chunk
@@ -38,7 +38,8 @@ class ArchiveWriter:
     """Writes an archive to a path, where it appears when complete, or to a stream that need not seek.
 
     Args:
-        target: path of the archive, or a binary stream; a stream is not closed.
+        target: path of the archive, a URL for fsspec, where it is put at the end, or a binary stream, which is not
+            closed.
         threads: how many work on parts at once; as many as the process may use if None.
         force: replace an existing file.
         part_bytes: size of the parts, a multiple of 64 up to 2^28: memory use is a few times ``threads`` of these.
@@ -63,8 +64,13 @@ class ArchiveWriter:
             raise InvalidArgument(f"part_bytes must be a multiple of 64 from 64 to 2^28, not {part_bytes}")
         self._threads, self._part_bytes = available_threads(threads), part_bytes
         self._progress = progress or (lambda count: None)
-        self._path = Path(target) if isinstance(target, str | os.PathLike) else None
+        self._path = path_or_none(target)
+        self._upload = Upload(target) if isinstance(target, str) and is_url(target) else None
         self._stream = None if isinstance(target, str | os.PathLike) else target
+        if self._upload is not None:
+            self._stream = self._upload.file
+            if not force and self._upload.exists():
+                raise GcodecError(f"{target}: exists already; use force to replace it")
         if self._path is not None:
             check_free(self._path, force=force)
         self._staging = Staging(force=force, attributes=attributes)
@@ -117,6 +123,8 @@ class ArchiveWriter:
         self._write(Trailer(len(index), len(raw), codec).write_to(index))
         self._flush()
         self._staging.commit()
+        if self._upload is not None:
+            self._upload.commit()
         self._pool.shutdown()
 
     def abort(self) -> None:
@@ -125,6 +133,8 @@ class ArchiveWriter:
             self._pool.shutdown(cancel_futures=True)
         finally:
             self._staging.abort()
+            if self._upload is not None:
+                self._upload.close()
 
     def __enter__(self) -> ArchiveWriter:
         return self

@@ -21,6 +21,7 @@ from ..archive.reader import ArchiveReader
 from ..archive.writer import ArchiveWriter
 from ..errors import CheckpointWarning, GcodecError, InvalidArgument
 from ..files.file_plan import FilePlan
+from ..files.urls import is_url, local_path
 from .chain import MAX_CHAIN, OpenStep, base_of, check_same, only_file, open_step, plan_of_step
 from .step_files import FileIdentity, check_step, remove_left_over, step_name, steps_in, sync_folder, writer_lock
 
@@ -87,7 +88,12 @@ class StepFolder:
     """
 
     def __init__(self, path: str | os.PathLike[str], *, threads: int | None = None) -> None:
-        self.path, self._threads = Path(path), threads
+        if is_url(path):
+            raise InvalidArgument(
+                f"{path}: a series must be in a folder of a file system, mounted for instance; at a URL there is "
+                "gcodec.save for single checkpoints, and gcodec.sync for versions of weights"
+            )
+        self.path, self._threads = Path(local_path(path)), threads
         self._known: dict[int, tuple[FileIdentity, StepInfo]] = {}
         if self.path.exists() and not self.path.is_dir():
             raise InvalidArgument(f"{self.path}: must be a folder, but is a file")

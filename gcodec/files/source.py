@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import InsufficientData, InvalidArgument
+from .urls import is_url, local_path, open_url
 
 Bytes = NDArray[np.uint8]
 
@@ -153,12 +154,20 @@ def _descriptor(file: BinaryIO) -> int | None:
         return None
 
 
+def _opened(file: BinaryIO | str | os.PathLike[str]) -> BinaryIO:
+    """Return a path or URL opened for reading, or the stream that was given."""
+    file = local_path(file)
+    if isinstance(file, str) and is_url(file):
+        return open_url(file)
+    return open(file, "rb") if isinstance(file, str | os.PathLike) else file
+
+
 def open_source(file: BinaryIO | str | os.PathLike[str]) -> FileSource:
     """Return a source for a path or an open stream, from where it stands; what cannot seek is copied to a temporary
     file.
 
     Args:
-        file: a path, or a binary stream opened for reading, which ``close`` leaves open.
+        file: a path, a URL for fsspec, or a binary stream opened for reading, which ``close`` leaves open.
 
     Raises:
         InvalidArgument: it is something else.
@@ -169,7 +178,7 @@ def open_source(file: BinaryIO | str | os.PathLike[str]) -> FileSource:
         advice = "; put bytes into io.BytesIO" if isinstance(given, bytes | bytearray | memoryview) else ""
         raise InvalidArgument(f"file must be a path or a binary stream, not {type(file).__name__}{advice}")
     opened = isinstance(file, str | os.PathLike)
-    stream = open(file, "rb") if isinstance(file, str | os.PathLike) else file  # noqa: SIM115 - the source closes it
+    stream = _opened(file)
     try:
         if stream.seekable():
             return FileSource(stream, owned=opened)

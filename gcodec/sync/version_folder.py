@@ -10,12 +10,11 @@ import secrets
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
-from urllib.parse import urlsplit
-from urllib.request import url2pathname
 
 import xxhash
 
-from ..errors import BrokenChain, Corruption, GcodecError, InsufficientData, InvalidArgument
+from ..errors import BrokenChain, Corruption, InsufficientData, InvalidArgument
+from ..files.urls import filesystem_of, is_url, local_path
 from .publisher import WeightVersion
 from .sync_stats import LOG
 from .version_chain import StoredMessage, StoredVersion
@@ -56,8 +55,8 @@ class VersionFolder:
         if keep_anchors is not None and (type(keep_anchors) is not int or keep_anchors < 1):
             raise InvalidArgument(f"keep_anchors must be None or an integer of at least 1, not {keep_anchors!r}")
         self.path, self._keep_anchors = str(path), keep_anchors
-        local = url2pathname(urlsplit(self.path).path) if self.path.startswith("file://") else self.path
-        self._store: _Store = _RemoteStore(self.path) if "://" in local else _LocalStore(Path(local))
+        self._store: _Store
+        self._store = _RemoteStore(self.path) if is_url(self.path) else _LocalStore(Path(local_path(self.path)))
 
     def versions(self) -> tuple[StoredVersion, ...]:
         """Return the versions that are there, in ascending order.
@@ -214,12 +213,7 @@ class _RemoteStore:
     """Objects below a URL, through fsspec. An object is put whole, so that no other name is needed first."""
 
     def __init__(self, url: str) -> None:
-        try:
-            import fsspec
-        except ImportError as error:
-            raise GcodecError(f"{url}: URLs need the fsspec package: pip install fsspec") from error
-        self._files: Any
-        self._files, self._root = fsspec.core.url_to_fs(url)
+        self._files, self._root = filesystem_of(url)
         self._url = url
 
     def names(self) -> list[str]:

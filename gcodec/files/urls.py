@@ -1,0 +1,108 @@
+"""Files at URLs, such as ``s3://bucket/model.gc``, through fsspec: read in place, written whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+from types import TracebackType
+from typing import Any, BinaryIO, cast
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
+
+from ..errors import GcodecError
+
+
+def local_path(path: Any) -> Any:
+    """Return a ``file://`` URL as a path; anything else as it is."""
+    if isinstance(path, str) and path.startswith("file://"):
+        return Path(url2pathname(urlsplit(path).path))
+    return path
+
+
+def is_url(path: object) -> bool:
+    """Return True for what fsspec opens: a string with ``://`` that is not a ``file://`` URL."""
+    return isinstance(path, str) and "://" in path and not path.startswith("file://")
+
+
+def filesystem_of(url: str) -> tuple[Any, str]:
+    """Return fsspec's file system of a URL, and the path in it.
+
+    Raises:
+        GcodecError: fsspec, or the package that it needs for this kind of URL, is not installed.
+    """
+    try:
+        import fsspec
+    except ImportError as error:
+        raise GcodecError(f"{url}: URLs need the fsspec package: pip install fsspec") from error
+    try:
+        filesystem, path = fsspec.core.url_to_fs(url)
+    except (ImportError, ValueError) as error:  # the package for this kind is missing, or nobody knows the kind
+        raise GcodecError(f"{url}: {error}") from error
+    return filesystem, path
+
+
+def open_url(url: str) -> BinaryIO:
+    """Return a file at a URL, opened for reading, of which fsspec gets what is asked for.
+
+    Raises:
+        GcodecError: fsspec is not installed, or knows no such kind of URL.
+        OSError: it cannot be read.
+    """
+    filesystem, path = filesystem_of(url)
+    return cast(BinaryIO, filesystem.open(path, "rb"))
+
+
+class Upload:
+    """A file to be put at a URL when it is complete; until then it is a temporary file on this machine.
+
+    As a context manager it is put when the block ends well, and forgotten otherwise.
+
+    Args:
+        url: where to put it.
+
+    Attributes:
+        file: the temporary file.
+
+    Raises:
+        GcodecError: as for :func:`open_url`.
+    """
+
+    def __init__(self, url: str) -> None:
+        self._filesystem, self._path = filesystem_of(url)
+        self.file = cast(BinaryIO, tempfile.NamedTemporaryFile(prefix="gcodec-"))  # noqa: SIM115 - close ends it
+
+    def exists(self) -> bool:
+        """Return True if there is something at the URL."""
+        return bool(self._filesystem.exists(self._path))
+
+    def commit(self) -> None:
+        """Put the file. Raises OSError if it cannot be put."""
+        self.file.flush()
+        folder = self._path.rpartition("/")[0]
+        if folder:
+            self._filesystem.makedirs(folder, exist_ok=True)
+        self._filesystem.put_file(self.file.name, self._path)
+        self.close()
+
+    def close(self) -> None:
+        """Remove the temporary file."""
+        self.file.close()
+
+    def __enter__(self) -> BinaryIO:
+        return self.file
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if kind is None:
+                self.commit()
+        finally:
+            self.close()
+
+
+def path_or_none(file: str | os.PathLike[str] | BinaryIO | None) -> Path | None:
+    """Return the path of a file on this machine; None for a URL, a stream or None."""
+    file = local_path(file)
+    return None if is_url(file) or not isinstance(file, str | os.PathLike) else Path(file)

@@ -1,0 +1,110 @@
+"""Files at URLs, in fsspec's file system in memory: read and written whole, by everything that takes a path."""
+
+from __future__ import annotations
+
+import secrets
+
+import numpy as np
+import pytest
+
+pytest.importorskip("fsspec")
+
+import fsspec
+
+import gcodec
+from gcodec.archive import ArchiveReader, ArchiveWriter
+
+VALUES: dict[str, np.ndarray] = {"w": np.random.default_rng(3).normal(size=(300, 100)).astype("f4"), "n": np.arange(7)}
+
+
+@pytest.fixture
+def url():
+    """A folder in memory that nothing else uses."""
+    return f"memory://{secrets.token_hex(4)}"
+
+
+def names_at(url):
+    """The names of what is in a folder."""
+    filesystem, path = fsspec.core.url_to_fs(url)
+    found = filesystem.ls(path, detail=False) if filesystem.exists(path) else []
+    return sorted(item.rpartition("/")[2] for item in found)
+
+
+def test_what_is_saved_at_a_url_is_loaded_from_there(url):
+    gcodec.save_file(VALUES, f"{url}/run/a.gc")
+    gcodec.save({"state": VALUES, "step": 3}, f"{url}/run/b.gc")
+    assert names_at(f"{url}/run") == ["a.gc", "b.gc"]
+    assert np.array_equal(gcodec.load_file(f"{url}/run/a.gc", names=["w"])["w"], VALUES["w"])
+    assert np.array_equal(gcodec.load(f"{url}/run/b.gc")["state"]["w"], VALUES["w"])
+    with gcodec.open(f"{url}/run/a.gc") as file:
+        assert np.array_equal(file.get_slice("w")[5], VALUES["w"][5])
+
+
+def test_bases_may_be_at_urls_and_urls_have_bases(url, tmp_path):
+    gcodec.save_file(VALUES, f"{url}/a.gc")
+    later = {**VALUES, "w": VALUES["w"] + (VALUES["w"] > 2)}
+    gcodec.save_file(later, f"{url}/b.gc", base=f"{url}/a.gc")
+    gcodec.save_file(VALUES, tmp_path / "a.gc")
+    for base in (f"{url}/a.gc", tmp_path / "a.gc", VALUES):
+        assert np.array_equal(gcodec.load_file(f"{url}/b.gc", base=base)["w"], later["w"])
+    with pytest.raises(gcodec.Unsupported):
+        gcodec.load_file(f"{url}/b.gc")
+
+
+def test_files_at_urls_are_compressed_and_restored(url, tmp_path):
+    np.save(tmp_path / "x.npy", VALUES["w"])
+    data = (tmp_path / "x.npy").read_bytes()
+    fsspec.filesystem("memory").pipe_file(f"{url}/x.npy", data)
+    gcodec.compress_file(f"{url}/x.npy", f"{url}/x.npy.gc")
+    gcodec.compress_file(tmp_path / "x.npy", f"{url}/y.npy.gc")
+    for name in ("x", "y"):
+        gcodec.decompress_file(f"{url}/{name}.npy.gc", f"{url}/{name}.back")
+        assert fsspec.filesystem("memory").cat_file(f"{url}/{name}.back") == data
+    assert gcodec.decompress_file(f"{url}/x.npy.gc", f"{tmp_path}/out/") == [tmp_path / "out" / "x.npy"]
+    for what in (lambda: gcodec.compress_file(f"{url}/x.npy", f"{url}/x.npy.gc"),
+                 lambda: gcodec.decompress_file(f"{url}/x.npy.gc", f"{url}/x.back")):
+        with pytest.raises(gcodec.GcodecError, match="exists already"):
+            what()
+    for what in (lambda: gcodec.compress_file(f"{url}/x.npy"), lambda: gcodec.decompress_file(f"{url}/x.npy.gc")):
+        with pytest.raises(gcodec.InvalidArgument, match="output must be given"):
+            what()
+    with pytest.raises(gcodec.InvalidArgument, match="not of a folder"):
+        gcodec.decompress_file(f"{url}/x.npy.gc", f"{url}/")
+
+
+def test_nothing_appears_where_writing_fails(url):
+    with pytest.raises(gcodec.InvalidArgument):
+        gcodec.save_file({"x": np.array([object()])}, f"{url}/a.gc")
+    with pytest.raises(RuntimeError), ArchiveWriter(f"{url}/a.gc") as archive:
+        archive._write(b"x" * 100)
+        raise RuntimeError
+    assert names_at(url) == []
+    gcodec.save_file(VALUES, f"{url}/a.gc")
+    with pytest.raises(gcodec.GcodecError, match="exists already"):
+        ArchiveWriter(f"{url}/a.gc")
+
+
+def test_damage_is_found_and_missing_files_are_said_to_be_missing(url):
+    gcodec.save_file(VALUES, f"{url}/a.gc")
+    memory = fsspec.filesystem("memory")
+    data = bytearray(memory.cat_file(f"{url}/a.gc"))
+    data[len(data) // 2] ^= 1
+    memory.pipe_file(f"{url}/a.gc", bytes(data))
+    with pytest.raises(gcodec.Corruption, match=f"{url}/a.gc"):
+        gcodec.load_file(f"{url}/a.gc")
+    with pytest.raises(FileNotFoundError):
+        gcodec.load_file(f"{url}/b.gc")
+
+
+def test_file_urls_are_paths(tmp_path):
+    gcodec.save_file(VALUES, (tmp_path / "a b.gc").as_uri())
+    assert [path.name for path in tmp_path.iterdir()] == ["a b.gc"]
+    with ArchiveReader((tmp_path / "a b.gc").as_uri()) as archive:
+        assert np.array_equal(archive.read("w"), VALUES["w"])
+
+
+def test_a_series_at_a_url_is_refused_and_so_is_a_kind_that_nobody_knows(url):
+    with pytest.raises(gcodec.InvalidArgument, match="folder of a file system"):
+        gcodec.Checkpointer(url)
+    with pytest.raises(gcodec.GcodecError, match="nonsense"):
+        gcodec.load_file("nonsense://a/b.gc")
