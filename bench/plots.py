@@ -1,4 +1,4 @@
-"""The pictures of docs/benchmarks.md, from the CSV files of ``bench/results``; each can be read in gray.
+"""The pictures of README.md and docs/benchmarks.md, from the CSV files of ``bench/results``; each can be read in gray.
 
     python -m bench.plots [--results DIR] [--out DIR]
 
@@ -10,14 +10,16 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Sequence
+from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.ticker import NullLocator
+from matplotlib.transforms import Bbox
 
 from bench import sections
 from bench.codec import RESULTS
@@ -30,26 +32,74 @@ from gcodec.demo.figures.plots import COLORS, LEGEND, MARKERS
 IMAGES = Path(__file__).resolve().parents[1] / "docs" / "images"
 DPI = 90
 PANEL = (4.6, 3.6)
+FRONT = {"Weights, bfloat16": "parameters bf16", "Gradients, float32": "gradients fp32"}  #: the README's picture
+OUR_COLOR = "#c8102e"
 DASHES = ("-", "--", ":", "-.")
 HATCHES = ("", "///", "...", "", "xxx", "", "\\\\\\", "++", "oo", "")
 SHADES = ("#ffffff", "#ffffff", "#e3e9f2", "#c3d3e6", "#b0c4de", "#7d9fc7", "#7d9fc7", "#d8d8d8", "#9a9a9a", "#1b2a49")
 
 
-def pareto(results: Path, path: Path) -> None:
-    """Size against speed of encoding and of decoding: float32 gradients of all models together, lossless."""
-    _, rows = read_table(results / "codec.csv")
-    totals: dict[str, list[float]] = {}
+def _totals(rows: Sequence[dict[str, str]], data: str) -> dict[str, tuple[float, float, float]]:
+    """Return by codec the ratio and the speeds of encoding and decoding, lossless, of all data of a kind together."""
+    sums: dict[str, list[float]] = {}
     for row in rows:
-        if row["mode"] == LOSSLESS and row["data"].endswith("gradients fp32") and row["encode_GBps"]:
+        if row["mode"] == LOSSLESS and row["data"].endswith(data) and row["encode_GBps"]:
             before = int(row["original_bytes"])
             times = (before / float(row[f"{direction}_GBps"]) for direction in ("encode", "decode"))
             selected = (before, int(row["compressed_bytes"]), *times)
-            totals[row["codec"]] = [a + b for a, b in zip(totals.get(row["codec"], [0.0] * 4), selected, strict=True)]
+            sums[row["codec"]] = [a + b for a, b in zip(sums.get(row["codec"], [0.0] * 4), selected, strict=True)]
+    return {codec: (before / after, before / encode, before / decode)
+            for codec, (before, after, encode, decode) in sums.items()}
+
+
+def front(results: Path, path: Path) -> None:
+    """Ratio against the speed of compressing, one core each, every codec with its name: the README's picture."""
+    _, rows = read_table(results / "codec.csv")
+    figure, panels = _figure(1, 2, wide=0.97)
+    for axes, (title, data) in zip(panels[0], FRONT.items(), strict=True):
+        points = {codec: (speed, ratio) for codec, (ratio, speed, _) in _totals(rows, data).items()
+                  if codec == OURS or not codec.startswith(OURS)}
+        for codec, point in points.items():
+            ours = codec == OURS
+            axes.plot(*point, **({"marker": "*", "color": OUR_COLOR, "markersize": 17} if ours else
+                                 {"marker": "o", "color": "#7a7f87", "markersize": 5}))
+        _log_axis(axes, (0.01, 0.03, 0.1, 0.3, 1, 3, 10))
+        lowest = min(speed for speed, _ in points.values())
+        axes.set_xlim(lowest / 2.2, 14)
+        axes.set_ylim(0.95, 1.12 * max(ratio for _, ratio in points.values()))
+        _describe(axes, title, "speed of compressing on one core, GB/s", "original size / compressed size")
+        _name_points(axes, points)
+    _save(figure, path, 2 * DPI)        # it is shown at half its size, also where a screen has more pixels
+
+
+def _name_points(axes: Axes, points: dict[str, tuple[float, float]]) -> None:
+    """Write each codec's name beside its point, where it hides no other name and no point."""
+    cast(Figure, axes.figure).draw_without_rendering()      # the layout, which places in pixels need
+    taken = [Bbox.from_bounds(x - 4, y - 4, 8, 8) for x, y in axes.transData.transform(list(points.values()))]
+    inside = axes.get_window_extent()
+    for codec, point in sorted(points.items(), key=lambda item: item[0] != OURS):
+        ours = codec == OURS
+        style = {"fontsize": 11, "fontweight": "bold", "color": OUR_COLOR} if ours else {"fontsize": 8}
+        near = 10 if ours else 5
+        for y, (x, align) in product((0, 7, -7, 12, -12, 18, -18), ((near, "left"), (-near, "right"), (0, "center"))):
+            if (not y and not x) or (ours and x > 0):
+                continue
+            label = axes.annotate(codec, point, (x, y), textcoords="offset points", ha=align, va="center", **style)
+            box = label.get_window_extent()
+            if inside.contains(*box.min) and inside.contains(*box.max) and not any(map(box.overlaps, taken)):
+                taken.append(box)
+                break
+            label.remove()
+
+
+def pareto(results: Path, path: Path) -> None:
+    """Size against speed of encoding and of decoding: float32 gradients of all models together, lossless."""
+    _, rows = read_table(results / "codec.csv")
     figure, panels = _figure(1, 2)
-    for axes, place, direction in zip(panels[0], (2, 3), ("encode", "decode"), strict=True):
-        for number, (codec, total) in enumerate(totals.items()):
+    for axes, place, direction in zip(panels[0], (1, 2), ("encode", "decode"), strict=True):
+        for number, (codec, total) in enumerate(_totals(rows, "gradients fp32").items()):
             ours = codec.startswith(OURS)
-            axes.plot(total[0] / total[place], 100 * total[1] / total[0], MARKERS[number % len(MARKERS)],
+            axes.plot(total[place], 100 / total[0], MARKERS[number % len(MARKERS)],
                       color="black" if ours else COLORS[number % 6], markersize=9 if ours else 6,
                       fillstyle="full" if ours else "none", linestyle="none", label=codec)
         _log_axis(axes, (0.05, 0.1, 0.2, 0.5, 1, 2, 5))
@@ -213,14 +263,15 @@ def _legend(figure: Figure, axes: Axes, columns: int) -> None:
     figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=columns, **LEGEND)
 
 
-def _save(figure: Figure, path: Path) -> None:
+def _save(figure: Figure, path: Path, dpi: int = DPI) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, format="png", metadata={"Software": None})
+    figure.savefig(path, dpi=dpi, format="png", metadata={"Software": None})
 
 
 #: Picture to what draws it, and the file in bench/results that this reads.
 Pictures = dict[str, tuple[Callable[[Path, Path], None], str]]
 PICTURES: Pictures = {
+    "front": (front, "codec.csv"),
     "pareto": (pareto, "codec.csv"),
     "training": (training, "levels.csv"),
     "stages": (stages, "stages.csv"),

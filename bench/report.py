@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
-from bench import contests, sections, targets
+from bench import contests, front_page, sections, targets
 from bench.cluster import tables as cluster
 from bench.experiments import gradzip, gravac_bits, gravac_tables
 from bench.experiments.lgreco import sections as lgreco
@@ -32,8 +32,9 @@ TAKEN_OVER = {"results.csv": "demo.csv", "updates.csv": "demo-updates.csv"}
 PAGES = (
     ROOT / "README.md",
     *(ROOT / "docs" / f"{name}.md" for name in ("benchmarks", "experiments", "experiments-lgreco", "reliability",
-                                              "checkpoints", "weight-sync", "zarr")),
+                                              "checkpoints", "tensors", "training", "weight-sync", "zarr")),
     *sorted((ROOT / "docs" / "integrations").glob("*.md")),
+    *sorted((ROOT / "docs" / "benchmarks").glob("*.md")),
 )
 #: Integrations of ``bench.integrations``, whose pages have a table each.
 INTEGRATIONS = ("zarr", "torch-checkpoint")
@@ -47,7 +48,7 @@ Row = dict[str, str]
 
 
 def demo_table(results: Path) -> list[str]:
-    """Return README's table: percent of the original by codec and data, and speeds on one of the sections."""
+    """Return the demo's table: percent of the original by codec and data, and speeds on one of the sections."""
     comments, rows = read_table(results / "demo.csv")
     rows = [row for row in rows if row["codec"] != COPY]
     sections = list(dict.fromkeys(row["data"] for row in rows))
@@ -181,6 +182,8 @@ def reliability_table(results: Path) -> list[str]:
 
 #: Name of a marked place to what fills it, and the file in bench/results that this reads.
 PLACES: dict[str, tuple[Callable[[Path], list[str]], str]] = {
+    "front-table": (front_page.front_table, "codec.csv"),
+    "bf16-table": (front_page.bf16_table, "cluster-allreduce.csv"),
     "demo-table": (demo_table, "demo.csv"),
     "updates": (updates, "demo-updates.csv"),
     "codec-table": (codec_table, "codec.csv"),
