@@ -86,6 +86,8 @@ class KMeans(Planner):
 def k_means(points: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
     """Cluster points by Lloyd's algorithm, deterministically.
 
+    By hand: all ranks must find the same clusters, whichever version of scipy each of them has, if any.
+
     Centers start far apart: the first at the point farthest from the mean, each other at the point farthest from the
     centers before it. There are no more of them than different points.
 

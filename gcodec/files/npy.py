@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import ast
 import math
+import warnings
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,9 +11,10 @@ import numpy as np
 from ..errors import Corruption, InvalidArgument
 from .elements import MAX_SIZE, name_of, numpy_dtype, stored_as
 from .file_plan import FilePlan, FileSegment, SegmentViews, TensorView, assemble
-from .source import ByteSource
+from .source import ByteSource, SourceFile
 
-MAGIC = b"\x93NUMPY"
+MAGIC = np.lib.format.MAGIC_PREFIX
+VERSIONS = ((1, 0), (2, 0), (3, 0))
 MAX_HEADER = 1 << 16
 
 
@@ -33,16 +34,17 @@ class NpyHeader:
         Raises:
             Corruption: not a ``.npy`` header.
         """
-        head = source.read(0, min(12, source.size)).tobytes()
-        if head[:6] != MAGIC or len(head) < 12 or head[6] not in (1, 2, 3) or head[7] != 0:
-            raise Corruption(f"{path}: is not a .npy file of version 1, 2 or 3")
-        start = 10 if head[6] == 1 else 12
-        stop = start + int.from_bytes(head[8:start], "little")
-        if stop - start > MAX_HEADER or stop > source.size:
-            raise Corruption(f"{path}: the .npy header is longer than {min(MAX_HEADER, source.size)} bytes")
-        data = source.read(start, stop).tobytes()
+        stream = SourceFile(source)
         try:
-            return cls(stop, *_fields(data.decode("utf-8" if head[6] == 3 else "latin-1")))
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # of numbers as Python 2 wrote them
+                version = np.lib.format.read_magic(stream)
+                # Versions 2 and 3 differ in how names of fields are encoded, which are of no interest here.
+                read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+                if version not in VERSIONS:
+                    raise ValueError(f"version {version[0]}.{version[1]} is not known")
+                shape, fortran, dtype = read(stream, max_header_size=MAX_HEADER)
+            return cls(stream.tell(), dtype, _checked(shape, fortran), fortran)
         except Exception as error:  # there is no list of what ast and numpy raise
             raise Corruption(f"{path}: malformed .npy header: {str(error)[:200]}") from error
 
@@ -98,20 +100,15 @@ def npy_header(dtype: np.dtype, shape: tuple[int, ...]) -> bytes:
     return stream.getvalue()
 
 
-def _fields(text: str) -> tuple[np.dtype, tuple[int, ...], bool]:
-    fields = ast.literal_eval(text.strip())
-    if not isinstance(fields, dict) or set(fields) != {"descr", "fortran_order", "shape"}:
-        raise ValueError("it must have the fields descr, fortran_order and shape")
-    shape, fortran = fields["shape"], fields["fortran_order"]
-    if not isinstance(shape, tuple) or not all(type(n) is int and 0 <= n < MAX_SIZE for n in shape):
+def _checked(shape: tuple[int, ...], fortran: bool) -> tuple[int, ...]:
+    """Return a shape; raises ValueError for one that an array cannot have."""
+    if not all(type(n) is int and 0 <= n < MAX_SIZE for n in shape):
         raise ValueError(f"shape must be a tuple of sizes below 2^62, not {shape!r}")
-    if not isinstance(fortran, bool):
-        raise ValueError(f"fortran_order must be True or False, not {fortran!r}")
     if len(shape) > 64:
         raise ValueError(f"shape must have at most 64 dimensions, not {len(shape)}")
     if fortran and max(_fortran_stride(shape), default=0) >= MAX_SIZE:
         raise ValueError("the strides of a Fortran array must be below 2^62")
-    return np.lib.format.descr_to_dtype(fields["descr"]), shape, fortran
+    return shape
 
 
 def _fortran_stride(shape: tuple[int, ...]) -> tuple[int, ...]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
+from rich.filesize import decimal
+
 from .charts import column_chart, divided_bars, spark
 from .contents import Contents, TensorRow
 from .distributions import around_the_bulk, entropy
@@ -26,12 +28,8 @@ KINDS = {
 
 
 def bytes_text(count: float) -> str:
-    """Return a number of bytes with its unit and three digits, in powers of 1000."""
-    units = ["B", "kB", "MB", "GB", "TB"]
-    while count >= 999.5 and len(units) > 1:
-        count /= 1000
-        units.pop(0)
-    return f"{count:.0f} B" if units[0] == "B" else f"{count:.3g} {units[0]}"
+    """Return a number of bytes with its unit, in powers of 1000."""
+    return decimal(int(count), precision=2)
 
 
 def add_contents(page: Page, contents: Contents) -> None:

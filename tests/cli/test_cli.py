@@ -569,10 +569,16 @@ def test_sizes_with_units_are_parsed(text, size):
     assert display.parse_size(text) == size
 
 
-@pytest.mark.parametrize(("size", "text"), [(0, "0 B"), (999, "999 B"), (1000, "1.00 kB"), (12_345, "12.3 kB"),
-                                            (999_600, "1.00 MB"), (123_456_789, "123 MB"), (5e12, "5.00 TB")])
+@pytest.mark.parametrize(("size", "text"), [(0, "0 bytes"), (999, "999 bytes"), (1000, "1.00 kB"),
+                                            (12_345, "12.35 kB"), (123_456_789, "123.46 MB"), (5e12, "5.00 TB")])
 def test_sizes_are_shown_with_units(size, text):
     assert display.size(size) == text
+
+
+def test_columns_stay_in_line_beside_wide_characters(capsys):
+    display.print_table(("name", ">n", "end"), [("重み", "1", "x"), ("abcdef", "22", "y")])
+    lines = capsys.readouterr().out.splitlines()
+    assert lines == ["name     n  end", "重み     1  x", "abcdef  22  y"]
 
 
 # ------------------------------------------------------------------------------------------------- Files that are large

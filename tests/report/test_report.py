@@ -83,7 +83,7 @@ def test_a_page_about_an_archive_has_its_tensors_and_numbers(capsys):
             assert float(cells[5].get("data-v", "nan")) == segment["bytes"] / segment["stored_bytes"]
         assert text(cells[7]) == ", ".join(segment["modes"])
     body = text(root)
-    assert f"{Path('both.gc').stat().st_size / 1e3:.3g} kB" in body and "Exponents of float16" in body
+    assert f"{Path('both.gc').stat().st_size / 1e3:.2f} kB" in body and "Exponents of float16" in body
     run("report", "both.gc", "-q", code=1)
     assert "exists already" in capsys.readouterr().err
 
@@ -122,7 +122,7 @@ def test_a_frame_is_described_and_a_large_one_read_in_part():
     assert "a single frame" in body and f"{X.nbytes / len(frame):.3f}" in body
     gcodec.save_file({"x": X, "y": X + 1}, "x.gc")
     body = text(parsed(report_page("x.gc", limit=X.nbytes)))
-    assert "first 50 % of every tensor" in body and f"Counted over {X.nbytes / 1000:.0f} kB" in body
+    assert "first 50 % of every tensor" in body and f"Counted over {X.nbytes / 1000:.2f} kB" in body
 
 
 def test_differences_from_a_base_are_read_with_the_base_only():
