@@ -18,7 +18,7 @@ from .frame.decode import FrameReader
 from .frame.encode import encode_array
 from .frame.inspect import inspect
 from .frame.sizes import max_encoded_size
-from .options import DEFAULT_OPTIONS, EncoderOptions, Precision, check_level_array, checked_options
+from .options import DEFAULT_OPTIONS, EncoderOptions, Precision, check_base_array, check_level_array, checked_options
 from .plan.request import EncodeRequest
 from .tensors import Values, as_plain_array, check_has_data, kernel_view, new_output, output_bits, values_of
 from .threads import check_threads, n_threads
@@ -150,10 +150,7 @@ def _base_bits(base: Any, dtype: DType, n_values: int, name: str | None = None) 
     """Return a base as bits, uintW[n_values], where ``name`` is the type that unsigned integers stand for. Raises
     InvalidArgument if it is of another type or size than the array."""
     values = values_of(base, name, "base")
-    if values.dtype is not dtype.narrow or len(values.bits) != n_values:
-        raise InvalidArgument(
-            f"base must hold {n_values} values of {dtype.narrow.name}, not {len(values.bits)} of {values.dtype.name}"
-        )
+    check_base_array(dtype, n_values, values.dtype, len(values.bits))
     return values.bits
 
 
@@ -196,14 +193,14 @@ def decode(
 
     Args:
         data: Bytes-like, one frame, or a CUDA tensor of uint8; bytes after the frame are ignored.
-        out: Contiguous array or tensor to fill, of the frame's type and number of values.
+        out: Contiguous array or tensor to fill, of the frame's type and number of values; where it is decoded.
         like: "numpy" or "torch" to override the recorded kind.
         threads: Threads to use at most; by default all cores.
         max_output_bytes: Refuse frames that decode to more; use it on bytes from strangers.
-        base: The array that the frame was encoded against, if it was. It may be ``out`` as well: then what differs is
-            written over it, and nothing if anything is wrong.
-        device: A CUDA device to decode on, or "cpu"; by default where the frame lies. On a CUDA device, the result is a
-            tensor there.
+        base: The array that the frame was encoded against, if it was; where it is decoded. It may be ``out`` as well:
+            then what differs is written over it, and nothing if anything is wrong.
+        device: A CUDA device to decode on, or "cpu"; by default where the frame, ``base`` or ``out`` lies. On a CUDA
+            device, the result is a tensor there.
 
     Returns:
         The array or tensor; ``out`` if that was given.
@@ -215,18 +212,20 @@ def decode(
         Unsupported: If the frame needs a codebook, a base or a version that is not there.
         LimitExceeded: If the frame decodes to more than ``max_output_bytes`` or than there is memory for.
     """
-    on_device = _is_on_gpu(data)
-    if (device is None and not on_device) or str(device) == "cpu":
-        if on_device:
+    there = [x for x in (data, base, out) if _is_on_gpu(x)]
+    if (device is None and not there) or str(device) == "cpu":
+        if _is_on_gpu(data):
             data = data.cpu().numpy()
         return decode_frame(FrameReader(data), out, like, threads, max_output_bytes, base)
-    if base is not None or out is not None or like == "numpy":
-        name = "base" if base is not None else "out" if out is not None else "like='numpy'"
-        raise Unsupported(f"{name} is not supported when decoding on a device; pass device='cpu'")
+    if like == "numpy":
+        raise Unsupported("like='numpy' is not supported when decoding on a device; pass device='cpu'")
     from . import gpu
 
-    (result,) = gpu.decode_batch([data], device=device, max_output_bytes=max_output_bytes)
-    return result
+    where = there[0].device if device is None else device
+    if base is None and out is None:
+        (result,) = gpu.decode_batch([data], device=where, max_output_bytes=max_output_bytes)
+        return result
+    return gpu.decode_into(data, base, out, where, max_output_bytes)
 
 
 def decode_frame(

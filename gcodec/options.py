@@ -170,3 +170,18 @@ def check_level_array(dtype: str, n_levels: int, n_values: int) -> None:
     """
     if dtype != "uint8" or n_levels != n_values:
         raise InvalidArgument(f"levels must be {n_values} uint8 level indices, not {n_levels} of {dtype}")
+
+
+def check_base_array(dtype: DType, n_values: int, found: DType, n_found: int) -> None:
+    """Raise InvalidArgument unless a caller's base fits the array.
+
+    Args:
+        dtype: Type of the array.
+        n_values: Its number of values.
+        found: Type of the base.
+        n_found: Number of the base's values.
+    """
+    if found is not dtype.narrow or n_found != n_values:
+        raise InvalidArgument(
+            f"base must hold {n_values} values of {dtype.narrow.name}, not {n_found} of {found.name}"
+        )

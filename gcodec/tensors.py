@@ -289,21 +289,25 @@ def output_bits(out: Any, dtype: DType, n_values: int) -> np.ndarray:
 
 def _torch_output(out: Any, dtype: DType, n_values: int) -> np.ndarray | None:
     """Return the bits of a caller's output tensor, None if it does not fit."""
+    if not out.is_cpu or not fits_as_output(out, dtype, n_values):
+        return None
+    dense = out.detach() if out.requires_grad else out
+    bits: np.ndarray = dense.view(_torch_types()[out.dtype][1]).numpy().reshape(-1).view(dtype.uint)
+    return bits
+
+
+def fits_as_output(out: Any, dtype: DType, n_values: int) -> bool:
+    """Return True if a torch tensor on any device can be written to in place, and has this type and size."""
     import torch
 
-    known, integer = _torch_types().get(out.dtype, (None, None))
-    fits = (
+    known, _ = _torch_types().get(out.dtype, (None, None))
+    return (
         known is dtype
-        and out.is_cpu
         and out.is_contiguous()
         and not (out.is_neg() or out.is_conj())
         and not (out.requires_grad and out.is_leaf and torch.is_grad_enabled())
+        and bool(out.numel() == n_values)
     )
-    if not fits or out.numel() != n_values:
-        return None
-    dense = out.detach() if out.requires_grad else out
-    bits: np.ndarray = dense.view(integer).numpy().reshape(-1).view(dtype.uint)
-    return bits
 
 
 class BaseHash:

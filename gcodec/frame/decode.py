@@ -65,6 +65,19 @@ def read_start(
     return prelude, sizes, offsets
 
 
+def check_base_hash(prelude: Prelude, found: int | None) -> None:
+    """Raise Unsupported unless a base has the hash that a frame names.
+
+    Args:
+        prelude: The prelude of a frame that refers to a base.
+        found: Hash of the base that is at hand; None if there is none.
+    """
+    if found is None:
+        raise Unsupported("base must be given: the frame was encoded against a base")
+    if found != prelude.base_hash:
+        raise Unsupported("base is not the array that the frame was encoded against: their hashes differ")
+
+
 class FrameReader:
     """Reads a frame: its prelude is checked at once, blocks only when they are decoded.
 
@@ -161,7 +174,8 @@ class FrameReader:
         hashing = None
         if prelude.refers_to_base:
             if base is None:
-                raise Unsupported("base must be given: the frame was encoded against a base")
+                check_base_hash(prelude, None)
+            assert base is not None
             hashing = BaseHash(base, geometry.block)
             if not prelude.changes:
                 run_batches(hashing.add, hashing.n_parts, threads, batch)
@@ -191,8 +205,8 @@ _apply_patch = Specialized(apply_patch)
 
 def _check_base(hashing: BaseHash | None, prelude: Prelude) -> None:
     """Raise Unsupported if the base is not the one that a frame refers to."""
-    if hashing is not None and hashing.value() != prelude.base_hash:
-        raise Unsupported("base is not the array that the frame was encoded against: their hashes differ")
+    if hashing is not None:
+        check_base_hash(prelude, hashing.value())
 
 
 class Patch(NamedTuple):

@@ -261,6 +261,31 @@ def decode_batch(
     return batches.decode(memory.TorchMemory(where), frames, codebooks, max_output_bytes)
 
 
+def decode_into(data: Any, base: Any, out: Any, device: Any, max_output_bytes: int | None) -> Any:
+    """Decode one frame against a base or into a given tensor; ``gcodec.decode`` calls this with its own arguments,
+    which are explained there.
+
+    Args:
+        data: A frame: a flat tensor of uint8, or bytes.
+        base: The frame's base, a tensor on the device; or None.
+        out: A tensor on the device to fill; or None.
+        device: The CUDA device.
+        max_output_bytes: Max size of the result.
+
+    Returns:
+        ``out``, or a new tensor on the device.
+
+    Raises:
+        GcodecError: As ``gcodec.decode`` raises.
+    """
+    where = _indexed(device)
+
+    from . import batches
+    from . import gpu_memory as memory
+
+    return batches.decode_one(memory.TorchMemory(where), data, base, out, max_output_bytes=max_output_bytes)
+
+
 def _memory(tensors: Sequence[torch.Tensor]) -> Any:
     """Return the device of the first tensor. Raises InvalidArgument unless that is a CUDA tensor."""
     first: Any = tensors[0] if tensors else None

@@ -16,9 +16,10 @@ from ..format.modes import BitLayout
 from ..format.prelude import FindCodebook
 from ..format.shipped import find as find_prior
 from ..frame.decode import FrameReader
-from ..options import EncoderOptions
+from ..options import EncoderOptions, check_base_array
 from ..tensors import TORCH
-from . import decoder, encoder
+from . import decoder, encoder, sparse_decoder
+from .decoder import Parsed
 from .encoder import Batch, GpuSource, SharedCodebook
 from .gpu_memory import Memory
 from .kernel_tables import check_type
@@ -124,32 +125,123 @@ def decode(
         GcodecError: as :func:`gcodec.decode` raises.
     """
     find = finder(books)
-    data = [memory.bytes_of(frame) for frame in frames]
-    parsed = decoder.parse(memory, data, find)
-    sizes = [frame.prelude.n_values * frame.prelude.dtype.itemsize for frame in parsed]
-    if max_output_bytes is not None and sum(sizes) > max_output_bytes:
-        raise LimitExceeded(f"the frames decode to {sum(sizes)} bytes, more than max_output_bytes={max_output_bytes}")
-    try:
-        results = [memory.new(frame.prelude.dtype.narrow, frame.prelude.shape) for frame in parsed]
-    except RuntimeError as error:  # torch's OutOfMemoryError is one
-        raise LimitExceeded(f"there is no memory on the device for arrays of {sum(sizes)} bytes: {error}") from None
-    places = {id(frame): i for i, frame in enumerate(parsed)}
-    known = [i for i, frame in enumerate(parsed) if frame.decodable]
-    for group in decoder.decode(memory, [parsed[i] for i in known], [results[i] for i in known]):
-        for number in group.failures():
-            place = places[id(group.frames[number])]
-            decode_on_host(memory, data[place], results[place], find)
-    for i, frame in enumerate(parsed):
-        if not frame.decodable:
-            decode_on_host(memory, data[i], results[i], find)
+    parsed = decoder.parse(memory, [memory.bytes_of(frame) for frame in frames], find)
+    _check_limit(parsed, max_output_bytes)
+    results = _new_tensors(memory, parsed)
+    _decode_all(memory, parsed, results, find)
     return results
 
 
-def decode_on_host(memory: Memory, data: Any, target: Any, find: FindCodebook) -> None:
-    """Decode a frame that lies on the device by the host's kernels, into the tensor ``target`` on the device."""
+def decode_one(
+    memory: Memory,
+    data: Any,
+    base: Any,
+    out: Any,
+    books: Sequence[Codebook | ChangeCodebook] = (),
+    max_output_bytes: int | None = None,
+) -> Any:
+    """Decode a frame against a base or into a given tensor. What fails leaves a tensor that is both as it was.
+
+    Sparse blocks are applied by the device. Other frames that refer to a base go through the host, and the base with
+    them.
+
+    Args:
+        memory: the device.
+        data: a tensor of bytes on the device, or bytes.
+        base: the base, a tensor on the device, or None.
+        out: a tensor on the device to fill, or None.
+        books: as for :func:`decode`.
+        max_output_bytes: max size of the result.
+
+    Returns:
+        ``out``, or a new tensor.
+
+    Raises:
+        GcodecError: as :func:`gcodec.decode` raises.
+    """
+    find = finder(books)
+    (frame,) = decoder.parse(memory, [memory.bytes_of(data)], find)
+    _check_limit([frame], max_output_bytes)
+    prelude = frame.prelude
+    dtype = prelude.dtype.narrow
+    target = None if out is None else memory.target_of(out, dtype, prelude.n_values)
+    if base is None:
+        result = _new_tensors(memory, [frame])[0] if target is None else target
+        _decode_all(memory, [frame], [result], find)
+        return result if out is None else out
+    source, found, shape = memory.see(base, "base")
+    check_base_array(dtype, prelude.n_values, found, math.prod(shape))
+    in_place = target is not None and _is_same_memory(memory, source, target, dtype)
+    patch = sparse_decoder.read(memory, frame, source) if prelude.refers_to_base else None
+    if patch is not None:
+        result = _new_tensors(memory, [frame])[0] if target is None else target
+        if not in_place:
+            memory.copy(source, result)
+        patch.apply(result)
+    else:
+        result = _new_tensors(memory, [frame])[0] if target is None or in_place else target
+        if prelude.refers_to_base:
+            decode_on_host(memory, frame.data, result, find, memory.values_on_host(source, dtype))
+        else:
+            _decode_all(memory, [frame], [result], find)
+        if in_place:
+            memory.copy(result, target)
+    return result if out is None else out
+
+
+def _is_same_memory(memory: Memory, base: Any, out: Any, dtype: DType) -> bool:
+    """Return True if two tensors of one size are one. Raises InvalidArgument if they overlap otherwise."""
+    _, (first, second) = memory.span([base, out], f"u{dtype.itemsize}")
+    n = math.prod(base.shape)
+    if first != second and abs(first - second) < n:
+        raise InvalidArgument("out and base share memory: they must be one tensor, or apart")
+    return first == second
+
+
+def _check_limit(frames: Sequence[Parsed], max_output_bytes: int | None) -> None:
+    """Raise LimitExceeded if frames decode to more bytes than they may."""
+    size = sum(frame.prelude.n_values * frame.prelude.dtype.itemsize for frame in frames)
+    if max_output_bytes is not None and size > max_output_bytes:
+        raise LimitExceeded(f"the frames decode to {size} bytes, more than max_output_bytes={max_output_bytes}")
+
+
+def _new_tensors(memory: Memory, frames: Sequence[Parsed]) -> list[Any]:
+    """Return tensors for what frames decode to. Raises LimitExceeded where there is no memory."""
+    try:
+        return [memory.new(frame.prelude.dtype.narrow, frame.prelude.shape) for frame in frames]
+    except RuntimeError as error:  # torch's OutOfMemoryError is one
+        size = sum(frame.prelude.n_values * frame.prelude.dtype.itemsize for frame in frames)
+        raise LimitExceeded(f"there is no memory on the device for arrays of {size} bytes: {error}") from None
+
+
+def _decode_all(memory: Memory, frames: Sequence[Parsed], results: Sequence[Any], find: FindCodebook) -> None:
+    """Decode frames that refer to no base into tensors on the device; as :func:`decode`."""
+    places = {id(frame): i for i, frame in enumerate(frames)}
+    known = [i for i, frame in enumerate(frames) if frame.decodable]
+    for group in decoder.decode(memory, [frames[i] for i in known], [results[i] for i in known]):
+        for number in group.failures():
+            place = places[id(group.frames[number])]
+            decode_on_host(memory, frames[place].data, results[place], find)
+    for frame, result in zip(frames, results, strict=True):
+        if not frame.decodable:
+            decode_on_host(memory, frame.data, result, find)
+
+
+def decode_on_host(
+    memory: Memory, data: Any, target: Any, find: FindCodebook, base: np.ndarray | None = None
+) -> None:
+    """Decode a frame that lies on the device by the host's kernels, into a tensor on the device.
+
+    Args:
+        memory: the device.
+        data: the frame.
+        target: the tensor, to which nothing is written if the frame is refused.
+        find: looks up codebooks that the frame names.
+        base: the bits of its base on the host, if it refers to one.
+    """
     (on_host,) = memory.heads([data], [len(data)])
     frame = FrameReader(np.ascontiguousarray(on_host), find)
     prelude = frame.prelude
     bits = np.empty(prelude.n_values, prelude.dtype.uint)
-    frame.decode_blocks(0, prelude.n_blocks, bits, 1)
+    frame.decode_blocks(0, prelude.n_blocks, bits, 1, base)
     memory.put(bits, target)

@@ -10,7 +10,7 @@ import numpy as np
 from ..dtypes import DType
 from ..errors import InvalidArgument
 from ..options import check_level_array
-from ..tensors import check_tensor, is_torch, kernel_view
+from ..tensors import check_tensor, fits_as_output, is_torch, kernel_view
 
 if TYPE_CHECKING:
     import torch
@@ -51,8 +51,12 @@ class Memory(Protocol):
             dtype: Type of the array's elements, as wide as theirs.
         """
 
-    def see(self, x: Any) -> tuple[Any, DType, tuple[int, ...]]:
+    def see(self, x: Any, argument: str = "x") -> tuple[Any, DType, tuple[int, ...]]:
         """Return a tensor's values as a contiguous tensor on the device (itself, if it is one), their type and shape.
+
+        Args:
+            x: The tensor.
+            argument: The caller's name for it, for errors.
 
         Raises:
             InvalidArgument: The tensor lies elsewhere, or is of a type that gcodec does not encode.
@@ -76,6 +80,19 @@ class Memory(Protocol):
 
     def put(self, array: np.ndarray, target: Any) -> None:
         """Copy bits (uintW[n]) to a contiguous tensor on the device."""
+
+    def copy(self, source: Any, target: Any) -> None:
+        """Copy the values of a contiguous tensor on the device to another one of its type and size."""
+
+    def values_on_host(self, tensor: Any, dtype: DType) -> np.ndarray:
+        """Return the bits of a contiguous tensor of a type as uintW[n] on the host; waits as :meth:`fetch` does."""
+
+    def target_of(self, out: Any, dtype: DType, n: int) -> Any:
+        """Return a caller's tensor that ``n`` values of a type are written to, itself.
+
+        Raises:
+            InvalidArgument: The tensor lies elsewhere, is of another type or size, or cannot be written to in place.
+        """
 
     def launch(self, kernel: Any, blocks: int, *args: Any) -> None:
         """Enqueue a kernel with so many blocks of the grid; does not wait for it."""
@@ -153,13 +170,13 @@ class TorchMemory:
         array = _Array(None, -(-(end - lowest) // size), np.dtype(dtype), address=lowest)
         return array, [(address - lowest) // size for address in addresses]
 
-    def see(self, x: Any) -> tuple[Any, DType, tuple[int, ...]]:
+    def see(self, x: Any, argument: str = "x") -> tuple[Any, DType, tuple[int, ...]]:
         """See :class:`Memory`."""
         import torch
 
         if not is_torch(x) or x.device != self.device:
-            raise InvalidArgument(f"tensors must all be torch tensors on {self.device}")
-        dtype, _ = check_tensor(x)
+            raise InvalidArgument(f"{argument} must be a torch tensor on {self.device}, where all of a call's must lie")
+        dtype, _ = check_tensor(x, argument)
         with torch.cuda.stream(self.stream):
             dense = x.detach().resolve_neg().contiguous()
         return dense, dtype, tuple(x.shape)
@@ -202,6 +219,31 @@ class TorchMemory:
         with torch.cuda.stream(self.stream):
             copied = torch.from_numpy(array.view(f"i{array.itemsize}")).to(self.device)
             target.view(copied.dtype).view(-1).copy_(copied)
+
+    def copy(self, source: Any, target: Any) -> None:
+        """See :class:`Memory`."""
+        import torch
+
+        with torch.cuda.stream(self.stream):
+            target.detach().view(-1).copy_(source.detach().view(-1))
+
+    def values_on_host(self, tensor: Any, dtype: DType) -> np.ndarray:
+        """See :class:`Memory`."""
+        import torch
+
+        with torch.cuda.stream(self.stream):
+            bits = tensor.detach().reshape(-1).view(getattr(torch, f"int{dtype.bits}")).cpu().numpy()
+        return kernel_view(bits.view(dtype.uint))
+
+    def target_of(self, out: Any, dtype: DType, n: int) -> Any:
+        """See :class:`Memory`."""
+        if not is_torch(out) or out.device != self.device or not fits_as_output(out, dtype, n):
+            what = f"{type(out).__name__} of shape {getattr(out, 'shape', None)}, dtype {getattr(out, 'dtype', None)}"
+            raise InvalidArgument(
+                f"out must be a writable, contiguous tensor of {n} values of {dtype.name} on {self.device}; "
+                f"it is a {what} on {getattr(out, 'device', 'the host')}"
+            )
+        return out.detach()
 
     def launch(self, kernel: Any, blocks: int, *args: Any) -> None:
         """See :class:`Memory`."""

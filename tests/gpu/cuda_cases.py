@@ -15,7 +15,7 @@ import mmap
 import sys
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, redirect_stdout
+from contextlib import ExitStack, contextmanager, redirect_stdout
 from dataclasses import replace
 from hashlib import sha256
 from importlib import import_module
@@ -28,7 +28,7 @@ import numpy as np
 
 import gcodec
 from gcodec import FINE_LADDER, PAPER_LADDER, EncoderOptions, Ladder
-from gcodec.dtypes import BY_NAME, DType
+from gcodec.dtypes import BY_CODE, BY_NAME, DType
 from gcodec.format import modes as bit_layouts
 from gcodec.format import shipped
 from gcodec.format.change_codebook import ChangeCodebook
@@ -447,6 +447,158 @@ def spoilt_blocks(memory: HostMemory, quick: bool) -> None:
         assert laws.same_outcome(result, expected), (k, result, expected)
 
 
+#: Types that arrays of unsigned integers stand for, by the type of a frame.
+STANDS_FOR = {name: {f"uint{BY_NAME[name].bits}": name} for name in BY_NAME}
+
+
+def outcome_with_base(memory: HostMemory, frame: bytes, base: Bits, dtype: str, books: Any = ()) -> Any:
+    """Return what the device makes of a frame and its base: bits of values, or the kind of refusal, which is the same
+    over the base and apart from it; a frame that is refused leaves the base as it was."""
+    from gcodec.gpu import batches
+
+    here = HostMemory(memory.wrap, STANDS_FOR[dtype])
+    results: list[Any] = []
+    for in_place in (True, False):
+        own = base.copy()
+        try:
+            result = batches.decode_one(here, frame, own, own if in_place else None, books)
+            assert not in_place or result is own
+            results.append(result.reshape(-1))
+        except gcodec.InvalidArgument:
+            results.append("unsupported")       # of a base of another size
+        except gcodec.GcodecError as error:
+            results.append(laws.kind_of(error))
+        if not in_place or isinstance(results[0], str):
+            assert np.array_equal(own, base), "the base was changed"
+    assert laws.same_outcome(*results), [item if isinstance(item, str) else item[:4] for item in results]
+    memory.waited, memory.launched = memory.waited + here.waited, memory.launched + here.launched
+    return results[0]
+
+
+def near(bits: Bits, share: float, seed: int) -> Bits:
+    """Return an array of which about this share of values differs from ``bits``: mostly by one step, some by any."""
+    rng = np.random.default_rng(seed)
+    result = bits.copy()
+    places = rng.permutation(bits.size)[: int(share * bits.size)]
+    result[places] += np.where(rng.random(len(places)) < 0.5, 1, -1).astype(bits.dtype)
+    far = places[::9]
+    result[far] = rng.integers(0, 1 << 8 * bits.itemsize, len(far), dtype=np.uint64).astype(bits.dtype)
+    return result
+
+
+def pairs(quick: bool) -> Iterator[tuple[str, Bits, Bits]]:
+    """Yield types, bases and arrays of which some differ from these in few values."""
+    for number, case in enumerate(cases(quick, ("gaussian, three in ten zero", "every corner of the type"), 700)):
+        if case.bits.size:
+            base = kernel_view(case.bits.reshape(-1)).copy()
+            share = (0.01, 0.1, 0.3)[number % 3]
+            yield case.dtype, base, near(base, share, number)
+
+
+@contextmanager
+def small_blocks(block_log2: int = 11, stream_log2: int = 8) -> Iterator[None]:
+    """Let the host's encoder make small sparse blocks, so that there are several."""
+    names = {"BLOCK_LOG2": block_log2, "STREAM_LOG2": stream_log2}
+    modules = {"plan.sparse_frames": names, "plan.plan": {"BLOCK_LOG2": block_log2},
+               "frame.writer": {"BLOCK_LOG2": block_log2}, "frame.sparse_blocks": {"STREAM_LOG2": stream_log2}}
+    with ExitStack() as stack:
+        for module, values in modules.items():
+            for name, value in values.items():
+                stack.enter_context(patch.object(import_module(f"gcodec.{module}"), name, value))
+        yield
+
+
+@law
+def patches(memory: HostMemory, quick: bool) -> None:
+    """Check that the device makes of a frame and its base what the host does, in place and apart."""
+    n_sparse = 0
+    for dtype, base, wanted in pairs(quick):
+        for size in (None, (10, 6), (11, 8))[:: 1 if quick else 2]:
+            with small_blocks(*size) if size else ExitStack():
+                frame = gcodec.encode(wanted, base=base, dtype=dtype, options=EncoderOptions(prediction=False))
+            n_sparse += gcodec.inspect(frame).kinds["sparse"]
+            assert np.array_equal(outcome_with_base(memory, frame, base, dtype), wanted), (dtype, size)
+            other = base.copy()
+            other[len(other) // 2] ^= 1
+            if gcodec.inspect(frame).kinds["sparse"]:
+                assert outcome_with_base(memory, frame, other, dtype) == "unsupported"
+            assert outcome_with_base(memory, frame, base[1:], dtype) == "unsupported"
+    assert n_sparse > (50 if quick else 3)
+
+
+@law
+def golden_patches(memory: HostMemory, quick: bool) -> None:
+    """Check the frames of ``tests/golden`` and ``tests/golden-invalid`` that have a base, of all types and kinds."""
+    if not quick:
+        return
+    from tests.support.make_golden import as_known, read_manifest
+    from tests.support.paths import GOLDEN, GOLDEN_INVALID
+
+    for folder in (GOLDEN, GOLDEN_INVALID):
+        for name, described in read_manifest(folder).items():
+            known = as_known(described.get("codebooks", []))
+            books = books_of(known)
+            if "base" not in described or {book.hash for book in books} != {digest for _, digest in known}:
+                continue
+            file, bits = described["base"]
+            base = np.fromfile(folder / file, f"<u{bits // 8}")
+            frame = (folder / f"{name}.frame").read_bytes()
+            dtype = BY_CODE[frame[5]].narrow.name if len(frame) > 5 and frame[5] in BY_CODE else f"float{bits}"
+            result = outcome_with_base(memory, frame, base, dtype, books)
+            if folder == GOLDEN:
+                assert not isinstance(result, str), (name, result)
+                assert sha256(result.tobytes()).hexdigest() == described["sha256"], name
+            else:
+                assert result == described["expected"], (name, result)
+
+
+@law
+def any_patches(memory: HostMemory, quick: bool) -> None:
+    """Valid frames with a base that no encoder writes, and frames with one thing wrong, which are refused alike; the
+    base stays as it was. No index is out of bounds."""
+    rng = Random(7)
+    codes = [1, 2, 3, 5, 6, 4] if quick else [2, 5]
+    chosen: list[list[Any]] = [["sparse"], ["sparse", "raw", "constant"], ["sparse", "coded", "predicted"]]
+    for k in range(90 if quick else 2):
+        built = build_frame(rng, dtype=codes[k % len(codes)], block_log2=10 if k % 4 else None, named=k % 2 == 0,
+                            kinds=chosen[k % 3], spare_bits=k % 2 == 1, with_base=True, n_values=None if quick else 90)
+        assert built.base is not None
+        dtype, books = BY_CODE[built.frame[5]].narrow.name, books_of(built.codebooks)
+        result = outcome_with_base(memory, built.frame, built.base, dtype, books)
+        assert laws.same_outcome(result, built.bits), (k, result, built.bits)
+        if k % 6 == 3 and quick:      # those that name no codebooks, which are found here by their hash alone
+            for mutation in mutations(built.frame, rng, built.codebooks):
+                expected = laws.outcome(mutation.frame, built.codebooks, built.base)
+                result = outcome_with_base(memory, mutation.frame, built.base, dtype, books)
+                assert laws.same_outcome(result, expected), (str(result)[:40], str(expected)[:40], mutation.name)
+
+
+@law
+def spoilt_patches(memory: HostMemory, quick: bool) -> None:
+    """Check sparse blocks with any bytes altered and a checksum that fits: the host's outcome, the base as it was."""
+    rng, refused = Random(5), 0
+    for k in range(240 if quick else 4):
+        name = ("float32", "bfloat16", "float8_e4m3fn")[k % 3]
+        if quick:
+            base = np.resize(Case(name, "gaussian").bits.reshape(-1), rng.choice([300, 1500, 3000]))
+        else:
+            base = np.arange(300).astype(BY_NAME[name].uint)
+        with small_blocks(10, rng.choice([6, 8, 10])):
+            frame = gcodec.encode(near(base, 0.1, k), base=base, dtype=name, options=EncoderOptions(prediction=False))
+        draft = Draft.of(frame, {})
+        blocks = [bytearray(block) for block in draft.blocks]
+        for _ in range(rng.choice([0, 1, 1, 2, 5])):
+            block = rng.choice(blocks)
+            at = rng.choice([rng.randrange(1, min(len(block), 32)), rng.randrange(1, len(block))])
+            block[at] = rng.choice([block[at] ^ 1 << rng.randrange(8), 0, 255, rng.randrange(256)])
+        frame = replace(draft, blocks=tuple(map(bytes, blocks))).seal()
+        expected = laws.outcome(frame, base=base)
+        result = outcome_with_base(memory, frame, base, name)
+        assert laws.same_outcome(result, expected), (k, result, expected)
+        refused += isinstance(result, str)
+    assert refused > (100 if quick else 0)
+
+
 @law
 def public_functions(memory: HostMemory, quick: bool) -> None:
     """Check ``gcodec.encode`` and ``gcodec.decode`` of tensors that say they are on a CUDA device, and ``gcodec.gpu``.
@@ -506,6 +658,7 @@ def public_functions(memory: HostMemory, quick: bool) -> None:
             near = gcodec.encode(grads[0], optimizer=optimizer, param=params[0], device="cpu")
             wanted = levels_for(optimizer, params[0], grads[0])
             same(gcodec.decode(near), gcodec.decode(gcodec.encode(grads[0].as_subclass(torch.Tensor), levels=wanted)))
+            check_base_of_public_functions(plain)
         x = pretending(torch.ones(5, dtype=torch.float64))
         laws.check_refused(gcodec.Unsupported, lambda: gcodec.encode(x))
         wide = gcodec.encode(torch.arange(5000, dtype=torch.float64))
@@ -521,6 +674,47 @@ def public_functions(memory: HostMemory, quick: bool) -> None:
         laws.check_refused(gcodec.InvalidArgument, lambda: gcodec.decode(wide, device=device))  # noqa: B023
     if not torch.cuda.is_available():
         laws.check_refused(gcodec.Unsupported, lambda: gcodec.decode(wide, device="cuda"))
+
+
+def check_base_of_public_functions(base: Any) -> None:
+    """Check ``gcodec.decode`` with ``base`` and ``out`` that say they are on a CUDA device."""
+    import torch
+
+    from tests.gpu.cuda_torch import pretending
+
+    wanted = base.clone()
+    wanted.view(-1)[::70] *= 1.01
+    data = gcodec.encode(wanted, base=base)
+    frame = torch.frombuffer(bytearray(data), dtype=torch.uint8)
+
+    def check(result: Any, expected: Any = wanted) -> None:
+        laws.assert_same_bits(result.as_subclass(torch.Tensor), laws.bits_of(expected).reshape(expected.shape))
+
+    for given in (data, pretending(frame)):
+        own, apart = pretending(base.clone()), pretending(torch.zeros_like(base))
+        check(gcodec.decode(given, base=own))
+        check(own, base)
+        assert gcodec.decode(given, base=own, out=apart) is apart
+        check(apart)
+        assert gcodec.decode(given, base=own, out=own) is own
+        check(own)
+        laws.check_refused(gcodec.Unsupported, lambda: gcodec.decode(given, base=own, out=own))  # noqa: B023
+        laws.check_refused(gcodec.Unsupported, lambda: gcodec.decode(given, out=own))  # noqa: B023
+        laws.check_refused(gcodec.InvalidArgument, lambda: gcodec.decode(given, base=base.numpy, out=own))  # noqa: B023
+        check(own)
+    for wrong in (base[1:], base.view(-1)[1:], base.to(torch.float64), base.t()):
+        laws.check_refused(gcodec.InvalidArgument, lambda: gcodec.decode(
+            data, base=pretending(base), out=pretending(wrong)))  # noqa: B023
+    longer = torch.cat([base.view(-1), base.view(-1)[:1]])
+    first, second = pretending(longer[:-1]), pretending(longer[1:])
+    laws.check_refused(gcodec.InvalidArgument, lambda: gcodec.decode(data, base=first, out=second))
+    other = pretending(torch.zeros_like(base))
+    assert gcodec.decode(gcodec.encode(wanted), out=other) is other
+    check(other)
+    plain = gcodec.encode(wanted)
+    assert gcodec.decode(plain, base=other, out=other) is other
+    check(other)
+    laws.check_refused(gcodec.Unsupported, lambda: gcodec.decode(data, base=other, like="numpy"))
 
 
 @law
@@ -610,7 +804,7 @@ def the_tests_of_a_device(memory: HostMemory, quick: bool) -> None:
 
     said = StringIO()
     with pretending_device(), redirect_stdout(said):
-        selected = "0-d or golden or a_batch or live or spoilt or (hosts and AdamW)"
+        selected = "0-d or golden or a_batch or live or spoilt or patches or (hosts and AdamW)"
         result = pytest.main(["-q", "-m", "gpu", "-k", selected, "-p", "no:cacheprovider", "-p", "no:xdist", "-W",
                              "ignore::pytest.PytestAssertRewriteWarning", "tests/gpu/test_gpu.py"])
     assert result == pytest.ExitCode.OK and " passed" in said.getvalue(), said.getvalue()

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from gcodec.dtypes import BY_NAME, DType
+from gcodec.errors import InvalidArgument
 
 Wrap = Callable[[np.ndarray], Any]
 
@@ -58,7 +59,7 @@ class HostMemory:
         array = np.asarray(_At(lowest, -(-(end - lowest) // kind.itemsize), kind))
         return array, [(address - lowest) // kind.itemsize for address in addresses]
 
-    def see(self, x: np.ndarray) -> tuple[np.ndarray, DType, tuple[int, ...]]:
+    def see(self, x: np.ndarray, argument: str = "x") -> tuple[np.ndarray, DType, tuple[int, ...]]:
         return np.ascontiguousarray(x), BY_NAME[self.names.get(x.dtype.name, x.dtype.name)], x.shape
 
     def levels_of(self, levels: np.ndarray, n: int) -> np.ndarray:
@@ -77,6 +78,18 @@ class HostMemory:
 
     def put(self, array: np.ndarray, target: np.ndarray) -> None:
         target.reshape(-1)[:] = array
+
+    def copy(self, source: np.ndarray, target: np.ndarray) -> None:
+        target.reshape(-1)[:] = source.reshape(-1).view(target.dtype)
+
+    def values_on_host(self, tensor: np.ndarray, dtype: DType) -> np.ndarray:
+        self.waited += 1
+        return tensor.reshape(-1).view(dtype.uint).copy()
+
+    def target_of(self, out: np.ndarray, dtype: DType, n: int) -> np.ndarray:
+        if out.dtype.itemsize != dtype.itemsize or out.size != n or not out.flags.c_contiguous:
+            raise InvalidArgument("out")
+        return out
 
     def launch(self, kernel: Any, blocks: int, *args: Any) -> None:
         from gcodec.kernels.cuda import grid

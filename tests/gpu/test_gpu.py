@@ -7,7 +7,9 @@ Run by ``make test-gpu``; skipped where there is no device.
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from hashlib import sha256
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -22,9 +24,10 @@ from gcodec.frame.encode import encode_values
 from gcodec.plan.request import EncodeRequest
 from gcodec.tensors import values_of
 from gcodec.truncation.optimizers import OptimizerView, levels_for, view_from_dump
-from tests.gpu.cuda_cases import RULES, as_type, floats_of_all_kinds
+from tests.gpu.cuda_cases import RULES, as_type, floats_of_all_kinds, near
 from tests.support import laws
 from tests.support.cases import CASES, LARGE, Bits, Case, levels_at_random
+from tests.support.frame_builder import Draft
 from tests.support.paths import GOLDEN
 from tests.support.ranks import Ranks, agreed
 
@@ -186,6 +189,58 @@ def test_allreduces_of_the_device_have_the_hosts_bits(size):
         agreed(ranks.run(gpu_allreduce_cases.on_cuda))
     finally:
         ranks.close()
+
+
+def bits_to_tensor(bits: Bits, dtype: str) -> Any:
+    """Return bits as a tensor of a type on the device."""
+    return torch.from_numpy(bits.view(f"i{bits.itemsize}").copy()).view(getattr(torch, dtype)).cuda()
+
+
+SPARSE_TYPES = ("float32", "bfloat16", "float16", "float8_e4m3fn")
+
+
+def base_and_near(dtype: str, n: int, share: float) -> tuple[Bits, Bits]:
+    """Return bits of values, and of which this share is changed."""
+    base = np.resize(Case(dtype, "gaussian").bits.reshape(-1), n)
+    return base, near(base, share, n)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.01, 0.2])
+@pytest.mark.parametrize("n", [300, 65_536, 600_001])
+@pytest.mark.parametrize("dtype", SPARSE_TYPES)
+def test_patches_are_applied_on_the_device(dtype, n, share):
+    base, wanted = base_and_near(dtype, n, share)
+    data = gcodec.encode(wanted, base=base, dtype=dtype)
+    weights = bits_to_tensor(base, dtype)
+    frame = torch.frombuffer(bytearray(data), dtype=torch.uint8).cuda()
+    laws.assert_same_bits(gcodec.decode(data, base=weights).cpu(), wanted)
+    laws.assert_same_bits(gcodec.decode(frame, base=weights, out=torch.empty_like(weights)).cpu(), wanted)
+    laws.assert_same_bits(weights.cpu(), base)
+    assert gcodec.decode(frame, base=weights, out=weights) is weights
+    laws.assert_same_bits(weights.cpu(), wanted)
+    if share:
+        with pytest.raises(gcodec.Unsupported):
+            gcodec.decode(frame, base=weights)
+
+
+def test_spoilt_patches_leave_the_weights_as_they_were():
+    base, wanted = base_and_near("bfloat16", 600_001, 0.02)
+    data, weights, rng = gcodec.encode(wanted, base=base, dtype="bfloat16"), bits_to_tensor(base, "bfloat16"), Random(0)
+    for _ in range(60):
+        draft = Draft.of(data, {})
+        blocks = [bytearray(block) for block in draft.blocks]
+        block = rng.choice(blocks)
+        block[rng.randrange(16, len(block))] ^= 1 << rng.randrange(8)
+        spoilt = replace(draft, blocks=tuple(map(bytes, blocks))).seal()
+        expected = laws.outcome(spoilt, base=base)
+        try:
+            result: Any = laws.bits_of(gcodec.decode(spoilt, base=weights.clone()).cpu())
+            gcodec.decode(spoilt, base=weights.clone(), out=weights)
+        except gcodec.GcodecError as error:
+            result = laws.kind_of(error)
+            laws.assert_same_bits(weights.cpu(), base)
+        assert laws.same_outcome(result, expected)
+        weights = bits_to_tensor(base, "bfloat16")
 
 
 def test_spoilt_frames_are_refused_on_the_device():
