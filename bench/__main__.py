@@ -3,7 +3,7 @@
     python -m bench [--quick] [--data DIR] [--out DIR]
 
 takes about 40 minutes on two cores. It records dumps if there are none (``.cache/bench/dumps``) and writes
-``bench/results``, ``docs/images`` and the tables in docs/benchmarks.md. ``--quick`` is for trying it out, in under two
+``bench/results``, ``docs/images`` and the tables in docs/benchmarks. ``--quick`` is for trying it out, in under two
 minutes: on few steps of training, with one round of everything, and all that it writes goes to ``.cache/bench/quick``.
 """
 

@@ -1,4 +1,4 @@
-"""The sections of docs/benchmarks.md about compressors and controllers, from what ``bench.compressors`` and
+"""The tables of docs/benchmarks/compressors.md about compressors and controllers, from what ``bench.compressors`` and
 ``bench.controllers`` write: ``bench.report`` puts them in their places."""
 
 from __future__ import annotations

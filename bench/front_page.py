@@ -1,8 +1,10 @@
-"""The README's results, a line for each kind of user, from the CSV files of four benchmarks."""
+"""What the first pages show: results for each kind of user, and codecs side by side, from several CSV files."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from bench.markdown import markdown
 from gcodec.benchmark.csv_tables import read_table
@@ -12,7 +14,20 @@ from gcodec.benchmark.settings import LOSSLESS
 SERIES, EACH_WHOLE, ALL_PARTS = "gcodec series", "gcodec, each whole", "all"
 FIXED, BF16, UNLIMITED = "gcodec 7 mantissa bits", "Gloo bf16", "unshaped"
 LEARNING_RATE = "1e-06"
+#: How kinds of data end in codec.csv, and what they are called.
+KINDS = {f"{group} {dtype}": f"{name}, {dtype}" for group, name in
+         (("parameters", "weights"), ("gradients", "gradients"), ("state", "optimizer state"))
+         for dtype in ("fp32", "bf16")}
+NEAR = 1.05  #: as large as a result of about the same size may be
 Row = dict[str, str]
+
+
+class Total(NamedTuple):
+    """What a codec made of all data of a kind: ratio, and GB/s on one core."""
+
+    ratio: float
+    encode: float
+    decode: float
 
 
 def front_table(results: Path) -> list[str]:
@@ -28,13 +43,9 @@ def front_table(results: Path) -> list[str]:
 
 
 def _weights(results: Path) -> str:
-    rows = [row for row in read_table(results / "codec.csv")[1]
-            if (row["codec"], row["mode"]) == (OURS, LOSSLESS) and row["data"].endswith("parameters bf16")]
-    before, after = (sum(int(row[f"{part}_bytes"]) for row in rows) for part in ("original", "compressed"))
-    speeds = (before / sum(int(row["original_bytes"]) / float(row[f"{part}_GBps"]) for row in rows)
-              for part in ("encode", "decode"))
-    return "{:.0f} % of its bytes; in memory, a core encodes {:.1f} and decodes {:.1f} GB/s".format(
-        100 * after / before, *speeds)
+    total = totals(read_table(results / "codec.csv")[1], "parameters bf16")[OURS]
+    return (f"{100 / total.ratio:.0f} % of its bytes; in memory, a core encodes {total.encode:.1f} and decodes "
+            f"{total.decode:.1f} GB/s")
 
 
 def _checkpoints(results: Path) -> str:
@@ -65,6 +76,41 @@ def _weight_sync(results: Path) -> str:
                if (row["type"], row["learning_rate"]) == ("bfloat16", LEARNING_RATE))
     return (f"{float(row['percent']):.1f} % of the bfloat16 weights' bytes for each step at a learning rate of "
             f"{LEARNING_RATE.replace('e-0', 'e-')}, bit for bit")
+
+
+def overview_table(results: Path) -> list[str]:
+    """Return gcodec beside the smallest peer and the fastest of about its size, on each kind of data."""
+    rows = read_table(results / "codec.csv")[1]
+    table = []
+    for kind, name in KINDS.items():
+        peers = totals(rows, kind)
+        ours = peers[OURS]
+        peers = {codec: total for codec, total in peers.items() if not codec.startswith(OURS)}
+        smallest = max(peers, key=lambda codec: peers[codec].ratio)
+        near = [codec for codec, total in peers.items() if total.ratio >= ours.ratio / NEAR]
+        fastest = max(near, key=lambda codec: peers[codec].encode, default=None)
+        table.append([name, *_cells(ours), f"{smallest}: {100 / peers[smallest].ratio:.1f}",
+                      f"{fastest}: {peers[fastest].encode:.2f} / {peers[fastest].decode:.2f}" if fastest else "none"])
+    columns = ["lossless", ">gcodec, %", ">encode GB/s", ">decode GB/s", "smallest peer, %",
+               "fastest peer within 5 %, GB/s, encode / decode"]
+    return markdown(columns, table)
+
+
+def _cells(total: Total) -> list[str]:
+    return [f"{100 / total.ratio:.1f}", f"{total.encode:.2f}", f"{total.decode:.2f}"]
+
+
+def totals(rows: Sequence[Row], data: str) -> dict[str, Total]:
+    """Return every codec's results, lossless, on all data of a kind together."""
+    sums: dict[str, list[float]] = {}
+    for row in rows:
+        if row["mode"] == LOSSLESS and row["data"].endswith(data) and row["encode_GBps"]:
+            before = int(row["original_bytes"])
+            times = (before / float(row[f"{direction}_GBps"]) for direction in ("encode", "decode"))
+            selected = (before, int(row["compressed_bytes"]), *times)
+            sums[row["codec"]] = [a + b for a, b in zip(sums.get(row["codec"], [0.0] * 4), selected, strict=True)]
+    return {codec: Total(before / after, before / encode, before / decode)
+            for codec, (before, after, encode, decode) in sums.items()}
 
 
 def bf16_table(results: Path) -> list[str]:

@@ -23,10 +23,10 @@ from matplotlib.transforms import Bbox
 
 from bench import sections
 from bench.codec import RESULTS
+from bench.front_page import totals
 from bench.sections import BATCH, STEP, Contest, contests, stages_in_order
 from gcodec.benchmark.csv_tables import read_table
 from gcodec.benchmark.measure import OURS
-from gcodec.benchmark.settings import LOSSLESS
 from gcodec.demo.figures.plots import COLORS, LEGEND, MARKERS
 
 IMAGES = Path(__file__).resolve().parents[1] / "docs" / "images"
@@ -39,25 +39,12 @@ HATCHES = ("", "///", "...", "", "xxx", "", "\\\\\\", "++", "oo", "")
 SHADES = ("#ffffff", "#ffffff", "#e3e9f2", "#c3d3e6", "#b0c4de", "#7d9fc7", "#7d9fc7", "#d8d8d8", "#9a9a9a", "#1b2a49")
 
 
-def _totals(rows: Sequence[dict[str, str]], data: str) -> dict[str, tuple[float, float, float]]:
-    """Return by codec the ratio and the speeds of encoding and decoding, lossless, of all data of a kind together."""
-    sums: dict[str, list[float]] = {}
-    for row in rows:
-        if row["mode"] == LOSSLESS and row["data"].endswith(data) and row["encode_GBps"]:
-            before = int(row["original_bytes"])
-            times = (before / float(row[f"{direction}_GBps"]) for direction in ("encode", "decode"))
-            selected = (before, int(row["compressed_bytes"]), *times)
-            sums[row["codec"]] = [a + b for a, b in zip(sums.get(row["codec"], [0.0] * 4), selected, strict=True)]
-    return {codec: (before / after, before / encode, before / decode)
-            for codec, (before, after, encode, decode) in sums.items()}
-
-
 def front(results: Path, path: Path) -> None:
     """Ratio against the speed of compressing, one core each, every codec with its name: the README's picture."""
     _, rows = read_table(results / "codec.csv")
     figure, panels = _figure(1, 2, wide=0.97)
     for axes, (title, data) in zip(panels[0], FRONT.items(), strict=True):
-        points = {codec: (speed, ratio) for codec, (ratio, speed, _) in _totals(rows, data).items()
+        points = {codec: (speed, ratio) for codec, (ratio, speed, _) in totals(rows, data).items()
                   if codec == OURS or not codec.startswith(OURS)}
         for codec, point in points.items():
             ours = codec == OURS
@@ -97,7 +84,7 @@ def pareto(results: Path, path: Path) -> None:
     _, rows = read_table(results / "codec.csv")
     figure, panels = _figure(1, 2)
     for axes, place, direction in zip(panels[0], (1, 2), ("encode", "decode"), strict=True):
-        for number, (codec, total) in enumerate(_totals(rows, "gradients fp32").items()):
+        for number, (codec, total) in enumerate(totals(rows, "gradients fp32").items()):
             ours = codec.startswith(OURS)
             axes.plot(total[place], 100 / total[0], MARKERS[number % len(MARKERS)],
                       color="black" if ours else COLORS[number % 6], markersize=9 if ours else 6,

@@ -35,6 +35,7 @@ PAGES = (
                                               "checkpoints", "tensors", "training", "weight-sync", "zarr")),
     *sorted((ROOT / "docs" / "integrations").glob("*.md")),
     *sorted((ROOT / "docs" / "benchmarks").glob("*.md")),
+    *sorted((ROOT / "docs" / "contributing").glob("*.md")),
 )
 #: Integrations of ``bench.integrations``, whose pages have a table each.
 INTEGRATIONS = ("zarr", "torch-checkpoint")
@@ -183,6 +184,7 @@ def reliability_table(results: Path) -> list[str]:
 #: Name of a marked place to what fills it, and the file in bench/results that this reads.
 PLACES: dict[str, tuple[Callable[[Path], list[str]], str]] = {
     "front-table": (front_page.front_table, "codec.csv"),
+    "overview-table": (front_page.overview_table, "codec.csv"),
     "bf16-table": (front_page.bf16_table, "cluster-allreduce.csv"),
     "demo-table": (demo_table, "demo.csv"),
     "updates": (updates, "demo-updates.csv"),

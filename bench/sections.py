@@ -1,4 +1,4 @@
-"""The sections of docs/benchmarks.md that are made of a CSV file each: ``bench.report`` puts them in their places."""
+"""The tables of docs/benchmarks that are made of a CSV file each: ``bench.report`` puts them in their places."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def levels_ahead(results: Path) -> list[str]:
 def stages_table(results: Path) -> list[str]:
     """Nanoseconds per value of each stage, a table for each direction."""
     comments, rows = read_table(results / "stages.csv")
-    lines = ["![Stages of encoding and decoding](images/stages.png)", ""]
+    lines = ["![Stages of encoding and decoding](../images/stages.png)", ""]
     for direction in dict.fromkeys(row["direction"] for row in rows):
         selected = [row for row in rows if row["direction"] == direction]
         ends, stages = ("whole", "floor"), stages_in_order(selected)
@@ -144,7 +144,7 @@ def scaling_table(results: Path) -> list[str]:
         table.append([*cells, rounded(rates[size, COPY, "1", "existing"]["encode_GBps"])])
     columns = [">array", *(f">{direction} {what}" for direction in ("encode", "decode")
                            for what in ("1 thread", "2 threads", "2 / 1", "1 thread, new arrays")), ">copy"]
-    picture = "![Rate against the size of the array](images/scaling.png)"
+    picture = "![Rate against the size of the array](../images/scaling.png)"
     return [picture, "", *markdown(columns, table), "", f"GB/s, float32 gradients, lossless; from {source(comments)}"]
 
 

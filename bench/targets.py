@@ -1,4 +1,4 @@
-"""The targets of gcodec, beside what was measured: the first table of docs/benchmarks.md."""
+"""The targets of gcodec, beside what was measured: the first table of docs/contributing/performance.md."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The section of docs/benchmarks.md about the distributed part: definitions, tables, pictures, from the CSV files.
+"""The page docs/benchmarks/distributed.md: definitions, tables, pictures, from the CSV files.
 
     python -m bench.cluster.tables [--results DIR] [--page FILE]
 
@@ -31,7 +31,7 @@ Row = dict[str, str]
 def allreduce_tables(results: Path) -> Iterator[str]:
     """Yield each bed's methods at every rate."""
     comments, rows = read_table(results / allreduce.FILE)
-    yield from ("![All-reduce time by method](images/cluster-allreduce.png)", "")
+    yield from ("![All-reduce time by method](../images/cluster-allreduce.png)", "")
     columns = ["link", "method", ">time, ms", ">quartiles", ">normalized", ">wire MB", ">ratio", ">cpu, ms",
                ">encode, ms", ">levels, ms", ">decode, ms", ">wait, ms", ">wire alone, ms", ">line share"]
     for name, workers in unique((row["model"], row["workers"]) for row in rows):
@@ -75,7 +75,7 @@ def steps_table(results: Path) -> Iterator[str]:
 def training_table(results: Path) -> Iterator[str]:
     """Yield when each method reached given losses."""
     comments, rows = read_table(results / runs.TRAINING)
-    yield from ("![Loss over steps and over time](images/cluster-training.png)", "")
+    yield from ("![Loss over steps and over time](../images/cluster-training.png)", "")
     table = []
     for name in unique(row["model"] for row in rows):
         curves = {method: [row for row in rows if (row["model"], row["method"]) == (name, method)]
@@ -100,7 +100,7 @@ def _reached(curve: Sequence[Row], goal: float) -> str:
 def deviations_table(results: Path) -> Iterator[str]:
     """Yield how far losses are from those of the dense run."""
     comments, rows = read_table(results / runs.DEVIATIONS)
-    yield from ("![Deviation of losses](images/cluster-deviations.png)", "")
+    yield from ("![Deviation of losses](../images/cluster-deviations.png)", "")
     table = []
     for name, method in unique((row["model"], row["method"]) for row in rows):
         row = next(row for row in rows if (row["model"], row["method"]) == (name, method))
@@ -118,7 +118,7 @@ def deviations_table(results: Path) -> Iterator[str]:
 def bits_table(results: Path) -> Iterator[str]:
     """Means over the training."""
     comments, rows = read_table(results / bits.FILE)
-    yield from ("![Bits per exponent](images/cluster-bits.png)", "")
+    yield from ("![Bits per exponent](../images/cluster-bits.png)", "")
     sources = (bits.FRESH, bits.BEFORE, bits.REFRESHED, bits.STALE)
     table = []
     for name, code in unique((row["model"], row["code"]) for row in rows):
@@ -146,7 +146,7 @@ def bypass_table(results: Path) -> Iterator[str]:
 def compressed_table(results: Path) -> Iterator[str]:
     """Steps with each compressor, computing and the rest apart."""
     comments, rows = read_table(results / compressed.FILE)
-    yield from ("![Steps by compressor](images/cluster-compressors.png)", "")
+    yield from ("![Steps by compressor](../images/cluster-compressors.png)", "")
     table = [[row["model"], row["rate"], row["method"], row["steps"], _ms(row["step_seconds"]),
               f"{_ms(row['step_seconds_q1'])}-{_ms(row['step_seconds_q3'])}", _ms(row["communication_seconds"]),
               f"{float(row['times_faster']):.2f}", f"{float(row['nic_bytes']) / 1e6:.3f}", row["byte_ratio"]]
@@ -175,7 +175,7 @@ def controllers_table(results: Path) -> Iterator[str]:
 def model_table(results: Path) -> Iterator[str]:
     """Times faster than a dense ring, from the model."""
     comments, rows = read_table(results / model.FILE)
-    yield from ("![Times faster than a dense ring, modeled](images/cluster-model.png)", "")
+    yield from ("![Times faster than a dense ring, modeled](../images/cluster-model.png)", "")
     yield from MODEL.splitlines()
     yield ""
     known = {(row["model"], row["workers"], row["gbps"], row["method"]): row for row in rows}

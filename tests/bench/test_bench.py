@@ -302,7 +302,7 @@ def output_of(block: str, names: dict[str, object]) -> str:
 
 
 def test_the_readmes_links_lead_somewhere():
-    for name in ("README.md", "docs/benchmarks.md", "docs/experiments-lgreco.md"):
+    for name in ("README.md", "docs/index.md", "docs/benchmarks.md", "docs/experiments-lgreco.md"):
         page = ROOT / name
         for target in re.findall(r"\]\(([^)#]+)", page.read_text()):
             assert (page.parent / target).exists(), target
