@@ -280,27 +280,6 @@ def test_pages_show_the_committed_results_of_benchmarks():
     assert report.main(["--check"]) == 0, "run python -m bench.report"
 
 
-def readme_code() -> list[str]:
-    return re.findall(r"^```python\n(.*?)^```", (ROOT / "README.md").read_text(), re.DOTALL | re.MULTILINE)
-
-
-def test_the_readmes_code_runs(tmp_path, monkeypatch):
-    pytest.importorskip("torch")
-    monkeypatch.chdir(tmp_path)
-    names: dict[str, object] = {}
-    printed = "".join(output_of(block, names) for block in readme_code())
-    exact, coarse, total = map(int, re.findall(r"\d+", printed))
-    assert coarse < exact < total == 1 << 20
-    assert names["state"]["step"] == 100  # type: ignore[index]
-
-
-def output_of(block: str, names: dict[str, object]) -> str:
-    printed = io.StringIO()
-    with contextlib.redirect_stdout(printed):
-        exec(compile(block, "README.md", "exec"), names)
-    return printed.getvalue()
-
-
 def test_the_readmes_links_lead_somewhere():
     for name in ("README.md", "docs/index.md", "docs/benchmarks.md", "docs/experiments-lgreco.md"):
         page = ROOT / name

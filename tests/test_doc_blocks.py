@@ -1,0 +1,57 @@
+"""Every code block of README and docs runs as it is printed, or has a tag that says that it is not run."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.doc_blocks import PAGES, ROOT, SHOWN, blocks_of
+
+#: Pages with blocks that run.
+RUN = [page for page in PAGES if any(block.tag.split()[:1] in (["python"], ["sh"])
+                                     for block in blocks_of(page.read_text(encoding="utf-8")))]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_block_says_what_it_is(page):
+    known = {"python", "python cuda", "sh", *SHOWN}
+    wrong = [f"{page.name}:{block.line} {block.tag!r}" for block in blocks_of(page.read_text(encoding="utf-8"))
+             if block.tag not in known]
+    assert not wrong, f"code needs a fence with one of the tags {sorted(known)}:\n" + "\n".join(wrong)
+
+
+@pytest.mark.parametrize("page", RUN, ids=lambda page: page.name)
+def test_every_block_runs_as_it_is_printed(page, tmp_path):
+    pytest.importorskip("torch")
+    done = subprocess.run([sys.executable, "-m", "tests.support.doc_blocks", str(page)], capture_output=True, text=True,
+                          timeout=540, check=False, cwd=ROOT)
+    assert done.returncode == 0, done.stdout + done.stderr
+    n_blocks = sum(block.tag in ("python", "sh") for block in blocks_of(page.read_text(encoding="utf-8")))
+    assert done.stdout.count(f"ran {page.name}:") >= n_blocks
+
+
+def run_on(folder: Path, text: str) -> subprocess.CompletedProcess[str]:
+    """Run a page of this text."""
+    page = folder / "made-up.md"
+    page.write_text(text, encoding="utf-8")
+    return subprocess.run([sys.executable, "-m", "tests.support.doc_blocks", str(page)], capture_output=True, text=True,
+                          timeout=240, check=False, cwd=ROOT)
+
+
+def test_blocks_are_found_with_their_tags_and_lines():
+    text = "a\n\n```python\nx = 1\n```\n\n    indented\n\n```\nplain\n```\n\n* item\n  ```sh\n  gcodec\n  ```\n"
+    found = [(block.line, block.tag) for block in blocks_of(text)]
+    assert found == [(3, "python"), (7, "indented"), (9, ""), (14, "sh")]
+
+
+def test_blocks_that_fail_are_named_with_their_lines(tmp_path):
+    good = "```python\nx = 1\n```\n\n```sh\ngcodec --version\necho 1 | cat > file.txt\ngcodec completion bash\n```\n"
+    assert run_on(tmp_path, good).returncode == 0
+    bad = good + "\n```python\nassert x == 2\n```\n\n```sh\ngcodec inspect missing.gc\n```\n\n```text\nnothing\n```\n"
+    done = run_on(tmp_path, bad)
+    assert done.returncode == 2
+    assert "FAILED made-up.md:11" in done.stdout and 'made-up.md", line 12' in done.stdout
+    assert "exit code 1 of: gcodec inspect missing.gc" in done.stdout
