@@ -48,6 +48,12 @@ class Future:
         # Errors are raised in a `then`, as an exception that is set on a torch future does not reach C++ (DDP).
         return self._box.then(lambda box: self._checked(box.value()))
 
+    def without_value(self) -> Future:
+        """Return a future that is done, with the error of this one, which must be done, and with no value."""
+        other = Future()
+        other.complete(None, self._error)
+        return other
+
     # The error stands beside the box, which gets a value in any case: see get_future.
     def _checked(self, value: Any) -> Any:
         if self._error is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import deque
 from datetime import timedelta
 from typing import Any
 
@@ -11,6 +12,10 @@ from torch._C._distributed_c10d import Work
 
 from ...errors import PeerError
 from .jobs import Future
+
+#: Works that only torch's C++ code may still hold; once they are done without tensors that are large.
+_orphans: deque[LaneWork] = deque(maxlen=1 << 12)
+_MAX_KEPT = 1 << 10  #: bytes of an orphan's tensors: what DDP asks for has a single value
 
 
 class LaneWork(Work):
@@ -26,6 +31,20 @@ class LaneWork(Work):
         super().__init__()
         self._future = future
         self._torch_future: torch.futures.Future[Any] = future.get_future()
+
+    def __del__(self) -> None:
+        """Live on, without large tensors: torch may hold the C++ half of this object, as DDP does under ``join``.
+
+        Its ``wait`` would be that of torch's base class once this half is gone, and would never return.
+        """
+        if hasattr(self, "_torch_future"):
+            _orphans.append(self)
+            self._torch_future.add_done_callback(self._drop_large_tensors)
+
+    def _drop_large_tensors(self, _: object) -> None:
+        if self._error() is not None or sum(tensor.nbytes for tensor in self._future.wait()) > _MAX_KEPT:
+            self._future = self._future.without_value()
+            self._torch_future = self._future.get_future()
 
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
         """Wait until the job is done, and return True.
