@@ -22,6 +22,7 @@ from gcodec.compressors import RandomK, TopK
 from gcodec.distributed.reduction.allreduce import allreduce_job, dense_allreduce
 from gcodec.distributed.reduction.reduce_request import ReduceRequest
 from gcodec.distributed.stats import Counters
+from gcodec.distributed.transport import lane as lane_module
 from gcodec.distributed.transport.lane import lane_of
 from gcodec.distributed.transport.transfers import Transfers
 from tests.distributed.allreduce_cases import Net, batch_of, crc, rank
@@ -176,6 +177,19 @@ def destroyed() -> tuple[str, int]:
     for item in orphans:
         item.join(30)
     return training.error(1), sum(item.is_alive() for item in orphans)
+
+
+def restarted() -> list[str | None]:
+    """Return what a lane reads as the reasons of failed ranks where an earlier attempt with the same store has left
+    some, as torchrun's restarts do."""
+    group = dist.new_group()
+    name = str(group.group_name)
+    lane = lane_of(group, PATIENCE)
+    lane.failure_records.record("an earlier attempt")
+    gd.close_lanes(group)
+    lane_module._n_made.pop(name)       # as in a new process
+    lane = lane_of(group, PATIENCE)
+    return [lane.failure_records.reason_of(who) for who in range(lane.size)]
 
 
 def _threads() -> set[threading.Thread]:

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import secrets
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -40,7 +41,7 @@ from ...errors import GcodecError, InvalidArgument, PeerError
 from .agreement import compare_options
 from .failures import FailureRecords
 from .jobs import Future, LaneJob, Place, StartedJob
-from .transfers import Buffers, Transfers
+from .transfers import Buffers, Transfers, labeled
 
 _n_made: dict[str, int] = {}  #: private groups so far, by the parent's name
 _lanes: list[Lane] = []  #: the lane registry: those of this process
@@ -73,7 +74,7 @@ class Lane:
     """
 
     def __init__(self, parent: dist.ProcessGroup, timeout: timedelta) -> None:
-        store = _private_store(parent)
+        store = _private_store(parent, timeout)
         self.parent, self.timeout = parent, timeout
         self.rank, self.size = parent.rank(), parent.size()
         self.group = private_group(store, self.rank, self.size, timeout)
@@ -237,14 +238,29 @@ class Lane:
                 self._fail_queued()
 
 
-def _private_store(parent: dist.ProcessGroup) -> Store:
-    """Return a part of the parent's own store, for a group of the same ranks. Raises InvalidArgument."""
+def _private_store(parent: dist.ProcessGroup, timeout: timedelta) -> Store:
+    """Return a part of the parent's own store, for a group of the same ranks. Raises InvalidArgument, PeerError."""
     if parent not in distributed_c10d._world.pg_map:
         raise InvalidArgument("group must be one of torch.distributed's; this one is not, or has been destroyed")
     name = str(parent.group_name)
     # Every private group needs keys of its own in the store, the same on all ranks: ranks make lanes in one order.
     _n_made[name] = _n_made.get(name, 0) + 1
-    return PrefixStore(f"gcodec-lane-{_n_made[name]}/", distributed_c10d._get_process_group_store(parent))
+    prefix = f"gcodec-lane-{_n_made[name]}-{_shared_nonce(parent, timeout)}/"
+    return PrefixStore(prefix, distributed_c10d._get_process_group_store(parent))
+
+
+def _shared_nonce(parent: dist.ProcessGroup, timeout: timedelta) -> int:
+    """Return a random number, the same on all ranks of a group.
+
+    A store may outlive the processes: torchrun restarts workers with that of the first attempt, where the addresses of
+    its lanes still stand. What restarts do not share is the group's connections.
+    """
+    device = distributed_c10d._get_object_coll_device(parent)  # CUDA's for a group of NCCL
+    nonce = torch.tensor([secrets.randbits(62)], device=device)
+    if parent.size() > 1:
+        work = labeled("making a lane", lambda: dist.broadcast(nonce, group=parent, group_src=0, async_op=True))
+        labeled("making a lane", lambda: work.wait(timeout))
+    return int(nonce.item())
 
 
 def private_group(store: Store, rank: int, size: int, timeout: timedelta) -> dist.ProcessGroup:
