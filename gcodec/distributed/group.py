@@ -20,6 +20,7 @@ from torch._C._distributed_c10d import Store, Work
 
 from ..errors import InvalidArgument
 from .collectives import Collectives, GroupOptions, is_mean
+from .transport.arguments import check_not_expanded
 from .transport.delegation import hands_on, inner_method
 from .transport.lane import adopt, close_lanes
 
@@ -92,6 +93,7 @@ class CompressedGroup(dist.ProcessGroup):
 
     def _all_reduce(self, name: str, tensors: Any, *arguments: Any, **options: Any) -> Work:
         listed, mean = _as_list(tensors), is_mean(_operation(arguments, options))
+        _check_written(listed)
         compressed = None
         if mean is not None and self._collectives.suits(listed, self):
             compressed = self._collectives.all_reduce(self, listed, mean)
@@ -100,6 +102,7 @@ class CompressedGroup(dist.ProcessGroup):
 
     def _reduce_scatter(self, name: str, outputs: Any, inputs: Any, *arguments: Any, **options: Any) -> Work:
         parts, wholes, mean = _as_list(outputs), _as_list(inputs), is_mean(_operation(arguments, options))
+        _check_written(parts)
         fits = len(parts) == len(wholes) and all(
             whole.numel() == part.numel() * self.size() and whole.dtype == part.dtype
             for whole, part in zip(wholes, parts, strict=True)
@@ -146,6 +149,12 @@ def _operation(arguments: Sequence[Any], options: dict[str, Any]) -> Any:
     """Return the reduce operation of a call: torch gives an options object, or the operation itself, or neither."""
     operations = [*arguments[:1], *(options[key] for key in ("opts", "op") if key in options)]
     return getattr(operations[0], "reduceOp", operations[0]) if operations else dist.ReduceOp.SUM
+
+
+def _check_written(tensors: list[torch.Tensor]) -> None:
+    """Raise InvalidArgument for expanded tensors, which Gloo would write past the end of."""
+    for tensor in tensors:
+        check_not_expanded("tensor", tensor)
 
 
 def _as_list(tensors: Any) -> list[torch.Tensor]:

@@ -17,6 +17,8 @@ from .transport.arguments import check_int
 if TYPE_CHECKING:
     import torch
 
+_ADVICE = "use mode=Lossless() or mode=FixedBits(k) instead"
+
 
 @dataclass(frozen=True)
 class Lossless:
@@ -90,8 +92,12 @@ class NearLossless:
                 f"optimizer must be the optimizer that takes the step, or a list of them, not {self.optimizer!r:.80}"
             )
         for optimizer in self.optimizers:
-            if stock_name(optimizer) == "RMSprop" and any(group["centered"] for group in optimizer.param_groups):
-                raise Unsupported(f"centered RMSprop has no bound per element: {ADVICE}")
+            try:
+                name = stock_name(optimizer)
+            except Unsupported as error:  # its advice is in the words of gcodec.encode
+                raise Unsupported(str(error).replace(ADVICE, _ADVICE)) from None
+            if name == "RMSprop" and any(group["centered"] for group in optimizer.param_groups):
+                raise Unsupported(f"centered RMSprop has no bound per element: {_ADVICE}")
         ladders = [self.ladder] if isinstance(self.ladder, Ladder) else list((self.ladder or {}).values())
         if any(ladder.drops[0] for ladder in ladders):
             raise InvalidArgument("level 0 of a ladder must drop 0 bits, as it is for values that need all of them")

@@ -431,20 +431,35 @@ def device_mesh() -> int:
     return crc([tensor])
 
 
+def expanded() -> tuple[list[str], float]:
+    """Return what collectives say that are to write to expanded tensors, and a sum that follows."""
+    heard = []
+    for tensor in (torch.ones(1, dtype=dtype).expand(n) for n in (4, LARGE) for dtype in (torch.float32, torch.int32)):
+        try:
+            dist.all_reduce(tensor)
+        except gcodec.GcodecError as error:
+            heard.append(str(error))
+    tensor = torch.ones(LARGE)
+    dist.all_reduce(tensor)
+    return heard, float(tensor.mean())
+
+
 # ------------------------------------------------------------------------------------------------------------ Training
 
 
 def train_ddp(gloo: bool, steps: int = 4, narrow: bool = False, bits: int = 0, join: bool = False,
-              **options: Any) -> tuple[int, list[float]]:
+              divide_by_initial: bool = True, **options: Any) -> tuple[int, list[float]]:
     """Train DDP without any hook, on the backend or on Gloo. ``join``: ranks have different numbers of batches."""
     group = dist.new_group(backend="gloo") if gloo else None
+    if not divide_by_initial and not gloo:      # DDP then counts ranks by a sum of one value, which the lane makes, too
+        group = dist.new_group(backend="gcodec", pg_options=gd.GroupOptions(smallest=1, bypass=None))
     if bits and not gloo:
         narrow_options = gd.GroupOptions(mode=gd.FixedBits(bits), smallest=1, bypass=None)
         group = dist.new_group(backend="gcodec", pg_options=narrow_options)
     net = Net(branch=bool(options.get("find_unused_parameters")), narrow=narrow)
     model = DistributedDataParallel(net, bucket_cap_mb=0.5, process_group=group, **options)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
-    with model.join(enable=join):
+    with model.join(enable=join, divide_by_initial_world_size=divide_by_initial):
         for step in range(steps + join * rank()):
             x, y = batch_of(step)
             nn.functional.cross_entropy(model(x), y).backward()

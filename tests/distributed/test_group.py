@@ -24,6 +24,14 @@ def test_collectives_of_the_group_give_what_gloo_gives(ranks, case):
     agreed(ranks.run(case))
 
 
+@with_sizes(2)
+def test_expanded_tensors_are_refused_and_the_group_goes_on(ranks):
+    heard, mean = agreed(ranks.run(cases.expanded))
+    assert len(heard) == 4
+    assert all("tensor must not be expanded" in text for text in heard)
+    assert mean == ranks.size
+
+
 def test_reduce_scatter_sums_in_the_order_of_ranks(ranks):
     ranks.run(cases.reduce_scatters)
 
@@ -39,7 +47,7 @@ def test_compressed_and_plain_collectives_interleave(ranks):
 #: One rank sends nothing, in whatever form; it may join all the same.
 FORMS = [(size, options) for size in SIZES for options in (
     {}, {"find_unused_parameters": True}, {"gradient_as_bucket_view": True}, {"static_graph": True}, {"narrow": True},
-    {"join": True}) if size > 1 or options in ({}, {"join": True})]
+    {"join": True}, {"divide_by_initial": False, "join": True}) if size > 1 or options in ({}, {"join": True})]
 
 
 @pytest.mark.parametrize(("ranks", "options"), FORMS, indirect=["ranks"],

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-pytest.importorskip("torch")
+torch = pytest.importorskip("torch")
 
+import gcodec.distributed
 from tests.distributed import misuse_cases as cases
 from tests.support.rank_fixtures import ranks_of
 from tests.support.ranks import Ranks, agreed
@@ -37,6 +38,10 @@ def test_lanes_of_destroyed_groups_are_closed(ranks):
     for error, left in ranks.run(cases.destroyed):
         assert "has been destroyed" in error
         assert left == 0
+
+
+def test_a_restarted_run_reads_nothing_of_the_attempt_before(ranks):
+    assert agreed(ranks.run(cases.restarted)) == [None] * 3
 
 
 def test_a_blocking_job_begins_after_jobs_that_have_begun(ranks):
@@ -81,7 +86,18 @@ def test_ranks_that_loaded_states_of_different_steps_raise_PeerError(ranks):
     assert all("ranks differ in steps: 4 on rank 0, 6 on rank 1" in text for text in heard)
 
 
+def test_a_hook_without_a_state_says_what_is_right():
+    with pytest.raises(gcodec.InvalidArgument, match=r"CompressedAllreduce\(\), hook\), not None"):
+        gcodec.distributed.hook(None, None)
+
+
 # Optimizers
+
+def test_an_optimizer_without_a_rule_is_refused_in_the_words_of_the_hook():
+    optimizer = torch.optim.NAdam([torch.nn.Parameter(torch.ones(3))])
+    with pytest.raises(gcodec.Unsupported, match=r"NAdam: use mode=Lossless\(\) or mode=FixedBits\(k\) instead"):
+        gcodec.distributed.CompressedAllreduce(optimizer=optimizer)
+
 
 @pytest.mark.parametrize("held", [0, 2, 8])
 def test_buckets_that_no_optimizer_holds_are_warned_of_once(ranks, held):

@@ -6,7 +6,7 @@ DDP compares the hook's annotations with its own classes, so there are no postpo
 import torch
 from torch._C._distributed_c10d import GradBucket
 
-from ...errors import Unsupported
+from ...errors import InvalidArgument, Unsupported
 from .codec_state import CompressedAllreduce
 from .compressor_state import CompressedGradients
 
@@ -28,7 +28,13 @@ def hook(
 
     Raises:
         Unsupported: under torch.compile's ``python_reducer``, which has no buckets.
+        InvalidArgument: the hook was registered without a state.
     """
+    if not isinstance(state, CompressedAllreduce | CompressedGradients):
+        raise InvalidArgument(
+            "state must be a CompressedAllreduce, CompressedGradients or AdaptiveGradients, as in "
+            f"register_comm_hook(CompressedAllreduce(), hook), not {state!r:.80}"
+        )
     if not isinstance(bucket, GradBucket):
         raise Unsupported(
             "the hook needs DDP's buckets: torch.compile with optimize_ddp='python_reducer' has none; "

@@ -17,7 +17,7 @@ from ...tensors import values_of
 from ..gradients import Gradients
 from ..modes import Mode, NearLossless, mode_of
 from ..stats import Counters
-from ..transport.arguments import check_int, check_optional_duration, check_optional_int
+from ..transport.arguments import check_int, check_not_expanded, check_optional_duration, check_optional_int
 from ..transport.jobs import Future, LaneJob, StartedJob, result_of
 from ..transport.lane import Lane, lane_of
 from ..transport.transfers import labeled
@@ -111,8 +111,7 @@ def _checked(tensor: torch.Tensor, op: str) -> DType:
         )
     if not tensor.is_cpu and not is_on_gpu(tensor):
         raise Unsupported(f"tensors on {tensor.device.type} are not supported: call .cpu() first")
-    if any(n > 1 and step == 0 for n, step in zip(tensor.shape, tensor.stride(), strict=True)):
-        raise InvalidArgument("tensor must not be expanded, as its values share memory: call .clone() first")
+    check_not_expanded("tensor", tensor)
     if tensor.is_inference():
         raise InvalidArgument("tensor must not be one of inference mode: call .clone() outside of that mode first")
     return TYPES[tensor.dtype]

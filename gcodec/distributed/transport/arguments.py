@@ -6,6 +6,8 @@ import operator
 from datetime import timedelta
 from typing import Any, TypeVar
 
+import torch
+
 from ...errors import InvalidArgument
 
 Config = TypeVar("Config")
@@ -68,3 +70,19 @@ def check_duration(name: str, value: Any) -> timedelta:
 def check_optional_duration(name: str, value: Any) -> timedelta | None:
     """Return a positive ``timedelta``, or None for None; arguments as in :func:`check_int`. Raises InvalidArgument."""
     return None if value is None else check_duration(name, value)
+
+
+def check_not_expanded(name: str, tensor: torch.Tensor) -> None:
+    """Check that a tensor that is to be written to has a place in memory for each of its values.
+
+    Args:
+        name: the argument's name.
+        tensor: the tensor.
+
+    Raises:
+        InvalidArgument: some of its values share memory, as after ``expand``.
+    """
+    if tensor.layout != torch.strided:
+        return
+    if any(n > 1 and step == 0 for n, step in zip(tensor.shape, tensor.stride(), strict=True)):
+        raise InvalidArgument(f"{name} must not be expanded, as its values share memory: call .clone() first")
