@@ -296,3 +296,10 @@ def death(culprit: int) -> tuple[str, str]:
     if rank() == culprit:
         os._exit(1)
     return training.error(1), training.error(1)
+
+
+def serve_store(pipe: Any) -> None:
+    """Serve a store, and tell its port."""
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    pipe.send(store.port)
+    pipe.recv()

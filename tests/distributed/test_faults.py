@@ -3,13 +3,20 @@ hang."""
 
 from __future__ import annotations
 
+import os
+import signal
+
 import pytest
 
 pytest.importorskip("torch")
 
+import torch.distributed as dist
+
+from gcodec.distributed.transport import failures
 from tests.distributed import allreduce_cases as cases
+from tests.distributed import misuse_cases
 from tests.support.rank_fixtures import ranks_of
-from tests.support.ranks import Ranks
+from tests.support.ranks import Ranks, rank_context
 
 CULPRIT = 1
 ranks = ranks_of(3)
@@ -71,3 +78,18 @@ def test_a_rank_that_dies_is_an_error_that_names_it():
         assert all("has failed" in message for _, message in later)
         assert len(later) == 3
         assert looks <= 1 + 2       # one notice left, and each other rank's looked for, once
+
+
+def test_calls_to_a_silent_store_end_before_the_interpreter_does():
+    ours, theirs = rank_context().Pipe()
+    host = rank_context().Process(target=misuse_cases.serve_store, args=(theirs,), daemon=True)
+    host.start()
+    store = dist.TCPStore("127.0.0.1", ours.recv(), is_master=False, wait_for_workers=False)
+    records = failures.FailureRecords(dist.PrefixStore("a/", store), 0)
+    os.kill(host.pid, signal.SIGSTOP)
+    assert records.reason_of(1) is None
+    (thread, _), = failures._abandoned
+    assert thread.is_alive()
+    failures.end_abandoned_calls()
+    assert not thread.is_alive()
+    host.kill()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 pytest.importorskip("torch")
@@ -89,8 +91,9 @@ def test_ranks_that_loaded_states_of_different_steps_raise_PeerError(ranks):
 
 
 def test_a_hook_without_a_state_says_what_is_right():
+    nothing: Any = None
     with pytest.raises(gcodec.InvalidArgument, match=r"CompressedAllreduce\(\), hook\), not None"):
-        gcodec.distributed.hook(None, None)
+        gcodec.distributed.hook(nothing, nothing)
 
 
 # Optimizers

@@ -7,16 +7,23 @@ group met through, and the others read it there.
 
 from __future__ import annotations
 
+import atexit
+import os
+import socket
+import stat
 import threading
 from collections.abc import Callable
 from contextlib import suppress
 from time import monotonic, sleep
+from typing import Any
 
 from torch._C._distributed_c10d import Store
 
 _PATIENCE = 0.5  #: seconds within which a rank that has closed its connections will have written its record
 _PAUSE = 0.02  #: seconds from poll to poll
 _MAX_LENGTH = 800  #: characters of a record
+_MAX_FILES = 1 << 12  #: open files of this process that are looked at
+_abandoned: list[tuple[threading.Thread, Store]] = []  #: calls that have not returned, and the stores that they are to
 
 
 class FailureRecords:
@@ -45,7 +52,7 @@ class FailureRecords:
         """Write why this rank has failed; only the first call counts."""
         if not self._recorded:
             self._recorded = True
-            _briefly(lambda: self._store.set(_key(self._rank), text[:_MAX_LENGTH]))
+            _briefly(self._store, lambda: self._store.set(_key(self._rank), text[:_MAX_LENGTH]))
 
     def reason_of(self, rank: int) -> str | None:
         """Return why a rank has failed; None if there was no record at the first call, as nobody waits twice for it."""
@@ -63,18 +70,18 @@ class FailureRecords:
                 sleep(_PAUSE)
             return self._store.get(_key(rank)).decode(errors="replace")
 
-        return _briefly(poll)
+        return _briefly(self._store, poll)
 
 
 def _key(rank: int) -> str:
     return f"given-up-{rank}"  # ranks of any version look for this key
 
 
-def _briefly(call: Callable[[], str | None]) -> str | None:
+def _briefly(store: Store, call: Callable[[], str | None]) -> str | None:
     """Return the result of ``call``, or None if it fails or hangs.
 
     The store is served by one of the ranks' processes; calls to the store of a stopped process do not return, so they
-    are made on a thread of their own, which is then left behind.
+    are made on a thread of their own, which is then left behind, until the interpreter ends.
     """
     results: list[str | None] = []
 
@@ -85,4 +92,42 @@ def _briefly(call: Callable[[], str | None]) -> str | None:
     thread = threading.Thread(target=call_and_keep_result, name="gcodec-failures", daemon=True)
     thread.start()
     thread.join(2 * _PATIENCE)
+    if thread.is_alive():
+        _abandoned.append((thread, store))
     return results[0] if results else None
+
+
+def end_abandoned_calls() -> None:
+    """End the calls that were left behind, by closing the connections to their stores; called at exit.
+
+    A thread that comes back from C++ while the interpreter is being finalized ends the process by SIGABRT.
+    """
+    hanging = [(thread, store) for thread, store in _abandoned if thread.is_alive()]
+    _abandoned.clear()
+    ports = {port for _, store in hanging if (port := _port_of(store)) is not None}
+    if ports:
+        _close_connections_to(ports)
+    for thread, _ in hanging:
+        thread.join(_PATIENCE)
+
+
+def _port_of(store: Any) -> int | None:
+    """Return the port of a TCP store, under whatever prefixes; None for stores of another kind."""
+    while hasattr(store, "underlying_store"):
+        store = store.underlying_store
+    return getattr(store, "port", None)
+
+
+def _close_connections_to(ports: set[int]) -> None:
+    """Shut down this process's connections to ports of any host: torch does not tell the sockets of its stores."""
+    for number in range(3, _MAX_FILES):
+        with suppress(OSError):
+            if not stat.S_ISSOCK(os.fstat(number).st_mode):
+                continue
+            with socket.socket(fileno=os.dup(number)) as connection:
+                internet = connection.family in (socket.AF_INET, socket.AF_INET6)
+                if internet and connection.getpeername()[1] in ports:
+                    connection.shutdown(socket.SHUT_RDWR)
+
+
+atexit.register(end_abandoned_calls)
