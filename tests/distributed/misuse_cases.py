@@ -14,6 +14,7 @@ from unittest import mock
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch._C._distributed_c10d import TCPStore
 from torch.nn.parallel import DistributedDataParallel
 
 import gcodec
@@ -300,6 +301,6 @@ def death(culprit: int) -> tuple[str, str]:
 
 def serve_store(pipe: Any) -> None:
     """Serve a store, and tell its port."""
-    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     pipe.send(store.port)
     pipe.recv()

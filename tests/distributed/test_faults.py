@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-import torch.distributed as dist
+from torch._C._distributed_c10d import PrefixStore, TCPStore
 
 from gcodec.distributed.transport import failures
 from tests.distributed import allreduce_cases as cases
@@ -84,8 +84,8 @@ def test_calls_to_a_silent_store_end_before_the_interpreter_does():
     ours, theirs = rank_context().Pipe()
     host = rank_context().Process(target=misuse_cases.serve_store, args=(theirs,), daemon=True)
     host.start()
-    store = dist.TCPStore("127.0.0.1", ours.recv(), is_master=False, wait_for_workers=False)
-    records = failures.FailureRecords(dist.PrefixStore("a/", store), 0)
+    store = TCPStore("127.0.0.1", ours.recv(), is_master=False, wait_for_workers=False)
+    records = failures.FailureRecords(PrefixStore("a/", store), 0)
     os.kill(host.pid, signal.SIGSTOP)
     assert records.reason_of(1) is None
     (thread, _), = failures._abandoned
