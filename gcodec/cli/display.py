@@ -156,7 +156,8 @@ def steps(title: str, total: int | None, *, quiet: bool) -> Iterator[StepBar]:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    counts = () if total is None else (MofNCompleteColumn(),)
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), *counts, TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         yield StepBar(bar, bar.add_task(printable(title), total=total))
 

@@ -101,7 +101,7 @@ def _called(archive: ArchiveReader, name: str) -> list[Found]:
         entry, tensor = whole[0]
         raise InvalidArgument(
             f"{archive.name}: {len(whole)} files have a tensor {tensor.name!r}: say which, as in "
-            f"--only {entry.path}:{tensor.name}, or take them all with --only '*:{tensor.name}'"
+            f"--only {entry.path}:{tensor.name}, or take them all with --only '*:{tensor.name}' -o FOLDER/"
         )
     return whole
 

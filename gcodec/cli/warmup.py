@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+from collections.abc import Iterator
+from itertools import count
 
 from ..dtypes import BY_NAME
 from . import UsageError, display
@@ -49,7 +51,12 @@ def _compile(names: tuple[str, ...], *, quiet: bool, lines: bool) -> dict[str, f
         for name in names:
             begin = time.perf_counter()
             bar.name(name)
-            with compiled_names(lambda kernel, name=name: bar.name(f"{name}: compiling {kernel}")):  # type: ignore[misc]
+            counter = count(1)
+
+            def show(kernel: str, name: str = name, counter: Iterator[int] = counter) -> None:
+                bar.name(f"{name}: kernel {next(counter)}, {kernel}")
+
+            with compiled_names(show):
                 codec.warmup([name])
             times[name] = time.perf_counter() - begin
             bar.advance()

@@ -16,6 +16,8 @@ LEFT, RIGHT, TOP, BOTTOM = 46, 18, 8, 34
 MAX_POINTS = 160  #: of a curve; a longer one is shown as means
 MAX_HITS = 60  #: points of a curve that tell their number under the mouse
 N_COLORS = 8
+#: Smaller numbers are drawn as 0, and their inverses not at all.
+SMALLEST = 1e-100
 
 
 class Curve(NamedTuple):
@@ -174,7 +176,7 @@ def _axis(low: float, high: float, start: float, stop: float) -> Callable[[float
 
 def _ticks(low: float, high: float, count: int = 4) -> list[float]:
     """Return about so many round numbers from at most ``low`` to at least ``high``."""
-    span = high - low or abs(high) or 1.0
+    span = max(high - low, abs(high) * 1e-12) or 1.0
     size = 10 ** math.floor(math.log10(span / count))
     step = next(size * factor for factor in (1, 2, 5, 10) if span / (size * factor) <= count)
     first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
@@ -187,7 +189,12 @@ def _log_ticks(low: float, high: float) -> list[float]:
 
 
 def _drawable(points: Sequence[tuple[float, float]], log: bool) -> list[tuple[float, float]]:
-    return [(x, y) for x, y in points if math.isfinite(x) and math.isfinite(y) and (y > 0 or not log)]
+    """Return the points that have a place: numbers of any use, and above 0 on a logarithmic scale."""
+    return [
+        (x, y if abs(y) > SMALLEST else 0.0)
+        for x, y in points
+        if abs(x) < 1 / SMALLEST and abs(y) < 1 / SMALLEST and (y > SMALLEST or not log)
+    ]
 
 
 def _thinned(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:

@@ -24,6 +24,8 @@ from .distributions import Distribution
 
 FRAME_MAGIC = b"\x89GCF"
 PIECE_BYTES = 1 << 22
+#: Of smaller pieces no time is taken: that of calls would count for most.
+MIN_TIMED_PIECE = 1 << 16
 
 
 @dataclass
@@ -193,9 +195,11 @@ def _read(archive: ArchiveReader, entry: FileEntry, number: int, share: float, c
     for at in range(0, stop, PIECE_BYTES):
         end = min(at + PIECE_BYTES, stop)
         data = archive.segment_range(entry, number, at, end)  # the first time loads kernels
+        counts = counts + contents.count(data, dtype)
+        if data.size < MIN_TIMED_PIECE:
+            continue
         with contents.timed("read and decode"):
             archive.segment_range(entry, number, at, end)
-        counts = counts + contents.count(data, dtype)
         values = data.view(f"u{unit}")
         codec.encode(values, dtype=dtype)
         with contents.timed("encode again, lossless"):

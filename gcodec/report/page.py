@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from html import escape
 from importlib import resources
@@ -9,6 +10,8 @@ from typing import NamedTuple
 
 #: Nothing is loaded, from wherever; the page's own style and script stand in it.
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
+
+UNSOUND = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
 
 
 class Cell(NamedTuple):
@@ -105,5 +108,4 @@ def _cell(column: str, cell: Cell) -> str:
 
 def _sound(text: str) -> str:
     """Return a text without characters that HTML cannot hold: control characters, and bytes that are no UTF-8."""
-    return "".join(c if c in "\n\t" or (c >= " " and not "\ud800" <= c <= "\udfff" and c not in "\ufffe\uffff") else "�"
-                   for c in text)
+    return UNSOUND.sub("\N{REPLACEMENT CHARACTER}", text)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,6 +11,8 @@ from typing import Any
 from ..errors import Corruption
 
 Points = list[tuple[float, float]]
+#: Larger numbers are taken for damage.
+LARGEST = 1e100
 #: Counts that add up over a run; charts show what they gained from one line to the next.
 SUMS = ("calls", "dense", "raw_bytes", "dense_bytes", "sent_bytes", "received_bytes", "encoded_bytes", "decoded_bytes",
         "encode_seconds", "level_seconds", "decode_seconds", "sum_seconds", "wait_seconds", "seconds", "refreshes")
@@ -116,4 +117,5 @@ def _settings(settings: Any) -> Iterator[tuple[str, tuple[str, float]]]:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    """Return True for a number that a chart can show; JSON allows whole numbers beyond any float."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < LARGEST

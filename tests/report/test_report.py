@@ -217,6 +217,14 @@ def test_lines_of_stats_are_a_log():
     assert "Sent uncompressed, %" in titles and "Compression factor" not in titles
 
 
+def test_numbers_that_are_none_are_left_out():
+    odd = ('{"step": 2, "a": 1' + "0" * 400 + ', "b": 1e999, "c": true, "d": NaN, "e": 3, '
+           '"settings": {"w": {"rank": null}}}')
+    Path("a.jsonl").write_text('{"step": 1, "e": 2}\n' + odd)
+    assert read_log(Path("a.jsonl")).numbers == {"e": [(1, 2.0), (2, 3.0)]}
+    parsed(report_page("a.jsonl"))
+
+
 def test_a_run_that_was_resumed_at_an_earlier_step_is_told_once():
     steps = [1, 2, 3, 4, 3, 4, 5]
     Path("a.jsonl").write_text("\n".join(json.dumps({"step": n, "loss": 10 * at, "stats": line(n)})
@@ -295,12 +303,13 @@ def test_a_log_of_a_real_run_is_drawn():
 
 @pytest.mark.parametrize("points", [
     [(0.0, 1.0)], [(0.0, 0.0), (5.0, 0.0)], [(1.0, -3.0), (2.0, 3.0)], [(0.0, 1e-9), (1.0, 1e12)],
-    [(float(n), float(n % 7)) for n in range(5000)], [(0.0, math.nan), (1.0, 2.0)],
+    [(float(n), float(n % 7)) for n in range(5000)], [(0.0, math.nan), (1.0, 2.0)], [(1e308, 1.0), (0.0, 5e-324)],
+    [(1.0, 1.0), (1.0 + 2**-52, 1.0 + 2**-52)], [(0.0, -1e308), (1.0, 1e308), (2.0, math.inf), (3.0, 1.0)],
 ])
 @pytest.mark.parametrize("log", [False, True])
 def test_curves_stay_within_their_chart(points, log):
     svg = line_chart("t", [Curve("c", points)], "step", log=log)
-    if not any(y > 0 for _, y in points) and log:
+    if not any(1e-100 < y < 1e100 and x < 1e100 for x, y in points) and log:
         assert svg == ""
         return
     root = ElementTree.fromstring(svg)
