@@ -18,7 +18,7 @@ PORTABLE_TYPES := float32 bfloat16 float16
 PORTABLE := NUMBA_CPU_NAME=x86-64-v2 NUMBA_CPU_FEATURES= NUMBA_CACHE_DIR=$(CURDIR)/.cache/numba-portable
 
 .DELETE_ON_ERROR:
-.PHONY: help demo test check portable pytest slow fuzz test-gpu sanitize-gpu golden bench bench-gpu bench-cluster experiments clean
+.PHONY: help demo test check portable pytest slow fuzz test-gpu sanitize-gpu golden bench bench-gpu bench-cluster experiments docs clean
 
 help:           ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -91,6 +91,9 @@ experiments: $(VENV)/.installed ## the papers' experiments on small models, a go
 	@$(BIN)/python -m bench.experiments.lgreco.pictures
 	@$(BIN)/python -m bench.report
 
+docs: $(VENV)/.docs            ## the site, with a reference of the API: build/site/index.html
+	@$(BIN)/python -m tools.site
+
 clean:          ## remove what make and the tools made
 	rm -rf $(VENV) .cache .hypothesis .mypy_cache .pytest_cache .ruff_cache build dist
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
@@ -108,4 +111,8 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 
 $(VENV)/.bench: $(VENV)/.installed
 	@$(PIP) --editable '.[bench]'
+	@touch $@
+
+$(VENV)/.docs: $(VENV)/.installed
+	@$(PIP) --editable '.[docs]'
 	@touch $@

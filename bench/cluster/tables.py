@@ -227,7 +227,7 @@ def section(results: Path) -> list[str]:
     lines = [*DEFINITIONS.splitlines(), ""]
     for title, (make, file) in PARTS.items():
         if (results / file).exists():
-            lines += [f"### {title}", "", *make(results)]
+            lines += [f"## {title}", "", *make(results)]
     return lines[:-1]
 
 

@@ -80,14 +80,14 @@ class Ladder:
             )
 
 
-# GComp gives float32's only; the others are ours, in proportion.
+#: The four levels of the GComp paper, by type. It gives float32's only; the others are in proportion.
 PAPER_LADDER = {
     "float32": Ladder((0, 6, 12, 18)),
     "bfloat16": Ladder((0, 2, 4, 6)),
     "float16": Ladder((0, 3, 6, 9)),
     "float64": Ladder((0, 16, 32, 48)),
 }
-# Ours, the default: with levels coded jointly with exponents, the finer steps save more than they cost.
+#: The default, by type. As levels are coded jointly with exponents, its finer steps save more than they cost.
 FINE_LADDER = {
     "float32": Ladder((0, 3, 6, 9, 12, 15, 18, 21)),
     "bfloat16": Ladder((0, 1, 2, 3, 4, 5, 6, 7)),

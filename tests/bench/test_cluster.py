@@ -360,9 +360,9 @@ def test_tables_and_pictures_are_made_of_results(tmp_path, capsys):
     assert pictures.main(["--results", str(tmp_path), "--out", str(tmp_path)]) == 0
     assert {path.stem for path in tmp_path.glob("*.png")} == set(pictures.PICTURES)
     page = "\n".join(tables.section(tmp_path))
-    assert [line[4:] for line in page.splitlines() if line.startswith("### ")] == list(tables.PARTS)
+    assert [line[3:] for line in page.splitlines() if line.startswith("## ")] == list(tables.PARTS)
     for name in pictures.PICTURES:
-        assert f"(images/{name}.png)" in page
+        assert f"images/{name}.png)" in page
     assert "| cnn | 2.000 |" in page
     assert tables.section(tmp_path / "nothing") == definitions.DEFINITIONS.splitlines()
     capsys.readouterr()

@@ -1,0 +1,130 @@
+"""Builds the site: the pages of docs/, and a reference of the public names made from their docstrings.
+
+    python -m tools.site [--out FOLDER]
+
+writes HTML that needs no network and no server (``build/site``). Any warning is an error: a link or anchor that leads
+nowhere, a page that is missing from ``PAGES``, a docstring that cannot be read.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import inspect
+import re
+import shutil
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import gcodec
+
+ROOT = Path(__file__).resolve().parents[1]
+#: The contents: captions, and the pages below them, as paths in docs/ without their suffix.
+PAGES = {
+    "Start": ("tensors", "checkpoints", "cli", "training", "weight-sync", "caches", "report", "recording"),
+    "Integrations": ("zarr", *sorted(f"integrations/{page.stem}" for page in
+                                     (ROOT / "docs" / "integrations").glob("*.md"))),
+    "Is it for me?": ("when-not", "faq", "benchmarks", "reliability", "security", "gpu"),
+    "Results": ("benchmarks/codecs", "benchmarks/peers", "benchmarks/speed", "benchmarks/damage",
+                "benchmarks/distributed", "benchmarks/compressors", "benchmarks/vocabulary", "benchmarks/bound",
+                "benchmarks/demo"),
+    "Research": ("algorithms", "experiments", "experiments-lgreco"),
+    "Formats": ("format", "archive", "glossary"),
+    "For contributors": ("CONTRIBUTING", "contributing/performance", "CHANGELOG"),
+}
+#: The reference: titles of its pages, and what stands on them.
+REFERENCE = {
+    "Arrays": """gcodec.encode gcodec.decode gcodec.decode_range gcodec.inspect gcodec.FrameInfo gcodec.max_encoded_size
+        gcodec.warmup gcodec.Encoder gcodec.Decoder gcodec.EncoderOptions gcodec.CodebookCycle gcodec.Ladder
+        gcodec.FINE_LADDER gcodec.PAPER_LADDER gcodec.LITERAL_GCOMP""",
+    "Files": """gcodec.save gcodec.load gcodec.open gcodec.TensorFile gcodec.save_file gcodec.load_file
+        gcodec.compress_file gcodec.decompress_file gcodec.CompressedFile gcodec.Checkpointer gcodec.Recorder""",
+    "Weight sync": """gcodec.sync.Publisher gcodec.sync.WeightVersion gcodec.sync.Subscriber gcodec.sync.PendingVersion
+        gcodec.sync.VersionFolder""",
+    "Distributed training": """gcodec.distributed.CompressedAllreduce gcodec.distributed.CompressedGradients
+        gcodec.distributed.AdaptiveGradients gcodec.distributed.hook gcodec.distributed.FixedBits
+        gcodec.distributed.Lossless gcodec.distributed.NearLossless gcodec.distributed.Bypass
+        gcodec.distributed.allreduce gcodec.distributed.GroupOptions gcodec.distributed.register_backend
+        gcodec.distributed.compress_fsdp gcodec.distributed.DiLoCo gcodec.distributed.WeightBroadcast""",
+    "Compressors": """gcodec.compressors.TopK gcodec.compressors.RandomK gcodec.compressors.DGC
+        gcodec.compressors.RedSync gcodec.compressors.QSGD gcodec.compressors.PowerSGD gcodec.compressors.ACPSGD
+        gcodec.compressors.GradZip gcodec.compressors.SparCML gcodec.compressors.Frames gcodec.compressors.Cast
+        gcodec.adaptive.GraVAC gcodec.adaptive.LGreCo gcodec.adaptive.Accordion""",
+    "Errors": """gcodec.GcodecError gcodec.Corruption gcodec.InsufficientData gcodec.InvalidArgument
+        gcodec.LimitExceeded gcodec.Unsupported gcodec.BrokenChain gcodec.PeerError""",
+}
+#: Links from pages to files that are not on the site; their text stays.
+ELSEWHERE = re.compile(r"\[([^\]]+)\]\((?:\.\./)+(?:bench|gcodec|tests|examples|tools)/[^)]*\)")
+SETTINGS = {
+    "project": "gcodec", "version": gcodec.__version__, "release": gcodec.__version__,
+    "copyright": "Apache License 2.0",
+    "extensions": ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"], "html_theme": "furo",
+    "html_title": "gcodec", "html_copy_source": False, "html_show_sphinx": False, "myst_heading_anchors": 3,
+    "autodoc_member_order": "bysource", "autodoc_typehints": "signature",
+    "napoleon_numpy_docstring": False, "napoleon_use_ivar": True,
+    "autodoc_default_options": {"members": True}, "add_module_names": False, "python_maximum_signature_line_length": 88,
+    "highlight_language": "none", "suppress_warnings": ["misc.highlighting_failure"],
+}
+
+
+def stage(folder: Path) -> None:
+    """Write the sources of the site: pages with links that fit, pages of the reference, contents."""
+    shutil.copytree(ROOT / "docs", folder, dirs_exist_ok=True)
+    for name in ("CONTRIBUTING.md", "CHANGELOG.md"):
+        (folder / name).write_text((ROOT / name).read_text(encoding="utf-8").replace("](docs/", "]("), encoding="utf-8")
+    for page in folder.rglob("*.md"):
+        page.write_text(ELSEWHERE.sub(r"\1", page.read_text(encoding="utf-8")), encoding="utf-8")
+    (folder / "reference").mkdir()
+    for title, names in REFERENCE.items():
+        lines = [title, "=" * len(title), "", *(line for name in names.split() for line in _directive(name))]
+        (folder / f"{_reference_page(title)}.rst").write_text("\n".join(lines), encoding="utf-8")
+    contents = {**PAGES, "Reference": tuple(map(_reference_page, REFERENCE))}
+    with (folder / "index.md").open("a", encoding="utf-8") as index:
+        for caption, pages in contents.items():
+            index.write("\n".join(("", "```{toctree}", ":hidden:", f":caption: {caption}", "", *pages, "```", "")))
+
+
+def _reference_page(title: str) -> str:
+    return "reference/" + title.lower().replace(" ", "-")
+
+
+def _directive(name: str) -> list[str]:
+    """Return the lines that document a public name, by what it is."""
+    module, _, attribute = name.rpartition(".")
+    value = getattr(importlib.import_module(module), attribute)
+    kind = "data"
+    if inspect.isclass(value):
+        kind = "exception" if issubclass(value, Exception) else "class"
+    elif inspect.isroutine(value):
+        kind = "function"
+    if kind == "data":  # where it is defined there is a comment on it, which an imported name has not
+        name = f"gcodec.{gcodec._MODULE_OF[attribute]}.{attribute}"
+    return [f".. auto{kind}:: {name}", *(["   :no-value:"] if kind == "data" else []), ""]
+
+
+def build(out: Path) -> int:
+    """Build the site into a folder; return 0, or 1 if there was any warning."""
+    from sphinx.application import Sphinx
+
+    with tempfile.TemporaryDirectory() as folder:
+        sources, doctrees = Path(folder, "sources"), Path(folder, "doctrees")
+        stage(sources)
+        site = Sphinx(sources, None, out, doctrees, "html", confoverrides=SETTINGS, status=None, parallel=2)
+        site.build()
+        return 1 if site.statuscode or site._warncount else 0
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line."""
+    parser = argparse.ArgumentParser(prog="python -m tools.site", description=__doc__.splitlines()[0])
+    parser.add_argument("--out", type=Path, default=ROOT / "build" / "site", help="default: build/site")
+    options = parser.parse_args(arguments)
+    failed = build(options.out)
+    print("failed: see the warnings above" if failed else options.out / "index.html")
+    return failed
+
+
+if __name__ == "__main__":
+    sys.exit(main())
