@@ -22,7 +22,7 @@ PACKAGE = Path(__file__).resolve().parents[1] / "gcodec"
 FLOORS: tuple[tuple[str, ...], ...] = (
     ("errors",),
     ("kernels",),
-    ("dtypes", "threads"),
+    ("compiling", "dtypes", "threads"),
     ("format",),
     ("options", "memory", "tensors", "truncation"),
     ("plan",),

@@ -6,8 +6,9 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from importlib import import_module
 from typing import Any
+
+from ..compiling import numba_events
 
 
 class CompileClock:
@@ -40,7 +41,7 @@ class CompileClock:
 def compile_clock() -> Iterator[CompileClock]:
     """Measure the time that numba takes to compile kernels, or to load them from its cache, in all threads."""
     clock = CompileClock()
-    with _listening("numba:compiler_lock", clock.enter, clock.leave):
+    with numba_events("numba:compiler_lock", clock.enter, clock.leave):
         yield clock
 
 
@@ -54,19 +55,5 @@ def compiled_names(show: Callable[[str], None]) -> Iterator[None]:
         if name:
             show(name)
 
-    with _listening("numba:compile", begin, lambda event: None):
-        yield
-
-
-@contextmanager
-def _listening(kind: str, begin: Callable[[Any], None], end: Callable[[Any], None]) -> Iterator[None]:
-    """Hear of numba's events of a kind; of none if this numba has no events, which are documented but provisional."""
-    try:
-        events = import_module("numba.core.event")
-        methods = {"on_start": lambda self, event: begin(event), "on_end": lambda self, event: end(event)}
-        installed = events.install_listener(kind, type("_Listener", (events.Listener,), methods)())
-    except (ImportError, AttributeError, TypeError):
-        yield
-        return
-    with installed:
+    with numba_events("numba:compile", begin, lambda event: None):
         yield

@@ -1,0 +1,117 @@
+"""Tells the user when kernels are being compiled and it lasts: at the first use on a machine, for seconds to minutes.
+
+numba's events say when it compiles; kernels that it loads from the disk are none of them.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from typing import Any
+
+LOGGER = logging.getLogger("gcodec")
+#: Compiling is worth a line after so many seconds.
+DELAY_SECONDS = 1.0
+TEXT = ("compiling kernels for this CPU, once; the first use of each value type takes seconds to minutes"
+        " (gcodec warmup does it ahead)")
+COMPILE = "numba:compile"
+
+
+class CompileNotice:
+    """Says once per process that kernels are being compiled, when that has lasted for a while.
+
+    Args:
+        delay_seconds: how long.
+    """
+
+    def __init__(self, delay_seconds: float = DELAY_SECONDS) -> None:
+        self._delay, self._lock = delay_seconds, threading.Lock()
+        self._inside, self._said = 0, False
+        self._timer: threading.Timer | None = None
+
+    def begin(self, event: Any) -> None:
+        """Note that numba begins to compile a function; one of gcodec's starts the clock."""
+        if not _is_ours(event):
+            return
+        with self._lock:
+            self._inside += 1
+            if not self._said and self._timer is None:
+                self._timer = threading.Timer(self._delay, self._check)
+                self._timer.daemon = True
+                self._timer.start()
+
+    def end(self, event: Any) -> None:
+        """Note that numba has compiled a function."""
+        if _is_ours(event):
+            with self._lock:
+                self._inside -= 1
+
+    def _check(self) -> None:
+        with self._lock:
+            self._timer = None
+            say = self._inside > 0 and not self._said and not _n_watching
+            self._said = self._said or say
+        if say:
+            announce()
+
+
+def announce() -> None:
+    """Say that kernels are being compiled: to the logger ``gcodec`` at level INFO, and where that is not shown and
+    stderr is a terminal, there."""
+    LOGGER.info(TEXT)
+    if not (LOGGER.isEnabledFor(logging.INFO) and LOGGER.hasHandlers()) and sys.stderr and sys.stderr.isatty():
+        print(f"gcodec: {TEXT}", file=sys.stderr, flush=True)
+
+
+def notice_compiling() -> None:
+    """Begin to listen to numba, for as long as the process lives."""
+    notice = CompileNotice()
+    install, listener = _listener(COMPILE, notice.begin, notice.end)
+    if install is not None:
+        install(COMPILE, listener)
+
+
+@contextmanager
+def numba_events(kind: str, begin: Callable[[Any], None], end: Callable[[Any], None]) -> Iterator[None]:
+    """Hear of numba's events of a kind; of none if this numba has no events, which are documented but provisional.
+
+    Args:
+        kind: such as ``numba:compile``; who listens to that shows it, too, so that nothing else need be said.
+        begin: called when an event begins.
+        end: called when it ends.
+    """
+    global _n_watching
+    install, listener = _listener(kind, begin, end)
+    if install is None:
+        yield
+        return
+    _n_watching += kind == COMPILE
+    try:
+        install(kind, listener)
+        yield
+    finally:
+        import_module("numba.core.event").unregister(kind, listener)
+        _n_watching -= kind == COMPILE
+
+
+_n_watching = 0  #: blocks that show what is compiled
+
+
+def _listener(kind: str, begin: Callable[[Any], None], end: Callable[[Any], None]) -> tuple[Any, Any]:
+    """Return numba's function that registers a listener, and a listener; two times None without events."""
+    try:
+        events = import_module("numba.core.event")
+        methods = {"on_start": lambda self, event: begin(event), "on_end": lambda self, event: end(event)}
+        return events.register, type("_Listener", (events.Listener,), methods)()
+    except (ImportError, AttributeError, TypeError):
+        return None, None
+
+
+def _is_ours(event: Any) -> bool:
+    """Return True for a function of gcodec's."""
+    function = getattr((event.data or {}).get("dispatcher"), "py_func", None)
+    return str(getattr(function, "__module__", "")).startswith("gcodec.")

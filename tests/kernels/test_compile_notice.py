@@ -1,0 +1,109 @@
+"""The line that says that kernels are being compiled: when it lasts, once, and where the user sees it."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from types import SimpleNamespace
+from typing import Any, ClassVar
+
+import pytest
+
+from gcodec import compiling
+from gcodec.compiling import COMPILE, TEXT, CompileNotice, numba_events
+
+
+def event_of(module: str) -> Any:
+    """Return an event as numba has it, about a function of a module."""
+    return SimpleNamespace(data={"dispatcher": SimpleNamespace(py_func=SimpleNamespace(__module__=module))})
+
+
+OURS, OTHERS = event_of("gcodec.kernels.block.encode"), event_of("somebody.else")
+
+
+@pytest.fixture
+def said(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return what is announced, and let timers fire when ``fire`` is called."""
+    lines: list[str] = []
+    monkeypatch.setattr(compiling, "announce", lambda: lines.append(TEXT))
+    monkeypatch.setattr(threading, "Timer", Timer)
+    Timer.started.clear()
+    return lines
+
+
+class Timer:
+    """A timer that ends when the test says so."""
+
+    started: ClassVar[list[Timer]] = []
+
+    def __init__(self, seconds: float, function: Any) -> None:
+        self.function = function
+
+    def start(self) -> None:
+        """Remember the timer."""
+        Timer.started.append(self)
+
+    @classmethod
+    def fire(cls) -> int:
+        """End all timers; return how many there were."""
+        timers, cls.started[:] = list(cls.started), []
+        for timer in timers:
+            timer.function()
+        return len(timers)
+
+
+def test_compiling_that_lasts_is_announced_once(said):
+    notice = CompileNotice()
+    notice.begin(OURS)
+    notice.begin(OURS)
+    assert not said and Timer.fire() == 1 and said == [TEXT]
+    notice.end(OURS)
+    notice.end(OURS)
+    notice.begin(OURS)
+    assert Timer.fire() == 0 and said == [TEXT]
+
+
+def test_what_is_soon_over_or_another_s_is_not_announced(said):
+    notice = CompileNotice()
+    notice.begin(OTHERS)
+    assert Timer.fire() == 0
+    notice.begin(OURS)
+    notice.end(OURS)
+    assert Timer.fire() == 1 and not said
+    notice.begin(OURS)
+    assert Timer.fire() == 1 and said == [TEXT]
+
+
+def test_nothing_is_announced_to_who_shows_it_already(said):
+    notice = CompileNotice()
+    with numba_events(COMPILE, lambda event: None, lambda event: None):
+        notice.begin(OURS)
+        assert Timer.fire() == 1 and not said
+
+
+@pytest.mark.parametrize(("is_terminal", "level", "on_stderr"), [
+    (True, logging.WARNING, True), (False, logging.WARNING, False), (True, logging.INFO, False),
+])
+def test_the_line_goes_where_it_is_seen(monkeypatch, capsys, caplog, is_terminal, level, on_stderr):
+    monkeypatch.setattr("sys.stderr.isatty", lambda: is_terminal)
+    with caplog.at_level(level, logger="gcodec"):
+        compiling.announce()
+    assert [record.message for record in caplog.records] == ([TEXT] if level == logging.INFO else [])
+    assert capsys.readouterr().err == (f"gcodec: {TEXT}\n" if on_stderr else "")
+
+
+def test_numba_tells_of_what_it_compiles():
+    from numba import njit
+
+    names: list[str] = []
+
+    @njit
+    def twice(x):
+        return 2 * x
+
+    def note(event: Any) -> None:
+        names.append(event.data["dispatcher"].py_func.__name__)
+
+    with numba_events(COMPILE, note, lambda event: None):
+        assert twice(3) == 6 and twice(4) == 8
+    assert twice(2.5) == 5.0 and names == ["twice"]
