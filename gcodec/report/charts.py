@@ -87,7 +87,8 @@ def column_chart(title: str, counts: Mapping[int, float], x_label: str, note: st
             f'<rect class="column" x="{at_x(value) - half:.1f}" y="{top:.1f}" width="{2 * half:.1f}" '
             f'height="{at_y(0) - top:.1f}"><title>{escape(x_label)} {value}: {height:.3g} %</title></rect>'
         )
-    return _card(title, note, "", _svg(title, body), "")
+    rows = [[str(value), f"{height:.6g}"] for value, height in sorted(counts.items()) if height]
+    return _card(title, note, "", _svg(title, body), _table([x_label, "%"], rows))
 
 
 def divided_bars(title: str, rows: Mapping[str, Mapping[str, float]], unit: Callable[[float], str], note: str) -> str:

@@ -19,7 +19,7 @@ import gcodec
 from gcodec.checkpoints import Checkpointer
 from gcodec.cli import main
 from gcodec.report import report_page
-from gcodec.report.charts import Curve, line_chart
+from gcodec.report.charts import Curve, column_chart, line_chart
 from gcodec.report.distributions import Distribution, entropy
 from gcodec.report.page import Cell, Page
 from gcodec.report.run_log import read_log
@@ -188,6 +188,12 @@ def test_rounded_values_use_no_more_mantissa_bits_than_they_keep():
     found = Distribution("float32")
     found.add(kept.reshape(-1).view(np.uint8))
     assert not found.used_bits[6:].any() and found.used_bits[5] > found.used_bits[4] > 0
+
+
+def test_columns_open_a_table_of_their_numbers():
+    svg = column_chart("t", {-2: 25.0, 0: 0.0, 3: 75.0}, "power of two")
+    cells = [[text(cell) for cell in row] for row in ElementTree.fromstring(svg).iter("tr")]
+    assert cells == [["power of two", "%"], ["-2", "25"], ["3", "75"]]
 
 
 def test_entropy_is_shannons():
