@@ -17,6 +17,8 @@ from .transport.arguments import check_int
 if TYPE_CHECKING:
     import torch
 
+#: The 16-bit types whose accuracy may be asked for, by their mantissa bits.
+_BITS_OF = {7: "bf16", 10: "fp16"}
 _ADVICE = "use mode=Lossless() or mode=FixedBits(k) instead"
 
 
@@ -32,6 +34,11 @@ class Lossless:
     def terms(self) -> tuple[Any, ...]:
         """The facts of this mode that must be equal on all ranks."""
         return ("lossless",)
+
+    @property
+    def accuracy(self) -> str:
+        """The accuracy in a user's words."""
+        return "exact"
 
 
 @dataclass(frozen=True)
@@ -61,6 +68,11 @@ class FixedBits:
     def terms(self) -> tuple[Any, ...]:
         """The facts of this mode that must be equal on all ranks."""
         return ("fixed", self.mantissa_bits)
+
+    @property
+    def accuracy(self) -> str:
+        """The accuracy in a user's words: that of a 16-bit type, or a number of bits."""
+        return _BITS_OF.get(self.mantissa_bits, f"{self.mantissa_bits} mantissa bits")
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,14 +142,58 @@ class NearLossless:
         """The facts of this mode that must be equal on all ranks. Levels may differ: each frame tells its own."""
         return ("near", repr(self.ladder))
 
+    @property
+    def accuracy(self) -> str:
+        """The accuracy in a user's words."""
+        return "optimizer"
+
 
 Mode = Lossless | FixedBits | NearLossless
 
 
 def mode_of(mode: Any) -> Mode:
-    """Return ``mode``, or lossless mode for None. Raises InvalidArgument for anything that is no mode."""
+    """Return a mode, given itself, by an accuracy in a user's words, or as None for lossless mode.
+
+    The accuracies are "exact", which loses nothing, and "bf16" and "fp16", which lose no more than torch's compression
+    hooks of these names: each rank's values are rounded once, and their sum, in float32, once.
+
+    Args:
+        mode: a mode, an accuracy, or None.
+
+    Raises:
+        InvalidArgument: anything else.
+    """
+    named: dict[str, Mode] = {"exact": Lossless(), **{name: FixedBits(bits) for bits, name in _BITS_OF.items()}}
     if mode is None:
         return Lossless()
+    if isinstance(mode, str) and mode in named:
+        return named[mode]
     if not isinstance(mode, Mode):
-        raise InvalidArgument(f"mode must be Lossless(), FixedBits(k) or NearLossless(optimizer), not {mode!r:.80}")
+        raise InvalidArgument(
+            "mode must be Lossless(), FixedBits(k) or NearLossless(optimizer), or one of "
+            f"{', '.join(map(repr, named))}, not {mode!r:.80}"
+        )
     return mode
+
+
+def mode_by_optimizer(mode: Any, optimizer: Any) -> Mode:
+    """Return near-lossless mode by an optimizer if there is one, else ``mode_of(mode)``.
+
+    Args:
+        mode: as for :func:`mode_of`; "optimizer" means near-lossless mode.
+        optimizer: the torch optimizer (or several) that takes the step, or None.
+
+    Raises:
+        InvalidArgument: the arguments contradict each other.
+        Unsupported: the optimizer has no rule.
+    """
+    by_optimizer = isinstance(mode, str) and mode == "optimizer"
+    if optimizer is None:
+        if by_optimizer:
+            raise InvalidArgument("optimizer must be given with mode='optimizer': it is the one that takes the step")
+        return mode_of(mode)
+    if mode is not None and not by_optimizer:
+        raise InvalidArgument(
+            f"optimizer and mode={mode!r:.80} must not both be given: optimizer=o means mode=NearLossless(o)"
+        )
+    return NearLossless(optimizer)

@@ -19,6 +19,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch._C._distributed_c10d import GradBucket
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 from torch.nn.parallel import DistributedDataParallel
@@ -80,6 +81,48 @@ def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
     """Compare bits; any NaN equals any other."""
     both = torch.isnan(a) & torch.isnan(b)
     return a.dtype == b.dtype and bool((both | torch.from_numpy(bits_of(a) == bits_of(b)).view(a.shape)).all())
+
+
+def rounded(values: torch.Tensor, mantissa_bits: int) -> torch.Tensor:
+    """Return float32 values rounded to the nearest of so many mantissa bits, ties to even."""
+    bits, drop = values.view(torch.int32).to(torch.int64) & 0xFFFFFFFF, 23 - mantissa_bits
+    bits = (bits + (1 << drop - 1) - 1 + (bits >> drop & 1)) >> drop << drop
+    return bits.to(torch.int32).view(torch.float32)
+
+
+def accuracy(name: str, mantissa_bits: int) -> list[tuple[float, float]]:
+    """Check the law of an accuracy, bit for bit, and return the errors of torch's hook of that name and of ours:
+    the root of the mean square and the greatest, each against exact averages and relative to the term's size."""
+    terms = [values_at(who, 70_000, torch.float32) for who in range(size())]
+    exact_mean = sum(term.double() for term in terms) / size()
+    results = []
+    for ours in (False, True):
+        model = DistributedDataParallel(Terms(len(terms[0])))
+        if ours:
+            state = gd.CompressedAllreduce(mode=name, smallest=0, threads=1, bypass=None)
+            model.register_comm_hook(state, gd.hook)
+            assert state.stats()["accuracy"] == name
+        else:
+            torchs_hook = getattr(default_hooks, f"{name}_compress_hook")
+            # By its own name DDP takes that for bfloat16 with CUDA only.
+            model.register_comm_hook(None, lambda state, bucket, hook=torchs_hook: hook(state, bucket))
+        model(terms[rank()]).backward()
+        results.append(model.module.param.grad)
+    wanted = dense_sum([rounded(term, mantissa_bits) for term in terms], True)
+    assert same_bits(results[1], rounded(wanted, mantissa_bits) if size() > 2 else wanted)
+    errors = [(result.double() - exact_mean) for result in results]
+    return [(float(error.square().mean().sqrt()), float(error.abs().max())) for error in errors]
+
+
+class Terms(nn.Module):
+    """A parameter whose gradient is the model's input."""
+
+    def __init__(self, n_values: int) -> None:
+        super().__init__()
+        self.param = nn.Parameter(torch.zeros(n_values))
+
+    def forward(self, term: torch.Tensor) -> torch.Tensor:
+        return (self.param * term).sum()
 
 
 # --------------------------------------------------------------------------------------------------- One all-reduce

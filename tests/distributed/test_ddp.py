@@ -10,6 +10,10 @@ import pytest
 
 pytest.importorskip("torch")
 
+import torch
+
+import gcodec
+import gcodec.distributed as gd
 from tests.distributed import allreduce_cases as cases
 from tests.support.rank_fixtures import ranks_of
 from tests.support.ranks import Ranks, agreed
@@ -74,6 +78,46 @@ def test_lossy_replicas_stay_the_same_in_every_form(pair, mode, form):
 def test_lossy_replicas_stay_the_same_with_other_numbers_of_ranks(others, mode):
     alone = others.size == 1        # then nothing is rounded
     assert (trained(others, mode) == trained(others, None)) == alone
+
+
+def check_accuracy(ranks: Ranks, name: str, mantissa_bits: int) -> None:
+    """Check the bits of an accuracy, and that its errors are no greater than those of torch's hook of that name."""
+    (torchs_rms, torchs_max), (rms, greatest) = agreed(ranks.run(cases.accuracy, name=name,
+                                                                 mantissa_bits=mantissa_bits))
+    assert rms <= torchs_rms
+    assert greatest <= torchs_max
+
+
+@pytest.mark.parametrize(("name", "mantissa_bits"), [("bf16", 7), ("fp16", 10)])
+def test_an_accuracy_rounds_once_and_errs_no_more_than_torchs_hook(pair, name, mantissa_bits):
+    check_accuracy(pair, name, mantissa_bits)
+
+
+@pytest.mark.parametrize("others", [3, 4], indirect=True)
+@pytest.mark.parametrize(("name", "mantissa_bits"), [("bf16", 7), ("fp16", 10)])
+def test_an_accuracy_rounds_the_sum_once_among_more_ranks(others, name, mantissa_bits):
+    check_accuracy(others, name, mantissa_bits)
+
+
+@pytest.mark.parametrize(("arguments", "text"), [
+    ({"mode": "fp8"}, r"or one of 'exact', 'bf16', 'fp16', not 'fp8'"),
+    ({"mode": "optimizer"}, r"optimizer must be given with mode='optimizer'"),
+    ({"mode": "bf16", "optimizer": True}, r"optimizer and mode='bf16' must not both be given"),
+])
+def test_accuracies_that_contradict_an_optimizer_are_refused(arguments, text):
+    if "optimizer" in arguments:
+        arguments["optimizer"] = torch.optim.SGD([torch.nn.Parameter(torch.ones(3))])
+    with pytest.raises(gcodec.InvalidArgument, match=text):
+        gd.CompressedAllreduce(**arguments)
+
+
+def test_an_accuracy_is_a_mode():
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(3))])
+    assert gd.CompressedAllreduce(mode="exact").mode == gd.Lossless()
+    assert gd.CompressedAllreduce(mode="bf16").mode == gd.FixedBits(7)
+    mode = gd.CompressedAllreduce(mode="optimizer", optimizer=optimizer).mode
+    assert isinstance(mode, gd.NearLossless)
+    assert mode.optimizer is optimizer
 
 
 def test_loss_scaling_does_not_change_the_levels(pair):

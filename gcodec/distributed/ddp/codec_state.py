@@ -15,7 +15,7 @@ from ...averaging.state import pack_state, unpack_state
 from ...errors import InvalidArgument, Unsupported
 from ...threads import threads_per_rank
 from ..gradients import Gradients, gradients_of
-from ..modes import Mode, NearLossless, mode_of
+from ..modes import Mode, NearLossless, mode_by_optimizer, mode_of
 from ..reduction.allreduce import SMALLEST, allreduce_job, start_dense_allreduce
 from ..reduction.bypass import DENSE_TIMED, Bypass, BypassController
 from ..reduction.coder import BufferCodebooks
@@ -46,7 +46,9 @@ class CompressedAllreduce:
     Args:
         optimizer: the torch optimizer (or several) that will take the step, for near-lossless mode. Without one the
             mode is lossless.
-        mode: any mode, in place of ``optimizer``. It may be assigned anew between steps, on all ranks alike.
+        mode: any mode, in place of ``optimizer``, or the accuracy that is wanted: "exact", "bf16" or "fp16", which lose
+            no more than torch's compression hooks of these names. It may be assigned anew between steps, on all ranks
+            alike.
         refresh: when shared codebooks are renewed. None (or False): every frame carries its own, which is smaller by a
             few percent where rows of a gradient resemble each other, and slower to encode by half or more.
         bypass: policy that measures, per bucket size, whether compression pays. None (or False): all buckets are
@@ -66,7 +68,7 @@ class CompressedAllreduce:
         self,
         *,
         optimizer: Any = None,
-        mode: Mode | None = None,
+        mode: Mode | str | None = None,
         refresh: Refresh | bool | None = Refresh(),  # noqa: B008 - frozen
         bypass: Bypass | bool | None = Bypass(),  # noqa: B008 - frozen
         group: dist.ProcessGroup | None = None,
@@ -74,17 +76,15 @@ class CompressedAllreduce:
         threads: int | None = None,
         timeout: timedelta = timedelta(minutes=5),
     ) -> None:
-        if optimizer is not None and mode is not None:
-            raise InvalidArgument("optimizer and mode must not both be given: optimizer=o means mode=NearLossless(o)")
-        self.mode = mode_of(mode) if optimizer is None else NearLossless(optimizer)
+        policy = config_or_none("bypass", bypass, Bypass)
+        self._bypass = None if policy is None else BypassController(policy)
+        self.mode = mode_by_optimizer(mode, optimizer)
         self.refresh, self.smallest = config_or_none("refresh", refresh, Refresh), check_int("smallest", smallest)
         self.group, self.timeout = group, check_duration("timeout", timeout)
         self.threads = check_optional_int("threads", threads) or threads_per_rank()
         self._stats = Stats()
         self._codebooks = SharedCodebooks(self.refresh or Refresh())
         self._codebook_refresh = CodebookRefresh(self._codebooks, self._stats)
-        policy = config_or_none("bypass", bypass, Bypass)
-        self._bypass = None if policy is None else BypassController(policy)
         self._compressed_any = self._warned = False
         self._numbers: dict[int, int] = {}
         self._params: list[torch.Tensor] = []  # keeps their ids from being used again
@@ -102,9 +102,11 @@ class CompressedAllreduce:
         return self._mode
 
     @mode.setter
-    def mode(self, mode: Mode) -> None:
+    def mode(self, mode: Mode | str) -> None:
         """Set the mode for the steps to come. Raises InvalidArgument for anything that is no mode."""
         self._mode = mode_of(mode)
+        if self._bypass is not None:
+            self._bypass.label = f"accuracy {self._mode.accuracy}"
 
     def reduce(self, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
         """Start the all-reduce of a bucket, and return the future of its average. The hook calls it."""
@@ -267,9 +269,12 @@ class CompressedAllreduce:
     def stats(self) -> dict[str, Any]:
         """Return wire bytes, ratio, bits per symbol, seconds and refreshes: in all, by bucket, and of the last step.
 
-        See :class:`gcodec.distributed.stats.Counters` for each, and ``bypass.NUMBERS``. Call it between steps.
+        ``"accuracy"`` is that of the mode, as text. Call it between steps.
+
+        See :class:`gcodec.distributed.stats.Counters` for each, and ``bypass.NUMBERS``.
         """
-        return {**self._stats.numbers(), **({} if self._bypass is None else self._bypass.numbers)}
+        bypass = {} if self._bypass is None else self._bypass.numbers
+        return {"accuracy": self.mode.accuracy, **self._stats.numbers(), **bypass}
 
     def state_dict(self) -> dict[str, Any]:
         """Return what a checkpoint needs, for :meth:`load_state_dict`. Call it between steps, after a backward pass.

@@ -34,7 +34,7 @@ def allreduce(
     tensor: torch.Tensor,
     group: dist.ProcessGroup | None = None,
     op: str = "sum",
-    mode: Mode | None = None,
+    mode: Mode | str | None = None,
     *,
     params: torch.Tensor | Sequence[torch.Tensor] | None = None,
     async_op: bool = False,
@@ -54,7 +54,7 @@ def allreduce(
         group: a process group, default the world's. Its ranks must make these calls in the same order, and the first
             one makes a private Gloo group.
         op: "sum", or "avg": the sum divided by the number of ranks.
-        mode: how values may be changed; default ``Lossless()``.
+        mode: how values may be changed: a mode, or "exact", "bf16" or "fp16"; default ``Lossless()``.
         params: for ``NearLossless``, the parameter whose gradient the tensor is, or the parameters whose gradients it
             holds end to end.
         async_op: return at once, with a :class:`Future`. Do not touch the tensor until its ``wait`` returns.
