@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import threading
 import warnings
@@ -191,6 +192,26 @@ def restarted() -> list[str | None]:
     lane_module._n_made.pop(name)       # as in a new process
     lane = lane_of(group, PATIENCE)
     return [lane.failure_records.reason_of(who) for who in range(lane.size)]
+
+
+def other_group() -> tuple[str, bool]:
+    """Return what steps raise whose state is for the world where DDP's group is smaller, and whether a state that knows
+    the model takes the model's group."""
+    groups = [dist.new_group([who]) for who in range(dist.get_world_size())]
+    heard = Training(lambda training, _: near(training, None), groups[rank()]).error(1)
+    training = Training(lambda training, _: top(training, None), groups[rank()])
+    return heard, training.state.group is training.group and not training.error(2)
+
+
+def saved(state: str) -> bool:
+    """Return whether a DDP model is saved with its hook's state, and the loaded state is that of the saved one."""
+    training = Training(STATES[state], dist.group.WORLD)     # DDP saves itself on no other group
+    training.steps(3)
+    file = io.BytesIO()
+    torch.save({"ddp": training.wrapped, "state": training.state}, file)
+    file.seek(0)
+    loaded = torch.load(file, weights_only=False)["state"]
+    return bool(repr(loaded.state_dict()) == repr(training.state.state_dict()))
 
 
 def _threads() -> set[threading.Thread]:

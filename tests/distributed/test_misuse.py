@@ -52,6 +52,19 @@ def test_a_blocking_job_begins_after_jobs_that_have_begun(ranks):
     assert agreed(ranks.run(cases.between))
 
 
+# The group and the file of a state
+
+def test_a_state_of_another_group_than_DDPs_is_refused(ranks):
+    for text, takes_it_from_the_model in ranks.run(cases.other_group):
+        assert "give the state group=ddp.process_group" in text
+        assert takes_it_from_the_model
+
+
+@pytest.mark.parametrize("state", ["near", "top"])
+def test_a_DDP_model_is_saved_with_the_state_of_its_hook(ranks, state):
+    assert agreed(ranks.run(cases.saved, state=state))
+
+
 # Options that differ
 
 @pytest.mark.parametrize(("what", "text"), [
@@ -61,10 +74,12 @@ def test_a_blocking_job_begins_after_jobs_that_have_begun(ranks):
     ("smallest", "smallest: 0 on rank 0, 1073741824 on rank 1"),
     ("mode", "mode: ('near', 'None') on rank 0, ('fixed', 8) on rank 1"),
     ("state", "state: 'CompressedAllreduce' on rank 0, 'CompressedGradients' on rank 1"),
-    ("loaded", "loaded state: (0, -1, "),
+    ("loaded", "loaded state: None on rank 0, 'of step 4, checksum "),
 ])
 def test_an_option_that_differs_is_named_on_every_rank(ranks, what, text):
-    assert f"ranks differ in {text}" in agreed(ranks.run(cases.differing, what=what, culprit=CULPRIT))
+    heard = agreed(ranks.run(cases.differing, what=what, culprit=CULPRIT))
+    assert f"ranks differ in {text}" in heard
+    assert ("loaded state" in heard) == (what in ("loaded", "state"))       # another kind of state has none
 
 
 @pytest.mark.parametrize("other", [{"refresh": None}, {"bypass": None}, {"smallest": 1 << 30}],

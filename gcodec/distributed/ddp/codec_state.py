@@ -30,6 +30,8 @@ from ..stats import Counters, Stats
 from ..transport.arguments import check_duration, check_int, check_optional_int, config_or_none
 from ..transport.jobs import LaneJob, StartedJob, result_of, then
 from ..transport.lane import Lane, lane_with_options
+from ..transport.message import agreement_of
+from .group_check import check_group
 
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import GradBucket
@@ -53,7 +55,7 @@ class CompressedAllreduce:
             few percent where rows of a gradient resemble each other, and slower to encode by half or more.
         bypass: policy that measures, per bucket size, whether compression pays. None (or False): all buckets are
             compressed, and training repeats bit for bit.
-        group: DDP's process group; default the world.
+        group: DDP's process group; default the world. Another one than DDP's is an error of the first step.
         smallest: bytes; smaller buckets go through Gloo uncompressed, as do those of types other than float32, float64,
             float16 and bfloat16.
         threads: threads of the codec. Default: the cores divided by the ranks on this host, as torchrun tells.
@@ -118,6 +120,8 @@ class CompressedAllreduce:
             )
         if not is_on_gpu(buffer):
             self._precompile(buffer.dtype)
+        if self._lane is None:
+            check_group(bucket.parameters(), self.group)
         self._lane = lane = lane_with_options(self._lane, self.group, self.timeout, self._options)
         counters = Counters(calls=1, raw_bytes=0 if buffer.is_sparse else buffer.nbytes)
         job = self._job(lane, bucket, counters)
@@ -148,14 +152,15 @@ class CompressedAllreduce:
     def _options(self) -> dict[str, object]:
         """Return what must be equal on all ranks, by name."""
         bypass, refresh = self._bypass, self._codebook_refresh
-        agreed = None if bypass is None else (bypass.step, bypass.start, sorted(bypass.verdicts.items()))
+        tried = None if bypass is None else (bypass.step, bypass.start, sorted(bypass.verdicts.items()))
+        loaded = agreement_of(refresh.step, refresh.renewed, self._codebooks.digest, tried)
         return {
             "state": type(self).__name__,
             "mode": self.mode.terms,
             "refresh": self.refresh,
             "bypass": None if bypass is None else bypass.config,
             "smallest": self.smallest,
-            "loaded state": (refresh.step, refresh.renewed, self._codebooks.digest, agreed),
+            "loaded state": f"of step {refresh.step}, checksum {loaded:x}" if refresh.step else None,
         }
 
     def _job(self, lane: Lane, bucket: GradBucket, counters: Counters) -> LaneJob:
@@ -312,6 +317,18 @@ class CompressedAllreduce:
         self._codebook_refresh.load_state_dict(shared["rounds"])
         if self._bypass is not None and shared["bypass"]:
             self._bypass.load_state_dict(shared["bypass"])
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what ``torch.save`` of the DDP model stores: the options but ``group``, and :meth:`state_dict`."""
+        bypass = None if self._bypass is None else self._bypass.config
+        names = "mode", "refresh", "smallest", "threads", "timeout"
+        options = {name: getattr(self, name) for name in names} | {"bypass": bypass}
+        return {"options": options, "state": self.state_dict()}
+
+    def __setstate__(self, saved: dict[str, Any]) -> None:
+        """Make the state anew, on the world's group; assign ``group`` before the first step for another one."""
+        self.__init__(**saved["options"])  # type: ignore[misc]  # all that a state holds is made there
+        self.load_state_dict(saved["state"])
 
     def _rank(self) -> int:
         return dist.get_rank(self.group) if dist.is_initialized() else 0

@@ -23,6 +23,7 @@ from ..reduction.reduce_request import TYPES
 from ..stats import Counters, Stats
 from ..transport.arguments import check_duration
 from ..transport.lane import Lane, lane_with_options
+from .group_check import check_group
 
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import GradBucket
@@ -46,7 +47,7 @@ class CompressedGradients:
             :class:`~gcodec.averaging.averager.CompressionPlan`.
         optimizer: the optimizer that will take the step. Plans with momentum correction need it, to check that it has
             no momentum of its own.
-        group: DDP's process group; default the world.
+        group: DDP's process group; default that of ``model``, if it is DDP's module, else the world.
         timeout: time after which a silent rank is an error.
 
     Raises:
@@ -66,6 +67,8 @@ class CompressedGradients:
             raise InvalidArgument("torch.distributed is not initialized: call init_process_group first")
         self.plan = plan if isinstance(plan, CompressionPlan) else CompressionPlan(plan)
         _check_optimizer(self.plan, optimizer)
+        if group is None and isinstance(model, DistributedDataParallel):
+            group = model.process_group
         self.group, self.timeout = group, check_duration("timeout", timeout)
         module = model.module if isinstance(model, DistributedDataParallel) else model
         self._names = {id(param): name for name, param in module.named_parameters()}
@@ -88,6 +91,8 @@ class CompressedGradients:
     def reduce(self, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
         """Start the averaging of a bucket, and return the future of its average. The hook calls it."""
         buffer, index, last = bucket.buffer(), bucket.index(), bucket.is_last()
+        if self._lane is None:
+            check_group(bucket.parameters(), self.group)
         lane = self._lane_for(buffer)
         gradients = self._gradients(bucket)
         counters = new_counters(buffer)
@@ -194,6 +199,22 @@ class CompressedGradients:
                 f"{state.get('version')} and has {list(state)}"
             )
         self._unpack(packed)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what ``torch.save`` of the DDP model stores: all but the group and what belongs to this process."""
+        return {key: value for key, value in vars(self).items() if key not in ("group", "_lane", "_names")}
+
+    def __setstate__(self, saved: dict[str, Any]) -> None:
+        """Restore a state of this rank, on the world's group. Raises InvalidArgument for another rank's."""
+        vars(self).update(saved)
+        ours = dist.get_rank(), dist.get_world_size()
+        if (self.averager.rank, self.averager.size) != ours:
+            raise InvalidArgument(
+                f"a state of rank {self.averager.rank} of {self.averager.size} cannot be loaded on rank {ours[0]} of "
+                f"{ours[1]}: it holds that rank's residuals"
+            )
+        self.group = self._lane = None
+        self._names = {id(param): name for name, param in self._params.items()}
 
     @property
     def _key(self) -> str:
