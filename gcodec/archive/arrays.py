@@ -118,4 +118,6 @@ def _torch_bytes(value: Any) -> tuple[str, tuple[int, ...], Bytes]:
             f"a tensor must be dense and not quantized to be saved, not a {value.layout} tensor of {value.dtype}"
         )
     flat = value.detach().cpu().resolve_conj().resolve_neg().contiguous().reshape(-1)
+    if flat.numel() <= 1:  # torch calls one value contiguous whatever its step, but does not look at it as bytes then
+        flat = flat.as_strided(flat.shape, (1,))
     return str(value.dtype).removeprefix("torch."), tuple(value.shape), flat.view(torch.uint8).numpy()

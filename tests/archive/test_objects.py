@@ -151,6 +151,20 @@ def test_strides_are_kept_where_no_gaps_are_stored():
     assert through(image[:, :, ::2]).shape == (2, 3, 2, 5)
 
 
+@pytest.mark.parametrize("value", [
+    torch.ones(()).expand(1), torch.ones(1, dtype=torch.float64).as_strided((1, 1), (0, 7)), torch.ones(0).expand(3, 0),
+    torch.full((1, 1), 2.0, dtype=torch.bfloat16).T,
+], ids=str)
+def test_tensors_of_one_value_and_any_step_come_back_however_often(value):
+    for _ in range(3):
+        file = io.BytesIO()
+        gcodec.save({"x": value}, file)
+        file.seek(0)
+        found = gcodec.load(file)["x"]
+        assert found.shape == value.shape and torch.equal(found, value)
+        value = found
+
+
 @pytest.mark.parametrize("view", [
     [[3], [1], 8], [[3], [5], 0], [[3], [1], -1], [[3], [-1], 5], [[3, 2], [1], 0], [[3], [1]], [[0], [1], 0],
     [[True], [1], 0], [[2.0], [1], 0], "view", [[1 << 40], [1 << 40], 0], [[1] * 65, [1] * 65, 0], [None, None, 0],
