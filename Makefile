@@ -2,6 +2,7 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
+INTEGRATIONS := .venv-integrations
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --constraint constraints.txt
 
 # Files of tests are spread over the cores, the longest first (tests/conftest.py).
@@ -18,7 +19,7 @@ PORTABLE_TYPES := float32 bfloat16 float16
 PORTABLE := NUMBA_CPU_NAME=x86-64-v2 NUMBA_CPU_FEATURES= NUMBA_CACHE_DIR=$(CURDIR)/.cache/numba-portable
 
 .DELETE_ON_ERROR:
-.PHONY: help demo test check portable pytest slow fuzz test-gpu sanitize-gpu golden bench bench-gpu bench-cluster experiments docs clean
+.PHONY: help demo test check portable pytest slow fuzz test-gpu test-integrations sanitize-gpu golden bench bench-gpu bench-cluster experiments docs clean
 
 help:           ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -68,6 +69,9 @@ sanitize-gpu:   ## the same kernels under NVIDIA's compute-sanitizer: bounds, ra
 			$(PYTHON) -m pytest -q -m gpu tests/gpu/test_gpu.py -k "$(SANITIZED)" || exit 1; \
 	done
 
+test-integrations: $(INTEGRATIONS)/.installed   ## what runs inside other libraries: Zarr, Lightning, transformers ...
+	@$(INTEGRATIONS)/bin/python -m pytest tests/integrations tests/archive/test_urls.py tests/distributed/test_frameworks.py
+
 golden: $(VENV)/.installed      ## add golden frames that are missing, and write the corpus' sizes
 	@$(BIN)/python -m tests.support.make_golden
 
@@ -95,7 +99,7 @@ docs: $(VENV)/.docs            ## the site, with a reference of the API: build/s
 	@$(BIN)/python -m tools.site
 
 clean:          ## remove what make and the tools made
-	rm -rf $(VENV) .cache .hypothesis .mypy_cache .pytest_cache .ruff_cache build dist
+	rm -rf $(VENV) $(INTEGRATIONS) .cache .hypothesis .mypy_cache .pytest_cache .ruff_cache build dist
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # pip would compile thousands of modules one after another, and most of them are never imported: tests of packages, what
@@ -107,6 +111,13 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	@$(PYTHON) -m venv $(VENV)
 	@$(PIP) --editable '.[dev]'
 	@$(BIN)/python -m compileall -q -j 0 -x '$(UNUSED)' $(VENV)/lib >/dev/null || true
+	@touch $@
+
+# A venv of its own, for these libraries are large.
+$(INTEGRATIONS)/.installed: pyproject.toml constraints.txt
+	@echo "installing into $(INTEGRATIONS)"
+	@$(PYTHON) -m venv $(INTEGRATIONS)
+	@$(subst $(BIN),$(INTEGRATIONS)/bin,$(PIP)) --editable '.[dev,integrations]'
 	@touch $@
 
 $(VENV)/.bench: $(VENV)/.installed

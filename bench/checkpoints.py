@@ -83,7 +83,7 @@ class Training:
         torch.manual_seed(1)
         text = read_standard_library(1_000_000)
         vocabulary = build_vocabulary(text, VOCABULARY)
-        self._tokens = torch.from_numpy(vocabulary.encode(text))
+        self.tokens = torch.from_numpy(vocabulary.encode(text))
         self.model = Transformer(len(vocabulary), width=width, layers=layers, context=CONTEXT)
         self.optimizer = torch.optim.AdamW(decay_groups(self.model, 0.01), lr=1e-3, betas=(0.9, 0.95))
         self._random = np.random.default_rng(1)
@@ -93,8 +93,8 @@ class Training:
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate
         for _ in range(count):
-            starts = self._random.integers(len(self._tokens) - CONTEXT - 1, size=BATCH)
-            windows = torch.stack([self._tokens[start : start + CONTEXT + 1] for start in starts])
+            starts = self._random.integers(len(self.tokens) - CONTEXT - 1, size=BATCH)
+            windows = torch.stack([self.tokens[start : start + CONTEXT + 1] for start in starts])
             self.optimizer.zero_grad()
             logits = self.model(windows[:, :-1])
             functional.cross_entropy(logits.flatten(0, 1), windows[:, 1:].flatten()).backward()

@@ -1,8 +1,8 @@
 """Sizes and times of gcodec inside other libraries, beside what these do by default.
 
-    python -m bench.integrations [--quick] [--out DIR]
+    python -m bench.integrations [--quick] [--only NAME ...] [--out DIR]
 
-writes ``bench/results/integrations.csv``, in about three minutes on two cores. Arrays and checkpoints are those of a
+writes ``bench/results/integrations.csv``, in about two minutes on two cores. Arrays and checkpoints are those of a
 small transformer that is trained for a while first; fields are synthetic. What is stored is read and compared before
 anything is reported. A library that is not installed is left out. Seconds are for one pass, with the files in memory.
 """
@@ -14,22 +14,25 @@ import copy
 import importlib.util
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import perf_counter
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 
 from bench.checkpoints import LAYERS, WIDTH, Run, Training, check
 from bench.codec import RESULTS
 from gcodec.archive.structure import flatten
-from gcodec.benchmark.csv_tables import write_table
+from gcodec.benchmark.csv_tables import read_table, write_table
 from gcodec.benchmark.timing import RoundTripError
 
 COLUMNS = ("integration", "data", "method", "original_bytes", "stored_bytes", "percent", "save_seconds",
            "load_seconds")
 STATE = Run("training", 1e-3)
+N_STEPS = 60
 CHUNK = 1 << 20  #: values
 
 
@@ -128,6 +131,75 @@ def torch_checkpoint_outcomes(training: Training) -> Iterator[tuple[str, str, Ou
                                                                end - begin)
 
 
+def lightning_outcomes(training: Training) -> Iterator[tuple[str, str, Outcome]]:
+    """Yield the checkpoint of a training by each plugin of Lightning."""
+    from lightning.fabric.plugins import TorchCheckpointIO
+
+    from gcodec.integrations.lightning import GcodecCheckpointIO
+
+    state = training.state(STATE)
+    original = sum(leaf.size for leaf in flatten(state).leaves.values())
+    for method, plugin in {"Lightning's default": TorchCheckpointIO(), "gcodec": GcodecCheckpointIO()}.items():
+        with TemporaryDirectory() as name:
+            path, start = Path(name, "x.ckpt"), perf_counter()
+            plugin.save_checkpoint(state, path)
+            saved = perf_counter()
+            loaded = plugin.load_checkpoint(path)
+            end = perf_counter()
+            check(loaded, state)
+            yield "weights and AdamW's state", method, Outcome(original, _bytes_in(Path(name)), saved - start,
+                                                               end - saved)
+
+
+def huggingface_outcomes(training: Training) -> Iterator[tuple[str, str, Outcome]]:
+    """Yield a small GPT-2 by each way of saving it, and the files of the Trainer's checkpoint."""
+    from transformers import GPT2Config, GPT2LMHeadModel, logging
+
+    from gcodec.integrations.folder_files import compress_files_in, restore_files_in
+    from gcodec.integrations.huggingface import from_pretrained, save_pretrained
+
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    torch.manual_seed(1)
+    words = training.tokens
+    width = training.model.state_dict()["embedding.weight"].shape[1]
+    model = GPT2LMHeadModel(GPT2Config(vocab_size=int(words.max()) + 1, n_embd=width, n_layer=4, n_head=4,
+                                       n_positions=64))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    for step in range(N_STEPS):
+        batch = words[step * 1024 : (step + 1) * 1024].reshape(16, 64)
+        model(input_ids=batch, labels=batch).loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    for dtype in (torch.float32, torch.bfloat16):
+        narrow = copy.deepcopy(model).to(dtype)
+        for method in ("safetensors, the default", "gcodec"):
+            with TemporaryDirectory() as name:
+                start = perf_counter()
+                (narrow.save_pretrained if method != "gcodec" else partial(save_pretrained, narrow))(name)
+                saved = perf_counter()
+                loaded = (from_pretrained(GPT2LMHeadModel, name, dtype=dtype) if method == "gcodec"
+                          else GPT2LMHeadModel.from_pretrained(name, dtype=dtype))
+                end = perf_counter()
+                check(dict(loaded.state_dict()), dict(narrow.state_dict()))
+                original = sum(item.nbytes for item in dict(narrow.named_parameters()).values())
+                stored = sum(path.stat().st_size for path in Path(name).glob("model.safetensors*"))
+                yield f"weights, {str(dtype)[6:]}", method, Outcome(original, stored, saved - start, end - saved)
+    with TemporaryDirectory() as name:
+        start = perf_counter()
+        model.save_pretrained(name)
+        torch.save(optimizer.state_dict(), Path(name, "optimizer.pt"))
+        saved, plain = perf_counter(), _bytes_in(Path(name))
+        yield "checkpoint of Trainer", "the default", Outcome(plain, plain, saved - start, 0.0)
+        compress_files_in(name)
+        compressed = perf_counter()
+        stored = _bytes_in(Path(name))
+        restore_files_in(name)
+        restored = perf_counter() - compressed
+        check(torch.load(Path(name, "optimizer.pt"), weights_only=True), optimizer.state_dict())
+        yield "checkpoint of Trainer", "gcodec, afterwards", Outcome(plain, stored, compressed - saved, restored)
+
+
 def _bytes_in(folder: Path) -> int:
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
@@ -149,6 +221,8 @@ def timed(save: Callable[[], int], load: Callable[[], Any], values: np.ndarray) 
 INTEGRATIONS: dict[str, tuple[str, Callable[[Training], Iterator[tuple[str, str, Outcome]]]]] = {
     "zarr": ("zarr", zarr_outcomes),
     "torch-checkpoint": ("torch", torch_checkpoint_outcomes),
+    "lightning": ("lightning", lightning_outcomes),
+    "huggingface": ("transformers", huggingface_outcomes),
 }
 
 
@@ -157,11 +231,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.integrations", description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="a tiny model, few steps")
     parser.add_argument("--out", type=Path, default=RESULTS, help="where the CSV file goes (default: bench/results)")
+    parser.add_argument("--only", nargs="+", choices=INTEGRATIONS, default=list(INTEGRATIONS),
+                        help="measure these, and keep the other rows of the CSV file")
     options = parser.parse_args(arguments)
+    file = options.out / "integrations.csv"
+    kept = read_table(file)[1] if file.exists() and len(options.only) < len(INTEGRATIONS) else []
     training = Training(*((64, 1) if options.quick else (WIDTH, LAYERS)))
     training.take_steps(2 if options.quick else 100, 1e-3)
     rows: list[list[object]] = []
     for integration, (package, outcomes) in INTEGRATIONS.items():
+        if integration not in options.only:
+            rows += [list(row.values()) for row in kept if row["integration"] == integration]
+            continue
         if importlib.util.find_spec(package) is None:
             print(f"{package} is not installed: left out")
             continue
@@ -170,7 +251,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             rows.append([integration, data, method, before, after, f"{100 * after / before:.2f}", f"{save:.3f}",
                          f"{load:.3f}"])
             print(*rows[-1], flush=True)
-    write_table(options.out / "integrations.csv", COLUMNS, rows)
+    write_table(file, COLUMNS, rows)
     return 0
 
 

@@ -38,7 +38,7 @@ PAGES = (
     *sorted((ROOT / "docs" / "contributing").glob("*.md")),
 )
 #: Integrations of ``bench.integrations``, whose pages have a table each.
-INTEGRATIONS = ("zarr", "torch-checkpoint")
+INTEGRATIONS = ("zarr", "torch-checkpoint", "lightning", "huggingface")
 SPEED = "transformer fp32"  #: the demo's section whose speeds README shows
 FIXED = "mantissa bits"  #: how the names of fixed-bits modes end
 SHOWN_BITS = {"fp32": FIXED_BITS["float32"], "bf16": FIXED_BITS["bfloat16"]}

@@ -14,7 +14,7 @@ BLOCK = re.compile(r"^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 IMPORTED = re.compile(r"^(?:import|from) (\w+)", re.MULTILINE)
 
 
-@pytest.mark.filterwarnings("ignore:torch.distributed is disabled:UserWarning")  # as examples are
+@pytest.mark.filterwarnings("ignore")  # Lightning and transformers give advice by warnings, torch about one process
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_examples_run_one_after_the_other(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

@@ -1,0 +1,113 @@
+"""Hugging Face transformers: models and the Trainer's checkpoints as ``.safetensors.gc``, and back."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from transformers import TrainerCallback
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, get_last_checkpoint
+
+from ..errors import InvalidArgument
+from .folder_files import compress_files_in, restore_files_in, restored_folder
+
+
+def save_pretrained(model: Any, folder: str | os.PathLike[str], *, threads: int | None = None, **options: Any) -> None:
+    """Save a model as ``model.save_pretrained`` does, its weights compressed: ``model.safetensors.gc``, or shards.
+
+    Args:
+        model: a model of transformers, or whatever has ``save_pretrained``.
+        folder: the folder.
+        threads: threads to use at most; as many as the process may use if None.
+        options: for ``model.save_pretrained``; ``push_to_hub`` pushes before compression, so push the folder instead.
+
+    Raises:
+        InvalidArgument: ``push_to_hub`` was given.
+        OSError: a file cannot be written.
+    """
+    if options.get("push_to_hub"):
+        raise InvalidArgument("push_to_hub pushes files before they are compressed: upload the folder afterwards")
+    model.save_pretrained(folder, **options)
+    if options.get("is_main_process", True):
+        compress_files_in(folder, threads)
+
+
+def from_pretrained(
+    kind: Any, folder: str | os.PathLike[str], *, threads: int | None = None, **options: Any
+) -> Any:
+    """Load a model that :func:`save_pretrained` saved.
+
+    Args:
+        kind: the class, such as ``AutoModelForCausalLM``.
+        folder: the folder.
+        threads: threads to use at most; as many as the process may use if None.
+        options: for ``kind.from_pretrained``.
+
+    Raises:
+        GcodecError: an archive is damaged.
+        OSError: a file cannot be read, or there is no space for the restored files in the folder for temporary ones.
+    """
+    with restored_folder(folder, threads) as whole:
+        return kind.from_pretrained(whole, **options)
+
+
+class CompressCheckpoints(TrainerCallback):
+    """Compresses the checkpoints that Trainer writes; :func:`restore_checkpoint` is for resuming.
+
+    ::
+
+        trainer = Trainer(..., callbacks=[CompressCheckpoints()])
+        trainer.train(resume_from_checkpoint=restore_checkpoint("output"))
+
+    With ``load_best_model_at_end``, the best checkpoint is compressed when the training ends.
+
+    Args:
+        threads: threads to use at most; as many as the process may use if None.
+    """
+
+    def __init__(self, threads: int | None = None) -> None:
+        self._threads = threads
+
+    def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Compress the new checkpoint, and what was the best one before."""
+        if state.is_world_process_zero:
+            best = state.best_model_checkpoint if args.load_best_model_at_end else None
+            self._compress(Path(args.output_dir), best)
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Compress the best checkpoint."""
+        if state.is_world_process_zero:
+            self._compress(Path(args.output_dir), None)
+
+    def _compress(self, output: Path, best: str | None) -> None:
+        for folder in output.glob(f"{PREFIX_CHECKPOINT_DIR}-*"):
+            if best is None or folder.resolve() != Path(best).resolve():
+                compress_files_in(folder, self._threads)
+
+
+def restore_checkpoint(folder: str | os.PathLike[str], *, threads: int | None = None) -> str:
+    """Restore the files of a compressed checkpoint, and return its folder for ``resume_from_checkpoint``.
+
+    :class:`CompressCheckpoints` compresses them again when the next checkpoint is saved. Among ranks, let one call it
+    and the others wait.
+
+    Args:
+        folder: a checkpoint's folder, or the Trainer's ``output_dir``: then the last checkpoint is taken.
+        threads: threads to use at most; as many as the process may use if None.
+
+    Raises:
+        InvalidArgument: there is no checkpoint.
+        GcodecError: an archive is damaged.
+        OSError: a file cannot be read or written.
+    """
+    path = Path(folder)
+    if not path.is_dir():
+        raise InvalidArgument(f"{path}: is no folder")
+    if not path.name.startswith(PREFIX_CHECKPOINT_DIR):
+        last = get_last_checkpoint(str(path))
+        if last is None:
+            raise InvalidArgument(f"{path}: there is no checkpoint in this folder")
+        path = Path(last)
+    restore_files_in(path, threads)
+    return str(path)

@@ -1,0 +1,108 @@
+"""The checkpoint plugin for Lightning: ``Trainer(plugins=[GcodecCheckpointIO()])``."""
+
+from __future__ import annotations
+
+import io
+import sys
+from tempfile import TemporaryFile
+from typing import Any
+
+import torch
+
+from ..archive import ArchiveReader, load, save
+from ..archive.layout import MAGIC
+from ..archive.whole_files import compress_file
+from ..errors import InvalidArgument
+from ..files.source import open_source
+from ..files.urls import path_or_none
+
+# Lightning goes by two names, whose classes are not the same: take that of the one that is in use.
+if "pytorch_lightning" in sys.modules and "lightning" not in sys.modules:
+    from lightning_fabric.plugins import TorchCheckpointIO
+else:
+    from lightning.fabric.plugins import TorchCheckpointIO
+
+
+class GcodecCheckpointIO(TorchCheckpointIO):
+    """Saves Lightning's checkpoints as archives, lossless, and loads them; those of torch are loaded, too.
+
+    Nothing is pickled unless a checkpoint holds objects of classes, such as hyperparameters of a class of their own:
+    then it is what ``torch.save`` makes of it, compressed.
+
+    Args:
+        threads: for coding and decoding; as many as the process may use if None.
+    """
+
+    def __init__(self, threads: int | None = None) -> None:
+        self._threads = threads
+
+    def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
+        """Save a checkpoint to a path or URL, where it appears when it is complete.
+
+        Raises:
+            TypeError: ``storage_options`` were given, as from Lightning's own.
+            OSError: it cannot be written.
+        """
+        if storage_options is not None:
+            raise TypeError("storage_options are not supported: set the options of a store in fsspec's configuration")
+        path = str(path)
+        local = path_or_none(path)
+        if local is not None:
+            local.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            save(checkpoint, path, threads=self._threads)
+        except InvalidArgument:  # an object of some class
+            stream = io.BytesIO()
+            torch.save(checkpoint, stream)
+            stream.seek(0)
+            compress_file(stream, path, force=True, threads=self._threads)
+
+    def load_checkpoint(
+        self, path: Any, map_location: Any = lambda storage, loc: storage, weights_only: bool | None = None
+    ) -> dict[str, Any]:
+        """Load a checkpoint.
+
+        Args:
+            path: of the checkpoint, or its URL.
+            map_location: as for ``torch.load``; of an archive, a device or its name is followed, all else is the CPU.
+            weights_only: as for ``torch.load``, for what ``torch.save`` made.
+
+        Raises:
+            FileNotFoundError: there is none.
+            GcodecError: it is damaged.
+        """
+        if not _is_archive(str(path)):
+            plain: dict[str, Any] = super().load_checkpoint(path, map_location, weights_only)
+            return plain
+        with ArchiveReader(str(path), threads=self._threads) as archive:
+            if len(archive.files) == 1 and archive.files[0].format == "torch":
+                with TemporaryFile() as file:
+                    for part in archive.restored(archive.files[0]):
+                        file.write(part.data)
+                    file.seek(0)
+                    made: dict[str, Any] = torch.load(file, map_location=map_location, weights_only=bool(weights_only))
+                    return made
+        loaded: dict[str, Any] = load(str(path), like="torch", threads=self._threads)
+        return _moved(loaded, map_location) if isinstance(map_location, str | torch.device) else loaded
+
+
+def _is_archive(path: str) -> bool:
+    """Return True for an archive. Raises FileNotFoundError if there is nothing."""
+    source = open_source(path)
+    try:
+        return source.read(0, min(len(MAGIC), source.size)).tobytes() == MAGIC
+    finally:
+        source.close()
+
+
+def _moved(value: Any, device: str | torch.device) -> Any:
+    """Return a checkpoint with its tensors on a device."""
+    if isinstance(value, torch.Tensor):
+        return value.to(device)
+    if isinstance(value, dict):
+        for key in value:
+            value[key] = _moved(value[key], device)
+        return value
+    if type(value) in (list, tuple):
+        return type(value)(_moved(item, device) for item in value)
+    return value

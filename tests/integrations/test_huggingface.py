@@ -1,0 +1,136 @@
+"""Models and checkpoints of transformers, and states of Accelerate: compressed, and loaded as if they were not."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("transformers")
+pytest.importorskip("accelerate")
+
+import torch
+from accelerate import Accelerator
+from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
+
+import gcodec
+from gcodec.integrations.accelerate import load_accelerator, save_accelerator
+from gcodec.integrations.huggingface import (
+    CompressCheckpoints,
+    from_pretrained,
+    restore_checkpoint,
+    save_pretrained,
+)
+
+pytestmark = pytest.mark.filterwarnings("ignore")      # transformers gives advice by warnings
+
+
+def new_model():
+    """A tiny language model whose embedding and head are tied."""
+    torch.manual_seed(1)
+    return GPT2LMHeadModel(GPT2Config(vocab_size=500, n_positions=16, n_embd=64, n_layer=2, n_head=2, bos_token_id=0,
+                                      eos_token_id=0))
+
+
+def same(one, other):
+    """Whether two models have the same parameters."""
+    ours, theirs = dict(one.named_parameters()), dict(other.named_parameters())
+    return ours.keys() == theirs.keys() and all(torch.equal(ours[name], theirs[name]) for name in ours)
+
+
+@pytest.mark.parametrize("options", [{}, {"max_shard_size": "100KB"}, {"variant": "fp32"}],
+                         ids=["one file", "shards", "variant"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_models_come_back(tmp_path, options, dtype):
+    model = new_model().to(dtype)
+    save_pretrained(model, tmp_path, **options)
+    assert not list(tmp_path.glob("*.safetensors")) and list(tmp_path.glob("model*.safetensors.gc"))
+    variant = {name: options[name] for name in ("variant",) if name in options}
+    for kind in (AutoModelForCausalLM, GPT2LMHeadModel):
+        loaded = from_pretrained(kind, tmp_path, dtype=dtype, **variant)
+        assert same(model, loaded)
+        assert loaded.lm_head.weight is loaded.transformer.wte.weight
+    with pytest.raises(gcodec.InvalidArgument, match="push_to_hub"):
+        save_pretrained(model, tmp_path, push_to_hub=True)
+
+
+class Words(torch.utils.data.Dataset):
+    """Random words."""
+
+    def __len__(self):
+        return 32
+
+    def __getitem__(self, number):
+        words = torch.randint(0, 500, (16,), generator=torch.Generator().manual_seed(number))
+        return {"input_ids": words, "labels": words}
+
+
+def trainer_of(folder, callbacks, **options):
+    """A Trainer that saves every three steps."""
+    arguments = TrainingArguments(output_dir=str(folder), max_steps=9, save_steps=3, per_device_train_batch_size=4,
+                                  learning_rate=0.01, report_to=[], disable_tqdm=True, use_cpu=True, seed=3,
+                                  **options)
+    return Trainer(model=new_model(), args=arguments, train_dataset=Words(), eval_dataset=Words(), callbacks=callbacks)
+
+
+def files_in(folder):
+    return {path.name for path in folder.iterdir()}
+
+
+def test_a_resumed_run_is_the_run_that_did_not_stop(tmp_path):
+    whole = trainer_of(tmp_path / "a", [CompressCheckpoints()])
+    whole.train()
+    for step in (3, 6, 9):
+        names = files_in(tmp_path / "a" / f"checkpoint-{step}")
+        assert {"model.safetensors.gc", "optimizer.pt.gc"} <= names
+        assert not {"model.safetensors", "optimizer.pt"} & names
+    resumed = trainer_of(tmp_path / "a", [CompressCheckpoints()])
+    resumed.train(resume_from_checkpoint=restore_checkpoint(tmp_path / "a" / "checkpoint-6"))
+    assert same(whole.model, resumed.model)
+    assert "model.safetensors" not in files_in(tmp_path / "a" / "checkpoint-6")      # compressed again
+    assert restore_checkpoint(tmp_path / "a").endswith("checkpoint-9")
+
+
+def test_the_best_checkpoint_is_loaded_at_the_end_and_old_ones_go(tmp_path):
+    trainer = trainer_of(tmp_path, [CompressCheckpoints()], eval_strategy="steps", eval_steps=3, save_total_limit=2,
+                         load_best_model_at_end=True)
+    trainer.train()
+    best = tmp_path / trainer.state.best_model_checkpoint
+    folders = sorted(tmp_path.glob("checkpoint-*"))
+    assert len(folders) == 2 and best in folders
+    assert all("model.safetensors.gc" in files_in(folder) for folder in folders)
+    assert same(trainer.model, from_pretrained(AutoModelForCausalLM, best))
+
+
+def test_folders_without_a_checkpoint_and_damage_are_errors(tmp_path):
+    for folder in (tmp_path, tmp_path / "nowhere"):
+        with pytest.raises(gcodec.InvalidArgument):
+            restore_checkpoint(folder)
+    save_pretrained(new_model(), tmp_path)
+    path = tmp_path / "model.safetensors.gc"
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(gcodec.Corruption):
+        from_pretrained(AutoModelForCausalLM, tmp_path)
+
+
+def test_states_of_accelerate_are_loaded_as_they_were_saved(tmp_path):
+    def steps(accelerator, model, optimizer, count):
+        for number in range(count):
+            words = Words()[number]["input_ids"][None]
+            accelerator.backward(model(input_ids=words, labels=words).loss)
+            optimizer.step()
+            optimizer.zero_grad()
+
+    accelerator = Accelerator(cpu=True)
+    model = new_model()
+    model, optimizer = accelerator.prepare(model, torch.optim.AdamW(model.parameters(), lr=0.01))
+    steps(accelerator, model, optimizer, 3)
+    save_accelerator(accelerator, tmp_path / "state")
+    saved = files_in(tmp_path / "state")
+    assert {"model.safetensors.gc", "optimizer.bin.gc"} <= saved
+    steps(accelerator, model, optimizer, 2)
+    expected = [parameter.detach().clone() for parameter in model.parameters()]
+    load_accelerator(accelerator, tmp_path / "state")
+    assert files_in(tmp_path / "state") == saved
+    steps(accelerator, model, optimizer, 2)
+    assert all(torch.equal(one, other) for one, other in zip(model.parameters(), expected, strict=True))
