@@ -18,7 +18,15 @@ from .frame.decode import FrameReader
 from .frame.encode import encode_array
 from .frame.inspect import inspect
 from .frame.sizes import max_encoded_size
-from .options import DEFAULT_OPTIONS, EncoderOptions, Precision, check_base_array, check_level_array, checked_options
+from .options import (
+    DEFAULT_OPTIONS,
+    EncoderOptions,
+    Precision,
+    check_base_array,
+    check_level_array,
+    check_lossless,
+    checked_options,
+)
 from .plan.request import EncodeRequest
 from .tensors import Values, as_plain_array, check_has_data, kernel_view, new_output, output_bits, values_of
 from .threads import check_threads, n_threads
@@ -95,7 +103,7 @@ def encode(
         shapes: Shapes of the tensors that ``x`` holds end to end, such as a bucket's; x's own by default. What rows of
             one tensor have in common is used (docs/format.md, section 8).
         base: An earlier array of the same type and number of values, such as the same tensor of an earlier checkpoint:
-            the difference is stored then, and decoding needs it again.
+            the difference is stored then, and decoding needs it again. That of a CUDA tensor lies on its device.
         options: How codebooks are made (``LITERAL_GCOMP``: all as in the paper).
         threads: Threads to use at most; by default all cores.
         out: Writable uint8 array or buffer of at least ``max_encoded_size`` bytes.
@@ -112,17 +120,19 @@ def encode(
     options = DEFAULT_OPTIONS if options is None else checked_options(options)
     precision = Precision(mantissa_bits, levels, ladder, rounding, optimizer, param)
     if _is_on_gpu(x):
-        if base is not None or dtype is not None:
-            name = "dtype" if base is None else "base"
-            raise Unsupported(f"{name} is not supported for CUDA tensors; call .cpu() first")
+        if dtype is not None:
+            raise Unsupported("dtype is not supported for CUDA tensors; call .cpu() first")
         if device not in (None, "cpu", str(x.device)):
             raise InvalidArgument(f"device must be None, 'cpu' or '{x.device}', where x lies, not {device!r}")
         check_has_data(x)
         check_threads(threads)
-        _check_shapes(shapes, tuple(x.shape))
+        shapes = _check_shapes(shapes, tuple(x.shape))
         from . import gpu
 
-        return gpu.encode(x, precision, options, out, to_host=device == "cpu")
+        if base is None:
+            return gpu.encode(x, precision, options, out, to_host=device == "cpu")
+        asked = gpu.BaseRequest(base, precision, options, shapes, threads)
+        return gpu.encode_against(x, asked, out, to_host=device == "cpu")
     if device not in (None, "cpu"):
         raise InvalidArgument(
             f"device must be None or 'cpu' for an array on the host, not {device!r}; move the tensor there first"
@@ -133,8 +143,8 @@ def encode(
     shapes = _check_shapes(shapes, values.shape)
     bit_layout, level_array = bit_layout_for(x, values, precision, options)
     earlier = None if base is None else _base_bits(base, values.dtype, len(values.bits), dtype)
-    if earlier is not None and bit_layout.lossy:
-        raise InvalidArgument("base is for lossless encoding: mantissa_bits, levels and optimizer must be None")
+    if earlier is not None:
+        check_lossless(bit_layout)
     request = EncodeRequest(
         values, bit_layout, level_array, options, nearest, threads, None, shapes, earlier, standalone=True
     )

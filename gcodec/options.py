@@ -185,3 +185,9 @@ def check_base_array(dtype: DType, n_values: int, found: DType, n_found: int) ->
         raise InvalidArgument(
             f"base must hold {n_values} values of {dtype.narrow.name}, not {n_found} of {found.name}"
         )
+
+
+def check_lossless(bit_layout: BitLayout) -> None:
+    """Raise InvalidArgument if bits are to be dropped although there is a base."""
+    if bit_layout.lossy:
+        raise InvalidArgument("base is for lossless encoding: mantissa_bits, levels and optimizer must be None")

@@ -107,11 +107,26 @@ _MIN_SURE_VALUES, _MAX_SURE_BITS, _SURE_SAMPLE = 1 << 14, 0.5, 1024
 
 
 def _is_smallest(bits: np.ndarray, n_bits: int) -> bool:
-    """Return True if blocks of other kinds cannot be smaller than sparse ones with a base, which take ``n_bits``: their
-    values take a bit each where they are not equal."""
-    some = bits[:: max(len(bits) // _SURE_SAMPLE, 1) | 1]
+    """Return True if blocks of other kinds cannot be smaller than sparse ones with a base, which take ``n_bits``."""
+    return is_surely_smallest(bits[:: sure_step(len(bits))], len(bits), n_bits)
+
+
+def sure_step(n: int) -> int:
+    """Return how far apart the values of ``n`` lie that :func:`is_surely_smallest` looks at."""
+    return max(n // _SURE_SAMPLE, 1) | 1
+
+
+def is_surely_smallest(some: np.ndarray, n: int, n_bits: int) -> bool:
+    """Return True if blocks of other kinds cannot be smaller than sparse ones with a base: their values take a bit each
+    where they are not equal.
+
+    Args:
+        some: Some of the values, uintW[m].
+        n: Number of values.
+        n_bits: Bits that sparse blocks take.
+    """
     is_varied = 2 * int(np.count_nonzero(some != some[0])) > len(some)
-    return is_varied and len(bits) >= _MIN_SURE_VALUES and n_bits < _MAX_SURE_BITS * len(bits)
+    return is_varied and n >= _MIN_SURE_VALUES and n_bits < _MAX_SURE_BITS * n
 
 
 _TOO_FEW = "out has {} bytes, too few for the frame; max_encoded_size() bytes always suffice"

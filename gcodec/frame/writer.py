@@ -8,6 +8,8 @@ from typing import NamedTuple
 import numpy as np
 
 from ..dtypes import DType
+from ..format.change_codebook import ChangeCodebook
+from ..format.modes import lossless
 from ..format.prelude import Prelude
 from ..kernels.block import header
 from ..kernels.block.block_index import seal_prelude
@@ -16,8 +18,9 @@ from ..kernels.core.specialized import Specialized
 from ..memory import Borrowed, acquire, release
 from ..plan.plan import FramePlan
 from ..plan.request import EncodeRequest
+from ..plan.sampling import STREAM_LOG2
 from ..plan.sparse_frames import BLOCK_LOG2
-from ..tensors import hash_of
+from ..tensors import Values, hash_of
 from ..threads import OrderedWriter, n_threads, run_parallel
 from .kinds import BLOCK_KINDS, BlockEncoder
 from .sizes import block_log2, raw_bytes
@@ -100,15 +103,14 @@ class FrameWriter(NamedTuple):
         """Write the frame to the start of ``out`` (uint8[n]) on ``n_workers`` threads, and return its size. Raises
         FullError."""
         prelude, n_blocks = self.prelude, len(self.sizes)
-        index_at, start = prelude.places
+        start = prelude.prelude_bytes
         if start > len(out):
             raise FullError
         if n_workers == 1 or n_blocks <= _MIN_BATCH:
             end = self._write_alone(out, start) if n_blocks else start
         else:
             end = self._write_together(out, start, n_workers)
-        head = np.frombuffer(bytearray(prelude.start(end)), np.uint8)
-        _seal_prelude(None, out, head, index_at, start, self.sizes)
+        write_prelude(prelude, self.sizes, end, out)
         return end
 
     def _write_alone(self, out: np.ndarray, at: int) -> int:
@@ -176,6 +178,47 @@ _seal_prelude = Specialized(seal_prelude)
 
 
 _BASE = np.zeros(0, np.float32)  #: the template that stands for the base
+
+
+def write_prelude(prelude: Prelude, sizes: np.ndarray, frame_bytes: int, out: np.ndarray) -> None:
+    """Write a frame's prelude.
+
+    Args:
+        prelude: What it says.
+        sizes: uint32[n_blocks], bytes of each block.
+        frame_bytes: Bytes of the frame.
+        out: uint8, of at least ``prelude.prelude_bytes``, result.
+    """
+    head = np.frombuffer(bytearray(prelude.start(frame_bytes)), np.uint8)
+    _seal_prelude(None, out, head, *prelude.places, sizes)
+
+
+def changes_prelude(values: Values, codebook: ChangeCodebook, base_hash: int) -> Prelude:
+    """Return the prelude of a frame of sparse blocks with a base.
+
+    Args:
+        values: The array; its bits are not looked at.
+        codebook: The codes of the changes.
+        base_hash: Hash of the base.
+    """
+    layout = lossless(values.dtype)
+    return Prelude(
+        values.dtype,
+        layout.mode,
+        values.container,
+        values.shape,
+        BLOCK_LOG2,
+        STREAM_LOG2,
+        layout.widths,
+        layout.levels,
+        (codebook.record,),
+        (),
+        (),
+        (_BASE,),
+        base_hash,
+        (),
+        (codebook,),
+    )
 
 
 @cache

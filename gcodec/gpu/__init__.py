@@ -11,14 +11,17 @@ histogram, for the sizes of frames, for preludes and statuses to decode; and for
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
 
 from ..errors import InvalidArgument, Unsupported
 from ..format.change_codebook import ChangeCodebook
 from ..format.codebook import Codebook
 from ..format.ladders import Ladder
-from ..options import EncoderOptions, Precision, checked_options
-from ..tensors import TORCH, is_torch
+from ..options import EncoderOptions, Precision, check_lossless, checked_options
+from ..plan.request import EncodeRequest
+from ..tensors import TORCH, Values, is_torch
 from ..truncation.evaluate import Policy
 
 if TYPE_CHECKING:
@@ -100,6 +103,61 @@ def encode(x: torch.Tensor, precision: Precision, options: EncoderOptions, out: 
         return out
     (frame,) = batch.frames
     return frame.cpu().numpy().tobytes() if to_host else frame
+
+
+class BaseRequest(NamedTuple):
+    """Holds what ``gcodec.encode`` was asked for with a base; its own arguments, which are explained there.
+
+    Attributes:
+        base: The base, a CUDA tensor.
+        precision: Which bits are kept, which must be all.
+        options: Options of the encoder.
+        shapes: Shapes of the tensors that the tensor holds end to end.
+        threads: Threads of the host to use at most.
+    """
+
+    base: Any
+    precision: Precision
+    options: EncoderOptions
+    shapes: Sequence[Sequence[int]]
+    threads: int | None
+
+
+def encode_against(x: torch.Tensor, asked: BaseRequest, out: Any, *, to_host: bool) -> Any:
+    """Encode one CUDA tensor against a base on its device; ``gcodec.encode`` calls this.
+
+    Args:
+        x: A CUDA tensor.
+        asked: What ``gcodec.encode`` was asked for.
+        out: Memory for the frame, a flat tensor of uint8 on the device, or None.
+        to_host: Return the frame as bytes.
+
+    Returns:
+        The frame as a tensor of uint8 or as bytes; or all of ``out``.
+
+    Raises:
+        InvalidArgument: Arguments that do not go together, or ``out`` is too small.
+    """
+    from . import batches
+
+    memory, options = _memory([x]), asked.options
+    nearest = asked.precision.is_nearest(options)
+    _, dtype, shape = memory.see(x)
+    bit_layout, _ = asked.precision.bit_layout(dtype, options)
+    check_lossless(bit_layout)
+    if out is not None:
+        _check_out(out, 1, memory)
+    values, levels = Values(np.zeros(0, dtype.uint), dtype, shape, TORCH), np.zeros(0, np.uint8)
+    request = EncodeRequest(
+        values, bit_layout, levels, options, nearest, asked.threads, shapes=asked.shapes, standalone=True
+    )
+    frame = batches.encode_patch(memory, x, asked.base, request)
+    if out is None:
+        return frame.cpu().numpy().tobytes() if to_host else frame
+    if len(out) < len(frame):
+        raise InvalidArgument(f"out has {len(out)} bytes, too few for the frame, which takes {len(frame)}")
+    memory.copy(frame, out[: len(frame)])
+    return out
 
 
 def _start(

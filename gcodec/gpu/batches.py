@@ -16,9 +16,11 @@ from ..format.modes import BitLayout
 from ..format.prelude import FindCodebook
 from ..format.shipped import find as find_prior
 from ..frame.decode import FrameReader
+from ..frame.encode import encode_array
 from ..options import EncoderOptions, check_base_array
+from ..plan.request import EncodeRequest
 from ..tensors import TORCH
-from . import decoder, encoder, sparse_decoder
+from . import decoder, encoder, sparse_decoder, sparse_encoder
 from .decoder import Parsed
 from .encoder import Batch, GpuSource, SharedCodebook
 from .gpu_memory import Memory
@@ -87,6 +89,34 @@ def encode(
     else:
         check_codebook(codebook.codebook, dtype, bit_layout)
     return encoder.encode(memory, sources, dtype, bit_layout, nearest, codebook, TORCH, target)
+
+
+def encode_patch(memory: Memory, x: Any, base: Any, request: EncodeRequest) -> Any:
+    """Make the frame of a tensor against a base: the bytes that the host's encoder makes.
+
+    Where these are sparse blocks for certain, the device makes them; else the host does, from copies of both.
+
+    Args:
+        memory: the device.
+        x: the tensor.
+        base: the base, a tensor on the device.
+        request: how to encode; its bits are not looked at.
+
+    Returns:
+        The frame, a tensor of bytes on the device.
+
+    Raises:
+        InvalidArgument: the base is of another type or size, or lies elsewhere.
+    """
+    tensor, dtype, shape = memory.see(x)
+    earlier, found, base_shape = memory.see(base, "base")
+    check_base_array(dtype, math.prod(shape), found, math.prod(base_shape))
+    frame = sparse_encoder.encode(memory, request.values, tensor, earlier, request.options)
+    if frame is None:
+        bits, base_bits = (memory.values_on_host(own, dtype) for own in (tensor, earlier))
+        values = request.values._replace(bits=bits)
+        frame = memory.bytes_of(encode_array(request._replace(values=values, base=base_bits)))
+    return frame
 
 
 def check_codebook(book: Codebook, dtype: DType, bit_layout: BitLayout) -> None:

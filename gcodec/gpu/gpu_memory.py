@@ -26,6 +26,9 @@ class Memory(Protocol):
     def empty(self, n: int, dtype: str) -> Any:
         """Return a new array of ``n`` elements."""
 
+    def zeros(self, n: int, dtype: str) -> Any:
+        """Return a new array of ``n`` zeros."""
+
     def full(self, n: int, value: float) -> Any:
         """Return a flat tensor of ``n`` float32s of this value."""
 
@@ -87,6 +90,9 @@ class Memory(Protocol):
     def values_on_host(self, tensor: Any, dtype: DType) -> np.ndarray:
         """Return the bits of a contiguous tensor of a type as uintW[n] on the host; waits as :meth:`fetch` does."""
 
+    def slices_on_host(self, parts: Sequence[tuple[Any, slice]], dtype: DType) -> list[np.ndarray]:
+        """Return the bits of slices of tensors of a type, as if these were flat: uintW[m] on the host; waits once."""
+
     def target_of(self, out: Any, dtype: DType, n: int) -> Any:
         """Return a caller's tensor that ``n`` values of a type are written to, itself.
 
@@ -120,6 +126,12 @@ class TorchMemory:
         with torch.cuda.stream(self.stream):
             tensor = torch.empty(max(n, 1) * kind.itemsize, dtype=torch.uint8, device=self.device)
         return _Array(tensor, n, kind)
+
+    def zeros(self, n: int, dtype: str) -> Any:
+        """See :class:`Memory`."""
+        array = self.empty(n, dtype)
+        array.tensor.zero_()
+        return array
 
     def full(self, n: int, value: float) -> Any:
         """See :class:`Memory`."""
@@ -234,6 +246,16 @@ class TorchMemory:
         with torch.cuda.stream(self.stream):
             bits = tensor.detach().reshape(-1).view(getattr(torch, f"int{dtype.bits}")).cpu().numpy()
         return kernel_view(bits.view(dtype.uint))
+
+    def slices_on_host(self, parts: Sequence[tuple[Any, slice]], dtype: DType) -> list[np.ndarray]:
+        """See :class:`Memory`."""
+        import torch
+
+        integer = getattr(torch, f"int{dtype.bits}")
+        with torch.cuda.stream(self.stream):
+            cut = [tensor.detach().reshape(-1).view(integer)[part] for tensor, part in parts]
+            joined = torch.cat(cut).cpu().numpy().view(dtype.uint)
+        return [kernel_view(own) for own in np.split(joined, np.cumsum([len(own) for own in cut])[:-1])]
 
     def target_of(self, out: Any, dtype: DType, n: int) -> Any:
         """See :class:`Memory`."""

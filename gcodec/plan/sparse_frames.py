@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -20,7 +21,7 @@ from .request import EncodeRequest
 BLOCK_LOG2 = 18  #: of sparse frames: a block's header and place in the index take a percent of a small block
 STREAM_LOG2 = 16  #: of sparse blocks
 #: Shares of values that differ up to which a sparse frame is looked at: beyond, other kinds of blocks are smaller.
-_MAX_SHARE_OF_BASE, _MAX_SHARE_OF_ZERO = 0.4, 0.5
+MAX_SHARE_OF_BASE, _MAX_SHARE_OF_ZERO = 0.4, 0.5
 _MIN_VALUES = 256  #: fewer are not worth a codebook
 _MAX_CLASSES = 8
 _CLASS_BITS = 600  #: what a class costs: its code lengths, and numbers of changes in sub-streams, about
@@ -62,7 +63,10 @@ def plan_sparse(request: EncodeRequest) -> SparsePlan | None:
     n = len(values)
     if n < _MIN_VALUES or not _is_sparse(values, base):
         return None
-    finding = _Finding(values, base, () if base is None else _choose_thresholds(values, base))
+    thresholds: tuple[int, ...] = ()
+    if base is not None:
+        thresholds = choose_thresholds(((values[part], base[part]) for part in sample_slices(n)), n)
+    finding = _Finding(values, base, thresholds)
     run_batches(finding.find, finding.n_blocks, n_threads(request.threads, n), batch=4)
     found = [block for block in finding.found if block is not None]
     if len(found) < finding.n_blocks or sum(len(block.gaps) for block in found) > finding.share * n:
@@ -96,7 +100,7 @@ class _Finding:
         self._counts: list[Counts] = []  # of each batch of blocks
         self.n_blocks = -(-len(values) >> BLOCK_LOG2)
         self.found: list[Differences | None] = [None] * self.n_blocks
-        self.share = _MAX_SHARE_OF_ZERO if base is None else _MAX_SHARE_OF_BASE
+        self.share = _MAX_SHARE_OF_ZERO if base is None else MAX_SHARE_OF_BASE
         self.hashing = None if base is None else BaseHash(base, 1 << BLOCK_LOG2)
 
     def find(self, begin: int, end: int) -> None:
@@ -133,48 +137,78 @@ class _Finding:
     def code(self, found: list[Differences]) -> tuple[ChangeCodebook, int]:
         """Return the codes of what was found in all blocks, and the bits that it takes with them."""
         total = Counts(*(np.sum(part, axis=0) for part in zip(*self._counts, strict=True)))
-        is_empty = ~total.classes.any(axis=1)
-        for differences in found:
-            _count_numbers(self._values.dtype, differences, is_empty, total.counts)
-        n_gaps = max(_n_used(total.classes.sum(axis=0).reshape(-1, self._n_kinds).sum(axis=1)), 1)
-        classes = total.classes[: len(self._thresholds) + 1, : self._n_kinds * n_gaps]
-        codebook = ChangeCodebook(
-            8 * self._values.itemsize,
-            self._thresholds,
-            _lengths_for(total.counts),
-            _lengths_for(total.steps) if self._n_steps else b"",
-            tuple(_lengths_for(row) for row in classes),
-        )
-        return codebook, _bits_of(codebook, total)
+        return fit_change_codebook(total, found, self._thresholds, self._values.dtype)
+
+
+def fit_change_codebook(
+    counts: Counts, found: Sequence[Differences], thresholds: tuple[int, ...], kind: np.dtype
+) -> tuple[ChangeCodebook, int]:
+    """Return the codes for what differs, and the bits that it takes with them.
+
+    Args:
+        counts: How often each symbol occurs; numbers of changes are counted here.
+        found: What differs in each block; only its numbers of changes are looked at.
+        thresholds: Where classes begin, but the first.
+        kind: uintW, the type of the steps.
+    """
+    n_kinds = 3 if len(counts.steps) else 1
+    is_empty = ~counts.classes.any(axis=1)
+    for differences in found:
+        _count_numbers(kind, differences, is_empty, counts.counts)
+    n_gaps = max(_n_used(counts.classes.sum(axis=0).reshape(-1, n_kinds).sum(axis=1)), 1)
+    classes = counts.classes[: len(thresholds) + 1, : n_kinds * n_gaps]
+    codebook = ChangeCodebook(
+        8 * kind.itemsize,
+        thresholds,
+        _lengths_for(counts.counts),
+        _lengths_for(counts.steps) if len(counts.steps) else b"",
+        tuple(_lengths_for(row) for row in classes),
+    )
+    return codebook, _bits_of(codebook, counts)
 
 
 def _is_sparse(values: np.ndarray, base: np.ndarray | None) -> bool:
     """Return False if a look at some values shows that too many differ."""
-    step = max(len(values) // _QUICK_SAMPLE, 1) | 1
-    some = values[::step]
-    n_different = int(np.count_nonzero(some if base is None else some != base[::step]))
-    limit = _MAX_SHARE_OF_ZERO if base is None else _MAX_SHARE_OF_BASE
+    step = quick_step(len(values))
+    return is_sparse_sample(values[::step], None if base is None else base[::step])
+
+
+def quick_step(n: int) -> int:
+    """Return how far apart the values of ``n`` lie that are looked at first."""
+    return max(n // _QUICK_SAMPLE, 1) | 1
+
+
+def is_sparse_sample(some: np.ndarray, earlier: np.ndarray | None) -> bool:
+    """Return False if too many of some values differ from their base, or from zero without one."""
+    n_different = int(np.count_nonzero(some if earlier is None else some != earlier))
+    limit = _MAX_SHARE_OF_ZERO if earlier is None else MAX_SHARE_OF_BASE
     return n_different <= (limit + 0.05) * len(some)
 
 
-def _choose_thresholds(values: np.ndarray, base: np.ndarray) -> tuple[int, ...]:
+def sample_slices(n: int) -> list[slice]:
+    """Return the parts of ``n`` values that :func:`choose_thresholds` counts."""
+    step = max(n // _SAMPLE_PIECES, _PIECE)
+    return [slice(first, min(first + _PIECE, n)) for first in range(0, n, step)]
+
+
+def choose_thresholds(pieces: Iterable[tuple[np.ndarray, np.ndarray]], n: int) -> tuple[int, ...]:
     """Return where classes of the base's magnitude begin, such that positions of what differs take the fewest bits.
 
     Args:
-        values: uintW[n].
-        base: uintW[n].
+        pieces: Parts of the values and of the base, those of :func:`sample_slices`: uintW[m] each.
+        n: Number of values.
     """
-    bits = 8 * values.itemsize
-    n_top = 11 if bits == 64 else min(bits - 1, 8)
-    shift, mask = bits - 1 - n_top, (1 << n_top) - 1
-    counts = np.zeros((2, mask + 1), np.int64)
-    step = max(len(values) // _SAMPLE_PIECES, _PIECE)
-    types = values.dtype, values.flags.aligned, base.flags.aligned
-    for first in range(0, len(values), step):
-        _count_tops(types, values[first : first + _PIECE], base[first : first + _PIECE], shift, counts)
+    counts, shift = np.zeros((2, 0), np.int64), 0
+    for values, base in pieces:
+        if not counts.size:
+            bits = 8 * values.itemsize
+            n_top = 11 if bits == 64 else min(bits - 1, 8)
+            counts, shift = np.zeros((2, 1 << n_top), np.int64), bits - 1 - n_top
+        types = values.dtype, values.flags.aligned, base.flags.aligned
+        _count_tops(types, values, base, shift, counts)
     members, changed = counts.astype(np.float64)
     used = np.flatnonzero(members)
-    scale = len(values) / members.sum()
+    scale = n / members.sum()
     cuts = _partition(np.cumsum(members[used]), np.cumsum(changed[used]), scale)
     return tuple(int(used[cut]) << shift for cut in cuts)
 

@@ -20,6 +20,7 @@ from dataclasses import replace
 from hashlib import sha256
 from importlib import import_module
 from io import StringIO
+from itertools import product
 from random import Random
 from typing import Any
 from unittest.mock import patch
@@ -527,6 +528,41 @@ def patches(memory: HostMemory, quick: bool) -> None:
 
 
 @law
+def patches_made(memory: HostMemory, quick: bool) -> None:
+    """Check that the device makes of a tensor and its base the bytes that the host does, by its own kernels where those
+    are sparse blocks for certain."""
+    from gcodec.gpu import batches, sparse_encoder
+
+    made = 0
+    for number, (name, share) in enumerate(product(("float32", "bfloat16", "float16", "float8_e4m3fn"),
+                                                   (0.0, 0.002, 0.03, 0.3))):
+        if not quick and (number % 4 != 2 or number > 6):
+            continue
+        here, dtype = HostMemory(memory.wrap, STANDS_FOR[name]), BY_NAME[name]
+        for n, log2s, least in ((700_001, None, 1 << 14), (20_000, (11, 8), 256), (300, (10, 6), 256)):
+            if not quick and n > 300:
+                continue
+            base = np.resize(Case(name, "gaussian").bits.reshape(-1), n).copy()
+            wanted = near(base, share, number)
+            wanted[n // 2 : n // 2 + (900 if share == 0.03 and n > 20_000 else 0)] ^= 1    # one block becomes raw
+            with ExitStack() as stack:
+                if log2s:
+                    stack.enter_context(small_blocks(*log2s))
+                    stack.enter_context(patch.object(sparse_encoder, "MIN_VALUES", least))
+                    stack.enter_context(patch.object(import_module("gcodec.frame.encode"), "_MIN_SURE_VALUES", least))
+                expected = gcodec.encode(wanted, base=base, dtype=name)
+                values = Values(wanted[:0], dtype, wanted.shape, 0)
+                request = EncodeRequest(values, bit_layouts.lossless(dtype), np.zeros(0, np.uint8), CODING,
+                                        shapes=(wanted.shape,), standalone=True)
+                launched = here.launched
+                frame = bytes(batches.encode_patch(here, wanted, base, request))
+            assert frame == expected, (name, share, n)
+            made += here.launched - launched == 7       # or else the host has made it
+            assert np.array_equal(outcome_with_base(memory, frame, base, name), wanted)
+    assert made >= (20 if quick else 1), made
+
+
+@law
 def golden_patches(memory: HostMemory, quick: bool) -> None:
     """Check the frames of ``tests/golden`` and ``tests/golden-invalid`` that have a base, of all types and kinds."""
     if not quick:
@@ -664,7 +700,10 @@ def public_functions(memory: HostMemory, quick: bool) -> None:
         wide = gcodec.encode(torch.arange(5000, dtype=torch.float64))
         same(gcodec.decode(wide, device="cuda"), torch.arange(5000, dtype=torch.float64))
         y = pretending(torch.ones(500))
-        laws.check_refused(gcodec.Unsupported, lambda: gcodec.encode(y, base=y))
+        laws.check_refused(gcodec.InvalidArgument, lambda: gcodec.encode(y, base=y.numpy))
+        laws.check_refused(gcodec.InvalidArgument, lambda: gcodec.encode(y, base=y[1:]))
+        laws.check_refused(gcodec.InvalidArgument, lambda: gcodec.encode(y, base=y, mantissa_bits=3))
+        laws.check_refused(gcodec.Unsupported, lambda: gcodec.encode(y, dtype="float32"))
         laws.check_refused(gcodec.InvalidArgument, lambda: gcodec.encode(y, optimizer=object()))
         laws.check_refused(gcodec.Unsupported, lambda: gcodec.encode(y, optimizer=torch.optim.Rprop([y]), param=y))
         laws.check_refused(gcodec.InvalidArgument, lambda: gcodec.encode(y, levels=torch.zeros(3, dtype=torch.uint8)))
@@ -715,6 +754,13 @@ def check_base_of_public_functions(base: Any) -> None:
     assert gcodec.decode(plain, base=other, out=other) is other
     check(other)
     laws.check_refused(gcodec.Unsupported, lambda: gcodec.decode(data, base=other, like="numpy"))
+    x, earlier = pretending(wanted), pretending(base)
+    assert bytes(gcodec.encode(x, base=earlier).numpy()) == data == gcodec.encode(x, base=earlier, device="cpu")
+    turned = gcodec.encode(x.t(), base=earlier.t(), device="cpu")
+    assert turned == gcodec.encode(wanted.t(), base=base.t())
+    room = torch.zeros(len(data) + 8, dtype=torch.uint8)
+    assert gcodec.encode(x, base=earlier, out=room) is room and bytes(room[: len(data)].numpy()) == data
+    laws.check_refused(gcodec.InvalidArgument, lambda: gcodec.encode(x, base=earlier, out=room[:-16]))
 
 
 @law

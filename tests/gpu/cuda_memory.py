@@ -34,6 +34,13 @@ class HostMemory:
         array.view(np.uint8)[:] = 0xA5
         return array[:n]
 
+    def zeros(self, n: int, dtype: str) -> np.ndarray:
+        return np.zeros(n, dtype)
+
+    def slices_on_host(self, parts: Sequence[tuple[np.ndarray, slice]], dtype: DType) -> list[np.ndarray]:
+        self.waited += 1
+        return [tensor.reshape(-1)[part].view(dtype.uint).copy() for tensor, part in parts]
+
     def full(self, n: int, value: float) -> np.ndarray:
         return np.full(n, value, np.float32)
 

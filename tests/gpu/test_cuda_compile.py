@@ -60,7 +60,7 @@ def signatures(values: Any) -> dict[str, tuple[Any, tuple[Any, ...]]]:
 
 def sparse_signatures(values: Any) -> dict[str, tuple[Any, tuple[Any, ...]]]:
     """Return the kernels of sparse blocks, likewise."""
-    from gcodec.kernels.cuda import sparse_check, sparse_place, sparse_read, sparse_tables
+    from gcodec.kernels.cuda import sparse_check, sparse_find, sparse_place, sparse_read, sparse_tables, sparse_write
 
     shape = bundle(sparse_tables.SparseShape, u8, u4, u4, u4)
     frame = bundle(sparse_tables.SparseFrame, array(u4), array(i8), array(i8), array(u1))
@@ -69,7 +69,16 @@ def sparse_signatures(values: Any) -> dict[str, tuple[Any, tuple[Any, ...]]]:
     streams = bundle(sparse_tables.SubStreams, array(u4), array(i8), array(i4), array(u4), array(u4), array(i8),
                      array(u4, 2))
     changes = bundle(sparse_tables.StoredChanges, array(u4), array(u4), array(values))
+    source = bundle(sparse_tables.SparseSource, array(values), array(values), array(u8), u8, u4, u4, u4)
+    found = bundle(sparse_tables.FoundChanges, array(u4), array(values), array(i8), array(u4, 2))
+    codes = bundle(sparse_tables.GpuChangeCodes, array(u4, 2), array(u4), array(u4), array(u1))
     return {
+        "count_differences": (sparse_find.count_differences, (source, array(u4, 2))),
+        "note_all_differences": (sparse_find.note_all_differences, (source, found)),
+        "count_change_symbols": (sparse_find.count_change_symbols, (found, u8, array(u8), array(u8))),
+        "write_sub_streams": (sparse_write.write_sub_streams, (found, codes, u8, array(u4), array(i8), array(u4))),
+        "seal_sparse_blocks": (sparse_write.seal_sparse_blocks,
+                               (array(i8, 2), source, array(u4), array(u4), array(u4))),
         "sum_words": (sparse_check.sum_words, (array(values), shape, array(u8))),
         "check_sparse_blocks": (sparse_check.check_sparse_blocks, (frame, shape, books, array(u4), array(i4))),
         "read_sub_streams": (sparse_read.read_sub_streams, (frame, shape, books, streams, changes, u4, array(i4))),
@@ -82,7 +91,8 @@ def sparse_signatures(values: Any) -> dict[str, tuple[Any, tuple[Any, ...]]]:
 
 KERNELS = ("encode_blocks", "seal_frames", "move_blocks", "count_symbols", "decode_blocks", "choose_linear",
            "choose_accumulator", "choose_adam", "sum_words", "check_sparse_blocks", "read_sub_streams", "place_changes",
-           "apply_changes", "copy_stored_blocks")
+           "apply_changes", "copy_stored_blocks", "count_differences", "note_all_differences", "count_change_symbols",
+           "write_sub_streams", "seal_sparse_blocks")
 #: What a float operation may be called: exact, or rounded once to the nearest; nothing fused, approximate or flushed.
 EXACT = re.compile(r"(ld|st|mov|neg|abs|selp|setp\.\w+)(\.\w+)*\.f32|cvt\.rn\.f32\.[su]32|(add|mul|div|sqrt)\.rn\.f32")
 #: 16-bit values differ from wide ones in the width of their loads and stores alone.

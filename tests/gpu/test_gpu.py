@@ -223,6 +223,18 @@ def test_patches_are_applied_on_the_device(dtype, n, share):
             gcodec.decode(frame, base=weights)
 
 
+@pytest.mark.parametrize("share", [0.0, 0.002, 0.02, 0.3])
+@pytest.mark.parametrize("n", [300, 65_536, 600_001])
+@pytest.mark.parametrize("dtype", SPARSE_TYPES)
+def test_patches_of_the_device_have_the_hosts_bytes(dtype, n, share):
+    base, wanted = base_and_near(dtype, n, share)
+    weights, earlier = bits_to_tensor(wanted, dtype), bits_to_tensor(base, dtype)
+    expected = gcodec.encode(weights.cpu(), base=earlier.cpu())
+    assert gcodec.encode(weights, base=earlier, device="cpu") == expected
+    assert gcodec.decode(gcodec.encode(weights, base=earlier), base=earlier, out=earlier) is earlier
+    laws.assert_same_bits(earlier.cpu(), wanted)
+
+
 def test_spoilt_patches_leave_the_weights_as_they_were():
     base, wanted = base_and_near("bfloat16", 600_001, 0.02)
     data, weights, rng = gcodec.encode(wanted, base=base, dtype="bfloat16"), bits_to_tensor(base, "bfloat16"), Random(0)

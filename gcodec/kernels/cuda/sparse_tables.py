@@ -111,5 +111,62 @@ class StoredChanges(NamedTuple):
     steps: Any
 
 
+class SparseSource(NamedTuple):
+    """A tensor that is encoded against a base.
+
+    Attributes:
+        values: uintW[n_values].
+        base: uintW[n_values].
+        bounds: uint64[17], where classes of magnitudes begin and end, as a row of :attr:`ChangeBooks.bounds`.
+        n_values: Number of values, uint64.
+        width: Bits of a value, uint32, at most 32.
+        block_log2: log2 of the values per block, uint32.
+        stream_log2: log2 of the values per sub-stream, uint32.
+    """
+
+    values: Any
+    base: Any
+    bounds: Any
+    n_values: np.uint64
+    width: np.uint32
+    block_log2: np.uint32
+    stream_log2: np.uint32
+
+
+class FoundChanges(NamedTuple):
+    """The changes of a tensor that is encoded.
+
+    Attributes:
+        ranks: uint32[n]: which value of its class and sub-stream each is for.
+        steps: uintW[n]: steps, modulo 2**W.
+        starts: int64[n_streams]: number of the first change of each sub-stream.
+        counts: uint32[n_streams, 16]: number of changes of each class.
+    """
+
+    ranks: Any
+    steps: Any
+    starts: Any
+    counts: Any
+
+
+class GpuChangeCodes(NamedTuple):
+    """The codes of a codebook of changes, as of :class:`changes.ChangeCodes`.
+
+    Attributes:
+        classes: uint32[n_classes, n_symbols].
+        steps: uint32[2 * W + 1].
+        counts: uint32[41].
+        is_empty: uint8[16].
+    """
+
+    classes: Any
+    steps: Any
+    counts: Any
+    is_empty: Any
+
+
+#: Columns of the table of blocks to write, int64[n_blocks, 8]: word at which a block begins; its bytes; whether it is
+#: raw; bytes of its sub-streams, of the shortest one; bits of each length; number of its first sub-stream.
+PLACE_WORD, SIZE_BYTES, IS_RAW, STREAMS_BYTES, MIN_BYTES, LENGTH_BITS, FIRST_STREAM = range(7)
 #: Elements of a row of :attr:`ChangeBooks.bounds`.
 N_BOUNDS = MAX_CLASSES + 1

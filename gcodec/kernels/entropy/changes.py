@@ -19,7 +19,7 @@ import numpy as np
 
 from ..core.jit import inlined, kernel
 from ..core.masks import highest_one
-from ..core.scalar import U16, U32, U64, wrap
+from ..core.scalar import U16, U32, U64, lesser, wrap
 from ..core.unaligned import load_u64, store_u32
 from .prefix_code import TABLE_SIZE
 
@@ -96,7 +96,7 @@ def step_symbol(step):
         return 0
     negative = wrap(U64(0) - U64(step), step)
     # Which sign it has is as good as random, so there is no branch on it.
-    return 2 * (highest_one(U64(min(step, negative))) + 1) - np.int64(step <= negative)
+    return 2 * (highest_one(U64(lesser(step, negative))) + 1) - np.int64(step <= negative)
 
 
 @kernel
