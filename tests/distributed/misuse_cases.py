@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import sys
 import threading
 import warnings
 from collections.abc import Callable
@@ -212,6 +213,17 @@ def saved(state: str) -> bool:
     file.seek(0)
     loaded = torch.load(file, weights_only=False)["state"]
     return bool(repr(loaded.state_dict()) == repr(training.state.state_dict()))
+
+
+def raised(culprit: int) -> str | None:
+    """Return what the others read when one rank ends by an error of its own code."""
+    group = dist.new_group()
+    lane = lane_of(group, PATIENCE)
+    if rank() == culprit:
+        with mock.patch.object(sys, "last_value", ZeroDivisionError("of its own"), create=True):
+            lane_module.close_at_exit()
+    dist.barrier(group)
+    return lane.failure_records.reason_of(culprit)
 
 
 def _threads() -> set[threading.Thread]:

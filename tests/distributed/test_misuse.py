@@ -65,6 +65,10 @@ def test_a_DDP_model_is_saved_with_the_state_of_its_hook(ranks, state):
     assert agreed(ranks.run(cases.saved, state=state))
 
 
+def test_an_error_that_ends_a_rank_is_read_by_the_others(ranks):
+    assert agreed(ranks.run(cases.raised, culprit=CULPRIT)) == "ZeroDivisionError: of its own"
+
+
 # Options that differ
 
 @pytest.mark.parametrize(("what", "text"), [

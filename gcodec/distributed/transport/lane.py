@@ -24,6 +24,7 @@ from __future__ import annotations
 import atexit
 import os
 import secrets
+import sys
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -377,6 +378,18 @@ def _forget() -> None:
     _lock = threading.Lock()
 
 
-atexit.register(close_lanes, None, 5.0)
+def close_at_exit() -> None:
+    """Close all lanes when the interpreter ends; after an error that nobody caught, leave it as a failure record.
+
+    The other ranks find the connections closed, and read there why. They may never send what this rank still waits for.
+    """
+    error = getattr(sys, "last_value", None)
+    if error is not None:
+        for lane in _lanes:
+            lane.failure_records.record(f"{type(error).__name__}: {error}")
+    close_lanes(None, 5.0 if error is None else 0.5)
+
+
+atexit.register(close_at_exit)
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forget)
