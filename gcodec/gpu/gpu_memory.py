@@ -129,8 +129,11 @@ class TorchMemory:
 
     def zeros(self, n: int, dtype: str) -> Any:
         """See :class:`Memory`."""
+        import torch
+
         array = self.empty(n, dtype)
-        array.tensor.zero_()
+        with torch.cuda.stream(self.stream):
+            array.tensor.zero_()
         return array
 
     def full(self, n: int, value: float) -> Any:
