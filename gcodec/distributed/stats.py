@@ -81,8 +81,11 @@ class Stats:
         steps: steps ended.
         refreshes: refreshes of shared codebooks.
         refresh_bytes: bytes that the sums for these took.
-        bits_per_symbol: bits that a symbol has taken in the latest step that is known; NaN before the first.
+        bits_per_symbol: bits that a symbol takes with the shared codebooks, in the latest step that is known; NaN
+            before the first. A frame that they do not suit counts with what it would have taken: then this is far
+            above the entropy, until they are renewed.
         entropy_per_symbol: its entropy, likewise.
+        own_codebooks: frames of this rank that the shared codebooks did not suit, and that carried one of their own.
     """
 
     def __init__(self) -> None:
@@ -90,7 +93,7 @@ class Stats:
         self.step = Counters()
         self.last_step = Counters()
         self.buckets: dict[int, Counters] = {}
-        self.steps = self.refreshes = self.refresh_bytes = 0
+        self.steps = self.refreshes = self.refresh_bytes = self.own_codebooks = 0
         self.bits_per_symbol = self.entropy_per_symbol = float("nan")
 
     def add(self, bucket: int, counters: Counters) -> None:
@@ -116,6 +119,7 @@ class Stats:
             "refresh_bytes": self.refresh_bytes,
             "bits_per_symbol": self.bits_per_symbol,
             "entropy_per_symbol": self.entropy_per_symbol,
+            "own_codebooks": self.own_codebooks,
             **self.total.numbers(),
             "last_step": self.last_step.numbers(),
             "buckets": {index: counters.numbers() for index, counters in self.buckets.items()},

@@ -119,3 +119,16 @@ def test_prediction_is_tried_for_each_piece_on_its_own():
             rank.send(part, begin)
         rank.refresh()
     assert rank.send(values[:half]) < 0.9 * half * 4 * 0.9
+
+
+def test_frames_that_shared_codebooks_do_not_suit_are_counted_and_carry_their_own():
+    rank, values = Rank(), gradients(0, related=False)
+    rank.send(values)
+    rank.refresh()
+    usual = rank.send(values)
+    suited = rank.books.end_step()
+    assert rank.books.n_unsuited == 0 and suited.paid < 1.1 * suited.entropy
+    wide = np.ldexp(values, np.random.default_rng(1).integers(-40, 40, len(values))).astype(np.float32)
+    assert usual < rank.send(wide) < wide.nbytes        # exponents that the codebooks have hardly seen
+    unsuited = rank.books.end_step()
+    assert rank.books.n_unsuited == 1 and unsuited.paid > unsuited.entropy + 0.5 * unsuited.symbols

@@ -91,6 +91,7 @@ class CodebookRefresh:
         if spent is not None:
             self._record(Spent(*spent.tolist()))
         of_step = self.codebooks.end_step()
+        self.stats.own_codebooks = self.codebooks.n_unsuited
         if histograms is None and self._due(spent):
             self._numbers = sorted(self.codebooks.layers)
             self._begin(lane, self._histograms, torch.from_numpy(self.codebooks.take()))

@@ -112,6 +112,7 @@ class SharedCodebooks:
         layers: the counts and the codebook of each parameter, by number.
         paid: bits that this step's symbols have taken so far.
         digest: stands for the codebooks in use; the same on all ranks.
+        n_unsuited: frames so far that these codebooks did not suit.
         unmade: True if there are layers that have not been counted for a codebook yet.
     """
 
@@ -121,6 +122,7 @@ class SharedCodebooks:
         self.layers: dict[int, Layer] = {}
         self.paid = 0.0
         self.digest = 0
+        self.n_unsuited = 0
         self._by_hash: dict[int, Codebook] = {}
         self.unmade = False
         self._taken: dict[int, tuple[int, int]] = {}  #: forms of the layers whose histograms are being summed
@@ -191,7 +193,9 @@ class SharedCodebooks:
         codebook_fit.add_costs(plan.counts, kept_costs(plan.codebooks), plan.choice, 0, bits, n_symbols)
         paid = int(bits.sum())
         self.paid += paid
-        return paid - int(code_costs.entropy_fixed(whole)) / 256 <= _MISFIT * int(n_symbols.sum())
+        suits = paid - int(code_costs.entropy_fixed(whole)) / 256 <= _MISFIT * int(n_symbols.sum())
+        self.n_unsuited += not suits
+        return suits
 
     def end_step(self) -> Spent:
         """Return what this step's symbols took, and add what was counted to the histograms."""
