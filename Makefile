@@ -10,16 +10,17 @@ SPREAD := -n auto --dist loadfile --no-loadscope-reorder
 
 # Tests that `make test` runs a second time, on the code that a CPU without AVX and BMI gets. Left out is what does not
 # depend on that: denormals that are flushed; float64 and the types of 8 bits, which take the plain loops on every CPU;
-# GComp's code, which is one more choice of code lengths; tensors and optimizers; and the cache of kernels.
+# float16, whose kernels are bfloat16's; GComp's code, which is one more choice of code lengths; tensors and optimizers;
+# and the cache of kernels.
 PORTABLE_TESTS ?= tests/codec/test_codec.py tests/kernels/test_kernels.py tests/kernels/test_vector_steps.py \
-	tests/plan/test_prediction.py -k "not (flushes or denormals_are or float64 or float8 or GComp or tensors_are or \
+	tests/plan/test_prediction.py -k "not (flushes or denormals_are or float64 or float16 or float8 or GComp or tensors_are or \
 	optimizer or anew or renamed)"
-PORTABLE_TYPES := float32 bfloat16 float16
+PORTABLE_TYPES := float32 bfloat16
 # The name alone keeps the features of the machine at hand; the empty list takes them away.
 PORTABLE := NUMBA_CPU_NAME=x86-64-v2 NUMBA_CPU_FEATURES= NUMBA_CACHE_DIR=$(CURDIR)/.cache/numba-portable
 
 .DELETE_ON_ERROR:
-.PHONY: help demo test check portable pytest slow fuzz test-gpu test-integrations sanitize-gpu golden bench bench-gpu bench-cluster experiments docs clean
+.PHONY: help demo test check portable pytest slow fuzz test-gpu test-integrations sanitize-gpu golden bench bench-gpu bench-cluster experiments docs wheel clean
 
 help:           ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -98,8 +99,12 @@ experiments: $(VENV)/.installed ## the papers' experiments on small models, a go
 docs: $(VENV)/.docs            ## the site, with a reference of the API: build/site/index.html
 	@$(BIN)/python -m tools.site
 
+wheel: $(VENV)/.installed       ## a wheel with compiled kernels, in dist/; ten minutes, on a CPU with AVX-512
+	@$(BIN)/python -m tools.compile_kernels
+	@$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist .
+
 clean:          ## remove what make and the tools made
-	rm -rf $(VENV) $(INTEGRATIONS) .cache .hypothesis .mypy_cache .pytest_cache .ruff_cache build dist
+	rm -rf gcodec/kernels/compiled $(VENV) $(INTEGRATIONS) .cache .hypothesis .mypy_cache .pytest_cache .ruff_cache build dist
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # pip would compile thousands of modules one after another, and most of them are never imported: tests of packages, what

@@ -154,7 +154,8 @@ def house(tmp_path: Path) -> Iterator[Path]:
     (folder / "tmp").chmod(0o1777)
     for name in ("", "kernels", "kernels/core"):
         (folder / "house" / name / "__init__.py").write_text("")
-    for name in ("errors.py", "kernels/core/jit.py", "kernels/core/numba_private.py", "kernels/core/cache_folders.py"):
+    core = ("cache_folders", "cpu_levels", "jit", "numba_private", "shipped_kernels")
+    for name in ("errors.py", *(f"kernels/core/{name}.py" for name in core)):
         shutil.copy(PACKAGE / name, folder / "house" / name)
     (folder / "house" / "kernels" / "two.py").write_text(TWO_KERNELS.format(jit="house.kernels.core.jit"))
     yield folder
@@ -287,13 +288,14 @@ def test_a_folder_of_another_user_is_not_trusted(tmp_path, monkeypatch):
 
 # Who is told
 
-@pytest.mark.parametrize(("arguments", "said"), [(["warmup"], "gcodec: note: no folder\n"), (["warmup", "-q"], "")])
-def test_the_command_line_says_so_in_one_line(monkeypatch, capsys, arguments, said):
-    monkeypatch.setattr(codec, "warmup", lambda: warnings.warn("no folder", KernelCacheWarning, stacklevel=1))
+@pytest.mark.parametrize(("arguments", "n_notes"), [(["warmup"], 1), (["warmup", "-q"], 0)])
+def test_the_command_line_says_so_in_one_line(monkeypatch, capsys, arguments, n_notes):
+    monkeypatch.setattr(codec, "warmup", lambda names: warnings.warn("no folder", KernelCacheWarning, stacklevel=1))
     with warnings.catch_warnings():
         warnings.simplefilter("default")
         assert cli.main(arguments) == 0
-    assert capsys.readouterr().err == said
+    lines = capsys.readouterr().err.splitlines()
+    assert lines.count("gcodec: note: no folder") == sum("no folder" in line for line in lines) == n_notes
 
 
 # The package itself

@@ -108,7 +108,8 @@ def house_of_kernels(folder):
         (folder / "house" / name).mkdir(parents=True)
     for name in ("", "kernels", "kernels/core", "kernels/room"):
         (folder / "house" / name / "__init__.py").write_text("")
-    for name in ("errors.py", "kernels/core/cache_folders.py", "kernels/core/jit.py", "kernels/core/numba_private.py"):
+    core = ("cache_folders", "cpu_levels", "jit", "numba_private", "shipped_kernels")
+    for name in ("errors.py", *(f"kernels/core/{name}.py" for name in core)):
         (folder / "house" / name).write_text((PACKAGE / name).read_text(encoding="utf-8"))
     return folder / "house" / "kernels"
 

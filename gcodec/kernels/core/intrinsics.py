@@ -10,6 +10,7 @@ from llvmlite.binding import get_host_cpu_features
 from numba import types
 from numba.extending import intrinsic
 
+from .cpu_levels import AVX512, BMI2, SSSE3
 from .numba_private import named_cpu
 from .unaligned import pointer
 
@@ -25,12 +26,9 @@ def _has(*features: str) -> bool:
     return all(host.get(feature, False) for feature in features)
 
 
-#: Masked compress and expand of bytes and words, and byte permutes over two registers.
-HAS_AVX512 = _has("avx512f", "avx512bw", "avx512vl", "avx512vbmi", "avx512vbmi2")
-#: Byte permutes of 16 bytes and a count of bits: every x86-64 since 2009.
-HAS_SSSE3 = _has("ssse3", "popcnt") or named_cpu().name in ("x86-64-v2", "x86-64-v3", "x86-64-v4")
-#: Bits deposited at the places of a mask, in one step.
-HAS_BMI2 = _has("bmi2")
+HAS_AVX512 = _has(*AVX512)
+HAS_SSSE3 = _has(*SSSE3) or named_cpu().name in ("x86-64-v2", "x86-64-v3", "x86-64-v4")
+HAS_BMI2 = _has(*BMI2)
 #: Several planes by classes of symbols (:mod:`classes_ssse3`).
 BY_CLASSES = HAS_SSSE3 and not HAS_AVX512
 

@@ -16,17 +16,20 @@ from __future__ import annotations
 
 import os
 import pickle
+import sys
 from collections.abc import Callable
 from functools import cache
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import llvmlite
 import numba
 from llvmlite import ir
 from numba import typeof, types
 from xxhash import xxh3_128_digest
 
+from . import shipped_kernels
 from .cache_folders import lasting_folders, subfolder, temporary_folder, warn_of_no_folder, warn_of_temporary_folder
 
 #: Versions of numba that were tried with float32 and bfloat16: warm-up, the golden frames, and all of the tests' cases,
@@ -164,6 +167,7 @@ class _CheckedFiles:
 
     def __init__(self, folders: tuple[Path, ...], below: str | None, name: str, stamp: str) -> None:
         self._folders, self._below, self._name, self._stamp = folders, below, name, stamp
+        self._release = f"{stamp} {numba.__version__} {llvmlite.__version__} {sys.version_info[:2]}"
 
     def load(self, key: Any) -> Any:
         """Return what was saved under a key, or None."""
@@ -177,7 +181,8 @@ class _CheckedFiles:
                         return data
             except Exception:  # whatever pickle makes of damage
                 continue
-        return None
+        # Of a CPU by name, what was shipped for others would not be what was asked for.
+        return shipped_kernels.load(self._name, self._release, key) if named_cpu() == (None, None) else None
 
     def save(self, key: Any, data: Any) -> None:
         """Save what was compiled, where that can be done; otherwise warn."""

@@ -1,0 +1,62 @@
+"""The kinds of CPUs that kernels distinguish, and the levels that compiled kernels are shipped for (docs/caches.md).
+
+Kernels choose their steps by three sets of features. Code that was compiled where the choices were others must not meet
+tables that were filled by this process, so a level serves only CPUs with the same choices.
+
+    level        as of     chooses
+    x86-64-v2    2009      SSSE3
+    x86-64-v3    2013      SSSE3, BMI2
+    avx512       2019      SSSE3, BMI2, AVX-512 with byte permutes
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+#: Masked compress and expand of bytes and words, and byte permutes over two registers.
+AVX512 = ("avx512f", "avx512bw", "avx512vl", "avx512vbmi", "avx512vbmi2")
+#: Byte permutes of 16 bytes and a count of bits: every x86-64 since 2009.
+SSSE3 = ("ssse3", "popcnt")
+#: Bits deposited at the places of a mask, in one step.
+BMI2 = ("bmi2",)
+
+_V2 = ("cx16", "popcnt", "sahf", "sse3", "sse4.1", "sse4.2", "ssse3")
+_V3 = (*_V2, "avx", "avx2", "bmi", "bmi2", "f16c", "fma", "lzcnt", "movbe")
+_AVX512 = (*_V3, *AVX512, "avx512cd", "avx512dq", "avx512bitalg", "avx512vpopcntdq")
+
+
+class CpuLevel(NamedTuple):
+    """Describes what a set of shipped kernels is compiled for.
+
+    Attributes:
+        name: Name of the level.
+        cpu: LLVM's name of the CPU.
+        features: LLVM's names of the features that it may use.
+    """
+
+    name: str
+    cpu: str
+    features: tuple[str, ...]
+
+    @property
+    def flags(self) -> str:
+        """Return the features as ``NUMBA_CPU_FEATURES`` takes them."""
+        return ",".join((*(f"+{feature}" for feature in self.features), "-prefer-256-bit"))
+
+
+LEVELS = (CpuLevel("avx512", "x86-64-v4", _AVX512), CpuLevel("x86-64-v3", "x86-64-v3", _V3),
+          CpuLevel("x86-64-v2", "x86-64-v2", _V2))  # fmt: skip
+
+
+def level_for(has: Callable[[str], bool]) -> CpuLevel | None:
+    """Return the level for a CPU: the highest that it can run, if kernels make the same choices there.
+
+    Args:
+        has: Returns True for the names of features that the CPU has.
+    """
+    for level in LEVELS:
+        if all(map(has, level.features)):
+            choices = [(all(map(has, choice)), set(choice) <= set(level.features)) for choice in (AVX512, SSSE3, BMI2)]
+            return level if all(here == there for here, there in choices) else None
+    return None
