@@ -59,7 +59,7 @@ def _checkpoints(results: Path) -> str:
 
 def _allreduce(results: Path) -> str:
     shares = sorted(fixed_of_bf16(results, "nic_bytes").values())
-    return (f"the mantissa bits of `bf16_compress_hook` in {shares[0]:.2f} to {shares[-1]:.2f} of its bytes, summed in "
+    return (f"the accuracy of `bf16_compress_hook` in {shares[0]:.2f} to {shares[-1]:.2f} of its bytes, summed in "
             "float32")
 
 

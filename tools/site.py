@@ -32,7 +32,7 @@ PAGES = {
                 "benchmarks/demo"),
     "Research": ("algorithms", "experiments", "experiments-lgreco"),
     "Formats": ("format", "archive", "glossary"),
-    "For contributors": ("CONTRIBUTING", "contributing/performance", "CHANGELOG"),
+    "For contributors": ("CONTRIBUTING", "contributing/performance", "contributing/wire", "CHANGELOG"),
 }
 #: The reference: titles of its pages, and what stands on them.
 REFERENCE = {

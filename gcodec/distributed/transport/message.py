@@ -7,7 +7,7 @@
 
 All numbers are little-endian. ``agreement`` is a hash of what all ranks must have in common: dtype, mode, operation,
 number of values and world size. The frame has checksums of its own (docs/format.md); the header's is the CRC.
-docs/training.md, "On the wire", is the page of this format.
+docs/contributing/wire.md is the page of this format.
 """
 
 from __future__ import annotations
