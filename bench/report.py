@@ -208,6 +208,7 @@ PLACES: dict[str, tuple[Callable[[Path], list[str]], str]] = {
     "weight-sync-table": (sections.weight_sync_table, "weight-sync.csv"),
     "differences-table": (sections.differences_table, "differences.csv"),
     "differences-speed": (sections.differences_speed, "differences.csv"),
+    "sparse-values-table": (sections.sparse_values_table, "sparse_values.csv"),
     "weight-sync-links": (sections.weight_sync_links, "weight-sync.csv"),
     "levels-speed": (sections.level_speed, "level-speed.csv"),
     "compressors-table": (contests.compressors_table, "compressors.csv"),

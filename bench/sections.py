@@ -277,6 +277,19 @@ def differences_speed(results: Path) -> list[str]:
             f"it says two threads; from {source(comments)}"]
 
 
+def sparse_values_table(results: Path) -> list[str]:
+    """Return the table of what arrays that are zero in most places take, by method."""
+    comments, rows = read_table(results / "sparse_values.csv")
+    groups: dict[tuple[str, str, str], dict[str, Row]] = {}
+    for row in rows:
+        groups.setdefault((row["array"], row["dtype"], row["nonzero_percent"]), {})[row["method"]] = row
+    names = ["gcodec", "gcodec, no sparse blocks", "zstd-1", "zstd-3", "numpy: index and value"]
+    table = [[*key, *(methods[name]["percent"] for name in names), methods["gcodec"]["of_bound"]]
+             for key, methods in groups.items()]
+    columns = ["array", "type", ">not zero, %", *(f">{name}, %" for name in names), ">gcodec / order-0"]
+    return [*markdown(columns, table), "", f"Percent of the array's bytes; from {source(comments)}"]
+
+
 def seconds_over_link(row: Row, rate: float, *, whole: bool) -> float:
     """Return the modeled seconds of a version: whole weights, or a difference, of which the work is counted, too.
 
