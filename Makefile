@@ -10,12 +10,13 @@ SPREAD := -n auto --dist loadfile --no-loadscope-reorder
 
 # Tests that `make test` runs a second time, on the code that a CPU without AVX and BMI gets. Left out is what does not
 # depend on that: denormals that are flushed; float64 and the types of 8 bits, which take the plain loops on every CPU;
-# float16, whose kernels are bfloat16's; GComp's code, which is one more choice of code lengths; tensors and optimizers;
-# and the cache of kernels.
+# GComp's code, which is one more choice of code lengths; tensors and optimizers; and the cache of kernels. The types of
+# 16 bits are for `make slow`.
 PORTABLE_TESTS ?= tests/codec/test_codec.py tests/kernels/test_kernels.py tests/kernels/test_vector_steps.py \
-	tests/plan/test_prediction.py -k "not (flushes or denormals_are or float64 or float16 or float8 or GComp or tensors_are or \
+	tests/plan/test_prediction.py -k "not (flushes or denormals_are or float64 or float8 $(WITHOUT) or GComp or tensors_are or \
 	optimizer or anew or renamed)"
-PORTABLE_TYPES := float32 bfloat16
+PORTABLE_TYPES := float32
+WITHOUT := or float16
 # The name alone keeps the features of the machine at hand; the empty list takes them away.
 PORTABLE := NUMBA_CPU_NAME=x86-64-v2 NUMBA_CPU_FEATURES= NUMBA_CACHE_DIR=$(CURDIR)/.cache/numba-portable
 
@@ -52,6 +53,7 @@ check: $(VENV)/.installed       ## ruff and mypy
 # With the codecs that bench/ compares with: one of the tests is a run of it.
 slow: $(VENV)/.bench           ## the tests that take minutes or gigabytes
 	@$(BIN)/python -m pytest --hypothesis-profile=thorough -m "slow and not gpu"
+	@$(MAKE) --no-print-directory portable PORTABLE_TYPES="float32 bfloat16 float16" WITHOUT=
 
 fuzz: $(VENV)/.installed        ## mutated bytes into everything that reads them, 3 minutes; FUZZ_ARGS="--executions 10000000" takes 30
 	@$(BIN)/python -m tests.fuzz $(FUZZ_ARGS)

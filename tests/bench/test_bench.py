@@ -378,6 +378,7 @@ def test_every_part_of_the_benchmarks_is_run_and_shown():
         assert f"images/{name}.png)" in page
 
 
+@pytest.mark.slow
 def test_the_benchmark_of_gpu_allreduces_runs_on_the_host(tmp_path):
     """How it measures a device, tests/gpu/cuda_cases.py tests."""
     from bench import gpu_allreduce
@@ -503,6 +504,7 @@ def test_measured_encoding_and_decoding_need_little_memory():
     assert "growth_bytes" in memory.in_child("growth", "gcodec", 1 << 16, 20)
 
 
+@pytest.mark.slow
 def test_vocabulary_layers_are_recorded_and_measured(tmp_path):
     pytest.importorskip("torch")
     from bench import plots, prediction, record, sections

@@ -88,6 +88,7 @@ def test_methods_of_one_seed_start_alike_and_see_the_same_batches():
     assert first[0] == first[2] != first[1] == first[3]
 
 
+@pytest.mark.slow
 def test_decisions_are_the_same_on_all_ranks_and_in_a_second_run():
     logs = []
     for _ in range(2):

@@ -149,7 +149,7 @@ def refused_there(group: dist.ProcessGroup) -> None:
     """Check that types that compressors do not take are refused."""
     state = gd.CompressedGradients(Given(), TopK(0.1), group=group)
     for wrong in (torch.zeros(3, dtype=torch.complex64), torch.eye(3).to_sparse()):
-        bucket = mock.Mock(buffer=lambda wrong=wrong: mock.Mock(
+        bucket = mock.Mock(parameters=list, buffer=lambda wrong=wrong: mock.Mock(
             wraps=wrong, is_cpu=False, is_cuda=True, is_sparse=wrong.is_sparse, dtype=wrong.dtype, layout=wrong.layout))
         try:
             state.reduce(bucket)

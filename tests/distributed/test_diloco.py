@@ -46,9 +46,10 @@ def test_a_state_with_a_residual_is_refused_where_it_does_not_belong(ranks):
 
 
 #: One rank sends nothing, in whatever mode.
-TRAININGS = [(1, "lossless", False), *((size, mode, narrow) for size in (2, 3) for mode, narrow in (
-    ("lossless", False), ("fixed", False), ("near", False), ("near", True))),
-             (2, "visible", False), (3, "visible, rounded", False)]
+TRAININGS = [(1, "lossless", False), (2, "lossless", False), (2, "fixed", False), (2, "near", True),
+             (2, "visible", False), (3, "near", False), (3, "visible, rounded", False),
+             *(pytest.param(*training, marks=pytest.mark.slow) for training in (
+                 (2, "near", False), (3, "lossless", False), (3, "fixed", False), (3, "near", True)))]
 
 
 @pytest.mark.parametrize(("ranks", "mode", "narrow"), TRAININGS, indirect=["ranks"])
@@ -79,6 +80,7 @@ def test_diloco_refuses_senseless_arguments(ranks):
 
 # Worked examples
 
+@pytest.mark.slow
 def test_the_example_of_diloco_runs_under_torchrun():
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2",
                str(EXAMPLES / "diloco.py"), "--steps", "20", "--every", "5", "--mode", "fixed"]

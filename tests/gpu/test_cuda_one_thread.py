@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from tests.gpu.cuda_cases import LAWS
-from tests.gpu.law_process import problems
+from tests.gpu.law_process import marked, problem_of
 
 
-@pytest.mark.parametrize("law", LAWS)
+@pytest.mark.parametrize("law", marked("one-thread"))
 def test_cuda_kernels_of_one_thread_obey_every_law(law):
-    problem = problems("one-thread")[law]
+    problem = problem_of(law, "one-thread")
     assert not problem, problem
