@@ -8,14 +8,14 @@ PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-
 # Files of tests are spread over the cores, the longest first (tests/conftest.py).
 SPREAD := -n auto --dist loadfile --no-loadscope-reorder
 
-# Tests that `make test` runs a second time, on the code that a CPU without AVX and BMI gets. Left out is what does not
-# depend on that: denormals that are flushed; float64 and the types of 8 bits, which take the plain loops on every CPU;
-# GComp's code, which is one more choice of code lengths; tensors and optimizers; and the cache of kernels. The types of
-# 16 bits are for `make slow`.
-PORTABLE_TESTS ?= tests/codec/test_codec.py tests/kernels/test_kernels.py tests/kernels/test_vector_steps.py \
-	tests/plan/test_prediction.py -k "not (flushes or denormals_are or float64 or float8 $(WITHOUT) or GComp or tensors_are or \
-	optimizer or anew or renamed)"
-PORTABLE_TYPES := float32
+# Tests that run a second time on the code that a CPU without AVX and BMI gets: steps of float32 with `make test`, and with
+# `make slow` all kernels and whole frames of all types. Left out is what does not depend on that: denormals that are flushed;
+# float64 and the types of 8 bits, which take the plain loops on every CPU; GComp's code, which is one more choice of
+# code lengths; tensors and optimizers; and the cache of kernels.
+STEP_TESTS := tests/kernels/test_vector_steps.py tests/kernels/test_class_ranks.py
+FRAME_TESTS := tests/kernels/test_kernels.py tests/codec/test_codec.py tests/plan/test_prediction.py
+PORTABLE_TESTS := $(STEP_TESTS)
+PORTABLE_TYPES := float32 bfloat16 float16
 WITHOUT := or float16
 # The name alone keeps the features of the machine at hand; the empty list takes them away.
 PORTABLE := NUMBA_CPU_NAME=x86-64-v2 NUMBA_CPU_FEATURES= NUMBA_CACHE_DIR=$(CURDIR)/.cache/numba-portable
@@ -43,8 +43,8 @@ pytest: $(VENV)/.installed
 # On x86-64 only: elsewhere there is one path, and `pytest` runs it.
 portable: $(VENV)/.installed
 	@if [ "$$(uname -m)" = x86_64 ]; then \
-		$(PORTABLE) $(BIN)/python -m tests.support.precompile $(PORTABLE_TYPES) && \
-		$(PORTABLE) $(BIN)/python -m pytest -q $(SPREAD) $(PORTABLE_TESTS); fi
+		$(PORTABLE) $(BIN)/python -m pytest -q $(SPREAD) $(PORTABLE_TESTS) -k "not (flushes or denormals_are or \
+			float64 or float8 $(WITHOUT) or GComp or tensors_are or optimizer or anew or renamed)"; fi
 
 check: $(VENV)/.installed       ## ruff and mypy
 	@$(BIN)/ruff check
@@ -53,7 +53,8 @@ check: $(VENV)/.installed       ## ruff and mypy
 # With the codecs that bench/ compares with: one of the tests is a run of it.
 slow: $(VENV)/.bench           ## the tests that take minutes or gigabytes
 	@$(BIN)/python -m pytest --hypothesis-profile=thorough -m "slow and not gpu"
-	@$(MAKE) --no-print-directory portable PORTABLE_TYPES="float32 bfloat16 float16" WITHOUT=
+	@$(PORTABLE) $(BIN)/python -m tests.support.precompile $(PORTABLE_TYPES)
+	@$(MAKE) --no-print-directory portable WITHOUT= PORTABLE_TESTS="$(STEP_TESTS) $(FRAME_TESTS)"
 
 fuzz: $(VENV)/.installed        ## mutated bytes into everything that reads them, 3 minutes; FUZZ_ARGS="--executions 10000000" takes 30
 	@$(BIN)/python -m tests.fuzz $(FUZZ_ARGS)

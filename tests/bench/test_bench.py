@@ -390,6 +390,7 @@ def test_the_benchmark_of_gpu_allreduces_runs_on_the_host(tmp_path):
     assert all(float(row["milliseconds"]) > 0 for row in rows)
 
 
+@pytest.mark.slow
 def test_the_benchmark_of_compressors_verifies_and_compares_them(tmp_path):
     from bench import compressors, contests, hooks
     from gcodec.benchmark.csv_tables import read_table

@@ -532,7 +532,8 @@ linux_only = pytest.mark.skipif(sys.platform != "linux", reason="needs mprotect"
 
 
 @linux_only
-@pytest.mark.parametrize("side", ["after", pytest.param("before", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("side", ["after", "before"])
 def test_coding_touches_no_memory_outside_of_the_arrays(side):
     assert "refused" in run_guarded(side, "few")
 

@@ -314,6 +314,7 @@ def test_mode_container_and_bytes_behind_the_frame_do_not_change_values() -> Non
 # What must be refused
 
 
+@pytest.mark.slow
 def test_the_second_decoder_refuses_every_mutation() -> None:
     spoilt: set[str] = set()
     for seed, built in enumerate(corpus()):
