@@ -27,7 +27,8 @@ class GraVAC(Selector):
     """Each step tries two compression factors, theta_min and a candidate, and sends the harsher one that keeps enough.
 
     A factor is values over floats sent. Its gain is the share of squared norms that it keeps, over all ranks and
-    tensors. Where neither factor reaches ``epsilon``, gradients are sent dense. At every check the candidate rises.
+    tensors. Where neither factor reaches ``epsilon``, gradients are sent dense. At every check the candidate rises, and
+    the moving averages of both factors' gains begin anew, together: they are then of the same steps, and comparable.
     A step's time is known, and counted for its factor's throughput, one step later: see
     :class:`~gcodec.adaptive.contract.Measured`.
 
@@ -40,7 +41,8 @@ class GraVAC(Selector):
         omega: Relative difference that counts as none: of gains, where theta_min rises to the candidate; of
             throughputs, where exploration ends.
         policy: Gives the candidates.
-        weight: Weight of a new gain in its moving average, in (0, 1]; None for W / 100 with W ranks.
+        weight: Weight of a new gain in its moving average, in (0, 1]; None for W / 100 with W ranks, as in the paper,
+            but at least 3 / window, so that the average is one of the window's gains rather than of its first.
         denominator: Denominator of the gain: "fed", gradients with error feedback, as in the text; or "raw", without,
             where a gain may exceed 1.
         metric: Gain of "squared" norms, as in the text, or of "plain" ones, its root, as in the published code.
@@ -52,7 +54,8 @@ class GraVAC(Selector):
         candidate: Current candidate, theta_s * theta_min.
         step: Steps so far.
         ideal: theta_ideal; 0 while exploring.
-        gains: Moving average of each factor's gains.
+        gains: Moving average of each factor's gains, as it was when the factor was last tried.
+        anew: True where the averages of the factors tried begin anew with the next step's gains.
         throughputs: T_compress of each factor, samples per second times gain.
         log: Factor of every step.
     """
@@ -71,12 +74,14 @@ class GraVAC(Selector):
     nested: bool = True
     dense: Compressor = Dense()  # noqa: RUF009 - frozen
     settle: bool = False
-    changing: ClassVar[tuple[str, ...]] = ("floor", "candidate", "step", "ideal", "gains", "throughputs", "log")
+    changing: ClassVar[tuple[str, ...]] = ("floor", "candidate", "step", "ideal", "gains", "anew", "throughputs",
+                                            "log")
     floor: float = field(default=0.0, init=False, repr=False)
     candidate: float = field(default=0.0, init=False, repr=False)
     step: int = field(default=0, init=False, repr=False)
     ideal: float = field(default=0.0, init=False, repr=False)
     gains: dict[float, float] = field(default_factory=dict, init=False, repr=False)
+    anew: bool = field(default=True, init=False, repr=False)
     throughputs: dict[float, float] = field(default_factory=dict, init=False, repr=False)
     log: list[float] = field(default_factory=list, init=False, repr=False)
 
@@ -113,8 +118,7 @@ class GraVAC(Selector):
         """Decide an iteration, lines 7 to 27 of Algorithm 1."""
         self._update_throughput(measured)
         factors = self.factors
-        for factor, kept_square in zip(factors, measured.kept, strict=True):
-            self._update_gain(factor, kept_square, measured.fed if self.denominator == "fed" else measured.raw)
+        self._update_gains(measured.kept, measured.fed if self.denominator == "fed" else measured.raw)
         finite = measured.fed < float("inf")
         enough = [n for n, factor in enumerate(factors) if finite and self.gains.get(factor, 0) >= self.epsilon]
         choice = enough[-1] if enough else None
@@ -122,6 +126,7 @@ class GraVAC(Selector):
         self.step += 1
         if self.step % self.window == 0 and not self.ideal:
             self._check()
+            self.anew = self.anew or self.factors != factors
         return choice
 
     def _at(self, factor: float) -> Settings:
@@ -131,13 +136,20 @@ class GraVAC(Selector):
             }
         return self._by_factor[factor]
 
-    def _update_gain(self, factor: float, kept_square: float, whole: float) -> None:
-        """Update the moving average (EWMA) of a factor's gain, which begins with the factor's first gain."""
+    def _update_gains(self, kept: Sequence[float], whole: float) -> None:
+        """Update the moving averages (EWMA) of the gains of the factors tried, which begin with a window's first gains.
+
+        One that went on from earlier windows would be of other gradients than the candidate's: beside a candidate of
+        a calmer time, theta_min could seem to keep less than a factor four times as high.
+        """
         if not 0 < whole < float("inf"):
             return
-        weight = min(self.size / 100, 1.0) if self.weight is None else self.weight
-        gain = kept_square / whole if self.metric == "squared" else math.sqrt(max(kept_square / whole, 0.0))
-        self.gains[factor] = gain + (1 - weight) * (self.gains.get(factor, gain) - gain)
+        weight = min(max(self.size / 100, 3 / self.window), 1.0) if self.weight is None else self.weight
+        for factor, kept_square in zip(self.factors, kept, strict=True):
+            gain = kept_square / whole if self.metric == "squared" else math.sqrt(max(kept_square / whole, 0.0))
+            before = gain if self.anew else self.gains.get(factor, gain)
+            self.gains[factor] = gain + (1 - weight) * (before - gain)
+        self.anew = False
 
     def _update_throughput(self, measured: Measured) -> None:
         """Update the throughput of the step before, samples per second times gain (the paper's UpdateStep)."""

@@ -166,10 +166,10 @@ def test_throughput_of_the_dense_branch_excludes_the_time_of_probes():
 
 
 def test_gains_are_moving_averages():
-    controller = gravac(weight=None)
+    controller = gravac(weight=0.04, window=500)
     for gain in (0.5, 1.0, 1.0):
         feed(controller, lambda factor, gain=gain: gain)
-    assert controller.gains[10] == pytest.approx(0.5 + 0.5 * (1 - 0.96**2))      # W / 100 of each new one
+    assert controller.gains[10] == pytest.approx(0.5 + 0.5 * (1 - 0.96**2))
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, 0.0])

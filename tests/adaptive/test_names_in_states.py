@@ -20,7 +20,7 @@ CONTROLLERS: dict[str, Controller] = {
 }
 KEYS = {
     "Accordion": ["kind", "norms", "critical", "rate", "dropped"],
-    "GraVAC": ["kind", "floor", "candidate", "step", "ideal", "gains", "throughputs", "log"],
+    "GraVAC": ["kind", "floor", "candidate", "step", "ideal", "gains", "anew", "throughputs", "log"],
     "LGreCo": ["kind", "choices"],
     "KMeans": ["kind", "choices"],
     "GlobalThreshold": ["kind", "found"],
