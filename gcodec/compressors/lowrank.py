@@ -139,7 +139,10 @@ class Alternating(LowRank):
     def factorize(self, matrix: torch.Tensor, memory: Memory, place: Place) -> Conversation:
         rank, side = min(self.rank, *matrix.shape), int(memory.get(self._key("side"), 0))
         oriented = matrix.T if side else matrix  # rows are those of the factor to fit
-        factor = self.start(self._key(1 - side), oriented.shape[1], rank, matrix, memory, place)
+        key = self._key(1 - side)
+        factor = self.start(key, oriented.shape[1], rank, matrix, memory, place)
+        if not self.alternate:  # nothing replaces it: drawn anew, it would cost a QR decomposition in every step
+            memory[key] = factor = factor.contiguous()  # as a checkpoint restores it, so that bits stay the same
         fixed = self.fixed(factor)
         fitted = self.fit(oriented, fixed)
         mean, term = yield from self._mean(fitted, place.size)

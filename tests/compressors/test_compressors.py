@@ -33,14 +33,17 @@ from gcodec.compressors import (
     PowerSGD,
     RandomK,
     RedSync,
+    SparCML,
     TopK,
     gradzip,
+    lowrank,
 )
 from gcodec.compressors.contract import AllGather, AllReduce, Memory, alone, n_kept
 from gcodec.compressors.magnitudes import BinnedMagnitudes, Magnitudes, magnitudes_in
 from gcodec.compressors.outcome import SparseValues
 from gcodec.compressors.randomk import random_subset
 from gcodec.compressors.selection import count_above, magnitude_bits
+from gcodec.compressors.sparse import unpack_sparse
 from gcodec.errors import InvalidArgument, PeerError
 from tests.support import fake_gpu
 from tests.support.compressor_settings import PROMISES, SHAPES, gradients_at, mean_of, norm, one_step, run, same
@@ -449,6 +452,62 @@ def test_gradzip_solves_small_systems_as_it_solves_large_ones(monkeypatch, shape
         results.append(setting._solved(factor))
     assert results[0].dtype == results[1].dtype == dtype
     torch.testing.assert_close(results[0], results[1], rtol=1e-6, atol=1e-6 * float(results[1].abs().max()))
+
+
+def test_gradna_draws_its_first_factor_once(monkeypatch):
+    memory: Memory = {}
+    gradients = [gradients_at(step, 1)[0]["linear"] for step in range(3)]
+    first = alone(GradNA(4).compress(gradients[0], memory, Place()))
+    assert memory["gradna.1"].shape == (70, 4)
+    monkeypatch.setattr(lowrank, "orthonormal", None)       # is not called again
+    results = [alone(GradNA(4).compress(gradient, memory, Place())).average for gradient in gradients]
+    assert same(results[0], first.average)
+    monkeypatch.undo()
+    for gradient, result in zip(gradients, results, strict=True):
+        assert same(alone(GradNA(4).compress(gradient, {}, Place())).average, result)
+
+
+@pytest.mark.parametrize("name", [name for name, promise in PROMISES.items() if promise.lossless is not None])
+def test_a_rank_counts_as_contributed_what_it_sent_itself(name):
+    """At the lossless setting that is its own gradient, and nothing is left over. A mean that is counted instead adds
+    up over ranks just as well, but leaves every rank with the difference of its gradient from the others'."""
+    promise = PROMISES[name]
+    shape = (50, 50) if promise.square else (60, 70)
+    gradients = [own["x"] for own in gradients_at(0, 2, shapes={"x": shape})]
+    places = [Place(rank, 2, "x") for rank in range(2)]
+    outcomes = run_conversations([promise.lossless.compress(gradient, {}, place)
+                                  for gradient, place in zip(gradients, places, strict=True)])
+    for gradient, outcome in zip(gradients, outcomes, strict=True):
+        assert norm(gradient - outcome.contribution) <= max(promise.apart, promise.rounding) * norm(gradient)
+
+
+@pytest.mark.parametrize(("density", "switch", "dense"), [(0.3, 0.4, True), (0.3, 0.9, False), (0.05, 0.4, False)])
+def test_sparcml_sends_sums_without_indices_from_the_density_of_its_switch_on(density, switch, dense):
+    """Four ranks' 30 % are three quarters of a sum: below the switch only these values are sent, above it all."""
+    gathered: list[tuple[torch.Tensor, torch.Tensor]] = []
+    like = torch.zeros(1050, dtype=torch.float32)
+
+    def overheard(conversation):
+        reply = None
+        try:
+            while True:
+                request = conversation.send(reply)
+                if isinstance(request, AllGather):
+                    gathered.append(unpack_sparse(request.payload, like))
+                reply = yield request
+        except StopIteration as end:
+            return end.value
+
+    gradients = [own["linear"] for own in gradients_at(0, 4)]
+    setting = SparCML(TopK(density), switch=switch)
+    run_conversations([overheard(setting.compress(gradient, {}, Place(rank, 4, "x")))
+                       for rank, gradient in enumerate(gradients)])
+    chosen = torch.zeros(4200, dtype=torch.bool)
+    for gradient in gradients:
+        chosen[gradient.flatten().abs().topk(round(density * 4200)).indices] = True
+    parts = chosen.view(4, 1050).sum(1).tolist()
+    assert [len(indices) for indices, _ in gathered] == ([1050] * 4 if dense else parts)
+    assert all((part >= switch * 1050) == dense for part in parts)
 
 
 def test_gradna_never_leaves_the_span_of_its_first_factor():

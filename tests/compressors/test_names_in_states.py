@@ -59,7 +59,7 @@ def test_a_plan_has_the_terms_that_ranks_compare():
 
 @pytest.mark.parametrize(("setting", "keys"), [
     (ACPSGD(2), {"residual", "acpsgd.0", "acpsgd.side"}), (GradZip(2), {"residual", "gradzip.0", "gradzip.side"}),
-    (GradNA(2), {"residual"}),
+    (GradNA(2), {"residual", "gradna.1"}),
 ])
 def test_factors_are_saved_under_the_prefix_of_their_algorithm(setting, keys):
     assert isinstance(setting, Alternating)
