@@ -12,14 +12,19 @@ import pytest
 
 pytest.importorskip("torch")
 
+import torch
+
+import gcodec
 import gcodec.distributed as gd
+from gcodec.distributed.gradients import Gradients, GradientSegment
 from gcodec.distributed.modes import Lossless
 from gcodec.distributed.reduction import collective_codebooks
 from gcodec.distributed.reduction.bypass import NUMBERS, BypassController
+from gcodec.distributed.reduction.coder import BufferCodebooks, Coder
 from gcodec.distributed.reduction.collective_codebooks import CollectiveCodebooks
 from gcodec.distributed.reduction.refresh import CodebookRefresh
 from gcodec.distributed.reduction.shared_codebooks import SharedCodebooks
-from gcodec.distributed.stats import Stats
+from gcodec.distributed.stats import Counters, Stats
 from gcodec.dtypes import BY_NAME
 
 FLOAT32 = BY_NAME["float32"]
@@ -61,6 +66,46 @@ def test_a_new_layer_has_a_codebook_after_the_next_refresh():
         rounds.end_step(lane)
         made.append(books.layers[0].cycle.current is not None)
     assert made == [False] + 19 * [True] + [False] + 19 * [True]
+
+
+def test_statistics_forget_three_quarters_at_every_step():
+    """GComp's table is of the last iterations; here what was counted n steps ago counts 4^-n."""
+    books = SharedCodebooks(gd.Refresh())
+    books.prepare([0], FLOAT32.head_bits, 1)
+    for place in (10, 20, 30):
+        books.layers[0].recent[place] += np.uint64(1600)
+        books.end_step()
+    histogram = books.take()
+    assert [histogram[place] for place in (10, 20, 30)] == [100, 400, 1600]
+    assert histogram.sum() == 2100
+
+
+def test_a_frame_that_shared_codebooks_do_not_suit_has_its_own():
+    """Codes that cost half a bit beyond the entropy are not used, so a stale table costs no more than that."""
+    rng, books = np.random.default_rng(0), SharedCodebooks(gd.Refresh())
+    n_values = 1 << 16
+    shared = BufferCodebooks(books, Gradients([GradientSegment(0, n_values, torch.empty(0), (1,))]), np.zeros(1, int))
+    books.prepare([0], FLOAT32.head_bits, 1)
+    room = np.empty(8 * n_values, np.uint8)
+
+    def send(values: np.ndarray) -> int:
+        coder = Coder(FLOAT32, Lossless().bit_layout(FLOAT32), None, shared, [(n_values,)], 1, Counters())
+        bits = values.astype(np.float32).view(np.uint32)
+        size = coder.encode(bits, 0, 0, room)
+        result = np.empty_like(bits)
+        coder.decode(room[:size], result)
+        assert np.array_equal(result, bits)
+        return size
+
+    narrow, wide = (rng.standard_normal(n_values) * np.exp2(rng.normal(0, spread, n_values)) for spread in (0, 6))
+    send(narrow)
+    books.end_step()
+    books.renew([0], books.take(), 1)
+    send(narrow)
+    assert books.n_unsuited == 0
+    size = send(wide)
+    assert books.n_unsuited == 1
+    assert size <= 1.01 * len(gcodec.encode(wide.astype(np.float32)))
 
 
 def test_collectives_that_are_not_repeated_get_no_codebook(monkeypatch):

@@ -277,18 +277,20 @@ def test_a_seen_distribution_is_coded_near_its_entropy():
             assert spent <= entropy * margin
 
 
-def test_the_escape_threshold_is_that_of_native_codes():
-    """GComp leaves to the escape what Huffman's own code gives more bits than n_theta."""
+@pytest.mark.parametrize("escape_threshold", range(3, 12))
+def test_the_escape_threshold_is_that_of_native_codes(escape_threshold):
+    """GComp leaves to the escape what Huffman's own code gives more bits than n_theta, and nothing else: of counts that
+    double from symbol to symbol, each code is a bit longer than the next, so as many symbols stay as n_theta says."""
     window, center = window_of(1)
     counts = np.zeros(2 + window, np.uint32)
     counts[2 + center - 20 : 2 + center] = [2**n for n in range(20)]
-    codebook = from_histogram(counts, 8, 1, center, exact=True, escape_threshold=6)
+    codebook = from_histogram(counts, 8, 1, center, exact=True, escape_threshold=escape_threshold)
     costs = bin_costs([codebook])[0][2 + center - 20 : 2 + center]
     escaped = costs == codebook.lengths[ESCAPE] + 8
     native = huffman_lengths(counts[2 + center - 20 : 2 + center])
-    assert 0 < escaped.sum() < 20
-    assert (native[~escaped] <= 6).all()
-    assert (native[escaped] >= 6).all()
+    assert (~escaped).sum() == escape_threshold
+    assert (native[~escaped] <= escape_threshold).all()
+    assert (native[escaped] > escape_threshold).all()
     assert math.isclose(sum(2.0**-n for n in codebook.lengths if n), 1)
 
 

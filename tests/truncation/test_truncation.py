@@ -141,6 +141,35 @@ def test_sgd_levels_are_the_rule_up_to_their_margin(seed, lr, mu, tau, decay, ne
             assert low <= level <= exact_level(ladder, 0, n, u)
 
 
+@given(st.integers(0, 2**32 - 1), st.sampled_from(["adagrad", "rmsprop", "adam"]), st.integers(1, 1000),
+       st.sampled_from([0.0, 1e-3, 0.1]), st.booleans())
+def test_levels_of_adaptive_rules_are_no_safer_than_they_need_to_be(seed, rule, step, lr_decay, in_group):
+    """Where the second moment is large beside a gradient's square, what rounding does to it hardly counts, and a level
+    is that of Table 2's |N| / U, evaluated plainly, or one below."""
+    rng = np.random.default_rng(seed)
+    ladder, lr = Ladder(tuple(range(2, 18))), 0.05
+    theta, second = wild(rng, 64, -3, 3), np.exp2(rng.uniform(-4, 4, 64)).astype(np.float32)
+    g = (np.sqrt(second) * np.exp2(rng.uniform(-24, -9, 64))).astype(np.float32)
+    policy, wide = Policy(ladder, in_group=in_group), second.astype(np.float64)
+    if rule == "adagrad":
+        levels = adagrad_levels(theta, g, second, lr=lr, step=step, lr_decay=lr_decay, policy=policy)
+        slope = lr / (1 + (step - 1) * lr_decay) / (np.sqrt(wide) + 1e-10)
+        n = np.abs(theta.astype(np.float64))
+    elif rule == "rmsprop":
+        levels = rmsprop_levels(theta, g, second, lr=lr, policy=policy)
+        slope, n = lr / (np.sqrt(0.99 * wide) + 1e-8), np.abs(theta.astype(np.float64))
+    else:
+        mean = np.zeros_like(theta)
+        levels = adam_levels(theta, g, mean, second, lr=lr, step=step, policy=policy)
+        correction = math.sqrt(1 - 0.999**step) / (1 - 0.9**step)
+        slope, n = 0.1 * lr * correction / np.sqrt(0.999 * wide), np.abs(theta.astype(np.float64))
+    with np.errstate(divide="ignore"):
+        plain = np.clip(np.floor(np.log2(n / (slope * g))) - 2, 0, 15)
+    assert (levels <= plain + 1).all()
+    assert (levels >= plain - 1).all()
+    assert (levels == plain).mean() > 0.9
+
+
 def test_levels_stay_safe_where_rounding_noise_decides():
     rng = np.random.default_rng(5)
     n = 4000
