@@ -1,6 +1,7 @@
 """GraVAC's experiments (Tyagi and Swany, section IV), on small models among four simulated ranks.
 
-    python -m bench.experiments.gravac [--quick] [--full] [--seeds N] [--minutes N] [--resume] [--untimed] [--out DIR]
+    python -m bench.experiments.gravac [--quick] [--full] [--seeds N] [--minutes N] [--resume] [--untimed]
+                                        [--processes N] [--out DIR]
 
 writes ``bench/results/experiment-gravac-*.csv``: ``runs``, one row per training; ``curves``, how it went, in
 ``POINTS`` rows; ``factors``, how many steps were sent at which compression factor; ``early``, gradient norms of the
@@ -29,7 +30,7 @@ from bench.__main__ import CACHE
 from bench.codec import RESULTS
 from bench.experiments import gravac_costs
 from bench.experiments.gravac_methods import DENSE, METHODS, jobs
-from bench.experiments.pool import Job, results_of
+from bench.experiments.pool import PROCESSES, Job, results_of
 from bench.experiments.problems import PROBLEMS
 from bench.experiments.traffic import LINK, SLOW
 from bench.experiments.trial import Trial, run
@@ -125,6 +126,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--quick", action="store_true", help=f"a few trainings of {QUICK_STEPS} steps, to try it")
     parser.add_argument("--resume", action="store_true", help="keep what is there")
     parser.add_argument("--untimed", action="store_true", help="leave out what follows from a clock")
+    parser.add_argument("--processes", type=int, default=PROCESSES, help=f"of one thread each ({PROCESSES})")
     parser.add_argument("--out", type=Path, help="where the CSV files go (default: bench/results)")
     options = parser.parse_args(arguments)
     out = options.out or (CACHE / "quick" if options.quick else RESULTS)
@@ -135,7 +137,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     done = {job_of(row, "runs") for row in tables["runs"]}
     todo = [job for job in every if job not in done]
     minutes = float("inf") if options.full else options.minutes
-    for _, rows in results_of(todo, partial(rows_of, quick=options.quick, untimed=options.untimed), minutes):
+    work = partial(rows_of, quick=options.quick, untimed=options.untimed)
+    for _, rows in results_of(todo, work, minutes, options.processes):
         print(*rows["runs"][0], flush=True)
         for name, table in tables.items():
             table += rows[name]

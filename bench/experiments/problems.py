@@ -159,7 +159,7 @@ PROBLEMS = {problem.name: problem for problem in (
     Problem("cnn", SmallNet, digit_loss, digit_quality, "% right", True, 0.1, 16, 300, seconds=0.005),
     Problem("vgg", SmallVgg, digit_loss, digit_quality, "% right", True, 0.05, 16, 200, seconds=0.009),
     Problem("lstm", lambda: RecurrentModel(tokens()[2], width=64, layers=1), text_loss, text_quality,
-            "nats per token", False, 1.0, 8, 200, clip=1.0, seconds=0.007),
+            "nats per token", False, 2.0, 8, 200, clip=1.0, seconds=0.007),
     Problem("transformer", lambda: Transformer(tokens()[2], width=64, layers=2, context=CONTEXT), text_loss,
             text_quality, "nats per token", False, 0.2, 8, 200, clip=1.0, seconds=0.009),
 )}
