@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import copy
 import math
+from functools import partial
+from typing import Any
 
 import pytest
 
@@ -14,13 +16,18 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gcodec.adaptive import Exponential, Geometric, GraVAC, LGreCo, Measured, ranks
+from gcodec.adaptive import Adaptive, Exponential, Geometric, GraVAC, LGreCo, Measured, ranks
 from gcodec.averaging.averager import CompressionPlan
 from gcodec.averaging.simulate import run_conversations
 from gcodec.compressors import Dense, PowerSGD, TopK
 from tests.support.compressor_settings import SHAPES, gradients_at, mean_of, same
 
 pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+def of(rank: Adaptive) -> Any:
+    """Return the controller of a rank."""
+    return rank.controller
 
 
 def gravac(size=4, **options):
@@ -100,9 +107,9 @@ def test_gains_fall_with_the_factor_in_training_too():
     for step in range(12):
         gradients = [{name: value * value.abs() ** step for name, value in own.items()}
                      for own in gradients_at(step, 2, scale=1.0)]
-        factors = group[0].controller.factors
+        factors = of(group[0]).factors
         run_conversations([rank.average(own) for rank, own in zip(group, gradients, strict=True)])
-        kept = [group[0].controller.gains[factor] for factor in factors]
+        kept = [of(group[0]).gains[factor] for factor in factors]
         assert kept == sorted(kept, reverse=True)
 
 
@@ -110,7 +117,7 @@ def test_throughput_counts_the_samples_of_all_ranks_and_the_mean_of_their_second
     """T_sys = N b / t: ranks' samples add up, and the time of a step is one of them, not the sum over ranks."""
     clocks = ([0.0], [0.0])
     controllers = [GraVAC(TopK(0.1), 2, 4, 0.2, window=100) for _ in clocks]
-    group = [ranks(2, TopK(0.1), controller, lambda now=now: now[0])[rank]
+    group = [ranks(2, TopK(0.1), controller, partial(now.__getitem__, 0))[rank]
              for rank, (controller, now) in enumerate(zip(controllers, clocks, strict=True))]
     for step in range(3):
         clocks[0][0] += 2.0
@@ -118,8 +125,8 @@ def test_throughput_counts_the_samples_of_all_ranks_and_the_mean_of_their_second
         run_conversations([rank.average(own, samples=samples) for rank, own, samples
                            in zip(group, gradients_at(step, 2), (10, 20), strict=True)])
     for rank in group:
-        gains = rank.controller.gains
-        assert rank.controller.throughputs == {4: pytest.approx((10 + 20) / 3 * gains[4], rel=0.05)}
+        gains = of(rank).gains
+        assert of(rank).throughputs == {4: pytest.approx((10 + 20) / 3 * gains[4], rel=0.05)}
 
 
 def test_lgreco_sends_all_tensors_dense_while_it_warms_up():
@@ -148,7 +155,7 @@ def test_planners_decide_from_the_averages_the_own_or_the_reduced_gradients(sour
     averages = [run_conversations([rank.average(one) for rank, one in zip(group, own, strict=True)])[0]
                 for own in gradients]
     wanted = {"average": averages, "own": [own[0] for own in gradients], "reduced": [mean_of(own) for own in gradients]}
-    heard = group[0].controller.heard
+    heard = of(group[0]).heard
     assert math.prod(heard["linear"].shape) == 4200
     for name, mean in heard.items():
         torch.testing.assert_close(mean, sum(one[name] for one in wanted[source]) / 3)

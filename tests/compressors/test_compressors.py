@@ -472,6 +472,7 @@ def test_a_rank_counts_as_contributed_what_it_sent_itself(name):
     """At the lossless setting that is its own gradient, and nothing is left over. A mean that is counted instead adds
     up over ranks just as well, but leaves every rank with the difference of its gradient from the others'."""
     promise = PROMISES[name]
+    assert promise.lossless is not None
     shape = (50, 50) if promise.square else (60, 70)
     gradients = [own["x"] for own in gradients_at(0, 2, shapes={"x": shape})]
     places = [Place(rank, 2, "x") for rank in range(2)]
