@@ -15,14 +15,14 @@ from ..errors import InvalidArgument, Unsupported
 from ..threads import threads_per_rank
 from .modes import FixedBits, Lossless
 from .reduction.allreduce import SMALLEST, allreduce_job, dense_allreduce
-from .reduction.bypass import COMPRESSED, DENSE, DENSE_TIMED, Bypass
+from .reduction.bypass import Bypass
 from .reduction.coder import BufferCodebooks
 from .reduction.collective_codebooks import CollectiveCodebooks
 from .reduction.precompile import precompile_kernels
 from .reduction.reduce_request import TYPES, ReduceRequest
 from .reduction.scatter import dense_reduce_scatter_job, reduce_scatter_job
 from .reduction.shared_codebooks import Refresh
-from .reduction.step_detection import GroupBypass
+from .reduction.step_detection import COMPRESSED, PLAIN, PLAIN_TIMED, GroupBypass
 from .stats import Counters
 from .transport.agreement import compare_options
 from .transport.arguments import check_int, check_optional_duration, check_optional_int, config_or_none
@@ -171,11 +171,11 @@ class Collectives:
         """
         call = _Call("all-reduce", 2, sum(tensor.nbytes for tensor in tensors), tensors[0].dtype)
         lane, kind, counters = self._begin(group, call)
-        if kind == DENSE:
+        if kind == PLAIN:
             return None
         parts = [tensor.detach().contiguous().view(-1) for tensor in tensors]
         flat = parts[0] if len(parts) == 1 else torch.cat(parts)
-        if kind == DENSE_TIMED:
+        if kind == PLAIN_TIMED:
             result, job = flat, LaneJob(lambda: dense_allreduce(lane, flat, mean, counters, self.label))
         else:
             result = self._result_for(lane, flat)
@@ -208,7 +208,7 @@ class Collectives:
         """
         call = _Call("reduce-scatter", 1, sum(whole.nbytes for whole, _ in pairs), pairs[0][0].dtype)
         lane, kind, counters = self._begin(group, call)
-        if kind == DENSE:
+        if kind == PLAIN:
             return None
         flat = [(whole.detach().contiguous().view(-1), part.detach().contiguous().view(-1)) for whole, part in pairs]
         jobs = [self._scatter(lane, kind, whole, part, mean, counters) for whole, part in flat]
@@ -225,7 +225,7 @@ class Collectives:
     def _scatter(
         self, lane: Lane, kind: int, whole: torch.Tensor, part: torch.Tensor, mean: bool, counters: Counters
     ) -> LaneJob:
-        if kind == DENSE_TIMED:
+        if kind == PLAIN_TIMED:
             return dense_reduce_scatter_job(lane, whole, part, mean, counters, self.label)
         request = ReduceRequest(lane, whole, part, self.options.mode, mean, counters, label=self.label)
         return _made_on_lane(lambda: reduce_scatter_job(request, self._shared(lane, "scatter", whole), self.threads))
@@ -240,7 +240,7 @@ class Collectives:
         return codebooks.shared((name, n_values, dtype.name), n_values, dtype, self.options.mode)
 
     def _begin(self, group: dist.ProcessGroup, call: _Call) -> tuple[Lane, int, Counters]:
-        """Return the lane, how to make the collective, and its counters. A DENSE one has been counted already."""
+        """Return the lane, how to make the collective, and its counters. A PLAIN one has been counted already."""
         lane, bypass = self._lane(group, call.dtype), self.options.bypass
         counters = Counters(calls=1, raw_bytes=call.n_bytes)
         counters.dense_bytes = call.passes * (lane.size - 1) / lane.size * call.n_bytes
@@ -249,7 +249,7 @@ class Collectives:
         if lane not in self._bypasses:
             self._bypasses[lane] = GroupBypass(bypass, lane, self.label)
         kind = self._bypasses[lane].kind(call, call.n_bytes)
-        if kind == DENSE:
+        if kind == PLAIN:
             counters.add_dense(call.n_bytes, lane.size, 0.0, call.passes)
             self._count(counters)
         return lane, kind, counters

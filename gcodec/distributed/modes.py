@@ -151,6 +151,15 @@ class NearLossless:
 Mode = Lossless | FixedBits | NearLossless
 
 
+def cast_of(mode: Any) -> str | None:
+    """Return the name in torch of the 16-bit type whose accuracy is asked for by its word, "bf16" or "fp16"; or None.
+
+    Args:
+        mode: what a user gave for a mode.
+    """
+    return {"bf16": "bfloat16", "fp16": "float16"}.get(mode) if isinstance(mode, str) else None
+
+
 def mode_of(mode: Any) -> Mode:
     """Return a mode, given itself, by an accuracy in a user's words, or as None for lossless mode.
 

@@ -6,6 +6,7 @@ import contextlib
 import functools
 import io
 import os
+import pickle
 import threading
 import zlib
 from collections.abc import Iterator, Sequence
@@ -27,7 +28,7 @@ from torch.nn.parallel import DistributedDataParallel
 import gcodec
 import gcodec.distributed as gd
 from gcodec.distributed.reduction import bypass as bypasses
-from gcodec.distributed.reduction import coder, reduce
+from gcodec.distributed.reduction import coder, reduce, ways
 from gcodec.distributed.transport import failures, jobs, message, transfers
 from gcodec.distributed.transport import lane as lanes
 from gcodec.distributed.transport.lane import lane_of
@@ -485,16 +486,21 @@ def refresh(steps: int, interval: int, change_at: int | None,
 
 @contextlib.contextmanager
 def slowed(slow: str) -> Iterator[None]:
-    """Make one of the two ways of making a collective, "dense" or "coded", seem slow."""
+    """Make one sort of ways of making a collective, "dense" or "coded", seem slow, and codebooks in every frame slower
+    than shared ones; with "all but the cast" all but the cast to 16 bits."""
     add, end_step = bypasses.BypassController.add, bypasses.BypassController.end_step
 
+    def seconds(kind: int | None) -> float:
+        coded, plain = kind in ways.CODING, kind in (ways.DENSE, ways.CAST, bypasses.TIMED)
+        slower = {"dense": plain, "coded": coded, "all but the cast": coded or kind == ways.DENSE}[slow]
+        return 100.0 * slower + 20.0 * (kind == ways.OWN_CODEBOOKS) + 40.0 * (kind == ways.CAST and slow == "coded")
+
     def slow_add(self: bypasses.BypassController, n_bytes: int, counters: Any) -> None:
-        counters.seconds += 10.0 * (bool(counters.dense) == (slow == "dense"))
+        counters.seconds += seconds(self.kind)
         add(self, n_bytes, counters)
 
     def slow_end(self: bypasses.BypassController, lane: Any) -> None:
-        if self.kind == (bypasses.DENSE if slow == "dense" else bypasses.COMPRESSED):
-            self._ended -= 10.0         # the step took that long, too
+        self._ended -= seconds(self.kind)         # the step took that long, too
         end_step(self, lane)
 
     with mock.patch.multiple(bypasses.BypassController, add=slow_add, end_step=slow_end):
@@ -509,13 +515,13 @@ def bypass(slow: str) -> list[int]:
     options = {"bypass": gd.Bypass(steps=2, every=8), "smallest": 1 << 16}
     logging = mock.patch.object(bypasses._log, "info")
     with slowed(slow), logging as logged, hooked(model, optimizer, "near", options) as (wrapped, state):
-        for step in range(20):
+        for step in range(24):
             x, y = batch_of(step)
             optimizer.zero_grad()
             nn.functional.cross_entropy(wrapped(x), y).backward()
             optimizer.step()
             counts.append(int(state.stats()["last_step"]["dense"]))
-            assert (step < 9) == (state.stats()["bypass_gain"] != state.stats()["bypass_gain"])
+            assert (step < 11) == (state.stats()["bypass_gain"] != state.stats()["bypass_gain"])
         copy = gd.CompressedAllreduce(bypass=gd.Bypass(steps=2, every=8))
         copy.load_state_dict(state.state_dict())
         assert copy._bypass is not None
@@ -523,10 +529,36 @@ def bypass(slow: str) -> list[int]:
     numbers = state.stats()
     assert numbers["bypass_compressing"] == (numbers["bypass_gain"] > 1) == (slow == "dense")
     assert numbers["bypass_gain"] == pytest.approx(numbers["bypass_dense_ms"] / numbers["bypass_compressed_ms"])
+    assert numbers["bypass_way"] == ("compressed" if slow == "dense" else "uncompressed")
+    assert set(numbers["bypass_ways_ms"]) == {"compressed", "compressed with a codebook in every frame", "uncompressed"}
+    assert all(ratio > 1 for ratio in numbers["bypass_ratios"].values())
     lines = [call.args[0] % call.args[1:] for call in logged.call_args_list]
     assert len(lines) == (rank() == 0)
     assert all(f"{numbers['bypass_gain']:.3g} times as fast: " in line for line in lines), lines
     return [*counts, len(state.stats()["buckets"]), crc(list(model.parameters()))]
+
+
+def cast_by_bypass(name: str) -> int:
+    """Check that gradients are those of torch's hook, bit for bit, once the bypass has found the cast to be fastest."""
+    model = DistributedDataParallel(Terms(70_000))
+    torchs_model = DistributedDataParallel(Terms(70_000))
+    state = gd.CompressedAllreduce(mode=name, smallest=0, threads=1, bypass=gd.Bypass(steps=1, every=8))
+    model.register_comm_hook(state, gd.hook)
+    torchs_hook = getattr(default_hooks, f"{name}_compress_hook")
+    torchs_model.register_comm_hook(None, lambda state, bucket: torchs_hook(state, bucket))
+    with slowed("all but the cast"):
+        for step in range(12):
+            term = values_at(rank() + step * size(), 70_000, torch.float32)
+            for each in (model, torchs_model):
+                each.zero_grad()
+                each(term).backward()
+            cast = state.stats()["last_step"]["dense"]
+            assert not (step > 9 and not cast)
+            if step > 9:
+                assert same_bits(model.module.param.grad, torchs_model.module.param.grad)
+    restored = pickle.loads(pickle.dumps(state))
+    assert restored._bypass.default == ways.CAST and restored._cast == state._cast
+    return crc([model.module.param.grad])
 
 
 def conservation() -> dict[str, float]:

@@ -160,9 +160,14 @@ def test_the_hook_leaves_compression_of_buckets_where_it_is_slower(pair, slow):
     *counts, buckets, _ = agreed(pair.run(cases.bypass, slow=slow))
     always = counts[0]      # below 64 KiB, or so
     assert buckets >= 3
-    assert [count > always for count in counts[3:9]] == [False, True, True] * 2     # a trial
-    assert [count > always for count in counts[10:17]] == [slow == "coded"] * 7
-    assert [count > always for count in counts[18:20]] == [False, True]     # the next one
+    assert [count > always for count in counts[3:11]] == [False, False, True, True] * 2     # a trial
+    assert [count > always for count in counts[12:20]] == [slow == "coded"] * 8
+    assert [count > always for count in counts[20:24]] == [False, False, True, True]     # the next one
+
+
+@pytest.mark.parametrize("name", ["bf16", "fp16"])
+def test_the_bypass_takes_torchs_cast_where_it_is_fastest(pair, name):
+    agreed(pair.run(cases.cast_by_bypass, name=name))
 
 
 # Codebooks

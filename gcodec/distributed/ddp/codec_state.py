@@ -15,9 +15,9 @@ from ...averaging.state import pack_state, unpack_state
 from ...errors import InvalidArgument, Unsupported
 from ...threads import threads_per_rank
 from ..gradients import Gradients, gradients_of
-from ..modes import Mode, NearLossless, mode_by_optimizer, mode_of
-from ..reduction.allreduce import SMALLEST, allreduce_job, start_dense_allreduce
-from ..reduction.bypass import DENSE_TIMED, Bypass, BypassController
+from ..modes import Lossless, Mode, NearLossless, cast_of, mode_by_optimizer, mode_of
+from ..reduction.allreduce import SMALLEST, allreduce_job, start_cast_allreduce, start_dense_allreduce
+from ..reduction.bypass import TIMED, Bypass, BypassController
 from ..reduction.coder import BufferCodebooks
 from ..reduction.gpu_coder import TYPES as GPU_TYPES
 from ..reduction.gpu_coder import GpuCodebooks
@@ -26,6 +26,7 @@ from ..reduction.precompile import precompile_kernels
 from ..reduction.reduce_request import TYPES, ReduceRequest
 from ..reduction.refresh import CodebookRefresh
 from ..reduction.shared_codebooks import Refresh, SharedCodebooks
+from ..reduction.ways import CAST, CODED, CODING, DENSE, OWN_CODEBOOKS, UNPREDICTED, WAY_NAMES
 from ..stats import Counters, Stats
 from ..transport.arguments import check_duration, check_int, check_optional_int, config_or_none
 from ..transport.jobs import LaneJob, StartedJob, result_of, then
@@ -80,8 +81,9 @@ class CompressedAllreduce:
     ) -> None:
         policy = config_or_none("bypass", bypass, Bypass)
         self._bypass = None if policy is None else BypassController(policy)
-        self.mode = mode_by_optimizer(mode, optimizer)
         self.refresh, self.smallest = config_or_none("refresh", refresh, Refresh), check_int("smallest", smallest)
+        chosen = mode_by_optimizer(mode, optimizer)
+        self.mode = mode if isinstance(mode, str) and cast_of(mode) else chosen
         self.group, self.timeout = group, check_duration("timeout", timeout)
         self.threads = check_optional_int("threads", threads) or threads_per_rank()
         self._stats = Stats()
@@ -107,8 +109,18 @@ class CompressedAllreduce:
     def mode(self, mode: Mode | str) -> None:
         """Set the mode for the steps to come. Raises InvalidArgument for anything that is no mode."""
         self._mode = mode_of(mode)
+        cast = cast_of(mode)
+        self._cast: torch.dtype | None = None if cast is None else getattr(torch, cast)
         if self._bypass is not None:
             self._bypass.label = f"accuracy {self._mode.accuracy}"
+            self._bypass.choose_among(self._ways())
+
+    def _ways(self) -> tuple[int, ...]:
+        """Return the ways of reducing buckets that keep the mode's promise."""
+        ways = [CODED]
+        if self.refresh is not None:
+            ways += [UNPREDICTED] * isinstance(self._mode, Lossless) + [OWN_CODEBOOKS]
+        return (*ways, DENSE) if self._cast is None else (*ways, DENSE, CAST)
 
     def reduce(self, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
         """Start the all-reduce of a bucket, and return the future of its average. The hook calls it."""
@@ -124,8 +136,9 @@ class CompressedAllreduce:
             check_group(bucket.parameters(), self.group)
         self._lane = lane = lane_with_options(self._lane, self.group, self.timeout, self._options)
         counters = Counters(calls=1, raw_bytes=0 if buffer.is_sparse else buffer.nbytes)
+        counters.dense_bytes = 2 * (lane.size - 1) / lane.size * counters.raw_bytes
         job = self._job(lane, bucket, counters)
-        end_bucket = partial(self._end_bucket, lane, index, buffer, counters)
+        end_bucket = partial(self._end_bucket, index, buffer, counters)
 
         def reduce_bucket() -> torch.Tensor | StartedJob:
             value = job.run()
@@ -140,23 +153,22 @@ class CompressedAllreduce:
         return lane.submit(LaneJob(reduce_bucket, job.abort, job.devices, job.place, job.begins)).get_future()
 
     def _end_bucket(
-        self, lane: Lane, index: int, buffer: torch.Tensor, counters: Counters, result: torch.Tensor
+        self, index: int, buffer: torch.Tensor, counters: Counters, result: torch.Tensor
     ) -> torch.Tensor:
         """Check and count a bucket that has been reduced, and return its result."""
         self._check(result, buffer)
-        counters.dense_bytes = 2 * (lane.size - 1) / lane.size * counters.raw_bytes
         self._stats.add(index, counters)
-        self._compressed_any |= not counters.dense
+        self._compressed_any |= not counters.dense and not self._is_reduced_by(OWN_CODEBOOKS, counters.raw_bytes)
         return result
 
     def _options(self) -> dict[str, object]:
         """Return what must be equal on all ranks, by name."""
         bypass, refresh = self._bypass, self._codebook_refresh
-        tried = None if bypass is None else (bypass.step, bypass.start, sorted(bypass.verdicts.items()))
+        tried = None if bypass is None else (bypass.step, bypass.start, bypass.default, sorted(bypass.verdicts.items()))
         loaded = agreement_of(refresh.step, refresh.renewed, self._codebooks.digest, tried)
         return {
             "state": type(self).__name__,
-            "mode": self.mode.terms,
+            "mode": self.mode.terms if self._cast is None else (*self.mode.terms, self.mode.accuracy),
             "refresh": self.refresh,
             "bypass": None if bypass is None else bypass.config,
             "smallest": self.smallest,
@@ -181,15 +193,35 @@ class CompressedAllreduce:
         if on_gpu:
             coded = gpu_allreduce_job(request, self._gpu_codebooks(index, buffer))
         else:
-            coded = self._coded_job(request, gradients)
+            coded = self._coded_job(request, self._shared(gradients))
         if self._bypass is None:
             return coded
-        reduce = partial(_as_bypass_decides, self._bypass, request, dense, coded)
+        jobs = {CODED: coded, DENSE: dense} | ({} if on_gpu else self._other_jobs(request, gradients))
+        reduce = partial(_as_bypass_decides, self._bypass, request, jobs)
         return LaneJob(reduce, coded.abort, coded.devices, coded.place, coded.begins)
 
-    def _coded_job(self, request: ReduceRequest, gradients: Gradients) -> LaneJob:
-        """Return the job that reduces a bucket in CPU memory, compressed, with the codebooks that ranks share."""
+    def _other_jobs(self, request: ReduceRequest, gradients: Gradients) -> dict[int, LaneJob]:
+        """Return the jobs that reduce a bucket in CPU memory in further ways that keep the mode's promise."""
+        jobs, flat, cast = {OWN_CODEBOOKS: self._coded_job(request, None)}, request.flat, self._cast
         codebooks = self._shared(gradients)
+        if codebooks is not None:
+            jobs[UNPREDICTED] = self._coded_job(request, codebooks._replace(predicts=False))
+        if cast is not None and flat.element_size() > cast.itemsize:
+            start = partial(start_cast_allreduce, request.lane, flat, cast, request.counters, request.label)
+            jobs[CAST] = LaneJob(start, begins=True)
+        return jobs
+
+    def _is_reduced_by(self, way: int, n_bytes: int) -> bool:
+        """Return True if the bypass chooses a way for buckets of this size in this step."""
+        return self._bypass is not None and self._bypass.way_for(n_bytes) == way
+
+    def _coded_job(self, request: ReduceRequest, codebooks: BufferCodebooks | None) -> LaneJob:
+        """Return the job that reduces a bucket in CPU memory, compressed.
+
+        Args:
+            request: what to reduce, and how.
+            codebooks: the codebooks that ranks share; None for frames that carry their own.
+        """
         coded = allreduce_job(request, codebooks, self.threads)
         if codebooks is None:
             return coded
@@ -274,11 +306,16 @@ class CompressedAllreduce:
     def stats(self) -> dict[str, Any]:
         """Return wire bytes, ratio, bits per symbol, seconds and refreshes: in all, by bucket, and of the last step.
 
-        ``"accuracy"`` is that of the mode, as text. Call it between steps.
+        ``"accuracy"`` is that of the mode, as text, and ``"bypass_way"`` the way of reducing buckets that the bypass
+        has chosen; ``"bypass_ways_ms"`` and ``"bypass_ratios"`` have what its trial found of each. Call it between
+        steps.
 
         See :class:`gcodec.distributed.stats.Counters` for each, and ``bypass.NUMBERS``.
         """
-        bypass = {} if self._bypass is None else self._bypass.numbers
+        bypass: dict[str, Any] = {}
+        if self._bypass is not None:
+            found = {"bypass_ways_ms": self._bypass.way_ms, "bypass_ratios": self._bypass.way_ratios}
+            bypass = {**self._bypass.numbers, "bypass_way": WAY_NAMES[self._bypass.default], **found}
         return {"accuracy": self.mode.accuracy, **self._stats.numbers(), **bypass}
 
     def state_dict(self) -> dict[str, Any]:
@@ -321,8 +358,9 @@ class CompressedAllreduce:
     def __getstate__(self) -> dict[str, Any]:
         """Return what ``torch.save`` of the DDP model stores: the options but ``group``, and :meth:`state_dict`."""
         bypass = None if self._bypass is None else self._bypass.config
-        names = "mode", "refresh", "smallest", "threads", "timeout"
-        options = {name: getattr(self, name) for name in names} | {"bypass": bypass}
+        names = "refresh", "smallest", "threads", "timeout"
+        mode = self.mode if self._cast is None else self.mode.accuracy
+        options = {name: getattr(self, name) for name in names} | {"mode": mode, "bypass": bypass}
         return {"options": options, "state": self.state_dict()}
 
     def __setstate__(self, saved: dict[str, Any]) -> None:
@@ -334,14 +372,15 @@ class CompressedAllreduce:
         return dist.get_rank(self.group) if dist.is_initialized() else 0
 
 
-def _as_bypass_decides(bypass: BypassController, request: ReduceRequest, dense: LaneJob, coded: LaneJob) -> Any:
-    """Run one of two jobs for a bucket, and tell the bypass when it ends. Return the job's value."""
+def _as_bypass_decides(bypass: BypassController, request: ReduceRequest, jobs: dict[int, LaneJob]) -> Any:
+    """Run one of the jobs for a bucket, by way, and tell the bypass when it ends. Return the job's value."""
 
     def record(flat: torch.Tensor) -> torch.Tensor:
         bypass.add(request.flat.nbytes, request.counters)
         return flat
 
-    if bypass.compresses(request.flat.nbytes):
-        return then(coded.run(), record)
-    value = dense.run()
-    return record(result_of(value)) if bypass.kind == DENSE_TIMED else value
+    way = bypass.way_for(request.flat.nbytes)
+    if way in CODING:
+        return then(jobs.get(way, jobs[CODED]).run(), record)
+    value = jobs.get(way, jobs[DENSE]).run()
+    return record(result_of(value)) if bypass.kind == TIMED else value

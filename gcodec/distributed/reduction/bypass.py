@@ -1,15 +1,19 @@
-"""The bypass: ranks try out whether compressing pays, measure it, and decide together.
+"""The bypass: ranks try out which way of reducing buckets makes the fastest steps, measure, and decide together.
 
-For a few steps three kinds take turns: compressed ones, dense ones whose all-reduces run side by side as they will, and
-dense ones whose all-reduces wait for each other, so that each can be timed. Then the ranks add up what buckets of each
-size took either way, and whole steps; buckets of a size that compression did not make faster are sent as they are from
-then on, and all are if it did not make steps faster. From time to time it is tried again.
+For a few rounds all ways that keep the mode's promise (``ways``) take turns, a step each; in the first trial also steps
+whose uncompressed all-reduces wait for each other, so that each can be timed. Then the ranks add up their measurements.
+Whole steps decide about the way. Where that is one of the codec's, buckets of a size that compression did not make
+faster are sent without it all the same.
+
+A decision is tried again when it is old; soon, where the rounds did not agree which way is faster; and early, where
+steps have become slower than those of another way were.
 """
 
 from __future__ import annotations
 
 import logging
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import median
 from time import perf_counter
@@ -22,12 +26,18 @@ from ...errors import InvalidArgument
 from ..stats import Counters
 from ..transport.lane import Lane
 from .refresh import AsyncSum
+from .ways import CAST, CODED, CODING, DENSE, WAY_NAMES, WayTimes
 
 _log = logging.getLogger("gcodec.distributed")
 _FIRST = 3  #: steps before the first trial: buckets are rebuilt, codebooks made
-_KINDS = COMPRESSED, DENSE, DENSE_TIMED = range(3)  #: kinds of steps in a trial
-#: What a trial finds, averaged over the ranks: speed of the link and of the codec; milliseconds of steps; dense ones
-#: over compressed ones; 1 if anything is compressed from then on, or 0. NaN before the first.
+TIMED = -1  #: in a trial, the kind of steps in which uncompressed buckets wait for each other; other kinds are ways
+_MAX_TRIALS = 4  #: trials in a row where rounds do not agree
+_SOON = 24  #: steps from such a trial to the next; then twice as many, and so on
+_WATCHED = 32  #: steps whose median is compared with what a trial promised
+_NO_SECONDS = 1e-9  #: what stands for no time at all in a divisor
+#: What a trial finds, averaged over the ranks: speed of the link and of the codec; milliseconds of steps, uncompressed
+#: and in the codec's fastest way; the one over the other; 1 if anything is compressed from then on, or 0. All are NaN
+#: before the first.
 NUMBERS = (
     "bypass_link_gbit_per_s",
     "bypass_codec_gb_per_s",
@@ -43,9 +53,9 @@ class Bypass:
     """Policy that measures whether compression pays, per bucket size.
 
     Attributes:
-        steps: steps of each of three kinds in a trial.
-        every: steps from one trial to the next.
-        margin: share of the dense time that compressing must save.
+        steps: steps of each way in a trial.
+        every: steps from one trial to the next, where the first was clear.
+        margin: share of the uncompressed time of a bucket that compressing must save.
 
     Raises:
         InvalidArgument: an attribute is out of its range.
@@ -63,11 +73,6 @@ class Bypass:
         if not 0 <= self.margin < 1:
             raise InvalidArgument(f"margin must be at least 0 and less than 1, not {self.margin}")
 
-    @property
-    def trial(self) -> int:
-        """Steps of a trial."""
-        return len(_KINDS) * self.steps
-
 
 class BypassController:
     """Decides for each bucket, from steps and sums that all ranks have in common. It runs on the lane's thread.
@@ -75,49 +80,91 @@ class BypassController:
     ::
 
         steps    0 1 2 | C D T  C D T  C D T  C D T | as decided ... | C D T ...
-                   | trial: compressed, dense,  |                | next trial, ``every`` steps later
+                   | trial: compressed, dense,  |                | next trial, ``every`` steps later, or sooner
                    | dense and timed            |
 
     Args:
         config: the policy.
         label: begins what is logged.
+        ways: the ways to choose among, ``ways.DENSE`` being one.
 
     Attributes:
         step: steps ended.
         start: the first step of the trial under way, or of the next one.
-        verdicts: True where buckets are compressed, by the bit length of their number of bytes.
+        ways: the ways to choose among.
+        default: the way of buckets of whose size no trial has seen any.
+        verdicts: the way of buckets, by the bit length of their number of bytes.
         numbers: results of the last trial, by the names in ``NUMBERS``.
+        way_ms: milliseconds of steps in the last trial, by the name of the way.
+        way_ratios: bytes that uncompressed buckets take over those of each of the codec's ways, likewise.
     """
 
-    def __init__(self, config: Bypass, label: str = "") -> None:
-        self.config, self.label = config, label
+    def __init__(self, config: Bypass, label: str = "", ways: tuple[int, ...] = (CODED, DENSE)) -> None:
+        self.config, self.label, self.ways = config, label, ways
         self.step, self.start = 0, _FIRST
-        self.verdicts: dict[int, bool] = {}
-        self._forget()
+        self.default, self.verdicts = CODED, dict[int, int]()
         self.numbers: dict[str, float] = dict.fromkeys(NUMBERS, math.nan)
+        self.way_ms, self.way_ratios = dict[str, float](), dict[str, float]()
         self._sum, self._sizes = AsyncSum(), list[int]()
-        self._ended = math.nan
+        self._read: Callable[[list[float], bool], None] | None = None  #: reads the sum under way
+        self._ended, self._patience = math.nan, 1
+        self._forget()
 
     def _forget(self) -> None:
-        self._seconds: dict[tuple[int, bool], list[float]] = {}
-        self._steps: dict[int, list[float]] = {kind: [] for kind in _KINDS}
-        self._dense, self._coded = Counters(), Counters()
+        """Forget what was measured, before the first trial of a series."""
+        self._times, self._n_trials, self._settled = WayTimes(self.ways), 0, False
+        self._contenders = self.ways
+        self._bucket_seconds: list[float] = []
+        self._speeds = [math.nan, math.nan]
+        self._forget_steps()
+
+    def _forget_steps(self) -> None:
+        self._steps: list[float] = []
+        self._watched: list[float] = []
+        self._seconds: dict[tuple[int, int], list[float]] = {}
+        self._timed, self._coded = Counters(), Counters()
+        self._by_way: dict[int, Counters] = {way: Counters() for way in sorted(CODING.intersection(self.ways))}
+
+    @property
+    def _kinds(self) -> tuple[int, ...]:
+        """The kinds of steps that take turns in the trial under way, or in the next one."""
+        return (*self.ways, TIMED) if self._first else self._contenders
+
+    @property
+    def _first(self) -> bool:
+        """True if the trial under way, or the next one, is the first of a series, in which all ways take part."""
+        return self._settled or not self._n_trials
+
+    @property
+    def _end(self) -> int:
+        """The step behind the trial under way, or behind the next one."""
+        return self.start + len(self._kinds) * self.config.steps
 
     @property
     def trying(self) -> bool:
         """True if this step is one of a trial."""
-        return self.start <= self.step < self.start + self.config.trial
+        return self.start <= self.step < self._end
 
     @property
     def kind(self) -> int | None:
-        """The kind of this step: COMPRESSED, DENSE or DENSE_TIMED in a trial, else None."""
-        return (self.step - self.start) % len(_KINDS) if self.trying else None
+        """The kind of this step: a way or TIMED in a trial, else None."""
+        return self._kinds[(self.step - self.start) % len(self._kinds)] if self.trying else None
+
+    @property
+    def plain_way(self) -> int:
+        """The way of buckets for which the codec does not pay."""
+        return CAST if CAST in self.ways else DENSE
+
+    def way_for(self, n_bytes: int) -> int:
+        """Return the way for a bucket of this size in this step."""
+        kind = self.kind
+        if kind is not None:
+            return self.plain_way if kind == TIMED else kind
+        return self.verdicts.get(n_bytes.bit_length(), self.default)
 
     def compresses(self, n_bytes: int) -> bool:
         """Return True if a bucket of this size is to be compressed in this step."""
-        if self.trying:
-            return self.kind == COMPRESSED
-        return self.verdicts.get(n_bytes.bit_length(), True)
+        return self.way_for(n_bytes) in CODING
 
     def add(self, n_bytes: int, counters: Counters) -> None:
         """Record that a bucket has been reduced.
@@ -126,67 +173,156 @@ class BypassController:
             n_bytes: its bytes.
             counters: its counters.
         """
-        if self.kind in (COMPRESSED, DENSE_TIMED):
-            self._seconds.setdefault((n_bytes.bit_length(), not counters.dense), []).append(counters.seconds)
-            (self._dense if counters.dense else self._coded).add(counters)
+        kind = self.kind
+        if kind == TIMED or kind in CODING:
+            self._seconds.setdefault((n_bytes.bit_length(), kind), []).append(counters.seconds)
+            (self._timed if kind == TIMED else self._by_way[kind]).add(counters)
 
     def end_step(self, lane: Lane) -> None:
         """End a step: all of its buckets have been reduced. At the end of a trial the ranks sum their measurements."""
         now = perf_counter()
-        if self.kind is not None:
-            self._steps[self.kind].append(now - self._ended)
-        self._ended = now
+        seconds, self._ended = now - self._ended, now
+        (self._steps if self.trying else self._watched).append(seconds)
         self.step += 1
-        sums = self._sum.finish()
+        sums, read = self._sum.finish(), self._read
         if sums is not None:
-            self._decide((sums / lane.size).tolist(), lane.rank == 0)
-        elif self.step == self.start + self.config.trial:
-            # Sizes of which there are buckets of both sorts. All ranks have the same ones, as they make the same steps.
-            self._sizes = sorted({size for size, coded in self._seconds if (size, not coded) in self._seconds})
-            self._sum.begin(lane, torch.tensor(self._measured(), dtype=torch.float64))
+            self._read = None
+            if read is not None:
+                read((sums / lane.size).tolist(), lane.rank == 0)
+        elif self.step == self._end:
+            self._begin_sum(lane, self._measured(), self._decide)
+        elif self._watch_is_full:
+            self._begin_sum(lane, [median(self._watched)], self._compare)
+        if self.step == self.start and self._settled:
+            self._forget()
+
+    def _begin_sum(self, lane: Lane, numbers: list[float], read: Callable[[list[float], bool], None]) -> None:
+        self._read = read
+        self._sum.begin(lane, torch.tensor(numbers, dtype=torch.float64))
+
+    @property
+    def communicates_next(self) -> bool:
+        """True if the end of this step may begin or read a sum over the ranks."""
+        return self.step + 1 >= self.start or self._sum.tensor is not None or len(self._watched) + 1 >= self._watch
+
+    @property
+    def _watch(self) -> int:
+        return _WATCHED * self._patience
+
+    @property
+    def _watch_is_full(self) -> bool:
+        """True if a decision can be compared with its trial; not where the next trial is about to begin."""
+        return len(self._watched) >= self._watch and self._n_trials > 0 and self.step + 2 < self.start
 
     def _measured(self) -> list[float]:
         """Return what this rank measured in a trial, to be summed over the ranks.
 
-        These are the seconds of steps, dense and compressed; bits per second of the link; bytes per second of the
-        codec; then seconds of buckets of each size, dense and compressed.
+        These are the seconds of all steps; and in a first trial, bits per second of the link, bytes per second of the
+        codec and bytes that each of its ways sends for each uncompressed one; then, for each size of buckets, seconds
+        without the codec and in each of its ways.
         """
-        link = 8 * self._dense.sent_bytes / max(self._dense.seconds, 1e-9)
-        codec = self._coded.encoded_bytes / max(self._coded.encode_seconds, 1e-9)
-        numbers = [median(self._steps[DENSE]), median(self._steps[COMPRESSED]), link, codec]
-        for size in self._sizes:
-            numbers += [median(self._seconds[size, False]), median(self._seconds[size, True])]
-        return numbers
+        if not self._first:
+            return self._steps
+        coded = Counters()
+        for counters in self._by_way.values():
+            coded.add(counters)
+        numbers = [
+            8 * self._timed.sent_bytes / max(self._timed.seconds, _NO_SECONDS),
+            coded.encoded_bytes / max(coded.encode_seconds, _NO_SECONDS),
+            *(of_way.sent_bytes / max(of_way.dense_bytes, 1.0) for of_way in self._by_way.values()),
+        ]
+        # Sizes of which there are buckets of all kinds. All ranks have the same ones, as they make the same steps.
+        kinds = (TIMED, *self._by_way)
+        seen = {size for size, _ in self._seconds}
+        self._sizes = sorted(size for size in seen if all((size, kind) in self._seconds for kind in kinds))
+        buckets = [median(self._seconds[size, kind]) for size in self._sizes for kind in kinds]
+        return [*self._steps, *numbers, *buckets]
 
-    def _decide(self, measured: list[float], logs: bool) -> None:
+    def _decide(self, means: list[float], logs: bool) -> None:
         """Decide from the averages of what all ranks have measured; ``logs``: this rank writes the log."""
-        dense_step, coded_step, link, codec, *buckets = measured
-        max_share = 1 - self.config.margin
-        pays = coded_step < dense_step
-        self.verdicts = {
-            size: pays and coded < max_share * dense
-            for size, dense, coded in zip(self._sizes, buckets[::2], buckets[1::2], strict=True)
-        }
-        chosen = [f"{1 << size - 1}" for size, good in self.verdicts.items() if good]
-        gain = dense_step / max(coded_step, 1e-9)
-        numbers = link / 1e9, codec / 1e9, 1e3 * dense_step, 1e3 * coded_step, gain
-        self.numbers = dict(zip(NUMBERS, (*numbers, float(bool(chosen))), strict=True))
+        kinds, n_steps = self._kinds, len(self._kinds) * self.config.steps
+        for at in range(0, n_steps, len(kinds)):
+            of_round = dict(zip(kinds, means[at : at + len(kinds)], strict=True))
+            of_round.pop(TIMED, None)
+            self._times.add_round(of_round)
+        if self._first:
+            self._speeds, rest = means[n_steps : n_steps + 2], means[n_steps + 2 :]
+            shares, self._bucket_seconds = rest[: len(self._by_way)], rest[len(self._by_way) :]
+            self.way_ratios = {
+                WAY_NAMES[way]: 1 / max(share, _NO_SECONDS) for way, share in zip(self._by_way, shares, strict=True)
+            }
+        self._n_trials += 1
+        self._choose()
+        self._contenders = self._times.contenders
+        unclear = len(self._contenders) > 1 and self._n_trials < _MAX_TRIALS
+        wait = min(_SOON << self._n_trials - 1, self.config.every) if unclear else self.config.every
         if logs:
-            _log.info(
-                "%sdense at %.3g Gb/s, encoding at %.3g GB/s; steps of %.4g ms dense, %.4g ms compressed, "
-                "%.3g times as fast: %s",
-                f"{self.label}: " if self.label else "",
-                *numbers,
-                f"compressing buckets of {', '.join(chosen)} bytes or up to twice that"
-                if chosen
-                else "not compressing",
-            )
-        self.start = self.step + self.config.every
-        self._forget()
+            _log.info("%s", self._line(wait if unclear else None))
+        self.start = self.step + wait
+        self._settled = not unclear
+        self._forget_steps()
+
+    def _choose(self) -> None:
+        """Choose the ways of buckets, and keep the results of the trial."""
+        seconds = {way: self._times.seconds_of(way) for way in self.ways}
+        self.default = best = self._times.best
+        self.verdicts = dict.fromkeys(self._sizes, best)
+        n_kinds = 1 + len(self._by_way)
+        if best in CODING:
+            at = 1 + list(self._by_way).index(best)
+            for number, size in enumerate(self._sizes):
+                of_size = self._bucket_seconds[number * n_kinds : (number + 1) * n_kinds]
+                if of_size[at] >= (1 - self.config.margin) * of_size[0]:
+                    self.verdicts[size] = self.plain_way
+        coded = min(seconds[way] for way in self._by_way)
+        compressing = best in CODING and (best in self.verdicts.values() or not self.verdicts)
+        link, codec = self._speeds
+        values = link / 1e9, codec / 1e9, 1e3 * seconds[DENSE], 1e3 * coded, seconds[DENSE] / max(coded, _NO_SECONDS)
+        self.numbers = dict(zip(NUMBERS, (*values, float(compressing)), strict=True))
+        self.way_ms = {WAY_NAMES[way]: 1e3 * of_way for way, of_way in seconds.items()}
+
+    def _line(self, again: int | None) -> str:
+        """Return the line of a decision for the log; ``again``: steps until it is tried again, if that is soon."""
+        sizes = [f"{1 << size - 1}" for size, way in self.verdicts.items() if way in CODING]
+        steps = ", ".join(f"{ms:.4g} ms {name}{self._ratio_text(name)}" for name, ms in self.way_ms.items())
+        outcome = "not compressing"
+        if self.numbers["bypass_compressing"]:
+            which = f" buckets of {', '.join(sizes)} bytes or up to twice that" if sizes else ""
+            special = WAY_NAMES[self.default].removeprefix(WAY_NAMES[CODED])
+            outcome = f"compressing{which}{special}"
+        elif CAST in (self.default, *self.verdicts.values()):
+            outcome = f"not compressing, but {WAY_NAMES[CAST]}"
+        label = f"{self.label}: " if self.label else ""
+        link, codec, _, _, gain, _ = self.numbers.values()
+        return (
+            f"{label}link at {link:.3g} Gb/s, encoding at {codec:.3g} GB/s; steps of {steps}; compressed "
+            f"{gain:.3g} times as fast: {outcome}"
+            + ("" if again is None else f"; not clear yet, tried again in {again} steps")
+        )
+
+    def _ratio_text(self, name: str) -> str:
+        return f" (ratio {self.way_ratios[name]:.3g})" if name in self.way_ratios else ""
+
+    def _compare(self, means: list[float], logs: bool) -> None:
+        """Compare steps as decided with what the trial found; where another way was faster, try all ways again."""
+        self._watched = []
+        (seconds,) = means
+        others = [self._times.seconds_of(way) for way in self.ways if way != self.default]
+        if min(others) * (1 + self.config.margin) < seconds:
+            # Where the machine has become slower for all ways, the next trial finds the same: then watch for longer.
+            self._patience *= 2
+            self.start = self.step
+            self._forget()
+
+    def choose_among(self, ways: tuple[int, ...]) -> None:
+        """Change the ways to choose among, and begin the next trial soon. Called between steps, on all ranks alike."""
+        if ways != self.ways:
+            self.ways, self.default, self.verdicts = ways, CODED, {}
+            self.restart()
 
     def restart(self) -> None:
         """Begin the trial anew, as steps are no longer those that were measured."""
-        self.start = self.step + _FIRST
+        self.start, self._read = self.step + _FIRST, None
         self._forget()
 
     def state_dict(self) -> dict[str, Any]:
@@ -195,6 +331,7 @@ class BypassController:
         return {
             "step": self.step,
             "start": self.start,
+            "default": self.default,
             "sizes": np.array(sizes, np.int64),
             "verdicts": np.array([self.verdicts[size] for size in sizes], np.int64),
             "numbers": np.array([self.numbers[name] for name in NUMBERS]),
@@ -206,5 +343,6 @@ class BypassController:
         if self.step >= self.start:
             self.start = self.step + _FIRST
         pairs = zip(state["sizes"].tolist(), state["verdicts"].tolist(), strict=True)
-        self.verdicts = {int(size): bool(verdict) for size, verdict in pairs}
+        self.default, self.verdicts = int(state["default"]), {int(size): int(way) for size, way in pairs}
         self.numbers = dict(zip(NUMBERS, state["numbers"].tolist(), strict=True))
+        self._forget()

@@ -40,11 +40,13 @@ class BufferCodebooks(NamedTuple):
         codebooks: the codebooks.
         gradients: the segments of the buffer.
         numbers: the parameter number of each segment, int64.
+        predicts: True if lossless frames may have predicted blocks.
     """
 
     codebooks: SharedCodebooks
     gradients: Gradients
     numbers: np.ndarray
+    predicts: bool = True
 
 
 class LevelSource(Protocol):
@@ -121,7 +123,7 @@ class Coder:
 
     def _lossless(self, request: EncodeRequest, begin: int, kind: int, out: np.ndarray) -> int:
         shared, values = self.shared, request.values
-        if shared is None:
+        if shared is None or not shared.predicts:
             return len(encode_values(request, self._plan(request, begin), out))
         key = begin, kind, shared.numbers.tobytes()
         fixed = shared.codebooks.for_frame(self._owners(values, begin))

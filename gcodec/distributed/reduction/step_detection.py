@@ -17,10 +17,11 @@ from ..stats import Counters
 from ..transport.jobs import LaneJob
 from ..transport.lane import Lane
 from .allreduce import dense_allreduce
-from .bypass import COMPRESSED, DENSE, DENSE_TIMED, Bypass, BypassController
+from .bypass import TIMED, Bypass, BypassController
 
 _TIMES = 4  #: repetitions that make a period
 _MIN_CALLS = 16  #: calls before the first search; then at twice as many, and so on
+COMPRESSED, PLAIN, PLAIN_TIMED = range(3)  #: how to make a collective: the last two are uncompressed
 _MAX_CALLS = 1 << 13  #: calls after which those before are forgotten
 
 #: Sums an array over all ranks.
@@ -109,7 +110,7 @@ class GroupBypass:
         self._detector = StepDetector(self._summed)
 
     def kind(self, call: Hashable, n_bytes: int) -> int:
-        """Return how to make the next collective: COMPRESSED, DENSE, or DENSE_TIMED, which is dense but on the lane.
+        """Return how to make the next collective: COMPRESSED, PLAIN, or PLAIN_TIMED, which is plain but on the lane.
 
         Ranks ask in the same order.
 
@@ -126,7 +127,7 @@ class GroupBypass:
             self._lane.submit(self._bypass.restart).wait()
         if self._bypass.compresses(n_bytes):
             return COMPRESSED
-        return DENSE_TIMED if self._bypass.kind == DENSE_TIMED else DENSE
+        return PLAIN_TIMED if self._bypass.kind == TIMED else PLAIN
 
     @property
     def numbers(self) -> dict[str, float]:
@@ -135,10 +136,10 @@ class GroupBypass:
 
     def _end_step(self) -> None:
         """End a step, on the lane's thread where needed: measurements are complete there, and nothing else runs."""
-        if self._bypass.step + 1 < self._bypass.start:
-            self._bypass.end_step(self._lane)
-        else:
+        if self._bypass.communicates_next:
             self._lane.submit(lambda: self._bypass.end_step(self._lane)).wait()
+        else:
+            self._bypass.end_step(self._lane)
 
     def add(self, n_bytes: int, counters: Counters) -> None:
         """Record that the lane has made a collective.
