@@ -28,7 +28,8 @@ from tests.support.paths import ROOT
 
 PACKAGE = Path(gcodec.__file__).parent
 #: What of numba is private, as numba's source names it.
-PARTS = ("_nrt", "FunctionCache", "IndexDataCacheFile", "CPU_NAME", "CPU_FEATURES")
+PARTS = ("_nrt", "FunctionCache", "IndexDataCacheFile", "CPU_NAME", "CPU_FEATURES",
+         "JITCodeLibrary", "_guard_against_spurious_io_errors")
 #: numba's modules that anybody may import.
 PUBLIC = {"numba", "numba.cuda", "numba.extending"}
 
@@ -141,6 +142,34 @@ def test_kernels_cached_for_a_bundle_that_has_been_renamed_are_not_read(tmp_path
                    "print(caller.call(B(5)))")
         assert run(program, "", tmp_path, NUMBA_CACHE_DIR=str(tmp_path / "cache"),
                    PYTHONDONTWRITEBYTECODE="1") == ["5"]
+
+
+LOADED_THEN_INLINED = """
+import sys
+import numpy as np
+from house.kernels.caller import lengths, twice
+hits = lambda: [sum(kernel.stats.cache_hits.values()) for kernel in (lengths, twice)]
+print(lengths(np.arange(3)).tolist(), *hits(), "numba.np.linalg" in sys.modules)
+print(twice(np.arange(3)).tolist(), *hits())
+"""
+
+
+@pytest.mark.parametrize("missing", ["", "_set_compiled_object _guard_against_spurious_io_errors"])
+def test_loaded_kernels_are_called_and_inlined_into_compiled_ones(tmp_path, missing):
+    """What loading leaves out must be there when another kernel is compiled that calls a loaded one; what was kept by a
+    numba with all its parts, and by one without, is another kernel's code to the other."""
+    house = house_of_kernels(tmp_path)
+    (house / "caller.py").write_text(
+        "import numpy as np\nfrom .core.jit import allocating\n\n\n@allocating\ndef lengths(a):\n"
+        "    return np.array([len(a), a[0]])\n\n\n@allocating\ndef twice(a):\n    return 2 * lengths(a)\n"
+    )
+    kept = {"NUMBA_CACHE_DIR": str(tmp_path / "cache")}
+    first = "from house.kernels.caller import lengths as f; import numpy as np; f(np.arange(3))"
+    for without in {"", missing}:
+        run(first, without, tmp_path, **kept)
+    for hits in "01":
+        printed = run(LOADED_THEN_INLINED, missing, tmp_path, **kept)
+        assert printed == ["[3,", "0]", "1", "0", str(missing != ""), "[6,", "0]", "1", hits]
 
 
 def test_without_a_folder_for_the_cache_kernels_are_compiled(tmp_path, monkeypatch):

@@ -17,8 +17,8 @@ if config.DISABLE_JIT:
     # Kernels call intrinsics, LLVM's own instructions, which Python cannot.
     raise GcodecError("gcodec's kernels run only compiled: unset NUMBA_DISABLE_JIT (disable_jit in .numba_config.yaml)")
 
-# All that a kernel may be compiled from: an edit, or an upgrade of the package, recompiles what depends on it. Kernels of
-# CUDA depend on the others, and no other on them.
+# All that a kernel may be compiled from: an edit, or an upgrade of the package, recompiles what depends on it. Kernels
+# of CUDA depend on the others, and no other on them.
 _FOLDER = Path(__file__).parents[1]
 _SHARED = sorted(file for file in _FOLDER.rglob("*.py") if file.parent != _FOLDER / "cuda")
 
