@@ -72,15 +72,27 @@ __all__ = sorted(_MODULE_OF.keys() - {"open"})
 
 
 def __getattr__(name: str) -> _Any:
-    from importlib import import_module
-
     if name in _PACKAGES:
-        return import_module(f".{name}", __name__)
+        return _imported(name)
     if name not in _MODULE_OF:
         raise AttributeError(f"module 'gcodec' has no attribute {name!r}")
-    value = getattr(import_module(f".{_MODULE_OF[name]}", __name__), name)
+    value = getattr(_imported(_MODULE_OF[name]), name)
     globals()[name] = value
     return value
+
+
+def _imported(module: str) -> _Any:
+    """Import a module of gcodec, without a look for cycles among the objects that numba makes, all of which live."""
+    import gc
+    from importlib import import_module
+
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        return import_module(f".{module}", __name__)
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def __dir__() -> list[str]:

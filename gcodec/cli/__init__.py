@@ -6,6 +6,8 @@ A verb's module has ``add_arguments(parser)`` and ``run(args) -> int`` (the exit
 
 from __future__ import annotations
 
+import atexit
+import gc
 import os
 import signal
 import sys
@@ -22,6 +24,7 @@ from .parser import parse_line, parser_for
 from .short_form import use_standard_input, verb_line
 from .streams import open_standard_streams, printable
 
+_OBJECTS_PER_COLLECTION = 100_000
 OK, FAILURE, USAGE, BROKEN_PIPE, INTERRUPTED, TERMINATED = 0, 1, 2, 141, 130, 143
 
 
@@ -42,7 +45,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     open_standard_streams()
     arrived: list[int] = []
     try:
-        with _signals(arrived):
+        with _signals(arrived), _rare_collections():
             return _run(argv)
     except Terminated:
         return TERMINATED
@@ -114,6 +117,20 @@ def _end_output() -> None:
     except OSError:
         with suppress(OSError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+@contextmanager
+def _rare_collections() -> Iterator[None]:
+    """Has Python look for cycles of objects rarely, and not at all at its end: what numba imports are so many objects,
+    all of which live, that this takes a third of the time of a short command."""
+    thresholds = gc.get_threshold()
+    atexit.unregister(gc.freeze)
+    atexit.register(gc.freeze)
+    gc.set_threshold(max(thresholds[0], _OBJECTS_PER_COLLECTION) if thresholds[0] else 0, *thresholds[1:])
+    try:
+        yield
+    finally:
+        gc.set_threshold(*thresholds)
 
 
 @contextmanager

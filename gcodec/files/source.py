@@ -10,15 +10,14 @@ import threading
 from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import accumulate
-from typing import BinaryIO, Protocol, cast
+from typing import Any, BinaryIO, Protocol, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ..errors import InsufficientData, InvalidArgument
 from .urls import is_url, local_path, open_url
 
-Bytes = NDArray[np.uint8]
+Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
 
 class ByteSource(Protocol):

@@ -8,7 +8,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO, cast
 from urllib.parse import urlsplit
-from urllib.request import url2pathname
 
 from ..errors import GcodecError
 
@@ -16,6 +15,8 @@ from ..errors import GcodecError
 def local_path(path: Any) -> Any:
     """Return a ``file://`` URL as a path; anything else as it is."""
     if isinstance(path, str) and path.startswith("file://"):
+        from urllib.request import url2pathname  # which imports what speaks HTTP
+
         return Path(url2pathname(urlsplit(path).path))
     return path
 

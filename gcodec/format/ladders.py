@@ -12,13 +12,12 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ..dtypes import DTYPES
 from ..errors import InvalidArgument
 
-Array = NDArray[Any]
-Levels = NDArray[np.uint8]
+Array = np.ndarray[Any, np.dtype[Any]]
+Levels = np.ndarray[Any, np.dtype[np.uint8]]
 
 
 class FloatLayout(NamedTuple):
