@@ -25,7 +25,7 @@ PARTS = (
     ("codec", True, 8), ("sizes", True, 6), ("stages", True, 1), ("speed", True, 6), ("scaling", True, 2),
     ("memory", False, 2), ("corruption", True, 8), ("prediction", True, 1), ("compressors", False, 3),
     ("controllers", False, 3), ("checkpoints", False, 5), ("weight_sync", False, 5),
-    ("differences", False, 5), ("integrations", False, 1), ("sparse_values", False, 1),
+    ("differences", False, 5), ("integrations", False, 1), ("sparse_values", False, 1), ("startup", False, 5),
 )
 CORRUPTION_TRIALS = "20"  #: of a quick run, and truncations
 

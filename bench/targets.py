@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from bench import startup
 from bench.markdown import markdown
 from bench.scaling import SIDE_BY_SIDE
 from bench.sections import MIB, TIE, contests
@@ -125,8 +126,23 @@ def _memory(results: Path) -> Iterator[tuple[str, str]]:
                    f"{int(row['growth_bytes']) / 1024:.0f} KiB more")
 
 
+#: Seconds in which a process is to be done, by case and cache.
+START_LIMITS = {
+    (startup.FIRST[0], "empty"): 1.5, (startup.FIRST[1], "empty"): 1.5, (startup.HOOK, "empty"): 5.0,
+    (startup.COMPRESS, "warm"): 0.5, (startup.HELP, "warm"): 0.15,
+}
+
+
+def _startup(results: Path) -> Iterator[tuple[str, str]]:
+    for row in read_table(results / "startup.csv")[1]:
+        limit = START_LIMITS.get((row["case"], row["cache"]))
+        if limit is not None and row["codec"] == startup.OURS:
+            yield (f"start: {row['case']} in a fresh process, {row['cache']} cache of kernels: under {limit} s in all",
+                   f"{float(row['seconds']):.2f} s, of which {float(row['cpu_seconds']):.2f} s of CPU time")
+
+
 PARTS: tuple[tuple[Callable[[Path], Iterator[tuple[str, str]]], str], ...] = (
     (_sizes, "levels.csv"), (_speeds, "speed.csv"), (_peers, "codec.csv"),
     (_levels, "level-speed.csv"),
-    (_scaling, "scaling.csv"), (_calls, "calls.csv"), (_memory, "memory.csv"),
+    (_scaling, "scaling.csv"), (_calls, "calls.csv"), (_memory, "memory.csv"), (_startup, "startup.csv"),
 )
