@@ -61,9 +61,9 @@ QUICK_PLANS = {"cnn": Plan(20, (1,)), "transformer": Plan(10, (1,))}
 
 
 def train(model: str, rate: str, steps: int, seed: int, methods: Sequence[str], quick: bool = False,
-          more: Sequence[str] = ()) -> Result:
+          more: Sequence[str] = (), workers: int = WORKERS) -> Result:
     """One training on a bed of its own; ``more``: arguments for ``bench.cluster.training``."""
-    with tempfile.TemporaryDirectory() as folder, Bed(WORKERS, rate) as bed:
+    with tempfile.TemporaryDirectory() as folder, Bed(workers, rate) as bed:
         out = Path(folder) / "result.json"
         command = [sys.executable, "-m", "torch.distributed.run", "--nnodes", "{size}", "--nproc-per-node", "1",
                    "--node-rank", "{rank}", "--master-addr", "{master}", "--master-port", "{port}",

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from bench.cluster import allreduce, bits, bypass, compressed, controllers, methods, model, runs
+from bench.cluster import accuracies, allreduce, bits, bypass, compressed, controllers, methods, model, runs
 from bench.cluster.definitions import DEFINITIONS, MODEL
 from bench.cluster.pictures import unique
 from bench.cluster.training import FP32
@@ -143,6 +143,19 @@ def bypass_table(results: Path) -> Iterator[str]:
     yield from (*markdown(columns, table), "", f"{rows[0]['workers']} workers; from {source(comments)}", "")
 
 
+def accuracies_table(results: Path) -> Iterator[str]:
+    """Steps at an accuracy, beside torch's own."""
+    comments, rows = read_table(results / accuracies.FILE)
+    table = [[row["model"], row["workers"], row["rate"], row["method"], row["steps"], _ms(row["step_seconds"]),
+              row["of_fp32"], row["of_bf16"], f"{float(row['nic_bytes']) / 1e6:.2f}", row["bytes_of_fp32"], row["way"]]
+             for row in rows]
+    columns = ["model", ">workers", "link", "method", ">steps", ">step, ms", ">of fp32", ">of bf16", ">wire MB",
+               ">of fp32's", "way"]
+    yield (f"Methods take turns, {accuracies.BLOCK} steps each; shares are medians over pairs of neighboring turns. "
+           "gcodec's hook has its bypass, which has chosen the way.")
+    yield from ("", *markdown(columns, table), "", f"From {source(comments)}", "")
+
+
 def compressed_table(results: Path) -> Iterator[str]:
     """Steps with each compressor, computing and the rest apart."""
     comments, rows = read_table(results / compressed.FILE)
@@ -216,6 +229,7 @@ PARTS: dict[str, tuple[Callable[[Path], Iterator[str]], str]] = {
     "Deviation of losses": (deviations_table, runs.DEVIATIONS),
     "Bits per exponent": (bits_table, bits.FILE),
     "The bypass": (bypass_table, bypass.FILE),
+    "Accuracies": (accuracies_table, accuracies.FILE),
     "Compressors": (compressed_table, compressed.FILE),
     "Controllers": (controllers_table, controllers.FILE),
     "Faster links, more workers": (model_table, model.FILE),

@@ -36,6 +36,9 @@ from torch.distributed.algorithms.ddp_comm_hooks import debugging_hooks, default
 from torch.nn.parallel import DistributedDataParallel
 
 from bench.cluster.counters import traffic
+from bench.cluster.gpt import PLAN as GPT_PLAN
+from bench.cluster.gpt import QUICK_PLAN as QUICK_GPT_PLAN
+from bench.cluster.gpt import gpt_task
 from bench.cluster.team import cores
 from bench.experiments.gradzip import Setting, of_ratio
 from bench.experiments.gravac_methods import METHODS as GRAVAC
@@ -56,10 +59,12 @@ from gcodec.distributed import (
     NearLossless,
     hook,
 )
+from gcodec.distributed.modes import Mode
 
 FP32, FP16, BF16, LOSSLESS, NEAR = "fp32", "fp16 hook", "bf16 hook", "gcodec lossless", "gcodec near-lossless"
 HOOK = "PyTorch's dense hook"  #: the same all-reduce as without one, but begun by Python
 BYPASS = f"{NEAR}, bypass"  #: may go around the codec; the other two always use it
+BYPASS_BF16 = "gcodec bf16, bypass"  #: at least as accurate as torch's hook; may do what that does
 GROUP = "gcodec process group, bypass"  #: DDP without a hook
 CONTROL = "control"  #: and a number
 NOTHING = "no communication"  #: replicas drift apart: for the time of computing alone
@@ -73,7 +78,7 @@ COMPRESSORS: dict[str, Setting] = {
     "PowerSGD-40": lambda shape: _powersgd(shape, 40),
     "DGC-40": lambda shape: DGC(1 / 40),
 }
-BUCKET_MB = {"cnn": 1.0, "transformer": 4.0, "lstm": 4.0}  #: a handful of buckets per step
+BUCKET_MB = {"cnn": 1.0, "transformer": 4.0, "lstm": 4.0, "gpt": 4.0}  #: a handful of buckets per step
 
 
 def _powersgd(shape: tuple[int, ...], ratio: float) -> PowerSGD:
@@ -142,7 +147,7 @@ class Run:
 def begin(name: str, model: str, plan: TrainingPlan, seed: int, steps: int) -> Run:
     """Return a run of a method (or ``control 1`` and so on), before its first of so many steps."""
     torch.manual_seed(seed)
-    task = TASKS[model](plan)
+    task = gpt_task(plan) if model == "gpt" else TASKS[model](plan)
     if name.startswith(CONTROL):
         perturb(task.model, int(name.split()[-1]))
     group = dist.new_group(backend="gcodec") if name == GROUP else None
@@ -172,10 +177,11 @@ def register(
         return compressed
     if name in GRAVAC:
         return _controlled(ddp, GRAVAC[name], optimizer, steps)
-    if name not in (LOSSLESS, NEAR, BYPASS):
+    modes: dict[str, Mode | str] = {
+        LOSSLESS: Lossless(), NEAR: NearLossless(optimizer), BYPASS: NearLossless(optimizer), BYPASS_BF16: "bf16"}
+    if name not in modes:
         return None
-    mode = Lossless() if name == LOSSLESS else NearLossless(optimizer)
-    bypass = Bypass() if name == BYPASS else None
+    mode, bypass = modes[name], Bypass() if name in (BYPASS, BYPASS_BF16) else None
     state = CompressedAllreduce(mode=mode, bypass=bypass, threads=threads_here())
     ddp.register_comm_hook(state, hook)
     return state
@@ -228,7 +234,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--model", choices=sorted(BUCKET_MB), required=True)
     parser.add_argument("--method", action="append", help="of these only (default: all, and two controls)")
     parser.add_argument("--steps", type=int, default=300)
-    parser.add_argument("--first", type=int, default=1, help="steps of a method in a row at the start; then one each")
+    parser.add_argument("--first", type=int, default=1, help="steps of a method in a row at the start")
+    parser.add_argument("--settle", type=int, default=0, help="steps before these, of methods with a bypass only")
+    parser.add_argument("--turn", type=int, default=1, help="steps of a method in a row from then on")
     parser.add_argument("--batch", type=int, help="examples per rank and step")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--quick", action="store_true", help="a small vocabulary and small batches")
@@ -236,11 +244,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     torch.set_num_threads(threads_here())
     dist.init_process_group("gloo", timeout=timedelta(minutes=10))
-    plan = (QUICK_PLANS if options.quick else PLANS)[options.model]
+    plans = QUICK_PLANS | {"gpt": QUICK_GPT_PLAN} if options.quick else PLANS | {"gpt": GPT_PLAN}
+    plan = plans[options.model]
     plan = replace(plan, batch=options.batch or plan.batch)
     names = options.method or [FP32, FP16, BF16, LOSSLESS, NEAR, f"{CONTROL} 1", f"{CONTROL} 2"]
     runs = [begin(name, options.model, plan, options.seed, options.steps) for name in names]
-    for turn in [min(options.first, options.steps), *[1] * (options.steps - options.first)]:
+    for run in runs:
+        for _ in range(options.settle if run.name in (BYPASS, BYPASS_BF16, GROUP) else 0):
+            run.step(plan.batch)
+    n_turns, rest = divmod(max(options.steps - options.first, 0), options.turn)
+    for turn in [min(options.first, options.steps), *[options.turn] * n_turns, *[1] * rest]:
         for run in runs:
             for _ in range(turn):
                 run.step(plan.batch)

@@ -18,6 +18,7 @@ pytest.importorskip("matplotlib")
 
 from bench.cluster import (  # noqa: E402
     __main__,
+    accuracies,
     allreduce,
     bed,
     bits,
@@ -210,6 +211,25 @@ def result(steps: int = 40) -> dict[str, Any]:
     return {"model": "cnn", "workers": 2, "rate": "1gbit", "seed": 1, "batch": 8, "runs": curves}
 
 
+def accurate() -> dict[str, Any]:
+    """Return runs of three blocks: float32 takes 0.1 s a step, torch's hook 0.08, near-lossless 0.1, "bf16" 0.06."""
+    of = dict(zip(accuracies.METHODS, ((0.1, 400, ""), (0.08, 200, ""), (0.1, 400, "uncompressed"),
+                                       (0.06, 100, "compressed")), strict=True))
+    block, settle = accuracies.BLOCK, accuracies.SETTLE
+    return {"model": "gpt", "workers": 2, "rate": "1gbit", "runs": {
+        name: {"seconds": [9.0] * (block + settle * bool(way)) + [seconds] * 2 * block,
+               "sent": [7] * (block + settle * bool(way)) + [n_bytes] * 2 * block, "stats": {"bypass_way": way}}
+        for name, (seconds, n_bytes, way) in of.items()}}
+
+
+def test_steps_at_an_accuracy_are_compared_block_by_block():
+    rows = [dict(zip(accuracies.COLUMNS, row, strict=True)) for row in accuracies.rows_of(accurate())]
+    assert [row["of_fp32"] for row in rows] == ["1.000", "0.800", "1.000", "0.600"]
+    assert [row["of_bf16"] for row in rows] == ["1.250", "1.000", "1.250", "0.750"]
+    assert [row["bytes_of_fp32"] for row in rows] == ["1.000", "0.500", "1.000", "0.250"]
+    assert {row["steps"] for row in rows} == {2 * accuracies.BLOCK}
+
+
 def controlled() -> dict[str, Any]:
     """Return the dense run, and the same with counts of a controller's."""
     dense = result()["runs"][training.FP32]
@@ -343,6 +363,7 @@ def made_up_results(folder: Path) -> None:
     write_table(folder / runs.DEVIATIONS, runs.DEVIATIONS_COLUMNS, runs.deviation_rows([result()]))
     write_table(folder / runs.STEPS, runs.STEPS_COLUMNS, runs.step_rows(result()))
     write_table(folder / bypass.FILE, bypass.COLUMNS, bypass.rows_of(result()))
+    write_table(folder / accuracies.FILE, accuracies.COLUMNS, accuracies.rows_of(accurate()))
     still = result()
     still["runs"][training.NOTHING] = still["runs"][training.FP32]
     write_table(folder / compressed.FILE, compressed.COLUMNS, compressed.rows_of(still))
