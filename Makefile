@@ -79,7 +79,7 @@ test-integrations: $(INTEGRATIONS)/.installed   ## what runs inside other librar
 golden: $(VENV)/.installed      ## add golden frames that are missing, and write the corpus' sizes
 	@$(BIN)/python -m tests.support.make_golden
 
-bench: $(VENV)/.bench          ## the codec beside its peers, 40 minutes; BENCH_ARGS=--quick tries it, in two
+bench: $(VENV)/.bench          ## the codec beside its peers, an hour; BENCH_ARGS=--quick tries it, in two
 	@$(BIN)/python -m bench $(BENCH_ARGS)
 
 bench-gpu:      ## codec and all-reduces on a CUDA device, with whatever PYTHON brings. BENCH_ARGS=--quick tries it

@@ -2,7 +2,7 @@
 
     python -m bench [--quick] [--data DIR] [--out DIR]
 
-takes about 40 minutes on two cores. It records dumps if there are none (``.cache/bench/dumps``) and writes
+takes about an hour on two cores. It records dumps if there are none (``.cache/bench/dumps``) and writes
 ``bench/results``, ``docs/images`` and the tables in docs/benchmarks. ``--quick`` is for trying it out, in under two
 minutes: on few steps of training, with one round of everything, and all that it writes goes to ``.cache/bench/quick``.
 """
@@ -26,6 +26,7 @@ PARTS = (
     ("memory", False, 2), ("corruption", True, 8), ("prediction", True, 1), ("compressors", False, 3),
     ("controllers", False, 3), ("checkpoints", False, 5), ("weight_sync", False, 5),
     ("differences", False, 5), ("integrations", False, 1), ("sparse_values", False, 1), ("startup", False, 5),
+    ("files", False, 6),
 )
 CORRUPTION_TRIALS = "20"  #: of a quick run, and truncations
 

@@ -205,6 +205,7 @@ PLACES: dict[str, tuple[Callable[[Path], list[str]], str]] = {
     "checkpoints-table": (sections.checkpoints_table, "checkpoints.csv"),
     **{f"{name}-table": (partial(sections.integration_table, integration=name), "integrations.csv")
        for name in INTEGRATIONS},
+    "files-table": (sections.files_table, "files.csv"),
     "weight-sync-table": (sections.weight_sync_table, "weight-sync.csv"),
     "differences-table": (sections.differences_table, "differences.csv"),
     "differences-speed": (sections.differences_speed, "differences.csv"),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 
 from bench.data import DTYPES
@@ -229,6 +231,22 @@ def integration_table(results: Path, integration: str, data: str = "data") -> li
               row["save_seconds"], row["load_seconds"]] for row in rows]
     columns = [data, ">MB", "method", ">% of the original", ">save, s", ">load, s"]
     return [*markdown(columns, table), "", f"From {source(comments)}"]
+
+
+def files_table(results: Path) -> list[str]:
+    """Return a table of each file: every method's size, and its seconds by the clock and of the processor."""
+    comments, rows = read_table(results / "files.csv")
+    lines = [f"Measured on {source(comments)}"]
+    for file, of_file in groupby(rows, key=itemgetter("file")):
+        group = list(of_file)
+        best = min(int(row["stored_bytes"]) for row in group)
+        table = [[row["method"], f"**{row['percent']}**" if int(row["stored_bytes"]) == best else row["percent"],
+                  *(rounded(row[f"{way}_{kind}"]) for kind in ("seconds", "cpu_seconds")
+                    for way in ("compress", "restore"))] for row in group]
+        columns = ["method", ">% of the file", ">compress, s", ">restore, s", ">compress, CPU s", ">restore, CPU s"]
+        lines += ["", f"**{file}**, {group[0]['type']}, {int(group[0]['file_bytes']) / 1e6:.0f} MB", "",
+                  *markdown(columns, table)]
+    return lines
 
 
 def weight_sync_table(results: Path) -> list[str]:
