@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO, cast
@@ -51,7 +54,23 @@ def open_url(url: str) -> BinaryIO:
         OSError: it cannot be read.
     """
     filesystem, path = filesystem_of(url)
-    return cast(BinaryIO, filesystem.open(path, "rb"))
+    with naming_url(url):
+        return cast(BinaryIO, filesystem.open(path, "rb"))
+
+
+@contextmanager
+def naming_url(url: str) -> Iterator[None]:
+    """Give an OSError of fsspec, which often is the path alone, its number, the system's words, and the URL."""
+    try:
+        yield
+    except OSError as error:
+        code = error.errno or next((code for kind, code in _NUMBERS if isinstance(error, kind)), errno.EIO)
+        raise OSError(code, os.strerror(code) if error.errno or code != errno.EIO else str(error), url) from error
+
+
+#: The numbers of errors that fsspec raises without one.
+_NUMBERS = ((FileNotFoundError, errno.ENOENT), (PermissionError, errno.EACCES), (IsADirectoryError, errno.EISDIR),
+            (FileExistsError, errno.EEXIST), (TimeoutError, errno.ETIMEDOUT))
 
 
 class Upload:
@@ -70,6 +89,7 @@ class Upload:
     """
 
     def __init__(self, url: str) -> None:
+        self._url = url
         self._filesystem, self._path = filesystem_of(url)
         self.file = cast(BinaryIO, tempfile.NamedTemporaryFile(prefix="gcodec-"))  # noqa: SIM115 - close ends it
 
@@ -81,9 +101,10 @@ class Upload:
         """Put the file. Raises OSError if it cannot be put."""
         self.file.flush()
         folder = self._path.rpartition("/")[0]
-        if folder:
-            self._filesystem.makedirs(folder, exist_ok=True)
-        self._filesystem.put_file(self.file.name, self._path)
+        with naming_url(self._url):
+            if folder:
+                self._filesystem.makedirs(folder, exist_ok=True)
+            self._filesystem.put_file(self.file.name, self._path)
         self.close()
 
     def close(self) -> None:

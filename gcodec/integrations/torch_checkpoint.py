@@ -7,7 +7,6 @@ is JSON, and nothing is pickled here; for objects that are no tensors torch's ow
 
 from __future__ import annotations
 
-import io
 import os
 import secrets
 from collections.abc import Iterator
@@ -15,45 +14,65 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
 from torch.distributed.checkpoint import metadata as dcp
-from torch.distributed.checkpoint.planner import (
-    LoadItemType,
-    LoadPlan,
-    LoadPlanner,
-    SavePlan,
-    SavePlanner,
-    WriteItemType,
-)
+from torch.distributed.checkpoint.planner import LoadPlan, LoadPlanner, SavePlan, SavePlanner
 from torch.distributed.checkpoint.storage import StorageReader, StorageWriter, WriteResult
 from torch.futures import Future
 
 from ..archive import ArchiveReader, ArchiveWriter, FileEntry
-from ..archive.output import Staging, sync_to_disk
 from ..archive.state_files import plan_leaves
 from ..archive.structure import Leaf
 from ..checkpoints.checkpointer import check_full_every, check_retention
 from ..checkpoints.step_files import check_step
 from ..checkpoints.step_folder import StepFolder
-from ..errors import Corruption, InvalidArgument, Unsupported
+from ..errors import InvalidArgument, Unsupported
 from ..files.file_plan import FilePlan
-from ..files.safetensors import CODES
+from ..files.urls import is_url, local_path
 from ..threads import check_threads
-from .checkpoint_index import (
-    MAX_INDEX_BYTES,
-    OBJECT,
-    PICKLED_TENSOR,
-    TENSOR,
-    StoredItem,
-    metadata_from_json,
-    metadata_to_json,
-)
+from .checkpoint_folder import CheckpointFolder
+from .checkpoint_index import MAX_INDEX_BYTES, StoredItem, metadata_from_json, metadata_to_json
+from .checkpoint_items import deliver, leaf_of, read_item, unique_name
 
 INDEX = "checkpoint.json"
 
 
-class CheckpointWriter(StorageWriter):
+class _Storage:
+    """What writers and readers have in common: a folder, that of the last ``checkpoint_id`` or the one given.
+
+    Args:
+        folder: path or URL of the folder; None: it comes as ``checkpoint_id``.
+        threads: for coding; as many as the process may use if None.
+
+    Attributes:
+        folder: the folder as a path, or its URL.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str] | None = None, *, threads: int | None = None) -> None:
+        check_threads(threads)
+        self.folder = None if folder is None else _path_or_url(folder)
+        self._threads = threads
+
+    def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
+        """Take the folder of the next checkpoint from ``checkpoint_id``, if there is one."""
+        if checkpoint_id is not None:
+            self.folder = _path_or_url(checkpoint_id)
+
+    @classmethod
+    def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
+        """Return True: a path names a folder, and so does a URL."""
+        return True
+
+    def _place(self) -> CheckpointFolder:
+        """Return the folder. Raises InvalidArgument if none was given."""
+        if self.folder is None:
+            raise InvalidArgument("a checkpoint needs a folder: give one to the writer or reader, or as checkpoint_id")
+        return CheckpointFolder(self.folder)
+
+    def _index_name(self) -> str:
+        return INDEX
+
+
+class CheckpointWriter(_Storage, StorageWriter):
     """Saves a checkpoint of ``torch.distributed.checkpoint`` to a folder that all ranks reach, compressed, lossless.
 
     ::
@@ -63,7 +82,7 @@ class CheckpointWriter(StorageWriter):
     A checkpoint in the folder is replaced when the new one is complete.
 
     Args:
-        folder: the folder; ``checkpoint_id`` takes its place where it is given.
+        folder: the folder, or a URL for fsspec; ``checkpoint_id`` takes its place where it is given.
         threads: for coding; as many as the process may use if None.
 
     Raises:
@@ -71,14 +90,8 @@ class CheckpointWriter(StorageWriter):
     """
 
     def __init__(self, folder: str | os.PathLike[str] | None = None, *, threads: int | None = None) -> None:
-        check_threads(threads)
-        self.folder = None if folder is None else Path(folder)
-        self._threads, self._rank, self._n_ranks, self._is_coordinator = threads, 0, 0, True
-
-    def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
-        """Take the folder of the next checkpoint from ``checkpoint_id``, if there is one."""
-        if checkpoint_id is not None:
-            self.folder = Path(checkpoint_id)
+        super().__init__(folder, threads=threads)
+        self._rank, self._n_ranks, self._is_coordinator = 0, 0, True
 
     def set_up_storage_writer(self, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
         """Learn which rank this is.
@@ -90,7 +103,7 @@ class CheckpointWriter(StorageWriter):
         if not kwargs.get("use_collectives", True):
             raise Unsupported("use_collectives=False is not supported: one index is written for all ranks")
         self._is_coordinator, self._rank = is_coordinator, int(kwargs.get("rank") or 0)
-        self._index_path()
+        self._place()
 
     def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
         """Return the plan as it is."""
@@ -111,8 +124,8 @@ class CheckpointWriter(StorageWriter):
         leaves: dict[str, Leaf] = {}
         kinds = {}
         for item in plan.items:
-            name = _unique_name(item.index, leaves)
-            kinds[name], leaves[name] = _leaf_of(planner.resolve_data(item), item.type)
+            name = unique_name(item.index, leaves)
+            kinds[name], leaves[name] = leaf_of(planner.resolve_data(item), item.type)
         file, entry = self._store(plan_leaves(self._path_in_archive(), leaves)) if leaves else ("", None)
         hashes = {} if entry is None else {view.name: entry.segments[view.segment].hash for view in entry.tensors}
         results = [
@@ -126,46 +139,31 @@ class CheckpointWriter(StorageWriter):
     def finish(self, metadata: dcp.Metadata, results: list[list[WriteResult]]) -> None:
         """Write the index, from which on the checkpoint is there; only the coordinator does."""
         items = {result.index: result.storage_data for written in results for result in written}
-        path = self._index_path()
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with Staging(force=True) as staging:
-            file = staging.create(path)
-            file.write(metadata_to_json(metadata, items))
-            file.flush()
-            os.fsync(file.fileno())
-        sync_to_disk([path])
+        self._place().write(self._index_name(), metadata_to_json(metadata, items))
         self._remove_all_but({item.file for item in items.values()})
 
     def storage_meta(self) -> dcp.StorageMeta | None:
         """Return the place of the checkpoint, for planners that want to know."""
         return dcp.StorageMeta(checkpoint_id=self.folder)
 
-    @classmethod
-    def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
-        """Return True for the path of a folder."""
-        return "://" not in str(checkpoint_id)
-
-    def _index_path(self) -> Path:
-        return _checked_folder(self.folder) / INDEX
-
     def _path_in_archive(self) -> str:
         return f"rank-{self._rank:05d}.safetensors"
 
     def _store(self, plan: FilePlan) -> tuple[str, FileEntry]:
         """Write an archive, and return its name and what it holds."""
-        folder = _checked_folder(self.folder)
-        folder.mkdir(parents=True, exist_ok=True)
-        path = folder / f"rank-{self._rank:05d}-{secrets.token_hex(4)}.gc"  # beside that of an earlier checkpoint
-        with ArchiveWriter(path, threads=self._threads) as archive:
+        folder, name = self._place(), f"rank-{self._rank:05d}-{secrets.token_hex(4)}.gc"  # beside an earlier one
+        folder.make()
+        with ArchiveWriter(folder.place(name), threads=self._threads) as archive:
             entry = archive.add(plan)
-        sync_to_disk([path])
-        return path.name, entry
+        folder.sync(name)
+        return name, entry
 
     def _remove_all_but(self, files: set[str]) -> None:
         """Remove archives of the checkpoint that was replaced, and of saves that were not completed."""
-        for path in _checked_folder(self.folder).glob("rank-[0-9]*-????????.gc"):
-            if path.name not in files:
-                path.unlink(missing_ok=True)
+        folder = self._place()
+        for name in folder.names("rank-[0-9]*-????????.gc"):
+            if name not in files:
+                folder.remove(name)
 
 
 class SeriesWriter(CheckpointWriter):
@@ -198,6 +196,7 @@ class SeriesWriter(CheckpointWriter):
         threads: int | None = None,
     ) -> None:
         super().__init__(folder, threads=threads)
+        self._place().local  # noqa: B018 - refuses a URL before anything is trained
         check_full_every(full_every)
         check_retention(keep_last, None)
         self._full_every, self._keep_last, self.step = full_every, keep_last, -1
@@ -214,13 +213,13 @@ class SeriesWriter(CheckpointWriter):
             Unsupported: ranks are to save without collectives.
         """
         super().set_up_storage_writer(is_coordinator, *args, **kwargs)
-        if self._index_path().exists():
+        if (self._place().local / self._index_name()).exists():
             raise InvalidArgument(f"{self.folder}: step {self.step} is there already; save under another number")
 
-    def _index_path(self) -> Path:
+    def _index_name(self) -> str:
         if self.step < 0:
             raise InvalidArgument("a series needs the step: pass it as checkpoint_id, such as checkpoint_id='100'")
-        return _index_of_step(_checked_folder(self.folder), self.step)
+        return _index_of_step(self.step)
 
     def _path_in_archive(self) -> str:
         return f"step-{self.step:08d}.safetensors"
@@ -233,11 +232,11 @@ class SeriesWriter(CheckpointWriter):
         return steps.path.name, steps.add(self.step, plan, full_every=self._full_every)
 
     def _steps_of(self, rank: int) -> StepFolder:
-        return StepFolder(_checked_folder(self.folder) / f"rank-{rank:05d}", threads=self._threads)
+        return StepFolder(self._place().local / f"rank-{rank:05d}", threads=self._threads)
 
     def _prune(self) -> None:
         """Delete what is older than the last complete steps: this rank's, and that of ranks that are no more."""
-        folder = _checked_folder(self.folder)
+        folder = self._place().local
         complete = steps_in_series(folder)
         if self._keep_last is None or len(complete) < self._keep_last:
             return
@@ -245,7 +244,7 @@ class SeriesWriter(CheckpointWriter):
         chosen = [self._steps_of(self._rank)]
         if self._is_coordinator:
             for step in complete[: -self._keep_last]:
-                _index_of_step(folder, step).unlink(missing_ok=True)
+                (folder / _index_of_step(step)).unlink(missing_ok=True)
             ranks = (int(path.name[5:]) for path in folder.glob("rank-" + 5 * "[0-9]"))
             chosen += [self._steps_of(rank) for rank in ranks if rank >= self._n_ranks > 0]
         for steps in chosen:
@@ -255,7 +254,7 @@ class SeriesWriter(CheckpointWriter):
         """Leave everything; what is too old goes when the next step is saved."""
 
 
-class CheckpointReader(StorageReader):
+class CheckpointReader(_Storage, StorageReader):
     """Loads what :class:`CheckpointWriter` saved, into any number of ranks and any sharding.
 
     ::
@@ -266,7 +265,7 @@ class CheckpointReader(StorageReader):
     have something it needs.
 
     Args:
-        folder: the folder; ``checkpoint_id`` takes its place where it is given.
+        folder: the folder, or a URL for fsspec; ``checkpoint_id`` takes its place where it is given.
         threads: for decoding; as many as the process may use if None.
 
     Raises:
@@ -274,15 +273,8 @@ class CheckpointReader(StorageReader):
     """
 
     def __init__(self, folder: str | os.PathLike[str] | None = None, *, threads: int | None = None) -> None:
-        check_threads(threads)
-        self.folder = None if folder is None else Path(folder)
-        self._threads = threads
+        super().__init__(folder, threads=threads)
         self._items: dict[dcp.MetadataIndex, StoredItem] = {}
-
-    def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
-        """Take the folder of the next checkpoint from ``checkpoint_id``, if there is one."""
-        if checkpoint_id is not None:
-            self.folder = Path(checkpoint_id)
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> dcp.Metadata:
         """Read the index.
@@ -291,10 +283,8 @@ class CheckpointReader(StorageReader):
             FileNotFoundError: there is no checkpoint.
             Corruption: the index is damaged.
         """
-        path = self._index_path()
-        with path.open("rb") as file:
-            text = file.read(MAX_INDEX_BYTES + 1)
-        return metadata_from_json(text, str(path))
+        folder, name = self._place(), self._index_name()
+        return metadata_from_json(folder.read(name, MAX_INDEX_BYTES + 1), folder.place(name))
 
     def set_up_storage_reader(
         self, metadata: dcp.Metadata, is_coordinator: bool, *args: Any, **kwargs: Any
@@ -324,24 +314,16 @@ class CheckpointReader(StorageReader):
             with self._opened(file) as (archive, entry):
                 for name, items in by_name.items():
                     stored = self._items[items[0].storage_index]
-                    value = _read_item(archive, entry, name, stored)
+                    value = read_item(archive, entry, name, stored)
                     for item in items:
-                        _deliver(value, stored.kind, item, planner)
+                        deliver(value, stored.kind, item, planner)
         future: Future[None] = Future()
         future.set_result(None)
         return future
 
-    @classmethod
-    def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
-        """Return True for the path of a folder."""
-        return "://" not in str(checkpoint_id)
-
-    def _index_path(self) -> Path:
-        return _checked_folder(self.folder) / INDEX
-
     @contextmanager
     def _opened(self, file: str) -> Iterator[tuple[ArchiveReader, FileEntry]]:
-        with ArchiveReader(_checked_folder(self.folder) / file, threads=self._threads) as archive:
+        with ArchiveReader(self._place().place(file), threads=self._threads) as archive:
             yield archive, archive.files[0]
 
 
@@ -358,24 +340,25 @@ class SeriesReader(CheckpointReader):
 
     def __init__(self, folder: str | os.PathLike[str], *, threads: int | None = None) -> None:
         super().__init__(folder, threads=threads)
+        self._place().local  # noqa: B018 - refuses a URL
         self.step = -1
 
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
         """Take the step from ``checkpoint_id``. Raises InvalidArgument if it is no number."""
         self.step = _step_of_id(checkpoint_id)
 
-    def _index_path(self) -> Path:
-        folder = _checked_folder(self.folder)
+    def _index_name(self) -> str:
         if self.step < 0:
+            folder = self._place().local
             steps = steps_in_series(folder)
             if not steps:
                 raise FileNotFoundError(f"{folder}: there is no complete checkpoint in this folder")
             self.step = steps[-1]
-        return _index_of_step(folder, self.step)
+        return _index_of_step(self.step)
 
     @contextmanager
     def _opened(self, file: str) -> Iterator[tuple[ArchiveReader, FileEntry]]:
-        with StepFolder(_checked_folder(self.folder) / file, threads=self._threads).opened(self.step) as step:
+        with StepFolder(self._place().local / file, threads=self._threads).opened(self.step) as step:
             yield step.archive, step.entry
 
 
@@ -384,16 +367,12 @@ def steps_in_series(folder: str | os.PathLike[str]) -> list[int]:
     return sorted(int(path.name[5:-5]) for path in Path(folder).glob("step-*.json") if path.name[5:-5].isdecimal())
 
 
+def _path_or_url(folder: str | os.PathLike[str]) -> Path | str:
+    return folder if isinstance(folder, str) and is_url(folder) else Path(local_path(folder))
 
 
-def _checked_folder(folder: Path | None) -> Path:
-    if folder is None:
-        raise InvalidArgument("a checkpoint needs a folder: give one to the writer or reader, or as checkpoint_id")
-    return folder
-
-
-def _index_of_step(folder: Path, step: int) -> Path:
-    return folder / f"step-{step:08d}.json"
+def _index_of_step(step: int) -> str:
+    return f"step-{step:08d}.json"
 
 
 def _step_of_id(checkpoint_id: str | os.PathLike[str] | None) -> int:
@@ -404,58 +383,3 @@ def _step_of_id(checkpoint_id: str | os.PathLike[str] | None) -> int:
         return check_step(int(str(checkpoint_id)))
     except ValueError:
         raise InvalidArgument(f"checkpoint_id must be a step's number in a series, not {checkpoint_id!r}") from None
-
-
-def _unique_name(index: dcp.MetadataIndex, taken: dict[str, Leaf]) -> str:
-    """Return a name for an item that is the same in each step: that of the tensor, and where the part begins."""
-    name = index.fqn
-    if index.offset is not None and any(index.offset):
-        name += "@" + ",".join(map(str, index.offset))
-    number, given = 1, name
-    while name in taken or name == "__metadata__":
-        number += 1
-        name = f"{given}#{number}"
-    return name
-
-
-def _leaf_of(value: torch.Tensor | io.BytesIO, kind: WriteItemType) -> tuple[str, Leaf]:
-    """Return an item as a tensor to be stored, and how its bytes are to be understood."""
-    if isinstance(value, torch.Tensor):
-        tensor = value.detach()
-        dtype = str(tensor.dtype).removeprefix("torch.")
-        if tensor.layout == torch.strided and not tensor.is_quantized and dtype in CODES:
-            return TENSOR, Leaf(tensor, dtype, tuple(tensor.shape))
-        stream = io.BytesIO()
-        torch.save(tensor.cpu(), stream)
-        data, name = np.frombuffer(stream.getvalue(), np.uint8), PICKLED_TENSOR
-    else:
-        data, name = np.frombuffer(value.getvalue(), np.uint8), OBJECT
-    assert (name == OBJECT) == (kind == WriteItemType.BYTE_IO)
-    return name, Leaf(data, "uint8", data.shape)
-
-
-def _read_item(archive: ArchiveReader, entry: FileEntry, name: str, stored: StoredItem) -> torch.Tensor:
-    """Return the tensor that an item was stored as. Raises Corruption if it is not the one that the index names."""
-    view = next((view for view in entry.tensors if view.name == name), None)
-    if view is None or entry.segments[view.segment].hash != stored.hash:
-        raise Corruption(f"{archive.name}: is of another checkpoint: it does not hold {name!r} as the index says")
-    value: torch.Tensor = archive.array(entry, view, archive.segment_bytes(entry, view), like="torch")
-    return value
-
-
-def _deliver(value: torch.Tensor, kind: str, item: Any, planner: LoadPlanner) -> None:
-    """Give the planner what an item of its plan asks for. Raises Corruption if it has another shape."""
-    if kind == OBJECT or item.type == LoadItemType.BYTE_IO:
-        planner.load_bytes(item, io.BytesIO(value.numpy().tobytes()))
-        return
-    if kind == PICKLED_TENSOR:
-        value = torch.load(io.BytesIO(value.numpy().tobytes()), map_location="cpu", weights_only=True)
-    ends = [start + size for start, size in zip(item.storage_offsets, item.lengths, strict=True)]
-    if len(ends) != value.ndim or any(end > size for end, size in zip(ends, value.shape, strict=True)):
-        raise Corruption(
-            f"{item.storage_index.fqn}: the part in the archive has shape {tuple(value.shape)}, but {ends} is asked for"
-        )
-    part = value[tuple(slice(start, end) for start, end in zip(item.storage_offsets, ends, strict=True))]
-    target = planner.resolve_tensor(item).detach()
-    target.copy_(part)
-    planner.commit_tensor(item, target)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import secrets
 from pathlib import Path
 
 import pytest
@@ -146,6 +147,55 @@ def test_archives_and_series_are_those_of_gcodec(tmp_path):
     assert torch.equal(gcodec.load_file(archive)["layer.weight"], state["layer.weight"])
     dcp.save(state, storage_writer=SeriesWriter(tmp_path / "b"), checkpoint_id="5")
     assert torch.equal(Checkpointer(tmp_path / "b" / "rank-00000").load(5)["layer.weight"], state["layer.weight"])
+
+
+def test_checkpoints_at_urls_are_saved_replaced_and_loaded_and_damage_is_named():
+    fsspec = pytest.importorskip("fsspec")
+    url, memory = f"memory://{secrets.token_hex(4)}/run", fsspec.filesystem("memory")
+
+    def names():
+        return sorted(path.rpartition("/")[2] for path in memory.ls(url, detail=False))
+
+    for seed in (1, 2):
+        dcp.save(state_of(seed), storage_writer=CheckpointWriter(url))
+        assert [name[:10] for name in names()] == ["checkpoint", "rank-00000"]
+    found = {name: torch.zeros_like(value) for name, value in state_of(2).items()}
+    dcp.load(found, storage_reader=CheckpointReader(), checkpoint_id=url)
+    assert all(same(found[name], value) for name, value in state_of(2).items())
+    archive = f"{url}/{names()[1]}"
+    assert torch.equal(gcodec.load_file(archive)["strided"], state_of(2)["strided"])
+    data = bytearray(memory.cat_file(archive))
+    data[len(data) // 2] ^= 1
+    memory.pipe_file(archive, bytes(data))
+    with pytest.raises(dcp.CheckpointException, match="rank-00000"):
+        dcp.load(found, storage_reader=CheckpointReader(url))
+    memory.rm_file(f"{url}/checkpoint.json")
+    with pytest.raises(FileNotFoundError, match=f"{url}/checkpoint.json"):
+        CheckpointReader(url).read_metadata()
+
+
+def test_a_save_to_a_url_that_fails_leaves_the_earlier_checkpoint(monkeypatch):
+    memory = pytest.importorskip("fsspec").filesystem("memory")
+    url = f"memory://{secrets.token_hex(4)}/run"
+    dcp.save(state_of(1), storage_writer=CheckpointWriter(url))
+
+    def refuse(self, *args, **kwargs):
+        raise PermissionError("no")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(type(memory), "put_file", refuse)
+        with pytest.raises(dcp.CheckpointException, match=f"Permission denied: '{url}"):
+            dcp.save(state_of(2), storage_writer=CheckpointWriter(url))
+    found = {"strided": torch.zeros_like(state_of(1)["strided"])}
+    dcp.load(found, storage_reader=CheckpointReader(url))
+    assert same(found["strided"], state_of(1)["strided"])
+
+
+@pytest.mark.parametrize("kind", [SeriesWriter, SeriesReader])
+def test_a_series_at_a_url_is_refused(kind):
+    pytest.importorskip("fsspec")
+    with pytest.raises(gcodec.InvalidArgument, match="folder of a file system"):
+        kind("memory://run")
 
 
 def test_senseless_uses_are_refused(tmp_path):

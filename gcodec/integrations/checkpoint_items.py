@@ -1,0 +1,72 @@
+"""The items of a distributed checkpoint: what torch's planners hand over as tensors of an archive, and back."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import numpy as np
+import torch
+from torch.distributed.checkpoint import metadata as dcp
+from torch.distributed.checkpoint.planner import LoadItemType, LoadPlanner, WriteItemType
+
+from ..archive import ArchiveReader, FileEntry
+from ..archive.structure import Leaf
+from ..errors import Corruption
+from ..files.safetensors import CODES
+from .checkpoint_index import OBJECT, PICKLED_TENSOR, TENSOR, StoredItem
+
+
+def unique_name(index: dcp.MetadataIndex, taken: dict[str, Leaf]) -> str:
+    """Return a name for an item that is the same in each step: that of the tensor, and where the part begins."""
+    name = index.fqn
+    if index.offset is not None and any(index.offset):
+        name += "@" + ",".join(map(str, index.offset))
+    number, given = 1, name
+    while name in taken or name == "__metadata__":
+        number += 1
+        name = f"{given}#{number}"
+    return name
+
+
+def leaf_of(value: torch.Tensor | io.BytesIO, kind: WriteItemType) -> tuple[str, Leaf]:
+    """Return an item as a tensor to be stored, and how its bytes are to be understood."""
+    if isinstance(value, torch.Tensor):
+        tensor = value.detach()
+        dtype = str(tensor.dtype).removeprefix("torch.")
+        if tensor.layout == torch.strided and not tensor.is_quantized and dtype in CODES:
+            return TENSOR, Leaf(tensor, dtype, tuple(tensor.shape))
+        stream = io.BytesIO()
+        torch.save(tensor.cpu(), stream)
+        data, name = np.frombuffer(stream.getvalue(), np.uint8), PICKLED_TENSOR
+    else:
+        data, name = np.frombuffer(value.getvalue(), np.uint8), OBJECT
+    assert (name == OBJECT) == (kind == WriteItemType.BYTE_IO)
+    return name, Leaf(data, "uint8", data.shape)
+
+
+def read_item(archive: ArchiveReader, entry: FileEntry, name: str, stored: StoredItem) -> torch.Tensor:
+    """Return the tensor that an item was stored as. Raises Corruption if it is not the one that the index names."""
+    view = next((view for view in entry.tensors if view.name == name), None)
+    if view is None or entry.segments[view.segment].hash != stored.hash:
+        raise Corruption(f"{archive.name}: is of another checkpoint: it does not hold {name!r} as the index says")
+    value: torch.Tensor = archive.array(entry, view, archive.segment_bytes(entry, view), like="torch")
+    return value
+
+
+def deliver(value: torch.Tensor, kind: str, item: Any, planner: LoadPlanner) -> None:
+    """Give the planner what an item of its plan asks for. Raises Corruption if it has another shape."""
+    if kind == OBJECT or item.type == LoadItemType.BYTE_IO:
+        planner.load_bytes(item, io.BytesIO(value.numpy().tobytes()))
+        return
+    if kind == PICKLED_TENSOR:
+        value = torch.load(io.BytesIO(value.numpy().tobytes()), map_location="cpu", weights_only=True)
+    ends = [start + size for start, size in zip(item.storage_offsets, item.lengths, strict=True)]
+    if len(ends) != value.ndim or any(end > size for end, size in zip(ends, value.shape, strict=True)):
+        raise Corruption(
+            f"{item.storage_index.fqn}: the part in the archive has shape {tuple(value.shape)}, but {ends} is asked for"
+        )
+    part = value[tuple(slice(start, end) for start, end in zip(item.storage_offsets, ends, strict=True))]
+    target = planner.resolve_tensor(item).detach()
+    target.copy_(part)
+    planner.commit_tensor(item, target)
