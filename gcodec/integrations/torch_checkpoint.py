@@ -37,7 +37,7 @@ INDEX = "checkpoint.json"
 
 
 class _Storage:
-    """What writers and readers have in common: a folder, that of the last ``checkpoint_id`` or the one given.
+    """The base of writers and readers, which knows the folder: that of the last ``checkpoint_id``, or the one given.
 
     Args:
         folder: path or URL of the folder; None: it comes as ``checkpoint_id``.
