@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from statistics import harmonic_mean
 
 import numpy as np
 
@@ -29,7 +30,7 @@ from bench.markdown import markdown, source
 from gcodec.averaging.averager import CompressionPlan
 from gcodec.averaging.feedback import ErrorFeedback
 from gcodec.benchmark.csv_tables import read_table
-from gcodec.compressors import Cast, Compressor, Dense, GradNA, GradZip, SparCML, TopK
+from gcodec.compressors import ACPSGD, Cast, Compressor, Dense, GradNA, GradZip, PowerSGD, SparCML, TopK
 from gcodec.compressors.lowrank import matrix_shape
 from gcodec.demo.models import DigitNet
 
@@ -39,7 +40,27 @@ BATCH, RATE = 32, 0.05
 Setting = Callable[[tuple[int, ...]], Compressor]
 
 
+def of_floats(ratio: float) -> Setting:
+    """Return GradNA that sends as many floats as GradZip at this ratio: of its two factors only that of rows travels,
+    so k = n / ratio, rounded."""
+    def setting(shape: tuple[int, ...]) -> Compressor:
+        m, n = matrix_shape(shape)
+        return GradNA(min(max(1, round(n / ratio)), m, n))
+    return setting
+
+
+def low_rank(kind: type[PowerSGD | ACPSGD], ratio: float) -> Setting:
+    """Return PowerSGD or ACP-SGD that sends as many floats as GradZip at this ratio. PowerSGD sends both factors in
+    every step, the other two one of them."""
+    def setting(shape: tuple[int, ...]) -> Compressor:
+        m, n = matrix_shape(shape)
+        factors = 1 if kind is PowerSGD else 2
+        return kind(max(1, round(factors * m * n / ((m + n) * ratio))))
+    return setting
+
+
 PAPER, FED, MOVING, MOVING_FED = "as published", "error feedback", "moving average", "moving average, error feedback"
+SAME_FLOATS, SAME_FLOATS_FED = "GradZip's floats", "GradZip's floats, error feedback"
 AVERAGE = 0.9  #: weight of the factor before in a moving average
 
 
@@ -51,7 +72,7 @@ def of_ratio(kind: type[GradZip], ratio: float, dtype: str | None = None, averag
     return setting
 
 
-#: Table 1 of the paper, by its names; and variants of it.
+#: Table 1 of the paper, by its names; variants of it; and the low-rank methods that are used today, as controls.
 METHODS: dict[tuple[str, str], Setting] = {
     ("Baseline-FP32", PAPER): lambda shape: Dense(),
     ("Baseline-FP16", PAPER): lambda shape: Cast("float16"),
@@ -59,7 +80,10 @@ METHODS: dict[tuple[str, str], Setting] = {
     **{("GradZip-50-FP16", variant): of_ratio(GradZip, 50, "float16") for variant in (PAPER, FED)},
     **{("GradZip-40-FP32", variant): of_ratio(GradZip, 40, average=AVERAGE) for variant in (MOVING, MOVING_FED)},
     **{("GradNA-10-FP32", variant): of_ratio(GradNA, 10) for variant in (PAPER, FED)},
+    **{("GradNA-10-FP32", variant): of_floats(10) for variant in (SAME_FLOATS, SAME_FLOATS_FED)},
     ("SparCML-40-FP32", FED): lambda shape: SparCML(TopK(1 / 40)),
+    **{(f"{name}-{ratio}-FP32", FED): low_rank(kind, ratio)
+       for name, kind in (("PowerSGD", PowerSGD), ("ACP-SGD", ACPSGD)) for ratio in (10, 40)},
 }
 _NAMES = {f"{method}, {variant}": (method, variant) for method, variant in METHODS}
 
@@ -86,7 +110,8 @@ def table(results: Path) -> list[str]:
             less = [100 * (float(row["accuracy"]) - dense[row["seed"]]) for row in selected if row["seed"] in dense]
             lines.append([method, variant, str(len(selected)), f"{_mean(selected, 'accuracy', 100):.1f}",
                           f"{min(less):+.1f} ... {max(less):+.1f}" if less else "", f"{_mean(selected, 'loss'):.3f}",
-                          f"{_mean(selected, 'float_ratio'):.1f}", f"{_mean(selected, 'byte_ratio'):.1f}"])
+                          *(f"{harmonic_mean([float(row[key]) for row in selected]):.1f}"
+                            for key in ("float_ratio", "byte_ratio"))])
     columns = ["method", "variant", ">seeds", ">accuracy, %", ">less fp32", ">loss", ">floats", ">bytes"]
     return [*markdown(columns, lines), "", f"From {source(comments)}"]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from statistics import harmonic_mean
 
 import numpy as np
 
@@ -72,11 +73,16 @@ def _cells(some: Sequence[Row], dense: Sequence[Row], base: Sequence[Row]) -> li
     speedups = [f"{_mean(base, key) / _mean(timed, key):.2f}" if base and timed else ""
                 for key in ("seconds_1g", "seconds_30m")]
     return [f"{_mean(some, 'quality'):.{digits}f} {unit}", f"{np.mean(lost):+.{digits}f}{spread}",
-            *(f"{_mean(some, key):.1f}×" for key in ("float_ratio", "byte_ratio")), f"{dense_steps:.0f} %", *speedups]
+            *(f"{_ratio(some, key):.1f}×" for key in ("float_ratio", "byte_ratio")), f"{dense_steps:.0f} %", *speedups]
 
 
 def _mean(rows: Sequence[Row], key: str) -> float:
     return float(np.mean([float(row[key]) for row in rows]))
+
+
+def _ratio(rows: Sequence[Row], key: str) -> float:
+    """Return the ratio of all trainings together, in which each had as much to send: the harmonic mean."""
+    return harmonic_mean([float(row[key]) for row in rows])
 
 
 def levels(results: Path) -> list[str]:

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from bench.experiments.lgreco import __main__ as experiments
 from bench.experiments.lgreco import errors, methods, pictures, sections, tables
+from bench.experiments.lgreco.matched import Matched
 from bench.experiments.lgreco.throughput import Load, step_seconds, wire_seconds
 from bench.experiments.lgreco.trainings import Job, Training, train
 from gcodec.adaptive import LGreCo, Planner
@@ -47,6 +48,28 @@ def test_the_same_seed_makes_the_same_decisions(trained):
     assert again.decisions[-1].settings == trained["PowerSGD"].decisions[-1].settings
     assert again.quality == trained["PowerSGD"].quality
     assert again.total == trained["PowerSGD"].total
+
+
+@pytest.mark.parametrize("family", methods.REFERENCES["vgg"])
+def test_the_control_sends_as_many_bytes_as_lgreco_with_one_setting_for_all(family):
+    training = train(Job("pairs", "vgg", family, methods.MATCHED, 0, **SHORT))
+    assert len(training.decisions) == 2
+    for decision in training.decisions:
+        assert len(set(decision.settings)) == 1
+    controller = methods.method_of("pairs", "vgg", family, methods.MATCHED).make(
+        methods.Setup(methods.REFERENCES["vgg"][family], 2, {}))
+    assert isinstance(controller, Matched)
+    controller.start({name: tuple(mean.shape) for name, mean in training.means.items()}, 2)
+    choices = controller.inner.decide(training.means)
+    wanted = sum(controller.inner.options[name][int(choice)].payload_bytes(mean.shape)
+                 for choice, (name, mean) in zip(choices, training.means.items(), strict=True))
+    (value,) = controller.decide(training.means)
+    controller.apply([value])
+    assert {setting.value for setting in controller.settings(1, None).values()} == {value}
+    values = (value, 0.98 * value) if family == "Top-k" else (round(value), round(value) + 1)
+    near = [abs(sum(controller.inner.reference.at(one).payload_bytes(mean.shape) for mean in training.means.values())
+                - wanted) for one in values]
+    assert near[0] <= near[1] + 1e-6 * wanted
 
 
 def test_sent_bytes_by_tensor_and_by_period_add_up(trained):

@@ -22,6 +22,6 @@ def deep() -> Transformer:
 SMALL = problems.PROBLEMS["transformer"]
 PROBLEMS: dict[str, Problem] = {
     **problems.PROBLEMS,
-    "transformer": replace(SMALL, model=deep, rate=0.5, steps=240),
+    "transformer": replace(SMALL, model=deep, rate=0.06, steps=240),
     "small transformer": SMALL,
 }

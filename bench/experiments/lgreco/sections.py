@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from statistics import mean, stdev
+from statistics import harmonic_mean, mean, stdev
 
 from bench.experiments.lgreco import tables
-from bench.experiments.lgreco.methods import DENSE, LGRECO, RANKS, SPARSE, UNIFORM
+from bench.experiments.lgreco.methods import DENSE, LGRECO, MATCHED, RANKS, SPARSE, UNIFORM
 from bench.experiments.lgreco.problems import PROBLEMS
 from bench.markdown import markdown, source
 from gcodec.benchmark.csv_tables import read_table
@@ -26,6 +26,11 @@ def number(rows: Sequence[Row], column: str) -> float:
     return mean(float(row[column] or "nan") for row in rows)
 
 
+def ratio(rows: Sequence[Row], column: str = "byte_ratio") -> float:
+    """Return the ratio of all trainings together, in which each had as much to send: the harmonic mean."""
+    return harmonic_mean([float(row[column]) for row in rows])
+
+
 def quality(rows: Sequence[Row]) -> str:
     """Return mean and deviation over seeds."""
     values = [float(row["quality"]) for row in rows]
@@ -33,10 +38,11 @@ def quality(rows: Sequence[Row]) -> str:
 
 
 def paired(rows: Sequence[Row], others: Sequence[Row]) -> str:
-    """Return the mean difference in quality between trainings of the same seeds."""
+    """Return mean and deviation of the differences in quality between trainings of the same seeds."""
     known = {row["seed"]: float(row["quality"]) for row in others}
     results = [float(row["quality"]) - known[row["seed"]] for row in rows if row["seed"] in known]
-    return f"{mean(results):+.3f}" if results else ""
+    spread = f" ± {stdev(results):.3f}" if len(results) > 1 and any(results) else ""
+    return f"{mean(results):+.3f}{spread}" if results else ""
 
 
 def pairs(results: Path) -> list[str]:
@@ -48,19 +54,19 @@ def pairs(results: Path) -> list[str]:
         table, selected = list[list[str]](), [row for row in rows if row["problem"] == problem]
         dense = [row for row in selected if row["method"] == DENSE]
         for family, method in unique(selected, "family", "method"):
-            own, uniform = ([row for row in selected if (row["family"], row["method"]) == (family, one)]
-                            for one in (method, UNIFORM))
+            own, uniform, matched = ([row for row in selected if (row["family"], row["method"]) == (family, one)]
+                                     for one in (method, UNIFORM, MATCHED))
             over = ["", "", ""]
             if method == LGRECO:
-                gains = (number(own, column) / number(uniform, column) for column in ("byte_ratio", "adapted_ratio"))
+                gains = (ratio(own, column) / ratio(uniform, column) for column in ("byte_ratio", "adapted_ratio"))
                 worst = max(float(row["worst_error_of_uniform"]) for row in own)
                 over = [*(f"{gain:.2f}" for gain in gains), f"{worst:.4f}"]
             table.append([family or method, method if family else "", str(len(own)), quality(own), paired(own, dense),
-                          paired(own, uniform) if method == LGRECO else "", f"{number(own, 'byte_ratio'):.2f}", *over,
-                          f"{number(own, 'lost_share'):.3f}"])
-        columns = ["family", "settings", ">seeds", f">{QUALITY}", ">to dense", ">to uniform", ">ratio",
-                   ">ratio / uniform", ">the same, from the first decision on", ">largest error / uniform",
-                   ">really lost, share of squares"]
+                          *(paired(own, other) if method == LGRECO else "" for other in (uniform, matched)),
+                          f"{ratio(own):.2f}", *over, f"{number(own, 'lost_share'):.3f}"])
+        columns = ["family", "settings", ">seeds", f">{QUALITY}", ">to dense", ">to uniform",
+                   ">to uniform of its bytes", ">ratio", ">ratio / uniform", ">the same, from the first decision on",
+                   ">largest error / uniform", ">really lost, share of squares"]
         lines += [f"**{problem}**, {PROBLEMS[problem].unit}:", "", *markdown(columns, table), ""]
     return [*lines, f"From {source(comments)}"]
 
@@ -80,8 +86,8 @@ def rivals(results: Path) -> list[str]:
                 speeds = [float(row["speedup"]) for row in modeled if (row["problem"], row["family"], row["method"],
                           row["gbps"], row["workers"]) == (problem, family, method, "0.1", "8")]
                 error = f"{number(own, 'median_error_of_uniform'):.3f}" if own[0]["median_error_of_uniform"] else ""
-                table.append([method, str(len(own)), quality(own), f"{number(own, 'byte_ratio'):.2f}",
-                              f"{number(own, 'float_ratio'):.2f}", error, *(f"{speed:.2f}" for speed in speeds)])
+                table.append([method, str(len(own)), quality(own), f"{ratio(own):.2f}",
+                              f"{ratio(own, 'float_ratio'):.2f}", error, *(f"{speed:.2f}" for speed in speeds)])
             columns = ["method", ">seeds", f">{QUALITY}", ">ratio", ">float ratio", ">error / uniform, median",
                        ">modeled speed at 0.1 Gb/s, 8 workers, of dense"]
             lines += [f"**{problem}, {family}**, {PROBLEMS[problem].unit}:", "", *markdown(columns, table), ""]
@@ -104,7 +110,7 @@ def sweep(results: Path) -> list[str]:
             own = [row for row in selected if row["method"] == method]
             worst = [row["worst_error_of_uniform"] for row in own]
             table.append([problem, family, method, str(len(own)), f"{number(own, 'quality'):.3f}", paired(own, dense),
-                          f"{number(own, 'byte_ratio'):.2f}", f"{max(map(float, worst)):.4f}" if all(worst) else "",
+                          f"{ratio(own):.2f}", f"{max(map(float, worst)):.4f}" if all(worst) else "",
                           f"{number(own, 'lost_share'):.3f}"])
     columns = ["problem", "family", "settings", ">seeds", ">quality", ">to dense", ">ratio",
                ">largest error / uniform", ">really lost, share of squares"]
