@@ -19,7 +19,7 @@ from pathlib import Path
 
 from bench import contests, front_page, sections, targets
 from bench.cluster import tables as cluster
-from bench.experiments import gradzip, gravac_bits, gravac_tables
+from bench.experiments import gcomp, gradzip, gravac_bits, gravac_tables
 from bench.experiments.lgreco import sections as lgreco
 from bench.markdown import filled, markdown, rounded, signed, source
 from gcodec.benchmark.csv_tables import read_table
@@ -31,7 +31,8 @@ RESULTS = ROOT / "bench" / "results"
 TAKEN_OVER = {"results.csv": "demo.csv", "updates.csv": "demo-updates.csv"}
 PAGES = (
     ROOT / "README.md",
-    *(ROOT / "docs" / f"{name}.md" for name in ("benchmarks", "experiments", "experiments-lgreco", "reliability",
+    *(ROOT / "docs" / f"{name}.md" for name in ("benchmarks", "experiments-gcomp", "experiments-gravac",
+                                              "experiments-lgreco", "experiments-gradzip", "reliability",
                                               "checkpoints", "tensors", "training", "weight-sync", "zarr")),
     *sorted((ROOT / "docs" / "integrations").glob("*.md")),
     *sorted((ROOT / "docs" / "benchmarks").glob("*.md")),
@@ -215,6 +216,7 @@ PLACES: dict[str, tuple[Callable[[Path], list[str]], str]] = {
     "compressors-table": (contests.compressors_table, "compressors.csv"),
     "controllers-table": (contests.controllers_table, "controllers.csv"),
     cluster.PLACE: (cluster.section, cluster.MAIN_FILE),
+    **gcomp.PLACES,
     **gravac_tables.PLACES,
     **gravac_bits.PLACES,
     **gradzip.PLACES,

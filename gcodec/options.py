@@ -66,8 +66,10 @@ class EncoderOptions:
             raise InvalidArgument(f"max_length must be in 2 ... 12, not {self.max_length}")
 
 
-#: GComp to the letter: one codebook for everything, an escape for codes beyond n_theta = 11 bits (our choice: the paper
-#: gives none), the four-level ladder, plain truncation.
+#: GComp as nearly as the format allows: one codebook for everything, an escape for codes beyond n_theta = 11 bits, the
+#: four-level ladder, plain truncation. Two deviations: the paper's only example, Table 1, has an n_theta of 8; and it
+#: sends what is escaped behind a special code of n_theta bits, while here the code is made anew with the escape as a
+#: symbol, which is never longer.
 LITERAL_GCOMP = EncoderOptions(
     max_length=11,
     escape_threshold=11,

@@ -30,7 +30,8 @@ PAGES = {
     "Results": ("benchmarks/codecs", "benchmarks/peers", "benchmarks/speed", "benchmarks/damage",
                 "benchmarks/distributed", "benchmarks/compressors", "benchmarks/vocabulary", "benchmarks/bound",
                 "benchmarks/demo"),
-    "Research": ("algorithms", "experiments", "experiments-lgreco"),
+    "Research": ("algorithms", "experiments", "experiments-gcomp", "experiments-gravac", "experiments-lgreco",
+                 "experiments-gradzip"),
     "Formats": ("format", "archive", "glossary"),
     "For contributors": ("CONTRIBUTING", "contributing/performance", "contributing/wire", "CHANGELOG"),
 }

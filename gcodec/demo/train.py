@@ -44,6 +44,7 @@ class TrainingPlan:
         batch: images, or sequences of ``CONTEXT`` tokens, per iteration.
         corpus: characters of text to read (None for all); language models only.
         vocabulary: tokens; language models only.
+        drops: steps after which the learning rate falls to a tenth.
     """
 
     steps: int
@@ -52,6 +53,7 @@ class TrainingPlan:
     batch: int
     corpus: int | None = None
     vocabulary: int = VOCABULARY_SIZE
+    drops: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -119,7 +121,7 @@ def train(name: str, folder: Path, plan: TrainingPlan | None = None, *, progress
     bar = progress.add_task(name, total=plan.steps, loss=float("nan")) if progress else None
     base_rates = [group["lr"] for group in task.optimizer.param_groups]
     for step in range(1, plan.steps + 1):
-        _warm_up(task, base_rates, step)
+        _set_rates(task, base_rates, step, plan.drops)
         task.optimizer.zero_grad()
         loss = task.loss(plan.batch, random)
         loss.backward()
@@ -202,11 +204,11 @@ TASKS: dict[str, Callable[[TrainingPlan], TrainingTask]] = {
 }
 
 
-def _warm_up(task: TrainingTask, base_rates: Sequence[float], step: int) -> None:
-    """Raises the learning rate linearly over the first ``warm_up`` steps."""
+def _set_rates(task: TrainingTask, base_rates: Sequence[float], step: int, drops: Sequence[int]) -> None:
+    """Raises the learning rate linearly over the first ``warm_up`` steps, and lets it fall to a tenth after drops."""
     scale = min(1.0, step / task.warm_up) if task.warm_up else 1.0
     for group, rate in zip(task.optimizer.param_groups, base_rates, strict=True):
-        group["lr"] = scale * rate
+        group["lr"] = scale * rate * 0.1 ** sum(step > drop for drop in drops)
 
 
 def _gradients(model: torch.nn.Module) -> list[tuple[np.ndarray, np.ndarray]]:

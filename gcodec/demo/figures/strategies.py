@@ -19,7 +19,7 @@ from ...codec import encode
 from ...format.codebook import huffman_lengths
 from ...stream import Encoder
 
-N_THETA = 11  #: longest native code that GComp's optimized table keeps, in bits; the paper names no number
+N_THETA = 11  #: longest native code that GComp's optimized table keeps, in bits; the paper's only example has 8
 
 
 Rows = list[dict[str, Any]]
