@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from functools import cache
 
+from .change_codebook import ChangeCodebook
 from .codebook import Codebook, read_inline
+from .shipped_changes import find_changes
 
 #: (id, value types it suits, number of levels, head bits, inline record in hex)
 RECORDS: tuple[tuple[int, tuple[str, ...], int, int, str], ...] = (
@@ -61,10 +63,12 @@ def _books() -> dict[int, tuple[tuple[str, ...], int, Codebook]]:
     }
 
 
-def find(codebook_id: int, digest: int) -> Codebook | None:
+def find(codebook_id: int, digest: int) -> Codebook | ChangeCodebook | None:
     """Return the shipped codebook with this id and hash, or None."""
     entry = _books().get(codebook_id)
-    return entry[2] if entry is not None and entry[2].hash == digest else None
+    if entry is None:
+        return find_changes(codebook_id, digest)
+    return entry[2] if entry[2].hash == digest else None
 
 
 def fitting(dtype: str, n_levels: int) -> list[tuple[int, Codebook]]:

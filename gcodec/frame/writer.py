@@ -11,6 +11,7 @@ from ..dtypes import DType
 from ..format.change_codebook import ChangeCodebook
 from ..format.modes import lossless
 from ..format.prelude import Prelude
+from ..format.shipped_changes import shortest_record
 from ..kernels.block import header
 from ..kernels.block.block_index import seal_prelude
 from ..kernels.core.bundles import Geometry
@@ -73,7 +74,7 @@ class FrameWriter(NamedTuple):
             plan.stream_log2,
             bit_layout.widths,
             bit_layout.levels,
-            plan.records if changes is None else (*plan.records, changes.record),
+            plan.records if changes is None else (*plan.records, shortest_record(changes)),
             plan.codebooks,
             () if prediction is None else prediction.codebooks,
             templates,
@@ -211,7 +212,7 @@ def changes_prelude(values: Values, codebook: ChangeCodebook, base_hash: int) ->
         STREAM_LOG2,
         layout.widths,
         layout.levels,
-        (codebook.record,),
+        (shortest_record(codebook),),
         (),
         (),
         (_BASE,),

@@ -55,6 +55,15 @@ class _Tensor(NamedTuple):
     sign: np.uint64
 
 
+class _Found(NamedTuple):
+    """Holds what differs, by classes of the base's magnitude, with the codes for it and the bits that it takes."""
+
+    source: SparseSource
+    changes: FoundChanges
+    codebook: ChangeCodebook
+    n_bits: int
+
+
 class _Layout(NamedTuple):
     """Says where the parts of a frame go.
 
@@ -72,7 +81,7 @@ class _Layout(NamedTuple):
 
 
 def encode(memory: Memory, values: Values, tensor: Any, base: Any, options: EncoderOptions) -> Any | None:
-    """Encode a tensor against its base, as the host's encoder does; waits for the device four times.
+    """Encode a tensor against its base, as the host's encoder does; waits for the device some times.
 
     Args:
         memory: The device.
@@ -90,29 +99,36 @@ def encode(memory: Memory, values: Values, tensor: Any, base: Any, options: Enco
         return None
     n_streams = -(-n >> sparse_frames.STREAM_LOG2)
     own = _Tensor(memory, values, tensor, base, n, n_streams, np.uint64(1 << values.dtype.bits - 1))
-    thresholds, some = _look(own)
-    if thresholds is None:
+    choices, some = _look(own)
+    if not choices:
         return None
     sums = hash_on_device(memory, base, n, values.dtype.bits)
-    source = _source(own, thresholds)
-    counted = memory.send(np.zeros((n_streams, MAX_CLASSES), np.uint32))
-    memory.launch(count_differences, n_streams, source, counted)
-    counts = memory.fetch(counted)
-    found = _find(own, source, counted, counts)
-    if found is None:
-        return None
-    codebook, n_bits = _codebook(own, found, counts, thresholds)
+    found: list[_Found] = []
+    for thresholds in choices:
+        source = _source(own, thresholds)
+        counted = memory.send(np.zeros((n_streams, MAX_CLASSES), np.uint32))
+        memory.launch(count_differences, n_streams, source, counted)
+        counts = memory.fetch(counted)
+        changes = _find(own, source, counted, counts)
+        if changes is None:
+            return None
+        found.append(_Found(source, changes, *_codebook(own, changes, counts, thresholds)))
+        if sparse_frames.is_settled(found[-1].codebook, n):
+            break
+    source, changes, codebook, n_bits = min(
+        found, key=lambda one: sparse_frames.bits_with_record(one.codebook, one.n_bits)
+    )
     if not is_surely_smallest(some, n, n_bits):
         return None
     prelude = changes_prelude(values, codebook, hash_from(memory.fetch(sums), n))
-    return _write(own, source, found, codebook, prelude)
+    return _write(own, source, changes, codebook, prelude)
 
 
-def _look(own: _Tensor) -> tuple[tuple[int, ...] | None, np.ndarray]:
+def _look(own: _Tensor) -> tuple[list[tuple[int, ...]], np.ndarray]:
     """Look at some of the values.
 
     Returns:
-        Where classes of the base's magnitude begin, but the first; None if too much differs. And the values that
+        Where classes of the base's magnitude may begin, but the first; nothing if too much differs. And the values that
         :func:`is_surely_smallest` looks at.
     """
     quick, sure = slice(None, None, sparse_frames.quick_step(own.n)), slice(None, None, sure_step(own.n))
@@ -121,7 +137,7 @@ def _look(own: _Tensor) -> tuple[tuple[int, ...] | None, np.ndarray]:
     asked += [(tensor, part) for tensor in (own.tensor, own.base) for part in slices]
     some, earlier, to_be_sure, *pieces = own.memory.slices_on_host(asked, own.values.dtype)
     if not sparse_frames.is_sparse_sample(some, earlier):
-        return None, to_be_sure
+        return [], to_be_sure
     pairs = zip(pieces[: len(slices)], pieces[len(slices) :], strict=True)
     return sparse_frames.choose_thresholds(pairs, own.n), to_be_sure
 

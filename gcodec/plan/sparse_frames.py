@@ -9,6 +9,17 @@ import numpy as np
 
 from ..format.change_codebook import VARIANTS, ChangeCodebook
 from ..format.codebook import limited_lengths
+from ..format.shipped_changes import (
+    EXPONENT_AT,
+    FIRST_EXPONENT,
+    N_CLASSES,
+    N_SHIFTS,
+    change_shapes,
+    changes_from,
+    is_shipped,
+    shifted_thresholds,
+    shortest_record,
+)
 from ..kernels.block.sparse_encode import CLASS_MARGIN, count_numbers, count_tops, find_differences
 from ..kernels.block.sparse_types import Counts, Differences
 from ..kernels.core.specialized import Specialized
@@ -25,6 +36,9 @@ MAX_SHARE_OF_BASE, _MAX_SHARE_OF_ZERO = 0.4, 0.5
 _MIN_VALUES = 256  #: fewer are not worth a codebook
 _MAX_CLASSES = 8
 _CLASS_BITS = 600  #: what a class costs: its code lengths, and numbers of changes in sub-streams, about
+#: What a codebook costs with one class, and by how much a shipped one misses the codes of a change, about.
+_CODEBOOK_BITS, _MISFIT_BITS = 2000, 0.1
+_MAX_TRIED = 1 << 16  #: values up to which all choices of classes are tried
 _SAMPLE_PIECES, _PIECE = 64, 4096
 _QUICK_SAMPLE = 1024  #: values that are looked at to see whether a closer look is worth it
 
@@ -63,20 +77,37 @@ def plan_sparse(request: EncodeRequest) -> SparsePlan | None:
     n = len(values)
     if n < _MIN_VALUES or not _is_sparse(values, base):
         return None
-    thresholds: tuple[int, ...] = ()
+    choices: list[tuple[int, ...]] = [()]
     if base is not None:
-        thresholds = choose_thresholds(((values[part], base[part]) for part in sample_slices(n)), n)
-    finding = _Finding(values, base, thresholds)
-    run_batches(finding.find, finding.n_blocks, n_threads(request.threads, n), batch=4)
-    found = [block for block in finding.found if block is not None]
-    if len(found) < finding.n_blocks or sum(len(block.gaps) for block in found) > finding.share * n:
-        return None
-    codebook, bits = finding.code(found)
-    levels = request.levels[values != 0] if len(request.levels) else request.levels
-    return SparsePlan(codebook, found, bits, levels, finding.hashing.value() if finding.hashing else 0)
+        choices = choose_thresholds(((values[part], base[part]) for part in sample_slices(n)), n)
+    plans: list[SparsePlan] = []
+    for thresholds in choices:
+        finding = Finding(values, base, thresholds)
+        run_batches(finding.find, finding.n_blocks, n_threads(request.threads, n), batch=4)
+        found = [block for block in finding.found if block is not None]
+        if len(found) < finding.n_blocks or sum(len(block.gaps) for block in found) > finding.share * n:
+            return None
+        codebook, bits = finding.code(found)
+        base_hash = finding.hashing.value() if finding.hashing else 0
+        levels = request.levels[values != 0] if len(request.levels) else request.levels
+        plans.append(SparsePlan(codebook, found, bits, levels, base_hash))
+        if is_settled(codebook, n):
+            break
+    return min(plans, key=lambda plan: bits_with_record(plan.codebook, plan.bits))
 
 
-class _Finding:
+def is_settled(codebook: ChangeCodebook, n: int) -> bool:
+    """Return True if no other classes need be tried: of an array of ``n`` values that is not small, where codes that
+    come with gcodec were promised to be the best, and are."""
+    return n > _MAX_TRIED and is_shipped(codebook)
+
+
+def bits_with_record(codebook: ChangeCodebook, n_bits: int) -> int:
+    """Return the bits of changes and of the record of their codebook."""
+    return n_bits + 8 * len(shortest_record(codebook))
+
+
+class Finding:
     """Finds what differs in each block of an array, and what it takes to code that.
 
     Args:
@@ -136,8 +167,18 @@ class _Finding:
 
     def code(self, found: list[Differences]) -> tuple[ChangeCodebook, int]:
         """Return the codes of what was found in all blocks, and the bits that it takes with them."""
-        total = Counts(*(np.sum(part, axis=0) for part in zip(*self._counts, strict=True)))
-        return fit_change_codebook(total, found, self._thresholds, self._values.dtype)
+        return fit_change_codebook(self._total(), found, self._thresholds, self._values.dtype)
+
+    def counts_with(self, is_empty: np.ndarray) -> Counts:
+        """Return how often each symbol occurs in what was found, where some classes have no code: bool[n_classes]."""
+        total = self._total()
+        for differences in self.found:
+            if differences is not None:
+                _count_numbers(self._values.dtype, differences, is_empty, total.counts)
+        return total
+
+    def _total(self) -> Counts:
+        return Counts(*(np.sum(part, axis=0) for part in zip(*self._counts, strict=True)))
 
 
 def fit_change_codebook(
@@ -160,11 +201,28 @@ def fit_change_codebook(
     codebook = ChangeCodebook(
         8 * kind.itemsize,
         thresholds,
-        _lengths_for(counts.counts),
-        _lengths_for(counts.steps) if len(counts.steps) else b"",
-        tuple(_lengths_for(row) for row in classes),
+        lengths_for(counts.counts),
+        lengths_for(counts.steps) if len(counts.steps) else b"",
+        tuple(lengths_for(row) for row in classes),
     )
-    return codebook, _bits_of(codebook, counts)
+    return _or_shipped(codebook, counts, found)
+
+
+def _or_shipped(
+    codebook: ChangeCodebook, counts: Counts, found: Sequence[Differences]
+) -> tuple[ChangeCodebook, int]:
+    """Return a codebook, or one of the same classes that comes with gcodec where naming it saves more than its codes
+    cost; and the bits that changes take. Arguments as for :func:`fit_change_codebook`."""
+    candidates, numbers = [(codebook, bits_of(codebook, counts))], None
+    for _, shipped in changes_from(codebook.thresholds) if codebook.bits == 16 else ():
+        if codebook.n_gaps > shipped.n_gaps:
+            continue
+        if numbers is None:  # all of its classes have codes, so that their numbers are written even if they are 0
+            numbers = np.zeros_like(counts.counts)
+            for differences in found:
+                _count_numbers(np.dtype(np.uint16), differences, shipped.is_empty, numbers)
+        candidates.append((shipped, bits_of(shipped, counts._replace(counts=numbers))))
+    return min(candidates, key=lambda candidate: bits_with_record(*candidate))
 
 
 def _is_sparse(values: np.ndarray, base: np.ndarray | None) -> bool:
@@ -191,14 +249,17 @@ def sample_slices(n: int) -> list[slice]:
     return [slice(first, min(first + _PIECE, n)) for first in range(0, n, step)]
 
 
-def choose_thresholds(pieces: Iterable[tuple[np.ndarray, np.ndarray]], n: int) -> tuple[int, ...]:
-    """Return where classes of the base's magnitude begin, such that positions of what differs take the fewest bits.
+def choose_thresholds(pieces: Iterable[tuple[np.ndarray, np.ndarray]], n: int) -> list[tuple[int, ...]]:
+    """Return where classes of the base's magnitude may begin, such that positions of what differs take the fewest bits.
+
+    The first choice are classes of shipped codebooks, where these promise to take less than a fitted one with its
+    record. If :func:`is_settled` does not say so after it, the last is to be tried as well.
 
     Args:
         pieces: Parts of the values and of the base, those of :func:`sample_slices`: uintW[m] each.
         n: Number of values.
     """
-    counts, shift = np.zeros((2, 0), np.int64), 0
+    counts, shift, bits = np.zeros((2, 0), np.int64), 0, 0
     for values, base in pieces:
         if not counts.size:
             bits = 8 * values.itemsize
@@ -209,11 +270,34 @@ def choose_thresholds(pieces: Iterable[tuple[np.ndarray, np.ndarray]], n: int) -
     members, changed = counts.astype(np.float64)
     used = np.flatnonzero(members)
     scale = n / members.sum()
-    cuts = _partition(np.cumsum(members[used]), np.cumsum(changed[used]), scale)
-    return tuple(int(used[cut]) << shift for cut in cuts)
+    cuts, n_bits = _partition(np.cumsum(members[used]), np.cumsum(changed[used]), scale)
+    fitted = tuple(int(used[cut]) << shift for cut in cuts)
+    if (bits, shift) == (16, EXPONENT_AT):
+        shipped, shipped_bits = _shipped_thresholds(members, changed, scale)
+        if shipped_bits + _MISFIT_BITS * changed.sum() * scale < n_bits + _CODEBOOK_BITS:
+            return [shipped, fitted]
+    return [fitted]
 
 
-def _partition(members: np.ndarray, changed: np.ndarray, scale: float) -> list[int]:
+def _shipped_thresholds(members: np.ndarray, changed: np.ndarray, scale: float) -> tuple[tuple[int, ...], float]:
+    """Return where classes begin in the shipped codebooks that suit the values best, and the bits that positions take.
+
+    Args:
+        members: float64[256], values by exponent of the base.
+        changed: float64[256], of them changed.
+        scale: Values of the array for each that was counted.
+    """
+    exponents, options = np.arange(len(members)), []
+    for shape in change_shapes():
+        bits_changed, bits_kept = -np.log2(shape.shares), -np.log2(1 - shape.shares)
+        for shift in range(N_SHIFTS):
+            c = np.clip(exponents - FIRST_EXPONENT - shift + 1, 0, N_CLASSES - 1)
+            options.append((float(changed @ bits_changed[c] + (members - changed) @ bits_kept[c]) * scale, shift))
+    n_bits, shift = min(options)
+    return shifted_thresholds(shift), n_bits
+
+
+def _partition(members: np.ndarray, changed: np.ndarray, scale: float) -> tuple[list[int], float]:
     """Cut bins into ranges, each a class of its own, such that saying which members changed takes the fewest bits.
 
     By dynamic programming: the best way to cut the first k bins into c + 1 ranges ends with a range that begins at some
@@ -225,7 +309,7 @@ def _partition(members: np.ndarray, changed: np.ndarray, scale: float) -> list[i
         scale: Members of the array for each that was counted.
 
     Returns:
-        The bins, rising, that begin a range, without the first.
+        The bins, rising, that begin a range, without the first; and the bits.
     """
     n = len(members)
     total, hits = np.concatenate([[0], members]), np.concatenate([[0], changed])
@@ -236,7 +320,7 @@ def _partition(members: np.ndarray, changed: np.ndarray, scale: float) -> list[i
         cost = -hit * np.log2(share) - (in_range - hit) * np.log2(1 - share)
     cost = np.where(np.arange(n + 1)[:, None] < np.arange(n + 1)[None, :], cost * scale, np.inf)
     best, begins = cost[0].copy(), []
-    results: list[tuple[float, list[int]]] = [(cost[0, n], [])]
+    results: list[tuple[float, list[int]]] = [(float(cost[0, n]), [])]
     for c in range(1, min(_MAX_CLASSES, n)):
         ways = best[:, None] + cost
         begin = ways.argmin(axis=0)
@@ -246,8 +330,9 @@ def _partition(members: np.ndarray, changed: np.ndarray, scale: float) -> list[i
         for row in reversed(begins):
             k = int(row[k])
             cuts.append(k)
-        results.append((best[n] + c * _CLASS_BITS, cuts[::-1]))
-    return list(min(results, key=lambda result: result[0])[1])
+        results.append((float(best[n]) + c * _CLASS_BITS, cuts[::-1]))
+    n_bits, best_cuts = min(results, key=lambda result: result[0])
+    return best_cuts, float(n_bits)
 
 
 def _n_used(counts: np.ndarray) -> int:
@@ -256,7 +341,7 @@ def _n_used(counts: np.ndarray) -> int:
     return int(used[-1]) + 1 if len(used) else 0
 
 
-def _lengths_for(counts: np.ndarray) -> bytes:
+def lengths_for(counts: np.ndarray) -> bytes:
     """Return code lengths for counts: none if nothing occurs, and two codes where one symbol does."""
     used = np.flatnonzero(counts)
     if len(used) == 0:
@@ -269,7 +354,7 @@ def _lengths_for(counts: np.ndarray) -> bytes:
     return limited_lengths(counts).tobytes()
 
 
-def _bits_of(codebook: ChangeCodebook, counts: Counts) -> int:
+def bits_of(codebook: ChangeCodebook, counts: Counts) -> int:
     """Return the bits that counted symbols take, with those that follow them."""
     extra = np.array([category_bits(category) for category in range(MAX_CATEGORIES)])
     bits = counts.counts @ (np.frombuffer(codebook.counts, np.uint8) + extra)

@@ -16,7 +16,19 @@ import pytest
 import gcodec
 from gcodec import EncoderOptions
 from tests.support import laws
-from tests.support.cases import KINDS, Array, Bits, gaussian, modes, noise, pieces, specials, stepped, typed
+from tests.support.cases import (
+    KINDS,
+    Array,
+    Bits,
+    from_floats,
+    gaussian,
+    modes,
+    noise,
+    pieces,
+    specials,
+    stepped,
+    typed,
+)
 from tests.support.frame_builder import BlockWriter, Built, Changes, Draft, base_template, build_frame
 from tests.support.frame_builder.sparse import SparseWriter, random_code, random_counts
 from tests.support.reference import DTYPES, DType, base_hash
@@ -277,6 +289,21 @@ def test_frames_of_any_lengths_may_follow_each_other(dtype):
 
 
 # What is refused, and what is switched off
+
+@pytest.mark.parametrize("n", [300, 1000, 4000])
+@pytest.mark.parametrize("rate", [1e-7, 1e-6, 1e-5])
+def test_small_differences_name_a_codebook_instead_of_carrying_one(n, rate):
+    kind, rng = KINDS["bfloat16"], np.random.default_rng(n)
+    before = rng.normal(0, 0.02, n)
+    base = from_floats(kind, before)
+    frame = check("bfloat16", from_floats(kind, before + rng.normal(0, rate, n).clip(-rate, rate)), base)
+    (record,) = Draft.of(frame, laws.SHIPPED).records
+    assert record[0] == 1
+    assert len(frame) < 200 + base.nbytes // 20
+    noisy = base.copy()
+    noisy[:: 3] ^= rng.integers(1, 1 << 15, len(noisy[:: 3]), dtype=np.uint16)
+    check("bfloat16", noisy, base)
+
 
 @every_type
 def test_a_wrong_base_is_refused(dtype):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from fractions import Fraction
 from functools import cache
 from itertools import pairwise
@@ -13,9 +14,12 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from gcodec.dtypes import BY_NAME
 from gcodec.errors import Corruption, InvalidArgument
 from gcodec.format import shipped
+from gcodec.format.change_codebook import read_changes
 from gcodec.format.codebook import MAX_SYMBOLS, Codebook, huffman_lengths, limited_lengths, read_inline
+from gcodec.format.shipped_changes import N_SHAPES, N_SHIFTS, changes_from, shifted_thresholds, shortest_record
 from gcodec.plan.codebooks import bin_costs, from_histogram, window_of
 from gcodec.stream import CodebookCycle
 from tests.support import laws, reference
@@ -373,7 +377,7 @@ def test_the_cycle_of_codebooks_refuses_steps_that_go_back():
 # Codebooks that come with gcodec
 
 def test_shipped_codebooks_are_valid_and_can_code_anything():
-    assert len(laws.SHIPPED) == len(shipped.RECORDS)
+    assert laws.SHIPPED.keys() == reference.shipped_codebooks().keys()
     for number, types, n_levels, head_bits, text in shipped.RECORDS:
         record = bytes.fromhex(text)
         codebook, end = read_inline(record, 0, n_levels, head_bits)
@@ -389,3 +393,19 @@ def test_shipped_codebooks_are_valid_and_can_code_anything():
             assert (number, codebook) in shipped.fitting(name, n_levels)
     assert shipped.find(255, 0) is None
     assert shipped.fitting("float32", 13) == []
+
+
+def test_shipped_codebooks_of_changes_can_code_anything_but_the_longest_gaps():
+    named = {number: record for (number, _), record in laws.SHIPPED.items() if record[0] == 3}
+    assert len(named) == N_SHAPES * N_SHIFTS
+    for number, record in named.items():
+        codebook, end = read_changes(record, 0, BY_NAME["bfloat16"])
+        assert end == len(record)
+        assert codebook.record == record == reference.shipped_codebooks()[number, codebook.hash]
+        assert codebook == shipped.find(number, codebook.hash)
+        assert shipped.find(number, codebook.hash ^ 1) is None
+        assert all(map(all, (codebook.counts, codebook.steps, *codebook.classes)))
+        assert shortest_record(codebook) == codebook.reference(number)
+        other = replace(codebook, thresholds=tuple(threshold + 1 for threshold in codebook.thresholds))
+        assert shortest_record(other) == other.record
+    assert changes_from(()) == changes_from(shifted_thresholds(N_SHIFTS)) == []

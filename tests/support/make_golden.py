@@ -251,6 +251,11 @@ def golden_frames() -> Iterator[tuple[str, Built]]:
             yield slug(dtype, "wide-head"), encoded(dtype, uniform, lossless)
     for number, types, n_levels, _, record in shipped.RECORDS:
         yield f"shipped-{number}", naming(number, types[0], n_levels, bytes.fromhex(record))
+    kind, rng = KINDS["bfloat16"], np.random.default_rng(44)
+    for rate in (3e-6, 1e-5):  # each names a shipped codebook of changes, of different shapes
+        before = rng.normal(0, 0.05, 600)
+        bits = [from_floats(kind, weights) for weights in (before, before + rng.normal(0, rate, 600).clip(-rate, rate))]
+        yield f"shipped-changes-{rate:g}", encoded("bfloat16", bits[1], modes_of("bfloat16")[0], bits[0])
     for seed in range(40):
         yield f"hand-made-{seed:02}", build_frame(Random(f"golden {seed}"), n_values=[None, 200, 90][seed % 3],
                                                   named=seed % 4 == 0, spare_bits=seed % 5 == 0)

@@ -937,10 +937,22 @@ class Decoded:
 
 @functools.cache
 def shipped_codebooks() -> dict[tuple[int, int], bytes]:
-    """Section 12, read from the page itself: inline records by (id, hash)."""
+    """Section 12, read from the page itself: records by (id, hash)."""
     page = (ROOT / "docs" / "format.md").read_text(encoding="utf-8")
     rows = re.findall(r"^(\d+) \d+ \d+ ([0-9a-f]{16}) ([0-9a-f]+)$", page, re.MULTILINE)
-    return {(int(number), int(digest, 16)): bytes.fromhex(record) for number, digest, record in rows}
+    found = {(int(number), int(digest, 16)): bytes.fromhex(record) for number, digest, record in rows}
+    for first, count, text in re.findall(r"^(\d+) (\d+) (03[0-9a-f]+)$", page, re.MULTILINE):
+        for k in range(int(count)):
+            record = raised(bytes.fromhex(text), k << 7)
+            found[int(first) + k, checksum(record, seed=256 + 16)] = record
+    return found
+
+
+def raised(record: bytes, by: int) -> bytes:
+    """A record of kind 3 for W = 16 with its thresholds raised."""
+    end = 4 + 2 * (record[1] - 1)
+    thresholds = np.frombuffer(record[4:end], "<u2") + np.uint16(by)
+    return record[:4] + thresholds.astype("<u2").tobytes() + record[end:]
 
 
 def decode(
