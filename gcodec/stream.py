@@ -15,6 +15,7 @@ import numpy as np
 from .codec import bit_layout_for, decode_frame
 from .errors import InvalidArgument
 from .format import shipped
+from .format.change_codebook import ChangeCodebook
 from .format.codebook import Codebook
 from .format.ladders import Ladder
 from .format.modes import BitLayout
@@ -315,5 +316,5 @@ class Decoder:
         self._books.update((book.hash, book) for book in frame.prelude.codebooks)
         return result
 
-    def _find(self, codebook_id: int, digest: int) -> Codebook | None:
+    def _find(self, codebook_id: int, digest: int) -> Codebook | ChangeCodebook | None:
         return self._books.get(digest) if codebook_id >= _FIRST_ID else shipped.find(codebook_id, digest)

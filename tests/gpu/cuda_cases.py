@@ -557,7 +557,7 @@ def patches_made(memory: HostMemory, quick: bool) -> None:
                 launched = here.launched
                 frame = bytes(batches.encode_patch(here, wanted, base, request))
             assert frame == expected, (name, share, n)
-            made += here.launched - launched == 7       # or else the host has made it
+            made += here.launched - launched in (7, 10)     # one choice of classes or two; else by the host
             assert np.array_equal(outcome_with_base(memory, frame, base, name), wanted)
     assert made >= (20 if quick else 1), made
 

@@ -21,6 +21,7 @@ import numpy as np
 
 from ...errors import InvalidArgument
 from ...format import shipped
+from ...format.change_codebook import ChangeCodebook
 from ...format.codebook import Codebook, read_inline
 from ...kernels.entropy import codebook_fit
 from ...kernels.sample import code_costs
@@ -164,7 +165,7 @@ class SharedCodebooks:
         records = tuple(book.reference(FIRST_ID + number) for number, book in chosen)
         return FixedCodebooks(tuple(book for _, book in chosen), records, True)
 
-    def find(self, codebook_id: int, digest: int) -> Codebook | None:
+    def find(self, codebook_id: int, digest: int) -> Codebook | ChangeCodebook | None:
         """Return the codebook that a frame names, or None if there is no such codebook.
 
         Args:
