@@ -14,6 +14,7 @@ import sys
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from importlib import import_module
 from types import FrameType
 from typing import Any
 
@@ -24,6 +25,8 @@ from .parser import parse_line, parser_for
 from .short_form import use_standard_input, verb_line
 from .streams import open_standard_streams, printable
 
+#: Verbs that load kernels whatever their arguments are.
+_AT_ONCE = frozenset({"compress", "decompress", "inspect", "report", "series", "verify"})
 _OBJECTS_PER_COLLECTION = 100_000
 OK, FAILURE, USAGE, BROKEN_PIPE, INTERRUPTED, TERMINATED = 0, 1, 2, 141, 130, 143
 
@@ -60,6 +63,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(argv: Sequence[str]) -> int:
     short = None if argv and argv[0] in VERBS else verb_line(argv)
     line = argv if short is None else short
+    if line and line[0] in _AT_ONCE:
+        # All else would import it from the depths of other imports, where a loop of numba's over short calls makes
+        # CPython get and give back a page of its stack for every call: that takes as long as half of the import.
+        import_module("numba")
     parser = parser_for(line[:1])
     try:
         args = parse_line(parser, line)
