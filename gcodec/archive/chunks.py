@@ -51,6 +51,7 @@ def pack_chunk(
     base: Bytes | None = None,
     *,
     base_is_held: bool = False,
+    take: Callable[[int], Bytes] | None = None,
 ) -> Packed:
     """Stores a part as small as it gets.
 
@@ -61,10 +62,11 @@ def pack_chunk(
         n_columns: length of the rows that the part consists of, 0 if it is not of rows.
         base: bytes of the same type that the part may be coded against; not together with options.
         base_is_held: every reader holds the base anyway, so that coding the part without it is not tried.
+        take: gives the memory of a frame; new memory if None.
     """
     best = Packed(STORED, data.data, data)
     if dtype is not None and (data.size > MIN_FRAME or options):
-        best = _packed_frame(data, dtype, options, n_columns, base, base_is_held)
+        best = _packed_frame(data, dtype, options, n_columns, base, base_is_held, take)
     if dtype is None or data.size <= SMALL:
         text = zstandard.ZstdCompressor(level=ZSTD_LEVEL, write_content_size=True).compress(best.restored.data)
         if len(text) < len(best.payload):
@@ -72,11 +74,18 @@ def pack_chunk(
     return best
 
 
-def unpack_chunk(chunk: Chunk, payload: Bytes, where: str, base: Callable[[], Bytes] | None = None) -> Bytes:
+def unpack_chunk(
+    chunk: Chunk,
+    payload: Bytes,
+    where: str,
+    base: Callable[[], Bytes] | None = None,
+    take: Callable[[int], Bytes] | None = None,
+) -> Bytes:
     """Return the part that a chunk holds; ``where`` is for the error message.
 
     Args:
         base: reads the part's bytes of the base; called only if the chunk needs them.
+        take: gives the memory of the part; new memory if None.
 
     Raises:
         GcodecError: the chunk does not decode to a part of its size, or needs another base.
@@ -84,7 +93,7 @@ def unpack_chunk(chunk: Chunk, payload: Bytes, where: str, base: Callable[[], By
     if chunk.codec == STORED:
         return payload
     try:
-        part = _unpacked_zstd(chunk, payload) if chunk.codec == ZSTD else _unpacked_frame(chunk, payload, base)
+        part = _unpacked_zstd(chunk, payload) if chunk.codec == ZSTD else _unpacked_frame(chunk, payload, base, take)
     except zstandard.ZstdError as error:
         raise Corruption(f"{where}: {error}") from error
     except GcodecError as error:
@@ -95,7 +104,13 @@ def unpack_chunk(chunk: Chunk, payload: Bytes, where: str, base: Callable[[], By
 
 
 def _packed_frame(
-    data: Bytes, dtype: str, options: Mapping[str, Any], n_columns: int, base: Bytes | None, base_is_held: bool
+    data: Bytes,
+    dtype: str,
+    options: Mapping[str, Any],
+    n_columns: int,
+    base: Bytes | None,
+    base_is_held: bool,
+    take: Callable[[int], Bytes] | None,
 ) -> Packed:
     from .. import codec
     from ..frame.decode import FrameReader
@@ -103,7 +118,8 @@ def _packed_frame(
     bits, earlier = _as_bits(data, dtype), None if base is None else _as_bits(base, dtype)
     in_rows = n_columns and bits.size % n_columns == 0
     shapes = [(bits.size // n_columns, n_columns)] if in_rows else None
-    frame = codec.encode(bits, dtype=dtype, shapes=shapes, base=earlier, threads=1, **options)
+    out = None if take is None else take(codec.max_encoded_size(bits.size, dtype))
+    frame = codec.encode(bits, dtype=dtype, shapes=shapes, base=earlier, threads=1, out=out, **options)
     needs_base = earlier is not None and FrameReader(frame).prelude.refers_to_base
     if needs_base and not base_is_held:
         # Not every block that looks better against a base is: rows may predict each other as well.
@@ -129,7 +145,9 @@ def _unpacked_zstd(chunk: Chunk, payload: Bytes) -> Bytes:
     return np.frombuffer(text, np.uint8)
 
 
-def _unpacked_frame(chunk: Chunk, payload: Bytes, base: Callable[[], Bytes] | None) -> Bytes:
+def _unpacked_frame(
+    chunk: Chunk, payload: Bytes, base: Callable[[], Bytes] | None, take: Callable[[int], Bytes] | None
+) -> Bytes:
     from .. import codec
     from ..format.prelude import stated_frame_bytes
     from ..frame.decode import FrameReader
@@ -137,13 +155,16 @@ def _unpacked_frame(chunk: Chunk, payload: Bytes, base: Callable[[], Bytes] | No
     stated = stated_frame_bytes(payload)
     if stated != chunk.stored:
         raise Corruption(f"its frame has {stated} bytes where {chunk.stored} are stored")
-    frame, earlier = FrameReader(payload), None
+    frame, earlier, out = FrameReader(payload), None, None
     if base is not None and frame.prelude.refers_to_base:
         dtype = frame.prelude.dtype
         if frame.prelude.n_values * dtype.itemsize != chunk.size:  # before a base of another size is blamed for it
             raise Corruption(f"a frame of {frame.prelude.n_values} {dtype.name} where {chunk.size} bytes were expected")
         earlier = _as_bits(base(), dtype.name)
-    return _as_bytes(codec.decode_frame(frame, None, "numpy", 1, chunk.size, earlier))
+    kind = frame.prelude.dtype.narrow
+    if take is not None and frame.prelude.n_values * kind.itemsize == chunk.size:
+        out = take(chunk.size).view(kind.name if kind.in_numpy else kind.uint)
+    return _as_bytes(codec.decode_frame(frame, out, "numpy", 1, chunk.size, earlier))
 
 
 def _as_bits(data: Bytes, dtype: str) -> np.ndarray:

@@ -16,7 +16,7 @@ from ..errors import Corruption, GcodecError, InvalidArgument, LimitExceeded, Un
 from ..files.elements import width
 from ..files.file_plan import TensorView
 from ..files.safetensors import MAX_HEADER, read_header
-from ..files.source import ArraySource, Bytes, ByteSource, open_source
+from ..files.source import ArraySource, Bytes, ByteSource, FileSource, open_source
 from ..threads import available_threads, ordered_map
 from .arrays import as_array, default_kind
 from .base_tensors import BaseBytes, BaseFinder, base_bytes
@@ -24,6 +24,7 @@ from .chunks import unpack_chunk
 from .entries import Blob, Chunk, FileEntry
 from .index import read_index
 from .layout import FREE_INDEX, check_json, padding
+from .part_memory import PartMemory
 
 
 class _BlobToRead(NamedTuple):
@@ -89,7 +90,7 @@ class ArchiveReader:
         self._source: ByteSource = self._owned or source  # type: ignore[assignment]
         self.name = str(source) if isinstance(source, str | os.PathLike) else getattr(source, "name", "archive")
         self._threads, self._limit, self._bases = available_threads(threads), max_output_bytes, base
-        self._pool = ThreadPoolExecutor(self._threads, "gcodec")
+        self._pool, self._memory = ThreadPoolExecutor(self._threads, "gcodec"), PartMemory(2 * self._threads + 4)
         self.size = self._source.size
         try:
             self.files = read_index(self._source, max_output_bytes)
@@ -270,11 +271,12 @@ class ArchiveReader:
 
     def _unpacked(self, item: _ChunkToRead) -> Bytes:
         at, start, chunk, where, base = item
-        stored = self._source.read(at, at + chunk.stored + padding(chunk.stored))
+        source, end = self._source, at + chunk.stored + padding(chunk.stored)
+        stored = source.read(at, end, self._memory.take) if isinstance(source, FileSource) else source.read(at, end)
         if stored[chunk.stored :].any():
             raise Corruption(f"{where}: the padding at byte {at + chunk.stored} is not zero")
         read = (lambda: base.read(start, start + chunk.size)) if base else None
-        return unpack_chunk(chunk, stored[: chunk.stored], f"{where}: chunk at byte {at}", read)
+        return unpack_chunk(chunk, stored[: chunk.stored], f"{where}: chunk at byte {at}", read, self._memory.take)
 
     def check_size(self, size: int, what: str) -> None:
         """Raises LimitExceeded if so many bytes, of what is named so in errors, are above the limit."""

@@ -19,7 +19,7 @@ import zstandard
 from ..errors import Corruption, GcodecError, InvalidArgument
 from ..files.elements import width
 from ..files.file_plan import FilePlan, FileSegment, by_segment
-from ..files.source import Bytes
+from ..files.source import Bytes, ByteSource, FileSource
 from ..files.urls import Upload, is_url, path_or_none
 from ..threads import available_threads, ordered_map
 from .base_tensors import Base, BaseBytes
@@ -29,6 +29,7 @@ from .entries import Blob, Chunk, FileEntry, Paths, SegmentEntry
 from .index import check_views, index_to_json
 from .layout import MAX_INDEX, MAX_PART, STORED, ZSTD, Trailer, archive_header, may_compress, padding
 from .output import Attributes, Staging, check_free, naming
+from .part_memory import PartMemory
 
 #: Segments are cut into parts of this many bytes.
 PART_BYTES = 1 << 22
@@ -74,7 +75,7 @@ class ArchiveWriter:
         if self._path is not None:
             check_free(self._path, force=force)
         self._staging = Staging(force=force, attributes=attributes)
-        self._pool = ThreadPoolExecutor(self._threads, "gcodec")
+        self._pool, self._memory = ThreadPoolExecutor(self._threads, "gcodec"), PartMemory(2 * self._threads + 4)
         self._files: list[FileEntry] = []
         self._paths = Paths()
         self.bytes_written = 0
@@ -155,12 +156,13 @@ class ArchiveWriter:
 
         def work(part: Part) -> tuple[Packed, Bytes | None]:
             segment, base_bytes = plan.segments[part.segment], bases[part.segment]
-            data = plan.source.read(segment.start + part.start, segment.start + part.stop)
+            data = self._read(plan.source, segment.start + part.start, segment.start + part.stop)
             try:
                 options = policy.options(part, data) if policy and segment.dtype else {}
                 base_part = base_bytes.read(part.start, part.stop) if base_bytes else None
                 held, n_columns = base_bytes is not None and base_bytes.is_held, columns.get(part.segment, 0)
-                packed = pack_chunk(data, segment.dtype, options, n_columns, base_part, base_is_held=held)
+                packed = pack_chunk(data, segment.dtype, options, n_columns, base_part, base_is_held=held,
+                                    take=self._memory.take)
                 return packed, base_part
             except GcodecError as error:
                 name = next((view.name for view in plan.tensors if view.segment == part.segment), "")
@@ -177,6 +179,10 @@ class ArchiveWriter:
             entries.append(entry)
             crcs.update(dict.fromkeys(segment.crc_at, crc.value) if crc else {})
         return tuple(entries), crcs
+
+    def _read(self, source: ByteSource, start: int, stop: int) -> Bytes:
+        """Return bytes of a source, those of a file in memory that is used again."""
+        return source.read(start, stop, *([self._memory.take] if isinstance(source, FileSource) else []))
 
     def _parts(self, plan: FilePlan, columns: Mapping[int, int]) -> Iterator[Part]:
         for number, segment in enumerate(plan.segments):

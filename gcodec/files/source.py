@@ -8,7 +8,7 @@ import shutil
 import tempfile
 import threading
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import accumulate
 from typing import Any, BinaryIO, Protocol, cast
 
@@ -31,6 +31,10 @@ class ByteSource(Protocol):
         ...
 
 
+def _new_bytes(size: int) -> Bytes:
+    return np.empty(size, np.uint8)
+
+
 class FileSource:
     """An open, seekable file, read by position: memory use does not depend on its size, and nothing is mapped.
 
@@ -45,14 +49,14 @@ class FileSource:
         self.size = max(0, file.seek(0, io.SEEK_END) - self._base)
         file.seek(self._base)
 
-    def read(self, start: int, stop: int) -> Bytes:
-        """Return a copy of bytes ``start`` to ``stop``; raises InsufficientData outside, or if the file has become
-        shorter."""
+    def read(self, start: int, stop: int, take: Callable[[int], Bytes] = _new_bytes) -> Bytes:
+        """Return a copy of bytes ``start`` to ``stop``, in memory that ``take`` gives; raises InsufficientData outside,
+        or if the file has become shorter."""
         if not 0 <= start <= stop <= self.size:
             raise InsufficientData(
                 f"{self.name}: bytes {start} to {stop} were asked for, but there are {self.size}"
             )
-        buffer = np.empty(stop - start, np.uint8)
+        buffer = take(stop - start)
         view, at = buffer.data, start
         while at < stop:
             count = self._read_into(view[at - start :], self._base + at)

@@ -459,8 +459,8 @@ def change_at_read(path: str, number: int, change: Callable[[Path], None], sign:
     """Let a change happen to a file when this process has read from it so many times; then make the file ``sign``."""
     read, left = FileSource.read, [number]
 
-    def read_and_change(self: FileSource, start: int, stop: int) -> Any:
-        result = read(self, start, stop)
+    def read_and_change(self: FileSource, start: int, stop: int, *more: Any) -> Any:
+        result = read(self, start, stop, *more)
         if Path(self.name).name == Path(path).name:
             left[0] -= 1
             if left[0] == -1:
@@ -468,7 +468,7 @@ def change_at_read(path: str, number: int, change: Callable[[Path], None], sign:
                 sign.touch()
         return result
 
-    FileSource.read = read_and_change       # type: ignore[method-assign]
+    FileSource.read = read_and_change       # type: ignore[method-assign, assignment]
 
 
 @pytest.mark.parametrize("change", CHANGES)

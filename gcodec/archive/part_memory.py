@@ -1,0 +1,41 @@
+"""Memory of an archive's parts, used again: memory that is new costs more than reading, coding and writing a part."""
+
+from __future__ import annotations
+
+import weakref
+
+import numpy as np
+
+from ..files.source import Bytes
+
+_LEAST = 1 << 17  #: bytes from which an allocation is memory that is new to the process
+
+
+class PartMemory:
+    """Hands out arrays whose memory is used again when nobody has a view of them any more. Safe from several threads.
+
+    Args:
+        n_kept: How many pieces of memory of each size wait for the next user; others go back to the system.
+    """
+
+    def __init__(self, n_kept: int) -> None:
+        self._n_kept, self._free = n_kept, dict[int, list[Bytes]]()
+
+    def take(self, size: int) -> Bytes:
+        """Return uint8[size] of any content."""
+        if size < _LEAST:
+            return np.empty(size, np.uint8)
+        room = 1 << (size - 1).bit_length()  # of which only the pages that are written take memory
+        try:
+            memory = self._free[room].pop()
+        except LookupError:
+            memory = np.empty(room, np.uint8)
+        # Views of views refer to the first array over a memoryview, so its end is the end of all of them.
+        array = np.frombuffer(memory.data, np.uint8, size)
+        weakref.finalize(array, self._give_back, memory).atexit = False
+        return array
+
+    def _give_back(self, memory: Bytes) -> None:
+        free = self._free.setdefault(memory.size, [])
+        if len(free) < self._n_kept:
+            free.append(memory)
