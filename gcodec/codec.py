@@ -340,17 +340,25 @@ def decode_range(
     return result
 
 
-def warmup(dtypes: Sequence[str] = tuple(BY_NAME)) -> None:
+def warmup(dtypes: Sequence[str] = tuple(BY_NAME), *, device: Any = None) -> None:
     """Compile all kernels for these value types, so that no later call waits for the compiler.
 
     The results are cached on disk: this takes minutes on a fresh installation, and well under a second after that.
 
     Args:
         dtypes: Names of value types; by default all.
+        device: A CUDA device, to compile the kernels that encode and decode these types there, of those that there are
+            any for; by default the CPU.
 
     Raises:
         InvalidArgument: For unknown names.
+        Unsupported: There is no such device, or nothing compiles for it.
     """
+    if device is not None and str(device) != "cpu":
+        from .gpu import warmup_device
+
+        warmup_device(dtypes, device)
+        return
     rng = np.random.default_rng(0)
     for name in dtypes:
         check_choice("dtype", name, BY_NAME)

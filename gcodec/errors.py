@@ -39,6 +39,10 @@ class BrokenChain(GcodecError):
     another run. What is held stays as it is; apply the missing versions first, or an anchor."""
 
 
+class DeviceError(GcodecError, RuntimeError):
+    """Tells that a device or its driver failed: not the arguments' fault."""
+
+
 class KernelCacheWarning(UserWarning):
     """Compiled kernels are not kept where they last: later processes may have to compile them again, for minutes."""
 

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from ..errors import InvalidArgument, Unsupported
+from ..dtypes import BY_NAME
+from ..errors import InvalidArgument, Unsupported, check_choice
 from ..format.change_codebook import ChangeCodebook
 from ..format.codebook import Codebook
 from ..format.ladders import Ladder
@@ -342,6 +343,28 @@ def decode_into(data: Any, base: Any, out: Any, device: Any, max_output_bytes: i
     from . import gpu_memory as memory
 
     return batches.decode_one(memory.TorchMemory(where), data, base, out, max_output_bytes=max_output_bytes)
+
+
+def warmup_device(dtypes: Sequence[str], device: Any) -> None:
+    """Compile and load the kernels that encode and decode values of these types; ``gcodec.warmup`` calls this.
+
+    Args:
+        dtypes: Names of value types; those that are not coded on a device are passed over.
+        device: The CUDA device.
+
+    Raises:
+        InvalidArgument: For unknown names.
+        Unsupported: There is no such device, or nothing compiles for it.
+    """
+    import torch
+
+    for name in dtypes:
+        check_choice("dtype", name, BY_NAME)
+    where = _indexed(device)
+    for name in dtypes:
+        if BY_NAME[name].on_gpu:
+            x = torch.linspace(1.0, 9.0, 1000, device=where).to(getattr(torch, name))
+            decode_batch(encode_batch([x]))
 
 
 def _memory(tensors: Sequence[torch.Tensor]) -> Any:

@@ -247,13 +247,14 @@ def _new_tensors(memory: Memory, frames: Sequence[Parsed]) -> list[Any]:
 def _decode_all(memory: Memory, frames: Sequence[Parsed], results: Sequence[Any], find: FindCodebook) -> None:
     """Decode frames that refer to no base into tensors on the device; as :func:`decode`."""
     places = {id(frame): i for i, frame in enumerate(frames)}
-    known = [i for i, frame in enumerate(frames) if frame.decodable]
+    decodable = [frame.decodable for frame in frames]
+    known = [i for i, is_known in enumerate(decodable) if is_known]
     for group in decoder.decode(memory, [frames[i] for i in known], [results[i] for i in known]):
         for number in group.failures():
             place = places[id(group.frames[number])]
             decode_on_host(memory, frames[place].data, results[place], find)
-    for frame, result in zip(frames, results, strict=True):
-        if not frame.decodable:
+    for frame, result, is_known in zip(frames, results, decodable, strict=True):
+        if not is_known:
             decode_on_host(memory, frame.data, result, find)
 
 

@@ -15,7 +15,7 @@ from ..frame.decode import read_start
 from ..frame.kinds import check_status
 from ..kernels.block import header
 from ..kernels.cuda.decode import decode_blocks
-from ..kernels.cuda.launch_tables import MAX_BLOCK_LOG2, EncodedFrames
+from ..kernels.cuda.launch_tables import MAX_BLOCK_LOG2, DecodeTables, EncodedFrames
 from .gpu_memory import Memory
 from .kernel_tables import NAMES, decode_tables, value_coding_of
 
@@ -90,6 +90,8 @@ class Decoding:
             Corruption: A block of another frame is damaged.
         """
         statuses, first, left = self.memory.fetch(self.statuses), 0, []
+        if (statuses == header.OK).all():
+            return []
         for number, frame in enumerate(self.frames):
             own = statuses[first : first + len(frame.sizes)]
             first += len(frame.sizes)
@@ -126,6 +128,7 @@ def _decode_alike(memory: Memory, frames: Sequence[Parsed], targets: Sequence[An
     common = frames[0].prelude
     dtype = common.dtype
     rows = np.zeros((len(frames), 10), np.int64)
+    numbers: dict[tuple[Codebook, ...], int] = {}
     books: list[Codebook] = []
     columns: list[ColumnReferences] = []
     filled = [(frame, target) for frame, target in zip(frames, targets, strict=True) if len(frame.sizes)]
@@ -139,17 +142,35 @@ def _decode_alike(memory: Memory, frames: Sequence[Parsed], targets: Sequence[An
     for row, frame in zip(rows, frames, strict=True):
         prelude = frame.prelude
         here, there = next(places) if len(frame.sizes) else (0, 0)
+        if prelude.codebooks not in numbers:  # the same codebooks are there once
+            numbers[prelude.codebooks] = len(books)
+            books += prelude.codebooks
         row[:] = (here, there, prelude.n_values, first, prelude.block_log2, prelude.stream_log2,
-                  len(books), len(prelude.codebooks), len(columns), len(prelude.columns))
+                  numbers[prelude.codebooks], len(prelude.codebooks), len(columns), len(prelude.columns))
         first += len(frame.sizes)
-        books += prelude.codebooks
         columns += prelude.columns
-    statuses = memory.send(np.full(max(first, 1), -1, np.int32))
     owner = np.repeat(np.arange(len(frames), dtype=np.int32), [len(frame.sizes) for frame in frames])
     offsets = np.concatenate([frame.offsets for frame in frames])
     sizes = np.concatenate([frame.sizes for frame in frames])
-    encoded = EncodedFrames(words, memory.send(rows), memory.send(owner), memory.send(offsets), memory.send(sizes))
-    value_coding = value_coding_of(dtype, len(common.levels), len(common.widths), None, False)
-    tables = decode_tables(memory, dtype, common.widths, common.levels, books, columns)
-    memory.launch(decode_blocks, first, encoded, value_coding, tables, out, statuses)
+    *sent, statuses = memory.send_all(rows, owner, offsets, sizes, np.full(max(first, 1), -1, np.int32))
+    n_levels, n_planes = len(common.levels), len(common.widths)
+    value_coding = memory.kept(
+        (dtype.name, n_levels, n_planes), lambda: value_coding_of(dtype, n_levels, n_planes, None, False)
+    )
+    tables = _tables_of(memory, common, tuple(books), columns)
+    memory.launch(decode_blocks, first, EncodedFrames(words, *sent), value_coding, tables, out, statuses)
     return Decoding(memory, statuses, frames)
+
+
+def _tables_of(
+    memory: Memory, common: Prelude, books: tuple[Codebook, ...], columns: Sequence[ColumnReferences]
+) -> Any:
+    """Return the tables of frames on the device, those without column references from an earlier call."""
+
+    def make() -> DecodeTables:
+        return decode_tables(memory, common.dtype, common.widths, common.levels, books, columns)
+
+    if columns:
+        return make()
+    key = common.dtype.name, common.widths, common.levels, books
+    return memory.kept(key, make)

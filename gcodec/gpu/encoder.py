@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,12 +19,25 @@ from ..frame.sizes import raw_bytes
 from ..kernels.cuda.assemble import move_blocks, seal_frames
 from ..kernels.cuda.encode import encode_blocks
 from ..kernels.cuda.histogram import MAX_BINS, count_symbols
-from ..kernels.cuda.launch_tables import LIMIT, ROOM, Output, Tensors
+from ..kernels.cuda.launch_tables import (
+    BOOK,
+    FIRST_BLOCK,
+    LEVELS,
+    LIMIT,
+    N_VALUES,
+    REFERENCES,
+    ROOM,
+    SLOT,
+    STREAM_LOG2,
+    VALUES,
+    Output,
+    Tensors,
+)
 from ..kernels.cuda.values import BLOCK, BLOCK_LOG2
 from ..options import EncoderOptions
 from ..plan.codebooks import from_histogram, window_of
 from ..plan.plan import FramePlan
-from ..plan.sampling import STREAM_LOG2
+from ..plan.sampling import STREAM_LOG2 as _STREAM_LOG2
 from .gpu_memory import Memory
 from .kernel_tables import check_type, drops_of, encode_tables, value_coding_of
 
@@ -85,8 +99,8 @@ class Batch:
         Raises:
             InvalidArgument: A tensor has levels that the ladder lacks.
         """
-        faulty = self.memory.fetch(self.faults)
-        sizes: list[int] = self.memory.fetch(self.results)[:, 0].tolist()
+        faulty, results = self.memory.fetch_all(self.faults, self.results)
+        sizes: list[int] = results[:, 0].tolist()
         if faulty[: len(sizes)].any():
             raise InvalidArgument("levels must be below the number of levels in the ladder, which some are not")
         return sizes
@@ -102,7 +116,7 @@ def plan_of(dtype: DType, n_blocks: int, shared: SharedCodebook | None) -> Frame
     books, records = ((shared.codebook,), (shared.record,)) if shared else ((), ())
     return FramePlan(
         dtype,
-        STREAM_LOG2,
+        _STREAM_LOG2,
         books,
         records,
         np.full(n_blocks, 0 if shared else -1, np.int64),
@@ -128,7 +142,7 @@ def _prelude(
         container,
         source.shape,
         BLOCK_LOG2,
-        STREAM_LOG2,
+        _STREAM_LOG2,
         bit_layout.widths,
         bit_layout.levels,
         records,
@@ -136,27 +150,54 @@ def _prelude(
     )
 
 
-def tensors_of(
+class TensorTable(NamedTuple):
+    """A batch as all launches over it take it.
+
+    Attributes:
+        values: The values of all tensors.
+        levels: Their levels.
+        rows: As in :class:`launch_tables.Tensors`, on the host.
+        owner: As there.
+        n_blocks: Number of blocks.
+    """
+
+    values: Any
+    levels: Any
+    rows: np.ndarray
+    owner: np.ndarray
+    n_blocks: int
+
+
+def table_of(
     memory: Memory, sources: Sequence[GpuSource], dtype: DType, shared: SharedCodebook | None
-) -> tuple[Tensors, int]:
-    """Return a batch as all launches over it take it, on the device, and the number of its blocks."""
+) -> TensorTable:
+    """Return a batch as launches take it; its tables are still to be sent."""
     check_type(dtype)
-    counts = [-(-source.n >> BLOCK_LOG2) for source in sources]
     filled = [source for source in sources if source.n]
-    nothing: tuple[Any, list[int]] = memory.empty(1, "uint8"), []
-    values, at = memory.span([s.tensor for s in filled], f"uint{dtype.bits}") if filled else nothing
-    graded = bool(filled) and filled[0].levels is not None
-    levels, level_at = memory.span([s.levels for s in filled], "uint8") if graded else (nothing[0], at)
-    places, level_places = iter(at), iter(level_at)
-    slot_words, first = 4 + BLOCK * dtype.bits // 32, 0
-    rows = np.zeros((len(sources), 8), np.int64)
-    for row, source, count in zip(rows, sources, counts, strict=True):
-        here, there = (next(places), next(level_places)) if source.n else (0, 0)
-        references = shared is not None and shared.references
-        row[:] = here, there, source.n, first, 0 if shared else -1, STREAM_LOG2, references, first * slot_words
-        first += count
+    if filled:
+        tensors = [source.tensor for source in filled]
+        values, at = memory.span(tensors, f"uint{dtype.bits}")
+        graded = filled[0].levels is not None
+        # Where there are no levels, kernels look at none, and any array of bytes does.
+        levels, level_at = memory.span([source.levels for source in filled] if graded else tensors, "uint8")
+    else:
+        values, levels = memory.rooms((1, f"uint{dtype.bits}"), (1, "uint8"))
+        at = level_at = []
+    n_values = np.array([source.n for source in sources], np.int64)
+    counts = -(-n_values >> BLOCK_LOG2)
+    first = np.cumsum(counts) - counts
+    rows, has_values = np.zeros((len(sources), 8), np.int64), n_values > 0
+    rows[has_values, VALUES], rows[has_values, LEVELS] = at, level_at
+    rows[:, N_VALUES], rows[:, FIRST_BLOCK], rows[:, STREAM_LOG2] = n_values, first, _STREAM_LOG2
+    rows[:, BOOK], rows[:, REFERENCES] = 0 if shared else -1, shared is not None and shared.references
+    rows[:, SLOT] = first * _slot_words(dtype)
     owner = np.repeat(np.arange(len(sources), dtype=np.int32), counts)
-    return Tensors(values, levels, memory.send(rows), memory.send(owner)), first
+    return TensorTable(values, levels, rows, owner, int(counts.sum()))
+
+
+def _slot_words(dtype: DType) -> int:
+    """Return the words of the room for a block, which is as large as if it is stored raw."""
+    return 4 + BLOCK * dtype.bits // 32
 
 
 def fit_codebook(
@@ -166,16 +207,18 @@ def fit_codebook(
 
     Waits for the device once, for the histogram.
     """
-    tensors, n_blocks = tensors_of(memory, sources, dtype, None)
+    batch = table_of(memory, sources, dtype, None)
     n_levels = len(bit_layout.levels)
     window, center = window_of(n_levels)
     n_bins = 2 + n_levels * window
     assert n_bins <= MAX_BINS
-    counts = memory.send(np.zeros((len(sources), n_bins), np.uint32))
+    rows, owner, drops, counts = memory.send_all(
+        batch.rows, batch.owner, drops_of(bit_layout), np.zeros((len(sources), n_bins), np.uint32)
+    )
+    tensors = Tensors(batch.values, batch.levels, rows, owner)
     value_coding = value_coding_of(dtype, n_levels, len(bit_layout.widths), None, False)
-    drops = memory.send(drops_of(bit_layout))
     bounds = np.uint32(window), np.uint32(center)
-    memory.launch(count_symbols, n_blocks, tensors, value_coding, drops, *bounds, counts)
+    memory.launch(count_symbols, batch.n_blocks, tensors, value_coding, drops, *bounds, counts)
     histogram = memory.fetch(counts).sum(axis=0, dtype=np.uint64)
     if not histogram[1:].any():
         return None
@@ -217,10 +260,14 @@ def encode(
     Raises:
         InvalidArgument: ``target`` is too small.
     """
-    tensors, n_blocks = tensors_of(memory, sources, dtype, shared)
-    n = len(sources)
-    value_coding = value_coding_of(dtype, len(bit_layout.levels), len(bit_layout.widths), bit_layout, nearest)
-    tables = encode_tables(memory, dtype, bit_layout, (shared.codebook,) if shared else ())
+    batch, n = table_of(memory, sources, dtype, shared), len(sources)
+    n_blocks = batch.n_blocks
+    value_coding = memory.kept(
+        (dtype.name, bit_layout, nearest),
+        lambda: value_coding_of(dtype, len(bit_layout.levels), len(bit_layout.widths), bit_layout, nearest),
+    )
+    books = (shared.codebook,) if shared else ()
+    tables = memory.kept((dtype.name, bit_layout, books), lambda: encode_tables(memory, dtype, bit_layout, books))
     parts, starts, places, size = _assembly(sources, dtype, bit_layout, shared, container)
     if target is None:
         frames = memory.empty(size // 4, "uint32")
@@ -232,29 +279,17 @@ def encode(
         frames, _ = memory.span([target], "uint32")
         parts[0, ROOM] = len(target) & ~7
         goal = target
-    slot_words = 4 + BLOCK * dtype.bits // 32
-    out = Output(
-        memory.empty(n_blocks * slot_words, "uint32"),
-        memory.empty(n_blocks, "uint32"),
-        memory.empty(n_blocks, "uint8"),
-        memory.send(np.zeros(n, np.uint32)),
+    rows, owner, assembly, preludes, faults, results = memory.send_all(
+        batch.rows, batch.owner, parts, starts, np.zeros(n, np.uint32), np.zeros((n, 2), np.int64)
     )
-    block_places, results = memory.empty(n_blocks, "int64"), memory.send(np.zeros((n, 2), np.int64))
+    block_places, slots, block_sizes, kinds = memory.rooms(
+        (n_blocks, "int64"), (n_blocks * _slot_words(dtype), "uint32"), (n_blocks, "uint32"), (n_blocks, "uint8")
+    )
+    tensors, out = Tensors(batch.values, batch.levels, rows, owner), Output(slots, block_sizes, kinds, faults)
     memory.launch(encode_blocks, n_blocks, tensors, value_coding, tables, out)
-    memory.launch(
-        seal_frames,
-        n,
-        tensors.rows,
-        memory.send(parts),
-        value_coding,
-        out,
-        memory.send(starts),
-        block_places,
-        results,
-        frames,
-    )
+    memory.launch(seal_frames, n, rows, assembly, value_coding, out, preludes, block_places, results, frames)
     memory.launch(move_blocks, n_blocks, tensors, value_coding, tables, out, block_places, results, frames)
-    return Batch(memory, goal, places, results, out.faults)
+    return Batch(memory, goal, places, results, faults)
 
 
 def _assembly(
@@ -267,17 +302,47 @@ def _assembly(
         uint32[n], each of a coded frame and then of one with raw blocks only; the byte at which each frame begins; and
         the bytes that all of them take.
     """
-    parts, starts, places, at, n_words = np.zeros((len(sources), 8), np.int64), [], [], 0, 0
-    for row, source in zip(parts, sources, strict=True):
-        full = _prelude(source, dtype, bit_layout, container, shared)
-        bare = full._replace(records=(), codebooks=())
-        limit = bare.prelude_bytes + raw_bytes(source.n, dtype, BLOCK)
-        length = full.index_at
-        start = full.start(0).ljust(length, b"\0")
-        start += bare.start(0).ljust(length, b"\0")
-        row[:] = full.n_blocks, full.prelude_bytes, bare.prelude_bytes, limit, at // 4, limit, n_words, length // 4
-        starts.append(start)
+    parts, starts, places, at, n_words = [], [], [], 0, 0
+    for source in sources:
+        made = _start_of(source.shape, dtype, bit_layout, shared, container)
+        parts.append((made.n_blocks, made.full, made.bare, made.limit, at // 4, made.limit, n_words, made.words))
+        starts.append(made.start)
         places.append(at)
-        n_words += len(start) // 4
-        at += -(-limit // _ALIGN) * _ALIGN
-    return parts, np.frombuffer(b"".join(starts), np.uint32), places, at
+        n_words += len(made.start) // 4
+        at += -(-made.limit // _ALIGN) * _ALIGN
+    return np.array(parts, np.int64).reshape(-1, 8), np.frombuffer(b"".join(starts), np.uint32), places, at
+
+
+class _Start(NamedTuple):
+    """Holds what a frame begins with, and what is known of it before its blocks are.
+
+    Attributes:
+        n_blocks: Number of its blocks.
+        full: Bytes of its prelude with the codebook.
+        bare: The same without.
+        limit: Max bytes of the frame.
+        words: Words of the start of a prelude.
+        start: The starts of both preludes.
+    """
+
+    n_blocks: int
+    full: int
+    bare: int
+    limit: int
+    words: int
+    start: bytes
+
+
+@lru_cache(256)
+def _start_of(
+    shape: tuple[int, ...], dtype: DType, bit_layout: BitLayout, shared: SharedCodebook | None, container: int
+) -> _Start:
+    """Return the start of a frame of a tensor of this shape; a model's tensors have few shapes."""
+    n = math.prod(shape)
+    source = GpuSource(None, n, shape)
+    full = _prelude(source, dtype, bit_layout, container, shared)
+    bare = full._replace(records=(), codebooks=())
+    length = full.index_at
+    start = full.start(0).ljust(length, b"\0") + bare.start(0).ljust(length, b"\0")
+    limit = bare.prelude_bytes + raw_bytes(n, dtype, BLOCK)
+    return _Start(full.n_blocks, full.prelude_bytes, bare.prelude_bytes, limit, length // 4, start)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from ..dtypes import DType
-from ..errors import InvalidArgument
+from ..errors import InvalidArgument, Unsupported
+from ..kernels.cuda.launch_arguments import GpuArray, flat
 from ..options import check_level_array
 from ..tensors import check_tensor, fits_as_output, is_torch, kernel_view
 
@@ -32,11 +35,24 @@ class Memory(Protocol):
     def full(self, n: int, value: float) -> Any:
         """Return a flat tensor of ``n`` float32s of this value."""
 
+    def rooms(self, *rooms: tuple[int, str]) -> list[Any]:
+        """Return new arrays of so many elements of a type, as parts of one piece of memory."""
+
     def send(self, array: np.ndarray) -> Any:
         """Return a copy of an array of the host's on the device."""
 
+    def send_all(self, *arrays: np.ndarray) -> list[Any]:
+        """Return copies of arrays of the host's, made by one copy; one without elements has room for one there."""
+
+    def kept(self, key: Hashable, make: Callable[[], Any]) -> Any:
+        """Return what ``make`` returned when it was first called for this key, as kernels take it: a named tuple of
+        arrays that nothing writes to."""
+
     def fetch(self, array: Any) -> np.ndarray:
         """Return a copy of an array on the host; waits for everything called so far."""
+
+    def fetch_all(self, *arrays: Any) -> list[np.ndarray]:
+        """Return copies of arrays on the host; waits once if they were sent together."""
 
     def heads(self, tensors: Sequence[Any], sizes: Sequence[int]) -> list[np.ndarray]:
         """Return the first bytes of tensors of bytes, copied to the host; waits as :meth:`fetch` does."""
@@ -105,34 +121,51 @@ class Memory(Protocol):
 
 
 class TorchMemory:
-    """A CUDA device of torch's, on the stream that is current when this is made."""
+    """A CUDA device of torch's, on the stream that is current when this is made.
+
+    Raises:
+        Unsupported: There is no such device, or no driver.
+    """
 
     def __init__(self, device: torch.device) -> None:
         import torch
 
-        from ..kernels.cuda.launch import check_gpu, stream_of
+        from ..kernels.cuda.launch import driver_of
 
         self.device = device
-        with torch.cuda.device(device):
-            check_gpu()
-            self.stream = torch.cuda.current_stream(device)
-            self._stream = stream_of(self.stream.cuda_stream)
+        self._index: int = device.index
+        driver_of(self._index)
+        self.stream = torch.cuda.current_stream(device)
+        self._handle = self.stream.cuda_stream
+
+    def _current(self) -> Any:
+        """Return a context in which the stream is current; most calls come while it is, and setting it takes 10 us."""
+        import torch
+
+        if torch.cuda.current_stream(self.device).cuda_stream == self._handle:
+            return _NOTHING
+        return torch.cuda.stream(self.stream)
 
     def empty(self, n: int, dtype: str) -> Any:
         """See :class:`Memory`, which explains all of these methods."""
-        import torch
+        return self.rooms((n, dtype))[0]
 
-        kind = np.dtype(dtype)
-        with torch.cuda.stream(self.stream):
-            tensor = torch.empty(max(n, 1) * kind.itemsize, dtype=torch.uint8, device=self.device)
-        return _Array(tensor, n, kind)
-
-    def zeros(self, n: int, dtype: str) -> Any:
+    def rooms(self, *rooms: tuple[int, str]) -> list[Any]:
         """See :class:`Memory`."""
         import torch
 
+        kinds = [np.dtype(dtype) for _, dtype in rooms]
+        begins, size = _places(max(n, 1) * kind.itemsize for (n, _), kind in zip(rooms, kinds, strict=True))
+        with self._current():
+            tensor = torch.empty(size, dtype=torch.uint8, device=self.device)
+        address = tensor.data_ptr()
+        parts = zip(rooms, kinds, begins, strict=True)
+        return [GpuArray(tensor, address + begin, kind, (n,)) for (n, _), kind, begin in parts]
+
+    def zeros(self, n: int, dtype: str) -> Any:
+        """See :class:`Memory`."""
         array = self.empty(n, dtype)
-        with torch.cuda.stream(self.stream):
+        with self._current():
             array.tensor.zero_()
         return array
 
@@ -140,70 +173,111 @@ class TorchMemory:
         """See :class:`Memory`."""
         import torch
 
-        with torch.cuda.stream(self.stream):
+        with self._current():
             return torch.full((n,), value, dtype=torch.float32, device=self.device)
 
     def send(self, array: np.ndarray) -> Any:
+        """See :class:`Memory`."""
+        return self.send_all(array)[0]
+
+    def send_all(self, *arrays: np.ndarray) -> list[Any]:
         """Copy from pinned memory, so that nothing waits; torch keeps that memory until it is copied."""
+        begins, size = _places(array.nbytes or array.itemsize for array in arrays)
+        with self._current():
+            staged = self._staging(size)
+            room = staged.numpy()
+            for array, begin in zip(arrays, begins, strict=True):
+                room[begin : begin + array.nbytes].view(array.dtype)[:] = array.reshape(-1)
+            tensor = staged.to(self.device, non_blocking=True)
+        address = tensor.data_ptr()
+        parts = zip(arrays, begins, strict=True)
+        return [GpuArray(tensor, address + begin, array.dtype, array.shape) for array, begin in parts]
+
+    def _staging(self, size: int) -> torch.Tensor:
+        """Return memory of the host's that the device can read by itself.
+
+        Raises:
+            Unsupported: The stream is being captured: a replay would read the memory when it holds something else.
+        """
         import torch
 
-        flat = kernel_view(np.ascontiguousarray(array).reshape(-1).view(np.uint8))
-        with torch.cuda.stream(self.stream):
-            held = torch.from_numpy(flat if flat.size else np.zeros(array.itemsize, np.uint8))
-            tensor = self._pinned(held).to(self.device, non_blocking=True)
-        return _Array(tensor, array.size, array.dtype, array.shape)
+        if torch.cuda.is_current_stream_capturing():
+            raise Unsupported("encoding and decoding cannot be captured in a CUDA graph: they send tables each time")
+        return torch.empty(size, dtype=torch.uint8, pin_memory=True)
 
-    def _pinned(self, tensor: torch.Tensor) -> torch.Tensor:
-        return tensor.pin_memory()
+    def kept(self, key: Hashable, make: Callable[[], Any]) -> Any:
+        """Keep tables by stream: on another one they might be read before they are there."""
+        tables = _kept.setdefault((self._index, self._handle), OrderedDict())
+        try:
+            tables.move_to_end(key)
+            return tables[key]
+        except KeyError:
+            tables[key] = made = flat(make())
+        while len(tables) > _N_KEPT:
+            with contextlib.suppress(KeyError):  # another thread may have been here
+                tables.popitem(last=False)
+        return made
 
     def fetch(self, array: Any) -> np.ndarray:
         """See :class:`Memory`."""
-        import torch
+        return self.fetch_all(array)[0]
 
-        with torch.cuda.stream(self.stream):
-            data = array.tensor.cpu().numpy()
-        return data[: array.nbytes].view(array.dtype).reshape(array.shape)
+    def fetch_all(self, *arrays: Any) -> list[np.ndarray]:
+        """See :class:`Memory`."""
+        if any(array.tensor is not arrays[0].tensor for array in arrays):
+            return [self.fetch(array) for array in arrays]
+        tensor = arrays[0].tensor
+        begins = [array.address - tensor.data_ptr() for array in arrays]
+        first = min(begins)
+        end = max(begin + array.nbytes for begin, array in zip(begins, arrays, strict=True))
+        with self._current():
+            data = tensor[first:end].cpu().numpy()
+        return [
+            data[begin - first : begin - first + array.nbytes].view(array.dtype).reshape(array.shape)
+            for begin, array in zip(begins, arrays, strict=True)
+        ]
 
     def heads(self, tensors: Sequence[Any], sizes: Sequence[int]) -> list[np.ndarray]:
         """See :class:`Memory`."""
         import torch
 
-        with torch.cuda.stream(self.stream):
+        with self._current():
             joined = torch.cat([tensor[:size] for tensor, size in zip(tensors, sizes, strict=True)]).cpu().numpy()
         return np.split(joined, np.cumsum(sizes)[:-1])
 
     def part(self, array: Any, begin: int, end: int) -> Any:
         """See :class:`Memory`."""
-        return getattr(array, "tensor", array)[begin:end]
+        if isinstance(array, GpuArray):
+            skipped = array.address - array.tensor.data_ptr()
+            return array.tensor[skipped + begin : skipped + end]
+        return array[begin:end]
 
     def span(self, tensors: Sequence[Any], dtype: str) -> tuple[Any, list[int]]:
         """See :class:`Memory`. Addresses may be compared: on a device they are of one space."""
-        size = np.dtype(dtype).itemsize
+        kind = np.dtype(dtype)
         addresses = [tensor.data_ptr() for tensor in tensors]
         lowest = min(addresses)
-        end = max(a + t.numel() * t.element_size() for a, t in zip(addresses, tensors, strict=True))
-        array = _Array(None, -(-(end - lowest) // size), np.dtype(dtype), address=lowest)
-        return array, [(address - lowest) // size for address in addresses]
+        end = max(a + t.nbytes for a, t in zip(addresses, tensors, strict=True))
+        array = GpuArray(None, lowest, kind, (-(-(end - lowest) // kind.itemsize),))
+        return array, [(address - lowest) // kind.itemsize for address in addresses]
 
     def see(self, x: Any, argument: str = "x") -> tuple[Any, DType, tuple[int, ...]]:
         """See :class:`Memory`."""
-        import torch
 
         if not is_torch(x) or x.device != self.device:
             raise InvalidArgument(f"{argument} must be a torch tensor on {self.device}, where all of a call's must lie")
         dtype, _ = check_tensor(x, argument)
-        with torch.cuda.stream(self.stream):
+        with self._current():
             dense = x.detach().resolve_neg().contiguous()
         return dense, dtype, tuple(x.shape)
 
     def levels_of(self, levels: Any, n: int) -> Any:
         """See :class:`Memory`."""
-        import torch
 
         if not is_torch(levels) or levels.device != self.device:
             raise InvalidArgument(f"levels must be a tensor on {self.device}, where the values are")
         check_level_array(str(levels.dtype).removeprefix("torch."), levels.numel(), n)
-        with torch.cuda.stream(self.stream):
+        with self._current():
             return levels.contiguous()
 
     def bytes_of(self, data: Any) -> Any:
@@ -211,12 +285,16 @@ class TorchMemory:
         import torch
 
         if not is_torch(data):
-            return self.send(np.frombuffer(data, np.uint8)).tensor
+            on_host = torch.from_numpy(kernel_view(np.frombuffer(data, np.uint8)))
+            with self._current():
+                return on_host.to(self.device)
         if data.dtype != torch.uint8 or data.ndim != 1:
             raise InvalidArgument(
                 f"a frame must be a flat tensor of uint8, not of {data.dtype} with {data.ndim} dimensions"
             )
-        with torch.cuda.stream(self.stream):
+        if data.device == self.device and data.is_contiguous() and data.data_ptr() % 8 == 0:
+            return data
+        with self._current():
             here = data.to(self.device).contiguous()
             return here.clone() if here.data_ptr() % 8 else here
 
@@ -224,29 +302,28 @@ class TorchMemory:
         """See :class:`Memory`."""
         import torch
 
-        with torch.cuda.stream(self.stream):
+        with self._current():
             return torch.empty(shape, dtype=getattr(torch, dtype.name), device=self.device)
 
     def put(self, array: np.ndarray, target: Any) -> None:
         """See :class:`Memory`."""
         import torch
 
-        with torch.cuda.stream(self.stream):
+        with self._current():
             copied = torch.from_numpy(array.view(f"i{array.itemsize}")).to(self.device)
             target.view(copied.dtype).view(-1).copy_(copied)
 
     def copy(self, source: Any, target: Any) -> None:
         """See :class:`Memory`."""
-        import torch
 
-        with torch.cuda.stream(self.stream):
+        with self._current():
             target.detach().view(-1).copy_(source.detach().view(-1))
 
     def values_on_host(self, tensor: Any, dtype: DType) -> np.ndarray:
         """See :class:`Memory`."""
         import torch
 
-        with torch.cuda.stream(self.stream):
+        with self._current():
             bits = tensor.detach().reshape(-1).view(getattr(torch, f"int{dtype.bits}")).cpu().numpy()
         return kernel_view(bits.view(dtype.uint))
 
@@ -255,7 +332,7 @@ class TorchMemory:
         import torch
 
         integer = getattr(torch, f"int{dtype.bits}")
-        with torch.cuda.stream(self.stream):
+        with self._current():
             cut = [tensor.detach().reshape(-1).view(integer)[part] for tensor, part in parts]
             joined = torch.cat(cut).cpu().numpy().view(dtype.uint)
         return [kernel_view(own) for own in np.split(joined, np.cumsum([len(own) for own in cut])[:-1])]
@@ -272,26 +349,22 @@ class TorchMemory:
 
     def launch(self, kernel: Any, blocks: int, *args: Any) -> None:
         """See :class:`Memory`."""
-        import torch
-
         from ..kernels.cuda.launch import launch
 
         if blocks:
-            with torch.cuda.device(self.device):
-                launch(kernel, blocks, self._stream, args)
+            launch(kernel, blocks, self._index, self._handle, args)
 
 
-class _Array:
-    """An array on the device: of a torch tensor's memory, which it keeps, or at an address."""
+_ALIGN = 64  #: bytes at whose multiples parts of a piece of memory begin
+_N_KEPT = 64  #: tables that are kept for a stream
+_NOTHING = contextlib.nullcontext()
+_kept: dict[tuple[int, int], OrderedDict[Hashable, Any]] = {}
 
-    def __init__(
-        self, tensor: Any, n: int, dtype: np.dtype, shape: tuple[int, ...] | None = None, address: int = 0
-    ) -> None:
-        self.tensor, self.dtype, self.shape = tensor, dtype, (n,) if shape is None else shape
-        self.nbytes = n * dtype.itemsize
-        self.__cuda_array_interface__ = {
-            "shape": self.shape,
-            "typestr": dtype.str,
-            "data": (tensor.data_ptr() if tensor is not None else address, False),
-            "version": 2,
-        }
+
+def _places(sizes: Iterable[int]) -> tuple[list[int], int]:
+    """Return the bytes at which parts of these sizes begin in one piece of memory, and its size."""
+    begins, at = [], 0
+    for size in sizes:
+        begins.append(at)
+        at += -(-size // _ALIGN) * _ALIGN
+    return begins, at

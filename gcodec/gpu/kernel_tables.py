@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -74,7 +75,7 @@ def encode_tables(memory: Memory, dtype: DType, bit_layout: BitLayout, books: Se
             number += count
         escapes[k] = book.codes[ESCAPE], book.lengths[ESCAPE]
     widths, shifts, infos = _shared(dtype, bit_layout.widths, bit_layout.levels, books)
-    return EncodeTables(*map(memory.send, (drops_of(bit_layout), widths, shifts, codes, infos, ranges, escapes)))
+    return EncodeTables(*memory.send_all(drops_of(bit_layout), widths, shifts, codes, infos, ranges, escapes))
 
 
 def decode_tables(
@@ -89,13 +90,20 @@ def decode_tables(
     lookups = np.zeros((max(len(books), 1), TABLE_SIZE), np.uint16)
     n_symbols = np.array([book.n_symbols for book in books] or [0], np.uint32)
     for k, book in enumerate(books):
-        codes = book.codes
-        for symbol, length in enumerate(book.lengths):
-            if length:
-                lookups[k, int(codes[symbol]) :: 1 << length] = symbol | length << 8
+        lookups[k] = _lookup_of(book)
     spans, heads = for_kernels(tuple(columns))
     arrays = (*_shared(dtype, widths, levels, books), lookups, n_symbols, spans.reshape(-1, 5), heads)
-    return DecodeTables(*[memory.send(a if a.size else np.zeros((1, *a.shape[1:]), a.dtype)) for a in arrays])
+    return DecodeTables(*memory.send_all(*[a if a.size else np.zeros((1, *a.shape[1:]), a.dtype) for a in arrays]))
+
+
+@lru_cache(256)
+def _lookup_of(book: Codebook) -> np.ndarray:
+    """Return a codebook's part of :attr:`DecodeTables.lookups`: uint16[4096]."""
+    lookup, codes = np.zeros(TABLE_SIZE, np.uint16), book.codes
+    for symbol, length in enumerate(book.lengths):
+        if length:
+            lookup[int(codes[symbol]) :: 1 << length] = symbol | length << 8
+    return lookup
 
 
 def _shared(

@@ -211,6 +211,7 @@ def histograms(memory: HostMemory, quick: bool) -> None:
     from gcodec.gpu import encoder
     from gcodec.gpu import kernel_tables as forms
     from gcodec.kernels.cuda.histogram import count_symbols
+    from gcodec.kernels.cuda.launch_tables import Tensors
     from gcodec.plan.codebooks import window_of
 
     for case in cases(quick, SLOW_CASES[:1], 300):
@@ -219,11 +220,12 @@ def histograms(memory: HostMemory, quick: bool) -> None:
         for bit_layout, n in ((bit_layouts.lossless(dtype), 1), (bit_layouts.ladder(dtype, ladder), len(ladder.drops))):
             levels = levels_at_random(bits, n) if n > 1 else None
             source = encoder.GpuSource(bits, bits.size, bits.shape, levels)
-            tensors, n_blocks = encoder.tensors_of(memory, [source], dtype, None)
+            table = encoder.table_of(memory, [source], dtype, None)
+            tensors = Tensors(table.values, table.levels, table.rows, table.owner)
             window, center = window_of(n)
             counts = np.zeros((1, 2 + n * window), np.uint32)
             form = forms.value_coding_of(dtype, n, len(bit_layout.widths), None, False)
-            memory.launch(count_symbols, n_blocks, tensors, form, forms.drops_of(bit_layout),
+            memory.launch(count_symbols, table.n_blocks, tensors, form, forms.drops_of(bit_layout),
                           np.uint32(window), np.uint32(center), counts)
             if bits.size:
                 graded = np.zeros(0, np.uint8) if levels is None else levels

@@ -26,6 +26,7 @@ class HostMemory:
 
     def __init__(self, wrap: Wrap, names: Mapping[str, str]) -> None:
         self.wrap, self.names = wrap, names
+        self.tables: dict[Any, Any] = {}
         self.waited = 0
         self.launched = 0
 
@@ -33,6 +34,9 @@ class HostMemory:
         array = np.empty(max(n, 1), dtype)
         array.view(np.uint8)[:] = 0xA5
         return array[:n]
+
+    def rooms(self, *rooms: tuple[int, str]) -> list[np.ndarray]:
+        return [self.empty(n, dtype) for n, dtype in rooms]
 
     def zeros(self, n: int, dtype: str) -> np.ndarray:
         return np.zeros(n, dtype)
@@ -47,9 +51,21 @@ class HostMemory:
     def send(self, array: np.ndarray) -> np.ndarray:
         return np.array(array, order="C")
 
+    def send_all(self, *arrays: np.ndarray) -> list[np.ndarray]:
+        return [self.send(array) for array in arrays]
+
+    def kept(self, key: Any, make: Callable[[], Any]) -> Any:
+        if key not in self.tables:
+            self.tables[key] = make()
+        return self.tables[key]
+
     def fetch(self, array: np.ndarray) -> np.ndarray:
         self.waited += 1
         return array.copy()
+
+    def fetch_all(self, *arrays: np.ndarray) -> list[np.ndarray]:
+        self.waited += 1
+        return [array.copy() for array in arrays]
 
     def heads(self, tensors: Sequence[np.ndarray], sizes: Sequence[int]) -> list[np.ndarray]:
         self.waited += 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from time import perf_counter
 from typing import Any
 from unittest.mock import patch
@@ -35,10 +35,15 @@ class TorchOnHost(seam.TorchMemory):
 
     def __init__(self, device: Any) -> None:
         self.device = torch.device("cpu")
-        self.stream: Any = None
 
-    def _pinned(self, tensor: torch.Tensor) -> torch.Tensor:
-        return tensor
+    def _current(self) -> Any:
+        return contextlib.nullcontext()
+
+    def _staging(self, size: int) -> torch.Tensor:
+        return torch.empty(size, dtype=torch.uint8)
+
+    def kept(self, key: Any, make: Callable[[], Any]) -> Any:
+        return make()
 
     def part(self, array: Any, begin: int, end: int) -> Any:
         return pretending(super().part(array, begin, end))

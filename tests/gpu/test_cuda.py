@@ -7,12 +7,8 @@ import importlib
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from types import SimpleNamespace
-from typing import Any, NamedTuple
 
-import numpy as np
 import pytest
-from numba import config
 
 import gcodec
 from tests.support.paths import ROOT
@@ -47,39 +43,3 @@ def test_small_launches_raise_no_warning():
         for made in threads.map(lambda blocks: launch.configured(assemble.seal_frames, blocks, 0), range(1, 128)):
             assert made.griddim[0] < 128
     assert launch.cuda_settings().CUDA_LOW_OCCUPANCY_WARNINGS == 1
-    assert launch.stream_of(0) == 0
-
-
-def test_a_default_stream_of_each_threads_own_is_refused(monkeypatch):
-    launch = importlib.import_module("gcodec.kernels.cuda.launch")
-    monkeypatch.setattr(launch.cuda, "current_context", lambda: None)
-    launch.check_gpu()
-    monkeypatch.setattr(config, "CUDA_PER_THREAD_DEFAULT_STREAM", 1, raising=False)
-    with pytest.raises(gcodec.Unsupported, match="PER_THREAD"):
-        launch.check_gpu()
-
-
-def test_kernels_are_compiled_once_for_arguments_of_a_kind(monkeypatch):
-    launch = importlib.import_module("gcodec.kernels.cuda.launch")
-    device = SimpleNamespace(compute_capability=(9, 0))
-    monkeypatch.setattr(launch.cuda, "get_current_device", lambda: device)
-    monkeypatch.setattr(launch, "_specializations", {})
-
-    class Kernel:
-        def specialize(self, *args):
-            return args
-
-    class Pair(NamedTuple):
-        a: Any
-        b: Any
-
-    kernel, words = Kernel(), np.zeros(4, np.uint32)
-    first = launch.specialized(kernel, (Pair(words, words), np.uint32(1)))
-    assert launch.specialized(kernel, (Pair(words[1:], words), np.uint32(2))) is first
-    for other in [(Pair(words.astype(np.uint16), words), np.uint32(1)), ((words, words), np.uint32(1)),
-                  (Pair(words.reshape(2, 2), words), np.uint32(1)), (Pair(words, words), np.uint8(1)),
-                  (words, words, np.uint32(1))]:
-        assert launch.specialized(kernel, other) is not first
-    assert launch.specialized(Kernel(), (Pair(words, words), np.uint32(1))) is not first
-    device.compute_capability = (8, 0)
-    assert launch.specialized(kernel, (Pair(words, words), np.uint32(1))) is not first

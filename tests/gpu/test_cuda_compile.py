@@ -8,12 +8,17 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+from collections.abc import Iterator
 from importlib import import_module
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 from numba import types
+
+from gcodec.kernels.cuda.compiled import declaration
+from gcodec.kernels.cuda.launch_arguments import declared
 
 ARCHITECTURES = ((8, 0), (9, 0), (10, 0))
 u1, u2, u4, u8, i1, i4, i8 = (getattr(types, name) for name in "uint8 uint16 uint32 uint64 int8 int32 int64".split())
@@ -129,6 +134,8 @@ def compiled(function: Any, signature: tuple[Any, ...], which: tuple[int, int], 
 @pytest.mark.parametrize(("name", "values", "which"), CASES)
 def test_every_cuda_kernel_compiles_without_a_spill(name, values, which, monkeypatch, tmp_path):
     ptx = to_ptx(name, values, which, monkeypatch)
+    kinds = tuple(kinds_of(signatures(values)[name][1]))
+    assert declaration(ptx)[1] == declared(kinds), "arguments are packed otherwise"
     target = re.search(r"\.target sm_(\d+)", ptx)
     # For a later architecture than numba knows, it writes PTX for the last that it does, which drivers take.
     assert target is not None and 80 <= int(target[1]) <= 10 * which[0] + which[1]
@@ -150,6 +157,17 @@ def test_every_cuda_kernel_compiles_without_a_spill(name, values, which, monkeyp
     spills = re.findall(r"(\d+) bytes spill", done.stderr)
     assert spills and set(spills) == {"0"}, done.stderr
     assert all(int(shared) <= 48 << 10 for shared in re.findall(r"(\d+) bytes smem", done.stderr))
+
+
+def kinds_of(signature: Any) -> Iterator[Any]:
+    """Yield the kinds of arguments, by numba's types of them."""
+    for item in signature:
+        if isinstance(item, types.Array):
+            yield np.dtype(item.dtype.name).char, item.ndim
+        elif isinstance(item, types.Integer):
+            yield getattr(np, item.name)
+        else:
+            yield from kinds_of(item.types)
 
 
 def float_operations(ptx: str) -> set[str]:

@@ -44,10 +44,8 @@ every_case = pytest.mark.parametrize("case", ON_DEVICE, ids=str)
 @pytest.fixture(scope="module", autouse=True)
 def numba_reaches_the_device() -> None:
     """End the session at once if numba cannot reach the device; every test would only say so."""
-    from gcodec.gpu import gpu_memory
-
     try:
-        gpu_memory.TorchMemory(torch.device("cuda", torch.cuda.current_device()))
+        gcodec.decode(gcodec.encode(torch.ones(1, device="cuda")))
     except gcodec.Unsupported as error:
         pytest.exit(f"{error}; see docs/gpu.md, What it needs", returncode=1)
 

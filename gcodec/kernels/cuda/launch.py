@@ -1,7 +1,15 @@
-"""From memory and streams of somebody else's to launches of kernels."""
+"""From memory and streams of somebody else's to launches of kernels.
+
+A kernel is launched by the driver itself, with its arguments packed into one buffer: numba's dispatcher, which makes an
+object of every array and every field of it, takes 300 us where this takes ten. Where the driver refuses what numba
+compiled, or numba declares arguments in a way that is not known here, the dispatcher does it.
+"""
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Callable
+from functools import cache
 from threading import Lock
 from typing import Any
 
@@ -10,31 +18,91 @@ from numba import cuda
 from ...errors import Unsupported
 from ..core.numba_private import cuda_settings
 from . import grid
+from .compiled import declaration, ptx_of
+from .cuda_driver import Driver
+from .launch_arguments import Flat, GpuArray, add_arguments, declared, layout, signature
 
 _WARNINGS = "CUDA_LOW_OCCUPANCY_WARNINGS"
-_quiet = Lock()
-_specializations: dict[Any, Any] = {}
+_DEFAULT_STREAM = 1  #: the handle by which libraries take the default stream that torch means, however they are set
+_preparing, _quiet = Lock(), Lock()
+
+#: Launches a kernel on a device: takes blocks of the grid, a stream's handle, the numbers of all arguments, and the
+#: arguments.
+Launcher = Callable[[int, int, list[Any], tuple[Any, ...]], None]
+_launchers: dict[Any, Launcher] = {}
 
 
-def check_gpu() -> None:
-    """Check that numba reaches a device, and launches on torch's streams.
+@cache
+def driver_of(device: int) -> Driver:
+    """Return the driver for a device. Raises Unsupported if there is none."""
+    return Driver(device)
+
+
+def launch(gpu_kernel: Any, blocks: int, device: int, stream: int, args: tuple[Any, ...]) -> None:
+    """Run a kernel.
+
+    Args:
+        gpu_kernel: The kernel.
+        blocks: Number of blocks of the grid.
+        device: Number of the device.
+        stream: Handle of a stream of the device.
+        args: Its arguments, as :func:`launch_arguments.add_arguments` takes them.
 
     Raises:
-        Unsupported: It does not.
+        Unsupported: The kernel cannot be compiled here.
+        DeviceError: The device or its driver fails.
     """
+    kinds: list[Any] = [device, gpu_kernel]
+    numbers: list[Any] = []
+    add_arguments(args, kinds, numbers)
+    key = tuple(kinds)
+    launcher = _launchers.get(key)
+    if launcher is None:
+        launcher = _prepared(key, args)
+    launcher(blocks, stream, numbers, args)
+
+
+def _prepared(key: tuple[Any, ...], args: tuple[Any, ...]) -> Launcher:
+    """Return what launches a kernel with arguments like these: compiled once, and kept."""
+    with _preparing:
+        if key not in _launchers:
+            device, gpu_kernel, *kinds = key
+            driver = driver_of(device)
+            try:
+                _launchers[key] = _direct(driver, gpu_kernel, tuple(kinds), args)
+            except Exception as error:  # of many kinds: a library is missing, the driver is older than the PTX, ...
+                text = f"{gpu_kernel.py_func.__name__} is launched by numba, as it cannot be by the driver: {error}"
+                logging.getLogger("gcodec").info(text)
+                _launchers[key] = _by_numba(gpu_kernel, args, error)
+        return _launchers[key]
+
+
+def _direct(driver: Driver, gpu_kernel: Any, kinds: tuple[Any, ...], args: tuple[Any, ...]) -> Launcher:
+    """Return what launches a kernel by the driver."""
+    text = ptx_of(gpu_kernel, signature(args), driver.capability)
+    name, found = declaration(text)
+    if found != declared(kinds):
+        raise ValueError("numba declares the kernel's arguments in a way that is not known")
+    function, pack, run = driver.load(text.encode(), name), layout(kinds).pack, driver.launch
+
+    def launcher(blocks: int, stream: int, numbers: list[Any], args: tuple[Any, ...]) -> None:
+        run(function, blocks, grid.THREADS, stream, pack(*numbers))
+
+    return launcher
+
+
+def _by_numba(gpu_kernel: Any, args: tuple[Any, ...], reason: Exception) -> Launcher:
+    """Return what launches a kernel by numba's dispatcher. Raises Unsupported if that fails, too."""
     try:
-        cuda.current_context()
-    except Exception as error:  # of many kinds, by the library that is missing
-        raise Unsupported(f"numba cannot use the CUDA device: {error}") from error
-    if getattr(cuda_settings(), "CUDA_PER_THREAD_DEFAULT_STREAM", 0):
-        raise Unsupported(
-            "NUMBA_CUDA_PER_THREAD_DEFAULT_STREAM must be unset: numba's default stream must be torch's"
-        )
+        special = gpu_kernel.specialize(*map(_numba_argument, args))
+    except Exception as error:  # of many kinds
+        raise Unsupported(f"numba cannot compile for the CUDA device: {reason}; {error}") from error
 
+    def launcher(blocks: int, stream: int, numbers: list[Any], args: tuple[Any, ...]) -> None:
+        given = map(_numba_argument, args)
+        configured(special, blocks, cuda.external_stream(stream or _DEFAULT_STREAM))(*given)
 
-def stream_of(handle: int) -> Any:
-    """Return a stream by its handle, as torch and others give it; 0 is the default one."""
-    return cuda.external_stream(handle) if handle else 0
+    return launcher
 
 
 def configured(gpu_kernel: Any, blocks: int, stream: Any) -> Any:
@@ -53,40 +121,9 @@ def configured(gpu_kernel: Any, blocks: int, stream: Any) -> Any:
             setattr(config, _WARNINGS, before)
 
 
-def specialized(gpu_kernel: Any, args: tuple[Any, ...]) -> Any:
-    """Return a kernel compiled for arguments like these, which numba then takes as they are.
-
-    Otherwise numba works out the type of a named tuple of arrays anew at every launch, in Python: 100 to 400 us, as
-    long as all else that the host does for it. Here the types and dimensions of arrays are looked up in a table.
-    """
-    key = gpu_kernel, cuda.get_current_device().compute_capability, _kind(args)
-    if key not in _specializations:
-        _specializations[key] = gpu_kernel.specialize(*args)
-    return _specializations[key]
-
-
-def launch(gpu_kernel: Any, blocks: int, stream: Any, args: tuple[Any, ...]) -> None:
-    """Run a kernel.
-
-    Args:
-        gpu_kernel: The kernel.
-        blocks: Number of blocks of the grid.
-        stream: A stream, of :func:`stream_of`.
-        args: Its arguments: what has a ``__cuda_array_interface__``, in tuples too, becomes an array; numbers are
-            numpy's.
-    """
-    arrays = tuple(map(_argument, args))
-    configured(specialized(gpu_kernel, arrays), blocks, stream)(*arrays)
-
-
-def _argument(arg: Any) -> Any:
+def _numba_argument(arg: Any) -> Any:
+    if isinstance(arg, Flat):
+        return _numba_argument(arg.bundle)
     if isinstance(arg, tuple):
-        return type(arg)(*map(_argument, arg)) if hasattr(arg, "_fields") else tuple(map(_argument, arg))
-    return cuda.as_cuda_array(arg, sync=False) if hasattr(arg, "__cuda_array_interface__") else arg
-
-
-def _kind(arg: Any) -> Any:
-    """Return what numba's type of an argument depends on; all arrays here are contiguous, or broadcast if empty."""
-    if isinstance(arg, tuple):
-        return type(arg), *map(_kind, arg)
-    return arg.dtype, arg.ndim, 0 in arg.strides
+        return type(arg)(*map(_numba_argument, arg))
+    return cuda.as_cuda_array(arg, sync=False) if isinstance(arg, GpuArray) else arg

@@ -1,0 +1,81 @@
+"""What the host asks of a device for each call, counted on a device that does nothing (:mod:`bench.gpu_stub`)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("numba.cuda")
+
+import gcodec  # noqa: E402
+from bench import gpu_host, gpu_stub  # noqa: E402
+from gcodec import Unsupported, gpu  # noqa: E402
+
+#: Launches, uploads, allocations and waits of each call, once tables are kept on the device.
+EXPECTED = {
+    "encode one tensor, reused codebook, out=": (3, 1, 1, 0),
+    "encode one tensor, reused codebook": (3, 1, 2, 0),
+    "decode one frame": (1, 1, 0, 2),
+    "decode one frame, out=": (1, 1, 0, 2),
+    "encode 9 tensors, reused codebook": (3, 1, 2, 0),
+    "decode 9 frames": (1, 1, 0, 2),
+}
+
+
+@pytest.fixture
+def device() -> Iterator[Any]:
+    with gpu_stub.stub_device() as stub:
+        yield stub
+
+
+def test_a_call_asks_for_one_upload_and_no_wait_that_is_not_needed(device):
+    asked = {}
+    for what, call in gpu_host.calls(9, 1 << 15):
+        _, launches, uploads, size, allocations, waits = gpu_host.measure(call, device, 1)
+        asked[what] = launches, uploads, allocations, waits
+        assert size < 1 << 13, "tables were sent again"
+    assert asked == EXPECTED
+
+
+def test_frames_that_share_a_codebook_share_its_tables(device):
+    calls = dict(gpu_host.calls(64, 1 << 14))
+    calls["decode one frame"]()
+    sent = device.counts["upload_bytes"]
+    calls["decode 64 frames"]()         # the same tables: a codebook occurs once, however often it is named
+    assert device.counts["upload_bytes"] - sent < 64 * 256
+
+
+def test_tables_of_codebooks_that_are_no_longer_used_are_dropped(device, monkeypatch):
+    from gcodec.gpu import gpu_memory
+
+    monkeypatch.setattr(gpu_memory, "_N_KEPT", 3)
+    memory, made = device(None), []
+
+    def make(key: int) -> Any:
+        made.append(key)
+        return tuple(memory.rooms((1, "uint8")))
+
+    for key in (1, 2, 3, 1, 4, 1, 2):
+        memory.kept(key, lambda key=key: make(key))
+    assert made == [1, 2, 3, 4, 2]
+
+
+def test_capture_in_a_graph_is_refused(device, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    monkeypatch.delattr(gpu_stub.StubMemory, "_staging")
+    with pytest.raises(Unsupported, match="CUDA graph"):
+        gpu.start_batch([gpu_stub.stub_tensor(torch.ones(9))])
+
+
+def test_warming_up_encodes_and_decodes_on_the_device(device, monkeypatch):
+    made: list[Any] = []
+    monkeypatch.setattr(torch, "linspace", lambda *args, **how: gpu_stub.stub_tensor(torch.ones(1000)))
+    monkeypatch.setattr(gpu, "encode_batch", lambda xs: [*(str(x.dtype) for x in xs), "frame"])
+    monkeypatch.setattr(gpu, "decode_batch", made.extend)
+    gcodec.warmup(["bfloat16", "float64", "float32"], device="cuda")
+    assert made == ["torch.bfloat16", "frame", "torch.float32", "frame"]
+    with pytest.raises(gcodec.InvalidArgument, match="dtype"):
+        gcodec.warmup(["float31"], device="cuda")
