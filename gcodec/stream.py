@@ -25,6 +25,7 @@ from .kernels.sample import code_costs
 from .options import EncoderOptions, Precision, checked_options
 from .plan.codebooks import bin_costs, from_histogram, n_bins_of, window_of
 from .plan.request import EncodeRequest, FixedCodebooks
+from .plan.unused_bits import drop_common_zeros
 from .tensors import Values, values_of
 from .threads import check_threads
 
@@ -248,6 +249,7 @@ class Encoder:
         assert cycle is not None
         version = cycle.advance(self.step)
         request = EncodeRequest(values, bit_layout, level_array, self.options, self.nearest, self.threads)
+        request = drop_common_zeros(request)  # codebooks suit any frame of as many levels
         if version is None or cycle.due:
             plan = plan_for(request)
             if not plan.histogram[2:].any():  # nothing but zeros: no codebook is needed, and none can be made

@@ -26,8 +26,8 @@ class BitLayout:
         mode: Code of the mode in the frame's header.
         widths: Width of each plane's items in bits, as in the header.
         levels: The levels, as in the header.
-        drops: Mantissa bits that the encoder rounds away, for each level.
-        lossy: True if the encoder rounds at all.
+        drops: Mantissa bits that the encoder rounds away, for each level; a lossless frame's are zero in its values.
+        lossy: True if rounding may change a value.
         prune: True if denormals and -0 become +0.
     """
 
@@ -44,6 +44,11 @@ class BitLayout:
         return tuple(level.mask for level in self.levels)
 
     @cached_property
+    def kept(self) -> tuple[int, ...]:
+        """Return the kept tail bits of every level."""
+        return tuple(sum(width for p, width in enumerate(self.widths) if mask >> p & 1) for mask in self.masks)
+
+    @cached_property
     def drop_table(self) -> np.ndarray:
         """Return ``drops`` for the kernels: uint8[256], zero beyond the last level."""
         return np.frombuffer(bytearray(self.drops).ljust(256, b"\0"), np.uint8)
@@ -54,6 +59,26 @@ def lossless(dtype: DType) -> BitLayout:
     """Return the layout that keeps everything, in planes that are fast to pack."""
     widths = {0: (), 23: (16, 7)}.get(dtype.tail_bits, (dtype.tail_bits,))
     return BitLayout(LOSSLESS, widths, (Level(0, (1 << len(widths)) - 1),), (0,), False, False)
+
+
+@lru_cache
+def lossless_at(dtype: DType, drops: tuple[int, ...]) -> BitLayout:
+    """Return the layout that keeps everything of values whose low bits are zero.
+
+    Args:
+        dtype: The value type, which has a tail.
+        drops: For each level, how many low mantissa bits are zero in its values: rising, fewer than the tail's bits.
+    """
+    rising = sorted(kept_bits(dtype, drop) for drop in drops)
+    widths: list[int] = []
+    masks: dict[int, int] = {}
+    for before, kept in zip([0, *rising], rising, strict=False):
+        widths += _small_planes(kept - before) if dtype.tail_bits <= 32 else (kept - before,)
+        masks[kept] = (1 << len(widths)) - 1
+    if len(widths) > MAX_PLANES:
+        raise InvalidArgument(f"drops {drops} need {len(widths)} planes, but at most {MAX_PLANES} are possible")
+    levels = tuple(Level(drop, masks[kept_bits(dtype, drop)]) for drop in drops)
+    return BitLayout(LOSSLESS, tuple(widths), levels, drops, False, False)
 
 
 def fixed(dtype: DType, mantissa_bits: int) -> BitLayout:

@@ -47,7 +47,8 @@ class CodedEncoder:
         rounded: np.ndarray | None,
     ) -> None:
         (bits, dtype, _, _), bit_layout = request.values, request.bit_layout
-        levels, self._lossy = bit_layout.levels, bit_layout.lossy
+        # Values of a lossless frame that leaves out zeros are rounded, too, to themselves: these kernels are there.
+        levels, self._rounds = bit_layout.levels, bit_layout.lossy or any(bit_layout.drops)
         self._dtype, (self._layout, float_bits, masks) = dtype, _form_of(dtype, bit_layout.widths, levels)
         books, planes = stack(plan.codebooks, bit_layout.widths, masks, dtype.tail_bits, False)
         self._coding = CodedEncoding(
@@ -62,18 +63,18 @@ class CodedEncoder:
             planes,
             sizes,
         )
-        self._rounded = rounded if self._lossy else None
+        self._rounded = rounded if bit_layout.lossy else None
 
     def encode(self, begin: int, end: int, out: np.ndarray, at: int, borrowed: Borrowed) -> int:
         """Encode blocks; see :meth:`kinds.BlockEncoder.encode`. Levels are checked here, where they are read anyway."""
-        coding, dtype, layout, lossy = self._coding, self._dtype, self._layout, self._lossy
+        coding, dtype, layout, rounds = self._coding, self._dtype, self._layout, self._rounds
         _, block, stream_len = coding.geometry
         scratch = borrowed.take(
-            (dtype, block, stream_len, layout, lossy),
-            lambda: scratch_for(dtype, block, stream_len, layout, decode=False, lossy=lossy),
+            (dtype, block, stream_len, layout, rounds),
+            lambda: scratch_for(dtype, block, stream_len, layout, decode=False, lossy=rounds),
         )
         rounded = scratch.rounded if self._rounded is None else self._rounded  # where nobody asks, one block is kept
-        types = dtype, layout, lossy, coding.levels is None
+        types = dtype, layout, rounds, coding.levels is None
         end = _encode_blocks(types, coding, rounded, begin, end, scratch, out, at)
         if end < 0:
             assert coding.levels is not None

@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 
 from ..errors import InvalidArgument
-from ..format.modes import BitLayout, lossless
+from ..format.modes import LOSSLESS, BitLayout, lossless
 from ..memory import BytesBuilder, acquire, release
 from ..plan.plan import FramePlan, make_plan, make_sparse_plan, no_plan
 from ..plan.request import EncodeRequest
+from ..plan.unused_bits import drop_unused_bits
 from ..tensors import Values
 from ..threads import n_threads
 from .sizes import block_log2
@@ -68,7 +69,8 @@ def encode_values(
         InvalidArgument: If ``out`` is not writable or too small, or a level does not exist.
     """
     target = None if out is None else _target(out)
-    if plan.dtype is not request.values.dtype:  # the same bits with a wide head, which is lossless
+    is_plain = not plan.codebooks and request.bit_layout.mode == LOSSLESS  # without coded blocks, it leaves out nothing
+    if plan.dtype is not request.values.dtype or is_plain:  # the same bits, perhaps with a wide head, which is lossless
         values = request.values._replace(dtype=plan.dtype)
         request = request._replace(values=values, bit_layout=lossless(plan.dtype))
     n_workers = n_threads(request.threads, len(request.values.bits))
@@ -87,11 +89,13 @@ def encode_values(
 def encode_array(request: EncodeRequest, out: Any = None) -> bytes | memoryview:
     """Encode an array as one frame, by whichever plan makes it smaller; arguments and errors as of
     :func:`encode_values`."""
-    sparse = make_sparse_plan(request) if request.options.sparse else None
+    short = drop_unused_bits(request)
+    sparse_request = short if request.base is None else request  # with a base, blocks have no planes
+    sparse = make_sparse_plan(sparse_request) if request.options.sparse else None
     if sparse is not None and sparse.sparse is not None:
         if request.base is not None and _is_smallest(request.values.bits, sparse.sparse.bits):
             return encode_values(request, sparse, out)
-        frames = [encode_values(request, plan) for plan in (sparse, plan_for(request))]
+        frames = [encode_values(sparse_request, sparse), encode_values(short, plan_for(short))]
         best = min(frames, key=len)
         if out is None:
             return best
@@ -100,7 +104,7 @@ def encode_array(request: EncodeRequest, out: Any = None) -> bytes | memoryview:
             raise InvalidArgument(_TOO_FEW.format(len(target)))
         target[: len(best)] = np.frombuffer(best, np.uint8)
         return target.data[: len(best)]
-    return encode_values(request, plan_for(request), out)
+    return encode_values(short, plan_for(short), out)
 
 
 _MIN_SURE_VALUES, _MAX_SURE_BITS, _SURE_SAMPLE = 1 << 14, 0.5, 1024

@@ -119,6 +119,17 @@ def bin_costs(codebooks: Sequence[Codebook]) -> np.ndarray:
     return costs
 
 
+@lru_cache(64)
+def tail_costs(kept: tuple[int, ...]) -> np.ndarray:
+    """Return the tail bits of the values in each bin of a sample's histogram: uint32[n_bins].
+
+    Args:
+        kept: For each level, the tail bits that are kept of its values.
+    """
+    window, _ = window_of(len(kept))
+    return np.concatenate([[0, kept[0]], np.repeat(kept, window)]).astype(np.uint32)
+
+
 @lru_cache(1024)
 def kept_costs(codebooks: tuple[Codebook, ...]) -> np.ndarray:
     """Return :func:`bin_costs` of codebooks that are used again and again, kept from the last time."""

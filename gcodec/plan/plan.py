@@ -13,13 +13,14 @@ import numpy as np
 from ..dtypes import DType
 from ..format.codebook import Codebook
 from ..format.columns import ColumnReferences
+from ..format.modes import lossless
 from ..format.shipped import fitting as fitting_shipped
 from ..kernels.block import header
 from ..kernels.entropy import codebook_fit
 from ..kernels.sample import code_costs
 from ..options import EncoderOptions
 from ..threads import n_threads
-from .codebooks import bin_costs, from_histograms, kept_costs, window_of
+from .codebooks import bin_costs, from_histograms, kept_costs, tail_costs, window_of
 from .columns import fit_columns
 from .prediction import Prediction, Predictor, rows_of
 from .request import EncodeRequest, FixedCodebooks
@@ -129,24 +130,25 @@ def make_plan(request: EncodeRequest, block: int) -> FramePlan:
         InvalidArgument: If the number of threads is below 1.
     """
     (values, dtype, shape, _), bit_layout, levels, options = request[:4]
-    fixed, base, lossy, n_levels = request.fixed, request.base, bit_layout.lossy, len(bit_layout.levels)
+    fixed, base, n_levels = request.fixed, request.base, len(bit_layout.levels)
     threads = n_threads(request.threads, len(values))
     rows = rows_of(request.shapes or (shape,)) if options.prediction or options.columns else ()
     references = fixed.references if fixed is not None else options.references
-    planner = SamplePlanner(SampleSource(values, levels, n_levels, block, threads), references, fixed is not None)
+    source = SampleSource(values, levels, n_levels, block, threads, dtype.tail_bits - max(bit_layout.kept))
+    planner = SamplePlanner(source, references, fixed is not None)
     with_columns = options.columns and fixed is None and dtype.tail_bits > 0  # docs/format.md, section 7
     columns = fit_columns(values, rows, dtype) if rows and with_columns else ()
     lengths = stream_lengths(dtype, rows, len(values))
     first = planner.best(dtype, lengths, columns)
     alternatives: list[tuple[Candidate, float]] = []  # and the share of their size by which the first must be larger
-    wide = request.standalone and options.wide_heads and n_levels == 1 and not lossy and len(values) >= _MIN_WIDE_VALUES
-    if wide and dtype.wide is not None and (dtype.bits < 32 or not first.columns):
+    wide = request.standalone and options.wide_heads and len(values) >= _MIN_WIDE_VALUES
+    if wide and bit_layout is lossless(dtype) and dtype.wide is not None and (dtype.bits < 32 or not first.columns):
         starts = {tensor.start for tensor in first.columns}
         wide_rows = [tensor for tensor in rows if tensor.start in starts]
         wide_columns = fit_columns(values, wide_rows, dtype.wide) if wide_rows else ()
         alternatives.append((planner.best(dtype.wide, [first.stream_log2], wide_columns), dtype.wide.min_saving))
     predictor = None
-    if options.prediction and not lossy and n_levels == 1 and dtype.predictable and (rows or base is not None):
+    if options.prediction and not bit_layout.lossy and dtype.predictable and (rows or base is not None):
         predictor = Predictor(values, dtype, rows, base, block)
     if alternatives and predictor is None:  # the samples decide; only predictions have to be weighed against a plan
         (candidate, gain), *alternatives = alternatives
@@ -188,6 +190,7 @@ def _plan_of(
     """
     dtype, stream_log2, columns, _, references, _ = candidate
     n_levels, lossy, options = planner.source.n_levels, request.bit_layout.lossy, request.options
+    kept = request.bit_layout.kept if dtype is request.values.dtype else lossless(dtype).kept
     stream_len, sample, books = 1 << stream_log2, planner.full_sample(candidate), request.fixed
     if books is None:
         books = _fit_codebooks(sample.counts(references), dtype, n_levels, sample.every, lossy, references, options)
@@ -198,7 +201,7 @@ def _plan_of(
     choice = _choose(books.codebooks, costs, counts)
     prediction, bits, coded_bits = None, 0.0, 0.0
     if predictor or weigh:
-        expected = _expected_bits(costs, choice, counts, dtype, sample.every, stream_len, references)
+        expected = _expected_bits(costs, choice, counts, kept, sample.every, stream_len, references)
         bits = coded_bits = float(expected.sum())
         if predictor:
             prediction = predictor.weigh(expected, stream_len)
@@ -212,7 +215,7 @@ def _plan_of(
                 if refitted.codebooks or sample.every == 1:  # else the sample has nothing but zeros, and others may be
                     books, costs = refitted, bin_costs(refitted.codebooks) if refitted.codebooks else None
                     choice = _choose(books.codebooks, costs, counts)
-                    after = _expected_bits(costs, choice, counts, dtype, sample.every, stream_len, references)
+                    after = _expected_bits(costs, choice, counts, kept, sample.every, stream_len, references)
                     bits += float((after - expected)[unpredicted].sum())
     bits += 8 * sum(map(len, books.records))
     plan = FramePlan(
@@ -234,7 +237,7 @@ def _expected_bits(
     costs: np.ndarray | None,
     choice: np.ndarray,
     counts: np.ndarray,
-    dtype: DType,
+    kept: tuple[int, ...],
     every: int,
     stream_len: int,
     references: bool,
@@ -245,7 +248,7 @@ def _expected_bits(
         costs: uint32[n_codebooks, n_bins], bits of each bin under each codebook; None if there are no codebooks.
         choice: int64[n_blocks], the codebook of each block.
         counts: uint32[n_blocks, n_bins], what was counted of each block.
-        dtype: The value type.
+        kept: For each level, the tail bits that are kept of its values.
         every: One piece in so many was counted.
         stream_len: Values per sub-stream.
         references: True if sub-streams have references of their own.
@@ -256,7 +259,10 @@ def _expected_bits(
     if costs is None:
         return np.full(len(counts), 0.0)
     bits, numbers = np.zeros((2, len(counts)), np.int64)
-    codebook_fit.add_costs(counts, costs, choice, dtype.tail_bits, bits, numbers)
+    tail_bits = kept[0]
+    if len(kept) > 1:
+        tail_bits, costs = 0, costs + tail_costs(kept)
+    codebook_fit.add_costs(counts, costs, choice, tail_bits, bits, numbers)
     return every * (bits + numbers / stream_len * (STREAM_BITS + REFERENCE_BITS * references))
 
 

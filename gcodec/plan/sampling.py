@@ -44,6 +44,7 @@ class SampleSource(NamedTuple):
         n_levels: Number of levels.
         block: Values per block.
         threads: Threads to count on.
+        unused_bits: Low bits that every level drops, which take nothing.
     """
 
     values: np.ndarray
@@ -51,6 +52,7 @@ class SampleSource(NamedTuple):
     n_levels: int
     block: int
     threads: int = 1
+    unused_bits: int = 0
 
 
 class Sample(NamedTuple):
@@ -106,7 +108,7 @@ def take_sample(
     Returns:
         The counts, which do not depend on the number of threads.
     """
-    values, levels, n_levels, block, threads = source
+    values, levels, n_levels, block, threads, _ = source
     every = every or every_of(len(values))
     spec, n_bins = _spec_of(dtype, n_levels, block, stream_len, every, step, references)
     n_rows = -(-len(values) // (block * step))
@@ -214,7 +216,7 @@ def _price(candidate: Candidate) -> float:
 
 
 def _costs(
-    dtype: DType, sample: Sample, stream_log2: int, block: int, mask: np.ndarray | None
+    dtype: DType, sample: Sample, stream_log2: int, source: SampleSource, mask: np.ndarray | None
 ) -> tuple[float, float]:
     """Return the bits that sampled blocks take where heads are relative to each block's mean, and where to each
     sub-stream's.
@@ -223,13 +225,13 @@ def _costs(
         dtype: The value type.
         sample: Both kinds of counts.
         stream_log2: log2 of the values per sub-stream.
-        block: Values per block.
+        source: The array.
         mask: bool[n_rows], True for the blocks that are meant; None for all.
     """
     n_rows, plain, relative, n_heads, n_tails = code_costs.compare_references(sample.by_block, sample.by_stream, mask)
     n_streams = n_heads >> stream_log2
-    n_empty = max(n_rows * (block // sample.every >> stream_log2) - n_streams, 0)
-    besides = STREAM_BITS * n_streams + _EMPTY_BITS * n_empty + dtype.tail_bits * n_tails
+    n_empty = max(n_rows * (source.block // sample.every >> stream_log2) - n_streams, 0)
+    besides = STREAM_BITS * n_streams + _EMPTY_BITS * n_empty + (dtype.tail_bits - source.unused_bits) * n_tails
     return plain / 256 + besides, relative / 256 + REFERENCE_BITS * n_streams + besides
 
 
@@ -263,7 +265,7 @@ class SamplePlanner(NamedTuple):
         every = min(self.every, _MAX_CANDIDATE_EVERY)
         step = max(-(-len(self.source.values) // (every * _CANDIDATE_VALUES)), 1)
         sample = take_sample(self.source, dtype, 1 << stream_log2, columns, step, every)
-        plain, relative = _costs(dtype, sample, stream_log2, self.source.block, None)
+        plain, relative = _costs(dtype, sample, stream_log2, self.source, None)
         references = self.references and (self.fixed or relative < plain)
         return Candidate(dtype, stream_log2, columns, sample, references, relative if references else plain)
 
@@ -280,7 +282,7 @@ class SamplePlanner(NamedTuple):
         """Return what a candidate's sample takes of some blocks alone: bool[n_blocks], True for these."""
         sample = candidate.sample
         mask = blocks[:: sample.step]
-        return _costs(candidate.dtype, sample, candidate.stream_log2, self.source.block, mask)[candidate.references]
+        return _costs(candidate.dtype, sample, candidate.stream_log2, self.source, mask)[candidate.references]
 
     def best(self, dtype: DType, lengths: Sequence[int], columns: tuple[ColumnReferences, ...]) -> Candidate:
         """Return the cheapest candidate.

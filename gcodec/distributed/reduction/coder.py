@@ -20,6 +20,7 @@ from ...memory import acquire, float_bits_of, release
 from ...options import EncoderOptions
 from ...plan.plan import FramePlan
 from ...plan.request import EncodeRequest
+from ...plan.unused_bits import drop_common_zeros
 from ...tensors import NUMPY, Values
 from ...threads import n_threads
 from ..gradients import Gradients
@@ -110,7 +111,8 @@ class Coder:
             n_bytes = len(encode_values(request, self._plan(request, begin), out, rounded))
             self._give_back(levels)
         else:
-            n_bytes = self._lossless(self._request(values, _NO_LEVELS), begin, kind, out)
+            request = drop_common_zeros(self._request(values, _NO_LEVELS))
+            n_bytes = self._lossless(request, begin, kind, out)
             if rounded is not None:
                 rounded[:] = bits
         self.counters.encode_seconds += perf_counter() - start

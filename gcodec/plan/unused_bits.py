@@ -1,0 +1,131 @@
+"""Find low mantissa bits that are zero in every value, or in many, as where values were of a shorter type before: a
+lossless frame need not store them (docs/format.md section 4, "Planes and levels")."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..dtypes import DType
+from ..format.modes import LOSSLESS, lossless_at
+from .request import EncodeRequest
+
+_MIN_VALUES = 64  #: of fewer, the bits are not worth the search
+_QUICK_SAMPLE = 64  #: values that rule out most arrays
+_MIN_MIXED, _MIXED_SAMPLE = 1 << 12, 1 << 12  #: so many values of an array are needed, and looked at, to find levels
+_QUICK_BITS, _QUICK_SHARE = 4, 6  #: so many bits must be zero in one of so many values; by chance it is one in 16
+_MAX_LEVELS, _MIN_STEP_BITS = 6, 0.75  #: levels, and what each must save per value
+_MIN_SAVED_BITS = 0.5  #: what levels must save per value, what they cost in symbols taken off
+_CHUNK = 1 << 16  #: values that are looked at together, while they are in the cache
+
+
+def drop_unused_bits(request: EncodeRequest) -> EncodeRequest:
+    """Return a lossless request with a layout that leaves out bits that are zero, in all values or in those of a level;
+    any other as it is.
+
+    Nothing is lost: what a level drops is zero in every value of the level.
+
+    Args:
+        request: The array and how to encode it.
+
+    Returns:
+        The same request, or one with another layout and the levels of its values.
+    """
+    request = drop_common_zeros(request)
+    bits, dtype, _, _ = request.values
+    if request.bit_layout.mode == LOSSLESS and dtype.tail_bits and len(bits) >= _MIN_MIXED:
+        drop = request.bit_layout.drops[0]
+        if _is_mixed(_sample(bits, _QUICK_SAMPLE), drop) and len(drops := _drops_for(bits, dtype, drop)) > 1:
+            return request._replace(bit_layout=lossless_at(dtype, drops), levels=_levels(bits, drops))
+    return request
+
+
+def drop_common_zeros(request: EncodeRequest) -> EncodeRequest:
+    """Return a lossless request with a layout of one level that leaves out low bits that are zero in all values; any
+    other as it is.
+
+    Args:
+        request: The array and how to encode it, in one level if it is lossless.
+    """
+    bits, dtype, _, _ = request.values
+    if request.bit_layout.mode != LOSSLESS or dtype.tail_bits == 0 or len(bits) < _MIN_VALUES:
+        return request
+    if int(np.bitwise_or.reduce(_sample(bits, _QUICK_SAMPLE))) & 1:  # most arrays
+        return request
+    drop = _common_zeros(bits, dtype)
+    return request._replace(bit_layout=lossless_at(dtype, (drop,))) if drop else request
+
+
+def _sample(bits: np.ndarray, n: int) -> np.ndarray:
+    """Return about ``n`` values of an array, an odd step apart."""
+    return bits[:: max(len(bits) // n, 1) | 1]
+
+
+def _common_zeros(bits: np.ndarray, dtype: DType) -> int:
+    """Return how many low mantissa bits are zero in all values, at most those that need not be stored; 0 if all values
+    are zero."""
+    merged = 0
+    for begin in range(0, len(bits), _CHUNK):
+        merged |= int(np.bitwise_or.reduce(bits[begin : begin + _CHUNK]))
+        if merged & 1:
+            return 0
+    return min((merged & -merged).bit_length() - 1, dtype.tail_bits - 1) if merged else 0
+
+
+def _is_mixed(some: np.ndarray, drop: int) -> bool:
+    """Return True if many of some values that are not zero have further zeros beyond the lowest ``drop`` bits."""
+    n_short = len(some) - int(np.count_nonzero(some & some.dtype.type((1 << drop + _QUICK_BITS) - 1)))
+    if n_short * _QUICK_SHARE <= len(some):  # most arrays
+        return False
+    n_zero = len(some) - int(np.count_nonzero(some))
+    return (n_short - n_zero) * _QUICK_SHARE > len(some) - n_zero
+
+
+def _drops_for(bits: np.ndarray, dtype: DType, drop: int) -> tuple[int, ...]:
+    """Return the levels that save most by a sample: how many low bits are zero in the values of each.
+
+    Args:
+        bits: uintW[n], the array.
+        dtype: Its type.
+        drop: How many are zero in all values, which are those of level 0.
+    """
+    some = _sample(bits, _MIXED_SAMPLE)
+    some = some[some != 0].astype(np.uint64)
+    max_drop = dtype.tail_bits - 1
+    # The lowest bit set, less 1, has as many ones as there are zeros; bit max_drop is set so that no more are counted.
+    marked = some | np.uint64(1 << max_drop)
+    zeros = np.bitwise_count((marked & (~marked + np.uint64(1))) - np.uint64(1)).astype(np.int64)
+    counts = np.bincount(zeros, minlength=max_drop + 1)
+    drops: tuple[int, ...] = (drop,)
+    while len(drops) < _MAX_LEVELS:
+        trials = [tuple(sorted((*drops, more))) for more in range(drop + 1, max_drop + 1) if more not in drops]
+        best = max(trials, key=lambda trial: _saved(counts, trial), default=drops)
+        if _saved(counts, best) < _saved(counts, drops) + _MIN_STEP_BITS * len(some):
+            break
+        drops = best
+    levels = np.searchsorted(np.array(drops), zeros, side="right") - 1
+    heads = (some >> np.uint64(dtype.head_shift)).astype(np.int64) & dtype.head_mask
+    cost = _entropy(heads * len(drops) + levels) - _entropy(heads) + _MIN_SAVED_BITS * len(some)
+    return drops if _saved(counts, drops) - _saved(counts, (drop,)) > cost else (drop,)
+
+
+def _saved(counts: np.ndarray, drops: tuple[int, ...]) -> int:
+    """Return the bits that levels save, given how many values have each number of zeros."""
+    table = np.array(drops)
+    return int(counts @ table[np.maximum(np.searchsorted(table, np.arange(len(counts)), side="right") - 1, 0)])
+
+
+def _entropy(symbols: np.ndarray) -> float:
+    """Return the order-0 entropy of symbols in bits, of all of them together."""
+    counts = np.unique(symbols, return_counts=True)[1]
+    return float(-(counts * np.log2(counts / len(symbols))).sum())
+
+
+def _levels(bits: np.ndarray, drops: tuple[int, ...]) -> np.ndarray:
+    """Return the highest level of each value whose bits are all zero: uint8[n]."""
+    levels = np.zeros(len(bits), np.uint8)
+    masks = [bits.dtype.type((1 << drop) - 1) for drop in drops[1:]]
+    for begin in range(0, len(bits), _CHUNK):
+        part, result = bits[begin : begin + _CHUNK], levels[begin : begin + _CHUNK]
+        for mask in masks:
+            result += (part & mask) == 0
+    return levels

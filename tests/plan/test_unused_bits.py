@@ -1,0 +1,116 @@
+"""The laws of low bits that are zero: a lossless frame does not store them, and loses nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import gcodec
+from tests.support.cases import BITS_ONLY, KINDS, Bits, infinity
+
+N = 40_000
+#: Type, and how many low bits are zero where values were of a shorter type.
+SHORT = [("float32", 16), ("float32", 13), ("float32", 1), ("float32", 23), ("float64", 29), ("float64", 42),
+         ("bfloat16", 4), ("float16", 7), ("float16", 2)]
+
+
+def values_of_fewer_bits(dtype: str, drop: int, n: int = N) -> Bits:
+    """Return values of which ``drop`` low bits are zero: all exponents, -0, denormals, infinities, and NaNs if bits are
+    left for them."""
+    kind, rng = KINDS[dtype], np.random.default_rng(drop)
+    scales = rng.integers(0, 1 << kind.W - 1 - kind.M, n, np.uint64)
+    near = np.uint64((1 << kind.W - 2 - kind.M) - 3) + rng.integers(0, 4, n, np.uint64)
+    exponents = np.where(rng.random(n) < 0.01, scales, near)
+    bits = exponents << np.uint64(kind.M) | rng.integers(0, 1 << kind.M, n, np.uint64)
+    bits |= rng.integers(0, 2, n, np.uint64) << np.uint64(kind.W - 1)
+    bits[::97], bits[1::197] = 0, 1 << kind.W - 1
+    return (bits >> np.uint64(drop) << np.uint64(drop)).astype(kind.container)
+
+
+def encoded(dtype: str, bits: Bits, **options: Any) -> bytes:
+    """Return the frame, of which it was checked that it decodes to the same bits if it is lossless."""
+    frame = gcodec.encode(bits if dtype in BITS_ONLY else bits.view(dtype), dtype=dtype, **options)
+    if "mantissa_bits" not in options:
+        decoded = gcodec.decode(frame, base=options.get("base"), like="numpy")
+        assert decoded.view(bits.dtype).tobytes() == bits.tobytes()
+    return frame
+
+
+@pytest.mark.parametrize(("dtype", "drop"), SHORT)
+def test_values_of_a_shorter_type_take_no_more_than_if_their_bits_were_named(dtype, drop):
+    bits = values_of_fewer_bits(dtype, drop)
+    frame = encoded(dtype, bits)
+    info = gcodec.inspect(frame)
+    assert info.mode == "lossless"
+    assert info.levels[0] == drop
+    named = encoded(dtype, bits, mantissa_bits=max(KINDS[dtype].M - drop, 1))
+    assert len(frame) <= 1.02 * len(named)
+
+
+@pytest.mark.parametrize(("dtype", "drop"), SHORT)
+@pytest.mark.parametrize("place", [0, 1, N // 2, N - 1])
+def test_a_single_value_with_more_bits_keeps_them(dtype, drop, place):
+    bits = values_of_fewer_bits(dtype, drop)
+    bits[place] = infinity(KINDS[dtype]) | 1  # a NaN whose payload is its lowest bit
+    encoded(dtype, bits)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_a_mixture_of_long_and_short_values_takes_what_its_parts_take(dtype):
+    drop = {"float32": 16, "float64": 29}[dtype]
+    short, full = values_of_fewer_bits(dtype, drop), values_of_fewer_bits(dtype, 0)
+    bits = np.concatenate([short, full[: N // 4], short])
+    parts = 2 * len(encoded(dtype, short)) + len(encoded(dtype, full[: N // 4]))
+    frame = encoded(dtype, bits)
+    assert gcodec.inspect(frame).levels == (0, drop)
+    assert len(frame) <= 1.05 * parts  # blocks at the seams hold both
+
+
+def test_integers_keep_the_bits_that_they_have():
+    rng = np.random.default_rng(0)
+    counts = np.exp2(rng.uniform(0, 16, N)).astype(np.int64).astype(np.float32)
+    frame = encoded("float32", counts.view(np.uint32))
+    assert len(gcodec.inspect(frame).levels) > 1
+    # A sign, one of 16 exponents, of which the one of 2 ** k has values of k further bits, and 2 for steps of levels.
+    assert len(frame) <= (1 + 4 + 7.5 + 2) / 32 * counts.nbytes
+
+
+@pytest.mark.parametrize("drop", [16, 0])
+def test_zeros_bases_and_rows_go_with_it(drop):
+    bits = values_of_fewer_bits("float32", drop)
+    sparse = np.where(np.random.default_rng(1).random(N) < 0.03, bits, np.uint32(0))
+    encoded("float32", sparse)
+    encoded("float32", np.zeros(N, np.uint32))
+    later = bits.copy()
+    later[::50] ^= np.uint32(1 << drop)
+    assert gcodec.inspect(encoded("float32", later, base=bits)).kinds["sparse"] > 0
+    later += np.uint32(1 << drop)
+    assert len(encoded("float32", later, base=bits)) <= len(encoded("float32", later))
+    encoded("float32", bits, shapes=[(100, 300), (10_000,)])
+
+
+def test_a_stream_of_frames_keeps_its_codebook_when_the_bits_in_use_change():
+    encoder, decoder = gcodec.Encoder(), gcodec.Decoder()
+    full = np.random.default_rng(0).standard_normal(N).astype(np.float32).view(np.uint32)
+    sizes = []
+    for drop in (16, 0, 13, 16):
+        bits = full >> np.uint32(drop) << np.uint32(drop)
+        frame = encoder.encode(bits.view(np.float32))
+        assert decoder.decode(frame).tobytes() == bits.tobytes()
+        sizes.append(len(frame))
+    assert encoder.cycle is not None
+    assert encoder.cycle.current is not None
+    assert encoder.cycle.current.number == 1
+    assert sizes[0] < 0.6 * sizes[1]
+
+
+@pytest.mark.parametrize("n", [0, 1, 2, 63, 64, 65, 1000, 4095, 4097, 16385])
+def test_any_number_of_values(n):
+    for drop in (3, 16):
+        bits = values_of_fewer_bits("float32", drop, max(n, 1))[:n]
+        frame = encoded("float32", bits)
+        assert len(frame) <= gcodec.max_encoded_size(n, "float32")
+        mixed = bits | np.uint32(1) * (np.arange(n) % 5 == 0)
+        assert len(encoded("float32", mixed.astype(np.uint32))) <= gcodec.max_encoded_size(n, "float32")
