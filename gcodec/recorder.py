@@ -20,6 +20,7 @@ from safetensors import SafetensorError, safe_open
 
 from .dtypes import DTYPES
 from .errors import Corruption, GcodecError, InvalidArgument, Unsupported
+from .files.urls import Upload, is_url, local_path
 
 if TYPE_CHECKING:
     import torch
@@ -41,7 +42,7 @@ class Recorder:
     Args:
         model: wrapped (DDP, ``torch.compile``) or not; a parameter used in several places is recorded once.
         optimizer: the one that is about to step.
-        folder: where ``step-000100.safetensors`` and its like go; created if missing.
+        folder: where ``step-000100.safetensors`` and its like go, or a URL for fsspec; created if missing.
         steps: the iterations to record.
         every: record each multiple of this; may be combined with ``steps``.
         names: which parameters: shell patterns (``"layers.0.*"``) or a function of the name; all if None.
@@ -69,7 +70,7 @@ class Recorder:
         if every is not None and every < 1:
             raise InvalidArgument(f"every must be at least 1, not {every}")
         self.optimizer = optimizer
-        self.folder = Path(folder)
+        self.folder: Path | str = folder if isinstance(folder, str) and is_url(folder) else Path(local_path(folder))
         self.step = 0
         is_selected = _selection(names)
         self._parameters = {n: p for n, p in _named_parameters(model).items() if is_selected(n)}
@@ -77,14 +78,14 @@ class Recorder:
         if not any(id(p) in optimized for p in self._parameters.values()):
             raise InvalidArgument("the optimizer holds none of the model's (selected) parameters")
 
-    def record(self, step: int | None = None) -> Path | None:
+    def record(self, step: int | None = None) -> Path | str | None:
         """Counts one iteration and, if it is to be recorded, writes its dump.
 
         Args:
             step: the iteration's number, for a run that was resumed; one more than the last call's if None.
 
         Returns:
-            The path written, or None at a step that is not recorded.
+            The path or URL written, or None at a step that is not recorded.
 
         Raises:
             InvalidArgument: no parameter has a gradient, or the optimizer's state cannot be named in a dump.
@@ -95,7 +96,8 @@ class Recorder:
         recorded = {name: p for name, p in self._parameters.items() if p.grad is not None}
         if not recorded:
             raise InvalidArgument("no parameter has a gradient: call record() after backward()")
-        path = self.folder / f"step-{self.step:06d}.safetensors"
+        name = f"step-{self.step:06d}.safetensors"
+        path = self.folder / name if isinstance(self.folder, Path) else f"{self.folder.rstrip('/')}/{name}"
         tensors, groups = self._tensors(recorded), self._groups(recorded)
         write_dump(path, tensors, step=self.step, optimizer=type(self.optimizer).__name__, groups=groups)
         return path
@@ -214,7 +216,7 @@ def write_dump(
     """Writes one dump, beside its final name first: a reader sees a whole dump or none.
 
     Args:
-        path: the file; its folder is created if missing.
+        path: the file, or a URL for fsspec; its folder is created if missing.
         tensors: ``"grad/NAME"`` and so on to tensors, arrays or numbers; other values are left out.
         step: the iteration, counted from 1.
         optimizer: torch's class name.
@@ -227,7 +229,11 @@ def write_dump(
 
     metadata = {"format": FORMAT, "optimizer": optimizer, "step": str(step)}
     metadata["groups"] = json.dumps([dict(group) for group in groups])
-    path = Path(path)
+    if isinstance(path, str) and is_url(path):
+        with Upload(path) as file:
+            save_file(_detached(tensors), file.name, metadata=metadata)
+        return
+    path = Path(local_path(path))
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
@@ -252,6 +258,9 @@ def read_dump(path: str | os.PathLike[str]) -> Dump:
         Unsupported: a dump of another version.
         Corruption: not a safetensors file, or a dump whose metadata is malformed.
     """
+    if is_url(path):
+        raise InvalidArgument(f"{path}: a dump is read from a file on this machine: copy it here first")
+    path = local_path(path)
     with _open(Path(path), "numpy") as file:
         metadata, keys = file.metadata() or {}, frozenset(file.keys())
     layout = metadata.get("format", "")

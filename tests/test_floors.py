@@ -47,6 +47,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
 # From one room to another of the same floor: (from, to).
 SIDEWAYS: tuple[tuple[str, str], ...] = (
     ("archive", "files"),          # an archive holds files
+    ("recorder", "files"),         # dumps go to URLs as files do
 )
 
 # Outside packages that only some rooms or modules may use, inside functions too.

@@ -10,7 +10,7 @@ from typing import Any, BinaryIO, NamedTuple
 
 from ..errors import GcodecError, InvalidArgument, Unsupported
 from ..files import FilePlan, open_source, plan_or_bytes
-from ..files.urls import Upload, is_url, open_url, path_or_none
+from ..files.urls import Upload, check_free_url, is_url, open_url, path_or_none
 from .base_files import SUFFIX, Bases
 from .encoding_policy import EncodingPolicy, MantissaBits
 from .entries import FileEntry, unsafe_path
@@ -100,6 +100,7 @@ def compress_file(
             attributes = None if is_special(source) else Attributes.like(source.stat())
         if target is not None:
             _check_kept([target], source, bases)
+        _check_other_url(output, path, base)
         opened: Any = path if source is None else stack.enter_context(source.open("rb"))
         if isinstance(path, str) and is_url(path):
             opened = stack.enter_context(closing(open_url(path)))
@@ -156,6 +157,7 @@ def decompress_file(
             ArchiveReader(path, threads=threads, max_output_bytes=max_output_bytes, base=bases)
         )
         archive.check_limit()
+        _check_other_url(output, path, base)
         target = source.parent if source and output is None else path_or_none(output)
         is_folder = target is not None and (output is None or target.is_dir() or str(output).endswith("/"))
         if not is_folder and len(archive.files) != 1:
@@ -264,13 +266,8 @@ def restored_attributes(archive: Path, *, whole: bool = False) -> Attributes | N
 
 def _upload(url: str, force: bool) -> Upload:
     """Return the upload of a file to a URL. Raises GcodecError if there is one already, unless ``force``."""
-    if url.endswith("/"):
-        raise InvalidArgument(f"{url}: output must be the URL of a file, not of a folder")
-    upload = Upload(url)
-    if not force and upload.exists():
-        upload.close()
-        raise GcodecError(f"{url}: exists already; use force to replace it")
-    return upload
+    check_free_url(url, force=force)
+    return Upload(url)
 
 
 def _name_of(file: object) -> str:
@@ -282,6 +279,12 @@ def _name_of(file: object) -> str:
 
 def _policy_maker(mantissa_bits: int | None) -> PolicyMaker | None:
     return None if mantissa_bits is None else lambda plan: MantissaBits(plan, mantissa_bits)
+
+
+def _check_other_url(output: object, *read: object) -> None:
+    """Raises InvalidArgument if a URL that is read would be replaced."""
+    if isinstance(output, str) and is_url(output) and any(isinstance(url, str) and url == output for url in read):
+        raise InvalidArgument(f"{output}: is read, and would be replaced; give another output")
 
 
 def _check_kept(targets: Iterable[Path], source: Path | None, bases: Bases | None) -> None:

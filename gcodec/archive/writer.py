@@ -20,7 +20,7 @@ from ..errors import Corruption, GcodecError, InvalidArgument
 from ..files.elements import width
 from ..files.file_plan import FilePlan, FileSegment, by_segment
 from ..files.source import Bytes, ByteSource, FileSource
-from ..files.urls import Upload, is_url, path_or_none
+from ..files.urls import Upload, check_free_url, is_url, path_or_none
 from ..threads import available_threads, ordered_map
 from .base_tensors import Base, BaseBytes
 from .chunks import Packed, pack_chunk
@@ -66,12 +66,14 @@ class ArchiveWriter:
         self._threads, self._part_bytes = available_threads(threads), part_bytes
         self._progress = progress or (lambda count: None)
         self._path = path_or_none(target)
-        self._upload = Upload(target) if isinstance(target, str) and is_url(target) else None
+        if isinstance(target, str) and is_url(target):
+            check_free_url(target, force=force)
+            self._upload: Upload | None = Upload(target)
+        else:
+            self._upload = None
         self._stream = None if isinstance(target, str | os.PathLike) else target
         if self._upload is not None:
             self._stream = self._upload.file
-            if not force and self._upload.exists():
-                raise GcodecError(f"{target}: exists already; use force to replace it")
         if self._path is not None:
             check_free(self._path, force=force)
         self._staging = Staging(force=force, attributes=attributes)

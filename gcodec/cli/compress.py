@@ -15,12 +15,14 @@ from ..archive.whole_files import PolicyMaker, add_file
 from ..errors import GcodecError, Unsupported
 from ..files import open_source, plan_or_bytes
 from ..files.elements import width
+from ..files.urls import check_free_url, open_url
 from . import UsageError, display
 from .base_option import add_base, open_bases
 from .compare import compare_bytes
 from .compile_time import compile_clock
 from .file_state import FileState, check_removal, check_targets
 from .jobs import ArchiveJob, InputFile, jobs_for
+from .outputs import check_url_targets
 from .streams import STDIO
 
 EXAMPLES = """examples:
@@ -30,6 +32,7 @@ EXAMPLES = """examples:
   gcodec compress dump.safetensors --mode gcomp  gradients near-lossless, by the optimizer's rule
   gcodec compress weights.npy --mantissa-bits 8  normal values to a relative error of 2^-9 at most
   gcodec compress new.pt --base old.pt           what has changed since; decompress needs old.pt again
+  gcodec compress s3://bucket/model.safetensors -o m.gc    URLs, where fsspec is installed
   cat x.npy | gcodec compress - > x.npy.gc       from standard input to standard output"""
 
 
@@ -99,6 +102,8 @@ def run(args: argparse.Namespace) -> int:
     for job in jobs:
         if job.target is not None:
             check_free(job.target, force=args.force)
+        if job.url:
+            check_free_url(job.url, force=args.force)
     results = []
     with open_bases(args.base) as bases:
         _check_bases(args, jobs, bases)
@@ -112,22 +117,25 @@ def check_options(args: argparse.Namespace, jobs: list[ArchiveJob]) -> None:
     """Raises UsageError for options that have no meaning, or cannot be given together."""
     if args.threads is not None and args.threads < 1:
         raise UsageError(f"--threads must be at least 1, not {args.threads}")
-    streams = [job for job in jobs if job.target is None]
+    streams = [job for job in jobs if job.place is None]
     if streams and args.json:
         raise UsageError("--json and an archive cannot both go to standard output")
     if streams and len(jobs) > 1:
         raise UsageError(f"only one archive can go to standard output, not {len(jobs)}; give -o")
     targets = [job.target for job in jobs if job.target is not None]
-    if len(set(targets)) != len(targets):
-        repeated = next(target for target in targets if targets.count(target) > 1)
+    places = [job.place for job in jobs]
+    if len(set(places)) != len(places):
+        repeated = next(place for place in places if places.count(place) > 1)
         raise UsageError(f"two inputs would become the archive {repeated}; give -o FILE for one archive of both")
     members = [member for job in jobs for member in job.members]
     sources = [member.source for member in members if member.source]
     check_targets(targets, sources)
+    check_url_targets([job.url for job in jobs if job.url], [member.url for member in members if member.url], args)
     if args.rm:
         check_removal(targets, sources)
-    if args.rm and (make_lossy(args) or any(not m.named or m.source is None for m in members)):
-        raise UsageError("--rm needs files that are compressed losslessly, not folders, streams or lossy modes")
+    if args.rm and (make_lossy(args) or any(not m.named or m.source is None for m in members)
+                    or any(job.url for job in jobs)):
+        raise UsageError("--rm needs files that are compressed losslessly, not folders, streams, URLs or lossy modes")
     if args.dtype and width(args.dtype) is None:
         raise UsageError(f"--dtype must be a type such as float32, bfloat16 or float8_e4m3fn, not {args.dtype}")
     if args.dtype and not all(member.named for member in members):
@@ -181,7 +189,7 @@ def _write(job: ArchiveJob, args: argparse.Namespace, make_policy: PolicyMaker, 
     """Writes one archive, says so, and removes the inputs if that was asked for."""
     begin = time.perf_counter()
     title = job.target.name if job.target else "compressing"
-    target = job.target or display.binary_stdout()
+    target = job.url or job.target or display.binary_stdout()
     problems = list(job.skipped)
     with (
         compile_clock() as clock,
@@ -196,7 +204,7 @@ def _write(job: ArchiveJob, args: argparse.Namespace, make_policy: PolicyMaker, 
     result = _result(job, [row.entry for row in added], archive.bytes_written, time.perf_counter() - begin,
                      clock.seconds)
     if not args.quiet and not args.json:
-        display.say(_line(result), to_stderr=job.target is None)
+        display.say(_line(result), to_stderr=job.place is None)
     n_skipped = len(problems)
     problems += [
         f"{row.source}: {change} while it was read; the archive holds what was read"
@@ -229,7 +237,10 @@ def _add(
     """Adds a file; one of a folder that cannot be opened becomes a line in ``problems`` instead."""
     with ExitStack() as stack:
         try:
-            opened = stack.enter_context(member.source.open("rb")) if member.source else display.stdin_bytes()
+            if member.url:
+                opened = stack.enter_context(closing(open_url(member.url)))
+            else:
+                opened = stack.enter_context(member.source.open("rb")) if member.source else display.stdin_bytes()
         except OSError as error:
             if member.named:
                 raise
@@ -254,7 +265,7 @@ def _result(
     values = sum(segment.bytes // (width(segment.dtype or "") or 1) for segment in segments)
     float_bytes = sum(segment.stored for segment in segments)
     return {
-        "archive": None if job.target is None else str(job.target),
+        "archive": job.place,
         "files": len(entries),
         "tensors": sum(len(entry.tensors) for entry in entries),
         "exact": all(entry.exact for entry in entries),
@@ -283,7 +294,7 @@ def _remove_inputs(job: ArchiveJob, added: list[_Added], args: argparse.Namespac
     Raises:
         GcodecError: an input differs from what is in the archive. All inputs are kept then.
     """
-    assert job.target is not None  # check_options has refused streams
+    assert job.target is not None  # check_options has refused streams and URLs
     with ArchiveReader(job.target, threads=args.threads, base=bases) as archive:
         for entry, (_, source, _) in zip(archive.files, added, strict=True):
             assert source is not None

@@ -10,17 +10,19 @@ from typing import Any
 
 from ..archive import ArchiveReader, Bases, FileEntry
 from ..archive.description import base_summary
-from ..archive.output import Attributes, Staging, check_free, naming, sync_to_disk
+from ..archive.output import Attributes, Staging, check_free, sync_to_disk
 from ..archive.whole_files import paths_below, restore_files, restored_attributes
 from ..errors import GcodecError
 from ..files.elements import width
 from ..files.file_plan import TensorView
+from ..files.urls import is_url, local_path
 from . import UsageError, base_option, display
 from .compile_time import compile_clock
 from .compress import add_common, size_argument
 from .extract import extract
 from .file_state import FileState, check_removal, check_targets
 from .joined_tensors import is_joined, joined_tensors
+from .outputs import check_url_targets, whole_file
 from .streams import STDIO
 
 EXAMPLES = """examples:
@@ -32,6 +34,7 @@ EXAMPLES = """examples:
   gcodec decompress all.gc --only 'param/*' -o params.safetensors
   gcodec decompress model.pt.gc -o model.safetensors   the tensors alone, in another kind of file
   gcodec decompress x.npy.gc -o - | consumer     to standard output
+  gcodec decompress s3://bucket/m.gc -o model.safetensors   URLs, where fsspec is installed
   gcodec decompress new.pt.gc --base old.pt      what was compressed with --base needs it again"""
 
 
@@ -56,12 +59,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Restores, lists or takes out; returns the exit code."""
+    args.archives = [str(local_path(name)) for name in args.archives]
+    args.output = None if args.output is None else str(local_path(args.output))
     _check_options(args)
     results: list[Any] = []
     with base_option.open_bases(args.base) as base:
         for name in args.archives:
             source: Any = display.stdin_bytes() if name == STDIO else name
-            limit, state = args.max_output_bytes, None if name == STDIO else FileState.of(Path(name))
+            limit, state = args.max_output_bytes, FileState.of(Path(name)) if _is_local(name) else None
             with ArchiveReader(source, threads=args.threads, max_output_bytes=limit, base=base) as archive:
                 if args.list:
                     results.append(_list(archive, name, args))
@@ -87,7 +92,8 @@ def _check_options(args: argparse.Namespace) -> None:
         raise UsageError(f"--list restores nothing: leave out {'--only' if args.only else '-o'}")
     if args.json and args.output == STDIO:
         raise UsageError("--json and data cannot both go to standard output")
-    if args.rm and (args.list or args.only or STDIO in (*args.archives, args.output)):
+    places = [*args.archives, *([] if args.output is None else [args.output])]
+    if args.rm and (args.list or args.only or not all(map(_is_local, places))):
         raise UsageError("--rm needs archives that are restored whole, from files to files")
     if args.rm:
         check_removal([], map(Path, args.archives))
@@ -99,10 +105,10 @@ def archive_attributes(name: str, *, whole: bool = False) -> Attributes | None:
     """Return what restored files take from their archive: nobody may read them who may not read that.
 
     Args:
-        name: the archive's path; None is returned for standard input.
+        name: the archive's path; None is returned for standard input and a URL.
         whole: the archive holds a single file, which is restored: it gets the archive's permissions, owner and times.
     """
-    return None if name == STDIO else restored_attributes(Path(name), whole=whole)
+    return restored_attributes(Path(name), whole=whole) if _is_local(name) else None
 
 
 def _remove(archive: Path, state: FileState, restored: list[str]) -> None:
@@ -117,20 +123,22 @@ def _restore(archive: ArchiveReader, name: str, args: argparse.Namespace, bases:
     """Restores all files of an archive: all of them appear, or none."""
     begin = time.perf_counter()
     archive.check_limit()
-    output = STDIO if args.output is None and name == STDIO else args.output
+    output = _default_output(name) if args.output is None else args.output
     total = sum(entry.size for entry in archive.files)
     with compile_clock() as clock, display.progress(Path(name).name, total, quiet=args.quiet) as progress:
         if is_joined(output) and not _is_same_kind(archive):
             paths = [_to_safetensors(archive, name, args, bases, progress)]
         elif output == STDIO:
-            paths = [Path(_to_stdout(archive, progress))]
+            paths = [_to_stdout(archive, progress)]
+        elif output is not None and is_url(output):
+            paths = [_to_url(archive, output, args, progress)]
         else:
-            paths = _to_files(archive, name, args, bases, progress)
+            paths = [str(path) for path in _to_files(archive, name, args, bases, progress)]
     seconds = time.perf_counter() - begin
     if not args.quiet and not args.json and output != STDIO:
         what = paths[0] if len(paths) == 1 else f"{len(paths)} files in {_root(name, output)}"
         display.say(f"{what}: {display.size(total)}, {display.speed(total, seconds, clock.seconds)}")
-    row = {"archive": name, "files": [str(path) for path in paths], "bytes": total, "seconds": seconds}
+    row = {"archive": name, "files": paths, "bytes": total, "seconds": seconds}
     return {**row, "compile_seconds": clock.seconds}
 
 
@@ -142,6 +150,20 @@ def _to_stdout(archive: ArchiveReader, progress: Any) -> str:
         stream.write(part.data)
         progress(part.size)
     return STDIO
+
+
+def _to_url(archive: ArchiveReader, output: str, args: argparse.Namespace, progress: Any) -> str:
+    """Writes the single file of an archive to a URL, or into a folder there."""
+    if len(archive.files) != 1:
+        raise UsageError(f"{archive.name}: holds {len(archive.files)} files; only one can go to a URL: name a folder "
+                         "on this machine with -o")
+    url = f"{output}{archive.files[0].path}" if output.endswith("/") else output
+    check_url_targets([url], args.archives, args)
+    with whole_file(url, force=args.force) as file:
+        for part in archive.restored(archive.files[0]):
+            file.write(part.data)
+            progress(part.size)
+    return url
 
 
 def _to_files(
@@ -165,18 +187,17 @@ def _is_same_kind(archive: ArchiveReader) -> bool:
 
 def _to_safetensors(
     archive: ArchiveReader, name: str, args: argparse.Namespace, bases: Bases | None, progress: Any
-) -> Path:
+) -> str:
     """Writes all tensors of an archive of other files to the one ``.safetensors`` file that ``-o`` names."""
     if args.rm:
         raise UsageError(f"--rm needs archives that are restored whole; {args.output} takes only the tensors")
-    path, tensors = Path(args.output), list(archive.tensors())
+    path, tensors = str(args.output), list(archive.tensors())
     pieces = joined_tensors(archive, tensors)
-    _check_paths([path], args, bases, named=True)
-    with (
-        Staging(force=args.force, attributes=archive_attributes(name)) as staging,
-        naming(path),
-        staging.create(path) as file,
-    ):
+    if is_url(path):
+        check_url_targets([path], args.archives, args)
+    else:
+        _check_paths([Path(path)], args, bases, named=True)
+    with whole_file(path, force=args.force, attributes=archive_attributes(name)) as file:
         for piece in pieces:
             file.write(piece)
             progress(len(piece))
@@ -188,7 +209,7 @@ def _to_safetensors(
 
 def _check_paths(paths: list[Path], args: argparse.Namespace, bases: Bases | None, named: bool) -> None:
     """Raises UsageError if files would be restored over an archive or a base of this command."""
-    check_targets(paths, (Path(name) for name in args.archives if name != STDIO))
+    check_targets(paths, (Path(name) for name in args.archives if _is_local(name)))
     for path in paths:
         if bases is not None and bases.is_at(path):
             raise UsageError(f"{path}: is needed as --base, and would be replaced")
@@ -201,6 +222,16 @@ def _root(name: str, output: str | None) -> Path:
     if output is not None:
         return Path(output)
     return Path() if name == STDIO else Path(name).parent
+
+
+def _is_local(name: str) -> bool:
+    """Return True for a path on this machine: neither standard input or output, nor a URL."""
+    return name != STDIO and not is_url(name)
+
+
+def _default_output(name: str) -> str | None:
+    """Return where an archive is restored to without ``-o``; None: into its folder on this machine."""
+    return f"{name.rpartition('/')[0]}/" if is_url(name) else STDIO if name == STDIO else None
 
 
 def _is_folder(name: str) -> bool:

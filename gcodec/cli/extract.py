@@ -15,9 +15,11 @@ from ..errors import InvalidArgument, Unsupported
 from ..files.elements import RAW_BITS, numpy_dtype
 from ..files.file_plan import TensorView
 from ..files.npy import npy_header
+from ..files.urls import is_url
 from . import UsageError, display
 from .file_state import check_targets
 from .joined_tensors import is_joined, joined_tensors, row_major_parts
+from .outputs import check_url_targets, whole_file
 from .streams import STDIO
 
 Found = tuple[FileEntry, TensorView]
@@ -43,6 +45,8 @@ def extract(archive: ArchiveReader, args: argparse.Namespace, attributes: Attrib
         for piece in _npy(archive, *matches[0]):
             stream.write(piece)
         return []
+    if args.output is not None and is_url(args.output):
+        return _to_url(archive, args.output, matches, args)
     if is_joined(args.output):
         targets = [Path(args.output)] * len(matches)
         _write(archive, {targets[0]: joined_tensors(archive, matches)}, args, attributes, named=True)
@@ -56,6 +60,18 @@ def extract(archive: ArchiveReader, args: argparse.Namespace, attributes: Attrib
     return [_report(args, target, *both) for target, both in zip(targets, matches, strict=True)]
 
 
+def _to_url(archive: ArchiveReader, url: str, matches: list[Found], args: argparse.Namespace) -> list[dict[str, Any]]:
+    """Writes one tensor, or all into one .safetensors file, to a URL."""
+    if not is_joined(url):
+        _check_single(matches)
+    check_url_targets([url], args.archives, args)
+    pieces = joined_tensors(archive, matches) if is_joined(url) else _npy(archive, *matches[0])
+    with whole_file(url, force=args.force) as file:
+        for piece in pieces:
+            file.write(piece)
+    return [_report(args, url, *both) for both in matches]
+
+
 def _write(
     archive: ArchiveReader,
     files: Mapping[Path, Iterable[bytes | memoryview]],
@@ -65,7 +81,7 @@ def _write(
     named: bool,
 ) -> None:
     """Writes files, each of its pieces, which are made as they are written: all files appear, or none."""
-    check_targets(files, (Path(name) for name in args.archives if name != STDIO))
+    check_targets(files, (Path(name) for name in args.archives if name != STDIO and not is_url(name)))
     for target in files:
         check_free(target, force=args.force, named=named)
     root = Path(args.output or ".")
@@ -157,8 +173,8 @@ def _npy(archive: ArchiveReader, entry: FileEntry, tensor: TensorView) -> Iterat
     yield from (part.data for part in row_major_parts(archive, entry, tensor))
 
 
-def _report(args: argparse.Namespace, target: Path, entry: FileEntry, tensor: TensorView) -> dict[str, Any]:
-    bits = tensor.dtype in RAW_BITS and target.suffix != ".safetensors"
+def _report(args: argparse.Namespace, target: Path | str, entry: FileEntry, tensor: TensorView) -> dict[str, Any]:
+    bits = tensor.dtype in RAW_BITS and not str(target).endswith(".safetensors")
     if bits:
         display.note(f"{target}: numpy has no {tensor.dtype}; the file holds its raw bits", quiet=args.quiet)
     shape = "x".join(str(n) for n in tensor.shape) or "scalar"

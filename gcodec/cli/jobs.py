@@ -6,12 +6,14 @@ import glob
 import os
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from ..archive.entries import unsafe_path
 from ..archive.layout import MAGIC
 from ..errors import GcodecError
+from ..files.urls import filesystem_of, is_url, local_path
 from . import UsageError
 from .file_state import FileState
 from .streams import STDIO
@@ -24,14 +26,16 @@ class InputFile:
     """A file to archive.
 
     Attributes:
-        source: where the file is; None for standard input.
+        source: where the file is; None for standard input and for a URL.
         path: its path in the archive; empty for one by its kind.
         named: True if the user named this very file, so that it must be of the kind that its suffix says.
+        url: where the file is, if that is a URL; empty otherwise.
     """
 
     source: Path | None
     path: str
     named: bool
+    url: str = ""
 
 
 @dataclass(frozen=True)
@@ -39,14 +43,21 @@ class ArchiveJob:
     """An archive to write.
 
     Attributes:
-        target: path of the archive; None for standard output.
+        target: path of the archive; None for standard output and for a URL.
         members: files that go into it.
         skipped: files of a folder that cannot go into an archive, each with the reason, as a line.
+        url: where the archive is to be put, if that is a URL; empty otherwise.
     """
 
     target: Path | None
     members: tuple[InputFile, ...]
     skipped: tuple[str, ...] = ()
+    url: str = ""
+
+    @property
+    def place(self) -> str | None:
+        """Path or URL of the archive, as the user knows it; None for standard output."""
+        return self.url or (None if self.target is None else str(self.target))
 
     @property
     def input_bytes(self) -> int:
@@ -75,13 +86,26 @@ def jobs_for(inputs: Sequence[str], output: str | None) -> list[ArchiveJob]:
     names = [name for pattern in inputs for name in _expanded(pattern)]
     if names.count(STDIO) > 1:
         raise UsageError("standard input (-) can be read only once")
+    if output is not None and is_url(output):
+        if not output.endswith("/"):
+            return [replace(_job(names, None), url=output)]
+        return [replace(_job([name], None), url=_url_in(output, name)) for name in names]
+    output = None if output is None else str(local_path(output))
     if output is not None and not _is_folder(output):
         target = None if output == STDIO else Path(output)
         return [_job(names, target)]
     return [_own_job(name, None if output is None else Path(output)) for name in names]
 
 
+def _url_in(folder: str, name: str) -> str:
+    """Return the URL of the archive of an input in a folder at a URL."""
+    return f"{folder}{'stdin' if name == STDIO else Path(os.path.abspath(name)).name}{SUFFIX}"  # noqa: PTH100
+
+
 def _own_job(name: str, folder: Path | None) -> ArchiveJob:
+    if is_url(name):
+        job = _job([name], None if folder is None else folder / f"{_last_of(name)}{SUFFIX}")
+        return replace(job, url=f"{name}{SUFFIX}") if folder is None else job
     if name == STDIO:
         target = None if folder is None else folder / f"stdin{SUFFIX}"
         return ArchiveJob(target, (InputFile(None, "", True),))
@@ -97,11 +121,13 @@ def _job(names: Sequence[str], target: Path | None) -> ArchiveJob:
     members: list[InputFile] = []
     skipped: list[str] = []
     replaced = FileState.of(target).identity if target is not None and target.exists() else None
-    whole = {name: Path(os.path.abspath(name)) for name in names if name != STDIO}  # noqa: PTH100
+    whole = {name: Path(os.path.abspath(name)) for name in names if name != STDIO and not is_url(name)}  # noqa: PTH100
     root = Path(os.path.commonpath([path.parent for path in whole.values()])) if whole else Path()
     for name in dict.fromkeys(names):
         if name == STDIO:
             members.append(InputFile(None, "", True))
+        elif is_url(name):
+            members.append(InputFile(None, _last_of(name), True, name))
         elif whole[name].is_dir():
             files = _files_in(whole[name], skipped)
             if not files:
@@ -164,12 +190,34 @@ def _is_old_archive(file: Path, target: Path | None, replaced: tuple[int, int] |
 def _expanded(pattern: str) -> list[str]:
     """Return the files a pattern stands for, where the shell has left it to us; a name that exists stands for
     itself."""
+    if is_url(pattern):
+        return _expanded_url(pattern)
+    pattern = str(local_path(pattern))
     if pattern == STDIO or Path(pattern).exists():
         return [pattern]
     names = sorted(glob.glob(pattern, recursive=True)) if glob.has_magic(pattern) else []  # noqa: PTH207
     if not names:
         raise GcodecError(f"{pattern}: no such file or folder")
     return names
+
+
+def _expanded_url(pattern: str) -> list[str]:
+    """Return the URLs that a pattern stands for; a URL without ``* ? [`` stands for itself."""
+    if not glob.has_magic(pattern):
+        return [pattern]
+    filesystem, path = filesystem_of(pattern)
+    names = [filesystem.unstrip_protocol(name) for name in sorted(filesystem.glob(path))]
+    if not names:
+        raise GcodecError(f"{pattern}: no such file")
+    return names
+
+
+def _last_of(url: str) -> str:
+    """Return the last part of a URL's path, as the name of a file. Raises UsageError if there is none."""
+    name = urlsplit(url).path.rpartition("/")[2] or urlsplit(url).netloc
+    if url.endswith("/") or not name:
+        raise UsageError(f"{url}: must be the URL of a file; folders at URLs cannot be archived as a whole")
+    return name
 
 
 def _path(path: Path, root: Path) -> str:

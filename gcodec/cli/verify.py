@@ -9,6 +9,7 @@ from typing import Any
 
 from ..archive import ArchiveReader, Bases, FileEntry
 from ..errors import GcodecError
+from ..files.urls import is_url
 from . import UsageError, display
 from .base_option import add_base, open_bases
 from .compare import Difference, compare_file
@@ -38,6 +39,8 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError(f"--threads must be at least 1, not {args.threads}")
     if args.against is not None and len(args.archives) > 1:
         raise UsageError(f"--against needs a single archive, not {len(args.archives)}")
+    if args.against is not None and is_url(args.against):
+        raise UsageError(f"--against must be a file or folder on this machine, not {args.against}")
     with open_bases(args.base) as bases:
         results = [_verify(name, args, bases) for name in args.archives]
     if args.json:

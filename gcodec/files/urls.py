@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Any, BinaryIO, cast
 from urllib.parse import urlsplit
 
-from ..errors import GcodecError
+from ..errors import GcodecError, InvalidArgument
 
 
 def local_path(path: Any) -> Any:
@@ -73,6 +73,16 @@ _NUMBERS = ((FileNotFoundError, errno.ENOENT), (PermissionError, errno.EACCES), 
             (FileExistsError, errno.EEXIST), (TimeoutError, errno.ETIMEDOUT))
 
 
+def check_free_url(url: str, *, force: bool) -> None:
+    """Raise GcodecError if there is something at a URL that must not be replaced, or if it is that of a folder."""
+    if url.endswith("/"):
+        raise InvalidArgument(f"{url}: output must be the URL of a file, not of a folder")
+    filesystem, path = filesystem_of(url)
+    with naming_url(url):
+        if not force and filesystem.exists(path):
+            raise GcodecError(f"{url}: exists already; use force (-f) to replace it")
+
+
 class Upload:
     """A file to be put at a URL when it is complete; until then it is a temporary file on this machine.
 
@@ -92,10 +102,6 @@ class Upload:
         self._url = url
         self._filesystem, self._path = filesystem_of(url)
         self.file = cast(BinaryIO, tempfile.NamedTemporaryFile(prefix="gcodec-"))  # noqa: SIM115 - close ends it
-
-    def exists(self) -> bool:
-        """Return True if there is something at the URL."""
-        return bool(self._filesystem.exists(self._path))
 
     def commit(self) -> None:
         """Put the file. Raises OSError if it cannot be put."""

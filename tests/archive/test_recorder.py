@@ -469,3 +469,20 @@ def test_reading_bfloat16_without_torch_names_the_remedy(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", None)
     with pytest.raises(GcodecError, match=r"pip install 'gcodec\[torch\]'"):
         dump.grad("a")
+
+
+def test_dumps_are_written_to_a_url_and_are_those_of_a_folder(tmp_path):
+    fsspec = pytest.importorskip("fsspec")
+    url, memory = f"memory://{tmp_path.name}/dumps", fsspec.filesystem("memory")
+    model = make_model()
+    backward(model, seed=1)
+    optimizer = make_sgd(model)
+    assert Recorder(model, optimizer, url, steps=[1]).record() == f"{url}/step-000001.safetensors"
+    path = Recorder(model, optimizer, tmp_path, steps=[1]).record()
+    memory.get_file(f"{url}/step-000001.safetensors", tmp_path / "copy")
+    assert path
+    one, other = read_dump(path), read_dump(tmp_path / "copy")
+    assert (one.groups, one.keys) == (other.groups, other.keys)
+    assert all(np.array_equal(one.tensor(key), other.tensor(key)) for key in one.keys)
+    with pytest.raises(InvalidArgument, match="copy it here first"):
+        read_dump(f"{url}/step-000001.safetensors")

@@ -108,3 +108,13 @@ def test_a_series_at_a_url_is_refused_and_so_is_a_kind_that_nobody_knows(url):
         gcodec.Checkpointer(url)
     with pytest.raises(gcodec.GcodecError, match="nonsense"):
         gcodec.load_file("nonsense://a/b.gc")
+
+
+def test_a_url_that_is_read_is_not_replaced(url):
+    gcodec.save_file(VALUES, f"{url}/a.gc")
+    before = fsspec.filesystem("memory").cat_file(f"{url}/a.gc")
+    with pytest.raises(gcodec.InvalidArgument, match="would be replaced"):
+        gcodec.decompress_file(f"{url}/a.gc", f"{url}/a.gc", force=True)
+    with pytest.raises(gcodec.InvalidArgument, match="would be replaced"):
+        gcodec.compress_file(f"{url}/x", f"{url}/x", force=True)
+    assert fsspec.filesystem("memory").cat_file(f"{url}/a.gc") == before

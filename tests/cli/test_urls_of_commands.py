@@ -1,0 +1,134 @@
+"""URLs on the command line, in fsspec's file system in memory: the same results and errors as for paths."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("fsspec")
+
+import fsspec
+from safetensors.numpy import load as load_safetensors
+from safetensors.numpy import save as safetensors_bytes
+
+import gcodec
+from tests.support import commands
+from tests.support.commands import run
+
+VALUES = {"a": np.linspace(-1, 1, 4000, dtype=np.float32), "b": np.arange(5, dtype=np.float32)}
+FILE = safetensors_bytes(VALUES)
+
+folder = commands.folder
+
+
+@pytest.fixture
+def url(folder):
+    """A folder in memory that has a file, in a folder on this machine that has the same file."""
+    place = f"memory://{secrets.token_hex(4)}"
+    memory().pipe_file(f"{place}/x.safetensors", FILE)
+    Path("x.safetensors").write_bytes(FILE)
+    return place
+
+
+def memory():
+    return fsspec.filesystem("memory")
+
+
+def names_at(url):
+    return sorted(path.rpartition("/")[2] for path in memory().ls(url, detail=False))
+
+
+@pytest.mark.parametrize(("source", "output", "archive"), [
+    ("{url}/x.safetensors", None, "{url}/x.safetensors.gc"),
+    ("{url}/x.safetensors", "{url}/all.gc", "{url}/all.gc"),
+    ("{url}/x.safetensors", "{url}/into/", "{url}/into/x.safetensors.gc"),
+    ("{url}/*.safetensors", "{url}/into/", "{url}/into/x.safetensors.gc"),
+    ("x.safetensors", "{url}/into/", "{url}/into/x.safetensors.gc"),
+    ("{url}/x.safetensors", "x.gc", "x.gc"),
+    ("{url}/x.safetensors", "./", "x.safetensors.gc"),
+])
+def test_files_are_compressed_and_restored_between_urls_and_paths(url, source, output, archive):
+    source, output, archive = (text and text.format(url=url) for text in (source, output, archive))
+    run("compress", source, *(["-o", output] if output else []))
+    run("verify", archive)
+    run("decompress", archive, "-o", f"{url}/back")
+    run("decompress", archive, "-o", "back")
+    assert memory().cat_file(f"{url}/back") == Path("back").read_bytes() == FILE
+
+
+def test_an_archive_at_a_url_is_restored_beside_it_and_listed_and_inspected(url, capsys):
+    run("compress", f"{url}/x.safetensors")
+    memory().rm_file(f"{url}/x.safetensors")
+    run("decompress", f"{url}/x.safetensors.gc")
+    assert memory().cat_file(f"{url}/x.safetensors") == FILE
+    for line in (["decompress", "--list"], ["inspect"]):
+        capsys.readouterr()
+        run(*line, f"{url}/x.safetensors.gc", "--json")
+        assert '"a"' in capsys.readouterr().out
+    run("compress", f"{url}/x.safetensors", "-o", f"{url}/json.gc", "--json")
+    assert json.loads(capsys.readouterr().out)[0]["archive"] == f"{url}/json.gc"
+
+
+def test_tensors_are_taken_out_to_urls(url):
+    run("compress", "x.safetensors")
+    run("decompress", "x.safetensors.gc", "--only", "a", "-o", f"{url}/a.npy")
+    with memory().open(f"{url}/a.npy") as file:
+        assert np.array_equal(np.load(file), VALUES["a"])
+    run("decompress", "x.safetensors.gc", "--only", "*", "-o", f"{url}/all.safetensors")
+    found = load_safetensors(memory().cat_file(f"{url}/all.safetensors"))
+    assert all(np.array_equal(found[name], VALUES[name]) for name in VALUES)
+
+
+def test_bases_are_at_urls(url):
+    run("compress", "x.safetensors", "--base", f"{url}/x.safetensors", "-o", f"{url}/y.gc")
+    run("decompress", f"{url}/y.gc", "--base", "x.safetensors", "-o", "y")
+    assert Path("y").read_bytes() == FILE
+
+
+@pytest.mark.parametrize(("line", "code", "words"), [
+    ("compress {url}/none.npy -o x.gc", 1, "{url}/none.npy: No such file"),
+    ("compress {url}/*.npy -o x.gc", 1, "{url}/*.npy: no such file"),
+    ("compress {url}/ -o x.gc", 2, "must be the URL of a file"),
+    ("compress {url}/x.safetensors -f -o {url}/x.safetensors", 2, "is an input itself"),
+    ("compress x.safetensors -f --base {url}/x.safetensors -o {url}/x.safetensors", 2, "is needed as --base"),
+    ("compress x.safetensors -o {url}/x.safetensors", 1, "exists already"),
+    ("compress {url}/x.safetensors --rm", 2, "--rm needs files"),
+    ("compress x.safetensors --rm -o {url}/y.gc", 2, "--rm needs files"),
+    ("compress x.safetensors -o nonsense://a/b.gc", 1, "nonsense"),
+    ("decompress {url}/none.gc -o y", 1, "{url}/none.gc: No such file"),
+    ("decompress {url}/a.gc -o {url}/x.safetensors", 1, "exists already"),
+    ("decompress {url}/a.gc -f -o {url}/a.gc", 2, "is an input itself"),
+    ("decompress {url}/a.gc --rm", 2, "--rm needs archives"),
+    ("decompress {url}/two.gc", 2, "only one can go to a URL"),
+    ("decompress {url}/broken.gc -o {url}/y", 1, "{url}/broken.gc"),
+    ("verify {url}/broken.gc", 1, "{url}/broken.gc"),
+    ("verify {url}/a.gc --against {url}/x.safetensors", 2, "--against must be a file or folder on this machine"),
+])
+def test_what_cannot_be_done_is_said_and_changes_nothing(url, capsys, line, code, words):
+    gcodec.compress_file("x.safetensors", f"{url}/a.gc")
+    Path("y.safetensors").write_bytes(FILE)
+    run("compress", "x.safetensors", "y.safetensors", "-o", f"{url}/two.gc")
+    data = bytearray(memory().cat_file(f"{url}/a.gc"))
+    data[100] ^= 1
+    memory().pipe_file(f"{url}/broken.gc", bytes(data))
+    before = {name: memory().cat_file(f"{url}/{name}") for name in names_at(url)}
+    here = sorted(path.name for path in Path().iterdir())
+    capsys.readouterr()
+    run(*line.format(url=url).split(), code=code)
+    assert words.format(url=url) in capsys.readouterr().err
+    assert {name: memory().cat_file(f"{url}/{name}") for name in names_at(url)} == before
+    assert sorted(path.name for path in Path().iterdir()) == here
+
+
+def test_nothing_is_put_where_the_store_refuses(url, capsys, monkeypatch):
+    def refuse(self, *args, **kwargs):
+        raise PermissionError("no")
+
+    monkeypatch.setattr(type(memory()), "put_file", refuse)
+    run("compress", "x.safetensors", "-o", f"{url}/y.gc", code=1)
+    assert f"{url}/y.gc: Permission denied" in capsys.readouterr().err
+    assert names_at(url) == ["x.safetensors"]
