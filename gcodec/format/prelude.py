@@ -251,80 +251,112 @@ _KEPT_BYTES = 1 << 12  #: longest start of a prelude that is remembered
 _START = struct.Struct("<BBBBBBBBBBBQ")
 
 
+class _Start(NamedTuple):
+    """The fields of ``_START``, in the order of docs/format.md."""
+
+    code: int
+    mode: int
+    container: int
+    ndim: int
+    block_log2: int
+    stream_log2: int
+    n_codebooks: int
+    n_levels: int
+    n_planes: int
+    n_residuals: int
+    n_templates: int
+    n_values: int
+
+
 @lru_cache(64)
 def _read_start(data: bytes) -> Prelude:
     """Return the prelude of what comes before the index: bytes 5 to 16, 24 to 32 and 48 to its padding.
 
     It has no codebooks if one of them is named by id: what an id names is not the same everywhere.
     """
-    code, mode, container, ndim, block_log2, stream_log2, *numbers, n_values = _START.unpack_from(data)
-    n_codebooks, n_levels, n_planes, n_residuals, n_templates = numbers
-    if code not in BY_CODE:
-        raise Unsupported(f"frame header: dtype code {code} is not known to this version")
-    dtype = BY_CODE[code]
-    legal = (
-        mode < len(MODES)
-        and container < len(CONTAINERS)
-        and ndim <= MAX_DIMENSIONS
-        and block_log2 in BLOCK_LOG2
-        and stream_log2 in STREAM_LOG2
-        and stream_log2 <= block_log2
-        and 1 <= n_levels <= MAX_LEVELS
-        and n_planes <= MAX_PLANES
-        and (dtype.predictable or n_residuals == 0)
-    )
-    if not legal:
-        raise Corruption(
-            f"frame header: a field is outside its legal values: dtype {dtype.name}, mode {mode}, "
-            f"container {container}, {ndim} dimensions, block_log2 {block_log2}, stream_log2 {stream_log2}, "
-            f"{n_levels} levels, {n_planes} planes, {n_residuals} residual codebooks, {n_templates} templates"
-        )
-    at = _START.size
-    if at + 8 * ndim + n_planes + 2 * n_levels > len(data):
-        raise Corruption("frame header: shape, planes and levels do not fit into the prelude")
-    shape = struct.unpack_from(f"<{ndim}Q", data, at)
-    if math.prod(shape) != n_values or math.prod(d for d in shape if d) >= MAX_VALUES:
-        raise Corruption(f"frame header: shape {shape} must hold {n_values} values, and fewer than {MAX_VALUES}")
-    at += 8 * ndim
-    widths = tuple(data[at : at + n_planes])
-    at += n_planes
-    levels = tuple(Level(data[at + 2 * i], data[at + 2 * i + 1]) for i in range(n_levels))
-    at += 2 * n_levels
-    check_levels(dtype, widths, levels)
+    start = _Start(*_START.unpack_from(data))
+    dtype = _checked_dtype(start)
+    shape, at = _read_shape(data, _START.size, start)
+    widths, levels, at = _read_levels(data, at, start, dtype)
     codebooks, records = [], []
-    for _ in range(n_codebooks):
-        codebook, end = _read_codebook(data, at, n_levels, dtype)
+    for _ in range(start.n_codebooks):
+        codebook, end = _read_codebook(data, at, start.n_levels, dtype)
         codebooks.append(codebook)
         records.append(data[at:end])
         at = end
+    residuals, at = _read_residuals(data, at, start.n_residuals, dtype)
+    templates, base_hash, columns, at = _read_templates(data, at, start.n_templates, start.n_values, dtype)
+    if any(data[at:]):
+        raise Corruption("frame header: the padding before the index must be zero")
+    books, changes = ((), ()) if None in codebooks else _by_kind(codebooks)
+    return Prelude(
+        dtype, start.mode, start.container, shape, start.block_log2, start.stream_log2, widths, levels, tuple(records),
+        books, residuals, templates, base_hash, columns, changes,
+    )
+
+
+def _checked_dtype(start: _Start) -> DType:
+    """Return the value type, once all fields of the header are known to be legal.
+
+    Raises:
+        Unsupported: the type is not known to this version.
+        Corruption: a field is outside its legal values.
+    """
+    if start.code not in BY_CODE:
+        raise Unsupported(f"frame header: dtype code {start.code} is not known to this version")
+    dtype = BY_CODE[start.code]
+    legal = (
+        start.mode < len(MODES)
+        and start.container < len(CONTAINERS)
+        and start.ndim <= MAX_DIMENSIONS
+        and start.block_log2 in BLOCK_LOG2
+        and start.stream_log2 in STREAM_LOG2
+        and start.stream_log2 <= start.block_log2
+        and 1 <= start.n_levels <= MAX_LEVELS
+        and start.n_planes <= MAX_PLANES
+        and (dtype.predictable or start.n_residuals == 0)
+    )
+    if not legal:
+        raise Corruption(
+            f"frame header: a field is outside its legal values: dtype {dtype.name}, mode {start.mode}, "
+            f"container {start.container}, {start.ndim} dimensions, block_log2 {start.block_log2}, "
+            f"stream_log2 {start.stream_log2}, {start.n_levels} levels, {start.n_planes} planes, "
+            f"{start.n_residuals} residual codebooks, {start.n_templates} templates"
+        )
+    return dtype
+
+
+def _read_shape(data: bytes, at: int, start: _Start) -> tuple[tuple[int, ...], int]:
+    """Return the shape, and where it ends; raise Corruption if it does not hold the number of values."""
+    if at + 8 * start.ndim + start.n_planes + 2 * start.n_levels > len(data):
+        raise Corruption("frame header: shape, planes and levels do not fit into the prelude")
+    shape = struct.unpack_from(f"<{start.ndim}Q", data, at)
+    if math.prod(shape) != start.n_values or math.prod(d for d in shape if d) >= MAX_VALUES:
+        raise Corruption(f"frame header: shape {shape} must hold {start.n_values} values, and fewer than {MAX_VALUES}")
+    return shape, at + 8 * start.ndim
+
+
+def _read_levels(
+    data: bytes, at: int, start: _Start, dtype: DType
+) -> tuple[tuple[int, ...], tuple[Level, ...], int]:
+    """Return the widths of planes, the levels, and where they end; raise Corruption if they do not fit the type."""
+    widths = tuple(data[at : at + start.n_planes])
+    at += start.n_planes
+    levels = tuple(Level(data[at + 2 * i], data[at + 2 * i + 1]) for i in range(start.n_levels))
+    check_levels(dtype, widths, levels)
+    return widths, levels, at + 2 * start.n_levels
+
+
+def _read_residuals(data: bytes, at: int, count: int, dtype: DType) -> tuple[tuple[Codebook, ...], int]:
+    """Return the residual codebooks, and where they end; raise Unsupported for a record of another kind."""
     residuals = []
-    for _ in range(n_residuals):
+    for _ in range(count):
         # Before its size: a record of another kind may be a shorter one.
         if data[at : at + 1] not in (b"", bytes([RESIDUAL])):
             raise Unsupported(f"residual codebook: a record of kind {data[at]} is not known to this version")
         residual, at = read_residual(data, at, dtype.bits // 4)
         residuals.append(residual)
-    templates, base_hash, columns, at = _read_templates(data, at, n_templates, n_values, dtype)
-    if any(data[at:]):
-        raise Corruption("frame header: the padding before the index must be zero")
-    books, changes = ((), ()) if None in codebooks else _by_kind(codebooks)
-    return Prelude(
-        dtype,
-        mode,
-        container,
-        shape,
-        block_log2,
-        stream_log2,
-        widths,
-        levels,
-        tuple(records),
-        books,
-        tuple(residuals),
-        templates,
-        base_hash,
-        columns,
-        changes,
-    )
+    return tuple(residuals), at
 
 
 def _by_kind(
