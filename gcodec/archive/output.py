@@ -11,10 +11,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import BinaryIO
 
 from ..errors import GcodecError, InvalidArgument
+from ..files.all_or_nothing import AllOrNothing
 
 #: Signals that end a command, and that Python turns into exceptions.
 ENDING_SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP")
@@ -70,7 +71,7 @@ class Attributes:
                 os.utime(path, ns=self.times_ns)
 
 
-class Staging:
+class Staging(AllOrNothing):
     """Several output files that are renamed into place together when the block ends well, and removed if it does not.
 
     Signals that would end the process wait while files are renamed or removed, so that all names appear or none.
@@ -190,15 +191,6 @@ class Staging:
 
     def __enter__(self) -> Staging:
         return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        try:
-            if kind is None:
-                self.commit()
-        finally:
-            self.abort()
 
 
 @contextlib.contextmanager

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import accumulate
-from types import TracebackType
 from typing import BinaryIO
 
 import numpy as np
@@ -17,6 +16,7 @@ import xxhash
 import zstandard
 
 from ..errors import Corruption, GcodecError, InvalidArgument
+from ..files.all_or_nothing import AllOrNothing
 from ..files.elements import width
 from ..files.file_plan import FilePlan, FileSegment, by_segment
 from ..files.source import Bytes, ByteSource, FileSource
@@ -35,7 +35,7 @@ from .part_memory import PartMemory
 PART_BYTES = 1 << 22
 
 
-class ArchiveWriter:
+class ArchiveWriter(AllOrNothing):
     """Writes an archive to a path, where it appears when complete, or to a stream that need not seek.
 
     Args:
@@ -128,6 +128,7 @@ class ArchiveWriter:
         self._staging.commit()
         if self._upload is not None:
             self._upload.commit()
+            self._upload.abort()  # its temporary file
         self._pool.shutdown()
 
     def abort(self) -> None:
@@ -137,19 +138,12 @@ class ArchiveWriter:
         finally:
             self._staging.abort()
             if self._upload is not None:
-                self._upload.close()
+                self._upload.abort()
+
+    commit = close  # the name that AllOrNothing calls
 
     def __enter__(self) -> ArchiveWriter:
         return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        try:
-            if kind is None:
-                self.close()
-        finally:
-            self.abort()
 
     def _add_segments(
         self, plan: FilePlan, policy: EncodingPolicy | None, base: Base | None

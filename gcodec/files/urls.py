@@ -8,11 +8,11 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
 from typing import Any, BinaryIO, cast
 from urllib.parse import urlsplit
 
 from ..errors import GcodecError, InvalidArgument
+from .all_or_nothing import AllOrNothing
 
 
 def local_path(path: Any) -> Any:
@@ -83,7 +83,7 @@ def check_free_url(url: str, *, force: bool) -> None:
             raise GcodecError(f"{url}: exists already; use force (-f) to replace it")
 
 
-class Upload:
+class Upload(AllOrNothing):
     """A file to be put at a URL when it is complete; until then it is a temporary file on this machine.
 
     As a context manager it is put when the block ends well, and forgotten otherwise.
@@ -111,23 +111,13 @@ class Upload:
             if folder:
                 self._filesystem.makedirs(folder, exist_ok=True)
             self._filesystem.put_file(self.file.name, self._path)
-        self.close()
 
-    def close(self) -> None:
+    def abort(self) -> None:
         """Remove the temporary file."""
         self.file.close()
 
     def __enter__(self) -> BinaryIO:
         return self.file
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        try:
-            if kind is None:
-                self.commit()
-        finally:
-            self.close()
 
 
 def path_or_none(file: str | os.PathLike[str] | BinaryIO | None) -> Path | None:
