@@ -46,7 +46,7 @@ COLUMNS = ("file", "type", "file_bytes", "method", "stored_bytes", "percent", "c
 FOLDER = ROOT / ".cache" / "bench" / "files"
 WIDTH, LAYERS, N_STEPS = 1024, 8, 60
 THREADS = 2
-ROUNDS, BUDGET = 5, 30.0  #: turns at most, and the seconds after which a method sits out the rest
+ROUNDS, BUDGET = 5, 15.0  #: turns at most, and the seconds after which a method sits out the rest
 MIB = 1 << 20
 #: The files, and the type of their values.
 FILES = {"weights": "bfloat16", "masters": "float32", "moments": "float32"}

@@ -129,7 +129,7 @@ def train(name: str, folder: Path, plan: TrainingPlan | None = None, *, progress
         if task.clip is not None:
             torch.nn.utils.clip_grad_norm_(task.model.parameters(), task.clip)
         if path := recorder.record():
-            dumps.append(path)
+            dumps.append(Path(path))
         if path or step % plan.observe_every == 0:
             observer.observe(step, losses[-1], _gradients(task.model))
         if watch:
