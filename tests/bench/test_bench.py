@@ -10,13 +10,14 @@ import re
 import sys
 from pathlib import Path
 
+import numba
 import numpy as np
 import pytest
 
 from gcodec.benchmark import bounds, csv_tables, inputs, measure, peers, settings, sources, timing
 from gcodec.demo.figures import strategies
 from gcodec.dtypes import BY_NAME
-from gcodec.errors import InvalidArgument
+from gcodec.errors import GcodecError, InvalidArgument
 from gcodec.format.ladders import Ladder
 from gcodec.recorder import read_dump
 from tests.support import reliability
@@ -220,6 +221,27 @@ def test_a_task_over_its_budget_sits_out(gradient):
     task = settings.lossless_setting(gradient).task()
     timings, _ = timing.interleave({"slow": task}, rounds=5, budget=0)
     assert len(timings["slow"].encode_seconds) == 0 or timings["slow"].encode > 0
+
+
+@pytest.mark.parametrize("n_compiling", [0, 2, 100])
+def test_turns_that_compile_are_not_timed(n_compiling):
+    values, taken = np.arange(8, dtype=np.uint8), [0]
+
+    def encode():
+        taken[0] += 1
+        if taken[0] <= n_compiling:
+            numba.njit(lambda: 1)()
+        return values.tobytes()
+
+    task = timing.CodecTask(encode, bytes, values)
+    timings, errors = timing.interleave({"compiles": task}, rounds=3)
+    if n_compiling == 100:
+        assert timings == {}
+        assert isinstance(errors["compiles"], GcodecError)
+    else:
+        assert errors == {}
+        assert taken[0] == n_compiling + 3
+        assert len(timings["compiles"].encode_seconds) == len(timings["compiles"].decode_seconds) == 3
 
 
 def broken(data: inputs.Input) -> timing.CodecTask:
