@@ -8,6 +8,7 @@ from _thread import start_new_thread
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import chain
 from queue import SimpleQueue
 from threading import Lock
 from typing import Any, NamedTuple, TypeVar
@@ -213,28 +214,72 @@ def run_batches(work: Callable[[int, int], Any], n_blocks: int, threads: int, ba
     run_parallel(run, min(threads, len(batches)))
 
 
+_BATCH_BYTES = 1 << 20  #: small items are handed to a thread together: that takes as long as coding thousands of values
+
+
 def ordered_map(
-    pool: ThreadPoolExecutor, function: Callable[[Item], Result], items: Iterable[Item], window: int
+    pool: ThreadPoolExecutor,
+    function: Callable[[Item], Result],
+    items: Iterable[Item],
+    window: int,
+    size_of: Callable[[Item], int],
 ) -> Iterator[Result]:
-    """Yield ``map(function, items)``, computed by a pool's threads.
+    """Yield ``map(function, items)``, computed by a pool's threads; on this thread if the items are few and small.
 
     Args:
         pool: The threads.
         function: What is done with an item.
         items: What it is done with.
-        window: How many items are begun ahead of the caller, at most.
+        window: How many batches of items are begun ahead of the caller, at most.
+        size_of: Returns the bytes of an item.
     """
-    futures: deque[Future[Result]] = deque()
+
+    def work(batch: list[Item]) -> tuple[list[Result], BaseException | None]:
+        results: list[Result] = []
+        try:
+            results.extend(map(function, batch))
+        except BaseException as error:
+            return results, error
+        return results, None
+
+    batches = _batches(items, size_of)
+    first, second = next(batches, None), next(batches, None)
+    if second is None:
+        yield from map(function, first or ())
+        return
+    futures: deque[Future[tuple[list[Result], BaseException | None]]] = deque()
     try:
-        for item in items:
+        for batch in chain((first or [], second), batches):
             if len(futures) >= window:
-                yield futures.popleft().result()
-            futures.append(pool.submit(function, item))
+                yield from _results_of(futures.popleft())
+            futures.append(pool.submit(work, batch))
         while futures:
-            yield futures.popleft().result()
+            yield from _results_of(futures.popleft())
     finally:
         for future in futures:
             future.cancel()
+
+
+def _results_of(future: Future[tuple[list[Result], BaseException | None]]) -> Iterator[Result]:
+    """Yield what a batch gave, and raise what ended it."""
+    results, error = future.result()
+    yield from results
+    if error is not None:
+        raise error
+
+
+def _batches(items: Iterable[Item], size_of: Callable[[Item], int]) -> Iterator[list[Item]]:
+    """Yield the items in order, small ones several at a time."""
+    batch: list[Item] = []
+    n_bytes = 0
+    for item in items:
+        if batch and n_bytes + size_of(item) > _BATCH_BYTES:
+            yield batch
+            batch, n_bytes = [], 0
+        batch.append(item)
+        n_bytes += size_of(item)
+    if batch:
+        yield batch
 
 
 class OrderedWriter:

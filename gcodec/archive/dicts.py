@@ -18,6 +18,7 @@ from ..tensors import is_torch
 from .arrays import as_bytes
 from .base_files import Bases
 from .encoding_policy import EncodingPolicy, GivenLevels, MantissaBits
+from .entries import FileEntry
 from .reader import ArchiveReader
 from .shared_memory import memory_of
 from .tensor_names import NamedTensor, TensorNames
@@ -132,14 +133,14 @@ def _read_all(
     total = sum(segment.bytes for segment in segments.values())
     if max_output_bytes is not None and total > max_output_bytes:
         raise LimitExceeded(f"{archive.name}: {total} bytes of tensors are above the limit of {max_output_bytes}")
-    data: dict[tuple[str, int], Bytes] = {}
-    result = {}
-    for name, (entry, view, kind) in wanted.items():
-        key = (entry.path, view.segment)
-        if key not in data:
-            data[key] = archive.segment_bytes(entry, view)
-        result[name] = archive.array(entry, view, data[key], like=like or kind)
-    return result
+    first: dict[tuple[str, int], tuple[FileEntry, TensorView]] = {}  # of the tensors on each segment
+    for entry, view, _ in wanted.values():
+        first.setdefault((entry.path, view.segment), (entry, view))
+    data: dict[tuple[str, int], Bytes] = dict(zip(first, archive.segments_bytes(list(first.values())), strict=True))
+    return {
+        name: archive.array(entry, view, data[entry.path, view.segment], like=like or kind)
+        for name, (entry, view, kind) in wanted.items()
+    }
 
 
 def plan_tensors(

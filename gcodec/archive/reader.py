@@ -6,6 +6,7 @@ import math
 import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
 from types import TracebackType
 from typing import Any, BinaryIO, NamedTuple
 
@@ -135,13 +136,24 @@ class ArchiveReader:
 
     def segment_bytes(self, entry: FileEntry, tensor: TensorView) -> Bytes:
         """Return the whole segment that a tensor is a view of."""
-        segment = entry.segments[tensor.segment]
-        self.check_size(segment.bytes, f"{entry.path}:{tensor.name}")
-        data, at = _room_for(segment.bytes, f"{self.name}: {entry.path}:{tensor.name}"), 0
-        for part in self.segment_parts(entry, tensor.segment, tensor.name):
-            data[at : at + part.size] = part
-            at += part.size
+        (data,) = self.segments_bytes([(entry, tensor)])
         return data
+
+    def segments_bytes(self, wanted: Sequence[tuple[FileEntry, TensorView]]) -> Iterator[Bytes]:
+        """Yield the whole segments that tensors are views of, while threads decode those that follow."""
+        segments = [entry.segments[tensor.segment] for entry, tensor in wanted]
+        names = [f"{entry.path}:{tensor.name}" for entry, tensor in wanted]
+        for segment, name in zip(segments, names, strict=True):
+            self.check_size(segment.bytes, name)
+        parts = self._parts_of([self._segment(entry, tensor.segment, tensor.name) for entry, tensor in wanted])
+        for segment, name in zip(segments, names, strict=True):
+            data, at = _room_for(segment.bytes, f"{self.name}: {name}"), 0
+            for part in islice(parts, len(segment.chunks)):
+                data[at : at + part.size] = part
+                at += part.size
+            yield data
+        for _ in parts:  # the hash of a last segment without chunks is checked
+            pass
 
     def array(self, entry: FileEntry, tensor: TensorView, data: Bytes, *, like: str | None = None) -> Any:
         """Return a tensor as a view of ``data``, the bytes of its segment."""
@@ -257,7 +269,8 @@ class ArchiveReader:
         return _BlobToRead(entry.verbatim, f"{self.name}: {entry.path}: verbatim bytes", None)
 
     def _parts_of(self, blobs: Sequence[_BlobToRead]) -> Iterator[Bytes]:
-        results = ordered_map(self._pool, self._unpacked, _chunks_to_read(blobs), self._threads + 1)
+        results = ordered_map(self._pool, self._unpacked, _chunks_to_read(blobs), self._threads + 1,
+                              lambda item: item.chunk.size)
         for blob, where, _ in blobs:
             hash_, last = xxhash.xxh3_64(), len(blob.chunks) - 1
             for number in range(len(blob.chunks)):

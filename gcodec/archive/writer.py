@@ -165,7 +165,8 @@ class ArchiveWriter(AllOrNothing):
                 raise type(error)(f"{plan.path}:{name}: {error}") from error
 
         columns, bases = plan.columns(), _bases_of(plan, base)
-        results = ordered_map(self._pool, work, self._parts(plan, columns), self._threads + 1)
+        results = ordered_map(self._pool, work, self._parts(plan, columns), self._threads + 1,
+                              lambda part: part.stop - part.start)
         entries, crcs, end = [], {}, 0
         for segment, earlier in zip(plan.segments, bases, strict=True):
             lossy = policy is not None and segment.dtype is not None

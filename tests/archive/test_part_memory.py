@@ -1,12 +1,17 @@
-"""Memory of parts: used again when nobody has a view of it, and never before."""
+"""Memory of parts: used again when nobody has a view of it, and never before; small parts handed out together."""
 
 from __future__ import annotations
 
 import gc
+import io
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
+import pytest
 
+import gcodec
 from gcodec.archive.part_memory import PartMemory
+from gcodec.threads import ordered_map
 
 SIZE = 1 << 20
 
@@ -36,3 +41,36 @@ def test_so_many_pieces_are_kept():
     del arrays, array
     assert len(memory._free[2 * SIZE]) == 2
     assert memory.take(1000).size == 1000
+
+
+@pytest.mark.parametrize("sizes", [[], [5], [1] * 40, [1 << 20] * 7, [1, 1 << 21, 1, 1, 1 << 19, 1 << 19, 1] * 3])
+def test_items_are_mapped_in_order_whatever_their_sizes(sizes):
+    items = list(enumerate(sizes))
+    with ThreadPoolExecutor(2) as pool:
+        done = list(ordered_map(pool, lambda item: item[0], items, 3, lambda item: item[1]))
+    assert done == list(range(len(sizes)))
+
+
+@pytest.mark.parametrize("size", [1, 1 << 18, 1 << 21])
+def test_what_comes_before_an_error_is_given_out(size):
+    def inverse(number):
+        return 1 / (6 - number)
+
+    done: list[float] = []
+    with ThreadPoolExecutor(2) as pool, pytest.raises(ZeroDivisionError):
+        done.extend(ordered_map(pool, inverse, range(9), 3, lambda number: size))
+    assert done == [inverse(number) for number in range(6)]
+
+
+def test_many_small_tensors_come_back_from_an_archive_of_many_batches():
+    random = np.random.default_rng(0)
+    tensors = {f"t{number}": random.standard_normal(int(size), np.float32)
+               for number, size in enumerate(random.integers(0, 1 << 14, 150))}
+    tensors["none"] = np.zeros((0, 3), np.float32)
+    for threads in (1, 3):
+        stream = io.BytesIO()
+        gcodec.save_file(tensors, stream, threads=threads)
+        stream.seek(0)
+        loaded = gcodec.load_file(stream, threads=threads)
+        assert list(loaded) == list(tensors)
+        assert all(np.array_equal(loaded[name], tensors[name]) for name in tensors)

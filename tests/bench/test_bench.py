@@ -9,6 +9,7 @@ import math
 import re
 import sys
 from pathlib import Path
+from typing import Any
 
 import numba
 import numpy as np
@@ -230,7 +231,8 @@ def test_turns_that_compile_are_not_timed(n_compiling):
     def encode():
         taken[0] += 1
         if taken[0] <= n_compiling:
-            numba.njit(lambda: 1)()
+            new_kernel: Any = numba.njit(lambda: 1)
+            new_kernel()
         return values.tobytes()
 
     task = timing.CodecTask(encode, bytes, values)
