@@ -13,7 +13,7 @@ from gcodec.demo.data import build_vocabulary, read_standard_library
 from gcodec.demo.train import TrainingPlan, TrainingTask
 
 VOCABULARY, CONTEXT, WIDTH, HEADS, LAYERS = 1 << 15, 64, 128, 4, 4  #: 5.0 million parameters, of which 4.2 are tied
-PLAN = TrainingPlan(600, (), 10, batch=8, corpus=6_000_000, vocabulary=VOCABULARY)
+PLAN = TrainingPlan(600, (), 10, batch=4, corpus=6_000_000, vocabulary=VOCABULARY)
 QUICK_PLAN = TrainingPlan(3, (), 2, batch=2, corpus=200_000, vocabulary=1024)
 
 

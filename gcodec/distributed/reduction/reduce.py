@@ -35,6 +35,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
+from functools import cache
 from time import perf_counter
 from typing import ClassVar
 
@@ -53,6 +54,7 @@ from .summation import RankSum
 #: Bytes of any message that any rank may send, be it of another type or size than is expected here: Gloo ends the
 #: process of a rank that receives more than it has room for. Memory that is never written to costs nothing.
 _MAX_MESSAGE = HEADER + max_encoded_size(MAX_PIECE, "float64")
+_max_size = cache(max_encoded_size)  #: of frames: pieces are of few lengths
 _TRIAL = 1 << 18  #: bytes beyond a frame's limit that let the encoder work in place
 _SEQUENCES = 1 << 11  #: all-reduces after which tags repeat
 
@@ -252,7 +254,7 @@ class Reduction:
             rounded: takes what the peers will decode, uintW[n]; None if nobody asks.
         """
         first = slots[0]
-        max_bytes = HEADER + max_encoded_size(len(bits), self.coder.dtype.name) + _TRIAL
+        max_bytes = HEADER + _max_size(len(bits), self.coder.dtype.name) + _TRIAL
         buffer = self.lane.buffers.acquire(max_bytes)
         message: np.ndarray = buffer.numpy()
         size = self.coder.encode(bits, first.begin, first.kind, message[HEADER:], rounded)

@@ -54,24 +54,24 @@ class RankSum:
         """
         term, narrow = self._floats(bits), _NARROW.get(self.dtype.name)
         result = out.view(self.dtype.name) if narrow is None else self._memory[: len(term)]
-        for begin in range(0, len(term), _CHUNK):
-            chunk = slice(begin, begin + _CHUNK)
-            self._finish(None if self._total is None else self._total[chunk], term[chunk], divisor, result[chunk])
+        with np.errstate(all="ignore"):
+            for begin in range(0, len(term), _CHUNK):
+                chunk = slice(begin, begin + _CHUNK)
+                self._finish(None if self._total is None else self._total[chunk], term[chunk], divisor, result[chunk])
         self._total = None
         if narrow is not None:
             torch.from_numpy(out.view(np.int16)).view(narrow).copy_(torch.from_numpy(result))
 
     @staticmethod
     def _finish(total: np.ndarray | None, term: np.ndarray, divisor: int, result: np.ndarray) -> None:
-        with np.errstate(all="ignore"):
-            if total is None:  # not added to zero, which would lose the sign of -0
-                result[:] = term
-            else:
-                np.add(total, term, out=result)
-            if divisor & divisor - 1:
-                np.divide(result, result.dtype.type(divisor), out=result)
-            elif divisor != 1:  # by a power of two: the product has the same bits, and is faster
-                np.multiply(result, result.dtype.type(1 / divisor), out=result)
+        if total is None:  # not added to zero, which would lose the sign of -0
+            result[:] = term
+        else:
+            np.add(total, term, out=result)
+        if divisor & divisor - 1:
+            np.divide(result, result.dtype.type(divisor), out=result)
+        elif divisor != 1:  # by a power of two: the product has the same bits, and is faster
+            np.multiply(result, result.dtype.type(1 / divisor), out=result)
 
     def _floats(self, bits: np.ndarray) -> np.ndarray:
         narrow = _NARROW.get(self.dtype.name)
