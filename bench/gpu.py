@@ -1,27 +1,33 @@
 """The codec on a CUDA device: encode and decode from 1 MB to 4 GB, beside what the device can do at most.
 
-    python -m bench.gpu [--quick] [--out DIR]
+    python -m bench.gpu [--quick] [--seconds N] [--out DIR]
 
-writes ``bench/results/gpu.csv``. Needs torch, numba and a CUDA device; says so where one is missing, and ends. Each
-result is verified before anything is timed: bytes and levels against the host's by the same plan (up to 64 MB), values
-against what was encoded. Times are between events on the device's stream, over rotating buffers that together are
-larger than any cache, the median of several rounds. Beside them: the device's own copy of as many bytes, torch's cast
-to bfloat16, nvCOMP's ANS where it is installed, the host's codec where it takes seconds, and the roofline: bytes that a
-direction has to read and write, at the speed of the copy. All-reduces: :mod:`bench.gpu_allreduce`.
+writes ``bench/results/gpu.csv``, row by row: what matters most comes first, so that a run that ends early has it. What
+fails is said and left out, and the run goes on. Needs torch, numba and a CUDA device; says so where one is missing, and
+ends. Each result is verified before anything is timed: bytes and levels against the host's by the same plan (up to
+64 MB), values against what was encoded. Times are between events on the device's stream, over rotating buffers that
+together are larger than any cache, the median of several rounds: of the kernels, behind queued work, from which speeds
+are computed; of the whole call on an idle device; and of the host. Of calls that wait for the device, of the call.
+Beside them: the device's own copy of as many bytes, torch's cast to bfloat16, nvCOMP's ANS where it is installed, the
+host's codec where it takes seconds, and the roofline: bytes that a direction has to read and write, at the speed of the
+copy. All-reduces: :mod:`bench.gpu_allreduce`.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import product
 from pathlib import Path
-from typing import Any
+from time import monotonic
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from bench.gpu_device import buffers_of, copies, gradients, reason_not_to, seconds
+from bench.gpu_device import Times, buffers_of, copy_speed, environment, gradients, reason_not_to, times
 from bench.gpu_peers import checked_ans, host_seconds
 from gcodec import FINE_LADDER, EncoderOptions, decode, gpu
 from gcodec.benchmark.csv_tables import write_table
@@ -36,9 +42,11 @@ from gcodec.truncation.optimizers import OptimizerView, hyper_from, levels_for, 
 
 RESULTS = Path(__file__).resolve().parent / "results"
 COLUMNS = ("device", "dtype", "mode", "what", "original_bytes", "frame_bytes", "bytes_per_value", "roofline_GBps",
-           "GBps", "of_roofline")
+           "GBps", "of_roofline", "kernels_us", "call_us", "host_us", "spread")
 TYPES, MODES = ("float32", "bfloat16", "float16"), ("lossless", "fixed 6", "ladder")
-SIZES = tuple(1 << log2 for log2 in (20, 22, 24, 26, 28, 30, 32))
+SIZES = tuple(1 << log2 for log2 in (28, 26, 30, 24, 22, 20, 32))  #: the first ones matter most
+#: What comes first: a type, and a mode or something else that is measured.
+HEADLINES = (("float32", "lossless"), ("bfloat16", "lossless"), ("float32", "many tensors"), ("float32", "ladder"))
 VERIFIED = 1 << 26          #: bytes up to which the host encodes, too
 PART = 1 << 21              #: bytes of each of many tensors that are encoded in one launch
 #: Rules whose levels are timed: hyperparameters, and what state there is.
@@ -59,15 +67,15 @@ class Line:
     frame_bytes: int
     copy: float
 
-    def row(self, what: str, took: float, moved: float, frame_bytes: int | None = None) -> Sequence[Any]:
-        """One of something that took so many seconds and cannot but move so many bytes."""
+    def row(self, what: str, took: Times, moved: float) -> Sequence[Any]:
+        """One of something that took so long and cannot but move so many bytes."""
         import torch
 
         size = self.x.nbytes
-        speed, maximum = size / took / 1e9, self.copy * 2 * size / moved
-        frame_bytes = self.frame_bytes if frame_bytes is None else frame_bytes
-        return (torch.cuda.get_device_name(), self.dtype, self.mode, what, size, frame_bytes,
-                f"{moved / self.x.numel():.3f}", f"{maximum:.1f}", f"{speed:.1f}", f"{speed / maximum:.3f}")
+        speed, maximum = size / took.kernels / 1e9, self.copy * 2 * size / moved
+        return (torch.cuda.get_device_name(), self.dtype, self.mode, what, size, self.frame_bytes,
+                f"{moved / self.x.numel():.3f}", f"{maximum:.1f}", f"{speed:.1f}", f"{speed / maximum:.3f}",
+                *(f"{1e6 * each:.1f}" for each in (took.kernels, took.call, took.host)), f"{took.spread:.3f}")
 
 
 def options_of(mode: str, dtype: str, x: Any) -> dict[str, Any]:
@@ -123,28 +131,31 @@ def measure(dtype: str, mode: str, size: int, copy: float, rounds: int) -> Itera
 
     graded = x.numel() if mode == "ladder" else 0
     encoded, decoded = size + graded + len(frame), size + len(frame)
-    took = seconds(lambda k: gpu.start_batch([tensors[k]], codebook=book, **options), n_buffers, rounds)
+    took = times(lambda k: gpu.start_batch([tensors[k]], codebook=book, **options), n_buffers, rounds)
     yield row("encode, reused codebook", took, encoded)
-    took = seconds(lambda k: gpu.start_batch([tensors[k]], **options), n_buffers, rounds)
+    took = times(lambda k: gpu.start_batch([tensors[k]], **options), n_buffers, rounds, waits=True)
     yield row("encode, fresh codebook", took, encoded + size + graded)
-    took = seconds(lambda k: decoding.decode(memory, [parsed[k]], [tensors[k]]), n_buffers, rounds)
+    took = times(lambda k: decoding.decode(memory, [parsed[k]], [tensors[k]]), n_buffers, rounds)
     yield row("decode, prelude known", took, decoded)
-    took = seconds(lambda k: gpu.decode_batch([frames[k]]), n_buffers, rounds)
+    took = times(lambda k: gpu.decode_batch([frames[k]]), n_buffers, rounds, waits=True)
     yield row("decode", took, decoded)
-    yield row("copy", 2 * size / copy / 2e9, 2 * size)
+    took = times(lambda k: tensors[k].copy_(tensors[k - 1]), n_buffers, rounds)
+    yield row("copy", took, 2 * size)
     if dtype == "float32":
-        took = seconds(lambda k: tensors[k].to(torch.bfloat16), n_buffers, rounds)
+        took = times(lambda k: tensors[k].to(torch.bfloat16), n_buffers, rounds)
         yield row("cast to bfloat16", took, size + size // 2)
     if mode == "lossless" and size <= VERIFIED:
         to, back = host_seconds(x.cpu())
-        yield row("host: encode", to, encoded)
-        yield row("host: decode", back, decoded)
+        yield row("host: encode", Times(to, to, 0.0, to), encoded)
+        yield row("host: decode", Times(back, back, 0.0, back), decoded)
 
 
 def measure_batch(dtype: str, size: int, copy: float, rounds: int) -> Iterator[Sequence[Any]]:
     """Rows for as many values in tensors of 2 MB, all of them in one launch."""
     import torch
 
+    if size <= PART:
+        return
     tensors = [list(gradients(dtype, size).split(PART * 8 // BY_NAME[dtype].bits)) for _ in range(buffers_of(size))]
     book = gpu.fresh_codebook(tensors[0])
     frames = gpu.encode_batch(tensors[0], codebook=book)
@@ -153,10 +164,10 @@ def measure_batch(dtype: str, size: int, copy: float, rounds: int) -> Iterator[S
         assert torch.equal(result.view(torch.uint8), x.view(torch.uint8)), "decoded values differ"
     n_bytes, title = sum(map(len, frames)), f"{len(frames)} tensors of {PART >> 20} MiB"
     row = Line(torch.cat(results), dtype, "lossless", n_bytes, copy).row
-    took = seconds(lambda k: gpu.start_batch(tensors[k], codebook=book), len(tensors), rounds)
+    took = times(lambda k: gpu.start_batch(tensors[k], codebook=book), len(tensors), rounds)
     yield row(f"encode, {title}", took, size + n_bytes)
     copied = [[frame.clone() for frame in frames] for _ in tensors]
-    took = seconds(lambda k: gpu.decode_batch(copied[k]), len(tensors), rounds)
+    took = times(lambda k: gpu.decode_batch(copied[k]), len(tensors), rounds, waits=True)
     yield row(f"decode, {title}", took, size + n_bytes)
 
 
@@ -188,8 +199,8 @@ def measure_levels(dtype: str, size: int, copy: float, rounds: int) -> Iterator[
         def encode(k: int) -> Any:
             return gpu.start_batch([buffers[k][0]], levels=choose(k), codebook=book)    # noqa: B023
 
-        yield row("levels", seconds(choose, len(buffers), rounds), read + grad.numel())
-        yield row("levels, encode, reused codebook", seconds(encode, len(buffers), rounds),
+        yield row("levels", times(choose, len(buffers), rounds), read + grad.numel())
+        yield row("levels, encode, reused codebook", times(encode, len(buffers), rounds),
                   read + 2 * grad.numel() + size + len(frame))
 
 
@@ -203,32 +214,71 @@ def measure_ans(dtype: str, size: int, copy: float, rounds: int) -> Iterator[Seq
     encoded = [peer.encode(x) for x in tensors]
     n_bytes = peer.size(encoded[0])
     row = Line(tensors[0], dtype, "lossless", n_bytes, copy).row
-    took = seconds(lambda k: peer.encode(tensors[k]), len(tensors), rounds)
+    took = times(lambda k: peer.encode(tensors[k]), len(tensors), rounds)
     yield row("nvCOMP ANS: encode", took, size + n_bytes)
-    took = seconds(lambda k: peer.decode(encoded[k]), len(tensors), rounds)
+    took = times(lambda k: peer.decode(encoded[k]), len(tensors), rounds)
     yield row("nvCOMP ANS: decode", took, size + n_bytes)
 
 
-def all_rows(sizes: Sequence[int], rounds: int) -> Iterator[Sequence[Any]]:
-    """Yield the rows of the table."""
+class Job(NamedTuple):
+    """Makes some rows of the table.
+
+    Attributes:
+        title: What it measures.
+        rows: Makes the rows.
+    """
+
+    title: str
+    rows: Callable[[], Iterator[Sequence[Any]]]
+
+
+def jobs(sizes: Sequence[int], rounds: int) -> Iterator[Job]:
+    """Yield all that is measured: for each size what matters most, and then the rest for each."""
+    others = {"levels": measure_levels, "nvCOMP": measure_ans, "many tensors": measure_batch}
+
+    def job(dtype: str, what: str, size: int) -> Job:
+        copy = partial(copy_speed, size, rounds)
+        if what in MODES:
+            return Job(f"{dtype} {what} {size}", lambda: measure(dtype, what, size, copy(), rounds))
+        return Job(f"{dtype} {what} {size}", lambda: others[what](dtype, size, copy(), rounds))
+
+    everything = [*product(TYPES, (*MODES, *others))]
+    for size in sizes:
+        yield from (job(dtype, what, size) for dtype, what in HEADLINES)
+    for size in sizes:
+        yield from (job(dtype, what, size) for dtype, what in everything if (dtype, what) not in HEADLINES)
+
+
+def rows_within(wanted: Iterator[Job], seconds: float, problems: list[str]) -> Iterator[Sequence[Any]]:
+    """Yield the rows of jobs, until the time is over.
+
+    Args:
+        wanted: The jobs.
+        seconds: How long jobs are started.
+        problems: Gets what failed.
+    """
     import torch
 
-    copy = copies(sizes, rounds)
-    for dtype in TYPES:
-        for size in sizes:
-            for mode in MODES:
-                yield from measure(dtype, mode, size, copy[size], rounds)
-                torch.cuda.empty_cache()
-            others = [measure_levels, measure_ans, *([measure_batch] if size > PART else [])]
-            for other in others:
-                yield from other(dtype, size, copy[size], rounds)
-                torch.cuda.empty_cache()
+    end = monotonic() + seconds
+    for job in wanted:
+        if monotonic() > end:
+            print(f"the time is over; left out: {job.title} and what comes after it", flush=True)
+            return
+        try:
+            for row in job.rows():
+                print(*row, sep=", ", flush=True)
+                yield row
+        except Exception as error:  # whatever fails, the rest is to be measured
+            problems.append(f"{job.title}: {type(error).__name__}: {error}")
+            print(f"failed: {problems[-1]}", flush=True)
+        torch.cuda.empty_cache()
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure, and write the table."""
+    """Measure, and write the table. Returns 1 if something failed."""
     parser = argparse.ArgumentParser(prog="python -m bench.gpu", description="The codec on a CUDA device.")
     parser.add_argument("--quick", action="store_true", help="two sizes, few rounds")
+    parser.add_argument("--seconds", type=float, default=3600.0, help="start nothing after so many")
     parser.add_argument("--out", type=Path, default=RESULTS, help="folder for gpu.csv")
     options = parser.parse_args(arguments)
     reason = reason_not_to()
@@ -237,14 +287,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     import torch
 
-    wanted, rounds = (SIZES[1:4:2], 3) if options.quick else (SIZES, 15)
+    print(*environment(), sep="\n", flush=True)
+    sizes, rounds = (SIZES[3:6:2], 3) if options.quick else (SIZES, 15)
     free = torch.cuda.mem_get_info()[0]
-    rows = []
-    for row in all_rows([size for size in wanted if 16 * size < free], rounds):
-        print(*row, sep=", ", flush=True)
-        rows.append(row)
-    write_table(options.out / "gpu.csv", COLUMNS, rows)
-    return 0
+    problems: list[str] = []
+    wanted = jobs([size for size in sizes if 16 * size < free], rounds)
+    write_table(options.out / "gpu.csv", COLUMNS, rows_within(wanted, options.seconds, problems))
+    print(*(f"failed: {problem}" for problem in problems), sep="\n")
+    return 1 if problems else 0
 
 
 if __name__ == "__main__":

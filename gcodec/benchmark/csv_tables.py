@@ -44,13 +44,15 @@ def write_sizes(path: Path, sizes: Iterable[Size]) -> None:
 
 
 def write_table(path: Path, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Write a CSV file with two lines of comment: machine and command."""
+    """Write a CSV file with two lines of comment, machine and command; each row as it is made."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w", newline="") as file:
         file.write(f"# machine: {machine()}\n# command: {command()}\n")
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(columns)
-        writer.writerows(rows)
+        for row in rows:
+            writer.writerow(row)
+            file.flush()
 
 
 def read_table(path: Path) -> tuple[list[str], list[dict[str, str]]]:

@@ -832,8 +832,10 @@ def the_benchmark(memory: HostMemory, quick: bool) -> None:
 
     with pretending_device(), patch.object(bench, "PART", 1 << 13), redirect_stdout(StringIO()):
         assert not reason_not_to()
-        rows = list(bench.all_rows([1 << 15], 1))
-    assert all(len(row) == len(bench.COLUMNS) and float(row[-2]) >= 0 for row in rows)
+        wanted = list(bench.jobs([1 << 15], 1))
+        rows = [row for job in wanted for row in job.rows()]
+    assert len({job.title for job in wanted}) == len(wanted) == len(bench.TYPES) * 6
+    assert all(len(row) == len(bench.COLUMNS) and min(map(float, row[6:13])) >= 0 for row in rows)
     assert {row[1] for row in rows} == set(TYPES)
     assert {row[2] for row in rows} == {*bench.MODES, *bench.RULES}
     what = {row[3] for row in rows}

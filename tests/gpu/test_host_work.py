@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("numba.cuda")
 
 import gcodec  # noqa: E402
+from bench import gpu as bench_gpu  # noqa: E402
 from bench import gpu_host, gpu_stub  # noqa: E402
 from gcodec import Unsupported, gpu  # noqa: E402
 
@@ -79,3 +81,27 @@ def test_warming_up_encodes_and_decodes_on_the_device(device, monkeypatch):
     assert made == ["torch.bfloat16", "frame", "torch.float32", "frame"]
     with pytest.raises(gcodec.InvalidArgument, match="dtype"):
         gcodec.warmup(["float31"], device="cuda")
+
+
+def test_the_benchmark_writes_each_row_at_once_goes_on_after_failures_and_ends_in_time(tmp_path, capsys):
+    from gcodec.benchmark.csv_tables import read_table, write_table
+
+    table, problems, seen = tmp_path / "gpu.csv", list[str](), list[list[str]]()
+
+    def rows(number: int) -> Iterator[Any]:
+        seen.append([row["n"] for row in read_table(table)[1]])
+        yield (number,)
+        if number == 1:
+            raise RuntimeError("a peer fails")
+
+    wanted = (bench_gpu.Job(f"job {number}", partial(rows, number)) for number in range(4))
+    write_table(table, ("n",), bench_gpu.rows_within(wanted, 60.0, problems))
+    assert seen == [[], ["0"], ["0", "1"], ["0", "1", "2"]] and problems == ["job 1: RuntimeError: a peer fails"]
+    assert not list(bench_gpu.rows_within(iter([bench_gpu.Job("late", lambda: rows(9))]), -1.0, problems))
+    assert "left out: late" in capsys.readouterr().out and len(seen) == 4
+
+
+def test_the_benchmark_begins_with_what_matters_most():
+    titles = [job.title for job in bench_gpu.jobs((1 << 28, 1 << 20), 1)]
+    assert titles[:2] == [f"float32 lossless {1 << 28}", f"bfloat16 lossless {1 << 28}"]
+    assert len(set(titles)) == len(titles) == 2 * len(bench_gpu.TYPES) * 6
