@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from bench import startup
+from bench import small_tensors, startup
 from bench.markdown import markdown
 from bench.scaling import SIDE_BY_SIDE
 from bench.sections import MIB, TIE, contests
@@ -141,8 +141,29 @@ def _startup(results: Path) -> Iterator[tuple[str, str]]:
                    f"{float(row['seconds']):.2f} s, of which {float(row['cpu_seconds']):.2f} s of CPU time")
 
 
+MOST_TIMES = 1.5  #: the time of one array of the same bytes, for many small tensors
+
+
+def _small_tensors(results: Path) -> Iterator[tuple[str, str]]:
+    for row in read_table(results / "small_tensors.csv")[1]:
+        if row["through"] != small_tensors.ENCODE:
+            yield (f"{row['through']} of {row['tensors']} tensors of 1 to 16 Ki values: within {MOST_TIMES} times one "
+                   "array of the same bytes, CPU time", f"{float(row['times']):.1f} times")
+
+
+def _new_memory(results: Path) -> Iterator[tuple[str, str]]:
+    rows = [row for row in read_table(results / "scaling.csv")[1]
+            if (row["codec"], row["threads"]) == (OURS, "1") and int(row["bytes"]) >= 64 * MIB]
+    rates = {(row["bytes"], row["memory"]): float(row["decode_GBps"]) for row in rows}
+    shares = [rate / rates[size, "existing"] for (size, memory), rate in rates.items() if memory == "new"]
+    if shares:
+        yield ("decode: into a new array within 15 % of existing memory, 64 MiB and more (else what the system takes "
+               "to clear pages)", f"{min(shares):.2f} to {max(shares):.2f} of it")
+
+
 PARTS: tuple[tuple[Callable[[Path], Iterator[tuple[str, str]]], str], ...] = (
     (_sizes, "levels.csv"), (_speeds, "speed.csv"), (_peers, "codec.csv"),
     (_levels, "level-speed.csv"),
     (_scaling, "scaling.csv"), (_calls, "calls.csv"), (_memory, "memory.csv"), (_startup, "startup.csv"),
+    (_small_tensors, "small_tensors.csv"), (_new_memory, "scaling.csv"),
 )
