@@ -132,6 +132,8 @@ class CompressedAllreduce:
             )
         if not is_on_gpu(buffer):
             self._precompile(buffer.dtype)
+        elif self._bypass is not None:
+            self._bypass.choose_among((CODED, DENSE))  # there are no others there
         if self._lane is None:
             check_group(bucket.parameters(), self.group)
         self._lane = lane = lane_with_options(self._lane, self.group, self.timeout, self._options)
