@@ -161,7 +161,7 @@ def test_rows_of_a_seed_are_added_once_and_others_stay(tmp_path, trained):
 def test_experiments_of_lgreco_run_from_end_to_end(tmp_path):
     assert experiments.main(["--quick", "--processes", "1", "--out", str(tmp_path)]) == 0
     _, rows = read_table(tmp_path / tables.TRAININGS)
-    assert len(rows) == 1 + 2 * 3
+    assert len(rows) == 1 + 3 * 3
     assert all(row["same_on_ranks"] == "1" for row in rows)
     _, rows = read_table(tmp_path / tables.OVERHEAD)
     assert {row["family"] for row in rows} == set(methods.REFERENCES["transformer"])

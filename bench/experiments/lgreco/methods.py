@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from bench.experiments.lgreco.matched import Matched
+from bench.experiments.lgreco.problems import FAST, HARSH
 from gcodec.adaptive import Accordion, Bytes, Controller, GlobalThreshold, KMeans, LGreCo, Prioritized, Range, Settings
 from gcodec.averaging.averager import CompressionPlan
 from gcodec.averaging.feedback import ErrorFeedback
@@ -138,6 +139,8 @@ REFERENCES: dict[str, dict[str, Compressor]] = {
     "small transformer": {QUANTIZED: QSGD(4), SPARSE: TopK(0.1), RANKS: PowerSGD(8)},
     "vgg": {QUANTIZED: QSGD(4), SPARSE: TopK(0.1), RANKS: PowerSGD(12)},
     "lstm": {QUANTIZED: QSGD(4), SPARSE: TopK(0.1), RANKS: PowerSGD(4)},
+    FAST: {QUANTIZED: QSGD(4), SPARSE: TopK(0.1), RANKS: PowerSGD(8)},
+    HARSH: {QUANTIZED: QSGD(4), SPARSE: TopK(0.01), RANKS: PowerSGD(4)},
 }
 
 
