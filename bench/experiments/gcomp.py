@@ -62,6 +62,11 @@ LAYOUT, DIVIDED = "GComp's layout", f"GComp's layout, gradient / {WORKERS}"
 QUARTERS = (5, 50, 95)
 
 
+def dumps_folder(plan: TrainingPlan) -> Path:
+    """Return the folder of a training's dumps."""
+    return CACHE / ("gcomp" if plan == PLAN else "gcomp-quick")
+
+
 def levels_at(dump: Dump, ladder: str, scale: float) -> np.ndarray:
     """Return all gradients' levels by the optimizer's rule, the gradient counting ``scale`` times."""
     parts = [levels_for(view_from_dump(dump.optimizer, dump.hyper(name), dump.state(name)), dump.param(name),
@@ -191,7 +196,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, help="where the CSV files go (default: bench/results)")
     options = parser.parse_args(arguments)
     out, plan = options.out or (CACHE / "quick" if options.quick else RESULTS), QUICK_PLAN if options.quick else PLAN
-    folder = CACHE / ("gcomp-quick" if options.quick else "gcomp")
+    folder = dumps_folder(plan)
     paths = [folder / MODEL / f"step-{step:06d}.safetensors" for step in plan.recorded]
     if not (options.resume and all(path.exists() for path in paths)):
         train(MODEL, folder, plan)

@@ -15,7 +15,17 @@ pytest.importorskip("matplotlib")
 import torch
 
 from bench.codec import RESULTS
-from bench.experiments import gradzip, gradzip_pictures, gravac, gravac_bits, gravac_pictures, gravac_tables, pool
+from bench.experiments import (
+    gcomp,
+    gcomp_pictures,
+    gradzip,
+    gradzip_pictures,
+    gravac,
+    gravac_bits,
+    gravac_pictures,
+    gravac_tables,
+    pool,
+)
 from bench.experiments.gravac_methods import DENSE, METHODS, jobs
 from bench.experiments.problems import HIDDEN, PROBLEMS, disguised
 from bench.experiments.traffic import Link, Traffic
@@ -23,8 +33,11 @@ from bench.experiments.trial import RANKS, Group, run
 from gcodec.adaptive import GraVAC
 from gcodec.averaging.simulate import run_conversations
 from gcodec.benchmark.csv_tables import read_table, write_table
-from gcodec.compressors import Dense, RandomK, TopK
+from gcodec.benchmark.inputs import Input
+from gcodec.compressors import ACPSGD, Dense, GradZip, PowerSGD, RandomK, TopK
 from gcodec.compressors.contract import AllGather, AllReduce, AllToAll
+from gcodec.compressors.lowrank import Alternating
+from gcodec.demo import train
 
 SMALL = replace(PROBLEMS["cnn"], batch=4)
 
@@ -172,6 +185,61 @@ def test_results_by_bits_are_compared_with_dense_of_the_same_seed(tmp_path):
     results = [[cell.strip() for cell in line.split("|")[2:6]] for line in gravac_bits.table(tmp_path) if "cnn" in line]
     assert results == [[DENSE, "2", "80.5 % right", "+0.0 ± 0.0"], ["5 bits", "2", "79.5 % right", "-1.0 ± 0.0"]]
 
+
+@pytest.mark.parametrize("shape", [(512, 1152), (256, 2048), (1000, 500)])
+def test_controls_of_gradzip_send_as_many_floats(shape):
+    wanted = gradzip.of_ratio(GradZip, 10)(shape).floats(shape)
+    for setting in (gradzip.of_floats(10), gradzip.low_rank(PowerSGD, 10), gradzip.low_rank(ACPSGD, 10)):
+        compressor = setting(shape)
+        assert compressor.floats(shape) == pytest.approx(wanted, rel=0.05)
+        assert not isinstance(compressor, Alternating) or compressor.factored(shape)
+
+
+# GComp's
+
+def test_codes_beyond_n_theta_cost_no_more_anew_than_behind_a_special_code():
+    """Huffman's own code is the shortest; the paper's and ours come closer to it as n_theta grows, ours at least as
+    close."""
+    values = np.random.default_rng(0).standard_normal(20_000) * np.exp2(np.random.default_rng(1).normal(0, 4, 20_000))
+    data = Input("x", "float32", values.astype(np.float32).view(np.uint32))
+    rows = [[float(str(cell)) for cell in row[2:]] for row in gcomp.n_theta_rows(data)]
+    assert [row[0] for row in rows] == list(gcomp.N_THETAS)
+    for _, native, paper, ours in rows:
+        assert native <= ours <= paper + 2e-3      # an escape that nothing needs still has a code
+    excess = [paper - native for _, native, paper, _ in rows]
+    assert excess == sorted(excess, reverse=True)
+    assert excess[0] > 0.3
+    assert excess[-1] < 0.01
+
+
+def test_rates_rise_in_the_warm_up_and_fall_to_a_tenth_after_each_drop():
+    task = train.TASKS["cnn"](train.QUICK_PLANS["cnn"])
+    task = replace(task, warm_up=2)
+    rates = []
+    for step in range(1, 8):
+        train._set_rates(task, [0.05], step, (4, 6))
+        rates.append(task.optimizer.param_groups[0]["lr"])
+    assert rates == pytest.approx([0.025, 0.05, 0.05, 0.05, 0.005, 0.005, 0.0005])
+
+
+@pytest.mark.slow
+def test_experiments_of_gcomp_run_from_end_to_end(tmp_path):
+    assert gcomp.main(["--quick", "--out", str(tmp_path)]) == 0
+    _, rows = read_table(tmp_path / gcomp.FILES["sizes"])
+    for step in {row["step"] for row in rows}:
+        percent = {row["method"]: float(row["percent"]) for row in rows if row["step"] == step}
+        assert percent["near-lossless, scale=0.25"] < percent["near-lossless, scale=0.5"] < percent["near-lossless"]
+        assert percent["near-lossless"] < percent["GComp, literal"] < percent["GComp's layout"]
+        assert percent["GComp's layout, gradient / 4"] < percent["GComp's layout"]
+    _, rows = read_table(tmp_path / gcomp.FILES["updates"])
+    assert all(float(row["percent_more"]) < 0.01 for row in rows if row["method"] == "near-lossless")
+    for make, _ in gcomp.PLACES.values():
+        assert len(make(tmp_path)) > 3
+    for picture in gcomp_pictures.draw(gcomp.dumps_folder(gcomp.QUICK_PLAN), tmp_path, tmp_path):
+        assert picture.stat().st_size > 1000
+
+
+# GradZip's
 
 def test_the_picture_of_gradzip_is_drawn_from_its_results(tmp_path):
     drawn = tmp_path / "experiment-gradzip.png"
