@@ -20,10 +20,11 @@ from .format.codebook import Codebook
 from .format.ladders import Ladder
 from .format.modes import BitLayout
 from .frame.decode import FrameReader
-from .frame.encode import encode_values, plan_for
+from .frame.encode import deliver, encode_values, plan_for
 from .kernels.sample import code_costs
 from .options import EncoderOptions, Precision, checked_options
 from .plan.codebooks import bin_costs, from_histogram, n_bins_of, window_of
+from .plan.plan import make_sparse_plan
 from .plan.request import EncodeRequest, FixedCodebooks
 from .plan.unused_bits import drop_common_zeros
 from .tensors import Values, values_of
@@ -186,8 +187,8 @@ class CodebookCycle:
 class Encoder:
     """Encodes a sequence of arrays of one type and mode, and sends a codebook only when it has changed.
 
-    The first frame carries its codebook; later ones name it, until a refresh. Frames must be decoded by one
-    :class:`Decoder`, in order.
+    The first frame carries its codebook; later ones name it, until a refresh. Arrays that are zero in most places go as
+    sparse frames, as of ``encode``, where these are smaller. Frames must be decoded by one :class:`Decoder`, in order.
 
     Args:
         interval, trigger: When to refresh, see :class:`CodebookCycle`.
@@ -261,9 +262,15 @@ class Encoder:
             assert version is not None
         plan = plan_for(request._replace(fixed=self._fixed_codebooks(version)))
         cycle.count(plan.histogram)
-        frame = encode_values(request, plan, out)
-        self._sent = version.number if _carries(frame) else self._sent
         self.step += 1
+        sparse = make_sparse_plan(request) if self.options.sparse else None
+        frame = encode_values(request, plan, out if sparse is None else None)
+        if sparse is not None:
+            other = encode_values(request, sparse)
+            if len(other) < len(frame):  # it has codebooks of its own, and the stream's is not sent with it
+                return deliver(other, out)
+            frame = deliver(frame, out)
+        self._sent = version.number if _carries(frame) else self._sent
         return frame
 
     def _start(self, values: Values, bit_layout: BitLayout) -> None:

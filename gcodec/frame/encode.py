@@ -96,15 +96,20 @@ def encode_array(request: EncodeRequest, out: Any = None) -> bytes | memoryview:
         if request.base is not None and _is_smallest(request.values.bits, sparse.sparse.bits):
             return encode_values(request, sparse, out)
         frames = [encode_values(sparse_request, sparse), encode_values(short, plan_for(short))]
-        best = min(frames, key=len)
-        if out is None:
-            return best
-        target = _target(out)
-        if len(target) < len(best):
-            raise InvalidArgument(_TOO_FEW.format(len(target)))
-        target[: len(best)] = np.frombuffer(best, np.uint8)
-        return target.data[: len(best)]
+        return deliver(min(frames, key=len), out)
     return encode_values(short, plan_for(short), out)
+
+
+def deliver(frame: bytes | memoryview, out: Any) -> bytes | memoryview:
+    """Return a frame as :func:`encode_values` does: as it is, or the part of ``out`` that it was copied to. Raises
+    InvalidArgument if ``out`` is not writable or too small."""
+    if out is None:
+        return frame
+    target = _target(out)
+    if len(target) < len(frame):
+        raise InvalidArgument(_TOO_FEW.format(len(target)))
+    target[: len(frame)] = np.frombuffer(frame, np.uint8)
+    return target.data[: len(frame)]
 
 
 _MIN_SURE_VALUES, _MAX_SURE_BITS, _SURE_SAMPLE = 1 << 14, 0.5, 1024

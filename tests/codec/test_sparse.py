@@ -305,6 +305,28 @@ def test_small_differences_name_a_codebook_instead_of_carrying_one(n, rate):
     check("bfloat16", noisy, base)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("mantissa_bits", [None, 4])
+def test_streams_send_arrays_of_scattered_zeros_as_sparse_frames(dtype, mantissa_bits):
+    kind, rng = KINDS[dtype], np.random.default_rng(7)
+    encoder, decoder, n = gcodec.Encoder(), gcodec.Decoder(), 40_000
+    room = np.empty(gcodec.max_encoded_size(n, dtype), np.uint8)
+    dense, sparse = [gaussian(kind, rng, n) for _ in range(3)], [few(kind, rng, n, 0.01) for _ in range(3)]
+    arrays = [sparse[0], dense[0], sparse[1], dense[1], sparse[2], dense[2], np.zeros(n, kind.container)]
+    frames = []
+    options: dict[str, Any] = {"dtype": dtype, "mantissa_bits": mantissa_bits}
+    for number, bits in enumerate(arrays):
+        array = typed(dtype, bits)
+        frames.append(bytes(encoder.encode(array, **options, out=room if number % 2 else None)))
+        wanted = gcodec.decode(gcodec.encode(array, **options))
+        laws.assert_same_bits(decoder.decode(frames[-1]), laws.bits_of(wanted))
+    sizes = [len(frame) for frame in frames]
+    alone = [len(gcodec.encode(typed(dtype, bits), **options)) for bits in sparse]
+    assert sizes[0:6:2] == alone
+    assert all(kinds_of(frames[k]) == {4} for k in (0, 2, 4))
+    assert sizes[3] < sizes[1]                      # the first dense array carries the codebook, later ones name it
+
+
 @every_type
 def test_a_wrong_base_is_refused(dtype):
     kind, rng = KINDS[dtype], np.random.default_rng(13)
