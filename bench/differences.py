@@ -25,14 +25,14 @@ from torch.nn import functional
 import gcodec
 from bench.checkpoints import LAYERS, WIDTH, Training
 from bench.codec import RESULTS
+from bench.method_rows import METHOD_COLUMNS, method_rows
 from bench.weight_sync import nudge
 from gcodec.benchmark.csv_tables import write_table
-from gcodec.benchmark.timing import CodecTask, copy_task, interleave
+from gcodec.benchmark.timing import CodecTask, copy_task
 from gcodec.demo.data import load_digits
 from gcodec.demo.models import DigitNet
 
-COLUMNS = ("weights", "learning_rate", "steps", "values", "changed_percent", "bound_bytes", "method", "bytes",
-           "percent", "of_bound", "encode_seconds", "decode_seconds", "encode_of_copy", "decode_of_copy")
+COLUMNS = ("weights", "learning_rate", "steps", "values", "changed_percent", "bound_bytes", *METHOD_COLUMNS)
 RATES = (1e-6, 3e-6, 1e-5)
 STEPS = (1, 8)
 _DTYPE = "bfloat16"
@@ -160,17 +160,9 @@ def rows_of(
     weights: str, rate: str, steps: int, values: np.ndarray, base: np.ndarray, rounds: int
 ) -> Iterator[list[object]]:
     """Yield a row for each method; other arguments as for :func:`bound_bytes`."""
-    tasks, bound = methods(values, base), bound_bytes(values, base)
-    sizes = {name: task.verify() for name, task in tasks.items()}  # and whatever there is to compile is compiled
-    timings, errors = interleave(tasks, rounds, budget=20)
-    for error in errors.values():
-        raise error
-    changed, copied = 100 * float(np.count_nonzero(values != base)) / len(values), timings["copy"]
-    for name, timing in timings.items():
-        size = sizes[name]
-        yield [weights, rate, steps, len(values), f"{changed:.3f}", round(bound), name, size,
-               f"{100 * size / values.nbytes:.3f}", f"{size / bound:.3f}", f"{timing.encode:.5f}",
-               f"{timing.decode:.5f}", f"{copied.encode / timing.encode:.3f}", f"{copied.decode / timing.decode:.3f}"]
+    bound, changed = bound_bytes(values, base), 100 * float(np.count_nonzero(values != base)) / len(values)
+    for row in method_rows(methods(values, base), values.nbytes, bound, rounds):
+        yield [weights, rate, steps, len(values), f"{changed:.3f}", round(bound), *row]
 
 
 class Pictures:

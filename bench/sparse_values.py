@@ -25,12 +25,12 @@ import zstandard
 import gcodec
 from bench.checkpoints import LAYERS, WIDTH, Training
 from bench.codec import RESULTS
+from bench.method_rows import METHOD_COLUMNS, method_rows
 from gcodec.benchmark.csv_tables import write_table
-from gcodec.benchmark.timing import CodecTask, copy_task, interleave
+from gcodec.benchmark.timing import CodecTask, copy_task
 from gcodec.dtypes import BY_NAME
 
-COLUMNS = ("array", "dtype", "values", "nonzero_percent", "bound_bytes", "method", "bytes", "percent", "of_bound",
-           "encode_seconds", "decode_seconds", "encode_of_copy", "decode_of_copy")
+COLUMNS = ("array", "dtype", "values", "nonzero_percent", "bound_bytes", *METHOD_COLUMNS)
 TYPES = ("float32", "bfloat16")
 
 
@@ -86,16 +86,9 @@ def methods(bits: np.ndarray, dtype: str) -> dict[str, CodecTask]:
 
 def rows_of(array: str, dtype: str, bits: np.ndarray, rounds: int) -> Iterator[list[object]]:
     """Yield a row for each method; other arguments as for :func:`bound_bytes`."""
-    tasks, bound = methods(bits, dtype), bound_bytes(bits, dtype)
-    sizes = {name: task.verify() for name, task in tasks.items()}  # and whatever there is to compile is compiled
-    timings, errors = interleave(tasks, rounds, budget=20)
-    for error in errors.values():
-        raise error
-    copied, share = timings["copy"], 100 * float(np.count_nonzero(bits)) / len(bits)
-    for name, timing in timings.items():
-        yield [array, dtype, len(bits), f"{share:.3f}", round(bound), name, sizes[name],
-               f"{100 * sizes[name] / bits.nbytes:.3f}", f"{sizes[name] / bound:.3f}", f"{timing.encode:.5f}",
-               f"{timing.decode:.5f}", f"{copied.encode / timing.encode:.3f}", f"{copied.decode / timing.decode:.3f}"]
+    bound, share = bound_bytes(bits, dtype), 100 * float(np.count_nonzero(bits)) / len(bits)
+    for row in method_rows(methods(bits, dtype), bits.nbytes, bound, rounds):
+        yield [array, dtype, len(bits), f"{share:.3f}", round(bound), *row]
 
 
 def keep_largest(tensor: torch.Tensor, share: float) -> torch.Tensor:
