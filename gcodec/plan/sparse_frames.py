@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
@@ -287,14 +288,20 @@ def _shipped_thresholds(members: np.ndarray, changed: np.ndarray, scale: float) 
         changed: float64[256], of them changed.
         scale: Values of the array for each that was counted.
     """
-    exponents, options = np.arange(len(members)), []
-    for shape in change_shapes():
-        bits_changed, bits_kept = -np.log2(shape.shares), -np.log2(1 - shape.shares)
-        for shift in range(N_SHIFTS):
-            c = np.clip(exponents - FIRST_EXPONENT - shift + 1, 0, N_CLASSES - 1)
-            options.append((float(changed @ bits_changed[c] + (members - changed) @ bits_kept[c]) * scale, shift))
-    n_bits, shift = min(options)
-    return shifted_thresholds(shift), n_bits
+    bits_changed, bits_kept = _shipped_bits()
+    n_bits = scale * (bits_changed @ changed + bits_kept @ (members - changed))
+    best = int(n_bits.argmin())
+    return shifted_thresholds(best % N_SHIFTS), float(n_bits[best])
+
+
+@cache
+def _shipped_bits() -> tuple[np.ndarray, np.ndarray]:
+    """Return what saying that a value changed takes in each shipped codebook, and that it did not, by exponent of the
+    base: float64[n_codebooks, 256], bits; shift by shift for each shape."""
+    starts = FIRST_EXPONENT + np.arange(N_SHIFTS)
+    classes = np.clip(np.arange(256) - starts[:, None] + 1, 0, N_CLASSES - 1)
+    shares = np.concatenate([shape.shares[classes] for shape in change_shapes()])
+    return -np.log2(shares), -np.log2(1 - shares)
 
 
 def _partition(members: np.ndarray, changed: np.ndarray, scale: float) -> tuple[list[int], float]:
