@@ -20,7 +20,7 @@ from .format.codebook import Codebook
 from .format.ladders import Ladder
 from .format.modes import BitLayout
 from .frame.decode import FrameReader
-from .frame.encode import deliver, encode_values, plan_for
+from .frame.encode import copied_to_caller, encode_values, plan_for
 from .kernels.sample import code_costs
 from .options import EncoderOptions, Precision, checked_options
 from .plan.codebooks import bin_costs, from_histogram, n_bins_of, window_of
@@ -268,8 +268,8 @@ class Encoder:
         if sparse is not None:
             other = encode_values(request, sparse)
             if len(other) < len(frame):  # it has codebooks of its own, and the stream's is not sent with it
-                return deliver(other, out)
-            frame = deliver(frame, out)
+                return copied_to_caller(other, out)
+            frame = copied_to_caller(frame, out)
         self._sent = version.number if _carries(frame) else self._sent
         return frame
 

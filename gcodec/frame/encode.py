@@ -96,11 +96,11 @@ def encode_array(request: EncodeRequest, out: Any = None) -> bytes | memoryview:
         if request.base is not None and _is_smallest(request.values.bits, sparse.sparse.bits):
             return encode_values(request, sparse, out)
         frames = [encode_values(sparse_request, sparse), encode_values(short, plan_for(short))]
-        return deliver(min(frames, key=len), out)
+        return copied_to_caller(min(frames, key=len), out)
     return encode_values(short, plan_for(short), out)
 
 
-def deliver(frame: bytes | memoryview, out: Any) -> bytes | memoryview:
+def copied_to_caller(frame: bytes | memoryview, out: Any) -> bytes | memoryview:
     """Return a frame as :func:`encode_values` does: as it is, or the part of ``out`` that it was copied to. Raises
     InvalidArgument if ``out`` is not writable or too small."""
     if out is None:
