@@ -19,7 +19,7 @@ from gcodec.archive import ArchiveReader, ArchiveWriter, Bases, load_file, save_
 from gcodec.cli import main
 from gcodec.errors import Corruption, GcodecError, InvalidArgument, Unsupported
 from gcodec.files import ArraySource, plan_or_bytes
-from tests.archive.test_archive import index_of, outcome, with_index
+from tests.archive.test_damaged_archives import index_of, outcome, with_index
 from tests.archive.test_files import npy, npz, torch_file
 from tests.cli.test_cli import names, result_of, write
 from tests.support import commands

@@ -16,7 +16,8 @@ from gcodec.archive.layout import STORED, TRAILER, ZSTD, Trailer, archive_header
 from gcodec.cli import main
 from gcodec.errors import Corruption, InvalidArgument, LimitExceeded
 from gcodec.files import ArraySource, FilePlan, FileSegment, TensorView
-from tests.archive.test_archive import archive_of, index_of, opened, with_index
+from tests.archive.test_archive import archive_of, opened
+from tests.archive.test_damaged_archives import index_of, with_index
 from tests.archive.test_files import npy, safetensors
 
 #: What no compressor makes smaller than half: so the index has many bytes, and may be long.

@@ -1,0 +1,143 @@
+"""Devices, pipes and unusual names on the command line: written to directly, or refused with a reason."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gcodec.archive import ArchiveReader
+from gcodec.cli import main
+from tests.archive.test_files import npy
+from tests.cli.test_safety import POSIX, X, archive_of, as_another_user, contents, needs_root, process, write
+from tests.support import commands
+from tests.support.commands import run
+
+folder = commands.folder
+
+
+@POSIX
+def test_nothing_is_written_through_a_link_to_a_pipe_or_device(capsys):
+    write(x=X, **{"a.gc": archive_of(x=X)})
+    os.mkfifo("pipe")
+    reader = os.open("pipe", os.O_RDONLY | os.O_NONBLOCK)
+    Path("link").symlink_to("pipe")
+    Path("null").symlink_to("/dev/null")
+    Path("out").mkdir()
+    os.mkfifo("out/x")
+    for command in (["compress", "x", "-o", "link"], ["compress", "x", "-o", "null", "-f"],
+                    ["decompress", "a.gc", "-o", "link", "-f"], ["decompress", "a.gc", "-o", "out/", "-f"]):
+        run(*command, code=1)
+        assert "no regular file; refusing to write to it" in capsys.readouterr().err
+    with pytest.raises(BlockingIOError):
+        assert os.read(reader, 1) == b""    # without a writer: nothing; with one that wrote nothing: an error
+        raise BlockingIOError
+    os.close(reader)
+    run("decompress", "a.gc", "-o", "/dev/null")
+
+
+@POSIX
+def test_output_can_go_to_the_links_of_the_system_itself():
+    write(**{"a.gc": archive_of(x=X)})
+    assert process("decompress", "a.gc", "-o", "/dev/stdout", "-q").stdout == X
+    assert process("decompress", "a.gc", "-o", "/dev/stdout", "-q", redirect="> file").returncode == 0
+    assert Path("file").read_bytes() == X and Path("/dev/stdout").is_symlink()
+
+
+@pytest.mark.parametrize("name", ["я" * 120, "日" * 80, "x" * 240, "é" * 10 + "日" * 70], ids=["2", "3", "1", "mixed"])
+def test_names_of_240_bytes_work_in_every_script(name):
+    write(**{name: X})
+    run("compress", name)
+    run("decompress", f"{name}.gc", "-f")
+    assert contents() == {name: X, f"{name}.gc": Path(f"{name}.gc").read_bytes()}
+
+
+ODD = [b"a\nb.npy", b"back\\slash", b"\xff\xfe.npy", b"bell\a", b"escape\x1b[31m"]
+
+
+@POSIX
+def test_files_with_odd_names_are_skipped_with_a_line_each(capsys, monkeypatch):
+    for path in [b"run", *ODD[:3]]:
+        os.makedirs(os.path.join(b"run", path))         # noqa: PTH118, PTH103 - of bytes
+    places = [b"run/" + name for name in ODD] + [os.path.join(b"run", ODD[2], b"in.npy")]   # noqa: PTH118
+    for place in places[3:]:
+        Path(os.fsdecode(place)).write_bytes(X)
+    Path("run/good.npy").write_bytes(X)
+    run("compress", "run", "-o", "run.gc", code=1)
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 3 and all(line.startswith("gcodec: error: ") and ": skipped: " in line for line in lines)
+    assert all(line.isprintable() for line in lines)
+    with ArchiveReader("run.gc") as archive:
+        assert [entry.path for entry in archive.files] == ["run/good.npy"]
+    run("compress", "run", "-o", "run.gc", "-f", "--json", code=1)
+    assert len(json.loads(capsys.readouterr().out)[0]["problems"]) == 3
+    monkeypatch.chdir("run")
+    run("compress", os.fsdecode(ODD[3]), code=1)        # a file that is named itself: nothing is left to archive
+
+
+@POSIX
+def test_a_folder_named_like_a_drive_and_names_that_no_encoding_has_are_printed(capsys):
+    Path("a:b").mkdir()
+    Path("a:b/x.npy").write_bytes(X)
+    run("compress", "a:b", "-o", "x.gc", code=1)
+    assert not Path("x.gc").exists() and "skipped" in capsys.readouterr().err
+    target = os.fsdecode(b"\xff.gc")
+    run("compress", "a:b/x.npy", "-o", target)
+    run("inspect", target)
+    run("decompress", "--list", target)
+    run("verify", target, "--json")
+    printed = capsys.readouterr().out
+    printed.encode()
+    assert "\\udcff.gc" in printed
+
+
+@needs_root
+def test_unreadable_files_and_folders_are_skipped_with_a_line_each(monkeypatch, request):
+    place = Path(tempfile.mkdtemp())        # pytest's own folders are closed to others
+    request.addfinalizer(lambda: shutil.rmtree(place))
+    place.chmod(0o777)
+    monkeypatch.chdir(place)
+    Path("run/closed").mkdir(parents=True)
+    write(**{"run/closed/x.npy": X, "run/secret.npy": X, "run/good.npy": X})
+    Path("run/closed").chmod(0)
+    Path("run/secret.npy").chmod(0)
+    code, error = as_another_user(lambda: main(["compress", "run", "-q", "--threads", "1"]))
+    assert code == 1
+    assert "run/closed: skipped: Permission denied" in error and "run/secret.npy: skipped: Permission denied" in error
+    with ArchiveReader("run.gc") as archive:
+        assert [entry.path for entry in archive.files] == ["run/good.npy"]
+
+
+def test_errors_of_decompress_name_the_archive(capsys):
+    data = bytearray(archive_of(**{"x.npy": X}))
+    data[len(data) // 3] ^= 1
+    write(**{"bad.gc": bytes(data), "zeros.npy": npy(np.zeros(5000, np.float32))})
+    for command in (["decompress", "bad.gc"], ["decompress", "bad.gc", "--only", "x"], ["verify", "bad.gc"]):
+        run(*command, code=1)
+        assert capsys.readouterr().err.startswith("gcodec: error: bad.gc: x.npy:")
+    run("decompress", "bad.gc", "--only", "x", "--max-output-bytes", "100", code=1)
+    assert capsys.readouterr().err.startswith("gcodec: error: bad.gc: x.npy:x: 8000 bytes")
+
+
+def test_an_output_in_a_missing_folder_names_the_folder(capsys):
+    write(**{"x.npy": X, "file": b""})
+    for target, named in (("missing/x.gc", "missing"), ("missing/deep/x.gc", "missing/deep"), ("file/x.gc", "file")):
+        run("compress", "x.npy", "-o", target, code=1)
+        error = capsys.readouterr().err
+        assert error.startswith(f"gcodec: error: {named}: ") and ".partial" not in error
+    run("compress", "x.npy", "-o", "y" * 300, code=1)
+    assert capsys.readouterr().err.startswith(f"gcodec: error: {'y' * 300}: File name too long")
+
+
+@pytest.mark.parametrize("data", [b"", b"hello", bytes(100), b"\x80\x02 whatever"], ids=len)
+def test_inspect_refuses_what_it_knows_nothing_about(data, capsys):
+    write(**{"x.pt": data})
+    run("inspect", "x.pt", code=1)
+    printed = capsys.readouterr()
+    assert "x.pt: neither an archive, nor a frame, nor a tensor file" in printed.err and not printed.out
+    run("inspect", "x.pt", "--json", code=1)
