@@ -85,4 +85,4 @@ def what_it_is(head: bytes) -> str:
 
 def missing_package(package: str) -> GcodecError:
     """Return the error to raise from the ImportError of an optional package; it names the command that installs it."""
-    return GcodecError(f"the demo needs the {package} package: pip install 'gcodec[demo]'")
+    return GcodecError(f"the demo needs the {package} package: pip install '.[demo]' in a checkout of gcodec")

@@ -189,7 +189,7 @@ class Dump:
             with _open(self.path, "pt") as file:
                 return file.get_tensor(key)
         except ImportError as error:
-            raise GcodecError(f"{dtype} tensors need torch: pip install 'gcodec[torch]'") from error
+            raise GcodecError(f"{dtype} tensors need torch: pip install torch") from error
 
     @cached_property
     def state_kinds(self) -> tuple[str, ...]:

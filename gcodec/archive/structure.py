@@ -141,7 +141,7 @@ def _of_text(text: bytes, rebuilder: _Rebuilder) -> Any:
     except GcodecError:
         raise
     except ImportError as error:
-        raise Unsupported("the state holds what is torch's, which is not installed: pip install 'gcodec[torch]', or "
+        raise Unsupported("the state holds what is torch's, which is not installed: pip install torch, or "
                           f"load it with like='numpy' ({error})") from error
     except (ArithmeticError, AttributeError, LookupError, RuntimeError, StopIteration, TypeError, ValueError) as error:
         raise Corruption(f"the structure of the state is malformed: {error}") from error

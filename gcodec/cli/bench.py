@@ -24,7 +24,7 @@ EPILOG = """\
 Every round trip is verified before anything is timed. Speeds are 1e9 bytes of uncompressed data per second, the median
 of several rounds in which all codecs take turns, on one core unless a row says otherwise; "memory copy" tells how fast
 memory was meanwhile. A dump of gcodec's Recorder is also compressed near-lossless, by the rule of its optimizer.
-More codecs to compare with: pip install 'gcodec[bench]'.
+More codecs to compare with: pip install '.[bench]' in a checkout.
 """
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 EPILOG = """\
 It trains a convolutional network (SGD with momentum) and a transformer (AdamW) for about a minute, and compresses
-their gradients with gcodec and with every other codec that is installed. Needs pip install 'gcodec[demo]'; more codecs
-to compare with come with pip install 'gcodec[bench]'.
+their gradients with gcodec and with every other codec that is installed. In a checkout, pip
+install '.[demo]' brings what it needs, and pip install '.[bench]' more codecs to compare with.
 """
 
 

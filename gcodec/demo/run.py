@@ -193,7 +193,7 @@ def lines_of(findings: Findings) -> Iterator[str]:
         yield f"Where a peer is smaller than lossless gcodec: {'; '.join(smaller)}."
     yield from findings.result.notes
     if findings.missing:
-        yield f"Not installed, so not measured: {', '.join(findings.missing)} (pip install 'gcodec[bench]')."
+        yield f"Not installed, so not measured: {', '.join(findings.missing)} (pip install '.[bench]' in a checkout)."
 
 
 def _ranges(findings: Findings, start: str, field: str) -> dict[str, tuple[float, float]]:
