@@ -467,7 +467,7 @@ def test_reading_bfloat16_without_torch_names_the_remedy(tmp_path, monkeypatch):
     dump = read_dump(tmp_path / "file")
     assert dump.grad("a").dtype == torch.bfloat16
     monkeypatch.setitem(sys.modules, "torch", None)
-    with pytest.raises(GcodecError, match=r"pip install 'gcodec\[torch\]'"):
+    with pytest.raises(GcodecError, match="pip install torch"):
         dump.grad("a")
 
 

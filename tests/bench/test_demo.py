@@ -320,7 +320,7 @@ def test_the_corpus_can_be_cut_from_what_training_records():
 def test_a_missing_package_names_the_remedy(module, package, monkeypatch):
     monkeypatch.setitem(sys.modules, package, None)
     monkeypatch.delitem(sys.modules, module, raising=False)
-    with pytest.raises(GcodecError, match=r"pip install 'gcodec\[demo\]'"):
+    with pytest.raises(GcodecError, match=r"pip install '\.\[demo\]'"):
         __import__(module)
 
 
