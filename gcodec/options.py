@@ -35,6 +35,7 @@ class EncoderOptions:
         wide_heads: Allow lossless bfloat16 and float32 a mantissa bit in the head.
         columns: Allow column references.
         sparse: Allow frames that say which values differ from a base, or from zero.
+        exact_if_smaller: Allow modes that may drop bits to keep all of some values or of all, where that is smaller.
 
     Raises:
         InvalidArgument: An option is outside its values.
@@ -50,6 +51,7 @@ class EncoderOptions:
     wide_heads: bool = True
     columns: bool = True
     sparse: bool = True
+    exact_if_smaller: bool = True
 
     def __post_init__(self) -> None:
         check_choice("ladder", self.ladder, LADDERS)
@@ -66,10 +68,8 @@ class EncoderOptions:
             raise InvalidArgument(f"max_length must be in 2 ... 12, not {self.max_length}")
 
 
-#: GComp as nearly as the format allows: one codebook for everything, an escape for codes beyond n_theta = 11 bits, the
-#: four-level ladder, plain truncation. Two deviations: the paper's only example, Table 1, has an n_theta of 8; and it
-#: sends what is escaped behind a special code of n_theta bits, while here the code is made anew with the escape as a
-#: symbol, which is never longer.
+#: GComp to the letter: one codebook for everything, an escape for codes beyond n_theta = 11 bits (our choice: the paper
+#: gives none), the four-level ladder, plain truncation.
 LITERAL_GCOMP = EncoderOptions(
     max_length=11,
     escape_threshold=11,
@@ -81,6 +81,7 @@ LITERAL_GCOMP = EncoderOptions(
     wide_heads=False,
     columns=False,
     sparse=False,
+    exact_if_smaller=False,
 )
 
 

@@ -55,19 +55,25 @@ class BitLayout:
 
 
 @lru_cache
-def lossless(dtype: DType) -> BitLayout:
-    """Return the layout that keeps everything, in planes that are fast to pack."""
+def lossless(dtype: DType, mode: int = LOSSLESS) -> BitLayout:
+    """Return the layout that keeps everything, in planes that are fast to pack.
+
+    Args:
+        dtype: The value type.
+        mode: Code of the mode that was asked for, which may allow less.
+    """
     widths = {0: (), 23: (16, 7)}.get(dtype.tail_bits, (dtype.tail_bits,))
-    return BitLayout(LOSSLESS, widths, (Level(0, (1 << len(widths)) - 1),), (0,), False, False)
+    return BitLayout(mode, widths, (Level(0, (1 << len(widths)) - 1),), (0,), False, False)
 
 
 @lru_cache
-def lossless_at(dtype: DType, drops: tuple[int, ...]) -> BitLayout:
+def lossless_at(dtype: DType, drops: tuple[int, ...], mode: int = LOSSLESS) -> BitLayout:
     """Return the layout that keeps everything of values whose low bits are zero.
 
     Args:
         dtype: The value type, which has a tail.
         drops: For each level, how many low mantissa bits are zero in its values: rising, fewer than the tail's bits.
+        mode: Code of the mode that was asked for, which may allow less.
     """
     rising = sorted(kept_bits(dtype, drop) for drop in drops)
     widths: list[int] = []
@@ -78,7 +84,7 @@ def lossless_at(dtype: DType, drops: tuple[int, ...]) -> BitLayout:
     if len(widths) > MAX_PLANES:
         raise InvalidArgument(f"drops {drops} need {len(widths)} planes, but at most {MAX_PLANES} are possible")
     levels = tuple(Level(drop, masks[kept_bits(dtype, drop)]) for drop in drops)
-    return BitLayout(LOSSLESS, tuple(widths), levels, drops, False, False)
+    return BitLayout(mode, tuple(widths), levels, drops, False, False)
 
 
 def fixed(dtype: DType, mantissa_bits: int) -> BitLayout:

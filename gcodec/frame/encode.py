@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from ..dtypes import DType
 from ..errors import InvalidArgument
-from ..format.modes import LOSSLESS, BitLayout, lossless
+from ..format.modes import BitLayout, lossless
 from ..memory import BytesBuilder, acquire, release
 from ..plan.plan import FramePlan, make_plan, make_sparse_plan, no_plan
 from ..plan.request import EncodeRequest
@@ -21,13 +22,15 @@ from .writer import FrameWriter, FullError
 _MAX_UNPLANNED_BYTES = 32  #: of values that are stored as they are
 #: Up to so many bits of values, counting zeros tells at once that coding cannot save the bits that it takes at least.
 _MAX_BITS_TO_COUNT, _MIN_CODED_BITS = 2048, 200
+_NO_LEVELS = np.zeros(0, np.uint8)
 
 
-def plan_for(request: EncodeRequest) -> FramePlan:
+def plan_for(request: EncodeRequest, weigh: bool = False) -> FramePlan:
     """Decide what :func:`encode_values` needs to know beforehand.
 
     Args:
         request: The array and how to encode it.
+        weigh: True to estimate what the frame takes.
 
     Returns:
         The plan of its frame. It stays good for another array of the same type and size, if not the best.
@@ -37,8 +40,9 @@ def plan_for(request: EncodeRequest) -> FramePlan:
     """
     values = request.values
     if request.standalone and (values.bits.nbytes <= _MAX_UNPLANNED_BYTES or _is_too_few(values, request.bit_layout)):
-        return no_plan(values.dtype, -(-len(values.bits) >> block_log2(values.dtype)))
-    return make_plan(request, 1 << block_log2(values.dtype))
+        raw = no_plan(values.dtype, -(-len(values.bits) >> block_log2(values.dtype)))
+        return raw._replace(bits=8.0 * values.bits.nbytes)
+    return make_plan(request, 1 << block_log2(values.dtype), weigh)
 
 
 def _is_too_few(values: Values, bit_layout: BitLayout) -> bool:
@@ -69,10 +73,11 @@ def encode_values(
         InvalidArgument: If ``out`` is not writable or too small, or a level does not exist.
     """
     target = None if out is None else _target(out)
-    is_plain = not plan.codebooks and request.bit_layout.mode == LOSSLESS  # without coded blocks, it leaves out nothing
-    if plan.dtype is not request.values.dtype or is_plain:  # the same bits, perhaps with a wide head, which is lossless
-        values = request.values._replace(dtype=plan.dtype)
-        request = request._replace(values=values, bit_layout=lossless(plan.dtype))
+    is_plain = not plan.codebooks and (not request.bit_layout.lossy or request.options.exact_if_smaller)
+    if plan.prediction is not None or is_plain:  # else coded blocks are, where levels are read
+        _check_levels(request)
+    if plan.dtype is not request.values.dtype or is_plain:  # a wide head, or no coded blocks: all bits are kept
+        request = _exact(request, plan.dtype)
     n_workers = n_threads(request.threads, len(request.values.bits))
     writer = FrameWriter.of(request, plan, rounded)
     try:
@@ -81,9 +86,17 @@ def encode_values(
         if (plan.codebooks or plan.prediction or plan.sparse) and (target is None or len(target) >= writer.limit):
             # Nearly every block is raw, and the codebooks are not worth their place.
             raw = no_plan(plan.dtype, -(-len(request.values.bits) >> block_log2(plan.dtype)))
+            if request.options.exact_if_smaller:
+                request = _exact(request, plan.dtype)
             return _frame(FrameWriter.of(request, raw, rounded), n_workers, target)
         assert target is not None
         raise InvalidArgument(_TOO_FEW.format(len(target))) from None
+
+
+def _exact(request: EncodeRequest, dtype: DType) -> EncodeRequest:
+    """Return a request that keeps all bits, with the usual head or a wide one."""
+    layout = lossless(dtype, request.bit_layout.mode)
+    return request._replace(values=request.values._replace(dtype=dtype), bit_layout=layout, levels=_NO_LEVELS)
 
 
 def encode_array(request: EncodeRequest, out: Any = None) -> bytes | memoryview:
@@ -95,9 +108,14 @@ def encode_array(request: EncodeRequest, out: Any = None) -> bytes | memoryview:
     if sparse is not None and sparse.sparse is not None:
         if request.base is not None and _is_smallest(request.values.bits, sparse.sparse.bits):
             return encode_values(request, sparse, out)
-        frames = [encode_values(sparse_request, sparse), encode_values(short, plan_for(short))]
+        frames = [encode_values(sparse_request, sparse), encode_values(*_best(short))]
+        if request.bit_layout.lossy and request.options.exact_if_smaller:
+            exact = drop_unused_bits(_exact(request, request.values.dtype))
+            exact_sparse = make_sparse_plan(exact)
+            if exact_sparse is not None:
+                frames.append(encode_values(exact, exact_sparse))
         return copied_to_caller(min(frames, key=len), out)
-    return encode_values(short, plan_for(short), out)
+    return encode_values(*_best(short), out)
 
 
 def copied_to_caller(frame: bytes | memoryview, out: Any) -> bytes | memoryview:
@@ -111,6 +129,57 @@ def copied_to_caller(frame: bytes | memoryview, out: Any) -> bytes | memoryview:
     target[: len(frame)] = np.frombuffer(frame, np.uint8)
     return target.data[: len(frame)]
 
+
+#: So many bits dropped of a value, on average, save more than wide heads do; and by this share of its size a frame that
+#: keeps all bits may be larger, because estimates are no better.
+_MAX_DROPPED_BITS, _TIE = 3.0, 0.01
+
+
+def _best(request: EncodeRequest) -> tuple[EncodeRequest, FramePlan]:
+    """Plan a frame, and return its plan and the request that it is for: one that keeps all bits where dropping some
+    saves nothing. Predicted blocks and wide heads are for whole values only, and levels take bits themselves."""
+    layout, values = request.bit_layout, request.values
+    if not layout.lossy or not request.options.exact_if_smaller:
+        return request, plan_for(request)
+    plan = plan_for(request)
+    exact = drop_unused_bits(_exact(request, values.dtype))
+    is_open = plan.prediction is not None or any(exact.bit_layout.drops)
+    if is_open or (plan.codebooks and _dropped_bits(plan, layout) < _MAX_DROPPED_BITS):
+        plan = plan if plan.bits else plan_for(request, weigh=True)
+        exact_plan = plan_for(exact, weigh=True)
+        if _total_bits(exact, exact_plan) <= (1 + _TIE) * _total_bits(request, plan):
+            _check_levels(request)
+            return exact, exact_plan
+    return request, plan
+
+
+def _check_levels(request: EncodeRequest) -> None:
+    """Raise InvalidArgument if a level does not exist, where no coded block reads it."""
+    n_levels, levels = len(request.bit_layout.levels), request.levels
+    if n_levels > 1 and len(levels) and int(levels.max()) >= n_levels:
+        raise InvalidArgument(
+            f"levels must be at most {n_levels - 1} in a ladder of {n_levels}, not {int(levels.max())}"
+        )
+
+
+def _total_bits(request: EncodeRequest, plan: FramePlan) -> float:
+    """Return the bits that a frame takes, about."""
+    layout = request.bit_layout
+    return min(plan.bits, 8.0 * request.values.bits.nbytes) + 8 * (len(layout.widths) + 2 * len(layout.levels))
+
+
+def _dropped_bits(plan: FramePlan, layout: BitLayout) -> float:
+    """Return how many bits the values of some blocks lose, on average, of values other than 0."""
+    if len(layout.levels) == 1:
+        return plan.dtype.tail_bits - layout.kept[0]
+    some = plan.counts[:: max(len(plan.counts) // _LEVEL_SAMPLE, 1)].sum(axis=0, dtype=np.int64)
+    by_level = some[2:].reshape(len(layout.levels), -1).sum(axis=1)
+    by_level[0] += some[1]
+    dropped = plan.dtype.tail_bits - np.array(layout.kept)
+    return float(by_level @ dropped / max(by_level.sum(), 1))
+
+
+_LEVEL_SAMPLE = 64  #: blocks whose levels are counted
 
 _MIN_SURE_VALUES, _MAX_SURE_BITS, _SURE_SAMPLE = 1 << 14, 0.5, 1024
 

@@ -47,6 +47,7 @@ class FramePlan(NamedTuple):
         prediction: Which blocks are predicted, and from what; None for none.
         columns: Column references of coded blocks.
         sparse: What differs from a base or from zero, where all blocks are sparse; None where none is.
+        bits: What blocks and codebooks take, about, if that was asked for or had to be known.
     """
 
     dtype: DType
@@ -60,6 +61,7 @@ class FramePlan(NamedTuple):
     prediction: Prediction | None = None
     columns: tuple[ColumnReferences, ...] = ()
     sparse: SparsePlan | None = None
+    bits: float = 0.0
 
     @property
     def histogram(self) -> np.ndarray:
@@ -116,12 +118,13 @@ def no_plan(dtype: DType, n_blocks: int) -> FramePlan:
     return FramePlan(dtype, STREAM_LOG2, (), (), raw, bases, False, no_counts)
 
 
-def make_plan(request: EncodeRequest, block: int) -> FramePlan:
+def make_plan(request: EncodeRequest, block: int, weigh: bool = False) -> FramePlan:
     """Decide sub-streams, codebooks, references and predictions of a frame.
 
     Args:
         request: The array and how to encode it.
         block: Values per block.
+        weigh: True to estimate what the frame takes.
 
     Returns:
         The plan. It does not depend on the number of threads.
@@ -141,19 +144,21 @@ def make_plan(request: EncodeRequest, block: int) -> FramePlan:
     lengths = stream_lengths(dtype, rows, len(values))
     first = planner.best(dtype, lengths, columns)
     alternatives: list[tuple[Candidate, float]] = []  # and the share of their size by which the first must be larger
-    wide = request.standalone and options.wide_heads and len(values) >= _MIN_WIDE_VALUES
-    if wide and bit_layout is lossless(dtype) and dtype.wide is not None and (dtype.bits < 32 or not first.columns):
+    plain = not bit_layout.lossy and bit_layout.drops == (0,)
+    wide = plain and request.standalone and options.wide_heads and len(values) >= _MIN_WIDE_VALUES
+    if wide and dtype.wide is not None and (dtype.bits < 32 or not first.columns):
         starts = {tensor.start for tensor in first.columns}
         wide_rows = [tensor for tensor in rows if tensor.start in starts]
         wide_columns = fit_columns(values, wide_rows, dtype.wide) if wide_rows else ()
         alternatives.append((planner.best(dtype.wide, [first.stream_log2], wide_columns), dtype.wide.min_saving))
     predictor = None
-    if options.prediction and not bit_layout.lossy and dtype.predictable and (rows or base is not None):
+    exact = not bit_layout.lossy or options.exact_if_smaller  # as predicted blocks are
+    if options.prediction and exact and dtype.predictable and (rows or base is not None):
         predictor = Predictor(values, dtype, rows, base, block)
     if alternatives and predictor is None:  # the samples decide; only predictions have to be weighed against a plan
         (candidate, gain), *alternatives = alternatives
         first = candidate if (1 + gain) * candidate.bits < first.bits else first
-    plan, bits, coded_bits = _plan_of(planner, first, request, predictor, weigh=bool(alternatives))
+    plan, bits, coded_bits = _plan_of(planner, first, request, predictor, weigh or bool(alternatives))
     unpredicted = None  # blocks that are left to column references and wide heads
     if plan.prediction is not None:
         unpredicted = plan.prediction.choice < 0
@@ -169,7 +174,7 @@ def make_plan(request: EncodeRequest, block: int) -> FramePlan:
             alternative_plan, alternative_bits, _ = _plan_of(planner, candidate, request, predictor, weigh=True)
             if (1 + gain) * alternative_bits < bits:
                 plan, bits = alternative_plan, alternative_bits
-    return plan
+    return plan._replace(bits=bits)
 
 
 def _plan_of(
@@ -217,7 +222,8 @@ def _plan_of(
                     choice = _choose(books.codebooks, costs, counts)
                     after = _expected_bits(costs, choice, counts, kept, sample.every, stream_len, references)
                     bits += float((after - expected)[unpredicted].sum())
-    bits += 8 * sum(map(len, books.records))
+    if predictor or weigh:
+        bits += 8 * sum(map(len, books.records))
     plan = FramePlan(
         dtype,
         stream_log2,

@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 
 from ..dtypes import DType
-from ..format.modes import LOSSLESS, lossless_at
+from ..format.modes import lossless_at
 from .request import EncodeRequest
 
 _MIN_VALUES = 64  #: of fewer, the bits are not worth the search
@@ -32,10 +32,11 @@ def drop_unused_bits(request: EncodeRequest) -> EncodeRequest:
     """
     request = drop_common_zeros(request)
     bits, dtype, _, _ = request.values
-    if request.bit_layout.mode == LOSSLESS and dtype.tail_bits and len(bits) >= _MIN_MIXED:
+    if not request.bit_layout.lossy and dtype.tail_bits and len(bits) >= _MIN_MIXED:
         drop = request.bit_layout.drops[0]
         if _is_mixed(_sample(bits, _QUICK_SAMPLE), drop) and len(drops := _drops_for(bits, dtype, drop)) > 1:
-            return request._replace(bit_layout=lossless_at(dtype, drops), levels=_levels(bits, drops))
+            layout = lossless_at(dtype, drops, request.bit_layout.mode)
+            return request._replace(bit_layout=layout, levels=_levels(bits, drops))
     return request
 
 
@@ -47,12 +48,12 @@ def drop_common_zeros(request: EncodeRequest) -> EncodeRequest:
         request: The array and how to encode it, in one level if it is lossless.
     """
     bits, dtype, _, _ = request.values
-    if request.bit_layout.mode != LOSSLESS or dtype.tail_bits == 0 or len(bits) < _MIN_VALUES:
+    if request.bit_layout.lossy or dtype.tail_bits == 0 or len(bits) < _MIN_VALUES:
         return request
     if int(np.bitwise_or.reduce(_sample(bits, _QUICK_SAMPLE))) & 1:  # most arrays
         return request
     drop = _common_zeros(bits, dtype)
-    return request._replace(bit_layout=lossless_at(dtype, (drop,))) if drop else request
+    return request._replace(bit_layout=lossless_at(dtype, (drop,), request.bit_layout.mode)) if drop else request
 
 
 def _sample(bits: np.ndarray, n: int) -> np.ndarray:

@@ -30,7 +30,7 @@ from .prediction_cache import LosslessPiece
 from .shared_codebooks import COUNTING, SharedCodebooks
 
 _NO_LEVELS = np.zeros(0, np.uint8)
-_DEFAULT = EncoderOptions()
+_DEFAULT = EncoderOptions(exact_if_smaller=False)  #: ranks round their own values without encoding them
 _round_values = Specialized(round_values)
 
 
