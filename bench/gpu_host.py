@@ -1,6 +1,6 @@
 """What the host does for each call on a CUDA device: its time and what it asks of the device, without one.
 
-    python -m bench.gpu_host [--out DIR]
+    python -m bench.gpu_host [--quick] [--out DIR]
 
 writes ``bench/results/gpu-host.csv``. The device does nothing (:mod:`bench.gpu_stub`): kernels' arguments are packed,
 but no kernel runs, and torch's allocations and copies are those of CPU memory, which are quicker than a device's. Times
@@ -94,11 +94,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.gpu_host", description="The host's part of each call.")
     parser.add_argument("--out", type=Path, default=RESULTS, help="folder for gpu-host.csv")
     parser.add_argument("--rounds", type=int, default=15, help="rounds, of which the fastest counts")
+    parser.add_argument("--quick", action="store_true", help="try everything, measure little")
     options = parser.parse_args(arguments)
     rows = []
     with stub_device() as device:
-        for what, call in calls():
-            rows.append((what, *measure(call, device, options.rounds)))
+        for what, call in calls(*((2, 1 << 15) if options.quick else ())):
+            rows.append((what, *measure(call, device, 1 if options.quick else options.rounds)))
             print(*rows[-1], sep=", ", flush=True)
     write_table(options.out / "gpu-host.csv", COLUMNS, rows)
     return 0

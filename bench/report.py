@@ -212,6 +212,7 @@ PLACES: dict[str, tuple[Callable[[Path], list[str]], str]] = {
     "differences-speed": (sections.differences_speed, "differences.csv"),
     "sparse-values-table": (sections.sparse_values_table, "sparse_values.csv"),
     "weight-sync-links": (sections.weight_sync_links, "weight-sync.csv"),
+    "gpu-host-table": (sections.gpu_host_table, "gpu-host.csv"),
     "levels-speed": (sections.level_speed, "level-speed.csv"),
     "compressors-table": (contests.compressors_table, "compressors.csv"),
     "controllers-table": (contests.controllers_table, "controllers.csv"),

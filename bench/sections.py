@@ -308,6 +308,15 @@ def sparse_values_table(results: Path) -> list[str]:
     return [*markdown(columns, table), "", f"Percent of the array's bytes; from {source(comments)}"]
 
 
+def gpu_host_table(results: Path) -> list[str]:
+    """Return the table of what the host does for calls on a CUDA device that does nothing."""
+    comments, rows = read_table(results / "gpu-host.csv")
+    asked = ("launches", "uploads", "upload_bytes", "allocations", "waits")
+    table = [[row["what"], rounded(row["host_us"]), *(row[name] for name in asked)] for row in rows]
+    columns = ["call", ">host µs", *(f">{name.replace('_', ' ')}" for name in asked)]
+    return [*markdown(columns, table), "", f"From {source(comments)}"]
+
+
 def seconds_over_link(row: Row, rate: float, *, whole: bool) -> float:
     """Return the modeled seconds of a version: whole weights, or a difference, of which the work is counted, too.
 
