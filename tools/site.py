@@ -27,13 +27,14 @@ PAGES = {
     "Integrations": ("zarr", *sorted(f"integrations/{page.stem}" for page in
                                      (ROOT / "docs" / "integrations").glob("*.md"))),
     "Is it for me?": ("when-not", "faq", "benchmarks", "reliability", "security", "gpu"),
-    "Results": ("benchmarks/codecs", "benchmarks/peers", "benchmarks/speed", "benchmarks/damage",
+    "Results": ("benchmarks/codecs", "benchmarks/files", "benchmarks/peers", "benchmarks/speed", "benchmarks/damage",
                 "benchmarks/distributed", "benchmarks/compressors", "benchmarks/vocabulary", "benchmarks/bound",
                 "benchmarks/demo"),
     "Research": ("algorithms", "experiments", "experiments-gcomp", "experiments-gravac", "experiments-lgreco",
                  "experiments-gradzip"),
     "Formats": ("format", "archive", "glossary"),
-    "For contributors": ("CONTRIBUTING", "contributing/performance", "contributing/wire", "CHANGELOG"),
+    "For contributors": ("CONTRIBUTING", "contributing/performance", "contributing/gpu", "contributing/wire",
+                         "CHANGELOG"),
 }
 #: The reference: titles of its pages, and what stands on them.
 REFERENCE = {

@@ -71,7 +71,7 @@ class Setting:
         def decode(encoded: Any) -> Any:
             return codec.decode(encoded, **decode_options)
 
-        return CodecTask(encode, decode, self.result)
+        return CodecTask(encode, decode, self.result, exact=self.data.bits)
 
 
 def lossless_setting(data: Input) -> Setting:

@@ -17,6 +17,7 @@ from gcodec.dtypes import BY_CODE
 from gcodec.format import shipped
 from gcodec.format.change_codebook import CHANGES, ChangeCodebook, read_changes
 from gcodec.format.codebook import Codebook, read_inline
+from gcodec.format.shipped_changes import N_SHIFTS, changes_from, shifted_thresholds
 from gcodec.frame.decode import FrameReader
 from tests.support import reference
 from tests.support.cases import KINDS, Array, Bits, infinity, to_floats
@@ -67,10 +68,13 @@ def kind_of(error: gcodec.GcodecError) -> reference.Kind:
     raise AssertionError(f"not an error of a decoder: {error!r}")
 
 
-#: Inline records of the codebooks that come with gcodec, by (id, hash).
+#: Records of the codebooks that come with gcodec, by (id, hash).
 SHIPPED: dict[tuple[int, int], bytes] = {
     (number, reference.checksum(bytes.fromhex(record), head_bits)): bytes.fromhex(record)
     for number, _, _, head_bits, record in shipped.RECORDS}
+SHIPPED |= {
+    (number, book.hash): book.record
+    for shift in range(N_SHIFTS) for number, book in changes_from(shifted_thresholds(shift))}
 
 
 def book_of(record: bytes, digest: int) -> Codebook | ChangeCodebook | None:
