@@ -215,6 +215,7 @@ def lossy_law(mode: str, dtype: str) -> int:
     optimizer.step()
     terms = [values_at(who, param.numel(), getattr(torch, dtype), "sparse") for who in range(size())]
     options: dict[str, Any] = {"optimizer": optimizer, "param": param} if mode == "near" else {"mantissa_bits": 5}
+    options["options"] = gcodec.EncoderOptions(exact_if_smaller=False)
 
     def coded(tensor: torch.Tensor) -> torch.Tensor:
         decoded: torch.Tensor = gcodec.decode(gcodec.encode(tensor, **options))

@@ -43,6 +43,7 @@ def encode_batch(tensors: Sequence[torch.Tensor], *, codebook: object, **options
     CALLS["encode"] += 1
     CALLS["frames"] += len(tensors)
     graded = options.pop("levels", [None] * len(tensors))
+    options["options"] = gcodec.EncoderOptions(exact_if_smaller=False)  # as on a device
     frames = [gcodec.encode(x, levels=None if own is None else own.numpy(), threads=1, **options)
               for x, own in zip(tensors, graded, strict=True)]
     return [torch.frombuffer(bytearray(frame), dtype=torch.uint8) for frame in frames]

@@ -36,6 +36,8 @@ from .prediction_cache import PredictionCache
 FIRST_ID = 1 << 16  #: ids below belong to codebooks that come with gcodec and to streams
 _MAX_CODEBOOKS = 8  #: in a frame
 _MISFIT = 0.5  #: bits per symbol beyond the entropy from which a frame has a codebook of its own
+#: What frames by shared codebooks consist of: coded blocks whose values are rounded, as ranks round their own values.
+_CODING = EncoderOptions(columns=False, prediction=False, wide_heads=False, exact_if_smaller=False)
 COUNTING = FixedCodebooks((), (), True)  #: plans without codebooks, for their counts
 
 
@@ -118,7 +120,7 @@ class SharedCodebooks:
     """
 
     def __init__(self, refresh: Refresh) -> None:
-        self.refresh, self.options = refresh, EncoderOptions(columns=False, prediction=False, wide_heads=False)
+        self.refresh, self.options = refresh, _CODING
         self.prediction_cache = PredictionCache()
         self.layers: dict[int, Layer] = {}
         self.paid = 0.0
