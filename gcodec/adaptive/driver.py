@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from ..averaging.averager import Averager, CompressionPlan
+from ..averaging.averager import Averager, CompressionPlan, compression_plan
 from ..averaging.feedback import Carried
 from ..averaging.state import pack_by_tensor, pack_state, unpack_by_tensor, unpack_state
 from ..compressors.contract import AllReduce, Compressor, Place, Request, wide
@@ -279,17 +279,20 @@ def _change(names: Iterable[str]) -> InvalidArgument:
 
 
 def ranks(
-    size: int, plan: CompressionPlan | Compressor, controller: Controller, clock: Callable[[], float] = perf_counter
+    size: int,
+    plan: CompressionPlan | Compressor | str,
+    controller: Controller,
+    clock: Callable[[], float] = perf_counter,
 ) -> list[Adaptive]:
     """Return ranks in one process for :func:`~gcodec.averaging.simulate.run_conversations`.
 
     Args:
         size: Number of ranks.
-        plan: Plan of all ranks, or its compressor.
+        plan: Plan of all ranks, or what :func:`~gcodec.averaging.averager.compression_plan` makes one of.
         controller: Controller, of which each rank gets a copy.
         clock: Returns seconds.
     """
-    plan = plan if isinstance(plan, CompressionPlan) else CompressionPlan(plan)
+    plan = compression_plan(plan)
     return [Adaptive(Averager(plan, rank, size), copy.deepcopy(controller), clock) for rank in range(size)]
 
 

@@ -15,6 +15,7 @@ import torch
 
 from ..compressors.batching import batch_conversations
 from ..compressors.casts import Dense
+from ..compressors.codec_frames import Frames
 from ..compressors.contract import (
     Compressor,
     Conversation,
@@ -62,6 +63,35 @@ class CompressionPlan:
     def compresses(self, gradient: torch.Tensor) -> bool:
         """Tell whether a gradient is compressed, rather than sent dense."""
         return gradient.numel() >= self.smallest and (self.vectors or gradient.dim() > 1)
+
+
+#: Plans that users name by an accuracy. "fp8": as many mantissa bits as float8_e5m2, the 8-bit type for gradients.
+NAMED_PLANS = {"fp8": CompressionPlan(Frames(2))}
+
+
+def compression_plan(plan: CompressionPlan | Compressor | str) -> CompressionPlan:
+    """Return a plan, given itself, by its compressor, which gets error feedback, or by an accuracy in a user's words.
+
+    The accuracy is "fp8": a value keeps the sign, all exponents of its type and 2 mantissa bits, and what rounding has
+    taken from it is added to a later gradient.
+
+    Args:
+        plan: A plan, a compressor, or an accuracy.
+
+    Raises:
+        InvalidArgument: Anything else.
+    """
+    if isinstance(plan, CompressionPlan):
+        return plan
+    if isinstance(plan, Compressor):
+        return CompressionPlan(plan)
+    named = NAMED_PLANS.get(str(plan))
+    if named is None:
+        raise InvalidArgument(
+            f"plan must be a compressor, such as PowerSGD(4), a CompressionPlan, or one of "
+            f"{', '.join(map(repr, NAMED_PLANS))}, not {plan!r:.80}"
+        )
+    return named
 
 
 @dataclass

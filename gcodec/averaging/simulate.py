@@ -9,7 +9,7 @@ import torch
 
 from ..compressors.contract import AllGather, AllReduce, AllToAll, Compressor, Conversation, Place, Request, sum_by_rank
 from ..errors import InvalidArgument, PeerError
-from .averager import Averager, CompressionPlan
+from .averager import Averager, CompressionPlan, compression_plan
 
 
 def run_conversations(conversations: Sequence[Generator[Request, Any, Any]]) -> list[Any]:
@@ -60,19 +60,19 @@ class Simulation:
 
     Args:
         size: The number of ranks.
-        plan: A plan, or a compressor, which gets error feedback.
+        plan: A plan; a compressor, which gets error feedback; or "fp8".
 
     Attributes:
         ranks: Each rank's :class:`Averager`, with its settings, residuals and counts.
 
     Raises:
-        InvalidArgument: ``size`` is less than 1.
+        InvalidArgument: ``size`` is less than 1, or ``plan`` is something else.
     """
 
-    def __init__(self, size: int, plan: CompressionPlan | Compressor) -> None:
+    def __init__(self, size: int, plan: CompressionPlan | Compressor | str) -> None:
         if size < 1:
             raise InvalidArgument(f"size must be at least 1, not {size}")
-        self.plan = plan if isinstance(plan, CompressionPlan) else CompressionPlan(plan)
+        self.plan = compression_plan(plan)
         self.ranks = [Averager(self.plan, rank, size) for rank in range(size)]
 
     def average(

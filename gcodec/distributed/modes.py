@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from ..averaging.averager import NAMED_PLANS
 from ..dtypes import DType
 from ..errors import InvalidArgument, Unsupported
 from ..format import modes as bit_layouts
@@ -177,6 +178,10 @@ def mode_of(mode: Any) -> Mode:
         return Lossless()
     if isinstance(mode, str) and mode in named:
         return named[mode]
+    if isinstance(mode, str) and mode in NAMED_PLANS:
+        raise InvalidArgument(
+            f"mode={mode!r} needs error feedback: make the hook's state by CompressedGradients(model, {mode!r})"
+        )
     if not isinstance(mode, Mode):
         raise InvalidArgument(
             "mode must be Lossless(), FixedBits(k) or NearLossless(optimizer), or one of "

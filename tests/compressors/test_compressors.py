@@ -17,7 +17,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gcodec.averaging.averager import Averager, CompressionPlan
+from gcodec.averaging.averager import Averager, CompressionPlan, compression_plan
 from gcodec.averaging.feedback import ErrorFeedback, WarmUp
 from gcodec.averaging.simulate import Simulation, compress_on, run_conversations
 from gcodec.averaging.state import pack_state, unpack_state
@@ -230,11 +230,27 @@ def test_gradients_are_not_written_to(name):
     GradZip(2, average=1.0), lambda: GradZip(2, dtype="int8"), lambda: Cast("float64"), lambda: DGC(0.1, upper=0.9),
     lambda: RedSync(0.1, method="other"), lambda: RedSync(0.1, same_sign=True, mantissa_bits=3), lambda: Frames(0),
     lambda: Dense().at(1), lambda: WarmUp(QSGD(), 3), lambda: Simulation(0, Dense()),
+    lambda: Simulation(2, "bf16"), lambda: compression_plan(""),
     lambda: ErrorFeedback(0.0), lambda: CompressionPlan(Dense(), smallest=-1),
 ])
 def test_settings_out_of_range_are_refused(wrong):
     with pytest.raises(InvalidArgument):
         wrong()
+
+
+def test_plans_are_given_by_themselves_by_a_compressor_or_by_an_accuracy():
+    plan = CompressionPlan(TopK(0.5), None)
+    assert compression_plan(plan) is plan
+    assert compression_plan(TopK(0.5)) == CompressionPlan(TopK(0.5), ErrorFeedback())
+    assert compression_plan("fp8") == Simulation(2, "fp8").plan == CompressionPlan(Frames(2), ErrorFeedback())
+
+
+def test_few_mantissa_bits_keep_exponents_and_round_to_nearest():
+    gradient = gradients_at(0, 1)[0]["linear"] * torch.logspace(-30, 30, 70)
+    sent = Frames(2).decompressed(gradient).contribution
+    assert bool(((sent - gradient).abs() <= gradient.abs() / 8).all())
+    mantissas, _ = torch.frexp(sent)
+    assert torch.equal(mantissas * 8, (mantissas * 8).round())
 
 
 def test_integers_and_sparse_tensors_are_refused():

@@ -34,7 +34,7 @@ REPRS = {
     "gradna": "GradNA(rank=4, always=False, seed=0, dtype=None, regularization=1e-05, relative=False, average=0.0)",
     "sparcml": "SparCML(sparsifier=TopK(density=0.05, mantissa_bits=None, sample=None, least=100, most=1.5, seed=0), "
                "switch=0.5)",
-    "frames of 6 bits": "Frames(bits=6, optimizer=None)",
+    "fp8": "Frames(bits=2, optimizer=None)",
 }
 
 

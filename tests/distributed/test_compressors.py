@@ -17,9 +17,9 @@ from tests.support.rank_fixtures import ranks_of
 from tests.support.ranks import Members, Ranks, agreed
 
 PAIR = ["dense", "float16", "topk", "topk sampled", "random-k", "dgc warming up", "redsync bisection",
-        "redsync same sign", "qsgd", "powersgd", "acp-sgd", "gradzip float16", "sparcml", "frames of 6 bits"]
+        "redsync same sign", "qsgd", "powersgd", "acp-sgd", "gradzip float16", "sparcml", "fp8"]
 OTHERS = ["topk sampled", "float16", "random-k", "powersgd", "gradzip float16", "sparcml dense sums",
-          "frames of 6 bits"]
+          "fp8"]
 FORMS: dict[str, dict[str, Any]] = {
     "plain": {},
     "static_graph": {"static_graph": True},
@@ -68,7 +68,7 @@ def test_compressors_average_as_simulated_where_two_ranks_leave_sums_to_gloo(pai
 
 
 @pytest.mark.parametrize("name", ["topk", "float16", "dgc warming up", "qsgd", "powersgd", "gradzip float16", "sparcml",
-                                  "frames of 6 bits"])
+                                  "fp8"])
 def test_buckets_on_a_device_are_averaged_on_that_device(on_devices, name):
     on_devices.run(gpu_cases.follows_there, name=name)
 
@@ -116,7 +116,7 @@ def test_nan_reaches_all_ranks_and_leaves_residuals_alone(pair, name):
     assert all(dropped > 0 for *_, dropped in result)
 
 
-@pytest.mark.parametrize("name", ["dgc warming up", "gradzip", "powersgd"])
+@pytest.mark.parametrize("name", ["dgc warming up", "gradzip", "powersgd", "fp8"])
 def test_a_resumed_run_with_a_compressor_is_the_uninterrupted_run(pair, name):
     pair.run(cases.resume, name=name, first=3, second=3)
 

@@ -338,6 +338,11 @@ def test_a_mode_without_a_meaning_cannot_be_assigned():
         state.mode = 8
 
 
+def test_an_accuracy_that_needs_error_feedback_is_refused_where_there_is_none():
+    with pytest.raises(gcodec.InvalidArgument, match=r"CompressedGradients\(model, 'fp8'\)"):
+        gd.CompressedAllreduce(mode="fp8")
+
+
 @pytest.mark.parametrize("state", [{}, {"version": 1}, {"version": 2, "shared": ""}])
 def test_states_that_are_not_the_hooks_are_refused(state):
     with pytest.raises(gcodec.InvalidArgument, match="a hook's state of version"):

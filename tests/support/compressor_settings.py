@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from gcodec.averaging.averager import CompressionPlan
+from gcodec.averaging.averager import NAMED_PLANS, CompressionPlan
 from gcodec.averaging.feedback import WarmUp
 from gcodec.averaging.simulate import Simulation
 from gcodec.compressors import (
@@ -71,7 +71,7 @@ PROMISES: dict[str, Promise] = {
     "sparcml": Promise(SparCML(TopK(0.05)), SparCML(TopK(1.0))),
     "sparcml dense sums": Promise(SparCML(TopK(0.3), switch=0.4), SparCML(DGC(1.0))),
     "lossless frames": Promise(Frames(), Frames()),
-    "frames of 6 bits": Promise(Frames(6), Frames(23)),
+    "fp8": Promise(NAMED_PLANS["fp8"].compressor, Frames(23)),
 }
 
 

@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from ...averaging.averager import Averager, CompressionPlan
+from ...averaging.averager import Averager, CompressionPlan, compression_plan
 from ...averaging.state import pack_by_tensor, unpack_by_tensor
 from ...compressors import Compressor, Frames, alone
 from ...compressors.contract import Request
@@ -43,8 +43,9 @@ class CompressedGradients:
         model: the module whose gradients come, wrapped by DDP or not, on the CPU or a CUDA device (docs/gpu.md). Its
             parameters' names tell tensors apart, however DDP forms its buckets. With ``find_unused_parameters`` give
             DDP's module, unless gradients are None between steps (``zero_grad(set_to_none=True)``).
-        plan: a compressor, which gets error feedback, or a
-            :class:`~gcodec.averaging.averager.CompressionPlan`.
+        plan: a compressor, which gets error feedback; a
+            :class:`~gcodec.averaging.averager.CompressionPlan`; or "fp8", which keeps 2 mantissa bits of each value
+            and feeds back the rest.
         optimizer: the optimizer that will take the step. Plans with momentum correction need it, to check that it has
             no momentum of its own.
         group: DDP's process group; default that of ``model``, if it is DDP's module, else the world.
@@ -57,7 +58,7 @@ class CompressedGradients:
     def __init__(
         self,
         model: nn.Module,
-        plan: CompressionPlan | Compressor,
+        plan: CompressionPlan | Compressor | str,
         *,
         optimizer: torch.optim.Optimizer | None = None,
         group: dist.ProcessGroup | None = None,
@@ -65,7 +66,7 @@ class CompressedGradients:
     ) -> None:
         if not dist.is_initialized():
             raise InvalidArgument("torch.distributed is not initialized: call init_process_group first")
-        self.plan = plan if isinstance(plan, CompressionPlan) else CompressionPlan(plan)
+        self.plan = compression_plan(plan)
         _check_optimizer(self.plan, optimizer)
         if group is None and isinstance(model, DistributedDataParallel):
             group = model.process_group

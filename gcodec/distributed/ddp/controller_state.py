@@ -83,7 +83,7 @@ class AdaptiveGradients(CompressedGradients):
     def __init__(
         self,
         model: nn.Module,
-        plan: CompressionPlan | Compressor,
+        plan: CompressionPlan | Compressor | str,
         controller: Controller,
         *,
         optimizer: torch.optim.Optimizer | None = None,
