@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 
 
 def markdown(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
@@ -17,6 +18,15 @@ def source(comments: Sequence[str]) -> str:
     """Where numbers come from, in a sentence."""
     facts = dict(line.split(": ", 1) for line in comments)
     return f"{facts['machine']}; `{facts['command']}`."
+
+
+def trained_on(comments: Sequence[str], rows: Iterable[Mapping[str, str]]) -> str:
+    """Where trainings come from, in a sentence: the processors that rows name, with how many rows each has if there are
+    several, and the last sitting's command."""
+    counts = Counter(row["processor"] for row in rows)
+    names = [f"{name} ({count} trainings)" if len(counts) > 1 else name for name, count in counts.most_common()]
+    facts = dict(line.split(": ", 1) for line in comments)
+    return f"Trained on {' and '.join(names)}, {facts['machine'].partition(', ')[2]}; `{facts['command']}`."
 
 
 def rounded(text: str) -> str:

@@ -1,6 +1,6 @@
 """GradZip's experiments (Cho et al., section 3), on a small network among simulated ranks.
 
-    python -m bench.experiments.gradzip [--quick] [--seeds N] [--steps N] [--minutes N] [--resume]
+    python -m bench.experiments.gradzip [--quick] [--seeds N] [--steps N] [--minutes N] [--processes N] [--resume]
 
 writes ``bench/results/experiment-gradzip.csv``: held-out accuracy of a residual network on the hard digits of
 ``problems``, for every method of the paper's Table 1, each from the same initial weights and with the same batches per
@@ -23,19 +23,21 @@ import numpy as np
 
 from bench.__main__ import CACHE
 from bench.codec import RESULTS
-from bench.experiments.pool import Job, fill
+from bench.experiments.pool import PROCESSES, Job, fill
 from bench.experiments.problems import PROBLEMS
 from bench.experiments.trial import run
-from bench.markdown import markdown, source
+from bench.markdown import markdown, trained_on
 from gcodec.averaging.averager import CompressionPlan
 from gcodec.averaging.feedback import ErrorFeedback
 from gcodec.benchmark.csv_tables import read_table
+from gcodec.benchmark.timing import processor
 from gcodec.compressors import ACPSGD, Cast, Compressor, Dense, GradNA, GradZip, PowerSGD, SparCML, TopK
 from gcodec.compressors.lowrank import matrix_shape
 from gcodec.demo.models import DigitNet
 
 FILE = "experiment-gradzip.csv"
-COLUMNS = ("method", "variant", "seed", "steps", "accuracy", "loss", "float_ratio", "byte_ratio")
+COLUMNS = ("method", "variant", "seed", "steps", "accuracy", "loss", "float_ratio", "byte_ratio",
+           "processor")
 BATCH, RATE = 32, 0.05
 Setting = Callable[[tuple[int, ...]], Compressor]
 
@@ -96,7 +98,7 @@ def trained(job: Job, steps: int, width: int) -> list[object]:
     trial = run(problem, plan, job[2], steps, lambda name, shape: METHODS[method, variant](tuple(shape)))
     return [method, variant, job[2], steps, f"{trial.quality / 100:.4f}",
             f"{np.mean(trial.losses[-max(steps // 10, 1) :]):.4f}", f"{trial.sent.float_ratio:.2f}",
-            f"{trial.sent.ratio:.2f}"]
+            f"{trial.sent.ratio:.2f}", processor()]
 
 
 def table(results: Path) -> list[str]:
@@ -113,7 +115,7 @@ def table(results: Path) -> list[str]:
                           *(f"{harmonic_mean([float(row[key]) for row in selected]):.1f}"
                             for key in ("float_ratio", "byte_ratio"))])
     columns = ["method", "variant", ">seeds", ">accuracy, %", ">less fp32", ">loss", ">floats", ">bytes"]
-    return [*markdown(columns, lines), "", f"From {source(comments)}"]
+    return [*markdown(columns, lines), "", trained_on(comments, rows)]
 
 
 def _mean(rows: Sequence[dict[str, str]], name: str, scale: float = 1.0) -> float:
@@ -137,6 +139,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=300, help="of training (300)")
     parser.add_argument("--minutes", type=float, default=18, help="after which no training begins (18)")
+    parser.add_argument("--processes", type=int, default=PROCESSES, help=f"of one thread each ({PROCESSES})")
     parser.add_argument("--quick", action="store_true", help="1 seed, 5 steps, a narrow network")
     parser.add_argument("--resume", action="store_true", help="keep what is there")
     parser.add_argument("--out", type=Path, help="where the CSV file goes (default: bench/results)")
@@ -145,7 +148,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     path = (options.out or (CACHE / "quick" if options.quick else RESULTS)) / FILE
     every = [("cnn", name, seed) for seed in range(seeds) for name in _NAMES]
     rows = kept(path, every, steps) if options.resume else {}
-    fill(path, COLUMNS, every, rows, partial(trained, steps=steps, width=width), options.minutes)
+    work = partial(trained, steps=steps, width=width)
+    fill(path, COLUMNS, every, rows, work, options.minutes, options.processes)
     return 0
 
 

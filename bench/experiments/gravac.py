@@ -36,6 +36,7 @@ from bench.experiments.traffic import LINK, SLOW
 from bench.experiments.trial import Trial, run
 from gcodec.adaptive import Accordion, GraVAC
 from gcodec.benchmark.csv_tables import read_table, write_table
+from gcodec.benchmark.timing import processor
 
 NAME = "experiment-gravac-{}.csv"
 POINTS = 25  #: rows of a curve
@@ -44,7 +45,8 @@ QUICK = (DENSE, "GraVAC 0.7, DGC", "DGC 10x", "DGC 1000x", "GraVAC 0.7, RedSync,
          "GraVAC 0.7, Random-k, raw, plain", "Accordion, PowerSGD 4/1")
 COLUMNS = {
     "runs": ("problem", "method", "seed", "steps", "values", "quality", "unit", "loss", "float_ratio", "byte_ratio",
-             "dense_steps", "compress_share", "link_seconds_1g", "link_seconds_30m", "seconds_1g", "seconds_30m"),
+             "dense_steps", "compress_share", "link_seconds_1g", "link_seconds_30m", "seconds_1g", "seconds_30m",
+             "processor"),
     "curves": ("problem", "method", "seed", "step", "loss", "quality", "raw", "fed", "sent", "factor",
                "seconds_1g", "seconds_30m"),
     "factors": ("problem", "method", "seed", "factor", "steps", "gain", "samples_per_second_times_gain"),
@@ -83,7 +85,7 @@ def summary(job: Job, trial: Trial, untimed: bool) -> list[object]:
     seconds = ["" if untimed else f"{problem.seconds * (1 + share) + link:.6f}" for link in links]
     return [*job, steps, values, f"{trial.quality:.4f}", problem.unit, f"{np.mean(trial.losses[-steps // 10 :]):.4f}",
             f"{trial.sent.float_ratio:.3f}", f"{trial.sent.ratio:.3f}", dense, "" if untimed else f"{share:.3f}",
-            *(f"{link:.6f}" for link in links), *seconds]
+            *(f"{link:.6f}" for link in links), *seconds, processor()]
 
 
 def curve(job: Job, trial: Trial) -> list[list[object]]:

@@ -26,15 +26,16 @@ from bench.experiments.pool import Job, fill
 from bench.experiments.problems import PROBLEMS
 from bench.experiments.traffic import LINK, SLOW, Link
 from bench.experiments.trial import run
-from bench.markdown import markdown, source
+from bench.markdown import markdown, trained_on
 from gcodec.adaptive import Controller, GraVAC, gravac_bits
 from gcodec.averaging.feedback import Feedback
 from gcodec.benchmark.csv_tables import read_table
+from gcodec.benchmark.timing import processor
 from gcodec.compressors import Dense, Frames
 
 FILE = "experiment-gravac-bits.csv"
 COLUMNS = ("problem", "method", "seed", "steps", "quality", "unit", "loss", "byte_ratio", "mean_bits", "steps_by_bits",
-           "gain_by_bits")
+           "gain_by_bits", "processor")
 LOSSLESS = 23  #: mantissa bits of float32
 NAMES = ("lstm", "cnn")
 SEEDS, MINUTES, QUICK_STEPS = 3, 10, 4
@@ -78,7 +79,7 @@ def trained(job: Job, quick: bool) -> list[object]:
     loss = fmean(trial.losses[-max(steps // 10, 1) :])
     return [*job, steps, f"{trial.quality:.4f}", problem.unit, f"{loss:.4f}", f"{trial.sent.ratio:.3f}", f"{mean:.2f}",
             listed({bits: str(count) for bits, count in counts.items()}),
-            listed({bits: f"{gain:.5f}" for bits, gain in gains.items()})]
+            listed({bits: f"{gain:.5f}" for bits, gain in gains.items()}), processor()]
 
 
 def bits_of(factor: float) -> int:
@@ -111,7 +112,7 @@ def table(results: Path) -> list[str]:
                               selected[0]["steps_by_bits"].replace(" ", ", ")])
     columns = ["problem", "method", ">seeds", ">quality", ">less dense", ">bytes", ">mean bits",
                "steps by bits, seed 0"]
-    return [*markdown(columns, lines), "", f"From {source(comments)}"]
+    return [*markdown(columns, lines), "", trained_on(comments, rows)]
 
 
 PLACES: dict[str, tuple[Callable[[Path], list[str]], str]] = {"gravac-bits": (table, FILE)}

@@ -11,7 +11,7 @@ import numpy as np
 from bench.experiments.gravac_methods import DENSE, TABLE_2, UNFED
 from bench.experiments.gravac_pictures import FILES, Row
 from bench.experiments.problems import PROBLEMS
-from bench.markdown import markdown, source
+from bench.markdown import markdown, source, trained_on
 from gcodec.benchmark.csv_tables import read_table
 
 RUNS = FILES["runs"]
@@ -58,7 +58,8 @@ def _table(results: Path, methods: Sequence[str]) -> list[str]:
             base = [row for row in rows if (row["problem"], row["method"]) == (problem, BASE)]
             table += [[problem, method, *_cells(selected, outcomes[DENSE], base)]
                       for method, selected in outcomes.items()]
-    return [*markdown(COLUMNS, table), "", f"From {source(comments)}"]
+    shown = [row for row in rows if row["method"] in methods]
+    return [*markdown(COLUMNS, table), "", trained_on(comments, shown)]
 
 
 def _cells(some: Sequence[Row], dense: Sequence[Row], base: Sequence[Row]) -> list[str]:

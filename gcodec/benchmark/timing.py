@@ -189,11 +189,15 @@ def copy_task(values: np.ndarray) -> CodecTask:
 def machine() -> str:
     """Return the processor, the cores this process may use, how busy they are, and the versions that matter to a
     speed."""
-    name = platform.processor() or platform.machine()
-    with suppress(OSError, StopIteration):
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        name = next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     system = f"{platform.system()} {platform.machine()}"
     load = f"load {os.getloadavg()[0]:.1f}, " if hasattr(os, "getloadavg") else ""
-    return f"{name}, {cores} cores, {load}{system}, Python {platform.python_version()}, numpy {np.__version__}"
+    return f"{processor()}, {cores} cores, {load}{system}, Python {platform.python_version()}, numpy {np.__version__}"
+
+
+def processor() -> str:
+    """Return the processor's name."""
+    with suppress(OSError, StopIteration):
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        return next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return platform.processor() or platform.machine()

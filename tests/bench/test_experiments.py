@@ -157,7 +157,7 @@ def test_trainings_without_time_are_left_out_and_named(capsys):
 
 def test_trainings_of_an_earlier_run_are_kept(tmp_path):
     path, every = tmp_path / gradzip.FILE, [("cnn", "Baseline-FP32, as published", seed) for seed in range(3)]
-    rows = [["Baseline-FP32", "as published", seed, steps, "0.9", "0.1", "1.0", "1.0"]
+    rows = [["Baseline-FP32", "as published", seed, steps, "0.9", "0.1", "1.0", "1.0", "a processor"]
             for seed, steps in ((0, 300), (1, 5), (7, 300))]
     assert gradzip.kept(path, every, 300) == {}
     write_table(path, gradzip.COLUMNS, rows)
@@ -177,7 +177,8 @@ def test_bits_of_gravac_bits_are_those_of_their_factors():
 
 def test_results_by_bits_are_compared_with_dense_of_the_same_seed(tmp_path):
     path, every = tmp_path / gravac_bits.FILE, [("cnn", name, seed) for name in (DENSE, "5 bits") for seed in (0, 1)]
-    rows = [[*job, 300, 80 + job[2] - (job[1] != DENSE), "% right", 1.0, 5.0, 5.0, "5:300", ""] for job in every]
+    rows = [[*job, 300, 80 + job[2] - (job[1] != DENSE), "% right", 1.0, 5.0, 5.0, "5:300", "", "a processor"]
+            for job in every]
     assert gravac_bits.kept(path, every) == {}
     write_table(path, gravac_bits.COLUMNS, [*rows, ["cnn", "5 bits", 7, *rows[0][3:]]])    # no dense one of its seed
     assert gravac_bits.kept(path, every[1:]) == {job: list(map(str, row)) for job, row in zip(every, rows, strict=True)
@@ -253,7 +254,8 @@ def test_the_picture_of_gradzip_is_drawn_from_its_results(tmp_path):
 def test_speedups_are_those_of_timed_runs(tmp_path):
     columns = gravac.COLUMNS["runs"]
     row = {"problem": "cnn", "steps": 300, "values": 1, "quality": 80.0, "unit": "% right", "loss": 1.0,
-           "float_ratio": 2.0, "byte_ratio": 2.0, "dense_steps": 0, "link_seconds_1g": 1, "link_seconds_30m": 1}
+           "float_ratio": 2.0, "byte_ratio": 2.0, "dense_steps": 0, "link_seconds_1g": 1, "link_seconds_30m": 1,
+           "processor": "a processor"}
     timed, untimed = {"seconds_1g": 2.0, "seconds_30m": 4.0}, {"seconds_1g": "", "seconds_30m": ""}
     rows = [{**row, "method": method, "seed": seed, "compress_share": "", **seconds}
             for method, seed, seconds in ((DENSE, 0, timed), (DENSE, 1, untimed), (gravac_tables.BASE, 0, timed),

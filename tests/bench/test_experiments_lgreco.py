@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from bench.experiments.lgreco import __main__ as experiments
 from bench.experiments.lgreco import errors, methods, pictures, sections, tables
 from bench.experiments.lgreco.matched import Matched
-from bench.experiments.lgreco.throughput import Load, step_seconds, wire_seconds
 from bench.experiments.lgreco.trainings import Job, Training, train
+from bench.experiments.lgreco.waiting import Load, step_seconds, waits, wire_seconds
 from gcodec.adaptive import LGreCo, Planner
 from gcodec.benchmark.csv_tables import read_table, write_table
 
@@ -57,7 +57,7 @@ def test_the_control_sends_as_many_bytes_as_lgreco_with_one_setting_for_all(fami
     for decision in training.decisions:
         assert len(set(decision.settings)) == 1
     controller = methods.method_of("pairs", "vgg", family, methods.MATCHED).make(
-        methods.Setup(methods.REFERENCES["vgg"][family], 2, {}))
+        methods.Setup(methods.REFERENCES["vgg"][family], 2, {}, {}, 0.01))
     assert isinstance(controller, Matched)
     controller.start({name: tuple(mean.shape) for name, mean in training.means.items()}, 2)
     choices = controller.inner.decide(training.means)
@@ -88,7 +88,7 @@ def test_every_method_makes_a_controller_of_its_own(part):
         assert len({(item.family, item.name) for item in result}) == len(result)
         for method in result:
             assert methods.method_of(part, problem, method.family, method.name) is not None
-            controller = method.make(methods.Setup(method.reference, 7, {"a": 1}))
+            controller = method.make(methods.Setup(method.reference, 7, {"a": 1}, {"a": (4, 4)}, 0.01))
             assert not isinstance(controller, Planner) or controller.period == 7
             if isinstance(controller, LGreCo):
                 assert controller.reference == method.reference
@@ -109,6 +109,9 @@ def test_modeled_steps_lie_between_no_and_full_overlap(load, workers, gbps):
     assert step_seconds(load, 1, gbps)[0] == pytest.approx(load.compute)
     assert step_seconds(load, workers, 2 * gbps)[0] <= seconds
     assert step_seconds(load, 2 * workers, gbps)[0] >= seconds
+    waited = waits(load, workers, gbps)
+    assert all(each >= 0 for each in waited)
+    assert sum(waited) == pytest.approx(seconds - load.compute)
 
 
 def test_power_iteration_comes_nearer_to_the_least_error_with_every_step(trained):

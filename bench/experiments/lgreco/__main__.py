@@ -35,7 +35,7 @@ from gcodec.benchmark.csv_tables import write_table
 
 #: Part and problem, the most important first; those after ``FULL`` need ``--full``.
 ORDER = (("pairs", "transformer"), ("pairs", "vgg"), ("rivals", "transformer"), ("sparse rivals", "vgg"),
-         ("replay", "vgg"), ("sweep", "transformer"), ("bit sweep", "transformer"),
+         ("future work", "transformer"), ("replay", "vgg"), ("sweep", "transformer"), ("bit sweep", "transformer"),
          ("variants", "transformer"), ("depth", "small transformer"))
 FULL = (("pairs", "small transformer"), ("pairs", "lstm"), ("rivals", "vgg"),
         ("sparse rivals", "transformer"), ("sweep", "vgg"))

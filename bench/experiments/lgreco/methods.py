@@ -4,12 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 
 import torch
 
 from bench.experiments.lgreco.matched import Matched
 from bench.experiments.lgreco.problems import FAST, HARSH
-from gcodec.adaptive import Accordion, Bytes, Controller, GlobalThreshold, KMeans, LGreCo, Prioritized, Range, Settings
+from bench.experiments.lgreco.waiting import Load, waits
+from gcodec.adaptive import (
+    Accordion,
+    Bytes,
+    Controller,
+    GlobalThreshold,
+    KMeans,
+    LGreCo,
+    Prioritized,
+    Range,
+    Seconds,
+    Settings,
+)
 from gcodec.averaging.averager import CompressionPlan
 from gcodec.averaging.feedback import ErrorFeedback
 from gcodec.compressors import QSGD, Compressor, Dense, PowerSGD, TopK
@@ -17,6 +30,7 @@ from gcodec.compressors import QSGD, Compressor, Dense, PowerSGD, TopK
 CLUSTERS = 6  #: of k-means, as in the paper's section 5.3
 BUCKETS = 6  #: a model's gradients are cut into, in the order in which they become known
 SWEEP = (0.01, 0.1)  #: densities of the trade-off curves beside the default
+SLOW_GBPS, SLOW_WORKERS = 0.1, 8  #: of the link on which training waits
 BIT_SWEEP = (2, 3, 6)  #: QSGD's bits, likewise
 DENSE, UNIFORM, LGRECO, MATCHED = "dense", "uniform", "L-GreCo", "uniform, L-GreCo's bytes"
 Make = Callable[["Setup"], Controller]
@@ -24,12 +38,14 @@ Make = Callable[["Setup"], Controller]
 
 @dataclass(frozen=True)
 class Setup:
-    """The facts that a controller is made for: its ``reference`` setting, steps between decisions, and buckets by
-    tensor."""
+    """The facts that a controller is made for: its ``reference`` setting, steps between decisions, buckets and shapes
+    by tensor, and the seconds that a step computes."""
 
     reference: Compressor
     period: int
     buckets: Mapping[str, int]
+    shapes: Mapping[str, tuple[int, ...]]
+    compute: float
 
 
 class Fixed(Controller):
@@ -79,6 +95,22 @@ def prioritized(family: str, reference: Compressor) -> Method:
     def make(setup: Setup) -> Controller:
         return LGreCo(setup.reference, period=setup.period, cost=Prioritized(Bytes(), setup.buckets))
     return Method(family, "L-GreCo, priorities", reference, make)
+
+
+def timed(family: str, reference: Compressor) -> Method:
+    """Return L-GreCo whose costs are seconds that training waits: those that the model of ``waiting`` has for each
+    bucket on the slow link, all at the reference, in place of what a run on that link would measure."""
+    def make(setup: Setup) -> Controller:
+        values, n_bytes = dict.fromkeys(setup.buckets.values(), 0.0), dict.fromkeys(setup.buckets.values(), 0.0)
+        for name, bucket in setup.buckets.items():
+            values[bucket] += prod(setup.shapes[name])
+            n_bytes[bucket] += setup.reference.payload_bytes(setup.shapes[name])
+        order, total = sorted(values), sum(values.values())
+        load = Load(setup.compute, 0.0, tuple(values[bucket] / total for bucket in order),
+                    tuple(n_bytes[bucket] for bucket in order), reduced=True)
+        seconds = dict(zip(order, waits(load, SLOW_WORKERS, SLOW_GBPS), strict=True))
+        return LGreCo(setup.reference, period=setup.period, cost=Seconds.measured(setup.buckets, seconds, n_bytes))
+    return Method(family, "L-GreCo, seconds", reference, make)
 
 
 def accordion(family: str, reference: Compressor, mild: float, harsh: float) -> Method:
@@ -186,6 +218,12 @@ def _swept(problem: str, family: str, values: Sequence[float]) -> list[Method]:
     return result
 
 
+def future(problem: str) -> list[Method]:
+    """Return what the paper leaves to future work: the best of three families for each layer, and costs in seconds."""
+    reference, *others = (REFERENCES[problem][family] for family in (RANKS, SPARSE, QUANTIZED))
+    return [lgreco(RANKS, reference, "L-GreCo, three families", others=tuple(others)), timed(RANKS, reference)]
+
+
 def variants(problem: str) -> list[Method]:
     """Return what the paper or its code do otherwise: a wider range, as in section 5.3, errors that are not squared,
     one rank's gradients, or all of them; and half the rank."""
@@ -212,7 +250,7 @@ def replay(problem: str) -> list[Method]:
 #: Every set of methods, by the part of the experiments that it belongs to.
 PARTS: dict[str, Callable[[str], list[Method]]] = {
     "pairs": pairs, "rivals": rivals, "sparse rivals": sparse_rivals, "sweep": sweep,
-    "bit sweep": bit_sweep, "variants": variants, "depth": depth, "replay": replay}
+    "bit sweep": bit_sweep, "future work": future, "variants": variants, "depth": depth, "replay": replay}
 
 
 def method_of(part: str, problem: str, family: str, name: str) -> Method:

@@ -167,7 +167,7 @@ def train(job: Job) -> Training:
     params = dict(model.named_parameters())
     optimizer = torch.optim.SGD(model.parameters(), lr=problem.rate, momentum=problem.momentum)
     result.buckets, result.shapes = buckets_of(params), {name: tuple(param.shape) for name, param in params.items()}
-    ranks = _ranks(job, result.buckets)
+    ranks = _ranks(job, result)
     looked = _watch(ranks[0])
     randoms = [np.random.default_rng((job.seed, rank)) for rank in range(RANKS)]
     losses = []
@@ -188,9 +188,10 @@ def train(job: Job) -> Training:
     return _finished(result, problem, model, ranks[0], losses, looked)
 
 
-def _ranks(job: Job, buckets: Mapping[str, int]) -> list[Adaptive]:
+def _ranks(job: Job, found: Training) -> list[Adaptive]:
     method = method_of(job.part, job.problem, job.family, job.method)
-    controller = method.make(Setup(method.reference, job.period, buckets))
+    controller = method.make(
+        Setup(method.reference, job.period, found.buckets, found.shapes, PROBLEMS[job.problem].seconds))
     if isinstance(controller, Planner):
         controller = Observed(controller, method.reference)
     return adaptive.ranks(RANKS, method.plan, controller)
