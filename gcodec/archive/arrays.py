@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from functools import cache
 from importlib.util import find_spec
@@ -46,6 +47,10 @@ def as_array(tensor: TensorView, data: Bytes, like: str) -> Any:
     dtype = numpy_dtype(tensor.dtype)
     assert dtype is not None  # the caller has checked
     flat = data[: data.size // dtype.itemsize * dtype.itemsize]
+    if tensor.is_dense and like == "numpy" and 0 not in tensor.shape:
+        at = tensor.offset * dtype.itemsize
+        values = flat[at : at + math.prod(tensor.shape) * dtype.itemsize].view(_ml_dtype(tensor.dtype) or dtype)
+        return values.reshape(tensor.shape)
     steps = tensor.stride if tensor.stride is not None else row_major(tensor.shape)
     steps = tuple(0 if n == 1 else step for n, step in zip(tensor.shape, steps, strict=True))
     try:

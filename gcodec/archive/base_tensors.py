@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol
 from ..dtypes import DTYPES
 from ..errors import Unsupported
 from ..files.elements import width
-from ..files.file_plan import FilePlan, TensorView, row_major
+from ..files.file_plan import FilePlan, TensorView
 from ..files.source import Bytes
 from .entries import FileEntry
 
@@ -112,7 +112,7 @@ class Base:
             if segment.bytes == size:
                 return BaseBytes(self.name, other.segment, 0, segment.hash, self.read, self.is_held)
             element = width(view.dtype) or 1
-            if _is_dense(view) and _is_dense(other) and prod(view.shape) * element == size == _bytes(other):
+            if view.is_dense and other.is_dense and prod(view.shape) * element == size == _bytes(other):
                 return BaseBytes(self.name, other.segment, other.offset * element, None, self.read, self.is_held)
         return None
 
@@ -157,10 +157,6 @@ def base_bytes(entry: FileEntry, number: int, bases: BaseFinder | None) -> BaseB
     if found.hash not in (None, segment.base):
         raise Unsupported(f"was compressed against {meant} of other values than {base.name} has")
     return found
-
-
-def _is_dense(view: TensorView) -> bool:
-    return view.stride is None or view.stride == row_major(view.shape)
 
 
 def _bytes(view: TensorView) -> int:

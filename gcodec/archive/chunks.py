@@ -5,7 +5,8 @@ The codec is imported where it is first needed: listing an archive does not wait
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,6 +22,9 @@ from .layout import FRAME, MIN_FRAME, STORED, ZSTD
 ZSTD_LEVEL = 3
 #: Parts of values up to this size are tried with Zstandard too: a frame's header weighs on them.
 SMALL = 1 << 12
+#: Tensors of a group of which fewer than half of so many values differ are tried with Zstandard, up to so many bytes
+#: at a time.
+SAMPLE, MAX_TEXT = 64, 1 << 16
 #: Least share of its size that a base must save a part: for less nobody should have to keep another file.
 WORTH_A_BASE = 0.005
 
@@ -66,12 +70,72 @@ def pack_chunk(
     """
     best = Packed(STORED, data.data, data)
     if dtype is not None and (data.size > MIN_FRAME or options):
-        best = _packed_frame(data, dtype, options, n_columns, base, base_is_held, take)
-    if dtype is None or data.size <= SMALL:
-        text = zstandard.ZstdCompressor(level=ZSTD_LEVEL, write_content_size=True).compress(best.restored.data)
-        if len(text) < len(best.payload):
-            best = Packed(ZSTD, text, best.restored, best.lossy)
-    return best
+        n_values = data.size // (width(dtype) or 1)
+        in_rows = n_columns and n_values % n_columns == 0
+        shapes = [(n_values // n_columns, n_columns)] if in_rows else None
+        best = _packed_frame(data, dtype, options, shapes, base, base_is_held, take)
+    return _or_text(best) if dtype is None or data.size <= SMALL else best
+
+
+def pack_group(
+    data: Bytes, dtype: str, shapes: Sequence[tuple[int, ...]], take: Callable[[int], Bytes] | None = None
+) -> list[Packed]:
+    """Stores small tensors that lie end to end, without loss, in as few chunks as serve them well.
+
+    Args:
+        data: the tensors, one-dimensional.
+        dtype: the codec's type of their values.
+        shapes: their shapes, in values.
+        take: as for :func:`pack_chunk`.
+    """
+    packed = []
+    for start, stop, run, repeats in _runs(_as_bits(data, dtype), shapes):
+        part = data[start : stop]
+        best = Packed(STORED, part.data, part)
+        if part.size > MIN_FRAME:
+            best = _packed_frame(part, dtype, {}, run, None, False, take)
+        packed.append(_or_text(best) if repeats or part.size <= SMALL else best)
+    return packed
+
+
+def _runs(
+    bits: np.ndarray, shapes: Sequence[tuple[int, ...]]
+) -> Iterator[tuple[int, int, list[tuple[int, ...]], bool]]:
+    """Yield runs of tensors that one chunk serves: first byte and end, their shapes, and whether values repeat.
+
+    Args:
+        bits: uintW[n], the tensors end to end.
+        shapes: their shapes.
+    """
+    start, at, run, kind = 0, 0, list[tuple[int, ...]](), False
+    sizes = list(map(prod, shapes))
+    for shape, size, repeats in zip(shapes, sizes, _repeats(bits, sizes), strict=True):
+        end = at + size
+        full = kind and (end - start) * bits.itemsize > MAX_TEXT
+        if run and (repeats != kind or full):
+            yield start * bits.itemsize, at * bits.itemsize, run, kind
+            start, run = at, []
+        run.append(shape)
+        at, kind = end, repeats
+    if at > start:
+        yield start * bits.itemsize, at * bits.itemsize, run, kind
+
+
+def _repeats(bits: np.ndarray, sizes: Sequence[int]) -> list[bool]:
+    """Return which of several arrays, end to end, have few values other than 0, each again and again, as far as a
+    sample tells."""
+    n = np.array(sizes, np.int64)
+    places = (np.cumsum(n) - n)[:, None] + np.arange(SAMPLE) * n[:, None] // SAMPLE
+    some = np.sort(bits[np.minimum(places, bits.size - 1)], axis=1)
+    n_different = np.count_nonzero(some[:, 1:] != some[:, :-1], axis=1) + (some[:, 0] != 0)
+    repeats: list[bool] = ((n >= SAMPLE) & (n_different > 0) & (n_different < SAMPLE // 2)).tolist()
+    return repeats
+
+
+def _or_text(best: Packed) -> Packed:
+    """Return a part as it is best stored so far, or with Zstandard if that is smaller."""
+    text = zstandard.ZstdCompressor(level=ZSTD_LEVEL, write_content_size=True).compress(best.restored.data)
+    return best._replace(codec=ZSTD, payload=text, needs_base=False) if len(text) < len(best.payload) else best
 
 
 def unpack_chunk(
@@ -107,7 +171,7 @@ def _packed_frame(
     data: Bytes,
     dtype: str,
     options: Mapping[str, Any],
-    n_columns: int,
+    shapes: Sequence[tuple[int, ...]] | None,
     base: Bytes | None,
     base_is_held: bool,
     take: Callable[[int], Bytes] | None,
@@ -116,8 +180,6 @@ def _packed_frame(
     from ..frame.decode import FrameReader
 
     bits, earlier = _as_bits(data, dtype), None if base is None else _as_bits(base, dtype)
-    in_rows = n_columns and bits.size % n_columns == 0
-    shapes = [(bits.size // n_columns, n_columns)] if in_rows else None
     out = None if take is None else take(codec.max_encoded_size(bits.size, dtype))
     frame = codec.encode(bits, dtype=dtype, shapes=shapes, base=earlier, threads=1, out=out, **options)
     needs_base = earlier is not None and FrameReader(frame).prelude.refers_to_base
@@ -126,7 +188,7 @@ def _packed_frame(
         alone = codec.encode(bits, dtype=dtype, shapes=shapes, threads=1)
         if len(frame) > (1 - WORTH_A_BASE) * len(alone):
             frame, needs_base = alone, False
-    if options and in_rows:  # where rows predict each other, exact values may take less room than rounded ones
+    if options and shapes:  # where rows predict each other, exact values may take less room than rounded ones
         exact = codec.encode(bits, dtype=dtype, shapes=shapes, threads=1)
         if len(exact) < len(frame):
             frame, options = exact, {}

@@ -32,7 +32,7 @@ def describe_file(archive: ArchiveReader, entry: FileEntry) -> dict[str, Any]:
         "metadata": archive.metadata(entry),
         **base_summary(entry),
         "segments": segments,
-        "tensors": [_tensor(tensor, segments[tensor.segment]) for tensor in entry.tensors],
+        "tensors": [_tensor(entry, tensor, segments[tensor.segment]) for tensor in entry.tensors],
     }
 
 
@@ -84,11 +84,13 @@ def _mode(chunk: dict[str, Any], lossy: bool) -> str:
     return mode if "frame" in chunk or not lossy else f"{mode} (lossy)"
 
 
-def _tensor(tensor: TensorView, segment: dict[str, Any]) -> dict[str, Any]:
+def _tensor(entry: FileEntry, tensor: TensorView, segment: dict[str, Any]) -> dict[str, Any]:
     row: dict[str, Any] = {"name": tensor.name, "dtype": tensor.dtype, "shape": list(tensor.shape)}
     row |= {"segment": tensor.segment, "offset": tensor.offset, "bytes": tensor_bytes(tensor)}
     if tensor.stride is not None:
         row["stride"] = list(tensor.stride)
+    if tensor.segment in entry.groups:
+        return row | {"group": segment["name"], "stored_bytes": entry.share(tensor)}
     return row | ({} if segment["name"] == tensor.name else {"shares": segment["name"]})
 
 

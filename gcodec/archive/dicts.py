@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Collection, Hashable, Iterable, Mapping
 from contextlib import ExitStack
 from typing import Any, BinaryIO
@@ -21,6 +22,7 @@ from .encoding_policy import EncodingPolicy, GivenLevels, MantissaBits
 from .entries import FileEntry
 from .reader import ArchiveReader
 from .shared_memory import memory_of
+from .tensor_groups import grouped
 from .tensor_names import NamedTensor, TensorNames
 from .writer import ArchiveWriter
 
@@ -82,6 +84,7 @@ def save_file(
         if bases is not None and isinstance(path, str | os.PathLike) and bases.is_at(path):
             raise InvalidArgument(f"{path}: is the base, and would be replaced; write to another file")
         archive = stack.enter_context(ArchiveWriter(path, threads=threads, force=True))
+        plan = plan if policy or bases else grouped(plan)  # of single tensors, with others' options or bases
         archive.add(plan, policy, bases.find(plan.path) if bases is not None else None)
 
 
@@ -137,8 +140,11 @@ def _read_all(
     for entry, view, _ in wanted.values():
         first.setdefault((entry.path, view.segment), (entry, view))
     data: dict[tuple[str, int], Bytes] = dict(zip(first, archive.segments_bytes(list(first.values())), strict=True))
+    n_read: Counter[tuple[str, int]] = Counter((entry.path, view.segment) for entry, view, _ in wanted.values())
+    most = {key for key, n in n_read.items() if 2 * n > len(first[key][0].views[key[1]])}
     return {
-        name: archive.array(entry, view, data[entry.path, view.segment], like=like or kind)
+        name: archive.array(entry, view, data[entry.path, view.segment], like=like or kind,
+                            with_others=(entry.path, view.segment) in most)
         for name, (entry, view, kind) in wanted.items()
     }
 

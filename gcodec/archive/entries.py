@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
@@ -10,8 +11,10 @@ from functools import cached_property
 from typing import NamedTuple
 
 from ..errors import Corruption
+from ..files.elements import width
 from ..files.file_plan import TensorView, by_segment
 from .layout import HEADER, padding
+from .tensor_groups import are_grouped
 
 DRIVE = re.compile(r"[A-Za-z]:")
 
@@ -110,9 +113,22 @@ class FileEntry:
         """The tensors on each segment, by its number."""
         return by_segment(self.tensors)
 
+    @cached_property
+    def groups(self) -> frozenset[int]:
+        """The numbers of the segments that are small tensors end to end."""
+        return frozenset(number for number, views in self.views.items() if are_grouped(views))
+
+    def share(self, tensor: TensorView) -> int:
+        """Return what a tensor of a group takes in the archive: of what the group takes, its share by size."""
+        segment, size = self.segments[tensor.segment], math.prod(tensor.shape) * (width(tensor.dtype) or 1)
+        return round(segment.stored * size / max(segment.bytes, 1))
+
     def label(self, number: int) -> str:
-        """Return the name of a segment in messages: that of its first tensor."""
-        return self.views[number][0].name if number in self.views else f"segment {number}"
+        """Return the name of a segment in messages: that of its first tensor, and of its last if it is a group."""
+        if number not in self.views:
+            return f"segment {number}"
+        first, last = self.views[number][0].name, self.views[number][-1].name
+        return f"{first} ... {last}" if number in self.groups else first
 
 
 class Paths:
@@ -153,7 +169,7 @@ def unsafe_path(path: str) -> str:
 
 def well_formed(text: str) -> bool:
     """Return True if a string can be written as UTF-8."""
-    return not any(0xD800 <= ord(character) < 0xE000 for character in text)
+    return text.isascii() or not any(0xD800 <= ord(character) < 0xE000 for character in text)
 
 
 def blobs_of(entry: FileEntry) -> Iterable[Blob]:

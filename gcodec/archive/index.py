@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -11,7 +12,7 @@ import numpy as np
 
 from ..errors import Corruption, InsufficientData, InvalidArgument, LimitExceeded, Unsupported
 from ..files.elements import FLOATS, MAX_SIZE, width
-from ..files.file_plan import TensorView, row_major
+from ..files.file_plan import TensorView
 from ..files.source import ByteSource
 from .chunks import unpack_chunk
 from .entries import Blob, Chunk, FileEntry, Paths, SegmentEntry, path_key, place_blobs, well_formed
@@ -166,8 +167,9 @@ def _check_tensor(tensor: TensorView, segments: Sequence[SegmentEntry], where: s
     size = width(tensor.dtype)
     if size is None or 0 in tensor.shape:
         return
-    steps = tensor.stride if tensor.stride is not None else row_major(tensor.shape)
-    last = tensor.offset + sum((n - 1) * step for n, step in zip(tensor.shape, steps, strict=True))
+    last = tensor.offset + math.prod(tensor.shape) - 1
+    if tensor.stride is not None:
+        last = tensor.offset + sum((n - 1) * step for n, step in zip(tensor.shape, tensor.stride, strict=True))
     if (last + 1) * size > segments[tensor.segment].bytes:
         raise Corruption(f"{where}: it does not fit its segment of {segments[tensor.segment].bytes} bytes")
 
@@ -250,13 +252,16 @@ def _fields(value: object, where: str, required: Sequence[str], optional: Sequen
     """Return the values of an object's keys, in the order asked for; None for an optional key that is absent."""
     if not isinstance(value, dict):
         raise Corruption(f"{where}: must be an object, not a {type(value).__name__}")
+    found = [value.get(key) for key in (*required, *optional)]
+    if len(value) == len(found) - found.count(None) and None not in found[: len(required)]:
+        return found
     if missing := [key for key in required if key not in value]:
         raise Corruption(f"{where}: the key {missing[0]!r} is missing")
     if unknown := value.keys() - {*required, *optional}:
         raise Unsupported(f"{where}: reserved key {min(unknown)!r}")
     if any(value.get(key, 0) is None for key in optional):
         raise Corruption(f"{where}: a key must be left out rather than null")
-    return [value.get(key) for key in (*required, *optional)]
+    return found
 
 
 def _array(value: object, where: str) -> list[Any]:

@@ -13,6 +13,7 @@ import numpy as np
 from ..errors import InvalidArgument, Unsupported, check_choice
 from ..files.elements import width
 from ..files.file_plan import TensorView, row_major
+from ..files.source import Bytes
 from .objects import bases_of
 from .reader import ArchiveReader
 from .shared_memory import Strided
@@ -80,6 +81,7 @@ class TensorFile:
         self._archive, self._like, self._stack = archive, like, stack
         self._names = TensorNames(archive)
         self._is_open = True
+        self._group: tuple[str, int, Bytes] | None = None  # the last that was read: whoever reads one reads the next
 
     def keys(self) -> list[str]:
         """Return the names of all tensors, in the order of the archive."""
@@ -129,7 +131,14 @@ class TensorFile:
         """Return a tensor; ``place``: where it is."""
         self._check_open()
         entry, view, kind = place
-        return self._archive.array(entry, view, self._archive.segment_bytes(entry, view), like=self._like or kind)
+        last = self._group
+        if last is not None and last[:2] == (entry.path, view.segment):
+            data = last[2]
+        else:
+            data = self._archive.segment_bytes(entry, view)
+            if view.segment in entry.groups:
+                self._group = entry.path, view.segment, data
+        return self._archive.array(entry, view, data, like=self._like or kind)
 
     def rows(self, place: NamedTensor, start: int, stop: int) -> Any:
         """Return rows of a tensor, and read no more than the parts of the archive that hold them.

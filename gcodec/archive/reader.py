@@ -155,14 +155,23 @@ class ArchiveReader:
         for _ in parts:  # the hash of a last segment without chunks is checked
             pass
 
-    def array(self, entry: FileEntry, tensor: TensorView, data: Bytes, *, like: str | None = None) -> Any:
-        """Return a tensor as a view of ``data``, the bytes of its segment."""
+    def array(
+        self, entry: FileEntry, tensor: TensorView, data: Bytes, *, like: str | None = None, with_others: bool = False
+    ) -> Any:
+        """Return a tensor as a view of ``data``, the bytes of its segment; one of a group as a copy, lest it keep the
+        others in memory, unless these are read ``with_others``."""
         size = width(tensor.dtype)
         if size is None:
             where = f"{self.name}: {entry.path}:{tensor.name}"
             raise Unsupported(f"{where}: type {tensor.dtype} can only be restored with its file")
-        self.check_size(math.prod(tensor.shape) * size, f"{entry.path}:{tensor.name}")
-        return as_array(tensor, data, like or default_kind(entry))
+        n_bytes = math.prod(tensor.shape) * size
+        self.check_size(n_bytes, f"{entry.path}:{tensor.name}")
+        like = like or default_kind(entry)
+        # A torch tensor is saved with all that its storage holds, so that none is a part of a group's.
+        if tensor.segment in entry.groups and not (with_others and like == "numpy"):
+            at = tensor.offset * size
+            data, tensor = data[at : at + n_bytes].copy(), tensor.at_start()
+        return as_array(tensor, data, like)
 
     def tensor_parts(self, entry: FileEntry, tensor: TensorView) -> Iterator[Bytes]:
         """Yield the bytes of a row-major tensor (stride None), part by part in bounded memory."""
@@ -255,7 +264,8 @@ class ArchiveReader:
 
     def _segment(self, entry: FileEntry, number: int, name: str | None = None) -> _BlobToRead:
         """Return a segment with what it is coded against, if it is."""
-        segment, where = entry.segments[number], f"{self.name}: {entry.path}:{name or entry.label(number)}"
+        name = entry.label(number) if name is None or number in entry.groups else name
+        segment, where = entry.segments[number], f"{self.name}: {entry.path}:{name}"
         if segment.base is None:
             return _BlobToRead(segment, where, None)
         try:

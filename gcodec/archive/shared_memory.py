@@ -70,7 +70,8 @@ def memory_of(value: Any) -> Hashable:
     empty or has no plain memory."""
     if isinstance(value, np.ndarray):
         array = np.asarray(value)
-        return ("numpy", array.ctypes.data, array.dtype.str, array.shape, array.strides) if array.size else None
+        address = array.__array_interface__["data"][0]
+        return ("numpy", address, array.dtype.str, array.shape, array.strides) if array.size else None
     try:
         key = _storage_of(value)
         return None if key is None else (key, Strided.of(value))

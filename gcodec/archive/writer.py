@@ -8,7 +8,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from itertools import accumulate
+from itertools import accumulate, chain
 from typing import BinaryIO
 
 import numpy as np
@@ -19,11 +19,11 @@ from ..errors import Corruption, GcodecError, InvalidArgument
 from ..files.all_or_nothing import AllOrNothing
 from ..files.elements import width
 from ..files.file_plan import FilePlan, FileSegment, by_segment
-from ..files.source import Bytes, ByteSource, FileSource
+from ..files.source import ArraySource, Bytes, ByteSource, FileSource
 from ..files.urls import Upload, check_free_url, is_url, path_or_none
 from ..threads import available_threads, ordered_map
 from .base_tensors import Base, BaseBytes
-from .chunks import Packed, pack_chunk
+from .chunks import Packed, pack_chunk, pack_group
 from .encoding_policy import EncodingPolicy, Part
 from .entries import Blob, Chunk, FileEntry, Paths, SegmentEntry
 from .index import check_views, index_to_json
@@ -150,23 +150,28 @@ class ArchiveWriter(AllOrNothing):
     ) -> tuple[tuple[SegmentEntry, ...], dict[int, int]]:
         """Adds the segments; also returns the CRC-32s that lossy values change, by their places in the file."""
 
-        def work(part: Part) -> tuple[Packed, Bytes | None]:
+        def work(part: Part) -> list[tuple[Packed, Bytes | None]]:
             segment, base_bytes = plan.segments[part.segment], bases[part.segment]
             data = self._read(plan.source, segment.start + part.start, segment.start + part.stop)
             try:
+                if segment.group and segment.dtype:
+                    return [(packed, None) for packed in pack_group(data, segment.dtype, segment.group,
+                                                                    self._memory.take)]
                 options = policy.options(part, data) if policy and segment.dtype else {}
                 base_part = base_bytes.read(part.start, part.stop) if base_bytes else None
                 held, n_columns = base_bytes is not None and base_bytes.is_held, columns.get(part.segment, 0)
                 packed = pack_chunk(data, segment.dtype, options, n_columns, base_part, base_is_held=held,
                                     take=self._memory.take)
-                return packed, base_part
+                return [(packed, base_part)]
             except GcodecError as error:
                 name = next((view.name for view in plan.tensors if view.segment == part.segment), "")
                 raise type(error)(f"{plan.path}:{name}: {error}") from error
 
         columns, bases = plan.columns(), _bases_of(plan, base)
-        results = ordered_map(self._pool, work, self._parts(plan, columns), self._threads + 1,
-                              lambda part: part.stop - part.start)
+        results = chain.from_iterable(
+            ordered_map(self._pool, work, self._parts(plan, columns), self._threads + 1,
+                        lambda part: part.stop - part.start)
+        )
         entries, crcs, end = [], {}, 0
         for segment, earlier in zip(plan.segments, bases, strict=True):
             lossy = policy is not None and segment.dtype is not None
@@ -178,12 +183,14 @@ class ArchiveWriter(AllOrNothing):
         return tuple(entries), crcs
 
     def _read(self, source: ByteSource, start: int, stop: int) -> Bytes:
-        """Return bytes of a source, those of a file in memory that is used again."""
-        return source.read(start, stop, *([self._memory.take] if isinstance(source, FileSource) else []))
+        """Return bytes of a source, those that have to be copied in memory that is used again."""
+        with_memory = isinstance(source, FileSource | ArraySource)
+        return source.read(start, stop, *([self._memory.take] if with_memory else []))
 
     def _parts(self, plan: FilePlan, columns: Mapping[int, int]) -> Iterator[Part]:
         for number, segment in enumerate(plan.segments):
             size, step = segment.stop - segment.start, self._part_bytes
+            step = max(step, size) if segment.group else step
             if segment.dtype is not None and number in columns:  # whole rows, if they fit
                 row = columns[number] * (width(segment.dtype) or 1)
                 step = step // row * row or step

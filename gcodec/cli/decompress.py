@@ -264,13 +264,16 @@ def _file_row(entry: FileEntry) -> dict[str, Any]:
 
 
 def _tensor_row(entry: FileEntry, tensor: TensorView) -> dict[str, Any]:
-    """Return what is known of a tensor. One that lies in the bytes of an earlier tensor adds nothing to the archive."""
+    """Return what is known of a tensor. One that lies in the bytes of an earlier tensor adds nothing to the archive;
+    one of a group of small ones has its share of what the group takes."""
     segment, owner = entry.segments[tensor.segment], entry.label(tensor.segment)
     row: dict[str, Any] = {"name": tensor.name, "dtype": tensor.dtype, "shape": list(tensor.shape)}
     row |= {"base": segment.base} if segment.base else {}
     known = {"shared": len(entry.views[tensor.segment]) > 1, "known": width(tensor.dtype) is not None}
+    size = math.prod(tensor.shape) * (width(tensor.dtype) or 1)
+    if tensor.segment in entry.groups:
+        return {**row, "bytes": size, "stored_bytes": entry.share(tensor), **known, "shared": False, "group": owner}
     if owner != tensor.name:
-        size = math.prod(tensor.shape) * (width(tensor.dtype) or 1)
         return {**row, "bytes": size, "stored_bytes": 0, **known, "shares": owner}
     return {**row, "bytes": segment.bytes, "stored_bytes": segment.stored, **known}
 

@@ -121,6 +121,10 @@ def _row(tensor: dict[str, Any], segments: list[dict[str, Any]]) -> tuple[str, .
     first = tensor["name"], tensor["dtype"], _shape(tensor)
     if "shares" in tensor:
         return (*first, f"shared: {tensor['shares']}", _size(tensor["bytes"]), "", "", "", "", "", "")
+    if "group" in tensor:
+        size, taken = tensor["bytes"], tensor["stored_bytes"]
+        shares = _size(size), display.size(taken), display.ratio(size, taken)
+        return (*first, f"group: {tensor['group']}", *shares, "", "", "", "")
     bits = "-" if segment["bits_per_value"] is None else f"{segment['bits_per_value']:.2f}"
     stored = display.size(segment["stored_bytes"])
     ratio = display.ratio(segment["bytes"], segment["stored_bytes"])

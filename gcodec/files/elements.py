@@ -59,6 +59,7 @@ def width(name: str) -> int | None:
     return None if dtype is None else dtype.itemsize
 
 
+@lru_cache(256)
 def name_of(dtype: np.dtype) -> str:
     """Return the name under which a numpy type is listed: its own where it is native, else its type string."""
     if dtype.name in RAW_BITS:  # an ml_dtypes type

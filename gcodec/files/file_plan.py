@@ -20,6 +20,8 @@ class FileSegment:
     Attributes:
         dtype: the codec's type of the values, None for plain bytes.
         crc_at: places in the file that hold a zip CRC-32 of bytes ``crc_from`` to ``stop``.
+        group: shapes, in values of ``dtype``, of the small tensors that it consists of, end to end; empty for any other
+            segment.
     """
 
     start: int
@@ -27,6 +29,7 @@ class FileSegment:
     dtype: str | None = None
     crc_from: int = 0
     crc_at: tuple[int, ...] = ()
+    group: tuple[tuple[int, ...], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -48,6 +51,15 @@ class TensorView:
     segment: int
     offset: int = 0
     stride: tuple[int, ...] | None = None
+
+    @property
+    def is_dense(self) -> bool:
+        """True in row-major order, without gaps."""
+        return self.stride is None or self.stride == row_major(self.shape)
+
+    def at_start(self) -> TensorView:
+        """Return the same tensor at the beginning of its segment."""
+        return TensorView(self.name, self.dtype, self.shape, self.segment, 0, self.stride)
 
 
 @dataclass(frozen=True)
@@ -87,7 +99,7 @@ class FilePlan:
         more."""
         columns = {}
         for view in self.tensors:
-            dense = view.stride is None or view.stride == row_major(view.shape)
+            dense = view.is_dense and not self.segments[view.segment].group
             if len(view.shape) > 1 and 0 not in view.shape and view.offset == 0 and dense:
                 columns[view.segment] = view.shape[-1] if len(view.shape) == 2 else math.prod(view.shape[1:])
         return columns
@@ -145,7 +157,7 @@ def unique_names(views: Sequence[TensorView]) -> tuple[TensorView, ...]:
             numbers[given] += 1
             name = f"{given}#{numbers[given]}"
         numbers[name] = 1
-        result.append(_moved(view, view.segment, name))
+        result.append(view if name == view.name else _moved(view, view.segment, name))
     return tuple(result)
 
 
@@ -172,6 +184,8 @@ def _long_run(start: int, stop: int) -> list[FileSegment]:
 
 def _sound(name: str) -> str:
     """Return at most 60 000 bytes of valid UTF-8."""
+    if len(name) <= 60_000 and name.isascii():
+        return name
     return name.encode(errors="replace")[:60_000].decode(errors="ignore")
 
 

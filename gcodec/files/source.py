@@ -89,11 +89,12 @@ class ArraySource:
         self._starts = [0, *accumulate(piece.size for piece in self._pieces)]
         self.size = self._starts[-1]
 
-    def read(self, start: int, stop: int) -> Bytes:
-        """Return bytes ``start`` to ``stop``, a view where they are in one piece; raises InsufficientData outside."""
+    def read(self, start: int, stop: int, take: Callable[[int], Bytes] = _new_bytes) -> Bytes:
+        """Return bytes ``start`` to ``stop``, a view where they are in one piece, else a copy in memory that ``take``
+        gives; raises InsufficientData outside."""
         if not 0 <= start <= stop <= self.size:
             raise InsufficientData(f"bytes {start} to {stop} were asked for, but there are {self.size}")
-        first = bisect_right(self._starts, start) - 1
+        first, size = bisect_right(self._starts, start) - 1, stop - start
         parts = []
         while start < stop:
             base = self._starts[first]
@@ -101,7 +102,7 @@ class ArraySource:
             start, first = start + parts[-1].size, first + 1
         if len(parts) == 1:
             return parts[0]
-        return np.concatenate(parts) if parts else np.empty(0, np.uint8)
+        return np.concatenate(parts, out=take(size)) if parts else np.empty(0, np.uint8)
 
 
 class SubSource:

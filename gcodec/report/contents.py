@@ -217,6 +217,12 @@ def _row(
         row.shares = tensor["shares"]
         return row
     row.value_bytes, row.stored_bytes, row.n_values = segment["bytes"], segment["stored_bytes"], segment["values"]
+    if "group" in tensor:
+        size = tensor["bytes"] or 0
+        row.value_bytes, row.stored_bytes = size, tensor["stored_bytes"]
+        row.n_values, row.modes = row.n_values * size // max(segment["bytes"], 1), ", ".join(segment["modes"])
+        if tensor["offset"]:
+            return row  # the blocks of a group are told of its first tensor
     row.kinds = {kind: count for kind, count in segment["kinds"].items() if count}
     row.modes, row.codebooks = ", ".join(segment["modes"]), segment["codebooks"]
     row.exponents = exponents.get(tensor["segment"])

@@ -166,14 +166,14 @@ def test_reading_one_tensor_reads_no_others():
             self.count += stop - start
             return self._source.read(start, stop)
 
-    tensors = {f"t{number}": gradients(1000) for number in range(20)}
+    tensors = {f"t{number}": gradients(17_000) for number in range(8)}
     stream = io.BytesIO()
     save_file(tensors, stream)
     source = Counting(stream.getvalue())
     with ArchiveReader(source) as archive:
         index = source.count
-        assert np.array_equal(archive.read("t11"), tensors["t11"])
-        assert source.count - index < 4100 and index < 0.1 * source.size
+        assert np.array_equal(archive.read("t5"), tensors["t5"])
+        assert source.count - index < 68_100 and index < 0.1 * source.size
 
 
 def test_arrays_keep_the_order_and_byte_order_of_their_file():

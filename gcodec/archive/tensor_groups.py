@@ -1,0 +1,87 @@
+"""Small tensors that lie next to each other: one segment of an archive, and few frames, for many of them.
+
+A frame and an entry of the index for each would take more time and room than their values.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from ..files.elements import width
+from ..files.file_plan import FilePlan, FileSegment, TensorView, by_segment
+
+#: Tensors of up to so many bytes are put together, up to so many bytes in all: who reads one reads all of these.
+MAX_SMALL, MAX_GROUP = 1 << 16, 1 << 20
+
+
+def grouped(plan: FilePlan) -> FilePlan:
+    """Return the plan of the same file in which runs of small tensors of one type are one segment each.
+
+    Args:
+        plan: the plan; tensors that share memory stay as they are.
+    """
+    views = by_segment(plan.tensors)
+    runs: list[list[int]] = []  # of segments by their numbers
+    n_bytes, before = 0, None
+    for number, segment in enumerate(plan.segments):
+        size = segment.stop - segment.start
+        small = _is_small(segment, views.get(number, ()))
+        fits = before is not None and before.stop == segment.start and before.dtype == segment.dtype
+        if small and fits and n_bytes + size <= MAX_GROUP:
+            runs[-1].append(number)
+            n_bytes += size
+        else:
+            runs.append([number])
+            n_bytes = size
+        before = segment if small else None
+    if len(runs) == len(plan.segments):
+        return plan
+    return _with_runs(plan, views, runs)
+
+
+def are_grouped(views: Sequence[TensorView]) -> bool:
+    """Return True if tensors on one segment are small ones, several, in order and apart."""
+    if len(views) < 2:
+        return False
+    end = 0
+    for view in views:
+        size = width(view.dtype)
+        if size is None or not view.is_dense or view.offset * size < end:
+            return False
+        end = view.offset * size + math.prod(view.shape) * size
+        if end - view.offset * size > MAX_SMALL:
+            return False
+    return end <= MAX_GROUP
+
+
+def _is_small(segment: FileSegment, views: Sequence[TensorView]) -> bool:
+    """Return True for a small tensor that is alone on its segment, and of the segment's type."""
+    (*others, view) = views or (None,)
+    return (
+        not others
+        and view is not None
+        and segment.dtype == view.dtype
+        and not segment.crc_at
+        and view.offset == 0
+        and view.is_dense
+        and segment.stop - segment.start == math.prod(view.shape) * (width(view.dtype) or 1) <= MAX_SMALL
+    )
+
+
+def _with_runs(plan: FilePlan, views: dict[int, list[TensorView]], runs: Iterable[list[int]]) -> FilePlan:
+    """Return a plan of which the segments of each run have become one."""
+    segments: list[FileSegment] = []
+    moved: dict[int, tuple[int, int]] = {}  # each segment's new number, and where in bytes it begins there
+    for run in runs:
+        first, last = plan.segments[run[0]], plan.segments[run[-1]]
+        moved.update({number: (len(segments), plan.segments[number].start - first.start) for number in run})
+        shapes = tuple(views[number][0].shape for number in run) if len(run) > 1 else first.group
+        segments.append(replace(first, stop=last.stop, group=shapes))
+    tensors = []
+    for view in plan.tensors:
+        number, at = moved[view.segment]
+        offset = view.offset + (at // (width(view.dtype) or 1) if at else 0)
+        tensors.append(TensorView(view.name, view.dtype, view.shape, number, offset, view.stride))
+    return replace(plan, segments=tuple(segments), tensors=tuple(tensors))

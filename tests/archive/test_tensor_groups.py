@@ -1,0 +1,140 @@
+"""The laws of small tensors that lie together: they come back one by one, bit for bit, wherever they are read."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load as safetensors_load
+
+import gcodec
+from gcodec.archive import ArchiveReader, load_file, save_file
+from gcodec.archive.tensor_groups import MAX_GROUP, MAX_SMALL
+from gcodec.errors import Corruption
+from tests.support import commands
+from tests.support.commands import run
+
+RNG = np.random.default_rng(21)
+TIED = RNG.standard_normal(50, np.float32)
+
+
+folder = commands.folder
+
+
+def layers(count: int, dtype: str = "float32") -> dict[str, np.ndarray]:
+    """Return biases, norms and factors of so many layers."""
+    found = {}
+    for n in range(count):
+        found[f"{n}/bias"] = (1e-2 * RNG.standard_normal(300)).astype(dtype)
+        found[f"{n}/norm"] = (1 + 1e-2 * RNG.standard_normal(64)).astype(dtype)
+        found[f"{n}/factor"] = (1e-3 * RNG.standard_normal((4, 200))).astype(dtype)
+    return found
+
+
+def saved(tensors: dict[str, np.ndarray]) -> io.BytesIO:
+    """Return an archive of tensors."""
+    stream = io.BytesIO()
+    save_file(tensors, stream)
+    stream.seek(0)
+    return stream
+
+
+CASES: dict[str, dict[str, np.ndarray]] = {
+    "layers": layers(8),
+    "half": layers(8, "float16"),
+    "double": layers(3, "float64"),
+    "types in turn": {f"{n}": RNG.standard_normal(9 * n).astype(("f4", "f2", "i8")[n % 3]) for n in range(1, 30)},
+    "one value each": {f"{n}": np.array(n / 3, np.float32) for n in range(40)},
+    "constants and zeros": {f"{n}": np.full(500, n % 3, np.float32) for n in range(12)},
+    "few values": {f"{n}": RNG.choice([0.5, 1.5, -2], 700).astype(np.float32) for n in range(5)},
+    "empty ones among them": {f"{n}": np.ones((n % 3, 2), np.float32) for n in range(9)},
+    "large ones among them": {f"{n}": RNG.standard_normal((20_000, 10)[n % 3 > 0]).astype("f4") for n in range(7)},
+    "ties among them": {"a": TIED, **layers(2), "b": TIED, "c": TIED.copy()},
+    "nan and infinity": {f"{n}": np.array([np.nan, np.inf, -0.0, 1e-45] * 20, np.float32) for n in range(5)},
+    "more than a group": {f"{n}": RNG.standard_normal(MAX_SMALL // 4, np.float32)
+                          for n in range(MAX_GROUP // MAX_SMALL + 2)},
+}
+
+
+def same(found: object, expected: np.ndarray) -> bool:
+    array = np.asarray(found)
+    return array.dtype == expected.dtype and array.shape == expected.shape and array.tobytes() == expected.tobytes()
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_tensors_come_back_wherever_they_are_read(name, folder):
+    tensors = CASES[name]
+    save_file(tensors, "x.gc")
+    loaded = load_file("x.gc")
+    assert loaded.keys() == tensors.keys() and all(same(loaded[key], value) for key, value in tensors.items())
+    some = list(tensors)[1::3]
+    assert all(same(value, tensors[key]) for key, value in load_file("x.gc", names=some).items())
+    with gcodec.open("x.gc") as file:
+        for key, value in tensors.items():
+            assert same(file[key], value)
+            if value.ndim:
+                assert same(file.get_slice(key)[1:3], value[1:3])
+    run("decompress", "x.gc", "-o", "x.safetensors")
+    restored = safetensors_load(Path("x.safetensors").read_bytes())
+    assert all(same(value, tensors[key]) for key, value in restored.items())
+
+
+def test_many_small_tensors_take_few_segments_and_less_room():
+    tensors, alone = layers(40), 0
+    with ArchiveReader(saved(tensors)) as archive:
+        [entry] = archive.files
+        assert len(entry.segments) == 1 and len(entry.tensors) == len(tensors)
+    for name, value in tensors.items():
+        with ArchiveReader(saved({name: value})) as archive:
+            alone += archive.files[0].segments[0].stored
+    assert entry.segments[0].stored < 0.97 * alone
+
+
+def test_a_tensor_keeps_no_others_in_memory():
+    torch = pytest.importorskip("torch")
+    stream = saved(layers(20))
+    [one] = load_file(stream, names=["3/norm"]).values()
+    assert one.base is None or one.base.nbytes <= one.nbytes
+    stream.seek(0)
+    loaded = load_file(stream, like="torch")
+    assert all(value.untyped_storage().nbytes() == value.numel() * 4 for value in loaded.values())
+    assert torch.equal(loaded["3/norm"], torch.from_numpy(one))
+
+
+@pytest.mark.parametrize("known_as", ["path", "dictionary"])
+def test_they_are_a_base(known_as, folder):
+    earlier = layers(10)
+    later = {name: value + np.float32(1e-6) * (np.arange(value.size).reshape(value.shape) % 9 == 0)
+             for name, value in earlier.items()}
+    save_file(earlier, "earlier.gc")
+    save_file(later, "later.gc", base="earlier.gc" if known_as == "path" else earlier)
+    with ArchiveReader("later.gc") as archive:
+        assert any(segment.base for segment in archive.files[0].segments)
+    for base in ("earlier.gc", earlier):
+        loaded = load_file("later.gc", base=base)
+        assert all(same(loaded[name], value) for name, value in later.items())
+
+
+def test_lists_and_descriptions_have_every_tensor(folder, capsys):
+    tensors = {"large": RNG.standard_normal(40_000, np.float32), **layers(5)}
+    save_file(tensors, "x.gc")
+    for command in (("decompress", "--list"), ("inspect",)):
+        run(*command, "x.gc", "--json")
+        [found] = json.loads(capsys.readouterr().out)
+        [file] = found["files"]
+        rows = {row["name"]: row for row in file["tensors"]}
+        assert list(rows) == list(tensors) and all(rows[n]["bytes"] == v.nbytes for n, v in tensors.items())
+        small = [row["stored_bytes"] for row in rows.values() if "group" in row]
+        assert len(small) == 15 and min(small) > 0 and sum(small) < file["stored_bytes"]
+        run(*command, "x.gc")
+        assert "4/factor" in capsys.readouterr().out
+
+
+def test_damage_names_the_group():
+    data = bytearray(saved(layers(10)).getvalue())
+    data[3000] ^= 1
+    with pytest.raises(Corruption, match=r"0/bias \.\.\. 9/factor"):
+        load_file(io.BytesIO(data))
