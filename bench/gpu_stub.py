@@ -20,6 +20,7 @@ from gcodec.kernels.block.header import OK
 from gcodec.kernels.cuda import launch as launching
 from gcodec.kernels.cuda.decode import decode_blocks
 from gcodec.kernels.cuda.launch_arguments import GpuArray, layout
+from gcodec.kernels.cuda.native import NativeKernel
 
 
 class _StubTensor(torch.Tensor):
@@ -43,7 +44,7 @@ class StubDriver:
         argument_bytes: Bytes of their arguments.
     """
 
-    capability = 9, 0
+    capability, version = (9, 0), 13000
 
     def __init__(self) -> None:
         self.launches = self.argument_bytes = 0
@@ -98,7 +99,7 @@ class StubMemory(gpu_memory.TorchMemory):
     def launch(self, kernel: Any, blocks: int, *args: Any) -> None:
         """Pack the arguments, and tell that blocks could be decoded."""
         super().launch(kernel, blocks, *args)
-        if kernel is decode_blocks:
+        if getattr(kernel, "general", kernel) is decode_blocks:
             statuses: GpuArray = args[-1]
             statuses.tensor[statuses.address - statuses.tensor.data_ptr() :].fill_(OK)
 
@@ -127,6 +128,7 @@ def stub_device() -> Iterator[type[StubMemory]]:
         patch.object(gpu, "_indexed", lambda device: here),
         patch.object(launching, "driver_of", lambda device: StubMemory.driver),
         patch.object(launching, "_direct", _direct),
+        patch.object(NativeKernel, "cubin", lambda kernel, capability, driver_version: b""),
         patch.object(launching, "_launchers", {}),
         patch.object(gpu_memory, "_kept", {}),
     ):

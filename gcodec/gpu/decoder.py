@@ -14,8 +14,8 @@ from ..format.prelude import HEADER_BYTES, FindCodebook, Prelude, prelude_size
 from ..frame.decode import read_start
 from ..frame.kinds import check_status
 from ..kernels.block import header
-from ..kernels.cuda.decode import decode_blocks
 from ..kernels.cuda.launch_tables import MAX_BLOCK_LOG2, DecodeTables, EncodedFrames
+from ..kernels.cuda.native import decoder_for
 from .gpu_memory import Memory
 from .kernel_tables import NAMES, decode_tables, value_coding_of
 
@@ -116,7 +116,7 @@ def decode(memory: Memory, frames: Sequence[Parsed], targets: Sequence[Any]) -> 
     groups: dict[Any, list[int]] = {}
     for number, frame in enumerate(frames):
         prelude = frame.prelude
-        groups.setdefault((prelude.dtype, prelude.widths, prelude.levels), []).append(number)
+        groups.setdefault((prelude.dtype, prelude.widths, prelude.levels, bool(prelude.columns)), []).append(number)
     return [
         _decode_alike(memory, [frames[i] for i in numbers], [targets[i] for i in numbers])
         for numbers in groups.values()
@@ -158,7 +158,8 @@ def _decode_alike(memory: Memory, frames: Sequence[Parsed], targets: Sequence[An
         (dtype.name, n_levels, n_planes), lambda: value_coding_of(dtype, n_levels, n_planes, None, False)
     )
     tables = _tables_of(memory, common, tuple(books), columns)
-    memory.launch(decode_blocks, first, EncodedFrames(words, *sent), value_coding, tables, out, statuses)
+    kernel = decoder_for(dtype.bits, dtype.head_bits, common.widths, n_levels, bool(columns))
+    memory.launch(kernel, first, EncodedFrames(words, *sent), value_coding, tables, out, statuses)
     return Decoding(memory, statuses, frames)
 
 

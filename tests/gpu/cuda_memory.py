@@ -119,7 +119,7 @@ class HostMemory:
 
         self.launched += 1
         if blocks:
-            kernel[blocks, grid.THREADS, 0](*map(self._argument, args))
+            getattr(kernel, "general", kernel)[blocks, grid.THREADS, 0](*map(self._argument, args))
 
     def _argument(self, arg: Any) -> Any:
         if isinstance(arg, tuple):

@@ -53,7 +53,7 @@ class TorchOnHost(seam.TorchMemory):
 
     def launch(self, kernel: Any, blocks: int, *args: Any) -> None:
         if blocks:
-            kernel[blocks, grid.THREADS, 0](*map(_argument, args))
+            getattr(kernel, "general", kernel)[blocks, grid.THREADS, 0](*map(_argument, args))
 
 
 def _argument(arg: Any) -> Any:

@@ -14,7 +14,7 @@ import pytest
 
 import gcodec
 from gcodec.errors import DeviceError
-from gcodec.kernels.cuda import compiled, grid, launch
+from gcodec.kernels.cuda import compiled, grid, launch, native
 from gcodec.kernels.cuda import cuda_driver as driver
 from gcodec.kernels.cuda import launch_arguments as arguments
 
@@ -141,7 +141,7 @@ def test_ptx_is_compiled_where_no_folder_can_be_written(numba_stub, monkeypatch,
 class StubDriver:
     """A driver that writes down what it is told, or refuses code."""
 
-    capability = 9, 0
+    capability, version = (9, 0), 13000
 
     def __init__(self, refuses: bool = False) -> None:
         self.refuses = refuses
@@ -174,6 +174,21 @@ def test_a_kernel_is_loaded_once_and_launched_by_the_driver(device, numba_stub):
     launch.launch(KERNEL, 1, 1, 5, ARGS)        # on another device
     launch.launch(KERNEL, 1, 0, 5, (array_of(9, dtype="uint32"), np.uint32(4)))
     assert len(device.loaded) == 3
+
+
+def test_a_kernel_in_cuda_cpp_is_launched_by_the_driver_and_else_the_general_one(device, monkeypatch, caplog):
+    own = native.NativeKernel("fast", "fast.cu", KERNEL)
+    monkeypatch.setattr(native, "cubin_of", lambda file, capability, version: f"{file} {capability}".encode())
+    launch.launch(own, 3, 0, 5, ARGS)
+    assert device.loaded == [(b"fast.cu (9, 0)", "fast")]
+    assert device.launched == [(77, 3, native.THREADS, 5, packed(ARGS)[1])]
+    monkeypatch.setenv(native.SWITCH, "numba")
+    with caplog.at_level(logging.INFO, "gcodec"):
+        launch.launch(own, 4, 1, 5, ARGS)
+        launch.launch(own, 5, 1, 5, ARGS)
+    assert device.loaded[1:] == [(TEXT.encode(), "kernel_7")]
+    assert [told[1:3] for told in device.launched[1:]] == [(4, grid.THREADS), (5, grid.THREADS)]
+    assert caplog.text.count("fast is left to numba's kernel") == 1
 
 
 class Dispatcher:

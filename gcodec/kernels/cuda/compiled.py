@@ -1,4 +1,4 @@
-"""PTX of kernels, kept on disk: what numba compiles in seconds, another process reads in a millisecond.
+"""Compiled kernels, kept on disk: what takes seconds to compile, another process reads in a millisecond.
 
 It lies in the folders in which kernels for CPUs are kept, under the same rules (docs/caches.md).
 """
@@ -10,7 +10,7 @@ import hashlib
 import os
 import re
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -23,7 +23,7 @@ from ..core.numba_private import config
 
 _cuda: Any = import_module("numba.cuda")  #: numba's own target, or the package numba-cuda's
 _SOURCE = Path(__file__).parent
-_MARK = b"gcodec-ptx"
+_MARK = b"gcodec-gpu-code"
 _DECLARATION = re.compile(r"\.visible\s+\.entry\s+(\w+)\s*\(([^)]*)\)")
 
 
@@ -36,15 +36,29 @@ def ptx_of(gpu_kernel: Any, signature: tuple[Any, ...], capability: tuple[int, i
         capability: Compute capability of the device.
     """
     name = gpu_kernel.py_func.__name__
-    target = f"{name} {signature} {capability}"
-    file = f"{name}-{hashlib.sha256(target.encode()).hexdigest()[:24]}.ptx"
+
+    def make() -> bytes:
+        return str(_cuda.compile_ptx(gpu_kernel.py_func, signature, cc=capability)[0]).rstrip("\0").encode()
+
+    return kept_on_disk(name, "ptx", f"{name} {signature} {capability}", make).decode()
+
+
+def kept_on_disk(name: str, kind: str, target: str, make: Callable[[], bytes]) -> bytes:
+    """Return compiled code from disk, or else what ``make`` compiles, which is then kept there.
+
+    Args:
+        name: What its file is called, before a digest.
+        kind: The file's ending.
+        target: All that the code depends on beside the sources of this package and numba's version.
+        make: Compiles it.
+    """
+    file = f"{name}-{hashlib.sha256(target.encode()).hexdigest()[:24]}.{kind}"
     stamp = hashlib.sha256(f"{_stamp()} {target}".encode()).hexdigest().encode()
-    kept = _load(file, stamp)
-    if kept is not None:
-        return kept
-    text = str(_cuda.compile_ptx(gpu_kernel.py_func, signature, cc=capability)[0]).rstrip("\0")
-    _save(file, stamp, text)
-    return text
+    code = _load(file, stamp)
+    if code is None:
+        code = make()
+        _save(file, stamp, code)
+    return code
 
 
 def declaration(text: str) -> tuple[str, list[str]]:
@@ -58,14 +72,14 @@ def declaration(text: str) -> tuple[str, list[str]]:
 
 @cache
 def _stamp() -> str:
-    """Return a digest of all that PTX depends on beside its kernel and the device: sources and versions."""
+    """Return a digest of all that code depends on beside its kernel and the device: sources and versions."""
     sources = sorted(_SOURCE.parent.rglob("*.py"))
     versions = f"{numba.__version__} {getattr(_cuda, '__version__', '')} {_cuda.__file__}"
     return hashlib.sha256(b"".join(file.read_bytes() for file in sources) + versions.encode()).hexdigest()
 
 
 def _folders(make: bool) -> Iterator[Path]:
-    """Yield the folders where PTX may be, the first choice first."""
+    """Yield the folders where code may be, the first choice first."""
     yield from lasting_folders(_SOURCE, str(config.CACHE_DIR or ""), _home())
     temporary = temporary_folder(make)
     if temporary is not None:
@@ -81,20 +95,19 @@ def _home() -> Path | None:
     return None
 
 
-def _load(file: str, stamp: bytes) -> str | None:
+def _load(file: str, stamp: bytes) -> bytes | None:
     """Return what was saved under a stamp; None where there is nothing, or something else, or damage."""
     for folder in _folders(make=False):
         with contextlib.suppress(OSError, ValueError):
-            mark, found, digest, text = (folder / file).read_bytes().split(b"\n", 3)
-            if (mark, found, digest) == (_MARK, stamp, _digest(text)):
-                return text.decode()
+            mark, found, digest, code = (folder / file).read_bytes().split(b"\n", 3)
+            if (mark, found, digest) == (_MARK, stamp, _digest(code)):
+                return code
     return None
 
 
-def _save(file: str, stamp: bytes, text: str) -> None:
-    """Save PTX in the first folder that can be written, if there is one."""
-    data = text.encode()
-    content = b"\n".join((_MARK, stamp, _digest(data), data))
+def _save(file: str, stamp: bytes, code: bytes) -> None:
+    """Save code in the first folder that can be written, if there is one."""
+    content = b"\n".join((_MARK, stamp, _digest(code), code))
     for folder in _folders(make=True):
         with contextlib.suppress(OSError):
             folder.mkdir(parents=True, exist_ok=True)

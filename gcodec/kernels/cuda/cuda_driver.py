@@ -41,6 +41,9 @@ class Driver:
             raise Unsupported(f"the CUDA device {device} cannot be used: {error}") from error
         self._context = context
         self.capability = self._attribute(_MAJOR, number), self._attribute(_MINOR, number)
+        version = ctypes.c_int()
+        self._call("cuDriverGetVersion", ctypes.byref(version))
+        self.version = version.value  # the latest CUDA that it knows: 1000 major + 10 minor
         self._launch = self._library.cuLaunchKernel
         self._launch.argtypes = [ctypes.c_void_p, *[ctypes.c_uint] * 7, *[ctypes.c_void_p] * 3]
 

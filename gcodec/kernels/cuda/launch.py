@@ -21,6 +21,7 @@ from . import grid
 from .compiled import declaration, ptx_of
 from .cuda_driver import Driver
 from .launch_arguments import Flat, GpuArray, add_arguments, declared, layout, signature
+from .native import THREADS, NativeKernel
 
 _WARNINGS = "CUDA_LOW_OCCUPANCY_WARNINGS"
 _DEFAULT_STREAM = 1  #: the handle by which libraries take the default stream that torch means, however they are set
@@ -68,13 +69,32 @@ def _prepared(key: tuple[Any, ...], args: tuple[Any, ...]) -> Launcher:
         if key not in _launchers:
             device, gpu_kernel, *kinds = key
             driver = driver_of(device)
-            try:
-                _launchers[key] = _direct(driver, gpu_kernel, tuple(kinds), args)
-            except Exception as error:  # of many kinds: a library is missing, the driver is older than the PTX, ...
-                text = f"{gpu_kernel.py_func.__name__} is launched by numba, as it cannot be by the driver: {error}"
-                logging.getLogger("gcodec").info(text)
-                _launchers[key] = _by_numba(gpu_kernel, args, error)
+            if isinstance(gpu_kernel, NativeKernel):
+                _launchers[key] = _native(driver, gpu_kernel, tuple(kinds), args)
+            else:
+                _launchers[key] = _general(driver, gpu_kernel, tuple(kinds), args)
         return _launchers[key]
+
+
+def _native(driver: Driver, gpu_kernel: NativeKernel, kinds: tuple[Any, ...], args: tuple[Any, ...]) -> Launcher:
+    """Return what launches a kernel in CUDA C++, or if it cannot be compiled or loaded, the general one."""
+    try:
+        function = driver.load(gpu_kernel.cubin(driver.capability, driver.version), gpu_kernel.name)
+    except Exception as error:  # of many kinds
+        text = f"{gpu_kernel.name} is left to numba's kernel, which is slower: {error}"
+        logging.getLogger("gcodec").info(text)
+        return _general(driver, gpu_kernel.general, kinds, args)
+    return _by_driver(driver, function, THREADS, kinds)
+
+
+def _general(driver: Driver, gpu_kernel: Any, kinds: tuple[Any, ...], args: tuple[Any, ...]) -> Launcher:
+    """Return what launches a kernel that numba compiles."""
+    try:
+        return _direct(driver, gpu_kernel, kinds, args)
+    except Exception as error:  # of many kinds: a library is missing, the driver is older than the PTX, ...
+        text = f"{gpu_kernel.py_func.__name__} is launched by numba, as it cannot be by the driver: {error}"
+        logging.getLogger("gcodec").info(text)
+        return _by_numba(gpu_kernel, args, error)
 
 
 def _direct(driver: Driver, gpu_kernel: Any, kinds: tuple[Any, ...], args: tuple[Any, ...]) -> Launcher:
@@ -83,10 +103,15 @@ def _direct(driver: Driver, gpu_kernel: Any, kinds: tuple[Any, ...], args: tuple
     name, found = declaration(text)
     if found != declared(kinds):
         raise ValueError("numba declares the kernel's arguments in a way that is not known")
-    function, pack, run = driver.load(text.encode(), name), layout(kinds).pack, driver.launch
+    return _by_driver(driver, driver.load(text.encode(), name), grid.THREADS, kinds)
+
+
+def _by_driver(driver: Driver, function: int, threads: int, kinds: tuple[Any, ...]) -> Launcher:
+    """Return what launches a loaded kernel."""
+    pack, run = layout(kinds).pack, driver.launch
 
     def launcher(blocks: int, stream: int, numbers: list[Any], args: tuple[Any, ...]) -> None:
-        run(function, blocks, grid.THREADS, stream, pack(*numbers))
+        run(function, blocks, threads, stream, pack(*numbers))
 
     return launcher
 

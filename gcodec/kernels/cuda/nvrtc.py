@@ -1,0 +1,116 @@
+"""NVRTC, NVIDIA's compiler of CUDA C++, through ctypes. Every CUDA build of torch brings it.
+
+What it makes of ``source/`` is code for one architecture, a *cubin*, and is kept on disk (docs/caches.md).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+import sys
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from ...errors import Unsupported
+from .compiled import kept_on_disk
+
+SOURCE = Path(__file__).parent / "source"
+_SONAMES = ("libnvrtc.so.13", "libnvrtc.so.12")
+_PATTERN = "nvrtc64_*_0.dll" if sys.platform == "win32" else "libnvrtc.so.*"
+
+
+def cubin_of(file: str, capability: tuple[int, int], driver_version: int) -> bytes:
+    """Return the code of a file of ``source/`` for an architecture, from disk if it was compiled before.
+
+    Args:
+        file: Name of the file.
+        capability: Compute capability of the device.
+        driver_version: The latest version of CUDA that the driver knows, as it says it: 1000 major + 10 minor.
+
+    Raises:
+        Unsupported: There is no NVRTC that the driver could follow, or it refuses the source.
+    """
+    texts = sources()
+    library, version = newest_library(driver_version // 1000)
+    target = f"{file} {capability} NVRTC {version} {sorted(texts.items())}"
+    return kept_on_disk(Path(file).stem, "cubin", target, lambda: compile_cubin(library, file, capability, texts))
+
+
+def sources() -> dict[str, str]:
+    """Return the files of ``source/`` by their names."""
+    return {path.name: path.read_text() for path in sorted(SOURCE.glob("*.cu*"))}
+
+
+def compile_cubin(
+    library: Any, file: str, capability: tuple[int, int], texts: dict[str, str], *options: str
+) -> bytes:
+    """Return the code of a file for an architecture.
+
+    Args:
+        library: NVRTC.
+        file: Name of the file.
+        capability: Compute capability of the device.
+        texts: What the file and those that it includes hold, by their names.
+        options: Further options of the compiler.
+
+    Raises:
+        Unsupported: The compiler refuses the source.
+    """
+    program = ctypes.c_void_p()
+    headers = [name for name in texts if name != file]
+    names = (ctypes.c_char_p * len(headers))(*[name.encode() for name in headers])
+    contents = (ctypes.c_char_p * len(headers))(*[texts[name].encode() for name in headers])
+    text = ctypes.c_char_p(texts[file].encode())
+    _call(library, "nvrtcCreateProgram", ctypes.byref(program), text, file.encode(), len(headers), contents, names)
+    try:
+        given = ("--std=c++17", f"--gpu-architecture=sm_{capability[0]}{capability[1]}", *options)
+        arguments = (ctypes.c_char_p * len(given))(*[option.encode() for option in given])
+        try:
+            _call(library, "nvrtcCompileProgram", program, len(given), arguments)
+        except Unsupported as error:
+            raise Unsupported(f"{error}: {_read(library, 'ProgramLog', program).decode(errors='replace')}") from None
+        return _read(library, "CUBIN", program)
+    finally:
+        _call(library, "nvrtcDestroyProgram", ctypes.byref(program))
+
+
+def _read(library: Any, what: str, program: ctypes.c_void_p) -> bytes:
+    size = ctypes.c_size_t()
+    _call(library, f"nvrtcGet{what}Size", program, ctypes.byref(size))
+    data = ctypes.create_string_buffer(size.value)
+    _call(library, f"nvrtcGet{what}", program, data)
+    return data.raw
+
+
+def _call(library: Any, name: str, *arguments: Any) -> None:
+    code = getattr(library, name)(*arguments)
+    if code:
+        library.nvrtcGetErrorString.restype = ctypes.c_char_p
+        raise Unsupported(f"{name}: {library.nvrtcGetErrorString(code).decode(errors='replace')}")
+
+
+@cache
+def newest_library(most: int) -> tuple[Any, tuple[int, int]]:
+    """Return the latest NVRTC whose major version is at most this one, and its version. Raises Unsupported."""
+    found = [(version, library) for library, version in _libraries() if version[0] <= most]
+    if not found:
+        raise Unsupported(f"there is no NVRTC of CUDA {most} or earlier")
+    version, library = max(found, key=lambda one: one[0])
+    return library, version
+
+
+def _libraries() -> Iterator[tuple[Any, tuple[int, int]]]:
+    """Yield all libraries that are NVRTC, and their versions: those of wheels, and what the system finds by name."""
+    spec = importlib.util.find_spec("nvidia")
+    folders = [] if spec is None else [Path(folder) for folder in spec.submodule_search_locations or ()]
+    names = [str(path) for folder in folders for path in sorted(folder.glob(f"*/*/{_PATTERN}"))]
+    for name in (*names, *_SONAMES):
+        try:
+            library = ctypes.CDLL(name)
+            major, minor = ctypes.c_int(), ctypes.c_int()
+            _call(library, "nvrtcVersion", ctypes.byref(major), ctypes.byref(minor))
+        except (OSError, AttributeError, Unsupported):
+            continue
+        yield library, (major.value, minor.value)

@@ -1,0 +1,80 @@
+"""The CUDA C++ kernels as a library for the host (``host_kernels.cpp``), and a memory whose launches run them."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shutil
+import subprocess
+import tempfile
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gcodec.kernels.cuda.native import NativeKernel
+from gcodec.kernels.cuda.nvrtc import SOURCE
+from tests.gpu.cuda_memory import HostMemory
+
+#: Names by which compilers of C++ are called; the first that is there is used.
+COMPILERS = (os.environ.get("CXX", ""), "g++", "clang++", "c++")
+SANITIZERS = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all", "--param=asan-stack=0")
+
+
+def compiler() -> str:
+    """Return a compiler of C++; skip the test where there is none."""
+    found = next(filter(None, map(shutil.which, filter(None, COMPILERS))), None)
+    if found is None:
+        pytest.skip("no C++ compiler is here to compile the CUDA kernels for the host")
+    return found
+
+
+@cache
+def build(*options: str) -> Any:
+    """Return the library, compiled with further options."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "host_kernels.so"
+        command = [compiler(), "-O1", "-g1", "-std=c++17", "-shared", "-fPIC", "-Wall", "-Wextra", "-Werror",
+                   "-Wno-unknown-pragmas", *options, f"-I{SOURCE}", "-o", str(file),
+                   str(Path(__file__).with_name("host_kernels.cpp"))]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        return ctypes.CDLL(str(file))
+
+
+class GeneralKernelError(Exception):
+    """A launch of a kernel that is not in CUDA C++."""
+
+
+class HostThreads(HostMemory):
+    """:class:`HostMemory` that runs the kernels in CUDA C++, and no others. Threads take turns in rising order in one
+    launch, in falling order in the next."""
+
+    def __init__(self, library: Any, names: Any) -> None:
+        super().__init__(lambda array: array, names)
+        self.library = library
+
+    def launch(self, kernel: Any, blocks: int, *args: Any) -> None:
+        if not isinstance(kernel, NativeKernel):
+            raise GeneralKernelError(kernel)
+        self.launched += 1
+        data = packed(args)
+        size = getattr(self.library, f"{kernel.name}_on_host")(data, blocks, self.launched % 2)
+        assert size == len(data), "arguments are declared otherwise than they are packed"
+
+
+def packed(args: Any) -> bytes:
+    """Return a kernel's arguments as a launch packs them, of arrays of the host's."""
+    from gcodec.kernels.cuda.launch_arguments import GpuArray, add_arguments, layout
+
+    def seen(arg: Any) -> Any:
+        if isinstance(arg, np.ndarray):
+            return GpuArray(None, arg.__array_interface__["data"][0], arg.dtype, arg.shape)
+        return type(arg)(*map(seen, arg)) if isinstance(arg, tuple) else arg
+
+    kinds: list[Any] = []
+    numbers: list[Any] = []
+    add_arguments([seen(arg) for arg in args], kinds, numbers)
+    return layout(tuple(kinds)).pack(*numbers)

@@ -1,0 +1,194 @@
+// A CUDA device's threads on the host, for tests: gcodec's CUDA C++ kernels, compiled by a C++ compiler.
+//
+// Each thread of a block is a fiber with a stack of its own. One runs at a time, until it waits: for its block in
+// __syncthreads, or for its warp in a shuffle. It is an error if threads of a block wait for different things, if some
+// return while others wait, or if lanes of a warp ask for different shuffles. Threads take turns in rising or in falling
+// order, which must make no difference. CHECK stops at an index that is out of bounds.
+#pragma once
+
+#include <setjmp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <ucontext.h>
+
+#define __device__
+#define __global__
+#define __forceinline__ inline
+#define __noinline__ __attribute__((noinline))
+#define __launch_bounds__(...)
+#define __grid_constant__
+#define __shared__ static
+#define CHECK(condition) \
+    if (!(condition)) host_threads::fail("out of bounds: " #condition, __LINE__)
+
+struct uint2 { unsigned x, y; } __attribute__((aligned(8)));
+struct uint3 { unsigned x, y, z; };
+struct uint4 { unsigned x, y, z, w; } __attribute__((aligned(16)));
+struct Index { unsigned x; };
+
+static Index threadIdx, blockIdx;
+
+namespace host_threads {
+
+constexpr unsigned MOST = 256, STACK = 1 << 16;
+enum State { READY, AT_BARRIER, IN_WARP, DONE };
+
+struct Fiber {
+    ucontext_t start;
+    jmp_buf place;
+    bool begun;
+    State state;
+    const char *asked;               // what it asks its warp for
+    unsigned argument;
+    unsigned long long given, taken; // its number, and what the warp makes of all
+    char *stack;
+};
+
+static Fiber fibers[MOST];
+static unsigned n_threads;
+static void (*work)();
+
+[[noreturn]] static void fail(const char *what, int line) {
+    fprintf(stderr, "block %u, thread %u: %s (line %d)\n", blockIdx.x, threadIdx.x, what, line);
+    abort();
+}
+
+#ifdef __SANITIZE_ADDRESS__   // which follows one way to change stacks only, a slow one
+static ucontext_t scheduler_start;
+static __noinline__ void leave() { swapcontext(&fibers[threadIdx.x].start, &scheduler_start); }
+static __noinline__ void enter(unsigned t) { swapcontext(&scheduler_start, &fibers[t].start); }
+#else
+static jmp_buf scheduler;
+static __noinline__ void leave() {
+    if (!_setjmp(fibers[threadIdx.x].place)) _longjmp(scheduler, 1);
+}
+static __noinline__ void enter(unsigned t) {
+    if (_setjmp(scheduler)) return;
+    if (fibers[t].begun) _longjmp(fibers[t].place, 1);
+    fibers[t].begun = true;
+    setcontext(&fibers[t].start);
+}
+#endif
+
+static void run_fiber() {
+    for (;;) {
+        work();
+        fibers[threadIdx.x].state = DONE;
+        leave();
+    }
+}
+
+static void wait(State state) {
+    fibers[threadIdx.x].state = state;
+    leave();
+}
+
+static void make_fibers(unsigned n) {
+    for (; n_threads < n; n_threads++) {
+        Fiber &fiber = fibers[n_threads];
+        fiber.stack = (char *)malloc(STACK);
+        getcontext(&fiber.start);
+        fiber.start.uc_stack.ss_sp = fiber.stack;
+        fiber.start.uc_stack.ss_size = STACK;
+        fiber.start.uc_link = nullptr;
+        makecontext(&fiber.start, run_fiber, 0);
+    }
+}
+
+// Let a warp whose lanes all ask for the same have it.
+static void serve(unsigned first) {
+    for (unsigned lane = 0; lane < 32; lane++) {
+        Fiber &fiber = fibers[first + lane];
+        threadIdx.x = first + lane;
+        if (fiber.state != IN_WARP) fail("a lane does not take part in what its warp does", 0);
+        if (strcmp(fiber.asked, fibers[first].asked)) fail("lanes ask for different things", 0);
+        if (fiber.argument != fibers[first].argument) fail("lanes ask for different shuffles", 0);
+        unsigned k = fiber.argument, from = lane;
+        if (*fiber.asked == 'u') from = lane >= k ? lane - k : lane;
+        if (*fiber.asked == 'x') from = lane ^ k;
+        if (*fiber.asked == 'i') from = k;
+        if (*fiber.asked == 'b') {
+            fiber.taken = 0;
+            for (unsigned other = 0; other < 32; other++) 
+                fiber.taken |= (unsigned long long)!!fibers[first + other].given << other;
+        } else {
+            fiber.taken = fibers[(first + from) % MOST].given;
+        }
+    }
+    for (unsigned lane = 0; lane < 32; lane++) fibers[first + lane].state = READY;
+}
+
+// Run a kernel with n blocks of the grid, each after `prepare`; threads take turns in falling order or in rising.
+static void run(void (*body)(), void (*prepare)(), unsigned blocks, unsigned threads, bool falling) {
+    make_fibers(threads);
+    work = body;
+    for (blockIdx.x = 0; blockIdx.x < blocks; blockIdx.x++) {
+        prepare();
+        for (unsigned t = 0; t < threads; t++) fibers[t].state = READY;
+        for (unsigned n_done = 0; n_done < threads;) {
+            unsigned at_barrier = n_done = 0;
+            for (unsigned w = 0; w < threads / 32; w++) {
+                unsigned first = 32 * (falling ? threads / 32 - 1 - w : w), in_warp = 0;
+                do {
+                    for (unsigned k = 0; k < 32; k++) {
+                        unsigned t = first + (falling ? 31 - k : k);
+                        threadIdx.x = t;
+                        if (fibers[t].state == READY) enter(t);
+                    }
+                    in_warp = 0;
+                    for (unsigned k = 0; k < 32; k++) in_warp += fibers[first + k].state == IN_WARP;
+                    if (in_warp) serve(first);
+                } while (in_warp);
+                for (unsigned k = 0; k < 32; k++) {
+                    at_barrier += fibers[first + k].state == AT_BARRIER;
+                    n_done += fibers[first + k].state == DONE;
+                }
+            }
+            if (at_barrier && n_done) fail("some threads have returned, others wait for them", 0);
+            for (unsigned t = 0; t < threads && at_barrier; t++) fibers[t].state = READY;
+        }
+    }
+}
+
+static unsigned long long ask(const char *what, unsigned argument, unsigned long long number) {
+    Fiber &fiber = fibers[threadIdx.x];
+    fiber.asked = what;
+    fiber.argument = argument;
+    fiber.given = number;
+    wait(IN_WARP);
+    return fiber.taken;
+}
+
+}  // namespace host_threads
+
+static inline void __syncthreads() { host_threads::wait(host_threads::AT_BARRIER); }
+static inline void __syncwarp() { host_threads::ask("w", 0, 0); }
+template <typename T> T __shfl_up_sync(unsigned, T x, unsigned k) { return (T)host_threads::ask("up", k, x); }
+template <typename T> T __shfl_xor_sync(unsigned, T x, unsigned k) { return (T)host_threads::ask("xor", k, x); }
+template <typename T> T __shfl_sync(unsigned, T x, unsigned k) { return (T)host_threads::ask("index", k, x); }
+static inline unsigned __ballot_sync(unsigned, bool x) { return (unsigned)host_threads::ask("ballot", 0, x); }
+static inline unsigned __popc(unsigned x) { return (unsigned)__builtin_popcount(x); }
+static inline unsigned __clz(unsigned x) { return x ? (unsigned)__builtin_clz(x) : 32u; }
+static inline unsigned __funnelshift_r(unsigned low, unsigned high, unsigned shift) {
+    return (unsigned)((low | (unsigned long long)high << 32) >> (shift & 31));
+}
+static inline unsigned __funnelshift_l(unsigned low, unsigned high, unsigned shift) {
+    return (unsigned)((low | (unsigned long long)high << 32) << (shift & 31) >> 32);
+}
+static inline unsigned __byte_perm(unsigned a, unsigned b, unsigned selector) {
+    unsigned long long eight = a | (unsigned long long)b << 32;
+    unsigned result = 0;
+    for (unsigned k = 0; k < 4; k++) result |= (unsigned)(eight >> 8 * (selector >> 4 * k & 7) & 255) << 8 * k;
+    return result;
+}
+template <typename T> T atomicOr(T *place, T bits) {
+    T before = *place;
+    *place |= bits;
+    return before;
+}
+template <typename T> T atomicAdd(T *place, T number) {
+    T before = *place;
+    *place += number;
+    return before;
+}

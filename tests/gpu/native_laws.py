@@ -1,0 +1,208 @@
+"""The laws of the kernels in CUDA C++, for any library of them (:mod:`tests.gpu.host_library`); and for a process whose
+memory is watched: ``python -m tests.gpu.native_laws N`` runs them ``N`` times as long as tests do, with sanitizers."""
+
+from __future__ import annotations
+
+import mmap
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from random import Random
+from typing import Any
+
+import numpy as np
+
+import gcodec
+from gcodec import EncoderOptions
+from gcodec.dtypes import BY_NAME, DType
+from gcodec.format import modes as bit_layouts
+from gcodec.format import shipped
+from gcodec.frame.encode import encode_values
+from gcodec.gpu import decoder, kernel_tables
+from gcodec.gpu.encoder import SharedCodebook, plan_of
+from gcodec.kernels.block.header import CHECKSUM, OK, SEED
+from gcodec.kernels.cuda.launch_tables import EncodedFrames
+from gcodec.kernels.cuda.native import decoder_for
+from gcodec.plan.request import EncodeRequest
+from gcodec.tensors import Values, kernel_view
+from tests.gpu.cuda_cases import CODING, TYPES, books_of, outcome
+from tests.gpu.host_library import SANITIZERS, GeneralKernelError, HostThreads, build
+from tests.support import laws
+from tests.support.cases import CASES, Bits, Case
+from tests.support.frame_builder import Built, Draft, build_frame, mutations
+from tests.support.make_golden import as_known, read_manifest
+from tests.support.paths import GOLDEN, GOLDEN_INVALID
+
+Law = Callable[[HostThreads, int], None]
+LAWS: list[Law] = []
+
+
+def law(function: Law) -> Law:
+    """Register a law; its second argument says how often to try what is random."""
+    LAWS.append(function)
+    return function
+
+
+def check(memory: HostThreads, frame: bytes, expected: Any, books: Any = ()) -> bool:
+    """Check that a frame decodes to these bits, or is refused by this kind of error; return False if a kernel that is
+    not in CUDA C++ is asked for it."""
+    try:
+        result = outcome(memory, frame, books=books)
+    except GeneralKernelError:
+        return False
+    assert laws.same_outcome(result, expected), (str(result)[:80], str(expected)[:80])
+    return True
+
+
+def lossless_frames(
+    rng: Random, n: int, kinds: Any = ("coded", "raw", "constant"), named: bool = True
+) -> Iterator[Built]:
+    """Yield valid frames of random values, codebooks and sizes, which keep all bits in one plane; ``named``: some name
+    codebooks, which are found by their hash here."""
+    for k in range(n):
+        dtype, tail = ((1, 24), (2, 8), (3, 8))[k % 3]
+        yield build_frame(rng, dtype=dtype, block_log2=rng.choice([10, 10, 11, 14]), kinds=kinds,
+                          named=named and k % 2 == 0,
+                          levels=([tail], [(0, 1)]), spare_bits=k % 2 == 1, with_base=False, with_columns=False)
+
+
+def as_a_device(bits: Bits, dtype: DType) -> bytes:
+    """Return the frame that a device makes of an array with a shipped codebook."""
+    _, book = next(iter(shipped.fitting(dtype.name, 1)))
+    plan = plan_of(dtype, -(-bits.size >> 14), SharedCodebook(book, book.record, True))
+    values = Values(bits, dtype, bits.shape, 0)
+    request = EncodeRequest(values, bit_layouts.lossless(dtype), np.zeros(0, np.uint8), CODING, True, 1)
+    return bytes(encode_values(request, plan))
+
+
+@law
+def frames_of_the_host(memory: HostThreads, effort: int) -> None:
+    """Arrays of every kind, as ``gcodec.encode`` plans them and as a device does."""
+    decoded = 0
+    for case in CASES:
+        if case.dtype in TYPES:
+            bits, dtype = kernel_view(case.bits.reshape(-1)), BY_NAME[case.dtype]
+            frame = gcodec.encode(case.array(), **case.options, options=EncoderOptions(prediction=False))
+            decoded += check(memory, frame, bits)
+            assert check(memory, as_a_device(bits, dtype), bits)
+    assert decoded > 90
+
+
+@law
+def golden_frames(memory: HostThreads, effort: int) -> None:
+    """Frames of ``tests/golden`` decode, of ``tests/golden-invalid`` are refused."""
+    decoded = 0
+    for folder in (GOLDEN, GOLDEN_INVALID):
+        for name, described in read_manifest(folder).items():
+            known = as_known(described.get("codebooks", []))
+            books = books_of(known)
+            if "base" in described or {book.hash for book in books} != {digest for _, digest in known}:
+                continue
+            frame = (folder / f"{name}.frame").read_bytes()
+            expected = laws.outcome(frame, known) if folder == GOLDEN else described["expected"]
+            decoded += check(memory, frame, expected, books)
+    assert decoded > 100
+
+
+@law
+def any_frames(memory: HostThreads, effort: int) -> None:
+    """Valid frames that no encoder writes, and frames with one thing wrong."""
+    rng = Random(11)
+    for built in lossless_frames(rng, 30 * effort):
+        assert check(memory, built.frame, built.bits, books_of(built.codebooks))
+    for built in lossless_frames(rng, 2 * effort, named=False):
+        for mutation in mutations(built.frame, rng, built.codebooks):
+            check(memory, mutation.frame, laws.outcome(mutation.frame, built.codebooks), books_of(built.codebooks))
+
+
+@law
+def spoilt_blocks(memory: HostThreads, effort: int) -> None:
+    """Coded blocks with any bytes altered and a checksum that fits: the host's outcome."""
+    rng, refused = Random(12), 0
+    for built in lossless_frames(rng, 120 * effort, ("coded",)):
+        draft = Draft.of(built.frame, built.codebooks)
+        blocks = [bytearray(block) for block in draft.blocks]
+        if not blocks:
+            continue
+        for _ in range(rng.choice([1, 1, 2, 5])):
+            block = rng.choice(blocks)
+            at = rng.choice([rng.randrange(1, min(len(block), 32)), rng.randrange(1, len(block))])
+            block[at] = rng.choice([block[at] ^ 1 << rng.randrange(8), 0, 255, rng.randrange(256)])
+        frame = replace(draft, blocks=tuple(map(bytes, blocks))).seal()
+        expected = laws.outcome(frame, built.codebooks)
+        assert check(memory, frame, expected, books_of(built.codebooks))
+        refused += isinstance(expected, str)
+    assert refused > 40 * effort
+
+
+@law
+def places_of_any_alignment(memory: HostThreads, effort: int) -> None:
+    """Batches into tensors that begin anywhere, between which nothing is written."""
+    for name in TYPES:
+        cases = "gaussian", "one value", "gaussian, three in ten zero", "a block and one", "noise", "all zero"
+        arrays = [kernel_view(Case(name, case).bits.reshape(-1)) for case in cases]
+        frames = [memory.bytes_of(as_a_device(array, BY_NAME[name])) for array in arrays]
+        room = np.full(sum(array.size + 7 for array in arrays), 0x5A, arrays[0].dtype)
+        places, at = [], 0
+        for k, array in enumerate(arrays):
+            at += k % 5 + 1
+            places.append(room[at : at + array.size])
+            at += array.size
+        wanted = room.copy()
+        for place, array in zip(places, arrays, strict=True):
+            begin = (place.__array_interface__["data"][0] - room.__array_interface__["data"][0]) // room.itemsize
+            wanted[begin : begin + array.size] = array
+        for group in decoder.decode(memory, decoder.parse(memory, frames), places):
+            assert not group.failures()
+        assert np.array_equal(room, wanted), name
+
+
+@law
+def places_beyond_32_bits(memory: HostThreads, effort: int) -> None:
+    """Frames and results that lie more than 2**32 values apart, and blocks of a tensor that begin after as many. Memory
+    that is only named costs nothing."""
+    if sys.platform != "linux":
+        return
+    dtype, far = BY_NAME["bfloat16"], (1 << 32) + (1 << 20)
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0x4000)
+    room = np.frombuffer(mmap.mmap(-1, 2 * far + (1 << 20), flags=flags), np.uint16)
+    bits = np.resize(kernel_view(Case("bfloat16", "gaussian").bits.reshape(-1)), 20_000)
+    frame = np.frombuffer(as_a_device(bits, dtype), np.uint8)
+    data = [room[begin : begin + len(frame) // 2].view(np.uint8) for begin in (1 << 16, far + (1 << 16))]
+    for own in data:
+        own[:] = frame
+    places = [room[: len(bits)], room[far : far + len(bits)]]
+    parsed = decoder.parse(memory, data)
+    (decoded,) = decoder.decode(memory, parsed, places)
+    assert not decoded.failures() and all(np.array_equal(place, bits) for place in places)
+
+    first, offsets = far >> 14, parsed[1].offsets       # as if the launch had begun at this block of a longer frame
+    for offset in offsets:
+        checksum = data[1][int(offset) + CHECKSUM :][:8].view("<u8")
+        checksum += np.uint64(first * SEED % 2**64)
+    places[1][:] = 0
+    (book,) = parsed[1].prelude.codebooks
+    coding = kernel_tables.value_coding_of(dtype, 1, 1, None, False)
+    tables = kernel_tables.decode_tables(memory, dtype, (8,), parsed[1].prelude.levels, [book], [])
+    words = room[far + (1 << 16) :].view(np.uint32)
+    rows = np.array([[0, 0, far + len(bits), -first, 14, 8, 0, 1, 0, 0]], np.int64)
+    frames = EncodedFrames(words, rows, np.zeros(2, np.int32), offsets, parsed[1].sizes)
+    statuses = np.full(2, -1, np.int32)
+    memory.launch(decoder_for(16, 8, (8,), 1, False), 2, frames, coding, tables, room, statuses)
+    assert (statuses == OK).all() and np.array_equal(places[1], bits)
+
+
+def memory_of(library: Any) -> HostThreads:
+    """Return a memory whose kernels are this library's."""
+    return HostThreads(library, {"uint16": "bfloat16", "uint32": "float32"})
+
+
+def main(effort: str) -> None:
+    """Run all laws, watched."""
+    memory = memory_of(build(*SANITIZERS))
+    for item in LAWS:
+        item(memory, int(effort))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

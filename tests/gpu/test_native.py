@@ -1,0 +1,103 @@
+"""The kernels in CUDA C++, compiled for the host: the laws of :mod:`tests.gpu.native_laws`."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("numba.cuda")
+
+from gcodec import Unsupported
+from gcodec.kernels.cuda import compiled, nvrtc
+from gcodec.kernels.cuda.native import ALL_KERNELS
+from tests.gpu import native_laws
+from tests.gpu.host_library import build, compiler
+from tests.support.paths import ROOT
+
+
+@pytest.mark.parametrize("law", native_laws.LAWS, ids=lambda law: law.__name__)
+def test_native_kernels_obey_every_law(law: Any) -> None:
+    law(native_laws.memory_of(build()), 1)
+
+
+@pytest.mark.slow
+def test_native_kernels_touch_no_memory_that_is_not_theirs() -> None:
+    """With the address sanitizer, which must be loaded before anything else, and that of undefined behavior."""
+    found = subprocess.run([compiler(), "-print-file-name=libasan.so"], capture_output=True, text=True, check=True)
+    if not Path(found.stdout.strip()).is_absolute():
+        pytest.skip("the C++ compiler has no address sanitizer")
+    environment = {**os.environ, "LD_PRELOAD": found.stdout.strip(), "ASAN_OPTIONS": "detect_leaks=0"}
+    done = subprocess.run([sys.executable, "-m", "tests.gpu.native_laws", "3"], capture_output=True, text=True,
+                          cwd=ROOT, env=environment, check=False, timeout=900)
+    assert done.returncode == 0, done.stderr[-4000:]
+
+
+def nvrtc_here() -> Any:
+    """Return NVRTC; skip the test where there is none."""
+    try:
+        return nvrtc.newest_library(13)[0]
+    except Unsupported as error:
+        pytest.skip(str(error))
+
+
+@pytest.mark.parametrize("capability", [(8, 0), (9, 0), (10, 0)])
+def test_nvrtc_compiles_every_file(capability: tuple[int, int]) -> None:
+    library = nvrtc_here()
+    texts = nvrtc.sources()
+    for file in texts:
+        if file.endswith(".cu"):
+            code = nvrtc.compile_cubin(library, file, capability, texts)
+            assert code.startswith(b"\x7fELF")
+            assert all(f".text.{kernel.name}".encode() in code for kernel in ALL_KERNELS if kernel.file == file)
+
+
+def test_what_nvrtc_refuses_is_unsupported_and_quoted() -> None:
+    with pytest.raises(Unsupported, match=r"no such thing|identifier"):
+        nvrtc.compile_cubin(nvrtc_here(), "x.cu", (9, 0), {"x.cu": "no such thing"})
+
+
+class Compiler:
+    """NVRTC, which counts what it compiles, or refuses all."""
+
+    def __init__(self, refuses: bool = False) -> None:
+        self.compiled, self.refuses = 0, refuses
+
+    def __getattr__(self, name: str) -> Any:
+        def call(*args: Any) -> Any:
+            self.compiled += name == "nvrtcCompileProgram"
+            if name.endswith("Size"):
+                args[1]._obj.value = 5
+            if name == "nvrtcGetCUBIN":
+                args[1].raw = b"cubin"
+            if name == "nvrtcGetErrorString":
+                return b"it is no C++"
+            return 6 if self.refuses and name == "nvrtcCompileProgram" else 0
+
+        self.__dict__[name] = call
+        return call
+
+
+def test_cubins_are_compiled_once_for_an_architecture_and_a_source(monkeypatch: Any, tmp_path: Path) -> None:
+    stub = Compiler()
+    monkeypatch.setattr(compiled, "_folders", lambda make: iter([tmp_path]))
+    monkeypatch.setattr(nvrtc, "newest_library", lambda most: (stub, (13, most)))
+    assert nvrtc.cubin_of("decode.cu", (9, 0), 13020) == nvrtc.cubin_of("decode.cu", (9, 0), 13000) == b"cubin"
+    assert stub.compiled == 1
+    nvrtc.cubin_of("decode.cu", (8, 0), 13000)
+    nvrtc.cubin_of("decode.cu", (9, 0), 12080)
+    monkeypatch.setattr(nvrtc, "sources", lambda: {"decode.cu": "another"})
+    nvrtc.cubin_of("decode.cu", (9, 0), 13000)
+    assert stub.compiled == 4 and len(list(tmp_path.glob("decode-*.cubin"))) == 4
+    stub.refuses = True
+    with pytest.raises(Unsupported, match="no C"):
+        nvrtc.cubin_of("decode.cu", (10, 0), 13000)
+
+
+def test_without_nvrtc_that_the_driver_could_follow_it_is_unsupported() -> None:
+    with pytest.raises(Unsupported, match="CUDA 3"):
+        nvrtc.newest_library(3)
