@@ -18,6 +18,7 @@ from functools import partial
 from pathlib import Path
 
 from bench import contests, front_page, sections, targets
+from bench.cluster import layerwise, scaling
 from bench.cluster import tables as cluster
 from bench.experiments import gcomp, gradzip, gravac_bits, gravac_tables
 from bench.experiments.lgreco import sections as lgreco
@@ -222,6 +223,8 @@ PLACES: dict[str, tuple[Callable[[Path], list[str]], str]] = {
     **gravac_bits.PLACES,
     **gradzip.PLACES,
     **lgreco.PLACES,
+    "lgreco-measured": (layerwise.table, layerwise.FILE),
+    "gcomp-scaling": (scaling.table, scaling.MODEL),
 }
 
 

@@ -43,6 +43,8 @@ from bench.cluster.team import cores
 from bench.experiments.gradzip import Setting, of_ratio
 from bench.experiments.gravac_methods import METHODS as GRAVAC
 from bench.experiments.gravac_methods import Method
+from bench.experiments.lgreco.methods import RANKS, UNIFORM, Setup, buckets_of, lgreco, matched, uniform
+from bench.experiments.lgreco.methods import Method as LayerwiseMethod
 from bench.record import PLANS, QUICK_PLANS
 from gcodec.averaging.averager import CompressionPlan
 from gcodec.averaging.feedback import ErrorFeedback
@@ -67,6 +69,7 @@ BYPASS = f"{NEAR}, bypass"  #: may go around the codec; the other two always use
 BYPASS_BF16 = "gcodec bf16, bypass"  #: at least as accurate as torch's hook; may do what that does
 GROUP = "gcodec process group, bypass"  #: DDP without a hook
 CONTROL = "control"  #: and a number
+RANK = "PowerSGD 8"
 NOTHING = "no communication"  #: replicas drift apart: for the time of computing alone
 #: What GradZip's paper compares, by its names, and others at its ratios; with error feedback.
 COMPRESSORS: dict[str, Setting] = {
@@ -78,6 +81,11 @@ COMPRESSORS: dict[str, Setting] = {
     "PowerSGD-40": lambda shape: _powersgd(shape, 40),
     "DGC-40": lambda shape: DGC(1 / 40),
 }
+#: What L-GreCo's experiments compare, on ranks of PowerSGD.
+LAYERWISE: dict[str, LayerwiseMethod] = {
+    f"{RANK}, {method.name}": method
+    for method in (uniform(RANKS, PowerSGD(8)), lgreco(RANKS, PowerSGD(8)), matched(RANKS, PowerSGD(8)))}
+DECISIONS = 10  #: of L-GreCo in a training
 BUCKET_MB = {"cnn": 1.0, "transformer": 4.0, "lstm": 4.0, "gpt": 4.0}  #: a handful of buckets per step
 
 
@@ -177,6 +185,8 @@ def register(
         return compressed
     if name in GRAVAC:
         return _controlled(ddp, GRAVAC[name], optimizer, steps)
+    if name in LAYERWISE:
+        return _layerwise(ddp, LAYERWISE[name], optimizer, steps)
     modes: dict[str, Mode | str] = {
         LOSSLESS: Lossless(), NEAR: NearLossless(optimizer), BYPASS: NearLossless(optimizer), BYPASS_BF16: "bf16"}
     if name not in modes:
@@ -199,6 +209,19 @@ def _controlled(
     """Return the hook of a compressor by itself, or under a controller."""
     state = (AdaptiveGradients(ddp, method.plan, method.controller(steps), optimizer=optimizer) if method.controller
              else CompressedGradients(ddp, method.plan, optimizer=optimizer))
+    ddp.register_comm_hook(state, hook)
+    return state
+
+
+def _layerwise(
+    ddp: DistributedDataParallel, method: LayerwiseMethod, optimizer: torch.optim.Optimizer, steps: int
+) -> CompressedGradients:
+    """Return the hook of a uniform setting, or of what L-GreCo makes of it."""
+    params = dict(ddp.module.named_parameters())
+    shapes = {name: tuple(param.shape) for name, param in params.items()}
+    controller = method.make(Setup(method.reference, max(steps // DECISIONS, 1), buckets_of(params), shapes, 0.0))
+    state = (CompressedGradients(ddp, method.plan, optimizer=optimizer) if method.name == UNIFORM
+             else AdaptiveGradients(ddp, method.plan, controller, optimizer=optimizer))
     ddp.register_comm_hook(state, hook)
     return state
 

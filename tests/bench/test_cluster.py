@@ -30,15 +30,18 @@ from bench.cluster import (  # noqa: E402
     controllers,
     counters,
     definitions,
+    layerwise,
     methods,
     model,
     pictures,
     runs,
+    scaling,
     sweep,
     tables,
     team,
     training,
 )
+from bench.codec import RESULTS  # noqa: E402
 from bench.experiments import gravac_methods  # noqa: E402
 from gcodec.benchmark.csv_tables import read_table, write_table  # noqa: E402
 from gcodec.distributed.stats import Counters  # noqa: E402
@@ -340,7 +343,43 @@ def test_formulas_of_the_model_agree_with_hand_calculation():
     assert model.compressed(1e9, 2, 0, 8 / limit, costs)[1] == pytest.approx(model.ring(1e9, 2, 0, 8 / limit))
 
 
+def test_modeled_steps_wait_for_what_the_backward_pass_does_not_hide():
+    """On a link without cost only the codec's time is left; on one that costs all, the traffic's."""
+    costs = model.Costs(encode=1e9, decode=2e9, ratio=4.0)
+    assert scaling.step_seconds(3.0, 1e9, 2, 0.0, 0.0) == pytest.approx(3.0)
+    assert scaling.step_seconds(3.0, 1e9, 2, 0.0, 0.0, costs) == pytest.approx(3.0 + 1.5)
+    first = 1.0 + 2.0 / scaling.BUCKETS
+    assert scaling.step_seconds(3.0, 1e9, 2, 0.0, 1e-7) == pytest.approx(first + model.ring(1e9, 2, 0.0, 1e-7))
+    assert scaling.step_seconds(3.0, 1e9, 2, 0.0, 1e-7, costs) < scaling.step_seconds(3.0, 1e9, 2, 0.0, 1e-7)
+    steps = [scaling.step_seconds(3.0, 1e9, n, 1e-3, 8e-9) for n in scaling.MODELED_WORKERS]
+    assert steps == sorted(steps)
+
+
 # Tables and pictures
+
+def test_steps_of_more_workers_are_compared_with_steps_that_send_nothing(tmp_path):
+    seconds = {training.NOTHING: 0.05, training.FP32: 0.2, training.NEAR: 0.1}
+    found = {**result(), "runs": {name: {"seconds": [each] * 9} for name, each in seconds.items()}}
+    write_table(tmp_path / scaling.FILE, scaling.COLUMNS, scaling.rows_of(found))
+    _, rows = read_table(tmp_path / scaling.FILE)
+    assert [(row["efficiency"], row["times_faster"]) for row in rows] == [("0.2500", "1.0000"), ("0.5000", "2.0000")]
+    all_reduces = read_table(RESULTS / allreduce.FILE)[1]
+    write_table(tmp_path / scaling.MODEL, scaling.MODEL_COLUMNS, scaling.modeled(rows, all_reduces))
+    assert len(read_table(tmp_path / scaling.MODEL)[1]) == 2 * len(scaling.MODELED_WORKERS) * len(scaling.GBPS)
+    assert any(line.startswith("| cnn | 10 Gb/s |") for line in scaling.table(tmp_path))
+
+
+def test_layerwise_settings_are_compared_with_the_uniform_one(tmp_path):
+    run = {"losses": [1.0] * 9, "sent": [8] * 9, "stats": {"compressor": {"ratio": 4.0}}}
+    found = {**result(), "runs": {name: {**run, "seconds": [0.1 / (1 + number)] * 9}
+                                  for number, name in enumerate(layerwise.METHODS)}}
+    found["runs"][training.FP32]["stats"] = {}
+    write_table(tmp_path / layerwise.FILE, layerwise.COLUMNS, layerwise.rows_of(found))
+    _, rows = read_table(tmp_path / layerwise.FILE)
+    assert [row["of_uniform"] for row in rows] == ["0.500", "1.000", "1.500", "2.000"]
+    assert [row["payload_ratio"] for row in rows] == ["1.00", "4.00", "4.00", "4.00"]
+    assert len(layerwise.table(tmp_path)) == 2 + len(rows) + 2
+
 
 def made_up_results(folder: Path) -> None:
     names = allreduce.NAMES

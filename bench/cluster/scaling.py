@@ -1,0 +1,128 @@
+"""Training on more workers: GComp's Figure 16 in seconds that were measured, its Figures 1 and 17 by a model.
+
+    python -m bench.cluster.scaling [--quick] [--model cnn] [--out DIR]
+
+writes ``cluster-scaling.csv``: steps of training with 2 and 4 workers on the bed, methods in lockstep.
+``compute_seconds``: the median step of a run whose hook sends nothing, with as many workers on the same cores;
+``efficiency``: that over a method's step, so that what workers take from each other's cores counts for neither. And
+``cluster-scaling-model.csv``, from ``compute_seconds`` of two workers, a core each, and what ``bench.cluster.model``
+takes from measured all-reduces: a step's buckets are known as the backward pass goes on, codec and computation share a
+core, and a bucket is sent once it is known and the one before it is through.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
+from pathlib import Path
+from statistics import median, quantiles
+
+from bench.cluster.allreduce import FILE as ALL_REDUCES
+from bench.cluster.bed import clean_up_when_told_to_end, obstacle
+from bench.cluster.methods import FP32 as GLOO
+from bench.cluster.methods import SMALL
+from bench.cluster.model import FROM_RATE, FROM_WORKERS, Costs, costs_of, ring
+from bench.cluster.runs import IGNORED, RATE, Result, train
+from bench.cluster.training import FP32, NEAR, NOTHING
+from bench.codec import RESULTS
+from bench.experiments.lgreco.waiting import FORWARD
+from bench.markdown import markdown, rounded, source
+from gcodec.benchmark.csv_tables import read_table, write_table
+
+FILE, MODEL = "cluster-scaling.csv", "cluster-scaling-model.csv"
+METHODS = (NOTHING, FP32, NEAR)
+MODELS, WORKERS, RATES = ("cnn", "lstm"), (2, 4), (RATE, "100mbit")
+STEPS, QUICK_STEPS = 25, 8
+COLUMNS = ("model", "workers", "rate", "method", "steps", "step_seconds", "step_seconds_q1", "step_seconds_q3",
+           "compute_seconds", "efficiency", "times_faster")
+MODELED_WORKERS, GBPS = (2, 4, 8, 16, 32, 64), (0.1, 1, 10)
+BUCKETS = 6  #: of equal size
+MODEL_COLUMNS = ("model", "workers", "gbps", "method", "compute_seconds", "step_seconds", "efficiency", "times_faster")
+Row = Mapping[str, str]
+
+
+def rows_of(result: Result) -> Iterator[list[object]]:
+    """Yield a row for each method but the one that sends nothing."""
+    seconds = {method: run["seconds"][IGNORED:] for method, run in result["runs"].items()}
+    compute, dense = median(seconds[NOTHING]), median(seconds[FP32])
+    for method in METHODS[1:]:
+        low, middle, high = quantiles(seconds[method], n=4)
+        yield [result["model"], result["workers"], result["rate"], method, len(seconds[method]), f"{middle:.5f}",
+               f"{low:.5f}", f"{high:.5f}", f"{compute:.5f}", f"{compute / middle:.4f}", f"{dense / middle:.4f}"]
+
+
+def step_seconds(compute: float, n_bytes: float, workers: int, alpha: float, beta: float,
+                 costs: Costs | None = None) -> float:
+    """Return the seconds of a step of so many workers, whose dense gradients are ``n_bytes``; ``costs``: of a codec."""
+    codec, ratio = (costs.codec_seconds(n_bytes, workers), costs.ratio) if costs else (0.0, 1.0)
+    known, end = FORWARD * compute, 0.0
+    for _ in range(BUCKETS):
+        known += ((1 - FORWARD) * compute + codec) / BUCKETS
+        end = max(known, end) + ring(n_bytes / ratio / BUCKETS, workers, alpha, beta)
+    return end
+
+
+def modeled(measured: Sequence[Row], all_reduces: Sequence[Row]) -> Iterator[list[object]]:
+    """Yield every model, number of workers and link; models without measured all-reduces are left out."""
+    for model in dict.fromkeys(row["model"] for row in measured):
+        costs = {row["method"]: row for row in all_reduces
+                 if (row["model"], row["rate"], row["workers"]) == (model, FROM_RATE, FROM_WORKERS)}
+        own = [row for row in measured if (row["model"], row["workers"]) == (model, FROM_WORKERS)]
+        if not costs or not own:
+            continue
+        compute, alpha = float(own[0]["compute_seconds"]), float(costs[SMALL]["seconds"]) / 2
+        for workers, gbps in product(MODELED_WORKERS, GBPS):
+            link = compute, 4.0 * int(costs[GLOO]["values"]), workers, alpha, 8 / (gbps * 1e9)
+            dense = step_seconds(*link)
+            for method, seconds in ((FP32, dense), (NEAR, step_seconds(*link, costs_of(costs[NEAR])))):
+                yield [model, workers, gbps, method, f"{compute:.5f}", f"{seconds:.5f}", f"{compute / seconds:.4f}",
+                       f"{dense / seconds:.4f}"]
+
+
+def table(results: Path) -> list[str]:
+    """Return both tables of docs/experiments-gcomp.md."""
+    comments, rows = read_table(results / FILE)
+    lines = [[row["model"], row["rate"], row["workers"], row["method"], f"{1e3 * float(row['step_seconds']):.0f}",
+              *(rounded(row[name]) for name in ("efficiency", "times_faster"))] for row in rows]
+    columns = ["model", "link", ">workers", "method", ">step, ms", ">of the step without communication",
+               ">times as fast as fp32"]
+    model_comments, rows = read_table(results / MODEL)
+    cells = {(row["model"], row["gbps"], row["method"], row["workers"]): rounded(row["efficiency"]) for row in rows}
+    series = list(dict.fromkeys(key[:3] for key in cells))
+    model = [[name, f"{gbps} Gb/s", method, *(cells[name, gbps, method, str(n)] for n in MODELED_WORKERS)]
+             for name, gbps, method in series]
+    return ["Measured, methods in turns:", "", *markdown(columns, lines), "", f"From {source(comments)}", "",
+            "Modeled: a step without communication over a step, by the number of workers:", "",
+            *markdown(["model", "link", "method", *(f">{n}" for n in MODELED_WORKERS)], model), "",
+            f"From {source(model_comments)}"]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line."""
+    parser = argparse.ArgumentParser(prog="python -m bench.cluster.scaling", description=__doc__.splitlines()[0])
+    parser.add_argument("--model", action="append", choices=MODELS, help=f"of these only ({', '.join(MODELS)})")
+    parser.add_argument("--quick", action="store_true", help=f"{QUICK_STEPS} steps of a small cnn at {RATES[0]}")
+    parser.add_argument("--out", type=Path, default=RESULTS, help="where the CSV files go (bench/results)")
+    options = parser.parse_args(arguments)
+    if (reason := obstacle()) is not None:
+        print(f"skipped: {reason}")
+        return 0
+    clean_up_when_told_to_end()
+    rows: list[list[object]] = []
+    models, rates = (MODELS[:1], RATES[:1]) if options.quick else (options.model or MODELS, RATES)
+    for model, workers, rate in product(models, WORKERS, rates):
+        steps = QUICK_STEPS if options.quick else STEPS + IGNORED
+        for row in rows_of(train(model, rate, steps, 1, METHODS, options.quick, workers=workers)):
+            print(*row, sep=", ", flush=True)
+            rows.append(row)
+        write_table(options.out / FILE, COLUMNS, rows)
+    measured, all_reduces = (read_table(folder / name)[1] for folder, name in (
+        (options.out, FILE), (RESULTS, ALL_REDUCES)))
+    write_table(options.out / MODEL, MODEL_COLUMNS, modeled(measured, all_reduces))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
