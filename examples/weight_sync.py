@@ -31,8 +31,9 @@ folder, pair = VersionFolder(options.folder), dist.new_group([0, 2])
 if dist.get_rank() == 0:  # float32 masters; others see what bfloat16 shows of them
     text = torch.frombuffer(bytearray(read_standard_library(400_000).encode()), dtype=torch.uint8).long()
     publisher, broadcast = Publisher(dtype="bfloat16", anchor_every=20), WeightBroadcast(pair)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=4e-3)
+    optimizer = torch.optim.AdamW(model.parameters())
     for step in range(1 - options.warmup, options.steps + 1):
+        optimizer.param_groups[0]["lr"] = 4e-3 if step < 1 else 1e-6  # as in reinforcement learning
         tokens = torch.stack([text[start : start + 65] for start in torch.randint(len(text) - 65, (8,))])
         loss = cross_entropy(model(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten())
         optimizer.zero_grad()
@@ -44,22 +45,16 @@ if dist.get_rank() == 0:  # float32 masters; others see what bfloat16 shows of t
             dist.broadcast_object_list([version.state])
             broadcast.send(version)
             print(f"version {step}: loss {loss:.3f}, {version.stats}", flush=True)
-        elif step == 0:
-            optimizer.param_groups[0]["lr"] = 1e-6  # as in reinforcement learning
 else:
-    subscriber = Subscriber(model.to(torch.bfloat16).state_dict())
-    source = folder if dist.get_rank() == 1 else WeightBroadcast(pair)
+    subscriber = Subscriber(model.to(torch.bfloat16).requires_grad_(False).state_dict())
+    broadcast = None if dist.get_rank() == 1 else WeightBroadcast(pair)
     for number in range(1, options.steps + 1):
         dist.broadcast_object_list(published := [None])  # once it is in the folder
-        if isinstance(source, VersionFolder):
-            subscriber.catch_up(source, to=number)
-        else:
-            source.receive(subscriber)
+        broadcast.receive(subscriber) if broadcast else subscriber.catch_up(folder, to=number)
         subscriber.verify()  # the model's own tensors, read again
         assert [subscriber.state] == published, f"version {number} is not the trainer's"
     tokens = torch.tensor([list(b"def ")])
-    with torch.no_grad():
-        while tokens.shape[1] < 64:
-            tokens = torch.cat([tokens, model(tokens)[:, -1:].argmax(-1)], 1)
+    while tokens.shape[1] < 64:
+        tokens = torch.cat([tokens, model(tokens)[:, -1:].argmax(-1)], 1)
     print(f"rank {dist.get_rank()}, bit for bit at {options.steps} versions: {bytes(tokens[0].tolist())!r}", flush=True)
 dist.destroy_process_group()
