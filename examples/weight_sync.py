@@ -47,10 +47,10 @@ if dist.get_rank() == 0:  # float32 masters; others see what bfloat16 shows of t
             print(f"version {step}: loss {loss:.3f}, {version.stats}", flush=True)
 else:
     subscriber = Subscriber(model.to(torch.bfloat16).requires_grad_(False).state_dict())
-    broadcast = None if dist.get_rank() == 1 else WeightBroadcast(pair)
+    source = None if dist.get_rank() == 1 else WeightBroadcast(pair)
     for number in range(1, options.steps + 1):
         dist.broadcast_object_list(published := [None])  # once it is in the folder
-        broadcast.receive(subscriber) if broadcast else subscriber.catch_up(folder, to=number)
+        source.receive(subscriber) if source else subscriber.catch_up(folder, to=number)
         subscriber.verify()  # the model's own tensors, read again
         assert [subscriber.state] == published, f"version {number} is not the trainer's"
     tokens = torch.tensor([list(b"def ")])

@@ -1,9 +1,10 @@
-"""Fit the codebooks of changes that come with gcodec: ``python -m tools.fit_changes`` prints the records of
-``gcodec/format/shipped_changes.py``, in about two minutes.
+"""Fit codebooks of changes that come with gcodec: ``python -m tools.fit_changes`` prints the records from id 52 on of
+``gcodec/format/shipped_changes.py``, in about four minutes.
 
-They are fitted to what AdamW changes in the bfloat16 tensors of two models, at several learning rates. Small tensors
-are what they are for, so a tensor counts by the square root of what its changes take. Where classes begin shifts with
-the learning rate; codes do not, so that all shifts of a shape share them.
+They are fitted to what AdamW changes in the bfloat16 tensors of two models, each by itself and end to end as weight
+sync sends them, at other learning rates and steps than those of ``bench.differences``. Small arrays are what they are
+for, so one counts by the square root of what its changes take. Where classes begin shifts with the learning rate; codes
+do not, so that all shifts of a shape share them. The shapes of ids below 52 were fitted likewise to single tensors.
 """
 
 from __future__ import annotations
@@ -15,25 +16,30 @@ import numpy as np
 import torch
 
 from bench.checkpoints import LAYERS, WIDTH, Training
-from bench.differences import RATES, STEPS, Pictures, bound_bytes
+from bench.differences import Pictures, bound_bytes
 from gcodec.format.change_codebook import ChangeCodebook
-from gcodec.format.shipped_changes import FIRST_EXPONENT, N_CLASSES, N_SHAPES, N_SHIFTS
-from gcodec.kernels.block.sparse_types import Counts
-from gcodec.plan.sparse_frames import Finding, bits_of, lengths_for
+from gcodec.format.shipped_changes import FIRST_EXPONENT, N_CLASSES, N_SHIFTS
+from gcodec.kernels.entropy.changes import MAX_CATEGORIES, category_bits
+from gcodec.plan.sparse_frames import Finding, lengths_for
 
+N_SHAPES = 4
+RATES, STEPS, N_WARMUP, SEED = (7e-7, 1.5e-6, 2e-6, 4e-6, 7e-6, 1.5e-5), (1, 2, 5), 60, 7
 EXPONENTS = range(FIRST_EXPONENT, FIRST_EXPONENT + N_SHIFTS)
-N_GAPS = 30  #: categories of gaps, up to 2**15 - 1
-MIN_VALUES, MAX_SHARE, MAX_BYTES = 256, 0.4, 20_000
-ROUNDS = 12
+N_GAPS = 36  #: categories of gaps, up to 2**18 - 1
+N_COUNTS, N_STEPS = MAX_CATEGORIES, 33
+MIN_VALUES, MAX_SHARE, MIN_BYTES, MAX_BYTES = 256, 0.4, 150, 40_000
+PIECES = (1 << 20, 1 << 18)  #: values of large models' pieces
+N_STARTS, MAX_ROUNDS = 4, 25
 #: Shares of all symbols together that are added, so that all of them have codes; numbers of changes depend on sizes.
-_FLOOR, _FLOOR_OF_COUNTS = 2e-3, 0.1
+_FLOOR, _FLOOR_OF_COUNTS = 5e-4, 0.1
+_NEVER = 1e7  #: stands for counts of symbols that have no codes: gaps that are too long
 
 
 class Sample(NamedTuple):
-    """A tensor: by exponent at which its classes begin, how often each symbol occurs; bytes that changes take at
-    least, and the share of values that change."""
+    """An array: by shift how often each symbol occurs, float64[N_SHIFTS, n_symbols]; bytes that changes take at least,
+    and the share of values that change."""
 
-    counts: dict[int, Counts]
+    counts: np.ndarray
     bound: float
     share: float
 
@@ -49,42 +55,59 @@ def bits_by_tensor(model: torch.nn.Module) -> list[np.ndarray]:
     return [tensor.view(torch.int16).numpy().view(np.uint16).copy() for tensor in flat]
 
 
+def arrays_of(model: torch.nn.Module, is_large: bool) -> list[np.ndarray]:
+    """Return the parameters one by one, and end to end: all of a small model, pieces of a large one."""
+    tensors = bits_by_tensor(model)
+    whole = np.concatenate(tensors)
+    sizes = PIECES if is_large else (len(whole),)
+    return tensors + [whole[first : first + size] for size in sizes for first in range(0, len(whole), size)]
+
+
 def samples() -> Iterator[Sample]:
-    """Train both models, and yield every tensor that changes in part."""
+    """Train both models, and yield every array that changes in part."""
     makers: tuple[Callable[[], Any], ...] = (lambda: Training(WIDTH, LAYERS), Pictures)
     for make in makers:
         training = make()
-        training.take_steps(100, 1e-3)
+        training._random, is_large = np.random.default_rng(SEED), make is makers[0]
+        training.take_steps(N_WARMUP, 1e-3)
         for rate in RATES:
-            training.take_steps(8, rate)
+            training.take_steps(6, rate)
             for steps in STEPS:
-                before = bits_by_tensor(training.model)
+                before = arrays_of(training.model, is_large)
                 training.take_steps(steps, rate)
-                for base, values in zip(before, bits_by_tensor(training.model), strict=True):
+                for base, values in zip(before, arrays_of(training.model, is_large), strict=True):
                     share, bound = float(np.mean(values != base)), bound_bytes(values, base)
-                    if len(values) >= MIN_VALUES and 0 < share < MAX_SHARE and bound < MAX_BYTES:
-                        yield Sample({at: counts_of(values, base, at) for at in EXPONENTS}, bound, share)
+                    if len(values) >= MIN_VALUES and 0 < share < MAX_SHARE and MIN_BYTES < bound <= MAX_BYTES:
+                        counts = np.stack([counts_of(values, base, at) for at in EXPONENTS])
+                        if (counts < _NEVER).any(axis=1).any():
+                            yield Sample(counts, bound, share)
 
 
-def counts_of(values: np.ndarray, base: np.ndarray, exponent: int) -> Counts:
-    """Return how often each symbol occurs where classes begin at an exponent."""
+def counts_of(values: np.ndarray, base: np.ndarray, exponent: int) -> np.ndarray:
+    """Return how often each symbol occurs where classes begin at an exponent: counts, steps, then those of classes."""
     finding = Finding(values, base, thresholds_from(exponent))
     finding.find(0, finding.n_blocks)
-    return finding.counts_with(np.zeros(N_CLASSES, np.bool_))
+    counts = finding.counts_with(np.zeros(N_CLASSES, np.bool_))
+    own = np.concatenate([counts.counts, counts.steps, counts.classes[:N_CLASSES, : 3 * N_GAPS].reshape(-1)])
+    return np.full(len(own), _NEVER) if counts.classes[:, 3 * N_GAPS :].any() else own.astype(np.float64)
 
 
-def fitted(samples: list[Sample], exponents: list[int]) -> ChangeCodebook:
-    """Return codes for tensors whose classes begin at these exponents."""
-    parts = []
-    for number in range(3):
-        weighed = [sample.counts[at][number] / max(1.0, sample.bound) ** 0.5
-                   for sample, at in zip(samples, exponents, strict=True)]
-        parts.append(np.sum(weighed, axis=0))
-    rows = parts[2][:N_CLASSES, : 3 * N_GAPS].reshape(N_CLASSES, N_GAPS, 3)
+def costs_of(codebook: ChangeCodebook) -> np.ndarray:
+    """Return the bits of each symbol, with those that follow it, in the order of :func:`counts_of`."""
+    lengths = np.frombuffer(b"".join((codebook.counts, codebook.steps, *codebook.classes)), np.uint8)
+    extra = np.array([category_bits(category) for category in range(MAX_CATEGORIES)])
+    of_steps = np.maximum((np.arange(N_STEPS) + 1) // 2 - 1, 0)
+    return lengths + np.concatenate([extra, of_steps, np.tile(np.repeat(extra[:N_GAPS], 3), N_CLASSES)])
+
+
+def fitted(counts: np.ndarray) -> ChangeCodebook:
+    """Return codes for symbols that occur so often, in the order of :func:`counts_of`."""
+    of_steps = counts[N_COUNTS : N_COUNTS + N_STEPS]
+    rows = counts[N_COUNTS + N_STEPS :].reshape(N_CLASSES, N_GAPS, 3).copy()
     rows[:, :, :2] = rows[:, :, :2].mean(axis=2, keepdims=True)  # up and down alike
-    counts, steps = lengths_of(parts[0], _FLOOR_OF_COUNTS), lengths_of(parts[1])
     classes = tuple(lengths_of(row.reshape(-1)) for row in rows)
-    return ChangeCodebook(16, thresholds_from(FIRST_EXPONENT), counts, steps, classes)
+    numbers = lengths_of(counts[:N_COUNTS], _FLOOR_OF_COUNTS)
+    return ChangeCodebook(16, thresholds_from(FIRST_EXPONENT), numbers, lengths_of(of_steps), classes)
 
 
 def lengths_of(shares: np.ndarray, floor: float = _FLOOR) -> bytes:
@@ -93,31 +116,27 @@ def lengths_of(shares: np.ndarray, floor: float = _FLOOR) -> bytes:
     return lengths_for(np.maximum(shares / shares.sum() * 1e6, 1).astype(np.int64))
 
 
-def best(codebook: ChangeCodebook, sample: Sample) -> tuple[float, int]:
-    """Return the fewest bits that a codebook takes, and the exponent at which classes begin then."""
-    return min((float("inf") if counts.classes[:, 3 * N_GAPS :].any() else bits_of(codebook, counts), at)
-               for at, counts in sample.counts.items())
-
-
-def fit(tensors: list[Sample]) -> list[ChangeCodebook]:
-    """Return a codebook for each shape: tensors choose among them and shifts, then they are fitted again."""
-    shapes = np.argsort(np.argsort([sample.share for sample in tensors])) * N_SHAPES // len(tensors)
-    starts = [round(111 + np.log2(max(sample.share, 1e-5) / 0.01)) for sample in tensors]
-    chosen = [(int(shape), min(max(at, EXPONENTS[0]), EXPONENTS[-1]))
-              for shape, at in zip(shapes, starts, strict=True)]
-    books: list[ChangeCodebook] = []
-    for _ in range(ROUNDS):
-        books = []
-        for shape in range(N_SHAPES):
-            mine = [(sample, at) for sample, (own, at) in zip(tensors, chosen, strict=True) if own == shape]
-            books.append(fitted([sample for sample, _ in mine], [at for _, at in mine]))
-        before, chosen = chosen, []
-        for sample in tensors:
-            (_, at), shape = min((best(book, sample), shape) for shape, book in enumerate(books))
-            chosen.append((shape, at))
-        if chosen == before:
-            break
-    return books
+def fit(arrays: list[Sample]) -> list[ChangeCodebook]:
+    """Return a codebook for each shape: arrays choose among them and shifts, then they are fitted again. The best of
+    several starts."""
+    counts = np.stack([array.counts for array in arrays])
+    weights = 1 / np.sqrt([max(array.bound, 1.0) for array in arrays])
+    by_share = np.argsort(np.argsort([array.share for array in arrays])) * N_SHAPES // len(arrays)
+    begin = np.array([round(111 + np.log2(max(array.share, 1e-5) / 0.01)) for array in arrays]) - EXPONENTS[0]
+    found: list[tuple[float, list[ChangeCodebook]]] = []
+    for seed in range(N_STARTS):
+        shapes = np.random.default_rng(seed).integers(0, N_SHAPES, len(arrays)) if seed else by_share
+        shifts, books = begin.clip(0, N_SHIFTS - 1), list[ChangeCodebook]()
+        for _ in range(MAX_ROUNDS):
+            chosen = [np.flatnonzero(shapes == shape) for shape in range(N_SHAPES)]
+            books = [fitted(weights[mine] @ counts[mine, shifts[mine]]) for mine in chosen]
+            bits = np.stack([counts @ costs_of(book) for book in books], axis=2).reshape(len(arrays), -1)
+            before, best = (shifts, shapes), bits.argmin(axis=1)
+            shifts, shapes = best // N_SHAPES, best % N_SHAPES
+            if np.array_equal(before, (shifts, shapes)):
+                break
+        found.append((float(weights @ bits.min(axis=1)), books))
+    return min(found, key=lambda result: result[0])[1]
 
 
 def main() -> None:

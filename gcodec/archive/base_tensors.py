@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate
 from math import prod
 from typing import NamedTuple, Protocol
 
@@ -12,7 +13,7 @@ from ..dtypes import DTYPES
 from ..errors import Unsupported
 from ..files.elements import width
 from ..files.file_plan import FilePlan, TensorView
-from ..files.source import Bytes
+from ..files.source import Bytes, join
 from .entries import FileEntry
 
 #: Types whose frames may refer to a base.
@@ -103,6 +104,10 @@ class Base:
         """
         if dtype not in WITH_BASE or not size:
             return None
+        if len(views) > 1 and are_end_to_end(views, size):
+            joined = self._bytes_end_to_end(views, dtype, raw)
+            if joined is not None:
+                return joined
         alone = alone and len(self.tensors) == 1
         for view in views:
             other = self.tensors[0] if alone else self._by_name.get(view.name)
@@ -115,6 +120,23 @@ class Base:
             if view.is_dense and other.is_dense and prod(view.shape) * element == size == _bytes(other):
                 return BaseBytes(self.name, other.segment, other.offset * element, None, self.read, self.is_held)
         return None
+
+    def _bytes_end_to_end(self, views: Sequence[TensorView], dtype: str, raw: bool) -> BaseBytes | None:
+        """Return the bytes of tensors of these names, end to end; None unless all of them are here and fit."""
+        found = [self.bytes_for([view], _bytes(view), dtype, alone=False, raw=raw) for view in views]
+        parts = [part for part in found if part is not None]
+        if len(parts) < len(views):
+            return None
+        starts = [0, *accumulate(_bytes(view) for view in views)]
+
+        def read(_: int, start: int, stop: int) -> Bytes:
+            return join(
+                part.read(max(start - first, 0), min(stop, end) - first)
+                for part, first, end in zip(parts, starts, starts[1:], strict=False)
+                if first < stop and start < end
+            )
+
+        return BaseBytes(self.name, parts[0].segment, 0, None, read, self.is_held)
 
     @cached_property
     def _by_name(self) -> dict[str, TensorView]:
@@ -157,6 +179,16 @@ def base_bytes(entry: FileEntry, number: int, bases: BaseFinder | None) -> BaseB
     if found.hash not in (None, segment.base):
         raise Unsupported(f"was compressed against {meant} of other values than {base.name} has")
     return found
+
+
+def are_end_to_end(views: Sequence[TensorView], size: int) -> bool:
+    """Return True if tensors fill a segment of ``size`` bytes one after another, whole and row-major."""
+    at = 0
+    for view in views:
+        if not view.is_dense or view.offset * (width(view.dtype) or 1) != at:
+            return False
+        at += _bytes(view)
+    return at == size
 
 
 def _bytes(view: TensorView) -> int:

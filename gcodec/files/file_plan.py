@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from ..errors import Corruption
+from .elements import width
 from .source import ByteSource
 
 #: Longer runs of verbatim bytes become segments of their own, so that they need not be held in memory.
@@ -99,7 +100,9 @@ class FilePlan:
         more."""
         columns = {}
         for view in self.tensors:
-            dense = view.is_dense and not self.segments[view.segment].group
+            segment = self.segments[view.segment]
+            fills = math.prod(view.shape) * (width(view.dtype) or 1) == segment.stop - segment.start
+            dense = view.is_dense and fills and not segment.group
             if len(view.shape) > 1 and 0 not in view.shape and view.offset == 0 and dense:
                 columns[view.segment] = view.shape[-1] if len(view.shape) == 2 else math.prod(view.shape[1:])
         return columns

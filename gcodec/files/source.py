@@ -8,7 +8,7 @@ import shutil
 import tempfile
 import threading
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate
 from typing import Any, BinaryIO, Protocol, cast
 
@@ -79,6 +79,14 @@ class FileSource:
         """Closes the file, if it is ours."""
         if self._owned:
             self._file.close()
+
+
+def join(parts: Iterable[Bytes]) -> Bytes:
+    """Return arrays of bytes end to end: a copy, but of a single one."""
+    pieces = list(parts)
+    if len(pieces) == 1:
+        return pieces[0]
+    return np.concatenate(pieces) if pieces else np.empty(0, np.uint8)
 
 
 class ArraySource:

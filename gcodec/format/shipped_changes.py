@@ -15,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ..dtypes import BY_NAME
+from ..kernels.entropy.changes import category_bits, first_of
 from .change_codebook import ChangeCodebook, read_changes
 
 #: By the id of a shape's first codebook: its record. That of the k-th codebook after it has all thresholds raised by
@@ -40,10 +41,55 @@ CHANGE_RECORDS: dict[int, str] = {
     "c5444cc4445cc4556cc6668cc799cccccccccccccccccccccccccccccccccccccccccccccccccccc666cc6666cc6555cc5445cc5444cc4"
     "445cc5557cc6778cc8aacccccccccccccccccccccccccccccccccccccccc00"
     ),
+    52: (
+    "0308240200348034003580350036803600379698999969665554554433436485999999999999c9cc22334455667789aacbcccccccc99cc"
+    "33513578a689aac9abbbcbcccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccc33"
+    "5135789689aab9bbcccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccc2242"
+    "5466778788a9baabcccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccc223573"
+    "5559a5667ab7889bc9aacccbcccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccc333cc344"
+    "5cc5445cc5557cc7779cc899bccbcccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccc444cc4445c"
+    "c5445cc4445cc5556cc6668cc89abccbcccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccc555cc5555cc5"
+    "445cc5445cc4445cc5556cc6668cc899bccbcccccccccccccccccccccccccccccccccccccccccccccccccccccccccccc666cc6667cc656"
+    "6cc6555cc5445cc5445cc5445cc5557cc7779cc9aabccbcccccccccccccccccccccccccccccccccccccccccccccccc00"
+    ),
+    70: (
+    "0308240200348034003580350036803600379999997889996443434454445475989999998888c8cc22334455667789aabccccccccc99cc"
+    "335135889679aac9bbcccbcccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccc33"
+    "5135789689aab9bbcccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccc3351"
+    "446687878899a9aacacbcccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccc223473"
+    "5568a6667bc788acc9aacccbcccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccc233bc344"
+    "5cc5556cc5668cc7889cc9aacccbcccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccc334cc4445c"
+    "c5445cc5446cc5667cc788accaabcccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccc455cc5555cc5"
+    "444cc4445cc5445cc5567cc788acc9abcccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccc666cc6666cc655"
+    "5cc5445cc5444cc4445cc5557cc6779cc9abcccccccccccccccccccccccccccccccccccccccccccccccccccccccccc00"
+    ),
+    88: (
+    "0308240200348034003580350036803600379888896755444344444364768798999999999999c9cc22334455667789aacbcccccccc99cc"
+    "335135789689aab9bbcccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccc22"
+    "435455667566789788aab9bbcccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccc2337"
+    "834459a5556ab6667cc788accaabcccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccc334cc4"
+    "445cc5445cc5455cc5567cc788accaabcccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccc445cc555"
+    "5cc5445cc5445cc5445cc5557cc677acc9abcccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccc555cc5666c"
+    "c6555cc5445cc5445cc5445cc5557cc6779cc9abcccccccccccccccccccccccccccccccccccccccccccccccccccccccccc666cc6667cc6"
+    "666cc6555cc5445cc5445cc5445cc5556cc6779cc9aabccbcccccccccccccccccccccccccccccccccccccccccccccccc888cc8888cc877"
+    "7cc7667cc7666cc6555cc5445cc5445cc5445cc5556cc6778cc889accaabcccccccccccccccccccccccccccccccccc00"
+    ),
+    106: (
+    "0308240200348034003580350036803600377779778654444443435455769899999999999988c8cc22334455667789aacbcccccccc99cc"
+    "44614677745777856888867889a77aaac9abcccbcccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccc44"
+    "615566756766756777866888977999b8bbbccbcccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccc3352"
+    "5555666666666666767767767777979999a9aabbcccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccc225375"
+    "6668966668866678976678877788b8889bc9aabbcbcccccccccccccccccccccccccccccccccccccccccccccccccccccccccccc2248b455"
+    "6cc6666cc6666bc6667cc7667bc7778cc8889cc999bccbbbcccccccccccccccccccccccccccccccccccccccccccccccccccc334cc4445c"
+    "c5555cc5556cc6666cc6667cc6667cc7778cc8889cc9aabccbcccccccccccccccccccccccccccccccccccccccccccccccc445cc4555cc5"
+    "445cc5555cc5556cc6556cc6667cc6667cc7778cc8889cc99abccbcccccccccccccccccccccccccccccccccccccccccc666cc6666cc666"
+    "6cc6555cc5445cc5445cc5556cc6667cc7667cc7667cc7777cc7778cc889acc9abcccccccccccccccccccccccccccc00"
+    ),
 }
 N_SHIFTS = 18  #: codebooks of a shape
 FIRST_EXPONENT = 104  #: at which the second class of a shape's first codebook begins
 N_SHAPES, N_CLASSES = len(CHANGE_RECORDS), 8
+N_SHARES = 72  #: shares of changes at which codebooks are compared, a quarter of an octave apart
 EXPONENT_AT = 7  #: lowest bit of bfloat16's exponent
 
 
@@ -52,17 +98,18 @@ class ChangeShape(NamedTuple):
 
     Attributes:
         first_id: Id of the first codebook.
-        shares: float64[N_CLASSES], the share of a class's values that changes, about, by its codes.
+        gap_bits: float64[N_CLASSES, N_SHARES], what saying which values of a class change takes for each that does,
+            where one in 2**(k / 4) changes.
     """
 
     first_id: int
-    shares: np.ndarray
+    gap_bits: np.ndarray
 
 
 @cache
 def change_shapes() -> tuple[ChangeShape, ...]:
     """Return the shapes."""
-    return tuple(ChangeShape(first, _shares(_first_codebook(first))) for first in CHANGE_RECORDS)
+    return tuple(ChangeShape(first, _gap_bits(_first_codebook(first))) for first in CHANGE_RECORDS)
 
 
 def find_changes(codebook_id: int, digest: int) -> ChangeCodebook | None:
@@ -112,7 +159,12 @@ def _first_codebook(first: int) -> ChangeCodebook:
     return read_changes(bytes.fromhex(CHANGE_RECORDS[first]), 0, BY_NAME["bfloat16"])[0]
 
 
-def _shares(codebook: ChangeCodebook) -> np.ndarray:
-    """Return the share of each class's values that changes: that of gaps of 0."""
-    lengths = [np.frombuffer(row, np.uint8)[: codebook.n_kinds] for row in codebook.classes]
-    return np.array([float(np.sum(2.0**-row.astype(float))) for row in lengths])
+def _gap_bits(codebook: ChangeCodebook) -> np.ndarray:
+    """Return :attr:`ChangeShape.gap_bits`, for changes that come independently of each other."""
+    kept = 1 - 2.0 ** (-np.arange(N_SHARES) / 4 - 1e-9)
+    starts = np.array([first_of(category) for category in range(codebook.n_gaps + 1)])
+    shares = kept[:, None] ** starts[:-1] - kept[:, None] ** starts[1:]  # of gaps by category
+    shares[:, -1] = kept ** starts[-2]  # longer ones are cut in two
+    extra = np.array([category_bits(category) for category in range(codebook.n_gaps)])
+    rows = [np.frombuffer(row, np.uint8).reshape(-1, codebook.n_kinds) for row in codebook.classes]
+    return np.stack([shares @ (extra - np.log2((2.0**-row.astype(float)).sum(axis=1))) for row in rows])

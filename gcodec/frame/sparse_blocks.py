@@ -17,7 +17,6 @@ from ..kernels.entropy.changes import ChangeTables
 from ..memory import Borrowed, sparse_scratch_for
 from ..plan.plan import FramePlan
 from ..plan.request import EncodeRequest
-from ..plan.sparse_frames import STREAM_LOG2
 from .coded_blocks import CodedDecoder, CodedEncoder
 
 _write_sparse_block, _write_raw_block = Specialized(write_sparse_block), Specialized(write_raw_block)
@@ -67,20 +66,20 @@ class SparseEncoder:
         self._codes = plan.sparse.codebook.encode_tables()
         ends = np.cumsum([len(found.gaps) for found in self._found])
         self._first_changes = [0, *ends.tolist()]  # where the levels of each block's changes begin
-        self._levels = plan.sparse.levels
+        self._levels, self._stream_log2 = plan.sparse.levels, plan.sparse.sizes.stream_log2
 
     def encode(self, begin: int, end: int, out: np.ndarray, at: int, borrowed: Borrowed) -> int:
         """Encode blocks; see :meth:`kinds.BlockEncoder.encode`."""
         bits, (n_values, block, _) = self._request.values.bits, self._geometry
         scratch = borrowed.take((bits.dtype, "sparse"), lambda: sparse_scratch_for(bits.dtype, 0))
-        types = bits.dtype
+        types, stream_log2 = bits.dtype, self._stream_log2
         for b in range(begin, end):
             n = min(block, n_values - b * block)
             inner_end = at + header.CODED_HEADER
             if not self._with_base and len(self._found[b].gaps):
                 inner_end = self._encode_inner(b, out, inner_end, borrowed)
             template = 0 if self._with_base else header.NO_BASE
-            form = SparseForm(b, n, len(self._plan.codebooks), template, STREAM_LOG2)
+            form = SparseForm(b, n, len(self._plan.codebooks), template, stream_log2)
             stop = _write_sparse_block(types, self._found[b], self._codes, form, scratch, out, at, inner_end)
             if stop - at > header.BLOCK_HEADER + (n * bits.itemsize + 7 & ~7):
                 part = bits[b * block : b * block + n]

@@ -20,7 +20,6 @@ from ..memory import Borrowed, acquire, release
 from ..plan.plan import FramePlan
 from ..plan.request import EncodeRequest
 from ..plan.sampling import STREAM_LOG2
-from ..plan.sparse_frames import BLOCK_LOG2
 from ..tensors import Values, hash_of
 from ..threads import OrderedWriter, n_threads, run_parallel
 from .kinds import BLOCK_KINDS, BlockEncoder
@@ -57,7 +56,8 @@ class FrameWriter(NamedTuple):
         """Return the writer of one frame; arguments as for ``encode_values``."""
         bits, dtype, dimensions, container = request.values
         bit_layout, prediction, base = request.bit_layout, plan.prediction, request.base
-        log2, raw, trial = _block_sizes(dtype, block_log2(dtype) if plan.sparse is None else BLOCK_LOG2)
+        own_log2 = block_log2(dtype) if plan.sparse is None else plan.sparse.sizes.block_log2
+        log2, raw, trial = _block_sizes(dtype, own_log2)
         block, changes = 1 << log2, None if plan.sparse is None else plan.sparse.codebook
         templates = () if prediction is None else prediction.templates
         if changes is not None and changes.with_base:
@@ -194,13 +194,14 @@ def write_prelude(prelude: Prelude, sizes: np.ndarray, frame_bytes: int, out: np
     _seal_prelude(None, out, head, *prelude.places, sizes)
 
 
-def changes_prelude(values: Values, codebook: ChangeCodebook, base_hash: int) -> Prelude:
+def changes_prelude(values: Values, codebook: ChangeCodebook, base_hash: int, block_log2: int) -> Prelude:
     """Return the prelude of a frame of sparse blocks with a base.
 
     Args:
         values: The array; its bits are not looked at.
         codebook: The codes of the changes.
         base_hash: Hash of the base.
+        block_log2: log2 of the values per block.
     """
     layout = lossless(values.dtype)
     return Prelude(
@@ -208,7 +209,7 @@ def changes_prelude(values: Values, codebook: ChangeCodebook, base_hash: int) ->
         layout.mode,
         values.container,
         values.shape,
-        BLOCK_LOG2,
+        block_log2,
         STREAM_LOG2,
         layout.widths,
         layout.levels,

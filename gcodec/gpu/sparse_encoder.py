@@ -42,6 +42,7 @@ class _Tensor(NamedTuple):
         tensor: The tensor on the device, contiguous.
         base: The base on the device, contiguous.
         n: Number of values.
+        sizes: Sizes of blocks and sub-streams.
         n_streams: Number of sub-streams.
         sign: 2**(W - 1), uint64.
     """
@@ -51,6 +52,7 @@ class _Tensor(NamedTuple):
     tensor: Any
     base: Any
     n: int
+    sizes: sparse_frames.SparseSizes
     n_streams: int
     sign: np.uint64
 
@@ -97,8 +99,9 @@ def encode(memory: Memory, values: Values, tensor: Any, base: Any, options: Enco
     n = math.prod(values.shape)
     if n < MIN_VALUES or not options.sparse or values.dtype.bits > MAX_BITS:
         return None
-    n_streams = -(-n >> sparse_frames.STREAM_LOG2)
-    own = _Tensor(memory, values, tensor, base, n, n_streams, np.uint64(1 << values.dtype.bits - 1))
+    sizes = sparse_frames.sparse_sizes(n, with_base=True)
+    n_streams = -(-n >> sizes.stream_log2)
+    own = _Tensor(memory, values, tensor, base, n, sizes, n_streams, np.uint64(1 << values.dtype.bits - 1))
     choices, some = _look(own)
     if not choices:
         return None
@@ -120,7 +123,7 @@ def encode(memory: Memory, values: Values, tensor: Any, base: Any, options: Enco
     )
     if not is_surely_smallest(some, n, n_bits):
         return None
-    prelude = changes_prelude(values, codebook, hash_from(memory.fetch(sums), n))
+    prelude = changes_prelude(values, codebook, hash_from(memory.fetch(sums), n), sizes.block_log2)
     return _write(own, source, changes, codebook, prelude)
 
 
@@ -152,8 +155,7 @@ def _source(own: _Tensor, thresholds: tuple[int, ...]) -> SparseSource:
         own.memory.send(bounds_of(thresholds, bits)),
         np.uint64(own.n),
         np.uint32(bits),
-        np.uint32(sparse_frames.BLOCK_LOG2),
-        np.uint32(sparse_frames.STREAM_LOG2),
+        *map(np.uint32, own.sizes),
     )
 
 
@@ -220,13 +222,14 @@ def _place(sizes: np.ndarray, own: _Tensor, first: int) -> _Layout:
         own: The tensor.
         first: Byte at which the first block begins.
     """
-    per_block = 1 << sparse_frames.BLOCK_LOG2 - sparse_frames.STREAM_LOG2
+    block_log2, stream_log2 = own.sizes
+    per_block = 1 << block_log2 - stream_log2
     heads = np.arange(0, len(sizes), per_block)
     n_streams = np.diff(heads, append=len(sizes))
     totals, least = np.add.reduceat(sizes, heads), np.minimum.reduceat(sizes, heads)
     widths = np.frexp(np.maximum.reduceat(sizes, heads) - least)[1].astype(np.int64)  # bits of the largest difference
     block_bytes = CODED_HEADER + totals + (n_streams * widths + 7 >> 3) + 7 & ~7
-    n_values = np.minimum(own.n - (np.arange(len(heads)) << sparse_frames.BLOCK_LOG2), 1 << sparse_frames.BLOCK_LOG2)
+    n_values = np.minimum(own.n - (np.arange(len(heads)) << block_log2), 1 << block_log2)
     raw_bytes = BLOCK_HEADER + (n_values * own.values.dtype.itemsize + 7 & ~7)
     is_raw = block_bytes > raw_bytes
     block_bytes = np.where(is_raw, raw_bytes, block_bytes)

@@ -25,7 +25,7 @@ from .columns import fit_columns
 from .prediction import Prediction, Predictor, rows_of
 from .request import EncodeRequest, FixedCodebooks
 from .sampling import REFERENCE_BITS, STREAM_BITS, STREAM_LOG2, Candidate, SamplePlanner, SampleSource, stream_lengths
-from .sparse_frames import BLOCK_LOG2, SparsePlan, plan_sparse
+from .sparse_frames import SparsePlan, plan_sparse
 
 _MIN_WIDE_VALUES = 1 << 12  #: values from which a wide head is considered
 _MAX_CLUSTERED = 96  #: blocks whose distributions are compared when codebooks are formed
@@ -107,7 +107,7 @@ def make_sparse_plan(request: EncodeRequest) -> FramePlan | None:
         options = replace(request.options, max_codebooks=1, prediction=False, columns=False, wide_heads=False)
         inner = request._replace(values=request.values._replace(bits=values), levels=sparse.levels, options=options)
         if len(values):
-            plan = make_plan(inner._replace(shapes=(values.shape,)), 1 << BLOCK_LOG2)
+            plan = make_plan(inner._replace(shapes=(values.shape,)), 1 << sparse.sizes.block_log2)
     return plan._replace(sparse=sparse)
 
 

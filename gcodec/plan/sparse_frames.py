@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from functools import cache
 from typing import NamedTuple
 
 import numpy as np
@@ -14,6 +13,7 @@ from ..format.shipped_changes import (
     EXPONENT_AT,
     FIRST_EXPONENT,
     N_CLASSES,
+    N_SHARES,
     N_SHIFTS,
     change_shapes,
     changes_from,
@@ -30,21 +30,46 @@ from ..tensors import BaseHash
 from ..threads import n_threads, run_batches
 from .request import EncodeRequest
 
-BLOCK_LOG2 = 18  #: of sparse frames: a block's header and place in the index take a percent of a small block
-STREAM_LOG2 = 16  #: of sparse blocks
+_SMALL_LOG2 = 20  #: of arrays with a base that are one block
 #: Shares of values that differ up to which a sparse frame is looked at: beyond, other kinds of blocks are smaller.
 MAX_SHARE_OF_BASE, _MAX_SHARE_OF_ZERO = 0.4, 0.5
 _MIN_VALUES = 256  #: fewer are not worth a codebook
 _MAX_CLASSES = 8
 _CLASS_BITS = 600  #: what a class costs: its code lengths, and numbers of changes in sub-streams, about
-#: What a codebook costs with one class, and by how much a shipped one misses the codes of a change, about.
-_CODEBOOK_BITS, _MISFIT_BITS = 2000, 0.1
-_MAX_TRIED = 1 << 16  #: values up to which all choices of classes are tried
+#: What a codebook costs with one class, and by which share its codes miss the entropy of positions, about.
+_CODEBOOK_BITS, _LOSS = 2000, 0.02
+_MAX_TRIED = 1 << 20  #: values up to which all choices of classes are tried
 _SAMPLE_PIECES, _PIECE = 64, 4096
 _QUICK_SAMPLE = 1024  #: values that are looked at to see whether a closer look is worth it
 
 _find_differences, _count_numbers = Specialized(find_differences), Specialized(count_numbers)
 _count_tops = Specialized(count_tops)
+
+
+class SparseSizes(NamedTuple):
+    """The sizes of sparse blocks: log2 of their values, and of the values of their sub-streams."""
+
+    block_log2: int
+    stream_log2: int
+
+
+#: Of most arrays: a block's header and place in the index take a percent of a small block.
+_SIZES = SparseSizes(18, 16)
+
+
+def sparse_sizes(n: int, with_base: bool) -> SparseSizes:
+    """Return the sizes of sparse blocks for an array of ``n`` values.
+
+    A small array is one block, as headers of several would be a large part of it, and so would numbers of changes of
+    many sub-streams. Without a base, an inner block limits the size.
+    """
+    if not with_base or n > 1 << _SMALL_LOG2:
+        return _SIZES
+    log2 = max((n - 1).bit_length(), _MIN_BLOCK_LOG2)
+    return SparseSizes(log2, min(log2, _SMALL_STREAM_LOG2))
+
+
+_MIN_BLOCK_LOG2, _SMALL_STREAM_LOG2 = 10, 18
 
 
 class SparsePlan(NamedTuple):
@@ -56,6 +81,7 @@ class SparsePlan(NamedTuple):
         bits: What the changes take, without values of inner blocks and headers of blocks.
         levels: uint8[n], the levels of the values of inner blocks; empty where there is one level.
         base_hash: Hash of the base; 0 without one.
+        sizes: Sizes of blocks and sub-streams.
     """
 
     codebook: ChangeCodebook
@@ -63,6 +89,7 @@ class SparsePlan(NamedTuple):
     bits: int
     levels: np.ndarray
     base_hash: int
+    sizes: SparseSizes
 
 
 def plan_sparse(request: EncodeRequest) -> SparsePlan | None:
@@ -91,7 +118,7 @@ def plan_sparse(request: EncodeRequest) -> SparsePlan | None:
         codebook, bits = finding.code(found)
         base_hash = finding.hashing.value() if finding.hashing else 0
         levels = request.levels[values != 0] if len(request.levels) else request.levels
-        plans.append(SparsePlan(codebook, found, bits, levels, base_hash))
+        plans.append(SparsePlan(codebook, found, bits, levels, base_hash, finding.sizes))
         if is_settled(codebook, n):
             break
     return min(plans, key=lambda plan: bits_with_record(plan.codebook, plan.bits))
@@ -119,6 +146,7 @@ class Finding:
     Attributes:
         found: What differs in each block; None of blocks in which too much does.
         share: Share of an array's values that may differ.
+        sizes: Sizes of blocks and sub-streams.
         hashing: Takes the base's hash; None without one.
     """
 
@@ -130,20 +158,22 @@ class Finding:
         self._types = kind, self._variant, values.flags.aligned, None if base is None else base.flags.aligned
         self._n_kinds, self._n_steps = (1, 0) if base is None else (3, 2 * bits + 1)
         self._counts: list[Counts] = []  # of each batch of blocks
-        self.n_blocks = -(-len(values) >> BLOCK_LOG2)
+        self.sizes = sparse_sizes(len(values), base is not None)
+        self.n_blocks = -(-len(values) >> self.sizes.block_log2)
         self.found: list[Differences | None] = [None] * self.n_blocks
         self.share = _MAX_SHARE_OF_ZERO if base is None else MAX_SHARE_OF_BASE
-        self.hashing = None if base is None else BaseHash(base, 1 << BLOCK_LOG2)
+        self.hashing = None if base is None else BaseHash(base, 1 << self.sizes.block_log2)
 
     def find(self, begin: int, end: int) -> None:
         """Find what differs in blocks ``begin ... end - 1``, on this thread."""
-        n, size = len(self._values), min(1 << BLOCK_LOG2, len(self._values))
-        per_class = min(1 << STREAM_LOG2, n) + CLASS_MARGIN
+        block_log2, stream_log2 = self.sizes
+        n, size = len(self._values), min(1 << block_log2, len(self._values))
+        per_class = min(1 << stream_log2, n) + CLASS_MARGIN
         scratch = sparse_scratch_for(self._values.dtype, self._variant * per_class)
         room = Differences(
             np.empty(size, np.uint32),
             np.empty(size, self._values.dtype),
-            np.empty((1 << BLOCK_LOG2 - STREAM_LOG2, self._variant), np.uint32),
+            np.empty((1 << block_log2 - stream_log2, self._variant), np.uint32),
         )
         counts = Counts(
             np.zeros(MAX_CATEGORIES, np.int64),
@@ -154,15 +184,15 @@ class Finding:
         for b in range(begin, end):
             if self.hashing is not None:
                 self.hashing.add(b, b + 1)  # which brings this part of the base into the cache
-            part = slice(b << BLOCK_LOG2, (b + 1) << BLOCK_LOG2)
+            part = slice(b << block_log2, (b + 1) << block_log2)
             values, base = self._values[part], None if self._base is None else self._base[part]
             max_changes = int(self.share * len(values)) + 1 + (len(values) if self.n_blocks > 1 else 0)
             n_changes = _find_differences(
-                self._types, values, base, self._ends, 1 << STREAM_LOG2, scratch, room, counts, max_changes
+                self._types, values, base, self._ends, 1 << stream_log2, scratch, room, counts, max_changes
             )
             if n_changes >= max_changes:
                 return
-            n_streams = -(-len(values) >> STREAM_LOG2)
+            n_streams = -(-len(values) >> stream_log2)
             parts = room.gaps[:n_changes], room.steps[:n_changes], room.counts[:n_streams]
             self.found[b] = Differences(*(part.copy() for part in parts))
 
@@ -275,7 +305,7 @@ def choose_thresholds(pieces: Iterable[tuple[np.ndarray, np.ndarray]], n: int) -
     fitted = tuple(int(used[cut]) << shift for cut in cuts)
     if (bits, shift) == (16, EXPONENT_AT):
         shipped, shipped_bits = _shipped_thresholds(members, changed, scale)
-        if shipped_bits + _MISFIT_BITS * changed.sum() * scale < n_bits + _CODEBOOK_BITS:
+        if shipped_bits < (1 + _LOSS) * n_bits + _CODEBOOK_BITS:
             return [shipped, fitted]
     return [fitted]
 
@@ -288,20 +318,16 @@ def _shipped_thresholds(members: np.ndarray, changed: np.ndarray, scale: float) 
         changed: float64[256], of them changed.
         scale: Values of the array for each that was counted.
     """
-    bits_changed, bits_kept = _shipped_bits()
-    n_bits = scale * (bits_changed @ changed + bits_kept @ (members - changed))
-    best = int(n_bits.argmin())
-    return shifted_thresholds(best % N_SHIFTS), float(n_bits[best])
-
-
-@cache
-def _shipped_bits() -> tuple[np.ndarray, np.ndarray]:
-    """Return what saying that a value changed takes in each shipped codebook, and that it did not, by exponent of the
-    base: float64[n_codebooks, 256], bits; shift by shift for each shape."""
-    starts = FIRST_EXPONENT + np.arange(N_SHIFTS)
-    classes = np.clip(np.arange(256) - starts[:, None] + 1, 0, N_CLASSES - 1)
-    shares = np.concatenate([shape.shares[classes] for shape in change_shapes()])
-    return -np.log2(shares), -np.log2(1 - shares)
+    gap_bits = np.stack([shape.gap_bits for shape in change_shapes()])
+    best = float("inf"), 0
+    for shift in range(N_SHIFTS):
+        edges = [0, *range(FIRST_EXPONENT + shift, FIRST_EXPONENT + shift + N_CLASSES - 1)]
+        in_class, hits = np.add.reduceat(members, edges), np.add.reduceat(changed, edges)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            octaves = np.log2(in_class / hits)
+        places = np.clip(np.nan_to_num(4 * octaves), 0, N_SHARES - 1).astype(int)
+        best = min(best, (float((gap_bits[:, np.arange(N_CLASSES), places] @ hits).min()), shift))
+    return shifted_thresholds(best[1]), scale * best[0]
 
 
 def _partition(members: np.ndarray, changed: np.ndarray, scale: float) -> tuple[list[int], float]:

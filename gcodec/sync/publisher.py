@@ -12,7 +12,7 @@ import numpy as np
 import xxhash
 
 from ..archive import ArchiveWriter, Base
-from ..archive.base_tensors import BaseSegment
+from ..archive.base_tensors import WITH_BASE, BaseSegment
 from ..archive.dicts import DICT_PATH
 from ..archive.entries import well_formed
 from ..archive.output import signals_deferred
@@ -31,6 +31,8 @@ from .version_message import HashedTensor, VersionInfo, check_own_metadata, stat
 COMPARE_BYTES = 1 << 20
 #: Versions between anchors, where the caller does not say.
 ANCHOR_EVERY = 50
+#: In a difference, smaller floating-point tensors of one type lie end to end: each by itself costs some 500 bytes.
+JOINED_BELOW = 1 << 22
 #: Characters of a tensor's name.
 MAX_NAME = 10_000
 #: Types that tensors may be cast to.
@@ -229,7 +231,10 @@ class Publisher:
                 tensor_layout_of(name, value)  # before it is cast
                 cast = value if self._dtype is None else cast_wider(name, value, self._dtype)
                 bits = host_bits(cast)
-                found[name] = tensor_layout_of(name, cast), bits, not shares_memory(value, bits)
+                is_owned = not shares_memory(value, bits)
+                if not is_owned and bits.size < JOINED_BELOW:
+                    bits, is_owned = bits.copy(), True
+                found[name] = tensor_layout_of(name, cast), bits, is_owned
         with clock.measure("compare"), ThreadPoolExecutor(available_threads(self._threads), "gcodec") as pool:
             hashes = pool.map(lambda item: xxhash.xxh3_64_hexdigest(item[1].data), found.values())
             return {
@@ -273,7 +278,7 @@ class Publisher:
         with ArchiveWriter(stream, threads=self._threads, progress=count) as archive:
             entry = archive.add(_plan_of(info, tensors), base=base)
             for view in entry.tensors:
-                if entry.segments[view.segment].hash != tensors[view.name].hash:
+                if not tensors[view.name].is_owned and entry.segments[view.segment].hash != tensors[view.name].hash:
                     raise InvalidArgument(f"tensor {view.name!r} must not change while it is published, but it did")
         return stream.getvalue()
 
@@ -346,15 +351,35 @@ def _n_changed(old: PublishedTensor, new: PublishedTensor) -> int:
 
 def _plan_of(info: VersionInfo, tensors: Published) -> FilePlan:
     """Return the plan of the .safetensors file that a message's archive holds."""
-    sizes = {name: (item.layout.dtype, item.layout.shape, item.layout.n_bytes) for name, item in tensors.items()}
-    header = np.frombuffer(safetensors_header(sizes, to_metadata(info)), np.uint8)
+    groups = [[name] for name in tensors] if info.is_anchor else _groups(tensors)
+    order = {name: tensors[name] for group in groups for name in group}
+    sizes = {name: (item.layout.dtype, item.layout.shape, item.layout.n_bytes) for name, item in order.items()}
+    metadata = to_metadata(info, are_joined=len(groups) < len(tensors))
+    header = np.frombuffer(safetensors_header(sizes, metadata), np.uint8)
     pieces, at = [], header.size
-    for name, (layout, bits, _, _) in tensors.items():
-        segment = FileSegment(at, at + bits.size, stored_as(layout.dtype))
-        pieces.append(SegmentViews(segment, (TensorView(name, layout.dtype, layout.shape, 0),)))
-        at += bits.size
-    source = ArraySource([header, *(item.bits for item in tensors.values())])
+    for group in groups:
+        begin, views = at, []
+        for name in group:
+            layout = tensors[name].layout
+            views.append(TensorView(name, layout.dtype, layout.shape, 0, (at - begin) // layout.item_bytes))
+            at += layout.n_bytes
+        segment = FileSegment(begin, at, stored_as(tensors[group[0]].layout.dtype))
+        pieces.append(SegmentViews(segment, tuple(views)))
+    source = ArraySource([header, *(item.bits for item in order.values())])
     return assemble(DICT_PATH, "safetensors", source, pieces)
+
+
+def _groups(tensors: Published) -> list[list[str]]:
+    """Return the names of tensors that lie end to end in a difference: small ones of one type that have bases."""
+    groups: list[list[str]] = []
+    joined: dict[str, list[str]] = {}
+    for name, item in tensors.items():
+        dtype = item.layout.dtype
+        if dtype in WITH_BASE and 0 < item.bits.size < JOINED_BELOW:
+            joined.setdefault(dtype, []).append(name)
+        else:
+            groups.append([name])
+    return groups + list(joined.values())
 
 
 def _base_of(name: str, tensors: Published) -> Base:

@@ -345,17 +345,19 @@ class Subscriber:
         changes: list[_Change] = []
         total, done = sum(layout.n_bytes for layout in info.tensors.values()), 0
         try:
-            for view, layout, digest in message.tensors():
-                tensor, first = (fresh or held)[view.name], 0
-                for part in message.archive.segment_parts(message.entry, view.segment, view.name):
-                    if part.size % layout.item_bytes:
-                        raise Corruption(f"{info}: tensor {view.name!r}: a part ends within a value")
-                    bits = part.view(layout.uint)
-                    changes += _fill(tensor, first, bits) if fresh else _difference(tensor, first, bits)
-                    first, done = first + len(bits), done + part.size
-                    self._progress("check", done, total)
-                hashes[view.name] = HashedTensor(layout, digest)
-                tensor.forget_copy()
+            for part in message.tensor_parts():
+                name, layout, start, data, digest = part
+                tensor = (fresh or held)[name]
+                if digest is not None:
+                    hashes[name] = HashedTensor(layout, digest)
+                    tensor.forget_copy()
+                    continue
+                if data.size % layout.item_bytes:
+                    raise Corruption(f"{info}: tensor {name!r}: a part ends within a value")
+                bits, first = data.view(layout.uint), start // layout.item_bytes
+                changes += _fill(tensor, first, bits) if fresh else _difference(tensor, first, bits)
+                done += data.size
+                self._progress("check", done, total)
             message.check_rest()
         except Unsupported as error:
             raise self._explained(info, error) from error

@@ -8,7 +8,7 @@ from __future__ import annotations
 import io
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, BinaryIO, NamedTuple
 
@@ -16,17 +16,19 @@ import numpy as np
 import xxhash
 
 from ..archive import ArchiveReader, FileEntry
-from ..archive.base_tensors import BaseFinder
+from ..archive.base_tensors import BaseFinder, are_end_to_end
 from ..errors import Corruption, GcodecError, InvalidArgument, Unsupported
 from ..files.file_plan import TensorView
 from ..files.safetensors import CODES
-from ..files.source import ArraySource, ByteSource
+from ..files.source import ArraySource, Bytes, ByteSource
 from .tensor_bits import TensorLayout
 
 #: Keys of the metadata; others of this prefix are reserved, and all without it are the publisher's own.
 PREFIX = "gcodec-sync"
 FORMAT, NUMBER, BASE, STATE, PART = (PREFIX + key for key in ("", ".version", ".base", ".state", ".part"))
-FORMAT_VERSION = "1"
+#: What :data:`FORMAT` maps to: of messages in which each tensor is a segment of its own, and of those in which some are
+#: end to end in one.
+ALONE, JOINED = "1", "2"
 MAX_NUMBER = 1 << 62
 #: Bytes-like objects, a path, or a binary stream.
 Message = bytes | bytearray | memoryview | np.ndarray | str | os.PathLike[str] | BinaryIO
@@ -82,9 +84,14 @@ def state_hash(tensors: Mapping[str, HashedTensor]) -> str:
     return xxhash.xxh3_64_hexdigest(json.dumps(rows, separators=(",", ":"), ensure_ascii=True).encode())
 
 
-def to_metadata(info: VersionInfo) -> dict[str, str]:
-    """Return the metadata of the archive that holds a version; :func:`open_message` reads them."""
-    own = {FORMAT: FORMAT_VERSION, NUMBER: str(info.number), STATE: info.state}
+def to_metadata(info: VersionInfo, *, are_joined: bool) -> dict[str, str]:
+    """Return the metadata of the archive that holds a version; :func:`open_message` reads them.
+
+    Args:
+        info: the facts.
+        are_joined: there are segments of several tensors.
+    """
+    own = {FORMAT: JOINED if are_joined else ALONE, NUMBER: str(info.number), STATE: info.state}
     if info.base is not None:
         own[BASE] = info.base
     if info.part:
@@ -105,6 +112,24 @@ def check_own_metadata(metadata: Mapping[str, str] | None) -> dict[str, str]:
     return pairs
 
 
+class TensorPart(NamedTuple):
+    """Bytes of a tensor that have been decoded; those of a tensor come in order.
+
+    Attributes:
+        name: name of the tensor.
+        layout: its layout.
+        start: number of the first of these bytes.
+        data: the bytes; of the last part, none.
+        hash: of all of the tensor's bytes, where this is its last part; else None.
+    """
+
+    name: str
+    layout: TensorLayout
+    start: int
+    data: Bytes
+    hash: str | None = None
+
+
 class OpenMessage(NamedTuple):
     """A version's message that is open for reading, and whose index and metadata have been checked.
 
@@ -118,10 +143,23 @@ class OpenMessage(NamedTuple):
     archive: ArchiveReader
     entry: FileEntry
 
-    def tensors(self) -> Iterable[tuple[TensorView, TensorLayout, str]]:
-        """Iterate over the tensors: where each lies, its layout, and the hash of its bytes."""
-        for view in self.entry.tensors:
-            yield view, self.info.tensors[view.name], self.entry.segments[view.segment].hash
+    def tensor_parts(self) -> Iterator[TensorPart]:
+        """Iterate over the bytes of all tensors, decoded, and their hashes.
+
+        Raises:
+            Corruption: they are damaged.
+        """
+        for number, views in self.entry.views.items():
+            parts = self.archive.segment_parts(self.entry, number, views[0].name if len(views) == 1 else None)
+            layouts = [(view.name, self.info.tensors[view.name]) for view in views]
+            if len(views) > 1:
+                yield from _cut(parts, layouts)
+                continue
+            (name, layout), at = layouts[0], 0
+            for data in parts:
+                yield TensorPart(name, layout, at, data)
+                at += data.size
+            yield TensorPart(name, layout, at, _NOTHING, self.entry.segments[number].hash)
 
     def check_rest(self) -> None:
         """Read and check the bytes that belong to no tensor. Raises Corruption."""
@@ -130,6 +168,21 @@ class OpenMessage(NamedTuple):
             if number not in with_tensors:
                 for _ in self.archive.segment_parts(self.entry, number):
                     pass
+
+
+def _cut(parts: Iterable[Bytes], tensors: list[tuple[str, TensorLayout]]) -> Iterator[TensorPart]:
+    """Yield the parts of tensors, given those of the segment in which they lie end to end."""
+    left, (name, layout), at, digest = iter(tensors), ("", TensorLayout("uint8", (0,))), 0, xxhash.xxh3_64()
+    for data in parts:
+        while data.size:
+            while at == layout.n_bytes:
+                (name, layout), at, digest = next(left), 0, xxhash.xxh3_64()
+            own, data = data[: layout.n_bytes - at], data[layout.n_bytes - at :]
+            digest.update(own.data)
+            yield TensorPart(name, layout, at, own)
+            at += own.size
+            if at == layout.n_bytes:
+                yield TensorPart(name, layout, at, _NOTHING, digest.hexdigest())
 
 
 def open_message(
@@ -171,6 +224,9 @@ def read_version_info(data: Message) -> VersionInfo:
     return message.info
 
 
+_NOTHING = np.zeros(0, np.uint8)
+
+
 class _NamedSource(ArraySource):
     name = "the message"
 
@@ -196,8 +252,8 @@ def _checked(archive: ArchiveReader) -> OpenMessage:
         raise Corruption(f"{archive.name}: metadata must map strings to strings")
     if FORMAT not in pairs:
         raise Corruption(f"{archive.name}: an archive of tensors, but not a version of weights")
-    if pairs[FORMAT] != FORMAT_VERSION:
-        raise Unsupported(f"{archive.name}: version message of format {pairs[FORMAT]!r}, not {FORMAT_VERSION}")
+    if pairs[FORMAT] not in (ALONE, JOINED):
+        raise Unsupported(f"{archive.name}: version message of format {pairs[FORMAT]!r}, not {ALONE} or {JOINED}")
     reserved = {FORMAT, NUMBER, BASE, STATE, PART}
     for key in pairs:
         if key.startswith(PREFIX) and key not in reserved:
@@ -211,17 +267,24 @@ def _checked(archive: ArchiveReader) -> OpenMessage:
             raise Corruption(f"{archive.name}: a hash must have 16 hexadecimal digits, not be {digest!r}")
     own = {key: value for key, value in pairs.items() if key not in reserved}
     layouts = {view.name: _checked_layout(archive.name, entry, view, base is None) for view in entry.tensors}
-    if len({view.segment for view in entry.tensors}) != len(entry.tensors):
-        raise Corruption(f"{archive.name}: two tensors of a version share their values")
+    for segment, views in entry.views.items():
+        if not are_end_to_end(views, entry.segments[segment].bytes):
+            raise Corruption(f"{archive.name}: tensor {views[0].name!r} is not all of its values, exact and in order")
+        if len(views) > 1 and (pairs[FORMAT] == ALONE or any(_differs(view, views[0].dtype) for view in views)):
+            raise Corruption(f"{archive.name}: tensors {views[0].name!r} and {views[1].name!r} share a segment")
     info = VersionInfo(int(number), state, base, pairs.get(PART, ""), own, layouts)
     return OpenMessage(info, archive, entry)
+
+
+def _differs(view: TensorView, dtype: str) -> bool:
+    return view.dtype != dtype or 0 in view.shape
 
 
 def _checked_layout(where: str, entry: FileEntry, view: TensorView, is_anchor: bool) -> TensorLayout:
     segment, layout = entry.segments[view.segment], TensorLayout(view.dtype, view.shape)
     if view.dtype not in CODES:
         raise Unsupported(f"{where}: tensor {view.name!r} has the type {view.dtype}, which versions do not have")
-    if view.offset or view.stride is not None or layout.n_bytes != segment.bytes or segment.lossy:
+    if view.stride is not None or segment.lossy:
         raise Corruption(f"{where}: tensor {view.name!r} is not all of its values, exact and in order")
     if is_anchor and segment.base is not None:
         raise Corruption(f"{where}: tensor {view.name!r} of an anchor refers to a base")

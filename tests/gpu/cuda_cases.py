@@ -36,6 +36,7 @@ from gcodec.format.change_codebook import ChangeCodebook
 from gcodec.format.codebook import Codebook
 from gcodec.format.modes import BitLayout
 from gcodec.frame.encode import encode_values
+from gcodec.plan import sparse_frames
 from gcodec.plan.request import EncodeRequest
 from gcodec.plan.sampling import SampleSource, take_sample
 from gcodec.tensors import Values, kernel_view
@@ -501,13 +502,8 @@ def pairs(quick: bool) -> Iterator[tuple[str, Bits, Bits]]:
 @contextmanager
 def small_blocks(block_log2: int = 11, stream_log2: int = 8) -> Iterator[None]:
     """Let the host's encoder make small sparse blocks, so that there are several."""
-    names = {"BLOCK_LOG2": block_log2, "STREAM_LOG2": stream_log2}
-    modules = {"plan.sparse_frames": names, "plan.plan": {"BLOCK_LOG2": block_log2},
-               "frame.writer": {"BLOCK_LOG2": block_log2}, "frame.sparse_blocks": {"STREAM_LOG2": stream_log2}}
-    with ExitStack() as stack:
-        for module, values in modules.items():
-            for name, value in values.items():
-                stack.enter_context(patch.object(import_module(f"gcodec.{module}"), name, value))
+    sizes = sparse_frames.SparseSizes(block_log2, stream_log2)
+    with patch.object(sparse_frames, "sparse_sizes", lambda n, with_base: sizes):
         yield
 
 

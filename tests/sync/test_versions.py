@@ -18,6 +18,7 @@ import torch
 import gcodec
 from gcodec import sync
 from gcodec.sync import BrokenChain, Publisher, Subscriber, VersionFolder
+from gcodec.sync import publisher as publishing
 from gcodec.sync.tensor_bits import WritableTensor
 from tests.support.children import forked
 from tests.sync.states import FLOATS, TYPES, bits_of, equal, moved, some_state
@@ -76,6 +77,62 @@ def test_a_difference_holds_only_what_changed():
     for version in (first, second, nothing):
         subscriber.apply(version.data)
     assert equal(subscriber.tensors, changed)
+
+
+def layers_in_training(steps: int) -> Iterator[dict[str, torch.Tensor]]:
+    """Yield the bfloat16 weights of some small layers, of which few change from step to step; in one, of matrices only.
+    """
+    random = torch.Generator().manual_seed(5)
+    state = {f"layers.{number}.{name}": (torch.randn(shape, generator=random) / 32).bfloat16()
+             for number in range(12) for name, shape in (("weight", (90, 70)), ("bias", (90,)), ("scale", ()))}
+    for step in range(steps):
+        yield state
+        shares = {name: 0.01 if step != 1 or "weight" in name else 0 for name in state}
+        state = {name: torch.where(torch.rand(tensor.shape, generator=random) < shares[name], tensor * 1.01, tensor)
+                 for name, tensor in state.items()}
+
+
+def test_small_tensors_of_one_type_travel_end_to_end(monkeypatch, tmp_path):
+    sizes: dict[int, list[int]] = {}
+    for below in (publishing.JOINED_BELOW, 9000, 0):      # all of them, some, and as messages of format 1 have it: none
+        monkeypatch.setattr(publishing, "JOINED_BELOW", below)
+        publisher, subscriber = Publisher(), Subscriber()
+        held: dict[str, torch.Tensor] = {}
+        for state in layers_in_training(4):
+            version = publisher.publish(state)
+            sizes.setdefault(below, []).append(len(version.data))
+            pending = subscriber.read(version.data)
+            if held:
+                patched = {name: tensor.clone().reshape(-1) for name, tensor in held.items()}
+                for name, indices, values in pending.iter_changes():
+                    patched[name][indices] = values
+                assert equal({name: tensor.reshape(state[name].shape) for name, tensor in patched.items()}, state)
+                (tmp_path / "difference.gc").write_bytes(version.data)
+                changed = gcodec.load_file(tmp_path / "difference.gc", like="torch", base=held)
+                assert equal(changed, {name: state[name] for name in changed})
+                assert changed.keys() == {name for name in state if not torch.equal(state[name], held[name])}
+            pending.apply()
+            assert equal(subscriber.tensors, state)
+            held = {name: tensor.clone() for name, tensor in state.items()}
+    assert all(2 * joined < alone for joined, alone in zip(*(sizes[n][1:] for n in (1 << 22, 0)), strict=True))
+
+
+def test_tensors_that_share_a_segment_in_another_way_are_refused(monkeypatch):
+    state = {"a": torch.ones(4000), "b": torch.ones(3000), "h": torch.ones(2000).bfloat16()}
+    publisher, subscriber = Publisher(start=state), Subscriber(state)
+    after = {name: tensor * 1.5 for name, tensor in state.items()}
+    to_metadata, groups = publishing.to_metadata, publishing._groups
+    with monkeypatch.context() as patch:
+        patch.setattr(publishing, "to_metadata", lambda info, are_joined: to_metadata(info, are_joined=False))
+        of_format_1 = publisher.publish(after).data
+    with monkeypatch.context() as patch:
+        patch.setattr(publishing, "_groups", lambda tensors: [list(tensors)])
+        of_two_types = Publisher(start=state).publish(after).data
+    assert groups(publisher._held) == [["a", "b"], ["h"]]
+    for data in (of_format_1, of_two_types):
+        with pytest.raises(gcodec.Corruption, match="share a segment"):
+            subscriber.apply(data)
+    assert equal(subscriber.tensors, state)
 
 
 def test_versions_are_applied_in_place():
@@ -323,9 +380,10 @@ def test_a_version_that_was_read_before_another_was_applied_is_refused():
 # Damage and interruptions
 
 def test_damage_is_found_and_nothing_changes():
-    publisher, state = Publisher(), {"w": torch.randn(20, 30).bfloat16(), "n": torch.arange(9), "c": torch.ones(600)}
+    publisher = Publisher()
+    state = {"w": torch.randn(20, 30).bfloat16(), "n": torch.arange(9), "c": torch.ones(600).bfloat16()}
     anchor = publisher.publish(state)
-    after = {"w": state["w"] * 1.01, "n": state["n"] + 1, "c": state["c"]}
+    after = {"w": state["w"] * 1.01, "n": state["n"] + 1, "c": state["c"] * 1.01}
     difference = publisher.publish(after)
     n_harmless = 0
     for data, holds in ((anchor.data, None), (difference.data, state)):
@@ -413,7 +471,7 @@ def test_what_is_no_version_is_refused(tmp_path):
         Subscriber().apply(tmp_path / "plain.gc")
     first = {"gcodec-sync": "1", "gcodec-sync.version": "1", "gcodec-sync.state": "0" * 16}
     for metadata, kind in (
-        ({"gcodec-sync": "2"}, gcodec.Unsupported),
+        ({"gcodec-sync": "3"}, gcodec.Unsupported),
         ({"gcodec-sync": "1"}, gcodec.Corruption),
         ({**first, "gcodec-sync.version": "0"}, gcodec.Corruption),
         ({**first, "gcodec-sync.version": "1.0"}, gcodec.Corruption),
