@@ -3,7 +3,7 @@ carrying its own.
 
 The share of weights that an optimizer's step moves to another bfloat16 halves from one power of two to the next, as
 the last place doubles. So there are few shapes, and a codebook of each for every exponent at which its classes may
-begin. The records were fitted by ``python -m tools.fit_changes``.
+begin. The records were fitted by ``python -m tools.fit_changes``, those of ids below 52 by an earlier state of it.
 """
 
 from __future__ import annotations
