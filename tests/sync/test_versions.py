@@ -17,9 +17,8 @@ import torch
 
 import gcodec
 from gcodec import sync
-from gcodec.sync import BrokenChain, Publisher, Subscriber, VersionFolder
+from gcodec.sync import BrokenChain, Publisher, Subscriber, VersionFolder, version_message
 from gcodec.sync import publisher as publishing
-from gcodec.sync import version_message
 from gcodec.sync.tensor_bits import WritableTensor
 from tests.support.children import forked
 from tests.sync.states import FLOATS, TYPES, bits_of, equal, moved, some_state
@@ -123,7 +122,7 @@ def test_tensors_that_share_a_segment_in_another_way_are_refused(monkeypatch):
     publisher, subscriber = Publisher(start=state), Subscriber(state)
     after = {name: tensor * 1.5 for name, tensor in state.items()}
     with monkeypatch.context() as patch:
-        patch.setattr(publishing, "to_metadata", lambda info, are_joined: version_message.to_metadata(info, are_joined=False))
+        patch.setattr(publishing, "to_metadata", lambda info, **_: version_message.to_metadata(info, are_joined=False))
         of_format_1 = publisher.publish(after).data
     with monkeypatch.context() as patch:
         patch.setattr(publishing, "_groups", lambda tensors: [list(tensors)])
