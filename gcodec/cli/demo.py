@@ -19,6 +19,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=Path, default=Path("gcodec-demo"), metavar="DIR",
                         help="folder for dumps (230 MB), pictures and tables (default: %(default)s)")
     parser.add_argument("--dumps", type=Path, metavar="DIR", help="use the dumps recorded in DIR, do not train")
+    parser.add_argument("--drops", action="store_true",
+                        help="train on for two thirds as long, while the learning rate falls to a tenth twice")
     parser.add_argument("--quick", action="store_true", help="a few steps only, to see that everything works")
 
 
@@ -26,4 +28,4 @@ def run(args: argparse.Namespace) -> int:
     """Runs the demo; 1 if a round trip failed."""
     from ..demo.run import run_demo
 
-    return run_demo(args.out, quick=args.quick, recorded=args.dumps, show=sys.stdout.isatty())
+    return run_demo(args.out, quick=args.quick, drops=args.drops, recorded=args.dumps, show=sys.stdout.isatty())

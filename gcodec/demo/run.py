@@ -25,7 +25,7 @@ from ..benchmark.update import LIMIT, update_ulps
 from ..recorder import Dump, read_dump
 from .figures.plots import plot_exponent_coding, plot_mantissa_coding, plot_observations, plot_ratio
 from .figures.strategies import exponent_rows, mantissa_rows
-from .train import PLANS, QUICK_PLANS, train_all
+from .train import TrainingPlan, plans_for, train_all
 
 DTYPES = {"float32": "fp32", "bfloat16": "bf16"}  #: with their short names
 CHECKPOINT = "checkpoint fp32"  #: parameters and optimizer state of both models' last dumps
@@ -67,12 +67,15 @@ class Findings:
     missing: list[str]
 
 
-def run_demo(out: Path, *, quick: bool = False, recorded: Path | None = None, show: bool = True) -> int:
+def run_demo(
+    out: Path, *, quick: bool = False, drops: bool = False, recorded: Path | None = None, show: bool = True
+) -> int:
     """Run the whole demo.
 
     Args:
         out: where dumps, pictures and tables go.
         quick: a few training steps and one round of timing, to see that everything works.
+        drops: train on while the learning rate falls to a tenth twice.
         recorded: a folder of dumps to measure, instead of training.
         show: progress bars.
 
@@ -80,7 +83,7 @@ def run_demo(out: Path, *, quick: bool = False, recorded: Path | None = None, sh
         0, or 1 if a round trip of gcodec failed.
     """
     console = Console(highlight=False, width=None if sys.stdout.isatty() else WIDTH)
-    dumps = _recorded(recorded) if recorded else _train(out / "dumps", quick, show, console)
+    dumps = _recorded(recorded) if recorded else _train(out / "dumps", plans_for(quick, drops), show, console)
     exact = {model: [gradients(dump, model) for dump in series] for model, series in dumps.items()}
     findings = _measure(dumps, exact, quick, show, console)
     pictures = _draw(exact, recorded or out / "dumps", findings.result, out)
@@ -94,9 +97,9 @@ def run_demo(out: Path, *, quick: bool = False, recorded: Path | None = None, sh
     return 1 if findings.result.failures else 0
 
 
-def _train(folder: Path, quick: bool, show: bool, console: Console) -> Dumps:
+def _train(folder: Path, plans: dict[str, TrainingPlan], show: bool, console: Console) -> Dumps:
     console.print("Training two small models on this machine's CPU, recording gradients, parameters and state ...")
-    outcomes = train_all(folder, QUICK_PLANS if quick else PLANS, show=show)
+    outcomes = train_all(folder, plans, show=show)
     return {outcome.model: [read_dump(path) for path in outcome.dumps] for outcome in outcomes}
 
 

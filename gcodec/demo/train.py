@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -29,6 +29,7 @@ except ImportError as error:
     raise missing_package("torch and rich") from error
 
 SUMMARY = "Trains the demo's models on the CPU and records their gradients."
+DROPS_HELP = "train on for two thirds as long, while the learning rate falls to a tenth twice"
 SEED = 20240
 CONTEXT = 64
 
@@ -85,6 +86,16 @@ QUICK_PLANS = {
 }
 
 
+def with_drops(plan: TrainingPlan) -> TrainingPlan:
+    """Return the plan that goes on for two thirds as long, at a tenth and then a hundredth of the learning rate.
+
+    Up to where the rate first falls, both are the same training.
+    """
+    more = plan.steps // 3
+    ends = plan.steps + more, plan.steps + 2 * more
+    return replace(plan, steps=ends[1], recorded=(*plan.recorded, *ends), drops=(plan.steps, ends[0]))
+
+
 @dataclass(frozen=True)
 class TrainingTask:
     """A model and its optimizer.
@@ -139,6 +150,12 @@ def train(name: str, folder: Path, plan: TrainingPlan | None = None, *, progress
             progress.update(bar, advance=1, loss=losses[-1])
     write_observations(observer.observations, folder / name / OBSERVATIONS_FILE)
     return TrainingResult(name, folder / name, tuple(dumps), tuple(losses), tuple(observer.observations))
+
+
+def plans_for(quick: bool, drops: bool) -> dict[str, TrainingPlan]:
+    """Return the demo's plans, or those to try it out; ``drops``: each :func:`with_drops`."""
+    plans = QUICK_PLANS if quick else PLANS
+    return {name: with_drops(plan) if drops else plan for name, plan in plans.items()}
 
 
 def train_all(folder: Path, plans: dict[str, TrainingPlan], *, show: bool = True) -> list[TrainingResult]:
@@ -220,9 +237,10 @@ def train_command(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m gcodec.demo.train", description=SUMMARY)
     parser.add_argument("folder", type=Path, help="where the dumps go")
     parser.add_argument("--quick", action="store_true", help="a few steps only, to try it out")
+    parser.add_argument("--drops", action="store_true", help=DROPS_HELP)
     parser.add_argument("--model", action="append", choices=sorted(PLANS), help="train only this one")
     options = parser.parse_args(arguments)
-    plans = QUICK_PLANS if options.quick else PLANS
+    plans = plans_for(options.quick, options.drops)
     selected = {name: plan for name, plan in plans.items() if name in (options.model or plans)}
     for outcome in train_all(options.folder, selected):
         dumps, loss = len(outcome.dumps), outcome.losses[-1]

@@ -47,6 +47,14 @@ def test_training_writes_the_dumps_of_its_plan(trained, model):
     }
 
 
+def test_a_training_whose_rate_falls_begins_as_the_one_whose_rate_stays(trained, tmp_path):
+    plan = train.plans_for(quick=True, drops=True)["cnn"]
+    longer, shorter = train.train("cnn", tmp_path, plan), trained[1]["cnn"]
+    assert longer.losses[: len(shorter.losses)] == pytest.approx(shorter.losses, rel=1e-4)
+    rates = [read_dump(path).hyper("stem.weight")["lr"] for path in longer.dumps]
+    assert rates == pytest.approx([0.05, 0.05, 0.005, 0.0005])
+
+
 def test_the_cnn_trains_with_momentum(trained):
     first, last = (read_dump(path) for path in trained[1]["cnn"].dumps)
     assert last.optimizer == "SGD"
