@@ -224,7 +224,7 @@ PLACES: dict[str, tuple[Callable[[Path], list[str]], str]] = {
     **gradzip.PLACES,
     **lgreco.PLACES,
     "lgreco-measured": (layerwise.table, layerwise.FILE),
-    "gcomp-scaling": (scaling.table, scaling.MODEL),
+    **scaling.PLACES,
 }
 
 

@@ -1,13 +1,14 @@
 """Training on more workers: GComp's Figure 16 in seconds that were measured, its Figures 1 and 17 by a model.
 
-    python -m bench.cluster.scaling [--quick] [--model cnn] [--out DIR]
+    python -m bench.cluster.scaling [--quick] [--modeled] [--model cnn] [--out DIR]
 
 writes ``cluster-scaling.csv``: steps of training with 2 and 4 workers on the bed, methods in lockstep.
 ``compute_seconds``: the median step of a run whose hook sends nothing, with as many workers on the same cores;
 ``efficiency``: that over a method's step, so that what workers take from each other's cores counts for neither. And
-``cluster-scaling-model.csv``, from ``compute_seconds`` of two workers, a core each, and what ``bench.cluster.model``
-takes from measured all-reduces: a step's buckets are known as the backward pass goes on, codec and computation share a
-core, and a bucket is sent once it is known and the one before it is through.
+``cluster-scaling-model.csv``, also alone (``--modeled``), from steps without a limit on the link in
+``cluster-steps.csv`` and what ``bench.cluster.model`` takes from measured all-reduces: a step's buckets are known as
+the backward pass goes on, codec and computation share a core, and a bucket is sent once it is known and the one before
+it is through.
 """
 
 from __future__ import annotations
@@ -20,11 +21,11 @@ from pathlib import Path
 from statistics import median, quantiles
 
 from bench.cluster.allreduce import FILE as ALL_REDUCES
-from bench.cluster.bed import clean_up_when_told_to_end, obstacle
-from bench.cluster.methods import FP32 as GLOO
+from bench.cluster.bed import UNSHAPED, clean_up_when_told_to_end, obstacle
 from bench.cluster.methods import SMALL
 from bench.cluster.model import FROM_RATE, FROM_WORKERS, Costs, costs_of, ring
 from bench.cluster.runs import IGNORED, RATE, Result, train
+from bench.cluster.runs import STEPS as STEP_FILE
 from bench.cluster.training import FP32, NEAR, NOTHING
 from bench.codec import RESULTS
 from bench.experiments.lgreco.waiting import FORWARD
@@ -64,39 +65,49 @@ def step_seconds(compute: float, n_bytes: float, workers: int, alpha: float, bet
     return end
 
 
-def modeled(measured: Sequence[Row], all_reduces: Sequence[Row]) -> Iterator[list[object]]:
-    """Yield every model, number of workers and link; models without measured all-reduces are left out."""
-    for model in dict.fromkeys(row["model"] for row in measured):
+def modeled(steps: Sequence[Row], all_reduces: Sequence[Row]) -> Iterator[list[object]]:
+    """Yield every model, number of workers and link; models without measured all-reduces are left out.
+
+    Computation is a step of fp32 without a limit on the link, which is a little more, and flatters all methods; the
+    bytes of the gradients are those that each of two workers sent then.
+    """
+    for model in dict.fromkeys(row["model"] for row in steps):
         costs = {row["method"]: row for row in all_reduces
                  if (row["model"], row["rate"], row["workers"]) == (model, FROM_RATE, FROM_WORKERS)}
-        own = [row for row in measured if (row["model"], row["workers"]) == (model, FROM_WORKERS)]
-        if not costs or not own:
+        free = [row for row in steps if (row["model"], row["rate"], row["method"]) == (model, UNSHAPED, FP32)]
+        if not costs or not free:
             continue
-        compute, alpha = float(own[0]["compute_seconds"]), float(costs[SMALL]["seconds"]) / 2
+        compute, alpha = float(free[0]["step_seconds"]), float(costs[SMALL]["seconds"]) / 2
         for workers, gbps in product(MODELED_WORKERS, GBPS):
-            link = compute, 4.0 * int(costs[GLOO]["values"]), workers, alpha, 8 / (gbps * 1e9)
+            link = compute, float(free[0]["nic_bytes"]), workers, alpha, 8 / (gbps * 1e9)
             dense = step_seconds(*link)
             for method, seconds in ((FP32, dense), (NEAR, step_seconds(*link, costs_of(costs[NEAR])))):
                 yield [model, workers, gbps, method, f"{compute:.5f}", f"{seconds:.5f}", f"{compute / seconds:.4f}",
                        f"{dense / seconds:.4f}"]
 
 
-def table(results: Path) -> list[str]:
-    """Return both tables of docs/experiments-gcomp.md."""
+def measured_table(results: Path) -> list[str]:
+    """Return the table of measured steps in docs/experiments-gcomp.md."""
     comments, rows = read_table(results / FILE)
     lines = [[row["model"], row["rate"], row["workers"], row["method"], f"{1e3 * float(row['step_seconds']):.0f}",
               *(rounded(row[name]) for name in ("efficiency", "times_faster"))] for row in rows]
     columns = ["model", "link", ">workers", "method", ">step, ms", ">of the step without communication",
                ">times as fast as fp32"]
-    model_comments, rows = read_table(results / MODEL)
-    cells = {(row["model"], row["gbps"], row["method"], row["workers"]): rounded(row["efficiency"]) for row in rows}
-    series = list(dict.fromkeys(key[:3] for key in cells))
-    model = [[name, f"{gbps} Gb/s", method, *(cells[name, gbps, method, str(n)] for n in MODELED_WORKERS)]
-             for name, gbps, method in series]
-    return ["Measured, methods in turns:", "", *markdown(columns, lines), "", f"From {source(comments)}", "",
-            "Modeled: a step without communication over a step, by the number of workers:", "",
-            *markdown(["model", "link", "method", *(f">{n}" for n in MODELED_WORKERS)], model), "",
-            f"From {source(model_comments)}"]
+    return [*markdown(columns, lines), "", f"From {source(comments)}"]
+
+
+def model_table(results: Path) -> list[str]:
+    """Return the table of modeled steps there: how many workers' worth of steps so many workers do."""
+    comments, rows = read_table(results / MODEL)
+    cells = {(row["model"], row["gbps"], row["method"], row["workers"]): float(row["efficiency"]) for row in rows}
+    lines = [[name, f"{gbps} Gb/s", method, *(f"{n * cells[name, gbps, method, str(n)]:.1f}" for n in MODELED_WORKERS)]
+             for name, gbps, method in dict.fromkeys(key[:3] for key in cells)]
+    columns = ["model", "link", "method", *(f">{n} workers" for n in MODELED_WORKERS)]
+    return [*markdown(columns, lines), "", f"Model, not measurement; from {source(comments)}"]
+
+
+#: Name of a marked place to what fills it, and the file that this reads.
+PLACES = {"gcomp-scaling": (measured_table, FILE), "gcomp-scaling-model": (model_table, MODEL)}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -104,12 +115,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.cluster.scaling", description=__doc__.splitlines()[0])
     parser.add_argument("--model", action="append", choices=MODELS, help=f"of these only ({', '.join(MODELS)})")
     parser.add_argument("--quick", action="store_true", help=f"{QUICK_STEPS} steps of a small cnn at {RATES[0]}")
+    parser.add_argument("--modeled", action="store_true", help="the model alone, which needs no root")
     parser.add_argument("--out", type=Path, default=RESULTS, help="where the CSV files go (bench/results)")
     options = parser.parse_args(arguments)
+    steps, all_reduces = (read_table(RESULTS / name)[1] for name in (STEP_FILE, ALL_REDUCES))
+    write_table(options.out / MODEL, MODEL_COLUMNS, modeled(steps, all_reduces))
+    if options.modeled:
+        return 0
     if (reason := obstacle()) is not None:
         print(f"skipped: {reason}")
         return 0
     clean_up_when_told_to_end()
+    measure(options)
+    return 0
+
+
+def measure(options: argparse.Namespace) -> None:
+    """Train, and write what was measured after each training."""
     rows: list[list[object]] = []
     models, rates = (MODELS[:1], RATES[:1]) if options.quick else (options.model or MODELS, RATES)
     for model, workers, rate in product(models, WORKERS, rates):
@@ -118,10 +140,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(*row, sep=", ", flush=True)
             rows.append(row)
         write_table(options.out / FILE, COLUMNS, rows)
-    measured, all_reduces = (read_table(folder / name)[1] for folder, name in (
-        (options.out, FILE), (RESULTS, ALL_REDUCES)))
-    write_table(options.out / MODEL, MODEL_COLUMNS, modeled(measured, all_reduces))
-    return 0
 
 
 if __name__ == "__main__":

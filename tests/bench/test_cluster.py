@@ -41,7 +41,6 @@ from bench.cluster import (  # noqa: E402
     team,
     training,
 )
-from bench.codec import RESULTS  # noqa: E402
 from bench.experiments import gravac_methods  # noqa: E402
 from gcodec.benchmark.csv_tables import read_table, write_table  # noqa: E402
 from gcodec.distributed.stats import Counters  # noqa: E402
@@ -363,10 +362,11 @@ def test_steps_of_more_workers_are_compared_with_steps_that_send_nothing(tmp_pat
     write_table(tmp_path / scaling.FILE, scaling.COLUMNS, scaling.rows_of(found))
     _, rows = read_table(tmp_path / scaling.FILE)
     assert [(row["efficiency"], row["times_faster"]) for row in rows] == [("0.2500", "1.0000"), ("0.5000", "2.0000")]
-    all_reduces = read_table(RESULTS / allreduce.FILE)[1]
-    write_table(tmp_path / scaling.MODEL, scaling.MODEL_COLUMNS, scaling.modeled(rows, all_reduces))
-    assert len(read_table(tmp_path / scaling.MODEL)[1]) == 2 * len(scaling.MODELED_WORKERS) * len(scaling.GBPS)
-    assert any(line.startswith("| cnn | 10 Gb/s |") for line in scaling.table(tmp_path))
+    assert len(scaling.measured_table(tmp_path)) == 2 + len(rows) + 2
+    assert scaling.main(["--modeled", "--out", str(tmp_path)]) == 0
+    _, rows = read_table(tmp_path / scaling.MODEL)
+    assert len(rows) == 2 * 2 * len(scaling.MODELED_WORKERS) * len(scaling.GBPS)
+    assert any(line.startswith("| cnn | 10 Gb/s |") for line in scaling.model_table(tmp_path))
 
 
 def test_layerwise_settings_are_compared_with_the_uniform_one(tmp_path):
