@@ -20,7 +20,7 @@ from rich.console import Console
 
 from bench.data import GROUPS, default_folder, named_inputs, read_series, single_tensors
 from gcodec.benchmark.csv_tables import write_rows, write_sizes, write_table
-from gcodec.benchmark.inputs import GRADIENTS, Input
+from gcodec.benchmark.inputs import Input
 from gcodec.benchmark.measure import MEGA, MeasurementPlan, Result, compete
 from gcodec.benchmark.peers import PEERS, available, installed_version
 from gcodec.benchmark.report import summarize
@@ -36,7 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.codec", description=__doc__.splitlines()[0])
     parser.add_argument("--data", type=Path, help="folder of dumps (default: gcodec-demo/dumps, else tests/corpus)")
     parser.add_argument("--out", type=Path, default=RESULTS, help="where the CSV files go (default: bench/results)")
-    parser.add_argument("--quick", action="store_true", help="first and last step, no float16, gradients only, 1 round")
+    parser.add_argument("--quick", action="store_true", help="first and last step, no float16, 1 round")
     parser.add_argument("--sizes", action="store_true", help="sizes only: exact, and the same on every machine")
     options = parser.parse_args(arguments)
     console = Console(highlight=False, width=None if sys.stdout.isatty() else WIDTH)
@@ -63,9 +63,9 @@ def measure(folder: Path, quick: bool, sizes_only: bool,
     levels = []
     untimed = replace(plan, at_least=0)
     series = read_series(folder, ends_only=quick)
-    groups, dtypes = ((GRADIENTS,), ("float32", "bfloat16")) if quick else (GROUPS, ("float32", "bfloat16", "float16"))
+    dtypes = ("float32", "bfloat16") if quick else ("float32", "bfloat16", "float16")
     result, tensors = Result(notes=[f"{package} is not installed and not measured" for package in missing]), Result()
-    for title, parts in named_inputs(series, groups, dtypes):
+    for title, parts in named_inputs(series, GROUPS, dtypes):
         console.print(f"{title}: {len(parts)} dumps, {sum(part.nbytes for part in parts) / 1e6:.1f} MB")
         outcome = compete(title, parts, untimed if sizes_only else plan)
         result.extend(outcome)
