@@ -14,6 +14,7 @@ from ..errors import InvalidArgument
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import GradBucket
 
+Addressed = tuple[list[int], list[torch.Tensor]]  #: addresses of a parameter and its state, and the tensors
 _LAYER = 1 << 14  #: values per block of a frame
 
 
@@ -42,11 +43,13 @@ class Gradients:
     Attributes:
         segments: the segments, by position.
         ends: the position behind each segment, int64.
+        addressed: what a level chooser keeps about where the optimizer's state lies, by position of the segment.
     """
 
     def __init__(self, segments: Sequence[GradientSegment]) -> None:
         self.segments = sorted(segments, key=lambda segment: segment.begin)
         self.ends = np.array([segment.end for segment in self.segments], np.int64)
+        self.addressed: dict[int, tuple[list[int], Addressed | None]] = {}
 
     @classmethod
     def of(cls, params: Sequence[torch.Tensor], n_values: int) -> Gradients:

@@ -22,6 +22,7 @@ from gcodec.distributed.reduction import collective_codebooks
 from gcodec.distributed.reduction.bypass import NUMBERS, BypassController
 from gcodec.distributed.reduction.coder import BufferCodebooks, Coder
 from gcodec.distributed.reduction.collective_codebooks import CollectiveCodebooks
+from gcodec.distributed.reduction.plan_cache import PlanCache
 from gcodec.distributed.reduction.refresh import CodebookRefresh
 from gcodec.distributed.reduction.shared_codebooks import SharedCodebooks
 from gcodec.distributed.stats import Counters, Stats
@@ -177,3 +178,30 @@ def test_predicting_rows_after_precompilation_compiles_nothing(dtype):
     command = [sys.executable, "-c", _USES, dtype]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_plans_are_used_again_until_symbols_are_counted_or_the_frame_has_grown():
+    plans = PlanCache()
+    made: list[int] = []
+    sizes = iter([1000, 1010, 2000, 2000, 1500, 900, 900])
+
+    def frame() -> int:
+        return plans.encode("piece", make, lambda plan: next(sizes))
+
+    def make() -> Any:
+        made.append(len(made))
+        return made[-1]
+
+    steps = [(4, True), (5, True), (6, True), (7, True), (8, True), (9, True)]
+    results = []
+    for step, has_codebooks in steps:
+        plans.begin_step(step, has_codebooks)
+        results.append((frame(), len(made)))
+    # Step 6 finds that the frame has grown, and plans it anew; so does step 7, as the plan is not to be trusted.
+    assert results == [(1000, 1), (1010, 1), (2000, 2), (1500, 3), (900, 4), (900, 4)]
+    plans.begin_step(10, False)
+    assert plans.counts                                 # without codebooks, symbols are counted in every step
+    plans.forget()
+    plans.begin_step(11, True)
+    plans.encode("piece", make, lambda plan: 1)
+    assert len(made) == 5

@@ -190,7 +190,10 @@ class CompressedAllreduce:
         types = GPU_TYPES if on_gpu else TYPES
         if buffer.is_sparse or buffer.dtype not in types or buffer.nbytes < max(self.smallest, 1):
             return dense
-        gradients, result = self._gradients(bucket), self._result_for(index, buffer)
+        # A rank reads its own values for the last time before it writes results over them; but of two ranks that round
+        # theirs, each keeps what it rounded where the result will be, while it encodes.
+        in_place = not on_gpu and (lane.size > 2 or isinstance(self.mode, Lossless))
+        gradients, result = self._gradients(bucket), buffer if in_place else self._result_for(index, buffer)
         request = ReduceRequest(lane, buffer, result, self.mode, True, counters, gradients, label)
         if on_gpu:
             coded = gpu_allreduce_job(request, self._gpu_codebooks(index, buffer))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from time import perf_counter
 from typing import NamedTuple, Protocol
 
@@ -48,6 +49,11 @@ class BufferCodebooks(NamedTuple):
     gradients: Gradients
     numbers: np.ndarray
     predicts: bool = True
+
+    @property
+    def key(self) -> bytes:
+        """The parameter numbers, as a key."""
+        return self.numbers.tobytes()
 
 
 class LevelSource(Protocol):
@@ -107,8 +113,7 @@ class Coder:
         values = Values(bits, self.dtype, (len(bits),), NUMPY)
         if self.bit_layout.lossy:
             levels = self._levels(bits, begin, kind)
-            request = self._request(values, levels)
-            n_bytes = len(encode_values(request, self._plan(request, begin), out, rounded))
+            n_bytes = self._by_plan(self._request(values, levels), begin, kind, out, rounded)
             self._give_back(levels)
         else:
             request = drop_common_zeros(self._request(values, _NO_LEVELS))
@@ -126,16 +131,30 @@ class Coder:
     def _lossless(self, request: EncodeRequest, begin: int, kind: int, out: np.ndarray) -> int:
         shared, values = self.shared, request.values
         if shared is None or not shared.predicts:
-            return len(encode_values(request, self._plan(request, begin), out))
-        key = begin, kind, shared.numbers.tobytes()
+            return self._by_plan(request, begin, kind, out)
+        key = begin, kind, shared.key
         fixed = shared.codebooks.for_frame(self._owners(values, begin))
         piece = LosslessPiece(
             key,
             request._replace(fixed=fixed),
             lambda: self._shapes(values, begin),
             lambda: self._plan(request, begin),
+            partial(self._by_plan, request, begin, kind, out),
         )
         return shared.codebooks.prediction_cache.encode(piece, out)
+
+    def _by_plan(
+        self, request: EncodeRequest, begin: int, kind: int, out: np.ndarray, rounded: np.ndarray | None = None
+    ) -> int:
+        """Encode a range without predicted blocks, by a plan of an earlier step where there is one."""
+
+        def write(plan: FramePlan) -> int:
+            return len(encode_values(request, plan, out, rounded))
+
+        if self.shared is None:
+            return write(self._plan(request, begin))
+        key = begin, kind, len(request.values.bits), request.bit_layout, self.shared.key
+        return self.shared.codebooks.plan_cache.encode(key, lambda: self._plan(request, begin), write)
 
     def round(self, bits: np.ndarray, begin: int, out: np.ndarray) -> None:
         """Write what decoding would return for this rank's own values.

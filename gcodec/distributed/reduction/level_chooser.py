@@ -11,7 +11,7 @@ import torch
 from ...dtypes import DType
 from ...truncation.evaluate import Policy, terms_of
 from ...truncation.optimizers import RULES, OptimizerView, arrays_of, formula_for, hyper_from, levels_for, stock_name
-from ..gradients import Gradients, GradientSegment, flat_array
+from ..gradients import Addressed, Gradients, GradientSegment, flat_array
 from ..modes import NearLossless
 
 _MAX_STATES = 3  #: state arrays that a rule reads
@@ -134,7 +134,7 @@ class LevelChooser:
         others = []
         for segment in self.gradients.segments:
             entry = self._entry(segment.param)
-            addressed = _addresses(segment, entry) if plain and entry is not None else None
+            addressed = self._addressed(segment, entry) if plain and entry is not None else None
             if entry is None or addressed is None:
                 others.append((segment, entry))
                 continue
@@ -151,6 +151,15 @@ class LevelChooser:
             self._referenced.append(tensors)
             rows.setdefault(number[0], []).append([segment.begin, segment.end, number[1], *addresses])
         return [_batch(kernel, rows[kernel], terms[kernel]) for kernel in rows], others
+
+    def _addressed(self, segment: GradientSegment, entry: OptimizerEntry) -> Addressed | None:
+        """Return :func:`_addresses`, which are kept with the layout as long as all tensors are where they were."""
+        sources = [id(entry.state.get(key)) for key, _ in entry.keys]  # of tensors that the kept result holds on to
+        known, result = self.gradients.addressed.get(segment.begin, (None, None))
+        if result is None or known != sources or not _stand(*result):
+            result = _addresses(segment, entry)
+            self.gradients.addressed[segment.begin] = sources, result
+        return result
 
     def _number(self, entry: OptimizerEntry, terms: dict[Any, list[list[Any]]]) -> tuple[Any, int] | None:
         """Return the kernel for a parameter's rule, and the number of its constants among those of that kernel.
@@ -178,7 +187,7 @@ class LevelChooser:
         return OptimizerEntry(name, id(group), *self._hypers[id(group)], states.get(param, {}))
 
 
-def _addresses(segment: GradientSegment, entry: OptimizerEntry) -> tuple[list[int], list[torch.Tensor]] | None:
+def _addresses(segment: GradientSegment, entry: OptimizerEntry) -> Addressed | None:
     """Return the addresses of a parameter and its state, and the tensors.
 
     Returns None unless all are float32 in the gradient's order.
@@ -197,6 +206,11 @@ def _addresses(segment: GradientSegment, entry: OptimizerEntry) -> tuple[list[in
         if not fit or tensor.stride() != segment.stride or tensor.numel() != segment.end - segment.begin:
             return None
     return [*addresses, *[0] * (1 + _MAX_STATES - len(addresses))], tensors
+
+
+def _stand(addresses: list[int], tensors: list[torch.Tensor]) -> bool:
+    """Return True if tensors lie at these addresses, 0 standing for one that is absent."""
+    return [address for address in addresses if address] == [tensor.data_ptr() for tensor in tensors]
 
 
 def _batch(kernel: Any, rows: list[list[int]], terms: list[list[Any]]) -> TensorBatch:

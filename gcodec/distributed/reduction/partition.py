@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 #: Values in a piece, where there are several. What a message costs beside its values, some tenths of a millisecond of
 #: processor time, is then a small part of what coding them takes.
-MIN_PIECE, MAX_PIECE = 1 << 19, 1 << 20
+MIN_PIECE, MAX_PIECE = 1 << 20, 1 << 21
 _BLOCK, _ALIGNED = 1 << 14, 1 << 10  #: values; pieces are multiples of the first if they are longer, or else the second
 _IN_FLIGHT = 12  #: pieces of a rank's share that keep codec and network busy at the same time
 

@@ -32,12 +32,14 @@ class LosslessPiece(NamedTuple):
         request: The values, with shared codebooks in ``fixed`` if there are any.
         shapes: Finds the shapes of the tensors in the range.
         plan: Makes the plan without prediction.
+        encode_usual: Writes the frame without prediction, and returns its size in bytes.
     """
 
     key: Hashable
     request: EncodeRequest
     shapes: Callable[[], Sequence[Sequence[int]]]
     plan: Callable[[], FramePlan]
+    encode_usual: Callable[[], int]
 
     def encode(self, plan: FramePlan, out: np.ndarray) -> int:
         """Write a frame, and return its size in bytes.
@@ -83,7 +85,7 @@ class PredictionCache:
         tried = self._tried.get(piece.key)
         if tried is not None:
             return self._again(piece, tried, out)
-        size = piece.encode(piece.plan(), out)
+        size = piece.encode_usual()
         return size if piece.request.fixed is None or piece.key in self._tried else self._try(piece, size, out)
 
     def _again(self, piece: LosslessPiece, tried: _Tried, out: np.ndarray) -> int:

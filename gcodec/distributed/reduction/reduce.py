@@ -66,7 +66,7 @@ class Reduction:
         lane: the lane of the group.
         coder: the codec of the buffer.
         values: this rank's values, uintW[n].
-        result: takes the result, uintW[n], in other memory.
+        result: takes the result, uintW[n], in other memory; or in that of ``values``, unless two ranks round theirs.
         mean: divide by the number of ranks.
         terms: further facts that ranks must agree on.
         label: begins the texts of errors.

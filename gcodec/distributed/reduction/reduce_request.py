@@ -22,7 +22,7 @@ class ReduceRequest(NamedTuple):
         lane: the lane of the group whose ranks take part.
         flat: this rank's values: contiguous, one-dimensional, of a type in ``TYPES``.
         result: contiguous memory for the result, apart from ``flat``: of its length for an all-reduce, of this rank's
-            part for a reduce-scatter.
+            part for a reduce-scatter. For an all-reduce it may be ``flat`` itself, unless two ranks round their values.
         mode: how values may be changed.
         mean: divide the sum by the number of ranks.
         counters: takes times and bytes.

@@ -90,12 +90,16 @@ class CodebookRefresh:
         spent = self._spent.finish()
         if spent is not None:
             self._record(Spent(*spent.tolist()))
-        of_step = self.codebooks.end_step()
+        plans, of_step = self.codebooks.plan_cache, None
+        if plans.counts:
+            of_step = self.codebooks.end_step()
         self.stats.own_codebooks = self.codebooks.n_unsuited
         if histograms is None and self._due(spent):
             self._numbers = sorted(self.codebooks.layers)
             self._begin(lane, self._histograms, torch.from_numpy(self.codebooks.take()))
-        self._begin(lane, self._spent, torch.tensor(of_step, dtype=torch.float64))
+        if of_step is not None:
+            self._begin(lane, self._spent, torch.tensor(of_step, dtype=torch.float64))
+        plans.begin_step(self.step, self.renewed >= 0 and not self.codebooks.unmade)
 
     def _due(self, spent: torch.Tensor | None) -> bool:
         """Return True if a refresh is to begin; follows from facts and sums that all ranks have in common."""
