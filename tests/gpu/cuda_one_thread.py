@@ -11,6 +11,7 @@ process of their own.
 from __future__ import annotations
 
 import ctypes
+import sys
 import types
 from typing import Any
 
@@ -125,7 +126,7 @@ def _module(name: str, **contents: Any) -> types.ModuleType:
 
 def install() -> None:
     """Stand in for ``numba.cuda`` from now on."""
-    numba.cuda = _module(
+    stand_in = _module(
         "cuda",
         jit=_jit,
         grid=grid,
@@ -136,6 +137,7 @@ def install() -> None:
         shared=_module("shared", array=array),
         atomic=_module("atomic", add=add, or_=or_, min=least, max=most),
     )
+    numba.cuda = sys.modules["numba.cuda"] = stand_in  # or else an import of the module would put it back
     from gcodec.kernels.cuda import grid as threads
 
     threads.set_threads(1)
