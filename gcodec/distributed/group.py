@@ -18,12 +18,13 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import Store, Work
 
-from ..errors import InvalidArgument
+from ..errors import InvalidArgument, Unsupported
 from .collectives import Collectives, GroupOptions, is_mean
 from .transport.arguments import check_not_expanded
 from .transport.delegation import hands_on, inner_method
 from .transport.lane import adopt, close_lanes
 
+OLDEST_TORCH = 2, 11  #: the earliest torch whose calls of process groups were tried
 _registered: dict[str, GroupOptions] = {}  #: by the backend's name
 
 
@@ -134,6 +135,7 @@ def register_backend(name: str = "gcodec", options: GroupOptions | None = None) 
     _registered[name] = options or GroupOptions()
 
     def create(torch_options: Any, group_options: GroupOptions | None) -> CompressedGroup:
+        _check_version()
         chosen = _registered[name] if group_options is None else group_options
         if not isinstance(chosen, GroupOptions):
             raise InvalidArgument(f"pg_options must be a GroupOptions, such as GroupOptions(), not {chosen!r}")
@@ -143,6 +145,15 @@ def register_backend(name: str = "gcodec", options: GroupOptions | None = None) 
         )
 
     dist.Backend.register_backend(name, create, extended_api=True, devices=["cpu"])
+
+
+def _check_version() -> None:
+    """Raise Unsupported for a torch whose process groups are called in other ways than those that are defined here."""
+    if tuple(int(part) for part in torch.__version__.split(".")[:2]) < OLDEST_TORCH:
+        raise Unsupported(
+            f"the process group needs torch {'.'.join(map(str, OLDEST_TORCH))} or later, and this is "
+            f"{torch.__version__}; DDP's hook, CompressedAllreduce, works with 2.6"
+        )
 
 
 def _operation(arguments: Sequence[Any], options: dict[str, Any]) -> Any:

@@ -7,6 +7,11 @@ import pytest
 
 pytest.importorskip("torch")
 
+import torch
+import torch.distributed as dist
+
+import gcodec
+import gcodec.distributed
 from tests.distributed import group_cases as cases
 from tests.support.rank_fixtures import ranks_of, with_sizes
 from tests.support.ranks import Ranks, agreed
@@ -22,6 +27,12 @@ ranks = ranks_of(*SIZES, backend="gcodec")
 ], ids=lambda case: case.__name__)
 def test_collectives_of_the_group_give_what_gloo_gives(ranks, case):
     agreed(ranks.run(case))
+
+
+def test_a_torch_that_calls_process_groups_otherwise_is_refused(monkeypatch):
+    monkeypatch.setattr(torch, "__version__", "2.10.1+cpu")
+    with pytest.raises(gcodec.Unsupported, match=r"needs torch 2\.11 or later, and this is 2\.10\.1"):
+        dist.init_process_group("gcodec", store=dist.HashStore(), rank=0, world_size=1)
 
 
 @with_sizes(2)
