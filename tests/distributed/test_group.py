@@ -9,6 +9,7 @@ pytest.importorskip("torch")
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import HashStore
 
 import gcodec
 import gcodec.distributed
@@ -32,7 +33,7 @@ def test_collectives_of_the_group_give_what_gloo_gives(ranks, case):
 def test_a_torch_that_calls_process_groups_otherwise_is_refused(monkeypatch):
     monkeypatch.setattr(torch, "__version__", "2.10.1+cpu")
     with pytest.raises(gcodec.Unsupported, match=r"needs torch 2\.11 or later, and this is 2\.10\.1"):
-        dist.init_process_group("gcodec", store=dist.HashStore(), rank=0, world_size=1)
+        dist.init_process_group("gcodec", store=HashStore(), rank=0, world_size=1)
 
 
 @with_sizes(2)
