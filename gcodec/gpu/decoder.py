@@ -155,7 +155,7 @@ def _decode_alike(memory: Memory, frames: Sequence[Parsed], targets: Sequence[An
     *sent, statuses = memory.send_all(rows, owner, offsets, sizes, np.full(max(first, 1), -1, np.int32))
     n_levels, n_planes = len(common.levels), len(common.widths)
     value_coding = memory.kept(
-        (dtype.name, n_levels, n_planes), lambda: value_coding_of(dtype, n_levels, n_planes, None, False)
+        (dtype, n_levels, n_planes), lambda: value_coding_of(dtype, n_levels, n_planes, None, False)
     )
     tables = _tables_of(memory, common, tuple(books), columns)
     kernel = decoder_for(dtype.bits, dtype.head_bits, common.widths, n_levels, bool(columns))
@@ -173,5 +173,5 @@ def _tables_of(
 
     if columns:
         return make()
-    key = common.dtype.name, common.widths, common.levels, books
+    key = common.dtype, common.widths, common.levels, books
     return memory.kept(key, make)

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import gcodec
-from gcodec import FINE_LADDER, PAPER_LADDER, EncoderOptions, gpu
+from gcodec import FINE_LADDER, PAPER_LADDER, gpu
 from gcodec.dtypes import BY_NAME
 from gcodec.format import modes as bit_layouts
 from gcodec.format.modes import BitLayout
@@ -24,7 +24,7 @@ from gcodec.frame.encode import encode_values
 from gcodec.plan.request import EncodeRequest
 from gcodec.tensors import values_of
 from gcodec.truncation.optimizers import OptimizerView, levels_for, view_from_dump
-from tests.gpu.cuda_cases import RULES, as_type, floats_of_all_kinds, near
+from tests.gpu.cuda_cases import CODING, RULES, as_type, floats_of_all_kinds, near
 from tests.support import laws
 from tests.support.cases import CASES, LARGE, Bits, Case, levels_at_random
 from tests.support.frame_builder import Draft
@@ -63,7 +63,7 @@ def host_frame(x: Any, bit_layout: BitLayout, levels: Any, codebook: Any, neares
     values = values_of(x)
     plan = plan_of(values.dtype, -(-len(values.bits) >> 14), codebook)
     graded = np.zeros(0, np.uint8) if levels is None else levels.reshape(-1)
-    return bytes(encode_values(EncodeRequest(values, bit_layout, graded, EncoderOptions(), nearest, 1), plan))
+    return bytes(encode_values(EncodeRequest(values, bit_layout, graded, CODING, nearest, 1), plan))
 
 
 def check_case(x: Any, bit_layout: BitLayout, promised: Bits, levels: Any = None, **options: Any) -> None:
@@ -91,7 +91,7 @@ def test_lossless_frames_of_the_device_have_the_hosts_bytes(case):
 @pytest.mark.parametrize("rounding", ["nearest", "truncate"])
 def test_frames_with_fixed_bits_of_the_device_have_the_hosts_bytes(case, rounding):
     x = tensor_of(case)
-    promised = laws.bits_of(gcodec.decode(gcodec.encode(x, mantissa_bits=4, rounding=rounding)))
+    promised = laws.bits_of(gcodec.decode(gcodec.encode(x, mantissa_bits=4, rounding=rounding, options=CODING)))
     check_case(x, bit_layouts.fixed(BY_NAME[case.dtype], 4), promised.reshape(case.bits.shape), mantissa_bits=4,
                rounding=rounding)
 
@@ -101,7 +101,7 @@ def test_frames_with_fixed_bits_of_the_device_have_the_hosts_bytes(case, roundin
 def test_frames_with_ladders_of_the_device_have_the_hosts_bytes(case, ladders):
     x, ladder = tensor_of(case), ladders[case.dtype]
     levels = levels_at_random(case.bits, len(ladder.drops)).reshape(case.bits.shape)
-    promised = laws.bits_of(gcodec.decode(gcodec.encode(x, levels=levels, ladder=ladder)))
+    promised = laws.bits_of(gcodec.decode(gcodec.encode(x, levels=levels, ladder=ladder, options=CODING)))
     bit_layout = bit_layouts.ladder(BY_NAME[case.dtype], ladder)
     check_case(x, bit_layout, promised.reshape(case.bits.shape), levels, ladder=ladder)
 
@@ -172,7 +172,7 @@ def test_levels_of_a_live_optimizer_on_the_device_are_the_hosts(fused):
         known = view_from_dump("AdamW", optimizer.param_groups[0], state)
         assert np.array_equal(result.cpu().numpy(), levels_for(known, param.detach().cpu(), grad.cpu()))
         frame = gcodec.encode(grad, optimizer=optimizer, param=param)
-        wanted = gcodec.decode(gcodec.encode(grad.cpu(), levels=result.cpu().numpy()))
+        wanted = gcodec.decode(gcodec.encode(grad.cpu(), levels=result.cpu().numpy(), options=CODING))
         laws.assert_same_bits(gcodec.decode(frame).cpu(), laws.bits_of(wanted).reshape(tuple(grad.shape)))
 
 

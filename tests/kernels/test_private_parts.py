@@ -32,6 +32,8 @@ PARTS = ("_nrt", "FunctionCache", "IndexDataCacheFile", "CPU_NAME", "CPU_FEATURE
          "JITCodeLibrary", "_guard_against_spurious_io_errors")
 #: numba's modules that anybody may import.
 PUBLIC = {"numba", "numba.cuda", "numba.extending"}
+#: Modules that call C: CPython's own, the driver of CUDA, and its compiler.
+CTYPES = {"memory.py", "kernels/cuda/cuda_driver.py", "kernels/cuda/nvrtc.py"}
 
 
 def run(program: str, missing: str = "", folder: Path = ROOT, **environment: str) -> list[str]:
@@ -70,7 +72,7 @@ def test_private_parts_stand_in_one_place_each():
             for module in modules:
                 of_numba = module.split(".")[0] == "numba" and module not in PUBLIC
                 if (of_numba and name != "kernels/core/numba_private.py") or (
-                    module == "ctypes" and name not in ("memory.py", "kernels/cuda/cuda_driver.py", "kernels/cuda/nvrtc.py")
+                    module == "ctypes" and name not in CTYPES
                 ):
                     outside.append((name, module))
     assert outside == []
