@@ -321,7 +321,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for row in rows_of(folder / f"{name}.safetensors", dtype, 1 if options.quick else ROUNDS):
             rows.append(row)
             print(*row, flush=True)
-    write_table(options.out / "files.csv", COLUMNS, rows)
+            write_table(options.out / "files.csv", COLUMNS, rows)  # what is there when a run is cut off is kept
     return 0
 
 
