@@ -13,7 +13,7 @@ into one turn of a loop, the turns are fewer: a step is known by instructions th
 Everything inside of such a loop counts at each turn, also what a branch mostly skips, and everything outside of all
 loops counts once for each of the eight warps, also what other kinds of blocks need. So the count is an upper bound,
 but for one thing: loops that are not in ``STEPS`` count as if entered once. Those are the loops for raw and constant
-blocks, for runs, for escaped symbols and for what is left over from unrolled loops.
+blocks, for runs, for escaped symbols, for clearing shared memory, and for what is left over from unrolled loops.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
+from math import ceil
 from pathlib import Path
 from typing import NamedTuple
 
@@ -57,7 +58,7 @@ BLOCK, WARPS = 1 << 14, THREADS // 32
 SHARED_BYTES = {(8, 0): 164 << 10, (9, 0): 228 << 10, (10, 0): 228 << 10}
 REGISTERS, MAX_WARPS, SYSTEM_BYTES = 1 << 16, 64, 1 << 10
 #: What kernels shall keep to.
-MOST_INSTRUCTIONS = {"decode": 110.0}
+MOST_INSTRUCTIONS = {"decode": 110.0, "encode": 170.0}
 LEAST_OCCUPANCY = 37
 
 
@@ -83,12 +84,14 @@ class Step(NamedTuple):
         marker: Pattern of instructions by which a step is known in machine code.
         per_step: How many of them a step has.
         turns: Returns the steps that all warps together take for a block.
+        number: Which of several loops it is that have as many of these instructions, in the order of the code.
     """
 
     function: str
     marker: str
     per_step: int
     turns: Callable[[Facts], float]
+    number: int = 0
 
 
 STEPS = {
@@ -102,6 +105,14 @@ STEPS = {
         # A warp does a sub-stream, 128 values at a time.
         Step("write_values", r"LDS\.U8", 1, lambda facts: 64),
         Step("write_values", r"SHFL", 6, lambda facts: 128),
+    ),
+    "encode": (
+        # A warp does a sub-stream.
+        Step("measure_streams", r"SHFL", 10, lambda facts: 64),
+        Step("write_streams", r"SHFL", 5, lambda facts: 64),
+        # A lane takes a word of items, then one of codes.
+        Step("bring_out", r"STS", 1, lambda facts: 64 * ceil(256 * (facts.value_bytes - 1) / 128)),
+        Step("bring_out", r"STS", 1, lambda facts: 64 * ceil((facts.code_words / 64 + 1) / 32), 1),
     ),
 }
 
@@ -197,13 +208,14 @@ def _instructions(body: str) -> Iterator[Instruction]:
 
 
 def loops(code: Sequence[Instruction]) -> Iterator[range]:
-    """Yield the instructions of each loop: those from where a conditional branch goes back to, to the branch.
+    """Yield the instructions of each loop: those from where a branch goes back to, to the branch.
 
-    A jump back without a condition ends what was moved out of a loop's way, such as a rare case.
+    Behind the kernel's end lies what was moved out of a loop's way, such as rare cases, which jump back as well.
     """
     for end, instruction in enumerate(code):
-        if 0 <= instruction.target <= end and instruction.text.startswith("@"):
-            yield range(instruction.target, end + 1)
+        body = range(instruction.target, end + 1) if 0 <= instruction.target <= end else range(0)
+        if body and not any(code[i].text == "EXIT" for i in body) and (len(body) > 1 or code[end].text.startswith("@")):
+            yield body
 
 
 def issued(code: Sequence[Instruction], steps: Sequence[Step], facts: Facts) -> float:
@@ -220,7 +232,9 @@ def issued(code: Sequence[Instruction], steps: Sequence[Step], facts: Facts) -> 
         if not any(counts):
             raise ValueError(f"no loop of {step.function} has {step.marker}")
         most = max(counts)
-        body = min((body for body, count in zip(own, counts, strict=True) if count == most), key=len)
+        alike = [body for body, count in zip(own, counts, strict=True) if count == most]
+        inner = [body for body in alike if not any(other != body and other[0] in body for other in alike)]
+        body = inner[step.number]
         turns.append((body, step.turns(facts) / max(1, round(most / step.per_step))))
     for body, count in sorted(turns, key=lambda turn: -len(turn[0])):  # inner loops after those around them
         weights[body.start : body.stop] = count
