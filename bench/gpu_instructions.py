@@ -177,9 +177,12 @@ def function_at(file: str) -> tuple[str, ...]:
 
 
 def disassembled(path: Path) -> dict[str, list[Instruction]]:
-    """Return the instructions of each kernel of a cubin."""
+    """Return the instructions of each kernel of a cubin. Raises Unsupported if the disassembler is too old for it."""
     command = [tool("nvdisasm"), "-c", "-gi", str(path)]
-    text = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    if done.returncode:
+        raise Unsupported(f"nvdisasm cannot read what was compiled: {done.stderr.strip()}")
+    text = done.stdout
     kernels = re.split(r"^\s*\.section\s+\.text\.(\w+).*$", text, flags=re.MULTILINE)
     return {name: list(_instructions(body)) for name, body in zip(kernels[1::2], kernels[2::2], strict=True)}
 

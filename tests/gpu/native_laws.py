@@ -24,8 +24,8 @@ from gcodec.frame.encode import encode_values
 from gcodec.gpu import decoder, encoder, kernel_tables
 from gcodec.gpu.encoder import GpuSource, SharedCodebook, plan_of
 from gcodec.kernels.block.header import CHECKSUM, CODED, OK, SEED
-from gcodec.kernels.cuda.launch_tables import EncodedFrames
-from gcodec.kernels.cuda.native import decoder_for
+from gcodec.kernels.cuda.launch_tables import EncodedFrames, Output, Tensors
+from gcodec.kernels.cuda.native import decoder_for, encoder_for
 from gcodec.plan.request import EncodeRequest
 from gcodec.tensors import Values, kernel_view
 from tests.gpu.cuda_cases import CODING, TYPES, books_of, outcome
@@ -226,8 +226,8 @@ def places_of_any_alignment(memory: HostThreads, effort: int) -> None:
 
 @law
 def places_beyond_32_bits(memory: HostThreads, effort: int) -> None:
-    """Frames and results that lie more than 2**32 values apart, and blocks of a tensor that begin after as many. Memory
-    that is only named costs nothing."""
+    """Frames and results that lie more than 2**32 values apart, and blocks of a tensor that begin after as many, read
+    and written. Memory that is only named costs nothing."""
     if sys.platform != "linux":
         return
     dtype, far = BY_NAME["bfloat16"], (1 << 32) + (1 << 20)
@@ -255,6 +255,19 @@ def places_beyond_32_bits(memory: HostThreads, effort: int) -> None:
     rows = np.array([[0, 0, far + len(bits), -first, 14, 8, 0, 1, 0, 0]], np.int64)
     frames = EncodedFrames(words, rows, np.zeros(2, np.int32), offsets, parsed[1].sizes)
     statuses = np.full(2, -1, np.int32)
+    memory.launch(decoder_for(16, 8, (8,), 1, False), 2, frames, coding, tables, room, statuses)
+    assert (statuses == OK).all() and np.array_equal(places[1], bits)
+
+    slot_words = 4 + (1 << 13)
+    source = np.array([[0, 0, far + len(bits), -first, 0, 8, 1, -first * slot_words]], np.int64)
+    out = Output(np.zeros(2 * slot_words, np.uint32), *(np.zeros(2, kind) for kind in ("u4", "u1", "u4")))
+    tensors = Tensors(room, np.zeros(1, np.uint8), source, np.zeros(2, np.int32))
+    encoding = kernel_tables.encode_tables(memory, dtype, bit_layouts.lossless(dtype), [book])
+    memory.launch(encoder_for(16, 8, (8,), 1, False, True), 2, tensors, coding, encoding, out)
+    assert (out.kinds == CODED).all()
+    slots = np.array([0, 4 * slot_words], np.int64)
+    rows[0, 0], places[1][:], statuses[:] = 0, 0, -1
+    frames = EncodedFrames(out.slots, rows, np.zeros(2, np.int32), slots, out.sizes.astype(np.int64))
     memory.launch(decoder_for(16, 8, (8,), 1, False), 2, frames, coding, tables, room, statuses)
     assert (statuses == OK).all() and np.array_equal(places[1], bits)
 
