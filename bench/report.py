@@ -214,6 +214,7 @@ PLACES: dict[str, tuple[Callable[[Path], list[str]], str]] = {
     "sparse-values-table": (sections.sparse_values_table, "sparse_values.csv"),
     "weight-sync-links": (sections.weight_sync_links, "weight-sync.csv"),
     "gpu-host-table": (sections.gpu_host_table, "gpu-host.csv"),
+    "gpu-instructions-table": (sections.gpu_instructions_table, "gpu-instructions.csv"),
     "levels-speed": (sections.level_speed, "level-speed.csv"),
     "compressors-table": (contests.compressors_table, "compressors.csv"),
     "controllers-table": (contests.controllers_table, "controllers.csv"),

@@ -317,6 +317,17 @@ def gpu_host_table(results: Path) -> list[str]:
     return [*markdown(columns, table), "", f"From {source(comments)}"]
 
 
+def gpu_instructions_table(results: Path) -> list[str]:
+    """Return the table of what the machine code of kernels in CUDA C++ takes."""
+    comments, rows = read_table(results / "gpu-instructions.csv")
+    table = [[f"`{row['kernel']}`", row["architecture"], row["per_32_values"], row["registers"], row["shared_bytes"],
+              row["local_accesses"], f"{row['occupancy_percent']} %", row["barriers"]] for row in rows]
+    columns = ["kernel", "for", ">instructions per 32 values", ">registers", ">shared bytes", ">spills", ">occupancy",
+               ">barriers per block"]
+    compilers = " and ".join(dict.fromkeys(row["compiler"] for row in rows))
+    return [*markdown(columns, table), "", f"Compiled by {compilers}, not run; from {source(comments)}"]
+
+
 def seconds_over_link(row: Row, rate: float, *, whole: bool) -> float:
     """Return the modeled seconds of a version: whole weights, or a difference, of which the work is counted, too.
 

@@ -27,6 +27,7 @@ MAGIC = b"\x89GCF"
 VERSION = 1
 HEADER = struct.Struct("<4sBBBBBBBBBBBBQQQQ")
 HEADER_BYTES = HEADER.size  #: 48
+FRAME_SIZE_AT = 16  #: byte of a frame at which its size lies, a u64
 CHECKSUM_AT = 40
 CHECKSUM_HOLE = CHECKSUM_AT // 4  #: first of the two words that hold the checksum
 MAX_DIMENSIONS = 32

@@ -17,7 +17,6 @@ from ..format.modes import BitLayout
 from ..format.prelude import Prelude
 from ..frame.sizes import raw_bytes
 from ..kernels.cuda.assemble import move_blocks, seal_frames
-from ..kernels.cuda.encode import encode_blocks
 from ..kernels.cuda.histogram import MAX_BINS, count_symbols
 from ..kernels.cuda.launch_tables import (
     BOOK,
@@ -33,6 +32,7 @@ from ..kernels.cuda.launch_tables import (
     Output,
     Tensors,
 )
+from ..kernels.cuda.native import encoder_for
 from ..kernels.cuda.values import BLOCK, BLOCK_LOG2
 from ..options import EncoderOptions
 from ..plan.codebooks import from_histogram, window_of
@@ -286,7 +286,11 @@ def encode(
         (n_blocks, "int64"), (n_blocks * _slot_words(dtype), "uint32"), (n_blocks, "uint32"), (n_blocks, "uint8")
     )
     tensors, out = Tensors(batch.values, batch.levels, rows, owner), Output(slots, block_sizes, kinds, faults)
-    memory.launch(encode_blocks, n_blocks, tensors, value_coding, tables, out)
+    has_references = shared is not None and shared.references
+    kernel = encoder_for(
+        dtype.bits, dtype.head_bits, bit_layout.widths, len(bit_layout.levels), bit_layout.lossy, has_references
+    )
+    memory.launch(kernel, n_blocks, tensors, value_coding, tables, out)
     memory.launch(seal_frames, n, rows, assembly, value_coding, out, preludes, block_places, results, frames)
     memory.launch(move_blocks, n_blocks, tensors, value_coding, tables, out, block_places, results, frames)
     return Batch(memory, goal, places, results, faults)

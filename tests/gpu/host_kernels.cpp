@@ -2,6 +2,7 @@
 #include "host_threads.h"
 
 #include "decode.cu"
+#include "encode.cu"
 
 // A kernel, each of whose blocks gets shared memory of this type, filled with anything.
 template <typename Shared, typename Arguments, void (*BODY)(const Arguments &, Shared &)>
@@ -26,6 +27,10 @@ struct Kernel {
 
 template <typename V>
 using Decode = Kernel<DecodeShared, DecodeArguments<V>, decode_blocks<V>>;
+template <typename V>
+using Encode = Kernel<EncodeShared, EncodeArguments<V>, encode_blocks<V>>;
 
 extern "C" unsigned decode_float32_on_host(const void *a, unsigned n, unsigned f) { return Decode<u32>::run(a, n, f); }
 extern "C" unsigned decode_float16_on_host(const void *a, unsigned n, unsigned f) { return Decode<u16>::run(a, n, f); }
+extern "C" unsigned encode_float32_on_host(const void *a, unsigned n, unsigned f) { return Encode<u32>::run(a, n, f); }
+extern "C" unsigned encode_float16_on_host(const void *a, unsigned n, unsigned f) { return Encode<u16>::run(a, n, f); }

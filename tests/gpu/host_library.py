@@ -50,7 +50,9 @@ class GeneralKernelError(Exception):
 
 class HostThreads(HostMemory):
     """:class:`HostMemory` that runs the kernels in CUDA C++, and no others. Threads take turns in rising order in one
-    launch, in falling order in the next."""
+    launch, in falling order in the next. ``arguments`` are those of the last launch."""
+
+    arguments: Any = ()
 
     def __init__(self, library: Any, names: Any) -> None:
         super().__init__(lambda array: array, names)
@@ -60,6 +62,7 @@ class HostThreads(HostMemory):
         if not isinstance(kernel, NativeKernel):
             raise GeneralKernelError(kernel)
         self.launched += 1
+        self.arguments = args
         data = packed(args)
         size = getattr(self.library, f"{kernel.name}_on_host")(data, blocks, self.launched % 2)
         assert size == len(data), "arguments are declared otherwise than they are packed"

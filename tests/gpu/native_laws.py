@@ -6,6 +6,7 @@ from __future__ import annotations
 import mmap
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from random import Random
 from typing import Any
@@ -17,12 +18,14 @@ from gcodec import EncoderOptions
 from gcodec.dtypes import BY_NAME, DType
 from gcodec.format import modes as bit_layouts
 from gcodec.format import shipped
+from gcodec.format.codebook import Codebook
+from gcodec.frame.decode import FrameReader
 from gcodec.frame.encode import encode_values
-from gcodec.gpu import decoder, kernel_tables
-from gcodec.gpu.encoder import SharedCodebook, plan_of
-from gcodec.kernels.block.header import CHECKSUM, OK, SEED
-from gcodec.kernels.cuda.launch_tables import EncodedFrames
-from gcodec.kernels.cuda.native import decoder_for
+from gcodec.gpu import decoder, encoder, kernel_tables
+from gcodec.gpu.encoder import GpuSource, SharedCodebook, plan_of
+from gcodec.kernels.block.header import CHECKSUM, CODED, OK, SEED
+from gcodec.kernels.cuda.launch_tables import EncodedFrames, Output, Tensors
+from gcodec.kernels.cuda.native import decoder_for, encoder_for
 from gcodec.plan.request import EncodeRequest
 from gcodec.tensors import Values, kernel_view
 from tests.gpu.cuda_cases import CODING, TYPES, books_of, outcome
@@ -86,6 +89,70 @@ def frames_of_the_host(memory: HostThreads, effort: int) -> None:
             decoded += check(memory, frame, bits)
             assert check(memory, as_a_device(bits, dtype), bits)
     assert decoded > 90
+
+
+def check_blocks(memory: HostThreads, bits: Bits, dtype: DType, book: Codebook) -> bool:
+    """Check that the blocks of an array are the host's, byte for byte, and that nothing is written behind them; return
+    False if the host's frame has gone without its codebook, so that it lacks coded blocks."""
+    shared, layout = SharedCodebook(book, book.record, True), bit_layouts.lossless(dtype)
+    with suppress(GeneralKernelError):      # frames are put together by numba's kernels
+        encoder.encode(memory, [GpuSource(bits, bits.size, bits.shape)], dtype, layout, True, shared, 0)
+    out = memory.arguments[3]
+    request = EncodeRequest(Values(bits, dtype, bits.shape, 0), layout, np.zeros(0, np.uint8), CODING, True, 1)
+    frame = bytes(encode_values(request, plan_of(dtype, -(-bits.size >> 14), shared)))
+    reader = FrameReader(frame)
+    bare = not reader.prelude.codebooks
+    slots = out.slots[: len(out.sizes) * (4 + (dtype.bits << 9))].view(np.uint8).reshape(len(out.sizes), -1)
+    for b, (at, size) in enumerate(zip(reader.offsets, reader.sizes, strict=True)):
+        if not (bare and out.kinds[b] == CODED):
+            assert (int(out.sizes[b]), int(out.kinds[b])) == (size, frame[at]), b
+            assert slots[b, :size].tobytes() == frame[at : at + size], b
+        assert (slots[b, int(out.sizes[b]) :] == 0xA5).all(), b
+    return not bare
+
+
+def check_all_blocks(memory: HostThreads, bits: Bits, dtype: DType, book: Codebook, begin: int = 0) -> None:
+    """Check the blocks of an array that begins ``begin`` values after a multiple of 16 bytes."""
+    room = np.empty(bits.size + 64, bits.dtype)
+    first = -(room.__array_interface__["data"][0] // bits.itemsize) % 16 + begin
+    moved = room[first : first + bits.size]
+    moved[:] = bits
+    if not check_blocks(memory, moved, dtype, book):    # after a block that shrinks, all are coded
+        few = np.zeros(1 << 16, bits.dtype)
+        few[:: 1 << 12] = 1 << dtype.head_shift
+        assert check_blocks(memory, np.concatenate([few, bits]), dtype, book) or not book.lengths[0], "nothing is shown"
+
+
+@law
+def blocks_of_arrays(memory: HostThreads, effort: int) -> None:
+    """Arrays of every kind, in memory of any alignment, by a codebook that comes with gcodec."""
+    for k, case in enumerate(CASES):
+        if case.dtype in TYPES and case.bits.size:
+            _, book = next(iter(shipped.fitting(case.dtype, 1)))
+            check_all_blocks(memory, kernel_view(case.bits.reshape(-1)), BY_NAME[case.dtype], book, k % 5)
+
+
+@law
+def blocks_by_foreign_codebooks(memory: HostThreads, effort: int) -> None:
+    """Codebooks that do not suit: symbols without a code, no escape, no zero, nothing that shrinks."""
+    rng = np.random.default_rng(13)
+    lengths = np.zeros((6, 256), np.uint8)
+    lengths[0, [0, 255]] = 1
+    lengths[1, [1, 2]] = 1                              # no escape
+    lengths[2, [3, 5, 255]] = 1, 2, 2                   # gaps, and no zero
+    lengths[3, [0, 4, 9, 255]] = 1, 2, 3, 3
+    lengths[4, [*range(11), 255]] = *range(1, 12), 11       # a long escape, 19 bits with its head
+    lengths[5, range(13)] = *range(1, 13), 12               # no escape, but zero
+    for name in TYPES:
+        dtype = BY_NAME[name]
+        names = "gaussian, three in ten zero", "every corner of the type", "runs of equal sub-streams", "noise"
+        arrays = [kernel_view(Case(name, case).bits.reshape(-1))[:5000] for case in names]
+        heads = rng.integers(118, 126, 3000) << dtype.head_shift
+        arrays.append((heads * (rng.random(3000) < 0.6)).astype(arrays[0].dtype))
+        for own in lengths:
+            for first in (0, 250):
+                for bits in arrays:
+                    check_all_blocks(memory, bits, dtype, Codebook(8, ((first, 12),), own.tobytes()), 1)
 
 
 @law
@@ -159,8 +226,8 @@ def places_of_any_alignment(memory: HostThreads, effort: int) -> None:
 
 @law
 def places_beyond_32_bits(memory: HostThreads, effort: int) -> None:
-    """Frames and results that lie more than 2**32 values apart, and blocks of a tensor that begin after as many. Memory
-    that is only named costs nothing."""
+    """Frames and results that lie more than 2**32 values apart, and blocks of a tensor that begin after as many, read
+    and written. Memory that is only named costs nothing."""
     if sys.platform != "linux":
         return
     dtype, far = BY_NAME["bfloat16"], (1 << 32) + (1 << 20)
@@ -188,6 +255,19 @@ def places_beyond_32_bits(memory: HostThreads, effort: int) -> None:
     rows = np.array([[0, 0, far + len(bits), -first, 14, 8, 0, 1, 0, 0]], np.int64)
     frames = EncodedFrames(words, rows, np.zeros(2, np.int32), offsets, parsed[1].sizes)
     statuses = np.full(2, -1, np.int32)
+    memory.launch(decoder_for(16, 8, (8,), 1, False), 2, frames, coding, tables, room, statuses)
+    assert (statuses == OK).all() and np.array_equal(places[1], bits)
+
+    slot_words = 4 + (1 << 13)
+    source = np.array([[0, 0, far + len(bits), -first, 0, 8, 1, -first * slot_words]], np.int64)
+    out = Output(np.zeros(2 * slot_words, np.uint32), *(np.zeros(2, kind) for kind in ("u4", "u1", "u4")))
+    tensors = Tensors(room, np.zeros(1, np.uint8), source, np.zeros(2, np.int32))
+    encoding = kernel_tables.encode_tables(memory, dtype, bit_layouts.lossless(dtype), [book])
+    memory.launch(encoder_for(16, 8, (8,), 1, False, True), 2, tensors, coding, encoding, out)
+    assert (out.kinds == CODED).all()
+    slots = np.array([0, 4 * slot_words], np.int64)
+    rows[0, 0], places[1][:], statuses[:] = 0, 0, -1
+    frames = EncodedFrames(out.slots, rows, np.zeros(2, np.int32), slots, out.sizes.astype(np.int64))
     memory.launch(decoder_for(16, 8, (8,), 1, False), 2, frames, coding, tables, room, statuses)
     assert (statuses == OK).all() and np.array_equal(places[1], bits)
 

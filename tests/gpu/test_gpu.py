@@ -106,6 +106,21 @@ def test_frames_with_ladders_of_the_device_have_the_hosts_bytes(case, ladders):
     check_case(x, bit_layout, promised.reshape(case.bits.shape), levels, ladder=ladder)
 
 
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_operators_of_torch_encode_and_decode_on_the_device(backend):
+    from gcodec.integrations.torch_ops import decode_out, encode_out, frame_room
+
+    def there_and_back(x: Any, room: Any, back: Any) -> Any:
+        size = encode_out(x, room)
+        decode_out(room, back)
+        return size
+
+    x = torch.randn(100, 300, device="cuda")
+    room, back = torch.zeros(frame_room(x), dtype=torch.uint8, device="cuda"), torch.zeros_like(x)
+    size = int(torch.compile(there_and_back, backend=backend, fullgraph=True)(x, room, back))
+    assert torch.equal(back, x) and torch.equal(gcodec.decode(room[:size]), x)
+
+
 @every_case
 def test_frames_of_the_host_are_decoded_on_the_device(case):
     frame = gcodec.encode(tensor_of(case))

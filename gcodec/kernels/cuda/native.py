@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from ...errors import Unsupported
 from .decode import decode_blocks
+from .encode import encode_blocks
 from .nvrtc import cubin_of
 
 SWITCH = "GCODEC_GPU_KERNELS"  #: variable of the environment: "numba" leaves everything to the general kernels
@@ -38,9 +39,11 @@ class NativeKernel(NamedTuple):
         return cubin_of(self.file, capability, driver_version)
 
 
-#: Decoders of one level and one plane that takes all of the tail, by bits of a value.
+#: Of one level and one plane that takes all of the tail, by bits of a value. The encoders' frames have a reference for
+#: each sub-stream of 2**8 values.
 _DECODERS = {bits: NativeKernel(f"decode_float{bits}", "decode.cu", decode_blocks) for bits in (16, 32)}
-ALL_KERNELS = tuple(_DECODERS.values())
+_ENCODERS = {bits: NativeKernel(f"encode_float{bits}", "encode.cu", encode_blocks) for bits in (16, 32)}
+ALL_KERNELS = *_DECODERS.values(), *_ENCODERS.values()
 
 
 def decoder_for(bits: int, head_bits: int, widths: Sequence[int], n_levels: int, has_columns: bool) -> Any:
@@ -53,5 +56,27 @@ def decoder_for(bits: int, head_bits: int, widths: Sequence[int], n_levels: int,
         n_levels: Number of levels.
         has_columns: Whether a frame has column references.
     """
-    lossless = head_bits == 8 and tuple(widths) == (bits - 8,) and n_levels == 1
-    return _DECODERS[bits] if lossless and not has_columns and bits in _DECODERS else decode_blocks
+    whole = _is_whole(bits, head_bits, widths, n_levels)
+    return _DECODERS[bits] if whole and not has_columns and bits in _DECODERS else decode_blocks
+
+
+def encoder_for(
+    bits: int, head_bits: int, widths: Sequence[int], n_levels: int, lossy: bool, has_references: bool
+) -> Any:
+    """Return the kernel that encodes tensors, likewise.
+
+    Args:
+        bits: Bits of a value.
+        head_bits: Bits of its head.
+        widths: Bits of the items of each plane.
+        n_levels: Number of levels.
+        lossy: Whether values are rounded.
+        has_references: Whether heads are relative to the mean of their sub-stream, by a codebook.
+    """
+    whole = _is_whole(bits, head_bits, widths, n_levels) and not lossy
+    return _ENCODERS[bits] if whole and has_references and bits in _ENCODERS else encode_blocks
+
+
+def _is_whole(bits: int, head_bits: int, widths: Sequence[int], n_levels: int) -> bool:
+    """Return whether one plane has all bits of a value but its head, whatever its level."""
+    return head_bits == 8 and tuple(widths) == (bits - 8,) and n_levels == 1

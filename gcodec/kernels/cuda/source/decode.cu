@@ -111,6 +111,10 @@ struct Decoded {
     u32 bits, n_items;
 };
 
+struct Slow {
+    u32 four, bit;   // symbols, and where the next one begins
+};
+
 template <typename V>
 __device__ __forceinline__ Status check_checksum(const Block<V> &block, u32 b, DecodeShared &shared) {
     const uint2 *pairs = (const uint2 *)block.words;
@@ -149,7 +153,7 @@ __device__ __forceinline__ Status read_fields(const Block<V> &block, u32 n_symbo
 
 // Decode `count` symbols one by one, from number `i` of their sub-stream on; heads of escapes go to their values' places.
 template <typename V>
-__device__ __noinline__ u32 decode_slowly(StreamBits bits, const u16 *lookup, u32 &bit, u32 count, V *heads) {
+__device__ __noinline__ Slow decode_slowly(StreamBits bits, const u16 *lookup, u32 bit, u32 count, V *heads) {
     u32 four = 0;
     for (u32 k = 0; k < count; k++) {
         u32 entry = lookup[bits.at(bit) & (TABLE_SIZE - 1)], symbol = entry & 255;
@@ -160,7 +164,7 @@ __device__ __noinline__ u32 decode_slowly(StreamBits bits, const u16 *lookup, u3
         }
         four |= symbol << 8 * k;
     }
-    return four;
+    return {four, bit};
 }
 
 // Decode the symbols of a sub-stream, by one thread.
@@ -179,16 +183,18 @@ __device__ __forceinline__ Decoded decode_stream(StreamBits bits, u32 bit, u32 c
         bit += (c >> 8) + (d >> 8);
         u32 four = __byte_perm(__byte_perm(a, b, 0x40), __byte_perm(c, d, 0x40), 0x5410);
         if (has_escape(four)) {
-            bit = first;
-            four = decode_slowly(bits, lookup, bit, 4, heads + i);
+            Slow slow = decode_slowly(bits, lookup, first, 4, heads + i);
+            four = slow.four;
+            bit = slow.bit;
         }
         n_items += __popc(nonzero_bytes(four));
         row[i >> 2] = four;
     }
     if (i < count) {
-        u32 four = decode_slowly(bits, lookup, bit, count - i, heads + i);
-        n_items += __popc(nonzero_bytes(four));
-        row[i >> 2] = four;
+        Slow slow = decode_slowly(bits, lookup, bit, count - i, heads + i);
+        bit = slow.bit;
+        n_items += __popc(nonzero_bytes(slow.four));
+        row[i >> 2] = slow.four;
     }
     return {bit - begin, n_items};
 }

@@ -2,7 +2,7 @@
 //
 // Compiled by NVRTC at run time, and by a C++ compiler for the host in tests (tests/gpu/host_threads.h), so nothing
 // is included, and what a device has beside C++ is only: threadIdx, blockIdx, __syncthreads, __shfl_*_sync,
-// __any_sync, __popc, __funnelshift_r, __byte_perm, atomicOr and the vector types.
+// __popc, __clz, __syncwarp, __funnelshift_r, __byte_perm, atomicOr and the vector types.
 #pragma once
 
 typedef unsigned char u8;
@@ -49,6 +49,8 @@ constexpr u64 SEED = 0x9E3779B97F4A7C15ull;
 
 __device__ __forceinline__ u32 least(u32 a, u32 b) { return a < b ? a : b; }
 
+__device__ __forceinline__ u32 most(u32 a, u32 b) { return a > b ? a : b; }
+
 __device__ __forceinline__ u32 ceil_bytes(u32 bits) { return (bits + 7) >> 3; }
 
 // Return bit 7 of each byte of four that is not zero.
@@ -70,7 +72,8 @@ __device__ __forceinline__ u32 sum_up_to_lane(u32 number, u32 lane) {
 }
 
 // Return the sum of a warp's numbers, in each lane.
-__device__ __forceinline__ u64 sum_of_warp(u64 number) {
+template <typename T>
+__device__ __forceinline__ T sum_of_warp(T number) {
 #pragma unroll
     for (u32 step = 16; step; step >>= 1) number += __shfl_xor_sync(ALL, number, step);
     return number;

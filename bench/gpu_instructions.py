@@ -1,0 +1,338 @@
+"""How many instructions the kernels in CUDA C++ take for a value, by their machine code; no device is needed.
+
+    python -m bench.gpu_instructions [--out DIR]
+
+writes ``bench/results/gpu-instructions.csv``. The kernels are compiled for each architecture, by NVRTC or by ``nvcc``,
+and disassembled by ``nvdisasm``, which comes with a CUDA toolkit, with Triton, and as the package
+``nvidia-cuda-nvdisasm``.
+
+An instruction is counted each time that a warp issues it, over a block of 16,384 values, and the sum is divided by
+512. How often that is comes from the source, for a lossless frame of normally distributed values: ``STEPS`` says for
+each loop that such a block enters how many steps the warps take together. Where the compiler has put several steps
+into one turn of a loop, the turns are fewer: a step is known by instructions that it has a certain number of.
+Everything inside of such a loop counts at each turn, also what a branch mostly skips, and everything outside of all
+loops counts once for each of the eight warps, also what other kinds of blocks need. So the count is an upper bound,
+but for one thing: loops that are not in ``STEPS`` count as if entered once. Those are the loops for raw and constant
+blocks, for runs, for escaped symbols, for clearing shared memory, and for what is left over from unrolled loops.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import re
+import shutil
+import struct
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache
+from math import ceil
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from gcodec.benchmark.csv_tables import write_table
+from gcodec.errors import Unsupported
+from gcodec.format import shipped
+from gcodec.format.modes import lossless
+from gcodec.frame.decode import FrameReader
+from gcodec.frame.encode import encode_values
+from gcodec.gpu.encoder import SharedCodebook, plan_of
+from gcodec.kernels.block.header import SYMBOL_BYTES
+from gcodec.kernels.cuda import nvrtc
+from gcodec.kernels.cuda.native import ALL_KERNELS, THREADS, NativeKernel
+from gcodec.options import EncoderOptions
+from gcodec.plan.request import EncodeRequest
+from gcodec.tensors import values_of
+
+RESULTS = Path(__file__).resolve().parent / "results"
+ARCHITECTURES = ((8, 0), (9, 0), (10, 0))
+COLUMNS = ("kernel", "architecture", "per_32_values", "instructions", "registers", "shared_bytes", "local_accesses",
+           "occupancy_percent", "barriers", "compiler")
+BLOCK, WARPS = 1 << 14, THREADS // 32
+#: Of a multiprocessor: bytes of shared memory by compute capability; and for all of these registers, warps, and bytes
+#: of shared memory that each block takes for the system (CUDA C++ programming guide, "Compute Capabilities").
+SHARED_BYTES = {(8, 0): 164 << 10, (9, 0): 228 << 10, (10, 0): 228 << 10}
+REGISTERS, MAX_WARPS, SYSTEM_BYTES = 1 << 16, 64, 1 << 10
+#: What kernels shall keep to.
+MOST_INSTRUCTIONS = {"decode": 110.0, "encode": 170.0}
+LEAST_OCCUPANCY = 37
+
+
+class Facts(NamedTuple):
+    """What a block of 16,384 values takes, on average over a frame.
+
+    Attributes:
+        words: Words of four bytes.
+        code_words: Words of its sub-streams.
+        value_bytes: Bytes of a value.
+    """
+
+    words: float
+    code_words: float
+    value_bytes: int
+
+
+class Step(NamedTuple):
+    """A loop of the source, and how often its steps are taken.
+
+    Attributes:
+        function: Function of the source that the loop stands in.
+        marker: Pattern of instructions by which a step is known in machine code.
+        per_step: How many of them a step has.
+        turns: Returns the steps that all warps together take for a block.
+        number: Which of several loops it is that have as many of these instructions, in the order of the code.
+    """
+
+    function: str
+    marker: str
+    per_step: int
+    turns: Callable[[Facts], float]
+    number: int = 0
+
+
+STEPS = {
+    "decode": (
+        # A thread loads two words at a time.
+        Step("check_checksum", r"LDG\.E\.64", 1, lambda facts: facts.words / 64),
+        Step("bring", r"STS\.128", 1, lambda facts: 4096 * 2 / (16 * 32)),
+        Step("bring", r"STS ", 1, lambda facts: facts.code_words / 32),
+        # Each of two warps does four symbols of 32 sub-streams of 256 values at a time.
+        Step("decode_stream", r"LDS", 8, lambda facts: 2 * 64),
+        # A warp does a sub-stream, 128 values at a time.
+        Step("write_values", r"LDS\.U8", 1, lambda facts: 64),
+        Step("write_values", r"SHFL", 6, lambda facts: 128),
+    ),
+    "encode": (
+        # A warp does a sub-stream.
+        Step("measure_streams", r"SHFL", 10, lambda facts: 64),
+        Step("write_streams", r"SHFL", 5, lambda facts: 64),
+        # A lane takes a word of items, then one of codes.
+        Step("bring_out", r"STS", 1, lambda facts: 64 * ceil(256 * (facts.value_bytes - 1) / 128)),
+        Step("bring_out", r"STS", 1, lambda facts: 64 * ceil((facts.code_words / 64 + 1) / 32), 1),
+    ),
+}
+
+
+class Instruction(NamedTuple):
+    """An instruction of a kernel.
+
+    Attributes:
+        text: As the disassembler writes it, with its predicate.
+        functions: Functions of the source that it comes from, one inlined into the next.
+        target: Number of the instruction that it branches to, or -1.
+    """
+
+    text: str
+    functions: tuple[str, ...]
+    target: int
+
+
+@cache
+def tool(name: str) -> str:
+    """Return the path of one of NVIDIA's tools. Raises Unsupported if it is not here."""
+    found = shutil.which(name) or shutil.which(name, path="/usr/local/cuda/bin")
+    for package, pattern in (("nvidia", f"*/bin/{name}"), ("triton", f"backends/nvidia/bin/{name}")):
+        spec = importlib.util.find_spec(package)
+        for folder in (spec.submodule_search_locations or ()) if spec and not found else ():
+            found = next(map(str, Path(folder).glob(pattern)), None)
+    if not found:
+        raise Unsupported(f"{name} is not here, of a CUDA toolkit or of the package nvidia-cuda-{name}")
+    return found
+
+
+def compiled(file: str, capability: tuple[int, int], folder: Path) -> tuple[Path, str]:
+    """Return a file with the machine code of one of ``kernels/cuda/source``, and the compiler.
+
+    Raises:
+        Unsupported: There is no compiler.
+    """
+    path = folder / f"{Path(file).stem}-{capability[0]}{capability[1]}.cubin"
+    try:
+        library, version = nvrtc.newest_library(13)
+        path.write_bytes(nvrtc.compile_cubin(library, file, capability, nvrtc.sources(), "-lineinfo"))
+        return path, f"NVRTC {version[0]}.{version[1]}"
+    except Unsupported:
+        compiler = tool("nvcc")
+    target = f"-arch=sm_{capability[0]}{capability[1]}"
+    command = [compiler, "-std=c++17", target, "-lineinfo", "-cubin", "-o", str(path), str(nvrtc.SOURCE / file)]
+    subprocess.run(command, check=True, capture_output=True)
+    text = subprocess.run([compiler, "--version"], check=True, capture_output=True, text=True).stdout
+    version_of = re.search(r"release ([\d.]+)", text)
+    return path, f"nvcc {version_of[1] if version_of else ''}".strip()
+
+
+@cache
+def function_at(file: str) -> tuple[str, ...]:
+    """Return for each line of a source file the function that it stands in, or an empty name."""
+    names, name = [], ""
+    for line in nvrtc.sources().get(file, "").splitlines():
+        begins = re.match(r"\s*(?:__device__|extern|template.*__device__)[^;=]*?(\w+)\((?!THREADS)", line)
+        name = begins[1] if begins else name
+        names.append(name)
+    return tuple(names)
+
+
+def disassembled(path: Path) -> dict[str, list[Instruction]]:
+    """Return the instructions of each kernel of a cubin. Raises Unsupported if the disassembler is too old for it."""
+    command = [tool("nvdisasm"), "-c", "-gi", str(path)]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    if done.returncode:
+        raise Unsupported(f"nvdisasm cannot read what was compiled: {done.stderr.strip()}")
+    text = done.stdout
+    kernels = re.split(r"^\s*\.section\s+\.text\.(\w+).*$", text, flags=re.MULTILINE)
+    return {name: list(_instructions(body)) for name, body in zip(kernels[1::2], kernels[2::2], strict=True)}
+
+
+def _instructions(body: str) -> Iterator[Instruction]:
+    """Yield the instructions of a kernel."""
+    labels: dict[str, int] = {}
+    rows: list[tuple[str, tuple[str, ...]]] = []
+    functions: list[str] = []
+    complete = True
+    for line in body.splitlines():
+        if label := re.match(r"(\.L_x_\d+):", line):
+            labels[label[1]] = len(rows)
+        elif place := re.search(r'//## File "([^"]+)", line (\d+)', line):
+            functions = [] if complete else functions
+            complete = False
+            names = function_at(Path(place[1]).name)
+            number = int(place[2])
+            functions.append(names[number - 1] if number <= len(names) else "")
+        elif code := re.match(r"\s*/\*[0-9a-f]{4,}\*/\s+(.*?)\s*;", line):
+            rows.append((code[1], tuple(functions)))
+            complete = True
+    for text, found in rows:
+        branch = re.search(r"\bBRA\b.*\((\.L_x_\d+)\)", text)
+        yield Instruction(text, found, labels.get(branch[1], -1) if branch else -1)
+
+
+def loops(code: Sequence[Instruction]) -> Iterator[range]:
+    """Yield the instructions of each loop: those from where a branch goes back to, to the branch.
+
+    Behind the kernel's end lies what was moved out of a loop's way, such as rare cases, which jump back as well.
+    """
+    for end, instruction in enumerate(code):
+        body = range(instruction.target, end + 1) if 0 <= instruction.target <= end else range(0)
+        if body and not any(code[i].text == "EXIT" for i in body) and (len(body) > 1 or code[end].text.startswith("@")):
+            yield body
+
+
+def issued(code: Sequence[Instruction], steps: Sequence[Step], facts: Facts) -> float:
+    """Return how many instructions warps issue for a block, at most.
+
+    Raises:
+        ValueError: A loop is not found in the code.
+    """
+    bodies, weights = list(loops(code)), np.full(len(code), float(WARPS))
+    turns: list[tuple[range, float]] = []
+    for step in steps:
+        own = [body for body in bodies if step.function in code[body[-1]].functions]
+        counts = [sum(bool(re.search(step.marker, code[i].text)) for i in body) for body in own]
+        if not any(counts):
+            raise ValueError(f"no loop of {step.function} has {step.marker}")
+        most = max(counts)
+        alike = [body for body, count in zip(own, counts, strict=True) if count == most]
+        inner = [body for body in alike if not any(other != body and other[0] in body for other in alike)]
+        body = inner[step.number]
+        turns.append((body, step.turns(facts) / max(1, round(most / step.per_step))))
+    for body, count in sorted(turns, key=lambda turn: -len(turn[0])):  # inner loops after those around them
+        weights[body.start : body.stop] = count
+    return float(weights.sum())
+
+
+def resources(cubin: bytes) -> tuple[dict[str, int], dict[str, int]]:
+    """Return the registers of a thread of each kernel of a cubin, and its bytes of shared memory.
+
+    A cubin is an ELF file of 64 bits. Its section ``.nv.info`` is made of records: format 4, an attribute, two bytes of
+    size, data. Attribute 0x2F is the registers of a function, after the number of its symbol.
+    """
+    (table,), (size, count, names) = struct.unpack_from("<Q", cubin, 40), struct.unpack_from("<HHH", cubin, 58)
+    headers = [struct.unpack_from("<IIQQQQIIQQ", cubin, table + size * k) for k in range(count)]
+
+    def text(section: int, at: int) -> str:
+        begin = headers[section][4] + at
+        return cubin[begin : cubin.index(b"\0", begin)].decode()
+
+    found = {text(names, header[0]): header for header in headers}
+    symbols, info = found[".symtab"], found[".nv.info"]
+    registers, at = {}, info[4]
+    while at < info[4] + info[5]:
+        kind, attribute, length = struct.unpack_from("<BBH", cubin, at)
+        if (kind, attribute) == (4, 0x2F):
+            symbol, number = struct.unpack_from("<II", cubin, at + 4)
+            (name,) = struct.unpack_from("<I", cubin, symbols[4] + 24 * symbol)
+            registers[text(symbols[6], name)] = number
+        at += 4 + (length if kind == 4 else 0)
+    prefix = ".nv.shared."
+    shared = {name.removeprefix(prefix): header[5] for name, header in found.items() if name.startswith(prefix)}
+    return registers, shared
+
+
+def occupancy(capability: tuple[int, int], registers: int, shared: int) -> int:
+    """Return the share of a multiprocessor's warps that fit it together, in percent, by registers and shared memory."""
+    by_registers = REGISTERS // (-(-registers // 8) * 8 * THREADS)
+    by_shared = SHARED_BYTES[capability] // (shared + SYSTEM_BYTES)
+    return 100 * WARPS * min(by_registers, by_shared, MAX_WARPS // WARPS) // MAX_WARPS
+
+
+@cache
+def facts_of(dtype: str) -> Facts:
+    """Return what blocks of a lossless frame take that a device makes of normally distributed values."""
+    import torch
+
+    values = torch.from_numpy(np.random.default_rng(0).standard_normal(8 * BLOCK).astype(np.float32))
+    flat = values_of(values.to(getattr(torch, dtype)))
+    _, codebook = next(iter(shipped.fitting(dtype, 1)))
+    plan = plan_of(flat.dtype, 8, SharedCodebook(codebook, codebook.record))
+    request = EncodeRequest(flat, lossless(flat.dtype), np.zeros(0, np.uint8), EncoderOptions())
+    frame = bytes(encode_values(request, plan))
+    reader = FrameReader(frame)
+    code_bytes = [int.from_bytes(frame[at + SYMBOL_BYTES :][:4], "little") for at in reader.offsets]
+    return Facts(float(np.mean(reader.sizes)) / 4, float(np.mean(code_bytes)) / 4, flat.dtype.bits // 8)
+
+
+def measure(kernels: Sequence[NativeKernel], capability: tuple[int, int]) -> Iterator[tuple[object, ...]]:
+    """Yield a row of the table for each kernel.
+
+    Raises:
+        Unsupported: One of NVIDIA's tools is not here.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        for file in dict.fromkeys(kernel.file for kernel in kernels):
+            path, compiler = compiled(file, capability, Path(folder))
+            code, (registers_of, shared_of) = disassembled(path), resources(path.read_bytes())
+            for kernel in kernels:
+                if kernel.file != file:
+                    continue
+                own = code[kernel.name]
+                facts = facts_of("float32" if kernel.name.endswith("32") else "bfloat16")
+                per_32 = issued(own, STEPS[kernel.name.partition("_")[0]], facts) / (BLOCK / 32)
+                registers, shared = registers_of[kernel.name], shared_of.get(kernel.name, 0)
+                local = sum(bool(re.search(r"\b(LDL|STL)\b", instruction.text)) for instruction in own)
+                barriers = sum("BAR.SYNC" in instruction.text for instruction in own)
+                yield (kernel.name, f"sm_{capability[0]}{capability[1]}", f"{per_32:.1f}", len(own), registers, shared,
+                       local, occupancy(capability, registers, shared), barriers, compiler)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Count, and write the table; where one of NVIDIA's tools is missing, say so and return 1."""
+    parser = argparse.ArgumentParser(prog="python -m bench.gpu_instructions", description=__doc__.splitlines()[0])
+    parser.add_argument("--out", type=Path, default=RESULTS, help="folder for gpu-instructions.csv")
+    options = parser.parse_args(arguments)
+    try:
+        rows = [row for capability in ARCHITECTURES for row in measure(ALL_KERNELS, capability)]
+    except Unsupported as error:
+        print(error)
+        return 1
+    for row in rows:
+        print(*row, sep=", ")
+    write_table(options.out / "gpu-instructions.csv", COLUMNS, sorted(rows, key=lambda row: str(row[0])))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
