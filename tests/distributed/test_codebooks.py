@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -23,6 +23,7 @@ from gcodec.distributed.reduction.bypass import NUMBERS, BypassController
 from gcodec.distributed.reduction.coder import BufferCodebooks, Coder
 from gcodec.distributed.reduction.collective_codebooks import CollectiveCodebooks
 from gcodec.distributed.reduction.plan_cache import PlanCache
+from gcodec.distributed.reduction.precompile import rows_alike
 from gcodec.distributed.reduction.refresh import CodebookRefresh
 from gcodec.distributed.reduction.shared_codebooks import SharedCodebooks
 from gcodec.distributed.stats import Counters, Stats
@@ -67,6 +68,47 @@ def test_a_new_layer_has_a_codebook_after_the_next_refresh():
         rounds.end_step(lane)
         made.append(books.layers[0].cycle.current is not None)
     assert made == [False] + 19 * [True] + [False] + 19 * [True]
+
+
+def refreshed(books: SharedCodebooks, rounds: CodebookRefresh, form: int) -> None:
+    """Make a step with a layer of this many levels, whose symbols are counted where frames are planned anew."""
+    books.prepare([0], FLOAT32.head_bits, form)
+    planned = books.plan_cache.counts or books.layers[0].cycle.current is None
+    books.layers[0].recent[10:20] += np.uint64(100 * planned)
+    rounds.end_step(cast(Any, SimpleNamespace(size=1)))
+
+
+@pytest.mark.parametrize("change", [20, 21, 22, 23])
+def test_a_layer_that_is_new_in_any_step_has_a_codebook_within_two(change):
+    books = SharedCodebooks(gd.Refresh(interval=50))
+    rounds = CodebookRefresh(books, Stats())
+    made = []
+    for step in range(40):
+        refreshed(books, rounds, 8 if step >= change else 1)
+        made.append(books.layers[0].cycle.current is not None)
+    assert all(made[change + 2:])
+
+
+def test_loaded_states_count_in_the_same_steps_as_the_one_that_was_saved():
+    """Ranks that have loaded begin sums in the steps in which the others do, whatever they did before."""
+    saved, used, fresh = ((books, CodebookRefresh(books, Stats())) for books in
+                          (SharedCodebooks(gd.Refresh()) for _ in range(3)))
+    for _ in range(6):
+        refreshed(*saved, form=1)
+    for step in range(9):
+        refreshed(*used, form=1 + step // 8)
+    shared, counts = saved[0].state_dict()
+    for books, rounds in (used, fresh):
+        books.load_state_dict(shared, counts)
+        rounds.load_state_dict(saved[1].state_dict())
+    seen: list[list[tuple[bool, bool, bool]]] = []
+    for books, rounds in (saved, used, fresh):
+        seen.append([])
+        for step in range(12):
+            seen[-1].append((books.plan_cache.counts, books.unmade, rounds._histograms.tensor is None))
+            refreshed(books, rounds, form=1 if step < 5 else 8)
+    assert seen[1] == seen[0]
+    assert seen[2] == seen[0]
 
 
 def test_statistics_forget_three_quarters_at_every_step():
@@ -205,3 +247,25 @@ def test_plans_are_used_again_until_symbols_are_counted_or_the_frame_has_grown()
     plans.begin_step(11, True)
     plans.encode("piece", make, lambda plan: 1)
     assert len(made) == 5
+
+
+@pytest.mark.parametrize("second", [("float32", 150), ("float32", 500), ("bfloat16", 300)])
+def test_predictions_are_not_renewed_for_a_range_of_another_length_or_type(second):
+    """As after groups of another size, or of a model that was cast to another type."""
+    books = SharedCodebooks(gd.Refresh())
+    room = np.empty(1 << 20, np.uint8)
+    for step, (name, n_rows) in enumerate([("float32", 300)] * 3 + [second]):
+        dtype, shape = BY_NAME[name], (n_rows, 200)
+        bits = rows_alike(dtype, *shape)
+        books.prepare([0], dtype.head_bits, 1)
+        gradients = Gradients([GradientSegment(0, len(bits), torch.empty(0), (1,))])
+        shared = BufferCodebooks(books, gradients, np.zeros(1, np.int64))
+        coder = Coder(dtype, Lossless().bit_layout(dtype), None, shared, [shape], 1, Counters())
+        size = coder.encode(bits, 0, 0, room)
+        result = np.empty_like(bits)
+        coder.decode(room[:size], result)
+        assert np.array_equal(result, bits)
+        books.end_step()
+        if step == 0:
+            books.renew([0], books.take(), 1)
+    assert any(tried is not None for tried in books.prediction_cache._tried.values())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import copy
 import math
 from datetime import timedelta
 from typing import Any
@@ -170,6 +171,48 @@ def test_levels_of_many_tensors_are_those_of_each(name, steps):
             else:
                 expected = levels_for(optimizer, held, grad, ladder=ladder, loss_scale=8.0, scale=scale)
                 assert np.array_equal(result.numpy(), expected)
+
+
+def raise_rate(optimizer: torch.optim.Optimizer, param: torch.nn.Parameter) -> None:
+    """Multiply the learning rate by a hundred."""
+    optimizer.param_groups[0]["lr"] *= 100
+
+
+def take_step(optimizer: torch.optim.Optimizer, param: torch.nn.Parameter) -> None:
+    """Make a step, in place."""
+    param.grad = torch.full_like(param, 0.5)
+    optimizer.step()
+
+
+def replace_state(optimizer: torch.optim.Optimizer, param: torch.nn.Parameter) -> None:
+    """Load a state whose tensors are others, with other values."""
+    saved = copy.deepcopy(optimizer.state_dict())
+    for state in saved["state"].values():
+        state["exp_avg_sq"] *= 1000
+    optimizer.load_state_dict(saved)
+
+
+def replace_memory(optimizer: torch.optim.Optimizer, param: torch.nn.Parameter) -> None:
+    """Give the parameter other memory, and with it other values."""
+    param.data = param.data * 1000
+
+
+@pytest.mark.parametrize("change", [raise_rate, take_step, replace_state, replace_memory])
+def test_levels_of_a_kept_layout_follow_the_optimizer(change):
+    random = torch.Generator().manual_seed(5)
+    param = torch.nn.Parameter(torch.randn(5000, generator=random))
+    optimizer = torch.optim.Adam([param], lr=1e-3)
+    take_step(optimizer, param)
+    gradients, mode = Gradients.of([param], 5000), gd.NearLossless(optimizer)
+    values = torch.randn(5000, generator=random) * torch.exp2(torch.randint(-12, 3, (5000,), generator=random))
+    seen = []
+    for _ in range(2):
+        out = np.empty(5000, np.uint8)
+        LevelChooser(mode, gradients, BY_NAME["float32"], 1.0).levels(0, values.numpy(), 0, out)
+        assert np.array_equal(out, levels_for(optimizer, param, values))
+        seen.append(out)
+        change(optimizer, param)
+    assert not np.array_equal(seen[0], seen[1])
 
 
 @given(st.lists(st.lists(st.integers(1, 9), max_size=3), max_size=6), st.integers(0, 500), st.integers(0, 500))

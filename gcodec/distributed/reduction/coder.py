@@ -132,7 +132,7 @@ class Coder:
         shared, values = self.shared, request.values
         if shared is None or not shared.predicts:
             return self._by_plan(request, begin, kind, out)
-        key = begin, kind, shared.key
+        key = begin, kind, len(values.bits), self.dtype.name, shared.key
         fixed = shared.codebooks.for_frame(self._owners(values, begin))
         piece = LosslessPiece(
             key,

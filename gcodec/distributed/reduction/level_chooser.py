@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -140,10 +141,10 @@ class LevelChooser:
                 continue
             addresses, tensors = addressed
             # Parameters of one group, as many steps old, with the same states share the constants of their rule.
-            step = entry.state.get("step", 0)
-            key = (entry.group, float(step), len(tensors))
+            step = float(entry.state.get("step", 0))
+            key = (entry.group, step, len(tensors))
             if key not in numbers:
-                numbers[key] = self._number(entry, terms)
+                numbers[key] = self._number(entry, step, terms)
             number = numbers[key]
             if number is None:
                 others.append((segment, entry))
@@ -161,20 +162,22 @@ class LevelChooser:
             self.gradients.addressed[segment.begin] = sources, result
         return result
 
-    def _number(self, entry: OptimizerEntry, terms: dict[Any, list[list[Any]]]) -> tuple[Any, int] | None:
+    def _number(
+        self, entry: OptimizerEntry, step: float, terms: dict[Any, list[list[Any]]]
+    ) -> tuple[Any, int] | None:
         """Return the kernel for a parameter's rule, and the number of its constants among those of that kernel.
 
         Returns None where no kernel for many tensors will do.
         """
-        view = OptimizerView(entry.name, entry.hyper, entry.state)
-        formulas = [formula_for(view, policy, "float32") for policy in self.policies]
-        by_kind = [terms_of(formula, policy) for formula, policy in zip(formulas, self.policies, strict=True)]
-        if None in by_kind:
+        started = entry.state.get("momentum_buffer") is not None
+        known = _rule_terms(entry.name, tuple(entry.hyper.items()), step, started, tuple(self.policies))
+        if known is None:
             return None
-        of_kernel = terms.setdefault(formulas[0].kernel, [[], []])
+        kernel, by_kind = known
+        of_kernel = terms.setdefault(kernel, [[], []])
         for of_kind, arguments in zip(of_kernel, by_kind, strict=True):
             of_kind.append(arguments)
-        return formulas[0].kernel, len(of_kernel[0]) - 1
+        return kernel, len(of_kernel[0]) - 1
 
     def _entry(self, param: torch.Tensor) -> OptimizerEntry | None:
         if id(param) not in self._groups:
@@ -185,6 +188,27 @@ class LevelChooser:
             keys = [(key, initial is None) for key, initial in arrays_of(OptimizerView(name, hyper, {}))]
             self._hypers[id(group)] = hyper, keys
         return OptimizerEntry(name, id(group), *self._hypers[id(group)], states.get(param, {}))
+
+
+@lru_cache(64)
+def _rule_terms(
+    name: str, hyper: tuple[tuple[str, Any], ...], step: float, started: bool, policies: tuple[Policy, ...]
+) -> tuple[Any, list[Any]] | None:
+    """Return the kernel for many tensors of an optimizer's rule and, for each policy, what :func:`terms_of` says.
+
+    Returns None where no such kernel will do. The last are kept, as all buckets of a step ask for the same.
+
+    Args:
+        name: the optimizer's name.
+        hyper: the hyperparameters, by name.
+        step: the steps done.
+        started: True if there is a momentum buffer.
+        policies: what the rule may assume, for each kind of values.
+    """
+    view = OptimizerView(name, dict(hyper), {"step": step} | ({"momentum_buffer": 1.0} if started else {}))
+    formulas = [formula_for(view, policy, "float32") for policy in policies]
+    by_kind = [terms_of(formula, policy) for formula, policy in zip(formulas, policies, strict=True)]
+    return None if None in by_kind else (formulas[0].kernel, by_kind)
 
 
 def _addresses(segment: GradientSegment, entry: OptimizerEntry) -> Addressed | None:

@@ -99,12 +99,17 @@ class CodebookRefresh:
             self._begin(lane, self._histograms, torch.from_numpy(self.codebooks.take()))
         if of_step is not None:
             self._begin(lane, self._spent, torch.tensor(of_step, dtype=torch.float64))
-        plans.begin_step(self.step, self.renewed >= 0 and not self.codebooks.unmade)
+        self._begin_step()
+
+    def _begin_step(self) -> None:
+        self.codebooks.plan_cache.begin_step(self.step, self.renewed >= 0 and not self.codebooks.unmade)
 
     def _due(self, spent: torch.Tensor | None) -> bool:
         """Return True if a refresh is to begin; follows from facts and sums that all ranks have in common."""
         if not self.codebooks.layers or self._histograms.tensor is not None:
             return False
+        if self.codebooks.unmade and not self.codebooks.plan_cache.counts:
+            return False  # parameters came in a step that was not counted: the next one is, and has histograms of them
         if self.renewed < 0:
             return True
         refresh = self.codebooks.refresh
@@ -145,6 +150,7 @@ class CodebookRefresh:
             "histograms": empty.astype(np.int64) if histograms is None else histograms.numpy().copy(),
             "numbers": np.array(self._numbers, np.int64),
             "refreshing": histograms is not None,
+            "unmade": self.codebooks.unmade,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -157,3 +163,5 @@ class CodebookRefresh:
         if state["refreshing"]:
             self._histograms.tensor = torch.tensor(np.asarray(state["histograms"]), dtype=torch.int64)
         self._numbers = [int(number) for number in state["numbers"]]
+        self.codebooks.unmade = bool(state.get("unmade", False))  # not in states that were saved before it counted
+        self._begin_step()
