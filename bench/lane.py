@@ -1,12 +1,12 @@
 """Processor time of the lane's thread, beside that of the codec's own work on it.
 
-    python -m bench.lane [--quick] [--mode exact] [--steps 24] [--profile]
+    python -m bench.lane [--quick] [--mode exact] [--steps 24] [--profile] [--out DIR]
 
-trains a model like GPT by DDP on two ranks of this machine, over Gloo without a limit, a thread each, and prints for
-each mode of the hook the milliseconds of processor time that the lane's thread takes in a step, a mean over ranks, and
-where they went. ``ratio`` is all of it over the codec's: encoding, with levels and plans, and decoding. Processor time
-of a thread does not count what others do on the machine, but caches and memory are shared: run it where little else
-runs. Nothing is written; about a minute.
+trains a model like GPT by DDP on two ranks of this machine, over Gloo without a limit, a thread each. For each mode of
+the hook it prints, and writes to ``bench/results/lane.csv``, the milliseconds of processor time that the lane's thread
+takes in a step, a mean over ranks, and where they went. ``ratio`` is all of it over the codec's: encoding, with levels
+and plans, and decoding. Processor time of a thread does not count what others do on the machine, but caches and memory
+are shared: run it where little else runs. It takes about a minute.
 """
 
 from __future__ import annotations
@@ -31,6 +31,8 @@ from torch.nn.parallel import DistributedDataParallel
 import gcodec.distributed as gd
 from bench.cluster.gpt import PLAN, QUICK_PLAN, gpt_task
 from bench.cluster.training import WithLoss
+from bench.codec import RESULTS
+from gcodec.benchmark.csv_tables import write_table
 from gcodec.demo.train import TrainingPlan, TrainingTask
 from gcodec.distributed.reduction import coder, reduce
 from gcodec.distributed.transport import transfers
@@ -42,6 +44,8 @@ MODES = ("exact", "optimizer", "bf16")
 SETTLE = 12  #: steps that do not count: buckets are rebuilt, codebooks made, and prediction tried
 #: What the hook's counters call seconds of stages, here of processor time; levels are part of encoding.
 STAGES = ("encode", "decode", "sum", "wait")
+COLUMNS = ("mode", "ratio", "lane_ms", "codec_ms", *(f"{stage}_ms" for stage in STAGES), "rest_ms")
+FILE = "lane.csv"
 
 
 def _train(task: TrainingTask, ddp: DistributedDataParallel, batch: int, random: np.random.Generator) -> None:
@@ -80,8 +84,11 @@ def measure(mode: str, plan: TrainingPlan, steps: int, profile: cProfile.Profile
     return {name: 1e3 * each / steps for name, each in seconds.items()}
 
 
-def _take_part(rank: int, folder: str, modes: Sequence[str], plan: TrainingPlan, steps: int, profiles: bool) -> None:
+def _take_part(
+    rank: int, folder: str, modes: Sequence[str], plan: TrainingPlan, steps: int, profiles: bool, out: Path
+) -> None:
     torch.set_num_threads(1)
+    rows = []
     for module in (coder, reduce, transfers):
         module.perf_counter = thread_time  # type: ignore[attr-defined]
     dist.init_process_group("gloo", init_method=f"file://{Path(folder) / 'store'}", rank=rank, world_size=2)
@@ -91,7 +98,9 @@ def _take_part(rank: int, folder: str, modes: Sequence[str], plan: TrainingPlan,
         total = torch.tensor(list(numbers.values()), dtype=torch.float64)
         dist.all_reduce(total)
         if rank == 0:
-            print(line_of(mode, dict(zip(numbers, (total / 2).tolist(), strict=True))), flush=True)
+            rows.append(row_of(mode, dict(zip(numbers, (total / 2).tolist(), strict=True))))
+            print(", ".join(f"{column} {cell}" for column, cell in zip(COLUMNS, rows[-1], strict=True)), flush=True)
+            write_table(out / FILE, COLUMNS, rows)
             if profile is not None:
                 pstats.Stats(profile).sort_stats("tottime").print_stats(40)
     dist.barrier()
@@ -99,12 +108,11 @@ def _take_part(rank: int, folder: str, modes: Sequence[str], plan: TrainingPlan,
     dist.destroy_process_group()
 
 
-def line_of(mode: str, numbers: dict[str, float]) -> str:
-    """Return what is printed of a mode."""
+def row_of(mode: str, numbers: dict[str, float]) -> list[object]:
+    """Return the row of a mode."""
     lane, codec = numbers["lane"], numbers["encode"] + numbers["decode"]
-    rest = lane - sum(numbers[stage] for stage in STAGES)
-    parts = ", ".join(f"{stage} {numbers[stage]:.2f}" for stage in STAGES)
-    return f"{mode}: ratio {lane / codec:.3f}, lane {lane:.2f} ms, codec {codec:.2f} ms ({parts}, rest {rest:.2f})"
+    stages = [numbers[stage] for stage in STAGES]
+    return [mode, *(f"{number:.3f}" for number in (lane / codec, lane, codec, *stages, lane - sum(stages)))]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -114,10 +122,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--steps", type=int, default=24, help="steps that count, in each mode (24)")
     parser.add_argument("--quick", action="store_true", help="a small model")
     parser.add_argument("--profile", action="store_true", help="print what Python's profiler finds in the lane")
+    parser.add_argument("--out", type=Path, default=RESULTS, help="where the CSV file goes (default: bench/results)")
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory() as folder:
         plan = QUICK_PLAN if options.quick else replace(PLAN, corpus=CORPUS)
-        spawn(_take_part, (folder, options.mode or MODES, plan, options.steps, options.profile), nprocs=2)
+        modes = options.mode or MODES
+        spawn(_take_part, (folder, modes, plan, options.steps, options.profile, options.out), nprocs=2)
     return 0
 
 

@@ -213,6 +213,7 @@ PLACES: dict[str, tuple[Callable[[Path], list[str]], str]] = {
     "differences-speed": (sections.differences_speed, "differences.csv"),
     "sparse-values-table": (sections.sparse_values_table, "sparse_values.csv"),
     "weight-sync-links": (sections.weight_sync_links, "weight-sync.csv"),
+    "lane-table": (sections.lane_table, "lane.csv"),
     "gpu-host-table": (sections.gpu_host_table, "gpu-host.csv"),
     "gpu-instructions-table": (sections.gpu_instructions_table, "gpu-instructions.csv"),
     "levels-speed": (sections.level_speed, "level-speed.csv"),

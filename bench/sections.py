@@ -308,6 +308,15 @@ def sparse_values_table(results: Path) -> list[str]:
     return [*markdown(columns, table), "", f"Percent of the array's bytes; from {source(comments)}"]
 
 
+def lane_table(results: Path) -> list[str]:
+    """Return where processor time of the lane goes."""
+    comments, rows = read_table(results / "lane.csv")
+    stages = ("lane", "codec", "encode", "decode", "sum", "wait", "rest")
+    lines = [[row["mode"], rounded(row["ratio"]), *(rounded(row[f"{name}_ms"]) for name in stages)] for row in rows]
+    columns = ["mode", ">lane over codec", *(f">{name}, ms" for name in stages)]
+    return [*markdown(columns, lines), "", f"Processor time of a step; from {source(comments)}"]
+
+
 def gpu_host_table(results: Path) -> list[str]:
     """Return the table of what the host does for calls on a CUDA device that does nothing."""
     comments, rows = read_table(results / "gpu-host.csv")
