@@ -379,3 +379,4 @@ def warmup(dtypes: Sequence[str] = tuple(BY_NAME), *, device: Any = None) -> Non
                 rows = matrix.astype(name) if name != "bfloat16" else (matrix.view(np.uint32) >> 16).astype(np.uint16)
                 for base in (None, rows):
                     decode(encode(rows, dtype=name, base=base), base=base)
+            decode(encode(rows.reshape(-1), dtype=name))  # small frames of no rows

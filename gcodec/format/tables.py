@@ -64,8 +64,23 @@ def _stack(
     codebooks: tuple[Codebook, ...], widths: tuple[int, ...], masks: tuple[int, ...], tail_bits: int, decode: bool
 ) -> tuple[Books, Planes]:
     n = len(codebooks)
-    marks, shifts, planes = _level_tables(widths, masks, tail_bits)
-    books = Books(
+    marks, shifts, planes = tables_of_planes(widths, masks, tail_bits)
+    books = empty_books(n, decode)
+    if not decode and n:
+        _fill_encoders(codebooks, marks, shifts, books)
+        return books, planes
+    for k, codebook in enumerate(codebooks):
+        _fill_tables(
+            "books", k, codebook.range_array, codebook.length_array, codebook.head_bits, marks, shifts, books
+        )
+        books.escape_code[k] = codebook.codes[ESCAPE]
+        codebook.fill_decode_table(books.table[k])
+    return books, planes
+
+
+def empty_books(n: int, decode: bool) -> Books:
+    """Return the tables of ``n`` codebooks, to decode or to encode with, uninitialized."""
+    return Books(
         n_symbols=np.empty(n, np.int64),
         lengths=np.empty((n, 256), np.uint8),
         first=np.empty((n, 16), np.int64),
@@ -82,16 +97,6 @@ def _stack(
         escape_code=np.empty(n, np.uint32),
         table=np.empty((n, prefix_code.TABLE_SIZE), np.uint64) if decode else np.empty((n, 256), np.uint32),
     )
-    if not decode and n:
-        _fill_encoders(codebooks, marks, shifts, books)
-        return books, planes
-    for k, codebook in enumerate(codebooks):
-        _fill_tables(
-            "books", k, codebook.range_array, codebook.length_array, codebook.head_bits, marks, shifts, books
-        )
-        books.escape_code[k] = codebook.codes[ESCAPE]
-        codebook.fill_decode_table(books.table[k])
-    return books, planes
 
 
 _fill_all, _fill_tables = Specialized(fill_encoders), Specialized(fill_tables)
@@ -120,9 +125,10 @@ _stack_few = lru_cache(48)(_stack)
 
 
 @lru_cache(64)
-def _level_tables(
+def tables_of_planes(
     widths: tuple[int, ...], masks: tuple[int, ...], tail_bits: int
 ) -> tuple[np.ndarray, np.ndarray, Planes]:
+    """Return marks and shifts of :func:`level_tables`, and the planes as the kernels take them; kept."""
     marks, shifts = level_tables(widths, masks, tail_bits)
     uniform = uniform_shifts(marks, shifts)
     planes = Planes(len(widths), np.array(widths, np.int64), uniform, chunks_of(widths, marks, shifts, tail_bits))

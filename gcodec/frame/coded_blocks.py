@@ -23,11 +23,11 @@ from ..memory import Borrowed, float_bits_of, scratch_for
 from ..plan.plan import FramePlan
 from ..plan.request import EncodeRequest
 
-_encode_blocks, _decode_blocks = Specialized(encode_blocks), Specialized(decode_blocks)
+encode_coded_blocks, _decode_blocks = Specialized(encode_blocks), Specialized(decode_blocks)
 
 
 @lru_cache(64)
-def _form_of(
+def form_of(
     dtype: DType, widths: tuple[int, ...], levels: tuple[Level, ...]
 ) -> tuple[type[Layout], FloatBits, tuple[int, ...]]:
     """Return the layout of the planes, the value type as the kernels take it, and the plane mask of every level; kept,
@@ -49,7 +49,7 @@ class CodedEncoder:
         (bits, dtype, _, _), bit_layout = request.values, request.bit_layout
         # Values of a lossless frame that leaves out zeros are rounded, too, to themselves: these kernels are there.
         levels, self._rounds = bit_layout.levels, bit_layout.lossy or any(bit_layout.drops)
-        self._dtype, (self._layout, float_bits, masks) = dtype, _form_of(dtype, bit_layout.widths, levels)
+        self._dtype, (self._layout, float_bits, masks) = dtype, form_of(dtype, bit_layout.widths, levels)
         books, planes = stack(plan.codebooks, bit_layout.widths, masks, dtype.tail_bits, False)
         self._coding = CodedEncoding(
             bits,
@@ -75,7 +75,7 @@ class CodedEncoder:
         )
         rounded = scratch.rounded if self._rounded is None else self._rounded  # where nobody asks, one block is kept
         types = dtype, layout, rounds, coding.levels is None
-        end = _encode_blocks(types, coding, rounded, begin, end, scratch, out, at)
+        end = encode_coded_blocks(types, coding, rounded, begin, end, scratch, out, at)
         if end < 0:
             assert coding.levels is not None
             n_levels = coding.rounding.n_levels
@@ -90,7 +90,7 @@ class CodedDecoder:
 
     def __init__(self, prelude: Prelude, geometry: Geometry, base: np.ndarray | None) -> None:
         dtype, widths = prelude.dtype, prelude.widths
-        self._dtype, (self._layout, float_bits, masks) = dtype, _form_of(dtype, widths, prelude.levels)
+        self._dtype, (self._layout, float_bits, masks) = dtype, form_of(dtype, widths, prelude.levels)
         books, planes = stack(prelude.codebooks, widths, masks, dtype.tail_bits, True)
         self._coding = CodedDecoding(geometry, float_bits, for_kernels(prelude.columns), books, planes)
 

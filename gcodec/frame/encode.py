@@ -17,6 +17,7 @@ from ..plan.unused_bits import drop_unused_bits
 from ..tensors import Values
 from ..threads import n_threads
 from .sizes import block_log2
+from .small_frames import SmallFrameWriter, plan_small
 from .writer import FrameWriter, FullError
 
 _MAX_UNPLANNED_BYTES = 32  #: of values that are stored as they are
@@ -102,6 +103,18 @@ def _exact(request: EncodeRequest, dtype: DType) -> EncodeRequest:
 def encode_array(request: EncodeRequest, out: Any = None) -> bytes | memoryview:
     """Encode an array as one frame, by whichever plan makes it smaller; arguments and errors as of
     :func:`encode_values`."""
+    small = plan_small(request)
+    if small is not None:
+        target = None if out is None else _target(out)
+        try:
+            frame = _frame(small, 1, target)
+        except FullError:
+            if target is not None and len(target) < small.limit:
+                raise InvalidArgument(_TOO_FEW.format(len(target))) from None
+            n_blocks = -(-len(request.values.bits) >> block_log2(small.dtype))
+            frame = encode_values(request, no_plan(small.dtype, n_blocks), out)
+        small.close()
+        return frame
     short = drop_unused_bits(request)
     sparse_request = short if request.base is None else request  # with a base, blocks have no planes
     sparse = make_sparse_plan(sparse_request) if request.options.sparse else None
@@ -224,7 +237,7 @@ def _target(out: Any) -> np.ndarray:
 _MAX_POOLED_BYTES = 1 << 20  #: of a frame that is made in memory which is kept, and then copied
 
 
-def _frame(writer: FrameWriter, n_workers: int, target: np.ndarray | None) -> bytes | memoryview:
+def _frame(writer: FrameWriter | SmallFrameWriter, n_workers: int, target: np.ndarray | None) -> bytes | memoryview:
     """Write a frame to where its caller wants it, and return it as :func:`encode_values` does. Raises FullError."""
     limit = writer.limit
     if target is not None and (limit > _MAX_POOLED_BYTES or len(target) >= limit + writer.trial):

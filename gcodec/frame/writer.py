@@ -57,7 +57,7 @@ class FrameWriter(NamedTuple):
         bits, dtype, dimensions, container = request.values
         bit_layout, prediction, base = request.bit_layout, plan.prediction, request.base
         own_log2 = block_log2(dtype) if plan.sparse is None else plan.sparse.sizes.block_log2
-        log2, raw, trial = _block_sizes(dtype, own_log2)
+        log2, raw, trial = block_sizes(dtype, own_log2)
         block, changes = 1 << log2, None if plan.sparse is None else plan.sparse.codebook
         templates = () if prediction is None else prediction.templates
         if changes is not None and changes.with_base:
@@ -134,7 +134,7 @@ class FrameWriter(NamedTuple):
                 kind = "buffer", self.trial
                 buffer = acquire(kind, lambda: np.empty(self.trial, np.uint8))
                 size = self.blocks(begin, end, buffer, 0, borrowed)
-                at = _put(buffer, size, out, at)
+                at = put_block(buffer, size, out, at)
                 release(kind, buffer)
             begin = end
         return at
@@ -158,7 +158,7 @@ class FrameWriter(NamedTuple):
                     else:
                         made = self.blocks(begin, stop, buffer, 0, borrowed)
                     for full, n_bytes, where in ordered.complete(part, buffer, made):
-                        _put(full, n_bytes, out, where)
+                        put_block(full, n_bytes, out, where)
                         ordered.release(full)
             except BaseException:
                 ordered.stop()
@@ -224,13 +224,13 @@ def changes_prelude(values: Values, codebook: ChangeCodebook, base_hash: int, bl
 
 
 @cache
-def _block_sizes(dtype: DType, log2: int) -> tuple[int, int, int]:
+def block_sizes(dtype: DType, log2: int) -> tuple[int, int, int]:
     """Return log2 of the values in a block, and the largest number of bytes of a block and of a block's trial."""
     block = 1 << log2
     return log2, header.BLOCK_HEADER + block * dtype.itemsize, block * 8 + block * (12 + dtype.head_bits) // 8 + 4096
 
 
-def _put(buffer: np.ndarray, size: int, out: np.ndarray, at: int) -> int:
+def put_block(buffer: np.ndarray, size: int, out: np.ndarray, at: int) -> int:
     """Copy the first ``size`` bytes of ``buffer`` to byte ``at`` of ``out``, and return their end. Raises FullError."""
     if at + size > len(out):
         raise FullError

@@ -27,9 +27,9 @@ from .request import EncodeRequest, FixedCodebooks
 from .sampling import REFERENCE_BITS, STREAM_BITS, STREAM_LOG2, Candidate, SamplePlanner, SampleSource, stream_lengths
 from .sparse_frames import SparsePlan, plan_sparse
 
-_MIN_WIDE_VALUES = 1 << 12  #: values from which a wide head is considered
+MIN_WIDE_VALUES = 1 << 12  #: values from which a wide head is considered
 _MAX_CLUSTERED = 96  #: blocks whose distributions are compared when codebooks are formed
-_TABLE_BITS = 400  #: what a codebook costs in the frame, about
+TABLE_BITS = 400  #: what a codebook costs in the frame, about
 
 
 class FramePlan(NamedTuple):
@@ -145,7 +145,7 @@ def make_plan(request: EncodeRequest, block: int, weigh: bool = False) -> FrameP
     first = planner.best(dtype, lengths, columns)
     alternatives: list[tuple[Candidate, float]] = []  # and the share of their size by which the first must be larger
     plain = not bit_layout.lossy and bit_layout.drops == (0,)
-    wide = plain and request.standalone and options.wide_heads and len(values) >= _MIN_WIDE_VALUES
+    wide = plain and request.standalone and options.wide_heads and len(values) >= MIN_WIDE_VALUES
     if wide and dtype.wide is not None and (dtype.bits < 32 or not first.columns):
         starts = {tensor.start for tensor in first.columns}
         wide_rows = [tensor for tensor in rows if tensor.start in starts]
@@ -302,7 +302,7 @@ def _fit_codebooks(
         options: How codebooks are made.
     """
     codebooks = _make_codebooks(counts, dtype, n_levels, every, every == 1 and not lossy, options)
-    shipped = _shipped_for(dtype, n_levels)
+    shipped = shipped_for(dtype, n_levels)
     # Shipped codebooks are for heads relative to blocks' means; the small arrays that gain by them are counted in full.
     if len(codebooks) == 1 and every == 1 and not references and shipped.codebooks:
         spent = shipped.record_bits.copy()
@@ -314,7 +314,7 @@ def _fit_codebooks(
     return FixedCodebooks(codebooks, tuple(codebook.record for codebook in codebooks), references)
 
 
-class _Shipped(NamedTuple):
+class Shipped(NamedTuple):
     """Codebooks that come with gcodec, for one value type and number of levels.
 
     Attributes:
@@ -331,12 +331,12 @@ class _Shipped(NamedTuple):
 
 
 @lru_cache(64)
-def _shipped_for(dtype: DType, n_levels: int) -> _Shipped:
+def shipped_for(dtype: DType, n_levels: int) -> Shipped:
     """Return the shipped codebooks for a value type and number of levels, perhaps none."""
     numbered = [item for item in fitting_shipped(dtype.name, n_levels) if item[1].head_bits == dtype.head_bits]
     books, records = tuple(book for _, book in numbered), tuple(book.reference(number) for number, book in numbered)
     costs = bin_costs(books) if books else np.zeros((0, 0), np.uint32)
-    return _Shipped(books, records, costs, np.array([0, *(8 * len(record) for record in records)], np.uint64))
+    return Shipped(books, records, costs, np.array([0, *(8 * len(record) for record in records)], np.uint64))
 
 
 def _make_codebooks(
@@ -388,4 +388,4 @@ def _groups(rows: np.ndarray, max_groups: int, share: float) -> np.ndarray:
     if max_groups == 1:
         return rows.sum(axis=0, dtype=np.uint32, keepdims=True)
     groups = np.zeros((max_groups, rows.shape[1]), np.uint32)
-    return groups[: code_costs.cluster(rows, np.uint64(_TABLE_BITS * 256 * share), groups)]
+    return groups[: code_costs.cluster(rows, np.uint64(TABLE_BITS * 256 * share), groups)]

@@ -28,7 +28,7 @@ _EVERY_BY_SIZE, _MAX_EVERY = ((1, 1 << 15), (2, 1 << 16), (4, 1 << 17), (8, 1 <<
 _FIXED_EVERY, _FIXED_MIN_VALUES = 8, 1 << 15  #: likewise where codebooks are fixed, of arrays of so many values or more
 REFERENCE_BITS = 5  #: what a reference per sub-stream costs, about
 STREAM_BITS = 8.5  #: what the length of a sub-stream and its last byte's spare bits cost, about
-_EMPTY_BITS = 4  #: what a sub-stream costs that is all zero
+EMPTY_BITS = 4  #: what a sub-stream costs that is all zero
 #: So many values are enough to choose between candidates, and of each sampled block this share at least: from few
 #: values a block's mean cannot be told from its sub-streams'.
 _CANDIDATE_VALUES, _MAX_CANDIDATE_EVERY = 1 << 15, 8
@@ -110,7 +110,7 @@ def take_sample(
     """
     values, levels, n_levels, block, threads, _ = source
     every = every or every_of(len(values))
-    spec, n_bins = _spec_of(dtype, n_levels, block, stream_len, every, step, references)
+    spec, n_bins = spec_of(dtype, n_levels, block, stream_len, every, step, references)
     n_rows = -(-len(values) // (block * step))
     bases = np.empty(n_rows, np.int64)
     by_block = np.zeros((n_rows, n_bins if spec.by_block else 0), np.uint32)
@@ -119,7 +119,7 @@ def take_sample(
     levels_if_any, kind = levels if n_levels > 1 else None, ("sample", dtype.bits, block, stream_len, n_bins)
 
     def work(begin: int, stop: int) -> None:
-        scratch = acquire(kind, lambda: _scratch(dtype, block, stream_len, n_bins))
+        scratch = acquire(kind, lambda: sample_scratch(dtype, block, stream_len, n_bins))
         _count_sample(
             (dtype.bits, n_levels > 1),
             values,
@@ -141,7 +141,7 @@ _count_sample = Specialized(count.count_sample)
 
 
 @lru_cache(256)
-def _spec_of(
+def spec_of(
     dtype: DType, n_levels: int, block: int, stream_len: int, every: int, step: int, references: bool | None
 ) -> tuple[SampleSpec, int]:
     """Return what :func:`take_sample` counts, and the number of bins of a histogram."""
@@ -153,7 +153,7 @@ def _spec_of(
     return spec, n_bins_of(n_levels)
 
 
-def _scratch(dtype: DType, block: int, stream_len: int, n_bins: int) -> SampleScratch:
+def sample_scratch(dtype: DType, block: int, stream_len: int, n_bins: int) -> SampleScratch:
     """Return uninitialized scratch for one thread."""
     n_streams = block // stream_len + 2
     return SampleScratch(
@@ -231,7 +231,7 @@ def _costs(
     n_rows, plain, relative, n_heads, n_tails = code_costs.compare_references(sample.by_block, sample.by_stream, mask)
     n_streams = n_heads >> stream_log2
     n_empty = max(n_rows * (source.block // sample.every >> stream_log2) - n_streams, 0)
-    besides = STREAM_BITS * n_streams + _EMPTY_BITS * n_empty + (dtype.tail_bits - source.unused_bits) * n_tails
+    besides = STREAM_BITS * n_streams + EMPTY_BITS * n_empty + (dtype.tail_bits - source.unused_bits) * n_tails
     return plain / 256 + besides, relative / 256 + REFERENCE_BITS * n_streams + besides
 
 

@@ -103,14 +103,14 @@ def test_callers_on_many_threads_do_not_interfere():
 @pytest.mark.parametrize("at", [0, 1, 3])
 def test_an_error_on_any_thread_reaches_the_caller(at, monkeypatch):
     x, calls = large(), iter(range(1000))
-    frame, kernel = gcodec.encode(x), coded_blocks._encode_blocks
+    frame, kernel = gcodec.encode(x), coded_blocks.encode_coded_blocks
 
     def failing(*args: Any) -> Any:
         if next(calls) == at:
             raise ZeroDivisionError
         return kernel(*args)
 
-    monkeypatch.setattr(coded_blocks, "_encode_blocks", failing)
+    monkeypatch.setattr(coded_blocks, "encode_coded_blocks", failing)
     for threads in (1, 2, 4):
         calls = iter(range(at if threads == 1 else 0, 1000))
         with pytest.raises(ZeroDivisionError):

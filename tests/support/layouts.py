@@ -6,16 +6,21 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from unittest.mock import patch
 
-from gcodec.frame import coded_blocks
+from gcodec.frame import coded_blocks, small_frames
 from gcodec.kernels.planes.layout_types import GeneralPlanes
 
 
 @contextmanager
 def general_layout() -> Iterator[None]:
     """Split and merge planes of any type as those of no layout of their own."""
-    coded_blocks._form_of.cache_clear()     # it remembers layouts
+    _forget_layouts()
     try:
         with patch.object(coded_blocks, "layout_of", lambda *any_planes: GeneralPlanes):
             yield
     finally:
-        coded_blocks._form_of.cache_clear()
+        _forget_layouts()
+
+
+def _forget_layouts() -> None:
+    coded_blocks.form_of.cache_clear()
+    small_frames.frame_types.cache_clear()

@@ -1,0 +1,288 @@
+"""Frames of small float32 arrays, with few calls: most of the time of a small frame goes to what is the same for every
+frame, and to calls that each take longer to make than to run.
+
+One kernel plans such a frame (``kernels/block/whole_plan.py``), the usual one encodes its blocks, and all that does not
+depend on the values is kept from the last frame of the same shape. Whatever is not as usual is left to
+:mod:`gcodec.frame.encode`; the bytes are the same.
+"""
+
+from __future__ import annotations
+
+import struct
+from functools import cache, lru_cache
+from typing import NamedTuple
+
+import numpy as np
+
+from ..dtypes import BY_NAME, DType
+from ..format.columns import for_kernels
+from ..format.modes import lossless
+from ..format.prelude import Prelude
+from ..format.tables import empty_books, stack, tables_of_planes
+from ..kernels.block.block_index import seal_prelude
+from ..kernels.block.encode import CodedEncoding
+from ..kernels.block.whole_plan import PlanForm, PlanMemory, PlanRules, ShippedBooks, plan_whole
+from ..kernels.core.bundles import Choices, FloatBits, Geometry, Planes, Rounding, Scratch
+from ..kernels.core.specialized import Specialized
+from ..kernels.planes.layout_types import Layout
+from ..memory import acquire, release, scratch_for
+from ..options import DEFAULT_OPTIONS
+from ..plan.codebooks import n_bins_of
+from ..plan.plan import MIN_WIDE_VALUES, TABLE_BITS, shipped_for
+from ..plan.prediction import MIN_ROW_VALUES, rows_of
+from ..plan.request import EncodeRequest
+from ..plan.sampling import EMPTY_BITS, REFERENCE_BITS, STREAM_BITS, STREAM_LOG2, every_of, sample_scratch, spec_of
+from .coded_blocks import encode_coded_blocks, form_of
+from .sizes import block_log2, raw_bytes
+from .writer import FullError, block_sizes, put_block
+
+_TYPE = BY_NAME["float32"]
+_WIDE = _TYPE.wide
+_BLOCK_LOG2 = block_log2(_TYPE)
+_MIN_VALUES, _MAX_VALUES = 65, 1 << 18  #: beyond, one call's share of the time is small
+_MAX_BLOCKS, _MAX_START_BYTES = _MAX_VALUES >> _BLOCK_LOG2, 1 << 12
+_LOSSLESS = lossless(_TYPE)
+_NO_COLUMNS = for_kernels(())
+_MEMORY = "small frame"  #: what the pool knows memory by
+_FRAME_BYTES, _FRAME_BYTES_AT = struct.Struct("<Q"), 16
+_plan_whole, _seal_prelude = Specialized(plan_whole), Specialized(seal_prelude)
+
+
+class FrameType(NamedTuple):
+    """Holds what encoding takes of a value type, with the usual head or a wide one.
+
+    Attributes:
+        dtype: The type.
+        layout: Layout of its planes.
+        float_bits: The type as the kernels take it.
+        rounding: No rounding.
+        planes: Its planes.
+        raw: Largest number of bytes of a block.
+        trial: Largest number of bytes of a block while it is tried.
+        scratch_key: What the pool knows the scratch by.
+        types: What the kernel's specialization is known by.
+    """
+
+    dtype: DType
+    layout: type[Layout]
+    float_bits: FloatBits
+    rounding: Rounding
+    planes: Planes
+    raw: int
+    trial: int
+    scratch_key: tuple[object, ...]
+    types: tuple[object, ...]
+
+    def scratch(self) -> Scratch:
+        """Return scratch for one thread."""
+        block, stream = 1 << _BLOCK_LOG2, 1 << STREAM_LOG2
+        return scratch_for(self.dtype, block, stream, self.layout, decode=False, lossy=False)
+
+
+@cache
+def frame_types() -> tuple[FrameType, FrameType]:
+    """Return float32 with the usual head and with a wide one."""
+    results = []
+    for dtype in (_TYPE, _WIDE):
+        assert dtype is not None
+        form = lossless(dtype)
+        layout, float_bits, masks = form_of(dtype, form.widths, form.levels)
+        _, planes = stack((), form.widths, masks, dtype.tail_bits, False)
+        _, raw, trial = block_sizes(dtype, _BLOCK_LOG2)
+        results.append(FrameType(
+            dtype, layout, float_bits, Rounding(form.drop_table, 1, True, form.prune), planes, raw, trial,
+            (dtype, 1 << _BLOCK_LOG2, 1 << STREAM_LOG2, layout, False), (dtype, layout, False, True),
+        ))
+    return results[0], results[1]
+
+
+@cache
+def _rules() -> PlanRules:
+    """Return the numbers by which frames are planned."""
+    assert _WIDE is not None
+    return PlanRules(
+        STREAM_BITS, EMPTY_BITS, REFERENCE_BITS, MIN_WIDE_VALUES, _WIDE.min_saving, DEFAULT_OPTIONS.max_codebooks,
+        TABLE_BITS * 256, 254,
+    )
+
+
+@cache
+def _shipped() -> ShippedBooks:
+    """Return the codebooks that come with gcodec."""
+    found = shipped_for(_TYPE, 1)
+    return ShippedBooks(
+        found.costs,
+        found.record_bits,
+        np.array([book.range_array for book in found.codebooks]),
+        np.array([book.length_array for book in found.codebooks]),
+        np.array([np.frombuffer(record, np.uint8) for record in found.records]),
+    )
+
+
+class _Shape(NamedTuple):
+    """Holds what depends on an array's shape alone.
+
+    Attributes:
+        geometry: Its sizes.
+        n_blocks: Number of its blocks.
+        narrow: Its form with the usual head.
+        wide: Its form with a wide head.
+        limits: Largest number of bytes of its frame, with each.
+    """
+
+    geometry: Geometry
+    n_blocks: int
+    narrow: PlanForm
+    wide: PlanForm
+    limits: tuple[int, int]
+
+
+@lru_cache(512)
+def _shape_of(shape: tuple[int, ...], container: int, n_values: int) -> _Shape:
+    """Return what depends on the shape alone; ``container`` as in ``Values``."""
+    block, n_blocks, forms, limits = 1 << _BLOCK_LOG2, -(-n_values >> _BLOCK_LOG2), [], []
+    for kind in frame_types():
+        dtype, layout = kind.dtype, lossless(kind.dtype)
+        spec, _ = spec_of(dtype, 1, block, 1 << STREAM_LOG2, every_of(n_values), 1, None)
+        prelude = Prelude(
+            dtype, layout.mode, container, shape, _BLOCK_LOG2, STREAM_LOG2, layout.widths, layout.levels, (), ()
+        )
+        start = np.frombuffer(bytearray(prelude.start(0)), np.uint8)
+        marks, shifts, _ = tables_of_planes(layout.widths, layout.masks, dtype.tail_bits)
+        forms.append(PlanForm(spec, dtype.head_bits, dtype.tail_bits, marks, shifts, start))
+        limits.append(prelude.bare_bytes + raw_bytes(n_values, dtype, block))
+    geometry = Geometry(n_values, block, 1 << STREAM_LOG2)
+    return _Shape(geometry, n_blocks, forms[0], forms[1], (limits[0], limits[1]))
+
+
+class _Memory(NamedTuple):
+    """Holds the memory of one frame at a time.
+
+    Attributes:
+        plan: What the kernel plans in.
+        start: Its prelude, the same memory.
+        choices: Its choices, where sub-streams have no references, and where they have some.
+        sizes: uint32[n_blocks at most], bytes of each block.
+    """
+
+    plan: PlanMemory
+    start: bytearray
+    choices: tuple[Choices, Choices]
+    sizes: np.ndarray
+
+
+def _new_memory() -> _Memory:
+    choice, bases = np.zeros(_MAX_BLOCKS, np.int64), np.zeros(_MAX_BLOCKS, np.int64)
+    books = empty_books(DEFAULT_OPTIONS.max_codebooks, decode=False)
+    sample = sample_scratch(_TYPE, 1 << _BLOCK_LOG2, 1 << STREAM_LOG2, n_bins_of(1))
+    start = bytearray(_MAX_START_BYTES)
+    plan = PlanMemory(sample, _NO_COLUMNS, books, choice, bases, np.frombuffer(start, np.uint8))
+    choices = Choices(choice, bases, False), Choices(choice, bases, True)
+    return _Memory(plan, start, choices, np.zeros(_MAX_BLOCKS, np.uint32))
+
+
+class SmallFrameWriter:
+    """Writes one frame; as :class:`gcodec.frame.writer.FrameWriter` to what finds room for it.
+
+    Args:
+        bits: uint32[n_values].
+        shape: What depends on their shape.
+        kind: Their type, with the head that the plan chose.
+        memory: Memory that holds the plan.
+        references: True if sub-streams have references.
+        n_start: Bytes before the index.
+
+    Attributes:
+        limit: Largest number of bytes that the frame may take.
+        trial: Largest number of bytes that a block takes while it is tried.
+    """
+
+    __slots__ = ("_coding", "_kind", "_memory", "_n_start", "_shape", "limit", "trial")
+
+    def __init__(
+        self, bits: np.ndarray, shape: _Shape, kind: FrameType, memory: _Memory, references: bool, n_start: int
+    ) -> None:
+        self._shape, self._kind, self._memory, self._n_start = shape, kind, memory, n_start
+        self._coding = CodedEncoding(
+            bits,
+            None,
+            shape.geometry,
+            kind.float_bits,
+            kind.rounding,
+            memory.choices[references],
+            _NO_COLUMNS,
+            memory.plan.books,
+            kind.planes,
+            memory.sizes,
+        )
+        self.limit, self.trial = shape.limits[kind.dtype is _WIDE], kind.trial
+
+    @property
+    def dtype(self) -> DType:
+        """The value type, perhaps with a wide head."""
+        return self._kind.dtype
+
+    def write(self, out: np.ndarray, n_workers: int) -> int:
+        """Write the frame to the start of ``out`` (uint8[n]) on this thread, and return its size. Raises FullError."""
+        kind, n_blocks, n_start = self._kind, self._shape.n_blocks, self._n_start
+        index_at = n_start + 7 & ~7
+        at = prelude_bytes = index_at + 4 * n_blocks + 7 & ~7
+        if at > len(out):
+            raise FullError
+        scratch, begin = acquire(kind.scratch_key, kind.scratch), 0
+        in_place = (len(out) - at - kind.trial) // kind.raw + 1
+        if in_place > 0:
+            begin = min(in_place, n_blocks)
+            at = encode_coded_blocks(kind.types, self._coding, None, 0, begin, scratch, out, at)
+        if begin < n_blocks:  # near the end of the room, where trials may not fit, the blocks themselves may
+            at = self._write_rest(begin, out, at, scratch)
+        release(kind.scratch_key, scratch)
+        memory = self._memory
+        _FRAME_BYTES.pack_into(memory.start, _FRAME_BYTES_AT, at)
+        _seal_prelude(None, out, memory.plan.start[:n_start], index_at, prelude_bytes, memory.sizes[:n_blocks])
+        return at
+
+    def _write_rest(self, begin: int, out: np.ndarray, at: int, scratch: Scratch) -> int:
+        """Write blocks from ``begin`` on, each to a buffer first, and return their end. Raises FullError."""
+        kind, key = self._kind, ("buffer", self.trial)
+        buffer = acquire(key, lambda: np.empty(self.trial, np.uint8))
+        for block in range(begin, self._shape.n_blocks):
+            size = encode_coded_blocks(kind.types, self._coding, None, block, block + 1, scratch, buffer, 0)
+            at = put_block(buffer, size, out, at)
+        release(key, buffer)
+        return at
+
+    def close(self) -> None:
+        """Give the memory back, once the frame is written."""
+        release(_MEMORY, self._memory)
+
+
+def plan_small(request: EncodeRequest) -> SmallFrameWriter | None:
+    """Plan a frame with few calls.
+
+    Args:
+        request: The array and how to encode it.
+
+    Returns:
+        What writes the frame; None where it has to be planned step by step.
+    """
+    bits, dtype, dimensions, container = request.values
+    n = len(bits)
+    if (
+        dtype is not _TYPE
+        or not _MIN_VALUES <= n <= _MAX_VALUES
+        or request.bit_layout is not _LOSSLESS
+        or request.options is not DEFAULT_OPTIONS
+        or request.fixed is not None
+        or request.base is not None
+        or not request.standalone
+        or (n >= MIN_ROW_VALUES and rows_of(request.shapes or (dimensions,)))
+    ):
+        return None
+    shape = _shape_of(dimensions, container, n)
+    memory = acquire(_MEMORY, _new_memory)
+    planned = _plan_whole(None, bits, shape.narrow, shape.wide, _rules(), _shipped(), memory.plan)
+    if planned < 0:
+        release(_MEMORY, memory)
+        return None
+    return SmallFrameWriter(bits, shape, frame_types()[planned >> 1 & 1], memory, bool(planned & 1), planned >> 2)

@@ -1,0 +1,258 @@
+"""The whole plan of a small frame by one kernel: what :mod:`gcodec.plan` decides step by step, where one float32 array
+of one level has nothing special about it.
+
+A small array is planned by calls that each take longer to make than to run. This kernel makes them all at once, in the
+same order and with the same arithmetic, so that the bytes of the frame are the same; what it does not know it leaves to
+the steps, by returning :data:`SPECIAL`.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from ..core.bundles import Books, Columns, SampleScratch, SampleSpec
+from ..core.jit import allocating, kernel
+from ..core.unaligned import store_u64, subarray
+from ..entropy.code_tables import fill_encoders
+from ..entropy.codebook_fit import RECORD_BYTES, choose_symbols, fill_bin_costs, find_lengths, spent, write_records
+from ..entropy.prefix_code import ESCAPE, MAX_LENGTH
+from ..sample.code_costs import choose_codebooks, cluster, compare_references, rows_in_use
+from ..sample.count import SampleCounts, count_sample
+from ..sample.count_both import count_both_heads
+
+SPECIAL = -1
+N_CODEBOOKS_AT, PRELUDE_BYTES_AT = 11, 32  #: places in a frame's header
+
+
+class PlanRules(NamedTuple):
+    """The numbers by which :mod:`gcodec.plan` decides.
+
+    Attributes:
+        stream_bits: what the length of a sub-stream costs.
+        empty_bits: what a sub-stream of zeros costs.
+        reference_bits: what a reference of a sub-stream costs.
+        min_wide: values from which a wide head is considered.
+        min_saving: least share of the size that it has to save.
+        max_codebooks: max codebooks of a frame.
+        table_cost: what a codebook costs, in 1/256 bits, if all values are counted.
+        max_symbols: max symbols of a codebook besides zero and the escape.
+    """
+
+    stream_bits: float
+    empty_bits: int
+    reference_bits: int
+    min_wide: int
+    min_saving: float
+    max_codebooks: int
+    table_cost: int
+    max_symbols: int
+
+
+class PlanForm(NamedTuple):
+    """A value type, with its usual head or a wide one, as plans take it.
+
+    Attributes:
+        spec: how the array is sampled.
+        head_bits: bits of the head.
+        tail_bits: bits of the tail.
+        marks: uint8[2], see ``code_tables.fill_tables``.
+        shifts: uint8[8, 2], likewise.
+        start: uint8[n], the prelude before the records of codebooks.
+    """
+
+    spec: SampleSpec
+    head_bits: int
+    tail_bits: int
+    marks: np.ndarray
+    shifts: np.ndarray
+    start: np.ndarray
+
+
+class ShippedBooks(NamedTuple):
+    """Codebooks that come with gcodec.
+
+    Attributes:
+        costs: uint32[n, n_bins], bits of each bin.
+        record_bits: uint64[1 + n], bits of the records, after a 0 for a codebook that is made.
+        ranges: int64[n, 1, 2], (first, count) of relative heads.
+        lengths: uint8[n, 256], bits of codes.
+        records: uint8[n, 16], the records.
+    """
+
+    costs: np.ndarray
+    record_bits: np.ndarray
+    ranges: np.ndarray
+    lengths: np.ndarray
+    records: np.ndarray
+
+
+class PlanMemory(NamedTuple):
+    """The memory that a plan is made in, and its results.
+
+    Attributes:
+        sample: scratch to count a sample.
+        columns: no column references.
+        books: result: tables to encode with, of as many codebooks as there may be.
+        choice: int64[n_blocks or more], result: the codebook of each block.
+        bases: int64[n_blocks or more], result: the reference head of each block.
+        start: uint8, result: the prelude before the index, but for the size of the frame.
+    """
+
+    sample: SampleScratch
+    columns: Columns
+    books: Books
+    choice: np.ndarray
+    bases: np.ndarray
+    start: np.ndarray
+
+
+@kernel
+def hints_at_more(values):
+    """Return whether a few values of uint32[n] hint at what one kernel does not plan: low bits that are zero in all or
+    in many values, or values most of which are zero."""
+    n = len(values)
+    step = max(n // 64, 1) | 1
+    merged, n_short, n_zero, n_seen = values[0], 0, 0, 0
+    for i in range(0, n, step):
+        merged |= values[i]
+        n_short += values[i] & 15 == 0
+        n_zero += values[i] == 0
+        n_seen += 1
+    if merged & 1 == 0 or (6 * n_short > n_seen and 6 * (n_short - n_zero) > n_seen - n_zero):
+        return True
+    step = max(n // 1024, 1) | 1
+    n_zero, n_seen = 0, 0
+    for i in range(0, n, step):
+        n_zero += values[i] == 0
+        n_seen += 1
+    return 100 * n_zero >= 44 * n_seen
+
+
+@allocating
+def _new_counts(n_rows, n_bins):
+    """Return histograms that count nothing."""
+    by_block, by_stream = np.zeros((n_rows, n_bins), np.uint32), np.zeros((n_rows, n_bins), np.uint32)
+    return SampleCounts(np.empty(n_rows, np.int64), by_block, by_stream)
+
+
+@kernel
+def _weigh(counts, form, rules):
+    """Return whether sub-streams should have references, by a sample, and what it takes then, in bits."""
+    spec = form.spec
+    n_rows, plain, relative, n_heads, n_tails = compare_references(counts.by_block, counts.by_stream, None)
+    n_streams = n_heads // spec.stream_len
+    n_empty = max(n_rows * (spec.block // spec.every // spec.stream_len) - n_streams, 0)
+    besides = rules.stream_bits * n_streams + rules.empty_bits * n_empty + form.tail_bits * n_tails
+    in_blocks, in_streams = plain / 256 + besides, relative / 256 + rules.reference_bits * n_streams + besides
+    return in_streams < in_blocks, min(in_streams, in_blocks)
+
+
+@allocating
+def _groups_of(counts, spec, rules):
+    """Return the histograms of groups of blocks, a codebook for each: int64[n_groups, n_bins]."""
+    n_rows, n_bins = counts.shape
+    groups, n = counts, 1
+    if n_rows > 1:
+        groups = np.zeros((min(rules.max_codebooks, n_rows), n_bins), np.uint32)
+        n = cluster(counts, np.uint64(rules.table_cost / spec.every), groups)
+    histograms, n_used = np.zeros((n, n_bins), np.int64), 0
+    for k in range(n):
+        any_count = np.uint32(0)
+        for i in range(n_bins):
+            histograms[n_used, i] = groups[k, i]
+            any_count |= groups[k, i]
+        n_used += any_count != 0 or n == 1
+    return histograms[:n_used].copy()
+
+
+@allocating
+def _shipped_choice(counts, ranges, lengths, form, record_bytes, shipped):
+    """Return the number of the shipped codebook that takes fewer bits than a made one with its record, or -1."""
+    n, n_bins = shipped.costs.shape
+    costs = np.empty((1, n_bins), np.uint32)
+    fill_bin_costs(ranges, lengths, form.head_bits, form.spec.window, form.spec.center, costs)
+    made, totals = np.zeros(1, np.uint64), np.zeros(n, np.uint64)
+    spent(counts, costs, made)
+    spent(counts, shipped.costs, totals)
+    best, least = -1, made[0] + np.uint64(8 * record_bytes)
+    for k in range(n):
+        total = totals[k] + shipped.record_bits[1 + k]
+        if total < least:
+            best, least = k, total
+    return best
+
+
+@allocating
+def plan_whole(values, narrow, wide, rules, shipped, memory):
+    """Plan a frame: sample, reference heads, codebooks, their tables and records.
+
+    Args:
+        values: uint32[n_values].
+        narrow: :class:`PlanForm` of the usual head.
+        wide: Of the wide one.
+        rules: :class:`PlanRules`.
+        shipped: :class:`ShippedBooks` for the usual head.
+        memory: :class:`PlanMemory`; takes the results.
+
+    Returns:
+        :data:`SPECIAL`, or 4 times the bytes of the prelude before the index, plus 2 if the head is wide, plus 1 if
+        sub-streams have references.
+    """
+    if hints_at_more(values):
+        return SPECIAL
+    n, form, is_wide = len(values), narrow, False
+    n_rows = (n + form.spec.block - 1) // form.spec.block
+    sample = _new_counts(n_rows, form.spec.window + 2)
+    if n < rules.min_wide:
+        count_sample(values, None, form.spec, memory.columns, memory.sample, np.int64(0), n_rows, sample)
+        references, _ = _weigh(sample, form, rules)
+    else:
+        wide_sample = _new_counts(n_rows, form.spec.window + 2)
+        count_both_heads(values, narrow.spec, wide.spec, memory.sample, sample, wide_sample)
+        references, bits = _weigh(sample, form, rules)
+        wide_references, wide_bits = _weigh(wide_sample, wide, rules)
+        if (1 + rules.min_saving) * wide_bits < bits:
+            sample, references, form, is_wide = wide_sample, wide_references, wide, True
+    counts, every = sample.by_stream if references else sample.by_block, form.spec.every
+    if rows_in_use(counts, np.empty(n_rows, np.int64)) < n_rows:
+        return SPECIAL
+    # Codebooks for groups of blocks.
+    histograms = _groups_of(counts, form.spec, rules)
+    n_books, n_bins = histograms.shape
+    spans, n_weights = np.empty((n_books, 1, 2), np.int64), np.empty(n_books, np.int64)
+    weights, lengths = np.zeros((n_books, rules.max_symbols + 2), np.int64), np.zeros((n_books, ESCAPE + 1), np.uint8)
+    choose_symbols(histograms, form.spec.window, every == 1, spans, weights, n_weights)
+    find_lengths(weights, n_weights, np.int64(MAX_LENGTH), lengths)
+    ranges, ends = np.empty((n_books, 1, 2), np.int64), np.empty(n_books, np.int64)
+    records = np.empty((n_books, RECORD_BYTES), np.uint8)
+    write_records(spans, lengths, form.spec.center, form.spec.head_mask, ranges, records, ends)
+    if n_books == 1 and every == 1 and not references and not is_wide:
+        best = _shipped_choice(counts, ranges, lengths, form, ends[0], shipped)
+        if best >= 0:
+            ranges[0, 0, 0], ranges[0, 0, 1] = shipped.ranges[best, 0, 0], shipped.ranges[best, 0, 1]
+            lengths[0] = shipped.lengths[best]
+            ends[0] = shipped.records.shape[1]
+            records[0, : ends[0]] = shipped.records[best]
+    for b in range(n_rows):
+        memory.choice[b], memory.bases[b] = 0, sample.bases[b]
+    if n_books > 1:
+        costs = np.empty((n_books, n_bins), np.uint32)
+        fill_bin_costs(ranges, lengths, form.head_bits, form.spec.window, form.spec.center, costs)
+        choose_codebooks(counts, costs, memory.choice)
+    # Tables to encode with, and the start of the prelude.
+    following, codes = np.empty(MAX_LENGTH + 1, np.uint32), np.empty(ESCAPE + 1, np.uint32)
+    if not fill_encoders(ranges, lengths, form.head_bits, form.marks, form.shifts, following, codes, memory.books):
+        return SPECIAL
+    start, at = memory.start, len(form.start)
+    for i in range(at):
+        start[i] = form.start[i]
+    for k in range(n_books):
+        for i in range(ends[k]):
+            start[at + i] = records[k, i]
+        at += ends[k]
+    start[N_CODEBOOKS_AT] = n_books
+    index_at = at + 7 & ~7
+    store_u64(subarray(start, 0, at), PRELUDE_BYTES_AT, np.uint64(index_at + 4 * n_rows + 7 & ~7))
+    return 4 * at + 2 * is_wide + references

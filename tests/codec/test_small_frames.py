@@ -1,0 +1,74 @@
+"""The laws of small frames: one kernel plans them, and the bytes are those of planning step by step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+
+import gcodec
+from gcodec.frame import encode as encoding
+from gcodec.frame.small_frames import SmallFrameWriter, plan_small
+from gcodec.plan.request import EncodeRequest
+
+SIZES = (65, 100, 1000, 4095, 4096, 16_384, 16_385, 32_769, 100_003, 1 << 18)
+
+
+def arrays(n: int) -> Iterator[tuple[str, np.ndarray]]:
+    """Yield arrays of float32 that are planned in different ways, by name."""
+    rng = np.random.default_rng(n)
+    normal = rng.standard_normal(n, np.float32)
+    yield "normal", normal
+    yield "scales of sub-streams", normal * np.exp2(np.repeat(rng.integers(-9, 9, n // 256 + 1), 256)[:n]).astype("f4")
+    yield "scales of blocks", normal * np.exp2(9 * (np.arange(n) >> 14) % 40).astype("f4")
+    yield "a third of zeros", np.where(rng.random(n) < 0.3, 0, normal)
+    yield "a half of zeros", np.where(np.arange(n) < n // 2, 0, normal)
+    yield "uniform, which a wide head suits", rng.uniform(0.1, 0.9, n).astype("f4")
+    yield "bfloat16", (normal.view(np.uint32) & np.uint32(0xFFFF0000)).view("f4")
+    yield "any bits", rng.integers(0, 1 << 32, n, np.uint64).astype(np.uint32).view("f4")
+    yield "constant", np.full(n, 1.1, "f4")
+    special = normal.copy()
+    special[::7], special[3::101], special[5::97], special[1::31] = 1e30, np.nan, -np.inf, 1e-42
+    yield "infinities, NaNs, denormals", special
+
+
+@pytest.mark.parametrize("n", SIZES)
+def test_frames_are_the_same_as_planned_step_by_step(n):
+    for name, values in arrays(n):
+        with patch.object(encoding, "plan_small", return_value=None):
+            expected = gcodec.encode(values)
+        assert gcodec.encode(values) == expected, name
+        for room in (len(expected), gcodec.max_encoded_size(n, "float32"), 2 << 20):
+            assert gcodec.encode(values, out=bytearray(room)) == expected, (name, room)
+        decoded = gcodec.decode(expected)
+        assert decoded.tobytes() == values.tobytes(), name
+
+
+@pytest.mark.parametrize("n", [65, 4096, 1 << 18])
+def test_most_small_frames_are_planned_by_one_kernel(n):
+    planned = [name for name, values in arrays(n) if _is_planned(values)]
+    assert {"normal", "scales of sub-streams", "a third of zeros", "any bits"} <= set(planned)
+    assert "bfloat16" not in planned
+
+
+def _is_planned(values: np.ndarray) -> bool:
+    plans: list[SmallFrameWriter | None] = []
+
+    def noted(request: EncodeRequest) -> SmallFrameWriter | None:
+        plans.append(plan_small(request))
+        return plans[-1]
+
+    with patch.object(encoding, "plan_small", noted):
+        gcodec.encode(values)
+    return plans[0] is not None
+
+
+@pytest.mark.parametrize("n", [100, 5000, 1 << 18])
+def test_a_buffer_that_is_too_small_for_a_small_frame_is_refused(n):
+    for _, values in arrays(n):  # also where a frame without codebooks, which is not tried then, would be shorter
+        size = len(gcodec.encode(values))
+        for room in (0, 60, size // 2, size - 1):
+            with pytest.raises(gcodec.InvalidArgument, match="too few"):
+                gcodec.encode(values, out=bytearray(room))
