@@ -99,6 +99,7 @@ experiments: $(VENV)/.installed ## the papers' experiments on small models, two 
 	@$(BIN)/python -m bench.experiments.gradzip_pictures
 	@$(BIN)/python -m bench.experiments.lgreco $(EXPERIMENT_ARGS)
 	@$(BIN)/python -m bench.experiments.lgreco.pictures
+	@$(BIN)/python -m bench.experiments.accuracy $(EXPERIMENT_ARGS)
 	@$(BIN)/python -m bench.report
 
 docs: $(VENV)/.docs            ## the site, with a reference of the API: build/site/index.html

@@ -25,7 +25,8 @@ from bench.data import ROOT
 
 #: What runs, and whether it reads dumps.
 PARTS = (("allreduce", True), ("runs", False), ("bypass", False), ("bits", False), ("compressed", False),
-         ("controllers", False), ("layerwise", False), ("scaling", False), ("accuracies", False))
+         ("controllers", False), ("layerwise", False), ("scaling", False), ("accuracies", False),
+         ("step_costs", False))
 
 
 def commands(quick: bool, data: Path, out: Path) -> list[list[str]]:

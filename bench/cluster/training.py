@@ -12,8 +12,8 @@ Set GLOO_SOCKET_IFNAME to the interface whose bytes are to be counted. ``python 
 bed. Each method has a model of its own, which
 starts from the same parameters and sees the same batches; each rank draws its own. ``control`` is a dense run whose
 parameters were moved by one ulp at the start, each up or down: how far apart two equally good trainings are. A step is
-forward, backward with its all-reduces, and the optimizer. Rank 0 writes, for every step, the loss and the bytes that an
-interface sent (means over ranks) and the seconds of the slowest rank.
+forward, backward with its all-reduces, and the optimizer. Rank 0 writes, for every step, the loss, the bytes that an
+interface sent and the processor's seconds (means over ranks) and the seconds of the slowest rank.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
-from time import perf_counter
+from time import perf_counter, process_time
 from typing import Any
 
 import numpy as np
@@ -48,7 +48,7 @@ from bench.experiments.lgreco.methods import Method as LayerwiseMethod
 from bench.record import PLANS, QUICK_PLANS
 from gcodec.averaging.averager import CompressionPlan
 from gcodec.averaging.feedback import ErrorFeedback
-from gcodec.compressors import DGC, Dense, GradNA, GradZip, PowerSGD, SparCML, TopK
+from gcodec.compressors import DGC, Compressor, Dense, GradNA, GradZip, PowerSGD, SparCML, TopK
 from gcodec.compressors.lowrank import matrix_shape
 from gcodec.demo.train import TASKS, TrainingPlan, TrainingTask
 from gcodec.distributed import (
@@ -69,6 +69,8 @@ BYPASS = f"{NEAR}, bypass"  #: may go around the codec; the other two always use
 BYPASS_BF16 = "gcodec bf16, bypass"  #: at least as accurate as torch's hook; may do what that does
 GROUP = "gcodec process group, bypass"  #: DDP without a hook
 CONTROL = "control"  #: and a number
+EIGHT_BITS = "gcodec fp8"
+FIXED_BF16 = "gcodec bf16"  #: without a bypass
 RANK = "PowerSGD 8"
 NOTHING = "no communication"  #: replicas drift apart: for the time of computing alone
 #: What GradZip's paper compares, by its names, and others at its ratios; with error feedback.
@@ -85,6 +87,9 @@ COMPRESSORS: dict[str, Setting] = {
 LAYERWISE: dict[str, LayerwiseMethod] = {
     f"{RANK}, {method.name}": method
     for method in (uniform(RANKS, PowerSGD(8)), lgreco(RANKS, PowerSGD(8)), matched(RANKS, PowerSGD(8)))}
+#: What docs/training.md compares with the modes, as a user has them.
+PLAIN_COMPRESSORS: dict[str, Compressor | str] = {
+    EIGHT_BITS: "fp8", "PowerSGD 4": PowerSGD(4), "Top-k 1 %": TopK(0.01)}
 DECISIONS = 10  #: of L-GreCo in a training
 BUCKET_MB = {"cnn": 1.0, "transformer": 4.0, "lstm": 4.0, "gpt": 4.0}  #: a handful of buckets per step
 
@@ -118,6 +123,7 @@ class Run:
     losses: list[float] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
     sent: list[int] = field(default_factory=list)
+    processor: list[float] = field(default_factory=list)  #: seconds, of all threads of this rank
     bits: list[float] = field(default_factory=list)  #: per head symbol, with the hook's shared codebooks
     entropies: list[float] = field(default_factory=list)  #: of the same symbols
     calls: list[tuple[float, float]] = field(default_factory=list)  #: all-reduces so far, and those not compressed
@@ -128,9 +134,10 @@ class Run:
     def step(self, batch: int) -> None:
         """One step of training, timed, its traffic counted."""
         dist.barrier()
-        before, start = traffic(), perf_counter()
+        before, start, busy = traffic(), perf_counter(), process_time()
         self.losses.append(self._train(batch))
         self.seconds.append(perf_counter() - start)
+        self.processor.append(process_time() - busy)
         dist.barrier()
         self.sent.append((traffic() - before).sent)
         stats = self.state.stats() if self.state else {}
@@ -183,12 +190,17 @@ def register(
             compressed.compressors[parameter_name] = COMPRESSORS[name](tuple(parameter.shape))
         ddp.register_comm_hook(compressed, hook)
         return compressed
+    if name in PLAIN_COMPRESSORS:
+        simple = CompressedGradients(ddp, PLAIN_COMPRESSORS[name])
+        ddp.register_comm_hook(simple, hook)
+        return simple
     if name in GRAVAC:
         return _controlled(ddp, GRAVAC[name], optimizer, steps)
     if name in LAYERWISE:
         return _layerwise(ddp, LAYERWISE[name], optimizer, steps)
     modes: dict[str, Mode | str] = {
-        LOSSLESS: Lossless(), NEAR: NearLossless(optimizer), BYPASS: NearLossless(optimizer), BYPASS_BF16: "bf16"}
+        LOSSLESS: Lossless(), NEAR: NearLossless(optimizer), FIXED_BF16: "bf16",
+        BYPASS: NearLossless(optimizer), BYPASS_BF16: "bf16"}
     if name not in modes:
         return None
     mode, bypass = modes[name], Bypass() if name in (BYPASS, BYPASS_BF16) else None
@@ -240,14 +252,15 @@ def gathered(runs: Sequence[Run], plan: TrainingPlan, model: str) -> dict[str, A
     """Return all results, on every rank: losses and traffic are means over the ranks, seconds those of the slowest."""
     results: dict[str, Any] = {"model": model, "workers": dist.get_world_size(), "batch": plan.batch, "runs": {}}
     for run in runs:
-        means = torch.tensor([run.losses, run.sent], dtype=torch.float64)
+        means = torch.tensor([run.losses, run.sent, run.processor], dtype=torch.float64)
         slowest = torch.tensor(run.seconds, dtype=torch.float64)
         dist.all_reduce(means)
         dist.all_reduce(slowest, op=dist.ReduceOp.MAX)
-        losses, sent = (means / dist.get_world_size()).tolist()
+        losses, sent, processor = (means / dist.get_world_size()).tolist()
         stats = run.state.stats() if run.state else {}
-        results["runs"][run.name] = {"losses": losses, "sent": sent, "seconds": slowest.tolist(), "bits": run.bits,
-                                   "entropies": run.entropies, "calls": run.calls, "stats": stats}
+        results["runs"][run.name] = {"losses": losses, "sent": sent, "seconds": slowest.tolist(),
+                                     "processor": processor, "bits": run.bits, "entropies": run.entropies,
+                                     "calls": run.calls, "stats": stats}
     return results
 
 

@@ -21,6 +21,7 @@ from gcodec.compressors.contract import Outcome
 RANKS = 4
 Gradients = dict[str, torch.Tensor]
 Choose = Callable[[str, torch.Size], Compressor]  #: a tensor's own setting, from its name and shape
+Planned = Callable[[torch.optim.Optimizer], CompressionPlan]  #: the plan for a training by this optimizer
 See = Callable[[int, Sequence[Gradients], Gradients], None]  #: a step's gradients by rank, and their averages
 
 
@@ -60,7 +61,7 @@ class Clock:
 
 def run(
     problem: Problem,
-    plan: CompressionPlan,
+    plan: CompressionPlan | Planned,
     seed: int,
     steps: int,
     choose: Choose | None = None,
@@ -73,14 +74,15 @@ def run(
     """Train from a seed; runs of one seed start from the same parameters and see the same batches. All ranks share one
     model, as replicas never differ.
 
-    ``choose``: settings tensor by tensor; ``controller``: what changes them, by a clock on which steps take the
-    problem's ``seconds`` and the time of their traffic on ``link``; ``every``: steps between evaluations, 0 for one at
-    the end.
+    ``plan``: or what makes it of the optimizer; ``choose``: settings tensor by tensor; ``controller``: what changes
+    them, by a clock on which steps take the problem's ``seconds`` and the time of their traffic on ``link``; ``every``:
+    steps between evaluations, 0 for one at the end.
     """
     torch.manual_seed(seed)
     model = problem.model()
     params = dict(model.named_parameters())
     optimizer = torch.optim.SGD(model.parameters(), lr=problem.rate, momentum=problem.momentum)
+    plan = plan if isinstance(plan, CompressionPlan) else plan(optimizer)
     group = Group(problem, plan, ranks, controller, link)
     for name, param in params.items() if choose else ():
         assert choose is not None
@@ -88,13 +90,15 @@ def run(
     randoms = [np.random.default_rng((seed, rank)) for rank in range(ranks)]
     trial = Trial(controller=group.controller)
     for step in range(steps):
-        start = process_time()
+        start, rate = process_time(), problem.rate * problem.factor(step, steps)
+        for settings in optimizer.param_groups:  # before averaging: near-lossless modes read it
+            settings["lr"] = rate
         gradients = [_gradients(problem, model, params, random, trial) for random in randoms]
         trial.losses[-ranks:] = [float(np.mean(trial.losses[-ranks:]))]
         middle = process_time()
-        averages = group.average(gradients, params, problem.rate * problem.factor(step, steps))
+        averages = group.average(gradients, params, rate)
         end = process_time()
-        _step(problem, optimizer, params, averages, problem.factor(step, steps))
+        _step(problem, optimizer, params, averages)
         trial.compress_seconds += (end - middle - group.watching) / ranks
         trial.train_seconds += (middle - start) / ranks + process_time() - end
         group.account(trial, gradients[0])
@@ -175,12 +179,10 @@ def _gradients(problem: Problem, model: torch.nn.Module, params: Mapping[str, to
     return {name: param.grad for name, param in params.items() if param.grad is not None}
 
 
-def _step(problem: Problem, optimizer: torch.optim.Optimizer, params: Mapping[str, torch.Tensor], averages: Gradients,
-          factor: float) -> None:
+def _step(problem: Problem, optimizer: torch.optim.Optimizer, params: Mapping[str, torch.Tensor],
+          averages: Gradients) -> None:
     for name, average in averages.items():
         params[name].grad = average
     if problem.clip is not None:
         torch.nn.utils.clip_grad_norm_(list(params.values()), problem.clip)
-    for group in optimizer.param_groups:
-        group["lr"] = problem.rate * factor
     optimizer.step()

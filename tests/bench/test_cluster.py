@@ -36,6 +36,7 @@ from bench.cluster import (  # noqa: E402
     pictures,
     runs,
     scaling,
+    step_costs,
     sweep,
     tables,
     team,
@@ -230,6 +231,17 @@ def test_steps_at_an_accuracy_are_compared_block_by_block():
     assert [row["of_bf16"] for row in rows] == ["1.250", "1.000", "1.250", "0.750"]
     assert [row["bytes_of_fp32"] for row in rows] == ["1.000", "0.500", "1.000", "0.250"]
     assert {row["steps"] for row in rows} == {2 * accuracies.BLOCK}
+
+
+def test_costs_of_a_step_are_medians_without_the_first_steps():
+    first, rest = [9.0] * runs.IGNORED, [1.0, 2.0, 6.0]
+    found = {"model": "gpt", "workers": 2, "rate": bed.UNSHAPED, "runs": {
+        name: {"processor": [*first, *rest], "seconds": [*first, *(2 * seconds for seconds in rest)],
+               "sent": [7.0] * runs.IGNORED + [n_bytes] * 3}
+        for name, n_bytes in ((training.FP32, 100.0), (training.EIGHT_BITS, 20.0))}}
+    rows = [dict(zip(step_costs.COLUMNS, row, strict=True)) for row in step_costs.rows_of(found)]
+    assert [(row["processor_seconds"], row["step_seconds"], row["bytes_of_fp32"]) for row in rows] == [
+        ("2.00000", "4.00000", "1.0000"), ("2.00000", "4.00000", "0.2000")]
 
 
 def controlled() -> dict[str, Any]:

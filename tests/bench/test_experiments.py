@@ -14,8 +14,10 @@ pytest.importorskip("matplotlib")
 
 import torch
 
+from bench.cluster import accuracies, step_costs, training
 from bench.codec import RESULTS
 from bench.experiments import (
+    accuracy,
     gcomp,
     gcomp_pictures,
     gradzip,
@@ -31,6 +33,8 @@ from bench.experiments.problems import HIDDEN, PROBLEMS, disguised
 from bench.experiments.traffic import Link, Traffic
 from bench.experiments.trial import RANKS, Group, run
 from gcodec.adaptive import GraVAC
+from gcodec.averaging.averager import CompressionPlan
+from gcodec.averaging.feedback import MomentumCorrection
 from gcodec.averaging.simulate import run_conversations
 from gcodec.benchmark.csv_tables import read_table, write_table
 from gcodec.benchmark.inputs import Input
@@ -194,6 +198,78 @@ def test_controls_of_gradzip_send_as_many_floats(shape):
         compressor = setting(shape)
         assert compressor.floats(shape) == pytest.approx(wanted, rel=0.05)
         assert not isinstance(compressor, Alternating) or compressor.factored(shape)
+
+
+# Settings that users choose from
+
+def test_exact_frames_train_as_two_dense_ranks_do_and_coarser_ones_send_less():
+    """The sum of two numbers has no order, so lossless frames and a dense sum give the same average."""
+    found = {}
+    for method, steps in ((accuracy.DENSE, 2), ("exact", 2), ("fp8", 1)):
+        trial = run(SMALL, accuracy.plan_of("vgg", method), 0, steps, ranks=2)
+        found[method] = trial.losses, trial.traffic[0].wire_bytes
+    assert found["exact"][0] == found[accuracy.DENSE][0]
+    sizes = [n_bytes for _, n_bytes in found.values()]
+    assert sizes == sorted(sizes, reverse=True)
+
+
+def test_near_lossless_frames_read_the_rate_of_the_step_that_they_are_for():
+    rates = []
+
+    def plan(optimizer):
+        rates.append(optimizer.param_groups[0])
+        return accuracy.near_lossless(optimizer)
+
+    seen = []
+    run(SMALL, plan, 0, 2, ranks=2, see=lambda step, gradients, averages: seen.append(rates[0]["lr"]))
+    assert seen == [SMALL.rate * SMALL.factor(step, 2) for step in range(2)]
+
+
+def test_momentum_correction_has_the_momentum_and_the_clipping_of_the_problem():
+    for name in accuracy.NAMES:
+        problem, plan = accuracy.problem_of(name, accuracy.CORRECTED), accuracy.plan_of(name, accuracy.CORRECTED)
+        assert (problem.momentum, problem.clip) == (0.0, None)
+        assert isinstance(plan, CompressionPlan)
+        assert plan.feedback == MomentumCorrection(PROBLEMS[name].momentum, clip=PROBLEMS[name].clip)
+        assert accuracy.problem_of(name, "fp8").momentum == PROBLEMS[name].momentum
+
+
+def test_settings_are_compared_with_dense_of_the_same_seed(tmp_path):
+    path, every = tmp_path / accuracy.FILE, [("vgg", name, seed) for name in (accuracy.DENSE, "fp8") for seed in (0, 1)]
+    rows = [[*job, 300, 80 + job[2] - 2 * (job[1] == "fp8") * job[2], "% right", 1.0, 5, 0.25, "a processor"]
+            for job in every]
+    write_table(path, accuracy.COLUMNS, [*rows, ["vgg", "fp8", 7, *rows[0][3:]]])       # no dense one of its seed
+    assert accuracy.kept(path, every, 300) == {job: list(map(str, row)) for job, row in zip(every, rows, strict=True)}
+    assert accuracy.kept(path, every, 200) == {}
+    results = [[cell.strip() for cell in line.split("|")[2:4]] for line in accuracy.qualities(tmp_path)[2:4]]
+    assert results == [["0.25", "80.5"], ["0.25", "-1.0 ± 1.4"]]
+
+
+def test_steps_are_measured_shares_where_there_are_any_and_modeled_ones_elsewhere(tmp_path):
+    costs = {training.FP32: (0.2, 10e6), training.BF16: (0.2, 5e6), training.NEAR: (0.5, 5e6),
+             training.EIGHT_BITS: (0.4, 1e6)}
+    write_table(tmp_path / step_costs.FILE, step_costs.COLUMNS, [
+        ["gpt", 2, "unshaped", name, 9, seconds, 1.0, n_bytes, n_bytes / 10e6]
+        for name, (seconds, n_bytes) in costs.items()])
+    write_table(tmp_path / accuracies.FILE, accuracies.COLUMNS, [
+        ["gpt", 2, "100mbit", name, 9, seconds, share, 1, 10, 1, ""]
+        for name, seconds, share in ((training.FP32, 1.25, 1.0), (training.BF16, 0.625, 0.5))])
+    results = [[cell.strip() for cell in line.split("|")[2:-1]] for line in accuracy.steps(tmp_path)[2:6]]
+    assert results == [
+        ["10.00", "1.00", "1250 ms", "≈ 467 ms", "≈ 280 ms", "≈ 208 ms"],
+        ["5.00", "0.50", "0.50", "≈ 0.71", "≈ 0.86", "≈ 0.98"],
+        ["5.00", "0.50", "≈ 0.90", "≈ 1.00", "≈ 1.00", "≈ 1.00"],       # its bypass sends uncompressed
+        ["1.00", "0.10", "≈ 0.48", "≈ 0.91", "≈ 1.46", "≈ 1.93"]]
+    assert "off by +20 to +20 %" in accuracy.steps(tmp_path)[-1]        # (0.2 + 0.4) / (0.2 + 0.8) beside 0.5
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+def test_settings_are_trained_from_end_to_end(tmp_path):
+    assert accuracy.main(["--quick", "--out", str(tmp_path)]) == 0
+    _, rows = read_table(tmp_path / accuracy.FILE)
+    assert [row["method"] for row in rows] == list(accuracy.SETTINGS)
+    assert len(accuracy.qualities(tmp_path)) == 2 + len(rows) + 2
 
 
 # GComp's
