@@ -17,6 +17,9 @@ from gcodec.benchmark.settings import LOSSLESS, NEAR_LOSSLESS
 
 OVERHEAD = 30  #: microseconds per call
 LARGE = 16 * MIB  #: bytes from which two threads are meant to help fully
+#: GB/s of one call on an array of so many bytes, lossless float32.
+SMALL_SIZES = {4096: 0.25, 65536: 1.5, MIB: 4.5}
+CALL_VALUES, CALL_US = 1024, 35
 DIRECTIONS = ("encode", "decode")
 
 
@@ -94,6 +97,11 @@ def _levels(results: Path) -> Iterator[tuple[str, str]]:
 
 def _scaling(results: Path) -> Iterator[tuple[str, str]]:
     rows = [row for row in read_table(results / "scaling.csv")[1] if row["memory"] == "existing"]
+    for size, minimum in SMALL_SIZES.items():
+        found = [float(row["encode_GBps"]) for row in rows
+                 if (row["codec"], row["threads"], int(row["bytes"])) == (OURS, "1", size)]
+        if found:
+            yield f"encode: lossless float32 of {size >> 10} KiB at {minimum} GB/s or more", f"{found[0]:.2f} GB/s"
     for direction in DIRECTIONS:
         one, two, apart = ({int(row["bytes"]): float(row[f"{direction}_GBps"]) for row in rows
                             if (row["codec"], row["threads"]) == kind and int(row["bytes"]) >= MIB}
@@ -112,6 +120,9 @@ def _calls(results: Path) -> Iterator[tuple[str, str]]:
     for direction in DIRECTIONS:
         times = [float(row[f"{direction}_us"]) for row in rows if row["values"] == "1"]
         yield f"{direction}: a call costs less than {OVERHEAD} µs beside its values", f"{min(times):.1f} µs"
+        times = [float(row[f"{direction}_us"]) for row in rows if row["values"] == str(CALL_VALUES)]
+        if times:
+            yield f"{direction}: {CALL_VALUES} values in {CALL_US} µs or less", f"{min(times):.1f} µs"
 
 
 def _memory(results: Path) -> Iterator[tuple[str, str]]:
