@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 import filecmp
 import gc
+import os
 import resource
 import shutil
 import subprocess
@@ -123,8 +124,13 @@ def _read_piece(file: BinaryIO) -> bytes:
 
 def _command(*words: str) -> Transform:
     """Return what runs a command; ``{0}`` and ``{1}`` stand for the paths."""
+    environment = {**os.environ}
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)  # an installed package's modules are compiled
+
     def run(source: Path, target: Path) -> None:
-        subprocess.run([word.format(source, target) for word in words], check=True, stdin=subprocess.DEVNULL)
+        command = [word.format(source, target) for word in words]
+        subprocess.run(command, check=True, stdin=subprocess.DEVNULL, env=environment)
+
     return run
 
 
