@@ -41,6 +41,6 @@ def signed(text: str) -> str:
 
 def filled(page: str, name: str, lines: Sequence[str]) -> str:
     """Return the page with ``lines`` in the place called ``name``, if it has one."""
-    pattern = re.compile(rf"(<!-- begin {re.escape(name)}\b[^>]*-->\n).*?(<!-- end {re.escape(name)} -->)", re.DOTALL)
+    pattern = re.compile(rf"(<!-- begin {re.escape(name)}(?![\w-])[^>]*-->\n).*?(<!-- end {re.escape(name)} -->)", re.DOTALL)
     text = "\n".join(lines)
     return pattern.sub(lambda match: f"{match[1]}\n{text}\n\n{match[2]}", page)

@@ -283,6 +283,8 @@ def test_marked_places_of_a_page_are_filled():
     from bench.markdown import filled, markdown
 
     page = "a\n<!-- begin x (note) -->\nold\n<!-- end x -->\nb\n<!-- begin xy -->\n<!-- end xy -->\n"
+    longer = "<!-- begin x-model -->\n<!-- end x-model -->\n"
+    assert filled(longer + page, "x", ["new"]) == longer + filled(page, "x", ["new"])
     assert filled(page, "x", ["new", "lines"]) == page.replace("old\n", "\nnew\nlines\n\n")
     assert markdown(["a", ">b"], [["1", "2"]]) == ["| a | b |", "| --- | ---: |", "| 1 | 2 |"]
 
