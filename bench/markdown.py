@@ -41,6 +41,7 @@ def signed(text: str) -> str:
 
 def filled(page: str, name: str, lines: Sequence[str]) -> str:
     """Return the page with ``lines`` in the place called ``name``, if it has one."""
-    pattern = re.compile(rf"(<!-- begin {re.escape(name)}(?![\w-])[^>]*-->\n).*?(<!-- end {re.escape(name)} -->)", re.DOTALL)
+    name = re.escape(name)
+    pattern = re.compile(rf"(<!-- begin {name}(?![\w-])[^>]*-->\n).*?(<!-- end {name} -->)", re.DOTALL)
     text = "\n".join(lines)
     return pattern.sub(lambda match: f"{match[1]}\n{text}\n\n{match[2]}", page)
