@@ -39,6 +39,9 @@ _CLASS_BITS = 600  #: what a class costs: its code lengths, and numbers of chang
 #: What a codebook costs with one class, and by which share its codes miss the entropy of positions, about.
 _CODEBOOK_BITS, _LOSS = 2000, 0.02
 _MAX_TRIED = 1 << 20  #: values up to which all choices of classes are tried
+#: Bits of positions from which classes are fitted to more values than that, and nothing else is tried: the codebook is
+#: less than half a percent of them, and another choice is another pass over the array.
+_MIN_FITTED_BITS = 400_000
 _SAMPLE_PIECES, _PIECE = 64, 4096
 _QUICK_SAMPLE = 1024  #: values that are looked at to see whether a closer look is worth it
 
@@ -284,7 +287,8 @@ def choose_thresholds(pieces: Iterable[tuple[np.ndarray, np.ndarray]], n: int) -
     """Return where classes of the base's magnitude may begin, such that positions of what differs take the fewest bits.
 
     The first choice are classes of shipped codebooks, where these promise to take less than a fitted one with its
-    record. If :func:`is_settled` does not say so after it, the last is to be tried as well.
+    record; they are not looked at where an array has many changes. If :func:`is_settled` does not say so after it, the
+    last is to be tried as well.
 
     Args:
         pieces: Parts of the values and of the base, those of :func:`sample_slices`: uintW[m] each.
@@ -303,7 +307,8 @@ def choose_thresholds(pieces: Iterable[tuple[np.ndarray, np.ndarray]], n: int) -
     scale = n / members.sum()
     cuts, n_bits = _partition(np.cumsum(members[used]), np.cumsum(changed[used]), scale)
     fitted = tuple(int(used[cut]) << shift for cut in cuts)
-    if (bits, shift) == (16, EXPONENT_AT):
+    is_known_best = n > _MAX_TRIED and n_bits > _MIN_FITTED_BITS
+    if (bits, shift) == (16, EXPONENT_AT) and not is_known_best:
         shipped, shipped_bits = _shipped_thresholds(members, changed, scale)
         if shipped_bits < (1 + _LOSS) * n_bits + _CODEBOOK_BITS:
             return [shipped, fitted]

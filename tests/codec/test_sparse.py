@@ -15,6 +15,7 @@ import pytest
 
 import gcodec
 from gcodec import EncoderOptions
+from gcodec.plan import sparse_frames
 from tests.support import laws
 from tests.support.cases import (
     KINDS,
@@ -304,6 +305,21 @@ def test_small_differences_name_a_codebook_instead_of_carrying_one(n, rate):
     noisy = base.copy()
     noisy[:: 3] ^= rng.integers(1, 1 << 15, len(noisy[:: 3]), dtype=np.uint16)
     check("bfloat16", noisy, base)
+
+
+def test_large_arrays_of_many_changes_are_searched_once(monkeypatch):
+    """A second search, for classes that a shipped codebook has, would take as long as all the rest."""
+    kind, rng, searches = KINDS["bfloat16"], np.random.default_rng(0), []
+    base = from_floats(kind, rng.normal(0, 0.02, 5 << 20))
+    find = sparse_frames.Finding
+
+    def counted(*arguments: Any) -> sparse_frames.Finding:
+        searches.append(arguments)
+        return find(*arguments)
+
+    monkeypatch.setattr(sparse_frames, "Finding", counted)
+    gcodec.encode(base + (rng.random(len(base)) < 0.0122).astype(np.uint16), dtype="bfloat16", base=base)
+    assert len(searches) == 1
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
