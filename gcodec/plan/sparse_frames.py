@@ -40,8 +40,8 @@ _CLASS_BITS = 600  #: what a class costs: its code lengths, and numbers of chang
 _CODEBOOK_BITS, _LOSS = 2000, 0.02
 _MAX_TRIED = 1 << 20  #: values up to which all choices of classes are tried
 #: Bits of positions from which classes are fitted to more values than that, and nothing else is tried: the codebook is
-#: less than half a percent of them, and another choice is another pass over the array.
-_MIN_FITTED_BITS = 400_000
+#: a percent of them at most, and another choice is another pass over the array.
+_MIN_FITTED_BITS = 200_000
 _SAMPLE_PIECES, _PIECE = 64, 4096
 _QUICK_SAMPLE = 1024  #: values that are looked at to see whether a closer look is worth it
 
