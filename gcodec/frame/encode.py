@@ -111,7 +111,7 @@ def encode_array(request: EncodeRequest, out: Any = None) -> bytes | memoryview:
         except FullError:
             if target is not None and len(target) < small.limit:
                 raise InvalidArgument(_TOO_FEW.format(len(target))) from None
-            n_blocks = -(-len(request.values.bits) >> block_log2(small.dtype))
+            n_blocks = -(-len(request.values.bits) >> block_log2(small.dtype))  # with codebooks it is larger than raw
             frame = encode_values(request, no_plan(small.dtype, n_blocks), out)
         small.close()
         return frame

@@ -307,8 +307,8 @@ def choose_thresholds(pieces: Iterable[tuple[np.ndarray, np.ndarray]], n: int) -
     scale = n / members.sum()
     cuts, n_bits = _partition(np.cumsum(members[used]), np.cumsum(changed[used]), scale)
     fitted = tuple(int(used[cut]) << shift for cut in cuts)
-    is_known_best = n > _MAX_TRIED and n_bits > _MIN_FITTED_BITS
-    if (bits, shift) == (16, EXPONENT_AT) and not is_known_best:
+    is_large = n > _MAX_TRIED and n_bits > _MIN_FITTED_BITS
+    if (bits, shift) == (16, EXPONENT_AT) and not is_large:
         shipped, shipped_bits = _shipped_thresholds(members, changed, scale)
         if shipped_bits < (1 + _LOSS) * n_bits + _CODEBOOK_BITS:
             return [shipped, fitted]
