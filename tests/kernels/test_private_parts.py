@@ -28,8 +28,8 @@ from tests.support.paths import ROOT
 
 PACKAGE = Path(gcodec.__file__).parent
 #: What of numba is private, as numba's source names it.
-PARTS = ("_nrt", "FunctionCache", "IndexDataCacheFile", "CPU_NAME", "CPU_FEATURES",
-         "JITCodeLibrary", "_guard_against_spurious_io_errors")
+PARTS = ("_nrt", "no_cfunc_wrapper", "no_cpython_wrapper", "FunctionCache", "IndexDataCacheFile", "CPU_NAME",
+         "CPU_FEATURES", "JITCodeLibrary", "_guard_against_spurious_io_errors")
 #: numba's modules that anybody may import.
 PUBLIC = {"numba", "numba.cuda", "numba.extending"}
 #: Modules that call C: CPython's own, the driver of CUDA, and its compiler.
@@ -85,6 +85,18 @@ def test_kernels_count_references_where_numba_has_no_such_option(tmp_path):
                "print(p.UNCOUNTED, scalar.lesser(3, 2))")
     assert run(program, NUMBA_CACHE_DIR=str(tmp_path)) == ["{'_nrt':", "False}", "2"]
     assert run(program, "_nrt", NUMBA_CACHE_DIR=str(tmp_path)) == ["{}", "2"]
+
+
+@pytest.mark.parametrize(("missing", "compiled"), [("", 0), ("no_cpython_wrapper no_cfunc_wrapper", 1)])
+def test_what_kernels_call_is_compiled_without_what_python_needs_until_python_calls_it(tmp_path, missing, compiled):
+    house = house_of_kernels(tmp_path)
+    (house / "caller.py").write_text("from .core.jit import kernel\n\n\n@kernel\ndef inner(a):\n    return a + 1\n\n\n"
+                                     "@kernel\ndef outer(a):\n    return 2 * inner(a)\n")
+    program = ("from house.kernels.caller import inner, outer; "
+               "print(outer(3), len(inner.overloads), inner(3), outer(0.5), inner(0.5), len(inner.overloads))")
+    for number in (compiled, 0):  # the second process finds the outer one in the cache
+        printed = run(program, missing, tmp_path, NUMBA_CACHE_DIR=str(tmp_path / "cache"))
+        assert printed == ["8", str(number), "4", "3.0", "1.5", "2"]
 
 
 def test_a_kernel_without_entry_points_is_called_itself():

@@ -11,7 +11,7 @@ from typing import Any
 from numba import njit
 
 from ...errors import GcodecError
-from .numba_private import UNCOUNTED, config, with_stamp
+from .numba_private import CALLED_BY_KERNELS, NOT_FOR_C, UNCOUNTED, called_by_kernels, config, with_stamp
 
 if config.DISABLE_JIT:
     # Kernels call intrinsics, LLVM's own instructions, which Python cannot.
@@ -51,8 +51,16 @@ def inlined(function: Callable[..., Any]) -> Any:
 
 
 def _compiled(function: Callable[..., Any], **options: Any) -> Any:
-    def decorate(cached: bool) -> Any:
-        return njit(nogil=True, cache=cached, boundscheck=False, error_model="numpy", **options)(function)
-
     path = function.__code__.co_filename
-    return with_stamp(decorate, _stamp(path), Path(path).parent)
+    stamp, folder = _stamp(path), Path(path).parent
+    options |= {"nogil": True, "boundscheck": False, "error_model": "numpy", **NOT_FOR_C}
+
+    def decorate(cached: bool) -> Any:
+        return njit(cache=cached, **options)(function)
+
+    def decorate_inner(cached: bool) -> Any:
+        return njit(cache=cached, **options, **CALLED_BY_KERNELS)(function)
+
+    return called_by_kernels(
+        with_stamp(decorate, stamp, folder), lambda: with_stamp(decorate_inner, stamp, folder, "-inner")
+    )
