@@ -13,7 +13,8 @@ SPREAD := -n auto --dist loadfile --no-loadscope-reorder
 # float64 and the types of 8 bits, which take the plain loops on every CPU; GComp's code, which is one more choice of
 # code lengths; tensors and optimizers; and the cache of kernels.
 STEP_TESTS := tests/kernels/test_vector_steps.py tests/kernels/test_class_ranks.py
-FRAME_TESTS := tests/kernels/test_kernels.py tests/codec/test_codec.py tests/plan/test_prediction.py
+FRAME_TESTS := tests/kernels/test_kernels.py tests/plan/test_prediction.py \
+	$(addprefix tests/codec/test_,codec.py predicted_rows.py streams.py encode.py wrong_arguments.py inspect.py)
 PORTABLE_TESTS := $(STEP_TESTS)
 PORTABLE_TYPES := float32 bfloat16 float16
 WITHOUT := or float16

@@ -68,7 +68,8 @@ def steps_table(results: Path) -> Iterator[str]:
     columns = ["model", "link", "method", ">steps", ">step, ms", ">of fp32", ">wire MB", ">% of fp32", ">% of bf16",
                ">encode, ms", ">decode, ms", ">bits / head"]
     yield ("A step is forward, backward with its all-reduces beside it, and the optimizer; bytes are means once the "
-           "training has settled (past step 100, or the second half of a shorter one), refreshes included.")
+           "training has settled (past step 100, or the second half of a shorter one), refreshes included. "
+           'Steps with `mode="bf16"` are under [Accuracies](#accuracies).')
     yield from ("", *markdown(columns, table), "", f"{rows[0]['workers']} workers; from {source(comments)}", "")
 
 

@@ -202,8 +202,9 @@ def _to_safetensors(
             file.write(piece)
             progress(len(piece))
     kinds = ", ".join(sorted({entry.format for entry in archive.files}))
-    display.note(f"{path}: holds the {len(tensors)} tensors of what was {kinds}, and nothing else of it",
-                 quiet=args.quiet)
+    originals = f"{kinds} file" if len(archive.files) == 1 else f"{len(archive.files)} files ({kinds})"
+    held = f"{len(tensors)} tensor{'s' * (len(tensors) != 1)}"
+    display.note(f"{path}: holds {held}; what else was in the {originals} is left out", quiet=args.quiet)
     return path
 
 

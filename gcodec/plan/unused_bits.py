@@ -34,7 +34,8 @@ def drop_unused_bits(request: EncodeRequest) -> EncodeRequest:
     bits, dtype, _, _ = request.values
     if not request.bit_layout.lossy and dtype.tail_bits and len(bits) >= _MIN_MIXED:
         drop = request.bit_layout.drops[0]
-        if _is_mixed(_sample(bits, _QUICK_SAMPLE), drop) and len(drops := _drops_for(bits, dtype, drop)) > 1:
+        quick = _finite(_sample(bits, _QUICK_SAMPLE), dtype)
+        if _is_mixed(quick, drop) and len(drops := _drops_for(bits, dtype, drop)) > 1:
             layout = lossless_at(dtype, drops, request.bit_layout.mode)
             return request._replace(bit_layout=layout, levels=_levels(bits, drops))
     return request
@@ -59,6 +60,12 @@ def drop_common_zeros(request: EncodeRequest) -> EncodeRequest:
 def _sample(bits: np.ndarray, n: int) -> np.ndarray:
     """Return about ``n`` values of an array, an odd step apart."""
     return bits[:: max(len(bits) // n, 1) | 1]
+
+
+def _finite(some: np.ndarray, dtype: DType) -> np.ndarray:
+    """Return the values that are finite: the encoder puts NaN and infinity into level 0, whatever bits they have."""
+    infinity = some.dtype.type(dtype.infinity)
+    return some[some & infinity != infinity]
 
 
 def _common_zeros(bits: np.ndarray, dtype: DType) -> int:
@@ -89,8 +96,10 @@ def _drops_for(bits: np.ndarray, dtype: DType, drop: int) -> tuple[int, ...]:
         dtype: Its type.
         drop: How many are zero in all values, which are those of level 0.
     """
-    some = _sample(bits, _MIXED_SAMPLE)
+    some = _finite(_sample(bits, _MIXED_SAMPLE), dtype)
     some = some[some != 0].astype(np.uint64)
+    if not len(some):
+        return (drop,)
     max_drop = dtype.tail_bits - 1
     # The lowest bit set, less 1, has as many ones as there are zeros; bit max_drop is set so that no more are counted.
     marked = some | np.uint64(1 << max_drop)

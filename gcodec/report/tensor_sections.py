@@ -113,7 +113,7 @@ def _cells(row: TensorRow, *, sparks: bool) -> list[Cell]:
         _number(ratio, 3),
         _number(bits, 2),
         Cell(row.modes),
-        Cell(" ".join(f"{count} {kind}" for kind, count in row.kinds.items())),
+        Cell(", ".join(f"{count} {kind}" for kind, count in row.kinds.items())),
         Cell(str(row.codebooks) if row.kinds else "", row.codebooks),
         _number(of_exponents, 2),
         Cell("", html="" if exponents is None or not sparks else spark(around_the_bulk(exponents))),

@@ -17,7 +17,7 @@ from gcodec import codec
 from gcodec.format.change_codebook import ChangeCodebook
 from gcodec.format.codebook import Codebook
 from gcodec.frame.decode import FrameReader
-from tests.codec.test_corruption import guarded_bytes
+from tests.codec.guarded_memory import guarded_bytes
 from tests.fuzz.mutation import Dice, change_bytes, change_length
 from tests.support import laws, reference
 from tests.support.make_golden import as_base, as_known, read_manifest

@@ -1,13 +1,12 @@
 """The laws of bases (docs/format.md section 8): arrays encoded against an earlier one, near to it, far from it or
 equal; and that nothing of prediction depends on what the processor does with denormals.
 
-What is predicted from templates has its laws in tests/codec/test_codec.py, what is spoilt in
-tests/codec/test_corruption.py.
+What is predicted from templates has its laws in tests/codec/test_predicted_rows.py, what is
+spoilt in tests/codec/test_corruption.py.
 """
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from random import Random
@@ -35,6 +34,7 @@ from tests.support.cases import (
     modes,
     multiples,
     noise,
+    rng_of,
     specials,
     stepped,
     to_floats,
@@ -46,11 +46,6 @@ PREDICTABLE = [name for name, kind in KINDS.items() if kind.predicted]
 
 every_pair = pytest.mark.parametrize("which", PAIRS, ids=str)
 predictable = pytest.mark.parametrize("dtype", PREDICTABLE)
-
-
-def rng_of(which: Pair) -> Random:
-    """Return a generator that draws the same numbers for a pair in every run."""
-    return Random(zlib.crc32(str(which).encode()))
 
 
 def encoded(which: Pair, **options: Any) -> bytes:

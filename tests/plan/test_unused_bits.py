@@ -68,6 +68,15 @@ def test_a_mixture_of_long_and_short_values_takes_what_its_parts_take(dtype):
     assert len(frame) <= 1.05 * parts  # blocks at the seams hold both
 
 
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_values_that_are_not_finite_have_no_levels_of_their_own(dtype):
+    """The encoder puts them into level 0, so a level for their zeros would save nothing, and cost symbols."""
+    bits = values_of_fewer_bits(dtype, 0)
+    bits[::9], bits[4::9] = infinity(KINDS[dtype]) | 1 << KINDS[dtype].M - 1, infinity(KINDS[dtype])
+    assert gcodec.inspect(encoded(dtype, bits)).levels == (0,)
+    encoded(dtype, np.full_like(bits, infinity(KINDS[dtype])))
+
+
 def test_integers_keep_the_bits_that_they_have():
     rng = np.random.default_rng(0)
     counts = np.exp2(rng.uniform(0, 16, N)).astype(np.int64).astype(np.float32)

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, cached_property
 from importlib.util import find_spec
+from random import Random
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -395,7 +396,6 @@ SHORT = ("empty", "empty of three dimensions", "0-d", "one value", "two values",
          "all zero", "255 values", "runs of equal sub-streams", "denormal")
 
 
-
 # Arrays that are worth a second thread, for the laws that ask for one: not in CASES.
 
 
@@ -565,6 +565,11 @@ class Pair:
     def earlier(self) -> Array:
         """Return the base to encode it against."""
         return typed(self.dtype, self.base)
+
+
+def rng_of(which: Case | Pair) -> Random:
+    """Return a generator that draws the same numbers for a case in every run."""
+    return Random(zlib.crc32(str(which).encode()))
 
 
 def typed(dtype: str, bits: Bits) -> Array:

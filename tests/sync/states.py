@@ -1,11 +1,18 @@
-"""States for the tests of weight sync: tensors of every type that change a little from step to step."""
+"""States for the tests of weight sync: tensors of every type that change a little from step to step; their versions."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
+
+from gcodec.sync import Publisher, WeightVersion
+from gcodec.sync.tensor_bits import WritableTensor
+
+State = dict[str, Any]
 
 #: Types that the codec knows, and some that it does not.
 FLOATS = ("float32", "bfloat16", "float16", "float64", "float8_e4m3fn", "float8_e5m2")
@@ -43,3 +50,26 @@ def equal(ours: dict[str, Any], theirs: dict[str, Any]) -> bool:
     """Return True if both have the same names, shapes and bits."""
     same_names = ours.keys() == theirs.keys()
     return same_names and all(np.array_equal(bits_of(ours[name]), bits_of(theirs[name])) for name in ours)
+
+
+def chain(n_versions: int, **options: Any) -> Iterator[tuple[State, WeightVersion]]:
+    """Yield states that change a little, each with its version."""
+    publisher, state = Publisher(**options), some_state()
+    for number in range(n_versions):
+        if number:
+            state = moved(state, seed=number)
+        yield state, publisher.publish(state)
+
+
+def fail_at(patch: pytest.MonkeyPatch, nth: int, error: type[BaseException]) -> None:
+    """Have the nth write of a tensor raise an error after it has been done."""
+    write, n_calls = WritableTensor.write, 0
+
+    def failing(self: WritableTensor, *arguments: Any) -> None:
+        nonlocal n_calls
+        n_calls += 1
+        write(self, *arguments)
+        if n_calls == nth:
+            raise error
+
+    patch.setattr(WritableTensor, "write", failing)

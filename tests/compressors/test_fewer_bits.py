@@ -1,0 +1,68 @@
+"""Compressors that send fewer bits of every value: QSGD and frames of the codec."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("torch")
+
+import torch
+
+from gcodec.averaging.averager import CompressionPlan
+from gcodec.averaging.simulate import Simulation, compress_on
+from gcodec.compressors import QSGD, Frames, Place
+from gcodec.compressors.contract import Memory, alone
+from gcodec.errors import InvalidArgument
+from tests.support.compressor_settings import gradients_at, mean_of
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+def test_few_mantissa_bits_keep_exponents_and_round_to_nearest():
+    gradient = gradients_at(0, 1)[0]["linear"] * torch.logspace(-30, 30, 70)
+    sent = Frames(2).decompressed(gradient).contribution
+    assert bool(((sent - gradient).abs() <= gradient.abs() / 8).all())
+    mantissas, _ = torch.frexp(sent)
+    assert torch.equal(mantissas * 8, (mantissas * 8).round())
+
+
+def test_near_lossless_frames_follow_the_optimizer():
+    param = torch.nn.Parameter(torch.randn(80, 50, generator=torch.Generator().manual_seed(1)) * 0.1)
+    optimizer = torch.optim.SGD([param], lr=0.01)
+    simulation = Simulation(2, CompressionPlan(Frames(optimizer=optimizer), feedback=None))
+    gradients = [{"x": own["x"]} for own in gradients_at(0, 2, shapes={"x": (80, 50)})]
+    average = simulation.average(gradients, {"x": param})[0]["x"]
+    exact = mean_of(gradients)["x"]
+    moved = 0.01 * (average.double() - exact.double()).abs()
+    assert bool((moved <= 2 * 2.0**-24 * param.detach().double().abs() * 1.01 + 1e-12).all())
+    assert simulation.ranks[0].last["x"].payload_bytes < Frames().payload_bytes((80, 50))
+    with pytest.raises(InvalidArgument):
+        simulation.average(gradients)
+
+
+@pytest.mark.parametrize("norm_kind", ["max", "l2"])
+def test_qsgd_is_unbiased_and_within_a_level(norm_kind):
+    """The mean of 2000 draws lies within 5 standard deviations, each at most half a level, of all of 300 values:
+    a false alarm in 5,800 seeds, and the seed is fixed."""
+    gradient = torch.randn(300, generator=torch.Generator().manual_seed(1)).view(10, 30)
+    setting = QSGD(3, bucket=100, norm=norm_kind)
+    rows = gradient.view(3, 100)
+    norms = rows.abs().amax(1) if norm_kind == "max" else rows.norm(dim=1)
+    level = (norms[:, None] / setting.levels).expand(3, 100).reshape(10, 30)
+    total = torch.zeros(10, 30, dtype=torch.float64)
+    memory: Memory = {}
+    for _ in range(2000):
+        result = alone(setting.compress(gradient, memory, Place())).contribution
+        assert bool(((result - gradient).abs() <= level * (1 + 1e-5)).all())
+        total += result
+    assert bool(((total / 2000 - gradient).abs() <= 5 * level / 2 / 2000**0.5).all())
+
+
+def test_qsgd_draws_differ_between_ranks_and_steps():
+    gradient = torch.full((20, 20), 0.3)
+    gradient[0, 0] = 1.0
+    memories: list[Memory] = [{}, {}]
+    first = compress_on(QSGD(3), [gradient, gradient], memories)
+    second = compress_on(QSGD(3), [gradient, gradient], memories)
+    drawn = [outcome.contribution for outcome in (*first, *second)]
+    assert all(not torch.equal(a, b) for i, a in enumerate(drawn) for b in drawn[:i])

@@ -1,0 +1,88 @@
+"""Settings of compressors and plans: what they may be, what they mean, and which tensors stay dense."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+pytest.importorskip("torch")
+
+import torch
+
+from gcodec.averaging.averager import Averager, CompressionPlan, compression_plan
+from gcodec.averaging.feedback import ErrorFeedback, WarmUp
+from gcodec.averaging.simulate import Simulation, run_conversations
+from gcodec.compressors import DGC, QSGD, Cast, Dense, Frames, GradZip, PowerSGD, RedSync, TopK
+from gcodec.compressors.contract import AllGather, AllReduce, alone
+from gcodec.errors import InvalidArgument, PeerError
+from tests.support.compressor_settings import gradients_at, mean_of, run, same
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+@pytest.mark.parametrize("wrong", [
+    lambda: TopK(0.0), lambda: TopK(1.5), lambda: TopK(0.1, sample=2.0), lambda: QSGD(1), lambda: QSGD(9), lambda:
+    QSGD(norm="l1"), lambda: PowerSGD(0), lambda: PowerSGD(True), lambda: GradZip(2, regularization=-1.0), lambda:
+    GradZip(2, average=1.0), lambda: GradZip(2, dtype="int8"), lambda: Cast("float64"), lambda: DGC(0.1, upper=0.9),
+    lambda: RedSync(0.1, method="other"), lambda: RedSync(0.1, same_sign=True, mantissa_bits=3), lambda: Frames(0),
+    lambda: Dense().at(1), lambda: WarmUp(QSGD(), 3), lambda: Simulation(0, Dense()),
+    lambda: Simulation(2, "bf16"), lambda: compression_plan(""),
+    lambda: ErrorFeedback(0.0), lambda: CompressionPlan(Dense(), smallest=-1),
+])
+def test_settings_out_of_range_are_refused(wrong):
+    with pytest.raises(InvalidArgument):
+        wrong()
+
+
+def test_plans_are_given_by_themselves_by_a_compressor_or_by_an_accuracy():
+    plan = CompressionPlan(TopK(0.5), None)
+    assert compression_plan(plan) is plan
+    assert compression_plan(TopK(0.5)) == CompressionPlan(TopK(0.5), ErrorFeedback())
+    assert compression_plan("fp8") == Simulation(2, "fp8").plan == CompressionPlan(Frames(2), ErrorFeedback())
+
+
+def test_integers_and_sparse_tensors_are_refused():
+    for tensor in (torch.zeros(4, 4, dtype=torch.int32), torch.eye(4).to_sparse()):
+        with pytest.raises(InvalidArgument):
+            alone(Averager(CompressionPlan(TopK(0.5), smallest=0)).average({"x": tensor}))
+
+
+def test_at_replaces_the_knob_of_a_setting():
+    assert TopK(0.1).at(0.2) == TopK(0.2)
+    assert PowerSGD(4).at(2).value == 2
+    assert QSGD(4).at(3) == QSGD(3)
+    assert WarmUp(DGC(0.1), 5).at(0.2) == WarmUp(DGC(0.2), 5)
+
+
+def test_small_tensors_and_vectors_stay_dense():
+    simulation, averages = run(CompressionPlan(TopK(0.01), smallest=2000), 2, 1)
+    exact = mean_of(gradients_at(0, 2))
+    assert all(same(averages[0][tensor], exact[tensor]) for tensor in ("bias", "images"))
+    assert not same(averages[0]["linear"], exact["linear"])
+    assert simulation.ranks[0].last["images"].ratio == 1
+
+
+def test_densities_of_warm_up_are_the_papers():
+    warm = WarmUp(DGC(0.001), steps=10)
+    results = [warm.setting(step).value for step in (0, 9, 10, 20, 30, 39, 40, 1000)]
+    assert results == pytest.approx([0.251, 0.251, 0.0631, 0.0158, 0.00398, 0.00398, 0.001, 0.001], rel=1e-2)
+
+
+def test_ranks_whose_requests_differ_raise_PeerError():
+    def asks(request):
+        yield request
+
+    with pytest.raises(PeerError):
+        run_conversations([asks(AllGather(b"")), asks(AllReduce(torch.zeros(3)))])
+    with pytest.raises(PeerError):
+        run_conversations([asks(AllReduce(torch.zeros(4))), asks(AllReduce(torch.zeros(3)))])
+
+
+def test_importing_a_compressor_loads_no_other():
+    program = "import sys; from gcodec.compressors import PowerSGD; print(*(n for n in sys.modules if 'gcodec' in n))"
+    loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.split()
+    ours = {"powersgd", "lowrank", "casts", "contract", "outcome"}
+    below = {"gcodec", "gcodec.dtypes", "gcodec.errors"}
+    assert set(loaded) == {*below, "gcodec.compressors", *(f"gcodec.compressors.{x}" for x in ours)}

@@ -1,0 +1,191 @@
+"""Versions that are damaged or meant for others, updates that are interrupted, and wrong arguments: nothing changes."""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+
+import torch
+
+import gcodec
+from gcodec.sync import BrokenChain, Publisher, Subscriber, VersionFolder
+from gcodec.sync.tensor_bits import WritableTensor
+from tests.support.children import forked
+from tests.sync.states import chain, equal, fail_at, moved, some_state
+
+# Damage and interruptions
+
+def test_damage_is_found_and_nothing_changes():
+    publisher = Publisher()
+    state = {"w": torch.randn(20, 30).bfloat16(), "n": torch.arange(9), "c": torch.ones(600).bfloat16()}
+    anchor = publisher.publish(state)
+    after = {"w": state["w"] * 1.01, "n": state["n"] + 1, "c": state["c"] * 1.01}
+    difference = publisher.publish(after)
+    n_harmless = 0
+    for data, holds in ((anchor.data, None), (difference.data, state)):
+        for at in range(0, len(data), 2):
+            subscriber = Subscriber()
+            if holds is not None:
+                subscriber.apply(anchor.data)
+            damaged = bytearray(data)
+            damaged[at] ^= 1 << at % 8
+            try:
+                subscriber.apply(damaged)
+            except (gcodec.Corruption, gcodec.Unsupported):
+                assert subscriber.number == (holds is not None)
+                assert equal(subscriber.tensors, holds or {})
+            else:       # a bit that Zstandard has no meaning for
+                n_harmless += 1
+                assert equal(subscriber.tensors, state if holds is None else after)
+    assert n_harmless < 10
+
+
+@pytest.mark.parametrize("share", [0.0, 0.3, 0.9, 0.999])
+def test_a_message_that_is_cut_off_is_refused(share):
+    (state, anchor), (_, difference) = chain(2)
+    subscriber = Subscriber()
+    subscriber.apply(anchor.data)
+    for version in (anchor, difference):
+        with pytest.raises(gcodec.Corruption):
+            subscriber.apply(version.data[: int(share * len(version.data))])
+    assert equal(subscriber.tensors, state)
+
+
+@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt, MemoryError])
+@pytest.mark.parametrize("nth", [1, 3, 5])
+def test_an_interrupted_update_is_undone(monkeypatch, error, nth):
+    (state, first), (after, second) = chain(2)
+    subscriber = Subscriber()
+    subscriber.apply(first.data)
+    pending = subscriber.read(second.data)
+    with monkeypatch.context() as patch:
+        fail_at(patch, nth, error)
+        with pytest.raises(error):
+            pending.apply()
+    assert equal(subscriber.tensors, state)
+    assert subscriber.number == 1
+    subscriber.verify()
+    subscriber.apply(second.data)
+    assert equal(subscriber.tensors, after)
+
+
+def test_a_version_that_cannot_be_made_leaves_the_publisher_as_it_was():
+    publisher, subscriber, state = Publisher(), Subscriber(), some_state()
+    subscriber.apply(publisher.publish(state).data)
+    before = publisher.number, publisher.state
+    for wrong in (torch.ones(3).to_sparse(), torch.empty(3, device="meta"), torch.ones(2, dtype=torch.complex128),
+                  np.array(["text"]), np.array([None]), np.ma.masked_array([1.0], [True])):
+        with pytest.raises(gcodec.InvalidArgument, match="wrong"):
+            publisher.publish({**state, "wrong": wrong})
+    assert before == (publisher.number, publisher.state)
+    state = moved(state, 3)
+    subscriber.apply(publisher.publish(state).data)
+    assert equal(subscriber.tensors, state)
+
+
+def test_a_subscriber_that_is_killed_while_it_writes_begins_with_an_anchor(tmp_path):
+    folder, publisher = VersionFolder(tmp_path / "run"), Publisher()
+    before = {"a": np.linspace(0, 1, 999, dtype=np.float32), "b": np.ones(99, np.float32)}
+    after = {name: value * np.float32(1.5) for name, value in before.items()}
+    # Weights that outlive their process, as in shared memory.
+    weights = {name: np.memmap(tmp_path / name, np.float32, "w+", shape=x.shape) for name, x in before.items()}
+    folder.send(publisher.publish(before))
+    subscriber = Subscriber(weights)
+    subscriber.catch_up(folder)
+    folder.send(publisher.publish(after))
+
+    def killed_between_two_writes() -> int:
+        pending, write = subscriber.read(folder.message(2, anchor=False)), WritableTensor.write
+
+        def killing(*arguments: Any) -> None:
+            write(*arguments)
+            os.kill(os.getpid(), signal.SIGKILL)
+
+        WritableTensor.write = killing      # type: ignore[assignment, method-assign]
+        pending.apply()
+        return 0
+
+    assert forked(killed_between_two_writes).wait()[0] == -signal.SIGKILL
+    assert equal({"a": weights["a"]}, {"a": after["a"]}) and equal({"b": weights["b"]}, {"b": before["b"]})
+    with pytest.raises(BrokenChain, match=r"changed the weights.*'a'"):
+        subscriber.verify()
+    again = Subscriber(weights)
+    with pytest.raises(BrokenChain, match="an anchor is needed"):
+        again.apply(folder.message(2, anchor=False))
+    assert again.catch_up(folder) == 2      # the anchor, and the difference
+    assert equal(weights, after)
+
+
+# Limits and arguments
+
+def test_a_subscriber_refuses_what_is_not_for_it():
+    state = some_state()
+    version = Publisher(part="0-of-2").publish(state)
+    zeros = {name: torch.zeros_like(tensor) for name, tensor in state.items()}
+    for subscriber, why in (
+        (Subscriber(), "part '0-of-2'"),
+        (Subscriber({**zeros, "more": torch.ones(1)}, part="0-of-2"), "has no tensor 'more'"),
+        (Subscriber({"bfloat16": zeros["bfloat16"]}, part="0-of-2"), "which the subscriber lacks"),
+        (Subscriber({**zeros, "bfloat16": torch.zeros(2)}, part="0-of-2"), "the subscriber's is float32 of shape"),
+    ):
+        with pytest.raises(gcodec.InvalidArgument, match=why):
+            subscriber.apply(version.data)
+    with pytest.raises(gcodec.LimitExceeded):
+        Subscriber(part="0-of-2", max_output_bytes=10_000).apply(version.data)
+
+
+def test_what_is_no_version_is_refused(tmp_path):
+    gcodec.save_file({"w": np.ones(9, np.float32)}, tmp_path / "plain.gc")
+    with pytest.raises(gcodec.Corruption, match="not a version"):
+        Subscriber().apply(tmp_path / "plain.gc")
+    first = {"gcodec-sync": "1", "gcodec-sync.version": "1", "gcodec-sync.state": "0" * 16}
+    for metadata, kind in (
+        ({"gcodec-sync": "3"}, gcodec.Unsupported),
+        ({"gcodec-sync": "1"}, gcodec.Corruption),
+        ({**first, "gcodec-sync.version": "0"}, gcodec.Corruption),
+        ({**first, "gcodec-sync.version": "1.0"}, gcodec.Corruption),
+        ({**first, "gcodec-sync.state": "no hash"}, gcodec.Corruption),
+        ({**first, "gcodec-sync.x": ""}, gcodec.Unsupported),
+        (first, gcodec.Corruption),     # of other weights
+    ):
+        gcodec.save_file({"w": np.ones(9, np.float32)}, tmp_path / "other.gc", metadata=metadata)
+        with pytest.raises(kind):
+            Subscriber().apply(tmp_path / "other.gc")
+    for wrong in (None, 3, ["x"]):
+        with pytest.raises(gcodec.InvalidArgument):
+            Subscriber().apply(wrong)       # type: ignore[arg-type]
+
+
+def test_a_tensor_that_gets_other_memory_is_noticed():
+    state = {"w": torch.ones(900), "n": torch.zeros(3)}
+    publisher, model = Publisher(start=state), {name: torch.nn.Parameter(x.clone()) for name, x in state.items()}
+    subscriber = Subscriber(model)
+    subscriber.apply(publisher.publish({**state, "n": torch.ones(3)}).data)
+    model["w"].data = torch.ones(900)
+    with pytest.raises(gcodec.InvalidArgument, match="'w' has other memory"):
+        subscriber.apply(publisher.publish(state).data)
+
+
+def test_senseless_arguments_are_refused():
+    w: Any = torch.ones(4)
+    names: Any = {1: w}
+    number: Any = 1
+    for call in (
+        lambda: Publisher(anchor_every=0), lambda: Publisher(first=0), lambda: Publisher(dtype="int8"),
+        lambda: Publisher(threads=0), lambda: Publisher(start=w), lambda: Publisher().publish(names),
+        lambda: Publisher().publish({"__metadata__": w}), lambda: Publisher().publish({"\ud800": w}),
+        lambda: Publisher().publish({"w": w}, metadata={"gcodec-sync.x": "1"}),
+        lambda: Publisher().publish({"w": w}, metadata={"x": number}),
+        lambda: Subscriber(w),
+        lambda: Subscriber(like="jax"), lambda: Subscriber({"w": [1.0]}), lambda: Subscriber({"w": w.expand(3, 4)}),
+        lambda: Subscriber({"w": np.broadcast_to(np.ones(3), (2, 3))}), lambda: Subscriber({"w": w.to_sparse()}),
+        lambda: Subscriber({"w": np.ones(3, ">f4")}),
+    ):
+        with pytest.raises(gcodec.InvalidArgument):
+            call()
