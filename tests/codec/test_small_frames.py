@@ -32,6 +32,9 @@ def arrays(n: int) -> Iterator[tuple[str, np.ndarray]]:
     special = normal.copy()
     special[::7], special[3::101], special[5::97], special[1::31] = 1e30, np.nan, -np.inf, 1e-42
     yield "infinities, NaNs, denormals", special
+    yield "mostly NaNs of odd bits, some short", np.where(
+        rng.random(n) < 0.6, 0x7FC00001, normal.view("u4") & np.where(rng.random(n) < 0.3, 0xFFFFFF00, 0xFFFFFFFF)
+    ).astype("u4").view("f4")
 
 
 @pytest.mark.parametrize("n", SIZES)

@@ -22,6 +22,7 @@ from ..sample.code_costs import choose_codebooks, cluster, compare_references, r
 from ..sample.count import SampleCounts, count_sample
 from ..sample.count_both import count_both_heads
 
+_INFINITY = np.uint32(0x7F800000)  #: beyond finite values
 SPECIAL = -1
 N_CODEBOOKS_AT, PRELUDE_BYTES_AT = 11, 32  #: places in a frame's header
 
@@ -117,9 +118,10 @@ def hints_at_more(values):
     merged, n_short, n_zero, n_seen = values[0], 0, 0, 0
     for i in range(0, n, step):
         merged |= values[i]
-        n_short += values[i] & 15 == 0
+        is_finite = values[i] & _INFINITY != _INFINITY
+        n_short += is_finite & (values[i] & 15 == 0)
         n_zero += values[i] == 0
-        n_seen += 1
+        n_seen += is_finite
     if merged & 1 == 0 or (6 * n_short > n_seen and 6 * (n_short - n_zero) > n_seen - n_zero):
         return True
     step = max(n // 1024, 1) | 1
