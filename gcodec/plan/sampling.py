@@ -228,7 +228,9 @@ def _costs(
         source: The array.
         mask: bool[n_rows], True for the blocks that are meant; None for all.
     """
-    n_rows, plain, relative, n_heads, n_tails = code_costs.compare_references(sample.by_block, sample.by_stream, mask)
+    n_rows, plain, relative, n_heads, n_tails = code_costs.compare_references(
+        sample.by_block, sample.by_stream, mask, dtype.head_bits
+    )
     n_streams = n_heads >> stream_log2
     n_empty = max(n_rows * (source.block // sample.every >> stream_log2) - n_streams, 0)
     besides = STREAM_BITS * n_streams + EMPTY_BITS * n_empty + (dtype.tail_bits - source.unused_bits) * n_tails

@@ -173,3 +173,19 @@ def test_literal_gcomp_costs_more_than_the_default():
         for x in Dump.read(path).groups["grad"].values():
             if x.size > 2000:
                 assert len(gcodec.encode(x)) <= len(gcodec.encode(x, options=LITERAL_GCOMP)) + 16
+
+
+@pytest.mark.parametrize(("dtype", "head_bits", "tail_bits"), [("float32", 8, 24), ("float64", 11, 53)])
+@pytest.mark.parametrize("share", [1 / 9, 1 / 3, 0.6])
+def test_missing_values_take_little_and_leave_the_others_as_small_as_they_are(dtype, head_bits, tail_bits, share):
+    """Their heads are far from the mean of the others: at most an escape each, beside the entropy of all heads."""
+    rng, n = np.random.default_rng(1), 100_000
+    values = rng.standard_normal(n).astype(dtype)
+    missing = rng.random(n) < share
+    values[missing] = np.nan
+    frame = gcodec.encode(values)
+    assert gcodec.decode(frame).tobytes() == values.tobytes()
+    counts = np.unique(np.where(missing, 9999, np.frexp(values)[1]), return_counts=True)[1] / n
+    entropy = float(-(counts * np.log2(counts)).sum())
+    escaped = head_bits * share if dtype == "float64" else 0    # float32 has as many symbols as heads
+    assert 8 * len(frame) / n < 1.012 * (tail_bits + entropy + escaped)

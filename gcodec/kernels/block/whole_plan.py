@@ -143,7 +143,9 @@ def _new_counts(n_rows, n_bins):
 def _weigh(counts, form, rules):
     """Return whether sub-streams should have references, by a sample, and what it takes then, in bits."""
     spec = form.spec
-    n_rows, plain, relative, n_heads, n_tails = compare_references(counts.by_block, counts.by_stream, None)
+    n_rows, plain, relative, n_heads, n_tails = compare_references(
+        counts.by_block, counts.by_stream, None, form.head_bits
+    )
     n_streams = n_heads // spec.stream_len
     n_empty = max(n_rows * (spec.block // spec.every // spec.stream_len) - n_streams, 0)
     besides = rules.stream_bits * n_streams + rules.empty_bits * n_empty + form.tail_bits * n_tails

@@ -206,25 +206,27 @@ def cluster(histograms, table_cost, groups):
 
 
 @kernel
-def compare_references(by_block, by_stream, marked):
+def compare_references(by_block, by_stream, marked, head_bits):
     """Compare the cost of heads relative to each block's mean and to each sub-stream's.
 
     Args:
         by_block: uint32[n_rows, n_bins], heads relative to each block's mean.
         by_stream: uint32[n_rows, n_bins], relative to each sub-stream's.
         marked: bool[n_rows], the rows to compare; or None: all.
+        head_bits: Bits of a head, which follow an escape code, that of heads outside of the window.
 
     Returns:
-        Of the marked rows: their number; entropies, in 1/256 bits, of ``by_block`` and of ``by_stream``; the number of
-        heads; and how many of those are not of zeros.
+        Of the marked rows: their number; what symbols take at their entropy, in 1/256 bits, in ``by_block`` and in
+        ``by_stream``; the number of heads; and how many of those are not of zeros.
     """
     rows, plain, relative, number, n_nonzero = 0, U64(0), U64(0), U64(0), U64(0)
     n_bins = by_block.shape[1]
     for b in range(by_block.shape[0]):
         if marked is None or marked[b]:
             row = subarray(by_block, b * n_bins, n_bins)
-            plain += entropy_fixed(row)
-            relative += entropy_fixed(subarray(by_stream, b * n_bins, n_bins))
+            relative_row = subarray(by_stream, b * n_bins, n_bins)
+            plain += entropy_fixed(row) + U64(256 * head_bits) * U64(row[1])
+            relative += entropy_fixed(relative_row) + U64(256 * head_bits) * U64(relative_row[1])
             counted = U64(0)
             for i in range(1, n_bins):
                 counted += U64(row[i])
