@@ -19,6 +19,7 @@ from bench.codec import RESULTS
 from bench.experiments import (
     accuracy,
     gcomp,
+    gcomp_drops,
     gcomp_pictures,
     gradzip,
     gradzip_pictures,
@@ -314,6 +315,29 @@ def test_experiments_of_gcomp_run_from_end_to_end(tmp_path):
         assert len(make(tmp_path)) > 3
     for picture in gcomp_pictures.draw(gcomp.dumps_folder(gcomp.QUICK_PLAN), tmp_path, tmp_path):
         assert picture.stat().st_size > 1000
+
+
+def test_models_of_the_demo_go_on_while_the_rate_falls_and_are_compared_with_lossless(tmp_path):
+    for name, plan in gcomp_drops.PLANS.items():
+        assert plan.recorded[-1] == plan.steps
+        assert set(plan.drops) < set(plan.recorded)
+        assert gcomp_drops.FIRST_DROP[name] == plan.drops[0]
+    rows = [[model, step, 0.1, dtype, "all", 10, 1.5, mode, percent]
+            for model, step, dtype, sizes in (("cnn", 300, "float32", (80, 90)), ("cnn", 600, "float32", (80, 70)),
+                                              ("cnn", 600, "float16", (90, 90)))
+            for mode, percent in zip(("lossless", "near-lossless"), sizes, strict=True)]
+    write_table(tmp_path / gcomp_drops.FILE, gcomp_drops.COLUMNS, rows)
+    lines = gcomp_drops.table(tmp_path)
+    assert lines[2:-2] == ["| cnn | 600 | 0.1 | all | 1.5 | 80 | 70 |"]     # from the first drop on, in float32
+    assert "in 1 of 3 gradients" in lines[-1]
+
+
+@pytest.mark.slow
+def test_sizes_of_the_demos_models_are_measured_from_end_to_end(tmp_path):
+    assert gcomp_drops.main(["--quick", "--out", str(tmp_path)]) == 0
+    _, rows = read_table(tmp_path / gcomp_drops.FILE)
+    assert {row["model"] for row in rows} == set(gcomp_drops.PLANS)
+    assert gcomp_drops.beside_lossless(rows)[0] == 0
 
 
 # GradZip's
