@@ -9,7 +9,6 @@ from math import prod
 import torch
 
 from bench.experiments.lgreco.matched import Matched
-from bench.experiments.lgreco.problems import FAST, HARSH
 from bench.experiments.lgreco.waiting import Load, waits
 from gcodec.adaptive import (
     Accordion,
@@ -171,8 +170,6 @@ REFERENCES: dict[str, dict[str, Compressor]] = {
     "small transformer": {QUANTIZED: QSGD(4), SPARSE: TopK(0.1), RANKS: PowerSGD(8)},
     "vgg": {QUANTIZED: QSGD(4), SPARSE: TopK(0.1), RANKS: PowerSGD(12)},
     "lstm": {QUANTIZED: QSGD(4), SPARSE: TopK(0.1), RANKS: PowerSGD(4)},
-    FAST: {QUANTIZED: QSGD(4), SPARSE: TopK(0.1), RANKS: PowerSGD(8)},
-    HARSH: {QUANTIZED: QSGD(4), SPARSE: TopK(0.01), RANKS: PowerSGD(4)},
 }
 
 

@@ -72,14 +72,14 @@ def pairs(results: Path) -> list[str]:
 
 
 def rivals(results: Path) -> list[str]:
-    """Return the table of other adaptive methods (Tables 4 and 6)."""
+    """Return the table of other adaptive methods (Tables 4 and 6), and of what the paper leaves to future work."""
     comments, rows = read_table(results / tables.TRAININGS)
     _, modeled = read_table(results / tables.THROUGHPUT)
     lines: list[str] = []
     for part, family in (("rivals", RANKS), ("sparse rivals", SPARSE)):
         for (problem,) in unique([row for row in rows if row["part"] == part], "problem"):
             selected = [row for row in rows if (row["problem"], row["family"]) == (problem, family)
-                    and row["part"] in ("pairs", part)]
+                    and row["part"] in ("pairs", part, "future work")]
             speeds = {row["method"]: f"{float(row['speedup']):.2f}" for row in modeled
                       if (row["problem"], row["family"], row["gbps"], row["workers"]) == (problem, family, "0.1", "8")}
             dense = [row for row in rows if (row["problem"], row["method"]) == (problem, DENSE)]
