@@ -42,7 +42,7 @@ ORDER = (("pairs", "transformer"), ("pairs", "vgg"), ("rivals", "transformer"), 
 FULL = (("pairs", "small transformer"), ("pairs", "lstm"), ("rivals", "vgg"),
         ("sparse rivals", "transformer"), ("sweep", "vgg"))
 ONE_SEED = ("replay",)  #: are not repeated, unless with --full, or named
-SEEDS, MINUTES = 3, 19
+SEEDS, MINUTES = 3, 30
 DECISIONS = 10  #: in a training
 
 
