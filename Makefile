@@ -93,6 +93,7 @@ bench-cluster: $(VENV)/.bench  ## compressed all-reduces over links of limited r
 experiments: $(VENV)/.installed ## the papers' experiments on small models, two hours. EXPERIMENT_ARGS=--quick tries them
 	@$(BIN)/python -m bench.experiments.gcomp $(EXPERIMENT_ARGS)
 	@$(BIN)/python -m bench.experiments.gcomp_pictures
+	@$(BIN)/python -m bench.experiments.gcomp_drops $(EXPERIMENT_ARGS)
 	@$(BIN)/python -m bench.experiments.gravac $(EXPERIMENT_ARGS)
 	@$(BIN)/python -m bench.experiments.gravac_pictures
 	@$(BIN)/python -m bench.experiments.gravac_bits $(EXPERIMENT_ARGS)

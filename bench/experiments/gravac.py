@@ -7,10 +7,10 @@ writes ``bench/results/experiment-gravac-*.csv``: ``runs``, one row per training
 ``POINTS`` rows; ``factors``, how many steps were sent at which compression factor; ``early``, gradient norms of the
 first quarter of dense trainings; ``costs``, processor time and traffic by factor; ``levels``, the time of two factors
 tried on one gradient. Trainings run on two processes with one thread each, the most important first; those for which
-there is no time in ``--minutes`` (20) are left out, and named. ``--full`` is three seeds, and as long as they take;
+there is no time in ``--minutes`` (30) are left out, and named: later seeds first. ``--full`` is all of them;
 ``--resume`` keeps the trainings that are there, and goes on with the others; ``--untimed`` leaves out whatever follows
-from a clock, for machines that are busy. Problems are those of ``problems``, links
-those of ``traffic``: nothing here is a measurement of a network.
+from a clock, for machines that are busy. Problems are those of ``problems``, links those of ``traffic``: nothing here
+is a measurement of a network.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ from gcodec.benchmark.csv_tables import read_table, write_table
 from gcodec.benchmark.timing import processor
 
 NAME = "experiment-gravac-{}.csv"
+SEEDS, MINUTES = 3, 30
 POINTS = 25  #: rows of a curve
 QUICK_STEPS = 4
 QUICK = (DENSE, "GraVAC 0.7, DGC", "DGC 10x", "DGC 1000x", "GraVAC 0.7, RedSync, geometric",
@@ -122,9 +123,9 @@ def factors(job: Job, trial: Trial) -> list[list[object]]:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line."""
     parser = argparse.ArgumentParser(prog="python -m bench.experiments.gravac", description=__doc__.splitlines()[0])
-    parser.add_argument("--seeds", type=int, help="of every training (1; with --full 3)")
-    parser.add_argument("--minutes", type=float, default=20, help="that all may take (20)")
-    parser.add_argument("--full", action="store_true", help="three seeds, however long they take")
+    parser.add_argument("--seeds", type=int, default=SEEDS, help=f"of every training ({SEEDS})")
+    parser.add_argument("--minutes", type=float, default=MINUTES, help=f"that all may take ({MINUTES})")
+    parser.add_argument("--full", action="store_true", help="all of them, however long they take")
     parser.add_argument("--quick", action="store_true", help=f"a few trainings of {QUICK_STEPS} steps, to try it")
     parser.add_argument("--resume", action="store_true", help="keep what is there")
     parser.add_argument("--untimed", action="store_true", help="leave out what follows from a clock")
@@ -132,7 +133,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, help="where the CSV files go (default: bench/results)")
     options = parser.parse_args(arguments)
     out = options.out or (CACHE / "quick" if options.quick else RESULTS)
-    every = jobs(options.seeds or (3 if options.full else 1))
+    every = jobs(1 if options.quick else options.seeds)
     if options.quick:
         every = [(name, method, seed) for name, method, seed in every if name == "cnn" and method in QUICK]
     tables = kept(out, every) if options.resume else {name: [] for name in COLUMNS}

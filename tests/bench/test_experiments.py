@@ -19,6 +19,7 @@ from bench.codec import RESULTS
 from bench.experiments import (
     accuracy,
     gcomp,
+    gcomp_drops,
     gcomp_pictures,
     gradzip,
     gradzip_pictures,
@@ -316,6 +317,29 @@ def test_experiments_of_gcomp_run_from_end_to_end(tmp_path):
         assert picture.stat().st_size > 1000
 
 
+def test_models_of_the_demo_go_on_while_the_rate_falls_and_are_compared_with_lossless(tmp_path):
+    for name, plan in gcomp_drops.PLANS.items():
+        assert plan.recorded[-1] == plan.steps
+        assert set(plan.drops) < set(plan.recorded)
+        assert gcomp_drops.FIRST_DROP[name] == plan.drops[0]
+    rows = [[model, step, 0.1, dtype, "all", 10, 1.5, mode, percent]
+            for model, step, dtype, sizes in (("cnn", 300, "float32", (80, 90)), ("cnn", 600, "float32", (80, 70)),
+                                              ("cnn", 600, "float16", (90, 90)))
+            for mode, percent in zip(("lossless", "near-lossless"), sizes, strict=True)]
+    write_table(tmp_path / gcomp_drops.FILE, gcomp_drops.COLUMNS, rows)
+    lines = gcomp_drops.table(tmp_path)
+    assert lines[2:-2] == ["| cnn | 600 | 0.1 | all | 1.5 | 80 | 70 |"]     # from the first drop on, in float32
+    assert "in 1 of 3 gradients" in lines[-1]
+
+
+@pytest.mark.slow
+def test_sizes_of_the_demos_models_are_measured_from_end_to_end(tmp_path):
+    assert gcomp_drops.main(["--quick", "--out", str(tmp_path)]) == 0
+    _, rows = read_table(tmp_path / gcomp_drops.FILE)
+    assert {row["model"] for row in rows} == set(gcomp_drops.PLANS)
+    assert gcomp_drops.beside_lossless(rows)[0] == 0
+
+
 # GradZip's
 
 def test_the_picture_of_gradzip_is_drawn_from_its_results(tmp_path):
@@ -327,18 +351,20 @@ def test_the_picture_of_gradzip_is_drawn_from_its_results(tmp_path):
         "fp32", "fp16 hook", "GradZip", "GradZip", "PowerSGD", "gcodec near-lossless"]
 
 
-def test_speedups_are_those_of_timed_runs(tmp_path):
+def test_speeds_are_those_of_the_computation_and_the_traffic(tmp_path):
     columns = gravac.COLUMNS["runs"]
     row = {"problem": "cnn", "steps": 300, "values": 1, "quality": 80.0, "unit": "% right", "loss": 1.0,
-           "float_ratio": 2.0, "byte_ratio": 2.0, "dense_steps": 0, "link_seconds_1g": 1, "link_seconds_30m": 1,
-           "processor": "a processor"}
-    timed, untimed = {"seconds_1g": 2.0, "seconds_30m": 4.0}, {"seconds_1g": "", "seconds_30m": ""}
-    rows = [{**row, "method": method, "seed": seed, "compress_share": "", **seconds}
-            for method, seed, seconds in ((DENSE, 0, timed), (DENSE, 1, untimed), (gravac_tables.BASE, 0, timed),
-                                          (gravac_tables.BASE, 1, untimed), ("DGC 10x", 0, untimed))]
+           "float_ratio": 2.0, "byte_ratio": 2.0, "dense_steps": 0, "processor": "a processor", "compress_share": "",
+           "seconds_1g": "", "seconds_30m": ""}
+    compute = PROBLEMS["cnn"].seconds
+    rows = [{**row, "method": method, "seed": seed, "link_seconds_1g": 0.0, "link_seconds_30m": times * compute}
+            for method, seed, times in ((DENSE, 0, 7), (DENSE, 1, 7), (gravac_tables.BASE, 0, 2),
+                                        (gravac_tables.BASE, 1, 4), ("DGC 10x", 0, 1))]
     write_table(tmp_path / gravac_tables.RUNS, columns, [[item[column] for column in columns] for item in rows])
-    results = [line.split("|")[-3:-1] for line in gravac_tables.table_2(tmp_path) if line.startswith("| cnn")]
-    assert [[cell.strip() for cell in cells] for cells in results] == [["1.00", "1.00"], ["1.00", "1.00"], ["", ""]]
+    results = [[cell.strip() for cell in line.split("|")] for line in gravac_tables.table_2(tmp_path)
+               if line.startswith("| cnn")]
+    assert [(cells[3], *cells[-3:-1]) for cells in results] == [
+        ("2", "1.00", "0.50"), ("2", "1.00", "1.00"), ("1", "1.00", "2.00")]
 
 
 def test_every_training_is_named_once():

@@ -130,10 +130,11 @@ def test_a_part_without_time_is_left_out_whole():
 
 
 def test_parts_with_one_seed_are_repeated_only_when_named():
-    again = [jobs[0] for _, jobs in experiments.parts_of(False, 2, None, ["bit sweep"])]
-    assert [(job.part, job.seed) for job in again] == [("bit sweep", 0), ("bit sweep", 1)]
+    again = [jobs[0] for _, jobs in experiments.parts_of(False, 2, None, ["replay"])]
+    assert [(job.part, job.seed) for job in again] == [("replay", 0), ("replay", 1)]
     unnamed = [jobs[0] for _, jobs in experiments.parts_of(False, 2, None)]
-    assert [job.seed for job in unnamed if job.part == "bit sweep"] == [0]
+    assert [job.seed for job in unnamed if job.part == "replay"] == [0]
+    assert [job.seed for job in unnamed if job.part == "bit sweep"] == [0, 1]
     for wrong in (["--part", "bit sweep"], ["--family", "QSGD"], ["--quick", "--add", "1"]):
         with pytest.raises(SystemExit):
             experiments.main(wrong)
@@ -158,6 +159,14 @@ def test_rows_of_a_seed_are_added_once_and_others_stay(tmp_path, trained):
         assert [(row["seed"], row["decide_percent"]) for row in result[len(rows) :]] == [("2", "")] * 3 + [("0", "")]
         assert said[0] == comments[0]
         assert said[1].startswith(comments[1])
+
+
+def test_untimed_tables_have_nothing_from_a_clock(tmp_path, trained):
+    experiments.write(list(trained.values()), tmp_path, timed=False)
+    _, rows = read_table(tmp_path / tables.TRAININGS)
+    assert [row["decide_percent"] for row in rows] == [""] * len(trained)
+    written = {path.name for path in tmp_path.iterdir()}
+    assert written == {tables.TRAININGS, tables.PERIODS, tables.TENSORS}
 
 
 @pytest.mark.slow

@@ -2,13 +2,15 @@
 ranks.
 
     python -m bench.experiments.lgreco [--quick] [--full] [--seeds N] [--minutes N] [--processes N] [--resume]
+                                       [--untimed]
     python -m bench.experiments.lgreco --add SEED [--part NAME ...] [--family NAME ...] [...]
 
 writes ``bench/results/experiment-lgreco*.csv``; ``python -m bench.experiments.lgreco.pictures`` draws them. Trainings
 of one problem and seed start from the same parameters and see the same batches. Parts come in the order of ``ORDER``,
 first all of one seed; a part for which there is no time is left out whole, and named. Seconds are of the processor.
 Every training is also kept in ``.cache/bench/lgreco``, or in the folder of ``--out``, where ``--resume`` finds it
-again, whatever has changed since. ``--add`` trains one more seed, or the named parts and families of one, and
+again, whatever has changed since. ``--untimed`` leaves the columns that come from a clock empty, and the tables of them
+as they are, for machines that are busy. ``--add`` trains one more seed, or the named parts and families of one, and
 adds the rows to the tables that are there, or replaces them, without the column that comes from a clock.
 """
 
@@ -39,8 +41,8 @@ ORDER = (("pairs", "transformer"), ("pairs", "vgg"), ("rivals", "transformer"), 
          ("variants", "transformer"), ("depth", "small transformer"))
 FULL = (("pairs", "small transformer"), ("pairs", "lstm"), ("rivals", "vgg"),
         ("sparse rivals", "transformer"), ("sweep", "vgg"))
-ONE_SEED = ("sweep", "bit sweep", "replay", "variants", "depth")  #: are not repeated, unless with --full, or named
-SEEDS, MINUTES = 3, 19
+ONE_SEED = ("replay",)  #: are not repeated, unless with --full, or named
+SEEDS, MINUTES = 3, 30
 DECISIONS = 10  #: in a training
 
 
@@ -85,11 +87,14 @@ def fits(passed: float, begun: Sequence[Future[Training]], more: int, seconds: f
     return passed + (len(begun) - done + more) * passed / max(done, 1) <= seconds
 
 
-def write(trainings: Sequence[Training], out: Path) -> None:
-    """Write all tables."""
-    write_table(out / tables.TRAININGS, tables.TRAINING_COLUMNS, map(tables.training_row, trainings))
+def write(trainings: Sequence[Training], out: Path, timed: bool = True) -> None:
+    """Write all tables; if not ``timed``, those that no clock is needed for."""
+    rows = [tables.training_row(item, timed) for item in trainings]
+    write_table(out / tables.TRAININGS, tables.TRAINING_COLUMNS, rows)
     write_table(out / tables.PERIODS, tables.PERIOD_COLUMNS, tables.period_rows(trainings))
     write_table(out / tables.TENSORS, tables.TENSOR_COLUMNS, tables.tensor_rows(trainings))
+    if not timed:
+        return
     first = [item for item in trainings if item.job.seed == 0 and item.job.part != "replay"]
     pairs = [item for item in first if item.job.part == "pairs"]
     write_timed([item for item in pairs if item.means], out)
@@ -125,7 +130,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line."""
     parser = argparse.ArgumentParser(prog="python -m bench.experiments.lgreco", description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="1 seed, 10 steps, the pairs alone")
-    parser.add_argument("--full", action="store_true", help="more problems, and seeds of every part")
+    parser.add_argument("--full", action="store_true", help="more problems, and seeds of the replay, too")
     parser.add_argument("--seeds", type=int, default=SEEDS, help=f"of trainings ({SEEDS})")
     parser.add_argument("--add", type=int, metavar="SEED", help="train this seed alone, and add it to what is there")
     parser.add_argument("--part", action="append", choices=PARTS, default=[], help="these alone; with --add")
@@ -133,6 +138,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--minutes", type=float, default=MINUTES, help=f"that trainings may take ({MINUTES})")
     parser.add_argument("--processes", type=int, default=2, help="of one thread each (2)")
     parser.add_argument("--resume", action="store_true", help="go on from the trainings that earlier runs have kept")
+    parser.add_argument("--untimed", action="store_true", help="leave out what comes from a clock")
     parser.add_argument("--out", type=Path, help="where the CSV files go (default: bench/results)")
     options = parser.parse_args(arguments)
     if (options.part or options.family) and options.add is None:
@@ -150,7 +156,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     folder = KEPT if out == RESULTS else out
     trainings, left_out = run_all(parts, options.processes, options.minutes, folder, options.resume)
     if options.add is None:
-        write(trainings, out)
+        write(trainings, out, not options.untimed)
     else:
         add(trainings, out)
     for training in trainings:

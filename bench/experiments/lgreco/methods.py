@@ -9,7 +9,6 @@ from math import prod
 import torch
 
 from bench.experiments.lgreco.matched import Matched
-from bench.experiments.lgreco.problems import FAST, HARSH
 from bench.experiments.lgreco.waiting import Load, waits
 from gcodec.adaptive import (
     Accordion,
@@ -83,11 +82,11 @@ def lgreco(family: str, reference: Compressor, name: str = LGRECO, **options: ob
     return Method(family, name, reference, make)
 
 
-def matched(family: str, reference: Compressor) -> Method:
+def matched(family: str, reference: Compressor, name: str = MATCHED) -> Method:
     """Return the control: one setting everywhere, of as many bytes as L-GreCo's choice."""
     def make(setup: Setup) -> Controller:
         return Matched(LGreCo(setup.reference, period=setup.period))
-    return Method(family, MATCHED, reference, make)
+    return Method(family, name, reference, make)
 
 
 def prioritized(family: str, reference: Compressor) -> Method:
@@ -171,8 +170,6 @@ REFERENCES: dict[str, dict[str, Compressor]] = {
     "small transformer": {QUANTIZED: QSGD(4), SPARSE: TopK(0.1), RANKS: PowerSGD(8)},
     "vgg": {QUANTIZED: QSGD(4), SPARSE: TopK(0.1), RANKS: PowerSGD(12)},
     "lstm": {QUANTIZED: QSGD(4), SPARSE: TopK(0.1), RANKS: PowerSGD(4)},
-    FAST: {QUANTIZED: QSGD(4), SPARSE: TopK(0.1), RANKS: PowerSGD(8)},
-    HARSH: {QUANTIZED: QSGD(4), SPARSE: TopK(0.01), RANKS: PowerSGD(4)},
 }
 
 
@@ -214,7 +211,8 @@ def _swept(problem: str, family: str, values: Sequence[float]) -> list[Method]:
     result = list[Method]()
     for value in values:
         other = REFERENCES[problem][family].at(value)
-        result += [uniform(family, other, f"{UNIFORM}, {value:g}"), lgreco(family, other, f"{LGRECO}, {value:g}")]
+        result += [uniform(family, other, f"{UNIFORM}, {value:g}"), lgreco(family, other, f"{LGRECO}, {value:g}"),
+                   matched(family, other, f"{MATCHED}, {value:g}")]
     return result
 
 
@@ -230,6 +228,7 @@ def variants(problem: str) -> list[Method]:
     reference = REFERENCES[problem][RANKS]
     half = reference.at(int(reference.value) // 2)
     return [uniform(RANKS, half, f"{UNIFORM}, {half.value:g}"), lgreco(RANKS, half, f"{LGRECO}, {half.value:g}"),
+            matched(RANKS, half, f"{MATCHED}, {half.value:g}"),
             lgreco(RANKS, reference, "L-GreCo, from D/4", range=Range(below=4)),
             lgreco(RANKS, reference, "L-GreCo, plain errors", metric="plain"),
             lgreco(RANKS, reference, "L-GreCo, own gradients", source="own"),
@@ -239,7 +238,7 @@ def variants(problem: str) -> list[Method]:
 def depth(problem: str) -> list[Method]:
     """Ranks alone, on a model of other depth."""
     reference = REFERENCES[problem][RANKS]
-    return [uniform(RANKS, reference), lgreco(RANKS, reference)]
+    return [uniform(RANKS, reference), lgreco(RANKS, reference), matched(RANKS, reference)]
 
 
 def replay(problem: str) -> list[Method]:

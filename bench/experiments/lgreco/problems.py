@@ -19,14 +19,9 @@ def deep() -> Transformer:
     return Transformer(tokens()[2], width=WIDTH, layers=LAYERS, context=CONTEXT)
 
 
-#: The settings of earlier trainings, with which rivals, sweeps and variants were made. Dense, the transformer ends 0.35
-#: nats above what it reaches at a rate of 0.06; and of 1 % of vgg's values no training recovers.
-FAST, HARSH = "transformer at 0.5", "vgg from 1 %"
 SMALL = problems.PROBLEMS["transformer"]
 PROBLEMS: dict[str, Problem] = {
     **problems.PROBLEMS,
     "transformer": replace(SMALL, model=deep, rate=0.06, steps=240),
-    FAST: replace(SMALL, model=deep, rate=0.5, steps=240),
-    HARSH: problems.PROBLEMS["vgg"],
     "small transformer": SMALL,
 }

@@ -72,24 +72,26 @@ def pairs(results: Path) -> list[str]:
 
 
 def rivals(results: Path) -> list[str]:
-    """Return the table of other adaptive methods (Tables 4 and 6)."""
+    """Return the table of other adaptive methods (Tables 4 and 6), and of what the paper leaves to future work."""
     comments, rows = read_table(results / tables.TRAININGS)
     _, modeled = read_table(results / tables.THROUGHPUT)
     lines: list[str] = []
     for part, family in (("rivals", RANKS), ("sparse rivals", SPARSE)):
         for (problem,) in unique([row for row in rows if row["part"] == part], "problem"):
             selected = [row for row in rows if (row["problem"], row["family"]) == (problem, family)
-                    and row["part"] in ("pairs", part)]
+                    and row["part"] in ("pairs", part, "future work")]
+            speeds = {row["method"]: f"{float(row['speedup']):.2f}" for row in modeled
+                      if (row["problem"], row["family"], row["gbps"], row["workers"]) == (problem, family, "0.1", "8")}
+            dense = [row for row in rows if (row["problem"], row["method"]) == (problem, DENSE)]
             table = []
             for (method,) in unique(selected, "method"):
                 own = [row for row in selected if row["method"] == method]
-                speeds = [float(row["speedup"]) for row in modeled if (row["problem"], row["family"], row["method"],
-                          row["gbps"], row["workers"]) == (problem, family, method, "0.1", "8")]
                 error = f"{number(own, 'median_error_of_uniform'):.3f}" if own[0]["median_error_of_uniform"] else ""
-                table.append([method, str(len(own)), quality(own), f"{ratio(own):.2f}",
-                              f"{ratio(own, 'float_ratio'):.2f}", error, *(f"{speed:.2f}" for speed in speeds)])
-            columns = ["method", ">seeds", f">{QUALITY}", ">ratio", ">float ratio", ">error / uniform, median",
-                       ">modeled speed at 0.1 Gb/s, 8 workers, of dense"]
+                table.append([method, str(len(own)), quality(own), paired(own, dense), f"{ratio(own):.2f}",
+                              f"{ratio(own, 'float_ratio'):.2f}", error, *([speeds.get(method, "")] if speeds else [])])
+            columns = ["method", ">seeds", f">{QUALITY}", ">to dense", ">ratio", ">float ratio",
+                       ">error / uniform, median",
+                       *([">modeled speed at 0.1 Gb/s, 8 workers, of dense"] if speeds else [])]
             lines += [f"**{problem}, {family}**, {PROBLEMS[problem].unit}:", "", *markdown(columns, table), ""]
     return [*lines, f"From {source(comments)}"]
 
@@ -107,13 +109,14 @@ def sweep(results: Path) -> list[str]:
         if all(row["part"] == "pairs" for row in selected):
             continue
         for (method,) in unique(selected := in_common(selected), "method"):
-            own = [row for row in selected if row["method"] == method]
+            own, control = ([row for row in selected if row["method"] == one]
+                            for one in (method, MATCHED + method.removeprefix(LGRECO)))
             worst = [row["worst_error_of_uniform"] for row in own]
             table.append([problem, family, method, str(len(own)), f"{number(own, 'quality'):.3f}", paired(own, dense),
-                          f"{ratio(own):.2f}", f"{max(map(float, worst)):.4f}" if all(worst) else "",
-                          f"{number(own, 'lost_share'):.3f}"])
-    columns = ["problem", "family", "settings", ">seeds", ">quality", ">to dense", ">ratio",
-               ">largest error / uniform", ">really lost, share of squares"]
+                          paired(own, control) if method.startswith(LGRECO) else "", f"{ratio(own):.2f}",
+                          f"{max(map(float, worst)):.4f}" if all(worst) else "", f"{number(own, 'lost_share'):.3f}"])
+    columns = ["problem", "family", "settings", ">seeds", ">quality", ">to dense",
+               ">to uniform of its bytes", ">ratio", ">largest error / uniform", ">really lost, share of squares"]
     return [*markdown(columns, table), "", f"From {source(comments)}"]
 
 
