@@ -81,8 +81,8 @@ def _pretend_gpus() -> None:
     make: Any = DistributedDataParallel.__init__
     move: Any = torch.nn.Module.to
 
-    def made(ddp: Any, module: Any, device_ids: Any = None, output: Any = None, *rest: Any, **named: Any) -> None:
-        make(ddp, module, None, None, *rest, **named)
+    def made(ddp: Any, module: Any, *_: Any, **named: Any) -> None:
+        make(ddp, module, **{**named, "device_ids": None, "output_device": None})
 
     def moved(module: Any, *where: Any, **named: Any) -> Any:
         return move(module, *(_CPU if isinstance(each, int) else each for each in where), **named)
