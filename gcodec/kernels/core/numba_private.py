@@ -206,11 +206,11 @@ def with_stamp(decorate: Callable[[bool], Any], stamp: str, source: Path, suffix
     function = getattr(dispatcher, "py_func", None)
     folders = lasting_folders(source, str(config.CACHE_DIR or ""), _home())
     if _KernelCache is None or function is None or not hasattr(dispatcher, "_cache"):
-        return _cached_below(folders, stamp + suffix, decorate)
+        return _cached_below(folders, stamp, decorate, suffix)
     try:
         dispatcher._cache = _KernelCache(function)
     except RuntimeError:  # of numba's own choice of folders, which NUMBA_CACHE_LOCATOR_CLASSES asks for
-        return _cached_below(folders, stamp + suffix, decorate)
+        return _cached_below(folders, stamp, decorate, suffix)
     name, below = dispatcher._cache._impl.filename_base + suffix, subfolder(source) if len(folders) > 1 else None
     form = "" if hasattr(dispatcher._cache._impl, "reads_light") else " whole"  # each form reads only what it wrote
     dispatcher._cache._cache_file = _CheckedFiles(folders, below, name, stamp + form)
@@ -345,11 +345,13 @@ class _CheckedFiles:
         return import_module("numba.core.caching").IndexDataCacheFile(str(folder), self._name, self._stamp)
 
 
-def _cached_below(folders: tuple[Path, ...], stamp: str, decorate: Callable[[bool], Any]) -> Any:
+def _cached_below(
+    folders: tuple[Path, ...], stamp: str, decorate: Callable[[bool], Any], suffix: str = ""
+) -> Any:
     """Return a dispatcher that is cached in the first folder that can be written to, or not at all."""
     before = config.CACHE_DIR
     for folder in folders:
-        below = folder / f"gcodec-{stamp[:32]}{stamp[64:]}"
+        below = folder / f"gcodec-{stamp[:32]}{suffix}"
         try:
             below.mkdir(parents=True, exist_ok=True)
             if not os.access(below, os.W_OK):
