@@ -23,7 +23,7 @@ from ..core.masks import (
     count_ones,
     count_up_to,
     place_of_one,
-    rank_eight,
+    rank_members,
     reach_group,
     reach_group_by_top,
 )
@@ -98,10 +98,7 @@ def rank_groups(base, n, thresholds, scratch):
     for g in range(n_groups):  # of the class behind the last
         members[len(thresholds) * ROW_MASKS + g] = U64(0)
     for c in range(len(thresholds)):
-        passed = 0
-        for g in range(0, n_groups, _EIGHT):
-            passed = rank_eight(members, scratch.before, c, g, passed)
-        scratch.totals[c] = passed
+        scratch.totals[c] = rank_members(members, scratch.before, c, n_groups)
         for k in range(N_COUNTED):
             scratch.before[c * ROW_COUNTS + n_groups + k] = _NO_GROUP
 

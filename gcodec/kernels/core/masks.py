@@ -17,7 +17,7 @@ from numba.extending import intrinsic
 from .intrinsics import HAS_BMI2
 from .jit import kernel
 from .scalar import U64
-from .simd import INDEX, Vector, call, constant, from_lanes, load, store
+from .simd import INDEX, Vector, call, constant, for_range, from_lanes, load, slot_for, store
 from .unaligned import pointer
 
 _GROUP = 64
@@ -101,8 +101,8 @@ def reach_group_by_top(typingctx: Any, values: Any, first: Any, thresholds: Any,
 
 
 @intrinsic
-def rank_eight(typingctx: Any, reached: Any, before: Any, c: Any, g: Any, passed: Any) -> Any:
-    """Say of eight groups which of their values are of a class, and how many there are before each group.
+def rank_members(typingctx: Any, reached: Any, before: Any, c: Any, n_groups: Any) -> Any:
+    """Say of each group which of its values are of a class, and how many there are before it; eight groups at a time.
 
     row c         0 1 1 0 1 0 ...
     row c + 1     0 0 1 0 0 0 ...
@@ -112,29 +112,33 @@ def rank_eight(typingctx: Any, reached: Any, before: Any, c: Any, g: Any, passed
         reached: uint64[rows * ROW_MASKS], of which row c becomes the members of class c.
         before: uint16[rows * ROW_COUNTS], result in row c: members of class c before each group.
         c: The class.
-        g: First of the groups.
-        passed: Members of class c before it.
+        n_groups: Number of groups, a multiple of 8.
 
     Returns:
-        Members of class c before the group behind them.
+        Members of class c in all groups.
     """
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        place = _row(context, builder, reached, args[0], args[2], ROW_MASKS, args[3])
-        above = _row(
-            context, builder, reached, args[0], builder.add(args[2], ir.Constant(INDEX, 1)), ROW_MASKS, args[3]
-        )
-        members = load(builder, place, 64, 8) & (load(builder, above, 64, 8) ^ -1)
-        members.store(place)
-        counts = members.each_count().to(16)
-        sums, zeros = counts, constant(builder, [0] * 8, 16)
-        for distance in (1, 2, 4):  # afterwards each lane is the sum of itself and of those before it
-            sums = sums + sums.pick([8 + k if k < distance else k - distance for k in range(8)], zeros)
-        sums = sums + args[4]
-        (sums - counts).store(_row(context, builder, before, args[1], args[2], ROW_COUNTS, args[3]))
-        return builder.zext(sums.lane(7), INDEX)
+        following = builder.add(args[2], ir.Constant(INDEX, 1))
+        first = ir.Constant(INDEX, 0)
+        rows = [_row(context, builder, reached, args[0], row, ROW_MASKS, first) for row in (args[2], following)]
+        results = _row(context, builder, before, args[1], args[2], ROW_COUNTS, first)
+        zeros = constant(builder, [0] * 8, 16)
+        passed = slot_for(builder, zeros.value)  # in every lane, so that only an addition waits for the eight before
+        with for_range(builder, builder.lshr(args[3], ir.Constant(INDEX, 3))) as eight:
+            place, above = (builder.gep(row, [builder.mul(eight, ir.Constant(INDEX, 64))]) for row in rows)
+            members = load(builder, place, 64, 8) & (load(builder, above, 64, 8) ^ -1)
+            members.store(place)
+            counts = members.each_count().to(16)
+            sums = counts
+            for distance in (1, 2, 4):  # afterwards each lane is the sum of itself and of those before it
+                sums = sums + sums.pick([8 + k if k < distance else k - distance for k in range(8)], zeros)
+            earlier = Vector(builder, builder.load(passed))
+            (sums - counts + earlier).store(builder.gep(results, [builder.mul(eight, ir.Constant(INDEX, 16))]))
+            builder.store((earlier + sums.pick([7] * 8)).value, passed)
+        return builder.zext(Vector(builder, builder.load(passed)).lane(0), INDEX)
 
-    return types.int64(reached, before, types.intp, types.intp, types.int64), generate
+    return types.int64(reached, before, types.intp, types.intp), generate
 
 
 @intrinsic
