@@ -10,6 +10,8 @@ from gcodec.benchmark.timing import CodecTask, interleave
 METHOD_COLUMNS = (
     "method", "bytes", "percent", "of_bound", "encode_seconds", "decode_seconds", "encode_of_copy", "decode_of_copy")
 
+APART = "gcodec, parts apart"  #: each part of an array as a frame of its own
+
 
 def method_rows(
     tasks: Mapping[str, CodecTask], raw_bytes: int, bound: float, rounds: int

@@ -210,6 +210,7 @@ PLACES: dict[str, tuple[Callable[[Path], list[str]], str]] = {
     "files-table": (sections.files_table, "files.csv"),
     "weight-sync-table": (sections.weight_sync_table, "weight-sync.csv"),
     "differences-table": (sections.differences_table, "differences.csv"),
+    "differences-parts": (sections.differences_parts, "differences.csv"),
     "differences-speed": (sections.differences_speed, "differences.csv"),
     "sparse-values-table": (sections.sparse_values_table, "sparse_values.csv"),
     "weight-sync-links": (sections.weight_sync_links, "weight-sync.csv"),

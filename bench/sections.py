@@ -10,6 +10,7 @@ from pathlib import Path
 
 from bench.data import DTYPES
 from bench.markdown import markdown, rounded, source
+from bench.method_rows import APART
 from gcodec.benchmark.csv_tables import read_table
 from gcodec.benchmark.measure import COPY, OURS
 
@@ -274,6 +275,7 @@ def differences_table(results: Path) -> list[str]:
         groups.setdefault(key, {})[row["method"]] = row
     names = ["gcodec", "gcodec, predicted blocks", "gaps as varints, values, zstd-3", "xor, zstd-3",
              "numpy: index and value"]
+    groups = {key: methods for key, methods in groups.items() if APART not in methods}
     table = [[*key, f"{100 * float(methods['gcodec']['bound_bytes']) / (2 * int(methods['gcodec']['values'])):.3f}",
               *(methods[name]["percent"] for name in names), methods["gcodec"]["of_bound"]]
              for key, methods in groups.items()]
@@ -282,10 +284,29 @@ def differences_table(results: Path) -> list[str]:
     return [*markdown(columns, table), "", f"Percent of the bfloat16 weights' bytes; from {source(comments)}"]
 
 
+def differences_parts(results: Path) -> list[str]:
+    """Return the table of arrays of which one part moved far: one frame, and a frame for each part."""
+    comments, rows = read_table(results / "differences.csv")
+    groups: dict[str, dict[str, Row]] = {}
+    for row in rows:
+        groups.setdefault(row["weights"], {})[row["method"]] = row
+    table = []
+    for weights, methods in groups.items():
+        if APART in methods:
+            one, apart, predicted = methods["gcodec"], methods[APART], methods["gcodec, predicted blocks"]
+            table.append([
+                weights, one["percent"], apart["percent"], predicted["percent"],
+                f"{int(one['bytes']) / int(apart['bytes']):.3f}",
+                *(f"{float(one[name]) / float(apart[name]):.2f}" for name in ("encode_seconds", "decode_seconds"))])
+    columns = ["array", ">one frame, %", ">a frame for each part, %", ">without sparse blocks, %", ">size / parts",
+               ">encode / parts", ">decode / parts"]
+    return [*markdown(columns, table), "", f"Percent of the bfloat16 values' bytes; from {source(comments)}"]
+
+
 def differences_speed(results: Path) -> list[str]:
     """Return the table of how fast differences of a large array are made and applied."""
     comments, rows = read_table(results / "differences.csv")
-    large = [row for row in rows if row["weights"] == rows[-1]["weights"]]
+    large = [row for row in rows if row["weights"] == "large array"]
     size = 2 * int(large[0]["values"])
     table = [[row["method"], row["percent"], *(f"{size / float(row[f'{way}_seconds']) / 1e9:.2f}" for way in
               ("encode", "decode")), row["encode_of_copy"], row["decode_of_copy"]] for row in large]

@@ -11,7 +11,7 @@ from ..dtypes import DType
 from ..errors import InvalidArgument
 from ..format.modes import BitLayout, lossless
 from ..memory import BytesBuilder, acquire, release
-from ..plan.plan import FramePlan, make_plan, make_sparse_plan, no_plan
+from ..plan.plan import FramePlan, make_plan, make_sparse_plan, mixed_block_bits, no_plan
 from ..plan.request import EncodeRequest
 from ..plan.unused_bits import drop_unused_bits
 from ..tensors import Values
@@ -26,12 +26,13 @@ _MAX_BITS_TO_COUNT, _MIN_CODED_BITS = 2048, 200
 _NO_LEVELS = np.zeros(0, np.uint8)
 
 
-def plan_for(request: EncodeRequest, weigh: bool = False) -> FramePlan:
+def plan_for(request: EncodeRequest, weigh: bool = False, sparse_bits: np.ndarray | None = None) -> FramePlan:
     """Decide what :func:`encode_values` needs to know beforehand.
 
     Args:
         request: The array and how to encode it.
         weigh: True to estimate what the frame takes.
+        sparse_bits: As for :func:`make_plan`.
 
     Returns:
         The plan of its frame. It stays good for another array of the same type and size, if not the best.
@@ -43,7 +44,7 @@ def plan_for(request: EncodeRequest, weigh: bool = False) -> FramePlan:
     if request.standalone and (values.bits.nbytes <= _MAX_UNPLANNED_BYTES or _is_too_few(values, request.bit_layout)):
         raw = no_plan(values.dtype, -(-len(values.bits) >> block_log2(values.dtype)))
         return raw._replace(bits=8.0 * values.bits.nbytes)
-    return make_plan(request, 1 << block_log2(values.dtype), weigh)
+    return make_plan(request, 1 << block_log2(values.dtype), weigh, sparse_bits)
 
 
 def _is_too_few(values: Values, bit_layout: BitLayout) -> bool:
@@ -115,6 +116,14 @@ def encode_array(request: EncodeRequest, out: Any = None) -> bytes | memoryview:
             frame = encode_values(request, no_plan(small.dtype, n_blocks), out)
         small.close()
         return frame
+    mixed = mixed_block_bits(request, 1 << block_log2(request.values.dtype))
+    if mixed is not None:
+        plan = plan_for(request, sparse_bits=mixed)
+        if len(request.values.bits) > _MAX_TRIED:
+            return encode_values(request, plan, out)
+        sparse = make_sparse_plan(request)  # headers of blocks are a large part of few changes
+        plans = [plan] if sparse is None else [plan, sparse]
+        return copied_to_caller(min((encode_values(request, plan) for plan in plans), key=len), out)
     short = drop_unused_bits(request)
     sparse_request = short if request.base is None else request  # with a base, blocks have no planes
     sparse = make_sparse_plan(sparse_request) if request.options.sparse else None
@@ -129,6 +138,9 @@ def encode_array(request: EncodeRequest, out: Any = None) -> bytes | memoryview:
                 frames.append(encode_values(exact, exact_sparse))
         return copied_to_caller(min(frames, key=len), out)
     return encode_values(*_best(short), out)
+
+
+_MAX_TRIED = 1 << 20  #: values up to which blocks of several kinds are compared with larger ones that are all sparse
 
 
 def copied_to_caller(frame: bytes | memoryview, out: Any) -> bytes | memoryview:

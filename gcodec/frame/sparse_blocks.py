@@ -48,6 +48,13 @@ class _Tables(NamedTuple):
     variant: int
 
 
+def base_template(plan: FramePlan) -> int:
+    """Return the number of the template that stands for the base in a frame with sparse blocks: a prediction's own, or
+    one that follows those."""
+    templates = () if plan.prediction is None else plan.prediction.templates
+    return next((number for number, template in enumerate(templates) if not len(template)), len(templates))
+
+
 class SparseEncoder:
     """Encodes blocks of one frame whose plan is sparse; arguments as of :class:`kinds.MakeEncoder`."""
 
@@ -64,8 +71,9 @@ class SparseEncoder:
         self._request, self._plan, self._geometry, self._sizes = request, plan, geometry, sizes
         self._found, self._with_base = plan.sparse.found, plan.sparse.codebook.with_base
         self._codes = plan.sparse.codebook.encode_tables()
-        ends = np.cumsum([len(found.gaps) for found in self._found])
+        ends = np.cumsum([0 if found is None else len(found.gaps) for found in self._found])
         self._first_changes = [0, *ends.tolist()]  # where the levels of each block's changes begin
+        self._template = base_template(plan) if self._with_base else header.NO_BASE
         self._levels, self._stream_log2 = plan.sparse.levels, plan.sparse.sizes.stream_log2
 
     def encode(self, begin: int, end: int, out: np.ndarray, at: int, borrowed: Borrowed) -> int:
@@ -74,13 +82,14 @@ class SparseEncoder:
         scratch = borrowed.take((bits.dtype, "sparse"), lambda: sparse_scratch_for(bits.dtype, 0))
         types, stream_log2 = bits.dtype, self._stream_log2
         for b in range(begin, end):
+            found = self._found[b]
+            assert found is not None
             n = min(block, n_values - b * block)
             inner_end = at + header.CODED_HEADER
-            if not self._with_base and len(self._found[b].gaps):
-                inner_end = self._encode_inner(b, out, inner_end, borrowed)
-            template = 0 if self._with_base else header.NO_BASE
-            form = SparseForm(b, n, len(self._plan.codebooks), template, stream_log2)
-            stop = _write_sparse_block(types, self._found[b], self._codes, form, scratch, out, at, inner_end)
+            if not self._with_base and len(found.gaps):
+                inner_end = self._encode_inner(b, found.steps, out, inner_end, borrowed)
+            form = SparseForm(b, n, len(self._plan.codebooks), self._template, stream_log2)
+            stop = _write_sparse_block(types, found, self._codes, form, scratch, out, at, inner_end)
             if stop - at > header.BLOCK_HEADER + (n * bits.itemsize + 7 & ~7):
                 part = bits[b * block : b * block + n]
                 stop = _write_raw_block((types, part.flags.aligned), part, b, out, at)
@@ -88,15 +97,14 @@ class SparseEncoder:
             at = stop
         return at
 
-    def _encode_inner(self, b: int, out: np.ndarray, at: int, borrowed: Borrowed) -> int:
+    def _encode_inner(self, b: int, values: np.ndarray, out: np.ndarray, at: int, borrowed: Borrowed) -> int:
         """Write the inner block of block ``b``: the values that are not zero, as block 0 of an array of their own.
         Return its end."""
         request, plan = self._request, self._plan
-        values = self._found[b].steps
         levels = self._levels[self._first_changes[b] : self._first_changes[b + 1]]
         inner = request._replace(values=request.values._replace(bits=values), levels=levels)
         choice = np.full(1, 0 if plan.codebooks else -1, np.int64)
-        one_block = plan._replace(choice=choice, bases=np.full(1, -1, np.int64))
+        one_block = plan._replace(sparse=None, choice=choice, bases=np.full(1, -1, np.int64))
         geometry = Geometry(len(values), *self._geometry[1:])
         encoder = CodedEncoder(inner, one_block, geometry, np.empty(1, np.uint32), None)
         return encoder.encode(0, 1, out, at, borrowed)

@@ -60,8 +60,8 @@ class FrameWriter(NamedTuple):
         log2, raw, trial = block_sizes(dtype, own_log2)
         block, changes = 1 << log2, None if plan.sparse is None else plan.sparse.codebook
         templates = () if prediction is None else prediction.templates
-        if changes is not None and changes.with_base:
-            templates = (_BASE,)
+        if changes is not None and changes.with_base and all(map(len, templates)):
+            templates = (*templates, _BASE)
         base_hash = 0
         if base is not None and not all(map(len, templates)):
             base_hash = plan.sparse.base_hash if plan.sparse else hash_of(base, n_threads(request.threads, len(bits)))

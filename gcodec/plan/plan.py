@@ -25,7 +25,14 @@ from .columns import fit_columns
 from .prediction import Prediction, Predictor, rows_of
 from .request import EncodeRequest, FixedCodebooks
 from .sampling import REFERENCE_BITS, STREAM_BITS, STREAM_LOG2, Candidate, SamplePlanner, SampleSource, stream_lengths
-from .sparse_frames import SparsePlan, plan_sparse
+from .sparse_frames import (
+    SparsePlan,
+    SparseSizes,
+    differs_here_and_there,
+    plan_sparse,
+    plan_sparse_blocks,
+    sparse_block_bits,
+)
 
 MIN_WIDE_VALUES = 1 << 12  #: values from which a wide head is considered
 _MAX_CLUSTERED = 96  #: blocks whose distributions are compared when codebooks are formed
@@ -46,7 +53,7 @@ class FramePlan(NamedTuple):
         counts: uint32[n_blocks, n_bins], what was counted of each block.
         prediction: Which blocks are predicted, and from what; None for none.
         columns: Column references of coded blocks.
-        sparse: What differs from a base or from zero, where all blocks are sparse; None where none is.
+        sparse: What differs from a base or from zero in sparse blocks; None where none is sparse.
         bits: What blocks and codebooks take, about, if that was asked for or had to be known.
     """
 
@@ -71,20 +78,26 @@ class FramePlan(NamedTuple):
     @property
     def kinds(self) -> tuple[int, ...]:
         """The kinds of blocks that are planned; any block may turn out constant or raw."""
-        if self.sparse is not None:
-            return (header.SPARSE,)
-        return (header.CODED,) if self.prediction is None else (header.CODED, header.PREDICTED)
+        if self.prediction is None and self.sparse is None:
+            return (header.CODED,)
+        return tuple(np.unique(self._block_kinds(0, len(self.choice))).tolist())
 
     def runs(self, begin: int, end: int) -> Sequence[tuple[int, int, int]]:
         """Return blocks ``begin ... end`` in runs that are planned as one kind: (first, stop, kind)."""
-        if self.prediction is None:
-            return ((begin, end, self.kinds[0]),)
-        predicted = self.prediction.choice[begin:end] >= 0
-        edges = [0, *(np.flatnonzero(np.diff(predicted)) + 1).tolist(), len(predicted)]
-        return [
-            (begin + first, begin + stop, header.PREDICTED if predicted[first] else header.CODED)
-            for first, stop in pairwise(edges)
-        ]
+        if self.prediction is None and self.sparse is None:
+            return ((begin, end, header.CODED),)
+        kinds = self._block_kinds(begin, end)
+        edges = [0, *(np.flatnonzero(np.diff(kinds)) + 1).tolist(), len(kinds)]
+        return [(begin + first, begin + stop, int(kinds[first])) for first, stop in pairwise(edges)]
+
+    def _block_kinds(self, begin: int, end: int) -> np.ndarray:
+        """Return the kinds that blocks ``begin ... end`` are planned as: int64[end - begin]."""
+        kinds = np.full(end - begin, header.CODED)
+        if self.prediction is not None:
+            kinds[self.prediction.choice[begin:end] >= 0] = header.PREDICTED
+        if self.sparse is not None:
+            kinds[[found is not None for found in self.sparse.found[begin:end]]] = header.SPARSE
+        return kinds
 
 
 def make_sparse_plan(request: EncodeRequest) -> FramePlan | None:
@@ -99,11 +112,10 @@ def make_sparse_plan(request: EncodeRequest) -> FramePlan | None:
     sparse = plan_sparse(request)
     if sparse is None:
         return None
-    n_blocks = len(sparse.found)
-    plan = no_plan(request.values.dtype, n_blocks)
+    plan = no_plan(request.values.dtype, len(sparse.found))
     if not sparse.codebook.with_base:
         # The values that are not zero are coded as an array of their own would be, all blocks with one codebook.
-        values = np.concatenate([found.steps for found in sparse.found])
+        values = np.concatenate([found.steps for found in sparse.found if found is not None])
         options = replace(request.options, max_codebooks=1, prediction=False, columns=False, wide_heads=False)
         inner = request._replace(values=request.values._replace(bits=values), levels=sparse.levels, options=options)
         if len(values):
@@ -118,13 +130,36 @@ def no_plan(dtype: DType, n_blocks: int) -> FramePlan:
     return FramePlan(dtype, STREAM_LOG2, (), (), raw, bases, False, no_counts)
 
 
-def make_plan(request: EncodeRequest, block: int, weigh: bool = False) -> FramePlan:
-    """Decide sub-streams, codebooks, references and predictions of a frame.
+def mixed_block_bits(request: EncodeRequest, block: int) -> np.ndarray | None:
+    """Return what blocks take as sparse ones, about, where some had better be sparse and others not.
+
+    Args:
+        request: The array and how to encode it.
+        block: Values per block.
+
+    Returns:
+        float64[n_blocks], infinite where a block had better not be sparse; None if all had, or none.
+    """
+    layout, base, values = request.bit_layout, request.base, request.values.bits
+    if base is None or layout.lossy or layout.drops != (0,) or not request.standalone or not request.options.sparse:
+        return None
+    if not differs_here_and_there(values, base, block):
+        return None
+    bits = sparse_block_bits(values, base, block)
+    is_finite = np.isfinite(bits)
+    return bits if is_finite.any() and not is_finite.all() else None
+
+
+def make_plan(
+    request: EncodeRequest, block: int, weigh: bool = False, sparse_bits: np.ndarray | None = None
+) -> FramePlan:
+    """Decide sub-streams, codebooks, references and predictions of a frame, and which blocks are sparse.
 
     Args:
         request: The array and how to encode it.
         block: Values per block.
         weigh: True to estimate what the frame takes.
+        sparse_bits: As :func:`mixed_block_bits` returns it; None if no block may be sparse.
 
     Returns:
         The plan. It does not depend on the number of threads.
@@ -158,10 +193,12 @@ def make_plan(request: EncodeRequest, block: int, weigh: bool = False) -> FrameP
     if alternatives and predictor is None:  # the samples decide; only predictions have to be weighed against a plan
         (candidate, gain), *alternatives = alternatives
         first = candidate if (1 + gain) * candidate.bits < first.bits else first
-    plan, bits, coded_bits = _plan_of(planner, first, request, predictor, weigh or bool(alternatives))
+    plan, bits, coded_bits, coded = _plan_of(
+        planner, first, request, predictor, sparse_bits, weigh or bool(alternatives)
+    )
     unpredicted = None  # blocks that are left to column references and wide heads
-    if plan.prediction is not None:
-        unpredicted = plan.prediction.choice < 0
+    if plan.prediction is not None or not coded.all():
+        unpredicted = coded
         if first.columns:  # other sub-streams may suit the rest better
             alternatives.append((planner.best(dtype, lengths, ()), 0.0))
     for candidate, gain in alternatives:
@@ -171,15 +208,28 @@ def make_plan(request: EncodeRequest, block: int, weigh: bool = False) -> FrameP
             saved_bits = planner.bits_of(first, unpredicted) - (1 + gain) * planner.bits_of(candidate, unpredicted)
             promising = saved_bits > 0
         if promising:
-            alternative_plan, alternative_bits, _ = _plan_of(planner, candidate, request, predictor, weigh=True)
+            alternative_plan, alternative_bits, _, others_coded = _plan_of(
+                planner, candidate, request, predictor, sparse_bits, weigh=True
+            )
             if (1 + gain) * alternative_bits < bits:
-                plan, bits = alternative_plan, alternative_bits
+                plan, bits, coded = alternative_plan, alternative_bits, others_coded
+    if sparse_bits is not None:
+        predicted = plan.prediction.choice >= 0 if plan.prediction is not None else np.zeros_like(coded)
+        wanted = ~(coded | predicted)
+        if wanted.any():
+            log2 = block.bit_length() - 1
+            plan = plan._replace(sparse=plan_sparse_blocks(request, wanted, SparseSizes(log2, log2)))
     return plan._replace(bits=bits)
 
 
 def _plan_of(
-    planner: SamplePlanner, candidate: Candidate, request: EncodeRequest, predictor: Predictor | None, weigh: bool
-) -> tuple[FramePlan, float, float]:
+    planner: SamplePlanner,
+    candidate: Candidate,
+    request: EncodeRequest,
+    predictor: Predictor | None,
+    sparse_bits: np.ndarray | None,
+    weigh: bool,
+) -> tuple[FramePlan, float, float, np.ndarray]:
     """Make the plan of one candidate.
 
     Args:
@@ -187,11 +237,13 @@ def _plan_of(
         candidate: The way to code it.
         request: The array and how to encode it.
         predictor: Predicts blocks where that is worth it, if there is one.
-        weigh: True to estimate sizes, as a predictor asks for anyway.
+        sparse_bits: What blocks take as sparse ones, float64[n_blocks], or None if none may be.
+        weigh: True to estimate sizes, as a predictor and sparse blocks ask for anyway.
 
     Returns:
         The plan, the bits that its blocks and codebooks take, about, and those that the blocks would take if none were
-        predicted; both without meaning unless sizes are estimated.
+        predicted, both without meaning unless sizes are estimated; and which blocks are neither predicted nor to be
+        sparse, bool[n_blocks].
     """
     dtype, stream_log2, columns, _, references, _ = candidate
     n_levels, lossy, options = planner.source.n_levels, request.bit_layout.lossy, request.options
@@ -200,29 +252,32 @@ def _plan_of(
     if books is None:
         books = _fit_codebooks(sample.counts(references), dtype, n_levels, sample.every, lossy, references, options)
     counts = sample.counts(books.references)
+    weigh = weigh or predictor is not None or sparse_bits is not None
     costs = None
-    if len(books.codebooks) > 1 or (books.codebooks and (predictor or weigh)):
+    if len(books.codebooks) > 1 or (books.codebooks and weigh):
         costs = bin_costs(books.codebooks) if request.fixed is None else kept_costs(books.codebooks)
     choice = _choose(books.codebooks, costs, counts)
-    prediction, bits, coded_bits = None, 0.0, 0.0
-    if predictor or weigh:
-        expected = _expected_bits(costs, choice, counts, kept, sample.every, stream_len, references)
+    prediction, bits, coded_bits, coded = None, 0.0, 0.0, np.ones(len(choice), np.bool_)
+    if weigh:
+        expected = least = _expected_bits(costs, choice, counts, kept, sample.every, stream_len, references)
         bits = coded_bits = float(expected.sum())
+        if sparse_bits is not None:
+            coded, least = expected <= sparse_bits, np.minimum(expected, sparse_bits)
+            bits = float(least.sum())
         if predictor:
-            prediction = predictor.weigh(expected, stream_len)
+            prediction = predictor.weigh(least, stream_len)
         if prediction is not None:
-            bits, unpredicted = prediction.bits, prediction.choice < 0
-            if not unpredicted.any():
-                books, choice = FixedCodebooks((), (), references), np.full_like(choice, -1)
-            elif request.fixed is None:  # predicted blocks have no say in the codebooks of the others
-                rest = counts[unpredicted]
-                refitted = _fit_codebooks(rest, dtype, n_levels, sample.every, lossy, references, options)
-                if refitted.codebooks or sample.every == 1:  # else the sample has nothing but zeros, and others may be
-                    books, costs = refitted, bin_costs(refitted.codebooks) if refitted.codebooks else None
-                    choice = _choose(books.codebooks, costs, counts)
-                    after = _expected_bits(costs, choice, counts, kept, sample.every, stream_len, references)
-                    bits += float((after - expected)[unpredicted].sum())
-    if predictor or weigh:
+            bits, coded = prediction.bits, coded & (prediction.choice < 0)
+        if not coded.any():
+            books, choice = FixedCodebooks((), (), references), np.full_like(choice, -1)
+        elif not coded.all() and request.fixed is None:  # other blocks have no say in the codebooks of coded ones
+            rest = counts[coded]
+            refitted = _fit_codebooks(rest, dtype, n_levels, sample.every, lossy, references, options)
+            if refitted.codebooks or sample.every == 1:  # else the sample has nothing but zeros, and others may be
+                books, costs = refitted, bin_costs(refitted.codebooks) if refitted.codebooks else None
+                choice = _choose(books.codebooks, costs, counts)
+                after = _expected_bits(costs, choice, counts, kept, sample.every, stream_len, references)
+                bits += float((after - expected)[coded].sum())
         bits += 8 * sum(map(len, books.records))
     plan = FramePlan(
         dtype,
@@ -236,7 +291,7 @@ def _plan_of(
         prediction,
         columns if books.codebooks else (),
     )
-    return plan, bits, coded_bits
+    return plan, bits, coded_bits, coded
 
 
 def _expected_bits(

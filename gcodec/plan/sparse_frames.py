@@ -26,7 +26,7 @@ from ..kernels.block.sparse_types import Counts, Differences
 from ..kernels.core.specialized import Specialized
 from ..kernels.entropy.changes import MAX_CATEGORIES, category_bits
 from ..memory import sparse_scratch_for
-from ..tensors import BaseHash
+from ..tensors import BaseHash, hash_of
 from ..threads import n_threads, run_batches
 from .request import EncodeRequest
 
@@ -80,7 +80,7 @@ class SparsePlan(NamedTuple):
 
     Attributes:
         codebook: The codes of the changes.
-        found: What differs in each block.
+        found: What differs in each block; None of blocks of other kinds.
         bits: What the changes take, without values of inner blocks and headers of blocks.
         levels: uint8[n], the levels of the values of inner blocks; empty where there is one level.
         base_hash: Hash of the base; 0 without one.
@@ -88,7 +88,7 @@ class SparsePlan(NamedTuple):
     """
 
     codebook: ChangeCodebook
-    found: list[Differences]
+    found: list[Differences | None]
     bits: int
     levels: np.ndarray
     base_hash: int
@@ -121,8 +121,87 @@ def plan_sparse(request: EncodeRequest) -> SparsePlan | None:
         codebook, bits = finding.code(found)
         base_hash = finding.hashing.value() if finding.hashing else 0
         levels = request.levels[values != 0] if len(request.levels) else request.levels
-        plans.append(SparsePlan(codebook, found, bits, levels, base_hash, finding.sizes))
+        plans.append(SparsePlan(codebook, finding.found, bits, levels, base_hash, finding.sizes))
         if is_settled(codebook, n):
+            break
+    return min(plans, key=lambda plan: bits_with_record(plan.codebook, plan.bits))
+
+
+def differs_here_and_there(values: np.ndarray, base: np.ndarray, block: int) -> bool:
+    """Return True if a quick look finds blocks in which little differs, and others in which much does; arguments as for
+    :func:`sparse_block_bits`."""
+    n_whole = len(values) // block
+    part = slice(block // 2, block // 2 + _BLOCK_PIECE)
+    new, old = (array[: n_whole * block].reshape(n_whole, block)[:, part] for array in (values, base))
+    is_full = np.count_nonzero(new != old, axis=1) > MAX_SHARE_OF_BASE * _BLOCK_PIECE
+    last = slice(n_whole * block, None)  # of a block that ends early, all is looked at
+    if n_whole * block < len(values):
+        n_last = len(values) - n_whole * block
+        is_full = np.append(is_full, np.count_nonzero(values[last] != base[last]) > MAX_SHARE_OF_BASE * n_last)
+    return bool(is_full.any() and not is_full.all())
+
+
+def sparse_block_bits(values: np.ndarray, base: np.ndarray, block: int) -> np.ndarray:
+    """Estimate from a sample what each block of an array takes as a sparse one.
+
+    Args:
+        values: uintW[n].
+        base: uintW[n], the predictions.
+        block: Values per block.
+
+    Returns:
+        float64[n_blocks], bits; infinite where too much differs.
+    """
+    n_blocks = -(-len(values) // block)
+    changed, step_bits, members = np.zeros((3, n_blocks))
+    for first in range(0, block, block // _BLOCK_PIECES):
+        places = first + np.arange(0, n_blocks) * block
+        places = places[places + _BLOCK_PIECE <= len(values)]
+        index = places[:, None] + np.arange(_BLOCK_PIECE)
+        new, old = values[index], base[index]
+        differ = new != old
+        # The distance of the bits is a step's size but where the sign changes: few do, and those are large anyway.
+        sizes = np.log2(np.maximum(new, old) - np.minimum(new, old), where=differ, out=np.zeros(new.shape))
+        changed[: len(places)] += np.count_nonzero(differ, axis=1)
+        step_bits[: len(places)] += np.where(sizes > 0, _LARGE_STEP_BITS + sizes, differ * _SMALL_STEP_BITS).sum(axis=1)
+        members[: len(places)] += _BLOCK_PIECE
+    share = (changed + 0.5) / (members + 1)
+    positions = -share * np.log2(share) - (1 - share) * np.log2(1 - share)
+    sizes_of = np.minimum(len(values) - np.arange(n_blocks) * block, block)
+    bits = sizes_of * (positions + step_bits / np.maximum(members, 1)) + _BLOCK_BITS
+    return np.where((members > 0) & (share <= MAX_SHARE_OF_BASE), bits, np.inf)
+
+
+_BLOCK_PIECES, _BLOCK_PIECE = 8, 64  #: of a block, of which so many values each are looked at
+#: What a step of one and a larger one take besides its size, and what a sparse block takes besides its changes, about.
+_SMALL_STEP_BITS, _LARGE_STEP_BITS, _BLOCK_BITS = 1.5, 4.0, 350
+
+
+def plan_sparse_blocks(request: EncodeRequest, wanted: np.ndarray, sizes: SparseSizes) -> SparsePlan:
+    """Find what differs from the base in some blocks of an array.
+
+    Args:
+        request: The array, its base, and how to encode it.
+        wanted: bool[n_blocks], the blocks that are to be sparse.
+        sizes: Sizes of blocks and sub-streams.
+
+    Returns:
+        The plan.
+    """
+    values, base = request.values.bits, request.base
+    assert base is not None
+    numbers = np.flatnonzero(wanted)
+    n_wanted = min(len(numbers) << sizes.block_log2, len(values))
+    sampled = numbers[np.linspace(0, len(numbers) - 1, min(len(numbers), _SAMPLE_PIECES)).astype(np.int64)]
+    slices = [slice(b << sizes.block_log2, (b << sizes.block_log2) + _PIECE) for b in sampled.tolist()]
+    threads = n_threads(request.threads, len(values))
+    plans, base_hash = [], hash_of(base, threads)
+    for thresholds in choose_thresholds(((values[part], base[part]) for part in slices), n_wanted):
+        finding = Finding(values, base, thresholds, sizes, wanted)
+        run_batches(finding.find, finding.n_blocks, threads, batch=32)
+        codebook, bits = finding.code([block for block in finding.found if block is not None])
+        plans.append(SparsePlan(codebook, finding.found, bits, request.levels[:0], base_hash, sizes))
+        if is_settled(codebook, n_wanted):
             break
     return min(plans, key=lambda plan: bits_with_record(plan.codebook, plan.bits))
 
@@ -145,27 +224,36 @@ class Finding:
         values: uintW[n].
         base: uintW[n], or None.
         thresholds: Where classes of the base's magnitude begin, but the first.
+        sizes: Sizes of blocks and sub-streams; by default those of a frame of sparse blocks alone.
+        wanted: bool[n_blocks], the blocks to look at, however much differs in them; all if None.
 
     Attributes:
-        found: What differs in each block; None of blocks in which too much does.
+        found: What differs in each block; None of blocks that were not looked at, or in which too much does.
         share: Share of an array's values that may differ.
         sizes: Sizes of blocks and sub-streams.
-        hashing: Takes the base's hash; None without one.
+        hashing: Takes the base's hash; None without one, or if not all blocks are looked at.
     """
 
-    def __init__(self, values: np.ndarray, base: np.ndarray | None, thresholds: tuple[int, ...]) -> None:
-        self._values, self._base, self._thresholds = values, base, thresholds
+    def __init__(
+        self,
+        values: np.ndarray,
+        base: np.ndarray | None,
+        thresholds: tuple[int, ...],
+        sizes: SparseSizes | None = None,
+        wanted: np.ndarray | None = None,
+    ) -> None:
+        self._values, self._base, self._thresholds, self._wanted = values, base, thresholds, wanted
         self._variant = next(number for number in VARIANTS if number > len(thresholds))
         kind, bits = values.dtype.type, 8 * values.itemsize
         self._ends = (*map(kind, thresholds), *[kind(1 << bits - 1)] * (self._variant - len(thresholds)))
         self._types = kind, self._variant, values.flags.aligned, None if base is None else base.flags.aligned
         self._n_kinds, self._n_steps = (1, 0) if base is None else (3, 2 * bits + 1)
         self._counts: list[Counts] = []  # of each batch of blocks
-        self.sizes = sparse_sizes(len(values), base is not None)
+        self.sizes = sizes or sparse_sizes(len(values), base is not None)
         self.n_blocks = -(-len(values) >> self.sizes.block_log2)
         self.found: list[Differences | None] = [None] * self.n_blocks
         self.share = _MAX_SHARE_OF_ZERO if base is None else MAX_SHARE_OF_BASE
-        self.hashing = None if base is None else BaseHash(base, 1 << self.sizes.block_log2)
+        self.hashing = None if base is None or wanted is not None else BaseHash(base, 1 << self.sizes.block_log2)
 
     def find(self, begin: int, end: int) -> None:
         """Find what differs in blocks ``begin ... end - 1``, on this thread."""
@@ -185,6 +273,8 @@ class Finding:
         )
         self._counts.append(counts)
         for b in range(begin, end):
+            if self._wanted is not None and not self._wanted[b]:
+                continue
             if self.hashing is not None:
                 self.hashing.add(b, b + 1)  # which brings this part of the base into the cache
             part = slice(b << block_log2, (b + 1) << block_log2)

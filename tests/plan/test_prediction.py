@@ -115,9 +115,11 @@ def test_near_values_are_predicted_from_the_base_and_others_need_none():
             laws.assert_same_bits(gcodec.decode(frame), which.bits)
     kinds = [{block[0] for block in draft_of(encoded(Pair(dtype, "blocks of every kind"))).blocks}
              for dtype in PREDICTABLE]
-    assert kinds == [{0, 1, 2, 3}] * len(PREDICTABLE)
+    assert all({0, 1, 2, 4} <= found for found in kinds)
+    assert 3 in set().union(*kinds)
     for dtype in PREDICTABLE:       # a base and a template in one frame
-        draft = draft_of(encoded(Pair(dtype, "near, and rows that are multiples")))
+        which = Pair(dtype, "near, and rows that are multiples")
+        draft = draft_of(encoded(which, options=EncoderOptions(sparse=False)))
         assert {draft.predicted(block).template for block in draft.blocks if block[0] == 3} == {0, 1}
         assert len(draft.bases) == 1
 
