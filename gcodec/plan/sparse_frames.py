@@ -131,8 +131,8 @@ def differs_here_and_there(values: np.ndarray, base: np.ndarray, block: int) -> 
     """Return True if a quick look finds blocks in which little differs, and others in which much does; arguments as for
     :func:`sparse_block_bits`."""
     n_whole = len(values) // block
-    part = slice(block // 2, block // 2 + _BLOCK_PIECE)
-    new, old = (array[: n_whole * block].reshape(n_whole, block)[:, part] for array in (values, base))
+    some, part = slice(None, None, max(n_whole // _QUICK_BLOCKS, 1)), slice(block // 2, block // 2 + _BLOCK_PIECE)
+    new, old = (array[: n_whole * block].reshape(n_whole, block)[some, part] for array in (values, base))
     is_full = np.count_nonzero(new != old, axis=1) > MAX_SHARE_OF_BASE * _BLOCK_PIECE
     last = slice(n_whole * block, None)  # of a block that ends early, all is looked at
     if n_whole * block < len(values):
@@ -172,6 +172,7 @@ def sparse_block_bits(values: np.ndarray, base: np.ndarray, block: int) -> np.nd
     return np.where((members > 0) & (share <= MAX_SHARE_OF_BASE), bits, np.inf)
 
 
+_QUICK_BLOCKS = 1024  #: blocks that are looked at to see whether a closer look is worth it
 _BLOCK_PIECES, _BLOCK_PIECE = 8, 64  #: of a block, of which so many values each are looked at
 #: What a step of one and a larger one take besides its size, and what a sparse block takes besides its changes, about.
 _SMALL_STEP_BITS, _LARGE_STEP_BITS, _BLOCK_BITS = 1.5, 4.0, 350
