@@ -26,7 +26,7 @@ from .reduction.step_detection import COMPRESSED, PLAIN, PLAIN_TIMED, GroupBypas
 from .stats import Counters
 from .transport.agreement import compare_options
 from .transport.arguments import check_int, check_optional_duration, check_optional_int, config_or_none
-from .transport.jobs import LaneJob, result_of
+from .transport.jobs import ALL_REDUCE, REDUCE_SCATTER, LaneJob, result_of
 from .transport.lane import Lane, lane_of
 from .transport.work import LaneWork
 
@@ -188,7 +188,7 @@ class Collectives:
             self._end(lane, kind, call, counters)
             return tensors
 
-        return LaneWork(lane.submit(_with_end([job], end, tensors)))
+        return LaneWork(lane.submit(_with_end([job], end, tensors), ALL_REDUCE))
 
     def reduce_scatter(
         self, group: dist.ProcessGroup, pairs: Sequence[tuple[torch.Tensor, torch.Tensor]], mean: bool
@@ -220,7 +220,7 @@ class Collectives:
             self._end(lane, kind, call, counters)
             return [part for _, part in pairs]
 
-        return LaneWork(lane.submit(_with_end(jobs, end, [part for _, part in pairs])))
+        return LaneWork(lane.submit(_with_end(jobs, end, [part for _, part in pairs]), REDUCE_SCATTER))
 
     def _scatter(
         self, lane: Lane, kind: int, whole: torch.Tensor, part: torch.Tensor, mean: bool, counters: Counters

@@ -379,6 +379,27 @@ def train(mode: str | None, steps: int = 5, *, optimizer_name: str = "SGD", bran
         return crc(list(model.parameters())), statistics
 
 
+def shown(profile: torch.profiler.profile, name: str) -> list[float]:
+    """Return the microseconds of the events of a name that a profiler has seen."""
+    return [event.time_range.elapsed_us() for event in profile.events() if event.name == name]
+
+
+def profiled() -> int:
+    """Train under torch's profiler, and check that it shows the all-reduce of every bucket; return how many."""
+    model = Net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    with hooked(model, optimizer, "lossless") as (wrapped, state):
+        for step in range(3):       # whose first rebuilds the buckets
+            before = state.stats()["calls"]
+            with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+                x, y = batch_of(step)
+                nn.functional.cross_entropy(wrapped(x), y).backward()
+            times = shown(profile, "gcodec:all_reduce")
+            assert len(times) == state.stats()["calls"] - before
+            assert all(time > 0 for time in times)
+    return len(times)
+
+
 def sparse() -> int:
     """Train an embedding with sparse gradients beside dense parameters."""
     torch.manual_seed(4)

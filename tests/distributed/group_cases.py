@@ -22,7 +22,18 @@ import gcodec
 import gcodec.distributed as gd
 from gcodec.distributed.reduction import coder
 from gcodec.distributed.reduction.allreduce import SMALLEST
-from tests.distributed.allreduce_cases import Net, batch_of, crc, dense_sum, rank, same_bits, size, slowed, values_at
+from tests.distributed.allreduce_cases import (
+    Net,
+    batch_of,
+    crc,
+    dense_sum,
+    rank,
+    same_bits,
+    shown,
+    size,
+    slowed,
+    values_at,
+)
 from tests.distributed.allreduce_cases import _sabotage as sabotage
 
 LARGE = 70_001  #: values; enough to be compressed
@@ -71,6 +82,21 @@ def all_reduces() -> int:
     assert compressed_calls(dist.all_reduce, few) == 0
     assert torch.equal(few, torch.full((5,), float(size())))
     return crc(results)
+
+
+def profiled() -> None:
+    """Check that torch's profiler shows collectives under the names that it has for torch's own backends."""
+    parts = size() * LARGE
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        works = [dist.all_reduce(values_at(rank(), LARGE, torch.float32), async_op=True) for _ in range(3)]
+        for work in works:
+            work.wait()
+        dist.reduce_scatter_tensor(torch.empty(LARGE), values_at(rank(), parts, torch.float32))
+    assert len(shown(profile, "gcodec:all_reduce")) == 3
+    assert len(shown(profile, "gcodec:reduce_scatter")) == 1
+    with torch.profiler.profile() as profile:       # what goes to Gloo has Gloo's names
+        dist.all_reduce(torch.ones(5))
+    assert len(shown(profile, "gloo:all_reduce")) == 1
 
 
 def inference() -> None:

@@ -148,6 +148,10 @@ def test_a_distributed_checkpoint_restores_every_ranks_codebooks(pair, tmp_path)
     assert all(pair.run(cases.distributed_checkpoint, folder=str(tmp_path)))
 
 
+def test_torchs_profiler_shows_the_all_reduce_of_every_bucket(pair):
+    assert agreed(pair.run(cases.profiled)) >= 3
+
+
 def test_every_byte_that_the_hook_sends_is_counted(pair):
     result = pair.run(cases.conservation)
     for item, other in (result, reversed(result)):

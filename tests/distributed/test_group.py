@@ -91,6 +91,11 @@ def test_the_group_leaves_compression_where_it_is_slower(ranks, slow):
 
 
 @with_sizes(2)
+def test_torchs_profiler_shows_the_groups_collectives(ranks):
+    ranks.run(cases.profiled)
+
+
+@with_sizes(2)
 def test_the_group_tries_compression_anew_when_the_step_changes(ranks):
     before, after, _ = agreed(ranks.run(cases.changing))
     assert any(before)      # a trial had begun

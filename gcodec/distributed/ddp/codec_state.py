@@ -29,7 +29,7 @@ from ..reduction.shared_codebooks import Refresh, SharedCodebooks
 from ..reduction.ways import CAST, CODED, CODING, DENSE, OWN_CODEBOOKS, UNPREDICTED, WAY_NAMES
 from ..stats import Counters, Stats
 from ..transport.arguments import check_duration, check_int, check_optional_int, config_or_none
-from ..transport.jobs import LaneJob, StartedJob, result_of, then
+from ..transport.jobs import ALL_REDUCE, LaneJob, StartedJob, result_of, then
 from ..transport.lane import Lane, lane_with_options
 from ..transport.message import agreement_of
 from .group_check import check_group
@@ -152,7 +152,8 @@ class CompressedAllreduce:
             self._end_step(lane)
             return result
 
-        return lane.submit(LaneJob(reduce_bucket, job.abort, job.devices, job.place, job.begins)).get_future()
+        reduced = LaneJob(reduce_bucket, job.abort, job.devices, job.place, job.begins)
+        return lane.submit(reduced, ALL_REDUCE).get_future()
 
     def _end_bucket(
         self, index: int, buffer: torch.Tensor, counters: Counters, result: torch.Tensor

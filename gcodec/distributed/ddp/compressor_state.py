@@ -22,6 +22,7 @@ from ..reduction.gpu_jobs import side_stream_job
 from ..reduction.reduce_request import TYPES
 from ..stats import Counters, Stats
 from ..transport.arguments import check_duration
+from ..transport.jobs import ALL_REDUCE
 from ..transport.lane import Lane, lane_with_options
 from .group_check import check_group
 
@@ -109,7 +110,7 @@ class CompressedGradients:
             return buffer
 
         abort = None if conversation is None else runner.abort
-        return lane.submit(side_stream_job([buffer], average_bucket, abort)).get_future()
+        return lane.submit(side_stream_job([buffer], average_bucket, abort), ALL_REDUCE).get_future()
 
     def _lane_for(self, buffer: torch.Tensor) -> Lane:
         if not buffer.is_cpu and not (buffer.is_cuda and is_coded(buffer)):

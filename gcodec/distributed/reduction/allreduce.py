@@ -18,7 +18,7 @@ from ..gradients import Gradients
 from ..modes import Mode, NearLossless, mode_of
 from ..stats import Counters
 from ..transport.arguments import check_int, check_not_expanded, check_optional_duration, check_optional_int
-from ..transport.jobs import Future, LaneJob, StartedJob, result_of
+from ..transport.jobs import ALL_REDUCE, Future, LaneJob, StartedJob, result_of
 from ..transport.lane import Lane, lane_of
 from ..transport.transfers import labeled
 from .coder import BufferCodebooks, Coder
@@ -93,7 +93,7 @@ def allreduce(
         request = ReduceRequest(lane, dense, torch.empty_like(dense), mode, op == "avg", Counters(), gradients)
         coded = allreduce_job(request, threads=threads)
         job = LaneJob(lambda: _put_back(tensor, result_of(coded.run())), coded.abort)
-    future = lane.submit(job)
+    future = lane.submit(job, ALL_REDUCE)
     if async_op:
         return future
     future.wait()

@@ -7,8 +7,13 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
+from torch._C._autograd import _profiler_enabled
+from torch.profiler import record_function
 
 Place = Callable[[], AbstractContextManager[Any]]
+
+#: Names under which torch's profiler shows collectives, as it shows those of torch's backends.
+ALL_REDUCE, REDUCE_SCATTER = "gcodec:all_reduce", "gcodec:reduce_scatter"
 
 
 class Future:
@@ -19,10 +24,12 @@ class Future:
 
     Args:
         devices: the CUDA devices that the value lies on; empty for values in CPU memory.
+        name: under which torch's profiler, if it is on, shows the time from now to the value; empty to show nothing.
     """
 
-    def __init__(self, devices: Sequence[torch.device] = ()) -> None:
+    def __init__(self, devices: Sequence[torch.device] = (), name: str = "") -> None:
         self._box: torch.futures.Future[Any] = torch.futures.Future(devices=list(devices))
+        self._shown = self._box if not name or not _profiler_enabled() else _shown_until_done(name, self._box)
         self._error: BaseException | None = None
 
     def complete(self, value: Any, error: BaseException | None = None) -> None:
@@ -37,16 +44,16 @@ class Future:
 
     def done(self) -> bool:
         """Return True once there is a value or an error."""
-        return self._box.done()
+        return self._shown.done()
 
     def wait(self) -> Any:
         """Return the value, waiting for it; raises what the job raised."""
-        return self._checked(self._box.wait())
+        return self._checked(self._shown.wait())
 
     def get_future(self) -> torch.futures.Future[Any]:
         """Return torch's future of the value."""
         # Errors are raised in a `then`, as an exception that is set on a torch future does not reach C++ (DDP).
-        return self._box.then(lambda box: self._checked(box.value()))
+        return self._shown.then(lambda box: self._checked(box.value()))
 
     def without_value(self) -> Future:
         """Return a future that is done, with the error of this one, which must be done, and with no value."""
@@ -59,6 +66,12 @@ class Future:
         if self._error is not None:
             raise self._error
         return value
+
+
+def _shown_until_done(name: str, future: torch.futures.Future[Any]) -> torch.futures.Future[Any]:
+    """Return a future of the same value, which has it once torch's profiler has noted that ``name`` ended."""
+    with record_function(name) as recording:
+        return recording._call_end_callbacks_on_future(future)
 
 
 class StartedJob:

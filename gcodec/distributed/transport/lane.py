@@ -91,13 +91,14 @@ class Lane:
         self._thread = threading.Thread(target=self._work, name="gcodec-lane", daemon=True)
         self._thread.start()
 
-    def submit(self, work: LaneJob | Callable[[], Any]) -> Future:
+    def submit(self, work: LaneJob | Callable[[], Any], name: str = "") -> Future:
         """Hand in a job, from any thread, and return its future. Blocks while too many jobs wait.
 
         The order of these calls must be the same on all ranks.
 
         Args:
             work: the job, or a function that is all of it.
+            name: as in :class:`Future`.
 
         Raises:
             PeerError: the lane is broken, or no job has ended for as long as a silent rank has time.
@@ -106,7 +107,7 @@ class Lane:
         if self.closed or not self._thread.is_alive():
             raise self._closed_error()
         job = work if isinstance(work, LaneJob) else LaneJob(work)
-        future = Future(job.devices)
+        future = Future(job.devices, name)
         try:
             self._queue.put((job, future), timeout=self._patience)
         except Full:
