@@ -16,7 +16,7 @@ from ..kernels.block import header
 from ..kernels.block.block_index import seal_prelude
 from ..kernels.core.bundles import Geometry
 from ..kernels.core.specialized import Specialized
-from ..memory import Borrowed, acquire, release
+from ..memory import MAX_POOLED_BLOCK, Borrowed, acquire, release
 from ..plan.plan import FramePlan
 from ..plan.request import EncodeRequest
 from ..plan.sampling import STREAM_LOG2
@@ -118,7 +118,7 @@ class FrameWriter(NamedTuple):
         """Write all blocks on this thread, from byte ``at`` on, and return their end."""
         borrowed = Borrowed()
         at = self._write_run(0, len(self.sizes), out, at, borrowed)
-        if self.plan.sparse is None:  # else they are large
+        if 1 << self.prelude.block_log2 <= MAX_POOLED_BLOCK:
             borrowed.give_back()
         return at
 
@@ -163,7 +163,7 @@ class FrameWriter(NamedTuple):
             except BaseException:
                 ordered.stop()
                 raise
-            if self.plan.sparse is None:
+            if 1 << self.prelude.block_log2 <= MAX_POOLED_BLOCK:
                 borrowed.give_back()
 
         run_parallel(work, n_workers)
