@@ -69,7 +69,8 @@ def steps_table(results: Path) -> Iterator[str]:
                ">encode, ms", ">decode, ms", ">bits / head"]
     yield ("A step is forward, backward with its all-reduces beside it, and the optimizer; bytes are means once the "
            "training has settled (past step 100, or the second half of a shorter one), refreshes included. "
-           'Steps with `mode="bf16"` are under [Accuracies](#accuracies).')
+           'The codec is used whether or not it pays: the bypass is off, and on under [The bypass](#the-bypass) and '
+           '[Accuracies](#accuracies). "gcodec bf16" is the hook with `mode="bf16"`.')
     yield from ("", *markdown(columns, table), "", f"{rows[0]['workers']} workers; from {source(comments)}", "")
 
 

@@ -14,15 +14,11 @@ from ..memory import BytesBuilder, acquire, release
 from ..plan.plan import FramePlan, make_plan, make_sparse_plan, mixed_block_bits, no_plan
 from ..plan.request import EncodeRequest
 from ..plan.unused_bits import drop_unused_bits
-from ..tensors import Values
 from ..threads import n_threads
 from .sizes import block_log2
-from .small_frames import SmallFrameWriter, plan_small
+from .small_frames import SmallFrameWriter, is_stored, plan_small
 from .writer import FrameWriter, FullError
 
-_MAX_UNPLANNED_BYTES = 32  #: of values that are stored as they are
-#: Up to so many bits of values, counting zeros tells at once that coding cannot save the bits that it takes at least.
-_MAX_BITS_TO_COUNT, _MIN_CODED_BITS = 2048, 200
 _NO_LEVELS = np.zeros(0, np.uint8)
 
 
@@ -41,20 +37,10 @@ def plan_for(request: EncodeRequest, weigh: bool = False, sparse_bits: np.ndarra
         InvalidArgument: If the number of threads is below 1.
     """
     values = request.values
-    if request.standalone and (values.bits.nbytes <= _MAX_UNPLANNED_BYTES or _is_too_few(values, request.bit_layout)):
+    if request.standalone and is_stored(values, request.bit_layout):
         raw = no_plan(values.dtype, -(-len(values.bits) >> block_log2(values.dtype)))
         return raw._replace(bits=8.0 * values.bits.nbytes)
     return make_plan(request, 1 << block_log2(values.dtype), weigh, sparse_bits)
-
-
-def _is_too_few(values: Values, bit_layout: BitLayout) -> bool:
-    """Return True if coding cannot save what a coded block and the shortest codebook take, even if it took away all
-    bits of zeros and all heads of other values."""
-    bits, dtype = values.bits, values.dtype
-    if bit_layout.lossy or len(bits) * dtype.bits > _MAX_BITS_TO_COUNT:
-        return False
-    n_nonzero = int(np.count_nonzero(bits))
-    return (len(bits) - n_nonzero) * dtype.bits + n_nonzero * dtype.head_bits <= _MIN_CODED_BITS
 
 
 def encode_values(

@@ -16,7 +16,7 @@ import numpy as np
 
 from ..dtypes import BY_NAME, DType
 from ..format.columns import for_kernels
-from ..format.modes import lossless
+from ..format.modes import BitLayout, lossless
 from ..format.prelude import Prelude
 from ..format.tables import empty_books, stack, tables_of_planes
 from ..kernels.block.block_index import seal_prelude
@@ -32,6 +32,7 @@ from ..plan.plan import MIN_WIDE_VALUES, TABLE_BITS, shipped_for
 from ..plan.prediction import MIN_ROW_VALUES, rows_of
 from ..plan.request import EncodeRequest
 from ..plan.sampling import EMPTY_BITS, REFERENCE_BITS, STREAM_BITS, STREAM_LOG2, every_of, sample_scratch, spec_of
+from ..tensors import Values
 from .coded_blocks import encode_coded_blocks, form_of
 from .sizes import block_log2, raw_bytes
 from .writer import FullError, block_sizes, put_block
@@ -39,7 +40,10 @@ from .writer import FullError, block_sizes, put_block
 _TYPE = BY_NAME["float32"]
 _WIDE = _TYPE.wide
 _BLOCK_LOG2 = block_log2(_TYPE)
-_MIN_VALUES, _MAX_VALUES = 65, 1 << 18  #: beyond, one call's share of the time is small
+_MAX_VALUES = 1 << 18  #: beyond, one call's share of the time is small
+_MAX_STORED_BYTES = 32  #: of values that are stored as they are
+#: Up to so many bits of values, counting zeros tells at once that coding cannot save the bits that it takes at least.
+_MAX_BITS_TO_COUNT, _MIN_CODED_BITS = 2048, 200
 _MAX_BLOCKS, _MAX_START_BYTES = _MAX_VALUES >> _BLOCK_LOG2, 1 << 12
 _LOSSLESS = lossless(_TYPE)
 _NO_COLUMNS = for_kernels(())
@@ -257,6 +261,18 @@ class SmallFrameWriter:
         release(_MEMORY, self._memory)
 
 
+def is_stored(values: Values, bit_layout: BitLayout) -> bool:
+    """Return True if values are so few that they are stored as they are: if coding cannot save what a coded block and
+    the shortest codebook take, even if it took away all bits of zeros and all heads of other values."""
+    bits, dtype = values.bits, values.dtype
+    if bits.nbytes <= _MAX_STORED_BYTES:
+        return True
+    if bit_layout.lossy or len(bits) * dtype.bits > _MAX_BITS_TO_COUNT:
+        return False
+    n_nonzero = int(np.count_nonzero(bits))
+    return (len(bits) - n_nonzero) * dtype.bits + n_nonzero * dtype.head_bits <= _MIN_CODED_BITS
+
+
 def plan_small(request: EncodeRequest) -> SmallFrameWriter | None:
     """Plan a frame with few calls.
 
@@ -270,7 +286,7 @@ def plan_small(request: EncodeRequest) -> SmallFrameWriter | None:
     n = len(bits)
     if (
         dtype is not _TYPE
-        or not _MIN_VALUES <= n <= _MAX_VALUES
+        or not 0 < n <= _MAX_VALUES
         or request.bit_layout is not _LOSSLESS
         or request.options is not DEFAULT_OPTIONS
         or request.fixed is not None
@@ -279,8 +295,14 @@ def plan_small(request: EncodeRequest) -> SmallFrameWriter | None:
         or (n >= MIN_ROW_VALUES and rows_of(request.shapes or (dimensions,)))
     ):
         return None
+    stored = n * 32 <= _MAX_BITS_TO_COUNT and is_stored(request.values, _LOSSLESS)
     shape = _shape_of(dimensions, container, n)
     memory = acquire(_MEMORY, _new_memory)
+    if stored:
+        start, plan = shape.narrow.start, memory.plan
+        plan.start[: len(start)] = start
+        plan.choice[0], plan.bases[0] = -1, 0
+        return SmallFrameWriter(bits, shape, frame_types()[0], memory, False, len(start))
     planned = _plan_whole(None, bits, shape.narrow, shape.wide, _rules(), _shipped(), memory.plan)
     if planned < 0:
         release(_MEMORY, memory)

@@ -13,7 +13,7 @@ from gcodec.frame import encode as encoding
 from gcodec.frame.small_frames import SmallFrameWriter, plan_small
 from gcodec.plan.request import EncodeRequest
 
-SIZES = (65, 100, 1000, 4095, 4096, 16_384, 16_385, 32_769, 100_003, 1 << 18)
+SIZES = (*range(1, 81), 100, 1000, 4095, 4096, 16_384, 16_385, 32_769, 100_003, 1 << 18)
 
 
 def arrays(n: int) -> Iterator[tuple[str, np.ndarray]]:
