@@ -91,7 +91,7 @@ def save_file(
 def load_file(
     path: str | os.PathLike[str] | BinaryIO,
     *,
-    names: Iterable[str] | None = None,
+    names: Iterable[str] | str | None = None,
     like: str | None = None,
     threads: int | None = None,
     max_output_bytes: int | None = None,
@@ -101,8 +101,8 @@ def load_file(
 
     Args:
         path: of the archive, a URL for fsspec, or a binary stream.
-        names: names or patterns (``"model/*.weight"``) of those to read; all if None. In an archive of several files a
-            name is ``FILE:NAME``.
+        names: names or patterns (``"model/*.weight"``) of those to read, or one of them; all if None. In an archive of
+            several files a name is ``FILE:NAME``.
         like: ``"numpy"`` or ``"torch"`` for all tensors. None: as they were saved; of an archive made from a file, as
             torch tensors if it was a ``.pt`` file or has a type that numpy lacks, such as bfloat16, and torch is
             installed, else as numpy arrays. In numpy, such types come as those of ml_dtypes, or as unsigned integers
@@ -125,8 +125,8 @@ def load_file(
         archive = stack.enter_context(
             ArchiveReader(path, threads=threads, max_output_bytes=max_output_bytes, base=bases)
         )
-        found = TensorNames(archive)
-        return _read_all(archive, found.all() if names is None else found.matching(names), like, max_output_bytes)
+        found, wanted = TensorNames(archive), [names] if isinstance(names, str) else names
+        return _read_all(archive, found.all() if wanted is None else found.matching(wanted), like, max_output_bytes)
 
 
 def _read_all(

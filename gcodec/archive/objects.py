@@ -45,9 +45,15 @@ def save(
         threads: threads to use at most; as many as the process may use if None.
 
     Raises:
-        InvalidArgument: ``obj`` holds something else, which the error names with its place; or ``file`` is the base.
+        InvalidArgument: ``obj`` holds something else, which the error names with its place; or ``file`` is the base, or
+            nothing that can be written to.
         OSError: the file cannot be written.
     """
+    if not isinstance(file, str | os.PathLike) and not hasattr(file, "write"):
+        raise InvalidArgument(
+            f"file must be a path, a URL or a binary stream, not {type(file).__name__}: the object comes first, as in "
+            'save(state, "last.gc")'
+        )
     plan = plan_state(_path_in_archive(file), obj)
     with ExitStack() as stack:
         bases = None if base is None else stack.enter_context(bases_of(base))

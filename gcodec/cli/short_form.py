@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import glob
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -23,7 +24,8 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "--list": ("decompress", "--list"),
 }
 #: Letters of options without a value, which may be joined: ``-dfk``.
-LETTERS = frozenset("zdtlckfq")
+LETTERS = "zdtlckfq"
+_JOINED = re.compile(rf"-([{LETTERS}]*)(?:T(\d+))?", re.ASCII)
 
 
 def verb_line(argv: Sequence[str]) -> list[str] | None:
@@ -62,10 +64,10 @@ def _may_be_file(word: str) -> bool:
 
 
 def _split(argument: str) -> list[str]:
-    """Return ``-dfk`` as three options, and ``-T4`` as an option and its value."""
-    letters = argument[1:]
-    if argument.startswith("-T") and argument[2:].isdecimal():
-        return ["--threads", argument[2:]] if int(argument[2:]) else []
-    if argument.startswith("-") and letters and LETTERS.issuperset(letters):
-        return [f"-{letter}" for letter in letters]
-    return [argument]
+    """Return ``-dfk`` as three options, ``-T4`` as an option and its value, and ``-dfT4`` as all of them."""
+    joined = _JOINED.fullmatch(argument)
+    if joined is None or argument == "-":
+        return [argument]
+    letters, threads = joined.groups()
+    counted = ["--threads", threads] if threads and int(threads) else []
+    return [*(f"-{letter}" for letter in letters), *counted]

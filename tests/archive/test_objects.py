@@ -243,6 +243,12 @@ def test_what_cannot_be_written_leaves_the_old_file(tmp_path):
         gcodec.save({"a": 1}, tmp_path / "missing" / "x.gc")
 
 
+@pytest.mark.parametrize("file", [{"w": torch.ones(3)}, None, 3])
+def test_a_place_that_cannot_be_written_to_is_refused_by_name(file):
+    with pytest.raises(InvalidArgument, match=f"a path, a URL or a binary stream, not {type(file).__name__}: the"):
+        gcodec.save("last.gc", file)
+
+
 def test_strangers_archives_have_limits(tmp_path):
     gcodec.save({"x": torch.zeros(100_000)}, tmp_path / "x.gc")
     with pytest.raises(LimitExceeded):

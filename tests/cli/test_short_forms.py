@@ -56,6 +56,8 @@ def test_a_file_is_compressed_and_comes_back_without_a_verb():
     (["--mantissa-bits", "5", "x.npy"], ["compress", "--mantissa-bits", "5", "x.npy"]),
     (["x.npy", "-o", "y.gc"], ["compress", "x.npy", "-o", "y.gc"]),
     (["-T1", "x.npy"], ["compress", "--threads", "1", "x.npy"]),
+    (["-fqT2", "x.npy"], ["compress", "-f", "-q", "--threads", "2", "x.npy"]),
+    (["-qT0", "x.npy"], ["compress", "-q", "x.npy"]),
     (["-kf", "x.npy", "y.npy"], ["compress", "-f", "x.npy", "y.npy"]),
     (["-T0q", "x.npy"], []),
 ])
