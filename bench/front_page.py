@@ -13,6 +13,7 @@ from gcodec.benchmark.settings import LOSSLESS
 
 SERIES, EACH_WHOLE, ALL_PARTS = "gcodec series", "gcodec, each whole", "all"
 FIXED, BF16, UNLIMITED = "gcodec 7 mantissa bits", "Gloo bf16", "unshaped"
+STEPS_AT_BF16 = "gcodec bf16"  #: steps of training with ``mode="bf16"``, without the bypass
 LEARNING_RATE = "1e-06"
 #: How kinds of data end in codec.csv, and what they are called.
 KINDS = {f"{group} {dtype}": f"{name}, {dtype}" for group, name in
@@ -58,7 +59,9 @@ def _checkpoints(results: Path) -> str:
 
 
 def _allreduce(results: Path) -> str:
-    shares = sorted(fixed_of_bf16(results, "nic_bytes").values())
+    steps = [float(row["bytes_of_bf16"]) for row in read_table(results / "cluster-steps.csv")[1]
+             if row["method"] == STEPS_AT_BF16]
+    shares = sorted([*fixed_of_bf16(results, "nic_bytes").values(), *steps])
     return (f"the accuracy of `bf16_compress_hook` in {shares[0]:.2f} to {shares[-1]:.2f} of its bytes, summed in "
             "float32")
 

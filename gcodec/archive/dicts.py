@@ -125,7 +125,8 @@ def load_file(
         archive = stack.enter_context(
             ArchiveReader(path, threads=threads, max_output_bytes=max_output_bytes, base=bases)
         )
-        found, wanted = TensorNames(archive), [names] if isinstance(names, str) else names
+        wanted = [names] if isinstance(names, str) else names
+        found = TensorNames(archive)
         return _read_all(archive, found.all() if wanted is None else found.matching(wanted), like, max_output_bytes)
 
 

@@ -177,7 +177,7 @@ class FrameReader:
                 check_base_hash(prelude, None)
             assert base is not None
             hashing = BaseHash(base, geometry.block)
-            if not prelude.changes or prelude.residuals or prelude.codebooks:  # blocks are small
+            if not prelude.changes or prelude.residuals or prelude.codebooks:  # small blocks, of several kinds
                 run_batches(hashing.add, hashing.n_parts, threads, batch)
                 _check_base(hashing, prelude)
                 hashing = None

@@ -30,7 +30,6 @@ from gcodec.distributed.reduction.step_detection import StepDetector
 from gcodec.distributed.reduction.summation import RankSum
 from gcodec.distributed.stats import Counters, Stats
 from gcodec.distributed.transport.failures import FailureRecords
-from gcodec.distributed.transport.jobs import Future
 from gcodec.distributed.transport.message import ABORT, HEADER, RESULT, Header, abort_message, check
 from gcodec.distributed.transport.transfers import Buffers, Transfers
 from gcodec.dtypes import BY_NAME
@@ -489,24 +488,3 @@ def test_a_step_of_collectives_begins_after_the_longest_gap(first, step, data):
 def test_collectives_that_never_repeat_have_no_steps(n_calls):
     periods = StepDetector(lambda gaps: gaps)
     assert not any(periods.begins(number, number) for number in range(n_calls))
-
-
-# Futures
-
-
-def test_a_future_that_the_profiler_shows_gives_and_raises_what_others_do():
-    value, error = torch.arange(3.0), gcodec.PeerError("a fault on purpose")
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
-        good, bad = Future(name="one"), Future(name="another")
-        assert not good.done()
-        good.complete(value)
-        bad.complete(None, error)
-        assert good.done()
-        assert good.wait() is value
-        assert good.get_future().wait() is value
-        for wait in (bad.wait, bad.without_value().wait):
-            with pytest.raises(gcodec.PeerError, match="a fault on purpose"):
-                wait()
-        with pytest.raises(RuntimeError, match="PeerError: a fault on purpose"):    # as torch says it in a callback
-            bad.get_future().wait()
-    assert {"one", "another"} <= {event.name for event in profile.events()}
