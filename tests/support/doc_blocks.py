@@ -88,13 +88,20 @@ def is_runnable(block: Block) -> bool:
     return block.tag in ("python", "sh")
 
 
-def run_python(block: Block, page: Path, names: dict[str, Any]) -> None:
-    """Run a block of Python; tracebacks name the lines of the page."""
+def run_python(block: Block, page: Path, names: dict[str, Any]) -> str:
+    """Run a block of Python; tracebacks name the lines of the page.
+
+    Returns:
+        The package that is not installed, at whose import the block has ended; empty for one that ran to its end.
+    """
     try:
         exec(compile("\n" * block.line + block.text, str(page), "exec"), names)
     except ModuleNotFoundError as error:
-        if (error.name or "").split(".")[0] not in OPTIONAL:
+        package = (error.name or "").split(".")[0]
+        if package not in OPTIONAL:
             raise
+        return package
+    return ""
 
 
 def run_shell(block: Block) -> None:
@@ -141,16 +148,20 @@ def run_page(page: Path) -> int:
                 compile(block.text, str(page), "exec")
             continue
         getattr(given, "before_block", lambda names, text: None)(names, block.text)
-        output = io.StringIO()
+        output, missing = io.StringIO(), ""
         try:
             with contextlib.redirect_stdout(output):
-                run_shell(block) if language == "sh" else run_python(block, page, names)
+                if language == "sh":
+                    run_shell(block)
+                else:
+                    missing = run_python(block, page, names)
         except BaseException:
             print(f"FAILED {page.name}:{block.line}\n{block.text}\n{output.getvalue()}", flush=True)
             traceback.print_exc(file=sys.stdout)
             n_failed += 1
         else:
-            print(f"ran {page.name}:{block.line}", flush=True)
+            begun = f"began {page.name}:{block.line}, which needs {missing}"
+            print(begun if missing else f"ran {page.name}:{block.line}", flush=True)
     if not n_failed:
         getattr(given, "after_page", lambda names: None)(names)
     return n_failed
