@@ -64,8 +64,8 @@ _HOME = {
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 
 #: Packages and modules for users, which ``import gcodec`` makes available, too.
-_PACKAGES = ("adaptive", "archive", "averaging", "checkpoints", "compressors", "distributed", "errors", "gpu", "sync",
-             "truncation")
+_PACKAGES = ("adaptive", "archive", "averaging", "checkpoints", "compressors", "distributed", "errors", "gpu",
+             "integrations", "recorder", "report", "sync", "truncation")
 
 # ``from gcodec import *`` must not replace Python's own open.
 __all__ = sorted(_MODULE_OF.keys() - {"open"})

@@ -88,6 +88,12 @@ def encode(
 ) -> Any:
     """Encode an array or tensor as one frame (docs/format.md), lossless unless told otherwise.
 
+    ::
+
+        frame = gcodec.encode(gradient)                      # bit for bit
+        frame = gcodec.encode(gradient, mantissa_bits=7)     # to bfloat16's precision
+        gradient = gcodec.decode(frame)
+
     Args:
         x: Numpy array or torch tensor, any shape and strides, never changed; float32, float64, float16, bfloat16 or
             float8. A CUDA tensor is encoded on its device (docs/gpu.md).

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import Any
 
 
@@ -61,6 +61,30 @@ def check_choice(name: str, value: Any, choices: Collection[Any]) -> None:
         raise InvalidArgument(f"{name} must be one of {', '.join(map(repr, choices))}, not {value!r}")
 
 
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """Return a question that ends an error about an unknown word; empty if nothing that is known is like it."""
+    close = _closest(word, known)
+    return f"; did you mean {close}?" if close else ""
+
+
+def did_you_mean_file(name: str) -> str:
+    """Return a question that ends an error about a missing file; empty if no name in its folder is like it."""
+    from pathlib import Path
+
+    path = Path(name)
+    try:
+        close = _closest(path.name, (other.name for other in path.parent.iterdir()))
+    except OSError:
+        return ""
+    return f"; did you mean {path.with_name(close)}?" if close else ""
+
+
+def _closest(word: str, known: Iterable[str]) -> str:
+    import difflib  # only errors need it
+
+    return next(iter(difflib.get_close_matches(word, list(known), 1, 0.7)), "")
+
+
 #: First bytes of what users take for one another, and what reads each.
 _BEGINNINGS = (
     (b"\x89GCA", "a gcodec archive: read it with gcodec.load, gcodec.load_file, gcodec.open or gcodec decompress"),
@@ -81,6 +105,11 @@ def what_it_is(head: bytes) -> str:
     if not found and head[8:9] == b"{" and int.from_bytes(head[:8], "little") < 1 << 27:
         found = "a .safetensors file: read it with safetensors, or make an archive of it with gcodec.compress_file"
     return f"; this is {found}" if found else ""
+
+
+def missing_torch(what: str) -> GcodecError:
+    """Return the error to raise from the ImportError of torch; ``what``: that needs it."""
+    return GcodecError(f"{what} needs torch: pip install torch")
 
 
 def missing_package(package: str) -> GcodecError:

@@ -42,7 +42,15 @@ def test_a_star_leaves_open_alone():
     assert names["encode"] is gcodec.encode and "open" not in names and "distributed" not in names
 
 
-@pytest.mark.parametrize("package", ["distributed", "sync", "compressors", "adaptive", "checkpoints", "errors"])
+@pytest.mark.parametrize("name", ["adaptive", "archive", "checkpoints", "compressors", "distributed", "gpu", "sync"])
+def test_packages_list_what_is_public(name):
+    package = getattr(gcodec, name)
+    assert dir(package) == sorted(package.__all__)
+    assert all(hasattr(package, public) for public in package.__all__)
+
+
+@pytest.mark.parametrize("package", ["distributed", "sync", "compressors", "adaptive", "checkpoints", "errors",
+                                     "integrations", "integrations.torch_ops", "recorder", "report"])
 def test_packages_need_no_import_of_their_own(package):
     program = f"import gcodec; print(gcodec.{package}.__name__)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True,

@@ -42,14 +42,17 @@ REFERENCE = {
         gcodec.warmup gcodec.Encoder gcodec.Decoder gcodec.EncoderOptions gcodec.CodebookCycle gcodec.Ladder
         gcodec.FINE_LADDER gcodec.PAPER_LADDER gcodec.LITERAL_GCOMP""",
     "Files": """gcodec.save gcodec.load gcodec.open gcodec.TensorFile gcodec.save_file gcodec.load_file
-        gcodec.compress_file gcodec.decompress_file gcodec.CompressedFile gcodec.Checkpointer gcodec.Recorder""",
+        gcodec.compress_file gcodec.decompress_file gcodec.CompressedFile gcodec.Checkpointer gcodec.Recorder
+        gcodec.archive.ArchiveReader gcodec.archive.ArchiveWriter""",
     "Weight sync": """gcodec.sync.Publisher gcodec.sync.WeightVersion gcodec.sync.Subscriber gcodec.sync.PendingVersion
         gcodec.sync.VersionFolder""",
     "Distributed training": """gcodec.distributed.CompressedAllreduce gcodec.distributed.CompressedGradients
         gcodec.distributed.AdaptiveGradients gcodec.distributed.hook gcodec.distributed.FixedBits
         gcodec.distributed.Lossless gcodec.distributed.NearLossless gcodec.distributed.Bypass
         gcodec.distributed.allreduce gcodec.distributed.GroupOptions gcodec.distributed.register_backend
-        gcodec.distributed.compress_fsdp gcodec.distributed.DiLoCo gcodec.distributed.WeightBroadcast""",
+        gcodec.distributed.compress_fsdp gcodec.distributed.DiLoCo gcodec.distributed.WeightBroadcast
+        gcodec.distributed.Refresh gcodec.distributed.StatsLog gcodec.distributed.log_to
+        gcodec.distributed.close_lanes""",
     "Compressors": """gcodec.compressors.TopK gcodec.compressors.RandomK gcodec.compressors.DGC
         gcodec.compressors.RedSync gcodec.compressors.QSGD gcodec.compressors.PowerSGD gcodec.compressors.ACPSGD
         gcodec.compressors.GradZip gcodec.compressors.SparCML gcodec.compressors.Frames gcodec.compressors.Cast

@@ -26,3 +26,7 @@ __all__ = [
     "save",
     "save_file",
 ]
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import GcodecError, InvalidArgument, LimitExceeded
+from ..errors import GcodecError, InvalidArgument, LimitExceeded, missing_torch
 from ..files.elements import RAW_BITS, name_of, numpy_dtype
 from ..files.file_plan import TensorView, row_major
 from ..files.npy import reinterpreted
@@ -41,6 +41,7 @@ def as_array(tensor: TensorView, data: Bytes, like: str) -> Any:
 
     Raises:
         InvalidArgument: ``like`` is neither ``"numpy"`` nor ``"torch"``, or torch has no such type.
+        GcodecError: a torch tensor is wanted, and torch is not installed.
     """
     if like not in ("numpy", "torch"):
         raise InvalidArgument(f"like must be 'numpy' or 'torch', not {like!r}")
@@ -68,7 +69,10 @@ def as_array(tensor: TensorView, data: Bytes, like: str) -> Any:
 
 
 def _as_torch(flat: Bytes, tensor: TensorView, steps: Sequence[int]) -> Any:
-    import torch
+    try:
+        import torch
+    except ImportError as error:
+        raise missing_torch(f"tensor {tensor.name!r}, as a torch tensor,") from error
 
     dtype = getattr(torch, tensor.dtype, None)
     if not isinstance(dtype, torch.dtype):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Collection, Hashable, Iterable, Mapping
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from typing import Any, BinaryIO
 
@@ -18,6 +18,7 @@ from ..files.source import ArraySource, Bytes
 from ..tensors import is_torch
 from .arrays import as_bytes
 from .base_files import Bases
+from .devices import Placement, check_kind, device_of
 from .encoding_policy import EncodingPolicy, GivenLevels, MantissaBits
 from .entries import FileEntry
 from .reader import ArchiveReader
@@ -93,6 +94,7 @@ def load_file(
     *,
     names: Iterable[str] | str | None = None,
     like: str | None = None,
+    device: Any = None,
     threads: int | None = None,
     max_output_bytes: int | None = None,
     base: BaseLike | None = None,
@@ -107,6 +109,7 @@ def load_file(
             torch tensors if it was a ``.pt`` file or has a type that numpy lacks, such as bfloat16, and torch is
             installed, else as numpy arrays. In numpy, such types come as those of ml_dtypes, or as unsigned integers
             of the same width where that is not installed.
+        device: torch device that all tensors are put on, as torch tensors; None: host memory.
         threads: as many as the process may use if None.
         max_output_bytes: refuse to decode to more than this; for archives from strangers.
         base: what the tensors were saved against, if they were: the same values, in any of the forms that
@@ -116,10 +119,13 @@ def load_file(
         Name to array. Tensors that shared memory, as tied weights do, share it again.
 
     Raises:
-        GcodecError: the archive is damaged, a name is not in it, the limit is exceeded, or the base is missing or
-            holds other values.
+        GcodecError: the archive is damaged, a name is not in it, the limit is exceeded, the base is missing or holds
+            other values, or there is no such device.
         OSError: it cannot be read.
     """
+    check_kind(like, device)
+    place = Placement(device_of(device))
+    like = like if device is None else "torch"
     with ExitStack() as stack:
         bases = None if base is None else stack.enter_context(_bases(base))
         archive = stack.enter_context(
@@ -127,12 +133,13 @@ def load_file(
         )
         wanted = [names] if isinstance(names, str) else names
         found = TensorNames(archive)
-        return _read_all(archive, found.all() if wanted is None else found.matching(wanted), like, max_output_bytes)
+        tensors = found.all() if wanted is None else found.matching(wanted)
+        return {name: place(value) for name, value in _read_all(archive, tensors, like, max_output_bytes)}
 
 
 def _read_all(
     archive: ArchiveReader, wanted: Mapping[str, NamedTensor], like: str | None, max_output_bytes: int | None
-) -> dict[str, Any]:
+) -> Iterator[tuple[str, Any]]:
     segments = {(entry.path, view.segment): entry.segments[view.segment] for entry, view, _ in wanted.values()}
     total = sum(segment.bytes for segment in segments.values())
     if max_output_bytes is not None and total > max_output_bytes:
@@ -143,11 +150,9 @@ def _read_all(
     data: dict[tuple[str, int], Bytes] = dict(zip(first, archive.segments_bytes(list(first.values())), strict=True))
     n_read: Counter[tuple[str, int]] = Counter((entry.path, view.segment) for entry, view, _ in wanted.values())
     most = {key for key, n in n_read.items() if 2 * n > len(first[key][0].views[key[1]])}
-    return {
-        name: archive.array(entry, view, data[entry.path, view.segment], like=like or kind,
-                            with_others=(entry.path, view.segment) in most)
-        for name, (entry, view, kind) in wanted.items()
-    }
+    for name, (entry, view, kind) in wanted.items():
+        yield name, archive.array(entry, view, data[entry.path, view.segment], like=like or kind,
+                                  with_others=(entry.path, view.segment) in most)
 
 
 def plan_tensors(

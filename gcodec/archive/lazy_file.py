@@ -6,18 +6,23 @@ import os
 from collections.abc import Iterator
 from contextlib import ExitStack
 from types import EllipsisType, TracebackType
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 
 from ..errors import InvalidArgument, Unsupported, check_choice
 from ..files.elements import width
 from ..files.file_plan import TensorView, row_major
+from ..files.safetensors import CODES
 from ..files.source import Bytes
+from .devices import Placement, check_kind, device_of
 from .objects import bases_of
 from .reader import ArchiveReader
 from .shared_memory import Strided
 from .tensor_names import NamedTensor, TensorNames
+
+if TYPE_CHECKING:
+    import torch
 
 #: Frameworks by their names in safetensors, and by ours.
 FRAMEWORKS = {None: None, "pt": "torch", "torch": "torch", "np": "numpy", "numpy": "numpy"}
@@ -26,6 +31,7 @@ FRAMEWORKS = {None: None, "pt": "torch", "torch": "torch", "np": "numpy", "numpy
 def open(
     path: str | os.PathLike[str] | BinaryIO,
     framework: str | None = None,
+    device: Any = None,
     *,
     base: Any = None,
     threads: int | None = None,
@@ -43,6 +49,7 @@ def open(
     Args:
         path: of the archive, a URL for fsspec, or a binary stream that can seek, which stays open.
         framework: ``"pt"`` for torch tensors or ``"np"`` for numpy arrays; None: as for :func:`gcodec.load_file`.
+        device: torch device that tensors are put on, as torch tensors; None: host memory.
         base: what the archive was made against, if it was, as for :func:`gcodec.load`.
         threads: threads to use at most; as many as the process may use if None.
         max_output_bytes: refuse to read larger tensors, for archives from strangers; no limit if None.
@@ -51,17 +58,19 @@ def open(
         The open archive, which is a context manager.
 
     Raises:
-        InvalidArgument: ``framework`` is another name.
+        InvalidArgument: ``framework`` is another name, or there is no such device.
         GcodecError: the file is no archive, or damaged.
         OSError: it cannot be read.
     """
     check_choice("framework", framework, FRAMEWORKS)
+    check_kind(FRAMEWORKS[framework], device)
+    like, device = (FRAMEWORKS[framework] if device is None else "torch"), device_of(device)
     with ExitStack() as stack:
         bases = None if base is None else stack.enter_context(bases_of(base))
         archive = stack.enter_context(
             ArchiveReader(path, threads=threads, max_output_bytes=max_output_bytes, base=bases)
         )
-        return TensorFile(archive, FRAMEWORKS[framework], stack.pop_all())
+        return TensorFile(archive, like, device, stack.pop_all())
     raise AssertionError  # an ExitStack suppresses nothing of its own
 
 
@@ -74,11 +83,14 @@ class TensorFile:
     Args:
         archive: the archive.
         like: ``"numpy"`` or ``"torch"``; None: each as it was saved.
+        device: the torch device that tensors are put on; None: host memory.
         stack: what to close at the end.
     """
 
-    def __init__(self, archive: ArchiveReader, like: str | None, stack: ExitStack) -> None:
-        self._archive, self._like, self._stack = archive, like, stack
+    def __init__(
+        self, archive: ArchiveReader, like: str | None, device: torch.device | None, stack: ExitStack
+    ) -> None:
+        self._archive, self._like, self._device, self._stack = archive, like, device, stack
         self._names = TensorNames(archive)
         self._is_open = True
         self._group: tuple[str, int, Bytes] | None = None  # the last that was read: whoever reads one reads the next
@@ -86,6 +98,10 @@ class TensorFile:
     def keys(self) -> list[str]:
         """Return the names of all tensors, in the order of the archive."""
         return list(self._names.all())
+
+    def offset_keys(self) -> list[str]:
+        """Return the names in the order in which the tensors lie in the archive, which is that of :meth:`keys`."""
+        return self.keys()
 
     def shape(self, name: str) -> tuple[int, ...]:
         """Return the shape of a tensor, which is not read. Raises InvalidArgument if there is none of this name."""
@@ -138,7 +154,7 @@ class TensorFile:
             data = self._archive.segment_bytes(entry, view)
             if view.segment in entry.groups:
                 self._group = entry.path, view.segment, data
-        return self._archive.array(entry, view, data, like=self._like or kind)
+        return Placement(self._device)(self._archive.array(entry, view, data, like=self._like or kind))
 
     def rows(self, place: NamedTensor, start: int, stop: int) -> Any:
         """Return rows of a tensor, and read no more than the parts of the archive that hold them.
@@ -162,7 +178,7 @@ class TensorFile:
         self._archive.check_size((end - part.offset) * size, f"{entry.path}:{view.name}")
         data = np.array(self._archive.segment_range(entry, view.segment, part.offset * size, end * size))
         moved = TensorView(view.name, view.dtype, part.shape, view.segment, 0, steps)
-        return self._archive.array(entry, moved, data, like=self._like or kind)
+        return Placement(self._device)(self._archive.array(entry, moved, data, like=self._like or kind))
 
     def close(self) -> None:
         """Closes the archive; what was read stays."""
@@ -217,8 +233,8 @@ class TensorSlice:
         return list(self._place.view.shape)
 
     def get_dtype(self) -> str:
-        """Return the name of its type, such as ``"bfloat16"``."""
-        return self._place.view.dtype
+        """Return the name of its type as safetensors has it, such as ``"BF16"``; of one that it lacks, our own."""
+        return CODES.get(self._place.view.dtype, self._place.view.dtype)
 
     def __getitem__(self, key: int | slice | EllipsisType | tuple[int | slice | EllipsisType, ...]) -> Any:
         shape = self._place.view.shape

@@ -7,8 +7,9 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from ..errors import InvalidArgument, Unsupported, check_choice
+from ..errors import InvalidArgument, Unsupported
 from .base_files import SUFFIX, Bases
+from .devices import check_kind
 from .entries import unsafe_path
 from .reader import ArchiveReader
 from .state_files import load_state, plan_state
@@ -68,6 +69,7 @@ def load(
     *,
     base: Any = None,
     like: str | None = None,
+    device: Any = None,
     threads: int | None = None,
     max_output_bytes: int | None = None,
 ) -> Any:
@@ -80,21 +82,23 @@ def load(
         file: path of the archive, a URL for fsspec, or a binary stream.
         base: what the object was saved against, if it was, in any form that :func:`save` takes.
         like: ``"numpy"`` or ``"torch"`` for all tensors; None: each as it was saved.
+        device: torch device that the torch tensors are put on, as ``map_location`` of ``torch.load``; None: host
+            memory.
         threads: threads to use at most; as many as the process may use if None.
         max_output_bytes: refuse larger objects, for archives from strangers; no limit if None.
 
     Returns:
-        The object; types come back as they were, tensors in host memory, those of subclasses such as ``Parameter`` as
+        The object; types come back as they were, those of subclasses such as ``Parameter`` as
         plain tensors, none of which requires a gradient. Tensors of the same memory are so again.
 
     Raises:
         Corruption: the archive is damaged, or is no archive.
         Unsupported: it holds no object but several files, or its base is missing or another.
+        InvalidArgument: ``like`` or ``device`` is none.
         LimitExceeded: the object is above ``max_output_bytes``.
         OSError: it cannot be read.
     """
-    if like is not None:
-        check_choice("like", like, ("numpy", "torch"))
+    check_kind(like, device)
     with ExitStack() as stack:
         bases = None if base is None else stack.enter_context(bases_of(base))
         archive = stack.enter_context(
@@ -103,7 +107,7 @@ def load(
         if len(archive.files) != 1:
             raise Unsupported(f"{archive.name}: an object is one file, but {len(archive.files)} files are in this "
                               "archive; read their tensors with gcodec.load_file")
-        return load_state(archive, archive.files[0], like, max_output_bytes)
+        return load_state(archive, archive.files[0], like, device, max_output_bytes)
 
 
 def bases_of(base: Any) -> Bases:

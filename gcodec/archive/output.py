@@ -248,7 +248,7 @@ def check_free(path: Path, *, force: bool, named: bool = True) -> None:
             link = "is a link to" if path.is_symlink() else "is"
             raise InvalidArgument(f"{path}: {link} no regular file; refusing to write to it")
     elif os.path.lexists(path) and not force:
-        raise GcodecError(f"{path}: exists already; use force (-f) to replace it")
+        raise GcodecError(f"{path}: exists already; -f, or force=True in Python, replaces it")
 
 
 def is_special(path: Path) -> bool:
@@ -303,7 +303,7 @@ def _rename(partial: Path, path: Path, force: bool) -> None:
         try:
             path.hardlink_to(partial)
         except FileExistsError:
-            raise GcodecError(f"{path}: exists already; use force (-f) to replace it") from None
+            raise GcodecError(f"{path}: exists already; -f, or force=True in Python, replaces it") from None
         except OSError:  # a file system without hard links
             check_free(path, force=False)
         else:

@@ -13,7 +13,7 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 import xxhash
 
-from ..errors import Corruption, GcodecError, InvalidArgument, LimitExceeded, Unsupported
+from ..errors import Corruption, GcodecError, InvalidArgument, LimitExceeded, Unsupported, did_you_mean
 from ..files.elements import width
 from ..files.file_plan import TensorView
 from ..files.safetensors import MAX_HEADER, read_header
@@ -111,7 +111,8 @@ class ArchiveReader:
         """
         matches = [(f, t) for f, t in self.tensors() if name in (t.name, f"{f.path}:{t.name}")]
         if not matches:
-            raise InvalidArgument(f"{self.name}: no tensor is called {name!r}")
+            known = [tensor.name for _, tensor in self.tensors()]
+            raise InvalidArgument(f"{self.name}: no tensor is called {name!r}{did_you_mean(name, known)}")
         if len(matches) > 1:
             files = ", ".join(f"{f.path}:{t.name}" for f, t in matches[:3])
             raise InvalidArgument(f"{self.name}: several tensors are called {name!r}; say which: {files} ...")

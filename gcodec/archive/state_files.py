@@ -12,13 +12,14 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import GcodecError, InsufficientData, LimitExceeded, Unsupported
+from ..errors import GcodecError, InsufficientData, LimitExceeded, Unsupported, missing_torch
 from ..files.elements import stored_as, width
 from ..files.file_plan import FilePlan, FileSegment, SegmentViews, TensorView, assemble
 from ..files.safetensors import safetensors_header
 from ..files.source import Bytes
 from ..tensors import is_torch
 from .arrays import as_bytes, default_kind
+from .devices import Placement, device_of
 from .entries import FileEntry
 from .reader import ArchiveReader
 from .structure import MAX_TEXT_BYTES, STRUCTURE, Leaf, TensorPlace, flatten, rebuild, tensor_places
@@ -102,13 +103,16 @@ def plan_leaves(path: str, leaves: Mapping[str, Leaf]) -> FilePlan:
     return assemble(path, "safetensors", TensorSource(header, list(leaves.values())), pieces, container=container)
 
 
-def load_state(archive: ArchiveReader, entry: FileEntry, like: str | None, max_output_bytes: int | None) -> Any:
+def load_state(
+    archive: ArchiveReader, entry: FileEntry, like: str | None, device: Any, max_output_bytes: int | None
+) -> Any:
     """Return the state that a file in an archive holds.
 
     Args:
         archive: the archive, with its bases.
         entry: the file: of :func:`plan_state`, a ``.pt``, or any other with tensors, which become a dictionary.
         like: ``"numpy"`` or ``"torch"`` for all tensors; None for what was saved.
+        device: the torch device that tensors are put on; None for the host's memory.
         max_output_bytes: refuse larger states.
 
     Raises:
@@ -118,20 +122,21 @@ def load_state(archive: ArchiveReader, entry: FileEntry, like: str | None, max_o
         raise LimitExceeded(f"{archive.name}: {entry.size} bytes are above the limit of {max_output_bytes} bytes")
     views = {view.name: view for view in entry.tensors}
     data: dict[int, Bytes] = {}
+    place = Placement(device_of(device))
 
     def read(name: str, kind: str) -> Any:
         view = views[name]
         if view.segment not in data:
             data[view.segment] = archive.segment_bytes(entry, view)
-        return archive.array(entry, view, data[view.segment], like=like or kind)
+        return place(archive.array(entry, view, data[view.segment], like=like or kind))
 
     if STRUCTURE in views:
         return rebuild(_structure(archive, entry, views[STRUCTURE]), read)
     if entry.format == "torch" and like is None:
-        return _load_torch(archive, entry)
+        return _load_torch(archive, entry, place.device)
     if not views:
         raise Unsupported(f"{archive.name}: {entry.path} holds no tensors; restore it as a file")
-    kind = default_kind(entry)
+    kind = default_kind(entry) if device is None else "torch"
     return {name: read(name, kind) for name in views if width(views[name].dtype) is not None}
 
 
@@ -154,16 +159,19 @@ def _structure(archive: ArchiveReader, entry: FileEntry, view: TensorView) -> by
     return archive.segment_bytes(entry, view).tobytes()
 
 
-def _load_torch(archive: ArchiveReader, entry: FileEntry) -> Any:
+def _load_torch(archive: ArchiveReader, entry: FileEntry, device: Any) -> Any:
     """Return what ``torch.load`` makes of a ``.pt`` file, which is restored to a temporary file first."""
-    import torch
+    try:
+        import torch
+    except ImportError as error:
+        raise missing_torch(f"{archive.name}: {entry.path} is a file of torch.save, which") from error
 
     with TemporaryFile() as file:
         for part in archive.restored(entry):
             file.write(part.data)
         file.seek(0)
         try:
-            return torch.load(file, map_location="cpu", weights_only=True)
+            return torch.load(file, map_location=device or "cpu", weights_only=True)
         except Exception as error:  # torch raises errors of many kinds
             reason = str(error).splitlines()[0] if str(error) else repr(error)
             raise GcodecError(f"{archive.name}: torch.load(weights_only=True) does not read {entry.path}: {reason}; "

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from ..errors import InvalidArgument
+from ..errors import InvalidArgument, did_you_mean
 from ..files.file_plan import TensorView
 from .entries import FileEntry
 from .reader import ArchiveReader
@@ -70,7 +70,7 @@ class TensorNames:
         """Return the tensor of a name. Raises InvalidArgument if there is none, or several files have one."""
         found = self._by_name.get(name)
         if not found:
-            raise InvalidArgument(f"{self._archive_name}: no tensor is called {name!r}")
+            raise self._unknown(name)
         if len(found) > 1:
             files = ", ".join(map(_full_name, found[:3]))
             raise InvalidArgument(f"{self._archive_name}: several tensors are called {name!r}; say which: {files} ...")
@@ -83,8 +83,12 @@ class TensorNames:
         found = [(key, place) for key, place in self.all().items()
                  if any(fnmatch.fnmatchcase(known, name) for known in (place.view.name, _full_name(place)))]
         if not found:
-            raise InvalidArgument(f"{self._archive_name}: no tensor is called {name!r}")
+            raise self._unknown(name)
         yield from found
+
+    def _unknown(self, name: str) -> InvalidArgument:
+        meant = did_you_mean(name, self._by_name)
+        return InvalidArgument(f"{self._archive_name}: no tensor is called {name!r}{meant}")
 
 
 def _full_name(place: NamedTensor) -> str:

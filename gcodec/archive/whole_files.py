@@ -19,6 +19,8 @@ from .output import Attributes, Staging, is_special, naming, new_file_mode
 from .reader import ArchiveReader
 from .writer import ArchiveWriter
 
+#: What the names of tensor files end in, and those of archives must not.
+TENSOR_SUFFIXES = frozenset((".npy", ".npz", ".pt", ".pth", ".safetensors"))
 PolicyMaker = Callable[[FilePlan], EncodingPolicy | None]
 Progress = Callable[[int], None]
 PathOrStream = str | os.PathLike[str] | BinaryIO
@@ -67,7 +69,8 @@ def compress_file(
     Args:
         path: a ``.npy``, ``.npz``, ``.safetensors``, ``.pt`` or any other file, told by its content; a URL for
             fsspec, or a stream of its bytes.
-        output: path of the archive, a URL, or a binary stream; by default the path with ``.gc`` appended.
+        output: path of the archive, a URL, or a binary stream; by default ``path`` with ``.gc`` appended. It must be
+            given where ``path`` is a URL or a stream.
         base: an earlier file or archive, an open archive, or an earlier object: tensors of the same name, type and size
             are stored as the difference where that is smaller, and decompressing needs the base again. Lossless only.
         mantissa_bits: keep this many mantissa bits of all floating-point tensors of more than one value.
@@ -80,7 +83,8 @@ def compress_file(
         Path and sizes.
 
     Raises:
-        InvalidArgument: ``path`` is a folder, or an archive already, or the output would replace it or the base.
+        InvalidArgument: ``path`` is a folder, or an archive already; or the output would replace it or the base, or
+            has the name of a tensor file.
         GcodecError: the archive exists and ``force`` is False; or the file is not what its name says, or damaged.
         OSError: a file cannot be read or written.
     """
@@ -89,6 +93,8 @@ def compress_file(
     source = path_or_none(path)
     if source is None and output is None:
         raise InvalidArgument("output must be given for a stream or URL")
+    if isinstance(output, str | os.PathLike):
+        check_archive_name(output)
     if source is not None and source.is_dir():
         raise InvalidArgument(f"{source}: must be a file, but is a folder, which gcodec compress packs")
     target = source.with_name(source.name + SUFFIX) if source and output is None else path_or_none(output)
@@ -176,6 +182,17 @@ def decompress_file(
             restore_files(archive, paths, staging, target if is_folder else None, progress)
         return list(paths.values())
     raise AssertionError  # an ExitStack suppresses nothing of its own
+
+
+def check_archive_name(name: str | os.PathLike[str]) -> None:
+    """Raise InvalidArgument for an archive under a name that says that it is a tensor file, which others would read.
+
+    Args:
+        name: path or URL of an archive to be written.
+    """
+    suffix = PurePath(name).suffix
+    if suffix in TENSOR_SUFFIXES:
+        raise InvalidArgument(f"{name}: would be an archive under the name of a {suffix} file; call it {name}{SUFFIX}")
 
 
 def add_file(

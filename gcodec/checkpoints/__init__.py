@@ -6,3 +6,7 @@ from .checkpointer import Checkpointer
 from .step_folder import StepFolder, StepInfo
 
 __all__ = ["Checkpointer", "StepFolder", "StepInfo"]
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 
 from ..archive.base_tensors import WITH_BASE, Base, BaseSegment
+from ..archive.devices import check_kind
 from ..archive.entries import FileEntry
 from ..archive.state_files import load_state, plan_state
-from ..errors import CheckpointWarning, GcodecError, InvalidArgument, check_choice
+from ..errors import CheckpointWarning, GcodecError, InvalidArgument
 from ..files.file_plan import FilePlan
 from ..files.source import Bytes
 from ..threads import check_threads
@@ -112,8 +113,15 @@ class Checkpointer:
                 warnings.warn(CheckpointWarning(text), stacklevel=2)
         return info
 
-    def load(self, step: int | None = None, *, like: str | None = None, max_output_bytes: int | None = None) -> Any:
-        """Return the state of a step, bit for bit as it was saved; tensors are in host memory.
+    def load(
+        self,
+        step: int | None = None,
+        *,
+        like: str | None = None,
+        device: Any = None,
+        max_output_bytes: int | None = None,
+    ) -> Any:
+        """Return the state of a step, bit for bit as it was saved.
 
         A step that ``gcodec series add`` made of a ``.pt`` file comes as ``torch.load(weights_only=True)`` gives it,
         and one of any other tensor file as a dictionary of arrays.
@@ -121,24 +129,24 @@ class Checkpointer:
         Args:
             step: which; the last if None.
             like: ``"numpy"`` or ``"torch"`` for all tensors; None: each as it was saved.
+            device: torch device that the torch tensors are put on; None: host memory.
             max_output_bytes: refuse larger states, for folders from strangers; no limit if None.
 
         Raises:
-            InvalidArgument: there is no such step.
+            InvalidArgument: there is no such step, or no such device.
             Corruption: its file, or one that it depends on, is damaged; the error names the file.
             Unsupported: a step that it depends on is missing, or was exchanged for another; the error names both.
             LimitExceeded: the state is above ``max_output_bytes``.
             OSError: a file cannot be read.
         """
-        if like is not None:
-            check_choice("like", like, ("numpy", "torch"))
+        check_kind(like, device)
         while True:
             number = self.latest() if step is None else step
             if number is None:
                 raise InvalidArgument(f"{self.folder}: there is no checkpoint in this folder")
             try:
                 with self._folder.opened(number, max_output_bytes=max_output_bytes) as opened:
-                    return load_state(opened.archive, opened.entry, like, max_output_bytes)
+                    return load_state(opened.archive, opened.entry, like, device, max_output_bytes)
             except InvalidArgument:
                 if step is not None or self.latest() == number:
                     raise  # else a writer has saved a later step since, and deleted this one

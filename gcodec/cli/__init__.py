@@ -7,6 +7,7 @@ A verb's module has ``add_arguments(parser)`` and ``run(args) -> int`` (the exit
 from __future__ import annotations
 
 import atexit
+import errno
 import gc
 import os
 import signal
@@ -18,7 +19,7 @@ from importlib import import_module
 from types import FrameType
 from typing import Any
 
-from ..errors import CheckpointWarning, GcodecError, KernelCacheWarning
+from ..errors import CheckpointWarning, GcodecError, KernelCacheWarning, did_you_mean_file
 from .parser import VERBS as VERBS
 from .parser import UsageError as UsageError
 from .parser import parse_line, parser_for
@@ -100,7 +101,8 @@ def _reported(error: Exception) -> int:
             return BROKEN_PIPE
         case OSError():
             place = f"{error.filename}: " if error.filename is not None else ""
-            return _failed(f"{place}{error.strerror or error}", FAILURE)
+            meant = did_you_mean_file(str(error.filename)) if error.errno == errno.ENOENT else ""
+            return _failed(f"{place}{error.strerror or error}{meant}", FAILURE)
         case MemoryError():
             return _failed("out of memory", FAILURE)
     raise error

@@ -10,12 +10,12 @@ from typing import Any, NamedTuple
 
 from ..archive import ArchiveReader, ArchiveWriter, Bases, FileEntry
 from ..archive.encoding_policy import MantissaBits
-from ..archive.output import Attributes, check_free, is_special, new_file_mode, sync_to_disk
-from ..archive.whole_files import PolicyMaker, add_file
-from ..errors import GcodecError, Unsupported
+from ..archive.output import Attributes, Staging, check_free, is_special, new_file_mode, sync_to_disk
+from ..archive.whole_files import PolicyMaker, add_file, check_archive_name
+from ..errors import GcodecError, InvalidArgument, Unsupported
 from ..files import open_source, plan_or_bytes
 from ..files.elements import width
-from ..files.urls import check_free_url, open_url
+from ..files.urls import check_free_url, is_url, open_url
 from . import UsageError, display
 from .base_option import add_base, open_bases
 from .compare import compare_bytes
@@ -105,8 +105,11 @@ def run(args: argparse.Namespace) -> int:
         if job.url:
             check_free_url(job.url, force=args.force)
     results = []
-    with open_bases(args.base) as bases:
+    with open_bases(args.base) as bases, Staging() as folders:
         _check_bases(args, jobs, bases)
+        _check_names(jobs)
+        if args.output and args.output.endswith("/") and not is_url(args.output):
+            folders.make_folder(Path(args.output), Path(args.output))
         results += [_write(job, args, make_policy, bases) for job in jobs]
     if args.json:
         display.print_json(results)
@@ -149,6 +152,15 @@ def _check_bases(args: argparse.Namespace, jobs: list[ArchiveJob], bases: Bases 
         if bases is not None and bases.is_at(path):
             fate = "removed" if path in sources else "replaced"
             raise UsageError(f"{path}: is needed as --base, and would be {fate}")
+
+
+def _check_names(jobs: list[ArchiveJob]) -> None:
+    """Raises UsageError for an archive under the name of another kind of file."""
+    for job in jobs:
+        try:
+            check_archive_name(job.place or "")
+        except InvalidArgument as error:
+            raise UsageError(f"{error}") from error
 
 
 def make_lossy(args: argparse.Namespace) -> bool:

@@ -11,7 +11,7 @@ from typing import Any
 
 from ..archive import ArchiveReader, FileEntry
 from ..archive.output import Attributes, Staging, check_free, naming
-from ..errors import InvalidArgument, Unsupported
+from ..errors import InvalidArgument, Unsupported, did_you_mean
 from ..files.elements import RAW_BITS, numpy_dtype
 from ..files.file_plan import TensorView
 from ..files.npy import npy_header
@@ -128,7 +128,8 @@ def _like(archive: ArchiveReader, pattern: str) -> list[Found]:
 
     matches = [both for both in archive.tensors() if fits(*both)]
     if not matches:
-        raise InvalidArgument(f"{archive.name}: no tensor is called {pattern!r} (--list shows the names)")
+        meant = did_you_mean(pattern, (tensor.name for _, tensor in archive.tensors())) or " (--list shows the names)"
+        raise InvalidArgument(f"{archive.name}: no tensor is called {pattern!r}{meant}")
     return matches
 
 

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 from ..archive.entries import unsafe_path
 from ..archive.layout import MAGIC
-from ..errors import GcodecError
+from ..errors import GcodecError, did_you_mean_file
 from ..files.urls import filesystem_of, is_url, local_path
 from . import UsageError
 from .file_state import FileState
@@ -197,7 +197,7 @@ def _expanded(pattern: str) -> list[str]:
         return [pattern]
     names = sorted(glob.glob(pattern, recursive=True)) if glob.has_magic(pattern) else []  # noqa: PTH207
     if not names:
-        raise GcodecError(f"{pattern}: no such file or folder")
+        raise GcodecError(f"{pattern}: no such file or folder{did_you_mean_file(pattern)}")
     return names
 
 

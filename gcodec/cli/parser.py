@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 import importlib
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NoReturn
+
+from ..errors import did_you_mean
 
 VERBS = {
     "compress": "tensor files and folders into .gc archives",
@@ -62,16 +63,10 @@ class Parser(argparse.ArgumentParser):
         unknown = re.match(r"unrecognized arguments: (--?[\w-]+)", message)
         choice = re.search(r"invalid choice: '([^']*)' \(choose from (.*)\)$", message)
         if unknown:
-            message += suggestion(unknown[1], [word for action in actions_of(self) for word in action.option_strings])
+            message += did_you_mean(unknown[1], [word for action in actions_of(self) for word in action.option_strings])
         elif choice:
-            message += suggestion(choice[1], re.findall(r"[\w.-]+", choice[2]))
+            message += did_you_mean(choice[1], re.findall(r"[\w.-]+", choice[2]))
         super().error(message)
-
-
-def suggestion(word: str, known: Iterable[str]) -> str:
-    """Return a question that ends an error about an unknown word; empty if nothing known is like it."""
-    close = difflib.get_close_matches(word, list(known), 1, 0.7)
-    return f"; did you mean {close[0]}?" if close else ""
 
 
 def parser_for(names: Iterable[str]) -> Parser:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import argparse
 import glob
+import os
 import re
+import stat
 from collections.abc import Sequence
 from pathlib import Path
 
-from .parser import VERBS, UsageError, suggestion
+from ..errors import did_you_mean
+from .parser import VERBS, UsageError
 from .streams import STDIO
 
 #: Options that choose the verb, with what they add to it.
@@ -25,6 +28,9 @@ CHOICES: dict[str, tuple[str, ...]] = {
 }
 #: Letters of options without a value, which may be joined: ``-dfk``.
 LETTERS = "zdtlckfq"
+#: Levels, as gzip, xz and zstd take them.
+LEVEL = re.compile(r"-\d+|--(fast|best|ultra|extreme)(=.*)?", re.ASCII)
+HELP = frozenset(("-h", "--help", "-V", "--version"))
 _JOINED = re.compile(rf"-([{LETTERS}]*)(?:T(\d+))?", re.ASCII)
 
 
@@ -35,16 +41,18 @@ def verb_line(argv: Sequence[str]) -> list[str] | None:
         argv: a command line whose first word is no verb.
 
     Raises:
-        UsageError: options that choose different verbs, or a word that is neither a verb nor a file.
+        UsageError: options that choose different verbs, an option that gcodec lacks, or a word that is neither a verb
+            nor a file.
     """
     words = [word for argument in argv for word in _split(argument)]
+    _check_options(words)
     chosen = {CHOICES[word] for word in words if word in CHOICES}
     if len(chosen) > 1:
         raise UsageError("-z, -d, -t and -l exclude each other: give one")
     if not chosen and words and not words[0].startswith("-") and not _may_be_file(words[0]):
-        raise UsageError(f"{words[0]}: neither a verb nor a file{suggestion(words[0], VERBS)} (gcodec --help)")
+        raise UsageError(f"{words[0]}: neither a verb nor a file{did_you_mean(words[0], VERBS)} (gcodec --help)")
     if not chosen and "-c" not in words and not any(map(_may_be_file, words)):
-        return None
+        return ["compress", *words] if _is_filter() and HELP.isdisjoint(words) else None
     verb = chosen.pop() if chosen else ("compress",)
     return [*verb, *(word for word in words if word not in CHOICES)]
 
@@ -54,6 +62,25 @@ def use_standard_input(args: argparse.Namespace) -> None:
     for name in ("inputs", "archives"):
         if getattr(args, name, None) == []:
             setattr(args, name, [STDIO])
+
+
+def _check_options(words: Sequence[str]) -> None:
+    """Raise UsageError for what other compressors take and gcodec does not, and for a verb's option almost right."""
+    for word in words:
+        if LEVEL.fullmatch(word):
+            raise UsageError(f"{word}: gcodec has no levels, leave it out: it chooses what is small and fast itself")
+        meant = did_you_mean(word, (option for option in CHOICES if option.startswith("--")))
+        if word.startswith("--") and word not in CHOICES and meant:
+            raise UsageError(f"{word}: no such option{meant}")
+
+
+def _is_filter() -> bool:
+    """Return True in a pipeline: standard input comes from a file or another program, and output goes to one."""
+    try:
+        source = os.fstat(0).st_mode
+        return (stat.S_ISFIFO(source) or stat.S_ISREG(source) or stat.S_ISSOCK(source)) and not os.isatty(1)
+    except OSError:
+        return False
 
 
 def _may_be_file(word: str) -> bool:

@@ -34,3 +34,36 @@ from .weight_shards import newest_versions as newest_versions
 from .weight_shards import shard_part as shard_part
 
 register_backend()  # "gcodec"; costs nothing until a group is made
+
+__all__ = [
+    "AdaptiveGradients",
+    "Bypass",
+    "CompressedAllreduce",
+    "CompressedGradients",
+    "CompressedGroup",
+    "DiLoCo",
+    "FixedBits",
+    "Future",
+    "GroupOptions",
+    "Lossless",
+    "NearLossless",
+    "Refresh",
+    "StatsLog",
+    "Visible",
+    "WeightBroadcast",
+    "allreduce",
+    "catch_up_shards",
+    "close_lanes",
+    "compress_fsdp",
+    "converse",
+    "hook",
+    "local_shards",
+    "log_to",
+    "newest_versions",
+    "register_backend",
+    "shard_part",
+]
+
+
+def __dir__() -> list[str]:
+    return __all__

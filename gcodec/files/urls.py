@@ -80,7 +80,7 @@ def check_free_url(url: str, *, force: bool) -> None:
     filesystem, path = filesystem_of(url)
     with naming_url(url):
         if not force and filesystem.exists(path):
-            raise GcodecError(f"{url}: exists already; use force (-f) to replace it")
+            raise GcodecError(f"{url}: exists already; -f, or force=True in Python, replaces it")
 
 
 class Upload(AllOrNothing):

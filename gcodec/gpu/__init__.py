@@ -406,3 +406,7 @@ def _check_out(out: Any, n_tensors: int, memory: Any) -> None:
         raise InvalidArgument(
             f"out must be a flat, contiguous tensor of uint8 on {memory.device} that begins at a multiple of 8 bytes"
         )
+
+
+def __dir__() -> list[str]:
+    return __all__

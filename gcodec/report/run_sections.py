@@ -60,6 +60,9 @@ def _traffic(log: RunLog) -> Iterator[str]:
     yield line_chart("Bits per exponent", bits, "step", "What a symbol took, beside the entropy of the symbols.")
     sent = [(step, value / 1e6) for step, value in log.gains("sent_bytes")]
     yield line_chart("Megabytes sent", [Curve("sent", sent)], "step", "Since the line before, by this rank.")
+    unsuited = [Curve("frames", log.gains("own_codebooks"))]
+    yield line_chart("Frames with their own codebook", [curve for curve in unsuited if any(n for _, n in curve.points)],
+                     "step", "Since the line before: frames that the shared codebooks did not suit.")
     floats = [Curve("floats", log.numbers.get("compressor/float_ratio", [])),
               Curve("bytes", log.numbers.get("compressor/ratio", []))]
     yield line_chart("Ratio of the compressor", floats, "step",
@@ -105,7 +108,8 @@ def _controller(log: RunLog) -> Iterator[str]:
 
 
 def _others(log: RunLog) -> Iterator[str]:
-    known = {"bits_per_symbol", "entropy_per_symbol", "ratio", "factor", "refresh_bytes", "elapsed", *SUMS}
+    known = {"bits_per_symbol", "entropy_per_symbol", "ratio", "factor", "refresh_bytes", "own_codebooks",
+             "elapsed", *SUMS}
     for name, points in log.numbers.items():
         if name not in known and not name.startswith(("bypass_", "compressor/")):
             yield line_chart(name, [Curve(name, points)], "step")

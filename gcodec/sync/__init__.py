@@ -32,3 +32,7 @@ __all__ = [
     "WeightVersion",
     "read_version_info",
 ]
+
+
+def __dir__() -> list[str]:
+    return __all__

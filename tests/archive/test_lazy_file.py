@@ -16,6 +16,7 @@ from gcodec.archive.structure import STRUCTURE, tensor_places
 from gcodec.cli import main
 from gcodec.errors import Corruption, InvalidArgument, LimitExceeded, Unsupported
 from gcodec.files.file_plan import TensorView
+from gcodec.files.safetensors import CODES
 
 torch = pytest.importorskip("torch")
 
@@ -47,6 +48,7 @@ def path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 def test_names_types_and_shapes(path):
     with gcodec.open(path) as file:
+        assert file.offset_keys() == file.keys()
         assert set(file.keys()) == set(file) == set(TENSORS) and len(file) == len(TENSORS)
         for name, value in TENSORS.items():
             assert name in file and file.shape(name) == np.shape(value)
@@ -66,7 +68,7 @@ def test_tensors_and_slices_are_those_of_the_array(path, framework):
             assert isinstance(whole, torch.Tensor if framework == "pt" else np.ndarray)
             assert np.array_equal(np.asarray(whole), expected) and np.array_equal(np.asarray(file[name]), expected)
             part = file.get_slice(name)
-            assert part.get_shape() == list(expected.shape) and part.get_dtype() == str(expected.dtype)
+            assert part.get_shape() == list(expected.shape) and part.get_dtype() == CODES[str(expected.dtype)]
             for key in KEYS:
                 try:
                     wanted = expected[key]

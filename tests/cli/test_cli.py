@@ -124,9 +124,8 @@ def test_several_inputs_become_one_archive_or_one_each():
     write({"p/a.npy": npy(FLOATS), "q/a.npy": npy(FLOATS + 1), "q/b.npy": npy(FLOATS + 2)})
     run("compress", "p/a.npy", "q", "-o", "all.gc")
     assert set(load_file("all.gc")) == {"p/a.npy:a", "q/a.npy:a", "q/b.npy:b"}
-    run("compress", "p/a.npy", "q/b.npy", "-o", "packed/", code=1)      # a folder to be made is made by hand
-    Path("packed").mkdir()
-    run("compress", "p/a.npy", "q/b.npy", "-o", "packed")
+    run("compress", "p/a.npy", "q/b.npy", "-o", "packed/")
+    run("compress", "p/a.npy", "q/b.npy", "-f", "-o", "packed")
     assert {"packed/a.npy.gc", "packed/b.npy.gc"} <= set(names())
     run("compress", "p/a.npy", "q/a.npy", "-o", "packed", "-f", code=2)     # both would be packed/a.npy.gc
 

@@ -13,6 +13,7 @@ import pytest
 import gcodec
 from gcodec.cli import VERBS
 from gcodec.cli.parser import GROUPS, actions_of, parser_for, verbs_of
+from gcodec.cli.short_form import verb_line
 from tests.archive.test_files import npy
 from tests.support import commands
 from tests.support.commands import run
@@ -84,6 +85,7 @@ def test_pipes_need_no_names():
         assert process(*back, stdin=packed.stdout).stdout == X
     assert process("-t", stdin=packed.stdout).returncode == 0
     assert b"60x70" in process("-l", stdin=packed.stdout).stdout
+    assert process("-q", stdin=X).stdout == process(stdin=X).stdout == process("compress", "-", stdin=X).stdout
     write("x.npy")
     packed = process("-c", "x.npy")
     assert process("-dc", stdin=packed.stdout).stdout == X and names() == ["x.npy"]
@@ -116,11 +118,55 @@ def test_a_base_that_is_an_archive_is_not_taken_for_an_input():
     (["series", "add", "f", "x.npy", "--ful-evry", "3"], "did you mean --full-every?"),
     (["-d", "-t", "x.gc"], "exclude each other"), (["compress"], "name a file or a folder, or - for"),
     (["decompress", "-q"], "name an archive"), (["verify"], "name an archive"), (["--quick"], "unrecognized"),
+    (["-9", "x.npy"], "-9: gcodec has no levels"), (["--fast=3", "x.npy"], "--fast=3: gcodec has no levels"),
+    (["--decompres", "x.npy.gc"], "--decompres: no such option; did you mean --decompress?"),
+    (["x.npy", "--forse"], "did you mean --force?"),
 ])
 def test_typing_errors_are_answered_with_what_was_meant(typed, meant, capsys):
     write("x.npy")
     run(*typed, code=2)
     assert meant in capsys.readouterr().err and names() == ["x.npy"]
+
+
+def test_missing_files_and_tensors_are_answered_with_those_of_a_similar_name(capsys):
+    Path("run").mkdir()
+    write("run/weights.npy")
+    run("-q", "run/weights.npy")
+    for typed, meant in ((["run/wieghts.npy"], "run/weights.npy"), (["-d", "run/weigths.npy.gc"], "run/weights.npy.gc"),
+                         (["decompress", "run/weights.npy.gc", "--only", "wiehgts"], "weights")):
+        run(*typed, code=1)
+        assert f"; did you mean {meant}?" in capsys.readouterr().err
+    run("-d", "nowhere/weights.npy.gc", code=1)
+    run("frobnicate.npy", code=1)
+    assert "did you mean" not in capsys.readouterr().err
+    with gcodec.open("run/weights.npy.gc") as file, pytest.raises(gcodec.InvalidArgument, match="mean weights"):
+        file.get_tensor("weight")
+
+
+def test_no_option_of_a_verb_is_taken_for_a_misspelled_one():
+    for verb in ("compress", "decompress", "verify"):
+        actions = actions_of(verbs_of(parser_for([verb]))[verb])
+        for option in (word for action in actions for word in action.option_strings):
+            assert option in ("-h", "--help") or verb_line(["x.npy", option]) is not None
+
+
+def test_an_archive_does_not_get_the_name_of_a_tensor_file(capsys):
+    write("x.npy")
+    for name in ("y.safetensors", "y.pt", "y.npz"):
+        run("x.npy", "-o", name, code=2)
+        assert f"{name}: would be an archive" in capsys.readouterr().err
+        with pytest.raises(gcodec.InvalidArgument, match=f"call it {name}.gc"):
+            gcodec.compress_file("x.npy", name)
+    assert names() == ["x.npy"]
+
+
+def test_a_folder_for_archives_is_made_and_does_not_stay_behind_an_error():
+    write("x.npy", "y.npy")
+    run("x.npy", "y.npy", "-o", "packed/here/")
+    assert sorted(path.name for path in Path("packed/here").iterdir()) == ["x.npy.gc", "y.npy.gc"]
+    Path("broken.npy").write_bytes(X[:100])
+    run("broken.npy", "-o", "other/here/", code=1)
+    assert not Path("other").exists()
 
 
 def test_help_shows_every_verb_with_an_example_and_fits_a_screen(capsys):
