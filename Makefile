@@ -75,7 +75,8 @@ sanitize-gpu:   ## the same kernels under NVIDIA's compute-sanitizer: bounds, ra
 	done
 
 test-integrations: $(INTEGRATIONS)/.installed   ## what runs inside other libraries: Zarr, Lightning, transformers ...
-	@$(INTEGRATIONS)/bin/python -m pytest tests/integrations tests/archive/test_urls.py tests/distributed/test_frameworks.py
+	@$(INTEGRATIONS)/bin/python -m pytest tests/integrations tests/archive/test_urls.py \
+		tests/distributed/test_frameworks.py tests/test_doc_blocks.py
 
 golden: $(VENV)/.installed      ## add golden frames that are missing, and write the corpus' sizes
 	@$(BIN)/python -m tests.support.make_golden
