@@ -18,6 +18,7 @@ from .frame.decode import FrameReader
 from .frame.encode import encode_array
 from .frame.inspect import inspect
 from .frame.sizes import max_encoded_size
+from .frame.small_reads import SmallFrame, small_frame
 from .options import (
     DEFAULT_OPTIONS,
     EncoderOptions,
@@ -232,6 +233,11 @@ def decode(
     if (device is None and not there) or str(device) == "cpu":
         if _is_on_gpu(data):
             data = data.cpu().numpy()
+        small = small_frame(data) if base is None else None
+        if small is not None:
+            result = _decode_small(small, out, like, threads, max_output_bytes)
+            if result is not None:
+                return result
         return decode_frame(FrameReader(data), out, like, threads, max_output_bytes, base)
     if like == "numpy":
         raise Unsupported("like='numpy' is not supported when decoding on a device; pass device='cpu'")
@@ -263,6 +269,20 @@ def decode_frame(
     else:
         frame.decode_blocks(0, prelude.n_blocks, bits, workers, earlier)
     return result
+
+
+def _decode_small(
+    frame: SmallFrame, out: Any, like: str | None, threads: int | None, max_output_bytes: int | None
+) -> Any:
+    """Decode a small frame; None if it is not as usual. Arguments and errors as for :func:`decode`."""
+    check_threads(threads)
+    container, dtype = _container(like, frame.container), frame.dtype
+    _check_limit(frame.n_values * dtype.itemsize, max_output_bytes)
+    if out is None:
+        result, bits, _ = _new_arrays(dtype, frame.shape, container)
+    else:
+        result, bits = out, output_bits(out, dtype.narrow, frame.n_values)
+    return result if frame.decode(bits) else None
 
 
 def _base_of(base: Any, prelude: Prelude) -> np.ndarray | None:

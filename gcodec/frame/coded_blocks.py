@@ -23,7 +23,7 @@ from ..memory import Borrowed, float_bits_of, scratch_for
 from ..plan.plan import FramePlan
 from ..plan.request import EncodeRequest
 
-encode_coded_blocks, _decode_blocks = Specialized(encode_blocks), Specialized(decode_blocks)
+encode_coded_blocks, decode_coded_blocks = Specialized(encode_blocks), Specialized(decode_blocks)
 
 
 @lru_cache(64)
@@ -104,7 +104,7 @@ class CodedDecoder:
             lambda: scratch_for(dtype, block, stream_len, layout, decode=True),
         )
         types = dtype, layout, out.flags.aligned
-        return _decode_blocks(types, blocks, begin, end, self._coding, scratch, out, out_first)
+        return decode_coded_blocks(types, blocks, begin, end, self._coding, scratch, out, out_first)
 
     def decode_inner(self, data: np.ndarray, at: int, size: int, out: np.ndarray, borrowed: Borrowed) -> int:
         """Decode a block that stands for itself, as if it were block 0 of an array (docs/format.md section 9).
@@ -126,6 +126,6 @@ class CodedDecoder:
         )
         alone = self._coding._replace(geometry=geometry._replace(n_values=len(out)))
         blocks = FrameBlocks(data, np.array([at]), np.array([size]))
-        status, end = _decode_blocks((dtype, layout, True), blocks, 0, 1, alone, scratch, out, 0)
+        status, end = decode_coded_blocks((dtype, layout, True), blocks, 0, 1, alone, scratch, out, 0)
         has_columns = data.item(at) == header.CODED and data.item(at + header.FLAGS) != 0
         return header.BAD_FIELD if status == header.OK and (end == 0 or has_columns) else status

@@ -144,8 +144,9 @@ def encode_table(lengths, codes, table):
 
 
 @kernel
-def decode_table(lengths, codes, first_symbol, first_length, table):
-    """Fill the table to decode with: by the next 12 bits, up to six symbols at once.
+def decode_table(lengths, codes, first_symbol, first_length, most, table):
+    """Fill the table to decode with: by the next 12 bits, up to six symbols at once. Fewer are slower to decode, but
+    quicker to fill in.
 
         byte     7        6      5   4   3   2   1   0
         entry    number | bits | f | e | d | c | b | a      the number is 0 where the bits start with the escape
@@ -155,9 +156,18 @@ def decode_table(lengths, codes, first_symbol, first_length, table):
         codes: uint32[256] of :func:`canonical_codes`.
         first_symbol: uint8[4096], scratch: by the next 12 bits, the first symbol.
         first_length: uint8[4096], scratch: the bits of its code.
+        most: symbols of an entry at most, 1 to 6.
         table: uint64[4096], result.
     """
     # A code of so many bits is the beginning of every window whose lowest bits it is.
+    if most == 1:
+        for symbol in range(256):
+            length = lengths[symbol]
+            if length:
+                entry = U64(symbol) | (U64(length) << U64(48)) | (U64(1) << U64(56)) if symbol != ESCAPE else U64(0)
+                for window in range(codes[symbol], TABLE_SIZE, 1 << length):
+                    table[window] = entry
+        return
     for symbol in range(256):
         length = lengths[symbol]
         if length:
@@ -168,7 +178,7 @@ def decode_table(lengths, codes, first_symbol, first_length, table):
         entry = U64(0)
         used = 0
         number = 0
-        while number < 6:
+        while number < most:
             rest = window >> used
             length = first_length[rest]
             symbol = first_symbol[rest]

@@ -1,0 +1,204 @@
+"""The start of a small frame by one kernel: what :mod:`gcodec.format` reads step by step, where a lossless frame of
+coded blocks has nothing special about it.
+
+Reading codebooks and making tables of them takes several times as long as decoding a few thousand values, most of it
+for calls. What this kernel does not know, or finds wrong, it leaves to the steps, by returning False.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from ..core.bundles import Books
+from ..core.jit import kernel
+from ..core.scalar import U8, U64
+from ..core.unaligned import load_u16, load_u64, subarray
+from ..entropy.code_tables import fill_tables
+from ..entropy.encode_streams import checksum
+from ..entropy.prefix_code import ESCAPE, MAX_LENGTH, canonical_codes, decode_table
+from .block_index import CHECKSUM_AT, find_blocks
+
+N_CODEBOOKS_AT, SIZES_AT, SIZES_END, PRELUDE_BYTES_AT, SUMS_END = 11, 16, 24, 32, 48  #: places in a frame's header
+_INLINE, _BY_ID = 0, 1  #: kinds of codebook record
+_MAX_SYMBOLS = 254
+
+
+class ReadForm(NamedTuple):
+    """A value type, as its frames are read.
+
+    Attributes:
+        head_bits: bits of the head.
+        marks: uint8[2], see ``code_tables.fill_tables``.
+        shifts: uint8[8, 2], likewise.
+        start: uint8[n], the prelude before the records of codebooks, whatever its sizes, sums and codebooks are.
+    """
+
+    head_bits: int
+    marks: np.ndarray
+    shifts: np.ndarray
+    start: np.ndarray
+
+
+class KnownBooks(NamedTuple):
+    """Codebooks that frames may name, all of one kind of head.
+
+    Attributes:
+        ranges: int64[n, 1, 2], (first, count) of relative heads.
+        lengths: uint8[n, 256], bits of codes.
+        records: uint8[n, 16], the records that name them.
+    """
+
+    ranges: np.ndarray
+    lengths: np.ndarray
+    records: np.ndarray
+
+
+class ReadMemory(NamedTuple):
+    """The memory that one frame at a time is read in, and the results.
+
+    Attributes:
+        books: result: tables to decode with, of as many codebooks as the frame has.
+        kept: uint8, the records that the tables are made of.
+        kept_for: int64[2]: their bytes, -1 if there are none, and symbols of an entry at most.
+        ranges: int64[1, 2], scratch.
+        lengths: uint8[256], scratch.
+        following: uint32[MAX_LENGTH + 1], scratch.
+        codes: uint32[256], scratch.
+        first: uint8[2, 4096], scratch.
+        sizes: int64[n_blocks or more], result: bytes of each block.
+        offsets: int64[n_blocks or more], result: where each begins.
+    """
+
+    books: Books
+    kept: np.ndarray
+    kept_for: np.ndarray
+    ranges: np.ndarray
+    lengths: np.ndarray
+    following: np.ndarray
+    codes: np.ndarray
+    first: np.ndarray
+    sizes: np.ndarray
+    offsets: np.ndarray
+
+
+@kernel
+def _begins_like(frame, start):
+    """Return whether a frame's prelude begins as one of its form and shape does."""
+    for i in range(len(start)):
+        varies = i == N_CODEBOOKS_AT or SIZES_AT <= i < SIZES_END or PRELUDE_BYTES_AT <= i < SUMS_END
+        if not varies and frame[i] != start[i]:
+            return False
+    return True
+
+
+@kernel
+def _read_record(frame, at, end, head_bits, known, memory):
+    """Read the record of a codebook at byte ``at``, to ``ranges`` and ``lengths`` of the memory.
+
+    Returns:
+        The byte after it, or -1 if it is not as it should be, or does not end by ``end``.
+    """
+    ranges, lengths = memory.ranges, memory.lengths
+    if at + 8 > end:
+        return -1
+    if frame[at] == _BY_ID:
+        for k in range(len(known.records)):
+            i = 0
+            while i < 16 and at + i < end and frame[at + i] == known.records[k, i]:
+                i += 1
+            if i == 16:
+                ranges[0, 0], ranges[0, 1] = known.ranges[k, 0, 0], known.ranges[k, 0, 1]
+                for symbol in range(256):
+                    lengths[symbol] = known.lengths[k, symbol]
+                return at + 16
+        return -1
+    first, count = np.int64(load_u16(frame, at + 4)), np.int64(load_u16(frame, at + 6))
+    n_bytes = (count + 3) // 2
+    stop = at + 8 + n_bytes
+    after = at + (stop - at + 3 & ~3)
+    if frame[at] != _INLINE or frame[at + 1] != 1 or load_u16(frame, at + 2) != 0:
+        return -1
+    if first >> head_bits or count > _MAX_SYMBOLS or after > end:
+        return -1
+    for i in range(stop, after):
+        if frame[i]:
+            return -1
+    for symbol in range(256):
+        lengths[symbol] = U8(0)
+    ranges[0, 0], ranges[0, 1] = first, count
+    # A byte has two lengths, the lower nibble first: those of zero, the escape, and the symbols.
+    for i in range(count + 2):
+        length = frame[at + 8 + (i >> 1)] >> U8(4 * (i & 1)) & U8(15)
+        if length > MAX_LENGTH:
+            return -1
+        lengths[0 if i == 0 else ESCAPE if i == 1 else i - 1] = length
+    return after
+
+
+@kernel
+def _fill_books(frame, at, end, n_books, most, form, known, memory):
+    """Fill the tables of the codebooks whose records begin at byte ``at``; return the byte after these, or -1."""
+    for k in range(n_books):
+        at = _read_record(frame, at, end, form.head_bits, known, memory)
+        if at < 0:
+            return np.int64(-1)
+        lengths, codes = memory.lengths, memory.codes
+        for symbol in range(256):
+            codes[symbol] = np.uint32(0)
+        if canonical_codes(lengths, memory.following, codes) != 1 << MAX_LENGTH:
+            return np.int64(-1)
+        fill_tables(k, memory.ranges, lengths, form.head_bits, form.marks, form.shifts, memory.books)
+        memory.books.escape_code[k] = codes[ESCAPE]
+        decode_table(lengths, codes, memory.first[0], memory.first[1], most, memory.books.table[k])
+    return np.int64(at)
+
+
+@kernel
+def read_whole(frame, n_blocks, most, form, known, memory):
+    """Read a frame's prelude: check it, make the tables of its codebooks, find its blocks.
+
+    Args:
+        frame: uint8[n], the frame, with its header.
+        n_blocks: number of its blocks.
+        most: symbols that an entry of the tables has at most.
+        form: :class:`ReadForm` of its type and shape.
+        known: :class:`KnownBooks`.
+        memory: :class:`ReadMemory`, of this type and for as many codebooks as the header says; takes the results.
+
+    Returns:
+        The bytes of the prelude; 0 where it is not as usual.
+    """
+    at, n_books = len(form.start), len(memory.books.n_symbols)
+    n_bytes = np.int64(load_u64(frame, PRELUDE_BYTES_AT))
+    if not at <= n_bytes <= len(frame) or n_bytes & 7 or not _begins_like(frame, form.start):
+        return np.int64(0)
+    if checksum(frame, 0, n_bytes >> 2, CHECKSUM_AT >> 2, U64(0)) != load_u64(frame, CHECKSUM_AT):
+        return np.int64(0)
+    kept, kept_for, index_bytes = memory.kept, memory.kept_for, 4 * n_blocks + 7 & ~7
+    index_at = n_bytes - index_bytes
+    # The tables may be there already: frames of one stream have the same codebooks.
+    n_records = kept_for[0]
+    is_kept = n_records >= 0 and kept_for[1] >= most and at + n_records <= index_at < at + n_records + 8
+    if is_kept:
+        for i in range(n_records):
+            is_kept = is_kept and frame[at + i] == kept[i]
+    if not is_kept:
+        kept_for[0] = -1
+        end = _fill_books(frame, at, index_at, n_books, most, form, known, memory)
+        n_records = end - at
+        if end < 0 or n_records > len(kept):
+            return np.int64(0)
+        for i in range(n_records):
+            kept[i] = frame[at + i]
+        kept_for[0], kept_for[1] = n_records, most
+    if at + n_records + 7 & ~7 != index_at:
+        return np.int64(0)
+    for i in range(at + n_records, index_at):
+        if frame[i]:
+            return np.int64(0)
+    sizes, offsets = subarray(memory.sizes, 0, n_blocks), subarray(memory.offsets, 0, n_blocks)
+    if find_blocks(frame, index_at, n_bytes, sizes, offsets) != len(frame):
+        return np.int64(0)
+    return n_bytes
