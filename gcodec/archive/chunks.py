@@ -213,10 +213,16 @@ def _unpacked_frame(
     from .. import codec
     from ..format.prelude import stated_frame_bytes
     from ..frame.decode import FrameReader
+    from ..frame.small_reads import small_frame
 
     stated = stated_frame_bytes(payload)
     if stated != chunk.stored:
         raise Corruption(f"its frame has {stated} bytes where {chunk.stored} are stored")
+    small, room = small_frame(payload), None
+    if small is not None and small.n_values * small.dtype.itemsize == chunk.size:
+        room = np.empty(chunk.size, np.uint8) if take is None else take(chunk.size)
+        if small.decode(room.view(small.dtype.uint)):
+            return room
     frame, earlier, out = FrameReader(payload), None, None
     if base is not None and frame.prelude.refers_to_base:
         dtype = frame.prelude.dtype
@@ -225,7 +231,8 @@ def _unpacked_frame(
         earlier = _as_bits(base(), dtype.name)
     kind = frame.prelude.dtype.narrow
     if take is not None and frame.prelude.n_values * kind.itemsize == chunk.size:
-        out = take(chunk.size).view(kind.name if kind.in_numpy else kind.uint)
+        room = take(chunk.size) if room is None else room
+        out = room.view(kind.name if kind.in_numpy else kind.uint)
     return _as_bytes(codec.decode_frame(frame, out, "numpy", 1, chunk.size, earlier))
 
 
