@@ -1,5 +1,5 @@
-"""Frames of small float32 arrays, with few calls: most of the time of a small frame goes to what is the same for every
-frame, and to calls that each take longer to make than to run.
+"""Frames of small arrays of float32, bfloat16 and float16, with few calls: most of the time of a small frame goes to
+what is the same for every frame, and to calls that each take longer to make than to run.
 
 One kernel plans such a frame (``kernels/block/whole_plan.py``), the usual one encodes its blocks, and all that does not
 depend on the values is kept from the last frame of the same shape. Whatever is not as usual is left to
@@ -21,8 +21,8 @@ from ..format.prelude import Prelude
 from ..format.tables import empty_books, stack, tables_of_planes
 from ..kernels.block.block_index import seal_prelude
 from ..kernels.block.encode import CodedEncoding
-from ..kernels.block.whole_plan import PlanForm, PlanMemory, PlanRules, ShippedBooks, plan_whole
-from ..kernels.core.bundles import Choices, FloatBits, Geometry, Planes, Rounding, Scratch
+from ..kernels.block.whole_plan import PlanForm, PlanMemory, PlanRules, ShippedBooks, plan_halves, plan_whole
+from ..kernels.core.bundles import Choices, FloatBits, Geometry, Planes, Rounding, SampleScratch, Scratch
 from ..kernels.core.specialized import Specialized
 from ..kernels.planes.layout_types import Layout
 from ..memory import acquire, release, scratch_for
@@ -37,23 +37,24 @@ from .coded_blocks import encode_coded_blocks, form_of
 from .sizes import block_log2, raw_bytes
 from .writer import FullError, block_sizes, put_block
 
-_TYPE = BY_NAME["float32"]
-_WIDE = _TYPE.wide
-_BLOCK_LOG2 = block_log2(_TYPE)
+_FLOAT32 = BY_NAME["float32"]
+_HALVES = BY_NAME["bfloat16"], BY_NAME["float16"]  #: types of 16 bits whose heads have 8, as float32's have
+_BLOCK_LOG2 = block_log2(_FLOAT32)  #: and that of types of 16 bits
 _MAX_VALUES = 1 << 18  #: beyond, one call's share of the time is small
 _MAX_STORED_BYTES = 32  #: of values that are stored as they are
 #: Up to so many bits of values, counting zeros tells at once that coding cannot save the bits that it takes at least.
 _MAX_BITS_TO_COUNT, _MIN_CODED_BITS = 2048, 200
 _MAX_BLOCKS, _MAX_START_BYTES = _MAX_VALUES >> _BLOCK_LOG2, 1 << 12
-_LOSSLESS = lossless(_TYPE)
+_LAYOUTS = {dtype: lossless(dtype) for dtype in (_FLOAT32, *_HALVES)}
+_LENGTHS = STREAM_LOG2, STREAM_LOG2 + 1  #: of sub-streams: short ones, and the long ones of types of 16 bits
 _NO_COLUMNS = for_kernels(())
 _MEMORY = "small frame"  #: what the pool knows memory by
 _FRAME_BYTES, _FRAME_BYTES_AT = struct.Struct("<Q"), 16
-_plan_whole, _seal_prelude = Specialized(plan_whole), Specialized(seal_prelude)
+_plan_whole, _plan_halves, _seal_prelude = Specialized(plan_whole), Specialized(plan_halves), Specialized(seal_prelude)
 
 
 class FrameType(NamedTuple):
-    """Holds what encoding takes of a value type, with the usual head or a wide one.
+    """Holds what encoding takes of a value type, with the usual head or a wide one, and a length of sub-streams.
 
     Attributes:
         dtype: The type.
@@ -63,6 +64,7 @@ class FrameType(NamedTuple):
         planes: Its planes.
         raw: Largest number of bytes of a block.
         trial: Largest number of bytes of a block while it is tried.
+        stream_len: Values per sub-stream.
         scratch_key: What the pool knows the scratch by.
         types: What the kernel's specialization is known by.
     """
@@ -74,46 +76,52 @@ class FrameType(NamedTuple):
     planes: Planes
     raw: int
     trial: int
+    stream_len: int
     scratch_key: tuple[object, ...]
     types: tuple[object, ...]
 
     def scratch(self) -> Scratch:
         """Return scratch for one thread."""
-        block, stream = 1 << _BLOCK_LOG2, 1 << STREAM_LOG2
-        return scratch_for(self.dtype, block, stream, self.layout, decode=False, lossy=False)
+        return scratch_for(self.dtype, 1 << _BLOCK_LOG2, self.stream_len, self.layout, decode=False, lossy=False)
 
 
 @cache
-def frame_types() -> tuple[FrameType, FrameType]:
-    """Return float32 with the usual head and with a wide one."""
+def frame_types(usual: DType) -> tuple[FrameType, ...]:
+    """Return a type with the usual head and with a wide one, if it has that, and short sub-streams; then the same with
+    long ones, if it may have them."""
     results = []
-    for dtype in (_TYPE, _WIDE):
-        assert dtype is not None
-        form = lossless(dtype)
-        layout, float_bits, masks = form_of(dtype, form.widths, form.levels)
-        _, planes = stack((), form.widths, masks, dtype.tail_bits, False)
-        _, raw, trial = block_sizes(dtype, _BLOCK_LOG2)
-        results.append(FrameType(
-            dtype, layout, float_bits, Rounding(form.drop_table, 1, True, form.prune), planes, raw, trial,
-            (dtype, 1 << _BLOCK_LOG2, 1 << STREAM_LOG2, layout, False), (dtype, layout, False, True),
-        ))
-    return results[0], results[1]
+    for length in _lengths_of(usual):
+        for dtype in (usual, usual.wide or usual):
+            form = lossless(dtype)
+            layout, float_bits, masks = form_of(dtype, form.widths, form.levels)
+            _, planes = stack((), form.widths, masks, dtype.tail_bits, False)
+            _, raw, trial = block_sizes(dtype, _BLOCK_LOG2)
+            results.append(FrameType(
+                dtype, layout, float_bits, Rounding(form.drop_table, 1, True, form.prune), planes, raw, trial,
+                1 << length, (dtype, 1 << _BLOCK_LOG2, 1 << length, layout, False), (dtype, layout, False, True),
+            ))
+    return tuple(results)
+
+
+def _lengths_of(dtype: DType) -> tuple[int, ...]:
+    return _LENGTHS[: 1 if dtype is _FLOAT32 else 2]
 
 
 @cache
-def _rules() -> PlanRules:
+def _rules(dtype: DType) -> PlanRules:
     """Return the numbers by which frames are planned."""
-    assert _WIDE is not None
+    min_wide, min_saving = (_MAX_VALUES + 1, 0.0) if dtype.wide is None else (MIN_WIDE_VALUES, dtype.wide.min_saving)
+    low_bit = 32 - dtype.bits
     return PlanRules(
-        STREAM_BITS, EMPTY_BITS, REFERENCE_BITS, MIN_WIDE_VALUES, _WIDE.min_saving, DEFAULT_OPTIONS.max_codebooks,
-        TABLE_BITS * 256, 254,
+        STREAM_BITS, EMPTY_BITS, REFERENCE_BITS, min_wide, min_saving, DEFAULT_OPTIONS.max_codebooks,
+        TABLE_BITS * 256, 254, low_bit, np.uint32(dtype.infinity << low_bit), 1 + (1 << STREAM_LOG2),
     )
 
 
 @cache
-def _shipped() -> ShippedBooks:
+def _shipped(dtype: DType) -> ShippedBooks:
     """Return the codebooks that come with gcodec."""
-    found = shipped_for(_TYPE, 1)
+    found = shipped_for(dtype, 1)
     return ShippedBooks(
         found.costs,
         found.record_bits,
@@ -124,39 +132,39 @@ def _shipped() -> ShippedBooks:
 
 
 class _Shape(NamedTuple):
-    """Holds what depends on an array's shape alone.
+    """Holds what depends on an array's type and shape alone.
 
     Attributes:
-        geometry: Its sizes.
         n_blocks: Number of its blocks.
-        narrow: Its form with the usual head.
-        wide: Its form with a wide head.
-        limits: Largest number of bytes of its frame, with each.
+        geometries: Its sizes, for each of :func:`frame_types`, as are the others.
+        forms: Its forms.
+        limits: Largest number of bytes of its frame.
     """
 
-    geometry: Geometry
     n_blocks: int
-    narrow: PlanForm
-    wide: PlanForm
-    limits: tuple[int, int]
+    geometries: tuple[Geometry, ...]
+    forms: tuple[PlanForm, ...]
+    limits: tuple[int, ...]
 
 
 @lru_cache(512)
-def _shape_of(shape: tuple[int, ...], container: int, n_values: int) -> _Shape:
-    """Return what depends on the shape alone; ``container`` as in ``Values``."""
-    block, n_blocks, forms, limits = 1 << _BLOCK_LOG2, -(-n_values >> _BLOCK_LOG2), [], []
-    for kind in frame_types():
-        dtype, layout = kind.dtype, lossless(kind.dtype)
-        spec, _ = spec_of(dtype, 1, block, 1 << STREAM_LOG2, every_of(n_values), 1, None)
+def _shape_of(usual: DType, shape: tuple[int, ...], container: int, n_values: int) -> _Shape:
+    """Return what depends on the type and shape alone; ``container`` as in ``Values``."""
+    block, n_blocks, geometries, forms, limits = 1 << _BLOCK_LOG2, -(-n_values >> _BLOCK_LOG2), [], [], []
+    for kind in frame_types(usual):
+        dtype, layout, stream_len = kind.dtype, lossless(kind.dtype), kind.stream_len
+        spec, _ = spec_of(dtype, 1, block, stream_len, every_of(n_values), 1, None)
+        spec = spec._replace(head_shift=spec.head_shift + 32 - dtype.bits)
         prelude = Prelude(
-            dtype, layout.mode, container, shape, _BLOCK_LOG2, STREAM_LOG2, layout.widths, layout.levels, (), ()
+            dtype, layout.mode, container, shape, _BLOCK_LOG2, stream_len.bit_length() - 1, layout.widths,
+            layout.levels, (), (),
         )
         start = np.frombuffer(bytearray(prelude.start(0)), np.uint8)
         marks, shifts, _ = tables_of_planes(layout.widths, layout.masks, dtype.tail_bits)
         forms.append(PlanForm(spec, dtype.head_bits, dtype.tail_bits, marks, shifts, start))
         limits.append(prelude.bare_bytes + raw_bytes(n_values, dtype, block))
-    geometry = Geometry(n_values, block, 1 << STREAM_LOG2)
-    return _Shape(geometry, n_blocks, forms[0], forms[1], (limits[0], limits[1]))
+        geometries.append(Geometry(n_values, block, stream_len))
+    return _Shape(n_blocks, tuple(geometries), tuple(forms), tuple(limits))
 
 
 class _Memory(NamedTuple):
@@ -178,7 +186,8 @@ class _Memory(NamedTuple):
 def _new_memory() -> _Memory:
     choice, bases = np.zeros(_MAX_BLOCKS, np.int64), np.zeros(_MAX_BLOCKS, np.int64)
     books = empty_books(DEFAULT_OPTIONS.max_codebooks, decode=False)
-    sample = sample_scratch(_TYPE, 1 << _BLOCK_LOG2, 1 << STREAM_LOG2, n_bins_of(1))
+    scratches = [sample_scratch(_FLOAT32, 1 << _BLOCK_LOG2, 1 << length, n_bins_of(1)) for length in _LENGTHS]
+    sample = SampleScratch(*(max(arrays, key=len) for arrays in zip(*scratches, strict=True)))
     start = bytearray(_MAX_START_BYTES)
     plan = PlanMemory(sample, _NO_COLUMNS, books, choice, bases, np.frombuffer(start, np.uint8))
     choices = Choices(choice, bases, False), Choices(choice, bases, True)
@@ -189,9 +198,9 @@ class SmallFrameWriter:
     """Writes one frame; as :class:`gcodec.frame.writer.FrameWriter` to what finds room for it.
 
     Args:
-        bits: uint32[n_values].
-        shape: What depends on their shape.
-        kind: Their type, with the head that the plan chose.
+        bits: uintW[n_values].
+        shape: What depends on their type and shape.
+        kind: Number of the :func:`frame_types` that the plan chose.
         memory: Memory that holds the plan.
         references: True if sub-streams have references.
         n_start: Bytes before the index.
@@ -204,13 +213,15 @@ class SmallFrameWriter:
     __slots__ = ("_coding", "_kind", "_memory", "_n_start", "_shape", "limit", "trial")
 
     def __init__(
-        self, bits: np.ndarray, shape: _Shape, kind: FrameType, memory: _Memory, references: bool, n_start: int
+        self, dtype: DType, bits: np.ndarray, shape: _Shape, number: int, memory: _Memory, references: bool,
+        n_start: int,
     ) -> None:
+        kind = frame_types(dtype)[number]
         self._shape, self._kind, self._memory, self._n_start = shape, kind, memory, n_start
         self._coding = CodedEncoding(
             bits,
             None,
-            shape.geometry,
+            shape.geometries[number],
             kind.float_bits,
             kind.rounding,
             memory.choices[references],
@@ -219,7 +230,7 @@ class SmallFrameWriter:
             kind.planes,
             memory.sizes,
         )
-        self.limit, self.trial = shape.limits[kind.dtype is _WIDE], kind.trial
+        self.limit, self.trial = shape.limits[number], kind.trial
 
     @property
     def dtype(self) -> DType:
@@ -285,9 +296,8 @@ def plan_small(request: EncodeRequest) -> SmallFrameWriter | None:
     bits, dtype, dimensions, container = request.values
     n = len(bits)
     if (
-        dtype is not _TYPE
-        or not 0 < n <= _MAX_VALUES
-        or request.bit_layout is not _LOSSLESS
+        not 0 < n <= _MAX_VALUES
+        or request.bit_layout is not _LAYOUTS.get(dtype)
         or request.options is not DEFAULT_OPTIONS
         or request.fixed is not None
         or request.base is not None
@@ -295,16 +305,21 @@ def plan_small(request: EncodeRequest) -> SmallFrameWriter | None:
         or (n >= MIN_ROW_VALUES and rows_of(request.shapes or (dimensions,)))
     ):
         return None
-    stored = n * 32 <= _MAX_BITS_TO_COUNT and is_stored(request.values, _LOSSLESS)
-    shape = _shape_of(dimensions, container, n)
+    stored = n * dtype.bits <= _MAX_BITS_TO_COUNT and is_stored(request.values, request.bit_layout)
+    shape = _shape_of(dtype, dimensions, container, n)
     memory = acquire(_MEMORY, _new_memory)
     if stored:
-        start, plan = shape.narrow.start, memory.plan
+        start, plan = shape.forms[0].start, memory.plan
         plan.start[: len(start)] = start
         plan.choice[0], plan.bases[0] = -1, 0
-        return SmallFrameWriter(bits, shape, frame_types()[0], memory, False, len(start))
-    planned = _plan_whole(None, bits, shape.narrow, shape.wide, _rules(), _shipped(), memory.plan)
+        return SmallFrameWriter(dtype, bits, shape, 0, memory, False, len(start))
+    rules, shipped = _rules(dtype), _shipped(dtype)
+    if dtype is _FLOAT32:
+        planned = _plan_whole(None, bits, *shape.forms, rules, shipped, memory.plan)
+    else:
+        upper = np.left_shift(bits, 16, dtype=np.uint32)
+        planned = _plan_halves(None, upper, *shape.forms, rules, shipped, memory.plan)
     if planned < 0:
         release(_MEMORY, memory)
         return None
-    return SmallFrameWriter(bits, shape, frame_types()[planned >> 1 & 1], memory, bool(planned & 1), planned >> 2)
+    return SmallFrameWriter(dtype, bits, shape, planned >> 1 & 3, memory, bool(planned & 1), planned >> 3)

@@ -16,6 +16,21 @@ from gcodec.plan.request import EncodeRequest
 SIZES = (*range(1, 81), 100, 1000, 4095, 4096, 16_384, 16_385, 32_769, 100_003, 1 << 18)
 
 
+def halves(name: str, n: int) -> Iterator[tuple[str, np.ndarray]]:
+    """Yield arrays of a type of 16 bits that are planned in different ways, as unsigned integers, by name."""
+    rng = np.random.default_rng(n)
+    for case, values in arrays(n):
+        with np.errstate(all="ignore"):
+            if name == "bfloat16":
+                bits = (values.view(np.uint32) >> np.uint32(16)).astype(np.uint16)
+            else:
+                bits = values.astype(np.float16).view(np.uint16)
+        yield case, bits
+    yield "any bits of 16", rng.integers(0, 1 << 16, n).astype(np.uint16)
+    yield "short", rng.integers(0, 1 << 16, n).astype(np.uint16) & np.uint16(0xFFFC)
+    yield "some short", np.where(rng.random(n) < 0.3, np.uint16(0x3C00), rng.integers(0, 1 << 16, n).astype(np.uint16))
+
+
 def arrays(n: int) -> Iterator[tuple[str, np.ndarray]]:
     """Yield arrays of float32 that are planned in different ways, by name."""
     rng = np.random.default_rng(n)
@@ -49,22 +64,39 @@ def test_frames_are_the_same_as_planned_step_by_step(n):
         assert decoded.tobytes() == values.tobytes(), name
 
 
+@pytest.mark.parametrize("n", (*range(1, 33), 63, 64, 65, 100, 255, 256, 257, 512, 1000, 4095, 4096, *SIZES[-5:]))
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_frames_of_16_bits_are_the_same_as_planned_step_by_step(dtype, n):
+    for name, bits in halves(dtype, n):
+        values = bits if dtype == "bfloat16" else bits.view(np.float16)
+        with patch.object(encoding, "plan_small", return_value=None):
+            expected = gcodec.encode(values, dtype=dtype)
+        assert gcodec.encode(values, dtype=dtype) == expected, name
+        assert gcodec.encode(values, dtype=dtype, out=bytearray(len(expected))) == expected, name
+        assert gcodec.decode(expected).tobytes() == values.tobytes(), name
+
+
 @pytest.mark.parametrize("n", [65, 4096, 1 << 18])
 def test_most_small_frames_are_planned_by_one_kernel(n):
     planned = [name for name, values in arrays(n) if _is_planned(values)]
     assert {"normal", "scales of sub-streams", "a third of zeros", "any bits"} <= set(planned)
     assert "bfloat16" not in planned
+    for dtype in ("bfloat16", "float16"):
+        planned = [name for name, bits in halves(dtype, n) if _is_planned(bits, dtype)]
+        assert {"normal", "a third of zeros", "any bits of 16"} <= set(planned)
+        assert "short" not in planned
 
 
-def _is_planned(values: np.ndarray) -> bool:
+def _is_planned(values: np.ndarray, dtype: str = "float32") -> bool:
     plans: list[SmallFrameWriter | None] = []
 
     def noted(request: EncodeRequest) -> SmallFrameWriter | None:
         plans.append(plan_small(request))
         return plans[-1]
 
+    values = values.view(np.float16) if dtype == "float16" else values
     with patch.object(encoding, "plan_small", noted):
-        gcodec.encode(values)
+        gcodec.encode(values, dtype=dtype)
     return plans[0] is not None
 
 

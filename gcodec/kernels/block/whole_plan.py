@@ -1,5 +1,8 @@
-"""The whole plan of a small frame by one kernel: what :mod:`gcodec.plan` decides step by step, where one float32 array
-of one level has nothing special about it.
+"""The whole plan of a small frame by one kernel: what :mod:`gcodec.plan` decides step by step, where an array of one
+level has nothing special about it.
+
+Values of 16 bits come in the upper halves of 32, where their heads lie as those of float32 do, so that one compiled
+kernel counts both.
 
 A small array is planned by calls that each take longer to make than to run. This kernel makes them all at once, in the
 same order and with the same arithmetic, so that the bytes of the frame are the same; what it does not know it leaves to
@@ -22,7 +25,6 @@ from ..sample.code_costs import choose_codebooks, cluster, compare_references, r
 from ..sample.count import SampleCounts, count_sample
 from ..sample.count_both import count_both_heads
 
-_INFINITY = np.uint32(0x7F800000)  #: beyond finite values
 SPECIAL = -1
 N_CODEBOOKS_AT, PRELUDE_BYTES_AT = 11, 32  #: places in a frame's header
 
@@ -39,6 +41,9 @@ class PlanRules(NamedTuple):
         max_codebooks: max codebooks of a frame.
         table_cost: what a codebook costs, in 1/256 bits, if all values are counted.
         max_symbols: max symbols of a codebook besides zero and the escape.
+        low_bit: number of the values' lowest bit: 0, or 16 where values are upper halves.
+        infinity: uint32, the exponent field's bits.
+        lengths_from: values from which both lengths of sub-streams are weighed; below, it is the short one.
     """
 
     stream_bits: float
@@ -49,13 +54,16 @@ class PlanRules(NamedTuple):
     max_codebooks: int
     table_cost: int
     max_symbols: int
+    low_bit: int
+    infinity: np.uint32
+    lengths_from: int
 
 
 class PlanForm(NamedTuple):
-    """A value type, with its usual head or a wide one, as plans take it.
+    """A value type, with its usual head or a wide one, and a length of sub-streams, as plans take it.
 
     Attributes:
-        spec: how the array is sampled.
+        spec: how the array is sampled, which has the values in 32 bits.
         head_bits: bits of the head.
         tail_bits: bits of the tail.
         marks: uint8[2], see ``code_tables.fill_tables``.
@@ -110,19 +118,20 @@ class PlanMemory(NamedTuple):
 
 
 @kernel
-def hints_at_more(values):
+def hints_at_more(values, rules):
     """Return whether a few values of uint32[n] hint at what one kernel does not plan: low bits that are zero in all or
     in many values, or values most of which are zero."""
-    n = len(values)
+    n, low_bits = len(values), np.uint32(15 << rules.low_bit)
     step = max(n // 64, 1) | 1
     merged, n_short, n_zero, n_seen = values[0], 0, 0, 0
     for i in range(0, n, step):
         merged |= values[i]
-        is_finite = values[i] & _INFINITY != _INFINITY
-        n_short += is_finite & (values[i] & 15 == 0)
+        is_finite = values[i] & rules.infinity != rules.infinity
+        n_short += is_finite & (values[i] & low_bits == 0)
         n_zero += values[i] == 0
         n_seen += is_finite
-    if merged & 1 == 0 or (6 * n_short > n_seen and 6 * (n_short - n_zero) > n_seen - n_zero):
+    is_short = 6 * n_short > n_seen and 6 * (n_short - n_zero) > n_seen - n_zero
+    if merged & np.uint32(1 << rules.low_bit) == 0 or is_short:
         return True
     step = max(n // 1024, 1) | 1
     n_zero, n_seen = 0, 0
@@ -190,7 +199,7 @@ def _shipped_choice(counts, ranges, lengths, form, record_bytes, shipped):
 
 @allocating
 def plan_whole(values, narrow, wide, rules, shipped, memory):
-    """Plan a frame: sample, reference heads, codebooks, their tables and records.
+    """Plan a frame of float32: sample, reference heads, codebooks, their tables and records.
 
     Args:
         values: uint32[n_values].
@@ -201,10 +210,10 @@ def plan_whole(values, narrow, wide, rules, shipped, memory):
         memory: :class:`PlanMemory`; takes the results.
 
     Returns:
-        :data:`SPECIAL`, or 4 times the bytes of the prelude before the index, plus 2 if the head is wide, plus 1 if
-        sub-streams have references.
+        :data:`SPECIAL`, or 8 times the bytes of the prelude before the index, plus 4 if sub-streams are long, 2 if the
+        head is wide, and 1 if sub-streams have references.
     """
-    if hints_at_more(values):
+    if hints_at_more(values, rules):
         return SPECIAL
     n, form, is_wide = len(values), narrow, False
     n_rows = (n + form.spec.block - 1) // form.spec.block
@@ -219,9 +228,67 @@ def plan_whole(values, narrow, wide, rules, shipped, memory):
         wide_references, wide_bits = _weigh(wide_sample, wide, rules)
         if (1 + rules.min_saving) * wide_bits < bits:
             sample, references, form, is_wide = wide_sample, wide_references, wide, True
+    at = _finish(sample, references, form, is_wide, rules, shipped, memory)
+    return at if at < 0 else 8 * at + 2 * is_wide + references
+
+
+@allocating
+def plan_halves(values, short, wide_short, long, wide_long, rules, shipped, memory):
+    """Plan a frame of a type of 16 bits, as :func:`plan_whole` does.
+
+    Args:
+        values: uint32[n_values], values in the upper halves, and zeros in the lower ones.
+        short: :class:`PlanForm` of the usual head and the short sub-streams.
+        wide_short: Of the wide head, if there is one, and the short ones.
+        long: Of the usual head and the long ones.
+        wide_long: Of the wide head, if there is one, and the long ones.
+        rules: :class:`PlanRules`; a wide head is considered only from ``min_wide`` values on.
+        shipped: As for :func:`plan_whole`, like the others and the result.
+    """
+    if hints_at_more(values, rules):
+        return SPECIAL
+    n, form, wide, is_long, is_wide = len(values), short, wide_short, False, False
+    n_rows = (n + form.spec.block - 1) // form.spec.block
+    sample = _new_counts(n_rows, form.spec.window + 2)
+    count_sample(values, None, form.spec, memory.columns, memory.sample, np.int64(0), n_rows, sample)
+    references, bits = _weigh(sample, form, rules)
+    if n >= rules.lengths_from:
+        long_sample = _new_counts(n_rows, form.spec.window + 2)
+        count_sample(values, None, long.spec, memory.columns, memory.sample, np.int64(0), n_rows, long_sample)
+        long_references, long_bits = _weigh(long_sample, long, rules)
+        if long_bits < bits:
+            sample, references, bits, is_long = long_sample, long_references, long_bits, True
+            form, wide = long, wide_long
+    if n >= rules.min_wide:
+        wide_sample = _new_counts(n_rows, form.spec.window + 2)
+        count_sample(values, None, wide.spec, memory.columns, memory.sample, np.int64(0), n_rows, wide_sample)
+        wide_references, wide_bits = _weigh(wide_sample, wide, rules)
+        if (1 + rules.min_saving) * wide_bits < bits:
+            sample, references, form, is_wide = wide_sample, wide_references, wide, True
+    at = _finish(sample, references, form, is_wide, rules, shipped, memory)
+    return at if at < 0 else 8 * at + 4 * is_long + 2 * is_wide + references
+
+
+@allocating
+def _finish(sample, references, form, is_wide, rules, shipped, memory):
+    """Make the codebooks of a plan, their tables and records, and the start of the prelude, from a sample.
+
+    Args:
+        sample: the counts by which the form was chosen.
+        references: whether sub-streams have references.
+        form: the :class:`PlanForm` that was chosen.
+        is_wide: whether its head is wide.
+        rules: :class:`PlanRules`.
+        shipped: :class:`ShippedBooks`.
+        memory: :class:`PlanMemory`; takes the results.
+
+    Returns:
+        :data:`SPECIAL`, or the bytes of the prelude before the index.
+    """
+    n_rows = len(sample.bases)
     counts, every = sample.by_stream if references else sample.by_block, form.spec.every
     if rows_in_use(counts, np.empty(n_rows, np.int64)) < n_rows:
-        return SPECIAL
+        return np.int64(SPECIAL)
     # Codebooks for groups of blocks.
     histograms = _groups_of(counts, form.spec, rules)
     n_books, n_bins = histograms.shape
@@ -248,7 +315,7 @@ def plan_whole(values, narrow, wide, rules, shipped, memory):
     # Tables to encode with, and the start of the prelude.
     following, codes = np.empty(MAX_LENGTH + 1, np.uint32), np.empty(ESCAPE + 1, np.uint32)
     if not fill_encoders(ranges, lengths, form.head_bits, form.marks, form.shifts, following, codes, memory.books):
-        return SPECIAL
+        return np.int64(SPECIAL)
     start, at = memory.start, len(form.start)
     for i in range(at):
         start[i] = form.start[i]
@@ -259,4 +326,4 @@ def plan_whole(values, narrow, wide, rules, shipped, memory):
     start[N_CODEBOOKS_AT] = n_books
     index_at = at + 7 & ~7
     store_u64(subarray(start, 0, at), PRELUDE_BYTES_AT, np.uint64(index_at + 4 * n_rows + 7 & ~7))
-    return 4 * at + 2 * is_wide + references
+    return np.int64(at)
