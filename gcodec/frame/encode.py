@@ -98,8 +98,7 @@ def encode_array(request: EncodeRequest, out: Any = None) -> bytes | memoryview:
         except FullError:
             if target is not None and len(target) < small.limit:
                 raise InvalidArgument(_TOO_FEW.format(len(target))) from None
-            n_blocks = -(-len(request.values.bits) >> block_log2(small.dtype))  # with codebooks it is larger than raw
-            frame = encode_values(request, no_plan(small.dtype, n_blocks), out)
+            frame = _frame(small.without_codebooks(), 1, target)  # with codebooks it is larger than raw
         small.close()
         return frame
     mixed = mixed_block_bits(request, 1 << block_log2(request.values.dtype))

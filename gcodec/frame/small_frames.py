@@ -210,13 +210,13 @@ class SmallFrameWriter:
         trial: Largest number of bytes that a block takes while it is tried.
     """
 
-    __slots__ = ("_coding", "_kind", "_memory", "_n_start", "_shape", "limit", "trial")
+    __slots__ = ("_coding", "_kind", "_memory", "_n_start", "_number", "_shape", "_usual", "limit", "trial")
 
     def __init__(
         self, dtype: DType, bits: np.ndarray, shape: _Shape, number: int, memory: _Memory, references: bool,
         n_start: int,
     ) -> None:
-        kind = frame_types(dtype)[number]
+        kind, self._usual, self._number = frame_types(dtype)[number], dtype, number
         self._shape, self._kind, self._memory, self._n_start = shape, kind, memory, n_start
         self._coding = CodedEncoding(
             bits,
@@ -231,11 +231,6 @@ class SmallFrameWriter:
             memory.sizes,
         )
         self.limit, self.trial = shape.limits[number], kind.trial
-
-    @property
-    def dtype(self) -> DType:
-        """The value type, perhaps with a wide head."""
-        return self._kind.dtype
 
     def write(self, out: np.ndarray, n_workers: int) -> int:
         """Write the frame to the start of ``out`` (uint8[n]) on this thread, and return its size. Raises FullError."""
@@ -266,6 +261,20 @@ class SmallFrameWriter:
             at = put_block(buffer, size, out, at)
         release(key, buffer)
         return at
+
+    @classmethod
+    def stored(
+        cls, dtype: DType, bits: np.ndarray, shape: _Shape, number: int, memory: _Memory
+    ) -> SmallFrameWriter:
+        """Return what writes a frame without codebooks, of raw or constant blocks; arguments as for the class."""
+        start, plan = shape.forms[number].start, memory.plan
+        plan.start[: len(start)] = start
+        plan.choice[: shape.n_blocks], plan.bases[: shape.n_blocks] = -1, 0
+        return cls(dtype, bits, shape, number, memory, False, len(start))
+
+    def without_codebooks(self) -> SmallFrameWriter:
+        """Return what writes the same values, of the same type and with short sub-streams, without codebooks."""
+        return SmallFrameWriter.stored(self._usual, self._coding.values, self._shape, self._number & 1, self._memory)
 
     def close(self) -> None:
         """Give the memory back, once the frame is written."""
@@ -309,10 +318,7 @@ def plan_small(request: EncodeRequest) -> SmallFrameWriter | None:
     shape = _shape_of(dtype, dimensions, container, n)
     memory = acquire(_MEMORY, _new_memory)
     if stored:
-        start, plan = shape.forms[0].start, memory.plan
-        plan.start[: len(start)] = start
-        plan.choice[0], plan.bases[0] = -1, 0
-        return SmallFrameWriter(dtype, bits, shape, 0, memory, False, len(start))
+        return SmallFrameWriter.stored(dtype, bits, shape, 0, memory)
     rules, shipped = _rules(dtype), _shipped(dtype)
     if dtype is _FLOAT32:
         planned = _plan_whole(None, bits, *shape.forms, rules, shipped, memory.plan)
