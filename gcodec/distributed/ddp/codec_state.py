@@ -310,13 +310,21 @@ class CompressedAllreduce:
             )
 
     def stats(self) -> dict[str, Any]:
-        """Return wire bytes, ratio, bits per symbol, seconds and refreshes: in all, by bucket, and of the last step.
+        """Return statistics of this rank by name. Call it between steps.
 
-        ``"accuracy"`` is that of the mode, as text, and ``"bypass_way"`` the way of reducing buckets that the bypass
-        has chosen; ``"bypass_ways_ms"`` and ``"bypass_ratios"`` have what its trial found of each. Call it between
-        steps.
-
-        See :class:`gcodec.distributed.stats.Counters` for each, and ``bypass.NUMBERS``.
+        * ``sent_bytes``, ``received_bytes``: with every header; ``dense_bytes``: what a dense ring would have sent;
+          ``ratio``: of that to what was sent
+        * ``raw_bytes``, ``encoded_bytes``, ``decoded_bytes``: bytes of values, given in, encoded and decoded
+        * ``steps``; ``calls``: all-reduces; ``dense``: those of them that were not compressed
+        * ``encode_seconds``, ``level_seconds`` (part of these), ``decode_seconds``, ``sum_seconds``, ``wait_seconds``,
+          and ``seconds`` in all: buckets overlap
+        * ``bits_per_symbol``, ``entropy_per_symbol``: what a head takes with the shared codebooks in the latest step
+          that is known, and could take; NaN before the first refresh
+        * ``refreshes``, ``refresh_bytes``: of shared codebooks; ``own_codebooks``: frames that these did not suit
+        * ``last_step``, ``buckets``: the sums above, of the last step and of each bucket
+        * ``accuracy``: of the mode, as text
+        * ``bypass_way``: how buckets are reduced by the bypass' choice; ``bypass_ways_ms``, ``bypass_ratios``: what its
+          trial found of each way; others of its numbers begin with ``bypass_``, too
         """
         bypass: dict[str, Any] = {}
         if self._bypass is not None:
