@@ -3,8 +3,9 @@
     python -m bench.small_tensors [--quick] [--out DIR]
 
 writes ``bench/results/small_tensors.csv``, in half a minute on two cores: 500 tensors of 1 to 16 Ki float32 values
-through ``gcodec.encode``, one by one, and through ``save_file`` and ``load_file``; in each round both sides take turns.
-Seconds are CPU time of all threads, the smallest of the rounds. (DDP's hook gets tensors in buckets, each an array.)
+through ``gcodec.encode`` and ``gcodec.decode``, one by one, and through ``save_file`` and ``load_file``; in each round
+both sides take turns. Seconds are CPU time of all threads, the smallest of the rounds. (DDP's hook gets tensors in
+buckets, each an array.)
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from bench.codec import RESULTS
 from gcodec.benchmark.csv_tables import write_table
 
 COLUMNS = ("through", "tensors", "bytes", "many_bytes", "one_bytes", "many_cpu_seconds", "one_cpu_seconds", "times")
-SAVE, LOAD, ENCODE = "save_file", "load_file", "encode, one by one"
+SAVE, LOAD, ENCODE, DECODE = "save_file", "load_file", "encode, one by one", "decode, one by one"
 ROUNDS, N_TENSORS = 9, 500
 Tensors = Mapping[str, np.ndarray]
 
@@ -61,8 +62,15 @@ def measure(count: int, rounds: int, folder: Path) -> list[tuple[object, ...]]:
     def encoded(tensors: Tensors) -> int:
         return sum(len(gcodec.encode(values, threads=1)) for values in tensors.values())
 
+    frames = [[gcodec.encode(values, threads=1) for values in side.values()] for side in sides]
+
+    def decode(frames: Sequence[bytes]) -> None:
+        for frame in frames:
+            gcodec.decode(frame, threads=1)
+
     calls: dict[str, list[Callable[[], object]]] = {
         ENCODE: [lambda: encoded(sides[0]), lambda: encoded(sides[1])],
+        DECODE: [lambda: decode(frames[0]), lambda: decode(frames[1])],
         SAVE: [lambda: gcodec.save_file(sides[0], paths[0]), lambda: gcodec.save_file(sides[1], paths[1])],
         LOAD: [lambda: gcodec.load_file(paths[0]), lambda: gcodec.load_file(paths[1])],
     }
@@ -71,7 +79,8 @@ def measure(count: int, rounds: int, folder: Path) -> list[tuple[object, ...]]:
         for call in both:  # loads kernels
             call()
         many, one = fastest(both, rounds)
-        sizes = [encoded(side) for side in sides] if name == ENCODE else [path.stat().st_size for path in paths]
+        of_frames = name in (ENCODE, DECODE)
+        sizes = [encoded(side) for side in sides] if of_frames else [path.stat().st_size for path in paths]
         table.append((name, count, n_bytes, *sizes, f"{many:.5f}", f"{one:.5f}", f"{many / one:.2f}"))
     return table
 
