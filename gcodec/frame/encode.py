@@ -92,15 +92,7 @@ def encode_array(request: EncodeRequest, out: Any = None) -> bytes | memoryview:
     :func:`encode_values`."""
     small = plan_small(request)
     if small is not None:
-        target = None if out is None else _target(out)
-        try:
-            frame = _frame(small, 1, target)
-        except FullError:
-            if target is not None and len(target) < small.limit:
-                raise InvalidArgument(_TOO_FEW.format(len(target))) from None
-            frame = _frame(small.without_codebooks(), 1, target)  # with codebooks it is larger than raw
-        small.close()
-        return frame
+        return _encode_small(small, out)
     mixed = mixed_block_bits(request, 1 << block_log2(request.values.dtype))
     if mixed is not None:
         plan = plan_for(request, sparse_bits=mixed)
@@ -115,14 +107,33 @@ def encode_array(request: EncodeRequest, out: Any = None) -> bytes | memoryview:
     if sparse is not None and sparse.sparse is not None:
         if request.base is not None and _is_smallest(request.values.bits, sparse.sparse.bits):
             return encode_values(request, sparse, out)
-        frames = [encode_values(sparse_request, sparse), encode_values(*_best(short))]
+        frames = [encode_values(sparse_request, sparse), _encode_coded(short)]
         if request.bit_layout.lossy and request.options.exact_if_smaller:
             exact = drop_unused_bits(_exact(request, request.values.dtype))
             exact_sparse = make_sparse_plan(exact)
             if exact_sparse is not None:
                 frames.append(encode_values(exact, exact_sparse))
         return copied_to_caller(min(frames, key=len), out)
-    return encode_values(*_best(short), out)
+    return _encode_coded(short, out)
+
+
+def _encode_coded(request: EncodeRequest, out: Any = None) -> bytes | memoryview:
+    """Encode an array without sparse blocks; arguments and errors as of :func:`encode_values`."""
+    small = plan_small(request, coded=True)
+    return encode_values(*_best(request), out) if small is None else _encode_small(small, out)
+
+
+def _encode_small(small: SmallFrameWriter, out: Any) -> bytes | memoryview:
+    """Write a small frame, and return it as :func:`encode_values` does. Raises InvalidArgument likewise."""
+    target = None if out is None else _target(out)
+    try:
+        frame = _frame(small, 1, target)
+    except FullError:
+        if target is not None and len(target) < small.limit:
+            raise InvalidArgument(_TOO_FEW.format(len(target))) from None
+        frame = _frame(small.without_codebooks(), 1, target)  # with codebooks it is larger than raw
+    small.close()
+    return frame
 
 
 _MAX_TRIED = 1 << 20  #: values up to which blocks of several kinds are compared with larger ones that are all sparse

@@ -41,6 +41,7 @@ _FLOAT32 = BY_NAME["float32"]
 _HALVES = BY_NAME["bfloat16"], BY_NAME["float16"]  #: types of 16 bits whose heads have 8, as float32's have
 _BLOCK_LOG2 = block_log2(_FLOAT32)  #: and that of types of 16 bits
 _MAX_VALUES = 1 << 18  #: beyond, one call's share of the time is small
+_MANY_ZEROS = 44  #: percentage of them from which sparse blocks may be smaller
 _MAX_STORED_BYTES = 32  #: of values that are stored as they are
 #: Up to so many bits of values, counting zeros tells at once that coding cannot save the bits that it takes at least.
 _MAX_BITS_TO_COUNT, _MIN_CODED_BITS = 2048, 200
@@ -108,13 +109,14 @@ def _lengths_of(dtype: DType) -> tuple[int, ...]:
 
 
 @cache
-def _rules(dtype: DType) -> PlanRules:
-    """Return the numbers by which frames are planned."""
+def _rules(dtype: DType, coded: bool) -> PlanRules:
+    """Return the numbers by which frames are planned; ``coded`` as for :func:`plan_small`."""
     min_wide, min_saving = (_MAX_VALUES + 1, 0.0) if dtype.wide is None else (MIN_WIDE_VALUES, dtype.wide.min_saving)
     low_bit = 32 - dtype.bits
     return PlanRules(
         STREAM_BITS, EMPTY_BITS, REFERENCE_BITS, min_wide, min_saving, DEFAULT_OPTIONS.max_codebooks,
         TABLE_BITS * 256, 254, low_bit, np.uint32(dtype.infinity << low_bit), 1 + (1 << STREAM_LOG2),
+        101 if coded else _MANY_ZEROS,
     )
 
 
@@ -293,11 +295,12 @@ def is_stored(values: Values, bit_layout: BitLayout) -> bool:
     return (len(bits) - n_nonzero) * dtype.bits + n_nonzero * dtype.head_bits <= _MIN_CODED_BITS
 
 
-def plan_small(request: EncodeRequest) -> SmallFrameWriter | None:
+def plan_small(request: EncodeRequest, coded: bool = False) -> SmallFrameWriter | None:
     """Plan a frame with few calls.
 
     Args:
         request: The array and how to encode it.
+        coded: True if blocks are to be coded however many values are zero, because sparse ones are tried elsewhere.
 
     Returns:
         What writes the frame; None where it has to be planned step by step.
@@ -319,7 +322,7 @@ def plan_small(request: EncodeRequest) -> SmallFrameWriter | None:
     memory = acquire(_MEMORY, _new_memory)
     if stored:
         return SmallFrameWriter.stored(dtype, bits, shape, 0, memory)
-    rules, shipped = _rules(dtype), _shipped(dtype)
+    rules, shipped = _rules(dtype, coded), _shipped(dtype)
     if dtype is _FLOAT32:
         planned = _plan_whole(None, bits, *shape.forms, rules, shipped, memory.plan)
     else:

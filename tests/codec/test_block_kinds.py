@@ -64,7 +64,7 @@ class NovelDecoder:
 
 def planned(monkeypatch: pytest.MonkeyPatch) -> None:
     """Plan every second block as the new kind, which the encoder knows; small frames, too, step by step."""
-    monkeypatch.setattr(encode, "plan_small", lambda request: None)
+    monkeypatch.setattr(encode, "plan_small", lambda request, coded=False: None)
     monkeypatch.setattr(FramePlan, "kinds", property(lambda self: (header.CODED, NUMBER)))
     monkeypatch.setattr(FramePlan, "runs", lambda self, begin, end: (
         (b, b + 1, NUMBER if b % 2 else header.CODED) for b in range(begin, end)))

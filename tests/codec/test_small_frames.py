@@ -90,8 +90,8 @@ def test_most_small_frames_are_planned_by_one_kernel(n):
 def _is_planned(values: np.ndarray, dtype: str = "float32") -> bool:
     plans: list[SmallFrameWriter | None] = []
 
-    def noted(request: EncodeRequest) -> SmallFrameWriter | None:
-        plans.append(plan_small(request))
+    def noted(request: EncodeRequest, coded: bool = False) -> SmallFrameWriter | None:
+        plans.append(plan_small(request, coded))
         return plans[-1]
 
     values = values.view(np.float16) if dtype == "float16" else values

@@ -44,6 +44,7 @@ class PlanRules(NamedTuple):
         low_bit: number of the values' lowest bit: 0, or 16 where values are upper halves.
         infinity: uint32, the exponent field's bits.
         lengths_from: values from which both lengths of sub-streams are weighed; below, it is the short one.
+        many_zeros: percentage of zeros from which an array may be sparse, which one kernel does not plan.
     """
 
     stream_bits: float
@@ -57,6 +58,7 @@ class PlanRules(NamedTuple):
     low_bit: int
     infinity: np.uint32
     lengths_from: int
+    many_zeros: int
 
 
 class PlanForm(NamedTuple):
@@ -138,7 +140,7 @@ def hints_at_more(values, rules):
     for i in range(0, n, step):
         n_zero += values[i] == 0
         n_seen += 1
-    return 100 * n_zero >= 44 * n_seen
+    return 100 * n_zero >= rules.many_zeros * n_seen
 
 
 @allocating
