@@ -144,7 +144,8 @@ def encoding_run(task: CodecTask, lossy: bool) -> Run:
 def decoding_run(task: CodecTask) -> Run:
     """Return the decoder's stages on what a task decodes."""
     encoded = bytes(task.encode())
-    with patch.object(coded_blocks, "decode_coded_blocks", wraps=coded_blocks.decode_coded_blocks) as loop:
+    with (patch("gcodec.codec.small_frame", return_value=None),     # likewise
+          patch.object(coded_blocks, "decode_coded_blocks", wraps=coded_blocks.decode_coded_blocks) as loop):
         task.decode(encoded)
     result = loop.call_args_list[0].args[1:]    # a second call, for the end of the data, has the last block or two only
     steps = {stage: _bound(decode_up_to, upto, *result[:6]) for upto, stage in enumerate(DECODING[:-1], 1)}
