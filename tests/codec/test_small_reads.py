@@ -92,7 +92,7 @@ def damaged(frame: bytes, dice: Random) -> Iterator[bytearray]:
     for some."""
     prelude_bytes = int.from_bytes(frame[32:40], "little")
     for at in range(prelude_bytes):
-        for value in {0, 255, frame[at] ^ 1, frame[at] ^ 128, dice.randrange(256)} - {frame[at]}:
+        for value in {0, frame[at] ^ 1, dice.randrange(256)} - {frame[at]}:
             changed = bytearray(frame)
             changed[at] = value
             if at not in range(32, 48):  # a prelude of another size may have no place for a sum

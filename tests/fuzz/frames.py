@@ -243,7 +243,10 @@ class Frames:
             out = self.output.room_for(np.dtype(kind.uint), reader.prelude.n_values)
             reader.decode_blocks(0, reader.prelude.n_blocks, out, 1, codec._base_of(base, reader.prelude))
             return out
-        return codec.decode_frame(reader, None, "numpy", 1, LIMIT, base)
+        def by_steps() -> Any:
+            return codec.decode_frame(reader, None, "numpy", 1, LIMIT, base)
+
+        return by_steps() if base is not None else laws.beside_few_calls(data, by_steps, LIMIT)
 
 
 class FramesBesideReference(Frames):
@@ -276,7 +279,8 @@ class FramesBesideReference(Frames):
     def found(frame: bytes, base: np.ndarray | None) -> Any:
         """Return the values that gcodec finds, as bits, or the kind of refusal."""
         try:
-            return laws.bits_of(codec.decode_frame(FrameReader(frame, find_codebook), None, "numpy", 1, LIMIT, base))
+            by_steps = codec.decode_frame(FrameReader(frame, find_codebook), None, "numpy", 1, LIMIT, base)
+            return laws.bits_of(by_steps if base is not None else laws.beside_few_calls(frame, lambda: by_steps, LIMIT))
         except gcodec.InvalidArgument:
             raise
         except gcodec.GcodecError as error:

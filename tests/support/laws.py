@@ -5,7 +5,7 @@ None of them looks inside gcodec but :func:`decode_known`. Arrays are compared b
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from random import Random
 from typing import Any
 
@@ -18,7 +18,9 @@ from gcodec.format import shipped
 from gcodec.format.change_codebook import CHANGES, ChangeCodebook, read_changes
 from gcodec.format.codebook import Codebook, read_inline
 from gcodec.format.shipped_changes import N_SHIFTS, changes_from, shifted_thresholds
+from gcodec.frame import small_reads
 from gcodec.frame.decode import FrameReader
+from gcodec.frame.small_reads import small_frame
 from tests.support import reference
 from tests.support.cases import KINDS, Array, Bits, infinity, to_floats
 
@@ -95,7 +97,29 @@ def decode_known(
         record = (SHIPPED | dict(codebooks)).get((codebook_id, digest))
         return None if record is None else book_of(record, digest)
 
-    return codec.decode_frame(FrameReader(frame, find), out, "numpy", 1, limit, base)
+    def by_steps() -> Any:
+        return codec.decode_frame(FrameReader(frame, find), out, "numpy", 1, limit, base)
+
+    alone = base is None and out is None
+    return beside_few_calls(frame, by_steps, limit) if alone else by_steps()
+
+
+def beside_few_calls(frame: Any, by_steps: Callable[[], Any], limit: int) -> Any:
+    """Return what decoding step by step makes of some bytes; decoding a small frame with few calls must make the same
+    of them, or leave them to the steps."""
+    small = small_frame(frame)
+    whole = None
+    if small is not None and small.n_values * small.dtype.itemsize <= limit:
+        numpy: Any = vars(small_reads)["np"]  # makes guarded memory where that is watched
+        whole = numpy.empty(small.n_values, small.dtype.uint)
+        whole = whole if small.decode(whole) else None
+    try:
+        result = by_steps()
+    except gcodec.GcodecError as error:
+        assert whole is None, f"a frame is read with few calls that is refused: {error}"
+        raise
+    assert whole is None or np.array_equal(whole, bits_of(result)), "few calls read other values"
+    return result
 
 
 def outcome(
