@@ -8,6 +8,7 @@ import os
 import re
 import stat
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 
 from ..errors import did_you_mean
@@ -66,8 +67,8 @@ def use_standard_input(args: argparse.Namespace) -> None:
 
 def _check_options(words: Sequence[str]) -> None:
     """Raise UsageError for what other compressors take and gcodec does not, and for a verb's option almost right."""
-    for word in words:
-        if LEVEL.fullmatch(word):
+    for before, word in pairwise(("", *words)):
+        if LEVEL.fullmatch(word) and not before.startswith("--"):  # else it may be that option's value
             raise UsageError(f"{word}: gcodec has no levels, leave it out: it chooses what is small and fast itself")
         meant = did_you_mean(word, (option for option in CHOICES if option.startswith("--")))
         if word.startswith("--") and word not in CHOICES and meant:
