@@ -10,6 +10,7 @@ import contextlib
 import fnmatch
 import json
 import os
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -20,7 +21,7 @@ from safetensors import SafetensorError, safe_open
 
 from .dtypes import DTYPES
 from .errors import Corruption, GcodecError, InvalidArgument, Unsupported
-from .files.urls import Upload, is_url, local_path
+from .files.urls import Upload, is_url, local_copy, local_path
 
 if TYPE_CHECKING:
     import torch
@@ -250,7 +251,7 @@ def read_dump(path: str | os.PathLike[str]) -> Dump:
     """Opens a dump and reads its header; tensors are read later, as they are asked for.
 
     Args:
-        path: the file.
+        path: the file, or a URL for fsspec, of which a temporary copy is on this machine while the dump is in use.
 
     Raises:
         FileNotFoundError: no such file.
@@ -258,10 +259,18 @@ def read_dump(path: str | os.PathLike[str]) -> Dump:
         Unsupported: a dump of another version.
         Corruption: not a safetensors file, or a dump whose metadata is malformed.
     """
-    if is_url(path):
-        raise InvalidArgument(f"{path}: a dump is read from a file on this machine: copy it here first")
-    path = local_path(path)
-    with _open(Path(path), "numpy") as file:
+    with contextlib.ExitStack() as stack:
+        copy = stack.enter_context(local_copy(path))
+        try:
+            dump = _read_dump(copy)
+        except GcodecError as error:
+            raise type(error)(str(error).replace(str(copy), str(path))) from error
+        weakref.finalize(dump, stack.pop_all().close)
+    return dump
+
+
+def _read_dump(path: Path) -> Dump:
+    with _open(path, "numpy") as file:
         metadata, keys = file.metadata() or {}, frozenset(file.keys())
     layout = metadata.get("format", "")
     if not layout.startswith("gcodec-dump-"):
@@ -278,7 +287,7 @@ def read_dump(path: str | os.PathLike[str]) -> Dump:
     names = (*grouped, *sorted(ungrouped))
     if not keys.issuperset(f"{kind}/{name}" for name in names for kind in (GRAD, PARAM)):
         raise Corruption(f"{path}: a parameter lacks its gradient or its value")
-    return Dump(Path(path), step, optimizer, groups, names, keys)
+    return Dump(path, step, optimizer, groups, names, keys)
 
 
 def _named_parameters(model: torch.nn.Module) -> dict[str, torch.nn.Parameter]:

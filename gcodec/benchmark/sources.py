@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from contextlib import closing
 from dataclasses import replace
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,8 @@ from ..files.elements import stored_as
 from ..recorder import GRAD, PARAM, Dump, read_dump
 from ..tensors import Values, values_of
 from .inputs import GRADIENTS, LADDERS, PARAMETERS, STATE, Input, choices_of
+
+MARK = b"gcodec-dump-"  #: in the header of every dump, whatever its version
 
 
 def find_dumps(folder: Path) -> list[tuple[str, Dump]]:
@@ -32,10 +35,11 @@ def find_dumps(folder: Path) -> list[tuple[str, Dump]]:
     return sorted(dumps, key=lambda pair: (pair[0], pair[1].step))
 
 
-def read_file(path: Path, limit: int = 1 << 62) -> list[Input]:
+def read_file(path: str | Path, limit: int = 1 << 62) -> list[Input]:
     """Return the floating-point tensors of any file that gcodec reads, joined by kind of tensor (in a dump) and type.
 
     Args:
+        path: the file, or a URL for fsspec.
         limit: bytes of values to read; of a larger file the first part of every tensor, in proportion. A dump is read
             whole, then cut.
 
@@ -43,10 +47,11 @@ def read_file(path: Path, limit: int = 1 << 62) -> list[Input]:
         InvalidArgument: there are none.
     """
     if (dump := _as_dump(path)) is not None:
-        return [_shortened(part, limit) for part in _of_dump(dump, path.stem)]
+        return [_shortened(part, limit) for part in _of_dump(dump, PurePath(path).stem)]
+    name = PurePath(path).name
     source = open_source(path)
     try:
-        plan = plan_file(path.name, source)
+        plan = plan_file(name, source)
         segments = {number: segment for number, segment in enumerate(plan.segments) if segment.dtype}
         share = min(1.0, limit / max(1, sum(segment.stop - segment.start for segment in segments.values())))
         parts: dict[str, list[np.ndarray]] = {}
@@ -62,7 +67,7 @@ def read_file(path: Path, limit: int = 1 << 62) -> list[Input]:
                 shapes.setdefault(dtype, []).extend([(n_rows, columns.get(number, 1)), (rest,)])
     finally:
         source.close()
-    inputs = [Input(f"{path.name} {dtype}", dtype, np.concatenate(bits), shapes=tuple(shapes[dtype]))
+    inputs = [Input(f"{name} {dtype}", dtype, np.concatenate(bits), shapes=tuple(shapes[dtype]))
              for dtype, bits in parts.items()]
     inputs = [part for part in inputs if part.bits.size]
     if not inputs:
@@ -80,10 +85,14 @@ def _shortened(data: Input, limit: int) -> Input:
                    shapes=())
 
 
-def _as_dump(path: Path) -> Dump | None:
-    if path.suffix != ".safetensors":
+def _as_dump(path: str | Path) -> Dump | None:
+    if PurePath(path).suffix != ".safetensors":
         return None
     try:
+        with closing(open_source(path)) as source:  # of what is far away, the header tells enough
+            size = int.from_bytes(source.read(0, min(8, source.size)).tobytes(), "little")
+            if MARK not in source.read(0, min(8 + size, source.size)).tobytes():
+                return None
         return read_dump(path)
     except InvalidArgument:
         return None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import closing
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -32,7 +31,7 @@ class Difference(NamedTuple):
     max_absolute: float
 
 
-def compare_file(archive: ArchiveReader, entry: FileEntry, original: Path, progress: Progress) -> list[Difference]:
+def compare_file(archive: ArchiveReader, entry: FileEntry, original: str, progress: Progress) -> list[Difference]:
     """Compares a file with its original; the differences in lossy segments that have any.
 
     Raises:
@@ -51,7 +50,7 @@ def compare_file(archive: ArchiveReader, entry: FileEntry, original: Path, progr
 
 
 def compare_bytes(
-    archive: ArchiveReader, entry: FileEntry, source: ByteSource, original: Path, progress: Progress
+    archive: ArchiveReader, entry: FileEntry, source: ByteSource, original: str, progress: Progress
 ) -> None:
     """Compares a file byte for byte with ``source``, which errors call ``original``.
 
@@ -70,7 +69,7 @@ def compare_bytes(
         progress(part.size)
 
 
-def _check_structure(entry: FileEntry, plan: FilePlan, original: Path) -> None:
+def _check_structure(entry: FileEntry, plan: FilePlan, original: str) -> None:
     if entry.format != plan.format or entry.tensors != plan.tensors:
         raise GcodecError(f"{entry.path}: {original} holds other tensors, or of other types and shapes")
     if [segment.bytes for segment in entry.segments] != [segment.stop - segment.start for segment in plan.segments]:

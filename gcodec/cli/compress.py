@@ -313,7 +313,7 @@ def _remove_inputs(job: ArchiveJob, added: list[_Added], args: argparse.Namespac
             with closing(open_source(source)) as opened, closing(
                 plan_or_bytes(entry.path, opened, max_unpacked_bytes=entry.size)
             ) as plan:
-                compare_bytes(archive, entry, plan.source, source, lambda count: None)
+                compare_bytes(archive, entry, plan.source, str(source), lambda count: None)
     sync_to_disk([job.target])
     for _, path, state in added:
         assert path is not None and state is not None

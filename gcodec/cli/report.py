@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
+from pathlib import Path, PurePath
 
-from ..archive.output import Staging, check_free
+from ..archive.output import check_free
 from ..errors import GcodecError
+from ..files.urls import check_free_url, is_url, local_path
 from . import UsageError, display
 from .base_option import add_base, open_bases
 from .compress import size_argument
 from .file_state import check_targets
+from .outputs import check_url_targets, whole_file
 from .streams import STDIO
 
 EXAMPLES = """examples:
@@ -26,7 +28,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of the verb."""
     parser.epilog = EXAMPLES
     add = parser.add_argument
-    add("source", metavar="FILE-OR-RUN", help="an archive, a frame, a tensor file, a .jsonl log, or a folder of a run")
+    add("source", metavar="FILE-OR-RUN", help="an archive, a frame, a tensor file, a .jsonl log, or a folder of a run;"
+        "\na path or a URL")
     add("-o", "--output", metavar="PATH", help="the page (default: beside the source, with .html), or - for stdout")
     add("-f", "--force", action="store_true", help="replace a page that exists")
     add("--limit", type=size_argument, default="256MB", metavar="SIZE", help="values to read for distributions"
@@ -39,23 +42,38 @@ def run(args: argparse.Namespace) -> int:
     """Writes the page; returns the exit code."""
     from ..report import report_page
 
-    source = Path(args.source)
     if args.source == STDIO:
         raise UsageError("report needs a file or a folder, not standard input (-)")
-    if not source.exists():
+    source = str(local_path(args.source))
+    if not is_url(source) and not Path(source).exists():
         raise GcodecError(f"{args.source}: no such file or folder")
-    whole = source.resolve()
-    target = Path(args.output) if args.output else source.parent / f"{source.name or whole.name}.html"
-    if args.output != STDIO:
-        check_targets([target], [source])
-        check_free(target, force=args.force)
-    with open_bases(args.base) as bases, display.steps(source.name, None, quiet=args.quiet) as bar:
+    target = str(local_path(args.output or _beside(source)))
+    if target != STDIO:
+        _check_target(target, source, args)
+    with open_bases(args.base) as bases, display.steps(PurePath(source).name, None, quiet=args.quiet) as bar:
         html = report_page(source, limit=args.limit, base=bases, progress=bar.name)
-    if args.output == STDIO:
+    if target == STDIO:
         print(html, end="")
         return 0
-    with Staging(force=args.force) as staging, staging.create(target) as file:
+    with whole_file(target, force=args.force) as file:
         file.write(html.encode())
     if not args.quiet:
         display.say(f"{target}: {display.size(len(html.encode()))}")
     return 0
+
+
+def _beside(source: str) -> str:
+    """Return where the page about a file or folder goes if nobody says so."""
+    if is_url(source):
+        return f"{source.rstrip('/')}.html"
+    return str(Path(source).parent / f"{Path(source).name or Path(source).resolve().name}.html")
+
+
+def _check_target(target: str, source: str, args: argparse.Namespace) -> None:
+    """Raise an error, before anything is read, if the page cannot or must not be written there."""
+    if is_url(target):
+        check_url_targets([target], [source], args)
+        check_free_url(target, force=args.force)
+        return
+    check_targets([Path(target)], [] if is_url(source) else [Path(source)])
+    check_free(Path(target), force=args.force)

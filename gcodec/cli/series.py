@@ -143,7 +143,7 @@ def _add_file(folder: StepFolder, step: int, path: Path, args: argparse.Namespac
             folder.add(step, plan, full_every=args.full_every, attributes=attributes, progress=progress)
         if args.rm:
             with folder.opened(step) as opened:
-                compare_bytes(opened.archive, opened.entry, plan.source, path, lambda count: None)
+                compare_bytes(opened.archive, opened.entry, plan.source, str(path), lambda count: None)
     row = _row(folder.info(step)) | {"input": str(path), "seconds": time.perf_counter() - begin}
     if change := state.change_at(path):
         return row, f"{path}: {change} while it was read; step {step} holds what was read"

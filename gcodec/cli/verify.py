@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import argparse
 import time
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 from ..archive import ArchiveReader, Bases, FileEntry
 from ..errors import GcodecError
-from ..files.urls import is_url
+from ..files.urls import is_file_at, is_folder_at, is_url, local_path
 from . import UsageError, display
 from .base_option import add_base, open_bases
 from .compare import Difference, compare_file
@@ -19,6 +19,7 @@ from .streams import STDIO
 EXAMPLES = """examples:
   gcodec verify run/*.gc
   gcodec verify run.gc --against run             a folder, or the file itself
+  gcodec verify run.gc --against s3://bucket/run  where fsspec is installed
   gcodec verify dump.gc --against dump.safetensors --json   how far lossy values are from the original"""
 
 
@@ -26,7 +27,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of the verb."""
     parser.epilog = EXAMPLES
     parser.add_argument("archives", nargs="*", metavar="ARCHIVE", help="a .gc archive, or - for standard input")
-    parser.add_argument("--against", metavar="ORIGINAL", help="compare with this file, or the files in this folder")
+    parser.add_argument("--against", metavar="ORIGINAL",
+                        help="compare with this file, or the files in this folder;\na path or a URL")
     add_base(parser, "what the archives were compressed against:")
     add_common(parser)
 
@@ -39,8 +41,6 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError(f"--threads must be at least 1, not {args.threads}")
     if args.against is not None and len(args.archives) > 1:
         raise UsageError(f"--against needs a single archive, not {len(args.archives)}")
-    if args.against is not None and is_url(args.against):
-        raise UsageError(f"--against must be a file or folder on this machine, not {args.against}")
     with open_bases(args.base) as bases:
         results = [_verify(name, args, bases) for name in args.archives]
     if args.json:
@@ -74,19 +74,24 @@ def _verify_file(archive: ArchiveReader, entry: FileEntry, against: str | None, 
         for part in archive.restored(entry):
             progress(part.size)
         return row
-    original = _original(Path(against), entry, alone=len(archive.files) == 1)
+    original = _original(against, entry, alone=len(archive.files) == 1)
     differences = compare_file(archive, entry, original, progress)
-    return {**row, "original": str(original), "differences": [difference._asdict() for difference in differences]}
+    return {**row, "original": original, "differences": [difference._asdict() for difference in differences]}
 
 
-def _original(against: Path, entry: FileEntry, *, alone: bool) -> Path:
+def _original(against: str, entry: FileEntry, *, alone: bool) -> str:
     """Return where the original of a file is, below the folder that was archived or the one that holds it."""
-    if alone and not against.is_dir():
+    folder = against.rstrip("/") if is_url(against) else str(Path(local_path(against)).absolute())
+    is_folder = is_folder_at(against) if is_url(against) else Path(folder).is_dir()
+    if alone and not is_folder:
         return against
-    places = (against / PurePosixPath(entry.path), against.absolute().parent / PurePosixPath(entry.path))
-    file = next((place for place in places if place.is_file()), None)
-    if file is None or not against.is_dir():
-        raise GcodecError(f"{against}: " + (f"has no file {entry.path}" if against.is_dir() else "is not a folder"))
+    if not is_folder:
+        raise GcodecError(f"{against}: is not a folder")
+    parent = folder.rpartition("/")[0] if is_url(against) else str(Path(folder).parent)
+    places = (f"{place}/{entry.path}" for place in (folder, parent))
+    found = (place for place in places if (is_file_at(place) if is_url(place) else Path(place).is_file()))
+    if (file := next(found, None)) is None:
+        raise GcodecError(f"{against}: has no file {entry.path}")
     return file
 
 

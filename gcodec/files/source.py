@@ -41,8 +41,8 @@ class FileSource:
     The file's own position is where the source begins, and stays there. ``close`` closes the file if ``owned``.
     """
 
-    def __init__(self, file: BinaryIO, *, owned: bool = True) -> None:
-        self.name = str(getattr(file, "name", "stream"))
+    def __init__(self, file: BinaryIO, *, owned: bool = True, name: str | None = None) -> None:
+        self.name = name or str(getattr(file, "name", "stream"))
         self._file, self._owned, self._descriptor = file, owned, _descriptor(file)
         self._lock = threading.Lock()
         self._base = file.tell()
@@ -193,7 +193,7 @@ def open_source(file: BinaryIO | str | os.PathLike[str]) -> FileSource:
     stream = _opened(file)
     try:
         if stream.seekable():
-            return FileSource(stream, owned=opened)
+            return FileSource(stream, owned=opened, name=str(file) if is_url(file) else None)
     except OSError:
         pass
     spool = cast(BinaryIO, tempfile.TemporaryFile())  # noqa: SIM115 - the source closes it

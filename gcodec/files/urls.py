@@ -120,6 +120,53 @@ class Upload(AllOrNothing):
         return self.file
 
 
+def name_of_url(url: str) -> str:
+    """Return the last part of a URL, as the name of a file or folder; empty if it has none."""
+    parts = urlsplit(url)
+    return parts.path.rstrip("/").rpartition("/")[2] or parts.netloc
+
+
+def is_folder_at(url: str) -> bool:
+    """Return True if there is a folder at a URL. Raises as :func:`open_url` does."""
+    filesystem, path = filesystem_of(url)
+    with naming_url(url):
+        return bool(filesystem.isdir(path))
+
+
+def is_file_at(url: str) -> bool:
+    """Return True if there is a file at a URL. Raises as :func:`open_url` does."""
+    filesystem, path = filesystem_of(url)
+    with naming_url(url):
+        return bool(filesystem.isfile(path))
+
+
+@contextmanager
+def local_copy(place: str | os.PathLike[str]) -> Iterator[Path]:
+    """Give the path of a file or folder on this machine; what is at a URL is copied to a temporary folder meanwhile.
+
+    Args:
+        place: a path, which is given back as it is, or a URL. The copy has the last part of the URL as its name.
+
+    Raises:
+        GcodecError: as for :func:`open_url`.
+        OSError: there is nothing at the URL, or it cannot be read.
+    """
+    place = local_path(place)
+    if not isinstance(place, str) or not is_url(place):
+        yield Path(place)
+        return
+    filesystem, path = filesystem_of(place)
+    with tempfile.TemporaryDirectory(prefix="gcodec-") as folder:
+        copy = Path(folder) / (name_of_url(place) or "copy")
+        with naming_url(place):
+            if is_folder_at(place):
+                copy.mkdir()
+                filesystem.get(path.rstrip("/") + "/", f"{copy}/", recursive=True)
+            else:
+                filesystem.get_file(path, str(copy))
+        yield copy
+
+
 def path_or_none(file: str | os.PathLike[str] | BinaryIO | None) -> Path | None:
     """Return the path of a file on this machine; None for a URL, a stream or None."""
     file = local_path(file)

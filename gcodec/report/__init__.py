@@ -12,6 +12,7 @@ from ..checkpoints import StepFolder
 from ..checkpoints.step_files import step_of
 from ..errors import GcodecError
 from ..files import open_source
+from ..files.urls import is_folder_at, is_url, local_copy, local_path, name_of_url
 from .contents import contents_of
 from .dumps import add_dumps, dumps_below, measure_dump
 from .page import Page
@@ -33,7 +34,8 @@ def report_page(
 
     Args:
         path: an archive, a frame, a tensor file, a log of ``state.stats()`` in JSON lines (``.jsonl``), or a folder
-            with any of these: such logs, dumps of the recorder, a series of checkpoints.
+            with any of these: such logs, dumps of the recorder, a series of checkpoints. Or a URL for fsspec of one
+            of these: files are read there, logs and folders are copied to a temporary folder first.
         limit: bytes of values to read for distributions: of more, the first part of every tensor.
         base: what an archive was compressed against.
         progress: called with what comes next.
@@ -42,17 +44,20 @@ def report_page(
         GcodecError: there is nothing to report on, or it is damaged.
         OSError: it cannot be read.
     """
-    path = Path(path)
-    if path.is_dir():
-        return _of_folder(path, progress)
-    if path.suffix == ".jsonl":
-        page = Page(path.name, ["a log of a training run"])
-        add_run(page, read_log(path))
+    place = os.fspath(local_path(path))
+    name = name_of_url(place) if is_url(place) else Path(place).name
+    if is_folder_at(place) if is_url(place) else Path(place).is_dir():
+        with local_copy(place) as folder:
+            return _of_folder(folder, progress)
+    if name.endswith(".jsonl"):
+        page = Page(name, ["a log of a training run"])
+        with local_copy(place) as log:
+            add_run(page, read_log(log))
         return page.html()
-    progress(path.name)
-    with closing(open_source(path)) as source:
-        contents = contents_of(path, source, limit=limit, base=base)
-        page = Page(path.name, [f"{contents.kind}, {bytes_text(source.size)}"])
+    progress(name)
+    with closing(open_source(place)) as source:
+        contents = contents_of(place, source, limit=limit, base=base)
+        page = Page(name, [f"{contents.kind}, {bytes_text(source.size)}"])
     add_contents(page, contents)
     return page.html()
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePath
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -100,11 +100,11 @@ class Contents:
         self.seconds[stage] = self.seconds.get(stage, 0.0) + time.perf_counter() - begin
 
 
-def contents_of(path: Path, source: FileSource, *, limit: int, base: Bases | None = None) -> Contents:
+def contents_of(path: str | Path, source: FileSource, *, limit: int, base: Bases | None = None) -> Contents:
     """Return what is in a file.
 
     Args:
-        path: its path; its name tells the kind of a file that is not compressed.
+        path: its path or URL; its name tells the kind of a file that is not compressed.
         source: its bytes.
         limit: bytes of values to read for distributions and speeds: of more, the first part of every tensor.
         base: what an archive was compressed against; without it, tensors that need it are not read.
@@ -115,18 +115,18 @@ def contents_of(path: Path, source: FileSource, *, limit: int, base: Bases | Non
     """
     head = source.read(0, min(4, source.size)).tobytes()
     if head == FRAME_MAGIC:
-        return _frame(path, source, limit)
+        return _frame(PurePath(path).name, source, limit)
     if head != b"\x89GCA":
         return _compressed(path, source, limit)
     with ArchiveReader(source, base=base) as archive:
         return _archive(archive, limit, has_base=base is not None)
 
 
-def _frame(path: Path, source: FileSource, limit: int) -> Contents:
+def _frame(name: str, source: FileSource, limit: int) -> Contents:
     data = source.read(0, source.size).data
     info = codec.inspect(data)
     contents = Contents("a single frame", info.value_bytes, info.frame_bytes)
-    row = TensorRow("", path.name, info.dtype, tuple(info.shape), info.value_bytes, info.frame_bytes, info.n_values,
+    row = TensorRow("", name, info.dtype, tuple(info.shape), info.value_bytes, info.frame_bytes, info.n_values,
                     info.mode, {kind: count for kind, count in info.kinds.items() if count}, info.n_codebooks)
     stop = min(info.n_values, limit // (width(info.dtype) or 1))
     try:
@@ -138,9 +138,10 @@ def _frame(path: Path, source: FileSource, limit: int) -> Contents:
     return contents
 
 
-def _compressed(path: Path, source: FileSource, limit: int) -> Contents:
+def _compressed(path: str | Path, source: FileSource, limit: int) -> Contents:
     """Compress a file into a temporary archive, and return what is in that."""
-    name = f"file{path.suffix}" if unsafe_path(path.name) else path.name
+    known = PurePath(path)
+    name = f"file{known.suffix}" if unsafe_path(known.name) else known.name
     plan = plan_file(name, source)
     try:
         if plan.format == "bytes":

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import sys
 
 import numpy as np
 import pytest
-from safetensors.numpy import save_file
+from safetensors.numpy import save, save_file
 
 from gcodec.errors import Corruption, GcodecError, InvalidArgument, Unsupported
 from gcodec.recorder import Dump, Recorder, read_dump, write_dump
@@ -484,5 +485,15 @@ def test_dumps_are_written_to_a_url_and_are_those_of_a_folder(tmp_path):
     one, other = read_dump(path), read_dump(tmp_path / "copy")
     assert (one.groups, one.keys) == (other.groups, other.keys)
     assert all(np.array_equal(one.tensor(key), other.tensor(key)) for key in one.keys)
-    with pytest.raises(InvalidArgument, match="copy it here first"):
-        read_dump(f"{url}/step-000001.safetensors")
+    remote = read_dump(f"{url}/step-000001.safetensors")
+    copy = remote.path
+    assert (remote.groups, remote.keys) == (one.groups, one.keys)
+    assert all(np.array_equal(one.tensor(key), remote.tensor(key)) for key in one.keys)
+    del remote
+    gc.collect()
+    assert not copy.exists()
+    memory.pipe_file(f"{url}/other.safetensors", save({"a": np.ones(3)}))
+    with pytest.raises(InvalidArgument, match=f"{url}/other.safetensors is not a gcodec dump"):
+        read_dump(f"{url}/other.safetensors")
+    with pytest.raises(FileNotFoundError, match=f"{url}/none"):
+        read_dump(f"{url}/none.safetensors")

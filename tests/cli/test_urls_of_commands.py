@@ -38,6 +38,10 @@ def memory():
     return fsspec.filesystem("memory")
 
 
+def content_at(url):
+    return {name: memory().cat_file(f"{url}/{name}") for name in names_at(url) if name != "empty"}
+
+
 def names_at(url):
     return sorted(path.rpartition("/")[2] for path in memory().ls(url, detail=False))
 
@@ -89,6 +93,35 @@ def test_bases_are_at_urls(url):
     assert Path("y").read_bytes() == FILE
 
 
+def test_archives_are_verified_against_files_and_folders_at_urls(url, capsys):
+    memory().pipe_file(f"{url}/run/deep/y.safetensors", FILE)
+    memory().get(f"{url}/run/", "run/", recursive=True)
+    run("compress", "run", "-o", f"{url}/run.gc")
+    run("compress", f"{url}/x.safetensors", "--mantissa-bits", "7", "-o", "lossy.gc")
+    for archive, original in ((f"{url}/run.gc", f"{url}/run"), (f"{url}/run.gc", f"{url}/"),
+                              ("lossy.gc", f"{url}/x.safetensors"), ("lossy.gc", url), ("lossy.gc", ".")):
+        capsys.readouterr()
+        run("verify", archive, "--against", original, "--json")
+        file, = json.loads(capsys.readouterr().out)[0]["files"]
+        assert file["original"].startswith(original.rstrip("/") if original != "." else "/")
+        assert bool(file["differences"]) == (archive == "lossy.gc")
+
+
+def test_reports_and_benchmarks_read_urls(url, capsys):
+    gcodec.compress_file("x.safetensors", f"{url}/a.gc")
+    run("report", f"{url}/a.gc")
+    run("report", f"{url}/a.gc", "-o", "here.html")
+    assert memory().cat_file(f"{url}/a.gc.html") == Path("here.html").read_bytes()
+    assert b"<title>a.gc" in Path("here.html").read_bytes()
+    memory().pipe_file(f"{url}/run/log/stats.jsonl", b'{"step": 1, "sent_bytes": 5, "raw_bytes": 9}\n' * 2)
+    for source in (f"{url}/run", f"{url}/run/", f"{url}/run/log/stats.jsonl"):
+        capsys.readouterr()
+        run("report", source, "-o", "-")
+        assert "stats.jsonl" in capsys.readouterr().out
+    run("bench", f"{url}/x.safetensors", "--sizes", "--peers", "none", "--json")
+    assert "x.safetensors float32" in {row["dump"] for row in json.loads(capsys.readouterr().out)["rows"]}
+
+
 @pytest.mark.parametrize(("line", "code", "words"), [
     ("compress {url}/none.npy -o x.gc", 1, "{url}/none.npy: No such file"),
     ("compress {url}/*.npy -o x.gc", 1, "{url}/*.npy: no such file"),
@@ -106,7 +139,16 @@ def test_bases_are_at_urls(url):
     ("decompress {url}/two.gc", 2, "only one can go to a URL"),
     ("decompress {url}/broken.gc -o {url}/y", 1, "{url}/broken.gc"),
     ("verify {url}/broken.gc", 1, "{url}/broken.gc"),
-    ("verify {url}/a.gc --against {url}/x.safetensors", 2, "--against must be a file or folder on this machine"),
+    ("verify {url}/a.gc --against {url}/none.safetensors", 1, "{url}/none.safetensors"),
+    ("verify {url}/two.gc --against {url}/empty", 1, "{url}/empty: has no file y.safetensors"),
+    ("verify {url}/two.gc --against {url}/x.safetensors", 1, "{url}/x.safetensors: is not a folder"),
+    ("verify {url}/a.gc --against {url}/other.safetensors", 1, "x.safetensors: differs from {url}/other.safetensors"),
+    ("report {url}/none.gc", 1, "{url}/none.gc: No such file"),
+    ("report {url}/a.gc -f -o {url}/a.gc", 2, "is an input itself"),
+    ("report {url}/a.gc -o {url}/x.safetensors", 1, "exists already"),
+    ("report {url}/broken.gc", 1, "{url}/broken.gc"),
+    ("report {url}/empty", 1, "nothing to report on"),
+    ("bench {url}/none.npy --sizes --peers none", 1, "{url}/none.npy: No such file"),
 ])
 def test_what_cannot_be_done_is_said_and_changes_nothing(url, capsys, line, code, words):
     gcodec.compress_file("x.safetensors", f"{url}/a.gc")
@@ -115,12 +157,14 @@ def test_what_cannot_be_done_is_said_and_changes_nothing(url, capsys, line, code
     data = bytearray(memory().cat_file(f"{url}/a.gc"))
     data[100] ^= 1
     memory().pipe_file(f"{url}/broken.gc", bytes(data))
-    before = {name: memory().cat_file(f"{url}/{name}") for name in names_at(url)}
+    memory().pipe_file(f"{url}/other.safetensors", FILE[:-4] + b"\0\0\0\0")
+    memory().makedirs(f"{url}/empty")
+    before = content_at(url)
     here = sorted(path.name for path in Path().iterdir())
     capsys.readouterr()
     run(*line.format(url=url).split(), code=code)
     assert words.format(url=url) in capsys.readouterr().err
-    assert {name: memory().cat_file(f"{url}/{name}") for name in names_at(url)} == before
+    assert content_at(url) == before
     assert sorted(path.name for path in Path().iterdir()) == here
 
 
