@@ -140,3 +140,16 @@ def test_tensors_without_values_are_named_as_such():
             call()
     with pytest.raises(InvalidArgument, match=r"not torch\.bool; gcodec\.save"):
         gcodec.encode(torch.ones(3, dtype=torch.bool))
+
+
+@pytest.mark.parametrize(("version", "works"), [
+    ("2.5.1+cu124", False), ("2.6.0", True), ("2.13.0+cpu", True), ("3.0", True)])
+def test_a_torch_that_is_too_old_for_training_is_named_with_what_it_can_do(monkeypatch, version, works):
+    torch = pytest.importorskip("torch")
+    from gcodec.distributed import torch_version
+    monkeypatch.setattr(torch, "__version__", version)
+    if works:
+        torch_version.refuse_old()
+        return
+    with pytest.raises(ImportError, match=r"needs torch 2\.6 or later, and this is 2\.5\.1\+cu124; tensors, files"):
+        torch_version.refuse_old()

@@ -6,6 +6,7 @@ Importing this imports torch. docs/training.md is the page for users.
 
 from __future__ import annotations
 
+from . import torch_version as _torch_version  # noqa: F401 - refuses an old torch before others fail on it
 from .collectives import GroupOptions as GroupOptions
 from .conversation import converse as converse
 from .ddp.codec_state import CompressedAllreduce as CompressedAllreduce

@@ -20,11 +20,11 @@ from torch._C._distributed_c10d import Store, Work
 
 from ..errors import InvalidArgument, Unsupported
 from .collectives import Collectives, GroupOptions, is_mean
+from .torch_version import OLDEST_FOR_GROUPS, is_older
 from .transport.arguments import check_not_expanded
 from .transport.delegation import hands_on, inner_method
 from .transport.lane import adopt, close_lanes
 
-OLDEST_TORCH = 2, 11  #: the earliest torch whose calls of process groups were tried
 _registered: dict[str, GroupOptions] = {}  #: by the backend's name
 
 
@@ -149,9 +149,9 @@ def register_backend(name: str = "gcodec", options: GroupOptions | None = None) 
 
 def _check_version() -> None:
     """Raise Unsupported for a torch whose process groups are called in other ways than those that are defined here."""
-    if tuple(int(part) for part in torch.__version__.split(".")[:2]) < OLDEST_TORCH:
+    if is_older(OLDEST_FOR_GROUPS):
         raise Unsupported(
-            f"the process group needs torch {'.'.join(map(str, OLDEST_TORCH))} or later, and this is "
+            f"the process group needs torch {'.'.join(map(str, OLDEST_FOR_GROUPS))} or later, and this is "
             f"{torch.__version__}; DDP's hook, CompressedAllreduce, works with 2.6"
         )
 
