@@ -12,7 +12,7 @@ from gcodec.benchmark.measure import OURS
 from gcodec.benchmark.settings import LOSSLESS
 
 SERIES, EACH_WHOLE, ALL_PARTS = "gcodec series", "gcodec, each whole", "all"
-FIXED, BF16, UNLIMITED = "gcodec 7 mantissa bits", "Gloo bf16", "unshaped"
+FIXED, BF16, UNLIMITED = "gcodec bf16", "Gloo bf16", "unshaped"
 STEPS_AT_BF16 = "gcodec bf16"  #: steps of training with ``mode="bf16"``, without the bypass
 LEARNING_RATE = "1e-06"
 #: How kinds of data end in codec.csv, and what they are called.
@@ -67,7 +67,7 @@ def _allreduce(results: Path) -> str:
 
 
 def fixed_of_bf16(results: Path, column: str) -> dict[tuple[str, str, str], float]:
-    """Return a column of all-reduces that keep 7 mantissa bits as a share of bfloat16's: by model, workers and link."""
+    """Return a column of all-reduces of mode="bf16" as a share of bfloat16's: by model, workers and link."""
     rows: dict[tuple[str, str, str], Row] = {}
     for row in read_table(results / "cluster-allreduce.csv")[1]:
         rows.setdefault((row["model"], row["workers"], row["rate"]), {})[row["method"]] = row[column]

@@ -34,7 +34,7 @@ WORKERS = (2, 4)
 BYTES, QUICK_BYTES = 25_000_000, 2_500_000
 ROUNDS = {"100mbit": 5, "500mbit": 7}  #: of the slow rates
 MOST_ROUNDS = 15
-NAMES = (methods.FP32, methods.FP16, methods.BF16, methods.LOSSLESS, methods.NEAR, methods.FIXED,
+NAMES = (methods.FP32, methods.FP16, methods.BF16, methods.LOSSLESS, methods.NEAR, methods.BF16_MODE,
          methods.NEAR + methods.OWN_BOOKS, *CODECS, methods.LOSSLESS + methods.WIRE, methods.NEAR + methods.WIRE,
          methods.SMALL)
 COLUMNS = ("model", "workers", "rate", "method", "values", "rounds", "seconds", "seconds_q1", "seconds_q3",

@@ -44,7 +44,7 @@ def check(name: str, result: torch.Tensor, parts: torch.Tensor, share: Share) ->
         maximum = 1.0 if len(parts) == 2 else 2.0  # once for the contributions, once for a result that is sent
         _require(deviation <= maximum + 1e-3, f"{name}: a step that deviates by {deviation:.2f} half ulps")
         return deviation
-    if name in _RELATIVE or name == methods.FIXED:
+    if name in _RELATIVE or name == methods.BF16_MODE:
         rounding = _RELATIVE.get(name, 2.0 ** -(FIXED_BITS["float32"] + 1))
         limit = 1.01 * rounding * (parts.abs().mean(0) + exact.abs()) + len(parts) * _floor(name)
         _require(bool(((result - exact).abs() <= limit).all()), f"{name}: beyond the rounding of its type")
@@ -79,7 +79,7 @@ def step_deviation(result: torch.Tensor, parts: torch.Tensor, share: Share) -> f
 
 def _floor(name: str) -> float:
     """Return the magnitude below which a type cannot represent values."""
-    return {methods.FP16: 2.0**-24, methods.FIXED: 2.0**-126}.get(name, 2.0**-133)
+    return {methods.FP16: 2.0**-24, methods.BF16_MODE: 2.0**-126}.get(name, 2.0**-133)
 
 
 def _alike(result: torch.Tensor) -> bool:

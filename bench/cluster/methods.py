@@ -14,15 +14,14 @@ import torch.distributed as dist
 
 from bench.cluster.buffers import Share
 from bench.cluster.coders import CODECS, PeerCoder, Replay
-from gcodec.benchmark.settings import FIXED_BITS
-from gcodec.distributed import CompressedAllreduce, FixedBits, Lossless, NearLossless
+from gcodec.distributed import CompressedAllreduce, Lossless, NearLossless
 from gcodec.distributed.reduction.reduce import Reduction
 from gcodec.distributed.stats import Counters
 from gcodec.distributed.transport.lane import lane_of
 
 PATIENCE = timedelta(seconds=240)
 LOSSLESS, NEAR = "gcodec lossless", "gcodec near-lossless"
-FIXED = f"gcodec {FIXED_BITS['float32']} mantissa bits"
+BF16_MODE = "gcodec bf16"  #: mode="bf16": as many mantissa bits as bfloat16, summed in float32
 OWN_BOOKS = ", codebooks of each frame's own"
 WIRE = ", wire alone"  #: after a method's name: its messages, without its codec
 FP32, FP16, BF16 = "Gloo fp32", "Gloo fp16", "Gloo bf16"
@@ -143,7 +142,7 @@ def methods_for(share: Share) -> dict[str, Method]:
         FP32: Dense(), FP16: Dense(torch.float16), BF16: Dense(torch.bfloat16), SMALL: Small(),
         LOSSLESS: Hook(share, sizes[LOSSLESS], mode=Lossless()),
         NEAR: Hook(share, sizes[NEAR], mode=NearLossless(share.optimizer)),
-        FIXED: Hook(share, {}, mode=FixedBits(FIXED_BITS["float32"])),
+        BF16_MODE: Hook(share, {}, mode="bf16"),
         NEAR + OWN_BOOKS: Hook(share, {}, mode=NearLossless(share.optimizer), refresh=None),
     }
     for name, codec in CODECS.items():

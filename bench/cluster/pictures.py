@@ -21,7 +21,7 @@ from bench.plots import DASHES, HATCHES, SHADES, Pictures, _describe, _figure, _
 from gcodec.benchmark.csv_tables import read_table
 from gcodec.demo.figures.plots import COLORS, MARKERS
 
-BARS = (methods.FP32, methods.FP16, methods.BF16, methods.LOSSLESS, methods.NEAR, methods.FIXED, "zlib-1", "zstd-1",
+BARS = (methods.FP32, methods.FP16, methods.BF16, methods.LOSSLESS, methods.NEAR, methods.BF16_MODE, "zlib-1", "zstd-1",
         "shuffle+zstd-1")
 CUT = 2.5  #: where bars of normalized time end
 MODELED = (model.RING, model.TREE, model.HALF, methods.LOSSLESS, methods.NEAR)

@@ -156,7 +156,7 @@ def test_checks_find_wrong_results_of_every_method(monkeypatch):
     monkeypatch.setattr(checks, "_alike", lambda result: True)
     parts = torch.randn((2, 100), generator=torch.Generator().manual_seed(1))
     exact = checks.ordered_mean(parts)
-    for name in (methods.LOSSLESS, methods.FP32, methods.FP16, methods.BF16, methods.FIXED, methods.NEAR, "zstd-1"):
+    for name in (methods.LOSSLESS, methods.FP32, methods.FP16, methods.BF16, methods.BF16_MODE, methods.NEAR, "zstd-1"):
         assert checks.check(name, exact, parts, share()) == 0
         wrong = exact.clone()
         wrong[3] += 0.1
