@@ -22,7 +22,7 @@ WITHOUT := or float16
 PORTABLE := NUMBA_CPU_NAME=x86-64-v2 NUMBA_CPU_FEATURES= NUMBA_CACHE_DIR=$(CURDIR)/.cache/numba-portable
 
 .DELETE_ON_ERROR:
-.PHONY: help demo test check portable pytest slow fuzz test-gpu test-integrations sanitize-gpu golden bench bench-gpu bench-cluster experiments docs wheel clean
+.PHONY: help demo test check portable compiled pytest suites slow fuzz test-gpu test-integrations sanitize-gpu golden bench bench-gpu bench-cluster experiments docs wheel clean
 
 help:           ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -30,14 +30,20 @@ help:           ## this list
 demo: $(VENV)/.installed       ## see it work: a short training run, its gradients compressed
 	@$(BIN)/gcodec demo
 
-# mypy, which has one thread, beside the first tests: their last file leaves a core without work.
+# mypy, which has one thread, beside the first tests and compilers: they leave a core without work now and then.
 test: $(VENV)/.installed        ## ruff, mypy, the portable kernels, then all tests but the slow ones
-	@$(MAKE) --no-print-directory --jobs=2 check portable
-	@$(MAKE) --no-print-directory pytest
+	@$(MAKE) --no-print-directory --jobs=2 check compiled
+	@$(MAKE) --no-print-directory suites
 
-# Tests that start processes of their own come last: by then there is no kernel left to compile.
+compiled: portable
+	@$(BIN)/python -m tests.support.precompile
+
 pytest: $(VENV)/.installed
 	@$(BIN)/python -m tests.support.precompile
+	@$(MAKE) --no-print-directory suites
+
+# Tests that start processes of their own come last: by then there is no kernel left to compile.
+suites:
 	@$(BIN)/python -m pytest $(SPREAD) --ignore=tests/distributed
 	@$(BIN)/python -m pytest $(SPREAD) tests/distributed
 
