@@ -260,11 +260,7 @@ def read_dump(path: str | os.PathLike[str]) -> Dump:
         Corruption: not a safetensors file, or a dump whose metadata is malformed.
     """
     with contextlib.ExitStack() as stack:
-        copy = stack.enter_context(local_copy(path))
-        try:
-            dump = _read_dump(copy)
-        except GcodecError as error:
-            raise type(error)(str(error).replace(str(copy), str(path))) from error
+        dump = _read_dump(stack.enter_context(local_copy(path)))
         weakref.finalize(dump, stack.pop_all().close)
     return dump
 

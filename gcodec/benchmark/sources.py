@@ -14,6 +14,8 @@ from ..dtypes import BY_NAME
 from ..errors import GcodecError, InvalidArgument, Unsupported
 from ..files import open_source, plan_file
 from ..files.elements import stored_as
+from ..files.safetensors import MAX_HEADER
+from ..files.urls import is_url, name_at
 from ..recorder import GRAD, PARAM, Dump, read_dump
 from ..tensors import Values, values_of
 from .inputs import GRADIENTS, LADDERS, PARAMETERS, STATE, Input, choices_of
@@ -47,8 +49,8 @@ def read_file(path: str | Path, limit: int = 1 << 62) -> list[Input]:
         InvalidArgument: there are none.
     """
     if (dump := _as_dump(path)) is not None:
-        return [_shortened(part, limit) for part in _of_dump(dump, PurePath(path).stem)]
-    name = PurePath(path).name
+        return [_shortened(part, limit) for part in _of_dump(dump, PurePath(name_at(path)).stem)]
+    name = name_at(path)
     source = open_source(path)
     try:
         plan = plan_file(name, source)
@@ -86,16 +88,19 @@ def _shortened(data: Input, limit: int) -> Input:
 
 
 def _as_dump(path: str | Path) -> Dump | None:
-    if PurePath(path).suffix != ".safetensors":
+    if not name_at(path).endswith(".safetensors") or (is_url(path) and not _has_mark(path)):
         return None
     try:
-        with closing(open_source(path)) as source:  # of what is far away, the header tells enough
-            size = int.from_bytes(source.read(0, min(8, source.size)).tobytes(), "little")
-            if MARK not in source.read(0, min(8 + size, source.size)).tobytes():
-                return None
         return read_dump(path)
     except InvalidArgument:
         return None
+
+
+def _has_mark(url: str | Path) -> bool:
+    """Return True if the header of a file at a URL is that of a dump, which is copied here whole to be read."""
+    with closing(open_source(url)) as source:
+        size = int.from_bytes(source.read(0, min(8, source.size)).tobytes(), "little")
+        return size <= MAX_HEADER and MARK in source.read(0, min(8 + size, source.size)).tobytes()
 
 
 def _of_dump(dump: Dump, stem: str) -> list[Input]:

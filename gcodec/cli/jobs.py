@@ -8,12 +8,11 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from urllib.parse import urlsplit
 
 from ..archive.entries import unsafe_path
 from ..archive.layout import MAGIC
 from ..errors import GcodecError, did_you_mean_file
-from ..files.urls import filesystem_of, is_url, local_path
+from ..files.urls import filesystem_of, is_url, local_path, name_at
 from . import UsageError
 from .file_state import FileState
 from .streams import STDIO
@@ -214,7 +213,7 @@ def _expanded_url(pattern: str) -> list[str]:
 
 def _last_of(url: str) -> str:
     """Return the last part of a URL's path, as the name of a file. Raises UsageError if there is none."""
-    name = urlsplit(url).path.rpartition("/")[2] or urlsplit(url).netloc
+    name = name_at(url)
     if url.endswith("/") or not name:
         raise UsageError(f"{url}: must be the URL of a file; folders at URLs cannot be archived as a whole")
     return name

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path, PurePath
+from pathlib import Path
 
 from ..archive.output import check_free
 from ..errors import GcodecError
-from ..files.urls import check_free_url, is_url, local_path
+from ..files.urls import check_free_url, is_url, local_path, name_at
 from . import UsageError, display
 from .base_option import add_base, open_bases
 from .compress import size_argument
@@ -50,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
     target = str(local_path(args.output or _beside(source)))
     if target != STDIO:
         _check_target(target, source, args)
-    with open_bases(args.base) as bases, display.steps(PurePath(source).name, None, quiet=args.quiet) as bar:
+    with open_bases(args.base) as bases, display.steps(name_at(source), None, quiet=args.quiet) as bar:
         html = report_page(source, limit=args.limit, base=bases, progress=bar.name)
     if target == STDIO:
         print(html, end="")

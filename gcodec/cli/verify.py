@@ -81,16 +81,16 @@ def _verify_file(archive: ArchiveReader, entry: FileEntry, against: str | None, 
 
 def _original(against: str, entry: FileEntry, *, alone: bool) -> str:
     """Return where the original of a file is, below the folder that was archived or the one that holds it."""
-    folder = against.rstrip("/") if is_url(against) else str(Path(local_path(against)).absolute())
-    is_folder = is_folder_at(against) if is_url(against) else Path(folder).is_dir()
-    if alone and not is_folder:
-        return against
-    if not is_folder:
+    against = str(local_path(against))
+    if not is_folder_at(against):
+        if alone:
+            return against
         raise GcodecError(f"{against}: is not a folder")
-    parent = folder.rpartition("/")[0] if is_url(against) else str(Path(folder).parent)
-    places = (f"{place}/{entry.path}" for place in (folder, parent))
-    found = (place for place in places if (is_file_at(place) if is_url(place) else Path(place).is_file()))
-    if (file := next(found, None)) is None:
+    folders = against.rstrip("/"), against.rstrip("/").rpartition("/")[0]
+    if not is_url(against):
+        folders = str(Path(against)), str(Path(against).absolute().parent)
+    file = next((place for folder in folders if is_file_at(place := f"{folder}/{entry.path}")), None)
+    if file is None:
         raise GcodecError(f"{against}: has no file {entry.path}")
     return file
 

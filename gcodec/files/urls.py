@@ -120,51 +120,76 @@ class Upload(AllOrNothing):
         return self.file
 
 
-def name_of_url(url: str) -> str:
-    """Return the last part of a URL, as the name of a file or folder; empty if it has none."""
-    parts = urlsplit(url)
+def name_at(place: str | os.PathLike[str]) -> str:
+    """Return the last part of a path or URL, without a URL's query, as the name of a file or folder; empty if it has
+    none."""
+    if not isinstance(place, str) or not is_url(place):
+        return Path(place).name
+    parts = urlsplit(place)
     return parts.path.rstrip("/").rpartition("/")[2] or parts.netloc
 
 
-def is_folder_at(url: str) -> bool:
-    """Return True if there is a folder at a URL. Raises as :func:`open_url` does."""
-    filesystem, path = filesystem_of(url)
-    with naming_url(url):
-        return bool(filesystem.isdir(path))
-
-
-def is_file_at(url: str) -> bool:
-    """Return True if there is a file at a URL. Raises as :func:`open_url` does."""
-    filesystem, path = filesystem_of(url)
-    with naming_url(url):
+def is_file_at(place: str) -> bool:
+    """Return True if there is a file at a path or URL. Raises as :func:`open_url` does."""
+    if not is_url(place):
+        return Path(place).is_file()
+    filesystem, path = filesystem_of(place)
+    with naming_url(place):
         return bool(filesystem.isfile(path))
+
+
+def is_folder_at(place: str) -> bool:
+    """Return True if there is a folder at a path or URL. Raises as :func:`open_url` does."""
+    if not is_url(place):
+        return Path(place).is_dir()
+    if is_file_at(place):  # over HTTP the next question would fetch the file, to look for links
+        return False
+    filesystem, path = filesystem_of(place)
+    with naming_url(place):
+        return bool(filesystem.isdir(path))
 
 
 @contextmanager
 def local_copy(place: str | os.PathLike[str]) -> Iterator[Path]:
     """Give the path of a file or folder on this machine; what is at a URL is copied to a temporary folder meanwhile.
 
+    Errors of the block that name the copy are given the URL in its place.
+
     Args:
         place: a path, which is given back as it is, or a URL. The copy has the last part of the URL as its name.
 
     Raises:
-        GcodecError: as for :func:`open_url`.
+        GcodecError: as for :func:`open_url`; or a folder has a file whose name leads out of it.
         OSError: there is nothing at the URL, or it cannot be read.
     """
     place = local_path(place)
     if not isinstance(place, str) or not is_url(place):
         yield Path(place)
         return
-    filesystem, path = filesystem_of(place)
     with tempfile.TemporaryDirectory(prefix="gcodec-") as folder:
-        copy = Path(folder) / (name_of_url(place) or "copy")
+        copy = Path(folder) / (name_at(place) or "root")
         with naming_url(place):
-            if is_folder_at(place):
-                copy.mkdir()
-                filesystem.get(path.rstrip("/") + "/", f"{copy}/", recursive=True)
-            else:
-                filesystem.get_file(path, str(copy))
-        yield copy
+            _fetch(place, copy)
+        try:
+            yield copy
+        except GcodecError as error:
+            raise type(error)(str(error).replace(str(copy), place)) from error
+
+
+def _fetch(url: str, copy: Path) -> None:
+    """Copy a file or folder from a URL."""
+    filesystem, path = filesystem_of(url)
+    if not is_folder_at(url):
+        filesystem.get_file(path, str(copy))
+        return
+    copy.mkdir()
+    root = path.rstrip("/") + "/"
+    for name in filesystem.find(path):
+        target = copy / name.removeprefix(root)
+        if ".." in target.parts or not target.is_relative_to(copy):  # a store may have objects of any name
+            raise GcodecError(f"{url}: has a file whose name leads out of the folder: {name}")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        filesystem.get_file(name, str(target))
 
 
 def path_or_none(file: str | os.PathLike[str] | BinaryIO | None) -> Path | None:

@@ -12,7 +12,7 @@ from ..checkpoints import StepFolder
 from ..checkpoints.step_files import step_of
 from ..errors import GcodecError
 from ..files import open_source
-from ..files.urls import is_folder_at, is_url, local_copy, local_path, name_of_url
+from ..files.urls import is_folder_at, local_copy, local_path, name_at
 from .contents import contents_of
 from .dumps import add_dumps, dumps_below, measure_dump
 from .page import Page
@@ -45,8 +45,8 @@ def report_page(
         OSError: it cannot be read.
     """
     place = os.fspath(local_path(path))
-    name = name_of_url(place) if is_url(place) else Path(place).name
-    if is_folder_at(place) if is_url(place) else Path(place).is_dir():
+    name = name_at(place)
+    if is_folder_at(place):
         with local_copy(place) as folder:
             return _of_folder(folder, progress)
     if name.endswith(".jsonl"):

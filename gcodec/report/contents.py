@@ -20,6 +20,7 @@ from ..errors import GcodecError, Unsupported
 from ..files import FileSource, plan_file
 from ..files.elements import width
 from ..files.source import Bytes
+from ..files.urls import name_at
 from .distributions import Distribution
 
 FRAME_MAGIC = b"\x89GCF"
@@ -115,7 +116,7 @@ def contents_of(path: str | Path, source: FileSource, *, limit: int, base: Bases
     """
     head = source.read(0, min(4, source.size)).tobytes()
     if head == FRAME_MAGIC:
-        return _frame(PurePath(path).name, source, limit)
+        return _frame(name_at(path), source, limit)
     if head != b"\x89GCA":
         return _compressed(path, source, limit)
     with ArchiveReader(source, base=base) as archive:
@@ -140,8 +141,8 @@ def _frame(name: str, source: FileSource, limit: int) -> Contents:
 
 def _compressed(path: str | Path, source: FileSource, limit: int) -> Contents:
     """Compress a file into a temporary archive, and return what is in that."""
-    known = PurePath(path)
-    name = f"file{known.suffix}" if unsafe_path(known.name) else known.name
+    known = name_at(path)
+    name = f"file{PurePath(known).suffix}" if unsafe_path(known) else known
     plan = plan_file(name, source)
     try:
         if plan.format == "bytes":

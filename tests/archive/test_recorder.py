@@ -472,7 +472,8 @@ def test_reading_bfloat16_without_torch_names_the_remedy(tmp_path, monkeypatch):
         dump.grad("a")
 
 
-def test_dumps_are_written_to_a_url_and_are_those_of_a_folder(tmp_path):
+def test_dumps_are_written_to_a_url_and_are_those_of_a_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     fsspec = pytest.importorskip("fsspec")
     url, memory = f"memory://{tmp_path.name}/dumps", fsspec.filesystem("memory")
     model = make_model()
@@ -495,5 +496,8 @@ def test_dumps_are_written_to_a_url_and_are_those_of_a_folder(tmp_path):
     memory.pipe_file(f"{url}/other.safetensors", save({"a": np.ones(3)}))
     with pytest.raises(InvalidArgument, match=f"{url}/other.safetensors is not a gcodec dump"):
         read_dump(f"{url}/other.safetensors")
+    save_file({"a": np.ones(3)}, "a")
+    with pytest.raises(InvalidArgument, match=r"^\./a is not a gcodec dump|^a is not a gcodec dump"):
+        read_dump("./a")
     with pytest.raises(FileNotFoundError, match=f"{url}/none"):
         read_dump(f"{url}/none.safetensors")

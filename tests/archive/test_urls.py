@@ -13,6 +13,7 @@ import fsspec
 
 import gcodec
 from gcodec.archive import ArchiveReader, ArchiveWriter
+from gcodec.files.urls import name_at
 
 VALUES: dict[str, np.ndarray] = {"w": np.random.default_rng(3).normal(size=(300, 100)).astype("f4"), "n": np.arange(7)}
 
@@ -70,6 +71,13 @@ def test_files_at_urls_are_compressed_and_restored(url, tmp_path):
             what()
     with pytest.raises(gcodec.InvalidArgument, match="not of a folder"):
         gcodec.decompress_file(f"{url}/x.npy.gc", f"{url}/")
+
+
+@pytest.mark.parametrize(("place", "name"), [
+    ("a/b.npy", "b.npy"), ("s3://bucket/a/b.npy", "b.npy"), ("https://host/a/b.npy?signature=x/y#z", "b.npy"),
+    ("s3://bucket/a/", "a"), ("s3://bucket", "bucket"), ("memory://", "")])
+def test_names_of_urls_are_those_of_files_without_the_query(place, name):
+    assert name_at(place) == name
 
 
 def test_nothing_appears_where_writing_fails(url):

@@ -39,7 +39,7 @@ def memory():
 
 
 def content_at(url):
-    return {name: memory().cat_file(f"{url}/{name}") for name in names_at(url) if name != "empty"}
+    return {name: memory().cat_file(f"{url}/{name}") for name in names_at(url) if name not in ("empty", "evil")}
 
 
 def names_at(url):
@@ -97,14 +97,19 @@ def test_archives_are_verified_against_files_and_folders_at_urls(url, capsys):
     memory().pipe_file(f"{url}/run/deep/y.safetensors", FILE)
     memory().get(f"{url}/run/", "run/", recursive=True)
     run("compress", "run", "-o", f"{url}/run.gc")
+    run("compress", "run")
     run("compress", f"{url}/x.safetensors", "--mantissa-bits", "7", "-o", "lossy.gc")
-    for archive, original in ((f"{url}/run.gc", f"{url}/run"), (f"{url}/run.gc", f"{url}/"),
-                              ("lossy.gc", f"{url}/x.safetensors"), ("lossy.gc", url), ("lossy.gc", ".")):
+    lossy, path = "lossy.gc", "run/deep/y.safetensors"
+    for archive, original, found in (
+        (f"{url}/run.gc", f"{url}/run", f"{url}/{path}"), (f"{url}/run.gc", f"{url}/", f"{url}/{path}"),
+        ("run.gc", "run", str(Path(path).absolute())), (lossy, f"{url}/x.safetensors", f"{url}/x.safetensors"),
+        (lossy, url, f"{url}/x.safetensors"), (lossy, ".", "./x.safetensors"),
+    ):
         capsys.readouterr()
         run("verify", archive, "--against", original, "--json")
         file, = json.loads(capsys.readouterr().out)[0]["files"]
-        assert file["original"].startswith(original.rstrip("/") if original != "." else "/")
-        assert bool(file["differences"]) == (archive == "lossy.gc")
+        assert file["original"] == found
+        assert bool(file["differences"]) == (archive == lossy)
 
 
 def test_reports_and_benchmarks_read_urls(url, capsys):
@@ -147,7 +152,8 @@ def test_reports_and_benchmarks_read_urls(url, capsys):
     ("report {url}/a.gc -f -o {url}/a.gc", 2, "is an input itself"),
     ("report {url}/a.gc -o {url}/x.safetensors", 1, "exists already"),
     ("report {url}/broken.gc", 1, "{url}/broken.gc"),
-    ("report {url}/empty", 1, "nothing to report on"),
+    ("report {url}/empty", 1, "{url}/empty: nothing to report on"),
+    ("report {url}/evil", 1, "{url}/evil: has a file whose name leads out of the folder"),
     ("bench {url}/none.npy --sizes --peers none", 1, "{url}/none.npy: No such file"),
 ])
 def test_what_cannot_be_done_is_said_and_changes_nothing(url, capsys, line, code, words):
@@ -159,6 +165,9 @@ def test_what_cannot_be_done_is_said_and_changes_nothing(url, capsys, line, code
     memory().pipe_file(f"{url}/broken.gc", bytes(data))
     memory().pipe_file(f"{url}/other.safetensors", FILE[:-4] + b"\0\0\0\0")
     memory().makedirs(f"{url}/empty")
+    memory().pipe_file(f"{url}/evil/x", b"")
+    store = memory().store
+    store[f"/{url.removeprefix('memory://')}/evil/../../../x"] = store.pop(f"/{url.removeprefix('memory://')}/evil/x")
     before = content_at(url)
     here = sorted(path.name for path in Path().iterdir())
     capsys.readouterr()
