@@ -275,12 +275,17 @@ def sync_to_disk(paths: Iterable[Path]) -> None:
         with naming(path), path.open("rb") as file:
             os.fsync(file.fileno())
     for folder in {parent for path in paths for parent in path.parents}:  # the folders may be new, too
-        with contextlib.suppress(OSError):  # a folder cannot be opened here, or not be written out
-            descriptor = os.open(folder, os.O_RDONLY)
-            try:
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
+        sync_folder(folder)
+
+
+def sync_folder(path: Path) -> None:
+    """Waits until the names in a folder are on the disk, where the system can tell."""
+    with contextlib.suppress(OSError):  # a folder cannot be opened here, or not be written out
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
 
 @contextlib.contextmanager

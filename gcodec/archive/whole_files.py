@@ -138,8 +138,8 @@ def decompress_file(
 
     Args:
         path: of the archive, a URL for fsspec, or a binary stream.
-        output: a folder (that exists, or ends in ``/``) for the files; for an archive of one file also the path of
-            that, a URL, or a binary stream. By default the folder of the archive.
+        output: a folder (that exists, or ends in ``/``) for the files, or the URL of one, which ends in ``/``; for an
+            archive of one file also the path or URL of that, or a binary stream. By default the folder of the archive.
         base: what the archive was made against, if it was, in any form that :func:`compress_file` takes.
         force: replace files that exist.
         threads: threads to use at most; as many as the process may use if None.
@@ -147,7 +147,7 @@ def decompress_file(
         progress: called with the number of bytes done since the last call.
 
     Returns:
-        Paths of the files; none if the file went to a stream.
+        Paths of the files; none if they went to URLs or a stream.
 
     Raises:
         InvalidArgument: several files for one path or stream, or a file would replace the archive or the base.
@@ -165,15 +165,20 @@ def decompress_file(
         archive.check_limit()
         _check_other_url(output, path, base)
         target = source.parent if source and output is None else path_or_none(output)
-        is_folder = target is not None and (output is None or target.is_dir() or str(output).endswith("/"))
+        url = output if isinstance(output, str) and target is None else ""
+        is_folder = url.endswith("/") or (
+            target is not None and (output is None or target.is_dir() or str(output).endswith("/"))
+        )
         if not is_folder and len(archive.files) != 1:
             raise InvalidArgument(f"output must be a folder (ending in /) for {len(archive.files)} files")
+        if url:
+            urls = urls_below(archive, url)
+            for place in urls.values():
+                _check_other_url(place, path, base)
+            upload_files(archive, urls, force=force, progress=progress)
+            return []
         if target is None:
-            sink = stack.enter_context(_upload(output, force)) if isinstance(output, str) else output
-            for part in archive.restored(archive.files[0]):
-                sink.write(part.data)  # type: ignore[union-attr]
-                if progress is not None:
-                    progress(part.size)
+            _write_parts(archive, archive.files[0], output, progress)  # type: ignore[arg-type]
             return []
         paths = paths_below(archive, target) if is_folder else {archive.files[0].path: target}
         _check_kept(paths.values(), source, bases)
@@ -262,10 +267,40 @@ def restore_files(
         if root is not None:
             staging.make_folder(root, path.parent)
         with naming(path), staging.create(path, named=root is None) as file:
-            for part in archive.restored(entry):
-                file.write(part.data)
-                if progress is not None:
-                    progress(part.size)
+            _write_parts(archive, entry, file, progress)
+
+
+def urls_below(archive: ArchiveReader, url: str) -> dict[str, str]:
+    """Return the URLs of an archive's files by their paths in it: below a ``url`` that ends in ``/``, else ``url``."""
+    return {entry.path: f"{url}{entry.path}" if url.endswith("/") else url for entry in archive.files}
+
+
+def upload_files(
+    archive: ArchiveReader, urls: Mapping[str, str], *, force: bool = False, progress: Progress | None = None
+) -> None:
+    """Restore the files of an archive to URLs: each of them is put whole, and none before all are complete.
+
+    Args:
+        archive: the archive.
+        urls: where each file goes, by its path in the archive.
+        force: replace files that exist.
+        progress: called with the number of bytes done since the last call.
+
+    Raises:
+        GcodecError, OSError: as for :func:`decompress_file`.
+    """
+    for url in urls.values():
+        check_free_url(url, force=force)
+    with ExitStack() as uploads:
+        for entry in archive.files:
+            _write_parts(archive, entry, uploads.enter_context(Upload(urls[entry.path])), progress)
+
+
+def _write_parts(archive: ArchiveReader, entry: FileEntry, file: BinaryIO, progress: Progress | None) -> None:
+    for part in archive.restored(entry):
+        file.write(part.data)
+        if progress is not None:
+            progress(part.size)
 
 
 def restored_attributes(archive: Path, *, whole: bool = False) -> Attributes | None:
@@ -279,12 +314,6 @@ def restored_attributes(archive: Path, *, whole: bool = False) -> Attributes | N
         return None
     found = archive.stat()
     return Attributes.like(found) if whole else Attributes.within([found], new_file_mode())
-
-
-def _upload(url: str, force: bool) -> Upload:
-    """Return the upload of a file to a URL. Raises GcodecError if there is one already, unless ``force``."""
-    check_free_url(url, force=force)
-    return Upload(url)
 
 
 def _name_of(file: object) -> str:

@@ -11,11 +11,12 @@ from pathlib import Path
 
 from ..archive.base_tensors import Base, base_bytes
 from ..archive.entries import FileEntry
+from ..archive.folders import FileIdentity, Folder
 from ..archive.reader import ArchiveReader
 from ..errors import Corruption, GcodecError, Unsupported
 from ..files.file_plan import FilePlan, FileSegment
-from ..files.source import Bytes, open_source
-from .step_files import FileIdentity, step_name, step_of
+from ..files.source import Bytes, FileSource
+from .step_files import step_name, step_of
 
 #: Steps that a step may depend on, one after the other: as many archives are open at once.
 MAX_CHAIN = 64
@@ -29,17 +30,19 @@ class OpenStep:
 
     Attributes:
         step: the step.
-        path: its file.
+        place: path or URL of its file.
         archive: its archive.
         entry: the one file in the archive.
+        folder: where the file is.
         identity: of the file when it was opened.
         base: the step that it was coded against, once it is open.
     """
 
     step: int
-    path: Path
+    place: Path | str
     archive: ArchiveReader
     entry: FileEntry
+    folder: Folder
     identity: FileIdentity
     base: OpenStep | None = None
 
@@ -49,12 +52,12 @@ class OpenStep:
         def read(number: int, start: int, stop: int) -> Bytes:
             return self.archive.segment_range(self.entry, number, start, stop)
 
-        return Base.of_entry(self.path.name, self.entry, read)
+        return Base.of_entry(step_name(self.step), self.entry, read)
 
     def replaced(self) -> bool:
         """Return True if there is another file under the name now, or none."""
         try:
-            return FileIdentity.of(self.path) != self.identity
+            return self.folder.identity(step_name(self.step)) != self.identity
         except FileNotFoundError:
             return True
 
@@ -71,9 +74,11 @@ class _Predecessor:
 
 @contextmanager
 def open_step(
-    folder: Path, step: int, *, threads: int | None = 1, max_output_bytes: int | None = None
+    folder: Folder, step: int, *, threads: int | None = 1, max_output_bytes: int | None = None
 ) -> Iterator[OpenStep]:
     """Opens a step and all that it depends on. A writer may be at work: what it replaces meanwhile is opened again.
+
+    Files at a URL are copied to temporary files until the step is closed.
 
     Args:
         folder: the folder of checkpoints.
@@ -134,7 +139,7 @@ class _EntrySource:
         return self._verbatim[start - n_before : stop - n_before]
 
 
-def base_of(entry: FileEntry, path: Path, step: int) -> int | None:
+def base_of(entry: FileEntry, place: Path | str, step: int) -> int | None:
     """Return the step that a step was coded against; None for one that is whole.
 
     Raises:
@@ -144,7 +149,7 @@ def base_of(entry: FileEntry, path: Path, step: int) -> int | None:
         return None
     base = step_of(entry.base or "")
     if base is None or base >= step:
-        raise Unsupported(f"{path}: was coded against {entry.base!r}, which is no earlier step")
+        raise Unsupported(f"{place}: was coded against {entry.base!r}, which is no earlier step")
     return base
 
 
@@ -158,7 +163,7 @@ def only_file(archive: ArchiveReader) -> FileEntry:
 def _open_links(
     links: list[OpenStep],
     opened: ExitStack,
-    folder: Path,
+    folder: Folder,
     step: int,
     threads: int | None,
     max_output_bytes: int | None,
@@ -168,29 +173,30 @@ def _open_links(
     before: _Predecessor | None = None
     while wanted is not None:
         if len(links) > MAX_CHAIN:
-            raise Unsupported(f"{links[0].path}: depends on more than {MAX_CHAIN} steps")
-        path = folder / step_name(wanted)
+            raise Unsupported(f"{links[0].place}: depends on more than {MAX_CHAIN} steps")
+        place = folder.place(step_name(wanted))
         try:
-            file = opened.enter_context(path.open("rb"))
+            file, identity = folder.open(step_name(wanted))
         except FileNotFoundError:
             if not links:
                 raise
             raise Unsupported(
-                f"step {links[-1].step} ({links[-1].path}) was coded against step {wanted}, but there is no {path}"
+                f"step {links[-1].step} ({links[-1].place}) was coded against step {wanted}, but there is no {place}"
             ) from None
-        finder, source = _Predecessor(), opened.enter_context(closing(open_source(file)))
+        finder = _Predecessor()
+        source = opened.enter_context(closing(FileSource(file, name=str(place))))
         limit = None if links else max_output_bytes
         archive = opened.enter_context(
             ArchiveReader(source, threads=1 if links else threads, max_output_bytes=limit, base=finder)
         )
-        link = OpenStep(wanted, path, archive, only_file(archive), FileIdentity.of(file.fileno()))
+        link = OpenStep(wanted, place, archive, only_file(archive), folder, identity)
         if before is not None:
             links[-1].base, before.base = link, link.as_base()
             links.append(link)
             _check_base(links[-2], before)
         else:
             links.append(link)
-        before, wanted = finder, base_of(link.entry, path, wanted)
+        before, wanted = finder, base_of(link.entry, place, wanted)
 
 
 def _check_base(link: OpenStep, finder: _Predecessor) -> None:
@@ -203,13 +209,13 @@ def _check_base(link: OpenStep, finder: _Predecessor) -> None:
             except Unsupported as error:
                 name = link.entry.label(number)
                 raise Unsupported(
-                    f"step {link.step} ({link.path}), {name}: {error}; step {link.base.step} ({link.base.path}) is "
+                    f"step {link.step} ({link.place}), {name}: {error}; step {link.base.step} ({link.base.place}) is "
                     "another than that"
                 ) from error
 
 
-def check_same(entry: FileEntry, other: FileEntry, path: Path) -> None:
+def check_same(entry: FileEntry, other: FileEntry, place: Path | str) -> None:
     """Raises Corruption unless two archives restore to the same bytes, by their hashes."""
     ours = [blob.hash for blob in (*entry.segments, entry.verbatim)]
     if ours != [blob.hash for blob in (*other.segments, other.verbatim)] or entry.size != other.size:
-        raise Corruption(f"{path}: decodes to other bytes than its hashes say")
+        raise Corruption(f"{place}: decodes to other bytes than its hashes say")

@@ -18,7 +18,7 @@ from ..files.file_plan import FilePlan
 from ..files.source import Bytes
 from ..threads import check_threads
 from .chain import MAX_CHAIN
-from .step_files import FileIdentity, check_step
+from .step_files import check_step, step_name
 from .step_folder import BaseAtHand, StepFolder, StepInfo
 
 
@@ -40,8 +40,11 @@ class Checkpointer:
     tensors at a time of those that are on a device or not contiguous. The state must not change until ``save`` returns.
     Loading takes the memory of the state, and the same parts.
 
+    At a URL a step is put when it is complete, and read from temporary copies of the files that it needs. There is no
+    lock there: let only one process at a time save or delete.
+
     Args:
-        folder: where the checkpoints are; made when the first is saved.
+        folder: where the checkpoints are, a path or a URL for fsspec; made when the first is saved.
         full_every: how many steps there are in a chain, 1 to 64. A step that is a difference needs all steps before it
             in its chain, and to load it they are decoded, too; 1 stores every step whole.
         keep_last: after each save, delete all steps but the last so many, and those of ``keep_every``; None: keep all.
@@ -52,6 +55,7 @@ class Checkpointer:
 
     Raises:
         InvalidArgument: an argument is out of range, or ``folder`` is a file.
+        GcodecError: ``folder`` is a URL, and fsspec or its package for that kind is not installed.
     """
 
     def __init__(
@@ -73,8 +77,8 @@ class Checkpointer:
         self._at_hand: BaseAtHand | None = None
 
     @property
-    def folder(self) -> Path:
-        """The folder of the checkpoints."""
+    def folder(self) -> Path | str:
+        """The path of the folder, or its URL."""
         return self._folder.path
 
     def save(self, step: int, state: Any) -> StepInfo:
@@ -104,7 +108,7 @@ class Checkpointer:
         info = self._folder.info(number)
         if self._copies:
             self._at_hand = None  # the old copy goes before the new one is made
-            self._at_hand = BaseAtHand(FileIdentity.of(info.path), _copy_of(info.path.name, plan, entry))
+            self._at_hand = BaseAtHand(self._folder.identity(number), _copy_of(step_name(number), plan, entry))
         if self._keep_last is not None:
             try:
                 self.prune(self._keep_last, self._keep_every)

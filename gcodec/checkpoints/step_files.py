@@ -12,9 +12,9 @@ import os
 import re
 import time
 from collections.abc import Iterator
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
+from ..archive.folders import DiskFolder, Folder
 from ..errors import GcodecError, InvalidArgument
 
 MAX_STEP = 10**18
@@ -24,30 +24,6 @@ LEFT_OVER = re.compile(r"\.step-[0-9]{8,18}\.gc\.[0-9a-f]{8}\.partial")
 LOCK = ".lock"
 #: How long a writer waits for another one, and how long it sleeps in between.
 LOCK_SECONDS, POLL_SECONDS = 300.0, 0.02
-
-
-class FileIdentity(NamedTuple):
-    """A file and the state of its content; another one, once the file was replaced.
-
-    Attributes:
-        device: number of the file system.
-        inode: number of the file in it.
-        size: in bytes.
-        modified_ns: time of the last change of the content.
-        changed_ns: time of the last change of anything, which no program can set.
-    """
-
-    device: int
-    inode: int
-    size: int
-    modified_ns: int
-    changed_ns: int
-
-    @classmethod
-    def of(cls, file: Path | int) -> FileIdentity:
-        """Return the identity of a path or an open file. Raises OSError if there is no such file."""
-        found = os.stat(file)  # noqa: PTH116 - of a descriptor, too
-        return cls(found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
 
 
 def step_name(step: int) -> str:
@@ -73,37 +49,24 @@ def check_step(step: Any) -> int:
     return number
 
 
-def steps_in(folder: Path) -> list[int]:
+def steps_in(folder: Folder) -> list[int]:
     """Return the steps in a folder in ascending order; none if there is no such folder."""
-    try:
-        with os.scandir(folder) as entries:
-            steps = [step_of(entry.name) for entry in entries]
-    except FileNotFoundError:
-        return []
-    return sorted(step for step in steps if step is not None)
+    return sorted(step for step in map(step_of, folder.names()) if step is not None)
 
 
-def remove_left_over(folder: Path) -> None:
+def remove_left_over(folder: Folder) -> None:
     """Removes what writers that were killed have left; only for the holder of the lock."""
-    for path in list(folder.iterdir()):
-        if LEFT_OVER.fullmatch(path.name):
+    for name in folder.names():
+        if LEFT_OVER.fullmatch(name):
             with contextlib.suppress(OSError):
-                path.unlink()
-
-
-def sync_folder(folder: Path) -> None:
-    """Waits until the names in a folder are on the disk, where the system can tell."""
-    with contextlib.suppress(OSError):
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+                folder.remove(name)
 
 
 @contextlib.contextmanager
-def writer_lock(folder: Path, seconds: float = LOCK_SECONDS) -> Iterator[None]:
+def writer_lock(folder: Folder, seconds: float = LOCK_SECONDS) -> Iterator[None]:
     """Admits one writer at a time; the system releases the lock of a process that dies. Readers need none.
+
+    A store at a URL has no locks: there, whoever has two writers must take care.
 
     Args:
         folder: the folder of checkpoints.
@@ -115,10 +78,13 @@ def writer_lock(folder: Path, seconds: float = LOCK_SECONDS) -> Iterator[None]:
     """
     try:
         import fcntl
-    except ImportError:  # another system: whoever has two writers must take care
+    except ImportError:  # another system, without locks as well
         yield
         return
-    descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    if not isinstance(folder, DiskFolder):
+        yield
+        return
+    descriptor = os.open(folder.path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
     try:
         end = time.monotonic() + seconds
         while True:

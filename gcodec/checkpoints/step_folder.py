@@ -16,14 +16,14 @@ from typing import NamedTuple
 
 from ..archive.base_tensors import Base
 from ..archive.entries import FileEntry
-from ..archive.output import Attributes, Staging
+from ..archive.folders import DiskFolder, FileIdentity, folder_at
+from ..archive.output import Attributes
 from ..archive.reader import ArchiveReader
 from ..archive.writer import ArchiveWriter
 from ..errors import CheckpointWarning, GcodecError, InvalidArgument
 from ..files.file_plan import FilePlan
-from ..files.urls import is_url, local_path
 from .chain import MAX_CHAIN, OpenStep, base_of, check_same, only_file, open_step, plan_of_step
-from .step_files import FileIdentity, check_step, remove_left_over, step_name, steps_in, sync_folder, writer_lock
+from .step_files import check_step, remove_left_over, step_name, steps_in, writer_lock
 
 Progress = Callable[[int], None]
 
@@ -34,7 +34,7 @@ class StepInfo:
 
     Attributes:
         step: the step.
-        path: its file.
+        path: path or URL of its file.
         base: the step that it was coded against; None if it is whole, or not known.
         file_bytes: size of its file.
         state_bytes: size of what it restores to; 0 if that is not known.
@@ -43,7 +43,7 @@ class StepInfo:
     """
 
     step: int
-    path: Path
+    path: Path | str
     base: int | None
     file_bytes: int
     state_bytes: int
@@ -55,13 +55,13 @@ class _Output(NamedTuple):
     """A file to be written.
 
     Attributes:
-        path: of the file.
+        step: whose file it is.
         attributes: of the file; those of any new file if None.
         progress: called with the number of bytes that were coded since the last call.
         replaces: what the file there holds, which is to be the same in the new one; None if there is none.
     """
 
-    path: Path
+    step: int
     attributes: Attributes | None
     progress: Progress | None = None
     replaces: FileEntry | None = None
@@ -83,24 +83,27 @@ class StepFolder:
     """The steps in a folder.
 
     Args:
-        path: the folder; it is made when the first step is added.
+        path: the folder, or a URL for fsspec; it is made when the first step is added.
         threads: for coding and decoding; as many as the process may use if None.
+
+    Attributes:
+        path: the folder's path or URL.
+
+    Raises:
+        InvalidArgument: there is a file at the path.
+        GcodecError: as for :func:`gcodec.archive.folders.folder_at`.
     """
 
     def __init__(self, path: str | os.PathLike[str], *, threads: int | None = None) -> None:
-        if is_url(path):
-            raise InvalidArgument(
-                f"{path}: a series must be in a folder of a file system, mounted for instance; at a URL there is "
-                "gcodec.save for single checkpoints, and gcodec.sync for versions of weights"
-            )
-        self.path, self._threads = Path(local_path(path)), threads
+        self._folder, self._threads = folder_at(path), threads
         self._known: dict[int, tuple[FileIdentity, StepInfo]] = {}
-        if self.path.exists() and not self.path.is_dir():
+        self.path: Path | str = self._folder.path if isinstance(self._folder, DiskFolder) else str(self._folder)
+        if isinstance(self.path, Path) and self.path.exists() and not self.path.is_dir():
             raise InvalidArgument(f"{self.path}: must be a folder, but is a file")
 
     def steps(self) -> list[int]:
         """Return the steps that are there, in ascending order. No file is opened."""
-        return steps_in(self.path)
+        return steps_in(self._folder)
 
     def info(self, step: int) -> StepInfo:
         """Return what the index of a step's file tells; it is read again only after the file has changed.
@@ -109,15 +112,19 @@ class StepFolder:
             InvalidArgument: there is no such step.
             OSError: the file cannot be read.
         """
-        path = self.path / step_name(check_step(step))
+        name = step_name(check_step(step))
         try:
-            identity = FileIdentity.of(path)
+            identity = self._folder.identity(name)
             known = self._known.get(step)
             if known is None or known[0] != identity:
-                known = self._known[step] = identity, _info_of(step, path, identity.size)
+                known = self._known[step] = identity, _info_of(step, self._folder.place(name), identity.size)
         except FileNotFoundError:
             raise self._no_such(step) from None
         return known[1]
+
+    def identity(self, step: int) -> FileIdentity:
+        """Return what tells a step's file from another that takes its place. Raises OSError if it is not there."""
+        return self._folder.identity(step_name(step))
 
     def overview(self) -> list[StepInfo]:
         """Return all steps in ascending order; one whose file is damaged has a ``problem``."""
@@ -141,7 +148,7 @@ class StepFolder:
         with ExitStack() as stack:
             try:
                 opened = stack.enter_context(
-                    open_step(self.path, check_step(step), threads=self._threads, max_output_bytes=max_output_bytes)
+                    open_step(self._folder, check_step(step), threads=self._threads, max_output_bytes=max_output_bytes)
                 )
             except FileNotFoundError:
                 raise self._no_such(step) from None
@@ -164,7 +171,8 @@ class StepFolder:
     ) -> FileEntry:
         """Adds a step, coded against the one before it, or whole where that would make a chain of ``full_every`` steps.
 
-        The file is on the disk, whole and under its name, when this returns; until then it is not there at all. A step
+        The file is on the disk, whole and under its name, when this returns; until then it is not there at all. At a
+        URL one writer at a time may be at work. A step
         whose base cannot be read is stored whole, with a warning: training shall not lose it.
 
         Args:
@@ -172,21 +180,21 @@ class StepFolder:
             plan: what to store.
             full_every: as for :class:`gcodec.checkpoints.Checkpointer`.
             at_hand: the step before, where the caller has its tensors; else they are read from its file.
-            attributes: permissions, owner and times of the file; those of any new file if None.
+            attributes: permissions, owner and times of a file on a disk; those of any new file if None.
             progress: called with the number of bytes of the plan that were coded since the last call.
 
         Raises:
             InvalidArgument: the step is there already, or the plan cannot be stored.
             OSError: the file cannot be written.
         """
-        self._make_folder()
-        with writer_lock(self.path):
-            remove_left_over(self.path)
-            path = self.path / step_name(check_step(step))
-            if path.exists():
-                raise InvalidArgument(f"{path}: step {step} is there already; delete it first to save another")
+        self._folder.make()
+        with writer_lock(self._folder):
+            remove_left_over(self._folder)
+            if check_step(step) in self.steps():
+                place = self._place(step)
+                raise InvalidArgument(f"{place}: step {step} is there already; delete it first to save another")
             previous, problem = self._base_for(step, full_every), None
-            output = _Output(path, attributes, progress)
+            output = _Output(step, attributes, progress)
             if previous is not None:
                 try:
                     return self._add_against(previous, plan, output, at_hand)
@@ -196,7 +204,7 @@ class StepFolder:
                     problem = error
             entry = self._write(plan, None, output)
         if problem is not None:
-            text = f"{path}: is saved whole, for step {previous} cannot be its base: {problem}"
+            text = f"{self._place(step)}: is saved whole, for step {previous} cannot be its base: {problem}"
             warnings.warn(CheckpointWarning(text), stacklevel=3)
         return entry
 
@@ -213,20 +221,20 @@ class StepFolder:
         chosen = {check_step(step) for step in steps}
         if not chosen:
             return
-        if not self.path.is_dir():
+        if not self.steps():
             raise self._no_such(min(chosen))
-        with writer_lock(self.path):
-            remove_left_over(self.path)
+        with writer_lock(self._folder):
+            remove_left_over(self._folder)
             infos = {info.step: info for info in self.overview()}
             for step in sorted(chosen - infos.keys()):
                 raise self._no_such(step)
             for step, base in _new_bases(infos, chosen).items():
                 self._rebase(step, base)
-            sync_folder(self.path)
+            self._folder.sync()
             for step in sorted(chosen, reverse=True):  # what depends on another goes before it
-                infos[step].path.unlink()
+                self._folder.remove(step_name(step))
                 self._known.pop(step, None)
-            sync_folder(self.path)
+            self._folder.sync()
 
     def n_bases(self, step: int) -> int:
         """Return how many other steps a step needs.
@@ -241,17 +249,15 @@ class StepFolder:
             raise GcodecError(info.problem)
         return count
 
-    def _make_folder(self) -> None:
-        if not self.path.is_dir():
-            self.path.mkdir(parents=True, exist_ok=True)
-            sync_folder(self.path.parent)
+    def _place(self, step: int) -> Path | str:
+        return self._folder.place(step_name(step))
 
     def _add_against(
         self, previous: int, plan: FilePlan, output: _Output, at_hand: BaseAtHand | None
     ) -> FileEntry:
-        if at_hand is not None and at_hand.identity == FileIdentity.of(self.path / step_name(previous)):
+        if at_hand is not None and at_hand.identity == self.identity(previous):
             return self._write(plan, at_hand.base, output)
-        with open_step(self.path, previous) as opened:
+        with open_step(self._folder, previous) as opened:
             return self._write(plan, opened.as_base(), output)
 
     def _base_for(self, step: int, full_every: int) -> int | None:
@@ -267,7 +273,9 @@ class StepFolder:
     def _rebase(self, step: int, base: int | None) -> None:
         """Codes a step anew, against another step or whole; its file is replaced when the new one is complete."""
         with self.opened(step) as opened:
-            output = _Output(opened.path, Attributes.like(opened.path.stat()), replaces=opened.entry)
+            place = opened.place
+            attributes = Attributes.like(place.stat()) if isinstance(place, Path) else None
+            output = _Output(step, attributes, replaces=opened.entry)
             plan = plan_of_step(opened)
             if base is None:
                 self._write(plan, None, output)
@@ -276,16 +284,13 @@ class StepFolder:
                     self._write(plan, other.as_base(), output)
 
     def _write(self, plan: FilePlan, base: Base | None, output: _Output) -> FileEntry:
-        """Writes a step's file, and waits for the disk before and after it gets its name."""
-        with Staging(force=output.replaces is not None, attributes=output.attributes) as staging:
-            file = staging.create(output.path)
+        """Writes a step's file, which is there to stay when this returns."""
+        name, replaces = step_name(output.step), output.replaces
+        with self._folder.output(name, force=replaces is not None, attributes=output.attributes) as file:
             with ArchiveWriter(file, threads=self._threads, progress=output.progress) as archive:
                 entry = archive.add(plan, None, base)
-            if output.replaces is not None:
-                check_same(entry, output.replaces, output.path)
-            file.flush()
-            os.fsync(file.fileno())
-        sync_folder(self.path)
+            if replaces is not None:
+                check_same(entry, replaces, self._place(output.step))
         return entry
 
     def _no_such(self, step: int) -> InvalidArgument:
@@ -294,14 +299,14 @@ class StepFolder:
         return InvalidArgument(f"{self.path}: has no step {step}; {there}")
 
 
-def _info_of(step: int, path: Path, size: int) -> StepInfo:
+def _info_of(step: int, place: Path | str, size: int) -> StepInfo:
     try:
-        with ArchiveReader(path, threads=1) as archive:
+        with ArchiveReader(place, threads=1) as archive:
             entry = only_file(archive)
-            base = base_of(entry, path, step)
+            base = base_of(entry, place, step)
     except GcodecError as error:
-        return StepInfo(step, path, None, size, 0, 0, problem=str(error))
-    return StepInfo(step, path, base, size, entry.size, len(entry.tensors))
+        return StepInfo(step, place, None, size, 0, 0, problem=str(error))
+    return StepInfo(step, place, base, size, entry.size, len(entry.tensors))
 
 
 def _new_bases(infos: dict[int, StepInfo], chosen: set[int]) -> dict[int, int | None]:

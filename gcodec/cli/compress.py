@@ -256,7 +256,7 @@ def _add(
         except OSError as error:
             if member.named:
                 raise
-            problems.append(f"{member.source}: skipped: {error.strerror}")
+            problems.append(f"{member.url or member.source}: skipped: {error.strerror}")
             return None
         state = FileState.of(opened.fileno()) if member.source and member.source.is_file() else None
         entry = add_file(

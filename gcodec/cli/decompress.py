@@ -11,7 +11,7 @@ from typing import Any
 from ..archive import ArchiveReader, Bases, FileEntry
 from ..archive.description import base_summary
 from ..archive.output import Attributes, Staging, check_free, sync_to_disk
-from ..archive.whole_files import paths_below, restore_files, restored_attributes
+from ..archive.whole_files import paths_below, restore_files, restored_attributes, upload_files, urls_below
 from ..errors import GcodecError
 from ..files.elements import width
 from ..files.file_plan import TensorView
@@ -131,12 +131,13 @@ def _restore(archive: ArchiveReader, name: str, args: argparse.Namespace, bases:
         elif output == STDIO:
             paths = [_to_stdout(archive, progress)]
         elif output is not None and is_url(output):
-            paths = [_to_url(archive, output, args, progress)]
+            paths = _to_urls(archive, output, args, progress)
         else:
             paths = [str(path) for path in _to_files(archive, name, args, bases, progress)]
     seconds = time.perf_counter() - begin
     if not args.quiet and not args.json and output != STDIO:
-        what = paths[0] if len(paths) == 1 else f"{len(paths)} files in {_root(name, output)}"
+        where = output if output is not None and is_url(output) else _root(name, output)
+        what = paths[0] if len(paths) == 1 else f"{len(paths)} files in {where}"
         display.say(f"{what}: {display.size(total)}, {display.speed(total, seconds, clock.seconds)}")
     row = {"archive": name, "files": paths, "bytes": total, "seconds": seconds}
     return {**row, "compile_seconds": clock.seconds}
@@ -152,18 +153,15 @@ def _to_stdout(archive: ArchiveReader, progress: Any) -> str:
     return STDIO
 
 
-def _to_url(archive: ArchiveReader, output: str, args: argparse.Namespace, progress: Any) -> str:
-    """Writes the single file of an archive to a URL, or into a folder there."""
-    if len(archive.files) != 1:
-        raise UsageError(f"{archive.name}: holds {len(archive.files)} files; only one can go to a URL: name a folder "
-                         "on this machine with -o")
-    url = f"{output}{archive.files[0].path}" if output.endswith("/") else output
-    check_url_targets([url], args.archives, args)
-    with whole_file(url, force=args.force) as file:
-        for part in archive.restored(archive.files[0]):
-            file.write(part.data)
-            progress(part.size)
-    return url
+def _to_urls(archive: ArchiveReader, output: str, args: argparse.Namespace, progress: Any) -> list[str]:
+    """Writes the files of an archive to a folder at a URL, or its single file to that URL."""
+    if len(archive.files) != 1 and not output.endswith("/"):
+        raise UsageError(f"{archive.name}: holds {len(archive.files)} files; -o must be the URL of a folder, which "
+                         f"ends in /, not {output}")
+    urls = urls_below(archive, output)
+    check_url_targets(list(urls.values()), args.archives, args)
+    upload_files(archive, urls, force=args.force, progress=progress)
+    return list(urls.values())
 
 
 def _to_files(

@@ -12,7 +12,7 @@ from pathlib import Path
 from ..archive.entries import unsafe_path
 from ..archive.layout import MAGIC
 from ..errors import GcodecError, did_you_mean_file
-from ..files.urls import filesystem_of, is_url, local_path, name_at
+from ..files.urls import filesystem_of, is_folder_at, is_url, local_path, name_at, naming_url
 from . import UsageError
 from .file_state import FileState
 from .streams import STDIO
@@ -98,13 +98,15 @@ def jobs_for(inputs: Sequence[str], output: str | None) -> list[ArchiveJob]:
 
 def _url_in(folder: str, name: str) -> str:
     """Return the URL of the archive of an input in a folder at a URL."""
+    if is_url(name):
+        return f"{folder}{_last_of(name)}{SUFFIX}"
     return f"{folder}{'stdin' if name == STDIO else Path(os.path.abspath(name)).name}{SUFFIX}"  # noqa: PTH100
 
 
 def _own_job(name: str, folder: Path | None) -> ArchiveJob:
     if is_url(name):
         job = _job([name], None if folder is None else folder / f"{_last_of(name)}{SUFFIX}")
-        return replace(job, url=f"{name}{SUFFIX}") if folder is None else job
+        return replace(job, url=f"{name.rstrip('/')}{SUFFIX}") if folder is None else job
     if name == STDIO:
         target = None if folder is None else folder / f"stdin{SUFFIX}"
         return ArchiveJob(target, (InputFile(None, "", True),))
@@ -126,7 +128,7 @@ def _job(names: Sequence[str], target: Path | None) -> ArchiveJob:
         if name == STDIO:
             members.append(InputFile(None, "", True))
         elif is_url(name):
-            members.append(InputFile(None, _last_of(name), True, name))
+            members += _members_at(name, skipped)
         elif whole[name].is_dir():
             files = _files_in(whole[name], skipped)
             if not files:
@@ -142,6 +144,34 @@ def _job(names: Sequence[str], target: Path | None) -> ArchiveJob:
     if not members and skipped:
         raise GcodecError(skipped[0])
     return ArchiveJob(target, tuple(members), tuple(skipped))
+
+
+def _members_at(url: str, skipped: list[str]) -> list[InputFile]:
+    """Return the file at a URL, or all files below a folder there, which are read in place.
+
+    Args:
+        url: of the file or folder.
+        skipped: gets a line for each file that cannot go into an archive.
+
+    Raises:
+        GcodecError: there is no file in the folder.
+    """
+    top = _last_of(url)
+    if not is_folder_at(url):
+        return [InputFile(None, top, True, url)]
+    filesystem, root = filesystem_of(url.rstrip("/"))
+    with naming_url(url):
+        found = filesystem.find(root)
+    members = []
+    for name in sorted(found):
+        path = f"{top}/{name.removeprefix(root.rstrip('/') + '/')}"
+        if why := unsafe_path(path):
+            skipped.append(f"{url}: {name}: skipped: its path in the archive {why}")
+        else:
+            members.append(InputFile(None, path, False, filesystem.unstrip_protocol(name)))
+    if not members and not skipped:
+        raise GcodecError(f"{url}: no files in this folder")
+    return members
 
 
 def _files_in(folder: Path, skipped: list[str]) -> list[Path]:
@@ -212,10 +242,10 @@ def _expanded_url(pattern: str) -> list[str]:
 
 
 def _last_of(url: str) -> str:
-    """Return the last part of a URL's path, as the name of a file. Raises UsageError if there is none."""
+    """Return the last part of a URL's path, as the name of a file or folder. Raises UsageError if there is none."""
     name = name_at(url)
-    if url.endswith("/") or not name:
-        raise UsageError(f"{url}: must be the URL of a file; folders at URLs cannot be archived as a whole")
+    if not name:
+        raise UsageError(f"{url}: must be the URL of a file or folder, with a name")
     return name
 
 

@@ -11,11 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from ..archive.output import Attributes, Staging, check_free, naming
+from ..archive.whole_files import upload_files, urls_below
 from ..checkpoints import StepFolder, StepInfo
 from ..checkpoints.checkpointer import check_full_every, check_retention, steps_to_prune
 from ..checkpoints.step_files import step_of
 from ..errors import GcodecError, InvalidArgument, Unsupported
 from ..files import open_source, plan_or_bytes
+from ..files.urls import is_folder_at, is_url, local_path, name_at, open_url, path_or_none
 from . import UsageError, display
 from .compare import compare_bytes
 from .compress import add_common, size_argument
@@ -43,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     def verb(name: str, handler: Handler, text: str) -> argparse.ArgumentParser:
         added = verbs.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.",
                                  formatter_class=argparse.RawTextHelpFormatter)
-        added.add_argument("folder", metavar="FOLDER", help="the folder of the series")
+        added.add_argument("folder", metavar="FOLDER", help="the folder of the series, or its URL")
         add_common(added)
         added.set_defaults(series_handler=handler)
         return added
@@ -59,7 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = verb("restore", _restore, "restore the files of steps, byte for byte").add_argument
     add("steps", nargs="*", type=int, metavar="STEP", help="which (default: the last)")
     add("-o", "--output", metavar="PATH", help="a folder (default: this one); for one step also\na file, or - for"
-        " stdout")
+        " stdout; or a URL")
     add("-f", "--force", action="store_true", help="replace files that exist")
     add("--max-output-bytes", type=size_argument, metavar="SIZE", help="refuse steps that restore to more\n(500MB,"
         " 2GiB)")
@@ -89,7 +91,7 @@ def _folder(args: argparse.Namespace) -> StepFolder:
     Raises:
         GcodecError: there is no such folder.
     """
-    if not Path(args.folder).exists():
+    if not is_folder_at(str(local_path(args.folder))):
         raise GcodecError(f"{args.folder}: no such folder")
     return StepFolder(args.folder, threads=args.threads)
 
@@ -101,17 +103,19 @@ def _add(args: argparse.Namespace) -> int:
         raise UsageError(f"--{str(error).replace('_', '-')}") from None
     if args.step is not None and len(args.files) > 1:
         raise UsageError(f"--step needs a single file, not {len(args.files)}")
-    paths: dict[int, Path] = {}
-    for path in map(Path, args.files):
-        step = args.step if args.step is not None else _step_of(path)
-        if step in paths:
-            raise UsageError(f"{paths[step]} and {path} are both of step {step}; add them with --step")
-        paths[step] = path
+    places: dict[int, str] = {}
+    for place in args.files:
+        step = args.step if args.step is not None else _step_of(place)
+        if step in places:
+            raise UsageError(f"{places[step]} and {place} are both of step {step}; add them with --step")
+        places[step] = place
     if args.rm:
-        check_removal([], paths.values())
+        if urls := [place for place in places.values() if is_url(place)]:
+            raise UsageError(f"--rm needs files on this machine, which {urls[0]} is not")
+        check_removal([], map(Path, places.values()))
     folder, rows, problems = StepFolder(args.folder, threads=args.threads), [], []
-    for step in sorted(paths):
-        row, problem = _add_file(folder, step, paths[step], args)
+    for step in sorted(places):
+        row, problem = _add_file(folder, step, places[step], args)
         rows.append(row)
         problems += [problem] if problem else []
     if args.json:
@@ -121,36 +125,36 @@ def _add(args: argparse.Namespace) -> int:
     return 1 if problems else 0
 
 
-def _step_of(path: Path) -> int:
-    numbers = re.findall(r"[0-9]+", path.stem)
+def _step_of(place: str) -> int:
+    numbers = re.findall(r"[0-9]+", Path(name_at(place)).stem)
     if not numbers:
-        raise UsageError(f"{path}: has no number in its name that could be its step; give --step")
+        raise UsageError(f"{place}: has no number in its name that could be its step; give --step")
     return int(numbers[-1])
 
 
-def _add_file(folder: StepFolder, step: int, path: Path, args: argparse.Namespace) -> tuple[dict[str, Any], str]:
+def _add_file(folder: StepFolder, step: int, place: str, args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     """Adds a file; returns what was stored, and what has happened to the file meanwhile, which is then kept."""
-    begin = time.perf_counter()
+    begin, path, name = time.perf_counter(), path_or_none(place), name_at(place)
     with ExitStack() as stack:
-        file = stack.enter_context(path.open("rb"))
-        state = FileState.of(file.fileno())
+        file = stack.enter_context(open_url(place) if path is None else path.open("rb"))
+        state = None if path is None else FileState.of(file.fileno())
         source = stack.enter_context(closing(open_source(file)))
-        plan = stack.enter_context(closing(plan_or_bytes(path.name, source, tolerated=Unsupported)))
+        plan = stack.enter_context(closing(plan_or_bytes(name, source, tolerated=Unsupported)))
         if plan.note:
-            display.note(f"{path}: {plan.note}", quiet=args.quiet)
-        attributes = Attributes.like(path.stat()) if path.is_file() else None
-        with display.progress(path.name, source.size, quiet=args.quiet) as progress:
+            display.note(f"{place}: {plan.note}", quiet=args.quiet)
+        attributes = Attributes.like(path.stat()) if path is not None and path.is_file() else None
+        with display.progress(name, source.size, quiet=args.quiet) as progress:
             folder.add(step, plan, full_every=args.full_every, attributes=attributes, progress=progress)
         if args.rm:
             with folder.opened(step) as opened:
-                compare_bytes(opened.archive, opened.entry, plan.source, str(path), lambda count: None)
-    row = _row(folder.info(step)) | {"input": str(path), "seconds": time.perf_counter() - begin}
-    if change := state.change_at(path):
+                compare_bytes(opened.archive, opened.entry, plan.source, place, lambda count: None)
+    row = _row(folder.info(step)) | {"input": place, "seconds": time.perf_counter() - begin}
+    if path is not None and state is not None and (change := state.change_at(path)):
         return row, f"{path}: {change} while it was read; step {step} holds what was read"
-    if args.rm:
+    if args.rm and path is not None:
         path.unlink()
     if not args.quiet and not args.json:
-        display.say(f"{path}: step {step}, {_sizes(row)}, {row['seconds']:.2f} s")
+        display.say(f"{place}: step {step}, {_sizes(row)}, {row['seconds']:.2f} s")
     return row, ""
 
 
@@ -198,6 +202,8 @@ def _restore(args: argparse.Namespace) -> int:
         raise UsageError(f"-o must be a folder that exists, or end in /, with several steps, not {args.output}")
     if args.output == STDIO and args.json:
         raise UsageError("--json and data cannot both go to standard output")
+    if args.output is not None and is_url(args.output):
+        return _restore_to_urls(folder, steps, args)
     root = Path(args.output or ".")
     rows: list[dict[str, Any]] = []
     with Staging(force=args.force) as staging:
@@ -214,8 +220,9 @@ def _restore(args: argparse.Namespace) -> int:
                 path = root if single else root / opened.entry.path
                 if path in targets:
                     raise UsageError(f"{path}: several of these steps would become this file; restore them one by one")
-                check_targets([path], (info.path for info in folder.overview()))
-                if step_of(path.name) is not None and path.resolve().parent == folder.path.resolve():
+                check_targets([path], (info.path for info in folder.overview() if isinstance(info.path, Path)))
+                in_series = isinstance(folder.path, Path) and path.resolve().parent == folder.path.resolve()
+                if in_series and step_of(path.name) is not None:
                     raise UsageError(f"{path}: is the name of a step in this series; give another with -o")
                 targets.add(path)
                 check_free(path, force=args.force, named=single)
@@ -229,6 +236,28 @@ def _restore(args: argparse.Namespace) -> int:
                         file.write(part.data)
                         progress(part.size)
             rows.append({"step": step, "file": str(path), "bytes": size, "seconds": time.perf_counter() - begin})
+    return _say_restored(rows, args)
+
+
+def _restore_to_urls(folder: StepFolder, steps: list[int], args: argparse.Namespace) -> int:
+    """Restores steps to a folder at a URL, or one of them to that URL; each file is put when it is complete."""
+    rows: list[dict[str, Any]] = []
+    for step in dict.fromkeys(steps):
+        begin = time.perf_counter()
+        with folder.opened(step, max_output_bytes=args.max_output_bytes) as opened:
+            ((path, url),) = urls_below(opened.archive, args.output).items()
+            if url in (row["file"] for row in rows):
+                raise UsageError(f"{url}: several of these steps would become this file; restore them one by one")
+            if url.rpartition("/")[0] == str(folder.path) and step_of(name_at(url)) is not None:
+                raise UsageError(f"{url}: is the name of a step in this series; give another with -o")
+            with display.progress(f"step {step}", opened.entry.size, quiet=args.quiet) as progress:
+                upload_files(opened.archive, {path: url}, force=args.force, progress=progress)
+            rows.append({"step": step, "file": url, "bytes": opened.entry.size,
+                         "seconds": time.perf_counter() - begin})
+    return _say_restored(rows, args)
+
+
+def _say_restored(rows: list[dict[str, Any]], args: argparse.Namespace) -> int:
     if args.json:
         display.print_json(rows)
     elif not args.quiet:

@@ -8,8 +8,9 @@ is JSON, and nothing is pickled here; for objects that are no tensors torch's ow
 from __future__ import annotations
 
 import os
+import re
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from torch.distributed.checkpoint.storage import StorageReader, StorageWriter, W
 from torch.futures import Future
 
 from ..archive import ArchiveReader, ArchiveWriter, FileEntry
+from ..archive.folders import Folder, folder_at, replace_file
 from ..archive.state_files import plan_leaves
 from ..archive.structure import Leaf
 from ..checkpoints.checkpointer import check_full_every, check_retention
@@ -29,11 +31,13 @@ from ..errors import InvalidArgument, Unsupported
 from ..files.file_plan import FilePlan
 from ..files.urls import is_url, local_path
 from ..threads import check_threads
-from .checkpoint_folder import CheckpointFolder
 from .checkpoint_index import MAX_INDEX_BYTES, StoredItem, metadata_from_json, metadata_to_json
 from .checkpoint_items import deliver, leaf_of, read_item, unique_name
 
 INDEX = "checkpoint.json"
+ARCHIVE = re.compile(r"rank-[0-9]{5,}-[0-9a-f]{8}\.gc")
+#: In the folder of a series: the folders of the ranks, and the indices of complete steps.
+RANK_FOLDER, STEP_INDEX = re.compile(r"rank-([0-9]{5,})"), re.compile(r"step-([0-9]{8,18})\.json")
 
 
 class _Storage:
@@ -62,11 +66,11 @@ class _Storage:
         """Return True: a path names a folder, and so does a URL."""
         return True
 
-    def _place(self) -> CheckpointFolder:
+    def _folder(self) -> Folder:
         """Return the folder. Raises InvalidArgument if none was given."""
         if self.folder is None:
             raise InvalidArgument("a checkpoint needs a folder: give one to the writer or reader, or as checkpoint_id")
-        return CheckpointFolder(self.folder)
+        return folder_at(self.folder)
 
     def _index_name(self) -> str:
         return INDEX
@@ -103,7 +107,7 @@ class CheckpointWriter(_Storage, StorageWriter):
         if not kwargs.get("use_collectives", True):
             raise Unsupported("use_collectives=False is not supported: one index is written for all ranks")
         self._is_coordinator, self._rank = is_coordinator, int(kwargs.get("rank") or 0)
-        self._place()
+        self._folder()
 
     def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
         """Return the plan as it is."""
@@ -139,7 +143,7 @@ class CheckpointWriter(_Storage, StorageWriter):
     def finish(self, metadata: dcp.Metadata, results: list[list[WriteResult]]) -> None:
         """Write the index, from which on the checkpoint is there; only the coordinator does."""
         items = {result.index: result.storage_data for written in results for result in written}
-        self._place().write(self._index_name(), metadata_to_json(metadata, items))
+        replace_file(self._folder(), self._index_name(), metadata_to_json(metadata, items))
         self._remove_all_but({item.file for item in items.values()})
 
     def storage_meta(self) -> dcp.StorageMeta | None:
@@ -151,18 +155,17 @@ class CheckpointWriter(_Storage, StorageWriter):
 
     def _store(self, plan: FilePlan) -> tuple[str, FileEntry]:
         """Write an archive, and return its name and what it holds."""
-        folder, name = self._place(), f"rank-{self._rank:05d}-{secrets.token_hex(4)}.gc"  # beside an earlier one
+        folder, name = self._folder(), f"rank-{self._rank:05d}-{secrets.token_hex(4)}.gc"  # beside an earlier one
         folder.make()
-        with ArchiveWriter(folder.place(name), threads=self._threads) as archive:
+        with folder.output(name) as file, ArchiveWriter(file, threads=self._threads) as archive:
             entry = archive.add(plan)
-        folder.sync(name)
         return name, entry
 
     def _remove_all_but(self, files: set[str]) -> None:
         """Remove archives of the checkpoint that was replaced, and of saves that were not completed."""
-        folder = self._place()
-        for name in folder.names("rank-[0-9]*-????????.gc"):
-            if name not in files:
+        folder = self._folder()
+        for name in folder.names():
+            if ARCHIVE.fullmatch(name) and name not in files:
                 folder.remove(name)
 
 
@@ -178,7 +181,7 @@ class SeriesWriter(CheckpointWriter):
     once its index is, which is written last.
 
     Args:
-        folder: the folder.
+        folder: the folder, or a URL for fsspec.
         full_every: how many steps there are in a chain, 1 to 64.
         keep_last: at each save, delete all steps but the last so many of those that are complete; None: keep all.
         threads: for coding; as many as the process may use if None.
@@ -196,7 +199,6 @@ class SeriesWriter(CheckpointWriter):
         threads: int | None = None,
     ) -> None:
         super().__init__(folder, threads=threads)
-        self._place().local  # noqa: B018 - refuses a URL before anything is trained
         check_full_every(full_every)
         check_retention(keep_last, None)
         self._full_every, self._keep_last, self.step = full_every, keep_last, -1
@@ -213,7 +215,8 @@ class SeriesWriter(CheckpointWriter):
             Unsupported: ranks are to save without collectives.
         """
         super().set_up_storage_writer(is_coordinator, *args, **kwargs)
-        if (self._place().local / self._index_name()).exists():
+        name = self._index_name()
+        if name in self._folder().names():
             raise InvalidArgument(f"{self.folder}: step {self.step} is there already; save under another number")
 
     def _index_name(self) -> str:
@@ -229,24 +232,24 @@ class SeriesWriter(CheckpointWriter):
         steps = self._steps_of(self._rank)
         if self.step in steps.steps():
             steps.delete([self.step])  # of a save that other ranks did not complete
-        return steps.path.name, steps.add(self.step, plan, full_every=self._full_every)
+        return _rank_folder(self._rank), steps.add(self.step, plan, full_every=self._full_every)
 
     def _steps_of(self, rank: int) -> StepFolder:
-        return StepFolder(self._place().local / f"rank-{rank:05d}", threads=self._threads)
+        return StepFolder(self._folder().place(_rank_folder(rank)), threads=self._threads)
 
     def _prune(self) -> None:
         """Delete what is older than the last complete steps: this rank's, and that of ranks that are no more."""
-        folder = self._place().local
-        complete = steps_in_series(folder)
+        folder = self._folder()
+        names = folder.names()
+        complete = _numbers(STEP_INDEX, names)
         if self._keep_last is None or len(complete) < self._keep_last:
             return
         oldest = complete[-self._keep_last]
         chosen = [self._steps_of(self._rank)]
         if self._is_coordinator:
             for step in complete[: -self._keep_last]:
-                (folder / _index_of_step(step)).unlink(missing_ok=True)
-            ranks = (int(path.name[5:]) for path in folder.glob("rank-" + 5 * "[0-9]"))
-            chosen += [self._steps_of(rank) for rank in ranks if rank >= self._n_ranks > 0]
+                folder.remove(_index_of_step(step))
+            chosen += [self._steps_of(rank) for rank in _numbers(RANK_FOLDER, names) if rank >= self._n_ranks > 0]
         for steps in chosen:
             steps.delete([step for step in steps.steps() if step < oldest])
 
@@ -283,8 +286,8 @@ class CheckpointReader(_Storage, StorageReader):
             FileNotFoundError: there is no checkpoint.
             Corruption: the index is damaged.
         """
-        folder, name = self._place(), self._index_name()
-        return metadata_from_json(folder.read(name, MAX_INDEX_BYTES + 1), folder.place(name))
+        folder, name = self._folder(), self._index_name()
+        return metadata_from_json(folder.read(name, MAX_INDEX_BYTES + 1), str(folder.place(name)))
 
     def set_up_storage_reader(
         self, metadata: dcp.Metadata, is_coordinator: bool, *args: Any, **kwargs: Any
@@ -323,7 +326,7 @@ class CheckpointReader(_Storage, StorageReader):
 
     @contextmanager
     def _opened(self, file: str) -> Iterator[tuple[ArchiveReader, FileEntry]]:
-        with ArchiveReader(self._place().place(file), threads=self._threads) as archive:
+        with ArchiveReader(self._folder().place(file), threads=self._threads) as archive:
             yield archive, archive.files[0]
 
 
@@ -331,7 +334,7 @@ class SeriesReader(CheckpointReader):
     """Loads a step that :class:`SeriesWriter` saved: that of ``checkpoint_id``, or else the last complete one.
 
     Args:
-        folder: the folder.
+        folder: the folder, or a URL for fsspec.
         threads: for decoding; as many as the process may use if None.
 
     Raises:
@@ -340,7 +343,6 @@ class SeriesReader(CheckpointReader):
 
     def __init__(self, folder: str | os.PathLike[str], *, threads: int | None = None) -> None:
         super().__init__(folder, threads=threads)
-        self._place().local  # noqa: B018 - refuses a URL
         self.step = -1
 
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
@@ -349,22 +351,30 @@ class SeriesReader(CheckpointReader):
 
     def _index_name(self) -> str:
         if self.step < 0:
-            folder = self._place().local
-            steps = steps_in_series(folder)
+            steps = _numbers(STEP_INDEX, self._folder().names())
             if not steps:
-                raise FileNotFoundError(f"{folder}: there is no complete checkpoint in this folder")
+                raise FileNotFoundError(f"{self.folder}: there is no complete checkpoint in this folder")
             self.step = steps[-1]
         return _index_of_step(self.step)
 
     @contextmanager
     def _opened(self, file: str) -> Iterator[tuple[ArchiveReader, FileEntry]]:
-        with StepFolder(self._place().local / file, threads=self._threads).opened(self.step) as step:
+        with StepFolder(self._folder().place(file), threads=self._threads).opened(self.step) as step:
             yield step.archive, step.entry
 
 
 def steps_in_series(folder: str | os.PathLike[str]) -> list[int]:
     """Return the complete steps in the folder of a :class:`SeriesWriter`, in ascending order."""
-    return sorted(int(path.name[5:-5]) for path in Path(folder).glob("step-*.json") if path.name[5:-5].isdecimal())
+    return _numbers(STEP_INDEX, folder_at(folder).names())
+
+
+def _numbers(pattern: re.Pattern[str], names: Iterable[str]) -> list[int]:
+    """Return the numbers in those names that fit a pattern, in ascending order."""
+    return sorted(int(match[1]) for match in map(pattern.fullmatch, names) if match)
+
+
+def _rank_folder(rank: int) -> str:
+    return f"rank-{rank:05d}"
 
 
 def _path_or_url(folder: str | os.PathLike[str]) -> Path | str:

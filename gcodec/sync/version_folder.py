@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import re
-import secrets
 from collections.abc import Iterator, Sequence
-from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import xxhash
 
+from ..archive.folders import DiskFolder, folder_at, replace_file
 from ..errors import BrokenChain, Corruption, InsufficientData, InvalidArgument
-from ..files.urls import filesystem_of, is_url, local_path
 from .publisher import WeightVersion
 from .sync_stats import LOG
 from .version_chain import StoredMessage, StoredVersion
@@ -55,8 +52,7 @@ class VersionFolder:
         if keep_anchors is not None and (type(keep_anchors) is not int or keep_anchors < 1):
             raise InvalidArgument(f"keep_anchors must be None or an integer of at least 1, not {keep_anchors!r}")
         self.path, self._keep_anchors = str(path), keep_anchors
-        self._store: _Store
-        self._store = _RemoteStore(self.path) if is_url(self.path) else _LocalStore(Path(local_path(self.path)))
+        self._folder = folder_at(self.path)
 
     def versions(self) -> tuple[StoredVersion, ...]:
         """Return the versions that are there, in ascending order.
@@ -66,7 +62,7 @@ class VersionFolder:
             OSError: it cannot be read.
         """
         try:
-            text = self._store.read(MANIFEST, MAX_MANIFEST)
+            text = self._read(MANIFEST, MAX_MANIFEST)
         except FileNotFoundError:
             return ()
         return _manifest_from_json(text, f"{self.path}/{MANIFEST}")
@@ -88,7 +84,7 @@ class VersionFolder:
         for version in self.versions():
             stored = version.anchor if anchor else version.difference
             if version.number == number and stored is not None:
-                return self._store.checked(name, stored)
+                return self._checked(name, stored)
         raise FileNotFoundError(f"{self.path}/{name} is not among the versions")
 
     def send(self, version: WeightVersion) -> int:
@@ -128,55 +124,26 @@ class VersionFolder:
         self._remove_all_but(before)
         for data, is_anchor in ((difference, False), (anchor, True)):
             if data is not None:
-                self._store.write(_file_name(version.number, is_anchor), data)
+                replace_file(self._folder, _file_name(version.number, is_anchor), data)
         kept = _since_anchor([*before, stored], self._keep_anchors)
-        self._store.write(MANIFEST, _manifest_to_json(kept))
+        replace_file(self._folder, MANIFEST, _manifest_to_json(kept))
         self._remove_all_but(kept)
         return sum(len(data) for data in (difference, anchor) if data is not None)
 
-    def _remove_all_but(self, versions: Sequence[StoredVersion]) -> None:
-        """Remove messages that no manifest names: too old ones, and those of a publisher that was killed."""
-        named = {_file_name(version.number, anchor) for version in versions for anchor in (False, True)}
-        for name in self._store.names():
-            if OUR_FILES.fullmatch(name) and name not in named:
-                LOG.debug("removing %s/%s", self.path, name)
-                self._store.remove(name)
-
-
-class _Store(Protocol):
-    """Files of one folder, by name."""
-
-    def names(self) -> list[str]: ...
-
-    def read(self, name: str, max_bytes: int) -> bytes: ...
-
-    def checked(self, name: str, stored: StoredMessage) -> Message: ...
-
-    def write(self, name: str, data: bytes) -> None: ...
-
-    def remove(self, name: str) -> None: ...
-
-
-class _LocalStore:
-    """Files in a folder of a file system, local or mounted."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-
-    def names(self) -> list[str]:
-        """Return the names of the files."""
-        return [path.name for path in self._folder.iterdir()] if self._folder.is_dir() else []
-
-    def read(self, name: str, max_bytes: int) -> bytes:
+    def _read(self, name: str, max_bytes: int) -> bytes:
         """Return a file's bytes. Raises Corruption if there are more than ``max_bytes``."""
-        with (self._folder / name).open("rb") as file:
-            data = file.read(max_bytes + 1)
-        _check_size(len(data) <= max_bytes, f"{self._folder / name}: has more than {max_bytes} bytes")
+        data = self._folder.read(name, max_bytes + 1)
+        if len(data) > max_bytes:
+            raise Corruption(f"{self.path}/{name}: has more than {max_bytes} bytes")
         return data
 
-    def checked(self, name: str, stored: StoredMessage) -> Message:
-        """Return the path of a file whose size and hash are right."""
-        path, digest, size = self._folder / name, xxhash.xxh3_64(), 0
+    def _checked(self, name: str, stored: StoredMessage) -> Message:
+        """Return a message whose size and hash are right: its path in a folder, its bytes from a URL."""
+        if not isinstance(self._folder, DiskFolder):
+            data = self._read(name, stored.n_bytes)
+            _check_message(f"{self.path}/{name}", stored, len(data), xxhash.xxh3_64_hexdigest(data))
+            return data
+        path, digest, size = self._folder.place(name), xxhash.xxh3_64(), 0
         with path.open("rb") as file:
             while part := file.read(COPY_BYTES):
                 digest.update(part)
@@ -184,72 +151,13 @@ class _LocalStore:
         _check_message(str(path), stored, size, digest.hexdigest())
         return path
 
-    def write(self, name: str, data: bytes) -> None:
-        """Write a file that appears whole and lasts, or not at all."""
-        self._folder.mkdir(parents=True, exist_ok=True)
-        partial = self._folder / f".{name}.{secrets.token_hex(4)}.partial"
-        try:
-            with partial.open("xb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            partial.replace(self._folder / name)
-        except BaseException:
-            partial.unlink(missing_ok=True)
-            raise
-        with contextlib.suppress(OSError):  # a folder that cannot be opened here, or not be written out
-            descriptor = os.open(self._folder, os.O_RDONLY)
-            try:
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
-
-    def remove(self, name: str) -> None:
-        """Remove a file, if it is there."""
-        (self._folder / name).unlink(missing_ok=True)
-
-
-class _RemoteStore:
-    """Objects below a URL, through fsspec. An object is put whole, so that no other name is needed first."""
-
-    def __init__(self, url: str) -> None:
-        self._files, self._root = filesystem_of(url)
-        self._url = url
-
-    def names(self) -> list[str]:
-        """Return the names of the objects."""
-        self._files.invalidate_cache()
-        try:
-            return [str(path).rpartition("/")[2] for path in self._files.ls(self._root, detail=False)]
-        except FileNotFoundError:
-            return []
-
-    def read(self, name: str, max_bytes: int) -> bytes:
-        """Return an object's bytes. Raises Corruption if there are more than ``max_bytes``."""
-        data = bytes(self._files.cat_file(f"{self._root}/{name}"))
-        _check_size(len(data) <= max_bytes, f"{self._url}/{name}: has more than {max_bytes} bytes")
-        return data
-
-    def checked(self, name: str, stored: StoredMessage) -> Message:
-        """Return the bytes of an object whose size and hash are right."""
-        data = self.read(name, stored.n_bytes)
-        _check_message(f"{self._url}/{name}", stored, len(data), xxhash.xxh3_64_hexdigest(data))
-        return data
-
-    def write(self, name: str, data: bytes) -> None:
-        """Put an object."""
-        self._files.makedirs(self._root, exist_ok=True)
-        self._files.pipe_file(f"{self._root}/{name}", data)
-
-    def remove(self, name: str) -> None:
-        """Remove an object, if it is there."""
-        with contextlib.suppress(FileNotFoundError):
-            self._files.rm_file(f"{self._root}/{name}")
-
-
-def _check_size(fits: bool, what: str) -> None:
-    if not fits:
-        raise Corruption(what)
+    def _remove_all_but(self, versions: Sequence[StoredVersion]) -> None:
+        """Remove messages that no manifest names: too old ones, and those of a publisher that was killed."""
+        named = {_file_name(version.number, anchor) for version in versions for anchor in (False, True)}
+        for name in self._folder.names():
+            if OUR_FILES.fullmatch(name) and name not in named:
+                LOG.debug("removing %s/%s", self.path, name)
+                self._folder.remove(name)
 
 
 def _check_message(where: str, stored: StoredMessage, n_bytes: int, digest: str) -> None:

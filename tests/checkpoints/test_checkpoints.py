@@ -17,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gcodec.archive import load_file
+from gcodec.archive.folders import folder_at
 from gcodec.checkpoints import Checkpointer
 from gcodec.checkpoints.chain import MAX_CHAIN
 from gcodec.checkpoints.step_files import LEFT_OVER, step_name, writer_lock
@@ -75,7 +76,7 @@ def assert_folder(checkpoints: Checkpointer, expected: dict[int, int], full_ever
         while at is not None:
             length, at = length + 1, bases[at]
         assert length <= full_every
-    assert {path.name for path in checkpoints.folder.iterdir()} <= {".lock", *map(step_name, expected)}
+    assert {path.name for path in Path(checkpoints.folder).iterdir()} <= {".lock", *map(step_name, expected)}
 
 
 def filled(folder: Path, n_steps: int = 6, **options: Any) -> Checkpointer:
@@ -135,8 +136,8 @@ def test_the_longest_chain_is_read(tmp_path):
 
 
 def test_a_copy_in_memory_gives_the_same_files(tmp_path):
-    files = [{path.name: path.read_bytes() for path in sorted(filled(tmp_path / str(copy), copy_in_memory=copy)
-                                                                .folder.glob("*.gc"))} for copy in (False, True)]
+    folders = [Path(filled(tmp_path / str(copy), copy_in_memory=copy).folder) for copy in (False, True)]
+    files = [{path.name: path.read_bytes() for path in sorted(folder.glob("*.gc"))} for folder in folders]
     assert files[0] == files[1] and len(files[0]) == 6
 
 
@@ -174,7 +175,7 @@ def test_retention_keeps_the_last_steps_and_the_multiples(tmp_path):
 
 
 def test_steps_are_archives_with_bases(tmp_path):
-    folder = filled(tmp_path, 2).folder
+    folder = Path(filled(tmp_path, 2).folder)
     loaded = load_file(folder / step_name(1), base=folder / step_name(0))
     assert_same(loaded["model/w"], state_of(1)["model"]["w"])
     with pytest.raises(Unsupported, match=step_name(0)):
@@ -187,8 +188,8 @@ def test_steps_are_archives_with_bases(tmp_path):
     lambda c: c.load(1, like="jax"), lambda c: c.prune(0), lambda c: c.prune(1, 0), lambda c: c.verify(99),
     lambda c: Checkpointer(c.folder, full_every=0), lambda c: Checkpointer(c.folder, full_every=MAX_CHAIN + 1),
     lambda c: Checkpointer(c.folder, keep_every=3), lambda c: Checkpointer(c.folder, keep_last=0),
-    lambda c: Checkpointer(c.folder, threads=0), lambda c: Checkpointer(c.folder / step_name(0)),
-    lambda c: Checkpointer(c.folder / "nowhere").load(), lambda c: Checkpointer(c.folder / "nowhere").delete(1),
+    lambda c: Checkpointer(c.folder, threads=0), lambda c: Checkpointer(Path(c.folder) / step_name(0)),
+    lambda c: Checkpointer(Path(c.folder) / "nowhere").load(), lambda c: Checkpointer(c.folder / "nowhere").delete(1),
 ])
 def test_arguments_without_meaning_are_refused_and_nothing_changes(call, tmp_path):
     checkpoints = filled(tmp_path, 3)
@@ -220,7 +221,7 @@ def dependents(checkpoints: Checkpointer, step: int) -> set[int]:
 @pytest.mark.parametrize("place", [4, 200, -200, -20])
 def test_a_damaged_file_is_named_and_other_steps_stay_readable(step, place, tmp_path):
     checkpoints = filled(tmp_path)
-    needing, path = dependents(checkpoints, step), checkpoints.folder / step_name(step)
+    needing, path = dependents(checkpoints, step), Path(checkpoints.folder) / step_name(step)
     data = bytearray(path.read_bytes())
     data[place] ^= 0x10
     path.write_bytes(data)
@@ -250,7 +251,7 @@ def test_a_damaged_file_is_named_and_other_steps_stay_readable(step, place, tmp_
 
 def test_retention_that_fails_is_a_warning(tmp_path):
     checkpoints = filled(tmp_path, 3)
-    path = checkpoints.folder / step_name(0)
+    path = Path(checkpoints.folder) / step_name(0)
     path.write_bytes(path.read_bytes()[:-1])
     with pytest.warns(CheckpointWarning) as warned:
         Checkpointer(checkpoints.folder, keep_last=2).save(3, state_of(3))
@@ -261,7 +262,7 @@ def test_retention_that_fails_is_a_warning(tmp_path):
 
 def test_a_missing_predecessor_is_named(tmp_path):
     checkpoints = filled(tmp_path)
-    (checkpoints.folder / step_name(1)).unlink()
+    (Path(checkpoints.folder) / step_name(1)).unlink()
     with pytest.raises(Unsupported, match=r"step 2 .*step-00000002.* against step 1, but there is no .*step-00000001"):
         checkpoints.load(3)
     assert_same(checkpoints.load(0), state_of(0))
@@ -276,7 +277,7 @@ def test_a_missing_predecessor_is_named(tmp_path):
 def test_a_predecessor_that_was_exchanged_is_named(tmp_path):
     checkpoints, other = filled(tmp_path), Checkpointer(tmp_path / "other")
     other.save(1, state_of(1, seed=1))
-    (other.folder / step_name(1)).replace(checkpoints.folder / step_name(1))
+    (Path(other.folder) / step_name(1)).replace(Path(checkpoints.folder) / step_name(1))
     with pytest.raises(Unsupported, match=r"step 2 .*step 1 .*is another than that"):
         checkpoints.load(3)
     assert_same(checkpoints.load(0), state_of(0))
@@ -284,7 +285,7 @@ def test_a_predecessor_that_was_exchanged_is_named(tmp_path):
 
 def test_a_step_under_a_wrong_name_is_refused(tmp_path):
     checkpoints = filled(tmp_path, 2)
-    (checkpoints.folder / step_name(1)).rename(checkpoints.folder / step_name(0))
+    (Path(checkpoints.folder) / step_name(1)).rename(Path(checkpoints.folder) / step_name(0))
     with pytest.raises(Unsupported, match="no earlier step"):
         checkpoints.load(0)
     assert "no earlier step" in checkpoints.overview()[0].problem
@@ -353,7 +354,7 @@ def test_a_killed_process_leaves_a_whole_folder(operation, saved, deleted, tmp_p
 
 def test_only_what_writers_left_over_is_removed(tmp_path):
     checkpoints = filled(tmp_path, 1)
-    left, other = checkpoints.folder / ".step-00000001.gc.0123abcd.partial", checkpoints.folder / "notes.partial"
+    left, other = (Path(checkpoints.folder, name) for name in (".step-00000001.gc.0123abcd.partial", "notes.partial"))
     assert LEFT_OVER.fullmatch(left.name)
     for path in (left, other):
         path.write_bytes(b"x")
@@ -392,9 +393,9 @@ def test_readers_see_whole_steps_while_a_writer_works(tmp_path):
 def test_a_second_writer_waits_and_then_gives_up(tmp_path):
     pytest.importorskip("fcntl")
     with (
-        writer_lock(tmp_path), pytest.raises(GcodecError, match="another process is writing"),
-        writer_lock(tmp_path, seconds=0),
+        writer_lock(folder_at(tmp_path)), pytest.raises(GcodecError, match="another process is writing"),
+        writer_lock(folder_at(tmp_path), seconds=0),
     ):
         pass
-    with writer_lock(tmp_path, seconds=0):
+    with writer_lock(folder_at(tmp_path), seconds=0):
         pass

@@ -39,7 +39,7 @@ def memory():
 
 
 def content_at(url):
-    return {name: memory().cat_file(f"{url}/{name}") for name in names_at(url) if name not in ("empty", "evil")}
+    return {name: memory().cat_file(f"{url}/{name}") for name in names_at(url) if name not in ("empty", "evil", "deep")}
 
 
 def names_at(url):
@@ -130,7 +130,10 @@ def test_reports_and_benchmarks_read_urls(url, capsys):
 @pytest.mark.parametrize(("line", "code", "words"), [
     ("compress {url}/none.npy -o x.gc", 1, "{url}/none.npy: No such file"),
     ("compress {url}/*.npy -o x.gc", 1, "{url}/*.npy: no such file"),
-    ("compress {url}/ -o x.gc", 2, "must be the URL of a file"),
+    ("compress memory:// -o x.gc", 2, "must be the URL of a file or folder"),
+    ("compress {url}/empty -o x.gc", 1, "{url}/empty: no files in this folder"),
+    ("compress {url}/evil -o x.gc", 1, "skipped: its path in the archive"),
+    ("compress {url}/deep --rm", 2, "--rm needs files"),
     ("compress {url}/x.safetensors -f -o {url}/x.safetensors", 2, "is an input itself"),
     ("compress x.safetensors -f --base {url}/x.safetensors -o {url}/x.safetensors", 2, "is needed as --base"),
     ("compress x.safetensors -o {url}/x.safetensors", 1, "exists already"),
@@ -141,7 +144,8 @@ def test_reports_and_benchmarks_read_urls(url, capsys):
     ("decompress {url}/a.gc -o {url}/x.safetensors", 1, "exists already"),
     ("decompress {url}/a.gc -f -o {url}/a.gc", 2, "is an input itself"),
     ("decompress {url}/a.gc --rm", 2, "--rm needs archives"),
-    ("decompress {url}/two.gc", 2, "only one can go to a URL"),
+    ("decompress {url}/two.gc", 1, "{url}/x.safetensors: exists already"),
+    ("decompress {url}/two.gc -o {url}/one", 2, "-o must be the URL of a folder, which ends in /"),
     ("decompress {url}/broken.gc -o {url}/y", 1, "{url}/broken.gc"),
     ("verify {url}/broken.gc", 1, "{url}/broken.gc"),
     ("verify {url}/a.gc --against {url}/none.safetensors", 1, "{url}/none.safetensors"),
@@ -166,6 +170,7 @@ def test_what_cannot_be_done_is_said_and_changes_nothing(url, capsys, line, code
     memory().pipe_file(f"{url}/other.safetensors", FILE[:-4] + b"\0\0\0\0")
     memory().makedirs(f"{url}/empty")
     memory().pipe_file(f"{url}/evil/x", b"")
+    memory().pipe_file(f"{url}/deep/x.safetensors", FILE)
     store = memory().store
     store[f"/{url.removeprefix('memory://')}/evil/../../../x"] = store.pop(f"/{url.removeprefix('memory://')}/evil/x")
     before = content_at(url)
@@ -175,6 +180,36 @@ def test_what_cannot_be_done_is_said_and_changes_nothing(url, capsys, line, code
     assert words.format(url=url) in capsys.readouterr().err
     assert content_at(url) == before
     assert sorted(path.name for path in Path().iterdir()) == here
+
+
+@pytest.mark.parametrize("output", [None, "{url}/into/", "all.gc"])
+def test_a_folder_at_a_url_is_archived_as_a_whole_and_restored_to_another(url, output, capsys):
+    files = {"run/x.safetensors": FILE, "run/deep/y.safetensors": FILE, "run/deep/notes.txt": b"notes"}
+    for name, data in files.items():
+        memory().pipe_file(f"{url}/{name}", data)
+    run("compress", f"{url}/run", *([] if output is None else ["-o", output.format(url=url)]))
+    archive = {None: f"{url}/run.gc", "all.gc": "all.gc"}.get(output, f"{url}/into/run.gc")
+    assert f"{archive}: " in capsys.readouterr().out
+    run("verify", archive, "--against", url)
+    run("decompress", archive, "-o", f"{url}/back/")
+    assert f"3 files in {url}/back/" in capsys.readouterr().out
+    gcodec.decompress_file(archive, f"{url}/again/")
+    run("decompress", archive, "-o", "here/")
+    for name, data in files.items():
+        assert memory().cat_file(f"{url}/back/{name}") == memory().cat_file(f"{url}/again/{name}") == data
+        assert Path("here", name).read_bytes() == data
+
+
+def test_no_file_is_put_before_all_of_an_archive_are_complete(url):
+    Path("y.safetensors").write_bytes(FILE)
+    run("compress", "x.safetensors", "y.safetensors", "-o", "two.gc")
+    data = bytearray(Path("two.gc").read_bytes())
+    with gcodec.archive.ArchiveReader("two.gc") as archive:
+        second = archive.files[1].segments[0].offset
+    data[second + 50] ^= 1
+    Path("broken.gc").write_bytes(data)
+    run("decompress", "broken.gc", "-o", f"{url}/into/", code=1)
+    assert names_at(url) == ["x.safetensors"]
 
 
 def test_nothing_is_put_where_the_store_refuses(url, capsys, monkeypatch):

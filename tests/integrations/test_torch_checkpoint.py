@@ -191,11 +191,24 @@ def test_a_save_to_a_url_that_fails_leaves_the_earlier_checkpoint(monkeypatch):
     assert same(found["strided"], state_of(1)["strided"])
 
 
-@pytest.mark.parametrize("kind", [SeriesWriter, SeriesReader])
-def test_a_series_at_a_url_is_refused(kind):
-    pytest.importorskip("fsspec")
-    with pytest.raises(gcodec.InvalidArgument, match="folder of a file system"):
-        kind("memory://run")
+def test_a_series_at_a_url_is_saved_pruned_and_loaded():
+    memory = pytest.importorskip("fsspec").filesystem("memory")
+    url = f"memory://{secrets.token_hex(4)}/run"
+    writer = SeriesWriter(url, full_every=3, keep_last=3)
+    for step in range(1, 6):
+        dcp.save(state_of(step), storage_writer=writer, checkpoint_id=str(step))
+    assert steps_in_series(url) == [2, 3, 4, 5]
+    assert Checkpointer(f"{url}/rank-00000").steps() == [2, 3, 4, 5]
+    for checkpoint_id in ("3", "5", None):
+        expected = state_of(int(checkpoint_id or 5))
+        found = {name: torch.zeros_like(value) for name, value in expected.items()}
+        dcp.load(found, storage_reader=SeriesReader(url), checkpoint_id=checkpoint_id)
+        assert all(same(found[name], value) for name, value in expected.items())
+    with pytest.raises(gcodec.InvalidArgument, match="step 5 is there already"):
+        writer.set_up_storage_writer(True)
+    memory.rm_file(f"{url}/rank-00000/step-00000005.gc")
+    with pytest.raises(dcp.CheckpointException, match="has no step 5"):
+        dcp.load(found, storage_reader=SeriesReader(url))
 
 
 def test_senseless_uses_are_refused(tmp_path):

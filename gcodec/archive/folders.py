@@ -1,0 +1,217 @@
+"""A folder of files that appear whole or not at all: on a file system, or at a URL through fsspec."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple, Protocol, cast
+
+from ..files.urls import Upload, check_free_url, filesystem_of, is_url, local_path, naming_url, open_url
+from .output import Attributes, Staging, sync_folder
+
+
+class FileIdentity(NamedTuple):
+    """A file and the state of its content; another one, once the file was replaced.
+
+    Attributes:
+        size: in bytes.
+        state: what else the file system or store tells: numbers and times on a disk, tags at a URL.
+    """
+
+    size: int
+    state: tuple[object, ...]
+
+    @classmethod
+    def on_disk(cls, file: Path | int) -> FileIdentity:
+        """Return the identity of a path or an open file. Raises OSError if there is no such file."""
+        found = os.stat(file)  # noqa: PTH116 - of a descriptor, too
+        return cls(found.st_size, (found.st_dev, found.st_ino, found.st_mtime_ns, found.st_ctime_ns))
+
+
+class Folder(Protocol):
+    """The files of one folder, by name. ``str`` of it is its path or URL.
+
+    Methods raise OSError, which names the path or URL, where the system or the store does not do what it is asked for,
+    and FileNotFoundError where there is no such file.
+    """
+
+    def place(self, name: str) -> Path | str:
+        """Return the path or URL of a file."""
+        ...
+
+    def make(self) -> None:
+        """Make the folder, if it is not there."""
+        ...
+
+    def names(self) -> list[str]:
+        """Return the names of what is in the folder, in order; none if there is no folder."""
+        ...
+
+    def identity(self, name: str) -> FileIdentity:
+        """Return what tells a file from another that takes its place."""
+        ...
+
+    def open(self, name: str) -> tuple[BinaryIO, FileIdentity]:
+        """Return a file opened for reading, and its identity. It stays readable when it is removed or replaced."""
+        ...
+
+    def read(self, name: str, max_bytes: int) -> bytes:
+        """Return the first ``max_bytes`` bytes of a file."""
+        ...
+
+    @contextmanager
+    def output(self, name: str, *, force: bool = False, attributes: Attributes | None = None) -> Iterator[BinaryIO]:
+        """Give a file to write to, which is there, to stay, when the block has ended well, and never in part.
+
+        Args:
+            name: of the file.
+            force: replace a file that is there. A GcodecError is raised if False.
+            attributes: permissions, owner and times of a file on a disk; those of any new file if None.
+        """
+        ...
+
+    def remove(self, name: str) -> None:
+        """Remove a file, if it is there."""
+        ...
+
+    def sync(self) -> None:
+        """Wait until all names are on the disk, where the system can tell."""
+        ...
+
+
+def folder_at(place: str | os.PathLike[str]) -> Folder:
+    """Return the folder at a path, or at a URL for fsspec.
+
+    Raises:
+        GcodecError: it is a URL, and fsspec or its package for that kind is not installed.
+    """
+    return UrlFolder(place) if isinstance(place, str) and is_url(place) else DiskFolder(Path(local_path(place)))
+
+
+def replace_file(folder: Folder, name: str, data: bytes) -> None:
+    """Write a file, which takes the place of an earlier one when it is complete; the folder is made if need be."""
+    folder.make()
+    with folder.output(name, force=True) as file:
+        file.write(data)
+
+
+class DiskFolder(Folder):
+    """A folder of a file system, local or mounted."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __str__(self) -> str:
+        return str(self.path)
+
+    def place(self, name: str) -> Path:
+        return self.path / name
+
+    def make(self) -> None:
+        if not self.path.is_dir():
+            self.path.mkdir(parents=True, exist_ok=True)
+            sync_folder(self.path.parent)
+
+    def names(self) -> list[str]:
+        try:
+            with os.scandir(self.path) as entries:
+                return sorted(entry.name for entry in entries)
+        except FileNotFoundError:
+            return []
+
+    def identity(self, name: str) -> FileIdentity:
+        return FileIdentity.on_disk(self.path / name)
+
+    def open(self, name: str) -> tuple[BinaryIO, FileIdentity]:
+        file = (self.path / name).open("rb")
+        return file, FileIdentity.on_disk(file.fileno())
+
+    def read(self, name: str, max_bytes: int) -> bytes:
+        with (self.path / name).open("rb") as file:
+            return file.read(max_bytes)
+
+    @contextmanager
+    def output(self, name: str, *, force: bool = False, attributes: Attributes | None = None) -> Iterator[BinaryIO]:
+        with Staging(force=force, attributes=attributes) as staging:
+            file = staging.create(self.path / name)
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        self.sync()
+
+    def remove(self, name: str) -> None:
+        (self.path / name).unlink(missing_ok=True)
+
+    def sync(self) -> None:
+        sync_folder(self.path)
+
+
+class UrlFolder(Folder):
+    """Files below a URL. A store puts each of them whole, and says itself when it is there to stay."""
+
+    #: By what stores tell one content of a file from another, as far as they have it.
+    STATE = ("ETag", "etag", "md5Hash", "generation", "created", "mtime", "LastModified", "last_modified", "updated")
+
+    def __init__(self, url: str) -> None:
+        self.url = url.rstrip("/")
+        self._filesystem, self._root = filesystem_of(self.url)
+
+    def __str__(self) -> str:
+        return self.url
+
+    def place(self, name: str) -> str:
+        return f"{self.url}/{name}"
+
+    def make(self) -> None:
+        with naming_url(self.url):
+            self._filesystem.makedirs(self._root, exist_ok=True)
+
+    def names(self) -> list[str]:
+        self._filesystem.invalidate_cache()
+        try:
+            with naming_url(self.url):
+                found = self._filesystem.ls(self._root, detail=False)
+        except FileNotFoundError:
+            return []
+        return sorted(str(path).rstrip("/").rpartition("/")[2] for path in found)
+
+    def identity(self, name: str) -> FileIdentity:
+        self._filesystem.invalidate_cache()
+        with naming_url(self.place(name)):
+            info: dict[str, Any] = self._filesystem.info(self._path(name))
+        return FileIdentity(int(info.get("size") or 0), tuple(str(info.get(key)) for key in self.STATE))
+
+    def open(self, name: str) -> tuple[BinaryIO, FileIdentity]:
+        """Return a temporary copy of a file, and the identity that the file had before it was copied."""
+        identity = self.identity(name)
+        copy = cast(BinaryIO, tempfile.NamedTemporaryFile(prefix="gcodec-"))  # noqa: SIM115 - closed by the caller
+        try:
+            with naming_url(self.place(name)):
+                self._filesystem.get_file(self._path(name), copy.name)
+        except BaseException:
+            copy.close()
+            raise
+        return copy, identity
+
+    def read(self, name: str, max_bytes: int) -> bytes:
+        with open_url(self.place(name)) as file:
+            return file.read(max_bytes)
+
+    @contextmanager
+    def output(self, name: str, *, force: bool = False, attributes: Attributes | None = None) -> Iterator[BinaryIO]:
+        check_free_url(self.place(name), force=force)
+        with Upload(self.place(name)) as file:
+            yield file
+
+    def remove(self, name: str) -> None:
+        with suppress(FileNotFoundError), naming_url(self.place(name)):
+            self._filesystem.rm_file(self._path(name))
+
+    def sync(self) -> None:
+        """Do nothing: what was put is there."""
+
+    def _path(self, name: str) -> str:
+        return f"{self._root}/{name}"
