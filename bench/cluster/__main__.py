@@ -26,7 +26,7 @@ from bench.data import ROOT
 #: What runs, and whether it reads dumps.
 PARTS = (("allreduce", True), ("runs", False), ("bypass", False), ("bits", False), ("compressed", False),
          ("controllers", False), ("layerwise", False), ("scaling", False), ("accuracies", False),
-         ("step_costs", False))
+         ("step_costs", False), ("drops", False))
 
 
 def commands(quick: bool, data: Path, out: Path) -> list[list[str]]:

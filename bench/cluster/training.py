@@ -50,7 +50,7 @@ from gcodec.averaging.averager import CompressionPlan
 from gcodec.averaging.feedback import ErrorFeedback
 from gcodec.compressors import DGC, Compressor, Dense, GradNA, GradZip, PowerSGD, SparCML, TopK
 from gcodec.compressors.lowrank import matrix_shape
-from gcodec.demo.train import TASKS, TrainingPlan, TrainingTask
+from gcodec.demo.train import TASKS, TrainingPlan, TrainingTask, set_rates
 from gcodec.distributed import (
     AdaptiveGradients,
     Bypass,
@@ -120,7 +120,9 @@ class Run:
     ddp: DistributedDataParallel
     random: np.random.Generator
     state: CompressedAllreduce | CompressedGradients | CompressedGroup | None = None
+    drops: Sequence[int] = ()  #: steps after which the learning rate falls to a tenth
     losses: list[float] = field(default_factory=list)
+    learning_rates: list[float] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
     sent: list[int] = field(default_factory=list)
     processor: list[float] = field(default_factory=list)  #: seconds, of all threads of this rank
@@ -147,9 +149,9 @@ class Run:
             self.entropies.append(stats["entropy_per_symbol"])
 
     def _train(self, batch: int) -> float:
-        task, number = self.task, len(self.losses) + 1
-        for group, rate in zip(task.optimizer.param_groups, self._rates, strict=True):
-            group["lr"] = rate * min(1.0, number / task.warm_up) if task.warm_up else rate
+        task = self.task
+        set_rates(task, self._rates, len(self.losses) + 1, self.drops)
+        self.learning_rates.append(task.optimizer.param_groups[0]["lr"])
         task.optimizer.zero_grad()
         loss: torch.Tensor = self.ddp(batch, self.random)
         loss.backward()
@@ -274,6 +276,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--settle", type=int, default=0, help="steps before these, of methods with a bypass only")
     parser.add_argument("--turn", type=int, default=1, help="steps of a method in a row from then on")
     parser.add_argument("--batch", type=int, help="examples per rank and step")
+    parser.add_argument("--drop", type=int, action="append", default=[], metavar="STEP",
+                        help="let the learning rate fall to a tenth after this step")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--quick", action="store_true", help="a small vocabulary and small batches")
     parser.add_argument("--out", type=Path, required=True, help="JSON file; rank 0 writes it")
@@ -286,6 +290,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     names = options.method or [FP32, FP16, BF16, LOSSLESS, NEAR, f"{CONTROL} 1", f"{CONTROL} 2"]
     runs = [begin(name, options.model, plan, options.seed, options.steps) for name in names]
     for run in runs:
+        run.drops = options.drop
         for _ in range(options.settle if run.name in (BYPASS, BYPASS_BF16, GROUP) else 0):
             run.step(plan.batch)
     n_turns, rest = divmod(max(options.steps - options.first, 0), options.turn)
@@ -295,7 +300,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 run.step(plan.batch)
         if dist.get_rank() == 0 and len(runs[0].losses) % 50 == 0:
             print(f"step {len(runs[0].losses)}", *(f"{run.name}: {run.losses[-1]:.4f}" for run in runs), flush=True)
-    result = gathered(runs, plan, options.model) | {"seed": options.seed}
+    result = gathered(runs, plan, options.model) | {
+        "seed": options.seed, "drops": options.drop, "learning_rates": runs[0].learning_rates}
     if dist.get_rank() == 0:
         options.out.parent.mkdir(parents=True, exist_ok=True)
         options.out.write_text(json.dumps(result))

@@ -2,6 +2,7 @@
 
     python -m bench.experiments.gravac [--quick] [--full] [--seeds N] [--minutes N] [--resume] [--untimed]
                                         [--processes N] [--out DIR]
+    python -m bench.experiments.gravac --clock [--quick] [--out DIR]
 
 writes ``bench/results/experiment-gravac-*.csv``: ``runs``, one row per training; ``curves``, how it went, in
 ``POINTS`` rows; ``factors``, how many steps were sent at which compression factor; ``early``, gradient norms of the
@@ -9,8 +10,8 @@ first quarter of dense trainings; ``costs``, processor time and traffic by facto
 tried on one gradient. Trainings run on two processes with one thread each, the most important first; those for which
 there is no time in ``--minutes`` (30) are left out, and named: later seeds first. ``--full`` is all of them;
 ``--resume`` keeps the trainings that are there, and goes on with the others; ``--untimed`` leaves out whatever follows
-from a clock, for machines that are busy. Problems are those of ``problems``, links those of ``traffic``: nothing here
-is a measurement of a network.
+from a clock, for machines that are busy; ``--clock`` trains nothing, and writes ``costs`` and ``levels``. Problems are
+those of ``problems``, links those of ``traffic``: nothing here is a measurement of a network.
 """
 
 from __future__ import annotations
@@ -129,11 +130,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--quick", action="store_true", help=f"a few trainings of {QUICK_STEPS} steps, to try it")
     parser.add_argument("--resume", action="store_true", help="keep what is there")
     parser.add_argument("--untimed", action="store_true", help="leave out what follows from a clock")
+    parser.add_argument("--clock", action="store_true", help="only measure what factors cost")
     parser.add_argument("--processes", type=int, default=PROCESSES, help=f"of one thread each ({PROCESSES})")
     parser.add_argument("--out", type=Path, help="where the CSV files go (default: bench/results)")
     options = parser.parse_args(arguments)
     out = options.out or (CACHE / "quick" if options.quick else RESULTS)
-    every = jobs(1 if options.quick else options.seeds)
+    every = [] if options.clock else jobs(1 if options.quick else options.seeds)
     if options.quick:
         every = [(name, method, seed) for name, method, seed in every if name == "cnn" and method in QUICK]
     tables = kept(out, every) if options.resume else {name: [] for name in COLUMNS}

@@ -132,7 +132,7 @@ def train(name: str, folder: Path, plan: TrainingPlan | None = None, *, progress
     bar = progress.add_task(name, total=plan.steps, loss=float("nan")) if progress else None
     base_rates = [group["lr"] for group in task.optimizer.param_groups]
     for step in range(1, plan.steps + 1):
-        _set_rates(task, base_rates, step, plan.drops)
+        set_rates(task, base_rates, step, plan.drops)
         task.optimizer.zero_grad()
         loss = task.loss(plan.batch, random)
         loss.backward()
@@ -221,8 +221,15 @@ TASKS: dict[str, Callable[[TrainingPlan], TrainingTask]] = {
 }
 
 
-def _set_rates(task: TrainingTask, base_rates: Sequence[float], step: int, drops: Sequence[int]) -> None:
-    """Raises the learning rate linearly over the first ``warm_up`` steps, and lets it fall to a tenth after drops."""
+def set_rates(task: TrainingTask, base_rates: Sequence[float], step: int, drops: Sequence[int] = ()) -> None:
+    """Raises the learning rate linearly over the first ``warm_up`` steps, and lets it fall to a tenth after drops.
+
+    Args:
+        task: what is trained.
+        base_rates: rate of each group of parameters, where it neither rises nor has fallen.
+        step: number of the step, from 1 on.
+        drops: steps after which the rate falls.
+    """
     scale = min(1.0, step / task.warm_up) if task.warm_up else 1.0
     for group, rate in zip(task.optimizer.param_groups, base_rates, strict=True):
         group["lr"] = scale * rate * 0.1 ** sum(step > drop for drop in drops)

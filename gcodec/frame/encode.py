@@ -153,7 +153,7 @@ def copied_to_caller(frame: bytes | memoryview, out: Any) -> bytes | memoryview:
 
 #: So many bits dropped of a value, on average, save more than wide heads do; and by this share of its size a frame that
 #: keeps all bits may be larger, because estimates are no better.
-_MAX_DROPPED_BITS, _TIE = 3.0, 0.01
+_MAX_DROPPED_BITS, _TIE = 3.0, 0.025
 
 
 def _best(request: EncodeRequest) -> tuple[EncodeRequest, FramePlan]:

@@ -30,6 +30,7 @@ from bench.cluster import (  # noqa: E402
     controllers,
     counters,
     definitions,
+    drops,
     layerwise,
     methods,
     model,
@@ -391,6 +392,22 @@ def test_layerwise_settings_are_compared_with_the_uniform_one(tmp_path):
     assert [row["of_uniform"] for row in rows] == ["0.500", "1.000", "1.500", "2.000"]
     assert [row["payload_ratio"] for row in rows] == ["1.00", "4.00", "4.00", "4.00"]
     assert len(layerwise.table(tmp_path)) == 2 + len(rows) + 2
+
+
+def test_steps_of_each_learning_rate_are_compared_with_dense_ones_of_the_same(tmp_path):
+    begun = {name: {"losses": [3.0] * 50 + [2.0] * 50, "sent": [100] * 50 + [100 - 10 * number] * 50,
+                    "seconds": [0.1 * (1 + number)] * 50 + [0.2] * 50, "stats": {}}
+             for number, name in enumerate(drops.METHODS)}
+    found = {**result(), "runs": begun, "drops": [50], "learning_rates": [0.1] * 50 + [0.01] * 50}
+    write_table(tmp_path / drops.FILE, drops.COLUMNS, drops.rows_of(found))
+    _, rows = read_table(tmp_path / drops.FILE)
+    by_rate = {rate: [row for row in rows if row["learning_rate"] == rate] for rate in ("0.1", "0.01", "all")}
+    assert [len(part) for part in by_rate.values()] == [len(drops.METHODS)] * 3
+    assert [row["bytes_of_fp32"] for row in by_rate["0.1"]] == ["1.0000"] * len(drops.METHODS)
+    assert [float(row["bytes_of_fp32"]) for row in by_rate["0.01"]] == [1.0, 0.9, 0.8, 0.7, 0.6]
+    assert [float(row["of_fp32"]) for row in by_rate["0.1"]] == [1.0, 2.0, 3.0, 4.0, 5.0]
+    assert {row["loss"] for row in by_rate["0.01"]} == {row["loss"] for row in by_rate["all"]} == {"2.00000"}
+    assert len(drops.table(tmp_path)) == 2 + len(rows) + 2
 
 
 def made_up_results(folder: Path) -> None:

@@ -295,7 +295,7 @@ def test_rates_rise_in_the_warm_up_and_fall_to_a_tenth_after_each_drop():
     task = replace(task, warm_up=2)
     rates = []
     for step in range(1, 8):
-        train._set_rates(task, [0.05], step, (4, 6))
+        train.set_rates(task, [0.05], step, (4, 6))
         rates.append(task.optimizer.param_groups[0]["lr"])
     assert rates == pytest.approx([0.025, 0.05, 0.05, 0.05, 0.005, 0.005, 0.0005])
 

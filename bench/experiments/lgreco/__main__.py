@@ -4,6 +4,7 @@ ranks.
     python -m bench.experiments.lgreco [--quick] [--full] [--seeds N] [--minutes N] [--processes N] [--resume]
                                        [--untimed]
     python -m bench.experiments.lgreco --add SEED [--part NAME ...] [--family NAME ...] [...]
+    python -m bench.experiments.lgreco --clock [--quick] [--out DIR]
 
 writes ``bench/results/experiment-lgreco*.csv``; ``python -m bench.experiments.lgreco.pictures`` draws them. Trainings
 of one problem and seed start from the same parameters and see the same batches. Parts come in the order of ``ORDER``,
@@ -11,7 +12,9 @@ first all of one seed; a part for which there is no time is left out whole, and 
 Every training is also kept in ``.cache/bench/lgreco``, or in the folder of ``--out``, where ``--resume`` finds it
 again, whatever has changed since. ``--untimed`` leaves the columns that come from a clock empty, and the tables of them
 as they are, for machines that are busy. ``--add`` trains one more seed, or the named parts and families of one, and
-adds the rows to the tables that are there, or replaces them, without the column that comes from a clock.
+adds the rows to the tables that are there, or replaces them, without the column that comes from a clock. ``--clock``
+trains the pairs of the first seed anew, one at a time, and writes only the tables that come from a clock; the machine
+should do nothing else.
 """
 
 from __future__ import annotations
@@ -93,8 +96,12 @@ def write(trainings: Sequence[Training], out: Path, timed: bool = True) -> None:
     write_table(out / tables.TRAININGS, tables.TRAINING_COLUMNS, rows)
     write_table(out / tables.PERIODS, tables.PERIOD_COLUMNS, tables.period_rows(trainings))
     write_table(out / tables.TENSORS, tables.TENSOR_COLUMNS, tables.tensor_rows(trainings))
-    if not timed:
-        return
+    if timed:
+        write_clock(trainings, out)
+
+
+def write_clock(trainings: Sequence[Training], out: Path) -> None:
+    """Write the tables that come from a clock."""
     first = [item for item in trainings if item.job.seed == 0 and item.job.part != "replay"]
     pairs = [item for item in first if item.job.part == "pairs"]
     write_timed([item for item in pairs if item.means], out)
@@ -139,23 +146,30 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--processes", type=int, default=2, help="of one thread each (2)")
     parser.add_argument("--resume", action="store_true", help="go on from the trainings that earlier runs have kept")
     parser.add_argument("--untimed", action="store_true", help="leave out what comes from a clock")
+    parser.add_argument("--clock", action="store_true", help="write only the tables that come from a clock")
     parser.add_argument("--out", type=Path, help="where the CSV files go (default: bench/results)")
     options = parser.parse_args(arguments)
     if (options.part or options.family) and options.add is None:
         parser.error("--part and --family need --add: tables are of all")
     if options.quick and options.add is not None:
         parser.error("--quick: there are no tables to --add its trainings to")
+    if options.clock and (options.add is not None or options.resume or options.untimed):
+        parser.error("--clock trains anew, and adds nothing: leave out --add, --resume and --untimed")
     seeds, steps = (1, 10) if options.quick else (options.seeds, None)
     if options.add is not None:
         seeds = options.add + 1
-    parts = list(parts_of(options.full, seeds, steps, options.part))[: 1 if options.quick else None]
+    named = ["pairs"] if options.clock else options.part
+    parts = list(parts_of(options.full, 1 if options.clock else seeds, steps, named))[: 1 if options.quick else None]
     if options.add is not None:
         parts = [(name, [job for job in jobs if job.family in options.family or not options.family])
                  for name, jobs in parts if jobs[0].seed == options.add]
     out = options.out or (CACHE / "quick" if options.quick else RESULTS)
     folder = KEPT if out == RESULTS else out
-    trainings, left_out = run_all(parts, options.processes, options.minutes, folder, options.resume)
-    if options.add is None:
+    processes = 1 if options.clock else options.processes
+    trainings, left_out = run_all(parts, processes, options.minutes, folder, options.resume)
+    if options.clock:
+        write_clock(trainings, out)
+    elif options.add is None:
         write(trainings, out, not options.untimed)
     else:
         add(trainings, out)
