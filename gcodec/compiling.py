@@ -63,8 +63,14 @@ def announce() -> None:
     """Say that kernels are being compiled: to the logger ``gcodec`` at level INFO, and where that is not shown and
     stderr is a terminal, there."""
     LOGGER.info(TEXT)
-    if not (LOGGER.isEnabledFor(logging.INFO) and LOGGER.hasHandlers()) and sys.stderr and sys.stderr.isatty():
+    if not (LOGGER.isEnabledFor(logging.INFO) and LOGGER.hasHandlers()) and _is_terminal(sys.stderr):
         print(f"gcodec: {TEXT}", file=sys.stderr, flush=True)
+
+
+def _is_terminal(stream: Any) -> bool:
+    """Return True for a terminal, also where rich stands before it while it shows a bar; prints go above the bar."""
+    stream = getattr(stream, "rich_proxied_file", stream)
+    return bool(stream and stream.isatty())
 
 
 def notice_compiling() -> None:

@@ -262,7 +262,8 @@ class _Flattener:
             return {"complex": [self.node(value.real, path, 0), self.node(value.imag, path, 0)]}
         if kind.__module__ == "torch" and kind.__name__ in ("Size", "dtype", "device"):
             return {"Size": list(value)} if kind.__name__ == "Size" else {kind.__name__: str(value)}
-        raise InvalidArgument(f"{path or 'the state'}: a {kind.__module__}.{kind.__qualname__} cannot be saved; pass "
+        name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+        raise InvalidArgument(f"{path or 'the state'}: a {name} cannot be saved; pass "
                               "its state_dict(), or what it holds as tensors, numbers, strings, dictionaries and lists")
 
     def _tensor(self, value: Any, path: str) -> Any:

@@ -88,7 +88,12 @@ class TensorNames:
 
     def _unknown(self, name: str) -> InvalidArgument:
         meant = did_you_mean(name, self._by_name)
-        return InvalidArgument(f"{self._archive_name}: no tensor is called {name!r}{meant}")
+        return InvalidArgument(f"{self._archive_name}: no tensor {no_such(name)}{meant}")
+
+
+def no_such(name: str) -> str:
+    """Return what is said of tensors that are not there: not called by a name, or not matched by a pattern."""
+    return f"matches {name!r}" if any(sign in name for sign in "*?[") else f"is called {name!r}"
 
 
 def _full_name(place: NamedTensor) -> str:

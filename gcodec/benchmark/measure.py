@@ -14,6 +14,7 @@ from .timing import GIGA, CodecTask, RoundTripError, copy_task, interleave
 
 OURS, COPY, NO_MODE = "gcodec", "memory copy", "raw"
 MEGA = 1 << 20
+MAX_CALLS = 2048  #: in a turn: of arrays of some bytes, the bytes that a turn is to have are far too many calls
 Key = tuple[str, str]  #: mode and codec
 
 
@@ -201,7 +202,7 @@ def _times(data: Input, settings: Mapping[str, Sequence[Setting]], n_parts: int,
             tasks[LOSSLESS, peer.name] = task
     names = {f"{mode}: {codec}": (mode, codec) for mode, codec in tasks}
     by_name = {name: tasks[key] for name, key in names.items()}
-    calls = max(1, round(plan.at_least / data.nbytes))
+    calls = min(max(1, round(plan.at_least / data.nbytes)), MAX_CALLS)
     timings, errors = interleave(by_name, plan.rounds, plan.budget, calls, plan.advance)
     for name, error in errors.items():
         if names[name][1].startswith(OURS):

@@ -10,6 +10,9 @@ from typing import Any
 
 from ..compiling import numba_events
 
+#: Names of functions inside others, which say nothing of what is compiled.
+HELPERS = ("impl", "codegen", "wrapper")
+
 
 class CompileClock:
     """Adds up the wall time in which at least one thread is in numba's compiler, or waits for it.
@@ -52,8 +55,8 @@ def compiled_names(show: Callable[[str], None]) -> Iterator[None]:
     def begin(event: Any) -> None:
         data = event.data
         name = getattr(getattr(data.get("dispatcher"), "py_func", None), "__name__", "") if data else ""
-        if name:
-            show(name)
+        if name.isidentifier() and name not in HELPERS:
+            show(name.lstrip("_"))
 
     with numba_events("numba:compile", begin, lambda event: None):
         yield

@@ -202,7 +202,9 @@ def _to_safetensors(
     kinds = ", ".join(sorted({entry.format for entry in archive.files}))
     originals = f"{kinds} file" if len(archive.files) == 1 else f"{len(archive.files)} files ({kinds})"
     held = f"{len(tensors)} tensor{'s' * (len(tensors) != 1)}"
-    display.note(f"{path}: holds {held}; what else was in the {originals} is left out", quiet=args.quiet)
+    shared = any("shares" in _tensor_row(entry, tensor) for entry, tensor in tensors)
+    apart = "; tensors that shared memory are written apart" if shared else ""
+    display.note(f"{path}: holds {held}; what else was in the {originals} is left out{apart}", quiet=args.quiet)
     return path
 
 

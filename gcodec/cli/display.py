@@ -17,6 +17,8 @@ from . import UsageError
 from .streams import ClosedOutput, printable
 
 MIN_RATED_BYTES = 10**7
+#: The seconds that the rate beside a bar is of: soon after kernels have been compiled, it is that of the work alone.
+RATE_SECONDS = 3.0
 SUFFIXES = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
 
 
@@ -114,7 +116,9 @@ def progress(title: str, total: int, *, quiet: bool) -> Iterator[Callable[[int],
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), DownloadColumn(), TransferSpeedColumn())
-    with Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True), transient=True) as bar:
+    show = Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True), transient=True,
+                    speed_estimate_period=RATE_SECONDS)
+    with show as bar:
         task = bar.add_task(title, total=total)
         yield lambda count: bar.advance(task, count)
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from ..archive import ArchiveReader, FileEntry
 from ..archive.output import Attributes, Staging, check_free, naming
+from ..archive.tensor_names import no_such
 from ..errors import InvalidArgument, Unsupported, did_you_mean
 from ..files.elements import RAW_BITS, numpy_dtype
 from ..files.file_plan import TensorView
@@ -129,7 +130,7 @@ def _like(archive: ArchiveReader, pattern: str) -> list[Found]:
     matches = [both for both in archive.tensors() if fits(*both)]
     if not matches:
         meant = did_you_mean(pattern, (tensor.name for _, tensor in archive.tensors())) or " (--list shows the names)"
-        raise InvalidArgument(f"{archive.name}: no tensor is called {pattern!r}{meant}")
+        raise InvalidArgument(f"{archive.name}: no tensor {no_such(pattern)}{meant}")
     return matches
 
 

@@ -103,7 +103,8 @@ def encode_array(request: EncodeRequest, out: Any = None) -> bytes | memoryview:
         return copied_to_caller(min((encode_values(request, plan) for plan in plans), key=len), out)
     short = drop_unused_bits(request)
     sparse_request = short if request.base is None else request  # with a base, blocks have no planes
-    sparse = make_sparse_plan(sparse_request) if request.options.sparse else None
+    is_tried = request.options.sparse and not _is_constant_block(request)
+    sparse = make_sparse_plan(sparse_request) if is_tried else None
     if sparse is not None and sparse.sparse is not None:
         if request.base is not None and _is_smallest(request.values.bits, sparse.sparse.bits):
             return encode_values(request, sparse, out)
@@ -115,6 +116,17 @@ def encode_array(request: EncodeRequest, out: Any = None) -> bytes | memoryview:
                 frames.append(encode_values(exact, exact_sparse))
         return copied_to_caller(min(frames, key=len), out)
     return _encode_coded(short, out)
+
+
+def _is_constant_block(request: EncodeRequest) -> bool:
+    """Return True for zeros without a base that are one constant block, which nothing is smaller than."""
+    bits = request.values.bits
+    return (
+        request.base is None
+        and 0 < len(bits) <= 1 << block_log2(request.values.dtype)
+        and not bits[0]
+        and not bits.any()
+    )
 
 
 def _encode_coded(request: EncodeRequest, out: Any = None) -> bytes | memoryview:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 import io
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from gcodec.benchmark import csv_tables, settings
+from gcodec.benchmark import csv_tables, measure, settings
 from gcodec.recorder import read_dump
 
 # Commands
@@ -35,6 +36,20 @@ def test_bench_measures_a_file(tmp_path):
     assert code == 0
     assert '"3 mantissa bits"' in text
     assert '"encode_GBps": null' in text
+
+
+def test_bench_of_a_few_bytes_takes_few_calls(tmp_path, monkeypatch):
+    turns = []
+
+    def interleave(tasks: dict[str, Any], rounds: int, budget: float, calls: int, advance: Any) -> tuple[Any, Any]:
+        turns.append(calls)
+        return {}, {}
+
+    monkeypatch.setattr(measure, "interleave", interleave)
+    for n, calls in ((2, measure.MAX_CALLS), (1 << 20, 8)):
+        np.save(tmp_path / "a.npy", np.ones(n, np.float32))
+        assert run_cli("bench", tmp_path / "a.npy", "--peers", "none", "--json")[0] == 0
+        assert turns.pop() == calls
 
 
 @pytest.mark.parametrize("arguments", [("--peers", "nonesuch"), ("--mantissa-bits", 99), ("--rounds", 0)])

@@ -78,10 +78,16 @@ def test_the_clock_of_the_compiler_counts_every_moment_once(monkeypatch):
 def test_the_compiler_is_heard_of():
     import numba
 
+    helper = numba.njit(lambda x: x + 1)
+
+    @numba.njit
+    def _add_two(x):
+        return helper(helper(x))
+
     names: list[str] = []
     with compile_time.compiled_names(names.append), compile_time.compile_clock() as clock:
-        numba.njit(lambda x: x + 1)(1)
-    assert names == ["<lambda>"] and clock.seconds > 0
+        assert _add_two(1) == 3
+    assert names == ["add_two"] and clock.seconds > 0
 
 
 def test_warmup_names_types_line_by_line_and_kernels_on_a_terminal(capsys, monkeypatch):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import logging
 import threading
 from types import SimpleNamespace
@@ -90,6 +91,19 @@ def test_the_line_goes_where_it_is_seen(monkeypatch, capsys, caplog, is_terminal
         compiling.announce()
     assert [record.message for record in caplog.records] == ([TEXT] if level == logging.INFO else [])
     assert capsys.readouterr().err == (f"gcodec: {TEXT}\n" if on_stderr else "")
+
+
+def test_the_line_is_seen_above_a_bar(monkeypatch):
+    from rich.console import Console
+    from rich.progress import Progress
+
+    terminal = io.StringIO()
+    monkeypatch.setattr(terminal, "isatty", lambda: True)
+    monkeypatch.setattr("sys.stderr", terminal)
+    with Progress(console=Console(stderr=True, width=300)) as bar:
+        bar.add_task("compressing", total=1)
+        compiling.announce()
+    assert f"gcodec: {TEXT}" in terminal.getvalue()
 
 
 def test_numba_tells_of_what_it_compiles():
