@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import secrets
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,10 +19,13 @@ pytest.importorskip("moto.server")
 import s3fs
 import torch
 from moto.server import ThreadedMotoServer
+from safetensors.torch import save_file
 
 import gcodec
 from gcodec.cli import main
 from gcodec.sync import Publisher, Subscriber, VersionFolder
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
@@ -86,6 +91,31 @@ def test_archives_and_folders_are_written_and_read(url, tmp_path):
         assert np.array_equal(file.get_slice(name)[10:20], state_of(1)["weights"][10:20])
     with pytest.raises(FileNotFoundError, match=f"{url}/none.gc"):
         gcodec.load_file(f"{url}/none.gc")
+
+
+def test_the_commands_of_the_page_work_as_printed(store, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    state = {"weights": torch.from_numpy(state_of(1)["weights"])}
+    save_file(state, "model.safetensors")
+    Path("run").mkdir()
+    for step in (100, 200):
+        torch.save(state, f"run/step-{step}.pt")
+        s3fs.S3FileSystem().put_file("model.safetensors", f"bucket/run/step-{step}.safetensors")
+    page = (ROOT / "docs/integrations/fsspec.md").read_text(encoding="utf-8")
+    commands = re.findall("^gcodec (.*)$", page, re.MULTILINE)
+    assert len(commands) >= 5
+    for command in commands:
+        words = [path for word in shlex.split(command, comments=True) for path in _expanded(word)]
+        assert main(words) == 0, command
+    assert Path("copy.safetensors").read_bytes() == Path("model.safetensors").read_bytes()
+    names = s3fs.S3FileSystem().find("bucket")
+    for name in ("models/model.safetensors.gc", "run/step-100.safetensors.gc", "run.gc", "series/step-00000200.gc"):
+        assert f"bucket/{name}" in names
+
+
+def _expanded(word: str) -> list[str]:
+    """Return the files that a shell makes of a word."""
+    return sorted(map(str, Path().glob(word))) if "*" in word and "://" not in word else [word]
 
 
 def test_versions_of_weights_are_followed(url):
