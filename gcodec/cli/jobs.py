@@ -12,7 +12,7 @@ from pathlib import Path
 from ..archive.entries import unsafe_path
 from ..archive.layout import MAGIC
 from ..errors import GcodecError, did_you_mean_file
-from ..files.urls import filesystem_of, is_folder_at, is_url, local_path, name_at, naming_url
+from ..files.urls import files_below, filesystem_of, is_folder_at, is_url, local_path, name_at
 from . import UsageError
 from .file_state import FileState
 from .streams import STDIO
@@ -159,16 +159,13 @@ def _members_at(url: str, skipped: list[str]) -> list[InputFile]:
     top = _last_of(url)
     if not is_folder_at(url):
         return [InputFile(None, top, True, url)]
-    filesystem, root = filesystem_of(url.rstrip("/"))
-    with naming_url(url):
-        found = filesystem.find(root)
     members = []
-    for name in sorted(found):
-        path = f"{top}/{name.removeprefix(root.rstrip('/') + '/')}"
+    for name, place in files_below(url):
+        path = f"{top}/{name}"
         if why := unsafe_path(path):
             skipped.append(f"{url}: {name}: skipped: its path in the archive {why}")
         else:
-            members.append(InputFile(None, path, False, filesystem.unstrip_protocol(name)))
+            members.append(InputFile(None, path, False, place))
     if not members and not skipped:
         raise GcodecError(f"{url}: no files in this folder")
     return members

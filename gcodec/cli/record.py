@@ -13,6 +13,7 @@ from typing import Any
 from ..errors import Corruption, GcodecError
 from ..files import FilePlan, open_source, plan_file
 from ..files.elements import width
+from ..files.urls import files_below, is_folder_at, is_url, local_path, name_at
 from . import UsageError, display
 
 SNIPPET = """from gcodec.recorder import Recorder
@@ -47,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   gcodec record --snippet --every 500 >> train.py
   gcodec record dumps                            what the dumps in a folder hold"""
     add = parser.add_argument
-    add("dumps", nargs="*", metavar="DUMP", help="list these dumps, or those in these folders, instead")
+    add("dumps", nargs="*", metavar="DUMP", help="list these dumps, or those in these folders, instead;\npaths or URLs")
     add("--snippet", action="store_true", help="print only the lines to paste")
     add("--folder", default="dumps", metavar="PATH", help="where the snippet's recorder writes (default: dumps)")
     add("--steps", type=_steps, default=(), metavar="N,N,...", help="iterations to record (default: 1,20,100)")
@@ -60,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
     if args.every is not None and args.every < 1:
         raise UsageError(f"--every must be at least 1, not {args.every}")
     if args.dumps:
-        _list([path for name in args.dumps for path in _dump_files(Path(name))], args)
+        _list([place for name in args.dumps for place in _dump_files(name)], args)
         return 0
     if args.json:
         raise UsageError("--json lists dumps: name a dump or a folder of dumps")
@@ -78,17 +79,20 @@ def _indented(text: str) -> str:
     return "".join(f"    {line}".rstrip() + "\n" for line in text.splitlines())
 
 
-def _dump_files(path: Path) -> list[Path]:
-    if not path.is_dir():
-        return [path]
-    files = sorted(path.rglob("*.safetensors"))
+def _dump_files(name: str) -> list[str]:
+    """Return the paths or URLs of the dumps that a path or URL stands for."""
+    name = str(local_path(name))
+    if not is_folder_at(name):
+        return [name]
+    found = [url for _, url in files_below(name)] if is_url(name) else [str(path) for path in Path(name).rglob("*")]
+    files = sorted(place for place in found if place.endswith(".safetensors"))
     if not files:
-        raise GcodecError(f"{path}: no .safetensors files in this folder")
+        raise GcodecError(f"{name}: no .safetensors files in this folder")
     return files
 
 
-def _list(paths: list[Path], args: argparse.Namespace) -> None:
-    rows = [_read(path) for path in paths]
+def _list(places: list[str], args: argparse.Namespace) -> None:
+    rows = [_read(place) for place in places]
     if args.json:
         display.print_json(rows)
         return
@@ -96,16 +100,16 @@ def _list(paths: list[Path], args: argparse.Namespace) -> None:
     display.print_table(columns, [_text(row) for row in rows])
 
 
-def _read(path: Path) -> dict[str, Any]:
-    with closing(open_source(path)) as source:
-        plan = plan_file(path.name, source)
+def _read(place: str) -> dict[str, Any]:
+    with closing(open_source(place)) as source:
+        plan = plan_file(name_at(place), source)
         metadata = plan.metadata
         try:
             groups = json.loads(metadata.get("groups", "[]"))
             rates = [group.get("lr") for group in groups]
         except (ValueError, AttributeError, TypeError, RecursionError) as error:
-            raise Corruption(f"{path}: malformed dump metadata: {error}") from error
-        row = {"dump": str(path), "bytes": source.size, "format": metadata.get("format"), "step": metadata.get("step")}
+            raise Corruption(f"{place}: malformed dump metadata: {error}") from error
+        row = {"dump": place, "bytes": source.size, "format": metadata.get("format"), "step": metadata.get("step")}
         return {**row, "optimizer": metadata.get("optimizer"), "learning_rates": rates, **_contents(plan)}
 
 

@@ -149,6 +149,20 @@ def is_folder_at(place: str) -> bool:
         return bool(filesystem.isdir(path))
 
 
+def files_below(url: str) -> list[tuple[str, str]]:
+    """Return the files of a folder at a URL and of those in it, in order: their paths in the folder, and their URLs.
+
+    Raises:
+        GcodecError: as for :func:`open_url`.
+        OSError: the folder cannot be listed.
+    """
+    url = url.rstrip("/")
+    filesystem, path = filesystem_of(url)
+    with naming_url(url):
+        names = [name.removeprefix(path.rstrip("/") + "/") for name in sorted(filesystem.find(path))]
+    return [(name, f"{url}/{name}") for name in names]
+
+
 @contextmanager
 def local_copy(place: str | os.PathLike[str]) -> Iterator[Path]:
     """Give the path of a file or folder on this machine; what is at a URL is copied to a temporary folder meanwhile.

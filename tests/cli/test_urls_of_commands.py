@@ -112,6 +112,14 @@ def test_archives_are_verified_against_files_and_folders_at_urls(url, capsys):
         assert bool(file["differences"]) == (archive == lossy)
 
 
+def test_dumps_at_urls_are_listed(url, capsys):
+    for source in (f"{url}/x.safetensors", url, "."):
+        run("record", source, "--json")
+        row, = json.loads(capsys.readouterr().out)
+        assert row.pop("dump") == (f"{url}/x.safetensors" if source != "." else "x.safetensors")
+        assert row["bytes"] == len(FILE)
+
+
 def test_reports_and_benchmarks_read_urls(url, capsys):
     gcodec.compress_file("x.safetensors", f"{url}/a.gc")
     run("report", f"{url}/a.gc")
@@ -130,6 +138,8 @@ def test_reports_and_benchmarks_read_urls(url, capsys):
 @pytest.mark.parametrize(("line", "code", "words"), [
     ("compress {url}/none.npy -o x.gc", 1, "{url}/none.npy: No such file"),
     ("compress {url}/*.npy -o x.gc", 1, "{url}/*.npy: no such file"),
+    ("record {url}/empty", 1, "{url}/empty: no .safetensors files"),
+    ("record {url}/none.safetensors", 1, "{url}/none.safetensors: No such file"),
     ("compress memory:// -o x.gc", 2, "must be the URL of a file or folder"),
     ("compress {url}/empty -o x.gc", 1, "{url}/empty: no files in this folder"),
     ("compress {url}/evil -o x.gc", 1, "skipped: its path in the archive"),
