@@ -297,8 +297,7 @@ class Finding:
     def counts_with(self, is_empty: np.ndarray) -> Counts:
         """Return how often each symbol occurs in what was found, where some classes have no code: bool[n_classes]."""
         total = self._total()
-        found = [differences for differences in self.found if differences is not None]
-        _count_all_numbers(self._values.dtype, found, is_empty, total.counts)
+        _count_all(self._values.dtype, self.found, is_empty, total.counts)
         return total
 
     def _total(self) -> Counts:
@@ -318,7 +317,7 @@ def fit_change_codebook(
     """
     n_kinds = 3 if len(counts.steps) else 1
     is_empty = np.logical_not(counts.classes.any(axis=1))
-    _count_all_numbers(kind, found, is_empty, counts.counts)
+    _count_all(kind, found, is_empty, counts.counts)
     n_gaps = max(_n_used(counts.classes.sum(axis=0).reshape(-1, n_kinds).sum(axis=1)), 1)
     classes = counts.classes[: len(thresholds) + 1, : n_kinds * n_gaps]
     codebook = ChangeCodebook(
@@ -331,14 +330,12 @@ def fit_change_codebook(
     return _or_shipped(codebook, counts, found)
 
 
-def _count_all_numbers(
-    kind: np.dtype, found: Sequence[Differences], is_empty: np.ndarray, counts: np.ndarray
-) -> None:
+def _count_all(kind: np.dtype, found: Iterable[Differences | None], is_empty: np.ndarray, counts: np.ndarray) -> None:
     """Count the numbers of changes that the sub-streams of all blocks begin with, as ``count_numbers`` does for one."""
-    if found:
-        numbers = np.concatenate([differences.counts for differences in found])
-        no_changes = np.empty(0, np.uint32), np.empty(0, kind)
-        _count_numbers(kind, Differences(*no_changes, numbers), is_empty, counts)
+    numbers = [differences.counts for differences in found if differences is not None]
+    if numbers:
+        joined = Differences(np.empty(0, np.uint32), np.empty(0, kind), np.concatenate(numbers))
+        _count_numbers(kind, joined, is_empty, counts)
 
 
 def _or_shipped(
@@ -352,7 +349,7 @@ def _or_shipped(
             continue
         if numbers is None:  # all of its classes have codes, so that their numbers are written even if they are 0
             numbers = np.zeros_like(counts.counts)
-            _count_all_numbers(np.dtype(np.uint16), found, shipped.is_empty, numbers)
+            _count_all(np.dtype(np.uint16), found, shipped.is_empty, numbers)
         candidates.append((shipped, bits_of(shipped, counts._replace(counts=numbers))))
     return min(candidates, key=lambda candidate: bits_with_record(*candidate))
 
