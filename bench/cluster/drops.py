@@ -2,7 +2,9 @@
 
     python -m bench.cluster.drops [--quick] [--model cnn] [--rate 1gbit] [--add] [--steps N] [--out DIR]
 
-writes ``cluster-drops.csv``: for each learning rate and method, what a step sends and takes, and the loss at its end.
+writes ``cluster-drops.csv``: for each learning rate and method, and for the whole training ("all"), the loss of the
+last tenth of the steps, the median of their seconds, and means of seconds and bytes as shares of fp32's. The first
+steps of a learning rate do not count: codebooks and levels still follow.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from gcodec.benchmark.csv_tables import read_table
 FILE = "cluster-drops.csv"
 METHODS = (FP32, BF16, LOSSLESS, NEAR, FIXED_BF16)
 DROPS, STEPS = (600, 800), 1000
-SETTLED = 20  #: steps after a drop before bytes count: codebooks and levels follow
+SETTLED = 20  #: steps of a learning rate before they count
 COLUMNS = ("model", "workers", "rate", "seed", "learning_rate", "method", "steps", "loss", "step_seconds", "of_fp32",
            "nic_bytes", "bytes_of_fp32")
 

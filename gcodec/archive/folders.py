@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, Protocol, cast
 
@@ -62,8 +62,9 @@ class Folder(Protocol):
         """Return the first ``max_bytes`` bytes of a file."""
         ...
 
-    @contextmanager
-    def output(self, name: str, *, force: bool = False, attributes: Attributes | None = None) -> Iterator[BinaryIO]:
+    def output(
+        self, name: str, *, force: bool = False, attributes: Attributes | None = None
+    ) -> AbstractContextManager[BinaryIO]:
         """Give a file to write to, which is there, to stay, when the block has ended well, and never in part.
 
         Args:

@@ -81,6 +81,8 @@ def run(args: argparse.Namespace) -> int:
     """Runs one of the verbs; returns the exit code."""
     if args.threads is not None and args.threads < 1:
         raise UsageError(f"--threads must be at least 1, not {args.threads}")
+    args.folder = str(local_path(args.folder))
+    args.output = None if getattr(args, "output", None) is None else str(local_path(args.output))
     handler: Handler = args.series_handler
     return handler(args)
 
@@ -91,7 +93,7 @@ def _folder(args: argparse.Namespace) -> StepFolder:
     Raises:
         GcodecError: there is no such folder.
     """
-    if not is_folder_at(str(local_path(args.folder))):
+    if not is_folder_at(args.folder):
         raise GcodecError(f"{args.folder}: no such folder")
     return StepFolder(args.folder, threads=args.threads)
 
