@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.doc_blocks import blocks_of
+
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted([ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")])
 #: Folders that paths and modules in the documentation begin with.
@@ -20,6 +22,9 @@ TREES = ("gcodec", "tests", "bench", "tools", "examples")
 DOTTED = re.compile(r"(?<![\w./-])(?:gcodec|bench|tools|tests)(?:\.[A-Za-z_]\w*)+(?![\w/])")
 PATH = re.compile(rf"(?<![\w./-])(?:{'|'.join(TREES)})(?:/\w+)*/(?:\w+\.(?:py|md|csv|json)\b|(?=[\s`),;:]))")
 IMPORT = re.compile(r"^\s*from (gcodec[\w.]*) import ([\w, ]+)", re.MULTILINE)
+MAKE = re.compile(r"\bmake ([a-z][\w-]*)")
+MODULE = re.compile(r"\bpython -m ((?:gcodec|bench|tools)(?:\.\w+)*)")
+OPTION = re.compile(r"(?<![\w-])--[a-z][\w-]*")
 BARE_FILE = re.compile(r"`(\w+\.py)`")
 
 #: Tables that are written where there is a GPU; none has been so far.
@@ -102,3 +107,43 @@ def test_names_and_paths_in_the_documentation_exist(page):
 def test_names_in_the_documentation_that_do_not_exist_are_found(tmp_path):
     assert resolves("gcodec.encode") and resolves("gcodec.gpu.encoder.plan_of") and resolves("bench.gpu")
     assert not resolves("gcodec.nowhere") and not resolves("gcodec.codec.nothing")
+
+
+@cache
+def targets() -> frozenset[str]:
+    """The targets of the Makefile."""
+    return frozenset(re.findall(r"^([a-z][\w-]*):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+
+
+def options_of(module: str) -> frozenset[str]:
+    """The options that a module or the ``__main__`` of a package defines."""
+    file = module_file(module.split("."))
+    main = file and (file if file.suffix == ".py" and file.name != "__init__.py" else
+                     (file if file.is_dir() else file.parent) / "__main__.py")
+    return frozenset(
+        node.value for node in ast.walk(tree_of(main) if main else ast.Module([], []))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and OPTION.fullmatch(node.value)
+    )
+
+
+def mistaken_commands(text: str) -> list[str]:
+    """The lines of blocks of commands that are not run (tag ``bash``) which name a target or an option, in the command
+    or in the comment behind it, that is not there."""
+    lines = [line for block in blocks_of(text) if block.tag == "bash" for line in block.text.splitlines()]
+    wrong = [line for line in lines for target in MAKE.findall(line) if target not in targets()]
+    for line in lines:
+        module = MODULE.search(line)
+        if module and not set(OPTION.findall(line)) <= options_of(module[1]):
+            wrong.append(line)
+    return wrong
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_commands_that_no_test_runs_name_targets_and_options_that_exist(page):
+    assert not mistaken_commands(page.read_text(encoding="utf-8"))
+
+
+def test_mistaken_commands_are_found():
+    lines = ["make demo", "make nothing", "python -m bench.experiments.gravac --clock  # or --resume",
+             "python -m bench.experiments.lgreco --untimed", "python -m bench.experiments.gravac  # or --nothing"]
+    assert mistaken_commands("\n".join(["```bash", *lines, "```"])) == [lines[1], lines[4]]
