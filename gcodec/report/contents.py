@@ -41,7 +41,7 @@ class TensorRow:
         value_bytes: its size; of the segment, where it owns one.
         stored_bytes: what that takes in the archive; 0 for one that lies in another's bytes.
         n_values: how many values are coded.
-        modes: modes and codecs of its chunks.
+        modes: modes and codecs of its chunks, and with which tensors it shares a frame.
         kinds: its blocks by kind.
         codebooks: the number of its codebooks.
         shares: the tensor whose bytes it lies in; empty for its own.
@@ -222,10 +222,13 @@ def _row(
     if "group" in tensor:
         size = tensor["bytes"] or 0
         row.value_bytes, row.stored_bytes = size, tensor["stored_bytes"]
-        row.n_values, row.modes = row.n_values * size // max(segment["bytes"], 1), ", ".join(segment["modes"])
+        row.n_values = row.n_values * size // max(segment["bytes"], 1)
+        row.modes = f"{', '.join(segment['modes'])}; one frame for {tensor['group']}"
         if tensor["offset"]:
             return row  # the blocks of a group are told of its first tensor
+    else:
+        row.modes = ", ".join(segment["modes"])
     row.kinds = {kind: count for kind, count in segment["kinds"].items() if count}
-    row.modes, row.codebooks = ", ".join(segment["modes"]), segment["codebooks"]
+    row.codebooks = segment["codebooks"]
     row.exponents = exponents.get(tensor["segment"])
     return row

@@ -98,6 +98,14 @@ def test_tensors_that_share_bytes_are_counted_once_and_said_so():
     assert "torch file of 3 tensors, not compressed" in text(root) and not list(Path().glob("*.gc*"))
 
 
+def test_small_tensors_that_share_a_frame_are_said_to():
+    gcodec.save_file({f"layer{n}.bias": X[n] for n in range(6)} | {"w": X}, "x.gc")
+    rows = {text(row[0]): text(row[7]) for row in table(parsed(report_page("x.gc")))}
+    assert {rows.pop(f"layer{n}.bias") for n in range(6)} == {
+        "lossless; one frame for layer0.bias ... layer5.bias"}
+    assert rows == {"w": "lossless"}
+
+
 def test_names_from_an_archive_stay_text():
     name = "<script>alert(1)</script>&\"'\u2028\x07"
     gcodec.save_file({name: X}, "x.gc")
