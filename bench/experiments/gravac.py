@@ -30,7 +30,7 @@ import numpy as np
 from bench.__main__ import CACHE
 from bench.codec import RESULTS
 from bench.experiments import gravac_costs
-from bench.experiments.gravac_methods import DENSE, METHODS, jobs
+from bench.experiments.gravac_methods import DENSE, METHODS, jobs, window
 from bench.experiments.pool import PROCESSES, Job, results_of
 from bench.experiments.problems import PROBLEMS
 from bench.experiments.traffic import LINK, SLOW
@@ -64,7 +64,8 @@ def rows_of(job: Job, quick: bool, untimed: bool) -> Rows:
     steps = QUICK_STEPS if quick else problem.steps
     controller = method.controller(steps) if method.controller else None
     if not (quick or untimed):  # loads kernels, which a first run compiles: they count as compression otherwise
-        run(problem, method.plan, seed, 2, controller=deepcopy(controller), link=method.link)
+        begun = 2 * window(steps) + 1  # from the second window on two factors are tried on one gradient
+        run(problem, method.plan, seed, begun, controller=deepcopy(controller), link=method.link)
     trial = run(problem, method.plan, seed, steps, controller=controller, link=method.link,
                 every=max(steps // POINTS, 1))
     results: Rows = {"runs": [summary(job, trial, untimed)], "curves": curve(job, trial),
