@@ -97,7 +97,7 @@ bench-gpu:      ## codec and all-reduces on a CUDA device, with whatever PYTHON 
 bench-cluster: $(VENV)/.bench  ## compressed all-reduces over links of limited rate; as root. BENCH_ARGS=--quick tries it
 	@$(BIN)/python -m bench.cluster $(BENCH_ARGS)
 
-experiments: $(VENV)/.installed ## the papers' experiments on small models, two hours. EXPERIMENT_ARGS=--quick tries them
+experiments: $(VENV)/.installed ## the papers' experiments on small models, 40 minutes to two hours. EXPERIMENT_ARGS=--quick tries them
 	@$(BIN)/python -m bench.experiments.gcomp $(EXPERIMENT_ARGS)
 	@$(BIN)/python -m bench.experiments.gcomp_pictures
 	@$(BIN)/python -m bench.experiments.gcomp_drops $(EXPERIMENT_ARGS)
