@@ -20,7 +20,8 @@ from bench.differences import Pictures, bound_bytes
 from gcodec.format.change_codebook import ChangeCodebook
 from gcodec.format.shipped_changes import FIRST_EXPONENT, N_CLASSES, N_SHIFTS
 from gcodec.kernels.entropy.changes import MAX_CATEGORIES, category_bits
-from gcodec.plan.sparse_frames import Finding, lengths_for
+from gcodec.plan.finding import Finding
+from gcodec.plan.sparse_frames import count_all, lengths_for, sparse_sizes
 
 N_SHAPES = 4
 RATES, STEPS, N_WARMUP, SEED = (7e-7, 1.5e-6, 2e-6, 4e-6, 7e-6, 1.5e-5), (1, 2, 5), 60, 7
@@ -85,9 +86,10 @@ def samples() -> Iterator[Sample]:
 
 def counts_of(values: np.ndarray, base: np.ndarray, exponent: int) -> np.ndarray:
     """Return how often each symbol occurs where classes begin at an exponent: counts, steps, then those of classes."""
-    finding = Finding(values, base, thresholds_from(exponent))
+    finding = Finding(values, base, thresholds_from(exponent), sparse_sizes(len(values), with_base=True))
     finding.find(0, finding.n_blocks)
-    counts = finding.counts_with(np.zeros(N_CLASSES, np.bool_))
+    counts, found = finding.counts(), finding.found() or []
+    count_all(values.dtype, [blocks.differences for blocks in found], np.zeros(N_CLASSES, np.bool_), counts.counts)
     own = np.concatenate([counts.counts, counts.steps, counts.classes[:N_CLASSES, : 3 * N_GAPS].reshape(-1)])
     return np.full(len(own), _NEVER) if counts.classes[:, 3 * N_GAPS :].any() else own.astype(np.float64)
 

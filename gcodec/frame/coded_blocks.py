@@ -22,6 +22,7 @@ from ..kernels.planes.layout_types import Layout
 from ..memory import Borrowed, float_bits_of, scratch_for
 from ..plan.plan import FramePlan
 from ..plan.request import EncodeRequest
+from ..tensors import BaseArray
 
 encode_coded_blocks, decode_coded_blocks = Specialized(encode_blocks), Specialized(decode_blocks)
 
@@ -88,7 +89,7 @@ class CodedEncoder:
 class CodedDecoder:
     """Decodes blocks of one frame; arguments as of :class:`kinds.MakeDecoder`."""
 
-    def __init__(self, prelude: Prelude, geometry: Geometry, base: np.ndarray | None) -> None:
+    def __init__(self, prelude: Prelude, geometry: Geometry, base: BaseArray | None) -> None:
         dtype, widths = prelude.dtype, prelude.widths
         self._dtype, (self._layout, float_bits, masks) = dtype, form_of(dtype, widths, prelude.levels)
         books, planes = stack(prelude.codebooks, widths, masks, dtype.tail_bits, True)

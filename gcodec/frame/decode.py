@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
+from functools import partial
 from threading import Lock
 from typing import Any, NamedTuple
 
@@ -20,7 +22,7 @@ from ..kernels.core.bundles import FrameBlocks, Geometry
 from ..kernels.core.specialized import Specialized
 from ..kernels.entropy.encode_streams import STREAM_PAD, checksum
 from ..memory import MAX_POOLED_BLOCK, Borrowed
-from ..tensors import BaseHash
+from ..tensors import BaseArray, BaseHash
 from ..threads import run_batches
 from .kinds import BlockDecoder, MakeDecoder, check_status, kind_of
 from .sparse_blocks import SparseDecoder
@@ -153,14 +155,13 @@ class FrameReader:
             Unsupported: If the base is another one, or a block is of an unknown kind.
         """
         patches = self.patches(threads, values)
-        interrupt: BaseException | None = None
-        while patches:
+        interrupt, is_done = None, False
+        while not is_done:
             try:
-                while patches:
-                    patches[-1].apply(values)
-                    patches.pop()
+                run_batches(partial(_apply, patches, values), len(patches), threads, batch=1)
+                is_done = True
             except BaseException as error:  # whatever a signal handler raises, Ctrl-C for one: half a change is none
-                interrupt = error
+                interrupt = error  # and applying a patch again changes nothing
         if interrupt is not None:
             raise interrupt
 
@@ -184,7 +185,8 @@ class FrameReader:
         if begin == end:
             return
         first = begin << prelude.block_log2
-        job = _Decoding(self, prelude, geometry, base, out, first, {}, Lock(), patches, hashing)
+        referred = None if base is None else BaseArray(base, hashing)
+        job = _Decoding(self, prelude, geometry, referred, out, first, {}, Lock(), patches)
         try:
             if threads == 1:
                 job.decode(begin, end)
@@ -210,11 +212,11 @@ def _check_base(hashing: BaseHash | None, prelude: Prelude) -> None:
 
 
 class Patch(NamedTuple):
-    """Says what a block makes of its part of a base.
+    """Says what blocks that follow each other make of their part of a base.
 
     Attributes:
-        first: Number of the block's first value.
-        places: uint32[n], places in the block of the values that change, or None for all of the block.
+        first: Number of the blocks' first value.
+        places: uint32[n], places of the values that change, counted from there, or None for all of them.
         values: uintW[n], what they become.
     """
 
@@ -232,6 +234,11 @@ class Patch(NamedTuple):
             _apply_patch(types, target, ChangedValues(self.places, self.values), len(self.places))
 
 
+def _apply(patches: Sequence[Patch], out: np.ndarray, begin: int, end: int) -> None:
+    for patch in patches[begin:end]:
+        patch.apply(out)
+
+
 class _Decoding(NamedTuple):
     """Decodes blocks of one frame; holds what they have in common.
 
@@ -239,7 +246,8 @@ class _Decoding(NamedTuple):
         frame: The frame.
         prelude: Its prelude.
         geometry: Sizes of the array, its blocks and sub-streams.
-        base: uintW[n_values], the array that predicted blocks may refer to, or None.
+        base: The array that blocks may refer to, or None. If it is to be hashed, each block's part is when the block is
+            decoded.
         out: uintW[n], takes values.
         out_first: The value of the frame that ``out`` begins with.
         decoders: Decoders of the kinds of blocks that were met. Each makes tables of all of the frame's codebooks, so
@@ -247,19 +255,17 @@ class _Decoding(NamedTuple):
             a small frame the product of its blocks and its codebooks.
         making: Held while a decoder is made.
         patches: Takes what blocks change, in place of ``out``; or None.
-        hashing: Takes the base's hash: of each block's part when it is decoded. None if there is no base.
     """
 
     frame: FrameReader
     prelude: Prelude
     geometry: Geometry
-    base: np.ndarray | None
+    base: BaseArray | None
     out: np.ndarray
     out_first: int
     decoders: dict[MakeDecoder, BlockDecoder]
     making: Lock
     patches: list[Patch] | None
-    hashing: BaseHash | None
 
     def decode(self, begin: int, end: int) -> None:
         """Decode blocks ``begin ... end`` on this thread. Raises Corruption, Unsupported."""
@@ -282,13 +288,7 @@ class _Decoding(NamedTuple):
             borrowed.give_back()
 
     def _decode_run(self, blocks: FrameBlocks, begin: int, end: int, borrowed: Borrowed) -> None:
-        """Decode blocks, as many at a time as have the same decoder; with a base to be hashed, one at a time."""
-        if self.hashing is not None and end - begin > 1:
-            for b in range(begin, end):
-                self._decode_run(blocks, b, b + 1, borrowed)
-            return
-        if self.hashing is not None:
-            self.hashing.add(begin, end)
+        """Decode blocks, as many at a time as have the same decoder."""
         while begin < end:
             make = kind_of(blocks, begin, self.prelude.dtype).make_decoder
             decoder = self.decoders.get(make)
@@ -300,20 +300,23 @@ class _Decoding(NamedTuple):
             if self.patches is None:
                 status, begin = decoder.decode(blocks, begin, end, self.out, self.out_first, borrowed)
             else:
-                status = self._append_patch(decoder, blocks, begin, borrowed)
-                begin += status == OK
+                status, begin = self._append_patch(decoder, blocks, begin, end, borrowed)
             if status != OK:
                 check_status(status, begin)
 
-    def _append_patch(self, decoder: BlockDecoder, blocks: FrameBlocks, b: int, borrowed: Borrowed) -> int:
-        """Append to the patches what block ``b`` changes, and return its status."""
+    def _append_patch(
+        self, decoder: BlockDecoder, blocks: FrameBlocks, begin: int, end: int, borrowed: Borrowed
+    ) -> tuple[int, int]:
+        """Append to the patches what blocks from ``begin`` on change, some before ``end``; return a status and the
+        first block that was not read."""
         assert self.patches is not None
+        first = begin << self.prelude.block_log2
         if isinstance(decoder, SparseDecoder):
-            changes = decoder.read(blocks, b, borrowed)
-            self.patches.append(Patch(changes.first, changes.places.copy(), changes.values.copy()))
-            return changes.status
-        first = b << self.prelude.block_log2
+            n_blocks = max(_MAX_BATCH_VALUES >> self.prelude.block_log2, 1)
+            changes = decoder.read(blocks, begin, min(end, begin + n_blocks), borrowed)
+            self.patches.append(Patch(first, changes.places.copy(), changes.values.copy()))
+            return changes.status, changes.end
         values = np.empty(min(self.geometry.block, self.geometry.n_values - first), self.prelude.dtype.uint)
-        status, _ = decoder.decode(blocks, b, b + 1, values, first, borrowed)
+        result = decoder.decode(blocks, begin, begin + 1, values, first, borrowed)
         self.patches.append(Patch(first, None, values))
-        return status
+        return result

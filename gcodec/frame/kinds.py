@@ -19,6 +19,7 @@ from ..kernels.core.bundles import FrameBlocks, Geometry
 from ..memory import Borrowed
 from ..plan.plan import FramePlan
 from ..plan.request import EncodeRequest
+from ..tensors import BaseArray
 from .coded_blocks import CodedDecoder, CodedEncoder
 from .predicted_blocks import PredictedDecoder, PredictedEncoder
 from .sparse_blocks import SparseDecoder, SparseEncoder
@@ -71,8 +72,8 @@ class BlockDecoder(Protocol):
 #: Makes the encoder of a frame: from the request and its plan, sizes of the array's parts, uint32[n_blocks] that takes
 #: sizes of blocks, and uintW[n_values] that takes what decoding will return, or None.
 MakeEncoder = Callable[[EncodeRequest, FramePlan, Geometry, np.ndarray, np.ndarray | None], BlockEncoder]
-#: Makes the decoder of a frame: from its prelude, sizes of the array's parts, and the base, uintW[n_values] or None.
-MakeDecoder = Callable[[Prelude, Geometry, np.ndarray | None], BlockDecoder]
+#: Makes the decoder of a frame: from its prelude, sizes of the array's parts, and the base, if it refers to one.
+MakeDecoder = Callable[[Prelude, Geometry, BaseArray | None], BlockDecoder]
 
 
 class BlockKind(NamedTuple):

@@ -21,6 +21,7 @@ from ..kernels.core.specialized import Specialized
 from ..memory import Borrowed, residual_scratch_for
 from ..plan.plan import FramePlan
 from ..plan.request import EncodeRequest
+from ..tensors import BaseArray
 
 _encode_blocks, _decode_blocks = Specialized(encode_predicted_blocks), Specialized(decode_predicted_blocks)
 _NO_TEMPLATE = np.zeros(0, np.float32)
@@ -74,9 +75,9 @@ class PredictedEncoder:
 class PredictedDecoder:
     """Decodes blocks of one frame; arguments as of :class:`kinds.MakeDecoder`."""
 
-    def __init__(self, prelude: Prelude, geometry: Geometry, base: np.ndarray | None) -> None:
+    def __init__(self, prelude: Prelude, geometry: Geometry, base: BaseArray | None) -> None:
         self._dtype = prelude.dtype
-        sources = _sources_of(prelude.dtype, prelude.templates, base)
+        sources = _sources_of(prelude.dtype, prelude.templates, None if base is None else base.values)
         self._coding = PredictedDecoding(geometry, sources, residual_tables(prelude.dtype, prelude.residuals, True))
 
     def decode(

@@ -2,42 +2,47 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from ..format.change_codebook import ChangeCodebook
 from ..format.prelude import Prelude
 from ..kernels.block import header
-from ..kernels.block.sparse_decode import apply_patch, check_sparse, read_sparse_block
-from ..kernels.block.sparse_encode import write_raw_block, write_sparse_block
-from ..kernels.block.sparse_types import ChangedValues, Reading, SparseForm, SparseRules
+from ..kernels.block.sparse_decode import apply_patch, check_sparse, read_sparse_blocks
+from ..kernels.block.sparse_encode import write_sparse_blocks
+from ..kernels.block.sparse_types import BaseWords, ChangedValues, Reading, SparseForm, SparseRules, SparseWriting
 from ..kernels.core.bundles import FrameBlocks, Geometry
 from ..kernels.core.specialized import Specialized
 from ..kernels.entropy.changes import ChangeTables
 from ..memory import Borrowed, sparse_scratch_for
 from ..plan.plan import FramePlan
 from ..plan.request import EncodeRequest
+from ..tensors import BaseArray
 from .coded_blocks import CodedDecoder, CodedEncoder
 
-_write_sparse_block, _write_raw_block = Specialized(write_sparse_block), Specialized(write_raw_block)
-_check_sparse, _read_sparse_block = Specialized(check_sparse), Specialized(read_sparse_block)
+_write_sparse_blocks = Specialized(write_sparse_blocks)
+_check_sparse, _read_sparse_blocks = Specialized(check_sparse), Specialized(read_sparse_blocks)
 _apply_patch = Specialized(apply_patch)
+_NOTHING = np.zeros(0, np.uint32)
+_NO_WORDS = BaseWords(np.zeros(0, np.uint8), 0, np.zeros(0, np.uint64))
 
 
 class BlockChanges(NamedTuple):
-    """Says what a sparse block changes.
+    """Says what sparse blocks that follow each other change.
 
     Attributes:
-        first: Number of the block's first value.
-        places: uint32[n], places of values in the block.
+        places: uint32[n], places of values, counted from the first block's first.
         values: uintW[n], these values.
-        status: ``header.OK``, or what is wrong with the block.
+        status: ``header.OK``, or what is wrong with block ``end``.
+        end: The first block that was not read.
     """
 
-    first: int
     places: np.ndarray
     values: np.ndarray
     status: int
+    end: int
 
 
 class _Tables(NamedTuple):
@@ -70,56 +75,59 @@ class SparseEncoder:
         assert rounded is None
         self._request, self._plan, self._geometry, self._sizes = request, plan, geometry, sizes
         self._found, self._with_base = plan.sparse.found, plan.sparse.codebook.with_base
+        self._firsts = [found.first for found in self._found]
         self._codes = plan.sparse.codebook.encode_tables()
-        ends = np.cumsum([0 if found is None else len(found.gaps) for found in self._found])
-        self._first_changes = [0, *ends.tolist()]  # where the levels of each block's changes begin
-        self._template = base_template(plan) if self._with_base else header.NO_BASE
-        self._levels, self._stream_log2 = plan.sparse.levels, plan.sparse.sizes.stream_log2
+        self._levels = plan.sparse.levels
+        template = base_template(plan) if self._with_base else header.NO_BASE
+        self._form = SparseForm(geometry.n_values, plan.sparse.sizes, len(plan.codebooks), template)
 
     def encode(self, begin: int, end: int, out: np.ndarray, at: int, borrowed: Borrowed) -> int:
         """Encode blocks; see :meth:`kinds.BlockEncoder.encode`."""
-        bits, (n_values, block, _) = self._request.values.bits, self._geometry
+        bits = self._request.values.bits
+        types = bits.dtype, bits.flags.aligned
         scratch = borrowed.take((bits.dtype, "sparse"), lambda: sparse_scratch_for(bits.dtype, 0))
-        types, stream_log2 = bits.dtype, self._stream_log2
-        for b in range(begin, end):
-            found = self._found[b]
-            assert found is not None
-            n = min(block, n_values - b * block)
-            inner_end = at + header.CODED_HEADER
-            if not self._with_base and len(found.gaps):
-                inner_end = self._encode_inner(b, found.steps, out, inner_end, borrowed)
-            form = SparseForm(b, n, len(self._plan.codebooks), self._template, stream_log2)
-            stop = _write_sparse_block(types, found, self._codes, form, scratch, out, at, inner_end)
-            if stop - at > header.BLOCK_HEADER + (n * bits.itemsize + 7 & ~7):
-                part = bits[b * block : b * block + n]
-                stop = _write_raw_block((types, part.flags.aligned), part, b, out, at)
-            self._sizes[b] = stop - at
-            at = stop
+        while begin < end:
+            number = bisect_right(self._firsts, begin) - 1
+            first, differences = self._found[number]
+            stop, inner_bytes = min(end, self._found[number].end), 0
+            if not self._with_base:
+                stop = begin + 1
+                inner_bytes = self._encode_inner(number, begin - first, out, at + header.CODED_HEADER, borrowed)
+            writing = SparseWriting(bits, self._codes, self._form, scratch, out, self._sizes)
+            at = _write_sparse_blocks(types, writing, differences, first, begin - first, stop - first, at, inner_bytes)
+            begin = stop
         return at
 
-    def _encode_inner(self, b: int, values: np.ndarray, out: np.ndarray, at: int, borrowed: Borrowed) -> int:
-        """Write the inner block of block ``b``: the values that are not zero, as block 0 of an array of their own.
-        Return its end."""
-        request, plan = self._request, self._plan
-        levels = self._levels[self._first_changes[b] : self._first_changes[b + 1]]
+    def _encode_inner(self, number: int, k: int, out: np.ndarray, at: int, borrowed: Borrowed) -> int:
+        """Write the inner block of block ``k`` of some found together: the values that are not zero, as block 0 of an
+        array of their own. Return its bytes."""
+        request, plan, differences = self._request, self._plan, self._found[number].differences
+        begin, end = differences.ends.item(k - 1) if k else 0, differences.ends.item(k)
+        if begin == end:
+            return 0
+        values, levels = differences.steps[begin:end], self._levels
+        if len(levels):
+            before = sum(len(found.differences.steps) for found in self._found[:number])
+            levels = levels[before + begin : before + end]
         inner = request._replace(values=request.values._replace(bits=values), levels=levels)
         choice = np.full(1, 0 if plan.codebooks else -1, np.int64)
         one_block = plan._replace(sparse=None, choice=choice, bases=np.full(1, -1, np.int64))
         geometry = Geometry(len(values), *self._geometry[1:])
         encoder = CodedEncoder(inner, one_block, geometry, np.empty(1, np.uint32), None)
-        return encoder.encode(0, 1, out, at, borrowed)
+        return encoder.encode(0, 1, out, at, borrowed) - at
 
 
 class SparseDecoder:
     """Decodes blocks of one frame; arguments as of :class:`kinds.MakeDecoder`."""
 
-    def __init__(self, prelude: Prelude, geometry: Geometry, base: np.ndarray | None) -> None:
+    def __init__(self, prelude: Prelude, geometry: Geometry, base: BaseArray | None) -> None:
         self._prelude, self._geometry, self._base = prelude, geometry, base
         self._tables: list[_Tables | None] = [None] * len(prelude.changes)
         self._inner: CodedDecoder | None = None
         n_classes = [len(book.classes) if book.with_base else 0 for book in prelude.changes]
         is_base = [len(template) == 0 for template in prelude.templates]
         self._rules = SparseRules(
+            geometry.n_values,
             prelude.block_log2,
             np.array(is_base, np.bool_),
             len(prelude.codebooks),
@@ -131,72 +139,106 @@ class SparseDecoder:
     ) -> tuple[int, int]:
         """Decode blocks; see :meth:`kinds.BlockDecoder.decode`."""
         n_values, block, _ = self._geometry
-        for b in range(begin, end):
-            if blocks.data[blocks.offsets[b]] != header.SPARSE:
-                return header.OK, b
-            changes = self.read(blocks, b, borrowed)
-            if changes.status != header.OK:
-                return changes.status, b
-            first = changes.first
-            n = min(block, n_values - first)
-            target = out[first - out_first : first - out_first + n]
-            if self._is_based(blocks, b):
-                assert self._base is not None
-                np.copyto(target, self._base[first : first + n])
+        while begin < end and blocks.data.item(blocks.offsets.item(begin)) == header.SPARSE:
+            book = self._book_of(blocks, begin)
+            if book is not None and book.with_base:
+                changes = self._read(book, blocks, begin, end, out, out_first, borrowed)
             else:
-                target.fill(0)
-            changed = ChangedValues(changes.places, changes.values)
-            _apply_patch((target.dtype, target.flags.aligned), target, changed, len(changes.places))
-        return header.OK, end
+                changes = self.read(blocks, begin, begin + 1, borrowed)
+                if changes.status == header.OK:
+                    first = begin * block
+                    target = out[first - out_first : min(first + block, n_values) - out_first]
+                    target.fill(0)
+                    changed, types = ChangedValues(changes.places, changes.values), (target.dtype, target.flags.aligned)
+                    _apply_patch(types, target, changed, len(changes.places))
+            begin = changes.end
+            if changes.status != header.OK:
+                return changes.status, begin
+        return header.OK, begin
 
-    def read(self, blocks: FrameBlocks, b: int, borrowed: Borrowed) -> BlockChanges:
-        """Return what block ``b``, a sparse one, changes; the next call on this thread overwrites the arrays."""
+    def read(self, blocks: FrameBlocks, begin: int, end: int, borrowed: Borrowed) -> BlockChanges:
+        """Return what blocks from ``begin``, a sparse one, on change: of as many before ``end`` as are read together.
+        The next call on this thread overwrites the arrays."""
+        book = self._book_of(blocks, begin)
+        if book is None:
+            at, n_values, block = blocks.offsets.item(begin), self._geometry.n_values, self._geometry.block
+            n, size = min(block, n_values - begin * block), blocks.sizes.item(begin)
+            status = _check_sparse(None, blocks.data, at, size, n, begin, self._rules)
+            assert status != header.OK
+            return BlockChanges(_NOTHING, _NOTHING, status, begin)
+        if book.with_base:
+            return self._read(book, blocks, begin, end, None, 0, borrowed)
+        changes = self._read(book, blocks, begin, begin + 1, None, 0, borrowed)
+        if changes.status == header.OK:
+            status = self._read_inner(blocks, begin, changes.values, borrowed)
+            changes = changes._replace(status=status, end=begin + (status == header.OK))
+        return changes
+
+    def _book_of(self, blocks: FrameBlocks, b: int) -> ChangeCodebook | None:
+        """Return the codebook that block ``b`` names; None if the frame has none of this number, or not its base."""
+        number = blocks.data.item(blocks.offsets.item(b) + header.CODEBOOK) - self._rules.first_book
+        book = self._prelude.changes[number] if 0 <= number < len(self._prelude.changes) else None
+        return None if book is not None and book.with_base and self._base is None else book
+
+    def _read(
+        self,
+        book: ChangeCodebook,
+        blocks: FrameBlocks,
+        begin: int,
+        end: int,
+        out: np.ndarray | None,
+        out_first: int,
+        borrowed: Borrowed,
+    ) -> BlockChanges:
+        """Read blocks of one codebook, without inner blocks; into ``out`` or, without it, return what they change."""
         n_values, block, _ = self._geometry
-        data, at, size = blocks.data, blocks.offsets.item(b), blocks.sizes.item(b)
-        first, kind = b * block, self._prelude.dtype.uint
-        n = min(block, n_values - first)
+        kind = self._prelude.dtype.uint
+        n = min((end - begin if out is None else 1) * block, n_values)
         # Other frames have these buffers afterwards, so their size is part of the key: a power of two, lest arrays of
         # every length had buffers of their own.
-        room = 1 << (min(block, n_values) - 1).bit_length()
+        room, changed_room = 1 << (min(block, n_values) - 1).bit_length(), 1 << (n - 1).bit_length()
         scratch = borrowed.take((kind, room, "changes"), lambda: sparse_scratch_for(kind, room))
-        patch = borrowed.take(
-            (kind, room, "patch"), lambda: ChangedValues(np.empty(room + 1, np.uint32), np.empty(room + 1, kind))
+        changed = borrowed.take(
+            (kind, changed_room, "patch"),
+            lambda: ChangedValues(np.empty(changed_room + 1, np.uint32), np.empty(changed_room + 1, kind)),
         )
-        status = _check_sparse(None, data, at, size, n, b, self._rules)
-        if status != header.OK:
-            return BlockChanges(first, patch.places[:0], patch.values[:0], status)
-        number = data.item(at + header.CODEBOOK) - self._rules.first_book
-        book = self._prelude.changes[number]
+        tables = self._tables_of(book)
+        base, words = None, _NO_WORDS
+        if book.with_base:
+            assert self._base is not None
+            base, hashing = self._base
+            if hashing is not None:
+                sums = np.empty(end - begin, np.uint64)
+                words = BaseWords(hashing.data, begin * block * base.itemsize >> 2, sums)
+        types = (
+            kind,
+            tables.variant,
+            None if base is None else base.flags.aligned,
+            None if out is None else out.flags.aligned,
+        )
+        reading = Reading(blocks.data, self._rules, tables.tables, tables.thresholds, words, scratch, changed)
+        status, stop, count = _read_sparse_blocks(types, reading, blocks, begin, end, base, out, out_first)
+        if book.with_base and self._base is not None and self._base.hashing is not None:
+            self._base.hashing.put(begin, words.sums[: stop - begin].tolist())
+        return BlockChanges(changed.places[:count], changed.values[:count], status, stop)
+
+    def _tables_of(self, book: ChangeCodebook) -> _Tables:
+        number = self._prelude.changes.index(book)
         tables = self._tables[number]
         if tables is None:
             tables = self._tables[number] = _Tables(book.decode_tables(), book.threshold_tuple(), book.variant)
-        base = None
-        if book.with_base:
-            assert self._base is not None
-            base = self._base[first : first + n]
-        types = kind, tables.variant, None if base is None else base.flags.aligned
-        reading = Reading(data, tables.tables, scratch, patch)
-        status, count = _read_sparse_block(types, reading, at, n, base, tables.thresholds)
-        if status == header.OK and base is None:
-            status = self._read_inner(blocks, b, count, patch.values, borrowed)
-        return BlockChanges(first, patch.places[:count], patch.values[:count], status)
+        return tables
 
-    def _is_based(self, blocks: FrameBlocks, b: int) -> bool:
-        number = blocks.data.item(blocks.offsets.item(b) + header.CODEBOOK) - self._rules.first_book
-        return self._prelude.changes[number].with_base
-
-    def _read_inner(
-        self, blocks: FrameBlocks, b: int, count: int, out: np.ndarray, borrowed: Borrowed
-    ) -> int:
-        """Decode the inner block of block ``b``, which must have ``count`` values, and return a status."""
+    def _read_inner(self, blocks: FrameBlocks, b: int, out: np.ndarray, borrowed: Borrowed) -> int:
+        """Decode the inner block of block ``b``, which must have as many values as ``out``, and return a status."""
         at = blocks.offsets.item(b)
         field = at + header.INNER_BYTES
         inner_bytes = int.from_bytes(blocks.data[field : field + 4].tobytes(), "little")
-        if (count > 0) != (inner_bytes > 0):
+        if (len(out) > 0) != (inner_bytes > 0):
             return header.BAD_SIZE
-        if not count:
+        if not len(out):
             return header.OK
         inner_at = at + header.CODED_HEADER
         if self._inner is None:
             self._inner = CodedDecoder(self._prelude, self._geometry, None)
-        return self._inner.decode_inner(blocks.data, inner_at, inner_bytes, out[:count], borrowed)
+        return self._inner.decode_inner(blocks.data, inner_at, inner_bytes, out, borrowed)

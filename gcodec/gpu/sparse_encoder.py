@@ -12,7 +12,7 @@ from ..format.prelude import Prelude
 from ..frame.encode import is_surely_smallest, sure_step
 from ..frame.writer import changes_prelude, write_prelude
 from ..kernels.block.header import BLOCK_HEADER, CODED_HEADER
-from ..kernels.block.sparse_types import Counts, Differences
+from ..kernels.block.sparse_types import Counts, Differences, SparseSizes
 from ..kernels.cuda.sparse_find import (
     N_CLASS_SYMBOLS,
     N_STEP_SYMBOLS,
@@ -26,6 +26,7 @@ from ..kernels.cuda.sparse_write import seal_sparse_blocks, write_sub_streams
 from ..kernels.entropy.changes import MAX_CATEGORIES, MAX_CLASSES
 from ..options import EncoderOptions
 from ..plan import sparse_frames
+from ..plan.finding import MAX_SHARE_OF_BASE
 from ..tensors import Values
 from .gpu_memory import Memory
 from .sparse_decoder import MAX_BITS, bounds_of, hash_from, hash_on_device
@@ -52,7 +53,7 @@ class _Tensor(NamedTuple):
     tensor: Any
     base: Any
     n: int
-    sizes: sparse_frames.SparseSizes
+    sizes: SparseSizes
     n_streams: int
     sign: np.uint64
 
@@ -141,8 +142,9 @@ def _look(own: _Tensor) -> tuple[list[tuple[int, ...]], np.ndarray]:
     some, earlier, to_be_sure, *pieces = own.memory.slices_on_host(asked, own.values.dtype)
     if not sparse_frames.is_sparse_sample(some, earlier):
         return [], to_be_sure
-    pairs = zip(pieces[: len(slices)], pieces[len(slices) :], strict=True)
-    return sparse_frames.choose_thresholds(pairs, own.n), to_be_sure
+    values, base = (np.concatenate(pieces[part]) for part in (slice(len(slices)), slice(len(slices), None)))
+    counts = sparse_frames.count_by_top(values, base, sparse_frames.begins_of_pieces(len(values)))
+    return sparse_frames.choose_thresholds(counts, own.n, own.values.dtype.bits), to_be_sure
 
 
 def _source(own: _Tensor, thresholds: tuple[int, ...]) -> SparseSource:
@@ -170,7 +172,7 @@ def _find(own: _Tensor, source: SparseSource, counted: Any, counts: np.ndarray) 
     """
     totals = counts.sum(axis=1, dtype=np.int64)
     n_changes = int(totals.sum())
-    if n_changes > sparse_frames.MAX_SHARE_OF_BASE * own.n:
+    if n_changes > MAX_SHARE_OF_BASE * own.n:
         return None
     memory, room = own.memory, max(n_changes, 1)
     steps = memory.empty(room, f"u{own.values.dtype.itemsize}")
@@ -190,7 +192,7 @@ def _codebook(
     of_steps = memory.fetch(steps).astype(np.int64)[: 2 * own.values.dtype.bits + 1]
     total = Counts(np.zeros(MAX_CATEGORIES, np.int64), of_steps, symbols)
     nothing = np.zeros(0, np.uint32)
-    numbers = Differences(nothing, nothing.astype(kind), counts)
+    numbers = Differences(nothing, nothing.astype(kind), counts, np.zeros(0, np.int64))
     return sparse_frames.fit_change_codebook(total, [numbers], thresholds, kind)
 
 
@@ -215,7 +217,7 @@ def _write(own: _Tensor, source: SparseSource, found: FoundChanges, codebook: Ch
 
 
 def _place(sizes: np.ndarray, own: _Tensor, first: int) -> _Layout:
-    """Return where the parts of a frame go, as :func:`gcodec.kernels.block.sparse_encode.write_sparse_block` puts them.
+    """Return where the parts of a frame go, as :mod:`gcodec.kernels.block.sparse_encode` puts them.
 
     Args:
         sizes: int64[n_streams], bytes of each sub-stream.

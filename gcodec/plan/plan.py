@@ -16,6 +16,7 @@ from ..format.columns import ColumnReferences
 from ..format.modes import lossless
 from ..format.shipped import fitting as fitting_shipped
 from ..kernels.block import header
+from ..kernels.block.sparse_types import SparseSizes
 from ..kernels.entropy import codebook_fit
 from ..kernels.sample import code_costs
 from ..options import EncoderOptions
@@ -27,7 +28,6 @@ from .request import EncodeRequest, FixedCodebooks
 from .sampling import REFERENCE_BITS, STREAM_BITS, STREAM_LOG2, Candidate, SamplePlanner, SampleSource, stream_lengths
 from .sparse_frames import (
     SparsePlan,
-    SparseSizes,
     differs_here_and_there,
     plan_sparse,
     plan_sparse_blocks,
@@ -96,7 +96,7 @@ class FramePlan(NamedTuple):
         if self.prediction is not None:
             kinds[self.prediction.choice[begin:end] >= 0] = header.PREDICTED
         if self.sparse is not None:
-            kinds[[found is not None for found in self.sparse.found[begin:end]]] = header.SPARSE
+            kinds[self.sparse.is_sparse[begin:end]] = header.SPARSE
         return kinds
 
 
@@ -112,10 +112,10 @@ def make_sparse_plan(request: EncodeRequest) -> FramePlan | None:
     sparse = plan_sparse(request)
     if sparse is None:
         return None
-    plan = no_plan(request.values.dtype, len(sparse.found))
+    plan = no_plan(request.values.dtype, len(sparse.is_sparse))
     if not sparse.codebook.with_base:
         # The values that are not zero are coded as an array of their own would be, all blocks with one codebook.
-        values = np.concatenate([found.steps for found in sparse.found if found is not None])
+        values = np.concatenate([found.differences.steps for found in sparse.found])
         options = replace(request.options, max_codebooks=1, prediction=False, columns=False, wide_heads=False)
         inner = request._replace(values=request.values._replace(bits=values), levels=sparse.levels, options=options)
         if len(values):

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-from ..format.change_codebook import VARIANTS, ChangeCodebook
+from ..format.change_codebook import ChangeCodebook
 from ..format.codebook import limited_lengths
 from ..format.shipped_changes import (
     EXPONENT_AT,
@@ -21,18 +21,16 @@ from ..format.shipped_changes import (
     shifted_thresholds,
     shortest_record,
 )
-from ..kernels.block.sparse_encode import CLASS_MARGIN, count_numbers, count_tops, find_differences
-from ..kernels.block.sparse_types import Counts, Differences
+from ..kernels.block.sparse_encode import count_numbers, count_tops
+from ..kernels.block.sparse_types import Counts, Differences, SparseSizes
 from ..kernels.core.specialized import Specialized
 from ..kernels.entropy.changes import MAX_CATEGORIES, category_bits
-from ..memory import sparse_scratch_for
-from ..tensors import BaseHash, hash_of
+from ..tensors import hash_of
 from ..threads import n_threads, run_batches
+from .finding import MAX_SHARE_OF_BASE, MAX_SHARE_OF_ZERO, Finding, FoundBlocks
 from .request import EncodeRequest
 
 _SMALL_LOG2 = 20  #: of arrays with a base that are one block
-#: Shares of values that differ up to which a sparse frame is looked at: beyond, other kinds of blocks are smaller.
-MAX_SHARE_OF_BASE, _MAX_SHARE_OF_ZERO = 0.4, 0.5
 _MIN_VALUES = 256  #: fewer are not worth a codebook
 _MAX_CLASSES = 8
 _CLASS_BITS = 600  #: what a class costs: its code lengths, and numbers of changes in sub-streams, about
@@ -45,15 +43,7 @@ _MIN_FITTED_BITS = 200_000
 _SAMPLE_PIECES, _PIECE = 64, 4096
 _QUICK_SAMPLE = 1024  #: values that are looked at to see whether a closer look is worth it
 
-_find_differences, _count_numbers = Specialized(find_differences), Specialized(count_numbers)
-_count_tops = Specialized(count_tops)
-
-
-class SparseSizes(NamedTuple):
-    """The sizes of sparse blocks: log2 of their values, and of the values of their sub-streams."""
-
-    block_log2: int
-    stream_log2: int
+_count_numbers, _count_tops = Specialized(count_numbers), Specialized(count_tops)
 
 
 #: Of most arrays: a block's header and place in the index take a percent of a small block.
@@ -80,7 +70,8 @@ class SparsePlan(NamedTuple):
 
     Attributes:
         codebook: The codes of the changes.
-        found: What differs in each block; None of blocks of other kinds.
+        is_sparse: bool[n_blocks], which blocks are to be sparse.
+        found: What differs in those, in their order.
         bits: What the changes take, without values of inner blocks and headers of blocks.
         levels: uint8[n], the levels of the values of inner blocks; empty where there is one level.
         base_hash: Hash of the base; 0 without one.
@@ -88,7 +79,8 @@ class SparsePlan(NamedTuple):
     """
 
     codebook: ChangeCodebook
-    found: list[Differences | None]
+    is_sparse: np.ndarray
+    found: list[FoundBlocks]
     bits: int
     levels: np.ndarray
     base_hash: int
@@ -110,18 +102,21 @@ def plan_sparse(request: EncodeRequest) -> SparsePlan | None:
         return None
     choices: list[tuple[int, ...]] = [()]
     if base is not None:
-        choices = choose_thresholds(((values[part], base[part]) for part in sample_slices(n)), n)
+        begins = np.array([part.start for part in sample_slices(n)])
+        choices = choose_thresholds(count_by_top(values, base, begins), n, 8 * values.itemsize)
     plans: list[SparsePlan] = []
+    sizes = sparse_sizes(n, base is not None)
     for thresholds in choices:
-        finding = Finding(values, base, thresholds)
+        finding = Finding(values, base, thresholds, sizes)
         run_batches(finding.find, finding.n_blocks, n_threads(request.threads, n), batch=4)
-        found = [block for block in finding.found if block is not None]
-        if len(found) < finding.n_blocks or sum(len(block.gaps) for block in found) > finding.share * n:
+        found = finding.found()
+        if found is None:
             return None
-        codebook, bits = finding.code(found)
+        codebook, bits = _fitted(finding, found, thresholds, values.dtype)
         base_hash = finding.hashing.value() if finding.hashing else 0
         levels = request.levels[values != 0] if len(request.levels) else request.levels
-        plans.append(SparsePlan(codebook, finding.found, bits, levels, base_hash, finding.sizes))
+        is_sparse = np.ones(finding.n_blocks, np.bool_)
+        plans.append(SparsePlan(codebook, is_sparse, found, bits, levels, base_hash, sizes))
         if is_settled(codebook, n):
             break
     return min(plans, key=lambda plan: bits_with_record(plan.codebook, plan.bits))
@@ -194,14 +189,16 @@ def plan_sparse_blocks(request: EncodeRequest, wanted: np.ndarray, sizes: Sparse
     numbers = np.flatnonzero(wanted)
     n_wanted = min(len(numbers) << sizes.block_log2, len(values))
     sampled = numbers[np.linspace(0, len(numbers) - 1, min(len(numbers), _SAMPLE_PIECES)).astype(np.int64)]
-    slices = [slice(b << sizes.block_log2, (b << sizes.block_log2) + _PIECE) for b in sampled.tolist()]
+    counts = count_by_top(values, base, sampled << sizes.block_log2)
     threads = n_threads(request.threads, len(values))
     plans, base_hash = [], hash_of(base, threads)
-    for thresholds in choose_thresholds(((values[part], base[part]) for part in slices), n_wanted):
+    for thresholds in choose_thresholds(counts, n_wanted, 8 * values.itemsize):
         finding = Finding(values, base, thresholds, sizes, wanted)
         run_batches(finding.find, finding.n_blocks, threads, batch=32)
-        codebook, bits = finding.code([block for block in finding.found if block is not None])
-        plans.append(SparsePlan(codebook, finding.found, bits, request.levels[:0], base_hash, sizes))
+        found = finding.found()
+        assert found is not None
+        codebook, bits = _fitted(finding, found, thresholds, values.dtype)
+        plans.append(SparsePlan(codebook, wanted, found, bits, request.levels[:0], base_hash, sizes))
         if is_settled(codebook, n_wanted):
             break
     return min(plans, key=lambda plan: bits_with_record(plan.codebook, plan.bits))
@@ -218,90 +215,11 @@ def bits_with_record(codebook: ChangeCodebook, n_bits: int) -> int:
     return n_bits + 8 * len(shortest_record(codebook))
 
 
-class Finding:
-    """Finds what differs in each block of an array, and what it takes to code that.
-
-    Args:
-        values: uintW[n].
-        base: uintW[n], or None.
-        thresholds: Where classes of the base's magnitude begin, but the first.
-        sizes: Sizes of blocks and sub-streams; by default those of a frame of sparse blocks alone.
-        wanted: bool[n_blocks], the blocks to look at, however much differs in them; all if None.
-
-    Attributes:
-        found: What differs in each block; None of blocks that were not looked at, or in which too much does.
-        share: Share of an array's values that may differ.
-        sizes: Sizes of blocks and sub-streams.
-        hashing: Takes the base's hash; None without one, or if not all blocks are looked at.
-    """
-
-    def __init__(
-        self,
-        values: np.ndarray,
-        base: np.ndarray | None,
-        thresholds: tuple[int, ...],
-        sizes: SparseSizes | None = None,
-        wanted: np.ndarray | None = None,
-    ) -> None:
-        self._values, self._base, self._thresholds, self._wanted = values, base, thresholds, wanted
-        self._variant = next(number for number in VARIANTS if number > len(thresholds))
-        kind, bits = values.dtype.type, 8 * values.itemsize
-        self._ends = (*map(kind, thresholds), *[kind(1 << bits - 1)] * (self._variant - len(thresholds)))
-        self._types = kind, self._variant, values.flags.aligned, None if base is None else base.flags.aligned
-        self._n_kinds, self._n_steps = (1, 0) if base is None else (3, 2 * bits + 1)
-        self._counts: list[Counts] = []  # of each batch of blocks
-        self.sizes = sizes or sparse_sizes(len(values), base is not None)
-        self.n_blocks = -(-len(values) >> self.sizes.block_log2)
-        self.found: list[Differences | None] = [None] * self.n_blocks
-        self.share = _MAX_SHARE_OF_ZERO if base is None else MAX_SHARE_OF_BASE
-        self.hashing = None if base is None or wanted is not None else BaseHash(base, 1 << self.sizes.block_log2)
-
-    def find(self, begin: int, end: int) -> None:
-        """Find what differs in blocks ``begin ... end - 1``, on this thread."""
-        block_log2, stream_log2 = self.sizes
-        n, size = len(self._values), min(1 << block_log2, len(self._values))
-        per_class = min(1 << stream_log2, n) + CLASS_MARGIN
-        scratch = sparse_scratch_for(self._values.dtype, self._variant * per_class)
-        room = Differences(
-            np.empty(size, np.uint32),
-            np.empty(size, self._values.dtype),
-            np.empty((1 << block_log2 - stream_log2, self._variant), np.uint32),
-        )
-        counts = Counts(
-            np.zeros(MAX_CATEGORIES, np.int64),
-            np.zeros(self._n_steps, np.int64),
-            np.zeros((self._variant, self._n_kinds * MAX_CATEGORIES), np.int64),
-        )
-        self._counts.append(counts)
-        for b in range(begin, end):
-            if self._wanted is not None and not self._wanted[b]:
-                continue
-            if self.hashing is not None:
-                self.hashing.add(b, b + 1)  # which brings this part of the base into the cache
-            part = slice(b << block_log2, (b + 1) << block_log2)
-            values, base = self._values[part], None if self._base is None else self._base[part]
-            max_changes = int(self.share * len(values)) + 1 + (len(values) if self.n_blocks > 1 else 0)
-            n_changes = _find_differences(
-                self._types, values, base, self._ends, 1 << stream_log2, scratch, room, counts, max_changes
-            )
-            if n_changes >= max_changes:
-                return
-            n_streams = -(-len(values) >> stream_log2)
-            parts = room.gaps[:n_changes], room.steps[:n_changes], room.counts[:n_streams]
-            self.found[b] = Differences(*(part.copy() for part in parts))
-
-    def code(self, found: list[Differences]) -> tuple[ChangeCodebook, int]:
-        """Return the codes of what was found in all blocks, and the bits that it takes with them."""
-        return fit_change_codebook(self._total(), found, self._thresholds, self._values.dtype)
-
-    def counts_with(self, is_empty: np.ndarray) -> Counts:
-        """Return how often each symbol occurs in what was found, where some classes have no code: bool[n_classes]."""
-        total = self._total()
-        _count_all(self._values.dtype, self.found, is_empty, total.counts)
-        return total
-
-    def _total(self) -> Counts:
-        return Counts(*(np.sum(part, axis=0) for part in zip(*self._counts, strict=True)))
+def _fitted(
+    finding: Finding, found: list[FoundBlocks], thresholds: tuple[int, ...], kind: np.dtype
+) -> tuple[ChangeCodebook, int]:
+    """Return the codes of what was found, and the bits that it takes with them."""
+    return fit_change_codebook(finding.counts(), [blocks.differences for blocks in found], thresholds, kind)
 
 
 def fit_change_codebook(
@@ -311,13 +229,13 @@ def fit_change_codebook(
 
     Args:
         counts: How often each symbol occurs; numbers of changes are counted here.
-        found: What differs in each block; only its numbers of changes are looked at.
+        found: What differs; only its numbers of changes are looked at.
         thresholds: Where classes begin, but the first.
         kind: uintW, the type of the steps.
     """
     n_kinds = 3 if len(counts.steps) else 1
     is_empty = np.logical_not(counts.classes.any(axis=1))
-    _count_all(kind, found, is_empty, counts.counts)
+    count_all(kind, found, is_empty, counts.counts)
     n_gaps = max(_n_used(counts.classes.sum(axis=0).reshape(-1, n_kinds).sum(axis=1)), 1)
     classes = counts.classes[: len(thresholds) + 1, : n_kinds * n_gaps]
     codebook = ChangeCodebook(
@@ -330,12 +248,10 @@ def fit_change_codebook(
     return _or_shipped(codebook, counts, found)
 
 
-def _count_all(kind: np.dtype, found: Iterable[Differences | None], is_empty: np.ndarray, counts: np.ndarray) -> None:
-    """Count the numbers of changes that the sub-streams of all blocks begin with, as ``count_numbers`` does for one."""
-    numbers = [differences.counts for differences in found if differences is not None]
-    if numbers:
-        joined = Differences(np.empty(0, np.uint32), np.empty(0, kind), np.concatenate(numbers))
-        _count_numbers(kind, joined, is_empty, counts)
+def count_all(kind: np.dtype, found: Sequence[Differences], is_empty: np.ndarray, counts: np.ndarray) -> None:
+    """Count the numbers of changes that the sub-streams of all blocks begin with, as ``count_numbers`` does of some."""
+    for differences in found:
+        _count_numbers(kind, differences, is_empty, counts)
 
 
 def _or_shipped(
@@ -349,7 +265,7 @@ def _or_shipped(
             continue
         if numbers is None:  # all of its classes have codes, so that their numbers are written even if they are 0
             numbers = np.zeros_like(counts.counts)
-            _count_all(np.dtype(np.uint16), found, shipped.is_empty, numbers)
+            count_all(np.dtype(np.uint16), found, shipped.is_empty, numbers)
         candidates.append((shipped, bits_of(shipped, counts._replace(counts=numbers))))
     return min(candidates, key=lambda candidate: bits_with_record(*candidate))
 
@@ -368,17 +284,46 @@ def quick_step(n: int) -> int:
 def is_sparse_sample(some: np.ndarray, earlier: np.ndarray | None) -> bool:
     """Return False if too many of some values differ from their base, or from zero without one."""
     n_different = int(np.count_nonzero(some if earlier is None else some != earlier))
-    limit = _MAX_SHARE_OF_ZERO if earlier is None else MAX_SHARE_OF_BASE
+    limit = MAX_SHARE_OF_ZERO if earlier is None else MAX_SHARE_OF_BASE
     return n_different <= (limit + 0.05) * len(some)
 
 
 def sample_slices(n: int) -> list[slice]:
-    """Return the parts of ``n`` values that :func:`choose_thresholds` counts."""
+    """Return the parts of ``n`` values that are counted to choose thresholds; all but the last have 4096 values."""
     step = max(n // _SAMPLE_PIECES, _PIECE)
     return [slice(first, min(first + _PIECE, n)) for first in range(0, n, step)]
 
 
-def choose_thresholds(pieces: Iterable[tuple[np.ndarray, np.ndarray]], n: int) -> list[tuple[int, ...]]:
+def begins_of_pieces(n: int) -> np.ndarray:
+    """Return where the parts begin, int64[n_parts], in ``n`` values that are all to be counted."""
+    return np.arange(0, n, _PIECE)
+
+
+def count_by_top(values: np.ndarray, base: np.ndarray, begins: np.ndarray) -> np.ndarray:
+    """Count members of the classes that :func:`choose_thresholds` may make, in parts of an array.
+
+    Args:
+        values: uintW[n].
+        base: uintW[n].
+        begins: int64[n_parts], where parts of 4096 values begin.
+
+    Returns:
+        int64[2, n_tops]: by the highest bits of the base's magnitude, all values, and those that differ.
+    """
+    n_top, shift = _tops_of(8 * values.itemsize)
+    counts = np.zeros((2, 2, 1 << n_top), np.int64)
+    types = values.dtype, values.flags.aligned, base.flags.aligned
+    _count_tops(types, values, base, begins, _PIECE, shift, counts)
+    return counts.sum(axis=1)
+
+
+def _tops_of(bits: int) -> tuple[int, int]:
+    """Return the number of highest bits of a magnitude by which values are counted, and of those below."""
+    n_top = 11 if bits == 64 else min(bits - 1, 8)
+    return n_top, bits - 1 - n_top
+
+
+def choose_thresholds(counts: np.ndarray, n: int, bits: int) -> list[tuple[int, ...]]:
     """Return where classes of the base's magnitude may begin, such that positions of what differs take the fewest bits.
 
     The first choice are classes of shipped codebooks, where these promise to take less than a fitted one with its
@@ -386,17 +331,11 @@ def choose_thresholds(pieces: Iterable[tuple[np.ndarray, np.ndarray]], n: int) -
     last is to be tried as well.
 
     Args:
-        pieces: Parts of the values and of the base, those of :func:`sample_slices`: uintW[m] each.
+        counts: As :func:`count_by_top` returns it, of the values and the base or parts of them.
         n: Number of values.
+        bits: Bits of a value.
     """
-    counts, shift, bits = np.zeros((2, 0), np.int64), 0, 0
-    for values, base in pieces:
-        if not counts.size:
-            bits = 8 * values.itemsize
-            n_top = 11 if bits == 64 else min(bits - 1, 8)
-            counts, shift = np.zeros((2, 1 << n_top), np.int64), bits - 1 - n_top
-        types = values.dtype, values.flags.aligned, base.flags.aligned
-        _count_tops(types, values, base, shift, counts)
+    _, shift = _tops_of(bits)
     members, changed = counts.astype(np.float64)
     used = np.flatnonzero(members)
     scale = n / members.sum()

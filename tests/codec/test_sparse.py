@@ -15,7 +15,7 @@ import pytest
 
 import gcodec
 from gcodec import EncoderOptions
-from gcodec.plan import sparse_frames
+from gcodec.plan import finding, sparse_frames
 from tests.support import laws
 from tests.support.cases import (
     KINDS,
@@ -311,9 +311,9 @@ def test_large_arrays_of_many_changes_are_searched_once(monkeypatch):
     """A second search, for classes that a shipped codebook has, would take as long as all the rest."""
     kind, rng, searches = KINDS["bfloat16"], np.random.default_rng(0), []
     base = from_floats(kind, rng.normal(0, 0.02, 5 << 20))
-    find = sparse_frames.Finding
+    find = finding.Finding
 
-    def counted(*arguments: Any) -> sparse_frames.Finding:
+    def counted(*arguments: Any) -> finding.Finding:
         searches.append(arguments)
         return find(*arguments)
 

@@ -36,6 +36,7 @@ from gcodec.format.change_codebook import ChangeCodebook
 from gcodec.format.codebook import Codebook
 from gcodec.format.modes import BitLayout
 from gcodec.frame.encode import encode_values
+from gcodec.kernels.block.sparse_types import SparseSizes
 from gcodec.plan import sparse_frames
 from gcodec.plan.request import EncodeRequest
 from gcodec.plan.sampling import SampleSource, take_sample
@@ -502,7 +503,7 @@ def pairs(quick: bool) -> Iterator[tuple[str, Bits, Bits]]:
 @contextmanager
 def small_blocks(block_log2: int = 11, stream_log2: int = 8) -> Iterator[None]:
     """Let the host's encoder make small sparse blocks, so that there are several."""
-    sizes = sparse_frames.SparseSizes(block_log2, stream_log2)
+    sizes = SparseSizes(block_log2, stream_log2)
     with patch.object(sparse_frames, "sparse_sizes", lambda n, with_base: sizes):
         yield
 

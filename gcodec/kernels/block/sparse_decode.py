@@ -1,9 +1,10 @@
-"""Check a sparse block, and read what it changes (docs/format.md section 9)."""
+"""Check sparse blocks, and read what they change (docs/format.md section 9)."""
 
 from __future__ import annotations
 
 import numpy as np
 
+from ..core.checksum import partial_checksum
 from ..core.jit import inlined, kernel
 from ..core.scalar import U32, U64, wrap
 from ..core.unaligned import load_u16, load_u32, load_u64, prefetch, subarray, subarray_if_any, width_of
@@ -20,6 +21,7 @@ from .header import (
     N_VALUES,
     NO_BASE,
     OK,
+    SPARSE,
     check_block,
     is_zero,
     read_sparse,
@@ -92,8 +94,7 @@ def _read_changes(reading, start, size, n, n_classes):
 
 @inlined
 def _place_changes(scratch, base, c, thresholds, first, changed):
-    """Put the changes of class ``c`` that lie in a window, which begins at value ``first`` of the block, into
-    ``changed``."""
+    """Put the changes of class ``c`` that lie in a window, which begins at place ``first``, into ``changed``."""
     k, rank, at, g, total = scratch.after[c], scratch.passed[c], scratch.state[0], 0, scratch.totals[c]
     while rank < total:
         place = rank
@@ -177,27 +178,73 @@ def check_sparse(data, at, size, n, b, rules):
 
 
 @kernel
-def read_sparse_block(reading, at, n, base, thresholds):
-    """Read the changes of a sparse block that :func:`check_sparse` has passed.
+def read_sparse_blocks(reading, blocks, begin, end, base, out, out_first):
+    """Read blocks that follow each other, as many before ``end`` as are sparse and of one codebook.
 
     Args:
-        reading: A :class:`sparse_types.Reading`, whose changed values are filled in.
+        reading: A :class:`sparse_types.Reading`; the changed values of all blocks together are filled in, or those of
+            the last one if there is ``out``. Each block's part of the base is hashed, which brings it into the cache.
+        blocks: A :class:`bundles.FrameBlocks`.
+        begin: First block, a sparse one.
+        end: End of the blocks.
+        base: uintW[n_values], or None if the codebook has none.
+        out: uintW, takes values; or None.
+        out_first: The frame's value that ``out`` begins with.
+
+    Returns:
+        (status, the first block that is not read, number of changes in ``reading``).
+    """
+    rules, words, data, n_changes = reading.rules, reading.words, reading.data, 0
+    block = 1 << rules.block_log2
+    book = data[blocks.offsets[begin] + CODEBOOK]
+    for b in range(begin, end):
+        at, first, place = blocks.offsets[b], b * block, (b - begin) * block
+        n = min(block, rules.n_values - first)
+        if data[at] != SPARSE or data[at + CODEBOOK] != book:
+            return OK, b, n_changes
+        if len(words.sums):
+            width = width_of(reading.changed.values)
+            words.sums[b - begin] = partial_checksum(words.data, words.first + (place * width >> 5), n * width >> 5)
+        status = check_sparse(data, at, blocks.sizes[b], n, b, rules)
+        if status != OK:
+            return status, b, n_changes
+        predictions = subarray_if_any(base, first, n)
+        if out is not None:
+            place, n_changes = 0, 0
+        status, n_changes = _read_sparse_block(reading, at, n, predictions, place, n_changes)
+        if status != OK:
+            return status, b, n_changes
+        if out is not None:
+            target = subarray(out, first - out_first, n)
+            for i in range(n):
+                target[i] = predictions[i]
+            apply_patch(target, reading.changed, n_changes)
+    return OK, end, n_changes
+
+
+@kernel
+def _read_sparse_block(reading, at, n, base, place_of_first, n_changes):
+    """Append the changes of a sparse block that :func:`check_sparse` has passed to ``n_changes`` others.
+
+    Args:
+        reading: A :class:`sparse_types.Reading`.
         at: Where the block begins.
         n: Its values.
         base: uintW[n], the predictions, or None for zeros.
-        thresholds: Tuple of uintW, the magnitude at which each class ends; as many as the tables have.
+        place_of_first: What places begin with.
+        n_changes: Number of changes before.
 
     Returns:
         (status, number of changes).
     """
-    data, stream_bytes = reading.data, reading.scratch.stream_bytes
+    data, stream_bytes, thresholds = reading.data, reading.scratch.stream_bytes, reading.thresholds
     header = read_sparse(data, at)
     n_streams = (n + (1 << header.stream_log2) - 1) >> header.stream_log2
     place = at + CODED_HEADER + header.inner_bytes
     if not _find_streams(data, place + header.symbol_bytes, n_streams, header, stream_bytes):
         return BAD_STREAM, 0
     scratch = reading.scratch
-    scratch.state[0] = 0
+    scratch.state[0] = n_changes
     for s in range(n_streams):
         first = s << header.stream_log2
         length = min(1 << header.stream_log2, n - first)
@@ -206,7 +253,7 @@ def read_sparse_block(reading, at, n, base, thresholds):
             predictions = subarray_if_any(base, first, length)
             if not _read_changes(reading, place, size, length, len(thresholds)):
                 return BAD_STREAM, 0
-            if not _place_in_stream(scratch, predictions, length, thresholds, reading.changed, first):
+            if not _place_in_stream(scratch, predictions, length, thresholds, reading.changed, place_of_first + first):
                 return BAD_STREAM, 0
         place += size
     return OK, scratch.state[0]
@@ -214,7 +261,7 @@ def read_sparse_block(reading, at, n, base, thresholds):
 
 @kernel
 def apply_patch(out, changed, count):
-    """Write the first ``count`` of a block's :class:`sparse_types.ChangedValues` to their places in ``out`` (uintW)."""
+    """Write the first ``count`` of some :class:`sparse_types.ChangedValues` to their places in ``out`` (uintW)."""
     width, last = width_of(out) // 8, count - 1
     for i in range(count):
         # Each place is in a cache line of its own, as good as always: many of them are fetched at the same time.

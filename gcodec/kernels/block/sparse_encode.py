@@ -1,9 +1,10 @@
-"""Find what differs in a block, and write it as a sparse one (docs/format.md section 9)."""
+"""Find what differs in blocks, and write them as sparse ones (docs/format.md section 9)."""
 
 from __future__ import annotations
 
 import numpy as np
 
+from ..core.checksum import partial_checksum
 from ..core.jit import inlined, kernel
 from ..core.masks import class_of, count_ones, differences, lowest_one, reach_group, reach_group_by_top
 from ..core.scalar import U32, U64, wrap
@@ -19,7 +20,16 @@ from ..entropy.changes import (
     write_step,
 )
 from .class_ranks import WINDOW, fetch_ahead, have_tops, rank_groups, rank_of
-from .header import CODED_HEADER, SparseHeader, min_and_width, pack_numbers, seal_block, store_raw, write_sparse
+from .header import (
+    BLOCK_HEADER,
+    CODED_HEADER,
+    SparseHeader,
+    min_and_width,
+    pack_numbers,
+    seal_block,
+    store_raw,
+    write_sparse,
+)
 from .sparse_types import GROUP, copy_tail, first_values
 
 CLASS_MARGIN = 48  #: room of a class besides a sub-stream's values: classes a page apart would share cache lines
@@ -27,20 +37,27 @@ _SURE_PLACES = 3  #: that are noted of a group whether or not there are so many
 
 
 @kernel
-def count_tops(values, base, shift, counts):
-    """Count predictions by the highest bits of their magnitude, and of them those that differ.
+def count_tops(values, base, begins, length, shift, counts):
+    """Count predictions in parts of an array by the highest bits of their magnitude, and of them those that differ.
 
     Args:
         values: uintW[n].
         base: uintW[n], the predictions.
+        begins: int64[n_parts], where the parts begin.
+        length: Values of a part; one at the end of the array may have fewer.
         shift: Number of lower bits that are left away.
-        counts: int64[2, n_tops], to which all predictions and those that differ are added.
+        counts: int64[2, 2, n_tops], to which are added: all predictions, and those that differ, of values at even and
+            at odd places. Most are of a few tops, and one addition to a count waits for the one before.
     """
-    mask = counts.shape[1] - 1
-    for i in range(len(values)):
-        top = np.int64(U64(base[i]) >> U64(shift)) & mask
-        counts[0, top] += 1
-        counts[1, top] += np.int64(values[i] != base[i])
+    mask = counts.shape[2] - 1
+    for k in range(len(begins)):
+        n = min(length, len(values) - begins[k])
+        new, old = subarray(values, begins[k], n), subarray(base, begins[k], n)
+        for i in range(n):
+            top = np.int64(U64(old[i]) >> U64(shift)) & mask
+            counts[0, i & 1, top] += 1
+            if new[i] != old[i]:
+                counts[1, i & 1, top] += 1
 
 
 @kernel
@@ -153,45 +170,62 @@ def _count_changes(scratch, stride, n_classes, counts, found, at):
 
 
 @kernel
-def find_differences(values, base, thresholds, stream_len, scratch, found, counts, max_changes):
-    """Find what differs in a block, and count the symbols of its codes.
+def find_differences(values, base, words, search):
+    """Find what differs in blocks that follow each other, and count the symbols of its codes.
 
     Args:
-        values: uintW[n], the block.
+        values: uintW[n], the blocks.
         base: uintW[n], the predictions, or None for zeros.
-        thresholds: Tuple of uintW: the magnitude at which each class ends; the last one's is not looked at.
-        stream_len: Values per sub-stream.
-        scratch: A :class:`sparse_types.SparseScratch`.
-        found: A :class:`sparse_types.Differences`, result, with room for a change of every value.
-        counts: A :class:`sparse_types.Counts`, to which symbols are added, but those that :func:`count_numbers` counts.
-        max_changes: Number of changes at which to give up.
+        words: A :class:`sparse_types.BaseWords`: each block's part of the base is hashed, which brings it into the
+            cache.
+        search: A :class:`sparse_types.Search`; :func:`count_numbers` counts the symbols that this does not.
 
     Returns:
         The number of changes, at least ``max_changes`` if there are too many.
     """
-    n, at = len(values), 0
+    n_changes, block, width, found = 0, 1 << search.sizes.block_log2, width_of(values), search.found
+    for k in range(len(found.ends)):
+        start = k * block
+        length = min(block, len(values) - start)
+        if len(words.sums):
+            first, n_words = words.first + (start * width >> 5), length * width >> 5
+            words.sums[k] = partial_checksum(words.data, first, n_words)
+        part, predictions = subarray(values, start, length), subarray_if_any(base, start, length)
+        n_changes = _find_in_block(part, predictions, k, n_changes, search)
+        if n_changes >= search.max_changes:
+            return search.max_changes
+        found.ends[k] = n_changes
+    return n_changes
+
+
+@kernel
+def _find_in_block(values, base, k, n_changes, search):
+    """Append what differs in block ``k`` to the ``n_changes`` before it, and return the number of changes then; other
+    arguments as for :func:`find_differences`."""
+    (block_log2, stream_log2), found, scratch = search.sizes, search.found, search.scratch
+    n, stream_len, n_classes = len(values), 1 << stream_log2, len(search.thresholds)
+    before = k << block_log2 - stream_log2
     stride = min(stream_len, n) + CLASS_MARGIN
     for s in range((n + stream_len - 1) // stream_len):
         start = s * stream_len
         length = min(stream_len, n - start)
-        predictions = subarray_if_any(base, start, length)
-        part = subarray(values, start, length)
-        n_changes = _find_in_stream(part, predictions, thresholds, stride, scratch)
-        if at + n_changes >= max_changes:
-            return max_changes
-        _count_changes(scratch, stride, len(thresholds), counts, found, at)
-        at += n_changes
-        for c in range(len(thresholds)):
-            found.counts[s, c] = U32(scratch.numbers[c])
-    return at
+        part, predictions = subarray(values, start, length), subarray_if_any(base, start, length)
+        n_more = _find_in_stream(part, predictions, search.thresholds, stride, scratch)
+        if n_changes + n_more >= search.max_changes:
+            return search.max_changes
+        _count_changes(scratch, stride, n_classes, search.counts, found, n_changes)
+        n_changes += n_more
+        for c in range(n_classes):
+            found.counts[before + s, c] = U32(scratch.numbers[c])
+    return n_changes
 
 
 @kernel
 def count_numbers(found, is_empty, counts):
-    """Count the numbers of changes that a block's sub-streams begin with.
+    """Count the numbers of changes that sub-streams begin with.
 
     Args:
-        found: :class:`sparse_types.Differences` of the block.
+        found: :class:`sparse_types.Differences` of their blocks.
         is_empty: bool[n_classes], classes that have no changes in the whole frame.
         counts: int64[MAX_CATEGORIES], to which they are added.
     """
@@ -215,9 +249,9 @@ def _write_stream(found, s, at, codes, out, stop):
     """Write a sub-stream from byte ``stop`` of ``out`` on.
 
     Args:
-        found: :class:`sparse_types.Differences` of the block.
-        s: Number of the sub-stream.
-        at: Number of its first change in the block.
+        found: :class:`sparse_types.Differences` of its block and others.
+        s: Number of the sub-stream in them.
+        at: Number of its first change in them.
         codes: The :class:`changes.ChangeCodes`.
         out: uint8, with 8 bytes of margin.
         stop: Where it begins.
@@ -249,35 +283,48 @@ def _write_stream(found, s, at, codes, out, stop):
 
 
 @kernel
-def write_sparse_block(found, codes, form, scratch, out, at, inner_end):
-    """Write a sparse block at ``at``; return its end.
+def write_sparse_blocks(writing, found, first, begin, end, at, inner_bytes):
+    """Write blocks that follow each other: as sparse ones, or raw where that is smaller; return their end.
 
     Args:
-        found: :class:`sparse_types.Differences` of the block.
-        codes: The :class:`changes.ChangeCodes` of its codebook.
-        form: A :class:`sparse_types.SparseForm`.
-        scratch: A :class:`sparse_types.SparseScratch`.
-        out: uint8, with 8 bytes of margin.
-        at: Where the block begins.
-        inner_end: Where its inner block ends, which is written already; ``at + CODED_HEADER`` if it has none.
+        writing: A :class:`sparse_types.SparseWriting`.
+        found: :class:`sparse_types.Differences` of these blocks, and of others.
+        first: Number of the block with which they begin.
+        begin: First of the blocks in ``found`` to write.
+        end: End of the blocks in ``found`` to write.
+        at: Where the first block begins.
+        inner_bytes: Bytes of its inner block, which is written already; 0 if blocks have none.
     """
-    n_streams = (form.n_values + (1 << form.stream_log2) - 1) >> form.stream_log2
-    n_changes, stop = 0, inner_end
-    for s in range(n_streams):
-        start = stop
-        if _any_change(found, s):
-            n_changes, stop = _write_stream(found, s, n_changes, codes, out, stop)
-        scratch.stream_bytes[s] = U32(stop - start)
-    min_bytes, length_width = min_and_width(scratch.stream_bytes, n_streams)
-    inner_bytes = inner_end - (at + CODED_HEADER)
-    header = SparseHeader(form.template, stop - inner_end, min_bytes, length_width, form.stream_log2, inner_bytes)
-    write_sparse(out, at, form.codebook, header)
-    stop = pack_numbers(scratch.stream_bytes, n_streams, min_bytes, length_width, out, stop)
-    return seal_block(out, at, stop, form.n_values, form.number)
+    values, form, out = writing.values, writing.form, writing.out
+    block, width = 1 << form.sizes.block_log2, width_of(values) // 8
+    for k in range(begin, end):
+        b = first + k
+        n = min(block, form.n_values - b * block)
+        stop = _write_sparse_block(writing, found, b, k, n, at, inner_bytes)
+        if stop - at > BLOCK_HEADER + (n * width + 7 & ~7):
+            stop = seal_block(out, at, store_raw(out, at, subarray(values, b * block, n), n, width), n, b)
+        writing.block_bytes[b] = U32(stop - at)
+        at = stop
+    return at
 
 
 @kernel
-def write_raw_block(values, b, out, at):
-    """Write block number ``b`` as it is, and return its end."""
-    n = len(values)
-    return seal_block(out, at, store_raw(out, at, values, n, width_of(values) // 8), n, b)
+def _write_sparse_block(writing, found, b, k, n, at, inner_bytes):
+    """Write block ``b``, which has ``n`` values and is number ``k`` of those in ``found``, and return its end; other
+    arguments as for :func:`write_sparse_blocks`."""
+    form, out, stream_bytes = writing.form, writing.out, writing.scratch.stream_bytes
+    block_log2, stream_log2 = form.sizes
+    n_streams, before = (n + (1 << stream_log2) - 1) >> stream_log2, k << block_log2 - stream_log2
+    n_changes = found.ends[k - 1] if k else 0
+    inner_end = at + CODED_HEADER + inner_bytes
+    stop = inner_end
+    for s in range(n_streams):
+        start = stop
+        if _any_change(found, before + s):
+            n_changes, stop = _write_stream(found, before + s, n_changes, writing.codes, out, stop)
+        stream_bytes[s] = U32(stop - start)
+    min_bytes, length_width = min_and_width(stream_bytes, n_streams)
+    header = SparseHeader(form.template, stop - inner_end, min_bytes, length_width, stream_log2, inner_bytes)
+    write_sparse(out, at, form.codebook, header)
+    stop = pack_numbers(stream_bytes, n_streams, min_bytes, length_width, out, stop)
+    return seal_block(out, at, stop, n, b)
