@@ -37,6 +37,21 @@ class _Codes(NamedTuple):
     classes: tuple[np.ndarray, ...]
 
 
+class SymbolBits(NamedTuple):
+    """What symbols take, with the bits that follow them: their code's length, and what says which number of a category
+    or which step it is.
+
+    Attributes:
+        counts: int64[41], of numbers of changes.
+        steps: int64[2 * W + 1], or int64[0].
+        classes: int64[n_classes, n_symbols].
+    """
+
+    counts: np.ndarray
+    steps: np.ndarray
+    classes: np.ndarray
+
+
 @dataclass(frozen=True)
 class ChangeCodebook:
     """The codes of sparse blocks.
@@ -81,6 +96,18 @@ class ChangeCodebook:
         """Return the canonical codes. Raises Corruption if one is not complete."""
         return _Codes(_codes_of(self.counts), _codes_of(self.steps), tuple(map(_codes_of, self.classes)))
 
+    @cached_property
+    def symbol_bits(self) -> SymbolBits:
+        """Return what symbols take; of one that has no code, what would follow it."""
+        counts, steps = (np.frombuffer(lengths, np.uint8).astype(np.int64) for lengths in (self.counts, self.steps))
+        classes = np.frombuffer(b"".join(self.classes), np.uint8).reshape(len(self.classes), self.n_gaps, self.n_kinds)
+        by_gap = CATEGORY_BITS[: self.n_gaps, None]
+        return SymbolBits(
+            counts + CATEGORY_BITS,
+            steps + np.maximum((np.arange(len(steps)) + 1) // 2 - 1, 0),
+            (classes + by_gap).reshape(len(self.classes), -1),
+        )
+
     @property
     def variant(self) -> int:
         """Return the number of classes that kernels are compiled for: this many or a few more."""
@@ -124,8 +151,8 @@ class ChangeCodebook:
         head = struct.pack("<BBBB", CHANGES, n_classes, self.n_gaps, self.bits // 8)
         head += b"".join(threshold.to_bytes(self.bits // 8, "little") for threshold in self.thresholds)
         lengths = b"".join((self.counts, self.steps, *self.classes))
-        lengths += bytes(len(lengths) & 1)
-        record = head + bytes(low | high << 4 for low, high in zip(lengths[0::2], lengths[1::2], strict=True))
+        pairs = np.frombuffer(lengths + bytes(len(lengths) & 1), np.uint8).reshape(-1, 2)
+        record = head + (pairs[:, 0] | pairs[:, 1] << np.uint8(4)).tobytes()
         return record + bytes(-len(record) % 4)
 
     @cached_property
@@ -140,6 +167,7 @@ class ChangeCodebook:
 
 
 VARIANTS = (1, 4, 8, 16)  #: numbers of classes that kernels are compiled for
+CATEGORY_BITS = np.maximum((np.arange(MAX_CATEGORIES) >> 1) - 1, 0)  #: what follows a category, see ``category_bits``
 
 
 def _array(lengths: bytes) -> np.ndarray:

@@ -24,7 +24,6 @@ from ..format.shipped_changes import (
 from ..kernels.block.sparse_encode import count_numbers, count_tops
 from ..kernels.block.sparse_types import Counts, Differences, SparseSizes
 from ..kernels.core.specialized import Specialized
-from ..kernels.entropy.changes import MAX_CATEGORIES, category_bits
 from ..tensors import hash_of
 from ..threads import n_threads, run_batches
 from .finding import MAX_SHARE_OF_BASE, MAX_SHARE_OF_ZERO, Finding, FoundBlocks
@@ -358,15 +357,15 @@ def _shipped_thresholds(members: np.ndarray, changed: np.ndarray, scale: float) 
         scale: Values of the array for each that was counted.
     """
     gap_bits = np.stack([shape.gap_bits for shape in change_shapes()])
-    best = float("inf"), 0
-    for shift in range(N_SHIFTS):
-        edges = [0, *range(FIRST_EXPONENT + shift, FIRST_EXPONENT + shift + N_CLASSES - 1)]
-        in_class, hits = np.add.reduceat(members, edges), np.add.reduceat(changed, edges)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            octaves = np.log2(in_class / hits)
-        places = np.clip(np.nan_to_num(4 * octaves), 0, N_SHARES - 1).astype(int)
-        best = min(best, (float((gap_bits[:, np.arange(N_CLASSES), places] @ hits).min()), shift))
-    return shifted_thresholds(best[1]), scale * best[0]
+    # By shift and class: what lies between the exponents at which the class and the next one begin.
+    edges = FIRST_EXPONENT + np.arange(N_SHIFTS)[:, None] + np.arange(N_CLASSES - 1)
+    edges = np.pad(edges, ((0, 0), (1, 1)), constant_values=((0, 0), (0, len(members))))
+    in_class, hits = (np.diff(np.concatenate([[0], np.cumsum(part)])[edges]) for part in (members, changed))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        octaves = np.log2(in_class / hits)
+    places = np.clip(np.nan_to_num(4 * octaves), 0, N_SHARES - 1).astype(int)
+    n_bits = (gap_bits[:, np.arange(N_CLASSES), places] * hits).sum(axis=2).min(axis=0)
+    return shifted_thresholds(int(n_bits.argmin())), scale * float(n_bits.min())
 
 
 def _partition(members: np.ndarray, changed: np.ndarray, scale: float) -> tuple[list[int], float]:
@@ -428,12 +427,7 @@ def lengths_for(counts: np.ndarray) -> bytes:
 
 def bits_of(codebook: ChangeCodebook, counts: Counts) -> int:
     """Return the bits that counted symbols take, with those that follow them."""
-    extra = np.array([category_bits(category) for category in range(MAX_CATEGORIES)])
-    bits = counts.counts @ (np.frombuffer(codebook.counts, np.uint8) + extra)
-    if codebook.steps:
-        sizes = np.maximum((np.arange(len(codebook.steps)) + 1) // 2 - 1, 0)
-        bits += counts.steps @ (np.frombuffer(codebook.steps, np.uint8) + sizes)
-    repeated = np.repeat(extra, codebook.n_kinds)
-    for lengths, row in zip(codebook.classes, counts.classes, strict=False):
-        bits += row[: len(lengths)] @ (np.frombuffer(lengths, np.uint8) + repeated[: len(lengths)])
-    return int(bits)
+    bits = codebook.symbol_bits
+    n_classes, n_symbols = bits.classes.shape
+    n_bits = counts.counts @ bits.counts + np.vdot(counts.classes[:n_classes, :n_symbols], bits.classes)
+    return int(n_bits + counts.steps @ bits.steps) if codebook.with_base else int(n_bits)
