@@ -38,8 +38,8 @@ class _Codes(NamedTuple):
 
 
 class SymbolBits(NamedTuple):
-    """What symbols take, with the bits that follow them: their code's length, and what says which number of a category
-    or which step it is.
+    """Says how many bits symbols take: their code's length, and the bits that follow it to say which number of a
+    category or which step it is.
 
     Attributes:
         counts: int64[41], of numbers of changes.
@@ -98,7 +98,7 @@ class ChangeCodebook:
 
     @cached_property
     def symbol_bits(self) -> SymbolBits:
-        """Return what symbols take; of one that has no code, what would follow it."""
+        """Return how many bits symbols take; of one that has no code, those that would follow it."""
         counts, steps = (np.frombuffer(lengths, np.uint8).astype(np.int64) for lengths in (self.counts, self.steps))
         classes = np.frombuffer(b"".join(self.classes), np.uint8).reshape(len(self.classes), self.n_gaps, self.n_kinds)
         by_gap = CATEGORY_BITS[: self.n_gaps, None]
