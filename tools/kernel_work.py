@@ -10,6 +10,7 @@ from gcodec.distributed.modes import FixedBits, Lossless, Mode, NearLossless
 from gcodec.distributed.reduction.precompile import precompile_kernels
 from gcodec.distributed.reduction.shared_codebooks import Refresh
 from gcodec.dtypes import BY_NAME
+from gcodec.plan.finding import differing_values
 
 #: Types of gradients, weights and checkpoints: others compile on their first use.
 DTYPES = ("float32", "bfloat16", "float16")
@@ -28,6 +29,7 @@ def encode_differences(name: str) -> None:
         held = gcodec.decode(gcodec.encode(base, dtype=name))
         gcodec.decode(frame, base=base)
         gcodec.decode(frame, base=held, out=held)
+        differing_values(values, base)
     zeros = np.where(random.random(_VALUES) < 0.01, base, dtype.uint.type(0))
     gcodec.decode(gcodec.encode(zeros, dtype=name))
 

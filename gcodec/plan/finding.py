@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ..format.change_codebook import VARIANTS
-from ..kernels.block.sparse_encode import CLASS_MARGIN, find_differences
+from ..kernels.block.sparse_encode import CLASS_MARGIN, find_differences, gather_differences
 from ..kernels.block.sparse_types import BaseWords, Counts, Differences, Search, SparseSizes
 from ..kernels.core.specialized import Specialized
 from ..kernels.entropy.changes import MAX_CATEGORIES
@@ -21,7 +21,23 @@ MAX_SHARE_OF_BASE, MAX_SHARE_OF_ZERO = 0.5, 0.5
 _RUN_VALUES = 1 << 20  #: of blocks that are searched together
 _NO_BASE = np.zeros(0, np.uint8)
 
-_find_differences = Specialized(find_differences)
+_find_differences, _gather_differences = Specialized(find_differences), Specialized(gather_differences)
+
+
+def differing_values(values: np.ndarray, base: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return which values differ from others, and these values.
+
+    Args:
+        values: uintW[n], up to 2**32 values.
+        base: uintW[n].
+
+    Returns:
+        (uint32[n_different], ascending; uintW[n_different]).
+    """
+    places, found = np.empty(len(values) + 3, np.uint32), np.empty(len(values), values.dtype)
+    types = values.dtype, values.flags.aligned, base.flags.aligned
+    count = _gather_differences(types, values, base, places, found)
+    return places[:count].copy(), found[:count].copy()
 
 
 class FoundBlocks(NamedTuple):

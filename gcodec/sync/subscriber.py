@@ -14,6 +14,7 @@ from ..errors import BrokenChain, Corruption, GcodecError, InvalidArgument, Limi
 from ..files.elements import stored_as
 from ..files.file_plan import TensorView
 from ..files.source import Bytes
+from ..plan.finding import differing_values
 from ..threads import check_threads
 from .sync_stats import LOG, Progress, StageClock, UpdateStats
 from .tensor_bits import TensorLayout, WritableTensor, as_typed
@@ -429,14 +430,13 @@ def _difference(tensor: WritableTensor, first: int, bits: np.ndarray) -> list[_C
     """Return how a part of a tensor changes: nothing, some values, or all."""
     size = tensor.layout.item_bytes
     before = tensor.read(first * size, (first + len(bits)) * size).view(bits.dtype)
-    unequal = before != bits
-    count = int(np.count_nonzero(unequal))
+    indices, changed = differing_values(bits, before)
+    count = len(indices)
     if not count:
         return []
     if count * SPARSE > len(bits):
         return [_Change(tensor, first, len(bits), count, bits, None)]
-    indices = np.flatnonzero(unequal)
-    return [_Change(tensor, first, len(bits), count, bits[indices], indices.astype(np.uint32))]
+    return [_Change(tensor, first, len(bits), count, changed, indices)]
 
 
 def _write_all(changes: list[_Change]) -> None:

@@ -266,6 +266,21 @@ def test_unaligned_and_read_only_arrays_come_back(dtype):
     laws.assert_same_bits(out, alone)
 
 
+@pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16", "float8_e5m2"])
+@pytest.mark.parametrize("share", [0, 0.01, 0.6, 1])
+def test_differing_values_are_all_that_differ(dtype, share):
+    kind, rng = KINDS[dtype], np.random.default_rng(11)
+    for n in (0, 1, 63, 64, 65, 128, 40_001):
+        base = weights(kind, rng, n)
+        bits = changed(kind, rng, base, share) if n else base.copy()
+        room = np.zeros(bits.nbytes + 1, np.uint8)[1:].view(bits.dtype)
+        room[:] = bits
+        for values in (bits, room):
+            places, found = finding.differing_values(values, base)
+            np.testing.assert_array_equal(places, np.flatnonzero(bits != base))
+            laws.assert_same_bits(found, bits[bits != base])
+
+
 @pytest.mark.parametrize("dtype", ["float64", "bfloat16", "float8_e5m2"])
 def test_buffers_of_the_caller_are_filled(dtype):
     kind, rng = KINDS[dtype], np.random.default_rng(11)

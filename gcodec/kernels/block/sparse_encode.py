@@ -221,6 +221,28 @@ def _find_in_block(values, base, k, n_changes, search):
 
 
 @kernel
+def gather_differences(values, base, places, found):
+    """Note the values that differ from others, and where they are; return their number.
+
+    Args:
+        values: uintW[n].
+        base: uintW[n].
+        places: uint32[n + 3], result; what lies behind the last is overwritten, too.
+        found: uintW[n], result.
+    """
+    n, at = len(values), 0
+    for g in range(n // GROUP):
+        fetch_ahead(values, g * GROUP)
+        at = _note_places(differences(values, base, g * GROUP), g * GROUP, places, at)
+    for i in range(n & -GROUP, n):
+        places[at] = i
+        at += np.int64(values[i] != base[i])
+    for k in range(at):
+        found[k] = values[places[k]]
+    return at
+
+
+@kernel
 def count_numbers(found, is_empty, counts):
     """Count the numbers of changes that sub-streams begin with.
 
