@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import ast
 import re
+import subprocess
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
 
 import pytest
 
@@ -53,6 +55,12 @@ LONG_LISTS: dict[str, str] = {
     "distributed.reduction.allreduce.allreduce": "public keywords",
     "truncation.formulas.adam_formula": "torch's hyperparameters, by name",
 }
+
+#: Endings of files in the repository; no other kind, and no file of more bytes, is committed by accident.
+KINDS = {".base", ".case", ".cpp", ".css", ".csv", ".cu", ".cuh", ".frame", ".h", ".js", ".json", ".md",
+         ".png", ".py", ".safetensors", ".toml", ".txt", ".typed"}  # fmt: skip
+WITHOUT_ENDING = {".ci/run", ".gitignore", "LICENSE", "Makefile"}
+MAX_FILE_BYTES = 2 << 20
 
 #: How a docstring's first line does not begin: such a line says nothing without the docstring before it.
 RIDDLES = re.compile(
@@ -204,6 +212,18 @@ def test_first_lines_of_docstrings_stand_alone():
 def test_names_in_docstrings_exist():
     unknown = list(unknown_references(TREES, DEFINED))
     assert not unknown, "docstrings name what does not exist:\n" + "\n".join(unknown)
+
+
+def test_only_known_kinds_of_files_are_committed():
+    root = PACKAGE.parent
+    listing = subprocess.run(["git", "ls-files", "-z"], cwd=root, capture_output=True, text=True, check=False)
+    if listing.returncode:
+        pytest.skip("this is no checkout")
+    paths = [path for path in listing.stdout.split("\0") if (root / path).is_file()]
+    unknown = [path for path in paths if path not in WITHOUT_ENDING and Path(path).suffix not in KINDS]
+    assert not unknown, f"files of kinds that are not listed here: {unknown}"
+    large = [path for path in paths if (root / path).stat().st_size > MAX_FILE_BYTES]
+    assert not large, f"files of more than {MAX_FILE_BYTES} bytes: {large}"
 
 
 # The rules can fail
