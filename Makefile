@@ -8,8 +8,8 @@ PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-
 # Files of tests are spread over the cores, the longest first (tests/conftest.py).
 SPREAD := -n auto --dist loadfile --no-loadscope-reorder
 
-# Tests that run a second time on the code that a CPU without AVX and BMI gets: steps of float32 with `make test`, and with
-# `make slow` all kernels and whole frames of all types. Left out is what does not depend on that: denormals that are flushed;
+# Tests that run a second time on the code that a CPU without AVX and BMI gets, and, where there is AVX-512, once more on that
+# for AVX2: steps of float32 with `make test`, and with `make slow` all kernels and whole frames of all types. Left out is what does not depend on that: denormals that are flushed;
 # float64 and the types of 8 bits, which take the plain loops on every CPU; GComp's code, which is one more choice of
 # code lengths; tensors and optimizers; and the cache of kernels.
 STEP_TESTS := tests/kernels/test_vector_steps.py tests/kernels/test_class_ranks.py
@@ -19,7 +19,8 @@ PORTABLE_TESTS := $(STEP_TESTS)
 PORTABLE_TYPES := float32 bfloat16 float16
 WITHOUT := or float16
 # The name alone keeps the features of the machine at hand; the empty list takes them away.
-PORTABLE := NUMBA_CPU_NAME=x86-64-v2 NUMBA_CPU_FEATURES= NUMBA_CACHE_DIR=$(CURDIR)/.cache/numba-portable
+PORTABLE := NUMBA_CPU_FEATURES= NUMBA_CACHE_DIR=$(CURDIR)/.cache/numba-portable
+OLDER_CPUS := x86-64-v2 $(if $(shell grep -m1 -o avx512_vbmi2 /proc/cpuinfo 2>/dev/null),x86-64-v3)
 
 .DELETE_ON_ERROR:
 .PHONY: help demo test check portable compiled pytest suites slow fuzz test-gpu test-integrations sanitize-gpu golden bench bench-gpu bench-cluster experiments docs wheel clean
@@ -49,9 +50,10 @@ suites:
 
 # On x86-64 only: elsewhere there is one path, and `pytest` runs it.
 portable: $(VENV)/.installed
-	@if [ "$$(uname -m)" = x86_64 ]; then \
-		$(PORTABLE) $(BIN)/python -m pytest -q $(SPREAD) $(PORTABLE_TESTS) -k "not (flushes or denormals_are or \
-			float64 or float8 $(WITHOUT) or GComp or tensors_are or optimizer or anew or renamed)"; fi
+	@if [ "$$(uname -m)" = x86_64 ]; then for cpu in $(OLDER_CPUS); do \
+		NUMBA_CPU_NAME=$$cpu $(PORTABLE) $(BIN)/python -m pytest -q $(SPREAD) $(PORTABLE_TESTS) -k "not (flushes or \
+			denormals_are or float64 or float8 $(WITHOUT) or GComp or tensors_are or optimizer or anew or renamed)" \
+			|| exit 1; done; fi
 
 check: $(VENV)/.installed       ## ruff and mypy
 	@$(BIN)/ruff check
@@ -60,7 +62,8 @@ check: $(VENV)/.installed       ## ruff and mypy
 # With the codecs that bench/ compares with: one of the tests is a run of it.
 slow: $(VENV)/.bench           ## the tests that take minutes or gigabytes
 	@$(BIN)/python -m pytest --hypothesis-profile=thorough -m "slow and not gpu"
-	@$(PORTABLE) $(BIN)/python -m tests.support.precompile $(PORTABLE_TYPES)
+	@for cpu in $(OLDER_CPUS); do \
+		NUMBA_CPU_NAME=$$cpu $(PORTABLE) $(BIN)/python -m tests.support.precompile $(PORTABLE_TYPES) || exit 1; done
 	@$(MAKE) --no-print-directory portable WITHOUT= PORTABLE_TESTS="$(STEP_TESTS) $(FRAME_TESTS)"
 
 fuzz: $(VENV)/.installed        ## mutated bytes into everything that reads them, 3 minutes; FUZZ_ARGS="--executions 10000000" takes 30

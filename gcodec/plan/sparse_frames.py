@@ -40,7 +40,8 @@ _MAX_TRIED = 1 << 20  #: values up to which all choices of classes are tried
 #: a percent of them at most, and another choice is another pass over the array.
 _MIN_FITTED_BITS = 200_000
 _SAMPLE_PIECES, _PIECE = 64, 4096
-_QUICK_SAMPLE = 1024  #: values that are looked at to see whether a closer look is worth it
+#: Values that are looked at to see whether a closer look is worth it, and how far off what they say may be.
+_QUICK_SAMPLE, _QUICK_ERROR = 1024, 0.03
 
 _count_numbers, _count_tops = Specialized(count_numbers), Specialized(count_tops)
 
@@ -284,7 +285,7 @@ def is_sparse_sample(some: np.ndarray, earlier: np.ndarray | None) -> bool:
     """Return False if too many of some values differ from their base, or from zero without one."""
     n_different = int(np.count_nonzero(some if earlier is None else some != earlier))
     limit = MAX_SHARE_OF_ZERO if earlier is None else MAX_SHARE_OF_BASE
-    return n_different <= (limit + 0.05) * len(some)
+    return n_different <= (limit + _QUICK_ERROR) * len(some)
 
 
 def sample_slices(n: int) -> list[slice]:

@@ -1,12 +1,12 @@
 """The kinds of CPUs that kernels distinguish, and the levels that compiled kernels are shipped for (docs/caches.md).
 
-Kernels choose their steps by three sets of features. Code that was compiled where the choices were others must not meet
+Kernels choose their steps by four sets of features. Code that was compiled where the choices were others must not meet
 tables that were filled by this process, so a level serves only CPUs with the same choices.
 
     level        as of     chooses
     x86-64-v2    2009      SSSE3
-    x86-64-v3    2013      SSSE3, BMI2
-    avx512       2019      SSSE3, BMI2, AVX-512 with byte permutes
+    x86-64-v3    2013      SSSE3, BMI2, AVX2
+    avx512       2019      SSSE3, BMI2, AVX2, AVX-512 with byte permutes
 """
 
 from __future__ import annotations
@@ -18,11 +18,15 @@ from typing import NamedTuple
 AVX512 = ("avx512f", "avx512bw", "avx512vl", "avx512vbmi", "avx512vbmi2")
 #: Byte permutes of 16 bytes and a count of bits: every x86-64 since 2009.
 SSSE3 = ("ssse3", "popcnt")
+#: The same on 32 bytes, and shifts of each lane by an amount of its own.
+AVX2 = ("avx2",)
 #: Bits deposited at the places of a mask, in one step.
 BMI2 = ("bmi2",)
 
+CHOICES = (AVX512, AVX2, SSSE3, BMI2)
+
 _V2 = ("cx16", "popcnt", "sahf", "sse3", "sse4.1", "sse4.2", "ssse3")
-_V3 = (*_V2, "avx", "avx2", "bmi", "bmi2", "f16c", "fma", "lzcnt", "movbe")
+_V3 = (*_V2, "avx", *AVX2, "bmi", "bmi2", "f16c", "fma", "lzcnt", "movbe")
 _AVX512 = (*_V3, *AVX512, "avx512cd", "avx512dq", "avx512bitalg", "avx512vpopcntdq")
 
 
@@ -57,6 +61,6 @@ def level_for(has: Callable[[str], bool]) -> CpuLevel | None:
     """
     for level in LEVELS:
         if all(map(has, level.features)):
-            choices = [(all(map(has, choice)), set(choice) <= set(level.features)) for choice in (AVX512, SSSE3, BMI2)]
+            choices = [(all(map(has, choice)), set(choice) <= set(level.features)) for choice in CHOICES]
             return level if all(here == there for here, there in choices) else None
     return None

@@ -10,7 +10,7 @@ from llvmlite.binding import get_host_cpu_features
 from numba import types
 from numba.extending import intrinsic
 
-from .cpu_levels import AVX512, BMI2, SSSE3
+from .cpu_levels import AVX2, AVX512, BMI2, SSSE3
 from .numba_private import named_cpu
 from .unaligned import pointer
 
@@ -27,9 +27,10 @@ def _has(*features: str) -> bool:
 
 
 HAS_AVX512 = _has(*AVX512)
+HAS_AVX2 = _has(*AVX2) or named_cpu().name in ("x86-64-v3", "x86-64-v4")
 HAS_SSSE3 = _has(*SSSE3) or named_cpu().name in ("x86-64-v2", "x86-64-v3", "x86-64-v4")
 HAS_BMI2 = _has(*BMI2)
-#: Several planes by classes of symbols (:mod:`classes_ssse3`).
+#: Several planes by classes of symbols (:mod:`classes_shuffles`).
 BY_CLASSES = HAS_SSSE3 and not HAS_AVX512
 
 

@@ -6,40 +6,9 @@ from typing import Any
 
 from llvmlite import ir
 
-from .simd import Vector, call, constant, load, mask_of, pick_bits
+from .simd import Vector, call, load
 
 _BYTES = ir.VectorType(ir.IntType(8), 64)
-
-
-def extract_tails(words: Vector, rest: int = 23) -> Vector:
-    """Return the tails of float32: signs above the bits below the head. Its law is :func:`scalar.tail_of`.
-
-    words      s hhhhhhhh mmmmmmmmmmmmmmmmmmmmmmm
-    result     ........ s mmmmmmmmmmmmmmmmmmmmmmm
-
-    Args:
-        words: Values, lanes of 32 bits.
-        rest: Number of bits below the head.
-    """
-    return (words & (1 << rest) - 1) | ((words >> (31 - rest)) & (1 << rest))
-
-
-def join_values(head: Vector, tail: Vector, bits: int = 32, rest: int | None = None) -> Vector:
-    """Return values of heads and tails, the inverse of :func:`extract_tails`. Its law is :func:`scalar.value_of`.
-
-    head       xxxxxxxx hhhhhhhh               any upper bits
-    tail       ........ s mmmmmmm
-    result     s hhhhhhhh mmmmmmm
-
-    Args:
-        head: Heads, lanes of ``bits``.
-        tail: Tails, lanes of ``bits``.
-        bits: Bits of a value: 32, or 16 for bfloat16 and float16.
-        rest: Number of bits below the head; by default that of float32, 23, or of bfloat16, 7.
-    """
-    rest = rest or {32: 23, 16: 7}[bits]
-    low, sign = (1 << rest) - 1, 1 << (bits - 1)
-    return ((head << rest) & (sign - 1 & ~low)) | (tail & low) | ((tail << (bits - 1 - rest)) & sign)
 
 
 def look_up_bytes(builder: Any, table: Any, source: Vector, n: int = 256) -> Vector:
@@ -75,31 +44,6 @@ def permute(table: Vector, source: Vector) -> Vector:
     """
     name = f"llvm.x86.avx512.permvar.{_LETTERS[table.bits]}.512"
     return Vector(table.builder, call(table.builder, name, table.value.type, [table.value, source.value]))
-
-
-def extract_heads(values: Vector, head_shift: int) -> Vector:
-    """Return the heads of 64 values, of eight bits. Its law is :func:`scalar.head_of`.
-
-    Of 32 bits, a quarter is a register of 16 values, two in every eight bytes, and its heads go to two of these bytes,
-    which no other quarter has:
-
-    quarter 0      a          b          c          d     ...     values
-    quarter 1      A          B          C          D     ...
-    heads          a b A B ........      c d C D ........         eight bytes each; then quarters 2 and 3
-    result         a b c d ... A B C D ...                        64 bytes
-
-    Args:
-        values: Values, lanes of 16 or 32 bits.
-        head_shift: Number of bits below the head.
-    """
-    if values.bits == 16:
-        return (values >> head_shift).to(8)
-    heads = values.part(0, 16).seen_as(8)
-    picks = constant(values.builder, [head_shift + 32 * (lane & 1) for lane in range(64)])
-    for k in range(4):
-        of_quarter = mask_of(values.builder, [lane % 8 // 2 == k for lane in range(64)])
-        heads = of_quarter.choose(pick_bits(picks, values.part(k, 16).seen_as(8)), heads)
-    return heads.pick([8 * (lane % 16 // 2) + lane // 16 * 2 + lane % 2 for lane in range(64)])
 
 
 def deinterleave_bytes(words: list[Vector]) -> list[Vector]:

@@ -20,7 +20,7 @@ from .simd import INDEX, Vector, constant, from_lanes, load, load_lane, mask_of_
 if HAS_AVX512:
     from .simd_avx512 import look_up_bytes
 elif HAS_SSSE3:
-    from . import vector_ssse3
+    from . import vector_shuffles
 
 #: Where the low three bytes of 16 words lie, one word after the other; and where bytes 0, 1, 2 of each go back, with
 #: byte 48, a zero, above them.
@@ -252,9 +252,9 @@ else:
 
 
 if not HAS_AVX512 and HAS_SSSE3:
-    compress_8, expand_8 = vector_ssse3.compress_8, vector_ssse3.expand_8
-    pack_6, unpack_6 = vector_ssse3.pack_6, vector_ssse3.unpack_6
-    look_up_level = vector_ssse3.look_up_16
+    compress_8, expand_8 = vector_shuffles.compress_8, vector_shuffles.expand_8
+    pack_6, unpack_6 = vector_shuffles.pack_6, vector_shuffles.unpack_6
+    look_up_level = vector_shuffles.look_up_16
 else:
     look_up_level = look_up_64  #: the same where the bytes are levels, below 16
 

@@ -18,21 +18,22 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..core.checksum import checksum
-from ..core.intrinsics import HAS_AVX512
+from ..core.intrinsics import HAS_AVX2, HAS_AVX512
 from ..core.jit import inlined, kernel
 from ..core.scalar import U8, U32, U64, head_of
 from ..core.unaligned import load_u64, prefetch, store_u64, subarray, width_of
 from .prefix_code import ESCAPE, NO_CODE
 
-if HAS_AVX512:
-    from .streams_avx512 import encode_64
+BY_VECTORS = HAS_AVX512 or HAS_AVX2
+if BY_VECTORS:
+    from .streams_vector import NO_CODE_HIGH, SHUFFLED, encode_64
 
 __all__ = ["CHUNK_BYTES", "STREAM_PAD", "EncodeBuffers", "NextValues", "PrefixEncoder", "checksum", "encode_buffers",
            "encode_streams", "is_run", "prefix_encoder"]
 
 STREAM_PAD = 64  #: bytes between sub-streams in the symbol scratch
 PART = 256  #: symbols looked up before any is written
-OCTETS = 3 * 64  #: bytes that :func:`streams_avx512.encode_64` writes
+OCTETS = 3 * 64  #: bytes that :func:`streams_vector.encode_64` writes
 CHUNK_BYTES = 512 + PART // 64 * OCTETS  #: scratch of :func:`encode_streams`: tables, a part's codes
 MAX_JOINED_BITS = 56  #: bits that can be appended to a window that holds up to 7 and is stored as 64
 
@@ -210,22 +211,31 @@ def _append_codes(symbols, place, values, first, n, code, writer, out):
 
 @kernel
 def _byte_tables(table, chunk):
-    """Write the tables of :func:`streams_avx512.encode_64` from that of :func:`prefix_code.encode_table`.
+    """Write the tables of :func:`streams_vector.encode_64` from that of :func:`prefix_code.encode_table`.
 
         table[symbol]          cccccccccccc llllllll     code << 8 | length
         chunk[symbol]          cccccccc                  low byte of length << 12 | code
-        chunk[256 + symbol]    llllcccc                  its high byte; length 15: no code
+        chunk[256 + symbol]    llllcccc                  its high byte; length 15: no code. Without AVX-512, the upper
+                                                         four bits are inverted
+
+    Returns:
+        How many shuffles it takes to look up all symbols that have a code.
     """
+    inverted = U8(0) if HAS_AVX512 else U8(NO_CODE_HIGH)
+    end = np.int64(0)
     for symbol in range(256):
         entry = U32(table[symbol])
         length = min(U32(entry & U32(255)), U32(15))
-        chunk[symbol] = U8(entry >> U32(8))
-        chunk[256 + symbol] = U8(U32(entry >> U32(16)) | U32(length << U32(4)))
+        chunk[symbol] = U8(entry >> U32(8)) if length < U32(15) else U8(0)
+        chunk[256 + symbol] = U8(U8(U32(entry >> U32(16)) | U32(length << U32(4))) ^ inverted)
+        if length < U32(15):
+            end = symbol + 1
+    return (end + SHUFFLED - 1) // SHUFFLED
 
 
 @kernel
 def _append_octets(chunk, n_groups, window, out, at):
-    """Write what :func:`streams_avx512.encode_64` has made of some groups; return what is in the last, unfinished
+    """Write what :func:`streams_vector.encode_64` has made of some groups; return what is in the last, unfinished
     byte.
 
     Each octet of codes is a word of up to 63 bits, moved to where it begins in its first byte. That byte may hold the
@@ -270,8 +280,9 @@ def encode_streams(values, stream_len, code, following, buffers, out, at):
     """
     n, symbols, chunk = len(values), buffers.symbols, buffers.chunk
     width = width_of(following.values) >> 3
-    if HAS_AVX512:
-        _byte_tables(code.table, chunk)
+    n_shuffles = np.int64(0)
+    if BY_VECTORS:
+        n_shuffles = _byte_tables(code.table, chunk)
     room = at + n // 3  # about where the next block's bytes will lie
     for s in range((n + stream_len - 1) // stream_len):
         first = s * stream_len
@@ -289,14 +300,15 @@ def encode_streams(values, stream_len, code, following, buffers, out, at):
             done = np.int64(0)
             while done < n_part:
                 n_groups = np.int64(0)
-                if HAS_AVX512:
+                if BY_VECTORS:
                     # Groups first and then all appending: what was just stored as a vector is slow to read in pieces.
                     bits = np.int64(n_bits)
                     while done + 64 * n_groups + 64 <= n_part:
                         i = begin_part + done + 64 * n_groups
                         # A few lines at a time: more at once would have to wait for each other.
                         _fetch_lines(following, (first + i) * width, 64 * width, out, room)
-                        more = encode_64(chunk, 0, symbols, place + i, chunk, 512 + OCTETS * n_groups, bits)
+                        octets = 512 + OCTETS * n_groups
+                        more = encode_64(chunk, 0, symbols, place + i, chunk, octets, bits, n_shuffles)
                         if more < 0:
                             break
                         bits += more
@@ -309,9 +321,9 @@ def encode_streams(values, stream_len, code, following, buffers, out, at):
                         break
                 else:
                     _fetch_lines(following, (first + begin_part) * width, n_part * width, out, room)
-                # Here are the group that vectors cannot code, and the end of the sub-stream; without AVX-512, all.
+                # Here are the group that vectors cannot code, and the end of the sub-stream; without vectors, all.
                 i = begin_part + done
-                n_scalar = min(n_part - done, 64) if HAS_AVX512 else n_part
+                n_scalar = min(n_part - done, 64) if BY_VECTORS else n_part
                 writer = _BitWriter(window, n_bits, at)
                 window, n_bits, at = _append_codes(symbols, place + i, values, first + i, n_scalar, code, writer, out)
                 if at < 0:

@@ -8,7 +8,7 @@
                       0 where the value is 0
 
 Symbols of a sub-stream lie in ``scratch.symbols`` at a stride of ``stream_len + STREAM_PAD`` bytes. The scalar law is
-:func:`scalar.symbol_of`; :mod:`symbols_avx512`, :mod:`symbols_ssse3` and :mod:`heads_avx512` are vector steps by it.
+:func:`scalar.symbol_of`; :mod:`symbols_vector`, :mod:`symbols_shuffles` and :mod:`heads_vector` are vector steps by it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..core.intrinsics import HAS_AVX512, HAS_SSSE3
+from ..core.intrinsics import HAS_AVX2, HAS_AVX512, HAS_SSSE3
 from ..core.jit import inlined, kernel
 from ..core.scalar import U8, U32, U64, head_of, level_of, reference_of, symbol_of, symbol_of_head
 from ..core.unaligned import subarray, width_of
@@ -25,11 +25,14 @@ from ..core.vector import look_up_64, look_up_level
 from ..entropy.encode_streams import STREAM_PAD
 from .means import mean_head
 
+BY_VECTORS = HAS_AVX512 or HAS_AVX2
+if BY_VECTORS:
+    from .heads_vector import find_symbols_from_heads, mean_of_heads, store_heads
+    from .symbols_vector import symbols_9, symbols_16, symbols_wide
 if HAS_AVX512:
-    from .heads_avx512 import find_symbols_from_heads, mean_of_heads, store_heads
-    from .symbols_avx512 import symbols_9, symbols_16, symbols_by_level_16, symbols_wide
+    from .symbols_vector import symbols_by_level_16
 elif HAS_SSSE3:
-    from .symbols_ssse3 import symbols_by_level_16, symbols_by_level_32
+    from .symbols_shuffles import symbols_by_level_16, symbols_by_level_32
 
 
 class SymbolRanges(NamedTuple):
@@ -115,7 +118,7 @@ def find_references_from_heads(heads, nonzero, n, stream_len, references):
     """Find the reference of each sub-stream from heads, as :func:`find_references_from_values` does from values.
 
     Args:
-        heads: uint8, as :func:`heads_avx512.store_heads` leaves them.
+        heads: uint8, as :func:`heads_vector.store_heads` leaves them.
         nonzero: uint64, likewise.
         n: Number of values.
         stream_len: Values per sub-stream, a multiple of 64.
@@ -152,7 +155,7 @@ def _symbols_of_one_level(values, float_bits, reference, ranges, result):
     n, width, shift = len(values), width_of(values), float_bits.head_shift
     mask = (1 << float_bits.head_bits) - 1
     first, count, whole = ranges.first[0], ranges.counts[0], np.int64(0)
-    if HAS_AVX512 and (width == 16 or (width == 32 and shift == 22)):
+    if BY_VECTORS and (width == 16 or (width == 32 and shift == 22)):
         # float32 with a head of 8 bits comes here only where sub-streams are no whole groups.
         origin = (reference + first) & mask
         whole = n & ~63
@@ -288,7 +291,7 @@ def find_block_symbols(values, levels, stream_len, float_bits, base, with_refere
     """
     references, n = scratch.references, len(values)
     width, from_heads = 0, False
-    if HAS_AVX512 and width_of(values) == 32:
+    if BY_VECTORS and width_of(values) == 32:
         # Heads are taken once, as bytes: both means and symbols then read a quarter of the values' bytes.
         from_heads = float_bits.head_bits == 8 and stream_len & 63 == 0
         if from_heads:
@@ -305,7 +308,7 @@ def find_block_symbols(values, levels, stream_len, float_bits, base, with_refere
     if not with_references:
         for s in range((n + stream_len - 1) // stream_len):
             references[s] = 0
-    if HAS_AVX512 and from_heads:
+    if BY_VECTORS and from_heads:
         find_symbols_from_heads(levels, n, stream_len, base, ranges, scratch)
     else:
         find_symbols_from_values(values, levels, stream_len, float_bits, base, ranges, scratch)

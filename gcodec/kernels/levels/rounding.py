@@ -4,8 +4,8 @@
     result    s eeeeeeee mmmmmmmmmmmm00000000000     a level that drops 11 bits, which planes then need not store
 
 How an encoder rounds is its choice; docs/format.md section 4 says which bits levels drop. The scalar law is
-:func:`scalar.round_value`; :mod:`rounding_avx512` and :mod:`rounding_ssse3` are vector steps by it. float64 is rounded
-by :func:`scalar.round_magnitude`, one value at a time.
+:func:`scalar.round_value`; :mod:`rounding_avx512` and :mod:`rounding_shuffles` are vector steps by it. float64 is
+rounded by :func:`scalar.round_magnitude`, one value at a time.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ..core.vector import look_up_level
 if HAS_AVX512:
     from .rounding_avx512 import round_16, round_32
 elif HAS_SSSE3:
-    from .rounding_ssse3 import fill_drops, round_16, round_32
+    from .rounding_shuffles import fill_drops, round_16, round_32
 
 PART = 1024  #: values whose levels are looked up before any is rounded
 ROUNDING_BYTES = PART + 64  #: scratch of :func:`round_values`
@@ -55,7 +55,7 @@ def _fetch_lines(levels, upcoming, i, n):
 
 
 @kernel
-def _round_groups_ssse3(values, levels, float_bits, rounding, chunk, upcoming, out):
+def _round_groups_shuffles(values, levels, float_bits, rounding, chunk, upcoming, out):
     """Round whole groups of 64 values with SSSE3; arguments as of :func:`round_values`. Returns how many values these
     are."""
     n, whole, width, drops = len(values), len(values) & ~63, width_of(values), rounding.drops
@@ -140,7 +140,7 @@ def round_values(values, levels, float_bits, rounding, chunk, upcoming, out):
     if HAS_AVX512:
         whole = _round_groups_avx512(values, levels, float_bits, rounding, chunk, upcoming, out)
     elif HAS_SSSE3:
-        whole = _round_groups_ssse3(values, levels, float_bits, rounding, chunk, upcoming, out)
+        whole = _round_groups_shuffles(values, levels, float_bits, rounding, chunk, upcoming, out)
     for begin in range(whole, n, PART):
         count = min(PART, n - begin)
         part, result = subarray(values, begin, count), subarray(out, begin, count)

@@ -15,7 +15,7 @@ the upper part of the chunk that follows those that a value keeps. The ladder 0/
 So all items of a value lie in four bytes, one for each chunk, whatever its level is, and all levels are handled alike:
 without a look-up of shifts, and with all four planes cut from the tail, or joined to it, at once.
 :func:`gcodec.format.tables.chunks_of` computes the numbers in ``chunks`` where planes are of this kind.
-:mod:`class_steps_ssse3` is for CPUs without AVX-512.
+:mod:`class_steps_shuffles` is for CPUs without AVX-512.
 
 Steps take pairs of array and index, and then numbers (:func:`intrinsics.intrinsic_step`): ``at(n, bits)`` is the
 address of argument n at the index that follows it, ``args[n]`` is argument n; the comment on a step lists them.
@@ -30,7 +30,8 @@ from numba import types
 
 from ..core.intrinsics import intrinsic_step
 from ..core.simd import Vector, load, move, pick_bits, slot_for, splat
-from ..core.simd_avx512 import deinterleave_bytes, extract_tails, look_up_bytes
+from ..core.simd_avx512 import deinterleave_bytes, look_up_bytes
+from ..core.value_parts import extract_tails
 
 _INDEX = ir.IntType(64)
 WIDE = 4  #: max number of wide planes

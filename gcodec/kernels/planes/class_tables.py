@@ -19,6 +19,7 @@ Items of ladders in steps of three or six bits lie within one digit. Tables are 
                                          signed comparisons, the only ones that SSE has, order symbols as unsigned
 ``tables[DIGIT + p]``                    the digit of which plane p has the lowest bits, whatever the class; NO_DIGIT
                                          where there is none
+``tables[PART_OF + p]``                  the digit of which plane p has a part, whatever the class, or NO_DIGIT
 ``tables[LEFT + p]``                     how far left in its digit an item of plane p lies
 ``tables[NUMBER]``                       how many classes there are
 ``tables[TAKEN]``                        bit q: digit q is a plane's; bit 4: there are planes without a digit
@@ -33,8 +34,8 @@ from ..core.jit import kernel
 from ..core.scalar import U8
 
 HEADS, OWNERS, PARTS, STARTS, DIGIT, LEFT, NUMBER, TAKEN, LAST = 0, 16, 144, 656, 896, 912, 928, 929, 930
-TABLE_BYTES = 944
-CLASS_BYTES = TABLE_BYTES + 256  #: scratch of :mod:`classes_ssse3`: tables, and 64 values
+PART_OF, TABLE_BYTES = 936, 944
+CLASS_BYTES = TABLE_BYTES + 256  #: scratch of :mod:`classes_shuffles`: tables, and 64 values
 NO_DIGIT, MAX_CLASSES = 4, 16
 
 
@@ -80,16 +81,17 @@ def _find_digits(uniform, n_planes, tables):
     """Find the planes whose items are the lowest bits of one digit in all classes, at most one plane for each digit.
 
     Items of these planes are moved to and from rows of digits directly; those of all other planes pass through a row of
-    their own (:mod:`classes_ssse3`).
+    their own (:mod:`classes_shuffles`).
 
     Args:
         uniform: int64[8], the shift that a plane's items share in all classes, or -1.
         n_planes: Number of planes.
-        tables: ``DIGIT``, ``TAKEN`` and ``LAST`` are results.
+        tables: ``DIGIT``, ``PART_OF``, ``TAKEN`` and ``LAST`` are results.
     """
     taken, last = 0, -1
     for p in range(n_planes):
         digit = 3 - uniform[p] // 6
+        tables[PART_OF + p] = digit if uniform[p] >= 0 else NO_DIGIT
         if uniform[p] >= 0 and uniform[p] % 6 == 0 and not (taken >> digit) & 1:
             tables[DIGIT + p] = digit
             taken |= 1 << digit

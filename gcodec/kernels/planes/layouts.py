@@ -36,7 +36,7 @@ if HAS_AVX512:
 
 if BY_CLASSES:
     from .class_tables import NUMBER, find_classes
-    from .classes_ssse3 import count_classes, merge_classes, split_classes
+    from .classes_shuffles import count_classes, merge_classes, split_classes
 
 
 class PlaneTables(NamedTuple):
@@ -63,7 +63,7 @@ def plane_tables(books, c):
 
 @kernel
 def _has_classes(tables, heads, planes, scratch):
-    """Return whether :mod:`classes_ssse3` can do a block's planes, whose tables are then in ``scratch.chunk``.
+    """Return whether :mod:`classes_shuffles` can do a block's planes, whose tables are then in ``scratch.chunk``.
 
     ``heads``: uint8[256], relative heads by symbol, or None to encode.
     """

@@ -6,7 +6,7 @@
 
 See :mod:`layouts` for the terms. Here is the path of CPUs without AVX-512, a sub-stream at a time and its planes one
 after another; where there is AVX-512, groups of 64 values go through :mod:`narrow_avx512`, all planes together, and
-:mod:`classes_ssse3` does float32 with SSSE3 where items lie within six bits. All of them share the packing below.
+:mod:`classes_shuffles` does float32 with SSSE3 where items lie within six bits. All of them share the packing below.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .layout_types import GROUP
 if HAS_AVX512:
     from .narrow_avx512 import merge_groups, split_groups
 if BY_CLASSES:
-    from ..core.vector_ssse3 import pack_3, unpack_3
+    from ..core.vector_shuffles import pack_3, unpack_3
 
 
 @kernel

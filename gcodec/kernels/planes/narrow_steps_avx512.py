@@ -25,7 +25,8 @@ from ..core.intrinsics import intrinsic_step
 from ..core.jit import kernel
 from ..core.scalar import U8
 from ..core.simd import Vector, for_range, load, move, pick_bits, slot_for
-from ..core.simd_avx512 import deinterleave_bytes, extract_tails, join_values, look_up_bytes
+from ..core.simd_avx512 import deinterleave_bytes, look_up_bytes
+from ..core.value_parts import extract_tails, join_values
 
 _INDEX = ir.IntType(64)
 

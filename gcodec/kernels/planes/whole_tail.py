@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..core.intrinsics import HAS_AVX512
+from ..core.intrinsics import HAS_AVX512, HAS_SSSE3
 from ..core.jit import kernel
 from ..core.scalar import U8, U16, U32, head_of_symbol, tail_of, value_of_symbol
 from ..core.unaligned import subarray
@@ -23,6 +23,8 @@ from ..entropy.encode_streams import STREAM_PAD
 
 if HAS_AVX512:
     from .whole_tail_avx512 import merge_8_64, merge_24_64, split_8_64, split_24_64
+elif HAS_SSSE3:
+    from .whole_tail_shuffles import merge_24_all, merge_24_some, split_24_all, split_24_some
 
 
 @kernel
@@ -63,6 +65,15 @@ def split_24(values, stream_len, scratch, out, at):
             for i in range(0, count, 64):
                 if count_64(symbols, place + i, 255):  # rows of zeros are as common as costly
                     at += 3 * split_24_64(values, first + i, symbols, place + i, out, at)
+            continue
+        if not HAS_AVX512 and HAS_SSSE3 and count & 63 == 0:
+            for i in range(0, count, 64):
+                number = count_64(symbols, place + i, 255)
+                if number == 64:
+                    split_24_all(values, first + i, symbols, place + i, out, at)
+                elif number:
+                    split_24_some(values, first + i, symbols, place + i, out, at)
+                at += 3 * number
             continue
         stream = subarray(values, first, count)
         for i in range(count):
@@ -105,6 +116,17 @@ def merge_24(data, at, stream_len, first_head, scratch, out):
                     at += 3 * merge_24_64(data, at, symbols, place + i, out, first + i, origin)
                 else:
                     clear_32(out, first + i)
+            continue
+        if not HAS_AVX512 and HAS_SSSE3 and count & 63 == 0:
+            for i in range(0, count, 64):
+                number = count_64(symbols, place + i, 255)
+                if number == 64:
+                    merge_24_all(data, at, symbols, place + i, out, first + i, origin)
+                elif number:
+                    merge_24_some(data, at, symbols, place + i, out, first + i, origin)
+                else:
+                    clear_32(out, first + i)
+                at += 3 * number
             continue
         number = count_marked(symbols, place, count)
         for i in range(0, number, 16):

@@ -13,7 +13,7 @@ from numba import types
 
 from ..core.intrinsics import intrinsic_step
 from ..core.simd import load, move
-from ..core.simd_avx512 import extract_tails, join_values
+from ..core.value_parts import extract_tails, join_values
 
 _INDEX = ir.IntType(64)
 _THREE = ir.Constant(_INDEX, 3)

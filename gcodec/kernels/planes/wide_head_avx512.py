@@ -10,7 +10,7 @@ from numba import types
 
 from ..core.intrinsics import intrinsic_step
 from ..core.simd import load, move
-from ..core.simd_avx512 import extract_tails, join_values
+from ..core.value_parts import extract_tails, join_values
 from .whole_tail_avx512 import merger, splitter
 
 _INDEX = ir.IntType(64)

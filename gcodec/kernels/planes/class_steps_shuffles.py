@@ -1,7 +1,7 @@
 """Steps on 64 values by the classes of their symbols (:mod:`class_tables`), for CPUs with SSSE3 but not AVX-512.
 
-Split and merge of :mod:`classes_ssse3` are made of these steps. All of them read and write whole groups of 64, 16 at a
-time. ``rows`` are rows of 64 bytes, a byte for each value:
+Split and merge of :mod:`classes_shuffles` are made of these steps. All of them read and write whole groups of 64, 16
+or, with AVX2, 32 at a time. ``rows`` are rows of 64 bytes, a byte for each value:
 
     row 0 ... 3     digits 0 ... 3 of the tails, in the lowest six bits of each byte
     row 4           items of one plane
@@ -19,11 +19,11 @@ from numba import types
 
 from ..core.intrinsics import intrinsic_step
 from ..core.simd import Vector, call, for_range, load, slot_for, splat
-from ..core.vector_ssse3 import move_8, shuffle, sums
+from ..core.vector_shuffles import LANE_BYTES, LANES, load_table, move_8, shuffle, sums, zip_lanes
 from .class_tables import HEADS, STARTS
 
-_INDEX, _BYTE, _WORD = ir.IntType(64), ir.IntType(8), ir.IntType(32)
-_SIXTEEN = ir.VectorType(_BYTE, 16)
+_INDEX, _WORD = ir.IntType(64), ir.IntType(32)
+GROUP = 64  #: values of a step
 
 
 def _address(builder: Any, start: Any, offset: int) -> Any:
@@ -31,15 +31,20 @@ def _address(builder: Any, start: Any, offset: int) -> Any:
     return builder.gep(start, [ir.Constant(_INDEX, offset)])
 
 
-def _four(builder: Any, start: Any) -> list[Vector]:
-    """Load 64 bytes as four registers of 16."""
-    return [load(builder, _address(builder, start, k), 8, 16) for k in range(0, 64, 16)]
+def _tables(builder: Any, start: Any) -> list[Vector]:
+    """Load four tables of 16 bytes, one behind the other."""
+    return [load_table(builder, _address(builder, start, k)) for k in range(0, 64, 16)]
 
 
-def _store_four(builder: Any, registers: list[Vector], start: Any) -> None:
-    """Store four registers of 16 bytes."""
+def _row(builder: Any, start: Any) -> list[Vector]:
+    """Load 64 bytes as two or four registers."""
+    return [load(builder, _address(builder, start, k), 8, LANES) for k in range(0, GROUP, LANES)]
+
+
+def _store_row(builder: Any, registers: list[Vector], start: Any) -> None:
+    """Store 64 bytes."""
     for k, register in enumerate(registers):
-        register.store(_address(builder, start, 16 * k))
+        register.store(_address(builder, start, LANES * k))
 
 
 def _generate_classes(builder: Any, args: list[Any], at: Any) -> None:
@@ -50,15 +55,15 @@ def _generate_classes(builder: Any, args: list[Any], at: Any) -> None:
         above 3         0    0    0    0   -1   -1   -1
         - sum           0    1    1    1    2    2    2
     """
-    symbols = [part ^ 128 for part in _four(builder, at(0, 8))]  # ordered as signed numbers, as the tables are
+    symbols = [part ^ 128 for part in _row(builder, at(0, 8))]  # ordered as signed numbers, as the tables are
     slots = [slot_for(builder, (part ^ part).value) for part in symbols]
     starts = _address(builder, at(2, 8), STARTS)
     with for_range(builder, builder.sub(args[6], ir.Constant(_INDEX, 1))) as index:
-        start = load(builder, builder.gep(starts, [builder.shl(index, ir.Constant(_INDEX, 4))]), 8, 16)
+        start = load_table(builder, builder.gep(starts, [builder.shl(index, ir.Constant(_INDEX, 4))]))
         for part, slot in zip(symbols, slots, strict=True):
             classes = Vector(builder, builder.load(slot))
             builder.store((classes - part.above(start).widened(8)).value, slot)
-    _store_four(builder, [Vector(builder, builder.load(slot)) for slot in slots], at(4, 8))
+    _store_row(builder, [Vector(builder, builder.load(slot)) for slot in slots], at(4, 8))
 
 
 #: classes_64(symbols, i, tables, 0, classes, j, n_classes): find the classes of 64 symbols. ``symbols``, ``classes``:
@@ -67,48 +72,59 @@ classes_64 = intrinsic_step(types.void, 7, _generate_classes)
 
 
 def _masks(builder: Any, owners: Any, classes: Any) -> list[Any]:
-    """Return which of 64 values own an item of a plane, as four masks of 16 bits.
+    """Return which of 64 values own an item of a plane, as a mask for each register.
 
-        classes      2    0    1    2   ...     16 bytes
+        classes      2    0    1    2   ...     16 or 32 bytes
         shuffled    128   0    0   128  ...     owners[class]
         mask         1    0    0    1   ...     topmost bits (pmovmskb), value 0 in the lowest
 
     ``owners`` is the address of the plane's row of ``tables[OWNERS ...]``.
     """
-    table, name = load(builder, owners, 8, 16), "llvm.x86.sse2.pmovmskb.128"
-    return [call(builder, name, _WORD, [shuffle(table, part).value]) for part in _four(builder, classes)]
+    table = load_table(builder, owners)
+    name = {16: "llvm.x86.sse2.pmovmskb.128", 32: "llvm.x86.avx2.pmovmskb"}[LANES]
+    return [call(builder, name, _WORD, [shuffle(table, part).value]) for part in _row(builder, classes)]
 
 
-def _generate_count(builder: Any, args: list[Any], at: Any) -> Any:
-    """Generate the step that counts owners: four masks of 16 bits become one of 64, whose bits are counted at once."""
-    a, b, c, d = (builder.zext(mask, _INDEX) for mask in _masks(builder, at(2, 8), at(0, 8)))
-    left, right = (builder.or_(low, builder.shl(high, ir.Constant(_INDEX, 16))) for low, high in ((a, b), (c, d)))
-    whole = builder.or_(left, builder.shl(right, ir.Constant(_INDEX, 32)))
-    return call(builder, "llvm.ctpop.i64", _INDEX, [whole])
+def _mask(builder: Any, owners: Any, classes: Any) -> Any:
+    """Return which of 64 values own an item of a plane, as one mask of 64 bits."""
+    masks = [builder.zext(mask, _INDEX) for mask in _masks(builder, owners, classes)]
+    lanes = LANES
+    while len(masks) > 1:
+        pairs = zip(masks[::2], masks[1::2], strict=True)
+        masks = [builder.or_(low, builder.shl(high, ir.Constant(_INDEX, lanes))) for low, high in pairs]
+        lanes *= 2
+    return masks[0]
 
 
-#: count_owners(classes, i, tables, owners) -> how many of 64 values own an item of plane p, ``owners`` being
-#: OWNERS + 16 * p.
-count_owners = intrinsic_step(types.intp, 4, _generate_count)
+#: owners_of(classes, i, tables, owners) -> which of 64 values own an item of plane p, as a mask (value 0 in the lowest
+#: bit). ``classes``: uint8; ``tables``: uint8[TABLE_BYTES]; ``owners``: OWNERS + 16 * p.
+owners_of = intrinsic_step(types.intp, 4, lambda builder, args, at: _mask(builder, at(2, 8), at(0, 8)))
 
 
 def _mover(verb: str) -> Any:
-    """Make the step that compresses or expands bytes by the classes of their values, eight at a time (``move_8``)."""
+    """Make the step that compresses or expands 64 bytes by a mask, eight at a time (``move_8``)."""
 
     def generate(builder: Any, args: list[Any], at: Any) -> Any:
-        masks = []
-        for mask in _masks(builder, at(4, 8), at(2, 8)):
-            masks += [builder.and_(mask, ir.Constant(_WORD, 255)), builder.lshr(mask, ir.Constant(_WORD, 8))]
-        return move_8(builder, verb, at(0, 8), [builder.zext(mask, _INDEX) for mask in masks], at(6, 8))
+        eights = [builder.and_(builder.lshr(args[2], ir.Constant(_INDEX, k)), ir.Constant(_INDEX, 255))
+                  for k in range(0, GROUP, 8)]  # fmt: skip
+        return move_8(builder, verb, at(0, 8), eights, at(3, 8))
 
-    return intrinsic_step(types.intp, 8, generate)
+    return intrinsic_step(types.intp, 5, generate)
 
 
-#: compress_owned(src, i, classes, j, tables, owners, dst, k) -> number moved: write those of 64 bytes whose values own
-#: an item, one behind the other; up to eight bytes behind them are written, too. ``owners`` as of count_owners.
-compress_owned = _mover("compress")
-#: expand_owned(src, i, classes, j, tables, owners, dst, k) -> number taken: its inverse, zero where there is no item.
-expand_owned = _mover("expand")
+#: compress_64(src, i, mask, dst, k) -> number moved: write the bytes that are marked in a mask of 64, one behind the
+#: other; up to eight bytes behind them are written, too.
+compress_64 = _mover("compress")
+#: expand_64(src, i, mask, dst, k) -> number taken: its inverse, zero where a byte is not marked.
+expand_64 = _mover("expand")
+
+
+def _generate_copy(builder: Any, args: list[Any], at: Any) -> None:
+    _store_row(builder, _row(builder, at(0, 8)), at(2, 8))
+
+
+#: copy_64(src, i, dst, k): copy 64 bytes.
+copy_64 = intrinsic_step(types.void, 4, _generate_copy)
 
 
 def _generate_digits(builder: Any, args: list[Any], at: Any) -> None:
@@ -120,8 +136,8 @@ def _generate_digits(builder: Any, args: list[Any], at: Any) -> None:
         digit 2                     ....?? mmmmmm             bits 11 ... 6
         digit 3                            ....?? mmmmmm      bits 5 ... 0
     """
-    for k in range(0, 64, 16):
-        bits = load(builder, _address(builder, at(0, 32), 4 * k), 32, 16)
+    for k in range(0, GROUP, LANES):
+        bits = load(builder, _address(builder, at(0, 32), 4 * k), 32, LANES)
         upper = ((bits >> 18) & 0x1F) | ((bits >> 26) & 0x20)
         for q, digit in enumerate((upper, bits >> 12, bits >> 6, bits)):
             digit.to(8).store(_address(builder, at(2, 8), 64 * q + k))
@@ -140,14 +156,14 @@ def _generate_gather(builder: Any, args: list[Any], at: Any) -> None:
         OR of all    bbbbbb
         item         ...bbb      shifted right by ``left``, here 3
     """
-    parts = _four(builder, at(4, 8))
-    for k, classes in enumerate(_four(builder, at(2, 8))):
+    parts = _tables(builder, at(4, 8))
+    for k, classes in enumerate(_row(builder, at(2, 8))):
         items = classes ^ classes
         for q in range(4):
-            digit = load(builder, _address(builder, at(0, 8), 64 * q + 16 * k), 8, 16)
+            digit = load(builder, _address(builder, at(0, 8), 64 * q + LANES * k), 8, LANES)
             items = items | (digit & shuffle(parts[q], classes))
         # There is no shift of bytes: what comes from the byte above lies above the item, and is cut off in packing.
-        (items.seen_as(16) >> args[8]).seen_as(8).store(_address(builder, at(6, 8), 16 * k))
+        (items.seen_as(16) >> args[8]).seen_as(8).store(_address(builder, at(6, 8), LANES * k))
 
 
 #: gather_64(rows, 0, classes, j, tables, parts, items, k, left): cut the items of plane p of 64 values from their
@@ -155,14 +171,36 @@ def _generate_gather(builder: Any, args: list[Any], at: Any) -> None:
 gather_64 = intrinsic_step(types.void, 9, _generate_gather)
 
 
+def _generate_part(builder: Any, args: list[Any], at: Any) -> None:
+    for k in range(0, GROUP, LANES):
+        digits = load(builder, _address(builder, at(0, 8), k), 16, LANES // 2)
+        (digits >> args[4]).seen_as(8).store(_address(builder, at(2, 8), k))
+
+
+#: part_64(rows, digit, items, k, left): cut the items of 64 values from one digit, a byte each, as gather_64 does where
+#: it depends on the class which digit that is. ``digit``: where that row begins.
+part_64 = intrinsic_step(types.void, 5, _generate_part)
+
+
+def _generate_add(builder: Any, args: list[Any], at: Any) -> None:
+    for k in range(0, GROUP, LANES):
+        items = (load(builder, _address(builder, at(0, 8), k), 16, LANES // 2) << args[4]).seen_as(8)
+        place = _address(builder, at(2, 8), k)
+        (load(builder, place, 8, LANES) | items).store(place)
+
+
+#: add_64(items, i, rows, digit, left): OR the items of 64 values into one digit, the inverse of part_64.
+add_64 = intrinsic_step(types.void, 5, _generate_add)
+
+
 def _generate_spread(builder: Any, args: list[Any], at: Any) -> None:
     """Generate the inverse of gathering: items, shifted left, go to the digit they are a part of, by class."""
-    parts = _four(builder, at(4, 8))
-    for k, classes in enumerate(_four(builder, at(2, 8))):
-        items = (load(builder, _address(builder, at(0, 8), 16 * k), 16, 8) << args[8]).seen_as(8)
+    parts = _tables(builder, at(4, 8))
+    for k, classes in enumerate(_row(builder, at(2, 8))):
+        items = (load(builder, _address(builder, at(0, 8), LANES * k), 16, LANES // 2) << args[8]).seen_as(8)
         for q in range(4):
-            place = _address(builder, at(6, 8), 64 * q + 16 * k)
-            (load(builder, place, 8, 16) | (items & shuffle(parts[q], classes))).store(place)
+            place = _address(builder, at(6, 8), 64 * q + LANES * k)
+            (load(builder, place, 8, LANES) | (items & shuffle(parts[q], classes))).store(place)
 
 
 #: spread_64(items, i, classes, j, tables, parts, rows, 0, left): OR the items of 64 values into their digits, the
@@ -181,12 +219,12 @@ def _generate_join(builder: Any, args: list[Any], at: Any) -> None:
 
     Multiplying pairs and adding them up shifts and joins two lanes by one instruction.
     """
-    base, heads = splat(builder, args[12], 8, 16), load(builder, _address(builder, at(6, 8), HEADS), 8, 16)
-    parts = _four(builder, builder.gep(at(6, 8), [args[10]]))
-    for k in range(0, 64, 16):
-        digits = [load(builder, _address(builder, at(0, 8), 64 * q + k), 8, 16) for q in range(4)]
-        symbols, classes = (load(builder, _address(builder, at(i, 8), k), 8, 16) for i in (2, 4))
-        items = (load(builder, _address(builder, at(0, 8), 256 + k), 16, 8) << args[11]).seen_as(8)
+    base, heads = splat(builder, args[12], 8, LANES), load_table(builder, _address(builder, at(6, 8), HEADS))
+    parts = _tables(builder, builder.gep(at(6, 8), [args[10]]))
+    for k in range(0, GROUP, LANES):
+        digits = [load(builder, _address(builder, at(0, 8), 64 * q + k), 8, LANES) for q in range(4)]
+        symbols, classes = (load(builder, _address(builder, at(i, 8), k), 8, LANES) for i in (2, 4))
+        items = (load(builder, _address(builder, at(0, 8), 256 + k), 16, LANES // 2) << args[11]).seen_as(8)
         digits = [digit | (items & shuffle(part, classes)) for digit, part in zip(digits, parts, strict=True)]
         # A zero has no items, so that without a head all its bits are 0.
         nonzero = symbols.compare("==", 0).widened(8) ^ -1
@@ -194,14 +232,14 @@ def _generate_join(builder: Any, args: list[Any], at: Any) -> None:
         sign = (digits[0] >> 5) & 1
         digits[0] = digits[0] & 31
         for half in range(2):
-            pick = [i for lane in range(8 * half, 8 * half + 8) for i in (lane, 16 + lane)]
-            top = head.pick(pick, sign).seen_as(16)
-            upper, lower = (sums(digits[q + 1].pick(pick, digits[q]), 64) for q in (0, 2))
-            for quarter in (0, 4):
-                lanes = list(range(quarter, quarter + 4))
-                tail = sums(lower.pick([i for lane in lanes for i in (lane, 8 + lane)], upper), 4096)
-                value = (top.pick(lanes).to(32) << 23) | tail
-                value.store(_address(builder, at(8, 32), 4 * (k + 8 * half + quarter)))
+            top = zip_lanes(head, sign, half)
+            upper, lower = (sums(zip_lanes(digits[q + 1], digits[q], half).seen_as(8), 64) for q in (0, 2))
+            for quarter in range(2):
+                tail = sums(zip_lanes(lower, upper, quarter).seen_as(16), 4096)
+                value = (zip_lanes(top, top ^ top, quarter) << 23) | tail
+                for lane in range(LANES // LANE_BYTES):
+                    place = k + LANE_BYTES * lane + 8 * half + 4 * quarter
+                    value.part(lane, 4).store(_address(builder, at(8, 32), 4 * place))
 
 
 #: join_64(rows, 0, symbols, j, classes, j, tables, 0, out, i, parts, left, base): join 64 float32 from heads and the

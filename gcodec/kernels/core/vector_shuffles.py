@@ -7,11 +7,12 @@ from typing import Any
 from llvmlite import ir
 from numba import types
 
-from .intrinsics import intrinsic_step
+from .intrinsics import HAS_AVX2, intrinsic_step
 from .simd import Vector, call, from_lanes, load, load_lane
 
 _INDEX, _BYTE = ir.IntType(64), ir.IntType(8)
-_SIXTEEN = ir.VectorType(_BYTE, 16)
+LANES = 32 if HAS_AVX2 else 16  #: bytes of a register
+LANE_BYTES = 16  #: bytes that one shuffle moves among each other: AVX2 has two such lanes in a register
 
 
 def _shuffles(verb: str) -> list[int]:
@@ -31,14 +32,19 @@ def _shuffles(verb: str) -> list[int]:
     return result
 
 
-def _table(builder: Any, verb: str) -> Any:
-    """Return the address of :func:`_shuffles`, a constant of the module."""
-    name = f"gcodec.{verb}_8"
+def constant_table(builder: Any, name: str, entries: list[int]) -> Any:
+    """Return the address of a table of bytes, a constant of the module.
+
+    Args:
+        builder: llvmlite's.
+        name: Name of the table, which no other has.
+        entries: The bytes.
+    """
     table = builder.module.globals.get(name)
     if table is None:
-        kind = ir.ArrayType(_BYTE, 2048)
+        kind = ir.ArrayType(_BYTE, len(entries))
         table = ir.GlobalVariable(builder.module, kind, name)
-        table.initializer = ir.Constant(kind, bytearray(_shuffles(verb)))
+        table.initializer = ir.Constant(kind, bytearray(entries))
         table.linkage, table.global_constant = "internal", True
     return builder.bitcast(table, _BYTE.as_pointer())
 
@@ -60,7 +66,7 @@ def move_8(builder: Any, verb: str, source: Any, masks: list[Any], target: Any) 
     Returns:
         How many bytes were moved, a scalar.
     """
-    moved, table, results = _index(0), _table(builder, verb), []
+    moved, table, results = _index(0), constant_table(builder, f"gcodec.{verb}_8", _shuffles(verb)), []
     for k, mask in enumerate(masks):
         moving = _half(builder, builder.gep(table, [builder.shl(mask, _index(3))]))
         group = moved if verb == "expand" else _index(8 * k)
@@ -96,13 +102,32 @@ def _half(builder: Any, address: Any) -> Vector:
 
 def shuffle(table: Vector, source: Vector) -> Vector:
     """Return the entries of a table of 16 bytes at 16 indices, of which the low four bits count; from 128 on it is 0.
+    With AVX2 also of two tables, one behind the other, each at indices of its own.
 
     table      a b c d e ...
     source     2 0 128 3 1 ...
     result     c a 0   d b ...
     """
-    name = "llvm.x86.ssse3.pshuf.b.128"
-    return Vector(table.builder, call(table.builder, name, _SIXTEEN, [table.value, source.value]))
+    name = {16: "llvm.x86.ssse3.pshuf.b.128", 32: "llvm.x86.avx2.pshuf.b"}[source.n]
+    return Vector(table.builder, call(table.builder, name, source.value.type, [table.value, source.value]))
+
+
+def load_table(builder: Any, address: Any) -> Vector:
+    """Read a table of 16 bytes, as often as :data:`LANES` has room for it."""
+    return load(builder, address, 8, 16).pick([k % LANE_BYTES for k in range(LANES)])
+
+
+def zip_lanes(low: Vector, high: Vector, half: int) -> Vector:
+    """Join lanes of two registers, in the lower or upper half of every 16 bytes, to lanes of twice the width.
+
+    low         l0 l1 l2 l3 | l4 l5 l6 l7          here four lanes in 16 bytes
+    high        h0 h1 h2 h3 | h4 h5 h6 h7
+    half 0      h0l0 h1l1   | h4l4 h5l5
+    half 1      h2l2 h3l3   | h6l6 h7l7
+    """
+    n = 8 * LANE_BYTES // low.bits
+    lanes = [start + half * n // 2 + k for start in range(0, low.n, n) for k in range(n // 2)]
+    return low.pick([lane + register for lane in lanes for register in (0, low.n)], high).seen_as(2 * low.bits)
 
 
 compress_8, expand_8 = _mover("compress"), _mover("expand")
@@ -115,10 +140,15 @@ def sums(items: Vector, factor: int) -> Vector:
     result     d * factor + c    b * factor + a
 
     Args:
-        items: 16 bytes, or 8 words of 16 bits.
+        items: 16 bytes, or 8 words of 16 bits; with AVX2 also twice as many.
         factor: Up to 64 for bytes, up to 4096 for words.
     """
-    name = {8: "llvm.x86.ssse3.pmadd.ub.sw.128", 16: "llvm.x86.sse2.pmadd.wd"}[items.bits]
+    name = {
+        (8, 16): "llvm.x86.ssse3.pmadd.ub.sw.128",
+        (16, 8): "llvm.x86.sse2.pmadd.wd",
+        (8, 32): "llvm.x86.avx2.pmadd.ub.sw",
+        (16, 16): "llvm.x86.avx2.pmadd.wd",
+    }[items.bits, items.n]
     kind = ir.VectorType(ir.IntType(2 * items.bits), items.n // 2)
     factors = ir.Constant(items.value.type, [1, factor] * (items.n // 2))
     return Vector(items.builder, call(items.builder, name, kind, [items.value, factors]))

@@ -1,4 +1,4 @@
-"""Heads of float32 as bytes, extracted once for mean heads and for symbols, for CPUs with AVX-512.
+"""Heads of float32 as bytes, extracted once for mean heads and for symbols, for CPUs with AVX-512 or AVX2.
 
     values (4 bytes each)    s hhhhhhhh mmmmmmmmmmmmmmmmmmmmmmm
     heads (1 byte)             hhhhhhhh                            their sum, over those not zero, gives the mean
@@ -16,11 +16,11 @@ import numpy as np
 from llvmlite import ir
 from numba import types
 
-from ..core.intrinsics import intrinsic_step
+from ..core.intrinsics import HAS_AVX512, intrinsic_step
 from ..core.jit import kernel
 from ..core.scalar import ESCAPE, U8, U32, U64, head_of, mean_of
 from ..core.simd import INDEX, Vector, call, for_range, load, mask_from, slot_for, splat
-from ..core.simd_avx512 import extract_heads, look_up_bytes
+from ..core.value_parts import extract_heads, look_up_levels
 from ..core.vector import look_up_64
 from ..entropy.encode_streams import STREAM_PAD
 
@@ -50,12 +50,16 @@ def _generate_sum(builder: Any, args: list[Any], at: Any) -> Any:
         heads      h0 ... h7 | h8 ... h15 | ...      64 bytes
         eights     sum       | sum        | ...      eight sums of 64 bits, which are accumulated over groups
     """
-    sums = ir.VectorType(INDEX, 8)
-    slot = slot_for(builder, ir.Constant(sums, [0] * 8))
+    lanes = GROUP if HAS_AVX512 else GROUP // 2
+    name = "llvm.x86.avx512.psad.bw.512" if HAS_AVX512 else "llvm.x86.avx2.psad.bw"
+    sums = ir.VectorType(INDEX, lanes // 8)
+    slot = slot_for(builder, ir.Constant(sums, [0] * (lanes // 8)))
     with for_range(builder, args[2]) as index:
         heads = load(builder, builder.gep(at(0, 8), [builder.mul(index, ir.Constant(INDEX, GROUP))]), 8, GROUP)
-        eights = call(builder, "llvm.x86.avx512.psad.bw.512", sums, [heads.value, (heads ^ heads).value])
-        builder.store(builder.add(builder.load(slot), eights), slot)
+        for k in range(GROUP // lanes):
+            part = heads.part(k, lanes)
+            eights = call(builder, name, sums, [part.value, (part ^ part).value])
+            builder.store(builder.add(builder.load(slot), eights), slot)
     return Vector(builder, builder.load(slot)).total()
 
 
@@ -107,7 +111,7 @@ def _generate_symbols_by_level(builder: Any, args: list[Any], at: Any) -> None:
     heads, levels, ranges = load(builder, at(0, 8), 8, GROUP), load(builder, at(4, 8), 8, GROUP), at(6, 8)
     levels = heads.compare("!=", 255).choose(levels, levels ^ levels)
     origin, count, number = (
-        look_up_bytes(builder, builder.gep(ranges, [ir.Constant(INDEX, 256 * k)]), levels, 64) for k in range(3)
+        look_up_levels(builder, builder.gep(ranges, [ir.Constant(INDEX, 256 * k)]), levels) for k in range(3)
     )
     offset = heads - args[10] - origin
     symbols = offset.compare("<", count).choose(offset + number, _escape(builder))

@@ -1,4 +1,4 @@
-"""Symbols of 64 values at a time, for CPUs with AVX-512: vector steps of :mod:`symbols`.
+"""Symbols of 64 values at a time, for CPUs with AVX-512 or AVX2: vector steps of :mod:`symbols`.
 
 The law of all of them is :func:`scalar.symbol_of`, on every element::
 
@@ -18,7 +18,7 @@ from numba import types
 from ..core.intrinsics import intrinsic_step
 from ..core.scalar import ESCAPE
 from ..core.simd import load, splat
-from ..core.simd_avx512 import extract_heads, look_up_bytes
+from ..core.value_parts import extract_heads, look_up_levels
 
 _INDEX = ir.IntType(64)
 
@@ -39,7 +39,7 @@ def _symbols(bits: int, head_shift: int, head_bits: int = 8) -> Any:
 
 #: symbols_16(values, i, symbols, j, origin, count): find the symbols of 64 bfloat16 or float16 of one level, whose
 #: range has ``count`` heads from head ``origin`` on. ``values``: uint16; ``symbols``: uint8. symbols_9: of bfloat16
-#: with a head of 9 bits. Those of float32 come from heads in bytes (``heads_avx512._symbols``).
+#: with a head of 9 bits. Those of float32 come from heads in bytes (``heads_vector._symbols``).
 symbols_16, symbols_9 = _symbols(16, 7), _symbols(16, 6, 9)
 #: symbols_wide(values, i, symbols, j, origin, count): find those of 64 float32 with a head of 9 bits.
 symbols_wide = _symbols(32, 22, 9)
@@ -59,7 +59,7 @@ def _generate_symbols_by_level(builder: Any, args: list[Any], at: Any) -> None:
     infinity = builder.lshr(args[8], ir.Constant(_INDEX, 7))
     levels = heads.compare("<", infinity).choose(levels, levels ^ levels)
     tables = [builder.gep(ranges, [ir.Constant(_INDEX, 256 * k)]) for k in range(3)]
-    origin, count, number = (look_up_bytes(builder, table, levels, 64) for table in tables)
+    origin, count, number = (look_up_levels(builder, table, levels) for table in tables)
     offset = heads - args[9] - origin
     escape = splat(builder, ir.Constant(_INDEX, ESCAPE), 8, 64)
     symbols = offset.compare("<", count).choose(offset + number, escape)
@@ -69,5 +69,5 @@ def _generate_symbols_by_level(builder: Any, args: list[Any], at: Any) -> None:
 #: symbols_by_level_16(values, i, levels, j, ranges, 0, symbols, k, infinity, reference): find the symbols of 64
 #: bfloat16 or float16 with levels. ``values``: uint16; ``levels``, ``symbols``: uint8; ``ranges``: uint8[3, 256], see
 #: ``symbols.SymbolRanges.by_level``; ``infinity``: its bits; ``reference``: the head that relative heads are counted
-#: from. Those of float32 come from heads in bytes (``heads_avx512._symbols_by_level``).
+#: from. Those of float32 come from heads in bytes (``heads_vector._symbols_by_level``).
 symbols_by_level_16 = intrinsic_step(types.void, 10, _generate_symbols_by_level)

@@ -1,7 +1,7 @@
 """Symbols of 64 values with levels, for CPUs with SSSE3 but not AVX-512: vector steps of :mod:`symbols`.
 
-Sixteen values at a time. The law is :func:`scalar.symbol_of`; what depends on the level is looked up in 16 bytes by a
-shuffle, and choices are masks of bytes, as SSE has no select::
+Sixteen or, with AVX2, 32 values at a time. The law is :func:`scalar.symbol_of`; what depends on the level is looked up
+in 16 bytes by a shuffle, and choices are masks of bytes, as SSE has no select::
 
     lane        0    1    2   ...                    16 values of 16 or 32 bits
     values      s hhhhhhhh mmmmmmm
@@ -21,7 +21,7 @@ from numba import types
 
 from ..core.intrinsics import intrinsic_step
 from ..core.simd import load, splat
-from ..core.vector_ssse3 import shuffle
+from ..core.vector_shuffles import LANES, load_table, shuffle
 
 _INDEX = ir.IntType(64)
 
@@ -35,13 +35,13 @@ def _symbols_by_level(bits: int, head_shift: int) -> Any:
     """Make the step that finds symbols of values of so many bits by level."""
 
     def generate(builder: Any, args: list[Any], at: Any) -> None:
-        reference, top = splat(builder, args[9], 8, 16), splat(builder, args[8], 8, 16)
-        tables = [load(builder, _address(builder, at(4, 8), 256 * k), 8, 16) for k in range(3)]
-        for k in range(0, 64, 16):
-            values = load(builder, _address(builder, at(0, bits), k * bits // 8), bits, 16)
+        reference, top = splat(builder, args[9], 8, LANES), splat(builder, args[8], 8, LANES)
+        tables = [load_table(builder, _address(builder, at(4, 8), 256 * k)) for k in range(3)]
+        for k in range(0, 64, LANES):
+            values = load(builder, _address(builder, at(0, bits), k * bits // 8), bits, LANES)
             head = (values >> head_shift).to(8)
             finite = head.compare("<", top).widened(8)
-            levels = load(builder, _address(builder, at(2, 8), k), 8, 16) & finite
+            levels = load(builder, _address(builder, at(2, 8), k), 8, LANES) & finite
             origin, count, number = (shuffle(table, levels) for table in tables)
             offset = head - reference - origin
             outside = offset.compare(">=", count).widened(8)

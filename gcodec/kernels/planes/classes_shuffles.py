@@ -1,7 +1,7 @@
 """Split and merge several planes of float32 whose items are parts of digits, for CPUs with SSSE3 but not AVX-512.
 
 The bytes are those of :mod:`narrow` (docs/format.md sections 4 and 7); :mod:`class_tables` says what digits and classes
-are, :mod:`class_steps_ssse3` has the vector steps. Values go in groups of 64; the last group, which may have fewer,
+are, :mod:`class_steps_shuffles` has the vector steps. Values go in groups of 64; the last group, which may have fewer,
 passes through a scratch array.
 
 ``tables`` here is ``scratch.chunk``, uint8[CLASS_BYTES], filled by :func:`class_tables.find_classes`; ``rows`` is
@@ -16,23 +16,29 @@ from __future__ import annotations
 import numpy as np
 
 from ..core.jit import kernel
+from ..core.masks import count_ones
+from ..core.scalar import U64
 from ..core.unaligned import load_value, store_u64, store_value
-from ..core.vector import count_64
+from ..core.vector import clear_8, count_64
 from ..entropy.encode_streams import STREAM_PAD
-from .class_steps_ssse3 import (
+from .class_steps_shuffles import (
+    add_64,
     classes_64,
-    compress_owned,
-    count_owners,
+    compress_64,
+    copy_64,
     digits_64,
-    expand_owned,
+    expand_64,
     gather_64,
     join_64,
+    owners_of,
+    part_64,
     spread_64,
 )
-from .class_tables import DIGIT, LAST, LEFT, NO_DIGIT, NUMBER, OWNERS, PARTS, TABLE_BYTES, TAKEN
+from .class_tables import DIGIT, LAST, LEFT, NO_DIGIT, NUMBER, OWNERS, PART_OF, PARTS, TABLE_BYTES, TAKEN
 from .narrow import pack_bytes, unpack_bytes
 
 REST = TABLE_BYTES // 4  #: where in ``tables``, in values of 32 bits, a last group of fewer than 64 lies
+ALL = -1  #: the mask of 64 values that all own an item
 ITEMS, CLASSES = 256, 320  #: where in ``rows``, in bytes, items of a plane lie, and classes of 64 values
 
 # Steps of one group are given what they read, and not all of the scratch: they are called so often that passing dozens
@@ -59,13 +65,23 @@ def _split_64(values, i, symbols, j, n_planes, tables, layout, n_items):
     row = items.shape[1]
     for p in range(n_planes):
         # Items that are a digit's lowest bits are moved from its row as it is; others are gathered in row 4 first.
+        owners = owners_of(rows, CLASSES, tables, OWNERS + 16 * p)
+        if owners == 0:
+            continue
         digit = np.int64(tables[DIGIT + p])
         source = 64 * digit
         if digit == NO_DIGIT:
-            source = ITEMS
-            gather_64(rows, 0, rows, CLASSES, tables, PARTS + 64 * p, rows, ITEMS, np.int64(tables[LEFT + p]))
+            source, left, part_of = ITEMS, np.int64(tables[LEFT + p]), np.int64(tables[PART_OF + p])
+            if part_of == NO_DIGIT:
+                gather_64(rows, 0, rows, CLASSES, tables, PARTS + 64 * p, rows, ITEMS, left)
+            else:
+                part_64(rows, 64 * part_of, rows, ITEMS, left)
         place = p * row + n_items[p]
-        n_items[p] += compress_owned(rows, source, rows, CLASSES, tables, OWNERS + 16 * p, items, place)
+        if owners == ALL:
+            copy_64(rows, source, items, place)
+            n_items[p] += 64
+        else:
+            n_items[p] += compress_64(rows, source, owners, items, place)
 
 
 @kernel
@@ -107,7 +123,7 @@ def count_classes(n, stream_len, planes, scratch):
             symbols[j + k] = 0
         classes_64(symbols, j, tables, 0, classes, j, np.int64(tables[NUMBER]))
         for p in range(planes.n):
-            n_items[p] += count_owners(classes, j, tables, OWNERS + 16 * p)
+            n_items[p] += count_ones(U64(owners_of(classes, j, tables, OWNERS + 16 * p)))
 
 
 @kernel
@@ -122,7 +138,14 @@ def _expand(p, target, classes, j, tables, rows, items, n_items):
     """Expand the next items of plane ``p`` to byte ``target`` of ``rows``, a byte for each of 64 values, zero where a
     value has none."""
     place = p * items.shape[1] + n_items[p]
-    n_items[p] += expand_owned(items, place, classes, j, tables, OWNERS + 16 * p, rows, target)
+    owners = owners_of(classes, j, tables, OWNERS + 16 * p)
+    if owners == 0:
+        clear_8(rows, target)
+    elif owners == ALL:
+        copy_64(items, place, rows, target)
+        n_items[p] += 64
+    else:
+        n_items[p] += expand_64(items, place, owners, rows, target)
 
 
 @kernel
@@ -143,8 +166,11 @@ def _find_digits(j, n_planes, tables, layout, n_items):
     for p in range(last + 1):
         if tables[DIGIT + p] == NO_DIGIT:
             _expand(p, ITEMS, classes, j, tables, rows, items, n_items)
-            if p < last:
-                spread_64(rows, ITEMS, classes, j, tables, PARTS + 64 * p, rows, 0, np.int64(tables[LEFT + p]))
+            left, part_of = np.int64(tables[LEFT + p]), np.int64(tables[PART_OF + p])
+            if p < last and part_of == NO_DIGIT:
+                spread_64(rows, ITEMS, classes, j, tables, PARTS + 64 * p, rows, 0, left)
+            elif p < last:
+                add_64(rows, ITEMS, rows, 64 * part_of, left)
 
 
 @kernel
