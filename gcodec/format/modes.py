@@ -182,7 +182,7 @@ def layout_of(dtype: DType, widths: tuple[int, ...], levels: tuple[Level, ...]) 
         return layout_types.NoPlanes
     if whole and dtype.tail_bits == 24:
         return layout_types.Tails24
-    if whole and dtype.tail_bits == 8:
+    if (whole and dtype.tail_bits == 8) or (dtype.tail_bits == 24 and len(levels) == 1 and widths == (8,)):
         return layout_types.Tails8
     if whole and dtype.tail_bits == 7:
         return layout_types.Tails7

@@ -268,7 +268,7 @@ def _merge(data, at, stream_len, float_bits, tables, planes, scratch, out):
 
 @pytest.mark.parametrize(("name", "wide", "widths", "layout"), [
     ("float32", False, (24,), Tails24), ("bfloat16", False, (8,), Tails8), ("bfloat16", True, (7,), Tails7),
-    ("float32", True, (16, 7), Tails23)])
+    ("float32", True, (16, 7), Tails23), ("float32", False, (8,), Tails8)])
 @pytest.mark.parametrize("n", [1, 64, 100, 1000])
 def test_planes_of_whole_tails_are_those_of_the_general_layout(name, wide, widths, layout, n):
     """The loops of the general layout call scalar.tail_of, item_of and their inverses one by one."""
@@ -277,11 +277,15 @@ def test_planes_of_whole_tails_are_those_of_the_general_layout(name, wide, width
     heads = rng.integers(100, 140, n).astype(kind.uint)
     values = (heads << kind.uint.type(kind.head_shift) | rng.integers(0, 1 << kind.head_shift, n).astype(kind.uint)
               | rng.integers(0, 2, n).astype(kind.uint) << kind.uint.type(kind.bits - 1))
+    n_dropped = kind.tail_bits - sum(widths)
+    values &= kind.uint.type((1 << kind.bits) - (1 << n_dropped))
     values[rng.random(n) < 0.3] = 0
+    one = kind.uint.type(120) << kind.uint.type(kind.head_shift)
+    values[n // 128 * 64 :][:64] = one  # a group without zeros, where there is one
     base, n_planes = 90, len(widths)
     mark_of, shift, head_of = np.zeros(256, np.uint8), np.zeros((8, 256), np.uint8), np.zeros(256, np.uint16)
     mark_of[1:] = (1 << n_planes) - 1
-    shift[0] = sum(widths[1:])
+    shift[0] = sum(widths[1:]) + n_dropped
     head_of[1:] = np.arange(5, 260)
     tables = layouts.PlaneTables(mark_of, shift, head_of, head_of.astype(np.uint8))
     planes = Planes(n_planes, np.array(widths, np.int64), np.full(8, -1), np.zeros(12, np.int64))

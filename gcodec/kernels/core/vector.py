@@ -181,6 +181,14 @@ def _marked(builder: Any, address: Any, bits: Any, n: int) -> Vector:
 count_64 = intrinsic_step(types.intp, 3, lambda builder, args, at: _marked(builder, at(0, 8), args[2], 64).count())
 
 
+def _copy(builder: Any, args: list[Any], at: Any) -> None:
+    load(builder, at(0, 8), 8, 64).store(at(2, 8))
+
+
+#: copy_64(src, i, dst, k): copy 64 bytes.
+copy_64 = intrinsic_step(types.void, 4, _copy)
+
+
 def _clearer(bits: int) -> Any:
     def generate(builder: Any, args: list[Any], at: Any) -> None:
         (splat(builder, ir.Constant(INDEX, 0), bits, 64)).store(at(0, bits))

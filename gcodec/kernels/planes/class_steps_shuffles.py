@@ -119,14 +119,6 @@ compress_64 = _mover("compress")
 expand_64 = _mover("expand")
 
 
-def _generate_copy(builder: Any, args: list[Any], at: Any) -> None:
-    _store_row(builder, _row(builder, at(0, 8)), at(2, 8))
-
-
-#: copy_64(src, i, dst, k): copy 64 bytes.
-copy_64 = intrinsic_step(types.void, 4, _generate_copy)
-
-
 def _generate_digits(builder: Any, args: list[Any], at: Any) -> None:
     """Generate the step that cuts the tails of 64 float32 into digits of six bits.
 

@@ -19,13 +19,12 @@ from ..core.jit import kernel
 from ..core.masks import count_ones
 from ..core.scalar import U64
 from ..core.unaligned import load_value, store_u64, store_value
-from ..core.vector import clear_8, count_64
+from ..core.vector import clear_8, copy_64, count_64
 from ..entropy.encode_streams import STREAM_PAD
 from .class_steps_shuffles import (
     add_64,
     classes_64,
     compress_64,
-    copy_64,
     digits_64,
     expand_64,
     gather_64,

@@ -36,7 +36,8 @@ class Tails24(NamedTuple):
 
 
 class Tails8(NamedTuple):
-    """Scratch for one plane of tails of 8 bits (bfloat16, float16, lossless); see :mod:`whole_tail`.
+    """Scratch for one plane of 8 bits: tails of bfloat16 and float16, lossless, or their upper 8 bits of float32, which
+    are those of seven mantissa bits; see :mod:`whole_tail`.
 
     Attributes:
         tails: uint8[stream_len + 64], of a sub-stream's values.

@@ -1,4 +1,5 @@
-"""Split and merge planes of whole tails: one of 24 bits (float32, lossless), or one of 8 bits (bfloat16 and float16).
+"""Split and merge planes of whole tails: one of 24 bits (float32, lossless), or one of 8 bits (bfloat16 and float16,
+and float32 of which seven mantissa bits are kept, as its upper half is a bfloat16).
 
 Every value that is not zero owns one item, its tail (docs/format.md sections 2 and 7), so that planes are whole bytes:
 
@@ -17,12 +18,22 @@ import numpy as np
 from ..core.intrinsics import HAS_AVX512, HAS_SSSE3
 from ..core.jit import kernel
 from ..core.scalar import U8, U16, U32, head_of_symbol, tail_of, value_of_symbol
-from ..core.unaligned import subarray
-from ..core.vector import clear_32, compress_8, compress_32, count_64, expand_8, expand_32, pack_24, unpack_24
+from ..core.unaligned import subarray, width_of
+from ..core.vector import (
+    clear_32,
+    compress_8,
+    compress_32,
+    copy_64,
+    count_64,
+    expand_8,
+    expand_32,
+    pack_24,
+    unpack_24,
+)
 from ..entropy.encode_streams import STREAM_PAD
 
 if HAS_AVX512:
-    from .whole_tail_avx512 import merge_8_64, merge_24_64, split_8_64, split_24_64
+    from .whole_tail_avx512 import merge_8_64, merge_24_64, merge_high_64, split_8_64, split_24_64, split_high_64
 elif HAS_SSSE3:
     from .whole_tail_shuffles import merge_24_all, merge_24_some, split_24_all, split_24_some
 
@@ -147,8 +158,8 @@ def merge_24(data, at, stream_len, first_head, scratch, out):
 
 @kernel
 def split_8(values, stream_len, scratch, out, at):
-    """Write a byte for every value of 16 bits that is not zero; arguments as of :func:`split_24`, ``scratch.layout`` a
-    :class:`layout_types.Tails8`."""
+    """Write a byte for every value of 16 bits, or upper half of 32, that is not zero; arguments as of :func:`split_24`,
+    ``scratch.layout`` a :class:`layout_types.Tails8`."""
     symbols, tails, n = scratch.symbols, scratch.layout.tails, len(values)
     for s in range((n + stream_len - 1) // stream_len):
         first = s * stream_len
@@ -156,20 +167,31 @@ def split_8(values, stream_len, scratch, out, at):
         count = min(stream_len, n - first)
         if HAS_AVX512 and count & 63 == 0:
             for i in range(0, count, 64):
-                at += split_8_64(values, first + i, symbols, place + i, out, at)
+                if width_of(values) == 32:
+                    at += split_high_64(values, first + i, symbols, place + i, out, at)
+                else:
+                    at += split_8_64(values, first + i, symbols, place + i, out, at)
             continue
         stream = subarray(values, first, count)
-        for i in range(count):
-            tails[i] = U8(tail_of(U16(stream[i]), 16, 8))
+        if width_of(values) == 32:
+            for i in range(count):
+                tails[i] = U8(tail_of(U16(stream[i] >> U32(16)), 16, 8))
+        else:
+            for i in range(count):
+                tails[i] = U8(tail_of(U16(stream[i]), 16, 8))
         for i in range(0, count, 64):
-            at += compress_8(tails, i, symbols, place + i, 255, out, at)
+            if i + 64 <= count and count_64(symbols, place + i, 255) == 64:
+                copy_64(tails, i, out, at)
+                at += 64
+            else:
+                at += compress_8(tails, i, symbols, place + i, 255, out, at)
     return at
 
 
 @kernel
 def merge_8(data, at, stream_len, first_head, scratch, out):
-    """Join heads and tails of a byte into values of 16 bits: the inverse of :func:`split_8`; arguments as of
-    :func:`merge_24`."""
+    """Join heads and tails of a byte into values of 16 bits, or of 32 whose lower half is 0: the inverse of
+    :func:`split_8`; arguments as of :func:`merge_24`."""
     symbols, tails, n = scratch.symbols, scratch.layout.tails, len(out)
     for s in range((n + stream_len - 1) // stream_len):
         first = s * stream_len
@@ -178,12 +200,24 @@ def merge_8(data, at, stream_len, first_head, scratch, out):
         origin = np.int64(scratch.bases[s]) + first_head - 1  # head of symbol 0, if it had one
         if HAS_AVX512 and count & 63 == 0:
             for i in range(0, count, 64):
-                at += merge_8_64(data, at, symbols, place + i, out, first + i, origin)
+                if width_of(out) == 32:
+                    at += merge_high_64(data, at, symbols, place + i, out, first + i, origin)
+                else:
+                    at += merge_8_64(data, at, symbols, place + i, out, first + i, origin)
             continue
         for i in range(0, count, 64):
-            at += expand_8(data, at, symbols, place + i, 255, tails, i)
+            if count_64(symbols, place + i, 255) == 64:
+                copy_64(data, at, tails, i)
+                at += 64
+            else:
+                at += expand_8(data, at, symbols, place + i, 255, tails, i)
         row, result = subarray(symbols, place, count), subarray(out, first, count)
         # The value of zeros, too, and then the choice: LLVM makes no vectors of loops with loads in a branch.
-        for i in range(count):
-            head = head_of_symbol(U16(row[i]), origin, 255)
-            result[i] = value_of_symbol(row[i], head, U16(tails[i]), 16, 8)
+        if width_of(out) == 32:
+            for i in range(count):
+                head = head_of_symbol(U16(row[i]), origin, 255)
+                result[i] = U32(value_of_symbol(row[i], head, U16(tails[i]), 16, 8)) << U32(16)
+        else:
+            for i in range(count):
+                head = head_of_symbol(U16(row[i]), origin, 255)
+                result[i] = value_of_symbol(row[i], head, U16(tails[i]), 16, 8)

@@ -74,14 +74,16 @@ def _generate_merge_24(builder: Any, args: list[Any], at: Any) -> Any:
 merge_24_64 = intrinsic_step(types.intp, 7, _generate_merge_24)
 
 
-def splitter(rest: int) -> Any:
-    """Make the step that cuts 64 values of 16 bits, of which ``rest`` lie below the head.
+def splitter(rest: int, bits: int = 16) -> Any:
+    """Make the step that cuts 64 values of 16 bits, or the upper halves of 64 values of 32, of which ``rest`` lie below
+    the head.
 
         values     s hhhhhhhh mmmmmmm      rest = 7; 6 where the head has 9 bits
         tails               s mmmmmmm      moved to the lower byte, and compressed to those whose symbol is not 0
     """
     def generate(builder: Any, args: list[Any], at: Any) -> Any:
-        values, mask = load(builder, at(0, 16), 16, 64), load(builder, at(2, 8), 8, 64).compare("!=", 0)
+        values, mask = load(builder, at(0, bits), bits, 64), load(builder, at(2, 8), 8, 64).compare("!=", 0)
+        values = (values >> (bits - 16)).to(16)
         tail = (values & (1 << rest) - 1) | ((values >> (15 - rest)) & (1 << rest))
         move("compress", tail.to(8), mask).store(at(4, 8))
         return mask.count()
@@ -89,8 +91,9 @@ def splitter(rest: int) -> Any:
     return intrinsic_step(types.intp, 6, generate)
 
 
-def merger(rest: int) -> Any:
-    """Make the step that joins heads and tails to 64 values of 16 bits, the inverse of a step of :func:`splitter`.
+def merger(rest: int, bits: int = 16) -> Any:
+    """Make the step that joins heads and tails to 64 values of 16 bits, or of 32 whose lower halves are 0, the inverse
+    of a step of :func:`splitter`.
 
         tails               s mmmmmmm      a byte each, expanded to where symbols are not 0
         heads        hhhhhhhh              symbol + origin, modulo 2**8 or 2**9
@@ -102,7 +105,8 @@ def merger(rest: int) -> Any:
         tail = move("expand", load(builder, at(0, 8), 8, 64), mask).to(16)
         # Heads of 8 bits are added up in bytes, of which there are twice as many to a register as of 16-bit lanes.
         head = (symbols + args[6]).to(16) if rest == 7 else symbols.to(16) + args[6]
-        mask.choose(join_values(head, tail, 16, rest), tail).store(at(4, 16))
+        values = mask.choose(join_values(head, tail, 16, rest), tail)
+        (values.to(bits) << (bits - 16)).store(at(4, bits))
         return mask.count()
 
     return intrinsic_step(types.intp, 7, generate)
@@ -110,7 +114,8 @@ def merger(rest: int) -> Any:
 
 #: split_8_64(values, i, symbols, j, out, at) -> number of items: write the tail of each of 64 bfloat16 or float16 whose
 #: symbol is not 0, a byte each. ``values``: uint16; ``symbols``, ``out``: uint8, with 64 bytes of margin.
-split_8_64 = splitter(7)
+#: split_high_64: of the upper halves of 64 float32.
+split_8_64, split_high_64 = splitter(7), splitter(7, 32)
 #: merge_8_64(data, at, symbols, j, out, i, origin) -> number of items: join 64 values, the inverse of split_8_64.
-#: ``origin`` as of merge_24_64.
-merge_8_64 = merger(7)
+#: ``origin`` as of merge_24_64. merge_high_64: 64 float32, the inverse of split_high_64.
+merge_8_64, merge_high_64 = merger(7), merger(7, 32)
