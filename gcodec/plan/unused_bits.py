@@ -104,24 +104,20 @@ def _drops_for(bits: np.ndarray, dtype: DType, drop: int) -> tuple[int, ...]:
     # The lowest bit set, less 1, has as many ones as there are zeros; bit max_drop is set so that no more are counted.
     marked = some | np.uint64(1 << max_drop)
     zeros = np.bitwise_count((marked & (~marked + np.uint64(1))) - np.uint64(1)).astype(np.int64)
-    counts = np.bincount(zeros, minlength=max_drop + 1)
-    drops: tuple[int, ...] = (drop,)
+    fewer = np.concatenate([[0], np.cumsum(np.bincount(zeros, minlength=max_drop + 1))])  # values with fewer zeros
+    more, drops, saved = np.arange(drop, max_drop + 1), np.array([drop]), 0
     while len(drops) < _MAX_LEVELS:
-        trials = [tuple(sorted((*drops, more))) for more in range(drop + 1, max_drop + 1) if more not in drops]
-        best = max(trials, key=lambda trial: _saved(counts, trial), default=drops)
-        if _saved(counts, best) < _saved(counts, drops) + _MIN_STEP_BITS * len(some):
+        # Another level takes the values of the level before it that have zeros enough.
+        place = np.searchsorted(drops, more, side="right")
+        gains = (more - drops[place - 1]) * (fewer[np.append(drops, max_drop + 1)[place]] - fewer[more])
+        best = int(gains.argmax())
+        if gains[best] < _MIN_STEP_BITS * len(some):
             break
-        drops = best
-    levels = np.searchsorted(np.array(drops), zeros, side="right") - 1
+        drops, saved = np.insert(drops, place[best], more[best]), saved + int(gains[best])
+    levels = np.searchsorted(drops, zeros, side="right") - 1
     heads = (some >> np.uint64(dtype.head_shift)).astype(np.int64) & dtype.head_mask
     cost = _entropy(heads * len(drops) + levels) - _entropy(heads) + _MIN_SAVED_BITS * len(some)
-    return drops if _saved(counts, drops) - _saved(counts, (drop,)) > cost else (drop,)
-
-
-def _saved(counts: np.ndarray, drops: tuple[int, ...]) -> int:
-    """Return the bits that levels save, given how many values have each number of zeros."""
-    table = np.array(drops)
-    return int(counts @ table[np.maximum(np.searchsorted(table, np.arange(len(counts)), side="right") - 1, 0)])
+    return tuple(drops.tolist()) if saved > cost else (drop,)
 
 
 def _entropy(symbols: np.ndarray) -> float:
