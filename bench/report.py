@@ -200,6 +200,8 @@ PLACES: dict[str, tuple[Callable[[Path], list[str]], str]] = {
     "levels-ahead": (sections.levels_ahead, "levels.csv"),
     "stages-table": (sections.stages_table, "stages.csv"),
     "speed-table": (sections.speed_table, "speed.csv"),
+    "speed-avx2-table": (lambda results: sections.speed_table(results / "avx2"), "avx2/speed.csv"),
+    "overview-avx2-table": (lambda results: front_page.overview_table(results / "avx2"), "avx2/codec.csv"),
     "scaling-table": (sections.scaling_table, "scaling.csv"),
     "calls-table": (sections.calls_table, "calls.csv"),
     "memory-table": (sections.memory_table, "memory.csv"),

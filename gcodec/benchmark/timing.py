@@ -17,6 +17,7 @@ import numpy as np
 
 from ..compiling import COMPILE, numba_events
 from ..errors import GcodecError
+from ..kernels.core.intrinsics import HAS_AVX2, HAS_AVX512, HAS_SSSE3
 
 GIGA = 1e9  #: bytes in a "GB" of a rate
 
@@ -187,12 +188,17 @@ def copy_task(values: np.ndarray) -> CodecTask:
 
 
 def machine() -> str:
-    """Return the processor, the cores this process may use, how busy they are, and the versions that matter to a
-    speed."""
+    """Return the processor, the vectors that kernels use, the cores this process may use, how busy they are, and the
+    versions that matter to a speed."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     system = f"{platform.system()} {platform.machine()}"
     load = f"load {os.getloadavg()[0]:.1f}, " if hasattr(os, "getloadavg") else ""
-    return f"{processor()}, {cores} cores, {load}{system}, Python {platform.python_version()}, numpy {np.__version__}"
+    name = f"{processor()}{next((f' with {name}' for name, has in VECTORS.items() if has), '')}"
+    return f"{name}, {cores} cores, {load}{system}, Python {platform.python_version()}, numpy {np.__version__}"
+
+
+#: Instructions that kernels may use, the fastest first, and whether they do.
+VECTORS = {"AVX-512": HAS_AVX512, "AVX2": HAS_AVX2, "SSSE3": HAS_SSSE3}
 
 
 def processor() -> str:

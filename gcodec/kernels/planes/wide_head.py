@@ -12,15 +12,17 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..core.intrinsics import HAS_AVX512
+from ..core.intrinsics import HAS_AVX512, HAS_SSSE3
 from ..core.jit import kernel
 from ..core.scalar import U8, U16, U32, head_of_symbol, item_of, tail_of, value_of, value_of_symbol, with_item
 from ..core.unaligned import load_u16, store_u16, subarray
-from ..core.vector import compress_8, expand_8, pack_7, unpack_7
+from ..core.vector import compress_8, copy_64, count_64, expand_8, pack_7, unpack_7
 from ..entropy.encode_streams import STREAM_PAD
 
 if HAS_AVX512:
     from .wide_head_avx512 import merge_7_64, merge_23_64, split_7_64, split_23_64
+elif HAS_SSSE3:
+    from .wide_head_dense import merge_23_all, split_23_all
 
 
 @kernel
@@ -53,7 +55,11 @@ def split_7(values, stream_len, scratch, out, at):
         for i in range(count):
             tails[i] = U8(tail_of(U16(stream[i]), 16, 7))
         for i in range(0, count, 64):
-            k += compress_8(seven, first + i, symbols, place + i, 255, seven, k)
+            if i + 64 <= count and count_64(symbols, place + i, 255) == 64:
+                copy_64(seven, first + i, seven, k)
+                k += 64
+            else:
+                k += compress_8(seven, first + i, symbols, place + i, 255, seven, k)
     return _pack(seven, k, out, at)
 
 
@@ -75,7 +81,11 @@ def merge_7(data, at, stream_len, first_head, scratch, out):
                 k += merge_7_64(seven, k, symbols, place + i, out, first + i, origin)
             continue
         for i in range(0, count, 64):
-            k += expand_8(seven, k, symbols, place + i, 255, tails, i)
+            if count_64(symbols, place + i, 255) == 64:
+                copy_64(seven, k, tails, i)
+                k += 64
+            else:
+                k += expand_8(seven, k, symbols, place + i, 255, tails, i)
         row, result = subarray(symbols, place, count), subarray(out, first, count)
         # The value of zeros, too, and then the choice: LLVM makes no vectors of loops with loads in a branch.
         for i in range(count):
@@ -99,12 +109,18 @@ def split_23(values, stream_len, scratch, out, at):
             for i in range(0, count, 64):
                 k += split_23_64(values, first + i, symbols, place + i, out, at + 2 * k, seven, k)
             continue
-        for i in range(count):
-            if symbols[place + i]:
-                tail = U32(tail_of(U32(values[first + i]), 32, 23))
-                store_u16(out, at + 2 * k, U16(item_of(tail, 7, 0xFFFF)))
-                seven[k] = U8(item_of(tail, 0, 127))
-                k += 1
+        for begin in range(0, count, 64):
+            end = min(begin + 64, count)
+            if not HAS_AVX512 and HAS_SSSE3 and end - begin == 64 and count_64(symbols, place + begin, 255) == 64:
+                split_23_all(values, first + begin, out, at + 2 * k, seven, k)
+                k += 64
+                continue
+            for i in range(begin, end):
+                if symbols[place + i]:
+                    tail = U32(tail_of(U32(values[first + i]), 32, 23))
+                    store_u16(out, at + 2 * k, U16(item_of(tail, 7, 0xFFFF)))
+                    seven[k] = U8(item_of(tail, 0, 127))
+                    k += 1
     return _pack(seven, k, out, at + 2 * k)
 
 
@@ -125,11 +141,16 @@ def merge_23(data, at, stream_len, first_head, scratch, out):
             for i in range(0, count, 64):
                 k += merge_23_64(data, at + 2 * k, seven, k, symbols, place + i, out, first + i, origin)
             continue
-        for i in range(count):
-            symbol = U32(symbols[place + i])
-            value = U32(0)
-            if symbol:
-                tail = with_item(U32(seven[k]), load_u16(data, at + 2 * k), 7)
-                value = value_of(head_of_symbol(symbol, origin, 511), tail, 32, 23)
-                k += 1
-            out[first + i] = value
+        for begin in range(0, count, 64):
+            if not HAS_AVX512 and HAS_SSSE3 and count_64(symbols, place + begin, 255) == 64:
+                merge_23_all(data, at + 2 * k, seven, k, symbols, place + begin, out, first + begin, origin)
+                k += 64
+                continue
+            for i in range(begin, min(begin + 64, count)):
+                symbol = U32(symbols[place + i])
+                value = U32(0)
+                if symbol:
+                    tail = with_item(U32(seven[k]), load_u16(data, at + 2 * k), 7)
+                    value = value_of(head_of_symbol(symbol, origin, 511), tail, 32, 23)
+                    k += 1
+                out[first + i] = value
