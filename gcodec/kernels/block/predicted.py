@@ -10,7 +10,7 @@ from ..core.bundles import Books, Geometry
 from ..core.jit import inlined, kernel
 from ..core.scalar import U8, U32
 from ..core.unaligned import load_u32, store_u32, subarray, subarray_if_any, width_of
-from ..core.vector import compress_8, expand_8, look_up_64
+from ..core.vector import clear_8, compress_8, count_64, expand_8, look_up_some
 from ..entropy.decode_streams import PrefixDecoder, decode_buffers, decode_streams
 from ..entropy.encode_streams import STREAM_PAD, NextValues, PrefixEncoder, encode_buffers, encode_streams
 from ..planes import narrow
@@ -120,7 +120,7 @@ def split_digits(n, stream_len, n_planes, mark_of, scratch, out, at):
         mark        1     0     1     1
     """
     marks, n_items, items = scratch.marks, scratch.n_items, scratch.items
-    narrow.find_marks(scratch.symbols, n, stream_len, mark_of, marks)
+    narrow.find_marks(scratch.symbols, n, stream_len, mark_of, marks, 2 * n_planes)
     n_items[:] = 0
     for s in range((n + stream_len - 1) // stream_len):
         place = s * (stream_len + STREAM_PAD)
@@ -133,7 +133,8 @@ def split_digits(n, stream_len, n_planes, mark_of, scratch, out, at):
                 scratch.bytes[i] = U8(U32(words[i]) >> right)
             k = n_items[p]
             for i in range(0, count, 64):
-                k += compress_8(scratch.bytes, i, marks, place + i, 1 << p, items[p], k)
+                if count_64(marks, place + i, 1 << p):  # most residuals have few digits
+                    k += compress_8(scratch.bytes, i, marks, place + i, 1 << p, items[p], k)
             n_items[p] = k
     for p in range(n_planes):
         at = narrow.pack_bytes(items[p], n_items[p], 4 if p == n_planes - 1 else 8, out, at)
@@ -163,6 +164,7 @@ def merge_digits(data, at, n, stream_len, n_planes, tables, scratch):
         narrow.unpack_bytes(data, at, n_items[p], width, items[p])
         at += (n_items[p] * width + 7) >> 3
     n_items[:] = 0
+    # A residual of 2 * n_planes digits has a symbol below 16 times that, and so have all others.
     # One byte of every value of a sub-stream in the lower half, and by how much to shift it in the upper.
     halves = scratch.bytes
     middle = len(halves) >> 1
@@ -175,7 +177,10 @@ def merge_digits(data, at, n, stream_len, n_planes, tables, scratch):
         for p in range(n_planes):
             k = n_items[p]
             for i in range(0, count, 64):
-                k += expand_8(items[p], k, marks, place + i, 1 << p, halves, i)
+                if count_64(marks, place + i, 1 << p):
+                    k += expand_8(items[p], k, marks, place + i, 1 << p, halves, i)
+                else:
+                    clear_8(halves, i)
             n_items[p] = k
             if p < n_planes - 1:
                 left = U32(8 * p)
@@ -184,13 +189,13 @@ def merge_digits(data, at, n, stream_len, n_planes, tables, scratch):
             else:
                 shift = subarray(halves, middle, count)
                 for i in range(0, count, 64):
-                    look_up_64(tables[3], 0, symbols, place + i, halves, middle + i)
+                    look_up_some(tables[3], 0, symbols, place + i, halves, middle + i, 2 * n_planes)
                 for i in range(count):
                     words[i] = U32(U32(words[i] << U32(shift[i])) | U32(halves[i]))
         first, shift = subarray(halves, 0, count), subarray(halves, middle, count)
         for i in range(0, count, 64):
-            look_up_64(tables[1], 0, symbols, place + i, halves, i)
-            look_up_64(tables[2], 0, symbols, place + i, halves, middle + i)
+            look_up_some(tables[1], 0, symbols, place + i, halves, i, 2 * n_planes)
+            look_up_some(tables[2], 0, symbols, place + i, halves, middle + i, 2 * n_planes)
         for i in range(count):
             words[i] = U32(words[i] | U32(U32(first[i]) << U32(shift[i])))
 
@@ -288,7 +293,7 @@ def decode_predicted(data, at, size, start, coding, scratch, out):
     if decode_streams(data, stream_len, code, decode_buffers(scratch), out, at + size):
         return BAD_STREAM
     tables = sources.digit_tables
-    count_items(scratch.symbols, n, stream_len, n_planes, tables[0], scratch.marks, scratch.n_items)
+    count_items(scratch.symbols, n, stream_len, n_planes, tables[0], scratch.marks, scratch.n_items, 2 * n_planes)
     total = 0
     for p in range(n_planes):
         total += (scratch.n_items[p] * (4 if p == n_planes - 1 else 8) + 7) >> 3

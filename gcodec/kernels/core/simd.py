@@ -91,6 +91,10 @@ class Vector:
     def __rshift__(self, other: Any) -> Vector:
         return self._with("lshr", other)
 
+    def fill(self, number: int) -> Vector:
+        """Return a vector of the same lanes that all hold one number."""
+        return Vector(self.builder, self._like(number))
+
     def compare(self, operator: str, other: Any) -> Vector:
         """Return the mask of an unsigned comparison."""
         return Vector(self.builder, self.builder.icmp_unsigned(operator, self.value, self._like(other)))

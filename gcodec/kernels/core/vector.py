@@ -231,6 +231,8 @@ if HAS_AVX512:
     expand_32 = _mover("expand", 32)
     #: look_up_64(table uint8[256], 0, src, i, dst, k): 64 bytes through a table.
     look_up_64 = intrinsic_step(types.void, 6, _look_up_64)
+    #: look_up_some(table, 0, src, i, dst, k, n_shuffles): the same, if bytes are below 16 * n_shuffles.
+    look_up_some = intrinsic_step(types.void, 7, _look_up_64)
 else:
 
     @kernel
@@ -258,11 +260,16 @@ else:
         for lane in range(64):
             dst[k + lane] = table[src[i + lane]]
 
+    @kernel
+    def look_up_some(table, zero, src, i, dst, k, n_shuffles):
+        """Look 64 bytes up as :func:`look_up_64`."""
+        look_up_64(table, zero, src, i, dst, k)
+
 
 if not HAS_AVX512 and HAS_SSSE3:
     compress_8, expand_8 = vector_shuffles.compress_8, vector_shuffles.expand_8
     pack_6, unpack_6 = vector_shuffles.pack_6, vector_shuffles.unpack_6
-    look_up_level = vector_shuffles.look_up_16
+    look_up_level, look_up_some = vector_shuffles.look_up_16, vector_shuffles.look_up_some
 else:
     look_up_level = look_up_64  #: the same where the bytes are levels, below 16
 

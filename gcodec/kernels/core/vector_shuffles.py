@@ -8,7 +8,7 @@ from llvmlite import ir
 from numba import types
 
 from .intrinsics import HAS_AVX2, intrinsic_step
-from .simd import Vector, call, from_lanes, load, load_lane
+from .simd import Vector, call, for_range, from_lanes, load, load_lane, slot_for
 
 _INDEX, _BYTE = ir.IntType(64), ir.IntType(8)
 LANES = 32 if HAS_AVX2 else 16  #: bytes of a register
@@ -128,6 +128,48 @@ def zip_lanes(low: Vector, high: Vector, half: int) -> Vector:
     n = 8 * LANE_BYTES // low.bits
     lanes = [start + half * n // 2 + k for start in range(0, low.n, n) for k in range(n // 2)]
     return low.pick([lane + register for lane in lanes for register in (0, low.n)], high).seen_as(2 * low.bits)
+
+
+def look_up(builder: Any, tables: list[Any], source: Vector, n_shuffles: Any) -> list[Vector]:
+    """Return the entries of tables of bytes at indices, sixteen entries at a time: a byte whose highest bit is set
+    gives 0 when it is shuffled.
+
+        source               3     20     255      the table's entries 16 to 31
+        less 16            243      4     239      modulo 256
+        plus 0x70          255    116     255      saturating
+        shuffled             0   entry 4    0      joined with what the other sixteens give
+
+    Args:
+        builder: llvmlite's.
+        tables: Their addresses.
+        source: Indices, bytes, as many as registers hold.
+        n_shuffles: For how many times sixteen entries, a scalar; those behind them count as 0.
+    """
+    slots = [slot_for(builder, (source ^ source).value) for _ in tables]
+    with for_range(builder, n_shuffles) as index:
+        begin = builder.mul(index, _index(LANE_BYTES))
+        entries = source - begin
+        adding = f"llvm.uadd.sat.v{source.n}i8"
+        limit = entries.fill(0x70)
+        entries = Vector(builder, call(builder, adding, source.value.type, [entries.value, limit.value]))
+        for slot, table in zip(slots, tables, strict=True):
+            sixteen, found = load_table(builder, builder.gep(table, [begin])), Vector(builder, builder.load(slot))
+            parts = [shuffle(sixteen, entries.part(k, LANES)) for k in range(source.n // LANES)]
+            while len(parts) > 1:
+                pairs = zip(parts[::2], parts[1::2], strict=True)
+                parts = [low.pick(list(range(2 * low.n)), high) for low, high in pairs]
+            builder.store((found | parts[0]).value, slot)
+    return [Vector(builder, builder.load(slot)) for slot in slots]
+
+
+def _look_up_some(builder: Any, args: list[Any], at: Any) -> None:
+    (found,) = look_up(builder, [at(0, 8)], load(builder, at(2, 8), 8, 64), args[6])
+    found.store(at(4, 8))
+
+
+#: look_up_some(table, 0, src, i, dst, k, n_shuffles): 64 bytes through the first 16 * n_shuffles entries of a table; 0
+#: for those beyond.
+look_up_some = intrinsic_step(types.void, 7, _look_up_some)
 
 
 compress_8, expand_8 = _mover("compress"), _mover("expand")

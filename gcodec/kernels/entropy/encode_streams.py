@@ -26,7 +26,7 @@ from .prefix_code import ESCAPE, NO_CODE
 
 BY_VECTORS = HAS_AVX512 or HAS_AVX2
 if BY_VECTORS:
-    from .streams_vector import NO_CODE_HIGH, SHUFFLED, encode_64
+    from .streams_vector import NO_CODE_HIGH, encode_64
 
 __all__ = ["CHUNK_BYTES", "STREAM_PAD", "EncodeBuffers", "NextValues", "PrefixEncoder", "checksum", "encode_buffers",
            "encode_streams", "is_run", "prefix_encoder"]
@@ -230,7 +230,7 @@ def _byte_tables(table, chunk):
         chunk[256 + symbol] = U8(U8(U32(entry >> U32(16)) | U32(length << U32(4))) ^ inverted)
         if length < U32(15):
             end = symbol + 1
-    return (end + SHUFFLED - 1) // SHUFFLED
+    return (end + 15) >> 4  # sixteen by one shuffle
 
 
 @kernel

@@ -8,39 +8,20 @@ from llvmlite import ir
 from numba import types
 
 from ..core.intrinsics import HAS_AVX512, intrinsic_step
-from ..core.simd import INDEX, Vector, call, for_range, load, slot_for
+from ..core.simd import INDEX, Vector, load
 from ..core.simd_avx512 import look_up_bytes
-from ..core.vector_shuffles import shuffle
+from ..core.vector_shuffles import look_up
 
-SHUFFLED = 16  #: entries of a table that one shuffle looks up
 NO_CODE_HIGH = 0xF0  #: the high byte of a symbol without a code: length 15
 
 
 def _look_up(builder: Any, tables: Any, symbols: Vector, n_shuffles: Any) -> tuple[Vector, Vector]:
-    """Return the low and the high bytes of 64 symbols' codes and lengths.
-
-    With AVX2, sixteen entries of each table at a time: a byte whose highest bit is set gives 0 when it is shuffled.
-
-        symbol               3     20     255      the table's entries 16 to 31
-        less 16            243      4     239      modulo 256
-        plus 0x70          255    116     255      saturating
-        shuffled             0   entry 4    0      joined with what the other sixteens give
-    """
-    high_tables = builder.gep(tables, [ir.Constant(INDEX, 256)])
+    """Return the low and the high bytes of 64 symbols' codes and lengths."""
+    addresses = [tables, builder.gep(tables, [ir.Constant(INDEX, 256)])]
     if HAS_AVX512:
-        return look_up_bytes(builder, tables, symbols), look_up_bytes(builder, high_tables, symbols)
-    slots = [slot_for(builder, (symbols ^ symbols).value) for _ in range(2)]
-    with for_range(builder, n_shuffles) as index:
-        begin = builder.mul(index, ir.Constant(INDEX, SHUFFLED))
-        entries = symbols - begin
-        name = "llvm.uadd.sat.v64i8"
-        entries = Vector(builder, call(builder, name, symbols.value.type, [entries.value, entries._like(0x70)]))
-        for slot, table in zip(slots, (tables, high_tables), strict=True):
-            twice = load(builder, builder.gep(table, [begin]), 8, SHUFFLED).pick([*range(SHUFFLED)] * 2)
-            low, high = (shuffle(twice, entries.part(half, 32)) for half in range(2))
-            found = low.pick(list(range(64)), high)
-            builder.store((Vector(builder, builder.load(slot)) | found).value, slot)
-    low, high = (Vector(builder, builder.load(slot)) for slot in slots)
+        low, high = (look_up_bytes(builder, table, symbols) for table in addresses)
+        return low, high
+    low, high = look_up(builder, addresses, symbols, n_shuffles)
     return low, high ^ NO_CODE_HIGH
 
 

@@ -90,7 +90,7 @@ def _merge_narrow(data, at, stream_len, tables, planes, scratch, out):
 
 
 @kernel
-def count_items(symbols, n, stream_len, n_planes, mark_of, marks, n_items):
+def count_items(symbols, n, stream_len, n_planes, mark_of, marks, n_items, n_shuffles):
     """Count the items of every plane.
 
     Args:
@@ -101,10 +101,11 @@ def count_items(symbols, n, stream_len, n_planes, mark_of, marks, n_items):
         mark_of: uint8[256], marks by symbol.
         marks: uint8, laid out like ``symbols``, result: the mark of each value; or None: not wanted.
         n_items: int64[8], result.
+        n_shuffles: All symbols are below 16 times that.
     """
     n_items[:] = 0
     if marks is not None and not HAS_AVX512:
-        narrow.find_marks(symbols, n, stream_len, mark_of, marks)
+        narrow.find_marks(symbols, n, stream_len, mark_of, marks, n_shuffles)
     for s in range((n + stream_len - 1) // stream_len):
         place = s * (stream_len + STREAM_PAD)
         count = min(stream_len, n - s * stream_len)
@@ -151,13 +152,13 @@ def _count_narrow(n, stream_len, tables, planes, scratch):
         count_classes(n, stream_len, planes, scratch)
     else:
         marks = scratch.layout.marks
-        count_items(scratch.symbols, n, stream_len, planes.n, tables.mark_of, marks, scratch.n_items)
+        count_items(scratch.symbols, n, stream_len, planes.n, tables.mark_of, marks, scratch.n_items, 16)
 
 
 @kernel
 def _count_general(n, stream_len, tables, planes, scratch):
     """Count items of any planes."""
-    count_items(scratch.symbols, n, stream_len, planes.n, tables.mark_of, None, scratch.n_items)
+    count_items(scratch.symbols, n, stream_len, planes.n, tables.mark_of, None, scratch.n_items, 16)
 
 
 #: By layout: from values to planes, with the arguments of :func:`split_planes`.

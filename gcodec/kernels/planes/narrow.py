@@ -15,7 +15,7 @@ from ..core.intrinsics import BY_CLASSES, HAS_AVX512
 from ..core.jit import kernel
 from ..core.scalar import U8, U32, head_of_symbol, item_of, tail_of, value_of_symbol, with_item
 from ..core.unaligned import subarray, width_of
-from ..core.vector import compress_8, expand_8, look_up_64, pack_6, pack_64, unpack_6, unpack_64
+from ..core.vector import compress_8, expand_8, look_up_64, look_up_some, pack_6, pack_64, unpack_6, unpack_64
 from ..entropy.encode_streams import STREAM_PAD
 from .layout_types import GROUP
 
@@ -26,7 +26,7 @@ if BY_CLASSES:
 
 
 @kernel
-def find_marks(symbols, n, stream_len, mark_of, marks):
+def find_marks(symbols, n, stream_len, mark_of, marks, n_shuffles):
     """Find the mark of every value: which planes it owns items of.
 
     Args:
@@ -35,11 +35,12 @@ def find_marks(symbols, n, stream_len, mark_of, marks):
         stream_len: Values per sub-stream.
         mark_of: uint8[256], marks by symbol.
         marks: uint8, laid out like ``symbols``, result.
+        n_shuffles: All symbols are below 16 times that.
     """
     for s in range((n + stream_len - 1) // stream_len):
         place = s * (stream_len + STREAM_PAD)
         for i in range(place, place + min(stream_len, n - s * stream_len), 64):
-            look_up_64(mark_of, 0, symbols, i, marks, i)
+            look_up_some(mark_of, 0, symbols, i, marks, i, n_shuffles)
 
 
 @kernel
