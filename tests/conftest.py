@@ -34,7 +34,7 @@ except ImportError:     # on a machine with a GPU, where `make test-gpu` install
     pass
 else:
     settings.register_profile("local", deadline=None, max_examples=50)
-    settings.register_profile("ci", settings.get_profile("local"), derandomize=True, print_blob=True)
+    settings.register_profile("ci", settings.get_profile("local"), max_examples=25, derandomize=True, print_blob=True)
     settings.register_profile("thorough", settings.get_profile("local"), max_examples=2000)
     settings.load_profile("ci" if os.environ.get("CI") else "local")
 

@@ -159,6 +159,7 @@ def test_speeds_are_measured_on_the_native_and_the_portable_path(gradient, tmp_p
         yield "cnn gradients fp32", [settings.lossless_setting(gradient), settings.near_lossless_setting(gradient)]
 
     monkeypatch.setattr(speed, "inputs_of", inputs)
+    monkeypatch.setattr(speed, "OWN", speed.NATIVE)  # on every CPU
     monkeypatch.setattr(speed, "elsewhere", lambda path, *arguments: speed.here(*arguments))
     assert speed.main(["--data", str(tmp_path), "--out", str(tmp_path), "--quick"]) == 0
     _, rows = csv_tables.read_table(tmp_path / "speed.csv")

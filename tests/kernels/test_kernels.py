@@ -20,7 +20,7 @@ from numba import njit
 import gcodec
 from gcodec import Ladder
 from gcodec.dtypes import BY_NAME
-from gcodec.kernels.core import logarithms, scalar, unaligned, vector
+from gcodec.kernels.core import intrinsics, logarithms, scalar, unaligned, vector
 from gcodec.kernels.entropy import encode_streams
 from gcodec.kernels.heads import means, symbols
 from gcodec.kernels.planes import layout_types
@@ -32,7 +32,7 @@ from tests.support.cases import BITS_ONLY, CASES, KINDS, Case, Mode, gaussian, m
 from tests.support.layouts import general_layout
 from tests.support.paths import ROOT
 
-if symbols.BY_VECTORS:
+if intrinsics.HAS_AVX2:
     from gcodec.kernels.heads import heads_vector as from_heads
 
 
@@ -145,7 +145,7 @@ def test_a_nearby_scale_predicts_no_fewer_values(n, seed):
 
 # Heads taken once, as bytes
 
-@pytest.mark.skipif(not symbols.BY_VECTORS, reason="of CPUs with AVX-512 or AVX2")
+@pytest.mark.skipif(not intrinsics.HAS_AVX2, reason="of CPUs with AVX2")
 @given(st.integers(1, 1300), st.sampled_from([64, 128, 256, 512]), *2 * [st.booleans()], st.integers(0, 2**32 - 1))
 def test_references_and_symbols_from_heads_are_those_from_values(n, stream, with_levels, with_gaps, seed):
     """Other types have the loops over values."""

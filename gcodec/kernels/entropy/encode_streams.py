@@ -24,8 +24,7 @@ from ..core.scalar import U8, U32, U64, head_of
 from ..core.unaligned import load_u64, prefetch, store_u64, subarray, width_of
 from .prefix_code import ESCAPE, NO_CODE
 
-BY_VECTORS = HAS_AVX512 or HAS_AVX2
-if BY_VECTORS:
+if HAS_AVX2:
     from .streams_vector import NO_CODE_HIGH, encode_64
 
 __all__ = ["CHUNK_BYTES", "STREAM_PAD", "EncodeBuffers", "NextValues", "PrefixEncoder", "checksum", "encode_buffers",
@@ -281,7 +280,7 @@ def encode_streams(values, stream_len, code, following, buffers, out, at):
     n, symbols, chunk = len(values), buffers.symbols, buffers.chunk
     width = width_of(following.values) >> 3
     n_shuffles = np.int64(0)
-    if BY_VECTORS:
+    if HAS_AVX2:
         n_shuffles = _byte_tables(code.table, chunk)
     room = at + n // 3  # about where the next block's bytes will lie
     for s in range((n + stream_len - 1) // stream_len):
@@ -300,7 +299,7 @@ def encode_streams(values, stream_len, code, following, buffers, out, at):
             done = np.int64(0)
             while done < n_part:
                 n_groups = np.int64(0)
-                if BY_VECTORS:
+                if HAS_AVX2:
                     # Groups first and then all appending: what was just stored as a vector is slow to read in pieces.
                     bits = np.int64(n_bits)
                     while done + 64 * n_groups + 64 <= n_part:
@@ -323,7 +322,7 @@ def encode_streams(values, stream_len, code, following, buffers, out, at):
                     _fetch_lines(following, (first + begin_part) * width, n_part * width, out, room)
                 # Here are the group that vectors cannot code, and the end of the sub-stream; without vectors, all.
                 i = begin_part + done
-                n_scalar = min(n_part - done, 64) if BY_VECTORS else n_part
+                n_scalar = min(n_part - done, 64) if HAS_AVX2 else n_part
                 writer = _BitWriter(window, n_bits, at)
                 window, n_bits, at = _append_codes(symbols, place + i, values, first + i, n_scalar, code, writer, out)
                 if at < 0:

@@ -25,8 +25,7 @@ from ..core.vector import look_up_64, look_up_level
 from ..entropy.encode_streams import STREAM_PAD
 from .means import mean_head
 
-BY_VECTORS = HAS_AVX512 or HAS_AVX2
-if BY_VECTORS:
+if HAS_AVX2:
     from .heads_vector import find_symbols_from_heads, mean_of_heads, store_heads
     from .symbols_vector import symbols_9, symbols_16, symbols_wide
 if HAS_AVX512:
@@ -155,7 +154,7 @@ def _symbols_of_one_level(values, float_bits, reference, ranges, result):
     n, width, shift = len(values), width_of(values), float_bits.head_shift
     mask = (1 << float_bits.head_bits) - 1
     first, count, whole = ranges.first[0], ranges.counts[0], np.int64(0)
-    if BY_VECTORS and (width == 16 or (width == 32 and shift == 22)):
+    if HAS_AVX2 and (width == 16 or (width == 32 and shift == 22)):
         # float32 with a head of 8 bits comes here only where sub-streams are no whole groups.
         origin = (reference + first) & mask
         whole = n & ~63
@@ -291,7 +290,7 @@ def find_block_symbols(values, levels, stream_len, float_bits, base, with_refere
     """
     references, n = scratch.references, len(values)
     width, from_heads = 0, False
-    if BY_VECTORS and width_of(values) == 32:
+    if HAS_AVX2 and width_of(values) == 32:
         # Heads are taken once, as bytes: both means and symbols then read a quarter of the values' bytes.
         from_heads = float_bits.head_bits == 8 and stream_len & 63 == 0
         if from_heads:
@@ -308,7 +307,7 @@ def find_block_symbols(values, levels, stream_len, float_bits, base, with_refere
     if not with_references:
         for s in range((n + stream_len - 1) // stream_len):
             references[s] = 0
-    if BY_VECTORS and from_heads:
+    if HAS_AVX2 and from_heads:
         find_symbols_from_heads(levels, n, stream_len, base, ranges, scratch)
     else:
         find_symbols_from_values(values, levels, stream_len, float_bits, base, ranges, scratch)

@@ -51,7 +51,7 @@ class _Places:
     """
 
     def __init__(self, builder: Any, verb: str, mask: Any, plane: Any) -> None:
-        self._builder, self._mask, self.plane = builder, mask, plane
+        self._builder, self._mask, self._plane = builder, mask, plane
         entries = [byte for bits in range(16) for byte in _shuffle_for(verb, bits)]
         self._table = constant_table(builder, f"gcodec.{verb}_24", entries)
 
@@ -63,10 +63,10 @@ class _Places:
             # Sixteen times the mask of four, which is where its shuffle lies.
             entry = builder.shl(self._mask, _number(4 - bit)) if bit < 4 else builder.lshr(self._mask, _number(bit - 4))
             entry = builder.and_(entry, _number(16 * _ALL))
-            addresses.append(self.plane)
+            addresses.append(self._plane)
             shuffles.append(load(builder, builder.gep(self._table, [entry]), 8, 16))
             items = call(builder, "llvm.ctpop.i64", INDEX, [entry])
-            self.plane = builder.gep(self.plane, [builder.mul(items, _number(3))])
+            self._plane = builder.gep(self._plane, [builder.mul(items, _number(3))])
         return addresses, shuffles
 
 
