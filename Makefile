@@ -8,10 +8,11 @@ PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-
 # Files of tests are spread over the cores, the longest first (tests/conftest.py).
 SPREAD := -n auto --dist loadfile --no-loadscope-reorder
 
-# Tests that run a second time on the code that a CPU without AVX and BMI gets, and, where there is AVX-512, once more on that
-# for AVX2: steps of float32 with `make test`, and with `make slow` all kernels and whole frames of all types. Left out is what does not depend on that: denormals that are flushed;
-# float64 and the types of 8 bits, which take the plain loops on every CPU; GComp's code, which is one more choice of
-# code lengths; tensors and optimizers; and the cache of kernels.
+# Tests that run a second time on the code that a CPU without AVX and BMI gets, and, where there is AVX-512, once more
+# on that for AVX2: steps of float32 with `make test`, and with `make slow` all kernels and whole frames of all types.
+# Left out is what does not depend on that: denormals that are flushed; float64 and the types of 8 bits, which take
+# the plain loops on every CPU; GComp's code, which is one more choice of code lengths; tensors and optimizers; and
+# the cache of kernels.
 STEP_TESTS := tests/kernels/test_vector_steps.py tests/kernels/test_class_ranks.py
 FRAME_TESTS := tests/kernels/test_kernels.py tests/plan/test_prediction.py \
 	$(addprefix tests/codec/test_,codec.py predicted_rows.py streams.py encode.py wrong_arguments.py inspect.py)

@@ -84,6 +84,13 @@ class _PlacesOfAll:
         return addresses, [self._shuffle] * HALVES
 
 
+def _places(builder: Any, verb: str, symbols: Any, plane: Any) -> _Places | _PlacesOfAll:
+    """Return where the bytes of 64 values lie, given the address of their symbols; None: none of them is zero."""
+    if symbols is None:
+        return _PlacesOfAll(builder, verb, plane)
+    return _Places(builder, verb, load(builder, symbols, 8, 64).compare("!=", 0).number(), plane)
+
+
 def _joined(parts: list[Vector]) -> Vector:
     """Return one or two registers of 16 bytes as one."""
     return parts[0] if len(parts) == 1 else parts[0].pick(list(range(32)), parts[1])
@@ -93,10 +100,7 @@ def _splitter(all_owned: bool) -> Any:
     """Make the step that writes the tails of 64 values; ``all_owned``: none of them is zero."""
 
     def generate(builder: Any, args: list[Any], at: Any) -> Any:
-        places: Any = _PlacesOfAll(builder, "compress", at(4, 8)) if all_owned else None
-        if places is None:
-            mask = load(builder, at(2, 8), 8, 64).compare("!=", 0).number()
-            places = _Places(builder, "compress", mask, at(4, 8))
+        places = _places(builder, "compress", None if all_owned else at(2, 8), at(4, 8))
         for k in range(16 // HALVES):
             words = load(builder, builder.gep(at(0, 32), [_number(16 * HALVES * k)]), 32, 4 * HALVES)
             addresses, shuffles = places.following(k)
@@ -116,10 +120,7 @@ def _merger(all_owned: bool) -> Any:
     """Make the step that joins heads and tails to 64 values; ``all_owned``: none of them is zero."""
 
     def generate(builder: Any, args: list[Any], at: Any) -> Any:
-        places: Any = _PlacesOfAll(builder, "expand", at(0, 8)) if all_owned else None
-        if places is None:
-            mask = load(builder, at(2, 8), 8, 64).compare("!=", 0).number()
-            places = _Places(builder, "expand", mask, at(0, 8))
+        places = _places(builder, "expand", None if all_owned else at(2, 8), at(0, 8))
         for k in range(16 // HALVES):
             addresses, shuffles = places.following(k)
             packed = _joined([load(builder, address, 8, 16) for address in addresses])
