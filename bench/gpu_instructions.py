@@ -34,19 +34,14 @@ from typing import NamedTuple
 
 import numpy as np
 
+import gcodec
+from gcodec import FINE_LADDER
 from gcodec.benchmark.csv_tables import write_table
 from gcodec.errors import Unsupported
-from gcodec.format import shipped
-from gcodec.format.modes import lossless
 from gcodec.frame.decode import FrameReader
-from gcodec.frame.encode import encode_values
-from gcodec.gpu.encoder import SharedCodebook, plan_of
-from gcodec.kernels.block.header import SYMBOL_BYTES
+from gcodec.kernels.block.header import CODED, SYMBOL_BYTES
 from gcodec.kernels.cuda import nvrtc
 from gcodec.kernels.cuda.native import ALL_KERNELS, THREADS, NativeKernel
-from gcodec.options import EncoderOptions
-from gcodec.plan.request import EncodeRequest
-from gcodec.tensors import values_of
 
 RESULTS = Path(__file__).resolve().parent / "results"
 ARCHITECTURES = ((8, 0), (9, 0), (10, 0))
@@ -58,7 +53,7 @@ BLOCK, WARPS = 1 << 14, THREADS // 32
 SHARED_BYTES = {(8, 0): 164 << 10, (9, 0): 228 << 10, (10, 0): 228 << 10}
 REGISTERS, MAX_WARPS, SYSTEM_BYTES = 1 << 16, 64, 1 << 10
 #: What kernels shall keep to.
-MOST_INSTRUCTIONS = {"decode": 110.0, "encode": 170.0}
+MOST_INSTRUCTIONS = {"decode": 110.0, "encode": 170.0, "decode_planes": 1.6 * 110, "encode_planes": 1.6 * 170}
 LEAST_OCCUPANCY = 37
 
 
@@ -68,12 +63,14 @@ class Facts(NamedTuple):
     Attributes:
         words: Words of four bytes.
         code_words: Words of its sub-streams.
-        value_bytes: Bytes of a value.
+        n_planes: Planes that its values have items of.
+        item_words: Of each plane, words of the items of a sub-stream.
     """
 
     words: float
     code_words: float
-    value_bytes: int
+    n_planes: int
+    item_words: tuple[float, ...]
 
 
 class Step(NamedTuple):
@@ -94,25 +91,45 @@ class Step(NamedTuple):
     number: int = 0
 
 
+_TO_SYMBOLS = (
+    # A thread loads two words at a time.
+    Step("check_checksum", r"LDG\.E\.64", 1, lambda facts: facts.words / 64),
+    Step("bring", r"STS\.128", 1, lambda facts: 4096 * 2 / (16 * 32)),
+    Step("bring", r"STS ", 1, lambda facts: facts.code_words / 32),
+    # Each of two warps does four symbols of 32 sub-streams of 256 values at a time.
+    Step("decode_stream", r"LDS", 8, lambda facts: 2 * 64),
+)
 STEPS = {
     "decode": (
-        # A thread loads two words at a time.
-        Step("check_checksum", r"LDG\.E\.64", 1, lambda facts: facts.words / 64),
-        Step("bring", r"STS\.128", 1, lambda facts: 4096 * 2 / (16 * 32)),
-        Step("bring", r"STS ", 1, lambda facts: facts.code_words / 32),
-        # Each of two warps does four symbols of 32 sub-streams of 256 values at a time.
-        Step("decode_stream", r"LDS", 8, lambda facts: 2 * 64),
+        *_TO_SYMBOLS,
         # A warp does a sub-stream, 128 values at a time.
         Step("write_values", r"LDS\.U8", 1, lambda facts: 64),
         Step("write_values", r"SHFL", 6, lambda facts: 128),
     ),
+    "decode_planes": (
+        *_TO_SYMBOLS,
+        # A warp does a sub-stream, 128 values at a time; then plane by plane.
+        Step("count_items", r"REDUX", 4, lambda facts: 64),
+        Step("count_items", r"LDS", 5, lambda facts: 128),
+        Step("write_values", r"LDS\.U8", 1, lambda facts: 64),
+        Step("write_values", r"SHFL", 13, lambda facts: 128),
+        Step("write_values", r"LDG", 2, lambda facts: 128 * facts.n_planes),
+    ),
     "encode": (
         # A warp does a sub-stream.
-        Step("measure_streams", r"SHFL", 10, lambda facts: 64),
-        Step("write_streams", r"SHFL", 5, lambda facts: 64),
+        Step("measure", r"REDUX", 2, lambda facts: 64),
+        Step("write", r"SHFL", 5, lambda facts: 64),
         # A lane takes a word of items, then one of codes.
-        Step("bring_out", r"STS", 1, lambda facts: 64 * ceil(256 * (facts.value_bytes - 1) / 128)),
+        Step("bring_out", r"STS", 1, lambda facts: 64 * ceil(facts.item_words[0] / 32)),
         Step("bring_out", r"STS", 1, lambda facts: 64 * ceil((facts.code_words / 64 + 1) / 32), 1),
+    ),
+    "encode_planes": (
+        # A warp does a sub-stream, then plane by plane; what it brings out is codes first.
+        Step("measure", r"REDUX", 6, lambda facts: 64),
+        Step("write", r"SHFL", 18, lambda facts: 64),
+        Step("write", r"ATOMS", 4, lambda facts: 64 * facts.n_planes),
+        Step("bring_out", r"STS", 1, lambda facts: 64 * ceil((facts.code_words / 64 + 1) / 32)),
+        Step("bring_out", r"STS", 1, lambda facts: 64 * sum(ceil((words + 1) / 32) for words in facts.item_words), 1),
     ),
 }
 
@@ -280,19 +297,23 @@ def occupancy(capability: tuple[int, int], registers: int, shared: int) -> int:
 
 
 @cache
-def facts_of(dtype: str) -> Facts:
-    """Return what blocks of a lossless frame take that a device makes of normally distributed values."""
+def facts_of(dtype: str, planes: bool) -> Facts:
+    """Return what 16,384 normally distributed values take, in a lossless frame, or in one of the fine ladder, all of
+    whose levels are as frequent."""
     import torch
 
-    values = torch.from_numpy(np.random.default_rng(0).standard_normal(8 * BLOCK).astype(np.float32))
-    flat = values_of(values.to(getattr(torch, dtype)))
-    _, codebook = next(iter(shipped.fitting(dtype, 1)))
-    plan = plan_of(flat.dtype, 8, SharedCodebook(codebook, codebook.record))
-    request = EncodeRequest(flat, lossless(flat.dtype), np.zeros(0, np.uint8), EncoderOptions())
-    frame = bytes(encode_values(request, plan))
+    rng = np.random.default_rng(0)
+    values = torch.from_numpy(rng.standard_normal(8 * BLOCK).astype(np.float32)).to(getattr(torch, dtype))
+    steps = FINE_LADDER[dtype]
+    levels = torch.from_numpy(rng.integers(0, len(steps.drops), len(values)).astype(np.uint8))
+    frame = bytes(gcodec.encode(values, levels=levels, ladder=steps) if planes else gcodec.encode(values))
     reader = FrameReader(frame)
+    assert all(frame[at] == CODED for at in reader.offsets)
     code_bytes = [int.from_bytes(frame[at + SYMBOL_BYTES :][:4], "little") for at in reader.offsets]
-    return Facts(float(np.mean(reader.sizes)) / 4, float(np.mean(code_bytes)) / 4, flat.dtype.bits // 8)
+    prelude, graded = reader.prelude, levels.numpy() if planes else np.zeros(len(values), np.uint8)
+    masks = np.array([level.mask for level in prelude.levels])[graded]
+    item_words = tuple(float(np.mean(masks >> p & 1)) * 256 * width / 32 for p, width in enumerate(prelude.widths))
+    return Facts(float(sum(reader.sizes)) / 32, sum(code_bytes) / 32, len(prelude.widths), item_words)
 
 
 def measure(kernels: Sequence[NativeKernel], capability: tuple[int, int]) -> Iterator[tuple[object, ...]]:
@@ -309,8 +330,9 @@ def measure(kernels: Sequence[NativeKernel], capability: tuple[int, int]) -> Ite
                 if kernel.file != file:
                     continue
                 own = code[kernel.name]
-                facts = facts_of("float32" if kernel.name.endswith("32") else "bfloat16")
-                per_32 = issued(own, STEPS[kernel.name.partition("_")[0]], facts) / (BLOCK / 32)
+                kind, _, dtype = kernel.name.rpartition("_")
+                facts = facts_of("float32" if dtype == "float32" else "bfloat16", kind.endswith("_planes"))
+                per_32 = issued(own, STEPS[kind], facts) / (BLOCK / 32)
                 registers, shared = registers_of[kernel.name], shared_of.get(kernel.name, 0)
                 local = sum(bool(re.search(r"\b(LDL|STL)\b", instruction.text)) for instruction in own)
                 barriers = sum("BAR.SYNC" in instruction.text for instruction in own)

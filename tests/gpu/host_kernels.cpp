@@ -2,7 +2,9 @@
 #include "host_threads.h"
 
 #include "decode.cu"
+#include "decode_planes.cu"
 #include "encode.cu"
+#include "encode_planes.cu"
 
 // A kernel, each of whose blocks gets shared memory of this type, filled with anything.
 template <typename Shared, typename Arguments, void (*BODY)(const Arguments &, Shared &)>
@@ -26,11 +28,22 @@ struct Kernel {
 };
 
 template <typename V>
-using Decode = Kernel<DecodeShared, DecodeArguments<V>, decode_blocks<V>>;
+using Decode = Kernel<WholeDecoder, DecodeArguments<V>, decode_blocks<WholeDecoder, V>>;
 template <typename V>
-using Encode = Kernel<EncodeShared, EncodeArguments<V>, encode_blocks<V>>;
+using DecodePlanes = Kernel<PlanesDecoder, DecodeArguments<V>, decode_planes<V>>;
+template <typename V>
+using Encode = Kernel<WholeEncoder, EncodeArguments<V>, encode_whole<V>>;
+template <typename V>
+using EncodePlanes = Kernel<PlanesEncoder, EncodeArguments<V>, encode_planes<V>>;
 
-extern "C" unsigned decode_float32_on_host(const void *a, unsigned n, unsigned f) { return Decode<u32>::run(a, n, f); }
-extern "C" unsigned decode_float16_on_host(const void *a, unsigned n, unsigned f) { return Decode<u16>::run(a, n, f); }
-extern "C" unsigned encode_float32_on_host(const void *a, unsigned n, unsigned f) { return Encode<u32>::run(a, n, f); }
-extern "C" unsigned encode_float16_on_host(const void *a, unsigned n, unsigned f) { return Encode<u16>::run(a, n, f); }
+#define ON_HOST(name, kernel) \
+    extern "C" unsigned name##_on_host(const void *a, unsigned n, unsigned f) { return kernel::run(a, n, f); }
+
+ON_HOST(decode_float32, Decode<u32>)
+ON_HOST(decode_float16, Decode<u16>)
+ON_HOST(decode_planes_float32, DecodePlanes<u32>)
+ON_HOST(decode_planes_float16, DecodePlanes<u16>)
+ON_HOST(encode_float32, Encode<u32>)
+ON_HOST(encode_float16, Encode<u16>)
+ON_HOST(encode_planes_float32, EncodePlanes<u32>)
+ON_HOST(encode_planes_float16, EncodePlanes<u16>)

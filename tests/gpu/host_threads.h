@@ -108,7 +108,10 @@ static void serve(unsigned first) {
         if (*fiber.asked == 'u') from = lane >= k ? lane - k : lane;
         if (*fiber.asked == 'x') from = lane ^ k;
         if (*fiber.asked == 'i') from = k;
-        if (*fiber.asked == 'b') {
+        if (*fiber.asked == 'a') {
+            fiber.taken = 0;
+            for (unsigned other = 0; other < 32; other++) fiber.taken += fibers[first + other].given;
+        } else if (*fiber.asked == 'b') {
             fiber.taken = 0;
             for (unsigned other = 0; other < 32; other++) 
                 fiber.taken |= (unsigned long long)!!fibers[first + other].given << other;
@@ -167,6 +170,7 @@ static inline void __syncwarp() { host_threads::ask("w", 0, 0); }
 template <typename T> T __shfl_up_sync(unsigned, T x, unsigned k) { return (T)host_threads::ask("up", k, x); }
 template <typename T> T __shfl_xor_sync(unsigned, T x, unsigned k) { return (T)host_threads::ask("xor", k, x); }
 template <typename T> T __shfl_sync(unsigned, T x, unsigned k) { return (T)host_threads::ask("index", k, x); }
+static inline unsigned __reduce_add_sync(unsigned, unsigned x) { return (unsigned)host_threads::ask("add", 0, x); }
 static inline unsigned __ballot_sync(unsigned, bool x) { return (unsigned)host_threads::ask("ballot", 0, x); }
 static inline unsigned __popc(unsigned x) { return (unsigned)__builtin_popcount(x); }
 static inline unsigned __clz(unsigned x) { return x ? (unsigned)__builtin_clz(x) : 32u; }

@@ -9,16 +9,17 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from random import Random
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 import gcodec
-from gcodec import EncoderOptions
+from gcodec import FINE_LADDER, PAPER_LADDER, EncoderOptions, Ladder
 from gcodec.dtypes import BY_NAME, DType
 from gcodec.format import modes as bit_layouts
 from gcodec.format import shipped
 from gcodec.format.codebook import Codebook
+from gcodec.format.modes import BitLayout
 from gcodec.frame.decode import FrameReader
 from gcodec.frame.encode import encode_values
 from gcodec.gpu import decoder, encoder, kernel_tables
@@ -31,7 +32,7 @@ from gcodec.tensors import Values, kernel_view
 from tests.gpu.cuda_cases import CODING, TYPES, books_of, outcome
 from tests.gpu.host_library import SANITIZERS, GeneralKernelError, HostThreads, build
 from tests.support import laws
-from tests.support.cases import CASES, Bits, Case
+from tests.support.cases import CASES, Bits, Case, modes
 from tests.support.frame_builder import Built, Draft, build_frame, mutations
 from tests.support.make_golden import as_known, read_manifest
 from tests.support.paths import GOLDEN, GOLDEN_INVALID
@@ -57,16 +58,30 @@ def check(memory: HostThreads, frame: bytes, expected: Any, books: Any = ()) -> 
     return True
 
 
-def lossless_frames(
+def planes_of(dtype: DType) -> list[BitLayout]:
+    """Return layouts of a type whose planes have at most 8 bits: of few and many levels, of few and many bits."""
+    m = dtype.mantissa_bits
+    ladders = [FINE_LADDER[dtype.name], PAPER_LADDER[dtype.name], Ladder((m - 1,)), Ladder((1, m // 2, m)),
+               Ladder(tuple(range(max(0, m - 7), m + 1)))]
+    layouts = [bit_layouts.ladder(dtype, ladder) for ladder in ladders]
+    layouts += [bit_layouts.fixed(dtype, kept) for kept in {1, 3, 5, m // 2, min(m - 1, 15)}]
+    return [layout for layout in layouts if max(layout.widths) <= 8]
+
+
+def frames_to_decode(
     rng: Random, n: int, kinds: Any = ("coded", "raw", "constant"), named: bool = True
 ) -> Iterator[Built]:
-    """Yield valid frames of random values, codebooks and sizes, which keep all bits in one plane; ``named``: some name
-    codebooks, which are found by their hash here."""
+    """Yield valid frames of random values, codebooks and sizes, in turn with all bits in one plane and in several;
+    ``named``: some name codebooks, which are found by their hash here."""
     for k in range(n):
-        dtype, tail = ((1, 24), (2, 8), (3, 8))[k % 3]
-        yield build_frame(rng, dtype=dtype, block_log2=rng.choice([10, 10, 11, 14]), kinds=kinds,
-                          named=named and k % 2 == 0,
-                          levels=([tail], [(0, 1)]), spare_bits=k % 2 == 1, with_base=False, with_columns=False)
+        name, tail = (("float32", 24), ("bfloat16", 8), ("float16", 8))[k % 3]
+        levels: Any = ([tail], [(0, 1)])
+        if k % 6 > 2:
+            layout = rng.choice(planes_of(BY_NAME[name]))
+            levels = (list(layout.widths), [(level.drop, level.mask) for level in layout.levels])
+        yield build_frame(rng, dtype=BY_NAME[name].code, block_log2=rng.choice([10, 10, 11, 14]), kinds=kinds,
+                          named=named and k % 2 == 0, levels=levels, spare_bits=k % 2 == 1, with_base=False,
+                          with_columns=False)
 
 
 def as_a_device(bits: Bits, dtype: DType) -> bytes:
@@ -91,14 +106,41 @@ def frames_of_the_host(memory: HostThreads, effort: int) -> None:
     assert decoded > 90
 
 
-def check_blocks(memory: HostThreads, bits: Bits, dtype: DType, book: Codebook) -> bool:
+@law
+def frames_in_all_modes(memory: HostThreads, effort: int) -> None:
+    """Arrays of every kind in every mode, which the kernels for planes take but for planes of more than 8 bits."""
+    decoded = refused = 0
+    for k, case in enumerate(CASES):
+        if case.dtype not in TYPES or case.bits.size > 20_000:
+            continue
+        for mode in modes(case.dtype)[k % 3 :: 3]:
+            frame = gcodec.encode(case.array(), **{**case.options, **mode.arguments(case)})
+            taken = check(memory, frame, laws.outcome(frame))
+            decoded, refused = decoded + taken, refused + (not taken)
+    assert decoded > 2 * refused, (decoded, refused)
+
+
+class Coding(NamedTuple):
+    """What an array is encoded with: a codebook, a bit layout, None to keep all bits, the levels of the values where
+    there are several, and how to round."""
+
+    book: Codebook
+    layout: BitLayout | None = None
+    levels: Bits | None = None
+    nearest: bool = True
+
+
+def check_blocks(memory: HostThreads, bits: Bits, dtype: DType, coding: Coding) -> bool:
     """Check that the blocks of an array are the host's, byte for byte, and that nothing is written behind them; return
     False if the host's frame has gone without its codebook, so that it lacks coded blocks."""
-    shared, layout = SharedCodebook(book, book.record, True), bit_layouts.lossless(dtype)
+    shared = SharedCodebook(coding.book, coding.book.record, True)
+    layout = coding.layout or bit_layouts.lossless(dtype)
     with suppress(GeneralKernelError):      # frames are put together by numba's kernels
-        encoder.encode(memory, [GpuSource(bits, bits.size, bits.shape)], dtype, layout, True, shared, 0)
+        source = GpuSource(bits, bits.size, bits.shape, coding.levels)
+        encoder.encode(memory, [source], dtype, layout, coding.nearest, shared, 0)
     out = memory.arguments[3]
-    request = EncodeRequest(Values(bits, dtype, bits.shape, 0), layout, np.zeros(0, np.uint8), CODING, True, 1)
+    levels = np.zeros(0, np.uint8) if coding.levels is None else coding.levels
+    request = EncodeRequest(Values(bits, dtype, bits.shape, 0), layout, levels, CODING, coding.nearest, 1)
     frame = bytes(encode_values(request, plan_of(dtype, -(-bits.size >> 14), shared)))
     reader = FrameReader(frame)
     bare = not reader.prelude.codebooks
@@ -108,19 +150,23 @@ def check_blocks(memory: HostThreads, bits: Bits, dtype: DType, book: Codebook) 
             assert (int(out.sizes[b]), int(out.kinds[b])) == (size, frame[at]), b
             assert slots[b, :size].tobytes() == frame[at : at + size], b
         assert (slots[b, int(out.sizes[b]) :] == 0xA5).all(), b
+    assert not out.faults.any()
     return not bare
 
 
-def check_all_blocks(memory: HostThreads, bits: Bits, dtype: DType, book: Codebook, begin: int = 0) -> None:
+def check_all_blocks(memory: HostThreads, bits: Bits, dtype: DType, coding: Coding, begin: int = 0) -> None:
     """Check the blocks of an array that begins ``begin`` values after a multiple of 16 bytes."""
     room = np.empty(bits.size + 64, bits.dtype)
     first = -(room.__array_interface__["data"][0] // bits.itemsize) % 16 + begin
     moved = room[first : first + bits.size]
     moved[:] = bits
-    if not check_blocks(memory, moved, dtype, book):    # after a block that shrinks, all are coded
+    if not check_blocks(memory, moved, dtype, coding):    # after a block that shrinks, all are coded
         few = np.zeros(1 << 16, bits.dtype)
         few[:: 1 << 12] = 1 << dtype.head_shift
-        assert check_blocks(memory, np.concatenate([few, bits]), dtype, book) or not book.lengths[0], "nothing is shown"
+        if coding.levels is not None:
+            coding = coding._replace(levels=np.concatenate([np.zeros(len(few), np.uint8), coding.levels]))
+        both = np.concatenate([few, bits])
+        assert check_blocks(memory, both, dtype, coding) or not coding.book.lengths[0], "nothing is shown"
 
 
 @law
@@ -129,7 +175,7 @@ def blocks_of_arrays(memory: HostThreads, effort: int) -> None:
     for k, case in enumerate(CASES):
         if case.dtype in TYPES and case.bits.size:
             _, book = next(iter(shipped.fitting(case.dtype, 1)))
-            check_all_blocks(memory, kernel_view(case.bits.reshape(-1)), BY_NAME[case.dtype], book, k % 5)
+            check_all_blocks(memory, kernel_view(case.bits.reshape(-1)), BY_NAME[case.dtype], Coding(book), k % 5)
 
 
 @law
@@ -152,7 +198,56 @@ def blocks_by_foreign_codebooks(memory: HostThreads, effort: int) -> None:
         for own in lengths:
             for first in (0, 250):
                 for bits in arrays:
-                    check_all_blocks(memory, bits, dtype, Codebook(8, ((first, 12),), own.tobytes()), 1)
+                    check_all_blocks(memory, bits, dtype, Coding(Codebook(8, ((first, 12),), own.tobytes())), 1)
+
+
+def book_for(bits: Bits, dtype: DType, layout: BitLayout, levels: Bits | None) -> Codebook:
+    """Return the codebook that the host fits to an array, or one that suits no array well."""
+    n_levels = len(layout.levels)
+    values = bits.view(dtype.name) if dtype.name in ("float32", "float16") else bits
+    options: dict[str, Any] = {"mantissa_bits": dtype.mantissa_bits - layout.drops[0]}
+    if levels is not None:
+        options = {"levels": levels, "ladder": Ladder(layout.drops)}
+    frame = gcodec.encode(values, dtype=dtype.name, options=CODING, **options)
+    fitted = FrameReader(frame).prelude.codebooks
+    if fitted:
+        return fitted[0]
+    counts = [254 // n_levels + 254 % n_levels, *[254 // n_levels] * (n_levels - 1)]
+    return Codebook(8, tuple((118, count) for count in counts), bytes([8] * 256))
+
+
+@law
+def blocks_of_planes(memory: HostThreads, effort: int) -> None:
+    """Arrays of every kind, rounded to fewer bits or to levels, in both ways to round."""
+    rng = np.random.default_rng(14)
+    for k, case in enumerate(CASES):
+        if case.dtype not in TYPES or not case.bits.size:
+            continue
+        bits, dtype = kernel_view(case.bits.reshape(-1))[:40_000], BY_NAME[case.dtype]
+        for number, layout in enumerate(planes_of(dtype)):
+            n_levels = len(layout.levels)
+            levels = rng.integers(0, n_levels, bits.size).astype(np.uint8) if n_levels > 1 else None
+            if (k + number) % 4 and bits.size > 2000:
+                continue
+            book = book_for(bits, dtype, layout, levels)
+            check_all_blocks(memory, bits, dtype, Coding(book, layout, levels, bool(number % 3)), k % 5)
+
+
+@law
+def levels_that_do_not_exist(memory: HostThreads, effort: int) -> None:
+    """They are noticed, and harm nothing."""
+    for name in TYPES:
+        dtype = BY_NAME[name]
+        bits = kernel_view(Case(name, "gaussian").bits.reshape(-1))
+        layout = bit_layouts.ladder(dtype, PAPER_LADDER[name])
+        for place, level in ((0, len(layout.levels)), (bits.size - 1, 255), (77, 16), (77, len(layout.levels) - 1)):
+            levels = np.zeros(bits.size, np.uint8)
+            book = book_for(bits, dtype, layout, levels)
+            levels[place] = level
+            source = GpuSource(bits, bits.size, bits.shape, levels)
+            with suppress(GeneralKernelError):
+                encoder.encode(memory, [source], dtype, layout, True, SharedCodebook(book, book.record, True), 0)
+            assert memory.arguments[3].faults.tolist() == [int(level >= len(layout.levels))]
 
 
 @law
@@ -175,9 +270,9 @@ def golden_frames(memory: HostThreads, effort: int) -> None:
 def any_frames(memory: HostThreads, effort: int) -> None:
     """Valid frames that no encoder writes, and frames with one thing wrong."""
     rng = Random(11)
-    for built in lossless_frames(rng, 30 * effort):
+    for built in frames_to_decode(rng, 60 * effort):
         assert check(memory, built.frame, built.bits, books_of(built.codebooks))
-    for built in lossless_frames(rng, 2 * effort, named=False):
+    for built in frames_to_decode(rng, 6 * effort, named=False):
         for mutation in mutations(built.frame, rng, built.codebooks):
             check(memory, mutation.frame, laws.outcome(mutation.frame, built.codebooks), books_of(built.codebooks))
 
@@ -186,7 +281,7 @@ def any_frames(memory: HostThreads, effort: int) -> None:
 def spoilt_blocks(memory: HostThreads, effort: int) -> None:
     """Coded blocks with any bytes altered and a checksum that fits: the host's outcome."""
     rng, refused = Random(12), 0
-    for built in lossless_frames(rng, 120 * effort, ("coded",)):
+    for built in frames_to_decode(rng, 240 * effort, ("coded",)):
         draft = Draft.of(built.frame, built.codebooks)
         blocks = [bytearray(block) for block in draft.blocks]
         if not blocks:
@@ -199,7 +294,7 @@ def spoilt_blocks(memory: HostThreads, effort: int) -> None:
         expected = laws.outcome(frame, built.codebooks)
         assert check(memory, frame, expected, books_of(built.codebooks))
         refused += isinstance(expected, str)
-    assert refused > 40 * effort
+    assert refused > 80 * effort
 
 
 @law

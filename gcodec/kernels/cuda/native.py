@@ -39,11 +39,19 @@ class NativeKernel(NamedTuple):
         return cubin_of(self.file, capability, driver_version)
 
 
-#: Of one level and one plane that takes all of the tail, by bits of a value. The encoders' frames have a reference for
-#: each sub-stream of 2**8 values.
-_DECODERS = {bits: NativeKernel(f"decode_float{bits}", "decode.cu", decode_blocks) for bits in (16, 32)}
-_ENCODERS = {bits: NativeKernel(f"encode_float{bits}", "encode.cu", encode_blocks) for bits in (16, 32)}
-ALL_KERNELS = *_DECODERS.values(), *_ENCODERS.values()
+def _for_each_width(name: str, file: str, general: Any) -> dict[int, NativeKernel]:
+    """Return the two kernels of a file by bits of a value: bfloat16 and float16 are cut alike."""
+    return {bits: NativeKernel(f"{name}_float{bits}", file, general) for bits in (16, 32)}
+
+
+#: Of one level and one plane that takes all of the tail; and of planes of at most 8 bits. The encoders' frames have a
+#: reference for each sub-stream of 2**8 values.
+_DECODERS = _for_each_width("decode", "decode.cu", decode_blocks)
+_PLANES_DECODERS = _for_each_width("decode_planes", "decode_planes.cu", decode_blocks)
+_ENCODERS = _for_each_width("encode", "encode.cu", encode_blocks)
+_PLANES_ENCODERS = _for_each_width("encode_planes", "encode_planes.cu", encode_blocks)
+_PAIRS = _DECODERS, _PLANES_DECODERS, _ENCODERS, _PLANES_ENCODERS
+ALL_KERNELS = tuple(kernel for pair in _PAIRS for kernel in pair.values())
 
 
 def decoder_for(bits: int, head_bits: int, widths: Sequence[int], n_levels: int, has_columns: bool) -> Any:
@@ -56,8 +64,11 @@ def decoder_for(bits: int, head_bits: int, widths: Sequence[int], n_levels: int,
         n_levels: Number of levels.
         has_columns: Whether a frame has column references.
     """
-    whole = _is_whole(bits, head_bits, widths, n_levels)
-    return _DECODERS[bits] if whole and not has_columns and bits in _DECODERS else decode_blocks
+    if head_bits != 8 or has_columns:
+        return decode_blocks
+    if _is_whole(bits, widths, n_levels):
+        return _DECODERS.get(bits, decode_blocks)
+    return _PLANES_DECODERS.get(bits, decode_blocks) if max(widths) <= 8 else decode_blocks
 
 
 def encoder_for(
@@ -73,10 +84,13 @@ def encoder_for(
         lossy: Whether values are rounded.
         has_references: Whether heads are relative to the mean of their sub-stream, by a codebook.
     """
-    whole = _is_whole(bits, head_bits, widths, n_levels) and not lossy
-    return _ENCODERS[bits] if whole and has_references and bits in _ENCODERS else encode_blocks
+    if head_bits != 8 or not has_references:
+        return encode_blocks
+    if _is_whole(bits, widths, n_levels) and not lossy:
+        return _ENCODERS.get(bits, encode_blocks)
+    return _PLANES_ENCODERS.get(bits, encode_blocks) if max(widths) <= 8 else encode_blocks
 
 
-def _is_whole(bits: int, head_bits: int, widths: Sequence[int], n_levels: int) -> bool:
-    """Return whether one plane has all bits of a value but its head, whatever its level."""
-    return head_bits == 8 and tuple(widths) == (bits - 8,) and n_levels == 1
+def _is_whole(bits: int, widths: Sequence[int], n_levels: int) -> bool:
+    """Return whether one plane has all bits of a value but those of its head, which are 8, whatever its level."""
+    return tuple(widths) == (bits - 8,) and n_levels == 1

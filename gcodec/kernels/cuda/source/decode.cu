@@ -1,263 +1,6 @@
-// Lossless decoding of float32, bfloat16 and float16 by a block of threads for each block of a frame.
-//
-//     1  checksum                   all threads, eight bytes each at a time
-//     2  sub-streams to symbols     a thread for each sub-stream; bits and table in shared memory, four symbols a step
-//     3  symbols and tails to values      a warp for each sub-stream, four values a lane at a time
-//
-// It is decode_blocks of gcodec/kernels/cuda/decode.py for what is most frequent: one level, one plane that takes whole
-// bytes, heads of 8 bits, no column references. Arguments and statuses are the same, and so are the values. Nothing in
-// a block is trusted: each number that leads to an address is checked or limited before.
-#include "device.cuh"
-
-struct EncodedFrames {
-    Array<const u32, 1> words;
-    Array<const i64, 2> rows;
-    Array<const i32, 1> owner;
-    Array<const i64, 1> offsets, sizes;
-};
-
-struct DecodeTables {
-    Array<const u32, 1> widths;
-    Array<const u64, 1> shifts;
-    Array<const u32, 2> infos;
-    Array<const u16, 2> lookups;
-    Array<const u32, 1> n_symbols;
-    Array<const i64, 2> spans;
-    Array<const signed char, 1> heads;
-};
-
-template <typename V>
-struct DecodeArguments {
-    EncodedFrames frames;
-    ValueCoding coding;
-    DecodeTables tables;
-    Array<V, 1> out;
-    Array<i32, 1> statuses;
-};
-
-// Columns of the table of frames (gcodec.kernels.cuda.launch_tables).
-enum FrameColumn { FRAME, TARGET, COUNT, FIRST, BLOCK_LOG2, STREAM, FIRST_BOOK, N_BOOKS, FIRST_SPAN, N_SPANS, N_COLUMNS };
-
-constexpr u32 STAGE_WORDS = 2304;  // sub-streams of up to 4.5 bits a value are brought to shared memory
-constexpr u32 SYMBOL_WORDS = MAX_VALUES / 4 + MAX_STREAMS;
-
-struct DecodeShared {
-    // Four symbols to a word; behind those of a sub-stream lies a word of nothing, so that threads that write to the
-    // same word of their sub-streams reach different banks.
-    u32 symbols[SYMBOL_WORDS];
-    u32 stage[STAGE_WORDS + 2];
-    uint4 lookup[TABLE_SIZE / 8];   // u16: the first symbol of a window and, 8 bits up, the length of its code
-    u32 first_item[MAX_STREAMS];    // items of the plane before each sub-stream
-    u8 reference[MAX_STREAMS];      // what is added to a symbol of each sub-stream to make a head
-    u64 cells[WARPS];
-    u32 counts[WARPS];
-    u32 failed;
-};
-
-// An encoded block, and what the launch says of it.
-template <typename V>
-struct Block {
-    const u32 *words;
-    u32 size, last;      // its bytes; number of its last word
-    u32 n, log2;         // its values, those of a sub-stream
-    V *out;              // its values' place
-
-    __device__ __forceinline__ u32 word(u32 i) const {
-        CHECK(i <= last);
-        return words[i];
-    }
-    // Return 32 bits from any bit on; words after the last are taken to be that.
-    __device__ __forceinline__ u32 bits(u32 bit) const {
-        u32 i = bit >> 5;
-        return __funnelshift_r(word(least(i, last)), word(least(i + 1, last)), bit);
-    }
-    __device__ __forceinline__ u32 number(u32 byte, u32 width, u32 i) const {
-        return bits(byte * 8 + i * width) & ((1u << width) - 1);
-    }
-    __device__ __forceinline__ u32 n_streams() const { return (n + (1u << log2) - 1) >> log2; }
-    __device__ __forceinline__ u32 length(u32 s) const { return least(1u << log2, n - (s << log2)); }
-    __device__ __forceinline__ u32 row(u32 s) const { return (s << (log2 - 2)) + s; }
-    __device__ __forceinline__ void put(u32 i, V value) const {
-        CHECK(i < n);
-        out[i] = value;
-    }
-    // Return whether the bytes from `body` to the end, at most seven, are zero and no others are missing.
-    __device__ __forceinline__ Status ending(u32 body) const {
-        if (((body + 7) & ~7u) != size) return BAD_SIZE;
-        u32 pad = size - body;
-        u64 eight = word(last - 1) | (u64)word(last) << 32;
-        return pad && eight >> (64 - 8 * pad) ? BAD_FIELD : OK;
-    }
-};
-
-// The fields of a coded block's header.
-struct Fields {
-    u32 symbol_bytes, plane_bytes, min_bytes, length_width, reference_width, run_symbol, base;
-    u32 streams_at, lengths_at, references_at;   // bytes of the block
-};
-
-// Words of the sub-streams: in shared memory, or where these are too many, the block's own.
-struct StreamBits {
-    const u32 *words;
-    u32 last;
-
-    __device__ __forceinline__ u32 at(u32 bit) const {
-        u32 i = least(bit >> 5, last);
-        return __funnelshift_r(words[i], words[i + 1], bit);
-    }
-};
-
-struct Decoded {
-    u32 bits, n_items;
-};
-
-struct Slow {
-    u32 four, bit;   // symbols, and where the next one begins
-};
-
-template <typename V>
-__device__ __forceinline__ Status check_checksum(const Block<V> &block, u32 b, DecodeShared &shared) {
-    const uint2 *pairs = (const uint2 *)block.words;
-    u32 n_pairs = block.size >> 3;
-    u64 sum = 0;
-    u32 multiplier = (2 * threadIdx.x + 1) * MULTIPLIER;
-    for (u32 i = threadIdx.x; i < n_pairs; i += THREADS) {
-        uint2 pair = pairs[i];
-        sum += (u64)pair.x * (multiplier | 1);
-        sum += (u64)pair.y * ((multiplier + MULTIPLIER) | 1);
-        multiplier += 2 * THREADS * MULTIPLIER;
-    }
-    u32 low = block.word(2), high = block.word(3);
-    u64 total = sum_of_block(sum, shared.cells) + (b + 1) * SEED - weighed(low, 2) - weighed(high, 3);
-    return total == (low | (u64)high << 32) ? OK : BAD_CHECKSUM;
-}
-
-template <typename V>
-__device__ __forceinline__ Status read_fields(const Block<V> &block, u32 n_symbols, Fields &f) {
-    u32 w6 = block.word(6), w7 = block.word(7), n_streams = block.n_streams();
-    f.base = block.word(0) >> 16;
-    f.symbol_bytes = block.word(4);
-    f.plane_bytes = block.word(5);
-    f.min_bytes = w6 & 0xFFFF;
-    f.length_width = w6 >> 16 & 255;
-    f.reference_width = w6 >> 24;
-    f.run_symbol = w7 & 255;
-    if (f.base > 255 || f.length_width > 16 || f.reference_width > 8 || f.run_symbol > n_symbols || w7 >> 8)
-        return BAD_FIELD;
-    if (f.symbol_bytes > BLOCK_BYTES || f.plane_bytes > BLOCK_BYTES) return BAD_SIZE;  // or else sums might wrap
-    f.streams_at = CODED_HEADER + f.plane_bytes;
-    f.lengths_at = f.streams_at + f.symbol_bytes;
-    f.references_at = f.lengths_at + ceil_bytes(n_streams * f.length_width);
-    return block.ending(f.references_at + ceil_bytes(n_streams * f.reference_width));
-}
-
-// Decode `count` symbols one by one, from number `i` of their sub-stream on; heads of escapes go to their values' places.
-template <typename V>
-__device__ __noinline__ Slow decode_slowly(StreamBits bits, const u16 *lookup, u32 bit, u32 count, V *heads) {
-    u32 four = 0;
-    for (u32 k = 0; k < count; k++) {
-        u32 entry = lookup[bits.at(bit) & (TABLE_SIZE - 1)], symbol = entry & 255;
-        bit += entry >> 8;
-        if (symbol == ESCAPE) {
-            heads[k] = (V)(bits.at(bit) & 255);
-            bit += 8;
-        }
-        four |= symbol << 8 * k;
-    }
-    return {four, bit};
-}
-
-// Decode the symbols of a sub-stream, by one thread.
-template <typename V>
-__device__ __forceinline__ Decoded decode_stream(StreamBits bits, u32 bit, u32 count, const u16 *lookup, u32 *row,
-                                                 V *heads) {
-    u32 begin = bit, n_items = 0, i = 0;
-    for (; i + 4 <= count; i += 4) {
-        u32 first = bit, window = bits.at(bit);
-        u32 a = lookup[window & (TABLE_SIZE - 1)];
-        u32 b = lookup[window >> (a >> 8) & (TABLE_SIZE - 1)];
-        bit += (a >> 8) + (b >> 8);     // two codes have at most 24 bits of a window's 32
-        window = bits.at(bit);
-        u32 c = lookup[window & (TABLE_SIZE - 1)];
-        u32 d = lookup[window >> (c >> 8) & (TABLE_SIZE - 1)];
-        bit += (c >> 8) + (d >> 8);
-        u32 four = __byte_perm(__byte_perm(a, b, 0x40), __byte_perm(c, d, 0x40), 0x5410);
-        if (has_escape(four)) {
-            Slow slow = decode_slowly(bits, lookup, first, 4, heads + i);
-            four = slow.four;
-            bit = slow.bit;
-        }
-        n_items += __popc(nonzero_bytes(four));
-        row[i >> 2] = four;
-    }
-    if (i < count) {
-        Slow slow = decode_slowly(bits, lookup, bit, count - i, heads + i);
-        bit = slow.bit;
-        n_items += __popc(nonzero_bytes(slow.four));
-        row[i >> 2] = slow.four;
-    }
-    return {bit - begin, n_items};
-}
-
-// Give all values of a sub-stream the same symbol; return how many items they own.
-__device__ __forceinline__ u32 fill_run(u32 symbol, u32 count, u32 *row) {
-    for (u32 i = 0; i < count; i += 4) {
-        u32 four = symbol * 0x01010101u;
-        row[i >> 2] = count - i < 4 ? four & ((1u << 8 * (count - i)) - 1) : four;
-    }
-    return symbol ? count : 0;
-}
-
-// Bring the table and the sub-streams to shared memory; return whether the latter have room there.
-template <typename V>
-__device__ __forceinline__ bool bring(const Block<V> &block, const Fields &f, const u16 *lookup, DecodeShared &shared) {
-    for (u32 i = threadIdx.x; i < TABLE_SIZE / 8; i += THREADS) shared.lookup[i] = ((const uint4 *)lookup)[i];
-    u32 first = f.streams_at >> 2, end = (f.lengths_at + 3) >> 2;
-    if (end - first > STAGE_WORDS) return false;
-    for (u32 i = threadIdx.x; i < end - first + 2; i += THREADS) shared.stage[i] = block.word(least(first + i, block.last));
-    return true;
-}
-
-// Decode all sub-streams to symbols, count the items before each, and make its reference.
-template <typename V>
-__device__ __forceinline__ Status decode_symbols(const Block<V> &block, const Fields &f, const u16 *lookup, u32 first_head,
-                                                 DecodeShared &shared) {
-    u32 s = threadIdx.x, n_streams = block.n_streams(), bytes = 0, end, n_items = 0, total;
-    bool mine = s < n_streams;
-    if (mine) {
-        bytes = f.min_bytes + block.number(f.lengths_at, f.length_width, s);
-        u32 reference = f.base + block.number(f.references_at, f.reference_width, s);
-        shared.reference[s] = (u8)(reference + first_head - 1);   // symbol 1 is the first of the range
-    }
-    if (s == 0) shared.failed = 0;
-    u32 begin = f.streams_at + sum_before_thread(bytes, shared.counts, end);
-    if (f.streams_at + end != f.lengths_at) return BAD_STREAM;
-    bool staged = bring(block, f, lookup, shared);
-    __syncthreads();
-    if (mine) {
-        const u16 *table = (const u16 *)shared.lookup;
-        u32 count = block.length(s), *row = shared.symbols + block.row(s);
-        V *heads = block.out + (s << block.log2);
-        if (bytes) {
-            Decoded found;
-            if (staged) {
-                u32 origin = f.streams_at >> 2 << 5;
-                found = decode_stream<V>({shared.stage, STAGE_WORDS}, begin * 8 - origin, count, table, row, heads);
-            } else {
-                found = decode_stream<V>({block.words, block.last - 1}, begin * 8, count, table, row, heads);
-            }
-            n_items = found.n_items;
-            if (ceil_bytes(found.bits) != bytes) atomicOr(&shared.failed, 1u);
-        } else {
-            n_items = fill_run(f.run_symbol, count, row);
-        }
-    }
-    u32 before = sum_before_thread(n_items, shared.counts, total);   // its barriers also end the symbols
-    if (mine) shared.first_item[s] = before;
-    __syncthreads();
-    if (shared.failed) return BAD_STREAM;
-    return total * (sizeof(V) == 4 ? 3 : 1) == f.plane_bytes ? OK : BAD_PLANES;
-}
+// Lossless decoding of float32, bfloat16 and float16 by a block of threads for each block of a frame: what is most
+// frequent, one level, one plane that takes whole bytes, heads of 8 bits, no column references.
+#include "decode.cuh"
 
 // Twelve bytes from any byte of a block on, or as many as there are.
 template <typename V>
@@ -301,117 +44,57 @@ __device__ __forceinline__ void make_values(const Block<u16> &block, u32 byte, u
     }
 }
 
-__device__ __forceinline__ void put_four(const Block<u32> &block, u32 i, const u32 *values) {
-    CHECK(i + 4 <= block.n);
-    *(uint4 *)(block.out + i) = uint4{values[0], values[1], values[2], values[3]};
-}
+struct WholeDecoder : SymbolsShared {
+    u32 first_item[MAX_STREAMS];    // items of the plane before each sub-stream
 
-__device__ __forceinline__ void put_four(const Block<u16> &block, u32 i, const u32 *values) {
-    CHECK(i + 4 <= block.n);
-    *(uint2 *)(block.out + i) = uint2{values[0] | values[1] << 16, values[2] | values[3] << 16};
-}
-
-// Replace the heads of escaped values, among four from number `i` on, by those that lie in the values' places.
-template <typename V>
-__device__ __noinline__ u32 with_escapes(const V *out, u32 four, u32 heads) {
-    for (u32 k = 0; k < 4; k++) {
-        if ((four >> 8 * k & 255) == ESCAPE) heads = (heads & ~(255u << 8 * k)) | ((u32)out[k] & 255) << 8 * k;
+    template <typename V>
+    __device__ __forceinline__ Status decode(const Block<V> &block, const Fields &f, const DecodeTables &tables, u32 book) {
+        u32 n_items, total, first_head = tables.infos.data[book * 256 + 1] - 1;   // symbol 1 is the first of the range
+        Status status = decode_symbols(block, f, tables.lookups.data + book * (u64)TABLE_SIZE, first_head, *this, n_items);
+        if (status != OK) return status;
+        u32 before = sum_before_thread(n_items, counts, total);   // its barriers also end the symbols
+        if (threadIdx.x < block.n_streams()) first_item[threadIdx.x] = before;
+        __syncthreads();
+        if (failed) return BAD_STREAM;
+        if (total * (sizeof(V) == 4 ? 3 : 1) != f.plane_bytes) return BAD_PLANES;
+        write_values(block);
+        return OK;
     }
-    return heads;
-}
 
-// Add the bytes of two words, each byte for itself.
-__device__ __forceinline__ u32 add_bytes(u32 a, u32 b) {
-    return ((a & 0x7F7F7F7Fu) + (b & 0x7F7F7F7Fu)) ^ ((a ^ b) & 0x80808080u);
-}
-
-// Put heads and tails together, a warp for each sub-stream; a lane does four values at a time.
-//
-//     symbols    s3 s2 s1 s0                  a word of shared memory
-//     owners     which of them are not zero; how many such there are before a lane is a sum over the warp
-//     items      those of the four lie side by side in the plane
-template <typename V>
-__device__ __forceinline__ void write_values(const Block<V> &block, const DecodeShared &shared) {
-    u32 lane = threadIdx.x & 31, n_streams = block.n_streams();
-    bool aligned = (u64)block.out % (4 * sizeof(V)) == 0;
-    for (u32 s = threadIdx.x >> 5; s < n_streams; s += WARPS) {
-        u32 count = block.length(s), first_item = shared.first_item[s], references = shared.reference[s] * 0x01010101u;
-        const u32 *row = shared.symbols + block.row(s);
-        for (u32 begin = 0; begin < count; begin += 128) {
-            u32 k = begin + 4 * lane, i = (s << block.log2) + k;
-            u32 four = k < count ? row[k >> 2] : 0;
-            u32 owners = nonzero_bytes(four), own = __popc(owners), up_to = sum_up_to_lane(own, lane);
-            u32 byte = CODED_HEADER + (first_item + up_to - own) * (sizeof(V) == 4 ? 3 : 1);
-            first_item += __shfl_sync(ALL, up_to, 31);
-            u32 heads = add_bytes(four, references), values[4];
-            if (has_escape(four)) heads = with_escapes(block.out + i, four, heads);
-            make_values(block, byte, heads, owners, values);
-            if (aligned && k + 4 <= count) {
-                put_four(block, i, values);
-            } else {
-                for (u32 j = 0; j < 4; j++)
-                    if (k + j < count) block.put(i + j, (V)values[j]);
+    // Put heads and tails together, a warp for each sub-stream; a lane does four values at a time.
+    //
+    //     symbols    s3 s2 s1 s0                  a word of shared memory
+    //     owners     which of them are not zero; how many such there are before a lane is a sum over the warp
+    //     items      those of the four lie side by side in the plane
+    template <typename V>
+    __device__ __forceinline__ void write_values(const Block<V> &block) const {
+        u32 lane = threadIdx.x & 31, n_streams = block.n_streams();
+        bool aligned = takes_four(block);
+        for (u32 s = threadIdx.x >> 5; s < n_streams; s += WARPS) {
+            u32 count = block.length(s), n_before = first_item[s], references = reference[s] * 0x01010101u;
+            const u32 *row = symbols + block.row(s);
+            for (u32 begin = 0; begin < count; begin += 128) {
+                u32 k = begin + 4 * lane, i = (s << block.log2) + k;
+                u32 four = k < count ? row[k >> 2] : 0;
+                u32 owners = nonzero_bytes(four), own = __popc(owners), up_to = sum_up_to_lane(own, lane);
+                u32 byte = CODED_HEADER + (n_before + up_to - own) * (sizeof(V) == 4 ? 3 : 1);
+                n_before += __shfl_sync(ALL, up_to, 31);
+                u32 heads = add_bytes(four, references), values[4];
+                if (has_escape(four)) heads = with_escapes(block.out + i, four, heads);
+                make_values(block, byte, heads, owners, values);
+                put_values(block, aligned, i, k < count ? count - k : 0, values);
             }
         }
     }
-}
-
-// Copy the values of a raw block, or the one of a constant block.
-template <typename V>
-__device__ __forceinline__ Status copy_values(const Block<V> &block, u32 n_stored) {
-    if (block.word(0) >> 8) return BAD_FIELD;
-    Status status = block.ending(BLOCK_HEADER + n_stored * (u32)sizeof(V));
-    if (status != OK) return status;
-    const V *stored = (const V *)(block.words + BLOCK_HEADER / 4);
-    for (u32 i = threadIdx.x; i < block.n; i += THREADS) block.put(i, stored[n_stored > 1 ? i : 0]);
-    return OK;
-}
-
-// Decode block `b` of a frame, of which row `f` of the launch's table tells.
-template <typename V>
-__device__ __forceinline__ Status decode_block(const Block<V> &block, u32 b, const i64 *row, const DecodeTables &tables,
-                                               DecodeShared &shared) {
-    if (block.size < BLOCK_HEADER || block.size > BLOCK_BYTES) return BAD_SIZE;
-    Status status = check_checksum(block, b, shared);
-    if (status != OK) return status;
-    u32 kind = block.word(0) & 255, book = block.word(0) >> 8 & 255;
-    if (kind > CODED) return BAD_KIND;
-    if (block.word(1) != block.n) return BAD_FIELD;
-    if (kind != CODED) return copy_values(block, kind == CONSTANT ? 1 : block.n);
-    if (block.size < CODED_HEADER || book >= (u32)row[N_BOOKS]) return BAD_FIELD;
-    book += (u32)row[FIRST_BOOK];
-    Fields fields;
-    status = read_fields(block, tables.n_symbols.data[book], fields);
-    if (status != OK) return status;
-    u32 first_head = tables.infos.data[book * 256 + 1];
-    status = decode_symbols(block, fields, tables.lookups.data + book * (u64)TABLE_SIZE, first_head, shared);
-    if (status == OK) write_values(block, shared);
-    return status;
-}
-
-template <typename V>
-__device__ __forceinline__ void decode_blocks(const DecodeArguments<V> &a, DecodeShared &shared) {
-    u32 g = blockIdx.x;
-    const i64 *row = a.frames.rows.data + a.frames.owner.data[g] * N_COLUMNS;
-    u32 b = g - (u32)row[FIRST];
-    u64 first = (u64)(i64)(i32)b << row[BLOCK_LOG2];
-    u64 left = (u64)row[COUNT] - first;
-    u32 most = 1u << row[BLOCK_LOG2], n = left < most ? (u32)left : most;
-    i64 size = a.frames.sizes.data[g];
-    u32 bytes = size > BLOCK_BYTES ? BLOCK_BYTES + 1 : (u32)size;
-    const u32 *words = a.frames.words.data + ((u64)row[FRAME] + ((u64)a.frames.offsets.data[g] >> 2));
-    Block<V> block{words, bytes, bytes / 4 - 1, n, (u32)row[STREAM], a.out.data + ((u64)row[TARGET] + first)};
-    Status status = decode_block(block, b, row, a.tables, shared);
-    if (threadIdx.x == 0) a.statuses.data[g] = status;
-}
+};
 
 extern "C" __global__ void __launch_bounds__(THREADS, 4) decode_float32(const __grid_constant__ DecodeArguments<u32> a) {
-    __shared__ DecodeShared shared;
+    __shared__ WholeDecoder shared;
     decode_blocks(a, shared);
 }
 
 // bfloat16 and float16, which are cut alike.
 extern "C" __global__ void __launch_bounds__(THREADS, 4) decode_float16(const __grid_constant__ DecodeArguments<u16> a) {
-    __shared__ DecodeShared shared;
+    __shared__ WholeDecoder shared;
     decode_blocks(a, shared);
 }

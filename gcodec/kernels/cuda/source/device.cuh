@@ -2,7 +2,7 @@
 //
 // Compiled by NVRTC at run time, and by a C++ compiler for the host in tests (tests/gpu/host_threads.h), so nothing
 // is included, and what a device has beside C++ is only: threadIdx, blockIdx, __syncthreads, __shfl_*_sync,
-// __popc, __clz, __syncwarp, __funnelshift_r, __byte_perm, atomicOr and the vector types.
+// __popc, __clz, __syncwarp, __reduce_add_sync, __funnelshift_r, __byte_perm, atomicOr and the vector types.
 #pragma once
 
 typedef unsigned char u8;
@@ -78,6 +78,12 @@ __device__ __forceinline__ T sum_of_warp(T number) {
     for (u32 step = 16; step; step >>= 1) number += __shfl_xor_sync(ALL, number, step);
     return number;
 }
+
+// One instruction, where devices have it.
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
+template <>
+__device__ __forceinline__ u32 sum_of_warp(u32 number) { return __reduce_add_sync(ALL, number); }
+#endif
 
 // Return the sum of all threads' numbers; cells: shared, one for each warp. Has two barriers.
 __device__ __forceinline__ u64 sum_of_block(u64 number, u64 *cells) {

@@ -1,0 +1,411 @@
+// What the CUDA C++ encoders share: values of a block, its sub-streams' codes, header and fields.
+//
+//     1  table                     what the values of a symbol, or of a relative head, take
+//     2  means, bits, items        a warp for each sub-stream, eight values a lane
+//     3  places                    each warp for itself, by sums over its lanes, of which each stands for two sub-streams
+//     4  codes and tails to words  a warp for each sub-stream again: its values are read a second time, from cache if it
+//                                  has them, packed in shared memory, and go to the slot word by word
+//
+// They take the place of encode_blocks (gcodec/kernels/cuda/encode.py) where heads have 8 bits and are relative to the
+// mean of their sub-stream, by a codebook. So a symbol depends on nothing outside of its sub-stream. Arguments and
+// results are the same. An encoder is its shared memory, with methods for what differs: `prepare`, `measure`, `place`,
+// `clear` and `write`.
+#pragma once
+
+#include "device.cuh"
+
+template <typename V>
+struct Tensors {
+    Array<const V, 1> values;
+    Array<const u8, 1> levels;
+    Array<const i64, 2> rows;
+    Array<const i32, 1> owner;
+};
+
+struct EncodeTables {
+    Array<const u32, 1> drops, widths;
+    Array<const u64, 1> shifts;
+    Array<const u32, 2> codes, infos;
+    Array<const u32, 3> ranges;
+    Array<const u32, 2> escapes;
+};
+
+struct Output {
+    Array<u32, 1> slots, sizes;
+    Array<u8, 1> kinds;
+    Array<u32, 1> faults;
+};
+
+template <typename V>
+struct EncodeArguments {
+    Tensors<V> tensors;
+    ValueCoding coding;
+    EncodeTables tables;
+    Output out;
+};
+
+// Columns of the table of frames (gcodec.kernels.cuda.launch_tables).
+enum SourceColumn { VALUES, LEVELS, N_VALUES, FIRST_BLOCK, BOOK, STREAM_LOG2, REFERENCES, SLOT, N_SOURCE_COLUMNS };
+
+constexpr u32 STREAM_VALUES = 256, LANE_VALUES = STREAM_VALUES / 32;   // values of a sub-stream, and of a lane
+constexpr u32 ENCODED_STREAMS = MAX_VALUES / STREAM_VALUES;
+constexpr u32 NO_CODE = 64;                              // gcodec.kernels.entropy.prefix_code
+constexpr u32 CODE_WORDS = STREAM_VALUES * 20 / 32 + 5;    // of a sub-stream, at most, and what four values may reach beyond
+
+// What the values of a symbol take:
+//
+//     bits      31 ... 12   8              6         5        4 ... 0
+//               code        owns an item   no code   escape   length of the code; with that of its head for an escape
+constexpr u32 OWNS = 1u << 8, FAILS = 1u << 6, ESCAPES = 1u << 5, LENGTH = 31, CODE_BIT = 12;
+
+// The regions of a coded block; all in bytes.
+struct Places {
+    u32 base, reference_width, min_bytes, length_width, symbol_bytes, plane_bytes;
+    u32 streams_at, lengths_at, references_at, body, n_streams, n_nonzero;
+
+    // Place everything behind the planes, which take so many bytes.
+    __device__ __forceinline__ void behind(u32 bytes) {
+        plane_bytes = bytes;
+        streams_at = CODED_HEADER + plane_bytes;
+        lengths_at = streams_at + symbol_bytes;
+        references_at = lengths_at + ceil_bytes(n_streams * length_width);
+        body = references_at + ceil_bytes(n_streams * reference_width);
+    }
+};
+
+// Of an encoder's shared memory the beginning.
+struct StreamsShared {
+    u32 means[ENCODED_STREAMS];          // of heads; behind it, bit 31: the sub-stream has values that are not zero
+    u32 sums[ENCODED_STREAMS];           // its bits and, 16 bits up, how many of its values are not zero
+    u32 starts[ENCODED_STREAMS];         // likewise of all sub-streams before it, in bytes
+    Places all_places;
+    u64 cells[WARPS];
+    u32 escape_length;                   // of its code
+    u32 number, n_values;                // of the block in its frame, and of its values: needed at the end
+    u32 different, failed;
+};
+
+// A block to be encoded.
+template <typename V>
+struct Source {
+    typedef V Value;
+
+    const V *values;
+    u32 n, b;            // its values, and its number in the frame
+    u32 *slot, slot_words;
+
+    __device__ __forceinline__ u32 at(u32 i) const {
+        CHECK(i < n);
+        return values[i];
+    }
+    __device__ __forceinline__ u32 n_streams() const { return (n + STREAM_VALUES - 1) / STREAM_VALUES; }
+    __device__ __forceinline__ void put(u32 i, u32 word) const {
+        CHECK(i < slot_words);
+        slot[i] = word;
+    }
+    // Add bits to a word that others add to as well; return what they add to the checksum.
+    __device__ __forceinline__ u64 add(u32 i, u32 word) const {
+        CHECK(i < slot_words);
+        if (word) atomicOr(slot + i, word);
+        return weighed(word, i);
+    }
+    // Add a number of at most 16 bits, likewise.
+    __device__ __forceinline__ u64 add_number(u32 bit, u32 number) const {
+        u64 both = (u64)number << (bit & 31);
+        u64 sum = add(bit >> 5, (u32)both);
+        if (both >> 32) sum += add((bit >> 5) + 1, (u32)(both >> 32));
+        return sum;
+    }
+};
+
+__device__ __forceinline__ u32 bit_length(u32 number) { return 32 - __clz(number); }
+
+__device__ __forceinline__ u32 head_of(u32 value, const u32 *) { return value >> 23 & 255; }
+__device__ __forceinline__ u32 head_of(u32 value, const u16 *) { return value >> 7 & 255; }
+__device__ __forceinline__ void load_lane(const u32 *from, u32 *values) {
+    CHECK((u64)from % 16 == 0);
+    uint4 low = ((const uint4 *)from)[0], high = ((const uint4 *)from)[1];
+    values[0] = low.x, values[1] = low.y, values[2] = low.z, values[3] = low.w;
+    values[4] = high.x, values[5] = high.y, values[6] = high.z, values[7] = high.w;
+}
+
+__device__ __forceinline__ void load_lane(const u16 *from, u32 *values) {
+    CHECK((u64)from % 16 == 0);
+    uint4 all = *(const uint4 *)from;
+    values[0] = all.x & 0xFFFF, values[1] = all.x >> 16, values[2] = all.y & 0xFFFF, values[3] = all.y >> 16;
+    values[4] = all.z & 0xFFFF, values[5] = all.z >> 16, values[6] = all.w & 0xFFFF, values[7] = all.w >> 16;
+}
+
+// Eight values, or as many bytes.
+struct Eight {
+    uint4 low, high;
+};
+
+// Read as many of eight numbers as there are, one by one; zeros behind the last.
+template <typename T>
+__device__ __noinline__ Eight read_some(const T *from, u32 own) {
+    return {{own > 0 ? (u32)from[0] : 0, own > 1 ? (u32)from[1] : 0, own > 2 ? (u32)from[2] : 0, own > 3 ? (u32)from[3] : 0},
+            {own > 4 ? (u32)from[4] : 0, own > 5 ? (u32)from[5] : 0, own > 6 ? (u32)from[6] : 0, own > 7 ? (u32)from[7] : 0}};
+}
+
+__device__ __forceinline__ Eight eight_of(const u32 *values) {
+    return {{values[0], values[1], values[2], values[3]}, {values[4], values[5], values[6], values[7]}};
+}
+
+__device__ __forceinline__ void put_eight(const Eight &eight, u32 *values) {
+    values[0] = eight.low.x, values[1] = eight.low.y, values[2] = eight.low.z, values[3] = eight.low.w;
+    values[4] = eight.high.x, values[5] = eight.high.y, values[6] = eight.high.z, values[7] = eight.high.w;
+}
+
+// Read the eight values of this lane of a sub-stream, zeros behind the last; return how many there are.
+template <typename V>
+__device__ __forceinline__ u32 read_lane(const Source<V> &source, u32 s, u32 lane, u32 *values) {
+    u32 begin = s * STREAM_VALUES + lane * LANE_VALUES;
+    u32 own = begin < source.n ? least(source.n - begin, LANE_VALUES) : 0;
+    if (own == LANE_VALUES && (u64)source.values % 16 == 0) {
+        load_lane(source.values + begin, values);
+    } else {
+        put_eight(read_some(source.values + begin, own), values);
+    }
+    return own;
+}
+
+// What the values of a symbol take.
+__device__ __forceinline__ u32 entry_of_symbol(const EncodeTables &tables, u32 book, u32 symbol) {
+    const u32 *escape = tables.escapes.data + (u64)book * 2;
+    u32 code = tables.codes.data[(u64)book * 256 + symbol];
+    if ((code & 255) == NO_CODE)
+        return OWNS | ESCAPES | (escape[1] ? 0 : FAILS) | escape[0] << CODE_BIT | (escape[1] + 8);
+    return code >> 8 << CODE_BIT | (code & LENGTH) | (symbol ? OWNS : 0);
+}
+
+// Sum the bits of eight values and, 16 bits up, their items.
+__device__ __forceinline__ u32 takes_of(const u32 *entries) {
+    u32 sum = 0;
+#pragma unroll
+    for (u32 k = 0; k < LANE_VALUES; k++) sum += entries[k] & (OWNS | LENGTH);   // at most 160, and 8 in bits 8 ... 11
+    return (sum & 255) | sum >> 8 << 16;
+}
+
+// Return the bytes of a sub-stream, of which one whose values are all zero has none, and 16 bits up its items.
+__device__ __forceinline__ u32 sizes_of(u32 sums) { return sums >> 16 ? ceil_bytes(sums & 0xFFFF) | (sums & ~0xFFFFu) : 0; }
+
+// Find what the fields of sub-streams take; each warp does so for itself, and the first notes where sub-streams begin.
+template <typename V>
+__device__ __forceinline__ Places find_streams(const Source<V> &source, StreamsShared &shared) {
+    u32 lane = threadIdx.x & 31, n_streams = source.n_streams(), sizes[2], sum = 0;
+    u32 min_mean = ALL, max_mean = 0, min_bytes = ALL, max_bytes = 0;
+#pragma unroll
+    for (u32 k = 0; k < 2; k++) {
+        u32 s = 2 * lane + k;
+        sizes[k] = s < n_streams ? sizes_of(shared.sums[s]) : 0;
+        u32 mean = s < n_streams ? shared.means[s] : 0, bytes = sizes[k] & 0xFFFF;
+        if (mean >> 31) {
+            mean &= 255;
+            min_mean = least(min_mean, mean);
+            max_mean = most(max_mean, mean);
+        }
+        if (s < n_streams) min_bytes = least(min_bytes, bytes);
+        max_bytes = most(max_bytes, bytes);
+        sum += sizes[k];
+    }
+    u32 up_to = sum_up_to_lane(sum, lane), all = __shfl_sync(ALL, up_to, 31);
+    if (threadIdx.x < 32) {
+        shared.starts[2 * lane] = up_to - sum;
+        shared.starts[2 * lane + 1] = up_to - sum + sizes[0];
+    }
+#pragma unroll
+    for (u32 step = 16; step; step >>= 1) {
+        min_mean = least(min_mean, __shfl_xor_sync(ALL, min_mean, step));
+        max_mean = most(max_mean, __shfl_xor_sync(ALL, max_mean, step));
+        min_bytes = least(min_bytes, __shfl_xor_sync(ALL, min_bytes, step));
+        max_bytes = most(max_bytes, __shfl_xor_sync(ALL, max_bytes, step));
+    }
+    Places p;
+    p.base = least(min_mean, max_mean);   // 0 of a block of zeros
+    p.reference_width = bit_length(max_mean - p.base);
+    p.min_bytes = min_bytes;
+    p.length_width = bit_length(max_bytes - min_bytes);
+    p.symbol_bytes = all & 0xFFFF;
+    p.n_nonzero = all >> 16;
+    p.n_streams = n_streams;
+    return p;
+}
+
+// Clear all words that get bits of several sub-streams or fields, behind the planes: those in which codes of one begin,
+// and those of the fields.
+template <typename V>
+__device__ __forceinline__ void clear_streams(const Source<V> &source, const Places &p, const StreamsShared &shared) {
+    u32 s = threadIdx.x;
+    if (s < p.n_streams) source.put((p.streams_at + (shared.starts[s] & 0xFFFF)) >> 2, 0);
+    for (u32 i = (p.lengths_at >> 2) + s; i < (p.body + 7) >> 3 << 1; i += THREADS) source.put(i, 0);
+}
+
+// Put the bits of four values, at most 96 of them, into a window of words; they begin at bit `bit`.
+__device__ __forceinline__ void put_bits(u32 *window, u32 n_words, u32 bit, uint3 bits) {
+    u32 *at = window + (bit >> 5);
+    CHECK((bit >> 5) + 3 < n_words);
+    atomicOr(at, __funnelshift_l(0, bits.x, bit));
+    atomicOr(at + 1, __funnelshift_l(bits.x, bits.y, bit));
+    atomicOr(at + 2, __funnelshift_l(bits.y, bits.z, bit));
+    atomicOr(at + 3, __funnelshift_l(bits.z, 0, bit));
+}
+
+// As far as there are no more than 32.
+__device__ __forceinline__ void put_bits(u32 *window, u32 n_words, u32 bit, u32 bits) {
+    u32 *at = window + (bit >> 5);
+    CHECK((bit >> 5) + 1 < n_words);
+    atomicOr(at, __funnelshift_l(0, bits, bit));
+    atomicOr(at + 1, __funnelshift_l(bits, 0, bit));
+}
+
+// Put further bits before those that are there, which move up; of a length only the lowest five bits count.
+__device__ __forceinline__ void put_before(uint3 &bits, u32 more, u32 length) {
+    bits.z = __funnelshift_l(bits.y, bits.z, length);
+    bits.y = __funnelshift_l(bits.x, bits.y, length);
+    bits.x = __funnelshift_l(0, bits.x, length) | more;
+}
+
+// Pack the codes of four values.
+template <typename V>
+__device__ __forceinline__ void put_codes(u32 *window, u32 bit, const u32 *values, const u32 *entries, u32 escape_length) {
+    uint3 bits = {0, 0, 0};
+#pragma unroll
+    for (u32 k = 4; k-- > 0;) {
+        u32 code = entries[k] >> CODE_BIT;
+        if (entries[k] & ESCAPES) code |= head_of(values[k], (const V *)0) << escape_length;
+        put_before(bits, code, entries[k]);
+    }
+    put_bits(window, CODE_WORDS, bit, bits);
+}
+
+// Bring a warp's words from shared memory to the slot, and clear them; they hold the block's bits from `begin` to `end`.
+template <typename V>
+__device__ __forceinline__ u64 bring_out(const Source<V> &source, u32 *window, u32 begin, u32 end) {
+    u64 sum = 0;
+#pragma unroll 1
+    for (u32 i = (begin >> 5) + (threadIdx.x & 31); i << 5 < end; i += 32) {
+        u32 at = i - (begin >> 5), word = window[at];
+        window[at] = 0;
+        if (i << 5 < begin || (i << 5) + 32 > end) {
+            sum += source.add(i, word);
+        } else {
+            source.put(i, word);
+            sum += weighed(word, i);
+        }
+    }
+    return sum;
+}
+
+// Write lengths and references of all sub-streams, and the fields behind the block's header; likewise.
+template <typename V>
+__device__ __forceinline__ u64 write_fields(const Source<V> &source, const Places &p, const StreamsShared &shared) {
+    u32 s = threadIdx.x;
+    u64 sum = 0;
+    if (s < p.n_streams) {
+        u32 mean = shared.means[s] & 255, bytes = sizes_of(shared.sums[s]) & 0xFFFF;
+        sum += source.add_number(p.lengths_at * 8 + s * p.length_width, bytes - p.min_bytes);
+        sum += source.add_number(p.references_at * 8 + s * p.reference_width, mean > p.base ? mean - p.base : 0);
+    }
+    if (s < 4) {
+        u32 widths = (p.min_bytes & 0xFFFF) | p.length_width << 16 | p.reference_width << 24;
+        u32 word = s == 0 ? p.symbol_bytes : s == 1 ? p.plane_bytes : s == 2 ? widths : 0;
+        source.put(4 + s, word);
+        sum += weighed(word, 4 + s);
+    }
+    return sum;
+}
+
+// Write the values as they are; likewise.
+template <typename S>
+__device__ __forceinline__ u64 write_raw(const S &source) {
+    constexpr u32 PER_WORD = 4 / sizeof(typename S::Value);
+    u32 n_words = ((source.n + PER_WORD - 1) / PER_WORD + 1) & ~1u;
+    u64 sum = 0;
+    for (u32 j = threadIdx.x; j < n_words; j += THREADS) {
+        u32 word = 0;
+        for (u32 k = 0; k < PER_WORD; k++) {
+            u32 i = j * PER_WORD + k;
+            if (i < source.n) word |= source.at(i) << (k * 16);
+        }
+        source.put(4 + j, word);
+        sum += weighed(word, 4 + j);
+    }
+    return sum;
+}
+
+// A block that is written but for its first four words.
+struct Written {
+    u32 kind, base, size;
+    u64 sum;             // this thread's share of the checksum
+};
+
+template <typename Encoder, typename S>
+__device__ __forceinline__ Written write_body(const S &source, Encoder &shared) {
+    u32 raw_body = BLOCK_HEADER + source.n * (u32)sizeof(typename S::Value), different = shared.different;
+    if (!different && source.n > 1) {
+        u32 value = source.at(0);
+        if (threadIdx.x) return {CONSTANT, 0, 24, 0};
+        source.put(4, value);
+        source.put(5, 0);
+        return {CONSTANT, 0, 24, weighed(value, 4)};
+    }
+    Places places = shared.place(source);
+    if (!different || shared.failed || places.body >= raw_body) return {RAW, 0, (raw_body + 7) & ~7u, write_raw(source)};
+    if (threadIdx.x == 0) shared.all_places = places;
+    __syncthreads();
+    const Places &p = shared.all_places;    // not in registers, of which writing takes many
+    clear_streams(source, p, shared);
+    shared.clear(source, p);
+    __syncthreads();
+    u64 sum = shared.write(source, p);
+    return {CODED, p.base, (p.body + 7) & ~7u, sum + write_fields(source, p, shared)};
+}
+
+// Encode a block, once the encoder is prepared.
+template <typename Encoder, typename S>
+__device__ __forceinline__ Written encode_block(const S &source, const EncodeTables &tables, i32 book, Encoder &shared) {
+    u32 thread = threadIdx.x;
+    if (thread == 0) {
+        shared.different = 0;
+        shared.failed = book < 0;
+        shared.number = source.b;
+        shared.n_values = source.n;
+        shared.escape_length = book < 0 ? 0 : tables.escapes.data[(u64)book * 2 + 1];
+    }
+    __syncthreads();
+    shared.measure(source);
+    __syncthreads();
+    Written done = write_body(source, shared);
+    u32 first = done.kind | done.base << 16;
+    u64 sum = sum_of_block(done.sum, shared.cells) + (shared.number + 1) * SEED + weighed(first, 0) + weighed(shared.n_values, 1);
+    if (thread == 0) {
+        source.put(0, first);
+        source.put(1, shared.n_values);
+        source.put(2, (u32)sum);
+        source.put(3, (u32)(sum >> 32));
+    }
+    return done;
+}
+
+// Return the block of a tensor that a block of the grid encodes, of which `row` of the launch's table tells.
+template <typename V>
+__device__ __forceinline__ Source<V> source_of(const EncodeArguments<V> &a, const i64 *row) {
+    u32 g = blockIdx.x, b = g - (u32)row[FIRST_BLOCK], slot_words = BLOCK_HEADER / 4 + MAX_VALUES * (u32)sizeof(V) / 4;
+    u64 first = (u64)b * MAX_VALUES, left = (u64)row[N_VALUES] - first;
+    u32 n = left < MAX_VALUES ? (u32)left : MAX_VALUES;
+    u32 *slot = a.out.slots.data + ((u64)row[SLOT] + (u64)b * slot_words);
+    return {a.tensors.values.data + ((u64)row[VALUES] + first), n, b, slot, slot_words};
+}
+
+template <typename V>
+__device__ __forceinline__ const i64 *row_of(const EncodeArguments<V> &a) {
+    return a.tensors.rows.data + (i64)a.tensors.owner.data[blockIdx.x] * N_SOURCE_COLUMNS;
+}
+
+template <typename V>
+__device__ __forceinline__ void note_block(const EncodeArguments<V> &a, const Written &done) {
+    if (threadIdx.x) return;
+    a.out.sizes.data[blockIdx.x] = done.size;
+    a.out.kinds.data[blockIdx.x] = (u8)done.kind;
+}

@@ -1,0 +1,72 @@
+// What the kernels share whose values have their bits in several planes of at most 8 bits: counting and cutting items.
+//
+//     digits     of 4 bits, one for each plane: of a symbol 1 if its values own an item of the plane, of four values a
+//                bit for each
+#pragma once
+
+#include "device.cuh"
+
+constexpr u32 MAX_PLANES = 8;
+
+// What a symbol's values consist of.
+struct alignas(8) SymbolParts {
+    u32 entry;      // decoders: the relative head; encoders: as in encode.cuh
+    u32 owned;      // a digit for each plane: 1 where they own an item of it
+};
+
+// Four values: of decoders a byte of `heads` for each, and in each digit of `owned` a bit for each.
+struct Four {
+    u32 heads, owned;
+};
+
+// Return the digits of a mark, which has a bit for each plane.
+//
+//     digit      7  6  5  4  3  2  1  0
+//     plane      7  3  6  2  5  1  4  0
+__device__ __forceinline__ u32 spread(u32 mark) {
+    u32 low = (mark & 15) * 0x00204081u & 0x01010101u, high = (mark >> 4) * 0x00204081u & 0x01010101u;
+    return low | high << 4;
+}
+
+// Return the digit of a plane.
+__device__ __forceinline__ u32 digit_of(u32 digits, u32 plane) { return digits >> (8 * (plane & 3) + (plane & 4)) & 15; }
+
+// Count the bits of each digit: those of planes 0 to 3 a byte each in `low`, of planes 4 to 7 in `high`.
+__device__ __forceinline__ void count_owned(u32 owned, u32 &low, u32 &high) {
+    u32 pairs = owned - (owned >> 1 & 0x55555555u), numbers = (pairs & 0x33333333u) + (pairs >> 2 & 0x33333333u);
+    low = numbers & 0x0F0F0F0Fu;
+    high = numbers >> 4 & 0x0F0F0F0Fu;
+}
+
+// Add the numbers in digits to those of 16 bits: planes 0 and 2, 1 and 3, 4 and 6, 5 and 7.
+__device__ __forceinline__ void add_pairs(u32 *sums, u32 numbers) {
+    u32 low = numbers & 0x0F0F0F0Fu, high = numbers >> 4 & 0x0F0F0F0Fu;
+    sums[0] += low & 0x00FF00FFu;
+    sums[1] += low >> 8 & 0x00FF00FFu;
+    sums[2] += high & 0x00FF00FFu;
+    sums[3] += high >> 8 & 0x00FF00FFu;
+}
+
+// Where among such sums a plane's lies: which of them, and how many bits up.
+__device__ __forceinline__ u32 pair_of(u32 plane) { return (plane & 1) + (plane >> 1 & 2); }
+__device__ __forceinline__ u32 shift_of(u32 plane) { return (plane & 2) << 3; }
+__device__ __forceinline__ u32 number_of(const u32 *sums, u32 plane) {
+    return sums[pair_of(plane)] >> shift_of(plane) & 0xFFFF;
+}
+
+// Return the bits that each of four values has in a plane of this width, a byte for each.
+__device__ __forceinline__ u32 bits_of(u32 owned, u32 plane, u32 width) {
+    return (digit_of(owned, plane) * 0x00204081u & 0x01010101u) * width;
+}
+
+// Return a value of a head and a tail, whose highest bit is bit 31.
+__device__ __forceinline__ u32 value_of(u32 head, u32 tail, const u32 *) {
+    return (tail & 0x80000000u) | head << 23 | (tail >> 8 & 0x7FFFFF);
+}
+__device__ __forceinline__ u32 value_of(u32 head, u32 tail, const u16 *) {
+    return tail >> 31 << 15 | head << 7 | (tail >> 24 & 127);
+}
+
+// Return the tail of a value, likewise.
+__device__ __forceinline__ u32 tail_of(u32 value, const u32 *) { return (value & 0x80000000u) | (value << 8 & 0x7FFFFFFFu); }
+__device__ __forceinline__ u32 tail_of(u32 value, const u16 *) { return value >> 15 << 31 | (value & 127) << 24; }
