@@ -116,6 +116,7 @@ def measure(dtype: str, mode: str, size: int, copy: float, rounds: int) -> Itera
     import torch
 
     from gcodec.gpu import decoder as decoding
+    from gcodec.gpu import preludes
 
     n_buffers = buffers_of(size)
     tensors = [gradients(dtype, size) for _ in range(n_buffers)]
@@ -126,7 +127,7 @@ def measure(dtype: str, mode: str, size: int, copy: float, rounds: int) -> Itera
     verify(x, dtype, mode, options, book, frame)
     memory = seam.TorchMemory(x.device)
     frames = [frame.clone() for _ in range(n_buffers)]
-    parsed = decoding.parse(memory, frames)
+    parsed = preludes.parse(memory, frames)
     row = Line(x, dtype, mode, len(frame), copy).row
 
     graded = x.numel() if mode == "ladder" else 0

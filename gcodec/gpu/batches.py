@@ -21,10 +21,10 @@ from ..options import EncoderOptions, check_base_array
 from ..plan.request import EncodeRequest
 from ..tensors import TORCH
 from . import decoder, encoder, sparse_decoder, sparse_encoder
-from .decoder import Parsed
 from .encoder import Batch, GpuSource, SharedCodebook
 from .gpu_memory import Memory
 from .kernel_tables import check_type
+from .preludes import Parsed, parse
 
 
 def sources_of(memory: Memory, tensors: Sequence[Any]) -> tuple[list[GpuSource], DType]:
@@ -155,7 +155,7 @@ def decode(
         GcodecError: as :func:`gcodec.decode` raises.
     """
     find = finder(books)
-    parsed = decoder.parse(memory, [memory.bytes_of(frame) for frame in frames], find)
+    parsed = parse(memory, [memory.bytes_of(frame) for frame in frames], find)
     _check_limit(parsed, max_output_bytes)
     results = _new_tensors(memory, parsed)
     _decode_all(memory, parsed, results, find)
@@ -190,7 +190,7 @@ def decode_one(
         GcodecError: as :func:`gcodec.decode` raises.
     """
     find = finder(books)
-    (frame,) = decoder.parse(memory, [memory.bytes_of(data)], find)
+    (frame,) = parse(memory, [memory.bytes_of(data)], find)
     _check_limit([frame], max_output_bytes)
     prelude = frame.prelude
     dtype = prelude.dtype.narrow
@@ -230,15 +230,17 @@ def _is_same_memory(memory: Memory, base: Any, out: Any, dtype: DType) -> bool:
 
 def _check_limit(frames: Sequence[Parsed], max_output_bytes: int | None) -> None:
     """Raise LimitExceeded if frames decode to more bytes than they may."""
+    if max_output_bytes is None:
+        return
     size = sum(frame.prelude.n_values * frame.prelude.dtype.itemsize for frame in frames)
-    if max_output_bytes is not None and size > max_output_bytes:
+    if size > max_output_bytes:
         raise LimitExceeded(f"the frames decode to {size} bytes, more than max_output_bytes={max_output_bytes}")
 
 
 def _new_tensors(memory: Memory, frames: Sequence[Parsed]) -> list[Any]:
     """Return tensors for what frames decode to. Raises LimitExceeded where there is no memory."""
     try:
-        return [memory.new(frame.prelude.dtype.narrow, frame.prelude.shape) for frame in frames]
+        return memory.new([(frame.prelude.dtype.narrow, frame.prelude.shape) for frame in frames])
     except RuntimeError as error:  # torch's OutOfMemoryError is one
         size = sum(frame.prelude.n_values * frame.prelude.dtype.itemsize for frame in frames)
         raise LimitExceeded(f"there is no memory on the device for arrays of {size} bytes: {error}") from None

@@ -4,68 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from itertools import groupby
+from typing import Any
 
 import numpy as np
 
 from ..format.codebook import Codebook
 from ..format.columns import ColumnReferences
-from ..format.prelude import HEADER_BYTES, FindCodebook, Prelude, prelude_size
-from ..frame.decode import read_start
+from ..format.prelude import Prelude
 from ..frame.kinds import check_status
 from ..kernels.block import header
-from ..kernels.cuda.launch_tables import MAX_BLOCK_LOG2, DecodeTables, EncodedFrames
+from ..kernels.cuda.launch_tables import COUNT, FIRST, FRAME, TARGET, DecodeTables, EncodedFrames
 from ..kernels.cuda.native import decoder_for
 from .gpu_memory import Memory
-from .kernel_tables import NAMES, decode_tables, value_coding_of
-
-_GUESS = 1 << 12  #: bytes of a frame that are fetched first: most preludes are shorter
-
-
-class Parsed(NamedTuple):
-    """A frame whose prelude was read.
-
-    Attributes:
-        data: The frame, a tensor of bytes on the device.
-        prelude: Its prelude.
-        sizes: Sizes of its blocks in bytes, int64[n_blocks] on the host.
-        offsets: Bytes at which its blocks begin, int64[n_blocks] on the host.
-    """
-
-    data: Any
-    prelude: Prelude
-    sizes: np.ndarray
-    offsets: np.ndarray
-
-    @property
-    def decodable(self) -> bool:
-        """Return True if the kernels can decode the frame: type and size of blocks are known, and there is no base."""
-        prelude = self.prelude
-        known = prelude.dtype.name in NAMES and prelude.block_log2 <= MAX_BLOCK_LOG2
-        return known and not prelude.refers_to_base
-
-
-def parse(memory: Memory, frames: Sequence[Any], find: FindCodebook | None = None) -> list[Parsed]:
-    """Read the preludes of frames; waits for the device once, or twice where a prelude is long.
-
-    Args:
-        memory: The device.
-        frames: Contiguous tensors of bytes on the device.
-        find: Looks up codebooks that frames name.
-
-    Raises:
-        InsufficientData: A frame ends early.
-        Corruption: A prelude is damaged.
-        Unsupported: A prelude has something that is not known.
-    """
-    heads = memory.heads(frames, [min(len(frame), _GUESS) for frame in frames])
-    sizes = [prelude_size(head, len(frame)) for head, frame in zip(heads, frames, strict=True)]
-    if any(start > len(head) for (start, _), head in zip(sizes, heads, strict=True)):
-        heads = memory.heads(frames, [max(start, HEADER_BYTES) for start, _ in sizes])
-    parsed = []
-    for frame, head, (start, size) in zip(frames, heads, sizes, strict=True):
-        parsed.append(Parsed(frame, *read_start(np.ascontiguousarray(head), start, size, find)))
-    return parsed
+from .kernel_tables import decode_tables, value_coding_of
+from .preludes import Parsed
 
 
 @dataclass(frozen=True)
@@ -127,40 +80,58 @@ def _decode_alike(memory: Memory, frames: Sequence[Parsed], targets: Sequence[An
     """Start to decode frames that cut values into planes in the same way, by one launch."""
     common = frames[0].prelude
     dtype = common.dtype
+    counts = [len(frame.sizes) for frame in frames]
     rows = np.zeros((len(frames), 10), np.int64)
-    numbers: dict[tuple[Codebook, ...], int] = {}
-    books: list[Codebook] = []
-    columns: list[ColumnReferences] = []
-    filled = [(frame, target) for frame, target in zip(frames, targets, strict=True) if len(frame.sizes)]
+    books, columns = _fill_rows(rows[:, COUNT:], [frame.prelude for frame in frames])
+    filled = [i for i, count in enumerate(counts) if count]
     if filled:
-        words, frame_at = memory.span([frame.data for frame, _ in filled], "uint32")
-        out, out_at = memory.span([target for _, target in filled], f"u{dtype.itemsize}")
+        words, frame_at = memory.span([frames[i].data for i in filled], "uint32")
+        out, target_at = memory.span([targets[i] for i in filled], f"u{dtype.itemsize}")
+        places = slice(None) if len(filled) == len(frames) else filled
+        rows[places, FRAME], rows[places, TARGET] = frame_at, target_at
     else:
-        words, frame_at = memory.empty(1, "uint32"), []
-        out, out_at = words, []
-    places, first = iter(zip(frame_at, out_at, strict=True)), 0
-    for row, frame in zip(rows, frames, strict=True):
-        prelude = frame.prelude
-        here, there = next(places) if len(frame.sizes) else (0, 0)
-        if prelude.codebooks not in numbers:  # the same codebooks are there once
-            numbers[prelude.codebooks] = len(books)
-            books += prelude.codebooks
-        row[:] = (here, there, prelude.n_values, first, prelude.block_log2, prelude.stream_log2,
-                  numbers[prelude.codebooks], len(prelude.codebooks), len(columns), len(prelude.columns))
-        first += len(frame.sizes)
-        columns += prelude.columns
-    owner = np.repeat(np.arange(len(frames), dtype=np.int32), [len(frame.sizes) for frame in frames])
-    offsets = np.concatenate([frame.offsets for frame in frames])
-    sizes = np.concatenate([frame.sizes for frame in frames])
-    *sent, statuses = memory.send_all(rows, owner, offsets, sizes, np.full(max(first, 1), -1, np.int32))
+        words = out = memory.empty(1, "uint32")
+    n_blocks = sum(counts)
+    if len(frames) == 1:    # nearly every call; all of this takes as long as the launch
+        owner, offsets, sizes = np.zeros(n_blocks, np.int32), frames[0].offsets, frames[0].sizes
+    else:
+        rows[1:, FIRST] = np.cumsum(counts[:-1])
+        owner = np.repeat(np.arange(len(frames), dtype=np.int32), counts)
+        offsets = np.concatenate([frame.offsets for frame in frames])
+        sizes = np.concatenate([frame.sizes for frame in frames])
+    *sent, statuses = memory.send_all(rows, owner, offsets, sizes, np.full(max(n_blocks, 1), -1, np.int32))
     n_levels, n_planes = len(common.levels), len(common.widths)
     value_coding = memory.kept(
         (dtype, n_levels, n_planes), lambda: value_coding_of(dtype, n_levels, n_planes, None, False)
     )
-    tables = _tables_of(memory, common, tuple(books), columns)
+    tables = _tables_of(memory, common, books, columns)
     kernel = decoder_for(dtype.bits, dtype.head_bits, common.widths, n_levels, bool(columns))
-    memory.launch(kernel, first, EncodedFrames(words, *sent), value_coding, tables, out, statuses)
+    memory.launch(kernel, n_blocks, EncodedFrames(words, *sent), value_coding, tables, out, statuses)
     return Decoding(memory, statuses, frames)
+
+
+def _fill_rows(rows: np.ndarray, preludes: Sequence[Prelude]) -> tuple[tuple[Codebook, ...], list[ColumnReferences]]:
+    """Fill the columns ``COUNT`` ... ``N_SPANS`` of a table of frames, but for ``FIRST``, where 0 is left; the rows of
+    frames that follow one another and share their prelude are filled at once.
+
+    Returns:
+        All codebooks, those that are the same once, and all column references.
+    """
+    numbers: dict[tuple[Codebook, ...], int] = {}
+    books: list[Codebook] = []
+    columns: list[ColumnReferences] = []
+    at = 0
+    for _, same in groupby(preludes, key=id):
+        prelude, *others = same
+        if prelude.codebooks not in numbers:
+            numbers[prelude.codebooks] = len(books)
+            books += prelude.codebooks
+        end = at + 1 + len(others)
+        rows[at:end] = (prelude.n_values, 0, prelude.block_log2, prelude.stream_log2, numbers[prelude.codebooks],
+                        len(prelude.codebooks), len(columns), len(prelude.columns))
+        columns += prelude.columns
+        at = end
+    return tuple(books), columns
 
 
 def _tables_of(

@@ -19,16 +19,8 @@ from ..frame.sizes import raw_bytes
 from ..kernels.cuda.assemble import move_blocks, seal_frames
 from ..kernels.cuda.histogram import MAX_BINS, count_symbols
 from ..kernels.cuda.launch_tables import (
-    BOOK,
-    FIRST_BLOCK,
-    LEVELS,
     LIMIT,
-    N_VALUES,
-    REFERENCES,
     ROOM,
-    SLOT,
-    STREAM_LOG2,
-    VALUES,
     Output,
     Tensors,
 )
@@ -183,16 +175,16 @@ def table_of(
     else:
         values, levels = memory.rooms((1, f"uint{dtype.bits}"), (1, "uint8"))
         at = level_at = []
-    n_values = np.array([source.n for source in sources], np.int64)
-    counts = -(-n_values >> BLOCK_LOG2)
-    first = np.cumsum(counts) - counts
-    rows, has_values = np.zeros((len(sources), 8), np.int64), n_values > 0
-    rows[has_values, VALUES], rows[has_values, LEVELS] = at, level_at
-    rows[:, N_VALUES], rows[:, FIRST_BLOCK], rows[:, STREAM_LOG2] = n_values, first, _STREAM_LOG2
-    rows[:, BOOK], rows[:, REFERENCES] = 0 if shared else -1, shared is not None and shared.references
-    rows[:, SLOT] = first * _slot_words(dtype)
+    places, slot = iter(zip(at, level_at, strict=True)), _slot_words(dtype)
+    book, references = 0 if shared else -1, int(shared is not None and shared.references)
+    rows, counts, first = [], [], 0
+    for source in sources:
+        value_at, own_levels_at = next(places) if source.n else (0, 0)
+        rows.append((value_at, own_levels_at, source.n, first, book, _STREAM_LOG2, references, first * slot))
+        counts.append(-(-source.n >> BLOCK_LOG2))
+        first += counts[-1]
     owner = np.repeat(np.arange(len(sources), dtype=np.int32), counts)
-    return TensorTable(values, levels, rows, owner, int(counts.sum()))
+    return TensorTable(values, levels, np.array(rows, np.int64).reshape(-1, 8), owner, first)
 
 
 def _slot_words(dtype: DType) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Sequence
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -94,8 +95,8 @@ class Memory(Protocol):
             InvalidArgument: A tensor that is not flat or not of uint8.
         """
 
-    def new(self, dtype: DType, shape: tuple[int, ...]) -> Any:
-        """Return an uninitialized tensor on the device."""
+    def new(self, kinds: Iterable[tuple[DType, tuple[int, ...]]]) -> list[Any]:
+        """Return uninitialized tensors of these types and shapes on the device."""
 
     def put(self, array: np.ndarray, target: Any) -> None:
         """Copy bits (uintW[n]) to a contiguous tensor on the device."""
@@ -185,13 +186,12 @@ class TorchMemory:
         begins, size = _places(array.nbytes or array.itemsize for array in arrays)
         with self._current():
             staged = self._staging(size)
-            room = staged.numpy()
-            for array, begin in zip(arrays, begins, strict=True):
-                room[begin : begin + array.nbytes].view(array.dtype)[:] = array.reshape(-1)
+            places = list(zip(arrays, begins, (*begins[1:], size), strict=True))
+            joined = b"".join([array.tobytes().ljust(end - begin, b"\0") for array, begin, end in places])
+            staged.numpy()[:] = np.frombuffer(joined, np.uint8)
             tensor = staged.to(self.device, non_blocking=True)
         address = tensor.data_ptr()
-        parts = zip(arrays, begins, strict=True)
-        return [GpuArray(tensor, address + begin, array.dtype, array.shape) for array, begin in parts]
+        return [GpuArray(tensor, address + begin, array.dtype, array.shape) for array, begin, _ in places]
 
     def _staging(self, size: int) -> torch.Tensor:
         """Return memory of the host's that the device can read by itself.
@@ -243,7 +243,7 @@ class TorchMemory:
 
         with self._current():
             joined = torch.cat([tensor[:size] for tensor, size in zip(tensors, sizes, strict=True)]).cpu().numpy()
-        return np.split(joined, np.cumsum(sizes)[:-1])
+        return [joined[end - size : end] for size, end in zip(sizes, accumulate(sizes), strict=True)]
 
     def part(self, array: Any, begin: int, end: int) -> Any:
         """See :class:`Memory`."""
@@ -288,7 +288,7 @@ class TorchMemory:
             on_host = torch.from_numpy(kernel_view(np.frombuffer(data, np.uint8)))
             with self._current():
                 return on_host.to(self.device)
-        if data.dtype != torch.uint8 or data.ndim != 1:
+        if data.dtype is not torch.uint8 or data.ndim != 1:
             raise InvalidArgument(
                 f"a frame must be a flat tensor of uint8, not of {data.dtype} with {data.ndim} dimensions"
             )
@@ -298,12 +298,12 @@ class TorchMemory:
             here = data.to(self.device).contiguous()
             return here.clone() if here.data_ptr() % 8 else here
 
-    def new(self, dtype: DType, shape: tuple[int, ...]) -> Any:
+    def new(self, kinds: Iterable[tuple[DType, tuple[int, ...]]]) -> list[Any]:
         """See :class:`Memory`."""
         import torch
 
         with self._current():
-            return torch.empty(shape, dtype=getattr(torch, dtype.name), device=self.device)
+            return [torch.empty(shape, dtype=getattr(torch, dtype.name), device=self.device) for dtype, shape in kinds]
 
     def put(self, array: np.ndarray, target: Any) -> None:
         """See :class:`Memory`."""

@@ -17,8 +17,8 @@ from ..kernels.cuda.sparse_read import read_sub_streams
 from ..kernels.cuda.sparse_tables import N_BOUNDS, ChangeBooks, SparseFrame, SparseShape, StoredChanges, SubStreams
 from ..kernels.entropy.changes import MAX_CLASSES
 from ..kernels.entropy.prefix_code import TABLE_SIZE
-from .decoder import Parsed
 from .gpu_memory import Memory
+from .preludes import Parsed
 
 MAX_BITS = 32  #: of values that the kernels take
 

@@ -381,7 +381,7 @@ def places_beyond_32_bits(memory: HostMemory, quick: bool) -> None:
     many. Memory that is only named costs nothing."""
     if not quick or sys.platform != "linux":
         return
-    from gcodec.gpu import decoder
+    from gcodec.gpu import decoder, preludes
 
     dtype, far = BY_NAME["bfloat16"], (1 << 32) + (1 << 20)
     flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0x4000)
@@ -396,7 +396,7 @@ def places_beyond_32_bits(memory: HostMemory, quick: bool) -> None:
     for place, own, frame in zip(places, data, frames, strict=True):
         own[:] = np.frombuffer(frame, np.uint8)
         place[:] = 0
-    (decoded,) = decoder.decode(memory, decoder.parse(memory, data), places)
+    (decoded,) = decoder.decode(memory, preludes.parse(memory, data), places)
     assert not decoded.failures()
     assert all(np.array_equal(place, selected[:700]) for place in places)
     check_far_blocks(memory, room, far)

@@ -3,7 +3,7 @@ for, in numpy arrays."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -94,10 +94,11 @@ class HostMemory:
         room[: len(data)] = np.frombuffer(data, np.uint8)
         return room[: len(data)]
 
-    def new(self, dtype: DType, shape: tuple[int, ...]) -> np.ndarray:
-        array = np.empty(shape, dtype.uint)
-        array.reshape(-1).view(np.uint8)[:] = 0x5A
-        return array
+    def new(self, kinds: Iterable[tuple[DType, tuple[int, ...]]]) -> list[np.ndarray]:
+        arrays = [np.empty(shape, dtype.uint) for dtype, shape in kinds]
+        for array in arrays:
+            array.reshape(-1).view(np.uint8)[:] = 0x5A
+        return arrays
 
     def put(self, array: np.ndarray, target: np.ndarray) -> None:
         target.reshape(-1)[:] = array

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from time import perf_counter
 from typing import Any
 from unittest.mock import patch
@@ -48,8 +48,8 @@ class TorchOnHost(seam.TorchMemory):
     def part(self, array: Any, begin: int, end: int) -> Any:
         return pretending(super().part(array, begin, end))
 
-    def new(self, dtype: DType, shape: tuple[int, ...]) -> Any:
-        return pretending(super().new(dtype, shape))
+    def new(self, kinds: Iterable[tuple[DType, tuple[int, ...]]]) -> list[Any]:
+        return list(map(pretending, super().new(kinds)))
 
     def launch(self, kernel: Any, blocks: int, *args: Any) -> None:
         if blocks:

@@ -22,7 +22,7 @@ from gcodec.format.codebook import Codebook
 from gcodec.format.modes import BitLayout
 from gcodec.frame.decode import FrameReader
 from gcodec.frame.encode import encode_values
-from gcodec.gpu import decoder, encoder, kernel_tables
+from gcodec.gpu import decoder, encoder, kernel_tables, preludes
 from gcodec.gpu.encoder import GpuSource, SharedCodebook, plan_of
 from gcodec.kernels.block.header import CHECKSUM, CODED, OK, SEED
 from gcodec.kernels.cuda.launch_tables import EncodedFrames, Output, Tensors
@@ -314,7 +314,7 @@ def places_of_any_alignment(memory: HostThreads, effort: int) -> None:
         for place, array in zip(places, arrays, strict=True):
             begin = (place.__array_interface__["data"][0] - room.__array_interface__["data"][0]) // room.itemsize
             wanted[begin : begin + array.size] = array
-        for group in decoder.decode(memory, decoder.parse(memory, frames), places):
+        for group in decoder.decode(memory, preludes.parse(memory, frames), places):
             assert not group.failures()
         assert np.array_equal(room, wanted), name
 
@@ -334,7 +334,7 @@ def places_beyond_32_bits(memory: HostThreads, effort: int) -> None:
     for own in data:
         own[:] = frame
     places = [room[: len(bits)], room[far : far + len(bits)]]
-    parsed = decoder.parse(memory, data)
+    parsed = preludes.parse(memory, data)
     (decoded,) = decoder.decode(memory, parsed, places)
     assert not decoded.failures() and all(np.array_equal(place, bits) for place in places)
 

@@ -43,13 +43,17 @@ class GpuArray:
 
     def __init__(self, tensor: Any, address: int, dtype: np.dtype, shape: tuple[int, ...]) -> None:
         size = dtype.itemsize
-        n, strides = 1, [size] * len(shape)
-        for k in range(len(shape) - 1, -1, -1):
-            strides[k] = n * size
-            n *= shape[k]
-        self.tensor, self.address, self.dtype, self.shape, self.nbytes = tensor, address, dtype, shape, n * size
-        self.kind = dtype.char, len(shape)
-        self.fields = (0, 0, n, size, address, *shape, *strides)
+        self.tensor, self.address, self.dtype, self.shape = tensor, address, dtype, shape
+        if len(shape) == 1:  # of which a call makes ten
+            (n,) = shape
+            self.fields: tuple[int, ...] = (0, 0, n, size, address, n, size)
+        else:
+            n, strides = 1, [size] * len(shape)
+            for k in range(len(shape) - 1, -1, -1):
+                strides[k] = n * size
+                n *= shape[k]
+            self.fields = (0, 0, n, size, address, *shape, *strides)
+        self.nbytes, self.kind = n * size, (dtype.char, len(shape))
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
