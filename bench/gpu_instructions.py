@@ -134,6 +134,10 @@ STEPS = {
 }
 
 
+#: The kernels whose instructions are counted: all but those that put frames together, which move bytes.
+COUNTED = tuple(kernel for kernel in ALL_KERNELS if kernel.name.rpartition("_")[0] in STEPS)
+
+
 class Instruction(NamedTuple):
     """An instruction of a kernel.
 
@@ -346,7 +350,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, default=RESULTS, help="folder for gpu-instructions.csv")
     options = parser.parse_args(arguments)
     try:
-        rows = [row for capability in ARCHITECTURES for row in measure(ALL_KERNELS, capability)]
+        rows = [row for capability in ARCHITECTURES for row in measure(COUNTED, capability)]
     except Unsupported as error:
         print(error)
         return 1

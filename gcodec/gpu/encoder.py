@@ -16,7 +16,6 @@ from ..format.codebook import Codebook
 from ..format.modes import BitLayout
 from ..format.prelude import Prelude
 from ..frame.sizes import raw_bytes
-from ..kernels.cuda.assemble import move_blocks, seal_frames
 from ..kernels.cuda.histogram import MAX_BINS, count_symbols
 from ..kernels.cuda.launch_tables import (
     LIMIT,
@@ -24,7 +23,7 @@ from ..kernels.cuda.launch_tables import (
     Output,
     Tensors,
 )
-from ..kernels.cuda.native import encoder_for
+from ..kernels.cuda.native import encoders_for
 from ..kernels.cuda.values import BLOCK, BLOCK_LOG2
 from ..options import EncoderOptions
 from ..plan.codebooks import from_histogram, window_of
@@ -279,12 +278,12 @@ def encode(
     )
     tensors, out = Tensors(batch.values, batch.levels, rows, owner), Output(slots, block_sizes, kinds, faults)
     has_references = shared is not None and shared.references
-    kernel = encoder_for(
+    kernels = encoders_for(
         dtype.bits, dtype.head_bits, bit_layout.widths, len(bit_layout.levels), bit_layout.lossy, has_references
     )
-    memory.launch(kernel, n_blocks, tensors, value_coding, tables, out)
-    memory.launch(seal_frames, n, rows, assembly, value_coding, out, preludes, block_places, results, frames)
-    memory.launch(move_blocks, n_blocks, tensors, value_coding, tables, out, block_places, results, frames)
+    memory.launch(kernels.encode, n_blocks, tensors, value_coding, tables, out)
+    memory.launch(kernels.seal, n, rows, assembly, value_coding, out, preludes, block_places, results, frames)
+    memory.launch(kernels.move, n_blocks, tensors, value_coding, tables, out, block_places, results, frames)
     return Batch(memory, goal, places, results, faults)
 
 

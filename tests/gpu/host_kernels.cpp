@@ -5,6 +5,7 @@
 #include "decode_planes.cu"
 #include "encode.cu"
 #include "encode_planes.cu"
+#include "assemble.cu"
 
 // A kernel, each of whose blocks gets shared memory of this type, filled with anything.
 template <typename Shared, typename Arguments, void (*BODY)(const Arguments &, Shared &)>
@@ -35,6 +36,11 @@ template <typename V>
 using Encode = Kernel<WholeEncoder, EncodeArguments<V>, encode_whole<V>>;
 template <typename V>
 using EncodePlanes = Kernel<PlanesEncoder, EncodeArguments<V>, encode_planes<V>>;
+template <typename V>
+using Move = Kernel<MoveShared, MoveArguments<V>, move_whole<V>>;
+template <typename V>
+using MovePlanes = Kernel<MovePlanesShared, MoveArguments<V>, move_planes<V>>;
+using Seal = Kernel<SealShared, SealArguments, seal_frame>;
 
 #define ON_HOST(name, kernel) \
     extern "C" unsigned name##_on_host(const void *a, unsigned n, unsigned f) { return kernel::run(a, n, f); }
@@ -47,3 +53,8 @@ ON_HOST(encode_float32, Encode<u32>)
 ON_HOST(encode_float16, Encode<u16>)
 ON_HOST(encode_planes_float32, EncodePlanes<u32>)
 ON_HOST(encode_planes_float16, EncodePlanes<u16>)
+ON_HOST(move_float32, Move<u32>)
+ON_HOST(move_float16, Move<u16>)
+ON_HOST(move_planes_float32, MovePlanes<u32>)
+ON_HOST(move_planes_float16, MovePlanes<u16>)
+ON_HOST(seal_frames, Seal)

@@ -6,7 +6,6 @@ from __future__ import annotations
 import mmap
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from dataclasses import replace
 from random import Random
 from typing import Any, NamedTuple
@@ -26,7 +25,7 @@ from gcodec.gpu import decoder, encoder, kernel_tables, preludes
 from gcodec.gpu.encoder import GpuSource, SharedCodebook, plan_of
 from gcodec.kernels.block.header import CHECKSUM, CODED, OK, SEED
 from gcodec.kernels.cuda.launch_tables import EncodedFrames, Output, Tensors
-from gcodec.kernels.cuda.native import decoder_for, encoder_for
+from gcodec.kernels.cuda.native import decoder_for, encoders_for
 from gcodec.plan.request import EncodeRequest
 from gcodec.tensors import Values, kernel_view
 from tests.gpu.cuda_cases import CODING, TYPES, books_of, outcome
@@ -130,28 +129,21 @@ class Coding(NamedTuple):
     nearest: bool = True
 
 
-def check_blocks(memory: HostThreads, bits: Bits, dtype: DType, coding: Coding) -> bool:
-    """Check that the blocks of an array are the host's, byte for byte, and that nothing is written behind them; return
-    False if the host's frame has gone without its codebook, so that it lacks coded blocks."""
+def check_frame(memory: HostThreads, bits: Bits, dtype: DType, coding: Coding) -> bool:
+    """Check that the frame of an array is the host's, byte for byte, and that nothing is written behind its blocks;
+    return False if it has gone without its codebook, so that it lacks coded blocks."""
     shared = SharedCodebook(coding.book, coding.book.record, True)
     layout = coding.layout or bit_layouts.lossless(dtype)
-    with suppress(GeneralKernelError):      # frames are put together by numba's kernels
-        source = GpuSource(bits, bits.size, bits.shape, coding.levels)
-        encoder.encode(memory, [source], dtype, layout, coding.nearest, shared, 0)
+    source = GpuSource(bits, bits.size, bits.shape, coding.levels)
+    batch = encoder.encode(memory, [source], dtype, layout, coding.nearest, shared, 0)
     out = memory.arguments[3]
     levels = np.zeros(0, np.uint8) if coding.levels is None else coding.levels
     request = EncodeRequest(Values(bits, dtype, bits.shape, 0), layout, levels, CODING, coding.nearest, 1)
     frame = bytes(encode_values(request, plan_of(dtype, -(-bits.size >> 14), shared)))
-    reader = FrameReader(frame)
-    bare = not reader.prelude.codebooks
+    assert bytes(batch.frames[0]) == frame
     slots = out.slots[: len(out.sizes) * (4 + (dtype.bits << 9))].view(np.uint8).reshape(len(out.sizes), -1)
-    for b, (at, size) in enumerate(zip(reader.offsets, reader.sizes, strict=True)):
-        if not (bare and out.kinds[b] == CODED):
-            assert (int(out.sizes[b]), int(out.kinds[b])) == (size, frame[at]), b
-            assert slots[b, :size].tobytes() == frame[at : at + size], b
-        assert (slots[b, int(out.sizes[b]) :] == 0xA5).all(), b
-    assert not out.faults.any()
-    return not bare
+    assert all((slot[size:] == 0xA5).all() for slot, size in zip(slots, out.sizes.tolist(), strict=True))
+    return bool(FrameReader(frame).prelude.codebooks)
 
 
 def check_all_blocks(memory: HostThreads, bits: Bits, dtype: DType, coding: Coding, begin: int = 0) -> None:
@@ -160,13 +152,13 @@ def check_all_blocks(memory: HostThreads, bits: Bits, dtype: DType, coding: Codi
     first = -(room.__array_interface__["data"][0] // bits.itemsize) % 16 + begin
     moved = room[first : first + bits.size]
     moved[:] = bits
-    if not check_blocks(memory, moved, dtype, coding):    # after a block that shrinks, all are coded
+    if not check_frame(memory, moved, dtype, coding):    # after a block that shrinks, all are coded
         few = np.zeros(1 << 16, bits.dtype)
         few[:: 1 << 12] = 1 << dtype.head_shift
         if coding.levels is not None:
             coding = coding._replace(levels=np.concatenate([np.zeros(len(few), np.uint8), coding.levels]))
         both = np.concatenate([few, bits])
-        assert check_blocks(memory, both, dtype, coding) or not coding.book.lengths[0], "nothing is shown"
+        assert check_frame(memory, both, dtype, coding) or not coding.book.lengths[0], "nothing is shown"
 
 
 @law
@@ -234,6 +226,31 @@ def blocks_of_planes(memory: HostThreads, effort: int) -> None:
 
 
 @law
+def batches_of_many(memory: HostThreads, effort: int) -> None:
+    """Tensors of all sizes in one launch, one of more blocks than a block of the grid has threads; those that shrink by
+    nothing go without the codebook."""
+    names = ("empty", "one value", "gaussian", "noise", "all zero", "a block and one", "257 values",
+             "a block and more of noise", "empty")
+    for name in TYPES:
+        dtype = BY_NAME[name]
+        layout = bit_layouts.fixed(dtype, 3)
+        arrays = [kernel_view(Case(name, case).bits.reshape(-1)) for case in names]
+        arrays.append(np.resize(arrays[4], 300 << 14))
+        arrays[-1][::100_000] = arrays[2][:50]
+        book = book_for(arrays[2], dtype, layout, None)
+        sources = [GpuSource(bits, bits.size, bits.shape) for bits in arrays]
+        batch = encoder.encode(memory, sources, dtype, layout, True, SharedCodebook(book, book.record, True), 0)
+        bare = 0
+        for bits, frame in zip(arrays, batch.frames, strict=True):
+            values = Values(bits, dtype, bits.shape, 0)
+            request = EncodeRequest(values, layout, np.zeros(0, np.uint8), CODING, True, 1)
+            plan = plan_of(dtype, -(-bits.size >> 14), SharedCodebook(book, book.record, True))
+            assert bytes(frame) == bytes(encode_values(request, plan)), bits.size
+            bare += not FrameReader(bytes(frame)).prelude.codebooks
+        assert 0 < bare < len(arrays)
+
+
+@law
 def levels_that_do_not_exist(memory: HostThreads, effort: int) -> None:
     """They are noticed, and harm nothing."""
     for name in TYPES:
@@ -245,9 +262,10 @@ def levels_that_do_not_exist(memory: HostThreads, effort: int) -> None:
             book = book_for(bits, dtype, layout, levels)
             levels[place] = level
             source = GpuSource(bits, bits.size, bits.shape, levels)
-            with suppress(GeneralKernelError):
-                encoder.encode(memory, [source], dtype, layout, True, SharedCodebook(book, book.record, True), 0)
+            batch = encoder.encode(memory, [source], dtype, layout, True, SharedCodebook(book, book.record, True), 0)
             assert memory.arguments[3].faults.tolist() == [int(level >= len(layout.levels))]
+            if level >= len(layout.levels):
+                laws.check_refused(gcodec.InvalidArgument, lambda: batch.frames)     # noqa: B023 (runs now)
 
 
 @law
@@ -358,7 +376,7 @@ def places_beyond_32_bits(memory: HostThreads, effort: int) -> None:
     out = Output(np.zeros(2 * slot_words, np.uint32), *(np.zeros(2, kind) for kind in ("u4", "u1", "u4")))
     tensors = Tensors(room, np.zeros(1, np.uint8), source, np.zeros(2, np.int32))
     encoding = kernel_tables.encode_tables(memory, dtype, bit_layouts.lossless(dtype), [book])
-    memory.launch(encoder_for(16, 8, (8,), 1, False, True), 2, tensors, coding, encoding, out)
+    memory.launch(encoders_for(16, 8, (8,), 1, False, True).encode, 2, tensors, coding, encoding, out)
     assert (out.kinds == CODED).all()
     slots = np.array([0, 4 * slot_words], np.int64)
     rows[0, 0], places[1][:], statuses[:] = 0, 0, -1

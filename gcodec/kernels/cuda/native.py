@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from ...errors import Unsupported
+from .assemble import move_blocks, seal_frames
 from .decode import decode_blocks
 from .encode import encode_blocks
 from .nvrtc import cubin_of
@@ -50,8 +51,25 @@ _DECODERS = _for_each_width("decode", "decode.cu", decode_blocks)
 _PLANES_DECODERS = _for_each_width("decode_planes", "decode_planes.cu", decode_blocks)
 _ENCODERS = _for_each_width("encode", "encode.cu", encode_blocks)
 _PLANES_ENCODERS = _for_each_width("encode_planes", "encode_planes.cu", encode_blocks)
-_PAIRS = _DECODERS, _PLANES_DECODERS, _ENCODERS, _PLANES_ENCODERS
-ALL_KERNELS = tuple(kernel for pair in _PAIRS for kernel in pair.values())
+_MOVERS = _for_each_width("move", "encode.cu", move_blocks)
+_PLANES_MOVERS = _for_each_width("move_planes", "encode_planes.cu", move_blocks)
+_SEALER = NativeKernel("seal_frames", "assemble.cu", seal_frames)
+_PAIRS = _DECODERS, _PLANES_DECODERS, _ENCODERS, _PLANES_ENCODERS, _MOVERS, _PLANES_MOVERS
+ALL_KERNELS = *(kernel for pair in _PAIRS for kernel in pair.values()), _SEALER
+
+
+class EncodingKernels(NamedTuple):
+    """The kernels that make frames of tensors, in the order of their launches.
+
+    Attributes:
+        encode: In the place of :func:`encode.encode_blocks`, or that.
+        seal: In the place of :func:`assemble.seal_frames`.
+        move: In the place of :func:`assemble.move_blocks`.
+    """
+
+    encode: Any
+    seal: Any
+    move: Any
 
 
 def decoder_for(bits: int, head_bits: int, widths: Sequence[int], n_levels: int, has_columns: bool) -> Any:
@@ -71,10 +89,10 @@ def decoder_for(bits: int, head_bits: int, widths: Sequence[int], n_levels: int,
     return _PLANES_DECODERS.get(bits, decode_blocks) if max(widths) <= 8 else decode_blocks
 
 
-def encoder_for(
+def encoders_for(
     bits: int, head_bits: int, widths: Sequence[int], n_levels: int, lossy: bool, has_references: bool
-) -> Any:
-    """Return the kernel that encodes tensors, likewise.
+) -> EncodingKernels:
+    """Return the kernels that encode tensors, likewise.
 
     Args:
         bits: Bits of a value.
@@ -84,11 +102,12 @@ def encoder_for(
         lossy: Whether values are rounded.
         has_references: Whether heads are relative to the mean of their sub-stream, by a codebook.
     """
-    if head_bits != 8 or not has_references:
-        return encode_blocks
-    if _is_whole(bits, widths, n_levels) and not lossy:
-        return _ENCODERS.get(bits, encode_blocks)
-    return _PLANES_ENCODERS.get(bits, encode_blocks) if max(widths) <= 8 else encode_blocks
+    if head_bits == 8 and has_references and bits in _ENCODERS:
+        if _is_whole(bits, widths, n_levels) and not lossy:
+            return EncodingKernels(_ENCODERS[bits], _SEALER, _MOVERS[bits])
+        if max(widths) <= 8:
+            return EncodingKernels(_PLANES_ENCODERS[bits], _SEALER, _PLANES_MOVERS[bits])
+    return EncodingKernels(encode_blocks, _SEALER, move_blocks)
 
 
 def _is_whole(bits: int, widths: Sequence[int], n_levels: int) -> bool:

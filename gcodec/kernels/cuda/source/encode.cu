@@ -1,6 +1,6 @@
 // Lossless encoding of float32, bfloat16 and float16 by a block of threads for each block of a frame: what is most
 // frequent, values whose bits are all kept, in one plane of whole bytes.
-#include "encode.cuh"
+#include "move.cuh"
 
 constexpr u32 ITEM_WORDS = STREAM_VALUES * 3 / 4 + 5;      // of a sub-stream, at most, and what four values may reach beyond
 
@@ -153,4 +153,25 @@ extern "C" __global__ void __launch_bounds__(THREADS, 4) encode_float32(const __
 extern "C" __global__ void __launch_bounds__(THREADS, 4) encode_float16(const __grid_constant__ EncodeArguments<u16> a) {
     __shared__ WholeEncoder shared;
     encode_whole(a, shared);
+}
+
+struct MoveShared {
+    u64 cells[WARPS];
+};
+
+template <typename V>
+__device__ __forceinline__ void move_whole(const MoveArguments<V> &a, MoveShared &shared) {
+    move_block(a, shared.cells, [](const Source<V> &block, const i64 *, u32 *goal) {
+        return Source<V>{block.values, block.n, block.b, goal, block.slot_words};
+    });
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS) move_float32(const __grid_constant__ MoveArguments<u32> a) {
+    __shared__ MoveShared shared;
+    move_whole(a, shared);
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS) move_float16(const __grid_constant__ MoveArguments<u16> a) {
+    __shared__ MoveShared shared;
+    move_whole(a, shared);
 }

@@ -362,6 +362,18 @@ __device__ __forceinline__ Written write_body(const S &source, Encoder &shared) 
     return {CODED, p.base, (p.body + 7) & ~7u, sum + write_fields(source, p, shared)};
 }
 
+// Write the first four words of block `b` of a frame, once all threads have their share of the checksum.
+template <typename S>
+__device__ __forceinline__ void write_header(const S &source, u32 first, u32 n, u32 b, u64 share, u64 *cells) {
+    u64 sum = sum_of_block(share, cells) + (b + 1) * SEED + weighed(first, 0) + weighed(n, 1);
+    if (threadIdx.x == 0) {
+        source.put(0, first);
+        source.put(1, n);
+        source.put(2, (u32)sum);
+        source.put(3, (u32)(sum >> 32));
+    }
+}
+
 // Encode a block, once the encoder is prepared.
 template <typename Encoder, typename S>
 __device__ __forceinline__ Written encode_block(const S &source, const EncodeTables &tables, i32 book, Encoder &shared) {
@@ -377,14 +389,7 @@ __device__ __forceinline__ Written encode_block(const S &source, const EncodeTab
     shared.measure(source);
     __syncthreads();
     Written done = write_body(source, shared);
-    u32 first = done.kind | done.base << 16;
-    u64 sum = sum_of_block(done.sum, shared.cells) + (shared.number + 1) * SEED + weighed(first, 0) + weighed(shared.n_values, 1);
-    if (thread == 0) {
-        source.put(0, first);
-        source.put(1, shared.n_values);
-        source.put(2, (u32)sum);
-        source.put(3, (u32)(sum >> 32));
-    }
+    write_header(source, done.kind | done.base << 16, shared.n_values, shared.number, done.sum, shared.cells);
     return done;
 }
 

@@ -1,6 +1,6 @@
 // Encoding of float32, bfloat16 and float16 to planes of at most 8 bits, by a block of threads for each block of a frame:
 // values of several levels, or of fewer bits than the type has. They are rounded each time that they are read.
-#include "encode.cuh"
+#include "move.cuh"
 #include "planes.cuh"
 
 constexpr u32 MAX_LEVELS = 16;
@@ -25,6 +25,14 @@ __device__ __forceinline__ u32 rounded(u32 value, u32 level, const Rule *rules, 
     u32 result = finite && near < coding.infinity ? near : kept;
     if (size > coding.infinity && kept == coding.infinity) result = kept | (rule.low + 1);      // still a NaN
     return coding.prune && size < coding.smallest_normal ? 0 : result | (value & coding.sign);
+}
+
+__device__ __forceinline__ Rule rule_of(const EncodeTables &tables, const ValueCoding &coding, u32 book, u32 level) {
+    const u32 *range = tables.ranges.data + ((u64)book * MAX_LEVELS + level) * 3;
+    u32 drop = coding.lossy ? tables.drops.data[level] : 0, unit = 1u << drop;
+    bool nearest = coding.nearest && drop;
+    u32 fields = (range[0] & 255) | range[1] << 8 | range[2] << 16 | drop << 24;
+    return {fields, unit - 1, nearest ? (unit - 1) >> 1 : 0, nearest ? unit : 0};
 }
 
 // A block whose values are rounded.
@@ -79,13 +87,7 @@ struct PlanesEncoder : StreamsShared {
         u32 thread = threadIdx.x, book = given < 0 ? 0 : given;     // without a codebook all that follows is of no use
         u32 entry = entry_of_symbol(tables, book, thread), symbol = entry & ESCAPES ? ESCAPE : thread;
         parts[thread] = {entry, spread(tables.infos.data[book * 256 + symbol] >> 16 & 255)};
-        if (thread < MAX_LEVELS) {
-            const u32 *range = tables.ranges.data + ((u64)book * MAX_LEVELS + thread) * 3;
-            u32 drop = coding.lossy ? tables.drops.data[thread] : 0, unit = 1u << drop;
-            bool nearest = coding.nearest && drop;
-            u32 fields = (range[0] & 255) | range[1] << 8 | range[2] << 16 | drop << 24;
-            rules[thread] = {fields, unit - 1, nearest ? (unit - 1) >> 1 : 0, nearest ? unit : 0};
-        }
+        if (thread < MAX_LEVELS) rules[thread] = rule_of(tables, coding, book, thread);
         if (thread < MAX_PLANES) widths[thread] = tables.widths.data[thread];
         if (thread == 0) {
             parts[256] = {0, 0};
@@ -322,13 +324,19 @@ struct PlanesEncoder : StreamsShared {
     }
 };
 
+// Return a block as it is coded, which is written to where it says.
+template <typename V>
+__device__ __forceinline__ RoundedSource<V> rounded_source(const EncodeArguments<V> &a, const Source<V> &block, const i64 *row,
+                                                           const Rule *rules) {
+    const u8 *levels = a.coding.n_levels > 1 ? a.tensors.levels.data + ((u64)row[LEVELS] + (u64)block.b * MAX_VALUES) : 0;
+    return {block, levels, rules, a.coding};
+}
+
 template <typename V>
 __device__ __forceinline__ void encode_planes(const EncodeArguments<V> &a, PlanesEncoder &shared) {
     const i64 *row = row_of(a);
-    Source<V> block = source_of(a, row);
-    const u8 *levels = a.coding.n_levels > 1 ? a.tensors.levels.data + ((u64)row[LEVELS] + (u64)block.b * MAX_VALUES) : 0;
-    RoundedSource<V> source{block, levels, shared.rules, a.coding};
     shared.prepare(a.tables, a.coding, (i32)row[BOOK], a.out.faults.data + a.tensors.owner.data[blockIdx.x]);
+    RoundedSource<V> source = rounded_source(a, source_of(a, row), row, shared.rules);
     note_block(a, encode_block(source, a.tables, (i32)row[BOOK], shared));
 }
 
@@ -343,4 +351,29 @@ extern "C" __global__ void __launch_bounds__(THREADS, 3)
 encode_planes_float16(const __grid_constant__ EncodeArguments<u16> a) {
     __shared__ PlanesEncoder shared;
     encode_planes(a, shared);
+}
+
+struct MovePlanesShared {
+    Rule rules[MAX_LEVELS];
+    u64 cells[WARPS];
+};
+
+template <typename V>
+__device__ __forceinline__ void move_planes(const MoveArguments<V> &a, MovePlanesShared &shared) {
+    move_block(a, shared.cells, [&](const Source<V> &block, const i64 *row, u32 *goal) {
+        if (threadIdx.x < MAX_LEVELS) shared.rules[threadIdx.x] = rule_of(a.block.tables, a.block.coding, 0, threadIdx.x);
+        __syncthreads();
+        Source<V> moved{block.values, block.n, block.b, goal, block.slot_words};
+        return rounded_source(a.block, moved, row, shared.rules);
+    });
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS) move_planes_float32(const __grid_constant__ MoveArguments<u32> a) {
+    __shared__ MovePlanesShared shared;
+    move_planes(a, shared);
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS) move_planes_float16(const __grid_constant__ MoveArguments<u16> a) {
+    __shared__ MovePlanesShared shared;
+    move_planes(a, shared);
 }
