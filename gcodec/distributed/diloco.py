@@ -19,6 +19,14 @@ from .conversation import ConversationRunner
 from .gradients import Gradients
 from .modes import Mode, mode_of
 from .reduction.allreduce import SMALLEST, allreduce_job, dense_allreduce
+from .reduction.gpu_coder import TYPES as TYPES_ON_GPU
+from .reduction.gpu_jobs import (
+    gpu_allreduce_job,
+    gpu_dense_allreduce_job,
+    identity_job,
+    is_on_gpu,
+    side_stream_job,
+)
 from .reduction.precompile import precompile_kernels
 from .reduction.reduce_request import TYPES, ReduceRequest
 from .stats import Counters
@@ -41,7 +49,7 @@ class DiLoCo:
 
     Args:
         optimizer: the outer optimizer, a torch optimizer of the parameters that the inner one trains. All of them must
-            be floats in CPU memory.
+            be floats, in CPU memory or on one CUDA device. So is what this object keeps of them.
         every: inner steps between exchanges (H in the paper).
         mode: lossless by default; ``NearLossless(outer)`` needs an outer optimizer with a rule; ``Visible()`` sends
             only what the next forward pass in bfloat16 would see, and keeps the rest for later rounds.
@@ -52,7 +60,7 @@ class DiLoCo:
 
     Raises:
         InvalidArgument: an argument has another type or value, or a parameter another type.
-        Unsupported: parameters on another device, or an optimizer without a rule.
+        Unsupported: parameters on another kind of device or on several, or an optimizer without a rule.
     """
 
     def __init__(
@@ -74,9 +82,10 @@ class DiLoCo:
         self._counters = Counters()
         self._lane: Lane | None = None
         self._params = _by_type(optimizer)
+        self._on_gpu = any(map(is_on_gpu, self._all()))
         if isinstance(self.mode, Visible):
             self.mode.prepare(self._all())
-        else:
+        elif not self._on_gpu:
             for dtype in self._params:
                 precompile_kernels(TYPES[dtype], self.mode, None)
         self._lane = lane = lane_with_options(None, group, timeout, self._options)
@@ -165,10 +174,12 @@ class DiLoCo:
             counters.raw_bytes += n_bytes
             counters.dense_bytes += 2 * (lane.size - 1) / lane.size * n_bytes
             runner = ConversationRunner(lane, (self.mode.terms, flush), counters, self._label)
-            conversation = self._visible.average(gradients, self._all(), flush)
-            received: list[torch.Tensor] = lane.submit(
-                LaneJob(lambda: runner.run(conversation), runner.abort)
-            ).wait()
+            params = self._all()
+            conversation = self._visible.average(gradients, params, flush)
+            job = LaneJob(lambda: runner.run(conversation), runner.abort)
+            if self._on_gpu:
+                job = side_stream_job([*gradients, *params], job.run, job.abort)
+            received: list[torch.Tensor] = lane.submit(job).wait()
             self._visible.commit()
             return received
         averages, at = [], 0
@@ -183,18 +194,20 @@ class DiLoCo:
 
     def _job(self, lane: Lane, flat: torch.Tensor, params: list[torch.Tensor]) -> LaneJob:
         if lane.size == 1:
-            return LaneJob(lambda: flat)
+            return identity_job(flat) if self._on_gpu else LaneJob(lambda: flat)
         counters = self._counters
         counters.calls += 1
         counters.raw_bytes += flat.nbytes
         counters.dense_bytes += 2 * (lane.size - 1) / lane.size * flat.nbytes
-        if flat.nbytes < max(self.smallest, 1):
+        if flat.nbytes < max(self.smallest, 1) or (self._on_gpu and flat.dtype not in TYPES_ON_GPU):
+            if self._on_gpu:
+                return gpu_dense_allreduce_job(lane, flat, True, counters, self._label)
             return LaneJob(lambda: dense_allreduce(lane, flat, True, counters))
         gradients = Gradients.of(params, flat.numel())
         result = torch.empty_like(flat)
         assert not isinstance(self.mode, Visible)
         request = ReduceRequest(lane, flat, result, self.mode, True, counters, gradients, self._label)
-        return allreduce_job(request, threads=self.threads)
+        return gpu_allreduce_job(request) if self._on_gpu else allreduce_job(request, threads=self.threads)
 
     def _all(self) -> list[torch.Tensor]:
         return [param for params in self._params.values() for param in params]
@@ -236,8 +249,7 @@ class DiLoCo:
         residual = state.get("residual")
         if self._visible is not None:
             if residual is not None:
-                self._visible.check_state(residual, self._all())
-                self._visible.averager.load_state_dict(residual)
+                self._visible.load_residual(residual, self._all())
             else:
                 self._visible.averager.memories = {}
         elif residual is not None:
@@ -257,7 +269,10 @@ def _by_type(optimizer: torch.optim.Optimizer) -> dict[torch.dtype, list[torch.T
         for param in group["params"]:
             if param.dtype not in TYPES or param.layout != torch.strided:
                 raise InvalidArgument(f"parameters must be dense floats of 16 to 64 bits, not {param.dtype}")
-            if not param.is_cpu:
+            if not param.is_cpu and not is_on_gpu(param):
                 raise Unsupported(f"parameters on {param.device.type} are not supported: move them to the CPU first")
             by_type.setdefault(param.dtype, []).append(param)
+    devices = sorted({str(param.device) for params in by_type.values() for param in params})
+    if len(devices) > 1:
+        raise Unsupported(f"parameters must lie on one device, not on {' and '.join(devices)}")
     return by_type

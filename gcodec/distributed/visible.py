@@ -141,8 +141,8 @@ class VisibleExchange:
             self.values += sum(count.values for count in trial.last.values())
             self.seen_values += int(sum(count.floats for count in trial.last.values()))
 
-    def check_state(self, state: Any, params: Sequence[torch.Tensor]) -> None:
-        """Check the state of an averager before it is loaded.
+    def load_residual(self, state: Any, params: Sequence[torch.Tensor]) -> None:
+        """Go on from the state of an averager; residuals go where their parameters are.
 
         Args:
             state: what ``averager.state_dict()`` returned.
@@ -158,12 +158,16 @@ class VisibleExchange:
                 f"the residual must be that of rank and size {ours}, not {theirs}: every rank has its own; flush() "
                 "before saving makes a state without one"
             )
-        expected = {str(number): (param.shape, param.dtype) for number, param in enumerate(params)}
+        by_name = {str(number): param for number, param in enumerate(params)}
+        moved = {}
         for name, memory in state.get("tensors", {}).items():
-            residual = memory.get("residual") if isinstance(memory, dict) else None
-            found = (residual.shape, residual.dtype) if torch.is_tensor(residual) else None
-            if found is None or found != expected.get(name):
+            residual: Any = memory.get("residual") if isinstance(memory, dict) else None
+            param: Any = by_name.get(name)
+            fits = torch.is_tensor(residual) and param is not None and residual.shape == param.shape
+            if not fits or residual.dtype != param.dtype:
                 raise InvalidArgument(f"the residual of parameter {name} must have that parameter's shape and type")
+            moved[name] = {**memory, "residual": residual.to(param.device)}
+        self.averager.load_state_dict({**state, "tensors": moved})
 
 
 def drop_zeros(state: dict[str, Any]) -> dict[str, Any]:

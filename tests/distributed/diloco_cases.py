@@ -195,13 +195,13 @@ def resume(mode: str) -> bool:
     return run.crc() == again.crc()
 
 
-def corrupted(by: int, mode: str) -> tuple[str, bool]:
+def corrupted(culprit: int, mode: str) -> tuple[str, bool]:
     """Return what step() raises when one rank's messages are damaged, and whether all is as after the last round."""
     run = Run(mode, every=1, lr=1e-4, group=dist.new_group(), smallest=1, timeout=timedelta(seconds=20))
     run.step(0)
     run.diloco.step()
     before, residual = run.crc(), crc_of_residual(run)
-    undo = (sabotage("payload") if mode == "lossless" else last_payload_damaged()) if rank() == by else None
+    undo = (sabotage("payload") if mode == "lossless" else last_payload_damaged()) if rank() == culprit else None
     run.step(1)
     try:
         run.diloco.step()
@@ -250,6 +250,13 @@ def refused_states() -> None:
             assert "residual" in str(error)
             continue
         raise AssertionError("not refused")
+    elsewhere = torch.optim.SGD([nn.Parameter(torch.zeros(3, device="meta"))], lr=1.0)
+    try:
+        gd.DiLoCo(elsewhere, 1)
+    except gcodec.Unsupported as error:
+        assert "meta" in str(error)
+        return
+    raise AssertionError("not refused")
     assert (run.crc(), crc_of_residual(run)) == before
     run.diloco.load_state_dict({key: value for key, value in state.items() if key != "residual"})
     assert "residual" not in run.diloco.state_dict()
@@ -270,3 +277,10 @@ def refusals() -> None:
         except gcodec.InvalidArgument:
             continue
         raise AssertionError("not refused")
+    elsewhere = torch.optim.SGD([nn.Parameter(torch.zeros(3, device="meta"))], lr=1.0)
+    try:
+        gd.DiLoCo(elsewhere, 1)
+    except gcodec.Unsupported as error:
+        assert "meta" in str(error)
+        return
+    raise AssertionError("not refused")

@@ -22,6 +22,7 @@ import torch.distributed as dist
 
 import gcodec
 import gcodec.distributed as gd
+from gcodec.distributed import diloco
 from gcodec.distributed.ddp import codec_state
 from gcodec.distributed.reduction import allreduce, gpu_coder, gpu_levels
 from gcodec.distributed.transport import gpu as gpu_transport
@@ -76,7 +77,8 @@ def there(by: str) -> Iterator[mock.Mock]:
     with contextlib.ExitStack() as stack:
         for owner, name, value in (
             (gpu_coder, "gpu", CODEC), (gpu_levels, "gpu", CODEC), (allreduce, "is_on_gpu", is_on_gpu),
-            (codec_state, "is_on_gpu", is_on_gpu), (gpu_transport, "has_nccl", lambda group: by == "group"),
+            (codec_state, "is_on_gpu", is_on_gpu), (diloco, "is_on_gpu", is_on_gpu),
+            (gpu_transport, "has_nccl", lambda group: by == "group"),
             (gpu_transport, "_private_nccl", lambda lane, device: lane.group),
         ):
             stack.enter_context(mock.patch.object(owner, name, value))

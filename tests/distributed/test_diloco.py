@@ -69,7 +69,7 @@ def test_a_resumed_run_of_diloco_is_the_uninterrupted_run(ranks, mode):
 @pytest.mark.parametrize("mode", ["lossless", "visible"])
 @with_sizes(2, 3)
 def test_a_fault_during_an_outer_step_leaves_the_last_one(ranks, mode):
-    for heard, unchanged in ranks.run(cases.corrupted, by=ranks.size - 1, mode=mode):
+    for heard, unchanged in ranks.run(cases.corrupted, culprit=ranks.size - 1, mode=mode):
         assert "rank" in heard
         assert unchanged
 

@@ -7,7 +7,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from tests.distributed import allreduce_cases
+from tests.distributed import allreduce_cases, diloco_cases
 from tests.distributed import gpu_allreduce_cases as cases
 from tests.support.rank_fixtures import ranks_of
 from tests.support.ranks import agreed
@@ -101,3 +101,19 @@ def test_a_failed_collective_of_devices_is_an_error_that_says_where(ranks, by, c
         assert name == "PeerError" and message.startswith(where), (rank, name, message)
         assert unknown in message or "rank " in message
         assert rank != CULPRIT or message == where + unknown + "the device's network is gone"
+
+
+@pytest.mark.parametrize(("by", "mode", "narrow"), [
+    ("group", "lossless", False), ("staged", "near", True), ("group", "visible", False)])
+def test_replicas_under_diloco_on_devices_end_with_the_bits_of_those_on_the_host(ranks, by, mode, narrow):
+    result = ranks.run(cases.on_devices, what=diloco_cases.train, by=by, mode=mode, narrow=narrow, steps=9)
+    plain = ranks.run(cases.on_host, what=diloco_cases.train, mode=mode, narrow=narrow, steps=9)
+    assert agreed([checksum for checksum, *_ in result]) == agreed([checksum for checksum, *_ in plain])
+
+
+def test_diloco_on_devices_goes_on_from_a_state_and_refuses_damage(ranks):
+    for mode in ("lossless", "visible"):
+        assert all(ranks.run(cases.on_devices, what=diloco_cases.resume, by="group", mode=mode))
+    for heard, unchanged in ranks.run(cases.on_devices, what=diloco_cases.corrupted, by="staged", mode="visible",
+                                      culprit=CULPRIT):
+        assert "rank" in heard and unchanged
