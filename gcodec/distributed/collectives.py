@@ -18,6 +18,16 @@ from .reduction.allreduce import SMALLEST, allreduce_job, dense_allreduce
 from .reduction.bypass import Bypass
 from .reduction.coder import BufferCodebooks
 from .reduction.collective_codebooks import CollectiveCodebooks
+from .reduction.gpu_coder import TYPES as TYPES_ON_GPU
+from .reduction.gpu_coder import GpuCodebooks
+from .reduction.gpu_jobs import (
+    gpu_allreduce_job,
+    gpu_dense_allreduce_job,
+    gpu_dense_reduce_scatter_job,
+    gpu_reduce_scatter_job,
+    is_on_gpu,
+    side_stream_job,
+)
 from .reduction.precompile import precompile_kernels
 from .reduction.reduce_request import TYPES, ReduceRequest
 from .reduction.scatter import dense_reduce_scatter_job, reduce_scatter_job
@@ -31,6 +41,7 @@ from .transport.lane import Lane, lane_of
 from .transport.work import LaneWork
 
 _MAX_RESULTS, _MAX_RESULT_BYTES = 64, 1 << 30  #: results whose memory is kept, and their bytes
+_MAX_CODEBOOKS = 256  #: kinds of collectives on devices whose codebooks are kept
 _compiled: set[tuple[torch.dtype, type, bool]] = set()
 
 
@@ -105,16 +116,18 @@ class Collectives:
     Args:
         options: how to compress.
         label: begins the texts of errors.
+        on_gpu: take tensors on CUDA devices, too.
     """
 
-    def __init__(self, options: GroupOptions, label: str) -> None:
-        self.options, self.label = options, label
+    def __init__(self, options: GroupOptions, label: str, *, on_gpu: bool = False) -> None:
+        self.options, self.label, self.on_gpu = options, label, on_gpu
         self.threads = options.threads or threads_per_rank()
         self._counters, self._lock = Counters(), threading.Lock()
         self._results: dict[tuple[int, int, torch.dtype], torch.Tensor] = {}
         self._compared: set[dist.ProcessGroup] = set()
         self._bypasses: dict[Lane, GroupBypass] = {}
         self._codebooks: dict[Lane, CollectiveCodebooks] = {}
+        self._gpu_codebooks: dict[tuple[Lane, str, int, torch.dtype], GpuCodebooks] = {}
 
     def stats(self) -> dict[str, float]:
         """Return the counts so far, by name, as in :class:`gcodec.distributed.stats.Counters`, and those of refreshes.
@@ -138,7 +151,7 @@ class Collectives:
             group: the process group.
 
         Raises:
-            Unsupported: the tensors are floats outside of CPU memory.
+            Unsupported: the tensors are floats on a device that is neither the CPU nor a CUDA device, or on several.
             PeerError: ranks were given different options.
         """
         first = tensors[0] if tensors else None
@@ -146,9 +159,14 @@ class Collectives:
             return False
         if any(tensor.layout != torch.strided or tensor.dtype != first.dtype for tensor in tensors):
             return False
-        elsewhere = next((tensor.device.type for tensor in tensors if not tensor.is_cpu), None)
-        if elsewhere is not None:
-            raise Unsupported(f"{self.label}: tensors on {elsewhere} are not supported; only those in CPU memory are")
+        places = sorted({str(tensor.device) for tensor in tensors})
+        if len(places) > 1 or not (first.is_cpu or (self.on_gpu and is_on_gpu(first))):
+            legal = "CPU memory or on one CUDA device" if self.on_gpu else "CPU memory"
+            raise Unsupported(
+                f"{self.label}: tensors on {' and '.join(places)} are not supported; only those in {legal} are"
+            )
+        if is_on_gpu(first) and first.dtype not in TYPES_ON_GPU:
+            return False
         if group not in self._compared:
             compare_options(group, self.options.terms, self.label)
             self._compared.add(group)
@@ -159,7 +177,7 @@ class Collectives:
 
         Args:
             group: the process group.
-            tensors: dense floats in CPU memory, for which :meth:`suits` returned True.
+            tensors: dense floats, for which :meth:`suits` returned True.
             mean: divide the sum by the number of ranks.
 
         Returns:
@@ -170,17 +188,22 @@ class Collectives:
             PeerError: the group's lane is broken, or takes nothing more.
         """
         call = _Call("all-reduce", 2, sum(tensor.nbytes for tensor in tensors), tensors[0].dtype)
-        lane, kind, counters = self._begin(group, call)
+        lane, kind, counters = self._begin(group, call, is_on_gpu(tensors[0]))
         if kind == PLAIN:
             return None
         parts = [tensor.detach().contiguous().view(-1) for tensor in tensors]
-        flat = parts[0] if len(parts) == 1 else torch.cat(parts)
+        flat, on_gpu = parts[0] if len(parts) == 1 else torch.cat(parts), is_on_gpu(tensors[0])
         if kind == PLAIN_TIMED:
             result, job = flat, LaneJob(lambda: dense_allreduce(lane, flat, mean, counters, self.label))
+            if on_gpu:
+                job = gpu_dense_allreduce_job(lane, flat, mean, counters, self.label)
         else:
-            result = self._result_for(lane, flat)
+            result = torch.empty_like(flat) if on_gpu else self._result_for(lane, flat)
             request = ReduceRequest(lane, flat, result, self.options.mode, mean, counters, label=self.label)
-            job = _made_on_lane(lambda: allreduce_job(request, self._shared(lane, "reduce", flat), self.threads))
+            if on_gpu:
+                job = gpu_allreduce_job(request, self._kept(lane, "reduce", flat))
+            else:
+                job = _made_on_lane(lambda: allreduce_job(request, self._shared(lane, "reduce", flat), self.threads))
 
         def end() -> list[torch.Tensor]:
             for tensor, part in zip(tensors, result.split([part.numel() for part in parts]), strict=True):
@@ -188,7 +211,10 @@ class Collectives:
             self._end(lane, kind, call, counters)
             return tensors
 
-        return LaneWork(lane.submit(_with_end([job], end, tensors), ALL_REDUCE))
+        whole = _with_end([job], end, tensors)
+        if on_gpu:
+            whole = side_stream_job([flat, result, *tensors], whole.run, whole.abort)
+        return LaneWork(lane.submit(whole, ALL_REDUCE))
 
     def reduce_scatter(
         self, group: dist.ProcessGroup, pairs: Sequence[tuple[torch.Tensor, torch.Tensor]], mean: bool
@@ -207,7 +233,7 @@ class Collectives:
             PeerError: the group's lane is broken, or takes nothing more.
         """
         call = _Call("reduce-scatter", 1, sum(whole.nbytes for whole, _ in pairs), pairs[0][0].dtype)
-        lane, kind, counters = self._begin(group, call)
+        lane, kind, counters = self._begin(group, call, is_on_gpu(pairs[0][0]))
         if kind == PLAIN:
             return None
         flat = [(whole.detach().contiguous().view(-1), part.detach().contiguous().view(-1)) for whole, part in pairs]
@@ -220,14 +246,21 @@ class Collectives:
             self._end(lane, kind, call, counters)
             return [part for _, part in pairs]
 
-        return LaneWork(lane.submit(_with_end(jobs, end, [part for _, part in pairs]), REDUCE_SCATTER))
+        whole = _with_end(jobs, end, [part for _, part in pairs])
+        if is_on_gpu(pairs[0][0]):
+            whole = side_stream_job([tensor for pair in (*flat, *pairs) for tensor in pair], whole.run, whole.abort)
+        return LaneWork(lane.submit(whole, REDUCE_SCATTER))
 
     def _scatter(
         self, lane: Lane, kind: int, whole: torch.Tensor, part: torch.Tensor, mean: bool, counters: Counters
     ) -> LaneJob:
+        on_gpu = is_on_gpu(whole)
         if kind == PLAIN_TIMED:
-            return dense_reduce_scatter_job(lane, whole, part, mean, counters, self.label)
+            make = gpu_dense_reduce_scatter_job if on_gpu else dense_reduce_scatter_job
+            return make(lane, whole, part, mean, counters, self.label)
         request = ReduceRequest(lane, whole, part, self.options.mode, mean, counters, label=self.label)
+        if on_gpu:
+            return gpu_reduce_scatter_job(request, self._kept(lane, "scatter", whole))
         return _made_on_lane(lambda: reduce_scatter_job(request, self._shared(lane, "scatter", whole), self.threads))
 
     def _shared(self, lane: Lane, name: str, flat: torch.Tensor) -> BufferCodebooks | None:
@@ -239,9 +272,19 @@ class Collectives:
         n_values, dtype = flat.numel(), TYPES[flat.dtype]
         return codebooks.shared((name, n_values, dtype.name), n_values, dtype, self.options.mode)
 
-    def _begin(self, group: dist.ProcessGroup, call: _Call) -> tuple[Lane, int, Counters]:
+    def _kept(self, lane: Lane, name: str, flat: torch.Tensor) -> GpuCodebooks | None:
+        """Return the codebooks that are kept for a collective on a CUDA device, if any are."""
+        if self.options.refresh is None:
+            return None
+        key = lane, name, flat.numel(), flat.dtype
+        with self._lock:
+            while len(self._gpu_codebooks) >= _MAX_CODEBOOKS and key not in self._gpu_codebooks:
+                self._gpu_codebooks.pop(next(iter(self._gpu_codebooks)))
+            return self._gpu_codebooks.setdefault(key, GpuCodebooks(self.options.refresh))
+
+    def _begin(self, group: dist.ProcessGroup, call: _Call, on_gpu: bool) -> tuple[Lane, int, Counters]:
         """Return the lane, how to make the collective, and its counters. A PLAIN one has been counted already."""
-        lane, bypass = self._lane(group, call.dtype), self.options.bypass
+        lane, bypass = self._lane(group, None if on_gpu else call.dtype), self.options.bypass
         counters = Counters(calls=1, raw_bytes=call.n_bytes)
         counters.dense_bytes = call.passes * (lane.size - 1) / lane.size * call.n_bytes
         if bypass is None:
@@ -280,8 +323,9 @@ class Collectives:
                 self._results[key] = torch.empty(like.shape, dtype=like.dtype)
         return self._results[key]
 
-    def _lane(self, group: dist.ProcessGroup, dtype: torch.dtype) -> Lane:
-        self.precompile(dtype)
+    def _lane(self, group: dist.ProcessGroup, dtype: torch.dtype | None) -> Lane:
+        if dtype is not None:
+            self.precompile(dtype)
         return lane_of(group, self.options.timeout)
 
     def precompile(self, dtype: torch.dtype) -> None:

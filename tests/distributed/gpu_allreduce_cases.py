@@ -19,16 +19,17 @@ from unittest import mock
 import numpy as np
 import torch
 import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh
 
 import gcodec
 import gcodec.distributed as gd
-from gcodec.distributed import diloco
+from gcodec.distributed import collectives, diloco
 from gcodec.distributed.ddp import codec_state
 from gcodec.distributed.reduction import allreduce, gpu_coder, gpu_levels
 from gcodec.distributed.transport import gpu as gpu_transport
 from gcodec.distributed.transport.lane import lane_of
 from gcodec.truncation.optimizers import levels_for, view_from_dump
-from tests.distributed import allreduce_cases
+from tests.distributed import allreduce_cases, fsdp_cases
 from tests.distributed.allreduce_cases import rank, values_at
 
 CALLS = {"fresh": 0, "encode": 0, "frames": 0}
@@ -78,6 +79,7 @@ def there(by: str) -> Iterator[mock.Mock]:
         for owner, name, value in (
             (gpu_coder, "gpu", CODEC), (gpu_levels, "gpu", CODEC), (allreduce, "is_on_gpu", is_on_gpu),
             (codec_state, "is_on_gpu", is_on_gpu), (diloco, "is_on_gpu", is_on_gpu),
+            (collectives, "is_on_gpu", is_on_gpu),
             (gpu_transport, "has_nccl", lambda group: by == "group"),
             (gpu_transport, "_private_nccl", lambda lane, device: lane.group),
         ):
@@ -165,6 +167,23 @@ def lost(culprit: int, by: str, compressed: bool) -> tuple[str, str]:
     dist.barrier()
     gd.close_lanes(group, 1.0)
     return name, text
+
+
+def damaged_fsdp(culprit: int) -> str:
+    """Return what backward() says on this rank when the frames of one rank's device are damaged."""
+    group = dist.new_group(timeout=timedelta(seconds=30))
+    model = fsdp_cases.sharded(DeviceMesh.from_group(group, "cpu"))
+    gd.compress_fsdp(model, smallest=1000, timeout=timedelta(seconds=5))
+    x, y = allreduce_cases.batch_of(0)
+    loss = torch.nn.functional.cross_entropy(model(x), y)
+    with there("staged"), contextlib.ExitStack() as stack:
+        if rank() == culprit:
+            stack.enter_context(mock.patch.object(CODEC, "encode_batch", _sabotaged("payload")))
+        try:
+            loss.backward()
+        except Exception as error:
+            return f"{type(error).__name__}: {error}"
+    return ""
 
 
 def on_cuda(device: str = "cuda") -> int:

@@ -7,13 +7,14 @@ import pytest
 
 pytest.importorskip("torch")
 
-from tests.distributed import allreduce_cases, diloco_cases
+from tests.distributed import allreduce_cases, diloco_cases, fsdp_cases
 from tests.distributed import gpu_allreduce_cases as cases
 from tests.support.rank_fixtures import ranks_of
 from tests.support.ranks import agreed
 
 CULPRIT = 1
 ranks = ranks_of(2, 3)
+four = ranks_of(4)
 
 
 @pytest.mark.parametrize(("by", "dtype"), [("staged", "float32"), ("group", "bfloat16")])
@@ -117,3 +118,31 @@ def test_diloco_on_devices_goes_on_from_a_state_and_refuses_damage(ranks):
     for heard, unchanged in ranks.run(cases.on_devices, what=diloco_cases.corrupted, by="staged", mode="visible",
                                       culprit=CULPRIT):
         assert "rank" in heard and unchanged
+
+
+@pytest.mark.parametrize(("by", "options"), [("group", {}), ("staged", {"mode": "fixed"}), ("group", {"narrow": True})])
+def test_fsdp_on_devices_ends_with_the_bits_of_fsdp_on_the_host(ranks, by, options):
+    result = ranks.run(cases.on_devices, what=fsdp_cases.train, by=by, how="shard_ours", **options)
+    plain = ranks.run(cases.on_host, what=fsdp_cases.train, how="shard_ours", **options)
+    assert agreed([found["crc"] for found in result]) == agreed([found["crc"] for found in plain])
+    for found in result:
+        assert 0 < found["stats"]["sent_bytes"] < found["stats"]["dense_bytes"] and not found["stats"]["dense"]
+
+
+def test_replicas_of_shards_on_devices_are_averaged_compressed(four):
+    result = four.run(cases.on_devices, what=fsdp_cases.train, by="staged", how="hsdp_hook")
+    plain = four.run(cases.on_host, what=fsdp_cases.train, how="hsdp_hook")
+    assert agreed([found["crc"] for found in result]) == agreed([found["crc"] for found in plain])
+
+
+@pytest.mark.parametrize(("by", "slow"), [("group", "coded"), ("staged", "dense")])
+def test_fsdp_on_devices_leaves_compression_where_it_is_slower(ranks, by, slow):
+    if ranks.size == 2:
+        dense, _ = agreed(ranks.run(cases.on_devices, what=fsdp_cases.bypass, by=by, slow=slow))
+        assert sum(dense[:13]) == 0 and 0 < sum(dense[13:22]) < 27
+        assert dense[22:28] == [3 * (slow == "coded")] * 6
+
+
+def test_a_damaged_frame_of_fsdp_on_devices_is_an_exception_of_backward(ranks):
+    heard = ranks.run(cases.damaged_fsdp, culprit=CULPRIT)
+    assert all(heard) and f"rank {CULPRIT}" in heard[0]

@@ -21,7 +21,7 @@ from ..transport.lane import Lane
 from ..transport.transfers import labeled
 from .gpu_coder import TYPES, GpuCodebooks, GpuCoder, side_stream_of
 from .gpu_levels import GpuLevelChooser
-from .gpu_reduce import GpuReduction
+from .gpu_reduce import GpuReduction, GpuScatter
 from .reduce_request import ReduceRequest
 
 
@@ -100,7 +100,52 @@ def gpu_allreduce_job(request: ReduceRequest, codebooks: GpuCodebooks | None = N
     )
 
 
-def _reduction(request: ReduceRequest, codebooks: GpuCodebooks | None) -> GpuReduction:
+def gpu_reduce_scatter_job(request: ReduceRequest, codebooks: GpuCodebooks | None = None) -> LaneJob:
+    """Return the job that reduces a buffer on a CUDA device and keeps this rank's part. Its value is that.
+
+    Args:
+        request: what to reduce, and how; the mode is not NearLossless, which has no meaning without all gradients.
+        codebooks: the codebooks kept for this buffer; None to make them anew.
+    """
+
+    def reduce_compressed() -> torch.Tensor:
+        _reduction(request, codebooks, GpuScatter).run()
+        return request.result
+
+    return side_stream_job(
+        [request.flat, request.result],
+        reduce_compressed,
+        lambda error: _reduction(request, codebooks, GpuScatter).abort(error),
+    )
+
+
+def gpu_dense_reduce_scatter_job(
+    lane: Lane, flat: torch.Tensor, part: torch.Tensor, mean: bool, counters: Counters, label: str
+) -> LaneJob:
+    """Return the job that reduces and scatters a tensor on a CUDA device, uncompressed. Its value is the part.
+
+    Args:
+        lane: the lane of the group.
+        flat: this rank's values.
+        part: takes this rank's part of the result.
+        mean: divide the sum by the number of ranks.
+        counters: takes times and bytes.
+        label: begins the texts of errors.
+    """
+
+    def reduce_uncompressed() -> torch.Tensor:
+        start = perf_counter()
+        labeled(f"{label}, uncompressed", lambda: gpu_transport_of(lane, flat.device).reduce_scatter(flat, part, mean))
+        side_stream_of(flat.device).finish()  # so that the seconds counted are those of the network
+        counters.add_dense(flat.nbytes, lane.size, perf_counter() - start, 1)
+        return part
+
+    return side_stream_job([flat, part], reduce_uncompressed)
+
+
+def _reduction(
+    request: ReduceRequest, codebooks: GpuCodebooks | None, kind: type[GpuReduction] = GpuReduction
+) -> GpuReduction:
     """Make the reduction of a request. Runs on the lane's thread, as optimizers' state is read here."""
     dtype, mode, gradients = request.dtype, request.mode, request.gradients
     level_chooser = None
@@ -109,7 +154,7 @@ def _reduction(request: ReduceRequest, codebooks: GpuCodebooks | None) -> GpuRed
         level_chooser = GpuLevelChooser(mode, gradients, dtype, request.contribution_scale)
     coder = GpuCoder(dtype, mode, level_chooser, codebooks, request.counters)
     values, result = request.flat, request.result
-    return GpuReduction(
+    return kind(
         request.lane, coder, values, result, mean=request.mean, terms=mode.terms, label=request.label
     )
 

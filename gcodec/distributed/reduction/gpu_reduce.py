@@ -20,14 +20,14 @@ The result has the bits that the same all-reduce of tensors in CPU memory has.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 
 from ...compressors.contract import parts_of
 from ...errors import Corruption, GcodecError, LimitExceeded
-from ..transport.gpu import GpuTransport, gpu_transport_of
+from ..transport.gpu import gpu_transport_of
 from ..transport.lane import Lane
 from ..transport.message import CONTRIBUTION, HEADER, RESULT, check
 from ..transport.transfers import Incoming, Transfers, labeled
@@ -61,13 +61,24 @@ class Halves(OneWay):
         self.shares = [[(0, n_values)]] * 2
 
 
+class EqualParts(OneWay):
+    """Lists the messages of one rank of a reduce-scatter: contributions. The parts lie one after another, by rank.
+
+    Arguments are those of ``Schedule``, the number of values being a multiple of the ranks.
+    """
+
+    def __init__(self, n_values: int, rank: int, size: int) -> None:
+        super().__init__(n_values, rank, size)
+        self.shares = [[(part.start, part.stop)] for part in parts_of(n_values, size)]
+
+
 class GpuReduction(Reduction):
     """Runs one all-reduce of flat tensors on a CUDA device.
 
     Arguments are those of :class:`Reduction`, with tensors in place of arrays.
     """
 
-    kind_terms = ("device",)
+    kind_terms: ClassVar[tuple[str, ...]] = ("device",)
 
     def __init__(
         self,
@@ -83,7 +94,7 @@ class GpuReduction(Reduction):
         on_gpu: Any = coder, values, result  # of which Reduction asks here no more than lengths, type and counters
         super().__init__(lane, *on_gpu, mean=mean, terms=terms, label=label)
         self.gpu_coder, self.source, self.target = coder, values, result
-        self.two = lane.size == 2
+        self.two = isinstance(self.schedule, Halves)
         self.parts: list[Range] = [share[0] for share in self.schedule.shares]
 
     def _schedule_of(self, n_values: int) -> Schedule:
@@ -91,28 +102,42 @@ class GpuReduction(Reduction):
 
     def _run(self, transfers: Transfers) -> Iterator[None]:
         (contributions,) = self.schedule.contributions()  # a rank owns one piece
-        expected = [contributions, {slot.peer: slot for slot in self.schedule.results()}]
-        posted = [{peer: self._post(transfers, slot) for peer, slot in slots.items()} for slots in expected]
+        results = {slot.peer: slot for slot in self.schedule.results()}
+        posted, posted_results = (
+            {peer: self._post(transfers, slot) for peer, slot in slots.items()} for slots in (contributions, results)
+        )
         receipts = [(slot, self._post(transfers, slot)) for slot in self.schedule.receipts()]
-        transport, lossy = gpu_transport_of(self.lane, self.source.device), self.gpu_coder.lossy
-        begin, end = self.parts[self.lane.rank]
-
-        # Lossy: this rank, too, decodes the frame of its own values, to have them as the others do.
-        frames = self._encode(self.parts, CONTRIBUTION, lossy)
-        received = self._exchange(transfers, transport, expected[0], posted[0], frames)
-        ranges = [(begin, end)] * self.lane.size
-        terms = self._decode_all(received, ranges, expected[0], None if lossy else self.source[begin:end])
-        mean = sum_in_rank_order(terms, self.lane.size if self.mean else 1)
-        if self.two:
-            self.target.copy_(mean)
-        else:
-            frame = self._encode_part((begin, end), mean) if end > begin else self._nothing()
-            received = self._exchange(transfers, transport, expected[1], posted[1], [frame] * self.lane.size)
-            results = self._decode_all(received, self.parts, expected[1], None if lossy else mean)
-            for (first, last), part in zip(self.parts, results, strict=True):
-                self.target[first:last] = part
+        self._keep(transfers, self._own_part(transfers, contributions, posted), results, posted_results)
         self._confirm(transfers, receipts)
         yield from ()  # all in one part
+
+    def _own_part(
+        self, transfers: Transfers, expected: dict[int, Slot], posted: dict[int, Incoming]
+    ) -> torch.Tensor:
+        """Exchange contributions; return the sum of this rank's part, or the mean. Arguments as of `_exchange`."""
+        begin, end = self.parts[self.lane.rank]
+        # Lossy: this rank, too, decodes the frame of its own values, to have them as the others do.
+        lossy = self.gpu_coder.lossy
+        frames = self._encode(self.parts, CONTRIBUTION, lossy)
+        received = self._exchange(transfers, expected, posted, frames)
+        ranges = [(begin, end)] * self.lane.size
+        terms = self._decode_all(received, ranges, expected, None if lossy else self.source[begin:end])
+        return sum_in_rank_order(terms, self.lane.size if self.mean else 1)
+
+    def _keep(
+        self, transfers: Transfers, own: torch.Tensor, expected: dict[int, Slot], posted: dict[int, Incoming]
+    ) -> None:
+        """Put the result of this rank's part where it belongs, and those of the others, which it exchanges."""
+        if self.two:
+            self.target.copy_(own)
+            return
+        begin, end = self.parts[self.lane.rank]
+        frame = self._encode_part((begin, end), own) if end > begin else self._nothing()
+        received = self._exchange(transfers, expected, posted, [frame] * self.lane.size)
+        local = None if self.gpu_coder.lossy else own
+        results = self._decode_all(received, self.parts, expected, local)
+        for (first, last), part in zip(self.parts, results, strict=True):
+            self.target[first:last] = part
 
     def _encode(self, ranges: Sequence[Range], kind: int, with_self: bool) -> list[torch.Tensor]:
         """Return a frame for each rank, of the part that it sums; empty where there is nothing to send.
@@ -144,7 +169,6 @@ class GpuReduction(Reduction):
     def _exchange(
         self,
         transfers: Transfers,
-        transport: GpuTransport,
         expected: dict[int, Slot],
         posted: dict[int, Incoming],
         frames: list[torch.Tensor],
@@ -153,7 +177,6 @@ class GpuReduction(Reduction):
 
         Args:
             transfers: the sends and receives of lengths.
-            transport: moves the frames.
             expected: the messages that come, by the rank that sends them.
             posted: the receives of their lengths.
             frames: a frame for each rank, this one's included.
@@ -174,6 +197,7 @@ class GpuReduction(Reduction):
             sizes[peer] = self._receive_size(transfers, slot, posted[peer])
         outgoing = [self._nothing() if peer == rank else frame for peer, frame in enumerate(frames)]
         where = f"{self.label or f'all-reduce {self.sequence}'}, frames"
+        transport = gpu_transport_of(self.lane, self.source.device)
         received = labeled(where, lambda: transport.swap(outgoing, sizes))
         received[rank] = frames[rank]
         counters.sent_bytes += sum(map(len, outgoing))
@@ -228,3 +252,22 @@ class GpuReduction(Reduction):
         for r, values in zip(ranks, decoded, strict=True):
             by_rank[r] = values
         return by_rank
+
+
+class GpuScatter(GpuReduction):
+    """Runs one reduce-scatter on a CUDA device: the first half of the all-reduce. The result is not rounded.
+
+    Arguments are those of :class:`GpuReduction`, but that the number of values is a multiple of the ranks, and
+    ``result`` takes this rank's part only.
+    """
+
+    kind_terms = ("device", "scatter")
+
+    def _schedule_of(self, n_values: int) -> Schedule:
+        return EqualParts(n_values, self.lane.rank, self.lane.size)
+
+    def _keep(
+        self, transfers: Transfers, own: torch.Tensor, expected: dict[int, Slot], posted: dict[int, Incoming]
+    ) -> None:
+        """Put the result of this rank's part where it belongs."""
+        self.target.copy_(own)

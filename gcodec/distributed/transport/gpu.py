@@ -36,6 +36,9 @@ class GpuTransport(Protocol):
     def all_reduce(self, flat: torch.Tensor) -> None:
         """Sum a tensor over all ranks, in place, uncompressed."""
 
+    def reduce_scatter(self, flat: torch.Tensor, part: torch.Tensor, mean: bool) -> None:
+        """Sum a tensor over all ranks, uncompressed; ``part`` takes this rank's part of the sum, or of the mean."""
+
 
 class NcclTransport:
     """Moves bytes by a process group that takes the device's tensors itself: NCCL's, on CUDA devices.
@@ -58,6 +61,10 @@ class NcclTransport:
     def all_reduce(self, flat: torch.Tensor) -> None:
         """Implement :meth:`GpuTransport.all_reduce`."""
         self.group.allreduce([flat]).wait()
+
+    def reduce_scatter(self, flat: torch.Tensor, part: torch.Tensor, mean: bool) -> None:
+        """Implement :meth:`GpuTransport.reduce_scatter`."""
+        _reduce_scatter(self.group, flat, part, mean)
 
 
 class StagedTransport:
@@ -109,6 +116,19 @@ class StagedTransport:
         staged = flat.cpu()
         self.lane.group.allreduce([staged]).wait()
         flat.copy_(staged)
+
+    def reduce_scatter(self, flat: torch.Tensor, part: torch.Tensor, mean: bool) -> None:
+        """Implement :meth:`GpuTransport.reduce_scatter`."""
+        staged = flat.cpu()
+        result = torch.empty(part.shape, dtype=part.dtype)
+        _reduce_scatter(self.lane.group, staged, result, mean)
+        part.copy_(result)
+
+
+def _reduce_scatter(group: dist.ProcessGroup, flat: torch.Tensor, part: torch.Tensor, mean: bool) -> None:
+    options = dist.ReduceScatterOptions()
+    options.reduceOp = dist.ReduceOp(dist.ReduceOp.AVG if mean else dist.ReduceOp.SUM)
+    inner_method(group, "reduce_scatter_single")(part, flat, options).wait()
 
 
 def _where(peer: int) -> str:
