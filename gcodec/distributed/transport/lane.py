@@ -44,7 +44,6 @@ from .failures import FailureRecords
 from .jobs import Future, LaneJob, Place, StartedJob
 from .transfers import Buffers, Transfers, labeled
 
-_n_made: dict[str, int] = {}  #: private groups so far, by the parent's name
 _lanes: list[Lane] = []  #: the lane registry: those of this process
 _lock = threading.Lock()
 _MAX_QUEUED = 1 << 10  #: jobs: each holds on to memory
@@ -67,6 +66,7 @@ class Lane:
 
     Attributes:
         group: the private Gloo group.
+        store: where its ranks meet, and nobody else.
         buffers: memory for messages; only the thread uses it.
         failure: the first error of any job; None so far.
         closed: True once :meth:`close` has been called.
@@ -75,7 +75,7 @@ class Lane:
     """
 
     def __init__(self, parent: dist.ProcessGroup, timeout: timedelta) -> None:
-        store = _private_store(parent, timeout)
+        self.store = store = _private_store(parent, timeout)
         self.parent, self.timeout = parent, timeout
         self.rank, self.size = parent.rank(), parent.size()
         self.group = private_group(store, self.rank, self.size, timeout)
@@ -244,10 +244,9 @@ def _private_store(parent: dist.ProcessGroup, timeout: timedelta) -> Store:
     """Return a part of the parent's own store, for a group of the same ranks. Raises InvalidArgument, PeerError."""
     if parent not in distributed_c10d._world.pg_map:
         raise InvalidArgument("group must be one of torch.distributed's; this one is not, or has been destroyed")
-    name = str(parent.group_name)
-    # Every private group needs keys of its own in the store, the same on all ranks: ranks make lanes in one order.
-    _n_made[name] = _n_made.get(name, 0) + 1
-    prefix = f"gcodec-lane-{_n_made[name]}-{_shared_nonce(parent, timeout)}/"
+    # Every private group needs keys of its own in the store, the same on all ranks. Names of groups are neither: torch
+    # gives those of groups that have ended to others, and a rank knows only those of its own.
+    prefix = f"gcodec-lane-{_shared_nonce(parent, timeout)}/"
     return PrefixStore(prefix, distributed_c10d._get_process_group_store(parent))
 
 
