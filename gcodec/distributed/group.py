@@ -1,10 +1,11 @@
-"""A process group of torch whose all-reduces and reduce-scatters of floats are compressed; the rest goes to Gloo.
+"""A process group of torch whose all-reduces and reduce-scatters of floats are compressed; the rest goes to Gloo, or of
+CUDA tensors to NCCL.
 
     import gcodec.distributed
     torch.distributed.init_process_group("gcodec")
 
-It is a Python ``ProcessGroup`` around two private Gloo groups: a plain one, to which everything else is handed on, and
-the lane's. Their messages cannot get in each other's way, so it does not matter how the two kinds interleave.
+It is a Python ``ProcessGroup`` around two private groups: a plain one, to which everything else is handed on, and the
+lane's. Their messages cannot get in each other's way, so it does not matter how the two kinds interleave.
 """
 
 from __future__ import annotations
@@ -16,13 +17,14 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import Store, Work
+from torch._C._distributed_c10d import PrefixStore, Store, Work
 
 from ..errors import InvalidArgument, Unsupported
 from .collectives import Collectives, GroupOptions, is_mean
 from .torch_version import OLDEST_FOR_GROUPS, is_older
 from .transport.arguments import check_not_expanded
 from .transport.delegation import hands_on, inner_method
+from .transport.gpu import adopt_nccl, nccl_of
 from .transport.lane import adopt, close_lanes
 
 _registered: dict[str, GroupOptions] = {}  #: by the backend's name
@@ -32,9 +34,10 @@ _registered: dict[str, GroupOptions] = {}  #: by the backend's name
 class CompressedGroup(dist.ProcessGroup):
     """The process group that ``init_process_group("gcodec")`` makes.
 
-    Dense float32, float64, bfloat16 and float16 tensors in CPU memory of at least ``smallest`` bytes are compressed
-    when they are summed or averaged by an all-reduce or a reduce-scatter of one tensor, alone or coalesced. Sums are
-    then made in the order of ranks; every rank ends with the same bits. Floats on other devices raise Unsupported.
+    Dense float32, float64, bfloat16 and float16 tensors of at least ``smallest`` bytes are compressed when they are
+    summed or averaged by an all-reduce or a reduce-scatter of one tensor, alone or coalesced; on a CUDA device, all but
+    float64. Sums are then made in the order of ranks; every rank ends with the same bits. Floats on other kinds of
+    devices raise Unsupported.
 
     Args:
         store: the store that the ranks meet through.
@@ -47,12 +50,17 @@ class CompressedGroup(dist.ProcessGroup):
     def __init__(self, store: Store, rank: int, size: int, options: GroupOptions, name: str) -> None:
         super().__init__(rank, size)  # type: ignore[call-arg]  # the constructor for Python groups, not in the stubs
         self.options, self._name = options, name
-        self._collectives = Collectives(options, name)
-        gloo = dist.ProcessGroupGloo(store, rank, size, timeout=options.timeout or timedelta(minutes=30))
+        self._collectives = Collectives(options, name, on_gpu=True)
+        timeout = options.timeout or timedelta(minutes=30)
+        gloo = dist.ProcessGroupGloo(store, rank, size, timeout=timeout)
         gloo._set_sequence_number_for_group()
         self.inner = dist.ProcessGroup(store, rank, size)
         for group in (self, self.inner):
             adopt(group, gloo)
+        if torch.cuda.is_available() and dist.is_nccl_available():
+            nccl = nccl_of(self.inner, PrefixStore("cuda/", store), timeout, name)
+            nccl._set_sequence_number_for_group()
+            adopt_nccl([self, self.inner], torch.device("cuda"), nccl)
         if size > 1:
             self._collectives.precompile(torch.float32)
 
@@ -144,7 +152,7 @@ def register_backend(name: str = "gcodec", options: GroupOptions | None = None) 
             torch_options.store, torch_options.group_rank, torch_options.group_size, chosen, name
         )
 
-    dist.Backend.register_backend(name, create, extended_api=True, devices=["cpu"])
+    dist.Backend.register_backend(name, create, extended_api=True, devices=["cpu", "cuda"])
 
 
 def _check_version() -> None:

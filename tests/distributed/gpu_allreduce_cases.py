@@ -13,7 +13,7 @@ import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 from unittest import mock
 
 import numpy as np
@@ -184,6 +184,42 @@ def damaged_fsdp(culprit: int) -> str:
         except Exception as error:
             return f"{type(error).__name__}: {error}"
     return ""
+
+
+class _StandInForNccl(dist.ProcessGroupGloo):
+    """Gloo under the name and with the arguments of NCCL's backend."""
+
+    class Options:
+        _timeout, group_name = timedelta(seconds=1), ""
+
+    #: All that were made: of one whose Python half is gone, torch returns a plain Gloo backend.
+    made: ClassVar[list[Any]] = []
+
+    def __init__(self, store: Any, rank: int, size: int, options: Any) -> None:
+        super().__init__(store, rank, size, options._timeout)
+        self.made.append(self)
+
+
+def nccl_inside() -> None:
+    """Check that a group "gcodec" has NCCL for CUDA tensors, itself and in the group that all else is handed on to."""
+    with mock.patch.object(torch.cuda, "is_available", lambda: True), \
+            mock.patch.object(dist, "is_nccl_available", lambda: True), \
+            mock.patch.object(dist, "ProcessGroupNCCL", _StandInForNccl, create=True):
+        group: Any = dist.new_group(backend="gcodec", timeout=timedelta(seconds=60))
+        (outer,) = _StandInForNccl.made
+        assert isinstance(group, gd.CompressedGroup) and gpu_transport.has_nccl(group)
+        for each in (group, group.inner):
+            backend: Any = each._get_backend(torch.device("cuda"))
+            assert backend is outer and backend.size() == group.size()
+        tensor = torch.ones(3)
+        backend.allreduce([tensor]).wait()
+        assert torch.equal(tensor, torch.full((3,), float(group.size())))
+        lane = lane_of(group)
+        private = gpu_transport._private_nccl(lane, torch.device("cuda"))
+        assert private._get_backend(torch.device("cuda")) is _StandInForNccl.made[1]
+        gd.close_lanes(group)
+        _StandInForNccl.made.clear()
+    assert dist.group.WORLD is not None and not gpu_transport.has_nccl(dist.group.WORLD)
 
 
 def on_cuda(device: str = "cuda") -> int:

@@ -13,6 +13,7 @@ from torch._C._distributed_c10d import HashStore
 
 import gcodec
 import gcodec.distributed
+from tests.distributed import gpu_allreduce_cases as gpu_cases
 from tests.distributed import group_cases as cases
 from tests.support.rank_fixtures import ranks_of, with_sizes
 from tests.support.ranks import Ranks, agreed
@@ -122,3 +123,18 @@ def test_a_rank_of_the_group_that_dies_is_an_exception():
 
 def test_the_default_group_can_be_destroyed_and_made_again(ranks):
     ranks.run(cases.ended)
+
+
+# On CUDA devices (tests/distributed/gpu_allreduce_cases.py)
+
+@pytest.mark.parametrize("by", ["group", "staged"])
+@pytest.mark.parametrize("case", [cases.inference, cases.asynchronous, cases.layouts, cases.coalesced,
+                                  cases.functional_collectives, cases.overlapping], ids=lambda case: case.__name__)
+def test_collectives_of_tensors_on_devices_are_those_of_tensors_on_the_host(ranks, case, by):
+    if ranks.size > 1:
+        on_devices = ranks.run(gpu_cases.on_devices, what=case, by=by)
+        assert on_devices == ranks.run(gpu_cases.on_host, what=case)
+
+
+def test_where_torch_has_nccl_tensors_on_devices_go_through_it(ranks):
+    ranks.run(gpu_cases.nccl_inside)

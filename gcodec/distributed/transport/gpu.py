@@ -7,19 +7,18 @@ on the lane's thread, with the side stream current, in the same order on all ran
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import timedelta
 from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import PrefixStore
-from torch.distributed import distributed_c10d
+from torch._C._distributed_c10d import PrefixStore, Store
 
 from .delegation import inner_method
 from .lane import Lane
 from .transfers import Buffers, Transfers
 
 _TAG = 1 << 30  #: from here on: tags that no other message of a lane's has
-_n_made: dict[str, int] = {}  #: private NCCL groups so far, by the parent's name
 
 
 class GpuTransport(Protocol):
@@ -165,14 +164,29 @@ def has_nccl(group: dist.ProcessGroup) -> bool:
 
 def _private_nccl(lane: Lane, device: torch.device) -> dist.ProcessGroup:
     """Make an NCCL group with the ranks of a lane: its collectives must not come between those of training."""
-    name = str(lane.parent.group_name)
-    _n_made[name] = _n_made.get(name, 0) + 1
-    private_name = f"gcodec-wire-{_n_made[name]}"
-    store = PrefixStore(f"{private_name}/", distributed_c10d._get_process_group_store(lane.parent))
-    options: Any = dist.ProcessGroupNCCL.Options()
-    options._timeout, options.group_name = lane.timeout, f"{name}-{private_name}"
+    store = PrefixStore(f"nccl-{device}/", lane.store)
     group = dist.ProcessGroup(store, lane.rank, lane.size)
-    nccl = dist.ProcessGroupNCCL(store, lane.rank, lane.size, options)
     group._set_default_backend(dist.ProcessGroup.BackendType.NCCL)
-    group._register_backend(device, dist.ProcessGroup.BackendType.NCCL, nccl)
+    nccl = nccl_of(group, store, lane.timeout, f"{lane.parent.group_name}-gcodec")
+    adopt_nccl([group], device, nccl)
     return group
+
+
+def nccl_of(group: dist.ProcessGroup, store: Store, timeout: timedelta, name: str) -> Any:
+    """Return an NCCL backend for the ranks of a group.
+
+    Args:
+        group: the group.
+        store: the store that its ranks meet through, for this purpose alone.
+        timeout: time after which a silent rank is an error.
+        name: the name by which NCCL's messages call it.
+    """
+    options: Any = dist.ProcessGroupNCCL.Options()
+    options._timeout, options.group_name = timeout, name
+    return dist.ProcessGroupNCCL(store, group.rank(), group.size(), options)
+
+
+def adopt_nccl(groups: Sequence[dist.ProcessGroup], device: torch.device, nccl: Any) -> None:
+    """Let groups use an NCCL backend for tensors on a device, or on any of its type."""
+    for group in groups:
+        group._register_backend(device, dist.ProcessGroup.BackendType.NCCL, nccl)

@@ -61,7 +61,10 @@ class Buffers:
         unit = max(1 << 12, 1 << (size - 1).bit_length() - 3)
         n_bytes = unit * -(-size // unit)
         kept = self._kept.get(n_bytes)
-        return kept.pop() if kept else torch.empty(n_bytes, dtype=torch.uint8, pin_memory=self._pinned)
+        if kept:
+            return kept.pop()
+        with torch.inference_mode(False):  # the memory outlives the caller's mode
+            return torch.empty(n_bytes, dtype=torch.uint8, pin_memory=self._pinned)
 
     def release(self, buffer: torch.Tensor) -> None:
         """Take back a buffer that is no longer in use."""
