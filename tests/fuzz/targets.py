@@ -33,21 +33,21 @@ class Row(NamedTuple):
 
 
 TARGETS = {
-    "frames": Row("mutated frames", "frames", "Frames", 30, 40_000),
-    "reference": Row("mutated frames, beside the reference decoder", "frames", "FramesBesideReference", 2, 4000),
-    "archives": Row("archives, index changed and sealed again: restored and loaded", "containers", "Archives", 3, 4000),
-    "indexes": Row("archives, index changed and sealed again: listed", "containers", "ArchiveIndexes", 12, 10_000),
-    "messages": Row("messages of an all-reduce", "messages", "Messages", 10, 10_000, True),
-    "payloads": Row("payloads of compressors", "messages", "Payloads", 6, 5000, True),
-    "states": Row("packed states", "messages", "PackedStates", 4, 5000, True),
-    "codebooks": Row("records of codebooks", "messages", "Codebooks", 8, 10_000, True),
-    "versions": Row("versions of weights, index or metadata changed and sealed again", "versions", "Versions", 3, 3000),
-    "manifests": Row("manifests of folders of versions", "versions", "Manifests", 4, 5000),
-    "npy": Row("`.npy` files", "containers", "NpyFiles", 8, 10_000),
-    "npz": Row("`.npz` files", "containers", "NpzFiles", 4, 3000),
-    "safetensors": Row("`.safetensors` files", "containers", "SafetensorsFiles", 8, 10_000),
-    "pt": Row("`.pt` files", "containers", "TorchFiles", 5, 8000, True),
-    "stored": Row("tensor files, archived and restored", "containers", "StoredFiles", 1, 1000, True),
+    "frames": Row("mutated frames", "frames", "Frames", 30, 20_000),
+    "reference": Row("mutated frames, beside the reference decoder", "frames", "FramesBesideReference", 2, 2000),
+    "archives": Row("archives, index changed and sealed again: restored and loaded", "containers", "Archives", 3, 2000),
+    "indexes": Row("archives, index changed and sealed again: listed", "containers", "ArchiveIndexes", 12, 5000),
+    "messages": Row("messages of an all-reduce", "messages", "Messages", 10, 5000, True),
+    "payloads": Row("payloads of compressors", "messages", "Payloads", 6, 2500, True),
+    "states": Row("packed states", "messages", "PackedStates", 4, 2500, True),
+    "codebooks": Row("records of codebooks", "messages", "Codebooks", 8, 5000, True),
+    "versions": Row("versions of weights, index or metadata changed and sealed again", "versions", "Versions", 3, 1500),
+    "manifests": Row("manifests of folders of versions", "versions", "Manifests", 4, 2500),
+    "npy": Row("`.npy` files", "containers", "NpyFiles", 8, 5000),
+    "npz": Row("`.npz` files", "containers", "NpzFiles", 4, 1500),
+    "safetensors": Row("`.safetensors` files", "containers", "SafetensorsFiles", 8, 5000),
+    "pt": Row("`.pt` files", "containers", "TorchFiles", 5, 4000, True),
+    "stored": Row("tensor files, archived and restored", "containers", "StoredFiles", 1, 500, True),
 }
 
 
