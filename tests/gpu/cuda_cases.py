@@ -26,6 +26,7 @@ from typing import Any
 from unittest.mock import patch
 
 import numpy as np
+import xxhash
 
 import gcodec
 from gcodec import FINE_LADDER, PAPER_LADDER, EncoderOptions, Ladder
@@ -635,6 +636,25 @@ def spoilt_patches(memory: HostMemory, quick: bool) -> None:
 
 
 @law
+def hashes(memory: HostMemory, quick: bool) -> None:
+    """Check that a device's XXH3 is that of the library, for sizes around all of its limits, one by one and at once."""
+    from gcodec.gpu import hashing
+
+    rng = np.random.default_rng(6)
+    sizes = [0, 1, 240, 241, 247, 256, 1023, 1024, 1025, 1088, 1089, 2048, 5000, 16384, 16385, 70_001, 131_072]
+    arrays = [rng.integers(0, 256, n, dtype=np.uint8) for n in (sizes if quick else [0, 100, 1500, 18_001])]
+    wanted = [xxhash.xxh3_64_hexdigest(array.tobytes()) for array in arrays]
+    assert hashing.hash_tensors(memory, []) == []
+    for array, own in zip(arrays, wanted, strict=True):
+        assert hashing.hash_tensors(memory, [array]) == [own]
+    for most in (hashing.MOST_AT_ONCE, 30_000, 1):
+        with patch.object(hashing, "MOST_AT_ONCE", most):
+            assert hashing.hash_tensors(memory, arrays[::-1]) == wanted[::-1]
+    extremes = [np.zeros(3000, np.uint8), np.full(3000, 255, np.uint8)]
+    assert hashing.hash_tensors(memory, extremes) == [xxhash.xxh3_64_hexdigest(array.tobytes()) for array in extremes]
+
+
+@law
 def public_functions(memory: HostMemory, quick: bool) -> None:
     """Check ``gcodec.encode`` and ``gcodec.decode`` of tensors that say they are on a CUDA device, and ``gcodec.gpu``.
     """
@@ -881,7 +901,7 @@ def start(mode: str) -> HostMemory:
 
     setattr(simulator, "swapped_cuda_module", _never_restored)  # noqa: B010 - it is not exported
     grid.set_threads(THREADS)
-    for module in ("batches", "level_choice"):
+    for module in ("batches", "hashing", "level_choice"):
         import_module(f"gcodec.gpu.{module}")  # and so every kernel, before the first is launched
     return HostMemory(FakeCUDAArray, names)
 

@@ -65,7 +65,15 @@ def signatures(values: Any) -> dict[str, tuple[Any, tuple[Any, ...]]]:
 
 def sparse_signatures(values: Any) -> dict[str, tuple[Any, tuple[Any, ...]]]:
     """Return the kernels of sparse blocks, likewise."""
-    from gcodec.kernels.cuda import sparse_check, sparse_find, sparse_place, sparse_read, sparse_tables, sparse_write
+    from gcodec.kernels.cuda import (
+        sparse_check,
+        sparse_find,
+        sparse_place,
+        sparse_read,
+        sparse_tables,
+        sparse_write,
+        xxh3,
+    )
 
     shape = bundle(sparse_tables.SparseShape, u8, u4, u4, u4)
     frame = bundle(sparse_tables.SparseFrame, array(u4), array(i8), array(i8), array(u1))
@@ -91,13 +99,15 @@ def sparse_signatures(values: Any) -> dict[str, tuple[Any, tuple[Any, ...]]]:
                           (frame, shape, books, streams, changes, array(values), array(i4))),
         "apply_changes": (sparse_place.apply_changes, (shape, streams, array(u4), changes, array(values))),
         "copy_stored_blocks": (sparse_place.copy_stored_blocks, (frame, shape, array(values))),
+        "sum_hash_blocks": (xxh3.sum_hash_blocks, (array(u8), array(u1), u8, array(u8), u8, array(u8))),
+        "chain_hash_blocks": (xxh3.chain_hash_blocks, (array(u8), array(i8), array(i8), array(u8), array(u8))),
     }
 
 
 KERNELS = ("encode_blocks", "seal_frames", "move_blocks", "count_symbols", "decode_blocks", "choose_linear",
            "choose_accumulator", "choose_adam", "sum_words", "check_sparse_blocks", "read_sub_streams", "place_changes",
            "apply_changes", "copy_stored_blocks", "count_differences", "note_all_differences", "count_change_symbols",
-           "write_sub_streams", "seal_sparse_blocks")
+           "write_sub_streams", "seal_sparse_blocks", "sum_hash_blocks", "chain_hash_blocks")
 #: What a float operation may be called: exact, or rounded once to the nearest; nothing fused, approximate or flushed.
 EXACT = re.compile(r"(ld|st|mov|neg|abs|selp|setp\.\w+)(\.\w+)*\.f32|cvt\.rn\.f32\.[su]32|(add|mul|div|sqrt)\.rn\.f32")
 #: 16-bit values differ from wide ones in the width of their loads and stores alone.
