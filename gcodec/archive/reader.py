@@ -60,6 +60,22 @@ class _ChunkToRead(NamedTuple):
     base: BaseBytes | None
 
 
+class StoredChunk(NamedTuple):
+    """A chunk as it is stored.
+
+    Attributes:
+        start: where its part begins in the segment.
+        chunk: codec and sizes.
+        payload: the stored bytes.
+        where: name of the chunk in errors.
+    """
+
+    start: int
+    chunk: Chunk
+    payload: Bytes
+    where: str
+
+
 class ArchiveReader:
     """An archive opened for reading; nothing but its index is read until it is asked for.
 
@@ -192,6 +208,21 @@ class ArchiveReader:
         """
         return self._parts_of([self._segment(entry, number, name)])
 
+    def stored_chunks(self, entry: FileEntry, number: int) -> Iterator[StoredChunk]:
+        """Yield the chunks of a segment as they are stored, in order; the caller unpacks them, and checks the hash.
+
+        Raises:
+            Corruption: the padding after a chunk is not zero.
+            Unsupported: there is no such base as it is coded against.
+        """
+        for item in _chunks_to_read([self._segment(entry, number)]):
+            yield StoredChunk(item.start, item.chunk, self._stored(item), f"{item.where}: chunk at byte {item.at}")
+
+    def check_segment_hash(self, entry: FileEntry, number: int, digest: str) -> None:
+        """Raise Corruption unless a segment that the caller unpacked has the hash that the index says."""
+        item = self._segment(entry, number)
+        _check_hash(digest, item.blob, item.where)
+
     def segment_range(self, entry: FileEntry, number: int, start: int, stop: int) -> Bytes:
         """Bytes ``start`` to ``stop`` of a segment, from their chunks alone: the segment's hash is not checked. Safe
         from several threads."""
@@ -293,14 +324,19 @@ class ArchiveReader:
             if last < 0:
                 _check_hash(hash_.hexdigest(), blob, where)
 
-    def _unpacked(self, item: _ChunkToRead) -> Bytes:
-        at, start, chunk, where, base = item
+    def _stored(self, item: _ChunkToRead) -> Bytes:
+        """Return the stored bytes of a chunk."""
+        at, _, chunk, where, _ = item
         source, end = self._source, at + chunk.stored + padding(chunk.stored)
         stored = source.read(at, end, self._memory.take) if isinstance(source, FileSource) else source.read(at, end)
         if stored[chunk.stored :].any():
             raise Corruption(f"{where}: the padding at byte {at + chunk.stored} is not zero")
+        return stored[: chunk.stored]
+
+    def _unpacked(self, item: _ChunkToRead) -> Bytes:
+        at, start, chunk, where, base = item
         read = (lambda: base.read(start, start + chunk.size)) if base else None
-        return unpack_chunk(chunk, stored[: chunk.stored], f"{where}: chunk at byte {at}", read, self._memory.take)
+        return unpack_chunk(chunk, self._stored(item), f"{where}: chunk at byte {at}", read, self._memory.take)
 
     def check_size(self, size: int, what: str) -> None:
         """Raises LimitExceeded if so many bytes, of what is named so in errors, are above the limit."""

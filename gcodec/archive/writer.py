@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import zlib
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import accumulate, chain
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
 import numpy as np
 import xxhash
@@ -33,6 +33,36 @@ from .part_memory import PartMemory
 
 #: Segments are cut into parts of this many bytes.
 PART_BYTES = 1 << 22
+
+
+class ReadyChunk(NamedTuple):
+    """A part that the caller has encoded without loss.
+
+    Attributes:
+        codec: code of the codec, an index into ``CODECS``.
+        payload: the stored bytes.
+        size: size of the part in bytes.
+        needs_base: True if unpacking needs the base.
+    """
+
+    codec: int
+    payload: bytes | memoryview
+    size: int
+    needs_base: bool
+
+
+class ReadySegment(NamedTuple):
+    """A segment that the caller encodes, such as on a device, instead of the writer.
+
+    Attributes:
+        hash: XXH3 of its bytes, 16 hexadecimal digits.
+        base_hash: that of the base's bytes; None if there is no base.
+        chunks: its parts, front to back; each is made when the one before is written.
+    """
+
+    hash: str
+    base_hash: str | None
+    chunks: Iterator[ReadyChunk]
 
 
 class ArchiveWriter(AllOrNothing):
@@ -82,7 +112,14 @@ class ArchiveWriter(AllOrNothing):
         self._paths = Paths()
         self.bytes_written = 0
 
-    def add(self, plan: FilePlan, policy: EncodingPolicy | None = None, base: Base | None = None) -> FileEntry:
+    def add(
+        self,
+        plan: FilePlan,
+        policy: EncodingPolicy | None = None,
+        base: Base | None = None,
+        *,
+        ready: Mapping[int, ReadySegment] | None = None,
+    ) -> FileEntry:
         """Adds a file.
 
         Args:
@@ -90,6 +127,7 @@ class ArchiveWriter(AllOrNothing):
             policy: for lossy modes; lossless if None.
             base: an earlier file, which tensors of the same name, type and size are coded against where that is
                 smaller; reading the archive needs it again. Lossless only.
+            ready: segments that the caller encodes, by number: of these the source is not read.
 
         Raises:
             InvalidArgument: the path is not a safe relative one, or is taken; a policy and a base; a tensor that an
@@ -103,7 +141,7 @@ class ArchiveWriter(AllOrNothing):
             self._paths.add(plan.path)
         except GcodecError as error:
             raise InvalidArgument(str(error)) from error
-        segments, crcs = self._add_segments(plan, policy, base)
+        segments, crcs = self._add_segments(plan, policy, base, ready or {})
         verbatim = self._add_verbatim(plan, crcs)
         exact = plan.exact and not any(segment.lossy for segment in segments)
         entry = FileEntry(
@@ -146,7 +184,11 @@ class ArchiveWriter(AllOrNothing):
         return self
 
     def _add_segments(
-        self, plan: FilePlan, policy: EncodingPolicy | None, base: Base | None
+        self,
+        plan: FilePlan,
+        policy: EncodingPolicy | None,
+        base: Base | None,
+        ready: Mapping[int, ReadySegment],
     ) -> tuple[tuple[SegmentEntry, ...], dict[int, int]]:
         """Adds the segments; also returns the CRC-32s that lossy values change, by their places in the file."""
 
@@ -169,14 +211,17 @@ class ArchiveWriter(AllOrNothing):
 
         columns, bases = plan.columns(), _bases_of(plan, base)
         results = chain.from_iterable(
-            ordered_map(self._pool, work, self._parts(plan, columns), self._threads + 1,
+            ordered_map(self._pool, work, self._parts(plan, columns, ready), self._threads + 1,
                         lambda part: part.stop - part.start)
         )
         entries, crcs, end = [], {}, 0
-        for segment, earlier in zip(plan.segments, bases, strict=True):
+        for number, (segment, earlier) in enumerate(zip(plan.segments, bases, strict=True)):
             lossy = policy is not None and segment.dtype is not None
             crc = _Crc(plan, segment) if lossy and segment.crc_at else None
-            entry = self._segment(results, segment.stop - segment.start, crc, earlier)
+            if number in ready:
+                entry = self._ready_segment(ready[number], segment.stop - segment.start)
+            else:
+                entry = self._segment(results, segment.stop - segment.start, crc, earlier)
             entry.skip, entry.dtype, end = segment.start - end, segment.dtype, segment.stop
             entries.append(entry)
             crcs.update(dict.fromkeys(segment.crc_at, crc.value) if crc else {})
@@ -187,8 +232,10 @@ class ArchiveWriter(AllOrNothing):
         with_memory = isinstance(source, FileSource | ArraySource)
         return source.read(start, stop, *([self._memory.take] if with_memory else []))
 
-    def _parts(self, plan: FilePlan, columns: Mapping[int, int]) -> Iterator[Part]:
+    def _parts(self, plan: FilePlan, columns: Mapping[int, int], without: Container[int]) -> Iterator[Part]:
         for number, segment in enumerate(plan.segments):
+            if number in without:
+                continue
             size, step = segment.stop - segment.start, self._part_bytes
             step = max(step, size) if segment.group else step
             if segment.dtype is not None and number in columns:  # whole rows, if they fit
@@ -213,9 +260,7 @@ class ArchiveWriter(AllOrNothing):
                 base_hash.update(known.data)
             if crc:
                 crc.update(packed.restored)
-            chunks.append(Chunk(packed.codec, len(packed.payload), packed.restored.size))
-            self._write(packed.payload)
-            self._write(bytes(padding(len(packed.payload))))
+            chunks.append(self._chunk(packed.codec, packed.payload, packed.restored.size))
             done, lossy = done + packed.restored.size, lossy or packed.lossy
             needs_base = needs_base or packed.needs_base
             self._progress(packed.restored.size)
@@ -223,6 +268,23 @@ class ArchiveWriter(AllOrNothing):
         if base and base.hash not in (None, found):  # some of its chunks have no checksum of their own
             raise Corruption(f"{base.name}: segment {base.segment}: the hash is {found}, not {base.hash}")
         return SegmentEntry(size, hash_.hexdigest(), tuple(chunks), lossy=lossy, base=found if needs_base else None)
+
+    def _ready_segment(self, ready: ReadySegment, size: int) -> SegmentEntry:
+        """Writes the chunks that the caller makes of a segment of ``size`` bytes."""
+        chunks, needs_base = [], False
+        for chunk in ready.chunks:
+            chunks.append(self._chunk(chunk.codec, chunk.payload, chunk.size))
+            needs_base = needs_base or chunk.needs_base
+            self._progress(chunk.size)
+        if sum(chunk.size for chunk in chunks) != size or (needs_base and ready.base_hash is None):
+            raise InvalidArgument(f"the chunks of a segment must hold {size} bytes, and a base must have its hash")
+        return SegmentEntry(size, ready.hash, tuple(chunks), base=ready.base_hash if needs_base else None)
+
+    def _chunk(self, codec: int, payload: bytes | memoryview, size: int) -> Chunk:
+        """Writes a chunk."""
+        self._write(payload)
+        self._write(bytes(padding(len(payload))))
+        return Chunk(codec, len(payload), size)
 
     def _add_verbatim(self, plan: FilePlan, crcs: dict[int, int]) -> Blob:
         data = np.frombuffer(_verbatim(plan, crcs), np.uint8)

@@ -345,6 +345,22 @@ def decode_into(data: Any, base: Any, out: Any, device: Any, max_output_bytes: i
     return batches.decode_one(memory.TorchMemory(where), data, base, out, max_output_bytes=max_output_bytes)
 
 
+def device_hashes(tensors: Sequence[torch.Tensor]) -> list[str]:
+    """Return the XXH3 of tensors' bytes, computed on their device; weight sync calls this.
+
+    Args:
+        tensors: Flat, contiguous CUDA tensors of uint8, of one device.
+
+    Returns:
+        16 hexadecimal digits for each, as of ``xxhash.xxh3_64_hexdigest``.
+    """
+    if not tensors:
+        return []
+    from . import hashing
+
+    return hashing.hash_tensors(_memory(tensors), tensors)
+
+
 def warmup_device(dtypes: Sequence[str], device: Any) -> None:
     """Compile and load the kernels that encode and decode values of these types; ``gcodec.warmup`` calls this.
 

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
-import xxhash
 
 from ..archive import ArchiveWriter, Base
 from ..archive.base_tensors import WITH_BASE, BaseSegment
@@ -23,6 +22,8 @@ from ..files.safetensors import safetensors_header
 from ..files.source import ArraySource, Bytes
 from ..tensors import is_torch
 from ..threads import available_threads, check_threads
+from .device_bits import Bits, DeviceBits, bits_beside, device_bits, hashes_of, held_copy, is_on_device, n_different
+from .device_segments import ready_segments
 from .sync_stats import LOG, Progress, PublishStats, StageClock
 from .tensor_bits import TensorLayout, host_bits, shares_memory, tensor_layout_of
 from .version_message import HashedTensor, VersionInfo, check_own_metadata, state_hash, to_metadata
@@ -44,13 +45,13 @@ class PublishedTensor(NamedTuple):
 
     Attributes:
         layout: its layout.
-        bits: its row-major bytes, which the publisher owns once the version is made.
+        bits: its row-major bytes on the host or a device, which the publisher owns once the version is made.
         hash: of these bytes.
         is_owned: the bytes are in memory that nobody else changes.
     """
 
     layout: TensorLayout
-    bits: Bytes
+    bits: Bits
     hash: str
     is_owned: bool
 
@@ -104,7 +105,7 @@ class WeightVersion:
 
 
 class Publisher:
-    """Makes versions of a state dict. It holds a copy, in host memory, of the weights that it published last.
+    """Makes versions of a state dict. It holds a copy of the weights that it published last.
 
         publisher = gcodec.sync.Publisher()
         version = publisher.publish(model.state_dict())
@@ -119,6 +120,8 @@ class Publisher:
         first: number of the first version. To go on in a folder, 1 more than the number of its newest version.
         dtype: floating-point tensors of wider types are cast to this one before they are compared and sent, such as
             "bfloat16" for float32 masters; None: all are sent as they are.
+        on_device: keep the copy of tensors on CUDA devices there; differences are then found, hashed and encoded there,
+            and only their bytes come to the host. False: all of that is done on the host.
         part: name of the part of a sharded state that this publisher has.
         threads: how many compare and encode at once; as many as the process may use if None.
         progress: called with the name of a stage ("compare", "encode"), bytes done and bytes in all.
@@ -134,6 +137,7 @@ class Publisher:
         anchor_every: int | None = ANCHOR_EVERY,
         first: int = 1,
         dtype: str | None = None,
+        on_device: bool = False,
         part: str = "",
         threads: int | None = None,
         progress: Progress | None = None,
@@ -145,6 +149,7 @@ class Publisher:
         check_choice("dtype", dtype, (None, *CASTS))
         check_threads(threads)
         self._anchor_every, self._dtype, self._part, self._threads = anchor_every, dtype, part, threads
+        self._on_device = on_device
         self._progress: Progress = progress or (lambda stage, done, total: None)
         self._held: Published | None = None
         self._state: str | None = None
@@ -191,6 +196,7 @@ class Publisher:
         same_layout = old is not None and _layouts(old) == _layouts(new)
         changed, n_changed = new, sum(item.layout.n_values for item in new.values())
         if old is not None and same_layout:
+            old = {name: item._replace(bits=bits_beside(item.bits, new[name].bits)) for name, item in old.items()}
             with clock.measure("compare"):
                 changed, n_changed = self._changes(old, new)
         info = VersionInfo(self._number + 1, state, self._state if same_layout else None, self._part, own)
@@ -225,21 +231,24 @@ class Publisher:
                     f"a tensor's name must be UTF-8 of at most {MAX_NAME} characters and not '__metadata__'; "
                     f"it is {name[:80]!r}"
                 )
-        found: dict[str, tuple[TensorLayout, Bytes, bool]] = {}
+        layouts, found, owned = dict[str, TensorLayout](), dict[str, Bits](), set[str]()
         with clock.measure("read"):
             for name, value in tensors.items():
                 tensor_layout_of(name, value)  # before it is cast
                 cast = value if self._dtype is None else cast_wider(name, value, self._dtype)
-                bits = host_bits(cast)
-                is_owned = not shares_memory(value, bits)
-                if not is_owned and bits.size < JOINED_BELOW:
-                    bits, is_owned = bits.copy(), True
-                found[name] = tensor_layout_of(name, cast), bits, is_owned
+                there = self._on_device and is_on_device(cast)
+                bits: Bits = device_bits(cast) if there else host_bits(cast)
+                if not shares_memory(value, bits):
+                    owned.add(name)
+                elif bits.size < JOINED_BELOW:
+                    bits = held_copy(bits, None)
+                    owned.add(name)
+                layouts[name], found[name] = tensor_layout_of(name, cast), bits
         with clock.measure("compare"), ThreadPoolExecutor(available_threads(self._threads), "gcodec") as pool:
-            hashes = pool.map(lambda item: xxhash.xxh3_64_hexdigest(item[1].data), found.values())
+            hashes = hashes_of(found, pool)
             return {
-                name: PublishedTensor(layout, bits, digest, is_owned)
-                for (name, (layout, bits, is_owned)), digest in zip(found.items(), hashes, strict=True)
+                name: PublishedTensor(layout, found[name], hashes[name], name in owned)
+                for name, layout in layouts.items()
             }
 
     def _changes(self, old: Published, new: Published) -> tuple[Published, int]:
@@ -275,8 +284,11 @@ class Publisher:
             self._progress("encode", done, total)
 
         base = None if old is None else _base_of(f"version {info.number - 1}", old)
+        plan, ready = _plan_of(info, tensors), {}
+        if old is not None:
+            ready = ready_segments(plan, *({name: item.bits for name, item in own.items()} for own in (tensors, old)))
         with ArchiveWriter(stream, threads=self._threads, progress=count) as archive:
-            entry = archive.add(_plan_of(info, tensors), base=base)
+            entry = archive.add(plan, base=base, ready=ready)
             for view in entry.tensors:
                 if not tensors[view.name].is_owned and entry.segments[view.segment].hash != tensors[view.name].hash:
                     raise InvalidArgument(f"tensor {view.name!r} must not change while it is published, but it did")
@@ -290,9 +302,8 @@ class Publisher:
             for name, item in new.items():
                 bits = item.bits
                 if not item.is_owned:
-                    room = old[name].bits if name in old and old[name].layout == item.layout else np.empty_like(bits)
-                    np.copyto(room, bits)
-                    bits = room
+                    room = old[name].bits if name in old and old[name].layout == item.layout else None
+                    bits = held_copy(bits, room)
                 kept[name] = PublishedTensor(item.layout, bits, item.hash, True)
             self._held, self._state, self._since_anchor = kept, state, since_anchor
             if number is not None:
@@ -337,14 +348,16 @@ def _hash_of(tensors: Published) -> str:
 
 def _runs(old: PublishedTensor, new: PublishedTensor) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     uint, step = new.layout.uint, COMPARE_BYTES // new.layout.item_bytes
-    before, after = old.bits.view(uint), new.bits.view(uint)
+    before, after = old.bits[:].view(uint), new.bits[:].view(uint)
     for start in range(0, len(after), step):
         yield before[start : start + step], after[start : start + step]
 
 
 def _n_changed(old: PublishedTensor, new: PublishedTensor) -> int:
     """Return how many values of a tensor changed."""
-    if old.hash == new.hash and np.array_equal(old.bits, new.bits):
+    if isinstance(old.bits, DeviceBits) and isinstance(new.bits, DeviceBits):
+        return n_different(old.bits, new.bits)
+    if old.hash == new.hash and np.array_equal(old.bits[:], new.bits[:]):
         return 0
     return sum(int(np.count_nonzero(before != after)) for before, after in _runs(old, new))
 
@@ -365,18 +378,19 @@ def _plan_of(info: VersionInfo, tensors: Published) -> FilePlan:
             at += layout.n_bytes
         segment = FileSegment(begin, at, stored_as(tensors[group[0]].layout.dtype))
         pieces.append(SegmentViews(segment, tuple(views)))
-    source = ArraySource([header, *(item.bits for item in order.values())])
+    data: list[Any] = [header, *(item.bits for item in order.values())]  # slices of which are arrays, wherever it lies
+    source = ArraySource(data)
     return assemble(DICT_PATH, "safetensors", source, pieces)
 
 
 def _groups(tensors: Published) -> list[list[str]]:
     """Return the names of tensors that lie end to end in a difference: small ones of one type that have bases."""
     groups: list[list[str]] = []
-    joined: dict[str, list[str]] = {}
+    joined: dict[tuple[str, Any], list[str]] = {}
     for name, item in tensors.items():
         dtype = item.layout.dtype
         if dtype in WITH_BASE and 0 < item.bits.size < JOINED_BELOW:
-            joined.setdefault(dtype, []).append(name)
+            joined.setdefault((dtype, getattr(item.bits, "device", None)), []).append(name)
         else:
             groups.append([name])
     return groups + list(joined.values())

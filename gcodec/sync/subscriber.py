@@ -3,46 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 import numpy as np
 import xxhash
 
 from ..archive.base_tensors import Base, BaseSegment
+from ..archive.entries import FileEntry
 from ..archive.output import signals_deferred
 from ..errors import BrokenChain, Corruption, GcodecError, InvalidArgument, LimitExceeded, Unsupported, check_choice
 from ..files.elements import stored_as
 from ..files.file_plan import TensorView
 from ..files.source import Bytes
-from ..plan.finding import differing_values
 from ..threads import check_threads
+from .device_bits import as_bytes_there, hashes_on_device
+from .device_segments import decoded_segment
 from .sync_stats import LOG, Progress, StageClock, UpdateStats
 from .tensor_bits import TensorLayout, WritableTensor, as_typed
 from .version_chain import Step, VersionSource, way_to
 from .version_message import HashedTensor, Message, OpenMessage, VersionInfo, open_message, state_hash
-
-#: Where less than one value in so many changed, the changed ones are kept with their indices, else all of a part.
-SPARSE = 4
-
-
-class _Change(NamedTuple):
-    """New values of a part of a tensor.
-
-    Attributes:
-        tensor: the tensor.
-        first: its first value in the part.
-        n_values: values in the part.
-        n_changed: how many of them change.
-        bits: the new values as unsigned integers.
-        indices: which values of the part they replace, uint32, ascending; None: all.
-    """
-
-    tensor: WritableTensor
-    first: int
-    n_values: int
-    n_changed: int
-    bits: np.ndarray
-    indices: np.ndarray | None
+from .weight_changes import Change, device_changes, fill, host_changes, layouts_of, write_all
 
 
 class PendingVersion:
@@ -57,7 +38,7 @@ class PendingVersion:
         subscriber: Subscriber,
         info: VersionInfo,
         tensors: dict[str, HashedTensor],
-        changes: list[_Change],
+        changes: list[Change],
         fresh: dict[str, WritableTensor],
     ) -> None:
         self.info = info
@@ -74,7 +55,8 @@ class PendingVersion:
         """Iterate over what the version changes, for engines with an interface for sparse updates.
 
         Args:
-            like: ``"numpy"`` or ``"torch"``; None: as the subscriber's own tensors are.
+            like: ``"numpy"`` or ``"torch"``, in host memory; None: as the subscriber's own tensors are, and on a device
+                where the update is made there.
 
         Yields:
             Name of a tensor, flat indices into it in row-major order (int64[n], ascending) and its new values there
@@ -82,11 +64,8 @@ class PendingVersion:
             quarter changes comes whole.
         """
         check_choice("like", like, (None, "numpy", "torch"))
-        for tensor, first, n_values, _, bits, indices in self._changes:
-            kind = like or tensor.like
-            places = np.arange(first, first + n_values) if indices is None else indices.astype(np.int64) + first
-            values = as_typed(bits.copy(), tensor.layout.dtype, (len(bits),), kind)
-            yield tensor.name, as_typed(places, "int64", (len(bits),), kind), values
+        for change in self._changes:
+            yield change.tensor.name, *change.places_and_values(like)
 
     def apply(self) -> UpdateStats:
         """Write the new values into the subscriber's tensors.
@@ -101,7 +80,7 @@ class PendingVersion:
             raise BrokenChain(f"{self.info} was read when the subscriber held {self._applies_to}; read it again")
         with self._clock.measure("write"), signals_deferred():
             if not self._fresh:
-                _write_all(self._changes)
+                write_all(self._changes)
             subscriber._has_applied(self.info, self._tensors, self._fresh)
         stats = UpdateStats(
             self.info.number,
@@ -142,6 +121,8 @@ class Subscriber:
     Args:
         tensors: name to numpy array or torch tensor, which are written in place, on whatever device. They must have the
             names, types and shapes of the publisher's. None: the first anchor makes tensors, in host memory.
+        on_device: make updates of tensors on CUDA devices there. Changed values and hashes then never come to the host.
+            Anchors, and tensors whose values do not lie one after the other, are compared on the host in any case.
         part: name of the part of a sharded state that they are, as its publisher has it.
         like: ``"numpy"`` or ``"torch"``: the kind of tensors that are made where none are given.
         threads: how many decode at once; as many as the process may use if None.
@@ -156,6 +137,7 @@ class Subscriber:
         self,
         tensors: Mapping[str, Any] | None = None,
         *,
+        on_device: bool = False,
         part: str = "",
         like: str = "torch",
         threads: int | None = None,
@@ -169,7 +151,9 @@ class Subscriber:
         if tensors is not None and not isinstance(tensors, Mapping):
             raise InvalidArgument(f"tensors must be a mapping of names to tensors, not a {type(tensors).__name__}")
         self._is_given = tensors is not None
-        self._held = {name: WritableTensor(name, value) for name, value in (tensors or {}).items()}
+        self._held = {
+            name: WritableTensor(name, value, on_device=on_device) for name, value in (tensors or {}).items()
+        }
         self._hashes: dict[str, HashedTensor] = {}
         self._number, self._state = 0, ""
 
@@ -340,13 +324,18 @@ class Subscriber:
         """Return what a message changes, after all of it has been checked."""
         info, held = message.info, self._held
         fresh = {}
-        if info.is_anchor and not self._is_given and _layouts(held) != info.tensors:
+        if info.is_anchor and not self._is_given and layouts_of(held) != info.tensors:
             fresh = {name: self._new(name, layout) for name, layout in info.tensors.items()}
         hashes = {} if info.is_anchor else dict(self._hashes)
-        changes: list[_Change] = []
+        changes: list[Change] = []
         total, done = sum(layout.n_bytes for layout in info.tensors.values()), 0
         try:
-            for part in message.tensor_parts():
+            there = {} if info.is_anchor else self._segments_on_device(message.entry)
+            for number, names in there.items():
+                changes += self._changes_there(message, number, names, hashes)
+                done += message.entry.segments[number].bytes
+                self._progress("check", done, total)
+            for part in message.tensor_parts(without=there):
                 name, layout, start, data, digest = part
                 tensor = (fresh or held)[name]
                 if digest is not None:
@@ -356,7 +345,7 @@ class Subscriber:
                 if data.size % layout.item_bytes:
                     raise Corruption(f"{info}: tensor {name!r}: a part ends within a value")
                 bits, first = data.view(layout.uint), start // layout.item_bytes
-                changes += _fill(tensor, first, bits) if fresh else _difference(tensor, first, bits)
+                changes += fill(tensor, first, bits) if fresh else host_changes(tensor, first, bits)
                 done += data.size
                 self._progress("check", done, total)
             message.check_rest()
@@ -367,6 +356,37 @@ class Subscriber:
         pending = PendingVersion(self, info, hashes, changes, fresh)
         pending._raw_bytes = total
         return pending
+
+    def _segments_on_device(self, entry: FileEntry) -> dict[int, list[str]]:
+        """Return the segments of a difference that are decoded on a device, by number, with their tensors' names."""
+        found = {}
+        for number, views in entry.views.items():
+            names = [view.name for view in views]
+            words = [self._held[name].words_on_device for name in names]
+            places = {None if own is None else own.device for own in words}
+            if entry.segments[number].dtype is not None and len(places) == 1 and None not in places:
+                found[number] = names
+        return found
+
+    def _changes_there(
+        self, message: OpenMessage, number: int, names: list[str], hashes: dict[str, HashedTensor]
+    ) -> list[Change]:
+        """Return what a segment changes, decoded and compared on a device; its tensors' hashes are put into ``hashes``.
+
+        Raises:
+            GcodecError: it is damaged, or of another base.
+        """
+        bases = [as_bytes_there(self._held[name].words_on_device) for name in names]
+        new = decoded_segment(message.archive, message.entry, number, bases)
+        ends = list(accumulate(map(len, bases)))
+        parts = [new[end - len(base) : end] for base, end in zip(bases, ends, strict=True)]
+        whole, *digests = hashes_on_device([new, *(parts if len(parts) > 1 else [])])
+        message.archive.check_segment_hash(message.entry, number, whole)
+        changes: list[Change] = []
+        for name, part, digest in zip(names, parts, digests or [whole], strict=True):
+            hashes[name] = HashedTensor(self._held[name].layout, digest)
+            changes += device_changes(self._held[name], part)
+        return changes
 
     def _explained(self, info: VersionInfo, error: Unsupported) -> Exception:
         """Return the error to raise for a frame that does not apply to the weights as they are now."""
@@ -384,12 +404,13 @@ class Subscriber:
         return WritableTensor(name, as_typed(memory, layout.dtype, layout.shape, self._like), layout)
 
     def _hashed(self) -> dict[str, HashedTensor]:
-        hashes = {}
+        there = {name: own for name, tensor in self._held.items() if (own := tensor.words_on_device) is not None}
+        digests = dict(zip(there, hashes_on_device(list(map(as_bytes_there, there.values()))), strict=True))
         for name, tensor in self._held.items():
-            digest = xxhash.xxh3_64_hexdigest(tensor.read(0, tensor.layout.n_bytes).data)
-            tensor.forget_copy()
-            hashes[name] = HashedTensor(tensor.layout, digest)
-        return hashes
+            if name not in there:
+                digests[name] = xxhash.xxh3_64_hexdigest(tensor.read(0, tensor.layout.n_bytes).data)
+                tensor.forget_copy()
+        return {name: HashedTensor(tensor.layout, digests[name]) for name, tensor in self._held.items()}
 
     def _has_applied(
         self, info: VersionInfo, hashes: dict[str, HashedTensor], fresh: dict[str, WritableTensor]
@@ -416,48 +437,6 @@ class _Bases:
         views = tuple(TensorView(tensor.name, *tensor.layout, number) for number, tensor in enumerate(held))
         segments = tuple(BaseSegment(tensor.layout.n_bytes, stored_as(tensor.layout.dtype)) for tensor in held)
         return Base(str(self._subscriber.position), views, segments, read)
-
-
-def _fill(tensor: WritableTensor, first: int, bits: np.ndarray) -> list[_Change]:
-    """Write a part of a new tensor, and return it as a change."""
-    size = tensor.layout.item_bytes
-    tensor.write(first, bits, None)
-    written = tensor.read(first * size, (first + len(bits)) * size).view(bits.dtype)
-    return [_Change(tensor, first, len(bits), len(bits), written, None)]
-
-
-def _difference(tensor: WritableTensor, first: int, bits: np.ndarray) -> list[_Change]:
-    """Return how a part of a tensor changes: nothing, some values, or all."""
-    size = tensor.layout.item_bytes
-    before = tensor.read(first * size, (first + len(bits)) * size).view(bits.dtype)
-    indices, changed = differing_values(bits, before)
-    count = len(indices)
-    if not count:
-        return []
-    if count * SPARSE > len(bits):
-        return [_Change(tensor, first, len(bits), count, bits, None)]
-    return [_Change(tensor, first, len(bits), count, changed, indices)]
-
-
-def _write_all(changes: list[_Change]) -> None:
-    """Write all changes, or none: what was written is undone if anything is raised."""
-    undo: list[_Change] = []
-    try:
-        for change in changes:
-            tensor, first, n_values, _, bits, indices = change
-            undo.append(change._replace(bits=tensor.old_bits(first, n_values, indices)))
-            tensor.write(first, bits, indices)
-    except BaseException:
-        for tensor, first, _, _, bits, indices in reversed(undo):
-            tensor.write(first, bits, indices)
-        raise
-    finally:
-        for change in changes:
-            change.tensor.forget_copy()
-
-
-def _layouts(tensors: Mapping[str, WritableTensor]) -> dict[str, TensorLayout]:
-    return {name: tensor.layout for name, tensor in tensors.items()}
 
 
 def _some(names: Any) -> str:

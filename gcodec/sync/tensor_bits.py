@@ -15,6 +15,7 @@ from ..files.file_plan import TensorView
 from ..files.safetensors import CODES
 from ..files.source import Bytes
 from ..tensors import as_plain_array, check_has_data, is_torch, kernel_view
+from .device_bits import Bits, DeviceBits, is_on_device
 
 
 class TensorLayout(NamedTuple):
@@ -93,8 +94,10 @@ def host_bits(value: Any) -> Bytes:
     return as_bytes(value)[2]
 
 
-def shares_memory(value: Any, bits: Bytes) -> bool:
+def shares_memory(value: Any, bits: Bits) -> bool:
     """Return True if ``bits`` are the very memory of an array or tensor, so that they change when it does."""
+    if isinstance(bits, DeviceBits):
+        return bool(value.data_ptr() == bits.words.data_ptr())
     if is_torch(value):
         return bool(value.is_cpu) and value.data_ptr() == bits.__array_interface__["data"][0]
     return bool(np.may_share_memory(np.asarray(value), bits))
@@ -121,12 +124,13 @@ class WritableTensor:
         value: numpy array or torch tensor; on a device, values are copied to the host to be read, and only the new ones
             to the device.
         layout: its layout, where an array of unsigned integers stands for a type that numpy lacks; None: its own.
+        on_device: compare and hash the values where they are, if that is a CUDA device and they lie end to end.
 
     Raises:
         InvalidArgument: it cannot be written to, or is not of a type that versions have.
     """
 
-    def __init__(self, name: str, value: Any, layout: TensorLayout | None = None) -> None:
+    def __init__(self, name: str, value: Any, layout: TensorLayout | None = None, *, on_device: bool = False) -> None:
         self.name, self.value = name, value
         if not is_torch(value) and not isinstance(value, np.ndarray):
             raise InvalidArgument(
@@ -134,8 +138,16 @@ class WritableTensor:
             )
         self.layout = layout or tensor_layout_of(name, value)
         self.like = "torch" if is_torch(value) else "numpy"
-        self._words: Any = _torch_words(name, value) if is_torch(value) else _numpy_words(name, value)
+        words: Any = _torch_words(name, value) if is_torch(value) else _numpy_words(name, value)
+        self._words = words
         self._dense: Bytes | None = None
+        self._is_on_device = on_device and is_on_device(value) and bool(self._words.is_contiguous())
+
+    @property
+    def words_on_device(self) -> Any:
+        """Return the values' own memory as a flat tensor of signed integers of their width on a device; None where
+        they are not kept up to date there."""
+        return self._words.view(-1) if self._is_on_device else None
 
     @cached_property
     def _flat(self) -> Bytes | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import io
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, BinaryIO, NamedTuple
 
@@ -143,13 +143,18 @@ class OpenMessage(NamedTuple):
     archive: ArchiveReader
     entry: FileEntry
 
-    def tensor_parts(self) -> Iterator[TensorPart]:
+    def tensor_parts(self, without: Container[int] = ()) -> Iterator[TensorPart]:
         """Iterate over the bytes of all tensors, decoded, and their hashes.
+
+        Args:
+            without: numbers of segments to pass over.
 
         Raises:
             Corruption: they are damaged.
         """
         for number, views in self.entry.views.items():
+            if number in without:
+                continue
             parts = self.archive.segment_parts(self.entry, number, views[0].name if len(views) == 1 else None)
             layouts = [(view.name, self.info.tensors[view.name]) for view in views]
             if len(views) > 1:
