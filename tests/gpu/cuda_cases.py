@@ -783,6 +783,52 @@ def check_base_of_public_functions(base: Any) -> None:
 
 
 @law
+def weight_sync(memory: HostMemory, quick: bool) -> None:
+    """Check versions of weights that are published and applied by the device's kernels, beside those of the host's."""
+    if not quick:
+        return
+    import torch
+
+    from gcodec.sync import Publisher, Subscriber, device_segments, weight_changes
+    from tests.gpu.cuda_torch import on_host, pretending
+
+    random = torch.Generator().manual_seed(4)
+    shapes = {"big": (300, 201), "rows": (170, 100), "small": (90,), "one": (), "none": (0, 3)}
+    kinds = (torch.bfloat16, torch.float32, torch.float16, torch.float64, torch.float8_e4m3fn, torch.int32)
+    state = {f"{name} {kind}": (torch.randn(shape, generator=random) * 9).to(kind)
+             for name, shape in shapes.items() for kind in kinds}
+
+    def there(tensors: dict[str, torch.Tensor]) -> dict[str, Any]:
+        return {name: pretending(tensor.clone()) for name, tensor in tensors.items()}
+
+    def same(ours: dict[str, Any], theirs: dict[str, torch.Tensor]) -> bool:
+        return all(torch.equal(ours[name].as_subclass(torch.Tensor).reshape(-1).view(torch.uint8),
+                               tensor.reshape(-1).view(torch.uint8)) for name, tensor in theirs.items())
+
+    in_parts = patch.object(device_segments, "PART_BYTES", 1 << 16), patch.object(weight_changes, "DEVICE_PART", 50_000)
+    with on_host(), in_parts[0], in_parts[1]:
+        ours, theirs = Publisher(start=there(state), on_device=True), Publisher(start=state)
+        weights = [there(state), there(state)]
+        subscribers = [Subscriber(own, on_device=True) for own in weights]
+        for share in (0.01, 0.2, 0.0, 0.9):
+            moved = {name: tensor.double() * torch.where(torch.rand(tensor.shape, generator=random) < share, 1.3, 1.0)
+                     for name, tensor in state.items()}
+            state = {name: own.to(state[name].dtype) for name, own in moved.items()}
+            versions = ours.publish(there(state)), theirs.publish(state)
+            assert versions[0].state == versions[1].state
+            assert versions[0].stats.n_changed_values == versions[1].stats.n_changed_values
+            for version, subscriber, own in zip(versions, subscribers, weights, strict=True):
+                before = {name: tensor.clone() for name, tensor in own.items()}
+                damaged = bytearray(version.data)
+                damaged[len(damaged) // 3] ^= 4
+                laws.check_refused(gcodec.GcodecError, lambda: subscriber.apply(bytes(damaged)))  # noqa: B023
+                assert same(own, before)
+                subscriber.apply(version.data)
+                assert same(own, state)
+                subscriber.verify()
+
+
+@law
 def coders_of_all_reduces(memory: HostMemory, quick: bool) -> None:
     """What an all-reduce encodes of parts of a buffer and decodes: every value as it is rounded at the level that the
     host's rule has for it, whatever part it lies in."""
@@ -871,7 +917,7 @@ def the_tests_of_a_device(memory: HostMemory, quick: bool) -> None:
 
     said = StringIO()
     with pretending_device(), redirect_stdout(said):
-        selected = "0-d or golden or a_batch or live or spoilt or patches or (hosts and AdamW)"
+        selected = "0-d or golden or a_batch or live or spoilt or patches or xxh3 or weights or (hosts and AdamW)"
         result = pytest.main(["-q", "-m", "gpu", "-k", selected, "-p", "no:cacheprovider", "-p", "no:xdist", "-W",
                              "ignore::pytest.PytestAssertRewriteWarning", "tests/gpu/test_gpu.py"])
     assert result == pytest.ExitCode.OK and " passed" in said.getvalue(), said.getvalue()

@@ -14,9 +14,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+import xxhash
 
 import gcodec
-from gcodec import FINE_LADDER, PAPER_LADDER, gpu
+from gcodec import FINE_LADDER, PAPER_LADDER, gpu, sync
 from gcodec.dtypes import BY_NAME
 from gcodec.format import modes as bit_layouts
 from gcodec.format.modes import BitLayout
@@ -246,6 +247,37 @@ def test_patches_of_the_device_have_the_hosts_bytes(dtype, n, share):
     assert gcodec.encode(weights, base=earlier, device="cpu") == expected
     assert gcodec.decode(gcodec.encode(weights, base=earlier), base=earlier, out=earlier) is earlier
     laws.assert_same_bits(earlier.cpu(), wanted)
+
+
+@pytest.mark.parametrize("n", [0, 1, 240, 241, 1023, 1024, 1025, 65_537, 1 << 20])
+def test_xxh3_of_the_device_is_the_librarys(n):
+    data = torch.from_numpy(np.random.default_rng(n).integers(0, 256, n + 3, dtype=np.uint8))
+    there = data.cuda()
+    for part in (slice(0, n), slice(3, n + 3)):
+        assert gpu.device_hashes([there[part]]) == [xxhash.xxh3_64_hexdigest(data[part].numpy().tobytes())]
+
+
+def test_weights_are_published_and_applied_on_the_device():
+    random = torch.Generator().manual_seed(4)
+    kinds = (torch.bfloat16, torch.float32, torch.float16)
+    state = {f"{n} {kind}": (torch.randn(n, generator=random) / 8).to(kind)
+             for n in (1, 700, 300_001) for kind in kinds}
+    weights = {name: tensor.cuda() for name, tensor in state.items()}
+    ours = sync.Publisher(start={name: tensor.cuda() for name, tensor in state.items()}, on_device=True)
+    theirs, subscriber = sync.Publisher(start=state), sync.Subscriber(weights, on_device=True)
+    for share in (0.01, 0.2, 0.0, 0.9):
+        for name, tensor in state.items():
+            factors = torch.where(torch.rand(tensor.shape, generator=random) < share, 1.3, 1.0)
+            state[name] = tensor * factors.to(tensor.dtype)
+        versions = [ours.publish({name: tensor.cuda() for name, tensor in state.items()}), theirs.publish(state)]
+        assert versions[0].state == versions[1].state
+        damaged = bytearray(versions[0].data)
+        damaged[len(damaged) // 3] ^= 4
+        with pytest.raises(gcodec.GcodecError):
+            subscriber.apply(bytes(damaged))
+        subscriber.apply(versions[share < 0.1].data)
+        subscriber.verify()
+        assert all(torch.equal(weights[name].cpu(), tensor) for name, tensor in state.items())
 
 
 def test_spoilt_patches_leave_the_weights_as_they_were():
