@@ -29,7 +29,7 @@ import numpy as np
 
 from bench.gpu_device import Times, buffers_of, copy_speed, environment, gradients, reason_not_to, times
 from bench.gpu_peers import checked_ans, host_seconds
-from gcodec import FINE_LADDER, EncoderOptions, decode, gpu
+from gcodec import FINE_LADDER, EncoderOptions, decode, gpu, sync
 from gcodec.benchmark.csv_tables import write_table
 from gcodec.dtypes import BY_NAME
 from gcodec.format.modes import fixed, ladder, lossless
@@ -46,8 +46,10 @@ COLUMNS = ("device", "dtype", "mode", "what", "original_bytes", "frame_bytes", "
 TYPES, MODES = ("float32", "bfloat16", "float16"), ("lossless", "fixed 6", "ladder")
 SIZES = tuple(1 << log2 for log2 in (28, 26, 30, 24, 22, 20, 32))  #: the first ones matter most
 #: What comes first: a type, and a mode or something else that is measured.
-HEADLINES = (("float32", "lossless"), ("bfloat16", "lossless"), ("float32", "many tensors"), ("float32", "ladder"))
+HEADLINES = (("float32", "lossless"), ("bfloat16", "lossless"), ("float32", "many tensors"), ("float32", "ladder"),
+             ("bfloat16", "weight sync"))
 VERIFIED = 1 << 26          #: bytes up to which the host encodes, too
+LARGEST_STATE = 1 << 28     #: bytes of weights up to which versions of them are timed
 PART = 1 << 21              #: bytes of each of many tensors that are encoded in one launch
 #: Rules whose levels are timed: hyperparameters, and what state there is.
 RULES: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
@@ -221,6 +223,31 @@ def measure_ans(dtype: str, size: int, copy: float, rounds: int) -> Iterator[Seq
     yield row("nvCOMP ANS: decode", took, size + n_bytes)
 
 
+def measure_sync(dtype: str, size: int, copy: float, rounds: int) -> Iterator[Sequence[Any]]:
+    """Rows for versions of weights of which 1 % change, in eight tensors: published and applied on the device, and by
+    the host."""
+    import torch
+
+    if size > LARGEST_STATE:
+        return
+    x = gradients(dtype, size)
+    other = torch.where(torch.rand(len(x), device="cuda") < 0.01, x * 1.01, x)
+    states = [{str(k): part for k, part in enumerate(own.split(-(-len(own) // 8)))} for own in (x, other)]
+    for where in ("device", "host"):
+        on_device, messages = where == "device", list[bytes]()
+        publisher = sync.Publisher(start=states[0], on_device=on_device)
+        took = times(lambda k: messages.append(publisher.publish(states[1 - len(messages) % 2]).data),  # noqa: B023
+                     2, rounds, waits=True)
+        row = Line(x, dtype, "lossless", len(messages[0]), copy).row
+        yield row(f"publish, on the {where}", took, 2 * size)
+        weights = {name: part.clone() for name, part in states[0].items()}
+        subscriber, follow = sync.Subscriber(weights, on_device=on_device), iter(messages)
+        took = times(lambda k: subscriber.apply(next(follow)), 2, rounds, waits=True)  # noqa: B023
+        held = states[len(messages) % 2]
+        assert all(torch.equal(weights[name].view(torch.uint8), held[name].view(torch.uint8)) for name in held)
+        yield row(f"apply, on the {where}", took, 2 * size)
+
+
 class Job(NamedTuple):
     """Makes some rows of the table.
 
@@ -235,7 +262,8 @@ class Job(NamedTuple):
 
 def jobs(sizes: Sequence[int], rounds: int) -> Iterator[Job]:
     """Yield all that is measured: for each size what matters most, and then the rest for each."""
-    others = {"levels": measure_levels, "nvCOMP": measure_ans, "many tensors": measure_batch}
+    others = {"levels": measure_levels, "nvCOMP": measure_ans, "many tensors": measure_batch,
+              "weight sync": measure_sync}
 
     def job(dtype: str, what: str, size: int) -> Job:
         copy = partial(copy_speed, size, rounds)

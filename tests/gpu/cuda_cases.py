@@ -897,13 +897,13 @@ def the_benchmark(memory: HostMemory, quick: bool) -> None:
         assert not reason_not_to()
         wanted = list(bench.jobs([1 << 15], 1))
         rows = [row for job in wanted for row in job.rows()]
-    assert len({job.title for job in wanted}) == len(wanted) == len(bench.TYPES) * 6
+    assert len({job.title for job in wanted}) == len(wanted) == len(bench.TYPES) * 7
     assert all(len(row) == len(bench.COLUMNS) and min(map(float, row[6:13])) >= 0 for row in rows)
     assert {row[1] for row in rows} == set(TYPES)
     assert {row[2] for row in rows} == {*bench.MODES, *bench.RULES}
     what = {row[3] for row in rows}
     assert {"encode, reused codebook", "decode", "levels", "encode, 4 tensors of 0 MiB", "cast to bfloat16",
-            "host: decode"} <= what
+            "host: decode", "publish, on the device", "apply, on the device", "apply, on the host"} <= what
 
 
 @law
