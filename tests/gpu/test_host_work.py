@@ -104,4 +104,4 @@ def test_the_benchmark_writes_each_row_at_once_goes_on_after_failures_and_ends_i
 def test_the_benchmark_begins_with_what_matters_most():
     titles = [job.title for job in bench_gpu.jobs((1 << 28, 1 << 20), 1)]
     assert titles[:2] == [f"float32 lossless {1 << 28}", f"bfloat16 lossless {1 << 28}"]
-    assert len(set(titles)) == len(titles) == 2 * len(bench_gpu.TYPES) * 6
+    assert len(set(titles)) == len(titles) == 2 * len(bench_gpu.TYPES) * 7
