@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -93,6 +93,14 @@ def bits_beside(bits: Bits, other: Bits) -> Bits:
         as_bytes_there(room).copy_(torch.from_numpy(bits.copy()))
         return DeviceBits(room)
     return bits[:] if isinstance(bits, DeviceBits) else bits
+
+
+def wait_for_copies(bits: Iterable[Bits]) -> None:
+    """Wait until devices have made the copies of bits on them, so that other streams may change what was copied."""
+    for device in {item.device for item in bits if isinstance(item, DeviceBits) and item.device.type == "cuda"}:
+        import torch
+
+        torch.cuda.current_stream(device).synchronize()
 
 
 def n_different(before: DeviceBits, after: DeviceBits) -> int:

@@ -22,7 +22,17 @@ from ..files.safetensors import safetensors_header
 from ..files.source import ArraySource, Bytes
 from ..tensors import is_torch
 from ..threads import available_threads, check_threads
-from .device_bits import Bits, DeviceBits, bits_beside, device_bits, hashes_of, held_copy, is_on_device, n_different
+from .device_bits import (
+    Bits,
+    DeviceBits,
+    bits_beside,
+    device_bits,
+    hashes_of,
+    held_copy,
+    is_on_device,
+    n_different,
+    wait_for_copies,
+)
 from .device_segments import ready_segments
 from .sync_stats import LOG, Progress, PublishStats, StageClock
 from .tensor_bits import TensorLayout, host_bits, shares_memory, tensor_layout_of
@@ -305,6 +315,8 @@ class Publisher:
                     room = old[name].bits if name in old and old[name].layout == item.layout else None
                     bits = held_copy(bits, room)
                 kept[name] = PublishedTensor(item.layout, bits, item.hash, True)
+            if self._on_device:
+                wait_for_copies(item.bits for item in kept.values())
             self._held, self._state, self._since_anchor = kept, state, since_anchor
             if number is not None:
                 self._number, self._anchor_wanted = number, False
