@@ -29,7 +29,7 @@ from ..options import EncoderOptions
 from ..plan.codebooks import from_histogram, window_of
 from ..plan.plan import FramePlan
 from ..plan.sampling import STREAM_LOG2 as _STREAM_LOG2
-from .gpu_memory import Memory
+from .gpu_memory import Memory, PackedArrays, packed
 from .kernel_tables import check_type, drops_of, encode_tables, value_coding_of
 
 _ALIGN = 256  #: bytes at whose multiples frames begin in a batch's memory
@@ -141,28 +141,22 @@ def _prelude(
     )
 
 
-class TensorTable(NamedTuple):
-    """A batch as all launches over it take it.
+class TensorSpan(NamedTuple):
+    """Says where the tensors of a batch lie.
 
     Attributes:
-        values: The values of all tensors.
-        levels: Their levels.
-        rows: As in :class:`launch_tables.Tensors`, on the host.
-        owner: As there.
-        n_blocks: Number of blocks.
+        values: An array over the values of all tensors.
+        levels: An array over their levels.
+        places: Elements of these at which the values and the levels of each tensor begin.
     """
 
     values: Any
     levels: Any
-    rows: np.ndarray
-    owner: np.ndarray
-    n_blocks: int
+    places: list[tuple[int, int]]
 
 
-def table_of(
-    memory: Memory, sources: Sequence[GpuSource], dtype: DType, shared: SharedCodebook | None
-) -> TensorTable:
-    """Return a batch as launches take it; its tables are still to be sent."""
+def span_of(memory: Memory, sources: Sequence[GpuSource], dtype: DType) -> TensorSpan:
+    """Return where the tensors of a batch lie."""
     check_type(dtype)
     filled = [source for source in sources if source.n]
     if filled:
@@ -174,16 +168,44 @@ def table_of(
     else:
         values, levels = memory.rooms((1, f"uint{dtype.bits}"), (1, "uint8"))
         at = level_at = []
-    places, slot = iter(zip(at, level_at, strict=True)), _slot_words(dtype)
+    found = iter(zip(at, level_at, strict=True))
+    return TensorSpan(values, levels, [next(found) if source.n else (0, 0) for source in sources])
+
+
+class TensorTable(NamedTuple):
+    """A batch as launches take it, on the host.
+
+    Attributes:
+        rows: As in :class:`launch_tables.Tensors`.
+        owner: As there.
+        n_blocks: Number of blocks.
+    """
+
+    rows: np.ndarray
+    owner: np.ndarray
+    n_blocks: int
+
+
+def table_of(
+    sizes: Sequence[int], places: Sequence[tuple[int, int]], dtype: DType, shared: SharedCodebook | None
+) -> TensorTable:
+    """Return a batch as launches take it.
+
+    Args:
+        sizes: Number of values of each tensor.
+        places: As of :class:`TensorSpan`.
+        dtype: Type of the values.
+        shared: The codebook of all frames, or None.
+    """
+    slot = _slot_words(dtype)
     book, references = 0 if shared else -1, int(shared is not None and shared.references)
     rows, counts, first = [], [], 0
-    for source in sources:
-        value_at, own_levels_at = next(places) if source.n else (0, 0)
-        rows.append((value_at, own_levels_at, source.n, first, book, _STREAM_LOG2, references, first * slot))
-        counts.append(-(-source.n >> BLOCK_LOG2))
+    for n, (value_at, levels_at) in zip(sizes, places, strict=True):
+        rows.append((value_at, levels_at, n, first, book, _STREAM_LOG2, references, first * slot))
+        counts.append(-(-n >> BLOCK_LOG2))
         first += counts[-1]
-    owner = np.repeat(np.arange(len(sources), dtype=np.int32), counts)
-    return TensorTable(values, levels, np.array(rows, np.int64).reshape(-1, 8), owner, first)
+    owner = np.repeat(np.arange(len(sizes), dtype=np.int32), counts)
+    return TensorTable(np.array(rows, np.int64).reshape(-1, 8), owner, first)
 
 
 def _slot_words(dtype: DType) -> int:
@@ -198,7 +220,8 @@ def fit_codebook(
 
     Waits for the device once, for the histogram.
     """
-    batch = table_of(memory, sources, dtype, None)
+    span = span_of(memory, sources, dtype)
+    batch = table_of([source.n for source in sources], span.places, dtype, None)
     n_levels = len(bit_layout.levels)
     window, center = window_of(n_levels)
     n_bins = 2 + n_levels * window
@@ -206,7 +229,7 @@ def fit_codebook(
     rows, owner, drops, counts = memory.send_all(
         batch.rows, batch.owner, drops_of(bit_layout), np.zeros((len(sources), n_bins), np.uint32)
     )
-    tensors = Tensors(batch.values, batch.levels, rows, owner)
+    tensors = Tensors(span.values, span.levels, rows, owner)
     value_coding = value_coding_of(dtype, n_levels, len(bit_layout.widths), None, False)
     bounds = np.uint32(window), np.uint32(center)
     memory.launch(count_symbols, batch.n_blocks, tensors, value_coding, drops, *bounds, counts)
@@ -251,32 +274,33 @@ def encode(
     Raises:
         InvalidArgument: ``target`` is too small.
     """
-    batch, n = table_of(memory, sources, dtype, shared), len(sources)
-    n_blocks = batch.n_blocks
+    span, n = span_of(memory, sources, dtype), len(sources)
+    room = -1 if target is None else len(target) & ~7
+    if n == 1:  # all is known but its address, and a model's tensors have few shapes
+        upload = _upload_of_one(sources[0].shape, dtype, bit_layout, shared, container, room)
+    else:
+        shapes = [source.shape for source in sources]
+        upload = _upload_of(shapes, span.places, dtype, bit_layout, shared, container, room)
+    n_blocks = upload.n_blocks
     value_coding = memory.kept(
         (dtype.name, bit_layout, nearest),
         lambda: value_coding_of(dtype, len(bit_layout.levels), len(bit_layout.widths), bit_layout, nearest),
     )
     books = (shared.codebook,) if shared else ()
     tables = memory.kept((dtype.name, bit_layout, books), lambda: encode_tables(memory, dtype, bit_layout, books))
-    parts, starts, places, size = _assembly(sources, dtype, bit_layout, shared, container)
     if target is None:
-        frames = memory.empty(size // 4, "uint32")
+        frames = memory.empty(upload.n_bytes // 4, "uint32")
         goal: Any = frames
     else:
-        bound = int(parts[0, LIMIT])
-        if len(target) < bound:
-            raise InvalidArgument(f"out must have at least {bound} bytes, max_frame_bytes, not {len(target)}")
+        if len(target) < upload.bound:
+            raise InvalidArgument(f"out must have at least {upload.bound} bytes, max_frame_bytes, not {len(target)}")
         frames, _ = memory.span([target], "uint32")
-        parts[0, ROOM] = len(target) & ~7
         goal = target
-    rows, owner, assembly, preludes, faults, results = memory.send_all(
-        batch.rows, batch.owner, parts, starts, np.zeros(n, np.uint32), np.zeros((n, 2), np.int64)
-    )
+    rows, owner, assembly, preludes, faults, results = memory.send_packed(upload.packed)
     block_places, slots, block_sizes, kinds = memory.rooms(
         (n_blocks, "int64"), (n_blocks * _slot_words(dtype), "uint32"), (n_blocks, "uint32"), (n_blocks, "uint8")
     )
-    tensors, out = Tensors(batch.values, batch.levels, rows, owner), Output(slots, block_sizes, kinds, faults)
+    tensors, out = Tensors(span.values, span.levels, rows, owner), Output(slots, block_sizes, kinds, faults)
     has_references = shared is not None and shared.references
     kernels = encoders_for(
         dtype.bits, dtype.head_bits, bit_layout.widths, len(bit_layout.levels), bit_layout.lossy, has_references
@@ -284,11 +308,74 @@ def encode(
     memory.launch(kernels.encode, n_blocks, tensors, value_coding, tables, out)
     memory.launch(kernels.seal, n, rows, assembly, value_coding, out, preludes, block_places, results, frames)
     memory.launch(kernels.move, n_blocks, tensors, value_coding, tables, out, block_places, results, frames)
-    return Batch(memory, goal, places, results, faults)
+    return Batch(memory, goal, upload.places, results, faults)
+
+
+class _Upload(NamedTuple):
+    """Holds what the encoding of a batch sends to the device, and what follows from it.
+
+    Attributes:
+        packed: Rows, owner, assembly, starts of preludes, faults and results, all of :func:`encode`.
+        n_blocks: Number of blocks.
+        places: The byte at which each frame begins.
+        n_bytes: Bytes that the frames take at most.
+        bound: Max bytes of the first frame.
+    """
+
+    packed: PackedArrays
+    n_blocks: int
+    places: list[int]
+    n_bytes: int
+    bound: int
+
+
+def _upload_of(
+    shapes: Sequence[tuple[int, ...]],
+    span_places: Sequence[tuple[int, int]],
+    dtype: DType,
+    bit_layout: BitLayout,
+    shared: SharedCodebook | None,
+    container: int,
+    room: int,
+) -> _Upload:
+    """Return what is sent to encode tensors of these shapes that begin at these places.
+
+    Args:
+        shapes: Shapes of the tensors.
+        span_places: Where they begin, as of :class:`TensorSpan`.
+        dtype: As of :func:`encode`.
+        bit_layout: As there.
+        shared: As there.
+        container: As there.
+        room: Bytes of the memory for the frame of a batch of one; -1 where memory is made for it.
+    """
+    batch, n = table_of(list(map(math.prod, shapes)), span_places, dtype, shared), len(shapes)
+    parts, starts, places, size = _assembly(shapes, dtype, bit_layout, shared, container)
+    bound = int(parts[0, LIMIT]) if n else 0
+    if room >= 0:
+        parts[0, ROOM] = room
+    sent = packed(batch.rows, batch.owner, parts, starts, np.zeros(n, np.uint32), np.zeros((n, 2), np.int64))
+    return _Upload(sent, batch.n_blocks, places, size, bound)
+
+
+@lru_cache(256)
+def _upload_of_one(
+    shape: tuple[int, ...],
+    dtype: DType,
+    bit_layout: BitLayout,
+    shared: SharedCodebook | None,
+    container: int,
+    room: int,
+) -> _Upload:
+    return _upload_of([shape], [(0, 0)], dtype, bit_layout, shared, container, room)
 
 
 def _assembly(
-    sources: Sequence[GpuSource], dtype: DType, bit_layout: BitLayout, shared: SharedCodebook | None, container: int
+    shapes: Sequence[tuple[int, ...]],
+    dtype: DType,
+    bit_layout: BitLayout,
+    shared: SharedCodebook | None,
+    container: int,
 ) -> tuple[np.ndarray, np.ndarray, list[int], int]:
     """Return the arguments by which frames are put together.
 
@@ -298,8 +385,8 @@ def _assembly(
         the bytes that all of them take.
     """
     parts, starts, places, at, n_words = [], [], [], 0, 0
-    for source in sources:
-        made = _start_of(source.shape, dtype, bit_layout, shared, container)
+    for shape in shapes:
+        made = _start_of(shape, dtype, bit_layout, shared, container)
         parts.append((made.n_blocks, made.full, made.bare, made.limit, at // 4, made.limit, n_words, made.words))
         starts.append(made.start)
         places.append(at)

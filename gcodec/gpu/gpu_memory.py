@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -18,6 +19,27 @@ from ..tensors import check_tensor, fits_as_output, is_torch, kernel_view
 
 if TYPE_CHECKING:
     import torch
+
+
+class PackedArrays(NamedTuple):
+    """Arrays in one piece of memory, ready to be sent.
+
+    Attributes:
+        data: That memory.
+        places: For each array the byte at which it begins, its type and its shape.
+    """
+
+    data: bytes
+    places: list[tuple[int, np.dtype, tuple[int, ...]]]
+
+
+def packed(*arrays: np.ndarray) -> PackedArrays:
+    """Return arrays in one piece of memory; one without elements has room for one there."""
+    begins, size = _places(array.nbytes or array.itemsize for array in arrays)
+    ends = zip(arrays, begins, (*begins[1:], size), strict=True)
+    data = b"".join([array.tobytes().ljust(end - begin, b"\0") for array, begin, end in ends])
+    places = [(begin, array.dtype, array.shape) for array, begin in zip(arrays, begins, strict=True)]
+    return PackedArrays(data, places)
 
 
 class Memory(Protocol):
@@ -44,6 +66,9 @@ class Memory(Protocol):
 
     def send_all(self, *arrays: np.ndarray) -> list[Any]:
         """Return copies of arrays of the host's, made by one copy; one without elements has room for one there."""
+
+    def send_packed(self, packed: PackedArrays) -> list[Any]:
+        """Return copies of packed arrays on the device, as :meth:`send_all` does."""
 
     def kept(self, key: Hashable, make: Callable[[], Any]) -> Any:
         """Return what ``make`` returned when it was first called for this key, as kernels take it: a named tuple of
@@ -182,16 +207,18 @@ class TorchMemory:
         return self.send_all(array)[0]
 
     def send_all(self, *arrays: np.ndarray) -> list[Any]:
+        """See :class:`Memory`."""
+        return self.send_packed(packed(*arrays))
+
+    def send_packed(self, packed: PackedArrays) -> list[Any]:
         """Copy from pinned memory, so that nothing waits; torch keeps that memory until it is copied."""
-        begins, size = _places(array.nbytes or array.itemsize for array in arrays)
+        size = len(packed.data)
         with self._current():
             staged = self._staging(size)
-            places = list(zip(arrays, begins, (*begins[1:], size), strict=True))
-            joined = b"".join([array.tobytes().ljust(end - begin, b"\0") for array, begin, end in places])
-            staged.numpy()[:] = np.frombuffer(joined, np.uint8)
+            ctypes.memmove(staged.data_ptr(), packed.data, size)
             tensor = staged.to(self.device, non_blocking=True)
         address = tensor.data_ptr()
-        return [GpuArray(tensor, address + begin, array.dtype, array.shape) for array, begin, _ in places]
+        return [GpuArray(tensor, address + begin, dtype, shape) for begin, dtype, shape in packed.places]
 
     def _staging(self, size: int) -> torch.Tensor:
         """Return memory of the host's that the device can read by itself.

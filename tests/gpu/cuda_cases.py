@@ -223,8 +223,9 @@ def histograms(memory: HostMemory, quick: bool) -> None:
         for bit_layout, n in ((bit_layouts.lossless(dtype), 1), (bit_layouts.ladder(dtype, ladder), len(ladder.drops))):
             levels = levels_at_random(bits, n) if n > 1 else None
             source = encoder.GpuSource(bits, bits.size, bits.shape, levels)
-            table = encoder.table_of(memory, [source], dtype, None)
-            tensors = Tensors(table.values, table.levels, table.rows, table.owner)
+            span = encoder.span_of(memory, [source], dtype)
+            table = encoder.table_of([source.n], span.places, dtype, None)
+            tensors = Tensors(span.values, span.levels, table.rows, table.owner)
             window, center = window_of(n)
             counts = np.zeros((1, 2 + n * window), np.uint32)
             form = forms.value_coding_of(dtype, n, len(bit_layout.widths), None, False)

@@ -3,6 +3,7 @@ for, in numpy arrays."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy as np
 
 from gcodec.dtypes import BY_NAME, DType
 from gcodec.errors import InvalidArgument
+from gcodec.gpu.gpu_memory import PackedArrays
 
 Wrap = Callable[[np.ndarray], Any]
 
@@ -53,6 +55,12 @@ class HostMemory:
 
     def send_all(self, *arrays: np.ndarray) -> list[np.ndarray]:
         return [self.send(array) for array in arrays]
+
+    def send_packed(self, packed: PackedArrays) -> list[np.ndarray]:
+        data = np.frombuffer(packed.data, np.uint8)
+        sizes = [math.prod(shape) * dtype.itemsize for _, dtype, shape in packed.places]
+        return [data[begin : begin + size].copy().view(dtype).reshape(shape)
+                for size, (begin, dtype, shape) in zip(sizes, packed.places, strict=True)]
 
     def kept(self, key: Any, make: Callable[[], Any]) -> Any:
         if key not in self.tables:
