@@ -22,7 +22,7 @@ class DeviceBits:
     """The row-major bits of a tensor on a device.
 
     Args:
-        words: signed integers of the values' width, [n], contiguous.
+        words: integers of the values' width, [n], contiguous.
 
     Attributes:
         words: as above.

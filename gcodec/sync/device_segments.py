@@ -44,6 +44,7 @@ def ready_segments(plan: FilePlan, new: Mapping[str, Bits], old: Mapping[str, Bi
         is_there = len(places) == 1 and places != {None}
         if is_there and segment.dtype in WITH_BASE and segment.stop - segment.start >= LEAST_BYTES:
             values, base = (_joined([as_bytes_there(item.words) for item in items]) for items in pair)  # type: ignore[union-attr]
+            # Hashed again although a tensor's is known: so the publisher notices one that changed in the meantime.
             digest, base_digest = hashes_on_device([values, base])
             found[number] = ReadySegment(digest, base_digest, _encoded(values, base, segment.dtype or ""))
     return found

@@ -306,9 +306,10 @@ class Publisher:
 
     def _hold(self, new: Published, state: str, *, number: int | None = None, since_anchor: int = 0) -> None:
         """Keep the bits of a version, in the memory of the last one where there is any."""
-        old = self._held or {}
-        kept: Published = {}
+        old, kept = self._held or {}, dict[str, PublishedTensor]()
         with signals_deferred():
+            # Its memory is written over: if there is no memory for the rest, the next version must be an anchor.
+            self._held = self._state = None
             for name, item in new.items():
                 bits = item.bits
                 if not item.is_owned:

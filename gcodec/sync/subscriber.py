@@ -121,7 +121,7 @@ class Subscriber:
     Args:
         tensors: name to numpy array or torch tensor, which are written in place, on whatever device. They must have the
             names, types and shapes of the publisher's. None: the first anchor makes tensors, in host memory.
-        on_device: make updates of tensors on CUDA devices there. Changed values and hashes then never come to the host.
+        on_device: make updates of tensors on CUDA devices there. Their values then never come to the host.
             Anchors, and tensors whose values do not lie one after the other, are compared on the host in any case.
         part: name of the part of a sharded state that they are, as its publisher has it.
         like: ``"numpy"`` or ``"torch"``: the kind of tensors that are made where none are given.

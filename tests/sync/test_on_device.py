@@ -231,3 +231,32 @@ def test_wider_tensors_are_cast_on_their_device():
         subscriber.apply(version.data)
         assert torch.equal(weights["w"], after["w"].bfloat16())
         assert sync.read_version_info(version.data).tensors.keys() == {"w"}
+
+
+def test_a_publisher_that_runs_out_of_memory_goes_on_with_an_anchor(monkeypatch):
+    monkeypatch.setattr(publisher, "JOINED_BELOW", 0)
+    state = some_state()
+    ours, subscriber = Publisher(start=state, on_device=True), Subscriber(copied(state), on_device=True)
+    held_copy, n_calls = device_bits.held_copy, 0
+
+    def failing(bits: Any, room: Any) -> Any:
+        nonlocal n_calls
+        n_calls += 1
+        if n_calls == 4:
+            raise torch.OutOfMemoryError
+        return held_copy(bits, room)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(publisher, "held_copy", failing)
+        with pytest.raises(torch.OutOfMemoryError):
+            ours.publish(moved(state, 1))
+    state = moved(state, 2)
+    version = ours.publish(state)
+    assert version.info.is_anchor and version.number == 1
+    subscriber.apply(version.data)
+    assert equal(subscriber.tensors, state)
+    state = moved(state, 3)
+    version = ours.publish(state)
+    assert not version.info.is_anchor
+    subscriber.apply(version.data)
+    assert equal(subscriber.tensors, state)
