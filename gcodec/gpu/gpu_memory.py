@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from itertools import accumulate
@@ -25,11 +24,11 @@ class PackedArrays(NamedTuple):
     """Arrays in one piece of memory, ready to be sent.
 
     Attributes:
-        data: That memory.
+        data: That memory, uint8.
         places: For each array the byte at which it begins, its type and its shape.
     """
 
-    data: bytes
+    data: np.ndarray
     places: list[tuple[int, np.dtype, tuple[int, ...]]]
 
 
@@ -39,7 +38,7 @@ def packed(*arrays: np.ndarray) -> PackedArrays:
     ends = zip(arrays, begins, (*begins[1:], size), strict=True)
     data = b"".join([array.tobytes().ljust(end - begin, b"\0") for array, begin, end in ends])
     places = [(begin, array.dtype, array.shape) for array, begin in zip(arrays, begins, strict=True)]
-    return PackedArrays(data, places)
+    return PackedArrays(np.frombuffer(data, np.uint8), places)
 
 
 class Memory(Protocol):
@@ -215,7 +214,7 @@ class TorchMemory:
         size = len(packed.data)
         with self._current():
             staged = self._staging(size)
-            ctypes.memmove(staged.data_ptr(), packed.data, size)
+            staged.numpy()[:] = packed.data
             tensor = staged.to(self.device, non_blocking=True)
         address = tensor.data_ptr()
         return [GpuArray(tensor, address + begin, dtype, shape) for begin, dtype, shape in packed.places]

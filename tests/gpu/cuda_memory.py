@@ -57,9 +57,8 @@ class HostMemory:
         return [self.send(array) for array in arrays]
 
     def send_packed(self, packed: PackedArrays) -> list[np.ndarray]:
-        data = np.frombuffer(packed.data, np.uint8)
         sizes = [math.prod(shape) * dtype.itemsize for _, dtype, shape in packed.places]
-        return [data[begin : begin + size].copy().view(dtype).reshape(shape)
+        return [packed.data[begin : begin + size].copy().view(dtype).reshape(shape)
                 for size, (begin, dtype, shape) in zip(sizes, packed.places, strict=True)]
 
     def kept(self, key: Any, make: Callable[[], Any]) -> Any:
