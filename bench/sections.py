@@ -380,8 +380,8 @@ def weight_sync_links(results: Path) -> list[str]:
         whole, ours = (seconds_over_link(large, rate, whole=whole) for whole in (True, False))
         table.append([f"{rate:g} Gb/s", f"{whole:.2f}", f"{ours:.2f}", f"{whole / ours:.1f}"])
     return [*markdown(["link", ">whole, s", ">difference, s", ">times as fast"], table), "",
-            "A model: bytes over the link's rate, and for the difference the seconds of the last row above, one after "
-            "the other, on two CPU cores."]
+            "A model: bytes over the link's rate, and for the difference the seconds of the first table's row "
+            "*large state*, one after the other, on two CPU cores."]
 
 
 def level_speed(results: Path) -> list[str]:

@@ -182,8 +182,9 @@ def controllers_table(results: Path) -> Iterator[str]:
              for row in rows]
     columns = ["model", "link", "method", ">steps", ">loss", ">all steps, s", ">median step, ms", ">times faster",
                ">wire bytes", ">floats"]
-    yield (f"GraVAC's Table 2 in seconds on the bed, without the first {runs.IGNORED} steps of a method. Loss is the "
-           "training's, over its last tenth; times faster than fp32 in as many steps.")
+    yield ("GraVAC's Table 2 in seconds, between workers on links of limited rate, without the first "
+           f"{runs.IGNORED} steps of a method. Loss is the training's, over its last tenth; times faster than fp32 in "
+           "as many steps.")
     yield from ("", *markdown(columns, table), "", f"{rows[0]['workers']} workers; from {source(comments)}", "")
 
 
