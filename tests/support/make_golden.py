@@ -452,6 +452,8 @@ def encoded(dtype: str, bits: Bits, mode: Mode, base: Bits | None = None) -> Bui
         options["levels"] = (np.arange(bits.size) // 7 * 5 % n_levels).astype(np.uint8)
     if base is not None:
         options["base"] = typed(dtype, base)
+    # What a mode promises, also where that saves too little for the encoder to drop bits by itself.
+    options["options"] = replace(options.get("options", gcodec.EncoderOptions()), exact_if_smaller=False)
     frame = gcodec.encode(typed(dtype, bits), dtype=dtype, **options)
     named = {name: SHIPPED[name] for name in named_in(frame)}
     return Built(frame, promised(kind_of(frame), bits, options).reshape(-1), named, base)
