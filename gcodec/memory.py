@@ -19,6 +19,7 @@ from .kernels.core.masks import ROW_COUNTS, ROW_MASKS
 from .kernels.entropy.encode_streams import CHUNK_BYTES, STREAM_PAD
 from .kernels.planes.class_tables import CLASS_BYTES
 from .kernels.planes.layout_types import GROUP, Layout, layout_scratch
+from .kernels.predict.scale_steps import N_SUMS
 
 # The pool of buffers
 
@@ -282,7 +283,7 @@ def residual_scratch_for(dtype: DType, block: int, stream: int) -> Residuals:
         items=np.empty((dtype.itemsize, block + GROUP), np.uint8),
         n_items=np.zeros(8, np.int64),
         scales=np.empty(block // TEMPLATE_COLUMNS.start + 2, np.uint32),
-        sums=np.empty(16, np.float32),
+        sums=np.empty(N_SUMS, np.float32),
         stream_bytes=np.empty(n_streams, np.uint32),
         starts=np.empty(n_streams, np.int64),
         decoders=np.empty((5, 4), np.int64),

@@ -17,7 +17,7 @@ from ..format.tables import digit_tables
 from ..kernels.core.bundles import Geometry, Residuals
 from ..kernels.predict import medians
 from ..kernels.predict import rows as kernels
-from ..kernels.predict.residuals import PARTIAL_SUMS
+from ..kernels.predict.scale_steps import N_SUMS
 from ..memory import residual_scratch_for
 
 _MIN_ROWS = 32  #: fewer do not pay for their template
@@ -229,7 +229,7 @@ def template_of(values: np.ndarray, dtype: DType, tensor: Rows) -> np.ndarray:
     n_sampled = min(max(n_rows // _MEDIAN_SHARE, _MIN_MEDIAN), max_sampled, n_rows)
     room = 1 << (n_sampled - 1).bit_length()
     template, rows = np.empty(n_columns, np.float32), np.empty((2, room, n_columns), np.float32)
-    flat, sums = values[tensor.start : tensor.stop], np.empty(PARTIAL_SUMS, np.float32)
+    flat, sums = values[tensor.start : tensor.stop], np.empty(N_SUMS, np.float32)
     medians.median_row(flat, dtype.narrow.code, n_sampled, n_rows // n_sampled, template, rows[0], rows[1], sums)
     return template
 

@@ -24,7 +24,6 @@ from gcodec.kernels.core import intrinsics, logarithms, scalar, unaligned, vecto
 from gcodec.kernels.entropy import encode_streams
 from gcodec.kernels.heads import means, symbols
 from gcodec.kernels.planes import layout_types
-from gcodec.kernels.predict import residuals
 from gcodec.memory import float_bits_of, scratch_for
 from gcodec.truncation.reference import round_to_levels
 from tests.support import laws, reference
@@ -122,25 +121,6 @@ def test_every_value_of_16_bits_is_rounded_right_in_every_precision(dtype, round
                    "options": rounded}
         decoded = laws.bits_of(gcodec.decode(gcodec.encode(x, dtype=dtype, **options)))
         laws.assert_same_bits(decoded, promised(kind, bits, options))
-
-
-@given(st.integers(1, 300), st.integers(0, 2**32 - 1))
-def test_a_nearby_scale_predicts_no_fewer_values(n, seed):
-    """It is compared with the scale of least squares, and it is one that a frame can hold."""
-    rng, form, sums = np.random.default_rng(seed), residuals.BFLOAT16, np.empty(16, np.float32)
-    template = rng.standard_normal(n).astype(np.float32)
-    products = template * np.float32(rng.uniform(-2, 2))
-    values = (products.view(np.uint32) + np.uint32(0x8000) >> np.uint32(16)).astype(np.uint16)
-    values[rng.random(n) < 0.1] += 1
-    scale = residuals.scale_of(residuals.sum_products(values, template, n, form, sums),
-                               residuals.sum_squares(template, n, sums))
-    exact = []
-    for item in (scale, residuals.nearby_scale(values, template, n, scale)):
-        assert int(item) & 0xFF == 0
-        predictions = np.empty(n, np.uint32)
-        residuals.predict(np.uint32(item).view(np.float32), template, 0, n, form, predictions)
-        exact.append((predictions == values).sum())
-    assert exact[0] <= exact[1]
 
 
 # Heads taken once, as bytes

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ..core.bundles import Books, Geometry
+from ..core.intrinsics import HAS_AVX512
 from ..core.jit import inlined, kernel
 from ..core.scalar import U8, U32
 from ..core.unaligned import load_u32, store_u32, subarray, subarray_if_any, width_of
@@ -14,6 +15,7 @@ from ..core.vector import clear_8, compress_8, count_64, expand_8, look_up_some
 from ..entropy.decode_streams import PrefixDecoder, decode_buffers, decode_streams
 from ..entropy.encode_streams import STREAM_PAD, NextValues, PrefixEncoder, encode_buffers, encode_streams
 from ..planes import narrow
+from ..planes.layout_types import GROUP
 from ..planes.layouts import count_items
 from ..predict.residuals import restore
 from ..predict.rows import copy_base, predict_block, residuals_of_block
@@ -42,6 +44,9 @@ from .header import (
     store_raw,
     write_predicted,
 )
+
+if HAS_AVX512:
+    from ..predict.digits_avx512 import merge_digits_16, merge_digits_32, split_digits_16, split_digits_32
 
 SCALE_BYTES = 3
 NO_ESCAPE = 64  #: length of an escape that does not exist: no look-up reaches it
@@ -108,6 +113,27 @@ def template_row(sources, number):
     return subarray(sources.templates, sources.spans[number, 0], sources.spans[number, 1] - sources.spans[number, 0])
 
 
+@inlined
+def _split_group(i, place, n_planes, scratch):
+    """Append the items of 64 values, from number ``i`` of the block on, whose symbols begin at ``place``."""
+    words, marks, items, n_items = scratch.words, scratch.marks, scratch.items, scratch.n_items
+    if n_planes == 2:
+        split_digits_16(words, i, marks, place, items, 0, items.shape[1], n_items, 0)
+    else:
+        split_digits_32(words, i, marks, place, items, 0, items.shape[1], n_items, 0)
+
+
+@inlined
+def _merge_group(i, place, n_planes, tables, scratch):
+    """Join the items and symbols of 64 values, from number ``i`` of the block on, whose symbols begin at ``place``."""
+    words, symbols, marks = scratch.words, scratch.symbols, scratch.marks
+    items, n_items = scratch.items, scratch.n_items
+    if n_planes == 2:
+        merge_digits_16(words, i, symbols, place, marks, place, items, 0, items.shape[1], tables, 0, n_items, 0)
+    else:
+        merge_digits_32(words, i, symbols, place, marks, place, items, 0, items.shape[1], tables, 0, n_items, 0)
+
+
 @kernel
 def split_digits(n, stream_len, n_planes, mark_of, scratch, out, at):
     """Write the planes of a block: ``n_planes - 1`` of bytes, the last of half bytes. Returns the end.
@@ -125,6 +151,11 @@ def split_digits(n, stream_len, n_planes, mark_of, scratch, out, at):
     for s in range((n + stream_len - 1) // stream_len):
         place = s * (stream_len + STREAM_PAD)
         count = min(stream_len, n - s * stream_len)
+        if HAS_AVX512:
+            for i in range(0, count, GROUP):
+                if count_64(marks, place + i, 255):  # most residuals have few digits
+                    _split_group(s * stream_len + i, place + i, n_planes, scratch)
+            continue
         words = subarray(scratch.words, s * stream_len, count)
         for p in range(n_planes):
             # Cut the plane's item out of every word, then keep those that are owned, 64 at a time.
@@ -133,7 +164,7 @@ def split_digits(n, stream_len, n_planes, mark_of, scratch, out, at):
                 scratch.bytes[i] = U8(U32(words[i]) >> right)
             k = n_items[p]
             for i in range(0, count, 64):
-                if count_64(marks, place + i, 1 << p):  # most residuals have few digits
+                if count_64(marks, place + i, 1 << p):
                     k += compress_8(scratch.bytes, i, marks, place + i, 1 << p, items[p], k)
             n_items[p] = k
     for p in range(n_planes):
@@ -171,6 +202,10 @@ def merge_digits(data, at, n, stream_len, n_planes, tables, scratch):
     for s in range((n + stream_len - 1) // stream_len):
         place = s * (stream_len + STREAM_PAD)
         count = min(stream_len, n - s * stream_len)
+        if HAS_AVX512:
+            for i in range(0, count, GROUP):
+                _merge_group(s * stream_len + i, place + i, n_planes, tables, scratch)
+            continue
         words = subarray(scratch.words, s * stream_len, count)
         for i in range(count):
             words[i] = U32(0)

@@ -217,7 +217,7 @@ class Residuals(NamedTuple):
     items: np.ndarray  #: uint8[n_planes, block + 64]
     n_items: np.ndarray  #: int64[8]
     scales: np.ndarray  #: uint32[block / 2 + 2]
-    sums: np.ndarray  #: float32[16]
+    sums: np.ndarray  #: float32[N_SUMS]
     stream_bytes: np.ndarray  #: uint32[n_streams]
     starts: np.ndarray  #: int64[n_streams]
     decoders: np.ndarray  #: int64[5, 4]

@@ -12,25 +12,8 @@ import numpy as np
 
 from ..core.jit import kernel
 from ..core.unaligned import subarray
-from .residuals import PARTIAL_SUMS, as_float, flush_tiny, flushed_product
-
-
-@kernel
-def _dot(a, b, n, sums):
-    """Return the scalar product of two rows: float32[n]. ``sums``: float32[PARTIAL_SUMS], scratch."""
-    for k in range(PARTIAL_SUMS):
-        sums[k] = np.float32(0)
-    whole = n - n % PARTIAL_SUMS
-    for i in range(0, whole, PARTIAL_SUMS):
-        x, y = subarray(a, i, PARTIAL_SUMS), subarray(b, i, PARTIAL_SUMS)
-        for k in range(PARTIAL_SUMS):
-            sums[k] = flush_tiny(np.float32(sums[k] + flushed_product(x[k], y[k])))
-    total = np.float32(0)
-    for i in range(whole, n):
-        total = flush_tiny(np.float32(total + flushed_product(a[i], b[i])))
-    for k in range(PARTIAL_SUMS):
-        total = flush_tiny(np.float32(total + sums[k]))
-    return total
+from .residuals import as_float, flush_tiny
+from .scales import dot
 
 
 @kernel
@@ -81,7 +64,7 @@ def _unit_row(values, n_columns, dtype_code, row, sums):
     factor = np.float32(np.float32(1) / max_size)  # first, so that no square of a small row vanishes
     for i in range(n_columns):
         row[i] = flush_tiny(np.float32(row[i] * factor))
-    factor = np.float32(np.float32(1) / np.float32(math.sqrt(_dot(row, row, n_columns, sums))))
+    factor = np.float32(np.float32(1) / np.float32(math.sqrt(dot(row, row, n_columns, sums))))
     for i in range(n_columns):
         row[i] = flush_tiny(np.float32(row[i] * factor))
     return 1
@@ -99,7 +82,7 @@ def median_row(values, dtype_code, n_rows, every, template, rows, ordered, sums)
         template: float32[n_columns], result; zeros where no row has a direction.
         rows: float32[n, n_columns], scratch; n: a power of two and at least ``n_rows``.
         ordered: like ``rows``.
-        sums: float32[PARTIAL_SUMS], scratch.
+        sums: float32[N_SUMS], scratch.
     """
     n, n_columns = 0, len(template)
     for r in range(n_rows):
@@ -120,7 +103,7 @@ def median_row(values, dtype_code, n_rows, every, template, rows, ordered, sums)
                     target[i] = np.float32(np.inf)
             else:
                 row = rows[r * step]
-                sign = np.float32(-1) if _dot(row, template, n_columns, sums) < np.float32(0) else np.float32(1)
+                sign = np.float32(-1) if dot(row, template, n_columns, sums) < np.float32(0) else np.float32(1)
                 for i in range(n_columns):
                     target[i] = np.float32(row[i] * sign)
         if n:

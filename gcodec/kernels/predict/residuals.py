@@ -19,12 +19,11 @@ from __future__ import annotations
 import numpy as np
 
 from ..core.floats import from_bfloat16, from_half
-from ..core.jit import inlined, kernel
+from ..core.jit import kernel
 from ..core.scalar import U8, U32
 from ..core.unaligned import bits_of_float, float_from_bits, leading_zeros, subarray, width_of
 
 FLOAT32, BFLOAT16, FLOAT16 = 1, 2, 3  #: dtype codes of the formats that can be predicted
-PARTIAL_SUMS = 16  #: of a scalar product, a fixed number so that its result does not depend on the machine
 
 
 @kernel
@@ -59,7 +58,7 @@ def as_float(bits, dtype_code):
 
 
 @kernel
-def _flush_denormal(value):
+def flush_denormal(value):
     """Return the float32, 0 where it is denormal: processors that take denormals for zero would, and others would
     not."""
     bits = bits_of_float(value)
@@ -77,7 +76,7 @@ def flush_tiny(value):
 @kernel
 def flushed_product(a, b):
     """Return the product of two float32, 0 where that depends on the processor's mode."""
-    return flush_tiny(np.float32(_flush_denormal(a) * _flush_denormal(b)))
+    return flush_tiny(np.float32(flush_denormal(a) * flush_denormal(b)))
 
 
 @kernel
@@ -93,9 +92,9 @@ def predict(scale, template, start, n, dtype_code, predictions):
         predictions: uint32[n], result: bits of ``scale * template[start + i]`` in that type.
     """
     columns = subarray(template, start, n)
-    scale = _flush_denormal(np.float32(scale))
+    scale = flush_denormal(np.float32(scale))
     for i in range(n):
-        bits = bits_of_float(np.float32(scale * _flush_denormal(columns[i])))
+        bits = bits_of_float(np.float32(scale * flush_denormal(columns[i])))
         exponent = U32(U32(bits >> U32(23)) & U32(255))
         # 2 ... 254: products below may have been flushed to zero, depending on the processor's mode; 255 is no number.
         predictions[i] = bits if U32(exponent - U32(2)) < U32(253) else U32(0)
@@ -182,114 +181,3 @@ def digits(words, n, symbols, at):
         result[i] = U8(U32(n_others * U32(15)) + first)
         odd = U32(n_others & U32(1))
         words[i] = U32(U32(U32(word >> U32(odd << U32(2))) & U32(0xFFFFFF)) | U32(word << U32(28)))
-
-
-@inlined
-def _add_products(values, template, n, dtype_code, sums):
-    """Add the products of two rows to ``sums``: float32[PARTIAL_SUMS]. ``dtype_code``: a constant, so that the loops
-    become one of vectors."""
-    whole = n - n % PARTIAL_SUMS
-    for at in range(0, whole, PARTIAL_SUMS):
-        part, column = subarray(values, at, PARTIAL_SUMS), subarray(template, at, PARTIAL_SUMS)
-        for i in range(PARTIAL_SUMS):
-            sums[i] = _flush_denormal(np.float32(sums[i] + flushed_product(as_float(part[i], dtype_code), column[i])))
-    for i in range(n - whole):
-        value = as_float(values[whole + i], dtype_code)
-        sums[i] = _flush_denormal(np.float32(sums[i] + flushed_product(value, template[whole + i])))
-
-
-@kernel
-def sum_products(values, template, n, dtype_code, sums):
-    """Return the scalar product of a row of values and one of a template, both of ``n``, as a float32. ``sums``:
-    float32[PARTIAL_SUMS], scratch. Denormals count as 0, so that it does not depend on the processor's mode."""
-    for i in range(PARTIAL_SUMS):
-        sums[i] = np.float32(0)
-    if dtype_code == FLOAT32:
-        _add_products(values, template, n, FLOAT32, sums)
-    elif dtype_code == BFLOAT16:
-        _add_products(values, template, n, BFLOAT16, sums)
-    else:
-        _add_products(values, template, n, FLOAT16, sums)
-    total = np.float32(0)
-    for i in range(PARTIAL_SUMS):
-        total = _flush_denormal(np.float32(total + sums[i]))
-    return total
-
-
-@kernel
-def sum_squares(template, n, sums):
-    """Return the scalar product of a template's row and itself, as a float32. ``sums``: float32[PARTIAL_SUMS],
-    scratch."""
-    for i in range(PARTIAL_SUMS):
-        sums[i] = np.float32(0)
-    for at in range(0, n, PARTIAL_SUMS):
-        for i in range(min(PARTIAL_SUMS, n - at)):
-            sums[i] = np.float32(sums[i] + flushed_product(template[at + i], template[at + i]))
-    total = np.float32(0)
-    for i in range(PARTIAL_SUMS):
-        total = np.float32(total + sums[i])
-    return total
-
-
-@kernel
-def _to_scale(value):
-    """Return the bits of a float32 rounded to the 24 bits of a scale (its upper three bytes), as uint32; 0 where that
-    depends on the processor's mode."""
-    bits = bits_of_float(value)
-    bits = bits if U32(bits & U32(0x7FFFFFFF)) >= U32(0x01000000) else U32(0)
-    return U32(U32(bits + U32(0x80)) & U32(0xFFFFFF00))
-
-
-@kernel
-def scale_of(products, squares):
-    """Return the bits of the scale that fits a row to a template's best (least squares), as uint32."""
-    return _to_scale(np.float32(products / squares)) if squares > np.float32(0) else U32(0)
-
-
-@kernel
-def _is_exact(product, word):
-    """Return 1 where a product rounds to a bfloat16, given in the upper half of ``word``, else 0."""
-    return U32(U32(U32(bits_of_float(product) + U32(0x8000)) ^ word) < U32(0x10000))
-
-
-@kernel
-def _times(scale, quarters):
-    """Return the bits of a scale and so many quarters of a thousandth (1024th) more."""
-    factor = np.float32(np.float32(1) + np.float32(quarters) * np.float32(2.0**-12))
-    return _to_scale(np.float32(float_from_bits(scale) * factor))
-
-
-@kernel
-def nearby_scale(values, template, n, scale):
-    """Return, of a row's scale and four within a fifth of a bfloat16's last place, the one that predicts most values
-    exactly, the first of equals: its bits, as uint32.
-
-    Least squares follow what rounding has done to each value; but one that it has moved too far is lost in any case.
-    Values with an exponent field of 0 or 1 do not count: whether their products are met depends on the processor's
-    mode.
-    """
-    first, second, third, fourth = _times(scale, -1), _times(scale, 1), _times(scale, -3), _times(scale, 3)
-    s, a, b, c, d = (
-        float_from_bits(scale),
-        float_from_bits(first),
-        float_from_bits(second),
-        float_from_bits(third),
-        float_from_bits(fourth),
-    )
-    # Five counters in registers: an array of them would keep LLVM from making vectors of the loop.
-    n_s, n_a, n_b, n_c, n_d = U32(0), U32(0), U32(0), U32(0), U32(0)
-    for i in range(n):
-        word, factor = U32(U32(values[i]) << U32(16)), _flush_denormal(template[i])
-        # A value that does not count is replaced by one that no finite product rounds to.
-        word = word if U32(word & U32(0x7FFFFFFF)) >= U32(0x01000000) else U32(0x7FFF0000)
-        n_s += _is_exact(np.float32(s * factor), word)
-        n_a += _is_exact(np.float32(a * factor), word)
-        n_b += _is_exact(np.float32(b * factor), word)
-        n_c += _is_exact(np.float32(c * factor), word)
-        n_d += _is_exact(np.float32(d * factor), word)
-    best, max_exact = scale, n_s
-    best, max_exact = (first, n_a) if n_a > max_exact else (best, max_exact)
-    best, max_exact = (second, n_b) if n_b > max_exact else (best, max_exact)
-    best, max_exact = (third, n_c) if n_c > max_exact else (best, max_exact)
-    best, max_exact = (fourth, n_d) if n_d > max_exact else (best, max_exact)
-    return best

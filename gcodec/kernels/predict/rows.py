@@ -23,17 +23,8 @@ from ..core.unaligned import fetch_values, float_from_bits, subarray, subarray_i
 from ..entropy.encode_streams import STREAM_PAD
 from ..sample.code_costs import entropy_fixed
 from ..sample.count import PIECE
-from .residuals import (
-    BFLOAT16,
-    as_float,
-    digits,
-    nearby_scale,
-    predict,
-    residuals,
-    scale_of,
-    sum_products,
-    sum_squares,
-)
+from .residuals import BFLOAT16, as_float, digits, predict, residuals
+from .scales import dot, nearby_scale, scale_of, sum_products
 
 QUICK_COLUMNS, QUICK_ROWS = 128, 16  #: columns and rows of a tensor that are sampled before any others
 #: Bits, in 1/256, beyond what is promising, times rows: after so many rows or more no other is sampled.
@@ -101,10 +92,10 @@ def fit_block(values, n, template, column, dtype_code, scratch):
         count = min(len(template) - column, n - done)
         part, columns = subarray(values, done, count), subarray(template, column, count)
         if column != squared_from or count != squared:  # whole rows have the same squares
-            squared_from, squared, squares = column, count, sum_squares(columns, count, scratch.sums)
+            squared_from, squared, squares = column, count, dot(columns, columns, count, scratch.sums)
         scale = scale_of(sum_products(part, columns, count, dtype_code, scratch.sums), squares)
         if dtype_code == BFLOAT16:  # other types have so many bits that few values are met exactly
-            scale = nearby_scale(part, columns, count, scale)
+            scale = nearby_scale(part, columns, count, scale, scratch.sums)
         scratch.scales[row] = scale
         done += count
         row += 1
