@@ -190,9 +190,12 @@ def make_plan(
     exact = not bit_layout.lossy or options.exact_if_smaller  # as predicted blocks are
     if options.prediction and exact and dtype.predictable and (rows or base is not None):
         predictor = Predictor(values, dtype, rows, base, block)
-    if alternatives and predictor is None:  # the samples decide; only predictions have to be weighed against a plan
-        (candidate, gain), *alternatives = alternatives
-        first = candidate if (1 + gain) * candidate.bits < first.bits else first
+    if alternatives:  # the samples say which is smaller; the other is weighed again where blocks are predicted
+        ((candidate, gain),) = alternatives
+        if (1 + gain) * candidate.bits < first.bits:
+            first, alternatives = candidate, [(first, 0.0)]
+        if predictor is None:
+            alternatives = []
     plan, bits, coded_bits, coded = _plan_of(
         planner, first, request, predictor, sparse_bits, weigh or bool(alternatives)
     )
