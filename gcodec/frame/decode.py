@@ -311,7 +311,7 @@ class _Decoding(NamedTuple):
         first block that was not read."""
         assert self.patches is not None
         first = begin << self.prelude.block_log2
-        if isinstance(decoder, SparseDecoder):
+        if isinstance(decoder, SparseDecoder) and decoder.changes_base(blocks, begin):
             n_blocks = max(_MAX_BATCH_VALUES >> self.prelude.block_log2, 1)
             changes = decoder.read(blocks, begin, min(end, begin + n_blocks), borrowed)
             self.patches.append(Patch(first, changes.places.copy(), changes.values.copy()))

@@ -174,6 +174,11 @@ class SparseDecoder:
             changes = changes._replace(status=status, end=begin + (status == header.OK))
         return changes
 
+    def changes_base(self, blocks: FrameBlocks, b: int) -> bool:
+        """Return True if what block ``b`` changes are values of the base, False if they are zeros."""
+        book = self._book_of(blocks, b)
+        return book is None or book.with_base  # a faulty block is refused when it is read
+
     def _book_of(self, blocks: FrameBlocks, b: int) -> ChangeCodebook | None:
         """Return the codebook that block ``b`` names; None if the frame has none of this number, or not its base."""
         number = blocks.data.item(blocks.offsets.item(b) + header.CODEBOOK) - self._rules.first_book

@@ -37,6 +37,7 @@ def test_valid_frames_that_no_encoder_writes_decode(part):
         decoded = laws.decode_known(built.frame, built.codebooks, base=built.base)
         laws.assert_same_bits(decoded.reshape(-1), built.bits)
         laws.check_agreement(built.frame, built.codebooks, built.base)
+        laws.check_decoding_in_place(built.frame, built.bits, built.base, built.codebooks)
 
 
 @pytest.mark.slow

@@ -84,6 +84,7 @@ def check(dtype: str, bits: Bits, base: Bits | None = None, **options: Any) -> b
     if base is not None:
         options["base"] = typed(dtype, base)
     frame = laws.check_round_trip(typed(dtype, bits), bits, **options)
+    laws.check_decoding_in_place(frame, bits, base)
     # Where next to nothing differs from a base, nothing else is tried, though runs could be a few bytes shorter.
     surplus = 0 if base is None else 16
     assert len(frame) <= len(gcodec.encode(typed(dtype, bits), options=WITHOUT, **options)) + surplus

@@ -22,7 +22,7 @@ from gcodec.frame import small_reads
 from gcodec.frame.decode import FrameReader
 from gcodec.frame.small_reads import small_frame
 from tests.support import reference
-from tests.support.cases import KINDS, Array, Bits, infinity, to_floats
+from tests.support.cases import KINDS, Array, Bits, infinity, to_floats, typed
 
 # ------------------------------------------------------------------------------------------------ What is compared
 
@@ -187,6 +187,16 @@ def check_agreement(frame: bytes, codebooks: reference.Known | None = None, base
     assert_same_bits(decoded, other.bits.reshape(other.shape))
     if decoded.dtype.kind == "f":
         assert decoded.dtype.name == other.dtype
+
+
+def check_decoding_in_place(
+    frame: bytes, bits: Bits, base: Bits | None, codebooks: reference.Known | None = None
+) -> None:
+    """Check that a frame decodes into its base; a frame that refers to none decodes into any array given as its
+    base."""
+    held = typed(reference.DTYPES[frame[5]].name, np.full_like(bits, 7) if base is None else base.reshape(-1))
+    decode_known(frame, codebooks or {}, held, held)
+    assert_same_bits(held, bits)
 
 
 def check_encode_buffers(x: Any, frame: bytes, **options: Any) -> None:
