@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 class GcodecError(Exception):
@@ -77,6 +80,24 @@ def did_you_mean_file(name: str) -> str:
     except OSError:
         return ""
     return f"; did you mean {path.with_name(close)}?" if close else ""
+
+
+def link_to_nowhere(path: Path) -> str:
+    """Return what is wrong with a link that leads to nothing, to follow its name; empty for all else."""
+    import errno
+
+    try:
+        if not path.is_symlink():
+            return ""
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        target = path.readlink()
+        if (path.parent / target).is_symlink():  # a link to another one: that is there, but not where it leads
+            target = path.resolve()
+        return f"is a link to {target}, which is not there"
+    except OSError as error:
+        return "is a link that leads back to itself" if error.errno == errno.ELOOP else ""
+    return ""
 
 
 def _closest(word: str, known: Iterable[str]) -> str:

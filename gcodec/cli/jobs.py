@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 import os
+import stat
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -11,7 +12,7 @@ from pathlib import Path
 
 from ..archive.entries import unsafe_path
 from ..archive.layout import MAGIC
-from ..errors import GcodecError, did_you_mean_file
+from ..errors import GcodecError, did_you_mean_file, link_to_nowhere
 from ..files.urls import files_below, filesystem_of, is_folder_at, is_url, local_path, name_at
 from . import UsageError
 from .file_state import FileState
@@ -176,7 +177,8 @@ def _files_in(folder: Path, skipped: list[str]) -> list[Path]:
 
     Args:
         folder: where to look.
-        skipped: gets a line for each folder or file that cannot be looked at.
+        skipped: gets a line for each folder that cannot be looked into, and for each link that leads nowhere, pipe or
+            other thing that is no file.
     """
 
     def skip(error: OSError) -> None:
@@ -188,9 +190,12 @@ def _files_in(folder: Path, skipped: list[str]) -> list[Path]:
         for name in sorted(files):
             path = Path(place, name)
             try:
-                found += [path] if path.is_file() else []
+                if stat.S_ISREG(path.stat().st_mode):
+                    found.append(path)
+                else:
+                    skipped.append(f"{path}: skipped: is no regular file")
             except OSError as error:
-                skip(error)
+                skipped.append(f"{path}: skipped: {link_to_nowhere(path) or error.strerror}")
     return found
 
 

@@ -141,3 +141,30 @@ def test_inspect_refuses_what_it_knows_nothing_about(data, capsys):
     printed = capsys.readouterr()
     assert "x.pt: neither an archive, nor a frame, nor a tensor file" in printed.err and not printed.out
     run("inspect", "x.pt", "--json", code=1)
+
+
+@POSIX
+def test_what_is_no_file_in_a_folder_is_skipped_with_a_line_each(capsys):
+    for name in ("hf", "blobs", "lost"):
+        Path(name).mkdir()
+    write(**{"hf/config.json": b"{}", "blobs/good": X})
+    Path("hf/model.safetensors").symlink_to("../blobs/abc")
+    Path("hf/good.npy").symlink_to("../blobs/good")
+    Path("hf/chain").symlink_to("model.safetensors")
+    Path("hf/loop").symlink_to("loop")
+    Path("hf/folder").symlink_to("../blobs")            # links to folders are not followed
+    os.mkfifo("hf/pipe")
+    run("compress", "hf", code=1)
+    here = Path.cwd()
+    assert capsys.readouterr().err.splitlines() == [
+        f"gcodec: error: {here}/hf/{line}"
+        for line in (f"chain: skipped: is a link to {here}/blobs/abc, which is not there",
+                     "loop: skipped: is a link that leads back to itself",
+                     "model.safetensors: skipped: is a link to ../blobs/abc, which is not there",
+                     "pipe: skipped: is no regular file")
+    ]
+    with ArchiveReader("hf.gc") as archive:
+        assert [entry.path for entry in archive.files] == ["hf/config.json", "hf/good.npy"]
+    Path("lost/x").symlink_to("gone")
+    run("compress", "lost", code=1)
+    assert "lost: no files in this folder" in capsys.readouterr().err and not Path("lost.gc").exists()
