@@ -131,7 +131,7 @@ def _job(names: Sequence[str], target: Path | None) -> ArchiveJob:
         elif is_url(name):
             members += _members_at(name, skipped)
         elif whole[name].is_dir():
-            files = _files_in(whole[name], skipped)
+            files = files_in(whole[name], skipped)
             if not files:
                 raise GcodecError(f"{name}: no files in this folder" + "".join(f"; {line}" for line in skipped[:1]))
             for file in files:
@@ -172,7 +172,7 @@ def _members_at(url: str, skipped: list[str]) -> list[InputFile]:
     return members
 
 
-def _files_in(folder: Path, skipped: list[str]) -> list[Path]:
+def files_in(folder: Path, skipped: list[str]) -> list[Path]:
     """Return the regular files below a folder, links to files included, links to folders not followed.
 
     Args:

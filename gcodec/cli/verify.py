@@ -9,11 +9,12 @@ from typing import Any
 
 from ..archive import ArchiveReader, Bases, FileEntry
 from ..errors import GcodecError
-from ..files.urls import is_file_at, is_folder_at, is_url, local_path
+from ..files.urls import files_below, is_file_at, is_folder_at, is_url, local_path
 from . import UsageError, display
 from .base_option import add_base, open_bases
 from .compare import Difference, compare_file
 from .compress import add_common
+from .jobs import files_in
 from .streams import STDIO
 
 EXAMPLES = """examples:
@@ -34,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Verifies all archives, going on after a bad one; 1 if any was bad."""
+    """Verifies all archives, going on after a bad one; 1 if any was bad, or lacks files of the folder it is of."""
     if not args.archives:
         raise UsageError("name an archive, or - for standard input")
     if args.threads is not None and args.threads < 1:
@@ -46,9 +47,9 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         display.print_json(results)
     for result in results:
-        if "error" in result:
-            display.fail(result["error"])
-    return 1 if any("error" in result for result in results) else 0
+        for line in [result["error"]] if "error" in result else result["problems"]:
+            display.fail(line)
+    return 1 if any("error" in result or result["problems"] for result in results) else 0
 
 
 def _verify(name: str, args: argparse.Namespace, bases: Bases | None) -> dict[str, Any]:
@@ -59,10 +60,11 @@ def _verify(name: str, args: argparse.Namespace, bases: Bases | None) -> dict[st
             total = sum(entry.size for entry in archive.files)
             with display.progress(Path(name).name, total, quiet=args.quiet) as progress:
                 files = [_verify_file(archive, entry, args.against, progress) for entry in archive.files]
+            problems = _missing(name, files) if args.against is not None else []
     except (GcodecError, OSError) as error:
         return {**result, "error": _message(error, name)}
     seconds = time.perf_counter() - begin
-    result |= {"ok": True, "bytes": total, "seconds": seconds, "files": files}
+    result |= {"ok": True, "bytes": total, "seconds": seconds, "files": files, "problems": problems}
     if not args.quiet and not args.json:
         _say(result)
     return result
@@ -93,6 +95,34 @@ def _original(against: str, entry: FileEntry, *, alone: bool) -> str:
     if file is None:
         raise GcodecError(f"{against}: has no file {entry.path}")
     return file
+
+
+def _missing(name: str, files: list[dict[str, Any]]) -> list[str]:
+    """Return a line for each file that the archive lacks, though the folder that it is of has it.
+
+    An archive is of a whole folder if all its paths begin with that folder's name: others are of files that the user
+    chose, and what lies beside these is no concern of theirs.
+
+    Args:
+        name: of the archive; it may lie in the folder itself.
+        files: a row for each file of the archive, with its original.
+    """
+    tops = {row["path"].partition("/")[0] if "/" in row["path"] else "" for row in files}
+    if len(tops) != 1 or tops == {""}:
+        return []
+    first, (top,) = files[0], tops
+    folder = first["original"].removesuffix(first["path"]) + top
+    originals = {row["original"] for row in files}
+    what = "the archive" if name == STDIO else name
+    if is_url(folder):
+        known = {*originals, name}
+        return [f"{place}: is not in {what}" for _, place in files_below(folder) if place not in known]
+    unreadable: list[str] = []
+    there = set(files_in(Path(folder), unreadable)) - {Path(original) for original in originals}
+    own = Path(name)
+    lacking = sorted(path for path in there if not (own.exists() and path.samefile(own)))
+    lines = [line.replace(": skipped: ", ": ", 1) for line in unreadable]
+    return [*lines, *(f"{path}: is not in {what}" for path in lacking)]
 
 
 def _say(result: dict[str, Any]) -> None:

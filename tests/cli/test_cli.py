@@ -442,3 +442,25 @@ def test_compressed_zips_above_the_limit_are_refused_alone_and_kept_as_bytes_in_
     assert Path("folder/x.npz").read_bytes() == data and names() == [
         "folder.gc", "folder/odd.npy", "folder/x.npz", "folder/y.npy", "x.npz.gc"
     ]
+
+
+def test_verify_names_files_of_the_folder_that_the_archive_lacks(capsys):
+    write({"run/a.npy": npy(FLOATS), "run/sub/b.txt": b"b", "there/beside.txt": b""})
+    run("compress", "run", "-o", "run/own.gc")
+    run("verify", "run/own.gc", "--against", "run")             # the archive itself is not missing in it
+    write({"run/sub/later.txt": b"later"})
+    Path("run/lost").symlink_to("gone")
+    shutil.copytree("run", "there/run", symlinks=True)
+    for against, place in (("run", f"{Path.cwd()}/run"), ("there", "there/run"), (".", "run")):
+        capsys.readouterr()
+        run("verify", "run/own.gc", "--against", against, code=1)
+        printed = capsys.readouterr()
+        lines = [f"{place}/lost: is a link to gone, which is not there",
+                 *([f"{place}/own.gc: is not in run/own.gc"] if against == "there" else []),
+                 f"{place}/sub/later.txt: is not in run/own.gc"]
+        assert printed.err.splitlines() == [f"gcodec: error: {line}" for line in lines]
+        assert "own.gc: good, 2 files" in printed.out
+    [checked] = result_of(capsys, "verify", "run/own.gc", "--against", "run", code=1)
+    assert checked["ok"] and len(checked["problems"]) == 2
+    run("compress", "run/a.npy", "run/sub/b.txt", "-o", "two.gc")
+    run("verify", "two.gc", "--against", "run")                 # files that were chosen: others may lie beside them

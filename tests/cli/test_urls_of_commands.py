@@ -201,6 +201,9 @@ def test_a_folder_at_a_url_is_archived_as_a_whole_and_restored_to_another(url, o
     archive = {None: f"{url}/run.gc", "all.gc": "all.gc"}.get(output, f"{url}/into/run.gc")
     assert f"{archive}: " in capsys.readouterr().out
     run("verify", archive, "--against", url)
+    memory().pipe_file(f"{url}/run/deep/later.txt", b"later")
+    run("verify", archive, "--against", f"{url}/run", code=1)
+    assert capsys.readouterr().err == f"gcodec: error: {url}/run/deep/later.txt: is not in {archive}\n"
     run("decompress", archive, "-o", f"{url}/back/")
     assert f"3 files in {url}/back/" in capsys.readouterr().out
     gcodec.decompress_file(archive, f"{url}/again/")
