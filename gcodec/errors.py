@@ -76,7 +76,8 @@ def did_you_mean_file(name: str) -> str:
 
     path = Path(name)
     try:
-        close = _closest(path.name, (other.name for other in path.parent.iterdir()))
+        others = [other.name for other in path.parent.iterdir() if other.name != path.name]  # a link to nothing has it
+        close = _closest(path.name, others)
     except OSError:
         return ""
     return f"; did you mean {path.with_name(close)}?" if close else ""

@@ -16,10 +16,11 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from importlib import import_module
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from ..errors import CheckpointWarning, GcodecError, KernelCacheWarning, did_you_mean_file
+from ..errors import CheckpointWarning, GcodecError, KernelCacheWarning, did_you_mean_file, link_to_nowhere
 from .parser import VERBS as VERBS
 from .parser import UsageError as UsageError
 from .parser import parse_line, parser_for
@@ -100,12 +101,20 @@ def _reported(error: Exception) -> int:
             _end_output()
             return BROKEN_PIPE
         case OSError():
-            place = f"{error.filename}: " if error.filename is not None else ""
-            meant = did_you_mean_file(str(error.filename)) if error.errno == errno.ENOENT else ""
-            return _failed(f"{place}{error.strerror or error}{meant}", FAILURE)
+            return _failed(system_error(error), FAILURE)
         case MemoryError():
             return _failed("out of memory", FAILURE)
     raise error
+
+
+def system_error(error: OSError) -> str:
+    """Return what the system says, after the name of the file that it says it of."""
+    name, what = f"{error.filename}", f"{error.strerror or error}"
+    if error.filename is None:
+        return what
+    if error.errno in (errno.ENOENT, errno.ELOOP):
+        what = link_to_nowhere(Path(name)) or f"{what}{did_you_mean_file(name)}"
+    return f"{name}: {what}"
 
 
 def _failed(message: str, code: int) -> int:

@@ -228,7 +228,8 @@ def _expanded(pattern: str) -> list[str]:
         return [pattern]
     names = sorted(glob.glob(pattern, recursive=True)) if glob.has_magic(pattern) else []  # noqa: PTH207
     if not names:
-        raise GcodecError(f"{pattern}: no such file or folder{did_you_mean_file(pattern)}")
+        lacking = link_to_nowhere(Path(pattern)) or f"no such file or folder{did_you_mean_file(pattern)}"
+        raise GcodecError(f"{pattern}: {lacking}")
     return names
 
 

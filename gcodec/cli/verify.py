@@ -10,7 +10,7 @@ from typing import Any
 from ..archive import ArchiveReader, Bases, FileEntry
 from ..errors import GcodecError
 from ..files.urls import files_below, is_file_at, is_folder_at, is_url, local_path
-from . import UsageError, display
+from . import UsageError, display, system_error
 from .base_option import add_base, open_bases
 from .compare import Difference, compare_file
 from .compress import add_common
@@ -148,6 +148,6 @@ def _row(difference: Difference) -> tuple[str, ...]:
 
 def _message(error: Exception, name: str) -> str:
     if isinstance(error, OSError):
-        return f"{error.filename or name}: {error.strerror or error}"
+        return system_error(error) if error.filename else f"{name}: {error.strerror or error}"
     text = str(error)
     return text if name == STDIO or text.startswith(name) else f"{name}: {text}"

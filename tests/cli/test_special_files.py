@@ -168,3 +168,19 @@ def test_what_is_no_file_in_a_folder_is_skipped_with_a_line_each(capsys):
     Path("lost/x").symlink_to("gone")
     run("compress", "lost", code=1)
     assert "lost: no files in this folder" in capsys.readouterr().err and not Path("lost.gc").exists()
+
+
+@POSIX
+def test_a_link_to_nothing_that_is_named_is_called_one(capsys):
+    for name, target in (("model.npy", "../blobs/abc"), ("old.gc", "older.gc"), ("loop.gc", "loop.gc")):
+        Path(name).symlink_to(target)
+    missing = "is a link to {}, which is not there"
+    for command, what in ((["compress", "model.npy"], f"model.npy: {missing.format('../blobs/abc')}"),
+                          (["compress", "model.np[y]"], f"model.npy: {missing.format('../blobs/abc')}"),
+                          (["decompress", "old.gc"], f"old.gc: {missing.format('older.gc')}"),
+                          (["verify", "old.gc"], f"old.gc: {missing.format('older.gc')}"),
+                          (["inspect", "old.gc"], f"old.gc: {missing.format('older.gc')}"),
+                          (["compress", "loop.gc"], "loop.gc: is a link that leads back to itself"),
+                          (["decompress", "loop.gc"], "loop.gc: is a link that leads back to itself")):
+        run(*command, code=1)
+        assert capsys.readouterr().err == f"gcodec: error: {what}\n"
