@@ -27,6 +27,8 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "-l": ("decompress", "--list"),
     "--list": ("decompress", "--list"),
 }
+#: After it, all words are names of files.
+END = "--"
 #: Letters of options without a value, which may be joined: ``-dfk``.
 LETTERS = "zdtlckfq"
 #: Levels, as gzip, xz and zstd take them.
@@ -45,17 +47,19 @@ def verb_line(argv: Sequence[str]) -> list[str] | None:
         UsageError: options that choose different verbs, an option that gcodec lacks, or a word that is neither a verb
             nor a file.
     """
-    words = [word for argument in argv for word in _split(argument)]
+    end = argv.index(END) if END in argv else len(argv)
+    words = [word for argument in argv[:end] for word in _split(argument)]
+    names = argv[end:]  # after the end of options, which is the first of them
     _check_options(words)
     chosen = {CHOICES[word] for word in words if word in CHOICES}
     if len(chosen) > 1:
         raise UsageError("-z, -d, -t and -l exclude each other: give one")
     if not chosen and words and not words[0].startswith("-") and not _may_be_file(words[0]):
         raise UsageError(f"{words[0]}: neither a verb nor a file{did_you_mean(words[0], VERBS)} (gcodec --help)")
-    if not chosen and "-c" not in words and not any(map(_may_be_file, words)):
+    if not chosen and "-c" not in words and not any(map(_may_be_file, words)) and len(names) < 2:
         return ["compress", *words] if _is_filter() and HELP.isdisjoint(words) else None
     verb = chosen.pop() if chosen else ("compress",)
-    return [*verb, *(word for word in words if word not in CHOICES)]
+    return [*verb, *(word for word in words if word not in CHOICES), *names]
 
 
 def use_standard_input(args: argparse.Namespace) -> None:

@@ -78,6 +78,23 @@ def test_a_short_form_does_what_its_verb_does(short, verb):
         run(*short, code=2)
 
 
+def test_words_behind_two_dashes_are_names_of_files(capsys):
+    for name in ("-x.npy", "-dc", "-9", "compress", "--list"):
+        write(name)
+        for line in (["--", name], ["-f", "--", name], ["-fq", "--", name], ["-fT1", "--", name]):
+            run(*line)
+        run("-df", "--", f"{name}.gc")
+        run("-t", "--", f"{name}.gc")
+        assert names() == sorted([name, f"{name}.gc"]) and Path(name).read_bytes() == X
+        for path in Path().iterdir():
+            path.unlink()
+    run("--", "-y.npy", code=1)
+    assert "-y.npy: no such file" in capsys.readouterr().err
+    packed = process("--", stdin=X)
+    assert packed.stdout == process("compress", "-", stdin=X).stdout
+    assert process("-d", "--", stdin=packed.stdout).stdout == X
+
+
 def test_pipes_need_no_names():
     for pack, back in ((["-c"], ["-d"]), (["-zcq", "-"], ["-dcq", "-"])):
         packed = process(*pack, stdin=X)
