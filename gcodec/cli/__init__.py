@@ -51,7 +51,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     arrived: list[int] = []
     try:
         with _signals(arrived), _rare_collections():
-            return _run(argv)
+            code = _run(argv)
+            sys.stdout.flush()  # what cannot be written is an error of this command, help and version included
+            return code
     except Terminated:
         return TERMINATED
     except KeyboardInterrupt:
@@ -86,8 +88,7 @@ def _run(argv: Sequence[str]) -> int:
         use_standard_input(args)
     with _remarks(getattr(args, "quiet", False)):
         code: int = args.run(args)
-    sys.stdout.flush()
-    return code
+        return code
 
 
 def _reported(error: Exception) -> int:

@@ -56,17 +56,21 @@ class UsageError(Exception):
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser whose errors name what was probably meant."""
+    """A parser whose errors name what was probably meant, and whose help is not lost without a word."""
+
+    def print_help(self, file: Any = None) -> None:
+        """Print help, and raise what hinders that, which argparse would pass over."""
+        print(self.format_help(), end="", file=file)
 
     def error(self, message: str) -> NoReturn:
-        """Print usage and the error, and exit."""
+        """Raise UsageError: as of all commands, the error is one line."""
         unknown = re.match(r"unrecognized arguments: (--?[\w-]+)", message)
         choice = re.search(r"invalid choice: '([^']*)' \(choose from (.*)\)$", message)
         if unknown:
             message += did_you_mean(unknown[1], [word for action in actions_of(self) for word in action.option_strings])
         elif choice:
             message += did_you_mean(choice[1], re.findall(r"[\w.-]+", choice[2]))
-        super().error(message)
+        raise UsageError(f"{message} ({self.prog} --help)")
 
 
 def parser_for(names: Iterable[str]) -> Parser:

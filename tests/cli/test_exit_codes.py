@@ -32,14 +32,39 @@ folder = commands.folder
     ["compress", "a.npy", "--mode", "gcomp", "--literal", "--ladder", "fine"],
     ["decompress", "--list", "--only", "a", "a.npy"], ["decompress", "a.npy", "--max-output-bytes", "many"],
     ["decompress", "a.npy", "b.npy", "-o", "x"], ["verify", "a", "b", "--against", "c"], ["record", "--steps", "0"],
-    ["record", "--every", "0"], ["record", "--json"], ["inspect", "-", "-"],
+    ["record", "--every", "0"], ["record", "--json"], ["inspect", "-", "-"], ["compress", "a.npy", "--threads", "abc"],
+    ["decompress", "a.npy", "--max-output-bytes", "10XB"], ["series"], ["series", "prune", "folder"],
+    ["completion", "tcsh"], ["completion"], ["--quick"], ["a.npy", "--frobnicate"],
 ])
 def test_a_wrong_command_line_exits_with_2(arguments, capsys):
     write({"a.npy": npy(FLOATS), "folder/b.npy": npy(FLOATS)})
     run(*arguments, code=2)
     printed = capsys.readouterr()
-    assert "usage" in printed.out + printed.err or printed.err.startswith("gcodec: error: ")
+    if arguments:
+        assert printed.err.startswith("gcodec: error: ") and printed.err.count("\n") == 1 and not printed.out
+    else:
+        assert printed.out.startswith("usage: gcodec") and not printed.err
     assert names() == ["a.npy", "folder/b.npy"]
+
+
+@pytest.mark.parametrize(("arguments", "line"), [
+    (["compress", "a.npy", "--threads", "abc"],
+     "argument --threads: invalid int value: 'abc' (gcodec compress --help)"),
+    (["series", "prune", "folder"], "the following arguments are required: --keep-last (gcodec series prune --help)"),
+    (["decompress", "--only"], "argument --only: expected one argument (gcodec decompress --help)"),
+])
+def test_errors_of_the_command_line_name_the_help_to_read(arguments, line, capsys):
+    run(*arguments, code=2)
+    assert capsys.readouterr().err == f"gcodec: error: {line}\n"
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+@pytest.mark.parametrize("arguments", [["--help"], ["compress", "--help"], ["--version"], ["completion", "bash"], []])
+def test_text_that_cannot_be_written_is_an_error(arguments):
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run([sys.executable, "-m", "gcodec", *arguments], stdin=subprocess.DEVNULL, stdout=full,
+                              stderr=subprocess.PIPE, check=False, env=environment())
+    assert done.returncode == 1 and done.stderr == b"gcodec: error: No space left on device\n"
 
 
 def test_data_at_fault_exits_with_1_and_one_line(capsys):
