@@ -78,7 +78,7 @@ def encode_values(
                 request = _exact(request, plan.dtype)
             return _frame(FrameWriter.of(request, raw, rounded), n_workers, target)
         assert target is not None
-        raise InvalidArgument(_TOO_FEW.format(len(target))) from None
+        raise OutputTooSmall(_TOO_FEW.format(len(target))) from None
 
 
 def _exact(request: EncodeRequest, dtype: DType) -> EncodeRequest:
@@ -142,7 +142,7 @@ def _encode_small(small: SmallFrameWriter, out: Any) -> bytes | memoryview:
         frame = _frame(small, 1, target)
     except FullError:
         if target is not None and len(target) < small.limit:
-            raise InvalidArgument(_TOO_FEW.format(len(target))) from None
+            raise OutputTooSmall(_TOO_FEW.format(len(target))) from None
         frame = _frame(small.without_codebooks(), 1, target)  # with codebooks it is larger than raw
     small.close()
     return frame
@@ -158,7 +158,7 @@ def copied_to_caller(frame: bytes | memoryview, out: Any) -> bytes | memoryview:
         return frame
     target = _target(out)
     if len(target) < len(frame):
-        raise InvalidArgument(_TOO_FEW.format(len(target)))
+        raise OutputTooSmall(_TOO_FEW.format(len(target)))
     target[: len(frame)] = np.frombuffer(frame, np.uint8)
     return target.data[: len(frame)]
 
@@ -238,6 +238,10 @@ def is_surely_smallest(some: np.ndarray, n: int, n_bits: int) -> bool:
     """
     is_varied = 2 * int(np.count_nonzero(some != some[0])) > len(some)
     return is_varied and n >= _MIN_SURE_VALUES and n_bits < _MAX_SURE_BITS * n
+
+
+class OutputTooSmall(InvalidArgument):
+    """Tells that a caller's buffer does not hold the frame."""
 
 
 _TOO_FEW = "out has {} bytes, too few for the frame; max_encoded_size() bytes always suffice"

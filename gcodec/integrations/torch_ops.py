@@ -9,7 +9,9 @@ from __future__ import annotations
 import torch
 
 from .. import codec
+from ..errors import InvalidArgument
 from ..format.prelude import FRAME_SIZE_AT
+from ..frame.encode import OutputTooSmall
 from ..frame.sizes import max_encoded_size
 from ..tensors import check_tensor
 
@@ -50,11 +52,18 @@ def encode_out(x: torch.Tensor, out: torch.Tensor, mantissa_bits: int | None = N
         ignores what lies behind a frame.
 
     Raises:
-        InvalidArgument: ``out`` does not fit.
+        InvalidArgument: ``out`` does not fit, or is not of uint8.
         Unsupported: The device's encoder does not know the type.
     """
+    if out.dtype != torch.uint8:  # any other type would do as memory, but not for reading the size below
+        raise InvalidArgument(f"out must be uint8, not {out.dtype}: torch.empty(frame_room(x), dtype=torch.uint8)")
     values = x.detach()
-    codec.encode(values, mantissa_bits=mantissa_bits, out=out if out.is_cuda else out.numpy())
+    try:
+        codec.encode(values, mantissa_bits=mantissa_bits, out=out if out.is_cuda else out.numpy())
+    except OutputTooSmall:
+        raise InvalidArgument(
+            f"out has {out.numel()} bytes, too few for the frame; frame_room(x), {frame_room(x)} bytes, always suffices"
+        ) from None
     return out[FRAME_SIZE_AT : FRAME_SIZE_AT + _SIZE_BYTES].clone().view(torch.int64).reshape(())
 
 

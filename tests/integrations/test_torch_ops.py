@@ -74,8 +74,13 @@ def test_a_tensor_that_requires_grad_is_encoded() -> None:
 
 def test_what_does_not_fit_is_refused_in_graphs_and_outside() -> None:
     x = gradient("float32")
-    with pytest.raises(gcodec.InvalidArgument):
+    with pytest.raises(gcodec.InvalidArgument, match=rf"out has 10 bytes, .* frame_room\(x\), {frame_room(x)} bytes,"):
         encode_out(x, torch.zeros(10, dtype=torch.uint8))
+    for dtype in (torch.float32, torch.int64, torch.int8):
+        room = torch.zeros(10_000).to(dtype)
+        with pytest.raises(gcodec.InvalidArgument, match=f"out must be uint8, not {dtype}"):
+            encode_out(x, room)
+        assert not room.any()
     with pytest.raises(gcodec.InvalidArgument):
         frame_room(torch.zeros(3, dtype=torch.int32))
     with pytest.raises(gcodec.GcodecError):
