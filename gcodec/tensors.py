@@ -100,15 +100,20 @@ def values_of(x: Any, dtype: str | None = None, argument: str = "x") -> Values:
 def as_plain_array(x: Any, argument: str) -> np.ndarray:
     """Return ``np.asarray(x)``; ``argument`` is the caller's name for it. Raises InvalidArgument, also for a masked
     array, whose mask would be lost."""
+    check_unmasked(x, argument)
+    try:
+        return np.asarray(x)
+    except (AttributeError, AssertionError, RuntimeError, TypeError, ValueError) as error:
+        raise InvalidArgument(f"{argument} must be an array, which this {type(x).__name__} is not: {error}") from None
+
+
+def check_unmasked(x: Any, argument: str) -> None:
+    """Raise InvalidArgument for a masked array, whose mask would be lost; ``argument`` is the caller's name for it."""
     if isinstance(x, np.ma.MaskedArray):
         raise InvalidArgument(
             f"{argument} must not be a masked array, for its mask would be lost: pass {argument}.filled(value) or "
             f"{argument}.data, and keep {argument}.mask beside it"
         )
-    try:
-        return np.asarray(x)
-    except (AttributeError, AssertionError, RuntimeError, TypeError, ValueError) as error:
-        raise InvalidArgument(f"{argument} must be an array, which this {type(x).__name__} is not: {error}") from None
 
 
 _NATIVE = {np.dtype(t.name): t for t in DTYPES if t.in_numpy}

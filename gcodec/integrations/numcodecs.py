@@ -12,6 +12,7 @@ from ..codec import decode_frame, encode
 from ..dtypes import BY_NAME
 from ..errors import Corruption, InvalidArgument
 from ..frame.decode import FrameReader
+from ..tensors import check_unmasked
 
 #: Follows a frame of big-endian values. The frame itself holds them in its own order, so anything can decode it.
 BIG_ENDIAN = b">"
@@ -53,9 +54,10 @@ class Gcodec(Codec):
             buf: An array of floating-point values in C or F order; any buffer if the codec has a ``dtype``.
 
         Raises:
-            InvalidArgument: If it holds integers, or other things than ``dtype``.
+            InvalidArgument: If it holds integers, or other things than ``dtype``, or has a mask.
             TypeError: If it is an array of Python objects.
         """
+        check_unmasked(buf, "buf")  # numcodecs takes the values alone
         array = ensure_ndarray(buf)
         flat = ensure_contiguous_ndarray(array)
         if self._name is not None and array.dtype.name != self._name:

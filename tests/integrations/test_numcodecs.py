@@ -72,6 +72,12 @@ def test_what_holds_no_floats_is_refused(kind):
         Gcodec().encode(np.zeros(12, kind))
 
 
+@pytest.mark.parametrize("codec", [Gcodec(), Gcodec(dtype="float64"), Gcodec(dtype=">f8")])
+def test_masked_arrays_are_refused(codec):
+    with pytest.raises(gcodec.InvalidArgument, match="buf must not be a masked array, for its mask would be lost"):
+        codec.encode(np.ma.masked_array([1.0, 2.0], [True, False]))
+
+
 @pytest.mark.parametrize("dtype", ["bfloat16", "float8_e4m3fn", "float8_e5m2"])
 def test_types_that_numpy_lacks_come_as_bits(dtype):
     bits = RNG.integers(0, 256, 4096).astype(np.uint8)
