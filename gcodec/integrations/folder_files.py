@@ -10,8 +10,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from ..archive.base_files import SUFFIX
-from ..archive.output import sync_to_disk
-from ..archive.whole_files import compress_file, decompress_file
+from ..archive.output import Staging, sync_to_disk
+from ..archive.reader import ArchiveReader
+from ..archive.whole_files import compress_file, restore_files, restored_attributes
+from ..errors import InvalidArgument
 
 #: Files that hold tensors, by the ends of their names; smaller ones are left as they are.
 TENSOR_SUFFIXES = (".safetensors", ".pt", ".bin")
@@ -62,14 +64,17 @@ def restore_files_in(folder: str | os.PathLike[str], threads: int | None = None)
         Paths of the files.
 
     Raises:
+        InvalidArgument: an archive has several files, is called ``.gc`` alone, or would replace a folder or link; then
+            nothing is written.
         GcodecError, OSError: an archive is damaged, or a file cannot be written.
     """
-    restored = []
-    for archive in sorted(Path(folder).glob(f"*{SUFFIX}")):
-        path = archive.with_name(archive.name.removesuffix(SUFFIX))
-        decompress_file(archive, path, force=True, threads=threads)
-        restored.append(path)
-    return restored
+    archives = _archives_in(Path(folder))
+    for path in archives:
+        if path.is_symlink():
+            raise InvalidArgument(f"{path}: must be a file or free to be restored to, but is a symbolic link")
+    for path, archive in archives.items():
+        _restore_file(archive, path, threads)
+    return list(archives)
 
 
 @contextmanager
@@ -81,16 +86,53 @@ def restored_folder(folder: str | os.PathLike[str], threads: int | None = None) 
         threads: threads to use at most; as many as the process may use if None.
 
     Raises:
+        InvalidArgument: an archive has several files, is called ``.gc`` alone, or has the name of a folder beside it.
         GcodecError, OSError: an archive is damaged, or there is no space.
     """
+    folder = Path(folder).resolve()
+    archives = _archives_in(folder)
     with TemporaryDirectory(prefix="gcodec-") as name:
-        for path in sorted(Path(folder).resolve().iterdir()):
-            target = Path(name, path.name.removesuffix(SUFFIX))
-            if path.name.endswith(SUFFIX):
-                decompress_file(path, target, force=True, threads=threads)
-            elif not target.exists():
-                _link(path, target)
+        # Archives come first, while nothing in the new folder is a link: through one, they would be written elsewhere.
+        for path, archive in archives.items():
+            _restore_file(archive, Path(name, path.name), threads)
+        for path in sorted(set(folder.iterdir()) - {*archives, *archives.values()}):
+            _link(path, Path(name, path.name))
         yield Path(name)
+
+
+def _archives_in(folder: Path) -> dict[Path, Path]:
+    """Return the archives of a folder by the path, beside each, of the file that it restores to.
+
+    Raises:
+        InvalidArgument: one does not restore to exactly one file of its own name.
+    """
+    archives = {}
+    for archive in sorted(folder.glob(f"*{SUFFIX}")):
+        name = archive.name.removesuffix(SUFFIX)
+        if archive.is_dir():
+            continue
+        if name in ("", ".", ".."):
+            raise InvalidArgument(f"{archive}: must be called after the file that it restores to, NAME{SUFFIX}")
+        path = archive.with_name(name)
+        if path.exists() and not path.is_file():
+            raise InvalidArgument(f"{path}: must be a file or free, for {archive.name} restores to it, but is a folder "
+                                  "or no regular file")
+        with ArchiveReader(archive, threads=1) as reader:
+            if len(reader.files) != 1:
+                raise InvalidArgument(f"{archive}: must be of one file to be restored as {name}, not of "
+                                      f"{len(reader.files)}; gcodec decompress restores it")
+        archives[path] = archive
+    return archives
+
+
+def _restore_file(archive: Path, path: Path, threads: int | None) -> None:
+    """Restore the only file of an archive at exactly this path, where ``decompress_file`` may take it for a folder."""
+    with ArchiveReader(archive, threads=threads) as reader:
+        if len(reader.files) != 1:  # it was replaced since it was looked at
+            raise InvalidArgument(f"{archive}: must be of one file to be restored, not of {len(reader.files)}")
+        attributes = restored_attributes(archive, whole=True)
+        with Staging(force=True, attributes=attributes) as staging:
+            restore_files(reader, {reader.files[0].path: path}, staging)
 
 
 def _is_tensor_file(path: Path) -> bool:

@@ -1,0 +1,80 @@
+"""Folders of archives: each restores to one file of its own name there, and nothing is written anywhere else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import gcodec
+from gcodec.errors import InvalidArgument
+from gcodec.integrations.folder_files import restore_files_in, restored_folder
+from tests.support.archive_maker import archive_with
+
+
+def restored_elsewhere(folder: Path) -> None:
+    with restored_folder(folder):
+        pass
+
+
+ONE = archive_with([{"path": "authorized_keys", "verbatim": b"evil\n"}])
+TWO = archive_with([{"path": path, "verbatim": b"evil\n"} for path in ("authorized_keys", "new")])
+BOTH = pytest.mark.parametrize("restore", [restore_files_in, restored_elsewhere])
+
+
+@BOTH
+@pytest.mark.parametrize(("archive", "kind"), [
+    (ONE, "link"), (ONE, "folder"), (TWO, "link"), (TWO, "folder"), (TWO, "nothing"),
+])
+def test_nothing_is_written_through_links_or_into_folders(tmp_path, restore, archive, kind):
+    """An archive was restored below a folder of its name, and so below what a link named."""
+    home, folder = tmp_path / "home", tmp_path / "folder"
+    home.mkdir()
+    folder.mkdir()
+    (home / "authorized_keys").write_text("mine\n")
+    if kind == "link":
+        (folder / "x").symlink_to(home)
+    elif kind == "folder":
+        (folder / "x").mkdir()
+    (folder / "x.gc").write_bytes(archive)
+    (folder / "a.gc").write_bytes(ONE)
+    with pytest.raises(InvalidArgument, match="must be"):
+        restore(folder)
+    assert {path.name: path.read_text() for path in home.iterdir()} == {"authorized_keys": "mine\n"}
+    assert {path.name for path in folder.rglob("*")} <= {"x", "x.gc", "a.gc"}
+
+
+@BOTH
+@pytest.mark.parametrize("name", [".gc", "..gc", "...gc"])
+def test_an_archive_must_have_a_name_to_restore_to(tmp_path, restore, name):
+    (tmp_path / name).write_bytes(ONE)
+    with pytest.raises(InvalidArgument, match="must be called after the file"):
+        restore(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
+def test_links_to_files_are_not_replaced(tmp_path):
+    (tmp_path / "mine").write_text("mine\n")
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    (folder / "x").symlink_to(tmp_path / "mine")
+    (folder / "x.gc").write_bytes(ONE)
+    with pytest.raises(InvalidArgument, match="symbolic link"):
+        restore_files_in(folder)
+    assert (folder / "x").is_symlink() and (tmp_path / "mine").read_text() == "mine\n"
+    with restored_folder(folder) as whole:
+        assert (whole / "x").read_bytes() == b"evil\n" and not (whole / "x").is_symlink()
+    assert (tmp_path / "mine").read_text() == "mine\n"
+
+
+def test_files_beside_their_archives_are_replaced_and_others_linked(tmp_path):
+    (tmp_path / "x").write_bytes(bytes(1000))
+    gcodec.compress_file(tmp_path / "x")
+    (tmp_path / "x").write_bytes(b"older")
+    (tmp_path / "y").write_bytes(b"y")
+    (tmp_path / "sub.gc").mkdir()
+    with restored_folder(tmp_path) as whole:
+        assert sorted(path.name for path in whole.iterdir()) == ["sub.gc", "x", "y"]
+        assert (whole / "x").read_bytes() == bytes(1000) and (whole / "y").read_bytes() == b"y"
+    assert (tmp_path / "x").read_bytes() == b"older"
+    assert restore_files_in(tmp_path) == [tmp_path / "x"] and (tmp_path / "x").read_bytes() == bytes(1000)
