@@ -85,7 +85,8 @@ def load(
         device: torch device that the torch tensors are put on, as ``map_location`` of ``torch.load``; None: host
             memory.
         threads: threads to use at most; as many as the process may use if None.
-        max_output_bytes: refuse larger objects, for archives from strangers; no limit if None.
+        max_output_bytes: refuse larger objects, for archives from strangers; no limit if None. Numpy arrays in
+            big-endian order count twice: they are copies of what is stored.
 
     Returns:
         The object; types come back as they were, those of subclasses such as ``Parameter`` as

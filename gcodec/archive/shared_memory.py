@@ -105,8 +105,10 @@ def view_of(stored: Any, shape: Sequence[int], stride: Sequence[int], offset: in
     """Return a view of a torch tensor or numpy array in row-major order.
 
     Raises:
-        ValueError: as for :func:`check_view`.
+        ValueError: as for :func:`check_view`; or it is in another order, so that each view would be one of a copy.
     """
+    if not (stored.flags.c_contiguous if isinstance(stored, np.ndarray) else stored.is_contiguous()):
+        raise ValueError("what others are views of must be in row-major order, without steps of its own")
     flat = stored.reshape(-1)
     place = check_view(len(flat), shape, stride, offset)
     if not isinstance(flat, np.ndarray):

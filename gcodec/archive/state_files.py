@@ -113,7 +113,7 @@ def load_state(
         entry: the file: of :func:`plan_state`, a ``.pt``, or any other with tensors, which become a dictionary.
         like: ``"numpy"`` or ``"torch"`` for all tensors; None for what was saved.
         device: the torch device that tensors are put on; None for the host's memory.
-        max_output_bytes: refuse larger states.
+        max_output_bytes: refuse larger states; copies that rebuilding makes of arrays in big-endian order count, too.
 
     Raises:
         GcodecError: damage, a base that is missing or another, or a file without tensors.
@@ -131,7 +131,8 @@ def load_state(
         return place(archive.array(entry, view, data[view.segment], like=like or kind))
 
     if STRUCTURE in views:
-        return rebuild(_structure(archive, entry, views[STRUCTURE]), read)
+        room = None if max_output_bytes is None else max_output_bytes - entry.size
+        return rebuild(_structure(archive, entry, views[STRUCTURE]), read, room)
     if entry.format == "torch" and like is None:
         return _load_torch(archive, entry, place.device)
     if not views:

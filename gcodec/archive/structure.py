@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..errors import Corruption, GcodecError, InvalidArgument, Unsupported
+from ..errors import Corruption, GcodecError, InvalidArgument, LimitExceeded, Unsupported
 from ..files.elements import name_of, width
 from ..files.file_plan import TensorView
 from ..files.safetensors import CODES
@@ -39,6 +39,8 @@ MAX_NAME = 1 << 12
 STRUCTURE = "__structure__"
 RESERVED = (STRUCTURE, "__metadata__")
 VERSION = 1
+#: The most that a number takes.
+MAX_NUMBER_BYTES = 16
 #: Complex numbers of 16 bytes, which .safetensors lacks, are stored as pairs of float64.
 PAIRS = {"complex128": "float64"}
 #: Containers of one kind of item each, by the key that stands for them.
@@ -116,19 +118,22 @@ def flatten(state: Any) -> FlatState:
     return FlatState(flattener.leaves, text)
 
 
-def rebuild(text: bytes, read: Read) -> Any:
+def rebuild(text: bytes, read: Read, max_copied_bytes: int | None = None) -> Any:
     """Return the state of a structure.
 
     Args:
         text: as :func:`flatten` made it.
         read: returns the tensor of a name as ``"torch"`` or ``"numpy"``; called once for each name.
+        max_copied_bytes: refuse to copy more than this of what ``read`` returned: arrays in big-endian order are
+            copies, one for each place in the state. No limit if None.
 
     Raises:
         Corruption: the text is malformed.
         Unsupported: it is of a later version.
+        LimitExceeded: copies take more than ``max_copied_bytes``, or there is no memory for them.
         GcodecError: whatever ``read`` raises.
     """
-    return _of_text(text, _Rebuilder(read))
+    return _of_text(text, _Rebuilder(read, max_copied_bytes))
 
 
 def _of_text(text: bytes, rebuilder: _Rebuilder) -> Any:
@@ -143,6 +148,8 @@ def _of_text(text: bytes, rebuilder: _Rebuilder) -> Any:
     except ImportError as error:
         raise Unsupported("the state holds what is torch's, which is not installed: pip install torch, or "
                           f"load it with like='numpy' ({error})") from error
+    except MemoryError as error:
+        raise LimitExceeded(f"there is no memory for the state: {error}") from None
     except (ArithmeticError, AttributeError, LookupError, RuntimeError, StopIteration, TypeError, ValueError) as error:
         raise Corruption(f"the structure of the state is malformed: {error}") from error
 
@@ -353,9 +360,10 @@ def _numpy_facts(value: Any, where: str) -> tuple[str, Any]:
 class _Rebuilder:
     """Puts a state together again, node by node."""
 
-    def __init__(self, read: Read) -> None:
+    def __init__(self, read: Read, max_copied_bytes: int | None = None) -> None:
         self._read = read
         self._known: dict[tuple[str, str], Any] = {}
+        self._max_copied, self._n_copied = max_copied_bytes, 0
 
     def value(self, node: Any, depth: int) -> Any:
         """Return what a node of the JSON stands for."""
@@ -399,8 +407,20 @@ class _Rebuilder:
         if "view" in node:
             value = view_of(value, *node["view"])
         if node.get("order") == ">" and isinstance(value, np.ndarray):
+            self._count_copy(value, name)
             value = value.astype(value.dtype.newbyteorder(">"))
-        return value[()] if tag == "scalar" and isinstance(value, np.ndarray) else value
+        if tag != "scalar" or not isinstance(value, np.ndarray):
+            return value
+        if value.itemsize > MAX_NUMBER_BYTES:  # no number, but a text of any length
+            self._count_copy(value, name)
+        return value[()]
+
+    def _count_copy(self, value: np.ndarray, name: str) -> None:
+        """Raises LimitExceeded if a copy of ``value`` is one too many. A view may have far more values than memory."""
+        self._n_copied += value.nbytes
+        if self._max_copied is not None and self._n_copied > self._max_copied:
+            raise LimitExceeded(f"tensor {name!r}: with its copy of {value.nbytes} bytes, copies of tensors take "
+                                f"{self._n_copied} bytes, above the {self._max_copied} that the limit leaves for them")
 
 
 class _PlaceFinder(_Rebuilder):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import math
+import tracemalloc
 from collections import OrderedDict
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from gcodec.archive import ArchiveReader
 from gcodec.archive.structure import flatten, rebuild
 from gcodec.cli import main
 from gcodec.errors import Corruption, InvalidArgument, LimitExceeded, Unsupported
+from tests.support.archive_maker import object_archive
 
 torch = pytest.importorskip("torch")
 
@@ -255,6 +257,56 @@ def test_strangers_archives_have_limits(tmp_path):
         gcodec.load(tmp_path / "x.gc", max_output_bytes=1000)
     with pytest.raises(InvalidArgument, match="like"):
         gcodec.load(tmp_path / "x.gc", like="jax")
+
+
+BIG_ENDIAN = {"numpy": "x", "order": ">"}
+
+
+@pytest.mark.parametrize(("node", "size"), [
+    ({"numpy": "x", "view": [[1 << 28], [0], 0], "order": ">"}, 64),
+    ([BIG_ENDIAN] * 100, 1 << 18),
+    ({"tuple": [{"torch": "x", "order": ">"}] * 100}, 1 << 18),
+], ids=["view", "repeated", "like"])
+def test_copies_made_while_rebuilding_count_against_the_limit(node, size):
+    """A view of one value, or many arrays of one memory, took gigabytes from an archive of 600 bytes."""
+    data = object_archive(node, bytes(size))
+    tracemalloc.start()
+    with pytest.raises(LimitExceeded, match="tensor 'x': with its copy"):
+        gcodec.load(io.BytesIO(data), like="numpy", max_output_bytes=1 << 20)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 4 << 20
+
+
+def test_arrays_in_big_endian_order_are_loaded_within_twice_their_size():
+    array = np.arange(50_000, dtype=">f4")
+    stream = io.BytesIO()
+    gcodec.save({"a": array, "n": np.float64(1)}, stream)
+    assert_equal(gcodec.load(io.BytesIO(stream.getvalue()), max_output_bytes=410_000), {"a": array, "n": np.float64(1)})
+    with pytest.raises(LimitExceeded):
+        gcodec.load(io.BytesIO(stream.getvalue()), max_output_bytes=399_000)
+
+
+def test_texts_of_any_length_are_no_numbers_that_may_be_repeated():
+    data = object_archive([{"scalar": "x"}] * 1000, bytes(1 << 16), f"|V{1 << 16}", 1 << 16)
+    with pytest.raises(LimitExceeded, match="tensor 'x': with its copy"):
+        gcodec.load(io.BytesIO(data), max_output_bytes=1 << 20)
+
+
+def test_a_state_that_no_memory_holds_is_a_clear_error():
+    data = object_archive({"numpy": "x", "view": [[1 << 50], [0], 0], "order": ">"})
+    with pytest.raises(LimitExceeded, match="there is no memory for the state"):
+        gcodec.load(io.BytesIO(data))
+
+
+@pytest.mark.parametrize("kind", ["torch", "numpy"])
+def test_views_of_a_tensor_with_steps_of_its_own_are_refused(kind):
+    """Each view of such a tensor was one of a copy."""
+    stored = np.broadcast_to(np.float32(0), (1000,))
+    value = torch.zeros(1).expand(1000) if kind == "torch" else stored
+    text = json.dumps({"version": 1, "state": {kind: "x", "view": [[1000], [1], 0]}}).encode()
+    with pytest.raises(Corruption, match="row-major order"):
+        rebuild(text, lambda name, wanted: value)
 
 
 def test_damage_is_found_wherever_it_matters():
