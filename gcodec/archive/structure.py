@@ -28,6 +28,7 @@ from ..files.file_plan import TensorView
 from ..files.safetensors import CODES
 from ..tensors import as_plain_array, check_has_data, is_torch
 from .shared_memory import check_view, memory_of, stored_views, view_of
+from .unique_names import UniqueNames
 
 #: Containers in each other, more than any optimizer or model has.
 MAX_DEPTH = 100
@@ -35,6 +36,8 @@ MAX_DEPTH = 100
 MAX_TEXT_BYTES, MAX_ITEMS = 1 << 26, 1 << 22
 #: Names of tensors are cut after so many characters.
 MAX_NAME = 1 << 12
+#: Bound on the names made for tied tensors: their characters, and as many again for each as it takes beside them.
+MAX_MADE_NAMES, NAME_COST = 1 << 26, 64
 #: Under this name an archive has the text.
 STRUCTURE = "__structure__"
 RESERVED = (STRUCTURE, "__metadata__")
@@ -175,32 +178,36 @@ def tensor_places(text: bytes, stored: Mapping[str, TensorView]) -> list[TensorP
 
     Raises:
         Corruption, Unsupported: as for :func:`rebuild`.
+        LimitExceeded: so many tensors are tied, or in such deep containers, that their names take too much memory.
     """
     places: list[TensorPlace] = []
-    taken: set[str] = set()
+    first: set[str] = set()
+    made, n_made = UniqueNames(stored, first), 0
     for path, place in _places_in(_of_text(text, _PlaceFinder(stored)), ""):
         name = place.view.name
-        if name in taken:
-            name = given = path or "tensor"
-            number = 1
-            while name in taken or name in stored:
-                number += 1
-                name = f"{given}#{number}"
-        taken.add(name)
+        if name in first:
+            name = made.new(path or "tensor")
+            # A text compresses to a thousandth where tensors are alike, and each may have all of a long path.
+            n_made += len(name) + NAME_COST
+            if n_made > MAX_MADE_NAMES:
+                raise LimitExceeded(f"the names of tensors that share memory with others, such as {name[:80]!r}, take "
+                                    f"more than {MAX_MADE_NAMES} bytes; gcodec.load reads the state without them")
+        else:
+            first.add(name)
         places.append(place._replace(view=replace(place.view, name=name)))
     return places
 
 
 def _places_in(value: Any, path: str) -> Iterator[tuple[str, TensorPlace]]:
-    """Yield the places in a state, each with its path."""
+    """Yield the places in a state, each with its path, cut as the names of stored tensors are."""
     if isinstance(value, TensorPlace):
         yield path, value
     elif isinstance(value, dict):
         for key, item in value.items():
-            yield from _places_in(item, _join(path, key))
+            yield from _places_in(item, _join(path, key)[:MAX_NAME])
     elif isinstance(value, list | tuple | set | frozenset):
         for number, item in enumerate(value):
-            yield from _places_in(item, _join(path, number))
+            yield from _places_in(item, _join(path, number)[:MAX_NAME])
 
 
 def _check_text(text: bytes) -> None:
@@ -217,6 +224,7 @@ class _Flattener:
         self.leaves: dict[str, Leaf] = {}
         self._n_values = 0
         self._found: list[_Found] = []
+        self._names = UniqueNames(RESERVED)
 
     def node(self, value: Any, path: str, depth: int) -> Any:
         """Return what stands for a value in JSON; ``path`` is its place."""
@@ -308,12 +316,7 @@ class _Flattener:
 
     def _new_name(self, path: str) -> str:
         """Return a name that no tensor has yet, and that any file can hold."""
-        name = given = path[:MAX_NAME].encode(errors="replace").decode()
-        number = 1
-        while name in self.leaves or name in RESERVED:
-            number += 1
-            name = f"{given}#{number}"
-        return name
+        return self._names.new(path[:MAX_NAME].encode(errors="replace").decode())
 
 
 def _join(path: str, key: object) -> str:

@@ -12,21 +12,18 @@ from torch.distributed.checkpoint.planner import LoadItemType, LoadPlanner, Writ
 
 from ..archive import ArchiveReader, FileEntry
 from ..archive.structure import Leaf
+from ..archive.unique_names import UniqueNames
 from ..errors import Corruption
 from ..files.safetensors import CODES
 from .checkpoint_index import OBJECT, PICKLED_TENSOR, TENSOR, StoredItem
 
 
-def unique_name(index: dcp.MetadataIndex, taken: dict[str, Leaf]) -> str:
+def name_of_item(index: dcp.MetadataIndex, names: UniqueNames) -> str:
     """Return a name for an item that is the same in each step: that of the tensor, and where the part begins."""
     name = index.fqn
     if index.offset is not None and any(index.offset):
         name += "@" + ",".join(map(str, index.offset))
-    number, given = 1, name
-    while name in taken or name == "__metadata__":
-        number += 1
-        name = f"{given}#{number}"
-    return name
+    return names.new(name)
 
 
 def leaf_of(value: torch.Tensor | io.BytesIO, kind: WriteItemType) -> tuple[str, Leaf]:

@@ -24,6 +24,7 @@ from ..archive import ArchiveReader, ArchiveWriter, FileEntry
 from ..archive.folders import Folder, folder_at, replace_file
 from ..archive.state_files import plan_leaves
 from ..archive.structure import Leaf
+from ..archive.unique_names import UniqueNames
 from ..checkpoints.checkpointer import check_full_every, check_retention
 from ..checkpoints.step_files import check_step
 from ..checkpoints.step_folder import StepFolder
@@ -32,7 +33,7 @@ from ..files.file_plan import FilePlan
 from ..files.urls import is_url, local_path
 from ..threads import check_threads
 from .checkpoint_index import MAX_INDEX_BYTES, StoredItem, metadata_from_json, metadata_to_json
-from .checkpoint_items import deliver, leaf_of, read_item, unique_name
+from .checkpoint_items import deliver, leaf_of, name_of_item, read_item
 
 INDEX = "checkpoint.json"
 ARCHIVE = re.compile(r"rank-[0-9]{5,}-[0-9a-f]{8}\.gc")
@@ -126,9 +127,9 @@ class CheckpointWriter(_Storage, StorageWriter):
             OSError: the disk is full, or cannot be written to.
         """
         leaves: dict[str, Leaf] = {}
-        kinds = {}
+        kinds, names = {}, UniqueNames(("__metadata__",))
         for item in plan.items:
-            name = unique_name(item.index, leaves)
+            name = name_of_item(item.index, names)
             kinds[name], leaves[name] = leaf_of(planner.resolve_data(item), item.type)
         file, entry = self._store(plan_leaves(self._path_in_archive(), leaves)) if leaves else ("", None)
         hashes = {} if entry is None else {view.name: entry.segments[view.segment].hash for view in entry.tensors}

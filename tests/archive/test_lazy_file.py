@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import gcodec
-from gcodec.archive import ArchiveReader, ArchiveWriter, arrays
-from gcodec.archive.structure import STRUCTURE, tensor_places
+from gcodec.archive import ArchiveReader, ArchiveWriter, arrays, structure
+from gcodec.archive.structure import STRUCTURE, flatten, tensor_places
 from gcodec.cli import main
 from gcodec.errors import Corruption, InvalidArgument, LimitExceeded, Unsupported
 from gcodec.files.file_plan import TensorView
@@ -246,3 +246,56 @@ def test_places_beyond_what_is_stored_are_refused(node):
               "moved": TensorView("m", "float32", (5,), 0, 5), "d": TensorView("d", "float64", (4, 2), 1)}
     with pytest.raises(Corruption, match="malformed"):
         tensor_places(json.dumps({"version": 1, "state": [node]}).encode(), stored)
+
+
+def places_named(state: Any) -> list[str]:
+    """Return the names of the tensors of a state that has one stored tensor, x."""
+    stored = {"x": TensorView("x", "float32", (10,), 0)}
+    return [place.view.name for place in tensor_places(json.dumps({"version": 1, "state": state}).encode(), stored)]
+
+
+def test_ties_get_the_lowest_free_number():
+    x = {"numpy": "x"}
+    assert places_named([x, x, {"dict": ["a/b", x, "a/b#3", x, "a", {"dict": ["b", x]}, "a/b#2", x]}]) == [
+        "x", "1", "2/a/b", "2/a/b#3", "2/a/b#2", "2/a/b#2#2"]
+    same = {"dict": ["a/b/c", x, "a/b", {"dict": ["c", x]}, "a", {"dict": ["b/c", x, "b/c#2", x]}]}
+    assert places_named([x, same]) == ["x", "1/a/b/c", "1/a/b/c#2", "1/a/b/c#3", "1/a/b/c#2#2"]
+    flat = flatten({"a/b/c": np.ones(1), "a/b": {"c": np.ones(1)}, "a": {"b/c": np.ones(1), "b/c#2": np.ones(1)}})
+    assert list(flat.leaves) == ["a/b/c", "a/b/c#2", "a/b/c#3", "a/b/c#2#2"]
+
+
+def all_ways(n_parts: int) -> Any:
+    """Return dictionaries in which a/a/.../a is cut into keys in every way: as many tensors of one path."""
+    items: list[Any] = ["/".join("a" * n_parts), {"numpy": "x"}]
+    for first in range(1, n_parts):
+        items += ["/".join("a" * first), all_ways(n_parts - first)]
+    return {"dict": items}
+
+
+def test_tensors_of_one_path_are_named_in_one_pass():
+    """Each tensor began to count at 2 again: an archive of a kilobyte took minutes."""
+
+    class Reserved(dict[str, TensorView]):
+        n_lookups = 0
+
+        def __contains__(self, name: object) -> bool:
+            self.n_lookups += 1
+            return super().__contains__(name)
+
+    path, view = "/".join("a" * 12), TensorView("x", "float32", (10,), 0)
+    stored = Reserved({"x": view, **{f"{path}#{number}": view for number in range(2, 1000)}})
+    places = tensor_places(json.dumps({"version": 1, "state": all_ways(12)}).encode(), stored)
+    assert [place.view.name for place in places][:3] == ["x", path, f"{path}#1000"] and len(places) == 2048
+    assert places[-1].view.name == f"{path}#3045" and stored.n_lookups < 5000
+
+
+@pytest.mark.parametrize(("path", "n_leaves"), [("a" * 50_000, 300), ("a", 20_000)])
+def test_names_made_for_ties_are_bounded(path, n_leaves, monkeypatch):
+    """A long path was in the name of every tensor below it, all of it."""
+    stored = {"x": TensorView("x", "float32", (10,), 0)}
+    monkeypatch.setattr(structure, "MAX_MADE_NAMES", 1 << 20)
+    texts = [json.dumps({"version": 1, "state": {"dict": [path, [{"numpy": "x"}] * n]}}).encode()
+             for n in (200, n_leaves)]
+    assert max(len(place.view.name) for place in tensor_places(texts[0], stored)) <= structure.MAX_NAME + 5
+    with pytest.raises(LimitExceeded, match=r"gcodec\.load reads the state"):
+        tensor_places(texts[1], stored)
