@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import GcodecError, InvalidArgument, LimitExceeded, missing_torch
+from ..errors import Corruption, GcodecError, InvalidArgument, LimitExceeded, missing_torch
 from ..files.elements import RAW_BITS, name_of, numpy_dtype
 from ..files.file_plan import TensorView, row_major
 from ..files.npy import reinterpreted
@@ -66,6 +66,23 @@ def as_array(tensor: TensorView, data: Bytes, like: str) -> Any:
         raise
     except (ValueError, OverflowError, RuntimeError) as error:
         raise LimitExceeded(f"tensor {tensor.name!r}: no array can have shape {tensor.shape}: {error}") from error
+
+
+def item_at(key: Any, array: Any, name: str) -> Any:
+    """Return ``array[key]``, of an array that was read.
+
+    Args:
+        key: an index that the array has.
+        array: numpy array or torch tensor.
+        name: name of the tensor in errors.
+
+    Raises:
+        Corruption: a value of a numpy text is no text: a character of it has a code point that Unicode lacks.
+    """
+    try:
+        return array[key]
+    except (SystemError, ValueError, OverflowError) as error:  # a SystemError from CPython, which makes the string
+        raise Corruption(f"tensor {name!r}: no value of type {array.dtype} has its bytes: {error}") from error
 
 
 def _as_torch(flat: Bytes, tensor: TensorView, steps: Sequence[int]) -> Any:

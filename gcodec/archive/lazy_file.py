@@ -15,6 +15,7 @@ from ..files.elements import width
 from ..files.file_plan import TensorView, row_major
 from ..files.safetensors import CODES
 from ..files.source import Bytes
+from .arrays import item_at
 from .devices import Placement, check_kind, device_of
 from .objects import bases_of
 from .reader import ArchiveReader
@@ -244,11 +245,12 @@ class TensorSlice:
         first, rest = keys[0], keys[1:]
         if isinstance(first, slice):
             start, stop, step = first.indices(shape[0])
-            return self._file.rows(self._place, start, max(start, stop))[(slice(None, None, step), *rest)]
+            rows = self._file.rows(self._place, start, max(start, stop))
+            return item_at((slice(None, None, step), *rest), rows, self._place.view.name)
         row = first + shape[0] if first < 0 else first
         if not 0 <= row < shape[0]:
             raise InvalidArgument(f"{self._place.view.name}: index {first} is out of range for {shape[0]} rows")
-        return self._file.rows(self._place, row, row + 1)[(0, *rest)]
+        return item_at((0, *rest), self._file.rows(self._place, row, row + 1), self._place.view.name)
 
 
 def _full_keys(key: Any, n_dimensions: int) -> tuple[int | slice, ...]:

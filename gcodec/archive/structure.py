@@ -27,6 +27,7 @@ from ..files.elements import name_of, width
 from ..files.file_plan import TensorView
 from ..files.safetensors import CODES
 from ..tensors import as_plain_array, check_has_data, is_torch
+from .arrays import item_at
 from .shared_memory import check_view, memory_of, stored_views, view_of
 from .unique_names import UniqueNames
 
@@ -416,7 +417,7 @@ class _Rebuilder:
             return value
         if value.itemsize > MAX_NUMBER_BYTES:  # no number, but a text of any length
             self._count_copy(value, name)
-        return value[()]
+        return item_at((), value, name)
 
     def _count_copy(self, value: np.ndarray, name: str) -> None:
         """Raises LimitExceeded if a copy of ``value`` is one too many. A view may have far more values than memory."""

@@ -17,6 +17,7 @@ from gcodec.cli import main
 from gcodec.errors import Corruption, InvalidArgument, LimitExceeded, Unsupported
 from gcodec.files.file_plan import TensorView
 from gcodec.files.safetensors import CODES
+from tests.support.archive_maker import object_archive
 
 torch = pytest.importorskip("torch")
 
@@ -299,3 +300,14 @@ def test_names_made_for_ties_are_bounded(path, n_leaves, monkeypatch):
     assert max(len(place.view.name) for place in tensor_places(texts[0], stored)) <= structure.MAX_NAME + 5
     with pytest.raises(LimitExceeded, match=r"gcodec\.load reads the state"):
         tensor_places(texts[1], stored)
+
+
+def test_texts_with_code_points_beyond_unicode_are_damage():
+    data = object_archive({"numpy": "x"}, b"\xff" * 8, "<U1", 4)
+    with gcodec.open(io.BytesIO(data)) as file, pytest.raises(Corruption, match="tensor 'x': no value of type <U1"):
+        file.get_slice("x")[0]
+    with pytest.raises(Corruption, match="tensor 'x': no value of type <U1"):
+        gcodec.load(io.BytesIO(object_archive({"scalar": "x"}, b"\xff" * 4, "<U1", 4)))
+    sound = object_archive({"numpy": "x"}, "gc".encode("utf-32-le"), "<U1", 4)
+    with gcodec.open(io.BytesIO(sound)) as file:
+        assert file.get_slice("x")[1] == "c"
