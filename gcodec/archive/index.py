@@ -197,7 +197,8 @@ def _segment_from_json(value: object, where: str) -> SegmentEntry:
         raise Corruption(f"{where}: a segment's dtype must be a type and 'lossy' true, not {dtype!r} and {lossy!r}")
     blob = _blob_fields(size, hash_, chunks, where)
     base = None if base is None else _hash(base, where)
-    return SegmentEntry(*blob, skip=_number(skip or 0, where), dtype=dtype, lossy=bool(lossy), base=base)
+    skip = _number(0 if skip is None else skip, where)
+    return SegmentEntry(*blob, skip=skip, dtype=dtype, lossy=bool(lossy), base=base)
 
 
 def _blob_fields(size: object, hash_: object, chunks: object, where: str) -> tuple[int, str, tuple[Chunk, ...]]:
