@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -130,10 +131,11 @@ class Base:
         starts = [0, *accumulate(_bytes(view) for view in views)]
 
         def read(_: int, start: int, stop: int) -> Bytes:
+            numbers = range(max(bisect_right(starts, start) - 1, 0), min(bisect_left(starts, stop), len(parts)))
             return join(
-                part.read(max(start - first, 0), min(stop, end) - first)
-                for part, first, end in zip(parts, starts, starts[1:], strict=False)
-                if first < stop and start < end
+                parts[n].read(max(start - starts[n], 0), min(stop, starts[n + 1]) - starts[n])
+                for n in numbers
+                if start < starts[n + 1]
             )
 
         return BaseBytes(self.name, parts[0].segment, 0, None, read, self.is_held)

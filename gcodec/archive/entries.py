@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 import re
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import accumulate
 from typing import NamedTuple
 
 from ..errors import Corruption
@@ -53,6 +54,21 @@ class Blob:
     def stored(self) -> int:
         """Bytes in the archive, padding included."""
         return sum(chunk.stored + padding(chunk.stored) for chunk in self.chunks)
+
+    @cached_property
+    def starts(self) -> list[int]:
+        """Return where the part of each chunk begins in the blob, and where the last one ends."""
+        return [0, *accumulate(chunk.size for chunk in self.chunks)]
+
+    @cached_property
+    def places(self) -> list[int]:
+        """Return where each chunk lies, from ``offset`` on."""
+        return [0, *accumulate(chunk.stored + padding(chunk.stored) for chunk in self.chunks)]
+
+    def numbers(self, start: int, stop: int) -> range:
+        """Return the numbers of the chunks that hold bytes ``start`` to ``stop``."""
+        first = max(bisect_right(self.starts, start) - 1, 0)
+        return range(first, min(bisect_left(self.starts, stop), len(self.chunks)) if start < stop else first)
 
 
 @dataclass

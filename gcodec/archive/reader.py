@@ -226,11 +226,12 @@ class ArchiveReader:
     def segment_range(self, entry: FileEntry, number: int, start: int, stop: int) -> Bytes:
         """Bytes ``start`` to ``stop`` of a segment, from their chunks alone: the segment's hash is not checked. Safe
         from several threads."""
-        pieces, at = [], 0
-        for item in _chunks_to_read([self._segment(entry, number)]):
-            if at < stop and start < at + item.chunk.size:
-                pieces.append(self._unpacked(item)[max(0, start - at) : stop - at])
-            at += item.chunk.size
+        blob, where, base = self._segment(entry, number)
+        pieces = []
+        for n in blob.numbers(start, stop):
+            at = blob.starts[n]
+            item = _ChunkToRead(blob.offset + blob.places[n], at, blob.chunks[n], where, base)
+            pieces.append(self._unpacked(item)[max(0, start - at) : stop - at])
         return pieces[0] if len(pieces) == 1 else np.concatenate([np.empty(0, np.uint8), *pieces])
 
     def restored(self, entry: FileEntry) -> Iterator[Bytes]:

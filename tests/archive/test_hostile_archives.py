@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gcodec.archive import ArchiveWriter, Bases, index, layout, reader
+from gcodec.archive import ArchiveWriter, Bases, entries, index, layout, reader
 from gcodec.archive.entries import Paths
 from gcodec.archive.layout import STORED, TRAILER, ZSTD, Trailer, archive_header
 from gcodec.cli import main
@@ -155,6 +155,28 @@ def test_archives_of_many_chunks_are_inspected_in_one_pass(tmp_path, monkeypatch
     monkeypatch.setattr(reader, "padding", counted)
     assert main(["inspect", str(path), "--json"]) == 0
     assert n_sums < 10_000
+
+
+def test_ranges_of_a_segment_are_found_without_a_walk_over_its_chunks(monkeypatch):
+    """A step whose base has many chunks was read in time that grew with the square of their number."""
+    values = np.random.default_rng(3).standard_normal(1040 * 400).astype(np.float32)
+    n_sums = 0
+
+    def counted(size: int) -> int:
+        nonlocal n_sums
+        n_sums += 1
+        return layout.padding(size)
+
+    with opened(written(plan_of(values, []), part_bytes=4160)) as archive:
+        file, data = archive.files[0], values.view(np.uint8)
+        for module in (reader, entries):
+            monkeypatch.setattr(module, "padding", counted)
+        for start in range(0, data.size, 4160):
+            assert np.array_equal(archive.segment_range(file, 0, start, start + 4160), data[start : start + 4160])
+        assert n_sums < 2000
+        for start, stop in ((0, 0), (4160, 4160), (4159, 4161), (1, 12_479), (data.size - 1, data.size + 9), (0, 4161),
+                            (data.size, data.size + 1), (5000, 5001)):
+            assert np.array_equal(archive.segment_range(file, 0, start, stop), data[start:stop])
 
 
 def test_long_headers_in_small_archives_are_not_read_for_their_metadata():
