@@ -7,6 +7,7 @@ histograms beside training. :class:`CodebookCycle` has the steps of that apart, 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,6 +32,8 @@ from .tensors import Values, values_of
 from .threads import check_threads
 
 _FIRST_ID = 256  #: ids below belong to the codebooks that come with gcodec
+#: Codebooks that a decoder remembers, some 3 KiB each. An encoder names only the last that it sent.
+MAX_CODEBOOKS = 1024
 
 
 @dataclass(frozen=True)
@@ -297,6 +300,9 @@ def _carries(frame: Any) -> bool:
 class Decoder:
     """Decodes the frames of one :class:`Encoder`, in order, and remembers the codebooks they carry.
 
+    Of the codebooks of a stranger's frames the latest 1024 that were sent or named are remembered, and none of sparse
+    frames, which have their own: an :class:`Encoder` names none but the last that it sent.
+
     Args:
         like, threads, max_output_bytes: As for ``decode``.
     """
@@ -318,12 +324,21 @@ class Decoder:
             The array, as ``decode`` does.
 
         Raises:
-            Unsupported: If the frame names a codebook that no earlier frame carried; otherwise as ``decode`` does.
+            Unsupported: If the frame names a codebook that no earlier frame carried, or that has been forgotten;
+                otherwise as ``decode`` does.
         """
         frame = FrameReader(data, self._find)
         result = decode_frame(frame, out, self.like, self.threads, self.max_output_bytes)
-        self._books.update((book.hash, book) for book in frame.prelude.codebooks)
+        if not frame.prelude.changes:  # of sparse frames, any number may come before the stream's codebook is named
+            self._remember(frame.prelude.codebooks)
         return result
+
+    def _remember(self, books: Sequence[Codebook]) -> None:
+        for book in books:
+            self._books.pop(book.hash, None)  # what is named again becomes the latest
+            self._books[book.hash] = book
+        while len(self._books) > MAX_CODEBOOKS:
+            del self._books[next(iter(self._books))]
 
     def _find(self, codebook_id: int, digest: int) -> Codebook | ChangeCodebook | None:
         return self._books.get(digest) if codebook_id >= _FIRST_ID else shipped.find(codebook_id, digest)

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 import gcodec
-from gcodec import FINE_LADDER, LimitExceeded
+from gcodec import FINE_LADDER, LimitExceeded, stream
+from gcodec.frame.decode import FrameReader
 from tests.support import laws, reference
 from tests.support.cases import KINDS, gaussian, levels_at_random, noise, promised, specials, typed
 from tests.support.frame_builder import Draft
@@ -114,3 +115,31 @@ def test_streams_take_output_buffers_threads_rounding_and_limits():
     assert (np.abs(out) <= np.abs(x)).all()
     laws.check_refused(LimitExceeded, lambda: gcodec.Decoder(max_output_bytes=3999).decode(bytes(written)))
     assert gcodec.Decoder(max_output_bytes=4000, like="numpy").decode(bytes(written)).size == 1000
+
+
+def test_a_decoder_remembers_a_bounded_number_of_codebooks(monkeypatch):
+    """Those of all frames were kept for ever."""
+    monkeypatch.setattr(stream, "MAX_CODEBOOKS", 3)
+    decoder, rng = gcodec.Decoder(), np.random.default_rng(8)
+    streams = [gcodec.Encoder(interval=10**9, trigger=1e9) for _ in range(4)]
+    arrays = [rng.standard_normal(2000).astype(np.float32) * np.float32(10.0 ** (3 * n)) for n in range(4)]
+    first, second = ([encoder.encode(x) for encoder, x in zip(streams, arrays, strict=True)] for _ in range(2))
+    for number in (0, 1, 2):
+        laws.assert_same_bits(decoder.decode(first[number]), arrays[number].view(np.uint32))
+    for frame, number in ((second[0], 0), (first[3], 3), (second[0], 0), (second[2], 2)):
+        laws.assert_same_bits(decoder.decode(frame), arrays[number].view(np.uint32))
+    laws.check_refused(gcodec.Unsupported, lambda: decoder.decode(second[1]))
+
+
+def test_a_streams_codebook_is_remembered_over_any_number_of_sparse_frames(monkeypatch):
+    """These have codebooks of their own, which no later frame names."""
+    monkeypatch.setattr(stream, "MAX_CODEBOOKS", 1)
+    encoder, decoder, rng = gcodec.Encoder(interval=10**9, trigger=1e9), gcodec.Decoder(), np.random.default_rng(9)
+    dense, n_sparse = rng.standard_normal(20_000).astype(np.float32), 0
+    for number in range(8):
+        sparse = np.where(rng.random(20_000) < 0.02, dense, np.float32(0))
+        x = dense if number in (0, 4, 7) else sparse
+        frame = encoder.encode(x)
+        n_sparse += bool(FrameReader(frame, decoder._find).prelude.changes)
+        laws.assert_same_bits(decoder.decode(frame), x.view(np.uint32))
+    assert n_sparse == 5
