@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from ..errors import GcodecError, InvalidArgument
 from ..files import FilePlan, FileSource, open_source, plan_file, plan_or_bytes
-from ..files.urls import is_url, local_path
+from ..files.urls import is_url, local_path, place_of
 from .base_tensors import Base
 from .layout import MAGIC
 from .reader import ArchiveReader
@@ -54,6 +54,8 @@ class Bases:
         self._planned = Base.of_plan(origin.path, origin) if isinstance(origin, FilePlan) else None
         self._archive = _InArchive(origin) if isinstance(origin, ArchiveReader) else None
         self._url = origin if isinstance(origin, str) and is_url(origin) else None
+        name = origin.name if isinstance(origin, ArchiveReader) else None
+        self._name = name if isinstance(name, str) else None  # an open file may have a number as its name
         origin = local_path(origin)
         self.path = Path(origin) if isinstance(origin, str | os.PathLike) and self._url is None else None
         if self.path is not None and not self.path.exists():
@@ -85,9 +87,15 @@ class Bases:
         return None
 
     def is_at(self, path: str | os.PathLike[str]) -> bool:
-        """Return True if ``path`` is a base, or in a folder of bases: replacing it would make archives unreadable."""
-        ours = self.path.resolve() if self.path else None
-        within = ours is not None and Path(path).resolve().is_relative_to(ours) and Path(path).is_file()
+        """Return True if a path or URL is a base, or in a folder of bases: replacing it makes archives unreadable."""
+        place, ours = place_of(path), self.path or self._url or self._name
+        if ours is None:
+            within = False
+        elif isinstance(place, str):
+            within = place == place_of(ours)
+        else:  # a base at a URL may be on this machine, too
+            root = place_of(ours)
+            within = isinstance(root, Path) and place.is_relative_to(root) and place.is_file()
         return within or (self._base is not None and self._base.is_at(path))
 
     def close(self) -> None:

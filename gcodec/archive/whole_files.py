@@ -10,7 +10,7 @@ from typing import Any, BinaryIO, NamedTuple
 
 from ..errors import GcodecError, InvalidArgument, Unsupported
 from ..files import FilePlan, open_source, plan_or_bytes
-from ..files.urls import Upload, check_free_url, is_url, open_url, path_or_none
+from ..files.urls import Upload, check_free_url, is_url, open_url, path_or_none, place_of
 from .base_files import SUFFIX, Bases
 from .encoding_policy import EncodingPolicy, MantissaBits
 from .entries import FileEntry, unsafe_path
@@ -106,7 +106,7 @@ def compress_file(
             attributes = None if is_special(source) else Attributes.like(source.stat())
         if target is not None:
             _check_kept([target], source, bases)
-        _check_other_url(output, path, base)
+        _check_other_url(output, path, bases)
         opened: Any = path if source is None else stack.enter_context(source.open("rb"))
         if isinstance(path, str) and is_url(path):
             opened = stack.enter_context(closing(open_url(path)))
@@ -163,7 +163,7 @@ def decompress_file(
             ArchiveReader(path, threads=threads, max_output_bytes=max_output_bytes, base=bases)
         )
         archive.check_limit()
-        _check_other_url(output, path, base)
+        _check_other_url(output, path, bases)
         target = source.parent if source and output is None else path_or_none(output)
         url = output if isinstance(output, str) and target is None else ""
         is_folder = url.endswith("/") or (
@@ -174,7 +174,7 @@ def decompress_file(
         if url:
             urls = urls_below(archive, url)
             for place in urls.values():
-                _check_other_url(place, path, base)
+                _check_other_url(place, path, bases)
             upload_files(archive, urls, force=force, progress=progress)
             return []
         if target is None:
@@ -327,9 +327,12 @@ def _policy_maker(mantissa_bits: int | None) -> PolicyMaker | None:
     return None if mantissa_bits is None else lambda plan: MantissaBits(plan, mantissa_bits)
 
 
-def _check_other_url(output: object, *read: object) -> None:
+def _check_other_url(output: object, path: object, bases: Bases | None) -> None:
     """Raises InvalidArgument if a URL that is read would be replaced."""
-    if isinstance(output, str) and is_url(output) and any(isinstance(url, str) and url == output for url in read):
+    if not isinstance(output, str) or not is_url(output):
+        return
+    is_input = isinstance(path, str | os.PathLike) and place_of(path) == place_of(output)
+    if is_input or (bases is not None and bases.is_at(output)):
         raise InvalidArgument(f"{output}: is read, and would be replaced; give another output")
 
 

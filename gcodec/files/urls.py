@@ -29,6 +29,21 @@ def is_url(path: object) -> bool:
     return isinstance(path, str) and "://" in path and not path.startswith("file://")
 
 
+def place_of(path: str | os.PathLike[str]) -> Path | str:
+    """Return the resolved path of a file on this machine, or the normalized URL of another: equal for one file.
+
+    Raises:
+        GcodecError: as for :func:`filesystem_of`.
+    """
+    path = local_path(path)
+    if not isinstance(path, str) or not is_url(path):
+        return Path(path).resolve()
+    filesystem, name = filesystem_of(path)
+    url = str(filesystem.unstrip_protocol(name))
+    # local:// and caches of files on this machine are no other place; fsspec does not quote what is in its URLs
+    return Path(url.removeprefix("file://")).resolve() if url.startswith("file://") else url
+
+
 def filesystem_of(url: str) -> tuple[Any, str]:
     """Return fsspec's file system of a URL, and the path in it.
 

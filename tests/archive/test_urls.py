@@ -127,3 +127,29 @@ def test_a_url_that_is_read_is_not_replaced(url):
     with pytest.raises(gcodec.InvalidArgument, match="would be replaced"):
         gcodec.compress_file(f"{url}/x", f"{url}/x", force=True)
     assert fsspec.filesystem("memory").cat_file(f"{url}/a.gc") == before
+
+
+@pytest.mark.parametrize(("target", "base"), [
+    ("{file}", "{file}"), ("{file}", "{path}"), ("{path}", "{file}"), ("{path}", "local://{path}"),
+    ("local://{path}", "{file}"), ("{path}", "simplecache::{file}"), ("{url}/a.gc", "{url}/a.gc"), ("{url}/a.gc", "memory:///{key}/a.gc"),
+])
+@pytest.mark.parametrize("form", ["name", "reader"])
+def test_a_base_is_not_replaced_by_the_difference_from_it_whatever_name_it_has(url, tmp_path, target, base, form):
+    names = {"url": url, "key": url.removeprefix("memory://"), "path": tmp_path / "a.gc",
+             "file": (tmp_path / "a.gc").as_uri()}
+    target, base = target.format(**names), base.format(**names)
+    gcodec.save(VALUES, target)
+    np.save(tmp_path / "x.npy", VALUES["w"])
+    later = {**VALUES, "w": VALUES["w"] + 1}
+    with ArchiveReader(base) as reader:
+        given = base if form == "name" else reader
+        for write in (
+            lambda: gcodec.save(later, target, base=given),
+            lambda: gcodec.save_file(later, target, base=given),
+            lambda: gcodec.compress_file(tmp_path / "x.npy", target, base=given, force=True),
+        ):
+            with pytest.raises(gcodec.InvalidArgument, match="would be replaced"):
+                write()
+        gcodec.save(later, f"{url}/b.gc", base=given)
+    assert np.array_equal(gcodec.load(target)["w"], VALUES["w"])
+    assert np.array_equal(gcodec.load(f"{url}/b.gc", base=target)["w"], later["w"])
