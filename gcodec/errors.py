@@ -51,7 +51,8 @@ class KernelCacheWarning(UserWarning):
 
 
 class CheckpointWarning(UserWarning):
-    """A checkpoint is saved, but takes more room than it should: its base cannot be read, or an old one not removed."""
+    """A checkpoint is saved, but takes more room than it should: its base cannot be read, or an old one not removed;
+    or an earlier run has left steps of higher numbers beside it."""
 
 
 def check_choice(name: str, value: Any, choices: Collection[Any]) -> None:

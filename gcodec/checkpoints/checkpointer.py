@@ -48,6 +48,8 @@ class Checkpointer:
         full_every: how many steps there are in a chain, 1 to 64. A step that is a difference needs all steps before it
             in its chain, and to load it they are decoded, too; 1 stores every step whole.
         keep_last: after each save, delete all steps but the last so many, and those of ``keep_every``; None: keep all.
+            The last are those that this object saved last; where it saved fewer, also the highest numbers below the
+            step just saved. Steps of an earlier run above that number stay, and a warning names them.
         keep_every: with ``keep_last``, keep the steps that are multiples of this number as well.
         copy_in_memory: keep a copy of the state that was saved last in host memory. Saving the next need not decode
             files then, which is faster the longer the chain.
@@ -75,6 +77,8 @@ class Checkpointer:
         self._full_every, self._keep_last, self._keep_every = full_every, keep_last, keep_every
         self._copies = copy_in_memory
         self._at_hand: BaseAtHand | None = None
+        self._saved: list[int] = []  # by this object, the last at the end
+        self._has_warned = False  # of steps of an earlier run
 
     @property
     def folder(self) -> Path | str:
@@ -100,7 +104,8 @@ class Checkpointer:
 
         Warns:
             CheckpointWarning: the step is saved, but whole, because its base cannot be read; or a step that was to be
-                deleted is still there. The warning says which file is damaged.
+                deleted is still there. The warning says which file is damaged. With ``keep_last`` it also says, once,
+                which steps of higher numbers an earlier run has left.
         """
         number = check_step(step)
         plan = plan_state(f"step-{number:08d}.safetensors", state)
@@ -111,7 +116,7 @@ class Checkpointer:
             self._at_hand = BaseAtHand(self._folder.identity(number), _copy_of(step_name(number), plan, entry))
         if self._keep_last is not None:
             try:
-                self.prune(self._keep_last, self._keep_every)
+                self._retire(number, self._keep_last)
             except (GcodecError, OSError) as error:
                 text = f"step {number} is saved, but old steps could not be deleted: {error}"
                 warnings.warn(CheckpointWarning(text), stacklevel=2)
@@ -209,6 +214,16 @@ class Checkpointer:
         self.delete(*chosen)
         return chosen
 
+    def _retire(self, number: int, keep_last: int) -> None:
+        """Deletes what is not to be kept beside a step that was just saved, and warns of what is above it."""
+        steps = self.steps()
+        self._saved = [*(step for step in self._saved if step in steps and step != number), number]
+        counted, higher = by_age(steps, self._saved)
+        if higher and not self._has_warned:
+            self._has_warned = True
+            warnings.warn(left_by_earlier_run(self.folder, number, higher), stacklevel=3)
+        self.delete(*steps_to_prune(counted, keep_last, self._keep_every))
+
 
 def check_full_every(full_every: int) -> None:
     """Raises InvalidArgument unless the length of chains is from 1 to 64."""
@@ -225,8 +240,32 @@ def check_retention(keep_last: int | None, keep_every: int | None) -> None:
         raise InvalidArgument("keep_every needs keep_last: give the number of last steps to keep, too")
 
 
+def by_age(steps: list[int], saved: list[int]) -> tuple[list[int], list[int]]:
+    """Return the steps that retention counts, the oldest first, and those that it leaves alone.
+
+    A run that starts again at a lower number, in a folder of an earlier run, would lose each step as it is saved if the
+    highest numbers stayed. So its own steps outlast others, and of others it counts those that it has gone past.
+
+    Args:
+        steps: that are there, in ascending order.
+        saved: those that the run itself has saved, in that order; the last of them is the one at hand.
+    """
+    others = [step for step in steps if step not in saved]
+    counted = [step for step in others if step < saved[-1]] + [step for step in saved if step in steps]
+    return counted, [step for step in others if step > saved[-1]]
+
+
+def left_by_earlier_run(folder: object, step: int, higher: list[int]) -> CheckpointWarning:
+    """Return the warning that an earlier run has left steps that retention does not delete."""
+    which = f"steps {higher[0]} to {higher[-1]}" if len(higher) > 1 else f"step {higher[0]}"
+    return CheckpointWarning(
+        f"{folder}: has {which} of an earlier run, above step {step} that is being saved; keep_last neither counts nor "
+        f"deletes them, and step {higher[-1]} is what loads as the last: delete them, or save to another folder"
+    )
+
+
 def steps_to_prune(steps: list[int], keep_last: int, keep_every: int | None) -> list[int]:
-    """Return those of ascending ``steps`` that are neither among the last nor multiples of ``keep_every``."""
+    """Return those of ``steps``, oldest first, that are neither among the last nor multiples of ``keep_every``."""
     check_retention(keep_last, keep_every)
     return [step for step in steps[:-keep_last] if keep_every is None or step % keep_every]
 

@@ -174,6 +174,25 @@ def test_retention_keeps_the_last_steps_and_the_multiples(tmp_path):
     assert_folder(checkpoints, dict.fromkeys(kept, 0), 3)
 
 
+def test_retention_keeps_what_a_run_saves_below_the_steps_of_an_earlier_one(tmp_path):
+    first = Checkpointer(tmp_path, keep_last=2, threads=1)
+    for step in (100, 200, 300):
+        first.save(step, state_of(step))
+    second = Checkpointer(tmp_path, keep_last=2, threads=1)
+    with pytest.warns(CheckpointWarning, match="has steps 200 to 300 of an earlier run, above step 10"):
+        assert Path(second.save(10, state_of(10)).path).exists()
+    for step, kept in ((20, [10, 20]), (30, [20, 30])):  # it warns once
+        second.save(step, state_of(step))
+        assert_folder(second, dict.fromkeys([*kept, 200, 300], 0))
+    second.save(250, state_of(250))  # past one of the others, which goes before the run's own steps
+    assert_folder(second, dict.fromkeys([30, 250, 300], 0))
+    third = Checkpointer(tmp_path, keep_last=2, threads=1)  # resumed from 300: nothing is above
+    third.save(310, state_of(310))
+    assert_folder(third, dict.fromkeys([300, 310], 0))
+    third.save(305, state_of(305))  # its own steps count in the order in which it saved them
+    assert_folder(third, dict.fromkeys([305, 310], 0))
+
+
 def test_steps_are_archives_with_bases(tmp_path):
     folder = Path(filled(tmp_path, 2).folder)
     loaded = load_file(folder / step_name(1), base=folder / step_name(0))
