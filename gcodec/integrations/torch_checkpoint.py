@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import re
 import secrets
+import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,7 +26,7 @@ from ..archive.folders import Folder, folder_at, replace_file
 from ..archive.state_files import plan_leaves
 from ..archive.structure import Leaf
 from ..archive.unique_names import UniqueNames
-from ..checkpoints.checkpointer import check_full_every, check_retention
+from ..checkpoints.checkpointer import by_age, check_full_every, check_retention, left_by_earlier_run
 from ..checkpoints.step_files import check_step
 from ..checkpoints.step_folder import StepFolder
 from ..errors import InvalidArgument, Unsupported
@@ -184,7 +185,9 @@ class SeriesWriter(CheckpointWriter):
     Args:
         folder: the folder, or a URL for fsspec.
         full_every: how many steps there are in a chain, 1 to 64.
-        keep_last: at each save, delete all steps but the last so many of those that are complete; None: keep all.
+        keep_last: at each save, delete all steps but the last so many of those that are complete; None: keep all. The
+            last are those that this writer saved last; where it saved fewer, also the highest numbers below the step
+            that is being saved. Steps of an earlier run above that number stay, and a CheckpointWarning names them.
         threads: for coding; as many as the process may use if None.
 
     Raises:
@@ -203,6 +206,8 @@ class SeriesWriter(CheckpointWriter):
         check_full_every(full_every)
         check_retention(keep_last, None)
         self._full_every, self._keep_last, self.step = full_every, keep_last, -1
+        self._saved: list[int] = []  # by this writer, the last at the end
+        self._has_warned = False  # of steps of an earlier run
 
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
         """Take the step of the next checkpoint from ``checkpoint_id``. Raises InvalidArgument if it is no number."""
@@ -243,16 +248,25 @@ class SeriesWriter(CheckpointWriter):
         folder = self._folder()
         names = folder.names()
         complete = _numbers(STEP_INDEX, names)
-        if self._keep_last is None or len(complete) < self._keep_last:
+        if self._keep_last is None:
             return
-        oldest = complete[-self._keep_last]
+        self._saved = [*(step for step in self._saved if step in complete), self.step]
+        counted, higher = by_age(complete, self._saved)
+        if higher and self._is_coordinator and not self._has_warned:
+            self._has_warned = True
+            warnings.warn(left_by_earlier_run(self.folder, self.step, higher), stacklevel=2)
+        if len(counted) < self._keep_last:
+            return
+        old, oldest_kept = counted[: -self._keep_last], min(counted[-self._keep_last :])
         chosen = [self._steps_of(self._rank)]
         if self._is_coordinator:
-            for step in complete[: -self._keep_last]:
+            for step in old:
                 folder.remove(_index_of_step(step))
             chosen += [self._steps_of(rank) for rank in _numbers(RANK_FOLDER, names) if rank >= self._n_ranks > 0]
-        for steps in chosen:
-            steps.delete([step for step in steps.steps() if step < oldest])
+        for steps in chosen:  # those without an index, too: the coordinator may have removed it before names were read
+            steps.delete([
+                step for step in steps.steps() if step in old or (step < oldest_kept and step not in complete)
+            ])
 
     def _remove_all_but(self, files: set[str]) -> None:
         """Leave everything; what is too old goes when the next step is saved."""

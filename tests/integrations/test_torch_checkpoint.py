@@ -15,6 +15,7 @@ import torch.distributed.checkpoint as dcp
 
 import gcodec
 from gcodec.checkpoints import Checkpointer, StepFolder
+from gcodec.errors import CheckpointWarning
 from gcodec.integrations.torch_checkpoint import (
     CheckpointReader,
     CheckpointWriter,
@@ -68,6 +69,26 @@ def test_old_steps_of_a_series_are_deleted_also_those_of_ranks_that_are_no_more(
     assert [StepFolder(tmp_path / f"rank-{rank:05d}").steps() for rank in range(3)] == [[4, 5, 6], [4, 5, 6], []]
     found = pair.run(cases.load_series, folder=tmp_path, steps=[4, 5, 6])
     assert agreed(found) == list(zip(saved[1:], [4, 5, 6], strict=True))
+
+
+def test_a_series_keeps_what_it_saves_below_the_steps_of_an_earlier_run(tmp_path):
+    def save(writer, *steps):
+        for step in steps:
+            dcp.save(state_of(step), storage_writer=writer, checkpoint_id=str(step))
+
+    save(SeriesWriter(tmp_path, keep_last=2), 100, 200, 300)
+    again = SeriesWriter(tmp_path, keep_last=2)
+    with pytest.warns(CheckpointWarning, match="has steps 100 to 300 of an earlier run, above step 10"):
+        save(again, 10)
+    save(again, 20, 30, 40)
+    assert steps_in_series(tmp_path) == StepFolder(tmp_path / "rank-00000").steps() == [20, 30, 40, 100, 200, 300]
+    for step in (20, 300):
+        expected = state_of(step)
+        found = {name: torch.zeros_like(value) for name, value in expected.items()}
+        dcp.load(found, storage_reader=SeriesReader(tmp_path), checkpoint_id=str(step))
+        assert all(same(found[name], value) for name, value in expected.items())
+    save(again, 110, 120)
+    assert steps_in_series(tmp_path) == StepFolder(tmp_path / "rank-00000").steps() == [40, 110, 120, 200, 300]
 
 
 def test_a_step_that_a_rank_could_not_write_is_not_there_and_can_be_saved_again(pair, tmp_path):
