@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import reprlib
 from collections import Counter
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
@@ -20,7 +21,7 @@ from .arrays import as_bytes
 from .base_files import Bases
 from .devices import Placement, check_kind, device_of
 from .encoding_policy import EncodingPolicy, GivenLevels, MantissaBits
-from .entries import FileEntry
+from .entries import FileEntry, well_formed
 from .reader import ArchiveReader
 from .shared_memory import memory_of
 from .tensor_groups import grouped
@@ -170,12 +171,16 @@ def plan_tensors(
         untied: names of those that are stored alone, whatever their memory is.
 
     Raises:
-        InvalidArgument: a name or type that .safetensors lacks.
+        InvalidArgument: a name or type that .safetensors lacks, or metadata that are no strings.
     """
+    own = _strings(metadata)
+    for name in tensors:
+        if not _is_text(name):
+            raise InvalidArgument(f"a tensor's name must be a string that UTF-8 has, not {name!r}")
     ties = _tied_names(tensors, dtype if isinstance(dtype, Mapping) else {}, untied)
     arrays = {name: _bytes_of(name, tensors[name], dtype) for name in ties}
     sizes = {name: (element, shape, data.size) for name, (element, shape, data) in arrays.items()}
-    pairs = {other: name for name, others in ties.items() for other in others} | dict(metadata or {})
+    pairs = {other: name for name, others in ties.items() for other in others} | own
     header = np.frombuffer(safetensors_header(sizes, pairs if pairs or metadata is not None else None), np.uint8)
     pieces, at = [], header.size
     for name, (element, shape, data) in arrays.items():
@@ -186,6 +191,22 @@ def plan_tensors(
     source = ArraySource([header, *(data for _, _, data in arrays.values())])
     container = "torch" if tensors and all(is_torch(value) for value in tensors.values()) else "numpy"
     return assemble(DICT_PATH, "safetensors", source, pieces, container=container)
+
+
+def _strings(metadata: object) -> dict[str, str]:
+    """Return a file's own key-value pairs. Raises InvalidArgument, which names the key, unless all are strings."""
+    if metadata is not None and not isinstance(metadata, Mapping):
+        raise InvalidArgument(f"metadata must be a dictionary of strings, not a {type(metadata).__name__}")
+    pairs = dict(metadata or {})
+    for key, value in pairs.items():
+        if not _is_text(key) or not _is_text(value):
+            found = f"{key!r}: {reprlib.repr(value)}"
+            raise InvalidArgument(f"metadata must map strings to strings that UTF-8 has; found {found}")
+    return pairs
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str) and well_formed(value)
 
 
 def _tied_names(

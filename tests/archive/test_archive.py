@@ -217,6 +217,22 @@ def test_saved_dictionaries_load_unchanged(tmp_path):
     assert np.array_equal(load_safetensors(file)["strided"], tensors["strided"])
 
 
+@pytest.mark.parametrize(("tensors", "metadata", "place"), [
+    ({"x": np.ones(3)}, {"step": 7}, "'step': 7"), ({"x": np.ones(3)}, {"rate": None}, "'rate': None"),
+    ({"x": np.ones(3)}, {"a": "b", "list": [1]}, r"'list': \[1\]"),
+    ({"x": np.ones(3)}, {"bytes": b"z"}, "'bytes': b'z'"),
+    ({"x": np.ones(3)}, {7: "step"}, "7: 'step'"), ({"x": np.ones(3)}, {"half": "\ud800"}, "'half'"),
+    ({"x": np.ones(3)}, ["step"], "metadata must be a dictionary of strings, not a list"),
+    ({1: np.ones(3)}, None, "a tensor's name must be a string .*, not 1"),
+    ({"\udc00": np.ones(3)}, None, "tensor's name"),
+    ({"x": np.ones(3), None: np.ones(3)}, None, "not None"),
+])
+def test_names_and_metadata_that_are_no_strings_are_refused_by_name(tensors, metadata, place, tmp_path):
+    with pytest.raises(InvalidArgument, match=place):
+        save_file(tensors, tmp_path / "x.gc", metadata=metadata)
+    assert not (tmp_path / "x.gc").exists()
+
+
 def test_saved_dictionaries_of_tensors_load_as_tensors(tmp_path):
     torch = pytest.importorskip("torch")
     weight = torch.from_numpy(FLOATS)
