@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing, suppress
 from functools import partial
 from pathlib import Path, PurePosixPath
@@ -49,7 +49,7 @@ class Bases:
     """
 
     def __init__(self, origin: str | os.PathLike[str] | ArchiveReader | FilePlan, *, base: Bases | None = None) -> None:
-        self._base, self._lock = base, RLock()
+        self._base, self._owns_base, self._lock = base, False, RLock()
         self._open: OrderedDict[tuple[Path | str, str | None], _Opened] = OrderedDict()
         self._planned = Base.of_plan(origin.path, origin) if isinstance(origin, FilePlan) else None
         self._archive = _InArchive(origin) if isinstance(origin, ArchiveReader) else None
@@ -60,6 +60,22 @@ class Bases:
         self.path = Path(origin) if isinstance(origin, str | os.PathLike) and self._url is None else None
         if self.path is not None and not self.path.exists():
             raise GcodecError(f"{self.path}: no such file or folder")
+
+    @classmethod
+    def in_chain(cls, origins: Sequence[str | os.PathLike[str]]) -> Bases:
+        """Return the first of some origins, with those after it for its own archives, which are closed with it.
+
+        Args:
+            origins: paths or URLs as for :class:`Bases`, at least one; each archive before what it was coded against.
+
+        Raises:
+            GcodecError: there is no such file or folder.
+        """
+        bases = cls(origins[-1])
+        for origin in reversed(origins[:-1]):
+            bases = cls(origin, base=bases)
+            bases._owns_base = True
+        return bases
 
     def find(self, path: str, dtype: str | None = None) -> Base | None:
         """Return the base of the file ``path``, None if there is none; safe from several threads.
@@ -103,6 +119,8 @@ class Bases:
         with self._lock:
             while self._open:
                 self._open.popitem()[1].stack.close()
+        if self._base is not None and self._owns_base:
+            self._base.close()
 
     def __enter__(self) -> Bases:
         return self
@@ -144,6 +162,30 @@ def _plan(file: Path | str, source: FileSource, dtype: str | None, in_folder: bo
     if not plan.tensors and not in_folder:
         raise InvalidArgument(f"{file}: a base must hold tensors, but there are no tensors in this file")
     return plan
+
+
+def bases_at(base: object) -> Bases | None:
+    """Return what finds bases where they are files: at a path, in an open archive, or a chain of paths in a list.
+
+    None for anything else, such as tensors in memory.
+
+    Raises:
+        GcodecError: there is no such file or folder.
+    """
+    if isinstance(base, str | os.PathLike | ArchiveReader):
+        return Bases(base)
+    if isinstance(base, list | tuple) and base and all(isinstance(path, str | os.PathLike) for path in base):
+        return Bases.in_chain(base)
+    return None
+
+
+def no_base(base: object) -> InvalidArgument:
+    """Return the error that what was given as a base has no tensors."""
+    kind = type(base).__name__
+    return InvalidArgument(
+        f"base must hold tensors, but this {kind} has none: give an earlier object or the path of its file; or for a "
+        'chain a list of paths, each archive before its own base, as in base=["step-2.gc", "step-1.gc"]'
+    )
 
 
 class _InArchive:

@@ -169,7 +169,8 @@ def base_bytes(entry: FileEntry, number: int, bases: BaseFinder | None) -> BaseB
     """
     segment, meant = entry.segments[number], f"a base, {entry.base}," if entry.base else "a base"
     if bases is None:
-        raise Unsupported(f"was compressed against {meant} which must be given to read it (--base)")
+        raise Unsupported(f"was compressed against {meant} which must be given to read it: base= in Python, "
+                          "--base on the command line; of a chain all, each archive before its own base")
     alone = len(entry.tensors) == 1
     base = bases.find(entry.path, entry.tensors[0].dtype if alone else None)
     if base is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import reprlib
 from collections import Counter
-from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any, BinaryIO
 
@@ -18,7 +18,7 @@ from ..files.safetensors import safetensors_header
 from ..files.source import ArraySource, Bytes
 from ..tensors import is_torch
 from .arrays import as_bytes
-from .base_files import Bases
+from .base_files import Bases, bases_at, no_base
 from .devices import Placement, check_kind, device_of
 from .encoding_policy import EncodingPolicy, GivenLevels, MantissaBits
 from .entries import FileEntry, well_formed
@@ -30,8 +30,8 @@ from .writer import ArchiveWriter
 
 #: Under this name an archive of a dictionary keeps it: ``gcodec decompress`` restores a .safetensors file.
 DICT_PATH = "tensors.safetensors"
-#: What a base may be given as: tensors by name, a path as for :class:`Bases`, or an open archive.
-BaseLike = Mapping[str, Any] | str | os.PathLike[str] | ArchiveReader
+#: What a base may be given as: tensors by name, a path as for :class:`Bases` or a chain of them, or an open archive.
+BaseLike = Mapping[str, Any] | str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | ArchiveReader
 
 
 def save_file(
@@ -59,8 +59,9 @@ def save_file(
         levels: name to uint8 level indices; these tensors are near-lossless.
         mantissa_bits: keep this many bits in all floating-point tensors of more than one value.
         base: earlier tensors, such as those of the last checkpoint: a dictionary of them, the path of a tensor file or
-            archive, or an open archive. Tensors of the same name, type and number of values are stored as the
-            difference where that is smaller, and loading them needs the base again. Lossless only.
+            archive, a list of paths (each archive before its own base), or an open archive. Tensors of the same name,
+            type and number of values are stored as the difference where that is smaller, and loading them needs the
+            base again. Lossless only.
         threads: as many as the process may use if None.
         encode_options: ``ladder``, ``rounding`` and ``options`` as for :func:`gcodec.encode`, for ``levels``.
 
@@ -226,7 +227,12 @@ def _tied_names(
 
 
 def _bases(base: BaseLike, dtype: str | Mapping[str, str] | None = None) -> Bases:
-    return Bases(plan_tensors(base, dtype=dtype) if isinstance(base, Mapping) else base)
+    bases = bases_at(base)
+    if bases is not None:
+        return bases
+    if not isinstance(base, Mapping):  # an empty one is a base that has none of the names
+        raise no_base(base)
+    return Bases(plan_tensors(base, dtype=dtype))
 
 
 def _bytes_of(name: str, value: Any, dtype: str | Mapping[str, str] | None) -> tuple[str, tuple[int, ...], Bytes]:

@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from ..errors import InvalidArgument, Unsupported
-from .base_files import SUFFIX, Bases
+from .base_files import SUFFIX, Bases, bases_at, no_base
 from .devices import check_kind
 from .entries import unsafe_path
 from .reader import ArchiveReader
 from .state_files import load_state, plan_state
+from .structure import STRUCTURE
 from .writer import ArchiveWriter
 
 #: Under this name an archive in a stream keeps its object; one at a path keeps it under a name like its own.
@@ -42,12 +43,13 @@ def save(
         file: path to write to, a URL for fsspec, or a binary stream, which need not seek.
         base: an earlier object, the path of its archive (or of any tensor file), or an open
             :class:`gcodec.archive.ArchiveReader`. Tensors of the same path, type and size are stored as the difference
-            where that is smaller, and loading needs the base again.
+            where that is smaller, and loading needs the base again. Where the base is a difference itself, a list of
+            paths: each archive before its own base.
         threads: threads to use at most; as many as the process may use if None.
 
     Raises:
         InvalidArgument: ``obj`` holds something else, which the error names with its place; or ``file`` is the base, or
-            nothing that can be written to.
+            nothing that can be written to; or ``base`` has no tensors.
         OSError: the file cannot be written.
     """
     if not isinstance(file, str | os.PathLike) and not hasattr(file, "write"):
@@ -112,9 +114,19 @@ def load(
 
 
 def bases_of(base: Any) -> Bases:
-    """Return what finds the base of an object, which is given as a path, an open archive or another object."""
-    known = isinstance(base, str | os.PathLike | ArchiveReader)
-    return Bases(base if known else plan_state(STATE_PATH, base))
+    """Return what finds the base of an object: at a path or a list of them, in an open archive, or another object.
+
+    Raises:
+        InvalidArgument: an object without tensors.
+        GcodecError: there is no such file.
+    """
+    bases = bases_at(base)
+    if bases is not None:
+        return bases
+    plan = plan_state(STATE_PATH, base)
+    if all(view.name == STRUCTURE for view in plan.tensors):
+        raise no_base(base)
+    return Bases(plan)
 
 
 def _path_in_archive(file: object) -> str:

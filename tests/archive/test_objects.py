@@ -194,6 +194,48 @@ def test_a_base_makes_differences_and_is_needed_again(tmp_path):
         gcodec.save(new, tmp_path / "old.gc", base=tmp_path / "old.gc")
 
 
+@pytest.mark.parametrize("sequence", [list, tuple])
+def test_a_chain_of_bases_is_a_list_of_paths(sequence, tmp_path):
+    states = [trained(number) for number in range(3, 6)]
+    paths = [tmp_path / f"{number}.gc" for number in range(3)]
+    gcodec.save(states[0], paths[0])
+    gcodec.save(states[1], paths[1], base=sequence([paths[0]]))
+    gcodec.save(states[2], paths[2], base=sequence([str(paths[1]), paths[0]]))
+    assert paths[2].stat().st_size < paths[0].stat().st_size
+    assert_equal(gcodec.load(paths[2], base=sequence([paths[1], paths[0]])), states[2])
+    assert gcodec.load_file(paths[2], base=sequence([paths[1], paths[0]])).keys()
+    with pytest.raises(Unsupported, match=r"base, 0\.gc, which .*: base= in Python, --base on the command line; of a"):
+        gcodec.load(paths[2], base=paths[1])
+    for path in paths[:2]:
+        with pytest.raises(InvalidArgument, match="is the base"):
+            gcodec.save(states[2], path, base=sequence([paths[1], paths[0]]))
+    with pytest.raises(gcodec.GcodecError, match="nowhere: no such file"):
+        gcodec.load(paths[2], base=sequence([paths[1], tmp_path / "nowhere"]))
+
+
+@pytest.mark.parametrize("base", [5, {}, [], (), {"epoch": 3}, [{"lr": 0.1}, "x.gc"]], ids=str)
+def test_a_base_without_tensors_is_refused(base, tmp_path):
+    gcodec.save(trained(), tmp_path / "x.gc")
+    for call in (
+        lambda: gcodec.save(trained(), tmp_path / "y.gc", base=base),
+        lambda: gcodec.load(tmp_path / "x.gc", base=base),
+    ):
+        with pytest.raises(InvalidArgument, match=r"base must hold tensors, .*; or for a chain a list of paths"):
+            call()
+    assert not (tmp_path / "y.gc").exists()
+
+
+@pytest.mark.parametrize("base", [5, [], b"x.gc"], ids=str)
+def test_a_base_of_a_dictionary_that_is_no_dictionary_is_refused(base, tmp_path):
+    gcodec.save_file({"x": torch.ones(3)}, tmp_path / "x.gc")
+    for call in (
+        lambda: gcodec.save_file({"x": torch.ones(3)}, tmp_path / "y.gc", base=base),
+        lambda: gcodec.load_file(tmp_path / "x.gc", base=base),
+    ):
+        with pytest.raises(InvalidArgument, match=f"base must hold tensors, but this {type(base).__name__} has none"):
+            call()
+
+
 def test_the_archive_is_an_ordinary_one(tmp_path, monkeypatch):
     from safetensors.torch import load_file
 
