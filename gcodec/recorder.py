@@ -49,7 +49,8 @@ class Recorder:
         names: which parameters: shell patterns (``"layers.0.*"``) or a function of the name; all if None.
 
     Raises:
-        InvalidArgument: nothing to record, a step below 1, or an optimizer without the model's parameters.
+        InvalidArgument: nothing to record, a step below 1, an optimizer without the model's parameters, or an argument
+            of another kind.
     """
 
     def __init__(
@@ -62,12 +63,22 @@ class Recorder:
         every: int | None = None,
         names: Names | None = None,
     ) -> None:
-        self.steps = frozenset(steps or ())
-        self.every = every
+        for name, value, attribute, wanted in (
+            ("model", model, "named_parameters", "torch.nn.Module"),
+            ("optimizer", optimizer, "param_groups", "torch.optim.Optimizer"),
+        ):
+            if not hasattr(value, attribute):
+                kind = type(value).__name__
+                raise InvalidArgument(f"{name} must be a {wanted}, not {kind}: the order is model, optimizer, folder")
+        if not isinstance(folder, str | os.PathLike):
+            raise InvalidArgument(f"folder must be a path or a URL, not {type(folder).__name__}")
+        self.steps, self.every = _steps(steps), every
         if not self.steps and every is None:
             raise InvalidArgument("nothing to record: give steps=(1, 20, 100) or every=50")
         if any(step < 1 for step in self.steps):
             raise InvalidArgument(f"steps must be at least 1, for they count from 1, not {min(self.steps)}")
+        if every is not None and not _is_integer(every):
+            raise InvalidArgument(f"every must be an integer, not {every!r}")
         if every is not None and every < 1:
             raise InvalidArgument(f"every must be at least 1, not {every}")
         self.optimizer = optimizer
@@ -292,6 +303,22 @@ def _named_parameters(model: torch.nn.Module) -> dict[str, torch.nn.Parameter]:
     while prefix := next((w for w in WRAPPERS if named and all(n.startswith(w) for n in named)), ""):
         named = {name.removeprefix(prefix): parameter for name, parameter in named.items()}
     return named
+
+
+def _steps(steps: Any) -> frozenset[int]:
+    """Return the steps to record. Raises InvalidArgument unless they are integers."""
+    if steps is not None and (not isinstance(steps, Iterable) or isinstance(steps, str | bytes)):
+        raise InvalidArgument(f"steps must be several iterations, as in steps=(1, 20, 100), not {steps!r}")
+    several = [*(() if steps is None else steps)]
+    for step in several:
+        if not _is_integer(step):
+            raise InvalidArgument(f"steps must be integers, not {step!r}")
+    return frozenset(several)
+
+
+def _is_integer(value: object) -> bool:
+    """Return True for integers, numpy's too."""
+    return hasattr(value, "__index__") and not isinstance(value, bool)
 
 
 def _selection(names: Names | None) -> Callable[[str], bool]:

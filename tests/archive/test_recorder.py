@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import json
 import sys
+from typing import Any
 
 import numpy as np
 import pytest
@@ -389,6 +390,28 @@ def test_a_recorder_that_never_records_is_refused(options, tmp_path):
     model = make_model()
     with pytest.raises(InvalidArgument):
         Recorder(model, make_sgd(model), tmp_path, **options)
+
+
+@pytest.mark.parametrize(("options", "message"), [
+    ({"steps": 3}, "steps must be several iterations, as in .*, not 3"), ({"steps": "12"}, "steps must be several"),
+    ({"steps": ["1"]}, "must be integers, not '1'"), ({"every": "5"}, "every must be an integer, not '5'"),
+    ({"every": 2.5}, "every must be an integer, not 2.5"), ({"steps": [[1]]}, r"must be integers, not \[1\]"),
+])
+def test_steps_that_are_no_integers_are_refused(options, message, tmp_path):
+    model = make_model()
+    with pytest.raises(InvalidArgument, match=message):
+        Recorder(model, make_sgd(model), tmp_path, **options)
+
+
+def test_a_model_and_an_optimizer_in_each_others_place_are_refused(tmp_path):
+    model: Any = make_model()
+    optimizer: Any = make_sgd(model)
+    with pytest.raises(InvalidArgument, match=r"model must be a torch\.nn\.Module, not SGD: .*, optimizer, folder"):
+        Recorder(optimizer, model, tmp_path, every=1)
+    with pytest.raises(InvalidArgument, match=r"optimizer must be a torch\.optim\.Optimizer, not Sequential"):
+        Recorder(model, model, tmp_path, every=1)
+    with pytest.raises(InvalidArgument, match="folder must be a path or a URL, not SGD"):
+        Recorder(model, optimizer, optimizer, every=1)
 
 
 def test_an_optimizer_of_another_model_is_refused(tmp_path):
