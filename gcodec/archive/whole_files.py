@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import reprlib
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack, closing
 from pathlib import Path, PurePath, PurePosixPath
@@ -90,6 +91,9 @@ def compress_file(
     """
     if base is not None and mantissa_bits is not None:
         raise InvalidArgument("base is for lossless mode: leave out mantissa_bits")
+    _check_place("path", path, "read")
+    if output is not None:
+        _check_place("output", output, "write")
     source = path_or_none(path)
     if source is None and output is None:
         raise InvalidArgument("output must be given for a stream or URL")
@@ -154,6 +158,9 @@ def decompress_file(
         GcodecError: a file exists and ``force`` is False; the archive is damaged, or its base missing or another.
         OSError: a file cannot be read or written.
     """
+    _check_place("path", path, "read")
+    if output is not None:
+        _check_place("output", output, "write")
     source = path_or_none(path)
     if source is None and output is None:
         raise InvalidArgument("output must be given for a stream or URL")
@@ -325,6 +332,12 @@ def _name_of(file: object) -> str:
 
 def _policy_maker(mantissa_bits: int | None) -> PolicyMaker | None:
     return None if mantissa_bits is None else lambda plan: MantissaBits(plan, mantissa_bits)
+
+
+def _check_place(name: str, place: object, method: str) -> None:
+    """Raises InvalidArgument for what is neither a path, a URL nor a stream that has the method."""
+    if not isinstance(place, str | os.PathLike) and not hasattr(place, method):
+        raise InvalidArgument(f"{name} must be a path, a URL or a binary stream, not {reprlib.repr(place)}")
 
 
 def _check_other_url(output: object, path: object, bases: Bases | None) -> None:

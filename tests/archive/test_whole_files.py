@@ -60,6 +60,16 @@ def test_streams_in_and_out(files):
             function(io.BytesIO(b"x"))
 
 
+@pytest.mark.parametrize("place", [None, b"n.npy", 7, ["x.npy"]], ids=str)
+def test_what_is_no_place_of_a_file_is_refused_by_name(place, files):
+    for function in (gcodec.compress_file, gcodec.decompress_file):
+        with pytest.raises(InvalidArgument, match="path must be a path, a URL or a binary stream, not "):
+            function(place)
+        if place is not None:
+            with pytest.raises(InvalidArgument, match="output must be a path, a URL or a binary stream, not "):
+                function(files[0], place)
+
+
 def test_permissions_and_times_are_kept_as_on_the_command_line(files):
     file = files[0]
     file.chmod(0o600)
