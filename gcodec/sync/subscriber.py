@@ -21,7 +21,7 @@ from .device_bits import as_bytes_there, hashes_on_device
 from .device_segments import decoded_segment
 from .sync_stats import LOG, Progress, StageClock, UpdateStats
 from .tensor_bits import TensorLayout, WritableTensor, as_typed
-from .version_chain import Step, VersionSource, way_to
+from .version_chain import Step, StoredVersion, VersionSource, check_found, way_to
 from .version_message import HashedTensor, Message, OpenMessage, VersionInfo, open_message, state_hash
 from .weight_changes import Change, device_changes, fill, host_changes, layouts_of, write_all
 
@@ -193,10 +193,18 @@ class Subscriber:
             Unsupported: it is of a later format.
             LimitExceeded: it restores to more than ``max_output_bytes``.
         """
-        return self._read(data, may_go_back=False)
+        return self._read(data)
 
-    def _read(self, data: Message, *, may_go_back: bool) -> PendingVersion:
-        """Read a version; ``may_go_back``: its number need not be above that of the version that is held."""
+    def _read(self, data: Message, found: tuple[StoredVersion, Step] | None = None) -> PendingVersion:
+        """Read a version.
+
+        Args:
+            data: the message.
+            found: what its source says of it, which it must agree with. An anchor that does may go back in number.
+
+        Raises:
+            GcodecError: as for :meth:`read`.
+        """
         clock = StageClock()
         with clock.measure("check"):
             if moved := [name for name, tensor in self._held.items() if tensor.has_moved]:
@@ -204,7 +212,9 @@ class Subscriber:
             bases = _Bases(self)
             message = open_message(data, threads=self._threads, max_output_bytes=self._limit, bases=bases)
             with message.archive:
-                self._check_order(message.info, may_go_back)
+                if found is not None:
+                    check_found(message.info, *found, message.archive.name)
+                self._check_order(message.info, may_go_back=found is not None and message.info.is_anchor)
                 self._check_layouts(message.info)
                 pending = self._decoded(message)
         pending._clock, pending._message_bytes = clock, message.archive.size
@@ -230,7 +240,7 @@ class Subscriber:
 
         Raises:
             BrokenChain: nothing leads from what is held to that version: an anchor is needed.
-            Corruption: a message that is needed is damaged.
+            Corruption: a message that is needed is damaged, or is another than the source says.
             OSError: the source cannot be read.
 
         After an error the weights are those of the last version that could be applied.
@@ -239,6 +249,7 @@ class Subscriber:
         problem: GcodecError | None = None
         while True:
             versions = source.versions()
+            rows = {version.number: version for version in versions}
             numbers = [version.number for version in versions if to is None or version.number <= to]
             if not numbers or numbers[-1] <= self._number:
                 return n_applied
@@ -254,7 +265,7 @@ class Subscriber:
             for step in steps:
                 try:
                     message = source.message(step.number, anchor=step.is_anchor)
-                    self._read(message, may_go_back=step.is_anchor).apply()
+                    self._read(message, (rows[step.number], step)).apply()
                 except BrokenChain as error:
                     if not is_intact:
                         raise
@@ -285,7 +296,7 @@ class Subscriber:
         weights stay."""
         self._number, self._state, self._hashes = 0, "", {}
 
-    def _check_order(self, info: VersionInfo, may_go_back: bool) -> None:
+    def _check_order(self, info: VersionInfo, *, may_go_back: bool) -> None:
         if info.part != self._part:
             raise InvalidArgument(f"{info} is of part {info.part!r}, this subscriber of part {self._part!r}")
         if self._number >= info.number and not may_go_back:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import NamedTuple, Protocol
 
-from ..errors import BrokenChain
-from .version_message import Message
+from ..errors import BrokenChain, Corruption
+from .version_message import Message, VersionInfo
 
 
 class StoredMessage(NamedTuple):
@@ -63,6 +63,28 @@ class Step(NamedTuple):
 
     number: int
     is_anchor: bool
+
+
+def check_found(info: VersionInfo, version: StoredVersion, step: Step, where: str) -> None:
+    """Compare a message with what its source says of it.
+
+    Args:
+        info: the facts that the message states.
+        version: the version of the step, as the source names it.
+        step: the step that the message is stored for.
+        where: place of the message, for the error.
+
+    Raises:
+        Corruption: it is another message, though perhaps an intact one.
+    """
+    wanted = VersionInfo(version.number, version.state, None if step.is_anchor else version.base)
+    if (info.number, info.state, info.base) != (wanted.number, wanted.state, wanted.base):
+        raise Corruption(f"{where}: is {_described(info)}, but is stored as {_described(wanted)}")
+
+
+def _described(info: VersionInfo) -> str:
+    base = "" if info.base is None else f" to apply to {info.base}"
+    return f"{info} with the weights {info.state}{base}"
 
 
 def way_to(number: int, versions: Sequence[StoredVersion], state: str, *, without: Collection[Step] = ()) -> list[Step]:

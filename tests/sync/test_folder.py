@@ -15,6 +15,7 @@ import pytest
 pytest.importorskip("torch")
 
 import torch
+import xxhash
 
 import gcodec
 from gcodec.sync import BrokenChain, Publisher, Subscriber, VersionFolder
@@ -152,6 +153,53 @@ def test_a_damaged_message_is_named_and_a_later_anchor_makes_up_for_it(tmp_path,
     assert subscriber.catch_up(folder) == 1
     assert equal(subscriber.tensors, states[3])
     assert "version 3 cannot be used" in caplog.text
+
+
+def forged(path: Path, *changes: dict[str, Any]) -> VersionFolder:
+    """Change rows of a folder's manifest, of which the hash is right again; return the folder."""
+    manifest = json.loads((path / "versions.json").read_text())
+    for row, change in zip(manifest["versions"], changes, strict=True):
+        for key in change.keys() & {"difference", "anchor"}:
+            data = change[key]
+            name = f"{change.get('version', row['version']):010}.{key}.gc"
+            (path / name).write_bytes(data)
+            change[key] = {"bytes": len(data), "hash": xxhash.xxh3_64_hexdigest(data)}
+        row.update(change)
+    text = json.dumps(manifest["versions"], separators=(",", ":"), sort_keys=True)
+    manifest["hash"] = xxhash.xxh3_64_hexdigest(text.encode())
+    (path / "versions.json").write_text(json.dumps(manifest))
+    return VersionFolder(path)
+
+
+@pytest.mark.parametrize("what", ["number", "state", "difference for anchor"])
+def test_an_intact_message_in_the_place_of_another_is_not_used(tmp_path, what):
+    before, state = some_state(), moved(some_state(), 1)
+    VersionFolder(tmp_path).send(Publisher(first=5).publish(state))
+    publisher = Publisher(start=before, first=1 << 61 if what == "number" else 5)
+    version = publisher.publish(state)
+    row = {"anchor": version.anchor() if what != "difference for anchor" else version.data}
+    folder = forged(tmp_path, row | ({"state": "a" * 16} if what == "state" else {}))
+    subscriber = Subscriber({name: x.clone() for name, x in before.items()})
+    match = r"0000000005\.anchor\.gc: is version \d+ .*, but is stored as version 5 "
+    with pytest.raises(gcodec.Corruption, match=match):
+        subscriber.catch_up(folder)
+    assert subscriber.number == 0 and equal(subscriber.tensors, before)
+    folder.send(Publisher(first=6).publish(state))      # an honest one
+    assert subscriber.catch_up(folder) == 1
+    assert subscriber.number == 6 and equal(subscriber.tensors, state)
+
+
+def test_another_way_leads_around_a_message_in_the_place_of_another(tmp_path):
+    _, states = filled(VersionFolder(tmp_path), 3, anchor_every=None)
+    subscriber = Subscriber()
+    subscriber.catch_up(VersionFolder(tmp_path), to=1)
+    # Of the same number and weights, but from others: it does not apply to version 2.
+    other = Publisher(start=moved(states[1], 9), first=3).publish(states[2])
+    anchor = Publisher(first=3).publish(states[2]).anchor()
+    folder = forged(tmp_path, {}, {}, {"difference": other.data, "anchor": anchor})
+    assert len(other.data) < len(anchor)        # so that it is tried first
+    assert subscriber.catch_up(folder) == 2     # version 2, and the anchor
+    assert subscriber.number == 3 and equal(subscriber.tensors, states[2])
 
 
 @pytest.mark.parametrize("anchor", [True, False])
