@@ -57,8 +57,14 @@ class StoredView(NamedTuple):
     view: Strided | None
 
 
-class _Member(NamedTuple):
-    """A tensor that shares its storage: its number among all, the tensor, and its place in the storage."""
+class Member(NamedTuple):
+    """A tensor among others that may share memory with it.
+
+    Attributes:
+        number: its number among all.
+        tensor: the tensor.
+        place: its place in the memory.
+    """
 
     number: int
     tensor: Any
@@ -89,13 +95,13 @@ def _storage_of(tensor: Any) -> Hashable:
 def stored_views(tensors: Sequence[Any]) -> list[StoredView]:
     """Return what is stored for each of these torch tensors, which are dense and have values."""
     result = [StoredView(tensor, None) for tensor in tensors]
-    storages: dict[Hashable, list[_Member]] = defaultdict(list)
+    storages: dict[Hashable, list[Member]] = defaultdict(list)
     for number, tensor in enumerate(tensors):
         key = _storage_of(tensor)
         if key is not None:
-            storages[key].append(_Member(number, tensor, Strided.of(tensor)))
+            storages[key].append(Member(number, tensor, Strided.of(tensor)))
     for members in storages.values():
-        for range_ in _overlapping(members):
+        for range_ in overlapping(members):
             for member, view in zip(range_, _views_of_one(range_), strict=True):
                 result[member.number] = view
     return result
@@ -133,9 +139,9 @@ def check_view(n_values: int, shape: Sequence[int], stride: Sequence[int], offse
     return place
 
 
-def _overlapping(members: list[_Member]) -> Iterator[list[_Member]]:
-    """Yield members of one storage in groups whose ranges overlap, each in the order of the tensors."""
-    group: list[_Member] = []
+def overlapping(members: list[Member]) -> Iterator[list[Member]]:
+    """Yield members of one memory in groups whose ranges overlap, each in the order of the tensors."""
+    group: list[Member] = []
     end = 0
     for member in sorted(members, key=lambda member: member.place.offset):
         if group and member.place.offset >= end:
@@ -146,7 +152,7 @@ def _overlapping(members: list[_Member]) -> Iterator[list[_Member]]:
     yield sorted(group, key=lambda member: member.number)
 
 
-def _views_of_one(members: list[_Member]) -> list[StoredView]:
+def _views_of_one(members: list[Member]) -> list[StoredView]:
     """Return tensors whose ranges overlap as views of one that is stored."""
     start, end = min(m.place.offset for m in members), max(m.place.end for m in members)
     whole = next((m for m in members if m.place.is_dense and (m.place.offset, m.place.end) == (start, end)), None)

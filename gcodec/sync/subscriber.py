@@ -19,6 +19,7 @@ from ..files.source import Bytes
 from ..threads import check_threads
 from .device_bits import as_bytes_there, hashes_on_device
 from .device_segments import decoded_segment
+from .shared_tensors import SharedTensors
 from .sync_stats import LOG, Progress, StageClock, UpdateStats
 from .tensor_bits import TensorLayout, WritableTensor, as_typed
 from .version_chain import Step, StoredVersion, VersionSource, check_found, way_to
@@ -74,13 +75,14 @@ class PendingVersion:
 
         Raises:
             BrokenChain: the subscriber has applied another version since this one was read.
+            InvalidArgument: it has different values for tensors that share memory in part.
         """
         subscriber = self._subscriber
         if subscriber.position != self._applies_to:
             raise BrokenChain(f"{self.info} was read when the subscriber held {self._applies_to}; read it again")
         with self._clock.measure("write"), signals_deferred():
             if not self._fresh:
-                write_all(self._changes)
+                write_all(self._changes, self._check_written)
             subscriber._has_applied(self.info, self._tensors, self._fresh)
         stats = UpdateStats(
             self.info.number,
@@ -92,6 +94,12 @@ class PendingVersion:
         )
         LOG.info("applied version %d: %s", self.info.number, stats)
         return stats
+
+    def _check_written(self) -> None:
+        """Check tensors of which parts may have been written under other names. Raises InvalidArgument."""
+        shared = self._subscriber._shared
+        if not shared.in_part.keys().isdisjoint(change.tensor.name for change in self._changes):
+            shared.check_written(self.info, self._tensors, self._subscriber._hashed(shared.in_part))
 
 
 class Position(NamedTuple):
@@ -120,7 +128,8 @@ class Subscriber:
 
     Args:
         tensors: name to numpy array or torch tensor, which are written in place, on whatever device. They must have the
-            names, types and shapes of the publisher's. None: the first anchor makes tensors, in host memory.
+            names, types and shapes of the publisher's, and share memory only where its values are equal. None: the
+            first anchor makes tensors, in host memory.
         on_device: make updates of tensors on CUDA devices there. Their values then never come to the host.
             Anchors, and tensors whose values do not lie one after the other, are compared on the host in any case.
         part: name of the part of a sharded state that they are, as its publisher has it.
@@ -154,6 +163,7 @@ class Subscriber:
         self._held = {
             name: WritableTensor(name, value, on_device=on_device) for name, value in (tensors or {}).items()
         }
+        self._shared = SharedTensors(self._held.values())
         self._hashes: dict[str, HashedTensor] = {}
         self._number, self._state = 0, ""
 
@@ -171,7 +181,7 @@ class Subscriber:
     def state(self) -> str:
         """Return the hash of the weights, 16 hexadecimal digits; empty if there are none. The first call reads them."""
         if not self._state and self._held:
-            self._hashes = self._hashed()
+            self._hashes = self._hashed(self._held)
             self._state = state_hash(self._hashes)
         return self._state
 
@@ -189,7 +199,8 @@ class Subscriber:
         Raises:
             BrokenChain: it does not follow the version that is held.
             Corruption: it is damaged.
-            InvalidArgument: its tensors are not those of the subscriber, or it is of another part.
+            InvalidArgument: its tensors are not those of the subscriber, or differ where these are the same memory, or
+                it is of another part.
             Unsupported: it is of a later format.
             LimitExceeded: it restores to more than ``max_output_bytes``.
         """
@@ -286,7 +297,7 @@ class Subscriber:
             BrokenChain: they are not; the names of the changed tensors are in the text. An anchor mends them.
         """
         if self._hashes:
-            found = self._hashed()
+            found = self._hashed(self._held)
             names = [name for name, item in found.items() if item != self._hashes[name]]
             if names:
                 raise BrokenChain(f"something else changed the weights of {self.position}: {_some(names)}")
@@ -364,6 +375,7 @@ class Subscriber:
             raise self._explained(info, error) from error
         if state_hash(hashes) != info.state:
             raise Corruption(f"{info}: its tensors do not give the weights {info.state}, as it says, but others")
+        self._shared.check_tied(info, hashes)
         pending = PendingVersion(self, info, hashes, changes, fresh)
         pending._raw_bytes = total
         return pending
@@ -414,14 +426,15 @@ class Subscriber:
             raise LimitExceeded(f"tensor {name!r}: there is no memory for {layout}") from None
         return WritableTensor(name, as_typed(memory, layout.dtype, layout.shape, self._like), layout)
 
-    def _hashed(self) -> dict[str, HashedTensor]:
-        there = {name: own for name, tensor in self._held.items() if (own := tensor.words_on_device) is not None}
+    def _hashed(self, tensors: Mapping[str, WritableTensor]) -> dict[str, HashedTensor]:
+        there = {name: own for name, tensor in tensors.items() if (own := tensor.words_on_device) is not None}
         digests = dict(zip(there, hashes_on_device(list(map(as_bytes_there, there.values()))), strict=True))
-        for name, tensor in self._held.items():
+        for name, tensor in tensors.items():
             if name not in there:
+                tensor.forget_copy()  # which may be of values that were written under another name since
                 digests[name] = xxhash.xxh3_64_hexdigest(tensor.read(0, tensor.layout.n_bytes).data)
                 tensor.forget_copy()
-        return {name: HashedTensor(tensor.layout, digests[name]) for name, tensor in self._held.items()}
+        return {name: HashedTensor(tensor.layout, digests[name]) for name, tensor in tensors.items()}
 
     def _has_applied(
         self, info: VersionInfo, hashes: dict[str, HashedTensor], fresh: dict[str, WritableTensor]

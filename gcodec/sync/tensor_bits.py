@@ -126,6 +126,9 @@ class WritableTensor:
         layout: its layout, where an array of unsigned integers stands for a type that numpy lacks; None: its own.
         on_device: compare and hash the values where they are, if that is a CUDA device and they lie end to end.
 
+    Attributes:
+        words: the values as integers of their width: a numpy array or a torch tensor of the same memory.
+
     Raises:
         InvalidArgument: it cannot be written to, or is not of a type that versions have.
     """
@@ -139,20 +142,20 @@ class WritableTensor:
         self.layout = layout or tensor_layout_of(name, value)
         self.like = "torch" if is_torch(value) else "numpy"
         words: Any = _torch_words(name, value) if is_torch(value) else _numpy_words(name, value)
-        self._words = words
+        self.words: Any = words
         self._dense: Bytes | None = None
-        self._is_on_device = on_device and is_on_device(value) and bool(self._words.is_contiguous())
+        self._is_on_device = on_device and is_on_device(value) and bool(self.words.is_contiguous())
 
     @property
     def words_on_device(self) -> Any:
         """Return the values' own memory as a flat tensor of signed integers of their width on a device; None where
         they are not kept up to date there."""
-        return self._words.view(-1) if self._is_on_device else None
+        return self.words.view(-1) if self._is_on_device else None
 
     @cached_property
     def _flat(self) -> Bytes | None:
         """The values' own memory as bytes; None where they do not lie one after the other in host memory."""
-        words = self._words
+        words = self.words
         if isinstance(words, np.ndarray):
             return words.reshape(-1).view(np.uint8) if words.flags.c_contiguous else None
         return words.numpy().reshape(-1).view(np.uint8) if words.is_cpu and words.is_contiguous() else None
@@ -160,16 +163,16 @@ class WritableTensor:
     @property
     def has_moved(self) -> bool:
         """Return True if a torch tensor has other memory than it had, as after ``parameter.data = ...``."""
-        return self.like == "torch" and bool(self.value.data_ptr() != self._words.data_ptr())
+        return self.like == "torch" and bool(self.value.data_ptr() != self.words.data_ptr())
 
     def read(self, start: int, stop: int) -> Bytes:
         """Return bytes ``start`` to ``stop`` of the values in row-major order, which are not to be written to; safe
         from several threads."""
         if self._flat is not None:
             return self._flat[start:stop]
-        if not isinstance(self._words, np.ndarray) and self._words.is_contiguous():
+        if not isinstance(self.words, np.ndarray) and self.words.is_contiguous():
             size = self.layout.item_bytes
-            part: np.ndarray = self._words.view(-1)[start // size : -(-stop // size)].cpu().numpy()
+            part: np.ndarray = self.words.view(-1)[start // size : -(-stop // size)].cpu().numpy()
             return part.view(np.uint8)[start % size : start % size + stop - start]
         if self._dense is None:
             self._dense = host_bits(self.value)
@@ -216,7 +219,7 @@ class WritableTensor:
 
     def _place(self, first: int, count: int, indices: np.ndarray | None) -> tuple[Any, Any]:
         """Return an array or tensor, and the index of some of the values in it."""
-        words, is_numpy = self._words, isinstance(self._words, np.ndarray)
+        words, is_numpy = self.words, isinstance(self.words, np.ndarray)
         if not is_numpy and words.is_contiguous():
             words = words.view(-1)
             if indices is None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -157,13 +157,14 @@ def fill(tensor: WritableTensor, first: int, bits: np.ndarray) -> list[Change]:
     return [HostChange(tensor, first, len(bits), len(bits), written, None)]
 
 
-def write_all(changes: Sequence[Change]) -> None:
-    """Write all changes, or none: what was written is undone if anything is raised."""
+def write_all(changes: Sequence[Change], check: Callable[[], None]) -> None:
+    """Write all changes, or none: what was written is undone if anything is raised, also by ``check`` at the end."""
     undo: list[Change] = []
     try:
         for change in changes:
             undo.append(change.taken_back())
             change.write()
+        check()
     except BaseException:
         for change in reversed(undo):
             change.write()

@@ -122,6 +122,77 @@ def test_a_subscriber_that_is_killed_while_it_writes_begins_with_an_anchor(tmp_p
     assert equal(weights, after)
 
 
+# Tensors that share memory
+
+def tied(how: str) -> tuple[dict[str, Any], Any]:
+    """Return tensors that share memory, and all of that memory."""
+    w: Any = torch.zeros(100, 60) if how.startswith("torch") else np.zeros((100, 60), np.float32)
+    return {
+        "torch": lambda: {"embed": w, "head": w},
+        "torch parameters": lambda: {"embed": torch.nn.Parameter(w), "head": w},
+        "numpy": lambda: {"embed": w, "head": w},
+        "views of numpy": lambda: {"embed": w[:], "head": w[:]},
+        "numpy and torch": lambda: {"embed": w, "head": torch.from_numpy(w)},
+        "numpy, turned": lambda: {"embed": w, "head": w.T},
+        "torch, turned": lambda: {"embed": w, "head": w.t()},
+        "numpy, backwards": lambda: {"embed": w, "head": w[::-1]},
+        "torch, in part": lambda: {"embed": w, "head": w[50:]},
+        "numpy, in part": lambda: {"embed": w[:60], "head": w[50:]},
+        "torch, columns": lambda: {"embed": w[:, :40], "head": w[:, 20:]},
+        "numpy, columns": lambda: {"embed": w[:, ::2], "head": w[:, 2:4]},
+    }[how](), w
+
+
+TIED = ["torch", "torch parameters", "numpy", "views of numpy", "numpy and torch", "numpy, turned", "torch, turned",
+        "numpy, backwards", "torch, in part", "numpy, in part", "torch, columns", "numpy, columns"]
+
+
+def apart(state: dict[str, Any]) -> dict[str, np.ndarray]:
+    """Return a copy in which no tensors share memory, as numpy arrays."""
+    return {name: (x.detach().numpy() if isinstance(x, torch.Tensor) else x).copy() for name, x in state.items()}
+
+
+@pytest.mark.parametrize("how", TIED)
+def test_different_values_for_shared_memory_are_refused(how):
+    ours, _ = tied(how)
+    before, publisher, subscriber = apart(ours), Publisher(start=apart(ours)), Subscriber(ours)
+    state = subscriber.state
+    different = {name: np.full_like(x, 1 + k) for k, (name, x) in enumerate(before.items())}
+    one = {**before, "embed": different["embed"]}
+    for version in (Publisher().publish(different), publisher.publish(different), Publisher(start=before).publish(one)):
+        with pytest.raises(gcodec.InvalidArgument, match=r"'embed' and 'head'|'head' and 'embed'"):
+            subscriber.apply(version.data)
+        assert equal(apart(ours), before)
+        assert (subscriber.number, subscriber.state) == (0, state)
+        subscriber.verify()
+
+
+@pytest.mark.parametrize("how", TIED)
+def test_tied_tensors_follow_those_of_a_publisher_that_are_tied_as_well(how):
+    (theirs, whole), (ours, _) = tied(how), tied(how)
+    publisher, subscriber = Publisher(), Subscriber(ours)
+    for step in range(4):
+        whole[5 * step : 5 * step + 60, 7:30] += 1 + step
+        version = publisher.publish(theirs, anchor=step == 2)
+        pending = subscriber.read(version.anchor() if step == 2 else version.data)
+        engine = {name: x.reshape(-1) for name, x in apart(ours).items()}
+        for name, indices, values in pending.iter_changes(like="numpy"):
+            engine[name][indices] = values
+        pending.apply()
+        assert equal(apart(ours), apart(theirs))
+        assert all(np.array_equal(engine[name], x.reshape(-1)) for name, x in apart(theirs).items())
+        assert subscriber.state == publisher.state
+        subscriber.verify()
+
+
+@pytest.mark.parametrize("how", ["torch", "numpy", "numpy and torch"])
+def test_different_values_for_the_same_memory_are_refused_when_they_are_read(how):
+    ours, _ = tied(how)
+    version = Publisher().publish({name: np.full_like(x, 1 + k) for k, (name, x) in enumerate(apart(ours).items())})
+    with pytest.raises(gcodec.InvalidArgument, match=r"version 1 .* 'embed' and 'head', which share memory"):
+        Subscriber(ours).read(version.data)
+
+
 # Limits and arguments
 
 def test_a_subscriber_refuses_what_is_not_for_it():
