@@ -224,7 +224,8 @@ def _versions_from_json(rows: Any) -> Iterator[StoredVersion]:
             raise ValueError(f"version {number} must have a difference and its base, or an anchor")
         if not all(isinstance(item, str) for pair in metadata.items() for item in pair):
             raise ValueError(f"version {number} has metadata that are no strings")
-        yield StoredVersion(number, _hash(row["state"]), base and _hash(base), difference, anchor, dict(metadata))
+        base = None if base is None else _hash(base)
+        yield StoredVersion(number, _hash(row["state"]), base, difference, anchor, dict(metadata))
         last = number
 
 

@@ -254,6 +254,13 @@ def test_a_damaged_manifest_is_named(tmp_path):
             folder.versions()
 
 
+@pytest.mark.parametrize("base", [{}, [], "", 0, False, "A" * 16])
+def test_a_base_that_is_no_hash_is_refused(tmp_path, base):
+    filled(VersionFolder(tmp_path), 2)
+    with pytest.raises(gcodec.Corruption, match="16 hexadecimal digits"):
+        forged(tmp_path, {}, {"base": base}).versions()
+
+
 def test_a_publisher_goes_on_in_its_folder(tmp_path):
     folder = VersionFolder(tmp_path)
     _, states = filled(folder, 3)
