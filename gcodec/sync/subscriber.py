@@ -22,7 +22,7 @@ from .device_segments import decoded_segment
 from .shared_tensors import SharedTensors
 from .sync_stats import LOG, Progress, StageClock, UpdateStats
 from .tensor_bits import TensorLayout, WritableTensor, as_typed
-from .version_chain import Step, StoredVersion, VersionSource, check_found, way_to
+from .version_chain import Step, StoredVersion, VersionSource, Ways, check_found
 from .version_message import HashedTensor, Message, OpenMessage, VersionInfo, open_message, state_hash
 from .weight_changes import Change, device_changes, fill, host_changes, layouts_of, write_all
 
@@ -259,36 +259,37 @@ class Subscriber:
         n_applied, unusable, is_intact = 0, set[Step](), True
         problem: GcodecError | None = None
         while True:
-            versions = source.versions()
-            rows = {version.number: version for version in versions}
-            numbers = [version.number for version in versions if to is None or version.number <= to]
-            if not numbers or numbers[-1] <= self._number:
+            versions = [version for version in source.versions() if to is None or version.number <= to]
+            if not versions or versions[-1].number <= self._number:
                 return n_applied
-            try:
-                steps = way_to(numbers[-1], versions, self.state if is_intact else "", without=unusable)
-            except BrokenChain:
-                if problem is not None:
-                    raise problem from None
-                raise
-            if not steps:  # the weights that are held are those of that version, under another number
-                self._number = numbers[-1]
-                return n_applied
-            for step in steps:
+            rows, last = {version.number: version for version in versions}, versions[-1].number
+            # All ways are tried before the source is asked again, for it may name many messages that are gone.
+            ways, has_tried = Ways(versions, without=unusable), False
+            while self._number < last and (steps := ways.best(self.state if is_intact else "")) is not None:
+                has_tried = True
                 try:
-                    message = source.message(step.number, anchor=step.is_anchor)
-                    self._read(message, (rows[step.number], step)).apply()
+                    for step in steps:
+                        self._read_step(source, rows[step.number], step).apply()
+                        n_applied, is_intact = n_applied + 1, True
+                    self._number = last  # the weights may have been those of that version, under another number
                 except BrokenChain as error:
                     if not is_intact:
                         raise
                     LOG.warning("version %d cannot be used: %s", step.number, error)
                     is_intact, problem = False, error
-                    break
                 except (Corruption, FileNotFoundError) as error:
                     LOG.warning("version %d cannot be used: %s", step.number, error)
                     unusable.add(step)
+                    ways.leave_out(step)
                     problem = error if isinstance(error, Corruption) else Corruption(f"a message is gone: {error}")
-                    break
-                n_applied, is_intact = n_applied + 1, True
+            if not has_tried:
+                raise problem or BrokenChain(
+                    f"nothing leads to version {last} from what is held: an anchor is needed"
+                )
+
+    def _read_step(self, source: VersionSource, version: StoredVersion, step: Step) -> PendingVersion:
+        stored = version.anchor if step.is_anchor else version.difference
+        return self._read(source.message(step.number, anchor=step.is_anchor, stored=stored), (version, step))
 
     def verify(self) -> None:
         """Check that the weights are still those of the version that was applied last.

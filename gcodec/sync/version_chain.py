@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from heapq import heapify, heappop
+from itertools import chain
 from typing import NamedTuple, Protocol
 
-from ..errors import BrokenChain, Corruption
+from ..errors import Corruption
 from .version_message import Message, VersionInfo
 
 
@@ -48,8 +50,12 @@ class VersionSource(Protocol):
         """Return the versions that are there, in ascending order."""
         ...
 
-    def message(self, number: int, *, anchor: bool) -> Message:
-        """Return the difference or the anchor of a version. Raises FileNotFoundError if it has been removed."""
+    def message(self, number: int, *, anchor: bool, stored: StoredMessage | None = None) -> Message:
+        """Return the difference or the anchor of a version; ``stored``: what :meth:`versions` has said of it.
+
+        Raises:
+            FileNotFoundError: it has been removed.
+        """
         ...
 
 
@@ -87,34 +93,70 @@ def _described(info: VersionInfo) -> str:
     return f"{info} with the weights {info.state}{base}"
 
 
-def way_to(number: int, versions: Sequence[StoredVersion], state: str, *, without: Collection[Step] = ()) -> list[Step]:
-    """Return the messages to apply, one after the other, to get from some weights to a version; the fewest bytes.
+class Ways:
+    """The ways through stored versions to the last of them; a message that cannot be used is left out from then on.
+
+    All calls together take little more than linear time in the number of versions, however many messages fail.
 
     Args:
-        number: number of the version.
-        versions: what there is, in ascending order.
-        state: hash of the weights that are held; empty if there are none.
+        versions: what there is, in ascending order; at least one.
         without: messages that cannot be used.
-
-    Raises:
-        BrokenChain: there is no way: an anchor is needed.
     """
-    ways: list[tuple[int, list[Step]]] = []
-    later, n_bytes = list[Step](), 0
-    needed: str | None = None  # hash of the weights that the steps so far lead on from; None: nothing does
-    for version in reversed([version for version in versions if version.number <= number]):
-        needed = version.state if needed is None else needed
-        if version.state != needed or needed == state:
-            break
-        anchor, difference = Step(version.number, True), Step(version.number, False)
-        if version.anchor is not None and anchor not in without:
-            ways.append((n_bytes + version.anchor.n_bytes, [anchor, *later]))
-        if version.difference is None or difference in without:
-            needed = None
-            break
-        later, n_bytes, needed = [difference, *later], n_bytes + version.difference.n_bytes, version.base
-    if state and needed == state:
-        ways.append((n_bytes, later))
-    if not ways:
-        raise BrokenChain(f"nothing leads to version {number} from what is held: an anchor is needed")
-    return min(ways, key=lambda way: way[0])[1]
+
+    def __init__(self, versions: Sequence[StoredVersion], *, without: Collection[Step] = ()) -> None:
+        # From the last version backwards, as far as differences lead; so are all places below.
+        self._chain: list[StoredVersion] = []
+        self._states: dict[str, int] = {}  # the place of each hash of weights: how many differences lead on from it
+        self._bytes = [0]  # of that many differences
+        self._anchors: list[tuple[int, int]] = []  # a heap: bytes of the way from an anchor, and its place
+        self._lost = set[int]()  # places of anchors that cannot be used
+        needed: str | None = versions[-1].state
+        for version in reversed(versions):
+            if version.state != needed:
+                break
+            place = len(self._chain)
+            self._states.setdefault(needed, place)
+            self._chain.append(version)
+            if version.anchor is not None and Step(version.number, True) not in without:
+                self._anchors.append((self._bytes[place] + version.anchor.n_bytes, place))
+            if version.difference is None or Step(version.number, False) in without:
+                needed = None
+                break
+            needed = version.base
+            self._bytes.append(self._bytes[place] + version.difference.n_bytes)
+        if needed is not None:
+            self._states.setdefault(needed, len(self._chain))
+        self._places = {version.number: place for place, version in enumerate(self._chain)}
+        self._end = len(self._bytes) - 1  # the earliest place from which differences lead on
+        heapify(self._anchors)
+
+    def leave_out(self, step: Step) -> None:
+        """Go around a message from now on, which is one of a way that :meth:`best` has returned."""
+        place = self._places[step.number]
+        if step.is_anchor:
+            self._lost.add(place)
+        else:
+            self._end = min(self._end, place)
+
+    def best(self, state: str) -> Iterator[Step] | None:
+        """Return the messages to apply, one after the other, to get from some weights to the version: the fewest bytes.
+
+        Args:
+            state: hash of the weights that are held; empty if there are none.
+
+        Returns:
+            The steps, none from the version's own weights; None if there is no way: an anchor is needed.
+        """
+        while self._anchors and (self._anchors[0][1] > self._end or self._anchors[0][1] in self._lost):
+            heappop(self._anchors)
+        held = self._states.get(state, self._end + 1)
+        anchor = self._anchors[0] if self._anchors else None
+        if held <= self._end and (anchor is None or anchor[1] >= held or self._bytes[held] < anchor[0]):
+            return self._differences(held)
+        if anchor is None:
+            return None
+        return chain([Step(self._chain[anchor[1]].number, True)], self._differences(anchor[1]))
+
+    def _differences(self, place: int) -> Iterator[Step]:
+        """Return the steps from the weights of a place on."""
+        return (Step(self._chain[k].number, False) for k in range(place - 1, -1, -1))

@@ -73,19 +73,25 @@ class VersionFolder:
         versions = self.versions()
         return versions[-1].number if versions else 0
 
-    def message(self, number: int, *, anchor: bool) -> Message:
+    def message(self, number: int, *, anchor: bool, stored: StoredMessage | None = None) -> Message:
         """Return a message, compared with the manifest's size and hash: a path in a folder, bytes from elsewhere.
+
+        Args:
+            number: number of the version.
+            anchor: its anchor, not the difference.
+            stored: what :meth:`versions` has said of the message; None: the manifest is read again.
 
         Raises:
             FileNotFoundError: it is not there.
             Corruption: it is damaged.
         """
         name = _file_name(number, anchor)
-        for version in self.versions():
-            stored = version.anchor if anchor else version.difference
-            if version.number == number and stored is not None:
-                return self._checked(name, stored)
-        raise FileNotFoundError(f"{self.path}/{name} is not among the versions")
+        if stored is None:
+            found = (version for version in self.versions() if version.number == number)
+            stored = next((version.anchor if anchor else version.difference for version in found), None)
+        if stored is None:
+            raise FileNotFoundError(f"{self.path}/{name} is not among the versions")
+        return self._checked(name, stored)
 
     def send(self, version: WeightVersion) -> int:
         """Write a version: its difference, its anchor if one is due, then the manifest; then remove what is too old.
