@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import stat
 import tempfile
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, Protocol, cast
 
+from ..errors import Corruption
 from ..files.urls import Upload, check_free_url, filesystem_of, is_url, local_path, naming_url, open_url
 from .output import Attributes, Staging, sync_folder
 
@@ -35,7 +38,8 @@ class Folder(Protocol):
     """The files of one folder, by name. ``str`` of it is its path or URL.
 
     Methods raise OSError, which names the path or URL, where the system or the store does not do what it is asked for,
-    and FileNotFoundError where there is no such file.
+    and FileNotFoundError where there is no such file. Reading raises Corruption where there is something else than a
+    file, such as a pipe.
     """
 
     def place(self, name: str) -> Path | str:
@@ -99,6 +103,31 @@ def replace_file(folder: Folder, name: str, data: bytes) -> None:
         file.write(data)
 
 
+def open_regular(path: Path) -> BinaryIO:
+    """Return a regular file, or what a link to one leads to, opened for reading.
+
+    Raises:
+        Corruption: it is a folder, pipe, device or socket, which might never end or never begin.
+        OSError: it cannot be opened.
+    """
+    return open(path, "rb", opener=_open_regular)
+
+
+def _open_regular(path: str, flags: int) -> int:
+    problem = f"{path}: must be a regular file, or a link to one"
+    try:
+        # A pipe would else be waited for until somebody writes to it.
+        descriptor = os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
+    except OSError as error:
+        if error.errno == errno.ENXIO:  # a socket
+            raise Corruption(problem) from error
+        raise
+    if stat.S_ISREG(os.fstat(descriptor).st_mode):
+        return descriptor
+    os.close(descriptor)
+    raise Corruption(problem)
+
+
 class DiskFolder(Folder):
     """A folder of a file system, local or mounted."""
 
@@ -127,11 +156,11 @@ class DiskFolder(Folder):
         return FileIdentity.on_disk(self.path / name)
 
     def open(self, name: str) -> tuple[BinaryIO, FileIdentity]:
-        file = (self.path / name).open("rb")
+        file = open_regular(self.path / name)
         return file, FileIdentity.on_disk(file.fileno())
 
     def read(self, name: str, max_bytes: int) -> bytes:
-        with (self.path / name).open("rb") as file:
+        with open_regular(self.path / name) as file:
             return file.read(max_bytes)
 
     @contextmanager

@@ -9,19 +9,20 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Callable, Collection, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 from ..archive.base_tensors import Base
 from ..archive.entries import FileEntry
-from ..archive.folders import DiskFolder, FileIdentity, folder_at
+from ..archive.folders import DiskFolder, FileIdentity, folder_at, open_regular
 from ..archive.output import Attributes
 from ..archive.reader import ArchiveReader
 from ..archive.writer import ArchiveWriter
 from ..errors import CheckpointWarning, GcodecError, InvalidArgument
 from ..files.file_plan import FilePlan
+from ..files.source import FileSource
 from .chain import MAX_CHAIN, OpenStep, base_of, check_same, only_file, open_step, plan_of_step
 from .step_files import check_step, remove_left_over, step_name, steps_in, writer_lock
 
@@ -301,7 +302,11 @@ class StepFolder:
 
 def _info_of(step: int, place: Path | str, size: int) -> StepInfo:
     try:
-        with ArchiveReader(place, threads=1) as archive:
+        with ExitStack() as stack:
+            source: Path | str | FileSource = place
+            if isinstance(place, Path):
+                source = stack.enter_context(closing(FileSource(open_regular(place), name=str(place))))
+            archive = stack.enter_context(ArchiveReader(source, threads=1))
             entry = only_file(archive)
             base = base_of(entry, place, step)
     except GcodecError as error:

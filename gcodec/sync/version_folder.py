@@ -10,7 +10,7 @@ from typing import Any
 
 import xxhash
 
-from ..archive.folders import DiskFolder, folder_at, replace_file
+from ..archive.folders import DiskFolder, folder_at, open_regular, replace_file
 from ..errors import BrokenChain, Corruption, InsufficientData, InvalidArgument
 from .publisher import WeightVersion
 from .sync_stats import LOG
@@ -149,12 +149,13 @@ class VersionFolder:
             data = self._read(name, stored.n_bytes)
             _check_message(f"{self.path}/{name}", stored, len(data), xxhash.xxh3_64_hexdigest(data))
             return data
-        path, digest, size = self._folder.place(name), xxhash.xxh3_64(), 0
-        with path.open("rb") as file:
-            while part := file.read(COPY_BYTES):
+        path, digest, left = self._folder.place(name), xxhash.xxh3_64(), stored.n_bytes
+        with open_regular(path) as file:
+            _check_size(str(path), stored, os.fstat(file.fileno()).st_size)  # before a read that takes as long as that
+            while left and (part := file.read(min(left, COPY_BYTES))):
                 digest.update(part)
-                size += len(part)
-        _check_message(str(path), stored, size, digest.hexdigest())
+                left -= len(part)
+        _check_message(str(path), stored, stored.n_bytes - left, digest.hexdigest())
         return path
 
     def _remove_all_but(self, versions: Sequence[StoredVersion]) -> None:
@@ -166,10 +167,14 @@ class VersionFolder:
                 self._folder.remove(name)
 
 
-def _check_message(where: str, stored: StoredMessage, n_bytes: int, digest: str) -> None:
+def _check_size(where: str, stored: StoredMessage, n_bytes: int) -> None:
     if n_bytes != stored.n_bytes:
         kind = InsufficientData if n_bytes < stored.n_bytes else Corruption
         raise kind(f"{where}: has {n_bytes} bytes, where the manifest says {stored.n_bytes}")
+
+
+def _check_message(where: str, stored: StoredMessage, n_bytes: int, digest: str) -> None:
+    _check_size(where, stored, n_bytes)
     if digest != stored.hash:
         raise Corruption(f"{where}: the hash is {digest}, where the manifest says {stored.hash}")
 

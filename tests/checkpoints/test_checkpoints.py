@@ -21,8 +21,9 @@ from gcodec.archive.folders import folder_at
 from gcodec.checkpoints import Checkpointer
 from gcodec.checkpoints.chain import MAX_CHAIN
 from gcodec.checkpoints.step_files import LEFT_OVER, step_name, writer_lock
-from gcodec.errors import CheckpointWarning, GcodecError, InvalidArgument, LimitExceeded, Unsupported
+from gcodec.errors import CheckpointWarning, Corruption, GcodecError, InvalidArgument, LimitExceeded, Unsupported
 from tests.support.children import forked
+from tests.support.special_files import ENDLESS, no_waiting, put
 
 SIZE = 3000
 
@@ -277,6 +278,20 @@ def test_retention_that_fails_is_a_warning(tmp_path):
     assert ["whole" in str(w.message) or "could not be deleted" in str(w.message) for w in warned] == [True] * 2
     assert checkpoints.steps() == [0, 1, 2, 3]
     assert_same(checkpoints.load(), state_of(3))
+
+
+@pytest.mark.parametrize("kind", ENDLESS)
+def test_what_is_no_file_is_named_at_once(kind, tmp_path):
+    checkpoints = Checkpointer(tmp_path, full_every=9)
+    for step in (1, 2):
+        checkpoints.save(step, state_of(step))
+    put(kind, tmp_path / step_name(1))
+    what = "" if kind == "huge file" else ".*must be a regular file"
+    for step in (1, 2):
+        with no_waiting(), pytest.raises(Corruption, match=r"step-00000001\.gc" + what):
+            checkpoints.load(step)
+    with no_waiting():
+        assert [bool(info.problem) for info in checkpoints.overview()] == [True, False]
 
 
 def test_a_missing_predecessor_is_named(tmp_path):

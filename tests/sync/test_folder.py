@@ -22,6 +22,7 @@ import gcodec
 from gcodec.sync import BrokenChain, Publisher, Subscriber, VersionFolder
 from gcodec.sync.version_chain import Step, StoredMessage, StoredVersion, Ways
 from tests.support.children import forked
+from tests.support.special_files import ENDLESS, no_waiting, put
 from tests.sync.states import equal, moved, some_state
 
 
@@ -295,6 +296,39 @@ def test_another_way_leads_around_a_message_in_the_place_of_another(tmp_path):
     assert len(other.data) < len(anchor)        # so that it is tried first
     assert subscriber.catch_up(folder) == 2     # version 2, and the anchor
     assert subscriber.number == 3 and equal(subscriber.tensors, states[2])
+
+
+@pytest.mark.parametrize("kind", ENDLESS)
+def test_what_is_no_file_is_refused_at_once(tmp_path, kind):
+    folder = VersionFolder(tmp_path)
+    publisher, states = filled(folder, 3, anchor_every=None)
+    subscriber = Subscriber()
+    subscriber.catch_up(folder, to=1)
+    put(kind, tmp_path / f"{3:010}.difference.gc")
+    what = r"has \d+ bytes, where the manifest says" if kind == "huge file" else "must be a regular file"
+    with no_waiting(), pytest.raises(gcodec.Corruption, match=r"0000000003\.difference\.gc: " + what):
+        subscriber.catch_up(folder)
+    assert subscriber.number == 2 and equal(subscriber.tensors, states[1])
+    folder.send(publisher.publish(states[2], anchor=True))
+    with no_waiting():
+        assert subscriber.catch_up(folder) == 1     # by the anchor
+    assert subscriber.number == 4 and equal(subscriber.tensors, states[2])
+    put(kind, tmp_path / "versions.json")
+    what = r"has more than \d+ bytes" if kind == "huge file" else "must be a regular file"
+    version = publisher.publish(states[2])
+    for call in (folder.versions, lambda: subscriber.catch_up(folder), lambda: folder.send(version)):
+        with no_waiting(), pytest.raises(gcodec.Corruption, match=r"versions\.json: " + what):
+            call()
+
+
+def test_links_to_files_are_read(tmp_path):
+    folder = VersionFolder(tmp_path / "run")
+    _, states = filled(folder, 3)
+    for path in list((tmp_path / "run").iterdir()):
+        path.symlink_to(path.rename(tmp_path / path.name))
+    subscriber = Subscriber()
+    assert subscriber.catch_up(folder) == 3
+    assert equal(subscriber.tensors, states[-1])
 
 
 @pytest.mark.parametrize("anchor", [True, False])
