@@ -87,6 +87,10 @@ class WeightVersion:
     _make_anchor: Callable[[VersionInfo], bytes] = field(repr=False)
     _anchor: bytes | None = field(repr=False)
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what is pickled: the messages there are, without the publisher, which could make an anchor."""
+        return {**self.__dict__, "_make_anchor": _no_anchor}
+
     @property
     def number(self) -> int:
         """Return the number of the version; those of a publisher are consecutive."""
@@ -107,11 +111,17 @@ class WeightVersion:
         for.
 
         Raises:
-            InvalidArgument: the publisher has made a later version by now, and holds these weights no longer.
+            InvalidArgument: the publisher has made a later version by now, and holds these weights no longer; or the
+                version was pickled before it was asked.
         """
         if self._anchor is None:
             self._anchor = self._make_anchor(self.info)
         return self._anchor
+
+
+def _no_anchor(info: VersionInfo) -> bytes:
+    """Raise InvalidArgument, for a version in another process than its publisher's."""
+    raise InvalidArgument(f"{info} was pickled without its anchor: call anchor() before that")
 
 
 class Publisher:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import Any, NamedTuple
 
@@ -159,6 +159,10 @@ class Subscriber:
         self._progress: Progress = progress or (lambda stage, done, total: None)
         if tensors is not None and not isinstance(tensors, Mapping):
             raise InvalidArgument(f"tensors must be a mapping of names to tensors, not a {type(tensors).__name__}")
+        names: list[Any] = list(tensors or ())
+        for name in names:
+            if not isinstance(name, str):
+                raise InvalidArgument(f"names of tensors must be strings, not {name!r}")
         self._is_given = tensors is not None
         self._held = {
             name: WritableTensor(name, value, on_device=on_device) for name, value in (tensors or {}).items()
@@ -251,15 +255,23 @@ class Subscriber:
 
         Raises:
             BrokenChain: nothing leads from what is held to that version: an anchor is needed.
+            InvalidArgument: an argument has another type.
             Corruption: a message that is needed is damaged, or is another than the source says.
             OSError: the source cannot be read.
 
         After an error the weights are those of the last version that could be applied.
         """
+        if not hasattr(source, "versions") or not hasattr(source, "message"):
+            raise InvalidArgument(
+                f"source must be where versions are stored, such as VersionFolder(path), not {source!r}"
+            )
+        if to is not None and type(to) is not int:
+            raise InvalidArgument(f"to must be None or the number of a version, not {to!r}")
         n_applied, unusable, is_intact = 0, set[Step](), True
         problem: GcodecError | None = None
         while True:
             versions = [version for version in source.versions() if to is None or version.number <= to]
+            self._leave_other_run(versions, is_stopped=to is not None)
             if not versions or versions[-1].number <= self._number:
                 return n_applied
             rows, last = {version.number: version for version in versions}, versions[-1].number
@@ -286,6 +298,19 @@ class Subscriber:
                 raise problem or BrokenChain(
                     f"nothing leads to version {last} from what is held: an anchor is needed"
                 )
+
+    def _leave_other_run(self, versions: Sequence[StoredVersion], *, is_stopped: bool) -> None:
+        """Forget the number that is held if the source has other weights under it: another run writes there by now."""
+        held = next((version for version in versions if version.number == self._number), None)
+        if held is not None and held.state != self.state:
+            LOG.warning("version %d is not the one that is held: another run has written it", self._number)
+            self._number = 0
+        elif versions and versions[-1].number < self._number and not is_stopped:
+            LOG.warning(
+                "the newest version is %d, and version %d is held: reset() to follow another run",
+                versions[-1].number,
+                self._number,
+            )
 
     def _read_step(self, source: VersionSource, version: StoredVersion, step: Step) -> PendingVersion:
         stored = version.anchor if step.is_anchor else version.difference

@@ -51,7 +51,9 @@ class VersionFolder:
     def __init__(self, path: str | os.PathLike[str], *, keep_anchors: int | None = 2) -> None:
         if keep_anchors is not None and (type(keep_anchors) is not int or keep_anchors < 1):
             raise InvalidArgument(f"keep_anchors must be None or an integer of at least 1, not {keep_anchors!r}")
-        self.path, self._keep_anchors = str(path), keep_anchors
+        if not isinstance(path, str | os.PathLike):
+            raise InvalidArgument(f"path must be that of a folder, or a URL, not {path!r}")
+        self.path, self._keep_anchors = os.fsdecode(path), keep_anchors
         self._folder = folder_at(self.path)
 
     def versions(self) -> tuple[StoredVersion, ...]:
@@ -107,8 +109,11 @@ class VersionFolder:
 
         Raises:
             BrokenChain: there is a version of the same or a higher number.
+            InvalidArgument: ``version`` is none, such as its bytes alone.
             OSError: the folder cannot be written to. It then has the versions that it had.
         """
+        if not isinstance(version, WeightVersion):
+            raise InvalidArgument(f"version must be what publish returns, not a {type(version).__name__}")
         before = self.versions()
         last = before[-1] if before else None
         if last is not None and version.number <= last.number:

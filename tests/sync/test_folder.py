@@ -5,6 +5,8 @@ from __future__ import annotations
 import builtins
 import json
 import os
+import pickle
+import shutil
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -520,10 +522,62 @@ def test_other_files_are_left_alone(tmp_path):
         "notes.txt", "model.gc", "x.partial", "versions.json", "0000000001.anchor.gc"}
 
 
+def test_a_folder_that_another_run_writes_anew_is_followed(tmp_path, caplog):
+    _, states = filled(VersionFolder(tmp_path), 5)
+    subscriber = Subscriber()
+    subscriber.catch_up(VersionFolder(tmp_path))
+    shutil.rmtree(tmp_path)
+    publisher, state = Publisher(), moved(states[0], seed=99)
+    for number in range(1, 6):      # to the very number that is held
+        VersionFolder(tmp_path).send(publisher.publish(state))
+        caplog.clear()
+        n_applied = subscriber.catch_up(VersionFolder(tmp_path))
+        assert (n_applied > 0) == (number == 5)
+        assert "another run" in caplog.text
+        if number < 5:
+            assert equal(subscriber.tensors, states[-1])
+            state = moved(state, seed=number)
+    assert equal(subscriber.tensors, state)
+    assert subscriber.number == 5
+    assert subscriber.catch_up(VersionFolder(tmp_path)) == 0
+
+
+def test_a_folder_written_anew_without_an_anchor_leaves_the_weights(tmp_path):
+    _, states = filled(VersionFolder(tmp_path), 3)
+    subscriber = Subscriber()
+    subscriber.catch_up(VersionFolder(tmp_path))
+    shutil.rmtree(tmp_path)
+    filled(VersionFolder(tmp_path), 2)
+    VersionFolder(tmp_path).send(Publisher(start=states[1], first=3).publish(moved(states[1], seed=77)))
+    with pytest.raises(BrokenChain):
+        subscriber.catch_up(WithoutAnchors(VersionFolder(tmp_path)))
+    assert equal(subscriber.tensors, states[-1])
+
+
+def test_a_pickled_version_has_its_messages():
+    version = Publisher().publish(some_state())
+    assert pickle.loads(pickle.dumps(version)).data == version.data
+    publisher = Publisher(start=some_state())
+    version = publisher.publish(moved(some_state(), 1))
+    copy = pickle.loads(pickle.dumps(version))
+    assert copy.data == version.data
+    with pytest.raises(gcodec.InvalidArgument, match="pickled without its anchor"):
+        copy.anchor()
+    version.anchor()
+    assert pickle.loads(pickle.dumps(version)).anchor() == version.anchor()
+
+
 def test_senseless_arguments_of_a_folder_are_refused(tmp_path, monkeypatch):
     for wrong in (0, "2", 1.5):
         with pytest.raises(gcodec.InvalidArgument):
             VersionFolder(tmp_path, keep_anchors=wrong)     # type: ignore[arg-type]
+    folder, version = VersionFolder(tmp_path), Publisher().publish(some_state())
+    calls: list[tuple[Callable[..., Any], Any]] = [
+        (VersionFolder, None), (VersionFolder, b"x"), (folder.send, version.data), (Subscriber().catch_up, "folder"),
+        (Subscriber, {1: torch.zeros(3)}), (lambda to: Subscriber().catch_up(folder, to=to), "1")]
+    for call, argument in calls:
+        with pytest.raises(gcodec.InvalidArgument):
+            call(argument)
     actual = builtins.__import__
 
     def without_fsspec(name: str, *more: Any, **options: Any) -> Any:
