@@ -82,16 +82,20 @@ def _verify_file(archive: ArchiveReader, entry: FileEntry, against: str | None, 
 
 
 def _original(against: str, entry: FileEntry, *, alone: bool) -> str:
-    """Return where the original of a file is, below the folder that was archived or the one that holds it."""
+    """Return where the original of a file is, below the folder that was archived, a copy of it, or the one that holds
+    it."""
     against = str(local_path(against))
     if not is_folder_at(against):
         if alone:
             return against
         raise GcodecError(f"{against}: is not a folder")
-    folders = against.rstrip("/"), against.rstrip("/").rpartition("/")[0]
+    parent, name = against.rstrip("/").rpartition("/")[::2]
     if not is_url(against):
-        folders = str(Path(against)), str(Path(against).absolute().parent)
-    file = next((place for folder in folders if is_file_at(place := f"{folder}/{entry.path}")), None)
+        against, parent, name = str(Path(against)), str(Path(against).absolute().parent), Path(against).absolute().name
+    top, _, rest = entry.path.partition("/")
+    # The folder that was archived, or a copy of it of another name; or the folder that holds it.
+    places = f"{against.rstrip('/')}/{entry.path}", f"{parent}/{entry.path}" if name == top else f"{against}/{rest}"
+    file = next((place for place in places if is_file_at(place)), None)
     if file is None:
         raise GcodecError(f"{against}: has no file {entry.path}")
     return file
@@ -111,7 +115,7 @@ def _missing(name: str, files: list[dict[str, Any]]) -> list[str]:
     if len(tops) != 1 or tops == {""}:
         return []
     first, (top,) = files[0], tops
-    folder = first["original"].removesuffix(first["path"]) + top
+    folder = first["original"].removesuffix(first["path"].removeprefix(top))
     originals = {row["original"] for row in files}
     what = "the archive" if name == STDIO else name
     if is_url(folder):

@@ -444,6 +444,20 @@ def test_compressed_zips_above_the_limit_are_refused_alone_and_kept_as_bytes_in_
     ]
 
 
+def test_verify_compares_with_a_copy_of_another_name(capsys):
+    write({"run/a.npy": npy(FLOATS), "run/sub/b.txt": b"b"})
+    run("compress", "run")
+    shutil.copytree("run", "copy")
+    [checked] = result_of(capsys, "verify", "run.gc", "--against", "copy")
+    assert [row["original"] for row in checked["files"]] == ["copy/a.npy", "copy/sub/b.txt"]
+    write({"copy/sub/b.txt": b"c", "copy/later.txt": b""})
+    run("verify", "run.gc", "--against", "copy", code=1)        # and run is still there, with what was archived
+    assert "differs from copy/sub/b.txt" in capsys.readouterr().err
+    write({"copy/sub/b.txt": b"b"})
+    run("verify", "run.gc", "--against", "copy", code=1)
+    assert "copy/later.txt: is not in run.gc" in capsys.readouterr().err
+
+
 def test_verify_names_files_of_the_folder_that_the_archive_lacks(capsys):
     write({"run/a.npy": npy(FLOATS), "run/sub/b.txt": b"b", "there/beside.txt": b""})
     run("compress", "run", "-o", "run/own.gc")
