@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import BinaryIO
 
 from ..archive.output import Attributes, Staging, naming
-from ..files.urls import Upload, check_free_url, is_url
+from ..files.urls import Upload, check_free_url, is_url, place_of
 from . import UsageError
+from .streams import STDIO
 
 
 @contextmanager
@@ -37,8 +38,9 @@ def whole_file(place: str, *, force: bool, attributes: Attributes | None = None)
 
 def check_url_targets(targets: Sequence[str], inputs: Sequence[str], args: argparse.Namespace) -> None:
     """Raise UsageError if a URL to be written is one that is to be read, or that of a base."""
+    read, bases = ({place_of(name) for name in names if name != STDIO} for names in (inputs, args.base or ()))
     for target in targets:
-        if target in inputs:
+        if place_of(target) in read:
             raise UsageError(f"{target}: is an input itself, and would be replaced; give another name with -o")
-        if target in (args.base or ()):
+        if place_of(target) in bases:
             raise UsageError(f"{target}: is needed as --base, and would be replaced")

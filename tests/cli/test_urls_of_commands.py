@@ -159,7 +159,7 @@ def test_reports_and_benchmarks_read_urls(url, capsys):
     ("decompress {url}/broken.gc -o {url}/y", 1, "{url}/broken.gc"),
     ("verify {url}/broken.gc", 1, "{url}/broken.gc"),
     ("verify {url}/a.gc --against {url}/none.safetensors", 1, "{url}/none.safetensors"),
-    ("verify {url}/two.gc --against {url}/empty", 1, "{url}/empty: has no file y.safetensors"),
+    ("verify {url}/two.gc --against {url}/empty", 1, "{url}/empty: has no file x.safetensors"),
     ("verify {url}/two.gc --against {url}/x.safetensors", 1, "{url}/x.safetensors: is not a folder"),
     ("verify {url}/a.gc --against {url}/other.safetensors", 1, "x.safetensors: differs from {url}/other.safetensors"),
     ("report {url}/none.gc", 1, "{url}/none.gc: No such file"),
@@ -190,6 +190,16 @@ def test_what_cannot_be_done_is_said_and_changes_nothing(url, capsys, line, code
     assert words.format(url=url) in capsys.readouterr().err
     assert content_at(url) == before
     assert sorted(path.name for path in Path().iterdir()) == here
+
+
+def test_an_archive_is_not_replaced_by_what_is_read_from_it_under_another_name(url, capsys):
+    gcodec.compress_file("x.safetensors", "a.gc")
+    before, here = Path("a.gc").read_bytes(), Path.cwd()
+    for line in (f"report a.gc -f -o local://{here}/a.gc", f"decompress file://{here}/a.gc -f -o local://{here}/a.gc",
+                 f"compress x.safetensors -f -o local://{here}/a.gc --base a.gc"):
+        run(*line.split(), code=2)
+        assert "would be replaced" in capsys.readouterr().err
+        assert Path("a.gc").read_bytes() == before
 
 
 @pytest.mark.parametrize("output", [None, "{url}/into/", "all.gc"])
