@@ -111,6 +111,14 @@ def gradients_of(bucket: GradBucket) -> Gradients:
     return Gradients(segments)
 
 
+def holds_complex(bucket: GradBucket) -> bool:
+    """Return whether a bucket holds gradients of complex parameters, which are only averaged by Gloo.
+
+    DDP gives the buffer of such a bucket as floats, two for each value, but as gradients only the first half of it.
+    """
+    return any(param.is_complex() for param in bucket.parameters())
+
+
 def flat_array(tensor: torch.Tensor, stride: Sequence[int]) -> np.ndarray:
     """Return a tensor's values in another order of memory, as an array [n]; bfloat16 as bits.
 

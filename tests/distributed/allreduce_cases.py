@@ -27,6 +27,9 @@ from torch.nn.parallel import DistributedDataParallel
 
 import gcodec
 import gcodec.distributed as gd
+from gcodec.adaptive import GraVAC
+from gcodec.averaging.averager import CompressionPlan
+from gcodec.compressors import Dense, TopK
 from gcodec.distributed.reduction import bypass as bypasses
 from gcodec.distributed.reduction import coder, reduce, ways
 from gcodec.distributed.transport import failures, jobs, message, transfers
@@ -415,6 +418,49 @@ def sparse() -> int:
             optimizer.step()
         assert 0 < state.stats()["dense"] < state.stats()["calls"]
     return crc(list(model.parameters()))
+
+
+class Waves(nn.Module):
+    """A layer of complex parameters, two in a bucket, between real ones."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(5)
+        self.first = nn.Linear(48, 200)
+        self.waves = nn.ParameterList([nn.Parameter(torch.randn(101, 101, dtype=torch.complex64)) for _ in range(2)])
+        self.last = nn.Linear(200, 10)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Scores."""
+        spectrum = torch.fft.rfft(self.first(x))
+        for wave in self.waves:
+            spectrum = spectrum @ wave / 10
+        return self.last(torch.fft.irfft(spectrum, 200))
+
+
+def complex_parameters(kind: str) -> tuple[int, float]:
+    """Check that gradients of complex parameters are averages; return their checksum, and the calls compressed."""
+    model, alone = Waves(), Waves()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    wrapped = DistributedDataParallel(model, bucket_cap_mb=0.3)
+    states: dict[str, Any] = {
+        "exact": lambda: gd.CompressedAllreduce(bypass=None, smallest=0),
+        "near": lambda: gd.CompressedAllreduce(optimizer=optimizer, bypass=None, smallest=0),
+        "compressor": lambda: gd.CompressedGradients(wrapped, CompressionPlan(TopK(1.0), smallest=0, vectors=True)),
+        "controller": lambda: gd.AdaptiveGradients(wrapped, CompressionPlan(Dense()), GraVAC(TopK(1.0)))}
+    state = states[kind]()
+    wrapped.register_comm_hook(state, gd.hook)
+    for step in range(3):
+        x, y = batch_of(step)
+        for each, module in ((model, wrapped), (alone, alone)):
+            each.zero_grad()
+            nn.functional.cross_entropy(module(x), y).backward()
+        for averaged, own in zip(model.parameters(), alone.parameters(), strict=True):
+            assert own.grad is not None
+            dist.all_reduce(own.grad)
+            torch.testing.assert_close(averaged.grad, own.grad / size(), rtol=1e-3, atol=1e-6)
+    numbers = state.stats()
+    return crc([torch.view_as_real(wave.grad) for wave in model.waves]), numbers["calls"] - numbers["dense"]
 
 
 def join(mode: str | None) -> int:

@@ -130,6 +130,12 @@ def test_sparse_gradients_are_reduced_by_gloo(pair):
     agreed(pair.run(cases.sparse))
 
 
+@pytest.mark.parametrize("kind", ["exact", "near", "compressor", "controller"])
+def test_gradients_of_complex_parameters_are_averaged_by_gloo(pair, kind):
+    _, compressed = agreed(pair.run(cases.complex_parameters, kind=kind))
+    assert compressed > 0
+
+
 @pytest.mark.parametrize("mode", ["lossless", "near"])
 def test_the_hook_works_under_join(pair, mode):
     result = agreed(pair.run(cases.join, mode=mode))

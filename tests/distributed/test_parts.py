@@ -6,6 +6,7 @@ import base64
 import copy
 import math
 from datetime import timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -454,9 +455,10 @@ class Couple(torch.distributed.ProcessGroup):
 def test_unsupported_devices_are_named_by_every_entry():
     """Any other device than the CPU stands for a CUDA device here."""
     there = torch.zeros(100_000, device="meta")
+    bucket: Any = SimpleNamespace(buffer=lambda: there, parameters=list)
     refusals: dict[str, Any] = {
         "FSDP: tensors on meta": lambda: Collectives(gd.GroupOptions(), "FSDP").suits([there], Couple()),
-        "gradients of torch.float32 on meta": lambda: CompressedGradients._lane_for(None, there),   # type: ignore[arg-type]
+        "gradients of torch.float32 on meta": lambda: CompressedGradients._lane_for(None, bucket),   # type: ignore[arg-type]
         "parameters on meta": lambda: gd.DiLoCo(torch.optim.SGD([torch.nn.Parameter(there)], lr=1.0), 5),
     }
     for text, refused in refusals.items():

@@ -14,7 +14,7 @@ import torch.distributed as dist
 from ...averaging.state import pack_state, unpack_state
 from ...errors import InvalidArgument, Unsupported
 from ...threads import threads_per_rank
-from ..gradients import Gradients, gradients_of
+from ..gradients import Gradients, gradients_of, holds_complex
 from ..modes import Lossless, Mode, NearLossless, cast_of, mode_by_optimizer, mode_of
 from ..reduction.allreduce import SMALLEST, allreduce_job, start_cast_allreduce, start_dense_allreduce
 from ..reduction.bypass import TIMED, Bypass, BypassController
@@ -189,7 +189,9 @@ class CompressedAllreduce:
         if on_gpu:
             dense = gpu_dense_allreduce_job(lane, buffer, True, counters, label)
         types = GPU_TYPES if on_gpu else TYPES
-        if buffer.is_sparse or buffer.dtype not in types or buffer.nbytes < max(self.smallest, 1):
+        if buffer.is_sparse or buffer.dtype not in types or holds_complex(bucket):
+            return dense
+        if buffer.nbytes < max(self.smallest, 1):
             return dense
         # A rank reads its own values for the last time before it writes results over them; but of two ranks that round
         # theirs, each keeps what it rounded where the result will be, while it encodes.

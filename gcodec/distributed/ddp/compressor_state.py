@@ -17,6 +17,7 @@ from ...compressors import Compressor, Frames, alone
 from ...compressors.contract import Request
 from ...errors import InvalidArgument, Unsupported
 from ..conversation import ConversationRunner
+from ..gradients import holds_complex
 from ..reduction.allreduce import dense_allreduce
 from ..reduction.gpu_jobs import side_stream_job
 from ..reduction.reduce_request import TYPES
@@ -95,14 +96,14 @@ class CompressedGradients:
         buffer, index, last = bucket.buffer(), bucket.index(), bucket.is_last()
         if self._lane is None:
             check_group(bucket.parameters(), self.group)
-        lane = self._lane_for(buffer)
+        lane = self._lane_for(bucket)
         gradients = self._gradients(bucket)
         counters = new_counters(buffer)
         runner = ConversationRunner(lane, self._terms(gradients), counters, f"step {self._stats.steps}, bucket {index}")
         conversation = self._conversation(gradients, last)
 
         def average_bucket() -> torch.Tensor:
-            if not is_coded(buffer):
+            if not gradients:
                 dense_allreduce(lane, buffer, True, counters)
             if conversation is not None:
                 runner.run(conversation)
@@ -112,11 +113,13 @@ class CompressedGradients:
         abort = None if conversation is None else runner.abort
         return lane.submit(side_stream_job([buffer], average_bucket, abort), ALL_REDUCE).get_future()
 
-    def _lane_for(self, buffer: torch.Tensor) -> Lane:
-        if not buffer.is_cpu and not (buffer.is_cuda and is_coded(buffer)):
+    def _lane_for(self, bucket: GradBucket) -> Lane:
+        buffer = bucket.buffer()
+        if not buffer.is_cpu and not (buffer.is_cuda and is_coded(bucket)):
+            kind = "complex numbers" if holds_complex(bucket) else str(buffer.dtype)
             raise Unsupported(
-                f"{buffer.layout} gradients of {buffer.dtype} on {buffer.device.type} are not supported: outside of "
-                "CPU memory only dense floats on CUDA devices are"
+                f"{buffer.layout} gradients of {kind} on {buffer.device.type} are not supported: outside of CPU "
+                "memory only dense floats on CUDA devices are"
             )
         self._lane = lane_with_options(self._lane, self.group, self.timeout, self._options)
         return self._lane
@@ -153,7 +156,7 @@ class CompressedGradients:
     def _gradients(self, bucket: GradBucket) -> dict[str, torch.Tensor]:
         """Return a bucket's gradients by name; none where it does not hold dense floats."""
         gradients: dict[str, torch.Tensor] = {}
-        if not is_coded(bucket.buffer()):
+        if not is_coded(bucket):
             return gradients
         for param, gradient in zip(bucket.parameters(), bucket.gradients(), strict=True):
             name = self._names.get(id(param))
@@ -235,9 +238,10 @@ class CompressedGradients:
 Averages = Generator[Request, Any, dict[str, torch.Tensor]]
 
 
-def is_coded(buffer: torch.Tensor) -> bool:
+def is_coded(bucket: GradBucket) -> bool:
     """Return whether a compressor takes a bucket. Gloo reduces the others uncompressed."""
-    return not buffer.is_sparse and buffer.dtype in TYPES
+    buffer = bucket.buffer()
+    return not buffer.is_sparse and buffer.dtype in TYPES and not holds_complex(bucket)
 
 
 def new_counters(buffer: torch.Tensor) -> Counters:

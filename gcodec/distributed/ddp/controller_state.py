@@ -27,7 +27,7 @@ from ..reduction.reduce_request import TYPES
 from ..stats import Counters
 from ..transport.jobs import Future, LaneJob
 from ..transport.lane import Lane
-from .compressor_state import Averages, CompressedGradients, is_coded, new_counters
+from .compressor_state import Averages, CompressedGradients, new_counters
 
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import GradBucket
@@ -39,7 +39,7 @@ class HeldBucket(NamedTuple):
     Attributes:
         number: DDP's index of it.
         buffer: its memory.
-        gradients: the gradients in it, by the parameters' names.
+        gradients: the gradients in it, by the parameters' names; none where Gloo reduces it.
         counters: its counters.
         future: what DDP waits for.
     """
@@ -115,7 +115,7 @@ class AdaptiveGradients(CompressedGradients):
         if self._in_parts:
             return super().reduce(bucket)
         buffer = bucket.buffer()
-        lane = self._lane_for(buffer)
+        lane = self._lane_for(bucket)
         future = Future([] if buffer.is_cpu else [buffer.device])
         held = HeldBucket(bucket.index(), buffer, self._gradients(bucket), new_counters(buffer), future)
         self._held.append(held)
@@ -160,7 +160,7 @@ class AdaptiveGradients(CompressedGradients):
 
         def average_step() -> None:
             for held in step:
-                if not is_coded(held.buffer):
+                if not held.gradients:
                     dense_allreduce(lane, held.buffer, True, held.counters)
             runner.run(conversation)
             for held in step:
