@@ -420,6 +420,33 @@ def sparse() -> int:
     return crc(list(model.parameters()))
 
 
+def shared_state(mode: str) -> float:
+    """Return how far gradients of two models are from their averages, in one backward pass and with one state."""
+    torch.manual_seed(6)
+    models = [nn.Linear(200, 200), nn.Linear(200, 200)]
+    state = gd.CompressedAllreduce(mode=mode, bypass=None, smallest=0)
+    both = [DistributedDataParallel(model) for model in models]
+    for wrapped in both:
+        wrapped.register_comm_hook(state, gd.hook)
+    farthest = 0.0
+    for step in range(3):
+        x = values_at(10 * step + rank(), 1600, torch.float32).view(8, 200)
+        params = [param for model in models for param in model.parameters()]
+        sum(((scale * each(x)).square().sum() for scale, each in enumerate(models, 1)), torch.zeros(())).backward()
+        wanted = [torch.zeros(()) if param.grad is None else param.grad.clone() for param in params]
+        for model in models:
+            model.zero_grad()
+        sum(((scale * each(x)).square().sum() for scale, each in enumerate(both, 1)), torch.zeros(())).backward()
+        for param, average in zip(params, wanted, strict=True):
+            dist.all_reduce(average)
+            assert param.grad is not None
+            error = torch.linalg.vector_norm(param.grad - average / size()) / torch.linalg.vector_norm(average)
+            farthest = max(farthest, float(error))
+        for model in models:
+            model.zero_grad()
+    return farthest
+
+
 class Waves(nn.Module):
     """A layer of complex parameters, two in a bucket, between real ones."""
 

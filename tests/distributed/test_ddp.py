@@ -130,6 +130,10 @@ def test_sparse_gradients_are_reduced_by_gloo(pair):
     agreed(pair.run(cases.sparse))
 
 
+def test_models_that_share_a_state_in_one_backward_pass_get_their_own_averages(pair):
+    assert agreed(pair.run(cases.shared_state, mode="bf16")) < 0.01
+
+
 @pytest.mark.parametrize("kind", ["exact", "near", "compressor", "controller"])
 def test_gradients_of_complex_parameters_are_averaged_by_gloo(pair, kind):
     _, compressed = agreed(pair.run(cases.complex_parameters, kind=kind))

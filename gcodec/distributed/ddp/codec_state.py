@@ -92,8 +92,8 @@ class CompressedAllreduce:
         self._compressed_any = self._warned = False
         self._numbers: dict[int, int] = {}
         self._params: list[torch.Tensor] = []  # keeps their ids from being used again
-        self._results: dict[int, torch.Tensor] = {}
-        self._layouts: dict[int, tuple[tuple[int, ...], Gradients]] = {}
+        self._results: dict[tuple[int, ...], torch.Tensor] = {}  #: by the ids of their parameters, as layouts are
+        self._layouts: dict[tuple[int, ...], Gradients] = {}
         self._kept_gpu_codebooks: dict[Any, GpuCodebooks] = {}
         self._warm: set[tuple[torch.dtype, str]] = set()
         self._lane: Lane | None = None
@@ -196,7 +196,7 @@ class CompressedAllreduce:
         # A rank reads its own values for the last time before it writes results over them; but of two ranks that round
         # theirs, each keeps what it rounded where the result will be, while it encodes.
         in_place = not on_gpu and (lane.size > 2 or isinstance(self.mode, Lossless))
-        gradients, result = self._gradients(bucket), buffer if in_place else self._result_for(index, buffer)
+        gradients, result = self._gradients(bucket), buffer if in_place else self._result_for(bucket)
         request = ReduceRequest(lane, buffer, result, self.mode, True, counters, gradients, label)
         if on_gpu:
             coded = gpu_allreduce_job(request, self._gpu_codebooks(index, buffer))
@@ -242,12 +242,15 @@ class CompressedAllreduce:
         return LaneJob(prepare_and_reduce, coded.abort, begins=coded.begins)
 
     def _gradients(self, bucket: GradBucket) -> Gradients:
-        """Return :func:`gradients_of` a bucket, kept until DDP rebuilds the bucket from other parameters."""
-        index, params = bucket.index(), tuple(map(id, bucket.parameters()))
-        if index not in self._layouts or self._layouts[index][0] != params:
-            self._layouts[index] = params, gradients_of(bucket)
-            self._check_held(index, set(params))
-        return self._layouts[index][1]
+        """Return :func:`gradients_of` a bucket, kept until DDP forms another bucket of any of its parameters."""
+        params = tuple(map(id, bucket.parameters()))
+        if params not in self._layouts:
+            for former in [known for known in self._layouts if not set(known).isdisjoint(params)]:
+                del self._layouts[former]
+                self._results.pop(former, None)
+            self._layouts[params] = gradients_of(bucket)
+            self._check_held(bucket.index(), set(params))
+        return self._layouts[params]
 
     def _check_held(self, index: int, params: set[int]) -> None:
         """Warn, once, where the optimizers given are other ones than those that will take the step."""
@@ -269,11 +272,13 @@ class CompressedAllreduce:
         key = index, buffer.numel(), buffer.dtype, repr(self.mode.terms)
         return self._kept_gpu_codebooks.setdefault(key, GpuCodebooks(self.refresh))
 
-    def _result_for(self, index: int, buffer: torch.Tensor) -> torch.Tensor:
+    def _result_for(self, bucket: GradBucket) -> torch.Tensor:
         """Return the memory of a bucket's result, the same in every step: DDP reads it before the next begins."""
-        kept = self._results.get(index)
+        # Not by the index: buckets of two models that share this state may be under way at once.
+        params, buffer = tuple(map(id, bucket.parameters())), bucket.buffer()
+        kept = self._results.get(params)
         if kept is None or kept.shape != buffer.shape or kept.dtype != buffer.dtype:
-            kept = self._results[index] = torch.empty_like(buffer)
+            kept = self._results[params] = torch.empty_like(buffer)
         return kept
 
     def _number(self, param: torch.Tensor) -> int:
