@@ -92,7 +92,10 @@ class DiLoCo:
         self._visible = VisibleExchange(self.mode, lane.rank, lane.size) if isinstance(self.mode, Visible) else None
         with torch.no_grad():
             for param in self._all():
-                dist.broadcast(param, group=group, group_src=0)
+                # Gloo sends memory as it lies, which is another order of values where the strides are other ones.
+                values = param.contiguous()
+                dist.broadcast(values, group=group, group_src=0)
+                param.copy_(values)
         self._anchors = [param.detach().clone() for param in self._all()]
 
     def _options(self) -> dict[str, object]:

@@ -24,6 +24,10 @@ def test_an_outer_step_of_diloco_is_that_of_the_outer_optimizer(ranks):
     agreed(ranks.run(cases.law))
 
 
+def test_parameters_of_any_strides_are_the_same_on_all_ranks_from_the_start(ranks):
+    assert len(set(agreed(ranks.run(cases.strided)))) == 3
+
+
 @pytest.mark.parametrize("mode", ["visible", "visible, rounded"])
 def test_what_was_sent_and_what_stays_in_the_residual_is_what_was_to_be_sent(ranks, mode):
     results = ranks.run(cases.conservation, mode=mode)
