@@ -31,7 +31,7 @@ from .reduction.precompile import precompile_kernels
 from .reduction.reduce_request import TYPES, ReduceRequest
 from .stats import Counters
 from .transport.agreement import compare_options
-from .transport.arguments import check_duration, check_int, check_optional_int
+from .transport.arguments import check_duration, check_int, check_not_expanded, check_optional_int
 from .transport.jobs import LaneJob
 from .transport.lane import Lane, lane_with_options
 from .visible import Visible, VisibleExchange, drop_zeros
@@ -59,7 +59,8 @@ class DiLoCo:
         timeout: time after which a silent rank is an error.
 
     Raises:
-        InvalidArgument: an argument has another type or value, or a parameter another type.
+        InvalidArgument: an argument has another type or value, or a parameter another type, no memory of its own for
+            each value, or is a DTensor.
         Unsupported: parameters on another kind of device or on several, or an optimizer without a rule.
     """
 
@@ -118,6 +119,7 @@ class DiLoCo:
         Raises:
             PeerError: another rank failed or is silent. The parameters are then those of the last outer step.
             Corruption: a message arrived damaged, with the same result.
+            InvalidArgument: the optimizer holds other parameters than when this object was made.
         """
         self.steps += 1
         if self.steps % self.every:
@@ -140,6 +142,11 @@ class DiLoCo:
     @torch.no_grad()
     def _exchange(self, flush: bool = False) -> None:
         params = self._all()
+        if [*map(id, _held(_by_type(self.optimizer)))] != [*map(id, params)]:
+            raise InvalidArgument(
+                "optimizer must hold the parameters that it held when DiLoCo was made: after add_param_group() make a "
+                "new DiLoCo, as nothing is exchanged of the new ones"
+            )
         outer_gradients = [anchor - param for anchor, param in zip(self._anchors, params, strict=True)]
         # Parameters go back before the exchange: NearLossless reads them as the step's, and if the exchange fails,
         # they are those of the last outer step.
@@ -213,7 +220,7 @@ class DiLoCo:
         return gpu_allreduce_job(request) if self._on_gpu else allreduce_job(request, threads=self.threads)
 
     def _all(self) -> list[torch.Tensor]:
-        return [param for params in self._params.values() for param in params]
+        return _held(self._params)
 
     def stats(self) -> dict[str, float]:
         """Return wire bytes, ratio and seconds of all exchanges so far, by name, as ``stats.Counters`` has them.
@@ -266,10 +273,22 @@ class DiLoCo:
         self.optimizer.load_state_dict(state["optimizer"])
 
 
+def _held(by_type: dict[torch.dtype, list[torch.Tensor]]) -> list[torch.Tensor]:
+    return [param for params in by_type.values() for param in params]
+
+
 def _by_type(optimizer: torch.optim.Optimizer) -> dict[torch.dtype, list[torch.Tensor]]:
+    if not hasattr(optimizer, "param_groups"):
+        raise InvalidArgument(f"optimizer must be a torch optimizer, such as SGD, not {optimizer!r:.80}")
     by_type: dict[torch.dtype, list[torch.Tensor]] = {}
     for group in optimizer.param_groups:
         for param in group["params"]:
+            if hasattr(param, "full_tensor"):
+                raise InvalidArgument(
+                    "parameters must be plain tensors, not DTensors, as fully_shard makes them: give the optimizer "
+                    "each one's to_local().detach(), and group= the ranks that hold the same shards"
+                )
+            check_not_expanded("a parameter", param)
             if param.dtype not in TYPES or param.layout != torch.strided:
                 raise InvalidArgument(f"parameters must be dense floats of 16 to 64 bits, not {param.dtype}")
             if not param.is_cpu and not is_on_gpu(param):

@@ -10,6 +10,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import distribute_tensor
 
 import gcodec
 import gcodec.distributed as gd
@@ -277,12 +279,33 @@ def refused_states() -> None:
     assert "residual" not in run.diloco.state_dict()
 
 
+def grown() -> str:
+    """Return what an outer step says when its optimizer has got a parameter since; ranks have other gradients of it."""
+    outer = torch.optim.SGD([nn.Parameter(torch.ones(300))], lr=0.7)
+    diloco = gd.DiLoCo(outer, 1)
+    diloco.step()
+    late = nn.Parameter(torch.ones(300))
+    late.grad = torch.full((300,), float(1 + rank()))
+    outer.add_param_group({"params": [late]})
+    try:
+        diloco.step()
+    except gcodec.InvalidArgument as error:
+        assert bool((late == 1).all())
+        return str(error)
+    return f"a step to {late[0].item()}"
+
+
 def refusals() -> None:
     """Check that senseless arguments are refused."""
     real = torch.optim.SGD([nn.Parameter(torch.zeros(3))], lr=1.0)
     waves = torch.optim.SGD([nn.Parameter(torch.zeros(3, dtype=torch.complex64))], lr=1.0)
     narrow = torch.optim.SGD([nn.Parameter(torch.zeros(3, dtype=torch.bfloat16))], lr=1.0)
-    for call in (lambda: gd.DiLoCo(real, 0), lambda: gd.DiLoCo(narrow, 1, mode=gd.Visible()),
+    mesh = init_device_mesh("cpu", (size(),))
+    sharded = torch.optim.SGD([nn.Parameter(distribute_tensor(torch.zeros(6, 4), mesh))], lr=1.0)
+    expanded = torch.optim.SGD([nn.Parameter(torch.zeros(3, 1).expand(3, 4))], lr=1.0)
+    for call in (lambda: gd.DiLoCo(sharded, 1), lambda: gd.DiLoCo(expanded, 1),
+                 lambda: gd.DiLoCo(nn.Linear(3, 4), 1),     # type: ignore[arg-type]
+                 lambda: gd.DiLoCo(real, 0), lambda: gd.DiLoCo(narrow, 1, mode=gd.Visible()),
                  lambda: gd.Visible(torch.float32), lambda: gd.Visible(mantissa_bits=0),
                  lambda: gd.DiLoCo(waves, 1),
                  lambda: gd.DiLoCo(real, 1).load_state_dict({"version": 2}),

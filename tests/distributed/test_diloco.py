@@ -78,6 +78,10 @@ def test_a_fault_during_an_outer_step_leaves_the_last_one(ranks, mode):
         assert unchanged
 
 
+def test_an_outer_step_refuses_parameters_that_the_optimizer_has_got_since(ranks):
+    assert "make a new DiLoCo" in agreed(ranks.run(cases.grown))
+
+
 def test_diloco_refuses_senseless_arguments(ranks):
     ranks.run(cases.refusals)
 
