@@ -28,7 +28,7 @@ from gcodec.distributed.stats import Counters
 from gcodec.distributed.transport import lane as lane_module
 from gcodec.distributed.transport.lane import lane_of
 from gcodec.distributed.transport.transfers import Transfers
-from tests.distributed.allreduce_cases import Net, batch_of, crc, rank
+from tests.distributed.allreduce_cases import Net, batch_of, crc, rank, size
 from tests.distributed.allreduce_cases import _sabotage as sabotage
 
 PATIENCE = timedelta(seconds=20)
@@ -276,6 +276,28 @@ def changed(culprit: int) -> str:
     if rank() == culprit:
         training.state.load_state_dict(saved)
     return training.error(1)
+
+
+def in_a_callback() -> list[str]:
+    """Return what an all-reduce raises that is started by what waits for another one, on the lane's thread."""
+    group, release, heard = dist.new_group(), threading.Event(), list[str]()
+    lane_of(group, PATIENCE).submit(release.wait)
+    future = gd.allreduce(torch.ones(30_000), group, async_op=True)
+    assert future is not None
+
+    def start_another(_: object) -> None:
+        try:
+            gd.allreduce(torch.ones(30_000), group, async_op=True)
+        except gcodec.Unsupported as error:
+            heard.append(str(error))
+
+    after = future.get_future().then(start_another)
+    release.set()
+    after.wait()
+    total = torch.ones(30_000)
+    gd.allreduce(total, group)
+    assert bool((total == size()).all())
+    return heard
 
 
 def torn(culprit: int) -> str:

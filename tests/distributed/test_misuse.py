@@ -139,3 +139,8 @@ def test_a_rank_that_dies_is_not_named_where_gloo_reduces():
         assert "bucket" in first
         assert "uncompressed: some rank, it is not known which: " in first or "sums between steps: some rank" in first
         assert "an earlier all-reduce of this group has failed" in later
+
+
+def test_an_all_reduce_started_by_the_callback_of_another_is_refused(ranks):
+    (text,) = agreed(ranks.run(cases.in_a_callback))
+    assert "must not be started by the callback" in text

@@ -38,7 +38,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore, Store
 from torch.distributed import distributed_c10d
 
-from ...errors import GcodecError, InvalidArgument, PeerError
+from ...errors import GcodecError, InvalidArgument, PeerError, Unsupported
 from .agreement import compare_options
 from .failures import FailureRecords
 from .jobs import Future, LaneJob, Place, StartedJob
@@ -103,7 +103,14 @@ class Lane:
         Raises:
             PeerError: the lane is broken, or no job has ended for as long as a silent rank has time.
             ClosedError: the lane is closed.
+            Unsupported: this is the lane's own thread, which calls what waits for a future: the job would come in
+                another order on other ranks, and a wait for it would never end.
         """
+        if self._thread is threading.current_thread():
+            raise Unsupported(
+                "a compressed collective must not be started by the callback of another one's future: wait for the "
+                "future, and start it then"
+            )
         if self.closed or not self._thread.is_alive():
             raise self._closed_error()
         job = work if isinstance(work, LaneJob) else LaneJob(work)
