@@ -321,12 +321,13 @@ def load_packed_state(
         params: Parameters by name; tensors of the state are put where these are.
 
     Raises:
-        InvalidArgument: For a state of something else, or of another rank or controller.
+        InvalidArgument: For a state of something else, of another rank or controller, or of a model with other names or
+            shapes.
     """
     if not state.keys() >= _ENTRIES:
         raise InvalidArgument(f"the state lacks {sorted(_ENTRIES - state.keys())}; it must be one of packed_state()")
     devices = {name: param.device for name, param in params.items()}
     sums = {name: unpack_state(text, devices.get(name)) for name, text in state["sums"].items()}
     sums = {name: total for name, total in sums.items() if total is not None}
-    averager = unpack_by_tensor(state, devices)
+    averager = unpack_by_tensor(state, params)
     adaptive.load_state_dict({**unpack_state(state["adaptive"]), "averager": averager, "sums": sums})

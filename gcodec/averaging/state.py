@@ -11,16 +11,18 @@ import base64
 import json
 from collections.abc import Iterable, Mapping
 from functools import partial
+from itertools import islice
 from typing import Any
 
 import numpy as np
 import torch
 
 from .. import codec
-from ..errors import Corruption, GcodecError
+from ..errors import Corruption, GcodecError, InvalidArgument
 
 #: Keys that mark what JSON does not have.
 _PAIRS, _TENSOR, _PLAIN, _ARRAY = "gcodec.pairs", "gcodec.tensor", "gcodec.plain_tensor", "array"
+_SHAPED = {"residual", "momentum"}  #: what feedback keeps of a tensor: a value for each of its own
 
 
 def pack_state(state: Any) -> str:
@@ -61,18 +63,40 @@ def pack_by_tensor(state: Mapping[str, Any], names: Iterable[str]) -> dict[str, 
     return {"averager": pack_state(rest), "tensors": tensors}
 
 
-def unpack_by_tensor(packed: Mapping[str, Any], devices: Mapping[str, torch.device]) -> dict[str, Any]:
+def unpack_by_tensor(packed: Mapping[str, Any], params: Mapping[str, torch.Tensor]) -> dict[str, Any]:
     """Return the state that :func:`pack_by_tensor` was given.
 
     Args:
         packed: What ``pack_by_tensor`` returned.
-        devices: The device of each tensor, by name; default the CPU.
+        params: The parameters by name; what is kept of each goes to its device.
 
     Raises:
         Corruption: A string is damaged.
+        InvalidArgument: Something is kept of a tensor that is no parameter, or a residual or momentum has another shape
+            than its parameter.
     """
-    tensors = {name: unpack_state(text, devices.get(name)) for name, text in packed["tensors"].items()}
+    tensors = {}
+    for name, text in packed["tensors"].items():
+        param = params.get(name)
+        memory = tensors[name] = unpack_state(text, None if param is None else param.device)
+        if param is None and memory:
+            raise InvalidArgument(
+                f"the state must be one of a model with the same names: it keeps something of {name!r}, and there are "
+                f"{_some(params)} (wrappers, such as torch.compile's, change names)"
+            )
+        for key in _SHAPED & memory.keys():
+            if param is not None and memory[key].shape != param.shape:
+                raise InvalidArgument(
+                    f"the state must be one of a model with the same shapes: the {key} of {name!r} has shape "
+                    f"{tuple(memory[key].shape)}, and the parameter {tuple(param.shape)}"
+                )
     return {**unpack_state(packed["averager"]), "tensors": tensors}
+
+
+def _some(names: Iterable[str]) -> str:
+    """Return the first names as text."""
+    first = [repr(name) for name in islice(names, 4)]
+    return ", ".join(first[:3]) + (" ..." if len(first) > 3 else "")
 
 
 def _plain(value: Any) -> Any:

@@ -17,6 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import gcodec
 import gcodec.distributed as gd
+from gcodec.adaptive import LGreCo
 from gcodec.averaging.averager import CompressionPlan
 from gcodec.averaging.feedback import MomentumCorrection, WarmUp
 from gcodec.averaging.simulate import Simulation
@@ -230,6 +231,31 @@ def accounts(group: dist.ProcessGroup, name: str, paired: int) -> dict[str, floa
                       if not state.plan.compresses(model.parts[i]))
     return {**numbers, "handed": handed, "reduced": 0 if paired else 2 * (group.size() - 1) / group.size() * reduced,
             **{f"payload_{key}": value for key, value in numbers["compressor"].items()}}
+
+
+def foreign_states(group: dist.ProcessGroup, controlled: bool) -> list[str]:
+    """Return what is said of states of a model whose names, or whose shapes, are other ones."""
+
+    def made(model: nn.Module) -> Any:
+        wrapped = DistributedDataParallel(model, process_group=group)
+        state: Any = gd.CompressedGradients(wrapped, TopK(0.1))
+        if controlled:
+            state = gd.AdaptiveGradients(wrapped, TopK(0.1), LGreCo(TopK(0.1)))
+        wrapped.register_comm_hook(state, gd.hook)
+        return wrapped, state
+
+    wrapped, state = made(nn.Sequential(nn.Linear(64, 64), nn.Linear(64, 64)))
+    wrapped(torch.randn(8, 64)).sum().backward()
+    saved, heard = state.state_dict(), []
+    others: list[Any] = [torch.compile(nn.Sequential(nn.Linear(64, 64), nn.Linear(64, 64))),
+                         nn.Sequential(nn.Linear(64, 32), nn.Linear(32, 64))]
+    for other in others:
+        wrapped, state = made(other)
+        try:
+            state.load_state_dict(saved)
+        except gcodec.InvalidArgument as error:
+            heard.append(str(error))
+    return heard
 
 
 def refusals(group: dist.ProcessGroup) -> None:

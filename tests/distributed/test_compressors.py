@@ -131,6 +131,13 @@ def test_a_distributed_checkpoint_restores_every_ranks_residuals(pair, name, tmp
     assert all(pair.run(cases.distributed_checkpoint, name=name, folder=str(tmp_path)))
 
 
+@pytest.mark.parametrize("controlled", [False, True])
+def test_a_state_of_a_model_with_other_names_or_shapes_is_refused(pair, controlled):
+    names, shapes = agreed(pair.run(cases.foreign_states, controlled=controlled))
+    assert "it keeps something of '0.weight', and there are '_orig_mod.0.weight'" in names
+    assert "the residual of '0.weight' has shape (64, 64), and the parameter (32, 64)" in shapes
+
+
 @pytest.mark.parametrize("name", ["topk", "powersgd"])
 def test_compressors_work_under_join(pair, name):
     agreed(pair.run(cases.join, name=name))

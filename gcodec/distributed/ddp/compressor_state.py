@@ -195,7 +195,7 @@ class CompressedGradients:
             state: what :meth:`state_dict` returned.
 
         Raises:
-            InvalidArgument: the state is another version's or another rank's.
+            InvalidArgument: the state is another version's or another rank's, or of a model with other names or shapes.
         """
         packed = state.get(self._key)
         if state.get("version") != 1 or packed is None or not {"averager", "tensors"} <= packed.keys():
@@ -230,7 +230,7 @@ class CompressedGradients:
         return pack_by_tensor({**self.averager.state_dict(), "step": self._step}, self._params)
 
     def _unpack(self, packed: dict[str, Any]) -> None:
-        state = unpack_by_tensor(packed, {name: param.device for name, param in self._params.items()})
+        state = unpack_by_tensor(packed, self._params)
         self.averager.load_state_dict(state)
         self._step = int(state["step"])
 
