@@ -258,6 +258,17 @@ def foreign_states(group: dist.ProcessGroup, controlled: bool) -> list[str]:
     return heard
 
 
+def unknown_name(group: dist.ProcessGroup) -> str:
+    """Return what a step says of a compressor that is set by a name with DDP's prefix."""
+    with given_model(group, TopK(0.1)) as (model, wrapped, state):
+        state.compressors["module.parts.0"] = PowerSGD(2)
+        try:
+            averages_at(0, model, wrapped)
+        except (RuntimeError, gcodec.InvalidArgument) as error:     # of DDP, of the hook
+            return str(error)
+    return ""
+
+
 def refusals(group: dist.ProcessGroup) -> None:
     """Check that arguments without a meaning are refused."""
     model = Given()

@@ -131,6 +131,10 @@ def test_a_distributed_checkpoint_restores_every_ranks_residuals(pair, name, tmp
     assert all(pair.run(cases.distributed_checkpoint, name=name, folder=str(tmp_path)))
 
 
+def test_a_compressor_set_by_an_unknown_name_is_refused(pair):
+    assert "'module.parts.0' is none of them" in agreed(pair.run(cases.unknown_name))
+
+
 @pytest.mark.parametrize("controlled", [False, True])
 def test_a_state_of_a_model_with_other_names_or_shapes_is_refused(pair, controlled):
     names, shapes = agreed(pair.run(cases.foreign_states, controlled=controlled))

@@ -96,6 +96,12 @@ class CompressedGradients:
         buffer, index, last = bucket.buffer(), bucket.index(), bucket.is_last()
         if self._lane is None:
             check_group(bucket.parameters(), self.group)
+        unknown = sorted(self.compressors.keys() - self._params.keys())
+        if unknown:
+            raise InvalidArgument(
+                "compressors must be set by the names of the model's own parameters, such as "
+                f"{next(iter(self._params))!r}; {unknown[0]!r} is none of them (DDP's 'module.' is no part of a name)"
+            )
         lane = self._lane_for(bucket)
         gradients = self._gradients(bucket)
         counters = new_counters(buffer)
