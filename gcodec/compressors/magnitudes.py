@@ -23,17 +23,18 @@ class Magnitudes:
     """Magnitudes of a flat tensor that is not empty; each question reads the tensor.
 
     Attributes:
-        mean: Their mean.
+        mean: Their mean, at most ``max``.
         max: Their max, infinity where there is NaN.
     """
 
     def __init__(self, flat: torch.Tensor) -> None:
         self.flat = flat
-        self.mean, self.max = self._mean_and_max()
+        mean, self.max = self._mean_and_max()
+        self.mean = min(mean, self.max)  # rounding may take the mean of equal values above them
 
     def _mean_and_max(self) -> tuple[float, float]:
         magnitudes = magnitudes_of(self.flat)
-        return float(magnitudes.mean()), float(magnitudes.max())
+        return float(magnitudes.mean(dtype=torch.float64)), float(magnitudes.max())
 
     def reached(self, threshold: float, k: int) -> bool:
         """Tell whether k values or more are of magnitude ``threshold``, which is not negative, or more."""

@@ -88,6 +88,8 @@ class RedSync(Sparsifier):
         high = mean + distance
         while high - low > self.tolerance * distance:
             threshold = low + (high - low) / 2
+            if not low < threshold < high:  # they are neighbors
+                break
             if not magnitudes.reached(threshold, k):
                 high = threshold
             elif magnitudes.reached(threshold, 2 * k + 1):

@@ -86,6 +86,26 @@ def test_redsync_chooses_by_histogram_what_it_chooses_by_counting(method):
             assert torch.equal(setting.select(flat, {}, Place()), result)
 
 
+@pytest.mark.parametrize("method", ["trimmed", "bisection"])
+@pytest.mark.parametrize(("size", "dtype"), [(0.1, torch.float32), (0.1, torch.float64), (1e30, torch.float32),
+                                             (3e38, torch.float32)])
+def test_redsync_ends_on_equal_values_whose_mean_is_rounded_above_them(method, size, dtype):
+    for n in (2000, 5000, 100_000, 200_000):
+        values = torch.full((n,), size, dtype=dtype)
+        indices = RedSync(0.01, method=method).decompressed(values).indices
+        assert indices is not None
+        assert indices.numel() == n // (50 if method == "bisection" else 100)
+
+
+def test_redsync_ends_where_values_of_two_sizes_are_neighbors():
+    values = torch.ones(2000, dtype=torch.float64)
+    values[::10] = math.nextafter(1, 2)
+    indices = RedSync(0.2, method="bisection").decompressed(values).indices
+    assert indices is not None
+    assert indices.numel() == 800
+    assert bool(torch.isin(torch.arange(0, 2000, 10), indices).all())
+
+
 def test_redsync_with_same_sign_sends_one_mean_of_alternating_sign():
     setting = RedSync(0.05, same_sign=True)
     memory: Memory = {}
