@@ -171,7 +171,7 @@ def _added(step: torch.Tensor, residual: torch.Tensor, share: float, buffer: tor
     """
     if buffer is not None and _alike(buffer, residual) and _alike(step, residual):
         return Carried(torch.add(step, residual, alpha=share, out=buffer), residual)
-    corrected = torch.add(step, residual, alpha=share)
+    corrected = torch.add(step, residual.to(wide(step.dtype)), alpha=share)
     return Carried(corrected, corrected)
 
 
@@ -183,7 +183,8 @@ def _keep_residual(carried: Carried, outcome: Outcome, memory: Memory) -> None:
     if outcome.sent is carried.corrected:  # nothing was left out
         memory.pop("residual", None)
     else:
-        memory["residual"] = outcome.rest(carried.corrected, carried.buffer)
+        corrected = carried.corrected  # a first gradient is still of its own type, 16 bits perhaps
+        memory["residual"] = outcome.rest(corrected.to(wide(corrected.dtype)), carried.buffer)
 
 
 @dataclass(frozen=True)

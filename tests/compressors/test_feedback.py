@@ -125,6 +125,32 @@ def test_state_of_another_rank_or_version_is_refused():
         simulation.ranks[0].load_state_dict({**state, "version": 2})
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("in_place", [False, True])
+def test_residuals_of_narrow_gradients_are_kept_in_float32(dtype, in_place):
+    """So what is added to a large residual is not rounded away."""
+    rank = Averager(CompressionPlan(TopK(1e-3), smallest=0))
+    sent, steps = torch.zeros(40, 50), 60
+    gradient = gradients_at(0, 1)[0]["linear"].view(-1)[:2000].view(40, 50).to(dtype)
+    for _ in range(steps):
+        sent += alone(rank.average({"x": gradient.clone()}, in_place=in_place))["x"].float()
+    residual = rank.residual("x")
+    assert residual is not None
+    assert residual.dtype == torch.float32
+    assert norm(steps * gradient.float() - sent - residual) <= 1e-6 * norm(residual)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_residuals_that_were_saved_in_a_narrow_type_go_on_in_float32(dtype):
+    rank = Averager(CompressionPlan(TopK(1e-3), smallest=0))
+    rank.memories["x"] = {"residual": torch.full((40, 50), 1.0, dtype=dtype)}
+    alone(rank.average({"x": torch.full((40, 50), 2.0**-12, dtype=dtype)}))
+    residual = rank.residual("x")
+    assert residual is not None
+    assert residual.dtype == torch.float32
+    assert residual.max() == 1 + 2.0**-12
+
+
 @pytest.mark.parametrize("feedback", [ErrorFeedback(0.5), MomentumCorrection(0.5, nesterov=True, clip=0.01)], ids=repr)
 @pytest.mark.parametrize("name", PROMISES)
 def test_averages_in_place_have_the_same_bits_and_residuals(name, feedback):
