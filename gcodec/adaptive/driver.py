@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from ..averaging.averager import Averager, CompressionPlan, compression_plan
-from ..averaging.feedback import Carried
+from ..averaging.feedback import Carried, narrowed
 from ..averaging.state import pack_by_tensor, pack_state, unpack_by_tensor, unpack_state
 from ..compressors.contract import AllReduce, Compressor, Place, Request, wide
 from ..compressors.outcome import is_finite
@@ -191,7 +191,7 @@ class Adaptive:
         """Return the gradient with error feedback, if there is any, as it will be compressed."""
         feedback, memory = self.averager.feedback_of(gradient), self.averager.memories.setdefault(place.name, {})
         carried = Carried(gradient) if feedback is None else feedback.before(gradient, memory, place)
-        return carried.corrected.to(gradient.dtype)
+        return narrowed(carried.corrected, gradient.dtype)
 
     def _time(self, measuring: float, samples: float) -> None:
         """Record how long the step has taken, where the end of the one before is known."""

@@ -28,7 +28,7 @@ from ..compressors.contract import (
 )
 from ..compressors.outcome import is_finite
 from ..errors import InvalidArgument
-from .feedback import Carried, ErrorFeedback, Feedback
+from .feedback import Carried, ErrorFeedback, Feedback, narrowed
 
 
 @dataclass(frozen=True)
@@ -218,11 +218,11 @@ class Averager:
         place, memory = Place(self.rank, self.size, name, param), self.memories.setdefault(name, {})
         compressor, feedback = self.compressor_of(name, gradient), self.feedback_of(gradient)
         carried = Carried(gradient) if feedback is None else feedback.before(gradient, memory, place, in_place)
-        narrowed = carried.corrected.to(gradient.dtype)
+        narrow = narrowed(carried.corrected, gradient.dtype)
         # A compressor may leave out the value that is not finite: make all of them so, and the average on every rank.
-        if not (compressor.carries_nan or is_finite(narrowed)):
-            narrowed = torch.full_like(narrowed, math.nan)
-        outcome = yield from compressor.compress(narrowed, memory, place)
+        if not (compressor.carries_nan or is_finite(narrow)):
+            narrow = torch.full_like(narrow, math.nan)
+        outcome = yield from compressor.compress(narrow, memory, place)
         if self.watch is not None:
             self.watch(name, carried.corrected, outcome)
         finite = outcome.finite

@@ -11,6 +11,7 @@ from typing import Any, ClassVar, NamedTuple, Self
 import torch
 
 from ..compressors.contract import Compressor, Conversation, Memory, Outcome, Place, check_whole, wide
+from ..compressors.outcome import is_finite
 from ..errors import InvalidArgument
 
 
@@ -26,6 +27,20 @@ class Carried(NamedTuple):
     corrected: torch.Tensor
     buffer: torch.Tensor | None = None
     momentum: torch.Tensor | None = None
+
+
+def narrowed(corrected: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Return what is compressed of a corrected gradient, in the gradient's own type.
+
+    A residual or momentum in float32 may take values of finite gradients beyond the range of float16. These count as
+    the greatest number of that range, and what is above it stays in the residual: as infinity they would make this
+    average and all later ones NaN, since a residual only shrinks in steps whose average is finite.
+    """
+    narrow = corrected.to(dtype)
+    if corrected.dtype == dtype or is_finite(narrow) or not is_finite(corrected):
+        return narrow
+    end = torch.finfo(dtype).max
+    return corrected.clamp(-end, end).to(dtype)
 
 
 class Feedback(ABC):

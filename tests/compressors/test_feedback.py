@@ -13,7 +13,7 @@ import torch
 from gcodec.averaging.averager import Averager, CompressionPlan
 from gcodec.averaging.feedback import ErrorFeedback, MomentumCorrection, WarmUp
 from gcodec.averaging.simulate import Simulation, run_conversations
-from gcodec.compressors import DGC, Dense, TopK
+from gcodec.compressors import DGC, QSGD, Dense, TopK
 from gcodec.compressors.contract import alone
 from gcodec.errors import InvalidArgument
 from tests.support.compressor_settings import PROMISES, SHAPES, gradients_at, mean_of, norm, one_step, run, same
@@ -138,6 +138,26 @@ def test_residuals_of_narrow_gradients_are_kept_in_float32(dtype, in_place):
     assert residual is not None
     assert residual.dtype == torch.float32
     assert norm(steps * gradient.float() - sent - residual) <= 1e-6 * norm(residual)
+
+
+@pytest.mark.parametrize("feedback", [ErrorFeedback(), MomentumCorrection(0.9, masking=False)], ids=repr)
+@pytest.mark.parametrize("compressor", [TopK(1e-3), QSGD(8), Dense()], ids=repr)
+def test_residuals_beyond_the_range_of_float16_are_sent_in_parts(compressor, feedback):
+    """As infinity they would make the average of this step and of all later ones NaN."""
+    rank = Averager(CompressionPlan(compressor, feedback, smallest=0))
+    gradient = gradients_at(0, 1)[0]["linear"] / gradients_at(0, 1)[0]["linear"].abs().max()
+    gradient = (8000 * gradient).half()
+    sent = step_sum = momentum = torch.zeros(gradient.shape)
+    for _ in range(20):
+        average = alone(rank.average({"x": gradient}))["x"]
+        assert bool(torch.isfinite(average).all())
+        sent = sent + average.float()
+        momentum = gradient.float() + (0 if isinstance(feedback, ErrorFeedback) else 0.9) * momentum
+        step_sum = step_sum + momentum
+    residual = rank.residual("x")
+    assert norm(step_sum - sent - (0 if residual is None else residual)) <= 1e-3 * norm(step_sum)
+    alone(rank.average({"x": torch.full_like(gradient, math.inf)}))
+    assert rank.last["x"].dropped
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
