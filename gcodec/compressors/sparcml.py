@@ -8,6 +8,7 @@ from typing import ClassVar, Self
 
 import torch
 
+from ..errors import InvalidArgument
 from .contract import (
     AllGather,
     AllToAll,
@@ -34,7 +35,7 @@ class SparCML(Compressor):
     proportion. Nothing is rounded on the way.
 
     Attributes:
-        sparsifier: Chooses the values.
+        sparsifier: Chooses the values, which are sent as they are: it has neither ``mantissa_bits`` nor ``same_sign``.
         switch: Density from which a sum is sent without indices, in (0, 1] (the paper's delta: one half, where an index
             takes as many bytes as a value).
     """
@@ -45,6 +46,13 @@ class SparCML(Compressor):
 
     def __post_init__(self) -> None:
         check_share("switch", self.switch)
+        if not isinstance(self.sparsifier, Sparsifier):
+            raise InvalidArgument(f"sparsifier must choose values, as TopK(0.01) does, unlike {self.sparsifier!r}")
+        if self.sparsifier.mantissa_bits is not None or getattr(self.sparsifier, "same_sign", False):
+            raise InvalidArgument(
+                f"sparsifier must have neither mantissa_bits nor same_sign, for values are sent as they are, unlike "
+                f"{self.sparsifier!r}"
+            )
 
     @property
     def value(self) -> float:

@@ -14,7 +14,7 @@ import torch
 from gcodec.averaging.averager import Averager, CompressionPlan, compression_plan
 from gcodec.averaging.feedback import ErrorFeedback, WarmUp
 from gcodec.averaging.simulate import Simulation, run_conversations
-from gcodec.compressors import DGC, QSGD, Cast, Dense, Frames, GradZip, PowerSGD, RedSync, TopK
+from gcodec.compressors import DGC, QSGD, Cast, Dense, Frames, GradZip, PowerSGD, RandomK, RedSync, SparCML, TopK
 from gcodec.compressors.contract import AllGather, AllReduce, alone
 from gcodec.errors import InvalidArgument, PeerError
 from tests.support.compressor_settings import gradients_at, mean_of, run, same
@@ -34,6 +34,14 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 def test_settings_out_of_range_are_refused(wrong):
     with pytest.raises(InvalidArgument):
         wrong()
+
+
+@pytest.mark.parametrize("wrong", [TopK(0.1, mantissa_bits=3), RedSync(0.1, same_sign=True), RandomK(0.1),
+                                   WarmUp(TopK(0.1), 3)], ids=repr)
+def test_sparcml_refuses_what_does_not_send_chosen_values_as_they_are(wrong):
+    """It would send all bits of every value, and its counts would be those of fewer."""
+    with pytest.raises(InvalidArgument):
+        SparCML(wrong)
 
 
 def test_plans_are_given_by_themselves_by_a_compressor_or_by_an_accuracy():
