@@ -88,8 +88,10 @@ class GraVAC(Selector):
     def __post_init__(self) -> None:
         check_whole("window", self.window)
         check_share("epsilon", self.epsilon)
-        if not 1 <= self.least <= self.most:
-            raise InvalidArgument(f"1 <= least <= most must hold, not least={self.least}, most={self.most}")
+        if not 1 <= self.least <= self.most < math.inf:
+            raise InvalidArgument(
+                f"1 <= least <= most must hold, and most be finite, not least={self.least}, most={self.most}"
+            )
         if not self.omega >= 0:
             raise InvalidArgument(f"omega must be at least 0, not {self.omega}")
         check_choice("denominator", self.denominator, DENOMINATORS)

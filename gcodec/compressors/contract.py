@@ -183,10 +183,11 @@ class Compressor(ABC):
 
     @property
     def value(self) -> float:
-        """The current value of the knob. Raises InvalidArgument for a compressor without one."""
-        if self.knob is None:
-            raise InvalidArgument(f"{self!r} has no knob: no density, rank or bits")
-        return float(getattr(self, self.knob))
+        """The current value of the knob. Raises InvalidArgument for a compressor without one, or whose knob is None."""
+        value = None if self.knob is None else getattr(self, self.knob)
+        if value is None:
+            raise InvalidArgument(f"{self!r} has no knob, or no value of it: no density, rank or bits")
+        return float(value)
 
     def decompressed(self, tensor: torch.Tensor, steps: int = 1, memory: Memory | None = None) -> Outcome:
         """Return the outcome on a single rank.

@@ -6,10 +6,12 @@ factor masking, local clipping and the warm-up of densities.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
 
+from ..errors import InvalidArgument
 from .contract import Memory, Place, check_share, check_whole, n_kept, random_of, tick
 from .selection import above, largest, sampled_threshold, strided_sample
 from .sparse import Sparsifier
@@ -43,8 +45,10 @@ class DGC(Sparsifier):
         super().__post_init__()
         check_share("sample", self.sample)
         check_share("lower", self.lower)
-        check_share("1 / upper", 1 / self.upper)
+        if not 1 <= self.upper < math.inf:
+            raise InvalidArgument(f"upper must be at least 1 and finite, not {self.upper!r}")
         check_whole("rounds", self.rounds, 0)
+        check_whole("least", self.least)
 
     def select(self, flat: torch.Tensor, memory: Memory, place: Place) -> torch.Tensor:
         k = n_kept(flat.numel(), self.density)

@@ -22,6 +22,7 @@ from .contract import (
     Place,
     check_gradient,
     check_share,
+    check_whole,
     n_kept,
     wide,
 )
@@ -52,6 +53,8 @@ class Sparsifier(Compressor):
 
     def __post_init__(self) -> None:
         check_share("density", self.density)
+        if self.mantissa_bits is not None:
+            check_whole("mantissa_bits", self.mantissa_bits)
 
     @abstractmethod
     def select(self, flat: torch.Tensor, memory: Memory, place: Place) -> torch.Tensor:

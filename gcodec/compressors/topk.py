@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
 
-from .contract import Memory, Place, check_share, n_kept, random_of, tick
+from ..errors import InvalidArgument
+from .contract import Memory, Place, check_share, check_whole, n_kept, random_of, tick
 from .selection import above, largest, sampled_threshold, strided_sample
 from .sparse import Sparsifier
 
@@ -33,6 +35,9 @@ class TopK(Sparsifier):
         super().__post_init__()
         if self.sample is not None:
             check_share("sample", self.sample)
+        check_whole("least", self.least)
+        if not 1 <= self.most < math.inf:
+            raise InvalidArgument(f"most must be at least 1 and finite, not {self.most!r}")
 
     def select(self, flat: torch.Tensor, memory: Memory, place: Place) -> torch.Tensor:
         k = n_kept(flat.numel(), self.density)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import subprocess
 import sys
 
@@ -11,6 +12,7 @@ pytest.importorskip("torch")
 
 import torch
 
+from gcodec.adaptive import GraVAC, LGreCo
 from gcodec.averaging.averager import Averager, CompressionPlan, compression_plan
 from gcodec.averaging.feedback import ErrorFeedback, WarmUp
 from gcodec.averaging.simulate import Simulation, run_conversations
@@ -29,7 +31,9 @@ pytestmark = pytest.mark.usefixtures("one_thread")
     lambda: RedSync(0.1, method="other"), lambda: RedSync(0.1, same_sign=True, mantissa_bits=3), lambda: Frames(0),
     lambda: Dense().at(1), lambda: WarmUp(QSGD(), 3), lambda: Simulation(0, Dense()),
     lambda: Simulation(2, "bf16"), lambda: compression_plan(""),
-    lambda: ErrorFeedback(0.0), lambda: CompressionPlan(Dense(), smallest=-1),
+    lambda: ErrorFeedback(0.0), lambda: CompressionPlan(Dense(), smallest=-1), lambda: DGC(0.1, upper=0.0),
+    lambda: DGC(0.1, least=0), lambda: TopK(0.1, sample=0.1, least=0), lambda: TopK(0.1, sample=0.1, most=math.inf),
+    lambda: TopK(0.1, mantissa_bits=0), lambda: GraVAC(TopK(0.1), most=math.inf), lambda: LGreCo(Frames()),
 ])
 def test_settings_out_of_range_are_refused(wrong):
     with pytest.raises(InvalidArgument):
