@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from .contract import Conversation, Memory, Outcome, Place, all_reduce_mean, check_whole
+from .contract import Conversation, Memory, Outcome, Place, all_reduce_mean, check_whole, tick
 from .lowrank import LowRank, norm_of, orthonormal, thin_product, usable
 from .outcome import Product
 
@@ -19,7 +19,8 @@ class PowerSGD(LowRank):
     """Approximates M by P Q^T: P = M Q, all-reduced and orthogonalized, then Q = M^T P, all-reduced.
 
     Attributes:
-        warm_start: Start from the last step's Q, however often the rank changes; otherwise from random columns.
+        warm_start: Start from the last step's Q, however often the rank changes; otherwise from random columns, other
+            ones in each step: what was not sent lies across those of its own step, which would never find it.
         iterations: Iterations of both halves per step, each of which sends both factors.
     """
 
@@ -33,16 +34,15 @@ class PowerSGD(LowRank):
     def factorize(self, matrix: torch.Tensor, memory: Memory, place: Place) -> Conversation:
         m, n = matrix.shape
         rank = min(self.rank, m, n)
-        if not self.warm_start:
-            memory.pop(_KEY, None)
-        q = self.start(_KEY, n, rank, matrix, memory, place)
+        key = _KEY if self.warm_start else f"{_KEY}.{tick(memory)}"
+        q = self.start(key, n, rank, matrix, memory, place)
         for _ in range(self.iterations):
             mean = yield from all_reduce_mean(thin_product(matrix, q), place.size)
             p = orthonormal(mean)
             q_term = thin_product(matrix.T, p)
             q = yield from all_reduce_mean(q_term, place.size, preserve=True)
         norm = norm_of(q)
-        if usable(norm):
+        if self.warm_start and usable(norm):
             memory[_KEY] = q
         floats = self.iterations * rank * (m + n)
         return Outcome(Product(p, q), Product(p, q_term), floats, bound=2 * norm)  # norms of p's rows are at most 1

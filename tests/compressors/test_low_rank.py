@@ -8,6 +8,7 @@ pytest.importorskip("torch")
 
 import torch
 
+from gcodec.averaging.averager import Averager, CompressionPlan
 from gcodec.compressors import GradNA, GradZip, Place, PowerSGD, gradzip, lowrank
 from gcodec.compressors.contract import Memory, alone
 from tests.support.compressor_settings import gradients_at, norm, same
@@ -37,6 +38,18 @@ def test_warm_starts_approach_the_best_approximation(setting):
     best = float(values[4:].square().sum())
     assert setting.error(matrix, steps=20) == pytest.approx(best, rel=1e-2)
     assert setting.error(matrix, steps=20) <= setting.error(matrix, steps=1)
+
+
+@pytest.mark.parametrize("warm_start", [True, False])
+def test_residuals_of_powersgd_stay_bounded(warm_start):
+    """What is left out of a step is orthogonal to its Q: from the same one in all steps it would never be sent."""
+    rank = Averager(CompressionPlan(PowerSGD(2, warm_start=warm_start), smallest=0))
+    gradient = torch.randn(40, 50, generator=torch.Generator().manual_seed(0))
+    for _ in range(100):
+        alone(rank.average({"x": gradient}))
+    residual = rank.residual("x")
+    assert residual is not None
+    assert norm(residual) <= 20 * norm(gradient)
 
 
 @pytest.mark.parametrize("setting", [PowerSGD(4), GradZip(4)])
