@@ -76,12 +76,14 @@ class WeightVersion:
     Attributes:
         info: its number, hashes and metadata. ``info.base`` is None where there is no difference.
         is_anchor_due: an anchor of this version should be kept, because the interval or the caller says so.
+        is_first: the publisher has made none before it.
         stats: counts and seconds.
         difference: the message with what changed; None for a first version, and after names, shapes or types changed.
     """
 
     info: VersionInfo
     is_anchor_due: bool
+    is_first: bool
     stats: PublishStats
     difference: bytes | None = field(repr=False)
     _make_anchor: Callable[[VersionInfo], bytes] = field(repr=False)
@@ -173,7 +175,7 @@ class Publisher:
         self._progress: Progress = progress or (lambda stage, done, total: None)
         self._held: Published | None = None
         self._state: str | None = None
-        self._number, self._since_anchor = first - 1, 0
+        self._first, self._number, self._since_anchor = first, first - 1, 0
         self._anchor_wanted = False
         if start is not None:
             published = self._snapshot(start, StageClock())
@@ -236,7 +238,8 @@ class Publisher:
         )
         LOG.info("published version %d: %s of %s", info.number, "anchor" if info.is_anchor else "difference", stats)
         difference, made_anchor = (None, data) if info.is_anchor else (data, None)
-        return WeightVersion(info, due, stats, difference, self._anchor_of, made_anchor)
+        is_first = info.number == self._first
+        return WeightVersion(info, due, is_first, stats, difference, self._anchor_of, made_anchor)
 
     def _snapshot(self, tensors: Mapping[str, Any], clock: StageClock) -> Published:
         """Return the tensors as they are now, hashed; their bits may still be the caller's memory."""

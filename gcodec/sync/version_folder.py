@@ -99,7 +99,8 @@ class VersionFolder:
         """Write a version: its difference, its anchor if one is due, then the manifest; then remove what is too old.
 
         Where the difference does not apply to the newest version there is, as after a publisher's restart or a failed
-        ``send``, an anchor is written.
+        ``send``, an anchor is written. In an empty folder only the difference of a publisher's first version applies,
+        to the weights that it was given as ``start``.
 
         Args:
             version: the version that the publisher has just made.
@@ -121,7 +122,7 @@ class VersionFolder:
                 f"{self.path} has version {last.number} already, so version {version.number} cannot follow: continue "
                 "with Publisher(first=folder.newest + 1)"
             )
-        follows = last is None or version.info.base == last.state
+        follows = version.is_first if last is None else version.info.base == last.state
         difference = version.difference if follows else None
         anchor = version.anchor() if version.is_anchor_due or difference is None else None
         stored = StoredVersion(

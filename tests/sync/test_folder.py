@@ -421,6 +421,18 @@ def test_a_version_that_was_never_sent_is_made_up_for(tmp_path):
     assert equal(subscriber.tensors, state)
 
 
+@pytest.mark.parametrize("starts", [False, True])
+def test_a_first_version_that_was_never_sent_is_made_up_for(tmp_path, starts):
+    folder, state = VersionFolder(tmp_path), some_state()
+    publisher = Publisher(start=moved(state, 9) if starts else None)
+    publisher.publish(state)
+    state = moved(state, 1)
+    folder.send(publisher.publish(state))
+    subscriber = Subscriber()
+    assert subscriber.catch_up(folder) == 1
+    assert equal(subscriber.tensors, state)
+
+
 def test_weights_that_all_have_need_no_anchor(tmp_path):
     folder, state = VersionFolder(tmp_path), some_state()
     publisher, subscriber = Publisher(start=state), Subscriber({name: x.clone() for name, x in state.items()})
