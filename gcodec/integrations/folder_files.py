@@ -56,6 +56,8 @@ def compress_files_in(folder: str | os.PathLike[str], threads: int | None = None
 def restore_files_in(folder: str | os.PathLike[str], threads: int | None = None) -> list[Path]:
     """Restore what :func:`compress_files_in` compressed, beside the archives, which stay.
 
+    A file that is newer than its archive, as after a save without gcodec or one that was interrupted, is left as it is.
+
     Args:
         folder: the folder.
         threads: threads to use at most; as many as the process may use if None.
@@ -81,6 +83,8 @@ def restore_files_in(folder: str | os.PathLike[str], threads: int | None = None)
 def restored_folder(folder: str | os.PathLike[str], threads: int | None = None) -> Iterator[Path]:
     """Give a temporary folder that has the files of another, those in archives restored, all others linked.
 
+    A file that is newer than its archive counts, and not the archive.
+
     Args:
         folder: the folder.
         threads: threads to use at most; as many as the process may use if None.
@@ -101,7 +105,8 @@ def restored_folder(folder: str | os.PathLike[str], threads: int | None = None) 
 
 
 def _archives_in(folder: Path) -> dict[Path, Path]:
-    """Return the archives of a folder by the path, beside each, of the file that it restores to.
+    """Return the archives of a folder by the path, beside each, of the file that it restores to; those alone that no
+    newer file has replaced.
 
     Raises:
         InvalidArgument: one does not restore to exactly one file of its own name.
@@ -117,12 +122,19 @@ def _archives_in(folder: Path) -> dict[Path, Path]:
         if path.exists() and not path.is_file():
             raise InvalidArgument(f"{path}: must be a file or free, for {archive.name} restores to it, but is a folder "
                                   "or no regular file")
+        if _has_replaced(path, archive):
+            continue
         with ArchiveReader(archive, threads=1) as reader:
             if len(reader.files) != 1:
                 raise InvalidArgument(f"{archive}: must be of one file to be restored as {name}, not of "
                                       f"{len(reader.files)}; gcodec decompress restores it")
         archives[path] = archive
     return archives
+
+
+def _has_replaced(path: Path, archive: Path) -> bool:
+    """Return True for a file that is newer than its archive, which has the time of the file that it was made of."""
+    return path.is_file() and not path.is_symlink() and path.stat().st_mtime_ns > archive.stat().st_mtime_ns
 
 
 def _restore_file(archive: Path, path: Path, threads: int | None) -> None:

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
+import numpy as np
 import pytest
+
+pytest.importorskip("safetensors")
+
+from safetensors.numpy import save
 
 import gcodec
 from gcodec.errors import InvalidArgument
-from gcodec.integrations.folder_files import restore_files_in, restored_folder
+from gcodec.integrations.folder_files import compress_files_in, restore_files_in, restored_folder
 from tests.support.archive_maker import archive_with
 
 
@@ -67,10 +73,16 @@ def test_links_to_files_are_not_replaced(tmp_path):
     assert (tmp_path / "mine").read_text() == "mine\n"
 
 
+def written(path: Path, data: bytes, seconds: int) -> None:
+    """Write a file that was last changed at a time."""
+    path.write_bytes(data)
+    os.utime(path, (seconds, seconds))
+
+
 def test_files_beside_their_archives_are_replaced_and_others_linked(tmp_path):
     (tmp_path / "x").write_bytes(bytes(1000))
     gcodec.compress_file(tmp_path / "x")
-    (tmp_path / "x").write_bytes(b"older")
+    written(tmp_path / "x", b"older", 1000)
     (tmp_path / "y").write_bytes(b"y")
     (tmp_path / "sub.gc").mkdir()
     with restored_folder(tmp_path) as whole:
@@ -78,3 +90,20 @@ def test_files_beside_their_archives_are_replaced_and_others_linked(tmp_path):
         assert (whole / "x").read_bytes() == bytes(1000) and (whole / "y").read_bytes() == b"y"
     assert (tmp_path / "x").read_bytes() == b"older"
     assert restore_files_in(tmp_path) == [tmp_path / "x"] and (tmp_path / "x").read_bytes() == bytes(1000)
+
+
+OLD, NEW = (save({"w": np.full(10_000, value, np.float32)}) for value in (1, 2))
+
+
+def test_files_that_are_newer_than_their_archives_are_what_is_loaded(tmp_path):
+    """A save that was interrupted, or made without gcodec, was written over by the archives of the save before it."""
+    model, other = tmp_path / "model.safetensors", tmp_path / "other.safetensors"
+    written(model, OLD, 1000)
+    written(other, OLD, 1000)
+    compress_files_in(tmp_path)
+    written(other, NEW, 2000)
+    with restored_folder(tmp_path) as whole:
+        assert (whole / model.name).read_bytes() == OLD and (whole / other.name).read_bytes() == NEW
+    assert restore_files_in(tmp_path) == [model] and other.read_bytes() == NEW
+    compress_files_in(tmp_path)
+    assert restore_files_in(tmp_path) == [model, other] and (model.read_bytes(), other.read_bytes()) == (OLD, NEW)
