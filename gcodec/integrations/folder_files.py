@@ -15,7 +15,7 @@ from ..archive.reader import ArchiveReader
 from ..archive.whole_files import compress_file, restore_files, restored_attributes
 from ..errors import InvalidArgument
 
-#: Files that hold tensors, by the ends of their names; smaller ones are left as they are.
+#: Files that hold tensors, by the ends of their names; smaller ones are left as they are, unless an archive is there.
 TENSOR_SUFFIXES = (".safetensors", ".pt", ".bin")
 MIN_BYTES = 1 << 14
 #: Every rank writes such a file of its own, perhaps later than others read.
@@ -148,8 +148,10 @@ def _restore_file(archive: Path, path: Path, threads: int | None) -> None:
 
 
 def _is_tensor_file(path: Path) -> bool:
-    named = path.name.endswith(TENSOR_SUFFIXES) and not path.name.startswith(PER_RANK)
-    return named and path.is_file() and path.stat().st_size >= MIN_BYTES
+    if not path.name.endswith(TENSOR_SUFFIXES) or path.name.startswith(PER_RANK) or not path.is_file():
+        return False
+    # An archive of an earlier save must not stay beside a file of a later one, however small that is.
+    return path.stat().st_size >= MIN_BYTES or path.with_name(path.name + SUFFIX).is_file()
 
 
 def _link(path: Path, target: Path) -> None:

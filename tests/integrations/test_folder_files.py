@@ -93,6 +93,7 @@ def test_files_beside_their_archives_are_replaced_and_others_linked(tmp_path):
 
 
 OLD, NEW = (save({"w": np.full(10_000, value, np.float32)}) for value in (1, 2))
+SMALL = save({"w": np.ones(1, np.float32)})
 
 
 def test_files_that_are_newer_than_their_archives_are_what_is_loaded(tmp_path):
@@ -107,3 +108,15 @@ def test_files_that_are_newer_than_their_archives_are_what_is_loaded(tmp_path):
     assert restore_files_in(tmp_path) == [model] and other.read_bytes() == NEW
     compress_files_in(tmp_path)
     assert restore_files_in(tmp_path) == [model, other] and (model.read_bytes(), other.read_bytes()) == (OLD, NEW)
+
+
+def test_a_small_file_takes_the_place_of_an_archive_of_its_name(tmp_path):
+    model, small = tmp_path / "model.safetensors", tmp_path / "small.safetensors"
+    written(model, OLD, 1000)
+    written(small, SMALL, 1000)
+    compress_files_in(tmp_path)
+    written(model, SMALL, 1000)
+    assert compress_files_in(tmp_path) == [tmp_path / "model.safetensors.gc"]
+    assert small.exists() and not model.exists()
+    with restored_folder(tmp_path) as whole:
+        assert (whole / model.name).read_bytes() == SMALL
