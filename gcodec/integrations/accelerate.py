@@ -16,16 +16,16 @@ def save_accelerator(accelerator: Any, folder: str | os.PathLike[str], *, thread
 
     Args:
         accelerator: an ``accelerate.Accelerator``.
-        folder: the folder.
+        folder: the folder; with ``automatic_checkpoint_naming`` the accelerator takes one of its own instead.
         threads: threads to use at most; as many as the process may use if None.
 
     Raises:
         GcodecError, OSError: a file cannot be read or written.
     """
-    accelerator.save_state(os.fspath(folder))
+    saved = accelerator.save_state(os.fspath(folder))
     accelerator.wait_for_everyone()
     if accelerator.is_main_process:
-        compress_files_in(folder, threads)
+        compress_files_in(saved, threads)
     accelerator.wait_for_everyone()
 
 

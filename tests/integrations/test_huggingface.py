@@ -9,6 +9,7 @@ pytest.importorskip("accelerate")
 
 import torch
 from accelerate import Accelerator
+from accelerate.utils import ProjectConfiguration
 from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
 
 import gcodec
@@ -133,4 +134,17 @@ def test_states_of_accelerate_are_loaded_as_they_were_saved(tmp_path):
     load_accelerator(accelerator, tmp_path / "state")
     assert files_in(tmp_path / "state") == saved
     steps(accelerator, model, optimizer, 2)
+    assert all(torch.equal(one, other) for one, other in zip(model.parameters(), expected, strict=True))
+
+
+def test_a_state_is_compressed_in_the_folder_that_the_accelerator_names(tmp_path):
+    naming = ProjectConfiguration(project_dir=str(tmp_path), automatic_checkpoint_naming=True)
+    accelerator = Accelerator(cpu=True, project_config=naming)
+    model = accelerator.prepare(new_model())
+    save_accelerator(accelerator, tmp_path / "state")
+    folder = tmp_path / "checkpoints" / "checkpoint_0"
+    assert "model.safetensors.gc" in files_in(folder) and "model.safetensors" not in files_in(folder)
+    expected = [parameter.detach().clone() for parameter in model.parameters()]
+    torch.nn.init.zeros_(model.lm_head.weight)
+    load_accelerator(accelerator, folder)
     assert all(torch.equal(one, other) for one, other in zip(model.parameters(), expected, strict=True))
