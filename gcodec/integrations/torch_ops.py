@@ -64,7 +64,7 @@ def encode_out(x: torch.Tensor, out: torch.Tensor, mantissa_bits: int | None = N
         raise InvalidArgument(
             f"out has {out.numel()} bytes, too few for the frame; frame_room(x), {frame_room(x)} bytes, always suffices"
         ) from None
-    return out[FRAME_SIZE_AT : FRAME_SIZE_AT + _SIZE_BYTES].clone().view(torch.int64).reshape(())
+    return out.view(-1)[FRAME_SIZE_AT : FRAME_SIZE_AT + _SIZE_BYTES].clone().view(torch.int64).reshape(())
 
 
 @encode_out.register_fake

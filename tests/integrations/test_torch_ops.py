@@ -72,6 +72,15 @@ def test_a_tensor_that_requires_grad_is_encoded() -> None:
     assert not size.requires_grad and torch.equal(gcodec.decode(room.numpy()), x.detach())
 
 
+def test_room_of_any_shape_takes_the_frame() -> None:
+    x = gradient("float32")
+    room = torch.zeros(frame_room(x), 1, dtype=torch.uint8)
+    assert int(encode_out(x, room)) == len(gcodec.encode(x))
+    back = torch.empty_like(x)
+    decode_out(room, back)
+    assert torch.equal(back, x)
+
+
 def test_what_does_not_fit_is_refused_in_graphs_and_outside() -> None:
     x = gradient("float32")
     with pytest.raises(gcodec.InvalidArgument, match=rf"out has 10 bytes, .* frame_room\(x\), {frame_room(x)} bytes,"):
