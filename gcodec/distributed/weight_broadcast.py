@@ -137,6 +137,7 @@ class WeightBroadcast:
             if _signed(xxhash.xxh3_64_hexdigest(data.data)) != digest:
                 raise Corruption(f"{label}: the message of {size} bytes arrived damaged")
             pending = subscriber.read(data)
+            pending.try_out()  # for what apply() would refuse here after the others have applied it
         except Exception as error:  # whatever it is, the others have to hear of it
             problem = error
         self._agree(label, problem)

@@ -24,7 +24,7 @@ from .sync_stats import LOG, Progress, StageClock, UpdateStats
 from .tensor_bits import TensorLayout, WritableTensor, as_typed
 from .version_chain import Step, StoredVersion, VersionSource, Ways, check_found
 from .version_message import HashedTensor, Message, OpenMessage, VersionInfo, open_message, state_hash
-from .weight_changes import Change, device_changes, fill, host_changes, layouts_of, write_all
+from .weight_changes import Change, device_changes, fill, host_changes, layouts_of, try_writing, write_all
 
 
 class PendingVersion:
@@ -84,16 +84,20 @@ class PendingVersion:
             if not self._fresh:
                 write_all(self._changes, self._check_written)
             subscriber._has_applied(self.info, self._tensors, self._fresh)
-        stats = UpdateStats(
-            self.info.number,
-            self.info.is_anchor,
-            self.n_changed_values,
-            self._raw_bytes,
-            self._message_bytes,
-            self._clock.seconds,
-        )
+        n_bytes = self._raw_bytes, self._message_bytes
+        stats = UpdateStats(self.info.number, self.info.is_anchor, self.n_changed_values, *n_bytes, self._clock.seconds)
         LOG.info("applied version %d: %s", self.info.number, stats)
         return stats
+
+    def try_out(self) -> None:
+        """Check what only shows where values are written, those of tensors that share memory in part; nothing stays.
+
+        Raises:
+            InvalidArgument: it has different values for them.
+        """
+        if self._subscriber._shared.in_part:
+            with signals_deferred():
+                try_writing(self._changes, self._check_written)
 
     def _check_written(self) -> None:
         """Check tensors of which parts may have been written under other names. Raises InvalidArgument."""

@@ -174,6 +174,21 @@ def write_all(changes: Sequence[Change], check: Callable[[], None]) -> None:
             change.tensor.forget_copy()
 
 
+def try_writing(changes: Sequence[Change], check: Callable[[], None]) -> None:
+    """Write all changes, call ``check``, which may raise, and put back the values that were there in any case."""
+    undo: list[Change] = []
+    try:
+        for change in changes:
+            undo.append(change.taken_back())
+            change.write()
+        check()
+    finally:
+        for change in reversed(undo):
+            change.write()
+        for change in changes:
+            change.tensor.forget_copy()
+
+
 def layouts_of(tensors: dict[str, WritableTensor]) -> dict[str, TensorLayout]:
     """Return the layouts of tensors by name."""
     return {name: tensor.layout for name, tensor in tensors.items()}

@@ -87,6 +87,26 @@ def fail_on(by: int) -> tuple[list[str], bool]:
     return heard, kept and party.is_current
 
 
+def overlap_on(by: int) -> tuple[str, bool]:
+    """Return what is raised when a version has different values for memory that tensors of one rank share in part, and
+    whether all ranks keep the last version and follow the next."""
+    rank, broadcast, publisher = dist.get_rank(), gd.WeightBroadcast(), Publisher()
+    whole = torch.zeros(10, 4)
+    rows = whole[2:5] if rank == by else torch.zeros(3, 4)
+    subscriber, heard, kept = Subscriber({"whole": whole, "rows": rows}), [], True
+    for ours, theirs in ((1, 1), (2, 3), (4, 4)):
+        state = {"whole": torch.full((10, 4), ours), "rows": torch.full((3, 4), theirs)}
+        state = {name: tensor.float() for name, tensor in state.items()}
+        if rank == 0:
+            heard.append(raised(broadcast.send, publisher.publish(state)))
+            continue
+        heard.append(raised(broadcast.receive, subscriber))
+        value = 1 if ours == 2 else ours
+        kept = kept and bool((whole == value).all()) and bool((rows == value).all())
+    assert not heard[0] and not heard[2]
+    return heard[1], kept
+
+
 def damaged(by: int) -> str:
     """Return what is raised when a message arrives damaged at one rank."""
     party = Party()

@@ -33,6 +33,13 @@ def test_a_rank_that_cannot_use_a_version_is_named_and_none_applies_it(ranks):
     assert not any(heard[1] for heard, _ in answers)
 
 
+def test_a_rank_whose_tensors_overlap_refuses_before_another_rank_applies_the_version(ranks):
+    (source, _), (failing, kept), (third, kept_elsewhere) = ranks.run(cases.overlap_on, by=1)
+    assert failing.startswith("InvalidArgument") and "share memory" in failing
+    assert all(heard.startswith("PeerError") and "rank 1 could not use it" in heard for heard in (source, third))
+    assert kept and kept_elsewhere
+
+
 def test_a_message_that_arrives_damaged_is_named(ranks):
     source, second, third = ranks.run(cases.damaged, by=2)
     assert third.startswith("Corruption") and "arrived damaged" in third
