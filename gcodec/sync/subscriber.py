@@ -40,7 +40,7 @@ class PendingVersion:
         info: VersionInfo,
         tensors: dict[str, HashedTensor],
         changes: list[Change],
-        fresh: dict[str, WritableTensor],
+        fresh: dict[str, WritableTensor] | None,
     ) -> None:
         self.info = info
         self._subscriber, self._tensors, self._changes, self._fresh = subscriber, tensors, changes, fresh
@@ -81,7 +81,7 @@ class PendingVersion:
         if subscriber.position != self._applies_to:
             raise BrokenChain(f"{self.info} was read when the subscriber held {self._applies_to}; read it again")
         with self._clock.measure("write"), signals_deferred():
-            if not self._fresh:
+            if self._fresh is None:
                 write_all(self._changes, self._check_written)
             subscriber._has_applied(self.info, self._tensors, self._fresh)
         n_bytes = self._raw_bytes, self._message_bytes
@@ -375,11 +375,11 @@ class Subscriber:
     def _decoded(self, message: OpenMessage) -> PendingVersion:
         """Return what a message changes, after all of it has been checked."""
         info, held = message.info, self._held
-        fresh = {}
+        fresh = None
         if info.is_anchor and not self._is_given and layouts_of(held) != info.tensors:
             fresh = {name: self._new(name, layout) for name, layout in info.tensors.items()}
         hashes = {} if info.is_anchor else dict(self._hashes)
-        changes: list[Change] = []
+        tensors, changes = held if fresh is None else fresh, list[Change]()
         total, done = sum(layout.n_bytes for layout in info.tensors.values()), 0
         try:
             there = {} if info.is_anchor else self._segments_on_device(message.entry)
@@ -389,7 +389,7 @@ class Subscriber:
                 self._progress("check", done, total)
             for part in message.tensor_parts(without=there):
                 name, layout, start, data, digest = part
-                tensor = (fresh or held)[name]
+                tensor = tensors[name]
                 if digest is not None:
                     hashes[name] = HashedTensor(layout, digest)
                     tensor.forget_copy()
@@ -397,7 +397,7 @@ class Subscriber:
                 if data.size % layout.item_bytes:
                     raise Corruption(f"{info}: tensor {name!r}: a part ends within a value")
                 bits, first = data.view(layout.uint), start // layout.item_bytes
-                changes += fill(tensor, first, bits) if fresh else host_changes(tensor, first, bits)
+                changes += host_changes(tensor, first, bits) if fresh is None else fill(tensor, first, bits)
                 done += data.size
                 self._progress("check", done, total)
             message.check_rest()
@@ -467,9 +467,9 @@ class Subscriber:
         return {name: HashedTensor(tensor.layout, digests[name]) for name, tensor in tensors.items()}
 
     def _has_applied(
-        self, info: VersionInfo, hashes: dict[str, HashedTensor], fresh: dict[str, WritableTensor]
+        self, info: VersionInfo, hashes: dict[str, HashedTensor], fresh: dict[str, WritableTensor] | None
     ) -> None:
-        self._held = fresh or self._held
+        self._held = self._held if fresh is None else fresh
         self._hashes, self._number, self._state = hashes, info.number, info.state
 
 

@@ -116,6 +116,15 @@ def test_versions_are_applied_in_place():
     assert memory == {name: tensor.data_ptr() for name, tensor in subscriber.tensors.items()}
 
 
+def test_a_subscriber_without_tensors_of_its_own_follows_to_a_state_without_any():
+    publisher, subscriber, state = Publisher(), Subscriber(), some_state()
+    for published in (state, {}, {}, {"w": torch.ones(3)}, {"empty": torch.ones(0)}, {}, state):
+        pending = subscriber.read(publisher.publish(published).data)
+        pending.apply()
+        assert equal(subscriber.tensors, published)
+        subscriber.verify()
+
+
 STRIDES: dict[str, Callable[[Any], Any]] = {
     "transposed": lambda x: x.t().contiguous().t(),
     "every other row": lambda x: torch.cat([x, x], 1).view(2 * x.shape[0], -1)[::2],
