@@ -239,7 +239,7 @@ def _numpy_words(name: str, value: np.ndarray) -> np.ndarray:
     if not value.flags.writeable or value.dtype.byteorder == ">":
         raise InvalidArgument(f"tensor {name!r} must be a writable array in native byte order to be kept up to date")
     _check_no_overlap(name, value.shape, value.strides)
-    return value.view(f"u{value.dtype.itemsize}")
+    return np.asarray(value).view(f"u{value.dtype.itemsize}")  # a matrix would stay one, which has no flat shape
 
 
 def _torch_words(name: str, value: Any) -> Any:

@@ -125,6 +125,15 @@ def test_a_subscriber_without_tensors_of_its_own_follows_to_a_state_without_any(
         subscriber.verify()
 
 
+def test_a_matrix_of_numpy_is_written_in_place():
+    matrix, state = np.zeros((30, 40), np.float32).view(np.matrix), {"w": np.ones((30, 40), np.float32)}
+    publisher, subscriber = Publisher(), Subscriber({"w": matrix})
+    for place in (3, 5):
+        subscriber.apply(publisher.publish(state).data)
+        assert np.array_equal(np.asarray(matrix), state["w"])
+        state["w"][place, 7] = 2
+
+
 STRIDES: dict[str, Callable[[Any], Any]] = {
     "transposed": lambda x: x.t().contiguous().t(),
     "every other row": lambda x: torch.cat([x, x], 1).view(2 * x.shape[0], -1)[::2],
