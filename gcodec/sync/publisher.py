@@ -348,8 +348,8 @@ def cast_wider(name: str, value: Any, dtype: str) -> Any:
         target = getattr(torch, dtype)
         wider = value.is_floating_point() and value.element_size() > target.itemsize
         return value.detach().to(target) if wider else value
-    array = np.asarray(value)
-    if array.dtype.kind != "f" or array.dtype.itemsize <= TensorLayout(dtype, ()).item_bytes:
+    array, layout = np.asarray(value), tensor_layout_of(name, value)
+    if layout.dtype not in WITH_BASE or layout.item_bytes <= TensorLayout(dtype, ()).item_bytes:
         return array
     try:
         return array.astype(dtype)

@@ -134,6 +134,16 @@ def test_a_matrix_of_numpy_is_written_in_place():
         state["w"][place, 7] = 2
 
 
+def test_types_of_ml_dtypes_are_cast_like_others():
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    wide = torch.linspace(-2, 2, 300)
+    ours, theirs = (Publisher(dtype="float8_e4m3fn") for _ in range(2))
+    version = ours.publish({"w": wide.numpy().astype(ml_dtypes.bfloat16)})
+    assert version.data == theirs.publish({"w": wide.bfloat16()}).data
+    other = Publisher(dtype="bfloat16").publish({"h": wide.numpy().astype(ml_dtypes.bfloat16)})
+    assert other.state == Publisher().publish({"h": wide.bfloat16()}).state
+
+
 STRIDES: dict[str, Callable[[Any], Any]] = {
     "transposed": lambda x: x.t().contiguous().t(),
     "every other row": lambda x: torch.cat([x, x], 1).view(2 * x.shape[0], -1)[::2],
