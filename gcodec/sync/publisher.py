@@ -36,7 +36,7 @@ from .device_bits import (
 from .device_segments import ready_segments
 from .sync_stats import LOG, Progress, PublishStats, StageClock
 from .tensor_bits import TensorLayout, host_bits, shares_memory, tensor_layout_of
-from .version_message import HashedTensor, VersionInfo, check_own_metadata, state_hash, to_metadata
+from .version_message import HashedTensor, VersionInfo, check_own_metadata, check_part, state_hash, to_metadata
 
 #: Values are compared in runs of so many bytes, which stay in a core's cache.
 COMPARE_BYTES = 1 << 20
@@ -170,7 +170,8 @@ class Publisher:
             raise InvalidArgument(f"first must be an integer of at least 1, not {first!r}")
         check_choice("dtype", dtype, (None, *CASTS))
         check_threads(threads)
-        self._anchor_every, self._dtype, self._part, self._threads = anchor_every, dtype, part, threads
+        self._anchor_every, self._dtype, self._threads = anchor_every, dtype, threads
+        self._part = check_part(part)
         self._on_device = on_device
         self._progress: Progress = progress or (lambda stage, done, total: None)
         self._held: Published | None = None

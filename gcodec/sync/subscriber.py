@@ -23,7 +23,7 @@ from .shared_tensors import SharedTensors
 from .sync_stats import LOG, Progress, StageClock, UpdateStats
 from .tensor_bits import TensorLayout, WritableTensor, as_typed
 from .version_chain import Step, StoredVersion, VersionSource, Ways, check_found
-from .version_message import HashedTensor, Message, OpenMessage, VersionInfo, open_message, state_hash
+from .version_message import HashedTensor, Message, OpenMessage, VersionInfo, check_part, open_message, state_hash
 from .weight_changes import Change, device_changes, fill, host_changes, layouts_of, try_writing, write_all
 
 
@@ -159,7 +159,7 @@ class Subscriber:
     ) -> None:
         check_choice("like", like, ("numpy", "torch"))
         check_threads(threads)
-        self._part, self._like, self._threads, self._limit = part, like, threads, max_output_bytes
+        self._part, self._like, self._threads, self._limit = check_part(part), like, threads, max_output_bytes
         self._progress: Progress = progress or (lambda stage, done, total: None)
         if tensors is not None and not isinstance(tensors, Mapping):
             raise InvalidArgument(f"tensors must be a mapping of names to tensors, not a {type(tensors).__name__}")

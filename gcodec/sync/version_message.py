@@ -17,6 +17,7 @@ import xxhash
 
 from ..archive import ArchiveReader, FileEntry
 from ..archive.base_tensors import BaseFinder, are_end_to_end
+from ..archive.entries import well_formed
 from ..errors import Corruption, GcodecError, InvalidArgument, Unsupported
 from ..files.file_plan import TensorView
 from ..files.safetensors import CODES
@@ -101,15 +102,28 @@ def to_metadata(info: VersionInfo, *, are_joined: bool) -> dict[str, str]:
 
 def check_own_metadata(metadata: Mapping[str, str] | None) -> dict[str, str]:
     """Return a publisher's own key-value pairs. Raises InvalidArgument unless they are strings, and no key reserved."""
+    if not isinstance(metadata, Mapping | None):
+        raise InvalidArgument(f"metadata must map strings to strings, not be {metadata!r}")
     pairs = dict(metadata or {})
-    key: Any
-    value: Any
     for key, value in pairs.items():
-        if not isinstance(key, str) or not isinstance(value, str) or key.startswith(PREFIX):
+        if not _is_text(key) or not _is_text(value) or key.startswith(PREFIX):
             raise InvalidArgument(
-                f"metadata must map strings to strings, and no key may begin with {PREFIX!r}; found {key!r}: {value!r}"
+                f"metadata must map strings of UTF-8 to such strings, and no key may begin with {PREFIX!r}; found "
+                f"{key!r}: {value!r}"
             )
     return pairs
+
+
+def check_part(part: Any) -> str:
+    """Return the name of a part of a sharded state. Raises InvalidArgument unless it is a string."""
+    if not _is_text(part):
+        raise InvalidArgument(f"part must be a string of UTF-8, not {part!r}")
+    return str(part)
+
+
+def _is_text(value: Any) -> bool:
+    """Return True for a string that can be written as UTF-8."""
+    return isinstance(value, str) and well_formed(value)
 
 
 class TensorPart(NamedTuple):

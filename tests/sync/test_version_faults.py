@@ -12,6 +12,7 @@ import pytest
 pytest.importorskip("torch")
 
 import torch
+from torch.testing._internal.two_tensor import TwoTensor
 
 import gcodec
 from gcodec.sync import BrokenChain, Publisher, Subscriber, VersionFolder
@@ -253,6 +254,11 @@ def test_senseless_arguments_are_refused():
         lambda: Publisher().publish({"__metadata__": w}), lambda: Publisher().publish({"\ud800": w}),
         lambda: Publisher().publish({"w": w}, metadata={"gcodec-sync.x": "1"}),
         lambda: Publisher().publish({"w": w}, metadata={"x": number}),
+        lambda: Publisher().publish({"w": w}, metadata={"x": "\ud800"}),
+        lambda: Publisher().publish({"w": w}, metadata={"\ud800": "x"}),
+        lambda: Publisher().publish({"w": w}, metadata=number), lambda: Publisher().publish({"w": TwoTensor(w, w)}),
+        lambda: Publisher(part=number), lambda: Publisher(part="\ud800"), lambda: Subscriber(part=number),
+        lambda: Subscriber({"w": TwoTensor(w, w)}),
         lambda: Subscriber(w),
         lambda: Subscriber(like="jax"), lambda: Subscriber({"w": [1.0]}), lambda: Subscriber({"w": w.expand(3, 4)}),
         lambda: Subscriber({"w": np.broadcast_to(np.ones(3), (2, 3))}), lambda: Subscriber({"w": w.to_sparse()}),
