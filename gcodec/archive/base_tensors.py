@@ -124,11 +124,19 @@ class Base:
 
     def _bytes_end_to_end(self, views: Sequence[TensorView], dtype: str, raw: bool) -> BaseBytes | None:
         """Return the bytes of tensors of these names, end to end; None unless all of them are here and fit."""
-        found = [self.bytes_for([view], _bytes(view), dtype, alone=False, raw=raw) for view in views]
-        parts = [part for part in found if part is not None]
-        if len(parts) < len(views):
-            return None
-        starts = [0, *accumulate(_bytes(view) for view in views)]
+        parts, sizes = list[BaseBytes](), list[int]()
+        for view in views:
+            size = _bytes(view)
+            part = self.bytes_for([view], size, dtype, alone=False, raw=raw)
+            if part is None:
+                return None
+            # What lies end to end here, too, is read at once: each read of a base that has a base itself reads that.
+            if parts and (part.segment, part.offset) == (parts[-1].segment, parts[-1].offset + sizes[-1]):
+                sizes[-1] += size
+            else:
+                parts.append(part)
+                sizes.append(size)
+        starts = [0, *accumulate(sizes)]
 
         def read(_: int, start: int, stop: int) -> Bytes:
             numbers = range(max(bisect_right(starts, start) - 1, 0), min(bisect_left(starts, stop), len(parts)))
@@ -161,20 +169,29 @@ class BaseFinder(Protocol):
         ...
 
 
-def base_bytes(entry: FileEntry, number: int, bases: BaseFinder | None) -> BaseBytes:
+def base_of_file(entry: FileEntry, bases: BaseFinder | None) -> Base:
+    """Return what a file in an archive is coded against. Raises Unsupported if that is not to be found."""
+    if bases is None:
+        raise Unsupported(f"was compressed against {_meant(entry)} which must be given to read it: base= in Python, "
+                          "--base on the command line; of a chain all, each archive before its own base")
+    base = bases.find(entry.path, entry.tensors[0].dtype if len(entry.tensors) == 1 else None)
+    if base is None:
+        raise Unsupported(f"was compressed against {_meant(entry)} and there is none for this file")
+    return base
+
+
+def base_bytes(entry: FileEntry, number: int, base: Base) -> BaseBytes:
     """Return what a segment in an archive is coded against.
 
+    Args:
+        entry: the file.
+        number: number of the segment.
+        base: what the file is coded against.
+
     Raises:
-        Unsupported: that is not to be found, or known to be of other values than at compression.
+        Unsupported: the base has no such tensor, or is known to be of other values than at compression.
     """
-    segment, meant = entry.segments[number], f"a base, {entry.base}," if entry.base else "a base"
-    if bases is None:
-        raise Unsupported(f"was compressed against {meant} which must be given to read it: base= in Python, "
-                          "--base on the command line; of a chain all, each archive before its own base")
-    alone = len(entry.tensors) == 1
-    base = bases.find(entry.path, entry.tensors[0].dtype if alone else None)
-    if base is None:
-        raise Unsupported(f"was compressed against {meant} and there is none for this file")
+    segment, meant, alone = entry.segments[number], _meant(entry), len(entry.tensors) == 1
     found = base.bytes_for(entry.views.get(number, []), segment.bytes, segment.dtype, alone=alone, raw=True)
     if found is None:
         size = f"{segment.bytes} bytes of {segment.dtype}"
@@ -182,6 +199,11 @@ def base_bytes(entry: FileEntry, number: int, bases: BaseFinder | None) -> BaseB
     if found.hash not in (None, segment.base):
         raise Unsupported(f"was compressed against {meant} of other values than {base.name} has")
     return found
+
+
+def _meant(entry: FileEntry) -> str:
+    """Return how messages call what a file was coded against."""
+    return f"a base, {entry.base}," if entry.base else "a base"
 
 
 def are_end_to_end(views: Sequence[TensorView], size: int) -> bool:

@@ -20,12 +20,15 @@ from ..files.safetensors import MAX_HEADER, read_header
 from ..files.source import ArraySource, Bytes, ByteSource, FileSource, open_source
 from ..threads import available_threads, ordered_map
 from .arrays import as_array, default_kind
-from .base_tensors import BaseBytes, BaseFinder, base_bytes
+from .base_tensors import Base, BaseBytes, BaseFinder, base_bytes, base_of_file
 from .chunks import unpack_chunk
 from .entries import Blob, Chunk, FileEntry
 from .index import read_index
 from .layout import FREE_INDEX, check_json, padding
 from .part_memory import PartMemory
+
+#: A part of up to so many bytes is kept while pieces of it are read.
+MAX_KEPT_PART = 1 << 23
 
 
 class _BlobToRead(NamedTuple):
@@ -58,6 +61,22 @@ class _ChunkToRead(NamedTuple):
     chunk: Chunk
     where: str
     base: BaseBytes | None
+
+
+class _KnownBase(NamedTuple):
+    """The base of a segment, kept for the next of its chunks.
+
+    Attributes:
+        base: the base of its file.
+        entry: the file.
+        number: number of the segment.
+        bytes: what was found in the base.
+    """
+
+    base: Base
+    entry: FileEntry
+    number: int
+    bytes: BaseBytes
 
 
 class StoredChunk(NamedTuple):
@@ -108,6 +127,9 @@ class ArchiveReader:
         self.name = str(source) if isinstance(source, str | os.PathLike) else getattr(source, "name", "archive")
         self._threads, self._limit, self._bases = available_threads(threads), max_output_bytes, base
         self._pool, self._memory = ThreadPoolExecutor(self._threads, "gcodec"), PartMemory(2 * self._threads + 4)
+        # What was found last: the chunks of a segment, and pieces of a chunk, are asked for one after the other.
+        self._last_base: _KnownBase | None = None
+        self._last_part: tuple[int, Bytes] | None = None  # where its chunk lies in the archive, and what it holds
         self.size = self._source.size
         try:
             self.files = read_index(self._source, max_output_bytes)
@@ -231,7 +253,9 @@ class ArchiveReader:
         for n in blob.numbers(start, stop):
             at = blob.starts[n]
             item = _ChunkToRead(blob.offset + blob.places[n], at, blob.chunks[n], where, base)
-            pieces.append(self._unpacked(item)[max(0, start - at) : stop - at])
+            is_whole = start <= at and at + item.chunk.size <= stop
+            part = self._unpacked(item) if is_whole else self._part_of_pieces(item)
+            pieces.append(part[max(0, start - at) : stop - at])
         return pieces[0] if len(pieces) == 1 else np.concatenate([np.empty(0, np.uint8), *pieces])
 
     def restored(self, entry: FileEntry) -> Iterator[Bytes]:
@@ -302,10 +326,29 @@ class ArchiveReader:
         if segment.base is None:
             return _BlobToRead(segment, where, None)
         try:
-            base = base_bytes(entry, number, self._bases)
+            base = self._base_bytes(entry, number)
         except Unsupported as error:
             raise Unsupported(f"{where}: {error}") from error
         return _BlobToRead(segment, f"{where} (base: {base.name})", base)
+
+    def _base_bytes(self, entry: FileEntry, number: int) -> BaseBytes:
+        """Return what a segment is coded against; looked for once, not for each chunk. Raises Unsupported."""
+        base, last = base_of_file(entry, self._bases), self._last_base
+        if last is not None and last.base is base and last.entry is entry and last.number == number:
+            return last.bytes
+        found = base_bytes(entry, number, base)
+        self._last_base = _KnownBase(base, entry, number, found)
+        return found
+
+    def _part_of_pieces(self, item: _ChunkToRead) -> Bytes:
+        """Return the part that a chunk holds, of which pieces are asked for: not unpacked again for the next."""
+        last = self._last_part
+        if last is not None and last[0] == item.at:
+            return last[1]
+        part = self._unpacked(item)
+        if part.size <= MAX_KEPT_PART:
+            self._last_part = item.at, part
+        return part
 
     def _verbatim(self, entry: FileEntry) -> _BlobToRead:
         """Return the bytes of a file between its segments."""

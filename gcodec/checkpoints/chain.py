@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from pathlib import Path
 
-from ..archive.base_tensors import Base, base_bytes
+from ..archive.base_tensors import Base, base_bytes, base_of_file
 from ..archive.entries import FileEntry
 from ..archive.folders import FileIdentity, Folder
 from ..archive.reader import ArchiveReader
@@ -205,7 +205,7 @@ def _check_base(link: OpenStep, finder: _Predecessor) -> None:
     for number, segment in enumerate(link.entry.segments):
         if segment.base is not None:
             try:
-                base_bytes(link.entry, number, finder)
+                base_bytes(link.entry, number, base_of_file(link.entry, finder))
             except Unsupported as error:
                 name = link.entry.label(number)
                 raise Unsupported(

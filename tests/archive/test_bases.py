@@ -15,10 +15,12 @@ import zstandard
 from safetensors.numpy import save as safetensors_bytes
 
 import gcodec
-from gcodec.archive import ArchiveReader, ArchiveWriter, Bases, load_file, save_file
+from gcodec.archive import ArchiveReader, ArchiveWriter, Base, Bases, load_file, save_file
+from gcodec.archive.chunks import unpack_chunk
 from gcodec.cli import main
 from gcodec.errors import Corruption, GcodecError, InvalidArgument, Unsupported
 from gcodec.files import ArraySource, plan_or_bytes
+from gcodec.sync import Publisher
 from tests.archive.test_damaged_archives import index_of, outcome, with_index
 from tests.archive.test_files import npy, npz, torch_file
 from tests.cli.test_cli import names, result_of, write
@@ -228,6 +230,63 @@ def test_bases_are_read_part_by_part():
         again = archive_of({"new": new}, bases, part_bytes=1 << 12)
         assert restored(again, bases) == {"new": new}
         assert index_of(again)[0] == index_of(data)[0]      # only the base's name differs
+
+
+@pytest.fixture
+def unpacked(monkeypatch) -> list[str]:
+    """Return the names of archives, one for each chunk that is unpacked from now on."""
+    names = list[str]()
+
+    def counting(chunk: Any, payload: Any, where: str, *others: Any) -> Any:
+        names.append(where.partition(":")[0])
+        return unpack_chunk(chunk, payload, where, *others)
+
+    monkeypatch.setattr("gcodec.archive.reader.unpack_chunk", counting)
+    return names
+
+
+def test_tensors_end_to_end_are_read_at_once_from_each_archive_of_a_chain(unpacked):
+    tensors, publisher, chain = {f"{n}": later(B[:200]) for n in range(20)}, Publisher(), list[str]()
+    for version in range(4):
+        published = publisher.publish(tensors)
+        chain = [f"{version}.gc", *chain]
+        Path(chain[0]).write_bytes(published.difference or published.anchor())
+        loaded, tensors = tensors, {name: later(array) for name, array in tensors.items()}
+    unpacked.clear()
+    found = load_file(chain[0], base=chain[1:])
+    assert all(np.array_equal(found[name], loaded[name]) for name in loaded)
+    assert [unpacked.count(name) for name in ("3.gc", "2.gc", "1.gc", "0.gc")] == [1, 1, 1, 20]
+
+
+def test_small_tensors_of_a_group_are_bases_without_unpacking_the_group_for_each(unpacked):
+    tensors, chain = {f"{n}": later(B[:200]) for n in range(20)}, list[str]()
+    for step in range(3):
+        save_file(tensors, f"{step}.gc", base=chain or None)
+        chain = [f"{step}.gc", *chain]
+        loaded, tensors = tensors, {name: later(array) for name, array in tensors.items()}
+    unpacked.clear()
+    found = load_file(chain[0], base=chain[1:], threads=1)
+    assert all(np.array_equal(found[name], loaded[name]) for name in loaded)
+    assert [unpacked.count(name) for name in chain] == [20, 20, 1]
+
+
+def test_a_base_is_looked_up_once_for_all_chunks_of_a_segment(monkeypatch):
+    looked_up, find = list[str](), Base.bytes_for
+
+    def counting(self: Base, *arguments: Any, **options: Any) -> Any:
+        looked_up.append(self.name)
+        return find(self, *arguments, **options)
+
+    monkeypatch.setattr(Base, "bytes_for", counting)
+    files = [safetensors_bytes({"w": array}) for array in (W, later(W), later(W))]
+    Path("0.gc").write_bytes(archive_of({"x": files[0]}, part_bytes=1 << 12))
+    for step in (1, 2):
+        with Bases.in_chain([f"{n}.gc" for n in reversed(range(step))]) as bases:
+            Path(f"{step}.gc").write_bytes(archive_of({"x": files[step]}, bases, part_bytes=1 << 12))
+    with Bases.in_chain(["1.gc", "0.gc"]) as bases, ArchiveReader("2.gc", base=bases) as archive:
+        looked_up.clear()
+        assert b"".join(part.tobytes() for part in archive.restored(archive.files[0])) == files[2]
+    assert looked_up == ["1.gc", "0.gc"]
 
 
 # ---------------------------------------------------------------------------------------------- Missing and wrong
