@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NoReturn
 
 from ..errors import did_you_mean
+from .streams import STDIO
 
 VERBS = {
     "compress": "tensor files and folders into .gc archives",
@@ -43,6 +44,8 @@ GROUPS = {
         "completion": "source <(gcodec completion bash)",
     },
 }
+#: After it, all words are names of files.
+END = "--"
 USAGE = """gcodec VERB ...
        gcodec FILE ...          make FILE.gc            (gcodec compress)
        gcodec -d FILE.gc ...    restore FILE            (gcodec decompress)
@@ -97,14 +100,32 @@ def parser_for(names: Iterable[str]) -> Parser:
 
 
 def parse_line(parser: Parser, argv: Sequence[str]) -> argparse.Namespace:
-    """Return the parsed command line; what is left over is an error of the verb that it was given to."""
+    """Return the parsed command line; what is left over is an error of the verb that it was given to.
+
+    Names may stand before, between and after options: argparse takes those of one place and leaves the others over.
+    """
     args, rest = parser.parse_known_args(argv)
     if rest:
         innermost = parser
         for name in argv:
             innermost = verbs_of(innermost).get(name, innermost)
-        innermost.error(f"unrecognized arguments: {' '.join(rest)}")
+        end = rest.index(END) if END in rest else len(rest)
+        names = next((action for action in actions_of(innermost) if action.nargs in ("*", "+")), None)
+        if names is None or any(word.startswith("-") and word != STDIO for word in rest[:end]):
+            innermost.error(f"unrecognized arguments: {' '.join(rest)}")
+        words = [*rest[:end], *rest[end + 1 :]]
+        setattr(args, names.dest, [*getattr(args, names.dest), *(_value(innermost, names, word) for word in words)])
     return args
+
+
+def _value(parser: Parser, action: argparse.Action, word: str) -> Any:
+    """Return what a word is as one of a verb's names; an error of the verb if it is none."""
+    if not callable(action.type):
+        return word
+    try:
+        return action.type(word)
+    except ValueError:
+        parser.error(f"argument {action.metavar}: invalid value: {word!r}")
 
 
 def actions_of(parser: argparse.ArgumentParser) -> list[argparse.Action]:

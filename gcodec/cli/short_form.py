@@ -12,7 +12,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from ..errors import did_you_mean
-from .parser import VERBS, UsageError
+from .parser import END, VERBS, UsageError
 from .streams import STDIO
 
 #: Options that choose the verb, with what they add to it.
@@ -27,8 +27,6 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "-l": ("decompress", "--list"),
     "--list": ("decompress", "--list"),
 }
-#: After it, all words are names of files.
-END = "--"
 #: Letters of options without a value, which may be joined: ``-dfk``.
 LETTERS = "zdtlckfq"
 #: Levels, as gzip, xz and zstd take them.

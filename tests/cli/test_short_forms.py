@@ -95,6 +95,32 @@ def test_words_behind_two_dashes_are_names_of_files(capsys):
     assert process("-d", "--", stdin=packed.stdout).stdout == X
 
 
+@pytest.mark.parametrize("typed", [
+    ["x.npy", "-f", "y.npy"], ["compress", "x.npy", "-f", "y.npy"], ["x.npy", "-q", "-f", "--", "y.npy"],
+    ["x.npy", "-T2", "y.npy", "-f"], ["-f", "x.npy", "--threads", "2", "y.npy"],
+])
+def test_options_may_stand_between_names(typed):
+    write("x.npy", "y.npy")
+    run(*typed)
+    assert names() == ["x.npy", "x.npy.gc", "y.npy", "y.npy.gc"]
+    Path("x.npy").unlink()
+    run("-d", "x.npy.gc", "-f", "y.npy.gc")
+    assert Path("x.npy").read_bytes() == X
+    run("inspect", "x.npy.gc", "--json", "y.npy")
+    run("series", "add", "s", "x.npy", "--step", "7")
+    run("series", "restore", "s", "-f", "7", "-o", "z.npy")
+    assert Path("z.npy").read_bytes() == X
+
+
+def test_words_between_options_are_names_only_for_verbs_that_take_several(capsys):
+    write("x.npy", "y.npy")
+    for typed, said in ((["x.npy", "-f", "y.npy", "--bogus"], "unrecognized arguments: y.npy --bogus"),
+                        (["series", "restore", "s", "-f", "last"], "argument STEP: invalid value: 'last'"),
+                        (["series", "list", "s", "-q", "t"], "unrecognized arguments: t")):
+        run(*typed, code=2)
+        assert said in capsys.readouterr().err
+
+
 def test_pipes_need_no_names():
     for pack, back in ((["-c"], ["-d"]), (["-zcq", "-"], ["-dcq", "-"])):
         packed = process(*pack, stdin=X)
