@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import errno
 import os
-import stat
 import tempfile
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, Protocol, cast
 
-from ..errors import Corruption
+from ..files.source import open_regular
 from ..files.urls import Upload, check_free_url, filesystem_of, is_url, local_path, naming_url, open_url
 from .output import Attributes, Staging, sync_folder
 
@@ -101,31 +99,6 @@ def replace_file(folder: Folder, name: str, data: bytes) -> None:
     folder.make()
     with folder.output(name, force=True) as file:
         file.write(data)
-
-
-def open_regular(path: Path) -> BinaryIO:
-    """Return a regular file, or what a link to one leads to, opened for reading.
-
-    Raises:
-        Corruption: it is a folder, pipe, device or socket, which might never end or never begin.
-        OSError: it cannot be opened.
-    """
-    return open(path, "rb", opener=_open_regular)
-
-
-def _open_regular(path: str, flags: int) -> int:
-    problem = f"{path}: must be a regular file, or a link to one"
-    try:
-        # A pipe would else be waited for until somebody writes to it.
-        descriptor = os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
-    except OSError as error:
-        if error.errno == errno.ENXIO:  # a socket
-            raise Corruption(problem) from error
-        raise
-    if stat.S_ISREG(os.fstat(descriptor).st_mode):
-        return descriptor
-    os.close(descriptor)
-    raise Corruption(problem)
 
 
 class DiskFolder(Folder):

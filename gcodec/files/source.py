@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import shutil
+import stat
 import tempfile
 import threading
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate
+from pathlib import Path
 from typing import Any, BinaryIO, Protocol, cast
 
 import numpy as np
 
-from ..errors import InsufficientData, InvalidArgument
+from ..errors import Corruption, InsufficientData, InvalidArgument
 from .urls import is_url, local_path, open_url
+
+#: Under these names the system has files that are open already: standard input, and a shell's ``<(command)``.
+OPEN_FILES = ("/dev/fd/", "/dev/stdin", "/proc/")
 
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
@@ -166,12 +172,42 @@ def _descriptor(file: BinaryIO) -> int | None:
         return None
 
 
+def open_regular(path: Path) -> BinaryIO:
+    """Return a regular file, or what a link to one leads to, opened for reading.
+
+    Raises:
+        Corruption: it is a folder, pipe, device or socket, which might never end or never begin.
+        OSError: it cannot be opened.
+    """
+    return open(path, "rb", opener=_open_regular)
+
+
+def _open_regular(path: str, flags: int) -> int:
+    problem = f"{path}: must be a regular file, or a link to one"
+    try:
+        # A pipe would else be waited for until somebody writes to it.
+        descriptor = os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
+    except OSError as error:
+        if error.errno == errno.ENXIO:  # a socket
+            raise Corruption(problem) from error
+        raise
+    if stat.S_ISREG(os.fstat(descriptor).st_mode):
+        return descriptor
+    os.close(descriptor)
+    raise Corruption(problem)
+
+
 def _opened(file: BinaryIO | str | os.PathLike[str]) -> BinaryIO:
     """Return a path or URL opened for reading, or the stream that was given."""
     file = local_path(file)
     if isinstance(file, str) and is_url(file):
         return open_url(file)
-    return open(file, "rb") if isinstance(file, str | os.PathLike) else file
+    if not isinstance(file, str | os.PathLike):
+        return file
+    whole = os.path.abspath(file)  # noqa: PTH100 - resolve() would follow the link
+    if whole.startswith(OPEN_FILES) or Path(file).is_dir():  # the error of a folder is the system's
+        return open(file, "rb")
+    return open_regular(Path(file))
 
 
 def open_source(file: BinaryIO | str | os.PathLike[str]) -> FileSource:
@@ -183,6 +219,7 @@ def open_source(file: BinaryIO | str | os.PathLike[str]) -> FileSource:
 
     Raises:
         InvalidArgument: it is something else.
+        Corruption: the path is that of a pipe, device or socket, and not of the system's own for files that are open.
         OSError: it cannot be read.
     """
     if not isinstance(file, str | os.PathLike) and not hasattr(file, "read"):

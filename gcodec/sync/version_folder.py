@@ -10,8 +10,9 @@ from typing import Any
 
 import xxhash
 
-from ..archive.folders import DiskFolder, folder_at, open_regular, replace_file
+from ..archive.folders import DiskFolder, folder_at, replace_file
 from ..errors import BrokenChain, Corruption, InsufficientData, InvalidArgument
+from ..files.source import open_regular
 from .publisher import WeightVersion
 from .sync_stats import LOG
 from .version_chain import StoredMessage, StoredVersion

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import math
+import os
 import tracemalloc
 from collections import OrderedDict
 from pathlib import Path
@@ -14,11 +15,13 @@ import numpy as np
 import pytest
 
 import gcodec
+from gcodec import sync
 from gcodec.archive import ArchiveReader
 from gcodec.archive.structure import flatten, rebuild
 from gcodec.cli import main
 from gcodec.errors import Corruption, InvalidArgument, LimitExceeded, Unsupported
 from tests.support.archive_maker import object_archive
+from tests.support.special_files import ENDLESS, no_waiting, put
 
 torch = pytest.importorskip("torch")
 
@@ -379,3 +382,26 @@ def test_names_in_the_archive(tmp_path):
         gcodec.save([math.pi], tmp_path / name)
         with ArchiveReader(tmp_path / name) as archive:
             assert [entry.path for entry in archive.files] == [f"{inside}.safetensors"]
+
+
+@pytest.mark.parametrize("kind", [kind for kind in ENDLESS if kind not in ("folder", "huge file")])
+def test_a_path_of_what_is_no_file_is_refused_at_once(tmp_path, kind):
+    place = tmp_path / "x.gc"
+    place.touch()
+    put(kind, place)
+    calls = (gcodec.load, gcodec.load_file, gcodec.open, sync.Subscriber().apply, sync.read_version_info)
+    for call in (*calls, lambda path: gcodec.save({"w": np.ones(3)}, tmp_path / "y.gc", base=path)):
+        with no_waiting(), pytest.raises(Corruption, match=r"x\.gc: must be a regular file"):
+            call(place)
+
+
+def test_an_archive_is_read_from_an_open_pipe_by_the_name_that_the_system_gives_it():
+    stream = io.BytesIO()
+    gcodec.save([1, 2], stream)
+    reading, writing = os.pipe()
+    os.write(writing, stream.getvalue())
+    os.close(writing)
+    try:
+        assert gcodec.load(f"/dev/fd/{reading}") == [1, 2]
+    finally:
+        os.close(reading)
