@@ -183,6 +183,23 @@ def check_has_data(x: Any, argument: str = "x") -> None:
         raise _not_plain(x, argument)
 
 
+def check_has_memory(x: Any, argument: str = "x") -> None:
+    """Raise InvalidArgument for a dense tensor whose address leads nowhere: what :func:`check_has_data` refuses, other
+    tensors that torch gives no memory of their own, and those whose memory has been freed."""
+    check_has_data(x, argument)
+    if not x.numel():
+        return
+    try:
+        address = x.data_ptr()
+    except RuntimeError as error:  # of transforms of torch.func
+        raise _not_plain(x, argument, error) from None
+    if not address or not x.untyped_storage().nbytes():
+        raise InvalidArgument(
+            f"{argument} must be a tensor whose memory is there; that of this {type(x).__name__} has been freed, as "
+            "FSDP frees parameters between their uses, or lies in other tensors, which are to be passed"
+        )
+
+
 def _not_plain(x: Any, argument: str, error: Exception | None = None) -> InvalidArgument:
     """Return the error for a tensor whose values cannot be had as they are; it says what to pass instead. ``error``:
     what torch says."""

@@ -22,7 +22,7 @@ from ..format.codebook import Codebook
 from ..format.ladders import Ladder
 from ..options import EncoderOptions, Precision, check_lossless, checked_options
 from ..plan.request import EncodeRequest
-from ..tensors import TORCH, Values, is_torch
+from ..tensors import TORCH, Values, check_has_memory, is_torch
 from ..truncation.evaluate import Policy
 
 if TYPE_CHECKING:
@@ -422,6 +422,7 @@ def _check_out(out: Any, n_tensors: int, memory: Any) -> None:
         raise InvalidArgument(
             f"out must be a flat, contiguous tensor of uint8 on {memory.device} that begins at a multiple of 8 bytes"
         )
+    check_has_memory(out, "out")
 
 
 def __dir__() -> list[str]:

@@ -14,7 +14,7 @@ from ..dtypes import DType
 from ..errors import InvalidArgument, Unsupported
 from ..kernels.cuda.launch_arguments import GpuArray, flat
 from ..options import check_level_array
-from ..tensors import check_tensor, fits_as_output, is_torch, kernel_view
+from ..tensors import check_has_memory, check_tensor, fits_as_output, is_torch, kernel_view
 
 if TYPE_CHECKING:
     import torch
@@ -293,6 +293,7 @@ class TorchMemory:
         if not is_torch(x) or x.device != self.device:
             raise InvalidArgument(f"{argument} must be a torch tensor on {self.device}, where all of a call's must lie")
         dtype, _ = check_tensor(x, argument)
+        check_has_memory(x, argument)
         with self._current():
             dense = x.detach().resolve_neg().contiguous()
         return dense, dtype, tuple(x.shape)
@@ -302,6 +303,7 @@ class TorchMemory:
 
         if not is_torch(levels) or levels.device != self.device:
             raise InvalidArgument(f"levels must be a tensor on {self.device}, where the values are")
+        check_has_memory(levels, "levels")
         check_level_array(str(levels.dtype).removeprefix("torch."), levels.numel(), n)
         with self._current():
             return levels.contiguous()
@@ -318,6 +320,7 @@ class TorchMemory:
             raise InvalidArgument(
                 f"a frame must be a flat tensor of uint8, not of {data.dtype} with {data.ndim} dimensions"
             )
+        check_has_memory(data, "data")
         if data.device == self.device and data.is_contiguous() and data.data_ptr() % 8 == 0:
             return data
         with self._current():
@@ -371,6 +374,7 @@ class TorchMemory:
                 f"out must be a writable, contiguous tensor of {n} values of {dtype.name} on {self.device}; "
                 f"it is a {what} on {getattr(out, 'device', 'the host')}"
             )
+        check_has_memory(out, "out")
         return out.detach()
 
     def launch(self, kernel: Any, blocks: int, *args: Any) -> None:

@@ -115,8 +115,8 @@ def views_of(optimizer: torch.optim.Optimizer, params: Sequence[torch.Tensor]) -
 
 def _see(memory: Memory, request: LevelRequest, policy: Policy) -> _KernelArguments:
     """Return a request as kernels take it. Raises InvalidArgument for sizes that differ, Unsupported for types."""
-    grad, grad_type, shape = memory.see(request.grad)
-    param, param_type, param_shape = memory.see(request.param)
+    grad, grad_type, shape = memory.see(request.grad, "grad")
+    param, param_type, param_shape = memory.see(request.param, "param")
     n = math.prod(shape)
     roles: list[tuple[Any, str]] = [(grad, grad_type.name), (param, param_type.name)]
     sizes = [math.prod(param_shape), n]
@@ -125,7 +125,7 @@ def _see(memory: Memory, request: LevelRequest, policy: Policy) -> _KernelArgume
         if array is None:
             roles.append((None if initial is None else memory.full(n, initial), "float32"))
         else:
-            state, state_type, state_shape = memory.see(array)
+            state, state_type, state_shape = memory.see(array, f"state[{key!r}]")
             roles.append((state, state_type.name))
             sizes.append(math.prod(state_shape))
     roles += [(None, "float32")] * (_ROLES - len(roles))
