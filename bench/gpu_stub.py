@@ -81,6 +81,9 @@ class StubMemory(gpu_memory.TorchMemory):
         self.counts["upload_bytes"] += size
         return torch.empty(size, dtype=torch.uint8)
 
+    def check_capture(self) -> None:
+        """Do nothing: nothing is captured."""
+
     def rooms(self, *rooms: tuple[int, str]) -> list[Any]:
         """Count."""
         self.counts["allocations"] += 1

@@ -215,6 +215,7 @@ def levels_batch(
     from . import level_choice as levels
 
     memory, policy = _memory(grads), Policy(ladder, in_group, scale, loss_scale)
+    memory.check_capture()  # an optimizer whose step is captured counts its steps on the device
     views = list(source) if isinstance(source, Sequence) else levels.views_of(source, params)
     if not len(views) == len(params) == len(grads):
         raise InvalidArgument(

@@ -220,16 +220,21 @@ class TorchMemory:
         return [GpuArray(tensor, address + begin, dtype, shape) for begin, dtype, shape in packed.places]
 
     def _staging(self, size: int) -> torch.Tensor:
-        """Return memory of the host's that the device can read by itself.
+        """Return memory of the host's that the device can read by itself."""
+        import torch
 
-        Raises:
-            Unsupported: The stream is being captured: a replay would read the memory when it holds something else.
-        """
+        self.check_capture()  # a replay would read the memory when it holds something else
+        return torch.empty(size, dtype=torch.uint8, pin_memory=True)
+
+    def check_capture(self) -> None:
+        """Raise Unsupported if the stream is being captured in a CUDA graph. Where the host is about to wait for it:
+        torch's error would say nothing of gcodec, and the capture could not go on after it."""
         import torch
 
         if torch.cuda.is_current_stream_capturing():
-            raise Unsupported("encoding and decoding cannot be captured in a CUDA graph: they send tables each time")
-        return torch.empty(size, dtype=torch.uint8, pin_memory=True)
+            raise Unsupported(
+                "encoding and decoding cannot be captured in a CUDA graph: they send tables each time, and may wait"
+            )
 
     def kept(self, key: Hashable, make: Callable[[], Any]) -> Any:
         """Keep tables by stream: on another one they might be read before they are there."""
@@ -250,6 +255,7 @@ class TorchMemory:
 
     def fetch_all(self, *arrays: Any) -> list[np.ndarray]:
         """See :class:`Memory`."""
+        self.check_capture()
         if any(array.tensor is not arrays[0].tensor for array in arrays):
             return [self.fetch(array) for array in arrays]
         tensor = arrays[0].tensor
@@ -267,6 +273,7 @@ class TorchMemory:
         """See :class:`Memory`."""
         import torch
 
+        self.check_capture()
         with self._current():
             joined = torch.cat([tensor[:size] for tensor, size in zip(tensors, sizes, strict=True)]).cpu().numpy()
         return [joined[end - size : end] for size, end in zip(sizes, accumulate(sizes), strict=True)]
@@ -313,6 +320,7 @@ class TorchMemory:
         import torch
 
         if not is_torch(data):
+            self.check_capture()
             on_host = torch.from_numpy(kernel_view(np.frombuffer(data, np.uint8)))
             with self._current():
                 return on_host.to(self.device)
@@ -323,6 +331,7 @@ class TorchMemory:
         check_has_memory(data, "data")
         if data.device == self.device and data.is_contiguous() and data.data_ptr() % 8 == 0:
             return data
+        self.check_capture()
         with self._current():
             here = data.to(self.device).contiguous()
             return here.clone() if here.data_ptr() % 8 else here
@@ -352,6 +361,7 @@ class TorchMemory:
         """See :class:`Memory`."""
         import torch
 
+        self.check_capture()
         with self._current():
             bits = tensor.detach().reshape(-1).view(getattr(torch, f"int{dtype.bits}")).cpu().numpy()
         return kernel_view(bits.view(dtype.uint))
@@ -361,6 +371,7 @@ class TorchMemory:
         import torch
 
         integer = getattr(torch, f"int{dtype.bits}")
+        self.check_capture()
         with self._current():
             cut = [tensor.detach().reshape(-1).view(integer)[part] for tensor, part in parts]
             joined = torch.cat(cut).cpu().numpy().view(dtype.uint)

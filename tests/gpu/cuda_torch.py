@@ -42,6 +42,9 @@ class TorchOnHost(seam.TorchMemory):
     def _staging(self, size: int) -> torch.Tensor:
         return torch.empty(size, dtype=torch.uint8)
 
+    def check_capture(self) -> None:
+        pass
+
     def kept(self, key: Any, make: Callable[[], Any]) -> Any:
         return make()
 

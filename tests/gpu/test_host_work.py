@@ -65,11 +65,36 @@ def test_tables_of_codebooks_that_are_no_longer_used_are_dropped(device, monkeyp
     assert made == [1, 2, 3, 4, 2]
 
 
-def test_capture_in_a_graph_is_refused(device, monkeypatch):
+#: Calls that wait for the device, or read from the host's memory, before they send anything.
+CAPTURED = {
+    "encoding": lambda x, data, batch, optimizer: gpu.start_batch([x]),
+    "encoding a difference": lambda x, data, batch, optimizer: gcodec.encode(x, base=x),
+    "reading sizes": lambda x, data, batch, optimizer: batch.frames,
+    "choosing levels": lambda x, data, batch, optimizer: gpu.levels_batch(optimizer, list(optimizer.state), [x]),
+    "decoding": lambda x, data, batch, optimizer: gcodec.decode(gpu_stub.stub_tensor(data)),
+    "decoding bytes": lambda x, data, batch, optimizer: gcodec.decode(bytes(data.numpy()), device="cuda"),
+    "hashing": lambda x, data, batch, optimizer: gpu.device_hashes([gpu_stub.stub_tensor(data[:200])]),
+}
+
+
+@pytest.mark.parametrize("what", CAPTURED)
+def test_capture_in_a_graph_is_refused(what, device, monkeypatch):
+    values = torch.linspace(1.0, 2.0, 1 << 15)
+    data, x = torch.frombuffer(bytearray(gcodec.encode(values)), dtype=torch.uint8), gpu_stub.stub_tensor(values)
+    batch, param = gpu.start_batch([x]), torch.nn.Parameter(values)
+    optimizer = torch.optim.AdamW([param], capturable=True)
+    optimizer.state[param] = {"step": gpu_stub.stub_tensor(torch.ones(()))}
+
+    def waits(*args: Any) -> Any:
+        raise AssertionError("the host waits for a stream that is captured")
+
+    for name in ("_staging", "check_capture"):
+        monkeypatch.delattr(gpu_stub.StubMemory, name)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
-    monkeypatch.delattr(gpu_stub.StubMemory, "_staging")
+    for name in ("cpu", "to", "tolist"):
+        monkeypatch.setattr(torch.Tensor, name, waits)
     with pytest.raises(Unsupported, match="CUDA graph"):
-        gpu.start_batch([gpu_stub.stub_tensor(torch.ones(9))])
+        CAPTURED[what](x, data, batch, optimizer)
 
 
 def test_warming_up_encodes_and_decodes_on_the_device(device, monkeypatch):
