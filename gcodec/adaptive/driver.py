@@ -168,16 +168,16 @@ class Adaptive:
     ) -> Generator[Request, Any, float]:
         """Try the controller's probes, and let the one it chooses be sent. Returns the seconds it took."""
         begun, probes = self.clock(), controller.probes()
-        sums, results = torch.zeros(5 + len(probes), dtype=torch.float64), dict[str, list[ProbeResult]]()
+        sums, results = torch.zeros(5 + len(probes), dtype=torch.float64, device="cpu"), dict[str, list[ProbeResult]]()
         for name in self._shapes or {}:
             gradient, place = gradients[name].detach(), self._place(name, params)
             fed, memory = self._fed(gradient, place), self.averager.memories.setdefault(name, {})
             results[name] = probe_settings(fed, [probe[name] for probe in probes], memory, place, controller.nested)
             kept = [result.kept for result in results[name]]
-            sums += torch.tensor([square(gradient), square(fed), 0, 0, 0, *kept], dtype=torch.float64)
+            sums += torch.tensor([square(gradient), square(fed), 0, 0, 0, *kept], dtype=torch.float64, device="cpu")
         probed_seconds = self.clock() - begun
         size = self.averager.size
-        sums[2:5] = torch.tensor([self._seconds / size, self._measuring / size, self._samples])
+        sums[2:5] = torch.tensor([self._seconds / size, self._measuring / size, self._samples], device="cpu")
         raw, fed_square, seconds, measuring, samples, *kept = (yield AllReduce(sums)).tolist()
         choice = controller.choose(Measured(raw, fed_square, tuple(kept), seconds, measuring, samples))
         for name, probed in results.items():
@@ -213,9 +213,9 @@ class Adaptive:
             for name in self._shapes or {}:
                 total = yield AllReduce(sums[name])
                 sums[name] = total / self.averager.size
-        numbers = torch.zeros(controller.n_numbers, dtype=torch.float64)
+        numbers = torch.zeros(controller.n_numbers, dtype=torch.float64, device="cpu")
         if self.averager.rank == _DECIDING_RANK:
-            numbers += torch.tensor(controller.decide({name: x / n_steps for name, x in sums.items()}))
+            numbers += torch.tensor(controller.decide({name: x / n_steps for name, x in sums.items()}), device="cpu")
         decision = yield AllReduce(numbers)  # the other ranks' numbers are zero
         controller.apply(decision.tolist())
         self._sums, self._n_summed = {}, 0

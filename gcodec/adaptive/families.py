@@ -152,10 +152,12 @@ def _ranks_left_out(settings: Sequence[Compressor], tensor: torch.Tensor, method
     if method == "svd" or (method == "auto" and _SVD_PASSES * full_rank <= 4 * steps * max(ranks)):
         values = torch.linalg.svdvals(matrix)
     else:
-        q = torch.randn(matrix.shape[1], max(ranks), generator=random_of("errors", *matrix.shape)).to(matrix)
+        random = random_of("errors", *matrix.shape)
+        q = torch.randn(matrix.shape[1], max(ranks), generator=random, device="cpu").to(matrix)
         for _ in range(steps):
             p = orthonormal(matrix @ q)
             q = matrix.T @ p
         values = torch.linalg.svdvals(q)
-    kept_squares = torch.cat([torch.zeros(1, dtype=torch.float64), values.double().square().cumsum(0).cpu()])
+    squares = values.double().square().cumsum(0).cpu()
+    kept_squares = torch.cat([squares.new_zeros(1), squares])
     return np.maximum(square(matrix) - kept_squares[ranks].numpy(), 0.0)

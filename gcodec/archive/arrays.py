@@ -95,7 +95,7 @@ def _as_torch(flat: Bytes, tensor: TensorView, steps: Sequence[int]) -> Any:
     if not isinstance(dtype, torch.dtype):
         raise InvalidArgument(f"tensor {tensor.name!r}: torch has no type {tensor.dtype}; use like='numpy'")
     if 0 in tensor.shape:
-        return torch.empty(tensor.shape, dtype=dtype)
+        return torch.empty(tensor.shape, dtype=dtype, device="cpu")
     return torch.from_numpy(flat).view(dtype).as_strided(tensor.shape, steps, tensor.offset)
 
 

@@ -33,7 +33,7 @@ class Placement:
         if not memory[1]:
             return value.to(self.device)
         if memory not in self._moved:
-            flat = torch.empty(0, dtype=torch.uint8).set_(storage)
+            flat = torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
             self._moved[memory] = flat, flat.to(self.device)
         whole = self._moved[memory][1].view(value.dtype)
         return whole.as_strided(value.shape, value.stride(), value.storage_offset())

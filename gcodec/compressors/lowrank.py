@@ -95,7 +95,7 @@ class LowRank(Compressor):
         previous = memory.get(key)
         if previous is not None and len(previous) == rows and previous.shape[1] == rank:
             return previous.to(like)
-        random = torch.randn(rows, rank, generator=random_of("low-rank", self.seed, place.name, key))
+        random = torch.randn(rows, rank, generator=random_of("low-rank", self.seed, place.name, key), device="cpu")
         random = orthonormal(random.to(like))
         if previous is None or len(previous) != rows:
             return random

@@ -73,7 +73,7 @@ def strided_sample(values: torch.Tensor, share: float, least: int, random: torch
     n = values.numel()
     stride = max(min(int(1 / share), n // max(least, 1)), 1)
     stride -= 1 - stride % 2 if stride > 1 else 0
-    start = int(torch.randint(stride, (1,), generator=random))
+    start = int(torch.randint(stride, (1,), generator=random, device="cpu"))
     return magnitudes_of(values[start::stride])
 
 

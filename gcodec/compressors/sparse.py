@@ -180,7 +180,7 @@ def unpack_sparse(payload: bytes, like: torch.Tensor) -> tuple[torch.Tensor, tor
     body = unseal(payload, SPARSE, like.dtype, like.numel())
     where, used = decode_indices(body, like.numel())
     coding, rest = bytes(body[used : used + 1]), body[used + 1 :]
-    values = torch.empty(len(where), dtype=like.dtype)
+    values = torch.empty(len(where), dtype=like.dtype, device="cpu")
     if coding == _FRAMED:
         codec.decode(rest, out=values, threads=1)
     elif coding == _RAW and len(rest) == values.nbytes:

@@ -320,7 +320,7 @@ class Collectives:
             if len(self._results) >= _MAX_RESULTS or n_bytes + like.nbytes > _MAX_RESULT_BYTES:
                 self._results.clear()
             with torch.inference_mode(False):  # the memory outlives the caller's mode
-                self._results[key] = torch.empty(like.shape, dtype=like.dtype)
+                self._results[key] = torch.empty(like.shape, dtype=like.dtype, device=like.device)
         return self._results[key]
 
     def _lane(self, group: dist.ProcessGroup, dtype: torch.dtype | None) -> Lane:

@@ -82,8 +82,9 @@ class Visible(Compressor):
                     "type does not show"
                 )
             warmup([str(dtype).removeprefix("torch.")])
-            values = torch.linspace(1, 2, 1000, dtype=dtype)
-            unpack_sparse(pack_sparse(values, torch.arange(0, 1000, 7), self.mantissa_bits), values)
+            values = torch.linspace(1, 2, 1000, dtype=dtype, device="cpu")
+            where = torch.arange(0, 1000, 7, device="cpu")
+            unpack_sparse(pack_sparse(values, where, self.mantissa_bits), values)
 
 
 class VisibleExchange:

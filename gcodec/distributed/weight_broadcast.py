@@ -168,7 +168,7 @@ class WeightBroadcast:
     def _agree(self, label: str, problem: Exception | None) -> None:
         """Return once all ranks can use the version. Raises ``problem``, or PeerError with another rank's."""
         text = b"" if problem is None else f"{type(problem).__name__}: {problem}".encode()[:MAX_REASON]
-        sent = torch.zeros(MAX_REASON, dtype=torch.uint8)
+        sent = torch.zeros(MAX_REASON, dtype=torch.uint8, device="cpu")
         sent[: len(text)] = torch.from_numpy(np.frombuffer(text, np.uint8).copy()) if text else sent[:0]
         sent = sent.to(self._device)
         received = [torch.empty_like(sent) for _ in range(self.size)]

@@ -224,7 +224,7 @@ class TorchMemory:
         import torch
 
         self.check_capture()  # a replay would read the memory when it holds something else
-        return torch.empty(size, dtype=torch.uint8, pin_memory=True)
+        return torch.empty(size, dtype=torch.uint8, device="cpu", pin_memory=True)  # whatever the default device
 
     def check_capture(self) -> None:
         """Raise Unsupported if the stream is being captured in a CUDA graph. Where the host is about to wait for it:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -95,6 +96,17 @@ def test_capture_in_a_graph_is_refused(what, device, monkeypatch):
         monkeypatch.setattr(torch.Tensor, name, waits)
     with pytest.raises(Unsupported, match="CUDA graph"):
         CAPTURED[what](x, data, batch, optimizer)
+
+
+def test_memory_to_send_from_is_the_hosts_whatever_the_default_device(device, monkeypatch):
+    """As after ``torch.set_default_device("cuda")``; nothing is pinned here, where there is no device."""
+    made = torch.empty
+    monkeypatch.delattr(gpu_stub.StubMemory, "_staging")
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    monkeypatch.setattr(torch, "empty", lambda *size, pin_memory=False, **how: made(*size, **how))
+    with torch.device("meta"):
+        (sent,) = device(None).send_all(np.arange(9))
+    assert sent.tensor.device.type == "cpu"
 
 
 def test_warming_up_encodes_and_decodes_on_the_device(device, monkeypatch):

@@ -271,4 +271,5 @@ def _warm(compressor: Compressor, dtypes: set[torch.dtype]) -> None:
     if isinstance(compressor, Frames) and compressor.optimizer is not None:
         return
     for dtype in sorted(dtypes & TYPES.keys(), key=str):
-        alone(Averager(CompressionPlan(compressor, None, smallest=0)).average({"": torch.randn(64, 48).to(dtype)}))
+        gradient = torch.randn(64, 48, device="cpu").to(dtype)
+        alone(Averager(CompressionPlan(compressor, None, smallest=0)).average({"": gradient}))

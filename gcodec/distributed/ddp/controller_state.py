@@ -205,7 +205,7 @@ def _warm(controller: Controller, plan: CompressionPlan, params: dict[str, torch
     names = {param.dtype: name for name, param in params.items() if plan.compresses(param) and param.dtype in TYPES}
     for dtype, name in names.items():
         trial = copy.deepcopy(controller)
-        gradient = {name: torch.randn(64, 48).to(dtype)}
+        gradient = {name: torch.randn(64, 48, device="cpu").to(dtype)}
         alone(Adaptive(Averager(CompressionPlan(plan.compressor, None, smallest=0)), trial).average(gradient))
         if isinstance(trial, Planner):
             trial.decide(gradient)

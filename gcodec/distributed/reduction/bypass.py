@@ -198,7 +198,7 @@ class BypassController:
 
     def _begin_sum(self, lane: Lane, numbers: list[float], read: Callable[[list[float], bool], None]) -> None:
         self._read = read
-        self._sum.begin(lane, torch.tensor(numbers, dtype=torch.float64))
+        self._sum.begin(lane, torch.tensor(numbers, dtype=torch.float64, device="cpu"))
 
     @property
     def communicates_next(self) -> bool:

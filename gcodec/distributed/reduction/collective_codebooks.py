@@ -57,7 +57,7 @@ class CollectiveCodebooks:
         if number is None:
             return None
         self._codebooks.prepare([number], dtype.head_bits, len(mode.bit_layout(dtype).levels))
-        whole = Gradients([GradientSegment(0, n_values, torch.empty(0), (1,))])
+        whole = Gradients([GradientSegment(0, n_values, torch.empty(0, device="cpu"), (1,))])
         return BufferCodebooks(self._codebooks, whole, np.array([number], np.int64))
 
     def _number(self, kind: Hashable) -> int | None:

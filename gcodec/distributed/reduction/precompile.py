@@ -48,7 +48,7 @@ def precompile_kernels(dtype: DType, mode: Mode, refresh: Refresh | None) -> Non
     level_chooser = _AnyLevels(len(bit_layout.levels)) if isinstance(mode, NearLossless) else None
     codebooks = SharedCodebooks(refresh or Refresh())
     codebooks.prepare([0], dtype.head_bits, len(bit_layout.levels))
-    gradients = Gradients([GradientSegment(0, _VALUES, torch.empty(0), (1,))])
+    gradients = Gradients([GradientSegment(0, _VALUES, torch.empty(0, device="cpu"), (1,))])
     shared = BufferCodebooks(codebooks, gradients, np.zeros(1, np.int64))
     frame = np.empty(_VALUES * 16, np.uint8)
     # Frames with codebooks of their own; then with shared ones, before there are any and once there are.

@@ -98,7 +98,7 @@ class CodebookRefresh:
             self._numbers = sorted(self.codebooks.layers)
             self._begin(lane, self._histograms, torch.from_numpy(self.codebooks.take()))
         if of_step is not None:
-            self._begin(lane, self._spent, torch.tensor(of_step, dtype=torch.float64))
+            self._begin(lane, self._spent, torch.tensor(of_step, dtype=torch.float64, device="cpu"))
         self._begin_step()
 
     def _begin_step(self) -> None:
@@ -159,9 +159,9 @@ class CodebookRefresh:
         self.usual = None if math.isnan(state["usual"]) else float(state["usual"])
         self._spent, self._histograms = AsyncSum(), AsyncSum()
         if len(state["spent"]):
-            self._spent.tensor = torch.tensor(np.asarray(state["spent"]), dtype=torch.float64)
+            self._spent.tensor = torch.tensor(np.asarray(state["spent"]), dtype=torch.float64, device="cpu")
         if state["refreshing"]:
-            self._histograms.tensor = torch.tensor(np.asarray(state["histograms"]), dtype=torch.int64)
+            self._histograms.tensor = torch.tensor(np.asarray(state["histograms"]), dtype=torch.int64, device="cpu")
         self._numbers = [int(number) for number in state["numbers"]]
         self.codebooks.unmade = bool(state.get("unmade", False))  # not in states that were saved before it counted
         self._begin_step()

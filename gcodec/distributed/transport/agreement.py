@@ -34,7 +34,7 @@ def compare_options(group: dist.ProcessGroup, options: Mapping[str, object], lab
     """
     if group.size() == 1:
         return
-    message = torch.zeros(_MESSAGE_BYTES, dtype=torch.uint8)
+    message = torch.zeros(_MESSAGE_BYTES, dtype=torch.uint8, device="cpu")
     shown_and_hashed = {name: [repr(value)[:_SHOWN], agreement_of(value)] for name, value in options.items()}
     text = json.dumps(shown_and_hashed).encode()
     message[: len(text)] = torch.frombuffer(bytearray(text), dtype=torch.uint8)

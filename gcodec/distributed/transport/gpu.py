@@ -119,7 +119,7 @@ class StagedTransport:
     def reduce_scatter(self, flat: torch.Tensor, part: torch.Tensor, mean: bool) -> None:
         """Implement :meth:`GpuTransport.reduce_scatter`."""
         staged = flat.cpu()
-        result = torch.empty(part.shape, dtype=part.dtype)
+        result = torch.empty(part.shape, dtype=part.dtype, device="cpu")
         _reduce_scatter(self.lane.group, staged, result, mean)
         part.copy_(result)
 

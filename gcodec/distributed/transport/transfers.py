@@ -64,7 +64,7 @@ class Buffers:
         if kept:
             return kept.pop()
         with torch.inference_mode(False):  # the memory outlives the caller's mode
-            return torch.empty(n_bytes, dtype=torch.uint8, pin_memory=self._pinned)
+            return torch.empty(n_bytes, dtype=torch.uint8, device="cpu", pin_memory=self._pinned)
 
     def release(self, buffer: torch.Tensor) -> None:
         """Take back a buffer that is no longer in use."""
