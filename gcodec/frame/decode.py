@@ -80,6 +80,17 @@ def check_base_hash(prelude: Prelude, found: int | None) -> None:
         raise Unsupported("base is not the array that the frame was encoded against: their hashes differ")
 
 
+def bytes_like(data: Any) -> np.ndarray:
+    """Return the bytes of a bytes-like object, uint8[n], in its memory. Raises InvalidArgument for anything else."""
+    try:
+        return np.frombuffer(data, np.uint8)
+    except (TypeError, ValueError, BufferError) as error:
+        advice = ""
+        if isinstance(data, str | os.PathLike):
+            advice = "; pass what is in the file, or an archive to gcodec.load, gcodec.load_file or gcodec.open"
+        raise InvalidArgument(f"data must be a bytes-like object: {error}{advice}") from None
+
+
 class FrameReader:
     """Reads a frame: its prelude is checked at once, blocks only when they are decoded.
 
@@ -101,13 +112,7 @@ class FrameReader:
     """
 
     def __init__(self, data: Any, find: FindCodebook | None = None) -> None:
-        try:
-            buffer = np.frombuffer(data, np.uint8)
-        except (TypeError, ValueError, BufferError) as error:
-            advice = ""
-            if isinstance(data, str | os.PathLike):
-                advice = "; pass what is in the file, or an archive to gcodec.load, gcodec.load_file or gcodec.open"
-            raise InvalidArgument(f"data must be a bytes-like object: {error}{advice}") from None
+        buffer = bytes_like(data)
         prelude_bytes, frame_bytes = fmt.prelude_size(buffer, len(buffer))
         self.data = buffer[:frame_bytes]
         self.prelude, self.sizes, self.offsets = read_start(buffer, prelude_bytes, frame_bytes, find)

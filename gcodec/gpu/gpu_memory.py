@@ -12,6 +12,7 @@ import numpy as np
 
 from ..dtypes import DType
 from ..errors import InvalidArgument, Unsupported
+from ..frame.decode import bytes_like
 from ..kernels.cuda.launch_arguments import GpuArray, flat
 from ..options import check_level_array
 from ..tensors import check_has_memory, check_tensor, fits_as_output, is_torch, kernel_view
@@ -116,7 +117,7 @@ class Memory(Protocol):
             data: A tensor, which is returned itself if it is such a one, or bytes of the host's.
 
         Raises:
-            InvalidArgument: A tensor that is not flat or not of uint8.
+            InvalidArgument: A tensor that is not flat or not of uint8, or what is no tensor and not bytes-like either.
         """
 
     def new(self, kinds: Iterable[tuple[DType, tuple[int, ...]]]) -> list[Any]:
@@ -321,7 +322,7 @@ class TorchMemory:
 
         if not is_torch(data):
             self.check_capture()
-            on_host = torch.from_numpy(kernel_view(np.frombuffer(data, np.uint8)))
+            on_host = torch.from_numpy(kernel_view(bytes_like(data)))
             with self._current():
                 return on_host.to(self.device)
         if data.dtype is not torch.uint8 or data.ndim != 1:

@@ -98,6 +98,16 @@ def test_capture_in_a_graph_is_refused(what, device, monkeypatch):
         CAPTURED[what](x, data, batch, optimizer)
 
 
+@pytest.mark.parametrize("data", [[1, 2], None, "frame.bin", np.zeros(96, np.uint8)[::2]], ids=["list", "None", "name",
+                                                                                         "strided"])
+def test_what_is_no_frame_is_refused_in_the_hosts_words(data, device):
+    with pytest.raises(gcodec.InvalidArgument) as on_host:
+        gcodec.decode(data)
+    with pytest.raises(gcodec.InvalidArgument) as there:
+        gcodec.decode(data, device="cuda")
+    assert str(there.value) == str(on_host.value)
+
+
 def test_memory_to_send_from_is_the_hosts_whatever_the_default_device(device, monkeypatch):
     """As after ``torch.set_default_device("cuda")``; nothing is pinned here, where there is no device."""
     made = torch.empty
