@@ -310,6 +310,7 @@ def decode_batch(
     Raises:
         GcodecError: as ``gcodec.decode`` raises.
     """
+    _check_several("frames", frames)
     if not frames:
         return []
     first: Any = frames[0]
@@ -386,6 +387,7 @@ def warmup_device(dtypes: Sequence[str], device: Any) -> None:
 
 def _memory(tensors: Sequence[torch.Tensor]) -> Any:
     """Return the device of the first tensor. Raises InvalidArgument unless that is a CUDA tensor."""
+    _check_several("tensors", tensors)
     first: Any = tensors[0] if tensors else None
     if getattr(first, "is_cuda", False) is not True:
         raise InvalidArgument("tensors must be CUDA tensors of one device, at least one")
@@ -393,6 +395,14 @@ def _memory(tensors: Sequence[torch.Tensor]) -> Any:
     from . import gpu_memory as memory
 
     return memory.TorchMemory(first.device)
+
+
+def _check_several(name: str, items: Any) -> None:
+    """Raise InvalidArgument unless an argument is a sequence: of one tensor the rows, or the values, would be taken for
+    tensors."""
+    is_one = is_torch(items) or isinstance(items, str | bytes | bytearray | memoryview)
+    if is_one or not hasattr(items, "__getitem__"):
+        raise InvalidArgument(f"{name} must be a list or tuple, not a {type(items).__name__}; pass [x] for one")
 
 
 def _indexed(device: Any) -> torch.device:

@@ -98,6 +98,19 @@ def test_capture_in_a_graph_is_refused(what, device, monkeypatch):
         CAPTURED[what](x, data, batch, optimizer)
 
 
+def test_one_tensor_or_frame_is_not_taken_for_several(device):
+    x = gpu_stub.stub_tensor(torch.ones(3, 4))
+    frame = gcodec.encode(torch.ones(3, 4))
+    calls: Any = (gpu.encode_batch, "tensors"), (gpu.fresh_codebook, "tensors"), (gpu.decode_batch, "frames")
+    for call, name in calls:
+        with pytest.raises(gcodec.InvalidArgument, match=f"{name} must be a list or tuple, not a _StubTensor"):
+            call(x)
+        with pytest.raises(gcodec.InvalidArgument, match=f"{name} must be a list or tuple, not a generator"):
+            call(item for item in [x])
+    with pytest.raises(gcodec.InvalidArgument, match="frames must be a list or tuple, not a bytes"):
+        gpu.decode_batch(frame, device="cuda")
+
+
 @pytest.mark.parametrize("data", [[1, 2], None, "frame.bin", np.zeros(96, np.uint8)[::2]], ids=["list", "None", "name",
                                                                                          "strided"])
 def test_what_is_no_frame_is_refused_in_the_hosts_words(data, device):
