@@ -101,6 +101,8 @@ def as_plain_array(x: Any, argument: str) -> np.ndarray:
     """Return ``np.asarray(x)``; ``argument`` is the caller's name for it. Raises InvalidArgument, also for a masked
     array, whose mask would be lost."""
     check_unmasked(x, argument)
+    if is_torch(x):
+        check_not_freed(x, argument)
     try:
         return np.asarray(x)
     except (AttributeError, AssertionError, RuntimeError, TypeError, ValueError) as error:
@@ -193,11 +195,27 @@ def check_has_memory(x: Any, argument: str = "x") -> None:
         address = x.data_ptr()
     except RuntimeError as error:  # of transforms of torch.func
         raise _not_plain(x, argument, error) from None
-    if not address or not x.untyped_storage().nbytes():
-        raise InvalidArgument(
-            f"{argument} must be a tensor whose memory is there; that of this {type(x).__name__} has been freed, as "
-            "FSDP frees parameters between their uses, or lies in other tensors, which are to be passed"
-        )
+    if not address:
+        raise _without_memory(x, argument)
+    check_not_freed(x, argument)
+
+
+def check_not_freed(x: Any, argument: str) -> None:
+    """Raise InvalidArgument for a dense tensor whose memory has been freed: to read there would end the process."""
+    try:
+        is_freed = x.numel() and not x.untyped_storage().nbytes()
+    except (RuntimeError, ValueError):  # of tensors made of others, or uninitialized: there is nothing to be freed
+        return
+    if is_freed:
+        raise _without_memory(x, argument)
+
+
+def _without_memory(x: Any, argument: str) -> InvalidArgument:
+    """Return the error for a tensor without memory; ``argument`` is the caller's name for it."""
+    return InvalidArgument(
+        f"{argument} must be a tensor whose memory is there; that of this {type(x).__name__} has been freed, as FSDP "
+        "frees parameters between their uses, or lies in other tensors, which are to be passed"
+    )
 
 
 def _not_plain(x: Any, argument: str, error: Exception | None = None) -> InvalidArgument:
@@ -242,6 +260,7 @@ def _torch_values(x: Any, dtype: str | None, argument: str) -> Values:
         raise Unsupported(
             f"{argument} must be on the CPU, not on {x.device.type}; gcodec.encode and gcodec.gpu take CUDA tensors too"
         )
+    check_not_freed(x, argument)
     dense = (x.detach() if x.requires_grad else x).resolve_neg().contiguous()
     bits = dense.view(integer).numpy().reshape(-1).view(value_type.uint)
     return Values(kernel_view(bits), value_type, shape, TORCH)
@@ -299,6 +318,8 @@ def output_bits(out: Any, dtype: DType, n_values: int) -> np.ndarray:
     elif is_torch(out):
         try:
             bits = _torch_output(out, dtype, n_values)
+        except GcodecError:
+            raise
         except (AttributeError, AssertionError, RuntimeError, TypeError, ValueError) as error:
             raise _not_plain(out, "out", error) from None
         if bits is not None:
@@ -315,6 +336,7 @@ def _torch_output(out: Any, dtype: DType, n_values: int) -> np.ndarray | None:
     """Return the bits of a caller's output tensor, None if it does not fit."""
     if not out.is_cpu or not fits_as_output(out, dtype, n_values):
         return None
+    check_not_freed(out, "out")
     dense = out.detach() if out.requires_grad else out
     bits: np.ndarray = dense.view(_torch_types()[out.dtype][1]).numpy().reshape(-1).view(dtype.uint)
     return bits

@@ -15,7 +15,7 @@ from ..files.elements import RAW_BITS, name_of, numpy_dtype
 from ..files.file_plan import TensorView, row_major
 from ..files.npy import reinterpreted
 from ..files.source import Bytes
-from ..tensors import check_has_data, is_torch
+from ..tensors import check_has_data, check_not_freed, is_torch
 from .entries import FileEntry
 
 
@@ -143,6 +143,7 @@ def _torch_bytes(value: Any) -> tuple[str, tuple[int, ...], Bytes]:
         raise InvalidArgument(
             f"a tensor must be dense and not quantized to be saved, not a {value.layout} tensor of {value.dtype}"
         )
+    check_not_freed(value, "value")
     flat = value.detach().cpu().resolve_conj().resolve_neg().contiguous().reshape(-1)
     if flat.numel() <= 1:  # torch calls one value contiguous whatever its step, but does not look at it as bytes then
         flat = flat.as_strided(flat.shape, (1,))

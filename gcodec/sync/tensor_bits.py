@@ -14,7 +14,7 @@ from ..files.elements import name_of, width
 from ..files.file_plan import TensorView
 from ..files.safetensors import CODES
 from ..files.source import Bytes
-from ..tensors import as_plain_array, check_has_data, is_torch, kernel_view
+from ..tensors import as_plain_array, check_has_data, check_not_freed, is_torch, kernel_view
 from .device_bits import Bits, DeviceBits, is_on_device
 
 
@@ -90,6 +90,7 @@ def _check_torch(name: str, value: Any) -> None:
         raise InvalidArgument(
             f"tensor {name!r} must be a plain tensor, not a {type(value).__name__}: pass the tensors that it is made of"
         )
+    check_not_freed(value, f"tensor {name!r}")
 
 
 def host_bits(value: Any) -> Bytes:

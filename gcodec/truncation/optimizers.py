@@ -17,6 +17,7 @@ import numpy as np
 
 from ..errors import InvalidArgument, Unsupported
 from ..format.ladders import Array, Ladder, Levels
+from ..tensors import check_not_freed
 from . import formulas
 from .evaluate import Formula, Policy, dtype_name, run_formula
 
@@ -326,6 +327,7 @@ def _array(values: Any) -> Array:
         )
     if values.is_complex():
         raise Unsupported(f"no truncation rule for complex numbers: {ADVICE}")
+    check_not_freed(values, "an array")
     values = values.detach()
     if values.dtype == torch.bfloat16:
         bits: Array = values.view(torch.int16).numpy()

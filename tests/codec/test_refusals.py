@@ -151,6 +151,35 @@ def test_distributed_tensors_are_refused_with_what_to_do():
         dist.destroy_process_group()
 
 
+def test_tensors_whose_memory_has_been_freed_are_refused(tmp_path):
+    torch: Any = pytest.importorskip("torch")
+    from gcodec import sync
+
+    def freed(x: np.ndarray) -> Any:
+        """Return a part of a tensor, not its beginning, without memory, as FSDP leaves parameters between uses."""
+        whole = torch.from_numpy(np.concatenate([x, x])).clone()
+        part = whole[len(x) :]
+        whole.untyped_storage().resize_(0)
+        return part
+
+    param = torch.nn.Parameter(freed(X))
+    optimizer = torch.optim.SGD([param], lr=0.1)
+    for call in (
+        lambda: gcodec.encode(freed(X)),
+        lambda: gcodec.encode(X, base=freed(X)),
+        lambda: gcodec.encode(X, levels=freed(LEVELS)),
+        lambda: gcodec.encode(X, optimizer=optimizer, param=param),
+        lambda: gcodec.decode(FRAME, out=freed(X)),
+        lambda: gcodec.save({"x": freed(X)}, tmp_path / "x.gc"),
+        lambda: gcodec.save({"x": freed(LEVELS)}, tmp_path / "x.gc"),
+        lambda: sync.Publisher().publish({"x": freed(X)}),
+        lambda: sync.Subscriber({"x": freed(X)}),
+    ):
+        refused(call, "has been freed")
+    assert list(tmp_path.iterdir()) == []
+    assert len(gcodec.decode(gcodec.encode(freed(X[:0])))) == 0
+
+
 def test_subclasses_with_plain_data_are_encoded():
     torch: Any = pytest.importorskip("torch")
 
