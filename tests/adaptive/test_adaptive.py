@@ -168,6 +168,7 @@ def test_runs_of_every_controller_resume_from_packed_states(name, feedback):
     too."""
     plan = PLANS.get(name, CompressionPlan(TopK(0.1), feedback))
     whole = ranks(3, plan, CONTROLLERS[name], counter())
+    params = {name: torch.zeros(shape) for name, shape in SHAPES.items()}
     for step in range(7):
         if step in (0, 3, 4):
             buffer = io.BytesIO()
@@ -175,14 +176,14 @@ def test_runs_of_every_controller_resume_from_packed_states(name, feedback):
             saved = torch.load(io.BytesIO(buffer.getvalue()), weights_only=True)
             group = ranks(3, plan, CONTROLLERS[name], counter())
             for rank, state in zip(group, saved, strict=True):
-                load_packed_state(rank, state, {})
+                load_packed_state(rank, state, params)
             assert [packed_state(rank, SHAPES) for rank in group] == saved
         wanted, result = advance(whole, step, rate=1.0), advance(group, step, rate=1.0)
         assert all(same(result[tensor], wanted[tensor]) for tensor in wanted)
         assert decisions(of(group)) == decisions(of(whole))
     for other in range(3):
         with pytest.raises(InvalidArgument):
-            load_packed_state(group[other], saved[other - 1], {})
+            load_packed_state(group[other], saved[other - 1], params)
 
 
 @pytest.mark.parametrize(("denominator", "bound"), [("fed", 1.05), ("raw", math.inf)])
