@@ -77,7 +77,8 @@ class KMeans(Planner):
     def _point(self, mean: torch.Tensor) -> tuple[float, float]:
         whole = square(mean)
         share = float(errors_of([self.reference], mean)[0]) / whole if whole else 0.0
-        return math.log(mean.numel()), math.log(max(share, 1e-12)) if not math.isnan(share) else share
+        size = math.log(max(mean.numel(), 1))  # an empty tensor counts as a single value
+        return size, math.log(max(share, 1e-12)) if not math.isnan(share) else share
 
     def apply(self, numbers: Sequence[float]) -> None:
         self.choices = [int(number) for number in numbers]

@@ -352,6 +352,14 @@ def test_decisions_that_change_no_rank_leave_all_bits_as_they_are():
 
 # The comparisons
 
+def test_clusters_may_hold_empty_tensors():
+    controller = KMeans(TopK(0.05), (TopK(0.2), TopK(0.02)))
+    means = {"empty": torch.zeros(0, 4), "full": torch.ones(40, 50)}
+    controller.start({name: tuple(mean.shape) for name, mean in means.items()}, 1)
+    controller.apply(controller.decide(means))
+    assert all(isinstance(setting, TopK) for setting in controller.settings(0, None).values())
+
+
 def test_k_means_finds_separate_clusters():
     random = np.random.default_rng(0)
     middles = np.array([[0.0, 0.0], [10.0, 0.0], [0.0, 10.0]])
