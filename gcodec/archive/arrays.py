@@ -27,7 +27,7 @@ def default_kind(entry: FileEntry) -> str:
     """
     if entry.container in ("numpy", "torch"):
         return entry.container
-    of_torch = entry.format == "torch" or any(view.dtype in RAW_BITS for view in entry.tensors)
+    of_torch = entry.format == "torch" or any(dtype in RAW_BITS for dtype in entry.dtypes)
     return "torch" if of_torch and _has_torch() else "numpy"
 
 

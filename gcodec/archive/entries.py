@@ -130,6 +130,11 @@ class FileEntry:
         return by_segment(self.tensors)
 
     @cached_property
+    def dtypes(self) -> frozenset[str]:
+        """The types of the tensors."""
+        return frozenset(tensor.dtype for tensor in self.tensors)
+
+    @cached_property
     def groups(self) -> frozenset[int]:
         """The numbers of the segments that are small tensors end to end."""
         return frozenset(number for number, views in self.views.items() if are_grouped(views))

@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import json
 import tracemalloc
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,6 +15,7 @@ import pytest
 from gcodec.archive import ArchiveWriter, Bases, entries, index, layout, reader
 from gcodec.archive.entries import Paths
 from gcodec.archive.layout import STORED, TRAILER, ZSTD, Trailer, archive_header
+from gcodec.archive.state_files import places_of
 from gcodec.cli import main
 from gcodec.errors import Corruption, InvalidArgument, LimitExceeded
 from gcodec.files import ArraySource, FilePlan, FileSegment, TensorView
@@ -191,3 +194,23 @@ def test_long_headers_in_small_archives_are_not_read_for_their_metadata():
             long = archive_of({"x.safetensors": safetensors(None, raw=meta + b" " * 1000)})
             with opened(long, max_output_bytes=99) as limited:
                 limited.metadata(limited.files[0])
+
+
+class Counted(tuple[TensorView, ...]):
+    """Tensors that count how often all of them are looked at."""
+
+    n_times = 0
+
+    def __iter__(self) -> Iterator[TensorView]:
+        Counted.n_times += 1
+        return super().__iter__()
+
+
+def test_the_tensors_of_a_file_are_not_looked_at_for_each_tensor():
+    views = [TensorView(f"{n}", "float32", (), 0) for n in range(50)]
+    with opened(written(plan_of(np.zeros(1, np.float32), views))) as archive:
+        entry = replace(archive.files[0], tensors=Counted(views))
+        Counted.n_times = 0
+        assert [place.view for place in places_of(archive, entry)] == views
+        assert all(archive.array(entry, view, np.zeros(4, np.uint8)) == 0 for view in views)
+    assert Counted.n_times < 10
