@@ -187,7 +187,7 @@ class TensorFile:
         self._stack.close()
 
     def __len__(self) -> int:
-        return len(self._names.all())
+        return len(self._names)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._names.all())

@@ -36,13 +36,23 @@ class _BlobToRead(NamedTuple):
 
     Attributes:
         blob: the blob.
-        where: name of the blob in errors.
+        archive: name of the archive.
+        path: of the file.
+        label: what it is called in its file.
         base: the bytes that it is coded against, if it is.
     """
 
     blob: Blob
-    where: str
-    base: BaseBytes | None
+    archive: str
+    path: str
+    label: str
+    base: BaseBytes | None = None
+
+    @property
+    def where(self) -> str:
+        """Return the name for errors, not kept, for a file may have very many blobs, and a path of 4 KiB."""
+        place = f"{self.archive}: {self.path}:{self.label}"
+        return place if self.base is None else f"{place} (base: {self.base.name})"
 
 
 class _ChunkToRead(NamedTuple):
@@ -52,15 +62,13 @@ class _ChunkToRead(NamedTuple):
         at: where the chunk lies in the archive.
         start: where its part begins in the blob.
         chunk: the chunk.
-        where: name of the blob in errors.
-        base: the bytes that the blob is coded against, if it is.
+        of: the blob.
     """
 
     at: int
     start: int
     chunk: Chunk
-    where: str
-    base: BaseBytes | None
+    of: _BlobToRead
 
 
 class _KnownBase(NamedTuple):
@@ -180,13 +188,12 @@ class ArchiveReader:
 
     def segments_bytes(self, wanted: Sequence[tuple[FileEntry, TensorView]]) -> Iterator[Bytes]:
         """Yield the whole segments that tensors are views of, while threads decode those that follow."""
-        segments = [entry.segments[tensor.segment] for entry, tensor in wanted]
-        names = [f"{entry.path}:{tensor.name}" for entry, tensor in wanted]
-        for segment, name in zip(segments, names, strict=True):
-            self.check_size(segment.bytes, name)
+        for entry, tensor in wanted:
+            self.check_size(entry.segments[tensor.segment].bytes, f"{entry.path}:{tensor.name}")
         parts = self._parts_of([self._segment(entry, tensor.segment, tensor.name) for entry, tensor in wanted])
-        for segment, name in zip(segments, names, strict=True):
-            data, at = _room_for(segment.bytes, f"{self.name}: {name}"), 0
+        for entry, tensor in wanted:
+            segment = entry.segments[tensor.segment]
+            data, at = _room_for(segment.bytes, f"{self.name}: {entry.path}:{tensor.name}"), 0
             for part in islice(parts, len(segment.chunks)):
                 data[at : at + part.size] = part
                 at += part.size
@@ -238,21 +245,20 @@ class ArchiveReader:
             Unsupported: there is no such base as it is coded against.
         """
         for item in _chunks_to_read([self._segment(entry, number)]):
-            yield StoredChunk(item.start, item.chunk, self._stored(item), f"{item.where}: chunk at byte {item.at}")
+            yield StoredChunk(item.start, item.chunk, self._stored(item), f"{item.of.where}: chunk at byte {item.at}")
 
     def check_segment_hash(self, entry: FileEntry, number: int, digest: str) -> None:
         """Raise Corruption unless a segment that the caller unpacked has the hash that the index says."""
-        item = self._segment(entry, number)
-        _check_hash(digest, item.blob, item.where)
+        _check_hash(digest, self._segment(entry, number))
 
     def segment_range(self, entry: FileEntry, number: int, start: int, stop: int) -> Bytes:
         """Bytes ``start`` to ``stop`` of a segment, from their chunks alone: the segment's hash is not checked. Safe
         from several threads."""
-        blob, where, base = self._segment(entry, number)
-        pieces = []
+        segment = self._segment(entry, number)
+        blob, pieces = segment.blob, []
         for n in blob.numbers(start, stop):
             at = blob.starts[n]
-            item = _ChunkToRead(blob.offset + blob.places[n], at, blob.chunks[n], where, base)
+            item = _ChunkToRead(blob.offset + blob.places[n], at, blob.chunks[n], segment)
             is_whole = start <= at and at + item.chunk.size <= stop
             part = self._unpacked(item) if is_whole else self._part_of_pieces(item)
             pieces.append(part[max(0, start - at) : stop - at])
@@ -322,14 +328,13 @@ class ArchiveReader:
     def _segment(self, entry: FileEntry, number: int, name: str | None = None) -> _BlobToRead:
         """Return a segment with what it is coded against, if it is."""
         name = entry.label(number) if name is None or number in entry.groups else name
-        segment, where = entry.segments[number], f"{self.name}: {entry.path}:{name}"
-        if segment.base is None:
-            return _BlobToRead(segment, where, None)
+        segment = _BlobToRead(entry.segments[number], self.name, entry.path, name)
+        if entry.segments[number].base is None:
+            return segment
         try:
-            base = self._base_bytes(entry, number)
+            return segment._replace(base=self._base_bytes(entry, number))
         except Unsupported as error:
-            raise Unsupported(f"{where}: {error}") from error
-        return _BlobToRead(segment, f"{where} (base: {base.name})", base)
+            raise Unsupported(f"{segment.where}: {error}") from error
 
     def _base_bytes(self, entry: FileEntry, number: int) -> BaseBytes:
         """Return what a segment is coded against; looked for once, not for each chunk. Raises Unsupported."""
@@ -352,35 +357,43 @@ class ArchiveReader:
 
     def _verbatim(self, entry: FileEntry) -> _BlobToRead:
         """Return the bytes of a file between its segments."""
-        return _BlobToRead(entry.verbatim, f"{self.name}: {entry.path}: verbatim bytes", None)
+        return _BlobToRead(entry.verbatim, self.name, entry.path, " verbatim bytes")
 
     def _parts_of(self, blobs: Sequence[_BlobToRead]) -> Iterator[Bytes]:
         results = ordered_map(self._pool, self._unpacked, _chunks_to_read(blobs), self._threads + 1,
                               lambda item: item.chunk.size)
-        for blob, where, _ in blobs:
+        for item in blobs:
+            blob = item.blob
             hash_, last = xxhash.xxh3_64(), len(blob.chunks) - 1
             for number in range(len(blob.chunks)):
                 part = next(results)
                 hash_.update(part.data)
                 if number == last:
-                    _check_hash(hash_.hexdigest(), blob, where)
+                    _check_hash(hash_.hexdigest(), item)
                 yield part
             if last < 0:
-                _check_hash(hash_.hexdigest(), blob, where)
+                _check_hash(hash_.hexdigest(), item)
 
     def _stored(self, item: _ChunkToRead) -> Bytes:
         """Return the stored bytes of a chunk."""
-        at, _, chunk, where, _ = item
+        at, chunk = item.at, item.chunk
         source, end = self._source, at + chunk.stored + padding(chunk.stored)
         stored = source.read(at, end, self._memory.take) if isinstance(source, FileSource) else source.read(at, end)
         if stored[chunk.stored :].any():
-            raise Corruption(f"{where}: the padding at byte {at + chunk.stored} is not zero")
+            raise Corruption(f"{item.of.where}: the padding at byte {at + chunk.stored} is not zero")
         return stored[: chunk.stored]
 
     def _unpacked(self, item: _ChunkToRead) -> Bytes:
-        at, start, chunk, where, base = item
+        at, start, chunk, base = item.at, item.start, item.chunk, item.of.base
         read = (lambda: base.read(start, start + chunk.size)) if base else None
-        return unpack_chunk(chunk, self._stored(item), f"{where}: chunk at byte {at}", read, self._memory.take)
+        return unpack_chunk(chunk, self._stored(item), f"{item.of.where}: chunk at byte {at}", read, self._memory.take)
+
+    def check_beside(self, size: int, what: str) -> None:
+        """Raises LimitExceeded if what is made beside the tensors, so named in errors, takes more than the text of an
+        index may."""
+        if self._limit is not None and size > FREE_INDEX + self._limit:
+            raise LimitExceeded(f"{self.name}: {what} takes {size} bytes, above the limit of {FREE_INDEX} + "
+                                f"{self._limit}")
 
     def check_size(self, size: int, what: str) -> None:
         """Raises LimitExceeded if so many bytes, of what is named so in errors, are above the limit."""
@@ -391,10 +404,10 @@ class ArchiveReader:
 
 def _chunks_to_read(blobs: Sequence[_BlobToRead]) -> Iterator[_ChunkToRead]:
     """Yield the chunks of all blobs in order."""
-    for blob, where, base in blobs:
-        at, start = blob.offset, 0
-        for chunk in blob.chunks:
-            yield _ChunkToRead(at, start, chunk, where, base)
+    for item in blobs:
+        at, start = item.blob.offset, 0
+        for chunk in item.blob.chunks:
+            yield _ChunkToRead(at, start, chunk, item)
             at, start = at + chunk.stored + padding(chunk.stored), start + chunk.size
 
 
@@ -417,9 +430,9 @@ class _Verbatim:
         yield from self._parts
 
 
-def _check_hash(digest: str, blob: Blob, where: str) -> None:
-    if digest != blob.hash:
-        raise Corruption(f"{where}: the hash is {digest}, not {blob.hash} as the index says")
+def _check_hash(digest: str, item: _BlobToRead) -> None:
+    if digest != item.blob.hash:
+        raise Corruption(f"{item.where}: the hash is {digest}, not {item.blob.hash} as the index says")
 
 
 def _room_for(size: int, what: str) -> Bytes:

@@ -22,7 +22,17 @@ from .arrays import as_bytes, default_kind
 from .devices import Placement, device_of
 from .entries import FileEntry
 from .reader import ArchiveReader
-from .structure import MAX_TEXT_BYTES, STRUCTURE, Leaf, TensorPlace, flatten, rebuild, tensor_places
+from .structure import (
+    ITEM_COST,
+    MAX_TEXT_BYTES,
+    STRUCTURE,
+    Leaf,
+    TensorPlace,
+    flatten,
+    n_items_of,
+    rebuild,
+    tensor_places,
+)
 
 #: So many tensors that had to be copied, because they are on a device or not contiguous, are held at once.
 MAX_COPIES = 2
@@ -149,7 +159,7 @@ def places_of(archive: ArchiveReader, entry: FileEntry) -> list[TensorPlace]:
     """
     views = {view.name: view for view in entry.tensors}
     if STRUCTURE in views:
-        return tensor_places(_structure(archive, entry, views[STRUCTURE]), views)
+        return tensor_places(_structure(archive, entry, views[STRUCTURE]), views, archive.check_beside)
     return [TensorPlace(view, default_kind(entry)) for view in entry.tensors]
 
 
@@ -157,7 +167,9 @@ def _structure(archive: ArchiveReader, entry: FileEntry, view: TensorView) -> by
     segment = entry.segments[view.segment]
     if segment.bytes > MAX_TEXT_BYTES:
         raise LimitExceeded(f"{archive.name}: a structure of {segment.bytes} bytes is above the limit")
-    return archive.segment_bytes(entry, view).tobytes()
+    text = archive.segment_bytes(entry, view).tobytes()
+    archive.check_beside(n_items_of(text) * ITEM_COST, "the structure of the state")
+    return text
 
 
 def _load_torch(archive: ArchiveReader, entry: FileEntry, device: Any) -> Any:

@@ -35,6 +35,8 @@ from .unique_names import UniqueNames
 MAX_DEPTH = 100
 #: Bounds on the text: its bytes, and the items of its containers, which take some 64 bytes each when it is read.
 MAX_TEXT_BYTES, MAX_ITEMS = 1 << 26, 1 << 22
+#: What an item takes as a Python object, and in the JSON that it is made of.
+ITEM_COST = 128
 #: Names of tensors are cut after so many characters.
 MAX_NAME = 1 << 12
 #: Bound on the names made for tied tensors: their characters, and as many again for each as it takes beside them.
@@ -170,12 +172,15 @@ class TensorPlace(NamedTuple):
     kind: str
 
 
-def tensor_places(text: bytes, stored: Mapping[str, TensorView]) -> list[TensorPlace]:
+def tensor_places(
+    text: bytes, stored: Mapping[str, TensorView], check_names: Callable[[int, str], None] = lambda size, what: None
+) -> list[TensorPlace]:
     """Return all tensors of a structure, without reading any, under names that are unique.
 
     Args:
         text: as :func:`flatten` made it.
         stored: the tensors that are stored, by name, each all of a segment.
+        check_names: raises LimitExceeded if so many bytes are too many for the names of tied tensors.
 
     Raises:
         Corruption, Unsupported: as for :func:`rebuild`.
@@ -190,6 +195,7 @@ def tensor_places(text: bytes, stored: Mapping[str, TensorView]) -> list[TensorP
             name = made.new(path or "tensor")
             # A text compresses to a thousandth where tensors are alike, and each may have all of a long path.
             n_made += len(name) + NAME_COST
+            check_names(n_made, "a list of the names of tied tensors")
             if n_made > MAX_MADE_NAMES:
                 raise LimitExceeded(f"the names of tensors that share memory with others, such as {name[:80]!r}, take "
                                     f"more than {MAX_MADE_NAMES} bytes; gcodec.load reads the state without them")
@@ -211,8 +217,13 @@ def _places_in(value: Any, path: str) -> Iterator[tuple[str, TensorPlace]]:
             yield from _places_in(item, _join(path, number)[:MAX_NAME])
 
 
+def n_items_of(text: bytes) -> int:
+    """Return how many items the containers of a structure hold at most."""
+    return text.count(b"[") + text.count(b"{") + text.count(b",")
+
+
 def _check_text(text: bytes) -> None:
-    n_items = text.count(b"[") + text.count(b"{") + text.count(b",")
+    n_items = n_items_of(text)
     if len(text) > MAX_TEXT_BYTES or n_items > MAX_ITEMS:
         raise Corruption(f"a structure has at most {MAX_TEXT_BYTES} bytes and {MAX_ITEMS} items, not {len(text)} and "
                          f"{n_items}")

@@ -36,19 +36,31 @@ class TensorNames:
     """
 
     def __init__(self, archive: ArchiveReader) -> None:
-        self._archive_name = archive.name
+        self._archive_name, self._check_beside = archive.name, archive.check_beside
         self._alone = len(archive.files) == 1
         self._places = [NamedTensor(entry, *place) for entry in archive.files for place in places_of(archive, entry)]
+        # FILE:NAME is put together where somebody asks for it: of each tensor it may take as much as a path.
         self._by_name: dict[str, list[NamedTensor]] = defaultdict(list)
+        self._in_file: dict[str, dict[str, NamedTensor]] = {entry.path: {} for entry in archive.files}
         for place in self._places:
-            for name in {place.view.name, _full_name(place)}:
-                self._by_name[name].append(place)
+            self._by_name[place.view.name].append(place)
+            self._in_file[place.entry.path][place.view.name] = place
 
     def __contains__(self, name: str) -> bool:
-        return name in self._by_name
+        return bool(self._called(name))
+
+    def __len__(self) -> int:
+        return len(self._places)
 
     def all(self) -> dict[str, NamedTensor]:
-        """Return all tensors, under ``NAME`` in an archive of one file, under ``FILE:NAME`` in one of several."""
+        """Return all tensors, under ``NAME`` in an archive of one file, under ``FILE:NAME`` in one of several.
+
+        Raises:
+            LimitExceeded: these names take more than the archive's limit leaves for them.
+        """
+        if not self._alone:
+            size = sum(len(place.entry.path) + len(place.view.name) + 1 for place in self._places)
+            self._check_beside(size, "a list of the names of all tensors")
         return {place.view.name if self._alone else _full_name(place): place for place in self._places}
 
     def matching(self, names: Iterable[str]) -> dict[str, NamedTensor]:
@@ -68,7 +80,7 @@ class TensorNames:
 
     def find(self, name: str) -> NamedTensor:
         """Return the tensor of a name. Raises InvalidArgument if there is none, or several files have one."""
-        found = self._by_name.get(name)
+        found = self._called(name)
         if not found:
             raise self._unknown(name)
         if len(found) > 1:
@@ -76,8 +88,14 @@ class TensorNames:
             raise InvalidArgument(f"{self._archive_name}: several tensors are called {name!r}; say which: {files} ...")
         return found[0]
 
+    def _called(self, name: str) -> list[NamedTensor]:
+        """Return the tensors of a name, and the one that has it as its ``FILE:NAME``."""
+        colons = [at for at, character in enumerate(name) if character == ":"]
+        in_files = (self._in_file.get(name[:at], {}).get(name[at + 1 :]) for at in colons)
+        return [*self._by_name.get(name, ()), *(place for place in in_files if place is not None)]
+
     def _matching_one(self, name: str) -> Iterator[tuple[str, NamedTensor]]:
-        if name in self._by_name:
+        if name in self:
             yield name, self.find(name)
             return
         found = [(key, place) for key, place in self.all().items()

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gcodec.archive import ArchiveWriter, Bases, entries, index, layout, reader
+import gcodec
+from gcodec.archive import ArchiveReader, ArchiveWriter, Bases, entries, index, layout, reader
 from gcodec.archive.entries import Paths
 from gcodec.archive.layout import STORED, TRAILER, ZSTD, Trailer, archive_header
 from gcodec.archive.state_files import places_of
@@ -22,6 +23,7 @@ from gcodec.files import ArraySource, FilePlan, FileSegment, TensorView
 from tests.archive.test_archive import archive_of, opened
 from tests.archive.test_damaged_archives import index_of, with_index
 from tests.archive.test_files import npy, safetensors
+from tests.support.archive_maker import archive_with, object_archive
 
 #: What no compressor makes smaller than half: so the index has many bytes, and may be long.
 NOISE = np.random.default_rng(1).bytes(50_000).hex().encode()
@@ -214,3 +216,53 @@ def test_the_tensors_of_a_file_are_not_looked_at_for_each_tensor():
         assert [place.view for place in places_of(archive, entry)] == views
         assert all(archive.array(entry, view, np.zeros(4, np.uint8)) == 0 for view in views)
     assert Counted.n_times < 10
+
+
+def long_path_archive(n_files: int) -> bytes:
+    """Return an archive of files of 3,000 tensors and segments each, whose paths have 4 KB."""
+    files: list[dict[str, Any]] = [{"path": "noise", "verbatim": NOISE}] if n_files > 1 else []
+    for number in range(n_files - len(files)):
+        path = "/".join(["d" * 200] * 20) + f"/{number}"
+        tensors = [{"name": f"{n}", "dtype": "float32", "shape": [0], "segment": n} for n in range(3_000)]
+        files.append({"path": path, "segments": [(b"", {})] * 3_000, "tensors": tensors})
+    return archive_with(files)
+
+
+@pytest.mark.parametrize("read", [
+    lambda data: gcodec.open(io.BytesIO(data)),
+    lambda data: gcodec.load_file(io.BytesIO(data), threads=1),
+    lambda data: [None for _ in ArchiveReader(io.BytesIO(data), threads=1).restored(opened(data).files[0])],
+], ids=["open", "load_file", "restored"])
+def test_the_path_of_a_file_is_not_kept_for_each_of_its_tensors(read):
+    data = long_path_archive(1)
+    read(data)  # imports what it needs
+    tracemalloc.start()
+    read(data)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 10_000_000        # the paths of all tensors are 12 MB
+
+
+def test_names_of_tensors_with_their_files_count_for_the_limit():
+    data = long_path_archive(2)
+    with gcodec.open(io.BytesIO(data), max_output_bytes=1 << 20) as file:
+        assert len(file) == 3_000 and "77" in file and f"{file._names.find('77').entry.path}:77" in file
+        with pytest.raises(LimitExceeded, match="a list of the names of all tensors takes"):
+            file.keys()
+    with pytest.raises(LimitExceeded, match="a list of the names of all tensors takes"):
+        gcodec.load_file(io.BytesIO(data), max_output_bytes=1 << 20)
+    assert len(gcodec.load_file(io.BytesIO(data), max_output_bytes=1 << 26)) == 3_000
+
+
+def test_names_of_tied_tensors_and_the_items_of_a_structure_count_for_the_limit():
+    ties: Any = [{"numpy": "x"}] * 1_000
+    for _ in range(50):
+        ties = {"dict": ["d" * 200, ties]}
+    tied, items = object_archive(ties), object_archive([[]] * 20_000)
+    assert len(gcodec.open(io.BytesIO(tied)).keys()) == 1_000
+    with pytest.raises(LimitExceeded, match="a list of the names of tied tensors takes"):
+        gcodec.open(io.BytesIO(tied), max_output_bytes=1 << 20)
+    assert gcodec.load(io.BytesIO(items), max_output_bytes=1 << 23) == [[]] * 20_000
+    for read in (gcodec.load, gcodec.open):
+        with pytest.raises(LimitExceeded, match="the structure of the state takes 5120256 bytes, above the limit"):
+            read(io.BytesIO(items), max_output_bytes=1 << 20)
