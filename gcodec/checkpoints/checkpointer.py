@@ -104,8 +104,8 @@ class Checkpointer:
 
         Warns:
             CheckpointWarning: the step is saved, but whole, because its base cannot be read; or a step that was to be
-                deleted is still there. The warning says which file is damaged. With ``keep_last`` it also says, once,
-                which steps of higher numbers an earlier run has left.
+                deleted is still there. The warning says which file is damaged. Or an earlier run has left steps of
+                higher numbers, which a warning names once: the highest is what loads as the last.
         """
         number = check_step(step)
         plan = plan_state(f"step-{number:08d}.safetensors", state)
@@ -114,9 +114,10 @@ class Checkpointer:
         if self._copies:
             self._at_hand = None  # the old copy goes before the new one is made
             self._at_hand = BaseAtHand(self._folder.identity(number), _copy_of(step_name(number), plan, entry))
+        counted = self._note_saved(number)
         if self._keep_last is not None:
             try:
-                self._retire(number, self._keep_last)
+                self.delete(*steps_to_prune(counted, self._keep_last, self._keep_every))
             except (GcodecError, OSError) as error:
                 text = f"step {number} is saved, but old steps could not be deleted: {error}"
                 warnings.warn(CheckpointWarning(text), stacklevel=2)
@@ -136,7 +137,7 @@ class Checkpointer:
         and one of any other tensor file as a dictionary of arrays.
 
         Args:
-            step: which; the last if None.
+            step: which; if None the one of the highest number, whichever run has saved it.
             like: ``"numpy"`` or ``"torch"`` for all tensors; None: each as it was saved.
             device: torch device that the torch tensors are put on; None: host memory.
             max_output_bytes: refuse larger states, for folders from strangers; no limit if None.
@@ -165,7 +166,7 @@ class Checkpointer:
         return self._folder.steps()
 
     def latest(self) -> int | None:
-        """Return the last step; None if there is none."""
+        """Return the step of the highest number; None if there is none."""
         steps = self.steps()
         return steps[-1] if steps else None
 
@@ -214,15 +215,15 @@ class Checkpointer:
         self.delete(*chosen)
         return chosen
 
-    def _retire(self, number: int, keep_last: int) -> None:
-        """Deletes what is not to be kept beside a step that was just saved, and warns of what is above it."""
+    def _note_saved(self, number: int) -> list[int]:
+        """Return the steps that retention counts after one was saved, and warn once of what is above it."""
         steps = self.steps()
         self._saved = [*(step for step in self._saved if step in steps and step != number), number]
         counted, higher = by_age(steps, self._saved)
         if higher and not self._has_warned:
             self._has_warned = True
             warnings.warn(left_by_earlier_run(self.folder, number, higher), stacklevel=3)
-        self.delete(*steps_to_prune(counted, keep_last, self._keep_every))
+        return counted
 
 
 def check_full_every(full_every: int) -> None:
@@ -259,8 +260,8 @@ def left_by_earlier_run(folder: object, step: int, higher: list[int]) -> Checkpo
     """Return the warning that an earlier run has left steps that retention does not delete."""
     which = f"steps {higher[0]} to {higher[-1]}" if len(higher) > 1 else f"step {higher[0]}"
     return CheckpointWarning(
-        f"{folder}: has {which} of an earlier run, above step {step} that is being saved; keep_last neither counts nor "
-        f"deletes them, and step {higher[-1]} is what loads as the last: delete them, or save to another folder"
+        f"{folder}: has {which} of an earlier run, above step {step} that is being saved; step {higher[-1]} is what "
+        "loads as the last, and keep_last neither counts nor deletes them: delete them, or save to another folder"
     )
 
 

@@ -248,14 +248,12 @@ class SeriesWriter(CheckpointWriter):
         folder = self._folder()
         names = folder.names()
         complete = _numbers(STEP_INDEX, names)
-        if self._keep_last is None:
-            return
         self._saved = [*(step for step in self._saved if step in complete), self.step]
         counted, higher = by_age(complete, self._saved)
         if higher and self._is_coordinator and not self._has_warned:
             self._has_warned = True
             warnings.warn(left_by_earlier_run(self.folder, self.step, higher), stacklevel=2)
-        if len(counted) < self._keep_last:
+        if self._keep_last is None or len(counted) < self._keep_last:
             return
         old, oldest_kept = counted[: -self._keep_last], min(counted[-self._keep_last :])
         chosen = [self._steps_of(self._rank)]

@@ -194,6 +194,19 @@ def test_retention_keeps_what_a_run_saves_below_the_steps_of_an_earlier_one(tmp_
     assert_folder(third, dict.fromkeys([305, 310], 0))
 
 
+def test_the_highest_step_loads_as_the_last_and_a_run_that_goes_back_is_told_so(tmp_path):
+    again = Checkpointer(filled(tmp_path, 3).folder, threads=1)
+    again.delete(1)
+    with pytest.warns(CheckpointWarning, match="has step 2 of an earlier run, above step 1 that .* loads as the last"):
+        again.save(1, state_of(7))
+    assert again.latest() == 2
+    assert_same(again.load(), state_of(2))
+    again.delete(*(step for step in again.steps() if step > 1))
+    assert_same(again.load(), state_of(7))
+    again.save(5, state_of(5))
+    again.save(3, state_of(3))  # between its own: nothing to be told
+
+
 def test_steps_are_archives_with_bases(tmp_path):
     folder = Path(filled(tmp_path, 2).folder)
     loaded = load_file(folder / step_name(1), base=folder / step_name(0))

@@ -77,6 +77,8 @@ def test_a_series_keeps_what_it_saves_below_the_steps_of_an_earlier_run(tmp_path
             dcp.save(state_of(step), storage_writer=writer, checkpoint_id=str(step))
 
     save(SeriesWriter(tmp_path, keep_last=2), 100, 200, 300)
+    with pytest.warns(CheckpointWarning, match="has steps 100 to 300 of an earlier run, above step 9"):
+        save(SeriesWriter(tmp_path), 9)
     again = SeriesWriter(tmp_path, keep_last=2)
     with pytest.warns(CheckpointWarning, match="has steps 100 to 300 of an earlier run, above step 10"):
         save(again, 10)
