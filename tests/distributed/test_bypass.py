@@ -64,6 +64,13 @@ def test_the_fastest_way_is_taken_and_a_trial_costs_little(best):
     assert list(controller.way_ratios.values()) == [pytest.approx(3.0)] * 2
 
 
+def test_a_model_without_large_buckets_is_said_not_to_be_compressed():
+    with mock.patch.object(BypassController, "add"):
+        controller, _, _ = train(lambda step, way: 0.1, 100)
+    assert controller.numbers["bypass_compressing"] == 0
+    assert controller.way_ratios == {} and "ratio" not in controller._line(None)
+
+
 def test_noise_is_outvoted_by_more_trials():
     """Steps of a shared machine: a quarter more or less, and now and then twice as long."""
     noise = random.Random(1)

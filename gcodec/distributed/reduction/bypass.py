@@ -96,7 +96,7 @@ class BypassController:
         verdicts: the way of buckets, by the bit length of their number of bytes.
         numbers: results of the last trial, by the names in ``NUMBERS``.
         way_ms: milliseconds of steps in the last trial, by the name of the way.
-        way_ratios: bytes that uncompressed buckets take over those of each of the codec's ways, likewise.
+        way_ratios: bytes that uncompressed buckets take over those of each of the codec's ways that was taken, likewise.
     """
 
     def __init__(self, config: Bypass, label: str = "", ways: tuple[int, ...] = (CODED, DENSE)) -> None:
@@ -249,7 +249,7 @@ class BypassController:
             self._speeds, rest = means[n_steps : n_steps + 2], means[n_steps + 2 :]
             shares, self._bucket_seconds = rest[: len(self._by_way)], rest[len(self._by_way) :]
             self.way_ratios = {
-                WAY_NAMES[way]: 1 / max(share, _NO_SECONDS) for way, share in zip(self._by_way, shares, strict=True)
+                WAY_NAMES[way]: 1 / share for way, share in zip(self._by_way, shares, strict=True) if share > 0
             }
         self._n_trials += 1
         self._choose()
@@ -275,7 +275,8 @@ class BypassController:
                 if of_size[at] >= (1 - self.config.margin) * of_size[0]:
                     self.verdicts[size] = self.plain_way
         coded = min(seconds[way] for way in self._by_way)
-        compressing = best in CODING and (best in self.verdicts.values() or not self.verdicts)
+        has_coded = bool(self.way_ratios)  # not where all buckets are too small
+        compressing = has_coded and best in CODING and (best in self.verdicts.values() or not self.verdicts)
         link, codec = self._speeds
         values = link / 1e9, codec / 1e9, 1e3 * seconds[DENSE], 1e3 * coded, seconds[DENSE] / max(coded, _NO_SECONDS)
         self.numbers = dict(zip(NUMBERS, (*values, float(compressing)), strict=True))
