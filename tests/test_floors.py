@@ -48,6 +48,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
 SIDEWAYS: tuple[tuple[str, str], ...] = (
     ("archive", "files"),          # an archive holds files
     ("recorder", "files"),         # dumps go to URLs as files do
+    ("truncation", "tensors"),     # an optimizer's state is of tensors, whose memory is checked as that of all others
 )
 
 # Outside packages that only some rooms or modules may use, inside functions too.

@@ -96,7 +96,7 @@ class BypassController:
         verdicts: the way of buckets, by the bit length of their number of bytes.
         numbers: results of the last trial, by the names in ``NUMBERS``.
         way_ms: milliseconds of steps in the last trial, by the name of the way.
-        way_ratios: bytes that uncompressed buckets take over those of each of the codec's ways that was taken, likewise.
+        way_ratios: bytes that uncompressed buckets take over those of each of the codec's ways that a trial took.
     """
 
     def __init__(self, config: Bypass, label: str = "", ways: tuple[int, ...] = (CODED, DENSE)) -> None:
