@@ -154,7 +154,8 @@ def accuracies_table(results: Path) -> Iterator[str]:
     columns = ["model", ">workers", "link", "method", ">steps", ">step, ms", ">of fp32", ">of bf16", ">wire MB",
                ">of fp32's", "way"]
     yield (f"Methods take turns, {accuracies.BLOCK} steps each; shares are medians over pairs of neighboring turns. "
-           "gcodec's hook has its bypass, which has chosen the way.")
+           "gcodec's hook has its bypass, which has chosen the way. All workers share two cores: with three and four, "
+           "steps wait for processors, and what compresses takes these from what computes; trials are among the steps.")
     yield from ("", *markdown(columns, table), "", f"From {source(comments)}", "")
 
 
