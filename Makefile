@@ -3,8 +3,6 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 INTEGRATIONS := .venv-integrations
-# Tests start hundreds of Python processes, and each would otherwise compile all modules anew.
-unexport PYTHONDONTWRITEBYTECODE
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --constraint constraints.txt
 
 # Files of tests are spread over the cores, the longest first (tests/conftest.py).

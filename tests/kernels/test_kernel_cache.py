@@ -62,6 +62,7 @@ def counts(dispatcher: Any) -> tuple[int, int]:
 def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return a file of two kernels, whose cache is in the folder ``cache`` beside it and nowhere else."""
     monkeypatch.setattr(numba_private.config, "CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)  # Python knows a source by its size and the second alone
     path = tmp_path / "two_kernels.py"
     path.write_text(TWO_KERNELS.format(jit=jit.__name__))
     return path
