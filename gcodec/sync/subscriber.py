@@ -24,7 +24,7 @@ from .sync_stats import LOG, Progress, StageClock, UpdateStats
 from .tensor_bits import TensorLayout, WritableTensor, as_typed
 from .version_chain import Step, StoredVersion, VersionSource, Ways, check_found
 from .version_message import HashedTensor, Message, OpenMessage, VersionInfo, check_part, open_message, state_hash
-from .weight_changes import Change, device_changes, fill, host_changes, layouts_of, try_writing, write_all
+from .weight_changes import Change, device_changes, fill, host_changes, layouts_of, write_all
 
 
 class PendingVersion:
@@ -97,7 +97,7 @@ class PendingVersion:
         """
         if self._subscriber._shared.in_part:
             with signals_deferred():
-                try_writing(self._changes, self._check_written)
+                write_all(self._changes, self._check_written, keep=False)
 
     def _check_written(self) -> None:
         """Check tensors of which parts may have been written under other names. Raises InvalidArgument."""

@@ -157,34 +157,26 @@ def fill(tensor: WritableTensor, first: int, bits: np.ndarray) -> list[Change]:
     return [HostChange(tensor, first, len(bits), len(bits), written, None)]
 
 
-def write_all(changes: Sequence[Change], check: Callable[[], None]) -> None:
-    """Write all changes, or none: what was written is undone if anything is raised, also by ``check`` at the end."""
+def write_all(changes: Sequence[Change], check: Callable[[], None], *, keep: bool = True) -> None:
+    """Write all changes, or none: what was written is undone if anything is raised, also by ``check`` at the end.
+
+    Args:
+        changes: what to write.
+        check: called when all is written; may raise.
+        keep: False to undo it in any case, where only the check is wanted.
+    """
     undo: list[Change] = []
+    is_kept = False
     try:
         for change in changes:
             undo.append(change.taken_back())
             change.write()
         check()
-    except BaseException:
-        for change in reversed(undo):
-            change.write()
-        raise
+        is_kept = keep
     finally:
-        for change in changes:
-            change.tensor.forget_copy()
-
-
-def try_writing(changes: Sequence[Change], check: Callable[[], None]) -> None:
-    """Write all changes, call ``check``, which may raise, and put back the values that were there in any case."""
-    undo: list[Change] = []
-    try:
-        for change in changes:
-            undo.append(change.taken_back())
-            change.write()
-        check()
-    finally:
-        for change in reversed(undo):
-            change.write()
+        if not is_kept:
+            for change in reversed(undo):
+                change.write()
         for change in changes:
             change.tensor.forget_copy()
 
