@@ -1,4 +1,4 @@
-"""The process that runs the laws of :mod:`tests.gpu.cuda_cases`."""
+"""The process that runs the laws of :mod:`tests.gpu.cuda_laws`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.gpu.cuda_cases import LAWS
+from tests.gpu.cuda_laws import LAWS
 from tests.support.paths import ROOT
 
 #: Laws that are quick, by mode. The others compile kernels for each type and rule, or simulate hundreds of arrays.
@@ -42,7 +42,7 @@ def problems(mode: str, quick: bool, **environment: str) -> dict[str, str]:
         environment: Variables of the process besides its parent's.
     """
     laws = [law for law in LAWS if (law in QUICK[mode]) == quick]
-    done = subprocess.run([sys.executable, "-m", "tests.gpu.cuda_cases", mode, *laws], capture_output=True, text=True,
+    done = subprocess.run([sys.executable, "-m", "tests.gpu.cuda_laws", mode, *laws], capture_output=True, text=True,
                           check=False, cwd=ROOT, env={**os.environ, **environment}, timeout=900)
     results = dict(json.loads(line) for line in done.stdout.splitlines())
     assert done.returncode == 0, done.stderr

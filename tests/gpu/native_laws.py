@@ -28,7 +28,7 @@ from gcodec.kernels.cuda.launch_tables import EncodedFrames, Output, Tensors
 from gcodec.kernels.cuda.native import decoder_for, encoders_for
 from gcodec.plan.request import EncodeRequest
 from gcodec.tensors import Values, kernel_view
-from tests.gpu.cuda_cases import CODING, TYPES, books_of, outcome
+from tests.gpu.cuda_laws.law_table import CODING, TYPES, books_of, outcome
 from tests.gpu.host_library import SANITIZERS, GeneralKernelError, HostThreads, build
 from tests.support import laws
 from tests.support.cases import CASES, Bits, Case, modes

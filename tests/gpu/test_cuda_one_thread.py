@@ -1,4 +1,4 @@
-"""The laws of the CUDA path (:mod:`tests.gpu.cuda_cases`), its kernels compiled for one thread of the host."""
+"""The laws of the CUDA path (:mod:`tests.gpu.cuda_laws`), its kernels compiled for one thread of the host."""
 
 from __future__ import annotations
 

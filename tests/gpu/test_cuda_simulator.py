@@ -1,4 +1,4 @@
-"""The laws of the CUDA path (:mod:`tests.gpu.cuda_cases`), its kernels in numba's simulator."""
+"""The laws of the CUDA path (:mod:`tests.gpu.cuda_laws`), its kernels in numba's simulator."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from gcodec.gpu import preludes
 from gcodec.gpu.encoder import SharedCodebook, plan_of
 from gcodec.plan.request import EncodeRequest
 from gcodec.tensors import values_of
-from tests.gpu.cuda_cases import CODING
+from tests.gpu.cuda_laws.law_table import CODING
 from tests.gpu.cuda_memory import HostMemory
 
 MEMORY: Any = HostMemory(lambda array: array, {})
