@@ -6,13 +6,13 @@ full tensors first.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from typing import Any
 
 import torch
 import torch.distributed as dist
 import xxhash
-from torch.distributed.tensor import DTensor
 
 from ..errors import InvalidArgument, PeerError
 from ..sync import Subscriber, VersionFolder
@@ -25,7 +25,7 @@ def local_shards(state: Mapping[str, Any]) -> dict[str, torch.Tensor]:
     Args:
         state: name to DTensor, or to a tensor that is whole on each rank.
     """
-    return {name: value.to_local().detach() if isinstance(value, DTensor) else value for name, value in state.items()}
+    return {name: value.to_local().detach() if _is_sharded(value) else value for name, value in state.items()}
 
 
 def shard_part(state: Mapping[str, Any], group: dist.ProcessGroup | None = None) -> str:
@@ -99,9 +99,15 @@ def catch_up_shards(subscriber: Subscriber, folder: VersionFolder, group: dist.P
     return n_applied
 
 
+def _is_sharded(value: Any) -> bool:
+    """Return True for a DTensor, without importing its module, which takes a second: nobody has one before it is."""
+    module = sys.modules.get("torch.distributed.tensor")
+    return module is not None and isinstance(value, module.DTensor)
+
+
 def _placement(value: Any) -> tuple[str, ...]:
     """Return how a tensor lies on the ranks, as text."""
-    if isinstance(value, DTensor):
+    if _is_sharded(value):
         mesh = value.device_mesh
         return str(value.placements), str(tuple(mesh.shape)), str(mesh.mesh_dim_names), str(mesh.get_coordinate())
     if not isinstance(value, torch.Tensor):
