@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+import types
+import typing
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import fields
+from functools import cache
+from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -63,6 +68,55 @@ def check_choice(name: str, value: Any, choices: Collection[Any]) -> None:
         known = False
     if not known:
         raise InvalidArgument(f"{name} must be one of {', '.join(map(repr, choices))}, not {value!r}")
+
+
+#: What values of a field's type are called, and of which classes they may be.
+_KINDS: dict[Any, tuple[str, Any]] = {
+    int: ("an integer", Integral),
+    float: ("a number", Real),
+    bool: ("True or False", bool),
+    str: ("a string", str),
+    tuple: ("a tuple", (tuple, list)),
+    type(None): ("None", type(None)),
+    Callable: ("a function", Callable),
+}
+
+
+def check_state(state: Any) -> None:
+    """Raise InvalidArgument for anything but a mapping, as ``state_dict()`` returns."""
+    if not isinstance(state, Mapping):
+        raise InvalidArgument(f"state must be what state_dict() returned, not a {type(state).__name__}")
+
+
+def check_field_types(settings: Any) -> None:
+    """Raise InvalidArgument where a field of a dataclass that ``__init__`` sets is not of its type; of tuples, mappings
+    and the like, what they hold is not looked at."""
+    for name, kind, accepted in _types_of_fields(settings.__class__):
+        value = getattr(settings, name)
+        if not isinstance(value, accepted) or (isinstance(value, bool) and bool not in accepted):
+            raise InvalidArgument(f"{name} must be {kind}, not {value!r:.80}")
+
+
+@cache
+def _types_of_fields(dataclass: Any) -> list[tuple[str, str, tuple[Any, ...]]]:
+    """Return the name of each such field, what its values are called, and their classes."""
+    try:
+        hints = typing.get_type_hints(dataclass)
+    except NameError:  # types that only a function knows, or a type checker
+        return []
+    result = []
+    for field in fields(dataclass):
+        hint = hints[field.name]
+        parts = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+        if field.init and Any not in parts:
+            kinds = [_kind_of(typing.get_origin(part) or part) for part in parts]
+            names, accepted = zip(*kinds, strict=True)
+            result.append((field.name, " or ".join(names), accepted))
+    return result
+
+
+def _kind_of(accepted: Any) -> tuple[str, Any]:
+    return _KINDS.get(accepted) or (f"of type {accepted.__name__}", accepted)
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

@@ -5,10 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from .dtypes import DType
-from .errors import InvalidArgument, check_choice
+from .errors import InvalidArgument, check_choice, check_field_types
 from .format import modes as bit_layouts
 from .format.ladders import FINE_LADDER, PAPER_LADDER, Ladder
 from .format.modes import BitLayout
@@ -56,10 +54,7 @@ class EncoderOptions:
     def __post_init__(self) -> None:
         check_choice("ladder", self.ladder, LADDERS)
         check_choice("rounding", self.rounding, ROUNDINGS)
-        for name in ("max_length", "max_codebooks", "escape_threshold"):
-            value = getattr(self, name)
-            if not isinstance(value, int | np.integer) and not (value is None and name == "escape_threshold"):
-                raise InvalidArgument(f"{name} must be an integer, not {value!r}")
+        check_field_types(self)
         if self.escape_threshold is not None and self.escape_threshold < 1:
             raise InvalidArgument(f"escape_threshold must be at least 1, not {self.escape_threshold}")
         if not 1 <= self.max_codebooks <= MAX_CODEBOOKS:

@@ -51,6 +51,7 @@ class Accordion(Planner):
     dropped: bool = field(default=False, init=False, repr=False)
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_whole("period", self.period)
         check_source(self.source)
         if not self.threshold > 0:

@@ -21,7 +21,7 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 
 from ..compressors.contract import Compressor
-from ..errors import InvalidArgument, check_choice
+from ..errors import InvalidArgument, check_choice, check_field_types, check_state
 
 Settings = dict[str, Compressor]  #: what compresses each tensor, by name
 Shapes = Mapping[str, tuple[int, ...]]  #: of the tensors that are to be compressed, in one order on all ranks
@@ -45,6 +45,9 @@ class Controller(ABC):
         super().__init_subclass__(**options)
         if "kind" not in vars(cls):  # never a base's, or two controllers would load each other's states
             cls.kind = cls.__name__
+
+    def __post_init__(self) -> None:
+        check_field_types(self)
 
     def start(self, shapes: Shapes, size: int) -> None:
         """Start training; called once, before the first step or :meth:`load_state_dict`.
@@ -80,6 +83,7 @@ class Controller(ABC):
         Raises:
             InvalidArgument: The state is another controller's.
         """
+        check_state(state)
         if state.get("kind") != self.kind:
             raise InvalidArgument(f"the state must be one of {self.kind}, not of {state.get('kind')}")
         missing = [name for name in self.changing if name not in state]

@@ -20,7 +20,7 @@ from ..averaging.feedback import Carried, narrowed
 from ..averaging.state import pack_by_tensor, pack_state, unpack_by_tensor, unpack_state
 from ..compressors.contract import AllReduce, Compressor, Place, Request, wide
 from ..compressors.outcome import is_finite
-from ..errors import InvalidArgument
+from ..errors import InvalidArgument, check_state
 from .contract import Controller, Measured, Planner, Selector, Shapes
 from .losses import square
 from .multilevel import ProbeResult, probe_settings
@@ -258,6 +258,7 @@ class Adaptive:
         Raises:
             InvalidArgument: The state is of another version, rank or controller.
         """
+        check_state(state)
         if state.get("version") != 1:
             raise InvalidArgument(f"the state must be of version 1, not {state.get('version')}")
         self.averager.load_state_dict(state["averager"])

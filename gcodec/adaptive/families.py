@@ -18,7 +18,7 @@ from ..compressors import QSGD, Compressor, Frames, RandomK
 from ..compressors.contract import check_whole, n_kept, random_of, wide
 from ..compressors.lowrank import LowRank, matrix_shape, orthonormal
 from ..compressors.sparse import Sparsifier
-from ..errors import InvalidArgument, check_choice
+from ..errors import InvalidArgument, check_choice, check_field_types
 from .losses import cut, flat_values, left_out, loss, quantized, square, whole_values
 from .thresholds import HardThreshold
 
@@ -48,6 +48,7 @@ class Range:
     most: float | None = None
 
     def __post_init__(self) -> None:
+        check_field_types(self)
         check_whole("share", self.share)
         for name in ("below", "above"):
             if not getattr(self, name) >= 1:

@@ -86,6 +86,7 @@ class GraVAC(Selector):
     log: list[float] = field(default_factory=list, init=False, repr=False)
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_whole("window", self.window)
         check_share("epsilon", self.epsilon)
         if not 1 <= self.least <= self.most < math.inf:

@@ -47,6 +47,7 @@ class KMeans(Planner):
     choices: list[int] = field(default_factory=list, init=False, repr=False)
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_whole("period", self.period)
         check_source(self.source)
         if not self.ranked:

@@ -66,6 +66,7 @@ class LGreCo(Planner):
     choices: list[int] = field(default_factory=list, init=False, repr=False)
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         for name, minimum in (("period", 1), ("bins", 1), ("steps", 1), ("warmup", 0)):
             check_whole(name, getattr(self, name), minimum)
         check_source(self.source)

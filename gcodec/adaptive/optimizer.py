@@ -12,7 +12,7 @@ import torch
 
 from ..averaging.state import pack_state, unpack_state
 from ..compressors.contract import Request
-from ..errors import InvalidArgument
+from ..errors import InvalidArgument, check_state
 from .driver import Adaptive, load_packed_state, packed_state
 
 Communicate = Callable[[Generator[Request, Any, Any]], Any]
@@ -116,6 +116,7 @@ class AdaptiveOptimizer(torch.optim.Optimizer):
         Raises:
             InvalidArgument: The state is of another version, rank, controller or model.
         """
+        check_state(state_dict)
         rank_state, inner = state_dict.get(self._rank_key), state_dict.get("optimizer", {})
         names = list(inner.get("state", {}))
         if state_dict.get("version") != 1 or rank_state is None or sorted(names) != sorted(self._stepped):

@@ -5,11 +5,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
-from ..errors import InvalidArgument
+from ..errors import InvalidArgument, check_field_types
 
 
 class ScalingPolicy(ABC):
     """A rule that gives the candidates, in the order in which they are tried."""
+
+    def __post_init__(self) -> None:
+        check_field_types(self)
 
     @abstractmethod
     def factors(self, least: float, most: float) -> list[float]:
@@ -31,6 +34,7 @@ class Exponential(ScalingPolicy):
     base: float = 2.0
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not self.base > 1:
             raise InvalidArgument(f"base must be above 1, not {self.base}")
 
@@ -53,6 +57,7 @@ class Geometric(ScalingPolicy):
     ratio: float = 2.0
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not self.ratio > 1:
             raise InvalidArgument(f"ratio must be above 1, not {self.ratio}")
 
@@ -74,6 +79,7 @@ class Listed(ScalingPolicy):
     values: tuple[float, ...]
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not self.values or sorted(set(self.values)) != list(self.values):
             raise InvalidArgument(f"values must be one or more rising factors, not {self.values}")
 

@@ -10,11 +10,14 @@ from typing import Self
 import torch
 
 from ..compressors.contract import Compressor
-from ..errors import InvalidArgument
+from ..errors import InvalidArgument, check_field_types
 
 
 class Cost(ABC):
     """A price, in any unit, of which only sums are compared. It must not depend on the rank."""
+
+    def __post_init__(self) -> None:
+        check_field_types(self)
 
     @abstractmethod
     def of(self, name: str, shape: Sequence[int], setting: Compressor) -> float:

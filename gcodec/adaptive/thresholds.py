@@ -64,6 +64,7 @@ class GlobalThreshold(Planner):
     found: float = field(default=0.0, init=False, repr=False)
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_whole("period", self.period)
         check_source(self.source)
         check_share("density", self.initial.density)

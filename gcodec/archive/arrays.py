@@ -144,7 +144,10 @@ def _torch_bytes(value: Any) -> tuple[str, tuple[int, ...], Bytes]:
             f"a tensor must be dense and not quantized to be saved, not a {value.layout} tensor of {value.dtype}"
         )
     check_not_freed(value, "value")
-    flat = value.detach().cpu().resolve_conj().resolve_neg().contiguous().reshape(-1)
+    try:
+        flat = value.detach().cpu().resolve_conj().resolve_neg().contiguous().reshape(-1)
+    except (AssertionError, RuntimeError, TypeError, ValueError) as error:  # of tensors made of others
+        raise InvalidArgument(f"the values of this {type(value).__name__} cannot be read: {error}") from None
     if flat.numel() <= 1:  # torch calls one value contiguous whatever its step, but does not look at it as bytes then
         flat = flat.as_strided(flat.shape, (1,))
     return str(value.dtype).removeprefix("torch."), tuple(value.shape), flat.view(torch.uint8).numpy()

@@ -72,6 +72,8 @@ def save_file(
     if not isinstance(tensors, Mapping):
         kind = type(tensors).__name__
         raise InvalidArgument(f"tensors must be a dictionary of tensors by name, not a {kind}; gcodec.save takes all")
+    if not isinstance(levels, Mapping | None):
+        raise InvalidArgument(f"levels must be a dictionary of level indices by name, not a {type(levels).__name__}")
     plan = plan_tensors(tensors, metadata, dtype, untied=levels or ())
     policy: EncodingPolicy | None = None
     if levels:
@@ -174,6 +176,8 @@ def plan_tensors(
     Raises:
         InvalidArgument: a name or type that .safetensors lacks, or metadata that are no strings.
     """
+    if not isinstance(dtype, str | Mapping | None):
+        raise InvalidArgument(f"dtype must be the name of a type, or a dictionary of such, not {dtype!r:.80}")
     own = _strings(metadata)
     for name in tensors:
         if not _is_text(name):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from numbers import Integral
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -65,8 +66,9 @@ class MantissaBits:
     more: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if not 0 <= self.bits <= max(FLOATS.values()):
-            raise InvalidArgument(f"mantissa_bits must be 0 to {max(FLOATS.values())}, not {self.bits}")
+        most = max(FLOATS.values())
+        if not isinstance(self.bits, Integral) or not 0 <= self.bits <= most:
+            raise InvalidArgument(f"mantissa_bits must be an integer from 0 to {most}, not {self.bits!r:.80}")
 
     def options(self, part: Part, data: Bytes) -> dict[str, Any]:
         """See :class:`EncodingPolicy`."""

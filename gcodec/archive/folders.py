@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, Protocol, cast
 
+from ..errors import InvalidArgument
 from ..files.source import open_regular
 from ..files.urls import Upload, check_free_url, filesystem_of, is_url, local_path, naming_url, open_url
 from .output import Attributes, Staging, sync_folder
@@ -89,8 +90,11 @@ def folder_at(place: str | os.PathLike[str]) -> Folder:
     """Return the folder at a path, or at a URL for fsspec.
 
     Raises:
+        InvalidArgument: it is neither.
         GcodecError: it is a URL, and fsspec or its package for that kind is not installed.
     """
+    if not isinstance(place, str | os.PathLike):
+        raise InvalidArgument(f"a folder must be a path or a URL, not of type {type(place).__name__}")
     return UrlFolder(place) if isinstance(place, str) and is_url(place) else DiskFolder(Path(local_path(place)))
 
 

@@ -93,6 +93,9 @@ class ArchiveWriter(AllOrNothing):
     ) -> None:
         if not 64 <= part_bytes <= MAX_PART or part_bytes % 64:
             raise InvalidArgument(f"part_bytes must be a multiple of 64 from 64 to 2^28, not {part_bytes}")
+        if not isinstance(target, str | os.PathLike) and not hasattr(target, "write"):
+            kind = type(target).__name__
+            raise InvalidArgument(f"an archive must be written to a path, a URL or a binary stream, not to a {kind}")
         self._threads, self._part_bytes = available_threads(threads), part_bytes
         self._progress = progress or (lambda count: None)
         self._path = path_or_none(target)

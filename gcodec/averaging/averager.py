@@ -27,7 +27,7 @@ from ..compressors.contract import (
     check_whole,
 )
 from ..compressors.outcome import is_finite
-from ..errors import InvalidArgument
+from ..errors import InvalidArgument, check_field_types, check_state
 from .feedback import Carried, ErrorFeedback, Feedback, narrowed
 
 
@@ -50,6 +50,7 @@ class CompressionPlan:
     vectors: bool = False
 
     def __post_init__(self) -> None:
+        check_field_types(self)
         check_whole("smallest", self.smallest, 0)
 
     @property
@@ -248,6 +249,7 @@ class Averager:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a :meth:`state_dict`, bit for bit. Raises InvalidArgument for another version's or rank's."""
+        check_state(state)
         identity = tuple(state.get(key) for key in ("version", "rank", "size"))
         if identity != (1, self.rank, self.size):
             raise InvalidArgument(

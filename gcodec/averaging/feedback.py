@@ -12,7 +12,7 @@ import torch
 
 from ..compressors.contract import Compressor, Conversation, Memory, Outcome, Place, check_whole, wide
 from ..compressors.outcome import is_finite
-from ..errors import InvalidArgument
+from ..errors import InvalidArgument, check_field_types
 
 
 class Carried(NamedTuple):
@@ -53,6 +53,9 @@ class Feedback(ABC):
     """
 
     needs_optimizer: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        check_field_types(self)
 
     @abstractmethod
     def before(self, gradient: torch.Tensor, memory: Memory, place: Place, in_place: bool = False) -> Carried:
@@ -96,6 +99,7 @@ class ErrorFeedback(Feedback):
     decay: float = 1.0
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not 0 < self.decay <= 1:
             raise InvalidArgument(f"decay must be more than 0 and at most 1, not {self.decay}")
 
@@ -135,6 +139,7 @@ class MomentumCorrection(Feedback):
     clip: float | None = None
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not 0 <= self.momentum < 1:
             raise InvalidArgument(f"momentum must be at least 0 and less than 1, not {self.momentum}")
         if self.clip is not None and not self.clip > 0:
@@ -223,6 +228,7 @@ class WarmUp(Compressor):
     knob: ClassVar[str | None] = "density"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_whole("steps", self.steps)
         check_whole("stages", self.stages, 0)
         if self.compressor.knob != "density":

@@ -50,6 +50,7 @@ class Cast(Compressor):
     dtype: str = "float16"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_choice("dtype", self.dtype, NARROW_DTYPES)
 
     def compress(self, gradient: torch.Tensor, memory: Memory, place: Place) -> Conversation:

@@ -55,6 +55,7 @@ class Frames(Compressor):
     optimizer: Any = None
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.bits is not None:
             check_whole("bits", self.bits)
             if self.optimizer is not None:

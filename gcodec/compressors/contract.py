@@ -55,7 +55,7 @@ import torch
 import xxhash
 
 from ..dtypes import DTYPES
-from ..errors import InvalidArgument
+from ..errors import InvalidArgument, check_field_types
 from .outcome import Outcome as Outcome
 
 Memory = dict[str, Any]
@@ -146,6 +146,9 @@ class Compressor(ABC):
 
     knob: ClassVar[str | None] = None
     carries_nan: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        check_field_types(self)
 
     @abstractmethod
     def compress(self, gradient: torch.Tensor, memory: Memory, place: Place) -> Conversation:

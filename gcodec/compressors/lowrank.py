@@ -51,6 +51,7 @@ class LowRank(Compressor):
     seed: int = 0
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_whole("rank", self.rank)
 
     @abstractmethod

@@ -54,6 +54,7 @@ class QSGD(Compressor):
     seed: int = 0
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_whole("bits", self.bits, 2, 8)
         check_whole("bucket", self.bucket)
         check_choice("norm", self.norm, NORMS)

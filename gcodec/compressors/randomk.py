@@ -51,6 +51,7 @@ class RandomK(Compressor):
     seed: int = 0
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_share("density", self.density)
 
     def compress(self, gradient: torch.Tensor, memory: Memory, place: Place) -> Conversation:

@@ -45,9 +45,10 @@ class SparCML(Compressor):
     switch: float = 0.5
 
     def __post_init__(self) -> None:
-        check_share("switch", self.switch)
         if not isinstance(self.sparsifier, Sparsifier):
             raise InvalidArgument(f"sparsifier must choose values, as TopK(0.01) does, unlike {self.sparsifier!r}")
+        super().__post_init__()
+        check_share("switch", self.switch)
         if self.sparsifier.mantissa_bits is not None or getattr(self.sparsifier, "same_sign", False):
             raise InvalidArgument(
                 f"sparsifier must have neither mantissa_bits nor same_sign, for values are sent as they are, unlike "

@@ -52,6 +52,7 @@ class Sparsifier(Compressor):
     mantissa_bits: int | None = None
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_share("density", self.density)
         if self.mantissa_bits is not None:
             check_whole("mantissa_bits", self.mantissa_bits)

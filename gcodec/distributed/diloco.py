@@ -13,7 +13,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from ..errors import InvalidArgument, Unsupported
+from ..errors import InvalidArgument, Unsupported, check_state
 from ..threads import threads_per_rank
 from .conversation import ConversationRunner
 from .gradients import Gradients
@@ -75,6 +75,8 @@ class DiLoCo:
         threads: int | None = None,
         timeout: timedelta = timedelta(minutes=5),
     ) -> None:
+        if not hasattr(optimizer, "param_groups"):
+            raise InvalidArgument(f"optimizer must be the inner optimizer, not a {type(optimizer).__name__}")
         self.optimizer, self.every = optimizer, check_int("every", every, 1)
         self.mode, self.group = mode if isinstance(mode, Visible) else mode_of(mode), group
         self.smallest, self.timeout = check_int("smallest", smallest), check_duration("timeout", timeout)
@@ -252,6 +254,7 @@ class DiLoCo:
         Raises:
             InvalidArgument: the state is not one of these parameters, or holds the residual of another rank or mode.
         """
+        check_state(state)
         complete = {"steps", "anchors", "optimizer"} <= state.keys() and state.get("version") == 1
         shapes = [anchor.shape for anchor in self._anchors]
         if not complete or [anchor.shape for anchor in state["anchors"]] != shapes:

@@ -22,6 +22,7 @@ from .modes import FixedBits, Lossless
 from .reduction.allreduce import SMALLEST
 from .reduction.bypass import Bypass
 from .reduction.shared_codebooks import Refresh
+from .transport.arguments import check_model
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -112,6 +113,7 @@ def compress_fsdp(
         Unsupported: this torch has no custom communications for FSDP2.
         InvalidArgument: another mode, a model without FSDP2 modules, or ``replicas`` of a model that is already HSDP.
     """
+    check_model(model)
     mode = Lossless() if mode is None else mode
     collectives = Collectives(GroupOptions(mode, smallest, threads, timeout, bypass, refresh), "FSDP", on_gpu=True)
     modules = _sharded(model)

@@ -137,7 +137,9 @@ def register_backend(name: str = "gcodec", options: GroupOptions | None = None) 
     Raises:
         InvalidArgument: another backend has the name, or it is not an identifier.
     """
-    name = name.lower()
+    if options is not None and not isinstance(options, GroupOptions):
+        raise InvalidArgument(f"options must be a GroupOptions, such as GroupOptions(), not {options!r:.80}")
+    name = str(name).lower()
     if not name.isidentifier() or (name in dist.Backend.backend_list and name not in _registered):
         raise InvalidArgument(f"name must be an identifier that no other backend has, not {name!r}")
     _registered[name] = options or GroupOptions()

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
 
 from ..averaging.averager import NAMED_PLANS
 from ..dtypes import DType
-from ..errors import InvalidArgument, Unsupported
+from ..errors import InvalidArgument, Unsupported, check_field_types
 from ..format import modes as bit_layouts
 from ..format.ladders import FINE_LADDER, Ladder
 from ..format.modes import BitLayout
 from ..truncation.optimizers import ADVICE, stock_name
 from .transport.arguments import check_int
-
-if TYPE_CHECKING:
-    import torch
 
 #: The 16-bit types whose accuracy may be asked for, by their mantissa bits.
 _BITS_OF = {7: "bf16", 10: "fp16"}
@@ -111,6 +110,7 @@ class NearLossless:
                 raise Unsupported(str(error).replace(ADVICE, _ADVICE)) from None
             if name == "RMSprop" and any(group["centered"] for group in optimizer.param_groups):
                 raise Unsupported(f"centered RMSprop has no bound per element: {_ADVICE}")
+        check_field_types(self)
         ladders = [self.ladder] if isinstance(self.ladder, Ladder) else list((self.ladder or {}).values())
         if any(ladder.drops[0] for ladder in ladders):
             raise InvalidArgument("level 0 of a ladder must drop 0 bits, as it is for values that need all of them")

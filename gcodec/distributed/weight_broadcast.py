@@ -11,6 +11,7 @@ import xxhash
 
 from ..errors import Corruption, InvalidArgument, PeerError
 from ..sync import PendingVersion, Subscriber, UpdateStats, WeightVersion
+from .transport.arguments import check_group_member
 from .transport.transfers import labeled
 
 #: Begins what every rank says of itself: protocol and its version.
@@ -61,10 +62,9 @@ class WeightBroadcast:
     """
 
     def __init__(self, group: dist.ProcessGroup | None = None, *, source: int = 0) -> None:
+        check_group_member(group)
         self.group, self.source = group, source
         self.rank, self.size = dist.get_rank(group), dist.get_world_size(group)
-        if self.rank < 0:
-            raise InvalidArgument("group must be one that this process belongs to")
         if type(source) is not int or not 0 <= source < self.size:
             raise InvalidArgument(f"source must be a rank of the group of {self.size}, not {source!r}")
         on_gpu = dist.get_backend(group) == "nccl"

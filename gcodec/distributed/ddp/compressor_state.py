@@ -15,14 +15,14 @@ from ...averaging.averager import Averager, CompressionPlan, compression_plan
 from ...averaging.state import pack_by_tensor, unpack_by_tensor
 from ...compressors import Compressor, Frames, alone
 from ...compressors.contract import Request
-from ...errors import InvalidArgument, Unsupported
+from ...errors import InvalidArgument, Unsupported, check_state
 from ..conversation import ConversationRunner
 from ..gradients import holds_complex
 from ..reduction.allreduce import dense_allreduce
 from ..reduction.gpu_jobs import side_stream_job
 from ..reduction.reduce_request import TYPES
 from ..stats import Counters, Stats
-from ..transport.arguments import check_duration
+from ..transport.arguments import check_duration, check_group_member, check_model
 from ..transport.jobs import ALL_REDUCE
 from ..transport.lane import Lane, lane_with_options
 from .group_check import check_group
@@ -68,6 +68,8 @@ class CompressedGradients:
     ) -> None:
         if not dist.is_initialized():
             raise InvalidArgument("torch.distributed is not initialized: call init_process_group first")
+        check_model(model)
+        check_group_member(group)
         self.plan = compression_plan(plan)
         _check_optimizer(self.plan, optimizer)
         if group is None and isinstance(model, DistributedDataParallel):
@@ -203,6 +205,7 @@ class CompressedGradients:
         Raises:
             InvalidArgument: the state is another version's or another rank's, or of a model with other names or shapes.
         """
+        check_state(state)
         packed = state.get(self._key)
         if state.get("version") != 1 or packed is None or not {"averager", "tensors"} <= packed.keys():
             raise InvalidArgument(

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ...errors import InvalidArgument
+from ...errors import InvalidArgument, check_field_types
 from ..stats import Counters
 from ..transport.lane import Lane
 from .refresh import AsyncSum
@@ -66,6 +66,7 @@ class Bypass:
     margin: float = 0.02
 
     def __post_init__(self) -> None:
+        check_field_types(self)
         if self.steps < 1:
             raise InvalidArgument(f"steps must be at least 1, not {self.steps}")
         if self.every < 4 * self.steps:

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...errors import InvalidArgument
+from ...errors import InvalidArgument, check_field_types
 from ...format import shipped
 from ...format.change_codebook import ChangeCodebook
 from ...format.codebook import Codebook, read_inline
@@ -59,6 +59,7 @@ class Refresh:
     trigger: float = 0.1
 
     def __post_init__(self) -> None:
+        check_field_types(self)
         if self.interval < 2:
             raise InvalidArgument(f"interval must be at least 2, not {self.interval}")
         if self.trigger <= 0:

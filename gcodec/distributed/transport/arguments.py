@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import operator
 from datetime import timedelta
-from typing import Any, TypeVar
+from typing import Any, SupportsIndex, TypeVar
 
 import torch
+import torch.distributed as dist
 
 from ...errors import InvalidArgument
 
@@ -44,10 +45,9 @@ def check_int(name: str, value: Any, minimum: int = 0) -> int:
     Raises:
         InvalidArgument: the argument is no integer, or too small.
     """
-    try:
-        number = operator.index(value)
-    except TypeError:
-        raise InvalidArgument(f"{name} must be an integer, not {value!r:.80}") from None
+    if isinstance(value, bool) or not isinstance(value, SupportsIndex):
+        raise InvalidArgument(f"{name} must be an integer, not {value!r:.80}")
+    number = operator.index(value)
     if number < minimum:
         raise InvalidArgument(f"{name} must be at least {minimum}, not {number}")
     return number
@@ -70,6 +70,20 @@ def check_duration(name: str, value: Any) -> timedelta:
 def check_optional_duration(name: str, value: Any) -> timedelta | None:
     """Return a positive ``timedelta``, or None for None; arguments as in :func:`check_int`. Raises InvalidArgument."""
     return None if value is None else check_duration(name, value)
+
+
+def check_group_member(group: dist.ProcessGroup | None) -> None:
+    """Raise InvalidArgument for anything but a process group that this process is in, or None, which is the world's."""
+    if group is not None and not isinstance(group, dist.ProcessGroup):
+        outside = group is dist.GroupMember.NON_GROUP_MEMBER
+        problem = "one that this process is in" if outside else f"a process group, not {group!r:.80}"
+        raise InvalidArgument(f"group must be {problem}")
+
+
+def check_model(model: Any) -> None:
+    """Raise InvalidArgument for anything but a ``torch.nn.Module``."""
+    if not isinstance(model, torch.nn.Module):
+        raise InvalidArgument(f"model must be a torch.nn.Module, not a {type(model).__name__}")
 
 
 def check_not_expanded(name: str, tensor: torch.Tensor) -> None:

@@ -40,6 +40,7 @@ from torch.distributed import distributed_c10d
 
 from ...errors import GcodecError, InvalidArgument, PeerError, Unsupported
 from .agreement import compare_options
+from .arguments import check_group_member
 from .failures import FailureRecords
 from .jobs import Future, LaneJob, Place, StartedJob
 from .transfers import Buffers, Transfers, labeled
@@ -313,11 +314,8 @@ def lane_of(group: dist.ProcessGroup | None = None, timeout: timedelta | None = 
     """
     if not dist.is_initialized():
         raise InvalidArgument("torch.distributed is not initialized: call init_process_group first")
+    check_group_member(group)
     parent: Any = dist.group.WORLD if group is None else group
-    if not isinstance(parent, dist.ProcessGroup):
-        outside = parent is dist.GroupMember.NON_GROUP_MEMBER
-        problem = "one that this process is in" if outside else f"a process group, not {group!r}"
-        raise InvalidArgument(f"group must be {problem}")
     with _lock:
         for lane in _lanes:
             if lane.parent is parent:

@@ -1,0 +1,148 @@
+"""Settings of another type are refused where they are made, by the field's name, and nothing is saved to nowhere."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from dataclasses import dataclass, fields, is_dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+
+import torch
+
+import gcodec
+import gcodec.adaptive as ga
+import gcodec.compressors as gc
+import gcodec.distributed as gd
+from gcodec.averaging.averager import Averager, CompressionPlan
+from gcodec.averaging.feedback import ErrorFeedback, MomentumCorrection, WarmUp
+
+TOP, FEW = gc.TopK(0.1), gc.TopK(0.01)
+OPTIMIZER = torch.optim.SGD([torch.nn.Parameter(torch.ones(3))], lr=0.1)
+
+#: Settings, and what they need beside their defaults.
+SETTINGS: dict[Any, dict[str, Any]] = {
+    gc.TopK: {"density": 0.1}, gc.DGC: {"density": 0.1}, gc.RedSync: {"density": 0.1}, gc.RandomK: {"density": 0.1},
+    gc.QSGD: {}, gc.PowerSGD: {"rank": 2}, gc.GradZip: {"rank": 2}, gc.GradNA: {"rank": 2}, gc.ACPSGD: {"rank": 2},
+    gc.Cast: {}, gc.Frames: {}, gc.SparCML: {"sparsifier": TOP}, ga.HardThreshold: {"density": 0.1},
+    ga.Accordion: {"mild": TOP, "harsh": FEW}, ga.GraVAC: {"compressor": TOP}, ga.LGreCo: {"reference": TOP},
+    ga.KMeans: {"reference": TOP, "ranked": (TOP, FEW)}, ga.GlobalThreshold: {"initial": TOP}, ga.Range: {},
+    ga.Exponential: {}, ga.Geometric: {}, ga.Listed: {"values": (2.0, 3.0)}, ga.Bytes: {},
+    ga.Seconds: {"per_byte": {"a": 1.0}}, ga.Prioritized: {"cost": ga.Bytes(), "buckets": {"a": 1}},
+    gd.Bypass: {}, gd.Refresh: {}, gd.FixedBits: {"mantissa_bits": 3}, gd.NearLossless: {"optimizer": OPTIMIZER},
+    gd.Visible: {}, gd.GroupOptions: {}, CompressionPlan: {"compressor": TOP}, ErrorFeedback: {},
+    MomentumCorrection: {}, WarmUp: {"compressor": TOP, "steps": 3}, gcodec.EncoderOptions: {},
+    gcodec.Ladder: {"drops": (1, 2)},
+}
+WRONG: tuple[Any, ...] = ("four", 2.5, None, [], object(), math.nan, True, TOP)
+
+
+def fits(annotation: str, value: Any) -> bool:
+    """Tell whether a value may be of the type that an annotation names."""
+    kinds = annotation.split(" | ")
+    if "Any" in kinds:
+        return True
+    if value is True:       # stands for the default where one of these may be left out
+        return "bool" in kinds or "Bypass" in kinds or "Refresh" in kinds
+    if isinstance(value, float):
+        return "float" in kinds
+    names = {str: "str", type(None): "None", list: "tuple", gc.TopK: "Compressor"}
+    name = names.get(type(value), "nothing")
+    return any(kind.split("[")[0] in (name, "Sparsifier" * (value is TOP)) for kind in kinds)
+
+
+@pytest.mark.parametrize(("settings", "name", "annotation"), [
+    pytest.param(settings, field.name, str(field.type), id=f"{settings.__name__}.{field.name}")
+    for settings in SETTINGS for field in fields(settings) if field.init])
+def test_fields_of_another_type_are_refused_by_their_name(settings, name, annotation):
+    settings(**SETTINGS[settings])
+    for wrong in WRONG:
+        if not fits(annotation, wrong):
+            with pytest.raises(gcodec.InvalidArgument, match=name):
+                settings(**{**SETTINGS[settings], name: wrong})
+
+
+def test_every_public_setting_is_among_these():
+    public: set[Any] = {value for room in (gc, ga, gd) for value in map(vars(room).get, room.__all__)
+                        if inspect.isclass(value) and is_dataclass(value) and not inspect.isabstract(value)}
+    others = {kind.__name__ for kind in public - SETTINGS.keys() if any(field.init for field in fields(kind))}
+    assert others <= {"Outcome", "Place"}
+
+
+def test_a_compressor_of_ones_own_may_have_types_that_only_its_function_knows():
+    class Own(float):
+        pass
+
+    half = Own(0.5)
+
+    @dataclass(frozen=True)
+    class Halves(gc.TopK):
+        share: Own = half
+
+    assert Halves(0.1).share == 0.5
+
+
+@pytest.mark.parametrize("load", [
+    Averager(CompressionPlan(TOP)).load_state_dict, gd.CompressedAllreduce().load_state_dict,
+    ga.GraVAC(TOP).load_state_dict, ga.Adaptive(Averager(CompressionPlan(TOP)), ga.GraVAC(TOP)).load_state_dict,
+])
+@pytest.mark.parametrize("state", [None, 3, [], "state"])
+def test_states_that_are_no_dictionaries_are_refused(load, state):
+    with pytest.raises(gcodec.InvalidArgument, match="state"):
+        load(state)
+
+
+def test_hooks_and_backends_refuse_other_objects_than_they_take():
+    wrong: Any
+    for wrong in ("group", 3, object()):
+        with pytest.raises(gcodec.InvalidArgument, match="group must be a process group"):
+            gd.CompressedAllreduce(group=wrong)
+        with pytest.raises(gcodec.InvalidArgument, match="options"):
+            gd.register_backend("other", wrong)
+        with pytest.raises(gcodec.InvalidArgument, match="model"):
+            gd.compress_fsdp(wrong)
+        with pytest.raises(gcodec.InvalidArgument, match="optimizer"):
+            gd.DiLoCo(wrong, 4)
+
+
+@pytest.mark.parametrize("save", [gcodec.save, gcodec.save_file])
+def test_nothing_is_saved_to_what_is_no_file(save):
+    """Without an error the tensors would be lost."""
+    wrong: Any
+    for wrong in (None, 3, ["a.gc"]):
+        with pytest.raises(gcodec.InvalidArgument, match=r"must be written to|must be a path"):
+            save({"a": np.ones(3)}, wrong)
+        with pytest.raises(gcodec.InvalidArgument, match="folder must be a path"):
+            gcodec.Checkpointer(wrong)
+
+
+@pytest.mark.parametrize(("name", "wrong"), [
+    ("dtype", 3), ("levels", 3), ("mantissa_bits", "3"), ("mantissa_bits", 2.5), ("metadata", 3), ("threads", "x")])
+def test_options_of_save_file_of_another_type_are_refused(tmp_path: Path, name, wrong):
+    with pytest.raises(gcodec.InvalidArgument, match=name):
+        gcodec.save_file({"a": np.ones(3, np.float32)}, tmp_path / "a.gc", **{name: wrong})
+    assert not list(tmp_path.iterdir())
+
+
+class _Wrapper(torch.Tensor):
+    """A tensor made of others, as libraries for quantization have them, which gives no values."""
+
+    @staticmethod
+    def __new__(cls):
+        return torch.Tensor._make_wrapper_subclass(cls, (3,), dtype=torch.float32)
+
+    @classmethod
+    def __torch_dispatch__(cls, *args, **kwargs):
+        raise RuntimeError("no values")
+
+
+def test_tensors_that_give_no_values_are_refused_by_their_name(tmp_path: Path):
+    for save in (gcodec.save, gcodec.save_file):
+        with pytest.raises(gcodec.GcodecError, match=r"a.*_Wrapper"):
+            save({"a": _Wrapper()}, tmp_path / "a.gc")
+    assert not list(tmp_path.iterdir())
