@@ -127,14 +127,16 @@ clean:          ## remove what make and the tools made
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # pip would compile thousands of modules one after another, and most of them are never imported: tests of packages, what
-# comes with pip and torch's compiler. Those that are compile themselves when they first are.
+# comes with pip and torch's compiler. Those that are compile themselves when they first are. The modules of this tree
+# are compiled, too: tests start hundreds of processes, and where the environment forbids to keep bytecode, each of them
+# would take a second to compile what it imports.
 UNUSED := /(tests?|testing|_inductor|onnx|pip|setuptools|networkx|mypy|mypyc|pygments|fontTools)/
 $(VENV)/.installed: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit("gcodec needs Python 3.11 or later" if sys.version_info < (3, 11) else 0)'
 	@echo "installing into $(VENV)"
 	@$(PYTHON) -m venv $(VENV)
 	@$(PIP) --editable '.[dev]'
-	@$(BIN)/python -m compileall -q -j 0 -x '$(UNUSED)' $(VENV)/lib >/dev/null || true
+	@$(BIN)/python -m compileall -q -j 0 -x '$(UNUSED)' $(VENV)/lib gcodec bench tests >/dev/null || true
 	@touch $@
 
 # A venv of its own, for these libraries are large.
