@@ -364,7 +364,8 @@ def device_hashes(tensors: Sequence[torch.Tensor]) -> list[str]:
 
 
 def warmup_device(dtypes: Sequence[str], device: Any) -> None:
-    """Compile and load the kernels that encode and decode values of these types; ``gcodec.warmup`` calls this.
+    """Compile and load the kernels that encode and decode values of these types, in all modes; ``gcodec.warmup`` calls
+    this.
 
     Args:
         dtypes: Names of value types; those that are not coded on a device are passed over.
@@ -381,8 +382,10 @@ def warmup_device(dtypes: Sequence[str], device: Any) -> None:
     where = _indexed(device)
     for name in dtypes:
         if BY_NAME[name].on_gpu:
-            x = torch.linspace(1.0, 9.0, 1000, device=where).to(getattr(torch, name))
+            x = torch.linspace(1.0, 9.0, 1000, device="cpu").to(where, getattr(torch, name))
             decode_batch(encode_batch([x]))
+            decode_batch(encode_batch([x], mantissa_bits=3))
+            levels_batch(torch.optim.SGD([x], lr=1.0), [x], [x])  # all rules lie in one file
 
 
 def _memory(tensors: Sequence[torch.Tensor]) -> Any:

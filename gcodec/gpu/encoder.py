@@ -16,14 +16,14 @@ from ..format.codebook import Codebook
 from ..format.modes import BitLayout
 from ..format.prelude import Prelude
 from ..frame.sizes import raw_bytes
-from ..kernels.cuda.histogram import MAX_BINS, count_symbols
+from ..kernels.cuda.histogram import MAX_BINS
 from ..kernels.cuda.launch_tables import (
     LIMIT,
     ROOM,
     Output,
     Tensors,
 )
-from ..kernels.cuda.native import encoders_for
+from ..kernels.cuda.native import counter_for, encoders_for
 from ..kernels.cuda.values import BLOCK, BLOCK_LOG2
 from ..options import EncoderOptions
 from ..plan.codebooks import from_histogram, window_of
@@ -231,8 +231,8 @@ def fit_codebook(
     )
     tensors = Tensors(span.values, span.levels, rows, owner)
     value_coding = value_coding_of(dtype, n_levels, len(bit_layout.widths), None, False)
-    bounds = np.uint32(window), np.uint32(center)
-    memory.launch(count_symbols, batch.n_blocks, tensors, value_coding, drops, *bounds, counts)
+    bounds, counter = (np.uint32(window), np.uint32(center)), counter_for(dtype.bits, dtype.head_bits)
+    memory.launch(counter, batch.n_blocks, tensors, value_coding, drops, *bounds, counts)
     histogram = memory.fetch(counts).sum(axis=0, dtype=np.uint64)
     if not histogram[1:].any():
         return None

@@ -11,7 +11,8 @@ import numpy as np
 from ..dtypes import DTYPES
 from ..errors import InvalidArgument, Unsupported
 from ..kernels.core.floats import WIDE
-from ..kernels.cuda import level_rules as kernels
+from ..kernels.cuda import level_rules as columns
+from ..kernels.cuda import native
 from ..kernels.cuda.level_rules import THRESHOLDS, FloatKinds, RuleArrays
 from ..kernels.cuda.values import BLOCK_LOG2
 from ..truncation.evaluate import ACCUMULATOR, ADAM, LINEAR, Policy, float32_terms
@@ -24,9 +25,9 @@ if TYPE_CHECKING:
 _KINDS = {t.name: t.float_kind for t in DTYPES if t.float_kind is not None}
 #: The device's kernel for each of the host's.
 _KERNELS = {
-    LINEAR: kernels.choose_linear,
-    ACCUMULATOR: kernels.choose_accumulator,
-    ADAM: kernels.choose_adam,
+    LINEAR: native.LINEAR_CHOOSER,
+    ACCUMULATOR: native.ACCUMULATOR_CHOOSER,
+    ADAM: native.ADAM_CHOOSER,
 }
 _ROLES = 5  #: gradient, parameter, three of state
 
@@ -160,10 +161,10 @@ def _launch(
         arrays.append(array if holders else memory.empty(1, "uint32"))
     counts = [-(-tensor.n >> BLOCK_LOG2) for tensor in seen]
     constants, thresholds, which = _tables([tensor.terms for tensor in seen], rule.n_constants)
-    rows[:, kernels.COUNT] = [tensor.n for tensor in seen]
-    rows[:, kernels.BLOCK_AT] = np.cumsum([0, *counts[:-1]])
-    rows[:, kernels.WHICH], rows[:, kernels.OUT] = which, starts
-    rows[:, kernels.TOP] = [0 if tensor.terms is None else len(tensor.terms[1]) for tensor in seen]
+    rows[:, columns.COUNT] = [tensor.n for tensor in seen]
+    rows[:, columns.BLOCK_AT] = np.cumsum([0, *counts[:-1]])
+    rows[:, columns.WHICH], rows[:, columns.OUT] = which, starts
+    rows[:, columns.TOP] = [0 if tensor.terms is None else len(tensor.terms[1]) for tensor in seen]
     owner = np.repeat(np.arange(len(seen), dtype=np.int32), counts)
     tables = (memory.send(array) for array in (rows, owner, constants, thresholds))
     kinds = FloatKinds(*(np.uint32(_KINDS[name]) for name in types))

@@ -6,6 +6,8 @@
 #include "encode.cu"
 #include "encode_planes.cu"
 #include "assemble.cu"
+#include "count.cu"
+#include "levels.cu"
 
 // A kernel, each of whose blocks gets shared memory of this type, filled with anything.
 template <typename Shared, typename Arguments, void (*BODY)(const Arguments &, Shared &)>
@@ -40,6 +42,10 @@ template <typename V>
 using Move = Kernel<MoveShared, MoveArguments<V>, move_whole<V>>;
 template <typename V>
 using MovePlanes = Kernel<MovePlanesShared, MoveArguments<V>, move_planes<V>>;
+template <typename V>
+using Count = Kernel<CountShared, CountArguments<V>, count_block<V>>;
+template <typename Rule>
+using Choose = Kernel<LevelShared, LevelArguments, choose_levels<Rule>>;
 using Seal = Kernel<SealShared, SealArguments, seal_frame>;
 
 #define ON_HOST(name, kernel) \
@@ -57,4 +63,9 @@ ON_HOST(move_float32, Move<u32>)
 ON_HOST(move_float16, Move<u16>)
 ON_HOST(move_planes_float32, MovePlanes<u32>)
 ON_HOST(move_planes_float16, MovePlanes<u16>)
+ON_HOST(count_float32, Count<u32>)
+ON_HOST(count_float16, Count<u16>)
+ON_HOST(choose_linear, Choose<LinearRule>)
+ON_HOST(choose_accumulator, Choose<AccumulatorRule>)
+ON_HOST(choose_adam, Choose<AdamRule>)
 ON_HOST(seal_frames, Seal)

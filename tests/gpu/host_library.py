@@ -36,8 +36,8 @@ def build(*options: str) -> Any:
     """Return the library, compiled with further options."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "host_kernels.so"
-        command = [compiler(), "-O1", "-g1", "-std=c++17", "-shared", "-fPIC", "-Wall", "-Wextra", "-Werror",
-                   "-Wno-unknown-pragmas", *options, f"-I{SOURCE}", "-o", str(file),
+        command = [compiler(), "-O1", "-g1", "-std=c++17", "-ffp-contract=off", "-shared", "-fPIC", "-Wall",
+                   "-Wextra", "-Werror", "-Wno-unknown-pragmas", *options, f"-I{SOURCE}", "-o", str(file),
                    str(Path(__file__).with_name("host_kernels.cpp"))]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr

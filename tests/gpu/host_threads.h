@@ -6,6 +6,7 @@
 // order, which must make no difference. CHECK stops at an index that is out of bounds.
 #pragma once
 
+#include <math.h>
 #include <setjmp.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -186,6 +187,11 @@ static inline unsigned __byte_perm(unsigned a, unsigned b, unsigned selector) {
     for (unsigned k = 0; k < 4; k++) result |= (unsigned)(eight >> 8 * (selector >> 4 * k & 7) & 255) << 8 * k;
     return result;
 }
+static inline float __fadd_rn(float a, float b) { return a + b; }
+static inline float __fsub_rn(float a, float b) { return a - b; }
+static inline float __fmul_rn(float a, float b) { return a * b; }
+static inline float __fdiv_rn(float a, float b) { return a / b; }
+static inline float __fsqrt_rn(float a) { return sqrtf(a); }
 template <typename T> T atomicOr(T *place, T bits) {
     T before = *place;
     *place |= bits;

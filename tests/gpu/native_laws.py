@@ -28,6 +28,7 @@ from gcodec.kernels.cuda.launch_tables import EncodedFrames, Output, Tensors
 from gcodec.kernels.cuda.native import decoder_for, encoders_for
 from gcodec.plan.request import EncodeRequest
 from gcodec.tensors import Values, kernel_view
+from tests.gpu.cuda_laws import block_laws
 from tests.gpu.cuda_laws.law_table import CODING, TYPES, books_of, outcome
 from tests.gpu.host_library import SANITIZERS, GeneralKernelError, HostThreads, build
 from tests.support import laws
@@ -266,6 +267,18 @@ def levels_that_do_not_exist(memory: HostThreads, effort: int) -> None:
             assert memory.arguments[3].faults.tolist() == [int(level >= len(layout.levels))]
             if level >= len(layout.levels):
                 laws.check_refused(gcodec.InvalidArgument, lambda: batch.frames)     # noqa: B023 (runs now)
+
+
+@law
+def histograms(memory: HostThreads, effort: int) -> None:
+    """Counts of heads for a fresh codebook."""
+    block_laws.histograms(memory, True)
+
+
+@law
+def levels_by_the_rules(memory: HostThreads, effort: int) -> None:
+    """Those of the host, bit for bit, of every optimizer and type."""
+    block_laws.levels_by_the_rules(memory, True)
 
 
 @law

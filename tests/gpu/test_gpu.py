@@ -45,8 +45,8 @@ every_case = pytest.mark.parametrize("case", ON_DEVICE, ids=str)
 
 
 @pytest.fixture(scope="module", autouse=True)
-def numba_reaches_the_device() -> None:
-    """End the session at once if numba cannot reach the device; every test would only say so."""
+def kernels_reach_the_device() -> None:
+    """End the session at once if no kernel can be launched on the device; every test would only say so."""
     try:
         gcodec.decode(gcodec.encode(torch.ones(1, device="cuda")))
     except gcodec.Unsupported as error:
@@ -128,6 +128,11 @@ def test_operators_of_torch_encode_and_decode_on_the_device(backend):
 def test_frames_of_the_host_are_decoded_on_the_device(case):
     frame = gcodec.encode(tensor_of(case))
     laws.assert_same_bits(gcodec.decode(frame, device="cuda").cpu(), case.bits)
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_a_type_is_warmed_up_in_all_modes(dtype):
+    gcodec.warmup([dtype], device="cuda")
 
 
 def test_golden_frames_are_decoded_on_the_device():

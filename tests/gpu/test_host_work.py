@@ -135,10 +135,11 @@ def test_memory_to_send_from_is_the_hosts_whatever_the_default_device(device, mo
 def test_warming_up_encodes_and_decodes_on_the_device(device, monkeypatch):
     made: list[Any] = []
     monkeypatch.setattr(torch, "linspace", lambda *args, **how: gpu_stub.stub_tensor(torch.ones(1000)))
-    monkeypatch.setattr(gpu, "encode_batch", lambda xs: [*(str(x.dtype) for x in xs), "frame"])
+    monkeypatch.setattr(gpu, "encode_batch", lambda xs, mantissa_bits=None: [(xs[0].dtype, mantissa_bits)])
     monkeypatch.setattr(gpu, "decode_batch", made.extend)
+    monkeypatch.setattr(gpu, "levels_batch", lambda optimizer, params, grads: made.append((grads[0].dtype, "levels")))
     gcodec.warmup(["bfloat16", "float64", "float32"], device="cuda")
-    assert made == ["torch.bfloat16", "frame", "torch.float32", "frame"]
+    assert made == [(dtype, what) for dtype in (torch.bfloat16, torch.float32) for what in (None, 3, "levels")]
     with pytest.raises(gcodec.InvalidArgument, match="dtype"):
         gcodec.warmup(["float31"], device="cuda")
 

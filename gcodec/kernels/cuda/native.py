@@ -14,6 +14,8 @@ from ...errors import Unsupported
 from .assemble import move_blocks, seal_frames
 from .decode import decode_blocks
 from .encode import encode_blocks
+from .histogram import count_symbols
+from .level_rules import choose_accumulator, choose_adam, choose_linear
 from .nvrtc import cubin_of
 
 SWITCH = "GCODEC_GPU_KERNELS"  #: variable of the environment: "numba" leaves everything to the general kernels
@@ -53,9 +55,15 @@ _ENCODERS = _for_each_width("encode", "encode.cu", encode_blocks)
 _PLANES_ENCODERS = _for_each_width("encode_planes", "encode_planes.cu", encode_blocks)
 _MOVERS = _for_each_width("move", "encode.cu", move_blocks)
 _PLANES_MOVERS = _for_each_width("move_planes", "encode_planes.cu", move_blocks)
+_COUNTERS = _for_each_width("count", "count.cu", count_symbols)
 _SEALER = NativeKernel("seal_frames", "assemble.cu", seal_frames)
-_PAIRS = _DECODERS, _PLANES_DECODERS, _ENCODERS, _PLANES_ENCODERS, _MOVERS, _PLANES_MOVERS
-ALL_KERNELS = *(kernel for pair in _PAIRS for kernel in pair.values()), _SEALER
+LINEAR_CHOOSER = NativeKernel("choose_linear", "levels.cu", choose_linear)
+ACCUMULATOR_CHOOSER = NativeKernel("choose_accumulator", "levels.cu", choose_accumulator)
+ADAM_CHOOSER = NativeKernel("choose_adam", "levels.cu", choose_adam)
+_PAIRS = _DECODERS, _PLANES_DECODERS, _ENCODERS, _PLANES_ENCODERS, _MOVERS, _PLANES_MOVERS, _COUNTERS
+ALL_KERNELS = (
+    *(kernel for pair in _PAIRS for kernel in pair.values()), _SEALER, LINEAR_CHOOSER, ACCUMULATOR_CHOOSER, ADAM_CHOOSER
+)  # fmt: skip
 
 
 class EncodingKernels(NamedTuple):
@@ -87,6 +95,11 @@ def decoder_for(bits: int, head_bits: int, widths: Sequence[int], n_levels: int,
     if _is_whole(bits, widths, n_levels):
         return _DECODERS.get(bits, decode_blocks)
     return _PLANES_DECODERS.get(bits, decode_blocks) if max(widths) <= 8 else decode_blocks
+
+
+def counter_for(bits: int, head_bits: int) -> Any:
+    """Return the kernel that counts the symbols of values of so many bits, for a fresh codebook, likewise."""
+    return _COUNTERS.get(bits, count_symbols) if head_bits == 8 else count_symbols
 
 
 def encoders_for(

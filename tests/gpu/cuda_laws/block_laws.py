@@ -114,8 +114,8 @@ def histograms(memory: HostMemory, quick: bool) -> None:
     """Check that the device counts what the host's sample counts of the same sub-streams."""
     from gcodec.gpu import encoder
     from gcodec.gpu import kernel_tables as forms
-    from gcodec.kernels.cuda.histogram import count_symbols
     from gcodec.kernels.cuda.launch_tables import Tensors
+    from gcodec.kernels.cuda.native import counter_for
     from gcodec.plan.codebooks import window_of
 
     for case in cases(quick, SLOW_CASES[:1], 300):
@@ -130,8 +130,9 @@ def histograms(memory: HostMemory, quick: bool) -> None:
             window, center = window_of(n)
             counts = np.zeros((1, 2 + n * window), np.uint32)
             form = forms.value_coding_of(dtype, n, len(bit_layout.widths), None, False)
-            memory.launch(count_symbols, table.n_blocks, tensors, form, forms.drops_of(bit_layout),
-                          np.uint32(window), np.uint32(center), counts)
+            counter = counter_for(dtype.bits, dtype.head_bits)
+            memory.launch(counter, table.n_blocks, tensors, form, forms.drops_of(bit_layout), np.uint32(window),
+                          np.uint32(center), counts)
             if bits.size:
                 graded = np.zeros(0, np.uint8) if levels is None else levels
                 sample = take_sample(SampleSource(kernel_view(bits), graded, n, 1 << 14), dtype, 256, every=1)

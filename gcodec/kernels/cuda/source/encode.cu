@@ -139,7 +139,7 @@ struct WholeEncoder : StreamsShared {
 
 template <typename V>
 __device__ __forceinline__ void encode_whole(const EncodeArguments<V> &a, WholeEncoder &shared) {
-    const i64 *row = row_of(a);
+    const i64 *row = row_of(a.tensors);
     shared.prepare(a.tables, (i32)row[BOOK]);
     note_block(a, encode_block(source_of(a, row), a.tables, (i32)row[BOOK], shared));
 }

@@ -393,19 +393,28 @@ __device__ __forceinline__ Written encode_block(const S &source, const EncodeTab
     return done;
 }
 
-// Return the block of a tensor that a block of the grid encodes, of which `row` of the launch's table tells.
+// Return the values of a tensor's block that a block of the grid does, of which `row` of the launch's table tells; there
+// is no slot to write to.
 template <typename V>
-__device__ __forceinline__ Source<V> source_of(const EncodeArguments<V> &a, const i64 *row) {
-    u32 g = blockIdx.x, b = g - (u32)row[FIRST_BLOCK], slot_words = BLOCK_HEADER / 4 + MAX_VALUES * (u32)sizeof(V) / 4;
+__device__ __forceinline__ Source<V> values_of(const Tensors<V> &tensors, const i64 *row) {
+    u32 b = blockIdx.x - (u32)row[FIRST_BLOCK];
     u64 first = (u64)b * MAX_VALUES, left = (u64)row[N_VALUES] - first;
     u32 n = left < MAX_VALUES ? (u32)left : MAX_VALUES;
-    u32 *slot = a.out.slots.data + ((u64)row[SLOT] + (u64)b * slot_words);
-    return {a.tensors.values.data + ((u64)row[VALUES] + first), n, b, slot, slot_words};
+    return {tensors.values.data + ((u64)row[VALUES] + first), n, b, nullptr, 0};
+}
+
+// The same, with the slot that the block is encoded to.
+template <typename V>
+__device__ __forceinline__ Source<V> source_of(const EncodeArguments<V> &a, const i64 *row) {
+    Source<V> source = values_of(a.tensors, row);
+    source.slot_words = BLOCK_HEADER / 4 + MAX_VALUES * (u32)sizeof(V) / 4;
+    source.slot = a.out.slots.data + ((u64)row[SLOT] + (u64)source.b * source.slot_words);
+    return source;
 }
 
 template <typename V>
-__device__ __forceinline__ const i64 *row_of(const EncodeArguments<V> &a) {
-    return a.tensors.rows.data + (i64)a.tensors.owner.data[blockIdx.x] * N_SOURCE_COLUMNS;
+__device__ __forceinline__ const i64 *row_of(const Tensors<V> &tensors) {
+    return tensors.rows.data + (i64)tensors.owner.data[blockIdx.x] * N_SOURCE_COLUMNS;
 }
 
 template <typename V>

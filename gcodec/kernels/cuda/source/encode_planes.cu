@@ -334,7 +334,7 @@ __device__ __forceinline__ RoundedSource<V> rounded_source(const EncodeArguments
 
 template <typename V>
 __device__ __forceinline__ void encode_planes(const EncodeArguments<V> &a, PlanesEncoder &shared) {
-    const i64 *row = row_of(a);
+    const i64 *row = row_of(a.tensors);
     shared.prepare(a.tables, a.coding, (i32)row[BOOK], a.out.faults.data + a.tensors.owner.data[blockIdx.x]);
     RoundedSource<V> source = rounded_source(a, source_of(a, row), row, shared.rules);
     note_block(a, encode_block(source, a.tables, (i32)row[BOOK], shared));

@@ -24,7 +24,7 @@ __device__ __forceinline__ void move_block(const MoveArguments<V> &a, u64 *cells
     i64 place = a.places.data[g];
     if (place < 0) return;
     u32 *goal = a.target.data + place;
-    const i64 *row = row_of(a.block);
+    const i64 *row = row_of(a.block.tensors);
     Source<V> block = source_of(a.block, row);
     if (kind == CODED && a.results.data[(i64)a.block.tensors.owner.data[g] * 2 + 1]) {
         auto source = source_to(block, row, goal);
