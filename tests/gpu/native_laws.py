@@ -21,13 +21,15 @@ from gcodec.format.codebook import Codebook
 from gcodec.format.modes import BitLayout
 from gcodec.frame.decode import FrameReader
 from gcodec.frame.encode import encode_values
-from gcodec.gpu import decoder, encoder, kernel_tables, preludes
+from gcodec.gpu import decoder, encoder, kernel_tables, level_choice, preludes
 from gcodec.gpu.encoder import GpuSource, SharedCodebook, plan_of
 from gcodec.kernels.block.header import CHECKSUM, CODED, OK, SEED
 from gcodec.kernels.cuda.launch_tables import EncodedFrames, Output, Tensors
 from gcodec.kernels.cuda.native import decoder_for, encoders_for
 from gcodec.plan.request import EncodeRequest
 from gcodec.tensors import Values, kernel_view
+from gcodec.truncation.evaluate import Policy
+from gcodec.truncation.optimizers import view_from_dump
 from tests.gpu.cuda_laws import block_laws
 from tests.gpu.cuda_laws.law_table import CODING, TYPES, books_of, outcome
 from tests.gpu.host_library import SANITIZERS, GeneralKernelError, HostThreads, build
@@ -279,6 +281,25 @@ def histograms(memory: HostThreads, effort: int) -> None:
 def levels_by_the_rules(memory: HostThreads, effort: int) -> None:
     """Those of the host, bit for bit, of every optimizer and type."""
     block_laws.levels_by_the_rules(memory, True)
+
+
+@law
+def gradients_from_levels_to_values(memory: HostThreads, effort: int) -> None:
+    """All that a near-lossless frame takes, from a rule to the values again, by these kernels alone."""
+    rng = np.random.default_rng(15)
+    for name in TYPES:
+        dtype, layout = BY_NAME[name], bit_layouts.ladder(BY_NAME[name], FINE_LADDER[name])
+        values = rng.standard_normal((2, 40_000)).astype(np.float32)
+        grad, param = block_laws.as_type(values[0] / 100, name), block_laws.as_type(values[1], name)
+        known = view_from_dump("SGD", {"lr": 0.1}, {})
+        (levels,) = level_choice.choose(memory, [level_choice.LevelRequest(grad, param, known)], Policy())
+        assert len(np.unique(levels)) > 1
+        bits = grad.view(dtype.uint)
+        source = GpuSource(bits, bits.size, bits.shape, levels)
+        shared = encoder.fit_codebook(memory, [source], dtype, layout, CODING)
+        frame = bytes(encoder.encode(memory, [source], dtype, layout, True, shared, 0).frames[0])
+        expected = gcodec.decode(gcodec.encode(grad, dtype=name, levels=levels, options=CODING), like="numpy")
+        assert np.array_equal(outcome(memory, frame), expected.view(dtype.uint)), name
 
 
 @law
