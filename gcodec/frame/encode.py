@@ -101,6 +101,8 @@ def encode_array(request: EncodeRequest, out: Any = None) -> bytes | memoryview:
         sparse = make_sparse_plan(request)  # headers of blocks are a large part of few changes
         plans = [plan] if sparse is None else [plan, sparse]
         return copied_to_caller(min((encode_values(request, plan) for plan in plans), key=len), out)
+    if request.standalone and request.base is None and is_stored(request.values, request.bit_layout):
+        return encode_values(request, plan_for(request), out)
     short = drop_unused_bits(request)
     sparse_request = short if request.base is None else request  # with a base, blocks have no planes
     is_tried = request.options.sparse and not _is_constant_block(request)

@@ -283,13 +283,25 @@ class SmallFrameWriter:
         release(_MEMORY, self._memory)
 
 
+def _are_constants(bits: np.ndarray, block: int) -> bool:
+    """Return True if all values are the same, so that blocks of so many are constants, and nothing is smaller; not for
+    zeros of several blocks, which a sparse block takes, nor for long arrays, whose frames take no longer to plan."""
+    n, first = len(bits), bits[0]
+    may_be = n <= (_MAX_VALUES if first else block)
+    return bool(may_be and first == bits[-1] and first == bits[n >> 1] and (bits == first).all())
+
+
 def is_stored(values: Values, bit_layout: BitLayout) -> bool:
-    """Return True if values are so few that they are stored as they are: if coding cannot save what a coded block and
-    the shortest codebook take, even if it took away all bits of zeros and all heads of other values."""
+    """Return True if values are best stored as they are: if they are all the same, or if coding cannot save what a
+    coded block and the shortest codebook take, even if it took away all bits of zeros and all heads of other values."""
     bits, dtype = values.bits, values.dtype
     if bits.nbytes <= _MAX_STORED_BYTES:
         return True
-    if bit_layout.lossy or len(bits) * dtype.bits > _MAX_BITS_TO_COUNT:
+    if bit_layout.lossy:
+        return False
+    if _are_constants(bits, 1 << block_log2(dtype)):
+        return True
+    if len(bits) * dtype.bits > _MAX_BITS_TO_COUNT:
         return False
     n_nonzero = int(np.count_nonzero(bits))
     return (len(bits) - n_nonzero) * dtype.bits + n_nonzero * dtype.head_bits <= _MIN_CODED_BITS
@@ -310,14 +322,14 @@ def plan_small(request: EncodeRequest, coded: bool = False) -> SmallFrameWriter 
     if (
         not 0 < n <= _MAX_VALUES
         or request.bit_layout is not _LAYOUTS.get(dtype)
-        or request.options is not DEFAULT_OPTIONS
+        or (request.options is not DEFAULT_OPTIONS and request.options != DEFAULT_OPTIONS)
         or request.fixed is not None
         or request.base is not None
         or not request.standalone
         or (n >= MIN_ROW_VALUES and rows_of(request.shapes or (dimensions,)))
     ):
         return None
-    stored = n * dtype.bits <= _MAX_BITS_TO_COUNT and is_stored(request.values, request.bit_layout)
+    stored = is_stored(request.values, request.bit_layout)
     shape = _shape_of(dtype, dimensions, container, n)
     memory = acquire(_MEMORY, _new_memory)
     if stored:

@@ -116,11 +116,18 @@ def make_sparse_plan(request: EncodeRequest) -> FramePlan | None:
     if not sparse.codebook.with_base:
         # The values that are not zero are coded as an array of their own would be, all blocks with one codebook.
         values = np.concatenate([found.differences.steps for found in sparse.found])
-        options = replace(request.options, max_codebooks=1, prediction=False, columns=False, wide_heads=False)
-        inner = request._replace(values=request.values._replace(bits=values), levels=sparse.levels, options=options)
         if len(values):
-            plan = make_plan(inner._replace(shapes=(values.shape,)), 1 << sparse.sizes.block_log2)
+            inner = request.values._replace(bits=values)
+            options = _of_one_codebook(request.options)
+            asked = request._replace(values=inner, levels=sparse.levels, options=options, shapes=(values.shape,))
+            plan = make_plan(asked, 1 << sparse.sizes.block_log2)
     return plan._replace(sparse=sparse)
+
+
+@lru_cache(16)
+def _of_one_codebook(options: EncoderOptions) -> EncoderOptions:
+    """Return the options by which the values of sparse blocks are coded."""
+    return replace(options, max_codebooks=1, prediction=False, columns=False, wide_heads=False)
 
 
 def no_plan(dtype: DType, n_blocks: int) -> FramePlan:

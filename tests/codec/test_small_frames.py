@@ -44,6 +44,7 @@ def arrays(n: int) -> Iterator[tuple[str, np.ndarray]]:
     yield "bfloat16", (normal.view(np.uint32) & np.uint32(0xFFFF0000)).view("f4")
     yield "any bits", rng.integers(0, 1 << 32, n, np.uint64).astype(np.uint32).view("f4")
     yield "constant", np.full(n, 1.1, "f4")
+    yield "zeros", np.zeros(n, "f4")
     special = normal.copy()
     special[::7], special[3::101], special[5::97], special[1::31] = 1e30, np.nan, -np.inf, 1e-42
     yield "infinities, NaNs, denormals", special
@@ -58,6 +59,7 @@ def test_frames_are_the_same_as_planned_step_by_step(n):
         with patch.object(encoding, "plan_small", return_value=None):
             expected = gcodec.encode(values)
         assert gcodec.encode(values) == expected, name
+        assert gcodec.encode(values, options=gcodec.EncoderOptions()) == expected, name
         for room in (len(expected), gcodec.max_encoded_size(n, "float32"), 2 << 20):
             assert gcodec.encode(values, out=bytearray(room)) == expected, (name, room)
         decoded = gcodec.decode(expected)
@@ -79,7 +81,7 @@ def test_frames_of_16_bits_are_the_same_as_planned_step_by_step(dtype, n):
 @pytest.mark.parametrize("n", [65, 4096, 1 << 18])
 def test_most_small_frames_are_planned_by_one_kernel(n):
     planned = [name for name, values in arrays(n) if _is_planned(values)]
-    assert {"normal", "scales of sub-streams", "a third of zeros", "any bits"} <= set(planned)
+    assert {"normal", "scales of sub-streams", "a third of zeros", "any bits", "constant"} <= set(planned)
     assert "bfloat16" not in planned
     for dtype in ("bfloat16", "float16"):
         planned = [name for name, bits in halves(dtype, n) if _is_planned(bits, dtype)]
@@ -98,6 +100,15 @@ def _is_planned(values: np.ndarray, dtype: str = "float32") -> bool:
     with patch.object(encoding, "plan_small", noted):
         gcodec.encode(values, dtype=dtype)
     return plans[0] is not None
+
+
+@pytest.mark.parametrize("shape", [(20,), (1000,), (3, 5, 7), (300, 300), (1 << 18,)])
+@pytest.mark.parametrize("value", [1.0, -0.0, np.nan, 1e-42])
+def test_frames_of_equal_values_have_no_codebook(value, shape):
+    values = np.full(shape, value, np.float32)
+    frame = gcodec.encode(values)
+    assert not gcodec.inspect(frame).codebooks
+    assert gcodec.decode(frame).tobytes() == values.tobytes()
 
 
 @pytest.mark.parametrize("n", [100, 5000, 1 << 18])
