@@ -345,7 +345,8 @@ def _detached(tensors: Mapping[str, Any]) -> dict[str, torch.Tensor]:
         tensor = torch.as_tensor(value, dtype=torch.float64 if isinstance(value, float) else None).detach()
         if hasattr(tensor, "to_local"):
             raise InvalidArgument(f"{key} is sharded over ranks (a DTensor); the recorded model must not be")
-        tensor = (tensor.to_dense() if tensor.layout != torch.strided else tensor).cpu().contiguous()
+        tensor = (tensor.to_dense() if tensor.layout != torch.strided else tensor).cpu()
+        tensor = tensor.resolve_conj().resolve_neg().contiguous()  # bits that safetensors would not look at
         storage = tensor.untyped_storage().data_ptr()
         result[key] = tensor.clone() if storage in seen else tensor
         seen.add(storage)

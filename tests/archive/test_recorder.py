@@ -231,6 +231,16 @@ def test_views_transposes_and_sparse_gradients_are_recorded_with_their_values(tm
         assert np.array_equal(dump.grad(name), parameter.grad.to_dense().numpy())
 
 
+def test_conjugated_and_negated_gradients_are_recorded_with_their_values(tmp_path):
+    model = nn.ParameterDict({"conjugated": nn.Parameter(torch.ones(3, 4, dtype=torch.complex64)),
+                              "negated": nn.Parameter(torch.ones(3))})
+    model["conjugated"].grad = torch.randn(3, 4, dtype=torch.complex64).conj()
+    model["negated"].grad = torch._neg_view(torch.randn(3))
+    dump = record(model, make_sgd(model), tmp_path)
+    for name, parameter in model.items():
+        assert np.array_equal(dump.grad(name), gradient(parameter).resolve_conj().resolve_neg().numpy())
+
+
 @pytest.mark.parametrize(("names", "expected"), [
     (None, ("0.weight", "2.weight")),
     (["0.*"], ("0.weight",)),
