@@ -25,6 +25,7 @@ from .options import (
     Precision,
     check_base_array,
     check_level_array,
+    check_level_shape,
     check_lossless,
     checked_options,
 )
@@ -63,6 +64,7 @@ def bit_layout_for(
         levels = levels_for(precision.optimizer, precision.param, x, ladder=ladder)
     else:
         levels = as_plain_array(precision.levels, "levels")
+        check_level_shape(levels.shape, values.shape)
     levels = kernel_view(np.ascontiguousarray(levels).reshape(-1))
     check_level_array(str(levels.dtype), levels.size, len(values.bits))
     if len(ladder.drops) == 1 and levels.any():  # where there are more, encoding itself finds those beyond the ladder
@@ -100,7 +102,7 @@ def encode(
             float8. A CUDA tensor is encoded on its device (docs/gpu.md).
         mantissa_bits: Keep this many mantissa bits; the relative error of normal values is at most
             2**-(mantissa_bits + 1).
-        levels: uint8, of x's shape, an index into ``ladder`` per value.
+        levels: uint8, of x's shape or flat, an index into ``ladder`` per value.
         ladder: The bits dropped at each level; by default the one that ``options`` name, for the dtype.
         rounding: "nearest" (even) or "truncate"; by default as ``options`` say.
         optimizer: Torch optimizer or OptimizerView, in place of ``levels``: levels follow the optimizer's rule (GComp,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -168,6 +169,18 @@ def check_level_array(dtype: str, n_levels: int, n_values: int) -> None:
     """
     if dtype != "uint8" or n_levels != n_values:
         raise InvalidArgument(f"levels must be {n_values} uint8 level indices, not {n_levels} of {dtype}")
+
+
+def check_level_shape(levels: Sequence[int], shape: Sequence[int]) -> None:
+    """Raise InvalidArgument for levels in another shape than the array's, such as that of its transpose, where each
+    would be another value's. Where one of them is flat, both are in row-major order.
+
+    Args:
+        levels: Shape of the levels.
+        shape: Shape of the array.
+    """
+    if len(levels) > 1 and len(shape) > 1 and tuple(levels) != tuple(shape):
+        raise InvalidArgument(f"levels must have the array's shape, {tuple(shape)}, or be flat, not {tuple(levels)}")
 
 
 def check_base_array(dtype: DType, n_values: int, found: DType, n_found: int) -> None:

@@ -56,8 +56,9 @@ def save_file(
         path: of the archive, a URL for fsspec, or a binary stream.
         metadata: strings to keep with the tensors.
         dtype: what unsigned integer arrays really hold (``"bfloat16"``): for each name, or for all of fitting width.
-        levels: name to uint8 level indices; these tensors are near-lossless.
-        mantissa_bits: keep this many bits in all floating-point tensors of more than one value.
+        levels: name to uint8 level indices, of the tensor's shape or flat; these tensors are near-lossless, all others
+            lossless.
+        mantissa_bits: keep this many bits in all floating-point tensors of more than one value; not with ``levels``.
         base: earlier tensors, such as those of the last checkpoint: a dictionary of them, the path of a tensor file or
             archive, a list of paths (each archive before its own base), or an open archive. Tensors of the same name,
             type and number of values are stored as the difference where that is smaller, and loading them needs the
@@ -74,6 +75,8 @@ def save_file(
         raise InvalidArgument(f"tensors must be a dictionary of tensors by name, not a {kind}; gcodec.save takes all")
     if not isinstance(levels, Mapping | None):
         raise InvalidArgument(f"levels must be a dictionary of level indices by name, not a {type(levels).__name__}")
+    if levels and mantissa_bits is not None:
+        raise InvalidArgument("levels and mantissa_bits cannot both be given")
     plan = plan_tensors(tensors, metadata, dtype, untied=levels or ())
     policy: EncodingPolicy | None = None
     if levels:

@@ -15,8 +15,10 @@ import numpy as np
 
 from ..errors import InvalidArgument
 from ..files.elements import FLOATS, width
-from ..files.file_plan import FilePlan
+from ..files.file_plan import FilePlan, TensorView
 from ..files.source import Bytes
+from ..options import check_level_array, check_level_shape
+from ..tensors import as_plain_array
 
 
 class Part(NamedTuple):
@@ -88,7 +90,8 @@ class GivenLevels:
         more: further arguments of ``gcodec.encode``.
 
     Raises:
-        InvalidArgument: levels for a tensor that the file lacks.
+        InvalidArgument: levels for a tensor that the file lacks, that holds no floating-point numbers, or that has
+            another shape or another number of values.
     """
 
     def __init__(self, plan: FilePlan, levels: Mapping[str, Any], more: Mapping[str, Any]) -> None:
@@ -97,7 +100,20 @@ class GivenLevels:
         for name, indices in levels.items():
             if name not in views:
                 raise InvalidArgument(f"levels has the key {name!r}, but there is no such tensor")
-            self._levels[views[name].segment] = np.ascontiguousarray(indices).reshape(-1)
+            self._levels[views[name].segment] = self._flat(views[name], as_plain_array(indices, "levels"))
+
+    def _flat(self, view: TensorView, indices: np.ndarray) -> np.ndarray:
+        """Return the levels of a tensor in row-major order."""
+        segment = self._plan.segments[view.segment]
+        if segment.dtype is None:
+            raise InvalidArgument(f"levels has the key {view.name!r}, but that tensor is of {view.dtype}")
+        n_values = (segment.stop - segment.start) // (width(segment.dtype) or 1)
+        try:
+            check_level_array(str(indices.dtype), indices.size, n_values)
+            check_level_shape(indices.shape, view.shape if segment.dtype == view.dtype else ())
+        except InvalidArgument as error:
+            raise InvalidArgument(f"tensor {view.name!r}: {error}") from None
+        return np.ascontiguousarray(indices).reshape(-1)
 
     def options(self, part: Part, data: Bytes) -> dict[str, Any]:
         """See :class:`EncodingPolicy`."""

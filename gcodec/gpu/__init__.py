@@ -20,7 +20,7 @@ from ..errors import InvalidArgument, Unsupported, check_choice
 from ..format.change_codebook import ChangeCodebook
 from ..format.codebook import Codebook
 from ..format.ladders import Ladder
-from ..options import EncoderOptions, Precision, check_lossless, checked_options
+from ..options import EncoderOptions, Precision, check_level_shape, check_lossless, checked_options
 from ..plan.request import EncodeRequest
 from ..tensors import TORCH, Values, check_has_memory, is_torch
 from ..truncation.evaluate import Policy
@@ -98,6 +98,7 @@ def encode(x: torch.Tensor, precision: Precision, options: EncoderOptions, out: 
         Unsupported: A type or an optimizer that is not known here.
     """
     if precision.levels is not None:
+        check_level_shape(getattr(precision.levels, "shape", ()), x.shape)
         precision = precision._replace(levels=[precision.levels])
     batch = _start([x], precision, options, None, out)
     if out is not None:

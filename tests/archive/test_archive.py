@@ -313,6 +313,18 @@ def test_levels_are_given_by_the_names_of_tensors(tmp_path):
         save_file({"w": FLOATS}, tmp_path / "y.gc", levels={"u": levels})
 
 
+def test_levels_that_do_not_fit_their_tensor_or_another_mode_are_refused(tmp_path):
+    tensors = {"w": np.ones((20, 30), np.float32), "i": np.arange(600)}
+    for name, levels, message in (("w", np.zeros(601, np.uint8), "must be 600 uint8"), ("i", np.zeros(600, np.uint8),
+                                  "'i', but that tensor is of int64"), ("w", np.zeros((30, 20), np.uint8), "shape"),
+                                  ("w", np.zeros((20, 30), int), "must be 600 uint8")):
+        with pytest.raises(InvalidArgument, match=message):
+            save_file(tensors, tmp_path / "x.gc", levels={name: levels})
+    with pytest.raises(InvalidArgument, match="levels and mantissa_bits cannot both be given"):
+        save_file(tensors, tmp_path / "x.gc", levels={"w": np.zeros((20, 30), np.uint8)}, mantissa_bits=7)
+    assert not list(tmp_path.iterdir())
+
+
 def test_levels_are_split_into_parts_as_the_values_are():
     levels = RNG.integers(0, 4, FLOATS.shape).astype(np.uint8)
     plan, files = plan_tensors({"w": FLOATS}), []

@@ -78,6 +78,7 @@ def _view():
     lambda: gcodec.encode(X, optimizer=_view(), param=X[:1]),
     # levels
     lambda: gcodec.encode(X, levels=LEVELS[:1]),
+    lambda: gcodec.encode(X, levels=LEVELS.T),
     lambda: gcodec.encode(X, levels=np.zeros(7, np.uint8)),
     lambda: gcodec.encode(X, levels=LEVELS.astype(np.int64)),
     lambda: gcodec.encode(X, levels=LEVELS.astype(np.int8)),
