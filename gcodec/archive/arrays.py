@@ -15,7 +15,7 @@ from ..files.elements import RAW_BITS, name_of, numpy_dtype
 from ..files.file_plan import TensorView, row_major
 from ..files.npy import reinterpreted
 from ..files.source import Bytes
-from ..tensors import check_has_data, check_not_freed, is_torch
+from ..tensors import check_has_data, check_not_freed, check_unmasked, is_torch
 from .entries import FileEntry
 
 
@@ -122,6 +122,7 @@ def as_bytes(value: Any, dtype: str | None = None) -> tuple[str, tuple[int, ...]
     """
     if is_torch(value):
         return _torch_bytes(value)
+    check_unmasked(value, "tensor")
     array = np.asarray(value)
     if array.dtype.hasobject:
         kind = type(value).__name__

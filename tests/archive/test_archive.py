@@ -313,6 +313,13 @@ def test_levels_are_given_by_the_names_of_tensors(tmp_path):
         save_file({"w": FLOATS}, tmp_path / "y.gc", levels={"u": levels})
 
 
+def test_masked_arrays_are_not_saved_without_their_mask(tmp_path):
+    masked = np.ma.masked_array([1.0, 2.0], [True, False])
+    for tensors, base in (({"w": masked}, None), ({"w": np.ones(2)}, {"w": masked})):
+        with pytest.raises(InvalidArgument, match=r"tensor 'w': .* for its mask would be lost"):
+            save_file(tensors, tmp_path / "x.gc", base=base)
+
+
 def test_levels_that_do_not_fit_their_tensor_or_another_mode_are_refused(tmp_path):
     tensors = {"w": np.ones((20, 30), np.float32), "i": np.arange(600)}
     for name, levels, message in (("w", np.zeros(601, np.uint8), "must be 600 uint8"), ("i", np.zeros(600, np.uint8),
