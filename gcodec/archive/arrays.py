@@ -121,6 +121,9 @@ def as_bytes(value: Any, dtype: str | None = None) -> tuple[str, tuple[int, ...]
         InvalidArgument: a type without fixed-size elements, a sparse tensor, or ``dtype`` does not fit.
     """
     if is_torch(value):
+        own = str(value.dtype).removeprefix("torch.")
+        if dtype is not None and dtype != own:
+            raise InvalidArgument(f"dtype must be None or {own!r}, the tensor's own, not {dtype!r}")
         return _torch_bytes(value)
     check_unmasked(value, "tensor")
     array = np.asarray(value)

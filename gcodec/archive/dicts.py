@@ -12,7 +12,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from ..errors import InvalidArgument, LimitExceeded
-from ..files.elements import stored_as, width
+from ..files.elements import check_dtype, stored_as, width
 from ..files.file_plan import FilePlan, FileSegment, SegmentViews, TensorView, assemble
 from ..files.safetensors import safetensors_header
 from ..files.source import ArraySource, Bytes
@@ -77,6 +77,9 @@ def save_file(
         raise InvalidArgument(f"levels must be a dictionary of level indices by name, not a {type(levels).__name__}")
     if levels and mantissa_bits is not None:
         raise InvalidArgument("levels and mantissa_bits cannot both be given")
+    for name in dtype if isinstance(dtype, Mapping) else ():
+        if name not in tensors:
+            raise InvalidArgument(f"dtype has the key {name!r}, but there is no such tensor")
     plan = plan_tensors(tensors, metadata, dtype, untied=levels or ())
     policy: EncodingPolicy | None = None
     if levels:
@@ -181,6 +184,8 @@ def plan_tensors(
     """
     if not isinstance(dtype, str | Mapping | None):
         raise InvalidArgument(f"dtype must be the name of a type, or a dictionary of such, not {dtype!r:.80}")
+    for kind in () if dtype is None else dtype.values() if isinstance(dtype, Mapping) else (dtype,):
+        check_dtype(kind)
     own = _strings(metadata)
     for name in tensors:
         if not _is_text(name):

@@ -7,7 +7,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from ..errors import Corruption, GcodecError, InvalidArgument
-from .elements import numpy_dtype, stored_as
+from .elements import check_dtype, numpy_dtype, stored_as
 from .file_plan import FilePlan, FileSegment, SegmentViews, TensorView, assemble
 from .npy import MAGIC as NPY_MAGIC
 from .npy import plan_npy
@@ -57,6 +57,8 @@ def plan_file(
         LimitExceeded: a compressed ``.npz`` is above ``max_unpacked_bytes``.
         InvalidArgument: ``dtype`` does not fit, or the file is an archive already.
     """
+    if dtype is not None:
+        check_dtype(dtype)
     if not path:
         plan = plan_file("stdin", source, dtype=dtype, max_unpacked_bytes=max_unpacked_bytes)
         return replace(plan, path="stdin" + SUFFIXES.get(plan.format, ""))

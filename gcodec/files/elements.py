@@ -8,6 +8,7 @@ from functools import lru_cache
 import numpy as np
 
 from ..dtypes import DTYPES
+from ..errors import InvalidArgument
 
 #: Sizes, offsets and strides are below this (docs/archive.md, section 5).
 MAX_SIZE = 1 << 62
@@ -57,6 +58,12 @@ def width(name: str) -> int | None:
     """Bytes per element of type ``name``; None for a type this version does not know."""
     dtype = numpy_dtype(name)
     return None if dtype is None else dtype.itemsize
+
+
+def check_dtype(name: object) -> None:
+    """Raise InvalidArgument unless a caller's ``dtype`` is the name of an element type."""
+    if not isinstance(name, str) or numpy_dtype(name) is None:
+        raise InvalidArgument(f"dtype must be a type such as float32, bfloat16 or float8_e4m3fn, not {name!r:.80}")
 
 
 @lru_cache(256)

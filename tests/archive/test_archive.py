@@ -313,6 +313,22 @@ def test_levels_are_given_by_the_names_of_tensors(tmp_path):
         save_file({"w": FLOATS}, tmp_path / "y.gc", levels={"u": levels})
 
 
+@pytest.mark.parametrize(("dtype", "message"), [
+    ("bf16", "dtype must be a type such as .*, not 'bf16'"), ({"w": "bf16"}, "dtype must be a type"),
+    ({"w": None}, "dtype must be a type"), ({"u": "bfloat16"}, "'u', but there is no such tensor"),
+    ({"t": "float64"}, "tensor 't': dtype must be None or 'float32'"), ({"w": "float32"}, "tensor 'w'"),
+])
+def test_types_that_no_tensor_can_have_are_refused(dtype, message, tmp_path):
+    torch = pytest.importorskip("torch")
+    tensors = {"w": np.ones(3, np.uint16), "t": torch.ones(3)}
+    with pytest.raises(InvalidArgument, match=message):
+        save_file(tensors, tmp_path / "x.gc", dtype=dtype)
+    np.save(tmp_path / "w.npy", FLOATS)
+    with pytest.raises(InvalidArgument, match=r"dtype must be a type such as .*, not 'f4'"):
+        gcodec.compress_file(tmp_path / "w.npy", dtype="f4")
+    assert [path.name for path in tmp_path.iterdir()] == ["w.npy"]
+
+
 def test_masked_arrays_are_not_saved_without_their_mask(tmp_path):
     masked = np.ma.masked_array([1.0, 2.0], [True, False])
     for tensors, base in (({"w": masked}, None), ({"w": np.ones(2)}, {"w": masked})):
