@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from .dtypes import BY_NAME, DType
-from .errors import InvalidArgument, LimitExceeded, Unsupported, check_choice
+from .errors import InvalidArgument, LimitExceeded, Unsupported, check_choice, check_output_limit
 from .format.ladders import FINE_LADDER, Ladder
 from .format.modes import BitLayout
 from .format.prelude import Prelude
@@ -299,13 +299,8 @@ def _base_of(base: Any, prelude: Prelude) -> np.ndarray | None:
 def _check_limit(size: int, limit: int | None) -> None:
     """Raise LimitExceeded unless ``size`` bytes are at most ``limit``, or that is None; InvalidArgument if it is no
     number."""
-    if limit is None:
-        return
-    try:
-        within = bool(size <= limit)
-    except (TypeError, ValueError):
-        raise InvalidArgument(f"max_output_bytes must be None or a number of bytes, not {limit!r}") from None
-    if not within:
+    check_output_limit(limit)
+    if limit is not None and size > limit:
         raise LimitExceeded(f"the frame decodes to {size} bytes, more than max_output_bytes={limit}")
 
 

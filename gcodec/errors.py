@@ -70,6 +70,12 @@ def check_choice(name: str, value: Any, choices: Collection[Any]) -> None:
         raise InvalidArgument(f"{name} must be one of {', '.join(map(repr, choices))}, not {value!r}")
 
 
+def check_output_limit(limit: object) -> None:
+    """Raise InvalidArgument unless a caller's ``max_output_bytes`` is None or a number, with which bytes compare."""
+    if limit is not None and not (isinstance(limit, Real) and limit == limit):
+        raise InvalidArgument(f"max_output_bytes must be None or a number of bytes, not {limit!r}")
+
+
 #: What values of a field's type are called, and of which classes they may be.
 _KINDS: dict[Any, tuple[str, Any]] = {
     int: ("an integer", Integral),

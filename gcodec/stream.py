@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
 
 from .codec import bit_layout_for, decode_frame
-from .errors import InvalidArgument
+from .errors import InvalidArgument, check_choice, check_output_limit
 from .format import shipped
 from .format.change_codebook import ChangeCodebook
 from .format.codebook import Codebook
@@ -66,6 +67,14 @@ def is_refresh_due(age: int, excess: float, interval: int, trigger: float, usual
     return age >= interval or excess > usual + trigger
 
 
+def check_refresh(interval: int, trigger: float) -> None:
+    """Raise InvalidArgument unless ``interval`` and ``trigger`` are numbers that say when a codebook is made anew."""
+    if not isinstance(interval, Integral) or interval < 1:
+        raise InvalidArgument(f"interval must be an integer of at least 1 step, not {interval!r}")
+    if not isinstance(trigger, Real) or not trigger > 0:
+        raise InvalidArgument(f"trigger must be a number of more than 0 bits per symbol, not {trigger!r}")
+
+
 class CodebookCycle:
     """Versions of one codebook over the steps of a training run.
 
@@ -94,10 +103,7 @@ class CodebookCycle:
         trigger: float = 0.1,
         options: EncoderOptions | None = None,
     ) -> None:
-        if interval < 1:
-            raise InvalidArgument(f"interval must be at least 1 step, not {interval}")
-        if trigger <= 0:
-            raise InvalidArgument(f"trigger must be more than 0 bits per symbol, not {trigger}")
+        check_refresh(interval, trigger)
         self.head_bits, self.n_levels = head_bits, n_levels
         self.interval, self.trigger = interval, trigger
         self.options = checked_options(options)
@@ -196,6 +202,9 @@ class Encoder:
     Args:
         interval, trigger: When to refresh, see :class:`CodebookCycle`.
         rounding, options, threads: As for ``encode``.
+
+    Raises:
+        InvalidArgument: An argument is out of range, or of another type.
     """
 
     def __init__(
@@ -208,6 +217,7 @@ class Encoder:
         threads: int | None = None,
     ) -> None:
         check_threads(threads)
+        check_refresh(interval, trigger)
         self.interval, self.trigger, self.threads = interval, trigger, threads
         self.options = checked_options(options)
         self.nearest = Precision(rounding=rounding).is_nearest(self.options)
@@ -305,11 +315,17 @@ class Decoder:
 
     Args:
         like, threads, max_output_bytes: As for ``decode``.
+
+    Raises:
+        InvalidArgument: An argument is out of range, or of another type.
     """
 
     def __init__(
         self, *, like: str | None = None, threads: int | None = None, max_output_bytes: int | None = None
     ) -> None:
+        check_choice("like", like, (None, "numpy", "torch"))
+        check_threads(threads)
+        check_output_limit(max_output_bytes)
         self.like, self.threads, self.max_output_bytes = like, threads, max_output_bytes
         self._books: dict[int, Codebook] = {}
 

@@ -240,6 +240,10 @@ class TensorSlice:
     def __getitem__(self, key: int | slice | EllipsisType | tuple[int | slice | EllipsisType, ...]) -> Any:
         shape = self._place.view.shape
         keys = _full_keys(key, len(shape))
+        for number, (part, size) in enumerate(zip(keys, shape, strict=True)):
+            if isinstance(part, int) and not -size <= part < size:
+                raise InvalidArgument(f"{self._place.view.name}: index {part} is out of range for dimension {number}, "
+                                      f"of size {size}")
         if not keys:
             return self._file.whole(self._place)
         first, rest = keys[0], keys[1:]
@@ -248,8 +252,6 @@ class TensorSlice:
             rows = self._file.rows(self._place, start, max(start, stop))
             return item_at((slice(None, None, step), *rest), rows, self._place.view.name)
         row = first + shape[0] if first < 0 else first
-        if not 0 <= row < shape[0]:
-            raise InvalidArgument(f"{self._place.view.name}: index {first} is out of range for {shape[0]} rows")
         return item_at((0, *rest), self._file.rows(self._place, row, row + 1), self._place.view.name)
 
 
@@ -258,6 +260,9 @@ def _full_keys(key: Any, n_dimensions: int) -> tuple[int | slice, ...]:
     keys = key if isinstance(key, tuple) else (key,)
     keys = tuple(int(part) if isinstance(part, np.integer) else part for part in keys)
     kinds = [type(part) for part in keys]
+    bounds = [bound for part in keys if isinstance(part, slice) for bound in (part.start, part.stop, part.step)]
+    if any(bound is not None and not hasattr(bound, "__index__") for bound in bounds):
+        raise InvalidArgument(f"a slice must be of integers, not as in {key!r}")
     if any(kind not in (int, slice, EllipsisType) for kind in kinds) or kinds.count(EllipsisType) > 1:
         raise InvalidArgument(f"an index must be of integers, slices and at most one ..., not {key!r}")
     if any(type(part) is slice and part.step is not None and part.step < 1 for part in keys):

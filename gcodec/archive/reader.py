@@ -13,7 +13,15 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 import xxhash
 
-from ..errors import Corruption, GcodecError, InvalidArgument, LimitExceeded, Unsupported, did_you_mean
+from ..errors import (
+    Corruption,
+    GcodecError,
+    InvalidArgument,
+    LimitExceeded,
+    Unsupported,
+    check_output_limit,
+    did_you_mean,
+)
 from ..files.elements import width
 from ..files.file_plan import TensorView
 from ..files.safetensors import MAX_HEADER, read_header
@@ -130,6 +138,7 @@ class ArchiveReader:
         max_output_bytes: int | None = None,
         base: BaseFinder | None = None,
     ) -> None:
+        check_output_limit(max_output_bytes)
         self._owned = None if _is_source(source) else open_source(source)  # type: ignore[arg-type]
         self._source: ByteSource = self._owned or source  # type: ignore[assignment]
         self.name = str(source) if isinstance(source, str | os.PathLike) else getattr(source, "name", "archive")

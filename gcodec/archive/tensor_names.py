@@ -89,7 +89,10 @@ class TensorNames:
         return found[0]
 
     def _called(self, name: str) -> list[NamedTensor]:
-        """Return the tensors of a name, and the one that has it as its ``FILE:NAME``."""
+        """Return the tensors of a name, and the one that has it as its ``FILE:NAME``. Raises InvalidArgument for
+        what is no name."""
+        if not isinstance(name, str):
+            raise InvalidArgument(f"{self._archive_name}: a tensor's name must be a string, not {name!r}")
         colons = [at for at, character in enumerate(name) if character == ":"]
         in_files = (self._in_file.get(name[:at], {}).get(name[at + 1 :]) for at in colons)
         return [*self._by_name.get(name, ()), *(place for place in in_files if place is not None)]

@@ -29,6 +29,7 @@ TENSORS = {
 }
 KEYS: list[Any] = [
     0, 5, -1, slice(2, 9), slice(None), slice(-3, None), slice(1, 40, 7), slice(9, 2), slice(1000, 2000), ..., (..., 3),
+    (0, 1000), (slice(2), -1000), (..., 1000),
     (slice(3, 5), slice(1, 4)), (2, slice(None, None, 2)), (slice(0, 4), 1), (-2, 3), np.int64(1), (),
 ]
 
@@ -81,7 +82,8 @@ def test_tensors_and_slices_are_those_of_the_array(path, framework):
                     assert np.array_equal(found, wanted) and found.shape == wanted.shape, (name, key)
 
 
-@pytest.mark.parametrize("key", [None, "0", 1.0, True, [1, 2], (..., ...), slice(None, None, -1), np.array([True])])
+@pytest.mark.parametrize("key", [None, "0", 1.0, True, [1, 2], (..., ...), slice(None, None, -1), np.array([True]),
+                                 slice("1"), slice(1.5, 3), (0, slice(None, "2"))])
 def test_other_indices_are_refused(path, key):
     with gcodec.open(path) as file, pytest.raises(InvalidArgument, match="must be"):
         file.get_slice("matrix")[key]
@@ -229,9 +231,14 @@ def test_frameworks_and_archives_are_checked(tmp_path):
         gcodec.open(tmp_path / "x.gc", "jax")
     with pytest.raises(FileNotFoundError):
         gcodec.open(tmp_path / "y.gc")
+    for wrong in ("1 MB", float("nan")):
+        with pytest.raises(InvalidArgument, match="max_output_bytes must be None or a number of bytes"):
+            gcodec.open(tmp_path / "x.gc", max_output_bytes=wrong)  # type: ignore[arg-type]
     gcodec.save({"w": MATRIX}, tmp_path / "old.gc")
     gcodec.save({"w": MATRIX * np.float32(1.000001)}, tmp_path / "new.gc", base=tmp_path / "old.gc")
     with gcodec.open(tmp_path / "new.gc", base=tmp_path / "old.gc") as file:
+        with pytest.raises(InvalidArgument, match="name must be a string, not 3"):
+            file.get_tensor(3)  # type: ignore[arg-type]
         assert np.array_equal(file.get_slice("w")[:5], MATRIX[:5] * np.float32(1.000001))
     with gcodec.open(tmp_path / "new.gc") as file, pytest.raises(Unsupported, match="base"):
         file.get_tensor("w")

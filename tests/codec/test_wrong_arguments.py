@@ -142,13 +142,20 @@ def _view():
     lambda: gcodec.max_encoded_size((1,) * 33, "float32"),
     # streams
     lambda: gcodec.Encoder(rounding="up"),
-    lambda: gcodec.Encoder(interval=0).encode(X),
-    lambda: gcodec.Encoder(trigger=0.0).encode(X),
+    lambda: gcodec.Encoder(interval=0),
+    lambda: gcodec.Encoder(interval=1.5),  # type: ignore[arg-type]
+    lambda: gcodec.Encoder(trigger=0.0),
+    lambda: gcodec.Encoder(trigger=float("nan")),
+    lambda: gcodec.Encoder(trigger="0.1"),  # type: ignore[arg-type]
+    lambda: gcodec.CodebookCycle(8, 1, interval="50"),  # type: ignore[arg-type]
     lambda: gcodec.Encoder(threads=0).encode(X),
     lambda: gcodec.Encoder().encode(X, levels=LEVELS, mantissa_bits=3),
     lambda: gcodec.Encoder().encode(np.zeros(3, np.int32)),
     lambda: gcodec.Encoder().encode(X, out=bytearray(3)),
-    lambda: gcodec.Decoder(like="x").decode(frame_of_x()),
+    lambda: gcodec.Decoder(like="x"),
+    lambda: gcodec.Decoder(threads=0),
+    lambda: gcodec.Decoder(max_output_bytes="1 MB"),  # type: ignore[arg-type]
+    lambda: gcodec.decode(frame_of_x(), max_output_bytes=float("nan")),  # type: ignore[arg-type]
     lambda: gcodec.Decoder().decode(frame_of_x(), out=bytearray(24)),
     lambda: gcodec.inspect("text"),
 ], ids=lambda call: getline(__file__, call.__code__.co_firstlineno).split("lambda: ")[1].split("  #")[0].strip(" ,\n"))
