@@ -100,8 +100,11 @@ class Recorder:
             The path or URL written, or None at a step that is not recorded.
 
         Raises:
-            InvalidArgument: no parameter has a gradient, or the optimizer's state cannot be named in a dump.
+            InvalidArgument: no parameter has a gradient, the optimizer's state cannot be named in a dump, or ``step``
+                is no integer of at least 1.
         """
+        if step is not None and (not _is_integer(step) or step < 1):
+            raise InvalidArgument(f"step must be None or an integer of at least 1, where steps begin, not {step!r}")
         self.step = self.step + 1 if step is None else step
         if self.step not in self.steps and (self.every is None or self.step % self.every):
             return None
@@ -321,11 +324,14 @@ def _is_integer(value: object) -> bool:
     return hasattr(value, "__index__") and not isinstance(value, bool)
 
 
-def _selection(names: Names | None) -> Callable[[str], bool]:
+def _selection(names: Any) -> Callable[[str], bool]:
     """Return the test that ``Recorder(names=...)`` stands for."""
     if callable(names):
         return names
-    patterns = ["*"] if names is None else [names] if isinstance(names, str) else list(names)
+    several = ["*"] if names is None else [names] if isinstance(names, str) else names
+    patterns = list(several) if isinstance(several, Iterable) else []
+    if not isinstance(several, Iterable) or not all(isinstance(pattern, str) for pattern in patterns):
+        raise InvalidArgument(f"names must be shell patterns or a function of the name, not {names!r}")
     return lambda name: any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
 
 

@@ -406,11 +406,23 @@ def test_a_recorder_that_never_records_is_refused(options, tmp_path):
     ({"steps": 3}, "steps must be several iterations, as in .*, not 3"), ({"steps": "12"}, "steps must be several"),
     ({"steps": ["1"]}, "must be integers, not '1'"), ({"every": "5"}, "every must be an integer, not '5'"),
     ({"every": 2.5}, "every must be an integer, not 2.5"), ({"steps": [[1]]}, r"must be integers, not \[1\]"),
+    ({"every": 1, "names": 3}, "names must be shell patterns or a function of the name, not 3"),
+    ({"every": 1, "names": [3]}, "names must be shell patterns"),
 ])
 def test_steps_that_are_no_integers_are_refused(options, message, tmp_path):
     model = make_model()
     with pytest.raises(InvalidArgument, match=message):
         Recorder(model, make_sgd(model), tmp_path, **options)
+
+
+@pytest.mark.parametrize("step", [0, -1, 1.5, "3", True])
+def test_steps_that_are_none_are_not_recorded_under_a_name_of_their_own(step, tmp_path):
+    model = make_model()
+    recorder = Recorder(model, make_sgd(model), tmp_path, every=1)
+    backward(model)
+    with pytest.raises(InvalidArgument, match="step must be None or an integer of at least 1"):
+        recorder.record(step)
+    assert recorder.step == 0 and not list(tmp_path.iterdir())
 
 
 def test_a_model_and_an_optimizer_in_each_others_place_are_refused(tmp_path):
