@@ -87,7 +87,7 @@ def encode(
     options: EncoderOptions | None = None,
     threads: int | None = None,
     out: Any = None,
-    device: str | None = None,
+    device: Any = None,
 ) -> Any:
     """Encode an array or tensor as one frame (docs/format.md), lossless unless told otherwise.
 
@@ -116,7 +116,7 @@ def encode(
         options: How codebooks are made (``LITERAL_GCOMP``: all as in the paper).
         threads: Threads to use at most; by default all cores.
         out: Writable uint8 array or buffer of at least ``max_encoded_size`` bytes.
-        device: "cpu" to have the frame of a CUDA tensor as bytes all the same.
+        device: "cpu" to have the frame of a CUDA tensor as bytes all the same; a name, or a ``torch.device``.
 
     Returns:
         Bytes, or with ``out`` the memoryview of the part of it that was written; of a CUDA tensor a tensor of uint8 on
@@ -131,7 +131,7 @@ def encode(
     if _is_on_gpu(x):
         if dtype is not None:
             raise Unsupported("dtype is not supported for CUDA tensors; call .cpu() first")
-        if device not in (None, "cpu", str(x.device)):
+        if device is not None and str(device) not in ("cpu", str(x.device)):
             raise InvalidArgument(f"device must be None, 'cpu' or '{x.device}', where x lies, not {device!r}")
         check_has_data(x)
         check_threads(threads)
@@ -139,10 +139,10 @@ def encode(
         from . import gpu
 
         if base is None:
-            return gpu.encode(x, precision, options, out, to_host=device == "cpu")
+            return gpu.encode(x, precision, options, out, to_host=str(device) == "cpu")
         asked = gpu.BaseRequest(base, precision, options, shapes, threads)
-        return gpu.encode_against(x, asked, out, to_host=device == "cpu")
-    if device not in (None, "cpu"):
+        return gpu.encode_against(x, asked, out, to_host=str(device) == "cpu")
+    if device is not None and str(device) != "cpu":
         raise InvalidArgument(
             f"device must be None or 'cpu' for an array on the host, not {device!r}; move the tensor there first"
         )
@@ -222,7 +222,9 @@ def decode(
             device, the result is a tensor there.
 
     Returns:
-        The array or tensor; ``out`` if that was given.
+        The array or tensor; ``out`` if that was given. A numpy array is in C order and native byte order, whatever was
+        encoded; of a type that numpy lacks (bfloat16, float8) it is of ``ml_dtypes``' type where that is installed,
+        else of unsigned integers.
 
     Raises:
         InvalidArgument: If ``out``, ``like`` or ``base`` do not fit the frame.
@@ -363,13 +365,13 @@ def decode_range(
     return result
 
 
-def warmup(dtypes: Sequence[str] = tuple(BY_NAME), *, device: Any = None) -> None:
+def warmup(dtypes: Sequence[str] | str = tuple(BY_NAME), *, device: Any = None) -> None:
     """Compile all kernels for these value types, so that no later call waits for the compiler.
 
     The results are cached on disk: this takes minutes on a fresh installation, and well under a second after that.
 
     Args:
-        dtypes: Names of value types; by default all.
+        dtypes: Names of value types, or one of them; by default all.
         device: A CUDA device, to compile the kernels that encode and decode these types there, of those that there are
             any for; by default the CPU.
 
@@ -380,10 +382,10 @@ def warmup(dtypes: Sequence[str] = tuple(BY_NAME), *, device: Any = None) -> Non
     if device is not None and str(device) != "cpu":
         from .gpu import warmup_device
 
-        warmup_device(dtypes, device)
+        warmup_device([dtypes] if isinstance(dtypes, str) else dtypes, device)
         return
     rng = np.random.default_rng(0)
-    for name in dtypes:
+    for name in [dtypes] if isinstance(dtypes, str) else dtypes:
         check_choice("dtype", name, BY_NAME)
         dtype = BY_NAME[name]
         exponents = rng.integers(1, 12, 40_000).astype(np.uint64) << np.uint64(max(dtype.head_shift, 1))

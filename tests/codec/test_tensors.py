@@ -249,6 +249,8 @@ def test_sparse_integer_complex_and_meta_tensors_are_refused(torch):
     laws.check_refused(InvalidArgument, lambda: gcodec.encode(x, dtype="bfloat16"))
     laws.check_refused(InvalidArgument, lambda: gcodec.encode(x.to(torch.uint16), dtype="bfloat16"))
     laws.check_refused(Unsupported, lambda: gcodec.encode(torch.zeros(4, device="meta")))
+    assert gcodec.encode(torch.zeros(4), device=torch.device("cpu")) == gcodec.encode(torch.zeros(4), device="cpu")
+    laws.check_refused(InvalidArgument, lambda: gcodec.encode(torch.zeros(4), device=torch.device("meta")))
 
 
 def test_decode_fills_tensors_of_the_same_type_and_size(torch):

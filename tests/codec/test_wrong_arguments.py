@@ -215,5 +215,8 @@ def test_random_bytes_are_refused(data):
 
 def test_warmup_takes_names_of_types_only():
     gcodec.warmup(["float32"])
+    gcodec.warmup("float32")
     gcodec.warmup([])
     laws.check_refused(InvalidArgument, lambda: gcodec.warmup(["int8"]))
+    with pytest.raises(InvalidArgument, match="not 'int8'"):
+        gcodec.warmup("int8")
