@@ -14,7 +14,7 @@ from ..archive.output import Attributes, Staging, check_free, naming
 from ..archive.whole_files import upload_files, urls_below
 from ..checkpoints import StepFolder, StepInfo
 from ..checkpoints.checkpointer import check_full_every, check_retention, steps_to_prune
-from ..checkpoints.step_files import step_of
+from ..checkpoints.step_files import check_step, step_of
 from ..errors import GcodecError, InvalidArgument, Unsupported
 from ..files import open_source, plan_or_bytes
 from ..files.urls import is_folder_at, is_url, local_path, name_at, open_url, path_or_none
@@ -105,6 +105,10 @@ def _add(args: argparse.Namespace) -> int:
         raise UsageError(f"--{str(error).replace('_', '-')}") from None
     if args.step is not None and len(args.files) > 1:
         raise UsageError(f"--step needs a single file, not {len(args.files)}")
+    try:
+        check_step(0 if args.step is None else args.step)
+    except InvalidArgument as error:
+        raise UsageError(f"--{error}") from None
     places: dict[int, str] = {}
     for place in args.files:
         step = args.step if args.step is not None else _step_of(place)

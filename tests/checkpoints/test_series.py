@@ -121,7 +121,7 @@ def test_steps_are_the_last_numbers_of_names_or_given(capsys):
     (["add", "s", "run/step-0.npy"], 1), (["add", "s", "run/step-0.npy", "--full-every", 0], 2),
     (["add", "s", "run/step-0.npy", "run/step-100.npy", "--step", 3], 2), (["add", "s", "nowhere-1"], 1),
     (["add", "s", "run/step-0.npy", "run/../run/step-0.npy"], 2), (["add", "s", "run"], 2), (["restore", "s", 99], 1),
-    (["add", "s", "run/step-0.npy", "--step", -1], 1), (["add", "run/step-0.npy", "run/step-0.npy"], 1),
+    (["add", "s", "run/step-0.npy", "--step", -1], 2), (["add", "run/step-0.npy", "run/step-0.npy"], 1),
     (["restore", "s", 0, 100, "-o", "file"], 2), (["restore", "s", "-o", "run"], 1), (["restore", "nowhere"], 1),
     (["restore", "s", "-o", f"s/{step_name(100)}", "-f"], 2), (["restore", "s", "--max-output-bytes", 5], 1),
     (["restore", "s", 0, "-o", "-", "--json"], 2), (["delete", "s", 7], 1), (["delete", "s"], 2), (["prune", "s"], 2),
