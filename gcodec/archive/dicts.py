@@ -115,10 +115,10 @@ def load_file(
         path: of the archive, a URL for fsspec, or a binary stream.
         names: names or patterns (``"model/*.weight"``) of those to read, or one of them; all if None. In an archive of
             several files a name is ``FILE:NAME``.
-        like: ``"numpy"`` or ``"torch"`` for all tensors. None: as they were saved; of an archive made from a file, as
-            torch tensors if it was a ``.pt`` file or has a type that numpy lacks, such as bfloat16, and torch is
-            installed, else as numpy arrays. In numpy, such types come as those of ml_dtypes, or as unsigned integers
-            of the same width where that is not installed.
+        like: ``"numpy"`` or ``"torch"`` for all tensors. None: as they were saved; of an archive made from a file, or
+            from a dictionary of both kinds, as torch tensors if it was a ``.pt`` file or has a type that numpy lacks,
+            such as bfloat16, and torch is installed, else as numpy arrays. In numpy, such types come as those of
+            ml_dtypes, or as unsigned integers of the same width where that is not installed.
         device: torch device that all tensors are put on, as torch tensors; None: host memory.
         threads: as many as the process may use if None.
         max_output_bytes: refuse to decode to more than this; for archives from strangers.
@@ -202,7 +202,8 @@ def plan_tensors(
         pieces.append(SegmentViews(segment, views))
         at += data.size
     source = ArraySource([header, *(data for _, _, data in arrays.values())])
-    container = "torch" if tensors and all(is_torch(value) for value in tensors.values()) else "numpy"
+    kinds = {"torch" if is_torch(value) else "numpy" for value in tensors.values()} or {"numpy"}
+    container = kinds.pop() if len(kinds) == 1 else None
     return assemble(DICT_PATH, "safetensors", source, pieces, container=container)
 
 

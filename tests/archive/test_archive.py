@@ -329,6 +329,14 @@ def test_types_that_no_tensor_can_have_are_refused(dtype, message, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["w.npy"]
 
 
+def test_dictionaries_of_both_kinds_keep_types_that_numpy_lacks(tmp_path):
+    torch = pytest.importorskip("torch")
+    save_file({"w": torch.ones(3).bfloat16(), "v": np.ones(3)}, tmp_path / "x.gc")
+    assert load_file(tmp_path / "x.gc")["w"].dtype == torch.bfloat16
+    save_file({"w": torch.ones(3), "v": np.ones(3)}, tmp_path / "x.gc")
+    assert all(type(value) is np.ndarray for value in load_file(tmp_path / "x.gc").values())
+
+
 def test_masked_arrays_are_not_saved_without_their_mask(tmp_path):
     masked = np.ma.masked_array([1.0, 2.0], [True, False])
     for tensors, base in (({"w": masked}, None), ({"w": np.ones(2)}, {"w": masked})):
