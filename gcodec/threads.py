@@ -214,6 +214,23 @@ def run_batches(work: Callable[[int, int], Any], n_blocks: int, threads: int, ba
     run_parallel(run, min(threads, len(batches)))
 
 
+class WorkPool(ThreadPoolExecutor):
+    """Threads for one task. A call is made by the caller itself where they take none: when the interpreter ends, which
+    waits for the program's threads but lets no executor have new calls, or where no thread can be started."""
+
+    def submit(self, function: Callable[..., Result], /, *args: Any, **options: Any) -> Future[Result]:
+        """Have a call made."""
+        try:
+            return super().submit(function, *args, **options)
+        except RuntimeError:
+            future = Future[Result]()
+            try:
+                future.set_result(function(*args, **options))
+            except BaseException as error:
+                future.set_exception(error)
+            return future
+
+
 _BATCH_BYTES = 1 << 20  #: small items are handed to a thread together: that takes as long as coding thousands of values
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from types import TracebackType
 from typing import Any, BinaryIO, NamedTuple
@@ -26,7 +25,7 @@ from ..files.elements import width
 from ..files.file_plan import TensorView
 from ..files.safetensors import MAX_HEADER, read_header
 from ..files.source import ArraySource, Bytes, ByteSource, FileSource, open_source
-from ..threads import available_threads, ordered_map
+from ..threads import WorkPool, available_threads, ordered_map
 from .arrays import as_array, default_kind
 from .base_tensors import Base, BaseBytes, BaseFinder, base_bytes, base_of_file
 from .chunks import unpack_chunk
@@ -143,7 +142,7 @@ class ArchiveReader:
         self._source: ByteSource = self._owned or source  # type: ignore[assignment]
         self.name = str(source) if isinstance(source, str | os.PathLike) else getattr(source, "name", "archive")
         self._threads, self._limit, self._bases = available_threads(threads), max_output_bytes, base
-        self._pool, self._memory = ThreadPoolExecutor(self._threads, "gcodec"), PartMemory(2 * self._threads + 4)
+        self._pool, self._memory = WorkPool(self._threads, "gcodec"), PartMemory(2 * self._threads + 4)
         # What was found last: the chunks of a segment, and pieces of a chunk, are asked for one after the other.
         self._last_base: _KnownBase | None = None
         self._last_part: tuple[int, Bytes] | None = None  # where its chunk lies in the archive, and what it holds

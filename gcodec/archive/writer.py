@@ -6,7 +6,6 @@ import os
 import zlib
 from bisect import bisect_right
 from collections.abc import Callable, Container, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import accumulate, chain
 from typing import BinaryIO, NamedTuple
@@ -21,7 +20,7 @@ from ..files.elements import width
 from ..files.file_plan import FilePlan, FileSegment, by_segment
 from ..files.source import ArraySource, Bytes, ByteSource, FileSource
 from ..files.urls import Upload, check_free_url, is_url, path_or_none
-from ..threads import available_threads, ordered_map
+from ..threads import WorkPool, available_threads, ordered_map
 from .base_tensors import Base, BaseBytes
 from .chunks import Packed, pack_chunk, pack_group
 from .encoding_policy import EncodingPolicy, Part
@@ -110,7 +109,7 @@ class ArchiveWriter(AllOrNothing):
         if self._path is not None:
             check_free(self._path, force=force)
         self._staging = Staging(force=force, attributes=attributes)
-        self._pool, self._memory = ThreadPoolExecutor(self._threads, "gcodec"), PartMemory(2 * self._threads + 4)
+        self._pool, self._memory = WorkPool(self._threads, "gcodec"), PartMemory(2 * self._threads + 4)
         self._files: list[FileEntry] = []
         self._paths = Paths()
         self.bytes_written = 0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -21,7 +20,7 @@ from ..files.file_plan import FilePlan, FileSegment, SegmentViews, TensorView, a
 from ..files.safetensors import safetensors_header
 from ..files.source import ArraySource, Bytes
 from ..tensors import is_torch
-from ..threads import available_threads, check_threads
+from ..threads import WorkPool, available_threads, check_threads
 from .device_bits import (
     Bits,
     DeviceBits,
@@ -268,7 +267,7 @@ class Publisher:
                     bits = held_copy(bits, None)
                     owned.add(name)
                 layouts[name], found[name] = tensor_layout_of(name, cast), bits
-        with clock.measure("compare"), ThreadPoolExecutor(available_threads(self._threads), "gcodec") as pool:
+        with clock.measure("compare"), WorkPool(available_threads(self._threads), "gcodec") as pool:
             hashes = hashes_of(found, pool)
             return {
                 name: PublishedTensor(layout, found[name], hashes[name], name in owned)
@@ -279,7 +278,7 @@ class Publisher:
         """Return the tensors that changed, and how many of their values did."""
         total = sum(item.layout.n_bytes for item in new.values())
         done, n_changed, changed = 0, 0, {}
-        with ThreadPoolExecutor(available_threads(self._threads), "gcodec") as pool:
+        with WorkPool(available_threads(self._threads), "gcodec") as pool:
             names = list(new)
             for name, count in zip(names, pool.map(lambda name: _n_changed(old[name], new[name]), names), strict=True):
                 n_changed += count

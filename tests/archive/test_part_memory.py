@@ -11,7 +11,7 @@ import pytest
 
 import gcodec
 from gcodec.archive.part_memory import PartMemory
-from gcodec.threads import ordered_map
+from gcodec.threads import WorkPool, ordered_map
 
 SIZE = 1 << 20
 
@@ -74,3 +74,19 @@ def test_many_small_tensors_come_back_from_an_archive_of_many_batches():
         loaded = gcodec.load_file(stream, threads=threads)
         assert list(loaded) == list(tensors)
         assert all(np.array_equal(loaded[name], tensors[name]) for name in tensors)
+
+
+def test_work_is_done_by_the_caller_when_no_thread_takes_it(monkeypatch):
+    tensors = {name: np.arange(1 << 20, dtype=np.float32) for name in "abc"}
+    # as when a thread of the program saves while the interpreter ends
+    monkeypatch.setattr("concurrent.futures.thread._shutdown", True)
+    stream = io.BytesIO()
+    gcodec.save(tensors, stream, threads=2)
+    stream.seek(0)
+    loaded = gcodec.load(stream, threads=2)
+    assert all(np.array_equal(loaded[name], tensors[name]) for name in tensors)
+    publisher = gcodec.sync.Publisher(threads=2)
+    publisher.publish(tensors)
+    assert publisher.publish({**tensors, "a": tensors["b"] + 1}).number == 2
+    with WorkPool(1) as pool:
+        assert isinstance(pool.submit(lambda: 1 / 0).exception(), ZeroDivisionError)
