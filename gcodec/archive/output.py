@@ -167,23 +167,41 @@ class Staging(AllOrNothing):
         try:
             for path, partial in self._names:
                 old = self._second_name(path) if self._force and len(self._names) > 1 else None
-                with _renaming(path):
-                    _rename(partial, path, self._force)
+                try:
+                    with _renaming(path):
+                        _rename(partial, path, self._force)
+                except BaseException:
+                    if old is not None:
+                        self._give_back(old, path)
+                    raise
                 done.append((path, old))
         except BaseException:
             for path, old in reversed(done):
-                with contextlib.suppress(OSError):
-                    path.unlink() if old is None else old.replace(path)
+                if old is not None:
+                    self._give_back(old, path)
+                else:
+                    with contextlib.suppress(OSError):
+                        path.unlink()
             raise
 
+    def _give_back(self, old: Path, path: Path) -> None:
+        """Gives a file that was to be replaced its name again; if that cannot be had, it stays under the other one."""
+        try:
+            old.replace(path)
+        except OSError:
+            self._kept.remove(old)
+
     def _second_name(self, path: Path) -> Path | None:
-        """Keeps a file that is about to be replaced under another name; None if there is none, or it cannot be."""
+        """Keeps a file that is about to be replaced under another name; None if there is none, or a folder."""
         second = path.with_name(f".{_cut(path.name)}.{secrets.token_hex(4)}.replaced")
         self._kept.append(second)
         try:
             os.link(path, second, follow_symlinks=False)
-        except (OSError, NotImplementedError):
-            return None
+        except (OSError, NotImplementedError):  # no hard links here, or not of another user's file
+            if not os.path.lexists(path) or (path.is_dir() and not path.is_symlink()):
+                return None
+            with _renaming(path):
+                path.replace(second)
         return second
 
     def _forget(self) -> None:

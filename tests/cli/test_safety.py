@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -356,6 +357,35 @@ def test_renames_are_taken_back_if_one_fails(force, monkeypatch, capsys):
     run("decompress", "a.gc", *(["-f"] if force else []), code=1)
     assert "f3: " in capsys.readouterr().err
     assert contents() == before | ({} if force else {"f3": b"mine"})
+
+
+@pytest.mark.parametrize("is_free", [True, False])
+def test_renames_are_taken_back_where_files_cannot_have_two_names(is_free, monkeypatch):
+    names = [f"f{n}" for n in range(3)]
+    write(**{"a.gc": archive_of(**dict.fromkeys(names, X))}, f0=b"old", f2=b"older")
+    before, replace = contents(), Path.replace
+
+    def refuse(*names: object, **options: object) -> None:
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    def fail_at_the_last(path: Path, target: Path) -> Path:
+        if path.suffix == ".partial" and target.name == "f2":
+            raise OSError(errno.EIO, "Input/output error")
+        if path.suffix == ".replaced" and not is_free:
+            raise OSError(errno.EIO, "Input/output error")
+        return replace(path, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "link", refuse)       # as on a stick, or for a file of another user
+        patch.setattr(Path, "replace", fail_at_the_last)
+        run("decompress", "a.gc", "-f", code=1)
+    left = contents()
+    if not is_free:     # what has lost its name is still there
+        assert sorted(data for name, data in left.items() if name.endswith(".replaced")) == [b"old", b"older"]
+    else:
+        assert left == before
+        run("decompress", "a.gc", "-f")
+        assert contents() == {**before, **dict.fromkeys(names, X)}
 
 
 def test_folders_made_for_nothing_are_removed_with_all_their_parents():
