@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from types import FrameType
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from ..errors import GcodecError, InvalidArgument
 from ..files.all_or_nothing import AllOrNothing
@@ -219,11 +219,18 @@ def signals_deferred() -> Iterator[None]:
     main thread, where no handler ever runs, there is nothing to hold back.
     """
     arrived: list[int] = []
+    handlers: dict[int, Any] = {}
+    held = True
 
     def note(number: int, frame: FrameType | None) -> None:
-        arrived.append(number)
+        if held:
+            arrived.append(number)
+        elif callable(handlers[number]):  # another signal has ended the block before this one had its handler again
+            handlers[number](number, frame)
+        else:
+            signal.signal(number, handlers[number])
+            signal.raise_signal(number)
 
-    handlers = {}
     try:
         if threading.current_thread() is threading.main_thread():
             for number in (getattr(signal, name) for name in ENDING_SIGNALS if hasattr(signal, name)):
@@ -233,10 +240,12 @@ def signals_deferred() -> Iterator[None]:
                     signal.signal(number, note)
         yield
     finally:
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
-        if arrived:
-            signal.raise_signal(arrived[0])
+        held = False
+        with contextlib.ExitStack() as stack:  # whatever one of the handlers raises
+            for number in reversed(dict.fromkeys(arrived)):
+                stack.callback(signal.raise_signal, number)
+            for number, handler in handlers.items():
+                signal.signal(number, handler)
 
 
 @contextlib.contextmanager

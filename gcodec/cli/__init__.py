@@ -170,15 +170,25 @@ def _remarks(quiet: bool) -> Iterator[None]:
         warnings.showwarning = show
 
 
+def _is_ending() -> bool:
+    """Return True while the exception of an earlier signal is on its way, through what cleans up after it."""
+    error = sys.exc_info()[1]
+    while error is not None and not isinstance(error, Terminated | KeyboardInterrupt):
+        error = error.__context__
+    return error is not None
+
+
 @contextmanager
 def _signals(arrived: list[int]) -> Iterator[None]:
-    """Turns SIGTERM and SIGHUP into an exception, so that they too leave nothing behind.
+    """Turns SIGTERM and SIGHUP into an exception, so that they too leave nothing behind; of several signals the first.
 
     Args:
-        arrived: gets the number of each signal that arrives, SIGINT included.
+        arrived: gets the numbers of signals that arrive, SIGINT included.
     """
 
     def end(number: int, frame: FrameType | None) -> None:
+        if arrived and _is_ending():  # what removes files must not be cut off
+            return
         arrived.append(number)
         if number == signal.SIGINT:
             raise KeyboardInterrupt

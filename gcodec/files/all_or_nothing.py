@@ -15,7 +15,7 @@ class AllOrNothing(ABC):
 
     @abstractmethod
     def abort(self) -> None:
-        """Remove what was written and has not been committed."""
+        """Remove what was written and has not been committed; it may be called again."""
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -24,4 +24,8 @@ class AllOrNothing(ABC):
             if kind is None:
                 self.commit()
         finally:
-            self.abort()
+            try:
+                self.abort()
+            except BaseException:  # such as that of a second Ctrl-C
+                self.abort()
+                raise

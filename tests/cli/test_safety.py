@@ -335,6 +335,67 @@ def test_a_signal_decides_the_exit_code_also_where_compiled_code_makes_another_e
 
 
 @POSIX
+@pytest.mark.parametrize(("first", "second", "code"), [
+    (signal.SIGINT, signal.SIGINT, 130), (signal.SIGINT, signal.SIGTERM, 130), (signal.SIGHUP, signal.SIGTERM, 143),
+])
+def test_a_second_signal_does_not_cut_off_what_the_first_one_has_removed(first, second, code, monkeypatch):
+    write(x=X)
+    abort = output.Staging.abort
+
+    def interrupted(staging: output.Staging) -> None:
+        os.kill(os.getpid(), second)
+        abort(staging)
+
+    change_after(monkeypatch, ArchiveWriter, "add", lambda: os.kill(os.getpid(), first))
+    monkeypatch.setattr(output.Staging, "abort", interrupted)
+    with handled(first, signal.SIG_DFL), handled(second, signal.SIG_DFL):
+        run("compress", "x", code=code)
+    assert contents() == {"x": X}
+
+
+@POSIX
+def test_a_second_interrupt_of_a_save_leaves_no_partial_file(monkeypatch):
+    abort, interrupts = output.Staging.abort, [KeyboardInterrupt]
+
+    def interrupted(staging: output.Staging) -> None:
+        if interrupts:
+            raise interrupts.pop()
+        abort(staging)
+
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    change_after(monkeypatch, ArchiveWriter, "add", interrupt)
+    monkeypatch.setattr(output.Staging, "abort", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        gcodec.save({"a": np.arange(9)}, "a.gc")
+    assert contents() == {}
+
+
+@POSIX
+def test_every_signal_that_was_held_back_has_its_effect(monkeypatch):
+    arrived: list[int] = []
+    with handled(signal.SIGINT, signal.default_int_handler), handled(signal.SIGTERM, lambda *_: arrived.append(1)):
+        with pytest.raises(KeyboardInterrupt), output.signals_deferred():
+            os.kill(os.getpid(), signal.SIGINT)
+            os.kill(os.getpid(), signal.SIGTERM)
+            assert not arrived
+        assert arrived == [1]
+        set_handler = signal.signal
+
+        def interrupted(number: int, handler: Any) -> Any:
+            before = set_handler(number, handler)
+            if handler is signal.default_int_handler:
+                os.kill(os.getpid(), number)
+            return before
+
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt), output.signals_deferred():
+            patch.setattr(signal, "signal", interrupted)
+        os.kill(os.getpid(), signal.SIGTERM)        # whose handler was not given back
+        assert arrived == [1, 1]
+
+
+@POSIX
 def test_a_signal_that_is_ignored_as_under_nohup_stays_ignored(monkeypatch):
     write(x=X)
     change_after(monkeypatch, ArchiveWriter, "add", lambda: os.kill(os.getpid(), signal.SIGHUP))
