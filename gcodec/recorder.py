@@ -10,6 +10,8 @@ import contextlib
 import fnmatch
 import json
 import os
+import re
+import secrets
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,6 +23,7 @@ from safetensors import SafetensorError, safe_open
 
 from .dtypes import DTYPES
 from .errors import Corruption, GcodecError, InvalidArgument, Unsupported
+from .files.source import open_regular
 from .files.urls import Upload, is_url, local_copy, local_path
 
 if TYPE_CHECKING:
@@ -102,6 +105,7 @@ class Recorder:
         Raises:
             InvalidArgument: no parameter has a gradient, the optimizer's state cannot be named in a dump, or ``step``
                 is no integer of at least 1.
+            OSError: the dump cannot be written.
         """
         if step is not None and (not _is_integer(step) or step < 1):
             raise InvalidArgument(f"step must be None or an integer of at least 1, where steps begin, not {step!r}")
@@ -202,7 +206,7 @@ class Dump:
                 return file.get_tensor(key)
         try:
             with _open(self.path, "pt") as file:
-                return file.get_tensor(key)
+                return file.get_tensor(key).clone()  # or it would change with the file, and end the process without it
         except ImportError as error:
             raise GcodecError(f"{dtype} tensors need torch: pip install torch") from error
 
@@ -239,22 +243,24 @@ def write_dump(
 
     Raises:
         InvalidArgument: a tensor is sharded over ranks.
+        OSError: the file cannot be written; one that was there is as it was.
     """
     from safetensors.torch import save_file
 
     metadata = {"format": FORMAT, "optimizer": optimizer, "step": str(step)}
     metadata["groups"] = json.dumps([dict(group) for group in groups])
     if isinstance(path, str) and is_url(path):
-        with Upload(path) as file:
+        with Upload(path) as file, _naming_what_is_written(file.name):
             save_file(_detached(tensors), file.name, metadata=metadata)
         return
     path = Path(local_path(path))
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}.partial")
     try:
         partial.touch()
         mode = partial.stat().st_mode
-        save_file(_detached(tensors), partial, metadata=metadata)
+        with _naming_what_is_written(path):
+            save_file(_detached(tensors), partial, metadata=metadata)
         partial.chmod(mode)  # safetensors creates the file anew, readable by its owner only
         partial.replace(path)
     finally:
@@ -271,7 +277,7 @@ def read_dump(path: str | os.PathLike[str]) -> Dump:
         FileNotFoundError: no such file.
         InvalidArgument: a safetensors file, but not a dump.
         Unsupported: a dump of another version.
-        Corruption: not a safetensors file, or a dump whose metadata is malformed.
+        Corruption: not a regular file, or not a safetensors file, or a dump whose metadata is malformed.
     """
     with contextlib.ExitStack() as stack:
         dump = _read_dump(stack.enter_context(local_copy(path)))
@@ -369,7 +375,19 @@ def _hyperparameters(group: dict[str, Any]) -> dict[str, Any]:
     return plain
 
 
+@contextlib.contextmanager
+def _naming_what_is_written(place: Path | str) -> Iterator[None]:
+    """Gives an error of safetensors the name of the file, and its kind: OSError if it is one of the system."""
+    try:
+        yield
+    except SafetensorError as error:
+        if (found := re.search(r"\(os error ([0-9]+)\)", str(error))) is None:
+            raise GcodecError(f"{place}: cannot be written: {error}") from error
+        raise OSError(int(found[1]), os.strerror(int(found[1])), str(place)) from error
+
+
 def _open(path: Path, framework: str) -> Any:
+    open_regular(path).close()  # safetensors would wait for a pipe, and not name a folder
     try:
         return safe_open(path, framework=framework)
     except SafetensorError as error:

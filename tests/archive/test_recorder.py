@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import json
+import os
 import sys
 from typing import Any
 
 import numpy as np
 import pytest
+from safetensors import SafetensorError
 from safetensors.numpy import save, save_file
 
 from gcodec.errors import Corruption, GcodecError, InvalidArgument, Unsupported
@@ -345,6 +348,22 @@ def test_a_failed_recording_leaves_no_file(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize(("words", "error"), [
+    ("Error while serializing: I/O error: No space left on device (os error 28)", OSError),
+    ("Error while serializing: header too large", GcodecError),
+])
+def test_a_dump_that_cannot_be_written_is_an_error_that_names_it(words, error, tmp_path, monkeypatch):
+    def fail(*arguments: Any, **options: Any) -> None:
+        raise SafetensorError(words)
+
+    monkeypatch.setattr("safetensors.torch.save_file", fail)
+    with pytest.raises(error, match=str(tmp_path / "dump")) as raised:
+        write_dump(tmp_path / "dump", {"grad/a": torch.ones(2)}, step=1, optimizer="SGD", groups=[])
+    if error is OSError:
+        assert (raised.value.errno, raised.value.filename) == (errno.ENOSPC, str(tmp_path / "dump"))
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_dump_is_replaced_whole(tmp_path, monkeypatch):
     model = make_model()
     backward(model)
@@ -497,6 +516,23 @@ def test_a_truncated_dump_is_refused(keep, tmp_path):
     (tmp_path / "file").write_bytes((tmp_path / "file").read_bytes()[:keep])
     with pytest.raises(Corruption):
         read_dump(tmp_path / "file")
+
+
+@pytest.mark.skipif(os.name != "posix", reason="files as on Unix")
+@pytest.mark.parametrize("make", [os.mkdir, os.mkfifo])
+def test_what_is_no_file_is_no_dump_and_is_named_at_once(make, tmp_path):
+    make(tmp_path / "dump")
+    with pytest.raises(Corruption, match=f"{tmp_path / 'dump'}: must be a regular file"):
+        read_dump(tmp_path / "dump")
+
+
+def test_a_tensor_that_was_read_does_not_change_with_its_file(tmp_path):
+    values = torch.ones(9000, dtype=torch.bfloat16)
+    write_dump(tmp_path / "file", {"grad/a": values, "param/a": values}, step=1, optimizer="SGD", groups=[])
+    gradient = read_dump(tmp_path / "file").grad("a")
+    with (tmp_path / "file").open("r+b") as file:
+        file.write(bytes((tmp_path / "file").stat().st_size))
+    assert torch.equal(gradient, values)
 
 
 def test_missing_files_and_missing_tensors_of_dumps_are_named(tmp_path):
