@@ -22,7 +22,8 @@ MANIFEST = "versions.json"
 FORMAT = "gcodec-sync-folder-1"
 MAX_MANIFEST = 1 << 26
 #: Names of messages, and of files that were being written when a publisher ended.
-OUR_FILES = re.compile(r"\d{10,19}\.(difference|anchor)\.gc|\.[\w.]+\.[0-9a-f]{8}\.partial")
+MESSAGE = r"\d{10,19}\.(?:difference|anchor)\.gc"
+OUR_FILES = re.compile(rf"{MESSAGE}|\.(?:{MESSAGE}|{re.escape(MANIFEST)})\.[0-9a-f]{{8}}\.partial")
 HASH = re.compile(r"[0-9a-f]{16}")
 COPY_BYTES = 1 << 22
 
@@ -171,7 +172,10 @@ class VersionFolder:
         for name in self._folder.names():
             if OUR_FILES.fullmatch(name) and name not in named:
                 LOG.debug("removing %s/%s", self.path, name)
-                self._folder.remove(name)
+                try:
+                    self._folder.remove(name)
+                except OSError as error:  # it does no harm but takes room, and the next version has to be sent
+                    LOG.warning("cannot remove %s/%s, which no version needs: %s", self.path, name, error.strerror)
 
 
 def _check_size(where: str, stored: StoredMessage, n_bytes: int) -> None:

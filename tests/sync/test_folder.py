@@ -525,13 +525,24 @@ def test_a_folder_that_cannot_be_written_keeps_its_versions(tmp_path, monkeypatc
 
 
 def test_other_files_are_left_alone(tmp_path):
-    for name in ("notes.txt", "model.gc", "x.partial"):
+    others = ("notes.txt", "model.gc", "x.partial", ".model.gc.0123abcd.partial")     # the last is being written
+    for name in others:
         (tmp_path / name).write_text("mine")
     (tmp_path / "0000000009.anchor.gc").write_text("left by a publisher that was killed")
-    (tmp_path / ".0000000009.anchor.gc.0123abcd.partial").write_text("and this")
+    for name in ("0000000009.anchor.gc", "versions.json"):
+        (tmp_path / f".{name}.0123abcd.partial").write_text("and this")
     filled(VersionFolder(tmp_path, keep_anchors=1), 1)
-    assert {path.name for path in tmp_path.iterdir()} == {
-        "notes.txt", "model.gc", "x.partial", "versions.json", "0000000001.anchor.gc"}
+    assert {path.name for path in tmp_path.iterdir()} == {*others, "versions.json", "0000000001.anchor.gc"}
+
+
+def test_a_version_is_sent_though_old_files_cannot_be_removed(tmp_path, caplog):
+    folder = VersionFolder(tmp_path, keep_anchors=1)
+    (tmp_path / "0000000009.anchor.gc").mkdir()     # the least that no one can remove as a file, whoever it is
+    publisher, states = filled(folder, 3, anchor_every=2)
+    assert folder.newest == 3
+    assert "cannot remove" in caplog.text and "0000000009.anchor.gc" in caplog.text
+    folder.send(publisher.publish(moved(states[-1], 4)))
+    assert folder.newest == 4
 
 
 def test_a_folder_that_another_run_writes_anew_is_followed(tmp_path, caplog):
