@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, Protocol, cast
 
 from ..errors import InvalidArgument
-from ..files.source import open_regular
+from ..files.source import naming, open_regular
 from ..files.urls import Upload, check_free_url, filesystem_of, is_url, local_path, naming_url, open_url
 from .output import Attributes, Staging, sync_folder
 
@@ -142,7 +142,7 @@ class DiskFolder(Folder):
 
     @contextmanager
     def output(self, name: str, *, force: bool = False, attributes: Attributes | None = None) -> Iterator[BinaryIO]:
-        with Staging(force=force, attributes=attributes) as staging:
+        with naming(self.path / name), Staging(force=force, attributes=attributes) as staging:
             file = staging.create(self.path / name)
             yield file
             file.flush()
@@ -210,7 +210,7 @@ class UrlFolder(Folder):
     @contextmanager
     def output(self, name: str, *, force: bool = False, attributes: Attributes | None = None) -> Iterator[BinaryIO]:
         check_free_url(self.place(name), force=force)
-        with Upload(self.place(name)) as file:
+        with Upload(self.place(name)) as file, naming(file.name):
             yield file
 
     def remove(self, name: str) -> None:

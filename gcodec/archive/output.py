@@ -16,6 +16,7 @@ from typing import Any, BinaryIO
 
 from ..errors import GcodecError, InvalidArgument
 from ..files.all_or_nothing import AllOrNothing
+from ..files.source import naming
 
 #: Signals that end a command, and that Python turns into exceptions.
 ENDING_SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP")
@@ -246,17 +247,6 @@ def signals_deferred() -> Iterator[None]:
                 stack.callback(signal.raise_signal, number)
             for number, handler in handlers.items():
                 signal.signal(number, handler)
-
-
-@contextlib.contextmanager
-def naming(path: Path | None) -> Iterator[None]:
-    """Gives an OSError that does not say which file it is about the name of this one."""
-    try:
-        yield
-    except OSError as error:
-        if error.filename is None and path is not None and error.errno is not None:
-            raise OSError(error.errno, error.strerror, str(path)) from error
-        raise
 
 
 def check_free(path: Path, *, force: bool, named: bool = True) -> None:

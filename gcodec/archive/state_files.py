@@ -6,7 +6,7 @@ from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from itertools import accumulate
-from tempfile import TemporaryFile
+from tempfile import TemporaryFile, gettempdir
 from threading import Lock
 from typing import Any
 
@@ -16,7 +16,7 @@ from ..errors import GcodecError, InsufficientData, LimitExceeded, Unsupported, 
 from ..files.elements import stored_as, width
 from ..files.file_plan import FilePlan, FileSegment, SegmentViews, TensorView, assemble
 from ..files.safetensors import safetensors_header
-from ..files.source import Bytes
+from ..files.source import Bytes, naming
 from ..tensors import is_torch
 from .arrays import as_bytes, default_kind
 from .devices import Placement, device_of
@@ -179,7 +179,7 @@ def _load_torch(archive: ArchiveReader, entry: FileEntry, device: Any) -> Any:
     except ImportError as error:
         raise missing_torch(f"{archive.name}: {entry.path} is a file of torch.save, which") from error
 
-    with TemporaryFile() as file:
+    with naming(gettempdir()), TemporaryFile() as file:
         for part in archive.restored(entry):
             file.write(part.data)
         file.seek(0)

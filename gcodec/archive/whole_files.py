@@ -11,12 +11,13 @@ from typing import Any, BinaryIO, NamedTuple
 
 from ..errors import GcodecError, InvalidArgument, Unsupported
 from ..files import FilePlan, open_source, plan_or_bytes
+from ..files.source import naming
 from ..files.urls import Upload, check_free_url, is_url, open_url, path_or_none, place_of
 from .base_files import SUFFIX, Bases
 from .encoding_policy import EncodingPolicy, MantissaBits
 from .entries import FileEntry, unsafe_path
 from .objects import bases_of
-from .output import Attributes, Staging, is_special, naming, new_file_mode
+from .output import Attributes, Staging, is_special, new_file_mode
 from .reader import ArchiveReader
 from .writer import ArchiveWriter
 

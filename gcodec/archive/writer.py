@@ -18,7 +18,7 @@ from ..errors import Corruption, GcodecError, InvalidArgument
 from ..files.all_or_nothing import AllOrNothing
 from ..files.elements import width
 from ..files.file_plan import FilePlan, FileSegment, by_segment
-from ..files.source import ArraySource, Bytes, ByteSource, FileSource
+from ..files.source import ArraySource, Bytes, ByteSource, FileSource, naming
 from ..files.urls import Upload, check_free_url, is_url, path_or_none
 from ..threads import WorkPool, available_threads, ordered_map
 from .base_tensors import Base, BaseBytes
@@ -27,7 +27,7 @@ from .encoding_policy import EncodingPolicy, Part
 from .entries import Blob, Chunk, FileEntry, Paths, SegmentEntry
 from .index import check_views, index_to_json
 from .layout import MAX_INDEX, MAX_PART, STORED, ZSTD, Trailer, archive_header, may_compress, padding
-from .output import Attributes, Staging, check_free, naming
+from .output import Attributes, Staging, check_free
 from .part_memory import PartMemory
 
 #: Segments are cut into parts of this many bytes.
@@ -104,6 +104,7 @@ class ArchiveWriter(AllOrNothing):
         else:
             self._upload = None
         self._stream = None if isinstance(target, str | os.PathLike) else target
+        self._place = self._path if self._upload is None else self._upload.file.name
         if self._upload is not None:
             self._stream = self._upload.file
         if self._path is not None:
@@ -296,7 +297,7 @@ class ArchiveWriter(AllOrNothing):
 
     def _write(self, data: bytes | memoryview) -> None:
         """Writes on; the file is made when there is something to write, so that whoever ends us can also remove it."""
-        with naming(self._path):
+        with naming(self._place):
             if self._stream is None and self._path is not None:
                 self._stream = self._staging.create(self._path)
             if self._stream is not None:
@@ -306,7 +307,7 @@ class ArchiveWriter(AllOrNothing):
         self.bytes_written += len(data)
 
     def _flush(self) -> None:
-        with naming(self._path):
+        with naming(self._place):
             if self._stream is not None:
                 self._stream.flush()
 

@@ -10,12 +10,13 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from ..archive import ArchiveReader, FileEntry
-from ..archive.output import Attributes, Staging, check_free, naming
+from ..archive.output import Attributes, Staging, check_free
 from ..archive.tensor_names import no_such
 from ..errors import InvalidArgument, Unsupported, did_you_mean
 from ..files.elements import RAW_BITS, numpy_dtype
 from ..files.file_plan import TensorView
 from ..files.npy import npy_header
+from ..files.source import naming
 from ..files.urls import is_url
 from . import UsageError, display
 from .file_state import check_targets

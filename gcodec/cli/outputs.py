@@ -8,7 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-from ..archive.output import Attributes, Staging, naming
+from ..archive.output import Attributes, Staging
+from ..files.source import naming
 from ..files.urls import Upload, check_free_url, is_url, place_of
 from . import UsageError
 from .streams import STDIO
@@ -28,7 +29,7 @@ def whole_file(place: str, *, force: bool, attributes: Attributes | None = None)
     """
     if is_url(place):
         check_free_url(place, force=force)
-        with Upload(place) as file:
+        with Upload(place) as file, naming(file.name):
             yield file
         return
     path = Path(place)

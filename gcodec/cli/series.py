@@ -10,13 +10,14 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
-from ..archive.output import Attributes, Staging, check_free, naming
+from ..archive.output import Attributes, Staging, check_free
 from ..archive.whole_files import upload_files, urls_below
 from ..checkpoints import StepFolder, StepInfo
 from ..checkpoints.checkpointer import check_full_every, check_retention, steps_to_prune
 from ..checkpoints.step_files import check_step, step_of
 from ..errors import GcodecError, InvalidArgument, Unsupported
 from ..files import open_source, plan_or_bytes
+from ..files.source import naming
 from ..files.urls import is_folder_at, is_url, local_path, name_at, open_url, path_or_none
 from . import UsageError, display
 from .compare import compare_bytes

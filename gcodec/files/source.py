@@ -5,12 +5,12 @@ from __future__ import annotations
 import errno
 import io
 import os
-import shutil
 import stat
 import tempfile
 import threading
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import accumulate
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol, cast
@@ -22,6 +22,9 @@ from .urls import is_url, local_path, open_url
 
 #: Under these names the system has files that are open already: standard input, and a shell's ``<(command)``.
 OPEN_FILES = ("/dev/fd/", "/dev/stdin", "/proc/")
+
+#: What cannot seek is copied in pieces of so many bytes.
+COPY_BYTES = 1 << 20
 
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
@@ -35,6 +38,17 @@ class ByteSource(Protocol):
     def read(self, start: int, stop: int) -> Bytes:
         """Return bytes ``start`` to ``stop`` as a one-dimensional uint8 array, not to be written to."""
         ...
+
+
+@contextmanager
+def naming(place: Path | str | None) -> Iterator[None]:
+    """Gives an OSError that does not say which file it is about the name of this one."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None and place is not None and error.errno is not None:
+            raise OSError(error.errno, error.strerror, str(place)) from error
+        raise
 
 
 def _new_bytes(size: int) -> Bytes:
@@ -65,7 +79,8 @@ class FileSource:
         buffer = take(stop - start)
         view, at = buffer.data, start
         while at < stop:
-            count = self._read_into(view[at - start :], self._base + at)
+            with naming(self.name):
+                count = self._read_into(view[at - start :], self._base + at)
             if not count:
                 raise InsufficientData(f"{self.name}: ends at byte {at}, {stop - at} bytes short")
             at += count
@@ -233,9 +248,22 @@ def open_source(file: BinaryIO | str | os.PathLike[str]) -> FileSource:
             return FileSource(stream, owned=opened, name=str(file) if is_url(file) else None)
     except OSError:
         pass
-    spool = cast(BinaryIO, tempfile.TemporaryFile())  # noqa: SIM115 - the source closes it
-    shutil.copyfileobj(stream, spool, 1 << 20)
-    spool.seek(0)
+    name = str(getattr(stream, "name", "stream"))
+    with naming(tempfile.gettempdir()):
+        spool = cast(BinaryIO, tempfile.TemporaryFile())  # noqa: SIM115 - the source closes it
+        try:
+            while part := _read_on(stream, name):
+                spool.write(part)
+            spool.seek(0)
+        except BaseException:
+            spool.close()
+            raise
     if opened:
         stream.close()
     return FileSource(spool)
+
+
+def _read_on(stream: BinaryIO, name: str) -> bytes:
+    """Return the next bytes of a stream, none at its end."""
+    with naming(name):
+        return stream.read(COPY_BYTES)

@@ -120,9 +120,9 @@ class Upload(AllOrNothing):
 
     def commit(self) -> None:
         """Put the file. Raises OSError if it cannot be put."""
-        self.file.flush()
         folder = self._path.rpartition("/")[0]
         with naming_url(self._url):
+            self.file.flush()
             if folder:
                 self._filesystem.makedirs(folder, exist_ok=True)
             self._filesystem.put_file(self.file.name, self._path)

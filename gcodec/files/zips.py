@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import IO, BinaryIO, cast
 
 from ..errors import Corruption, InsufficientData, LimitExceeded, Unsupported
-from .source import ByteSource, FileSource, SourceFile
+from .source import ByteSource, FileSource, SourceFile, naming
 
 MAGICS = (b"PK\x03\x04", b"PK\x05\x06")
 LOCAL, LOCAL_CRC = struct.Struct("<4s10xI8xHH"), 14
@@ -95,6 +95,7 @@ def stored_copy(source: ByteSource, path: str, max_unpacked_bytes: int | None = 
     target = cast(BinaryIO, tempfile.TemporaryFile())  # noqa: SIM115 - the source closes it
     try:
         with (
+            naming(tempfile.gettempdir()),
             zipfile.ZipFile(cast(IO[bytes], SourceFile(source))) as old,
             zipfile.ZipFile(target, "w", zipfile.ZIP_STORED) as new,
         ):

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
+import tempfile
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import pytest
@@ -13,6 +15,7 @@ import pytest
 import gcodec
 from gcodec.cli import main
 from gcodec.errors import Corruption, GcodecError, InvalidArgument, LimitExceeded, Unsupported
+from tests.archive.test_files import npy
 
 VALUES = np.random.default_rng(0).standard_normal((200, 60)).astype(np.float32)
 
@@ -147,3 +150,45 @@ def test_progress_adds_up_to_the_size(files):
     counts.clear()
     gcodec.decompress_file("y.npz.gc", "out/", progress=counts.append)
     assert sum(counts) == found.input_bytes
+
+
+class Pipe(io.BytesIO):
+    """A stream that cannot seek."""
+
+    def seekable(self) -> bool:
+        return False
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device of Linux")
+@pytest.mark.parametrize("what", ["stream", "npz", "pt"])
+def test_a_folder_of_temporary_files_that_is_full_is_named(what, tmp_path, monkeypatch):
+    def full() -> BinaryIO:
+        return open("/dev/full", "w+b", buffering=0)
+
+    values = np.arange(20_000, dtype=np.float32)
+    np.savez_compressed(tmp_path / "x.npz", a=values)
+    if what == "pt":
+        torch = pytest.importorskip("torch")
+        torch.save({"a": torch.from_numpy(values)}, tmp_path / "x.pt")
+        gcodec.compress_file(tmp_path / "x.pt")
+    monkeypatch.setattr(tempfile, "TemporaryFile", full)
+    monkeypatch.setattr("gcodec.archive.state_files.TemporaryFile", full)
+    with pytest.raises(OSError, match="No space") as raised:
+        if what == "stream":
+            gcodec.compress_file(Pipe(npy(values)), tmp_path / "x.gc")
+        elif what == "npz":
+            gcodec.compress_file(tmp_path / "x.npz")
+        else:
+            gcodec.load(tmp_path / "x.pt.gc")
+    assert raised.value.filename == tempfile.gettempdir()
+
+
+def test_a_file_that_cannot_be_read_is_named_and_not_what_is_written(tmp_path, monkeypatch):
+    def fail(*arguments: object) -> int:
+        raise OSError(errno.EIO, "Input/output error")
+
+    (tmp_path / "x.npy").write_bytes(npy(np.arange(20_000, dtype=np.float32)))
+    monkeypatch.setattr(os, "preadv", fail, raising=False)
+    with pytest.raises(OSError, match="Input/output") as raised:
+        gcodec.compress_file(tmp_path / "x.npy")
+    assert raised.value.filename == str(tmp_path / "x.npy")

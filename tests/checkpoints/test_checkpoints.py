@@ -346,9 +346,10 @@ def test_a_full_disk_leaves_the_folder_as_it_was(tmp_path, monkeypatch):
 
     with monkeypatch.context() as patched:
         patched.setattr(os, "fsync", full)
-        for call in (lambda: checkpoints.save(6, state_of(6)), lambda: checkpoints.delete(1)):
-            with pytest.raises(OSError, match="No space"):
+        for step, call in ((6, lambda: checkpoints.save(6, state_of(6))), (2, lambda: checkpoints.delete(1))):
+            with pytest.raises(OSError, match="No space") as raised:
                 call()
+            assert raised.value.filename == str(Path(checkpoints.folder) / step_name(step))
     assert_folder(checkpoints, dict.fromkeys(range(6), 0))
 
 
