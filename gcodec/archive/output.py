@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import secrets
 import signal
@@ -292,17 +293,28 @@ def sync_to_disk(paths: Iterable[Path]) -> None:
         with naming(path), path.open("rb") as file:
             os.fsync(file.fileno())
     for folder in {parent for path in paths for parent in path.parents}:  # the folders may be new, too
-        sync_folder(folder)
+        with naming(folder):
+            sync_folder(folder, failing=True)
 
 
-def sync_folder(path: Path) -> None:
-    """Waits until the names in a folder are on the disk, where the system can tell."""
-    with contextlib.suppress(OSError):  # a folder cannot be opened here, or not be written out
+def sync_folder(path: Path, *, failing: bool = False) -> None:
+    """Waits until the names in a folder are on the disk, where the system can tell.
+
+    Args:
+        path: the folder.
+        failing: raise the OSError of a disk that is failing or full, too.
+    """
+    try:
         descriptor = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+    except OSError:  # a folder cannot be opened here
+        return
+    try:
+        os.fsync(descriptor)
+    except OSError as error:  # most often it cannot be written out
+        if failing and error.errno in (errno.EIO, errno.ENOSPC, errno.EDQUOT):
+            raise
+    finally:
+        os.close(descriptor)
 
 
 @contextlib.contextmanager

@@ -289,6 +289,24 @@ def test_what_was_written_is_on_the_disk_before_an_input_is_removed(verb, monkey
     assert not Path(source).exists()
 
 
+@POSIX
+@pytest.mark.parametrize("verb", ["compress", "decompress"])
+def test_an_input_is_kept_if_the_name_of_what_was_written_does_not_reach_the_disk(verb, monkeypatch, folder, capsys):
+    write(**({"x": X} if verb == "compress" else {"x.gc": archive_of(x=X)}))
+    source = "x" if verb == "compress" else "x.gc"
+    fsync = os.fsync
+
+    def fail(descriptor: int) -> None:
+        if os.path.samestat(os.fstat(descriptor), folder.stat()):
+            raise OSError(errno.EIO, "Input/output error")
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fail)
+    run(verb, source, "--rm", code=1)
+    assert f"{folder}: Input/output error" in capsys.readouterr().err
+    assert Path(source).exists()
+
+
 # ------------------------------------------------------------------------------------------- All files or none
 
 
