@@ -10,7 +10,6 @@ import signal
 import threading
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from types import FrameType
 from typing import Any, BinaryIO
@@ -274,10 +273,12 @@ def is_special(path: Path) -> bool:
     return path.exists() and (not path.is_file() or (path.is_symlink() and _is_of_system(path)))
 
 
-@cache
 def new_file_mode() -> int:
-    """Return the permission bits of a new file, by the process's mask."""
-    mask = os.umask(0o077)  # there is no way of reading it alone
+    """Return the permission bits of a new file, by the process's mask as it is now."""
+    with contextlib.suppress(OSError, StopIteration, ValueError):
+        lines = Path("/proc/self/status").read_text(errors="replace").splitlines()
+        return 0o666 & ~int(next(line for line in lines if line.startswith("Umask:")).split()[1], 8)
+    mask = os.umask(0o077)  # elsewhere it cannot be read alone, and other threads may make files meanwhile
     os.umask(mask)
     return 0o666 & ~mask
 

@@ -84,6 +84,20 @@ def test_permissions_and_times_are_kept_as_on_the_command_line(files):
         assert path.stat().st_mode & 0o777 == 0o600 and path.stat().st_mtime_ns == 10**18
 
 
+@pytest.mark.skipif(os.name != "posix", reason="no permission bits")
+def test_the_mask_of_the_moment_counts(files):
+    assert main(["compress", "-q", *map(str, files[:2]), "-o", "both.gc"]) == 0
+    before = os.umask(0o022)
+    try:
+        for mask, mode in ((0o022, 0o644), (0o077, 0o600), (0o027, 0o640)):
+            os.umask(mask)
+            Path("both.gc").chmod(0o644)
+            for path in gcodec.decompress_file("both.gc", f"by-{mask:o}/"):
+                assert path.stat().st_mode & 0o777 == mode
+    finally:
+        os.umask(before)
+
+
 def test_nothing_is_replaced_that_was_not_meant(files):
     before = files[0].read_bytes()
     gcodec.compress_file("x.npy")
