@@ -12,6 +12,7 @@ import os
 import re
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from ..archive.folders import DiskFolder, Folder
@@ -62,6 +63,16 @@ def remove_left_over(folder: Folder) -> None:
                 folder.remove(name)
 
 
+def _opened_lock(path: Path) -> int:
+    """Return the file of the lock, opened; for reading, which is enough to lock it, if it is another user's."""
+    try:
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    except PermissionError:
+        with contextlib.suppress(OSError):
+            return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        raise
+
+
 @contextlib.contextmanager
 def writer_lock(folder: Folder, seconds: float = LOCK_SECONDS) -> Iterator[None]:
     """Admits one writer at a time; the system releases the lock of a process that dies. Readers need none.
@@ -84,7 +95,7 @@ def writer_lock(folder: Folder, seconds: float = LOCK_SECONDS) -> Iterator[None]
     if not isinstance(folder, DiskFolder):
         yield
         return
-    descriptor = os.open(folder.path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    descriptor = _opened_lock(folder.path / LOCK)
     try:
         end = time.monotonic() + seconds
         while True:

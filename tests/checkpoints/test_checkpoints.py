@@ -20,7 +20,7 @@ from gcodec.archive import load_file
 from gcodec.archive.folders import folder_at
 from gcodec.checkpoints import Checkpointer
 from gcodec.checkpoints.chain import MAX_CHAIN
-from gcodec.checkpoints.step_files import LEFT_OVER, step_name, writer_lock
+from gcodec.checkpoints.step_files import LEFT_OVER, LOCK, step_name, writer_lock
 from gcodec.errors import CheckpointWarning, Corruption, GcodecError, InvalidArgument, LimitExceeded, Unsupported
 from tests.support.children import forked
 from tests.support.special_files import ENDLESS, no_waiting, put
@@ -446,4 +446,24 @@ def test_a_second_writer_waits_and_then_gives_up(tmp_path):
     ):
         pass
     with writer_lock(folder_at(tmp_path), seconds=0):
+        pass
+
+
+def test_a_folder_of_several_users_has_one_lock(tmp_path, monkeypatch):
+    pytest.importorskip("fcntl")
+    open_file = os.open
+
+    def open_as_another(path: Any, flags: int, *mode: int, **options: Any) -> int:
+        if Path(path).name == LOCK and flags & os.O_RDWR:
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return open_file(path, flags, *mode, **options)
+
+    with writer_lock(folder_at(tmp_path)):
+        monkeypatch.setattr(os, "open", open_as_another)
+        with pytest.raises(GcodecError, match="another process"), writer_lock(folder_at(tmp_path), seconds=0):
+            pass
+    with writer_lock(folder_at(tmp_path), seconds=0):
+        pass
+    (tmp_path / LOCK).unlink()
+    with pytest.raises(PermissionError), writer_lock(folder_at(tmp_path)):
         pass
