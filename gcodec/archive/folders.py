@@ -118,9 +118,11 @@ class DiskFolder(Folder):
         return self.path / name
 
     def make(self) -> None:
-        if not self.path.is_dir():
+        missing = [folder for folder in (self.path, *self.path.parents) if not folder.is_dir()]
+        if missing:
             self.path.mkdir(parents=True, exist_ok=True)
-            sync_folder(self.path.parent)
+            for folder in missing:
+                sync_folder(folder.parent)
 
     def names(self) -> list[str]:
         try:

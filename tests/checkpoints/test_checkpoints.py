@@ -467,3 +467,10 @@ def test_a_folder_of_several_users_has_one_lock(tmp_path, monkeypatch):
     (tmp_path / LOCK).unlink()
     with pytest.raises(PermissionError), writer_lock(folder_at(tmp_path)):
         pass
+
+
+def test_the_names_of_all_new_folders_reach_the_disk(tmp_path, monkeypatch):
+    synced: list[Path] = []
+    monkeypatch.setattr("gcodec.archive.folders.sync_folder", synced.append)
+    Checkpointer(tmp_path / "run" / "deep" / "steps").save(0, state_of(0))
+    assert {tmp_path, tmp_path / "run", tmp_path / "run" / "deep", tmp_path / "run" / "deep" / "steps"} == {*synced}
