@@ -1,18 +1,24 @@
-"""A folder of files that appear whole or not at all: on a file system, or at a URL through fsspec."""
+"""A folder of files that appear whole or not at all: on a file system, or at a URL through fsspec; and the lock that
+admits one writer at a time."""
 
 from __future__ import annotations
 
 import os
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, Protocol, cast
 
-from ..errors import InvalidArgument
+from ..errors import GcodecError, InvalidArgument
 from ..files.source import naming, open_regular
 from ..files.urls import Upload, check_free_url, filesystem_of, is_url, local_path, naming_url, open_url
 from .output import Attributes, Staging, sync_folder
+
+LOCK = ".lock"
+#: How long a writer waits for another one, and how long it sleeps in between.
+LOCK_SECONDS, POLL_SECONDS = 300.0, 0.02
 
 
 class FileIdentity(NamedTuple):
@@ -96,6 +102,59 @@ def folder_at(place: str | os.PathLike[str]) -> Folder:
     if not isinstance(place, str | os.PathLike):
         raise InvalidArgument(f"a folder must be a path or a URL, not of type {type(place).__name__}")
     return UrlFolder(place) if isinstance(place, str) and is_url(place) else DiskFolder(Path(local_path(place)))
+
+
+def _opened_lock(path: Path) -> int:
+    """Return the file of the lock, opened; for reading, which is enough to lock it, if it is another user's."""
+    try:
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    except PermissionError:
+        with suppress(OSError):
+            return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        raise
+
+
+@contextmanager
+def writer_lock(folder: Folder, seconds: float = LOCK_SECONDS) -> Iterator[None]:
+    """Admits one writer at a time; the system releases the lock of a process that dies. Readers need none.
+
+    A store at a URL has no locks: there, whoever has two writers must take care.
+
+    Args:
+        folder: the folder, which is there.
+        seconds: how long to wait for another writer.
+
+    Raises:
+        GcodecError: another writer has been at work for that long.
+        OSError: the folder cannot be written to.
+    """
+    try:
+        import fcntl
+    except ImportError:  # another system, without locks as well
+        yield
+        return
+    if not isinstance(folder, DiskFolder):
+        yield
+        return
+    descriptor = _opened_lock(folder.path / LOCK)
+    try:
+        end = time.monotonic() + seconds
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() >= end:
+                    raise GcodecError(f"{folder}: another process is writing to this folder, for {seconds:.0f} s now; "
+                                      "only one can at a time") from None
+                time.sleep(POLL_SECONDS)
+            except OSError:  # a file system without locks
+                break
+        yield
+    finally:
+        with suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_UN)  # or processes forked meanwhile would hold it, too
+        os.close(descriptor)
 
 
 def replace_file(folder: Folder, name: str, data: bytes) -> None:

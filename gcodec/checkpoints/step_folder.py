@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from ..archive.base_tensors import Base
 from ..archive.entries import FileEntry
-from ..archive.folders import DiskFolder, FileIdentity, folder_at
+from ..archive.folders import DiskFolder, FileIdentity, folder_at, writer_lock
 from ..archive.output import Attributes
 from ..archive.reader import ArchiveReader
 from ..archive.writer import ArchiveWriter
@@ -24,7 +24,7 @@ from ..errors import CheckpointWarning, GcodecError, InvalidArgument
 from ..files.file_plan import FilePlan
 from ..files.source import FileSource, open_regular
 from .chain import MAX_CHAIN, OpenStep, base_of, check_same, only_file, open_step, plan_of_step
-from .step_files import check_step, remove_left_over, step_name, steps_in, writer_lock
+from .step_files import check_step, remove_left_over, step_name, steps_in
 
 Progress = Callable[[int], None]
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import xxhash
 
-from ..archive.folders import DiskFolder, folder_at, replace_file
+from ..archive.folders import DiskFolder, folder_at, replace_file, writer_lock
 from ..errors import BrokenChain, Corruption, InsufficientData, InvalidArgument
 from ..files.source import open_regular
 from .publisher import WeightVersion
@@ -36,8 +36,8 @@ class VersionFolder:
         subscriber.catch_up(folder)                     # a worker
 
     A message is written under another name, flushed to the disk and renamed; the manifest, which readers go by, is
-    replaced after that in the same way. A publisher that is killed at any moment leaves the last version whole. One
-    publisher at a time may write to a folder.
+    replaced after that in the same way. A publisher that is killed at any moment leaves the last version whole. A
+    second publisher waits for the first; at a URL there is no lock, so let only one at a time write there.
 
     Args:
         path: a folder, which need not exist, or a URL for fsspec, such as "s3://bucket/run-7", if that is installed.
@@ -112,11 +112,18 @@ class VersionFolder:
 
         Raises:
             BrokenChain: there is a version of the same or a higher number.
+            GcodecError: another publisher has been writing to the folder for minutes.
             InvalidArgument: ``version`` is none, such as its bytes alone.
             OSError: the folder cannot be written to. It then has the versions that it had.
         """
         if not isinstance(version, WeightVersion):
             raise InvalidArgument(f"version must be what publish returns, not a {type(version).__name__}")
+        self._folder.make()
+        with writer_lock(self._folder):
+            return self._send(version)
+
+    def _send(self, version: WeightVersion) -> int:
+        """Write a version; only for the holder of the lock."""
         before = self.versions()
         last = before[-1] if before else None
         if last is not None and version.number <= last.number:

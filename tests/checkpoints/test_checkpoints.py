@@ -17,10 +17,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gcodec.archive import load_file
-from gcodec.archive.folders import folder_at
+from gcodec.archive.folders import LOCK, folder_at, writer_lock
 from gcodec.checkpoints import Checkpointer
 from gcodec.checkpoints.chain import MAX_CHAIN
-from gcodec.checkpoints.step_files import LEFT_OVER, LOCK, step_name, writer_lock
+from gcodec.checkpoints.step_files import LEFT_OVER, step_name
 from gcodec.errors import CheckpointWarning, Corruption, GcodecError, InvalidArgument, LimitExceeded, Unsupported
 from tests.support.children import forked
 from tests.support.special_files import ENDLESS, no_waiting, put

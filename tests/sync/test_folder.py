@@ -9,6 +9,7 @@ import pickle
 import shutil
 import signal
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -21,6 +22,8 @@ import torch
 import xxhash
 
 import gcodec
+from gcodec.archive.folders import LOCK, replace_file, writer_lock
+from gcodec.errors import GcodecError
 from gcodec.sync import BrokenChain, Publisher, Subscriber, VersionFolder
 from gcodec.sync.version_chain import Step, StoredMessage, StoredVersion, Ways
 from tests.support.children import forked
@@ -67,7 +70,7 @@ def test_retention_keeps_what_the_newest_anchors_need(tmp_path):
     _, states = filled(folder, 9, anchor_every=3)       # anchors: 1, 4, 7
     assert [version.number for version in folder.versions()] == [4, 5, 6, 7, 8, 9]
     names = {path.name for path in tmp_path.iterdir()}
-    assert names == {"versions.json", *(f"{n:010}.difference.gc" for n in range(4, 10)),
+    assert names == {LOCK, "versions.json", *(f"{n:010}.difference.gc" for n in range(4, 10)),
                      *(f"{n:010}.anchor.gc" for n in (4, 7))}
     for number in range(4, 10):
         subscriber = Subscriber()
@@ -496,7 +499,7 @@ def test_a_publisher_that_is_killed_leaves_whole_versions(tmp_path, when):
         folder.send(resumed.publish(after))
         subscriber.catch_up(folder)
         assert equal(subscriber.tensors, after)
-        assert len(list((tmp_path / str(nth)).iterdir())) == 2      # no leftovers: an anchor and the manifest
+        assert len(list((tmp_path / str(nth)).iterdir())) == 3      # no leftovers: an anchor, the manifest and the lock
         if not code:
             break
         n_killed += 1
@@ -532,7 +535,28 @@ def test_other_files_are_left_alone(tmp_path):
     for name in ("0000000009.anchor.gc", "versions.json"):
         (tmp_path / f".{name}.0123abcd.partial").write_text("and this")
     filled(VersionFolder(tmp_path, keep_anchors=1), 1)
-    assert {path.name for path in tmp_path.iterdir()} == {*others, "versions.json", "0000000001.anchor.gc"}
+    ours = {LOCK, "versions.json", "0000000001.anchor.gc"}
+    assert {path.name for path in tmp_path.iterdir()} == {*others, *ours}
+
+
+def test_a_second_publisher_waits_for_the_first(tmp_path, monkeypatch):
+    pytest.importorskip("fcntl")
+    first, second = ((VersionFolder(tmp_path), Publisher().publish({"w": torch.ones(9)})) for _ in range(2))
+    refused: list[str] = []
+
+    def replace(folder: Any, name: str, data: bytes) -> None:
+        if not refused:     # the other one comes in between
+            refused.append(name)
+            with pytest.raises(GcodecError, match="another process is writing"):
+                second[0].send(second[1])
+        replace_file(folder, name, data)
+
+    monkeypatch.setattr("gcodec.sync.version_folder.writer_lock", partial(writer_lock, seconds=0))
+    monkeypatch.setattr("gcodec.sync.version_folder.replace_file", replace)
+    first[0].send(first[1])
+    assert refused
+    with pytest.raises(BrokenChain, match=r"first=folder\.newest"):
+        second[0].send(second[1])
 
 
 def test_a_version_is_sent_though_old_files_cannot_be_removed(tmp_path, caplog):
