@@ -7,6 +7,7 @@ import errno
 import os
 import secrets
 import signal
+import stat
 import threading
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -79,13 +80,15 @@ class Staging(AllOrNothing):
 
     Args:
         force: replace files that exist; refuse if False.
-        attributes: permissions, owner and times of the files; those of any new file if None.
+        attributes: permissions, owner and times of the files; if None, a file that replaces another gets permissions
+            and owner of that, and any other those of a new file.
     """
 
     def __init__(self, *, force: bool = False, attributes: Attributes | None = None) -> None:
         self._force, self._attributes = force, attributes
         self._names: list[tuple[Path, Path]] = []
         self._files: list[tuple[Path, BinaryIO]] = []
+        self._replaced: dict[Path, Attributes] = {}
         self._kept: list[Path] = []
         self._folders: list[Path] = []
         self._there: set[Path] = set()
@@ -107,7 +110,9 @@ class Staging(AllOrNothing):
             return path.open("wb")
         partial = path.with_name(f".{_cut(path.name)}.{secrets.token_hex(4)}.partial")
         self._names.append((path, partial))  # first: if a signal comes in between, there is one name too many
-        private = None if self._attributes is None else _open_private
+        if self._attributes is None and (replaced := _attributes_of_replaced(path)):
+            self._replaced[partial] = replaced
+        private = None if self._attributes is None and partial not in self._replaced else _open_private
         with _renaming(path if path.parent.is_dir() else path.parent):
             self._files.append((path, open(partial, "xb", opener=private)))  # noqa: SIM115 - commit closes it
         return self._files[-1][1]
@@ -139,9 +144,9 @@ class Staging(AllOrNothing):
         for path, file in self._files:
             with naming(path):
                 file.close()
-        if self._attributes is not None:
-            for _, partial in self._names:
-                self._attributes.give_to(partial)
+        for _, partial in self._names:
+            if (attributes := self._attributes or self._replaced.get(partial)) is not None:
+                attributes.give_to(partial)
         with signals_deferred():
             self._rename_all()
             for path in (*(partial for _, partial in self._names), *self._kept):
@@ -344,6 +349,16 @@ def _rename(partial: Path, path: Path, force: bool) -> None:
         else:
             return
     partial.replace(path)
+
+
+def _attributes_of_replaced(path: Path) -> Attributes | None:
+    """Return permissions and owner of a regular file that is there."""
+    try:
+        found = path.lstat()
+    except OSError:
+        return None
+    regular = stat.S_ISREG(found.st_mode)
+    return Attributes(found.st_mode & 0o777, (found.st_uid, found.st_gid)) if regular else None
 
 
 def _cut(name: str) -> str:

@@ -281,6 +281,19 @@ def test_nothing_is_executed(tmp_path):
     assert not (tmp_path / "trap").exists() and not (tmp_path / "y.gc").exists()
 
 
+@pytest.mark.skipif(os.name != "posix", reason="no permission bits")
+def test_a_file_that_is_replaced_keeps_its_permissions(tmp_path):
+    file = tmp_path / "a.gc"
+    gcodec.save({"a": 1}, file)
+    for mode in (0o600, 0o664):
+        file.chmod(mode)
+        os.utime(file, ns=(10**18, 10**18))
+        gcodec.save({"a": mode}, file)
+        found = file.stat()
+        assert gcodec.load(file) == {"a": mode}
+        assert found.st_mode & 0o777 == mode and found.st_mtime_ns > 10**18
+
+
 def test_what_cannot_be_written_leaves_the_old_file(tmp_path):
     gcodec.save({"a": 1}, tmp_path / "x.gc")
     with pytest.raises(InvalidArgument, match="q: a tensor must be dense"):
