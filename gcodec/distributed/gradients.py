@@ -97,18 +97,28 @@ class Gradients:
 
 
 def gradients_of(bucket: GradBucket) -> Gradients:
-    """Return the segments of a bucket: which part belongs to which parameter, in which order of memory.
-
-    DDP lays a gradient out as its parameter if that is dense, else row by row.
-    """
+    """Return the segments of a bucket: which part belongs to which parameter, in which order of memory."""
     buffer, segments = bucket.buffer(), []
-    for param, view in zip(bucket.parameters(), bucket.gradients(), strict=True):
+    for param, view in gradient_views(bucket):
         if view.numel():
             begin = (view.data_ptr() - buffer.data_ptr()) // buffer.element_size()
-            dense = torch.empty_like(param, device="meta").stride() == param.stride()
-            stride = param.stride() if dense else torch.empty(param.shape, device="meta").stride()
-            segments.append(GradientSegment(begin, begin + view.numel(), param, stride))
+            segments.append(GradientSegment(begin, begin + view.numel(), param, view.stride()))
     return Gradients(segments)
+
+
+def gradient_views(bucket: GradBucket) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """Return the parameters of a bucket, each with its gradient, a view of the bucket's buffer.
+
+    DDP lays a gradient out as its parameter if that is dense, else row by row. ``bucket.gradients()`` takes all of them
+    to lie row by row, so that values of other ones are not at their places.
+    """
+    views = []
+    for param, view in zip(bucket.parameters(), bucket.gradients(), strict=True):
+        dense = torch.empty_like(param, device="meta").stride() == param.stride()
+        if dense and view.stride() != param.stride():
+            view = view.as_strided(param.shape, param.stride())
+        views.append((param, view))
+    return views
 
 
 def holds_complex(bucket: GradBucket) -> bool:

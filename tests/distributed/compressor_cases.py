@@ -34,9 +34,9 @@ RATES = {"momentum": 0.9}
 class Given(nn.Module):
     """Parameters whose gradients are what the batch says: the loss is their product with it."""
 
-    def __init__(self) -> None:
+    def __init__(self, values: Sequence[torch.Tensor] = tuple(map(torch.zeros, SHAPES))) -> None:
         super().__init__()
-        self.parts = nn.ParameterList([nn.Parameter(torch.zeros(shape)) for shape in SHAPES])
+        self.parts = nn.ParameterList([nn.Parameter(part.clone()) for part in values])
 
     def forward(self, batch: Sequence[torch.Tensor]) -> torch.Tensor:
         """The loss."""
@@ -105,6 +105,36 @@ def _follows(group: dist.ProcessGroup, name: str, steps: int) -> tuple[int, int]
         numbers = state.stats()
     assert numbers["compressor"]["tensors"] == steps * len(SHAPES)
     return crc(results), len(numbers["buckets"])
+
+
+def follows_in_other_orders(group: dist.ProcessGroup, name: str, steps: int = 3) -> int:
+    """Check averages of parameters that do not lie row by row against the simulator's, and that residuals are theirs.
+
+    A matrix of rank 2 is one only in the parameter's own order of values.
+    """
+    size, plan = group.size(), CompressionPlan(PROMISES[name].setting)
+
+    def brought(step: int, who: int) -> dict[str, torch.Tensor]:
+        random = torch.Generator().manual_seed(100 * step + who)
+        matrix = torch.randn(60, 2, generator=random) @ torch.randn(2, 48, generator=random)
+        images = torch.randn(32, 8, 3, 3, generator=random)
+        return {"parts.0": matrix.t().contiguous().t(), "parts.1": images.to(memory_format=torch.channels_last)}
+
+    model = Given(list(brought(0, 0).values()))
+    wrapped = DistributedDataParallel(model, process_group=group)
+    state, simulation = gd.CompressedGradients(wrapped, plan), Simulation(size, plan)
+    wrapped.register_comm_hook(state, gd.hook)
+    for step in range(steps):
+        by_rank = [brought(step, who) for who in range(size)]
+        wanted = simulation.average(by_rank)[0]
+        model.zero_grad()
+        wrapped(list(by_rank[rank()].values())).backward()
+        for key, param in model.named_parameters():
+            assert param.grad is not None and same(param.grad, wanted[key]), (step, key)
+            left, expected = state.averager.residual(key), simulation.ranks[rank()].residual(key)
+            assert (left is None) == (expected is None)
+            assert left is None or expected is None or same(left, expected), (step, key)
+    return crc([param.grad for param in model.parameters() if param.grad is not None])
 
 
 def resume(group: dist.ProcessGroup, name: str, first: int, second: int) -> None:

@@ -67,6 +67,11 @@ def test_compressors_average_as_simulated_where_two_ranks_leave_sums_to_gloo(pai
     assert buckets >= 3
 
 
+@pytest.mark.parametrize("name", ["topk", "random-k", "powersgd", "fp8"])
+def test_gradients_that_do_not_lie_row_by_row_are_averaged_as_simulated(pair, name):
+    agreed(pair.run(cases.follows_in_other_orders, name=name))
+
+
 @pytest.mark.parametrize("name", ["topk", "float16", "dgc warming up", "qsgd", "powersgd", "gradzip float16", "sparcml",
                                   "fp8"])
 def test_buckets_on_a_device_are_averaged_on_that_device(on_devices, name):

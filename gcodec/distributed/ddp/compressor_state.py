@@ -17,7 +17,7 @@ from ...compressors import Compressor, Frames, alone
 from ...compressors.contract import Request
 from ...errors import InvalidArgument, Unsupported, check_state
 from ..conversation import ConversationRunner
-from ..gradients import holds_complex
+from ..gradients import gradient_views, holds_complex
 from ..reduction.allreduce import dense_allreduce
 from ..reduction.gpu_jobs import side_stream_job
 from ..reduction.reduce_request import TYPES
@@ -166,7 +166,7 @@ class CompressedGradients:
         gradients: dict[str, torch.Tensor] = {}
         if not is_coded(bucket):
             return gradients
-        for param, gradient in zip(bucket.parameters(), bucket.gradients(), strict=True):
+        for param, gradient in gradient_views(bucket):
             name = self._names.get(id(param))
             if name is None:
                 raise InvalidArgument(
