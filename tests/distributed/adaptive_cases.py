@@ -298,3 +298,14 @@ def changing(group: dist.ProcessGroup, name: str) -> str:
         finally:
             gd.close_lanes(group, patience=1.0)
     return ""
+
+
+def unknown_name(group: dist.ProcessGroup, name: str) -> str:
+    """Return what the first step says of a compressor that is set by a name with DDP's prefix."""
+    with given_model(group, name) as (model, wrapped, state):
+        state.compressors["module.parts.0"] = TopK(0.5)
+        try:
+            averages_at(0, model, wrapped)
+        except (RuntimeError, gcodec.InvalidArgument) as error:     # of DDP, of the hook
+            return str(error)
+    return ""

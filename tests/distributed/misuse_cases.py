@@ -21,6 +21,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import gcodec
 import gcodec.distributed as gd
+from gcodec.adaptive import GraVAC
 from gcodec.compressors import RandomK, TopK
 from gcodec.distributed.reduction.allreduce import allreduce_job, dense_allreduce
 from gcodec.distributed.reduction.reduce_request import ReduceRequest
@@ -193,11 +194,15 @@ def restarted() -> list[str | None]:
     return [lane.failure_records.reason_of(who) for who in range(lane.size)]
 
 
-def other_group() -> tuple[str, bool]:
-    """Return what steps raise whose state is for the world where DDP's group is smaller, and whether a state that knows
-    the model takes the model's group."""
+def other_group() -> tuple[list[str], bool]:
+    """Return what steps raise whose states are for the world where DDP's group is smaller, and whether a state that
+    knows the model takes the model's group."""
     groups = [dist.new_group([who]) for who in range(dist.get_world_size())]
-    heard = Training(lambda training, _: near(training, None), groups[rank()]).error(1)
+    for_the_world: list[Callable[[Any, Any], Any]] = [
+        lambda training, _: near(training, None),
+        lambda training, _: gd.AdaptiveGradients(training.model, TopK(0.1), GraVAC(TopK(0.1))),
+    ]
+    heard = [Training(make, groups[rank()]).error(1) for make in for_the_world]
     training = Training(lambda training, _: top(training, None), groups[rank()])
     return heard, training.state.group is training.group and not training.error(2)
 

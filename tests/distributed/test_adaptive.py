@@ -134,3 +134,8 @@ def test_a_fault_under_a_controller_is_an_error_on_all_ranks(pair, name, kind):
 @pytest.mark.parametrize("name", ["gravac", "accordion"])
 def test_tensors_that_change_between_steps_are_refused_on_all_ranks(pair, name):
     assert all("must be compressed once in each step" in item for item in pair.run(cases.changing, name=name))
+
+
+@pytest.mark.parametrize("name", ["gravac", "accordion"])
+def test_a_compressor_set_by_an_unknown_name_is_refused_in_the_first_step(pair, name):
+    assert "'module.parts.0' is none of them" in agreed(pair.run(cases.unknown_name, name=name))

@@ -55,8 +55,8 @@ def test_a_blocking_job_begins_after_jobs_that_have_begun(ranks):
 # The group and the file of a state
 
 def test_a_state_of_another_group_than_DDPs_is_refused(ranks):
-    for text, takes_it_from_the_model in ranks.run(cases.other_group):
-        assert "give the state group=ddp.process_group" in text
+    for texts, takes_it_from_the_model in ranks.run(cases.other_group):
+        assert all("give the state group=ddp.process_group" in text for text in texts), texts
         assert takes_it_from_the_model
 
 

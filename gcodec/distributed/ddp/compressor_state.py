@@ -96,14 +96,6 @@ class CompressedGradients:
     def reduce(self, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
         """Start the averaging of a bucket, and return the future of its average. The hook calls it."""
         buffer, index, last = bucket.buffer(), bucket.index(), bucket.is_last()
-        if self._lane is None:
-            check_group(bucket.parameters(), self.group)
-        unknown = sorted(self.compressors.keys() - self._params.keys())
-        if unknown:
-            raise InvalidArgument(
-                "compressors must be set by the names of the model's own parameters, such as "
-                f"{next(iter(self._params))!r}; {unknown[0]!r} is none of them (DDP's 'module.' is no part of a name)"
-            )
         lane = self._lane_for(bucket)
         gradients = self._gradients(bucket)
         counters = new_counters(buffer)
@@ -122,7 +114,16 @@ class CompressedGradients:
         return lane.submit(side_stream_job([buffer], average_bucket, abort), ALL_REDUCE).get_future()
 
     def _lane_for(self, bucket: GradBucket) -> Lane:
+        """Return the lane, after a look at what would show later, or never. Raises InvalidArgument or Unsupported."""
         buffer = bucket.buffer()
+        if self._lane is None:
+            check_group(bucket.parameters(), self.group)
+        unknown = sorted(self.compressors.keys() - self._params.keys())
+        if unknown:
+            raise InvalidArgument(
+                "compressors must be set by the names of the model's own parameters, such as "
+                f"{next(iter(self._params))!r}; {unknown[0]!r} is none of them (DDP's 'module.' is no part of a name)"
+            )
         if not buffer.is_cpu and not (buffer.is_cuda and is_coded(bucket)):
             kind = "complex numbers" if holds_complex(bucket) else str(buffer.dtype)
             raise Unsupported(

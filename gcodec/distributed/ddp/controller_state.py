@@ -70,7 +70,7 @@ class AdaptiveGradients(CompressedGradients):
         samples: samples of a step on this rank, for throughputs. The attribute may be changed.
         overlap: average each bucket as soon as it is there, if the controller can do without the others. False: all
             buckets at the end of the step, in the order of the model's parameters, with the same bits.
-        group: DDP's process group; default the world.
+        group: DDP's process group; default that of ``model``, if it is DDP's module, else the world.
         timeout: time after which a silent rank is an error.
 
     Attributes:
