@@ -244,6 +244,7 @@ def train(group: dist.ProcessGroup, name: str, steps: int = 8, *, branch: bool =
         optimizer.step()
         losses.append(float(loss.detach()))
     assert len(state.stats()["buckets"]) >= 3
+    assert state.stats()["steps"] == steps
     return (crc(list(model.parameters())), repr(decisions(state.controller))), losses[0], losses[-1]
 
 

@@ -198,6 +198,7 @@ def train(group: dist.ProcessGroup, plan_name: str, steps: int = 6, *, rate: flo
         optimizer.step()
     numbers = state.stats()
     assert len(numbers["buckets"]) >= 3
+    assert numbers["steps"] == steps
     return crc(list(model.parameters())), losses[0], losses[-1], numbers["compressor"]["dropped"]
 
 

@@ -19,6 +19,7 @@ WITHIN = ["gravac", "gravac random-k", "gravac bits"]     # a step
 BETWEEN = [name for name in CONTROLLERS if name not in WITHIN]
 FORMS: dict[str, dict[str, Any]] = {
     "static_graph": {"static_graph": True},
+    "static_graph of mixed types": {"static_graph": True, "narrow": True},
     "find_unused_parameters": {"find_unused_parameters": True, "branch": True},
     "bucket_view": {"gradient_as_bucket_view": True},
     "no_sync": {"accumulate": 3},
@@ -105,7 +106,7 @@ def test_a_distributed_checkpoint_restores_every_ranks_controller(pair, name, tm
 # Accordion waits for all buckets of a step, GraVAC for none: to both it matters which buckets there are.
 @pytest.mark.parametrize(("name", "form"), [
     *(("gravac", form) for form in FORMS),
-    *(("accordion", form) for form in ("static_graph", "find_unused_parameters", "no_sync")),
+    *(("accordion", form) for form in FORMS if form.startswith(("static_graph", "find_unused", "no_sync"))),
 ])
 def test_controllers_train_in_every_form_of_ddp(pair, name, form):
     result = pair.run(cases.train, name=name, **FORMS[form])

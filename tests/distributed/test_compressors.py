@@ -23,6 +23,7 @@ OTHERS = ["topk sampled", "float16", "random-k", "powersgd", "gradzip float16", 
 FORMS: dict[str, dict[str, Any]] = {
     "plain": {},
     "static_graph": {"static_graph": True},
+    "static_graph of mixed types": {"static_graph": True, "narrow": True},
     "find_unused_parameters": {"find_unused_parameters": True, "branch": True},
     "bucket_view": {"gradient_as_bucket_view": True},
     "no_sync": {"accumulate": 3},

@@ -78,6 +78,7 @@ class CompressedGradients:
         module = model.module if isinstance(model, DistributedDataParallel) else model
         self._names = {id(param): name for name, param in module.named_parameters()}
         self._params = dict(module.named_parameters())  # keeps their ids from being used again
+        self._ignored = set(getattr(module, "_ddp_params_and_buffers_to_ignore", ()))
         self.averager = Averager(self.plan, dist.get_rank(group), dist.get_world_size(group))
         if isinstance(model, DistributedDataParallel):  # it throws away the average of what no rank has used
             self.averager.skips_zeros = bool(model.find_unused_parameters)
@@ -86,6 +87,7 @@ class CompressedGradients:
         self._stats = Stats()
         self._step = 0  #: steps ended, of this run and those that it goes on from
         self._lane: Lane | None = None
+        self._arrived: set[int] = set()  #: ids of the parameters whose buckets a backward pass has brought so far
         _warm(self.plan.compressor, {param.dtype for param in self._params.values()})
 
     @property
@@ -95,8 +97,11 @@ class CompressedGradients:
 
     def reduce(self, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
         """Start the averaging of a bucket, and return the future of its average. The hook calls it."""
-        buffer, index, last = bucket.buffer(), bucket.index(), bucket.is_last()
         lane = self._lane_for(bucket)
+        return self._start(bucket, lane, self._arrive(bucket)[1])
+
+    def _start(self, bucket: GradBucket, lane: Lane, last: bool) -> torch.futures.Future[torch.Tensor]:
+        buffer, index = bucket.buffer(), bucket.index()
         gradients = self._gradients(bucket)
         counters = new_counters(buffer)
         runner = ConversationRunner(lane, self._terms(gradients), counters, f"step {self._stats.steps}, bucket {index}")
@@ -112,6 +117,24 @@ class CompressedGradients:
 
         abort = None if conversation is None else runner.abort
         return lane.submit(side_stream_job([buffer], average_bucket, abort), ALL_REDUCE).get_future()
+
+    def _arrive(self, bucket: GradBucket) -> tuple[bool, bool]:
+        """Return whether a bucket that has just arrived is the first of its backward pass, and whether it is the last.
+
+        DDP tells, but for the first pass with ``static_graph``: there each of several buckets, as parameters of several
+        types have, is number 0, and none the last.
+        """
+        params = set(map(id, bucket.parameters()))
+        first = bucket.index() == 0 and not (self._arrived and self._arrived.isdisjoint(params))
+        self._arrived = params if first else self._arrived | params
+        last = bucket.is_last() or (bucket.index() == 0 and not first and self._arrived >= self._trained())
+        if last:
+            self._arrived = set()
+        return first, last
+
+    def _trained(self) -> set[int]:
+        """Return the ids of the parameters that DDP averages."""
+        return {id(param) for name, param in self._params.items() if param.requires_grad and name not in self._ignored}
 
     def _lane_for(self, bucket: GradBucket) -> Lane:
         """Return the lane, after a look at what would show later, or never. Raises InvalidArgument or Unsupported."""

@@ -114,16 +114,16 @@ class AdaptiveGradients(CompressedGradients):
 
     def reduce(self, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
         """Start the averaging of a bucket, or hold it, and return the future of its average. The hook calls it."""
-        if bucket.index() == 0:
+        buffer, lane = bucket.buffer(), self._lane_for(bucket)
+        first, last = self._arrive(bucket)
+        if first:
             self._begin()
         if self._in_parts:
-            return super().reduce(bucket)
-        buffer = bucket.buffer()
-        lane = self._lane_for(bucket)
+            return self._start(bucket, lane, last)
         future = Future([] if buffer.is_cpu else [buffer.device])
         held = HeldBucket(bucket.index(), buffer, self._gradients(bucket), new_counters(buffer), future)
         self._held.append(held)
-        if bucket.is_last():
+        if last:
             lane.submit(self._job_of_all(lane))
         return held.future.get_future()
 
