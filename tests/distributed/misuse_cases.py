@@ -207,15 +207,23 @@ def other_group() -> tuple[list[str], bool]:
     return heard, training.state.group is training.group and not training.error(2)
 
 
-def saved(state: str) -> bool:
-    """Return whether a DDP model is saved with its hook's state, and the loaded state is that of the saved one."""
+def saved(state: str) -> tuple[bool, list[int]]:
+    """Return whether a loaded state is that of a saved one, and how many steps it has counted after one of the loaded
+    DDP model, and after one more with the hook registered anew."""
     training = Training(STATES[state], dist.group.WORLD)     # DDP saves itself on no other group
     training.steps(3)
     file = io.BytesIO()
     torch.save({"ddp": training.wrapped, "state": training.state}, file)
     file.seek(0)
-    loaded = torch.load(file, weights_only=False)["state"]
-    return bool(repr(loaded.state_dict()) == repr(training.state.state_dict()))
+    loaded = torch.load(file, weights_only=False)
+    is_same = repr(loaded["state"].state_dict()) == repr(training.state.state_dict())
+    before, counts = loaded["state"].stats()["steps"], []
+    for hook in (None, gd.hook):
+        if hook is not None:
+            loaded["ddp"].register_comm_hook(loaded["state"], hook)
+        loaded["ddp"](batch_of(0)[0]).sum().backward()
+        counts.append(loaded["state"].stats()["steps"] - before)
+    return is_same, counts
 
 
 def raised(culprit: int) -> str | None:

@@ -61,8 +61,8 @@ def test_a_state_of_another_group_than_DDPs_is_refused(ranks):
 
 
 @pytest.mark.parametrize("state", ["near", "top"])
-def test_a_DDP_model_is_saved_with_the_state_of_its_hook(ranks, state):
-    assert agreed(ranks.run(cases.saved, state=state))
+def test_a_DDP_model_is_saved_with_the_state_of_its_hook_and_loaded_without_the_hook(ranks, state):
+    assert agreed(ranks.run(cases.saved, state=state)) == (True, [0, 1])
 
 
 def test_an_error_that_ends_a_rank_is_read_by_the_others(ranks):
