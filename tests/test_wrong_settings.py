@@ -106,7 +106,7 @@ def test_hooks_and_backends_refuse_other_objects_than_they_take():
             gd.register_backend("other", wrong)
         with pytest.raises(gcodec.InvalidArgument, match="model"):
             gd.compress_fsdp(wrong)
-        with pytest.raises(gcodec.InvalidArgument, match="optimizer"):
+        with pytest.raises(gcodec.InvalidArgument, match="optimizer must be the outer torch optimizer"):
             gd.DiLoCo(wrong, 4)
 
 

@@ -76,7 +76,7 @@ class DiLoCo:
         timeout: timedelta = timedelta(minutes=5),
     ) -> None:
         if not hasattr(optimizer, "param_groups"):
-            raise InvalidArgument(f"optimizer must be the inner optimizer, not a {type(optimizer).__name__}")
+            raise InvalidArgument(f"optimizer must be the outer torch optimizer, not a {type(optimizer).__name__}")
         self.optimizer, self.every = optimizer, check_int("every", every, 1)
         self.mode, self.group = mode if isinstance(mode, Visible) else mode_of(mode), group
         self.smallest, self.timeout = check_int("smallest", smallest), check_duration("timeout", timeout)
@@ -281,8 +281,6 @@ def _held(by_type: dict[torch.dtype, list[torch.Tensor]]) -> list[torch.Tensor]:
 
 
 def _by_type(optimizer: torch.optim.Optimizer) -> dict[torch.dtype, list[torch.Tensor]]:
-    if not hasattr(optimizer, "param_groups"):
-        raise InvalidArgument(f"optimizer must be a torch optimizer, such as SGD, not {optimizer!r:.80}")
     by_type: dict[torch.dtype, list[torch.Tensor]] = {}
     for group in optimizer.param_groups:
         for param in group["params"]:
