@@ -80,11 +80,13 @@ class WeightBroadcast:
             The bytes of the message: of the difference, of the anchor, or 0 if all ranks have these weights already.
 
         Raises:
-            InvalidArgument: this is not the source rank.
+            InvalidArgument: this is not the source rank, or ``version`` is none, such as its bytes alone.
             PeerError: a rank could not use the version, and none has applied it; or a rank is gone.
         """
         if self.rank != self.source:
             raise InvalidArgument(f"send() is for rank {self.source}, the source; rank {self.rank} calls receive()")
+        if not isinstance(version, WeightVersion):
+            raise InvalidArgument(f"version must be what publish returns, not a {type(version).__name__}")
         base = 0 if version.difference is None or version.info.base is None else _signed(version.info.base)
         mine = _RankState(PROTOCOL, 1, self.source, version.number, _signed(version.state), base)
         kind = _kind_of_message(self._exchange(mine), self.source)
@@ -112,12 +114,14 @@ class WeightBroadcast:
             What was applied; None if all ranks had these weights already.
 
         Raises:
-            InvalidArgument: this is the source rank.
+            InvalidArgument: this is the source rank, or ``subscriber`` is none.
             PeerError: another rank could not use the version; or a rank is gone. The weights are those of before.
             GcodecError: this rank could not use the version, as :meth:`gcodec.sync.Subscriber.read` says.
         """
         if self.rank == self.source:
             raise InvalidArgument(f"receive() is for other ranks than {self.source}, the source, which calls send()")
+        if not isinstance(subscriber, Subscriber):
+            raise InvalidArgument(f"subscriber must be this rank's Subscriber, not a {type(subscriber).__name__}")
         state = _signed(subscriber.state) if subscriber.state else 0
         states = self._exchange(_RankState(PROTOCOL, 0, self.source, subscriber.number, state, 0))
         if _kind_of_message(states, self.source) == "nothing":

@@ -147,7 +147,7 @@ def stale() -> list[str]:
 
 
 def misuse() -> list[str]:
-    """Return what is raised for wrong roles and sources."""
+    """Return what is raised for wrong roles, sources and objects."""
     broadcast = gd.WeightBroadcast()
     wrong: tuple[Any, ...] = (-1, dist.get_world_size(), "0")
     heard = [raised(lambda source=source: gd.WeightBroadcast(source=source)) for source in wrong]
@@ -155,6 +155,8 @@ def misuse() -> list[str]:
         heard.append(raised(broadcast.receive, Subscriber()))
     else:
         heard.append(raised(broadcast.send, Publisher().publish({"w": torch.ones(3)})))
+    data: Any = Publisher().publish({"w": torch.ones(3)}).data
+    heard += [raised(broadcast.send if dist.get_rank() == 0 else broadcast.receive, data)]
     mixed = gd.WeightBroadcast(source=0 if dist.get_rank() < 2 else 1)
     version = Publisher().publish({"w": torch.ones(3)})
     heard.append(raised(mixed.send, version) if dist.get_rank() == 0 else raised(mixed.receive, Subscriber()))
