@@ -139,7 +139,8 @@ class Subscriber:
         part: name of the part of a sharded state that they are, as its publisher has it.
         like: ``"numpy"`` or ``"torch"``: the kind of tensors that are made where none are given.
         threads: how many decode at once; as many as the process may use if None.
-        max_output_bytes: refuse messages that restore to more bytes of weights; None: no limit.
+        max_output_bytes: refuse messages that restore to more bytes, of weights and their .safetensors header; None: no
+            limit.
         progress: called with "check", bytes done and bytes in all.
 
     Raises:
