@@ -187,12 +187,18 @@ def matrix_shape(shape: Sequence[int]) -> tuple[int, int]:
     return (shape[0], math.prod(shape[1:])) if shape else (1, 1)
 
 
+_ALIGNED = 16  #: bytes; at other addresses BLAS may add up a matrix times a vector in another order
+
+
 def thin_product(matrix: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
     """Return a matrix [m, n], or the transposed view of one, times a factor [n, k].
 
-    Thin products of a transposed view take twice as long as those of its memory.
+    Thin products of a transposed view take twice as long as those of its memory. Bits do not depend on where the matrix
+    lies, which in a bucket is anywhere, and elsewhere after a resume.
     """
     if matrix.is_contiguous():
+        if factor.shape[1] == 1 and matrix.data_ptr() % _ALIGNED:
+            matrix = matrix.clone()
         return matrix @ factor
     return (factor.T @ matrix.T).T.contiguous()
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+
 import pytest
 
 pytest.importorskip("torch")
@@ -12,6 +16,7 @@ from gcodec.averaging.averager import Averager, CompressionPlan
 from gcodec.compressors import GradNA, GradZip, Place, PowerSGD, gradzip, lowrank
 from gcodec.compressors.contract import Memory, alone
 from tests.support.compressor_settings import gradients_at, norm, same
+from tests.support.paths import ROOT
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -121,3 +126,24 @@ def test_gradna_never_leaves_the_span_of_its_first_factor():
         outcome = alone(GradNA(4).compress(gradients_at(step, 1)[0]["linear"], memory, Place()))
         spans.append(outcome.average)
     assert int(torch.linalg.matrix_rank(torch.cat(spans), rtol=1e-4)) == 4
+
+
+_PRODUCTS = """
+import torch
+from gcodec.compressors.lowrank import thin_product
+
+for rank in (1, 2, 4):
+    gradient, right, left = torch.randn(100, 64), torch.randn(64, rank), torch.randn(100, rank)
+    for offset in range(5):
+        there = torch.empty(gradient.numel() + offset)[offset:].view(gradient.shape).copy_(gradient)
+        assert torch.equal(thin_product(there, right), thin_product(gradient, right)), (rank, offset)
+        assert torch.equal(thin_product(there.T, left), thin_product(gradient.T, left)), (rank, offset)
+"""
+
+
+def test_bits_of_a_product_do_not_depend_on_where_the_gradient_lies():
+    """DDP rebuilds buckets, and a resumed run has other ones in its first step. In a process of its own, as users have
+    it: the tests' own processes have MKL_CBWR, under which no product depends on that."""
+    environment = {name: value for name, value in os.environ.items() if name != "MKL_CBWR"}
+    child = subprocess.run([sys.executable, "-c", _PRODUCTS], env=environment, cwd=ROOT, capture_output=True, text=True)
+    assert child.returncode == 0, child.stderr
