@@ -144,6 +144,8 @@ class Precision(NamedTuple):
             if self.ladder is not None:
                 raise InvalidArgument("ladder was given without levels or optimizer, which say how it is used")
             if self.mantissa_bits is None:
+                if self.rounding is not None:
+                    raise InvalidArgument("rounding was given without mantissa_bits, levels or optimizer")
                 return bit_layouts.lossless(dtype), None
             return bit_layouts.fixed(dtype, self.mantissa_bits), None
         if self.ladder is not None and not isinstance(self.ladder, Ladder):

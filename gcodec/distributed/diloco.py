@@ -256,9 +256,9 @@ class DiLoCo:
         """
         check_state(state)
         complete = {"steps", "anchors", "optimizer"} <= state.keys() and state.get("version") == 1
-        shapes = [anchor.shape for anchor in self._anchors]
-        if not complete or [anchor.shape for anchor in state["anchors"]] != shapes:
-            raise InvalidArgument("state must be a state of DiLoCo of version 1 for parameters of these shapes")
+        kinds = [(anchor.shape, anchor.dtype) for anchor in self._anchors]
+        if not complete or [(anchor.shape, anchor.dtype) for anchor in state["anchors"]] != kinds:
+            raise InvalidArgument("state must be one of DiLoCo, of version 1, for parameters of these shapes and types")
         residual = state.get("residual")
         if self._visible is not None:
             if residual is not None:

@@ -16,7 +16,7 @@ from ..kernels.cuda import native
 from ..kernels.cuda.level_rules import THRESHOLDS, FloatKinds, RuleArrays
 from ..kernels.cuda.values import BLOCK_LOG2
 from ..truncation.evaluate import ACCUMULATOR, ADAM, LINEAR, Policy, float32_terms
-from ..truncation.optimizers import OptimizerView, arrays_of, counted, formula_for, held_by, hyper_from
+from ..truncation.optimizers import OptimizerView, arrays_of, check_shapes, counted, formula_for, held_by, hyper_from
 from .gpu_memory import Memory
 
 if TYPE_CHECKING:
@@ -119,6 +119,7 @@ def _see(memory: Memory, request: LevelRequest, policy: Policy) -> _KernelArgume
     grad, grad_type, shape = memory.see(request.grad, "grad")
     param, param_type, param_shape = memory.see(request.param, "param")
     n = math.prod(shape)
+    check_shapes(shape, param_shape)
     roles: list[tuple[Any, str]] = [(grad, grad_type.name), (param, param_type.name)]
     sizes = [math.prod(param_shape), n]
     for key, initial in arrays_of(request.known):

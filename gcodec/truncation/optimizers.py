@@ -141,7 +141,8 @@ def levels_for(
         source: a view, or the live optimizer that holds ``param``.
         param: the parameter before the step, tensor or array, float32, bfloat16 (arrays: uint16 bits), float16 or
             float64: the one the optimizer updates, so the master weight where there is one.
-        grad: as many values, of any of these types; element i in row-major order belongs to element i of ``param``.
+        grad: as many values, of any of these types, in the shape of ``param``, or either of them flat: element i in
+            row-major order belongs to element i of ``param``.
         ladder: drops per level; None for ``FINE_LADDER`` of the gradient's type.
         loss_scale: the factor on the loss that is still in ``grad``.
         in_group: False promises that the step will see this very gradient: not clipped, not added to.
@@ -159,9 +160,17 @@ def levels_for(
     view = source if isinstance(source, OptimizerView) else view_from_optimizer(source, param)
     policy = Policy(ladder, in_group, scale, loss_scale)
     param, grad = _array(param), _array(grad)
+    check_shapes(grad.shape, param.shape)
     formula = formula_for(view, policy, dtype_name(grad))
     state = [_state_or(initial, view, key, param) for key, initial in arrays_of(view)]
     return run_formula(formula, (param, grad, *state), policy, out)
+
+
+def check_shapes(grad: Sequence[int], param: Sequence[int]) -> None:
+    """Raise InvalidArgument for a gradient of another shape than its parameter's, such as that of its transpose, where
+    each value would be another one's; not where either of them is flat. Their sizes are compared elsewhere."""
+    if len(grad) > 1 and len(param) > 1 and tuple(grad) != tuple(param):
+        raise InvalidArgument(f"grad must have the shape of param, {tuple(param)}, or be flat, not {tuple(grad)}")
 
 
 def formula_for(view: OptimizerView, policy: Policy, grad: str) -> Formula:

@@ -68,6 +68,7 @@ def _view():
     lambda: gcodec.encode(BYTES, dtype="float8_e4m3fn", levels=BYTES, ladder=Ladder((0, 1))),
     lambda: gcodec.encode(X, rounding="up"),
     lambda: gcodec.encode(X, rounding=""),
+    lambda: gcodec.encode(X, rounding="truncate"),
     lambda: gcodec.encode(X, mantissa_bits=5, levels=LEVELS),
     lambda: gcodec.encode(X, mantissa_bits=5, optimizer=_view(), param=X),
     lambda: gcodec.encode(X, mantissa_bits=5, ladder=Ladder((0, 5))),
@@ -76,6 +77,7 @@ def _view():
     lambda: gcodec.encode(X, optimizer=_view()),
     lambda: gcodec.encode(X, optimizer=_view(), param=X, levels=LEVELS),
     lambda: gcodec.encode(X, optimizer=_view(), param=X[:1]),
+    lambda: gcodec.encode(X, optimizer=_view(), param=X.T),
     # levels
     lambda: gcodec.encode(X, levels=LEVELS[:1]),
     lambda: gcodec.encode(X, levels=LEVELS.T),

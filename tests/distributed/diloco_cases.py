@@ -301,6 +301,7 @@ def refusals() -> None:
     waves = torch.optim.SGD([nn.Parameter(torch.zeros(3, dtype=torch.complex64))], lr=1.0)
     narrow = torch.optim.SGD([nn.Parameter(torch.zeros(3, dtype=torch.bfloat16))], lr=1.0)
     mesh = init_device_mesh("cpu", (size(),))
+    doubles = torch.optim.SGD([nn.Parameter(torch.zeros(3, dtype=torch.float64))], lr=1.0)
     sharded = torch.optim.SGD([nn.Parameter(distribute_tensor(torch.zeros(6, 4), mesh))], lr=1.0)
     expanded = torch.optim.SGD([nn.Parameter(torch.zeros(3, 1).expand(3, 4))], lr=1.0)
     for call in (lambda: gd.DiLoCo(sharded, 1), lambda: gd.DiLoCo(expanded, 1),
@@ -309,7 +310,8 @@ def refusals() -> None:
                  lambda: gd.Visible(torch.float32), lambda: gd.Visible(mantissa_bits=0),
                  lambda: gd.DiLoCo(waves, 1),
                  lambda: gd.DiLoCo(real, 1).load_state_dict({"version": 2}),
-                 lambda: gd.DiLoCo(real, 1).load_state_dict({"version": 1})):
+                 lambda: gd.DiLoCo(real, 1).load_state_dict({"version": 1}),
+                 lambda: gd.DiLoCo(real, 1).load_state_dict(gd.DiLoCo(doubles, 1).state_dict())):
         try:
             call()
         except gcodec.InvalidArgument:
