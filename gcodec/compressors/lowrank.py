@@ -197,7 +197,7 @@ def thin_product(matrix: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
     lies, which in a bucket is anywhere, and elsewhere after a resume.
     """
     if matrix.is_contiguous():
-        if factor.shape[1] == 1 and matrix.data_ptr() % _ALIGNED:
+        if factor.shape[1] == 1 and matrix.is_cpu and matrix.data_ptr() % _ALIGNED:
             matrix = matrix.clone()
         return matrix @ factor
     return (factor.T @ matrix.T).T.contiguous()

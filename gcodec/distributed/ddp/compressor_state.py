@@ -139,6 +139,12 @@ class CompressedGradients:
     def _lane_for(self, bucket: GradBucket) -> Lane:
         """Return the lane, after a look at what would show later, or never. Raises InvalidArgument or Unsupported."""
         buffer = bucket.buffer()
+        if not buffer.is_cpu and not (buffer.is_cuda and is_coded(bucket)):
+            kind = "complex numbers" if holds_complex(bucket) else str(buffer.dtype)
+            raise Unsupported(
+                f"{buffer.layout} gradients of {kind} on {buffer.device.type} are not supported: outside of CPU "
+                "memory only dense floats on CUDA devices are"
+            )
         if self._lane is None:
             check_group(bucket.parameters(), self.group)
         unknown = sorted(self.compressors.keys() - self._params.keys())
@@ -146,12 +152,6 @@ class CompressedGradients:
             raise InvalidArgument(
                 "compressors must be set by the names of the model's own parameters, such as "
                 f"{next(iter(self._params))!r}; {unknown[0]!r} is none of them (DDP's 'module.' is no part of a name)"
-            )
-        if not buffer.is_cpu and not (buffer.is_cuda and is_coded(bucket)):
-            kind = "complex numbers" if holds_complex(bucket) else str(buffer.dtype)
-            raise Unsupported(
-                f"{buffer.layout} gradients of {kind} on {buffer.device.type} are not supported: outside of CPU "
-                "memory only dense floats on CUDA devices are"
             )
         self._lane = lane_with_options(self._lane, self.group, self.timeout, self._options)
         return self._lane
