@@ -291,12 +291,18 @@ def foreign_states(group: dist.ProcessGroup, controlled: bool) -> list[str]:
 
 def unknown_name(group: dist.ProcessGroup) -> str:
     """Return what a step says of a compressor that is set by a name with DDP's prefix."""
-    with given_model(group, TopK(0.1)) as (model, wrapped, state):
-        state.compressors["module.parts.0"] = PowerSGD(2)
-        try:
-            averages_at(0, model, wrapped)
-        except (RuntimeError, gcodec.InvalidArgument) as error:     # of DDP, of the hook
-            return str(error)
+    with given_model(group, TopK(0.1)) as given:
+        return said_of_unknown_name(given)
+
+
+def said_of_unknown_name(given: tuple[Given, Any, Any]) -> str:
+    """Return what the first step of a model says once a compressor is set by such a name; empty if nothing."""
+    model, wrapped, state = given
+    state.compressors["module.parts.0"] = PowerSGD(2)
+    try:
+        averages_at(0, model, wrapped)
+    except (RuntimeError, gcodec.InvalidArgument) as error:     # of DDP, of the hook
+        return str(error)
     return ""
 
 
