@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -44,6 +45,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     places = {Path(__file__).parent / name: number for number, name in enumerate(LONGEST)}
     assert all(map(Path.exists, places)), "LONGEST names a file that does not exist"
     items.sort(key=lambda item: places.get(item.path, len(places)))
+
+
+def pytest_collection_finish() -> None:
+    """Look for cycles only among what tests make from here on: ten thousand tests are a million objects."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture

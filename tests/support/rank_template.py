@@ -6,6 +6,8 @@ no threads in it: a copy would not have them.
 
 from __future__ import annotations
 
+import gc
+
 import torch
 import torch.distributed.checkpoint
 import torch.distributed.fsdp
@@ -22,3 +24,4 @@ for name in TYPES:
     for mode in (Lossless(), FixedBits(5), near):
         for refresh in (Refresh(), None):
             precompile_kernels(BY_NAME[name], mode, refresh)
+gc.freeze()     # no copy looks at these objects for cycles, which would also copy the memory that they lie in

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 import torch.distributed as dist
@@ -29,13 +29,17 @@ def check_group(params: Sequence[torch.Tensor], group: dist.ProcessGroup | None)
     if len(distributed_c10d._world.pg_map) < 2:
         return
     wanted, numbers = dist.group.WORLD if group is None else group, set(map(id, params))
-    groups = [
-        model.process_group
-        for model in gc.get_objects()
-        if issubclass(type(model), DistributedDataParallel) and not numbers.isdisjoint(map(id, model.parameters()))
-    ]
+    kinds = set(_with_subclasses(DistributedDataParallel))  # a look into a set takes no time; issubclass() does
+    models = [model for model in gc.get_objects() if type(model) in kinds]
+    groups = [model.process_group for model in models if not numbers.isdisjoint(map(id, model.parameters()))]
     if groups and not any(each is wanted for each in groups):
         raise InvalidArgument(
             "group must be that of the DDP model: give the state group=ddp.process_group, as the model has a "
             "process_group of its own"
         )
+
+
+def _with_subclasses(kind: type) -> Iterator[type]:
+    yield kind
+    for each in type.__subclasses__(kind):
+        yield from _with_subclasses(each)
