@@ -16,15 +16,16 @@ from ..format.codebook import Codebook
 from ..format.modes import BitLayout
 from ..format.prelude import Prelude
 from ..frame.sizes import raw_bytes
-from ..kernels.cuda.histogram import MAX_BINS
 from ..kernels.cuda.launch_tables import (
+    BLOCK,
     LIMIT,
+    MAX_BINS,
+    MAX_BLOCK_LOG2,
     ROOM,
     Output,
     Tensors,
 )
 from ..kernels.cuda.native import counter_for, encoders_for
-from ..kernels.cuda.values import BLOCK, BLOCK_LOG2
 from ..options import EncoderOptions
 from ..plan.codebooks import from_histogram, window_of
 from ..plan.plan import FramePlan
@@ -73,8 +74,8 @@ class Batch:
         memory: The device.
         target: Memory of all frames, on the device.
         places: The byte of ``target`` at which each frame begins.
-        results: Size and more of each frame, as :func:`assemble.seal_frames` writes them.
-        faults: Not zero for a tensor with levels that the ladder lacks, as ``encode_blocks`` finds them.
+        results: Size and more of each frame, as ``seal_frames`` writes them.
+        faults: Not zero for a tensor with levels that the ladder lacks, as encoding finds them.
     """
 
     memory: Memory
@@ -132,7 +133,7 @@ def _prelude(
         bit_layout.mode,
         container,
         source.shape,
-        BLOCK_LOG2,
+        MAX_BLOCK_LOG2,
         _STREAM_LOG2,
         bit_layout.widths,
         bit_layout.levels,
@@ -202,7 +203,7 @@ def table_of(
     rows, counts, first = [], [], 0
     for n, (value_at, levels_at) in zip(sizes, places, strict=True):
         rows.append((value_at, levels_at, n, first, book, _STREAM_LOG2, references, first * slot))
-        counts.append(-(-n >> BLOCK_LOG2))
+        counts.append(-(-n >> MAX_BLOCK_LOG2))
         first += counts[-1]
     owner = np.repeat(np.arange(len(sizes), dtype=np.int32), counts)
     return TensorTable(np.array(rows, np.int64).reshape(-1, 8), owner, first)
@@ -231,7 +232,7 @@ def fit_codebook(
     )
     tensors = Tensors(span.values, span.levels, rows, owner)
     value_coding = value_coding_of(dtype, n_levels, len(bit_layout.widths), None, False)
-    bounds, counter = (np.uint32(window), np.uint32(center)), counter_for(dtype.bits, dtype.head_bits)
+    bounds, counter = (np.uint32(window), np.uint32(center)), counter_for(dtype.bits)
     memory.launch(counter, batch.n_blocks, tensors, value_coding, drops, *bounds, counts)
     histogram = memory.fetch(counts).sum(axis=0, dtype=np.uint64)
     if not histogram[1:].any():
@@ -301,10 +302,9 @@ def encode(
         (n_blocks, "int64"), (n_blocks * _slot_words(dtype), "uint32"), (n_blocks, "uint32"), (n_blocks, "uint8")
     )
     tensors, out = Tensors(span.values, span.levels, rows, owner), Output(slots, block_sizes, kinds, faults)
-    has_references = shared is not None and shared.references
-    kernels = encoders_for(
-        dtype.bits, dtype.head_bits, bit_layout.widths, len(bit_layout.levels), bit_layout.lossy, has_references
-    )
+    has_references = shared is None or shared.references
+    n_levels = len(bit_layout.levels)
+    kernels = encoders_for(dtype.bits, bit_layout.widths, n_levels, bit_layout.lossy, has_references)
     memory.launch(kernels.encode, n_blocks, tensors, value_coding, tables, out)
     memory.launch(kernels.seal, n, rows, assembly, value_coding, out, preludes, block_places, results, frames)
     memory.launch(kernels.move, n_blocks, tensors, value_coding, tables, out, block_places, results, frames)
@@ -380,7 +380,7 @@ def _assembly(
     """Return the arguments by which frames are put together.
 
     Returns:
-        The table that :func:`assemble.seal_frames` takes, int64[n_frames, 8]; the starts of the frames' preludes,
+        The table that ``seal_frames`` takes, int64[n_frames, 8]; the starts of the frames' preludes,
         uint32[n], each of a coded frame and then of one with raw blocks only; the byte at which each frame begins; and
         the bytes that all of them take.
     """

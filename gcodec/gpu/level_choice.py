@@ -11,10 +11,10 @@ import numpy as np
 from ..dtypes import DTYPES
 from ..errors import InvalidArgument, Unsupported
 from ..kernels.core.floats import WIDE
-from ..kernels.cuda import level_rules as columns
+from ..kernels.cuda import level_tables as columns
 from ..kernels.cuda import native
-from ..kernels.cuda.level_rules import THRESHOLDS, FloatKinds, RuleArrays
-from ..kernels.cuda.values import BLOCK_LOG2
+from ..kernels.cuda.launch_tables import MAX_BLOCK_LOG2
+from ..kernels.cuda.level_tables import THRESHOLDS, FloatKinds, RuleArrays
 from ..truncation.evaluate import ACCUMULATOR, ADAM, LINEAR, Policy, float32_terms
 from ..truncation.optimizers import OptimizerView, arrays_of, check_shapes, counted, formula_for, held_by, hyper_from
 from .gpu_memory import Memory
@@ -160,7 +160,7 @@ def _launch(
             array, places = memory.span([seen[number].arrays[role] for number in holders], f"uint{width}")
             rows[holders, role] = places
         arrays.append(array if holders else memory.empty(1, "uint32"))
-    counts = [-(-tensor.n >> BLOCK_LOG2) for tensor in seen]
+    counts = [-(-tensor.n >> MAX_BLOCK_LOG2) for tensor in seen]
     constants, thresholds, which = _tables([tensor.terms for tensor in seen], rule.n_constants)
     rows[:, columns.COUNT] = [tensor.n for tensor in seen]
     rows[:, columns.BLOCK_AT] = np.cumsum([0, *counts[:-1]])

@@ -3,8 +3,10 @@
 
 #include "decode.cu"
 #include "decode_planes.cu"
+#include "decode_general.cu"
 #include "encode.cu"
 #include "encode_planes.cu"
+#include "encode_general.cu"
 #include "assemble.cu"
 #include "count.cu"
 #include "levels.cu"
@@ -35,9 +37,13 @@ using Decode = Kernel<WholeDecoder, DecodeArguments<V>, decode_blocks<WholeDecod
 template <typename V>
 using DecodePlanes = Kernel<PlanesDecoder, DecodeArguments<V>, decode_planes<V>>;
 template <typename V>
+using DecodeGeneral = Kernel<GeneralDecoder, DecodeArguments<V>, decode_general<V>>;
+template <typename V>
 using Encode = Kernel<WholeEncoder, EncodeArguments<V>, encode_whole<V>>;
 template <typename V>
-using EncodePlanes = Kernel<PlanesEncoder, EncodeArguments<V>, encode_planes<V>>;
+using EncodePlanes = Kernel<PlanesEncoder<false>, EncodeArguments<V>, encode_planes<false, V>>;
+template <typename V>
+using EncodeGeneral = Kernel<PlanesEncoder<true>, EncodeArguments<V>, encode_planes<true, V>>;
 template <typename V>
 using Move = Kernel<MoveShared, MoveArguments<V>, move_whole<V>>;
 template <typename V>
@@ -55,10 +61,14 @@ ON_HOST(decode_float32, Decode<u32>)
 ON_HOST(decode_float16, Decode<u16>)
 ON_HOST(decode_planes_float32, DecodePlanes<u32>)
 ON_HOST(decode_planes_float16, DecodePlanes<u16>)
+ON_HOST(decode_general_float32, DecodeGeneral<u32>)
+ON_HOST(decode_general_float16, DecodeGeneral<u16>)
 ON_HOST(encode_float32, Encode<u32>)
 ON_HOST(encode_float16, Encode<u16>)
 ON_HOST(encode_planes_float32, EncodePlanes<u32>)
 ON_HOST(encode_planes_float16, EncodePlanes<u16>)
+ON_HOST(encode_general_float32, EncodeGeneral<u32>)
+ON_HOST(encode_general_float16, EncodeGeneral<u16>)
 ON_HOST(move_float32, Move<u32>)
 ON_HOST(move_float16, Move<u16>)
 ON_HOST(move_planes_float32, MovePlanes<u32>)

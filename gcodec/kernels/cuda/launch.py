@@ -70,21 +70,16 @@ def _prepared(key: tuple[Any, ...], args: tuple[Any, ...]) -> Launcher:
             device, gpu_kernel, *kinds = key
             driver = driver_of(device)
             if isinstance(gpu_kernel, NativeKernel):
-                _launchers[key] = _native(driver, gpu_kernel, tuple(kinds), args)
+                _launchers[key] = _native(driver, gpu_kernel, tuple(kinds))
             else:
                 _launchers[key] = _general(driver, gpu_kernel, tuple(kinds), args)
         return _launchers[key]
 
 
-def _native(driver: Driver, gpu_kernel: NativeKernel, kinds: tuple[Any, ...], args: tuple[Any, ...]) -> Launcher:
-    """Return what launches a kernel in CUDA C++, or if it cannot be compiled or loaded, the general one."""
-    try:
-        function = driver.load(gpu_kernel.cubin(driver.capability, driver.version), gpu_kernel.name)
-    except Exception as error:  # of many kinds
-        text = f"{gpu_kernel.name} is left to numba's kernel, which is slower: {error}"
-        logging.getLogger("gcodec").info(text)
-        return _general(driver, gpu_kernel.general, kinds, args)
-    return _by_driver(driver, function, THREADS, kinds)
+def _native(driver: Driver, gpu_kernel: NativeKernel, kinds: tuple[Any, ...]) -> Launcher:
+    """Return what launches a kernel in CUDA C++. Raises Unsupported if there is nothing to compile it."""
+    code = gpu_kernel.cubin(driver.capability, driver.version)
+    return _by_driver(driver, driver.load(code, gpu_kernel.name), THREADS, kinds)
 
 
 def _general(driver: Driver, gpu_kernel: Any, kinds: tuple[Any, ...], args: tuple[Any, ...]) -> Launcher:

@@ -116,7 +116,7 @@ class DecodeTables(NamedTuple):
 
 
 class Output(NamedTuple):
-    """The results of :func:`encode.encode_blocks`.
+    """The results of encoding blocks.
 
     Attributes:
         slots: uint32: room for each block, as much as if it is stored raw.
@@ -144,9 +144,9 @@ N_BLOCKS, PRELUDE, BARE, LIMIT, PLACE, ROOM, START, START_WORDS = range(8)
 #: codebooks and column references: first and how many.
 FRAME, TARGET, COUNT, FIRST, BLOCK_LOG2, STREAM, FIRST_BOOK, N_BOOKS, FIRST_SPAN, N_SPANS = range(10)
 
-MAX_BLOCK_LOG2 = 14
-MAX_STREAMS = 1 << MAX_BLOCK_LOG2 - 6  #: of a block
-BLOCK_BYTES = 1 << 20  #: no block of so few values is longer
+MAX_BLOCK_LOG2 = 14  #: of blocks that are decoded; those that are encoded have as many values
+BLOCK = 1 << MAX_BLOCK_LOG2
+MAX_BINS = 2 + 16 * 64  #: of a histogram
 
 
 def info_of(head: int, mark: int, level: int) -> int:

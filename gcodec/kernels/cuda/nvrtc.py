@@ -96,7 +96,10 @@ def newest_library(most: int) -> tuple[Any, tuple[int, int]]:
     """Return the latest NVRTC whose major version is at most this one, and its version. Raises Unsupported."""
     found = [(version, library) for library, version in _libraries() if version[0] <= most]
     if not found:
-        raise Unsupported(f"there is no NVRTC of CUDA {most} or earlier")
+        raise Unsupported(
+            f"NVRTC of CUDA {most} or earlier is not here, which compiles the kernels for the CUDA device: "
+            f"install torch's CUDA build, or 'pip install nvidia-cuda-nvrtc{'-cu12' if most == 12 else ''}'"
+        )
     version, library = max(found, key=lambda one: one[0])
     return library, version
 

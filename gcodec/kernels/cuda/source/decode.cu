@@ -48,9 +48,11 @@ struct WholeDecoder : SymbolsShared {
     u32 first_item[MAX_STREAMS];    // items of the plane before each sub-stream
 
     template <typename V>
-    __device__ __forceinline__ Status decode(const Block<V> &block, const Fields &f, const DecodeTables &tables, u32 book) {
+    __device__ __forceinline__ Status decode(const Block<V> &block, const Fields &f, const DecodeTables &tables, u32 book,
+                                             const i64 *) {
         u32 n_items, total, first_head = tables.infos.data[book * 256 + 1] - 1;   // symbol 1 is the first of the range
-        Status status = decode_symbols(block, f, tables.lookups.data + book * (u64)TABLE_SIZE, first_head, *this, n_items);
+        const u16 *lookup = tables.lookups.data + book * (u64)TABLE_SIZE;
+        Status status = decode_symbols(block, f, lookup, first_head, head_bits(), *this, n_items);
         if (status != OK) return status;
         u32 before = sum_before_thread(n_items, counts, total);   // its barriers also end the symbols
         if (threadIdx.x < block.n_streams()) first_item[threadIdx.x] = before;

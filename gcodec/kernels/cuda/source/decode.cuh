@@ -53,6 +53,10 @@ struct SymbolsShared {
     u64 cells[WARPS];
     u32 counts[WARPS];
     u32 failed;
+
+    // Bits of a head, and the highest flags that a block of a frame may have: most decoders know no column references.
+    static __device__ __forceinline__ u32 head_bits() { return 8; }
+    static __device__ __forceinline__ u32 max_flags(const i64 *) { return 0; }
 };
 
 // An encoded block, and what the launch says of it.
@@ -62,6 +66,7 @@ struct Block {
     u32 size, last;      // its bytes; number of its last word
     u32 n, log2;         // its values, those of a sub-stream
     V *out;              // its values' place
+    u64 first;           // number of the first of them in the frame
 
     __device__ __forceinline__ u32 word(u32 i) const {
         CHECK(i <= last);
@@ -93,7 +98,7 @@ struct Block {
 
 // The fields of a coded block's header.
 struct Fields {
-    u32 symbol_bytes, plane_bytes, min_bytes, length_width, reference_width, run_symbol, base;
+    u32 symbol_bytes, plane_bytes, min_bytes, length_width, reference_width, run_symbol, base, flags;
     u32 streams_at, lengths_at, references_at;   // bytes of the block
 };
 
@@ -134,7 +139,8 @@ __device__ __forceinline__ Status check_checksum(const Block<V> &block, u32 b, S
 }
 
 template <typename V>
-__device__ __forceinline__ Status read_fields(const Block<V> &block, u32 n_symbols, Fields &f) {
+__device__ __forceinline__ Status read_fields(const Block<V> &block, u32 n_symbols, u32 head_bits, u32 max_flags,
+                                              Fields &f) {
     u32 w6 = block.word(6), w7 = block.word(7), n_streams = block.n_streams();
     f.base = block.word(0) >> 16;
     f.symbol_bytes = block.word(4);
@@ -143,7 +149,9 @@ __device__ __forceinline__ Status read_fields(const Block<V> &block, u32 n_symbo
     f.length_width = w6 >> 16 & 255;
     f.reference_width = w6 >> 24;
     f.run_symbol = w7 & 255;
-    if (f.base > 255 || f.length_width > 16 || f.reference_width > 8 || f.run_symbol > n_symbols || w7 >> 8)
+    f.flags = w7 >> 8;      // and what is reserved, which is zero
+    if (f.base >> head_bits || f.length_width > 16 || f.reference_width > head_bits || f.run_symbol > n_symbols ||
+        f.flags > max_flags)
         return BAD_FIELD;
     if (f.symbol_bytes > BLOCK_BYTES || f.plane_bytes > BLOCK_BYTES) return BAD_SIZE;  // or else sums might wrap
     f.streams_at = CODED_HEADER + f.plane_bytes;
@@ -154,14 +162,14 @@ __device__ __forceinline__ Status read_fields(const Block<V> &block, u32 n_symbo
 
 // Decode `count` symbols one by one, from number `i` of their sub-stream on; heads of escapes go to their values' places.
 template <typename V>
-__device__ __noinline__ Slow decode_slowly(StreamBits bits, const u16 *lookup, u32 bit, u32 count, V *heads) {
+__device__ __noinline__ Slow decode_slowly(StreamBits bits, const u16 *lookup, u32 bit, u32 count, u32 head_bits, V *heads) {
     u32 four = 0;
     for (u32 k = 0; k < count; k++) {
         u32 entry = lookup[bits.at(bit) & (TABLE_SIZE - 1)], symbol = entry & 255;
         bit += entry >> 8;
         if (symbol == ESCAPE) {
-            heads[k] = (V)(bits.at(bit) & 255);
-            bit += 8;
+            heads[k] = (V)(bits.at(bit) & ((1u << head_bits) - 1));
+            bit += head_bits;
         }
         four |= symbol << 8 * k;
     }
@@ -170,8 +178,8 @@ __device__ __noinline__ Slow decode_slowly(StreamBits bits, const u16 *lookup, u
 
 // Decode the symbols of a sub-stream, by one thread.
 template <typename V>
-__device__ __forceinline__ Decoded decode_stream(StreamBits bits, u32 bit, u32 count, const u16 *lookup, u32 *row,
-                                                 V *heads) {
+__device__ __forceinline__ Decoded decode_stream(StreamBits bits, u32 bit, u32 count, u32 head_bits, const u16 *lookup,
+                                                 u32 *row, V *heads) {
     u32 begin = bit, n_items = 0, i = 0;
     for (; i + 4 <= count; i += 4) {
         u32 first = bit, window = bits.at(bit);
@@ -184,7 +192,7 @@ __device__ __forceinline__ Decoded decode_stream(StreamBits bits, u32 bit, u32 c
         bit += (c >> 8) + (d >> 8);
         u32 four = __byte_perm(__byte_perm(a, b, 0x40), __byte_perm(c, d, 0x40), 0x5410);
         if (has_escape(four)) {
-            Slow slow = decode_slowly(bits, lookup, first, 4, heads + i);
+            Slow slow = decode_slowly(bits, lookup, first, 4, head_bits, heads + i);
             four = slow.four;
             bit = slow.bit;
         }
@@ -192,7 +200,7 @@ __device__ __forceinline__ Decoded decode_stream(StreamBits bits, u32 bit, u32 c
         row[i >> 2] = four;
     }
     if (i < count) {
-        Slow slow = decode_slowly(bits, lookup, bit, count - i, heads + i);
+        Slow slow = decode_slowly(bits, lookup, bit, count - i, head_bits, heads + i);
         bit = slow.bit;
         n_items += __popc(nonzero_bytes(slow.four));
         row[i >> 2] = slow.four;
@@ -223,7 +231,7 @@ __device__ __forceinline__ bool bring(const Block<V> &block, const Fields &f, co
 // this thread's has. Whether one `failed` is known behind the next barrier.
 template <typename V>
 __device__ __forceinline__ Status decode_symbols(const Block<V> &block, const Fields &f, const u16 *lookup, u32 first_head,
-                                                 SymbolsShared &shared, u32 &n_items) {
+                                                 u32 head_bits, SymbolsShared &shared, u32 &n_items) {
     u32 s = threadIdx.x, bytes = 0, end;
     bool mine = s < block.n_streams();
     n_items = 0;
@@ -248,9 +256,10 @@ __device__ __forceinline__ Status decode_symbols(const Block<V> &block, const Fi
     Decoded found;
     if (staged) {
         u32 origin = f.streams_at >> 2 << 5;
-        found = decode_stream<V>({shared.stage, STAGE_WORDS}, begin * 8 - origin, count, table, row, heads);
+        found = decode_stream<V>({shared.stage, STAGE_WORDS}, begin * 8 - origin, count, head_bits, table, row,
+                                 heads);
     } else {
-        found = decode_stream<V>({block.words, block.last - 1}, begin * 8, count, table, row, heads);
+        found = decode_stream<V>({block.words, block.last - 1}, begin * 8, count, head_bits, table, row, heads);
     }
     n_items = found.n_items;
     if (ceil_bytes(found.bits) != bytes) atomicOr(&shared.failed, 1u);
@@ -330,9 +339,9 @@ __device__ __forceinline__ Status decode_block(const Block<V> &block, u32 b, con
     if (block.size < CODED_HEADER || book >= (u32)row[N_BOOKS]) return BAD_FIELD;
     book += (u32)row[FIRST_BOOK];
     Fields fields;
-    status = read_fields(block, tables.n_symbols.data[book], fields);
+    status = read_fields(block, tables.n_symbols.data[book], shared.head_bits(), shared.max_flags(row), fields);
     if (status != OK) return status;
-    return shared.decode(block, fields, tables, book);
+    return shared.decode(block, fields, tables, book, row);
 }
 
 // Decode a block of the grid's block. A decoder is its shared memory, with a method for coded blocks.
@@ -347,7 +356,7 @@ __device__ __forceinline__ void decode_blocks(const DecodeArguments<V> &a, Decod
     i64 size = a.frames.sizes.data[g];
     u32 bytes = size > BLOCK_BYTES ? BLOCK_BYTES + 1 : (u32)size;
     const u32 *words = a.frames.words.data + ((u64)row[FRAME] + ((u64)a.frames.offsets.data[g] >> 2));
-    Block<V> block{words, bytes, bytes / 4 - 1, n, (u32)row[STREAM], a.out.data + ((u64)row[TARGET] + first)};
+    Block<V> block{words, bytes, bytes / 4 - 1, n, (u32)row[STREAM], a.out.data + ((u64)row[TARGET] + first), first};
     Status status = decode_block(block, b, row, a.tables, shared);
     if (threadIdx.x == 0) a.statuses.data[g] = status;
 }

@@ -1,32 +1,14 @@
 // Decoding of float32, bfloat16 and float16 whose bits are in planes of at most 8 bits: of several levels, or of fewer
 // bits than the type has. Heads have 8 bits, and there are no column references.
-#include "planes.cuh"
-#include "decode.cuh"
+#include "decode_planes.cuh"
 
-struct PlanesDecoder : SymbolsShared {
-    SymbolParts parts[256];
-    u32 before[4][MAX_STREAMS];     // items of two planes before each sub-stream
-    u32 places[MAX_PLANES];         // bit of the block at which each plane begins
-    u32 widths[MAX_PLANES];
-    u32 n_planes;
-
+struct PlanesDecoder : PlanesShared {
     template <typename V>
-    __device__ __forceinline__ Status decode(const Block<V> &block, const Fields &f, const DecodeTables &tables, u32 book) {
-        u32 n_items, end, thread = threadIdx.x;
-        u32 info = tables.infos.data[book * 256 + thread];
-        parts[thread] = {info & 255, spread(info >> 16 & 255)};
-        if (thread < MAX_PLANES) widths[thread] = tables.widths.data[thread];
-        Status status = decode_symbols(block, f, tables.lookups.data + book * (u64)TABLE_SIZE, 0, *this, n_items);
-        if (status != OK) return status;
-        __syncthreads();
-        if (failed) return BAD_STREAM;
-        count_items(block);
-        __syncthreads();
-        end = place_planes(block);
-        __syncthreads();
-        if (end != CODED_HEADER + f.plane_bytes) return BAD_PLANES;
-        write_values(block);
-        return OK;
+    __device__ __forceinline__ Status decode(const Block<V> &block, const Fields &f, const DecodeTables &tables, u32 book,
+                                             const i64 *) {
+        Status status = find_items(block, f, tables, book, head_bits());
+        if (status == OK) write_values(block);
+        return status;
     }
 
     // The parts of four symbols: relative heads, a byte for each, and what planes they own items of.
@@ -34,49 +16,6 @@ struct PlanesDecoder : SymbolsShared {
         SymbolParts a = parts[four & 255], b = parts[four >> 8 & 255], c = parts[four >> 16 & 255], d = parts[four >> 24];
         u32 heads = __byte_perm(__byte_perm(a.entry, b.entry, 0x40), __byte_perm(c.entry, d.entry, 0x40), 0x5410);
         return {heads, a.owned | b.owned << 1 | c.owned << 2 | d.owned << 3};
-    }
-
-    // Count the items of each sub-stream by planes, a warp for each.
-    template <typename V>
-    __device__ __forceinline__ void count_items(const Block<V> &block) {
-        u32 lane = threadIdx.x & 31, n_streams = block.n_streams();
-        for (u32 s = threadIdx.x >> 5; s < n_streams; s += WARPS) {
-            u32 count = block.length(s), sums[4] = {0, 0, 0, 0};
-            const u32 *row = symbols + block.row(s);
-#pragma unroll 1
-            for (u32 k = 4 * lane; k < count; k += 128) {
-                u32 four = row[k >> 2];
-                u32 owned = parts[four & 255].owned + parts[four >> 8 & 255].owned + parts[four >> 16 & 255].owned +
-                            parts[four >> 24].owned;
-                add_pairs(sums, owned);
-            }
-#pragma unroll
-            for (u32 w = 0; w < 4; w++) {
-                if (w < 2 || n_planes > 4) {
-                    sums[w] = sum_of_warp(sums[w]);
-                    if (lane == 0) before[w][s] = sums[w];
-                }
-            }
-        }
-    }
-
-    // Find the items before each sub-stream, and where the planes begin; return the byte at which the last one ends.
-    template <typename V>
-    __device__ __forceinline__ u32 place_planes(const Block<V> &block) {
-        u32 s = threadIdx.x, totals[4] = {0, 0, 0, 0}, end = CODED_HEADER;
-#pragma unroll
-        for (u32 w = 0; w < 4; w++) {
-            if (w < 2 || n_planes > 4) {
-                u32 sum = sum_before_thread(s < block.n_streams() ? before[w][s] : 0, counts, totals[w]);
-                before[w][s] = sum;
-            }
-        }
-#pragma unroll
-        for (u32 p = 0; p < MAX_PLANES; p++) {
-            if (s == 0) places[p] = end * 8;
-            end += ceil_bytes(number_of(totals, p) * widths[p]);
-        }
-        return end;
     }
 
     // Put heads and tails together, a warp for each sub-stream; a lane does four values at a time.

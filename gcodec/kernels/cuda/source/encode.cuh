@@ -6,10 +6,10 @@
 //     4  codes and tails to words  a warp for each sub-stream again: its values are read a second time, from cache if it
 //                                  has them, packed in shared memory, and go to the slot word by word
 //
-// They take the place of encode_blocks (gcodec/kernels/cuda/encode.py) where heads have 8 bits and are relative to the
-// mean of their sub-stream, by a codebook. So a symbol depends on nothing outside of its sub-stream. Arguments and
-// results are the same. An encoder is its shared memory, with methods for what differs: `prepare`, `measure`, `place`,
-// `clear` and `write`.
+// Heads have 8 bits and, but for general encoders, are relative to the mean of their sub-stream. So a symbol depends on
+// nothing outside of its sub-stream. Without a codebook, blocks are constant or raw. Each block goes to a slot of its
+// own, which has room for it as a raw one. An encoder is its shared memory, with methods for what differs: `prepare`,
+// `measure`, `place`, `clear` and `write`.
 #pragma once
 
 #include "device.cuh"
