@@ -24,7 +24,14 @@ class _At:
 
 
 class HostMemory:
-    """``wrap``: what a kernel is given of an array; ``names``: types that arrays of these types stand for."""
+    """``wrap``: what a kernel of numba's is given of an array; ``names``: types that arrays of these types stand for.
+
+    Kernels in CUDA C++ are those of ``library`` (:mod:`tests.gpu.host_library`). Their threads take turns in rising
+    order in one launch, in falling order in the next. ``arguments`` are those of the last launch.
+    """
+
+    library: Any = None
+    arguments: Any = ()
 
     def __init__(self, wrap: Wrap, names: Mapping[str, str]) -> None:
         self.wrap, self.names = wrap, names
@@ -124,10 +131,15 @@ class HostMemory:
 
     def launch(self, kernel: Any, blocks: int, *args: Any) -> None:
         from gcodec.kernels.cuda import grid
+        from gcodec.kernels.cuda.native import NativeKernel
+        from tests.gpu import host_library
 
         self.launched += 1
-        if blocks:
-            getattr(kernel, "general", kernel)[blocks, grid.THREADS, 0](*map(self._argument, args))
+        self.arguments = args
+        if isinstance(kernel, NativeKernel):
+            host_library.run(self.library or host_library.build(), kernel, blocks, args, self.launched % 2 > 0)
+        elif blocks:
+            kernel[blocks, grid.THREADS, 0](*map(self._argument, args))
 
     def _argument(self, arg: Any) -> Any:
         if isinstance(arg, tuple):

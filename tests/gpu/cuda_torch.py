@@ -17,6 +17,8 @@ from gcodec import gpu
 from gcodec.dtypes import DType
 from gcodec.gpu import gpu_memory as seam
 from gcodec.kernels.cuda import grid
+from gcodec.kernels.cuda.native import NativeKernel
+from tests.gpu import host_library
 
 
 class Pretending(torch.Tensor):
@@ -55,8 +57,10 @@ class TorchOnHost(seam.TorchMemory):
         return list(map(pretending, super().new(kinds)))
 
     def launch(self, kernel: Any, blocks: int, *args: Any) -> None:
-        if blocks:
-            getattr(kernel, "general", kernel)[blocks, grid.THREADS, 0](*map(_argument, args))
+        if isinstance(kernel, NativeKernel):
+            host_library.run(host_library.build(), kernel, blocks, args, falling=False)
+        elif blocks:
+            kernel[blocks, grid.THREADS, 0](*map(_argument, args))
 
 
 def _argument(arg: Any) -> Any:

@@ -44,29 +44,26 @@ def build(*options: str) -> Any:
         return ctypes.CDLL(str(file))
 
 
-class GeneralKernelError(Exception):
-    """A launch of a kernel that is not in CUDA C++."""
-
-
 class HostThreads(HostMemory):
-    """:class:`HostMemory` that runs the kernels in CUDA C++, and no others. Threads take turns in rising order in one
-    launch, in falling order in the next. ``arguments`` are those of the last launch."""
-
-    arguments: Any = ()
+    """:class:`HostMemory` with a library of kernels of its own, which runs those in CUDA C++ and no others."""
 
     def __init__(self, library: Any, names: Any) -> None:
         super().__init__(lambda array: array, names)
         self.library = library
 
     def launch(self, kernel: Any, blocks: int, *args: Any) -> None:
-        self.launched += 1
-        self.arguments = args
-        data = packed(args)
-        size = getattr(self.library, f"{kernel.name}_on_host")(data, blocks, self.launched % 2)
-        assert size == len(data), "arguments are declared otherwise than they are packed"
+        assert isinstance(kernel, NativeKernel), kernel
+        super().launch(kernel, blocks, *args)
 
 
-def packed(args: Any) -> bytes:
+def run(library: Any, kernel: NativeKernel, blocks: int, args: Any, falling: bool) -> None:
+    """Run a kernel of a library on arrays of the host's; threads take turns in falling order or in rising."""
+    data = _packed(args)
+    size = getattr(library, f"{kernel.name}_on_host")(data, blocks, falling)
+    assert size == len(data), "arguments are declared otherwise than they are packed"
+
+
+def _packed(args: Any) -> bytes:
     """Return a kernel's arguments as a launch packs them, of arrays of the host's."""
     from gcodec.kernels.cuda.launch_arguments import GpuArray, add_arguments, layout
 

@@ -16,9 +16,8 @@ from tests.support.paths import ROOT
 
 #: Laws that are quick, by mode. The others compile kernels for each type and rule, or simulate hundreds of arrays.
 QUICK = {
-    "one-thread": ("lossless", "golden_frames", "hashes"),
-    "simulator": ("foreign_codebooks", "batches_of_many", "histograms", "levels_that_do_not_exist",
-                  "levels_by_the_rules", "frames_of_the_host", "patches", "hashes"),
+    "one-thread": ("coders_of_all_reduces", "hashes"),
+    "simulator": ("patches", "hashes"),
 }
 
 

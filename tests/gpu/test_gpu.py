@@ -25,9 +25,9 @@ from gcodec.frame.encode import encode_values
 from gcodec.plan.request import EncodeRequest
 from gcodec.tensors import values_of
 from gcodec.truncation.optimizers import OptimizerView, levels_for, view_from_dump
-from tests.gpu.cuda_laws.block_laws import RULES, as_type, floats_of_all_kinds
 from tests.gpu.cuda_laws.law_table import CODING
 from tests.gpu.cuda_laws.patch_laws import near
+from tests.gpu.native_laws.level_laws import RULES, as_type, floats_of_all_kinds
 from tests.support import laws
 from tests.support.cases import CASES, LARGE, Bits, Case, levels_at_random
 from tests.support.frame_builder import Draft

@@ -1,9 +1,8 @@
-"""The kernels for CUDA devices: a driver for each direction over the arithmetic of :mod:`gcodec.kernels.core.scalar`.
+"""The kernels for CUDA devices, and what launches them.
 
-The kernel contract (:mod:`gcodec.kernels`) holds here, too, and besides:
+Those of blocks and levels are in CUDA C++ (``source/``, :mod:`native`), those of patches and hashes are numba's. For
+the latter the kernel contract holds (:mod:`gcodec.kernels`), and besides:
 
-* A block of the grid does one block of one frame; frames of a launch are rows of a table of numbers, arrays of all of
-  them are reached from one address on. So a launch does many tensors.
 * Only shared memory and barriers; no warp is told what another does. ``grid.THREADS`` may be any power of two, and the
   bytes are the same: 128 on a device, a few in numba's simulator, one where kernels are compiled for the CPU by tests.
 * Numbers are 32 bits wide where 32 bits are enough, and cast after every operation (see

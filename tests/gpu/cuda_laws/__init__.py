@@ -1,4 +1,7 @@
-"""The laws of the CUDA path. Its kernels run on the host, in either of two ways.
+"""The laws of numba's CUDA kernels, those of patches and hashes, and of what stands on all kernels.
+
+Kernels in CUDA C++ have laws of their own (:mod:`tests.gpu.native_laws`). numba's run on the host, in either of two
+ways.
 
 Compiled, with one thread to a block (:mod:`tests.gpu.cuda_one_thread`), they take whole law tables, indexes are
 checked, and integers are those of compiled code. In numba's simulator they have as many threads as ``THREADS`` says,
@@ -6,7 +9,7 @@ which really do wait for each other. Either needs a process of its own: ``python
 ``simulator`` prints a line for each law, its name and what went wrong, in JSON.
 """
 
-from tests.gpu.cuda_laws import block_laws, device_laws, patch_laws  # noqa: F401 - their laws enter the table
+from tests.gpu.cuda_laws import device_laws, patch_laws  # noqa: F401 - their laws enter the table
 from tests.gpu.cuda_laws.law_table import LAWS
 
 __all__ = ["LAWS"]

@@ -1,0 +1,127 @@
+"""The table of the laws of the kernels in CUDA C++, and what several of them need."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+import gcodec
+from gcodec import FINE_LADDER, PAPER_LADDER, Ladder
+from gcodec.dtypes import DType
+from gcodec.format import modes as bit_layouts
+from gcodec.format import shipped
+from gcodec.format.levels import Level
+from gcodec.format.modes import FIXED, BitLayout
+from gcodec.frame.encode import encode_values
+from gcodec.gpu import batches, encoder
+from gcodec.gpu.encoder import GpuSource, SharedCodebook, plan_of
+from gcodec.plan.request import EncodeRequest
+from gcodec.tensors import Values, kernel_view
+from tests.gpu.cuda_laws.law_table import CODING, TYPES
+from tests.gpu.host_library import HostThreads
+from tests.support import laws
+from tests.support.cases import Bits
+
+Law = Callable[[HostThreads, int], None]
+LAWS: list[Law] = []
+
+
+def law(function: Law) -> Law:
+    """Register a law; its second argument says how often to try what is random."""
+    LAWS.append(function)
+    return function
+
+
+def memory_of(library: Any) -> HostThreads:
+    """Return a memory whose kernels are this library's."""
+    return HostThreads(library, {"uint16": "bfloat16", "uint32": "float32"})
+
+
+def outcome(memory: HostThreads, frame: bytes, books: Any = ()) -> Any:
+    """Return what the device makes of a frame: its values' bits, or the kind of refusal."""
+    try:
+        (result,) = batches.decode(memory, [frame], books)
+    except gcodec.GcodecError as error:
+        return laws.kind_of(error)
+    return result.reshape(-1)
+
+
+def check(memory: HostThreads, frame: bytes, expected: Any, books: Any = ()) -> None:
+    """Check that a frame decodes to these bits, or is refused by this kind of error."""
+    result = outcome(memory, frame, books)
+    assert laws.same_outcome(result, expected), (str(result)[:80], str(expected)[:80])
+
+
+def narrow_layouts(dtype: DType) -> list[BitLayout]:
+    """Return layouts of a type whose planes have at most 8 bits: of few and many levels, of few and many bits."""
+    m = dtype.mantissa_bits
+    ladders = [FINE_LADDER[dtype.name], PAPER_LADDER[dtype.name], Ladder((m - 1,)), Ladder((1, m // 2, m)),
+               Ladder(tuple(range(max(0, m - 7), m + 1)))]
+    layouts = [bit_layouts.ladder(dtype, ladder) for ladder in ladders]
+    layouts += [bit_layouts.fixed(dtype, kept) for kept in {1, 3, 5, m // 2, min(m - 1, 15)}]
+    return [layout for layout in layouts if max(layout.widths) <= 8]
+
+
+def wide_layouts(dtype: DType) -> list[BitLayout]:
+    """Return layouts of a type with a plane that has more than 8 bits, or that leave whole planes without an owner."""
+    uneven = {"float32": Ladder((1, 4, 11)), "bfloat16": Ladder((2, 7)), "float16": Ladder((0, 5, 10))}
+    ladders = [uneven[dtype.name], Ladder((0,)), Ladder((3,)), Ladder((0, dtype.mantissa_bits))]
+    layouts = [bit_layouts.ladder(dtype, ladder) for ladder in ladders]
+    by_widths = {24: ((16, 8), (8, 16), (23,), (9, 9), (56, 24, 12)), 8: ((1, 5), (40, 8), (9, 7, 1))}
+    for widths in by_widths[dtype.tail_bits]:
+        own = [p for p, width in enumerate(widths) if sum(widths[: p + 1]) <= dtype.tail_bits]
+        own = own or [p for p, width in enumerate(widths) if width <= dtype.tail_bits][:1]
+        mask, drop = sum(1 << p for p in own), dtype.tail_bits - sum(widths[p] for p in own)
+        layouts.append(BitLayout(FIXED, widths, (Level(drop, mask),), (drop,), drop > 0, False))
+    return layouts
+
+
+def as_a_device(bits: Bits, dtype: DType) -> bytes:
+    """Return the frame that a device makes of an array with a shipped codebook."""
+    _, book = next(iter(shipped.fitting(dtype.name, 1)))
+    plan = plan_of(dtype, -(-bits.size >> 14), SharedCodebook(book, book.record, True))
+    values = Values(bits, dtype, bits.shape, 0)
+    request = EncodeRequest(values, bit_layouts.lossless(dtype), np.zeros(0, np.uint8), CODING, True, 1)
+    return bytes(encode_values(request, plan))
+
+
+def check_same_bytes(
+    memory: HostThreads,
+    arrays: list[Bits],
+    dtype: DType,
+    bit_layout: BitLayout,
+    levels: list[Any] | None = None,
+    nearest: bool = True,
+    codebook: SharedCodebook | None = None,
+) -> list[bytes]:
+    """Check that frames of a batch are those that the host's kernels make by the same plan, byte for byte; return them.
+
+    Without a codebook, all blocks are constant or raw. Encoding waits for nothing.
+    """
+    graded = levels or [None] * len(arrays)
+    sources = [GpuSource(a.reshape(-1), a.size, a.shape, own) for a, own in zip(arrays, graded, strict=True)]
+    waited = memory.waited
+    batch = encoder.encode(memory, sources, dtype, bit_layout, nearest, codebook, 0)
+    assert memory.waited == waited, "encoding with a codebook waited for the device"
+    frames = [bytes(frame) for frame in batch.frames]
+    for array, own, frame in zip(arrays, graded, frames, strict=True):
+        plan = plan_of(dtype, -(-array.size >> 14), codebook)
+        values = Values(kernel_view(array.reshape(-1)), dtype, array.shape, 0)
+        request = EncodeRequest(values, bit_layout, np.zeros(0, np.uint8) if own is None else own, CODING, nearest, 1)
+        expected = encode_values(request, plan)
+        assert frame == expected, f"{dtype.name}: {len(frame)} bytes, {len(expected)} expected, {bit_layout}"
+    return frames
+
+
+def fitted(
+    memory: HostThreads, arrays: list[Bits], dtype: DType, bit_layout: BitLayout, levels: list[Any] | None = None
+) -> SharedCodebook | None:
+    """Return the codebook that a device fits to arrays."""
+    graded = levels or [None] * len(arrays)
+    sources = [GpuSource(a.reshape(-1), a.size, a.shape, own) for a, own in zip(arrays, graded, strict=True)]
+    return encoder.fit_codebook(memory, sources, dtype, bit_layout, CODING)
+
+
+__all__ = ["CODING", "LAWS", "TYPES"]
