@@ -53,7 +53,8 @@ BLOCK, WARPS = 1 << 14, THREADS // 32
 SHARED_BYTES = {(8, 0): 164 << 10, (9, 0): 228 << 10, (10, 0): 228 << 10}
 REGISTERS, MAX_WARPS, SYSTEM_BYTES = 1 << 16, 64, 1 << 10
 #: What kernels shall keep to.
-MOST_INSTRUCTIONS = {"decode": 110.0, "encode": 170.0, "decode_planes": 1.6 * 110, "encode_planes": 1.6 * 170}
+MOST_INSTRUCTIONS = {"decode": 110.0, "encode": 170.0, "decode_planes": 1.6 * 110, "encode_planes": 1.6 * 170,
+                     "decode_general": 2.0 * 110, "encode_general": 1.8 * 170}
 LEAST_OCCUPANCY = 37
 
 
@@ -82,6 +83,7 @@ class Step(NamedTuple):
         per_step: How many of them a step has.
         turns: Returns the steps that all warps together take for a block.
         number: Which of several loops it is that have as many of these instructions, in the order of the code.
+        innermost: Whether it is a loop inside of which none has such instructions, even if the one around it has more.
     """
 
     function: str
@@ -89,6 +91,7 @@ class Step(NamedTuple):
     per_step: int
     turns: Callable[[Facts], float]
     number: int = 0
+    innermost: bool = False
 
 
 _TO_SYMBOLS = (
@@ -115,6 +118,15 @@ STEPS = {
         Step("write_values", r"SHFL", 13, lambda facts: 128),
         Step("write_values", r"LDG", 2, lambda facts: 128 * facts.n_planes),
     ),
+    "decode_general": (
+        *_TO_SYMBOLS,
+        # The same, but every value's head and items by themselves.
+        Step("count_items", r"REDUX", 4, lambda facts: 64),
+        Step("count_items", r"LDS", 5, lambda facts: 128),
+        Step("write_values", r"LDG", 14, lambda facts: 64),
+        Step("write_values", r"SHFL", 13, lambda facts: 128),
+        Step("write_values", r"LDG", 8, lambda facts: 128 * facts.n_planes, innermost=True),
+    ),
     "encode": (
         # A warp does a sub-stream.
         Step("measure", r"REDUX", 2, lambda facts: 64),
@@ -127,11 +139,13 @@ STEPS = {
         # A warp does a sub-stream, then plane by plane; what it brings out is codes first.
         Step("measure", r"REDUX", 6, lambda facts: 64),
         Step("write", r"SHFL", 18, lambda facts: 64),
-        Step("write", r"ATOMS", 4, lambda facts: 64 * facts.n_planes),
+        Step("write", r"ATOMS", 4, lambda facts: 64 * facts.n_planes, innermost=True),
         Step("bring_out", r"STS", 1, lambda facts: 64 * ceil((facts.code_words / 64 + 1) / 32)),
         Step("bring_out", r"STS", 1, lambda facts: 64 * sum(ceil((words + 1) / 32) for words in facts.item_words), 1),
     ),
 }
+STEPS["encode_general"] = tuple(
+    step._replace(per_step=8) if step.innermost else step for step in STEPS["encode_planes"])
 
 
 #: The kernels whose instructions are counted: all but those that put frames together, which move bytes.
@@ -252,6 +266,9 @@ def issued(code: Sequence[Instruction], steps: Sequence[Step], facts: Facts) -> 
     turns: list[tuple[range, float]] = []
     for step in steps:
         own = [body for body in bodies if step.function in code[body[-1]].functions]
+        if step.innermost:
+            own = [body for body in own if any(re.search(step.marker, code[i].text) for i in body)]
+            own = [body for body in own if not any(other != body and other[0] in body for other in own)]
         counts = [sum(bool(re.search(step.marker, code[i].text)) for i in body) for body in own]
         if not any(counts):
             raise ValueError(f"no loop of {step.function} has {step.marker}")
@@ -335,7 +352,7 @@ def measure(kernels: Sequence[NativeKernel], capability: tuple[int, int]) -> Ite
                     continue
                 own = code[kernel.name]
                 kind, _, dtype = kernel.name.rpartition("_")
-                facts = facts_of("float32" if dtype == "float32" else "bfloat16", kind.endswith("_planes"))
+                facts = facts_of("float32" if dtype == "float32" else "bfloat16", "_" in kind)
                 per_32 = issued(own, STEPS[kind], facts) / (BLOCK / 32)
                 registers, shared = registers_of[kernel.name], shared_of.get(kernel.name, 0)
                 local = sum(bool(re.search(r"\b(LDL|STL)\b", instruction.text)) for instruction in own)

@@ -38,8 +38,8 @@ def test_a_broken_cuda_target_is_unsupported(monkeypatch):
 
 def test_small_launches_raise_no_warning():
     """numba warns of few blocks, and a warning is an error here. Its switch is the process's, and stays as it was."""
-    launch, assemble = (importlib.import_module(f"gcodec.kernels.cuda.{name}") for name in ("launch", "assemble"))
+    launch, hashes = (importlib.import_module(f"gcodec.kernels.cuda.{name}") for name in ("launch", "xxh3"))
     with ThreadPoolExecutor(8) as threads:
-        for made in threads.map(lambda blocks: launch.configured(assemble.seal_frames, blocks, 0), range(1, 128)):
+        for made in threads.map(lambda blocks: launch.configured(hashes.sum_hash_blocks, blocks, 0), range(1, 128)):
             assert made.griddim[0] < 128
     assert launch.cuda_settings().CUDA_LOW_OCCUPANCY_WARNINGS == 1

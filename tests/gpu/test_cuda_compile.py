@@ -35,36 +35,7 @@ def bundle(like: Any, *kinds: Any) -> Any:
 
 
 def signatures(values: Any) -> dict[str, tuple[Any, tuple[Any, ...]]]:
-    """Return the kernels, and the types that the binding launches them with; ``values``: of the values' integers."""
-    from gcodec.kernels.cuda import assemble, decode, encode, histogram, launch_tables, level_rules
-
-    coding = bundle(launch_tables.ValueCoding, *[u4] * 11)
-    table = bundle(launch_tables.EncodeTables, array(u4), array(u4), array(u8), array(u4, 2), array(u4, 2),
-                   array(u4, 3), array(u4, 2))
-    lookups = bundle(launch_tables.DecodeTables, array(u4), array(u8), array(u4, 2), array(u2, 2), array(u4),
-                     array(i8, 2), array(i1))
-    out = bundle(launch_tables.Output, array(u4), array(u4), array(u1), array(u4))
-    tensors = bundle(launch_tables.Tensors, array(values), array(u1), array(i8, 2), array(i4))
-    frames = bundle(launch_tables.EncodedFrames, array(u4), array(i8, 2), array(i4), array(i8), array(i8))
-    places = array(i8), array(i8, 2), array(u4)
-    rule = (bundle(level_rules.RuleArrays, *(array(values),) * 2, *(array(u4),) * 3),
-            bundle(level_rules.FloatKinds, *[u4] * 5), array(i8, 2), array(i4), array(types.float32, 2),
-            array(types.float32, 2), array(u1))
-    return {
-        **sparse_signatures(values),
-        "encode_blocks": (encode.encode_blocks, (tensors, coding, table, out)),
-        "seal_frames": (assemble.seal_frames, (array(i8, 2), array(i8, 2), coding, out, array(u4), *places)),
-        "move_blocks": (assemble.move_blocks, (tensors, coding, table, out, *places)),
-        "count_symbols": (histogram.count_symbols, (tensors, coding, array(u4), u4, u4, array(u4, 2))),
-        "decode_blocks": (decode.decode_blocks, (frames, coding, lookups, array(values), array(i4))),
-        "choose_linear": (level_rules.choose_linear, rule),
-        "choose_accumulator": (level_rules.choose_accumulator, rule),
-        "choose_adam": (level_rules.choose_adam, rule),
-    }
-
-
-def sparse_signatures(values: Any) -> dict[str, tuple[Any, tuple[Any, ...]]]:
-    """Return the kernels of sparse blocks, likewise."""
+    """Return numba's kernels, and the types that they are launched with; ``values``: of the values' integers."""
     from gcodec.kernels.cuda import (
         sparse_check,
         sparse_find,
@@ -104,12 +75,9 @@ def sparse_signatures(values: Any) -> dict[str, tuple[Any, tuple[Any, ...]]]:
     }
 
 
-KERNELS = ("encode_blocks", "seal_frames", "move_blocks", "count_symbols", "decode_blocks", "choose_linear",
-           "choose_accumulator", "choose_adam", "sum_words", "check_sparse_blocks", "read_sub_streams", "place_changes",
-           "apply_changes", "copy_stored_blocks", "count_differences", "note_all_differences", "count_change_symbols",
+KERNELS = ("sum_words", "check_sparse_blocks", "read_sub_streams", "place_changes", "apply_changes",
+           "copy_stored_blocks", "count_differences", "note_all_differences", "count_change_symbols",
            "write_sub_streams", "seal_sparse_blocks", "sum_hash_blocks", "chain_hash_blocks")
-#: What a float operation may be called: exact, or rounded once to the nearest; nothing fused, approximate or flushed.
-EXACT = re.compile(r"(ld|st|mov|neg|abs|selp|setp\.\w+)(\.\w+)*\.f32|cvt\.rn\.f32\.[su]32|(add|mul|div|sqrt)\.rn\.f32")
 #: 16-bit values differ from wide ones in the width of their loads and stores alone; and of the architectures, one is
 #: enough to see every kernel compile.
 CASES = [pytest.param(name, values, which, marks=[] if values is u4 and which == (9, 0) else [pytest.mark.slow])
@@ -151,12 +119,7 @@ def test_every_cuda_kernel_compiles_without_a_spill(name, values, which, monkeyp
     # For a later architecture than numba knows, it writes PTX for the last that it does, which drivers take.
     assert target is not None and 80 <= int(target[1]) <= 10 * which[0] + which[1]
     assert not re.search(r"\bcall(\.uni)?\b", ptx), "a helper was not inlined"
-    floats = float_operations(ptx)
-    if name.startswith("choose"):
-        assert {"add.rn.f32", "mul.rn.f32"} <= floats
-        assert not [item for item in floats if not EXACT.fullmatch(item)], "levels may differ from the host's"
-    else:
-        assert not floats, "floating point decides nothing here"
+    assert not re.search(r"\.f(16|32|64)\b", ptx), "floating point decides nothing here"
     assembler = shutil.which("ptxas") or shutil.which("ptxas", path="/usr/local/cuda/bin")
     if assembler is None:
         pytest.skip("compiled; no ptxas to assemble it")
@@ -179,25 +142,3 @@ def kinds_of(signature: Any) -> Iterator[Any]:
             yield getattr(np, item.name)
         else:
             yield from kinds_of(item.types)
-
-
-def float_operations(ptx: str) -> set[str]:
-    """Return what is done with floats, by PTX's names."""
-    return set(re.findall(r"\b[a-z][\w.]*\.f(?:16|32|64)\b[\w.]*", ptx))
-
-
-@pytest.mark.parametrize("which", ARCHITECTURES)
-def test_plain_operators_would_be_fused_and_those_of_floats_are_not(which, monkeypatch):
-    """Preventing that is what :mod:`gcodec.kernels.core.floats` is for; and the patterns above do see it."""
-    from gcodec.kernels.core.floats import plus, times
-
-    def plain(out: Any, a: Any, b: Any) -> None:
-        out[0] = a * b + out[0]
-
-    def rounded(out: Any, a: Any, b: Any) -> None:
-        out[0] = plus(times(a, b), out[0])
-
-    results = [float_operations(compiled(function, (array(types.float32), types.float32, types.float32), which,
-                                       monkeypatch)) for function in (plain, rounded)]
-    assert [any(item.startswith("fma") for item in selected) for selected in results] == [True, False]
-    assert [all(map(EXACT.fullmatch, selected)) for selected in results] == [False, True]

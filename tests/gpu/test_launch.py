@@ -14,7 +14,7 @@ import pytest
 
 import gcodec
 from gcodec.errors import DeviceError
-from gcodec.kernels.cuda import compiled, grid, launch, native
+from gcodec.kernels.cuda import compiled, grid, launch, native, nvrtc
 from gcodec.kernels.cuda import cuda_driver as driver
 from gcodec.kernels.cuda import launch_arguments as arguments
 
@@ -176,19 +176,26 @@ def test_a_kernel_is_loaded_once_and_launched_by_the_driver(device, numba_stub):
     assert len(device.loaded) == 3
 
 
-def test_a_kernel_in_cuda_cpp_is_launched_by_the_driver_and_else_the_general_one(device, monkeypatch, caplog):
-    own = native.NativeKernel("fast", "fast.cu", KERNEL)
+def test_a_kernel_in_cuda_cpp_is_loaded_once_and_launched_by_the_driver(device, monkeypatch):
+    own = native.NativeKernel("fast", "fast.cu")
     monkeypatch.setattr(native, "cubin_of", lambda file, capability, version: f"{file} {capability}".encode())
     launch.launch(own, 3, 0, 5, ARGS)
+    launch.launch(own, 4, 0, 6, ARGS)
     assert device.loaded == [(b"fast.cu (9, 0)", "fast")]
-    assert device.launched == [(77, 3, native.THREADS, 5, packed(ARGS)[1])]
-    monkeypatch.setenv(native.SWITCH, "numba")
-    with caplog.at_level(logging.INFO, "gcodec"):
-        launch.launch(own, 4, 1, 5, ARGS)
-        launch.launch(own, 5, 1, 5, ARGS)
-    assert device.loaded[1:] == [(TEXT.encode(), "kernel_7")]
-    assert [told[1:3] for told in device.launched[1:]] == [(4, grid.THREADS), (5, grid.THREADS)]
-    assert caplog.text.count("fast is left to numba's kernel") == 1
+    assert device.launched == [(77, blocks, native.THREADS, stream, packed(ARGS)[1])
+                               for blocks, stream in ((3, 5), (4, 6))]
+    device.refuses = True
+    with pytest.raises(DeviceError, match="later version"):
+        launch.launch(own, 3, 1, 5, ARGS)
+
+
+def test_a_kernel_in_cuda_cpp_without_a_compiler_says_what_to_install(device, monkeypatch):
+    monkeypatch.setattr(nvrtc, "_libraries", lambda: iter(()))
+    nvrtc.newest_library.cache_clear()
+    for _ in range(2):
+        with pytest.raises(gcodec.Unsupported, match=r"NVRTC of CUDA 13 .*pip install nvidia-cuda-nvrtc'"):
+            launch.launch(native.ADAM_CHOOSER, 3, 0, 5, ARGS)
+    assert not device.loaded and not device.launched
 
 
 class Dispatcher:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -43,6 +44,34 @@ def nvrtc_here() -> Any:
         return nvrtc.newest_library(13)[0]
     except Unsupported as error:
         pytest.skip(str(error))
+
+
+class Reader:
+    """NVRTC, of which the PTX is read, too, before a program is gone."""
+
+    def __init__(self, library: Any) -> None:
+        self.library, self.ptx = library, ""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.library, name)
+
+    def nvrtcDestroyProgram(self, program: Any) -> int:
+        self.ptx = nvrtc._read(self.library, "PTX", program._obj).rstrip(b"\0").decode()
+        return int(self.library.nvrtcDestroyProgram(program))
+
+
+#: What a float operation may be called: exact, or rounded once to the nearest; nothing fused, approximate or flushed.
+EXACT = re.compile(r"(ld|st|mov|neg|abs|selp|setp\.\w+)(\.\w+)*\.f32|(add|sub|mul|div|sqrt)\.rn\.f32")
+
+
+@pytest.mark.parametrize("file", [file for file in nvrtc.sources() if file.endswith(".cu")])
+def test_floats_are_rounded_once_and_decide_nothing_but_levels(file: str) -> None:
+    reader = Reader(nvrtc_here())
+    nvrtc.compile_cubin(reader, file, (9, 0), nvrtc.sources())
+    found = set(re.findall(r"\b[a-z][\w.]*\.f(?:16|32|64)\b[\w.]*", reader.ptx))
+    assert ".entry" in reader.ptx and bool(found) == (file == "levels.cu")
+    assert not [item for item in found if not EXACT.fullmatch(item)], "levels may differ from the host's"
+    assert not found or {"add.rn.f32", "sub.rn.f32", "mul.rn.f32", "div.rn.f32", "sqrt.rn.f32"} <= found
 
 
 @pytest.mark.parametrize("capability", [(8, 0), (9, 0), (10, 0)])
@@ -99,5 +128,5 @@ def test_cubins_are_compiled_once_for_an_architecture_and_a_source(monkeypatch: 
 
 
 def test_without_nvrtc_that_the_driver_could_follow_it_is_unsupported() -> None:
-    with pytest.raises(Unsupported, match="CUDA 3"):
+    with pytest.raises(Unsupported, match=r"CUDA 3 .*pip install"):
         nvrtc.newest_library(3)

@@ -50,7 +50,7 @@ def launch(gpu_kernel: Any, blocks: int, device: int, stream: int, args: tuple[A
         args: Its arguments, as :func:`launch_arguments.add_arguments` takes them.
 
     Raises:
-        Unsupported: The kernel cannot be compiled here.
+        Unsupported: The kernel cannot be compiled here; the message says what is missing.
         DeviceError: The device or its driver fails.
     """
     kinds: list[Any] = [device, gpu_kernel]

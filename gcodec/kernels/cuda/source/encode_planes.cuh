@@ -105,7 +105,7 @@ struct PlanesEncoder : StreamsShared {
             n_levels = coding.n_levels;
             least_size = coding.prune ? coding.smallest_normal : 0;
             fault = noted;
-            has_references = row[REFERENCES] != 0;
+            if (GENERAL) has_references = row[REFERENCES] != 0;
         }
     }
 
