@@ -29,8 +29,8 @@ LONG_FILES: dict[str, str] = {}
 SAME_STAGE: dict[str, str] = {
     "columns": "column references: in the format, and planned",
     "contract": "what the members of a folder have in common",
-    "decode": "the same stage on a CPU, on a GPU, and of whole frames",
-    "encode": "the same stage on a CPU, on a GPU, and of whole frames",
+    "decode": "the same stage of blocks, and of whole frames",
+    "encode": "the same stage of blocks, and of whole frames",
     "inspect": "of frames, and the verb that shows them",
     "jobs": "of a lane, and of the command line",
     "report": "a benchmark's table, a page for a browser, and the verb that writes that",
@@ -42,9 +42,7 @@ SAME_STAGE: dict[str, str] = {
 SAME_CONTRACT: dict[str, str] = {
     "add_arguments": "every verb of the command line has it",
     "decode": "for arrays, for tensors on a GPU, and for batches of these",
-    "decode_blocks": "the driver on a CPU and on a GPU",
     "encode": "for arrays, for tensors on a GPU, and for batches of these",
-    "encode_blocks": "the driver on a CPU and on a GPU",
     "load": "a vector in kernels, and an object from an archive: torch's word",
     "run": "every verb of the command line has it",
 }

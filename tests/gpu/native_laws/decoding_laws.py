@@ -16,16 +16,28 @@ import gcodec
 from gcodec import FINE_LADDER, EncoderOptions
 from gcodec.dtypes import BY_NAME
 from gcodec.format import modes as bit_layouts
+from gcodec.format import shipped
+from gcodec.format.columns import ColumnReferences
 from gcodec.gpu import decoder, kernel_tables, preludes
-from gcodec.kernels.block.header import CHECKSUM, CODED, OK, SEED
+from gcodec.kernels.block.header import CODED, OK, SEED
 from gcodec.kernels.cuda.launch_tables import EncodedFrames, Output, Tensors
 from gcodec.kernels.cuda.native import decoder_for, encoders_for
 from gcodec.tensors import kernel_view
 from tests.gpu.cuda_laws.law_table import books_of
 from tests.gpu.host_library import HostThreads
-from tests.gpu.native_laws.law_table import TYPES, as_a_device, check, law, narrow_layouts, outcome
+from tests.gpu.native_laws.law_table import (
+    TYPES,
+    as_a_device,
+    check,
+    check_same_bytes,
+    fitted,
+    law,
+    narrow_layouts,
+    outcome,
+    wide_layouts,
+)
 from tests.support import laws
-from tests.support.cases import CASES, Case, levels_at_random, modes
+from tests.support.cases import CASES, Bits, Case, levels_at_random, modes
 from tests.support.frame_builder import ANY_KIND, Built, Draft, build_frame, mutations
 from tests.support.make_golden import as_known, read_manifest
 from tests.support.paths import GOLDEN, GOLDEN_INVALID
@@ -153,49 +165,83 @@ def places_of_any_alignment(memory: HostThreads, effort: int) -> None:
         assert np.array_equal(room, wanted), name
 
 
+FAR = (1 << 32) + (1 << 20)     #: values
+
+
+def far_room() -> Bits | None:
+    """Return room for twice as many values of 16 bits and some more, which costs nothing until it is used; or None."""
+    if sys.platform != "linux":
+        return None
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0x4000)
+    return np.frombuffer(mmap.mmap(-1, 2 * FAR + (1 << 20), flags=flags), np.uint16)
+
+
 @law
 def places_beyond_32_bits(memory: HostThreads, effort: int) -> None:
-    """Frames and results that lie more than 2**32 values apart, and blocks of a tensor that begin after as many, read
-    and written. Memory that is only named costs nothing."""
-    if sys.platform != "linux":
+    """Tensors, frames and results that lie more than 2**32 values apart."""
+    room = far_room()
+    if room is None:
         return
-    dtype, far = BY_NAME["bfloat16"], (1 << 32) + (1 << 20)
-    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0x4000)
-    room = np.frombuffer(mmap.mmap(-1, 2 * far + (1 << 20), flags=flags), np.uint16)
-    bits = np.resize(kernel_view(Case("bfloat16", "gaussian").bits.reshape(-1)), 20_000)
-    frame = np.frombuffer(as_a_device(bits, dtype), np.uint8)
-    data = [room[begin : begin + len(frame) // 2].view(np.uint8) for begin in (1 << 16, far + (1 << 16))]
-    for own in data:
-        own[:] = frame
-    places = [room[: len(bits)], room[far : far + len(bits)]]
-    parsed = preludes.parse(memory, data)
-    (decoded,) = decoder.decode(memory, parsed, places)
-    assert not decoded.failures() and all(np.array_equal(place, bits) for place in places)
+    dtype, bits = BY_NAME["bfloat16"], np.resize(kernel_view(Case("bfloat16", "gaussian").bits.reshape(-1)), 20_000)
+    places = [room[: len(bits)], room[FAR : FAR + len(bits)]]
+    for layout in (bit_layouts.lossless(dtype), bit_layouts.fixed(dtype, 6), wide_layouts(dtype)[1]):
+        for place in places:
+            place[:] = bits
+        shared = fitted(memory, places, dtype, layout)
+        frames = check_same_bytes(memory, places, dtype, layout, codebook=shared)
+        data = [room[begin : begin + len(frame) // 2].view(np.uint8)
+                for begin, frame in zip((1 << 16, FAR + (1 << 16)), frames, strict=True)]
+        for place, own, frame in zip(places, data, frames, strict=True):
+            own[:] = np.frombuffer(frame, np.uint8)
+            place[:] = 0
+        (decoded,) = decoder.decode(memory, preludes.parse(memory, data), places)
+        assert not decoded.failures()
+        assert all(np.array_equal(place, laws.outcome(frames[0])) for place in places)
 
-    first, offsets = far >> 14, parsed[1].offsets       # as if the launch had begun at this block of a longer frame
-    for offset in offsets:
-        checksum = data[1][int(offset) + CHECKSUM :][:8].view("<u8")
-        checksum += np.uint64(first * SEED % 2**64)
-    places[1][:] = 0
-    (book,) = parsed[1].prelude.codebooks
-    coding = kernel_tables.value_coding_of(dtype, 1, 1, None, False)
-    tables = kernel_tables.decode_tables(memory, dtype, (8,), parsed[1].prelude.levels, [book], [])
-    words = room[far + (1 << 16) :].view(np.uint32)
-    rows = np.array([[0, 0, far + len(bits), -first, 14, 8, 0, 1, 0, 0]], np.int64)
-    frames = EncodedFrames(words, rows, np.zeros(2, np.int32), offsets, parsed[1].sizes)
-    statuses = np.full(2, -1, np.int32)
-    memory.launch(decoder_for(16, 8, (8,), 1, False), 2, frames, coding, tables, room, statuses)
-    assert (statuses == OK).all() and np.array_equal(places[1], bits)
 
-    slot_words = 4 + (1 << 13)
-    source = np.array([[0, 0, far + len(bits), -first, 0, 8, 1, -first * slot_words]], np.int64)
-    out = Output(np.zeros(2 * slot_words, np.uint32), *(np.zeros(2, kind) for kind in ("u4", "u1", "u4")))
-    tensors = Tensors(room, np.zeros(1, np.uint8), source, np.zeros(2, np.int32))
-    encoding = kernel_tables.encode_tables(memory, dtype, bit_layouts.lossless(dtype), [book])
-    memory.launch(encoders_for(16, (8,), 1, False, True).encode, 2, tensors, coding, encoding, out)
-    assert (out.kinds == CODED).all()
+@law
+def blocks_beyond_32_bits(memory: HostThreads, effort: int) -> None:
+    """The last blocks of a tensor of more than 2**32 values, as if the launch had begun there. Column references make
+    of them what they make of blocks that begin at 0, if the columns begin there, too."""
+    room = far_room()
+    if room is None:
+        return
+    dtype, bits = BY_NAME["bfloat16"], np.resize(kernel_view(Case("bfloat16", "gaussian").bits.reshape(-1)), 20_000)
+    place, owner, first, slot_words = room[FAR : FAR + len(bits)], np.zeros(2, np.int32), FAR >> 14, 4 + (1 << 13)
+    coding, layout = kernel_tables.value_coding_of(dtype, 1, 1, None, False), bit_layouts.lossless(dtype)
+    _, book = next(iter(shipped.fitting(dtype.name, 1)))
+    encoding = kernel_tables.encode_tables(memory, dtype, layout, [book])
     slots = np.array([0, 4 * slot_words], np.int64)
-    rows[0, 0], places[1][:], statuses[:] = 0, 0, -1
-    frames = EncodedFrames(out.slots, rows, np.zeros(2, np.int32), slots, out.sizes.astype(np.int64))
-    memory.launch(decoder_for(16, 8, (8,), 1, False), 2, frames, coding, tables, room, statuses)
-    assert (statuses == OK).all() and np.array_equal(places[1], bits)
+
+    def decode(out: Output, begin: int, columns: ColumnReferences | None, general: bool) -> Bits:
+        """Return the values of the blocks, as if they were those from value ``begin`` of a frame on."""
+        n_spans = 0 if columns is None else 1
+        rows = np.array([[0, FAR - begin, begin + len(bits), -(begin >> 14), 14, 8, 0, 1, 0, n_spans]], np.int64)
+        frames = EncodedFrames(out.slots, rows, owner, slots, out.sizes.astype(np.int64))
+        tables = kernel_tables.decode_tables(memory, dtype, (8,), layout.levels, [book], [columns] if columns else [])
+        statuses, place[:] = np.full(2, -1, np.int32), 0
+        memory.launch(decoder_for(16, 8, (8,), 1, general), 2, frames, coding, tables, room, statuses)
+        assert (statuses == OK).all()
+        return place.copy()
+
+    for references in (True, False):
+        place[:] = bits
+        source = np.array([[0, 0, FAR + len(bits), -first, 0, 8, int(references), -first * slot_words]], np.int64)
+        out = Output(np.zeros(2 * slot_words, np.uint32), *(np.zeros(2, kind) for kind in ("u4", "u1", "u4")))
+        tensors = Tensors(room, np.zeros(1, np.uint8), source, owner)
+        memory.launch(encoders_for(16, (8,), 1, False, references).encode, 2, tensors, coding, encoding, out)
+        assert (out.kinds == CODED).all()
+        for general in (False, True):
+            assert np.array_equal(decode(out, FAR, None, general), bits)
+    heads, n = np.arange(-3, 4, dtype=np.int8), 7 * 13
+    wanted = []
+    for begin in (0, FAR):
+        columns = ColumnReferences(begin % n, begin + len(bits), n, 13, heads)
+        changed = out._replace(slots=out.slots.copy())
+        for at in slots // 4:
+            block = changed.slots[at : at + slot_words]
+            block[7] |= 1 << 8      # the flag
+            checksum = block[2:4].view("<u8")
+            checksum += np.uint64((256 * (8 * 0x9E3779B1 % 2**32 | 1) - ((FAR - begin) >> 14) * SEED) % 2**64)
+        wanted.append(decode(changed, begin, columns, True))
+    assert np.array_equal(*wanted) and not np.array_equal(wanted[0], bits)
