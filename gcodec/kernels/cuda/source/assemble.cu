@@ -1,18 +1,19 @@
-// Preludes of frames, and the places of their blocks: seal_frames of gcodec/kernels/cuda/assemble.py, by a block of threads
-// for each frame. Arguments and results are the same.
+// Preludes of frames, and the places of their blocks, by a block of threads for each frame. A frame of coded blocks that is
+// longer than one of raw blocks without a codebook is put together as the latter.
 //
 //     frame     start (fixed, codebook) | block sizes, padded to 8 bytes | block 0 | block 1 | ...
 //               ^ size, checksum        ^ index                          ^ prefix sums of the sizes
 #include "encode.cuh"
 
 struct SealArguments {
-    Array<const i64, 2> rows, parts;
+    Array<const i64, 2> rows, parts;    // tables of frames to encode, and to put together
     ValueCoding coding;
-    Output out;
-    Array<const u32, 1> starts;
-    Array<i64, 1> places;
-    Array<i64, 2> results;
-    Array<u32, 1> target;
+    Output out;                         // of the encoder
+    Array<const u32, 1> starts;         // what comes before the indexes, sizes and checksums left zero
+    Array<i64, 1> places;               // word of the target at which a block begins; -1 where there is no frame: for lack
+                                        // of room, or for a level that does not exist
+    Array<i64, 2> results;              // bytes of a frame, 0 where there is none; whether it has gone without its codebook
+    Array<u32, 1> target;               // all frames are reached from their places on
 };
 
 // Columns of the table of frames to put together (gcodec.kernels.cuda.launch_tables).

@@ -1,5 +1,6 @@
-// Histograms of heads, for a fresh codebook: count_symbols of gcodec/kernels/cuda/histogram.py, by a block of threads for
-// each block of a tensor, where heads have 8 bits and sub-streams 2**8 values. Arguments and results are the same.
+// Histograms of heads relative to the mean of their sub-stream, for a fresh codebook, by a block of threads for each block
+// of a tensor, where heads have 8 bits and sub-streams 2**8 values. Values are counted before they are rounded. Of a
+// sub-stream of zeros one value is counted, as gcodec.kernels.sample.count does.
 //
 //     bin    0       1               2 ... window + 1    window + 2 ... 2 window + 1    ...
 //     of     zero    outside all     level 0             level 1                        ...

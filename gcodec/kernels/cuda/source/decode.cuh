@@ -4,8 +4,8 @@
 //     2  sub-streams to symbols     a thread for each sub-stream; bits and table in shared memory, four symbols a step
 //     3  symbols and tails to values      a warp for each sub-stream, four values a lane at a time: the decoders' own
 //
-// Arguments and statuses are those of decode_blocks (gcodec/kernels/cuda/decode.py), and so are the values. Nothing in a
-// block is trusted: each number that leads to an address is checked or limited before.
+// Values of a block whose status is not OK are undefined. Nothing in a block is trusted: each number that leads to an
+// address is checked or limited before.
 #pragma once
 
 #include "device.cuh"

@@ -13,8 +13,8 @@ struct PlanesShared : SymbolsShared {
 
     // Decode the symbols, and find the planes and the items that each sub-stream has in them.
     template <typename V>
-    __device__ __forceinline__ Status find_items(const Block<V> &block, const Fields &f, const DecodeTables &tables, u32 book,
-                                                 u32 head_bits) {
+    __device__ __forceinline__ Status find_items(const Block<V> &block, const Fields &f, const DecodeTables &tables,
+                                                 u32 book, u32 head_bits) {
         u32 n_items, end, thread = threadIdx.x;
         u32 info = tables.infos.data[book * 256 + thread];
         parts[thread] = {info & 0xFFFF, spread(info >> 16 & 255)};

@@ -9,7 +9,7 @@
 #include "planes.cuh"
 
 constexpr u32 MAX_LEVELS = 16;
-constexpr u32 TAIL_WORDS = STREAM_VALUES * 24 / 32 + 5;    // of a sub-stream's items, at most, and what four may reach beyond
+constexpr u32 TAIL_WORDS = STREAM_VALUES * 24 / 32 + 5;    // of a sub-stream, at most, and what four values may reach beyond
 
 // How the values of a level are coded:
 //
@@ -93,7 +93,8 @@ struct PlanesEncoder : StreamsShared {
     u32 n_planes, n_levels, least_size;
     u32 has_references;             // of a general encoder: sub-streams have means of their own
 
-    __device__ __forceinline__ void prepare(const EncodeTables &tables, const ValueCoding &coding, const i64 *row, u32 *noted) {
+    __device__ __forceinline__ void prepare(const EncodeTables &tables, const ValueCoding &coding, const i64 *row,
+                                            u32 *noted) {
         u32 thread = threadIdx.x, book = row[BOOK] < 0 ? 0 : (u32)row[BOOK];    // without one all that follows is of no use
         u32 entry = entry_of_symbol(tables, book, thread), symbol = entry & ESCAPES ? ESCAPE : thread;
         parts[thread] = {entry, spread(tables.infos.data[book * 256 + symbol] >> 16 & 255)};

@@ -1,12 +1,12 @@
-// Levels by the optimizers' rules: choose_linear, choose_accumulator and choose_adam of gcodec/kernels/cuda/level_rules.py,
-// by a block of threads for each 2**14 values of a tensor. Arguments and results are the same.
+// Levels by the optimizers' rules, by a block of threads for each 2**14 values of a tensor; gcodec.kernels.cuda.level_tables
+// has the arguments.
 //
 // gcodec/kernels/levels/terms.py has the rules, and says what the constants are and why each operation stands where it
 // does. Here they are once more, operation for operation, each rounded on its own, so that levels are the host's bit for
 // bit. Of arrays that may be missing the row of the table says -1.
 #include "device.cuh"
 
-// Columns of the table of tensors (gcodec.kernels.cuda.level_rules).
+// Columns of the table of tensors (gcodec.kernels.cuda.level_tables).
 struct Column {
     enum { GRAD, PARAM, FIRST, SECOND, THIRD, COUNT, BLOCK_AT, WHICH, OUT, TOP, NUMBER };
 };

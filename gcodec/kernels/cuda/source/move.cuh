@@ -1,4 +1,5 @@
-// What the kernels share that move a block from its slot to its frame (move_blocks of gcodec/kernels/cuda/assemble.py).
+// What the kernels share that move a block from its slot to its frame. Of a frame that has gone without its codebook, coded
+// blocks are made anew, as raw ones.
 #pragma once
 
 #include "encode.cuh"
