@@ -27,6 +27,8 @@ from gcodec.tensors import values_of
 from gcodec.truncation.optimizers import OptimizerView, levels_for, view_from_dump
 from tests.gpu.cuda_laws.law_table import CODING
 from tests.gpu.cuda_laws.patch_laws import near
+from tests.gpu.native_laws.decoding_laws import frames_to_decode
+from tests.gpu.native_laws.law_table import UNEVEN
 from tests.gpu.native_laws.level_laws import RULES, as_type, floats_of_all_kinds
 from tests.support import laws
 from tests.support.cases import CASES, LARGE, Bits, Case, levels_at_random
@@ -100,7 +102,7 @@ def test_frames_with_fixed_bits_of_the_device_have_the_hosts_bytes(case, roundin
 
 
 @every_case
-@pytest.mark.parametrize("ladders", [FINE_LADDER, PAPER_LADDER], ids=["fine", "paper"])
+@pytest.mark.parametrize("ladders", [FINE_LADDER, PAPER_LADDER, UNEVEN], ids=["fine", "paper", "uneven"])
 def test_frames_with_ladders_of_the_device_have_the_hosts_bytes(case, ladders):
     x, ladder = tensor_of(case), ladders[case.dtype]
     levels = levels_at_random(case.bits, len(ladder.drops)).reshape(case.bits.shape)
@@ -140,6 +142,26 @@ def test_golden_frames_are_decoded_on_the_device():
         if not {"base", "codebooks"} & described.keys():
             result = gcodec.decode((GOLDEN / f"{name}.frame").read_bytes(), device="cuda")
             assert sha256(laws.bits_of(result.cpu()).tobytes()).hexdigest() == described["sha256"], name
+
+
+def test_any_frames_are_decoded_on_the_device():
+    """Frames of all layouts that no encoder writes."""
+    for built in frames_to_decode(Random(6), 96, named=False):
+        result = gcodec.decode(built.frame, device="cuda")
+        assert np.array_equal(laws.bits_of(result.cpu()).reshape(-1), built.bits)
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_codebooks_without_references_give_the_hosts_bytes(dtype):
+    for case in ON_DEVICE:
+        if case.dtype == dtype and case.bits.size:
+            x = tensor_of(case)
+            book = gpu.fresh_codebook([x.cuda()])
+            book = None if book is None else book._replace(references=False)
+            (frame,) = gpu.encode_batch([x.cuda()], codebook=book)
+            if book is not None:
+                assert bytes(frame.cpu().numpy()) == host_frame(x, bit_layouts.lossless(BY_NAME[dtype]), None, book)
+            laws.assert_same_bits(gcodec.decode(frame).cpu(), case.bits)
 
 
 @pytest.mark.parametrize("dtype", TYPES)

@@ -301,7 +301,8 @@ def the_tests_of_a_device(memory: HostMemory, quick: bool) -> None:
 
     said = StringIO()
     with pretending_device(), redirect_stdout(said):
-        selected = "0-d or golden or a_batch or live or spoilt or patches or xxh3 or weights or (hosts and AdamW)"
+        selected = ("0-d or golden or any_frames or without_references or a_batch or live or spoilt or patches or xxh3 "
+                    "or weights or (hosts and AdamW)")
         result = pytest.main(["-q", "-m", "gpu", "-k", selected, "-p", "no:cacheprovider", "-p", "no:xdist", "-W",
                              "ignore::pytest.PytestAssertRewriteWarning", "tests/gpu/test_gpu.py"])
     assert result == pytest.ExitCode.OK and " passed" in said.getvalue(), said.getvalue()

@@ -19,10 +19,10 @@ from gcodec.gpu import batches, encoder
 from gcodec.gpu.encoder import GpuSource, SharedCodebook, plan_of
 from gcodec.plan.request import EncodeRequest
 from gcodec.tensors import Values, kernel_view
+from tests.gpu.cuda_laws.law_table import CODING, TYPES
 from tests.gpu.host_library import HostThreads
 from tests.gpu.native_laws.law_table import (
-    CODING,
-    TYPES,
+    UNEVEN,
     check,
     check_same_bytes,
     fitted,
@@ -67,12 +67,11 @@ def fixed_bits(memory: HostThreads, effort: int) -> None:
 @law
 def ladders(memory: HostThreads, effort: int) -> None:
     """Frames with a level for each value."""
-    uneven = {"float32": Ladder((1, 4, 11)), "bfloat16": Ladder((2, 7)), "float16": Ladder((0, 5, 10))}
     for case in CASES:
         if case.dtype not in TYPES:
             continue
         dtype, bits = BY_NAME[case.dtype], case.bits.copy()
-        for ladder in (FINE_LADDER[case.dtype], PAPER_LADDER[case.dtype], uneven[case.dtype]):
+        for ladder in (FINE_LADDER[case.dtype], PAPER_LADDER[case.dtype], UNEVEN[case.dtype]):
             levels = levels_at_random(bits, len(ladder.drops))
             own, layout = [levels.reshape(-1).copy()], bit_layouts.ladder(dtype, ladder)
             shared = fitted(memory, [bits], dtype, layout, own)

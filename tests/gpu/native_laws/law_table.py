@@ -19,11 +19,13 @@ from gcodec.gpu import batches, encoder
 from gcodec.gpu.encoder import GpuSource, SharedCodebook, plan_of
 from gcodec.plan.request import EncodeRequest
 from gcodec.tensors import Values, kernel_view
-from tests.gpu.cuda_laws.law_table import CODING, TYPES
+from tests.gpu.cuda_laws.law_table import CODING
 from tests.gpu.host_library import HostThreads
 from tests.support import laws
 from tests.support.cases import Bits
 
+#: Ladders whose steps differ, some of them wide.
+UNEVEN = {"float32": Ladder((1, 4, 11)), "bfloat16": Ladder((2, 7)), "float16": Ladder((0, 5, 10))}
 Law = Callable[[HostThreads, int], None]
 LAWS: list[Law] = []
 
@@ -66,8 +68,7 @@ def narrow_layouts(dtype: DType) -> list[BitLayout]:
 
 def wide_layouts(dtype: DType) -> list[BitLayout]:
     """Return layouts of a type with a plane that has more than 8 bits, or that leave whole planes without an owner."""
-    uneven = {"float32": Ladder((1, 4, 11)), "bfloat16": Ladder((2, 7)), "float16": Ladder((0, 5, 10))}
-    ladders = [uneven[dtype.name], Ladder((0,)), Ladder((3,)), Ladder((0, dtype.mantissa_bits))]
+    ladders = [UNEVEN[dtype.name], Ladder((0,)), Ladder((3,)), Ladder((0, dtype.mantissa_bits))]
     layouts = [bit_layouts.ladder(dtype, ladder) for ladder in ladders]
     by_widths = {24: ((16, 8), (8, 16), (23,), (9, 9), (56, 24, 12)), 8: ((1, 5), (40, 8), (9, 7, 1))}
     for widths in by_widths[dtype.tail_bits]:
@@ -124,4 +125,3 @@ def fitted(
     return encoder.fit_codebook(memory, sources, dtype, bit_layout, CODING)
 
 
-__all__ = ["CODING", "LAWS", "TYPES"]
