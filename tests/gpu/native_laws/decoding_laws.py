@@ -243,4 +243,4 @@ def blocks_beyond_32_bits(memory: HostThreads, effort: int) -> None:
             checksum = block[2:4].view("<u8")
             checksum += np.uint64((256 * (8 * 0x9E3779B1 % 2**32 | 1) - ((FAR - begin) >> 14) * SEED) % 2**64)
         wanted.append(decode(changed, begin, columns, True))
-    assert np.array_equal(*wanted) and not np.array_equal(wanted[0], bits)
+    assert np.array_equal(wanted[0], wanted[1]) and not np.array_equal(wanted[0], bits)
