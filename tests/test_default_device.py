@@ -15,7 +15,7 @@ import torch
 import gcodec
 from gcodec.averaging.averager import Averager, CompressionPlan
 from gcodec.compressors import PowerSGD, TopK, alone
-from tests.test_floors import TREES, at
+from tests.test_floors import at, trees
 
 
 def calls_without_a_device(tree: ast.Module, makers: set[str]) -> Iterator[int]:
@@ -34,7 +34,7 @@ def test_every_new_tensor_has_a_device():
 
     # What as_tensor is given in the recorder, it moves to the CPU.
     makers = {f"torch.{maker.__name__}" for maker in _device_constructors()} - {"torch.as_tensor"}
-    found = [at(name, line) for name, tree in TREES.items() for line in calls_without_a_device(tree, makers)]
+    found = [at(name, line) for name, tree in trees().items() for line in calls_without_a_device(tree, makers)]
     assert not found
     assert list(calls_without_a_device(ast.parse("torch.ones(3)\ntorch.ones(3, device=x.device)"), makers)) == [1]
 

@@ -11,6 +11,7 @@ import graphlib
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -74,7 +75,12 @@ def module_name(path: Path, package: Path = PACKAGE) -> str:
 
 
 MODULES = {module_name(path): path for path in sorted(PACKAGE.rglob("*.py"))}
-TREES = {name: ast.parse(path.read_text(encoding="utf-8")) for name, path in MODULES.items()}
+
+
+@cache
+def trees() -> dict[str, ast.Module]:
+    """The syntax trees of all modules, by name; not made where tests are merely collected."""
+    return {name: ast.parse(path.read_text(encoding="utf-8")) for name, path in MODULES.items()}
 
 
 def within(name: str, prefix: str) -> bool:
@@ -129,7 +135,7 @@ def uses_of(tree: ast.Module) -> Iterator[tuple[int, str]]:
 def internal_imports(module: str) -> list[tuple[int, str]]:
     """(line, module of gcodec) for every import of ``module`` that stays inside the package."""
     found = []
-    for line, name in imports_of(TREES[module], module, MODULES[module].name == "__init__.py"):
+    for line, name in imports_of(trees()[module], module, MODULES[module].name == "__init__.py"):
         if within(name, "gcodec"):
             parts = name.split(".")
             prefixes = (".".join(parts[:n]) for n in range(len(parts), 0, -1))
@@ -201,14 +207,14 @@ def test_imports_form_no_cycle():
 
 
 def test_imports_inside_the_package_are_relative():
-    absolute = [f"{at(module, line)} imports {name}" for module, tree in TREES.items()
+    absolute = [f"{at(module, line)} imports {name}" for module, tree in trees().items()
                 for line, name in absolute_imports_of(tree) if within(name, "gcodec")]
     assert not absolute, "inside gcodec, write `from .x import y` or `from ..x import y`:\n" + "\n".join(absolute)
 
 
 @pytest.mark.parametrize("package", OUTSIDE)
 def test_outside_packages_stay_in_their_rooms(package):
-    strays = [f"{at(module, line)} uses {name}" for module, tree in TREES.items()
+    strays = [f"{at(module, line)} uses {name}" for module, tree in trees().items()
               if not any(within(module, f"gcodec.{room}") for room in OUTSIDE[package])
               for line, name in (*imports_of(tree, module, MODULES[module].name == "__init__.py"), *uses_of(tree))
               if within(name, package)]
@@ -242,8 +248,8 @@ def test_files_stay_short():
 
 
 def test_everything_public_is_documented():
-    missing = [at(module, 1) for module, tree in TREES.items() if ast.get_docstring(tree) is None]
-    missing += [f"{at(module, line)} {name}" for module, tree in TREES.items() for line, name in undocumented(tree)]
+    missing = [at(module, 1) for module, tree in trees().items() if ast.get_docstring(tree) is None]
+    missing += [f"{at(module, line)} {name}" for module, tree in trees().items() for line, name in undocumented(tree)]
     assert not missing, "no docstring:\n" + "\n".join(missing)
 
 

@@ -11,11 +11,12 @@ import re
 import subprocess
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
 from pathlib import Path
 
 import pytest
 
-from tests.test_floors import MODULES, PACKAGE, TREES, at
+from tests.test_floors import MODULES, PACKAGE, at, trees
 
 MAX_ROOT_MODULES = 12  #: beside __init__ and __main__
 MAX_PARAMETERS = 8
@@ -116,7 +117,12 @@ def defined_in(tree: ast.Module) -> set[str]:
     return names
 
 
-DEFINED = {module: defined_in(tree) for module, tree in TREES.items()}
+@cache
+def defined() -> dict[str, set[str]]:
+    """What each module defines or imports."""
+    return {module: defined_in(tree) for module, tree in trees().items()}
+
+
 BY_FILE_NAME: dict[str, list[str]] = defaultdict(list)
 for _module in MODULES:
     BY_FILE_NAME[_module.rpartition(".")[2]].append(_module)
@@ -145,7 +151,7 @@ def public_of_package(module: str) -> set[str]:
     """The names that ``import gcodec`` offers lazily, which no statement of its module binds."""
     if module != "gcodec":
         return set()
-    strings = {node.value for node in ast.walk(TREES["gcodec"]) if isinstance(node, ast.Constant)}
+    strings = {node.value for node in ast.walk(trees()["gcodec"]) if isinstance(node, ast.Constant)}
     return {text for text in strings if isinstance(text, str)}
 
 
@@ -187,7 +193,7 @@ def test_a_file_name_means_one_thing():
 
 def test_a_public_name_means_one_thing():
     homes = defaultdict(list)
-    for module, tree in TREES.items():
+    for module, tree in trees().items():
         for name in public_names(tree):
             homes[name].append(module)
     compare((name for name, modules in homes.items() if len(modules) > 1), SAME_CONTRACT,
@@ -195,20 +201,21 @@ def test_a_public_name_means_one_thing():
 
 
 def test_parameter_lists_stay_short():
-    long = [name for module, tree in TREES.items() for name, node in functions_of(tree, module.removeprefix("gcodec."))
+    long = [name for module, tree in trees().items()
+            for name, node in functions_of(tree, module.removeprefix("gcodec."))
             if n_parameters(node) > MAX_PARAMETERS]
     compare(long, LONG_LISTS, f"more than {MAX_PARAMETERS} parameters")
     assert len(LONG_LISTS) <= MAX_LONG_LISTS
 
 
 def test_first_lines_of_docstrings_stand_alone():
-    riddles = [f"{at(module, getattr(node, 'lineno', 1))} {text.splitlines()[0]!r}" for module, tree in TREES.items()
+    riddles = [f"{at(module, getattr(node, 'lineno', 1))} {text.splitlines()[0]!r}" for module, tree in trees().items()
                for node, text in documented_in(tree) if RIDDLES.match(text)]
     assert not riddles, "write a whole sentence with a subject and a verb:\n" + "\n".join(riddles)
 
 
 def test_names_in_docstrings_exist():
-    unknown = list(unknown_references(TREES, DEFINED))
+    unknown = list(unknown_references(trees(), defined()))
     assert not unknown, "docstrings name what does not exist:\n" + "\n".join(unknown)
 
 
@@ -243,7 +250,7 @@ def test_parameters_are_counted_without_self():
     ("torch.Tensor", True),
 ])
 def test_references_are_resolved(reference, known):
-    assert resolves(reference, "gcodec.codec", DEFINED) == known
+    assert resolves(reference, "gcodec.codec", defined()) == known
 
 
 @pytest.mark.parametrize(("line", "riddle"), [

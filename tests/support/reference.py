@@ -662,10 +662,12 @@ class BitReader:
     def symbol(self, codes: Mapping[str, int]) -> int:
         """The symbol whose code comes next."""
         require(len(codes) > 0, "a symbol is of a code that is not empty")
-        end = self.at + 1
-        while (symbol := codes.get(self.bits[self.at : end])) is None:
+        bits, at = self.bits, self.at
+        end = at + len(next(iter(codes)))       # the shortest come first
+        while (symbol := codes.get(bits[at:end])) is None:
             end += 1
-            require(end <= len(self.bits), "a code lies within its sub-stream")
+            if end > len(bits):
+                require(False, "a code lies within its sub-stream")
         self.at = end
         return symbol
 
