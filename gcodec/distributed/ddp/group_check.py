@@ -41,5 +41,5 @@ def check_group(params: Sequence[torch.Tensor], group: dist.ProcessGroup | None)
 
 def _with_subclasses(kind: type) -> Iterator[type]:
     yield kind
-    for each in type.__subclasses__(kind):
+    for each in kind.__subclasses__():
         yield from _with_subclasses(each)
