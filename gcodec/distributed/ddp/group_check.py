@@ -41,5 +41,6 @@ def check_group(params: Sequence[torch.Tensor], group: dist.ProcessGroup | None)
 
 def _with_subclasses(kind: type) -> Iterator[type]:
     yield kind
-    for each in kind.__subclasses__():
+    subclasses: list[type] = kind.__subclasses__()
+    for each in subclasses:
         yield from _with_subclasses(each)
