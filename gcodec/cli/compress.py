@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from ..archive import ArchiveReader, ArchiveWriter, Bases, FileEntry
 from ..archive.encoding_policy import MantissaBits
+from ..archive.file_state import FileState
 from ..archive.output import Attributes, Staging, check_free, is_special, new_file_mode, sync_to_disk
 from ..archive.whole_files import PolicyMaker, add_file, check_archive_name
 from ..errors import GcodecError, InvalidArgument, Unsupported
@@ -20,7 +21,7 @@ from . import UsageError, display
 from .base_option import add_base, open_bases
 from .compare import compare_bytes
 from .compile_time import compile_clock
-from .file_state import FileState, check_removal, check_targets
+from .file_checks import check_removal, check_targets
 from .jobs import ArchiveJob, InputFile, jobs_for
 from .outputs import check_url_targets
 from .streams import STDIO

@@ -10,6 +10,7 @@ from typing import Any
 
 from ..archive import ArchiveReader, Bases, FileEntry
 from ..archive.description import base_summary
+from ..archive.file_state import FileState
 from ..archive.output import Attributes, Staging, check_free, sync_to_disk
 from ..archive.whole_files import paths_below, restore_files, restored_attributes, upload_files, urls_below
 from ..errors import GcodecError
@@ -20,7 +21,7 @@ from . import UsageError, base_option, display
 from .compile_time import compile_clock
 from .compress import add_common, size_argument
 from .extract import extract
-from .file_state import FileState, check_removal, check_targets
+from .file_checks import check_removal, check_targets
 from .joined_tensors import is_joined, joined_tensors
 from .outputs import check_url_targets, whole_file
 from .streams import STDIO

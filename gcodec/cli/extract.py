@@ -19,7 +19,7 @@ from ..files.npy import npy_header
 from ..files.source import naming
 from ..files.urls import is_url
 from . import UsageError, display
-from .file_state import check_targets
+from .file_checks import check_targets
 from .joined_tensors import is_joined, joined_tensors, row_major_parts
 from .outputs import check_url_targets, whole_file
 from .streams import STDIO

@@ -11,11 +11,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ..archive.entries import unsafe_path
+from ..archive.file_state import FileState
 from ..archive.layout import MAGIC
 from ..errors import GcodecError, did_you_mean_file, link_to_nowhere
 from ..files.urls import files_below, filesystem_of, is_folder_at, is_url, local_path, name_at
 from . import UsageError
-from .file_state import FileState
 from .streams import STDIO
 
 SUFFIX = ".gc"

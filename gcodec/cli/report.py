@@ -11,7 +11,7 @@ from ..files.urls import check_free_url, is_url, local_path, name_at
 from . import UsageError, display
 from .base_option import add_base, open_bases
 from .compress import size_argument
-from .file_state import check_targets
+from .file_checks import check_targets
 from .outputs import check_url_targets, whole_file
 from .streams import STDIO
 

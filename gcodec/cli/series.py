@@ -10,6 +10,7 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
+from ..archive.file_state import FileState
 from ..archive.output import Attributes, Staging, check_free
 from ..archive.whole_files import upload_files, urls_below
 from ..checkpoints import StepFolder, StepInfo
@@ -22,7 +23,7 @@ from ..files.urls import is_folder_at, is_url, local_path, name_at, open_url, pa
 from . import UsageError, display
 from .compare import compare_bytes
 from .compress import add_common, size_argument
-from .file_state import FileState, check_removal, check_targets
+from .file_checks import check_removal, check_targets
 from .streams import STDIO
 
 EXAMPLES = """examples:

@@ -10,10 +10,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from ..archive.base_files import SUFFIX
+from ..archive.file_state import FileState
 from ..archive.output import Staging, sync_to_disk
 from ..archive.reader import ArchiveReader
 from ..archive.whole_files import compress_file, restore_files, restored_attributes
-from ..errors import InvalidArgument
+from ..errors import GcodecError, InvalidArgument
 
 #: Files that hold tensors, by the ends of their names; smaller ones are left as they are, unless an archive is there.
 TENSOR_SUFFIXES = (".safetensors", ".pt", ".bin")
@@ -45,8 +46,12 @@ def compress_files_in(folder: str | os.PathLike[str], threads: int | None = None
     archives = []
     for path in files:
         archive = path.with_name(path.name + SUFFIX)
+        state = FileState.of(path)
         compress_file(path, archive, force=True, threads=threads)
         sync_to_disk([archive])
+        if change := state.change_at(path):
+            archive.unlink()  # it would count where it is newer than the file
+            raise GcodecError(f"{path}: {change} while it was compressed; it is kept")
         path.unlink()
         archives.append(archive)
     os.utime(folder, ns=(times.st_atime_ns, times.st_mtime_ns))

@@ -13,7 +13,8 @@ pytest.importorskip("safetensors")
 from safetensors.numpy import save
 
 import gcodec
-from gcodec.errors import InvalidArgument
+from gcodec.errors import GcodecError, InvalidArgument
+from gcodec.integrations import folder_files
 from gcodec.integrations.folder_files import compress_files_in, restore_files_in, restored_folder
 from tests.support.archive_maker import archive_with
 
@@ -108,6 +109,24 @@ def test_files_that_are_newer_than_their_archives_are_what_is_loaded(tmp_path):
     assert restore_files_in(tmp_path) == [model] and other.read_bytes() == NEW
     compress_files_in(tmp_path)
     assert restore_files_in(tmp_path) == [model, other] and (model.read_bytes(), other.read_bytes()) == (OLD, NEW)
+
+
+@pytest.mark.parametrize("changed", [NEW, OLD + b"more"], ids=["was written to", "grew"])
+def test_a_file_that_changes_while_it_is_compressed_is_kept(tmp_path, monkeypatch, request, changed):
+    model, other = tmp_path / "model.safetensors", tmp_path / "other.safetensors"
+    written(model, OLD, 1000)
+    written(other, OLD, 1000)
+
+    def compress_slowly(path, *args, **options):
+        gcodec.compress_file(path, *args, **options)
+        if path == other:
+            written(other, changed, 2000)
+
+    monkeypatch.setattr(folder_files, "compress_file", compress_slowly)
+    with pytest.raises(GcodecError, match=rf"other.safetensors: {request.node.callspec.id}.* it is kept"):
+        compress_files_in(tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["model.safetensors.gc", "other.safetensors"]
+    assert other.read_bytes() == changed
 
 
 def test_a_small_file_takes_the_place_of_an_archive_of_its_name(tmp_path):

@@ -1,14 +1,10 @@
-"""Files compared as files, not by their names: the same one under two names, or one that has changed meanwhile."""
+"""The state of a file's content, by which it is told that it has changed meanwhile."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
-
-from ..archive.output import is_special
-from . import UsageError
 
 
 class FileState(NamedTuple):
@@ -45,26 +41,3 @@ class FileState(NamedTuple):
         if now.size != self.size:
             return f"{'grew' if now.size > self.size else 'shrank'} from {self.size} to {now.size} bytes"
         return "was written to" if now.changed_ns != self.changed_ns else ""
-
-
-def check_targets(targets: Iterable[Path], inputs: Iterable[Path]) -> None:
-    """Raises UsageError if a file to be written is one that is to be read, under whatever names."""
-    known = {}
-    for path in inputs:
-        try:
-            known[FileState.of(path).identity] = path
-        except OSError:  # whoever reads it will say so
-            continue
-    for target in targets:
-        if not target.exists() or (identity := FileState.of(target).identity) not in known:
-            continue
-        other = known[identity]
-        same = "is an input itself" if other == target else f"is the same file as the input {other}"
-        raise UsageError(f"{target}: {same}, and would be replaced; give another name with -o")
-
-
-def check_removal(targets: Iterable[Path], inputs: Iterable[Path]) -> None:
-    """Raises UsageError for ``--rm`` where the data would be gone: from or to something that is no regular file."""
-    for path in (*targets, *inputs):
-        if is_special(path):
-            raise UsageError(f"--rm needs regular files, which {path} is not")

@@ -1,0 +1,33 @@
+"""Files compared as files, not by their names, before work on them begins."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from ..archive.file_state import FileState
+from ..archive.output import is_special
+from . import UsageError
+
+
+def check_targets(targets: Iterable[Path], inputs: Iterable[Path]) -> None:
+    """Raises UsageError if a file to be written is one that is to be read, under whatever names."""
+    known = {}
+    for path in inputs:
+        try:
+            known[FileState.of(path).identity] = path
+        except OSError:  # whoever reads it will say so
+            continue
+    for target in targets:
+        if not target.exists() or (identity := FileState.of(target).identity) not in known:
+            continue
+        other = known[identity]
+        same = "is an input itself" if other == target else f"is the same file as the input {other}"
+        raise UsageError(f"{target}: {same}, and would be replaced; give another name with -o")
+
+
+def check_removal(targets: Iterable[Path], inputs: Iterable[Path]) -> None:
+    """Raises UsageError for ``--rm`` where the data would be gone: from or to something that is no regular file."""
+    for path in (*targets, *inputs):
+        if is_special(path):
+            raise UsageError(f"--rm needs regular files, which {path} is not")
