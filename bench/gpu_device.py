@@ -11,6 +11,7 @@ from time import perf_counter
 from typing import Any, NamedTuple
 
 from gcodec.gpu import gpu_memory
+from gcodec.kernels.cuda import nvrtc
 
 ROTATING = 1 << 28          #: bytes of buffers that are used in turn: more than a cache holds
 _CYCLES = 2e9               #: of the device's clock in a second, or a few less
@@ -116,7 +117,6 @@ def copy_speed(size: int, rounds: int) -> float:
 
 def environment() -> list[str]:
     """Return what the results depend on, a line for each: versions, the device, what compiles for it."""
-    import numba
     import torch
 
     def of(what: Callable[[], Any]) -> str:
@@ -125,11 +125,9 @@ def environment() -> list[str]:
         except Exception as error:  # of many kinds: what is missing is said
             return f"unknown ({type(error).__name__})"
 
-    cuda: Any = import_module("numba.cuda")
     return [
         f"device: {of(torch.cuda.get_device_name)}, capability {of(torch.cuda.get_device_capability)}",
         f"driver's CUDA: {of(lambda: import_module('torch')._C._cuda_getDriverVersion())}",
         f"python {sys.version.split()[0]}, torch {torch.__version__} with CUDA {torch.version.cuda}",
-        f"numba {numba.__version__}, its CUDA target {of(lambda: cuda.__file__)}",
-        f"NVVM: {of(lambda: import_module('numba.cuda.cudadrv.nvvm').NVVM().get_version())}",
+        f"NVRTC: {of(lambda: nvrtc.newest_library(99)[1])}",
     ]

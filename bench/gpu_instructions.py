@@ -337,28 +337,49 @@ def facts_of(dtype: str, planes: bool) -> Facts:
     return Facts(float(sum(reader.sizes)) / 32, sum(code_bytes) / 32, len(prelude.widths), item_words)
 
 
-def measure(kernels: Sequence[NativeKernel], capability: tuple[int, int]) -> Iterator[tuple[object, ...]]:
-    """Yield a row of the table for each kernel.
+class MachineCode(NamedTuple):
+    """A kernel, compiled.
 
-    Raises:
-        Unsupported: One of NVIDIA's tools is not here.
+    Attributes:
+        kernel: The kernel.
+        code: Its instructions.
+        registers: Of a thread.
+        shared: Bytes of shared memory.
+        local: How many instructions reach local memory: spilt registers, or arrays.
+        compiler: What compiled it.
     """
+
+    kernel: NativeKernel
+    code: list[Instruction]
+    registers: int
+    shared: int
+    local: int
+    compiler: str
+
+
+def machine_code(kernels: Sequence[NativeKernel], capability: tuple[int, int]) -> Iterator[MachineCode]:
+    """Yield kernels, compiled. Raises Unsupported if one of NVIDIA's tools is not here."""
     with tempfile.TemporaryDirectory() as folder:
         for file in dict.fromkeys(kernel.file for kernel in kernels):
             path, compiler = compiled(file, capability, Path(folder))
-            code, (registers_of, shared_of) = disassembled(path), resources(path.read_bytes())
+            code, (registers, shared) = disassembled(path), resources(path.read_bytes())
             for kernel in kernels:
-                if kernel.file != file:
-                    continue
-                own = code[kernel.name]
-                kind, _, dtype = kernel.name.rpartition("_")
-                facts = facts_of("float32" if dtype == "float32" else "bfloat16", "_" in kind)
-                per_32 = issued(own, STEPS[kind], facts) / (BLOCK / 32)
-                registers, shared = registers_of[kernel.name], shared_of.get(kernel.name, 0)
-                local = sum(bool(re.search(r"\b(LDL|STL)\b", instruction.text)) for instruction in own)
-                barriers = sum("BAR.SYNC" in instruction.text for instruction in own)
-                yield (kernel.name, f"sm_{capability[0]}{capability[1]}", f"{per_32:.1f}", len(own), registers, shared,
-                       local, occupancy(capability, registers, shared), barriers, compiler)
+                if kernel.file == file:
+                    name, own = kernel.name, code[kernel.name]
+                    local = sum(bool(re.search(r"\b(LDL|STL)\b", instruction.text)) for instruction in own)
+                    yield MachineCode(kernel, own, registers[name], shared.get(name, 0), local, compiler)
+
+
+def measure(kernels: Sequence[NativeKernel], capability: tuple[int, int]) -> Iterator[tuple[object, ...]]:
+    """Yield a row of the table for each kernel. Raises Unsupported if one of NVIDIA's tools is not here."""
+    for found in machine_code(kernels, capability):
+        kind, _, dtype = found.kernel.name.rpartition("_")
+        facts = facts_of("float32" if dtype == "float32" else "bfloat16", "_" in kind)
+        per_32 = issued(found.code, STEPS[kind], facts) / (BLOCK / 32)
+        barriers = sum("BAR.SYNC" in instruction.text for instruction in found.code)
+        yield (found.kernel.name, f"sm_{capability[0]}{capability[1]}", f"{per_32:.1f}", len(found.code),
+               found.registers, found.shared, found.local, occupancy(capability, found.registers, found.shared),
+               barriers, found.compiler)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -18,7 +18,7 @@ from gcodec import gpu
 from gcodec.gpu import gpu_memory
 from gcodec.kernels.block.header import OK
 from gcodec.kernels.cuda import launch as launching
-from gcodec.kernels.cuda.launch_arguments import GpuArray, layout
+from gcodec.kernels.cuda.launch_arguments import GpuArray
 from gcodec.kernels.cuda.native import NativeKernel
 
 
@@ -109,16 +109,6 @@ class StubMemory(gpu_memory.TorchMemory):
 _NOTHING = contextlib.nullcontext()
 
 
-def _direct(driver: StubDriver, gpu_kernel: Any, kinds: tuple[Any, ...], args: tuple[Any, ...]) -> Any:
-    """Return what launches a kernel that was not compiled."""
-    pack = layout(kinds).pack
-
-    def launcher(blocks: int, stream: int, numbers: list[Any], args: tuple[Any, ...]) -> None:
-        driver.launch(1, blocks, 1, stream, pack(*numbers))
-
-    return launcher
-
-
 @contextlib.contextmanager
 def stub_device() -> Iterator[type[StubMemory]]:
     """Make the functions of ``gcodec.gpu`` use a device that does nothing, and yield what counts."""
@@ -129,7 +119,6 @@ def stub_device() -> Iterator[type[StubMemory]]:
         patch.object(gpu_memory, "TorchMemory", StubMemory),
         patch.object(gpu, "_indexed", lambda device: here),
         patch.object(launching, "driver_of", lambda device: StubMemory.driver),
-        patch.object(launching, "_direct", _direct),
         patch.object(NativeKernel, "cubin", lambda kernel, capability, driver_version: b""),
         patch.object(launching, "_launchers", {}),
         patch.object(gpu_memory, "_kept", {}),

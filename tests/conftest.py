@@ -16,7 +16,7 @@ os.environ.setdefault("MKL_CBWR", "COMPATIBLE")
 #: last would leave the other cores without work.
 LONGEST = (
     "codec/test_codec.py", "gpu/test_native.py", "fuzz/test_fuzz.py",
-    "codec/test_corruption.py", "gpu/test_cuda_simulator.py", "codec/test_predicted_rows.py",
+    "codec/test_corruption.py", "codec/test_predicted_rows.py",
     "compressors/test_compressors.py", "bench/test_bench.py", "format/test_reference.py", "kernels/test_kernels.py",
     "plan/test_prediction.py", "bench/test_experiments.py", "archive/test_bases.py", "cli/test_cli.py",
     "distributed/test_diloco.py", "distributed/test_group.py", "distributed/test_parts.py",

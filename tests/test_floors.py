@@ -55,7 +55,7 @@ SIDEWAYS: tuple[tuple[str, str], ...] = (
 # Outside packages that only some rooms or modules may use, inside functions too.
 OUTSIDE: dict[str, tuple[str, ...]] = {
     "torch.distributed": ("distributed", "integrations"),
-    "numba.cuda": ("kernels.cuda",),
+    "numba.cuda": (),              # kernels for CUDA devices are in CUDA C++
     "triton": ("kernels.cuda",),
     "sklearn": ("demo",),
     "matplotlib": ("demo",),

@@ -12,17 +12,16 @@ from typing import Any, NamedTuple
 import numpy as np
 import xxhash
 
-from ..kernels.cuda.xxh3 import (
-    BLOCK_BYTES,
-    BLOCKS_PER_SUM,
-    LAST,
-    N_LANES,
-    N_WORDS,
-    START,
-    chain_hash_blocks,
-    sum_hash_blocks,
-)
+from ..kernels.cuda.native import CHAIN_HASH_BLOCKS, SUM_HASH_BLOCKS
 from .gpu_memory import Memory
+
+# The numbers of ``source/hash.cu``.
+BLOCK_BYTES = 1024  #: between two scrambles
+N_LANES = 8  #: accumulators
+BLOCKS_PER_SUM = 64  #: blocks that a block of the grid sums
+#: Where the words of :func:`hash_words` begin, those of the secret first, of which the last eight are for scrambling:
+#: those for the last 64 bytes; the accumulators as they begin; their end.
+LAST, START, N_WORDS = 24, 32, 40
 
 MOST_SHORT = 240  #: bytes up to which XXH3 is of another kind, which the host computes
 MOST_AT_ONCE = 1 << 31  #: bytes that are hashed before the host waits; their sums take a sixteenth
@@ -41,7 +40,7 @@ _ALL = (1 << 64) - 1
 
 
 class HashWords(NamedTuple):
-    """The words that kernels need, by kind as :mod:`gcodec.kernels.cuda.xxh3` says.
+    """The words that kernels need, by kind as :data:`LAST` says.
 
     Attributes:
         words: uint64[N_WORDS].
@@ -108,9 +107,9 @@ def _states(memory: Memory, tensors: Sequence[Any]) -> np.ndarray:
         aligned = memory.bytes_of(tensor)
         (wide, _), (data, _) = memory.span([aligned[: size & ~7]], "u8"), memory.span([aligned], "u1")
         memory.launch(
-            sum_hash_blocks, n_full // BLOCKS_PER_SUM + 1, wide, data, np.uint64(size), words, np.uint64(first), sums
+            SUM_HASH_BLOCKS, n_full // BLOCKS_PER_SUM + 1, wide, data, np.uint64(size), words, np.uint64(first), sums
         )
-    memory.launch(chain_hash_blocks, len(tensors), sums, memory.send(firsts), memory.send(n_fulls), words, results)
+    memory.launch(CHAIN_HASH_BLOCKS, len(tensors), sums, memory.send(firsts), memory.send(n_fulls), words, results)
     return memory.fetch(results).reshape(-1, N_LANES)
 
 

@@ -11,10 +11,27 @@ from ..format.change_codebook import ChangeCodebook
 from ..frame.decode import check_base_hash
 from ..frame.kinds import check_status
 from ..kernels.block import header
-from ..kernels.cuda.sparse_check import PART_LOG2, check_sparse_blocks, sum_words
-from ..kernels.cuda.sparse_place import apply_changes, copy_stored_blocks, place_changes
-from ..kernels.cuda.sparse_read import read_sub_streams
-from ..kernels.cuda.sparse_tables import N_BOUNDS, ChangeBooks, SparseFrame, SparseShape, StoredChanges, SubStreams
+from ..kernels.cuda.native import (
+    APPLY_CHANGES,
+    CHECK_SPARSE_BLOCKS,
+    COPY_STORED_BLOCKS,
+    COUNT_MEMBERS,
+    FIND_SUB_STREAMS,
+    PLACE_CHANGES,
+    READ_SUB_STREAMS,
+    SUM_WORDS,
+)
+from ..kernels.cuda.sparse_tables import (
+    CLASS_PART_LOG2,
+    HASH_PART_LOG2,
+    N_BOUNDS,
+    READ_TOGETHER,
+    ChangeBooks,
+    SparseFrame,
+    SparseShape,
+    StoredChanges,
+    SubStreams,
+)
 from ..kernels.entropy.changes import MAX_CLASSES
 from ..kernels.entropy.prefix_code import TABLE_SIZE
 from .gpu_memory import Memory
@@ -50,8 +67,8 @@ class SparsePatch(NamedTuple):
             memory = self.memory
             values, _ = memory.span([out], f"u{self.shape.width // 8}")
             totals = memory.send(self.totals.astype(np.uint32))
-            memory.launch(apply_changes, len(self.totals), self.shape, self.streams, totals, self.changes, values)
-            memory.launch(copy_stored_blocks, self.n_blocks, self.frame, self.shape, values)
+            memory.launch(APPLY_CHANGES, len(self.totals), self.shape, self.streams, totals, self.changes, values)
+            memory.launch(COPY_STORED_BLOCKS, self.n_blocks, self.frame, self.shape, values)
 
 
 def hash_on_device(memory: Memory, tensor: Any, n: int, width: int) -> Any:
@@ -63,11 +80,11 @@ def hash_on_device(memory: Memory, tensor: Any, n: int, width: int) -> Any:
         n: Its values.
         width: Bits of a value, at most 32.
     """
-    n_parts = -(-n * width >> 5 + PART_LOG2)
+    n_parts = -(-n * width >> 5 + HASH_PART_LOG2)
     sums = memory.empty(n_parts, "uint64")
     if n:
         values, _ = memory.span([tensor], f"u{width // 8}")
-        memory.launch(sum_words, n_parts, values, shape_of(n, width, 0, 0), sums)
+        memory.launch(SUM_WORDS, n_parts, values, shape_of(n, width, 0, 0), sums)
     return sums
 
 
@@ -107,7 +124,7 @@ def read(memory: Memory, frame: Parsed, base: Any) -> SparsePatch | None:
     is_base = np.array([*(len(template) == 0 for template in prelude.templates), False], np.uint8)
     blocks = SparseFrame(words, *map(memory.send, (frame.offsets, frame.sizes, is_base)))
     logs, statuses = memory.empty(n_blocks, "uint32"), memory.empty(n_blocks, "int32")
-    memory.launch(check_sparse_blocks, n_blocks, blocks, shape, books, logs, statuses)
+    memory.launch(CHECK_SPARSE_BLOCKS, n_blocks, blocks, shape, books, logs, statuses)
     check_base_hash(prelude, hash_from(memory.fetch(sums), n))
     found = memory.fetch(statuses)
     if (found == header.BAD_KIND).any():
@@ -116,7 +133,9 @@ def read(memory: Memory, frame: Parsed, base: Any) -> SparsePatch | None:
     streams = _sub_streams(memory, memory.fetch(logs), logs, shape)
     changes = StoredChanges(memory.empty(1, "uint32"), memory.empty(1, "uint32"), memory.empty(1, f"u{width // 8}"))
     arguments: Any = blocks, shape, books
-    memory.launch(read_sub_streams, n_blocks, *arguments, streams, changes, np.uint32(0), statuses)
+    memory.launch(FIND_SUB_STREAMS, n_blocks, blocks, shape, streams, statuses)
+    n_reading = -(-streams.owner.shape[0] // READ_TOGETHER)
+    memory.launch(READ_SUB_STREAMS, n_reading, *arguments, streams, changes, np.uint32(0), statuses)
     _check_all(memory.fetch(statuses))
     totals = memory.fetch(streams.counts).sum(axis=1, dtype=np.int64)
     streams = streams._replace(starts=memory.send(np.cumsum(totals) - totals))
@@ -124,10 +143,13 @@ def read(memory: Memory, frame: Parsed, base: Any) -> SparsePatch | None:
     changes = StoredChanges(
         memory.empty(room, "uint32"), memory.empty(room, "uint32"), memory.empty(room, f"u{width // 8}")
     )
-    memory.launch(read_sub_streams, n_blocks, *arguments, streams, changes, np.uint32(1), statuses)
+    memory.launch(READ_SUB_STREAMS, n_reading, *arguments, streams, changes, np.uint32(1), statuses)
     if n:
         values, _ = memory.span([base], f"u{width // 8}")
-        memory.launch(place_changes, len(totals), *arguments, streams, changes, values, statuses)
+        n_parts = n_blocks << max(prelude.block_log2 - CLASS_PART_LOG2, 0)
+        parts = memory.empty(n_parts * MAX_CLASSES, "uint32")
+        memory.launch(COUNT_MEMBERS, n_parts, *arguments, streams, values, parts)
+        memory.launch(PLACE_CHANGES, n_parts, *arguments, streams, changes, values, parts, statuses)
         _check_all(memory.fetch(statuses))
     return SparsePatch(memory, shape, blocks, streams, n_blocks, totals, changes)
 

@@ -13,16 +13,22 @@ from ..frame.encode import is_surely_smallest, sure_step
 from ..frame.writer import changes_prelude, write_prelude
 from ..kernels.block.header import BLOCK_HEADER, CODED_HEADER
 from ..kernels.block.sparse_types import Counts, Differences, SparseSizes
-from ..kernels.cuda.sparse_find import (
+from ..kernels.cuda.native import (
+    COUNT_CHANGE_SYMBOLS,
+    COUNT_DIFFERENCES,
+    NOTE_ALL_DIFFERENCES,
+    SEAL_SPARSE_BLOCKS,
+    WRITE_SUB_STREAMS,
+)
+from ..kernels.cuda.sparse_tables import (
+    CLASS_PART_LOG2,
     N_CLASS_SYMBOLS,
     N_STEP_SYMBOLS,
     N_SYMBOLS,
-    count_change_symbols,
-    count_differences,
-    note_all_differences,
+    FoundChanges,
+    GpuChangeCodes,
+    SparseSource,
 )
-from ..kernels.cuda.sparse_tables import FoundChanges, GpuChangeCodes, SparseSource
-from ..kernels.cuda.sparse_write import seal_sparse_blocks, write_sub_streams
 from ..kernels.entropy.changes import MAX_CATEGORIES, MAX_CLASSES
 from ..options import EncoderOptions
 from ..plan import sparse_frames
@@ -45,7 +51,7 @@ class _Tensor(NamedTuple):
         n: Number of values.
         sizes: Sizes of blocks and sub-streams.
         n_streams: Number of sub-streams.
-        sign: 2**(W - 1), uint64.
+        n_parts: Number of their parts, as :data:`CLASS_PART_LOG2` says.
     """
 
     memory: Memory
@@ -55,7 +61,7 @@ class _Tensor(NamedTuple):
     n: int
     sizes: SparseSizes
     n_streams: int
-    sign: np.uint64
+    n_parts: int
 
 
 class _Found(NamedTuple):
@@ -71,7 +77,7 @@ class _Layout(NamedTuple):
     """Says where the parts of a frame go.
 
     Attributes:
-        rows: int64[n_blocks, 8], the table of :func:`seal_sparse_blocks`.
+        rows: int64[n_blocks, 8], with columns ``PLACE_WORD`` ... ``FIRST_STREAM`` of :mod:`sparse_tables`.
         begins: int64[n_streams], byte at which each sub-stream begins; -1 in blocks that are raw.
         sizes: uint32[n_blocks], bytes of each block.
         frame_bytes: Bytes of the frame.
@@ -102,7 +108,8 @@ def encode(memory: Memory, values: Values, tensor: Any, base: Any, options: Enco
         return None
     sizes = sparse_frames.sparse_sizes(n, with_base=True)
     n_streams = -(-n >> sizes.stream_log2)
-    own = _Tensor(memory, values, tensor, base, n, sizes, n_streams, np.uint64(1 << values.dtype.bits - 1))
+    n_parts = -(-n >> min(sizes.stream_log2, CLASS_PART_LOG2))
+    own = _Tensor(memory, values, tensor, base, n, sizes, n_streams, n_parts)
     choices, some = _look(own)
     if not choices:
         return None
@@ -111,9 +118,10 @@ def encode(memory: Memory, values: Values, tensor: Any, base: Any, options: Enco
     for thresholds in choices:
         source = _source(own, thresholds)
         counted = memory.send(np.zeros((n_streams, MAX_CLASSES), np.uint32))
-        memory.launch(count_differences, n_streams, source, counted)
+        parts = memory.empty(n_parts * MAX_CLASSES, "uint32")
+        memory.launch(COUNT_DIFFERENCES, n_parts, source, parts, counted)
         counts = memory.fetch(counted)
-        changes = _find(own, source, counted, counts)
+        changes = _find(own, source, parts, counted, counts)
         if changes is None:
             return None
         found.append(_Found(source, changes, *_codebook(own, changes, counts, thresholds)))
@@ -156,17 +164,18 @@ def _source(own: _Tensor, thresholds: tuple[int, ...]) -> SparseSource:
         base,
         own.memory.send(bounds_of(thresholds, bits)),
         np.uint64(own.n),
-        np.uint32(bits),
         *map(np.uint32, own.sizes),
     )
 
 
-def _find(own: _Tensor, source: SparseSource, counted: Any, counts: np.ndarray) -> FoundChanges | None:
+def _find(own: _Tensor, source: SparseSource, parts: Any, counted: Any, counts: np.ndarray) -> FoundChanges | None:
     """Start to find what differs; return None if it is too much.
 
     Args:
         own: The tensor.
         source: The same as kernels take it.
+        parts: uint32[16 n_parts] on the device: how many values each part has of each class and, 16 bits up, how many
+            of these differ.
         counted: uint32[n_streams, 16] on the device, how many values of each class differ.
         counts: The same on the host.
     """
@@ -177,7 +186,7 @@ def _find(own: _Tensor, source: SparseSource, counted: Any, counts: np.ndarray) 
     memory, room = own.memory, max(n_changes, 1)
     steps = memory.empty(room, f"u{own.values.dtype.itemsize}")
     found = FoundChanges(memory.empty(room, "uint32"), steps, memory.send(np.cumsum(totals) - totals), counted)
-    memory.launch(note_all_differences, own.n_streams, source, found)
+    memory.launch(NOTE_ALL_DIFFERENCES, own.n_parts, source, found, parts)
     return found
 
 
@@ -187,7 +196,7 @@ def _codebook(
     """Return the codes for what differs, and the bits that it takes with them."""
     memory, kind = own.memory, np.dtype(own.values.dtype.uint)
     classes, steps = memory.zeros(N_SYMBOLS, "uint64"), memory.zeros(N_STEP_SYMBOLS, "uint64")
-    memory.launch(count_change_symbols, own.n_streams, found, own.sign, classes, steps)
+    memory.launch(COUNT_CHANGE_SYMBOLS, own.n_streams, found, classes, steps)
     symbols = memory.fetch(classes).astype(np.int64).reshape(MAX_CLASSES, N_CLASS_SYMBOLS)
     of_steps = memory.fetch(steps).astype(np.int64)[: 2 * own.values.dtype.bits + 1]
     total = Counts(np.zeros(MAX_CATEGORIES, np.int64), of_steps, symbols)
@@ -204,15 +213,15 @@ def _write(own: _Tensor, source: SparseSource, found: FoundChanges, codebook: Ch
     codes = GpuChangeCodes(*map(memory.send, (tables.classes, tables.steps, tables.counts, is_empty)))
     sizes = memory.empty(own.n_streams, "uint32")
     only_measured = memory.send(np.full(own.n_streams, -1, np.int64))
-    arguments: Any = found, codes, own.sign, sizes
-    memory.launch(write_sub_streams, own.n_streams, *arguments, only_measured, memory.empty(1, "uint32"))
+    arguments: Any = found, codes, sizes
+    memory.launch(WRITE_SUB_STREAMS, own.n_streams, *arguments, only_measured, memory.empty(1, "uint32"))
     layout = _place(memory.fetch(sizes).astype(np.int64), own, prelude.prelude_bytes)
     start = np.zeros(prelude.prelude_bytes, np.uint8)
     write_prelude(prelude, layout.sizes, layout.frame_bytes, start)
     out = memory.zeros(layout.frame_bytes >> 2, "uint32")
-    memory.launch(write_sub_streams, own.n_streams, *arguments, memory.send(layout.begins), out)
+    memory.launch(WRITE_SUB_STREAMS, own.n_streams, *arguments, memory.send(layout.begins), out)
     rows, words = memory.send(layout.rows), memory.send(start.view(np.uint32))
-    memory.launch(seal_sparse_blocks, len(layout.rows) + 1, rows, source, sizes, words, out)
+    memory.launch(SEAL_SPARSE_BLOCKS, len(layout.rows) + 1, rows, source, sizes, words, out)
     return memory.part(out, 0, layout.frame_bytes)
 
 

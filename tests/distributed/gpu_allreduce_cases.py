@@ -1,10 +1,9 @@
 """The all-reduce of CUDA tensors among ranks without a device: what runs, in tests/distributed/test_gpu_allreduce.py.
 
 Here every tensor counts as one on a device. In place of the device's codec stands the host's, which writes other frames
-of the same values (:mod:`tests.gpu.cuda_laws` compares the two); sizes, frames, sums, levels' places, errors and the
-order of all of it are the real ones. Frames travel as they would from a device without NCCL, through the lane's Gloo
-group,
-or as they would with it: by the same one collective of a group that takes the tensors as they are.
+of the same values (:mod:`tests.gpu.test_pretended_device` compares the two); sizes, frames, sums, levels' places,
+errors and the order of all of it are the real ones. Frames travel as they would from a device without NCCL, through the
+lane's Gloo group, or as they would with it: by the same one collective of a group that takes the tensors as they are.
 """
 
 from __future__ import annotations

@@ -13,8 +13,6 @@ from gcodec.dtypes import BY_NAME, DType
 from gcodec.errors import InvalidArgument
 from gcodec.gpu.gpu_memory import PackedArrays
 
-Wrap = Callable[[np.ndarray], Any]
-
 
 class _At:
     """Memory by its address, for numpy."""
@@ -24,17 +22,17 @@ class _At:
 
 
 class HostMemory:
-    """``wrap``: what a kernel of numba's is given of an array; ``names``: types that arrays of these types stand for.
+    """``names``: types that arrays of these types stand for.
 
-    Kernels in CUDA C++ are those of ``library`` (:mod:`tests.gpu.host_library`). Their threads take turns in rising
+    Kernels are those of ``library`` (:mod:`tests.gpu.host_library`). Their threads take turns in rising
     order in one launch, in falling order in the next. ``arguments`` are those of the last launch.
     """
 
     library: Any = None
     arguments: Any = ()
 
-    def __init__(self, wrap: Wrap, names: Mapping[str, str]) -> None:
-        self.wrap, self.names = wrap, names
+    def __init__(self, names: Mapping[str, str]) -> None:
+        self.names = names
         self.tables: dict[Any, Any] = {}
         self.waited = 0
         self.launched = 0
@@ -130,18 +128,8 @@ class HostMemory:
         return out
 
     def launch(self, kernel: Any, blocks: int, *args: Any) -> None:
-        from gcodec.kernels.cuda import grid
-        from gcodec.kernels.cuda.native import NativeKernel
         from tests.gpu import host_library
 
         self.launched += 1
         self.arguments = args
-        if isinstance(kernel, NativeKernel):
-            host_library.run(self.library or host_library.build(), kernel, blocks, args, self.launched % 2 > 0)
-        elif blocks:
-            kernel[blocks, grid.THREADS, 0](*map(self._argument, args))
-
-    def _argument(self, arg: Any) -> Any:
-        if isinstance(arg, tuple):
-            return type(arg)(*map(self._argument, arg))
-        return self.wrap(arg) if isinstance(arg, np.ndarray) else arg
+        host_library.run(self.library or host_library.build(), kernel, blocks, args, self.launched % 2 > 0)

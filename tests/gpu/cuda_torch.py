@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 from collections.abc import Callable, Iterable, Iterator
 from time import perf_counter
 from typing import Any
 from unittest.mock import patch
 
-import numpy as np
 import torch
 from torch.overrides import TorchFunctionMode
 
 from gcodec import gpu
 from gcodec.dtypes import DType
 from gcodec.gpu import gpu_memory as seam
-from gcodec.kernels.cuda import grid
-from gcodec.kernels.cuda.native import NativeKernel
 from tests.gpu import host_library
 
 
@@ -57,22 +53,7 @@ class TorchOnHost(seam.TorchMemory):
         return list(map(pretending, super().new(kinds)))
 
     def launch(self, kernel: Any, blocks: int, *args: Any) -> None:
-        if isinstance(kernel, NativeKernel):
-            host_library.run(host_library.build(), kernel, blocks, args, falling=False)
-        elif blocks:
-            kernel[blocks, grid.THREADS, 0](*map(_argument, args))
-
-
-def _argument(arg: Any) -> Any:
-    if isinstance(arg, tuple):
-        return type(arg)(*map(_argument, arg))
-    result = getattr(arg, "__cuda_array_interface__", None)
-    if result is None:
-        return arg
-    size = max(int(np.prod(result["shape"])), 1) * np.dtype(result["typestr"]).itemsize
-    memory = (ctypes.c_uint8 * size).from_address(result["data"][0])
-    flat = np.frombuffer(memory, result["typestr"])
-    return flat[: int(np.prod(result["shape"]))].reshape(result["shape"])
+        host_library.run(host_library.build(), kernel, blocks, args, falling=False)
 
 
 @contextlib.contextmanager

@@ -10,6 +10,9 @@
 #include "assemble.cu"
 #include "count.cu"
 #include "levels.cu"
+#include "patch_make.cu"
+#include "patch_apply.cu"
+#include "hash.cu"
 
 // A kernel, each of whose blocks gets shared memory of this type, filled with anything.
 template <typename Shared, typename Arguments, void (*BODY)(const Arguments &, Shared &)>
@@ -54,8 +57,8 @@ template <typename Rule>
 using Choose = Kernel<LevelShared, LevelArguments, choose_levels<Rule>>;
 using Seal = Kernel<SealShared, SealArguments, seal_frame>;
 
-#define ON_HOST(name, kernel) \
-    extern "C" unsigned name##_on_host(const void *a, unsigned n, unsigned f) { return kernel::run(a, n, f); }
+#define ON_HOST(name, ...) \
+    extern "C" unsigned name##_on_host(const void *a, unsigned n, unsigned f) { return __VA_ARGS__::run(a, n, f); }
 
 ON_HOST(decode_float32, Decode<u32>)
 ON_HOST(decode_float16, Decode<u16>)
@@ -79,3 +82,18 @@ ON_HOST(choose_linear, Choose<LinearRule>)
 ON_HOST(choose_accumulator, Choose<AccumulatorRule>)
 ON_HOST(choose_adam, Choose<AdamRule>)
 ON_HOST(seal_frames, Seal)
+ON_HOST(count_differences, Kernel<CountsShared, CountDifferencesArguments, count_differences_of>)
+ON_HOST(note_all_differences, Kernel<ClassesShared, NoteArguments, note_differences_of>)
+ON_HOST(count_change_symbols, Kernel<CountSymbolsShared, CountSymbolsArguments, count_symbols_of_changes>)
+ON_HOST(write_sub_streams, Kernel<WriteShared, WriteArguments, write_sub_stream>)
+ON_HOST(seal_sparse_blocks, Kernel<SealBlocksShared, SealBlocksArguments, seal_sparse_block>)
+ON_HOST(check_sparse_blocks, Kernel<CheckShared, CheckArguments, check_sparse_block>)
+ON_HOST(find_sub_streams, Kernel<FindStreamsShared, FindStreamsArguments, find_sub_streams_of>)
+ON_HOST(read_sub_streams, Kernel<Nothing, ReadArguments, read_sub_stream>)
+ON_HOST(count_members, Kernel<CountsShared, CountMembersArguments, count_members_of>)
+ON_HOST(place_changes, Kernel<PlaceShared, PlaceArguments, place_changes_of>)
+ON_HOST(apply_changes, Kernel<Nothing, ApplyArguments, apply_to_sub_stream>)
+ON_HOST(copy_stored_blocks, Kernel<Nothing, CopyArguments, copy_stored_block>)
+ON_HOST(sum_words, Kernel<SumWordsShared, SumWordsArguments, sum_part>)
+ON_HOST(sum_hash_blocks, Kernel<Nothing, SumHashArguments, sum_blocks>)
+ON_HOST(chain_hash_blocks, Kernel<ChainShared, ChainArguments, chain_hash>)

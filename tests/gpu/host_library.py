@@ -45,15 +45,11 @@ def build(*options: str) -> Any:
 
 
 class HostThreads(HostMemory):
-    """:class:`HostMemory` with a library of kernels of its own, which runs those in CUDA C++ and no others."""
+    """:class:`HostMemory` with a library of kernels of its own."""
 
     def __init__(self, library: Any, names: Any) -> None:
-        super().__init__(lambda array: array, names)
+        super().__init__(names)
         self.library = library
-
-    def launch(self, kernel: Any, blocks: int, *args: Any) -> None:
-        assert isinstance(kernel, NativeKernel), kernel
-        super().launch(kernel, blocks, *args)
 
 
 def run(library: Any, kernel: NativeKernel, blocks: int, args: Any, falling: bool) -> None:
@@ -65,12 +61,12 @@ def run(library: Any, kernel: NativeKernel, blocks: int, args: Any, falling: boo
 
 def _packed(args: Any) -> bytes:
     """Return a kernel's arguments as a launch packs them, of arrays of the host's."""
-    from gcodec.kernels.cuda.launch_arguments import GpuArray, add_arguments, layout
+    from gcodec.kernels.cuda.launch_arguments import Flat, GpuArray, add_arguments, layout
 
     def seen(arg: Any) -> Any:
         if isinstance(arg, np.ndarray):
             return GpuArray(None, arg.__array_interface__["data"][0], arg.dtype, arg.shape)
-        return type(arg)(*map(seen, arg)) if isinstance(arg, tuple) else arg
+        return type(arg)(*map(seen, arg)) if isinstance(arg, tuple) and not isinstance(arg, Flat) else arg
 
     kinds: list[Any] = []
     numbers: list[Any] = []

@@ -10,8 +10,6 @@ import gcodec
 from gcodec import FINE_LADDER, Ladder
 
 torch = pytest.importorskip("torch")
-pytest.importorskip("numba.cuda")
-
 N = 60
 WEIGHT = torch.nn.Parameter(torch.ones(N))
 SMALL = torch.nn.Parameter(torch.ones(N - 1))

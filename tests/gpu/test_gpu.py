@@ -1,4 +1,4 @@
-"""The laws of the CUDA path on a device: there all of it runs, of which :mod:`tests.gpu.cuda_laws` runs the kernels
+"""The laws of the CUDA path on a device: there all of it runs, of which :mod:`tests.gpu.native_laws` runs the kernels
 on the host.
 
 Run by ``make test-gpu``; skipped where there is no device.
@@ -25,11 +25,10 @@ from gcodec.frame.encode import encode_values
 from gcodec.plan.request import EncodeRequest
 from gcodec.tensors import values_of
 from gcodec.truncation.optimizers import OptimizerView, levels_for, view_from_dump
-from tests.gpu.cuda_laws.law_table import CODING
-from tests.gpu.cuda_laws.patch_laws import near
 from tests.gpu.native_laws.decoding_laws import frames_to_decode
-from tests.gpu.native_laws.law_table import UNEVEN
+from tests.gpu.native_laws.law_table import CODING, UNEVEN
 from tests.gpu.native_laws.level_laws import RULES, as_type, floats_of_all_kinds
+from tests.gpu.native_laws.patch_laws import near
 from tests.support import laws
 from tests.support.cases import CASES, LARGE, Bits, Case, levels_at_random
 from tests.support.frame_builder import Draft

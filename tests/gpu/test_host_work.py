@@ -10,8 +10,6 @@ import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
-pytest.importorskip("numba.cuda")
-
 import gcodec  # noqa: E402
 from bench import gpu as bench_gpu  # noqa: E402
 from bench import gpu_host, gpu_stub  # noqa: E402

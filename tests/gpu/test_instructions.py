@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("numba.cuda")
 pytest.importorskip("torch")
 
 from bench import gpu_instructions as counting
 from gcodec import Unsupported
 from gcodec.benchmark.csv_tables import read_table
+from gcodec.kernels.cuda.native import PATCH_KERNELS
 
 
 def assert_within_limits(row: dict[str, Any]) -> None:
@@ -31,6 +31,18 @@ def test_kernels_keep_to_the_limits(capability: tuple[int, int]) -> None:
     assert [row[0] for row in rows] == [kernel.name for kernel in counting.COUNTED]
     for row in rows:
         assert_within_limits(dict(zip(counting.COLUMNS, row, strict=True)))
+
+
+@pytest.mark.parametrize("capability", counting.ARCHITECTURES)
+def test_kernels_of_patches_and_hashes_spill_nothing(capability: tuple[int, int]) -> None:
+    try:
+        found = list(counting.machine_code(PATCH_KERNELS, capability))
+    except Unsupported as error:
+        pytest.skip(str(error))
+    assert [own.kernel for own in found] == list(PATCH_KERNELS)
+    for own in found:
+        occupancy = counting.occupancy(capability, own.registers, own.shared)
+        assert (own.local, own.shared <= 48 << 10, occupancy >= 50) == (0, True, True), own._replace(code=[])
 
 
 def test_the_committed_table_has_every_kernel_and_keeps_to_the_limits() -> None:

@@ -12,8 +12,6 @@ import gcodec
 from gcodec import gpu
 
 torch = pytest.importorskip("torch")
-pytest.importorskip("numba.cuda")
-
 N = 60
 
 

@@ -11,8 +11,6 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("numba.cuda")
-
 from gcodec import Unsupported
 from gcodec.kernels.cuda import compiled, nvrtc
 from gcodec.kernels.cuda.native import ALL_KERNELS

@@ -8,8 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-pytest.importorskip("numba.cuda")
-
 import gcodec
 from gcodec.format import modes as bit_layouts
 from gcodec.format import shipped
@@ -18,10 +16,10 @@ from gcodec.gpu import preludes
 from gcodec.gpu.encoder import SharedCodebook, plan_of
 from gcodec.plan.request import EncodeRequest
 from gcodec.tensors import values_of
-from tests.gpu.cuda_laws.law_table import CODING
 from tests.gpu.cuda_memory import HostMemory
+from tests.gpu.native_laws.law_table import CODING
 
-MEMORY: Any = HostMemory(lambda array: array, {})
+MEMORY: Any = HostMemory({})
 
 
 def frames_of(n: int, n_frames: int, names_codebook: bool) -> list[np.ndarray]:

@@ -31,7 +31,7 @@ PACKAGE = Path(gcodec.__file__).parent
 PARTS = ("_nrt", "no_cfunc_wrapper", "no_cpython_wrapper", "FunctionCache", "IndexDataCacheFile", "CPU_NAME",
          "CPU_FEATURES", "JITCodeLibrary", "_guard_against_spurious_io_errors")
 #: numba's modules that anybody may import.
-PUBLIC = {"numba", "numba.cuda", "numba.extending"}
+PUBLIC = {"numba", "numba.extending"}
 #: Modules that call C: CPython's own, the driver of CUDA, and its compiler.
 CTYPES = {"memory.py", "kernels/cuda/cuda_driver.py", "kernels/cuda/nvrtc.py"}
 

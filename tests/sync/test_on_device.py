@@ -1,7 +1,7 @@
 """Weight sync of tensors that stay on a device. Here the host stands in for it: its memory, its codec and its XXH3.
 
 The kernels themselves, in the device's place, take the same way in the law ``weight_sync`` of
-:mod:`tests.gpu.cuda_laws`.
+:mod:`tests.gpu.test_pretended_device`.
 """
 
 from __future__ import annotations

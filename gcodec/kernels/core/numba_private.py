@@ -460,19 +460,3 @@ def array_over(context: Any, builder: Any, kind: Any, address: Any, count: Any) 
     for name, value in values.items():
         setattr(array, name, value)
     return array._getvalue()
-
-
-# CUDA
-
-def cuda_settings() -> Any:
-    """Return numba's settings of launches; the package numba-cuda, which takes the name ``numba.cuda``, has its own.
-
-    Saves nothing: numba warns of launches with few blocks, which are right for small tensors, and has no argument that
-    stops it.
-    Without it: numba's own settings.
-    Can go: when numba-cuda says where its settings are.
-    """
-    try:
-        return import_module("numba.cuda.dispatcher").config
-    except (ImportError, AttributeError):
-        return config

@@ -1,11 +1,11 @@
-"""The arithmetic that decides bytes, one value at a time; the same functions compile for CPUs and for CUDA.
+"""The arithmetic that decides bytes, one value at a time.
 
 Scalar loops of the CPU's kernels call these functions, which LLVM inlines and, where nothing hinders it, turns into
-vectors; kernels for CUDA call them thread by thread. A vector step of a CPU's instruction set names the function here
-that is its law, and ``tests/kernels`` compares the two.
+vectors. A vector step of a CPU's instruction set names the function here that is its law, and ``tests/kernels``
+compares the two. Kernels for CUDA devices are written apart, and held to the same bytes.
 
 Integers. Functions that say so take unsigned integers of any width and compute in the width of their first argument.
-Compiled numba widens ``uint32 op uint32`` to 64 bits where the CUDA simulator wraps, and vectors of 64 bits are slow:
+Compiled numba widens ``uint32 op uint32`` to 64 bits where plain numpy wraps, and vectors of 64 bits are slow:
 :func:`wrap` cuts every intermediate result back to its width, which makes all agree and tells LLVM how wide a vector's
 elements are. Shifts are :func:`shift_left` and :func:`shift_right`, as numba's own are of 64 bits. Functions of uint32
 and uint64 alone cast in plain Python.

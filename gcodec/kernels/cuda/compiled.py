@@ -8,39 +8,16 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-import re
 import tempfile
 from collections.abc import Callable, Iterator
 from functools import cache
-from importlib import import_module
 from pathlib import Path
-from typing import Any
-
-import numba
 
 from ..core.cache_folders import lasting_folders, subfolder, temporary_folder
 from ..core.numba_private import config
 
-_cuda: Any = import_module("numba.cuda")  #: numba's own target, or the package numba-cuda's
 _SOURCE = Path(__file__).parent
 _MARK = b"gcodec-gpu-code"
-_DECLARATION = re.compile(r"\.visible\s+\.entry\s+(\w+)\s*\(([^)]*)\)")
-
-
-def ptx_of(gpu_kernel: Any, signature: tuple[Any, ...], capability: tuple[int, int]) -> str:
-    """Return the PTX of a kernel, from disk if it was compiled before.
-
-    Args:
-        gpu_kernel: The kernel.
-        signature: numba's types of its arguments.
-        capability: Compute capability of the device.
-    """
-    name = gpu_kernel.py_func.__name__
-
-    def make() -> bytes:
-        return str(_cuda.compile_ptx(gpu_kernel.py_func, signature, cc=capability)[0]).rstrip("\0").encode()
-
-    return kept_on_disk(name, "ptx", f"{name} {signature} {capability}", make).decode()
 
 
 def kept_on_disk(name: str, kind: str, target: str, make: Callable[[], bytes]) -> bytes:
@@ -49,33 +26,16 @@ def kept_on_disk(name: str, kind: str, target: str, make: Callable[[], bytes]) -
     Args:
         name: What its file is called, before a digest.
         kind: The file's ending.
-        target: All that the code depends on beside the sources of this package and numba's version.
+        target: All that the code depends on: its source, its compiler and the device.
         make: Compiles it.
     """
     file = f"{name}-{hashlib.sha256(target.encode()).hexdigest()[:24]}.{kind}"
-    stamp = hashlib.sha256(f"{_stamp()} {target}".encode()).hexdigest().encode()
+    stamp = _digest(target.encode())
     code = _load(file, stamp)
     if code is None:
         code = make()
         _save(file, stamp, code)
     return code
-
-
-def declaration(text: str) -> tuple[str, list[str]]:
-    """Return the name of the kernel that PTX has, and the types of its arguments. Raises ValueError if there is none.
-    """
-    found = _DECLARATION.search(text)
-    if found is None:
-        raise ValueError("the PTX has no kernel")
-    return found[1], re.findall(r"\.param\s+(?:\.align\s+\d+\s+)?\.(\w+)", found[2])
-
-
-@cache
-def _stamp() -> str:
-    """Return a digest of all that code depends on beside its kernel and the device: sources and versions."""
-    sources = sorted(_SOURCE.parent.rglob("*.py"))
-    versions = f"{numba.__version__} {getattr(_cuda, '__version__', '')} {_cuda.__file__}"
-    return hashlib.sha256(b"".join(file.read_bytes() for file in sources) + versions.encode()).hexdigest()
 
 
 def _folders(make: bool) -> Iterator[Path]:

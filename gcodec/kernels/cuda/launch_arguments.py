@@ -8,16 +8,11 @@ from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import types
 
-from ...errors import GcodecError
-
-#: numba's arrays by the fields that a kernel takes: two pointers that are null on a device, the number of items, bytes
-#: of an item, the address; then the shape and the strides, a number for each dimension.
+#: Fields of an array as a kernel takes it (``Array`` of ``source/device.cuh``): two pointers that are null, the number
+#: of items, bytes of an item, the address; then the shape and the strides, a number for each dimension.
 _FIELDS = "PPnnP"
 _NUMBERS = {np.uint32: "I", np.uint64: "Q"}
-#: How PTX declares what :mod:`struct` packs by these letters.
-_DECLARED = {"P": "u64", "n": "u64", "Q": "u64", "I": "u32"}
 
 
 class GpuArray:
@@ -55,21 +50,15 @@ class GpuArray:
             self.fields = (0, 0, n, size, address, *shape, *strides)
         self.nbytes, self.kind = n * size, (dtype.char, len(shape))
 
-    @property
-    def __cuda_array_interface__(self) -> dict[str, Any]:
-        return {"shape": self.shape, "typestr": self.dtype.str, "data": (self.address, False), "version": 2}
-
 
 class Flat(NamedTuple):
     """A bundle of arguments that is used in many launches, with what :func:`add_arguments` makes of it.
 
     Attributes:
-        bundle: The bundle.
         kinds: Kinds of its members.
         numbers: Their numbers.
     """
 
-    bundle: Any
     kinds: tuple[Any, ...]
     numbers: tuple[Any, ...]
 
@@ -79,7 +68,7 @@ def flat(bundle: Any) -> Flat:
     kinds: list[Any] = []
     numbers: list[Any] = []
     add_arguments(bundle, kinds, numbers)
-    return Flat(bundle, tuple(kinds), tuple(numbers))
+    return Flat(tuple(kinds), tuple(numbers))
 
 
 def add_arguments(args: Sequence[Any], kinds: list[Any], numbers: list[Any]) -> None:
@@ -113,33 +102,3 @@ def layout(kinds: tuple[Any, ...]) -> struct.Struct:
 
 def _letters(kind: Any) -> str:
     return _FIELDS + "nn" * kind[1] if isinstance(kind, tuple) else _NUMBERS[kind]
-
-
-def declared(kinds: tuple[Any, ...]) -> list[str]:
-    """Return the types by which PTX declares a kernel's arguments of these kinds."""
-    return [_DECLARED[letter] for kind in kinds for letter in _letters(kind)]
-
-
-def signature(args: Sequence[Any]) -> tuple[Any, ...]:
-    """Return numba's types of arguments."""
-    return tuple(map(_type_of, args))
-
-
-def _type_of(arg: Any) -> Any:
-    if isinstance(arg, Flat):
-        return _type_of(arg.bundle)
-    if isinstance(arg, tuple):
-        kinds = [_type_of(item) for item in arg]
-        same = len(set(kinds)) == 1
-        return types.NamedUniTuple(kinds[0], len(kinds), type(arg)) if same else types.NamedTuple(kinds, type(arg))
-    if isinstance(arg, GpuArray):
-        return types.Array(_scalar(arg.dtype.type), len(arg.shape), "C")
-    return _scalar(type(arg))
-
-
-def _scalar(kind: type) -> Any:
-    """Return numba's type of a number."""
-    known = getattr(types, kind.__name__, None)
-    if known is None:
-        raise GcodecError(f"a kernel's argument is of {kind.__name__}, which compiled code does not take")
-    return known

@@ -1,7 +1,7 @@
 """The kernels in CUDA C++ (``source/``), and which of them does what.
 
-What is most frequent has kernels of its own, *fast paths*; general ones do everything else. All take the same
-arguments, and make the same bytes.
+For blocks, what is most frequent has kernels of its own, *fast paths*; general ones do everything else. All take the
+same arguments, and make the same bytes.
 """
 
 from __future__ import annotations
@@ -49,12 +49,34 @@ _SEALER = NativeKernel("seal_frames", "assemble.cu")
 LINEAR_CHOOSER = NativeKernel("choose_linear", "levels.cu")
 ACCUMULATOR_CHOOSER = NativeKernel("choose_accumulator", "levels.cu")
 ADAM_CHOOSER = NativeKernel("choose_adam", "levels.cu")
+#: Of patches, sparse blocks against a base, and of hashes.
+COUNT_DIFFERENCES = NativeKernel("count_differences", "patch_make.cu")
+NOTE_ALL_DIFFERENCES = NativeKernel("note_all_differences", "patch_make.cu")
+COUNT_CHANGE_SYMBOLS = NativeKernel("count_change_symbols", "patch_make.cu")
+WRITE_SUB_STREAMS = NativeKernel("write_sub_streams", "patch_make.cu")
+SEAL_SPARSE_BLOCKS = NativeKernel("seal_sparse_blocks", "patch_make.cu")
+CHECK_SPARSE_BLOCKS = NativeKernel("check_sparse_blocks", "patch_apply.cu")
+FIND_SUB_STREAMS = NativeKernel("find_sub_streams", "patch_apply.cu")
+READ_SUB_STREAMS = NativeKernel("read_sub_streams", "patch_apply.cu")
+COUNT_MEMBERS = NativeKernel("count_members", "patch_apply.cu")
+PLACE_CHANGES = NativeKernel("place_changes", "patch_apply.cu")
+APPLY_CHANGES = NativeKernel("apply_changes", "patch_apply.cu")
+COPY_STORED_BLOCKS = NativeKernel("copy_stored_blocks", "patch_apply.cu")
+SUM_WORDS = NativeKernel("sum_words", "hash.cu")
+SUM_HASH_BLOCKS = NativeKernel("sum_hash_blocks", "hash.cu")
+CHAIN_HASH_BLOCKS = NativeKernel("chain_hash_blocks", "hash.cu")
+PATCH_KERNELS = (
+    COUNT_DIFFERENCES, NOTE_ALL_DIFFERENCES, COUNT_CHANGE_SYMBOLS, WRITE_SUB_STREAMS, SEAL_SPARSE_BLOCKS,
+    CHECK_SPARSE_BLOCKS, FIND_SUB_STREAMS, READ_SUB_STREAMS, COUNT_MEMBERS, PLACE_CHANGES, APPLY_CHANGES,
+    COPY_STORED_BLOCKS, SUM_WORDS, SUM_HASH_BLOCKS, CHAIN_HASH_BLOCKS,
+)  # fmt: skip
 _PAIRS = (
     _DECODERS, _PLANES_DECODERS, _GENERAL_DECODERS, _ENCODERS, _PLANES_ENCODERS, _GENERAL_ENCODERS, _MOVERS,
     _PLANES_MOVERS, _COUNTERS,
 )  # fmt: skip
 ALL_KERNELS = (
-    *(kernel for pair in _PAIRS for kernel in pair.values()), _SEALER, LINEAR_CHOOSER, ACCUMULATOR_CHOOSER, ADAM_CHOOSER
+    *(kernel for pair in _PAIRS for kernel in pair.values()), _SEALER,
+    LINEAR_CHOOSER, ACCUMULATOR_CHOOSER, ADAM_CHOOSER, *PATCH_KERNELS,
 )  # fmt: skip
 
 

@@ -1,7 +1,7 @@
 """Arguments of the kernels for sparse blocks (docs/format.md section 9): arrays and numbers in named bundles.
 
-A launch does one frame. Its changes lie one after another, those of a sub-stream by class, those of a class in their
-order.
+The kernels are in CUDA C++ (``source/patch.cuh`` and the files that include it). A launch does one frame. Its changes
+lie one after another, those of a sub-stream by class, those of a class in their order.
 
     sub-stream      0                          | 1                    | ...
     class           0       | 1    | 3         | 0        | 2         |
@@ -15,10 +15,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..entropy.changes import MAX_CLASSES
+from ..entropy.changes import MAX_CATEGORIES, MAX_CLASSES
 
-GROUP = 64  #: values that a thread walks at a time
-MAX_SPARSE_BYTES = 1 << 26  #: no valid block of a frame is longer, as changes take at most 14 bytes; bits fit 32 bits
+HASH_PART_LOG2 = 14  #: log2 of the words of an array that are hashed by a block of the grid
+CLASS_PART_LOG2 = 14  #: log2 of the values of a *part*, the most of a sub-stream that a block of the grid looks through
+READ_TOGETHER = 8  #: sub-streams that are read by a block of the grid
+N_CLASS_SYMBOLS = 3 * MAX_CATEGORIES  #: of a class: three for each category of gaps
+N_SYMBOLS = MAX_CLASSES * N_CLASS_SYMBOLS  #: of all classes
+N_STEP_SYMBOLS = 65  #: of values of 32 bits
 
 
 class SparseShape(NamedTuple):
@@ -119,7 +123,6 @@ class SparseSource(NamedTuple):
         base: uintW[n_values].
         bounds: uint64[17], where classes of magnitudes begin and end, as a row of :attr:`ChangeBooks.bounds`.
         n_values: Number of values, uint64.
-        width: Bits of a value, uint32, at most 32.
         block_log2: log2 of the values per block, uint32.
         stream_log2: log2 of the values per sub-stream, uint32.
     """
@@ -128,7 +131,6 @@ class SparseSource(NamedTuple):
     base: Any
     bounds: Any
     n_values: np.uint64
-    width: np.uint32
     block_log2: np.uint32
     stream_log2: np.uint32
 

@@ -23,10 +23,11 @@ from gcodec.kernels.block.header import CODED, OK, SEED
 from gcodec.kernels.cuda.launch_tables import EncodedFrames, Output, Tensors
 from gcodec.kernels.cuda.native import decoder_for, encoders_for
 from gcodec.tensors import kernel_view
-from tests.gpu.cuda_laws.law_table import TYPES, books_of
 from tests.gpu.host_library import HostThreads
 from tests.gpu.native_laws.law_table import (
+    TYPES,
     as_a_device,
+    books_of,
     check,
     check_same_bytes,
     fitted,

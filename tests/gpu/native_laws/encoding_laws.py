@@ -19,9 +19,10 @@ from gcodec.gpu import batches, encoder
 from gcodec.gpu.encoder import GpuSource, SharedCodebook, plan_of
 from gcodec.plan.request import EncodeRequest
 from gcodec.tensors import Values, kernel_view
-from tests.gpu.cuda_laws.law_table import CODING, TYPES
 from tests.gpu.host_library import HostThreads
 from tests.gpu.native_laws.law_table import (
+    CODING,
+    TYPES,
     UNEVEN,
     check,
     check_same_bytes,

@@ -8,10 +8,12 @@ from typing import Any
 import numpy as np
 
 import gcodec
-from gcodec import FINE_LADDER, PAPER_LADDER, Ladder
+from gcodec import FINE_LADDER, PAPER_LADDER, EncoderOptions, Ladder
 from gcodec.dtypes import DType
 from gcodec.format import modes as bit_layouts
 from gcodec.format import shipped
+from gcodec.format.change_codebook import ChangeCodebook
+from gcodec.format.codebook import Codebook
 from gcodec.format.levels import Level
 from gcodec.format.modes import FIXED, BitLayout
 from gcodec.frame.encode import encode_values
@@ -19,11 +21,12 @@ from gcodec.gpu import batches, encoder
 from gcodec.gpu.encoder import GpuSource, SharedCodebook, plan_of
 from gcodec.plan.request import EncodeRequest
 from gcodec.tensors import Values, kernel_view
-from tests.gpu.cuda_laws.law_table import CODING
 from tests.gpu.host_library import HostThreads
 from tests.support import laws
 from tests.support.cases import Bits
 
+TYPES = ("float32", "bfloat16", "float16")
+CODING = EncoderOptions(exact_if_smaller=False)  # as devices encode
 #: Ladders whose steps differ, some of them wide.
 UNEVEN = {"float32": Ladder((1, 4, 11)), "bfloat16": Ladder((2, 7)), "float16": Ladder((0, 5, 10))}
 Law = Callable[[HostThreads, int], None]
@@ -39,6 +42,12 @@ def law(function: Law) -> Law:
 def memory_of(library: Any) -> HostThreads:
     """Return a memory whose kernels are this library's."""
     return HostThreads(library, {"uint16": "bfloat16", "uint32": "float32"})
+
+
+def books_of(known: Any) -> list[Codebook | ChangeCodebook]:
+    """Return codebooks from the records that a frame names."""
+    books = [laws.book_of(record, digest) for (_, digest), record in known.items()]
+    return [book for book in books if book is not None]
 
 
 def outcome(memory: HostThreads, frame: bytes, books: Any = ()) -> Any:

@@ -19,9 +19,8 @@ from gcodec.plan.sampling import SampleSource, take_sample
 from gcodec.tensors import kernel_view
 from gcodec.truncation.evaluate import Policy
 from gcodec.truncation.optimizers import levels_for, view_from_dump
-from tests.gpu.cuda_laws.law_table import CODING, TYPES
 from tests.gpu.host_library import HostThreads
-from tests.gpu.native_laws.law_table import law, outcome
+from tests.gpu.native_laws.law_table import CODING, TYPES, law, outcome
 from tests.support import laws
 from tests.support.cases import CASES, levels_at_random
 

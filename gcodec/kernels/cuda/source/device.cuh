@@ -36,7 +36,7 @@ struct ValueCoding {
 };
 
 // gcodec.kernels.block.header: kinds of blocks, sizes, and what can be wrong with one.
-enum Kind : u32 { CONSTANT, RAW, CODED };
+enum Kind : u32 { CONSTANT, RAW, CODED, PREDICTED, SPARSE };
 enum Status : i32 { OK, BAD_CHECKSUM, BAD_KIND, BAD_FIELD, BAD_SIZE, BAD_STREAM, BAD_PLANES };
 constexpr u32 BLOCK_HEADER = 16, CODED_HEADER = 32;
 

@@ -1,4 +1,4 @@
-"""The laws of frames against a base on the CUDA path."""
+"""The laws of patches, which are frames against a base, and of hashes, for the kernels in CUDA C++."""
 
 from __future__ import annotations
 
@@ -13,31 +13,41 @@ from typing import Any
 from unittest.mock import patch
 
 import numpy as np
+import xxhash
 
 import gcodec
 from gcodec import EncoderOptions
 from gcodec.dtypes import BY_CODE, BY_NAME
 from gcodec.format import modes as bit_layouts
+from gcodec.gpu import batches, hashing, sparse_encoder
 from gcodec.kernels.block.sparse_types import SparseSizes
 from gcodec.plan import sparse_frames
 from gcodec.plan.request import EncodeRequest
 from gcodec.tensors import Values, kernel_view
-from tests.gpu.cuda_laws.law_table import CODING, books_of, cases, law
-from tests.gpu.cuda_memory import HostMemory
+from tests.gpu.host_library import HostThreads
+from tests.gpu.native_laws.law_table import CODING, TYPES, books_of, law
 from tests.support import laws
-from tests.support.cases import Bits, Case
+from tests.support.cases import CASES, Bits, Case
 from tests.support.frame_builder import Draft, build_frame, mutations
+from tests.support.make_golden import as_known, read_manifest
+from tests.support.paths import GOLDEN, GOLDEN_INVALID
 
 #: Types that arrays of unsigned integers stand for, by the type of a frame.
 STANDS_FOR = {name: {f"uint{BY_NAME[name].bits}": name} for name in BY_NAME}
 
 
-def outcome_with_base(memory: HostMemory, frame: bytes, base: Bits, dtype: str, books: Any = ()) -> Any:
+def as_type(memory: HostThreads, dtype: str) -> HostThreads:
+    """Return a memory of the same kernels, for which arrays of unsigned integers are of a type. Launches go on in
+    number, so that each kernel has its threads in either order."""
+    here = HostThreads(memory.library, STANDS_FOR[dtype])
+    here.launched = memory.launched
+    return here
+
+
+def outcome_with_base(memory: HostThreads, frame: bytes, base: Bits, dtype: str, books: Any = ()) -> Any:
     """Return what the device makes of a frame and its base: bits of values, or the kind of refusal, which is the same
     over the base and apart from it; a frame that is refused leaves the base as it was."""
-    from gcodec.gpu import batches
-
-    here = HostMemory(memory.wrap, STANDS_FOR[dtype])
+    here = as_type(memory, dtype)
     results: list[Any] = []
     for in_place in (True, False):
         own = base.copy()
@@ -52,7 +62,7 @@ def outcome_with_base(memory: HostMemory, frame: bytes, base: Bits, dtype: str, 
         if not in_place or isinstance(results[0], str):
             assert np.array_equal(own, base), "the base was changed"
     assert laws.same_outcome(*results), [item if isinstance(item, str) else item[:4] for item in results]
-    memory.waited, memory.launched = memory.waited + here.waited, memory.launched + here.launched
+    memory.waited, memory.launched = memory.waited + here.waited, here.launched
     return results[0]
 
 
@@ -67,9 +77,9 @@ def near(bits: Bits, share: float, seed: int) -> Bits:
     return result
 
 
-def pairs(quick: bool) -> Iterator[tuple[str, Bits, Bits]]:
+def pairs() -> Iterator[tuple[str, Bits, Bits]]:
     """Yield types, bases and arrays of which some differ from these in few values."""
-    for number, case in enumerate(cases(quick, ("gaussian, three in ten zero", "every corner of the type"), 700)):
+    for number, case in enumerate(case for case in CASES if case.dtype in TYPES):
         if case.bits.size:
             base = kernel_view(case.bits.reshape(-1)).copy()
             share = (0.01, 0.1, 0.3)[number % 3]
@@ -85,11 +95,11 @@ def small_blocks(block_log2: int = 11, stream_log2: int = 8) -> Iterator[None]:
 
 
 @law
-def patches(memory: HostMemory, quick: bool) -> None:
+def patches(memory: HostThreads, effort: int) -> None:
     """Check that the device makes of a frame and its base what the host does, in place and apart."""
     n_sparse = 0
-    for dtype, base, wanted in pairs(quick):
-        for size in (None, (10, 6), (11, 8))[:: 1 if quick else 2]:
+    for dtype, base, wanted in pairs():
+        for size in (None, (10, 6), (11, 8)):
             with small_blocks(*size) if size else ExitStack():
                 frame = gcodec.encode(wanted, base=base, dtype=dtype, options=EncoderOptions(prediction=False))
             n_sparse += gcodec.inspect(frame).kinds["sparse"]
@@ -99,24 +109,27 @@ def patches(memory: HostMemory, quick: bool) -> None:
             if gcodec.inspect(frame).kinds["sparse"]:
                 assert outcome_with_base(memory, frame, other, dtype) == "unsupported"
             assert outcome_with_base(memory, frame, base[1:], dtype) == "unsupported"
-    assert n_sparse > (50 if quick else 3)
+    assert n_sparse > 50
+
+
+def patch_of(here: HostThreads, wanted: Bits, base: Bits, name: str) -> bytes:
+    """Return the frame that the device makes of an array of a type and its base."""
+    dtype = BY_NAME[name]
+    values = Values(wanted[:0], dtype, wanted.shape, 0)
+    request = EncodeRequest(values, bit_layouts.lossless(dtype), np.zeros(0, np.uint8), CODING, shapes=(wanted.shape,),
+                            standalone=True)
+    return bytes(batches.encode_patch(here, wanted, base, request))
 
 
 @law
-def patches_made(memory: HostMemory, quick: bool) -> None:
+def patches_made(memory: HostThreads, effort: int) -> None:
     """Check that the device makes of a tensor and its base the bytes that the host does, by its own kernels where those
     are sparse blocks for certain."""
-    from gcodec.gpu import batches, sparse_encoder
-
     made = 0
     for number, (name, share) in enumerate(product(("float32", "bfloat16", "float16", "float8_e4m3fn"),
                                                    (0.0, 0.002, 0.03, 0.3))):
-        if not quick and (number % 4 != 2 or number > 6):
-            continue
-        here, dtype = HostMemory(memory.wrap, STANDS_FOR[name]), BY_NAME[name]
+        here = as_type(memory, name)
         for n, log2s, least in ((700_001, None, 1 << 14), (20_000, (11, 8), 256), (300, (10, 6), 256)):
-            if not quick and n > 300:
-                continue
             base = np.resize(Case(name, "gaussian").bits.reshape(-1), n).copy()
             wanted = near(base, share, number)
             wanted[n // 2 : n // 2 + (900 if share == 0.03 and n > 20_000 else 0)] ^= 1    # one block becomes raw
@@ -126,25 +139,65 @@ def patches_made(memory: HostMemory, quick: bool) -> None:
                     stack.enter_context(patch.object(sparse_encoder, "MIN_VALUES", least))
                     stack.enter_context(patch.object(import_module("gcodec.frame.encode"), "_MIN_SURE_VALUES", least))
                 expected = gcodec.encode(wanted, base=base, dtype=name)
-                values = Values(wanted[:0], dtype, wanted.shape, 0)
-                request = EncodeRequest(values, bit_layouts.lossless(dtype), np.zeros(0, np.uint8), CODING,
-                                        shapes=(wanted.shape,), standalone=True)
                 launched = here.launched
-                frame = bytes(batches.encode_patch(here, wanted, base, request))
+                frame = patch_of(here, wanted, base, name)
             assert frame == expected, (name, share, n)
             made += here.launched - launched in (7, 10)     # one choice of classes or two; else by the host
             assert np.array_equal(outcome_with_base(memory, frame, base, name), wanted)
-    assert made >= (20 if quick else 1), made
+    assert made >= 20, made
+
+
+def placed(bits: Bits, begin: int) -> Bits:
+    """Return a copy of an array that begins so many values after a multiple of 16 bytes."""
+    room = np.empty(bits.size + 64, bits.dtype)
+    first = -(room.__array_interface__["data"][0] // bits.itemsize) % 16 + begin
+    result = room[first : first + bits.size]
+    result[:] = bits
+    return result
+
+
+def class_begins(base: Bits, name: str, n: int) -> tuple[int, ...]:
+    """Return where so many classes after the first may begin, such that each has members."""
+    magnitudes = np.unique(base % (1 << BY_NAME[name].bits - 1))
+    return tuple(magnitudes[np.linspace(1, len(magnitudes) - 1, n).astype(int)].tolist())
+
+
+def classes_at(thresholds: tuple[int, ...]) -> Any:
+    """Return a context in which encoders let classes begin there."""
+    return patch.object(sparse_frames, "choose_thresholds", lambda *args: [thresholds])
 
 
 @law
-def golden_patches(memory: HostMemory, quick: bool) -> None:
-    """Check the frames of ``tests/golden`` and ``tests/golden-invalid`` that have a base, of all types and kinds."""
-    if not quick:
-        return
-    from tests.support.make_golden import as_known, read_manifest
-    from tests.support.paths import GOLDEN, GOLDEN_INVALID
+def patches_of_any_place_and_classes(memory: HostThreads, effort: int) -> None:
+    """Arrays and bases in memory of any alignment, of one class and of as many as there may be; parts of which nothing
+    differs, or all of a class."""
+    made = 0
+    for number, name in enumerate(("float32", "bfloat16", "float16", "float8_e4m3fn")):
+        here = as_type(memory, name)
+        base = np.resize(Case(name, "gaussian").bits.reshape(-1), 70_003 + number).copy()
+        if number == 1:
+            base[20_000:40_000] = base[0]
+        many = class_begins(base, name, 15)
+        wanted = base.copy()
+        wanted[:12_000] = near(base[:12_000], 0.08, number)
+        wanted[60_000:] = near(base[60_000:], 0.1, number)
+        for thresholds in ((), many[7:8], many):
+            with classes_at(thresholds):
+                expected = gcodec.encode(wanted, base=base, dtype=name)
+                for a, b in ((0, 0), (1, 0), (0, 1), (2, 4), (3, 2)):
+                    launched = here.launched
+                    frame = patch_of(here, placed(wanted, a), placed(base, b), name)
+                    assert frame == expected, (name, thresholds, a, b)
+                    made += here.launched - launched == 7
+                    there = placed(base, a)
+                    batches.decode_one(here, expected, there, there)
+                    assert np.array_equal(there, wanted)
+    assert made == 60, made
 
+
+@law
+def golden_patches(memory: HostThreads, effort: int) -> None:
+    """Check the frames of ``tests/golden`` and ``tests/golden-invalid`` that have a base, of all types and kinds."""
     for folder in (GOLDEN, GOLDEN_INVALID):
         for name, described in read_manifest(folder).items():
             known = as_known(described.get("codebooks", []))
@@ -164,20 +217,20 @@ def golden_patches(memory: HostMemory, quick: bool) -> None:
 
 
 @law
-def any_patches(memory: HostMemory, quick: bool) -> None:
+def any_patches(memory: HostThreads, effort: int) -> None:
     """Valid frames with a base that no encoder writes, and frames with one thing wrong, which are refused alike; the
     base stays as it was. No index is out of bounds."""
     rng = Random(7)
-    codes = [1, 2, 3, 5, 6, 4] if quick else [2, 5]
+    codes = [1, 2, 3, 5, 6, 4]
     chosen: list[list[Any]] = [["sparse"], ["sparse", "raw", "constant"], ["sparse", "coded", "predicted"]]
-    for k in range(90 if quick else 2):
+    for k in range(90 * effort):
         built = build_frame(rng, dtype=codes[k % len(codes)], block_log2=10 if k % 4 else None, named=k % 2 == 0,
-                            kinds=chosen[k % 3], spare_bits=k % 2 == 1, with_base=True, n_values=None if quick else 90)
+                            kinds=chosen[k % 3], spare_bits=k % 2 == 1, with_base=True, n_values=None)
         assert built.base is not None
         dtype, books = BY_CODE[built.frame[5]].narrow.name, books_of(built.codebooks)
         result = outcome_with_base(memory, built.frame, built.base, dtype, books)
         assert laws.same_outcome(result, built.bits), (k, result, built.bits)
-        if k % 6 == 3 and quick:      # those that name no codebooks, which are found here by their hash alone
+        if k % 2 and k < 90:      # those that name no codebooks, which are found here by their hash alone
             for mutation in mutations(built.frame, rng, built.codebooks):
                 expected = laws.outcome(mutation.frame, built.codebooks, built.base)
                 result = outcome_with_base(memory, mutation.frame, built.base, dtype, books)
@@ -185,16 +238,14 @@ def any_patches(memory: HostMemory, quick: bool) -> None:
 
 
 @law
-def spoilt_patches(memory: HostMemory, quick: bool) -> None:
+def spoilt_patches(memory: HostThreads, effort: int) -> None:
     """Check sparse blocks with any bytes altered and a checksum that fits: the host's outcome, the base as it was."""
     rng, refused = Random(5), 0
-    for k in range(240 if quick else 4):
+    for k in range(240 * effort):
         name = ("float32", "bfloat16", "float8_e4m3fn")[k % 3]
-        if quick:
-            base = np.resize(Case(name, "gaussian").bits.reshape(-1), rng.choice([300, 1500, 3000]))
-        else:
-            base = np.arange(300).astype(BY_NAME[name].uint)
-        with small_blocks(10, rng.choice([6, 8, 10])):
+        base = np.resize(Case(name, "gaussian").bits.reshape(-1), rng.choice([300, 1500, 3000]))
+        few = class_begins(base, name, k % 4 * 2)     # so that a rank may be above those that its class has
+        with small_blocks(10, rng.choice([6, 8, 10])), classes_at(few):
             frame = gcodec.encode(near(base, 0.1, k), base=base, dtype=name, options=EncoderOptions(prediction=False))
         draft = Draft.of(frame, laws.SHIPPED)
         blocks = [bytearray(block) for block in draft.blocks]
@@ -207,4 +258,22 @@ def spoilt_patches(memory: HostMemory, quick: bool) -> None:
         result = outcome_with_base(memory, frame, base, name)
         assert laws.same_outcome(result, expected), (k, result, expected)
         refused += isinstance(result, str)
-    assert refused > (100 if quick else 0)
+    assert refused > 100 * effort
+
+
+@law
+def hashes(memory: HostThreads, effort: int) -> None:
+    """Check that a device's XXH3 is that of the library, for sizes around all of its limits, one by one and at once."""
+    rng = np.random.default_rng(6)
+    sizes = [0, 1, 240, 241, 247, 256, 1023, 1024, 1025, 1088, 1089, 2048, 5000, 16384, 16385, 65_536, 65_537, 70_001,
+             131_072, 200_000]
+    arrays = [rng.integers(0, 256, n, dtype=np.uint8) for n in sizes]
+    wanted = [xxhash.xxh3_64_hexdigest(array.tobytes()) for array in arrays]
+    assert hashing.hash_tensors(memory, []) == []
+    for array, own in zip(arrays, wanted, strict=True):
+        assert hashing.hash_tensors(memory, [array]) == [own]
+    for most in (hashing.MOST_AT_ONCE, 30_000, 1):
+        with patch.object(hashing, "MOST_AT_ONCE", most):
+            assert hashing.hash_tensors(memory, arrays[::-1]) == wanted[::-1]
+    extremes = [np.zeros(3000, np.uint8), np.full(3000, 255, np.uint8)]
+    assert hashing.hash_tensors(memory, extremes) == [xxhash.xxh3_64_hexdigest(array.tobytes()) for array in extremes]
