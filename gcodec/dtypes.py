@@ -32,7 +32,7 @@ class DType:
         reducible: Whether gradients of this type can be averaged between ranks.
         sums_in_float32: Whether terms of a sum are added in float32, and only the sum is rounded.
         payload_number: Number of the type in a compressor's payload; None where no payload may be of it.
-        float_kind: Number of the type in the kernels' arithmetic on gradients (``kernels.core.floats``), or None.
+        float_kind: Number of the type where a device reads gradients (``source/levels.cu``); None where it never does.
         min_saving: Least share of a frame that a wide head has to save, because it is slower.
     """
 

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from ..dtypes import DTYPES
+from ..dtypes import BY_NAME, DTYPES
 from ..errors import InvalidArgument, Unsupported
-from ..kernels.core.floats import WIDE
 from ..kernels.cuda import level_tables as columns
 from ..kernels.cuda import native
 from ..kernels.cuda.launch_tables import MAX_BLOCK_LOG2
@@ -156,7 +155,7 @@ def _launch(
     for role, name in enumerate(types):
         holders = [number for number, tensor in enumerate(seen) if tensor.arrays[role] is not None]
         if holders:
-            width = 32 if _KINDS[name] == WIDE else 16
+            width = BY_NAME[name].bits
             array, places = memory.span([seen[number].arrays[role] for number in holders], f"uint{width}")
             rows[holders, role] = places
         arrays.append(array if holders else memory.empty(1, "uint32"))

@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
+import re
+
 import torch
 
 from gcodec.compressors import payload
 from gcodec.dtypes import BY_CODE, BY_NAME, DTYPES
-from gcodec.kernels.core import floats
+from gcodec.kernels.cuda import nvrtc
 from gcodec.kernels.predict import residuals
 
 
@@ -27,8 +29,9 @@ def test_numbers_of_types_in_payloads_never_change():
 
 
 def test_kernels_number_types_as_the_table_does():
-    assert [BY_NAME[name].float_kind for name in ("float32", "bfloat16", "float16")] == [
-        floats.WIDE, floats.BFLOAT16, floats.HALF]
+    numbered = re.search(r"enum FloatKind : u32 {(.*?)}", nvrtc.sources()["levels.cu"])
+    assert numbered is not None and numbered[1].split(",") == [" WIDE", " BFLOAT16", " HALF "]
+    assert [BY_NAME[name].float_kind for name in ("float32", "bfloat16", "float16")] == [0, 1, 2]
     assert [BY_NAME[name].code for name in ("float32", "bfloat16", "float16")] == [
         residuals.FLOAT32, residuals.BFLOAT16, residuals.FLOAT16]
     assert {t.name for t in DTYPES if t.predictable} == {"float32", "bfloat16", "float16"}

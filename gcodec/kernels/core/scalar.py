@@ -67,7 +67,7 @@ shift_right = _shift("lshr")  #: shift_right(bits, amount): likewise, unsigned
 
 @kernel
 def lesser(a, b):
-    """Return the lesser of two numbers of one type: numba has no ``min`` of unsigned integers for CUDA."""
+    """Return the lesser of two numbers of one type."""
     return a if a < b else b
 
 

@@ -43,7 +43,7 @@ class RuleArrays(NamedTuple):
 
 
 class FloatKinds(NamedTuple):
-    """Kinds of floats that the :class:`RuleArrays` hold, as :func:`floats.widened` numbers them; all uint32.
+    """Kinds of floats that the :class:`RuleArrays` hold, as :class:`~gcodec.dtypes.DType` numbers them; all uint32.
 
     Attributes:
         grads: Kind of the gradients.

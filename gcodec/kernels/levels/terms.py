@@ -1,13 +1,14 @@
-"""The two sides of the rules of optimizer-aware truncation for one value, compiled for CPUs and for CUDA: the size of
-the gradient's term, U, and what the parameter would be without it, N.
+"""The two sides of the rules of optimizer-aware truncation for one value: the size of the gradient's term, U, and what
+the parameter would be without it, N.
 
 :mod:`gcodec.truncation.formulas` has the formulas, their derivations and the rule that turns N and U into a level.
 ``k`` are its constants, of the working type (float32 or float64), as are all other arguments; what may be missing is
 None. In ``k``, a rule's own constants (:class:`LinearConstants`, :class:`AccumulatorConstants`,
 :class:`AdamConstants`) stand before those that all rules have (:class:`Limits`), as one flat tuple, so that a table of
 them is a matrix; each function takes it apart in one line, which does not compile if their number is another. U and N
-are multiplied through by the denominators. No branch depends on a value, so that LLVM makes vectors of
-the loops over them.
+are multiplied through by the denominators. No branch depends on a value, so that LLVM makes vectors of the loops over
+them. Each operation rounds once, to the nearest, and none is fused with another: ``source/levels.cu`` has the same ones
+in the same order, and so the same levels.
 
 Rounding. A U below ``floor`` (2**-100 in float32) counts as ``floor`` and a second moment below it as 0, which keeps
 whatever decides far from underflow, with flush-to-zero too. U and D are then sums and products of positive terms, right
@@ -22,11 +23,11 @@ gradients (zeros) and such momentum all the time. So a gradient counts as ``min_
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import numpy as np
 
-from ..core.floats import minus, over, plus, root, times
 from ..core.jit import kernel
 
 U_MARGIN = 1 + 2.0**-18
@@ -151,7 +152,7 @@ def passed(u, n, t):
     """Return how many of the thresholds ``t`` (a tuple) u passes: t * u <= n; as uint8."""
     level = np.uint8(0)
     for j in range(len(t)):
-        level += np.uint8(times(t[j], u) <= n)
+        level += np.uint8(t[j] * u <= n)
     return level
 
 
@@ -167,9 +168,9 @@ def _min_size(a, b):
 def _min_square(g, size, decay, sign, reach, margin, zero):
     """Return a lower bound of (sign * x + decay)**2 over all x within ``reach * size`` of g, allowing for rounding by
     ``margin``."""
-    low = minus(abs(plus(times(sign, g), decay)), plus(times(reach, size), times(margin, abs(decay))))
+    low = abs(sign * g + decay) - (reach * size + margin * abs(decay))
     low = zero if low < zero else low
-    return times(low, low)
+    return low * low
 
 
 @kernel
@@ -195,13 +196,13 @@ def linear_terms(theta, g, b, k):
         passes where it is negative or NaN.
     """
     keep, carry, slope, floor, min_grad, _, faint, lost, _, _, margin, zero, _ = k
-    x = times(keep, theta)
-    n = minus(abs(x), times(margin, abs(x)))
+    x = keep * theta
+    n = abs(x) - margin * abs(x)
     if b is not None:
-        y = times(carry, zero if abs(b) < faint else b)
-        n = minus(abs(minus(x, y)), plus(times(margin, plus(abs(x), abs(y))), lost))
+        y = carry * (zero if abs(b) < faint else b)
+        n = abs(x - y) - (margin * (abs(x) + abs(y)) + lost)
     a = abs(g)
-    u = times(slope, min_grad if a < min_grad else a)
+    u = slope * (min_grad if a < min_grad else a)
     return floor if u < floor else u, n
 
 
@@ -227,23 +228,23 @@ def accumulator_terms(theta, g, square, b, k):
     ) = k  # fmt: skip
     a = abs(g)
     size = raised if a < min_grad else a
-    v = times(old, square)
+    v = old * square
     if new != zero:
-        v = plus(v, times(new, _min_square(g, size, times(decay, theta), sign, reach, margin, zero)))
+        v = v + new * _min_square(g, size, decay * theta, sign, reach, margin, zero)
     v = zero if abs(v) < floor else v
-    d = plus(root(v), eps)
+    d = math.sqrt(v) + eps
     x = theta
     parts = abs(x)
     if b is not None:
-        y = times(carry, zero if abs(b) < faint else b)
-        x = minus(x, y)
-        parts = plus(parts, abs(y))
-    x = times(x, d)
-    z = times(drift, theta)
-    error = plus(times(margin, plus(times(parts, d), abs(z))), times(lost, d))
-    n = minus(_min_size(x, minus(x, z)), error)
+        y = carry * (zero if abs(b) < faint else b)
+        x = x - y
+        parts = parts + abs(y)
+    x = x * d
+    z = drift * theta
+    error = margin * (parts * d + abs(z)) + lost * d
+    n = _min_size(x, x - z) - error
     n = _or_nothing(n, a, square, max_grad, max_past, zero)
-    u = times(slope, size)
+    u = slope * size
     return floor if u < floor else u, n
 
 
@@ -270,24 +271,24 @@ def adam_terms(theta, g, mean, square, max_square, k):
     ) = k  # fmt: skip
     a = abs(g)
     size = raised if a < min_grad else a
-    v = times(old, square)
+    v = old * square
     if new != zero:
-        v = plus(v, times(new, _min_square(g, size, times(decay, theta), sign, reach, margin, zero)))
+        v = v + new * _min_square(g, size, decay * theta, sign, reach, margin, zero)
     if max_square is not None:
-        v = plus(max_square if v < max_square else v, times(zero, max_square))
+        v = (max_square if v < max_square else v) + zero * max_square
     v = zero if abs(v) < floor else v
-    s = times(unbias, root(v))
-    d = plus(s, eps)
+    s = unbias * math.sqrt(v)
+    d = s + eps
     m = abs(mean)
-    p = times(spread, faint if m < faint else m)
-    f = over(times(quarter, p), s)
+    p = spread * (faint if m < faint else m)
+    f = quarter * p / s
     f = f if f < one else one
-    u = times(times(slope, size), plus(times(share, d), times(p, f)))
-    x = times(times(keep, theta), d)
-    y = times(carry, zero if m < faint else mean)
-    z = times(drift, theta)
-    error = plus(times(margin, plus(abs(x), plus(abs(y), abs(z)))), lost)
-    n = times(minus(_min_size(x, minus(x, plus(y, z))), error), d)
-    n = minus(n, minus(n, n))  # that product may be infinite
+    u = slope * size * (share * d + p * f)
+    x = keep * theta * d
+    y = carry * (zero if m < faint else mean)
+    z = drift * theta
+    error = margin * (abs(x) + (abs(y) + abs(z))) + lost
+    n = (_min_size(x, x - (y + z)) - error) * d
+    n = n - (n - n)  # that product may be infinite
     n = _or_nothing(n, a, square, max_grad, max_past, zero)
     return floor if u < floor else u, n

@@ -11,7 +11,7 @@ struct Column {
     enum { GRAD, PARAM, FIRST, SECOND, THIRD, COUNT, BLOCK_AT, WHICH, OUT, TOP, NUMBER };
 };
 
-enum FloatKind : u32 { WIDE, BFLOAT16, HALF };   // gcodec.kernels.core.floats
+enum FloatKind : u32 { WIDE, BFLOAT16, HALF };   // float_kind of gcodec.dtypes.DType
 constexpr u32 THRESHOLDS = 15, N_ROLES = 5;
 
 // Arrays of gradients, parameters and three of state, each of the kind of floats that `kinds` says.
