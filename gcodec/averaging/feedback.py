@@ -169,9 +169,11 @@ class MomentumCorrection(Feedback):
     def after(self, carried: Carried, outcome: Outcome, memory: Memory) -> None:
         assert carried.momentum is not None
         _keep_residual(carried, outcome, memory)
+        momentum = carried.momentum
         if self.masking and outcome.indices is not None:
-            carried.momentum.view(-1)[outcome.indices] = 0
-        memory["momentum"] = carried.momentum
+            momentum = momentum.contiguous()  # indices count in rows, whatever the strides: channels-last ones, perhaps
+            momentum.view(-1)[outcome.indices] = 0
+        memory["momentum"] = momentum
 
     def check(self, optimizer: Any) -> None:
         for group in optimizer.param_groups:

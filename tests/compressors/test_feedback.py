@@ -53,6 +53,26 @@ def test_masking_forgets_momentum_where_values_were_sent():
     assert torch.count_nonzero(momentum) == torch.count_nonzero(residual) == 4200 - 420
 
 
+@pytest.mark.parametrize("name", list(PROMISES))
+@pytest.mark.parametrize("feedback", [ErrorFeedback(), MomentumCorrection(0.9), MomentumCorrection(0.9, nesterov=True)],
+                         ids=repr)
+def test_channels_last_gradients_are_averaged_as_contiguous_ones(name, feedback):
+    """Residuals of low ranks are rounded once less where the gradient is contiguous."""
+    def close(a: torch.Tensor, b: torch.Tensor) -> bool:
+        return a.shape == b.shape and norm(a - b) <= 1e-5 * norm(b)
+
+    plan = CompressionPlan(PROMISES[name].setting, feedback, smallest=0)
+    contiguous, channels_last = Simulation(2, plan), Simulation(2, plan)
+    for step in range(3):
+        gradients = [{"images": ranks["images"]} for ranks in gradients_at(step, 2)]
+        other = [{"images": ranks["images"].to(memory_format=torch.channels_last)} for ranks in gradients]
+        wanted, averages = contiguous.average(gradients), channels_last.average(other)
+        assert all(close(a["images"], b["images"]) for a, b in zip(averages, wanted, strict=True))
+    for one, another in zip(contiguous.ranks, channels_last.ranks, strict=True):
+        memory, kept = another.memories["images"], one.memories["images"]
+        assert all(close(memory[key], kept[key]) for key in ("residual", "momentum") if key in kept)
+
+
 def test_dense_tensors_keep_their_momentum():
     simulation, averages = run(CompressionPlan(TopK(0.1), MomentumCorrection(0.5)), 2, 2)
     first, second = (mean_of(gradients_at(step, 2))["bias"] for step in (0, 1))
