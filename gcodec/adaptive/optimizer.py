@@ -5,6 +5,7 @@ It is GraVAC's GravacOptimizer (section III of the paper), for any controller.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Generator, Iterable
 from typing import Any
 
@@ -12,6 +13,7 @@ import torch
 
 from ..averaging.state import pack_state, unpack_state
 from ..compressors.contract import Request
+from ..compressors.outcome import is_finite
 from ..errors import InvalidArgument, check_state
 from .driver import Adaptive, load_packed_state, packed_state
 
@@ -29,6 +31,9 @@ class AdaptiveOptimizer(torch.optim.Optimizer):
     take this in place of the optimizer: parameter groups and state are the same objects. The controller is told the
     learning rate of the first parameter group.
 
+    A ``torch.amp.GradScaler`` takes it, too. Each rank divides its gradients by its own scale before they are averaged,
+    and where the gradients of one rank have overflowed, all ranks leave out the step of the optimizer inside.
+
     Args:
         optimizer: The optimizer inside.
         named_parameters: Parameters with their names, all of the optimizer's among them.
@@ -41,6 +46,10 @@ class AdaptiveOptimizer(torch.optim.Optimizer):
         InvalidArgument: A parameter of the optimizer has no name, or the plan's feedback must not be combined with the
             optimizer's momentum.
     """
+
+    #: Read by gradient scalers: one then calls :meth:`step` even if this rank's gradients have overflowed, as the other
+    #: ranks wait for it, and says by the attributes ``grad_scale`` and ``found_inf`` what is left to do.
+    _step_supports_amp_scaling = True
 
     def __init__(
         self,
@@ -73,10 +82,11 @@ class AdaptiveOptimizer(torch.optim.Optimizer):
             closure: None.
 
         Returns:
-            What the optimizer's ``step`` returns.
+            What the optimizer's ``step`` returns; None where scaled gradients have overflowed on some rank.
 
         Raises:
-            InvalidArgument: There is a closure, whose gradients would not be averaged.
+            InvalidArgument: There is a closure, whose gradients would not be averaged, or a gradient scaler is to
+                unscale float16 gradients, whose small values would be lost.
         """
         if closure is not None:
             raise InvalidArgument("closure must be None: its gradients would not be averaged")
@@ -84,11 +94,36 @@ class AdaptiveOptimizer(torch.optim.Optimizer):
         gradients = {
             name: torch.zeros_like(param) if param.grad is None else param.grad for name, param in params.items()
         }
+        is_scaled = "found_inf" in vars(self)
+        if is_scaled:
+            gradients = self._unscaled(gradients)
         rate = float(self.param_groups[0]["lr"])
         conversation = self.adaptive.average(gradients, params, rate=rate, samples=self.samples)
-        for name, average in self.communicate(conversation).items():
+        averages = self.communicate(conversation)
+        for name, average in averages.items():
             params[name].grad = average
+        if is_scaled and not all(is_finite(average) for average in averages.values()):
+            return None
         return self.optimizer.step()
+
+    def _unscaled(self, gradients: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Return the gradients without the scale of the gradient scaler that calls ``step``.
+
+        If it has found one that is not finite, all are NaN: then all averages are, on every rank, so that no rank takes
+        the step, and no residual counts as sent what the step would have used.
+        """
+        if float(self.found_inf):
+            return {name: torch.full_like(gradient, math.nan) for name, gradient in gradients.items()}
+        if self.grad_scale is None:  # the user has unscaled them
+            return gradients
+        narrow = [name for name, gradient in gradients.items() if gradient.dtype == torch.float16]
+        if narrow:
+            raise InvalidArgument(
+                f"a gradient scaler needs gradients in float32, as those of parameters in float32 under autocast, not "
+                f"in float16, as of {narrow[0]!r}"
+            )
+        inverse = 1 / float(self.grad_scale)
+        return {name: gradient.mul_(inverse) for name, gradient in gradients.items()}
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         self.optimizer.zero_grad(set_to_none)

@@ -22,6 +22,7 @@ from gcodec.adaptive import (
     AdaptiveOptimizer,
     Geometric,
     GraVAC,
+    LGreCo,
     gravac_bits,
     ranks,
 )
@@ -421,6 +422,51 @@ def test_the_state_of_every_inner_optimizer_is_in_the_checkpoint(made):
                   {**saved, "optimizer": {**saved["optimizer"], "state": {}}}, {**saved, "rank0": {}}):
         with pytest.raises(InvalidArgument):
             resumed.load_state_dict(wrong)
+
+
+@pytest.mark.parametrize("clip", [False, True])
+@pytest.mark.parametrize("made", [torch.optim.SGD, torch.optim.Adam, partial(torch.optim.SGD, fused=True),
+                                  partial(torch.optim.Adam, fused=True), partial(torch.optim.Adam, foreach=True)])
+def test_a_gradient_scaler_changes_no_bit_and_leaves_out_steps_that_overflow(made, clip):
+    """Scales are powers of two. A step that overflows leaves residuals, too, as they were."""
+    def train(scaler: Any) -> Any:
+        torch.manual_seed(0)
+        model = torch.nn.Linear(60, 40)
+        adaptive = Adaptive(Averager(CompressionPlan(TopK(0.1))), LGreCo(TopK(0.1), period=100))
+        optimizer = AdaptiveOptimizer(made(model.parameters(), lr=0.01), model.named_parameters(), adaptive, alone)
+        for step in range(6):
+            overflows = step == 3
+            if overflows and not scaler.is_enabled():
+                continue
+            optimizer.zero_grad()
+            loss = model(torch.randn(8, 60, generator=torch.Generator().manual_seed(step))).square().mean()
+            scaler.scale(loss).backward()
+            if overflows:
+                model.bias.grad = torch.full_like(model.bias, math.inf)
+            if clip:
+                scaler.unscale_(optimizer)
+                torch.nn.utils.clip_grad_value_(model.parameters(), 0.01)
+            scaler.step(optimizer)
+            scaler.update()
+        return model.weight.detach(), model.bias.detach(), adaptive.averager.residual("weight")
+
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10, growth_interval=2)
+    plain = train(torch.amp.GradScaler("cpu", enabled=False))
+    assert all(same(a, b) for a, b in zip(train(scaler), plain, strict=True))
+    assert scaler.get_scale() == 2.0**11
+
+
+def test_gradients_in_float16_are_not_unscaled():
+    model = torch.nn.Linear(3, 3).half()
+    adaptive = Adaptive(Averager(CompressionPlan(TopK(0.1))), GraVAC(TopK(0.1)))
+    inner = torch.optim.SGD(model.parameters(), lr=1)
+    optimizer = AdaptiveOptimizer(inner, model.named_parameters(), adaptive, alone)
+    for param in model.parameters():
+        param.grad = torch.ones_like(param)
+    scaler = torch.amp.GradScaler("cpu")
+    scaler.scale(torch.ones(()))
+    with pytest.raises(InvalidArgument, match="float16"):
+        scaler.step(optimizer)
 
 
 def flat(state: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

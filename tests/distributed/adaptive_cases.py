@@ -101,6 +101,29 @@ def trains(group: dist.ProcessGroup, steps: int = 25) -> Any:
     return crc([item.detach() for item in model.parameters()]), losses[0], losses[-1]
 
 
+def trains_scaled(group: dist.ProcessGroup, fused: bool, overflow: int = 3, steps: int = 6) -> Any:
+    """Train with a gradient scaler, whose scale on rank 1 overflows in one step: a checksum of the parameters after
+    each step, and this rank's scale in the end."""
+    torch.manual_seed(0)
+    model = nn.Linear(60, 40)
+    inner = torch.optim.SGD(model.parameters(), lr=0.1, fused=fused)
+    adaptive = Adaptive(Averager(CompressionPlan(TopK(0.1)), rank(), group.size()), GraVAC(TopK(0.1), 2, 16, 0.3, 3))
+    optimizer = AdaptiveOptimizer(inner, model.named_parameters(), adaptive,
+                                  lambda conversation: gd.converse(conversation, group))
+    scaler, seen = torch.amp.GradScaler("cpu", init_scale=2.0**10), []
+    for step in range(steps):
+        optimizer.zero_grad()
+        random = torch.Generator().manual_seed(100 * step + rank())
+        scaler.scale((model(torch.randn(8, 60, generator=random)) - 1).square().mean()).backward()
+        if step == overflow and rank() == 1:
+            model.weight.grad = torch.full_like(model.weight, torch.inf)
+        scaler.step(optimizer)
+        scaler.update()
+        seen.append(crc([param.detach() for param in model.parameters()]))
+    assert adaptive.step == steps
+    return seen, scaler.get_scale()
+
+
 def optimizer_checkpoint(group: dist.ProcessGroup, name: str, folder: str, first: int = 3, second: int = 4) -> int:
     """An optimizer around Adam through ``torch.distributed.checkpoint``, in place into a new one: a checksum of
     parameters after as many steps as without."""

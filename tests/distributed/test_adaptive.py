@@ -62,6 +62,15 @@ def test_an_adaptive_optimizer_trains_replicas_that_stay_the_same(pair):
     assert all(last < 0.2 * first for _, first, last in result)
 
 
+@pytest.mark.parametrize("fused", [False, True])
+def test_all_ranks_leave_out_a_step_in_which_one_ranks_scaled_gradients_overflow(pair, fused):
+    result = pair.run(cases.trains_scaled, fused=fused, overflow=3)
+    seen = agreed([crcs for crcs, _ in result])
+    assert seen[3] == seen[2]
+    assert len(set(seen)) == len(seen) - 1
+    assert [scale for _, scale in result] == [2.0**10, 2.0**9]
+
+
 @others
 def test_a_distributed_checkpoint_restores_an_adaptive_optimizer(ranks, size, name, tmp_path):
     agreed(Members(ranks, size).run(cases.optimizer_checkpoint, name=name, folder=str(tmp_path)))
