@@ -77,12 +77,13 @@ class Frames(Compressor):
             with errors_of_rank(rank):
                 total += _decode(frame, flat[owned])
         mean = torch.zeros_like(flat)
-        mean[owned] = exact = (total / place.size).to(flat.dtype)
-        results = yield AllGather(self._encode(exact, self._levels(mean, gradient, place), owned))
+        mean[owned] = exact = total / place.size
+        results = yield AllGather(self._encode(mean[owned], self._levels(mean, gradient, place), owned))
         for rank, (frame, part) in enumerate(zip(results, parts, strict=True)):
             with errors_of_rank(rank):
                 mean[part] = _decode(frame, flat[part])
         if contribution is not flat:  # the owner's residual makes good what the second rounding took from all ranks
+            contribution = contribution.to(total.dtype)  # of all ranks: more than the gradient's type may have room for
             contribution[owned] += (mean[owned] - exact) * place.size
         average, contribution = (x.view(gradient.shape).to(gradient.device) for x in (mean, contribution))
         return Outcome(average, contribution, sum(map(len, sent)) / 4)

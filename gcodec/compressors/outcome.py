@@ -189,7 +189,7 @@ class Outcome:
 
     @cached_property
     def contribution(self) -> torch.Tensor:
-        """The tensor that this rank's messages amount to, of the gradient's shape and dtype."""
+        """The tensor that this rank's messages amount to, of the gradient's shape, and its dtype or a wider one."""
         match self.sent:
             case SparseValues(indices, values):
                 flat = torch.zeros_like(self.average, memory_format=torch.contiguous_format).view(-1)

@@ -26,6 +26,22 @@ def test_few_mantissa_bits_keep_exponents_and_round_to_nearest():
     assert torch.equal(mantissas * 8, (mantissas * 8).round())
 
 
+@pytest.mark.parametrize("size", [1, 2, 3, 8])
+@pytest.mark.parametrize(("dtype", "scale"), [(torch.float16, 1.0), (torch.float16, 30000.0), (torch.bfloat16, 1.0)])
+def test_frames_of_16_bits_telescope_with_the_rounding_of_sums(dtype, scale, size):
+    """The owner's part of the second rounding is of all ranks' values, which may add up to more than the gradient's
+    type has room for."""
+    simulation, random = Simulation(size, CompressionPlan(Frames(2), smallest=0)), torch.Generator().manual_seed(0)
+    total, sent = torch.zeros(40, 50, dtype=torch.float64), torch.zeros(40, 50, dtype=torch.float64)
+    for _ in range(6):
+        gradients = [(torch.rand(40, 50, generator=random) * scale + scale).to(dtype) for _ in range(size)]
+        total += torch.stack(gradients).double().sum(0)
+        sent += simulation.average([{"x": gradient} for gradient in gradients])[0]["x"].double() * size
+    residuals = [rank.residual("x") for rank in simulation.ranks]
+    left = sum((residual.double() for residual in residuals if residual is not None), torch.zeros_like(total))
+    assert float((total - sent - left).abs().max()) <= 1e-6 * float(total.abs().max())
+
+
 def test_near_lossless_frames_follow_the_optimizer():
     param = torch.nn.Parameter(torch.randn(80, 50, generator=torch.Generator().manual_seed(1)) * 0.1)
     optimizer = torch.optim.SGD([param], lr=0.01)
