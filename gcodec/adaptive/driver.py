@@ -177,7 +177,8 @@ class Adaptive:
             sums += torch.tensor([square(gradient), square(fed), 0, 0, 0, *kept], dtype=torch.float64, device="cpu")
         probed_seconds = self.clock() - begun
         size = self.averager.size
-        sums[2:5] = torch.tensor([self._seconds / size, self._measuring / size, self._samples], device="cpu")
+        times = [self._seconds / size, self._measuring / size, self._samples]
+        sums[2:5] = torch.tensor(times, dtype=torch.float64, device="cpu")
         raw, fed_square, seconds, measuring, samples, *kept = (yield AllReduce(sums)).tolist()
         choice = controller.choose(Measured(raw, fed_square, tuple(kept), seconds, measuring, samples))
         for name, probed in results.items():
@@ -215,7 +216,8 @@ class Adaptive:
                 sums[name] = total / self.averager.size
         numbers = torch.zeros(controller.n_numbers, dtype=torch.float64, device="cpu")
         if self.averager.rank == _DECIDING_RANK:
-            numbers += torch.tensor(controller.decide({name: x / n_steps for name, x in sums.items()}), device="cpu")
+            decided = controller.decide({name: x / n_steps for name, x in sums.items()})
+            numbers += torch.tensor(decided, dtype=torch.float64, device="cpu")
         decision = yield AllReduce(numbers)  # the other ranks' numbers are zero
         controller.apply(decision.tolist())
         self._sums, self._n_summed = {}, 0

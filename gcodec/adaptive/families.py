@@ -154,7 +154,8 @@ def _ranks_left_out(settings: Sequence[Compressor], tensor: torch.Tensor, method
         values = torch.linalg.svdvals(matrix)
     else:
         random = random_of("errors", *matrix.shape)
-        q = torch.randn(matrix.shape[1], max(ranks), generator=random, device="cpu").to(matrix)
+        columns = torch.randn(matrix.shape[1], max(ranks), generator=random, dtype=torch.float32, device="cpu")
+        q = columns.to(matrix)
         for _ in range(steps):
             p = orthonormal(matrix @ q)
             q = matrix.T @ p

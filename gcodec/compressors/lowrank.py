@@ -96,8 +96,8 @@ class LowRank(Compressor):
         previous = memory.get(key)
         if previous is not None and len(previous) == rows and previous.shape[1] == rank:
             return previous.to(like)
-        random = torch.randn(rows, rank, generator=random_of("low-rank", self.seed, place.name, key), device="cpu")
-        random = orthonormal(random.to(like))
+        generator = random_of("low-rank", self.seed, place.name, key)
+        random = orthonormal(torch.randn(rows, rank, generator=generator, dtype=torch.float32, device="cpu").to(like))
         if previous is None or len(previous) != rows:
             return random
         columns = previous[:, :rank].to(like)

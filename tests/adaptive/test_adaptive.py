@@ -254,6 +254,29 @@ def test_averages_stay_finite_with_gravac_and_momentum_correction():
         assert all(bool(torch.isfinite(item).all()) for item in advance(group, step).values())
 
 
+@pytest.mark.parametrize("name", list(CONTROLLERS))
+def test_decisions_and_averages_do_not_depend_on_the_default_dtype(name):
+    """In bfloat16, norms and thresholds would be rounded on their way to the ranks, and random factors drawn coarsely."""
+    def run(dtype: torch.dtype) -> tuple[Any, dict[str, torch.Tensor]]:
+        plan = PLANS.get(name, CompressionPlan(PowerSGD(2) if name == "lgreco" else TopK(0.1)))
+        group = ranks(2, plan, copy.deepcopy(CONTROLLERS[name]), counter(0.3))
+        gradients = [gradients_at(step, 2) for step in range(5)]
+        before = torch.get_default_dtype()
+        try:
+            torch.set_default_dtype(dtype)
+            for by_rank in gradients:
+                averages = run_conversations([rank.average(own, rate=0.1, samples=1001.0)
+                                              for rank, own in zip(group, by_rank, strict=True)])
+        finally:
+            torch.set_default_dtype(before)
+        return of(group).state_dict(), averages[0]
+
+    (wanted, averages), *others = [run(dtype) for dtype in (torch.float32, torch.bfloat16, torch.float64)]
+    for state, other in others:
+        assert state == wanted
+        assert all(same(other[key], averages[key]) for key in averages)
+
+
 def test_tensors_whose_shape_changes_between_steps_are_refused():
     group = ranks(1, TopK(0.1), GraVAC(TopK(0.1)))
     advance(group, 0)
