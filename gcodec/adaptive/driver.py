@@ -18,7 +18,7 @@ import torch
 from ..averaging.averager import Averager, CompressionPlan, compression_plan
 from ..averaging.feedback import Carried, narrowed
 from ..averaging.state import pack_by_tensor, pack_state, unpack_by_tensor, unpack_state
-from ..compressors.contract import AllReduce, Compressor, Place, Request, wide
+from ..compressors.contract import AllReduce, Compressor, Place, Request, check_gradient, wide
 from ..compressors.outcome import is_finite
 from ..errors import InvalidArgument, check_state
 from .contract import Controller, Measured, Planner, Selector, Shapes
@@ -79,7 +79,7 @@ class Adaptive:
             A generator that returns the averages, by name.
 
         Raises:
-            InvalidArgument: Names or shapes have changed since the first step.
+            InvalidArgument: Names or shapes have changed since the first step, or a gradient is sparse or no floats.
         """
         shapes = self._compressed(gradients)
         if self._shapes is None:
@@ -158,7 +158,12 @@ class Adaptive:
         self._ended = self.clock()
 
     def _compressed(self, gradients: Mapping[str, torch.Tensor]) -> dict[str, tuple[int, ...]]:
-        """Return the shapes of the gradients that are compressed, by name."""
+        """Return the shapes of the gradients that are compressed, by name.
+
+        Raises InvalidArgument for a sparse gradient, or one that is no floats.
+        """
+        for name, gradient in gradients.items():
+            check_gradient(gradient, name)
         return {name: tuple(x.shape) for name, x in gradients.items() if self.averager.plan.compresses(x)}
 
     # within a step

@@ -214,7 +214,7 @@ class Averager:
         self, name: str, gradient: torch.Tensor, param: torch.Tensor | None, in_place: bool
     ) -> Conversation:
         """Return the conversation about one tensor: feedback, compressor, feedback."""
-        check_gradient(gradient)
+        check_gradient(gradient, name)
         gradient = gradient.detach()
         place, memory = Place(self.rank, self.size, name, param), self.memories.setdefault(name, {})
         compressor, feedback = self.compressor_of(name, gradient), self.feedback_of(gradient)

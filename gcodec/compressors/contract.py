@@ -283,11 +283,12 @@ def parts_of(n_values: int, size: int, multiple: int = 1) -> list[slice]:
     return [slice(min(r * length, n_values), min((r + 1) * length, n_values)) for r in range(size)]
 
 
-def check_gradient(gradient: torch.Tensor) -> None:
-    """Raise InvalidArgument for anything but a dense tensor of floats."""
+def check_gradient(gradient: torch.Tensor, name: str = "") -> None:
+    """Raise InvalidArgument for anything but a dense tensor of floats; ``name``: the tensor's name, if it is known."""
     if gradient.layout != torch.strided or gradient.dtype not in TYPES:
+        subject = f"gradient of {name!r}" if name else "gradient"
         raise InvalidArgument(
-            f"gradient must be a dense tensor of one of {', '.join(map(str, TYPES))}, not a {gradient.layout} tensor "
+            f"{subject} must be a dense tensor of one of {', '.join(map(str, TYPES))}, not a {gradient.layout} tensor "
             f"of {gradient.dtype}"
         )
 

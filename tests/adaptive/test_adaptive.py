@@ -256,7 +256,7 @@ def test_averages_stay_finite_with_gravac_and_momentum_correction():
 
 @pytest.mark.parametrize("name", list(CONTROLLERS))
 def test_decisions_and_averages_do_not_depend_on_the_default_dtype(name):
-    """In bfloat16, norms and thresholds would be rounded on their way to the ranks, and random factors drawn coarsely."""
+    """In bfloat16, norms and thresholds would be rounded on their way to the ranks, and random factors be coarse."""
     def run(dtype: torch.dtype) -> tuple[Any, dict[str, torch.Tensor]]:
         plan = PLANS.get(name, CompressionPlan(PowerSGD(2) if name == "lgreco" else TopK(0.1)))
         group = ranks(2, plan, copy.deepcopy(CONTROLLERS[name]), counter(0.3))
@@ -282,6 +282,15 @@ def test_tensors_whose_shape_changes_between_steps_are_refused():
     advance(group, 0)
     with pytest.raises(InvalidArgument, match="linear"):
         alone(group[0].average({"linear": torch.zeros(60, 71)}))
+
+
+@pytest.mark.parametrize("name", list(CONTROLLERS))
+def test_sparse_gradients_are_refused_by_name(name):
+    rank = Adaptive(Averager(PLANS.get(name, CompressionPlan(TopK(0.1)))), copy.deepcopy(CONTROLLERS[name]))
+    gradients = {"linear": torch.ones(60, 70), "embedding.weight": torch.eye(60).to_sparse()}
+    with pytest.raises(InvalidArgument, match="'embedding\\.weight'"):
+        alone(rank.average(gradients, rate=0.1))
+    alone(rank.average({**gradients, "embedding.weight": torch.eye(60)}, rate=0.1))
 
 
 def test_a_step_without_compressible_tensors_is_averaged_without_a_decision():
