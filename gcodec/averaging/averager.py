@@ -29,6 +29,7 @@ from ..compressors.contract import (
 from ..compressors.outcome import is_finite
 from ..errors import InvalidArgument, check_field_types, check_state
 from .feedback import Carried, ErrorFeedback, Feedback, narrowed
+from .state import SHAPED
 
 
 @dataclass(frozen=True)
@@ -217,6 +218,12 @@ class Averager:
         check_gradient(gradient, name)
         gradient = gradient.detach()
         place, memory = Place(self.rank, self.size, name, param), self.memories.setdefault(name, {})
+        for key in SHAPED & memory.keys():  # others might be broadcast
+            if memory[key].shape != gradient.shape:
+                raise InvalidArgument(
+                    f"gradient of {name!r} must have shape {tuple(memory[key].shape)}, as the {key} that earlier steps "
+                    f"have left of it, not {tuple(gradient.shape)}"
+                )
         compressor, feedback = self.compressor_of(name, gradient), self.feedback_of(gradient)
         carried = Carried(gradient) if feedback is None else feedback.before(gradient, memory, place, in_place)
         narrow = narrowed(carried.corrected, gradient.dtype)

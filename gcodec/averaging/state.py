@@ -22,7 +22,7 @@ from ..errors import Corruption, GcodecError, InvalidArgument
 
 #: Keys that mark what JSON does not have.
 _PAIRS, _TENSOR, _PLAIN, _ARRAY = "gcodec.pairs", "gcodec.tensor", "gcodec.plain_tensor", "array"
-_SHAPED = {"residual", "momentum"}  #: what feedback keeps of a tensor: a value for each of its own
+SHAPED = {"residual", "momentum"}  #: what feedback keeps of a tensor: a value for each of its own
 
 
 def pack_state(state: Any) -> str:
@@ -84,7 +84,7 @@ def unpack_by_tensor(packed: Mapping[str, Any], params: Mapping[str, torch.Tenso
                 f"the state must be one of a model with the same names: it keeps something of {name!r}, and there are "
                 f"{_some(params)} (wrappers, such as torch.compile's, change names)"
             )
-        for key in _SHAPED & memory.keys():
+        for key in SHAPED & memory.keys():
             if param is not None and memory[key].shape != param.shape:
                 raise InvalidArgument(
                     f"the state must be one of a model with the same shapes: the {key} of {name!r} has shape "

@@ -53,6 +53,17 @@ def test_masking_forgets_momentum_where_values_were_sent():
     assert torch.count_nonzero(momentum) == torch.count_nonzero(residual) == 4200 - 420
 
 
+@pytest.mark.parametrize("feedback", [ErrorFeedback(), MomentumCorrection(0.9)], ids=repr)
+@pytest.mark.parametrize("shape", [(70, 60), (60, 1, 70), (1, 70), (4200,)])
+def test_a_residual_of_another_shape_is_refused_rather_than_broadcast(feedback, shape):
+    plan = CompressionPlan(TopK(0.1), feedback, smallest=0, vectors=True)
+    before, resumed = Averager(plan), Averager(plan)
+    alone(before.average({"layer.weight": torch.ones(60, 70)}))
+    resumed.load_state_dict(before.state_dict())
+    with pytest.raises(InvalidArgument, match=r"'layer\.weight'.*\(60, 70\)"):
+        alone(resumed.average({"layer.weight": torch.ones(shape)}))
+
+
 @pytest.mark.parametrize("name", list(PROMISES))
 @pytest.mark.parametrize("feedback", [ErrorFeedback(), MomentumCorrection(0.9), MomentumCorrection(0.9, nesterov=True)],
                          ids=repr)
