@@ -176,6 +176,20 @@ class Planner(Controller):
         """Take over what :meth:`decide` returned, on all ranks."""
 
 
+def check_choices(choices: Sequence[int], counts: Sequence[int]) -> None:
+    """Raise InvalidArgument for choices, from a state, that are none of as many options as there are.
+
+    Args:
+        choices: The number of each tensor's option.
+        counts: The number of options of each tensor.
+    """
+    if len(choices) != len(counts) or not all(0 <= n < count for n, count in zip(choices, counts, strict=True)):
+        raise InvalidArgument(
+            f"the state must be one of the same settings and tensors: it chooses the options {list(choices)!r:.80}, "
+            f"and the tensors have {list(counts)!r:.80} options"
+        )
+
+
 def check_source(source: str) -> None:
     """Raise InvalidArgument for anything but one of ``SOURCES``."""
     check_choice("source", source, SOURCES)

@@ -8,14 +8,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 
 from ..compressors.contract import Compressor, check_whole
 from ..errors import InvalidArgument
-from .contract import Planner, Settings, check_source
+from .contract import Planner, Settings, check_choices, check_source
 from .families import errors_of
 from .losses import square
 
@@ -83,6 +83,11 @@ class KMeans(Planner):
 
     def apply(self, numbers: Sequence[float]) -> None:
         self.choices = [int(number) for number in numbers]
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        super().load_state_dict(state)
+        if self.choices:
+            check_choices(self.choices, [len(self.ranked)] * len(self.shapes))
 
 
 def k_means(points: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:

@@ -17,7 +17,7 @@ from ..compressors.casts import Dense
 from ..compressors.contract import Compressor, check_whole
 from ..errors import InvalidArgument, check_choice
 from .accordion import Accordion
-from .contract import Planner, Settings, Shapes, check_source
+from .contract import Planner, Settings, Shapes, check_choices, check_source
 from .families import METHODS, Range, errors_of
 from .knapsack import discretized, solve
 from .setting_costs import Bytes, Cost
@@ -155,6 +155,8 @@ class LGreCo(Planner):
 
     def load_state_dict(self, state: Mapping[str, object]) -> None:
         super().load_state_dict(state)
+        if self.choices:
+            check_choices(self.choices, [len(self.options[name]) for name in self.shapes])
         if self.accordion is not None:
             accordion_state = state.get("accordion")
             self.accordion.load_state_dict(accordion_state if isinstance(accordion_state, dict) else {})

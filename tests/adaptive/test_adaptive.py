@@ -22,7 +22,9 @@ from gcodec.adaptive import (
     AdaptiveOptimizer,
     Geometric,
     GraVAC,
+    KMeans,
     LGreCo,
+    Range,
     gravac_bits,
     ranks,
 )
@@ -360,6 +362,18 @@ def test_states_of_other_controllers_and_versions_are_refused():
     for wrong in ({"period": 0}, {"threshold": 0.0}, {"drop": 1.0}, {"source": "elsewhere"}):
         with pytest.raises(InvalidArgument):
             accordion(**wrong)
+
+
+@pytest.mark.parametrize(("before", "other"), [
+    (LGreCo(TopK(0.01), period=2), LGreCo(TopK(0.01), Range(share=2), period=2)),
+    (LGreCo(TopK(0.01), period=2), LGreCo(QSGD(4), period=2)),
+    (KMeans(QSGD(4), (QSGD(6), QSGD(3)), period=2), KMeans(QSGD(4), (QSGD(6),), period=2))], ids=repr)
+def test_choices_among_other_settings_are_refused(before, other):
+    saved, resumed = (Adaptive(Averager(CompressionPlan(TopK(0.1))), copy.deepcopy(one)) for one in (before, other))
+    for step in range(2):
+        alone(saved.average(gradients_at(step, 1)[0], rate=0.1))
+    with pytest.raises(InvalidArgument, match="options"):
+        resumed.load_state_dict(saved.state_dict())
 
 
 def test_a_controllers_state_holds_plain_values_and_tensors_only():
