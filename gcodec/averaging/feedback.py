@@ -126,7 +126,7 @@ class MomentumCorrection(Feedback):
         nesterov: Use Nesterov's momentum.
         masking: Forget the momentum where values were sent.
         clip: A gradient whose L2 norm exceeds clip / sqrt(W) is scaled down to it before anything else; None for no
-            clipping.
+            clipping. Under DDP a gradient still has the factor of a gradient scaler, which ``clip`` must have, too.
 
     Raises:
         InvalidArgument: ``momentum`` or ``clip`` is out of its range.
