@@ -106,7 +106,7 @@ class Rounded(NamedTuple):
     def taken_from(self, flat: torch.Tensor, out: torch.Tensor) -> None:
         """Subtract this from ``flat`` and write the difference to ``out``, which may be ``flat``; both are flat."""
         if self.known is not None:
-            torch.sub(flat, self.known.view(-1), alpha=self.size, out=out)
+            torch.sub(flat, self.known.reshape(-1), alpha=self.size, out=out)
             return
         values, buffer, narrow = self.values.reshape(-1), self._buffer(self.values.dtype), self._buffer(self.dtype)
         for begin in range(0, flat.numel(), _RUN):

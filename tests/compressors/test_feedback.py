@@ -53,6 +53,21 @@ def test_masking_forgets_momentum_where_values_were_sent():
     assert torch.count_nonzero(momentum) == torch.count_nonzero(residual) == 4200 - 420
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("name", list(PROMISES))
+def test_expanded_gradients_are_averaged_as_contiguous_ones(name, dtype):
+    plan = CompressionPlan(PROMISES[name].setting, smallest=0)
+    expanded, contiguous = Averager(plan), Averager(plan)
+    gradient = gradients_at(0, 1, dtype=dtype)[0]["linear"][:, :1].expand(60, 70)
+    average = alone(expanded.average({"x": gradient}))["x"]
+    wanted = alone(contiguous.average({"x": gradient.contiguous()}))["x"]
+    assert norm(average - wanted) <= 1e-5 * norm(wanted)
+    residual, left = expanded.residual("x"), contiguous.residual("x")
+    assert (residual is None) == (left is None)
+    if residual is not None and left is not None:
+        assert norm(residual - left) <= 1e-5 * norm(wanted)
+
+
 @pytest.mark.parametrize("feedback", [ErrorFeedback(), MomentumCorrection(0.9)], ids=repr)
 @pytest.mark.parametrize("shape", [(70, 60), (60, 1, 70), (1, 70), (4200,)])
 def test_a_residual_of_another_shape_is_refused_rather_than_broadcast(feedback, shape):
