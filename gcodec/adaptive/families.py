@@ -16,7 +16,7 @@ import torch
 
 from ..compressors import QSGD, Compressor, Frames, RandomK
 from ..compressors.contract import check_whole, n_kept, random_of, wide
-from ..compressors.lowrank import LowRank, matrix_shape, orthonormal
+from ..compressors.lowrank import LowRank, matrix_shape, norm_of, orthonormal, scaled
 from ..compressors.sparse import Sparsifier
 from ..errors import InvalidArgument, check_choice, check_field_types
 from .losses import cut, flat_values, left_out, loss, quantized, square, whole_values
@@ -157,7 +157,7 @@ def _ranks_left_out(settings: Sequence[Compressor], tensor: torch.Tensor, method
         columns = torch.randn(matrix.shape[1], max(ranks), generator=random, dtype=torch.float32, device="cpu")
         q = columns.to(matrix)
         for _ in range(steps):
-            p = orthonormal(matrix @ q)
+            p = orthonormal(matrix @ scaled(q, norm_of(q)))
             q = matrix.T @ p
         values = torch.linalg.svdvals(q)
     squares = values.double().square().cumsum(0).cpu()

@@ -216,6 +216,25 @@ def norm_of(factor: torch.Tensor) -> float:
     return float(torch.linalg.vector_norm(factor, 1))
 
 
+_MIN_NORM, _MAX_NORM = 2.0**-40, 2.0**40
+
+
+def scaled(factor: torch.Tensor, norm: float) -> torch.Tensor:
+    """Return a factor of which only the span counts, in a range in which its products neither overflow nor vanish.
+
+    It is multiplied by a power of two where its norm is far from 1, which changes no bit of the span.
+
+    Args:
+        factor: The factor.
+        norm: Its norm, by :func:`norm_of`.
+    """
+    if _MIN_NORM <= norm <= _MAX_NORM or not usable(norm):
+        return factor
+    exponent = -math.frexp(norm)[1]
+    half = exponent // 2  # the whole power may be beyond the range of the factor's type
+    return factor * 2.0**half * 2.0 ** (exponent - half)
+
+
 def usable(norm: float) -> bool:
     """Tell whether a factor of this norm can be built on: neither NaN or infinite, nor all zero.
 

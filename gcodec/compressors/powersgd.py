@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from .contract import Conversation, Memory, Outcome, Place, all_reduce_mean, check_whole, tick
-from .lowrank import LowRank, norm_of, orthonormal, thin_product, usable
+from .lowrank import LowRank, norm_of, orthonormal, scaled, thin_product, usable
 from .outcome import Product
 
 _KEY = "powersgd.q"
@@ -36,14 +36,15 @@ class PowerSGD(LowRank):
         rank = min(self.rank, m, n)
         key = _KEY if self.warm_start else f"{_KEY}.{tick(memory)}"
         q = self.start(key, n, rank, matrix, memory, place)
-        for _ in range(self.iterations):
+        for iteration in range(self.iterations):
+            q = scaled(q, norm_of(q)) if iteration else q
             mean = yield from all_reduce_mean(thin_product(matrix, q), place.size)
             p = orthonormal(mean)
             q_term = thin_product(matrix.T, p)
             q = yield from all_reduce_mean(q_term, place.size, preserve=True)
         norm = norm_of(q)
         if self.warm_start and usable(norm):
-            memory[_KEY] = q
+            memory[_KEY] = scaled(q, norm)
         floats = self.iterations * rank * (m + n)
         return Outcome(Product(p, q), Product(p, q_term), floats, bound=2 * norm)  # norms of p's rows are at most 1
 

@@ -209,6 +209,9 @@ def test_low_rank_errors_by_power_iteration_come_close_to_the_svds():
     best, result = errors_of(settings, tensor, "svd"), errors_of(settings, tensor, "power")
     assert (result >= best * (1 - 1e-6)).all()
     assert (result <= best * 1.1).all()
+    for power in (-80, 50):
+        scaled = errors_of(settings, tensor * 2.0**power, "power")
+        assert scaled * 4.0**-power == pytest.approx(result, rel=1e-3)
     assert errors_of([PowerSGD(40)], tensor)[0] == 0      # factors larger than the matrix: sent dense
     with pytest.raises(InvalidArgument):
         errors_of(settings, tensor, "guess")

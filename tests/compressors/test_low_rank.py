@@ -13,7 +13,7 @@ pytest.importorskip("torch")
 import torch
 
 from gcodec.averaging.averager import Averager, CompressionPlan
-from gcodec.compressors import GradNA, GradZip, Place, PowerSGD, gradzip, lowrank
+from gcodec.compressors import ACPSGD, GradNA, GradZip, Place, PowerSGD, gradzip, lowrank
 from gcodec.compressors.contract import Memory, alone
 from tests.support.compressor_settings import gradients_at, norm, same
 from tests.support.paths import ROOT
@@ -43,6 +43,20 @@ def test_warm_starts_approach_the_best_approximation(setting):
     best = float(values[4:].square().sum())
     assert setting.error(matrix, steps=20) == pytest.approx(best, rel=1e-2)
     assert setting.error(matrix, steps=20) <= setting.error(matrix, steps=1)
+
+
+@pytest.mark.parametrize("setting", [PowerSGD(3), PowerSGD(3, iterations=3), PowerSGD(3, warm_start=False), ACPSGD(3),
+                                     GradZip(3, relative=True)])
+@pytest.mark.parametrize("power", [-80, 80])
+def test_gradients_may_have_any_scale(setting, power):
+    """Products of a gradient and a factor of its scale would vanish, or overflow."""
+    plan = CompressionPlan(setting, smallest=0)
+    usual, far = Averager(plan), Averager(plan)
+    for step in range(4):
+        gradient = gradients_at(step, 1, scale=1.0)[0]["linear"]
+        average, other = (alone(one.average({"x": x}))["x"] for one, x in ((usual, gradient),
+                                                                         (far, gradient * 2.0**power)))
+        assert norm(other * 2.0**-power - average) <= 1e-3 * norm(average)
 
 
 @pytest.mark.parametrize("warm_start", [True, False])
