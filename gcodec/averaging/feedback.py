@@ -164,6 +164,8 @@ class MomentumCorrection(Feedback):
         if self.clip is None:
             return gradient
         limit, norm = self.clip / math.sqrt(size), float(torch.linalg.vector_norm(gradient))
+        if math.isinf(norm):  # by the sum of squares, perhaps: values from 2**64 on would be clipped to zero
+            norm = float(torch.linalg.vector_norm(gradient, dtype=torch.float64))
         return gradient * (limit / norm) if norm > limit else gradient
 
     def after(self, carried: Carried, outcome: Outcome, memory: Memory) -> None:

@@ -115,6 +115,14 @@ def test_gradients_are_clipped_to_the_limit_over_the_root_of_the_number_of_ranks
     assert torch.equal(simulation.average([{"x": small}] * 4)[0]["x"], small)
 
 
+@pytest.mark.parametrize("power", [0, 40, 70, 120])
+def test_gradients_whose_squares_overflow_are_clipped_as_others(power):
+    rank = Averager(CompressionPlan(Dense(), MomentumCorrection(0.0, clip=0.5), smallest=0))
+    gradient = torch.randn(40, 50, generator=torch.Generator().manual_seed(0)) * 2.0**power
+    average = alone(rank.average({"x": gradient}))["x"]
+    assert norm(average - gradient.double() * (0.5 / norm(gradient))) <= 1e-5
+
+
 def test_a_momentum_of_the_optimizers_own_is_refused():
     param = torch.nn.Parameter(torch.zeros(3))
     MomentumCorrection().check(torch.optim.SGD([param], lr=0.1))
