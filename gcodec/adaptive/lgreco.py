@@ -87,6 +87,7 @@ class LGreCo(Planner):
         if self.accordion is not None:
             self.accordion.start(shapes, size)
         self.options = {name: self._options(shape) for name, shape in shapes.items()}
+        self._costs()  # raises now what it would raise in the first decision
 
     def _options(self, shape: Sequence[int]) -> list[Compressor]:
         """Return the settings that a tensor can have, the reference's family first."""
@@ -134,12 +135,15 @@ class LGreCo(Planner):
             return self.choices or self._numbers(references)
         if self.metric == "plain":
             errors = [np.sqrt(error) for error in errors]
-        costs = [
+        bins, budget = discretized(errors, self._numbers(references), self.bins)
+        return solve(bins, self._costs(), budget)
+
+    def _costs(self) -> list[np.ndarray]:
+        """Return the cost of each tensor's options, float64[n_options]."""
+        return [
             np.array([self.cost.of(name, shape, setting) for setting in self.options[name]])
             for name, shape in self.shapes.items()
         ]
-        bins, budget = discretized(errors, self._numbers(references), self.bins)
-        return solve(bins, costs, budget)
 
     def _numbers(self, settings: Settings) -> list[int]:
         return [self.options[name].index(settings[name]) for name in self.shapes]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -28,6 +29,15 @@ class Cost(ABC):
             shape: Shape of the tensor.
             setting: The setting.
         """
+
+
+def _of_tensor(values: Mapping[str, float], field: str, name: str) -> float:
+    """Return a tensor's value in a field of a cost. Raises InvalidArgument if it has none, or none from 0 on."""
+    if name not in values:
+        raise InvalidArgument(f"{field} must have every tensor that is compressed, and lacks {name!r}")
+    if not 0 <= values[name] < math.inf:
+        raise InvalidArgument(f"{field} of {name!r} must be finite and at least 0, not {values[name]}")
+    return values[name]
 
 
 @dataclass(frozen=True)
@@ -67,7 +77,7 @@ class Prioritized(Cost):
     buckets: Mapping[str, int]
 
     def of(self, name: str, shape: Sequence[int], setting: Compressor) -> float:
-        return self.cost.of(name, shape, setting) * self.buckets[name]
+        return self.cost.of(name, shape, setting) * _of_tensor(self.buckets, "buckets", name)
 
 
 @dataclass(frozen=True)
@@ -85,7 +95,7 @@ class Seconds(Cost):
     dtype: torch.dtype = torch.float32
 
     def of(self, name: str, shape: Sequence[int], setting: Compressor) -> float:
-        return setting.payload_bytes(shape, self.dtype) * self.per_byte[name] + self.fixed
+        return setting.payload_bytes(shape, self.dtype) * _of_tensor(self.per_byte, "per_byte", name) + self.fixed
 
     @classmethod
     def measured(
@@ -104,8 +114,8 @@ class Seconds(Cost):
             InvalidArgument: A measurement is outside its range.
         """
         for bucket in buckets.values():
-            if not seconds[bucket] >= 0:
-                raise InvalidArgument(f"seconds of bucket {bucket} must be at least 0, not {seconds[bucket]}")
-            if not sent_bytes[bucket] > 0:
-                raise InvalidArgument(f"sent_bytes of bucket {bucket} must be above 0, not {sent_bytes[bucket]}")
+            if not seconds.get(bucket, math.nan) >= 0:
+                raise InvalidArgument(f"seconds of bucket {bucket} must be at least 0, not {seconds.get(bucket)}")
+            if not sent_bytes.get(bucket, math.nan) > 0:
+                raise InvalidArgument(f"sent_bytes of bucket {bucket} must be above 0, not {sent_bytes.get(bucket)}")
         return cls({name: seconds[bucket] / sent_bytes[bucket] for name, bucket in buckets.items()})

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -254,8 +255,18 @@ def test_priorities_and_measured_times_shift_compression_between_tensors():
         assert settings["b"].value >= before["b"].value
         assert totals(plain, settings)[0] <= totals(plain, dict.fromkeys(MODEL, TopK(0.05)))[0] * (1 + 1e-9)
     assert Floats().of("a", (60, 70), TopK(0.05)) == 210
-    with pytest.raises(InvalidArgument):
-        Seconds.measured({"a": 1}, {1: 1.0}, {1: 0.0})
+    for seconds, sent_bytes in (({1: 1.0}, {1: 0.0}), ({}, {1: 1.0}), ({1: 1.0}, {})):
+        with pytest.raises(InvalidArgument):
+            Seconds.measured({"a": 1}, seconds, sent_bytes)
+
+
+@pytest.mark.parametrize("wrong", [{"a": 1.0, "c": 1.0, "d": 1.0}, {**dict.fromkeys(MODEL, 1.0), "b": math.nan},
+                                   {**dict.fromkeys(MODEL, 1.0), "b": -1.0}], ids=str)
+@pytest.mark.parametrize("kind", [partial(Prioritized, Bytes()), Seconds], ids=["Prioritized", "Seconds"])
+def test_a_cost_without_a_price_of_a_tensor_is_refused_at_the_start(kind, wrong):
+    """The first decision, on one rank only, would come too late."""
+    with pytest.raises(InvalidArgument, match="'b'"):
+        LGreCo(TopK(0.05), cost=kind(wrong)).start(MODEL, 2)
 
 
 def test_decisions_on_non_finite_gradients_keep_the_choices_before():
