@@ -352,7 +352,7 @@ class Codebook:
 
     record: bytes
     symbols: dict[int, tuple[int, int]]     # symbol: (level, relative head), without zero and escape
-    codes: dict[str, int]                   # the bits of a code, lowest bit position first: symbol
+    codes: dict[str, int]                   # the bits of a code, lowest bit position first: symbol; the shortest first
 
 
 @dataclass(frozen=True)
@@ -660,10 +660,10 @@ class BitReader:
         self.at = 0
 
     def symbol(self, codes: Mapping[str, int]) -> int:
-        """The symbol whose code comes next."""
+        """The symbol whose code comes next. Of the codes, the shortest come first."""
         require(len(codes) > 0, "a symbol is of a code that is not empty")
         bits, at = self.bits, self.at
-        end = at + len(next(iter(codes)))       # the shortest come first
+        end = at + len(next(iter(codes)))
         while (symbol := codes.get(bits[at:end])) is None:
             end += 1
             if end > len(bits):
