@@ -12,6 +12,9 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, get_last_checkpoin
 from ..errors import InvalidArgument
 from .folder_files import compress_files_in, restore_files_in, restored_folder
 
+#: The file of a checkpoint that tells how far the training is; Trainer does not resume without it.
+TRAINER_STATE = "trainer_state.json"
+
 
 def save_pretrained(model: Any, folder: str | os.PathLike[str], *, threads: int | None = None, **options: Any) -> None:
     """Save a model as ``model.save_pretrained`` does, its weights compressed: ``model.safetensors.gc``, or shards.
@@ -104,10 +107,12 @@ def restore_checkpoint(folder: str | os.PathLike[str], *, threads: int | None = 
     path = Path(folder)
     if not path.is_dir():
         raise InvalidArgument(f"{path}: is no folder")
-    if not path.name.startswith(PREFIX_CHECKPOINT_DIR):
-        last = get_last_checkpoint(str(path))
-        if last is None:
-            raise InvalidArgument(f"{path}: there is no checkpoint in this folder")
-        path = Path(last)
+    last = get_last_checkpoint(str(path))  # by what lies in it, for any name may begin as a checkpoint's does
+    if last is None and not (path / TRAINER_STATE).is_file():
+        raise InvalidArgument(
+            f"{path}: must be a checkpoint, which has a file {TRAINER_STATE}, or a folder of checkpoints, each called "
+            f"{PREFIX_CHECKPOINT_DIR}-STEP: neither is here"
+        )
+    path = Path(last or path)
     restore_files_in(path, threads)
     return str(path)

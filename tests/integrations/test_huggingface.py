@@ -90,6 +90,19 @@ def test_a_resumed_run_is_the_run_that_did_not_stop(tmp_path):
     assert restore_checkpoint(tmp_path / "a").endswith("checkpoint-9")
 
 
+@pytest.mark.parametrize("name", ["checkpoints", "checkpoint-runs", "run"])
+def test_the_last_checkpoint_is_restored_whatever_the_name_of_the_folder(tmp_path, monkeypatch, name):
+    """A folder whose name began as a checkpoint's does was taken for one, and nothing in it was restored."""
+    folder = tmp_path / name
+    trainer_of(folder, [CompressCheckpoints()]).train()
+    assert restore_checkpoint(folder) == str(folder / "checkpoint-9")
+    assert {"model.safetensors", "optimizer.pt"} <= files_in(folder / "checkpoint-9")
+    kept = (folder / "checkpoint-3").rename(folder / "best")
+    monkeypatch.chdir(kept)
+    assert restore_checkpoint(kept) == str(kept) and restore_checkpoint(".") == "."
+    assert {"model.safetensors", "optimizer.pt"} <= files_in(kept)
+
+
 def test_the_best_checkpoint_is_loaded_at_the_end_and_old_ones_go(tmp_path):
     trainer = trainer_of(tmp_path, [CompressCheckpoints()], eval_strategy="steps", eval_steps=3, save_total_limit=2,
                          load_best_model_at_end=True)
