@@ -63,7 +63,8 @@ class CompressCheckpoints(TrainerCallback):
         trainer = Trainer(..., callbacks=[CompressCheckpoints()])
         trainer.train(resume_from_checkpoint=restore_checkpoint("output"))
 
-    With ``load_best_model_at_end``, the best checkpoint is compressed when the training ends.
+    With ``load_best_model_at_end``, the best checkpoint is compressed when the training ends. A training that goes on
+    restores it when it begins, for Trainer loads plain files only, and goes without where there are none.
 
     Args:
         threads: threads to use at most; as many as the process may use if None.
@@ -71,6 +72,12 @@ class CompressCheckpoints(TrainerCallback):
 
     def __init__(self, threads: int | None = None) -> None:
         self._threads = threads
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Restore the best checkpoint of the run that is resumed, which was compressed when that run ended."""
+        best = state.best_model_checkpoint if args.load_best_model_at_end else None
+        if state.is_world_process_zero and best is not None and Path(best).is_dir():
+            restore_files_in(best, self._threads)
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Compress the new checkpoint, and what was the best one before."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 pytest.importorskip("transformers")
@@ -112,6 +114,23 @@ def test_the_best_checkpoint_is_loaded_at_the_end_and_old_ones_go(tmp_path):
     assert len(folders) == 2 and best in folders
     assert all("model.safetensors.gc" in files_in(folder) for folder in folders)
     assert same(trainer.model, from_pretrained(AutoModelForCausalLM, best))
+
+
+def test_the_best_checkpoint_of_a_run_that_ended_is_loaded_at_the_end_of_the_one_that_goes_on(tmp_path):
+    """It had been compressed when the first run ended, and Trainer went on with the last weights instead."""
+    options = {"eval_strategy": "steps", "eval_steps": 3, "load_best_model_at_end": True}
+    trainer_of(tmp_path, [CompressCheckpoints()], **options).train()
+    state_file = tmp_path / "checkpoint-9" / "trainer_state.json"
+    state = json.loads(state_file.read_text())
+    state.update(best_metric=0.0, best_model_checkpoint=str(tmp_path / "checkpoint-3"), best_global_step=3)
+    state_file.write_text(json.dumps(state))
+    later = trainer_of(tmp_path, [CompressCheckpoints()], **options)
+    later.args.max_steps = 12
+    later.train(resume_from_checkpoint=restore_checkpoint(tmp_path))
+    assert later.state.global_step == 12
+    assert same(later.model, from_pretrained(AutoModelForCausalLM, tmp_path / "checkpoint-3"))
+    for step in (3, 6, 9, 12):
+        assert not {"model.safetensors", "optimizer.pt"} & files_in(tmp_path / f"checkpoint-{step}")
 
 
 def test_folders_without_a_checkpoint_and_damage_are_errors(tmp_path):
