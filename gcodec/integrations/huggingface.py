@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 from typing import Any
 
 from transformers import TrainerCallback
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, get_last_checkpoint
 
+from ..archive.base_files import SUFFIX
+from ..archive.file_state import FileState
 from ..errors import InvalidArgument
 from .folder_files import compress_files_in, restore_files_in, restored_folder
 
 #: The file of a checkpoint that tells how far the training is; Trainer does not resume without it.
 TRAINER_STATE = "trainer_state.json"
+#: A file of weights, whole or a shard, plain or compressed: files of the same weights agree in the first group.
+WEIGHTS = re.compile(rf"(.+?)(?:-\d{{5}}-of-\d{{5}})?\.safetensors(?:{re.escape(SUFFIX)})?")
 
 
 def save_pretrained(model: Any, folder: str | os.PathLike[str], *, threads: int | None = None, **options: Any) -> None:
     """Save a model as ``model.save_pretrained`` does, its weights compressed: ``model.safetensors.gc``, or shards.
+
+    Archives of the same weights that an earlier save left in the folder, in other shards, are removed.
 
     Args:
         model: a model of transformers, or whatever has ``save_pretrained``.
@@ -31,9 +38,31 @@ def save_pretrained(model: Any, folder: str | os.PathLike[str], *, threads: int 
     """
     if options.get("push_to_hub"):
         raise InvalidArgument("push_to_hub pushes files before they are compressed: upload the folder afterwards")
+    before = {path: FileState.of(path) for path in _weights_in(folder)}
     model.save_pretrained(folder, **options)
     if options.get("is_main_process", True):
+        saved = [path for path in _weights_in(folder) if path not in before or before[path].change_at(path)]
         compress_files_in(folder, threads)
+        _remove_other_shards(saved)
+
+
+def _weights_in(folder: str | os.PathLike[str]) -> list[Path]:
+    return [path for path in Path(folder).glob("*.safetensors") if path.is_file()]
+
+
+def _remove_other_shards(saved: list[Path]) -> None:
+    """Remove archives of the weights that were saved, but not of these very files.
+
+    An archive of the whole model would be loaded in place of new shards. transformers removes old shards itself, but
+    knows no archives.
+    """
+    kept = {path.name + SUFFIX for path in saved}
+    weights = {match[1] for path in saved if (match := WEIGHTS.fullmatch(path.name))}
+    for folder in {path.parent for path in saved}:
+        for archive in folder.glob(f"*.safetensors{SUFFIX}"):
+            match = WEIGHTS.fullmatch(archive.name)
+            if match and match[1] in weights and archive.name not in kept:
+                archive.unlink()
 
 
 def from_pretrained(

@@ -55,6 +55,23 @@ def test_models_come_back(tmp_path, options, dtype):
         save_pretrained(model, tmp_path, push_to_hub=True)
 
 
+@pytest.mark.parametrize("sizes", [("50GB", "100KB"), ("100KB", "200KB"), ("100KB", "50GB")])
+def test_a_model_that_is_saved_again_in_other_shards_is_the_one_that_is_loaded(tmp_path, sizes):
+    """The archive of the whole model, of the save before, was loaded in place of the new shards."""
+    old, new = new_model(), new_model()
+    torch.nn.init.ones_(new.lm_head.weight)
+    save_pretrained(old, tmp_path, variant="other")
+    others = {path: path.read_bytes() for path in tmp_path.glob("model.other.*")}
+    save_pretrained(old, tmp_path, max_shard_size=sizes[0])
+    save_pretrained(new, tmp_path, max_shard_size=sizes[1])
+    assert same(new, from_pretrained(AutoModelForCausalLM, tmp_path))
+    assert {path: path.read_bytes() for path in tmp_path.glob("model.other.*")} == others
+    save_pretrained(new, tmp_path / "new", max_shard_size=sizes[1])
+    assert {path.name for path in tmp_path.glob("model*.gc")} - {path.name for path in others} == {
+        path.name for path in (tmp_path / "new").glob("model*.gc")
+    }
+
+
 class Words(torch.utils.data.Dataset):
     """Random words."""
 
