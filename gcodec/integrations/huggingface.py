@@ -72,16 +72,26 @@ def from_pretrained(
 
     Args:
         kind: the class, such as ``AutoModelForCausalLM``.
-        folder: the folder.
+        folder: the folder. The model names it, and not the temporary one, as the place that it comes from.
         threads: threads to use at most; as many as the process may use if None.
-        options: for ``kind.from_pretrained``.
+        options: for ``kind.from_pretrained``; ``subfolder`` is the folder in this one that has the files.
 
     Raises:
+        InvalidArgument: there is no such folder.
         GcodecError: an archive is damaged.
         OSError: a file cannot be read, or there is no space for the restored files in the folder for temporary ones.
     """
-    with restored_folder(folder, threads) as whole:
-        return kind.from_pretrained(whole, **options)
+    path = Path(folder, options.pop("subfolder", None) or "")
+    if not path.is_dir():
+        raise InvalidArgument(
+            f"{path}: must be a folder on this machine; one of the Hub is there after huggingface_hub.snapshot_download"
+        )
+    with restored_folder(path, threads) as whole:
+        loaded = kind.from_pretrained(whole, **options)
+        for named in (loaded, getattr(loaded, "config", loaded)):  # PEFT, for one, stores this name with an adapter
+            if getattr(named, "name_or_path", None) == str(whole):
+                named.name_or_path = str(path)
+    return loaded
 
 
 class CompressCheckpoints(TrainerCallback):

@@ -72,6 +72,17 @@ def test_a_model_that_is_saved_again_in_other_shards_is_the_one_that_is_loaded(t
     }
 
 
+def test_a_model_names_the_folder_it_was_loaded_from_and_may_lie_in_a_subfolder(tmp_path):
+    """The temporary folder was named, which no longer is there; options of transformers' own were lost in it."""
+    save_pretrained(new_model(), tmp_path / "first" / "sub")
+    for folder, subfolder in ((tmp_path / "first" / "sub", ""), (tmp_path / "first", "sub")):
+        loaded = from_pretrained(AutoModelForCausalLM, folder, subfolder=subfolder)
+        assert same(new_model(), loaded)
+        assert loaded.name_or_path == loaded.config.name_or_path == str(tmp_path / "first" / "sub")
+    with pytest.raises(gcodec.InvalidArgument, match="organization/model: must be a folder on this machine"):
+        from_pretrained(AutoModelForCausalLM, "organization/model")
+
+
 class Words(torch.utils.data.Dataset):
     """Random words."""
 
