@@ -346,6 +346,8 @@ class CheckpointReader(_Storage, StorageReader):
 class SeriesReader(CheckpointReader):
     """Loads a step that :class:`SeriesWriter` saved: that of ``checkpoint_id``, or else the last complete one.
 
+    Each load looks for the last one anew, so a reader may follow a training.
+
     Args:
         folder: the folder, or a URL for fsspec.
         threads: for decoding; as many as the process may use if None.
@@ -356,13 +358,21 @@ class SeriesReader(CheckpointReader):
 
     def __init__(self, folder: str | os.PathLike[str], *, threads: int | None = None) -> None:
         super().__init__(folder, threads=threads)
-        self.step = -1
+        self.step, self._asked = -1, -1
 
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
-        """Take the step from ``checkpoint_id``. Raises InvalidArgument if it is no number."""
-        self.step = _step_of_id(checkpoint_id)
+        """Take the step of the next load from ``checkpoint_id``. Raises InvalidArgument if it is no number."""
+        self._asked = _step_of_id(checkpoint_id)
+
+    def set_up_storage_reader(
+        self, metadata: dcp.Metadata, is_coordinator: bool, *args: Any, **kwargs: Any
+    ) -> None:
+        """Keep the index, and forget the ``checkpoint_id``: torch says nothing where the next load has none."""
+        super().set_up_storage_reader(metadata, is_coordinator, *args, **kwargs)
+        self._asked = -1
 
     def _index_name(self) -> str:
+        self.step = self._asked
         if self.step < 0:
             steps = _numbers(STEP_INDEX, self._folder().names())
             if not steps:

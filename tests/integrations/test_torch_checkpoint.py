@@ -93,6 +93,16 @@ def test_a_series_keeps_what_it_saves_below_the_steps_of_an_earlier_run(tmp_path
     assert steps_in_series(tmp_path) == StepFolder(tmp_path / "rank-00000").steps() == [40, 110, 120, 200, 300]
 
 
+def test_a_reader_of_a_series_loads_the_step_that_is_the_last_at_each_load(tmp_path):
+    """It stayed at the step of its first load."""
+    writer, reader = SeriesWriter(tmp_path), SeriesReader(tmp_path)
+    for step, asked in ((1, None), (2, None), (3, 1), (4, None), (5, 5), (6, None)):
+        dcp.save({"x": torch.tensor(step)}, storage_writer=writer, checkpoint_id=str(step))
+        found = {"x": torch.tensor(0)}
+        dcp.load(found, storage_reader=reader, checkpoint_id=None if asked is None else str(asked))
+        assert found["x"].item() == reader.step == (asked or step)
+
+
 def test_a_step_that_a_rank_could_not_write_is_not_there_and_can_be_saved_again(pair, tmp_path):
     pair.run(cases.save_series, folder=tmp_path, steps=[1, 2])
     saved = agreed(pair.run(cases.die_while_saving, folder=tmp_path, step=3))
