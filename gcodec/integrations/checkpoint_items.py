@@ -63,7 +63,10 @@ def deliver(value: torch.Tensor, kind: str, item: Any, planner: LoadPlanner) -> 
         raise Corruption(
             f"{item.storage_index.fqn}: the part in the archive has shape {tuple(value.shape)}, but {ends} is asked for"
         )
-    part = value[tuple(slice(start, end) for start, end in zip(item.storage_offsets, ends, strict=True))]
-    target = planner.resolve_tensor(item).detach()
-    target.copy_(part)
-    planner.commit_tensor(item, target)
+    part = value
+    if list(item.lengths) != list(value.shape):  # a sparse tensor, which is never in parts, has no slices
+        part = value[tuple(slice(start, end) for start, end in zip(item.storage_offsets, ends, strict=True))]
+    target = planner.resolve_tensor(item)
+    with torch.no_grad():  # and not detach(), which gives a sparse tensor values of its own
+        target.copy_(part)
+    planner.commit_tensor(item, target.detach())

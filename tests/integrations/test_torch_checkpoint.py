@@ -164,6 +164,20 @@ def test_tensors_of_every_kind_are_kept(tmp_path):
     assert all(same(found[name], state[name]) for name in state)
 
 
+@pytest.mark.filterwarnings("ignore::UserWarning")      # CSR is in beta, quantized tensors are to go
+@pytest.mark.parametrize(("make", "dense"), [
+    (lambda x: x.to_sparse(), lambda x: x.to_dense()),
+    (lambda x: x.to_sparse_csr(), lambda x: x.to_dense()),
+    (lambda x: torch.quantize_per_tensor(x, 0.25, 3, torch.qint8), lambda x: x.dequantize()),
+], ids=["sparse", "sparse rows", "quantized"])
+def test_tensors_that_are_not_dense_are_loaded_as_they_were_saved(tmp_path, make, dense):
+    """Sparse ones were saved, and could not be loaded."""
+    dcp.save({"x": make(torch.eye(5) * 0.5)}, storage_writer=CheckpointWriter(tmp_path))
+    found = {"x": make(torch.eye(5))}
+    dcp.load(found, storage_reader=CheckpointReader(tmp_path))
+    assert torch.equal(dense(found["x"]), torch.eye(5) * 0.5)
+
+
 def test_saving_again_replaces_a_checkpoint_and_leaves_nothing_of_the_old_one(tmp_path):
     for seed in (1, 2):
         dcp.save(state_of(seed), storage_writer=CheckpointWriter(tmp_path))
