@@ -292,7 +292,9 @@ class CheckpointReader(_Storage, StorageReader):
         super().__init__(folder, threads=threads)
         self._items: dict[dcp.MetadataIndex, StoredItem] = {}
 
-    def read_metadata(self, *args: Any, **kwargs: Any) -> dcp.Metadata:
+    # No **kwargs, by which torch would tell that a rank may have an index of its own: it reads again where reading
+    # failed, and a rank that succeeds then goes on without the collectives that the others wait in.
+    def read_metadata(self) -> dcp.Metadata:
         """Read the index.
 
         Raises:

@@ -258,6 +258,26 @@ def test_a_series_at_a_url_is_saved_pruned_and_loaded():
         dcp.load(found, storage_reader=SeriesReader(url))
 
 
+def test_an_index_that_cannot_be_read_is_not_read_again(tmp_path):
+    """A rank for which torch's second try succeeds left the collectives that the others waited in."""
+    class Reader(CheckpointReader):
+        """Fails to read the index, the first time."""
+
+        tries = 0
+
+        def _folder(self):
+            self.tries += 1
+            if self.tries == 1:
+                raise OSError("the server is busy")
+            return super()._folder()
+
+    dcp.save({"x": torch.ones(3)}, storage_writer=CheckpointWriter(tmp_path))
+    reader = Reader(tmp_path)
+    with pytest.raises(dcp.CheckpointException, match="the server is busy"):
+        dcp.load({"x": torch.zeros(3)}, storage_reader=reader)
+    assert reader.tries == 1
+
+
 def test_senseless_uses_are_refused(tmp_path):
     state = {"x": torch.ones(3)}
     for arguments in ({"full_every": 0}, {"keep_last": 0}, {"threads": 0}):
