@@ -82,7 +82,7 @@ class GcodecCheckpointIO(TorchCheckpointIO):
                     file.seek(0)
                     made: dict[str, Any] = torch.load(file, map_location=map_location, weights_only=bool(weights_only))
                     return made
-        loaded: dict[str, Any] = load(str(path), like="torch", threads=self._threads)
+        loaded: dict[str, Any] = load(str(path), threads=self._threads)
         return _moved(loaded, map_location) if isinstance(map_location, str | torch.device) else loaded
 
 

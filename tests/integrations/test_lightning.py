@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 from typing import Any
 
+import numpy as np
 import pytest
 
 if importlib.util.find_spec("lightning") is None and importlib.util.find_spec("pytorch_lightning") is None:
@@ -96,6 +97,18 @@ def test_checkpoints_are_loaded_to_a_device_replaced_and_removed(tmp_path):
         plugin.load_checkpoint(path)
     with pytest.raises(TypeError):
         plugin.save_checkpoint({}, path, storage_options={"key": 1})
+
+
+@pytest.mark.parametrize("value", [
+    np.arange(3), np.linspace(0, 1, 5, dtype=">f4"), np.float32(2.5), np.float64(0.1), np.int64(7), np.bool_(True),
+    torch.arange(3).bfloat16(), torch.tensor(1.5),
+], ids=repr)
+@pytest.mark.parametrize("device", [None, "cpu"])
+def test_values_of_numpy_and_of_torch_come_back_as_what_they_were(tmp_path, value, device):
+    """Those of numpy came back as tensors."""
+    GcodecCheckpointIO().save_checkpoint({"callbacks": {"x": [value]}}, tmp_path / "a.ckpt")
+    found = GcodecCheckpointIO().load_checkpoint(tmp_path / "a.ckpt", device)["callbacks"]["x"][0]
+    assert type(found) is type(value) and found.dtype == value.dtype and bool((found == value).all())
 
 
 def test_damage_is_an_error(tmp_path):
