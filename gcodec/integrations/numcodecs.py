@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from numcodecs.abc import Codec
 from numcodecs.compat import ensure_contiguous_ndarray, ensure_ndarray
 
@@ -26,7 +27,7 @@ class Gcodec(Codec):
 
     Args:
         dtype: Type of the values, for buffers that do not say it: bytes, or unsigned integers that hold bfloat16 or
-            float8. A name such as ``"float32"`` or ``"bfloat16"``, or one of numpy's such as ``">f8"``.
+            float8. A name such as ``"float32"`` or ``"bfloat16"``, or one of numpy's types such as ``">f8"``.
         mantissa_bits: Keep this many mantissa bits, as for :func:`gcodec.encode`; None is lossless.
         rounding: ``"nearest"`` (even) or ``"truncate"``, with ``mantissa_bits``.
 
@@ -37,15 +38,17 @@ class Gcodec(Codec):
     codec_id = "gcodec"
 
     def __init__(
-        self, dtype: str | None = None, mantissa_bits: int | None = None, rounding: str | None = None
+        self, dtype: npt.DTypeLike | None = None, mantissa_bits: int | None = None, rounding: str | None = None
     ) -> None:
-        self.dtype, self.mantissa_bits, self.rounding = dtype, mantissa_bits, rounding
         self._name: str | None = None
         self._order = "="
         if dtype is not None:
             self._name, self._order = _type_of(dtype)
         probe = np.zeros(0, BY_NAME[self._name or "float64"].uint)
         encode(probe, dtype=self._name or "float64", mantissa_bits=mantissa_bits, rounding=rounding)
+        # As JSON has them, for the configuration: np.float32 and numpy's integers are welcome, too.
+        self.dtype = dtype if dtype is None or isinstance(dtype, str) else np.dtype(dtype).str
+        self.mantissa_bits, self.rounding = None if mantissa_bits is None else int(mantissa_bits), rounding
 
     def encode(self, buf: Any) -> bytes:
         """Encode an array or buffer as a frame.
@@ -111,9 +114,9 @@ class Gcodec(Codec):
         return f"Gcodec(dtype={self.dtype!r}, mantissa_bits={self.mantissa_bits!r}, rounding={self.rounding!r})"
 
 
-def _type_of(dtype: str) -> tuple[str, str]:
+def _type_of(dtype: npt.DTypeLike) -> tuple[str, str]:
     """Return gcodec's name of a type, and its byte order as numpy writes it. Raises InvalidArgument."""
-    if dtype in BY_NAME:
+    if isinstance(dtype, str) and dtype in BY_NAME:
         return dtype, "="
     try:
         known = np.dtype(dtype)

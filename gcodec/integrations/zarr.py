@@ -42,6 +42,8 @@ class GcodecCodec(ArrayBytesCodecPartialDecodeMixin, ArrayBytesCodec):
 
     def __post_init__(self) -> None:
         encode(np.zeros(0), mantissa_bits=self.mantissa_bits, rounding=self.rounding)
+        if self.mantissa_bits is not None:  # as JSON has it, for the array's metadata: it may be one of numpy's
+            object.__setattr__(self, "mantissa_bits", int(self.mantissa_bits))
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> GcodecCodec:

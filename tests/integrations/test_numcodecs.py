@@ -53,6 +53,15 @@ def test_configurations_and_representations_build_the_codec_again():
         assert eval(repr(codec)) == codec
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.dtype(">f8"), "float32", ">f8"])
+@pytest.mark.parametrize("bits", [np.int64(5), np.uint8(5), 5])
+def test_a_configuration_is_json_where_arguments_are_those_of_numpy(dtype, bits):
+    codec = Gcodec(dtype, mantissa_bits=bits)
+    assert numcodecs.get_codec(json.loads(json.dumps(codec.get_config()))) == codec
+    values = VALUES.astype(dtype)
+    assert codec.encode(values) == Gcodec(mantissa_bits=5).encode(values)
+
+
 def test_what_was_written_can_be_read(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     arrays = [values.astype(kind) for values in ARRAYS.values() if values.size for kind in TYPES]

@@ -87,7 +87,8 @@ def test_chunks_are_frames_and_near_lossless_ones_have_the_bits_that_encode_keep
     assert np.array_equal(array[...], gcodec.decode(frame))
 
 
-@pytest.mark.parametrize("codec", [GcodecCodec(), GcodecCodec(mantissa_bits=4), GcodecCodec(3, "truncate")])
+@pytest.mark.parametrize("codec", [GcodecCodec(), GcodecCodec(mantissa_bits=4), GcodecCodec(3, "truncate"),
+                                   GcodecCodec(np.int64(4))])
 def test_metadata_builds_the_codec_again(codec):
     assert GcodecCodec.from_dict(json.loads(json.dumps(codec.to_dict()))) == codec
 
