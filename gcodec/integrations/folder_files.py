@@ -62,6 +62,7 @@ def restore_files_in(folder: str | os.PathLike[str], threads: int | None = None)
     """Restore what :func:`compress_files_in` compressed, beside the archives, which stay.
 
     A file that is newer than its archive, as after a save without gcodec or one that was interrupted, is left as it is.
+    One that is not newer must be what the archive restores to: times are lost where a folder is copied.
 
     Args:
         folder: the folder.
@@ -71,8 +72,8 @@ def restore_files_in(folder: str | os.PathLike[str], threads: int | None = None)
         Paths of the files.
 
     Raises:
-        InvalidArgument: an archive has several files, is called ``.gc`` alone, or would replace a folder or link; then
-            nothing is written.
+        InvalidArgument: an archive has several files, is called ``.gc`` alone, or would replace a folder, a link or a
+            file that differs; then nothing is written.
         GcodecError, OSError: an archive is damaged, or a file cannot be written.
     """
     archives = _archives_in(Path(folder))
@@ -88,14 +89,16 @@ def restore_files_in(folder: str | os.PathLike[str], threads: int | None = None)
 def restored_folder(folder: str | os.PathLike[str], threads: int | None = None) -> Iterator[Path]:
     """Give a temporary folder that has the files of another, those in archives restored, all others linked.
 
-    A file that is newer than its archive counts, and not the archive.
+    A file that is newer than its archive counts, and not the archive. One that is not newer must be what the archive
+    restores to.
 
     Args:
         folder: the folder.
         threads: threads to use at most; as many as the process may use if None.
 
     Raises:
-        InvalidArgument: an archive has several files, is called ``.gc`` alone, or has the name of a folder beside it.
+        InvalidArgument: an archive has several files, is called ``.gc`` alone, or has the name of a folder beside it,
+            or of a file that differs.
         GcodecError, OSError: an archive is damaged, or there is no space.
     """
     folder = Path(folder).resolve()
@@ -114,7 +117,7 @@ def _archives_in(folder: Path) -> dict[Path, Path]:
     newer file has replaced.
 
     Raises:
-        InvalidArgument: one does not restore to exactly one file of its own name.
+        InvalidArgument: one does not restore to exactly one file of its own name, or to another than is there.
     """
     archives = {}
     for archive in sorted(folder.glob(f"*{SUFFIX}")):
@@ -133,6 +136,9 @@ def _archives_in(folder: Path) -> dict[Path, Path]:
             if len(reader.files) != 1:
                 raise InvalidArgument(f"{archive}: must be of one file to be restored as {name}, not of "
                                       f"{len(reader.files)}; gcodec decompress restores it")
+            if path.is_file() and not path.is_symlink() and not _restores_to(reader, path):
+                raise InvalidArgument(f"{path}: differs from what {archive.name} restores to, and is not newer: remove "
+                                      "the one that is out of date")
         archives[path] = archive
     return archives
 
@@ -140,6 +146,15 @@ def _archives_in(folder: Path) -> dict[Path, Path]:
 def _has_replaced(path: Path, archive: Path) -> bool:
     """Return True for a file that is newer than its archive, which has the time of the file that it was made of."""
     return path.is_file() and not path.is_symlink() and path.stat().st_mtime_ns > archive.stat().st_mtime_ns
+
+
+def _restores_to(reader: ArchiveReader, path: Path) -> bool:
+    """Return True if the only file of an archive has the bytes of the file at ``path``."""
+    entry = reader.files[0]
+    if path.stat().st_size != entry.size:
+        return False
+    with path.open("rb") as file:
+        return all(file.read(part.size) == part.data for part in reader.restored(entry))
 
 
 def _restore_file(archive: Path, path: Path, threads: int | None) -> None:

@@ -80,16 +80,15 @@ def written(path: Path, data: bytes, seconds: int) -> None:
     os.utime(path, (seconds, seconds))
 
 
-def test_files_beside_their_archives_are_replaced_and_others_linked(tmp_path):
+def test_files_are_restored_also_beside_themselves_and_others_linked(tmp_path):
     (tmp_path / "x").write_bytes(bytes(1000))
     gcodec.compress_file(tmp_path / "x")
-    written(tmp_path / "x", b"older", 1000)
+    os.utime(tmp_path / "x", (1000, 1000))
     (tmp_path / "y").write_bytes(b"y")
     (tmp_path / "sub.gc").mkdir()
     with restored_folder(tmp_path) as whole:
         assert sorted(path.name for path in whole.iterdir()) == ["sub.gc", "x", "y"]
         assert (whole / "x").read_bytes() == bytes(1000) and (whole / "y").read_bytes() == b"y"
-    assert (tmp_path / "x").read_bytes() == b"older"
     assert restore_files_in(tmp_path) == [tmp_path / "x"] and (tmp_path / "x").read_bytes() == bytes(1000)
 
 
@@ -109,6 +108,21 @@ def test_files_that_are_newer_than_their_archives_are_what_is_loaded(tmp_path):
     assert restore_files_in(tmp_path) == [model] and other.read_bytes() == NEW
     compress_files_in(tmp_path)
     assert restore_files_in(tmp_path) == [model, other] and (model.read_bytes(), other.read_bytes()) == (OLD, NEW)
+
+
+@BOTH
+@pytest.mark.parametrize("other", [NEW, SMALL], ids=["of its size", "smaller"])
+@pytest.mark.parametrize("seconds", [0, 1000])
+def test_a_file_that_differs_from_its_archive_and_is_not_newer_is_kept(tmp_path, restore, other, seconds):
+    """A file that was saved later was replaced in a copy of its folder, for the copy had other times."""
+    model, first = tmp_path / "model.safetensors", tmp_path / "first.safetensors"
+    for path in (model, first):
+        written(path, OLD, 1000)
+    compress_files_in(tmp_path)
+    written(model, other, seconds)
+    with pytest.raises(InvalidArgument, match=r"model\.safetensors: differs from what model\.safetensors\.gc restores"):
+        restore(tmp_path)
+    assert model.read_bytes() == other and not first.exists()
 
 
 @pytest.mark.parametrize("changed", [NEW, OLD + b"more"], ids=["was written to", "grew"])
