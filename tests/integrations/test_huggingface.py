@@ -205,6 +205,36 @@ def test_a_state_is_compressed_in_the_folder_that_the_accelerator_names(tmp_path
     folder = tmp_path / "checkpoints" / "checkpoint_0"
     assert "model.safetensors.gc" in files_in(folder) and "model.safetensors" not in files_in(folder)
     expected = [parameter.detach().clone() for parameter in model.parameters()]
+    for named in (folder, None):
+        torch.nn.init.zeros_(model.lm_head.weight)
+        load_accelerator(accelerator, named)
+        assert all(torch.equal(one, other) for one, other in zip(model.parameters(), expected, strict=True))
+
+
+def test_an_accelerator_that_names_its_folders_needs_no_other(tmp_path):
+    naming = ProjectConfiguration(project_dir=str(tmp_path), automatic_checkpoint_naming=True)
+    accelerator = Accelerator(cpu=True, project_config=naming)
+    model = accelerator.prepare(new_model())
+    with pytest.raises(gcodec.InvalidArgument, match=r"checkpoints: there is no checkpoint in this folder"):
+        load_accelerator(accelerator)
+    for number in range(11):
+        torch.nn.init.constant_(model.lm_head.weight, number)
+        save_accelerator(accelerator)
     torch.nn.init.zeros_(model.lm_head.weight)
-    load_accelerator(accelerator, folder)
-    assert all(torch.equal(one, other) for one, other in zip(model.parameters(), expected, strict=True))
+    load_accelerator(accelerator)      # 10 comes after 9
+    assert bool((model.lm_head.weight == 10).all())
+    other = Accelerator(cpu=True)
+    for act in (save_accelerator, load_accelerator):
+        with pytest.raises(gcodec.InvalidArgument, match="folder must be given"):
+            act(other)
+
+
+def test_a_state_below_the_home_folder_is_saved_and_loaded(tmp_path, monkeypatch):
+    """It was saved in a folder called ~, and not found there."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    accelerator = Accelerator(cpu=True)
+    model = accelerator.prepare(new_model())
+    save_accelerator(accelerator, "~/state")
+    torch.nn.init.zeros_(model.lm_head.weight)
+    load_accelerator(accelerator, "~/state")
+    assert "model.safetensors.gc" in files_in(tmp_path / "state") and bool((model.lm_head.weight != 0).any())
