@@ -13,9 +13,11 @@ import secrets
 import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import xxhash
 from torch.distributed.checkpoint import metadata as dcp
 from torch.distributed.checkpoint.planner import LoadPlan, LoadPlanner, SavePlan, SavePlanner
 from torch.distributed.checkpoint.storage import StorageReader, StorageWriter, WriteResult
@@ -29,7 +31,7 @@ from ..archive.unique_names import UniqueNames
 from ..checkpoints.checkpointer import by_age, check_full_every, check_retention, left_by_earlier_run
 from ..checkpoints.step_files import check_step
 from ..checkpoints.step_folder import StepFolder
-from ..errors import InvalidArgument, Unsupported
+from ..errors import InvalidArgument, PeerError, Unsupported
 from ..files.file_plan import FilePlan
 from ..files.urls import is_url, local_path
 from ..threads import check_threads
@@ -291,6 +293,7 @@ class CheckpointReader(_Storage, StorageReader):
     def __init__(self, folder: str | os.PathLike[str] | None = None, *, threads: int | None = None) -> None:
         super().__init__(folder, threads=threads)
         self._items: dict[dcp.MetadataIndex, StoredItem] = {}
+        self._index = ("", "")  # the name of the index that was read, and its hash
 
     # No **kwargs, by which torch would tell that a rank may have an index of its own: it reads again where reading
     # failed, and a rank that succeeds then goes on without the collectives that the others wait in.
@@ -302,7 +305,9 @@ class CheckpointReader(_Storage, StorageReader):
             Corruption: the index is damaged.
         """
         folder, name = self._folder(), self._index_name()
-        return metadata_from_json(folder.read(name, MAX_INDEX_BYTES + 1), str(folder.place(name)))
+        text = folder.read(name, MAX_INDEX_BYTES + 1)
+        self._index = name, xxhash.xxh3_64_hexdigest(text)
+        return metadata_from_json(text, str(folder.place(name)))
 
     def set_up_storage_reader(
         self, metadata: dcp.Metadata, is_coordinator: bool, *args: Any, **kwargs: Any
@@ -311,11 +316,22 @@ class CheckpointReader(_Storage, StorageReader):
         self._items = metadata.storage_data
 
     def prepare_local_plan(self, plan: LoadPlan) -> LoadPlan:
-        """Return the plan as it is."""
-        return plan
+        """Return the plan with the index that this rank has read."""
+        return replace(plan, storage_data=self._index)
 
     def prepare_global_plan(self, plans: list[LoadPlan]) -> list[LoadPlan]:
-        """Return the plans as they are."""
+        """Return the plans as they are.
+
+        Raises:
+            PeerError: ranks have read different indices, because one was saved in the meantime.
+        """
+        first = plans[0].storage_data
+        for rank, plan in enumerate(plans):
+            if plan.storage_data != first:
+                raise PeerError(
+                    f"{self.folder}: rank 0 has read {first[0]} and rank {rank} {plan.storage_data[0]}, before and "
+                    "after a save: load again, or name the step of a series as checkpoint_id"
+                )
         return plans
 
     def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:

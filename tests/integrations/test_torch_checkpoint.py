@@ -15,7 +15,7 @@ import torch.distributed.checkpoint as dcp
 
 import gcodec
 from gcodec.checkpoints import Checkpointer, StepFolder
-from gcodec.errors import CheckpointWarning
+from gcodec.errors import CheckpointWarning, PeerError
 from gcodec.integrations.torch_checkpoint import (
     CheckpointReader,
     CheckpointWriter,
@@ -101,6 +101,23 @@ def test_a_reader_of_a_series_loads_the_step_that_is_the_last_at_each_load(tmp_p
         found = {"x": torch.tensor(0)}
         dcp.load(found, storage_reader=reader, checkpoint_id=None if asked is None else str(asked))
         assert found["x"].item() == reader.step == (asked or step)
+
+
+@pytest.mark.parametrize("series", [True, False])
+def test_ranks_that_read_before_and_after_a_save_do_not_load_parts_of_two_checkpoints(tmp_path, series):
+    readers = []
+    for step in (1, 2):
+        writer = SeriesWriter(tmp_path) if series else CheckpointWriter(tmp_path)
+        dcp.save({"x": torch.tensor(step)}, storage_writer=writer, checkpoint_id=str(step) if series else None)
+        readers += [SeriesReader(tmp_path) if series else CheckpointReader(tmp_path) for _ in range(2)]
+        for reader in readers[-2:]:
+            reader.read_metadata()
+    plans = [reader.prepare_local_plan(dcp.LoadPlan([])) for reader in readers]
+    for some in (plans[:2], plans[2:]):
+        assert readers[0].prepare_global_plan(some) == some
+    words = "rank 0 has read .*1.json and rank 2 .*2.json" if series else "rank 0 has read checkpoint.json and rank 2"
+    with pytest.raises(PeerError, match=words):
+        readers[0].prepare_global_plan(plans)
 
 
 def test_a_step_that_a_rank_could_not_write_is_not_there_and_can_be_saved_again(pair, tmp_path):
