@@ -65,7 +65,8 @@ class GcodecCheckpointIO(TorchCheckpointIO):
         Args:
             path: of the checkpoint, or its URL.
             map_location: as for ``torch.load``; of an archive, a device or its name is followed, all else is the CPU.
-            weights_only: as for ``torch.load``, for what ``torch.save`` made.
+            weights_only: as for ``torch.load``, for what ``torch.save`` made: with None, torch 2.6 and later load no
+                objects of classes.
 
         Raises:
             FileNotFoundError: there is none.
@@ -80,7 +81,7 @@ class GcodecCheckpointIO(TorchCheckpointIO):
                     for part in archive.restored(archive.files[0]):
                         file.write(part.data)
                     file.seek(0)
-                    made: dict[str, Any] = torch.load(file, map_location=map_location, weights_only=bool(weights_only))
+                    made: dict[str, Any] = torch.load(file, map_location=map_location, weights_only=weights_only)
                     return made
         loaded: dict[str, Any] = load(str(path), threads=self._threads)
         return _moved(loaded, map_location) if isinstance(map_location, str | torch.device) else loaded

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import pickle
 from typing import Any
 
 import numpy as np
@@ -109,6 +110,16 @@ def test_values_of_numpy_and_of_torch_come_back_as_what_they_were(tmp_path, valu
     GcodecCheckpointIO().save_checkpoint({"callbacks": {"x": [value]}}, tmp_path / "a.ckpt")
     found = GcodecCheckpointIO().load_checkpoint(tmp_path / "a.ckpt", device)["callbacks"]["x"][0]
     assert type(found) is type(value) and found.dtype == value.dtype and bool((found == value).all())
+
+
+def test_a_checkpoint_with_objects_executes_nothing_unless_that_is_asked_for(tmp_path):
+    """It was loaded with weights_only=False where nothing was said, which is not what torch.load does."""
+    for plugin, name in ((GcodecCheckpointIO(), "a.ckpt"), (pl.plugins.io.TorchCheckpointIO(), "b.ckpt")):
+        plugin.save_checkpoint({"setting": Setting(3)}, tmp_path / name)
+        for options in ({}, {"weights_only": None}, {"weights_only": True}):
+            with pytest.raises(pickle.UnpicklingError, match="Weights only load failed"):
+                plugin.load_checkpoint(tmp_path / name, **options)
+        assert plugin.load_checkpoint(tmp_path / name, weights_only=False)["setting"].width == 3
 
 
 def test_damage_is_an_error(tmp_path):
