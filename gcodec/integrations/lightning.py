@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import sys
-from tempfile import TemporaryFile
+from tempfile import NamedTemporaryFile
 from typing import Any
 
 import torch
@@ -65,23 +65,24 @@ class GcodecCheckpointIO(TorchCheckpointIO):
         Args:
             path: of the checkpoint, or its URL.
             map_location: as for ``torch.load``; of an archive, a device or its name is followed, all else is the CPU.
-            weights_only: as for ``torch.load``, for what ``torch.save`` made: with None, torch 2.6 and later load no
-                objects of classes.
+            weights_only: as for Lightning's own plugin, for what ``torch.save`` made: with None, Lightning 2.6 loads no
+                objects of classes with torch 2.6 and later, and Lightning 2.5, which knows no other value, does.
 
         Raises:
             FileNotFoundError: there is none.
             GcodecError: it is damaged.
         """
+        options = {} if weights_only is None else {"weights_only": weights_only}
         if not _is_archive(str(path)):
-            plain: dict[str, Any] = super().load_checkpoint(path, map_location, weights_only)
+            plain: dict[str, Any] = super().load_checkpoint(path, map_location, **options)
             return plain
         with ArchiveReader(str(path), threads=self._threads) as archive:
             if len(archive.files) == 1 and archive.files[0].format == "torch":
-                with TemporaryFile() as file:
+                with NamedTemporaryFile(prefix="gcodec-") as file:
                     for part in archive.restored(archive.files[0]):
                         file.write(part.data)
-                    file.seek(0)
-                    made: dict[str, Any] = torch.load(file, map_location=map_location, weights_only=weights_only)
+                    file.flush()
+                    made: dict[str, Any] = super().load_checkpoint(file.name, map_location, **options)
                     return made
         loaded: dict[str, Any] = load(str(path), threads=self._threads)
         return _moved(loaded, map_location) if isinstance(map_location, str | torch.device) else loaded
