@@ -15,7 +15,8 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from threading import Lock, get_ident
+from typing import Any, Generic, TypeVar
 
 import xxhash
 from torch.distributed.checkpoint import metadata as dcp
@@ -44,26 +45,51 @@ ARCHIVE = re.compile(r"rank-[0-9]{5,}-[0-9a-f]{8}\.gc")
 RANK_FOLDER, STEP_INDEX = re.compile(r"rank-([0-9]{5,})"), re.compile(r"step-([0-9]{8,18})\.json")
 
 
+T = TypeVar("T")
+_PRUNING = Lock()  # no part of a writer, which async_save may pickle
+
+
+class _PerThread(Generic[T]):
+    """A value that each thread may have set for itself; other threads get what was set last.
+
+    ``async_save`` saves in a thread of its own, which names the checkpoint first, while the training's thread may name
+    the next one: one name for both would have the values of one step saved as the other.
+    """
+
+    def __init__(self, value: T) -> None:
+        self._last, self._own = value, dict[int, T]()
+
+    def get(self) -> T:
+        """Return the value for this thread."""
+        return self._own.get(get_ident(), self._last)
+
+    def set(self, value: T) -> None:
+        """Set the value for this thread, and for those that have set none."""
+        self._last = self._own[get_ident()] = value
+
+
 class _Storage:
     """The base of writers and readers, which knows the folder: that of the last ``checkpoint_id``, or the one given.
 
     Args:
         folder: path or URL of the folder; None: it comes as ``checkpoint_id``.
         threads: for coding; as many as the process may use if None.
-
-    Attributes:
-        folder: the folder as a path, or its URL.
     """
 
     def __init__(self, folder: str | os.PathLike[str] | None = None, *, threads: int | None = None) -> None:
         check_threads(threads)
-        self.folder = None if folder is None else _path_or_url(folder)
+        self._folders = _PerThread(None if folder is None else _path_or_url(folder))
         self._threads = threads
+
+    @property
+    def folder(self) -> Path | str | None:
+        """Return the folder as a path, or its URL."""
+        return self._folders.get()
 
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
         """Take the folder of the next checkpoint from ``checkpoint_id``, if there is one."""
         if checkpoint_id is not None:
-            self.folder = _path_or_url(checkpoint_id)
+            self._folders.set(_path_or_url(checkpoint_id))
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
@@ -207,13 +233,18 @@ class SeriesWriter(CheckpointWriter):
         super().__init__(folder, threads=threads)
         check_full_every(full_every)
         check_retention(keep_last, None)
-        self._full_every, self._keep_last, self.step = full_every, keep_last, -1
+        self._full_every, self._keep_last, self._steps = full_every, keep_last, _PerThread(-1)
         self._saved: list[int] = []  # by this writer, the last at the end
         self._has_warned = False  # of steps of an earlier run
 
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
         """Take the step of the next checkpoint from ``checkpoint_id``. Raises InvalidArgument if it is no number."""
-        self.step = _step_of_id(checkpoint_id)
+        self._steps.set(_step_of_id(checkpoint_id))
+
+    @property
+    def step(self) -> int:
+        """Return the step of the checkpoint that this thread saves, or is to save next; -1 if none was named."""
+        return self._steps.get()
 
     def set_up_storage_writer(self, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
         """Learn which rank this is.
@@ -236,7 +267,8 @@ class SeriesWriter(CheckpointWriter):
         return f"step-{self.step:08d}.safetensors"
 
     def _store(self, plan: FilePlan) -> tuple[str, FileEntry]:
-        self._prune()
+        with _PRUNING:
+            self._prune()
         steps = self._steps_of(self._rank)
         if self.step in steps.steps():
             steps.delete([self.step])  # of a save that other ranks did not complete

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import pickle
 import secrets
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -118,6 +120,33 @@ def test_ranks_that_read_before_and_after_a_save_do_not_load_parts_of_two_checkp
     words = "rank 0 has read .*1.json and rank 2 .*2.json" if series else "rank 0 has read checkpoint.json and rank 2"
     with pytest.raises(PeerError, match=words):
         readers[0].prepare_global_plan(plans)
+
+
+@pytest.mark.parametrize("series", [True, False])
+def test_a_save_within_which_the_writer_saves_the_next_step_keeps_its_own(tmp_path, series):
+    """Steps that overlapped, as with async_save and no wait between, were saved one under the name of the other."""
+    class Planner(dcp.DefaultSavePlanner):
+        """While the first step is read, has another thread save the second."""
+
+        def resolve_data(self, write_item):
+            pool.submit(save, 2, dcp.DefaultSavePlanner()).result()
+            return super().resolve_data(write_item)
+
+    def name_of(step):
+        return str(step) if series else tmp_path / str(step)
+
+    def save(step, planner):
+        dcp.save({"x": torch.tensor(step)}, storage_writer=writer, planner=planner, checkpoint_id=name_of(step))
+
+    writer = SeriesWriter(tmp_path, keep_last=5) if series else CheckpointWriter()
+    writer = pickle.loads(pickle.dumps(writer))      # as async_save does where it saves in another process
+    with ThreadPoolExecutor(1) as pool:
+        save(1, Planner())
+    for step in (1, 2):
+        reader = SeriesReader(tmp_path) if series else CheckpointReader()
+        found = {"x": torch.tensor(0)}
+        dcp.load(found, storage_reader=reader, checkpoint_id=name_of(step))
+        assert found["x"].item() == step
 
 
 def test_a_step_that_a_rank_could_not_write_is_not_there_and_can_be_saved_again(pair, tmp_path):
