@@ -372,8 +372,7 @@ def warmup(dtypes: Sequence[str] | str = tuple(BY_NAME), *, device: Any = None) 
 
     Args:
         dtypes: Names of value types, or one of them; by default all.
-        device: A CUDA device, to compile the kernels that encode and decode these types there, of those that there are
-            any for; by default the CPU.
+        device: A CUDA device, to compile its kernels, which lie in files that the types share; by default the CPU.
 
     Raises:
         InvalidArgument: For unknown names.

@@ -365,28 +365,23 @@ def device_hashes(tensors: Sequence[torch.Tensor]) -> list[str]:
 
 
 def warmup_device(dtypes: Sequence[str], device: Any) -> None:
-    """Compile and load the kernels that encode and decode values of these types, in all modes; ``gcodec.warmup`` calls
-    this.
+    """Compile all kernels for a device, as they lie in files that several types share; ``gcodec.warmup`` calls this.
 
     Args:
-        dtypes: Names of value types; those that are not coded on a device are passed over.
+        dtypes: Names of value types; where no value of these is coded on a device, nothing is compiled.
         device: The CUDA device.
 
     Raises:
         InvalidArgument: For unknown names.
         Unsupported: There is no such device, or nothing compiles for it.
     """
-    import torch
-
     for name in dtypes:
         check_choice("dtype", name, BY_NAME)
-    where = _indexed(device)
-    for name in dtypes:
-        if BY_NAME[name].on_gpu:
-            x = torch.linspace(1.0, 9.0, 1000, device="cpu").to(where, getattr(torch, name))
-            decode_batch(encode_batch([x]))
-            decode_batch(encode_batch([x], mantissa_bits=3))
-            levels_batch(torch.optim.SGD([x], lr=1.0), [x], [x])  # all rules lie in one file
+    index = _indexed(device).index
+    if any(BY_NAME[name].bits <= 32 for name in dtypes):
+        from ..kernels.cuda.launch import compile_all
+
+        compile_all(index)
 
 
 def _memory(tensors: Sequence[torch.Tensor]) -> Any:

@@ -14,6 +14,8 @@ import gcodec  # noqa: E402
 from bench import gpu as bench_gpu  # noqa: E402
 from bench import gpu_host, gpu_stub  # noqa: E402
 from gcodec import Unsupported, gpu  # noqa: E402
+from gcodec.kernels.cuda import nvrtc  # noqa: E402
+from gcodec.kernels.cuda.native import NativeKernel  # noqa: E402
 
 #: Launches, uploads, allocations and waits of each call, once tables are kept on the device.
 EXPECTED = {
@@ -130,14 +132,14 @@ def test_memory_to_send_from_is_the_hosts_whatever_the_default_device(device, mo
     assert sent.tensor.device.type == "cpu"
 
 
-def test_warming_up_encodes_and_decodes_on_the_device(device, monkeypatch):
-    made: list[Any] = []
-    monkeypatch.setattr(torch, "linspace", lambda *args, **how: gpu_stub.stub_tensor(torch.ones(1000)))
-    monkeypatch.setattr(gpu, "encode_batch", lambda xs, mantissa_bits=None: [(xs[0].dtype, mantissa_bits)])
-    monkeypatch.setattr(gpu, "decode_batch", made.extend)
-    monkeypatch.setattr(gpu, "levels_batch", lambda optimizer, params, grads: made.append((grads[0].dtype, "levels")))
+def test_warming_up_compiles_every_file_of_kernels(device, monkeypatch):
+    compiled: list[str] = []
+    monkeypatch.setattr(NativeKernel, "cubin", lambda kernel, capability, version: compiled.append(kernel.file))
+    monkeypatch.setattr(gpu, "_indexed", lambda device: torch.device("cuda", 0))
+    gcodec.warmup(["float64"], device="cuda")
+    assert not compiled
     gcodec.warmup(["bfloat16", "float64", "float32"], device="cuda")
-    assert made == [(dtype, what) for dtype in (torch.bfloat16, torch.float32) for what in (None, 3, "levels")]
+    assert sorted(compiled) == [name for name in nvrtc.sources() if name.endswith(".cu")]
     with pytest.raises(gcodec.InvalidArgument, match="dtype"):
         gcodec.warmup(["float31"], device="cuda")
 

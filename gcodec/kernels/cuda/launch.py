@@ -12,7 +12,7 @@ from typing import Any
 
 from .cuda_driver import Driver
 from .launch_arguments import add_arguments, layout
-from .native import THREADS, NativeKernel
+from .native import ALL_KERNELS, THREADS, NativeKernel
 
 _preparing = Lock()
 
@@ -49,6 +49,13 @@ def launch(kernel: NativeKernel, blocks: int, device: int, stream: int, args: tu
     if launcher is None:
         launcher = _prepared(key)
     launcher(blocks, stream, numbers)
+
+
+def compile_all(device: int) -> None:
+    """Compile every file of kernels for a device, so that they lie on disk; exceptions as of :func:`launch`."""
+    driver = driver_of(device)
+    for kernel in {kernel.file: kernel for kernel in ALL_KERNELS}.values():
+        kernel.cubin(driver.capability, driver.version)
 
 
 def _prepared(key: tuple[Any, ...]) -> Launcher:
