@@ -63,10 +63,11 @@ __device__ __forceinline__ u32 nonzero_bytes(u32 four) {
 __device__ __forceinline__ bool has_escape(u32 four) { return nonzero_bytes(~four) != 0x80808080u; }
 
 // Return the sum of this lane's number and those of the lanes before it.
-__device__ __forceinline__ u32 sum_up_to_lane(u32 number, u32 lane) {
+template <typename T>
+__device__ __forceinline__ T sum_up_to_lane(T number, u32 lane) {
 #pragma unroll
     for (u32 step = 1; step < 32; step += step) {
-        u32 before = __shfl_up_sync(ALL, number, step);
+        T before = __shfl_up_sync(ALL, number, step);
         number += lane >= step ? before : 0;
     }
     return number;
@@ -100,13 +101,14 @@ __device__ __forceinline__ u64 sum_of_block(u64 number, u64 *cells) {
 }
 
 // Return the sum of the numbers of the threads before this one, and in `total` that of all. Has two barriers.
-__device__ __forceinline__ u32 sum_before_thread(u32 number, u32 *cells, u32 &total) {
+template <typename T>
+__device__ __forceinline__ T sum_before_thread(T number, T *cells, T &total) {
     u32 thread = threadIdx.x, warp = thread >> 5, lane = thread & 31;
-    u32 up_to = sum_up_to_lane(number, lane);
+    T up_to = sum_up_to_lane(number, lane);
     __syncthreads();
     if (lane == 31) cells[warp] = up_to;
     __syncthreads();
-    u32 before = up_to - number;
+    T before = up_to - number;
     total = 0;
 #pragma unroll
     for (u32 w = 0; w < WARPS; w++) {

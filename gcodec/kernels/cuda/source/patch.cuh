@@ -107,28 +107,6 @@ __device__ __forceinline__ u32 ordered(u32 bits, u32 sign) {
     return bits < sign ? bits : (sign - 1 - bits) & (2 * sign - 1);
 }
 
-// Return the sum of the numbers of the threads before this one, and in `total` that of all. Has two barriers.
-__device__ __forceinline__ u64 wide_sum_before_thread(u64 number, u64 *cells, u64 &total) {
-    u32 thread = threadIdx.x, warp = thread >> 5, lane = thread & 31;
-    u64 up_to = number;
-#pragma unroll
-    for (u32 step = 1; step < 32; step += step) {
-        u64 before = __shfl_up_sync(ALL, up_to, step);
-        up_to += lane >= step ? before : 0;
-    }
-    __syncthreads();
-    if (lane == 31) cells[warp] = up_to;
-    __syncthreads();
-    u64 before = up_to - number;
-    total = 0;
-#pragma unroll
-    for (u32 w = 0; w < WARPS; w++) {
-        before += w < warp ? cells[w] : 0;
-        total += cells[w];
-    }
-    return before;
-}
-
 // Of a kernel's shared memory the beginning: what a part's values are counted by.
 struct CountsShared {
     alignas(16) u32 counters[MAX_CLASSES][THREADS];

@@ -144,7 +144,7 @@ __device__ __forceinline__ void find_sub_streams_of(const FindStreamsArguments &
         u32 s = tile + threadIdx.x;
         u64 size = 0, all;
         if (s < n) size = (u64)min_bytes + (block.bits((CODED_HEADER + symbol_bytes) * 8 + s * width) & ((1u << width) - 1));
-        u64 begin = done + wide_sum_before_thread(size, shared.cells, all);
+        u64 begin = done + sum_before_thread(size, shared.cells, all);
         if (s < n) {      // both are below 2**32 if the sum is what it should be, and not looked at if it is not
             CHECK(first + s < (u64)a.streams.begins.n_items);
             a.streams.begins.data[first + s] = CODED_HEADER + (u32)begin;
