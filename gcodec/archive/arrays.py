@@ -52,8 +52,10 @@ def as_array(tensor: TensorView, data: Bytes, like: str) -> Any:
         at = tensor.offset * dtype.itemsize
         values = flat[at : at + math.prod(tensor.shape) * dtype.itemsize].view(_ml_dtype(tensor.dtype) or dtype)
         return values.reshape(tensor.shape)
-    steps = tensor.stride if tensor.stride is not None else row_major(tensor.shape)
-    steps = tuple(0 if n == 1 else step for n, step in zip(tensor.shape, steps, strict=True))
+    dense = row_major(tensor.shape)
+    # Strides of no effect are those of row-major, which torch wants to see where it views values as other types.
+    places = zip(tensor.shape, tensor.stride or dense, dense, strict=True)
+    steps = tuple(step if n > 1 else row for n, step, row in places)
     try:
         if like == "torch":
             return _as_torch(flat, tensor, steps)

@@ -120,6 +120,20 @@ def test_tensors_without_plain_values_are_refused(tmp_path):
     assert checkpoints.steps() == []
 
 
+@pytest.mark.parametrize("shape", [(1,), (1, 1), (3, 1), (1, 3), (5, 1, 1, 1), (2, 1, 3), (0, 3), ()])
+def test_tensors_come_back_with_the_strides_of_row_major_order_also_where_a_size_is_one(shape, tmp_path):
+    torch = pytest.importorskip("torch")
+    value, checkpoints = torch.randn(shape), Checkpointer(tmp_path)
+    checkpoints.save(1, {"x": value})
+    subscriber = gcodec.sync.Subscriber()
+    subscriber.apply(gcodec.sync.Publisher().publish({"x": value}).data)
+    loaded = [checkpoints.load()["x"], gcodec.load_file(tmp_path / "step-00000001.gc")["x"], subscriber.tensors["x"]]
+    for found in loaded:
+        assert found.stride() == value.stride()
+        if shape:
+            assert torch.equal(found.view(torch.int16), value.view(torch.int16))  # torch looks at the last stride first
+
+
 def test_tensors_of_the_same_memory_are_stored_once_and_shared_again(tmp_path):
     shared = np.random.default_rng(0).standard_normal(5000).astype(np.float32)
     checkpoints = Checkpointer(tmp_path)
