@@ -180,8 +180,10 @@ def check_tensor(x: Any, argument: str = "x") -> tuple[DType, Any]:
 
 def check_has_data(x: Any, argument: str = "x") -> None:
     """Raise InvalidArgument for a tensor that says it is on a device, but has no memory there: one of fake or
-    distributed tensors, or of nested ones."""
-    if type(x).__name__ == "FakeTensor" or hasattr(x, "full_tensor") or x.is_nested:
+    distributed tensors, or of nested ones; and for one of a lazy module, which has no shape yet."""
+    if (kind := type(x).__name__) in ("UninitializedParameter", "UninitializedBuffer"):
+        raise InvalidArgument(f"{argument} must have values, but this {kind} gets its shape in the first forward pass")
+    if kind == "FakeTensor" or hasattr(x, "full_tensor") or x.is_nested:
         raise _not_plain(x, argument)
 
 

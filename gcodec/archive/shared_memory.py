@@ -81,7 +81,7 @@ def memory_of(value: Any) -> Hashable:
     try:
         key = _storage_of(value)
         return None if key is None else (key, Strided.of(value))
-    except (AttributeError, NotImplementedError, RuntimeError):
+    except (AttributeError, NotImplementedError, RuntimeError, ValueError):
         return None
 
 

@@ -266,3 +266,16 @@ def test_senseless_arguments_are_refused():
     ):
         with pytest.raises(gcodec.InvalidArgument):
             call()
+
+
+def test_tensors_of_a_lazy_module_are_refused_by_name(tmp_path):
+    lazy = torch.nn.LazyBatchNorm1d()
+    for value in (lazy.weight, lazy.running_mean):
+        for call in (
+            lambda w: Publisher().publish({"w": w}), lambda w: Publisher(dtype="bfloat16").publish({"w": w}),
+            lambda w: Subscriber({"w": w}), lambda w: gcodec.save({"w": w}, tmp_path / "w.gc"),
+            lambda w: gcodec.save_file({"w": w}, tmp_path / "w.gc"),
+        ):
+            with pytest.raises(gcodec.InvalidArgument, match=rf"w\b.*{type(value).__name__}"):
+                call(value)
+    assert not list(tmp_path.iterdir())
