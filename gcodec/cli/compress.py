@@ -16,7 +16,7 @@ from ..archive.whole_files import PolicyMaker, add_file, check_archive_name
 from ..errors import GcodecError, InvalidArgument, Unsupported
 from ..files import open_source, plan_or_bytes
 from ..files.elements import width
-from ..files.urls import check_free_url, is_url, open_url
+from ..files.urls import check_free_url, is_url, local_text, open_url
 from . import UsageError, display
 from .base_option import add_base, open_bases
 from .compare import compare_bytes
@@ -97,6 +97,7 @@ def run(args: argparse.Namespace) -> int:
     """Writes the archives; returns 1 if files of a folder were skipped or inputs changed meanwhile, else 0."""
     if not args.inputs:
         raise UsageError("name a file or a folder, or - for standard input")
+    args.output = None if args.output is None else local_text(args.output)
     make_policy = policy_maker(args)
     jobs = jobs_for(args.inputs, args.output)
     check_options(args, jobs)

@@ -16,7 +16,7 @@ from ..archive.whole_files import paths_below, restore_files, restored_attribute
 from ..errors import GcodecError
 from ..files.elements import width
 from ..files.file_plan import TensorView
-from ..files.urls import is_url, local_path
+from ..files.urls import is_url, local_path, local_text
 from . import UsageError, base_option, display
 from .compile_time import compile_clock
 from .compress import add_common, size_argument
@@ -61,7 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Restores, lists or takes out; returns the exit code."""
     args.archives = [str(local_path(name)) for name in args.archives]
-    args.output = None if args.output is None else str(local_path(args.output))
+    args.output = None if args.output is None else local_text(args.output)
     _check_options(args)
     results: list[Any] = []
     with base_option.open_bases(args.base) as base:

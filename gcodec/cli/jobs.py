@@ -14,7 +14,7 @@ from ..archive.entries import unsafe_path
 from ..archive.file_state import FileState
 from ..archive.layout import MAGIC
 from ..errors import GcodecError, did_you_mean_file, link_to_nowhere
-from ..files.urls import files_below, filesystem_of, is_folder_at, is_url, local_path, name_at
+from ..files.urls import files_below, filesystem_of, is_folder_at, is_url, local_path, local_text, name_at
 from . import UsageError
 from .streams import STDIO
 
@@ -90,7 +90,7 @@ def jobs_for(inputs: Sequence[str], output: str | None) -> list[ArchiveJob]:
         if not output.endswith("/"):
             return [replace(_job(names, None), url=output)]
         return [replace(_job([name], None), url=_url_in(output, name)) for name in names]
-    output = None if output is None else str(local_path(output))
+    output = None if output is None else local_text(output)
     if output is not None and not _is_folder(output):
         target = None if output == STDIO else Path(output)
         return [_job(names, target)]

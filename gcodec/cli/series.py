@@ -19,7 +19,7 @@ from ..checkpoints.step_files import check_step, step_of
 from ..errors import GcodecError, InvalidArgument, Unsupported
 from ..files import open_source, plan_or_bytes
 from ..files.source import naming
-from ..files.urls import is_folder_at, is_url, local_path, name_at, open_url, path_or_none
+from ..files.urls import is_folder_at, is_url, local_path, local_text, name_at, open_url, path_or_none
 from . import UsageError, display
 from .compare import compare_bytes
 from .compress import add_common, size_argument
@@ -84,7 +84,7 @@ def run(args: argparse.Namespace) -> int:
     if args.threads is not None and args.threads < 1:
         raise UsageError(f"--threads must be at least 1, not {args.threads}")
     args.folder = str(local_path(args.folder))
-    args.output = None if getattr(args, "output", None) is None else str(local_path(args.output))
+    args.output = None if getattr(args, "output", None) is None else local_text(args.output)
     handler: Handler = args.series_handler
     return handler(args)
 

@@ -24,6 +24,13 @@ def local_path(path: Any) -> Any:
     return path
 
 
+def local_text(place: str) -> str:
+    """Return a ``file://`` URL as the text of a path, with the slash at its end that means a folder; any other text as
+    it is."""
+    path = str(local_path(place))
+    return f"{path}/" if place.endswith("/") and not path.endswith("/") else path
+
+
 def is_url(path: object) -> bool:
     """Return True for what fsspec opens: a string with ``://`` that is not a ``file://`` URL."""
     return isinstance(path, str) and "://" in path and not path.startswith("file://")

@@ -202,6 +202,21 @@ def test_an_archive_is_not_replaced_by_what_is_read_from_it_under_another_name(u
         assert Path("a.gc").read_bytes() == before
 
 
+def test_a_file_url_that_ends_in_a_slash_is_a_folder_as_a_path_is(url):
+    Path("step-1.safetensors").write_bytes(FILE)
+    run("series", "add", "steps", "step-1.safetensors")
+    for form in ("{}/", f"file://{Path.cwd()}/{{}}/"):
+        kind = "url" if "file:" in form else "path"
+        run("compress", "x.safetensors", "-o", form.format(f"{kind}-archives"))
+        run("decompress", f"{kind}-archives/x.safetensors.gc", "-o", form.format(f"{kind}-files"))
+        run("decompress", f"{kind}-archives/x.safetensors.gc", "--only", "a", "-o", form.format(f"{kind}-arrays"))
+        run("series", "restore", "steps", "1", "-o", form.format(f"{kind}-steps"))
+        made = {path.relative_to(Path.cwd()) for path in Path.cwd().rglob(f"{kind}-*/*")}
+        assert made == {Path(f"{kind}-{name}") for name in ("archives/x.safetensors.gc", "files/x.safetensors",
+                                                            "arrays/a.npy", "steps/step-1.safetensors")}
+    assert not Path("file:").exists()
+
+
 @pytest.mark.parametrize("output", [None, "{url}/into/", "all.gc"])
 def test_a_folder_at_a_url_is_archived_as_a_whole_and_restored_to_another(url, output, capsys):
     files = {"run/x.safetensors": FILE, "run/deep/y.safetensors": FILE, "run/deep/notes.txt": b"notes"}
