@@ -24,7 +24,11 @@ def local_shards(state: Mapping[str, Any]) -> dict[str, torch.Tensor]:
 
     Args:
         state: name to DTensor, or to a tensor that is whole on each rank.
+
+    Raises:
+        InvalidArgument: ``state`` is something else.
     """
+    _check_state(state)
     return {name: value.to_local().detach() if _is_sharded(value) else value for name, value in state.items()}
 
 
@@ -36,7 +40,11 @@ def shard_part(state: Mapping[str, Any], group: dist.ProcessGroup | None = None)
     Args:
         state: name to DTensor, or to a tensor that is whole on each rank.
         group: the group whose ranks are counted; None: the world.
+
+    Raises:
+        InvalidArgument: ``state`` is something else.
     """
+    _check_state(state)
     rows = [(name, str(value.dtype), tuple(value.shape), _placement(value)) for name, value in sorted(state.items())]
     digest = xxhash.xxh3_64_hexdigest(repr(rows).encode(errors="replace"))
     return f"{dist.get_rank(group):05}-of-{dist.get_world_size(group):05}-{digest}"
@@ -110,9 +118,18 @@ def _placement(value: Any) -> tuple[str, ...]:
     if _is_sharded(value):
         mesh = value.device_mesh
         return str(value.placements), str(tuple(mesh.shape)), str(mesh.mesh_dim_names), str(mesh.get_coordinate())
-    if not isinstance(value, torch.Tensor):
-        raise InvalidArgument(f"state must map names to tensors, not to {type(value).__name__}")
     return ()
+
+
+def _check_state(state: Any) -> None:
+    """Raise InvalidArgument unless a state maps names to tensors."""
+    if not isinstance(state, Mapping):
+        raise InvalidArgument(f"state must map names to tensors, not be a {type(state).__name__}")
+    for name, value in state.items():
+        if not isinstance(name, str) or not isinstance(value, torch.Tensor):
+            raise InvalidArgument(
+                f"state must map names to tensors, not {name!r} to a {type(value).__name__}: leave out what is none"
+            )
 
 
 def _gathered(number: int, group: dist.ProcessGroup | None, label: str) -> list[int]:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 pytest.importorskip("torch")
 
+import torch
+
+import gcodec
 from tests.support.rank_fixtures import ranks_of
 from tests.sync import broadcast_cases as cases
 
@@ -63,6 +68,17 @@ def test_shards_are_followed_by_workers_of_the_same_layout(ranks, tmp_path):
         assert "local_shards" in heard["whole"]
         assert heard["other layout"].startswith(("InvalidArgument", "PeerError"))
         assert heard["damaged"].startswith("Corruption" if rank == 1 else "PeerError")
+
+
+@pytest.mark.parametrize(("state", "words"), [
+    ({"w": torch.ones(2), "norm._extra_state": None}, "'norm._extra_state' to a NoneType"),
+    ({"model": {"w": torch.ones(2)}}, "'model' to a dict"), ({1: torch.ones(2)}, "1 to a"),
+    ([torch.ones(2)], "not be a list"),
+])
+def test_what_is_no_state_of_tensors_is_refused_by_name_before_it_is_sharded(state, words):
+    for call in (gcodec.distributed.shard_part, gcodec.distributed.local_shards):
+        with pytest.raises(gcodec.InvalidArgument, match=re.escape(words)):
+            call(state)
 
 
 def test_a_rank_that_dies_is_an_error_elsewhere():
