@@ -265,6 +265,7 @@ class UrlFolder(Folder):
         return copy, identity
 
     def read(self, name: str, max_bytes: int) -> bytes:
+        self._filesystem.invalidate_cache()  # a listing that is kept has the size that the file had then
         with open_url(self.place(name)) as file:
             return file.read(max_bytes)
 

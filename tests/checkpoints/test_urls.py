@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import secrets
 from pathlib import Path
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -11,6 +13,7 @@ import pytest
 pytest.importorskip("fsspec")
 
 import fsspec
+from fsspec.implementations.memory import MemoryFileSystem
 
 import gcodec
 from gcodec.archive.folders import DiskFolder, folder_at, replace_file
@@ -151,6 +154,43 @@ def test_a_folder_gives_back_what_was_put_and_tells_files_apart(place):
     files.remove("a")
     assert files.names() == []
     assert isinstance(files, DiskFolder) == ("://" not in place)
+
+
+class ListingFileSystem(MemoryFileSystem):
+    """A file system that keeps its listings, and what they say of files, as those of object stores do."""
+
+    protocol = "listing"
+    listings: ClassVar[dict[str, Any]] = {}
+
+    @classmethod
+    def _strip_protocol(cls, path):
+        return super()._strip_protocol(path.removeprefix("listing://"))
+
+    def ls(self, path, detail=True, **kwargs):
+        found = super().ls(path, detail=True, **kwargs)
+        self.listings.update((entry["name"], entry) for entry in found)
+        return found if detail else [entry["name"] for entry in found]
+
+    def info(self, path, **kwargs):
+        return self.listings.get(self._strip_protocol(path)) or super().info(path, **kwargs)
+
+    def _open(self, path, mode="rb", **kwargs):
+        file = super()._open(path, mode, **kwargs)
+        return io.BytesIO(file.getvalue()[: self.info(path)["size"]]) if mode == "rb" else file
+
+    def invalidate_cache(self, path=None):
+        self.listings.clear()
+
+
+def test_a_file_that_another_process_has_replaced_since_it_was_listed_is_read_as_it_is():
+    fsspec.register_implementation("listing", ListingFileSystem, clobber=True)
+    place = f"{secrets.token_hex(4)}/run"
+    ours, others = gcodec.sync.VersionFolder(f"listing://{place}"), gcodec.sync.VersionFolder(f"memory://{place}")
+    publisher, subscriber = gcodec.sync.Publisher(), gcodec.sync.Subscriber(like="numpy")
+    for step in range(3):
+        others.send(publisher.publish(state_of(step) | {"step": np.array(step)}))
+        assert subscriber.catch_up(ours) == 1 and subscriber.tensors["step"] == step
+        fsspec.filesystem("listing").ls(f"/{place}")
 
 
 def test_a_series_on_the_command_line_takes_urls_of_folder_files_and_outputs(url, folder, capsys):
