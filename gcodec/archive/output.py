@@ -254,6 +254,12 @@ def signals_deferred() -> Iterator[None]:
                 signal.signal(number, handler)
 
 
+def check_names_file(place: object) -> None:
+    """Raises InvalidArgument for a path that ends in a slash, which means a folder; Path drops it without a word."""
+    if isinstance(place, str) and place.endswith(("/", os.sep)):
+        raise InvalidArgument(f"{place}: must be the path of a file, not of a folder")
+
+
 def check_free(path: Path, *, force: bool, named: bool = True) -> None:
     """Raises InvalidArgument if ``path`` is a folder, a link to a device or the like, or a file that must not be
     replaced.

@@ -17,7 +17,7 @@ from .base_files import SUFFIX, Bases
 from .encoding_policy import EncodingPolicy, MantissaBits
 from .entries import FileEntry, unsafe_path
 from .objects import bases_of
-from .output import Attributes, Staging, is_special, new_file_mode
+from .output import Attributes, Staging, check_names_file, is_special, new_file_mode
 from .reader import ArchiveReader
 from .writer import ArchiveWriter
 
@@ -100,6 +100,8 @@ def compress_file(
         raise InvalidArgument("output must be given for a stream or URL")
     if isinstance(output, str | os.PathLike):
         check_archive_name(output)
+        if path_or_none(output) is not None:
+            check_names_file(output)
     if source is not None and source.is_dir():
         raise InvalidArgument(f"{source}: must be a file, but is a folder, which gcodec compress packs")
     target = source.with_name(source.name + SUFFIX) if source and output is None else path_or_none(output)

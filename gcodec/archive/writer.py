@@ -27,7 +27,7 @@ from .encoding_policy import EncodingPolicy, Part
 from .entries import Blob, Chunk, FileEntry, Paths, SegmentEntry
 from .index import check_views, index_to_json
 from .layout import MAX_INDEX, MAX_PART, STORED, ZSTD, Trailer, archive_header, may_compress, padding
-from .output import Attributes, Staging, check_free
+from .output import Attributes, Staging, check_free, check_names_file
 from .part_memory import PartMemory
 
 #: Segments are cut into parts of this many bytes.
@@ -108,6 +108,7 @@ class ArchiveWriter(AllOrNothing):
         if self._upload is not None:
             self._stream = self._upload.file
         if self._path is not None:
+            check_names_file(target)
             check_free(self._path, force=force)
         self._staging = Staging(force=force, attributes=attributes)
         self._pool, self._memory = WorkPool(self._threads, "gcodec"), PartMemory(2 * self._threads + 4)

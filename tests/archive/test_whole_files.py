@@ -73,6 +73,20 @@ def test_what_is_no_place_of_a_file_is_refused_by_name(place, files):
                 function(files[0], place)
 
 
+@pytest.mark.parametrize("form", ["{}/new/", "{}/there/", "file://{}/new/"])
+def test_a_path_that_ends_in_a_slash_is_no_file_to_be_written(form, tmp_path):
+    (tmp_path / "there").mkdir()
+    np.save(tmp_path / "x.npy", np.ones(3))
+    place, values = form.format(tmp_path), {"a": np.ones(3)}
+    for write in (
+        lambda: gcodec.save(values, place), lambda: gcodec.save_file(values, place),
+        lambda: gcodec.compress_file(tmp_path / "x.npy", place),
+    ):
+        with pytest.raises(InvalidArgument, match="the path of a file, not of a folder"):
+            write()
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["there", "x.npy"]
+
+
 def test_permissions_and_times_are_kept_as_on_the_command_line(files):
     file = files[0]
     file.chmod(0o600)
