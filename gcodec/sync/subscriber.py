@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import xxhash
@@ -22,7 +22,7 @@ from .device_segments import decoded_segment
 from .shared_tensors import SharedTensors
 from .sync_stats import LOG, Progress, StageClock, UpdateStats
 from .tensor_bits import TensorLayout, WritableTensor, as_typed
-from .version_chain import Step, StoredVersion, VersionSource, Ways, check_found
+from .version_chain import Position, Step, StoredVersion, VersionSource, Ways, check_found
 from .version_message import HashedTensor, Message, OpenMessage, VersionInfo, check_part, open_message, state_hash
 from .weight_changes import Change, device_changes, fill, host_changes, layouts_of, write_all
 
@@ -63,9 +63,19 @@ class PendingVersion:
             Name of a tensor, flat indices into it in row-major order (int64[n], ascending) and its new values there
             (its own type, [n], row-major). A large tensor comes in several parts, in order; a part of which more than a
             quarter changes comes whole.
+
+        Raises:
+            BrokenChain: this anchor made the subscriber's tensors, which are its values, and another version has been
+                written into them since.
         """
         check_choice("like", like, (None, "numpy", "torch"))
+        subscriber = self._subscriber
         for change in self._changes:
+            if self._fresh is subscriber._held and subscriber.state != self.info.state:
+                raise BrokenChain(
+                    f"{self.info} made the subscriber's tensors, which are those of {subscriber.position} by now: "
+                    "iterate over its changes before the next version is applied"
+                )
             yield change.tensor.name, *change.places_and_values(like)
 
     def apply(self) -> UpdateStats:
@@ -104,21 +114,6 @@ class PendingVersion:
         shared = self._subscriber._shared
         if not shared.in_part.keys().isdisjoint(change.tensor.name for change in self._changes):
             shared.check_written(self.info, self._tensors, self._subscriber._hashed(shared.in_part))
-
-
-class Position(NamedTuple):
-    """The number and hash of the weights that a subscriber holds.
-
-    Attributes:
-        number: number of the version, 0 if none has been applied.
-        state: hash of the weights; empty if there are none.
-    """
-
-    number: int
-    state: str
-
-    def __str__(self) -> str:
-        return f"version {self.number}" if self.number else "no version"
 
 
 class Subscriber:

@@ -11,6 +11,21 @@ from ..errors import Corruption
 from .version_message import Message, VersionInfo
 
 
+class Position(NamedTuple):
+    """The number and hash of the weights that a subscriber holds.
+
+    Attributes:
+        number: number of the version, 0 if none has been applied.
+        state: hash of the weights; empty if there are none.
+    """
+
+    number: int
+    state: str
+
+    def __str__(self) -> str:
+        return f"version {self.number}" if self.number else "no version"
+
+
 class StoredMessage(NamedTuple):
     """A message that is stored somewhere.
 

@@ -246,6 +246,30 @@ def test_changes_are_the_values_that_differ(like):
         before = state
 
 
+def test_changes_of_the_anchor_that_made_the_tensors_are_its_own_or_refused():
+    publisher, subscriber, state = Publisher(), Subscriber(), some_state()
+    pending = subscriber.read(publisher.publish(state).data)
+    wanted = [bits_of(values) for _, _, values in pending.iter_changes()]
+
+    def is_its_own() -> bool:
+        found = [bits_of(values) for _, _, values in pending.iter_changes()]
+        return all(np.array_equal(*pair) for pair in zip(found, wanted, strict=True))
+
+    assert is_its_own()
+    pending.apply()
+    assert is_its_own()
+    subscriber.reset()                                       # which leaves the weights
+    assert is_its_own()
+    begun = pending.iter_changes()
+    next(begun)
+    subscriber.apply(publisher.publish(moved(state, seed=1)).data)
+    for changes in (begun, pending.iter_changes()):
+        with pytest.raises(gcodec.BrokenChain, match=r"version 1 \(anchor\) made .* those of version 2 by now"):
+            list(changes)
+    subscriber.apply(publisher.publish(some_state(), anchor=True).anchor())
+    assert is_its_own()
+
+
 def test_metadata_stats_progress_and_log(caplog):
     done: list[tuple[str, int, int]] = []
     publisher = Publisher(progress=lambda *call: done.append(call))
