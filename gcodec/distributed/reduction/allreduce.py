@@ -162,7 +162,7 @@ def start_dense_allreduce(
         counters.add_dense(n_bytes, lane.size, perf_counter() - start)
         return flat
 
-    return StartedJob(finish)
+    return StartedJob(finish, has_ended=work.is_completed)
 
 
 def start_cast_allreduce(

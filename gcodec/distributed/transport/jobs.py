@@ -81,15 +81,21 @@ class StartedJob:
         finish: waits for the end and returns the value.
         advance: works for a while and returns the value or, if there is more to do, a ``StartedJob``; None for work
             that goes on by itself, as Gloo's own all-reduce does.
+        has_ended: returns True once ``finish`` would not wait, for work that goes on by itself.
     """
 
-    def __init__(self, finish: Callable[[], Any], advance: Callable[[], Any] | None = None) -> None:
-        self.finish, self.advance = finish, advance
+    def __init__(
+        self,
+        finish: Callable[[], Any],
+        advance: Callable[[], Any] | None = None,
+        has_ended: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self.finish, self.advance, self.has_ended = finish, advance, has_ended
 
     def then(self, end: Callable[[Any], Any]) -> StartedJob:
         """Return the same work with ``end`` applied to its value."""
         advance = self.advance
-        return StartedJob(lambda: end(self.finish()), advance and (lambda: then(advance(), end)))
+        return StartedJob(lambda: end(self.finish()), advance and (lambda: then(advance(), end)), self.has_ended)
 
 
 def then(value: Any, end: Callable[[Any], Any]) -> Any:

@@ -48,6 +48,7 @@ from .transfers import Buffers, Transfers, labeled
 _lanes: list[Lane] = []  #: the lane registry: those of this process
 _lock = threading.Lock()
 _MAX_QUEUED = 1 << 10  #: jobs: each holds on to memory
+_POLL_SECONDS = 0.002  #: between looks whether what goes on by itself has ended, where there is nothing else to do
 _MAX_STARTED = 2  #: started jobs that do not go on by themselves: one has the network, the next makes its messages
 
 
@@ -176,6 +177,14 @@ class Lane:
         """Return the next item of the queue: a job, or None at the end. Until there is one, started jobs go on."""
         while self._queue.empty() and self._go_on():
             pass
+        # What goes on by itself must complete though no next job asks for its end: with static_graph, DDP's first step
+        # has no last bucket. The lane does not wait for it, as it could begin the next job meanwhile.
+        while self._started:
+            with suppress(Empty):
+                return self._queue.get(timeout=_POLL_SECONDS)
+            while self._started and self._started[0][0].has_ended():
+                started, future, place = self._started.pop(0)
+                self._attempt(started.finish, future, place)
         return self._queue.get()
 
     def _go_on(self) -> bool:
