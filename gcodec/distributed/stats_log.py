@@ -62,13 +62,17 @@ class StatsLog:
 
         Args:
             step: its number.
-            numbers: anything else to log, such as the loss.
+            numbers: anything else to log, such as the loss: numbers, also as tensors of one value.
+
+        Raises:
+            InvalidArgument: one of them is not a number.
         """
         if self._file is None:
             return
         stats = {name: value for name, value in self._state.stats().items() if name not in ("buckets", "last_step")}
         elapsed = time.monotonic() - self._start
-        line = {"step": step, "elapsed": elapsed, **numbers, "stats": stats, **self._controlled()}
+        plain = {name: _plain(name, value) for name, value in numbers.items()}
+        line = {"step": _plain("step", step), "elapsed": elapsed, **plain, "stats": stats, **self._controlled()}
         self._file.write(json.dumps(_finite(line), allow_nan=False) + "\n")
         self._file.flush()
 
@@ -102,6 +106,17 @@ class StatsLog:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _plain(name: str, value: Any) -> Any:
+    """Return a value as JSON has it: a tensor's as Python's. Raises InvalidArgument for what is no number."""
+    try:
+        plain = value.item() if hasattr(value, "item") else value
+        json.dumps(plain)
+    except (TypeError, ValueError, RuntimeError):
+        kind = f"{type(value).__name__} of shape {tuple(value.shape)}" if hasattr(value, "shape") else repr(value)
+        raise InvalidArgument(f"{name} must be a number, such as loss.item(), not {kind:.80}") from None
+    return plain
 
 
 def _ends_within_a_line(path: Path) -> bool:

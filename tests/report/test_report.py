@@ -312,6 +312,27 @@ def test_a_log_of_a_real_run_is_drawn():
         assert title in {text(tag) for tag in parsed(report_page(f"{name}.jsonl")).iter("h3")}
 
 
+class PlainState:
+    """The least that a log asks of a state."""
+
+    def stats(self) -> dict[str, float]:
+        return {"ratio": 2.0}
+
+
+def test_a_log_takes_numbers_in_every_form_and_names_what_is_none():
+    torch = pytest.importorskip("torch")
+    from gcodec.distributed import StatsLog
+
+    with StatsLog("log.jsonl", PlainState()) as log:
+        for step, loss in enumerate((0.5, torch.tensor(0.5), torch.ones(1, requires_grad=True) / 2, np.float32(0.5))):
+            log.write(step, loss=loss)
+        for value, kind in ((torch.ones(3), "Tensor of shape (3,)"), (np.ones((2, 2)), "ndarray of"), ({1}, "{1}")):
+            text = re.escape(f"loss must be a number, such as loss.item(), not {kind}")
+            with pytest.raises(gcodec.InvalidArgument, match=text):
+                log.write(9, loss=value)
+    assert read_log(Path("log.jsonl")).numbers["loss"] == [(step, 0.5) for step in range(4)]
+
+
 # ----------------------------------------------------------------------------------------------------------- Charts
 
 
