@@ -243,7 +243,7 @@ class WritableTensor:
 def _numpy_words(name: str, value: np.ndarray) -> np.ndarray:
     if not value.flags.writeable or value.dtype.byteorder == ">":
         raise InvalidArgument(f"tensor {name!r} must be a writable array in native byte order to be kept up to date")
-    _check_no_overlap(name, value.shape, value.strides)
+    _check_no_overlap(name, value.shape, value.strides, value.itemsize)
     return np.asarray(value).view(f"u{value.dtype.itemsize}")  # a matrix would stay one, which has no flat shape
 
 
@@ -257,6 +257,20 @@ def _torch_words(name: str, value: Any) -> Any:
     return value.detach().view(integers[value.element_size()])
 
 
-def _check_no_overlap(name: str, shape: tuple[int, ...], strides: tuple[int, ...]) -> None:
-    if 0 not in shape and any(size > 1 and step == 0 for size, step in zip(shape, strides, strict=True)):
-        raise InvalidArgument(f"tensor {name!r} must have memory for each value; it is an expanded tensor")
+def _check_no_overlap(name: str, shape: tuple[int, ...], strides: tuple[int, ...], width: int = 1) -> None:
+    """Raise InvalidArgument for a tensor of which values share memory: to write one would change another.
+
+    Args:
+        name: its name, for the error.
+        shape: its shape.
+        strides: steps from one value to the next, in whatever unit.
+        width: of a value, in that unit.
+    """
+    if 0 in shape:
+        return
+    reach = width - 1  # the last place that the smaller steps lead to
+    for step, size in sorted((abs(step), size) for size, step in zip(shape, strides, strict=True) if size > 1):
+        if step <= reach:
+            what = "its strides overlap" if step else "it is an expanded tensor"
+            raise InvalidArgument(f"tensor {name!r} must have memory for each value; {what}")
+        reach += step * (size - 1)

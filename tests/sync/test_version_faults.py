@@ -279,3 +279,18 @@ def test_tensors_of_a_lazy_module_are_refused_by_name(tmp_path):
             with pytest.raises(gcodec.InvalidArgument, match=rf"w\b.*{type(value).__name__}"):
                 call(value)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("like", ["torch", "numpy"])
+def test_tensors_of_which_values_share_memory_are_refused_and_no_others(like):
+    flat = torch.arange(24.0)
+    apart = [flat.view(4, 6).t(), flat[::2], flat.view(2, 3, 4)[:, 1:, ::2], flat[3:4].expand(1, 1)]
+    for value in (flat.as_strided((4, 4), (1, 1)), flat.unfold(0, 3, 2), flat.as_strided((3, 2), (0, 1)), *apart):
+        given = value if like == "torch" else value.numpy()
+        if any(value is own for own in apart):
+            tensors, wanted = {"w": given, "turned": np.ones((4, 5))[::-1, ::-2]}, value + 1
+            Subscriber(tensors).apply(Publisher().publish({"w": wanted, "turned": np.zeros((4, 3))}).data)
+            assert torch.equal(value, wanted) and not tensors["turned"].any()
+        else:
+            with pytest.raises(gcodec.InvalidArgument, match="'w' must have memory for each value"):
+                Subscriber({"w": given})
