@@ -17,7 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import gcodec
 import gcodec.distributed as gd
-from gcodec.adaptive import LGreCo
+from gcodec.adaptive import GraVAC, LGreCo
 from gcodec.averaging.averager import CompressionPlan
 from gcodec.averaging.feedback import MomentumCorrection, WarmUp
 from gcodec.averaging.simulate import Simulation
@@ -316,6 +316,24 @@ def refusals(group: dist.ProcessGroup) -> None:
         with contextlib.suppress(gcodec.InvalidArgument):
             call()
             raise AssertionError("not refused")
+
+
+def states_of_every_kind(group: dist.ProcessGroup) -> dict[str, Any]:
+    """Return a state of the hook of each kind, by name."""
+    model = Given()
+    return {
+        "codec": gd.CompressedAllreduce(group=group),
+        "compressor": gd.CompressedGradients(model, TopK(0.1), group=group),
+        "gravac": gd.AdaptiveGradients(model, TopK(0.1), GraVAC(TopK(0.1)), group=group),
+        "lgreco": gd.AdaptiveGradients(model, TopK(0.1), LGreCo(TopK(0.1)), group=group),
+    }
+
+
+def drawn(group: dist.ProcessGroup) -> bool:
+    """Return whether making states leaves torch's own generator as it is, of which dropout and data loaders draw."""
+    before = torch.get_rng_state()
+    states_of_every_kind(group)
+    return torch.equal(before, torch.get_rng_state())
 
 
 # ---------------------------------------------------------------------------------------------------- Faults

@@ -166,6 +166,10 @@ def test_the_hook_of_compressors_refuses_senseless_arguments(pair):
     pair.run(cases.refusals)
 
 
+def test_making_a_state_draws_no_random_number(pair):
+    assert agreed(pair.run(cases.drawn))
+
+
 @pytest.mark.parametrize("kind", ["setting", "damage", "raise"])
 def test_a_fault_under_a_compressor_is_an_error_on_all_ranks(pair, kind):
     first, second = pair.run(cases.fault, kind=kind)

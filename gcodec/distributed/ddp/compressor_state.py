@@ -293,10 +293,16 @@ def _check_optimizer(plan: CompressionPlan, optimizer: torch.optim.Optimizer | N
         )
 
 
+def trial_gradient(dtype: torch.dtype) -> torch.Tensor:
+    """Return a small gradient to compile kernels with, drawn of a generator that the training does not draw of."""
+    random = torch.Generator("cpu").manual_seed(0)
+    return torch.randn(64, 48, generator=random, dtype=torch.float32, device="cpu").to(dtype)
+
+
 def _warm(compressor: Compressor, dtypes: set[torch.dtype]) -> None:
     """Compile the kernels that a compressor needs, before other ranks wait for this one."""
     if isinstance(compressor, Frames) and compressor.optimizer is not None:
         return
     for dtype in sorted(dtypes & TYPES.keys(), key=str):
-        gradient = torch.randn(64, 48, device="cpu").to(dtype)
+        gradient = trial_gradient(dtype)
         alone(Averager(CompressionPlan(compressor, None, smallest=0)).average({"": gradient}))

@@ -27,7 +27,7 @@ from ..reduction.reduce_request import TYPES
 from ..stats import Counters
 from ..transport.jobs import Future, LaneJob
 from ..transport.lane import Lane
-from .compressor_state import Averages, CompressedGradients, new_counters
+from .compressor_state import Averages, CompressedGradients, new_counters, trial_gradient
 
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import GradBucket
@@ -209,7 +209,7 @@ def _warm(controller: Controller, plan: CompressionPlan, params: dict[str, torch
     names = {param.dtype: name for name, param in params.items() if plan.compresses(param) and param.dtype in TYPES}
     for dtype, name in names.items():
         trial = copy.deepcopy(controller)
-        gradient = {name: torch.randn(64, 48, device="cpu").to(dtype)}
+        gradient = {name: trial_gradient(dtype)}
         alone(Adaptive(Averager(CompressionPlan(plan.compressor, None, smallest=0)), trial).average(gradient))
         if isinstance(trial, Planner):
             trial.decide(gradient)
