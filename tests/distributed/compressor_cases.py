@@ -329,6 +329,16 @@ def states_of_every_kind(group: dist.ProcessGroup) -> dict[str, Any]:
     }
 
 
+def states_of_other_kinds(group: dist.ProcessGroup) -> None:
+    """Check that a state's checkpoint is refused by the states of other kinds."""
+    states = states_of_every_kind(group)
+    for name, state in states.items():
+        for other, saved in [(other, each.state_dict()) for other, each in states.items() if other != name]:
+            with contextlib.suppress(gcodec.InvalidArgument):
+                state.load_state_dict(saved)
+                raise AssertionError(f"{name} took the state of {other}")
+
+
 def drawn(group: dist.ProcessGroup) -> bool:
     """Return whether making states leaves torch's own generator as it is, of which dropout and data loaders draw."""
     before = torch.get_rng_state()

@@ -166,6 +166,10 @@ def test_the_hook_of_compressors_refuses_senseless_arguments(pair):
     pair.run(cases.refusals)
 
 
+def test_a_checkpoint_of_another_kind_of_state_is_refused(pair):
+    pair.run(cases.states_of_other_kinds)
+
+
 def test_making_a_state_draws_no_random_number(pair):
     assert agreed(pair.run(cases.drawn))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -230,8 +230,9 @@ class CompressedGradients:
             InvalidArgument: the state is another version's or another rank's, or of a model with other names or shapes.
         """
         check_state(state)
-        packed = state.get(self._key)
-        if state.get("version") != 1 or packed is None or not {"averager", "tensors"} <= packed.keys():
+        packed: Any = state.get(self._key)
+        parts = packed.keys() if isinstance(packed, Mapping) else set()  # a text in the state of CompressedAllreduce
+        if state.get("version") != 1 or not {"averager", "tensors"} <= parts:
             raise InvalidArgument(
                 f"state must be of version 1 and have {self._key}, with 'averager' and 'tensors'; it is of version "
                 f"{state.get('version')} and has {list(state)}"
@@ -264,6 +265,8 @@ class CompressedGradients:
 
     def _unpack(self, packed: dict[str, Any]) -> None:
         state = unpack_by_tensor(packed, self._params)
+        if "step" not in state:
+            raise InvalidArgument("state must be one of CompressedGradients, not of AdaptiveGradients")
         self.averager.load_state_dict(state)
         self._step = int(state["step"])
 
