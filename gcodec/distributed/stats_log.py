@@ -57,7 +57,7 @@ class StatsLog:
             self._file = self.path.open("a", encoding="utf-8")
             self._file.write("\n" if torn else "")
 
-    def write(self, step: int, **numbers: float) -> None:
+    def write(self, step: int, **numbers: Any) -> None:
         """Log a step. Call it between steps.
 
         Args:
