@@ -1,7 +1,7 @@
 """The few calls of NVIDIA's driver that load kernels and launch them, through ctypes.
 
-Handles of streams are the driver's own: 0 is the default stream that torch means, whatever a process has asked numba or
-cuda-python to take for it.
+Handles of streams are the driver's own: 0 is the default stream that torch means, whatever a process has asked other
+libraries to take for it.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Driver:
         """Return the handle of a kernel.
 
         Args:
-            code: PTX, which the driver assembles (and keeps in a cache of its own), or a cubin.
+            code: A cubin, as NVRTC makes it.
             name: The kernel's name in it.
 
         Raises:
@@ -63,7 +63,7 @@ class Driver:
         values = (ctypes.c_void_p * 2)(ctypes.addressof(log), _LOG_BYTES)
         self._enter()
         try:
-            self._call("cuModuleLoadDataEx", ctypes.byref(module), code + b"\0", 2, options, values)
+            self._call("cuModuleLoadDataEx", ctypes.byref(module), code, 2, options, values)
             self._call("cuModuleGetFunction", ctypes.byref(function), module, name.encode())
         except DeviceError as error:
             raise DeviceError(f"{error}; {log.value.decode(errors='replace')}") from None
