@@ -7,6 +7,11 @@ Importing this imports torch. docs/training.md is the page for users.
 from __future__ import annotations
 
 from . import torch_version as _torch_version  # noqa: F401 - refuses an old torch before others fail on it
+
+# Making an optimizer imports this, whose functions keep the world of that moment as default argument. Gloo's threads
+# would then outlive destroy_process_group, and one that lets a tensor go while Python ends aborts the process.
+from torch.distributed.nn import functional as _functional  # noqa: F401  # isort: skip
+
 from .collectives import GroupOptions as GroupOptions
 from .conversation import converse as converse
 from .ddp.codec_state import CompressedAllreduce as CompressedAllreduce

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
 import pytest
 
+from tests.support.exits import NO_THREADS, counting_threads
 from tests.support.paths import ROOT
 
 pytest.importorskip("torch")
@@ -89,12 +91,14 @@ def test_diloco_refuses_senseless_arguments(ranks):
 # Worked examples
 
 @pytest.mark.slow
-def test_the_example_of_diloco_runs_under_torchrun():
+def test_the_example_of_diloco_runs_under_torchrun(tmp_path):
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2",
                str(EXAMPLES / "diloco.py"), "--steps", "20", "--every", "5", "--mode", "fixed"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False, cwd=EXAMPLES.parent)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False, cwd=EXAMPLES.parent,
+                          env=os.environ | counting_threads(tmp_path / "site"))
     assert done.returncode == 0, done.stderr
-    lines = done.stdout.splitlines()
+    *lines, first, second = done.stdout.splitlines()
+    assert first == second == NO_THREADS
     losses = [float(line.split()[-1]) for line in lines if line.startswith("step ")]
     assert len(losses) == 4
     assert losses[-1] < losses[0]

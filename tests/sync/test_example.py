@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+from tests.support.exits import NO_THREADS, counting_threads
 from tests.support.paths import ROOT
 
 pytest.importorskip("torch")
@@ -16,7 +17,8 @@ pytest.importorskip("torch")
 def test_the_example_of_weight_sync_runs_under_torchrun(tmp_path):
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "3",
                str(ROOT / "examples/weight_sync.py"), str(tmp_path), "--steps", "4", "--warmup", "5"]
-    environment = os.environ | {"MKL_CBWR": "COMPATIBLE"}  # else equal matrices may have other products elsewhere
+    environment = os.environ | counting_threads(tmp_path / "site")
+    environment["MKL_CBWR"] = "COMPATIBLE"  # else equal matrices may have other products elsewhere
     done = subprocess.run(
         command, capture_output=True, text=True, timeout=240, check=False, cwd=ROOT, env=environment)
     assert done.returncode == 0, done.stderr
@@ -26,3 +28,4 @@ def test_the_example_of_weight_sync_runs_under_torchrun(tmp_path):
     assert texts.keys() == {"rank 1", "rank 2"}
     assert texts["rank 1"] == texts["rank 2"]
     assert len(list(tmp_path.glob("*.gc"))) == 4
+    assert lines.count(NO_THREADS) == 3
