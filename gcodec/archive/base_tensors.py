@@ -136,6 +136,9 @@ class Base:
             else:
                 parts.append(part)
                 sizes.append(size)
+        first = self.segments[parts[0].segment]
+        if len(parts) == 1 and sizes[0] == first.bytes:
+            return parts[0]._replace(hash=first.hash)
         starts = [0, *accumulate(sizes)]
 
         def read(_: int, start: int, stop: int) -> Bytes:

@@ -78,7 +78,13 @@ def pack_chunk(
 
 
 def pack_group(
-    data: Bytes, dtype: str, shapes: Sequence[tuple[int, ...]], take: Callable[[int], Bytes] | None = None
+    data: Bytes,
+    dtype: str,
+    shapes: Sequence[tuple[int, ...]],
+    base: Bytes | None = None,
+    *,
+    base_is_held: bool = False,
+    take: Callable[[int], Bytes] | None = None,
 ) -> list[Packed]:
     """Stores small tensors that lie end to end, without loss, in as few chunks as serve them well.
 
@@ -86,8 +92,14 @@ def pack_group(
         data: the tensors, one-dimensional.
         dtype: the codec's type of their values.
         shapes: their shapes, in values.
+        base: as for :func:`pack_chunk`; one chunk is coded against it, or none.
+        base_is_held: as for :func:`pack_chunk`.
         take: as for :func:`pack_chunk`.
     """
+    if base is not None and data.size > MIN_FRAME:
+        against = _packed_frame(data, dtype, {}, shapes, base, base_is_held, take)
+        if against.needs_base:
+            return [_or_text(against) if data.size <= SMALL else against]
     packed = []
     for start, stop, run, repeats in _runs(_as_bits(data, dtype), shapes):
         part = data[start : stop]

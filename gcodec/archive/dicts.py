@@ -95,8 +95,8 @@ def save_file(
         if bases is not None and isinstance(path, str | os.PathLike) and bases.is_at(path):
             raise InvalidArgument(f"{path}: is the base, and would be replaced; write to another file")
         archive = stack.enter_context(ArchiveWriter(path, threads=threads, force=True))
-        plan = plan if policy or bases else grouped(plan)  # of single tensors, with others' options or bases
-        archive.add(plan, policy, bases.find(plan.path) if bases is not None else None)
+        earlier = None if bases is None else bases.find(plan.path)
+        archive.add(plan if policy else grouped(plan, earlier), policy, earlier)  # a policy has options for each tensor
 
 
 def load_file(

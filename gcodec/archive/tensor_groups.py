@@ -8,28 +8,36 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from ..files.elements import width
 from ..files.file_plan import FilePlan, FileSegment, TensorView, by_segment
+
+if TYPE_CHECKING:
+    from .base_tensors import Base
 
 #: Tensors of up to so many bytes are put together, up to so many bytes in all: who reads one reads all of these.
 MAX_SMALL, MAX_GROUP = 1 << 16, 1 << 20
 
 
-def grouped(plan: FilePlan) -> FilePlan:
+def grouped(plan: FilePlan, base: Base | None = None) -> FilePlan:
     """Return the plan of the same file in which runs of small tensors of one type are one segment each.
 
     Args:
         plan: the plan; tensors that share memory stay as they are.
+        base: what the file is to be coded against. Tensors that it has not are not put together with those that it has,
+            because a segment is coded against all of its tensors or against none.
     """
     views = by_segment(plan.tensors)
     runs: list[list[int]] = []  # of segments by their numbers
-    n_bytes, before = 0, None
+    n_bytes, before, with_base = 0, None, False
     for number, segment in enumerate(plan.segments):
-        size = segment.stop - segment.start
+        size, known = segment.stop - segment.start, with_base
         small = _is_small(segment, views.get(number, ()))
+        if small and base is not None:
+            with_base = base.bytes_for(views[number], size, segment.dtype, alone=len(plan.tensors) == 1) is not None
         fits = before is not None and before.stop == segment.start and before.dtype == segment.dtype
-        if small and fits and n_bytes + size <= MAX_GROUP:
+        if small and fits and known == with_base and n_bytes + size <= MAX_GROUP:
             runs[-1].append(number)
             n_bytes += size
         else:

@@ -200,12 +200,16 @@ class ArchiveWriter(AllOrNothing):
             segment, base_bytes = plan.segments[part.segment], bases[part.segment]
             data = self._read(plan.source, segment.start + part.start, segment.start + part.stop)
             try:
-                if segment.group and segment.dtype:
-                    return [(packed, None) for packed in pack_group(data, segment.dtype, segment.group,
-                                                                    self._memory.take)]
-                options = policy.options(part, data) if policy and segment.dtype else {}
                 base_part = base_bytes.read(part.start, part.stop) if base_bytes else None
-                held, n_columns = base_bytes is not None and base_bytes.is_held, columns.get(part.segment, 0)
+                held = base_bytes is not None and base_bytes.is_held
+                if segment.group and segment.dtype:
+                    chunks = pack_group(data, segment.dtype, segment.group, base_part, base_is_held=held,
+                                        take=self._memory.take)
+                    ends = [*accumulate(chunk.restored.size for chunk in chunks)]
+                    return [(chunk, None if base_part is None else base_part[end - chunk.restored.size : end])
+                            for chunk, end in zip(chunks, ends, strict=True)]
+                options = policy.options(part, data) if policy and segment.dtype else {}
+                n_columns = columns.get(part.segment, 0)
                 packed = pack_chunk(data, segment.dtype, options, n_columns, base_part, base_is_held=held,
                                     take=self._memory.take)
                 return [(packed, base_part)]

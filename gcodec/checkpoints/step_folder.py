@@ -19,6 +19,7 @@ from ..archive.entries import FileEntry
 from ..archive.folders import DiskFolder, FileIdentity, folder_at, writer_lock
 from ..archive.output import Attributes
 from ..archive.reader import ArchiveReader
+from ..archive.tensor_groups import grouped
 from ..archive.writer import ArchiveWriter
 from ..errors import CheckpointWarning, GcodecError, InvalidArgument
 from ..files.file_plan import FilePlan
@@ -203,7 +204,7 @@ class StepFolder:
                     raise
                 except (GcodecError, OSError) as error:
                     problem = error
-            entry = self._write(plan, None, output)
+            entry = self._write(grouped(plan), None, output)
         if problem is not None:
             text = f"{self._place(step)}: is saved whole, for step {previous} cannot be its base: {problem}"
             warnings.warn(CheckpointWarning(text), stacklevel=3)
@@ -257,9 +258,10 @@ class StepFolder:
         self, previous: int, plan: FilePlan, output: _Output, at_hand: BaseAtHand | None
     ) -> FileEntry:
         if at_hand is not None and at_hand.identity == self.identity(previous):
-            return self._write(plan, at_hand.base, output)
+            return self._write(grouped(plan, at_hand.base), at_hand.base, output)
         with open_step(self._folder, previous) as opened:
-            return self._write(plan, opened.as_base(), output)
+            base = opened.as_base()
+            return self._write(grouped(plan, base), base, output)
 
     def _base_for(self, step: int, full_every: int) -> int | None:
         """Return the step to code a new one against; None if it shall be whole."""

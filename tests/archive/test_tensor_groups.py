@@ -9,11 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 from safetensors.numpy import load as safetensors_load
+from safetensors.numpy import save as safetensors_save
 
 import gcodec
 from gcodec.archive import ArchiveReader, load_file, save_file
 from gcodec.archive.tensor_groups import MAX_GROUP, MAX_SMALL
-from gcodec.errors import Corruption
+from gcodec.errors import Corruption, GcodecError, Unsupported
 from tests.support import commands
 from tests.support.commands import run
 
@@ -104,18 +105,70 @@ def test_a_tensor_keeps_no_others_in_memory():
     assert torch.equal(loaded["3/norm"], torch.from_numpy(one))
 
 
-@pytest.mark.parametrize("known_as", ["path", "dictionary"])
-def test_they_are_a_base(known_as, folder):
-    earlier = layers(10)
-    later = {name: value + np.float32(1e-6) * (np.arange(value.size).reshape(value.shape) % 9 == 0)
-             for name, value in earlier.items()}
-    save_file(earlier, "earlier.gc")
-    save_file(later, "later.gc", base="earlier.gc" if known_as == "path" else earlier)
-    with ArchiveReader("later.gc") as archive:
-        assert any(segment.base for segment in archive.files[0].segments)
-    for base in ("earlier.gc", earlier):
+def some_changed(tensors: dict[str, np.ndarray], share: float = 0.1) -> dict[str, np.ndarray]:
+    """Return tensors of which so many values, and no whole tensor, are others."""
+    return {name: np.where(RNG.random(value.shape) < share, value * value.dtype.type(1.25), value)
+            for name, value in tensors.items()}
+
+
+EARLIER = layers(10)
+LATER: dict[str, dict[str, np.ndarray]] = {
+    "a few values changed": some_changed(EARLIER),
+    "nothing changed": dict(EARLIER),
+    "everything changed": layers(10),
+    "one tensor changed": EARLIER | {"3/bias": RNG.standard_normal(300, np.float32)},
+    "new tensors among them": {f"{n}/{key}": value for n in range(10) for key, value in [
+        *((part, some_changed({"": EARLIER[f"{n}/{part}"]})[""]) for part in ("bias", "norm")),
+        ("new", RNG.standard_normal(30, np.float32)), ("factor", EARLIER[f"{n}/factor"])]},
+    "another order": dict(reversed(some_changed(EARLIER).items())),
+    "other sizes": {name: value[:-1] for name, value in EARLIER.items()},
+    "other types": {name: value.astype("float16") for name, value in EARLIER.items()},
+    "types in turn": {name: some_changed({"": value})[""].astype(("f4", "f2")[n % 2])
+                      for n, (name, value) in enumerate(EARLIER.items())},
+    "one left": {"4/bias": EARLIER["4/bias"]},
+}
+
+
+@pytest.mark.parametrize("known_as", ["path", "dictionary", "each alone"])
+@pytest.mark.parametrize("change", LATER)
+def test_they_are_a_base(change, known_as, folder):
+    later = LATER[change]
+    save_file(EARLIER, "earlier.gc")
+    Path("earlier.safetensors").write_bytes(safetensors_save(EARLIER))
+    run("compress", "earlier.safetensors", "-o", "alone.gc")
+    bases = {"path": "earlier.gc", "dictionary": EARLIER, "each alone": "alone.gc"}
+    save_file(later, "later.gc", base=bases[known_as])
+    for base in bases.values():
         loaded = load_file("later.gc", base=base)
-        assert all(same(loaded[name], value) for name, value in later.items())
+        assert loaded.keys() == later.keys() and all(same(loaded[name], value) for name, value in later.items())
+        one = load_file("later.gc", base=base, names=["4/bias"])["4/bias"]
+        assert same(one, later["4/bias"])
+    save_file(later, "whole.gc")
+    assert Path("later.gc").stat().st_size <= Path("whole.gc").stat().st_size + 300  # the index names the base
+
+
+def test_their_difference_is_in_few_segments_and_a_fraction_of_the_room(folder):
+    earlier = layers(40)
+    later = some_changed(earlier, 0.01)
+    save_file(earlier, "earlier.gc")
+    save_file(later, "later.gc", base="earlier.gc")
+    with ArchiveReader("later.gc") as archive:
+        [segment] = archive.files[0].segments
+    with ArchiveReader("earlier.gc") as archive:
+        assert segment.base == archive.files[0].segments[0].hash
+    alone = sum(len(gcodec.encode(later[name], base=value)) for name, value in earlier.items())
+    assert segment.stored < 0.3 * alone
+
+
+def test_a_base_of_other_values_is_refused(folder):
+    save_file(EARLIER, "earlier.gc")
+    save_file(LATER["a few values changed"], "later.gc", base="earlier.gc")
+    other = EARLIER | {"3/bias": EARLIER["3/bias"] + np.float32(1)}
+    with pytest.raises(GcodecError, match=r"base"):
+        load_file("later.gc", base=other)
+    save_file(other, "other.gc")
+    with pytest.raises(Unsupported, match=r"against a base, .* of other values than .*other"):
+        load_file("later.gc", base="other.gc")
 
 
 def test_lists_and_descriptions_have_every_tensor(folder, capsys):
