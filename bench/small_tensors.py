@@ -3,9 +3,9 @@
     python -m bench.small_tensors [--quick] [--out DIR]
 
 writes ``bench/results/small_tensors.csv``, in half a minute on two cores: 500 tensors of 1 to 16 Ki float32 values
-through ``gcodec.encode`` and ``gcodec.decode``, one by one, and through ``save_file`` and ``load_file``; in each round
-both sides take turns. Seconds are CPU time of all threads, the smallest of the rounds. (DDP's hook gets tensors in
-buckets, each an array.)
+through ``gcodec.encode`` and ``gcodec.decode``, one by one, and through ``save_file`` and ``load_file``, also as the
+difference from tensors of which 1 % of the values are others. In each round both sides take turns. Seconds are CPU time
+of all threads, the smallest of the rounds. (DDP's hook gets tensors in buckets, each an array.)
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import argparse
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from time import process_time
 
@@ -25,6 +26,7 @@ from gcodec.benchmark.csv_tables import write_table
 
 COLUMNS = ("through", "tensors", "bytes", "many_bytes", "one_bytes", "many_cpu_seconds", "one_cpu_seconds", "times")
 SAVE, LOAD, ENCODE, DECODE = "save_file", "load_file", "encode, one by one", "decode, one by one"
+SAVE_CHANGES, LOAD_CHANGES = "save_file, 1 % changed", "load_file, 1 % changed"
 ROUNDS, N_TENSORS = 9, 500
 Tensors = Mapping[str, np.ndarray]
 
@@ -35,6 +37,15 @@ def tensors_of(count: int) -> tuple[Tensors, Tensors]:
     sizes = random.integers(1 << 10, (1 << 14) + 1, count)
     many = {f"layers.{n}": np.float32(1e-3) * random.standard_normal(size, np.float32) for n, size in enumerate(sizes)}
     return many, {"all": np.concatenate(list(many.values()))}
+
+
+def changed(tensors: Tensors) -> Tensors:
+    """Return tensors of which 1 % of the values are others."""
+    random = np.random.default_rng(1)
+    return {
+        name: np.where(random.random(values.shape) < 0.01, values * np.float32(1.001), values)
+        for name, values in tensors.items()
+    }
 
 
 def fastest(calls: Sequence[Callable[[], object]], rounds: int) -> list[float]:
@@ -57,7 +68,10 @@ def measure(count: int, rounds: int, folder: Path) -> list[tuple[object, ...]]:
         folder: a scratch folder.
     """
     sides = tensors_of(count)
-    paths = folder / "many.gc", folder / "one.gc"
+    paths, bases = (folder / "many.gc", folder / "one.gc"), (folder / "many-base.gc", folder / "one-base.gc")
+    later = [changed(side) for side in sides]
+    for side, path in zip(sides, bases, strict=True):
+        gcodec.save_file(side, path)
 
     def encoded(tensors: Tensors) -> int:
         return sum(len(gcodec.encode(values, threads=1)) for values in tensors.values())
@@ -73,6 +87,9 @@ def measure(count: int, rounds: int, folder: Path) -> list[tuple[object, ...]]:
         DECODE: [lambda: decode(frames[0]), lambda: decode(frames[1])],
         SAVE: [lambda: gcodec.save_file(sides[0], paths[0]), lambda: gcodec.save_file(sides[1], paths[1])],
         LOAD: [lambda: gcodec.load_file(paths[0]), lambda: gcodec.load_file(paths[1])],
+        SAVE_CHANGES: [partial(gcodec.save_file, side, path, base=base)
+                       for side, path, base in zip(later, paths, bases, strict=True)],
+        LOAD_CHANGES: [partial(gcodec.load_file, path, base=base) for path, base in zip(paths, bases, strict=True)],
     }
     n_bytes, table = sides[1]["all"].nbytes, []
     for name, both in calls.items():

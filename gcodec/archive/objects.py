@@ -14,6 +14,7 @@ from .entries import unsafe_path
 from .reader import ArchiveReader
 from .state_files import load_state, plan_state
 from .structure import STRUCTURE
+from .tensor_groups import grouped
 from .writer import ArchiveWriter
 
 #: Under this name an archive in a stream keeps its object; one at a path keeps it under a name like its own.
@@ -63,7 +64,8 @@ def save(
         if bases is not None and isinstance(file, str | os.PathLike) and bases.is_at(file):
             raise InvalidArgument(f"{file}: is the base, and would be replaced; write to another file")
         archive = stack.enter_context(ArchiveWriter(file, threads=threads, force=True))
-        archive.add(plan, None, None if bases is None else bases.find(plan.path))
+        earlier = None if bases is None else bases.find(plan.path)
+        archive.add(grouped(plan, earlier), None, earlier)
 
 
 def load(

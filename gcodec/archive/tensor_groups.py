@@ -8,19 +8,24 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from ..files.elements import width
 from ..files.file_plan import FilePlan, FileSegment, TensorView, by_segment
-
-if TYPE_CHECKING:
-    from .base_tensors import Base
 
 #: Tensors of up to so many bytes are put together, up to so many bytes in all: who reads one reads all of these.
 MAX_SMALL, MAX_GROUP = 1 << 16, 1 << 20
 
 
-def grouped(plan: FilePlan, base: Base | None = None) -> FilePlan:
+class HasBases(Protocol):
+    """Says which segments have a base, as :class:`gcodec.archive.base_tensors.Base` does."""
+
+    def bytes_for(self, views: Sequence[TensorView], size: int, dtype: str | None, *, alone: bool) -> object | None:
+        """Return what a segment with these tensors is coded against; None for nothing."""
+        ...
+
+
+def grouped(plan: FilePlan, base: HasBases | None = None) -> FilePlan:
     """Return the plan of the same file in which runs of small tensors of one type are one segment each.
 
     Args:

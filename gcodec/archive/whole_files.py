@@ -19,6 +19,7 @@ from .entries import FileEntry, unsafe_path
 from .objects import bases_of
 from .output import Attributes, Staging, check_names_file, is_special, new_file_mode
 from .reader import ArchiveReader
+from .tensor_groups import grouped
 from .writer import ArchiveWriter
 
 #: What the names of tensor files end in, and those of archives must not.
@@ -242,7 +243,8 @@ def add_file(
         if plan.note:
             note(f"{plan.path}: {plan.note}")
         base = bases.find(plan.path, options.get("dtype")) if bases and plan.tensors else None
-        entry = archive.add(plan, make_policy(plan) if make_policy else None, base)
+        policy = make_policy(plan) if make_policy else None
+        entry = archive.add(plan if policy else grouped(plan, base), policy, base)
         if base is not None and not entry.needs_base:
             note(f"{plan.path}: compressed without {base.name}, which nothing gains by")
         return entry

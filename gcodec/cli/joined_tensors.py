@@ -59,8 +59,15 @@ def _pieces(
     archive: ArchiveReader, header: bytes, tensors: Sequence[tuple[FileEntry, TensorView]]
 ) -> Iterator[bytes | memoryview]:
     yield header
+    group, data = None, None  # the last of small tensors, which are read together
     for entry, tensor in tensors:
-        yield from (part.data for part in row_major_parts(archive, entry, tensor))
+        if tensor.segment not in entry.groups:
+            yield from (part.data for part in row_major_parts(archive, entry, tensor))
+            continue
+        if data is None or group != (entry.path, tensor.segment):
+            group, data = (entry.path, tensor.segment), archive.segment_bytes(entry, tensor)
+        start = tensor.offset * (width(tensor.dtype) or 1)
+        yield data[start : start + math.prod(tensor.shape) * (width(tensor.dtype) or 1)].data
 
 
 def _metadata(archive: ArchiveReader, tensors: Sequence[tuple[FileEntry, TensorView]]) -> dict[str, str] | None:

@@ -28,6 +28,7 @@ from ..archive import ArchiveReader, ArchiveWriter, FileEntry
 from ..archive.folders import Folder, folder_at, replace_file
 from ..archive.state_files import plan_leaves
 from ..archive.structure import Leaf
+from ..archive.tensor_groups import grouped
 from ..archive.unique_names import UniqueNames
 from ..checkpoints.checkpointer import by_age, check_full_every, check_retention, left_by_earlier_run
 from ..checkpoints.step_files import check_step
@@ -37,7 +38,7 @@ from ..files.file_plan import FilePlan
 from ..files.urls import is_url, local_path
 from ..threads import check_threads
 from .checkpoint_index import MAX_INDEX_BYTES, StoredItem, metadata_from_json, metadata_to_json
-from .checkpoint_items import deliver, leaf_of, name_of_item, read_item
+from .checkpoint_items import StoredTensors, deliver, leaf_of, name_of_item
 
 INDEX = "checkpoint.json"
 ARCHIVE = re.compile(r"rank-[0-9]{5,}-[0-9a-f]{8}\.gc")
@@ -188,7 +189,7 @@ class CheckpointWriter(_Storage, StorageWriter):
         folder, name = self._folder(), f"rank-{self._rank:05d}-{secrets.token_hex(4)}.gc"  # beside an earlier one
         folder.make()
         with folder.output(name) as file, ArchiveWriter(file, threads=self._threads) as archive:
-            entry = archive.add(plan)
+            entry = archive.add(grouped(plan))
         return name, entry
 
     def _remove_all_but(self, files: set[str]) -> None:
@@ -378,9 +379,10 @@ class CheckpointReader(_Storage, StorageReader):
             wanted.setdefault(stored.file, {}).setdefault(stored.name, []).append(item)
         for file, by_name in wanted.items():
             with self._opened(file) as (archive, entry):
-                for name, items in by_name.items():
+                tensors = StoredTensors(archive, entry)
+                for name, items in sorted(by_name.items(), key=lambda both: tensors.place(both[0])):
                     stored = self._items[items[0].storage_index]
-                    value = read_item(archive, entry, name, stored)
+                    value = tensors.read(name, stored)
                     for item in items:
                         deliver(value, stored.kind, item, planner)
         future: Future[None] = Future()

@@ -16,6 +16,7 @@ from .. import codec
 from ..archive import ArchiveReader, ArchiveWriter, Bases, FileEntry
 from ..archive.description import describe_file
 from ..archive.entries import unsafe_path
+from ..archive.tensor_groups import grouped
 from ..errors import GcodecError, Unsupported
 from ..files import FileSource, plan_file
 from ..files.elements import width
@@ -150,7 +151,7 @@ def _compressed(path: str | Path, source: FileSource, limit: int) -> Contents:
             raise Unsupported(f"{path}: neither an archive, nor a frame, nor a tensor file{reason}")
         with TemporaryDirectory(prefix="gcodec-report-") as folder:
             with ArchiveWriter(Path(folder, "x.gc")) as writer:
-                writer.add(plan)
+                writer.add(grouped(plan))
             with ArchiveReader(Path(folder, "x.gc")) as archive:
                 contents = _archive(archive, limit, has_base=False)
     finally:

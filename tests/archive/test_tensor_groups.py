@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import io
 import json
+from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,9 +14,11 @@ from safetensors.numpy import load as safetensors_load
 from safetensors.numpy import save as safetensors_save
 
 import gcodec
-from gcodec.archive import ArchiveReader, load_file, save_file
+from gcodec.archive import ArchiveReader, ArchiveWriter, FileEntry, load_file, save_file
 from gcodec.archive.tensor_groups import MAX_GROUP, MAX_SMALL
 from gcodec.errors import Corruption, GcodecError, Unsupported
+from gcodec.files import FileSource, plan_file
+from gcodec.files.file_plan import TensorView
 from tests.support import commands
 from tests.support.commands import run
 
@@ -129,14 +133,20 @@ LATER: dict[str, dict[str, np.ndarray]] = {
 }
 
 
+def write_alone(path: str, archive: str) -> None:
+    """Write an archive of a tensor file in which each tensor is a segment, as earlier writers did."""
+    with ArchiveWriter(archive) as writer, closing(plan_file(path, FileSource(open(path, "rb"), name=path))) as plan:
+        assert len(writer.add(plan).segments) == len(plan.tensors)
+
+
 @pytest.mark.parametrize("known_as", ["path", "dictionary", "each alone"])
 @pytest.mark.parametrize("change", LATER)
 def test_they_are_a_base(change, known_as, folder):
     later = LATER[change]
     save_file(EARLIER, "earlier.gc")
     Path("earlier.safetensors").write_bytes(safetensors_save(EARLIER))
-    run("compress", "earlier.safetensors", "-o", "alone.gc")
-    bases = {"path": "earlier.gc", "dictionary": EARLIER, "each alone": "alone.gc"}
+    write_alone("earlier.safetensors", "alone.gc")
+    bases: dict[str, Any] = {"path": "earlier.gc", "dictionary": EARLIER, "each alone": "alone.gc"}
     save_file(later, "later.gc", base=bases[known_as])
     for base in bases.values():
         loaded = load_file("later.gc", base=base)
@@ -184,6 +194,21 @@ def test_lists_and_descriptions_have_every_tensor(folder, capsys):
         assert len(small) == 15 and min(small) > 0 and sum(small) < file["stored_bytes"]
         run(*command, "x.gc")
         assert "4/factor" in capsys.readouterr().out
+
+
+def test_taking_all_out_reads_each_group_once(folder, monkeypatch):
+    tensors, read, read_segment = layers(5) | layers(3, "float16"), list[int](), ArchiveReader.segment_bytes
+    save_file(tensors, "x.gc")
+
+    def counted(self: ArchiveReader, entry: FileEntry, tensor: TensorView) -> Any:
+        read.append(tensor.segment)
+        return read_segment(self, entry, tensor)
+
+    monkeypatch.setattr(ArchiveReader, "segment_bytes", counted)
+    run("decompress", "x.gc", "--only", "*", "-o", "x.safetensors")
+    restored = safetensors_load(Path("x.safetensors").read_bytes())
+    assert restored.keys() == tensors.keys() and all(same(restored[name], value) for name, value in tensors.items())
+    assert len(read) == len(set(read))
 
 
 def test_damage_names_the_group():

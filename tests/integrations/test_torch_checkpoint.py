@@ -16,6 +16,7 @@ import torch
 import torch.distributed.checkpoint as dcp
 
 import gcodec
+from gcodec.archive import ArchiveReader
 from gcodec.checkpoints import Checkpointer, StepFolder
 from gcodec.errors import CheckpointWarning, PeerError
 from gcodec.integrations.torch_checkpoint import (
@@ -240,6 +241,31 @@ def test_archives_and_series_are_those_of_gcodec(tmp_path):
     assert torch.equal(gcodec.load_file(archive)["layer.weight"], state["layer.weight"])
     dcp.save(state, storage_writer=SeriesWriter(tmp_path / "b"), checkpoint_id="5")
     assert torch.equal(Checkpointer(tmp_path / "b" / "rank-00000").load(5)["layer.weight"], state["layer.weight"])
+
+
+@pytest.mark.parametrize("kind", ["archive", "series"])
+def test_small_tensors_are_coded_together_and_read_once(kind, monkeypatch, tmp_path):
+    generator, read, read_segment = torch.Generator().manual_seed(0), list[int](), ArchiveReader.segment_bytes
+    state = {f"{name}{n}": torch.randn(64, generator=generator).to(dtype)
+             for name, dtype in (("bias", torch.float32), ("norm", torch.bfloat16)) for n in range(30)}
+    for step in (1, 2):
+        for value in state.values():
+            value[7] += 1
+        writer = CheckpointWriter(tmp_path) if kind == "archive" else SeriesWriter(tmp_path, full_every=9)
+        dcp.save(state, storage_writer=writer, **({} if kind == "archive" else {"checkpoint_id": str(step)}))
+    newest = next(tmp_path.glob("*.gc")) if kind == "archive" else tmp_path / "rank-00000/step-00000002.gc"
+    assert newest.stat().st_size < (11_000 if kind == "archive" else 2400)  # the values alone are 11,520
+
+    def counted(self, entry, tensor):
+        read.append(tensor.segment)
+        return read_segment(self, entry, tensor)
+
+    monkeypatch.setattr(ArchiveReader, "segment_bytes", counted)
+    found = {name: torch.zeros_like(state[name]) for name in sorted(state, key=lambda name: name[::-1])}
+    reader = CheckpointReader(tmp_path) if kind == "archive" else SeriesReader(tmp_path)
+    dcp.load(found, storage_reader=reader)
+    assert all(same(found[name], value) for name, value in state.items())
+    assert len(read) == len(set(read))
 
 
 def test_checkpoints_at_urls_are_saved_replaced_and_loaded_and_damage_is_named():
