@@ -24,7 +24,7 @@ from .encoding_policy import EncodingPolicy, GivenLevels, MantissaBits
 from .entries import FileEntry, well_formed
 from .reader import ArchiveReader
 from .shared_memory import memory_of
-from .tensor_groups import grouped
+from .tensor_groups import grouped, in_order, laid_out
 from .tensor_names import NamedTensor, TensorNames
 from .writer import ArchiveWriter
 
@@ -192,19 +192,22 @@ def plan_tensors(
             raise InvalidArgument(f"a tensor's name must be a string that UTF-8 has, not {name!r}")
     ties = _tied_names(tensors, dtype if isinstance(dtype, Mapping) else {}, untied)
     arrays = {name: _bytes_of(name, tensors[name], dtype) for name in ties}
-    sizes = {name: (element, shape, data.size) for name, (element, shape, data) in arrays.items()}
+    given = {name: (element, shape, data.size) for name, (element, shape, data) in arrays.items()}
+    order, places = laid_out(given), {name: place for place, name in enumerate(given)}
+    sizes = {name: given[name] for name in order}
     pairs = {other: name for name, others in ties.items() for other in others} | own
     header = np.frombuffer(safetensors_header(sizes, pairs if pairs or metadata is not None else None), np.uint8)
     pieces, at = [], header.size
-    for name, (element, shape, data) in arrays.items():
-        segment = FileSegment(at, at + data.size, stored_as(element))
+    for name, (element, shape, size) in sizes.items():
+        segment = FileSegment(at, at + size, stored_as(element))
         views = tuple(TensorView(view, element, shape, 0) for view in (name, *ties[name]))
         pieces.append(SegmentViews(segment, views))
-        at += data.size
-    source = ArraySource([header, *(data for _, _, data in arrays.values())])
+        at += size
+    source = ArraySource([header, *(arrays[name][2] for name in order)])
     kinds = {"torch" if is_torch(value) else "numpy" for value in tensors.values()} or {"numpy"}
     container = kinds.pop() if len(kinds) == 1 else None
-    return assemble(DICT_PATH, "safetensors", source, pieces, container=container)
+    plan = assemble(DICT_PATH, "safetensors", source, pieces, container=container)
+    return in_order(plan, [places[name] for name in order for _ in (name, *ties[name])])
 
 
 def _strings(metadata: object) -> dict[str, str]:

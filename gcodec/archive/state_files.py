@@ -33,6 +33,7 @@ from .structure import (
     rebuild,
     tensor_places,
 )
+from .tensor_groups import in_order, laid_out
 
 #: So many tensors that had to be copied, because they are on a device or not contiguous, are held at once.
 MAX_COPIES = 2
@@ -102,15 +103,19 @@ def plan_leaves(path: str, leaves: Mapping[str, Leaf]) -> FilePlan:
     Raises:
         InvalidArgument: a name or type that .safetensors lacks.
     """
-    sizes = {name: (leaf.dtype, leaf.shape, leaf.size) for name, leaf in leaves.items()}
-    header = safetensors_header(sizes, None)
+    given = {name: (leaf.dtype, leaf.shape, leaf.size) for name, leaf in leaves.items()}
+    order, places = laid_out(given), {name: place for place, name in enumerate(given)}
+    header = safetensors_header({name: given[name] for name in order}, None)
     pieces, at = [], len(header)
-    for name, leaf in leaves.items():
+    for name in order:
+        leaf = leaves[name]
         view = TensorView(name, leaf.dtype, leaf.shape, 0)
         pieces.append(SegmentViews(FileSegment(at, at + leaf.size, stored_as(leaf.dtype)), (view,)))
         at += leaf.size
     container = "torch" if any(is_torch(leaf.value) for leaf in leaves.values()) else "numpy"
-    return assemble(path, "safetensors", TensorSource(header, list(leaves.values())), pieces, container=container)
+    source = TensorSource(header, [leaves[name] for name in order])
+    plan = assemble(path, "safetensors", source, pieces, container=container)
+    return in_order(plan, [places[name] for name in order])
 
 
 def load_state(

@@ -6,15 +6,43 @@ A frame and an entry of the index for each would take more time and room than th
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from operator import itemgetter
 from typing import Protocol
 
-from ..files.elements import width
+from ..files.elements import stored_as, width
 from ..files.file_plan import FilePlan, FileSegment, TensorView, by_segment
 
 #: Tensors of up to so many bytes are put together, up to so many bytes in all: who reads one reads all of these.
 MAX_SMALL, MAX_GROUP = 1 << 16, 1 << 20
+
+
+def laid_out(tensors: Mapping[str, tuple[str, tuple[int, ...], int]]) -> list[str]:
+    """Return names in the order in which their tensors best lie in a file: small ones after all others, type by type.
+
+    Args:
+        tensors: name to (dtype, shape, size in bytes).
+    """
+    types: dict[str, int] = {}
+
+    def place(name: str) -> tuple[bool, int]:
+        dtype, _, size = tensors[name]
+        is_small = size <= MAX_SMALL and stored_as(dtype) == dtype
+        return is_small, types.setdefault(dtype, len(types)) if is_small else 0
+
+    return sorted(tensors, key=place)
+
+
+def in_order(plan: FilePlan, places: Sequence[int]) -> FilePlan:
+    """Return the plan of the same file which lists its tensors in another order.
+
+    Args:
+        plan: the plan.
+        places: for each tensor its place in the list; those of equal places stay in order.
+    """
+    pairs = sorted(zip(places, plan.tensors, strict=True), key=itemgetter(0))
+    return replace(plan, tensors=tuple(tensor for _, tensor in pairs))
 
 
 class HasBases(Protocol):
