@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import gcodec
 from gcodec.dtypes import BY_NAME, WIDE_DTYPES, DType
 from gcodec.kernels.entropy import codebook_fit
 from gcodec.kernels.heads.means import mean_head
@@ -49,10 +50,11 @@ def plain_sample(bits: np.ndarray, levels: np.ndarray | None, dtype: DType, n_le
     piece = max(stream, PIECE)
     bases, by_block, by_stream = [], [], []
     for block in range(0, -(-len(bits) // BLOCK), step):
-        first, end = block * BLOCK + block % every * piece, min((block + 1) * BLOCK, len(bits))
-        first = first if first < end else block * BLOCK
-        starts = [start for place in range(first, end, every * piece)
-                  for start in range(place, min(place + piece, end), stream)]
+        first, end = block * BLOCK, min((block + 1) * BLOCK, len(bits))
+        turns = range(-(-(end - first) // (every * piece)))
+        places = [first + (turn * every + (block + 3 * turn) % every) * piece for turn in turns]
+        places = [first if place == places[0] >= end else place for place in places]
+        starts = [start for place in places for start in range(place, min(place + piece, end), stream)]
         streams = [slice(start, min(start + stream, end)) for start in starts]
         means = [mean_head(bits[one], dtype.head_shift, dtype.head_mask) for one in streams]
         number = sum(int(count) for _, count in means)
@@ -120,3 +122,19 @@ def test_groups_of_blocks_hold_every_block_once(seed, n_rows, n_bins, most, tabl
     assert 1 <= len(groups) <= min(most, n_rows)
     assert np.array_equal(groups.sum(axis=0), counts.sum(axis=0))
     assert len(groups) == 1 or table_cost < 1 << 40
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("n_log2", [16, 17, 19, 22])
+def test_values_of_two_kinds_in_turns_take_as_much_as_apart(dtype, n_log2):
+    """However long the turns are: where the sample of a block met one kind only, the other would have no codes."""
+    rng, half = np.random.default_rng(n_log2), 1 << n_log2 - 1
+    kinds = [(scale * rng.standard_normal(half) ** power).astype(np.float32) for scale, power in ((1e-4, 1), (3e-9, 2))]
+    if dtype == "bfloat16":
+        kinds = [(values.view(np.uint32) >> 16).astype(np.uint16) for values in kinds]
+    apart = len(gcodec.encode(np.concatenate(kinds), dtype=dtype))
+    for turn in (512, 1024, 1536, 2048, 2560, 3072, 4096, 4608, 5120, 5632, 8192):
+        n_turns = half // turn
+        in_turns = np.stack([values[: n_turns * turn].reshape(n_turns, turn) for values in kinds], axis=1).reshape(-1)
+        share = in_turns.nbytes / (2 * kinds[0].nbytes)
+        assert len(gcodec.encode(in_turns, dtype=dtype)) < 1.06 * share * apart

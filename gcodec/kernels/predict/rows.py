@@ -22,7 +22,7 @@ from ..core.scalar import U32
 from ..core.unaligned import fetch_values, float_from_bits, subarray, subarray_if_any
 from ..entropy.encode_streams import STREAM_PAD
 from ..sample.code_costs import entropy_fixed
-from ..sample.count import PIECE
+from ..sample.count import PIECE, n_pieces, place_of_piece
 from .residuals import BFLOAT16, as_float, digits, predict, residuals
 from .scales import dot, nearby_scale, scale_of, sum_products
 
@@ -249,12 +249,12 @@ def count_residual_sample(values, base, geometry, sample, template, scratch, cou
     begin, share = sample.begin, sample.share
     piece = PIECE if share > 1 else geometry.block
     for b in range(begin, begin + len(counts)):
-        # From a piece of its own in each block, so that no column of a matrix is met by all.
-        end = min((b + 1) * geometry.block, geometry.n_values)
-        first = b * geometry.block + (b % share) * piece
-        first = first if first < end else b * geometry.block
-        for start in range(first, end, share * piece):
+        first, end = b * geometry.block, min((b + 1) * geometry.block, geometry.n_values)
+        for number in range(n_pieces(first, end, share, piece)):
+            start = place_of_piece(number, b, first, end, share, piece)
             n = min(piece, end - start)
+            if n <= 0:
+                continue
             part = subarray(values, start, n)
             if not is_constant(part, n):
                 column = (start - sample.origin) % max(len(template), 1)

@@ -1,11 +1,12 @@
 """Count the heads of a sample of an array, for the planner: histograms of blocks, in the bins of :mod:`code_costs`.
 
-A sample is one piece of many of each block, from a piece of its own in each block, so that no column of a matrix is met
-by all:
+A sample is one piece of many of each block. Which one differs from block to block, so that no column of a matrix is met
+by all, and from each ``every`` pieces to the next, so that pieces of values which come in turns, such as interleaved
+tensors, are met by all blocks:
 
-    block 0    |####....................####....................|    every = 6
-    block 1    |....####....................####................|
-    block 2    |........####....................####............|
+    block 0    |####................|............####....|........####........|    every = 5
+    block 1    |....####............|................####|............####....|
+    block 2    |........####........|####................|................####|
 
 Heads are counted relative to the mean of their block, to that of their sub-stream, or to both, as a coded block will
 have them (docs/format.md section 7). Where values have one level and at most 9 head bits, each sub-stream is counted
@@ -27,6 +28,7 @@ from ..heads.means import mean_head
 from .code_costs import N_SPECIAL
 
 PIECE = 512  #: min number of values that are counted together: a sub-stream may be longer
+TURN = 3  #: each piece lies so many pieces later in its turn than the piece before
 MAX_HEADS = 512  #: max number of different heads that are counted as they are
 PART = MAX_HEADS + 32  #: counters of a part of such counts: one for each head, one for zero
 #: A histogram is counted in four parts, so that one addition need not wait for the last; two histograms in eight.
@@ -250,17 +252,39 @@ def count_stream(values, spec, scratch, by_stream):
 
 
 @kernel
-def fetch_next(values, place, end, spec):
-    """Have the piece fetched that follows the one at ``place`` of a block that ends at ``end``: pieces lie too far
-    apart for the processor to guess."""
-    ahead = place + spec.every * spec.piece
-    if ahead >= end:  # in the next block, where they begin a piece later
-        ahead += spec.piece
+def place_of_piece(number, b, first, end, every, piece):
+    """Return where piece ``number`` of the sample of a block begins; at ``end`` or later if there is none.
+
+    Args:
+        number: Number of the piece.
+        b: Number of the block.
+        first: Number of the block's first value.
+        end: Number of the value behind its last.
+        every: One piece in so many is sampled.
+        piece: Values of a piece.
+    """
+    place = first + (number * every + (b + TURN * number) % every) * piece
+    return first if number == 0 and place >= end else place  # in a last block that is shorter than where it would begin
+
+
+@kernel
+def fetch_next(values, number, b, first, end, spec):
+    """Have the piece fetched that follows piece ``number`` of a block: pieces lie too far apart for the processor to
+    guess. Arguments as of :func:`place_of_piece`."""
+    ahead = place_of_piece(number + 1, b, first, end, spec.every, spec.piece)
+    if ahead >= end:
+        ahead = place_of_piece(0, b + 1, end, end + spec.block, spec.every, spec.piece)
     fetch_values(values, ahead, spec.piece)
 
 
 @kernel
-def count_block_in_one_pass(values, first, end, spec, columns, scratch, target):
+def n_pieces(first, end, every, piece):
+    """Return how many pieces a block's sample has at most; arguments as of :func:`place_of_piece`."""
+    return (end - first + every * piece - 1) // (every * piece)
+
+
+@kernel
+def count_block_in_one_pass(values, b, end, spec, columns, scratch, target):
     """Count a sample of a block of one level and at most 32 bits; arguments and result as of
     :func:`count_block_in_two_passes`.
 
@@ -273,9 +297,12 @@ def count_block_in_one_pass(values, first, end, spec, columns, scratch, target):
     block_counts = subarray(scratch.block_counts, 0, PART)
     for i in range(spec.head_mask + 2):
         block_counts[i] = U32(0)
-    total, n_nonzero, min_head, max_head = 0, 0, spec.head_mask, 0
-    for place in range(first, end, spec.every * spec.piece):
-        fetch_next(values, place, end, spec)
+    first, total, n_nonzero, min_head, max_head = b * spec.block, 0, 0, spec.head_mask, 0
+    for number in range(n_pieces(first, end, spec.every, spec.piece)):
+        place = place_of_piece(number, b, first, end, spec.every, spec.piece)
+        fetch_next(values, number, b, first, end, spec)
+        if place >= end:
+            continue
         size = min(spec.piece, end - place)
         piece = subarray(values, place, size)
         if (
@@ -286,9 +313,9 @@ def count_block_in_one_pass(values, first, end, spec, columns, scratch, target):
             piece = subarray(shifted, 0, size)
         for start in range(0, size, spec.stream_len):
             n = min(size - start, spec.stream_len)
-            mean, number, low, high = count_stream(subarray(piece, start, n), spec, scratch, target.by_stream)
-            total += mean * number
-            n_nonzero += number
+            mean, n_counted, low, high = count_stream(subarray(piece, start, n), spec, scratch, target.by_stream)
+            total += mean * n_counted
+            n_nonzero += n_counted
             min_head, max_head = min(min_head, low), max(max_head, high)
     base = np.int64(mean_of(U64(total), U64(n_nonzero))) if n_nonzero else -1
     if spec.by_block:
@@ -297,14 +324,14 @@ def count_block_in_one_pass(values, first, end, spec, columns, scratch, target):
 
 
 @kernel
-def count_block_in_two_passes(values, levels, first, end, spec, columns, scratch, target):
+def count_block_in_two_passes(values, levels, b, end, spec, columns, scratch, target):
     """Count a sample of a block of any type and levels: the first pass finds means, the second counts.
 
     Args:
         values: uintW[n_values], the array.
         levels: uint8[n_values], or None (all of level 0).
-        first: Number of the first value to count; one in ``spec.every`` pieces from there on is counted.
-        end: Number of the value behind the block's last.
+        b: Number of the block.
+        end: Number of the value behind its last.
         spec: See :class:`bundles.SampleSpec`.
         columns: Column references, which are removed first.
         scratch: See :class:`bundles.SampleScratch`.
@@ -315,11 +342,12 @@ def count_block_in_two_passes(values, levels, first, end, spec, columns, scratch
     """
     means, numbers, is_shifted, counts = scratch.means, scratch.numbers, scratch.is_shifted, scratch.counts
     stream_len = spec.stream_len
-    total, n_nonzero, s = 0, 0, 0
-    for place in range(first, end, spec.every * spec.piece):
-        fetch_next(values, place, end, spec)
+    first, total, n_nonzero, s = b * spec.block, 0, 0, 0
+    for number in range(n_pieces(first, end, spec.every, spec.piece)):
+        place = place_of_piece(number, b, first, end, spec.every, spec.piece)
+        fetch_next(values, number, b, first, end, spec)
         if levels is not None:
-            fetch_next(levels, place, end, spec)
+            fetch_next(levels, number, b, first, end, spec)
         for start in range(place, min(place + spec.piece, end), stream_len):
             n = min(end - start, stream_len)
             part, shifted = subarray(values, start, n), subarray(scratch.shifted, s * stream_len, n)
@@ -337,7 +365,8 @@ def count_block_in_two_passes(values, levels, first, end, spec, columns, scratch
     for i in range(len(used)):
         used[i] = U32(0)
     s = 0
-    for place in range(first, end, spec.every * spec.piece):
+    for number in range(n_pieces(first, end, spec.every, spec.piece)):
+        place = place_of_piece(number, b, first, end, spec.every, spec.piece)
         for start in range(place, min(place + spec.piece, end), stream_len):
             n = min(end - start, stream_len)
             if numbers[s] == 0:  # a run takes no bits, but what it repeats has to have a code
@@ -378,17 +407,14 @@ def count_sample(values, levels, spec, columns, scratch, begin, stop, counts):
     for row in range(begin, stop):
         b = row * spec.step
         end = min(len(values), (b + 1) * spec.block)
-        first = b * spec.block + (b % spec.every) * spec.piece
-        if first >= end:  # in a last block that is shorter than where its piece would begin
-            first = b * spec.block
         target = BlockCounts(
             subarray(counts.by_block, row * n_bins, n_bins), subarray(counts.by_stream, row * n_bins, n_bins)
         )
         if levels is None:
             if width_of(values) <= 32:
-                base = count_block_in_one_pass(values, first, end, spec, columns, scratch, target)
+                base = count_block_in_one_pass(values, b, end, spec, columns, scratch, target)
             else:
-                base = count_block_in_two_passes(values, None, first, end, spec, columns, scratch, target)
+                base = count_block_in_two_passes(values, None, b, end, spec, columns, scratch, target)
         else:
-            base = count_block_in_two_passes(values, levels, first, end, spec, columns, scratch, target)
+            base = count_block_in_two_passes(values, levels, b, end, spec, columns, scratch, target)
         counts.bases[row] = base

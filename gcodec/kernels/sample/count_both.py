@@ -14,7 +14,7 @@ from ..core.jit import kernel
 from ..core.scalar import U32, U64, mean_of
 from ..core.unaligned import subarray
 from ..heads.means import mean_head
-from .count import PART, add_rotated, count_heads, fetch_next
+from .count import PART, add_rotated, count_heads, fetch_next, n_pieces, place_of_piece
 
 
 @kernel
@@ -32,13 +32,13 @@ def _add_pairs(wide_counts, low, high, stream_counts, block_counts):
 
 
 @kernel
-def _count_block(values, first, end, narrow, wide, scratch, streams, blocks):
+def _count_block(values, b, end, narrow, wide, scratch, streams, blocks):
     """Count a sample of a block relative to its sub-streams' means, and by its heads as they are.
 
     Args:
         values: uint32[n_values], the array.
-        first: Number of the first value to count.
-        end: Number of the value behind the block's last.
+        b: Number of the block.
+        end: Number of the value behind its last.
         narrow: See :class:`bundles.SampleSpec`, of the usual head.
         wide: Of the wide one.
         scratch: See :class:`bundles.SampleScratch`.
@@ -54,9 +54,10 @@ def _count_block(values, first, end, narrow, wide, scratch, streams, blocks):
     # Nothing else is counted in these rows meanwhile.
     narrow_counts = subarray(scratch.counts, 0, PART)
     narrow_zero, wide_zero = narrow.head_mask + 1, wide.head_mask + 1
-    narrow_total, wide_total, n_nonzero, min_head, max_head = 0, 0, 0, wide.head_mask, 0
-    for place in range(first, end, wide.every * wide.piece):
-        fetch_next(values, place, end, wide)
+    first, narrow_total, wide_total, n_nonzero, min_head, max_head = b * wide.block, 0, 0, 0, wide.head_mask, 0
+    for piece in range(n_pieces(first, end, wide.every, wide.piece)):
+        place = place_of_piece(piece, b, first, end, wide.every, wide.piece)
+        fetch_next(values, piece, b, first, end, wide)
         stop = min(place + wide.piece, end)
         for start in range(place, stop, wide.stream_len):
             part = subarray(values, start, min(stop - start, wide.stream_len))
@@ -98,15 +99,12 @@ def count_both_heads(values, narrow, wide, scratch, in_narrow, in_wide):
     wide_block = subarray(scratch.block_counts, 0, PART)
     for b in range(n_rows):
         end = min(len(values), (b + 1) * wide.block)
-        first = b * wide.block + (b % wide.every) * wide.piece
-        if first >= end:  # in a last block that is shorter than where its piece would begin
-            first = b * wide.block
         for i in range(PART):
             narrow_block[i], wide_block[i] = U32(0), U32(0)
         streams = subarray(in_narrow.by_stream, b * n_bins, n_bins), subarray(in_wide.by_stream, b * n_bins, n_bins)
         blocks = narrow_block, wide_block
         narrow_total, wide_total, n_nonzero, low, high = _count_block(
-            values, first, end, narrow, wide, scratch, streams, blocks
+            values, b, end, narrow, wide, scratch, streams, blocks
         )
         base, wide_base = np.int64(-1), np.int64(-1)
         if n_nonzero:
