@@ -14,7 +14,6 @@ from ..errors import InvalidArgument, Unsupported, check_choice
 from ..files.elements import width
 from ..files.file_plan import TensorView, row_major
 from ..files.safetensors import CODES
-from ..files.source import Bytes
 from .arrays import item_at
 from .devices import Placement, check_kind, device_of
 from .objects import bases_of
@@ -94,7 +93,6 @@ class TensorFile:
         self._archive, self._like, self._device, self._stack = archive, like, device, stack
         self._names = TensorNames(archive)
         self._is_open = True
-        self._group: tuple[str, int, Bytes] | None = None  # the last that was read: whoever reads one reads the next
 
     def keys(self) -> list[str]:
         """Return the names of all tensors, in the order of the archive."""
@@ -148,13 +146,7 @@ class TensorFile:
         """Return a tensor; ``place``: where it is."""
         self._check_open()
         entry, view, kind = place
-        last = self._group
-        if last is not None and last[:2] == (entry.path, view.segment):
-            data = last[2]
-        else:
-            data = self._archive.segment_bytes(entry, view)
-            if view.segment in entry.groups:
-                self._group = entry.path, view.segment, data
+        data = self._archive.segment_bytes(entry, view)
         return Placement(self._device)(self._archive.array(entry, view, data, like=self._like or kind))
 
     def rows(self, place: NamedTensor, start: int, stop: int) -> Any:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import weakref
+from collections import OrderedDict
+from collections.abc import Hashable
+from threading import Lock
 
 import numpy as np
 
@@ -39,3 +42,32 @@ class PartMemory:
         free = self._free.setdefault(memory.size, [])
         if len(free) < self._n_kept:
             free.append(memory)
+
+
+class RecentBytes:
+    """Keeps the last of what was decoded, for who asks for a piece of it and then for the next. Safe from several
+    threads.
+
+    Args:
+        max_bytes: All of it together; what is larger is not kept.
+    """
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes, self._kept, self._lock = max_bytes, OrderedDict[Hashable, Bytes](), Lock()
+
+    def get(self, key: Hashable) -> Bytes | None:
+        """Return what was put under a key; None if it is not kept."""
+        with self._lock:
+            data = self._kept.get(key)
+            if data is not None:
+                self._kept.move_to_end(key)
+            return data
+
+    def put(self, key: Hashable, data: Bytes) -> None:
+        """Keep bytes under a key, instead of what was asked for longest ago."""
+        if data.size > self._max_bytes:
+            return
+        with self._lock:
+            self._kept[key] = data
+            while sum(kept.size for kept in self._kept.values()) > self._max_bytes:
+                self._kept.popitem(last=False)

@@ -32,10 +32,10 @@ from .chunks import unpack_chunk
 from .entries import Blob, Chunk, FileEntry
 from .index import read_index
 from .layout import FREE_INDEX, check_json, padding
-from .part_memory import PartMemory
+from .part_memory import PartMemory, RecentBytes
 
-#: A part of up to so many bytes is kept while pieces of it are read.
-MAX_KEPT_PART = 1 << 23
+#: So many bytes of parts of which pieces were read, and of groups of small tensors, are kept for the next.
+MAX_KEPT = 1 << 23
 
 
 class _BlobToRead(NamedTuple):
@@ -145,7 +145,7 @@ class ArchiveReader:
         self._pool, self._memory = WorkPool(self._threads, "gcodec"), PartMemory(2 * self._threads + 4)
         # What was found last: the chunks of a segment, and pieces of a chunk, are asked for one after the other.
         self._last_base: _KnownBase | None = None
-        self._last_part: tuple[int, Bytes] | None = None  # where its chunk lies in the archive, and what it holds
+        self._recent = RecentBytes(MAX_KEPT)  # parts by where their chunks lie in the archive, groups by their segments
         self.size = self._source.size
         try:
             self.files = read_index(self._source, max_output_bytes)
@@ -190,8 +190,13 @@ class ArchiveReader:
         return self.array(entry, tensor, self.segment_bytes(entry, tensor), like=like)
 
     def segment_bytes(self, entry: FileEntry, tensor: TensorView) -> Bytes:
-        """Return the whole segment that a tensor is a view of."""
-        (data,) = self.segments_bytes([(entry, tensor)])
+        """Return the whole segment that a tensor is a view of; that of a group of small ones is kept for the next."""
+        key = (entry.path, tensor.segment) if tensor.segment in entry.groups else None
+        data = None if key is None else self._recent.get(key)
+        if data is None:
+            (data,) = self.segments_bytes([(entry, tensor)])
+            if key is not None:
+                self._recent.put(key, data)
         return data
 
     def segments_bytes(self, wanted: Sequence[tuple[FileEntry, TensorView]]) -> Iterator[Bytes]:
@@ -355,12 +360,10 @@ class ArchiveReader:
 
     def _part_of_pieces(self, item: _ChunkToRead) -> Bytes:
         """Return the part that a chunk holds, of which pieces are asked for: not unpacked again for the next."""
-        last = self._last_part
-        if last is not None and last[0] == item.at:
-            return last[1]
-        part = self._unpacked(item)
-        if part.size <= MAX_KEPT_PART:
-            self._last_part = item.at, part
+        part = self._recent.get(item.at)
+        if part is None:
+            part = self._unpacked(item)
+            self._recent.put(item.at, part)
         return part
 
     def _verbatim(self, entry: FileEntry) -> _BlobToRead:

@@ -6,6 +6,7 @@ A frame and an entry of the index for each would take more time and room than th
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from operator import itemgetter
@@ -19,17 +20,21 @@ MAX_SMALL, MAX_GROUP = 1 << 16, 1 << 20
 
 
 def laid_out(tensors: Mapping[str, tuple[str, tuple[int, ...], int]]) -> list[str]:
-    """Return names in the order in which their tensors best lie in a file: small ones after all others, type by type.
+    """Return names in the order in which their tensors best lie in a file: small ones after all others, and those of
+    one type and one last part of the name, such as ``bias`` or ``exp_avg``, together, as their values are alike.
 
     Args:
         tensors: name to (dtype, shape, size in bytes).
     """
+    kinds: dict[tuple[str, str], int] = {}
     types: dict[str, int] = {}
 
-    def place(name: str) -> tuple[bool, int]:
+    def place(name: str) -> tuple[int, int, int]:
         dtype, _, size = tensors[name]
-        is_small = size <= MAX_SMALL and stored_as(dtype) == dtype
-        return is_small, types.setdefault(dtype, len(types)) if is_small else 0
+        if size > MAX_SMALL or stored_as(dtype) != dtype:
+            return 0, 0, 0
+        kind = dtype, re.split("[./]", name)[-1]
+        return 1, types.setdefault(dtype, len(types)), kinds.setdefault(kind, len(kinds))
 
     return sorted(tensors, key=place)
 
@@ -54,7 +59,8 @@ class HasBases(Protocol):
 
 
 def grouped(plan: FilePlan, base: HasBases | None = None) -> FilePlan:
-    """Return the plan of the same file in which runs of small tensors of one type are one segment each.
+    """Return the plan of the same file in which runs of small tensors of one type are one segment each, where they are
+    listed in the order in which they lie.
 
     Args:
         plan: the plan; tensors that share memory stay as they are.
@@ -62,6 +68,7 @@ def grouped(plan: FilePlan, base: HasBases | None = None) -> FilePlan:
             because a segment is coded against all of its tensors or against none.
     """
     views = by_segment(plan.tensors)
+    listed = {view.segment: place for place, view in enumerate(plan.tensors)}
     runs: list[list[int]] = []  # of segments by their numbers
     n_bytes, before, with_base = 0, None, False
     for number, segment in enumerate(plan.segments):
@@ -70,6 +77,7 @@ def grouped(plan: FilePlan, base: HasBases | None = None) -> FilePlan:
         if small and base is not None:
             with_base = base.bytes_for(views[number], size, segment.dtype, alone=len(plan.tensors) == 1) is not None
         fits = before is not None and before.stop == segment.start and before.dtype == segment.dtype
+        fits = fits and listed.get(number - 1, 0) < listed.get(number, 0)
         if small and fits and known == with_base and n_bytes + size <= MAX_GROUP:
             runs[-1].append(number)
             n_bytes += size

@@ -47,7 +47,13 @@ def joined_tensors(
                 "with --only"
             )
     counts = Counter(tensor.name for _, tensor in tensors)
-    ordered = sorted(tensors, key=lambda both: -(width(both[1].dtype) or 1))
+    files = {entry.path: number for number, entry in enumerate(archive.files)}
+
+    def place(both: tuple[FileEntry, TensorView]) -> tuple[int, int, int]:
+        entry, tensor = both
+        return -(width(tensor.dtype) or 1), files[entry.path], tensor.segment
+
+    ordered = sorted(tensors, key=place)
     header = {}
     for entry, tensor in ordered:
         name = tensor.name if counts[tensor.name] == 1 else f"{entry.path}:{tensor.name}"
@@ -59,14 +65,11 @@ def _pieces(
     archive: ArchiveReader, header: bytes, tensors: Sequence[tuple[FileEntry, TensorView]]
 ) -> Iterator[bytes | memoryview]:
     yield header
-    group, data = None, None  # the last of small tensors, which are read together
     for entry, tensor in tensors:
         if tensor.segment not in entry.groups:
             yield from (part.data for part in row_major_parts(archive, entry, tensor))
             continue
-        if data is None or group != (entry.path, tensor.segment):
-            group, data = (entry.path, tensor.segment), archive.segment_bytes(entry, tensor)
-        start = tensor.offset * (width(tensor.dtype) or 1)
+        data, start = archive.segment_bytes(entry, tensor), tensor.offset * (width(tensor.dtype) or 1)
         yield data[start : start + math.prod(tensor.shape) * (width(tensor.dtype) or 1)].data
 
 

@@ -15,7 +15,6 @@ from ..archive.structure import Leaf
 from ..archive.unique_names import UniqueNames
 from ..errors import Corruption
 from ..files.safetensors import CODES
-from ..files.source import Bytes
 from .checkpoint_index import OBJECT, PICKLED_TENSOR, TENSOR, StoredItem
 
 
@@ -44,7 +43,7 @@ def leaf_of(value: torch.Tensor | io.BytesIO, kind: WriteItemType) -> tuple[str,
 
 
 class StoredTensors:
-    """The tensors of an archive, read one by one; those of a group of small ones in turn, without reading it anew.
+    """The tensors of an archive, read one by one.
 
     Args:
         archive: the archive.
@@ -54,24 +53,17 @@ class StoredTensors:
     def __init__(self, archive: ArchiveReader, entry: FileEntry) -> None:
         self._archive, self._entry = archive, entry
         self._views = {view.name: view for view in entry.tensors}
-        self._group: tuple[int, Bytes] | None = None  # number and bytes of the last that was read
 
     def place(self, name: str) -> int:
-        """Return the number of a tensor's segment, or -1; in the order of these, groups are read once."""
+        """Return the number of a tensor's segment, or -1; in the order of these, groups of small ones are read once."""
         return self._views[name].segment if name in self._views else -1
 
     def read(self, name: str, stored: StoredItem) -> torch.Tensor:
         """Return the tensor that an item was stored as. Raises Corruption if it is not the one that the index names."""
-        view = self._views.get(name)
+        view, archive = self._views.get(name), self._archive
         if view is None or self._entry.segments[view.segment].hash != stored.hash:
-            where = self._archive.name
-            raise Corruption(f"{where}: is of another checkpoint: it does not hold {name!r} as the index says")
-        if self._group is not None and self._group[0] == view.segment:
-            data = self._group[1]
-        else:
-            data = self._archive.segment_bytes(self._entry, view)
-            self._group = (view.segment, data) if view.segment in self._entry.groups else None
-        value: torch.Tensor = self._archive.array(self._entry, view, data, like="torch")
+            raise Corruption(f"{archive.name}: is of another checkpoint: it does not hold {name!r} as the index says")
+        value: torch.Tensor = archive.array(self._entry, view, archive.segment_bytes(self._entry, view), like="torch")
         return value
 
 

@@ -245,7 +245,7 @@ def test_archives_and_series_are_those_of_gcodec(tmp_path):
 
 @pytest.mark.parametrize("kind", ["archive", "series"])
 def test_small_tensors_are_coded_together_and_read_once(kind, monkeypatch, tmp_path):
-    generator, read, read_segment = torch.Generator().manual_seed(0), list[int](), ArchiveReader.segment_bytes
+    generator, read, read_segments = torch.Generator().manual_seed(0), list[int](), ArchiveReader.segments_bytes
     state = {f"{name}{n}": torch.randn(64, generator=generator).to(dtype)
              for name, dtype in (("bias", torch.float32), ("norm", torch.bfloat16)) for n in range(30)}
     for step in (1, 2):
@@ -256,11 +256,11 @@ def test_small_tensors_are_coded_together_and_read_once(kind, monkeypatch, tmp_p
     newest = next(tmp_path.glob("*.gc")) if kind == "archive" else tmp_path / "rank-00000/step-00000002.gc"
     assert newest.stat().st_size < (11_000 if kind == "archive" else 2400)  # the values alone are 11,520
 
-    def counted(self, entry, tensor):
-        read.append(tensor.segment)
-        return read_segment(self, entry, tensor)
+    def counted(self, wanted):
+        read.extend(tensor.segment for _, tensor in wanted)
+        return read_segments(self, wanted)
 
-    monkeypatch.setattr(ArchiveReader, "segment_bytes", counted)
+    monkeypatch.setattr(ArchiveReader, "segments_bytes", counted)
     found = {name: torch.zeros_like(state[name]) for name in sorted(state, key=lambda name: name[::-1])}
     reader = CheckpointReader(tmp_path) if kind == "archive" else SeriesReader(tmp_path)
     dcp.load(found, storage_reader=reader)
