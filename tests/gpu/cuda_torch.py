@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from time import perf_counter
 from typing import Any
 from unittest.mock import patch
@@ -32,7 +32,7 @@ class TorchOnHost(seam.TorchMemory):
     """:class:`TorchMemory` without a device: kernels run at once."""
 
     def __init__(self, device: Any) -> None:
-        self.device = torch.device("cpu")
+        self.device, self._index, self._handle = torch.device("cpu"), -1, 0
 
     def _current(self) -> Any:
         return contextlib.nullcontext()
@@ -42,9 +42,6 @@ class TorchOnHost(seam.TorchMemory):
 
     def check_capture(self) -> None:
         pass
-
-    def kept(self, key: Any, make: Callable[[], Any]) -> Any:
-        return make()
 
     def part(self, array: Any, begin: int, end: int) -> Any:
         return pretending(super().part(array, begin, end))

@@ -1,11 +1,14 @@
-"""Tensors whose memory is not where they say are refused on the CUDA path: a kernel that read there would end the use
-of the device for the whole process."""
+"""Memory that kernels read at an address is there until they have read it. Tensors whose memory is not where they say
+are refused on the CUDA path: a kernel that read there would end the use of the device for the whole process."""
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
 
 import gcodec
@@ -75,3 +78,41 @@ def test_tensors_within_transforms_are_refused():
 
     with on_host():
         torch.func.vmap(inside)(torch.ones(2, N))
+
+
+class Table(NamedTuple):
+    words: Any
+
+
+def test_tables_that_are_kept_keep_their_memory_until_others_take_their_place():
+    """Kernels take them by address: memory that torch had again would hold something else when they read it."""
+    from gcodec.gpu import gpu_memory
+    from tests.gpu.cuda_torch import TorchOnHost
+
+    memory, tensors = TorchOnHost(None), []
+
+    def make() -> Table:
+        words = memory.send(np.arange(5, dtype=np.uint32))
+        tensors.append(weakref.ref(words.tensor))
+        return Table(words)
+
+    keys = [("a test", k) for k in range(gpu_memory._N_KEPT)]
+    for key in keys:
+        memory.kept(key, make)
+    gc.collect()
+    assert all(tensor() is not None for tensor in tensors) and len(tensors) == len(keys)
+    assert memory.kept(keys[0], make) is memory.kept(keys[0], make) and len(tensors) == len(keys)
+    memory.kept(("a test", "another"), make)
+    gc.collect()
+    assert [tensor() is None for tensor in tensors] == [False, True, *[False] * (len(keys) - 1)]
+
+
+def test_hashes_take_the_words_that_a_device_keeps():
+    import xxhash
+
+    from tests.gpu.cuda_torch import on_host, pretending
+
+    x = torch.arange(5000, dtype=torch.int16).view(torch.uint8)
+    with on_host():
+        for part in (x, x[8:], x[3:]):
+            assert gpu.device_hashes([pretending(part)]) == [xxhash.xxh3_64_hexdigest(part.numpy().tobytes())]

@@ -55,10 +55,12 @@ class Flat(NamedTuple):
     """A bundle of arguments that is used in many launches, with what :func:`add_arguments` makes of it.
 
     Attributes:
+        bundle: The bundle, which keeps the memory at whose addresses its arrays lie.
         kinds: Kinds of its members.
         numbers: Their numbers.
     """
 
+    bundle: Any
     kinds: tuple[Any, ...]
     numbers: tuple[Any, ...]
 
@@ -68,7 +70,7 @@ def flat(bundle: Any) -> Flat:
     kinds: list[Any] = []
     numbers: list[Any] = []
     add_arguments(bundle, kinds, numbers)
-    return Flat(tuple(kinds), tuple(numbers))
+    return Flat(bundle, tuple(kinds), tuple(numbers))
 
 
 def add_arguments(args: Sequence[Any], kinds: list[Any], numbers: list[Any]) -> None:
