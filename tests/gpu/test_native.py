@@ -73,14 +73,15 @@ def test_floats_are_rounded_once_and_decide_nothing_but_levels(file: str) -> Non
 
 
 @pytest.mark.parametrize("capability", [(8, 0), (9, 0), (10, 0)])
-def test_nvrtc_compiles_every_file(capability: tuple[int, int]) -> None:
-    library = nvrtc_here()
+def test_every_nvrtc_that_is_here_compiles_every_file(capability: tuple[int, int]) -> None:
+    nvrtc_here()
     texts = nvrtc.sources()
-    for file in texts:
-        if file.endswith(".cu"):
-            code = nvrtc.compile_cubin(library, file, capability, texts)
-            assert code.startswith(b"\x7fELF")
-            assert all(f".text.{kernel.name}".encode() in code for kernel in ALL_KERNELS if kernel.file == file)
+    for library, _ in {version: (library, version) for library, version in nvrtc._libraries()}.values():
+        for file in texts if nvrtc.architecture_for(library, capability) else ():
+            if file.endswith(".cu"):
+                code = nvrtc.compile_cubin(library, file, capability, texts)
+                assert code.startswith(b"\x7fELF")
+                assert all(f".text.{kernel.name}".encode() in code for kernel in ALL_KERNELS if kernel.file == file)
 
 
 def test_what_nvrtc_refuses_is_unsupported_and_quoted() -> None:
@@ -89,14 +90,21 @@ def test_what_nvrtc_refuses_is_unsupported_and_quoted() -> None:
 
 
 class Compiler:
-    """NVRTC, which counts what it compiles, or refuses all."""
+    """NVRTC, which counts what it compiles, or refuses all; it knows some architectures."""
 
-    def __init__(self, refuses: bool = False) -> None:
-        self.compiled, self.refuses = 0, refuses
+    def __init__(self, refuses: bool = False, known: tuple[int, ...] = (80, 90, 100)) -> None:
+        self.compiled, self.refuses, self.known = 0, refuses, known
+        self.options: list[bytes] = []
 
     def __getattr__(self, name: str) -> Any:
         def call(*args: Any) -> Any:
             self.compiled += name == "nvrtcCompileProgram"
+            if name == "nvrtcCompileProgram":
+                self.options = list(args[2])
+            if name == "nvrtcGetNumSupportedArchs":
+                args[0]._obj.value = len(self.known)
+            if name == "nvrtcGetSupportedArchs":
+                args[0][:] = self.known
             if name.endswith("Size"):
                 args[1]._obj.value = 5
             if name == "nvrtcGetCUBIN":
@@ -112,7 +120,7 @@ class Compiler:
 def test_cubins_are_compiled_once_for_an_architecture_and_a_source(monkeypatch: Any, tmp_path: Path) -> None:
     stub = Compiler()
     monkeypatch.setattr(compiled, "_folders", lambda make: iter([tmp_path]))
-    monkeypatch.setattr(nvrtc, "newest_library", lambda most: (stub, (13, most)))
+    monkeypatch.setattr(nvrtc, "newest_library", lambda most, capability: (stub, (13, most)))
     assert nvrtc.cubin_of("decode.cu", (9, 0), 13020) == nvrtc.cubin_of("decode.cu", (9, 0), 13000) == b"cubin"
     assert stub.compiled == 1
     nvrtc.cubin_of("decode.cu", (8, 0), 13000)
@@ -123,6 +131,30 @@ def test_cubins_are_compiled_once_for_an_architecture_and_a_source(monkeypatch: 
     stub.refuses = True
     with pytest.raises(Unsupported, match="no C"):
         nvrtc.cubin_of("decode.cu", (10, 0), 13000)
+
+
+@pytest.mark.parametrize(("capability", "known", "architecture"), [
+    ((9, 0), (80, 90, 100), b"sm_90"), ((8, 9), (80, 86, 90), b"sm_86"), ((12, 1), (100, 120), b"sm_120"),
+    ((10, 3), (100, 103, 120), b"sm_103"), ((7, 0), (75, 80), b"sm_70"), ((13, 0), (120,), b"sm_130")])
+def test_devices_younger_than_nvrtc_run_code_for_the_first_of_their_kind(capability, known, architecture, monkeypatch,
+                                                                           tmp_path):
+    stub = Compiler(known=known)
+    monkeypatch.setattr(compiled, "_folders", lambda make: iter([tmp_path]))
+    monkeypatch.setattr(nvrtc, "newest_library", lambda most, capability: (stub, (13, 0)))
+    nvrtc.cubin_of("decode.cu", capability, 13000)
+    assert b"--gpu-architecture=" + architecture in stub.options
+
+
+def test_an_nvrtc_that_knows_the_device_comes_before_a_later_one_that_does_not(monkeypatch):
+    older, newer = Compiler(known=(70, 90)), Compiler(known=(90, 100))
+    monkeypatch.setattr(nvrtc, "_libraries", lambda: iter([(newer, (13, 0)), (older, (12, 6))]))
+    nvrtc.newest_library.cache_clear()
+    try:
+        for capability, chosen in {(7, 0): older, (9, 0): newer, (10, 3): newer, (6, 1): newer}.items():
+            assert nvrtc.newest_library(13, capability)[0] is chosen
+        assert nvrtc.newest_library(12, (10, 0))[0] is older and nvrtc.newest_library(13)[0] is newer
+    finally:
+        nvrtc.newest_library.cache_clear()
 
 
 def test_without_nvrtc_that_the_driver_could_follow_it_is_unsupported() -> None:

@@ -33,9 +33,10 @@ def cubin_of(file: str, capability: tuple[int, int], driver_version: int) -> byt
         Unsupported: There is no NVRTC that the driver could follow, or it refuses the source.
     """
     texts = sources()
-    library, version = newest_library(driver_version // 1000)
-    target = f"{file} {capability} NVRTC {version} {sorted(texts.items())}"
-    return kept_on_disk(Path(file).stem, "cubin", target, lambda: compile_cubin(library, file, capability, texts))
+    library, version = newest_library(driver_version // 1000, capability)
+    architecture = architecture_for(library, capability) or capability  # what it does not know, it refuses by name
+    target = f"{file} {architecture} NVRTC {version} {sorted(texts.items())}"
+    return kept_on_disk(Path(file).stem, "cubin", target, lambda: compile_cubin(library, file, architecture, texts))
 
 
 def sources() -> dict[str, str]:
@@ -44,14 +45,14 @@ def sources() -> dict[str, str]:
 
 
 def compile_cubin(
-    library: Any, file: str, capability: tuple[int, int], texts: dict[str, str], *options: str
+    library: Any, file: str, architecture: tuple[int, int], texts: dict[str, str], *options: str
 ) -> bytes:
     """Return the code of a file for an architecture.
 
     Args:
         library: NVRTC.
         file: Name of the file.
-        capability: Compute capability of the device.
+        architecture: The architecture, as :func:`architecture_for` returns it.
         texts: What the file and those that it includes hold, by their names.
         options: Further options of the compiler.
 
@@ -65,7 +66,7 @@ def compile_cubin(
     text = ctypes.c_char_p(texts[file].encode())
     _call(library, "nvrtcCreateProgram", ctypes.byref(program), text, file.encode(), len(headers), contents, names)
     try:
-        given = ("--std=c++17", f"--gpu-architecture=sm_{capability[0]}{capability[1]}", *options)
+        given = ("--std=c++17", f"--gpu-architecture=sm_{architecture[0]}{architecture[1]}", *options)
         arguments = (ctypes.c_char_p * len(given))(*[option.encode() for option in given])
         try:
             _call(library, "nvrtcCompileProgram", program, len(given), arguments)
@@ -91,16 +92,44 @@ def _call(library: Any, name: str, *arguments: Any) -> None:
         raise Unsupported(f"{name}: {library.nvrtcGetErrorString(code).decode(errors='replace')}")
 
 
+def architecture_for(library: Any, capability: tuple[int, int]) -> tuple[int, int] | None:
+    """Return the latest architecture that NVRTC compiles for whose code a device runs; None if there is none.
+
+    Code for one architecture runs on devices of the same major version and of the same minor version or a later one. So
+    devices that are younger than an NVRTC run what it makes for the first of their kind.
+
+    Args:
+        library: NVRTC.
+        capability: Compute capability of the device.
+    """
+    number = ctypes.c_int()
+    _call(library, "nvrtcGetNumSupportedArchs", ctypes.byref(number))
+    known = (ctypes.c_int * number.value)()
+    _call(library, "nvrtcGetSupportedArchs", known)
+    found = [divmod(architecture, 10) for architecture in known]
+    return max((own for own in found if own[0] == capability[0] and own <= capability), default=None)
+
+
 @cache
-def newest_library(most: int) -> tuple[Any, tuple[int, int]]:
-    """Return the latest NVRTC whose major version is at most this one, and its version. Raises Unsupported."""
+def newest_library(most: int, capability: tuple[int, int] | None = None) -> tuple[Any, tuple[int, int]]:
+    """Return the latest NVRTC whose major version is at most this one, and its version.
+
+    Args:
+        most: The latest major version of CUDA that the driver knows.
+        capability: Compute capability of a device: one that compiles for it comes before a later one that does not.
+
+    Raises:
+        Unsupported: There is none.
+    """
     found = [(version, library) for library, version in _libraries() if version[0] <= most]
     if not found:
         raise Unsupported(
             f"NVRTC of CUDA {most} or earlier is not here, which compiles the kernels for the CUDA device: "
             f"install torch's CUDA build, or 'pip install nvidia-cuda-nvrtc{'-cu12' if most == 12 else ''}'"
         )
-    version, library = max(found, key=lambda one: one[0])
+    version, library = max(
+        found, key=lambda one: (capability is None or architecture_for(one[1], capability) is not None, one[0])
+    )
     return library, version
 
 
