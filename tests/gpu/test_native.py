@@ -84,6 +84,11 @@ def test_every_nvrtc_that_is_here_compiles_every_file(capability: tuple[int, int
                 assert all(f".text.{kernel.name}".encode() in code for kernel in ALL_KERNELS if kernel.file == file)
 
 
+def test_the_source_has_no_generic_lambda_which_nvrtc_12_takes_for_a_function_of_the_host() -> None:
+    for file, text in nvrtc.sources().items():
+        assert not re.search(r"\]\s*\([^)]*\bauto\b", text), file
+
+
 def test_what_nvrtc_refuses_is_unsupported_and_quoted() -> None:
     with pytest.raises(Unsupported, match=r"no such thing|identifier"):
         nvrtc.compile_cubin(nvrtc_here(), "x.cu", (9, 0), {"x.cu": "no such thing"})

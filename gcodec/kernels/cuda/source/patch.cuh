@@ -279,6 +279,17 @@ __device__ __forceinline__ void count_reaching(const Fours<V, N> &fours, u32 n_t
     }
 }
 
+// Functions for `visit_values`. They are no generic lambdas: NVRTC 12 takes those for functions of the host, and refuses them.
+struct CountsReaching {
+    CountsShared &shared;
+    u32 n_thresholds;
+
+    template <typename V, u32 N>
+    __device__ __forceinline__ void operator()(const Fours<V, N> &fours) const {
+        count_reaching(fours, n_thresholds, shared);
+    }
+};
+
 // Count the members of each class in a part, and how many of them differ: in `totals`, 16 bits up. The bounds are there,
 // behind a barrier. Has two barriers, one at its end.
 template <bool COMPARES>
@@ -287,7 +298,7 @@ __device__ __forceinline__ void count_part(const Array<const void, 1> &base, con
     u32 thread = threadIdx.x, lane = thread & 31, n_thresholds = count_thresholds(shared, sign_of(base.item_bytes));
 #pragma unroll
     for (u32 c = 0; c < MAX_CLASSES; c++) shared.counters[c][thread] = 0;
-    visit_values<COMPARES>(base, after, at, n, [&](const auto &fours) { count_reaching(fours, n_thresholds, shared); });
+    visit_values<COMPARES>(base, after, at, n, CountsReaching{shared, n_thresholds});
     __syncthreads();
 #pragma unroll 1
     for (u32 c = thread >> 5; c < MAX_CLASSES; c += WARPS) {
@@ -328,6 +339,16 @@ __device__ __forceinline__ void put_classes(const Fours<V, N> &fours, u32 n_thre
         shared.classes[w + w / RUN_WORDS] = Lanes<V>::as_bytes(lanes[k]);
     }
 }
+
+struct PutsClasses {
+    ClassesShared &shared;
+    u32 n_thresholds;
+
+    template <typename V, u32 N>
+    __device__ __forceinline__ void operator()(const Fours<V, N> &fours) const {
+        put_classes(fours, n_thresholds, shared);
+    }
+};
 
 // Count a value in this thread's counters, by the byte of its class.
 __device__ __forceinline__ void count_value(CountsShared &shared, u32 byte) {
@@ -382,7 +403,7 @@ template <bool COMPARES>
 __device__ __forceinline__ u32 name_values(const Array<const void, 1> &base, const Array<const void, 1> &after, u64 at,
                                            u32 n, ClassesShared &shared) {
     u32 thread = threadIdx.x, begin = thread * RUN, n_thresholds = count_thresholds(shared, sign_of(base.item_bytes));
-    visit_values<COMPARES>(base, after, at, n, [&](const auto &fours) { put_classes(fours, n_thresholds, shared); });
+    visit_values<COMPARES>(base, after, at, n, PutsClasses{shared, n_thresholds});
     __syncthreads();
     u32 own = begin < n ? least(RUN, n - begin) : 0;
     u32 n_changes = count_run<COMPARES>(own, n_thresholds, shared, shared.classes + thread * ROW);
