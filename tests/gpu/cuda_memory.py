@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -24,8 +25,8 @@ class _At:
 class HostMemory:
     """``names``: types that arrays of these types stand for.
 
-    Kernels are those of ``library`` (:mod:`tests.gpu.host_library`). Their threads take turns in rising
-    order in one launch, in falling order in the next. ``arguments`` are those of the last launch.
+    Kernels are those of ``library`` (:mod:`tests.gpu.host_library`). Their threads take turns in an order that is drawn
+    by the number of the launch: rising, falling, or any. ``arguments`` are those of the last launch.
     """
 
     library: Any = None
@@ -132,4 +133,5 @@ class HostMemory:
 
         self.launched += 1
         self.arguments = args
-        host_library.run(self.library or host_library.build(), kernel, blocks, args, self.launched % 2 > 0)
+        order = Random(self.launched).choice((0, 1, 2 + self.launched))
+        host_library.run(self.library or host_library.build(), kernel, blocks, args, order)

@@ -19,17 +19,17 @@ template <typename Shared, typename Arguments, void (*BODY)(const Arguments &, S
 struct Kernel {
     static inline const Arguments *arguments;
     static inline Shared *shared;
-    static inline bool falling;
+    static inline unsigned order;
 
     static void thread() { BODY(*arguments, *shared); }
-    static void prepare() { memset((void *)shared, falling ? 0xFF : 0x5A, sizeof(Shared)); }
+    static void prepare() { memset((void *)shared, order == host_threads::RISING ? 0x5A : 0xFF, sizeof(Shared)); }
 
     // Return the bytes of the arguments.
-    static unsigned run(const void *given, unsigned blocks, unsigned order) {
+    static unsigned run(const void *given, unsigned blocks, unsigned in_order) {
         arguments = (const Arguments *)given;
-        falling = order;
+        order = in_order;
         shared = (Shared *)aligned_alloc(16, (sizeof(Shared) + 15) & ~15ul);
-        host_threads::run(thread, prepare, blocks, THREADS, falling);
+        host_threads::run(thread, prepare, blocks, THREADS, order);
         free(shared);
         return sizeof(Arguments);
     }

@@ -20,6 +20,9 @@ from tests.gpu.cuda_memory import HostMemory
 
 #: Names by which compilers of C++ are called; the first that is there is used.
 COMPILERS = (os.environ.get("CXX", ""), "g++", "clang++", "c++")
+#: What a device does otherwise than the host stops the process: it faults where a vector lies at an address that is no
+#: multiple of its size, and shifts by the width of a number or more give 0 there.
+TRAPS = ("-fsanitize=alignment,shift,integer-divide-by-zero", "-fsanitize-undefined-trap-on-error")
 SANITIZERS = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all", "--param=asan-stack=0")
 
 
@@ -33,11 +36,11 @@ def compiler() -> str:
 
 @cache
 def build(*options: str) -> Any:
-    """Return the library, compiled with further options."""
+    """Return the library, compiled with these options; with :data:`TRAPS` if there are none."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "host_kernels.so"
         command = [compiler(), "-O1", "-g1", "-std=c++17", "-ffp-contract=off", "-shared", "-fPIC", "-Wall",
-                   "-Wextra", "-Werror", "-Wno-unknown-pragmas", *options, f"-I{SOURCE}", "-o", str(file),
+                   "-Wextra", "-Werror", "-Wno-unknown-pragmas", *(options or TRAPS), f"-I{SOURCE}", "-o", str(file),
                    str(Path(__file__).with_name("host_kernels.cpp"))]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
@@ -52,10 +55,11 @@ class HostThreads(HostMemory):
         self.library = library
 
 
-def run(library: Any, kernel: NativeKernel, blocks: int, args: Any, falling: bool) -> None:
-    """Run a kernel of a library on arrays of the host's; threads take turns in falling order or in rising."""
+def run(library: Any, kernel: NativeKernel, blocks: int, args: Any, order: int) -> None:
+    """Run a kernel of a library on arrays of the host's; blocks and threads take turns in rising order (0), in falling
+    order (1), or in one that is drawn by the number."""
     data = _packed(args)
-    size = getattr(library, f"{kernel.name}_on_host")(data, blocks, falling)
+    size = getattr(library, f"{kernel.name}_on_host")(data, blocks, order)
     assert size == len(data), "arguments are declared otherwise than they are packed"
 
 

@@ -2,8 +2,10 @@
 //
 // Each thread of a block is a fiber with a stack of its own. One runs at a time, until it waits: for its block in
 // __syncthreads, or for its warp in a shuffle. It is an error if threads of a block wait for different things, if some
-// return while others wait, or if lanes of a warp ask for different shuffles. Threads take turns in rising or in falling
-// order, which must make no difference. CHECK stops at an index that is out of bounds.
+// return while others wait, if lanes of a warp ask for different shuffles, or not for all lanes. Blocks of the grid, warps
+// and lanes take turns in rising order, in falling order, or in any, in which warps overtake each other between their
+// shuffles. None of this may make a difference: so what one thread writes and another reads without waiting is found out.
+// CHECK stops at an index that is out of bounds.
 #pragma once
 
 #include <math.h>
@@ -49,6 +51,26 @@ struct Fiber {
 static Fiber fibers[MOST];
 static unsigned n_threads;
 static void (*work)();
+
+// In what order to take turns: rising, falling, or, from the third on, by numbers drawn from it.
+enum Order { RISING, FALLING, DRAWN };
+static unsigned order;
+static unsigned long long state_of_numbers;
+
+static unsigned draw() {
+    state_of_numbers = state_of_numbers * 6364136223846793005ull + 1442695040888963407ull;
+    return (unsigned)(state_of_numbers >> 33);
+}
+
+// The turns of n threads, n being a power of two: turn k is that of number (k * step + first) % n.
+struct Turns {
+    unsigned first, step, n;
+
+    explicit Turns(unsigned n) : first(order == FALLING ? n - 1 : 0), step(order == FALLING ? n - 1 : 1), n(n) {
+        if (order >= DRAWN) first = draw(), step = draw() | 1;
+    }
+    unsigned operator[](unsigned k) const { return (k * step + first) & (n - 1); }
+};
 
 [[noreturn]] static void fail(const char *what, int line) {
     fprintf(stderr, "block %u, thread %u: %s (line %d)\n", blockIdx.x, threadIdx.x, what, line);
@@ -123,35 +145,57 @@ static void serve(unsigned first) {
     for (unsigned lane = 0; lane < 32; lane++) fibers[first + lane].state = READY;
 }
 
-// Run a kernel with n blocks of the grid, each after `prepare`; threads take turns in falling order or in rising.
-static void run(void (*body)(), void (*prepare)(), unsigned blocks, unsigned threads, bool falling) {
+// Let the lanes of a warp run until each waits or has returned; return whether they wait for each other, and have what
+// they ask for.
+static bool run_warp(unsigned first) {
+    unsigned in_warp = 0;
+    Turns lanes(32);
+    for (unsigned k = 0; k < 32; k++) {
+        threadIdx.x = first + lanes[k];
+        if (fibers[threadIdx.x].state == READY) enter(threadIdx.x);
+    }
+    for (unsigned k = 0; k < 32; k++) in_warp += fibers[first + k].state == IN_WARP;
+    if (in_warp) serve(first);
+    return in_warp;
+}
+
+// Run all warps until their threads wait for the block or have returned; return how many have returned.
+static unsigned run_to_barrier(unsigned threads) {
+    unsigned at_barrier = 0, n_done = 0;
+    for (bool goes_on = true; goes_on;) {
+        goes_on = false;
+        Turns warps(threads / 32);
+        for (unsigned k = 0; k < threads / 32; k++) {
+            bool served = run_warp(32 * warps[k]);
+            while (served && (order < DRAWN || draw() % 2)) served = run_warp(32 * warps[k]);
+            goes_on |= served;
+        }
+    }
+    for (unsigned t = 0; t < threads; t++) {
+        at_barrier += fibers[t].state == AT_BARRIER;
+        n_done += fibers[t].state == DONE;
+    }
+    if (at_barrier && n_done) fail("some threads have returned, others wait for them", 0);
+    for (unsigned t = 0; t < threads && at_barrier; t++) fibers[t].state = READY;
+    return n_done;
+}
+
+// Run a kernel with n blocks of the grid, each after `prepare`; blocks and threads take turns in this order. The number of
+// threads is a power of two.
+static void run(void (*body)(), void (*prepare)(), unsigned blocks, unsigned threads, unsigned in_order) {
     make_fibers(threads);
     work = body;
-    for (blockIdx.x = 0; blockIdx.x < blocks; blockIdx.x++) {
+    order = in_order;
+    state_of_numbers = in_order;
+    unsigned n_turns = 1;
+    while (n_turns < blocks) n_turns *= 2;
+    Turns turns(n_turns);
+    for (unsigned turn = 0; turn < n_turns; turn++) {
+        blockIdx.x = turns[turn];
+        if (blockIdx.x >= blocks) continue;
         prepare();
         for (unsigned t = 0; t < threads; t++) fibers[t].state = READY;
-        for (unsigned n_done = 0; n_done < threads;) {
-            unsigned at_barrier = n_done = 0;
-            for (unsigned w = 0; w < threads / 32; w++) {
-                unsigned first = 32 * (falling ? threads / 32 - 1 - w : w), in_warp = 0;
-                do {
-                    for (unsigned k = 0; k < 32; k++) {
-                        unsigned t = first + (falling ? 31 - k : k);
-                        threadIdx.x = t;
-                        if (fibers[t].state == READY) enter(t);
-                    }
-                    in_warp = 0;
-                    for (unsigned k = 0; k < 32; k++) in_warp += fibers[first + k].state == IN_WARP;
-                    if (in_warp) serve(first);
-                } while (in_warp);
-                for (unsigned k = 0; k < 32; k++) {
-                    at_barrier += fibers[first + k].state == AT_BARRIER;
-                    n_done += fibers[first + k].state == DONE;
-                }
-            }
-            if (at_barrier && n_done) fail("some threads have returned, others wait for them", 0);
-            for (unsigned t = 0; t < threads && at_barrier; t++) fibers[t].state = READY;
-        }
+        while (run_to_barrier(threads) < threads) {}
     }
 }
 
@@ -166,13 +210,33 @@ static unsigned long long ask(const char *what, unsigned argument, unsigned long
 
 }  // namespace host_threads
 
+// Kernels let all lanes of a warp take part in what it does, so that a lane that does not come is found out.
+static inline void check_mask(unsigned mask) {
+    if (mask != 0xFFFFFFFFu) host_threads::fail("a mask is not that of all lanes", 0);
+}
+
 static inline void __syncthreads() { host_threads::wait(host_threads::AT_BARRIER); }
 static inline void __syncwarp() { host_threads::ask("w", 0, 0); }
-template <typename T> T __shfl_up_sync(unsigned, T x, unsigned k) { return (T)host_threads::ask("up", k, x); }
-template <typename T> T __shfl_xor_sync(unsigned, T x, unsigned k) { return (T)host_threads::ask("xor", k, x); }
-template <typename T> T __shfl_sync(unsigned, T x, unsigned k) { return (T)host_threads::ask("index", k, x); }
-static inline unsigned __reduce_add_sync(unsigned, unsigned x) { return (unsigned)host_threads::ask("add", 0, x); }
-static inline unsigned __ballot_sync(unsigned, bool x) { return (unsigned)host_threads::ask("ballot", 0, x); }
+template <typename T> T __shfl_up_sync(unsigned mask, T x, unsigned k) {
+    check_mask(mask);
+    return (T)host_threads::ask("up", k, x);
+}
+template <typename T> T __shfl_xor_sync(unsigned mask, T x, unsigned k) {
+    check_mask(mask);
+    return (T)host_threads::ask("xor", k, x);
+}
+template <typename T> T __shfl_sync(unsigned mask, T x, unsigned k) {
+    check_mask(mask);
+    return (T)host_threads::ask("index", k, x);
+}
+static inline unsigned __reduce_add_sync(unsigned mask, unsigned x) {
+    check_mask(mask);
+    return (unsigned)host_threads::ask("add", 0, x);
+}
+static inline unsigned __ballot_sync(unsigned mask, bool x) {
+    check_mask(mask);
+    return (unsigned)host_threads::ask("ballot", 0, x);
+}
 static inline unsigned __popc(unsigned x) { return (unsigned)__builtin_popcount(x); }
 static inline unsigned __clz(unsigned x) { return x ? (unsigned)__builtin_clz(x) : 32u; }
 static inline unsigned __funnelshift_r(unsigned low, unsigned high, unsigned shift) {

@@ -30,6 +30,7 @@ from tests.gpu.native_laws.law_table import (
     law,
     narrow_layouts,
     outcome,
+    placed,
     wide_layouts,
 )
 from tests.support import laws
@@ -125,11 +126,10 @@ def check_frame(memory: HostThreads, bits: Bits, dtype: DType, coding: Coding) -
 
 
 def check_all_blocks(memory: HostThreads, bits: Bits, dtype: DType, coding: Coding, begin: int = 0) -> None:
-    """Check the blocks of an array that begins ``begin`` values after a multiple of 16 bytes."""
-    room = np.empty(bits.size + 64, bits.dtype)
-    first = -(room.__array_interface__["data"][0] // bits.itemsize) % 16 + begin
-    moved = room[first : first + bits.size]
-    moved[:] = bits
+    """Check the blocks of an array that begins ``begin`` values after a multiple of 16 bytes; and so do its levels."""
+    moved = placed(bits, begin)
+    if coding.levels is not None:
+        coding = coding._replace(levels=placed(coding.levels, begin))
     if not check_frame(memory, moved, dtype, coding):    # after a block that shrinks, all are coded
         few = np.zeros(1 << 16, bits.dtype)
         few[:: 1 << 12] = 1 << dtype.head_shift

@@ -44,6 +44,15 @@ def memory_of(library: Any) -> HostThreads:
     return HostThreads(library, {"uint16": "bfloat16", "uint32": "float32"})
 
 
+def placed(bits: Bits, begin: int) -> Bits:
+    """Return a copy of an array that begins so many values after a multiple of 16 bytes."""
+    room = np.empty(bits.size + 64, bits.dtype)
+    first = -(room.__array_interface__["data"][0] // bits.itemsize) % 16 + begin
+    result = room[first : first + bits.size]
+    result[:] = bits
+    return result
+
+
 def books_of(known: Any) -> list[Codebook | ChangeCodebook]:
     """Return codebooks from the records that a frame names."""
     books = [laws.book_of(record, digest) for (_, digest), record in known.items()]

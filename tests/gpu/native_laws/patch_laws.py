@@ -25,7 +25,7 @@ from gcodec.plan import sparse_frames
 from gcodec.plan.request import EncodeRequest
 from gcodec.tensors import Values, kernel_view
 from tests.gpu.host_library import HostThreads
-from tests.gpu.native_laws.law_table import CODING, TYPES, books_of, law
+from tests.gpu.native_laws.law_table import CODING, TYPES, books_of, law, placed
 from tests.support import laws
 from tests.support.cases import CASES, Bits, Case
 from tests.support.frame_builder import Draft, build_frame, mutations
@@ -38,7 +38,7 @@ STANDS_FOR = {name: {f"uint{BY_NAME[name].bits}": name} for name in BY_NAME}
 
 def as_type(memory: HostThreads, dtype: str) -> HostThreads:
     """Return a memory of the same kernels, for which arrays of unsigned integers are of a type. Launches go on in
-    number, so that each kernel has its threads in either order."""
+    number, so that each kernel has its threads in all orders."""
     here = HostThreads(memory.library, STANDS_FOR[dtype])
     here.launched = memory.launched
     return here
@@ -146,15 +146,6 @@ def patches_made(memory: HostThreads, effort: int) -> None:
             made += here.launched - launched in (7, 10)     # one choice of classes or two; else by the host
             assert np.array_equal(outcome_with_base(memory, frame, base, name), wanted)
     assert made >= 20, made
-
-
-def placed(bits: Bits, begin: int) -> Bits:
-    """Return a copy of an array that begins so many values after a multiple of 16 bytes."""
-    room = np.empty(bits.size + 64, bits.dtype)
-    first = -(room.__array_interface__["data"][0] // bits.itemsize) % 16 + begin
-    result = room[first : first + bits.size]
-    result[:] = bits
-    return result
 
 
 def class_begins(base: Bits, name: str, n: int) -> tuple[int, ...]:
