@@ -22,7 +22,7 @@ from ..plan.request import EncodeRequest
 from ..tensors import TORCH
 from . import decoder, encoder, sparse_decoder, sparse_encoder
 from .encoder import Batch, GpuSource, SharedCodebook
-from .gpu_memory import Memory
+from .gpu_memory import Memory, is_fault
 from .kernel_tables import check_type
 from .preludes import Parsed, parse
 
@@ -238,10 +238,13 @@ def _check_limit(frames: Sequence[Parsed], max_output_bytes: int | None) -> None
 
 
 def _new_tensors(memory: Memory, frames: Sequence[Parsed]) -> list[Any]:
-    """Return tensors for what frames decode to. Raises LimitExceeded where there is no memory."""
+    """Return tensors for what frames decode to. Raises LimitExceeded where there is no memory, and faults of the device
+    as they are."""
     try:
         return memory.new([(frame.prelude.dtype.narrow, frame.prelude.shape) for frame in frames])
-    except RuntimeError as error:  # torch's OutOfMemoryError is one
+    except RuntimeError as error:  # torch's OutOfMemoryError is one, and so are sizes that no memory has
+        if is_fault(error):
+            raise
         size = sum(frame.prelude.n_values * frame.prelude.dtype.itemsize for frame in frames)
         raise LimitExceeded(f"there is no memory on the device for arrays of {size} bytes: {error}") from None
 

@@ -42,6 +42,13 @@ def packed(*arrays: np.ndarray) -> PackedArrays:
     return PackedArrays(np.frombuffer(data, np.uint8), places)
 
 
+def is_fault(error: RuntimeError) -> bool:
+    """Return True for a fault of the device, which all later calls report, and not for a lack of memory."""
+    import torch
+
+    return isinstance(error, torch.AcceleratorError)
+
+
 class Memory(Protocol):
     """A device as the binding sees it.
 

@@ -116,3 +116,21 @@ def test_hashes_take_the_words_that_a_device_keeps():
     with on_host():
         for part in (x, x[8:], x[3:]):
             assert gpu.device_hashes([pretending(part)]) == [xxhash.xxh3_64_hexdigest(part.numpy().tobytes())]
+
+
+@pytest.mark.parametrize(("error", "kind"), [
+    (torch.OutOfMemoryError("CUDA out of memory"), gcodec.LimitExceeded),
+    (RuntimeError("Storage size calculation overflowed"), gcodec.LimitExceeded),
+    (torch.AcceleratorError("CUDA error: an illegal memory access was encountered"), torch.AcceleratorError),
+])
+def test_a_fault_of_the_device_is_no_lack_of_memory(error, kind, monkeypatch):
+    """It comes from whatever asks the device for something after the fault; often that is for memory."""
+    from tests.gpu.cuda_torch import TorchOnHost, on_host, pretending
+
+    def new(self: Any, kinds: Any) -> Any:
+        raise error
+
+    frame = torch.frombuffer(bytearray(gcodec.encode(torch.linspace(1.0, 2.0, N))), dtype=torch.uint8)
+    monkeypatch.setattr(TorchOnHost, "new", new)
+    with on_host(), pytest.raises(kind, match=str(error)):
+        gcodec.decode(pretending(frame))
