@@ -75,7 +75,7 @@ test-gpu:       ## what needs a CUDA device, with whatever PYTHON brings: nothin
 
 # Without torch's pool every tensor is an allocation of its own, whose ends the sanitizer knows.
 SANITIZER ?= compute-sanitizer
-SANITIZED := batch or levels or spoilt or frames_of_the_host or fixed_bits or any_frames or without_references
+SANITIZED := batch or levels or spoilt or frames_of_the_host or fixed_bits or any_frames or without_references or patches or xxh3
 
 sanitize-gpu:   ## the same kernels under NVIDIA's compute-sanitizer: bounds, races, barriers, what was never written
 	@for tool in memcheck racecheck synccheck initcheck; do \
