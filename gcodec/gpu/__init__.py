@@ -66,7 +66,7 @@ def start_batch(
             device; one is made if None.
         options: options of the encoder, as for ``gcodec.encode``.
         out: memory for the frame of a batch of one: a flat, contiguous tensor of uint8 on the device, of at least
-            :func:`max_frame_bytes`. The frame's header states its size.
+            :func:`max_frame_bytes`, apart from the tensor's. The frame's header states its size.
 
     Returns:
         The batch. Its ``frames`` (tensors of uint8) and ``sizes`` wait for the device, and raise InvalidArgument for

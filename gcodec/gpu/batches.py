@@ -82,8 +82,13 @@ def encode(
         target: memory for the frame of a batch of one, or None.
 
     Raises:
-        InvalidArgument: the codebook is for other values.
+        InvalidArgument: the codebook is for other values, or ``target`` shares memory with a tensor.
     """
+    if target is not None:  # values that do not shrink are read once more when the frame has been begun
+        for source in sources:
+            _check_apart(memory, target, source.tensor, "out and x")
+            if source.levels is not None:
+                _check_apart(memory, target, source.levels, "out and levels")
     if codebook is None:
         codebook = encoder.fit_codebook(memory, sources, dtype, bit_layout, options)
     else:
@@ -195,6 +200,9 @@ def decode_one(
     prelude = frame.prelude
     dtype = prelude.dtype.narrow
     target = None if out is None else memory.target_of(out, dtype, prelude.n_values)
+    if target is not None:  # blocks are read and written at the same time
+        end = int(frame.offsets[-1] + frame.sizes[-1]) if len(frame.sizes) else prelude.prelude_bytes
+        _check_apart(memory, target, memory.part(frame.data, 0, end), "out and the frame")
     if base is None:
         result = _new_tensors(memory, [frame])[0] if target is None else target
         _decode_all(memory, [frame], [result], find)
@@ -217,6 +225,14 @@ def decode_one(
         if in_place:
             memory.copy(result, target)
     return result if out is None else out
+
+
+def _check_apart(memory: Memory, one: Any, other: Any, names: str) -> None:
+    """Raise InvalidArgument if two contiguous tensors on the device share memory; ``names``: the caller's for them."""
+    if one.nbytes and other.nbytes:
+        _, (first, second) = memory.span([one, other], "uint8")
+        if first < second + other.nbytes and second < first + one.nbytes:
+            raise InvalidArgument(f"{names} share memory: on a device they must lie apart")
 
 
 def _is_same_memory(memory: Memory, base: Any, out: Any, dtype: DType) -> bool:

@@ -134,3 +134,32 @@ def test_a_fault_of_the_device_is_no_lack_of_memory(error, kind, monkeypatch):
     monkeypatch.setattr(TorchOnHost, "new", new)
     with on_host(), pytest.raises(kind, match=str(error)):
         gcodec.decode(pretending(frame))
+
+
+def test_a_result_that_shares_memory_with_what_it_is_made_of_is_refused():
+    """Blocks are written while others are read: a frame would hold other values, and its checksums would be right."""
+    from tests.gpu.cuda_torch import on_host, pretending
+
+    with on_host():
+        x = pretending(torch.empty(5000).uniform_(1, 2, generator=torch.Generator().manual_seed(0)))
+        size = gpu.max_frame_bytes(x)
+        room = pretending(torch.zeros(2 * size + 40_000, dtype=torch.uint8))
+        for begin, is_apart in ((0, False), (size - 16, False), (size // 8 * 8 + 8, True)):
+            moved = pretending(room[begin : begin + x.nbytes].view(torch.float32).copy_(x))
+            levels = pretending(room[begin : begin + x.numel()])
+            if is_apart:
+                gcodec.encode(moved, out=room[:size])
+                assert torch.equal(moved, x) and torch.equal(gcodec.decode(room[:size]), x)
+                assert torch.equal(gcodec.decode(room, out=moved), x)     # behind the frame in the same tensor
+                continue
+            with pytest.raises(gcodec.InvalidArgument, match="out and x share memory"):
+                gcodec.encode(moved, out=room[:size])
+            with pytest.raises(gcodec.InvalidArgument, match="out and levels share memory"):
+                gcodec.encode(x, levels=levels.zero_(), out=room[:size])
+            frame = gcodec.encode(x)
+            room[: len(frame)] = frame
+            last = len(frame) // 8 * 8 - 8
+            for begin_of_out in (begin % last, last):
+                result = pretending(room[begin_of_out : begin_of_out + x.nbytes].view(torch.float32))
+                with pytest.raises(gcodec.InvalidArgument, match="out and the frame share memory"):
+                    gcodec.decode(room[:size], out=result)
