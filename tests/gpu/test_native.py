@@ -140,7 +140,7 @@ def test_cubins_are_compiled_once_for_an_architecture_and_a_source(monkeypatch: 
 
 @pytest.mark.parametrize(("capability", "known", "architecture"), [
     ((9, 0), (80, 90, 100), b"sm_90"), ((8, 9), (80, 86, 90), b"sm_86"), ((12, 1), (100, 120), b"sm_120"),
-    ((10, 3), (100, 103, 120), b"sm_103"), ((7, 0), (75, 80), b"sm_70"), ((13, 0), (120,), b"sm_130")])
+    ((10, 3), (100, 103, 120), b"sm_103")])
 def test_devices_younger_than_nvrtc_run_code_for_the_first_of_their_kind(capability, known, architecture, monkeypatch,
                                                                            tmp_path):
     stub = Compiler(known=known)
@@ -148,6 +148,17 @@ def test_devices_younger_than_nvrtc_run_code_for_the_first_of_their_kind(capabil
     monkeypatch.setattr(nvrtc, "newest_library", lambda most, capability: (stub, (13, 0)))
     nvrtc.cubin_of("decode.cu", capability, 13000)
     assert b"--gpu-architecture=" + architecture in stub.options
+
+
+@pytest.mark.parametrize(("capability", "says"), [
+    ((7, 0), "NVRTC 13.0 compiles nothing for .* 7.0.*install"), ((13, 0), "NVRTC 13.0 compiles nothing for .* 13.0"),
+    ((6, 1), "compute capability 7.0 or later; this one's is 6.1")])
+def test_a_device_that_nvrtc_does_not_know_is_unsupported(capability, says, monkeypatch):
+    stub = Compiler(known=(60, 61, 75, 80, 90))
+    monkeypatch.setattr(nvrtc, "newest_library", lambda most, capability: (stub, (13, 0)))
+    with pytest.raises(Unsupported, match=says):
+        nvrtc.cubin_of("decode.cu", capability, 13000)
+    assert not stub.compiled
 
 
 def test_an_nvrtc_that_knows_the_device_comes_before_a_later_one_that_does_not(monkeypatch):

@@ -17,6 +17,8 @@ from ...errors import Unsupported
 from .compiled import kept_on_disk
 
 SOURCE = Path(__file__).parent / "source"
+#: Kernels take their arguments as ``__grid_constant__``, and lanes of a warp may run apart; both came with 7.0.
+LEAST_CAPABILITY = (7, 0)
 _SONAMES = ("libnvrtc.so.13", "libnvrtc.so.12")
 _PATTERN = "nvrtc64_*_0.dll" if sys.platform == "win32" else "libnvrtc.so.*"
 
@@ -30,11 +32,19 @@ def cubin_of(file: str, capability: tuple[int, int], driver_version: int) -> byt
         driver_version: The latest version of CUDA that the driver knows, as it says it: 1000 major + 10 minor.
 
     Raises:
-        Unsupported: There is no NVRTC that the driver could follow, or it refuses the source.
+        Unsupported: There is no NVRTC that the driver could follow, or it refuses the device or the source.
     """
     texts = sources()
+    own = ".".join(map(str, capability))
+    if capability < LEAST_CAPABILITY:
+        raise Unsupported(f"the kernels run on CUDA devices of compute capability 7.0 or later; this one's is {own}")
     library, version = newest_library(driver_version // 1000, capability)
-    architecture = architecture_for(library, capability) or capability  # what it does not know, it refuses by name
+    architecture = architecture_for(library, capability)
+    if architecture is None:
+        raise Unsupported(
+            f"NVRTC {'.'.join(map(str, version))} compiles nothing for CUDA devices of compute capability {own}, which "
+            "this one has: install a build of torch for a version of CUDA that does, or its nvidia-cuda-nvrtc"
+        )
     target = f"{file} {architecture} NVRTC {version} {sorted(texts.items())}"
     return kept_on_disk(Path(file).stem, "cubin", target, lambda: compile_cubin(library, file, architecture, texts))
 
