@@ -11,7 +11,7 @@ from typing import Any
 import xxhash
 
 from ..archive.folders import DiskFolder, folder_at, replace_file, writer_lock
-from ..errors import BrokenChain, Corruption, InsufficientData, InvalidArgument
+from ..errors import BrokenChain, Corruption, InsufficientData, InvalidArgument, Unsupported
 from ..files.source import open_regular
 from .publisher import WeightVersion
 from .sync_stats import LOG
@@ -20,6 +20,7 @@ from .version_message import Message
 
 MANIFEST = "versions.json"
 FORMAT = "gcodec-sync-folder-1"
+ANY_FORMAT = re.compile(r"gcodec-sync-folder-[1-9][0-9]{0,8}")
 MAX_MANIFEST = 1 << 26
 #: Names of messages, and of files that were being written when a publisher ended.
 MESSAGE = r"\d{10,19}\.(?:difference|anchor)\.gc"
@@ -63,6 +64,7 @@ class VersionFolder:
 
         Raises:
             Corruption: the manifest is damaged.
+            Unsupported: the manifest is of a later format.
             OSError: it cannot be read.
         """
         try:
@@ -230,10 +232,18 @@ def _hash_of_rows(rows: Any) -> str:
 
 
 def _manifest_from_json(text: bytes, where: str) -> tuple[StoredVersion, ...]:
-    """Return the versions that a manifest names. Raises Corruption."""
+    """Return the versions that a manifest names.
+
+    Raises:
+        Corruption: it is damaged.
+        Unsupported: it is of another version of the format.
+    """
     try:
         root = json.loads(text.decode())
         if root["format"] != FORMAT:
+            if isinstance(root["format"], str) and ANY_FORMAT.fullmatch(root["format"]):
+                raise Unsupported(f"{where}: the manifest has the format {root['format']!r}, but this version of "
+                                  f"gcodec reads {FORMAT!r} only")
             raise ValueError(f"its format is {root['format']!r}, not {FORMAT!r}")
         if root["hash"] != _hash_of_rows(root["versions"]):
             raise ValueError("its hash is wrong")

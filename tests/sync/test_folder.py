@@ -388,6 +388,19 @@ def test_a_damaged_manifest_is_named(tmp_path):
             folder.versions()
 
 
+def test_a_manifest_of_a_later_format_is_unsupported_and_nothing_is_written_over_it(tmp_path):
+    folder = VersionFolder(tmp_path)
+    filled(folder, 2)
+    path = tmp_path / "versions.json"
+    manifest = json.loads(path.read_text()) | {"format": "gcodec-sync-folder-2", "rows": []}
+    for text in (json.dumps(manifest), '{"format": "gcodec-sync-folder-17"}'):
+        path.write_text(text)
+        for call in (folder.versions, lambda: Subscriber().catch_up(folder), lambda: filled(folder, 1)):
+            with pytest.raises(gcodec.Unsupported, match=r"versions\.json.*'gcodec-sync-folder-\d+'.*reads"):
+                call()
+        assert path.read_text() == text
+
+
 @pytest.mark.parametrize("base", [{}, [], "", 0, False, "A" * 16])
 def test_a_base_that_is_no_hash_is_refused(tmp_path, base):
     filled(VersionFolder(tmp_path), 2)
