@@ -172,7 +172,10 @@ class Checkpointer:
         return steps[-1] if steps else None
 
     def overview(self) -> list[StepInfo]:
-        """Return file, base and sizes of every step, in ascending order; a damaged one has a ``problem``."""
+        """Return file, base and sizes of every step, in ascending order.
+
+        One that is damaged or cannot be read has a ``problem``, which names its file.
+        """
         return self._folder.overview()
 
     def verify(self, step: int) -> None:

@@ -21,7 +21,7 @@ from ..archive.output import Attributes
 from ..archive.reader import ArchiveReader
 from ..archive.tensor_groups import grouped
 from ..archive.writer import ArchiveWriter
-from ..errors import CheckpointWarning, GcodecError, InvalidArgument
+from ..errors import CheckpointWarning, GcodecError, InvalidArgument, link_to_nowhere
 from ..files.file_plan import FilePlan
 from ..files.source import FileSource, open_regular
 from .chain import MAX_CHAIN, OpenStep, base_of, check_same, only_file, open_step, plan_of_step
@@ -129,13 +129,15 @@ class StepFolder:
         return self._folder.identity(step_name(step))
 
     def overview(self) -> list[StepInfo]:
-        """Return all steps in ascending order; one whose file is damaged has a ``problem``."""
+        """Return all steps in ascending order; one whose file is damaged or cannot be read has a ``problem``."""
         infos = []
         for step in self.steps():
             try:
                 infos.append(self.info(step))
-            except InvalidArgument:  # a writer has removed it since
-                continue
+            except (InvalidArgument, OSError) as error:
+                problem = self._unreadable(step, error)
+                if problem:  # else a writer has removed it since
+                    infos.append(StepInfo(step, self._place(step), None, 0, 0, 0, problem=problem))
         return infos
 
     @contextmanager
@@ -250,6 +252,14 @@ class StepFolder:
         if info.problem:
             raise GcodecError(info.problem)
         return count
+
+    def _unreadable(self, step: int, error: InvalidArgument | OSError) -> str:
+        """Return why a step that is there cannot be read, with its place; empty for one that is not there any more."""
+        place = self._place(step)
+        nowhere = link_to_nowhere(place) if isinstance(place, Path) else ""
+        if nowhere or isinstance(error, InvalidArgument):  # a link may lead to no file, which is as if there were none
+            return f"{place}: {nowhere}" if nowhere else ""
+        return f"{place}: {error.strerror or error}"
 
     def _place(self, step: int) -> Path | str:
         return self._folder.place(step_name(step))

@@ -20,7 +20,7 @@ from ..errors import GcodecError, InvalidArgument, Unsupported
 from ..files import open_source, plan_or_bytes
 from ..files.source import naming
 from ..files.urls import is_folder_at, is_url, local_path, local_text, name_at, open_url, path_or_none
-from . import UsageError, display
+from . import UsageError, display, system_error
 from .compare import compare_bytes
 from .compress import add_common, size_argument
 from .file_checks import check_removal, check_targets
@@ -285,7 +285,7 @@ def _verify(args: argparse.Namespace) -> int:
                 for part in opened.archive.restored(opened.entry):
                     progress(part.size)
         except (GcodecError, OSError) as problem:
-            error = str(problem)
+            error = f"step {step}: {system_error(problem)}" if isinstance(problem, OSError) else str(problem)
         seconds = time.perf_counter() - begin
         rows.append({"step": step, "ok": error is None, "error": error, "seconds": seconds})
         if error is None and not args.quiet and not args.json:

@@ -16,12 +16,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gcodec.archive import load_file
+from gcodec.archive import folders, load_file
 from gcodec.archive.folders import LOCK, folder_at, writer_lock
-from gcodec.checkpoints import Checkpointer
+from gcodec.checkpoints import Checkpointer, step_folder
 from gcodec.checkpoints.chain import MAX_CHAIN
 from gcodec.checkpoints.step_files import LEFT_OVER, step_name
+from gcodec.cli import main
 from gcodec.errors import CheckpointWarning, Corruption, GcodecError, InvalidArgument, LimitExceeded, Unsupported
+from gcodec.files.source import open_regular
 from tests.support.children import forked
 from tests.support.special_files import ENDLESS, no_waiting, put
 
@@ -305,6 +307,43 @@ def test_what_is_no_file_is_named_at_once(kind, tmp_path):
             checkpoints.load(step)
     with no_waiting():
         assert [bool(info.problem) for info in checkpoints.overview()] == [True, False]
+
+
+@pytest.mark.parametrize("kind", ["link to itself", "link to nothing", "no permission"])
+def test_a_file_that_cannot_be_opened_is_named_and_other_steps_stay_usable(kind, tmp_path, monkeypatch, capsys):
+    checkpoints = Checkpointer(tmp_path, full_every=2)
+    for step in range(5):
+        checkpoints.save(step, state_of(step))
+    path = tmp_path / step_name(4)
+    if kind == "no permission":     # root would have it
+        checkpoints = Checkpointer(tmp_path, full_every=2)
+        opened = open_regular
+
+        def refuse(place):
+            if place == path:
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(place))
+            return opened(place)
+
+        for module in (step_folder, folders):
+            monkeypatch.setattr(module, "open_regular", refuse)
+    else:
+        path.unlink()
+        path.symlink_to(path.name if kind == "link to itself" else "nothing")
+    assert [(info.step, path.name in info.problem) for info in checkpoints.overview()] == [
+        (0, False), (1, False), (2, False), (3, False), (4, True)
+    ]
+    assert main(["series", "list", str(tmp_path)]) == 1
+    printed = capsys.readouterr()
+    assert "difference from 2" in printed.out and printed.err.count("\n") == 1 and path.name in printed.err
+    with pytest.raises(GcodecError, match=rf"{path.name}.*nothing was removed"):
+        checkpoints.delete(0)
+    with pytest.warns(CheckpointWarning, match=rf"saved whole.*{path.name}"):
+        checkpoints.save(5, state_of(5))
+    checkpoints.delete(4)
+    checkpoints.delete(0)
+    assert checkpoints.steps() == [1, 2, 3, 5] and not any(info.problem for info in checkpoints.overview())
+    for step in checkpoints.steps():
+        assert_same(checkpoints.load(step), state_of(step))
 
 
 def test_a_missing_predecessor_is_named(tmp_path):
