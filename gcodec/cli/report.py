@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("-f", "--force", action="store_true", help="replace a page that exists")
     add("--limit", type=size_argument, default="256MB", metavar="SIZE", help="values to read for distributions"
         " (default: 256MB);\nof more, the first part of every tensor")
-    add_base(parser, "what the archive was compressed against:")
+    add_base(parser, "what the archive was compressed against, or a tensor\nfile shall be:")
     add("-q", "--quiet", action="store_true", help="say nothing but errors")
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from ..archive import Bases
 from ..checkpoints import StepFolder
 from ..checkpoints.step_files import step_of
-from ..errors import GcodecError
+from ..errors import GcodecError, InvalidArgument
 from ..files import open_source
 from ..files.urls import is_folder_at, local_copy, local_path, name_at
 from .contents import contents_of
@@ -37,16 +37,21 @@ def report_page(
             with any of these: such logs, dumps of the recorder, a series of checkpoints. Or a URL for fsspec of one
             of these: files are read there, logs and folders are copied to a temporary folder first.
         limit: bytes of values to read for distributions: of more, the first part of every tensor.
-        base: what an archive was compressed against.
+        base: what an archive was compressed against, or a tensor file is to be compressed against; for nothing else.
         progress: called with what comes next.
 
     Raises:
+        InvalidArgument: there is a base for something else than an archive or a tensor file.
         GcodecError: there is nothing to report on, or it is damaged.
         OSError: it cannot be read.
     """
     place = os.fspath(local_path(path))
     name = name_at(place)
-    if is_folder_at(place):
+    is_folder = is_folder_at(place)
+    if base is not None and (is_folder or name.endswith(".jsonl")):
+        kind = "a folder" if is_folder else "a log"
+        raise InvalidArgument(f"{place}: is {kind}, but only archives and tensor files take a base")
+    if is_folder:
         with local_copy(place) as folder:
             return _of_folder(folder, progress)
     if name.endswith(".jsonl"):

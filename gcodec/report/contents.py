@@ -17,7 +17,7 @@ from ..archive import ArchiveReader, ArchiveWriter, Bases, FileEntry
 from ..archive.description import describe_file
 from ..archive.entries import unsafe_path
 from ..archive.tensor_groups import grouped
-from ..errors import GcodecError, Unsupported
+from ..errors import GcodecError, InvalidArgument, Unsupported
 from ..files import FileSource, plan_file
 from ..files.elements import width
 from ..files.source import Bytes
@@ -109,17 +109,21 @@ def contents_of(path: str | Path, source: FileSource, *, limit: int, base: Bases
         path: its path or URL; its name tells the kind of a file that is not compressed.
         source: its bytes.
         limit: bytes of values to read for distributions and speeds: of more, the first part of every tensor.
-        base: what an archive was compressed against; without it, tensors that need it are not read.
+        base: what an archive was compressed against; without it, tensors that need it are not read. Or what a tensor
+            file is to be compressed against.
 
     Raises:
+        InvalidArgument: there is a base, but this is a frame.
         GcodecError: it is none of these, or damaged.
         OSError: it cannot be read.
     """
     head = source.read(0, min(4, source.size)).tobytes()
     if head == FRAME_MAGIC:
+        if base is not None:
+            raise InvalidArgument(f"{path}: is a single frame, but only archives and tensor files take a base")
         return _frame(name_at(path), source, limit)
     if head != b"\x89GCA":
-        return _compressed(path, source, limit)
+        return _compressed(path, source, limit, base)
     with ArchiveReader(source, base=base) as archive:
         return _archive(archive, limit, has_base=base is not None)
 
@@ -140,8 +144,8 @@ def _frame(name: str, source: FileSource, limit: int) -> Contents:
     return contents
 
 
-def _compressed(path: str | Path, source: FileSource, limit: int) -> Contents:
-    """Compress a file into a temporary archive, and return what is in that."""
+def _compressed(path: str | Path, source: FileSource, limit: int, base: Bases | None) -> Contents:
+    """Compress a file into a temporary archive, against its base if there is one, and return what is in that."""
     known = name_at(path)
     name = f"file{PurePath(known).suffix}" if unsafe_path(known) else known
     plan = plan_file(name, source)
@@ -151,13 +155,15 @@ def _compressed(path: str | Path, source: FileSource, limit: int) -> Contents:
             raise Unsupported(f"{path}: neither an archive, nor a frame, nor a tensor file{reason}")
         with TemporaryDirectory(prefix="gcodec-report-") as folder:
             with ArchiveWriter(Path(folder, "x.gc")) as writer:
-                writer.add(grouped(plan))
-            with ArchiveReader(Path(folder, "x.gc")) as archive:
-                contents = _archive(archive, limit, has_base=False)
+                earlier = None if base is None else base.find(plan.path)
+                writer.add(grouped(plan, earlier), None, earlier)
+            with ArchiveReader(Path(folder, "x.gc"), base=base) as archive:
+                contents = _archive(archive, limit, has_base=base is not None)
     finally:
         plan.close()
     contents.kind = f"a {plan.format} file of {len(contents.rows)} tensors, not compressed"
-    contents.notes.insert(0, "Sizes are those that gcodec compress would store, lossless; the file was not changed.")
+    how = "lossless" if base is None else "lossless, with the same --base"
+    contents.notes.insert(0, f"Sizes are those that gcodec compress would store, {how}; the file was not changed.")
     return contents
 
 

@@ -9,6 +9,7 @@ import re
 import shutil
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -16,10 +17,13 @@ import numpy as np
 import pytest
 
 import gcodec
+from gcodec.archive import Bases
 from gcodec.checkpoints import Checkpointer
 from gcodec.cli import main
+from gcodec.files import open_source
 from gcodec.report import report_page
 from gcodec.report.charts import Curve, column_chart, line_chart
+from gcodec.report.contents import TensorRow, contents_of
 from gcodec.report.distributions import Distribution, entropy
 from gcodec.report.page import Cell, Page
 from gcodec.report.run_log import read_log
@@ -131,6 +135,38 @@ def test_a_frame_is_described_and_a_large_one_read_in_part():
     gcodec.save_file({"x": X, "y": X + 1}, "x.gc")
     body = text(parsed(report_page("x.gc", limit=X.nbytes)))
     assert "first 50 % of every tensor" in body and f"Counted over {X.nbytes / 1000:.2f} kB" in body
+
+
+def test_a_file_that_is_not_compressed_is_compressed_against_the_base():
+    old = np.random.default_rng(0).standard_normal(100_000, dtype=np.float32)
+    np.savez("old.npz", x=old)
+    np.savez("new.npz", x=old * np.float32(1 + 2**-22))
+    run("compress", "new.npz", "--base", "old.npz", "-q")
+
+    def row(name: str, base: Bases | None) -> TensorRow:
+        with closing(open_source(name)) as source:
+            return contents_of(name, source, limit=1 << 30, base=base).rows[0]
+
+    with Bases("old.npz") as base:
+        whole, difference = row("new.npz", None), row("new.npz", base)
+        assert difference.stored_bytes == row("new.npz.gc", base).stored_bytes < whole.stored_bytes / 2
+    assert whole.exponents is not None and difference.exponents is not None
+    assert np.array_equal(difference.exponents, whole.exponents)
+    run("report", "new.npz", "--base", "old.npz", "-q")
+    assert "with the same --base" in text(parsed(Path("new.npz.html").read_text()))
+
+
+@pytest.mark.parametrize("kind", ["folder", "log", "frame"])
+def test_a_base_for_what_takes_none_is_refused(kind, capsys):
+    np.save("old.npy", np.ones(9, np.float32))
+    if kind == "folder":
+        run("series", "add", "run", "old.npy", "--step", "1", "-q")
+    Path("run.jsonl").write_text("{}")
+    Path("run.gcf").write_bytes(gcodec.encode(np.ones(9, np.float32)))
+    name = {"folder": "run", "log": "run.jsonl", "frame": "run.gcf"}[kind]
+    assert main(["report", name, "--base", "old.npy"]) == 1
+    assert f"{name}: is a " in (told := capsys.readouterr().err) and kind in told
+    assert "only archives and tensor files take a base" in told and not Path(f"{name}.html").exists()
 
 
 def test_differences_from_a_base_are_read_with_the_base_only():
