@@ -163,8 +163,8 @@ class SourceFile(io.RawIOBase):
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
         at = offset + (0, self._at, self._source.size)[whence]
-        if at < 0:
-            raise ValueError("negative seek position")
+        if at < 0:  # an OSError, as of a file, for zipfile looks for what may stand before the end of a short one
+            raise io.UnsupportedOperation("negative seek position")
         self._at = at
         return at
 
