@@ -62,19 +62,23 @@ def pack_chunk(
     Args:
         data: the part, one-dimensional.
         dtype: the codec's type of its values, None for plain bytes.
-        options: for ``gcodec.encode``; if there are any the part may be changed.
+        options: for ``gcodec.encode``; if there are any the part may be changed, where that makes it smaller.
         n_columns: length of the rows that the part consists of, 0 if it is not of rows.
         base: bytes of the same type that the part may be coded against; not together with options.
         base_is_held: every reader holds the base anyway, so that coding the part without it is not tried.
         take: gives the memory of a frame; new memory if None.
     """
-    best = Packed(STORED, data.data, data)
+    best = exact = Packed(STORED, data.data, data)
     if dtype is not None and (data.size > MIN_FRAME or options):
         n_values = data.size // (width(dtype) or 1)
         in_rows = n_columns and n_values % n_columns == 0
         shapes = [(n_values // n_columns, n_columns)] if in_rows else None
         best = _packed_frame(data, dtype, options, shapes, base, base_is_held, take)
-    return _or_text(best) if dtype is None or data.size <= SMALL else best
+    if dtype is None or data.size <= SMALL:
+        best = _or_text(best)
+        exact = _or_text(exact) if best.lossy else exact
+    # Of small parts the rounded values, too, may fit into no frame that is smaller: then rounding would be for nothing.
+    return exact if best.lossy and _may_stay_exact(options) and len(exact.payload) <= len(best.payload) else best
 
 
 def pack_group(
@@ -208,6 +212,12 @@ def _packed_frame(
     if len(frame) >= data.size:
         return Packed(STORED, restored.data, restored, bool(options))
     return Packed(FRAME, frame, restored, bool(options), needs_base)
+
+
+def _may_stay_exact(options: Mapping[str, Any]) -> bool:
+    """Return True if values may keep all of their bits where that is smaller, though the mode may drop some."""
+    more = options.get("options")
+    return more is None or bool(more.exact_if_smaller)
 
 
 def _unpacked_zstd(chunk: Chunk, payload: Bytes) -> Bytes:

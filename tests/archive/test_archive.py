@@ -356,6 +356,28 @@ def test_levels_that_do_not_fit_their_tensor_or_another_mode_are_refused(tmp_pat
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize("how", ["mantissa bits", "levels"])
+def test_lossy_modes_change_no_tensor_that_they_do_not_make_smaller(how, tmp_path):
+    sizes = (2, 3, 5, 8, 10, 11, 12, 13, 20, 50, 1000)
+    tensors = {f"x{size}": RNG.standard_normal(size).astype(np.float32) for size in sizes}
+    tensors |= {f"round{size}": np.tile(np.float32(0.1), size) for size in sizes}
+    more = {"mantissa_bits": 7} if how == "mantissa bits" else {
+        "levels": {name: np.full(x.shape, 1, np.uint8) for name, x in tensors.items()}
+    }
+    save_file(tensors, tmp_path / "x.gc", **more)
+    after = load_file(tmp_path / "x.gc")
+    changed = {name for name, x in tensors.items() if after[name].tobytes() != x.tobytes()}
+    with ArchiveReader(tmp_path / "x.gc") as archive:
+        [entry] = archive.files
+        for view in entry.tensors:
+            segment = entry.segments[view.segment]
+            stored = sum(chunk.stored for chunk in segment.chunks)
+            assert segment.lossy or view.name not in changed
+            assert not segment.lossy or stored < segment.bytes
+        assert "x1000" in changed and not changed & {"x2", "x3", "x5", "x8", "round2", "round3"}
+        assert not entry.exact
+
+
 def test_levels_are_split_into_parts_as_the_values_are():
     levels = RNG.integers(0, 4, FLOATS.shape).astype(np.uint8)
     plan, files = plan_tensors({"w": FLOATS}), []
