@@ -105,16 +105,20 @@ def parse_line(parser: Parser, argv: Sequence[str]) -> argparse.Namespace:
     Names may stand before, between and after options: argparse takes those of one place and leaves the others over.
     """
     args, rest = parser.parse_known_args(argv)
+    innermost = parser
+    for name in argv:
+        innermost = verbs_of(innermost).get(name, innermost)
     if rest:
-        innermost = parser
-        for name in argv:
-            innermost = verbs_of(innermost).get(name, innermost)
         end = rest.index(END) if END in rest else len(rest)
         names = next((action for action in actions_of(innermost) if action.nargs in ("*", "+")), None)
         if names is None or any(word.startswith("-") and word != STDIO for word in rest[:end]):
             innermost.error(f"unrecognized arguments: {' '.join(rest)}")
         words = [*rest[:end], *rest[end + 1 :]]
         setattr(args, names.dest, [*getattr(args, names.dest), *(_value(innermost, names, word) for word in words)])
+    for action in actions_of(innermost):
+        value = getattr(args, action.dest, None)
+        if "" in (value if isinstance(value, list) else [value]):  # it would be this folder: a variable that is not set
+            innermost.error(f"argument {'/'.join(action.option_strings) or action.metavar}: must not be empty")
     return args
 
 

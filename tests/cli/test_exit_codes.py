@@ -35,6 +35,11 @@ folder = commands.folder
     ["record", "--every", "0"], ["record", "--json"], ["inspect", "-", "-"], ["compress", "a.npy", "--threads", "abc"],
     ["decompress", "a.npy", "--max-output-bytes", "10XB"], ["series"], ["series", "prune", "folder"],
     ["completion", "tcsh"], ["completion"], ["--quick"], ["a.npy", "--frobnicate"],
+    # A variable of the shell that is not set: it is not this folder, which would be compressed as a whole.
+    [""], ["compress", ""], ["compress", "a.npy", ""], ["compress", "a.npy", "-o", ""], ["-d", ""],
+    ["series", "list", ""],
+    ["compress", "a.npy", "--base", ""], ["series", "add", "", "a.npy", "--step", "1"], ["report", ""],
+    ["verify", "a.npy", "--against", ""],
 ])
 def test_a_wrong_command_line_exits_with_2(arguments, capsys):
     write({"a.npy": npy(FLOATS), "folder/b.npy": npy(FLOATS)})
