@@ -233,7 +233,7 @@ def open_source(file: BinaryIO | str | os.PathLike[str]) -> FileSource:
         file: a path, a URL for fsspec, or a binary stream opened for reading, which ``close`` leaves open.
 
     Raises:
-        InvalidArgument: it is something else.
+        InvalidArgument: it is something else, or a device without an end.
         Corruption: the path is that of a pipe, device or socket, and not of the system's own for files that are open.
         OSError: it cannot be read.
     """
@@ -245,6 +245,7 @@ def open_source(file: BinaryIO | str | os.PathLike[str]) -> FileSource:
     stream = _opened(file)
     try:
         if stream.seekable():
+            _check_has_end(stream)
             return FileSource(stream, owned=opened, name=str(file) if is_url(file) else None)
     except OSError:
         pass
@@ -261,6 +262,13 @@ def open_source(file: BinaryIO | str | os.PathLike[str]) -> FileSource:
     if opened:
         stream.close()
     return FileSource(spool)
+
+
+def _check_has_end(stream: BinaryIO) -> None:
+    """Raise InvalidArgument for a device such as /dev/zero, which says that it ends where it begins, but does not."""
+    descriptor = _descriptor(stream)
+    if descriptor is not None and stat.S_ISCHR(os.fstat(descriptor).st_mode) and os.pread(descriptor, 1, 0):
+        raise InvalidArgument(f"{stream.name}: is a device without an end: give a file, or a pipe from head -c")
 
 
 def _read_on(stream: BinaryIO, name: str) -> bytes:

@@ -41,6 +41,20 @@ def test_nothing_is_written_through_a_link_to_a_pipe_or_device(capsys):
     run("decompress", "a.gc", "-o", "/dev/null")
 
 
+@pytest.mark.skipif(not Path("/dev/zero").exists(), reason="needs /dev/zero")
+@pytest.mark.parametrize("name", ["/dev/zero", "link", "-"])
+def test_a_device_without_an_end_is_no_empty_file(name):
+    Path("link").symlink_to("/dev/zero")
+    lines = [["compress", name, "-o", "x.gc"], ["series", "add", "s", name, "--step", "1"]]
+    for arguments in lines[:1] if name == "-" else lines:
+        done = process(*arguments, redirect="< /dev/zero")
+        assert done.returncode == 1 and done.stderr.count(b"\n") == 1 and b"is a device without an end" in done.stderr
+    assert list(contents()) == [] and not Path("s").exists()
+    run("compress", "/dev/null", "-o", "x.gc")
+    run("decompress", "x.gc", "-o", "empty")
+    assert Path("empty").read_bytes() == b""
+
+
 @POSIX
 def test_output_can_go_to_the_links_of_the_system_itself():
     write(**{"a.gc": archive_of(x=X)})
