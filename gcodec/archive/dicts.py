@@ -24,6 +24,7 @@ from .encoding_policy import EncodingPolicy, GivenLevels, MantissaBits
 from .entries import FileEntry, well_formed
 from .reader import ArchiveReader
 from .shared_memory import memory_of
+from .structure import STRUCTURE
 from .tensor_groups import grouped, in_order, laid_out
 from .tensor_names import NamedTensor, TensorNames
 from .writer import ArchiveWriter
@@ -73,6 +74,9 @@ def save_file(
     if not isinstance(tensors, Mapping):
         kind = type(tensors).__name__
         raise InvalidArgument(f"tensors must be a dictionary of tensors by name, not a {kind}; gcodec.save takes all")
+    if STRUCTURE in tensors:  # loading would take it for one, and fail
+        raise InvalidArgument(f"tensor {STRUCTURE!r}: must have another name, for this one is that of the structure "
+                              "of a state that gcodec.save wrote")
     if not isinstance(levels, Mapping | None):
         raise InvalidArgument(f"levels must be a dictionary of level indices by name, not a {type(levels).__name__}")
     if levels and mantissa_bits is not None:

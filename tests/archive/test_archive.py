@@ -260,7 +260,8 @@ def test_saved_raw_bits_can_be_given_their_type(tmp_path):
 def test_a_failed_save_leaves_the_old_file(tmp_path):
     save_file({"w": FLOATS}, tmp_path / "x.gc")
     before = (tmp_path / "x.gc").read_bytes()
-    for bad in ({"w": np.array([{}], object)}, {"w": np.array(["text"])}, {"__metadata__": FLOATS}):
+    for bad in ({"w": np.array([{}], object)}, {"w": np.array(["text"])}, {"__metadata__": FLOATS},
+                {"w": FLOATS, "__structure__": FLOATS}, {"__structure__": np.arange(9, dtype=np.uint8)}):
         with pytest.raises(InvalidArgument):
             save_file(bad, tmp_path / "x.gc")
     with pytest.raises(InvalidArgument, match="of use only with"):
