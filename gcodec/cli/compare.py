@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, suppress
 from typing import NamedTuple
 
 import numpy as np
 
 from ..archive import ArchiveReader, FileEntry, SegmentEntry
-from ..errors import GcodecError
-from ..files import FilePlan, FileSegment, open_source, plan_or_bytes
+from ..errors import GcodecError, InvalidArgument
+from ..files import FilePlan, FileSegment, open_source, plan_file, plan_or_bytes
 from ..files.elements import numpy_dtype
 from ..files.source import Bytes, ByteSource
 
@@ -42,7 +42,7 @@ def compare_file(archive: ArchiveReader, entry: FileEntry, original: str, progre
         if entry.exact:
             compare_bytes(archive, entry, source, original, progress)
             return []
-        with closing(plan_or_bytes(entry.path, source, max_unpacked_bytes=entry.size)) as plan:
+        with closing(_plan_like(entry, source)) as plan:
             _check_structure(entry, plan, original)
             pairs = zip(entry.segments, plan.segments, strict=True)
             differences = [_compare_segment(archive, entry, n, *pair, plan, progress) for n, pair in enumerate(pairs)]
@@ -67,6 +67,15 @@ def compare_bytes(
             raise GcodecError(f"{entry.path}: differs from {original} at byte {at + int(differs.argmax())}")
         at += part.size
         progress(part.size)
+
+
+def _plan_like(entry: FileEntry, source: ByteSource) -> FilePlan:
+    """Return the plan of an original, with the type of values that was given when it was compressed, if one was."""
+    plan = plan_or_bytes(entry.path, source, max_unpacked_bytes=entry.size)
+    if plan.format in ("bytes", "npy") and len(entry.tensors) == 1 and plan.tensors != entry.tensors:
+        with suppress(InvalidArgument):  # no type was given: it is another file
+            return plan_file(entry.path, source, dtype=entry.tensors[0].dtype)
+    return plan
 
 
 def _check_structure(entry: FileEntry, plan: FilePlan, original: str) -> None:

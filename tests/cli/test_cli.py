@@ -283,6 +283,19 @@ def test_gcomp_without_a_dump_explains_what_it_needs(capsys):
 # ------------------------------------------------------------------------------------------------- Looking at things
 
 
+def test_a_lossy_file_of_which_the_type_was_given_is_verified_against_its_original(capsys):
+    bits = (FLOATS.view(np.uint32) >> 16).astype(np.uint16)
+    write({"raw": FLOATS.tobytes(), "bits.npy": npy(bits), "short": b"abc", "other": npy(FLOATS)})
+    for name, dtype in (("raw", "float32"), ("bits.npy", "bfloat16")):
+        run("compress", name, "--dtype", dtype, "--mantissa-bits", 3)
+        [checked] = result_of(capsys, "verify", f"{name}.gc", "--against", name)
+        [difference] = checked["files"][0]["differences"]
+        assert 0 < difference["max_relative"] <= 2.0**-4 and difference["values"] == FLOATS.size
+        for other in ("short", "other"):
+            run("verify", f"{name}.gc", "--against", other, code=1)
+            assert f"{other} holds " in capsys.readouterr().err
+
+
 def test_inspect_shows_archives_frames_and_files(capsys):
     write({"frame": gcodec.encode(FLOATS)})
     run("compress", DUMPS[0], "-o", "x.gc", "--mode", "gcomp")
