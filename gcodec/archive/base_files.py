@@ -91,15 +91,17 @@ class Bases:
             return self._planned
         if self._archive is not None:
             return self._archive.find(path)
-        if self._url is not None:
-            return self._opened(self._url, dtype)(path)
-        assert self.path is not None
-        if not self.path.is_dir():
-            return self._opened(self.path, dtype)(path)
+        file = self.file_of(path)
+        return None if file is None else self._opened(file, dtype, in_folder=file != (self._url or self.path))(path)
+
+    def file_of(self, path: str) -> Path | str | None:
+        """Return the path or URL of the file that has the base of the file ``path``; None if none has it."""
+        if self._url is not None or self.path is None or not self.path.is_dir():
+            return self._url or self.path
         for place in (self.path / name for name in _names(path)):
             for file in (place, place.with_name(place.name + SUFFIX)):
                 if file.is_file():
-                    return self._opened(file, dtype, in_folder=True)(path)
+                    return file
         return None
 
     def is_at(self, path: str | os.PathLike[str]) -> bool:

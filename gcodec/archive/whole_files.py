@@ -242,12 +242,24 @@ def add_file(
     ) as plan:  # whose source may be a copy
         if plan.note:
             note(f"{plan.path}: {plan.note}")
+        if bases and plan.tensors:
+            _check_not_own_base(opened, bases.file_of(plan.path))
         base = bases.find(plan.path, options.get("dtype")) if bases and plan.tensors else None
         policy = make_policy(plan) if make_policy else None
         entry = archive.add(plan if policy else grouped(plan, base), policy, base)
         if base is not None and not entry.needs_base:
             note(f"{plan.path}: compressed without {base.name}, which nothing gains by")
         return entry
+
+
+def _check_not_own_base(opened: BinaryIO, base: Path | str | None) -> None:
+    """Raise InvalidArgument if a file would be its own base: its archive could be restored from that file only."""
+    name = getattr(opened, "name", None)
+    if not isinstance(base, Path) or not isinstance(name, str | os.PathLike):
+        return
+    places = [place.parent.resolve() / place.name for place in (Path(name), base)]  # a link elsewhere is another file
+    if places[0] == places[1]:
+        raise InvalidArgument(f"{base}: is an input, and would be its own base; give an earlier file as the base")
 
 
 def paths_below(archive: ArchiveReader, folder: Path) -> dict[str, Path]:

@@ -531,3 +531,27 @@ def test_an_unused_base_is_noted_and_rm_removes_inputs_only_when_done(capsys):
     assert "nowhere: no such file" in capsys.readouterr().err
     run("decompress", "new.npy.gc", "--base", "old.npy", "--rm")
     assert Path("new.npy").read_bytes() == npy(NEW["w"]) and not Path("new.npy.gc").exists()
+
+
+def test_a_file_is_never_its_own_base(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    Path("old").mkdir()
+    Path("new").mkdir()
+    Path("old/x.npy").write_bytes(npy(W))
+    Path("new/x.npy").write_bytes(npy(W))
+    Path("folder").symlink_to("new")
+    for base in ("new/x.npy", "new", "folder", "old/../new/x.npy"):
+        for source in ("new/x.npy", "new"):
+            assert main(["compress", source, "--base", base, "-o", "y.gc"]) == 1
+            error = capsys.readouterr().err
+            assert "x.npy: is an input, and would be its own base" in error and error.count("\n") == 1
+        with pytest.raises(InvalidArgument, match="its own base"):
+            gcodec.compress_file("new/x.npy", "y.gc", base=base)
+    assert not Path("y.gc").exists()
+    Path("new/x.npy").unlink()
+    path = Path("new/x.npy")
+    for link in (lambda: path.hardlink_to("old/x.npy"), lambda: path.symlink_to("../old/x.npy")):
+        link()      # what stayed the same from one folder to the next: the older folder has it
+        assert main(["compress", "new", "--base", "old", "-o", "z.gc", "-f"]) == 0
+        assert main(["verify", "z.gc", "--base", "old"]) == 0
+        Path("new/x.npy").unlink()
