@@ -7,6 +7,7 @@ from pathlib import Path
 
 from ..archive.file_state import FileState
 from ..archive.output import is_special
+from ..files.urls import place_of
 from . import UsageError
 
 
@@ -31,3 +32,16 @@ def check_removal(targets: Iterable[Path], inputs: Iterable[Path]) -> None:
     for path in (*targets, *inputs):
         if is_special(path):
             raise UsageError(f"--rm needs regular files, which {path} is not")
+
+
+def check_apart(places: Iterable[Path | str], archive: str, restored: dict[Path | str, str]) -> None:
+    """Raises UsageError if another archive of the same command was restored to one of these places; else notes them.
+
+    With ``--force`` the one would be replaced by the other, and with ``--rm`` it would be gone.
+    """
+    found = {place_of(place): place for place in places}
+    for place, given in found.items():
+        if (other := restored.get(place, archive)) != archive:
+            raise UsageError(f"{given}: {other} has just been restored to it, and would be replaced by what is in "
+                             f"{archive}; restore them to different folders")
+    restored.update(dict.fromkeys(found, archive))

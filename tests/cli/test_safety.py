@@ -416,3 +416,20 @@ def test_a_missing_stream_is_no_traceback_where_the_command_line_is_called(monke
     run("compress", "-", "-o", "y.gc", code=1)
     sys.stderr.close()      # the one that it has opened
     assert set(contents()) == {"x", "x.gc"}
+
+
+@pytest.mark.parametrize("options", [[], ["--rm"], ["--only", "x"]])
+def test_archives_of_one_command_do_not_replace_what_another_restored(options, capsys):
+    arrays = {"a": np.arange(9, dtype=np.float32), "b": np.ones(5, np.float32)}
+    for folder_, array in arrays.items():
+        Path(folder_).mkdir()
+        write(**{f"{folder_}/x.npy": npy(array)})
+        run("compress", f"{folder_}/x.npy", "--rm")
+    before = contents()
+    run("decompress", "a/x.npy.gc", "b/x.npy.gc", "-o", "out/", "-f", *options, code=2)
+    assert "out/x.npy: a/x.npy.gc has just been restored to it" in capsys.readouterr().err
+    after = contents()
+    assert np.array_equal(np.load("out/x.npy"), arrays["a"]) and after["b/x.npy.gc"] == before["b/x.npy.gc"]
+    assert after.keys() == before.keys() - ({"a/x.npy.gc"} if "--rm" in options else set()) | {"out/x.npy"}
+    run("decompress", "b/x.npy.gc", "-o", "out/", "-f", *options)       # another command may
+    assert np.array_equal(np.load("out/x.npy"), arrays["b"])
