@@ -375,17 +375,22 @@ def warmup(dtypes: Sequence[str] | str = tuple(BY_NAME), *, device: Any = None) 
         device: A CUDA device, to compile its kernels, which lie in files that the types share; by default the CPU.
 
     Raises:
-        InvalidArgument: For unknown names.
+        InvalidArgument: For anything but names of value types.
         Unsupported: There is no such device, or nothing compiles for it.
     """
+    try:
+        names = [dtypes] if isinstance(dtypes, str) else list(dtypes)
+    except TypeError:
+        raise InvalidArgument(f"dtypes must be names of value types, such as 'float32', not {dtypes!r:.80}") from None
+    for name in names:
+        check_choice("dtypes", name, BY_NAME)
     if device is not None and str(device) != "cpu":
         from .gpu import warmup_device
 
-        warmup_device([dtypes] if isinstance(dtypes, str) else dtypes, device)
+        warmup_device(names, device)
         return
     rng = np.random.default_rng(0)
-    for name in [dtypes] if isinstance(dtypes, str) else dtypes:
-        check_choice("dtype", name, BY_NAME)
+    for name in names:
         dtype = BY_NAME[name]
         exponents = rng.integers(1, 12, 40_000).astype(np.uint64) << np.uint64(max(dtype.head_shift, 1))
         bits = (exponents | rng.integers(0, 2, 40_000).astype(np.uint64)).astype(dtype.uint)

@@ -64,7 +64,7 @@ def check_choice(name: str, value: Any, choices: Collection[Any]) -> None:
     """Raise InvalidArgument unless the value of the argument ``name`` is one of ``choices``."""
     try:
         known = value in choices
-    except TypeError:  # unhashable
+    except (TypeError, ValueError, RuntimeError):  # unhashable, or an array, which compares value by value
         known = False
     if not known:
         raise InvalidArgument(f"{name} must be one of {', '.join(map(repr, choices))}, not {value!r}")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import fnmatch
 import json
+import operator
 import os
 import re
 import secrets
@@ -327,7 +328,11 @@ def _steps(steps: Any) -> frozenset[int]:
 
 def _is_integer(value: object) -> bool:
     """Return True for integers, numpy's too."""
-    return hasattr(value, "__index__") and not isinstance(value, bool)
+    try:
+        operator.index(value)  # type: ignore[arg-type]
+    except TypeError:  # of arrays of several values, too, which have the method
+        return False
+    return not isinstance(value, bool)
 
 
 def _selection(names: Any) -> Callable[[str], bool]:

@@ -15,11 +15,13 @@ from typing import Any
 import numpy as np
 
 from .codec import bit_layout_for, decode_frame
+from .dtypes import DTYPES
 from .errors import InvalidArgument, check_choice, check_output_limit
 from .format import shipped
 from .format.change_codebook import ChangeCodebook
 from .format.codebook import Codebook
 from .format.ladders import Ladder
+from .format.levels import MAX_LEVELS
 from .format.modes import BitLayout
 from .frame.decode import FrameReader
 from .frame.encode import copied_to_caller, encode_values, plan_for
@@ -35,6 +37,7 @@ from .threads import check_threads
 _FIRST_ID = 256  #: ids below belong to the codebooks that come with gcodec
 #: Codebooks that a decoder remembers, some 3 KiB each. An encoder names only the last that it sent.
 MAX_CODEBOOKS = 1024
+_MAX_HEAD_BITS = max(dtype.head_bits for dtype in DTYPES)
 
 
 @dataclass(frozen=True)
@@ -91,7 +94,7 @@ class CodebookCycle:
         current: The version that holds now, None before the first.
 
     Raises:
-        InvalidArgument: If ``interval`` or ``trigger`` is not positive.
+        InvalidArgument: If ``interval`` or ``trigger`` is not positive, or no frame has such heads or levels.
     """
 
     def __init__(
@@ -104,6 +107,9 @@ class CodebookCycle:
         options: EncoderOptions | None = None,
     ) -> None:
         check_refresh(interval, trigger)
+        for name, value, most in (("head_bits", head_bits, _MAX_HEAD_BITS), ("n_levels", n_levels, MAX_LEVELS)):
+            if isinstance(value, bool) or not isinstance(value, Integral) or not 1 <= value <= most:
+                raise InvalidArgument(f"{name} must be an integer in 1 ... {most}, not {value!r:.80}")
         self.head_bits, self.n_levels = head_bits, n_levels
         self.interval, self.trigger = interval, trigger
         self.options = checked_options(options)

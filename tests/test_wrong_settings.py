@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import inspect
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -21,6 +23,9 @@ import gcodec.compressors as gc
 import gcodec.distributed as gd
 from gcodec.averaging.averager import Averager, CompressionPlan
 from gcodec.averaging.feedback import ErrorFeedback, MomentumCorrection, WarmUp
+from gcodec.integrations.torch_ops import frame_room
+from gcodec.truncation.optimizers import levels_for
+from gcodec.truncation.reference import round_to_levels, ulp_histogram
 
 TOP, FEW = gc.TopK(0.1), gc.TopK(0.01)
 OPTIMIZER = torch.optim.SGD([torch.nn.Parameter(torch.ones(3))], lr=0.1)
@@ -127,6 +132,74 @@ def test_options_of_save_file_of_another_type_are_refused(tmp_path: Path, name, 
     with pytest.raises(gcodec.InvalidArgument, match=name):
         gcodec.save_file({"a": np.ones(3, np.float32)}, tmp_path / "a.gc", **{name: wrong})
     assert not list(tmp_path.iterdir())
+
+
+MODEL = torch.nn.Linear(2, 2)
+ADAPTIVE = ga.Adaptive(Averager(CompressionPlan(TOP)), ga.GraVAC(TOP))
+FLOATS = np.ones(3, np.float32)
+
+#: Functions, good arguments of theirs, and the one that is replaced by each of WRONG that it may not be.
+CALLS: list[tuple[Callable[..., Any], dict[str, Any], str, tuple[type, ...]]] = [
+    (gcodec.warmup, {}, "dtypes", (list,)),
+    (gcodec.CodebookCycle, {"head_bits": 8, "n_levels": 1}, "head_bits", ()),
+    (gcodec.CodebookCycle, {"head_bits": 8, "n_levels": 1}, "n_levels", ()),
+    (gcodec.encode, {"x": FLOATS, "mantissa_bits": 3}, "rounding", (type(None),)),
+    (gcodec.decode, {"data": gcodec.encode(FLOATS)}, "like", (type(None),)),
+    (levels_for, {"source": OPTIMIZER, "param": OPTIMIZER.param_groups[0]["params"][0], "grad": FLOATS}, "ladder",
+     (type(None),)),
+    (levels_for, {"source": OPTIMIZER, "param": OPTIMIZER.param_groups[0]["params"][0], "grad": FLOATS}, "scale",
+     (float, bool)),
+    (levels_for, {"source": OPTIMIZER, "param": OPTIMIZER.param_groups[0]["params"][0], "grad": FLOATS}, "loss_scale",
+     (float, bool)),
+    (levels_for, {"source": OPTIMIZER, "param": OPTIMIZER.param_groups[0]["params"][0], "grad": FLOATS}, "out",
+     (type(None),)),
+    (round_to_levels, {"x": FLOATS, "levels": 0, "ladder": gcodec.Ladder((0,))}, "x", (np.ndarray,)),
+    (round_to_levels, {"x": FLOATS, "levels": 0, "ladder": gcodec.Ladder((0,))}, "levels", ()),
+    (round_to_levels, {"x": FLOATS, "levels": 0, "ladder": gcodec.Ladder((0,))}, "ladder", ()),
+    (round_to_levels, {"x": FLOATS, "levels": 0, "ladder": gcodec.Ladder((0,))}, "rounding", ()),
+    (ulp_histogram, {"a": FLOATS, "b": FLOATS}, "a", (np.ndarray,)),
+    (ulp_histogram, {"a": FLOATS, "b": FLOATS}, "b", (np.ndarray,)),
+    (ulp_histogram, {"a": FLOATS, "b": FLOATS}, "limit", (bool,)),
+    (ga.gravac_bits, {}, "bits", ()),
+    (ga.ranks, {"size": 2, "plan": TOP, "controller": ga.GraVAC(TOP)}, "size", ()),
+    *((ga.AdaptiveOptimizer, {"optimizer": torch.optim.SGD(MODEL.parameters()), "adaptive": ADAPTIVE,
+                              "named_parameters": MODEL.named_parameters(), "communicate": gc.alone}, name, ())
+      for name in ("optimizer", "named_parameters", "adaptive", "communicate")),
+    (gc.alone, {"conversation": iter(())}, "conversation", ()),
+    (gd.converse, {"conversation": iter(())}, "conversation", ()),
+    (gd.allreduce, {"tensor": torch.ones(3)}, "params", (type(None),)),
+    (gd.allreduce, {"tensor": torch.ones(3)}, "op", ()),
+    (gd.allreduce, {"tensor": torch.ones(3)}, "threads", (type(None),)),
+    (gd.close_lanes, {}, "group", (type(None),)),
+    (gd.close_lanes, {}, "patience", (type(None), float)),
+    (gd.StatsLog, {"path": "", "state": gd.CompressedAllreduce()}, "path", (str,)),
+    (gd.log_to, {"writer": None, "numbers": {}, "step": 3}, "writer", ()),
+    (gd.log_to, {"writer": SimpleNamespace(add_scalar=print), "numbers": {}, "step": 3}, "numbers", ()),
+    (frame_room, {}, "x", (torch.Tensor,)),
+]
+
+
+@pytest.mark.parametrize(("function", "arguments", "name", "right"), CALLS,
+                         ids=[f"{function.__name__}.{name}" for function, _, name, _ in CALLS])
+def test_arguments_of_another_type_are_refused_by_their_name(function, arguments, name, right):
+    for wrong in (*WRONG, 3j, b"four", np.ones((2, 3)), torch.ones(2, 3)):
+        if not isinstance(wrong, right) or wrong is math.nan:
+            with pytest.raises(gcodec.InvalidArgument, match=name if name not in ("a", "b", "x") else "array|tensor"):
+                function(**{**arguments, name: wrong})
+
+
+@pytest.mark.parametrize("bits", [(4,), (4, 5), (4, 0), (4, -9), (4, 3.0), (True, 0)])
+def test_gravac_over_frames_takes_falling_numbers_of_bits(bits):
+    with pytest.raises(gcodec.InvalidArgument, match="bits"):
+        ga.gravac_bits(bits)
+
+
+def test_names_of_tensors_that_are_no_names_are_refused(tmp_path: Path):
+    gcodec.save_file({"a": FLOATS}, tmp_path / "a.gc")
+    wrong: Any
+    for wrong in (3, 2.5, object(), True, [3], [None]):
+        with pytest.raises(gcodec.InvalidArgument, match="name"):
+            gcodec.load_file(tmp_path / "a.gc", names=wrong)
 
 
 class _Wrapper(torch.Tensor):

@@ -18,7 +18,7 @@ import torch
 from ..averaging.averager import Averager, CompressionPlan, compression_plan
 from ..averaging.feedback import Carried, narrowed
 from ..averaging.state import pack_by_tensor, pack_state, unpack_by_tensor, unpack_state
-from ..compressors.contract import AllReduce, Compressor, Place, Request, check_gradient, wide
+from ..compressors.contract import AllReduce, Compressor, Place, Request, check_gradient, check_whole, wide
 from ..compressors.outcome import is_finite
 from ..errors import InvalidArgument, check_state
 from .contract import Controller, Measured, Planner, Selector, Shapes
@@ -299,7 +299,11 @@ def ranks(
         plan: Plan of all ranks, or what :func:`~gcodec.averaging.averager.compression_plan` makes one of.
         controller: Controller, of which each rank gets a copy.
         clock: Returns seconds.
+
+    Raises:
+        InvalidArgument: ``size`` is no number of ranks, or ``plan`` nothing that a plan can be made of.
     """
+    check_whole("size", size)
     plan = compression_plan(plan)
     return [Adaptive(Averager(plan, rank, size), copy.deepcopy(controller), clock) for rank in range(size)]
 

@@ -212,8 +212,12 @@ def gravac_bits(
         omega: Relative difference that counts as none, as for :class:`GraVAC`.
 
     Raises:
-        InvalidArgument: ``bits`` do not fall.
+        InvalidArgument: ``bits`` do not fall, or are no numbers of mantissa bits.
     """
+    if not isinstance(bits, list | tuple):
+        raise InvalidArgument(f"bits must be a tuple of falling numbers, not {bits!r:.80}")
+    for k in bits:
+        check_whole("bits", k)
     if len(bits) < 2 or sorted(set(bits), reverse=True) != list(bits):
         raise InvalidArgument(f"bits must be two or more falling numbers, not {bits!r}")
     factors = [32 / (k + 9) for k in bits]

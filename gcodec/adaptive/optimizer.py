@@ -43,8 +43,8 @@ class AdaptiveOptimizer(torch.optim.Optimizer):
         samples: Samples per step and rank.
 
     Raises:
-        InvalidArgument: A parameter of the optimizer has no name, or the plan's feedback must not be combined with the
-            optimizer's momentum.
+        InvalidArgument: An argument is of another type, a parameter of the optimizer has no name, or the plan's
+            feedback must not be combined with the optimizer's momentum.
     """
 
     #: Read by gradient scalers: one then calls :meth:`step` even if this rank's gradients have overflowed, as the other
@@ -59,9 +59,18 @@ class AdaptiveOptimizer(torch.optim.Optimizer):
         communicate: Communicate,
         samples: float = 1.0,
     ) -> None:
+        if not isinstance(optimizer, torch.optim.Optimizer):
+            raise InvalidArgument(f"optimizer must be a torch.optim.Optimizer, not a {type(optimizer).__name__}")
+        if not isinstance(adaptive, Adaptive):
+            raise InvalidArgument(f"adaptive must be a gcodec.adaptive.Adaptive, not a {type(adaptive).__name__}")
+        if not callable(communicate):
+            raise InvalidArgument(f"communicate must be a function, such as compressors.alone, not {communicate!r:.80}")
         self.optimizer, self.adaptive, self.communicate = optimizer, adaptive, communicate
         self.samples = samples
-        self._params = dict(named_parameters)
+        try:
+            self._params = dict(named_parameters)
+        except (TypeError, ValueError):
+            raise InvalidArgument("named_parameters must be pairs, as model.named_parameters() has them") from None
         named = {id(param) for param in self._params.values()}
         unnamed = [param for group in optimizer.param_groups for param in group["params"] if id(param) not in named]
         if unnamed:

@@ -74,7 +74,11 @@ class TensorNames:
             InvalidArgument: nothing is called so, or several files have a tensor of this very name.
         """
         result: dict[str, NamedTensor] = {}
-        for name in names:
+        try:
+            wanted = list(names)
+        except TypeError:
+            raise InvalidArgument(f"names must be a name or several, not {names!r:.80}") from None
+        for name in wanted:
             result.update(self._matching_one(name))
         return result
 

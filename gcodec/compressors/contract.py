@@ -227,7 +227,8 @@ def all_reduce_mean(tensor: torch.Tensor, size: int, preserve: bool = False) -> 
 
 
 def alone(conversation: Generator[Request, Any, Any]) -> Any:
-    """Run a conversation on the only rank there is, and return its result."""
+    """Run a conversation on the only rank there is, and return its result. Raises InvalidArgument for anything else."""
+    check_conversation(conversation)
     answer: Any = None
     while True:
         try:
@@ -290,6 +291,15 @@ def check_gradient(gradient: torch.Tensor, name: str = "") -> None:
         raise InvalidArgument(
             f"{subject} must be a dense tensor of one of {', '.join(map(str, TYPES))}, not a {gradient.layout} tensor "
             f"of {gradient.dtype}"
+        )
+
+
+def check_conversation(conversation: Any) -> None:
+    """Raise InvalidArgument for anything but a generator, as ``compress`` and ``average`` return."""
+    if not isinstance(conversation, Generator):
+        raise InvalidArgument(
+            f"conversation must be a generator of requests, as a compressor's compress() returns, not a "
+            f"{type(conversation).__name__}"
         )
 
 

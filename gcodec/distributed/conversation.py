@@ -32,8 +32,8 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from ..compressors.contract import AllGather, AllReduce, AllToAll, Request, parts_of, sum_by_rank
-from ..errors import Corruption, GcodecError, PeerError
+from ..compressors.contract import AllGather, AllReduce, AllToAll, Request, check_conversation, parts_of, sum_by_rank
+from ..errors import Corruption, GcodecError, InvalidArgument, PeerError
 from ..tensors import kernel_view
 from .stats import Counters
 from .transport.jobs import LaneJob
@@ -304,10 +304,14 @@ def converse(
         What the generator returned.
 
     Raises:
+        InvalidArgument: ``conversation`` is no generator, or ``terms`` no tuple.
         PeerError: another rank failed, is silent, or has other terms; the error names it.
         Corruption: a message arrived damaged.
         Exception: what the conversation itself raised. After any of these the lane takes nothing more.
     """
+    check_conversation(conversation)
+    if not isinstance(terms, tuple):
+        raise InvalidArgument(f"terms must be a tuple of facts, not {terms!r:.80}")
     lane, counted = lane_of(group), Counters() if counters is None else counters
     runner = ConversationRunner(lane, ("converse", *terms), counted, "converse")
     return lane.submit(LaneJob(lambda: runner.run(conversation), runner.abort)).wait()

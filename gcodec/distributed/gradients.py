@@ -60,8 +60,11 @@ class Gradients:
             n_values: values of the buffer.
 
         Raises:
-            InvalidArgument: the parameters have more or fewer values.
+            InvalidArgument: the parameters have more or fewer values, or are no tensors.
         """
+        for param in params:
+            if not isinstance(param, torch.Tensor):
+                raise InvalidArgument(f"params must be tensors, not a {type(param).__name__}")
         ends = np.cumsum([param.numel() for param in params], dtype=np.int64)
         if not params or ends[-1] != n_values:
             raise InvalidArgument(

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
+
+from ..errors import InvalidArgument
 
 
 @dataclass
@@ -126,7 +129,7 @@ class Stats:
         }
 
 
-def log_to(writer: Any, numbers: dict[str, Any], step: int, prefix: str = "gcodec") -> None:
+def log_to(writer: Any, numbers: Mapping[str, Any], step: int, prefix: str = "gcodec") -> None:
     """Write statistics to a TensorBoard ``SummaryWriter``, or anything with ``add_scalar(name, value, step)``.
 
     Args:
@@ -134,7 +137,14 @@ def log_to(writer: Any, numbers: dict[str, Any], step: int, prefix: str = "gcode
         numbers: what ``stats()`` returned; of nested ones only those of ``last_step`` are written.
         step: number of the training step.
         prefix: begins the names.
+
+    Raises:
+        InvalidArgument: the writer has no ``add_scalar``, or the statistics are no mapping.
     """
+    if not callable(getattr(writer, "add_scalar", None)):
+        raise InvalidArgument(f"writer must have add_scalar(name, value, step), as a {type(writer).__name__} has not")
+    if not isinstance(numbers, Mapping):
+        raise InvalidArgument(f"numbers must be what stats() returned, not a {type(numbers).__name__}")
     for name, value in {**numbers, **{f"step/{k}": v for k, v in numbers.get("last_step", {}).items()}}.items():
         if isinstance(value, int | float) and value == value:
             writer.add_scalar(f"{prefix}/{name}", value, step)

@@ -41,13 +41,15 @@ class StatsLog:
         state: whatever has ``stats()``.
 
     Raises:
-        InvalidArgument: the state has no ``stats()``.
+        InvalidArgument: the state has no ``stats()``, or ``path`` is none.
         OSError: the file cannot be written.
     """
 
     def __init__(self, path: str | os.PathLike[str], state: HasStats) -> None:
         if not callable(getattr(state, "stats", None)):
             raise InvalidArgument(f"state must have stats(), as the hook's states do; {type(state).__name__} has none")
+        if not isinstance(path, str | os.PathLike):
+            raise InvalidArgument(f"path must be that of a file, not a {type(path).__name__}")
         self.path, self._state, self._start = Path(path), state, time.monotonic()
         self._settings: dict[str, Any] = {}
         self._file = None

@@ -64,6 +64,7 @@ def newest_versions(folder: VersionFolder, group: dist.ProcessGroup | None = Non
     problem: Exception | None = None
     newest = -1
     try:
+        _check_folder(folder)
         newest = folder.newest
     except Exception as error:  # whatever it is, the others have to hear of it
         problem = error
@@ -94,10 +95,12 @@ def catch_up_shards(subscriber: Subscriber, folder: VersionFolder, group: dist.P
     problem: Exception | None = None
     n_applied = 0
     try:
+        if not isinstance(subscriber, Subscriber):
+            raise InvalidArgument(f"subscriber must be a gcodec.sync.Subscriber, not a {type(subscriber).__name__}")
         n_applied = subscriber.catch_up(folder, to=number)
     except Exception as error:
         problem = error
-    held = _gathered(-1 if problem else subscriber.number, group, f"version {number}")
+    held = _gathered(-1 if problem is not None else subscriber.number, group, f"version {number}")
     if problem is not None:
         raise problem
     for rank, found in enumerate(held):
@@ -105,6 +108,12 @@ def catch_up_shards(subscriber: Subscriber, folder: VersionFolder, group: dist.P
             what = "could not apply it" if found < 0 else f"holds version {found}"
             raise PeerError(f"version {number}: rank {rank} {what}")
     return n_applied
+
+
+def _check_folder(folder: Any) -> None:
+    """Raise InvalidArgument for anything but a folder of versions."""
+    if not isinstance(folder, VersionFolder):
+        raise InvalidArgument(f"folder must be a gcodec.sync.VersionFolder, not a {type(folder).__name__}")
 
 
 def _is_sharded(value: Any) -> bool:

@@ -399,7 +399,7 @@ def _memory(tensors: Sequence[torch.Tensor]) -> Any:
 def _check_several(name: str, items: Any) -> None:
     """Raise InvalidArgument unless an argument is a sequence: of one tensor the rows, or the values, would be taken for
     tensors."""
-    is_one = is_torch(items) or isinstance(items, str | bytes | bytearray | memoryview)
+    is_one = is_torch(items) or isinstance(items, str | bytes | bytearray | memoryview | np.ndarray | np.generic)
     if is_one or not hasattr(items, "__getitem__"):
         raise InvalidArgument(f"{name} must be a list or tuple, not a {type(items).__name__}; pass [x] for one")
 

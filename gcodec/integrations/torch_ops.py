@@ -29,6 +29,8 @@ def frame_room(x: torch.Tensor) -> int:
     Raises:
         InvalidArgument: It is not a dense tensor of a type that gcodec encodes.
     """
+    if not isinstance(x, torch.Tensor):
+        raise InvalidArgument(f"x must be a torch tensor, not a {type(x).__name__}")
     return max_encoded_size(tuple(x.shape), check_tensor(x)[0].name)
 
 

@@ -67,19 +67,32 @@ class Policy:
     @property
     def gain(self) -> float:
         """Return scale / loss_scale. Raises InvalidArgument unless both are positive and finite."""
-        if not (0 < self.scale < math.inf and 0 < self.loss_scale < math.inf):
-            given = f"{self.scale} and {self.loss_scale}"
-            raise InvalidArgument(f"scale and loss_scale must be positive and finite, not {given}")
-        return self.scale / self.loss_scale
+        scale, loss_scale = _number("scale", self.scale), _number("loss_scale", self.loss_scale)
+        if not (0 < scale < math.inf and 0 < loss_scale < math.inf):
+            raise InvalidArgument(f"scale and loss_scale must be positive and finite, not {scale} and {loss_scale}")
+        return scale / loss_scale
 
     def ladder_for(self, name: str) -> Ladder:
-        """Return the ladder for gradients of this type. Raises InvalidArgument if it drops more bits than there are."""
+        """Return the ladder for gradients of this type. Raises InvalidArgument if it drops more bits than there are, or
+        is none."""
         ladder = FINE_LADDER[name] if self.ladder is None else self.ladder
+        if not isinstance(ladder, Ladder):
+            raise InvalidArgument(f"ladder must be a gcodec.Ladder, not {ladder!r:.80}")
         ladder.check_fits(name)
         return ladder
 
 
 DEFAULT = Policy()
+
+
+def _number(name: str, value: Any) -> float:
+    """Return a number as a float, that of a tensor of one value, too. Raises InvalidArgument for anything else."""
+    try:
+        if not isinstance(value, str | bytes):
+            return float(value)
+    except (TypeError, ValueError, OverflowError, RuntimeError, NotImplementedError):
+        pass
+    raise InvalidArgument(f"{name} must be a positive, finite number, not {value!r:.80}")
 
 
 class RuleKernel(NamedTuple):
@@ -121,8 +134,10 @@ def dtype_name(array: Array) -> str:
     """Return the key of ``LAYOUTS`` for an array; numpy has no bfloat16, so uint16 stands for its bits.
 
     Raises:
-        InvalidArgument: The array is of another type, or not in native byte order.
+        InvalidArgument: It is no numpy array, or one of another type, or not in native byte order.
     """
+    if not isinstance(array, np.ndarray):
+        raise InvalidArgument(f"need a numpy array, not a {type(array).__name__}")
     return _name_of(array.dtype)
 
 
@@ -281,15 +296,17 @@ def _evenly(exponents: tuple[int, ...]) -> tuple[np.int32, np.int32] | None:
     return np.int32(exponents[0] - space), np.int32(UNIT // space + 1)
 
 
-def _checked_out(arrays: Sequence[Array | None], grad: Array, out: Levels | None) -> Levels:
+def _checked_out(arrays: Sequence[Array | None], grad: Array, out: Any) -> Levels:
     """Return ``out``, or a new array in its place. Raises InvalidArgument unless all sizes agree."""
     if any(a is not None and a.size != grad.size for a in arrays):
         raise InvalidArgument(f"param, grad and state differ in size: {[a.size for a in arrays if a is not None]}")
     if out is None:
         return np.empty(grad.shape, np.uint8)
-    if out.dtype != np.uint8 or out.size != grad.size or not out.flags.c_contiguous or not out.flags.writeable:
-        raise InvalidArgument("out must be a writable, C-contiguous uint8 array of the gradient's size")
-    return out
+    fits = isinstance(out, np.ndarray) and out.dtype == np.uint8 and out.size == grad.size
+    if not (fits and out.flags.c_contiguous and out.flags.writeable):
+        raise InvalidArgument(f"out must be a writable, C-contiguous uint8 array of {grad.size} values")
+    levels: Levels = out
+    return levels
 
 
 def _working_type(wide: bool, constants: Sequence[float]) -> Any:

@@ -6,12 +6,14 @@ This is the law that the codec's own rounding is tested against. It is in the pa
 
 from __future__ import annotations
 
+from numbers import Integral
 from typing import Any
 
 import numpy as np
 
-from ..errors import InvalidArgument
+from ..errors import InvalidArgument, check_choice
 from ..format.ladders import LAYOUTS, Array, FloatLayout, Ladder
+from ..tensors import as_plain_array
 from .evaluate import dtype_name
 
 
@@ -40,13 +42,18 @@ def round_to_levels(
         A new array of x's dtype and shape.
 
     Raises:
-        InvalidArgument: a level or rounding that does not exist, or a ladder that drops more bits than there are.
+        InvalidArgument: a level or rounding that does not exist, a ladder that drops more bits than there are, or an
+            argument of another type.
     """
-    if rounding not in ("nearest", "truncate"):
-        raise InvalidArgument(f'rounding must be "nearest" or "truncate", not {rounding!r}')
+    check_choice("rounding", rounding, ("nearest", "truncate"))
     name = dtype_name(x)
+    if not isinstance(ladder, Ladder):
+        raise InvalidArgument(f"ladder must be a gcodec.Ladder, not {ladder!r:.80}")
     ladder.check_fits(name)
-    indices = np.broadcast_to(np.asarray(levels), x.shape)
+    try:
+        indices = np.broadcast_to(as_plain_array(levels, "levels"), x.shape)
+    except ValueError:
+        raise InvalidArgument(f"levels must broadcast to the shape of x, {x.shape}, unlike {levels!r:.80}") from None
     if indices.dtype.kind not in "iu" or (indices.size and not 0 <= indices.min() <= indices.max() < len(ladder.drops)):
         raise InvalidArgument(f"levels must be integers from 0 to {len(ladder.drops) - 1}")
     word = _word(x)
@@ -96,11 +103,13 @@ def ulp_histogram(a: Array, b: Array, limit: int = 2) -> dict[int, int]:
     Raises:
         InvalidArgument: a and b do not match, or ``limit`` is out of range.
     """
-    if a.dtype != b.dtype or a.shape != b.shape or not 0 <= limit <= 1000:
-        raise InvalidArgument(
-            f"a and b must match, and limit be from 0 to 1000: {a.dtype}{a.shape}, {b.dtype}{b.shape}, {limit}"
-        )
-    layout, word = LAYOUTS[dtype_name(a)], _word(a)
+    layout = LAYOUTS[dtype_name(a)]
+    dtype_name(b)
+    if a.dtype != b.dtype or a.shape != b.shape:
+        raise InvalidArgument(f"a and b must match, unlike {a.dtype}{a.shape} and {b.dtype}{b.shape}")
+    if not isinstance(limit, Integral) or not 0 <= limit <= 1000:
+        raise InvalidArgument(f"limit must be an integer in 0 ... 1000, not {limit!r:.80}")
+    word = _word(a)
     sign = word(1 << (layout.exponent_bits + layout.mantissa_bits))
     infinity = word(((1 << layout.exponent_bits) - 1) << layout.mantissa_bits)
     x, y = (np.ascontiguousarray(z).reshape(-1).view(word) for z in (a, b))

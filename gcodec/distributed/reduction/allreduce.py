@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 
 from ...dtypes import DType
-from ...errors import InvalidArgument, Unsupported
+from ...errors import InvalidArgument, Unsupported, check_choice
 from ...tensors import values_of
 from ..gradients import Gradients
 from ..modes import Mode, NearLossless, mode_of
@@ -75,13 +75,14 @@ def allreduce(
     mode, dtype = mode_of(mode), _checked(tensor, op)
     mode.bit_layout(dtype)  # raises where the mode has no ladder for the type, before other ranks wait
     smallest, threads = check_int("smallest", smallest), check_optional_int("threads", threads)
-    lane = lane_of(group, check_optional_duration("timeout", timeout))
+    timeout = check_optional_duration("timeout", timeout)
     dense = tensor.detach().contiguous().view(-1)
     gradients = None
     if params is not None:
-        gradients = Gradients.of([params] if isinstance(params, torch.Tensor) else list(params), dense.numel())
+        gradients = Gradients.of(_parameters(params), dense.numel())
     elif isinstance(mode, NearLossless):
         raise InvalidArgument("params must be given for NearLossless: the parameters whose gradients the tensor holds")
+    lane = lane_of(group, timeout)
     small = dense.nbytes < max(smallest, 1)
     if lane.size == 1:
         job = LaneJob(lambda: None)
@@ -100,9 +101,18 @@ def allreduce(
     return None
 
 
+def _parameters(params: Any) -> list[torch.Tensor]:
+    """Return the parameters as a list; their types are checked where they are used. Raises InvalidArgument."""
+    if isinstance(params, torch.Tensor):
+        return [params]
+    try:
+        return list(params)
+    except TypeError:
+        raise InvalidArgument(f"params must be a tensor or several, not a {type(params).__name__}") from None
+
+
 def _checked(tensor: torch.Tensor, op: str) -> DType:
-    if op not in ("sum", "avg"):
-        raise InvalidArgument(f"op must be 'sum' or 'avg', not {op!r}")
+    check_choice("op", op, ("sum", "avg"))
     if not isinstance(tensor, torch.Tensor):
         raise InvalidArgument(f"tensor must be a torch.Tensor, not a {type(tensor).__name__}")
     if tensor.layout != torch.strided or tensor.dtype not in TYPES:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from datetime import timedelta
-from typing import Any, SupportsIndex, TypeVar
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -45,9 +45,12 @@ def check_int(name: str, value: Any, minimum: int = 0) -> int:
     Raises:
         InvalidArgument: the argument is no integer, or too small.
     """
-    if isinstance(value, bool) or not isinstance(value, SupportsIndex):
+    try:
+        number = operator.index(value)
+    except TypeError:  # of arrays of several values, too, which have the method
+        raise InvalidArgument(f"{name} must be an integer, not {value!r:.80}") from None
+    if isinstance(value, bool):
         raise InvalidArgument(f"{name} must be an integer, not {value!r:.80}")
-    number = operator.index(value)
     if number < minimum:
         raise InvalidArgument(f"{name} must be at least {minimum}, not {number}")
     return number

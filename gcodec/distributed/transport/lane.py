@@ -369,7 +369,14 @@ def close_lanes(group: dist.ProcessGroup | None = None, patience: float | None =
     Args:
         group: the process group; None for all.
         patience: seconds to wait for what is under way; default the timeout.
+
+    Raises:
+        InvalidArgument: ``group`` is no process group, or ``patience`` no number of seconds.
     """
+    check_group_member(group)
+    is_number = isinstance(patience, int | float) and not isinstance(patience, bool)
+    if patience is not None and not (is_number and patience >= 0):
+        raise InvalidArgument(f"patience must be None or a number of seconds, not negative, and not {patience!r:.80}")
     with _lock:
         closing = [lane for lane in _lanes if group is None or lane.parent is group]
         _lanes[:] = [lane for lane in _lanes if lane not in closing]
