@@ -36,7 +36,8 @@ NORMS = ("max", "l2")
 class QSGD(Compressor):
     """Quantizes every value to sign * norm * l / s, l one of 0 ... s, drawn so that its expectation is the value.
 
-    All ranks get all payloads, so no sum is quantized a second time.
+    All ranks get all payloads, so no sum is quantized a second time. Where a value of a bucket is NaN, infinite, or of
+    float64 and beyond float32's range, all values of the bucket become NaN, as norms are float32.
 
     Attributes:
         bits: Bits per value, 2 ... 8, one of them the sign: s = 2**(bits - 1) - 1 levels.

@@ -43,13 +43,16 @@ def norms_of(values: np.ndarray, bucket: int, by_max: bool) -> np.ndarray:
         by_max: Take the max; otherwise the L2 norm.
 
     Returns:
-        float32[ceil(n / bucket)].
+        float32[ceil(n / bucket)]. It is finite where all values of the bucket are: where the L2 norm is beyond
+        float32's range, the max stands in for it, which no value exceeds, so that expectations stay the values.
     """
     norms = np.empty(-(-len(values) // bucket), np.float32)
     if by_max:
         _greatest(values.view(np.uint32), bucket, norms.view(np.uint32))
-    else:
-        _lengths(values, bucket, norms)
+        return norms
+    _lengths(values, bucket, norms)
+    for number in np.flatnonzero(np.isinf(norms)):
+        norms[number] = np.abs(values[number * bucket : (number + 1) * bucket]).max()
     return norms
 
 

@@ -74,6 +74,24 @@ def test_qsgd_is_unbiased_and_within_a_level(norm_kind):
     assert bool(((total / 2000 - gradient).abs() <= 5 * level / 2 / 2000**0.5).all())
 
 
+@pytest.mark.parametrize("stochastic", [True, False])
+@pytest.mark.parametrize("kind", [torch.float32, torch.float64, torch.bfloat16])
+def test_qsgd_of_values_whose_length_is_beyond_float32_is_finite_and_within_a_level(kind, stochastic):
+    """The L2 norm of a few hundred values of 3e38 is, though each of them is not."""
+    random = torch.Generator().manual_seed(0)
+    gradient = ((torch.rand(70, 60, generator=random) * 2 - 1) * 3e38).to(kind)
+    gradient[0, :3] = torch.tensor([3e38, -3e38, 0.0])
+    setting = QSGD(8, bucket=100, norm="l2", stochastic=stochastic)
+    sent = setting.decompressed(gradient).contribution
+    level = 3.01e38 / setting.levels
+    assert bool(torch.isfinite(sent).all()) and sent[0, 2] == 0
+    error, rounding = (sent.double() - gradient.double()).abs(), gradient.double().abs() * torch.finfo(kind).eps
+    assert bool((error <= level * (1 if stochastic else 0.5) * 1.01 + rounding).all())
+    gradient[3, 7] = torch.inf
+    sent = setting.decompressed(gradient).contribution.view(-1, 100)
+    assert bool(sent[1].isnan().all()) and bool(torch.isfinite(sent[torch.arange(42) != 1]).all())
+
+
 def test_qsgd_draws_differ_between_ranks_and_steps():
     gradient = torch.full((20, 20), 0.3)
     gradient[0, 0] = 1.0
