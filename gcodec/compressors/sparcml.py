@@ -103,4 +103,9 @@ class SparCML(Compressor):
         return self.sparsifier.floats(shape)
 
     def payload_bytes(self, shape: Sequence[int], dtype: torch.dtype = torch.float32) -> float:
+        """Return how many bytes the chosen values take, which is the least that a rank hands over.
+
+        Of W ranks, each hands over 1 - 1/W of that in the first phase. In the second it hands over the sum of its part:
+        1/W of that where all ranks choose the same values, and as much as that again where no two choose the same one.
+        """
         return self.sparsifier.payload_bytes(shape, dtype)

@@ -14,7 +14,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gcodec.averaging.simulate import run_conversations
+from gcodec.averaging.averager import CompressionPlan
+from gcodec.averaging.simulate import Simulation, run_conversations
 from gcodec.compressors import DGC, Place, RandomK, RedSync, SparCML, TopK
 from gcodec.compressors.contract import AllGather, Memory, alone, n_kept
 from gcodec.compressors.magnitudes import BinnedMagnitudes, Magnitudes, magnitudes_in
@@ -151,6 +152,18 @@ def test_names_and_seeds_alone_decide_random_choices():
     state = torch.get_rng_state()
     run(RandomK(0.05), 2, 2)
     assert torch.equal(torch.get_rng_state(), state)
+
+
+@pytest.mark.parametrize("size", [1, 2, 4])
+@pytest.mark.parametrize("alike", [True, False])
+def test_sparcml_hands_over_what_payload_bytes_says_and_more_where_choices_differ(size, alike):
+    gradients, setting = [torch.zeros(80, 100) for _ in range(size)], SparCML(TopK(0.05))
+    for rank, gradient in enumerate(gradients):     # 400 values for each rank, the same ones or others
+        gradient.view(-1)[(0 if alike else rank) :: 20] = torch.randn(400, generator=torch.Generator().manual_seed(1))
+    simulation = Simulation(size, CompressionPlan(setting, smallest=0))
+    simulation.average([{"x": gradient} for gradient in gradients])
+    share = simulation.ranks[0].total.payload_bytes / setting.payload_bytes((80, 100))
+    assert share == pytest.approx(1 if alike else 2 - 1 / size, rel=0.2)
 
 
 @pytest.mark.parametrize(("density", "switch", "dense"), [(0.3, 0.4, True), (0.3, 0.9, False), (0.05, 0.4, False)])
