@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from ..averaging.state import pack_state, unpack_state
-from ..compressors.contract import Request
+from ..compressors.contract import AllReduce, Request
 from ..compressors.outcome import is_finite
 from ..errors import InvalidArgument, check_state
 from .driver import Adaptive, load_packed_state, packed_state
@@ -85,7 +85,8 @@ class AdaptiveOptimizer(torch.optim.Optimizer):
     def step(self, closure: Any = None) -> Any:
         """Average the gradients, then step.
 
-        A parameter without a gradient counts as one of zeros, for other ranks may have a gradient of it.
+        A parameter without a gradient counts as one of zeros, for other ranks may have a gradient of it. Where no rank
+        has one, and error feedback has nothing left of it, the optimizer inside leaves the parameter as it is.
 
         Args:
             closure: None.
@@ -107,13 +108,32 @@ class AdaptiveOptimizer(torch.optim.Optimizer):
         if is_scaled:
             gradients = self._unscaled(gradients)
         rate = float(self.param_groups[0]["lr"])
-        conversation = self.adaptive.average(gradients, params, rate=rate, samples=self.samples)
-        averages = self.communicate(conversation)
+        averages, unused = self.communicate(self._averaged(gradients, params, rate))
         for name, average in averages.items():
-            params[name].grad = average
+            params[name].grad = None if name in unused else average
         if is_scaled and not all(is_finite(average) for average in averages.values()):
             return None
         return self.optimizer.step()
+
+    def _averaged(
+        self, gradients: dict[str, torch.Tensor], params: dict[str, torch.nn.Parameter], rate: float
+    ) -> Generator[Request, Any, tuple[dict[str, torch.Tensor], set[str]]]:
+        """Return the conversation about a step's gradients, which returns the averages, by name, and the names of those
+        parameters of which no rank has a gradient.
+
+        Ranks need not ask each other about averages that are not all zeros, and all ranks have the same averages.
+        """
+        averages = yield from self.adaptive.average(gradients, params, rate=rate, samples=self.samples)
+        if not averages:
+            return averages, set()
+        where = next(iter(averages.values())).device
+        used = torch.stack([average.any().to(where) for average in averages.values()]).tolist()
+        zeros = [name for name, is_used in zip(averages, used, strict=True) if not is_used]
+        if not zeros:
+            return averages, set()
+        owners = torch.tensor([float(params[name].grad is not None) for name in zeros], device=where)
+        n_ranks = yield AllReduce(owners)
+        return averages, {name for name, n in zip(zeros, n_ranks.tolist(), strict=True) if n == 0}
 
     def _unscaled(self, gradients: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Return the gradients without the scale of the gradient scaler that calls ``step``.

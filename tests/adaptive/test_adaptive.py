@@ -502,6 +502,44 @@ def test_a_gradient_scaler_changes_no_bit_and_leaves_out_steps_that_overflow(mad
     assert scaler.get_scale() == 2.0**11
 
 
+@pytest.mark.parametrize("made", [
+    partial(torch.optim.SGD, lr=0.1, momentum=0.5, weight_decay=0.1), partial(torch.optim.AdamW, weight_decay=0.1)],
+    ids=["SGD", "AdamW"])
+def test_a_parameter_without_a_gradient_is_left_as_it_is_and_one_with_zeros_is_not(made):
+    """As torch's optimizers do it, which momentum and weight decay show: the one has no gradient in any step, another
+    in some, a third has one of zeros."""
+    ends = []
+    for wrapped in (False, True):
+        torch.manual_seed(0)
+        model = torch.nn.ModuleDict({name: torch.nn.Linear(40, 40) for name in ("used", "sometimes", "never", "zeros")})
+        optimizer: Any = made(model.parameters())
+        if wrapped:
+            adaptive = Adaptive(Averager(CompressionPlan(TopK(0.1), smallest=1 << 30)), GraVAC(TopK(0.1)))
+            optimizer = AdaptiveOptimizer(optimizer, model.named_parameters(), adaptive, alone)
+        for step in range(6):
+            optimizer.zero_grad()
+            x = torch.randn(8, 40, generator=torch.Generator().manual_seed(step))
+            loss = model["used"](x).square().mean() + 0 * model["zeros"](x).sum()
+            (loss + model["sometimes"](x).square().mean() if step in (1, 2, 4) else loss).backward()
+            optimizer.step()
+        ends.append([param.detach() for param in model.parameters()])
+    assert all(same(a, b) for a, b in zip(*ends, strict=True))
+
+
+def test_what_error_feedback_has_left_of_a_parameter_is_sent_though_it_has_no_gradient():
+    model = torch.nn.Linear(40, 40, bias=False)
+    adaptive = Adaptive(Averager(CompressionPlan(TopK(0.1))), GraVAC(TopK(0.1), 2, 2))
+    inner = torch.optim.SGD(model.parameters(), lr=1.0)
+    optimizer = AdaptiveOptimizer(inner, model.named_parameters(), adaptive, alone)
+    start, gradient = model.weight.detach().clone(), torch.rand(40, 40) + 1
+    model.weight.grad = gradient.clone()
+    for _ in range(30):
+        optimizer.step()
+        optimizer.zero_grad()
+    torch.testing.assert_close(model.weight.detach(), start - gradient)
+    assert model.weight.grad is None
+
+
 def test_gradients_in_float16_are_not_unscaled():
     model = torch.nn.Linear(3, 3).half()
     adaptive = Adaptive(Averager(CompressionPlan(TopK(0.1))), GraVAC(TopK(0.1)))

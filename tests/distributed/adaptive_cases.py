@@ -124,6 +124,30 @@ def trains_scaled(group: dist.ProcessGroup, fused: bool, overflow: int = 3, step
     return seen, scaler.get_scale()
 
 
+def trains_with_unused(group: dist.ProcessGroup, steps: int = 5) -> Any:
+    """Train with parameters that no rank uses, that only rank 0 does, in some steps, and that all do: how far each has
+    moved, whether it has a gradient in the end, and a checksum."""
+    torch.manual_seed(0)
+    parts = {name: nn.Linear(40, 40) for name in ("used", "on rank 0", "never")}
+    start, model = {name: part.weight.detach().clone() for name, part in parts.items()}, nn.ModuleDict(parts)
+    inner = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.5, weight_decay=0.1)
+    plan = CompressionPlan(TopK(0.1), smallest=1 << 30)
+    adaptive = Adaptive(Averager(plan, rank(), group.size()), GraVAC(TopK(0.1)))
+    optimizer = AdaptiveOptimizer(inner, model.named_parameters(), adaptive,
+                                  lambda conversation: gd.converse(conversation, group))
+    for step in range(steps):
+        optimizer.zero_grad()
+        x = torch.randn(8, 40, generator=torch.Generator().manual_seed(step))
+        loss = parts["used"](x).square().mean()
+        if rank() == 0 and step == 1:
+            loss = loss + 0 * parts["on rank 0"](x).sum()
+        loss.backward()
+        optimizer.step()
+    moved = {name: not torch.equal(part.weight.detach(), start[name]) for name, part in parts.items()}
+    return moved, [name for name, part in parts.items() if part.weight.grad is not None], crc(
+        [param.detach() for param in model.parameters()])
+
+
 def optimizer_checkpoint(group: dist.ProcessGroup, name: str, folder: str, first: int = 3, second: int = 4) -> int:
     """An optimizer around Adam through ``torch.distributed.checkpoint``, in place into a new one: a checksum of
     parameters after as many steps as without."""

@@ -71,6 +71,13 @@ def test_all_ranks_leave_out_a_step_in_which_one_ranks_scaled_gradients_overflow
     assert [scale for _, scale in result] == [2.0**10, 2.0**9]
 
 
+def test_an_adaptive_optimizer_leaves_alone_what_no_rank_has_a_gradient_of(pair):
+    """A gradient of zeros on one rank is one, with which momentum and weight decay go on, on all ranks."""
+    moved, with_gradients, _ = agreed(pair.run(cases.trains_with_unused))
+    assert moved == {"used": True, "on rank 0": True, "never": False}
+    assert with_gradients == ["used"]
+
+
 @others
 def test_a_distributed_checkpoint_restores_an_adaptive_optimizer(ranks, size, name, tmp_path):
     agreed(Members(ranks, size).run(cases.optimizer_checkpoint, name=name, folder=str(tmp_path)))
