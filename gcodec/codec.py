@@ -15,7 +15,7 @@ from .format.ladders import FINE_LADDER, Ladder
 from .format.modes import BitLayout
 from .format.prelude import Prelude
 from .frame.decode import FrameReader
-from .frame.encode import encode_array
+from .frame.encode import check_apart, encode_array
 from .frame.inspect import inspect
 from .frame.sizes import max_encoded_size
 from .frame.small_reads import SmallFrame, small_frame
@@ -115,7 +115,7 @@ def encode(
             the difference is stored then, and decoding needs it again. That of a CUDA tensor lies on its device.
         options: How codebooks are made (``LITERAL_GCOMP``: all as in the paper).
         threads: Threads to use at most; by default all cores.
-        out: Writable uint8 array or buffer of at least ``max_encoded_size`` bytes.
+        out: Writable uint8 array or buffer of at least ``max_encoded_size`` bytes, apart from the other arrays.
         device: "cpu" to have the frame of a CUDA tensor as bytes all the same; a name, or a ``torch.device``.
 
     Returns:
@@ -157,6 +157,8 @@ def encode(
     request = EncodeRequest(
         values, bit_layout, level_array, options, nearest, threads, None, shapes, earlier, standalone=True
     )
+    if out is not None:
+        check_apart(request, out)
     return encode_array(request, out)
 
 
@@ -212,7 +214,8 @@ def decode(
 
     Args:
         data: Bytes-like, one frame, or a CUDA tensor of uint8; bytes after the frame are ignored.
-        out: Contiguous array or tensor to fill, of the frame's type and number of values; where it is decoded.
+        out: Contiguous array or tensor to fill, of the frame's type and number of values; where it is decoded, and
+            apart from ``data``.
         like: "numpy" or "torch" to override the recorded kind.
         threads: Threads to use at most; by default all cores.
         max_output_bytes: Refuse frames that decode to more; use it on bytes from strangers.
@@ -265,6 +268,7 @@ def decode_frame(
         result, bits, _ = _new_arrays(prelude.dtype, prelude.shape, container)
     else:
         result, bits = out, output_bits(out, prelude.dtype.narrow, prelude.n_values)
+        _check_apart(bits, frame.data)
     earlier, workers = _base_of(base, prelude), n_threads(threads, prelude.n_values)
     if earlier is not None and out is not None and np.may_share_memory(bits, earlier):
         if bits.ctypes.data != earlier.ctypes.data:
@@ -286,7 +290,14 @@ def _decode_small(
         result, bits, _ = _new_arrays(dtype, frame.shape, container)
     else:
         result, bits = out, output_bits(out, dtype.narrow, frame.n_values)
+        _check_apart(bits, frame.data)
     return result if frame.decode(bits) else None
+
+
+def _check_apart(out: np.ndarray, data: np.ndarray) -> None:
+    """Raise InvalidArgument if values would be written over the frame that they are read from, and both be lost."""
+    if np.may_share_memory(out, data):
+        raise InvalidArgument("out must not share memory with data, the frame, which is read while out is written")
 
 
 def _base_of(base: Any, prelude: Prelude) -> np.ndarray | None:

@@ -24,7 +24,7 @@ from .format.ladders import Ladder
 from .format.levels import MAX_LEVELS
 from .format.modes import BitLayout
 from .frame.decode import FrameReader
-from .frame.encode import copied_to_caller, encode_values, plan_for
+from .frame.encode import check_apart, copied_to_caller, encode_values, plan_for
 from .kernels.sample import code_costs
 from .options import EncoderOptions, Precision, checked_options
 from .plan.codebooks import bin_costs, from_histogram, n_bins_of, window_of
@@ -261,6 +261,9 @@ class Encoder:
         values = values_of(x, dtype)
         precision = Precision(mantissa_bits, levels, ladder, None, optimizer, param)
         bit_layout, level_array = bit_layout_for(x, values, precision, self.options)
+        request = EncodeRequest(values, bit_layout, level_array, self.options, self.nearest, self.threads)
+        if out is not None:
+            check_apart(request, out)
         form = (values.dtype, bit_layout.widths, bit_layout.levels)
         if self.cycle is None or form != self._form:
             self._start(values, bit_layout)
@@ -268,7 +271,6 @@ class Encoder:
         cycle = self.cycle
         assert cycle is not None
         version = cycle.advance(self.step)
-        request = EncodeRequest(values, bit_layout, level_array, self.options, self.nearest, self.threads)
         request = drop_common_zeros(request)  # codebooks suit any frame of as many levels
         if version is None or cycle.due:
             plan = plan_for(request)

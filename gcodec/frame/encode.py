@@ -153,6 +153,15 @@ def _encode_small(small: SmallFrameWriter, out: Any) -> bytes | memoryview:
 _MAX_TRIED = 1 << 20  #: values up to which blocks of several kinds are compared with larger ones that are all sparse
 
 
+def check_apart(request: EncodeRequest, out: Any) -> None:
+    """Raise InvalidArgument if a caller's buffer shares memory with what is read while it is written: the frame would
+    hold other values, and no checksum would tell."""
+    target = _target(out)
+    for name, array in (("x", request.values.bits), ("levels", request.levels), ("base", request.base)):
+        if array is not None and np.may_share_memory(target, array):
+            raise InvalidArgument(f"out must not share memory with {name}, which is read while out is written")
+
+
 def copied_to_caller(frame: bytes | memoryview, out: Any) -> bytes | memoryview:
     """Return a frame as :func:`encode_values` does: as it is, or the part of ``out`` that it was copied to. Raises
     InvalidArgument if ``out`` is not writable or too small."""

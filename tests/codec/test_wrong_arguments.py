@@ -222,3 +222,42 @@ def test_warmup_takes_names_of_types_only():
     laws.check_refused(InvalidArgument, lambda: gcodec.warmup(["int8"]))
     with pytest.raises(InvalidArgument, match="not 'int8'"):
         gcodec.warmup("int8")
+
+
+@pytest.mark.parametrize("n", [500, 50_000])
+@pytest.mark.parametrize("encode", [gcodec.encode, lambda x, **keywords: gcodec.Encoder().encode(x, **keywords)],
+                         ids=["encode", "Encoder"])
+@pytest.mark.parametrize("name", ["x", "levels", "base"])
+def test_a_frame_is_not_written_over_what_it_is_made_of(encode, name, n):
+    """It would hold other values, with checksums that are right."""
+    values = np.random.default_rng(n).integers(0, 1 << 32, n, np.uint32).view(np.float32)
+    room = np.zeros(gcodec.max_encoded_size(n, "float32") + 4 * n, np.uint8)
+    arrays = {"x": values, "levels": np.zeros(n, np.uint8), "base": values[::-1].copy()}
+    if name == "base" and encode is not gcodec.encode:
+        return
+    shared = room[64 : 64 + arrays[name].nbytes].view(arrays[name].dtype)
+    shared[:] = arrays[name]
+    before = room.copy()
+    arguments = {"x": values, name: shared}
+    with pytest.raises(InvalidArgument, match=f"out must not share memory with {name}"):
+        encode(**arguments, out=room)
+    assert np.array_equal(room, before)
+    apart = encode(**arguments, out=np.zeros(len(room), np.uint8))
+    if name != "levels":
+        laws.assert_same_bits(gcodec.decode(apart, base=arguments.get("base")), values.view(np.uint32))
+
+
+@pytest.mark.parametrize("n", [500, 50_000])
+@pytest.mark.parametrize("decode", [gcodec.decode, lambda data, out: gcodec.Decoder().decode(data, out=out)],
+                         ids=["decode", "Decoder"])
+def test_values_are_not_written_over_their_frame(decode, n):
+    values = np.random.default_rng(n).normal(size=n).astype(np.float32)
+    frame = np.frombuffer(gcodec.encode(values), np.uint8)
+    for at in (0, 64, len(frame) - 8):
+        room = np.zeros(len(frame) + values.nbytes, np.uint8)
+        room[: len(frame)] = frame
+        with pytest.raises(InvalidArgument, match="out must not share memory with data"):
+            decode(room[: len(frame)], out=room[at : at + values.nbytes].view(np.float32))
+        assert np.array_equal(room[: len(frame)], frame) and not room[len(frame) :].any()
+        out = room[len(frame) :].view(np.float32)
+        assert np.array_equal(decode(room[: len(frame)], out=out), values)
