@@ -176,18 +176,17 @@ def _base_bits(base: Any, dtype: DType, n_values: int, name: str | None = None) 
 
 
 def _check_shapes(shapes: Sequence[Sequence[int]] | None, shape: tuple[int, ...]) -> Sequence[Sequence[int]]:
-    """Return a caller's shapes, or the array's own in place of None. Raises InvalidArgument."""
+    """Return a caller's shapes, as Python's integers, or the array's own in place of None. Raises InvalidArgument."""
     if shapes is None:
         return (shape,)
     n_values = math.prod(shape)
     try:
-        sizes = [operator.index(size) for parts in shapes for size in parts]
-        total = sum(map(math.prod, shapes))
+        whole = [tuple(map(operator.index, parts)) for parts in shapes]  # numpy's integers would overflow in products
     except TypeError:
         raise InvalidArgument(f"shapes must be sequences of integers, not {shapes!r}") from None
-    if any(size < 0 for size in sizes) or total != n_values:
-        raise InvalidArgument(f"shapes must have the array's {n_values} values in all, not {list(shapes)}")
-    return shapes
+    if any(size < 0 for parts in whole for size in parts) or sum(map(math.prod, whole)) != n_values:
+        raise InvalidArgument(f"shapes must have the array's {n_values} values in all, not {whole}")
+    return whole
 
 
 _LIKE = {None: None, "numpy": 0, "torch": 1}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 from linecache import getline
+from typing import Any
 
 import numpy as np
 import pytest
@@ -261,3 +262,18 @@ def test_values_are_not_written_over_their_frame(decode, n):
         assert np.array_equal(room[: len(frame)], frame) and not room[len(frame) :].any()
         out = room[len(frame) :].view(np.float32)
         assert np.array_equal(decode(room[: len(frame)], out=out), values)
+
+
+@pytest.mark.parametrize("shapes", [
+    [np.array([500, 100])], [np.array([250, 200], np.uint8)], (shape for shape in [(200, 100), (30_000,)]),
+    [[np.int16(25_000)], (np.int64(25_000),)]], ids=["int64", "uint8", "generator", "both"])
+def test_shapes_may_be_of_any_integers(shapes):
+    x = np.outer(np.arange(1, 501), np.linspace(1, 2, 100)).astype(np.float32)
+    frame = gcodec.encode(x, shapes=shapes)
+    assert np.array_equal(gcodec.decode(frame), x)
+
+
+def test_products_of_shapes_do_not_overflow():
+    large: Any = np.array([65536, 65536], np.int32)
+    with pytest.raises(InvalidArgument, match="shapes must have the array's 6 values"):
+        gcodec.encode(X, shapes=[large, (6,)])
