@@ -6,6 +6,7 @@ can be done with it. Numbers that stand in frames or messages are fields of the 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -53,6 +54,10 @@ class DType:
     payload_number: int | None = None
     float_kind: int | None = None
     min_saving: float = 0.0
+
+    def __reduce__(self) -> tuple[Callable[[int], DType], tuple[int]]:
+        """Copy and unpickle a type as the one object that there is of it: a copied encoder would not know its own."""
+        return dtype_of_code, (self.code,)
 
     @cached_property
     def itemsize(self) -> int:
@@ -122,3 +127,8 @@ WIDE_DTYPES = {
     "float32": replace(BY_NAME["float32"], code=8, head_bits=9, tail_bits=23, min_saving=0.004),
 }
 BY_CODE = {t.code: t for t in (*DTYPES, *WIDE_DTYPES.values())}
+
+
+def dtype_of_code(code: int) -> DType:
+    """Return the type of a number of docs/format.md, section 2."""
+    return BY_CODE[code]

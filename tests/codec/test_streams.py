@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
+
 import numpy as np
 import pytest
 
@@ -143,3 +146,26 @@ def test_a_streams_codebook_is_remembered_over_any_number_of_sparse_frames(monke
         n_sparse += bool(FrameReader(frame, decoder._find).prelude.changes)
         laws.assert_same_bits(decoder.decode(frame), x.view(np.uint32))
     assert n_sparse == 5
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))], ids=["copy", "pickle"])
+@pytest.mark.parametrize("dtype", KINDS)
+def test_a_copied_stream_goes_on_as_the_one_that_it_is_of(dtype, copied):
+    """Codebooks that have been sent are named, and refreshes come at the same steps."""
+    kind, rng = KINDS[dtype], np.random.default_rng(3)
+    encoder, decoder = gcodec.Encoder(interval=3), gcodec.Decoder()
+    arrays = [gaussian(kind, rng, 3000) for _ in range(12)]
+    for bits in arrays[:5]:
+        decoder.decode(encoder.encode(typed(dtype, bits), dtype=dtype))
+    others = copied((encoder, decoder))
+    for bits in arrays[5:]:
+        frame = encoder.encode(typed(dtype, bits), dtype=dtype)
+        assert others[0].encode(typed(dtype, bits), dtype=dtype) == frame
+        laws.assert_same_bits(others[1].decode(frame), bits)
+
+
+def test_a_copied_type_is_the_same_object():
+    from gcodec.dtypes import BY_CODE
+
+    assert all(copy.copy(kind) is copy.deepcopy(kind) is pickle.loads(pickle.dumps(kind)) is kind
+               for kind in BY_CODE.values())
