@@ -9,6 +9,7 @@ import torch; :func:`view_from_dump` and :func:`levels_for` on arrays never do.
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -100,9 +101,22 @@ def view_from_dump(name: str, hyper: Mapping[str, Any], state: Mapping[str, Any]
         InvalidArgument: no ``lr``, or values of the wrong type.
     """
     hyperparameters = hyper_from(name, hyper)
+    if not isinstance(state, Mapping):
+        raise InvalidArgument(f"state must map names to arrays and numbers, not be a {type(state).__name__}")
     values = {key: state[key] for key in RULES[name].state if state.get(key) is not None}
-    arrays = {key: float(value) if key == "step" else _array(value) for key, value in values.items()}
+    arrays = {key: _steps_done(value) if key == "step" else _array(value) for key, value in values.items()}
     return OptimizerView(name, hyperparameters, arrays)
+
+
+def _steps_done(value: Any) -> float:
+    """Return the number of steps that a state holds, as a float. Raises InvalidArgument if it is none."""
+    try:
+        steps = float(value)
+    except (TypeError, ValueError, OverflowError, RuntimeError):
+        steps = -1.0
+    if not 0 <= steps < math.inf:
+        raise InvalidArgument(f"step, the number of steps done, must be finite and not negative, not {value!r:.80}")
+    return steps
 
 
 def hyper_from(name: str, hyper: Mapping[str, Any]) -> dict[str, Any]:
@@ -118,6 +132,8 @@ def hyper_from(name: str, hyper: Mapping[str, Any]) -> dict[str, Any]:
     """
     if name not in RULES:
         raise Unsupported(f"no truncation rule for the optimizer {name}: {ADVICE}")
+    if not isinstance(hyper, Mapping):
+        raise InvalidArgument(f"hyper must map names to hyperparameters, not be a {type(hyper).__name__}")
     if "lr" not in hyper:
         raise InvalidArgument("hyper must have lr, the learning rate")
     defaults = {"lr": 0.0, **RULES[name].hyper}

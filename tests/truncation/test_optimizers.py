@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import subprocess
 import sys
 import warnings
@@ -472,6 +473,16 @@ def test_tensors_that_cannot_be_read_are_unsupported(grad):
 def test_reading_optimizers_refuses_senseless_arguments(call):
     with pytest.raises(InvalidArgument):
         call(*stepped(torch.optim.SGD, shape=(2,)))
+
+
+@pytest.mark.parametrize(("hyper", "state", "text"), [
+    (3, {}, "hyper must map"), (None, {}, "hyper must map"), ({"lr": 0.1}, 3, "state must map"),
+    ({"lr": 0.1}, None, "state must map"),
+    *(({"lr": 0.1}, {"step": step}, "step, the number of steps done")
+      for step in ("x", -5, math.nan, math.inf, 10**400, [1], torch.ones(2)))])
+def test_dumps_of_another_form_are_refused(hyper, state, text):
+    with pytest.raises(InvalidArgument, match=text):
+        view_from_dump("AdamW", hyper, state)
 
 
 def test_neither_importing_nor_reading_a_dump_imports_torch():
