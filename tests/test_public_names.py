@@ -138,6 +138,8 @@ def test_tensors_without_values_are_named_as_such():
                  lambda: gcodec.encode(meta)):
         with pytest.raises((InvalidArgument, Unsupported), match="on the device meta has no data"):
             call()
+    with pytest.raises(InvalidArgument, match=r"pass data\.numpy\(\)"):
+        gcodec.decode(torch.zeros(100, dtype=torch.uint8))
     with pytest.raises(InvalidArgument, match=r"not torch\.bool; gcodec\.save"):
         gcodec.encode(torch.ones(3, dtype=torch.bool))
 

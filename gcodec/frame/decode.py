@@ -22,7 +22,7 @@ from ..kernels.core.bundles import FrameBlocks, Geometry
 from ..kernels.core.specialized import Specialized
 from ..kernels.entropy.encode_streams import STREAM_PAD, checksum
 from ..memory import MAX_POOLED_BLOCK, Borrowed
-from ..tensors import BaseArray, BaseHash
+from ..tensors import BaseArray, BaseHash, is_torch
 from ..threads import run_batches
 from .kinds import BlockDecoder, MakeDecoder, check_status, kind_of
 from .sparse_blocks import SparseDecoder
@@ -88,6 +88,8 @@ def bytes_like(data: Any) -> np.ndarray:
         advice = ""
         if isinstance(data, str | os.PathLike):
             advice = "; pass what is in the file, or an archive to gcodec.load, gcodec.load_file or gcodec.open"
+        elif is_torch(data):
+            advice = "; pass data.numpy(), the bytes of a tensor of uint8 on the CPU"
         raise InvalidArgument(f"data must be a bytes-like object: {error}{advice}") from None
 
 

@@ -213,6 +213,9 @@ def shards(path: str) -> dict[str, Any]:
     heard = {"whole": raised(publisher.publish, trained.state_dict())}
     stranger = Subscriber(gd.local_shards(other.state_dict()), part=gd.shard_part(other.state_dict()))
     heard["other layout"] = raised(gd.catch_up_shards, stranger, folder)
+    culprit = dist.get_rank() == 1
+    heard["no folder"] = raised(gd.newest_versions, str(path) if culprit else folder)
+    heard["no subscriber"] = raised(gd.catch_up_shards, publisher if culprit else subscriber, folder)
     if dist.get_rank() == 1:
         folder.send(publisher.publish(gd.local_shards(trained.state_dict())))
     assert gd.newest_versions(folder) == (4, 5)

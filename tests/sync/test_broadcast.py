@@ -67,6 +67,9 @@ def test_shards_are_followed_by_workers_of_the_same_layout(ranks, tmp_path):
     for rank, heard in enumerate(ranks.run(cases.shards, path=str(tmp_path))):
         assert "local_shards" in heard["whole"]
         assert heard["other layout"].startswith(("InvalidArgument", "PeerError"))
+        for name, text in (("no folder", "InvalidArgument: folder must be"),
+                           ("no subscriber", "InvalidArgument: subscriber must be")):
+            assert heard[name].startswith(text if rank == 1 else "PeerError"), heard[name]
         assert heard["damaged"].startswith("Corruption" if rank == 1 else "PeerError")
 
 
