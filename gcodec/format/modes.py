@@ -100,6 +100,8 @@ def fixed(dtype: DType, mantissa_bits: int) -> BitLayout:
     if dtype.tail_bits == 0:
         raise InvalidArgument(f"mantissa_bits must be None for {dtype.name}, which can only be encoded losslessly")
     try:
+        if isinstance(mantissa_bits, bool):  # True would keep a single bit
+            raise TypeError
         mantissa_bits = operator.index(mantissa_bits)
     except TypeError:
         raise InvalidArgument(f"mantissa_bits must be an integer, not {mantissa_bits!r}") from None

@@ -61,6 +61,8 @@ def _view():
     lambda: gcodec.encode(X, mantissa_bits=-1),
     lambda: gcodec.encode(X, mantissa_bits=24),
     lambda: gcodec.encode(X, mantissa_bits=3.5),      # type: ignore[arg-type]
+    lambda: gcodec.encode(X, mantissa_bits=True),
+    lambda: gcodec.Encoder().encode(X, mantissa_bits=False),
     lambda: gcodec.encode(X.astype(np.float16), mantissa_bits=11),
     lambda: gcodec.encode(X.astype(np.float64), mantissa_bits=53),
     lambda: gcodec.encode(np.zeros(3, np.uint16), dtype="bfloat16", mantissa_bits=8),
