@@ -331,7 +331,23 @@ def output_bits(out: Any, dtype: DType, n_values: int) -> np.ndarray:
     found = f"{type(out).__name__} of shape {getattr(out, 'shape', None)} and dtype {getattr(out, 'dtype', None)}"
     raise InvalidArgument(
         f"out must be a writable, contiguous CPU array of {n_values} values of {dtype.name}; it is a {found}"
+        f"{_why_not_written(out)}"
     )
+
+
+def _why_not_written(out: Any) -> str:
+    """Return the end of the error for an output whose shape and type do not show why it cannot be written to."""
+    if isinstance(out, np.ndarray):
+        if not out.flags.c_contiguous:
+            return ", not contiguous"
+        return "" if out.flags.writeable else ", read-only"
+    if not is_torch(out) or str(out.layout) != "torch.strided":
+        return ""
+    if not out.is_cpu:
+        return f", on {out.device}"
+    if not out.is_contiguous():
+        return ", not contiguous"
+    return ", and requires gradients: pass out.detach()" if out.requires_grad else ""
 
 
 def _torch_output(out: Any, dtype: DType, n_values: int) -> np.ndarray | None:

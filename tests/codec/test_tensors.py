@@ -264,6 +264,12 @@ def test_decode_fills_tensors_of_the_same_type_and_size(torch):
                   torch.zeros(96, dtype=torch.bfloat16)[::2], torch.zeros(8, 6, dtype=torch.bfloat16).t(),
                   torch.zeros(48, dtype=torch.bfloat16, device="meta"), leaf):
         laws.check_refused(InvalidArgument, lambda: gcodec.decode(frame, out=wrong))     # noqa: B023 - called here
+    for wrong, why in ((leaf, r"requires gradients: pass out\.detach\(\)"), (out.expand(2, 48)[0:0], "shape"),
+                       (torch.zeros(96, dtype=torch.bfloat16)[::2], "not contiguous"),
+                       (torch.zeros(48, dtype=torch.bfloat16, device="meta"), "on meta"),
+                       (torch.eye(7).to_sparse(), "sparse|float32")):
+        with pytest.raises(InvalidArgument, match=why):
+            gcodec.decode(frame, out=wrong)
     with torch.no_grad():
         gcodec.decode(frame, out=leaf)
     laws.assert_same_bits(leaf, bits.reshape(-1))
