@@ -69,8 +69,8 @@ class MantissaBits:
 
     def __post_init__(self) -> None:
         most = max(FLOATS.values())
-        if not isinstance(self.bits, Integral) or not 0 <= self.bits <= most:
-            raise InvalidArgument(f"mantissa_bits must be an integer from 0 to {most}, not {self.bits!r:.80}")
+        if not isinstance(self.bits, Integral) or not 1 <= self.bits <= most:
+            raise InvalidArgument(f"mantissa_bits must be an integer from 1 to {most}, not {self.bits!r:.80}")
 
     def options(self, part: Part, data: Bytes) -> dict[str, Any]:
         """See :class:`EncodingPolicy`."""

@@ -186,8 +186,8 @@ def policy_maker(args: argparse.Namespace) -> PolicyMaker:
     if args.mantissa_bits is not None:
         if args.mode is not None:
             raise UsageError(f"--mantissa-bits is a mode of its own: leave out --mode {args.mode}")
-        if not 0 <= args.mantissa_bits <= 52:
-            raise UsageError(f"--mantissa-bits must be 0 to 52, not {args.mantissa_bits}")
+        if not 1 <= args.mantissa_bits <= 52:
+            raise UsageError(f"--mantissa-bits must be 1 to 52, not {args.mantissa_bits}")
         options = {"rounding": args.rounding} if args.rounding else {}
         return lambda plan: MantissaBits(plan, args.mantissa_bits, options)
     if args.mode != "gcomp":

@@ -129,6 +129,7 @@ def test_nothing_is_replaced_that_was_not_meant(files):
         lambda: gcodec.compress_file("x.npy.gc"),
         lambda: gcodec.compress_file("x.npy", "n.gc", base="y.npz", mantissa_bits=3),
         lambda: gcodec.compress_file("x.npy", "n.gc", mantissa_bits=99),
+        lambda: gcodec.compress_file("z.txt", "n.gc", mantissa_bits=0),
     ]
     for case in cases:
         with pytest.raises(InvalidArgument):

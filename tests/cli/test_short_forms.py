@@ -162,7 +162,8 @@ def test_a_base_that_is_an_archive_is_not_taken_for_an_input():
     (["-d", "-t", "x.gc"], "exclude each other"), (["compress"], "name a file or a folder, or - for"),
     (["decompress", "-q"], "name an archive"), (["verify"], "name an archive"), (["--quick"], "unrecognized"),
     (["-9", "x.npy"], "-9: gcodec has no levels"), (["--fast=3", "x.npy"], "--fast=3: gcodec has no levels"),
-    (["x.npy", "--mantissa-bits", "-1"], "--mantissa-bits must be 0 to 52, not -1"),
+    (["x.npy", "--mantissa-bits", "-1"], "--mantissa-bits must be 1 to 52, not -1"),
+    (["x.npy", "--mantissa-bits", "0"], "--mantissa-bits must be 1 to 52, not 0"),
     (["--decompres", "x.npy.gc"], "--decompres: no such option; did you mean --decompress?"),
     (["x.npy", "--forse"], "did you mean --force?"),
 ])
