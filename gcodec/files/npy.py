@@ -65,7 +65,11 @@ def plan_npy(path: str, source: ByteSource, name: str, dtype: str | None = None)
     header = NpyHeader.read_from(source, path)
     if header.dtype.hasobject:
         return assemble(path, "bytes", source, [], note="kept as plain bytes: an array of Python objects")
-    return assemble(path, "npy", source, [npy_segment(header, name, 0, dtype)])
+    try:
+        segment = npy_segment(header, name, 0, dtype)
+    except InvalidArgument as error:
+        raise InvalidArgument(f"{path}: {error}") from None
+    return assemble(path, "npy", source, [segment])
 
 
 def npy_segment(
@@ -86,7 +90,8 @@ def reinterpreted(dtype: np.dtype, name: str) -> str:
     """
     target = numpy_dtype(name)
     if target is None or target.itemsize != dtype.itemsize or dtype.kind not in "uV":
-        raise InvalidArgument(f"an array of {dtype} cannot hold the bits of {name}")
+        kind = "unsigned integers" if target is None else f"arrays of uint{8 * target.itemsize}"
+        raise InvalidArgument(f"an array of {dtype} cannot hold the bits of {name}; dtype={name!r} is for {kind}")
     return name
 
 

@@ -92,6 +92,8 @@ def test_npy_raw_bits_can_be_given_their_type():
     assert found.segments[0].dtype == found.tensors[0].dtype == "bfloat16"
     with pytest.raises(InvalidArgument, match="cannot hold"):
         plan(npy(np.zeros(3, np.uint16)), "x.npy", dtype="float32")
+    with pytest.raises(InvalidArgument, match=r"^x\.npy: an array of float32 .* is for arrays of uint16$"):
+        plan(npy(np.zeros(3, np.float32)), "x.npy", dtype="bfloat16")
     with pytest.raises(InvalidArgument, match="cannot hold"):
         plan(npy(np.zeros(3, np.float32)), "x.npy", dtype="float32")
 
