@@ -190,9 +190,9 @@ def what_it_is(head: bytes) -> str:
     return f"; this is {found}" if found else ""
 
 
-def missing_torch(what: str) -> GcodecError:
-    """Return the error to raise from the ImportError of torch; ``what``: that needs it."""
-    return GcodecError(f"{what} needs torch: pip install torch")
+def missing_torch(what: str, instead: str = "") -> GcodecError:
+    """Return the error to raise from the ImportError of torch; ``what`` needs it, and ``instead`` does without."""
+    return GcodecError(f"{what} needs torch: pip install torch{instead and f', or {instead}'}")
 
 
 def missing_package(package: str) -> GcodecError:

@@ -91,7 +91,10 @@ def _as_torch(flat: Bytes, tensor: TensorView, steps: Sequence[int]) -> Any:
     try:
         import torch
     except ImportError as error:
-        raise missing_torch(f"tensor {tensor.name!r}, as a torch tensor,") from error
+        raise missing_torch(
+            f"tensor {tensor.name!r} is to be a torch tensor, which",
+            "read numpy arrays: like='numpy', or framework='np' of gcodec.open",
+        ) from error
 
     dtype = getattr(torch, tensor.dtype, None)
     if not isinstance(dtype, torch.dtype):

@@ -182,7 +182,10 @@ def _load_torch(archive: ArchiveReader, entry: FileEntry, device: Any) -> Any:
     try:
         import torch
     except ImportError as error:
-        raise missing_torch(f"{archive.name}: {entry.path} is a file of torch.save, which") from error
+        raise missing_torch(
+            f"{archive.name}: {entry.path} is a file of torch.save, which",
+            "read its tensors as numpy arrays with like='numpy' or gcodec.load_file",
+        ) from error
 
     with naming(gettempdir()), TemporaryFile() as file:
         for part in archive.restored(entry):

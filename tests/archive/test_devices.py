@@ -89,10 +89,14 @@ def test_numpy_has_no_devices(paths):
 
 def test_torch_that_is_missing_is_named(paths, monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(GcodecError, match=r"needs torch: pip install torch$"):
+        gcodec.open(paths["object"], "pt", "cpu")
     for call in (lambda: gcodec.load(paths["file"]), lambda: gcodec.load(paths["object"]),
-                 lambda: gcodec.load_file(paths["dictionary"]), lambda: gcodec.open(paths["object"], "pt", "cpu")):
-        with pytest.raises(GcodecError, match="needs torch: pip install torch"):
+                 lambda: gcodec.load_file(paths["dictionary"])):
+        with pytest.raises(GcodecError, match=r"needs torch: pip install torch, or read .*like='numpy'"):
             call()
+    assert np.array_equal(gcodec.load(paths["object"], like="numpy")["tensors"]["matrix"], MATRIX.numpy())
+    assert np.array_equal(gcodec.load(paths["file"], like="numpy")["tensors/matrix"], MATRIX.numpy())
     with gcodec.open(paths["dictionary"], "pt") as file, pytest.raises(GcodecError, match="needs torch"):
         file.get_tensor("matrix")
     assert np.array_equal(gcodec.load_file(paths["dictionary"], like="numpy")["matrix"], MATRIX.numpy())
