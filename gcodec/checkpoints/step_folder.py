@@ -308,7 +308,10 @@ class StepFolder:
 
     def _no_such(self, step: int) -> InvalidArgument:
         steps = self.steps()
-        there = f"there are {len(steps)} steps, from {steps[0]} to {steps[-1]}" if steps else "there are none"
+        if len(steps) == 1:
+            there = f"the only step there is {steps[0]}"
+        else:
+            there = f"there are {len(steps)} steps, from {steps[0]} to {steps[-1]}" if steps else "there are none"
         return InvalidArgument(f"{self.path}: has no step {step}; {there}")
 
 

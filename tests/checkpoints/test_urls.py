@@ -68,8 +68,11 @@ def test_steps_are_saved_as_differences_loaded_verified_pruned_and_deleted(place
     checkpoints.verify(7)
     assert checkpoints.prune(2) == [2, 4, 5]
     check(checkpoints, [6, 7])
-    with pytest.raises(gcodec.InvalidArgument, match="has no step 5"):
+    with pytest.raises(gcodec.InvalidArgument, match=r"has no step 5; there are 2 steps, from 6 to 7$"):
         checkpoints.load(5)
+    gcodec.Checkpointer(f"{place}/other").save(6, state_of(6))
+    with pytest.raises(gcodec.InvalidArgument, match=r"has no step 5; the only step there is 6$"):
+        gcodec.Checkpointer(f"{place}/other").load(5)
     with pytest.raises(gcodec.InvalidArgument, match="is there already"):
         checkpoints.save(7, state_of(7))
     keeping = gcodec.Checkpointer(place, keep_last=2)
@@ -219,7 +222,7 @@ def test_a_series_on_the_command_line_takes_urls_of_folder_files_and_outputs(url
     ("add {url}/all {url}/step-1.npy --rm", 2, "--rm needs files on this machine"),
     ("restore {url}/all 1 -o {url}/step-1.npy", 1, "{url}/step-1.npy: exists already"),
     ("restore {url}/all 1 -o {url}/all/step-00000001.gc -f", 2, "is the name of a step in this series"),
-    ("restore {url}/all 9", 1, "{url}/all: has no step 9"),
+    ("restore {url}/all 9", 1, "{url}/all: has no step 9; the only step there is 1"),
 ])
 def test_a_series_says_what_is_wrong_with_a_url(url, folder, capsys, command, code, message):
     np.save("step-1.npy", state_of(1)["weights"])
