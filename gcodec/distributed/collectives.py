@@ -73,10 +73,12 @@ class GroupOptions:
 
     def __post_init__(self) -> None:
         if not isinstance(self.mode, Lossless | FixedBits):
-            raise InvalidArgument(
-                f"mode must be Lossless() or FixedBits(k), not {self.mode!r:.80}: NearLossless needs the parameters "
-                "and their optimizer, which only the DDP hook and DiLoCo see"
+            reason = (
+                "words are for the DDP hook and allreduce(); FixedBits(7) is 'bf16', and FixedBits(10) is 'fp16'"
+                if isinstance(self.mode, str)
+                else "NearLossless needs the parameters and their optimizer, which only the DDP hook and DiLoCo see"
             )
+            raise InvalidArgument(f"mode must be Lossless() or FixedBits(k), not {self.mode!r:.80}: {reason}")
         check_int("smallest", self.smallest)
         check_optional_int("threads", self.threads)
         check_optional_duration("timeout", self.timeout)

@@ -424,6 +424,7 @@ def overlapping() -> None:
 def named_backend() -> None:
     """Use a second name with other options; nonsense is refused."""
     near: Any = gd.NearLossless(torch.optim.SGD([nn.Parameter(torch.ones(1))], lr=1.0))
+    word: Any = "bf16"
     gd.register_backend("gcodec_narrow", gd.GroupOptions(gd.FixedBits(3), smallest=100))
     group = dist.new_group(backend="gcodec_narrow")
     assert dist.get_backend(group) == "gcodec_narrow"
@@ -433,7 +434,7 @@ def named_backend() -> None:
     assert torch.equal(tensor, dense_sum(brought, False)) == (size() == 1)
     dist.destroy_process_group(group)
     for wrong in (lambda: gd.register_backend("gloo"), lambda: gd.register_backend("a b"),
-                  lambda: gd.GroupOptions(mode=near)):
+                  lambda: gd.GroupOptions(mode=near), lambda: gd.GroupOptions(mode=word)):
         try:
             wrong()
         except gcodec.InvalidArgument:
