@@ -69,8 +69,13 @@ def tensor_layout_of(name: str, value: Any) -> TensorLayout:
     else:
         array = as_plain_array(value, f"tensor {name!r}")
         dtype = "object" if array.dtype.hasobject else name_of(array.dtype.newbyteorder("<"))
+    if dtype == "object":
+        raise InvalidArgument(
+            f"tensor {name!r} must be an array or a tensor of numbers, not a {type(value).__name__} of Python objects; "
+            "of a nested state give each state_dict() by itself, or join them in one dictionary"
+        )
     if dtype not in CODES:
-        raise InvalidArgument(f"tensor {name!r} must be of one of {', '.join(sorted(CODES))}, not {dtype}")
+        raise InvalidArgument(f"tensor {name!r} must be of one of the types {', '.join(sorted(CODES))}, not {dtype}")
     return TensorLayout(dtype, tuple(np.shape(value)))
 
 

@@ -84,6 +84,8 @@ def test_a_version_that_cannot_be_made_leaves_the_publisher_as_it_was():
                   np.array(["text"]), np.array([None]), np.ma.masked_array([1.0], [True])):
         with pytest.raises(gcodec.InvalidArgument, match="wrong"):
             publisher.publish({**state, "wrong": wrong})
+    with pytest.raises(gcodec.InvalidArgument, match=r"'model' must be .* not a dict of Python objects"):
+        publisher.publish({"model": state})
     assert before == (publisher.number, publisher.state)
     state = moved(state, 3)
     subscriber.apply(publisher.publish(state).data)
