@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from safetensors import SafetensorError, safe_open
 
 from .dtypes import DTYPES
-from .errors import Corruption, GcodecError, InvalidArgument, Unsupported
+from .errors import Corruption, GcodecError, InvalidArgument, Unsupported, what_it_is
 from .files.source import open_regular
 from .files.urls import Upload, is_url, local_copy, local_path
 
@@ -396,4 +396,6 @@ def _open(path: Path, framework: str) -> Any:
     try:
         return safe_open(path, framework=framework)
     except SafetensorError as error:
-        raise Corruption(f"{path} is not a readable safetensors file: {error}") from error
+        with open_regular(path) as file:
+            found = what_it_is(file.read(8))  # a damaged dump is not called a good .safetensors file
+        raise Corruption(f"{path} is not a readable safetensors file: {error}{found}") from error

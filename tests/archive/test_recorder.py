@@ -14,6 +14,7 @@ import pytest
 from safetensors import SafetensorError
 from safetensors.numpy import save, save_file
 
+import gcodec
 from gcodec.errors import Corruption, GcodecError, InvalidArgument, Unsupported
 from gcodec.recorder import Dump, Recorder, read_dump, write_dump
 
@@ -516,6 +517,14 @@ def test_a_truncated_dump_is_refused(keep, tmp_path):
     (tmp_path / "file").write_bytes((tmp_path / "file").read_bytes()[:keep])
     with pytest.raises(Corruption):
         read_dump(tmp_path / "file")
+
+
+def test_a_dump_that_was_compressed_is_named_as_what_it_is(tmp_path):
+    zeros = np.zeros(2, np.float32)
+    save_file({"grad/a": zeros, "param/a": zeros}, tmp_path / "step-000001.safetensors", GOOD)
+    gcodec.compress_file(tmp_path / "step-000001.safetensors")
+    with pytest.raises(Corruption, match=r"step-000001\.safetensors\.gc .*this is a gcodec archive.*gcodec decompress"):
+        read_dump(tmp_path / "step-000001.safetensors.gc")
 
 
 @pytest.mark.skipif(os.name != "posix", reason="files as on Unix")
