@@ -26,7 +26,7 @@ PAGES = {
     "Start": ("tensors", "checkpoints", "cli", "training", "weight-sync", "caches", "report", "recording"),
     "Integrations": ("zarr", *sorted(f"integrations/{page.stem}" for page in
                                      (ROOT / "docs" / "integrations").glob("*.md"))),
-    "Is it for me?": ("when-not", "faq", "benchmarks", "reliability", "security", "gpu"),
+    "Is it for me?": ("when-not", "faq", "compatibility", "benchmarks", "reliability", "security", "gpu"),
     "Results": ("benchmarks/codecs", "benchmarks/files", "benchmarks/peers", "benchmarks/speed", "benchmarks/damage",
                 "benchmarks/distributed", "benchmarks/compressors", "benchmarks/vocabulary", "benchmarks/bound",
                 "benchmarks/demo"),
