@@ -15,7 +15,7 @@ from .streams import STDIO
 def add_base(parser: argparse.ArgumentParser, text: str) -> None:
     """The option; ``text`` says what it is for."""
     parser.add_argument("--base", action="append", metavar="OLD", help=f"{text}\na tensor file, an archive or a folder;"
-                        " give it again for the base of that archive")
+                        " repeat --base for the base of that archive")
 
 
 @contextmanager

@@ -12,17 +12,17 @@ from ..errors import did_you_mean
 from .streams import STDIO
 
 VERBS = {
-    "compress": "tensor files and folders into .gc archives",
+    "compress": "compress tensor files and folders into .gc archives",
     "decompress": "restore files, list them, take single tensors out",
-    "inspect": "what is in an archive, a frame or a tensor file",
-    "report": "a page with sizes, distributions and curves, of a file or a training run",
+    "inspect": "show what is in an archive, a frame or a tensor file",
+    "report": "write a page with sizes, distributions and curves, of a file or a training run",
     "verify": "decode everything, check every hash, compare with the original",
-    "series": "checkpoints of a run in a folder, each stored as the difference from the one before",
-    "record": "how to record gradients from a training script; what a dump holds",
+    "series": "keep checkpoints of a run in a folder, each stored as the difference from the one before",
+    "record": "explain how to record gradients from a training script; list what dumps hold",
     "warmup": "compile the kernels ahead of the first use",
     "bench": "measure sizes and speeds here, beside other compressors",
     "demo": "train two small models, record their gradients and compress them",
-    "completion": "a script that completes verbs, options and files in bash, zsh or fish",
+    "completion": "print a script that completes verbs, options and files in bash, zsh or fish",
 }
 #: Groups of verbs, as help shows them, with an example of each.
 GROUPS = {

@@ -74,7 +74,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = verb("delete", _delete, "delete steps; what depends on them is coded anew first").add_argument
     add("steps", nargs="+", type=int, metavar="STEP", help="which")
 
-    add = verb("prune", _prune, "delete all steps but some").add_argument
+    add = verb("prune", _prune, "delete all steps but the last ones").add_argument
     add("--keep-last", type=int, required=True, metavar="N", help="keep the last N steps")
     add("--keep-every", type=int, metavar="M", help="keep the steps that are multiples of M, too")
 
