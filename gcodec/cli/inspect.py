@@ -24,8 +24,10 @@ EXAMPLES = """examples:
   gcodec inspect run.gc --json | jq              everything, for programs
   gcodec inspect dump.safetensors                what a file that is not compressed holds
 
-Block kinds: constant (one value), raw (as it is), coded, predicted (from a row or from the base). Tensors that share
-bytes with one above show "shared". A tensor's base is shown by the hash that an archive of the base has for it."""
+Block kinds: constant (one value), raw (as it is), coded, predicted (from a row or from the base), sparse (what differs
+from the base, or from zero). The modes "stored" and "zstd" mean that no frame holds the tensor, as with integers and
+small tensors. Tensors that share bytes with one above show "shared". A tensor's base is shown by the hash that an
+archive of the base has for it."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
