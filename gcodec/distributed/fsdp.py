@@ -130,12 +130,13 @@ def compress_fsdp(
 
 
 def _sharded(model: torch.nn.Module) -> list[FSDPModule]:
+    needed = f"compress_fsdp needs torch 2.11 or later, and this is {torch.__version__}"
     try:
         from torch.distributed.fsdp import FSDPModule
     except ImportError as error:
-        raise Unsupported(f"torch {torch.__version__} has no FSDP2: {error}") from error
+        raise Unsupported(needed) from error
     if not hasattr(FSDPModule, "set_custom_reduce_scatter") or not hasattr(FSDPModule, "set_all_reduce_hook"):
-        raise Unsupported(f"torch {torch.__version__} has no custom communications for FSDP2; 2.11 has")
+        raise Unsupported(needed)
     modules: list[FSDPModule] = [module for module in model.modules() if isinstance(module, FSDPModule)]
     if not modules:
         raise InvalidArgument("model has no module that is sharded: call fully_shard first")
