@@ -19,7 +19,7 @@ class GcodecError(Exception):
 
 
 class InvalidArgument(GcodecError, ValueError):
-    """The caller asked for something that has no meaning (shape, dtype, range, combination)."""
+    """An argument is wrong: its type, its value, or its combination with another one."""
 
 
 class Corruption(GcodecError):
@@ -31,20 +31,21 @@ class InsufficientData(Corruption):
 
 
 class Unsupported(GcodecError):
-    """Valid, but not decodable here: a newer version, a codebook id that this decoder does not hold."""
+    """The request or the bytes are valid, but not supported here: a later version of the format, a codebook or base
+    that is missing, an optimizer without a rule, a device or library that lacks something."""
 
 
 class LimitExceeded(GcodecError):
-    """Decoding would need more memory than the caller allowed (``max_output_bytes``)."""
+    """Decoding would need more memory than the caller allowed (``max_output_bytes``), or than there is."""
 
 
 class PeerError(GcodecError):
-    """Another rank of a process group has died, gone silent, given up, or does something else than this one."""
+    """Another rank of a process group has died, has gone silent, has failed, or does not do what this rank does."""
 
 
 class BrokenChain(GcodecError):
-    """A version of weights does not follow the weights that are held: one between is missing, or it is older, or of
-    another run. What is held stays as it is; apply the missing versions first, or an anchor."""
+    """A version of weights does not follow the weights that are held: a version between them is missing, or this one is
+    older or of another run. The weights stay as they are; apply the missing versions first, or an anchor."""
 
 
 class DeviceError(GcodecError, RuntimeError):

@@ -19,9 +19,9 @@ LADDERS = {"fine": FINE_LADDER, "paper": PAPER_LADDER}
 
 @dataclass(frozen=True)
 class EncoderOptions:
-    """The options that say how an encoder makes codebooks, and what near-lossless encoding does where it is not told.
+    """The options that say how an encoder makes codebooks, and the defaults of near-lossless encoding.
 
-    The defaults are the best known; :data:`LITERAL_GCOMP` follows the paper.
+    The default values are the best known ones; :data:`LITERAL_GCOMP` follows the paper.
 
     Attributes:
         max_length: Length of the longest code, 2 ... 12 bits.

@@ -202,8 +202,9 @@ class CodebookCycle:
 class Encoder:
     """Encodes a sequence of arrays of one type and mode, and sends a codebook only when it has changed.
 
-    The first frame carries its codebook; later ones name it, until a refresh. Arrays that are zero in most places go as
-    sparse frames, as of ``encode``, where these are smaller. Frames must be decoded by one :class:`Decoder`, in order.
+    The first frame carries its codebook; later ones name it, until a refresh. Arrays that are zero in most places
+    become sparse frames where these are smaller, as with ``encode``. One :class:`Decoder` must decode all the frames,
+    in order.
 
     Args:
         interval, trigger: When to refresh, see :class:`CodebookCycle`.
@@ -318,8 +319,9 @@ def _carries(frame: Any) -> bool:
 class Decoder:
     """Decodes the frames of one :class:`Encoder`, in order, and remembers the codebooks they carry.
 
-    Of the codebooks of a stranger's frames the latest 1024 that were sent or named are remembered, and none of sparse
-    frames, which have their own: an :class:`Encoder` names none but the last that it sent.
+    It remembers the 1024 codebooks that frames have sent or named last, so frames from strangers cannot fill the
+    memory. An :class:`Encoder` names only the last codebook that it sent. Those of sparse frames are not remembered,
+    for each of these frames has its own.
 
     Args:
         like, threads, max_output_bytes: As for ``decode``.

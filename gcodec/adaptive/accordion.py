@@ -20,9 +20,9 @@ class Accordion(Planner):
     """Each tensor is sent by one of two settings: the mild one in critical regimes, the harsh one outside.
 
     A tensor is in a critical regime if the norm of its gradients, added up over a period, differs from that of the
-    period before by a share of ``threshold`` or more. All tensors are before the first comparison, and from a step at
-    which the learning rate falls by more than the share ``drop`` to the end of its period. With a rate that falls at
-    every step the default never leaves the mild setting, as published.
+    period before by a share of ``threshold`` or more. All tensors count as critical before the first comparison, and
+    also from a step at which the learning rate falls by more than the share ``drop`` until the end of that period. With
+    a rate that falls at every step, the default never leaves the mild setting, as published.
 
     Attributes:
         mild: Setting for critical regimes.

@@ -27,9 +27,10 @@ METRICS = ("squared", "plain")
 
 @dataclass
 class LGreCo(Planner):
-    """Minimizes the sum of costs at the end of every period, with errors that sum up to no more than the references'.
+    """Chooses a setting for each tensor at the end of every period: the cheapest ones that meet an error budget.
 
-    Errors are those on gradients accumulated over the period.
+    The budget is the sum of the errors that the reference settings make. Errors are measured on gradients accumulated
+    over the period.
 
     Attributes:
         reference: A setting that is known to train well; all tensors have it before the first decision.

@@ -59,7 +59,7 @@ def device_of(device: Any) -> torch.device | None:
     try:
         import torch
     except ImportError as error:
-        raise missing_torch("a device") from error
+        raise missing_torch("device=") from error
 
     try:
         return torch.empty(0, device=device).device

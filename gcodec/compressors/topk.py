@@ -15,7 +15,7 @@ from .sparse import Sparsifier
 
 @dataclass(frozen=True)
 class TopK(Sparsifier):
-    """Keeps the values of max magnitude.
+    """Keeps the values of the largest magnitudes.
 
     Attributes:
         sample: None to keep exactly as many values as the density asks for. Otherwise the share of values, in (0, 1],

@@ -75,7 +75,7 @@ def check_base_hash(prelude: Prelude, found: int | None) -> None:
         found: Hash of the base that is at hand; None if there is none.
     """
     if found is None:
-        raise Unsupported("base must be given: the frame was encoded against a base")
+        raise Unsupported("base must be given: the frame was encoded against a base, which decoding needs again")
     if found != prelude.base_hash:
         raise Unsupported("base is not the array that the frame was encoded against: their hashes differ")
 

@@ -60,7 +60,7 @@ class LaneWork(Work):
             ended = threading.Event()
             self._torch_future.add_done_callback(lambda _: ended.set())
             if not ended.wait(timeout.total_seconds()):
-                raise PeerError(f"not done within {timeout.total_seconds():g} s")
+                raise PeerError(f"the collective has not ended within {timeout.total_seconds():g} s")
         self._torch_future.wait()
         return True
 
