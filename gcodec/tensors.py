@@ -133,6 +133,11 @@ def _bits_of_type(array: np.ndarray, dtype: str | None, argument: str) -> tuple[
         if dtype is not None and name != dtype:
             bits = BY_NAME[dtype].bits
             raise InvalidArgument(f"{argument} must be of {dtype} or uint{bits}, as dtype says, not {array.dtype}")
+    if array.dtype.hasobject:
+        raise InvalidArgument(
+            f"{argument} must be one array or tensor of numbers, not None, a dictionary or the like; "
+            "gcodec.save takes nested objects"
+        )
     if name not in BY_NAME:
         raise InvalidArgument(f"{argument} must be {_known_types(array.dtype)}")
     if array.dtype.byteorder == ">":
@@ -329,6 +334,8 @@ def output_bits(out: Any, dtype: DType, n_values: int) -> np.ndarray:
         if out.is_nested:
             raise _not_plain(out, "out")
     found = f"{type(out).__name__} of shape {getattr(out, 'shape', None)} and dtype {getattr(out, 'dtype', None)}"
+    if getattr(out, "requires_grad", False):
+        found += " that requires a gradient: pass out.detach()"
     raise InvalidArgument(
         f"out must be a writable, contiguous CPU array of {n_values} values of {dtype.name}; it is a {found}"
         f"{_why_not_written(out)}"

@@ -188,6 +188,12 @@ def test_a_level_beyond_the_ladder_is_refused_wherever_it_stands(dtype):
         gcodec.encode(x[:5], dtype=dtype, levels=levels[:5] + 2, ladder=ladder)
 
 
+@pytest.mark.parametrize("x", [None, {"w": X}, np.array([X, None], object)], ids=["None", "dictionary", "objects"])
+def test_what_is_no_array_of_numbers_is_refused_with_what_takes_it(x):
+    with pytest.raises(InvalidArgument, match=r"x must be one array or tensor of numbers.*gcodec.save takes nested"):
+        gcodec.encode(x)
+
+
 def test_invalid_arguments_are_value_errors_and_all_errors_are_of_one_family():
     assert issubclass(InvalidArgument, ValueError)
     for kind in (InvalidArgument, gcodec.Corruption, gcodec.InsufficientData, gcodec.Unsupported, LimitExceeded):
