@@ -430,7 +430,10 @@ def _resolve(record: bytes, n_levels: int, dtype: DType, find: FindCodebook) -> 
         else codebook.head_bits == dtype.head_bits and len(codebook.ranges) == n_levels
     )
     if codebook is None or not fits:
-        raise Unsupported(f"codebook {codebook_id} with hash {digest:016x} is not known here")
+        raise Unsupported(
+            f"codebook {codebook_id} with hash {digest:016x} is not known here; a frame of an Encoder is decoded by a "
+            "Decoder that has decoded the frames before it"
+        )
     return codebook
 
 
