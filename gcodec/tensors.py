@@ -334,8 +334,6 @@ def output_bits(out: Any, dtype: DType, n_values: int) -> np.ndarray:
         if out.is_nested:
             raise _not_plain(out, "out")
     found = f"{type(out).__name__} of shape {getattr(out, 'shape', None)} and dtype {getattr(out, 'dtype', None)}"
-    if getattr(out, "requires_grad", False):
-        found += " that requires a gradient: pass out.detach()"
     raise InvalidArgument(
         f"out must be a writable, contiguous CPU array of {n_values} values of {dtype.name}; it is a {found}"
         f"{_why_not_written(out)}"

@@ -21,7 +21,7 @@ from . import UsageError, base_option, display
 from .compile_time import compile_clock
 from .compress import add_common, size_argument
 from .extract import extract
-from .file_checks import check_apart, check_removal, check_targets
+from .file_checks import check_removal, check_restored_once, check_targets
 from .joined_tensors import is_joined, joined_tensors
 from .outputs import check_url_targets, whole_file
 from .streams import STDIO
@@ -162,7 +162,7 @@ def _to_urls(archive: ArchiveReader, output: str, args: argparse.Namespace, prog
                          f"ends in /, not {output}")
     urls = urls_below(archive, output)
     check_url_targets(list(urls.values()), args.archives, args)
-    check_apart(urls.values(), archive.name, args.restored)
+    check_restored_once(urls.values(), archive.name, args.restored)
     upload_files(archive, urls, force=args.force, progress=progress)
     return list(urls.values())
 
@@ -176,7 +176,7 @@ def _to_files(
     if named:
         paths = {archive.files[0].path: Path(args.output)}
     _check_paths(list(paths.values()), args, bases, named)
-    check_apart(paths.values(), archive.name, args.restored)
+    check_restored_once(paths.values(), archive.name, args.restored)
     with Staging(force=args.force, attributes=archive_attributes(name, whole=whole)) as staging:
         restore_files(archive, paths, staging, None if named else root, progress)
     return list(paths.values())

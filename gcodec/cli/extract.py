@@ -19,7 +19,7 @@ from ..files.npy import npy_header
 from ..files.source import naming
 from ..files.urls import is_url
 from . import UsageError, display
-from .file_checks import check_apart, check_targets
+from .file_checks import check_restored_once, check_targets
 from .joined_tensors import is_joined, joined_tensors, row_major_parts
 from .outputs import check_url_targets, whole_file
 from .streams import STDIO
@@ -86,7 +86,7 @@ def _write(
     check_targets(files, (Path(name) for name in args.archives if name != STDIO and not is_url(name)))
     for target in files:
         check_free(target, force=args.force, named=named)
-    check_apart(files, archive.name, args.restored)
+    check_restored_once(files, archive.name, args.restored)
     root = Path(args.output or ".")
     with Staging(force=args.force, attributes=attributes) as staging:
         for target, pieces in files.items():

@@ -34,7 +34,7 @@ def check_removal(targets: Iterable[Path], inputs: Iterable[Path]) -> None:
             raise UsageError(f"--rm needs regular files, which {path} is not")
 
 
-def check_apart(places: Iterable[Path | str], archive: str, restored: dict[Path | str, str]) -> None:
+def check_restored_once(places: Iterable[Path | str], archive: str, restored: dict[Path | str, str]) -> None:
     """Raises UsageError if another archive of the same command was restored to one of these places; else notes them.
 
     With ``--force`` the one would be replaced by the other, and with ``--rm`` it would be gone.
