@@ -88,8 +88,9 @@ test-integrations: $(INTEGRATIONS)/.installed   ## what runs inside other librar
 	@$(INTEGRATIONS)/bin/python -m pytest tests/integrations tests/archive/test_urls.py \
 		tests/distributed/test_frameworks.py tests/test_doc_blocks.py
 
-golden: $(VENV)/.installed      ## add golden frames that are missing, and write the corpus' sizes
+golden: $(VENV)/.installed      ## add golden frames and archives that are missing, and write the corpus' sizes
 	@$(BIN)/python -m tests.support.make_golden
+	@$(BIN)/python -m tests.support.golden_archives
 
 bench: $(VENV)/.bench          ## the codec beside its peers, an hour; BENCH_ARGS=--quick tries it, in two
 	@$(BIN)/python -m bench $(BENCH_ARGS)

@@ -9,3 +9,4 @@ TESTS = ROOT / "tests"
 CORPUS = TESTS / "corpus"  #: dumps of real training, small enough to be committed
 GOLDEN = TESTS / "golden"
 GOLDEN_INVALID = TESTS / "golden-invalid"
+GOLDEN_ARCHIVES = TESTS / "golden-archives"

@@ -1,0 +1,238 @@
+"""Archives, series of checkpoints and versions of weights that must be readable forever: ``tests/golden-archives``.
+
+``make golden``, or ``python -m tests.support.golden_archives``, adds what is missing, and leaves alone what is there,
+whatever today's writers would make of it (docs/archive.md). Each is a file or a folder; ``manifest.json`` says what it
+holds, as :func:`described` puts it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+import torch.distributed.checkpoint as dcp
+from safetensors.torch import save_file as save_safetensors
+
+import gcodec
+from gcodec.archive import ArchiveReader, ArchiveWriter
+from gcodec.files import FileSource, plan_file
+from gcodec.integrations.torch_checkpoint import CheckpointReader, CheckpointWriter, SeriesReader, SeriesWriter
+from gcodec.sync import Publisher, Subscriber, VersionFolder
+from tests.support.commands import run
+from tests.support.paths import GOLDEN_ARCHIVES
+
+MANIFEST = GOLDEN_ARCHIVES / "manifest.json"
+DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64, torch.float8_e4m3fn, torch.float8_e5m2)
+
+
+class Golden(NamedTuple):
+    """Something that was written once.
+
+    Attributes:
+        write: writes it to a path that is free.
+        read: reads it from there, and returns what it holds by name.
+    """
+
+    write: Callable[[Path], None]
+    read: Callable[[Path], Mapping[str, Any]]
+
+
+def described(value: Any) -> Any:
+    """Return what a manifest says of a value: shape and hash of arrays, and the text of everything else."""
+    if isinstance(value, torch.Tensor):
+        dense = value.detach().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+        return f"{str(value.dtype).removeprefix('torch.')} {list(value.shape)} {_hash(dense)}"
+    if isinstance(value, np.ndarray | np.generic):
+        return f"{value.dtype.str} {list(value.shape)} {_hash(np.asarray(value).tobytes())}"
+    if isinstance(value, bytes):
+        return f"{len(value)} bytes {_hash(value)}"
+    if isinstance(value, Mapping):
+        return {str(key): described(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [type(value).__name__, *map(described, value)]
+    return repr(value)
+
+
+def _hash(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()[:16]
+
+
+def state_at(step: int) -> dict[str, torch.Tensor]:
+    """Return the weights at a step of what looks like training: types, sizes and shapes of many kinds."""
+    generator = torch.Generator().manual_seed(7)
+    state = {f"layer.{n}.{dtype}".replace("torch.", ""): 0.02 * torch.randn(n, 80, generator=generator)
+             for n, dtype in enumerate(DTYPES, 3)}
+    state |= {"bias": 1e-3 * torch.randn(300, generator=generator), "scalar": torch.tensor(2.5),
+              "empty": torch.zeros(2, 0, 3), "zeros": torch.zeros(90)}
+    for _ in range(step):
+        for value in state.values():
+            chosen = torch.rand(value.shape, generator=generator) < 0.05
+            value += chosen * 1e-3 * torch.randn(value.shape, generator=generator)
+    types = {f"layer.{n}.{dtype}".replace("torch.", ""): dtype for n, dtype in enumerate(DTYPES, 3)}
+    return {name: value.to(types.get(name, torch.float32)) for name, value in state.items()}
+
+
+def structured() -> dict[Any, Any]:
+    """Return an object with all that ``gcodec.save`` takes."""
+    weights = state_at(0)["bias"]
+    return {
+        "step": 7, "rate": 0.1, "name": "run", "none": None, "flags": [True, False], "bytes": b"\0\1\2",
+        "weights": weights, "tied": weights, "view": weights[3:9], "numbers": np.arange(5, dtype=">i4"),
+        "complex": np.array([1 + 2j, -0.0j]), 4: ("tuple", np.float32(1.5)), "dtype": torch.bfloat16,
+        "bool": weights > 0,
+    }
+
+
+def write_dict(path: Path) -> None:
+    """Write a dictionary of tensors."""
+    state = state_at(0)
+    integers = {"int64": torch.arange(9), "bool": state["bias"] > 0, "uint8": torch.arange(40, dtype=torch.uint8)}
+    gcodec.save_file(state | integers | {"tied": state["bias"]}, path, metadata={"step": "0"})
+
+
+def write_difference(path: Path) -> None:
+    """Write a dictionary against the one before it, which is written beside it."""
+    gcodec.save_file(state_at(1), path, base=GOLDEN_ARCHIVES / "dictionary.gc")
+
+
+def write_alone(path: Path) -> None:
+    """Write a tensor file in which each tensor is a segment of its own, as writers did before small ones shared one."""
+    file = path.with_suffix(".safetensors")
+    save_safetensors(state_at(0), file, metadata={"format": "pt"})
+    with file.open("rb") as opened, ArchiveWriter(path) as archive:
+        archive.add(plan_file("model.safetensors", FileSource(opened, owned=False)))
+    file.unlink()
+
+
+def write_files(path: Path) -> None:
+    """Write a folder of files of all kinds."""
+    folder = path.with_suffix("")
+    folder.mkdir()
+    array = (1e-2 * np.random.default_rng(3).standard_normal((20, 30))).astype(np.float32)
+    np.save(folder / "plain.npy", array)
+    np.save(folder / "fortran.npy", np.asfortranarray(array))
+    np.save(folder / "big-endian.npy", array.astype(">f8"))
+    np.savez(folder / "several.npz", a=array, b=np.arange(9), c=np.float16(array))
+    save_safetensors(state_at(0), folder / "model.safetensors")
+    (folder / "text.txt").write_text("not numbers\n" * 30)
+    (folder / "empty").write_bytes(b"")
+    torch.save({"weights": torch.from_numpy(array), "step": 3}, folder / "state.pt")
+    run("compress", str(folder), "-o", str(path), "--quiet")
+    for file in folder.iterdir():
+        file.unlink()
+    folder.rmdir()
+
+
+def read_files(path: Path) -> dict[str, Any]:
+    """Return the files of an archive."""
+    with ArchiveReader(path) as archive:
+        return {entry.path: b"".join(part.tobytes() for part in archive.restored(entry)) for entry in archive.files}
+
+
+def write_series(path: Path) -> None:
+    """Write checkpoints of five steps, of which the first and the fourth are whole."""
+    checkpoints = gcodec.Checkpointer(path, full_every=3)
+    for step in range(5):
+        checkpoints.save(10 * step, {"model": state_at(step), "step": step})
+
+
+def read_series(path: Path) -> dict[str, Any]:
+    """Return the states of all steps."""
+    checkpoints = gcodec.Checkpointer(path, full_every=3)
+    return {str(step): checkpoints.load(step) for step in checkpoints.steps()}
+
+
+def write_versions(path: Path) -> None:
+    """Write versions of weights for weight sync, of which the first and the fourth are anchors, too."""
+    publisher, folder = Publisher(anchor_every=3), VersionFolder(path)
+    for step in range(5):
+        folder.send(publisher.publish(state_at(step), metadata={"step": str(step)}))
+
+
+def read_versions(path: Path) -> dict[str, Any]:
+    """Return the weights of every version, for a subscriber that follows, and those of one that comes last."""
+    folder, found = VersionFolder(path), dict[str, Any]()
+    following = Subscriber({name: torch.zeros_like(value) for name, value in state_at(0).items()})
+    for number in range(1, 6):
+        following.catch_up(folder, to=number)
+        found[str(number)] = described(following.tensors)
+    late = Subscriber({name: torch.zeros_like(value) for name, value in state_at(0).items()})
+    late.catch_up(folder)
+    return {**found, "late": late.tensors}
+
+
+def write_distributed(path: Path) -> None:
+    """Write a distributed checkpoint of one rank."""
+    dcp.save({"model": state_at(0), "step": 3}, storage_writer=CheckpointWriter(path), no_dist=True)
+
+
+def read_distributed(path: Path) -> dict[str, Any]:
+    """Return a distributed checkpoint."""
+    state = {"model": {name: torch.zeros_like(value) for name, value in state_at(0).items()}, "step": 0}
+    dcp.load(state, storage_reader=CheckpointReader(path), no_dist=True)
+    return state
+
+
+def write_distributed_series(path: Path) -> None:
+    """Write three steps of distributed checkpoints."""
+    for step in range(3):
+        writer = SeriesWriter(path, full_every=2)
+        dcp.save({"model": state_at(step)}, storage_writer=writer, checkpoint_id=str(step), no_dist=True)
+
+
+def read_distributed_series(path: Path) -> dict[str, Any]:
+    """Return the states of all steps of distributed checkpoints."""
+    found = {}
+    for step in range(3):
+        state = {"model": {name: torch.zeros_like(value) for name, value in state_at(0).items()}}
+        dcp.load(state, storage_reader=SeriesReader(path), checkpoint_id=str(step), no_dist=True)
+        found[str(step)] = state
+    return found
+
+
+GOLDENS: dict[str, Golden] = {
+    "dictionary.gc": Golden(write_dict, gcodec.load_file),
+    "difference.gc": Golden(
+        write_difference, lambda path: gcodec.load_file(path, base=GOLDEN_ARCHIVES / "dictionary.gc")
+    ),
+    "object.gc": Golden(lambda path: gcodec.save(structured(), path), gcodec.load),
+    "lossy.gc": Golden(lambda path: gcodec.save_file(state_at(0), path, mantissa_bits=3), gcodec.load_file),
+    "alone.gc": Golden(write_alone, gcodec.load_file),
+    "files.gc": Golden(write_files, read_files),
+    "series": Golden(write_series, read_series),
+    "versions": Golden(write_versions, read_versions),
+    "distributed": Golden(write_distributed, read_distributed),
+    "distributed-series": Golden(write_distributed_series, read_distributed_series),
+}
+
+
+def read_manifest() -> dict[str, Any]:
+    """Return what each of them holds."""
+    return json.loads(MANIFEST.read_text(encoding="utf-8")) if MANIFEST.exists() else {}
+
+
+def main() -> None:
+    """Add what is missing."""
+    argparse.ArgumentParser(prog="python -m tests.support.golden_archives", description=__doc__,
+                            formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
+    GOLDEN_ARCHIVES.mkdir(exist_ok=True)
+    manifest, added = read_manifest(), 0
+    for name, golden in GOLDENS.items():
+        path = GOLDEN_ARCHIVES / name
+        if name not in manifest:
+            golden.write(path)
+            manifest[name], added = described(golden.read(path)), added + 1
+    for lock in GOLDEN_ARCHIVES.rglob(".lock"):
+        lock.unlink()
+    MANIFEST.write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
+    print(f"golden-archives: {added} added, {len(manifest)} in all")
+
+
+if __name__ == "__main__":
+    main()
