@@ -78,7 +78,7 @@ class DiLoCo:
         if not hasattr(optimizer, "param_groups"):
             raise InvalidArgument(f"optimizer must be the outer torch optimizer, not a {type(optimizer).__name__}")
         self.optimizer, self.every = optimizer, check_int("every", every, 1)
-        self.mode, self.group = mode if isinstance(mode, Visible) else mode_of(mode), group
+        self.mode, self.group = mode if isinstance(mode, Visible) else mode_of(mode, "Visible()"), group
         self.smallest, self.timeout = check_int("smallest", smallest), check_duration("timeout", timeout)
         self.threads = check_optional_int("threads", threads) or threads_per_rank()
         self.steps = 0  #: inner steps so far

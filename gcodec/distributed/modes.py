@@ -161,7 +161,7 @@ def cast_of(mode: Any) -> str | None:
     return {"bf16": "bfloat16", "fp16": "float16"}.get(mode) if isinstance(mode, str) else None
 
 
-def mode_of(mode: Any) -> Mode:
+def mode_of(mode: Any, besides: str = "") -> Mode:
     """Return a mode, given itself, by an accuracy in a user's words, or as None for lossless mode.
 
     The accuracies are "exact", which loses nothing, and "bf16" and "fp16", which lose no more than torch's compression
@@ -169,6 +169,7 @@ def mode_of(mode: Any) -> Mode:
 
     Args:
         mode: a mode, an accuracy, or None.
+        besides: what the caller also takes, for the error.
 
     Raises:
         InvalidArgument: anything else.
@@ -184,7 +185,7 @@ def mode_of(mode: Any) -> Mode:
         )
     if not isinstance(mode, Mode):
         raise InvalidArgument(
-            "mode must be Lossless(), FixedBits(k) or NearLossless(optimizer), or one of "
+            f"mode must be Lossless(), FixedBits(k), NearLossless(optimizer){besides and f', {besides}'} or one of "
             f"{', '.join(map(repr, named))}, not {mode!r:.80}"
         )
     return mode

@@ -464,7 +464,7 @@ def _step_of_id(checkpoint_id: str | os.PathLike[str] | None) -> int:
     """Return the step of a ``checkpoint_id``, -1 for None. Raises InvalidArgument."""
     if checkpoint_id is None:
         return -1
-    try:
-        return check_step(int(str(checkpoint_id)))
-    except ValueError:
-        raise InvalidArgument(f"checkpoint_id must be a step's number in a series, not {checkpoint_id!r}") from None
+    text = str(checkpoint_id)
+    if not (text.isascii() and text.isdecimal() and len(text) < 20):  # int() takes "1_0" and " 7", too
+        raise InvalidArgument(f"checkpoint_id must be a step's number in a series, not {checkpoint_id!r}")
+    return check_step(int(text))

@@ -317,6 +317,12 @@ def refusals() -> None:
         except gcodec.InvalidArgument:
             continue
         raise AssertionError("not refused")
+    try:
+        gd.DiLoCo(real, 1, mode="visible")  # type: ignore[arg-type]
+    except gcodec.InvalidArgument as error:
+        assert "Visible()" in str(error)
+    else:
+        raise AssertionError("a word was taken for a mode")
     elsewhere = torch.optim.SGD([nn.Parameter(torch.zeros(3, device="meta"))], lr=1.0)
     try:
         gd.DiLoCo(elsewhere, 1)

@@ -358,6 +358,8 @@ def test_senseless_uses_are_refused(tmp_path):
     for writer, step, words in [
         (CheckpointWriter(), None, "needs a folder"), (SeriesWriter(tmp_path), None, "needs the step"),
         (SeriesWriter(tmp_path), "last", "must be a step's number"),
+        (SeriesWriter(tmp_path), "1_0", "must be a step's number"),
+        (SeriesWriter(tmp_path), "9" * 5000, "must be a step's number"),
     ]:
         with pytest.raises((dcp.CheckpointException, gcodec.InvalidArgument), match=words):
             dcp.save(state, storage_writer=writer, checkpoint_id=step)
