@@ -127,8 +127,11 @@ def _runs(
     sizes = list(map(prod, shapes))
     for shape, size, repeats in zip(shapes, sizes, _repeats(bits, sizes), strict=True):
         end = at + size
+        if not size:  # an archive has no chunks of no bytes
+            run.append(shape)
+            continue
         full = kind and (end - start) * bits.itemsize > MAX_TEXT
-        if run and (repeats != kind or full):
+        if at > start and (repeats != kind or full):
             yield start * bits.itemsize, at * bits.itemsize, run, kind
             start, run = at, []
         run.append(shape)

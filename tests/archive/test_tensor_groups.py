@@ -55,6 +55,7 @@ CASES: dict[str, dict[str, np.ndarray]] = {
     "constants and zeros": {f"{n}": np.full(500, n % 3, np.float32) for n in range(12)},
     "few values": {f"{n}": RNG.choice([0.5, 1.5, -2], 700).astype(np.float32) for n in range(5)},
     "empty ones among them": {f"{n}": np.ones((n % 3, 2), np.float32) for n in range(9)},
+    "empty ones beside few values": {f"{n}": RNG.choice([0.5, 1.5], (0, 700, 0)[n % 3]).astype("f4") for n in range(8)},
     "large ones among them": {f"{n}": RNG.standard_normal((20_000, 10)[n % 3 > 0]).astype("f4") for n in range(7)},
     "ties among them": {"a": TIED, **layers(2), "b": TIED, "c": TIED.copy()},
     "nan and infinity": {f"{n}": np.array([np.nan, np.inf, -0.0, 1e-45] * 20, np.float32) for n in range(5)},
