@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from itertools import accumulate
 from tempfile import TemporaryFile, gettempdir
 from threading import Lock
@@ -90,27 +90,29 @@ def plan_state(path: str, state: Any) -> FilePlan:
     """
     flat = flatten(state)
     text = np.frombuffer(flat.text, np.uint8)
-    return plan_leaves(path, {**flat.leaves, STRUCTURE: Leaf(text, "uint8", text.shape)})
+    return plan_leaves(path, {**flat.leaves, STRUCTURE: Leaf(text, "uint8", text.shape)}, flat.in_views)
 
 
-def plan_leaves(path: str, leaves: Mapping[str, Leaf]) -> FilePlan:
+def plan_leaves(path: str, leaves: Mapping[str, Leaf], apart: Collection[str] = ()) -> FilePlan:
     """Return the plan of the .safetensors file that would hold tensors; they stay where they are until it is read.
 
     Args:
         path: under which an archive keeps the file.
         leaves: the tensors by name.
+        apart: names of those that are never put together with others.
 
     Raises:
         InvalidArgument: a name or type that .safetensors lacks.
     """
     given = {name: (leaf.dtype, leaf.shape, leaf.size) for name, leaf in leaves.items()}
-    order, places = laid_out(given), {name: place for place, name in enumerate(given)}
+    order, places = laid_out(given, apart), {name: place for place, name in enumerate(given)}
     header = safetensors_header({name: given[name] for name in order}, None)
     pieces, at = [], len(header)
     for name in order:
         leaf = leaves[name]
         view = TensorView(name, leaf.dtype, leaf.shape, 0)
-        pieces.append(SegmentViews(FileSegment(at, at + leaf.size, stored_as(leaf.dtype)), (view,)))
+        segment = FileSegment(at, at + leaf.size, stored_as(leaf.dtype), apart=name in apart)
+        pieces.append(SegmentViews(segment, (view,)))
         at += leaf.size
     container = "torch" if any(is_torch(leaf.value) for leaf in leaves.values()) else "numpy"
     source = TensorSource(header, [leaves[name] for name in order])

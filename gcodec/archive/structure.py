@@ -96,10 +96,12 @@ class FlatState(NamedTuple):
     Attributes:
         leaves: its tensors by name, in the order of the state; none is copied.
         text: the structure, as JSON.
+        in_views: names of those that the structure takes views of, or pairs: each must be all of its segment.
     """
 
     leaves: dict[str, Leaf]
     text: bytes
+    in_views: frozenset[str]
 
 
 def flatten(state: Any) -> FlatState:
@@ -121,7 +123,7 @@ def flatten(state: Any) -> FlatState:
     except (ValueError, GcodecError) as error:
         raise InvalidArgument(f"the numbers, strings and containers of a state are too many or too long: {error}; "
                               "keep them in an array") from None
-    return FlatState(flattener.leaves, text)
+    return FlatState(flattener.leaves, text, frozenset(flattener.in_views))
 
 
 def rebuild(text: bytes, read: Read, max_copied_bytes: int | None = None) -> Any:
@@ -234,6 +236,7 @@ class _Flattener:
 
     def __init__(self) -> None:
         self.leaves: dict[str, Leaf] = {}
+        self.in_views: set[str] = set()
         self._n_values = 0
         self._found: list[_Found] = []
         self._names = UniqueNames(RESERVED)
@@ -325,6 +328,8 @@ class _Flattener:
             node[kind] = name
             if view is not None:
                 node["view"] = [list(view.shape), list(view.stride), view.offset]
+            if view is not None or "complex" in node:
+                self.in_views.add(name)
 
     def _new_name(self, path: str) -> str:
         """Return a name that no tensor has yet, and that any file can hold."""

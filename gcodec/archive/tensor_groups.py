@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from operator import itemgetter
 from typing import Protocol
@@ -19,19 +19,20 @@ from ..files.file_plan import FilePlan, FileSegment, TensorView, by_segment
 MAX_SMALL, MAX_GROUP = 1 << 16, 1 << 20
 
 
-def laid_out(tensors: Mapping[str, tuple[str, tuple[int, ...], int]]) -> list[str]:
+def laid_out(tensors: Mapping[str, tuple[str, tuple[int, ...], int]], apart: Collection[str] = ()) -> list[str]:
     """Return names in the order in which their tensors best lie in a file: small ones after all others, and those of
     one type and one last part of the name, such as ``bias`` or ``exp_avg``, together, as their values are alike.
 
     Args:
         tensors: name to (dtype, shape, size in bytes).
+        apart: names of small ones that lie among the others, as they are not put together.
     """
     kinds: dict[tuple[str, str], int] = {}
     types: dict[str, int] = {}
 
     def place(name: str) -> tuple[int, int, int]:
         dtype, _, size = tensors[name]
-        if size > MAX_SMALL or stored_as(dtype) != dtype:
+        if size > MAX_SMALL or stored_as(dtype) != dtype or name in apart:
             return 0, 0, 0
         kind = dtype, re.split("[./]", name)[-1]
         return 1, types.setdefault(dtype, len(types)), kinds.setdefault(kind, len(kinds))
@@ -113,6 +114,7 @@ def _is_small(segment: FileSegment, views: Sequence[TensorView]) -> bool:
         and view is not None
         and segment.dtype == view.dtype
         and not segment.crc_at
+        and not segment.apart
         and view.offset == 0
         and view.is_dense
         and segment.stop - segment.start == math.prod(view.shape) * (width(view.dtype) or 1) <= MAX_SMALL

@@ -23,6 +23,7 @@ class FileSegment:
         crc_at: places in the file that hold a zip CRC-32 of bytes ``crc_from`` to ``stop``.
         group: shapes, in values of ``dtype``, of the small tensors that it consists of, end to end; empty for any other
             segment.
+        apart: True if it must not become a part of a group.
     """
 
     start: int
@@ -31,6 +32,7 @@ class FileSegment:
     crc_from: int = 0
     crc_at: tuple[int, ...] = ()
     group: tuple[tuple[int, ...], ...] = ()
+    apart: bool = False
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -85,6 +86,42 @@ def test_tensors_come_back_wherever_they_are_read(name, folder):
     run("decompress", "x.gc", "-o", "x.safetensors")
     restored = safetensors_load(Path("x.safetensors").read_bytes())
     assert all(same(value, tensors[key]) for key, value in restored.items())
+
+
+WHOLE = RNG.standard_normal((40, 30), np.float32)
+VIEWS: dict[str, dict[str, np.ndarray]] = {
+    "transposed and a row": {"whole.w": WHOLE, "turned.w": WHOLE.T, "row.w": WHOLE[3]},
+    "every second value": {"a.w": WHOLE[0, ::2], "b.w": WHOLE[0, 1::2]},
+    "overlapping or from last to first": {"a.w": WHOLE[1], "b.w": WHOLE[1, ::-1]},
+    "pairs": {f"{n}.w": RNG.standard_normal(9 + n) + 1j for n in range(3)},
+}
+
+
+TORCH_VIEWS: dict[str, Callable[[Any], dict[str, Any]]] = {
+    "transposed and a row": lambda whole: {"whole.w": whole, "turned.w": whole.t(), "row.w": whole[3]},
+    "every second value": lambda whole: {"a.w": whole[0, ::2], "b.w": whole[0, 1::2]},
+    "overlapping or from last to first": lambda whole: {"a.w": whole[1:], "b.w": whole[:-1]},
+    "pairs": lambda whole: {f"{n}.w": whole[n].double() + 1j for n in range(3)},
+}
+
+
+@pytest.mark.parametrize("like", ["numpy", "torch"])
+@pytest.mark.parametrize("name", VIEWS)
+def test_views_of_one_memory_are_read_one_by_one_among_them(name, like, folder):
+    small = {f"{n}.{key}": value for n in range(3) for key, value in (("w", WHOLE[n].copy()), ("d", np.ones(n + 1)))}
+    state: dict[str, Any] = dict(list(small.items())[:3]) | VIEWS[name] | dict(list(small.items())[3:])
+    if like == "torch":
+        torch = pytest.importorskip("torch")
+        whole = torch.from_numpy(WHOLE)
+        state = {key: torch.tensor(value) for key, value in small.items()} | TORCH_VIEWS[name](whole)
+    gcodec.save(state, "state.gc")
+    loaded = gcodec.load("state.gc")
+    assert all(same(loaded[key], np.asarray(value)) for key, value in state.items())
+    with gcodec.open("state.gc") as file:
+        assert all(same(file[key], np.asarray(value)) for key, value in state.items())
+    assert all(same(value, np.asarray(state[key])) for key, value in load_file("state.gc").items())
+    with ArchiveReader("state.gc") as archive:
+        assert archive.files[0].groups
 
 
 def test_many_small_tensors_take_few_segments_and_less_room():
