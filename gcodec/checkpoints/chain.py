@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from pathlib import Path
 
-from ..archive.base_tensors import Base, base_bytes, base_of_file
+from ..archive.base_tensors import Base, are_end_to_end, base_bytes, base_of_file
 from ..archive.entries import FileEntry
 from ..archive.folders import FileIdentity, Folder
 from ..archive.reader import ArchiveReader
@@ -111,8 +111,8 @@ def plan_of_step(opened: OpenStep) -> FilePlan:
     entry = opened.entry
     ends = list(accumulate(segment.skip + segment.bytes for segment in entry.segments))
     segments = tuple(
-        FileSegment(end - segment.bytes, end, segment.dtype)
-        for end, segment in zip(ends, entry.segments, strict=True)
+        FileSegment(end - segment.bytes, end, segment.dtype, group=shapes_in_group(entry, number))
+        for number, (end, segment) in enumerate(zip(ends, entry.segments, strict=True))
     )
     return FilePlan(
         entry.path, entry.format, _EntrySource(opened, segments), segments, entry.tensors, entry.exact, entry.container
@@ -137,6 +137,14 @@ class _EntrySource:
             return self._opened.archive.segment_range(self._opened.entry, number, start - first, stop - first)
         n_before = self._n_before[number + 1]
         return self._verbatim[start - n_before : stop - n_before]
+
+
+def shapes_in_group(entry: FileEntry, number: int) -> tuple[tuple[int, ...], ...]:
+    """Return the shapes of the tensors that a segment consists of, end to end; empty where it is no such group."""
+    segment, views = entry.segments[number], entry.views.get(number, [])
+    if number not in entry.groups or not are_end_to_end(views, segment.bytes):
+        return ()
+    return tuple(view.shape for view in views) if {view.dtype for view in views} == {segment.dtype} else ()
 
 
 def base_of(entry: FileEntry, place: Path | str, step: int) -> int | None:

@@ -410,6 +410,22 @@ def kill_at(n: int) -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_small_tensors_of_a_step_whose_base_is_deleted_take_no_more_than_saved_whole(tmp_path):
+    def state(step: int) -> dict[str, Any]:
+        random = np.random.default_rng(3)
+        return {f"{n}.exp_avg": np.full(400, n % 2, np.float32) if n % 3 else
+                random.standard_normal(400, np.float32) * np.float32(1 + 1e-4 * step) for n in range(60)}
+
+    checkpoints, whole = Checkpointer(tmp_path / "s"), Checkpointer(tmp_path / "whole", full_every=1)
+    for step in (1, 2):
+        checkpoints.save(step, state(step))
+    assert checkpoints.overview()[1].base == 1
+    checkpoints.delete(1)
+    whole.save(2, state(2))
+    assert_same(checkpoints.load(2), state(2))
+    assert [info.file_bytes for info in checkpoints.overview()] == [info.file_bytes for info in whole.overview()]
+
+
 @pytest.mark.parametrize(("operation", "saved", "deleted"), [
     (lambda c: c.save(6, state_of(6)), {6}, set()),
     (lambda c: c.delete(0), set(), {0}),
