@@ -195,10 +195,17 @@ def base_bytes(entry: FileEntry, number: int, base: Base) -> BaseBytes:
         Unsupported: the base has no such tensor, or is known to be of other values than at compression.
     """
     segment, meant, alone = entry.segments[number], _meant(entry), len(entry.tensors) == 1
-    found = base.bytes_for(entry.views.get(number, []), segment.bytes, segment.dtype, alone=alone, raw=True)
+    views = entry.views.get(number, [])
+    found = base.bytes_for(views, segment.bytes, segment.dtype, alone=alone, raw=True)
     if found is None:
-        size = f"{segment.bytes} bytes of {segment.dtype}"
-        raise Unsupported(f"was compressed against {meant} and {base.name} has no such tensor of {size}")
+        which, n_bytes = "such tensor", segment.bytes
+        if len(views) > 1 and are_end_to_end(views, segment.bytes):  # of many, the first that the base has not
+            for view in views:
+                if _bytes(view) and base.bytes_for([view], _bytes(view), segment.dtype, alone=False, raw=True) is None:
+                    which, n_bytes = f"tensor {view.name!r}", _bytes(view)
+                    break
+        size = f"{n_bytes} bytes of {segment.dtype}"
+        raise Unsupported(f"was compressed against {meant} and {base.name} has no {which} of {size}")
     if found.hash not in (None, segment.base):
         raise Unsupported(f"was compressed against {meant} of other values than {base.name} has")
     return found

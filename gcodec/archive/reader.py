@@ -202,7 +202,8 @@ class ArchiveReader:
     def segments_bytes(self, wanted: Sequence[tuple[FileEntry, TensorView]]) -> Iterator[Bytes]:
         """Yield the whole segments that tensors are views of, while threads decode those that follow."""
         for entry, tensor in wanted:
-            self.check_size(entry.segments[tensor.segment].bytes, f"{entry.path}:{tensor.name}")
+            name = entry.label(tensor.segment) if tensor.segment in entry.groups else tensor.name  # of all in a group
+            self.check_size(entry.segments[tensor.segment].bytes, f"{entry.path}:{name}")
         parts = self._parts_of([self._segment(entry, tensor.segment, tensor.name) for entry, tensor in wanted])
         for entry, tensor in wanted:
             segment = entry.segments[tensor.segment]

@@ -17,7 +17,7 @@ from safetensors.numpy import save as safetensors_save
 import gcodec
 from gcodec.archive import ArchiveReader, ArchiveWriter, load_file, save_file
 from gcodec.archive.tensor_groups import MAX_GROUP, MAX_SMALL
-from gcodec.errors import Corruption, GcodecError, Unsupported
+from gcodec.errors import Corruption, GcodecError, LimitExceeded, Unsupported
 from gcodec.files import FileSource, plan_file
 from tests.support import commands
 from tests.support.commands import run
@@ -260,3 +260,20 @@ def test_damage_names_the_group():
     data[3000] ^= 1
     with pytest.raises(Corruption, match=r"0/bias \.\.\. 9/bias"):
         load_file(io.BytesIO(data))
+
+
+@pytest.mark.parametrize("changed", [
+    {}, {"3/bias": RNG.standard_normal(299, np.float32)}, {"3/bias": EARLIER["3/bias"].astype(np.float64)},
+], ids=["not there", "of another size", "of another type"])
+def test_a_base_that_lacks_one_of_them_is_refused_by_its_name(changed, folder):
+    save_file(some_changed(EARLIER), "later.gc", base=EARLIER)
+    base = {name: value for name, value in EARLIER.items() if name != "3/bias"} | changed
+    with pytest.raises(Unsupported, match=r"0/bias \.\.\. 9/bias: .* has no tensor '3/bias' of 1200 bytes of float32"):
+        load_file("later.gc", base=base)
+
+
+def test_a_limit_that_a_group_is_above_names_the_group(folder):
+    save_file(layers(10), "x.gc")
+    with gcodec.open("x.gc", max_output_bytes=2000) as file, \
+            pytest.raises(LimitExceeded, match=r"0/bias \.\.\. 9/bias: 12000 bytes are above the limit of 2000"):
+        file["3/bias"]
