@@ -6,6 +6,7 @@ The codec is imported where it is first needed: listing an archive does not wait
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import pairwise
 from math import prod
 from typing import Any, NamedTuple
 
@@ -25,6 +26,9 @@ SMALL = 1 << 12
 #: Tensors of a group of which fewer than half of so many values differ are tried with Zstandard, up to so many bytes
 #: at a time.
 SAMPLE, MAX_TEXT = 64, 1 << 16
+#: Tensors of a group that are as in the base are tried in chunks of their own, where chunks would have so many bytes
+#: on average; each takes so many in the index and for alignment.
+MIN_RUN, CHUNK_COST = 1 << 12, 16
 #: Least share of its size that a base must save a part: for less nobody should have to keep another file.
 WORTH_A_BASE = 0.005
 
@@ -96,12 +100,17 @@ def pack_group(
         data: the tensors, one-dimensional.
         dtype: the codec's type of their values.
         shapes: their shapes, in values.
-        base: as for :func:`pack_chunk`; one chunk is coded against it, or none.
+        base: as for :func:`pack_chunk`; all chunks are coded against it, or none.
         base_is_held: as for :func:`pack_chunk`.
         take: as for :func:`pack_chunk`.
     """
     if base is not None and data.size > MIN_FRAME:
         against = _packed_frame(data, dtype, {}, shapes, base, base_is_held, take)
+        apart = [_packed_frame(data[start : stop], dtype, {}, run, base[start : stop], base_is_held, take)
+                 for start, stop, run in _runs_against(_as_bits(data, dtype), _as_bits(base, dtype), shapes)]
+        n_bytes = sum(len(chunk.payload) + CHUNK_COST for chunk in apart)
+        if any(chunk.needs_base for chunk in apart) and n_bytes < len(against.payload):
+            return apart
         if against.needs_base:
             return [_or_text(against) if data.size <= SMALL else against]
     packed = []
@@ -138,6 +147,28 @@ def _runs(
         at, kind = end, repeats
     if at > start:
         yield start * bits.itemsize, at * bits.itemsize, run, kind
+
+
+def _runs_against(
+    bits: np.ndarray, base: np.ndarray, shapes: Sequence[tuple[int, ...]]
+) -> list[tuple[int, int, list[tuple[int, ...]]]]:
+    """Return runs of tensors that are all as in the base, or all others: first byte and end, and their shapes. None
+    where all are of one kind, or the runs too short to be worth it.
+
+    Args:
+        bits: uintW[n], the tensors end to end.
+        base: uintW[n], those of the base.
+        shapes: their shapes.
+    """
+    ends = np.cumsum(np.array(list(map(prod, shapes)), np.int64))
+    differ = np.concatenate([np.zeros(1, np.int64), np.cumsum(bits != base)])[ends]
+    changed = np.diff(differ, prepend=0) > 0
+    filled = np.flatnonzero(np.diff(ends, prepend=0))  # empty tensors are of either kind
+    firsts = [0, *filled[1:][changed[filled[1:]] != changed[filled[:-1]]].tolist(), len(shapes)]
+    if len(firsts) == 2 or (len(firsts) - 1) * MIN_RUN > bits.nbytes:
+        return []
+    places = [0, *(int(end) * bits.itemsize for end in ends)]
+    return [(places[first], places[last], list(shapes[first:last])) for first, last in pairwise(firsts)]
 
 
 def _repeats(bits: np.ndarray, sizes: Sequence[int]) -> list[bool]:

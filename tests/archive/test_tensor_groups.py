@@ -262,6 +262,23 @@ def test_damage_names_the_group():
         load_file(io.BytesIO(data))
 
 
+@pytest.mark.parametrize("empty", [[], [0], [5, 6], [11]])
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_those_that_have_not_changed_cost_little_among_those_that_have(dtype, empty, folder):
+    earlier = {f"{n}.weight": RNG.standard_normal(0 if n in empty else 4001).astype(dtype) for n in range(12)}
+    later = {name: RNG.standard_normal(value.size).astype(dtype) if n % 2 else value
+             for n, (name, value) in enumerate(earlier.items())}
+    save_file(earlier, "earlier.gc")
+    save_file(later, "later.gc", base="earlier.gc")
+    loaded = load_file("later.gc", base=earlier)
+    assert all(same(loaded[name], value) for name, value in later.items())
+    with gcodec.open("later.gc", base="earlier.gc") as file:
+        assert all(same(file[name], value) for name, value in later.items())
+    with ArchiveReader(saved({name: value for n, (name, value) in enumerate(later.items()) if n % 2})) as new, \
+            ArchiveReader("later.gc") as archive:
+        assert archive.files[0].stored < 1.05 * new.files[0].stored
+
+
 @pytest.mark.parametrize("changed", [
     {}, {"3/bias": RNG.standard_normal(299, np.float32)}, {"3/bias": EARLIER["3/bias"].astype(np.float64)},
 ], ids=["not there", "of another size", "of another type"])
