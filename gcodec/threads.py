@@ -138,9 +138,7 @@ def run_parallel(work: Callable[[], Any], threads: int) -> None:
         working = list(helpers)
         while working:
             try:
-                while working:
-                    working[-1].end()
-                    working.pop()
+                _end_all(working)
             except BaseException as error:  # whatever a signal handler raises, Ctrl-C for one
                 interrupt = error
         if interrupt is not None:
@@ -148,6 +146,17 @@ def run_parallel(work: Callable[[], Any], threads: int) -> None:
     for helper in helpers:
         if helper.error is not None:
             raise helper.error
+
+
+def _end_all(helpers: list[_Helper]) -> None:
+    """End all calls and take them out of the list; after an interrupt, this can be called again.
+
+    It is a function, because Python 3.13 has no handler for an interrupt between the rounds of a ``while`` that stands
+    in a ``try`` or a ``with`` (github.com/python/cpython/issues/130279); so are others here.
+    """
+    while helpers:
+        helpers[-1].end()
+        helpers.pop()
 
 
 class _Helper:
@@ -270,11 +279,16 @@ def ordered_map(
             if len(futures) >= window:
                 yield from _results_of(futures.popleft())
             futures.append(pool.submit(work, batch))
-        while futures:
-            yield from _results_of(futures.popleft())
+        yield from _results_of_all(futures)
     finally:
         for future in futures:
             future.cancel()
+
+
+def _results_of_all(futures: deque[Future[tuple[list[Result], BaseException | None]]]) -> Iterator[Result]:
+    """Yield what batches gave, and take them out; raise what ended one."""
+    while futures:
+        yield from _results_of(futures.popleft())
 
 
 def _results_of(future: Future[tuple[list[Result], BaseException | None]]) -> Iterator[Result]:
@@ -332,20 +346,24 @@ class OrderedWriter:
             with self._lock:
                 if not self._remaining:
                     return None
-                part, buffer = self._first_missing, None
-                if part in self._remaining or self._buffers:
-                    if part not in self._remaining:
-                        while (part := self._order.popleft()) not in self._remaining:
-                            pass
-                        buffer = self._buffers.pop()
-                    self._remaining.remove(part)
-                    if not self._remaining:
-                        self._wake()
-                    return part, buffer, self.end
+                if self._first_missing in self._remaining or self._buffers:
+                    return self._take()
                 # Not a condition, which an interrupt may leave without the lock that it gives back.
                 change = SimpleQueue[None]()
                 self._waiting.append(change)
             change.get()
+
+    def _take(self) -> tuple[int, Any, int]:
+        """Return the next part, its buffer and its place, where there is one to produce; called with the lock."""
+        part, buffer = self._first_missing, None
+        if part not in self._remaining:
+            while (part := self._order.popleft()) not in self._remaining:
+                pass
+            buffer = self._buffers.pop()
+        self._remaining.remove(part)
+        if not self._remaining:
+            self._wake()
+        return part, buffer, self.end
 
     def _wake(self) -> None:
         """Have all threads that wait look again; called with the lock."""
@@ -359,16 +377,21 @@ class OrderedWriter:
         Returns:
             The buffered parts that now have a place, as (buffer, size, place). The caller copies them.
         """
-        placed = []
         with self._lock:
             self._complete[part] = buffer, size
-            while self._first_missing in self._complete:
-                buffer, size = self._complete.pop(self._first_missing)
-                if buffer is not None:
-                    placed.append((buffer, size, self.end))
-                self.end += size
-                self._first_missing += 1
+            placed = self._place()
             self._wake()
+        return placed
+
+    def _place(self) -> list[tuple[Any, int, int]]:
+        """Return what has a place now, as :meth:`complete` does; called with the lock."""
+        placed = []
+        while self._first_missing in self._complete:
+            buffer, size = self._complete.pop(self._first_missing)
+            if buffer is not None:
+                placed.append((buffer, size, self.end))
+            self.end += size
+            self._first_missing += 1
         return placed
 
     def release(self, buffer: Any) -> None:

@@ -119,10 +119,13 @@ class Bases:
     def close(self) -> None:
         """Closes what was opened here."""
         with self._lock:
-            while self._open:
-                self._open.popitem()[1].stack.close()
+            self._close_all()
         if self._base is not None and self._owns_base:
             self._base.close()
+
+    def _close_all(self) -> None:
+        while self._open:
+            self._open.popitem()[1].stack.close()
 
     def __enter__(self) -> Bases:
         return self

@@ -69,5 +69,8 @@ class RecentBytes:
             return
         with self._lock:
             self._kept[key] = data
-            while sum(kept.size for kept in self._kept.values()) > self._max_bytes:
-                self._kept.popitem(last=False)
+            self._forget_oldest()
+
+    def _forget_oldest(self) -> None:
+        while sum(kept.size for kept in self._kept.values()) > self._max_bytes:
+            self._kept.popitem(last=False)

@@ -280,7 +280,7 @@ class Collectives:
             return None
         key = lane, name, flat.numel(), flat.dtype
         with self._lock:
-            while len(self._gpu_codebooks) >= _MAX_CODEBOOKS and key not in self._gpu_codebooks:
+            if len(self._gpu_codebooks) >= _MAX_CODEBOOKS and key not in self._gpu_codebooks:
                 self._gpu_codebooks.pop(next(iter(self._gpu_codebooks)))
             return self._gpu_codebooks.setdefault(key, GpuCodebooks(self.options.refresh))
 

@@ -148,28 +148,33 @@ class FrameWriter(NamedTuple):
         ordered = OrderedWriter(-(-n_blocks // batch), list(buffers), at, n_workers)
 
         def work() -> None:
-            borrowed = Borrowed()
             try:
-                while (taken := ordered.next_part()) is not None:
-                    part, buffer, place = taken
-                    begin, stop = part * batch, min((part + 1) * batch, n_blocks)
-                    if buffer is None:
-                        made = self._write_run(begin, stop, out, place, borrowed) - place
-                    else:
-                        made = self.blocks(begin, stop, buffer, 0, borrowed)
-                    for full, n_bytes, where in ordered.complete(part, buffer, made):
-                        put_block(full, n_bytes, out, where)
-                        ordered.release(full)
+                self._write_parts(out, ordered, batch)
             except BaseException:
                 ordered.stop()
                 raise
-            if 1 << self.prelude.block_log2 <= MAX_POOLED_BLOCK:
-                borrowed.give_back()
 
         run_parallel(work, n_workers)
         for buffer in buffers:
             release(("buffer", size), buffer)
         return ordered.end
+
+
+    def _write_parts(self, out: np.ndarray, ordered: OrderedWriter, batch: int) -> None:
+        """Write parts of ``batch`` blocks as long as there are some. Raises FullError."""
+        borrowed = Borrowed()
+        while (taken := ordered.next_part()) is not None:
+            part, buffer, place = taken
+            begin, stop = part * batch, min((part + 1) * batch, len(self.sizes))
+            if buffer is None:
+                made = self._write_run(begin, stop, out, place, borrowed) - place
+            else:
+                made = self.blocks(begin, stop, buffer, 0, borrowed)
+            for full, n_bytes, where in ordered.complete(part, buffer, made):
+                put_block(full, n_bytes, out, where)
+                ordered.release(full)
+        if 1 << self.prelude.block_log2 <= MAX_POOLED_BLOCK:
+            borrowed.give_back()
 
 
 #: Blocks that a thread encodes at a time: few, so that all end together, but not so few that threads do little but take
