@@ -31,7 +31,16 @@ from ..plan.codebooks import n_bins_of
 from ..plan.plan import MIN_WIDE_VALUES, TABLE_BITS, shipped_for
 from ..plan.prediction import MIN_ROW_VALUES, rows_of
 from ..plan.request import EncodeRequest
-from ..plan.sampling import EMPTY_BITS, REFERENCE_BITS, STREAM_BITS, STREAM_LOG2, every_of, sample_scratch, spec_of
+from ..plan.sampling import (
+    EMPTY_BITS,
+    REFERENCE_BITS,
+    STREAM_BITS,
+    STREAM_LOG2,
+    every_of,
+    sample_scratch,
+    spec_of,
+)
+from ..plan.unused_bits import MIN_MIXED
 from ..tensors import Values
 from .coded_blocks import encode_coded_blocks, form_of
 from .sizes import block_log2, raw_bytes
@@ -50,6 +59,8 @@ _LAYOUTS = {dtype: lossless(dtype) for dtype in (_FLOAT32, *_HALVES)}
 _LENGTHS = STREAM_LOG2, STREAM_LOG2 + 1  #: of sub-streams: short ones, and the long ones of types of 16 bits
 _NO_COLUMNS = for_kernels(())
 _MEMORY = "small frame"  #: what the pool knows memory by
+#: Numbers of symbols of heads as far apart as those of weights and of -0, which is looked for step by step.
+_MASKED_SYMBOLS = range(100, 200)
 _FRAME_BYTES, _FRAME_BYTES_AT = struct.Struct("<Q"), 16
 _plan_whole, _plan_halves, _seal_prelude = Specialized(plan_whole), Specialized(plan_halves), Specialized(seal_prelude)
 
@@ -340,7 +351,12 @@ def plan_small(request: EncodeRequest, coded: bool = False) -> SmallFrameWriter 
     else:
         upper = np.left_shift(bits, 16, dtype=np.uint32)
         planned = _plan_halves(None, upper, *shape.forms, rules, shipped, memory.plan)
-    if planned < 0:
+    if planned < 0 or _hints_at_more(int(memory.plan.books.counts[0, 0]), n, dtype):
         release(_MEMORY, memory)
         return None
     return SmallFrameWriter(dtype, bits, shape, planned >> 1 & 3, memory, bool(planned & 1), planned >> 3)
+
+
+def _hints_at_more(n_symbols: int, n: int, dtype: DType) -> bool:
+    """Return True if the number of symbols of a plan's first codebook hints at what the kernel does not look for."""
+    return n_symbols in _MASKED_SYMBOLS and n >= MIN_MIXED and dtype.head_bits == dtype.exponent_bits

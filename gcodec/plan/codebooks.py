@@ -18,10 +18,16 @@ from ..kernels.entropy import codebook_fit
 from ..kernels.entropy.prefix_code import ESCAPE, MAX_LENGTH
 from ..kernels.sample import code_costs
 
+MAX_SPREAD_LEVELS = 3  #: levels up to which their heads may lie as far apart as those of one level
+
 
 def window_of(n_levels: int) -> tuple[int, int]:
-    """Return (window, center) of the histograms of samples: bins per level, and the bin of relative head 0."""
-    if n_levels == 1:
+    """Return (window, center) of the histograms of samples: bins per level, and the bin of relative head 0.
+
+    A few levels may be those of unused bits (:mod:`unused_bits`), whose values lie as far apart as any: where an array
+    is multiplied by a mask, -0 stands beside the weights. The levels of an optimizer's ladder, which are more, do not.
+    """
+    if n_levels <= MAX_SPREAD_LEVELS:
         return code_costs.WINDOW, code_costs.CENTER
     return code_costs.LADDER_WINDOW, code_costs.LADDER_CENTER
 

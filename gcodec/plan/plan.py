@@ -25,7 +25,16 @@ from .codebooks import bin_costs, from_histograms, kept_costs, tail_costs, windo
 from .columns import fit_columns
 from .prediction import Prediction, Predictor, rows_of
 from .request import EncodeRequest, FixedCodebooks
-from .sampling import REFERENCE_BITS, STREAM_BITS, STREAM_LOG2, Candidate, SamplePlanner, SampleSource, stream_lengths
+from .sampling import (
+    REFERENCE_BITS,
+    STREAM_BITS,
+    STREAM_LOG2,
+    Candidate,
+    SamplePlanner,
+    SampleSource,
+    on_one_base,
+    stream_lengths,
+)
 from .sparse_frames import (
     SparsePlan,
     differs_here_and_there,
@@ -260,6 +269,8 @@ def _plan_of(
     kept = request.bit_layout.kept if dtype is request.values.dtype else lossless(dtype).kept
     stream_len, sample, books = 1 << stream_log2, planner.full_sample(candidate), request.fixed
     if books is None:
+        if n_levels > 1 and not (lossy or references):
+            sample = on_one_base(sample, dtype, n_levels)
         books = _fit_codebooks(sample.counts(references), dtype, n_levels, sample.every, lossy, references, options)
     counts = sample.counts(books.references)
     weigh = weigh or predictor is not None or sparse_bits is not None

@@ -77,6 +77,41 @@ class Sample(NamedTuple):
         return self.by_stream if references else self.by_block
 
 
+def on_one_base(sample: Sample, dtype: DType, n_levels: int) -> Sample:
+    """Return a sample whose heads are relative to one base in all blocks, if all together take less so than relative to
+    each block's mean.
+
+    Where values of two scales are mixed, as -0 and weights, the mean of a block says how many there are of each. Then
+    heads that are the same would be other symbols in each block.
+
+    Args:
+        sample: Counts of heads relative to each block's mean.
+        dtype: The value type.
+        n_levels: Number of levels.
+    """
+    used = sample.bases >= 0
+    if not used.any():
+        return sample
+    base = int(np.sort(sample.bases[used])[np.count_nonzero(used) // 2])
+    shifts = np.where(used, sample.bases - base, 0)
+    window, _ = window_of(n_levels)
+    moved = sample.by_block.copy()
+    rows = moved[:, 2:].reshape(len(moved), n_levels, window)
+    for shift in np.unique(shifts[shifts != 0]).tolist():
+        some = shifts == shift
+        rolled = np.roll(rows[some], shift, axis=2)
+        if window < 1 << dtype.head_bits:  # else the last head is next to the first, modulo the number of heads
+            beyond = slice(0, shift) if shift > 0 else slice(shift, None)
+            moved[some, 1] += rolled[:, :, beyond].sum(axis=(1, 2), dtype=np.uint32)
+            rolled[:, :, beyond] = 0
+        rows[some] = rolled
+    sums = [counts.sum(axis=0, dtype=np.uint32, keepdims=True) for counts in (sample.by_block, moved)]
+    _, by_mean, by_one, _, _ = code_costs.compare_references(*sums, None, dtype.head_bits)
+    if by_one >= by_mean:
+        return sample
+    return sample._replace(bases=np.where(used, base, sample.bases), by_block=moved)
+
+
 def every_of(n_values: int) -> int:
     """Return the number of pieces of an array of which one is sampled."""
     for every, max_values in _EVERY_BY_SIZE:

@@ -10,9 +10,14 @@ from ..format.modes import lossless_at
 from .request import EncodeRequest
 
 _MIN_VALUES = 64  #: of fewer, the bits are not worth the search
-_QUICK_SAMPLE = 64  #: values that rule out most arrays
-_MIN_MIXED, _MIXED_SAMPLE = 1 << 12, 1 << 12  #: so many values of an array are needed, and looked at, to find levels
+#: Values that rule out most arrays: of small ones those that the kernel which plans small frames looks at; of larger
+#: ones no power of two, as the first dimension of many arrays is, of which only one place of each item would be met.
+_QUICK_SAMPLE, _MAX_SMALL, _LARGE_QUICK_SAMPLE = 64, 1 << 18, 61
+MIN_MIXED, _MIXED_SAMPLE = 1 << 12, 1 << 12  #: so many values of an array are needed, and looked at, to find levels
 _QUICK_BITS, _QUICK_SHARE = 4, 6  #: so many bits must be zero in one of so many values; by chance it is one in 16
+#: A mask that arrays are multiplied by leaves -0 for half of what it takes away. One value in _MIN_MASKED must be -0,
+#: which is looked for where one in _MASKED_SHARE has zeros; in float64, its head is too far from others to have a code.
+_MASKED_SHARE, _MASKED_SAMPLE, _MIN_MASKED, _MASKED_HEAD_BITS = 10, 1 << 10, 32, 8
 _MAX_LEVELS, _MIN_STEP_BITS = 6, 0.75  #: levels, and what each must save per value
 _MIN_SAVED_BITS = 0.5  #: what levels must save per value, what they cost in symbols taken off
 _CHUNK = 1 << 16  #: values that are looked at together, while they are in the cache
@@ -32,10 +37,10 @@ def drop_unused_bits(request: EncodeRequest) -> EncodeRequest:
     """
     request = drop_common_zeros(request)
     bits, dtype, _, _ = request.values
-    if not request.bit_layout.lossy and dtype.tail_bits and len(bits) >= _MIN_MIXED:
+    if not request.bit_layout.lossy and dtype.tail_bits and len(bits) >= MIN_MIXED:
         drop = request.bit_layout.drops[0]
-        quick = _finite(_sample(bits, _QUICK_SAMPLE), dtype)
-        if _is_mixed(quick, drop) and len(drops := _drops_for(bits, dtype, drop)) > 1:
+        quick = _finite(_quick_sample(bits), dtype)
+        if _is_mixed(bits, quick, dtype, drop) and len(drops := _drops_for(bits, dtype, drop)) > 1:
             layout = lossless_at(dtype, drops, request.bit_layout.mode)
             return request._replace(bit_layout=layout, levels=_levels(bits, drops))
     return request
@@ -51,7 +56,7 @@ def drop_common_zeros(request: EncodeRequest) -> EncodeRequest:
     bits, dtype, _, _ = request.values
     if request.bit_layout.lossy or dtype.tail_bits == 0 or len(bits) < _MIN_VALUES:
         return request
-    if int(np.bitwise_or.reduce(_sample(bits, _QUICK_SAMPLE))) & 1:  # most arrays
+    if int(np.bitwise_or.reduce(_quick_sample(bits))) & 1:  # most arrays
         return request
     drop = _common_zeros(bits, dtype)
     return request._replace(bit_layout=lossless_at(dtype, (drop,), request.bit_layout.mode)) if drop else request
@@ -60,6 +65,11 @@ def drop_common_zeros(request: EncodeRequest) -> EncodeRequest:
 def _sample(bits: np.ndarray, n: int) -> np.ndarray:
     """Return about ``n`` values of an array, an odd step apart."""
     return bits[:: max(len(bits) // n, 1) | 1]
+
+
+def _quick_sample(bits: np.ndarray) -> np.ndarray:
+    """Return the values of an array that are looked at first."""
+    return _sample(bits, _QUICK_SAMPLE if len(bits) <= _MAX_SMALL else _LARGE_QUICK_SAMPLE)
 
 
 def _finite(some: np.ndarray, dtype: DType) -> np.ndarray:
@@ -79,11 +89,23 @@ def _common_zeros(bits: np.ndarray, dtype: DType) -> int:
     return min((merged & -merged).bit_length() - 1, dtype.tail_bits - 1) if merged else 0
 
 
-def _is_mixed(some: np.ndarray, drop: int) -> bool:
-    """Return True if many of some values that are not zero have further zeros beyond the lowest ``drop`` bits."""
+def _is_mixed(bits: np.ndarray, some: np.ndarray, dtype: DType, drop: int) -> bool:
+    """Return True if many values that are not zero have further zeros beyond the lowest ``drop`` bits.
+
+    Args:
+        bits: uintW[n], the array.
+        some: Some of its values.
+        dtype: Its type.
+        drop: How many bits are zero in all values.
+    """
     n_short = len(some) - int(np.count_nonzero(some & some.dtype.type((1 << drop + _QUICK_BITS) - 1)))
-    if n_short * _QUICK_SHARE <= len(some):  # most arrays
+    if n_short * _MASKED_SHARE <= len(some):  # most arrays
         return False
+    minus_zero = some.dtype.type(1 << dtype.bits - 1)
+    if dtype.head_bits == _MASKED_HEAD_BITS and (some == minus_zero).any():
+        more = _sample(bits, _MASKED_SAMPLE)
+        if int(np.count_nonzero(more == minus_zero)) * _MIN_MASKED >= len(more):
+            return True
     n_zero = len(some) - int(np.count_nonzero(some))
     return (n_short - n_zero) * _QUICK_SHARE > len(some) - n_zero
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import gcodec
-from tests.support.cases import BITS_ONLY, KINDS, Bits, infinity
+from tests.support.cases import BITS_ONLY, KINDS, Bits, gaussian, infinity
 
 N = 40_000
 #: Type, and how many low bits are zero where values were of a shorter type.
@@ -123,3 +123,55 @@ def test_any_number_of_values(n):
         assert len(frame) <= gcodec.max_encoded_size(n, "float32")
         mixed = bits | np.uint32(1) * (np.arange(n) % 5 == 0)
         assert len(encoded("float32", mixed.astype(np.uint32))) <= gcodec.max_encoded_size(n, "float32")
+
+
+#: Most bits that a value which a mask has made -0 or +0 takes more than +0 alone: its sign, and codes for two symbols.
+MASKED_BITS = 2.5
+
+
+def masked(dtype: str, bits: Bits, mask: np.ndarray) -> tuple[Bits, Bits]:
+    """Return values times a mask, which leaves -0 for those that were negative, and the same with +0 in their place."""
+    sign = bits & bits.dtype.type(1 << KINDS[dtype].W - 1)
+    return np.where(mask, bits, sign), np.where(mask, bits, bits.dtype.type(0))
+
+
+def size_of(dtype: str, bits: Bits) -> int:
+    """Return the bytes of the frame, of which it was checked that it decodes to the same bits."""
+    return len(encoded(dtype, bits))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("kept", [0.3, 0.5, 0.7])
+def test_what_a_mask_makes_minus_zero_takes_little_more_than_zero(dtype, kept):
+    rng = np.random.default_rng(4)
+    bits = gaussian(KINDS[dtype], rng, 1 << 17).reshape(256, 512)
+    minus, plus = masked(dtype, bits, rng.random(bits.shape) < kept)
+    more = MASKED_BITS / 8 * (1 - kept) * bits.size
+    assert size_of(dtype, minus) <= size_of(dtype, plus) + more
+
+
+def test_few_of_them_are_found_in_float32():
+    rng = np.random.default_rng(4)
+    bits = gaussian(KINDS["float32"], rng, 1 << 19).reshape(512, 1024)
+    minus, plus = masked("float32", bits, rng.random(bits.shape) < 0.9)
+    assert size_of("float32", minus) <= 1.02 * size_of("float32", plus)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_they_are_found_in_sequences_of_which_only_the_ends_are_masked(dtype):
+    rng = np.random.default_rng(5)
+    bits = gaussian(KINDS[dtype], rng, 1 << 19).reshape(64, 128, 64)
+    mask = np.broadcast_to(np.arange(128)[:, None] < rng.integers(10, 128, (64, 1, 1)), bits.shape)
+    minus, plus = masked(dtype, bits, mask)
+    # Some blocks hold both kinds, where the codes of both are longer than where either is alone.
+    assert size_of(dtype, minus) <= size_of(dtype, plus) + (MASKED_BITS + 1.5) / 8 * np.count_nonzero(~mask)
+
+
+def test_blocks_with_more_or_less_of_them_share_their_codebooks():
+    rng = np.random.default_rng(6)
+    bits = gaussian(KINDS["float32"], rng, 1 << 19).reshape(32, 32, 16, 32)
+    mask = np.broadcast_to(rng.random((32, 1, 16, 1)) < 0.3, bits.shape)
+    minus, _ = masked("float32", bits, mask)
+    values = minus.reshape(1024, 512)
+    many = encoded("float32", values, options=gcodec.EncoderOptions(max_codebooks=64))
+    assert size_of("float32", values) <= 1.01 * len(many)
