@@ -33,6 +33,8 @@ from ..plan.prediction import MIN_ROW_VALUES, rows_of
 from ..plan.request import EncodeRequest
 from ..plan.sampling import (
     EMPTY_BITS,
+    MAX_COUNTED,
+    MAX_FEW_HEADS,
     REFERENCE_BITS,
     STREAM_BITS,
     STREAM_LOG2,
@@ -59,8 +61,9 @@ _LAYOUTS = {dtype: lossless(dtype) for dtype in (_FLOAT32, *_HALVES)}
 _LENGTHS = STREAM_LOG2, STREAM_LOG2 + 1  #: of sub-streams: short ones, and the long ones of types of 16 bits
 _NO_COLUMNS = for_kernels(())
 _MEMORY = "small frame"  #: what the pool knows memory by
-#: Numbers of symbols of heads as far apart as those of weights and of -0, which is looked for step by step.
-_MASKED_SYMBOLS = range(100, 200)
+#: Numbers of symbols that hint at what is planned step by step, where it is found: a codebook made from a sample (which
+#: has two more than were met on either side) of few heads, and one of heads as far apart as those of weights and of -0.
+_MAX_FEW_SYMBOLS, _MASKED_SYMBOLS = MAX_FEW_HEADS + 4, range(100, 200)
 _FRAME_BYTES, _FRAME_BYTES_AT = struct.Struct("<Q"), 16
 _plan_whole, _plan_halves, _seal_prelude = Specialized(plan_whole), Specialized(plan_halves), Specialized(seal_prelude)
 
@@ -359,4 +362,6 @@ def plan_small(request: EncodeRequest, coded: bool = False) -> SmallFrameWriter 
 
 def _hints_at_more(n_symbols: int, n: int, dtype: DType) -> bool:
     """Return True if the number of symbols of a plan's first codebook hints at what the kernel does not look for."""
-    return n_symbols in _MASKED_SYMBOLS and n >= MIN_MIXED and dtype.head_bits == dtype.exponent_bits
+    if n_symbols in _MASKED_SYMBOLS:
+        return n >= MIN_MIXED and dtype.head_bits == dtype.exponent_bits
+    return n > MAX_COUNTED and n_symbols <= _MAX_FEW_SYMBOLS

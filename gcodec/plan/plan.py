@@ -32,6 +32,7 @@ from .sampling import (
     Candidate,
     SamplePlanner,
     SampleSource,
+    has_few_heads,
     on_one_base,
     stream_lengths,
 )
@@ -269,6 +270,8 @@ def _plan_of(
     kept = request.bit_layout.kept if dtype is request.values.dtype else lossless(dtype).kept
     stream_len, sample, books = 1 << stream_log2, planner.full_sample(candidate), request.fixed
     if books is None:
+        if sample.every > 1 and not lossy and has_few_heads(sample.counts(references)):
+            sample = planner.whole_sample(candidate)
         if n_levels > 1 and not (lossy or references):
             sample = on_one_base(sample, dtype, n_levels)
         books = _fit_codebooks(sample.counts(references), dtype, n_levels, sample.every, lossy, references, options)
@@ -433,7 +436,7 @@ def _make_codebooks(
     used = used[: code_costs.rows_in_use(counts, used)]  # all-zero blocks need no codebook
     if not len(used):
         return ()
-    if len(used) > _MAX_CLUSTERED:
+    if len(used) > _MAX_CLUSTERED and not (exact and has_few_heads(counts)):
         used = used[np.linspace(0, len(used) - 1, _MAX_CLUSTERED).astype(np.int64)]
         exact = False
     max_groups, share = min(options.max_codebooks, len(used)), len(used) / len(counts) / every

@@ -25,6 +25,7 @@ from .prediction import Rows
 STREAM_LOG2 = 8  #: log2 of the values per sub-stream, where nothing speaks for another
 #: One piece in so many (first) is sampled of arrays of up to so many values (second); of larger ones one in _MAX_EVERY.
 _EVERY_BY_SIZE, _MAX_EVERY = ((1, 1 << 15), (2, 1 << 16), (4, 1 << 17), (8, 1 << 21), (16, 1 << 24)), 32
+MAX_COUNTED = _EVERY_BY_SIZE[0][1]  #: values of an array up to which all are counted
 _FIXED_EVERY, _FIXED_MIN_VALUES = 8, 1 << 15  #: likewise where codebooks are fixed, of arrays of so many values or more
 REFERENCE_BITS = 5  #: what a reference per sub-stream costs, about
 STREAM_BITS = 8.5  #: what the length of a sub-stream and its last byte's spare bits cost, about
@@ -32,6 +33,7 @@ EMPTY_BITS = 4  #: what a sub-stream costs that is all zero
 #: So many values are enough to choose between candidates, and of each sampled block this share at least: from few
 #: values a block's mean cannot be told from its sub-streams'.
 _CANDIDATE_VALUES, _MAX_CANDIDATE_EVERY = 1 << 15, 8
+MAX_FEW_HEADS = 6  #: different heads, zero among them, up to which all values of an array are counted
 _SHORTER_GAIN = 0.0005  #: what sub-streams of half the usual length, which are slower, have to save
 
 
@@ -75,6 +77,14 @@ class Sample(NamedTuple):
     def counts(self, references: bool) -> np.ndarray:
         """Return the histograms that matter where sub-streams have references of their own, or have none."""
         return self.by_stream if references else self.by_block
+
+
+def has_few_heads(counts: np.ndarray) -> bool:
+    """Return True if histograms count several heads, but so few that codes for others, which a sample may have missed,
+    cost more than counting all values. ``counts``: uint32[n_rows, n_bins]."""
+    return bool(
+        np.count_nonzero(counts[0]) <= MAX_FEW_HEADS and 1 < np.count_nonzero(counts.any(axis=0)) <= MAX_FEW_HEADS
+    )
 
 
 def on_one_base(sample: Sample, dtype: DType, n_levels: int) -> Sample:
@@ -312,8 +322,13 @@ class SamplePlanner(NamedTuple):
         if sample.step > 1 or sample.every != self.every:
             sample = take_sample(self.source, dtype, 1 << stream_log2, columns, 1, self.every, references)
         if sample.every > 1 and not code_costs.has_others(sample.counts(references)):
-            sample = take_sample(self.source, dtype, 1 << stream_log2, columns, 1, 1, references)
+            return self.whole_sample(candidate)
         return sample
+
+    def whole_sample(self, candidate: Candidate) -> Sample:
+        """Return counts of all values for one candidate."""
+        dtype, stream_log2, columns, _, references, _ = candidate
+        return take_sample(self.source, dtype, 1 << stream_log2, columns, 1, 1, references)
 
     def bits_of(self, candidate: Candidate, blocks: np.ndarray) -> float:
         """Return what a candidate's sample takes of some blocks alone: bool[n_blocks], True for these."""
