@@ -28,6 +28,7 @@ from ..kernels.planes.layout_types import Layout
 from ..memory import acquire, release, scratch_for
 from ..options import DEFAULT_OPTIONS
 from ..plan.codebooks import n_bins_of
+from ..plan.columns import fit_columns, tables_of
 from ..plan.plan import MIN_WIDE_VALUES, TABLE_BITS, shipped_for
 from ..plan.prediction import MIN_ROW_VALUES, rows_of
 from ..plan.request import EncodeRequest
@@ -340,7 +341,7 @@ def plan_small(request: EncodeRequest, coded: bool = False) -> SmallFrameWriter 
         or request.fixed is not None
         or request.base is not None
         or not request.standalone
-        or (n >= MIN_ROW_VALUES and rows_of(request.shapes or (dimensions,)))
+        or (n >= MIN_ROW_VALUES and _may_gain_by_columns(request))
     ):
         return None
     stored = is_stored(request.values, request.bit_layout)
@@ -365,3 +366,10 @@ def _hints_at_more(n_symbols: int, n: int, dtype: DType) -> bool:
     if n_symbols in _MASKED_SYMBOLS:
         return n >= MIN_MIXED and dtype.head_bits == dtype.exponent_bits
     return n > MAX_COUNTED and n_symbols <= _MAX_FEW_SYMBOLS
+
+
+def _may_gain_by_columns(request: EncodeRequest) -> bool:
+    """Return True if there are rows that may be alike, or columns that differ in scale."""
+    values, shapes = request.values, request.shapes or (request.values.shape,)
+    tables = tables_of(shapes)
+    return tables is not None and (bool(rows_of(shapes)) or bool(fit_columns(values.bits, tables, values.dtype)))

@@ -22,7 +22,7 @@ from ..kernels.sample import code_costs
 from ..options import EncoderOptions
 from ..threads import n_threads
 from .codebooks import bin_costs, from_histograms, kept_costs, tail_costs, window_of
-from .columns import fit_columns
+from .columns import Tables, fit_columns, tables_of
 from .prediction import Prediction, Predictor, rows_of
 from .request import EncodeRequest, FixedCodebooks
 from .sampling import (
@@ -192,16 +192,17 @@ def make_plan(
     source = SampleSource(values, levels, n_levels, block, threads, dtype.tail_bits - max(bit_layout.kept))
     planner = SamplePlanner(source, references, fixed is not None)
     with_columns = options.columns and fixed is None and dtype.tail_bits > 0  # docs/format.md, section 7
-    columns = fit_columns(values, rows, dtype) if rows and with_columns else ()
+    tables = tables_of(request.shapes or (shape,)) if with_columns else None
+    columns = fit_columns(values, tables, dtype) if tables else ()
     lengths = stream_lengths(dtype, rows, len(values))
     first = planner.best(dtype, lengths, columns)
     alternatives: list[tuple[Candidate, float]] = []  # and the share of their size by which the first must be larger
     plain = not bit_layout.lossy and bit_layout.drops == (0,)
     wide = plain and request.standalone and options.wide_heads and len(values) >= MIN_WIDE_VALUES
     if wide and dtype.wide is not None and (dtype.bits < 32 or not first.columns):
-        starts = {tensor.start for tensor in first.columns}
-        wide_rows = [tensor for tensor in rows if tensor.start in starts]
-        wide_columns = fit_columns(values, wide_rows, dtype.wide) if wide_rows else ()
+        places = {(tensor.start, tensor.stop) for tensor in first.columns}
+        wide_rows = [tensor for tensor in tables.rows if (tensor.start, tensor.stop) in places] if tables else []
+        wide_columns = fit_columns(values, Tables(wide_rows), dtype.wide) if wide_rows else ()
         alternatives.append((planner.best(dtype.wide, [first.stream_log2], wide_columns), dtype.wide.min_saving))
     predictor = None
     exact = not bit_layout.lossy or options.exact_if_smaller  # as predicted blocks are

@@ -21,7 +21,7 @@ from ..kernels.predict.scale_steps import N_SUMS
 from ..memory import residual_scratch_for
 
 _MIN_ROWS = 32  #: fewer do not pay for their template
-_MIN_COLUMNS = 32
+MIN_COLUMNS = 32  #: likewise
 MIN_ROW_VALUES = 1 << 13  #: of a tensor whose rows are compared
 MAX_TEMPLATES = 96  #: in a frame
 _TABLE_BITS = 600  #: what a residual codebook costs in the frame, about
@@ -96,8 +96,8 @@ def _rows_of(shapes: tuple[tuple[int, ...], ...]) -> tuple[Rows, ...]:
     tensors, start = [], 0
     for shape in shapes:
         stop = start + math.prod(shape)
-        n_columns = shape[-1] if len(shape) > 1 and shape[-1] >= _MIN_COLUMNS else math.prod(shape[1:])
-        good = len(shape) > 1 and n_columns >= _MIN_COLUMNS and n_columns in TEMPLATE_COLUMNS
+        n_columns = shape[-1] if len(shape) > 1 and shape[-1] >= MIN_COLUMNS else math.prod(shape[1:])
+        good = len(shape) > 1 and n_columns >= MIN_COLUMNS and n_columns in TEMPLATE_COLUMNS
         if good and stop - start >= max(MIN_ROW_VALUES, _MIN_ROWS * n_columns):
             group = math.prod(shape[2:]) if n_columns == math.prod(shape[1:]) else 1
             tensors.append(Rows(start, stop, n_columns, group))
