@@ -18,10 +18,18 @@ from ..dtypes import BY_NAME, DType
 from ..format.columns import for_kernels
 from ..format.modes import BitLayout, lossless
 from ..format.prelude import Prelude
-from ..format.tables import empty_books, stack, tables_of_planes
+from ..format.tables import MAX_SYMBOLS_WITH_RUNS, choose_run_symbols, empty_books, stack, tables_of_planes
 from ..kernels.block.block_index import seal_prelude
 from ..kernels.block.encode import CodedEncoding
-from ..kernels.block.whole_plan import PlanForm, PlanMemory, PlanRules, ShippedBooks, plan_halves, plan_whole
+from ..kernels.block.whole_plan import (
+    N_CODEBOOKS_AT,
+    PlanForm,
+    PlanMemory,
+    PlanRules,
+    ShippedBooks,
+    plan_halves,
+    plan_whole,
+)
 from ..kernels.core.bundles import Choices, FloatBits, Geometry, Planes, Rounding, SampleScratch, Scratch
 from ..kernels.core.specialized import Specialized
 from ..kernels.planes.layout_types import Layout
@@ -192,12 +200,14 @@ class _Memory(NamedTuple):
         start: Its prelude, the same memory.
         choices: Its choices, where sub-streams have no references, and where they have some.
         sizes: uint32[n_blocks at most], bytes of each block.
+        counts: int64[16], the number of heads of the first codebook at each level.
     """
 
     plan: PlanMemory
     start: bytearray
     choices: tuple[Choices, Choices]
     sizes: np.ndarray
+    counts: memoryview[int]
 
 
 def _new_memory() -> _Memory:
@@ -208,7 +218,7 @@ def _new_memory() -> _Memory:
     start = bytearray(_MAX_START_BYTES)
     plan = PlanMemory(sample, _NO_COLUMNS, books, choice, bases, np.frombuffer(start, np.uint8))
     choices = Choices(choice, bases, False), Choices(choice, bases, True)
-    return _Memory(plan, start, choices, np.zeros(_MAX_BLOCKS, np.uint32))
+    return _Memory(plan, start, choices, np.zeros(_MAX_BLOCKS, np.uint32), memoryview(books.counts[0]))
 
 
 class SmallFrameWriter:
@@ -355,16 +365,19 @@ def plan_small(request: EncodeRequest, coded: bool = False) -> SmallFrameWriter 
     else:
         upper = np.left_shift(bits, 16, dtype=np.uint32)
         planned = _plan_halves(None, upper, *shape.forms, rules, shipped, memory.plan)
-    if planned < 0 or _hints_at_more(int(memory.plan.books.counts[0, 0]), n, dtype):
+    n_symbols = memory.counts[0]
+    if planned < 0 or (n >= MIN_MIXED and _hints_at_more(n_symbols, n, dtype)):
         release(_MEMORY, memory)
         return None
+    if n_symbols <= MAX_SYMBOLS_WITH_RUNS:
+        choose_run_symbols(memory.plan.books, memory.start[N_CODEBOOKS_AT])
     return SmallFrameWriter(dtype, bits, shape, planned >> 1 & 3, memory, bool(planned & 1), planned >> 3)
 
 
 def _hints_at_more(n_symbols: int, n: int, dtype: DType) -> bool:
     """Return True if the number of symbols of a plan's first codebook hints at what the kernel does not look for."""
     if n_symbols in _MASKED_SYMBOLS:
-        return n >= MIN_MIXED and dtype.head_bits == dtype.exponent_bits
+        return dtype.head_bits == dtype.exponent_bits
     return n > MAX_COUNTED and n_symbols <= _MAX_FEW_SYMBOLS
 
 

@@ -80,11 +80,9 @@ class Sample(NamedTuple):
 
 
 def has_few_heads(counts: np.ndarray) -> bool:
-    """Return True if histograms count several heads, but so few that codes for others, which a sample may have missed,
+    """Return True if histograms count so few heads that codes for others, which a sample may have missed,
     cost more than counting all values. ``counts``: uint32[n_rows, n_bins]."""
-    return bool(
-        np.count_nonzero(counts[0]) <= MAX_FEW_HEADS and 1 < np.count_nonzero(counts.any(axis=0)) <= MAX_FEW_HEADS
-    )
+    return bool(np.count_nonzero(counts[0]) <= MAX_FEW_HEADS and np.count_nonzero(counts.any(axis=0)) <= MAX_FEW_HEADS)
 
 
 def on_one_base(sample: Sample, dtype: DType, n_levels: int) -> Sample:

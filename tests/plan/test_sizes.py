@@ -9,7 +9,7 @@ import pytest
 
 import gcodec
 from gcodec import FINE_LADDER, LITERAL_GCOMP
-from tests.support import laws
+from tests.support import laws, reference
 from tests.support.cases import BITS_ONLY, KINDS, Bits, block_of, from_floats, gaussian, noise, promised
 from tests.support.make_golden import BY_LEVEL, Dump, committed_sizes, difference, measured_sizes
 from tests.support.paths import CORPUS
@@ -211,3 +211,13 @@ def test_values_of_few_exponents_take_as_much_as_in_pieces(name, n):
     frame = gcodec.encode(values)
     assert gcodec.decode(frame).tobytes() == values.tobytes()
     assert len(frame) <= 1.005 * pieces
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64"])
+@pytest.mark.parametrize("n", [5000, 32_768, 100_000, 300_000])
+def test_values_of_one_exponent_take_no_more_than_their_tails(dtype, n):
+    kind, rng = KINDS[dtype], np.random.default_rng(8)
+    bits = from_floats(kind, np.minimum(rng.uniform(1, 2, n), 1.99))
+    frame = gcodec.encode(bits if dtype in BITS_ONLY else bits.view(dtype), dtype=dtype)
+    assert np.array_equal(reference.decode(frame).bits, bits)
+    assert len(frame) <= (kind.M + 1) / 8 * n + 200 + 0.002 * bits.nbytes
