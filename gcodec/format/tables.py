@@ -117,21 +117,21 @@ def _fill_encoders(codebooks: tuple[Codebook, ...], marks: np.ndarray, shifts: n
     )
     if not complete:
         _ = [codebook.codes for codebook in codebooks]  # says so
-    if codebooks[0].n_symbols <= MAX_SYMBOLS_WITH_RUNS:
-        choose_run_symbols(books, len(codebooks))
 
 
 #: Symbols of a frame's first codebook up to which runs of others than zero are looked for: with more, there are none.
 MAX_SYMBOLS_WITH_RUNS = 10
 
 
-def choose_run_symbols(books: Books, n: int) -> None:
-    """Have empty sub-streams stand for the symbol of one bit, in each of ``n`` codebooks that has one and no zeros:
-    where all values have the same exponent, they are runs, too."""
+def run_symbols_of(books: Books, n: int) -> np.ndarray:
+    """Return the symbols that empty sub-streams stand for in frames of their own: of each of ``n`` codebooks without
+    zeros the one of one bit, if there is one: where all values have the same exponent, they are runs. int64[n]."""
+    symbols = np.zeros(n, np.int64)
     for k in range(n):
         lengths = books.lengths[k]
         if not lengths[0] and (one_bit := np.flatnonzero(lengths[1:ESCAPE] == 1)).size:
-            books.run_symbol[k] = 1 + one_bit[0]
+            symbols[k] = 1 + one_bit[0]
+    return symbols
 
 
 # Ranks that share codebooks use the same ones at every step, a few for each piece of a model's gradients.

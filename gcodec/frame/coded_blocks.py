@@ -12,7 +12,7 @@ from ..format.columns import for_kernels
 from ..format.levels import Level
 from ..format.modes import layout_of
 from ..format.prelude import Prelude
-from ..format.tables import stack
+from ..format.tables import MAX_SYMBOLS_WITH_RUNS, run_symbols_of, stack
 from ..kernels.block import header
 from ..kernels.block.decode import CodedDecoding, decode_blocks
 from ..kernels.block.encode import CodedEncoding, encode_blocks
@@ -52,6 +52,8 @@ class CodedEncoder:
         levels, self._rounds = bit_layout.levels, bit_layout.lossy or any(bit_layout.drops)
         self._dtype, (self._layout, float_bits, masks) = dtype, form_of(dtype, bit_layout.widths, levels)
         books, planes = stack(plan.codebooks, bit_layout.widths, masks, dtype.tail_bits, False)
+        if request.standalone and plan.codebooks and plan.codebooks[0].n_symbols <= MAX_SYMBOLS_WITH_RUNS:
+            books = books._replace(run_symbol=run_symbols_of(books, len(plan.codebooks)))
         self._coding = CodedEncoding(
             bits,
             request.levels if len(levels) > 1 else None,

@@ -18,7 +18,7 @@ from ..dtypes import BY_NAME, DType
 from ..format.columns import for_kernels
 from ..format.modes import BitLayout, lossless
 from ..format.prelude import Prelude
-from ..format.tables import MAX_SYMBOLS_WITH_RUNS, choose_run_symbols, empty_books, stack, tables_of_planes
+from ..format.tables import MAX_SYMBOLS_WITH_RUNS, empty_books, run_symbols_of, stack, tables_of_planes
 from ..kernels.block.block_index import seal_prelude
 from ..kernels.block.encode import CodedEncoding
 from ..kernels.block.whole_plan import (
@@ -370,7 +370,8 @@ def plan_small(request: EncodeRequest, coded: bool = False) -> SmallFrameWriter 
         release(_MEMORY, memory)
         return None
     if n_symbols <= MAX_SYMBOLS_WITH_RUNS:
-        choose_run_symbols(memory.plan.books, memory.start[N_CODEBOOKS_AT])
+        n_books = memory.start[N_CODEBOOKS_AT]
+        memory.plan.books.run_symbol[:n_books] = run_symbols_of(memory.plan.books, n_books)
     return SmallFrameWriter(dtype, bits, shape, planned >> 1 & 3, memory, bool(planned & 1), planned >> 3)
 
 
