@@ -295,6 +295,8 @@ def _plan_of(
             bits, coded = prediction.bits, coded & (prediction.choice < 0)
         if not coded.any():
             books, choice = FixedCodebooks((), (), references), np.full_like(choice, -1)
+            if prediction is not None:  # short sub-streams are for references of their own, which these do not have
+                stream_log2 = max(stream_log2, STREAM_LOG2)
         elif not coded.all() and request.fixed is None:  # other blocks have no say in the codebooks of coded ones
             rest = counts[coded]
             refitted = _fit_codebooks(rest, dtype, n_levels, sample.every, lossy, references, options)

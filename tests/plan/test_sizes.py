@@ -221,3 +221,12 @@ def test_values_of_one_exponent_take_no_more_than_their_tails(dtype, n):
     frame = gcodec.encode(bits if dtype in BITS_ONLY else bits.view(dtype), dtype=dtype)
     assert np.array_equal(reference.decode(frame).bits, bits)
     assert len(frame) <= (kind.M + 1) / 8 * n + 200 + 0.002 * bits.nbytes
+
+
+def test_short_sub_streams_are_left_to_blocks_that_are_not_predicted():
+    """Rows of 128 values of one template: sub-streams of 128 would give each a reference, which none of them has."""
+    rng = np.random.default_rng(9)
+    rows = (np.exp(3 * rng.standard_normal((4096, 1))) * rng.standard_normal(128)).astype(np.float32)
+    info = gcodec.inspect(gcodec.encode(rows))
+    assert info.kinds["predicted"] == info.n_blocks
+    assert info.stream_values == 256
