@@ -30,6 +30,7 @@ from .sampling import (
     STREAM_BITS,
     STREAM_LOG2,
     Candidate,
+    Sample,
     SamplePlanner,
     SampleSource,
     has_few_heads,
@@ -200,10 +201,7 @@ def make_plan(
     plain = not bit_layout.lossy and bit_layout.drops == (0,)
     wide = plain and request.standalone and options.wide_heads and len(values) >= MIN_WIDE_VALUES
     if wide and dtype.wide is not None and (dtype.bits < 32 or not first.columns):
-        places = {(tensor.start, tensor.stop) for tensor in first.columns}
-        wide_rows = [tensor for tensor in tables.rows if (tensor.start, tensor.stop) in places] if tables else []
-        wide_columns = fit_columns(values, Tables(wide_rows), dtype.wide) if wide_rows else ()
-        alternatives.append((planner.best(dtype.wide, [first.stream_log2], wide_columns), dtype.wide.min_saving))
+        alternatives.append((_with_wide_head(planner, first, dtype.wide, tables), dtype.wide.min_saving))
     predictor = None
     exact = not bit_layout.lossy or options.exact_if_smaller  # as predicted blocks are
     if options.prediction and exact and dtype.predictable and (rows or base is not None):
@@ -243,6 +241,32 @@ def make_plan(
     return plan._replace(bits=bits)
 
 
+def _with_wide_head(planner: SamplePlanner, first: Candidate, wide: DType, tables: Tables | None) -> Candidate:
+    """Return a candidate with a wide head, and with column references for the tensors that have them in another.
+
+    Args:
+        planner: Samples the array.
+        first: The other candidate.
+        wide: The value type with a wide head.
+        tables: Tensors that may get column references, if there are any.
+    """
+    places = {(tensor.start, tensor.stop) for tensor in first.columns}
+    rows = [tensor for tensor in tables.rows if (tensor.start, tensor.stop) in places] if tables else []
+    columns = fit_columns(planner.source.values, Tables(rows), wide) if rows else ()
+    return planner.best(wide, [first.stream_log2], columns)
+
+
+def _sample_for_codebooks(planner: SamplePlanner, candidate: Candidate, lossy: bool) -> Sample:
+    """Return the counts that codebooks of a candidate are made from: of all values where a sample meets few heads, and
+    relative to one base where values of two scales are mixed."""
+    sample, references, n_levels = planner.full_sample(candidate), candidate.references, planner.source.n_levels
+    if sample.every > 1 and not lossy and has_few_heads(sample.counts(references)):
+        sample = planner.whole_sample(candidate)
+    if n_levels > 1 and not (lossy or references):
+        sample = on_one_base(sample, candidate.dtype, n_levels)
+    return sample
+
+
 def _plan_of(
     planner: SamplePlanner,
     candidate: Candidate,
@@ -269,12 +293,9 @@ def _plan_of(
     dtype, stream_log2, columns, _, references, _ = candidate
     n_levels, lossy, options = planner.source.n_levels, request.bit_layout.lossy, request.options
     kept = request.bit_layout.kept if dtype is request.values.dtype else lossless(dtype).kept
-    stream_len, sample, books = 1 << stream_log2, planner.full_sample(candidate), request.fixed
+    stream_len, books = 1 << stream_log2, request.fixed
+    sample = _sample_for_codebooks(planner, candidate, lossy) if books is None else planner.full_sample(candidate)
     if books is None:
-        if sample.every > 1 and not lossy and has_few_heads(sample.counts(references)):
-            sample = planner.whole_sample(candidate)
-        if n_levels > 1 and not (lossy or references):
-            sample = on_one_base(sample, dtype, n_levels)
         books = _fit_codebooks(sample.counts(references), dtype, n_levels, sample.every, lossy, references, options)
     counts = sample.counts(books.references)
     weigh = weigh or predictor is not None or sparse_bits is not None
