@@ -415,7 +415,8 @@ def warmup(dtypes: Sequence[str] | str = tuple(BY_NAME), *, device: Any = None) 
             decode(encode(as_type, dtype=name, **keywords))
         if dtype.predictable:
             uniform = rng.uniform(-0.9, 0.9, (160, 160)).astype(np.float32)
-            for matrix in (uniform, uniform[0] * uniform[:, :1]):  # wide heads, predicted rows
+            # Wide heads, predicted rows, signs in heads.
+            for matrix in (uniform, uniform[0] * uniform[:, :1], np.abs(uniform)):
                 rows = matrix.astype(name) if name != "bfloat16" else (matrix.view(np.uint32) >> 16).astype(np.uint16)
                 for base in (None, rows):
                     decode(encode(rows, dtype=name, base=base), base=base)

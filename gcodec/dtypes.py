@@ -34,7 +34,9 @@ class DType:
         sums_in_float32: Whether terms of a sum are added in float32, and only the sum is rounded.
         payload_number: Number of the type in a compressor's payload; None where no payload may be of it.
         float_kind: Number of the type where a device reads gradients (``source/levels.cu``); None where it never does.
-        min_saving: Least share of a frame that a wide head has to save, because it is slower.
+        min_saving: Least share of a frame that another head than the usual one has to save, because it is slower.
+        fine_bits: How many of the head's lowest bits are the sign and mantissa bits that go with it; 0 where the sign is
+            in the tail.
     """
 
     code: int
@@ -54,6 +56,7 @@ class DType:
     payload_number: int | None = None
     float_kind: int | None = None
     min_saving: float = 0.0
+    fine_bits: int = 0
 
     def __reduce__(self) -> tuple[Callable[[int], DType], tuple[int]]:
         """Copy and unpickle a type as the one object that there is of it: a copied encoder would not know its own."""
@@ -78,6 +81,16 @@ class DType:
     def wide(self) -> DType | None:
         """Return this type with a head of one mantissa bit more, or None where there is no such type."""
         return WIDE_DTYPES.get(self.name)
+
+    @property
+    def signed(self) -> DType | None:
+        """Return this type with the sign in the head, or None where there is no such type."""
+        return SIGNED_DTYPES.get(self.name)
+
+    @property
+    def fine(self) -> DType | None:
+        """Return this type with three mantissa bits and the sign in the head, or None where there is no such type."""
+        return FINE_DTYPES.get(self.name)
 
     @cached_property
     def head_shift(self) -> int:
@@ -126,7 +139,20 @@ WIDE_DTYPES = {
     "bfloat16": replace(BY_NAME["bfloat16"], code=7, head_bits=9, tail_bits=7, min_saving=0.005),
     "float32": replace(BY_NAME["float32"], code=8, head_bits=9, tail_bits=23, min_saving=0.004),
 }
-BY_CODE = {t.code: t for t in (*DTYPES, *WIDE_DTYPES.values())}
+#: Types whose heads end with the sign. In float16 it takes the place of a mantissa bit: a head has 8 bits still.
+SIGNED_DTYPES = {
+    "bfloat16": replace(WIDE_DTYPES["bfloat16"], code=16, fine_bits=1),
+    "float32": replace(WIDE_DTYPES["float32"], code=17, fine_bits=1),
+    "float16": replace(BY_NAME["float16"], code=18, min_saving=0.005, fine_bits=1),
+    "float64": replace(BY_NAME["float64"], code=19, head_bits=12, tail_bits=52, min_saving=0.003, fine_bits=1),
+}
+#: Types whose heads end with three mantissa bits and the sign.
+FINE_DTYPES = {
+    "bfloat16": replace(BY_NAME["bfloat16"], code=20, head_bits=12, tail_bits=4, min_saving=0.025, fine_bits=4),
+}
+BY_CODE = {
+    t.code: t for t in (*DTYPES, *WIDE_DTYPES.values(), *SIGNED_DTYPES.values(), *FINE_DTYPES.values())
+}
 
 
 def dtype_of_code(code: int) -> DType:

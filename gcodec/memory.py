@@ -220,6 +220,7 @@ def scratch_for(
         chunk=np.empty(max(4 * (stream + GROUP), CHUNK_BYTES, CLASS_BYTES), np.uint8),
         columns=np.empty(block, np.int8),
         shifted=np.empty(0 if decode else block, dtype.uint),
+        turned=np.empty(block if dtype.fine_bits and not decode else 0, dtype.uint),
         heads=np.empty(block + GROUP if with_heads else 0, np.uint8),
         others=np.empty(block // 64 + 1 if with_heads else 0, np.uint64),
         layout=layout_scratch(layout, block, stream, strided, decode),
@@ -260,7 +261,12 @@ def sparse_scratch_for(kind: np.dtype[Any], n: int) -> SparseScratch:
 def float_bits_of(dtype: DType) -> FloatBits:
     """Return a value type as the kernels take it."""
     return FloatBits(
-        dtype.head_bits, dtype.head_shift, dtype.tail_bits, np.uint64(dtype.infinity), np.uint64(dtype.smallest_normal)
+        dtype.head_bits,
+        dtype.head_shift,
+        dtype.tail_bits,
+        np.uint64(dtype.infinity),
+        np.uint64(dtype.smallest_normal),
+        dtype.fine_bits,
     )
 
 

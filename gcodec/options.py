@@ -31,7 +31,7 @@ class EncoderOptions:
         ladder: The levels of near-lossless encoding where the caller gives none: "fine" or "paper".
         rounding: The rounding where the caller names none: "nearest" (ties to even) or "truncate".
         prediction: Allow lossless blocks to be predicted from a template row.
-        wide_heads: Allow lossless bfloat16 and float32 a mantissa bit in the head.
+        wide_heads: Allow lossless values more than the exponent in the head: the sign, or mantissa bits.
         columns: Allow column references.
         sparse: Allow frames that say which values differ from a base, or from zero.
         exact_if_smaller: Allow modes that may drop bits to keep all of some values or of all, where that is smaller.

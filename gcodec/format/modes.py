@@ -186,8 +186,8 @@ def layout_of(dtype: DType, widths: tuple[int, ...], levels: tuple[Level, ...]) 
         return layout_types.Tails24
     if (whole and dtype.tail_bits == 8) or (dtype.tail_bits == 24 and len(levels) == 1 and widths == (8,)):
         return layout_types.Tails8
-    if whole and dtype.tail_bits == 7:
-        return layout_types.Tails7
+    if whole and dtype.bits == 16 and dtype.tail_bits in (7, 4):
+        return layout_types.ShortTails
     if dtype.tail_bits == 23 and len(levels) == 1 and widths == (16, 7) and levels[0].drop == 0:
         return layout_types.Tails23
     if dtype.head_bits <= 8 and max(widths) <= 8:

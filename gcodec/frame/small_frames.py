@@ -37,7 +37,8 @@ from ..memory import acquire, release, scratch_for
 from ..options import DEFAULT_OPTIONS
 from ..plan.codebooks import n_bins_of
 from ..plan.columns import fit_columns, tables_of
-from ..plan.plan import MIN_WIDE_VALUES, TABLE_BITS, shipped_for
+from ..plan.other_heads import MIN_FINE_VALUES, MIN_SIGNED_VALUES, MIN_WIDE_VALUES
+from ..plan.plan import TABLE_BITS, shipped_for
 from ..plan.prediction import MIN_ROW_VALUES, rows_of
 from ..plan.request import EncodeRequest
 from ..plan.sampling import (
@@ -139,7 +140,7 @@ def _rules(dtype: DType, coded: bool) -> PlanRules:
     return PlanRules(
         STREAM_BITS, EMPTY_BITS, REFERENCE_BITS, min_wide, min_saving, DEFAULT_OPTIONS.max_codebooks,
         TABLE_BITS * 256, 254, low_bit, np.uint32(dtype.infinity << low_bit), 1 + (1 << STREAM_LOG2),
-        101 if coded else _MANY_ZEROS,
+        101 if coded else _MANY_ZEROS, MIN_SIGNED_VALUES, _MAX_VALUES + 1 if dtype.fine is None else MIN_FINE_VALUES,
     )
 
 

@@ -105,7 +105,9 @@ def _decode_alike(memory: Memory, frames: Sequence[Parsed], targets: Sequence[An
         (dtype, n_levels, n_planes), lambda: value_coding_of(dtype, n_levels, n_planes, None, False)
     )
     tables = _tables_of(memory, common, books, columns)
-    kernel = decoder_for(dtype.bits, dtype.head_bits, common.widths, n_levels, bool(columns))
+    kernel = decoder_for(
+        dtype.bits, dtype.head_bits, dtype.fine_bits > 0, common.widths, n_levels, bool(columns)
+    )
     memory.launch(kernel, n_blocks, EncodedFrames(words, *sent), value_coding, tables, out, statuses)
     return Decoding(memory, statuses, frames)
 

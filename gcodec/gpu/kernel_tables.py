@@ -54,6 +54,7 @@ def value_coding_of(
         lossy,
         nearest,
         prune,
+        dtype.fine_bits > 0,
     )
     return ValueCoding(*map(np.uint32, numbers))
 

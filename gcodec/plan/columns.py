@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
@@ -122,6 +123,17 @@ def fit_columns(values: np.ndarray, tables: Tables, dtype: DType) -> tuple[Colum
     chosen_shapes = shapes[chosen]
     chosen_shapes[gains[chosen, 0] >= gains[chosen, 1], 2] = 1
     return _references(values, chosen_shapes, dtype)
+
+
+def with_sign(references: ColumnReferences, more_bits: int) -> ColumnReferences:
+    """Return column references for heads with the sign, which no reference changes, from those for heads without.
+
+    Args:
+        references: References for the usual head; beyond what a byte holds they are cut off.
+        more_bits: Bits that the head with the sign has more: 1 or 4; or 0 where it has a mantissa bit less.
+    """
+    heads = np.clip(references.heads.astype(np.int16) << more_bits, -128, 127) & -(1 << max(more_bits, 1))
+    return replace(references, heads=heads.astype(np.int8))
 
 
 def _references(values: np.ndarray, shapes: np.ndarray, dtype: DType) -> tuple[ColumnReferences, ...]:

@@ -22,7 +22,8 @@ from ..kernels.sample import code_costs
 from ..options import EncoderOptions
 from ..threads import n_threads
 from .codebooks import bin_costs, from_histograms, kept_costs, tail_costs, window_of
-from .columns import Tables, fit_columns, tables_of
+from .columns import fit_columns, tables_of
+from .other_heads import with_other_heads
 from .prediction import Prediction, Predictor, rows_of
 from .request import EncodeRequest, FixedCodebooks
 from .sampling import (
@@ -45,7 +46,6 @@ from .sparse_frames import (
     sparse_block_bits,
 )
 
-MIN_WIDE_VALUES = 1 << 12  #: values from which a wide head is considered
 _MAX_CLUSTERED = 96  #: blocks whose distributions are compared when codebooks are formed
 TABLE_BITS = 400  #: what a codebook costs in the frame, about
 
@@ -199,15 +199,15 @@ def make_plan(
     first = planner.best(dtype, lengths, columns)
     alternatives: list[tuple[Candidate, float]] = []  # and the share of their size by which the first must be larger
     plain = not bit_layout.lossy and bit_layout.drops == (0,)
-    wide = plain and request.standalone and options.wide_heads and len(values) >= MIN_WIDE_VALUES
-    if wide and dtype.wide is not None and (dtype.bits < 32 or not first.columns):
-        alternatives.append((_with_wide_head(planner, first, dtype.wide, tables), dtype.wide.min_saving))
+    if plain and request.standalone and options.wide_heads:
+        alternatives = with_other_heads(planner, first, dtype, tables)
     predictor = None
     exact = not bit_layout.lossy or options.exact_if_smaller  # as predicted blocks are
     if options.prediction and exact and dtype.predictable and (rows or base is not None):
         predictor = Predictor(values, dtype, rows, base, block)
     if alternatives:  # the samples say which is smaller; the other is weighed again where blocks are predicted
-        ((candidate, gain),) = alternatives
+        candidate, gain = min(alternatives, key=lambda other: (1 + other[1]) * other[0].bits)
+        alternatives = [(candidate, gain)]
         if (1 + gain) * candidate.bits < first.bits:
             first, alternatives = candidate, [(first, 0.0)]
         if predictor is None:
@@ -239,21 +239,6 @@ def make_plan(
             log2 = block.bit_length() - 1
             plan = plan._replace(sparse=plan_sparse_blocks(request, wanted, SparseSizes(log2, log2)))
     return plan._replace(bits=bits)
-
-
-def _with_wide_head(planner: SamplePlanner, first: Candidate, wide: DType, tables: Tables | None) -> Candidate:
-    """Return a candidate with a wide head, and with column references for the tensors that have them in another.
-
-    Args:
-        planner: Samples the array.
-        first: The other candidate.
-        wide: The value type with a wide head.
-        tables: Tensors that may get column references, if there are any.
-    """
-    places = {(tensor.start, tensor.stop) for tensor in first.columns}
-    rows = [tensor for tensor in tables.rows if (tensor.start, tensor.stop) in places] if tables else []
-    columns = fit_columns(planner.source.values, Tables(rows), wide) if rows else ()
-    return planner.best(wide, [first.stream_log2], columns)
 
 
 def _sample_for_codebooks(planner: SamplePlanner, candidate: Candidate, lossy: bool) -> Sample:
@@ -311,7 +296,7 @@ def _plan_of(
             coded, least = expected <= sparse_bits, np.minimum(expected, sparse_bits)
             bits = float(least.sum())
         if predictor:
-            prediction = predictor.weigh(least, stream_len)
+            prediction = predictor.weigh(least, stream_len, dtype.fine_bits > 0)
         if prediction is not None:
             bits, coded = prediction.bits, coded & (prediction.choice < 0)
         if not coded.any():

@@ -30,6 +30,7 @@ _MARGIN = 0.002  #: smallest share of its size that prediction must take off a t
 _EVERY_BY_SIZE, _MAX_EVERY = ((1, 1 << 16), (4, 1 << 18), (8, 1 << 20)), 16
 _SAMPLE_STREAM = 256  #: values per sub-stream in samples, which does not change what is counted
 _SLACK_BITS = 0.8  #: per value: how much worse a row predicts than the median of many
+_SIGN_BITS = 1.0  #: likewise what coded blocks with the sign in the head take off, and what the median gains on them
 #: Rows that a template is the median of: one in so many, and limits. More than a few, because rounding has moved each
 #: value of each, in bfloat16 by as much as the residuals are large.
 _MEDIAN_SHARE, _MIN_MEDIAN, _MAX_MEDIAN, _MEDIAN_VALUES = 8, 32, 256, 1 << 17
@@ -146,18 +147,19 @@ class Predictor:
         self._rows, self._base = rows, base
         self._trials: list[_Trial] | None = None
 
-    def weigh(self, plain_bits: np.ndarray, stream_len: int) -> Prediction | None:
+    def weigh(self, plain_bits: np.ndarray, stream_len: int, signed: bool = False) -> Prediction | None:
         """Choose the blocks that are smaller when predicted.
 
         Args:
             plain_bits: float64[n_blocks], what each block is expected to take as a coded one.
             stream_len: Values per sub-stream.
+            signed: True if coded blocks have the sign in the head.
 
         Returns:
             The prediction, or None where none pays.
         """
         if self._trials is None:
-            self._trials = list(self._try_all(plain_bits))
+            self._trials = list(self._try_all(plain_bits, _SLACK_BITS + _SIGN_BITS * signed))
         choice, bits, template_bits = np.full(len(plain_bits), -1, np.int64), plain_bits.copy(), 0.0
         chosen: list[tuple[np.ndarray, int, Codebook]] = []
         for trial in self._trials:
@@ -175,18 +177,19 @@ class Predictor:
         templates, origins, codebooks = zip(*chosen, strict=True) if chosen else ((), (), ())
         return Prediction(templates, origins, codebooks, choice, template_bits + float(bits.sum())) if chosen else None
 
-    def _try_all(self, plain_bits: np.ndarray) -> Iterator[_Trial]:
+    def _try_all(self, plain_bits: np.ndarray, slack: float) -> Iterator[_Trial]:
         """Yield a trial of each template worth weighing, and one of the base."""
         scratch = residual_scratch_for(self._dtype, self._block, _SAMPLE_STREAM)
-        for tensor in self._promising(plain_bits, scratch):
+        for tensor in self._promising(plain_bits, slack, scratch):
             begin, end = tensor.start // self._block, -(-tensor.stop // self._block)
             template = template_of(self._values, self._dtype, tensor)
             yield self._try(begin, end, tensor.start, template, None, scratch)
         if self._base is not None:
             yield self._try(0, len(plain_bits), 0, _NO_TEMPLATE, self._base, scratch)
 
-    def _promising(self, plain_bits: np.ndarray, scratch: Residuals) -> list[Rows]:
-        """Return the tensors that a quick sample does not rule out."""
+    def _promising(self, plain_bits: np.ndarray, slack: float, scratch: Residuals) -> list[Rows]:
+        """Return the tensors that a quick sample does not rule out, which may take ``slack`` bits a value more than
+        ``plain_bits`` has."""
         if not self._rows:
             return []
         tensors = np.array(
@@ -196,7 +199,7 @@ class Predictor:
         begin = tensors[:, 0] // self._block
         end = -(-(tensors[:, 0] + tensors[:, 1] * tensors[:, 2]) // self._block)
         n_values = np.minimum(end * self._block, len(self._values)) - begin * self._block
-        limits = (256 * ((before[end] - before[begin]) / n_values + _SLACK_BITS)).astype(np.int64)
+        limits = (256 * ((before[end] - before[begin]) / n_values + slack)).astype(np.int64)
         promising, counts = np.zeros(len(tensors), np.bool_), np.zeros(256, np.uint32)
         seed, digit_bits = np.empty(kernels.QUICK_COLUMNS, np.float32), digit_tables(self._dtype.bits // 4)[2]
         sample = kernels.QuickSample(self._dtype.narrow.code, _SAMPLE_STREAM, digit_bits, seed, counts, scratch)

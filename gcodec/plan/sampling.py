@@ -33,6 +33,7 @@ EMPTY_BITS = 4  #: what a sub-stream costs that is all zero
 #: So many values are enough to choose between candidates, and of each sampled block this share at least: from few
 #: values a block's mean cannot be told from its sub-streams'.
 _CANDIDATE_VALUES, _MAX_CANDIDATE_EVERY = 1 << 15, 8
+_MAX_SIGNED_EVERY = 8  #: pieces of which one is sampled where the sign is in the head
 MAX_FEW_HEADS = 6  #: different heads, zero among them, up to which all values of an array are counted
 _SHORTER_GAIN = 0.0005  #: what sub-streams of half the usual length, which are slower, have to save
 
@@ -192,7 +193,9 @@ def spec_of(
     infinity = np.uint64(dtype.infinity if n_levels > 1 else 0)  # only levels ask what is finite
     piece, wanted = max(stream_len, count.PIECE), (references is not True, references is not False)
     head = dtype.head_shift, dtype.head_mask
-    spec = SampleSpec(block, stream_len, piece, every, step, *head, window, center, infinity, *wanted)
+    spec = SampleSpec(
+        block, stream_len, piece, every, step, *head, window, center, infinity, *wanted, dtype.fine_bits
+    )
     return spec, n_bins_of(n_levels)
 
 
@@ -317,8 +320,10 @@ class SamplePlanner(NamedTuple):
     def full_sample(self, candidate: Candidate) -> Sample:
         """Return counts of every block for one candidate; of all values where a sample has nothing but zeros."""
         dtype, stream_log2, columns, sample, references, _ = candidate
-        if sample.step > 1 or sample.every != self.every:
-            sample = take_sample(self.source, dtype, 1 << stream_log2, columns, 1, self.every, references)
+        # A block whose sample met values of one sign only would have no codes for the other.
+        every = min(self.every, _MAX_SIGNED_EVERY) if dtype.fine_bits else self.every
+        if sample.step > 1 or sample.every != every:
+            sample = take_sample(self.source, dtype, 1 << stream_log2, columns, 1, every, references)
         if sample.every > 1 and not code_costs.has_others(sample.counts(references)):
             return self.whole_sample(candidate)
         return sample

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import gcodec
 from gcodec import errors
-from gcodec.dtypes import BY_NAME, DTYPES, WIDE_DTYPES
+from gcodec.dtypes import BY_CODE, BY_NAME, WIDE_DTYPES
 from gcodec.format import codebook, modes
 from gcodec.format import levels as kept
 from gcodec.format import prelude as fmt
@@ -154,8 +154,7 @@ def rows_of(section: str) -> list[list[str]]:
 
 def test_value_types_are_those_of_the_page():
     rows = [row for row in rows_of("2. Value types") if row[0].isdigit()]
-    assert len(rows) == len(DTYPES) + len(WIDE_DTYPES)
-    for row, kind in zip(rows, (*DTYPES, *WIDE_DTYPES.values()), strict=True):
+    for row, kind in zip(rows, BY_CODE.values(), strict=True):
         numbers = [int(cell) for cell in (row[0], *row[2:6])]
         assert numbers == [kind.code, kind.bits, kind.head_bits, kind.tail_bits, kind.mantissa_bits]
         assert row[1] == kind.name
@@ -212,15 +211,15 @@ def test_legal_values_of_the_header_are_those_of_the_page():
 def test_fields_are_wide_enough_for_their_maxima():
     for most in (fmt.MAX_DIMENSIONS, fmt.BLOCK_LOG2[-1], fmt.STREAM_LOG2[-1], fmt.MAX_CODEBOOKS, kept.MAX_LEVELS,
                  kept.MAX_PLANES, kept.MAX_PLANE_BITS, len(fmt.MODES), len(fmt.CONTAINERS), len(kinds.BLOCK_KINDS),
-                 max(kind.code for kind in DTYPES), max(kind.mantissa_bits for kind in DTYPES),
+                 max(BY_CODE), max(kind.mantissa_bits for kind in BY_CODE.values()),
                  (1 << kept.MAX_PLANES) - 1, codebook.MAX_SYMBOLS + 1):
         assert 0 <= most < 1 << 8
-    head = max(kind.head_bits for kind in DTYPES)
+    head = max(kind.head_bits for kind in BY_CODE.values())
     longest = prefix_code.MAX_LENGTH + head
     stream = 1 << fmt.STREAM_LOG2[-1]
     block = 1 << fmt.BLOCK_LOG2[-1]
     assert prefix_code.MAX_LENGTH < 1 << 4                                  # code lengths
-    assert max(kind.tail_bits for kind in DTYPES) <= kept.MAX_PLANE_BITS
+    assert max(kind.tail_bits for kind in BY_CODE.values()) <= kept.MAX_PLANE_BITS
     assert head <= 16                                                       # base, first of a range
     assert stream * longest // 8 < 1 << 16                                  # min_stream_bytes, 16 bits of length
     assert block * (longest + 64) // 8 + 1024 < 1 << 32                     # block sizes, symbol_bytes, plane_bytes

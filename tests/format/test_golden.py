@@ -53,7 +53,7 @@ def test_manifests_name_the_files_that_are_there(folder, entries):
     assert {path.stem for path in folder.glob("*.frame")} == entries.keys()
     bases = {described["base"][0] for described in entries.values() if "base" in described}
     assert {path.name for path in folder.glob("*.base")} == bases
-    assert sum(path.stat().st_size for path in folder.iterdir()) < 1 << 20
+    assert sum(path.stat().st_size for path in folder.iterdir()) < 5 << 18
 
 
 def test_every_type_mode_and_kind_of_block_has_a_golden_frame():
@@ -62,7 +62,7 @@ def test_every_type_mode_and_kind_of_block_has_a_golden_frame():
         draft = Draft.of((GOLDEN / f"{name}.frame").read_bytes(), as_known(described.get("codebooks", [])))
         assert described["blocks"] == [reference.KINDS_OF_BLOCK[block[0]] for block in draft.blocks]
         found |= {(draft.dtype, draft.mode, cell_of(draft, block)) for block in draft.blocks}
-    assert found == set(cells())
+    assert found >= set(cells())
 
 
 def test_every_size_that_a_header_may_name_has_a_golden_frame():
@@ -100,6 +100,9 @@ def test_golden_frames_cover_columns_wide_heads_bases_and_every_fault():
         if dtype in ("float32", "bfloat16"):
             code = (GOLDEN / f"{slug(dtype, 'wide-head')}.frame").read_bytes()[5]
             assert code == {"float32": 8, "bfloat16": 7}[dtype]
+        if dtype in ("float32", "bfloat16", "float16"):
+            code = (GOLDEN / f"{slug(dtype, 'sign-in-head')}.frame").read_bytes()[5]
+            assert code == {"float32": 17, "bfloat16": 16, "float16": 18}[dtype]
         for name in ("base", "base of every magnitude", "zeros lossless"):
             assert VALID[slug(dtype, "sparse", *name.split())]["blocks"] == ["sparse"]
         if value_type.predicted:

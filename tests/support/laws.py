@@ -84,7 +84,7 @@ def book_of(record: bytes, digest: int) -> Codebook | ChangeCodebook | None:
     if record[0] == CHANGES:
         dtype = next(dtype for dtype in BY_CODE.values() if dtype.itemsize == record[3])
         return read_changes(record, 0, dtype)[0] if reference.checksum(record, 256 + dtype.bits) == digest else None
-    head_bits = next(H for H in (8, 9, 11) if reference.checksum(record, H) == digest)
+    head_bits = next(H for H in (8, 9, 11, 12) if reference.checksum(record, H) == digest)
     return read_inline(record, 0, record[1], head_bits)[0]
 
 

@@ -249,6 +249,10 @@ def golden_frames() -> Iterator[tuple[str, Built]]:
             uniform = from_floats(kind, np.random.default_rng(kind.M).uniform(-0.75, 0.75, 4100))
             uniform[:300], uniform[700:1800:100] = 0, specials(kind)[:11]
             yield slug(dtype, "wide-head"), encoded(dtype, uniform, lossless)
+        if dtype in ("float32", "bfloat16", "float16"):
+            skew = from_floats(kind, np.random.default_rng(kind.M).normal(0.3, 0.4, 4100))
+            skew[:300], skew[700:1800:100] = 0, specials(kind)[:11]
+            yield slug(dtype, "sign-in-head"), encoded(dtype, skew, lossless)
     for number, types, n_levels, _, record in shipped.RECORDS:
         yield f"shipped-{number}", naming(number, types[0], n_levels, bytes.fromhex(record))
     kind, rng = KINDS["bfloat16"], np.random.default_rng(44)
@@ -304,12 +308,16 @@ CELLS: dict[str, reference.BlockKind] = {
 
 
 def cells() -> Iterator[tuple[int, int, str]]:
-    """(code of the type, mode, kind of block): all that there are."""
-    for sparse in (False, True):        # which came later
-        for code, kind in reference.DTYPES.items():
-            for name, of in CELLS.items():
-                if (kind.predicted or of != "predicted") and (of == "sparse") == sparse:
-                    yield from ((code, mode, name) for mode in range(3))
+    """(code of the type, mode, kind of block): all that there are; of types with the sign in the head, which came last,
+    those of the first two modes."""
+    types, signed = ({code: kind for code, kind in reference.DTYPES.items() if kind.sign_in_head == wanted}
+                     for wanted in (False, True))
+    for some, modes in ((types, 3), (signed, 2)):
+        for sparse in (False, True):        # which came later
+            for code, kind in some.items():
+                for name, of in CELLS.items():
+                    if (kind.predicted or of != "predicted") and (of == "sparse") == sparse:
+                        yield from ((code, mode, name) for mode in range(modes))
 
 
 def cell_of(draft: Draft, block: bytes) -> str:
@@ -346,6 +354,8 @@ def levels_of_mode(T: int, mode: int) -> tuple[list[int], list[tuple[int, int]]]
     """Planes and levels such as a mode has."""
     if T == 0:
         return [], [(0, 0)]
+    if T == 4:
+        return [([4], [(0, 1)]), ([1], [(3, 1)]), ([2, 1, 1], [(0, 7), (2, 6), (3, 4)])][mode]
     return {0: ([T], [(0, 1)]), 1: ([T - 3], [(3, 1)]), 2: ([2, 2, T - 4], [(0, 7), (2, 6), (4, 4)])}[mode]
 
 

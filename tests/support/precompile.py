@@ -29,7 +29,7 @@ WIDTHS: tuple[Types, ...] = (
 
 
 def encode_in_all_modes(types: Types) -> None:
-    """Encode arrays of several blocks in every mode, and values that have a wide head."""
+    """Encode arrays of several blocks in every mode, and values that have a wide head or the sign in the head."""
     for dtype in types:
         for name in ("three blocks and a bit", "scale by row"):
             for mode in modes(dtype):
@@ -39,7 +39,8 @@ def encode_in_all_modes(types: Types) -> None:
                     with general_layout():
                         gcodec.encode(case.array(), **mode.arguments(case))
         uniform = from_floats(KINDS[dtype], np.random.default_rng(0).uniform(-0.75, 0.75, 5000))
-        gcodec.encode(typed(dtype, uniform), dtype=dtype)
+        for values in (uniform, uniform & KINDS[dtype].container.type((1 << KINDS[dtype].W - 1) - 1)):
+            gcodec.encode(typed(dtype, values), dtype=dtype)
 
 
 def encode_predicted(types: Types) -> None:

@@ -101,6 +101,7 @@ class DType:
     H: int
     T: int
     M: int
+    sign_in_head: bool = False
 
     @property
     def container(self) -> np.dtype[np.unsignedinteger]:
@@ -121,15 +122,23 @@ DTYPES = {
     6: DType("float8_e5m2", 8, 8, 0, 2),
     7: DType("bfloat16", 16, 9, 7, 7),
     8: DType("float32", 32, 9, 23, 23),
+    16: DType("bfloat16", 16, 9, 7, 7, True),
+    17: DType("float32", 32, 9, 23, 23, True),
+    18: DType("float16", 16, 8, 8, 10, True),
+    19: DType("float64", 64, 12, 52, 52, True),
+    20: DType("bfloat16", 16, 12, 4, 7, True),
 }
-# Codes 7 and 8 are the values of codes 2 and 1, which keep the name.
-BY_NAME = {kind.name: kind for code, kind in DTYPES.items() if code not in (7, 8)}
+# Codes from 7 on are the values of codes 1 to 4, which keep the name.
+BY_NAME = {kind.name: kind for code, kind in DTYPES.items() if code < 7}
 
 
 def join(kind: DType, head: U64, tail: U64) -> U64:
     """Values from heads and tails (§2)."""
     if kind.T == 0:
         return head
+    if kind.sign_in_head:
+        sign, rest = head & np.uint64(1), head >> np.uint64(1)
+        return (sign << np.uint64(kind.W - 1)) | (rest << np.uint64(kind.T)) | tail
     sign, rest = tail >> np.uint64(kind.T - 1), tail & np.uint64(2 ** (kind.T - 1) - 1)
     return (sign << np.uint64(kind.W - 1)) | (head << np.uint64(kind.T - 1)) | rest
 

@@ -15,6 +15,7 @@ from ..entropy.decode_streams import PrefixDecoder, decode_buffers, decode_strea
 from ..entropy.encode_streams import STREAM_PAD
 from ..entropy.prefix_code import ESCAPE
 from ..heads.column_references import fill_columns, restore_columns
+from ..heads.sign_in_head import turn_in_place
 from ..planes.layouts import count_plane_items, merge_planes, plane_tables
 from .header import (
     BAD_FIELD,
@@ -138,6 +139,8 @@ def decode_coded(data, at, size, start, coding, scratch, out):
             # Written out: as a function of scalar.py, of which there was one, it made all decoding 8 % slower.
             tail = U64(out[i]) & ~(U64(head_mask) << U64(float_bits.head_shift))
             out[i] = tail | (U64(scratch.escape_heads[k]) << U64(float_bits.head_shift))
+        if float_bits.fine_bits:
+            turn_in_place(out, float_bits.head_shift)
     return status
 
 

@@ -13,6 +13,7 @@ from ..core.scalar import U8, U64
 from ..core.unaligned import subarray, subarray_if_any, width_of
 from ..entropy.encode_streams import NextValues, encode_buffers, encode_streams, prefix_encoder
 from ..heads.column_references import fill_columns, remove_columns
+from ..heads.sign_in_head import turn_values
 from ..heads.symbols import find_block_symbols, symbol_ranges
 from ..levels.rounding import round_values
 from ..planes.layouts import plane_tables, split_planes
@@ -80,7 +81,11 @@ def encode_coded(values, levels, b, following, coding, scratch, out, at):
     float_bits, books, stream_len = coding.float_bits, coding.books, coding.geometry.stream_len
     c, n, start = coding.choices.codebook[b], len(values), b * coding.geometry.block
     n_streams = (n + stream_len - 1) // stream_len
-    shifted, flags = values, 0
+    turned = values
+    if float_bits.fine_bits:
+        turn_values(values, float_bits.head_shift, scratch.turned)
+        turned = subarray(scratch.turned, 0, n)
+    shifted, flags = turned, 0
     infinity = U64(0) if levels is None else float_bits.infinity  # only levels ask what is finite
     # Symbols are found in the values less their columns' references, planes in the values themselves: a reference
     # changes nothing but the head.
@@ -88,7 +93,7 @@ def encode_coded(values, levels, b, following, coding, scratch, out, at):
         len(coding.columns.spans)
         and fill_columns(coding.columns.spans, coding.columns.heads, start, n, scratch.columns)
         and remove_columns(
-            values,
+            turned,
             n,
             scratch.columns,
             float_bits.head_shift,
@@ -110,9 +115,9 @@ def encode_coded(values, levels, b, following, coding, scratch, out, at):
     )
     planes_at = at + CODED_HEADER
     tables = plane_tables(books, c)
-    streams_at = split_planes(values, stream_len, float_bits, tables, coding.planes, scratch, out, planes_at)
+    streams_at = split_planes(turned, stream_len, float_bits, tables, coding.planes, scratch, out, planes_at)
     code = prefix_encoder(books, c, float_bits)
-    end = encode_streams(values, stream_len, code, following, encode_buffers(scratch), out, streams_at)
+    end = encode_streams(turned, stream_len, code, following, encode_buffers(scratch), out, streams_at)
     if end >= 0:
         min_bytes, length_width = min_and_width(scratch.stream_bytes, n_streams)
         symbol_bytes, plane_bytes = end - streams_at, streams_at - planes_at

@@ -21,6 +21,7 @@ from ..core.unaligned import store_u64, subarray
 from ..entropy.code_tables import fill_encoders
 from ..entropy.codebook_fit import RECORD_BYTES, choose_symbols, fill_bin_costs, find_lengths, spent, write_records
 from ..entropy.prefix_code import ESCAPE, MAX_LENGTH
+from ..heads.sign_in_head import MAX_TOLD_HEADS, bits_tell
 from ..sample.code_costs import choose_codebooks, cluster, compare_references, rows_in_use
 from ..sample.count import SampleCounts, count_sample
 from ..sample.count_both import count_both_heads
@@ -45,6 +46,8 @@ class PlanRules(NamedTuple):
         infinity: uint32, the exponent field's bits.
         lengths_from: values from which both lengths of sub-streams are weighed; below, it is the short one.
         many_zeros: percentage of zeros from which an array may be sparse, which one kernel does not plan.
+        min_signed: values from which a sign in the head is considered, which one kernel does not plan either.
+        min_fine: likewise three mantissa bits with it.
     """
 
     stream_bits: float
@@ -59,6 +62,8 @@ class PlanRules(NamedTuple):
     infinity: np.uint32
     lengths_from: int
     many_zeros: int
+    min_signed: int
+    min_fine: int
 
 
 class PlanForm(NamedTuple):
@@ -144,6 +149,15 @@ def hints_at_more(values, rules):
 
 
 @allocating
+def _has_telling_bits(values, form, rules):
+    """Return whether the signs of uint32[n], or mantissa bits with them, may be worth a place in the head."""
+    n, head_shift = len(values), form.spec.head_shift
+    if n >= rules.min_signed and bits_tell(values, head_shift, 0, np.zeros(2 * MAX_TOLD_HEADS, np.uint32)):
+        return True
+    return n >= rules.min_fine and bits_tell(values, head_shift, 3, np.zeros(16 * MAX_TOLD_HEADS, np.uint32))
+
+
+@allocating
 def _new_counts(n_rows, n_bins):
     """Return histograms that count nothing."""
     by_block, by_stream = np.zeros((n_rows, n_bins), np.uint32), np.zeros((n_rows, n_bins), np.uint32)
@@ -215,7 +229,7 @@ def plan_whole(values, narrow, wide, rules, shipped, memory):
         :data:`SPECIAL`, or 8 times the bytes of the prelude before the index, plus 4 if sub-streams are long, 2 if the
         head is wide, and 1 if sub-streams have references.
     """
-    if hints_at_more(values, rules):
+    if hints_at_more(values, rules) or _has_telling_bits(values, narrow, rules):
         return SPECIAL
     n, form, is_wide = len(values), narrow, False
     n_rows = (n + form.spec.block - 1) // form.spec.block
@@ -247,7 +261,7 @@ def plan_halves(values, short, wide_short, long, wide_long, rules, shipped, memo
         rules: :class:`PlanRules`; a wide head is considered only from ``min_wide`` values on.
         shipped: As for :func:`plan_whole`, like the others and the result.
     """
-    if hints_at_more(values, rules):
+    if hints_at_more(values, rules) or _has_telling_bits(values, short, rules):
         return SPECIAL
     n, form, wide, is_long, is_wide = len(values), short, wide_short, False, False
     n_rows = (n + form.spec.block - 1) // form.spec.block

@@ -34,6 +34,8 @@ class FloatBits(NamedTuple):
         tail_bits: bits of the tail.
         infinity: bits of that magnitude.
         smallest_normal: bits of that magnitude.
+        fine_bits: how many of the head's lowest bits references leave as they are: the sign, and mantissa bits above it
+            (:mod:`gcodec.kernels.heads.sign_in_head`); 0 where the sign is in the tail.
     """
 
     head_bits: int
@@ -41,6 +43,7 @@ class FloatBits(NamedTuple):
     tail_bits: int
     infinity: np.uint64
     smallest_normal: np.uint64
+    fine_bits: int
 
 
 class Rounding(NamedTuple):
@@ -152,6 +155,7 @@ class SampleSpec(NamedTuple):
         infinity: bits of that magnitude, for values of several levels; else 0.
         by_block: heads are counted relative to the mean of their block.
         by_stream: heads are counted relative to the mean of their sub-stream.
+        fine_bits: as of :class:`FloatBits`.
     """
 
     block: int
@@ -166,13 +170,14 @@ class SampleSpec(NamedTuple):
     infinity: np.uint64
     by_block: bool
     by_stream: bool
+    fine_bits: int
 
 
 class SampleScratch(NamedTuple):
     """Working memory of one thread for counting a sample, one block at a time."""
 
     references: np.ndarray  #: int8[piece], of columns
-    shifted: np.ndarray  #: uintW[block + piece], values without them
+    shifted: np.ndarray  #: uintW[block + piece], values without them, or turned (:mod:`sign_in_head`)
     means: np.ndarray  #: int64[n_streams]
     numbers: np.ndarray  #: int64[n_streams], of values that are not zero
     is_shifted: np.ndarray  #: bool[n_streams]
@@ -195,6 +200,7 @@ class Scratch(NamedTuple):
     chunk: np.ndarray  #: uint8[4 * (stream_len + 64)], and at least CHUNK_BYTES and CLASS_BYTES
     columns: np.ndarray  #: int8[block]
     shifted: np.ndarray  #: uintW[block], to encode
+    turned: np.ndarray  #: uintW[block], to encode values with the sign in the head
     heads: np.ndarray  #: uint8[block + 64], to encode float32
     others: np.ndarray  #: uint64[block / 64 + 1], likewise
     layout: Any  #: of layout_types.Layout

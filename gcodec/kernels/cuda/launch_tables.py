@@ -13,7 +13,7 @@ class ValueCoding(NamedTuple):
     Attributes:
         width: Bits of a value.
         head_bits: Bits of its head.
-        tail_bits: Bits of its tail, the sign included.
+        tail_bits: Bits of its tail, the sign included unless it is in the head.
         sign: The sign bit.
         infinity: Bits of +inf.
         smallest_normal: Bits of the smallest value that is not denormal.
@@ -22,6 +22,7 @@ class ValueCoding(NamedTuple):
         lossy: 1 if values are rounded.
         nearest: 1 to round to nearest even, 0 to truncate.
         prune: 1 if denormals and -0 become +0.
+        sign_in_head: 1 if the head's lowest bit is the sign.
     """
 
     width: np.uint32
@@ -35,6 +36,7 @@ class ValueCoding(NamedTuple):
     lossy: np.uint32
     nearest: np.uint32
     prune: np.uint32
+    sign_in_head: np.uint32
 
 
 class Tensors(NamedTuple):

@@ -97,18 +97,21 @@ class EncodingKernels(NamedTuple):
     move: NativeKernel
 
 
-def decoder_for(bits: int, head_bits: int, widths: Sequence[int], n_levels: int, has_columns: bool) -> NativeKernel:
+def decoder_for(
+    bits: int, head_bits: int, sign_in_head: bool, widths: Sequence[int], n_levels: int, has_columns: bool
+) -> NativeKernel:
     """Return the kernel that decodes frames. It takes :class:`launch_tables.EncodedFrames`, ``ValueCoding``,
     ``DecodeTables``, where values go, and where the status of each block goes (:mod:`gcodec.kernels.block.header`).
 
     Args:
         bits: Bits of a value.
         head_bits: Bits of its head.
+        sign_in_head: Whether the head's lowest bit is the sign.
         widths: Bits of the items of each plane.
         n_levels: Number of levels.
         has_columns: Whether a frame has column references.
     """
-    if head_bits != 8 or has_columns:
+    if head_bits != 8 or has_columns or sign_in_head:
         return _GENERAL_DECODERS[bits]
     if _is_whole(bits, widths, n_levels):
         return _DECODERS[bits]

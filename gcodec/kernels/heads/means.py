@@ -23,6 +23,7 @@ from ..core.unaligned import width_of
 #: How many values a vector step sums up: heads of at most 9 bits, so that their sum takes at most 20 bits, and at most
 #: 64 in each lane of 16 bits, whose sum fits.
 MAX_SUMMED = 2048
+_BELOW = 2  #: exponents by which the reference of heads with mantissa bits and the sign lies below the mean
 COUNT_AT = 20  #: the bit of a step's result at which its count begins
 
 
@@ -117,3 +118,24 @@ def mean_head(values, head_shift, head_mask):
     else:
         mean = mean_of(sum_64, number_64)
     return np.int64(mean) + middle, np.int64(number_64)
+
+
+@kernel
+def reference_head(values, head_shift, head_mask, fine_bits):
+    """Find the head that values are relative to, and how many of them are not zero, as :func:`mean_head` does.
+
+    Where the sign is in the head, the mean is that of the exponents, so that a difference of references changes neither
+    signs nor mantissa bits::
+
+        heads      eeeeeeee mmms      mean of eeeeeeee, and 0 for the others
+
+    Args:
+        values: uintW[n], turned where the sign is in the head.
+        head_shift: Bits below the head.
+        head_mask: Lowest bits, as many as the head has.
+        fine_bits: Low bits of the head that references leave as they are.
+    """
+    mean, n_nonzero = mean_head(values, head_shift + fine_bits, head_mask >> fine_bits)
+    if fine_bits > 1:  # there are symbols for 16 exponents, and more of them are wanted below the mean than above it
+        mean = max(mean - _BELOW, np.int64(0))
+    return mean << fine_bits, n_nonzero

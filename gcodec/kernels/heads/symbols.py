@@ -23,11 +23,11 @@ from ..core.scalar import U8, U32, U64, head_of, level_of, reference_of, symbol_
 from ..core.unaligned import subarray, width_of
 from ..core.vector import look_up_64, look_up_level
 from ..entropy.encode_streams import STREAM_PAD
-from .means import mean_head
+from .means import reference_head
 
 if HAS_AVX2:
     from .heads_vector import find_symbols_from_heads, mean_of_heads, store_heads
-    from .symbols_vector import symbols_9, symbols_16, symbols_wide
+    from .symbols_vector import symbols_9, symbols_12, symbols_16, symbols_wide
 if HAS_AVX512:
     from .symbols_vector import symbols_by_level_16
 elif HAS_SSSE3:
@@ -105,7 +105,7 @@ def find_references_from_values(values, stream_len, float_bits, references):
     for s in range(n_streams):
         first = s * stream_len
         stream = subarray(values, first, min(stream_len, n - first))
-        mean, n_nonzero = mean_head(stream, float_bits.head_shift, head_mask)
+        mean, n_nonzero = reference_head(stream, float_bits.head_shift, head_mask, float_bits.fine_bits)
         references[s] = mean
         if n_nonzero:
             min_mean, max_mean = min(min_mean, mean), max(max_mean, mean)
@@ -163,8 +163,10 @@ def _symbols_of_one_level(values, float_bits, reference, ranges, result):
                 symbols_wide(values, i, result, i, origin, count)
             elif shift == 7:
                 symbols_16(values, i, result, i, origin, count)
-            else:
+            elif shift == 6:
                 symbols_9(values, i, result, i, origin, count)
+            else:
+                symbols_12(values, i, result, i, origin, count)
     if width == 64:
         for i in range(n):  # heads are computed in 32 bits: a vector has twice as many lanes as of 64
             head = U32(head_of(values[i], shift, mask))
@@ -303,7 +305,8 @@ def find_block_symbols(values, levels, stream_len, float_bits, base, with_refere
         if with_references:
             base, width = find_references_from_values(values, stream_len, float_bits, references)
         elif base < 0:
-            base, _ = mean_head(values, float_bits.head_shift, (1 << float_bits.head_bits) - 1)
+            mask = (1 << float_bits.head_bits) - 1
+            base, _ = reference_head(values, float_bits.head_shift, mask, float_bits.fine_bits)
     if not with_references:
         for s in range((n + stream_len - 1) // stream_len):
             references[s] = 0

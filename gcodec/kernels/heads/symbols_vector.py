@@ -3,7 +3,7 @@
 The law of all of them is :func:`scalar.symbol_of`, on every element::
 
     values    s hhhhhhhh mmmmmmm      64 of 16 or 32 bits
-    heads       hhhhhhhh              64 of 8 bits, or of 16 where a head has 9
+    heads       hhhhhhhh              64 of 8 bits, or of 16 where a head has more
     offset    heads - origin          modulo the head's width
     symbols   offset < count ? offset + number : escape, and 0 where the value is 0
 """
@@ -38,9 +38,10 @@ def _symbols(bits: int, head_shift: int, head_bits: int = 8) -> Any:
 
 
 #: symbols_16(values, i, symbols, j, origin, count): find the symbols of 64 bfloat16 or float16 of one level, whose
-#: range has ``count`` heads from head ``origin`` on. ``values``: uint16; ``symbols``: uint8. symbols_9: of bfloat16
-#: with a head of 9 bits. Those of float32 come from heads in bytes (``heads_vector._symbols``).
-symbols_16, symbols_9 = _symbols(16, 7), _symbols(16, 6, 9)
+#: range has ``count`` heads from head ``origin`` on. ``values``: uint16; ``symbols``: uint8. symbols_9 and
+#: symbols_12: of bfloat16 with a head of 9 or 12 bits. Those of float32 come from heads in bytes
+#: (``heads_vector._symbols``).
+symbols_16, symbols_9, symbols_12 = _symbols(16, 7), _symbols(16, 6, 9), _symbols(16, 3, 12)
 #: symbols_wide(values, i, symbols, j, origin, count): find those of 64 float32 with a head of 9 bits.
 symbols_wide = _symbols(32, 22, 9)
 

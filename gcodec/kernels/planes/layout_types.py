@@ -46,15 +46,16 @@ class Tails8(NamedTuple):
     tails: np.ndarray
 
 
-class Tails7(NamedTuple):
-    """Scratch for one plane of tails of 7 bits (bfloat16 with a wide head); see :mod:`wide_head`.
+class ShortTails(NamedTuple):
+    """Scratch for one plane of tails of 7 or 4 bits (bfloat16 with more than the exponent in the head); see
+    :mod:`wide_head`.
 
     Attributes:
-        seven: uint8[block + 64], tails of the block's values without those of zeros, a byte each.
+        items: uint8[block + 64], tails of the block's values without those of zeros, a byte each.
         tails: uint8[stream_len + 64], of a sub-stream's values, to decode.
     """
 
-    seven: np.ndarray
+    items: np.ndarray
     tails: np.ndarray
 
 
@@ -94,7 +95,7 @@ class GeneralPlanes(NamedTuple):
     tails: np.ndarray
 
 
-Layout = NoPlanes | Tails24 | Tails8 | Tails7 | Tails23 | NarrowPlanes | GeneralPlanes
+Layout = NoPlanes | Tails24 | Tails8 | ShortTails | Tails23 | NarrowPlanes | GeneralPlanes
 
 
 def layout_scratch(layout: type[Layout], block: int, stream_len: int, strided: int, decode: bool) -> Layout:
@@ -115,8 +116,8 @@ def layout_scratch(layout: type[Layout], block: int, stream_len: int, strided: i
         return Tails24(np.empty(stream, np.uint32), np.empty(stream, np.uint32))
     if layout is Tails8:
         return Tails8(np.empty(stream, np.uint8))
-    if layout is Tails7:
-        return Tails7(np.empty(whole, np.uint8), np.empty(stream, np.uint8))
+    if layout is ShortTails:
+        return ShortTails(np.empty(whole, np.uint8), np.empty(stream, np.uint8))
     if layout is Tails23:
         return Tails23(np.empty(whole, np.uint8))
     if layout is NarrowPlanes:

@@ -29,7 +29,7 @@ from ..core.unaligned import subarray, width_of
 from ..core.vector import clear_8, count_64
 from ..entropy.encode_streams import STREAM_PAD
 from . import general, narrow, whole_tail, wide_head
-from .layout_types import GeneralPlanes, NarrowPlanes, NoPlanes, Tails7, Tails8, Tails23, Tails24
+from .layout_types import GeneralPlanes, NarrowPlanes, NoPlanes, ShortTails, Tails8, Tails23, Tails24
 
 if HAS_AVX512:
     from .narrow_steps_avx512 import mark_64
@@ -170,8 +170,8 @@ _SPLIT: dict[type, Any] = {
     Tails8: lambda values, stream_len, float_bits, tables, planes, scratch, out, at: whole_tail.split_8(
         values, stream_len, scratch, out, at
     ),
-    Tails7: lambda values, stream_len, float_bits, tables, planes, scratch, out, at: wide_head.split_7(
-        values, stream_len, scratch, out, at
+    ShortTails: lambda values, stream_len, float_bits, tables, planes, scratch, out, at: wide_head.split_short(
+        values, stream_len, float_bits.tail_bits, scratch, out, at
     ),
     Tails23: lambda values, stream_len, float_bits, tables, planes, scratch, out, at: wide_head.split_23(
         values, stream_len, scratch, out, at
@@ -195,8 +195,8 @@ _MERGE: dict[type, Any] = {
     Tails8: lambda data, at, stream_len, float_bits, tables, planes, scratch, out: whole_tail.merge_8(
         data, at, stream_len, np.int64(tables.head_of[1]), scratch, out
     ),
-    Tails7: lambda data, at, stream_len, float_bits, tables, planes, scratch, out: wide_head.merge_7(
-        data, at, stream_len, np.int64(tables.head_of[1]), scratch, out
+    ShortTails: lambda data, at, stream_len, float_bits, tables, planes, scratch, out: wide_head.merge_short(
+        data, at, stream_len, float_bits.tail_bits, np.int64(tables.head_of[1]), scratch, out
     ),
     Tails23: lambda data, at, stream_len, float_bits, tables, planes, scratch, out: wide_head.merge_23(
         data, at, stream_len, np.int64(tables.head_of[1]), scratch, out

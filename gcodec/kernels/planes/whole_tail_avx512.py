@@ -78,7 +78,7 @@ def splitter(rest: int, bits: int = 16) -> Any:
     """Make the step that cuts 64 values of 16 bits, or the upper halves of 64 values of 32, of which ``rest`` lie below
     the head.
 
-        values     s hhhhhhhh mmmmmmm      rest = 7; 6 where the head has 9 bits
+        values     s hhhhhhhh mmmmmmm      rest = 7; 6 and 3 where the head has 9 and 12 bits
         tails               s mmmmmmm      moved to the lower byte, and compressed to those whose symbol is not 0
     """
     def generate(builder: Any, args: list[Any], at: Any) -> Any:
@@ -96,7 +96,7 @@ def merger(rest: int, bits: int = 16) -> Any:
     of a step of :func:`splitter`.
 
         tails               s mmmmmmm      a byte each, expanded to where symbols are not 0
-        heads        hhhhhhhh              symbol + origin, modulo 2**8 or 2**9
+        heads        hhhhhhhh              symbol + origin, modulo 2**8, 2**9 or 2**12
         values     s hhhhhhhh mmmmmmm
     """
     def generate(builder: Any, args: list[Any], at: Any) -> Any:

@@ -1,10 +1,11 @@
-"""Split and merge planes behind a wide head, which has a mantissa bit (codes 7 and 8 of docs/format.md section 2).
+"""Split and merge planes behind heads of more than 8 bits (codes 7, 8, 16, 17 and 20 of docs/format.md section 2).
 
     bfloat16   s hhhhhhhhh mmmmmm                       tail of 7 bits: one plane
+    bfloat16   m hhhhhhhhhhhh mmm                       tail of 4 bits: one plane
     float32    s hhhhhhhhh mmmmmmmmmmmmmmmmmmmmmm       tail of 23 bits: the upper 16 in plane 0, the lower 7 in plane 1
 
-Every value that is not zero owns an item of each plane. Items of 7 bits are collected in bytes, ``seven``, and packed
-at the end: eight bytes to seven. The vector steps are those of :mod:`wide_head_avx512`; all else is as in
+Every value that is not zero owns an item of each plane. Items of 7 or 4 bits are collected in bytes, and packed at the
+end: eight bytes to seven, or two to one. The vector steps are those of :mod:`wide_head_avx512`; all else is as in
 :mod:`whole_tail`.
 """
 
@@ -16,11 +17,11 @@ from ..core.intrinsics import HAS_AVX512, HAS_SSSE3
 from ..core.jit import kernel
 from ..core.scalar import U8, U16, U32, head_of_symbol, item_of, tail_of, value_of, value_of_symbol, with_item
 from ..core.unaligned import load_u16, store_u16, subarray
-from ..core.vector import compress_8, copy_64, count_64, expand_8, pack_7, unpack_7
+from ..core.vector import compress_8, copy_64, count_64, expand_8, pack_7, pack_64, unpack_7, unpack_64
 from ..entropy.encode_streams import STREAM_PAD
 
 if HAS_AVX512:
-    from .wide_head_avx512 import merge_7_64, merge_23_64, split_7_64, split_23_64
+    from .wide_head_avx512 import merge_4_64, merge_7_64, merge_23_64, split_4_64, split_7_64, split_23_64
 elif HAS_SSSE3:
     from .wide_head_dense import merge_23_all, split_23_all
 
@@ -37,60 +38,78 @@ def _pack(seven, n, out, at):
 
 
 @kernel
-def split_7(values, stream_len, scratch, out, at):
-    """Write seven bits for every bfloat16 that is not zero; arguments as of :func:`whole_tail.split_24`,
-    ``scratch.layout`` a :class:`layout_types.Tails7`."""
-    symbols, seven, n = scratch.symbols, scratch.layout.seven, len(values)
+def split_short(values, stream_len, tail_bits, scratch, out, at):
+    """Write the tail of every bfloat16 that is not zero; arguments as of :func:`whole_tail.split_24`, ``tail_bits`` is
+    7 or 4, and ``scratch.layout`` a :class:`layout_types.ShortTails`."""
+    symbols, items, n = scratch.symbols, scratch.layout.items, len(values)
     k = np.int64(0)
     for s in range((n + stream_len - 1) // stream_len):
         first = s * stream_len
         place = s * (stream_len + STREAM_PAD)
         count = min(stream_len, n - first)
         if HAS_AVX512 and count & 63 == 0:
-            for i in range(0, count, 64):
-                k += split_7_64(values, first + i, symbols, place + i, seven, k)
+            if tail_bits == 7:
+                for i in range(0, count, 64):
+                    k += split_7_64(values, first + i, symbols, place + i, items, k)
+            else:
+                for i in range(0, count, 64):
+                    k += split_4_64(values, first + i, symbols, place + i, items, k)
             continue
         # The bytes land where they will be compressed to, or behind it: compressing never overtakes itself.
-        stream, tails = subarray(values, first, count), subarray(seven, first, count)
+        stream, tails = subarray(values, first, count), subarray(items, first, count)
         for i in range(count):
-            tails[i] = U8(tail_of(U16(stream[i]), 16, 7))
+            tails[i] = U8(tail_of(U16(stream[i]), 16, tail_bits))
         for i in range(0, count, 64):
             if i + 64 <= count and count_64(symbols, place + i, 255) == 64:
-                copy_64(seven, first + i, seven, k)
+                copy_64(items, first + i, items, k)
                 k += 64
             else:
-                k += compress_8(seven, first + i, symbols, place + i, 255, seven, k)
-    return _pack(seven, k, out, at)
+                k += compress_8(items, first + i, symbols, place + i, 255, items, k)
+    if tail_bits == 7:
+        return _pack(items, k, out, at)
+    for i in range(k, k + 64):
+        items[i] = U8(0)
+    for i in range(0, k, 64):
+        pack_64(items, i, 4, out, at + (i >> 1))
+    return at + ((k + 1) >> 1)
 
 
 @kernel
-def merge_7(data, at, stream_len, first_head, scratch, out):
-    """Join heads and tails of seven bits into bfloat16: the inverse of :func:`split_7`; arguments as of
+def merge_short(data, at, stream_len, tail_bits, first_head, scratch, out):
+    """Join heads and tails of 7 or 4 bits into bfloat16: the inverse of :func:`split_short`; arguments as of
     :func:`whole_tail.merge_24`, and ``scratch.n_items`` is known."""
-    symbols, seven, tails, n = scratch.symbols, scratch.layout.seven, scratch.layout.tails, len(out)
-    for i in range(0, scratch.n_items[0], 64):
-        unpack_7(data, at + (i >> 3) * 7, seven, i)
-    k = np.int64(0)
+    symbols, items, tails, n = scratch.symbols, scratch.layout.items, scratch.layout.tails, len(out)
+    if tail_bits == 7:
+        for i in range(0, scratch.n_items[0], 64):
+            unpack_7(data, at + (i >> 3) * 7, items, i)
+    else:
+        for i in range(0, scratch.n_items[0], 64):
+            unpack_64(data, at + (i >> 1), 4, items, i)
+    k, head_mask = np.int64(0), (1 << (16 - tail_bits)) - 1
     for s in range((n + stream_len - 1) // stream_len):
         first = s * stream_len
         place = s * (stream_len + STREAM_PAD)
         count = min(stream_len, n - first)
         origin = np.int64(scratch.bases[s]) + first_head - 1  # head of symbol 0, if it had one
         if HAS_AVX512 and count & 63 == 0:
-            for i in range(0, count, 64):
-                k += merge_7_64(seven, k, symbols, place + i, out, first + i, origin)
+            if tail_bits == 7:
+                for i in range(0, count, 64):
+                    k += merge_7_64(items, k, symbols, place + i, out, first + i, origin)
+            else:
+                for i in range(0, count, 64):
+                    k += merge_4_64(items, k, symbols, place + i, out, first + i, origin)
             continue
         for i in range(0, count, 64):
             if count_64(symbols, place + i, 255) == 64:
-                copy_64(seven, k, tails, i)
+                copy_64(items, k, tails, i)
                 k += 64
             else:
-                k += expand_8(seven, k, symbols, place + i, 255, tails, i)
+                k += expand_8(items, k, symbols, place + i, 255, tails, i)
         row, result = subarray(symbols, place, count), subarray(out, first, count)
         # The value of zeros, too, and then the choice: LLVM makes no vectors of loops with loads in a branch.
         for i in range(count):
-            head = head_of_symbol(U16(row[i]), origin, 511)
-            result[i] = value_of_symbol(row[i], head, U16(tails[i]), 16, 7)
+            head = head_of_symbol(U16(row[i]), origin, head_mask)
+            result[i] = value_of_symbol(row[i], head, U16(tails[i]), 16, tail_bits)
 
 
 @kernel
@@ -127,7 +146,7 @@ def split_23(values, stream_len, scratch, out, at):
 @kernel
 def merge_23(data, at, stream_len, first_head, scratch, out):
     """Join heads and tails of 16 and 7 bits into float32: the inverse of :func:`split_23`; arguments as of
-    :func:`merge_7`."""
+    :func:`merge_short`, with ``tail_bits`` left out."""
     symbols, seven, n, n_items = scratch.symbols, scratch.layout.seven, len(out), scratch.n_items[0]
     for i in range(0, n_items, 64):
         unpack_7(data, at + 2 * n_items + (i >> 3) * 7, seven, i)

@@ -71,3 +71,5 @@ merge_23_64 = intrinsic_step(types.intp, 9, _generate_merge_23)
 split_7_64 = splitter(6)
 #: merge_7_64(data, at, symbols, j, out, i, origin) -> number of items: join 64 such values, the inverse of split_7_64.
 merge_7_64 = merger(6)
+#: The same for a head of 12 bits and a tail of four.
+split_4_64, merge_4_64 = splitter(3), merger(3)

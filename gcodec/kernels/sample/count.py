@@ -24,7 +24,8 @@ from ..core.jit import kernel
 from ..core.scalar import U16, U32, U64, bin_of, bin_of_head, bin_of_level, head_of, mean_of
 from ..core.unaligned import fetch_values, subarray, subarray_if_any, width_of
 from ..heads.column_references import fill_columns, remove_columns
-from ..heads.means import mean_head
+from ..heads.means import reference_head
+from ..heads.sign_in_head import turn_values
 from .code_costs import N_SPECIAL
 
 PIECE = 512  #: min number of values that are counted together: a sub-stream may be longer
@@ -238,7 +239,7 @@ def count_stream(values, spec, scratch, by_stream):
     mask = spec.head_mask
     bins, parts = subarray(scratch.bins, 0, spec.stream_len), subarray(scratch.parts, 0, 4 * PART)
     stream_counts, block_counts = subarray(scratch.stream_counts, 0, PART), subarray(scratch.block_counts, 0, PART)
-    mean, n_nonzero = mean_head(values, spec.head_shift, mask)
+    mean, n_nonzero = reference_head(values, spec.head_shift, mask, spec.fine_bits)
     min_head, max_head = mask, 0
     if n_nonzero == 0:  # a run takes no bits, but what it repeats has to have a code
         block_counts[mask + 1] += U32(1)
@@ -284,8 +285,20 @@ def n_pieces(first, end, every, piece):
 
 
 @kernel
+def mean_base(total, n_nonzero, fine_bits):
+    """Return the mean head of a block's sample, -1 if it has nothing but zeros.
+
+    Args:
+        total: Sum of its sub-streams' means, each times how many of its values are not zero.
+        n_nonzero: How many values are not zero.
+        fine_bits: Low bits of the head that references leave as they are, and that are 0 in the result.
+    """
+    return np.int64(mean_of(U64(total), U64(n_nonzero))) >> fine_bits << fine_bits if n_nonzero else np.int64(-1)
+
+
+@kernel
 def count_block_in_one_pass(values, b, end, spec, columns, scratch, target):
-    """Count a sample of a block of one level and at most 32 bits; arguments and result as of
+    """Count a sample of a block of one level, at most 32 bits and few heads; arguments and result as of
     :func:`count_block_in_two_passes`.
 
     Each sub-stream is counted by its heads as they are, as soon as it has been read; only at the end, when the block's
@@ -305,6 +318,9 @@ def count_block_in_one_pass(values, b, end, spec, columns, scratch, target):
             continue
         size = min(spec.piece, end - place)
         piece = subarray(values, place, size)
+        if spec.fine_bits:
+            turn_values(piece, spec.head_shift, shifted)
+            piece = subarray(shifted, 0, size)
         if (
             len(spans)
             and fill_columns(spans, heads, place, size, references)
@@ -317,7 +333,7 @@ def count_block_in_one_pass(values, b, end, spec, columns, scratch, target):
             total += mean * n_counted
             n_nonzero += n_counted
             min_head, max_head = min(min_head, low), max(max_head, high)
-    base = np.int64(mean_of(U64(total), U64(n_nonzero))) if n_nonzero else -1
+    base = mean_base(total, n_nonzero, spec.fine_bits)
     if spec.by_block:
         add_rotated(block_counts, min_head, max_head, base, spec, target.by_block)
     return base
@@ -351,16 +367,21 @@ def count_block_in_two_passes(values, levels, b, end, spec, columns, scratch, ta
         for start in range(place, min(place + spec.piece, end), stream_len):
             n = min(end - start, stream_len)
             part, shifted = subarray(values, start, n), subarray(scratch.shifted, s * stream_len, n)
+            if spec.fine_bits:
+                turn_values(part, spec.head_shift, shifted)
+                part = shifted
             is_shifted[s] = (
                 len(columns.spans) > 0
                 and fill_columns(columns.spans, columns.heads, start, n, scratch.references)
                 and remove_columns(part, n, scratch.references, spec.head_shift, spec.head_mask, spec.infinity, shifted)
+            ) or spec.fine_bits > 0
+            means[s], numbers[s] = reference_head(
+                shifted if is_shifted[s] else part, spec.head_shift, spec.head_mask, spec.fine_bits
             )
-            means[s], numbers[s] = mean_head(shifted if is_shifted[s] else part, spec.head_shift, spec.head_mask)
             total += means[s] * numbers[s]
             n_nonzero += numbers[s]
             s += 1
-    base = np.int64(mean_of(U64(total), U64(n_nonzero))) if n_nonzero else -1
+    base = mean_base(total, n_nonzero, spec.fine_bits)
     used = subarray(counts, 0, BOTH * len(target.by_stream if spec.by_stream else target.by_block))
     for i in range(len(used)):
         used[i] = U32(0)
@@ -411,7 +432,7 @@ def count_sample(values, levels, spec, columns, scratch, begin, stop, counts):
             subarray(counts.by_block, row * n_bins, n_bins), subarray(counts.by_stream, row * n_bins, n_bins)
         )
         if levels is None:
-            if width_of(values) <= 32:
+            if width_of(values) <= 32 and spec.head_mask < MAX_HEADS:
                 base = count_block_in_one_pass(values, b, end, spec, columns, scratch, target)
             else:
                 base = count_block_in_two_passes(values, None, b, end, spec, columns, scratch, target)

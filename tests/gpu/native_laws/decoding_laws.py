@@ -220,7 +220,7 @@ def blocks_beyond_32_bits(memory: HostThreads, effort: int) -> None:
         frames = EncodedFrames(out.slots, rows, owner, slots, out.sizes.astype(np.int64))
         tables = kernel_tables.decode_tables(memory, dtype, (8,), layout.levels, [book], [columns] if columns else [])
         statuses, place[:] = np.full(2, -1, np.int32), 0
-        memory.launch(decoder_for(16, 8, (8,), 1, general), 2, frames, coding, tables, room, statuses)
+        memory.launch(decoder_for(16, 8, False, (8,), 1, general), 2, frames, coding, tables, room, statuses)
         assert (statuses == OK).all()
         return place.copy()
 

@@ -205,6 +205,8 @@ class BlockWriter:
             if mask >> p & 1:
                 left -= width
                 items[p].append(kept >> left & (1 << width) - 1)
+        if kind.sign_in_head:
+            return (head & 1) << kind.W - 1 | head >> 1 << kind.T | tail
         sign = tail >> kind.T - 1
         return sign << kind.W - 1 | head << kind.T - 1 | tail - (sign << kind.T - 1)
 

@@ -1,5 +1,5 @@
 // Decoding of all frames of float32, bfloat16 and float16 that docs/format.md allows, in blocks of at most 2**14 values:
-// with planes of any widths, heads of 8 bits or of 9, and column references. Items are taken one by one.
+// with planes of any widths, heads of any, and column references. Items are taken one by one.
 #include "decode_planes.cuh"
 
 // Return the column references of four values, from number `value` of their frame on, a byte for each. Rows `begin` to
@@ -31,6 +31,7 @@ __device__ __noinline__ u32 references_of_columns(const DecodeTables &tables, u3
 
 struct GeneralDecoder : PlanesShared {
     u32 n_head_bits;
+    bool sign_in_head;      // then the tail's highest bit lies where the sign otherwise does, and the two are swapped
 
     __device__ __forceinline__ u32 head_bits() const { return n_head_bits; }
     static __device__ __forceinline__ u32 max_flags(const i64 *row) { return row[N_SPANS] ? 1 : 0; }
@@ -108,6 +109,10 @@ struct GeneralDecoder : PlanesShared {
                     if (symbol == ESCAPE) head = block.out[i + j];
                     u32 value = tails[j] >> 31 << (8 * sizeof(V) - 1) | (head & head_mask) << below;
                     value |= tails[j] << 1 >> (32 - below);
+                    if (sign_in_head) {
+                        u32 differ = (value >> (8 * sizeof(V) - 1) ^ value >> below) & 1;
+                        value ^= differ << (8 * sizeof(V) - 1) | differ << below;
+                    }
                     tails[j] = symbol ? value : 0;
                 }
                 put_values(block, aligned, i, k < count ? count - k : 0, tails);
@@ -121,6 +126,7 @@ __device__ __forceinline__ void decode_general(const DecodeArguments<V> &a, Gene
     if (threadIdx.x == 0) {
         shared.n_planes = a.coding.n_planes;
         shared.n_head_bits = a.coding.head_bits;
+        shared.sign_in_head = a.coding.sign_in_head;
     }
     decode_blocks(a, shared);
 }

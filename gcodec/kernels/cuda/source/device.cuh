@@ -32,7 +32,7 @@ struct Array {
 
 // gcodec.kernels.cuda.launch_tables.ValueCoding.
 struct ValueCoding {
-    u32 width, head_bits, tail_bits, sign, infinity, smallest_normal, n_levels, n_planes, lossy, nearest, prune;
+    u32 width, head_bits, tail_bits, sign, infinity, smallest_normal, n_levels, n_planes, lossy, nearest, prune, sign_in_head;
 };
 
 // gcodec.kernels.block.header: kinds of blocks, sizes, and what can be wrong with one.

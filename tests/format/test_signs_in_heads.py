@@ -1,0 +1,134 @@
+"""The laws of the codec over arrays whose signs are in their heads, and what that saves."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+import numpy as np
+import pytest
+
+import gcodec
+from gcodec import EncoderOptions
+from gcodec.dtypes import BY_CODE
+from tests.support import laws
+from tests.support.cases import KINDS, Array, Bits, from_floats, gaussian, noise, specials, typed
+from tests.support.frame_builder import Coded, Draft
+
+SIGNED = {"bfloat16": 16, "float32": 17, "float16": 18, "float64": 19}  # codes of section 2 of docs/format.md
+FINE = 20  # of bfloat16 alone
+USUAL_HEADS = EncoderOptions(wide_heads=False)
+signed_types = pytest.mark.parametrize("dtype", SIGNED)
+
+
+def check(dtype: str, bits: Bits, **options: Any) -> bytes:
+    """Check all laws of one array, whatever the encoder makes of it; return the frame."""
+    x, options = typed(dtype, bits), {"dtype": dtype, **options}
+    frame = laws.check_round_trip(x, bits, **options)
+    laws.check_agreement(frame)
+    laws.check_threads(x, frame, **options)
+    laws.check_random_access(frame, Random(bits.size))
+    laws.check_no_expansion(bits.shape, dtype, frame)
+    assert gcodec.inspect(frame).dtype == dtype
+    return frame
+
+
+def positive(dtype: str, rng: np.random.Generator, shape: Any) -> Bits:
+    """Return squares of normally distributed values, as second moments are."""
+    return from_floats(KINDS[dtype], rng.standard_normal(shape) ** 2)
+
+
+@signed_types
+@pytest.mark.parametrize("n", [4096, (1 << 14) - 1, 1 << 14, (1 << 14) + 1, 100_003])
+def test_values_of_one_sign_take_a_bit_less(dtype, n):
+    bits = positive(dtype, np.random.default_rng(n), n)
+    frame, usual = check(dtype, bits), gcodec.encode(typed(dtype, bits), dtype=dtype, options=USUAL_HEADS)
+    assert frame[5] == SIGNED[dtype] and BY_CODE[usual[5]] is BY_CODE[usual[5]].narrow
+    assert len(frame) <= len(usual) - 0.95 * n / 8 + 64
+    minus = bits | KINDS[dtype].container.type(1 << KINDS[dtype].W - 1)
+    assert abs(len(check(dtype, minus)) - len(frame)) <= 64
+
+
+@signed_types
+def test_signs_that_follow_from_exponents_are_saved(dtype):
+    x = np.random.default_rng(1).standard_normal(1 << 16)
+    bits = from_floats(KINDS[dtype], np.where(x > 0, x, x / 4096))
+    frame = check(dtype, bits)
+    assert BY_CODE[frame[5]].fine_bits
+    assert len(frame) <= len(gcodec.encode(typed(dtype, bits), dtype=dtype, options=USUAL_HEADS)) - 0.8 * len(bits) / 8
+
+
+@signed_types
+def test_random_signs_stay_in_the_tail(dtype):
+    bits = gaussian(KINDS[dtype], np.random.default_rng(2), 1 << 16)
+    assert not BY_CODE[check(dtype, bits)[5]].fine_bits
+
+
+@signed_types
+@pytest.mark.parametrize("n", [4096, (5 << 14) + 700])
+def test_arrays_with_signs_in_heads_obey_the_laws(dtype, n):
+    """With NaN, infinities, denormals, both zeros and anything at all among them; zeros, alone and in runs; and blocks
+    that are raw or constant."""
+    kind, rng = KINDS[dtype], np.random.default_rng(n)
+    bits = positive(dtype, rng, n)
+    odd = rng.random(n) < 0.003
+    bits[odd] = rng.choice([*specials(kind), *noise(kind, rng, 20)], odd.sum())
+    assert check(dtype, bits)[5] == SIGNED[dtype]
+    bits[rng.random(n) < 0.3] = 0
+    bits[500:1300] = 0
+    frame = check(dtype, bits)
+    assert frame[5] == SIGNED[dtype]
+    if n > 1 << 15:
+        bits[: 1 << 14] = bits[1 << 14] | 1
+        bits[5 << 14 :] = noise(kind, rng, 700)
+        frame = check(dtype, bits)
+        assert BY_CODE[frame[5]].fine_bits
+        assert [block[0] for block in Draft.of(frame, laws.SHIPPED).blocks] == [0, 2, 2, 2, 2, 1]
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32", "float16"])
+def test_references_keep_the_signs_apart(dtype):
+    """Rows and columns of very different scales: references of sub-streams and columns are even, so that no symbol
+    means a positive head in one place and a negative one in another; so half of them have no code."""
+    rng, kind = np.random.default_rng(3), KINDS[dtype]
+    reach = 5 if dtype == "float16" else 20
+    x = rng.standard_normal((256, 512)) ** 2 * np.exp2(rng.integers(-reach, reach, (256, 1)))
+    frame = check(dtype, from_floats(kind, x * np.exp2(rng.integers(-4, 4, 512))))
+    draft = Draft.of(frame, laws.SHIPPED)
+    assert frame[5] == SIGNED[dtype]
+    coded = [Coded.of(block, draft.stream_log2) for block in draft.blocks]
+    assert any(any(block.references) for block in coded)
+    assert not any(reference & 1 for block in coded for reference in (block.base, *block.references))
+
+
+def test_activations_take_mantissa_bits_into_the_head_as_well():
+    """GELU's and SiLU's outputs, and weights of norms near 1."""
+    rng = np.random.default_rng(4)
+    x: Array = rng.standard_normal(1 << 17)
+    for values, saved in ((x / (1 + np.exp(-x)), 0.6), (x / (1 + np.exp(-1.702 * x)), 0.6), (1 + 0.02 * x, 2)):
+        bits = from_floats(KINDS["bfloat16"], values)
+        frame = check("bfloat16", bits)
+        usual = gcodec.encode(typed("bfloat16", bits), dtype="bfloat16", options=USUAL_HEADS)
+        assert frame[5] == FINE
+        assert len(frame) <= len(usual) - saved * len(bits) / 8
+        assert gcodec.inspect(frame).planes == (4,)
+
+
+def test_arrays_with_mantissa_bits_in_heads_obey_the_laws():
+    kind, rng, n = KINDS["bfloat16"], np.random.default_rng(5), 70_003
+    bits = from_floats(kind, 1 + 0.02 * rng.standard_normal(n))
+    odd = rng.random(n) < 0.003
+    bits[odd] = rng.choice(specials(kind), odd.sum())
+    bits[1000:1200] = noise(kind, rng, 200)
+    assert check("bfloat16", bits)[5] == FINE
+    bits[rng.random(n) < 0.3] = 0
+    bits[500:1300] = 0
+    bits[-37:] = 0
+    assert check("bfloat16", bits)[5] == FINE
+
+
+@signed_types
+def test_rounded_values_have_the_usual_head(dtype):
+    bits = positive(dtype, np.random.default_rng(6), 9000)
+    frame = gcodec.encode(typed(dtype, bits), dtype=dtype, mantissa_bits=3)
+    assert BY_CODE[frame[5]] is BY_CODE[frame[5]].narrow
