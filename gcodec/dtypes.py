@@ -35,8 +35,8 @@ class DType:
         payload_number: Number of the type in a compressor's payload; None where no payload may be of it.
         float_kind: Number of the type where a device reads gradients (``source/levels.cu``); None where it never does.
         min_saving: Least share of a frame that another head than the usual one has to save, because it is slower.
-        fine_bits: How many of the head's lowest bits are the sign and mantissa bits that go with it; 0 where the sign is
-            in the tail.
+        fine_bits: How many of the head's lowest bits are the sign and mantissa bits that go with it; 0 where the
+            sign is in the tail.
     """
 
     code: int
