@@ -10,42 +10,22 @@ from typing import Any
 
 import numpy as np
 import pytest
-import xxhash
 import zstandard
 from safetensors.numpy import save as safetensors_bytes
 
 import gcodec
 from gcodec.archive import ArchiveReader, ArchiveWriter, Base, Bases, load_file, save_file
 from gcodec.archive.chunks import unpack_chunk
-from gcodec.cli import main
 from gcodec.errors import Corruption, GcodecError, InvalidArgument, Unsupported
 from gcodec.files import ArraySource, plan_or_bytes
 from gcodec.sync import Publisher
+from tests.archive.base_cases import NEW, OLD, RNG, B, H, W, bfloat16, hash_of, later, torch_bytes
 from tests.archive.test_damaged_archives import index_of, outcome, with_index
 from tests.archive.test_files import npy, npz, torch_file
-from tests.cli.test_cli import names, result_of, write
+from tests.cli.test_cli import names, write
 from tests.support import commands
-from tests.support.commands import run
-
-RNG = np.random.default_rng(11)
-
 
 folder = commands.folder
-
-
-def later(array: np.ndarray, change: float = 1e-4) -> np.ndarray:
-    """Return the same array after some steps of training: every value a little off."""
-    return (array * (1 + change * RNG.standard_normal(array.shape))).astype(array.dtype)
-
-
-def bfloat16(array: np.ndarray) -> np.ndarray:
-    return (array.view(np.uint32) >> 16).astype(np.uint16)
-
-
-W, B, H = (RNG.standard_normal(shape).astype(np.float32) for shape in ((200, 100), 3000, (50, 90)))
-OLD: dict[str, np.ndarray] = {"w": W, "b": B, "half": H.astype(np.float16), "wide": W.astype(np.float64)}
-OLD["ids"] = np.arange(500)
-NEW = {name: later(array) if array.dtype.kind == "f" else array for name, array in OLD.items()}
 
 
 def saved(tensors: dict[str, Any], **options: Any) -> bytes:
@@ -73,15 +53,6 @@ def bases_of(data: bytes) -> dict[str, str | None]:
     """Return the hash of what each tensor is coded against."""
     with ArchiveReader(io.BytesIO(data)) as archive:
         return {tensor.name: entry.segments[tensor.segment].base for entry, tensor in archive.tensors()}
-
-
-def hash_of(array: np.ndarray) -> str:
-    return xxhash.xxh3_64_hexdigest(np.ascontiguousarray(array).tobytes())
-
-
-def torch_bytes(tensors: dict[str, np.ndarray]) -> bytes:
-    torch = pytest.importorskip("torch")
-    return torch_file({"step": 7, "model": {name: torch.from_numpy(array) for name, array in tensors.items()}})
 
 
 KINDS: dict[str, Any] = {"x.safetensors": safetensors_bytes, "x.npz": npz, "x.pt": torch_bytes}
@@ -416,142 +387,3 @@ def test_a_reader_written_from_the_page_alone_reads_against_a_base():
                 at += stored + -stored % 8
             found[name] = part
         assert found == {name: array.tobytes() for name, array in NEW.items()}
-
-
-# -------------------------------------------------------------------------------------------------- Command line
-
-
-def test_compress_decompress_and_verify_take_a_base(capsys):
-    old, new = safetensors_bytes(OLD), safetensors_bytes(NEW)
-    write({"old.safetensors": old, "new.safetensors": new})
-    run("compress", "new.safetensors", "-o", "alone.gc")
-    [result] = result_of(capsys, "compress", "new.safetensors", "--base", "old.safetensors")
-    assert result["needs_base"] and result["archive_bytes"] < 0.9 * Path("alone.gc").stat().st_size
-    run("decompress", "new.safetensors.gc", "--base", "old.safetensors", "-o", "again.safetensors")
-    assert Path("again.safetensors").read_bytes() == new
-    run("verify", "new.safetensors.gc", "--base", "old.safetensors", "--against", "new.safetensors")
-    run("decompress", "new.safetensors.gc", "--base", "old.safetensors", "--only", "w")
-    assert np.array_equal(np.load("w.npy"), NEW["w"])
-    before = names()
-    run("decompress", "new.safetensors.gc", "-o", "x", code=1)
-    message = "gcodec: error: new.safetensors.gc: new.safetensors:b: was compressed against a base, old.safetensors, "
-    assert capsys.readouterr().err.startswith(message)
-    for base in ("new.safetensors", "alone.gc"):
-        run("decompress", "new.safetensors.gc", "--base", base, "-o", "x", code=1)
-        run("decompress", "new.safetensors.gc", "--base", base, "--only", "w", "-o", "x.npy", code=1)
-        run("verify", "new.safetensors.gc", "--base", base, code=1)
-        assert "new.safetensors:b" in capsys.readouterr().err
-    run("verify", "new.safetensors.gc", code=1)
-    assert names() == before
-
-
-def test_list_and_inspect_name_the_base(capsys):
-    write({"old.safetensors": safetensors_bytes(OLD), "new.safetensors": safetensors_bytes(NEW)})
-    run("compress", "new.safetensors", "--base", "old.safetensors", "-o", "x.gc")
-    [listed] = result_of(capsys, "decompress", "--list", "x.gc")
-    [inspected] = result_of(capsys, "inspect", "x.gc")
-    for [file] in (listed["files"], inspected["files"]):
-        assert file["base"] == {"name": "old.safetensors", "tensors": 3}
-    assert {t["name"]: t.get("base") for t in listed["files"][0]["tensors"]}["w"] == hash_of(W)
-    assert {s["name"]: s.get("base") for s in inspected["files"][0]["segments"]}["w"] == hash_of(W)
-    for verb in (["decompress", "--list"], ["inspect"]):
-        run(*verb, "x.gc")
-        shown = capsys.readouterr().out
-        assert "base: old.safetensors, for 3 of 5 tensors" in shown and hash_of(W) in shown
-    run("compress", "new.safetensors", "-o", "y.gc")
-    run("decompress", "--list", "y.gc")
-    assert "base" not in capsys.readouterr().out
-
-
-def test_bare_arrays_match_whatever_their_files_are_called(capsys):
-    for old, new, options in (
-        (npy(W), npy(NEW["w"]), []), (W.tobytes(), NEW["w"].tobytes(), ["--dtype", "float32"]),
-        (npy(bfloat16(W)), npy(bfloat16(NEW["w"])), ["--dtype", "bfloat16"]), (torch_bytes(OLD), torch_bytes(NEW), []),
-    ):
-        write({"old": old, "new": new})
-        [result] = result_of(capsys, "compress", "new", "--base", "old", *options, "-f", "-q")
-        assert result["needs_base"]
-        run("decompress", "new.gc", "--base", "old", "-o", "again", "-f")
-        assert Path("again").read_bytes() == new
-
-
-@pytest.mark.parametrize("base", ["run1", "run1.gc", "packed"])
-def test_a_folder_is_compressed_against_a_folder(base, capsys):
-    old = {"a.safetensors": safetensors_bytes(OLD), "sub/b.npz": npz(OLD), "gone.npy": npy(B), "bad.npy": npy(B)[:90]}
-    new = {"a.safetensors": safetensors_bytes(NEW), "sub/b.npz": npz(NEW), "more.npy": npy(B), "bad.npy": npy(B)}
-    write({f"run1/{path}": data for path, data in old.items()} | {f"run2/{path}": data for path, data in new.items()})
-    run("compress", "run1")
-    Path("packed/sub").mkdir(parents=True)
-    run("compress", "run1/a.safetensors", "-o", "packed/")
-    run("compress", "run1/sub/b.npz", "-o", "packed/sub/")
-    run("compress", "run2", "-o", "alone.gc")
-    run("compress", "run2", "--base", base)
-    assert Path("run2.gc").stat().st_size < 0.9 * Path("alone.gc").stat().st_size
-    run("decompress", "run2.gc", "--base", base, "-o", "out/")
-    assert all(Path("out/run2", path).read_bytes() == data for path, data in new.items())
-    run("verify", "run2.gc", "--base", base, "--against", "run2")
-    run("decompress", "run2.gc", "--base", "run2", "-o", "other/", code=1)
-    assert "base is not the array" in capsys.readouterr().err and not Path("other").exists()
-    Path("empty").mkdir()
-    run("decompress", "run2.gc", "--base", "empty", "-o", "other/", code=1)
-    assert "there is none for this file" in capsys.readouterr().err and not Path("other").exists()
-
-
-def test_bases_that_need_bases_are_given_together(capsys):
-    steps = [W, later(W), later(later(W))]
-    write({f"{number}.npy": npy(array) for number, array in enumerate(steps)})
-    run("compress", "0.npy")
-    run("compress", "1.npy", "--base", "0.npy.gc")
-    run("compress", "2.npy", "--base", "1.npy.gc", "--base", "0.npy")
-    run("decompress", "2.npy.gc", "--base", "1.npy.gc", "--base", "0.npy.gc", "-o", "again.npy")
-    assert Path("again.npy").read_bytes() == npy(steps[2])
-    run("verify", "2.npy.gc", "--base", "1.npy.gc", code=1)
-    assert "2.npy:2" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(("options", "message"), [
-    (["new.npy", "--mantissa-bits", "5"], "--mantissa-bits"), (["new.npy", "--mode", "gcomp"], "--mode gcomp"),
-    (["new.npy", "-o", "old.npy", "-f"], "old.npy: is needed"), (["new.npy", "old.npy", "--rm"], "old.npy: is needed"),
-    (["new.npy", "--base", "-"], "--base must be a file"),
-])
-def test_lossy_modes_and_lost_bases_are_refused_on_the_command_line(options, message, capsys):
-    write({"old.npy": npy(W), "new.npy": npy(NEW["w"])})
-    run("compress", *options, "--base", "old.npy", code=2)
-    assert message in capsys.readouterr().err and names() == ["new.npy", "old.npy"]
-
-
-def test_an_unused_base_is_noted_and_rm_removes_inputs_only_when_done(capsys):
-    write({"old.npy": npy(W), "new.npy": npy(NEW["w"]), "other.npy": npy(RNG.standard_normal(9).astype(np.float32))})
-    run("compress", "other.npy", "--base", "old.npy")
-    assert "note: other.npy: compressed without old.npy" in capsys.readouterr().err
-    run("decompress", "other.npy.gc", "-f")
-    run("compress", "new.npy", "--base", "old.npy", "--rm")
-    assert not Path("new.npy").exists()
-    assert main(["decompress", "new.npy.gc", "--base", "nowhere"]) == 1
-    assert "nowhere: no such file" in capsys.readouterr().err
-    run("decompress", "new.npy.gc", "--base", "old.npy", "--rm")
-    assert Path("new.npy").read_bytes() == npy(NEW["w"]) and not Path("new.npy.gc").exists()
-
-
-def test_a_file_is_never_its_own_base(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    Path("old").mkdir()
-    Path("new").mkdir()
-    Path("old/x.npy").write_bytes(npy(W))
-    Path("new/x.npy").write_bytes(npy(W))
-    Path("folder").symlink_to("new")
-    for base in ("new/x.npy", "new", "folder", "old/../new/x.npy"):
-        for source in ("new/x.npy", "new"):
-            assert main(["compress", source, "--base", base, "-o", "y.gc"]) == 1
-            error = capsys.readouterr().err
-            assert "x.npy: is an input, and would be its own base" in error and error.count("\n") == 1
-        with pytest.raises(InvalidArgument, match="its own base"):
-            gcodec.compress_file("new/x.npy", "y.gc", base=base)
-    assert not Path("y.gc").exists()
-    Path("new/x.npy").unlink()
-    path = Path("new/x.npy")
-    for link in (lambda: path.hardlink_to("old/x.npy"), lambda: path.symlink_to("../old/x.npy")):
-        link()      # what stayed the same from one folder to the next: the older folder has it
-        assert main(["compress", "new", "--base", "old", "-o", "z.gc", "-f"]) == 0
-        assert main(["verify", "z.gc", "--base", "old"]) == 0
-        Path("new/x.npy").unlink()
