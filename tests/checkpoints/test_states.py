@@ -19,7 +19,7 @@ from gcodec.archive import structure
 from gcodec.archive.structure import MAX_ITEMS, flatten, rebuild
 from gcodec.checkpoints import Checkpointer
 from gcodec.errors import Corruption, GcodecError, InvalidArgument, Unsupported
-from tests.checkpoints.test_checkpoints import assert_same
+from tests.checkpoints.checkpoint_cases import assert_same
 
 CYCLE: list[Any] = []
 CYCLE.append(CYCLE)
