@@ -1,5 +1,5 @@
-"""The laws of a folder of checkpoints that is damaged, shared or left by a killed process: whatever is wrong is named, and
-no other step suffers."""
+"""The laws of a folder of checkpoints that is damaged, shared, or left by a killed process: whatever is wrong is named,
+and no other step suffers."""
 
 from __future__ import annotations
 
