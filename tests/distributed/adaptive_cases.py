@@ -35,8 +35,8 @@ from gcodec.averaging.averager import Averager, CompressionPlan
 from gcodec.averaging.simulate import run_conversations
 from gcodec.compressors import QSGD, Dense, Frames, PowerSGD, RandomK, TopK
 from gcodec.distributed.stats import Counters
-from tests.distributed.allreduce_cases import Net, batch_of, crc, rank
 from tests.distributed.compressor_cases import Given, averages_at, gradients_of, said_of_unknown_name
+from tests.distributed.rank_basics import Net, batch_of, crc, rank
 from tests.support.compressor_settings import gradients_at, same
 
 CONTROLLERS: dict[str, Any] = {

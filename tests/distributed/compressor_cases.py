@@ -24,7 +24,7 @@ from gcodec.averaging.simulate import Simulation
 from gcodec.compressors import DGC, Compressor, Dense, PowerSGD, TopK
 from gcodec.distributed.conversation import PAIRED, ConversationRunner
 from gcodec.distributed.transport.transfers import Transfers
-from tests.distributed.allreduce_cases import Net, batch_of, crc, rank
+from tests.distributed.rank_basics import Net, batch_of, crc, rank
 from tests.support.compressor_settings import PROMISES, norm, same
 
 SHAPES = ((120, 70), (70,), (64, 9, 3, 3), (33, 200), (200,), (200, 51), (0, 4), (7, 7))

@@ -21,8 +21,8 @@ from gcodec.averaging.simulate import Simulation
 from gcodec.compressors import PowerSGD, TopK
 from gcodec.distributed.ddp import controller_state
 from gcodec.distributed.reduction import gpu_jobs
-from tests.distributed.allreduce_cases import crc, rank
 from tests.distributed.compressor_cases import Given, gradients_of
+from tests.distributed.rank_basics import crc, rank
 from tests.support import fake_gpu
 from tests.support.compressor_settings import PROMISES, same
 

@@ -17,9 +17,7 @@ import gcodec
 import gcodec.distributed as gd
 from gcodec.compressors.sparse import pack_sparse
 from gcodec.distributed import visible
-from tests.distributed.allreduce_cases import Net, batch_of, crc, dense_sum, rank, size
-from tests.distributed.allreduce_cases import _patched as patched
-from tests.distributed.allreduce_cases import _sabotage as sabotage
+from tests.distributed.rank_basics import Net, batch_of, crc, dense_sum, patched, rank, sabotage, size
 
 NESTEROV: dict[str, Any] = {"lr": 0.7, "momentum": 0.9, "nesterov": True}
 

@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 
 import gcodec.distributed as gd
-from tests.distributed.allreduce_cases import Net, crc
+from tests.distributed.rank_basics import Net, crc
 
 STEPS = 3
 

@@ -14,8 +14,7 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
 import gcodec
 import gcodec.distributed as gd
-from tests.distributed.allreduce_cases import Net, batch_of, crc, rank, size, slowed
-from tests.distributed.allreduce_cases import _sabotage as sabotage
+from tests.distributed.rank_basics import Net, batch_of, crc, rank, sabotage, size, slowed
 
 MODES: dict[str, Any] = {"lossless": gd.Lossless(), "fixed": gd.FixedBits(8)}
 

@@ -28,8 +28,8 @@ from gcodec.distributed.reduction import allreduce, gpu_coder, gpu_levels
 from gcodec.distributed.transport import gpu as gpu_transport
 from gcodec.distributed.transport.lane import lane_of
 from gcodec.truncation.optimizers import levels_for, view_from_dump
-from tests.distributed import allreduce_cases, fsdp_cases
-from tests.distributed.allreduce_cases import rank, values_at
+from tests.distributed import ddp_cases, fsdp_cases
+from tests.distributed.rank_basics import batch_of, crc, rank, same_bits, size, values_at
 
 CALLS = {"fresh": 0, "encode": 0, "frames": 0}
 
@@ -87,7 +87,7 @@ def there(by: str) -> Iterator[mock.Mock]:
 
 
 def on_devices(what: Callable[..., Any], by: str, **arguments: Any) -> Any:
-    """Run a case of :mod:`allreduce_cases` as if on devices, on a group of its own, for wires are kept."""
+    """Run a case of another module as if on devices, on a group of its own, for wires are kept."""
     gd.close_lanes()
     with there(by) as is_on_gpu:
         result = what(**arguments)
@@ -97,7 +97,7 @@ def on_devices(what: Callable[..., Any], by: str, **arguments: Any) -> Any:
 
 
 def on_host(what: Callable[..., Any], **arguments: Any) -> Any:
-    """Run a case of :mod:`allreduce_cases` as it is."""
+    """Run a case of another module as it is."""
     return what(**arguments)
 
 
@@ -117,13 +117,13 @@ def encodings(mode: str) -> tuple[int, int]:
 def refreshes() -> tuple[int, int]:
     """Return how often codebooks are made in a training, and how often one is needed."""
     CALLS.update(fresh=0, encode=0)
-    on_devices(allreduce_cases.train, "staged", mode="lossless", steps=9,
+    on_devices(ddp_cases.train, "staged", mode="lossless", steps=9,
                state_options={"refresh": gd.Refresh(interval=5, trigger=9.0)})
     return CALLS["fresh"], CALLS["encode"]
 
 
 def fault(kind: str, culprit: int, by: str) -> tuple[str, str, bool, str]:
-    """Run :func:`allreduce_cases.fault` as if on devices."""
+    """Run :func:`fault_cases.fault` as if on devices."""
     group = dist.new_group(timeout=timedelta(seconds=60))
     lane = lane_of(group, timedelta(seconds=2 if kind == "size" else 30))
     tensor = values_at(rank(), 400_000, torch.float32)
@@ -173,7 +173,7 @@ def damaged_fsdp(culprit: int) -> str:
     group = dist.new_group(timeout=timedelta(seconds=30))
     model = fsdp_cases.sharded(DeviceMesh.from_group(group, "cpu"))
     gd.compress_fsdp(model, smallest=1000, timeout=timedelta(seconds=5))
-    x, y = allreduce_cases.batch_of(0)
+    x, y = batch_of(0)
     loss = torch.nn.functional.cross_entropy(model(x), y)
     with there("staged"), contextlib.ExitStack() as stack:
         if rank() == culprit:
@@ -233,12 +233,12 @@ def on_cuda(device: str = "cuda") -> int:
             optimizer.state[param]["momentum_buffer"] = momentum.to(place, copy=True)
             for mode in (gd.Lossless(), gd.FixedBits(5), gd.NearLossless(optimizer)):
                 tensor = values_at(rank(), 300_001, dtype, "sparse").to(place)
-                if dtype != torch.float64 or allreduce_cases.size() == 2:     # else Gloo's order of adding
+                if dtype != torch.float64 or size() == 2:     # else Gloo's order of adding
                     lossless = dtype == torch.float64
                     gd.allreduce(tensor, op="avg", mode=gd.Lossless() if lossless else mode, params=param)
-                results.append(allreduce_cases.crc([tensor.cpu()]))
+                results.append(crc([tensor.cpu()]))
         assert results[-6:-3] == results[-3:], dtype
-    return allreduce_cases.crc([torch.tensor(results)])
+    return crc([torch.tensor(results)])
 
 
 def _sabotaged(kind: str) -> Any:
@@ -269,7 +269,7 @@ def sums_as_on_the_host() -> bool:
         for divisor in (1, 3, 6):
             wanted = _host_sum(terms, divisor)
             result = gpu_coder.sum_in_rank_order(terms, divisor)
-            assert allreduce_cases.same_bits(result, wanted)
+            assert same_bits(result, wanted)
     return True
 
 

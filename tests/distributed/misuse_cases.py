@@ -29,8 +29,7 @@ from gcodec.distributed.stats import Counters
 from gcodec.distributed.transport import lane as lane_module
 from gcodec.distributed.transport.lane import lane_of
 from gcodec.distributed.transport.transfers import Transfers
-from tests.distributed.allreduce_cases import Net, batch_of, crc, rank, size
-from tests.distributed.allreduce_cases import _sabotage as sabotage
+from tests.distributed.rank_basics import Net, batch_of, crc, rank, sabotage, size
 
 PATIENCE = timedelta(seconds=20)
 

@@ -14,7 +14,7 @@ import torch
 
 import gcodec
 import gcodec.distributed as gd
-from tests.distributed import allreduce_cases as cases
+from tests.distributed import ddp_cases as cases
 from tests.support.rank_fixtures import ranks_of
 from tests.support.ranks import Ranks, agreed
 

@@ -13,7 +13,7 @@ pytest.importorskip("torch")
 from torch._C._distributed_c10d import PrefixStore, TCPStore
 
 from gcodec.distributed.transport import failures
-from tests.distributed import allreduce_cases as cases
+from tests.distributed import fault_cases as cases
 from tests.distributed import misuse_cases
 from tests.support.rank_fixtures import ranks_of
 from tests.support.ranks import Ranks, rank_context

@@ -7,7 +7,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from tests.distributed import allreduce_cases, diloco_cases, fsdp_cases
+from tests.distributed import allreduce_cases, ddp_cases, diloco_cases, fsdp_cases
 from tests.distributed import gpu_allreduce_cases as cases
 from tests.support.rank_fixtures import ranks_of
 from tests.support.ranks import agreed
@@ -50,8 +50,8 @@ def test_a_near_lossless_allreduce_on_devices_keeps_its_bound(ranks):
     ("lossless", {"narrow": True}),         # two types
 ])
 def test_training_on_devices_has_the_bits_of_training_on_the_host(ranks, mode, options):
-    result = ranks.run(cases.on_devices, what=allreduce_cases.train, by="group", mode=mode, steps=4, **options)
-    plain = ranks.run(cases.on_host, what=allreduce_cases.train, mode=mode, steps=4, **options)
+    result = ranks.run(cases.on_devices, what=ddp_cases.train, by="group", mode=mode, steps=4, **options)
+    plain = ranks.run(cases.on_host, what=ddp_cases.train, mode=mode, steps=4, **options)
     assert agreed([checksum for checksum, _ in result]) == agreed([checksum for checksum, _ in plain])
     for _, numbers in result:
         assert len(numbers["buckets"]) >= 3

@@ -15,6 +15,7 @@ import gcodec
 import gcodec.distributed
 from tests.distributed import gpu_allreduce_cases as gpu_cases
 from tests.distributed import group_cases as cases
+from tests.distributed import group_run_cases as run_cases
 from tests.support.rank_fixtures import ranks_of, with_sizes
 from tests.support.ranks import Ranks, agreed
 
@@ -66,7 +67,8 @@ FORMS = [(size, options) for size in SIZES for options in (
 @pytest.mark.parametrize(("ranks", "options"), FORMS, indirect=["ranks"],
                          ids=lambda value: next(iter(value), "plain") if isinstance(value, dict) else str(value))
 def test_ddp_over_the_group_trains_as_over_gloo(ranks, options):
-    ours, gloos = ranks.run(cases.train_ddp, gloo=False, **options), ranks.run(cases.train_ddp, gloo=True, **options)
+    ours = ranks.run(run_cases.train_ddp, gloo=False, **options)
+    gloos = ranks.run(run_cases.train_ddp, gloo=True, **options)
     checksum, sums = agreed(ours)
     assert sums == pytest.approx(gloos[0][1], rel=1e-3 if options.get("narrow") else 1e-5)
     if ranks.size <= 2 and not options.get("narrow"):   # a sum of two has one order, but Gloo rounds bfloat16 otherwise
@@ -74,7 +76,7 @@ def test_ddp_over_the_group_trains_as_over_gloo(ranks, options):
 
 
 def test_ddp_over_the_group_with_fixed_bits_trains_within_rounding(ranks):
-    ours, gloos = ranks.run(cases.train_ddp, gloo=False, bits=8), ranks.run(cases.train_ddp, gloo=True)
+    ours, gloos = ranks.run(run_cases.train_ddp, gloo=False, bits=8), ranks.run(run_cases.train_ddp, gloo=True)
     checksum, sums = agreed(ours)
     assert sums == pytest.approx(gloos[0][1], rel=1e-2)
     assert (checksum == gloos[0][0]) == (ranks.size == 1)
@@ -83,7 +85,7 @@ def test_ddp_over_the_group_with_fixed_bits_trains_within_rounding(ranks):
 @with_sizes(3)
 @pytest.mark.parametrize("slow", ["dense", "coded"])
 def test_the_group_leaves_compression_where_it_is_slower(ranks, slow):
-    dense, calls, _ = agreed(ranks.run(cases.bypass, slow=slow))
+    dense, calls, _ = agreed(ranks.run(run_cases.bypass, slow=slow))
     assert calls[1:] == [3] * 35
     assert sum(dense[:13]) == 0     # while it learns what a step is
     assert 0 < sum(dense[13:22]) < 27       # a trial
@@ -98,7 +100,7 @@ def test_torchs_profiler_shows_the_groups_collectives(ranks):
 
 @with_sizes(2)
 def test_the_group_tries_compression_anew_when_the_step_changes(ranks):
-    before, after, _ = agreed(ranks.run(cases.changing))
+    before, after, _ = agreed(ranks.run(run_cases.changing))
     assert any(before)      # a trial had begun
     assert not any(after[2:9])
     assert after[-3:] == [True] * 3
@@ -107,7 +109,7 @@ def test_the_group_tries_compression_anew_when_the_step_changes(ranks):
 @with_sizes(2, 3)
 @pytest.mark.parametrize("how", ["payload", "header", "exception"])
 def test_a_damaged_message_is_an_exception_on_all_ranks(ranks, how):
-    heard = ranks.run(cases.corrupted, how=how, by=ranks.size - 1)
+    heard = ranks.run(run_cases.corrupted, how=how, by=ranks.size - 1)
     for rank, texts in enumerate(heard):
         assert all(texts), f"rank {rank} has noticed nothing: {texts}"
         if rank != ranks.size - 1:
@@ -116,13 +118,13 @@ def test_a_damaged_message_is_an_exception_on_all_ranks(ranks, how):
 
 def test_a_rank_of_the_group_that_dies_is_an_exception():
     ranks = Ranks(3, backend="gcodec")
-    heard = ranks.run_with_deaths(cases.death, by=1)
+    heard = ranks.run_with_deaths(run_cases.death, by=1)
     assert heard[1] is None
     assert all("rank 1 " in heard[rank] or "aborted" in heard[rank] for rank in (0, 2)), heard
 
 
 def test_the_default_group_can_be_destroyed_and_made_again(ranks):
-    ranks.run(cases.ended)
+    ranks.run(run_cases.ended)
 
 
 # On CUDA devices (tests/distributed/gpu_allreduce_cases.py)

@@ -14,7 +14,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
 from gcodec.integrations.torch_checkpoint import CheckpointReader, CheckpointWriter, SeriesReader, SeriesWriter
-from tests.distributed.allreduce_cases import Net, batch_of, crc
+from tests.distributed.rank_basics import Net, batch_of, crc
 
 
 class Run:

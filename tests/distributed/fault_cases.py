@@ -1,0 +1,119 @@
+"""What the ranks of tests/distributed/test_faults.py run. Every function here is one rank's part."""
+
+from __future__ import annotations
+
+import os
+from datetime import timedelta
+from typing import Any
+from unittest import mock
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+import gcodec
+import gcodec.distributed as gd
+from gcodec.distributed.reduction import coder
+from gcodec.distributed.transport import failures
+from gcodec.distributed.transport import lane as lanes
+from gcodec.distributed.transport.lane import lane_of
+from tests.distributed.rank_basics import Net, batch_of, patched, rank, sabotage, values_at
+
+
+def fault(kind: str, culprit: int, patience: float = 30) -> tuple[str, str, bool, str]:
+    """An all-reduce in which one rank does wrong: the error here, its text, whether the tensor is untouched, and the
+    error of the next all-reduce."""
+    group = dist.new_group(timeout=timedelta(seconds=60))
+    timeout = timedelta(seconds=patience)
+    lane = lane_of(group, timeout)
+    terms = values_at(rank(), 400_000, torch.float32)
+    gd.allreduce(terms.clone(), smallest=0, threads=1)      # in another lane: then nobody is slow
+    tensor = terms.clone()
+    options: dict[str, Any] = {"group": group, "smallest": 0, "threads": 1}
+    guilty = rank() == culprit
+    undo = sabotage(kind) if guilty else None
+    name = text = following = ""
+    try:
+        if guilty and kind == "mode":
+            gd.allreduce(tensor, mode=gd.FixedBits(3), **options)
+        elif guilty and kind in ("longer", "shorter"):
+            gd.allreduce(torch.zeros(6_000_000 if kind == "longer" else 10_000, dtype=torch.float64), **options)
+        elif guilty and kind == "sequence":
+            lane.next_sequence()
+            gd.allreduce(tensor, **options)
+        elif not (guilty and kind == "silence"):
+            gd.allreduce(tensor, **options)
+    except gcodec.GcodecError as error:
+        name, text = type(error).__name__, str(error)
+    except ZeroDivisionError as error:
+        name, text = "ZeroDivisionError", str(error)
+    finally:
+        if undo is not None:
+            undo()
+    untouched = torch.equal(tensor, terms)
+    if name:
+        try:
+            gd.allreduce(tensor, **options)
+        except gcodec.PeerError as error:
+            following = str(error)
+    return name, text, untouched, following
+
+
+def full_queue(culprit: int, patience: float) -> list[str]:
+    """Return the errors of more all-reduces than may wait while a rank is silent."""
+    lane_of(group := dist.new_group(timeout=timedelta(seconds=60)), timedelta(seconds=patience))
+    if rank() == culprit:
+        return []
+    begun, texts = [], []
+    with mock.patch.object(lanes, "_MAX_QUEUED", 3):
+        lane_of(group)._queue.maxsize = 3
+        for _ in range(9):
+            try:
+                future = gd.allreduce(torch.ones(100_000), group, smallest=0, async_op=True)
+                assert future is not None
+                begun.append(future)
+            except gcodec.PeerError as error:
+                texts.append(str(error))
+    for item in begun:
+        try:
+            item.wait()
+        except gcodec.PeerError as error:
+            texts.append(str(error))
+    return texts
+
+
+def death(culprit: int) -> tuple[list[tuple[str, str]], int]:
+    """One rank dies in the middle of an all-reduce: the errors of that one and of later ones, and how often a rank has
+    looked for what another one may have said of why it has gone."""
+    tensor = values_at(rank(), 4_000_000, torch.float32)
+    gd.allreduce(tensor, smallest=0, timeout=timedelta(seconds=30))
+    if rank() == culprit:
+        patched(coder.Coder, "encode", lambda *_: os._exit(1))
+    heard = []
+    with mock.patch.object(failures, "_briefly", side_effect=failures._briefly) as looks:
+        for _ in range(4):
+            try:
+                gd.allreduce(tensor, smallest=0)
+            except gcodec.GcodecError as error:
+                heard.append((type(error).__name__, str(error)))
+        gd.close_lanes()
+    return heard, looks.call_count
+
+
+def backward_error() -> str:
+    """Return what the user sees when an all-reduce fails under DDP."""
+    model = Net()
+    wrapped = DistributedDataParallel(model, bucket_cap_mb=0.5, process_group=dist.new_group())
+    state = gd.CompressedAllreduce(group=wrapped.process_group, smallest=0, timeout=timedelta(seconds=20))
+    wrapped.register_comm_hook(state, gd.hook)
+    undo = sabotage("payload") if rank() == 1 else None
+    x, y = batch_of(0)
+    try:
+        nn.functional.cross_entropy(wrapped(x), y).backward()
+    except RuntimeError as error:
+        return str(error)
+    finally:
+        if undo is not None:
+            undo()
+    return ""

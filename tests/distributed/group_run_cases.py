@@ -1,0 +1,169 @@
+"""What the ranks of tests/distributed/test_group.py run besides collectives: trainings with DDP, and faults."""
+
+from __future__ import annotations
+
+import os
+from contextlib import nullcontext
+from datetime import timedelta
+from itertools import pairwise
+from typing import Any
+from unittest import mock
+
+import torch
+import torch.distributed as dist
+import torch.distributed._functional_collectives as functional
+from torch import nn
+from torch.distributed import distributed_c10d
+from torch.nn.parallel import DistributedDataParallel
+
+import gcodec
+import gcodec.distributed as gd
+from gcodec.distributed.reduction import coder
+from tests.distributed.group_cases import LARGE, terms
+from tests.distributed.rank_basics import Net, batch_of, crc, dense_sum, rank, sabotage, size, slowed, values_at
+
+# ------------------------------------------------------------------------------------------------------------ Training
+
+
+def train_ddp(gloo: bool, steps: int = 4, narrow: bool = False, bits: int = 0, join: bool = False,
+              divide_by_initial: bool = True, **options: Any) -> tuple[int, list[float]]:
+    """Train DDP without any hook, on the backend or on Gloo. ``join``: ranks have different numbers of batches."""
+    group = dist.new_group(backend="gloo") if gloo else None
+    if not divide_by_initial and not gloo:      # DDP then counts ranks by a sum of one value, which the lane makes, too
+        group = dist.new_group(backend="gcodec", pg_options=gd.GroupOptions(smallest=1, bypass=None))
+    if bits and not gloo:
+        narrow_options = gd.GroupOptions(mode=gd.FixedBits(bits), smallest=1, bypass=None)
+        group = dist.new_group(backend="gcodec", pg_options=narrow_options)
+    net = Net(branch=bool(options.get("find_unused_parameters")), narrow=narrow)
+    model = DistributedDataParallel(net, bucket_cap_mb=0.5, process_group=group, **options)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    with model.join(enable=join, divide_by_initial_world_size=divide_by_initial):
+        for step in range(steps + join * rank()):
+            x, y = batch_of(step)
+            nn.functional.cross_entropy(model(x), y).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    parameters = [item.detach() for item in model.parameters()]
+    return crc(parameters), [float(item.double().abs().sum()) for item in parameters]
+
+
+def bypass(slow: str) -> tuple[list[float], list[float], int]:
+    """DDP without a hook where one of two ways is slow: uncompressed collectives and all of them, of every step."""
+    options = gd.GroupOptions(gd.FixedBits(8), smallest=1000, bypass=gd.Bypass(steps=2, every=8))
+    group: Any = dist.new_group(backend="gcodec", pg_options=options)
+    model = DistributedDataParallel(Net(), bucket_cap_mb=0.5, process_group=group)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    counts = []
+    with slowed(slow):
+        for step in range(36):
+            x, y = batch_of(step)
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(x), y).backward()
+            optimizer.step()
+            counts.append([group.stats()[name] for name in ("dense", "calls")])
+    dense, calls = ([after - before for before, after in pairwise([0, *of])] for of in zip(*counts, strict=True))
+    return dense, calls, crc(list(model.parameters()))
+
+
+def changing() -> tuple[list[bool], list[bool], int]:
+    """Steps before and after one from which on there are fewer collectives, in the middle of a trial: whether each was
+    uncompressed as a whole."""
+    options = gd.GroupOptions(smallest=1000, bypass=gd.Bypass(steps=2, every=8))
+    group: Any = dist.new_group(backend="gcodec", pg_options=options)
+    result, results = [], []
+    with slowed("coded"):
+        for step in range(42):
+            before = group.stats()
+            for n_values in (1000, 3000, 9000)[: 3 if step < 18 else 2]:
+                brought = terms(n_values * size())
+                tensor, part = brought[rank()].clone(), torch.empty(n_values)
+                dist.all_reduce(tensor, group=group)
+                exact = dense_sum(brought, False)
+                torch.testing.assert_close(tensor, exact, rtol=1e-4, atol=1e-6)
+                group.reduce_scatter_single(part, brought[rank()]).wait()
+                torch.testing.assert_close(part, exact.chunk(size())[rank()], rtol=1e-4, atol=1e-6)
+                results.append(tensor)
+            after = group.stats()
+            result.append(after["dense"] - before["dense"] == after["calls"] - before["calls"])
+    return result[:18], result[18:], crc(results)
+
+
+# -------------------------------------------------------------------------------------------------------------- Faults
+
+
+def corrupted(how: str, by: int) -> list[str]:
+    """Return what this rank hears when one rank's messages are damaged, by every road a user can take."""
+    heard = []
+    for road in (_blocking, _asynchronous, _future, _functional, _scatter, _ddp):
+        group = dist.new_group(backend="gcodec", timeout=timedelta(seconds=20))
+        undo = None
+        try:
+            dist.all_reduce(torch.ones(LARGE), group=group)    # the lane is there, and DDP's own messages come later
+            undo = sabotage(how) if rank() == by else None
+            road(group)
+            heard.append("")
+        except Exception as error:
+            heard.append(f"{type(error).__name__}: {error}")
+        finally:
+            if undo is not None:
+                undo()
+    return heard
+
+
+def _blocking(group: dist.ProcessGroup) -> None:
+    dist.all_reduce(values_at(rank(), LARGE, torch.float32), group=group)
+
+
+def _asynchronous(group: dist.ProcessGroup) -> None:
+    work = dist.all_reduce(values_at(rank(), LARGE, torch.float32), group=group, async_op=True)
+    try:
+        work.wait()
+    finally:
+        assert not work.is_success()
+        assert isinstance(work.exception(), Exception)
+
+
+def _future(group: dist.ProcessGroup) -> None:
+    dist.all_reduce(values_at(rank(), LARGE, torch.float32), group=group, async_op=True).get_future().wait()
+
+
+def _functional(group: dist.ProcessGroup) -> None:
+    functional.wait_tensor(functional.all_reduce(values_at(rank(), LARGE, torch.float32), "sum", group))
+
+
+def _scatter(group: dist.ProcessGroup) -> None:
+    dist.reduce_scatter_tensor(torch.empty(LARGE), values_at(rank(), LARGE * size(), torch.float32), group=group)
+
+
+def _ddp(group: dist.ProcessGroup) -> None:
+    model = DistributedDataParallel(Net(), bucket_cap_mb=0.5, process_group=group)
+    x, y = batch_of(0)
+    nn.functional.cross_entropy(model(x), y).backward()
+
+
+def death(by: int) -> str:
+    """Return what this rank hears when another has gone in the middle of an all-reduce."""
+    tensor = torch.ones(LARGE * 4)
+    dist.all_reduce(tensor)
+    leaves = mock.patch.object(coder.Coder, "encode", lambda *_: os._exit(1))
+    try:
+        with leaves if rank() == by else nullcontext():
+            dist.all_reduce(tensor)
+    except gcodec.GcodecError as error:
+        return str(error)
+    except RuntimeError as error:
+        return str(error)
+    return ""
+
+
+def ended() -> None:
+    """End the world and begin it again, as after a failure that a launcher has mended."""
+    dist.all_reduce(torch.ones(LARGE))
+    store = distributed_c10d._get_default_store()
+    number, all_of_them = rank(), size()
+    dist.destroy_process_group()
+    dist.init_process_group("cpu:gcodec", store=distributed_c10d.PrefixStore("again", store), rank=number,
+                            world_size=all_of_them, timeout=timedelta(seconds=60))
+    total = torch.ones(LARGE)
+    dist.all_reduce(total)
+    assert torch.equal(total, torch.full((LARGE,), float(all_of_them)))
