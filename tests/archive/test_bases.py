@@ -343,7 +343,7 @@ def test_a_damaged_archive_is_no_base():
         saved({"w": noise}, base="bad.gc")
 
 
-def test_an_index_that_lies_about_bases():
+def test_an_index_that_lies_about_bases_is_refused():
     chunks, index = index_of(DATA)
     segments = index["files"][0]["segments"]
     place = next(n for n, segment in enumerate(segments) if "base" in segment)

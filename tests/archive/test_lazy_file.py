@@ -48,7 +48,7 @@ def path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return folder / "x.gc"
 
 
-def test_names_types_and_shapes(path):
+def test_names_types_and_shapes_are_those_that_were_saved(path):
     with gcodec.open(path) as file:
         assert file.offset_keys() == file.keys()
         assert set(file.keys()) == set(file) == set(TENSORS) and len(file) == len(TENSORS)
@@ -112,7 +112,7 @@ def test_a_slice_reads_only_the_parts_that_hold_it(tmp_path, monkeypatch):
             limited.get_slice("matrix")[5:7]
 
 
-def test_tensors_with_strides_and_ties_of_a_pt_file(tmp_path):
+def test_tensors_with_strides_and_ties_of_a_pt_file_are_those_that_were_saved(tmp_path):
     base = torch.randn(40, 30)
     state = {"w": base, "tied": base, "t": base.t(), "row": base[7], "half": base[:, ::2], "b": base.bfloat16()}
     torch.save(state, tmp_path / "x.pt")

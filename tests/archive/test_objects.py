@@ -389,7 +389,7 @@ def test_an_archive_of_several_files_is_no_object(tmp_path):
         gcodec.load(tmp_path / "ab.gc")
 
 
-def test_names_in_the_archive(tmp_path):
+def test_the_file_in_the_archive_has_the_archives_name(tmp_path):
     names = {"ckpt-1.5.gc": "ckpt-1.5", "x.pt": "x", "x.pt.gc": "x", ".gc": "state", "a\\b.gc": "state"}
     for name, inside in names.items():
         gcodec.save([math.pi], tmp_path / name)

@@ -30,7 +30,7 @@ def test_memory_is_used_again_only_when_all_views_are_gone():
     assert start in {array.ctypes.data for array in [memory.take(SIZE - 1) for _ in range(3)]}
 
 
-def test_so_many_pieces_are_kept():
+def test_no_more_pieces_are_kept_than_asked_for():
     memory = PartMemory(2)
     arrays = [memory.take(SIZE + number) for number in range(5)]
     starts = {array.ctypes.data for array in arrays}

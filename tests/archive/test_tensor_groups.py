@@ -107,7 +107,7 @@ TORCH_VIEWS: dict[str, Callable[[Any], dict[str, Any]]] = {
 
 @pytest.mark.parametrize("like", ["numpy", "torch"])
 @pytest.mark.parametrize("name", VIEWS)
-def test_views_of_one_memory_are_read_one_by_one_among_them(name, like, folder):
+def test_views_of_one_memory_are_read_one_by_one_among_small_tensors(name, like, folder):
     small = {f"{n}.{key}": value for n in range(3) for key, value in (("w", WHOLE[n].copy()), ("d", np.ones(n + 1)))}
     state: dict[str, Any] = dict(list(small.items())[:3]) | VIEWS[name] | dict(list(small.items())[3:])
     if like == "torch":
@@ -178,7 +178,7 @@ def write_alone(path: str, archive: str) -> None:
 
 @pytest.mark.parametrize("known_as", ["path", "dictionary", "each alone"])
 @pytest.mark.parametrize("change", LATER)
-def test_they_are_a_base(change, known_as, folder):
+def test_small_tensors_of_a_group_are_a_base_in_every_form(change, known_as, folder):
     later = LATER[change]
     save_file(EARLIER, "earlier.gc")
     Path("earlier.safetensors").write_bytes(safetensors_save(EARLIER))
@@ -194,7 +194,7 @@ def test_they_are_a_base(change, known_as, folder):
     assert Path("later.gc").stat().st_size <= Path("whole.gc").stat().st_size + 300  # the index names the base
 
 
-def test_their_difference_is_in_few_segments_and_a_fraction_of_the_room(folder):
+def test_the_difference_of_small_tensors_is_in_few_segments_and_a_fraction_of_the_room(folder):
     earlier = layers(40)
     later = some_changed(earlier, 0.01)
     save_file(earlier, "earlier.gc")
@@ -264,7 +264,7 @@ def test_damage_names_the_group():
 
 @pytest.mark.parametrize("empty", [[], [0], [5, 6], [11]])
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
-def test_those_that_have_not_changed_cost_little_among_those_that_have(dtype, empty, folder):
+def test_tensors_that_have_not_changed_cost_little_among_those_that_have(dtype, empty, folder):
     earlier = {f"{n}.weight": RNG.standard_normal(0 if n in empty else 4001).astype(dtype) for n in range(12)}
     later = {name: RNG.standard_normal(value.size).astype(dtype) if n % 2 else value
              for n, (name, value) in enumerate(earlier.items())}
@@ -282,7 +282,7 @@ def test_those_that_have_not_changed_cost_little_among_those_that_have(dtype, em
 @pytest.mark.parametrize("changed", [
     {}, {"3/bias": RNG.standard_normal(299, np.float32)}, {"3/bias": EARLIER["3/bias"].astype(np.float64)},
 ], ids=["not there", "of another size", "of another type"])
-def test_a_base_that_lacks_one_of_them_is_refused_by_its_name(changed, folder):
+def test_a_base_that_lacks_a_tensor_of_a_group_is_refused_by_its_name(changed, folder):
     save_file(some_changed(EARLIER), "later.gc", base=EARLIER)
     base = {name: value for name, value in EARLIER.items() if name != "3/bias"} | changed
     with pytest.raises(Unsupported, match=r"0/bias \.\.\. 9/bias: .* has no tensor '3/bias' of 1200 bytes of float32"):

@@ -47,7 +47,7 @@ def test_archives_are_those_of_the_command_line(files):
     assert not [path for path in Path().iterdir() if "partial" in path.name]
 
 
-def test_streams_in_and_out(files):
+def test_streams_are_compressed_and_decompressed_as_files_are(files):
     for file in files[:3]:
         archive, again = io.BytesIO(), io.BytesIO()
         with file.open("rb") as stream:
@@ -139,7 +139,7 @@ def test_nothing_is_replaced_that_was_not_meant(files):
         gcodec.compress_file("missing.npy")
 
 
-def test_bases_and_lossy_modes(files):
+def test_files_are_compressed_against_a_base_or_with_fewer_bits(files):
     np.save("new.npy", VALUES * np.float32(1.0000002))
     found = gcodec.compress_file("new.npy", base="x.npy")
     assert found.needs_base and found.ratio > gcodec.compress_file("x.npy", "alone.gc").ratio

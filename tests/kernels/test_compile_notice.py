@@ -75,7 +75,7 @@ def test_what_is_soon_over_or_another_s_is_not_announced(said):
     assert Timer.fire() == 1 and said == [TEXT]
 
 
-def test_nothing_is_announced_to_who_shows_it_already(said):
+def test_nothing_is_announced_to_programs_that_listen_to_numba_themselves(said):
     notice = CompileNotice()
     with numba_events(COMPILE, lambda event: None, lambda event: None):
         notice.begin(OURS)
@@ -85,7 +85,7 @@ def test_nothing_is_announced_to_who_shows_it_already(said):
 @pytest.mark.parametrize(("is_terminal", "level", "on_stderr"), [
     (True, logging.WARNING, True), (False, logging.WARNING, False), (True, logging.INFO, False),
 ])
-def test_the_line_goes_where_it_is_seen(monkeypatch, capsys, caplog, is_terminal, level, on_stderr):
+def test_the_notice_goes_where_it_is_seen(monkeypatch, capsys, caplog, is_terminal, level, on_stderr):
     monkeypatch.setattr("sys.stderr.isatty", lambda: is_terminal)
     with caplog.at_level(level, logger="gcodec"):
         compiling.announce()
@@ -93,7 +93,7 @@ def test_the_line_goes_where_it_is_seen(monkeypatch, capsys, caplog, is_terminal
     assert capsys.readouterr().err == (f"gcodec: {TEXT}\n" if on_stderr else "")
 
 
-def test_the_line_is_seen_above_a_bar(monkeypatch):
+def test_the_notice_is_seen_above_a_bar(monkeypatch):
     from rich.console import Console
     from rich.progress import Progress
 

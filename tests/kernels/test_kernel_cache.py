@@ -290,7 +290,7 @@ def test_a_folder_of_another_user_is_not_trusted(tmp_path, monkeypatch):
 # Who is told
 
 @pytest.mark.parametrize(("arguments", "n_notes"), [(["warmup"], 1), (["warmup", "-q"], 0)])
-def test_the_command_line_says_so_in_one_line(monkeypatch, capsys, arguments, n_notes):
+def test_the_command_line_says_in_one_line_that_there_is_no_folder(monkeypatch, capsys, arguments, n_notes):
     monkeypatch.setattr(codec, "warmup", lambda names: warnings.warn("no folder", KernelCacheWarning, stacklevel=1))
     with warnings.catch_warnings():
         warnings.simplefilter("default")

@@ -47,7 +47,7 @@ def run(program: str, missing: str = "", folder: Path = ROOT, **environment: str
 
 # Where they are, and with which versions they were tried
 
-def test_the_versions_of_numba_that_were_tried():
+def test_the_pinned_and_the_oldest_numba_are_among_those_that_were_tried():
     pinned = re.search(r"^numba==(.*)$", (ROOT / "constraints.txt").read_text(), re.MULTILINE)
     floor = re.search(r'"numba>=(.*?)"', (ROOT / "pyproject.toml").read_text())
     assert pinned is not None
@@ -207,13 +207,13 @@ def test_without_a_folder_for_the_cache_kernels_are_compiled(tmp_path, monkeypat
 # The CPU, and arrays
 
 @pytest.mark.skipif(not hasattr(os, "uname") or os.uname().machine != "x86_64", reason="names CPUs of x86-64")
-def test_the_cpu_that_was_asked_for():
+def test_kernels_are_for_the_cpu_that_was_asked_for():
     program = "from gcodec.kernels.core.intrinsics import HAS_AVX512, HAS_SSSE3; print(HAS_AVX512, HAS_SSSE3)"
     for missing in ("", "CPU_NAME CPU_FEATURES"):
         assert run(program, missing, NUMBA_CPU_NAME="x86-64-v2", NUMBA_CPU_FEATURES="") == ["False", "True"]
 
 
-def test_views_and_tuples_of_arrays():
+def test_views_of_arrays_share_their_memory():
     @njit
     def views(array, address):
         none: Any = subarray_if_any(None, 0, 3)  # type: ignore[call-arg]  # numba adds typingctx
@@ -240,7 +240,7 @@ def test_bytes_are_copied_where_python_has_no_way_to_build_them(part, monkeypatc
     assert memory._python_api() is None
 
 
-def test_bytes_of_another_python(monkeypatch):
+def test_a_python_other_than_cpython_gets_the_same_bytes(monkeypatch):
     x = CASES[0].array()
     frame = gcodec.encode(x)
     monkeypatch.setattr(sys.implementation, "name", "pypy")
@@ -274,7 +274,7 @@ for case in CASES:
 
 
 @pytest.mark.slow
-def test_frames_without_any_private_part(tmp_path):
+def test_frames_are_the_same_without_any_private_part(tmp_path):
     """In minutes, as all kernels are compiled for it."""
     counts, *frames = run(PROGRAM)
     assert counts == "False"

@@ -87,7 +87,7 @@ def test_integers_keep_the_bits_that_they_have():
 
 
 @pytest.mark.parametrize("drop", [16, 0])
-def test_zeros_bases_and_rows_go_with_it(drop):
+def test_bits_out_of_use_go_with_zeros_bases_and_rows(drop):
     bits = values_of_fewer_bits("float32", drop)
     sparse = np.where(np.random.default_rng(1).random(N) < 0.03, bits, np.uint32(0))
     encoded("float32", sparse)
@@ -116,7 +116,7 @@ def test_a_stream_of_frames_keeps_its_codebook_when_the_bits_in_use_change():
 
 
 @pytest.mark.parametrize("n", [0, 1, 2, 63, 64, 65, 1000, 4095, 4097, 16385])
-def test_any_number_of_values(n):
+def test_frames_of_any_number_of_values_keep_to_the_maximum(n):
     for drop in (3, 16):
         bits = values_of_fewer_bits("float32", drop, max(n, 1))[:n]
         frame = encoded("float32", bits)
@@ -150,7 +150,7 @@ def test_what_a_mask_makes_minus_zero_takes_little_more_than_zero(dtype, kept):
     assert size_of(dtype, minus) <= size_of(dtype, plus) + more
 
 
-def test_few_of_them_are_found_in_float32():
+def test_a_few_values_masked_to_minus_zero_are_found_in_float32():
     rng = np.random.default_rng(4)
     bits = gaussian(KINDS["float32"], rng, 1 << 19).reshape(512, 1024)
     minus, plus = masked("float32", bits, rng.random(bits.shape) < 0.9)
@@ -158,7 +158,7 @@ def test_few_of_them_are_found_in_float32():
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_they_are_found_in_sequences_of_which_only_the_ends_are_masked(dtype):
+def test_masked_ends_of_sequences_take_little_more_than_zeros(dtype):
     rng = np.random.default_rng(5)
     bits = gaussian(KINDS[dtype], rng, 1 << 19).reshape(64, 128, 64)
     mask = np.broadcast_to(np.arange(128)[:, None] < rng.integers(10, 128, (64, 1, 1)), bits.shape)
@@ -167,7 +167,7 @@ def test_they_are_found_in_sequences_of_which_only_the_ends_are_masked(dtype):
     assert size_of(dtype, minus) <= size_of(dtype, plus) + (MASKED_BITS + 1.5) / 8 * np.count_nonzero(~mask)
 
 
-def test_blocks_with_more_or_less_of_them_share_their_codebooks():
+def test_blocks_with_more_or_fewer_masked_values_share_their_codebooks():
     rng = np.random.default_rng(6)
     bits = gaussian(KINDS["float32"], rng, 1 << 19).reshape(32, 32, 16, 32)
     mask = np.broadcast_to(rng.random((32, 1, 16, 1)) < 0.3, bits.shape)
