@@ -89,8 +89,7 @@ def test_rounded_to_bits_rounds_as_frames_do(bits):
     GraVAC(PowerSGD(1), 2, 20, 0.4, window=3), gravac_bits((9, 5, 1), 0.99, window=3),
     Accordion(PowerSGD(4), TopK(0.01), period=3)], ids=lambda controller: repr(controller)[:40])
 def test_error_feedback_telescopes_under_every_controller_and_across_a_resume(controller):
-    """What was sent and what is left add up to all gradients, and averages are the same on all ranks and after a
-    resume."""
+    """Averages and residuals add up to all gradients, and averages are the same on all ranks and after a resume."""
     size, steps = 3, 10
     group = ranks(size, TopK(0.1), controller, counter())
     sent = {name: torch.zeros(shape, dtype=torch.float64) for name, shape in SHAPES.items()}

@@ -139,8 +139,8 @@ def test_a_gradient_scaler_changes_no_bit_and_leaves_out_steps_that_overflow(mad
     partial(torch.optim.SGD, lr=0.1, momentum=0.5, weight_decay=0.1), partial(torch.optim.AdamW, weight_decay=0.1)],
     ids=["SGD", "AdamW"])
 def test_a_parameter_without_a_gradient_is_left_as_it_is_and_one_with_zeros_is_not(made):
-    """As torch's optimizers do it, which momentum and weight decay show: the one has no gradient in any step, another
-    in some, a third has one of zeros."""
+    """Momentum and weight decay show it, as in torch's optimizers. One parameter has no gradient in any step, one in
+    some, and one has a gradient of zeros."""
     ends = []
     for wrapped in (False, True):
         torch.manual_seed(0)

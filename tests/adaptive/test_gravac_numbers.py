@@ -79,7 +79,7 @@ def test_the_floor_rises_to_the_candidate_that_was_just_tried():
 
 @pytest.mark.parametrize(("settle", "sent"), [(False, 10), (True, 40)])
 def test_exploration_with_settle_ends_at_the_best_factor_that_keeps_enough(settle, sent):
-    """As published, what follows the last candidate is theta_min, though another factor did as well."""
+    """The published rule goes to theta_min after the last candidate, though another factor did as well."""
     controller = gravac(settle=settle, omega=0.0)
 
     def gains(factor):
@@ -161,7 +161,7 @@ def test_policies_refuse_arguments_out_of_range():
 @given(st.lists(st.tuples(st.floats(0, 1), st.floats(0, 1), st.floats(0.1, 10)), min_size=1, max_size=40),
        st.sampled_from([Exponential(), Geometric()]), st.sampled_from([0.0, 0.05, 0.5]), st.integers(1, 4))
 def test_gravac_keeps_its_invariants_whatever_is_measured(steps, policy, omega, window):
-    """What is sent keeps enough; candidates only rise, to theta_max at most, until a factor that was sent is ideal; the
+    """Sent tensors keep enough; candidates only rise, to theta_max at most, until a factor that was sent is ideal; the
     same numbers lead to the same decisions, before a resume or after."""
     controller, twin = (gravac(policy=policy, omega=omega, window=window, epsilon=0.6) for _ in range(2))
     wanted = {1.0, 10.0, *policy.candidates(10, 1000)}

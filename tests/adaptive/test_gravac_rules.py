@@ -53,7 +53,7 @@ def test_theta_min_never_rises_to_a_factor_that_keeps_too_little():
 
 @pytest.mark.parametrize(("mild", "harsh", "floor"), [(0.50, 0.496, 20), (0.50, 0.493, 10), (0.90, 0.893, 20)])
 def test_omega_is_relative_to_the_milder_gain(mild, harsh, floor):
-    """Of 0.50 one percent is 0.005; a difference of 0.007 is more, and of 0.90 it is less."""
+    """One percent of 0.50 is 0.005, which a difference of 0.007 is above; one percent of 0.90 it is below."""
     controller = gravac(epsilon=0.4, omega=0.01)
     feed(controller, mild, harsh, 4)
     assert controller.floor == floor

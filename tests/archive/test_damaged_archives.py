@@ -106,7 +106,7 @@ def test_an_index_with_any_value_replaced_is_refused_or_harmless():
 
 @pytest.mark.parametrize("lie", [False, True, "", [], {}, 0.0, 1.0, None, -1])
 def test_skip_is_an_integer_or_absent(lie):
-    """What is false in Python was taken as 0."""
+    """Values that Python takes for false are not 0."""
     chunks, index = index_of(SMALL)
     index["files"][0]["segments"][0]["skip"] = lie
     with pytest.raises(Corruption, match=r"is not a number below 2\^62|left out rather than null"):

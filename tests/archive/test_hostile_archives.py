@@ -81,7 +81,7 @@ def with_small_tensors(count: int) -> bytes:
 
 @pytest.mark.parametrize("count", [60_000, pytest.param(200_000, marks=pytest.mark.slow)])
 def test_archives_of_very_many_small_tensors_are_read(count):
-    """Of equal ones, which make the smallest archive for their index; it has more brackets than any archive may."""
+    """Equal tensors make the smallest archive for their index; it has more brackets than may be there for nothing."""
     data = with_small_tensors(count)
     assert Trailer.read_from(data[-TRAILER.size :]).index_codec == ZSTD and 5 * count > layout.FREE_BRACKETS
     with opened(data) as archive:

@@ -102,7 +102,7 @@ def test_the_benchmarks_run_from_end_to_end(tmp_path):
 
 @pytest.mark.slow
 def test_the_benchmark_of_gpu_allreduces_runs_on_the_host(tmp_path):
-    """How it measures a device, tests/gpu/test_pretended_device.py tests."""
+    """Measuring a device is tested in tests/gpu/test_pretended_device.py."""
     from bench import gpu_allreduce
     from gcodec.benchmark.csv_tables import read_table
 

@@ -21,8 +21,8 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 @pytest.mark.slow
 def test_near_lossless_frames_of_gradients_are_never_larger_than_lossless_ones(tmp_path):
-    """All 45 dumps of the benchmarks' trainings, in float32, bfloat16 and float16, also with parameters that are
-    bfloat16 themselves."""
+    """The gradients are those of all 45 dumps of the benchmarks' trainings, in float32, bfloat16 and float16, also with
+    parameters that are bfloat16 themselves."""
     for model, plan in PLANS.items():
         train(model, tmp_path, replace(plan, observe_every=plan.steps))
     larger: dict[tuple[str, str, str], float] = {}

@@ -24,7 +24,7 @@ from tests.support.reliability import record
 
 
 def test_kernels_run_no_python_in_which_an_interrupt_would_be_lost(tmp_path):
-    """What numba makes of a kernel goes on after an error of the Python that it calls, and returns a result with it."""
+    """A compiled kernel goes on after an error of the Python that it calls, and returns a result with it."""
     seen: set[str] = set()
 
     def watch(frame: FrameType, event: str, _: Any) -> None:

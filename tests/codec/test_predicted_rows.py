@@ -63,7 +63,7 @@ def kinds_of(frame: bytes) -> set[int]:
 
 
 def test_the_cases_of_predicted_rows_are_predicted():
-    """All natures of rows are predicted in some type, and blocks of every kind stand next to each other."""
+    """Rows of every nature are predicted in some type, and blocks of every kind stand next to each other."""
     found = {which: kinds_of(gcodec.encode(which.array(), **which.options)) for which in MULTIPLES}
     assert {which.name for which, kinds in found.items() if 3 in kinds} == {which.name for which in MULTIPLES}
     assert {0, 1, 2, 3} in found.values()

@@ -138,7 +138,7 @@ def test_a_buffer_that_is_too_small_is_refused_at_any_size(threads):
 
 @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="needs interval timers")
 def test_a_signal_handler_may_encode_while_its_thread_encodes():
-    """Also while an encoding of the same thread is under way."""
+    """The handler runs in the middle of the encoding that it interrupts."""
     x = large()
     frame, small, seen = gcodec.encode(x), gcodec.encode(x[:1000]), []
 

@@ -151,7 +151,7 @@ def test_steps_of_every_size_come_back(dtype):
 
 @every_type
 def test_bases_of_magnitudes_at_the_ends_come_back(dtype):
-    """What changes depends on the magnitude alone, so that classes begin and end there."""
+    """Only magnitudes decide which values change, so that classes begin and end at the ends."""
     kind, rng = KINDS[dtype], np.random.default_rng(5)
     half = 1 << kind.W - 1
     ends = np.array([0, 1, 2, half - 2, half - 1, half, half + 1, 2 * half - 2, 2 * half - 1], kind.container)

@@ -123,7 +123,7 @@ def test_streams_take_output_buffers_threads_rounding_and_limits():
 
 
 def test_a_decoder_remembers_a_bounded_number_of_codebooks(monkeypatch):
-    """Those of all frames were kept for ever."""
+    """A long stream must not fill the memory with codebooks of its frames."""
     monkeypatch.setattr(stream, "MAX_CODEBOOKS", 3)
     decoder, rng = gcodec.Decoder(), np.random.default_rng(8)
     streams = [gcodec.Encoder(interval=10**9, trigger=1e9) for _ in range(4)]
@@ -137,7 +137,7 @@ def test_a_decoder_remembers_a_bounded_number_of_codebooks(monkeypatch):
 
 
 def test_a_streams_codebook_is_remembered_over_any_number_of_sparse_frames(monkeypatch):
-    """These have codebooks of their own, which no later frame names."""
+    """Sparse frames have codebooks of their own, which no later frame names."""
     monkeypatch.setattr(stream, "MAX_CODEBOOKS", 1)
     encoder, decoder, rng = gcodec.Encoder(interval=10**9, trigger=1e9), gcodec.Decoder(), np.random.default_rng(9)
     dense, n_sparse = rng.standard_normal(20_000).astype(np.float32), 0

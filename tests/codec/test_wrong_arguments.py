@@ -238,7 +238,7 @@ def test_warmup_takes_names_of_types_only():
                          ids=["encode", "Encoder"])
 @pytest.mark.parametrize("name", ["x", "levels", "base"])
 def test_a_frame_is_not_written_over_what_it_is_made_of(encode, name, n):
-    """It would hold other values, with checksums that are right."""
+    """Such a frame would hold other values, with checksums that are right."""
     values = np.random.default_rng(n).integers(0, 1 << 32, n, np.uint32).view(np.float32)
     room = np.zeros(gcodec.max_encoded_size(n, "float32") + 4 * n, np.uint8)
     arrays = {"x": values, "levels": np.zeros(n, np.uint8), "base": values[::-1].copy()}

@@ -182,7 +182,7 @@ def test_state_of_another_rank_or_version_is_refused():
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("in_place", [False, True])
 def test_residuals_of_narrow_gradients_are_kept_in_float32(dtype, in_place):
-    """So what is added to a large residual is not rounded away."""
+    """In float32, a small gradient that is added to a large residual is not rounded away."""
     rank = Averager(CompressionPlan(TopK(1e-3), smallest=0))
     sent, steps = torch.zeros(40, 50), 60
     gradient = gradients_at(0, 1)[0]["linear"].view(-1)[:2000].view(40, 50).to(dtype)
@@ -197,7 +197,7 @@ def test_residuals_of_narrow_gradients_are_kept_in_float32(dtype, in_place):
 @pytest.mark.parametrize("feedback", [ErrorFeedback(), MomentumCorrection(0.9, masking=False)], ids=repr)
 @pytest.mark.parametrize("compressor", [TopK(1e-3), QSGD(8), Dense()], ids=repr)
 def test_residuals_beyond_the_range_of_float16_are_sent_in_parts(compressor, feedback):
-    """As infinity they would make the average of this step and of all later ones NaN."""
+    """An infinite residual would make the average of this step and of all later ones NaN."""
     rank = Averager(CompressionPlan(compressor, feedback, smallest=0))
     gradient = gradients_at(0, 1)[0]["linear"] / gradients_at(0, 1)[0]["linear"].abs().max()
     gradient = (8000 * gradient).half()

@@ -61,7 +61,7 @@ def test_gradients_may_have_any_scale(setting, power):
 
 @pytest.mark.parametrize("warm_start", [True, False])
 def test_residuals_of_powersgd_stay_bounded(warm_start):
-    """What is left out of a step is orthogonal to its Q: from the same one in all steps it would never be sent."""
+    """The residual of a step is orthogonal to its Q: with the same Q in all steps it would never be sent."""
     rank = Averager(CompressionPlan(PowerSGD(2, warm_start=warm_start), smallest=0))
     gradient = torch.randn(40, 50, generator=torch.Generator().manual_seed(0))
     for _ in range(100):

@@ -148,7 +148,7 @@ def test_a_quantized_bucket_with_a_non_finite_value_is_not_finite(bad):
 
 
 def test_draws_are_uniform_and_differ_by_key():
-    """Of 60,000 draws each of 16 classes has 3750, standard deviation 59.3. All lie within 5 of these with probability
+    """Each of 16 classes has 3750 of 60,000 draws, standard deviation 59.3. All lie within 5 of these with probability
     1 - 16 * 5.7e-7: a false alarm in 100,000 keys, and the keys are fixed."""
     @kernel
     def many(key, drawn):

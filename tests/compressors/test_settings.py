@@ -43,7 +43,7 @@ def test_settings_out_of_range_are_refused(wrong):
 @pytest.mark.parametrize("wrong", [TopK(0.1, mantissa_bits=3), RedSync(0.1, same_sign=True), RandomK(0.1),
                                    WarmUp(TopK(0.1), 3)], ids=repr)
 def test_sparcml_refuses_what_does_not_send_chosen_values_as_they_are(wrong):
-    """It would send all bits of every value, and its counts would be those of fewer."""
+    """SparCML would send all bits of every value, and count the bytes of fewer."""
     with pytest.raises(InvalidArgument):
         SparCML(wrong)
 

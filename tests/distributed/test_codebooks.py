@@ -251,7 +251,7 @@ def test_plans_are_used_again_until_symbols_are_counted_or_the_frame_has_grown()
 
 @pytest.mark.parametrize("second", [("float32", 150), ("float32", 500), ("bfloat16", 300)])
 def test_predictions_are_not_renewed_for_a_range_of_another_length_or_type(second):
-    """As after groups of another size, or of a model that was cast to another type."""
+    """Ranges change in a group of another size, and types in a model that was cast."""
     books = SharedCodebooks(gd.Refresh())
     room = np.empty(1 << 20, np.uint8)
     for step, (name, n_rows) in enumerate([("float32", 300)] * 3 + [second]):

@@ -213,7 +213,7 @@ def kind_of_refusal(data: bytes, built: Built, codebooks: dict[tuple[int, int], 
 
 
 def test_a_codebook_of_changes_by_id_is_for_a_width_and_for_any_head() -> None:
-    """Its hash has the seed 256 + W, whatever H and n_levels are (§5)."""
+    """The hash of such a codebook has the seed 256 + W, whatever H and n_levels are (§5)."""
     for dtype in (1, 8):
         for seed in range(3):
             built = build_frame(Random(f"by id {seed}"), dtype=dtype, n_values=300, kinds=["sparse"], with_base=True)
@@ -239,7 +239,7 @@ def test_a_codebook_of_changes_by_id_for_another_width_is_unsupported() -> None:
 
 
 def test_a_codebook_by_id_has_the_place_of_the_one_that_it_means() -> None:
-    """One that means a codebook of kind 0 behind one of changes is out of its place (§5)."""
+    """An id of a codebook of kind 0 is out of its place behind a codebook of changes (§5)."""
     built = build_frame(Random(3), dtype=1, n_values=300, n_codebooks=2, kinds=["sparse"], with_base=False)
     draft = Draft.of(built.frame, {})
     assert draft.records[0][0] == 0 and draft.n_changes > 0

@@ -122,7 +122,7 @@ def test_what_is_no_frame_is_refused_in_the_hosts_words(data, device):
 
 
 def test_memory_to_send_from_is_the_hosts_whatever_the_default_device(device, monkeypatch):
-    """As after ``torch.set_default_device("cuda")``; nothing is pinned here, where there is no device."""
+    """The default is that of ``torch.set_default_device("cuda")``; nothing is pinned here, where there is no device."""
     made = torch.empty
     monkeypatch.delattr(gpu_stub.StubMemory, "_staging")
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)

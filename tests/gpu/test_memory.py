@@ -124,7 +124,7 @@ def test_hashes_take_the_words_that_a_device_keeps():
     (torch.AcceleratorError("CUDA error: an illegal memory access was encountered"), torch.AcceleratorError),
 ])
 def test_a_fault_of_the_device_is_no_lack_of_memory(error, kind, monkeypatch):
-    """It comes from whatever asks the device for something after the fault; often that is for memory."""
+    """A fault comes up in whatever asks the device for something next, which is often a request for memory."""
     from tests.gpu.cuda_torch import TorchOnHost, on_host, pretending
 
     def new(self: Any, kinds: Any) -> Any:

@@ -190,8 +190,8 @@ def test_weights_are_published_and_applied_on_a_device_as_on_the_host() -> None:
 
 
 def test_parts_of_buffers_are_encoded_as_their_values_are_rounded() -> None:
-    """What an all-reduce encodes of parts of a buffer and decodes: every value as it is rounded at the level that the
-    host's rule has for it, whatever part it lies in."""
+    """An all-reduce encodes and decodes parts of a buffer: every value is rounded at the level that the host's rule has
+    for it, whatever part it lies in."""
     import torch
 
     import gcodec.distributed as gd

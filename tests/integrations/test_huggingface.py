@@ -145,7 +145,7 @@ def test_the_best_checkpoint_is_loaded_at_the_end_and_old_ones_go(tmp_path):
 
 
 def test_the_best_checkpoint_of_a_run_that_ended_is_loaded_at_the_end_of_the_one_that_goes_on(tmp_path):
-    """It had been compressed when the first run ended, and Trainer went on with the last weights instead."""
+    """The checkpoint was compressed when the first run ended; Trainer must not go on with the last weights instead."""
     options = {"eval_strategy": "steps", "eval_steps": 3, "load_best_model_at_end": True}
     trainer_of(tmp_path, [CompressCheckpoints()], **options).train()
     state_file = tmp_path / "checkpoint-9" / "trainer_state.json"
@@ -230,7 +230,7 @@ def test_an_accelerator_that_names_its_folders_needs_no_other(tmp_path):
 
 
 def test_a_state_below_the_home_folder_is_saved_and_loaded(tmp_path, monkeypatch):
-    """It was saved in a folder called ~, and not found there."""
+    """No folder called ~ appears."""
     monkeypatch.setenv("HOME", str(tmp_path))
     accelerator = Accelerator(cpu=True)
     model = accelerator.prepare(new_model())

@@ -111,14 +111,14 @@ def test_checkpoints_are_loaded_to_a_device_replaced_and_removed(tmp_path):
 ], ids=repr)
 @pytest.mark.parametrize("device", [None, "cpu"])
 def test_values_of_numpy_and_of_torch_come_back_as_what_they_were(tmp_path, value, device):
-    """Those of numpy came back as tensors."""
+    """Arrays of numpy are no tensors when they come back."""
     GcodecCheckpointIO().save_checkpoint({"callbacks": {"x": [value]}}, tmp_path / "a.ckpt")
     found = GcodecCheckpointIO().load_checkpoint(tmp_path / "a.ckpt", device)["callbacks"]["x"][0]
     assert type(found) is type(value) and found.dtype == value.dtype and bool((found == value).all())
 
 
 def test_objects_are_loaded_where_lightning_loads_them(tmp_path):
-    """They were loaded with weights_only=False where nothing was said, and plain ones not at all by Lightning 2.5."""
+    """Objects are refused unless weights_only=False is given; Lightning 2.5 always loads them."""
     ours, plain = GcodecCheckpointIO(), pl.plugins.io.TorchCheckpointIO()
     for plugin, path in ((ours, tmp_path / "a.ckpt"), (plain, tmp_path / "b.ckpt")):
         plugin.save_checkpoint({"setting": Setting(3)}, path)

@@ -97,7 +97,7 @@ def test_a_series_keeps_what_it_saves_below_the_steps_of_an_earlier_run(tmp_path
 
 
 def test_a_reader_of_a_series_loads_the_step_that_is_the_last_at_each_load(tmp_path):
-    """It stayed at the step of its first load."""
+    """A reader does not stay at the step of its first load."""
     writer, reader = SeriesWriter(tmp_path), SeriesReader(tmp_path)
     for step, asked in ((1, None), (2, None), (3, 1), (4, None), (5, 5), (6, None)):
         dcp.save({"x": torch.tensor(step)}, storage_writer=writer, checkpoint_id=str(step))

@@ -242,7 +242,7 @@ def test_a_full_disk_is_no_error(house):
 
 @needs_modes
 def test_a_named_folder_that_can_be_written_is_the_only_one(house):
-    """It keeps apart what was compiled with other settings, ``NUMBA_BOUNDSCHECK`` for one, which no file names."""
+    """The user's folder keeps kernels of other settings apart, ``NUMBA_BOUNDSCHECK`` for one, which no file names."""
     assert run(house) == ["0"]
     assert run(house) == ["3"]
     assert run(house, NUMBA_CACHE_DIR=str(house / "apart")) == ["0"]

@@ -170,8 +170,8 @@ print(twice(np.arange(3)).tolist(), *hits())
 
 @pytest.mark.parametrize("missing", ["", "_set_compiled_object _guard_against_spurious_io_errors"])
 def test_loaded_kernels_are_called_and_inlined_into_compiled_ones(tmp_path, missing):
-    """What loading leaves out must be there when another kernel is compiled that calls a loaded one; what was kept by a
-    numba with all its parts, and by one without, is another kernel's code to the other."""
+    """Parts that loading leaves out must be there when another kernel is compiled that calls a loaded one. Code that is
+    kept by a numba with all its parts is another kernel's to a numba without, and the other way round."""
     house = house_of_kernels(tmp_path)
     (house / "caller.py").write_text(
         "import numpy as np\nfrom .core.jit import allocating\n\n\n@allocating\ndef lengths(a):\n"
@@ -275,7 +275,7 @@ for case in CASES:
 
 @pytest.mark.slow
 def test_frames_are_the_same_without_any_private_part(tmp_path):
-    """In minutes, as all kernels are compiled for it."""
+    """All kernels are compiled for this, which takes minutes."""
     counts, *frames = run(PROGRAM)
     assert counts == "False"
     assert run(PROGRAM, " ".join(PARTS), NUMBA_CACHE_DIR=str(tmp_path)) == ["True", *frames]

@@ -99,7 +99,7 @@ def test_a_second_codebook_is_worth_its_place():
 
 
 def test_a_few_values_among_zeros_cost_little():
-    """In the larger array a sample shows nothing but zeros."""
+    """A sample of the larger array shows nothing but zeros."""
     for n in (1 << 18, 1 << 21):
         values = np.zeros(n, np.float32)
         values[n - 3000 : n - 2980] = np.linspace(-1, 2, 20)
@@ -205,7 +205,7 @@ def few_values(n: int) -> dict[str, np.ndarray]:
 @pytest.mark.parametrize("name", few_values(1))
 @pytest.mark.parametrize("n", [100_000, 2_000_000])
 def test_values_of_few_exponents_take_as_much_as_in_pieces(name, n):
-    """Of pieces of two blocks, all values are counted; what a sample may have missed must cost nothing here, either."""
+    """All values of pieces of two blocks are counted; what a sample may have missed must cost nothing here, either."""
     values = few_values(n)[name]
     pieces = sum(len(gcodec.encode(values[first : first + 32768])) for first in range(0, n, 32768))
     frame = gcodec.encode(values)

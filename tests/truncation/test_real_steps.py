@@ -348,7 +348,7 @@ ADAPTIVE: list[tuple[str, dict[str, Any]]] = [
 @pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize(("name", "hyper"), ADAPTIVE)
 def test_rounding_a_gradient_makes_no_square_of_it_infinite(name, hyper, dtype):
-    """Where g squared is just below the range, g rounded up would be beyond it, and the state with it forever."""
+    """If g squared is just below the range, the square of g rounded up would be beyond it, and the state forever."""
     rng = np.random.default_rng(8)
     kind = getattr(torch, dtype)
     huge, p = torch.finfo(kind).max, MANTISSA_BITS[dtype]

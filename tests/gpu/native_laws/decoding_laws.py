@@ -91,7 +91,7 @@ def frames_in_all_modes(memory: HostThreads, effort: int) -> None:
 
 @law
 def golden_frames(memory: HostThreads, effort: int) -> None:
-    """Those of ``tests/golden`` decode to what they did when they were made, and of ``tests/golden-invalid`` all are
+    """Frames of ``tests/golden`` decode to what they did when they were made, and all of ``tests/golden-invalid`` are
     refused alike; but for those against a base."""
     decoded = 0
     for folder in (GOLDEN, GOLDEN_INVALID):

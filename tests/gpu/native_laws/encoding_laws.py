@@ -233,7 +233,7 @@ def batches_of_many(memory: HostThreads, effort: int) -> None:
 
 @law
 def levels_that_do_not_exist(memory: HostThreads, effort: int) -> None:
-    """They are noticed, and harm nothing."""
+    """Levels that do not exist are noticed, and harm nothing."""
     for name in TYPES:
         dtype = BY_NAME[name]
         bits = kernel_view(Case(name, "gaussian").bits.reshape(-1))

@@ -86,8 +86,8 @@ def floats_of_all_kinds(rng: np.random.Generator, n: int) -> np.ndarray:
 
 @law
 def levels_by_the_rules(memory: HostThreads, effort: int) -> None:
-    """Of every optimizer, before and after its first step, in every type: those of the host, bit for bit; tensors of
-    any sizes in one call."""
+    """Levels of every optimizer, before and after its first step, in every type, are the host's, bit for bit; also
+    those of tensors of any sizes in one call."""
     rng = np.random.default_rng(8)
     sizes = (16500, 1, 0, 300)
     plain, mixed = [("float32",) * 3], [("bfloat16", "bfloat16", "float32"), ("float16", "float32", "float16")]
