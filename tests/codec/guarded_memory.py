@@ -18,7 +18,10 @@ import numpy as np
 import gcodec
 from tests.codec.spoilt_frames import altered, frames_of_the_encoder, frames_with_a_base, small_frames
 from tests.support import laws
-from tests.support.cases import CASES, MULTIPLES, PAIRS, Bits, modes
+from tests.support.base_pairs import PAIRS
+from tests.support.bit_patterns import Bits
+from tests.support.cases import CASES, MULTIPLES
+from tests.support.encode_modes import modes
 from tests.support.frame_builder import Built, Draft, build_frame, mutations
 
 PAGE = mmap.PAGESIZE

@@ -10,7 +10,9 @@ import numpy as np
 
 import gcodec
 from tests.support import laws
-from tests.support.cases import KINDS, PAIRS, from_floats, gaussian, infinity, modes, multiples, scaled, typed
+from tests.support.base_pairs import PAIRS
+from tests.support.bit_patterns import KINDS, from_floats, gaussian, infinity, multiples, scaled, typed
+from tests.support.encode_modes import modes
 from tests.support.frame_builder import USUAL_PLANES, Built, Draft, build_frame
 from tests.support.reference import DTYPES, BlockKind, checksum
 

@@ -13,22 +13,10 @@ import gcodec
 from gcodec import EncoderOptions, Ladder
 from gcodec.frame import small_frames
 from tests.support import laws
-from tests.support.cases import (
-    BITS_ONLY,
-    CASES,
-    KINDS,
-    LARGE,
-    SHORT,
-    every_case,
-    every_case_and_mode,
-    from_floats,
-    gaussian,
-    levels_at_random,
-    modes,
-    promised,
-    rng_of,
-    specials,
-)
+from tests.support.base_pairs import rng_of
+from tests.support.bit_patterns import BITS_ONLY, KINDS, from_floats, gaussian, specials
+from tests.support.cases import CASES, LARGE, SHORT
+from tests.support.encode_modes import every_case, every_case_and_mode, levels_at_random, modes, promised
 from tests.support.frame_builder import Draft
 
 short_cases = pytest.mark.parametrize("which", [which for which in CASES if which.name in SHORT], ids=str)

@@ -24,7 +24,7 @@ from tests.codec.spoilt_frames import (
     sparse_frame,
 )
 from tests.support import laws
-from tests.support.cases import KINDS, Bits, gaussian
+from tests.support.bit_patterns import KINDS, Bits, gaussian
 from tests.support.frame_builder import SPOILERS, Draft, base_template, build_frame, mutations, sealed_block
 from tests.support.reference import BlockKind
 

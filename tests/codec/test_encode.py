@@ -13,7 +13,8 @@ from gcodec.plan.plan import FramePlan
 from gcodec.plan.request import EncodeRequest, FixedCodebooks
 from gcodec.tensors import values_of
 from tests.support import laws
-from tests.support.cases import BITS_ONLY, KINDS, block_of, gaussian, levels_at_random, promised, typed
+from tests.support.bit_patterns import BITS_ONLY, KINDS, block_of, gaussian, typed
+from tests.support.encode_modes import levels_at_random, promised
 
 
 def planned(bits: np.ndarray, dtype: str, options: EncoderOptions | None = None,

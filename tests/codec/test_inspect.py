@@ -9,7 +9,8 @@ import pytest
 
 import gcodec
 from tests.support import laws
-from tests.support.cases import Case, modes
+from tests.support.cases import Case
+from tests.support.encode_modes import modes
 from tests.support.frame_builder import Draft
 
 

@@ -18,7 +18,8 @@ import gcodec
 from gcodec import threads
 from gcodec.archive import load_file, save_file
 from gcodec.threads import run_parallel
-from tests.support.cases import CASES, MULTIPLES, modes
+from tests.support.cases import CASES, MULTIPLES
+from tests.support.encode_modes import modes
 from tests.support.paths import ROOT
 from tests.support.reliability import record
 

@@ -13,7 +13,7 @@ import pytest
 import gcodec
 from tests.codec.test_sparse import WITHOUT, changed, kinds_of, weights
 from tests.support import laws
-from tests.support.cases import KINDS, Bits, multiples, typed
+from tests.support.bit_patterns import KINDS, Bits, multiples, typed
 
 #: Of each part of an array, in blocks of the encoder: its length, and the share of its values that differ; where it is
 #: negative, most of those that do are drawn anew. In the first two, too much differs for sparse blocks alone.

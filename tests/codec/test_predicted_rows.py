@@ -12,18 +12,10 @@ import pytest
 import gcodec
 from gcodec import EncoderOptions
 from tests.support import laws
-from tests.support.cases import (
-    KINDS,
-    MULTIPLES,
-    block_of,
-    from_floats,
-    gaussian,
-    modes,
-    multiples,
-    promised,
-    rng_of,
-    typed,
-)
+from tests.support.base_pairs import rng_of
+from tests.support.bit_patterns import KINDS, block_of, from_floats, gaussian, multiples, typed
+from tests.support.cases import MULTIPLES
+from tests.support.encode_modes import modes, promised
 from tests.support.frame_builder import Draft, build_frame
 from tests.support.paths import ROOT
 

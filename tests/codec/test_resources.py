@@ -21,7 +21,7 @@ from gcodec.frame import coded_blocks, predicted_blocks
 from gcodec.memory import BytesBuilder
 from gcodec.threads import OrderedWriter
 from tests.support import laws
-from tests.support.cases import KINDS, gaussian, noise
+from tests.support.bit_patterns import KINDS, gaussian, noise
 from tests.support.frame_builder import Draft, Inline, Predicted, Residual, plain_block
 from tests.support.paths import ROOT
 

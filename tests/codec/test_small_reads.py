@@ -16,7 +16,7 @@ from gcodec.dtypes import DTYPES
 from gcodec.frame.small_reads import MAX_SMALL_VALUES, SmallFrame, small_frame
 from tests.codec.test_small_frames import arrays
 from tests.fuzz.frames import seal_block, seal_prelude
-from tests.support.cases import KINDS, from_floats
+from tests.support.bit_patterns import KINDS, from_floats
 
 Outcome = tuple[type[Exception], str] | bytes
 RNG = np.random.default_rng(5)

@@ -17,19 +17,9 @@ import gcodec
 from gcodec import EncoderOptions
 from gcodec.plan import finding, sparse_frames
 from tests.support import laws
-from tests.support.cases import (
-    KINDS,
-    Array,
-    Bits,
-    from_floats,
-    gaussian,
-    modes,
-    noise,
-    pieces,
-    specials,
-    stepped,
-    typed,
-)
+from tests.support.base_pairs import stepped
+from tests.support.bit_patterns import KINDS, Array, Bits, from_floats, gaussian, noise, pieces, specials, typed
+from tests.support.encode_modes import modes
 from tests.support.frame_builder import BlockWriter, Built, Changes, Draft, base_template, build_frame
 from tests.support.frame_builder.sparse import SparseWriter, random_code, random_counts
 from tests.support.reference import DTYPES, DType, base_hash

@@ -12,7 +12,8 @@ import gcodec
 from gcodec import FINE_LADDER, LimitExceeded, stream
 from gcodec.frame.decode import FrameReader
 from tests.support import laws, reference
-from tests.support.cases import KINDS, gaussian, levels_at_random, noise, promised, specials, typed
+from tests.support.bit_patterns import KINDS, gaussian, noise, specials, typed
+from tests.support.encode_modes import levels_at_random, promised
 from tests.support.frame_builder import Draft
 
 

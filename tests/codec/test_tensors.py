@@ -13,7 +13,8 @@ import pytest
 import gcodec
 from gcodec import InvalidArgument, Unsupported
 from tests.support import laws
-from tests.support.cases import BITS_ONLY, KINDS, Case, gaussian, specials
+from tests.support.bit_patterns import BITS_ONLY, KINDS, gaussian, specials
+from tests.support.cases import Case
 from tests.support.paths import ROOT
 
 FLOATS = ("float32", "float64", "float16")

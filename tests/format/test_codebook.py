@@ -23,7 +23,7 @@ from gcodec.format.shipped_changes import N_SHAPES, N_SHIFTS, changes_from, shif
 from gcodec.plan.codebooks import bin_costs, from_histogram, window_of
 from gcodec.stream import CodebookCycle
 from tests.support import laws, reference
-from tests.support.cases import KINDS
+from tests.support.bit_patterns import KINDS
 from tests.support.frame_builder import Inline, random_codebook
 
 ESCAPE = reference.ESCAPE

@@ -16,22 +16,9 @@ from hypothesis import strategies as st
 import gcodec
 from gcodec import EncoderOptions
 from tests.support import laws
-from tests.support.cases import (
-    KINDS,
-    MULTIPLES,
-    Array,
-    Bits,
-    from_floats,
-    gaussian,
-    infinity,
-    levels_at_random,
-    modes,
-    promised,
-    recorded,
-    scaled,
-    specials,
-    typed,
-)
+from tests.support.bit_patterns import KINDS, Array, Bits, from_floats, gaussian, infinity, scaled, specials, typed
+from tests.support.cases import MULTIPLES, recorded
+from tests.support.encode_modes import levels_at_random, modes, promised
 from tests.support.frame_builder import Coded, Columns, Draft, build_frame
 
 WITH_TAIL = [name for name, kind in KINDS.items() if kind.T]

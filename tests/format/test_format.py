@@ -27,7 +27,7 @@ from gcodec.kernels.block import header
 from gcodec.kernels.block.block_index import find_blocks, seal_prelude
 from gcodec.kernels.entropy import prefix_code
 from tests.support import laws, reference
-from tests.support.cases import KINDS, gaussian, scaled, typed
+from tests.support.bit_patterns import KINDS, gaussian, scaled, typed
 from tests.support.frame_builder import (
     BLOCK_HEADER,
     EXTENSION,

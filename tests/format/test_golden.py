@@ -12,7 +12,8 @@ import pytest
 
 import gcodec
 from tests.support import laws, reference
-from tests.support.cases import KINDS, modes
+from tests.support.bit_patterns import KINDS
+from tests.support.encode_modes import modes
 from tests.support.frame_builder import SPOILERS, Coded, Draft, Sparse
 from tests.support.make_golden import as_base, as_known, cell_of, cells, read_manifest, slug
 from tests.support.paths import GOLDEN, GOLDEN_INVALID

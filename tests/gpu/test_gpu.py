@@ -30,7 +30,9 @@ from tests.gpu.native_laws.law_table import CODING, UNEVEN
 from tests.gpu.native_laws.level_laws import RULES, as_type, floats_of_all_kinds
 from tests.gpu.native_laws.patch_laws import near
 from tests.support import laws
-from tests.support.cases import CASES, LARGE, Bits, Case, levels_at_random
+from tests.support.bit_patterns import Bits
+from tests.support.cases import CASES, LARGE, Case
+from tests.support.encode_modes import levels_at_random
 from tests.support.frame_builder import Draft
 from tests.support.paths import GOLDEN
 from tests.support.ranks import Ranks, agreed

@@ -27,7 +27,9 @@ from gcodec.kernels.planes import layout_types
 from gcodec.memory import float_bits_of, scratch_for
 from gcodec.truncation.reference import round_to_levels
 from tests.support import laws, reference
-from tests.support.cases import BITS_ONLY, CASES, KINDS, Case, Mode, gaussian, modes, promised, specials
+from tests.support.bit_patterns import BITS_ONLY, KINDS, gaussian, specials
+from tests.support.cases import CASES, Case
+from tests.support.encode_modes import Mode, modes, promised
 from tests.support.layouts import general_layout
 from tests.support.paths import ROOT
 
@@ -284,7 +286,8 @@ def test_all_ways_to_cut_tails_into_planes_give_the_same_bytes(options, n):
 PROGRAM = """
 import sys, zlib
 import gcodec
-from tests.support.cases import CASES, modes
+from tests.support.cases import CASES
+from tests.support.encode_modes import modes
 for which in CASES:
     if which.dtype in ("float32", "bfloat16") and which.name in sys.argv[1:]:
         for mode in modes(which.dtype):

@@ -262,7 +262,8 @@ PROGRAM = """
 import zlib
 import gcodec
 from gcodec.kernels.core import numba_private
-from tests.support.cases import CASES, modes
+from tests.support.cases import CASES
+from tests.support.encode_modes import modes
 print(numba_private.UNCOUNTED == {})
 for case in CASES:
     if case.dtype == "float32" and case.name in ("gaussian, three in ten zero", "corners among gaussian values"):

@@ -16,7 +16,7 @@ from gcodec.kernels.planes.layouts import count_items
 from gcodec.kernels.predict import residuals, scales
 from gcodec.kernels.predict.scale_steps import N_SUMS
 from gcodec.memory import residual_scratch_for
-from tests.support.cases import KINDS, gaussian, specials
+from tests.support.bit_patterns import KINDS, gaussian, specials
 
 PREDICTABLE = [kind for kind in BY_NAME.values() if kind.predictable]
 

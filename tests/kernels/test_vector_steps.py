@@ -24,7 +24,7 @@ from gcodec.kernels.planes import layouts
 from gcodec.kernels.planes.layout_types import GeneralPlanes, NoPlanes, ShortTails, Tails8, Tails23, Tails24
 from gcodec.kernels.sample import count
 from gcodec.memory import float_bits_of, scratch_for
-from tests.support.cases import KINDS, gaussian, specials
+from tests.support.bit_patterns import KINDS, gaussian, specials
 
 TYPES = list(BY_CODE.values())
 WITH_LEVELS = [kind for kind in BY_NAME.values() if kind.tail_bits]

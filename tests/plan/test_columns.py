@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import gcodec
-from tests.support.cases import BITS_ONLY, KINDS, from_floats
+from tests.support.bit_patterns import BITS_ONLY, KINDS, from_floats
 
 
 def size(dtype: str, values: np.ndarray) -> int:

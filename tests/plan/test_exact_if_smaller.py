@@ -10,7 +10,8 @@ import pytest
 import gcodec
 from gcodec import FINE_LADDER, EncoderOptions
 from tests.support import laws
-from tests.support.cases import BITS_ONLY, KINDS, Array, Bits, from_floats, promised
+from tests.support.bit_patterns import BITS_ONLY, KINDS, Array, Bits, from_floats
+from tests.support.encode_modes import promised
 
 SHAPE = 192, 256
 LEVEL_BYTES = 64  #: what the levels of a frame and their planes take in its prelude, and padding

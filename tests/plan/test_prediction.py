@@ -20,26 +20,22 @@ from hypothesis import strategies as st
 import gcodec
 from gcodec import EncoderOptions, InvalidArgument, Unsupported
 from tests.support import laws, reference
-from tests.support.cases import (
+from tests.support.base_pairs import PAIRS, Pair, rng_of, stepped
+from tests.support.bit_patterns import (
     BITS_ONLY,
-    CASES,
     KINDS,
-    MULTIPLES,
-    PAIRS,
     Array,
     Bits,
-    Pair,
     block_of,
     gaussian,
-    modes,
     multiples,
     noise,
-    rng_of,
     specials,
-    stepped,
     to_floats,
     typed,
 )
+from tests.support.cases import CASES, MULTIPLES
+from tests.support.encode_modes import modes
 from tests.support.frame_builder import Draft, build_frame
 
 PREDICTABLE = [name for name, kind in KINDS.items() if kind.predicted]

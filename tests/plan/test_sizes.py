@@ -10,7 +10,8 @@ import pytest
 import gcodec
 from gcodec import FINE_LADDER, LITERAL_GCOMP
 from tests.support import laws, reference
-from tests.support.cases import BITS_ONLY, KINDS, Bits, block_of, from_floats, gaussian, noise, promised
+from tests.support.bit_patterns import BITS_ONLY, KINDS, Bits, block_of, from_floats, gaussian, noise
+from tests.support.encode_modes import promised
 from tests.support.make_golden import BY_LEVEL, Dump, committed_sizes, difference, measured_sizes
 from tests.support.paths import CORPUS
 

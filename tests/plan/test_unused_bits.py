@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import gcodec
-from tests.support.cases import BITS_ONLY, KINDS, Bits, gaussian, infinity
+from tests.support.bit_patterns import BITS_ONLY, KINDS, Bits, gaussian, infinity
 
 N = 40_000
 #: Type, and how many low bits are zero where values were of a shorter type.

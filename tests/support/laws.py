@@ -22,7 +22,7 @@ from gcodec.frame import small_reads
 from gcodec.frame.decode import FrameReader
 from gcodec.frame.small_reads import small_frame
 from tests.support import reference
-from tests.support.cases import KINDS, Array, Bits, infinity, to_floats, typed
+from tests.support.bit_patterns import KINDS, Array, Bits, infinity, to_floats, typed
 
 # ------------------------------------------------------------------------------------------------ What is compared
 

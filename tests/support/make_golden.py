@@ -32,10 +32,10 @@ from gcodec.format import modes as bit_layouts
 from gcodec.format import shipped
 from gcodec.truncation.optimizers import levels_for, view_from_dump
 from tests.support import reference
-from tests.support.cases import (
+from tests.support.base_pairs import stepped
+from tests.support.bit_patterns import (
     KINDS,
     Bits,
-    Mode,
     block_of,
     from_floats,
     gaussian,
@@ -43,13 +43,12 @@ from tests.support.cases import (
     multiples,
     noise,
     pieces,
-    promised,
     scaled,
     specials,
-    stepped,
     typed,
 )
-from tests.support.cases import modes as modes_of
+from tests.support.encode_modes import Mode, promised
+from tests.support.encode_modes import modes as modes_of
 from tests.support.frame_builder import (
     USUAL_PLANES,
     BlockWriter,

@@ -17,7 +17,10 @@ import numpy as np
 
 import gcodec
 from tests.support import laws
-from tests.support.cases import KINDS, MULTIPLES, PAIRS, Case, from_floats, modes, typed
+from tests.support.base_pairs import PAIRS
+from tests.support.bit_patterns import KINDS, from_floats, typed
+from tests.support.cases import MULTIPLES, Case
+from tests.support.encode_modes import modes
 from tests.support.layouts import general_layout
 from tests.support.make_golden import as_base, as_known, read_manifest
 from tests.support.paths import GOLDEN

@@ -37,7 +37,9 @@ from tests.gpu.native_laws.law_table import (
     wide_layouts,
 )
 from tests.support import laws
-from tests.support.cases import CASES, Bits, Case, levels_at_random, modes
+from tests.support.bit_patterns import Bits
+from tests.support.cases import CASES, Case
+from tests.support.encode_modes import levels_at_random, modes
 from tests.support.frame_builder import ANY_KIND, Built, Draft, build_frame, mutations
 from tests.support.make_golden import as_known, read_manifest
 from tests.support.paths import GOLDEN, GOLDEN_INVALID

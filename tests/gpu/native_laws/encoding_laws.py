@@ -34,7 +34,9 @@ from tests.gpu.native_laws.law_table import (
     wide_layouts,
 )
 from tests.support import laws
-from tests.support.cases import CASES, Bits, Case, levels_at_random
+from tests.support.bit_patterns import Bits
+from tests.support.cases import CASES, Case
+from tests.support.encode_modes import levels_at_random
 
 
 @law

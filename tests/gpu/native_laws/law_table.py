@@ -23,7 +23,7 @@ from gcodec.plan.request import EncodeRequest
 from gcodec.tensors import Values, kernel_view
 from tests.gpu.host_library import HostThreads
 from tests.support import laws
-from tests.support.cases import Bits
+from tests.support.bit_patterns import Bits
 
 TYPES = ("float32", "bfloat16", "float16")
 CODING = EncoderOptions(exact_if_smaller=False)  # as devices encode

@@ -22,7 +22,8 @@ from gcodec.truncation.optimizers import levels_for, view_from_dump
 from tests.gpu.host_library import HostThreads
 from tests.gpu.native_laws.law_table import CODING, TYPES, law, outcome
 from tests.support import laws
-from tests.support.cases import CASES, levels_at_random
+from tests.support.cases import CASES
+from tests.support.encode_modes import levels_at_random
 
 
 @law

@@ -27,7 +27,8 @@ from gcodec.tensors import Values, kernel_view
 from tests.gpu.host_library import HostThreads
 from tests.gpu.native_laws.law_table import CODING, TYPES, books_of, law, placed
 from tests.support import laws
-from tests.support.cases import CASES, Bits, Case
+from tests.support.bit_patterns import Bits
+from tests.support.cases import CASES, Case
 from tests.support.frame_builder import Draft, build_frame, mutations
 from tests.support.make_golden import as_known, read_manifest
 from tests.support.paths import GOLDEN, GOLDEN_INVALID
