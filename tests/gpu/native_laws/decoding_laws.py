@@ -69,14 +69,17 @@ def frames_to_decode(
 def frames_of_the_host(memory: HostThreads, effort: int) -> None:
     """Arrays of every kind, as ``gcodec.encode`` plans them and as a device does: wide heads, column references,
     predictions, which are left to the host."""
-    for case in CASES:
+    for k, case in enumerate(CASES):
         if case.dtype in TYPES:
             bits, dtype = kernel_view(case.bits.reshape(-1)), BY_NAME[case.dtype]
             check(memory, as_a_device(bits, dtype), bits)
             levels = levels_at_random(case.bits, len(FINE_LADDER[case.dtype].drops))
-            every: Any = ({}, {"options": EncoderOptions(prediction=False)}, {"levels": levels}, {"mantissa_bits": 4})
-            for options in every:
-                frame = gcodec.encode(case.array(), **case.options, **options)
+            lossy: list[dict[str, Any]] = [{"levels": levels}, {"mantissa_bits": 4}]
+            lossless: list[dict[str, Any]] = [{}, {"options": EncoderOptions(prediction=False)}]
+            every = lossless + (lossy if effort > 1 else [lossy[k % 2]])
+            # Most are encoded alike with and without prediction.
+            frames = [gcodec.encode(case.array(), **case.options, **options) for options in every]
+            for frame in dict.fromkeys(frames):
                 check(memory, frame, laws.outcome(frame))
 
 
@@ -129,7 +132,7 @@ def any_frames(memory: HostThreads, effort: int) -> None:
 def spoilt_blocks(memory: HostThreads, effort: int) -> None:
     """Coded blocks with any bytes altered and a checksum that fits: the host's outcome."""
     rng, refused = Random(12), 0
-    for built in frames_to_decode(rng, 300 * effort, ("coded",)):
+    for built in frames_to_decode(rng, 150 * effort, ("coded",)):
         draft = Draft.of(built.frame, built.codebooks)
         blocks = [bytearray(block) for block in draft.blocks]
         if not blocks:
@@ -142,7 +145,7 @@ def spoilt_blocks(memory: HostThreads, effort: int) -> None:
         expected = laws.outcome(frame, built.codebooks)
         check(memory, frame, expected, books_of(built.codebooks))
         refused += isinstance(expected, str)
-    assert refused > 100 * effort
+    assert refused > 50 * effort
 
 
 @law

@@ -223,7 +223,7 @@ def any_patches(memory: HostThreads, effort: int) -> None:
         dtype, books = BY_CODE[built.frame[5]].narrow.name, books_of(built.codebooks)
         result = outcome_with_base(memory, built.frame, built.base, dtype, books)
         assert laws.same_outcome(result, built.bits), (k, result, built.bits)
-        if k % 2 and k < 30 * effort:     # those that name no codebooks, which are found here by their hash alone
+        if k % 2 and k < 18 * effort:     # those that name no codebooks, which are found here by their hash alone
             for mutation in mutations(built.frame, rng, built.codebooks):
                 expected = laws.outcome(mutation.frame, built.codebooks, built.base)
                 result = outcome_with_base(memory, mutation.frame, built.base, dtype, books)
