@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import hashlib
 import os
+import platform
 import shutil
 import subprocess
 import tempfile
@@ -17,12 +20,15 @@ import pytest
 from gcodec.kernels.cuda.native import NativeKernel
 from gcodec.kernels.cuda.nvrtc import SOURCE
 from tests.gpu.cuda_memory import HostMemory
+from tests.support.paths import ROOT
 
 #: Names by which compilers of C++ are called; the first that is there is used.
 COMPILERS = (os.environ.get("CXX", ""), "g++", "clang++", "c++")
 #: What a device does otherwise than the host stops the process: it faults where a vector lies at an address that is no
 #: multiple of its size, and shifts by the width of a number or more give 0 there.
 TRAPS = ("-fsanitize=alignment,shift,integer-divide-by-zero", "-fsanitize-undefined-trap-on-error")
+#: Where libraries are kept that have been compiled; ``make clean`` removes it.
+LIBRARIES = ROOT / ".cache" / "host-kernels"
 SANITIZERS = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all", "--param=asan-stack=0")
 
 
@@ -36,15 +42,35 @@ def compiler() -> str:
 
 @cache
 def build(*options: str) -> Any:
-    """Return the library, compiled with these options; with :data:`TRAPS` if there are none."""
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "host_kernels.so"
-        command = [compiler(), "-O1", "-g1", "-std=c++17", "-ffp-contract=off", "-shared", "-fPIC", "-Wall",
-                   "-Wextra", "-Werror", "-Wno-unknown-pragmas", *(options or TRAPS), f"-I{SOURCE}", "-o", str(file),
-                   str(Path(__file__).with_name("host_kernels.cpp"))]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    """Return the library, compiled with these options; with :data:`TRAPS` if there are none.
+
+    Compiling takes seconds, so that a library is kept for the next process and the next run.
+    """
+    command = [compiler(), "-O1", "-g1", "-std=c++17", "-ffp-contract=off", "-shared", "-fPIC", "-Wall", "-Wextra",
+               "-Werror", "-Wno-unknown-pragmas", *(options or TRAPS), f"-I{SOURCE}",
+               str(Path(__file__).with_name("host_kernels.cpp"))]
+    kept = LIBRARIES / f"{_made_of(command)}.so"
+    if kept.exists():
+        return ctypes.CDLL(str(kept))
+    with contextlib.suppress(OSError):      # a checkout that cannot be written to keeps nothing
+        LIBRARIES.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=LIBRARIES if os.access(LIBRARIES, os.W_OK) else None) as folder:
+        file = Path(folder) / kept.name
+        done = subprocess.run([*command, "-o", str(file)], capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
+        with contextlib.suppress(OSError):
+            file = file.replace(kept)       # whole, whoever else compiles the same
         return ctypes.CDLL(str(file))
+
+
+def _made_of(command: list[str]) -> str:
+    """Return a hash of all that a library is made of: the command, its compiler, the machine, and all sources."""
+    version = subprocess.run([command[0], "--version"], capture_output=True, text=True, check=True).stdout
+    digest = hashlib.sha256(repr((command, version, platform.machine())).encode())
+    here = Path(__file__).parent
+    for path in sorted([*here.glob("*.cpp"), *here.glob("*.h"), *SOURCE.iterdir()]):
+        digest.update(f"{path.name} {path.stat().st_size} ".encode() + path.read_bytes())
+    return digest.hexdigest()
 
 
 class HostThreads(HostMemory):
