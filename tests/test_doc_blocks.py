@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -23,15 +25,43 @@ def test_every_block_says_what_it_is(page):
     assert not wrong, f"code needs a fence with one of the tags {sorted(known)}:\n" + "\n".join(wrong)
 
 
+RUNNER = [sys.executable, "-m", "tests.support.doc_blocks"]
+
+
+@pytest.fixture(scope="module")
+def run_page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[Path], tuple[int, str]]]:
+    """Yield a function that runs a page in a process of its own and returns its exit code and what it printed."""
+    if not hasattr(os, "fork"):
+        def alone(page: Path) -> tuple[int, str]:
+            done = subprocess.run([*RUNNER, str(page)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                                  timeout=540, check=False, cwd=ROOT)
+            return done.returncode, done.stdout
+
+        yield alone
+        return
+    printed = tmp_path_factory.mktemp("pages") / "printed"
+    with subprocess.Popen([*RUNNER, "--serve"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+                          cwd=ROOT) as server:
+        assert server.stdin is not None
+        assert server.stdout is not None
+
+        def served(page: Path) -> tuple[int, str]:
+            print(page, printed, sep="\t", file=server.stdin, flush=True)
+            assert server.stdout is not None
+            return int(server.stdout.readline()), printed.read_text(encoding="utf-8")
+
+        yield served
+        server.stdin.close()
+
+
 @pytest.mark.parametrize("page", RUN, ids=lambda page: page.name)
-def test_every_block_runs_as_it_is_printed(page, tmp_path):
+def test_every_block_runs_as_it_is_printed(page, run_page):
     pytest.importorskip("torch")
-    done = subprocess.run([sys.executable, "-m", "tests.support.doc_blocks", str(page)], capture_output=True, text=True,
-                          timeout=540, check=False, cwd=ROOT)
-    assert done.returncode == 0, done.stdout + done.stderr
+    code, printed = run_page(page)
+    assert code == 0, printed
     n_blocks = sum(block.tag in ("python", "sh") for block in blocks_of(page.read_text(encoding="utf-8")))
-    begun = [line for line in done.stdout.splitlines() if line.startswith(f"began {page.name}:")]
-    assert done.stdout.count(f"ran {page.name}:") + len(begun) >= n_blocks
+    begun = [line for line in printed.splitlines() if line.startswith(f"began {page.name}:")]
+    assert printed.count(f"ran {page.name}:") + len(begun) >= n_blocks
     if begun:
         pytest.skip("; ".join(begun))
 
@@ -40,8 +70,7 @@ def run_on(folder: Path, text: str) -> subprocess.CompletedProcess[str]:
     """Run a page of this text."""
     page = folder / "made-up.md"
     page.write_text(text, encoding="utf-8")
-    return subprocess.run([sys.executable, "-m", "tests.support.doc_blocks", str(page)], capture_output=True, text=True,
-                          timeout=240, check=False, cwd=ROOT)
+    return subprocess.run([*RUNNER, str(page)], capture_output=True, text=True, timeout=240, check=False, cwd=ROOT)
 
 
 def test_blocks_are_found_with_their_tags_and_lines():

@@ -12,6 +12,9 @@ python cuda it is run where there is a CUDA device; else it is only compiled
 sh          its lines are run: commands of gcodec in this process, anything else by bash
 others      of ``SHOWN``: it is not run
 =========== =====================================================================================================
+
+``--serve`` runs pages that are named on standard input, each in a process that is forked after torch and gcodec have
+been imported: most pages import both, which takes longer than their blocks.
 """
 
 from __future__ import annotations
@@ -24,13 +27,14 @@ import io
 import os
 import re
 import shlex
+import signal
 import subprocess
 import sys
 import tempfile
 import traceback
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -184,7 +188,43 @@ def main(pages: list[str]) -> int:
     return min(n_failed, 99)
 
 
+def end(pages: list[str]) -> NoReturn:
+    """Run pages and end this process."""
+    code = 99
+    try:
+        code = main(pages)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)  # threads of torch and DDP are none of a page's business
+
+
+def serve(seconds: int = 540) -> None:
+    """Run the page of each line of standard input, which also names a file for what is printed; print exit codes.
+
+    No submodule is imported here: a page that uses one has to import it.
+    """
+    import gcodec
+
+    assert gcodec.encode is not None
+    if importlib.util.find_spec("torch"):
+        import torch  # noqa: F401
+    for line in sys.stdin:
+        page, printed = line.rstrip("\n").split("\t")
+        pid = os.fork()
+        if not pid:
+            signal.alarm(seconds)
+            log = os.open(printed, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+            for descriptor, number in ((os.open(os.devnull, os.O_RDONLY), 0), (log, 1), (log, 2)):
+                os.dup2(descriptor, number)
+            end([page])
+        print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
+
+
 if __name__ == "__main__":
-    code = main(sys.argv[1:])
-    sys.stdout.flush()
-    os._exit(code)  # threads of torch and DDP are none of a page's business
+    if sys.argv[1:] == ["--serve"]:
+        serve()
+    else:
+        end(sys.argv[1:])
