@@ -19,6 +19,8 @@ LONGEST = (
     "codec/test_corruption.py", "codec/test_predicted_rows.py",
     "compressors/test_compressors.py", "bench/test_bench.py", "format/test_reference.py", "kernels/test_kernels.py",
     "plan/test_prediction.py", "bench/test_experiments.py", "archive/test_bases.py", "cli/test_cli.py",
+    "kernels/test_vector_steps.py", "kernels/test_private_parts.py", "gpu/test_pretended_device.py",
+    "test_doc_blocks.py",
     "distributed/test_diloco.py", "distributed/test_group.py", "distributed/test_parts.py",
     "distributed/test_compressors.py", "distributed/test_adaptive.py", "distributed/test_ddp.py",
     "distributed/test_fsdp.py", "distributed/test_gpu_allreduce.py", "sync/test_example.py", "sync/test_training.py",
