@@ -15,15 +15,17 @@ from ..errors import Corruption, InvalidArgument
 from ..frame.decode import FrameReader
 from ..tensors import check_unmasked
 
-#: Follows a frame of big-endian values. The frame itself holds them in its own order, so anything can decode it.
+#: Precedes a frame of big-endian values, which the frame itself holds in its own order. Earlier snapshots put it behind
+#: the frame, where it can be lost without a trace; such chunks are read, but no longer written.
 BIG_ENDIAN = b">"
 
 
 class Gcodec(Codec):
     """A numcodecs codec for floating-point values.
 
-    An array is encoded as one frame (docs/format.md), which ``gcodec.decode`` reads, too. It comes back flat, in the
-    order of its memory, with its type and byte order, as from other numcodecs codecs.
+    An array is encoded as one frame (docs/format.md), which ``gcodec.decode`` reads, too; one of big-endian values as
+    the byte ``>`` and a frame. It comes back flat, in the order of its memory, with its type and byte order, as from
+    other numcodecs codecs.
 
     Args:
         dtype: Type of the values, for buffers that do not say it: bytes, or unsigned integers that hold bfloat16 or
@@ -77,7 +79,7 @@ class Gcodec(Codec):
         if flat.dtype.itemsize == array.dtype.itemsize:  # the shape tells the encoder what rows and columns are
             flat = flat.reshape(array.shape if array.flags.c_contiguous else array.shape[::-1])
         frame: bytes = encode(flat, dtype=self._name, mantissa_bits=self.mantissa_bits, rounding=self.rounding)
-        return frame + BIG_ENDIAN if order == ">" else frame
+        return BIG_ENDIAN + frame if order == ">" else frame
 
     def decode(self, buf: Any, out: Any = None) -> Any:
         """Decode a frame.
@@ -94,20 +96,22 @@ class Gcodec(Codec):
             InvalidArgument: If ``out`` is of another size.
         """
         data = ensure_contiguous_ndarray(buf).view(np.uint8)
-        frame = FrameReader(data)
-        rest = data[len(frame.data) :].tobytes()
-        if rest not in (b"", BIG_ENDIAN):
+        swapped = data[:1].tobytes() == BIG_ENDIAN
+        frame = FrameReader(data[1:] if swapped else data)
+        rest = data[len(frame.data) + swapped :].tobytes()
+        if rest and (swapped or rest != BIG_ENDIAN):
             raise Corruption(f"{len(rest)} bytes follow the frame, which are not this codec's")
+        swapped = swapped or bool(rest)
         values = frame.prelude.dtype
         if out is None:
             result = decode_frame(frame, None, "numpy", None, None).reshape(-1)
-            return result.byteswap(inplace=True).view(result.dtype.newbyteorder(">")) if rest else result
+            return result.byteswap(inplace=True).view(result.dtype.newbyteorder(">")) if swapped else result
         target = ensure_contiguous_ndarray(out).view(np.uint8)
         n_bytes = frame.prelude.n_values * values.itemsize
         if target.size != n_bytes or not target.flags.writeable:
             raise InvalidArgument(f"out must be a writable buffer of {n_bytes} bytes, not of {target.size}")
         bits = decode_frame(frame, None, "numpy", None, None).reshape(-1).view(values.uint)
-        target[:] = (bits.byteswap(inplace=True) if rest else bits).view(np.uint8)
+        target[:] = (bits.byteswap(inplace=True) if swapped else bits).view(np.uint8)
         return out
 
     def __repr__(self) -> str:

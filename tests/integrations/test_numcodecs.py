@@ -108,7 +108,7 @@ def test_types_of_ml_dtypes_are_kept():
 def test_frames_are_those_of_gcodec():
     values = VALUES.astype(np.float32).reshape(60, 100)
     assert Gcodec().encode(values) == gcodec.encode(values)
-    assert np.array_equal(gcodec.decode(Gcodec().encode(values.astype(">f4"))), values)
+    assert Gcodec().encode(values.astype(">f4")) == b">" + gcodec.encode(values)
     rounded = gcodec.decode(gcodec.encode(values, mantissa_bits=5))
     assert np.array_equal(Gcodec(mantissa_bits=5).decode(Gcodec(mantissa_bits=5).encode(values)), rounded.reshape(-1))
 
@@ -135,6 +135,27 @@ def test_damage_and_wrong_sizes_are_errors():
             Gcodec().decode(encoded, out=out)
     with pytest.raises(gcodec.InvalidArgument, match="no values"):
         Gcodec(dtype="float32").encode(b"12345")
+
+
+@pytest.mark.parametrize("kind", TYPES)
+@pytest.mark.parametrize("values", ARRAYS.values(), ids=ARRAYS)
+def test_a_chunk_that_is_cut_short_anywhere_is_refused(values, kind):
+    encoded = Gcodec().encode(values.astype(kind))
+    for stop in {*range(0, len(encoded), 97), *range(max(len(encoded) - 12, 0), len(encoded))}:
+        with pytest.raises(gcodec.Corruption):
+            Gcodec().decode(encoded[:stop])
+
+
+def test_big_endian_chunks_of_earlier_snapshots_are_read():
+    values = VALUES.astype(">f4")
+    earlier = gcodec.encode(values.astype("<f4")) + b">"
+    decoded, out = Gcodec().decode(earlier), np.empty_like(values)
+    assert decoded.dtype == values.dtype
+    assert decoded.tobytes() == values.tobytes()
+    Gcodec().decode(earlier, out=out)
+    assert out.tobytes() == values.tobytes()
+    with pytest.raises(gcodec.Corruption, match="follow"):
+        Gcodec().decode(b">" + earlier)
 
 
 def test_the_entry_point_names_the_codec():
