@@ -23,6 +23,7 @@ from .shared_tensors import SharedTensors
 from .sync_stats import LOG, Progress, StageClock, UpdateStats
 from .tensor_bits import TensorLayout, WritableTensor, as_typed
 from .version_chain import Position, Step, StoredVersion, VersionSource, Ways, check_found
+from .version_folder import VersionFolder
 from .version_message import HashedTensor, Message, OpenMessage, VersionInfo, check_part, open_message, state_hash
 from .weight_changes import Change, device_changes, fill, host_changes, layouts_of, write_all
 
@@ -257,6 +258,7 @@ class Subscriber:
             BrokenChain: nothing leads from what is held to that version: an anchor is needed.
             InvalidArgument: an argument has another type.
             Corruption: a message that is needed is damaged, or is another than the source says.
+            GcodecError: there is no such folder.
             OSError: the source cannot be read.
 
         After an error the weights are those of the last version that could be applied.
@@ -270,7 +272,10 @@ class Subscriber:
         n_applied, unusable, is_intact = 0, set[Step](), True
         problem: GcodecError | None = None
         while True:
-            versions = [version for version in source.versions() if to is None or version.number <= to]
+            found = source.versions()
+            if not found and isinstance(source, VersionFolder):
+                source.check_is_there()
+            versions = [version for version in found if to is None or version.number <= to]
             self._leave_other_run(versions, is_stopped=to is not None)
             if not versions or versions[-1].number <= self._number:
                 return n_applied

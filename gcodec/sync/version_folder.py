@@ -11,7 +11,7 @@ from typing import Any
 import xxhash
 
 from ..archive.folders import DiskFolder, folder_at, replace_file, writer_lock
-from ..errors import BrokenChain, Corruption, InsufficientData, InvalidArgument, Unsupported
+from ..errors import BrokenChain, Corruption, GcodecError, InsufficientData, InvalidArgument, Unsupported
 from ..files.source import open_regular
 from .publisher import WeightVersion
 from .sync_stats import LOG
@@ -41,7 +41,7 @@ class VersionFolder:
     second publisher waits for the first; at a URL there is no lock, so let only one at a time write there.
 
     Args:
-        path: a folder, which need not exist, or a URL for fsspec, such as "s3://bucket/run-7", if that is installed.
+        path: a folder, which the first ``send`` makes if it does not exist, or a URL for fsspec, such as "s3://bucket/run-7", if that is installed.
             There objects are put whole.
         keep_anchors: so many of the newest anchors are kept, and all versions since; older ones are removed. None:
             nothing is removed.
@@ -72,6 +72,12 @@ class VersionFolder:
         except FileNotFoundError:
             return ()
         return _manifest_from_json(text, f"{self.path}/{MANIFEST}")
+
+    def check_is_there(self) -> None:
+        """Raise GcodecError if there is no such folder. A store has no folders: there it is as an empty one."""
+        if isinstance(self._folder, DiskFolder) and not self._folder.path.is_dir():
+            raise GcodecError(f"{self.path}: no such folder; the publisher's first send makes it, so where workers may "
+                              "begin before that, make it first")
 
     @property
     def newest(self) -> int:

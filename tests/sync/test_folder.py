@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import json
 import pickle
+import re
 import shutil
 from collections.abc import Callable
 from functools import partial
@@ -31,6 +32,10 @@ def test_subscribers_catch_up_from_wherever_they_are(tmp_path, how):
         pytest.importorskip("fsspec")
     folder = VersionFolder(place[how])
     assert folder.newest == 0
+    if how != "memory":
+        with pytest.raises(GcodecError, match=f"{re.escape(place[how])}: no such folder"):
+            Subscriber().catch_up(folder)
+        Path(place[how].removeprefix("file://")).mkdir(parents=True)
     assert Subscriber().catch_up(folder) == 0
     publisher, state = Publisher(anchor_every=3), some_state()
     subscribers = {every: Subscriber() for every in (1, 2, 5)}
