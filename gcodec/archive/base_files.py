@@ -43,15 +43,22 @@ class Bases:
         origin: path of a tensor file, an archive or a folder of either; a URL for fsspec of a file; an open archive
             (not closed here); or the plan of a file.
         base: the bases of archives among these.
+        second: of a plan, what returns another one for the same tensors, see :class:`Base`.
 
     Raises:
         GcodecError: there is no such file or folder.
     """
 
-    def __init__(self, origin: str | os.PathLike[str] | ArchiveReader | FilePlan, *, base: Bases | None = None) -> None:
+    def __init__(
+        self,
+        origin: str | os.PathLike[str] | ArchiveReader | FilePlan,
+        *,
+        base: Bases | None = None,
+        second: Callable[[], FilePlan | None] | None = None,
+    ) -> None:
         self._base, self._owns_base, self._lock = base, False, RLock()
         self._open: OrderedDict[tuple[Path | str, str | None], _Opened] = OrderedDict()
-        self._planned = Base.of_plan(origin.path, origin) if isinstance(origin, FilePlan) else None
+        self._planned = Base.of_plan(origin.path, origin, second) if isinstance(origin, FilePlan) else None
         self._archive = _InArchive(origin) if isinstance(origin, ArchiveReader) else None
         self._url = origin if isinstance(origin, str) and is_url(origin) else None
         name = origin.name if isinstance(origin, ArchiveReader) else None

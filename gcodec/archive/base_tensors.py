@@ -5,10 +5,12 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import accumulate
 from math import prod
 from typing import NamedTuple, Protocol
+
+import xxhash
 
 from ..dtypes import DTYPES
 from ..errors import Unsupported
@@ -19,6 +21,8 @@ from .entries import FileEntry
 
 #: Types whose frames may refer to a base.
 WITH_BASE = tuple(t.name for t in DTYPES)
+#: So many bytes are read and hashed at once.
+HASHED_BYTES = 1 << 22
 
 Read = Callable[[int, int, int], Bytes]
 
@@ -65,6 +69,8 @@ class Base:
         segments: segments of the file.
         read: function of a segment's number, start and stop that returns these bytes.
         is_held: every reader holds the base anyway, so that anything saved by it is worth while.
+        second: returns the same tensors as another kind of file has them, or None. Readers take from it what was coded
+            against that: transposed and shared tensors in memory are other bytes in a dictionary than in a state.
     """
 
     name: str
@@ -72,17 +78,25 @@ class Base:
     segments: tuple[BaseSegment, ...]
     read: Read
     is_held: bool = False
+    second: Callable[[], Base | None] | None = None
 
     @classmethod
-    def of_plan(cls, name: str, plan: FilePlan) -> Base:
-        """Return the base that is the file of a plan; its bytes are read when they are needed."""
+    def of_plan(cls, name: str, plan: FilePlan, second: Callable[[], FilePlan | None] | None = None) -> Base:
+        """Return the base that is the file of a plan; its bytes are read when they are needed. ``second``: see
+        :class:`Base`."""
 
         def read(segment: int, start: int, stop: int) -> Bytes:
             begin = plan.segments[segment].start
             return plan.source.read(begin + start, begin + stop)
 
         segments = tuple(BaseSegment(segment.stop - segment.start, segment.dtype) for segment in plan.segments)
-        return cls(name, plan.tensors, segments, read)
+
+        @cache
+        def other() -> Base | None:
+            other_plan = None if second is None else second()
+            return None if other_plan is None else cls.of_plan(other_plan.path, other_plan)
+
+        return cls(name, plan.tensors, segments, read, second=other)
 
     @classmethod
     def of_entry(cls, name: str, entry: FileEntry, read: Read) -> Base:
@@ -197,6 +211,11 @@ def base_bytes(entry: FileEntry, number: int, base: Base) -> BaseBytes:
     segment, meant, alone = entry.segments[number], _meant(entry), len(entry.tensors) == 1
     views = entry.views.get(number, [])
     found = base.bytes_for(views, segment.bytes, segment.dtype, alone=alone, raw=True)
+    second = None if base.second is None else base.second()
+    if second is not None and (found is None or _hash_of(found, segment.bytes) != segment.base):
+        other = second.bytes_for(views, segment.bytes, segment.dtype, alone=alone, raw=True)
+        if other is not None and _hash_of(other, segment.bytes) == segment.base:
+            return other
     if found is None:
         which, n_bytes = "such tensor", segment.bytes
         if len(views) > 1 and are_end_to_end(views, segment.bytes):  # of many, the first that the base has not
@@ -209,6 +228,14 @@ def base_bytes(entry: FileEntry, number: int, base: Base) -> BaseBytes:
     if found.hash not in (None, segment.base):
         raise Unsupported(f"was compressed against {meant} of other values than {base.name} has")
     return found
+
+
+def _hash_of(found: BaseBytes, size: int) -> str:
+    """Return the hash of what a segment of ``size`` bytes would be decoded against."""
+    digest = xxhash.xxh3_64()
+    for start in range(0, size, HASHED_BYTES):
+        digest.update(found.read(start, min(start + HASHED_BYTES, size)).data)
+    return digest.hexdigest()
 
 
 def _meant(entry: FileEntry) -> str:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import reprlib
 from collections import Counter
-from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from typing import Any, BinaryIO
 
 import numpy as np
 
-from ..errors import InvalidArgument, LimitExceeded
+from ..errors import GcodecError, InvalidArgument, LimitExceeded
 from ..files.elements import check_dtype, stored_as, width
 from ..files.file_plan import FilePlan, FileSegment, SegmentViews, TensorView, assemble
 from ..files.safetensors import safetensors_header
@@ -24,6 +25,7 @@ from .encoding_policy import EncodingPolicy, GivenLevels, MantissaBits
 from .entries import FileEntry, well_formed
 from .reader import ArchiveReader
 from .shared_memory import memory_of
+from .state_files import plan_state
 from .structure import STRUCTURE
 from .tensor_groups import grouped, in_order, laid_out
 from .tensor_names import NamedTensor, TensorNames
@@ -252,7 +254,30 @@ def _bases(base: BaseLike, dtype: str | Mapping[str, str] | None = None) -> Base
         return bases
     if not isinstance(base, Mapping):  # an empty one is a base that has none of the names
         raise no_base(base)
-    return Bases(plan_tensors(base, dtype=dtype))
+    plan = plan_tensors(base, dtype=dtype)
+    return Bases(plan, second=lambda: plan_beside(plan, base, partial(plan_state, DICT_PATH)))
+
+
+def plan_beside(plan: FilePlan, tensors: Any, make: Callable[[Any], FilePlan]) -> FilePlan | None:
+    """Return another plan of the tensors of a base, as a dictionary or as a state.
+
+    None where it would have the same tensors under the same names, and where that kind of file does not hold them.
+
+    Args:
+        plan: the plan of one kind.
+        tensors: the base as it was given.
+        make: makes the plan of the other kind.
+    """
+    if not isinstance(tensors, Mapping) or not all(is_torch(t) or isinstance(t, np.ndarray) for t in tensors.values()):
+        return None
+    try:
+        other = make(tensors)
+    except GcodecError:
+        return None
+    state = plan if any(view.name == STRUCTURE for view in plan.tensors) else other
+    shapes = {view.name: view.shape for view in state.tensors if view.name != STRUCTURE}
+    alike = shapes == {name: tuple(value.shape) for name, value in tensors.items()}
+    return None if alike and not any(segment.apart for segment in state.segments) else other
 
 
 def _bytes_of(name: str, value: Any, dtype: str | Mapping[str, str] | None) -> tuple[str, tuple[int, ...], Bytes]:

@@ -10,6 +10,7 @@ from typing import Any, BinaryIO
 from ..errors import InvalidArgument, Unsupported
 from .base_files import SUFFIX, Bases, bases_at, no_base
 from .devices import check_kind
+from .dicts import plan_beside, plan_tensors
 from .entries import unsafe_path
 from .reader import ArchiveReader
 from .state_files import load_state, plan_state
@@ -128,7 +129,7 @@ def bases_of(base: Any) -> Bases:
     plan = plan_state(STATE_PATH, base)
     if all(view.name == STRUCTURE for view in plan.tensors):
         raise no_base(base)
-    return Bases(plan)
+    return Bases(plan, second=lambda: plan_beside(plan, base, plan_tensors))
 
 
 def _path_in_archive(file: object) -> str:

@@ -121,6 +121,47 @@ def test_torch_tensors_and_views_of_one_storage_are_bases():
     assert np.array_equal(load_file(io.BytesIO(data), base={"w": W})["w"], NEW["w"])
 
 
+def strided(change: float) -> dict[str, Any]:
+    """Return tensors that a dictionary and a state of them hold as other bytes, or under other names."""
+    torch = pytest.importorskip("torch")
+    w, h, b = (torch.from_numpy(later(array, change)) for array in (W, H, B))
+    return {"transposed": w.t(), "all": b, "same": b, "rows": b[1000:], "layer/bias": h[0].clone(),
+            "layer/fortran": np.asfortranarray(h.numpy()), "small": b[:9].clone(), "step": torch.ones(()) * change}
+
+
+READERS: dict[str, Any] = {
+    "load": lambda path, base: gcodec.load(path, base=base),
+    "load_file": lambda path, base: load_file(path, base=base),
+    "open": lambda path, base: read_lazily(path, base),
+    "decompress_file": lambda path, base: load_safetensors(gcodec.decompress_file(path, f"{path}.st", base=base, force=True)[0]),
+}
+
+
+def read_lazily(path: str, base: Any) -> dict[str, Any]:
+    with gcodec.open(path, base=base) as file:
+        return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - a file is no mapping
+
+
+def load_safetensors(path: Path) -> dict[str, Any]:
+    from safetensors.torch import load_file as load
+
+    return load(path)
+
+
+@pytest.mark.parametrize("reader", READERS)
+@pytest.mark.parametrize("writer", [save_file, gcodec.save])
+def test_a_dictionary_of_strided_and_shared_tensors_is_the_base_for_every_reader(writer, reader, tmp_path):
+    base, path = strided(0), str(tmp_path / "new.gc")
+    writer(new := strided(1e-4), path, base=base)
+    with pytest.raises(Unsupported, match="base"):
+        READERS[reader](path, None)
+    for name, value in READERS[reader](path, base).items():
+        if name in new and value.shape == new[name].shape:  # a file of a state has them as they are stored
+            assert np.array_equal(value, new[name])
+    with pytest.raises(Unsupported, match="base"):
+        READERS[reader](path, strided(1e-3))
+
+
 def test_raw_bits_of_a_named_type_are_a_base_for_that_type():
     old, new = {"w": bfloat16(W)}, {"w": bfloat16(NEW["w"])}
     assert bases_of(saved(new, base=old)) == {"w": None}        # integers, as far as anyone knows
