@@ -91,6 +91,37 @@ def grouped(plan: FilePlan, base: HasBases | None = None) -> FilePlan:
     return _with_runs(plan, views, runs)
 
 
+def parted(plan: FilePlan, base: HasBases) -> FilePlan:
+    """Return the plan of the same file in which each group of tensors, of which a base has only some, is several
+    segments: those that have a base lie apart from those that have none, as :func:`grouped` has them."""
+    views, runs = by_segment(plan.tensors), list[tuple[int, list[TensorView]]]()
+    for number, segment in enumerate(plan.segments):
+        known: bool | None = None
+        runs.append((number, []))
+        for view in views.get(number, ()) if segment.group else ():
+            size = _bytes(view)
+            has_base = base.bytes_for([view], size, segment.dtype, alone=False) is not None if size else known
+            if runs[-1][1] and has_base != known and known is not None:
+                runs.append((number, []))
+            runs[-1][1].append(view)
+            known = has_base
+    if len(runs) == len(plan.segments):
+        return plan
+    segments, moved = list[FileSegment](), dict[str, TensorView]()
+    for number, group in runs:
+        segment = plan.segments[number]
+        if group:
+            at = group[0].offset
+            start = segment.start + at * (width(group[0].dtype) or 1)
+            shapes = tuple(view.shape for view in group) if len(group) > 1 else ()
+            moved.update({v.name: replace(v, segment=len(segments), offset=v.offset - at) for v in group})
+            segment = replace(segment, start=start, stop=start + sum(map(_bytes, group)), group=shapes)
+        else:
+            moved.update({view.name: replace(view, segment=len(segments)) for view in views.get(number, ())})
+        segments.append(segment)
+    return replace(plan, segments=tuple(segments), tensors=tuple(moved[view.name] for view in plan.tensors))
+
+
 def are_grouped(views: Sequence[TensorView]) -> bool:
     """Return True if tensors on one segment are small ones, several, in order and apart."""
     if len(views) < 2:
@@ -104,6 +135,10 @@ def are_grouped(views: Sequence[TensorView]) -> bool:
         if end - view.offset * size > MAX_SMALL:
             return False
     return end <= MAX_GROUP
+
+
+def _bytes(view: TensorView) -> int:
+    return math.prod(view.shape) * (width(view.dtype) or 1)
 
 
 def _is_small(segment: FileSegment, views: Sequence[TensorView]) -> bool:

@@ -9,13 +9,16 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from pathlib import Path
 
+import numpy as np
+import xxhash
+
 from ..archive.base_tensors import Base, are_end_to_end, base_bytes, base_of_file
 from ..archive.entries import FileEntry
 from ..archive.folders import FileIdentity, Folder
 from ..archive.reader import ArchiveReader
 from ..errors import Corruption, GcodecError, Unsupported
 from ..files.file_plan import FilePlan, FileSegment
-from ..files.source import Bytes, FileSource
+from ..files.source import Bytes, ByteSource, FileSource
 from .step_files import step_name, step_of
 
 #: Steps that a step may depend on, one after the other: as many archives are open at once.
@@ -222,8 +225,31 @@ def _check_base(link: OpenStep, finder: _Predecessor) -> None:
                 ) from error
 
 
-def check_same(entry: FileEntry, other: FileEntry, place: Path | str) -> None:
-    """Raises Corruption unless two archives restore to the same bytes, by their hashes."""
-    ours = [blob.hash for blob in (*entry.segments, entry.verbatim)]
-    if ours != [blob.hash for blob in (*other.segments, other.verbatim)] or entry.size != other.size:
+def check_same(entry: FileEntry, other: FileEntry, source: ByteSource, place: Path | str) -> None:
+    """Raises Corruption unless two archives restore to the same bytes, by their hashes.
+
+    Args:
+        entry: the file in one archive.
+        other: the file in the other.
+        source: the bytes of the other, to be read where a segment of it is several in the first one.
+        place: place of the other, for the error.
+    """
+    ours = _hashed_ranges(entry)
+    known = set(ours)
+    same = entry.verbatim.hash == other.verbatim.hash and entry.size == other.size
+    for start, stop, digest in _hashed_ranges(other):
+        if same and (start, stop, digest) not in known:
+            parts = [part for part in ours if start <= part[0] < part[1] <= stop]
+            same = len(parts) > 1 and sum(end - begin for begin, end, _ in parts) == stop - start
+            data = source.read(start, stop) if same else np.empty(0, np.uint8)
+            same = same and digest == xxhash.xxh3_64_hexdigest(data.data)
+            same = same and all(found == xxhash.xxh3_64_hexdigest(data[begin - start : end - start].data)
+                                for begin, end, found in parts)
+    if not same:
         raise Corruption(f"{place}: decodes to other bytes than its hashes say")
+
+
+def _hashed_ranges(entry: FileEntry) -> list[tuple[int, int, str]]:
+    """Return where each segment begins and ends in a file, and its hash."""
+    ends = accumulate(segment.skip + segment.bytes for segment in entry.segments)
+    return [(end - segment.bytes, end, segment.hash) for end, segment in zip(ends, entry.segments, strict=True)]

@@ -19,7 +19,7 @@ from ..archive.entries import FileEntry
 from ..archive.folders import DiskFolder, FileIdentity, folder_at, writer_lock
 from ..archive.output import Attributes
 from ..archive.reader import ArchiveReader
-from ..archive.tensor_groups import grouped
+from ..archive.tensor_groups import grouped, parted
 from ..archive.writer import ArchiveWriter
 from ..errors import CheckpointWarning, GcodecError, InvalidArgument, link_to_nowhere
 from ..files.file_plan import FilePlan
@@ -294,7 +294,8 @@ class StepFolder:
                 self._write(plan, None, output)
             else:
                 with self.opened(base) as other:
-                    self._write(plan, other.as_base(), output)
+                    earlier = other.as_base()
+                    self._write(parted(plan, earlier), earlier, output)
 
     def _write(self, plan: FilePlan, base: Base | None, output: _Output) -> FileEntry:
         """Writes a step's file, which is there to stay when this returns."""
@@ -303,7 +304,7 @@ class StepFolder:
             with ArchiveWriter(file, threads=self._threads, progress=output.progress) as archive:
                 entry = archive.add(plan, None, base)
             if replaces is not None:
-                check_same(entry, replaces, self._place(output.step))
+                check_same(entry, replaces, plan.source, self._place(output.step))
         return entry
 
     def _no_such(self, step: int) -> InvalidArgument:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tracemalloc
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -181,3 +182,26 @@ def test_small_tensors_of_a_step_whose_base_is_deleted_take_no_more_than_saved_w
     whole.save(2, state(2))
     assert_same(checkpoints.load(2), state(2))
     assert [info.file_bytes for info in checkpoints.overview()] == [info.file_bytes for info in whole.overview()]
+
+
+def some_small(step: int, without: Collection[int] = ()) -> dict[str, Any]:
+    """Return small tensors, some of which a step lacks; every sixth is empty."""
+    random = np.random.default_rng(3)
+    values = {n: random.standard_normal(2000 if n % 6 else 0) * (1 + 1e-5 * step) for n in range(30)}
+    return {f"{n}.exp_avg": value.astype(np.float32) for n, value in values.items() if n not in without}
+
+
+@pytest.mark.parametrize("without", [(15,), (0, 1, 2), (27, 28, 29), (5, 6, 7, 19), tuple(range(0, 30, 2)), range(29)])
+def test_small_tensors_of_a_step_stay_differences_beside_those_that_its_new_base_lacks(without, tmp_path):
+    saved, direct = (Checkpointer(tmp_path / name, full_every=20) for name in ("saved", "direct"))
+    for checkpoints, steps in ((saved, (0, 1, 2, 3)), (direct, (0, 2, 3))):
+        for step in steps:
+            checkpoints.save(step, some_small(step, () if step else without))
+    saved.delete(1)
+    for step in (0, 2, 3):
+        assert_same(saved.load(step), some_small(step, () if step else without))
+    sizes = [[info.file_bytes for info in checkpoints.overview()] for checkpoints in (saved, direct)]
+    assert sizes[0][1] < 1.02 * sizes[1][1] + 200
+    saved.delete(0)     # whole, and against a step with other groups
+    saved.delete(2)
+    assert_same(saved.load(3), some_small(3))
