@@ -52,6 +52,10 @@ class DeviceError(GcodecError, RuntimeError):
     """Tells that a device or its driver failed: not the arguments' fault."""
 
 
+class NotInstalled(GcodecError, ImportError):
+    """A package that most of gcodec does without is needed for this, and is not installed."""
+
+
 class KernelCacheWarning(UserWarning):
     """Compiled kernels are not kept where they last: later processes may have to compile them again, for minutes."""
 
@@ -193,9 +197,30 @@ def what_it_is(head: bytes) -> str:
 
 def missing_torch(what: str, instead: str = "") -> GcodecError:
     """Return the error to raise from the ImportError of torch; ``what`` needs it, and ``instead`` does without."""
-    return GcodecError(f"{what} needs torch: pip install torch{instead and f', or {instead}'}")
+    return NotInstalled(f"{what} needs torch: pip install torch{instead and f', or {instead}'}")
+
+
+def import_with_torch(module: str, what: str) -> types.ModuleType:
+    """Return a module of gcodec that imports torch, imported.
+
+    Args:
+        module: its full name.
+        what: what needs torch then, for the error.
+
+    Raises:
+        NotInstalled: torch is not installed.
+    """
+    from importlib import import_module
+
+    try:
+        return import_module(module)
+    except ImportError as error:
+        missing = isinstance(error, ModuleNotFoundError) and error.name == "torch"
+        if missing or isinstance(error, NotInstalled):  # this by a module that it imports in turn
+            raise missing_torch(what) from error
+        raise
 
 
 def missing_package(package: str) -> GcodecError:
     """Return the error to raise from the ImportError of an optional package; it names the command that installs it."""
-    return GcodecError(f"the demo needs the {package} package: pip install '.[demo]' in a checkout of gcodec")
+    return NotInstalled(f"the demo needs the {package} package: pip install '.[demo]' in a checkout of gcodec")

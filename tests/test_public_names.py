@@ -49,6 +49,23 @@ def test_packages_list_what_is_public(name):
     assert all(hasattr(package, public) for public in package.__all__)
 
 
+@pytest.mark.parametrize("name", ["distributed", "adaptive.GraVAC", "adaptive.AdaptiveOptimizer", "compressors.DGC",
+                                  "compressors.PowerSGD"])
+def test_what_needs_torch_says_so_where_it_is_not_installed(name):
+    program = f"""if True:
+        import sys
+        sys.modules["torch"] = None
+        import gcodec
+        try:
+            gcodec.{name}
+        except ImportError as error:
+            assert isinstance(error, gcodec.GcodecError), repr(error)
+            print(error)
+    """
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == f"gcodec.{name} needs torch: pip install torch\n"
+
+
 @pytest.mark.parametrize("package", ["distributed", "sync", "compressors", "adaptive", "checkpoints", "errors",
                                      "integrations", "integrations.torch_ops", "recorder", "report"])
 def test_packages_need_no_import_of_their_own(package):

@@ -8,8 +8,9 @@ docs/algorithms.md has a section for each.
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
+
+from ..errors import import_with_torch
 
 if TYPE_CHECKING:
     from .accordion import Accordion as Accordion
@@ -57,7 +58,7 @@ __all__ = sorted(_MODULE_OF)
 def __getattr__(name: str) -> Any:
     if name not in _MODULE_OF:
         raise AttributeError(f"module 'gcodec.adaptive' has no attribute {name!r}")
-    value = getattr(import_module(f".{_MODULE_OF[name]}", __name__), name)
+    value = getattr(import_with_torch(f"{__name__}.{_MODULE_OF[name]}", f"gcodec.adaptive.{name}"), name)
     globals()[name] = value
     return value
 

@@ -1,8 +1,14 @@
-"""The versions of torch that the parts of this package need. Importing this refuses one that is too old for all."""
+"""The versions of torch that the parts of this package need. Importing this refuses one that is too old for all, and
+says what to install where there is none."""
 
 from __future__ import annotations
 
-import torch
+from ..errors import missing_torch
+
+try:
+    import torch
+except ModuleNotFoundError as error:
+    raise missing_torch("gcodec.distributed") from error
 
 OLDEST_FOR_ALL = 2, 6  #: the earliest torch that broadcasts from a rank of a group, and has DTensor as a public name
 OLDEST_FOR_GROUPS = 2, 11  #: the earliest torch whose calls of process groups were tried

@@ -41,8 +41,8 @@ class VersionFolder:
     second publisher waits for the first; at a URL there is no lock, so let only one at a time write there.
 
     Args:
-        path: a folder, which the first ``send`` makes if it does not exist, or a URL for fsspec, such as "s3://bucket/run-7", if that is installed.
-            There objects are put whole.
+        path: a folder, which the first ``send`` makes if it does not exist, or a URL for fsspec, such as
+            "s3://bucket/run-7", if that is installed. There objects are put whole.
         keep_anchors: so many of the newest anchors are kept, and all versions since; older ones are removed. None:
             nothing is removed.
 

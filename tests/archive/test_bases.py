@@ -133,7 +133,7 @@ READERS: dict[str, Any] = {
     "load": lambda path, base: gcodec.load(path, base=base),
     "load_file": lambda path, base: load_file(path, base=base),
     "open": lambda path, base: read_lazily(path, base),
-    "decompress_file": lambda path, base: load_safetensors(gcodec.decompress_file(path, f"{path}.st", base=base, force=True)[0]),
+    "decompress_file": lambda path, base: read_decompressed(path, base),
 }
 
 
@@ -142,10 +142,10 @@ def read_lazily(path: str, base: Any) -> dict[str, Any]:
         return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - a file is no mapping
 
 
-def load_safetensors(path: Path) -> dict[str, Any]:
-    from safetensors.torch import load_file as load
+def read_decompressed(path: str, base: Any) -> dict[str, Any]:
+    from safetensors.torch import load_file
 
-    return load(path)
+    return load_file(gcodec.decompress_file(path, f"{path}.safetensors", base=base, force=True)[0])
 
 
 @pytest.mark.parametrize("reader", READERS)
