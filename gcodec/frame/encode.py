@@ -10,6 +10,8 @@ import numpy as np
 from ..dtypes import DType
 from ..errors import InvalidArgument
 from ..format.modes import BitLayout, lossless
+from ..format.prelude import HEADER_BYTES
+from ..kernels.block.header import BLOCK_HEADER
 from ..memory import BytesBuilder, acquire, release
 from ..plan.plan import FramePlan, make_plan, make_sparse_plan, mixed_block_bits, no_plan
 from ..plan.request import EncodeRequest
@@ -19,6 +21,7 @@ from .sizes import block_log2
 from .small_frames import SmallFrameWriter, is_stored, plan_small
 from .writer import FrameWriter, FullError
 
+CONSTANT_BYTES = BLOCK_HEADER + 8  #: of a constant block, the smallest there is
 _NO_LEVELS = np.zeros(0, np.uint8)
 
 
@@ -105,12 +108,14 @@ def encode_array(request: EncodeRequest, out: Any = None) -> bytes | memoryview:
         return encode_values(request, plan_for(request), out)
     short = drop_unused_bits(request)
     sparse_request = short if request.base is None else request  # with a base, blocks have no planes
-    is_tried = request.options.sparse and not _is_constant_block(request)
+    is_tried = request.options.sparse and not _is_constant_blocks(request)
     sparse = make_sparse_plan(sparse_request) if is_tried else None
     if sparse is not None and sparse.sparse is not None:
         if request.base is not None and _is_smallest(request.values.bits, sparse.sparse.bits):
             return encode_values(request, sparse, out)
-        frames = [encode_values(sparse_request, sparse), _encode_coded(short)]
+        frames = [encode_values(sparse_request, sparse)]
+        if len(frames[0]) > _least_coded_bytes(short):
+            frames.append(_encode_coded(short))
         if request.bit_layout.lossy and request.options.exact_if_smaller:
             exact = drop_unused_bits(_exact(request, request.values.dtype))
             exact_sparse = make_sparse_plan(exact)
@@ -120,15 +125,21 @@ def encode_array(request: EncodeRequest, out: Any = None) -> bytes | memoryview:
     return _encode_coded(short, out)
 
 
-def _is_constant_block(request: EncodeRequest) -> bool:
-    """Return True for zeros without a base that are one constant block, which nothing is smaller than."""
+def _is_constant_blocks(request: EncodeRequest) -> bool:
+    """Return True for zeros without a base that are one or two constant blocks, which nothing is smaller than."""
     bits = request.values.bits
     return (
         request.base is None
-        and 0 < len(bits) <= 1 << block_log2(request.values.dtype)
+        and 0 < len(bits) <= 2 << block_log2(request.values.dtype)
         and not bits[0]
         and not bits.any()
     )
+
+
+def _least_coded_bytes(request: EncodeRequest) -> int:
+    """Return the bytes of a frame without sparse blocks that no values go below: all blocks are constant then."""
+    n_blocks = -(-len(request.values.bits) >> block_log2(request.values.dtype))
+    return HEADER_BYTES + n_blocks * (4 + CONSTANT_BYTES)
 
 
 def _encode_coded(request: EncodeRequest, out: Any = None) -> bytes | memoryview:

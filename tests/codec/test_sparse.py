@@ -15,6 +15,8 @@ import pytest
 
 import gcodec
 from gcodec import EncoderOptions
+from gcodec.dtypes import BY_NAME
+from gcodec.frame import encode as encode_module
 from gcodec.plan import finding, sparse_frames
 from tests.support import laws
 from tests.support.base_pairs import stepped
@@ -374,3 +376,20 @@ def test_there_are_no_sparse_blocks_where_they_are_not_allowed(dtype):
             given = {} if earlier is None else {"base": typed(dtype, earlier)}
             assert 4 not in kinds_of(laws.check_round_trip(typed(dtype, bits), bits, dtype=dtype, options=options,
                                                            **given))
+
+
+@pytest.mark.parametrize("dtype", BY_NAME.values(), ids=BY_NAME)
+@pytest.mark.parametrize(("n_blocks", "n_bytes", "planned"), [
+    (1, 96, "coded"), (2, 120, "coded"), (3, 128, "sparse"), (16, 128, "sparse"), (64, 232, "sparse")])
+def test_of_zeros_only_the_frame_that_is_smallest_is_made(dtype, n_blocks, n_bytes, planned, monkeypatch):
+    other = {"coded": "make_sparse_plan", "sparse": "_encode_coded"}[planned]
+    log2 = encode_module.block_log2(dtype)
+    if log2 == 15 and n_blocks > 3:
+        n_blocks //= 2
+    values = np.zeros(n_blocks << log2, dtype.uint)
+    best = min((gcodec.encode(values, dtype=dtype.name, options=EncoderOptions(sparse=sparse))
+                for sparse in (False, True)), key=len)
+    monkeypatch.setattr(encode_module, other, None)
+    frame = gcodec.encode(values, dtype=dtype.name)
+    assert frame == best and len(frame) == n_bytes
+    assert not gcodec.decode(frame, like="numpy").any()
