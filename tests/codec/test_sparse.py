@@ -17,6 +17,7 @@ import gcodec
 from gcodec import EncoderOptions
 from gcodec.dtypes import BY_NAME
 from gcodec.frame import encode as encode_module
+from gcodec.frame.sizes import block_log2
 from gcodec.plan import finding, sparse_frames
 from tests.support import laws
 from tests.support.base_pairs import stepped
@@ -383,7 +384,7 @@ def test_there_are_no_sparse_blocks_where_they_are_not_allowed(dtype):
     (1, 96, "coded"), (2, 120, "coded"), (3, 128, "sparse"), (16, 128, "sparse"), (64, 232, "sparse")])
 def test_of_zeros_only_the_frame_that_is_smallest_is_made(dtype, n_blocks, n_bytes, planned, monkeypatch):
     other = {"coded": "make_sparse_plan", "sparse": "_encode_coded"}[planned]
-    log2 = encode_module.block_log2(dtype)
+    log2 = block_log2(dtype)
     if log2 == 15 and n_blocks > 3:
         n_blocks //= 2
     values = np.zeros(n_blocks << log2, dtype.uint)
