@@ -15,6 +15,7 @@ from ..averaging.state import pack_state, unpack_state
 from ..compressors.contract import AllReduce, Request
 from ..compressors.outcome import is_finite
 from ..errors import InvalidArgument, check_state
+from ..truncation.optimizers import check_takes_averages
 from .driver import Adaptive, load_packed_state, packed_state
 
 Communicate = Callable[[Generator[Request, Any, Any]], Any]
@@ -43,8 +44,9 @@ class AdaptiveOptimizer(torch.optim.Optimizer):
         samples: Samples per step and rank.
 
     Raises:
-        InvalidArgument: An argument is of another type, a parameter of the optimizer has no name, or the plan's
-            feedback must not be combined with the optimizer's momentum.
+        InvalidArgument: An argument is of another type, a parameter of the optimizer has no name, the plan's feedback
+            must not be combined with the optimizer's momentum, or the optimizer needs a closure (LBFGS) or sparse
+            gradients (SparseAdam).
     """
 
     #: Read by gradient scalers: one then calls :meth:`step` even if this rank's gradients have overflowed, as the other
@@ -61,6 +63,7 @@ class AdaptiveOptimizer(torch.optim.Optimizer):
     ) -> None:
         if not isinstance(optimizer, torch.optim.Optimizer):
             raise InvalidArgument(f"optimizer must be a torch.optim.Optimizer, not a {type(optimizer).__name__}")
+        check_takes_averages(optimizer)
         if not isinstance(adaptive, Adaptive):
             raise InvalidArgument(f"adaptive must be a gcodec.adaptive.Adaptive, not a {type(adaptive).__name__}")
         if not callable(communicate):

@@ -15,6 +15,7 @@ import torch.distributed as dist
 
 from ..errors import InvalidArgument, Unsupported, check_state
 from ..threads import threads_per_rank
+from ..truncation.optimizers import check_takes_averages
 from .conversation import ConversationRunner
 from .gradients import Gradients
 from .modes import Mode, mode_of
@@ -60,7 +61,7 @@ class DiLoCo:
 
     Raises:
         InvalidArgument: an argument has another type or value, or a parameter another type, no memory of its own for
-            each value, or is a DTensor.
+            each value, or is a DTensor; or the optimizer needs a closure (LBFGS) or sparse gradients (SparseAdam).
         Unsupported: parameters on another kind of device or on several, or an optimizer without a rule.
     """
 
@@ -77,6 +78,7 @@ class DiLoCo:
     ) -> None:
         if not hasattr(optimizer, "param_groups"):
             raise InvalidArgument(f"optimizer must be the outer torch optimizer, not a {type(optimizer).__name__}")
+        check_takes_averages(optimizer)
         self.optimizer, self.every = optimizer, check_int("every", every, 1)
         self.mode, self.group = mode if isinstance(mode, Visible) else mode_of(mode, "Visible()"), group
         self.smallest, self.timeout = check_int("smallest", smallest), check_duration("timeout", timeout)

@@ -332,6 +332,24 @@ def stock_name(optimizer: torch.optim.Optimizer) -> str:
     raise Unsupported(f"no truncation rule for the optimizer {type(optimizer).__name__}: {ADVICE}")
 
 
+def check_takes_averages(optimizer: Any) -> None:
+    """Raise InvalidArgument for a torch optimizer that cannot step with averaged gradients: one that asks for a closure
+    (LBFGS), or for sparse gradients (SparseAdam)."""
+    name = type(optimizer).__name__
+    try:
+        parameters = inspect.signature(optimizer.step).parameters.values()
+    except (AttributeError, TypeError, ValueError):  # it has none that could be looked at
+        return
+    needed = [p.name for p in parameters if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+    if needed:
+        raise InvalidArgument(
+            f"optimizer must be one whose step() needs no {needed[0]}, but {name} takes its gradients from it, within "
+            "the step, where they are not averaged"
+        )
+    if any(kind.__name__ == "SparseAdam" for kind in type(optimizer).__mro__):
+        raise InvalidArgument(f"optimizer must take dense gradients, as averages are, but {name} takes only sparse ones")
+
+
 def _unwrapped(function: Any) -> Any:
     """Return a method's function without what wraps it."""
     return inspect.unwrap(getattr(function, "__func__", function))

@@ -201,6 +201,9 @@ def test_adaptive_optimizers_refuse_inner_optimizers_that_do_not_fit():
     named = list(model.named_parameters())
     with pytest.raises(InvalidArgument, match="momentum"):
         AdaptiveOptimizer(torch.optim.SGD(model.parameters(), lr=1, momentum=0.9), named, adaptive, alone)
+    for kind, why in ((torch.optim.LBFGS, "no closure, but LBFGS"), (torch.optim.SparseAdam, "dense gradients")):
+        with pytest.raises(InvalidArgument, match=why):
+            AdaptiveOptimizer(kind(model.parameters()), named, adaptive, alone)
     plain = torch.optim.SGD(model.parameters(), lr=1)
     with pytest.raises(InvalidArgument):
         AdaptiveOptimizer(plain, named[:1], adaptive, alone)

@@ -302,6 +302,13 @@ def refusals() -> None:
     doubles = torch.optim.SGD([nn.Parameter(torch.zeros(3, dtype=torch.float64))], lr=1.0)
     sharded = torch.optim.SGD([nn.Parameter(distribute_tensor(torch.zeros(6, 4), mesh))], lr=1.0)
     expanded = torch.optim.SGD([nn.Parameter(torch.zeros(3, 1).expand(3, 4))], lr=1.0)
+    for inner, why in ((torch.optim.LBFGS, "no closure"), (torch.optim.SparseAdam, "dense")):
+        try:
+            gd.DiLoCo(inner([nn.Parameter(torch.zeros(3))]), 1)
+        except gcodec.InvalidArgument as error:
+            assert why in str(error)
+            continue
+        raise AssertionError("not refused")
     for call in (lambda: gd.DiLoCo(sharded, 1), lambda: gd.DiLoCo(expanded, 1),
                  lambda: gd.DiLoCo(nn.Linear(3, 4), 1),     # type: ignore[arg-type]
                  lambda: gd.DiLoCo(real, 0), lambda: gd.DiLoCo(narrow, 1, mode=gd.Visible()),
