@@ -347,7 +347,7 @@ def check_takes_averages(optimizer: Any) -> None:
             "the step, where they are not averaged"
         )
     if any(kind.__name__ == "SparseAdam" for kind in type(optimizer).__mro__):
-        raise InvalidArgument(f"optimizer must take dense gradients, as averages are, but {name} takes only sparse ones")
+        raise InvalidArgument(f"optimizer must take dense gradients, as averages are; {name} takes only sparse ones")
 
 
 def _unwrapped(function: Any) -> Any:
