@@ -4,8 +4,9 @@ Narrow types are widened in pieces that stay in cache. Constants outside of the 
 move the work to float64, and beyond that leave level 0.
 
 Arrays have any shape; param, grad and state have equal sizes and each float32, float64, float16 or, as uint16 bits,
-bfloat16. Level 0 stands where anything is not finite, and everywhere when lr is 0, since the optimizer's state still
-takes the gradient in; the highest level stands where the gradient is zero.
+bfloat16. Level 0 stands where anything is not finite (but a second moment of -inf, which amsgrad's maximum hides from
+the step as well), and everywhere when lr is 0, since the optimizer's state still takes the gradient in; the highest
+level stands where the gradient is zero.
 """
 
 from __future__ import annotations

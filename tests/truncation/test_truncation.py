@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gcodec.errors import InvalidArgument, Unsupported
-from gcodec.format.ladders import FINE_LADDER, LAYOUTS, MANTISSA_BITS, PAPER_LADDER, Ladder
+from gcodec.format.ladders import FINE_LADDER, LAYOUTS, MANTISSA_BITS, PAPER_LADDER, Ladder, Levels
 from gcodec.truncation import evaluate
 from gcodec.truncation.evaluate import DEFAULT, Policy, dtype_name, run_formula
 from gcodec.truncation.formulas import adagrad_formula, adam_formula, rmsprop_formula, sgd_formula
@@ -253,6 +253,23 @@ def test_levels_are_0_where_anything_is_not_finite(bad, in_group):
         for rule, levels in all_rules(*arrays, policy=policy).items():
             uses = {"sgd": (0, 1), "momentum": (0, 1, 3), "adagrad": (0, 1, 2)}.get(rule, (0, 1, 2, 3))
             assert place not in uses or not levels.any(), (rule, place)
+
+
+@pytest.mark.parametrize("in_group", [True, False])
+@pytest.mark.parametrize("ladder", [None, Ladder((0, 3, 5, 9))])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16])
+def test_a_second_moment_below_amsgrads_maximum_counts_for_nothing_but_a_nan_does(dtype, ladder, in_group):
+    one, policy = np.ones(4, dtype), Policy(ladder, in_group=in_group)
+    grad = one * dtype(1e-3)
+
+    def levels(square: float, maximum: float) -> Levels:
+        return adam_levels(one, grad, grad, one * dtype(square), one * dtype(maximum), lr=1e-4, step=9, policy=policy)
+
+    for square in (-np.inf, -1, 0):     # as torch.maximum has it
+        assert (levels(square, 0.5) == levels(0.25, 0.5)).all() and levels(square, 0.5).all()
+    bad = (np.nan, 0.5), (0.5, np.nan), (np.inf, 0.5), (0.5, np.inf), (-np.inf, -np.inf), (0.5, -np.inf)
+    for square, maximum in bad:
+        assert not levels(square, maximum).any()
 
 
 @pytest.mark.parametrize("grad_type", ["float32", "bfloat16", "float16"])
