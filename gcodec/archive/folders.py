@@ -114,6 +114,37 @@ def _opened_lock(path: Path) -> int:
         raise
 
 
+class _LockFile:
+    """The file of a lock, opened, with the descriptor; None where it is closed.
+
+    Processes that are forked meanwhile close it: they would hold the lock, too, should this one be killed.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.descriptor: int | None = _opened_lock(path)
+        _LOCK_FILES.add(self)
+
+    def close(self) -> None:
+        """Close the file, and with it release the lock."""
+        _LOCK_FILES.discard(self)
+        descriptor, self.descriptor = self.descriptor, None
+        if descriptor is not None:
+            os.close(descriptor)
+
+
+_LOCK_FILES = set[_LockFile]()  #: those that are open
+
+
+def _close_lock_files() -> None:
+    """Close the files of locks, in a forked process; its parent goes on holding the locks."""
+    for file in list(_LOCK_FILES):
+        file.close()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_close_lock_files)
+
+
 @contextmanager
 def writer_lock(folder: Folder, seconds: float = LOCK_SECONDS) -> Iterator[None]:
     """Admits one writer at a time; the system releases the lock of a process that dies. Readers need none.
@@ -136,12 +167,13 @@ def writer_lock(folder: Folder, seconds: float = LOCK_SECONDS) -> Iterator[None]
     if not isinstance(folder, DiskFolder):
         yield
         return
-    descriptor = _opened_lock(folder.path / LOCK)
+    file = _LockFile(folder.path / LOCK)
     try:
         end = time.monotonic() + seconds
         while True:
             try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                assert file.descriptor is not None
+                fcntl.flock(file.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
             except BlockingIOError:
                 if time.monotonic() >= end:
@@ -152,9 +184,10 @@ def writer_lock(folder: Folder, seconds: float = LOCK_SECONDS) -> Iterator[None]
                 break
         yield
     finally:
-        with suppress(OSError):
-            fcntl.flock(descriptor, fcntl.LOCK_UN)  # or processes forked meanwhile would hold it, too
-        os.close(descriptor)
+        if file.descriptor is not None:
+            with suppress(OSError):
+                fcntl.flock(file.descriptor, fcntl.LOCK_UN)  # where a process was forked by other means, it has it, too
+        file.close()
 
 
 def replace_file(folder: Folder, name: str, data: bytes) -> None:

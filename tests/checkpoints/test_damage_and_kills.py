@@ -259,6 +259,33 @@ def test_readers_see_whole_steps_while_a_writer_works(tmp_path):
     assert_folder(checkpoints, {28: 0, 29: 0}, 4)
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_forked_process_does_not_keep_the_lock_of_a_writer_that_is_killed(tmp_path):
+    until_read, until = os.pipe()
+    ready_read, ready = os.pipe()
+
+    def grandchild() -> None:
+        os.close(until)
+        os.write(ready, b"1")
+        os.read(until_read, 1)      # as long as the test runs
+
+    def writer() -> None:
+        with writer_lock(folder_at(tmp_path)):
+            forked(grandchild)
+            os.read(os.pipe()[0], 1)
+
+    child = forked(writer)
+    assert os.read(ready_read, 1) == b"1"
+    with pytest.raises(GcodecError, match="another process"), writer_lock(folder_at(tmp_path), seconds=0):
+        pass
+    os.kill(child.pid, signal.SIGKILL)
+    os.waitpid(child.pid, 0)
+    with writer_lock(folder_at(tmp_path), seconds=0):
+        pass
+    for descriptor in (until, until_read, ready, ready_read, child.stderr):
+        os.close(descriptor)
+
+
 def test_a_second_writer_waits_and_then_gives_up(tmp_path):
     pytest.importorskip("fcntl")
     with (
