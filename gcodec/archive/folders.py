@@ -51,8 +51,8 @@ class Folder(Protocol):
         """Return the path or URL of a file."""
         ...
 
-    def make(self) -> None:
-        """Make the folder, if it is not there."""
+    def make(self) -> list[Path]:
+        """Make the folder, if it is not there. Return what was made on a disk: the folder, and those that it is in."""
         ...
 
     def names(self) -> list[str]:
@@ -124,6 +124,13 @@ class _LockFile:
         self.descriptor: int | None = _opened_lock(path)
         _LOCK_FILES.add(self)
 
+    def is_at(self, path: Path) -> bool:
+        """Return False if the file has been removed, by a writer that has failed in a new folder."""
+        try:
+            return self.descriptor is not None and os.path.samestat(os.fstat(self.descriptor), path.stat())
+        except FileNotFoundError:
+            return False
+
     def close(self) -> None:
         """Close the file, and with it release the lock."""
         _LOCK_FILES.discard(self)
@@ -143,6 +150,23 @@ def _close_lock_files() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_close_lock_files)
+
+
+@contextmanager
+def one_writer(folder: Folder) -> Iterator[None]:
+    """Makes a folder, if it is not there, and admits one writer at a time to it, as :func:`writer_lock` does. A folder
+    that was made here goes again if the block fails and has left nothing in it."""
+    made = folder.make()
+    with writer_lock(folder):
+        try:
+            yield
+        except BaseException:
+            if made and folder.names() in ([], [LOCK]):
+                with suppress(OSError):  # such as of another writer, which goes on here
+                    folder.remove(LOCK)
+                    for path in made:
+                        path.rmdir()
+            raise
 
 
 @contextmanager
@@ -167,21 +191,27 @@ def writer_lock(folder: Folder, seconds: float = LOCK_SECONDS) -> Iterator[None]
     if not isinstance(folder, DiskFolder):
         yield
         return
-    file = _LockFile(folder.path / LOCK)
+    path = folder.path / LOCK
+    file = _LockFile(path)
     try:
         end = time.monotonic() + seconds
         while True:
             try:
                 assert file.descriptor is not None
                 fcntl.flock(file.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
             except BlockingIOError:
                 if time.monotonic() >= end:
                     raise GcodecError(f"{folder}: another process is writing to this folder, for {seconds:.0f} s now; "
                                       "only one can at a time") from None
                 time.sleep(POLL_SECONDS)
+                continue
             except OSError:  # a file system without locks
                 break
+            if file.is_at(path):
+                break
+            file.close()
+            folder.make()
+            file = _LockFile(path)
         yield
     finally:
         if file.descriptor is not None:
@@ -209,12 +239,13 @@ class DiskFolder(Folder):
     def place(self, name: str) -> Path:
         return self.path / name
 
-    def make(self) -> None:
+    def make(self) -> list[Path]:
         missing = [folder for folder in (self.path, *self.path.parents) if not folder.is_dir()]
         if missing:
             self.path.mkdir(parents=True, exist_ok=True)
             for folder in missing:
                 sync_folder(folder.parent)
+        return missing
 
     def names(self) -> list[str]:
         try:
@@ -266,9 +297,10 @@ class UrlFolder(Folder):
     def place(self, name: str) -> str:
         return f"{self.url}/{name}"
 
-    def make(self) -> None:
+    def make(self) -> list[Path]:
         with naming_url(self.url):
             self._filesystem.makedirs(self._root, exist_ok=True)
+        return []
 
     def names(self) -> list[str]:
         self._filesystem.invalidate_cache()

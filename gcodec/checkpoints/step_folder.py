@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from ..archive.base_tensors import Base
 from ..archive.entries import FileEntry
-from ..archive.folders import DiskFolder, FileIdentity, folder_at, writer_lock
+from ..archive.folders import DiskFolder, FileIdentity, folder_at, one_writer, writer_lock
 from ..archive.output import Attributes
 from ..archive.reader import ArchiveReader
 from ..archive.tensor_groups import grouped, parted
@@ -191,8 +191,7 @@ class StepFolder:
             InvalidArgument: the step is there already, or the plan cannot be stored.
             OSError: the file cannot be written.
         """
-        self._folder.make()
-        with writer_lock(self._folder):
+        with one_writer(self._folder):
             remove_left_over(self._folder)
             if check_step(step) in self.steps():
                 place = self._place(step)

@@ -10,7 +10,7 @@ from typing import Any
 
 import xxhash
 
-from ..archive.folders import DiskFolder, folder_at, replace_file, writer_lock
+from ..archive.folders import DiskFolder, folder_at, one_writer, replace_file
 from ..errors import BrokenChain, Corruption, GcodecError, InsufficientData, InvalidArgument, Unsupported
 from ..files.source import open_regular
 from .publisher import WeightVersion
@@ -126,8 +126,7 @@ class VersionFolder:
         """
         if not isinstance(version, WeightVersion):
             raise InvalidArgument(f"version must be what publish returns, not a {type(version).__name__}")
-        self._folder.make()
-        with writer_lock(self._folder):
+        with one_writer(self._folder):
             return self._send(version)
 
     def _send(self, version: WeightVersion) -> int:

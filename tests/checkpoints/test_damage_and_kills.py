@@ -11,15 +11,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from gcodec.archive import folders
-from gcodec.archive.folders import LOCK, folder_at, writer_lock
+from gcodec.archive.folders import LOCK, folder_at, one_writer, writer_lock
 from gcodec.checkpoints import Checkpointer, step_folder
 from gcodec.checkpoints.step_files import LEFT_OVER, step_name
 from gcodec.cli import main
 from gcodec.errors import CheckpointWarning, Corruption, GcodecError, InvalidArgument, Unsupported
 from gcodec.files.source import open_regular
+from gcodec.sync import Publisher, VersionFolder
 from tests.checkpoints.checkpoint_cases import assert_folder, assert_same, filled, state_of
 from tests.support.children import forked
 from tests.support.special_files import ENDLESS, no_waiting, put
@@ -257,6 +259,42 @@ def test_readers_see_whole_steps_while_a_writer_works(tmp_path):
             n_loaded += 1
     assert status[1] == 0 and n_loaded
     assert_folder(checkpoints, {28: 0, 29: 0}, 4)
+
+
+@pytest.mark.parametrize("kind", ["step", "version"])
+@pytest.mark.parametrize("is_there", ["", "run", "run/deep"])
+def test_a_first_file_that_cannot_be_written_leaves_no_new_folder(kind, is_there, tmp_path, monkeypatch):
+    def full(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    place = tmp_path / "run" / "deep"
+    (tmp_path / is_there).mkdir(parents=True, exist_ok=True)
+    version = Publisher().publish({"w": np.ones(4)})
+    before = [*tmp_path.rglob("*")]
+    with monkeypatch.context() as patch, pytest.raises(OSError, match="No space"):
+        patch.setattr(os, "fsync", full)
+        Checkpointer(place).save(0, state_of(0)) if kind == "step" else VersionFolder(place).send(version)
+    after = [path for path in tmp_path.rglob("*") if path.name != LOCK or is_there != "run/deep"]
+    assert [path for path in after if path.name != LOCK] == before
+    Checkpointer(place).save(0, state_of(0)) if kind == "step" else VersionFolder(place).send(version)
+
+
+def test_a_writer_that_waits_in_a_folder_that_is_removed_makes_it_again(tmp_path, monkeypatch):
+    fcntl = pytest.importorskip("fcntl")
+    flock, place = fcntl.flock, tmp_path / "run"
+
+    def removed_meanwhile(descriptor: int, operation: int) -> None:
+        if operation & fcntl.LOCK_EX and not (tmp_path / "once").exists():
+            (tmp_path / "once").touch()
+            (place / LOCK).unlink()
+            place.rmdir()
+        flock(descriptor, operation)
+
+    monkeypatch.setattr(fcntl, "flock", removed_meanwhile)
+    with one_writer(folder_at(place)):
+        assert (place / LOCK).exists()
+        with pytest.raises(GcodecError, match="another process"), writer_lock(folder_at(place), seconds=0):
+            pass
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")

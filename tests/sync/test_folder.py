@@ -160,7 +160,7 @@ def test_a_second_publisher_waits_for_the_first(tmp_path, monkeypatch):
                 second[0].send(second[1])
         replace_file(folder, name, data)
 
-    monkeypatch.setattr("gcodec.sync.version_folder.writer_lock", partial(writer_lock, seconds=0))
+    monkeypatch.setattr("gcodec.archive.folders.writer_lock", partial(writer_lock, seconds=0))
     monkeypatch.setattr("gcodec.sync.version_folder.replace_file", replace)
     first[0].send(first[1])
     assert refused
