@@ -87,6 +87,54 @@ def test_states_of_torch_come_back(tmp_path, one_thread):
     assert isinstance(checkpoints.load(2, like="numpy")["rng"], np.ndarray)
 
 
+OPTIMIZERS: dict[str, dict[str, Any]] = {
+    "ASGD": {"t0": 3}, "Adadelta": {}, "Adafactor": {}, "Adagrad": {}, "Adam": {"amsgrad": True}, "AdamW": {},
+    "Adamax": {}, "LBFGS": {"max_iter": 3}, "Muon": {}, "NAdam": {}, "RAdam": {}, "RMSprop": {"centered": True},
+    "Rprop": {}, "SGD": {"momentum": 0.9}, "SparseAdam": {},
+}
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_trainings_with_each_of_torchs_optimizers_go_on_bit_for_bit_from_any_step(name, tmp_path, one_thread):
+    torch = pytest.importorskip("torch")
+    if not hasattr(torch.optim, name):
+        pytest.skip("this torch has no such optimizer")
+
+    def made() -> tuple[Any, Any]:
+        torch.manual_seed(0)
+        table = torch.nn.Embedding(30, 8, sparse=name == "SparseAdam")
+        layers = [table] if name == "SparseAdam" else [table, torch.nn.Linear(8, 9), torch.nn.Linear(9, 1)]
+        model = torch.nn.Sequential(*layers)
+        return model, getattr(torch.optim, name)(
+            [param for param in model.parameters() if param.ndim == 2 or name != "Muon"], **OPTIMIZERS[name])
+
+    def step(model: Any, optimizer: Any, number: int) -> None:
+        def loss() -> Any:
+            optimizer.zero_grad()
+            found = model(torch.arange(number, number + 9)).square().mean()
+            found.backward()
+            return found
+
+        if name != "LBFGS":
+            loss()
+        optimizer.step(*[loss] if name == "LBFGS" else [])
+
+    def state(model: Any, optimizer: Any) -> dict[str, Any]:
+        return {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
+
+    checkpoints, run = Checkpointer(tmp_path, full_every=4), made()
+    for number in range(10):
+        step(*run, number)
+        checkpoints.save(number, state(*run))
+    for number in (2, 7):
+        resumed, loaded = made(), checkpoints.load(number)
+        resumed[0].load_state_dict(loaded["model"])
+        resumed[1].load_state_dict(loaded["optimizer"])
+        for later in range(number + 1, 10):
+            step(*resumed, later)
+        assert_same(state(*resumed), checkpoints.load(9))
+
+
 def snapshot(leaves: dict[str, Any]) -> Callable[[str, str], Any]:
     """Return what reads copies of tensors, which later steps do not change."""
     import torch
