@@ -270,14 +270,21 @@ def plan_beside(plan: FilePlan, tensors: Any, make: Callable[[Any], FilePlan]) -
     """
     if not isinstance(tensors, Mapping) or not all(is_torch(t) or isinstance(t, np.ndarray) for t in tensors.values()):
         return None
+    if _is_plain_state(plan, tensors):  # before tensors of devices are copied to the host
+        return None
     try:
         other = make(tensors)
     except GcodecError:
         return None
-    state = plan if any(view.name == STRUCTURE for view in plan.tensors) else other
-    shapes = {view.name: view.shape for view in state.tensors if view.name != STRUCTURE}
-    alike = shapes == {name: tuple(value.shape) for name, value in tensors.items()}
-    return None if alike and not any(segment.apart for segment in state.segments) else other
+    return None if _is_plain_state(other, tensors) else other
+
+
+def _is_plain_state(plan: FilePlan, tensors: Mapping[str, Any]) -> bool:
+    """Return True for the plan of a state that holds tensors as a dictionary does, and under the same names."""
+    shapes = {view.name: view.shape for view in plan.tensors}
+    if shapes.pop(STRUCTURE, None) is None or any(segment.apart for segment in plan.segments):
+        return False
+    return shapes == {name: tuple(value.shape) for name, value in tensors.items()}
 
 
 def _bytes_of(name: str, value: Any, dtype: str | Mapping[str, str] | None) -> tuple[str, tuple[int, ...], Bytes]:
