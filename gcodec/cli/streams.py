@@ -6,6 +6,7 @@ import io
 import os
 import re
 import sys
+from typing import Any, TextIO
 
 from ..errors import GcodecError
 
@@ -37,6 +38,18 @@ def open_standard_streams() -> None:
         sys.stdout = ClosedOutput()
     if sys.stderr is None:
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115 - until the process ends
+    if isinstance(getattr(sys.stdout, "buffer", None), io.RawIOBase):
+        sys.stdout = _buffered(sys.stdout)
+
+
+def _buffered(stream: Any) -> TextIO:
+    """Return standard output with a buffer, where ``python -u`` or PYTHONUNBUFFERED has taken it away.
+
+    A write without a buffer may write less than it is given, as on a full disk, and Python's text layer does not look.
+    Lines are still written at once.
+    """
+    file = open(stream.fileno(), "wb", closefd=False)  # noqa: SIM115 - the stream that is returned has it
+    return io.TextIOWrapper(file, stream.encoding, stream.errors, line_buffering=True)
 
 
 def printable(text: str) -> str:

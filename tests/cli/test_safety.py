@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -387,6 +388,25 @@ def test_work_on_files_is_done_without_standard_streams(redirect, code, error):
     assert (done.returncode, done.stderr) == (code, error)
     with ArchiveReader("x.gc") as archive:
         assert archive.files[0].size == len(X)
+
+
+@POSIX
+@pytest.mark.parametrize("unbuffered", ["", "1"], ids=["with a buffer", "without a buffer"])
+@pytest.mark.parametrize("arguments", ["decompress x.gc -o -", "compress x -o -", "inspect x.gc --json --chunks"])
+def test_a_result_that_is_cut_off_is_an_error(arguments, unbuffered, monkeypatch):
+    import resource
+
+    monkeypatch.setenv("PYTHONUNBUFFERED", unbuffered)
+    write(x=Random(1).randbytes(1 << 16), **{"x.gc": archive_of(x=Random(1).randbytes(1 << 16))})
+    assert process(*arguments.split(), redirect="> out").returncode == 0
+    limit = (Path("out").stat().st_size - 1,) * 2
+    environment = {**os.environ, "PYTHONPATH": str(Path(gcodec.__file__).parents[1])}
+    with open("out", "wb") as out:  # which may have a byte less now, as on a full disk
+        cut = subprocess.run(
+            [sys.executable, "-m", "gcodec", *arguments.split()], stdout=out, stderr=subprocess.PIPE, check=False,
+            env=environment, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, limit),
+        )
+    assert cut.returncode == 1 and cut.stderr.endswith(b"gcodec: error: File too large\n")
 
 
 @POSIX
