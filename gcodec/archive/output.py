@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import io
 import os
 import secrets
 import signal
@@ -282,6 +283,22 @@ def check_free(path: Path, *, force: bool, named: bool = True) -> None:
 def is_special(path: Path) -> bool:
     """Return True for something that exists and is not replaced but written to: a device, a pipe, ``/dev/stdout``."""
     return path.exists() and (not path.is_file() or (path.is_symlink() and _is_of_system(path)))
+
+
+def write_whole(file: BinaryIO, data: bytes | memoryview) -> None:
+    """Writes all of ``data``, also to a stream without a buffer, which may take less at once, as on a full disk.
+
+    Raises:
+        OSError: it takes no more.
+    """
+    count = file.write(data) if data else 0
+    while count != len(data):
+        if count is None and not isinstance(file, io.RawIOBase):  # many writers return nothing, and have written all
+            return
+        if not count:
+            raise BlockingIOError(errno.EAGAIN, "the stream takes no more bytes for now: give one that waits")
+        data = memoryview(data)[count:]
+        count = file.write(data)
 
 
 def new_file_mode() -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import zlib
 from bisect import bisect_right
@@ -27,7 +28,7 @@ from .encoding_policy import EncodingPolicy, Part
 from .entries import Blob, Chunk, FileEntry, Paths, SegmentEntry
 from .index import check_views, index_to_json
 from .layout import MAX_INDEX, MAX_PART, STORED, ZSTD, Trailer, archive_header, may_compress, padding
-from .output import Attributes, Staging, check_free, check_names_file
+from .output import Attributes, Staging, check_free, check_names_file, write_whole
 from .part_memory import PartMemory
 
 #: Segments are cut into parts of this many bytes.
@@ -92,7 +93,9 @@ class ArchiveWriter(AllOrNothing):
     ) -> None:
         if not 64 <= part_bytes <= MAX_PART or part_bytes % 64:
             raise InvalidArgument(f"part_bytes must be a multiple of 64 from 64 to 2^28, not {part_bytes}")
-        if not isinstance(target, str | os.PathLike) and not hasattr(target, "write"):
+        if not isinstance(target, str | os.PathLike) and (
+            not hasattr(target, "write") or isinstance(target, io.TextIOBase)
+        ):
             kind = type(target).__name__
             raise InvalidArgument(f"an archive must be written to a path, a URL or a binary stream, not to a {kind}")
         self._threads, self._part_bytes = available_threads(threads), part_bytes
@@ -307,13 +310,14 @@ class ArchiveWriter(AllOrNothing):
                 self._stream = self._staging.create(self._path)
             if self._stream is not None:
                 if not self.bytes_written:
-                    self.bytes_written += self._stream.write(archive_header())
-                self._stream.write(data)
+                    write_whole(self._stream, archive_header())
+                    self.bytes_written += len(archive_header())
+                write_whole(self._stream, data)
         self.bytes_written += len(data)
 
     def _flush(self) -> None:
         with naming(self._place):
-            if self._stream is not None:
+            if self._stream is not None and hasattr(self._stream, "flush"):  # not every object with a write has it
                 self._stream.flush()
 
 

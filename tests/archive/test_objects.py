@@ -309,6 +309,44 @@ def test_a_place_that_cannot_be_written_to_is_refused_by_name(file):
         gcodec.save("last.gc", file)
 
 
+class ShortWrites(io.RawIOBase):
+    """A stream without a buffer, which takes less than it is given, and at last no more."""
+
+    def __init__(self, room: float) -> None:
+        super().__init__()
+        self.data, self.room = b"", room
+
+    def write(self, data: Any) -> int | None:
+        part = bytes(data)[: int(min(100, self.room - len(self.data)))]
+        self.data += part
+        return len(part) or None
+
+
+class OnlyWrite:
+    """What has a write that returns nothing, and no other method."""
+
+    def __init__(self) -> None:
+        self.data = b""
+
+    def write(self, data: Any) -> None:
+        self.data += bytes(data)
+
+
+@pytest.mark.parametrize("make", [lambda: ShortWrites(math.inf), OnlyWrite], ids=["short writes", "only write"])
+def test_every_stream_that_can_be_written_to_gets_the_whole_archive(make):
+    stream, whole = make(), io.BytesIO()
+    gcodec.save({"x": torch.arange(1000.0)}, stream)
+    gcodec.save({"x": torch.arange(1000.0)}, whole)
+    assert stream.data == whole.getvalue()
+
+
+def test_streams_that_take_no_more_and_streams_of_text_are_errors():
+    with pytest.raises(OSError, match="takes no more bytes"):
+        gcodec.save({"x": torch.arange(1000.0)}, ShortWrites(250))  # type: ignore[arg-type]
+    with pytest.raises(InvalidArgument, match="a path, a URL or a binary stream, not to a StringIO"):
+        gcodec.save({"x": torch.arange(1000.0)}, io.StringIO())     # type: ignore[arg-type]
+
+
 def test_strangers_archives_have_limits(tmp_path):
     gcodec.save({"x": torch.zeros(100_000)}, tmp_path / "x.gc")
     with pytest.raises(LimitExceeded):
