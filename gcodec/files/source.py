@@ -180,11 +180,13 @@ class SourceFile(io.RawIOBase):
 
 
 def _descriptor(file: BinaryIO) -> int | None:
-    """Return the number of an open file that can be read by position, if it has one here."""
-    try:
-        return file.fileno() if hasattr(os, "preadv") else None
-    except (AttributeError, OSError):
-        return None
+    """Return the number of an open file that can be read by position, if it has one here.
+
+    Only Python's own files are: a stream that decompresses, such as one of gzip, gives the number of the file that it
+    reads, whose bytes are others than its own.
+    """
+    raw: object = getattr(file, "raw", None) if type(file) in (io.BufferedReader, io.BufferedRandom) else file
+    return raw.fileno() if type(raw) is io.FileIO and hasattr(os, "preadv") else None
 
 
 def open_regular(path: Path) -> BinaryIO:
@@ -243,8 +245,10 @@ def open_source(file: BinaryIO | str | os.PathLike[str]) -> FileSource:
         raise InvalidArgument(f"file must be a path or a binary stream, not {type(file).__name__}{advice}")
     opened = isinstance(file, str | os.PathLike)
     stream = _opened(file)
+    if isinstance(stream, io.TextIOBase):
+        raise InvalidArgument(f"file must be a path or a binary stream, not {type(file).__name__}: open it with 'rb'")
     try:
-        if stream.seekable():
+        if hasattr(stream, "seekable") and stream.seekable():  # a mmap cannot say before Python 3.13
             _check_has_end(stream)
             return FileSource(stream, owned=opened, name=str(file) if is_url(file) else None)
     except OSError:

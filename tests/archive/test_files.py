@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import bz2
+import gzip
 import io
 import json
+import lzma
+import mmap
 import pickle
 import zipfile
 from collections import OrderedDict
@@ -361,6 +365,30 @@ def test_streams_that_cannot_seek_are_spooled():
 
     with closing(open_source(Pipe(b"0123456789"))) as source:
         assert source.size == 10 and source.read(3, 6).tobytes() == b"345"
+
+
+@pytest.mark.parametrize("compression", [gzip, bz2, lzma], ids=["gzip", "bz2", "lzma"])
+def test_streams_that_decompress_a_file_are_read_and_not_the_file(compression, tmp_path):
+    with compression.open(tmp_path / "x", "wb") as file:
+        file.write(b"0123456789")
+    with compression.open(tmp_path / "x", "rb") as file, closing(open_source(file)) as source:
+        assert source.size == 10 and source.read(3, 6).tobytes() == b"345"
+
+
+def test_streams_of_few_methods_are_read_and_those_of_text_refused(tmp_path):
+    class Reader:
+        def __init__(self, data: bytes) -> None:
+            self.read = io.BytesIO(data).read
+
+    (tmp_path / "x").write_bytes(b"0123456789")
+    with open(tmp_path / "x", "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
+        for stream in (mapped, Reader(b"0123456789")):
+            with closing(open_source(stream)) as source:  # type: ignore[arg-type]
+                assert source.size == 10 and source.read(3, 6).tobytes() == b"345"
+    with open(tmp_path / "x") as text:
+        for wrong in (text, io.StringIO("text")):
+            with pytest.raises(InvalidArgument, match=f"binary stream, not {type(wrong).__name__}: open it with 'rb'"):
+                open_source(wrong)  # type: ignore[arg-type]
 
 
 def test_a_source_leaves_a_stream_as_it_was():
