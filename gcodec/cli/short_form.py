@@ -31,6 +31,8 @@ CHOICES: dict[str, tuple[str, ...]] = {
 LETTERS = "zdtlckfq"
 #: Levels, as gzip, xz and zstd take them.
 LEVEL = re.compile(r"-\d+|--(fast|best|ultra|extreme)(=.*)?", re.ASCII)
+#: Options after which a word cannot be their value.
+FLAGS = frozenset((*CHOICES, *(f"-{letter}" for letter in LETTERS), "--force", "--json", "--keep", "--quiet"))
 HELP = frozenset(("-h", "--help", "-V", "--version"))
 _JOINED = re.compile(rf"-([{LETTERS}]*)(?:T(\d+))?", re.ASCII)
 
@@ -68,8 +70,11 @@ def use_standard_input(args: argparse.Namespace) -> None:
 
 
 def _check_options(words: Sequence[str]) -> None:
-    """Raise UsageError for what other compressors take and gcodec does not, and for a verb's option almost right."""
+    """Raise UsageError for what other compressors take and gcodec does not, for a verb that does not come first, and
+    for a verb's option almost right."""
     for before, word in pairwise(("", *words)):
+        if word in VERBS and before in FLAGS and not Path(word).exists():
+            raise UsageError(f"{word}: a verb must come first, and its options after it: gcodec {word} {before} ...")
         if LEVEL.fullmatch(word) and not before.startswith("--"):  # else it may be that option's value
             raise UsageError(f"{word}: gcodec has no levels, leave it out: it chooses what is small and fast itself")
         meant = did_you_mean(word, (option for option in CHOICES if option.startswith("--")))

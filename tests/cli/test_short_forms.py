@@ -154,6 +154,8 @@ def test_a_base_that_is_an_archive_is_not_taken_for_an_input():
 @pytest.mark.parametrize(("typed", "meant"), [
     (["compres", "x.npy"], "did you mean compress?"), (["decmopress", "x.gc"], "did you mean decompress?"),
     (["frobnicate"], "neither a verb nor a file (gcodec --help)"),
+    (["-q", "compress", "x.npy"], "a verb must come first, and its options after it: gcodec compress -q ..."),
+    (["--json", "inspect", "x.gc"], "a verb must come first, and its options after it: gcodec inspect --json ..."),
     (["compress", "x.npy", "--thread5", "1"], "did you mean --threads?"),
     (["x.npy", "--mantisa-bits", "3"], "did you mean --mantissa-bits?"),
     (["compress", "x.npy", "--mode", "gcomb"], "did you mean gcomp?"),
