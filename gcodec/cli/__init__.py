@@ -112,10 +112,19 @@ def system_error(error: OSError) -> str:
     """Return what the system says, after the name of the file that it says it of."""
     name, what = f"{error.filename}", f"{error.strerror or error}"
     if error.filename is None:
-        return what
+        gone = error.errno == errno.ENOENT and not _has_working_folder()
+        return "the working folder has been removed: change to another" if gone else what
     if error.errno in (errno.ENOENT, errno.ELOOP):
         what = link_to_nowhere(Path(name)) or f"{what}{did_you_mean_file(name)}"
     return f"{name}: {what}"
+
+
+def _has_working_folder() -> bool:
+    try:
+        os.getcwd()  # noqa: PTH109 - Path.cwd() says no more
+    except FileNotFoundError:
+        return False
+    return True
 
 
 def _failed(message: str, code: int) -> int:

@@ -391,6 +391,18 @@ def test_work_on_files_is_done_without_standard_streams(redirect, code, error):
 
 
 @POSIX
+@pytest.mark.parametrize("arguments", ["decompress {}/x.gc --only x", "inspect x.gc", "decompress {}/x.gc -o y"])
+def test_a_working_folder_that_is_gone_is_named(arguments, folder):
+    write(**{"x.gc": archive_of(**{"x.npy": X})})
+    (folder / "gone").mkdir()
+    command = f'cd gone && rmdir ../gone && "$0" -m gcodec {arguments.format(folder)}'
+    environment = {**os.environ, "PYTHONPATH": str(Path(gcodec.__file__).parents[1]), "PYTHONSAFEPATH": "1"}
+    done = subprocess.run(["sh", "-c", command, sys.executable], capture_output=True, check=False, env=environment)
+    said = b"gcodec: error: the working folder has been removed: change to another\n"
+    assert (done.returncode, done.stderr) == (1, said)
+
+
+@POSIX
 @pytest.mark.parametrize("unbuffered", ["", "1"], ids=["with a buffer", "without a buffer"])
 @pytest.mark.parametrize("arguments", ["decompress x.gc -o -", "compress x -o -", "inspect x.gc --json --chunks"])
 def test_a_result_that_is_cut_off_is_an_error(arguments, unbuffered, monkeypatch):
