@@ -302,7 +302,8 @@ class _Flattener:
         dtype, memory = (_torch_type(value, where), None) if kind == "torch" else _numpy_facts(value, where)
         stored = PAIRS.get(dtype, dtype)
         if stored not in CODES:
-            raise InvalidArgument(f"{where}: a tensor must be of numbers or bools to be saved, not of {dtype}")
+            raise InvalidArgument(f"{where}: a tensor must be of bools, or of a type of numbers that .safetensors has, "
+                                  f"to be saved, not of {dtype}")
         node: dict[str, Any] = {kind: ""}
         if stored != dtype:
             node["complex"] = dtype

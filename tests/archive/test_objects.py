@@ -294,6 +294,23 @@ def test_a_file_that_is_replaced_keeps_its_permissions(tmp_path):
         assert found.st_mode & 0o777 == mode and found.st_mtime_ns > 10**18
 
 
+@pytest.mark.skipif(os.name != "posix", reason="links as on Unix")
+def test_a_link_is_replaced_and_the_file_that_it_led_to_stays(tmp_path):
+    gcodec.save({"a": 1}, tmp_path / "real.gc")
+    (tmp_path / "link.gc").symlink_to("real.gc")
+    gcodec.save({"a": 2}, tmp_path / "link.gc")
+    assert gcodec.load(tmp_path / "real.gc") == {"a": 1} and gcodec.load(tmp_path / "link.gc") == {"a": 2}
+
+
+@pytest.mark.parametrize("array", [np.zeros(2, np.longdouble), np.array(["a"])], ids=["longdouble", "strings"])
+def test_an_array_of_a_type_that_files_lack_is_refused_by_place_and_type(array, tmp_path):
+    if array.dtype == np.float64:
+        pytest.skip("there is no longer type than float64 here")
+    with pytest.raises(InvalidArgument, match=r"q: a tensor must be of bools, or of a type of numbers that \.safe.*"
+                                              f"not of {array.dtype.str}"):
+        gcodec.save({"q": array}, tmp_path / "x.gc")
+
+
 def test_what_cannot_be_written_leaves_the_old_file(tmp_path):
     gcodec.save({"a": 1}, tmp_path / "x.gc")
     with pytest.raises(InvalidArgument, match="q: a tensor must be dense"):
