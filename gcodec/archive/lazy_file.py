@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -20,6 +21,7 @@ from .objects import bases_of
 from .reader import ArchiveReader
 from .shared_memory import Strided
 from .tensor_names import NamedTensor, TensorNames
+from .writer import PART_BYTES
 
 if TYPE_CHECKING:
     import torch
@@ -169,9 +171,26 @@ class TensorFile:
         self._check_open()
         end = part.end if all(part.shape) else part.offset
         self._archive.check_size((end - part.offset) * size, f"{entry.path}:{view.name}")
-        data = np.array(self._archive.segment_range(entry, view.segment, part.offset * size, end * size))
+        data = self._archive.segment_range(entry, view.segment, part.offset * size, end * size)
+        if not data.flags.owndata:  # a piece of what others see, too
+            data = data.copy()
         moved = TensorView(view.name, view.dtype, part.shape, view.segment, 0, steps)
         return Placement(self._device)(self._archive.array(entry, moved, data, like=self._like or kind))
+
+    def rows_apart(self, place: NamedTensor, numbers: range) -> Any:
+        """Return rows of a tensor that are apart from each other, none of those between them, as :meth:`rows` does."""
+        _, view, _ = place
+        self._archive.check_size(len(numbers) * self.row_bytes(place), view.name)
+        parts = [self.rows(place, row, row + 1) for row in numbers]
+        if isinstance(parts[0], np.ndarray):
+            return np.concatenate(parts)
+        import torch
+
+        return torch.cat(parts)
+
+    def row_bytes(self, place: NamedTensor) -> int:
+        """Return how many bytes a row of a tensor takes, if it is of a type that can be read."""
+        return math.prod(place.view.shape[1:]) * (width(place.view.dtype) or 0)
 
     def close(self) -> None:
         """Closes the archive; what was read stays."""
@@ -241,6 +260,10 @@ class TensorSlice:
         first, rest = keys[0], keys[1:]
         if isinstance(first, slice):
             start, stop, step = first.indices(shape[0])
+            numbers = range(start, stop, step)
+            if len(numbers) > 1 and step * self._file.row_bytes(self._place) > PART_BYTES:
+                apart = self._file.rows_apart(self._place, numbers)
+                return item_at((slice(None), *rest), apart, self._place.view.name)
             rows = self._file.rows(self._place, start, max(start, stop))
             return item_at((slice(None, None, step), *rest), rows, self._place.view.name)
         row = first + shape[0] if first < 0 else first

@@ -36,6 +36,8 @@ from .part_memory import PartMemory, RecentBytes
 
 #: So many bytes of parts of which pieces were read, and of groups of small tensors, are kept for the next.
 MAX_KEPT = 1 << 23
+#: A range of no more chunks is unpacked on the thread that asks for it.
+MAX_UNPACKED_HERE = 4
 
 
 class _BlobToRead(NamedTuple):
@@ -266,17 +268,29 @@ class ArchiveReader:
         _check_hash(digest, self._segment(entry, number))
 
     def segment_range(self, entry: FileEntry, number: int, start: int, stop: int) -> Bytes:
-        """Bytes ``start`` to ``stop`` of a segment, from their chunks alone: the segment's hash is not checked. Safe
-        from several threads."""
+        """Return bytes ``start`` to ``stop`` of a segment, from their chunks alone: the segment's hash is not checked.
+        Bytes of a single chunk may be a view of what others see, too. Safe from several threads."""
         segment = self._segment(entry, number)
-        blob, pieces = segment.blob, []
-        for n in blob.numbers(start, stop):
-            at = blob.starts[n]
-            item = _ChunkToRead(blob.offset + blob.places[n], at, blob.chunks[n], segment)
-            is_whole = start <= at and at + item.chunk.size <= stop
+        blob, stop = segment.blob, min(stop, segment.blob.bytes)
+        items = [_ChunkToRead(blob.offset + blob.places[n], blob.starts[n], blob.chunks[n], segment)
+                 for n in blob.numbers(start, stop)]
+
+        def unpacked(item: _ChunkToRead) -> Bytes:
+            is_whole = start <= item.start and item.start + item.chunk.size <= stop
             part = self._unpacked(item) if is_whole else self._part_of_pieces(item)
-            pieces.append(part[max(0, start - at) : stop - at])
-        return pieces[0] if len(pieces) == 1 else np.concatenate([np.empty(0, np.uint8), *pieces])
+            return part[max(0, start - item.start) : stop - item.start]
+
+        if len(items) == 1:
+            return unpacked(items[0])
+        data, at = _room_for(max(stop - start, 0), f"{self.name}: {entry.path}"), 0
+        # Others call this from threads of their own for a chunk or two, which are quicker unpacked there.
+        parts = map(unpacked, items) if len(items) <= MAX_UNPACKED_HERE else ordered_map(
+            self._pool, unpacked, items, self._threads + 1, lambda item: item.chunk.size
+        )
+        for part in parts:
+            data[at : at + part.size] = part
+            at += part.size
+        return data
 
     def restored(self, entry: FileEntry) -> Iterator[Bytes]:
         """Yield the bytes of a file, from its first to its last, part by part in bounded memory.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 
 import gcodec
-from gcodec.archive import ArchiveReader, ArchiveWriter, arrays, structure
+from gcodec.archive import ArchiveReader, ArchiveWriter, arrays, lazy_file, structure
 from gcodec.archive.structure import STRUCTURE, flatten, tensor_places
 from gcodec.cli import main
 from gcodec.errors import Corruption, InvalidArgument, LimitExceeded, Unsupported
@@ -107,9 +108,47 @@ def test_a_slice_reads_only_the_parts_that_hold_it(tmp_path, monkeypatch):
         assert file.shape("matrix") == (300, 70) and not unpacked
         assert np.array_equal(file.get_slice("matrix")[100:102], MATRIX[100:102])
         assert 1 <= len(unpacked) <= 2
+        unpacked.clear()
+        monkeypatch.setattr(lazy_file, "PART_BYTES", 6400)
+        for framework in ("np", "pt"):
+            file = gcodec.open(stream, framework)
+            for key in (slice(7, None, 100), (slice(7, None, 100), slice(1, 3)), (slice(250, None, 100), 2)):
+                assert np.array_equal(file.get_slice("matrix")[key], MATRIX[key])
+        assert len(unpacked) <= 2 * (3 + 3 + 1)
+        with gcodec.open(stream, max_output_bytes=700) as limited:
+            assert np.array_equal(limited.get_slice("matrix")[::200], MATRIX[::200])
+            with pytest.raises(LimitExceeded, match="matrix: 840 bytes are above"):
+                limited.get_slice("matrix")[::100]
         with pytest.raises(LimitExceeded), gcodec.open(stream, max_output_bytes=400) as limited:
             assert np.array_equal(limited.get_slice("matrix")[5], MATRIX[5])
             limited.get_slice("matrix")[5:7]
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_slices_of_many_parts_are_unpacked_by_all_threads_into_one_piece_of_memory(threads):
+    stream = io.BytesIO()
+    with ArchiveWriter(stream, part_bytes=6400) as archive:
+        archive.add(gcodec.archive.dicts.plan_tensors({"matrix": MATRIX, "bits": MATRIX.view(np.uint32)}))
+    stream.seek(0)
+    with gcodec.open(stream, threads=threads) as file:
+        for name, values in (("matrix", MATRIX), ("bits", MATRIX.view(np.uint32))):
+            for start, stop in ((0, 299), (1, 300), (5, 290), (22, 23), (20, 70), (7, 7)):
+                found = file.get_slice(name)[start:stop]
+                assert np.array_equal(found, values[start:stop]) and found.flags.writeable
+
+
+def test_a_slice_takes_hardly_more_memory_than_what_it_returns():
+    stream, values = io.BytesIO(), np.tile(MATRIX, (60, 1))
+    with ArchiveWriter(stream, part_bytes=1 << 16) as archive:
+        archive.add(gcodec.archive.dicts.plan_tensors({"values": values}))
+    stream.seek(0)
+    with gcodec.open(stream, threads=1) as file:
+        file.get_slice("values")[1:2]  # loads kernels
+        tracemalloc.start()
+        found = file.get_slice("values")[1:]
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+    assert np.array_equal(found, values[1:]) and peak < 1.5 * found.nbytes
 
 
 def test_tensors_with_strides_and_ties_of_a_pt_file_are_those_that_were_saved(tmp_path):
