@@ -270,6 +270,20 @@ class TensorSlice:
         return item_at((0, *rest), self._file.rows(self._place, row, row + 1), self._place.view.name)
 
 
+    def __iter__(self) -> Iterator[Any]:
+        """Raises InvalidArgument: row by row, each part would be read once for each of its rows."""
+        raise self._not_read("be walked through")
+
+    def __array__(self, *dtype: Any, **copy: Any) -> np.ndarray[Any, Any]:
+        """Raises InvalidArgument: numpy would make an array of one Python object of it."""
+        raise self._not_read("become an array")
+
+    def _not_read(self, done: str) -> InvalidArgument:
+        name = self._place.view.name
+        return InvalidArgument(f"{name}: a slice must be read before it can {done}: get_slice({name!r})[10:20] reads "
+                               "rows, [:] reads all")
+
+
 def _full_keys(key: Any, n_dimensions: int) -> tuple[int | slice, ...]:
     """Return an index for every dimension. Raises InvalidArgument for one that is not taken."""
     keys = key if isinstance(key, tuple) else (key,)

@@ -90,6 +90,12 @@ def test_other_indices_are_refused(path, key):
         file.get_slice("matrix")[key]
 
 
+@pytest.mark.parametrize("use", [list, np.asarray, np.float32, lambda part: np.add(part, 1)])
+def test_a_slice_that_was_not_read_is_no_array(path, use):
+    with gcodec.open(path) as file, pytest.raises(InvalidArgument, match=r"get_slice\('matrix'\)\[10:20\] reads rows"):
+        use(file.get_slice("matrix"))
+
+
 def test_a_slice_reads_only_the_parts_that_hold_it(tmp_path, monkeypatch):
     stream = io.BytesIO()
     plan = gcodec.archive.dicts.plan_tensors({"matrix": MATRIX})
