@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from time import perf_counter
 
 from .inputs import Input, joined
 from .peers import PEERS, Peer
@@ -77,6 +78,7 @@ class MeasurementPlan:
         fresh: a row of lossless gcodec that allocates its results, too.
         settings: gcodec's modes on an input.
         advance: called after each step with what was done.
+        clock: see :func:`gcodec.benchmark.timing.interleave`.
     """
 
     peers: Sequence[Peer] = PEERS
@@ -87,6 +89,7 @@ class MeasurementPlan:
     fresh: bool = False
     settings: Callable[[Input], list[Setting]] = settings_for
     advance: Callable[[str], None] = lambda what: None
+    clock: Callable[[], float] = perf_counter
 
     def steps(self, parts: int) -> int:
         """Estimate how often ``advance`` will be called for so many inputs."""
@@ -203,7 +206,7 @@ def _times(data: Input, settings: Mapping[str, Sequence[Setting]], n_parts: int,
     names = {f"{mode}: {codec}": (mode, codec) for mode, codec in tasks}
     by_name = {name: tasks[key] for name, key in names.items()}
     calls = min(max(1, round(plan.at_least / data.nbytes)), MAX_CALLS)
-    timings, errors = interleave(by_name, plan.rounds, plan.budget, calls, plan.advance)
+    timings, errors = interleave(by_name, plan.rounds, plan.budget, calls, plan.advance, plan.clock)
     for name, error in errors.items():
         if names[name][1].startswith(OURS):
             result.failures.append(f"{data.name}, {name}: {error}")

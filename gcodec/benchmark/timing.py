@@ -8,6 +8,7 @@ import platform
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from statistics import median
 from time import perf_counter
@@ -99,7 +100,8 @@ def same_bytes(decoded: Any, expected: np.ndarray) -> bool:
 
 
 def interleave(tasks: Mapping[str, CodecTask], rounds: int = 7, budget: float = 2.0, calls: int = 1,
-               advance: Callable[[str], None] | None = None) -> tuple[dict[str, Timing], dict[str, Exception]]:
+               advance: Callable[[str], None] | None = None,
+               clock: Callable[[], float] = perf_counter) -> tuple[dict[str, Timing], dict[str, Exception]]:
     """Times all tasks in turn, ``rounds`` times over. The first round verifies each result, outside the time taken.
 
     A turn in which numba compiled counts for nothing and is taken again: kernels may differ by what an array is like,
@@ -110,6 +112,7 @@ def interleave(tasks: Mapping[str, CodecTask], rounds: int = 7, budget: float = 
         budget: seconds after which a task sits out the remaining rounds; each gets one at least.
         calls: encodings and decodings in a turn, for small inputs.
         advance: called with a task's name after each of its turns.
+        clock: the seconds now; ``process_time``, of tasks on one thread, leaves out what other processes take.
 
     Returns:
         The timings, and what the tasks that failed raised; these are out from then on and have no timing.
@@ -131,7 +134,8 @@ def interleave(tasks: Mapping[str, CodecTask], rounds: int = 7, budget: float = 
             for name, task in tasks.items():
                 if spent[name] < budget and name not in errors:
                     try:
-                        spent[name] += _turn_without_compiling(task, timings[name], calls, number == 0, n_compiled)
+                        turn = partial(_turn, task, calls, number == 0, clock)
+                        spent[name] += _turn_without_compiling(turn, timings[name], calls, n_compiled)
                     except Exception as error:
                         errors[name] = error
                 if advance:
@@ -142,12 +146,13 @@ def interleave(tasks: Mapping[str, CodecTask], rounds: int = 7, budget: float = 
 _MOST_TURNS = 4  #: a second turn finds what the first compiled
 
 
-def _turn_without_compiling(task: CodecTask, timing: Timing, calls: int, verify: bool, n_compiled: list[int]) -> float:
+def _turn_without_compiling(turn: Callable[[], tuple[float, float]], timing: Timing, calls: int,
+                            n_compiled: list[int]) -> float:
     """Take a turn, again and again while ``n_compiled[0]`` grows, and return the seconds of the last one. Raises
     RoundTripError, and GcodecError if every turn compiled."""
     for _ in range(_MOST_TURNS):
         before = n_compiled[0]
-        encoding, decoding = _turn(task, calls, verify)
+        encoding, decoding = turn()
         if n_compiled[0] == before:
             timing.encode_seconds.append(encoding / calls)
             timing.decode_seconds.append(decoding / calls)
@@ -155,16 +160,16 @@ def _turn_without_compiling(task: CodecTask, timing: Timing, calls: int, verify:
     raise GcodecError(f"numba compiled in each of {_MOST_TURNS} turns, so that none of them can be timed")
 
 
-def _turn(task: CodecTask, calls: int, verify: bool) -> tuple[float, float]:
+def _turn(task: CodecTask, calls: int, verify: bool, clock: Callable[[], float]) -> tuple[float, float]:
     """Encode and decode ``calls`` times; return the seconds that both took. Raises RoundTripError."""
     encoding = decoding = 0.0
     for _ in range(calls):
         task.prepare()
-        start = perf_counter()
+        start = clock()
         encoded = task.encode()
-        middle = perf_counter()
+        middle = clock()
         decoded = task.decode(encoded)
-        end = perf_counter()
+        end = clock()
         encoding, decoding = encoding + middle - start, decoding + end - middle
     if verify:
         task.check(decoded)

@@ -41,7 +41,7 @@ def test_bench_measures_a_file(tmp_path):
 def test_bench_of_a_few_bytes_takes_few_calls(tmp_path, monkeypatch):
     turns = []
 
-    def interleave(tasks: dict[str, Any], rounds: int, budget: float, calls: int, advance: Any) -> tuple[Any, Any]:
+    def interleave(tasks: dict[str, Any], rounds: int, budget: float, calls: int, *others: Any) -> tuple[Any, Any]:
         turns.append(calls)
         return {}, {}
 

@@ -54,6 +54,13 @@ def test_a_task_over_its_budget_sits_out(gradient):
     assert len(timings["slow"].encode_seconds) == 0 or timings["slow"].encode > 0
 
 
+def test_seconds_are_those_of_the_clock_that_is_given(gradient):
+    now = iter(np.cumsum([0, 2, 3, 10, 4, 5, 10, 6, 7]).tolist())      # start, middle and end of three turns
+    task = settings.lossless_setting(gradient).task()
+    timings, _ = timing.interleave({"one": task}, rounds=3, budget=100, clock=now.__next__)
+    assert timings["one"] == timing.Timing([2, 4, 6], [3, 5, 7])
+
+
 @pytest.mark.parametrize("n_compiling", [0, 2, 100])
 def test_turns_that_compile_are_not_timed(n_compiling):
     values, taken = np.arange(8, dtype=np.uint8), [0]
