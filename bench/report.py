@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
-from bench import contests, front_page, sections, targets
+from bench import array_tables, contests, front_page, sections, targets
 from bench.cluster import drops, layerwise, scaling
 from bench.cluster import tables as cluster
 from bench.experiments import accuracy, gcomp, gcomp_drops, gradzip, gravac_bits, gravac_tables
@@ -34,7 +34,7 @@ PAGES = (
     ROOT / "README.md",
     *(ROOT / "docs" / f"{name}.md" for name in ("benchmarks", "experiments-gcomp", "experiments-gravac",
                                               "experiments-lgreco", "experiments-gradzip", "reliability",
-                                              "checkpoints", "tensors", "training", "weight-sync", "zarr")),
+                                              "checkpoints", "tensors", "training", "weight-sync", "when-not", "zarr")),
     *sorted((ROOT / "docs" / "integrations").glob("*.md")),
     *sorted((ROOT / "docs" / "benchmarks").glob("*.md")),
     *sorted((ROOT / "docs" / "contributing").glob("*.md")),
@@ -214,6 +214,7 @@ PLACES: dict[str, tuple[Callable[[Path], list[str]], str]] = {
     "differences-table": (sections.differences_table, "differences.csv"),
     "differences-parts": (sections.differences_parts, "differences.csv"),
     "differences-speed": (sections.differences_speed, "differences.csv"),
+    **array_tables.PLACES,
     "sparse-values-table": (sections.sparse_values_table, "sparse_values.csv"),
     "weight-sync-links": (sections.weight_sync_links, "weight-sync.csv"),
     "lane-table": (sections.lane_table, "lane.csv"),
