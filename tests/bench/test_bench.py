@@ -96,7 +96,7 @@ def test_the_benchmarks_run_from_end_to_end(tmp_path):
     for make, file in report.PLACES.values():
         if (out / file).exists():
             assert len(make(out)) > (1 if make is sections.levels_ahead else 3), file   # no peer need be ahead
-    assert len(targets.targets(out)) == 2 + 1 + (6 + 2) + 2 + 1 + 4 + 2 + 3 + 1 + 2
+    assert len(targets.targets(out)) == 2 + 1 + (6 + 2) + 2 + 1 + 7 + 4 + 3 + 1 + 5
     assert len({contest.model for contest in sections.contests(out)}) == 3
 
 
