@@ -12,7 +12,7 @@ import gcodec
 from gcodec import EncoderOptions
 from gcodec.dtypes import BY_CODE
 from tests.support import laws
-from tests.support.cases import KINDS, Array, Bits, from_floats, gaussian, noise, specials, typed
+from tests.support.bit_patterns import KINDS, Array, Bits, from_floats, gaussian, noise, specials, typed
 from tests.support.frame_builder import Coded, Draft
 
 SIGNED = {"bfloat16": 16, "float32": 17, "float16": 18, "float64": 19}  # codes of section 2 of docs/format.md

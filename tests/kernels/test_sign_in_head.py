@@ -9,7 +9,7 @@ import pytest
 from gcodec.dtypes import BY_CODE, BY_NAME, FINE_DTYPES, SIGNED_DTYPES
 from gcodec.kernels.heads import sign_in_head
 from tests.support import reference
-from tests.support.cases import KINDS, from_floats, noise, specials
+from tests.support.bit_patterns import KINDS, from_floats, noise, specials
 
 SIGNED = [kind for kind in BY_CODE.values() if kind.fine_bits]
 
