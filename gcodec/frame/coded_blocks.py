@@ -51,6 +51,8 @@ class CodedEncoder:
         # Values of a lossless frame that leaves out zeros are rounded, too, to themselves: these kernels are there.
         levels, self._rounds = bit_layout.levels, bit_layout.lossy or any(bit_layout.drops)
         self._dtype, (self._layout, float_bits, masks) = dtype, form_of(dtype, bit_layout.widths, levels)
+        if not bit_layout.lossy:  # infinities and NaN have levels as others do
+            float_bits = float_bits._replace(infinity=np.uint64(1 << dtype.bits - 1))
         books, planes = stack(plan.codebooks, bit_layout.widths, masks, dtype.tail_bits, False)
         if request.standalone and plan.codebooks and plan.codebooks[0].n_symbols <= MAX_SYMBOLS_WITH_RUNS:
             books = books._replace(run_symbol=run_symbols_of(books, len(plan.codebooks)))

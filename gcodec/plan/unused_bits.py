@@ -39,7 +39,7 @@ def drop_unused_bits(request: EncodeRequest) -> EncodeRequest:
     bits, dtype, _, _ = request.values
     if not request.bit_layout.lossy and dtype.tail_bits and len(bits) >= MIN_MIXED:
         drop = request.bit_layout.drops[0]
-        quick = _finite(_quick_sample(bits), dtype)
+        quick = _with_codes(_quick_sample(bits), dtype)
         if _is_mixed(bits, quick, dtype, drop) and len(drops := _drops_for(bits, dtype, drop)) > 1:
             layout = lossless_at(dtype, drops, request.bit_layout.mode)
             return request._replace(bit_layout=layout, levels=_levels(bits, drops))
@@ -72,8 +72,11 @@ def _quick_sample(bits: np.ndarray) -> np.ndarray:
     return _sample(bits, _QUICK_SAMPLE if len(bits) <= _MAX_SMALL else _LARGE_QUICK_SAMPLE)
 
 
-def _finite(some: np.ndarray, dtype: DType) -> np.ndarray:
-    """Return the values that are finite: the encoder puts NaN and infinity into level 0, whatever bits they have."""
+def _with_codes(some: np.ndarray, dtype: DType) -> np.ndarray:
+    """Return the values whose heads may have codes; infinities and NaN of float64 are too far from others, and are
+    escaped, which is of level 0."""
+    if dtype.head_bits <= _MASKED_HEAD_BITS:
+        return some
     infinity = some.dtype.type(dtype.infinity)
     return some[some & infinity != infinity]
 
@@ -118,7 +121,7 @@ def _drops_for(bits: np.ndarray, dtype: DType, drop: int) -> tuple[int, ...]:
         dtype: Its type.
         drop: How many are zero in all values, which are those of level 0.
     """
-    some = _finite(_sample(bits, _MIXED_SAMPLE), dtype)
+    some = _with_codes(_sample(bits, _MIXED_SAMPLE), dtype)
     some = some[some != 0].astype(np.uint64)
     if not len(some):
         return (drop,)

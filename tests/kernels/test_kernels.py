@@ -148,11 +148,14 @@ def test_references_and_symbols_from_heads_are_those_from_values(n, stream, with
     assert np.array_equal(scratch.references[:n_streams], wanted)
     assert from_heads.mean_of_heads(heads, nonzero, 0, n) == means.mean_head(values, 23, 255)
     ranges, base = ranges_of(rng, 8 if with_levels else 1, with_gaps), int(rng.integers(0, 256))
-    from_heads.find_symbols_from_heads(levels, n, stream, base, ranges, scratch)
-    result = scratch.symbols.copy()
-    scratch.symbols[:] = 7
-    symbols.find_symbols_from_values(values, levels, stream, float_bits, base, ranges, scratch)
-    assert np.array_equal(result, scratch.symbols)
+    for one in (float_bits, float_bits._replace(infinity=np.uint64(1 << 31))):  # as where nothing is rounded
+        scratch.symbols[:] = 7
+        top = (int(one.infinity) - 1) >> 23
+        from_heads.find_symbols_from_heads(levels, n, stream, base, top, ranges, scratch)
+        result = scratch.symbols.copy()
+        scratch.symbols[:] = 7
+        symbols.find_symbols_from_values(values, levels, stream, one, base, ranges, scratch)
+        assert np.array_equal(result, scratch.symbols)
 
 
 def ranges_of(rng, n_levels, with_gaps):

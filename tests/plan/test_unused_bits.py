@@ -68,13 +68,38 @@ def test_a_mixture_of_long_and_short_values_takes_what_its_parts_take(dtype):
     assert len(frame) <= 1.05 * parts  # blocks at the seams hold both
 
 
-@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
-def test_values_that_are_not_finite_have_no_levels_of_their_own(dtype):
-    """The encoder puts them into level 0, so a level for their zeros would save nothing, and cost symbols."""
+def test_infinities_and_nan_of_float64_have_no_levels_of_their_own():
+    """They are escaped, which is of level 0, so a level for their zeros would save nothing, and cost symbols."""
+    bits = values_of_fewer_bits("float64", 0)
+    bits[::9], bits[4::9] = infinity(KINDS["float64"]) | 1 << 51, infinity(KINDS["float64"])
+    assert gcodec.inspect(encoded("float64", bits)).levels == (0,)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
+@pytest.mark.parametrize("seed", range(3))
+def test_the_zeros_of_infinities_and_nan_are_left_out(dtype, seed):
+    """A third of the values is -inf, as behind a causal mask, or the usual NaN: they take their symbol and a few bits,
+    and others what they take alone, and a symbol of which the first bit says which they are."""
+    kind, rng = KINDS[dtype], np.random.default_rng(seed)
     bits = values_of_fewer_bits(dtype, 0)
-    bits[::9], bits[4::9] = infinity(KINDS[dtype]) | 1 << KINDS[dtype].M - 1, infinity(KINDS[dtype])
-    assert gcodec.inspect(encoded(dtype, bits)).levels == (0,)
-    encoded(dtype, np.full_like(bits, infinity(KINDS[dtype])))
+    usual = len(encoded(dtype, bits))
+    for special in (infinity(kind) | 1 << kind.W - 1, infinity(kind) | 1 << kind.M - 1):
+        masked = bits.copy()
+        masked[rng.random(len(bits)) < 1 / 3] = special
+        frame = encoded(dtype, masked)
+        assert gcodec.inspect(frame).levels[0] == 0 and len(gcodec.inspect(frame).levels) == 2
+        assert len(frame) < 2 / 3 * usual + (4 / 3 + 2 / 3) * len(bits) / 8
+        encoded(dtype, np.full_like(bits, special))
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32", "float64"])
+def test_nan_of_any_payload_among_infinities_come_back(dtype):
+    kind, rng = KINDS[dtype], np.random.default_rng(4)
+    bits = values_of_fewer_bits(dtype, 0)
+    infinite, nan = rng.random(len(bits)) < 1 / 3, rng.random(len(bits)) < 0.1
+    bits[infinite] = infinity(kind)
+    bits[nan] |= infinity(kind)  # their sign and mantissa bits stay
+    encoded(dtype, bits)
 
 
 def test_integers_keep_the_bits_that_they_have():

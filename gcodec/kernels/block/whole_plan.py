@@ -43,7 +43,6 @@ class PlanRules(NamedTuple):
         table_cost: what a codebook costs, in 1/256 bits, if all values are counted.
         max_symbols: max symbols of a codebook besides zero and the escape.
         low_bit: number of the values' lowest bit: 0, or 16 where values are upper halves.
-        infinity: uint32, the exponent field's bits.
         lengths_from: values from which both lengths of sub-streams are weighed; below, it is the short one.
         many_zeros: percentage of zeros from which an array may be sparse, which one kernel does not plan.
         min_signed: values from which a sign in the head is considered, which one kernel does not plan either.
@@ -59,7 +58,6 @@ class PlanRules(NamedTuple):
     table_cost: int
     max_symbols: int
     low_bit: int
-    infinity: np.uint32
     lengths_from: int
     many_zeros: int
     min_signed: int
@@ -133,10 +131,9 @@ def hints_at_more(values, rules):
     merged, n_short, n_zero, n_seen = values[0], 0, 0, 0
     for i in range(0, n, step):
         merged |= values[i]
-        is_finite = values[i] & rules.infinity != rules.infinity
-        n_short += is_finite & (values[i] & low_bits == 0)
+        n_short += values[i] & low_bits == 0
         n_zero += values[i] == 0
-        n_seen += is_finite
+        n_seen += 1
     is_short = 6 * n_short > n_seen and 6 * (n_short - n_zero) > n_seen - n_zero
     if merged & np.uint32(1 << rules.low_bit) == 0 or is_short:
         return True

@@ -32,7 +32,8 @@ class FloatBits(NamedTuple):
         head_bits: bits of the head.
         head_shift: bits below the head.
         tail_bits: bits of the tail.
-        infinity: bits of that magnitude.
+        infinity: bits of that magnitude. From there on, values with levels are of level 0, as rounding leaves them as
+            they are. The highest bit where nothing is rounded, and infinities and NaN have levels as others do.
         smallest_normal: bits of that magnitude.
         fine_bits: how many of the head's lowest bits references leave as they are: the sign, and mantissa bits above it
             (:mod:`gcodec.kernels.heads.sign_in_head`); 0 where the sign is in the tail.

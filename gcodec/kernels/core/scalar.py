@@ -85,7 +85,8 @@ def word_multiplier(index):
 
 @kernel
 def level_of(bits, level, sign_bit, infinity):
-    """Return the level that a value of any width is coded with: its own, or 0 where it is not finite.
+    """Return the level that a value of any width is coded with: its own, or 0 where its magnitude is ``infinity`` or
+    more.
 
         bits      s 11111111 mmmmmmm      an infinity or a NaN: level 0
         others    s eeeeeeee mmmmmmm      ``level``
@@ -94,7 +95,7 @@ def level_of(bits, level, sign_bit, infinity):
         bits: The value, an unsigned integer.
         level: Its level, unsigned; the result has the same type.
         sign_bit: The value's highest bit.
-        infinity: Bits of +inf of this type.
+        infinity: Bits of +inf of this type; or the sign bit where all values have levels of their own.
     """
     return level if wrap(bits & ~wrap(sign_bit, bits), bits) < wrap(infinity, bits) else wrap(0, level)
 

@@ -102,14 +102,14 @@ def _generate_symbols_by_level(builder: Any, args: list[Any], at: Any) -> None:
     """Generate the step that turns heads into symbols by level.
 
         lane        0    1    2    3   ...
-        levels      2    0    1    7           level 0 instead where the head is 255: an infinity or a NaN
+        levels      2    0    1    7           level 0 instead where the head is above the top
         origin      o2   o0   o1   o7          looked up in 64 bytes, as are count and number
         offset      heads - reference - origin                   modulo 256, in bytes
         symbols     offset < count ? offset + number : escape    0 where the value is zero
     """
     nonzero = mask_from(builder, at(2, 64), GROUP)
     heads, levels, ranges = load(builder, at(0, 8), 8, GROUP), load(builder, at(4, 8), 8, GROUP), at(6, 8)
-    levels = heads.compare("!=", 255).choose(levels, levels ^ levels)
+    levels = heads.compare("<=", args[11]).choose(levels, levels ^ levels)
     origin, count, number = (
         look_up_levels(builder, builder.gep(ranges, [ir.Constant(INDEX, 256 * k)]), levels) for k in range(3)
     )
@@ -118,10 +118,11 @@ def _generate_symbols_by_level(builder: Any, args: list[Any], at: Any) -> None:
     nonzero.choose(symbols, symbols ^ symbols).store(at(8, 8))
 
 
-#: _symbols_by_level(heads, i, nonzero, j, levels, k, ranges, 0, symbols, l, reference): find the symbols of 64 values
-#: with levels. ``heads``, ``levels``, ``symbols``: uint8; ``nonzero``: uint64; ``ranges``: uint8[3, 256], see
-#: ``symbols.SymbolRanges.by_level``; ``reference``: the head that relative heads are counted from.
-_symbols_by_level = intrinsic_step(types.void, 11, _generate_symbols_by_level)
+#: _symbols_by_level(heads, i, nonzero, j, levels, k, ranges, 0, symbols, l, reference, top): find the symbols of 64
+#: values with levels. ``heads``, ``levels``, ``symbols``: uint8; ``nonzero``: uint64; ``ranges``: uint8[3, 256], see
+#: ``symbols.SymbolRanges.by_level``; ``reference``: the head that relative heads are counted from; ``top``: the highest
+#: head of values with a level of their own.
+_symbols_by_level = intrinsic_step(types.void, 12, _generate_symbols_by_level)
 
 
 @kernel
@@ -166,7 +167,7 @@ def mean_of_heads(heads, nonzero, begin, n):
 
 
 @kernel
-def find_symbols_from_heads(levels, n, stream_len, base, ranges, scratch):
+def find_symbols_from_heads(levels, n, stream_len, base, top, ranges, scratch):
     """Find the symbol of every value from heads, as :func:`symbols.find_symbols_from_values` does from values.
 
     Args:
@@ -174,6 +175,7 @@ def find_symbols_from_heads(levels, n, stream_len, base, ranges, scratch):
         n: Number of values.
         stream_len: Values per sub-stream, a multiple of 64.
         base: Head that ``scratch.references`` are relative to.
+        top: The highest head of values with a level of their own; those above are of level 0.
         ranges: The codebook's :class:`symbols.SymbolRanges`.
         scratch: ``heads`` and ``others`` are what :func:`store_heads` has stored, ``references`` are known; ``symbols``
             is the result, 0 behind the last value up to a multiple of 64; ``chunk`` is overwritten.
@@ -193,14 +195,14 @@ def find_symbols_from_heads(levels, n, stream_len, base, ranges, scratch):
             for i in range(0, whole, GROUP):
                 at = begin + i
                 _symbols_by_level(
-                    heads, at, nonzero, at >> 6, levels, at, ranges.by_level, 0, symbols, place + i, reference
+                    heads, at, nonzero, at >> 6, levels, at, ranges.by_level, 0, symbols, place + i, reference, top
                 )
             if whole < length:  # levels are read in whole groups, and are the caller's, who has no margin
                 for i in range(GROUP):
                     chunk[i] = levels[begin + whole + i] if whole + i < length else U8(0)
                 at = begin + whole
                 _symbols_by_level(
-                    heads, at, nonzero, at >> 6, chunk, 0, ranges.by_level, 0, symbols, place + whole, reference
+                    heads, at, nonzero, at >> 6, chunk, 0, ranges.by_level, 0, symbols, place + whole, reference, top
                 )
         if ranges.with_gaps:
             for i in range(0, length, GROUP):

@@ -192,18 +192,19 @@ def _symbols_with_levels(values, levels, float_bits, reference, ranges, chunk, r
     """
     n, width, by_level = len(values), width_of(values), ranges.by_level
     sign_bit, infinity = U32(1 << (width - 1)), U32(float_bits.infinity)
-    whole = np.int64(0)
+    # What has no level of its own begins where a head does: all heads up to this one are of values that have one.
+    top, whole = (np.int64(infinity) - 1) >> float_bits.head_shift, np.int64(0)
     if HAS_AVX512 and width == 16 and n & 63 == 0:
         for i in range(0, n, 64):
-            symbols_by_level_16(values, i, levels, i, by_level, 0, result, i, np.int64(infinity), reference)
+            symbols_by_level_16(values, i, levels, i, by_level, 0, result, i, top, reference)
         return
     if HAS_SSSE3 and not HAS_AVX512:
         whole = n & ~63
         for i in range(0, whole, 64):
             if width == 32:
-                symbols_by_level_32(values, i, levels, i, by_level, 0, result, i, np.int64(infinity) >> 23, reference)
+                symbols_by_level_32(values, i, levels, i, by_level, 0, result, i, top, reference)
             else:
-                symbols_by_level_16(values, i, levels, i, by_level, 0, result, i, np.int64(infinity) >> 7, reference)
+                symbols_by_level_16(values, i, levels, i, by_level, 0, result, i, top, reference)
     # The rest passes through four rows of bytes in ``chunk``, so that look-ups, of which LLVM makes no vectors, have
     # loops of their own:
     #
@@ -215,7 +216,7 @@ def _symbols_with_levels(values, levels, float_bits, reference, ranges, chunk, r
     values, levels, result = subarray(values, whole, n), subarray(levels, whole, n), subarray(result, whole, n)
     row, first = subarray(chunk, 0, n), subarray(chunk, part, n)
     count, number = subarray(chunk, 2 * part, n), subarray(chunk, 3 * part, n)
-    for i in range(n):  # infinities and NaNs are of level 0
+    for i in range(n):
         row[i] = level_of(U32(values[i]), levels[i], sign_bit, infinity)
     for i in range(0, n, 64):
         look_up_level(by_level[0], 0, row, i, first, i)
@@ -245,7 +246,8 @@ def find_symbols_from_values(values, levels, stream_len, float_bits, base, range
 
     Args:
         values: uintW[n].
-        levels: uint8[n], or None where all are of level 0. Infinities and NaNs are of level 0 whatever it says.
+        levels: uint8[n], or None where all are of level 0. Values from ``float_bits.infinity`` on are of level 0
+            whatever it says.
         stream_len: Values per sub-stream.
         float_bits: Where heads lie in values, see :class:`bundles.FloatBits`.
         base: Head that ``scratch.references`` are relative to.
@@ -311,7 +313,8 @@ def find_block_symbols(values, levels, stream_len, float_bits, base, with_refere
         for s in range((n + stream_len - 1) // stream_len):
             references[s] = 0
     if HAS_AVX2 and from_heads:
-        find_symbols_from_heads(levels, n, stream_len, base, ranges, scratch)
+        top = (np.int64(float_bits.infinity) - 1) >> 23
+        find_symbols_from_heads(levels, n, stream_len, base, top, ranges, scratch)
     else:
         find_symbols_from_values(values, levels, stream_len, float_bits, base, ranges, scratch)
     return base, width

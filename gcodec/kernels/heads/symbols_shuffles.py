@@ -6,7 +6,7 @@ in 16 bytes by a shuffle, and choices are masks of bytes, as SSE has no select::
     lane        0    1    2   ...                    16 values of 16 or 32 bits
     values      s hhhhhhhh mmmmmmm
     head          hhhhhhhh                           in bytes from here on
-    levels      level & (head < head of infinity)    level 0 for infinities and NaNs
+    levels      level & (head <= top)                level 0 for values without a level of their own
     origin      origins[level]                       a shuffle of 16 bytes each, as for count and number
     offset      head - reference - origin            modulo 256
     symbols     ((offset + number) | outside) & nonzero      outside: 11111111 where offset >= count: the escape, 255
@@ -40,8 +40,8 @@ def _symbols_by_level(bits: int, head_shift: int) -> Any:
         for k in range(0, 64, LANES):
             values = load(builder, _address(builder, at(0, bits), k * bits // 8), bits, LANES)
             head = (values >> head_shift).to(8)
-            finite = head.compare("<", top).widened(8)
-            levels = load(builder, _address(builder, at(2, 8), k), 8, LANES) & finite
+            own = head.compare("<=", top).widened(8)
+            levels = load(builder, _address(builder, at(2, 8), k), 8, LANES) & own
             origin, count, number = (shuffle(table, levels) for table in tables)
             offset = head - reference - origin
             outside = offset.compare(">=", count).widened(8)
@@ -54,6 +54,6 @@ def _symbols_by_level(bits: int, head_shift: int) -> Any:
 
 #: symbols_by_level_32(values, i, levels, j, ranges, 0, symbols, k, top, reference): find the symbols of 64 float32 with
 #: levels. ``values``: uint32; ``levels``, ``symbols``: uint8; ``ranges``: uint8[3, 256], see
-#: ``symbols.SymbolRanges.by_level``; ``top``: head of infinity; ``reference``: the head that relative heads are counted
-#: from. symbols_by_level_16: of values of 16 bits.
+#: ``symbols.SymbolRanges.by_level``; ``top``: the highest head of values with a level of their own; ``reference``: the
+#: head that relative heads are counted from. symbols_by_level_16: of values of 16 bits.
 symbols_by_level_32, symbols_by_level_16 = _symbols_by_level(32, 23), _symbols_by_level(16, 7)

@@ -50,15 +50,13 @@ def _generate_symbols_by_level(builder: Any, args: list[Any], at: Any) -> None:
     """Generate the step that finds symbols of values of 16 bits by level.
 
         lane        0    1    2    3   ...
-        levels      2    0    1    7           level 0 instead where the value is an infinity or a NaN
+        levels      2    0    1    7           level 0 instead where the value has no level of its own
         origin      o2   o0   o1   o7          looked up in 64 bytes, as are count and number
         offset      heads - reference - origin
     """
     values, levels, ranges = load(builder, at(0, 16), 16, 64), load(builder, at(2, 8), 8, 64), at(4, 8)
     heads = extract_heads(values, 7)
-    # Infinity has nothing but zeros below its head, so that all heads below are of finite values.
-    infinity = builder.lshr(args[8], ir.Constant(_INDEX, 7))
-    levels = heads.compare("<", infinity).choose(levels, levels ^ levels)
+    levels = heads.compare("<=", args[8]).choose(levels, levels ^ levels)
     tables = [builder.gep(ranges, [ir.Constant(_INDEX, 256 * k)]) for k in range(3)]
     origin, count, number = (look_up_levels(builder, table, levels) for table in tables)
     offset = heads - args[9] - origin
@@ -67,8 +65,9 @@ def _generate_symbols_by_level(builder: Any, args: list[Any], at: Any) -> None:
     values.compare("==", 0).choose(0, symbols).store(at(6, 8))
 
 
-#: symbols_by_level_16(values, i, levels, j, ranges, 0, symbols, k, infinity, reference): find the symbols of 64
-#: bfloat16 or float16 with levels. ``values``: uint16; ``levels``, ``symbols``: uint8; ``ranges``: uint8[3, 256], see
-#: ``symbols.SymbolRanges.by_level``; ``infinity``: its bits; ``reference``: the head that relative heads are counted
-#: from. Those of float32 come from heads in bytes (``heads_vector._symbols_by_level``).
+#: symbols_by_level_16(values, i, levels, j, ranges, 0, symbols, k, top, reference): find the symbols of 64 bfloat16 or
+#: float16 with levels. ``values``: uint16; ``levels``, ``symbols``: uint8; ``ranges``: uint8[3, 256], see
+#: ``symbols.SymbolRanges.by_level``; ``top``: the highest head of values with a level of their own; ``reference``: the
+#: head that relative heads are counted from. Those of float32 come from heads in bytes
+#: (``heads_vector._symbols_by_level``).
 symbols_by_level_16 = intrinsic_step(types.void, 10, _generate_symbols_by_level)
