@@ -149,6 +149,7 @@ SIGNED_DTYPES = {
 #: Types whose heads end with three mantissa bits and the sign.
 FINE_DTYPES = {
     "bfloat16": replace(BY_NAME["bfloat16"], code=20, head_bits=12, tail_bits=4, min_saving=0.025, fine_bits=4),
+    "float32": replace(BY_NAME["float32"], code=21, head_bits=12, tail_bits=20, min_saving=0.015, fine_bits=4),
 }
 BY_CODE = {
     t.code: t for t in (*DTYPES, *WIDE_DTYPES.values(), *SIGNED_DTYPES.values(), *FINE_DTYPES.values())

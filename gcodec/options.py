@@ -35,6 +35,7 @@ class EncoderOptions:
         columns: Allow column references.
         sparse: Allow frames that say which values differ from a base, or from zero.
         exact_if_smaller: Allow modes that may drop bits to keep all of some values or of all, where that is smaller.
+        smallest: Try more ways to code an array, and take the smallest, however slow it is to encode and decode.
 
     Raises:
         InvalidArgument: An option is outside its values.
@@ -51,6 +52,7 @@ class EncoderOptions:
     columns: bool = True
     sparse: bool = True
     exact_if_smaller: bool = True
+    smallest: bool = False
 
     def __post_init__(self) -> None:
         check_choice("ladder", self.ladder, LADDERS)

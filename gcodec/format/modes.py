@@ -16,6 +16,7 @@ from .ladders import Ladder
 from .levels import MAX_PLANE_BITS, MAX_PLANES, Level, kept_bits
 
 LOSSLESS, FIXED, NEAR_LOSSLESS = 0, 1, 2  #: mode codes of the frame header
+_LONG_TAILS = {23: (16, 7), 20: (16, 4)}  #: widths of the planes of tails of so many bits
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,7 @@ def lossless(dtype: DType, mode: int = LOSSLESS) -> BitLayout:
         dtype: The value type.
         mode: Code of the mode that was asked for, which may allow less.
     """
-    widths = {0: (), 23: (16, 7)}.get(dtype.tail_bits, (dtype.tail_bits,))
+    widths = () if not dtype.tail_bits else _LONG_TAILS.get(dtype.tail_bits, (dtype.tail_bits,))
     return BitLayout(mode, widths, (Level(0, (1 << len(widths)) - 1),), (0,), False, False)
 
 
@@ -188,8 +189,8 @@ def layout_of(dtype: DType, widths: tuple[int, ...], levels: tuple[Level, ...]) 
         return layout_types.Tails8
     if whole and dtype.bits == 16 and dtype.tail_bits in (7, 4):
         return layout_types.ShortTails
-    if dtype.tail_bits == 23 and len(levels) == 1 and widths == (16, 7) and levels[0].drop == 0:
-        return layout_types.Tails23
+    if dtype.bits == 32 and len(levels) == 1 and levels[0].drop == 0 and widths == _LONG_TAILS.get(dtype.tail_bits):
+        return layout_types.LongTails
     if dtype.head_bits <= 8 and max(widths) <= 8:
         return layout_types.NarrowPlanes
     return layout_types.GeneralPlanes

@@ -18,7 +18,7 @@ MIN_FINE_VALUES = 1 << 16  #: values from which three mantissa bits are consider
 
 
 def with_other_heads(
-    planner: SamplePlanner, first: Candidate, dtype: DType, tables: Tables | None
+    planner: SamplePlanner, first: Candidate, dtype: DType, tables: Tables | None, smallest: bool
 ) -> list[tuple[Candidate, float]]:
     """Return candidates with other heads than the usual one, and what share of its size each has to save.
 
@@ -27,15 +27,19 @@ def with_other_heads(
         first: The candidate with the usual head.
         dtype: The value type.
         tables: Tensors that may get column references, if there are any.
+        smallest: True if any saving is welcome, and all heads are to be tried.
     """
     values, results = planner.source.values, []
     wide, signed, fine = dtype.wide, dtype.signed, dtype.fine
-    if wide is not None and len(values) >= MIN_WIDE_VALUES and (dtype.bits < 32 or not first.columns):
-        results.append((_with_wide_head(planner, first, wide, tables), wide.min_saving))
+    if wide is not None and len(values) >= MIN_WIDE_VALUES and (dtype.bits < 32 or smallest or not first.columns):
+        results.append((_with_wide_head(planner, first, wide, tables), 0.0 if smallest else wide.min_saving))
     for other, n_more, min_values in ((signed, 0, MIN_SIGNED_VALUES), (fine, 3, MIN_FINE_VALUES)):
-        if other is not None and len(values) >= min_values and _have_telling_bits(values, dtype, n_more):
-            columns = tuple(with_sign(references, other.head_bits - dtype.head_bits) for references in first.columns)
-            results.append((planner.best(other, [first.stream_log2], columns), other.min_saving))
+        if other is not None and len(values) >= min_values:
+            if smallest or _have_telling_bits(values, dtype, n_more):
+                more_bits = other.head_bits - dtype.head_bits
+                columns = tuple(with_sign(references, more_bits) for references in first.columns)
+                candidate = planner.best(other, [first.stream_log2], columns)
+                results.append((candidate, 0.0 if smallest else other.min_saving))
     return results
 
 

@@ -191,16 +191,16 @@ def make_plan(
     rows = rows_of(request.shapes or (shape,)) if options.prediction or options.columns else ()
     references = fixed.references if fixed is not None else options.references
     source = SampleSource(values, levels, n_levels, block, threads, dtype.tail_bits - max(bit_layout.kept))
-    planner = SamplePlanner(source, references, fixed is not None)
+    planner = SamplePlanner(source, references, fixed is not None, options.smallest)
     with_columns = options.columns and fixed is None and dtype.tail_bits > 0  # docs/format.md, section 7
     tables = tables_of(request.shapes or (shape,)) if with_columns else None
     columns = fit_columns(values, tables, dtype) if tables else ()
-    lengths = stream_lengths(dtype, rows, len(values))
+    lengths = stream_lengths(dtype, rows, len(values), options.smallest)
     first = planner.best(dtype, lengths, columns)
     alternatives: list[tuple[Candidate, float]] = []  # and the share of their size by which the first must be larger
     plain = not bit_layout.lossy and bit_layout.drops == (0,)
     if plain and request.standalone and options.wide_heads:
-        alternatives = with_other_heads(planner, first, dtype, tables)
+        alternatives = with_other_heads(planner, first, dtype, tables, options.smallest)
     predictor = None
     exact = not bit_layout.lossy or options.exact_if_smaller  # as predicted blocks are
     if options.prediction and exact and dtype.predictable and (rows or base is not None):

@@ -22,6 +22,7 @@ from ..threads import run_batches
 from .codebooks import n_bins_of, window_of
 from .prediction import Rows
 
+_MORE_LOG2 = 2  #: how much longer sub-streams may be where size is all that counts
 STREAM_LOG2 = 8  #: log2 of the values per sub-stream, where nothing speaks for another
 #: One piece in so many (first) is sampled of arrays of up to so many values (second); of larger ones one in _MAX_EVERY.
 _EVERY_BY_SIZE, _MAX_EVERY = ((1, 1 << 15), (2, 1 << 16), (4, 1 << 17), (8, 1 << 21), (16, 1 << 24)), 32
@@ -33,6 +34,7 @@ EMPTY_BITS = 4  #: what a sub-stream costs that is all zero
 #: So many values are enough to choose between candidates, and of each sampled block this share at least: from few
 #: values a block's mean cannot be told from its sub-streams'.
 _CANDIDATE_VALUES, _MAX_CANDIDATE_EVERY = 1 << 15, 8
+_THOROUGH_EVERY, _THOROUGH_SHARE = 2, 16  #: one piece in so many, and how many more values to compare candidates
 _MAX_SIGNED_EVERY = 8  #: pieces of which one is sampled where the sign is in the head
 MAX_FEW_HEADS = 6  #: different heads, zero among them, up to which all values of an array are counted
 _SHORTER_GAIN = 0.0005  #: what sub-streams of half the usual length, which are slower, have to save
@@ -215,7 +217,7 @@ def sample_scratch(dtype: DType, block: int, stream_len: int, n_bins: int) -> Sa
     )
 
 
-def stream_lengths(dtype: DType, rows: Sequence[Rows], n_values: int) -> list[int]:
+def stream_lengths(dtype: DType, rows: Sequence[Rows], n_values: int, smallest: bool = False) -> list[int]:
     """Return log2 of the values per sub-stream that are worth a try.
 
     Shorter sub-streams cost bits for their lengths, but where they are whole rows each has its own reference, and rows
@@ -225,10 +227,12 @@ def stream_lengths(dtype: DType, rows: Sequence[Rows], n_values: int) -> list[in
         dtype: Type of the array.
         rows: Tensors in it whose rows are known.
         n_values: Number of values in it.
+        smallest: True to try longer ones as well, of which fewer are decoded side by side.
     """
     if n_values <= 1 << STREAM_LOG2:
         return [STREAM_LOG2]
-    lengths = [STREAM_LOG2 + 1, STREAM_LOG2] if dtype.bits == 16 else [STREAM_LOG2]
+    longest = STREAM_LOG2 + (_MORE_LOG2 if smallest else 1 if dtype.bits == 16 else 0)
+    lengths = list(range(longest, STREAM_LOG2 - 1, -1)) + ([STREAM_LOG2 - 1, STREAM_LOG2 - 2] if smallest else [])
     for log2 in (STREAM_LOG2 - 1, STREAM_LOG2 - 2):
         whole = [tensor for tensor in rows if tensor.n_columns % (1 << log2) == 0 and tensor.n_columns % (2 << log2)]
         if sum(tensor.stop - tensor.start for tensor in whole) > n_values // 8:
@@ -290,16 +294,20 @@ class SamplePlanner(NamedTuple):
         source: The array.
         references: True if sub-streams may have references of their own.
         fixed: True if codebooks are fixed; sub-streams have references then if they may.
+        thorough: True to count half of all values, and more to compare candidates, where size is all that counts.
     """
 
     source: SampleSource
     references: bool
     fixed: bool
+    thorough: bool = False
 
     @property
     def every(self) -> int:
         """The number of pieces of each block of which one is counted for the final plan."""
         n_values = len(self.source.values)
+        if self.thorough:
+            return min(every_of(n_values), _THOROUGH_EVERY)
         return max(every_of(n_values), _FIXED_EVERY if self.fixed and n_values >= _FIXED_MIN_VALUES else 1)
 
     def candidate(
@@ -311,7 +319,8 @@ class SamplePlanner(NamedTuple):
             sample = take_sample(self.source, dtype, 1 << stream_log2, columns, 1, self.every, self.references)
             return Candidate(dtype, stream_log2, columns, sample, self.references, 0.0)
         every = min(self.every, _MAX_CANDIDATE_EVERY)
-        step = max(-(-len(self.source.values) // (every * _CANDIDATE_VALUES)), 1)
+        wanted = _CANDIDATE_VALUES * (_THOROUGH_SHARE if self.thorough else 1)
+        step = max(-(-len(self.source.values) // (every * wanted)), 1)
         sample = take_sample(self.source, dtype, 1 << stream_log2, columns, step, every)
         plain, relative = _costs(dtype, sample, stream_log2, self.source, None)
         references = self.references and (self.fixed or relative < plain)

@@ -127,6 +127,7 @@ DTYPES = {
     18: DType("float16", 16, 8, 8, 10, True),
     19: DType("float64", 64, 12, 52, 52, True),
     20: DType("bfloat16", 16, 12, 4, 7, True),
+    21: DType("float32", 32, 12, 20, 23, True),
 }
 # Codes from 7 on are the values of codes 1 to 4, which keep the name.
 BY_NAME = {kind.name: kind for code, kind in DTYPES.items() if code < 7}

@@ -1,4 +1,4 @@
-"""Swap the sign of values and a bit of their heads (codes 16 to 20 of docs/format.md section 2), and find out whether
+"""Swap the sign of values and a bit of their heads (codes 16 to 21 of docs/format.md section 2), and find out whether
 that is worth it.
 
     value       s eeeeeeee m mmmmmm      bfloat16: code 2 takes eeeeeeee for the head

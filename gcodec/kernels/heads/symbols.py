@@ -27,7 +27,7 @@ from .means import reference_head
 
 if HAS_AVX2:
     from .heads_vector import find_symbols_from_heads, mean_of_heads, store_heads
-    from .symbols_vector import symbols_9, symbols_12, symbols_16, symbols_wide
+    from .symbols_vector import symbols_9, symbols_12, symbols_16, symbols_wide, symbols_wide_12
 if HAS_AVX512:
     from .symbols_vector import symbols_by_level_16
 elif HAS_SSSE3:
@@ -154,13 +154,15 @@ def _symbols_of_one_level(values, float_bits, reference, ranges, result):
     n, width, shift = len(values), width_of(values), float_bits.head_shift
     mask = (1 << float_bits.head_bits) - 1
     first, count, whole = ranges.first[0], ranges.counts[0], np.int64(0)
-    if HAS_AVX2 and (width == 16 or (width == 32 and shift == 22)):
+    if HAS_AVX2 and (width == 16 or (width == 32 and (shift == 22 or shift == 19))):
         # float32 with a head of 8 bits comes here only where sub-streams are no whole groups.
         origin = (reference + first) & mask
         whole = n & ~63
         for i in range(0, whole, 64):
-            if width == 32:
+            if width == 32 and shift == 22:
                 symbols_wide(values, i, result, i, origin, count)
+            elif width == 32:
+                symbols_wide_12(values, i, result, i, origin, count)
             elif shift == 7:
                 symbols_16(values, i, result, i, origin, count)
             elif shift == 6:

@@ -43,7 +43,8 @@ def _symbols(bits: int, head_shift: int, head_bits: int = 8) -> Any:
 #: (``heads_vector._symbols``).
 symbols_16, symbols_9, symbols_12 = _symbols(16, 7), _symbols(16, 6, 9), _symbols(16, 3, 12)
 #: symbols_wide(values, i, symbols, j, origin, count): find those of 64 float32 with a head of 9 bits.
-symbols_wide = _symbols(32, 22, 9)
+#: symbols_wide_12: with a head of 12.
+symbols_wide, symbols_wide_12 = _symbols(32, 22, 9), _symbols(32, 19, 12)
 
 
 def _generate_symbols_by_level(builder: Any, args: list[Any], at: Any) -> None:

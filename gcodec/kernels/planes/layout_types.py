@@ -59,14 +59,15 @@ class ShortTails(NamedTuple):
     tails: np.ndarray
 
 
-class Tails23(NamedTuple):
-    """Scratch for planes of 16 and 7 bits (float32 with a wide head); see :mod:`wide_head`.
+class LongTails(NamedTuple):
+    """Scratch for planes of 16 and 7 or 4 bits (float32 with more than the exponent in the head); see
+    :mod:`wide_head`.
 
     Attributes:
-        seven: uint8[block + 64], the lower 7 bits of tails of the block's values without those of zeros, a byte each.
+        items: uint8[block + 64], the lower bits of tails of the block's values without those of zeros, a byte each.
     """
 
-    seven: np.ndarray
+    items: np.ndarray
 
 
 class NarrowPlanes(NamedTuple):
@@ -95,7 +96,7 @@ class GeneralPlanes(NamedTuple):
     tails: np.ndarray
 
 
-Layout = NoPlanes | Tails24 | Tails8 | ShortTails | Tails23 | NarrowPlanes | GeneralPlanes
+Layout = NoPlanes | Tails24 | Tails8 | ShortTails | LongTails | NarrowPlanes | GeneralPlanes
 
 
 def layout_scratch(layout: type[Layout], block: int, stream_len: int, strided: int, decode: bool) -> Layout:
@@ -118,8 +119,8 @@ def layout_scratch(layout: type[Layout], block: int, stream_len: int, strided: i
         return Tails8(np.empty(stream, np.uint8))
     if layout is ShortTails:
         return ShortTails(np.empty(whole, np.uint8), np.empty(stream, np.uint8))
-    if layout is Tails23:
-        return Tails23(np.empty(whole, np.uint8))
+    if layout is LongTails:
+        return LongTails(np.empty(whole, np.uint8))
     if layout is NarrowPlanes:
         items = np.empty((8, whole), np.uint8)
         return NarrowPlanes(

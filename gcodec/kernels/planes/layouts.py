@@ -29,7 +29,7 @@ from ..core.unaligned import subarray, width_of
 from ..core.vector import clear_8, count_64
 from ..entropy.encode_streams import STREAM_PAD
 from . import general, narrow, whole_tail, wide_head
-from .layout_types import GeneralPlanes, NarrowPlanes, NoPlanes, ShortTails, Tails8, Tails23, Tails24
+from .layout_types import GeneralPlanes, NarrowPlanes, NoPlanes, ShortTails, Tails8, LongTails, Tails24
 
 if HAS_AVX512:
     from .narrow_steps_avx512 import mark_64
@@ -173,8 +173,8 @@ _SPLIT: dict[type, Any] = {
     ShortTails: lambda values, stream_len, float_bits, tables, planes, scratch, out, at: wide_head.split_short(
         values, stream_len, float_bits.tail_bits, scratch, out, at
     ),
-    Tails23: lambda values, stream_len, float_bits, tables, planes, scratch, out, at: wide_head.split_23(
-        values, stream_len, scratch, out, at
+    LongTails: lambda values, stream_len, float_bits, tables, planes, scratch, out, at: wide_head.split_long(
+        values, stream_len, float_bits.tail_bits, scratch, out, at
     ),
     NarrowPlanes: lambda values, stream_len, float_bits, tables, planes, scratch, out, at: _split_narrow(
         values, stream_len, tables, planes, scratch, out, at
@@ -198,8 +198,8 @@ _MERGE: dict[type, Any] = {
     ShortTails: lambda data, at, stream_len, float_bits, tables, planes, scratch, out: wide_head.merge_short(
         data, at, stream_len, float_bits.tail_bits, np.int64(tables.head_of[1]), scratch, out
     ),
-    Tails23: lambda data, at, stream_len, float_bits, tables, planes, scratch, out: wide_head.merge_23(
-        data, at, stream_len, np.int64(tables.head_of[1]), scratch, out
+    LongTails: lambda data, at, stream_len, float_bits, tables, planes, scratch, out: wide_head.merge_long(
+        data, at, stream_len, float_bits.tail_bits, np.int64(tables.head_of[1]), scratch, out
     ),
     NarrowPlanes: lambda data, at, stream_len, float_bits, tables, planes, scratch, out: _merge_narrow(
         data, at, stream_len, tables, planes, scratch, out

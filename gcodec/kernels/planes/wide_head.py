@@ -1,8 +1,9 @@
-"""Split and merge planes behind heads of more than 8 bits (codes 7, 8, 16, 17 and 20 of docs/format.md section 2).
+"""Split and merge planes behind heads of more than 8 bits (codes 7, 8, 16, 17, 20 and 21 of docs/format.md section 2).
 
     bfloat16   s hhhhhhhhh mmmmmm                       tail of 7 bits: one plane
     bfloat16   m hhhhhhhhhhhh mmm                       tail of 4 bits: one plane
     float32    s hhhhhhhhh mmmmmmmmmmmmmmmmmmmmmm       tail of 23 bits: the upper 16 in plane 0, the lower 7 in plane 1
+    float32    m hhhhhhhhhhhh mmmmmmmmmmmmmmmmmmm       tail of 20 bits: the upper 16 in plane 0, the lower 4 in plane 1
 
 Every value that is not zero owns an item of each plane. Items of 7 or 4 bits are collected in bytes, and packed at the
 end: eight bytes to seven, or two to one. The vector steps are those of :mod:`wide_head_avx512`; all else is as in
@@ -21,20 +22,44 @@ from ..core.vector import compress_8, copy_64, count_64, expand_8, pack_7, pack_
 from ..entropy.encode_streams import STREAM_PAD
 
 if HAS_AVX512:
-    from .wide_head_avx512 import merge_4_64, merge_7_64, merge_23_64, split_4_64, split_7_64, split_23_64
+    from .wide_head_avx512 import (
+        merge_4_64,
+        merge_7_64,
+        merge_20_64,
+        merge_23_64,
+        split_4_64,
+        split_7_64,
+        split_20_64,
+        split_23_64,
+    )
 elif HAS_SSSE3:
-    from .wide_head_dense import merge_23_all, split_23_all
+    from .wide_head_dense import merge_20_all, merge_23_all, split_20_all, split_23_all
 
 
 @kernel
-def _pack(seven, n, out, at):
-    """Pack the low 7 bits of the first ``n`` bytes of ``seven``, of which the next 64 become 0, into a plane from byte
-    ``at`` of ``out`` on. Returns the byte behind the plane."""
+def _pack(items, n, bits, out, at):
+    """Pack the low ``bits``, 7 or 4, of the first ``n`` bytes of ``items``, of which the next 64 become 0, into a plane
+    from byte ``at`` of ``out`` on. Returns the byte behind the plane."""
     for i in range(n, n + 64):
-        seven[i] = U8(0)
-    for i in range(0, n, 64):
-        pack_7(seven, i, out, at + (i >> 3) * 7)
-    return at + ((7 * n + 7) >> 3)
+        items[i] = U8(0)
+    if bits == 7:
+        for i in range(0, n, 64):
+            pack_7(items, i, out, at + (i >> 3) * 7)
+    else:
+        for i in range(0, n, 64):
+            pack_64(items, i, 4, out, at + (i >> 1))
+    return at + ((bits * n + 7) >> 3)
+
+
+@kernel
+def _unpack(data, at, n, bits, items):
+    """Unpack ``n`` items of a plane that :func:`_pack` has packed, up to a multiple of 64."""
+    if bits == 7:
+        for i in range(0, n, 64):
+            unpack_7(data, at + (i >> 3) * 7, items, i)
+    else:
+        for i in range(0, n, 64):
+            unpack_64(data, at + (i >> 1), 4, items, i)
 
 
 @kernel
@@ -65,13 +90,7 @@ def split_short(values, stream_len, tail_bits, scratch, out, at):
                 k += 64
             else:
                 k += compress_8(items, first + i, symbols, place + i, 255, items, k)
-    if tail_bits == 7:
-        return _pack(items, k, out, at)
-    for i in range(k, k + 64):
-        items[i] = U8(0)
-    for i in range(0, k, 64):
-        pack_64(items, i, 4, out, at + (i >> 1))
-    return at + ((k + 1) >> 1)
+    return _pack(items, k, tail_bits, out, at)
 
 
 @kernel
@@ -79,12 +98,7 @@ def merge_short(data, at, stream_len, tail_bits, first_head, scratch, out):
     """Join heads and tails of 7 or 4 bits into bfloat16: the inverse of :func:`split_short`; arguments as of
     :func:`whole_tail.merge_24`, and ``scratch.n_items`` is known."""
     symbols, items, tails, n = scratch.symbols, scratch.layout.items, scratch.layout.tails, len(out)
-    if tail_bits == 7:
-        for i in range(0, scratch.n_items[0], 64):
-            unpack_7(data, at + (i >> 3) * 7, items, i)
-    else:
-        for i in range(0, scratch.n_items[0], 64):
-            unpack_64(data, at + (i >> 1), 4, items, i)
+    _unpack(data, at, scratch.n_items[0], tail_bits, items)
     k, head_mask = np.int64(0), (1 << (16 - tail_bits)) - 1
     for s in range((n + stream_len - 1) // stream_len):
         first = s * stream_len
@@ -113,43 +127,52 @@ def merge_short(data, at, stream_len, tail_bits, first_head, scratch, out):
 
 
 @kernel
-def split_23(values, stream_len, scratch, out, at):
-    """Write the planes of float32 with a wide head: 16 bits for every value that is not zero, then 7 bits for each.
+def split_long(values, stream_len, tail_bits, scratch, out, at):
+    """Write the planes of float32 behind a head of more than 8 bits: 16 bits for every value that is not zero, then 7 or
+    4 bits for each.
 
-    Arguments and result as of :func:`whole_tail.split_24`, ``scratch.layout`` a :class:`layout_types.Tails23`.
+    Arguments and result as of :func:`whole_tail.split_24`, ``tail_bits`` is 23 or 20, and ``scratch.layout`` a
+    :class:`layout_types.LongTails`.
     """
-    symbols, seven, n = scratch.symbols, scratch.layout.seven, len(values)
+    symbols, items, n, low_bits = scratch.symbols, scratch.layout.items, len(values), tail_bits - 16
     k = np.int64(0)
     for s in range((n + stream_len - 1) // stream_len):
         first = s * stream_len
         place = s * (stream_len + STREAM_PAD)
         count = min(stream_len, n - first)
         if HAS_AVX512 and count & 63 == 0:
-            for i in range(0, count, 64):
-                k += split_23_64(values, first + i, symbols, place + i, out, at + 2 * k, seven, k)
+            if tail_bits == 23:
+                for i in range(0, count, 64):
+                    k += split_23_64(values, first + i, symbols, place + i, out, at + 2 * k, items, k)
+            else:
+                for i in range(0, count, 64):
+                    k += split_20_64(values, first + i, symbols, place + i, out, at + 2 * k, items, k)
             continue
         for begin in range(0, count, 64):
             end = min(begin + 64, count)
             if not HAS_AVX512 and HAS_SSSE3 and end - begin == 64 and count_64(symbols, place + begin, 255) == 64:
-                split_23_all(values, first + begin, out, at + 2 * k, seven, k)
+                if tail_bits == 23:
+                    split_23_all(values, first + begin, out, at + 2 * k, items, k)
+                else:
+                    split_20_all(values, first + begin, out, at + 2 * k, items, k)
                 k += 64
                 continue
             for i in range(begin, end):
                 if symbols[place + i]:
-                    tail = U32(tail_of(U32(values[first + i]), 32, 23))
-                    store_u16(out, at + 2 * k, U16(item_of(tail, 7, 0xFFFF)))
-                    seven[k] = U8(item_of(tail, 0, 127))
+                    tail = U32(tail_of(U32(values[first + i]), 32, tail_bits))
+                    store_u16(out, at + 2 * k, U16(item_of(tail, low_bits, 0xFFFF)))
+                    items[k] = U8(item_of(tail, 0, (1 << low_bits) - 1))
                     k += 1
-    return _pack(seven, k, out, at + 2 * k)
+    return _pack(items, k, low_bits, out, at + 2 * k)
 
 
 @kernel
-def merge_23(data, at, stream_len, first_head, scratch, out):
-    """Join heads and tails of 16 and 7 bits into float32: the inverse of :func:`split_23`; arguments as of
-    :func:`merge_short`, with ``tail_bits`` left out."""
-    symbols, seven, n, n_items = scratch.symbols, scratch.layout.seven, len(out), scratch.n_items[0]
-    for i in range(0, n_items, 64):
-        unpack_7(data, at + 2 * n_items + (i >> 3) * 7, seven, i)
+def merge_long(data, at, stream_len, tail_bits, first_head, scratch, out):
+    """Join heads and tails of 16 and 7 or 4 bits into float32: the inverse of :func:`split_long`; arguments as of
+    :func:`merge_short`."""
+    symbols, items, n, n_items = scratch.symbols, scratch.layout.items, len(out), scratch.n_items[0]
+    low_bits, head_mask = tail_bits - 16, (1 << (32 - tail_bits)) - 1
+    _unpack(data, at + 2 * n_items, n_items, low_bits, items)
     k = np.int64(0)
     for s in range((n + stream_len - 1) // stream_len):
         first = s * stream_len
@@ -157,19 +180,26 @@ def merge_23(data, at, stream_len, first_head, scratch, out):
         count = min(stream_len, n - first)
         origin = np.int64(scratch.bases[s]) + first_head - 1  # head of symbol 0, if it had one
         if HAS_AVX512 and count & 63 == 0:
-            for i in range(0, count, 64):
-                k += merge_23_64(data, at + 2 * k, seven, k, symbols, place + i, out, first + i, origin)
+            if tail_bits == 23:
+                for i in range(0, count, 64):
+                    k += merge_23_64(data, at + 2 * k, items, k, symbols, place + i, out, first + i, origin)
+            else:
+                for i in range(0, count, 64):
+                    k += merge_20_64(data, at + 2 * k, items, k, symbols, place + i, out, first + i, origin)
             continue
         for begin in range(0, count, 64):
             if not HAS_AVX512 and HAS_SSSE3 and count_64(symbols, place + begin, 255) == 64:
-                merge_23_all(data, at + 2 * k, seven, k, symbols, place + begin, out, first + begin, origin)
+                if tail_bits == 23:
+                    merge_23_all(data, at + 2 * k, items, k, symbols, place + begin, out, first + begin, origin)
+                else:
+                    merge_20_all(data, at + 2 * k, items, k, symbols, place + begin, out, first + begin, origin)
                 k += 64
                 continue
             for i in range(begin, min(begin + 64, count)):
                 symbol = U32(symbols[place + i])
                 value = U32(0)
                 if symbol:
-                    tail = with_item(U32(seven[k]), load_u16(data, at + 2 * k), 7)
-                    value = value_of(head_of_symbol(symbol, origin, 511), tail, 32, 23)
+                    tail = with_item(U32(items[k]), load_u16(data, at + 2 * k), low_bits)
+                    value = value_of(head_of_symbol(symbol, origin, head_mask), tail, 32, tail_bits)
                     k += 1
                 out[first + i] = value

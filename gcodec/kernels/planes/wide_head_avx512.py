@@ -17,54 +17,63 @@ _INDEX = ir.IntType(64)
 _TWO = ir.Constant(_INDEX, 2)
 
 
-def _generate_split_23(builder: Any, args: list[Any], at: Any) -> Any:
-    """Generate the step that writes tails of 23 bits.
+def _long_splitter(low_bits: int) -> Any:
+    """Make the step that writes tails of 16 bits and ``low_bits``.
 
-        values    s hhhhhhhhh mmmmmmmmmmmmmmmmmmmmmm
+        values    s hhhhhhhhh mmmmmmmmmmmmmmmmmmmmmm      low_bits = 7; 4 where the head has 12 bits
         tails               s mmmmmmmmmmmmmmm mmmmmmm
         upper               s mmmmmmmmmmmmmmm             64 16-bit lanes, compressed half by half to ``out``
-        lower                                 mmmmmmm     64 bytes, compressed to ``seven``, and packed later
+        lower                                 mmmmmmm     64 bytes, compressed to ``items``, and packed later
     """
-    values, mask = load(builder, at(0, 32), 32, 64), load(builder, at(2, 8), 8, 64).compare("!=", 0)
-    tail = extract_tails(values, 22)
-    upper, total = (tail >> 7).to(16), ir.Constant(_INDEX, 0)
-    for k in range(2):
-        half = mask.part(k, 32)
-        move("compress", upper.part(k, 32), half).store(builder.gep(at(4, 8), [builder.mul(total, _TWO)]))
-        total = builder.add(total, half.count())
-    move("compress", (tail & 127).to(8), mask).store(at(6, 8))
-    return total
+
+    def generate(builder: Any, args: list[Any], at: Any) -> Any:
+        values, mask = load(builder, at(0, 32), 32, 64), load(builder, at(2, 8), 8, 64).compare("!=", 0)
+        tail = extract_tails(values, 15 + low_bits)
+        upper, total = (tail >> low_bits).to(16), ir.Constant(_INDEX, 0)
+        for k in range(2):
+            half = mask.part(k, 32)
+            move("compress", upper.part(k, 32), half).store(builder.gep(at(4, 8), [builder.mul(total, _TWO)]))
+            total = builder.add(total, half.count())
+        move("compress", (tail & (1 << low_bits) - 1).to(8), mask).store(at(6, 8))
+        return total
+
+    return intrinsic_step(types.intp, 8, generate)
 
 
-def _generate_merge_23(builder: Any, args: list[Any], at: Any) -> Any:
-    """Generate the inverse: expand both planes to the lanes whose symbol is not 0, and join them with heads.
+def _long_merger(low_bits: int) -> Any:
+    """Make the inverse: expand both planes to the lanes whose symbol is not 0, and join them with heads.
 
         upper               s mmmmmmmmmmmmmmm
         lower                                 mmmmmmm
-        heads       hhhhhhhhh                             symbol + origin, modulo 512
+        heads       hhhhhhhhh                             symbol + origin, modulo 2**9 or 2**12
         values    s hhhhhhhhh mmmmmmmmmmmmmmmmmmmmmm
     """
-    symbols, total, upper = load(builder, at(4, 8), 8, 64), ir.Constant(_INDEX, 0), []
-    mask = symbols.compare("!=", 0)
-    for k in range(2):
-        half = mask.part(k, 32)
-        packed = load(builder, builder.gep(at(0, 8), [builder.mul(total, _TWO)]), 16, 32)
-        upper.append(move("expand", packed, half))
-        total = builder.add(total, half.count())
-    lower = move("expand", load(builder, at(2, 8), 8, 64), mask)
-    tail = (upper[0].pick(list(range(64)), upper[1]).to(32) << 7) | lower.to(32)
-    value = join_values(symbols.to(32) + args[8], tail, 32, 22)
-    mask.choose(value, tail).store(at(6, 32))
-    return total
+
+    def generate(builder: Any, args: list[Any], at: Any) -> Any:
+        symbols, total, upper = load(builder, at(4, 8), 8, 64), ir.Constant(_INDEX, 0), []
+        mask = symbols.compare("!=", 0)
+        for k in range(2):
+            half = mask.part(k, 32)
+            packed = load(builder, builder.gep(at(0, 8), [builder.mul(total, _TWO)]), 16, 32)
+            upper.append(move("expand", packed, half))
+            total = builder.add(total, half.count())
+        lower = move("expand", load(builder, at(2, 8), 8, 64), mask)
+        tail = (upper[0].pick(list(range(64)), upper[1]).to(32) << low_bits) | lower.to(32)
+        value = join_values(symbols.to(32) + args[8], tail, 32, 15 + low_bits)
+        mask.choose(value, tail).store(at(6, 32))
+        return total
+
+    return intrinsic_step(types.intp, 9, generate)
 
 
-#: split_23_64(values, i, symbols, j, out, at, seven, k) -> number of items: write the tail of 23 bits of each of 64
-#: float32 whose symbol is not 0: the upper 16 bits to ``out``, the lower 7 to ``seven``, both uint8 with 64 bytes of
-#: margin.
-split_23_64 = intrinsic_step(types.intp, 8, _generate_split_23)
-#: merge_23_64(data, at, seven, k, symbols, j, out, i, origin) -> number of items: join 64 float32, the inverse of
+#: split_23_64(values, i, symbols, j, out, at, items, k) -> number of items: write the tail of 23 bits of each of 64
+#: float32 whose symbol is not 0: the upper 16 bits to ``out``, the lower 7 to ``items``, both uint8 with 64 bytes of
+#: margin. split_20_64: tails of 20 bits, behind a head of 12.
+split_23_64, split_20_64 = _long_splitter(7), _long_splitter(4)
+#: merge_23_64(data, at, items, k, symbols, j, out, i, origin) -> number of items: join 64 float32, the inverse of
 #: split_23_64. ``origin``: the head that symbol 0 would have if it had one; heads are symbols + origin, modulo 512.
-merge_23_64 = intrinsic_step(types.intp, 9, _generate_merge_23)
+#: merge_20_64: the inverse of split_20_64; heads are modulo 4096.
+merge_23_64, merge_20_64 = _long_merger(7), _long_merger(4)
 
 #: split_7_64(values, i, symbols, j, out, at) -> number of items: write the tail of each of 64 bfloat16 with a head of 9
 #: bits whose symbol is not 0, seven bits in a byte each.
