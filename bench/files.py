@@ -191,6 +191,10 @@ def _compress_in_process(source: Path, target: Path) -> None:
     gcodec.compress_file(source, target, threads=THREADS)
 
 
+def _compress_smallest(source: Path, target: Path) -> None:
+    gcodec.compress_file(source, target, threads=THREADS, smallest=True)
+
+
 def _restore_in_process(source: Path, target: Path) -> None:
     gcodec.decompress_file(source, target, threads=THREADS)
 
@@ -201,6 +205,7 @@ def methods(dtype: str) -> Iterator[Method]:
     options = ("-q", "{0}", "-o", "{1}", "--threads", str(THREADS))
     yield Method("gcodec, command", _command(*verb, "compress", *options), _command(*verb, "decompress", *options))
     yield Method("gcodec, in Python", _compress_in_process, _restore_in_process)
+    yield Method("gcodec, smallest, in Python", _compress_smallest, _restore_in_process)
     if shutil.which("zstd"):
         yield _zstd(1)
         yield _zstd(3)

@@ -27,7 +27,8 @@ PAGES = {
     "Integrations": ("zarr", *sorted(f"integrations/{page.stem}" for page in
                                      (ROOT / "docs" / "integrations").glob("*.md"))),
     "Is it for me?": ("when-not", "faq", "compatibility", "benchmarks", "reliability", "security", "gpu"),
-    "Results": ("benchmarks/codecs", "benchmarks/files", "benchmarks/peers", "benchmarks/speed", "benchmarks/damage",
+    "Results": ("benchmarks/codecs", "benchmarks/files", "benchmarks/peers", "benchmarks/other-arrays",
+                "benchmarks/speed", "benchmarks/damage",
                 "benchmarks/distributed", "benchmarks/compressors", "benchmarks/vocabulary", "benchmarks/bound",
                 "benchmarks/demo"),
     "Research": ("algorithms", "experiments", "experiments-gcomp", "experiments-gravac", "experiments-lgreco",

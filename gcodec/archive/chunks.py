@@ -59,6 +59,7 @@ def pack_chunk(
     base: Bytes | None = None,
     *,
     base_is_held: bool = False,
+    smallest: bool = False,
     take: Callable[[int], Bytes] | None = None,
 ) -> Packed:
     """Stores a part as small as it gets.
@@ -70,6 +71,7 @@ def pack_chunk(
         n_columns: length of the rows that the part consists of, 0 if it is not of rows.
         base: bytes of the same type that the part may be coded against; not together with options.
         base_is_held: every reader holds the base anyway, so that coding the part without it is not tried.
+        smallest: try more ways, however slow they are.
         take: gives the memory of a frame; new memory if None.
     """
     best = exact = Packed(STORED, data.data, data)
@@ -77,8 +79,8 @@ def pack_chunk(
         n_values = data.size // (width(dtype) or 1)
         in_rows = n_columns and n_values % n_columns == 0
         shapes = [(n_values // n_columns, n_columns)] if in_rows else None
-        best = _packed_frame(data, dtype, options, shapes, base, base_is_held, take)
-    if dtype is None or data.size <= SMALL:
+        best = _packed_frame(data, dtype, options, shapes, base, base_is_held, smallest, take)
+    if dtype is None or data.size <= SMALL or (smallest and not best.needs_base):
         best = _or_text(best)
         exact = _or_text(exact) if best.lossy else exact
     # Of small parts the rounded values, too, may fit into no frame that is smaller: then rounding would be for nothing.
@@ -92,6 +94,7 @@ def pack_group(
     base: Bytes | None = None,
     *,
     base_is_held: bool = False,
+    smallest: bool = False,
     take: Callable[[int], Bytes] | None = None,
 ) -> list[Packed]:
     """Stores small tensors that lie end to end, without loss, in as few chunks as serve them well.
@@ -102,11 +105,12 @@ def pack_group(
         shapes: their shapes, in values.
         base: as for :func:`pack_chunk`; all chunks are coded against it, or none.
         base_is_held: as for :func:`pack_chunk`.
+        smallest: as for :func:`pack_chunk`.
         take: as for :func:`pack_chunk`.
     """
     if base is not None and data.size > MIN_FRAME:
-        against = _packed_frame(data, dtype, {}, shapes, base, base_is_held, take)
-        apart = [_packed_frame(data[start : stop], dtype, {}, run, base[start : stop], base_is_held, take)
+        against = _packed_frame(data, dtype, {}, shapes, base, base_is_held, smallest, take)
+        apart = [_packed_frame(data[start : stop], dtype, {}, run, base[start : stop], base_is_held, smallest, take)
                  for start, stop, run in _runs_against(_as_bits(data, dtype), _as_bits(base, dtype), shapes)]
         n_bytes = sum(len(chunk.payload) + CHUNK_COST for chunk in apart)
         if any(chunk.needs_base for chunk in apart) and n_bytes < len(against.payload):
@@ -118,7 +122,7 @@ def pack_group(
         part = data[start : stop]
         best = Packed(STORED, part.data, part)
         if part.size > MIN_FRAME:
-            best = _packed_frame(part, dtype, {}, run, None, False, take)
+            best = _packed_frame(part, dtype, {}, run, None, False, smallest, take)
         packed.append(_or_text(best) if repeats or part.size <= SMALL else best)
     return packed
 
@@ -224,22 +228,26 @@ def _packed_frame(
     shapes: Sequence[tuple[int, ...]] | None,
     base: Bytes | None,
     base_is_held: bool,
+    smallest: bool,
     take: Callable[[int], Bytes] | None,
 ) -> Packed:
     from .. import codec
     from ..frame.decode import FrameReader
+    from ..options import EncoderOptions
 
     bits, earlier = _as_bits(data, dtype), None if base is None else _as_bits(base, dtype)
     out = None if take is None else take(codec.max_encoded_size(bits.size, dtype))
-    frame = codec.encode(bits, dtype=dtype, shapes=shapes, base=earlier, threads=1, out=out, **options)
+    exactly: dict[str, Any] = {"options": EncoderOptions(smallest=True)} if smallest else {}
+    how = options or exactly
+    frame = codec.encode(bits, dtype=dtype, shapes=shapes, base=earlier, threads=1, out=out, **how)
     needs_base = earlier is not None and FrameReader(frame).prelude.refers_to_base
     if needs_base and not base_is_held:
         # Not every block that looks better against a base is: rows may predict each other as well.
-        alone = codec.encode(bits, dtype=dtype, shapes=shapes, threads=1)
+        alone = codec.encode(bits, dtype=dtype, shapes=shapes, threads=1, **exactly)
         if len(frame) > (1 - WORTH_A_BASE) * len(alone):
             frame, needs_base = alone, False
     if options and shapes:  # where rows predict each other, exact values may take less room than rounded ones
-        exact = codec.encode(bits, dtype=dtype, shapes=shapes, threads=1)
+        exact = codec.encode(bits, dtype=dtype, shapes=shapes, threads=1, **exactly)
         if len(exact) < len(frame):
             frame, options = exact, {}
     restored = _as_bytes(codec.decode(frame, like="numpy", threads=1)) if options else data

@@ -46,6 +46,7 @@ def save_file(
     levels: Mapping[str, Any] | None = None,
     mantissa_bits: int | None = None,
     base: BaseLike | None = None,
+    smallest: bool = False,
     threads: int | None = None,
     **encode_options: Any,
 ) -> None:
@@ -66,6 +67,7 @@ def save_file(
             archive, a list of paths (each archive before its own base), or an open archive. Tensors of the same name,
             type and number of values are stored as the difference where that is smaller, and loading them needs the
             base again. Lossless only.
+        smallest: try more ways to code what stays lossless, and take the smallest, however slow it is.
         threads: as many as the process may use if None.
         encode_options: ``ladder``, ``rounding`` and ``options`` as for :func:`gcodec.encode`, for ``levels``.
 
@@ -100,7 +102,7 @@ def save_file(
         bases = None if base is None else stack.enter_context(_bases(base, dtype))
         if bases is not None and isinstance(path, str | os.PathLike) and bases.is_at(path):
             raise InvalidArgument(f"{path}: is the base, and would be replaced; write to another file")
-        archive = stack.enter_context(ArchiveWriter(path, threads=threads, force=True))
+        archive = stack.enter_context(ArchiveWriter(path, threads=threads, force=True, smallest=smallest))
         earlier = None if bases is None else bases.find(plan.path)
         archive.add(plan if policy else grouped(plan, earlier), policy, earlier)  # a policy has options for each tensor
 

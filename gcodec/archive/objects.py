@@ -29,6 +29,7 @@ def save(
     file: str | os.PathLike[str] | BinaryIO,
     *,
     base: Any = None,
+    smallest: bool = False,
     threads: int | None = None,
 ) -> None:
     """Save an object of tensors, as ``torch.save`` would, lossless and compressed; nothing is pickled.
@@ -47,6 +48,7 @@ def save(
             :class:`gcodec.archive.ArchiveReader`. Tensors of the same path, type and size are stored as the difference
             where that is smaller, and loading needs the base again. Where the base is a difference itself, a list of
             paths: each archive before its own base.
+        smallest: try more ways to code tensors, and take the smallest, however slow it is.
         threads: threads to use at most; as many as the process may use if None.
 
     Raises:
@@ -64,7 +66,7 @@ def save(
         bases = None if base is None else stack.enter_context(bases_of(base))
         if bases is not None and isinstance(file, str | os.PathLike) and bases.is_at(file):
             raise InvalidArgument(f"{file}: is the base, and would be replaced; write to another file")
-        archive = stack.enter_context(ArchiveWriter(file, threads=threads, force=True))
+        archive = stack.enter_context(ArchiveWriter(file, threads=threads, force=True, smallest=smallest))
         earlier = None if bases is None else bases.find(plan.path)
         archive.add(grouped(plan, earlier), None, earlier)
 

@@ -61,6 +61,7 @@ def compress_file(
     base: Any = None,
     mantissa_bits: int | None = None,
     dtype: str | None = None,
+    smallest: bool = False,
     force: bool = False,
     threads: int | None = None,
     progress: Progress | None = None,
@@ -78,6 +79,7 @@ def compress_file(
             are stored as the difference where that is smaller, and decompressing needs the base again. Lossless only.
         mantissa_bits: keep this many mantissa bits of all floating-point tensors of more than one value.
         dtype: type of the values of a file without a header, or what the raw bits of a ``.npy`` stand for.
+        smallest: try more ways to code what stays lossless, and take the smallest, however slow it is.
         force: replace an archive that exists.
         threads: threads to use at most; as many as the process may use if None.
         progress: called with the number of bytes done since the last call.
@@ -120,7 +122,7 @@ def compress_file(
             opened = stack.enter_context(closing(open_url(path)))
         with ArchiveWriter(
             output if target is None else target,  # type: ignore[arg-type]
-            threads=threads, force=force, attributes=attributes, progress=progress,
+            threads=threads, force=force, smallest=smallest, attributes=attributes, progress=progress,
         ) as archive:
             entry = add_file(
                 archive, opened, _name_of(path), _policy_maker(mantissa_bits), bases, note=notes.append, dtype=dtype

@@ -74,6 +74,7 @@ class ArchiveWriter(AllOrNothing):
         threads: how many work on parts at once; as many as the process may use if None.
         force: replace an existing file.
         part_bytes: size of the parts, a multiple of 64 up to 2^28: memory use is a few times ``threads`` of these.
+        smallest: try more ways to store each part without loss, and take the smallest, however slow it is.
         attributes: permissions, owner and times of the archive at a path; those of any new file if None.
         progress: called with the number of bytes of input done since the last call.
 
@@ -88,6 +89,7 @@ class ArchiveWriter(AllOrNothing):
         threads: int | None = None,
         force: bool = False,
         part_bytes: int = PART_BYTES,
+        smallest: bool = False,
         attributes: Attributes | None = None,
         progress: Callable[[int], None] | None = None,
     ) -> None:
@@ -98,7 +100,7 @@ class ArchiveWriter(AllOrNothing):
         ):
             kind = type(target).__name__
             raise InvalidArgument(f"an archive must be written to a path, a URL or a binary stream, not to a {kind}")
-        self._threads, self._part_bytes = available_threads(threads), part_bytes
+        self._threads, self._part_bytes, self._smallest = available_threads(threads), part_bytes, smallest
         self._progress = progress or (lambda count: None)
         self._path = path_or_none(target)
         if isinstance(target, str) and is_url(target):
@@ -207,14 +209,14 @@ class ArchiveWriter(AllOrNothing):
                 held = base_bytes is not None and base_bytes.is_held
                 if segment.group and segment.dtype:
                     chunks = pack_group(data, segment.dtype, segment.group, base_part, base_is_held=held,
-                                        take=self._memory.take)
+                                        smallest=self._smallest, take=self._memory.take)
                     ends = [*accumulate(chunk.restored.size for chunk in chunks)]
                     return [(chunk, None if base_part is None else base_part[end - chunk.restored.size : end])
                             for chunk, end in zip(chunks, ends, strict=True)]
                 options = policy.options(part, data) if policy and segment.dtype else {}
                 n_columns = columns.get(part.segment, 0)
                 packed = pack_chunk(data, segment.dtype, options, n_columns, base_part, base_is_held=held,
-                                    take=self._memory.take)
+                                    smallest=self._smallest, take=self._memory.take)
                 return [(packed, base_part)]
             except GcodecError as error:
                 name = next((view.name for view in plan.tensors if view.segment == part.segment), "")

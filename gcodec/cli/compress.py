@@ -69,6 +69,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     modes.add_argument("--rounding", choices=("nearest", "truncate"), help="gcomp and --mantissa-bits")
     modes.add_argument("--literal", action="store_true", help="gcomp just as published: the paper's ladder, one code"
                        " book\nand truncation (for comparison)")
+    add("--smallest", action="store_true", help="try more ways to store what stays lossless, however slow they are")
     add_base(parser, "code tensors against those of the same name in earlier files, where that is smaller "
              "(lossless only):")
     add("--dtype", metavar="T", help="the values of an input without a header are of this type; of a .npy with raw\n"
@@ -209,7 +210,8 @@ def _write(job: ArchiveJob, args: argparse.Namespace, make_policy: PolicyMaker, 
         compile_clock() as clock,
         display.progress(title, job.input_bytes, quiet=args.quiet) as progress,
         ArchiveWriter(
-            target, threads=args.threads, force=args.force, attributes=_attributes(job), progress=progress
+            target, threads=args.threads, force=args.force, smallest=args.smallest, attributes=_attributes(job),
+            progress=progress
         ) as archive,
     ):
         added = [row for member in job.members if (row := _add(archive, member, args, make_policy, bases, problems))]

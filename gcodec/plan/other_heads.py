@@ -34,12 +34,12 @@ def with_other_heads(
     if wide is not None and len(values) >= MIN_WIDE_VALUES and (dtype.bits < 32 or smallest or not first.columns):
         results.append((_with_wide_head(planner, first, wide, tables), 0.0 if smallest else wide.min_saving))
     for other, n_more, min_values in ((signed, 0, MIN_SIGNED_VALUES), (fine, 3, MIN_FINE_VALUES)):
-        if other is not None and len(values) >= min_values:
-            if smallest or _have_telling_bits(values, dtype, n_more):
-                more_bits = other.head_bits - dtype.head_bits
-                columns = tuple(with_sign(references, more_bits) for references in first.columns)
-                candidate = planner.best(other, [first.stream_log2], columns)
-                results.append((candidate, 0.0 if smallest else other.min_saving))
+        if other is None or len(values) < (MIN_SIGNED_VALUES if smallest else min_values):
+            continue
+        if smallest or _have_telling_bits(values, dtype, n_more):
+            columns = tuple(with_sign(references, other.head_bits - dtype.head_bits) for references in first.columns)
+            candidate = planner.best(other, [first.stream_log2], columns)
+            results.append((candidate, 0.0 if smallest else other.min_saving))
     return results
 
 

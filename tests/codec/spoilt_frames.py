@@ -89,6 +89,10 @@ def frames_of_the_encoder() -> tuple[bytes, ...]:
             assert Draft.of(found[-1], laws.SHIPPED).columns
             wide = from_floats(kind, np.random.default_rng(kind.M).uniform(-0.75, 0.75, 4096))
             found.append(gcodec.encode(typed(dtype, wide), dtype=dtype))
+            normal = np.random.default_rng(kind.M).standard_normal(4096)
+            found.append(gcodec.encode(typed(dtype, from_floats(kind, normal**2)), dtype=dtype))
+            near_1, smallest = from_floats(kind, 1 + 0.02 * normal), gcodec.EncoderOptions(smallest=True)
+            found.append(gcodec.encode(typed(dtype, near_1), dtype=dtype, options=smallest))
     assert {frame[5] for frame in found} == set(DTYPES)
     return tuple(found)
 

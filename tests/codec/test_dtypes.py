@@ -16,7 +16,8 @@ from gcodec.kernels.predict import residuals
 def test_codes_of_types_in_frames_are_those_of_the_format():
     assert {code: (t.name, t.head_bits) for code, t in BY_CODE.items()} == {
         1: ("float32", 8), 2: ("bfloat16", 8), 3: ("float16", 8), 4: ("float64", 11), 5: ("float8_e4m3fn", 8),
-        6: ("float8_e5m2", 8), 7: ("bfloat16", 9), 8: ("float32", 9)}
+        6: ("float8_e5m2", 8), 7: ("bfloat16", 9), 8: ("float32", 9), 16: ("bfloat16", 9), 17: ("float32", 9),
+        18: ("float16", 8), 19: ("float64", 12), 20: ("bfloat16", 12), 21: ("float32", 12)}
 
 
 def test_numbers_of_types_in_payloads_never_change():

@@ -16,7 +16,7 @@ from tests.support.bit_patterns import KINDS, Array, Bits, from_floats, gaussian
 from tests.support.frame_builder import Coded, Draft
 
 SIGNED = {"bfloat16": 16, "float32": 17, "float16": 18, "float64": 19}  # codes of section 2 of docs/format.md
-FINE = 20  # of bfloat16 alone
+FINE = {"bfloat16": 20, "float32": 21}
 USUAL_HEADS = EncoderOptions(wide_heads=False)
 signed_types = pytest.mark.parametrize("dtype", SIGNED)
 
@@ -101,30 +101,52 @@ def test_references_keep_the_signs_apart(dtype):
     assert not any(reference & 1 for block in coded for reference in (block.base, *block.references))
 
 
-def test_activations_take_mantissa_bits_into_the_head_as_well():
+@pytest.mark.parametrize("dtype", FINE)
+def test_activations_take_mantissa_bits_into_the_head_as_well(dtype):
     """GELU's and SiLU's outputs, and weights of norms near 1."""
     rng = np.random.default_rng(4)
     x: Array = rng.standard_normal(1 << 17)
     for values, saved in ((x / (1 + np.exp(-x)), 0.6), (x / (1 + np.exp(-1.702 * x)), 0.6), (1 + 0.02 * x, 2)):
-        bits = from_floats(KINDS["bfloat16"], values)
-        frame = check("bfloat16", bits)
-        usual = gcodec.encode(typed("bfloat16", bits), dtype="bfloat16", options=USUAL_HEADS)
-        assert frame[5] == FINE
+        bits = from_floats(KINDS[dtype], values)
+        frame = check(dtype, bits)
+        usual = gcodec.encode(typed(dtype, bits), dtype=dtype, options=USUAL_HEADS)
+        assert frame[5] == FINE[dtype]
         assert len(frame) <= len(usual) - saved * len(bits) / 8
-        assert gcodec.inspect(frame).planes == (4,)
+        assert gcodec.inspect(frame).planes == {"bfloat16": (4,), "float32": (16, 4)}[dtype]
 
 
-def test_arrays_with_mantissa_bits_in_heads_obey_the_laws():
-    kind, rng, n = KINDS["bfloat16"], np.random.default_rng(5), 70_003
+@pytest.mark.parametrize("dtype", FINE)
+def test_arrays_with_mantissa_bits_in_heads_obey_the_laws(dtype):
+    kind, rng, n = KINDS[dtype], np.random.default_rng(5), 70_003
     bits = from_floats(kind, 1 + 0.02 * rng.standard_normal(n))
     odd = rng.random(n) < 0.003
     bits[odd] = rng.choice(specials(kind), odd.sum())
     bits[1000:1200] = noise(kind, rng, 200)
-    assert check("bfloat16", bits)[5] == FINE
+    assert check(dtype, bits)[5] == FINE[dtype]
     bits[rng.random(n) < 0.3] = 0
     bits[500:1300] = 0
     bits[-37:] = 0
-    assert check("bfloat16", bits)[5] == FINE
+    assert check(dtype, bits)[5] == FINE[dtype]
+
+
+SMALLEST = EncoderOptions(smallest=True)
+
+
+@pytest.mark.parametrize("dtype", KINDS)
+@pytest.mark.parametrize("n", [1, 100, 5000, 70_001])
+def test_the_smallest_way_obeys_the_laws_and_is_hardly_ever_larger(dtype, n):
+    rng, kind = np.random.default_rng(n), KINDS[dtype]
+    for bits in (gaussian(kind, rng, n), from_floats(kind, rng.standard_normal(n) ** 2), noise(kind, rng, n)):
+        frame = check(dtype, bits, options=SMALLEST)
+        assert len(frame) <= 1.001 * len(gcodec.encode(typed(dtype, bits), dtype=dtype)) + 64
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_weights_take_less_where_size_is_all_that_counts(dtype):
+    bits = gaussian(KINDS[dtype], np.random.default_rng(7), 1 << 18)
+    frame, usual = check(dtype, bits, options=SMALLEST), check(dtype, bits)
+    assert frame[5] == FINE[dtype]
+    assert len(frame) <= 0.998 * len(usual)
 
 
 @signed_types

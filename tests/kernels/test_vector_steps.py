@@ -21,7 +21,7 @@ from gcodec.kernels.entropy.encode_streams import STREAM_PAD
 from gcodec.kernels.heads import column_references, symbols
 from gcodec.kernels.levels import rounding
 from gcodec.kernels.planes import layouts
-from gcodec.kernels.planes.layout_types import GeneralPlanes, NoPlanes, ShortTails, Tails8, LongTails, Tails24
+from gcodec.kernels.planes.layout_types import GeneralPlanes, LongTails, NoPlanes, ShortTails, Tails8, Tails24
 from gcodec.kernels.sample import count
 from gcodec.memory import float_bits_of, scratch_for
 from tests.support.bit_patterns import KINDS, gaussian, specials
@@ -269,7 +269,8 @@ def _merge(data, at, stream_len, float_bits, tables, planes, scratch, out):
 
 @pytest.mark.parametrize(("name", "head_bits", "widths", "layout"), [
     ("float32", 8, (24,), Tails24), ("bfloat16", 8, (8,), Tails8), ("bfloat16", 9, (7,), ShortTails),
-    ("bfloat16", 12, (4,), ShortTails), ("float32", 9, (16, 7), LongTails), ("float32", 12, (16, 4), LongTails), ("float32", 8, (8,), Tails8)])
+    ("bfloat16", 12, (4,), ShortTails), ("float32", 9, (16, 7), LongTails),
+    ("float32", 12, (16, 4), LongTails), ("float32", 8, (8,), Tails8)])
 @pytest.mark.parametrize("n", [1, 64, 100, 1000])
 def test_planes_of_whole_tails_are_those_of_the_general_layout(name, head_bits, widths, layout, n):
     """The loops of the general layout call scalar.tail_of, item_of and their inverses one by one."""

@@ -29,7 +29,7 @@ from ..core.unaligned import subarray, width_of
 from ..core.vector import clear_8, count_64
 from ..entropy.encode_streams import STREAM_PAD
 from . import general, narrow, whole_tail, wide_head
-from .layout_types import GeneralPlanes, NarrowPlanes, NoPlanes, ShortTails, Tails8, LongTails, Tails24
+from .layout_types import GeneralPlanes, LongTails, NarrowPlanes, NoPlanes, ShortTails, Tails8, Tails24
 
 if HAS_AVX512:
     from .narrow_steps_avx512 import mark_64

@@ -128,8 +128,8 @@ def merge_short(data, at, stream_len, tail_bits, first_head, scratch, out):
 
 @kernel
 def split_long(values, stream_len, tail_bits, scratch, out, at):
-    """Write the planes of float32 behind a head of more than 8 bits: 16 bits for every value that is not zero, then 7 or
-    4 bits for each.
+    """Write the planes of float32 behind a head of more than 8 bits: 16 bits for every value that is not zero, then 7
+    or 4 bits for each.
 
     Arguments and result as of :func:`whole_tail.split_24`, ``tail_bits`` is 23 or 20, and ``scratch.layout`` a
     :class:`layout_types.LongTails`.

@@ -45,6 +45,6 @@ def _merger(low_bits: int) -> Any:
 #: lower 7 to ``items``, a byte each, both uint8. split_20_all: the lower 4 of tails of 20 bits, behind a head of 12.
 split_23_all, split_20_all = _splitter(7), _splitter(4)
 #: merge_23_all(data, at, items, k, symbols, j, out, i, origin): join 64 float32, the inverse of split_23_all.
-#: ``origin``: the head that symbol 0 would have if it had one; heads are symbols + origin, modulo 512. merge_20_all: the
-#: inverse of split_20_all; heads are modulo 4096.
+#: ``origin``: the head that symbol 0 would have if it had one; heads are symbols + origin, modulo 512. merge_20_all:
+#: the inverse of split_20_all; heads are modulo 4096.
 merge_23_all, merge_20_all = _merger(7), _merger(4)

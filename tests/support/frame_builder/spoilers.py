@@ -91,7 +91,7 @@ def spoil_version(draft: Draft, rng: Random) -> Spoilt:
 
 @spoils("dtype")
 def spoil_dtype(draft: Draft, rng: Random) -> Spoilt:
-    for dtype in 0, 9, rng.randint(10, 255):
+    for dtype in 0, 9, rng.randint(10, 15), rng.randint(22, 255):
         yield f"{dtype}", draft.seal(dtype=dtype), "unsupported"
     other = {1: 8, 2: 7, 7: 2, 8: 1}.get(draft.dtype)
     if other and draft.all_inline and draft.levels[0][0] < draft.kind.M:     # else the planes are the same
