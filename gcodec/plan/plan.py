@@ -45,6 +45,7 @@ from .sparse_frames import (
     plan_sparse_blocks,
     sparse_block_bits,
 )
+from .unused_bits import has_many_special
 
 _MAX_CLUSTERED = 96  #: blocks whose distributions are compared when codebooks are formed
 TABLE_BITS = 400  #: what a codebook costs in the frame, about
@@ -190,9 +191,13 @@ def make_plan(
     threads = n_threads(request.threads, len(values))
     rows = rows_of(request.shapes or (shape,)) if options.prediction or options.columns else ()
     references = fixed.references if fixed is not None else options.references
+    # The mean of a sub-stream or column would say how many of its values are special, not where the others lie.
+    special = fixed is None and not bit_layout.lossy and has_many_special(values, dtype)
+    references = references and not special
     source = SampleSource(values, levels, n_levels, block, threads, dtype.tail_bits - max(bit_layout.kept))
-    planner = SamplePlanner(source, references, fixed is not None, options.smallest)
-    with_columns = options.columns and fixed is None and dtype.tail_bits > 0  # docs/format.md, section 7
+    planner = SamplePlanner(source, references, fixed is not None, options.smallest, special)
+    # docs/format.md, section 7
+    with_columns = options.columns and fixed is None and dtype.tail_bits > 0 and not special
     tables = tables_of(request.shapes or (shape,)) if with_columns else None
     columns = fit_columns(values, tables, dtype) if tables else ()
     lengths = stream_lengths(dtype, rows, len(values), options.smallest)
@@ -247,7 +252,7 @@ def _sample_for_codebooks(planner: SamplePlanner, candidate: Candidate, lossy: b
     sample, references, n_levels = planner.full_sample(candidate), candidate.references, planner.source.n_levels
     if sample.every > 1 and not lossy and has_few_heads(sample.counts(references)):
         sample = planner.whole_sample(candidate)
-    if n_levels > 1 and not (lossy or references):
+    if (n_levels > 1 or planner.special) and not (lossy or references):
         sample = on_one_base(sample, candidate.dtype, n_levels)
     return sample
 

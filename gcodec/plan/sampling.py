@@ -295,12 +295,14 @@ class SamplePlanner(NamedTuple):
         references: True if sub-streams may have references of their own.
         fixed: True if codebooks are fixed; sub-streams have references then if they may.
         thorough: True to count half of all values, and more to compare candidates, where size is all that counts.
+        special: True if many values are infinite or NaN: one base for all blocks is tried then.
     """
 
     source: SampleSource
     references: bool
     fixed: bool
     thorough: bool = False
+    special: bool = False
 
     @property
     def every(self) -> int:

@@ -10,14 +10,14 @@ from ..format.modes import lossless_at
 from .request import EncodeRequest
 
 _MIN_VALUES = 64  #: of fewer, the bits are not worth the search
-#: Values that rule out most arrays: of small ones those that the kernel which plans small frames looks at; of larger
-#: ones no power of two, as the first dimension of many arrays is, of which only one place of each item would be met.
-_QUICK_SAMPLE, _MAX_SMALL, _LARGE_QUICK_SAMPLE = 64, 1 << 18, 61
+_QUICK_SAMPLE = 64  #: values that rule out most arrays: those that the kernel which plans small frames looks at
 MIN_MIXED, _MIXED_SAMPLE = 1 << 12, 1 << 12  #: so many values of an array are needed, and looked at, to find levels
 _QUICK_BITS, _QUICK_SHARE = 4, 6  #: so many bits must be zero in one of so many values; by chance it is one in 16
 #: A mask that arrays are multiplied by leaves -0 for half of what it takes away. One value in _MIN_MASKED must be -0,
 #: which is looked for where one in _MASKED_SHARE has zeros; in float64, its head is too far from others to have a code.
 _MASKED_SHARE, _MASKED_SAMPLE, _MIN_MASKED, _MASKED_HEAD_BITS = 10, 1 << 10, 32, 8
+_APART = 27146  #: in 2**16: the share of an array by which the places of a sample lie apart, √2 - 1, around and around
+_SPECIAL_SAMPLE, _MIN_SPECIAL = 256, 32  #: one of so many (second) must be infinite or NaN to matter
 _MAX_LEVELS, _MIN_STEP_BITS = 6, 0.75  #: levels, and what each must save per value
 _MIN_SAVED_BITS = 0.5  #: what levels must save per value, what they cost in symbols taken off
 _CHUNK = 1 << 16  #: values that are looked at together, while they are in the cache
@@ -39,7 +39,7 @@ def drop_unused_bits(request: EncodeRequest) -> EncodeRequest:
     bits, dtype, _, _ = request.values
     if not request.bit_layout.lossy and dtype.tail_bits and len(bits) >= MIN_MIXED:
         drop = request.bit_layout.drops[0]
-        quick = _with_codes(_quick_sample(bits), dtype)
+        quick = _with_codes(_spread_sample(bits, _QUICK_SAMPLE), dtype)
         if _is_mixed(bits, quick, dtype, drop) and len(drops := _drops_for(bits, dtype, drop)) > 1:
             layout = lossless_at(dtype, drops, request.bit_layout.mode)
             return request._replace(bit_layout=layout, levels=_levels(bits, drops))
@@ -56,7 +56,7 @@ def drop_common_zeros(request: EncodeRequest) -> EncodeRequest:
     bits, dtype, _, _ = request.values
     if request.bit_layout.lossy or dtype.tail_bits == 0 or len(bits) < _MIN_VALUES:
         return request
-    if int(np.bitwise_or.reduce(_quick_sample(bits))) & 1:  # most arrays
+    if int(np.bitwise_or.reduce(_spread_sample(bits, _QUICK_SAMPLE))) & 1:  # most arrays
         return request
     drop = _common_zeros(bits, dtype)
     return request._replace(bit_layout=lossless_at(dtype, (drop,), request.bit_layout.mode)) if drop else request
@@ -67,9 +67,24 @@ def _sample(bits: np.ndarray, n: int) -> np.ndarray:
     return bits[:: max(len(bits) // n, 1) | 1]
 
 
-def _quick_sample(bits: np.ndarray) -> np.ndarray:
-    """Return the values of an array that are looked at first."""
-    return _sample(bits, _QUICK_SAMPLE if len(bits) <= _MAX_SMALL else _LARGE_QUICK_SAMPLE)
+def _spread_sample(bits: np.ndarray, n: int) -> np.ndarray:
+    """Return ``n`` values of an array, or all, whose places repeat no pattern of rows and columns.
+
+    An odd step apart, matrices of a power of two would be seen along a diagonal, on one side of which a causal mask is.
+    """
+    if len(bits) <= n:
+        return bits
+    step = np.uint64(len(bits) * _APART >> 16 | 1)
+    result: np.ndarray = bits[np.arange(n, dtype=np.uint64) * step % np.uint64(len(bits))]
+    return result
+
+
+def has_many_special(bits: np.ndarray, dtype: DType) -> bool:
+    """Return True if a part of an array is infinite or NaN whose heads have codes as others do: uintW[n]."""
+    if dtype.head_bits != _MASKED_HEAD_BITS or not dtype.tail_bits:
+        return False
+    some, infinity = _spread_sample(bits, _SPECIAL_SAMPLE), bits.dtype.type(dtype.infinity)
+    return int(np.count_nonzero(some & infinity == infinity)) * _MIN_SPECIAL >= max(len(some), 1)
 
 
 def _with_codes(some: np.ndarray, dtype: DType) -> np.ndarray:
@@ -121,7 +136,7 @@ def _drops_for(bits: np.ndarray, dtype: DType, drop: int) -> tuple[int, ...]:
         dtype: Its type.
         drop: How many are zero in all values, which are those of level 0.
     """
-    some = _with_codes(_sample(bits, _MIXED_SAMPLE), dtype)
+    some = _with_codes(_spread_sample(bits, _MIXED_SAMPLE), dtype)
     some = some[some != 0].astype(np.uint64)
     if not len(some):
         return (drop,)

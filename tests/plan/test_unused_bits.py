@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import gcodec
-from tests.support.bit_patterns import BITS_ONLY, KINDS, Bits, gaussian, infinity
+from tests.support.bit_patterns import BITS_ONLY, KINDS, Bits, from_floats, gaussian, infinity
 
 N = 40_000
 #: Type, and how many low bits are zero where values were of a shorter type.
@@ -90,6 +90,19 @@ def test_the_zeros_of_infinities_and_nan_are_left_out(dtype, seed):
         assert gcodec.inspect(frame).levels[0] == 0 and len(gcodec.inspect(frame).levels) == 2
         assert len(frame) < 2 / 3 * usual + (4 / 3 + 2 / 3) * len(bits) / 8
         encoded(dtype, np.full_like(bits, special))
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
+@pytest.mark.parametrize("shape", [(256, 256), (5, 128, 128), (2, 3, 300, 300), (1024, 1024), (40, 64, 64)], ids=str)
+def test_scores_under_a_causal_mask_take_little_more_than_half(dtype, shape):
+    """However long the rows are: -inf, on one side of the diagonal, takes a few bits, and says nothing of the scores in
+    its row or column."""
+    kind, rng = KINDS[dtype], np.random.default_rng(shape[-1])
+    bits = from_floats(kind, rng.standard_normal(shape))
+    usual = len(encoded(dtype, bits))
+    minus_infinity, later = infinity(kind) | 1 << kind.W - 1, np.triu(np.ones(shape[-2:], np.bool_), 1)
+    masked = np.where(later, kind.container.type(minus_infinity), bits)
+    assert len(encoded(dtype, masked)) < usual / 2 + 2.2 * bits.size / 8
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32", "float64"])

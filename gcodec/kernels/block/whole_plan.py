@@ -127,13 +127,14 @@ def hints_at_more(values, rules):
     """Return whether a few values of uint32[n] hint at what one kernel does not plan: low bits that are zero in all or
     in many values, or values most of which are zero."""
     n, low_bits = len(values), np.uint32(15 << rules.low_bit)
-    step = max(n // 64, 1) | 1
-    merged, n_short, n_zero, n_seen = values[0], 0, 0, 0
-    for i in range(0, n, step):
+    merged, n_short, n_zero, n_seen = values[0], 0, 0, min(n, 64)
+    for k in range(n_seen):
+        # The places repeat no pattern of rows and columns: they lie √2 - 1 of the array apart, around and around, as
+        # those that plan/unused_bits.py looks at.
+        i = k * (n * 27146 >> 16 | 1) % n if n > 64 else k
         merged |= values[i]
         n_short += values[i] & low_bits == 0
         n_zero += values[i] == 0
-        n_seen += 1
     is_short = 6 * n_short > n_seen and 6 * (n_short - n_zero) > n_seen - n_zero
     if merged & np.uint32(1 << rules.low_bit) == 0 or is_short:
         return True
