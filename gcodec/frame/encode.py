@@ -3,6 +3,8 @@ prelude."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -13,6 +15,7 @@ from ..format.modes import BitLayout, lossless
 from ..format.prelude import HEADER_BYTES
 from ..kernels.block.header import BLOCK_HEADER
 from ..memory import BytesBuilder, acquire, release
+from ..options import EncoderOptions
 from ..plan.plan import FramePlan, make_plan, make_sparse_plan, mixed_block_bits, no_plan
 from ..plan.request import EncodeRequest
 from ..plan.unused_bits import drop_unused_bits
@@ -92,6 +95,25 @@ def _exact(request: EncodeRequest, dtype: DType) -> EncodeRequest:
 
 def encode_array(request: EncodeRequest, out: Any = None) -> bytes | memoryview:
     """Encode an array as one frame, by whichever plan makes it smaller; arguments and errors as of
+    :func:`encode_values`.
+
+    Plans are chosen by what samples promise, which is not always kept. Where size is all that counts, the frame that
+    is made without trying more is made as well, and the smaller of both is taken.
+    """
+    if not request.options.smallest or not request.standalone:
+        return _encode_array(request, out)
+    usual = request._replace(options=_usual(request.options))
+    return copied_to_caller(min((_encode_array(asked) for asked in (usual, request)), key=len), out)
+
+
+@lru_cache(16)
+def _usual(options: EncoderOptions) -> EncoderOptions:
+    """Return options that differ only in that no more ways than usual are tried."""
+    return replace(options, smallest=False)
+
+
+def _encode_array(request: EncodeRequest, out: Any = None) -> bytes | memoryview:
+    """Encode an array as one frame, by the plan that its samples speak for; arguments and errors as of
     :func:`encode_values`."""
     small = plan_small(request)
     if small is not None:
