@@ -167,7 +167,12 @@ def _least_coded_bytes(request: EncodeRequest) -> int:
 def _encode_coded(request: EncodeRequest, out: Any = None) -> bytes | memoryview:
     """Encode an array without sparse blocks; arguments and errors as of :func:`encode_values`."""
     small = plan_small(request, coded=True)
-    return encode_values(*_best(request), out) if small is None else _encode_small(small, out)
+    if small is not None:
+        return _encode_small(small, out)
+    ways = _best(request)
+    if len(ways) == 1:
+        return encode_values(*ways[0], out)
+    return copied_to_caller(min((encode_values(*way) for way in ways), key=len), out)
 
 
 def _encode_small(small: SmallFrameWriter, out: Any) -> bytes | memoryview:
@@ -212,12 +217,16 @@ def copied_to_caller(frame: bytes | memoryview, out: Any) -> bytes | memoryview:
 _MAX_DROPPED_BITS, _TIE = 3.0, 0.025
 
 
-def _best(request: EncodeRequest) -> tuple[EncodeRequest, FramePlan]:
-    """Plan a frame, and return its plan and the request that it is for: one that keeps all bits where dropping some
-    saves nothing. Predicted blocks and wide heads are for whole values only, and levels take bits themselves."""
+def _best(request: EncodeRequest) -> list[tuple[EncodeRequest, FramePlan]]:
+    """Plan a frame, and return the request that the plan is for, and the plan: one that keeps all bits where dropping
+    some saves nothing. Predicted blocks and wide heads are for whole values only, and levels take bits themselves.
+
+    There are two where estimates cannot tell which is smaller: with mantissa bits in the head there are so many symbols
+    that a sample misses some, and promises up to a fifth too little. The first of equals keeps all bits.
+    """
     layout, values = request.bit_layout, request.values
     if not layout.lossy or not request.options.exact_if_smaller:
-        return request, plan_for(request)
+        return [(request, plan_for(request))]
     plan = plan_for(request)
     exact = drop_unused_bits(_exact(request, values.dtype))
     is_open = plan.prediction is not None or any(exact.bit_layout.drops)
@@ -226,8 +235,9 @@ def _best(request: EncodeRequest) -> tuple[EncodeRequest, FramePlan]:
         exact_plan = plan_for(exact, weigh=True)
         if _total_bits(exact, exact_plan) <= (1 + _TIE) * _total_bits(request, plan):
             _check_levels(request)
-            return exact, exact_plan
-    return request, plan
+            ways = [(exact, exact_plan), (request, plan)]
+            return ways if exact_plan.dtype.fine_bits > 1 else ways[:1]
+    return [(request, plan)]
 
 
 def _check_levels(request: EncodeRequest) -> None:

@@ -55,6 +55,15 @@ def test_dropping_bits_never_costs_any(dtype, name):
         assert len(encoded(dtype, bits, mantissa_bits=mantissa_bits)) <= limit
 
 
+@pytest.mark.parametrize("mantissa_bits", [5, 6])
+@pytest.mark.parametrize("seed", range(4))
+def test_all_bits_are_kept_only_where_that_is_not_larger(mantissa_bits, seed):
+    """Mantissa bits in the head take more than a sample promises, where the values of each block are others."""
+    walk = from_floats(KINDS["bfloat16"], np.cumsum(np.random.default_rng(seed).standard_normal(200_000)))
+    rounded = encoded("bfloat16", walk, mantissa_bits=mantissa_bits, options=EncoderOptions(exact_if_smaller=False))
+    assert len(encoded("bfloat16", walk, mantissa_bits=mantissa_bits)) <= 1.005 * len(rounded)
+
+
 def test_what_was_bfloat16_is_not_rounded_where_that_saves_nothing():
     short = from_floats(KINDS["bfloat16"], np.random.default_rng(0).normal(0, 1, 50_000))
     bits = short.astype(np.uint32) << np.uint32(16)
