@@ -215,7 +215,7 @@ def make_plan(
         alternatives = [(candidate, gain)]
         if (1 + gain) * candidate.bits < first.bits:
             first, alternatives = candidate, [(first, 0.0)]
-        if predictor is None:
+        if predictor is None and first.dtype.fine_bits <= 1:
             alternatives = []
     plan, bits, coded_bits, coded = _plan_of(
         planner, first, request, predictor, sparse_bits, weigh or bool(alternatives)
@@ -227,7 +227,8 @@ def make_plan(
             alternatives.append((planner.best(dtype, lengths, ()), 0.0))
     for candidate, gain in alternatives:
         # A whole plan is made only where the samples promise that it is smaller, over all blocks or the unpredicted.
-        promising = (1 + gain) * candidate.bits / max(first.bits, 1) * coded_bits < bits
+        # Mantissa bits in the head make so many symbols that a small sample misses some, and promises too much.
+        promising = first.dtype.fine_bits > 1 or (1 + gain) * candidate.bits / max(first.bits, 1) * coded_bits < bits
         if not promising and unpredicted is not None:
             saved_bits = planner.bits_of(first, unpredicted) - (1 + gain) * planner.bits_of(candidate, unpredicted)
             promising = saved_bits > 0

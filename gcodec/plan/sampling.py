@@ -332,7 +332,9 @@ class SamplePlanner(NamedTuple):
         """Return counts of every block for one candidate; of all values where a sample has nothing but zeros."""
         dtype, stream_log2, columns, sample, references, _ = candidate
         # A block whose sample met values of one sign only would have no codes for the other.
-        every = min(self.every, _MAX_SIGNED_EVERY) if dtype.fine_bits else self.every
+        # With mantissa bits in the head too, symbols that a sample misses would be many.
+        max_every = 1 if dtype.fine_bits > 1 else _MAX_SIGNED_EVERY if dtype.fine_bits else self.every
+        every = min(self.every, max_every)
         if sample.step > 1 or sample.every != every:
             sample = take_sample(self.source, dtype, 1 << stream_log2, columns, 1, every, references)
         if sample.every > 1 and not code_costs.has_others(sample.counts(references)):

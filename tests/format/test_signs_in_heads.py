@@ -168,3 +168,14 @@ def test_rounded_values_have_the_usual_head(dtype):
     bits = positive(dtype, np.random.default_rng(6), 9000)
     frame = gcodec.encode(typed(dtype, bits), dtype=dtype, mantissa_bits=3)
     assert BY_CODE[frame[5]] is BY_CODE[frame[5]].narrow
+
+
+@pytest.mark.parametrize("dtype", FINE)
+@pytest.mark.parametrize("seed", range(4))
+def test_mantissa_bits_are_in_the_head_only_where_that_is_smaller(dtype, seed):
+    """A small sample misses most of the symbols where each thousand values lie elsewhere, close together."""
+    rng, n, run = np.random.default_rng(seed), 200_000, 1000
+    places = np.exp(rng.uniform(-2, 2, n // run)) * rng.choice([-1, 1], n // run)
+    values = typed(dtype, from_floats(KINDS[dtype], np.repeat(places, run) * (1 + 0.01 * rng.standard_normal(n))))
+    usual = gcodec.encode(values, dtype=dtype, options=EncoderOptions(wide_heads=False))
+    assert len(gcodec.encode(values, dtype=dtype)) <= 1.002 * len(usual)
