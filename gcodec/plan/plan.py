@@ -186,18 +186,12 @@ def make_plan(
     Raises:
         InvalidArgument: If the number of threads is below 1.
     """
-    (values, dtype, shape, _), bit_layout, levels, options = request[:4]
-    fixed, base, n_levels = request.fixed, request.base, len(bit_layout.levels)
-    threads = n_threads(request.threads, len(values))
+    (values, dtype, shape, _), bit_layout, _, options = request[:4]
+    fixed, base = request.fixed, request.base
+    planner = _planner_for(request, block)
     rows = rows_of(request.shapes or (shape,)) if options.prediction or options.columns else ()
-    references = fixed.references if fixed is not None else options.references
-    # The mean of a sub-stream or column would say how many of its values are special, not where the others lie.
-    special = fixed is None and not bit_layout.lossy and has_many_special(values, dtype)
-    references = references and not special
-    source = SampleSource(values, levels, n_levels, block, threads, dtype.tail_bits - max(bit_layout.kept))
-    planner = SamplePlanner(source, references, fixed is not None, options.smallest, special)
     # docs/format.md, section 7
-    with_columns = options.columns and fixed is None and dtype.tail_bits > 0 and not special
+    with_columns = options.columns and fixed is None and dtype.tail_bits > 0 and not planner.special
     tables = tables_of(request.shapes or (shape,)) if with_columns else None
     columns = fit_columns(values, tables, dtype) if tables else ()
     lengths = stream_lengths(dtype, rows, len(values), options.smallest)
@@ -245,6 +239,17 @@ def make_plan(
             log2 = block.bit_length() - 1
             plan = plan._replace(sparse=plan_sparse_blocks(request, wanted, SparseSizes(log2, log2)))
     return plan._replace(bits=bits)
+
+
+def _planner_for(request: EncodeRequest, block: int) -> SamplePlanner:
+    """Return what samples an array. Raises InvalidArgument if the number of threads is below 1."""
+    (values, dtype, _, _), layout, levels, options = request[:4]
+    fixed, threads = request.fixed, n_threads(request.threads, len(values))
+    source = SampleSource(values, levels, len(layout.levels), block, threads, dtype.tail_bits - max(layout.kept))
+    # The mean of a sub-stream or column would say how many of its values are special, not where the others lie.
+    special = fixed is None and not layout.lossy and has_many_special(values, dtype)
+    references = (options.references if fixed is None else fixed.references) and not special
+    return SamplePlanner(source, references, fixed is not None, options.smallest, special)
 
 
 def _sample_for_codebooks(planner: SamplePlanner, candidate: Candidate, lossy: bool) -> Sample:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cached_property
 from random import Random
 from typing import TypeAlias
@@ -24,7 +23,7 @@ from tests.support.bit_patterns import (
     specials,
     typed,
 )
-from tests.support.cases import Case
+from tests.support.cases import Case, TableEntry
 from tests.support.reference import DType
 
 PairMaker: TypeAlias = Callable[[DType, np.random.Generator], tuple[Bits, Bits]]
@@ -41,20 +40,8 @@ def pair(name: str) -> Callable[[PairMaker], PairMaker]:
     return register
 
 
-@dataclass(frozen=True)
-class Pair:
+class Pair(TableEntry):
     """An array and its base: ``dtype`` and ``name`` say which."""
-
-    dtype: str
-    name: str
-
-    def __str__(self) -> str:
-        return f"{self.dtype}, {self.name}"
-
-    @property
-    def kind(self) -> DType:
-        """The value type, as the page describes it."""
-        return KINDS[self.dtype]
 
     @cached_property
     def both(self) -> tuple[Bits, Bits]:

@@ -50,8 +50,8 @@ def case(name: str) -> Callable[[Maker], Maker]:
 
 
 @dataclass(frozen=True)
-class Case:
-    """An array of the table: ``dtype`` and ``name`` say which."""
+class TableEntry:
+    """What ``dtype`` and ``name`` say, and tests are named by."""
 
     dtype: str
     name: str
@@ -63,6 +63,10 @@ class Case:
     def kind(self) -> DType:
         """The value type, as the page describes it."""
         return KINDS[self.dtype]
+
+
+class Case(TableEntry):
+    """An array of the table: ``dtype`` and ``name`` say which."""
 
     @cached_property
     def bits(self) -> Bits:
