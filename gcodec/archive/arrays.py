@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Sequence
 from functools import cache
 from importlib.util import find_spec
@@ -31,8 +32,12 @@ def default_kind(entry: FileEntry) -> str:
     return "torch" if of_torch and _has_torch() else "numpy"
 
 
-@cache
 def _has_torch() -> bool:
+    return "torch" in sys.modules or _is_torch_installed()
+
+
+@cache
+def _is_torch_installed() -> bool:
     return find_spec("torch") is not None
 
 
