@@ -1,4 +1,4 @@
-"""Codebooks of changes that come with gcodec (docs/format.md, section 12): a small difference names one instead of
+"""Codebooks of changes that come with gcodec (docs/format.md, section 13): a small difference names one instead of
 carrying its own.
 
 The share of weights that an optimizer's step moves to another bfloat16 halves from one power of two to the next, as

@@ -139,7 +139,7 @@ def kind_of(blocks: FrameBlocks, block: int, dtype: DType) -> BlockKind:
         kind = BLOCK_KINDS[number]
         if kind.applies_to(dtype):
             return kind
-    # A wrong checksum is said first (docs/format.md, section 10): the number may be what is damaged.
+    # A wrong checksum is said first (docs/format.md, section 11): the number may be what is damaged.
     check_status(header.check_block(blocks.data, at, blocks.sizes[block], block), block)
     if number < len(BLOCK_KINDS):
         name = BLOCK_KINDS[number].name

@@ -160,7 +160,7 @@ def test_both_decoders_treat_any_bytes_behind_a_valid_header_alike(data, seed):
 
 
 def test_frames_with_several_faults_are_refused_in_the_order_of_the_page():
-    """By docs/format.md, section 10, each step comes before the next."""
+    """By docs/format.md, section 11, each step comes before the next."""
     draft = Draft.of(build_frame(Random(3), dtype=1, n_values=500, n_codebooks=1, kinds=["coded"]).frame, {})
     frame = draft.seal(dtype=99)
     assert laws.outcome(frame) == "unsupported"

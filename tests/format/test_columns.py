@@ -204,7 +204,7 @@ def test_frames_with_columns_that_no_encoder_writes_are_decoded(part):
 
 
 def test_frames_that_claim_many_columns_allocate_nothing():
-    """By docs/format.md, section 10, records may claim 2^24 columns each, of no bits or a few bits for thousands."""
+    """By docs/format.md, section 11, records may claim 2^24 columns each, of no bits or a few bits for thousands."""
     built = build_frame(Random(1), dtype=1, n_values=3000, block_log2=10, kinds=["coded"], n_codebooks=1,
                         with_columns=False, with_base=False, levels=([24], [(0, 1)]))
     draft = replace(parts(built.frame), templates=(), residuals=())

@@ -47,7 +47,7 @@ def little(n: int, size: int) -> bytes:
     return n.to_bytes(size, "little")
 
 
-# The worked example of docs/format.md, section 11
+# The worked example of docs/format.md, section 12
 
 def test_the_worked_example_of_the_page_is_what_encode_writes():
     prelude = (

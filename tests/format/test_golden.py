@@ -1,7 +1,7 @@
 """The golden frames decode, and the invalid ones are refused, forever: ``tests/golden`` and ``tests/golden-invalid``.
 
 They were written by ``python -m tests.support.make_golden`` and are not made again, whatever the encoder comes to
-write: version 1 of the format is frozen (docs/format.md, section 13).
+write: version 1 of the format is frozen (docs/format.md, section 14).
 """
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ def assert_kept(x: Any, promised: Bits, exact: Bits) -> None:
 
 
 def kind_of(error: gcodec.GcodecError) -> reference.Kind:
-    """Return the word of docs/format.md section 10 for an error of a decoder."""
+    """Return the word of docs/format.md section 11 for an error of a decoder."""
     match error:
         case gcodec.InsufficientData():
             return "insufficient"

@@ -8,7 +8,7 @@
 * ``*.base`` in both: the values, little-endian, that some frames were encoded against. Frames share them; the manifest
   says which.
 
-Version 1 of the format is frozen: what is in these folders stays as it is (docs/format.md, section 13).
+Version 1 of the format is frozen: what is in these folders stays as it is (docs/format.md, section 14).
 """
 
 from __future__ import annotations

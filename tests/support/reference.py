@@ -949,7 +949,7 @@ class Decoded:
 
 @functools.cache
 def shipped_codebooks() -> dict[tuple[int, int], bytes]:
-    """Section 12, read from the page itself: records by (id, hash)."""
+    """Section 13, read from the page itself: records by (id, hash)."""
     page = (ROOT / "docs" / "format.md").read_text(encoding="utf-8")
     rows = re.findall(r"^(\d+) \d+ \d+ ([0-9a-f]{16}) ([0-9a-f]+)$", page, re.MULTILINE)
     found = {(int(number), int(digest, 16)): bytes.fromhex(record) for number, digest, record in rows}

@@ -95,7 +95,7 @@ def decode_coded(data, at, size, start, coding, scratch, out):
     lengths_at = streams_at + symbol_bytes
     references_at = lengths_at + (n_streams * length_width + 7) // 8
     body = references_at + (n_streams * reference_width + 7) // 8 - at
-    # Each check makes sure of what the steps after it read and write; their order is docs/format.md, section 10.
+    # Each check makes sure of what the steps after it read and write; their order is docs/format.md, section 11.
     status = OK
     if (
         base > head_mask

@@ -1,4 +1,4 @@
-"""Headers, statuses and packed numbers, which all kinds of blocks share (docs/format.md sections 6 to 9)."""
+"""Headers, statuses and packed numbers, which all kinds of blocks share (docs/format.md sections 6 to 10)."""
 
 from __future__ import annotations
 

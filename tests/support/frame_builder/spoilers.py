@@ -1,4 +1,4 @@
-"""Frames with one thing wrong, and the kind of refusal that each must meet (docs/format.md, section 10)."""
+"""Frames with one thing wrong, and the kind of refusal that each must meet (docs/format.md, section 11)."""
 
 from __future__ import annotations
 
