@@ -375,6 +375,9 @@ def decode_range(
     return result
 
 
+_WARMED_OPTIONS = EncoderOptions(indexed=False), EncoderOptions()
+
+
 def warmup(dtypes: Sequence[str] | str = tuple(BY_NAME), *, device: Any = None) -> None:
     """Compile all kernels for these value types, so that no later call waits for the compiler.
 
@@ -412,11 +415,13 @@ def warmup(dtypes: Sequence[str] | str = tuple(BY_NAME), *, device: Any = None) 
             settings += [*({"mantissa_bits": bits} for bits in kept), {"levels": levels, "ladder": steps}]
         for keywords in settings:
             as_type = bits.view(name) if dtype.in_numpy else bits
-            decode(encode(as_type, dtype=name, **keywords))
+            for options in _WARMED_OPTIONS:  # these are few different values
+                decode(encode(as_type, dtype=name, options=options, **keywords))
         if dtype.predictable:
             uniform = rng.uniform(-0.9, 0.9, (160, 160)).astype(np.float32)
-            # Wide heads, predicted rows, signs in heads.
-            for matrix in (uniform, uniform[0] * uniform[:, :1], np.abs(uniform)):
+            quantized = np.round(99 * uniform) * np.abs(uniform[:, :1])
+            # Wide heads, predicted rows, signs in heads, indices of multiples of scales.
+            for matrix in (uniform, uniform[0] * uniform[:, :1], np.abs(uniform), quantized):
                 rows = matrix.astype(name) if name != "bfloat16" else (matrix.view(np.uint32) >> 16).astype(np.uint16)
                 for base in (None, rows):
                     decode(encode(rows, dtype=name, base=base), base=base)

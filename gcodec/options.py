@@ -34,6 +34,8 @@ class EncoderOptions:
         wide_heads: Allow lossless values more than the exponent in the head: the sign, or mantissa bits.
         columns: Allow column references.
         sparse: Allow frames that say which values differ from a base, or from zero.
+        indexed: Allow lossless frames of few values, or of few factors times the scales of tensors, rows or groups, as
+            quantized weights are, to name each value by its place in a dictionary.
         exact_if_smaller: Allow modes that may drop bits to keep all of some values or of all, where that is smaller.
         smallest: Try more ways to code an array, and take the smallest, however slow it is to encode and decode.
 
@@ -51,6 +53,7 @@ class EncoderOptions:
     wide_heads: bool = True
     columns: bool = True
     sparse: bool = True
+    indexed: bool = True
     exact_if_smaller: bool = True
     smallest: bool = False
 
@@ -79,6 +82,7 @@ LITERAL_GCOMP = EncoderOptions(
     wide_heads=False,
     columns=False,
     sparse=False,
+    indexed=False,
     exact_if_smaller=False,
 )
 

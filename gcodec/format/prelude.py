@@ -18,6 +18,7 @@ from ..errors import Corruption, InsufficientData, Unsupported, what_it_is
 from .change_codebook import CHANGES, MAX_CHANGE_CODEBOOKS, ChangeCodebook, read_changes
 from .codebook import BY_ID, INLINE, RESIDUAL, Codebook, read_inline, read_residual, residual_record
 from .columns import ColumnReferences, read_column_references
+from .dictionary import DICTIONARY, MAX_DICTIONARIES, Dictionary, read_dictionary
 from .levels import MAX_LEVELS, MAX_PLANES, Level, check_levels
 
 #: Looks up a codebook by (id, hash); None where it is not known.
@@ -38,6 +39,7 @@ MAX_CODEBOOKS = 255
 MODES = ("lossless", "fixed", "near-lossless")
 CONTAINERS = ("numpy", "torch")
 TEMPLATE_COLUMNS = range(2, 1 << 24)
+_Book = Codebook | ChangeCodebook | Dictionary
 
 
 class _Fields(NamedTuple):
@@ -56,6 +58,7 @@ class _Fields(NamedTuple):
     base_hash: int = 0
     columns: tuple[ColumnReferences, ...] = ()
     changes: tuple[ChangeCodebook, ...] = ()
+    dictionaries: tuple[Dictionary, ...] = ()
 
 
 _Result = TypeVar("_Result")
@@ -91,7 +94,8 @@ class Prelude(_Fields):
         templates: float32 rows of predicted blocks; a row without columns stands for the base.
         base_hash: Hash of the base, if a template stands for one.
         columns: Column references of coded blocks.
-        changes: The codebooks of sparse blocks; their records are the last.
+        changes: The codebooks of sparse blocks; their records follow those of coded blocks.
+        dictionaries: The dictionaries of indexed blocks; their records are the last.
     """
 
     @property
@@ -241,10 +245,10 @@ def read_prelude(data: bytes, find: FindCodebook) -> Prelude:
         raise Corruption(
             f"frame header: the prelude has {len(data)} bytes, but its parts take {prelude.prelude_bytes}"
         )
-    if len(prelude.codebooks) + len(prelude.changes) != len(prelude.records):
+    if len(prelude.codebooks) + len(prelude.changes) + len(prelude.dictionaries) != len(prelude.records):
         books = [_resolve(record, len(prelude.levels), prelude.dtype, find) for record in prelude.records]
-        codebooks, changes = _by_kind(books)
-        prelude = prelude._replace(codebooks=codebooks, changes=changes)
+        codebooks, changes, dictionaries = _by_kind(books)
+        prelude = prelude._replace(codebooks=codebooks, changes=changes, dictionaries=dictionaries)
     return prelude
 
 
@@ -289,10 +293,10 @@ def _read_start(data: bytes) -> Prelude:
     templates, base_hash, columns, at = _read_templates(data, at, start.n_templates, start.n_values, dtype)
     if any(data[at:]):
         raise Corruption("frame header: the padding before the index must be zero")
-    books, changes = ((), ()) if None in codebooks else _by_kind(codebooks)
+    books, changes, dictionaries = ((), (), ()) if None in codebooks else _by_kind(codebooks)
     return Prelude(
         dtype, start.mode, start.container, shape, start.block_log2, start.stream_log2, widths, levels, tuple(records),
-        books, residuals, templates, base_hash, columns, changes,
+        books, residuals, templates, base_hash, columns, changes, dictionaries,
     )
 
 
@@ -361,16 +365,20 @@ def _read_residuals(data: bytes, at: int, count: int, dtype: DType) -> tuple[tup
 
 
 def _by_kind(
-    books: Sequence[Codebook | ChangeCodebook | None],
-) -> tuple[tuple[Codebook, ...], tuple[ChangeCodebook, ...]]:
-    """Return the codebooks of coded blocks and those of sparse ones. Raises Corruption if they are out of order."""
+    books: Sequence[_Book | None],
+) -> tuple[tuple[Codebook, ...], tuple[ChangeCodebook, ...], tuple[Dictionary, ...]]:
+    """Return the codebooks of coded blocks, of sparse ones, and of indexed ones. Raises Corruption if they are out of
+    order."""
     codebooks = tuple(book for book in books if isinstance(book, Codebook))
     changes = tuple(book for book in books if isinstance(book, ChangeCodebook))
-    if any(isinstance(book, ChangeCodebook) for book in books[: len(codebooks)]):
-        raise Corruption("codebook: those of changes must stand behind all others")
+    dictionaries = tuple(book for book in books if isinstance(book, Dictionary))
+    if (*codebooks, *changes, *dictionaries) != tuple(books):
+        raise Corruption("codebook: those of changes must stand behind all others, and dictionaries behind those")
     if len(changes) > MAX_CHANGE_CODEBOOKS:
         raise Corruption(f"codebook: there must be at most {MAX_CHANGE_CODEBOOKS} of changes, not {len(changes)}")
-    return codebooks, changes
+    if len(dictionaries) > MAX_DICTIONARIES:
+        raise Corruption(f"codebook: there must be at most {MAX_DICTIONARIES} dictionaries, not {len(dictionaries)}")
+    return codebooks, changes, dictionaries
 
 
 def _read_templates(
@@ -402,7 +410,7 @@ def _read_templates(
     return tuple(templates), base_hash or 0, tuple(columns), at
 
 
-def _read_codebook(data: bytes, at: int, n_levels: int, dtype: DType) -> tuple[Codebook | ChangeCodebook | None, int]:
+def _read_codebook(data: bytes, at: int, n_levels: int, dtype: DType) -> tuple[_Book | None, int]:
     """Return the codebook at byte ``at``, None if it is named by id, and where its record ends."""
     if at + 4 > len(data):
         raise Corruption("codebook: its record does not fit into the prelude")
@@ -410,6 +418,8 @@ def _read_codebook(data: bytes, at: int, n_levels: int, dtype: DType) -> tuple[C
         return read_inline(data, at, n_levels, dtype.head_bits)
     if data[at] == CHANGES:
         return read_changes(data, at, dtype)
+    if data[at] == DICTIONARY:
+        return read_dictionary(data, at, dtype)
     if data[at] != BY_ID:
         raise Unsupported(f"codebook: a record of kind {data[at]} is not known to this version")
     if at + 16 > len(data) or any(data[at + 1 : at + 4]):
@@ -417,7 +427,7 @@ def _read_codebook(data: bytes, at: int, n_levels: int, dtype: DType) -> tuple[C
     return None, at + 16
 
 
-def _resolve(record: bytes, n_levels: int, dtype: DType, find: FindCodebook) -> Codebook | ChangeCodebook:
+def _resolve(record: bytes, n_levels: int, dtype: DType, find: FindCodebook) -> _Book:
     """Return the codebook that a record holds or names. Raises Unsupported if it is not known."""
     inline = _read_codebook(record, 0, n_levels, dtype)[0]
     if inline is not None:

@@ -16,8 +16,10 @@ from ..format.prelude import HEADER_BYTES
 from ..kernels.block.header import BLOCK_HEADER
 from ..memory import BytesBuilder, acquire, release
 from ..options import EncoderOptions
+from ..plan.indexed_frames import make_indexed_plan
 from ..plan.plan import FramePlan, make_plan, make_sparse_plan, mixed_block_bits, no_plan
 from ..plan.request import EncodeRequest
+from ..plan.sparse_frames import is_sparse_sample, quick_step
 from ..plan.unused_bits import drop_unused_bits
 from ..threads import n_threads
 from .sizes import block_log2
@@ -77,7 +79,8 @@ def encode_values(
     try:
         return _frame(writer, n_workers, target)
     except FullError:
-        if (plan.codebooks or plan.prediction or plan.sparse) and (target is None or len(target) >= writer.limit):
+        is_planned = plan.codebooks or plan.prediction or plan.sparse or plan.indexed
+        if is_planned and (target is None or len(target) >= writer.limit):
             # Nearly every block is raw, and the codebooks are not worth their place.
             raw = no_plan(plan.dtype, -(-len(request.values.bits) >> block_log2(plan.dtype)))
             if request.options.exact_if_smaller:
@@ -115,6 +118,24 @@ def _usual(options: EncoderOptions) -> EncoderOptions:
 def _encode_array(request: EncodeRequest, out: Any = None) -> bytes | memoryview:
     """Encode an array as one frame, by the plan that its samples speak for; arguments and errors as of
     :func:`encode_values`."""
+    is_exact = not request.bit_layout.lossy
+    exact = request if is_exact or not request.options.exact_if_smaller else _exact(request, request.values.dtype)
+    indexed = make_indexed_plan(exact)
+    if indexed is None:
+        return _encode_unindexed(request, out)
+    if is_exact and len(request.values.bits) > _MAX_TRIED and not _is_sparse(request.values.bits):
+        usual = plan_for(drop_unused_bits(request), weigh=True)
+        return encode_values(exact, indexed, out) if indexed.bits < usual.bits else _encode_unindexed(request, out)
+    return copied_to_caller(min(encode_values(exact, indexed), _encode_unindexed(request), key=len), out)
+
+
+def _is_sparse(bits: np.ndarray) -> bool:
+    """Return True if values may be few enough, of uintW[n], for sparse blocks without a base."""
+    return is_sparse_sample(bits[:: quick_step(len(bits))], None)
+
+
+def _encode_unindexed(request: EncodeRequest, out: Any = None) -> bytes | memoryview:
+    """Encode an array without indexed blocks; arguments and errors as of :func:`encode_values`."""
     small = plan_small(request)
     if small is not None:
         return _encode_small(small, out)

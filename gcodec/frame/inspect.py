@@ -33,6 +33,7 @@ class FrameInfo:
         planes: Width of each plane in bits.
         codebooks: For each codebook of coded blocks, its number of symbols and the bits of its longest code.
         change_codebooks: For each codebook of sparse blocks, its number of classes and the bits of its longest code.
+        dictionaries: For each dictionary of indexed blocks, its number of entries and the bits of its longest code.
         kinds: Number of blocks of each kind, by the kind's name.
     """
 
@@ -51,12 +52,13 @@ class FrameInfo:
     planes: tuple[int, ...]
     codebooks: tuple[tuple[int, int], ...]
     change_codebooks: tuple[tuple[int, int], ...]
+    dictionaries: tuple[tuple[int, int], ...]
     kinds: dict[str, int]
 
     @property
     def n_codebooks(self) -> int:
         """The number of codebooks in the frame."""
-        return len(self.codebooks) + len(self.change_codebooks)
+        return len(self.codebooks) + len(self.change_codebooks) + len(self.dictionaries)
 
     @property
     def ratio(self) -> float:
@@ -118,5 +120,6 @@ def inspect(data: Any) -> FrameInfo:
         prelude.widths,
         tuple((book.n_symbols, max(book.lengths)) for book in prelude.codebooks),
         tuple((len(book.classes), max(map(max, (book.counts, *book.classes)))) for book in prelude.changes),
+        tuple((book.n_entries, max(book.codebook.lengths)) for book in prelude.dictionaries),
         kinds,
     )

@@ -21,6 +21,7 @@ from ..plan.plan import FramePlan
 from ..plan.request import EncodeRequest
 from ..tensors import BaseArray
 from .coded_blocks import CodedDecoder, CodedEncoder
+from .indexed_blocks import IndexedDecoder, IndexedEncoder
 from .predicted_blocks import PredictedDecoder, PredictedEncoder
 from .sparse_blocks import SparseDecoder, SparseEncoder
 
@@ -98,6 +99,10 @@ def _always(dtype: DType) -> bool:
     return True
 
 
+def _has_tail(dtype: DType) -> bool:
+    return dtype.tail_bits > 0
+
+
 def _is_predictable(dtype: DType) -> bool:
     return dtype.predictable
 
@@ -109,6 +114,7 @@ BLOCK_KINDS = (
     BlockKind(header.CODED, "coded", _always, CodedEncoder, CodedDecoder),
     BlockKind(header.PREDICTED, "predicted", _is_predictable, PredictedEncoder, PredictedDecoder),
     BlockKind(header.SPARSE, "sparse", _always, SparseEncoder, SparseDecoder),
+    BlockKind(header.INDEXED, "indexed", _has_tail, IndexedEncoder, IndexedDecoder),
 )
 
 _MESSAGES = {

@@ -9,6 +9,7 @@ import numpy as np
 
 from ..dtypes import DType
 from ..format.change_codebook import ChangeCodebook
+from ..format.dictionary import Dictionary
 from ..format.modes import lossless
 from ..format.prelude import Prelude
 from ..format.shipped_changes import shortest_record
@@ -17,6 +18,7 @@ from ..kernels.block.block_index import seal_prelude
 from ..kernels.core.bundles import Geometry
 from ..kernels.core.specialized import Specialized
 from ..memory import MAX_POOLED_BLOCK, Borrowed, acquire, release
+from ..plan.indexing import BLOCK_LOG2 as INDEXED_LOG2
 from ..plan.plan import FramePlan
 from ..plan.request import EncodeRequest
 from ..plan.sampling import STREAM_LOG2
@@ -57,8 +59,13 @@ class FrameWriter(NamedTuple):
         bits, dtype, dimensions, container = request.values
         bit_layout, prediction, base = request.bit_layout, plan.prediction, request.base
         own_log2 = block_log2(dtype) if plan.sparse is None else plan.sparse.sizes.block_log2
+        dictionaries: tuple[Dictionary, ...] = ()
+        if plan.indexed is not None:
+            own_log2, dictionaries = INDEXED_LOG2, (plan.indexed.dictionary,)
         log2, raw, trial = block_sizes(dtype, own_log2)
         block, changes = 1 << log2, None if plan.sparse is None else plan.sparse.codebook
+        of_changes = () if changes is None else (shortest_record(changes),)
+        records = (*plan.records, *of_changes, *[dictionary.record for dictionary in dictionaries])
         templates = () if prediction is None else prediction.templates
         if changes is not None and changes.with_base and all(map(len, templates)):
             templates = (*templates, _BASE)
@@ -74,13 +81,14 @@ class FrameWriter(NamedTuple):
             plan.stream_log2,
             bit_layout.widths,
             bit_layout.levels,
-            plan.records if changes is None else (*plan.records, shortest_record(changes)),
+            records,
             plan.codebooks,
             () if prediction is None else prediction.codebooks,
             templates,
             base_hash,
             plan.columns,
             () if changes is None else (changes,),
+            dictionaries,
         )
         n_blocks = -(-len(bits) >> log2)
         geometry, sizes = Geometry(len(bits), block, 1 << plan.stream_log2), np.empty(n_blocks, np.uint32)

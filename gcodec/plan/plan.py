@@ -23,6 +23,7 @@ from ..options import EncoderOptions
 from ..threads import n_threads
 from .codebooks import bin_costs, from_histograms, kept_costs, tail_costs, window_of
 from .columns import fit_columns, tables_of
+from .indexing import IndexedPlan
 from .other_heads import with_other_heads
 from .prediction import Prediction, Predictor, rows_of
 from .request import EncodeRequest, FixedCodebooks
@@ -66,6 +67,8 @@ class FramePlan(NamedTuple):
         prediction: Which blocks are predicted, and from what; None for none.
         columns: Column references of coded blocks.
         sparse: What differs from a base or from zero in sparse blocks; None where none is sparse.
+        indexed: The dictionary and the indices of indexed blocks; None where none is indexed, else all are.
+        inner: How the indices are coded, as bytes, where blocks are indexed.
         bits: What blocks and codebooks take, about, if that was asked for or had to be known.
     """
 
@@ -80,6 +83,8 @@ class FramePlan(NamedTuple):
     prediction: Prediction | None = None
     columns: tuple[ColumnReferences, ...] = ()
     sparse: SparsePlan | None = None
+    indexed: IndexedPlan | None = None
+    inner: FramePlan | None = None
     bits: float = 0.0
 
     @property
@@ -90,14 +95,16 @@ class FramePlan(NamedTuple):
     @property
     def kinds(self) -> tuple[int, ...]:
         """The kinds of blocks that are planned; any block may turn out constant or raw."""
+        if self.indexed is not None:
+            return (header.INDEXED,)
         if self.prediction is None and self.sparse is None:
             return (header.CODED,)
         return tuple(np.unique(self._block_kinds(0, len(self.choice))).tolist())
 
     def runs(self, begin: int, end: int) -> Sequence[tuple[int, int, int]]:
         """Return blocks ``begin ... end`` in runs that are planned as one kind: (first, stop, kind)."""
-        if self.prediction is None and self.sparse is None:
-            return ((begin, end, header.CODED),)
+        if len(self.kinds) == 1:
+            return ((begin, end, self.kinds[0]),)
         kinds = self._block_kinds(begin, end)
         edges = [0, *(np.flatnonzero(np.diff(kinds)) + 1).tolist(), len(kinds)]
         return [(begin + first, begin + stop, int(kinds[first])) for first, stop in pairwise(edges)]

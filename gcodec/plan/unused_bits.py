@@ -39,7 +39,7 @@ def drop_unused_bits(request: EncodeRequest) -> EncodeRequest:
     bits, dtype, _, _ = request.values
     if not request.bit_layout.lossy and dtype.tail_bits and len(bits) >= MIN_MIXED:
         drop = request.bit_layout.drops[0]
-        quick = _with_codes(_spread_sample(bits, _QUICK_SAMPLE), dtype)
+        quick = _with_codes(spread_sample(bits, _QUICK_SAMPLE), dtype)
         if _is_mixed(bits, quick, dtype, drop) and len(drops := _drops_for(bits, dtype, drop)) > 1:
             layout = lossless_at(dtype, drops, request.bit_layout.mode)
             return request._replace(bit_layout=layout, levels=_levels(bits, drops))
@@ -56,7 +56,7 @@ def drop_common_zeros(request: EncodeRequest) -> EncodeRequest:
     bits, dtype, _, _ = request.values
     if request.bit_layout.lossy or dtype.tail_bits == 0 or len(bits) < _MIN_VALUES:
         return request
-    if int(np.bitwise_or.reduce(_spread_sample(bits, _QUICK_SAMPLE))) & 1:  # most arrays
+    if int(np.bitwise_or.reduce(spread_sample(bits, _QUICK_SAMPLE))) & 1:  # most arrays
         return request
     drop = _common_zeros(bits, dtype)
     return request._replace(bit_layout=lossless_at(dtype, (drop,), request.bit_layout.mode)) if drop else request
@@ -67,7 +67,7 @@ def _sample(bits: np.ndarray, n: int) -> np.ndarray:
     return bits[:: max(len(bits) // n, 1) | 1]
 
 
-def _spread_sample(bits: np.ndarray, n: int) -> np.ndarray:
+def spread_sample(bits: np.ndarray, n: int) -> np.ndarray:
     """Return ``n`` values of an array, or all, whose places repeat no pattern of rows and columns.
 
     An odd step apart, matrices of a power of two would be seen along a diagonal, on one side of which a causal mask is.
@@ -83,7 +83,7 @@ def has_many_special(bits: np.ndarray, dtype: DType) -> bool:
     """Return True if a part of an array is infinite or NaN whose heads have codes as others do: uintW[n]."""
     if dtype.head_bits != _MASKED_HEAD_BITS or not dtype.tail_bits:
         return False
-    some, infinity = _spread_sample(bits, _SPECIAL_SAMPLE), bits.dtype.type(dtype.infinity)
+    some, infinity = spread_sample(bits, _SPECIAL_SAMPLE), bits.dtype.type(dtype.infinity)
     return int(np.count_nonzero(some & infinity == infinity)) * _MIN_SPECIAL >= max(len(some), 1)
 
 
@@ -136,7 +136,7 @@ def _drops_for(bits: np.ndarray, dtype: DType, drop: int) -> tuple[int, ...]:
         dtype: Its type.
         drop: How many are zero in all values, which are those of level 0.
     """
-    some = _with_codes(_spread_sample(bits, _MIXED_SAMPLE), dtype)
+    some = _with_codes(spread_sample(bits, _MIXED_SAMPLE), dtype)
     some = some[some != 0].astype(np.uint64)
     if not len(some):
         return (drop,)

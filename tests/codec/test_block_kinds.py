@@ -80,7 +80,7 @@ def test_a_kind_with_a_row_is_written_read_and_described(threads, monkeypatch):
     planned(monkeypatch)
     frame = gcodec.encode(x, threads=threads)
     assert gcodec.inspect(frame).kinds == {"constant": 0, "raw": 0, "coded": 3, "predicted": 0, "sparse": 0,
-                                          "novel": 2}
+                                          "indexed": 0, "novel": 2}
     assert np.array_equal(gcodec.decode(frame, threads=threads), x)
     assert np.array_equal(gcodec.decode_range(frame, BLOCK + 5, 2 * BLOCK + 5), x[BLOCK + 5 : 2 * BLOCK + 5])
     monkeypatch.undo()

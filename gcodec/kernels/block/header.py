@@ -11,8 +11,8 @@ from ..core.jit import kernel
 from ..core.scalar import U8, U16, U32, U64
 from ..core.unaligned import load_u16, load_u32, load_u64, store_u16, store_u32, store_u64, store_value
 
-CONSTANT, RAW, CODED, PREDICTED, SPARSE = range(5)  #: block kinds
-BLOCK_HEADER, CODED_HEADER = 16, 32  #: bytes; predicted and sparse blocks have headers of the same size as coded ones
+CONSTANT, RAW, CODED, PREDICTED, SPARSE, INDEXED = range(6)  #: block kinds
+BLOCK_HEADER, CODED_HEADER = 16, 32  #: bytes; the kinds after coded blocks have headers of the same size as these
 NO_BASE = 0xFFFF  #: in place of the template of a sparse block whose values are predicted as 0
 HAS_COLUMNS = 1  #: flag of a coded block
 SEED = 0x9E3779B97F4A7C15
@@ -28,12 +28,17 @@ SEED = 0x9E3779B97F4A7C15
 #
 #     16             20                 24             25           26  28            32
 #     symbol_bytes | min_stream_bytes | length_width | stream_log2 | 0 | inner_bytes | ...                     sparse
+#
+#     2              16            20             24        28        32
+#     scale_bytes    inner_bytes | n_exceptions | segment | skipped | ...                                      indexed
 KIND, CODEBOOK, BASE, N_VALUES, CHECKSUM = 0, 1, 2, 4, 8
 TEMPLATE = BASE  #: of a predicted block
 SYMBOL_BYTES, PLANE_BYTES, MIN_STREAM_BYTES, LENGTH_WIDTH = 16, 20, 24, 26
 REFERENCE_WIDTH, RUN_SYMBOL, FLAGS, RESERVED = 27, 28, 29, 30
 RESIDUAL_RUN_SYMBOL, COLUMN = 27, 28
 MIN_CHANGE_BYTES, CHANGE_LENGTH_WIDTH, CHANGE_STREAM_LOG2, CHANGE_RESERVED, INNER_BYTES = 20, 24, 25, 26, 28
+SCALE_BYTES = BASE
+INDEX_BYTES, N_EXCEPTIONS, SEGMENT, SKIPPED = 16, 20, 24, 28
 
 #: What can be wrong with a block. BAD_KIND is said by devices only, of blocks that the host has to look at; on the host
 #: each driver leaves blocks of other kinds alone.
@@ -183,6 +188,47 @@ def read_sparse(data, at):
         np.int64(data[at + CHANGE_LENGTH_WIDTH]),
         np.int64(data[at + CHANGE_STREAM_LOG2]),
         np.int64(load_u32(data, at + INNER_BYTES)),
+    )
+
+
+class IndexedHeader(NamedTuple):
+    """The fields of an indexed block's header (docs/format.md section 10).
+
+    Attributes:
+        scale_bytes: bytes of a scale; 0 if there are none.
+        inner_bytes: bytes of the inner block.
+        n_exceptions: number of values that the dictionary lacks.
+        segment: number of values that share a scale.
+        skipped: how many of the first segment's values lie before the block.
+    """
+
+    scale_bytes: Any
+    inner_bytes: Any
+    n_exceptions: Any
+    segment: Any
+    skipped: Any
+
+
+@kernel
+def write_indexed(out, at, c, header):
+    """Write the header of an indexed block with dictionary ``c``, all but its number of values and its checksum."""
+    out[at + KIND], out[at + CODEBOOK] = U8(INDEXED), U8(c)
+    store_u16(out, at + SCALE_BYTES, U16(header.scale_bytes))
+    store_u32(out, at + INDEX_BYTES, U32(header.inner_bytes))
+    store_u32(out, at + N_EXCEPTIONS, U32(header.n_exceptions))
+    store_u32(out, at + SEGMENT, U32(header.segment))
+    store_u32(out, at + SKIPPED, U32(header.skipped))
+
+
+@kernel
+def read_indexed(data, at):
+    """Return the :class:`IndexedHeader` of the block at ``at``, unchecked."""
+    return IndexedHeader(
+        np.int64(load_u16(data, at + SCALE_BYTES)),
+        np.int64(load_u32(data, at + INDEX_BYTES)),
+        np.int64(load_u32(data, at + N_EXCEPTIONS)),
+        np.int64(load_u32(data, at + SEGMENT)),
+        np.int64(load_u32(data, at + SKIPPED)),
     )
 
 

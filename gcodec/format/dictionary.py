@@ -1,0 +1,93 @@
+"""Dictionaries: the few values, or factors of values, that indexed blocks name (docs/format.md, section 5, kind 4)."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from ..dtypes import BY_NAME, DType
+from ..errors import Corruption
+from .codebook import INLINE, Codebook, read_inline
+
+DICTIONARY = 4  #: kind of record
+MAX_DICTIONARIES = 16
+MAX_ENTRIES = 256
+INDEX_TYPE = BY_NAME["float8_e4m3fn"]  #: as which indices are coded: its heads are whole bytes
+_VALUES, _FACTORS = range(2)  #: forms
+_INFINITY = 0x7F800000
+
+
+@dataclass(frozen=True)
+class Dictionary:
+    """Few values, or few factors of values, and the code of their indices.
+
+    Attributes:
+        has_factors: True if a value is an entry times a scale, False if it is an entry.
+        entries: The entries' bits as little-endian bytes: W bits each, or float32.
+        entry_bytes: Bytes of an entry.
+        codebook: The codes of indices.
+    """
+
+    has_factors: bool
+    entries: bytes
+    entry_bytes: int
+    codebook: Codebook
+
+    @property
+    def n_entries(self) -> int:
+        """Return the number of entries."""
+        return len(self.entries) // self.entry_bytes
+
+    @cached_property
+    def table(self) -> np.ndarray:
+        """Return the entries' bits, and 0 for indices that have none: uintW[256], or uint32[256] of factors."""
+        table = np.zeros(MAX_ENTRIES, f"<u{self.entry_bytes}")
+        table[: self.n_entries] = np.frombuffer(self.entries, table.dtype)
+        return table.astype(f"u{self.entry_bytes}", copy=False)
+
+    @cached_property
+    def record(self) -> bytes:
+        """Return the record, which :func:`read_dictionary` reads."""
+        form = _FACTORS if self.has_factors else _VALUES
+        record = struct.pack("<BBH", DICTIONARY, form, self.n_entries) + self.codebook.record + self.entries
+        return record + bytes(-len(record) % 4)
+
+
+def read_dictionary(data: bytes, at: int, dtype: DType) -> tuple[Dictionary, int]:
+    """Read the record of a dictionary.
+
+    Args:
+        data: Bytes that hold the record.
+        at: Byte at which it begins; 4 bytes are there.
+        dtype: Type of the frame's values.
+
+    Returns:
+        The dictionary, and the byte after its record.
+
+    Raises:
+        Corruption: The record does not fit the frame, ends early, or has a code that is not complete.
+    """
+    _, form, n_entries = struct.unpack_from("<BBH", data, at)
+    if not dtype.tail_bits:
+        raise Corruption(f"dictionary: frames of {dtype.name} must have none")
+    legal = form == _VALUES or (form == _FACTORS and dtype.predictable)
+    if not legal or not 1 <= n_entries <= MAX_ENTRIES:
+        raise Corruption(
+            f"dictionary: form {form} and {n_entries} entries; the form must be {_VALUES}, or {_FACTORS} where values "
+            f"have up to 32 bits, and the entries 1 to {MAX_ENTRIES}"
+        )
+    if data[at + 4 : at + 5] not in (b"", bytes([INLINE])):
+        raise Corruption(f"dictionary: its codebook must be of kind {INLINE}, not {data[at + 4]}")
+    codebook, entries_at = read_inline(data, at + 4, 1, INDEX_TYPE.head_bits)
+    entry_bytes = 4 if form == _FACTORS else dtype.itemsize
+    entries_end = entries_at + n_entries * entry_bytes
+    end = entries_end + -(entries_end - at) % 4
+    if end > len(data) or any(data[entries_end:end]):
+        raise Corruption("dictionary: its record does not fit into the prelude, or its padding is not zero")
+    dictionary = Dictionary(form == _FACTORS, data[entries_at:entries_end], entry_bytes, codebook)
+    if dictionary.has_factors and (dictionary.table & np.uint32(_INFINITY) == np.uint32(_INFINITY)).any():
+        raise Corruption("dictionary: a factor is infinite or NaN")
+    return dictionary, end

@@ -1,0 +1,286 @@
+"""Indexed blocks (docs/format.md section 10): what surrounds their inner blocks is checked and written here, and their
+indices become values. The indices themselves are coded and decoded as bytes, by the drivers of coded blocks."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from ..core.jit import kernel
+from ..core.scalar import U8, U32
+from ..core.unaligned import load_u32, load_value, store_value, subarray, width_of
+from ..index.products import product_of, without_denormal
+from .header import (
+    BAD_FIELD,
+    BAD_SIZE,
+    BLOCK_HEADER,
+    CODEBOOK,
+    CODED_HEADER,
+    INDEXED,
+    KIND,
+    N_VALUES,
+    OK,
+    IndexedHeader,
+    check_block,
+    is_constant,
+    is_zero,
+    read_indexed,
+    seal_block,
+    store_constant,
+    store_raw,
+    write_indexed,
+)
+
+
+class IndexedRules(NamedTuple):
+    """The numbers that the indexed blocks of a frame must fit.
+
+    Attributes:
+        n_values: Number of values of the array.
+        block_log2: log2 of the values per block.
+        number: Number of the dictionary, as blocks name it.
+        has_factors: True if its entries are factors.
+        n_entries: How many it has.
+        value_bytes: Bytes of a value.
+    """
+
+    n_values: int
+    block_log2: int
+    number: int
+    has_factors: bool
+    n_entries: int
+    value_bytes: int
+
+
+class Lookup(NamedTuple):
+    """The values or factors that indices stand for.
+
+    Attributes:
+        factors: uint32[256], bits of the factors; not looked at if there are none.
+        dtype_code: Type of the values, if there are factors.
+        table: uintW[256], the values that indices stand for; with factors, scratch.
+    """
+
+    factors: np.ndarray
+    dtype_code: int
+    table: np.ndarray
+
+
+@kernel
+def _n_segments(header, n):
+    return (header.skipped + n + header.segment - 1) // header.segment if header.segment else 0
+
+
+@kernel
+def _load_scale(data, at, scale_bytes):
+    """Return the bits of a scale, of which the upper ``scale_bytes`` bytes are stored."""
+    bits = U32(0)
+    for i in range(scale_bytes):
+        bits = U32(U32(bits >> U32(8)) | U32(U32(data[at + i]) << U32(24)))
+    return bits
+
+
+@kernel
+def _check_block(data, at, size, n, rules):
+    """Return the status of the indexed block of ``size`` bytes at ``at`` and ``n`` values, but for its inner block."""
+    if size < CODED_HEADER or load_u32(data, at + N_VALUES) != n:
+        return BAD_FIELD
+    header = read_indexed(data, at)
+    if rules.has_factors:
+        if not 2 <= header.scale_bytes <= 4 or header.segment < 1 or header.skipped >= header.segment:
+            return BAD_FIELD
+    elif header.scale_bytes or header.segment or header.skipped:
+        return BAD_FIELD
+    n_segments = _n_segments(header, n)
+    scales_at = CODED_HEADER + header.inner_bytes
+    body = scales_at + n_segments * header.scale_bytes + header.n_exceptions * rules.value_bytes
+    if header.inner_bytes < BLOCK_HEADER or (body + 7) & ~7 != size:
+        return BAD_SIZE
+    if header.inner_bytes & 7 or header.n_exceptions > n or not is_zero(data, at + body, at + size):
+        return BAD_FIELD
+    for s in range(n_segments):
+        bits = _load_scale(data, at + scales_at + s * header.scale_bytes, header.scale_bytes)
+        if U32(bits & U32(0x7F800000)) == 0x7F800000:
+            return BAD_FIELD
+    return OK
+
+
+@kernel
+def check_indexed(blocks, begin, end, rules, inner_offsets, inner_sizes):
+    """Check indexed blocks of one dictionary from ``begin`` on, as many before ``end`` as are such, and find the blocks
+    inside them.
+
+    Args:
+        blocks: A :class:`bundles.FrameBlocks`.
+        begin: First block.
+        end: End of the blocks.
+        rules: :class:`IndexedRules`.
+        inner_offsets: int64[n_blocks], result: where inner blocks begin.
+        inner_sizes: int64[n_blocks], result: their bytes.
+
+    Returns:
+        (status, block): the first block that is of another kind or dictionary (status OK) or faulty.
+    """
+    data = blocks.data
+    for b in range(begin, end):
+        at, size = blocks.offsets[b], blocks.sizes[b]
+        if data[at + KIND] != INDEXED or data[at + CODEBOOK] != rules.number:
+            return OK, b
+        status = check_block(data, at, size, b)
+        if status == OK:
+            n = min(1 << rules.block_log2, rules.n_values - (b << rules.block_log2))
+            status = _check_block(data, at, size, n, rules)
+        if status != OK:
+            return status, b
+        inner_offsets[b], inner_sizes[b] = at + CODED_HEADER, read_indexed(data, at).inner_bytes
+    return OK, end
+
+
+@kernel
+def _multiply(indices, scale, lookup, n_entries, out):
+    """Write the products of a segment's scale and the factors that indices stand for."""
+    if len(indices) < n_entries:
+        for i in range(len(indices)):
+            factor = without_denormal(lookup.factors[indices[i]])
+            out[i] = product_of(scale, factor, lookup.dtype_code)
+        return
+    for k in range(n_entries):
+        lookup.table[k] = product_of(scale, without_denormal(lookup.factors[k]), lookup.dtype_code)
+    for i in range(len(indices)):
+        out[i] = lookup.table[indices[i]]
+
+
+@kernel
+def _restore_exceptions(data, at, indices, n_entries, n_exceptions, out):
+    """Write exceptions to where indices say that they are; return whether these are as many as there must be."""
+    n_found = 0
+    for i in range(len(indices)):
+        n_found += indices[i] >= n_entries
+    if n_found != n_exceptions:
+        return False
+    k = 0
+    if n_found:
+        for i in range(len(indices)):
+            if indices[i] >= n_entries:
+                out[i] = load_value(data, at + k * (width_of(out) // 8), out)
+                k += 1
+    return True
+
+
+@kernel
+def look_up_values(blocks, begin, end, rules, lookup, indices, out, out_first):
+    """Write the values of indexed blocks that :func:`check_indexed` has found good.
+
+    Args:
+        blocks: A :class:`bundles.FrameBlocks`.
+        begin: First block.
+        end: End of the blocks.
+        rules: :class:`IndexedRules`.
+        lookup: :class:`Lookup`.
+        indices: uint8, those of the first block's values and all that follow.
+        out: uintW, result: value i of the frame goes to ``out[i - out_first]``.
+        out_first: The frame's value that ``out`` begins with.
+
+    Returns:
+        (status, block): the first block that is faulty; ``end`` if there is none.
+    """
+    data = blocks.data
+    for b in range(begin, end):
+        at, start = blocks.offsets[b], b << rules.block_log2
+        n = min(1 << rules.block_log2, rules.n_values - start)
+        header = read_indexed(data, at)
+        of_block = subarray(indices, start - (begin << rules.block_log2), n)
+        result = subarray(out, start - out_first, n)
+        at += CODED_HEADER + header.inner_bytes
+        if rules.has_factors:
+            for s in range(_n_segments(header, n)):
+                scale = without_denormal(_load_scale(data, at, header.scale_bytes))
+                end_of_segment = (s + 1) * header.segment - header.skipped
+                first, stop = max(end_of_segment - header.segment, 0), min(end_of_segment, n)
+                part = subarray(of_block, first, stop - first)
+                _multiply(part, scale, lookup, rules.n_entries, subarray(result, first, stop - first))
+                at += header.scale_bytes
+        else:
+            for i in range(n):
+                result[i] = lookup.table[of_block[i]]
+        if not _restore_exceptions(data, at, of_block, rules.n_entries, header.n_exceptions, result):
+            return BAD_SIZE, b
+    return OK, end
+
+
+class IndexedWriting(NamedTuple):
+    """The part of writing that all indexed blocks of a frame have in common.
+
+    Attributes:
+        values: uintW[n_values], the array.
+        indices: uint8[n_values].
+        scales: uint32[n_segments], bits of the scales; empty if there are none.
+        segment: Number of values that share a scale, 0 if there are none.
+        rules: :class:`IndexedRules`.
+        sizes: uint32[n_blocks], result, bytes of each block.
+    """
+
+    values: np.ndarray
+    indices: np.ndarray
+    scales: np.ndarray
+    segment: int
+    rules: IndexedRules
+    sizes: np.ndarray
+
+
+@kernel
+def write_if_constant(writing, b, out, at):
+    """Write block ``b`` as a constant one if its values are equal; return its end, or ``at`` if they are not."""
+    rules = writing.rules
+    start = b << rules.block_log2
+    n = min(1 << rules.block_log2, rules.n_values - start)
+    values = subarray(writing.values, start, n)
+    if not is_constant(values, n):
+        return at
+    end = seal_block(out, at, store_constant(out, at, values[0], rules.value_bytes), n, b)
+    writing.sizes[b] = end - at
+    return end
+
+
+@kernel
+def _scale_bytes(scales, first, stop):
+    """Return how many bytes the scales ``first ... stop - 1`` take each."""
+    union = U32(0)
+    for s in range(first, stop):
+        union = U32(union | scales[s])
+    return 2 if U32(union & U32(0xFFFF)) == 0 else 3 if U32(union & U32(0xFF)) == 0 else 4
+
+
+@kernel
+def finish_indexed(writing, b, out, at, inner_end):
+    """Write what surrounds the inner block of block ``b``, which ends at ``inner_end``; or the block as a raw one, if
+    that is smaller. Return its end."""
+    rules, segment = writing.rules, writing.segment
+    start = b << rules.block_log2
+    n = min(1 << rules.block_log2, rules.n_values - start)
+    values, indices = subarray(writing.values, start, n), subarray(writing.indices, start, n)
+    stop, scale_bytes, skipped = inner_end, 0, 0
+    if segment:
+        skipped = start % segment
+        first, last = start // segment, (start + n + segment - 1) // segment
+        scale_bytes = _scale_bytes(writing.scales, first, last)
+        for s in range(first, last):
+            for i in range(4 - scale_bytes, 4):
+                out[stop] = U8(writing.scales[s] >> U32(8 * i))
+                stop += 1
+    n_exceptions = 0
+    for i in range(n):
+        if indices[i] >= rules.n_entries:
+            store_value(out, stop, values[i])
+            stop += rules.value_bytes
+            n_exceptions += 1
+    if stop - at >= BLOCK_HEADER + n * rules.value_bytes:
+        stop = store_raw(out, at, values, n, rules.value_bytes)
+    else:
+        inner_bytes = inner_end - at - CODED_HEADER
+        header = IndexedHeader(scale_bytes, inner_bytes, n_exceptions, segment, skipped)
+        write_indexed(out, at, rules.number, header)
+    end = seal_block(out, at, stop, n, b)
+    writing.sizes[b] = end - at
+    return end

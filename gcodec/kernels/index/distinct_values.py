@@ -1,0 +1,104 @@
+"""Find the different values of an array, as long as they are few, and where among these each of its values is.
+
+Values are looked up by a hash: ``slots`` has the number of an entry, plus 1, or 0 where there is none, in the slot that
+the value's bits lead to, or in the next that was free.
+
+    slots      0  0  3  1  0  2 ...            entries    v0  v1  v2
+                     |  +----- v0                          0   1   2
+                     +-------- v2
+"""
+
+from __future__ import annotations
+
+from ..core.jit import kernel
+from ..core.scalar import U16, U64
+from ..core.unaligned import subarray
+
+MAX_DISTINCT, N_SLOTS = 256, 1024  #: slots are a power of two, and so many that most values are found in their own
+_MIX, _SHIFT = 0x9E3779B97F4A7C15, 54  #: the upper bits of a product with 2**64 over the golden ratio are well mixed
+
+
+@kernel
+def _slot_of(value, slots, entries):
+    """Return the slot of a value: where its number is, or where it belongs."""
+    slot = U64(U64(value) * U64(_MIX)) >> U64(_SHIFT)
+    while slots[slot] != 0 and entries[slots[slot] - 1] != value:
+        slot = U64(slot + U64(1)) & U64(N_SLOTS - 1)
+    return slot
+
+
+@kernel
+def add_distinct(values, slots, entries, n_entries):
+    """Add the values that are not yet among the entries.
+
+    Args:
+        values: uintW[n].
+        slots: uint16[N_SLOTS], see above.
+        entries: uintW[MAX_DISTINCT], the values that were found, in the order in which they were.
+        n_entries: How many those are.
+
+    Returns:
+        How many there are now; -1 if they would be more than MAX_DISTINCT.
+    """
+    for i in range(len(values)):
+        slot = _slot_of(values[i], slots, entries)
+        if slots[slot] == 0:
+            if n_entries == MAX_DISTINCT:
+                return -1
+            entries[n_entries] = values[i]
+            n_entries += 1
+            slots[slot] = U16(n_entries)
+    return n_entries
+
+
+@kernel
+def find_indices(values, slots, entries, absent, indices):
+    """Find the number of each value among the entries.
+
+    Args:
+        values: uintW[n].
+        slots: uint16[N_SLOTS].
+        entries: uintW[MAX_DISTINCT].
+        absent: uint8, stands for values that are no entries.
+        indices: uint8[n], result.
+    """
+    for i in range(len(values)):
+        slot = _slot_of(values[i], slots, entries)
+        indices[i] = absent if slots[slot] == 0 else slots[slot] - 1
+
+
+N_WINDOWS, WINDOW, _MIN_MET = 3, 256, 64
+
+
+@kernel
+def repeats_values(values, share, marks, seen):
+    """Return whether few different values are met where values that follow each other are looked at: in most windows.
+
+    What is zero does not count.
+
+    Args:
+        values: uintW[n], N_WINDOWS * WINDOW or more.
+        share: How many there may be, as a share of all.
+        marks: uint16[N_SLOTS], scratch.
+        seen: uintW[WINDOW], scratch.
+    """
+    n_few = 0
+    for w in range(N_WINDOWS):
+        window = subarray(values, (len(values) - WINDOW) * w // (N_WINDOWS - 1), WINDOW)
+        for slot in range(N_SLOTS):
+            marks[slot] = U16(0)
+        n_distinct, n_met = 0, 0
+        for i in range(WINDOW):
+            if window[i] != 0:
+                n_met += 1
+                slot = _slot_of(window[i], marks, seen)
+                if marks[slot] == 0:
+                    seen[n_distinct] = window[i]
+                    n_distinct += 1
+                    marks[slot] = U16(n_distinct)
+                    if n_distinct > share * WINDOW:
+                        break
+        n_few += n_met >= _MIN_MET and n_distinct <= share * n_met
+        if n_few + N_WINDOWS - 1 - w < N_WINDOWS - 1:
+            return False
+    return True

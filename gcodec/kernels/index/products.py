@@ -1,0 +1,63 @@
+"""Products of scales and factors, rounded as docs/format.md section 10 says, on every machine alike.
+
+They are what dequantization makes of weights: a quantized number as float32, times a scale, rounded to the type that
+the weights have. As in :mod:`gcodec.kernels.predict.residuals`, what a processor may take for zero is zero here.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..core.jit import kernel
+from ..core.scalar import U32
+from ..core.unaligned import bits_of_float, float_from_bits
+from ..predict.residuals import BFLOAT16, FLOAT16
+
+SIGN, TINY = 0x80000000, 0x01000000  #: a float32's sign bit, and the least magnitude that no processor takes for zero
+
+
+@kernel
+def without_denormal(bits):
+    """Return a float32, given its bits; 0 of the same sign if it is denormal."""
+    return float_from_bits(bits if bits & U32(0x7F800000) else U32(bits & U32(SIGN)))
+
+
+@kernel
+def _to_even_half(bits):
+    """Return the bits of the float16 nearest to a float32 that is no NaN, ties to even.
+
+        float32   s eeeeeeee mmmmmmmmmmmmmmmmmmmmmmm
+        float16   s    eeeee mmmmmmmmmm                 exponent - 112, and the mantissa rounded at bit 13;
+                  s    00000 000001mmmm                 denormal: the mantissa with its leading 1, moved down further
+    """
+    magnitude = U32(bits & U32(0x7FFFFFFF))
+    odd = U32(U32(magnitude >> U32(13)) & U32(1))
+    normal = U32(U32(U32(magnitude - U32(0x38000000)) + U32(U32(0xFFF) + odd)) >> U32(13))
+    shift = U32(U32(126) - U32(magnitude >> U32(23)))
+    bounded = U32(shift & U32(31))
+    mantissa = U32(U32(magnitude & U32(0x7FFFFF)) | U32(0x800000))
+    half = U32(U32(1) << U32(U32(bounded - U32(1)) & U32(31)))
+    odd = U32(U32(mantissa >> bounded) & U32(1))
+    denormal = U32(U32(mantissa + U32(U32(half - U32(1)) + odd)) >> bounded)
+    small = denormal if shift < U32(25) else U32(0)
+    result = small if magnitude < U32(0x38800000) else normal
+    result = result if magnitude < U32(0x477FF000) else U32(0x7C00)
+    return U32(result | U32(U32(bits >> U32(16)) & U32(0x8000)))
+
+
+@kernel
+def product_of(scale, factor, dtype_code):
+    """Return the bits of a product in the type of the values, as uint32.
+
+    Args:
+        scale: float32, finite, not denormal.
+        factor: float32, likewise.
+        dtype_code: The values' type: that of float32, bfloat16 or float16 in docs/format.md section 2.
+    """
+    bits = bits_of_float(np.float32(scale * factor))
+    bits = bits if U32(bits & U32(0x7FFFFFFF)) >= U32(TINY) else U32(bits & U32(SIGN))
+    if dtype_code == BFLOAT16:
+        return U32(U32(bits + U32(U32(0x7FFF) + U32(U32(bits >> U32(16)) & U32(1)))) >> U32(16))
+    if dtype_code == FLOAT16:
+        return _to_even_half(bits)
+    return bits

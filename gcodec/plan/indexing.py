@@ -1,0 +1,351 @@
+"""Find the few values that an array is made of, or the few factors of the scales of its segments, such as weights that
+were quantized: what frames of indexed blocks are planned from (docs/format.md section 10)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import cache, lru_cache
+from typing import NamedTuple
+
+import numpy as np
+
+from ..dtypes import DType
+from ..format.codebook import Codebook
+from ..format.dictionary import INDEX_TYPE, MAX_ENTRIES, Dictionary
+from ..format.modes import lossless
+from ..kernels.core.specialized import Specialized
+from ..kernels.index.distinct_values import (
+    MAX_DISTINCT,
+    N_SLOTS,
+    N_WINDOWS,
+    WINDOW,
+    add_distinct,
+    find_indices,
+    repeats_values,
+)
+from ..kernels.index.segment_scales import (
+    INTEGERS,
+    N_FACTORS,
+    N_MATCHES,
+    NO_MATCH,
+    SEARCHED,
+    SIGNIFICANDS,
+    Factors,
+    find_scales,
+    match_products,
+)
+from ..memory import acquire, release
+from ..options import EncoderOptions
+from ..threads import n_threads, run_batches
+from .request import EncodeRequest
+from .unused_bits import spread_sample
+
+BLOCK_LOG2 = 16  #: of indexed blocks: headers of smaller ones would be a larger part of few bits
+MIN_INDEXED = 1 << 14  #: values of an array that are worth the search, at least
+_SAMPLE, _MIN_COVERED = 1 << 12, 0.97  #: values that are looked at first, and the share that a dictionary must have
+_PART = 1 << 16  #: values that a thread looks up at a time
+_SEGMENT_LENGTHS = 256, 128, 64, 32, 16  #: of groups that share a scale, beside rows and the whole array
+_MIN_SEGMENT = 16
+_N_SEGMENTS, _SEGMENT_SAMPLE = 12, 512  #: segments that are looked at first, and values of each
+_SCALE_BITS = 24  #: what a scale takes, about
+_ENTRY_BITS = 40  #: what an entry takes in the dictionary, about
+
+#: Of 256 values that follow each other, the share that are different if there is something to be found: normal values
+#: of bfloat16 have 0.76, of other types 0.95 or more; bytes with a scale for 128 values 0.7.
+_SHORT_SHARE, _SHARE = 0.7, 0.85
+
+_repeats_values, _add_distinct = Specialized(repeats_values), Specialized(add_distinct)
+_find_indices = Specialized(find_indices)
+_find_scales, _match_products = Specialized(find_scales), Specialized(match_products)
+_NO_SCALES = np.zeros(0, np.uint32)
+_NO_LEVELS = np.zeros(0, np.uint8)
+
+
+class IndexedPlan(NamedTuple):
+    """The decisions by which the indexed blocks of a frame are coded.
+
+    Attributes:
+        dictionary: What indices stand for, and their codes.
+        indices: uint8[n_values].
+        scales: uint32[n_segments], bits of the scales of segments; empty if there are none.
+        segment: Values of a segment; 0 if there are none.
+    """
+
+    dictionary: Dictionary
+    indices: np.ndarray
+    scales: np.ndarray
+    segment: int
+
+
+class Indexing(NamedTuple):
+    """An array as indices into a dictionary's entries.
+
+    Attributes:
+        has_factors: True if the entries are factors of scales.
+        entries: uintW[n], or uint32[n] with the bits of factors; rising as numbers do.
+        indices: uint8[n_values]; one that is beyond the entries stands for a value that they lack.
+        scales: uint32[n_segments], bits of the scales of segments; empty if there are none.
+        segment: Values of a segment; 0 if there are none.
+    """
+
+    has_factors: bool
+    entries: np.ndarray
+    indices: np.ndarray
+    scales: np.ndarray
+    segment: int
+
+    def extra_bits(self, value_bits: int) -> float:
+        """Return what the frame takes beside its indices, about."""
+        n_absent = int(np.count_nonzero(self.indices >= len(self.entries))) if len(self.entries) < MAX_ENTRIES else 0
+        return _SCALE_BITS * len(self.scales) + _ENTRY_BITS * len(self.entries) + value_bits * n_absent
+
+    def with_codes(self, codebook: Codebook) -> IndexedPlan:
+        """Return the plan of indexed blocks whose indices have these codes."""
+        size = self.entries.itemsize
+        dictionary = Dictionary(self.has_factors, self.entries.astype(f"<u{size}").tobytes(), size, codebook)
+        return IndexedPlan(dictionary, self.indices, self.scales, self.segment)
+
+
+def index_request(request: EncodeRequest, indices: np.ndarray) -> EncodeRequest:
+    """Return the request to encode an array's indices, as bytes."""
+    return request._replace(
+        values=request.values._replace(bits=indices, dtype=INDEX_TYPE),
+        bit_layout=lossless(INDEX_TYPE),
+        levels=_NO_LEVELS,
+        options=_of_indices(request.options),
+        shapes=(),
+        fixed=None,
+        base=None,
+    )
+
+
+@lru_cache(16)
+def _of_indices(options: EncoderOptions) -> EncoderOptions:
+    """Return the options by which indices are coded."""
+    return replace(options, max_codebooks=1, prediction=False, columns=False, wide_heads=False, sparse=False)
+
+
+def find_indexing(request: EncodeRequest) -> Indexing | None:
+    """Find a dictionary for an array, if its values are few, or few multiples of some scales.
+
+    Args:
+        request: The array and how to encode it.
+
+    Returns:
+        The array as indices; None if no dictionary has nearly all of its values.
+    """
+    values, dtype, shape, _ = request.values
+    is_exact = not request.bit_layout.lossy and request.base is None and request.standalone and request.fixed is None
+    if not (is_exact and request.options.indexed and dtype.tail_bits and len(values) >= MIN_INDEXED):
+        return None
+    if not _repeats(values, dtype):  # most arrays
+        return None
+    threads = n_threads(request.threads, len(values))
+    some = spread_sample(values, _SAMPLE)
+    entries, counts = np.unique(some, return_counts=True)
+    if len(entries) == 1:
+        return None  # zeros, and what is as short as they are
+    if _covered(counts) >= _MIN_COVERED:
+        return _among(values, entries, counts, threads)
+    return _among_products(values, dtype, request.shapes or (shape,), threads) if dtype.predictable else None
+
+
+def _repeats(values: np.ndarray, dtype: DType) -> bool:
+    """Return True if values that lie together are few different ones."""
+    assert len(values) >= N_WINDOWS * WINDOW
+    kind = "windows", values.dtype
+    marks, seen = acquire(kind, lambda: (np.empty(N_SLOTS, np.uint16), np.empty(WINDOW, values.dtype)))
+    share = _SHORT_SHARE if dtype.mantissa_bits < 8 else _SHARE
+    result = _repeats_values((values.dtype, values.flags.aligned), values, share, marks, seen)
+    release(kind, (marks, seen))
+    return bool(result)
+
+
+def _covered(counts: np.ndarray) -> float:
+    """Return the share of values that the most frequent of them are, as many as a dictionary may have."""
+    if len(counts) <= MAX_ENTRIES:
+        return 1.0
+    return float(np.sort(counts)[-MAX_ENTRIES + 1 :].sum() / counts.sum())
+
+
+def _among(values: np.ndarray, entries: np.ndarray, counts: np.ndarray, threads: int) -> Indexing:
+    """Return an array as indices into its different values; or into those that are frequent in a sample.
+
+    Args:
+        values: uintW[n].
+        entries: uintW[m], values of the sample.
+        counts: How often each is met in it.
+        threads: Number of threads.
+    """
+    slots, found = np.zeros(N_SLOTS, np.uint16), np.empty(MAX_DISTINCT, values.dtype)
+    types = values.dtype, values.flags.aligned
+    n_entries = _add_distinct(types, values, slots, found, 0)
+    if n_entries >= 0:
+        entries = np.sort(found[:n_entries])
+    else:  # one index is for all others
+        entries = np.sort(entries[np.argsort(-counts, kind="stable")[: MAX_ENTRIES - 1]])
+    slots[:] = 0
+    _add_distinct((entries.dtype, True), entries, slots, found, 0)
+    indices, absent = np.empty(len(values), np.uint8), np.uint8(min(len(entries), MAX_ENTRIES - 1))
+
+    def find(begin: int, end: int) -> None:
+        part = slice(begin * _PART, end * _PART)
+        _find_indices(types, values[part], slots, found, absent, indices[part])
+
+    run_batches(find, -(-len(values) // _PART), threads, batch=4)
+    return Indexing(False, entries, indices, _NO_SCALES, 0)
+
+
+def _among_products(
+    values: np.ndarray, dtype: DType, shapes: Sequence[Sequence[int]], threads: int
+) -> Indexing | None:
+    """Return an array as indices into factors of the scales of its segments; None if it is no such array."""
+    for factors in _families(dtype):
+        for segment in _segment_lengths(shapes, len(values)):
+            if _explains_sample(values, segment, factors):
+                return _products(values, segment, factors, threads)
+    return None
+
+
+def _segment_lengths(shapes: Sequence[Sequence[int]], n: int) -> Iterator[int]:
+    """Yield how many values may share a scale, the most first: all, those of a row, or of a part of one."""
+    lengths = {shape[-1] for shape in shapes if len(shape) > 1}
+    row = lengths.pop() if len(lengths) == 1 else 0
+    yield n
+    if _MIN_SEGMENT <= row < n:
+        yield row
+    for length in _SEGMENT_LENGTHS:
+        if length < (row or n) and (row or n) % length == 0:
+            yield length
+
+
+@cache
+def _families(dtype: DType) -> tuple[Factors, ...]:
+    """Return sets of factors that values of a type may have.
+
+    They are integers of a byte, or of 8 bits and a sign where values tell them apart; significands of 4 bits, as fp8
+    has; and those of NormalFloat4 (Dettmers et al. 2023, QLoRA, appendix E).
+    """
+    significands = np.ldexp(np.tile(np.arange(8.0, 16.0), 30), np.repeat(np.arange(-23, 7), 8))
+    integers = np.arange(1.0, 256.0 if dtype.mantissa_bits > 16 else 129.0)
+    normal = np.array(_NORMAL_FLOAT4, np.float32).astype(np.float64)
+    return (
+        _factors(integers, integers, INTEGERS, dtype),
+        _factors(significands, np.arange(8.0, 16.0), SIGNIFICANDS, dtype),
+        _factors(normal, normal[-1:], SEARCHED, dtype),
+    )
+
+
+#: Magnitudes of NormalFloat4's negative and positive values.
+_NORMAL_FLOAT4 = (
+    0.07958029955625534, 0.09105003625154495, 0.16093020141124725, 0.18477343022823334, 0.24611230194568634,
+    0.28444138169288635, 0.33791524171829224, 0.39491748809814453, 0.44070982933044434, 0.5250730514526367,
+    0.5626170039176941, 0.6961928009986877, 0.7229568362236023, 1.0,
+)  # fmt: skip
+
+
+def _factors(values: np.ndarray, largest: np.ndarray, form: int, dtype: DType) -> Factors:
+    padded = np.full(N_FACTORS + 1, np.inf)
+    padded[: len(values) + 1] = 0.0, *values
+    middles = np.full(N_FACTORS, np.inf)
+    middles[: len(values)] = (padded[: len(values)] + padded[1 : len(values) + 1]) / 2
+    return Factors(padded[:-1], middles, largest, len(values), form, dtype.code)
+
+
+def _explains_sample(values: np.ndarray, segment: int, factors: Factors) -> bool:
+    """Return True if nearly all values of some segments are products of a scale and a factor."""
+    n, types = len(values), (values.dtype, values.flags.aligned)
+    n_segments = -(-n // segment)
+    n_missed = n_seen = 0
+    for k in range(min(_N_SEGMENTS, n_segments)):
+        number = k * n_segments // min(_N_SEGMENTS, n_segments)
+        part = values[number * segment : (number + 1) * segment]
+        if len(part) > _SEGMENT_SAMPLE:
+            part = spread_sample(part, _SEGMENT_SAMPLE)
+        scales, matches = np.empty(1, np.uint32), np.empty(len(part), np.uint16)
+        _find_scales(types, part, len(part), 0, factors, scales)
+        n_missed += int(_matched(part, len(part), 0, scales, factors, matches)[NO_MATCH])
+        n_seen += len(part)
+        if n_missed > (1 - _MIN_COVERED) * _N_SEGMENTS * min(segment, _SEGMENT_SAMPLE):
+            return False
+    return n_missed <= (1 - _MIN_COVERED) * n_seen
+
+
+def _products(values: np.ndarray, segment: int, factors: Factors, threads: int) -> Indexing | None:
+    """Return an array as indices into factors of the scales of its segments."""
+    n, types = len(values), (values.dtype, values.flags.aligned)
+    scales, matches = np.empty(-(-n // segment), np.uint32), np.empty(n, np.uint16)
+    counted: list[np.ndarray] = []
+
+    at_once = max(_PART // segment, 1)  # however many threads there are: each scale is a guess at the next
+
+    def find(begin: int, end: int) -> None:
+        for first in range(begin * at_once, min(end * at_once, len(scales)), at_once):
+            stop = first + at_once
+            _find_scales(types, values[first * segment : stop * segment], segment, 0, factors, scales[first:stop])
+
+    def match(begin: int, end: int) -> None:
+        first, stop = begin * _PART, min(end * _PART, n)
+        of_part = scales[first // segment : -(-stop // segment)]
+        part = matches[first:stop]
+        counted.append(_matched(values[first:stop], segment, first % segment, of_part, factors, part))
+
+    run_batches(find, -(-len(scales) // at_once), threads, batch=1)
+    if factors.form == SIGNIFICANDS and len(scales) > 1:  # a power of two more or less in a scale fits as well
+        some = slice(max(min(n, _PART) // segment, 1) * segment)
+        moved = _on_one_power(scales)
+        ways = [(_matches_entropy(values[some], segment, way, factors), way) for way in (scales, moved)]
+        scales = min(ways, key=lambda way: way[0])[1]
+    run_batches(match, -(-n // _PART), threads, batch=4)
+    counts = np.sum(counted, axis=0)
+    counts[NO_MATCH] = 0
+    used = np.argsort(-counts, kind="stable")[: min(int(np.count_nonzero(counts)), MAX_ENTRIES - 1)]
+    if not len(used):
+        return None
+    signs = np.where(used > N_FACTORS, -1.0, 1.0)
+    entries = (signs * factors.values[(used - 1) % N_FACTORS]).astype(np.float32)
+    order = np.lexsort((signs, entries))
+    index_of = np.full(N_MATCHES, len(used), np.uint8)
+    index_of[used[order]] = np.arange(len(used))
+    indices = np.empty(n, np.uint8)
+
+    def name(begin: int, end: int) -> None:
+        part = slice(begin * _PART, end * _PART)
+        np.take(index_of, matches[part], out=indices[part], mode="clip")
+
+    run_batches(name, -(-n // _PART), threads, batch=4)
+    return Indexing(True, entries[order].view(np.uint32), indices, scales, segment)
+
+
+def _matches_entropy(values: np.ndarray, segment: int, scales: np.ndarray, factors: Factors) -> float:
+    """Return the entropy of what values are as products, in bits of all of them together."""
+    matches = np.empty(len(values), np.uint16)
+    counts = _matched(values, segment, 0, scales[: -(-len(values) // segment)], factors, matches)
+    counts = counts[counts > 0]
+    return float(-(counts * np.log2(counts / len(matches))).sum())
+
+
+def _matched(
+    values: np.ndarray, segment: int, skipped: int, scales: np.ndarray, factors: Factors, matches: np.ndarray
+) -> np.ndarray:
+    """Find the factors of values, as :func:`match_products` does, and return how often each is found."""
+    counts = np.zeros(N_MATCHES, np.int64)
+    types = values.dtype, values.flags.aligned
+    _match_products(types, values, segment, skipped, scales, factors, matches, counts)
+    return counts
+
+
+def _on_one_power(scales: np.ndarray) -> np.ndarray:
+    """Return scales times powers of two that bring them close to each other, by at most what factors make up for."""
+    floats = scales.view(np.float32).astype(np.float64)
+    some = floats > 0
+    if not some.any():
+        return scales
+    logs = np.log2(floats, where=some, out=np.zeros(len(floats)))
+    away = np.clip(np.round(logs - np.median(logs[some])), -_MAX_POWER, _MAX_POWER)
+    moved: np.ndarray = np.where(some, np.ldexp(floats, -away.astype(np.int64)), 0.0).astype(np.float32).view(np.uint32)
+    return moved
+
+
+_MAX_POWER = 6  #: of two, by which significands go beyond the largest of a segment
