@@ -27,7 +27,7 @@ Kind: TypeAlias = Literal["insufficient", "corruption", "unsupported", "limit"]
 
 
 class Refused(Exception):  # noqa: N818 - the page's word
-    """A frame that a decoder must refuse (§10), and the kind of refusal."""
+    """A frame that a decoder must refuse (§11), and the kind of refusal."""
 
     def __init__(self, kind: Kind, why: str) -> None:
         super().__init__(f"{kind}: {why}")
@@ -129,6 +129,7 @@ DTYPES = {
     20: DType("bfloat16", 16, 12, 4, 7, True),
     21: DType("float32", 32, 12, 20, 23, True),
 }
+BYTES = DTYPES[5]       # of the indices of indexed blocks (§5, §10)
 # Codes from 7 on are the values of codes 1 to 4, which keep the name.
 BY_NAME = {kind.name: kind for code, kind in DTYPES.items() if code < 7}
 
@@ -183,7 +184,7 @@ class Prelude:
     shape: tuple[int, ...]
     planes: tuple[int, ...]
     levels: tuple[Level, ...]
-    codebooks: tuple[Codebook | ChangeCodebook, ...]
+    codebooks: tuple[AnyCodebook, ...]
     residuals: tuple[ResidualCodebook, ...]
     templates: tuple[Template, ...]
     columns: tuple[ColumnReferences, ...]
@@ -200,8 +201,8 @@ class Prelude:
 
 
 def read_prelude(data: bytes, known: Known, limit: int | None = None) -> Prelude:
-    """The prelude of a frame (§4), with what can be refused before its blocks are looked at (§10)."""
-    # What may be looked at before the checksum is verified, in the order of §10.
+    """The prelude of a frame (§4), with what can be refused before its blocks are looked at (§11)."""
+    # What may be looked at before the checksum is verified, in the order of §11.
     require(len(data) >= 48, "there are 48 bytes", "insufficient")
     fields = Reader(data)
     require(fields.take(4) == MAGIC, "magic")
@@ -380,24 +381,37 @@ class ChangeCodebook:
     classes: tuple[dict[str, int], ...]
 
 
+@dataclass(frozen=True)
+class Dictionary:
+    """A codebook of indices with the entries that they stand for (§5, §10), and the record that it was read from.
+
+    Entries are values as integers of W bits, or with form 1 factors as bits of float32.
+    """
+
+    record: bytes
+    form: int
+    codebook: Codebook
+    entries: U64
+
+
+AnyCodebook: TypeAlias = Codebook | ChangeCodebook | Dictionary
+
+
 def read_codebooks(
     rest: Reader, kind: DType, n_codebooks: int, n_levels: int, known: Known
-) -> tuple[Codebook | ChangeCodebook, ...]:
+) -> tuple[AnyCodebook, ...]:
     """The codebooks of all kinds but 2, in the order that they must have (§5)."""
-    codebooks: list[Codebook | ChangeCodebook] = []
-    n_of_changes = 0
-    for _ in range(n_codebooks):
-        codebooks.append(read_codebook(rest, kind, n_levels, known))
-        if isinstance(codebooks[-1], ChangeCodebook):
-            n_of_changes += 1
-        else:
-            require(n_of_changes == 0, "codebooks of kind 0 come before those of kind 3")
-    require(n_of_changes <= 16, "there are at most 16 codebooks of kind 3")
-    return tuple(codebooks)
+    codebooks = tuple(read_codebook(rest, kind, n_levels, known) for _ in range(n_codebooks))
+    in_order = [Codebook, ChangeCodebook, Dictionary]
+    places = [in_order.index(type(codebook)) for codebook in codebooks]
+    require(places == sorted(places), "codebooks of kind 0 come first, then those of kind 3, then those of kind 4")
+    require(places.count(1) <= 16, "there are at most 16 codebooks of kind 3")
+    require(places.count(2) <= 16, "there are at most 16 codebooks of kind 4")
+    return codebooks
 
 
-def read_codebook(rest: Reader, kind: DType, n_levels: int, known: Known) -> Codebook | ChangeCodebook:
-    """A record of kind 0, 1 or 3 (§5)."""
+def read_codebook(rest: Reader, kind: DType, n_levels: int, known: Known) -> AnyCodebook:
+    """A record of kind 0, 1, 3 or 4 (§5)."""
     start = rest.at
     if rest.u(8) == 1:
         rest.reserved(3)
@@ -415,16 +429,18 @@ def meant_for(record: bytes, kind: DType, n_levels: int, hashed: int) -> bool:
     if record[0] == 3:
         return record[3] == kind.W // 8 and checksum(record, seed=256 + kind.W) == hashed
     # The hash may be that for another H, which is the seed; byte 1 of the record is its n_levels.
-    return record[1] == n_levels and checksum(record, seed=kind.H) == hashed
+    return record[0] == 0 and record[1] == n_levels and checksum(record, seed=kind.H) == hashed
 
 
-def read_record(data: bytes, kind: DType, n_levels: int) -> Codebook | ChangeCodebook:
-    """The record of kind 0 or 3 (§5) that `data` begins with."""
+def read_record(data: bytes, kind: DType, n_levels: int) -> AnyCodebook:
+    """The record of kind 0, 3 or 4 (§5) that `data` begins with."""
     match data[:1]:
         case b"\0":
             return read_inline(data, kind, n_levels)
         case b"\3":
             return read_changes_record(data, kind)
+        case b"\4" if kind.T > 0:
+            return read_dictionary(data, kind)
         case _:
             raise Refused("unsupported", "reserved kind of codebook, or one out of its place")
 
@@ -476,6 +492,28 @@ def read_changes_record(data: bytes, kind: DType) -> ChangeCodebook:
     return ChangeCodebook(data[: record.at], n_classes, thresholds, counts, steps, tuple(codes))
 
 
+def read_dictionary(data: bytes, kind: DType) -> Dictionary:
+    """The record of kind 4 (§5) that `data` begins with."""
+    record = Reader(data)
+    require(record.u(8) == 4, "the kind of a dictionary is 4")
+    form, n_entries = record.u(8), record.u(16)
+    require(form <= 1, "form is 0 or 1")
+    require(form == 0 or kind.predicted, "form is 0 for this type")
+    require(1 <= n_entries <= 256, "n_entries is 1 ... 256")
+    codebook = read_inline(data[record.at :], BYTES, n_levels=1)
+    record.at += len(codebook.record)
+    width = 32 if form else kind.W
+    entries = unpack(record.take(n_entries * width // 8), n_entries, width)
+    require(form == 0 or not infinite_or_nan(entries).any(), "factors are finite")
+    record.pad(4)
+    return Dictionary(data[: record.at], form, codebook, entries)
+
+
+def infinite_or_nan(bits: U64) -> npt.NDArray[np.bool_]:
+    """Which of some float32, by their bits, have an exponent field of 255."""
+    return bits >> np.uint64(23) & np.uint64(255) == 255
+
+
 @dataclass(frozen=True)
 class ResidualCodebook:
     """A prefix code for the residuals of predicted blocks (§5), and its record."""
@@ -512,8 +550,8 @@ def canonical(lengths: dict[int, int]) -> dict[str, int]:
 
 # --------------------------------------------------------------------------------------------------- §6 Block
 
-BlockKind: TypeAlias = Literal["constant", "raw", "coded", "predicted", "sparse"]
-KINDS_OF_BLOCK: tuple[BlockKind, ...] = ("constant", "raw", "coded", "predicted", "sparse")
+BlockKind: TypeAlias = Literal["constant", "raw", "coded", "predicted", "sparse", "indexed"]
+KINDS_OF_BLOCK: tuple[BlockKind, ...] = ("constant", "raw", "coded", "predicted", "sparse", "indexed")
 
 
 @dataclass(frozen=True)
@@ -537,7 +575,7 @@ def read_header(b: int, data: bytes, n_values: int, otherwise: Kind = "unsupport
         fields.u(8), fields.u(8), fields.u(16), fields.u(32), fields.u(64))
     seed = (b + 1) * 0x9E3779B97F4A7C15
     require(checksum(data, seed, own_words=(2, 3)) == stored, "checksum of the block")
-    require(kind < len(KINDS_OF_BLOCK), "kind of block is 0 ... 4", otherwise)
+    require(kind < len(KINDS_OF_BLOCK), "kind of block is 0 ... 5", otherwise)
     require(own_n_values == n_values, "n_values of the block is what it must be")
     return Block(kind, codebook, base, n_values, fields)
 
@@ -562,6 +600,8 @@ def read_block(prelude: Prelude, b: int, data: bytes, base_values: U64 | None) -
             values = read_predicted(prelude, codebook, template, same_places, block.n_values, block.body)
         case 4:
             values = read_sparse(prelude, block, same_places)
+        case 5:
+            values = read_indexed(prelude, b, block)
         case _:
             values = read_own_values(prelude, block, column_references(prelude, start, block.n_values))
     read_end(block)
@@ -588,7 +628,7 @@ def read_own_values(prelude: Prelude, block: Block, columns: npt.NDArray[np.int6
         return np.repeat(stored, block.n_values) if block.kind == 0 else stored
     require(block.codebook < len(prelude.codebooks), "codebook is below n_codebooks")
     codebook = prelude.codebooks[block.codebook]
-    if isinstance(codebook, ChangeCodebook):
+    if not isinstance(codebook, Codebook):
         raise Refused("corruption", "the codebook of a coded block is of kind 0")
     require(block.base < 2**prelude.kind.H, "base is below 2^H")
     return read_coded(prelude, codebook, block.base, block.n_values, columns, block.body)
@@ -924,11 +964,83 @@ def read_inner(prelude: Prelude, data: bytes, n_values: int) -> U64:
     if n_values == 0:
         require(len(data) == 0, "inner_bytes is 0 if there are no changes")
         return np.empty(0, np.uint64)
-    block = read_header(0, data, n_values, otherwise="corruption")
+    return read_whole_inner(prelude, 0, data, n_values)
+
+
+def read_whole_inner(prelude: Prelude, b: int, data: bytes, n_values: int) -> U64:
+    """The values of a block inside of another one (§9, §10), with a checksum like that of block b."""
+    block = read_header(b, data, n_values, otherwise="corruption")
     require(block.kind <= 2, "an inner block is constant, raw or coded")
     values = read_own_values(prelude, block, columns=None)
     read_end(block)
     return values
+
+
+# ------------------------------------------------------------------------------------------ §10 Indexed block
+
+
+def read_indexed(prelude: Prelude, b: int, block: Block) -> U64:
+    """The values of an indexed block b from its body (§10)."""
+    require(block.codebook < len(prelude.codebooks), "codebook is below n_codebooks")
+    dictionary = prelude.codebooks[block.codebook]
+    if not isinstance(dictionary, Dictionary):
+        raise Refused("corruption", "the codebook of an indexed block is of kind 4")
+    scale_bytes, body, W = block.base, block.body, prelude.kind.W
+    inner_bytes, n_exceptions, segment, skipped = (body.u(32) for _ in range(4))
+    require(inner_bytes % 8 == 0, "inner_bytes is a multiple of 8")
+    if dictionary.form == 0:
+        require(scale_bytes == segment == skipped == 0, "scale_bytes, segment and skipped are 0 if the form is 0")
+        n_segments = 0
+    else:
+        require(scale_bytes in (2, 3, 4), "scale_bytes is 2, 3 or 4")
+        require(skipped < segment, "segment is at least 1, and skipped below it")
+        n_segments = -(-(skipped + block.n_values) // segment)
+    of_bytes = replace(prelude, kind=BYTES, planes=(), levels=(Level(0, 0, 0),), codebooks=(dictionary.codebook,))
+    indices = read_whole_inner(of_bytes, b, body.take(inner_bytes), block.n_values)
+    stored = body.take(n_segments * scale_bytes)
+    scales = unpack(stored, n_segments, 8 * scale_bytes) << np.uint64(32 - 8 * scale_bytes)
+    require(not infinite_or_nan(scales).any(), "scales are finite")
+    exceptions = unpack(body.take(n_exceptions * W // 8), n_exceptions, W)
+
+    exceptional = indices >= len(dictionary.entries)
+    require(int(exceptional.sum()) == n_exceptions, "there are as many exceptions as indices of them")
+    values = dictionary.entries[np.where(exceptional, 0, indices)]
+    if dictionary.form == 1:
+        scale_of = scales[(skipped + np.arange(block.n_values)) // segment]
+        values = rounded(prelude.kind, product(scale_of, values)).astype(np.uint64)
+    values[exceptional] = exceptions
+    return values
+
+
+def product(scales: U64, factors: U64) -> npt.NDArray[np.int64]:
+    """The bits q of products (§10)."""
+    with np.errstate(all="ignore"):
+        products = without_denormals(scales) * without_denormals(factors)
+    q = products.view(np.uint32).astype(np.int64)
+    return np.where(q >> 23 & 255 <= 1, q & 2**31, q)
+
+
+def without_denormals(bits: U64) -> npt.NDArray[np.float32]:
+    """Scales or factors from their bits: those with an exponent field of 0 count as 0 with their sign (§10)."""
+    sign = bits & np.uint64(2**31)
+    return np.where(bits >> np.uint64(23) & np.uint64(255) == 0, sign, bits).astype(np.uint32).view(np.float32)
+
+
+def rounded(kind: DType, q: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """The values nearest to float32 values by their bits q (§10)."""
+    match kind.name:
+        case "float32":
+            return q
+        case "bfloat16":
+            return (q + 2**15 - 1 + q // 2**16 % 2) // 2**16
+        case _:
+            m = q % 2**31
+            s = np.clip(126 - m // 2**23, 1, 25)        # where it is used, it is 14 or more
+            f = 2**23 + m % 2**23
+            small = (f + (1 << s - 1) - 1 + f // (1 << s) % 2) // (1 << s)
+            normal = (m - 0x38000000 + 2**12 - 1 + m // 2**13 % 2) // 2**13
+            size = np.where(m >= 0x477FF000, 0x7C00, np.where(m >= 0x38800000, normal, small))
+            return size + (q >> 31 << 15)
 
 
 # -------------------------------------------------------------------------------------------- The whole frame
@@ -970,7 +1082,7 @@ def raised(record: bytes, by: int) -> bytes:
 def decode(
     data: bytes, codebooks: Known | None = None, *, base: Bits | None = None, limit: int | None = None
 ) -> Decoded:
-    """The array in a frame, or `Refused` (§10).
+    """The array in a frame, or `Refused` (§11).
 
     `codebooks` maps (id, hash) to the inline records of the codebooks that a frame may name by id (§5); `base`
     are the values, as integers of W bits, that it may be predicted from (§8). An array of more than `limit`

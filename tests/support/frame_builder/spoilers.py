@@ -31,7 +31,7 @@ from tests.support.reference import ESCAPE, Kind, Known
 
 
 class Mutation(NamedTuple):
-    """A frame with one thing wrong, and the kind of refusal that it must meet (§9)."""
+    """A frame with one thing wrong, and the kind of refusal that it must meet (§11)."""
 
     name: str           # the field, as the tables of the page call it, and what became of it
     frame: bytes
