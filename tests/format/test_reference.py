@@ -397,7 +397,7 @@ def test_hashes_of_bases_are_those_worked_out_by_hand(base: Bits, hashed: int) -
 
 
 def test_the_second_decoder_refuses_in_the_order_of_the_page() -> None:
-    """The order is: size of the header, magic, version, size of the frame, checksum of the prelude, all others (§11)."""
+    """The order is: size of header, magic, version, size of the frame, checksum of the prelude, all others (§11)."""
     built = small_frame()
     frame = Draft.of(built.frame, built.codebooks).seal(dtype=99)
     assert kind_of_refusal(frame) == "unsupported"

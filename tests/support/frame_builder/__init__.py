@@ -9,12 +9,14 @@ from tests.support.frame_builder import inner_spoilers, sparse_spoilers
 from tests.support.frame_builder.blocks import BlockWriter
 from tests.support.frame_builder.frames import (
     ANY_KIND,
+    ANY_KIND_OR_INDEXED,
     ANY_KIND_OR_SPARSE,
     USUAL_PLANES,
     Built,
     build_frame,
     random_codebook,
 )
+from tests.support.frame_builder.indexed import INDEXED_EXTENSION, Entries, Indexed
 from tests.support.frame_builder.parts import (
     BLOCK_HEADER,
     EXTENSION,
@@ -35,9 +37,11 @@ from tests.support.frame_builder.spoilers import SPOILERS, mutations
 
 __all__ = [
     "ANY_KIND",
+    "ANY_KIND_OR_INDEXED",
     "ANY_KIND_OR_SPARSE",
     "BLOCK_HEADER",
     "EXTENSION",
+    "INDEXED_EXTENSION",
     "PREDICTED_EXTENSION",
     "SPARSE_EXTENSION",
     "SPOILERS",
@@ -48,6 +52,8 @@ __all__ = [
     "Coded",
     "Columns",
     "Draft",
+    "Entries",
+    "Indexed",
     "Inline",
     "Predicted",
     "Residual",

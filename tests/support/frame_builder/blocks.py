@@ -86,6 +86,8 @@ class BlockWriter:
                 return self.predicted(n_values, start)
             case "sparse":
                 raise ValueError("sparse blocks are drawn by SparseWriter")
+            case "indexed":
+                raise ValueError("indexed blocks are drawn by IndexedWriter")
 
     def coded(self, n_values: int, start: int = 0) -> tuple[bytes, list[int]]:
         """A coded block (§7)."""

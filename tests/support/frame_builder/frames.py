@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import struct
 from collections.abc import Sequence
 from itertools import pairwise
@@ -11,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tests.support.frame_builder.blocks import BlockWriter, random_factor, random_lengths
+from tests.support.frame_builder.indexed import Entries, IndexedWriter, random_entries
 from tests.support.frame_builder.parts import (
     Columns,
     Draft,
@@ -22,7 +24,7 @@ from tests.support.frame_builder.parts import (
     kept_bits,
 )
 from tests.support.frame_builder.sparse import Changes, SparseWriter, random_changes
-from tests.support.reference import DTYPES, Bits, BlockKind, DType, base_hash
+from tests.support.reference import BYTES, DTYPES, Bits, BlockKind, DType, base_hash
 
 # ----------------------------------------------------------------------------------------------- Valid frames
 
@@ -38,6 +40,7 @@ class Built(NamedTuple):
 
 ANY_KIND: tuple[BlockKind, ...] = ("constant", "raw", "coded", "coded", "coded", "coded", "predicted", "predicted")
 ANY_KIND_OR_SPARSE: tuple[BlockKind, ...] = (*ANY_KIND, "sparse", "sparse", "sparse")
+ANY_KIND_OR_INDEXED: tuple[BlockKind, ...] = (*ANY_KIND_OR_SPARSE, *("indexed",) * 8)
 
 
 def build_frame(
@@ -58,7 +61,8 @@ def build_frame(
     """A valid frame of random values, and of a random shape in all that is not given.
 
     `levels` are the planes and the levels; `kinds` the kinds of block to choose from, of which those that the
-    frame cannot have are left out, and only with "sparse" there are codebooks of changes; `named` lets codebooks be
+    frame cannot have are left out, and only with "sparse" there are codebooks of changes, and dictionaries only with
+    "indexed"; `named` lets codebooks be
     given by id; `spare_bits` fills the spare bits of packed arrays and sub-streams, which readers ignore;
     `with_base`: whether templates stand for a base, of types that may have templates, or of any type if blocks may be
     sparse; `with_columns`: whether there are column references, of types with a tail.
@@ -99,6 +103,15 @@ def build_frame(
             if named and rng.random() < 0.7:
                 records[-1], held = by_id(codebook.record(), rng.randrange(256, 2**32), 256 + kind.W)
                 known |= held
+    dictionaries: list[Entries] = []
+    if "indexed" in (kinds or ANY_KIND) and kind.T:
+        dictionaries = [random_entries(rng, kind, random_codebook(rng, BYTES, 1))
+                        for _ in range(rng.choice([1, 1, 2, 3, 16]))]
+        n_changes = min(len(changes), 255 - len(dictionaries))
+        n_coded = min(len(inline), 255 - len(dictionaries) - n_changes)
+        records = [*records[:n_coded], *records[len(inline) : len(inline) + n_changes]]
+        inline, changes = inline[:n_coded], changes[:n_changes]
+        records += [dictionary.record(spare=spare) for dictionary in dictionaries]
     columns: list[Columns] = []
     if kind.T and n_values and (rng.random() < 0.4 if with_columns is None else with_columns):
         templates = templates[:254]
@@ -110,14 +123,16 @@ def build_frame(
                          columns)
     bases = [t for t, template in enumerate(templates) if not template]
     sparse = SparseWriter(writer, block_log2, changes, len(inline), bases)
+    indexed = IndexedWriter(writer, block_log2, dictionaries, len(inline) + len(changes))
     lacking = {"coded"} if not inline else set()
     lacking |= {"predicted"} if not (residuals and templates) else set()
     lacking |= {"sparse"} if not sparse.usable else set()
+    lacking |= {"indexed"} if not dictionaries else set()
     possible = [name for name in kinds or ANY_KIND if name not in lacking] or ["raw"]
     while len(values) < n_values:
         count, name = min(1 << block_log2, n_values - len(values)), rng.choice(possible)
-        block, new = (sparse.block(count, len(values)) if name == "sparse" else
-                      writer.block(name, count, len(values)))
+        draw = {"sparse": sparse.block, "indexed": indexed.block}.get(name, functools.partial(writer.block, name))
+        block, new = draw(count, len(values))
         blocks.append(block)
         values += new
     earlier = np.array(base, kind.container)
@@ -126,7 +141,7 @@ def build_frame(
     draft = Draft(dtype, rng.randrange(3), rng.randrange(2), block_log2, stream_log2, n_values,
                   random_shape(rng, n_values), tuple(planes), tuple(rows), tuple(records), tuple(blocks),
                   tuple(codebook.record(spare=spare) for codebook in residuals), tuple(stored),
-                  tuple(entry.record(spare=spare) for entry in columns), len(changes))
+                  tuple(entry.record(spare=spare) for entry in columns), len(changes), len(dictionaries))
     return Built(draft.seal(), np.array(values, kind.container), known, None if all(templates) else earlier)
 
 

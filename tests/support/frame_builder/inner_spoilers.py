@@ -64,7 +64,7 @@ def spoil_no_inner(draft: Draft, rng: Random) -> Spoilt:
 @spoils("inner kind")
 def spoil_inner_kind(draft: Draft, rng: Random) -> Spoilt:
     for b, sparse in some_with_inner(draft, rng):
-        for kind in 3, 4, 5, 255, rng.randint(6, 254):
+        for kind in 3, 4, 5, 6, 255, rng.randint(7, 254):
             yield spoilt_inner(draft, b, f"{kind} for {sparse.inner[0]}", with_fields(sparse.inner, kind=kind))
         within = Sparse(sparse.codebook, NO_TEMPLATE, struct.unpack_from("<I", sparse.inner, 4)[0], b"", (b"",), 0, 0,
                         draft.block_log2)
@@ -96,10 +96,9 @@ def spoil_inner_checksum(draft: Draft, rng: Random) -> Spoilt:
 
 @spoils("inner codebook and base")
 def spoil_inner_codebook(draft: Draft, rng: Random) -> Spoilt:
-    n_coded = len(draft.records) - draft.n_changes
     for b, sparse in some_with_inner(draft, rng):
         coded = sparse.inner[0] == 2
-        for codebook in (n_coded, len(draft.records), 255) if coded else (1, sparse.codebook or 2, 255):
+        for codebook in (draft.n_coded, len(draft.records), 255) if coded else (1, sparse.codebook or 2, 255):
             yield spoilt_inner(draft, b, f"codebook {codebook}, kind {sparse.inner[0]}",
                                with_fields(sparse.inner, codebook=codebook))
         for base in (1 << draft.kind.H, NO_TEMPLATE) if coded else (1, 256, NO_TEMPLATE):

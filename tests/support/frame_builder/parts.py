@@ -13,6 +13,7 @@ from tests.support.reference import (
     ESCAPE,
     ZERO,
     ChangeCodebook,
+    Dictionary,
     DType,
     Known,
     checksum,
@@ -84,6 +85,7 @@ class Draft:
     templates: tuple[bytes, ...] = ()       # n_columns and values, or 0 and the hash of the base
     columns: tuple[bytes, ...] = ()         # records of column references, which follow the templates
     n_changes: int = 0                      # of the codebooks, those of changes, which are the last of `records`
+    n_dictionaries: int = 0                 # but for the dictionaries
 
     @classmethod
     def of(cls, frame: bytes, known: Known) -> Draft:
@@ -98,16 +100,22 @@ class Draft:
         columns = tuple(entry.record for entry in p.columns)
         return cls(frame[5], p.mode, p.container, p.block_log2, p.stream_log2, p.n_values, p.shape, p.planes,
                    levels, records, blocks, residuals, templates, columns,
-                   sum(isinstance(codebook, ChangeCodebook) for codebook in p.codebooks))
+                   sum(isinstance(codebook, ChangeCodebook) for codebook in p.codebooks),
+                   sum(isinstance(codebook, Dictionary) for codebook in p.codebooks))
 
     @property
     def kind(self) -> DType:
         return DTYPES[self.dtype]
 
     @property
+    def n_coded(self) -> int:
+        """How many of the codebooks are for coded blocks; they are the first of `records`."""
+        return len(self.records) - self.n_changes - self.n_dictionaries
+
+    @property
     def all_inline(self) -> bool:
         """Whether the records of all codebooks that know levels are inline."""
-        return all(record[0] == 0 for record in self.records[: len(self.records) - self.n_changes])
+        return all(record[0] == 0 for record in self.records[: self.n_coded])
 
     @property
     def any_coded(self) -> bool:

@@ -72,8 +72,8 @@ def pick_changes(draft: Draft, rng: Random) -> Iterator[tuple[int, Changes]]:
 
 
 def with_codebook(draft: Draft, codebook: Changes) -> Draft | None:
-    """With one more codebook of changes, the last one; None if there is no room for it."""
-    if draft.n_changes == MOST_CHANGES or len(draft.records) == 255:
+    """With one more codebook of changes, the last one; None if there is no room for it, or if dictionaries follow."""
+    if draft.n_changes == MOST_CHANGES or draft.n_dictionaries or len(draft.records) == 255:
         return None
     return replace(draft, records=(*draft.records, codebook.record()), n_changes=draft.n_changes + 1)
 
@@ -83,22 +83,32 @@ def spoil_number_of_changes(draft: Draft, rng: Random) -> Spoilt:
     record = a_codebook(draft.kind.W, rng.randrange(3)).record()
     for n in MOST_CHANGES + 1, 255:
         more = n - draft.n_changes
+        at = draft.n_coded
         if len(draft.records) + more <= 255:
-            yield f"{n}", replace(draft, records=draft.records + (record,) * more).seal(), "corruption"
+            records = draft.records[:at] + (record,) * more + draft.records[at:]
+            yield f"{n}", replace(draft, records=records).seal(), "corruption"
 
 
 @spoils("order of codebooks")
 def spoil_order(draft: Draft, rng: Random) -> Spoilt:
-    n_coded = len(draft.records) - draft.n_changes
-    coded, changes = draft.records[:n_coded], draft.records[n_coded:]
+    end = draft.n_coded + draft.n_changes
+    coded, changes = draft.records[: draft.n_coded], draft.records[draft.n_coded : end]
+    dictionaries = draft.records[end:]
     if coded and changes:
-        yield "changes first", replace(draft, records=changes + coded).seal(), "corruption"
-        records = coded[:-1] + changes[:1] + coded[-1:] + changes[1:]
+        yield "changes first", replace(draft, records=changes + coded + dictionaries).seal(), "corruption"
+        records = coded[:-1] + changes[:1] + coded[-1:] + changes[1:] + dictionaries
         yield "one of changes before the last", replace(draft, records=records).seal(), "corruption"
-    if changes and len(draft.records) < 255:
+    if (changes or dictionaries) and len(draft.records) < 255:
         lengths = (1, 1)
         late = Inline(((0, 0),) * len(draft.levels), lengths).record()
         yield "one of kind 0 behind", replace(draft, records=(*draft.records, late)).seal(), "corruption"
+    if dictionaries and len(draft.records) < 255:
+        late = a_codebook(draft.kind.W, 0).record()
+        yield "one of changes behind", replace(draft, records=(*draft.records, late)).seal(), "corruption"
+    if dictionaries and (coded or changes):
+        yield "dictionaries first", replace(draft, records=dictionaries + coded + changes).seal(), "corruption"
+        records = draft.records[: end - 1] + dictionaries[:1] + draft.records[end - 1 : end] + dictionaries[1:]
+        yield "a dictionary before the last of others", replace(draft, records=records).seal(), "corruption"
 
 
 @spoils("codebook of changes among residual ones")
@@ -108,14 +118,15 @@ def spoil_residual_by_changes(draft: Draft, rng: Random) -> Spoilt:
         record = a_codebook(draft.kind.W, rng.randrange(3)).record()
         yield "in place of one", with_residual(draft, c, record), "unsupported"
         if draft.n_changes:
-            yield "one of the frame's", with_residual(draft, c, draft.records[-1]), "unsupported"
+            record = draft.records[draft.n_coded + draft.n_changes - 1]
+            yield "one of the frame's", with_residual(draft, c, record), "unsupported"
 
 
 @spoils("residual codebook among those of changes")
 def spoil_changes_by_residual(draft: Draft, rng: Random) -> Spoilt:
     if draft.n_changes:
         record = Residual((1, 1) + (0,) * (15 * draft.kind.W // 4 - 1)).record()
-        yield "the last", with_record(draft, len(draft.records) - 1, record), "unsupported"
+        yield "the last", with_record(draft, draft.n_coded + draft.n_changes - 1, record), "unsupported"
 
 
 @spoils("changes n_classes")
@@ -218,10 +229,11 @@ def spoil_not_sparse(draft: Draft, rng: Random) -> Spoilt:
 
 @spoils("codebook of another kind")
 def spoil_codebook_of_block(draft: Draft, rng: Random) -> Spoilt:
-    n_coded = len(draft.records) - draft.n_changes
-    for b, block in pick_blocks(draft, rng, kinds=(2, 4)):
-        for codebook in {0, n_coded - 1} if block[0] == 4 else {n_coded, len(draft.records) - 1}:
-            if 0 <= codebook < len(draft.records) and (codebook < n_coded) == (block[0] == 4):
+    end = draft.n_coded + draft.n_changes
+    own = {2: range(draft.n_coded), 4: range(draft.n_coded, end), 5: range(end, len(draft.records))}
+    for b, block in pick_blocks(draft, rng, kinds=(2, 4, 5)):
+        for codebook in sorted({0, draft.n_coded - 1, draft.n_coded, end - 1, end, len(draft.records) - 1}):
+            if 0 <= codebook < len(draft.records) and codebook not in own[block[0]]:
                 yield spoilt_block(draft, b, f"{codebook}, kind {block[0]}", with_fields(block, codebook=codebook))
 
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 from random import Random
 from typing import NamedTuple, TypeAlias
 
+from tests.support.frame_builder.indexed import Indexed
 from tests.support.frame_builder.parts import (
     BLOCK_HEADER,
     Coded,
@@ -138,7 +139,7 @@ def spoil_n_codebooks(draft: Draft, rng: Random) -> Spoilt:
 def with_levels(draft: Draft, planes: Sequence[int], levels: Sequence[LevelRow]) -> Draft:
     """With other levels, of which inline codebooks know, too; new ones have no symbols."""
     records = list(draft.records)
-    for c, record in enumerate(draft.records[: len(draft.records) - draft.n_changes]):
+    for c, record in enumerate(draft.records[: draft.n_coded]):
         codebook = Inline.of(record)
         ranges = codebook.ranges[: len(levels)] + ((0, 0),) * (len(levels) - len(codebook.ranges))
         lengths = codebook.lengths[: 2 + sum(count for _, count in ranges)]
@@ -150,7 +151,7 @@ def with_levels(draft: Draft, planes: Sequence[int], levels: Sequence[LevelRow])
 def spoil_n_levels(draft: Draft, rng: Random) -> Spoilt:
     if not draft.all_inline:
         return
-    yield "0", with_levels(replace(draft, records=(), n_changes=0), [], []).seal(), "corruption"
+    yield "0", with_levels(replace(draft, records=(), n_changes=0, n_dictionaries=0), [], []).seal(), "corruption"
     if draft.kind.T > 16:
         planes = [1, 1, 2, 4, 8, draft.kind.T - 16]
         by_sum = {sum(w for p, w in enumerate(planes) if mask >> p & 1): mask for mask in range(64)}
@@ -364,7 +365,7 @@ def inline_records(draft: Draft, rng: Random, most: int = 2) -> Iterator[tuple[i
 @spoils("codebook kind")
 def spoil_codebook_kind(draft: Draft, rng: Random) -> Spoilt:
     for c, record in list(enumerate(draft.records))[:3] + list(enumerate(draft.records))[-1:]:
-        for number in 2, rng.randint(4, 255):
+        for number in 2, 5, rng.randint(6, 255):
             spoilt = bytes([number]) + record[1:]
             yield f"codebook {c}: {number}", with_record(draft, c, spoilt), "unsupported"
     if draft.records and draft.kind.predicted:
@@ -482,7 +483,7 @@ def pick_residuals(draft: Draft, rng: Random) -> Iterator[tuple[int, Residual]]:
 @spoils("residual codebook kind")
 def spoil_residual_kind(draft: Draft, rng: Random) -> Spoilt:
     for c, codebook in pick_residuals(draft, rng):
-        for number in 3, 0, 1, rng.randint(4, 255):
+        for number in 3, 0, 1, 4, rng.randint(5, 255):
             spoilt = bytes([number]) + codebook.record()[1:]
             yield f"{number}", with_residual(draft, c, spoilt), "unsupported"
 
@@ -709,7 +710,7 @@ def with_block(draft: Draft, b: int, block: bytes) -> bytes:
     return replace(draft, blocks=(*draft.blocks[:b], block, *draft.blocks[b + 1 :])).seal()
 
 
-def pick_blocks(draft: Draft, rng: Random, kinds: Sequence[int] = (0, 1, 2, 3, 4)) -> Iterator[tuple[int, bytes]]:
+def pick_blocks(draft: Draft, rng: Random, kinds: Sequence[int] = (0, 1, 2, 3, 4, 5)) -> Iterator[tuple[int, bytes]]:
     """A block of each kind, with its position."""
     for kind in kinds:
         places = [b for b, block in enumerate(draft.blocks) if block[0] == kind]
@@ -728,7 +729,7 @@ def with_fields(block: bytes, **change: int) -> bytes:
 @spoils("block kind")
 def spoil_block_kind(draft: Draft, rng: Random) -> Spoilt:
     for b, block in pick_blocks(draft, rng):
-        for kind in 5, 255, rng.randint(6, 254):
+        for kind in 6, 255, rng.randint(7, 254):
             yield f"{kind} for {block[0]}", with_block(draft, b, with_fields(block, kind=kind)), "unsupported"
 
 
@@ -809,8 +810,7 @@ def spoil_body(draft: Draft, rng: Random) -> Spoilt:
 def spoil_block_padding(draft: Draft, rng: Random) -> Spoilt:
     for b, block in pick_blocks(draft, rng):
         if block[0] >= 2:
-            parts = Coded.of(block, draft.stream_log2) if block[0] == 2 else (
-                draft.predicted(block) if block[0] == 3 else Sparse.of(block))
+            parts = parts_of(draft, block)
             spoilt = parts.block(fill=255)
             changed = spoilt != parts.block()
         else:
@@ -819,6 +819,18 @@ def spoil_block_padding(draft: Draft, rng: Random) -> Spoilt:
             spoilt, changed = padded(block[:size], 8, fill=255), size % 8 != 0
         if changed:
             yield f"kind {block[0]}", with_block(draft, b, spoilt), "corruption"
+
+
+def parts_of(draft: Draft, block: bytes) -> Coded | Predicted | Sparse | Indexed:
+    match block[0]:
+        case 2:
+            return Coded.of(block, draft.stream_log2)
+        case 3:
+            return draft.predicted(block)
+        case 4:
+            return Sparse.of(block)
+        case _:
+            return Indexed.of(block, draft.kind.W)
 
 
 # Coded blocks (§7), and what they share with predicted ones (§8).
