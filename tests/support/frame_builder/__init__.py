@@ -5,7 +5,7 @@ frame at a time and sets all checksums right again, so that a decoder has to loo
 section of the page.
 """
 
-from tests.support.frame_builder import inner_spoilers, sparse_spoilers
+from tests.support.frame_builder import indexed_spoilers, inner_spoilers, sparse_spoilers
 from tests.support.frame_builder.blocks import BlockWriter
 from tests.support.frame_builder.frames import (
     ANY_KIND,
@@ -61,6 +61,7 @@ __all__ = [
     "base_template",
     "build_frame",
     "by_id",
+    "indexed_spoilers",
     "inner_spoilers",
     "mutations",
     "plain_block",
