@@ -89,7 +89,7 @@ def random_entries(rng: Random, kind: DType, codebook: Inline) -> Entries:
     """A dictionary (§5) of values, or of factors where the type may have them, with a codebook for bytes."""
     n_entries = rng.choice([1, 2, 16, 255, 256, rng.randint(1, 256)])
     if kind.predicted and rng.random() < 0.7:
-        nature = rng.randrange(4)
+        nature = rng.choice([0, 1, 2, 3, 3])
         return Entries(kind.W, 1, codebook, tuple(random_finite(rng, nature) for _ in range(n_entries)))
     special = [0, 1 << kind.W - 1, (1 << kind.W) - 1, (1 << kind.W - 1) - (1 << kind.M)]
     values = tuple(rng.choice([*special, *(rng.getrandbits(kind.W) for _ in range(12))]) for _ in range(n_entries))
@@ -97,11 +97,14 @@ def random_entries(rng: Random, kind: DType, codebook: Inline) -> Entries:
 
 
 def random_finite(rng: Random, nature: int) -> int:
-    """Bits of a finite float32: as for templates, or with nature 3 a small integer, whose products are often halfway
-    between two values of fewer bits."""
+    """Bits of a finite float32: as for templates; with nature 3 a small integer; with nature 4 few mantissa bits and
+    any exponent of float16. The products of these two are often halfway between two values of fewer bits."""
     if nature == 3:
         (bits,) = struct.unpack("<I", struct.pack("<f", float(rng.randint(-17, 17))))
         return int(bits)
+    if nature == 4:
+        n_bits = rng.choice([6, 7, 10])
+        return rng.getrandbits(1) << 31 | rng.randint(0x64, 0x8E) << 23 | rng.getrandbits(n_bits) << 23 - n_bits
     while True:
         bits = random_factor(rng, nature)
         if bits >> 23 & 255 != 255:
@@ -134,7 +137,7 @@ class IndexedWriter:
             segment = rng.choice([1, 2, 64, n_values, 1 << self.block_log2, 3 << self.block_log2, 2**32 - 1,
                                   rng.randint(1, 2 * n_values)])
             skipped = rng.choice([0, segment - 1, start % segment, rng.randrange(segment)])
-            nature, cut = rng.randrange(4), 32 - 8 * scale_bytes
+            nature, cut = rng.choice([0, 1, 2, 3, 4, 4, 4]), 32 - 8 * scale_bytes
             scales = [random_finite(rng, nature) >> cut << cut for _ in range(-(-(skipped + n_values) // segment))]
         values, exceptions = [], []
         for i, index in enumerate(indices):
