@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from tests.support.frame_builder import (
+    ANY_KIND_OR_INDEXED,
     ANY_KIND_OR_SPARSE,
     SPOILERS,
     USUAL_PLANES,
@@ -67,7 +68,7 @@ def corpus() -> tuple[Built, ...]:
             frames.append(build_frame(rng, dtype=dtype, n_values=[300, 2500, 2060, 1100][number % 4], block_log2=10,
                                       n_codebooks=2, levels=levels if usual else None, spare_bits=number % 2 == 0,
                                       kinds=["coded", "coded", "predicted", "constant"], with_columns=True))
-    return (*frames, *sparse_corpus())
+    return (*frames, *sparse_corpus(), *indexed_corpus())
 
 
 @functools.cache
@@ -80,6 +81,15 @@ def sparse_corpus() -> tuple[Built, ...]:
     frames += [build_frame(Random(f"long {seed}"), dtype=1 + seed % 8, n_values=4100, block_log2=12 + seed % 3,
                            kinds=["sparse"], with_base=seed < 8) for seed in range(12)]
     return tuple(frames)
+
+
+@functools.cache
+def indexed_corpus() -> tuple[Built, ...]:
+    """Build frames with indexed blocks, of all value types that have them, alone and among other blocks."""
+    return tuple(build_frame(Random(f"indexed {seed}"), dtype=WITH_TAIL[seed % len(WITH_TAIL)],
+                             n_values=[1, 40, 200, 1100, 2060][seed % 5], block_log2=10,
+                             kinds=ANY_KIND_OR_INDEXED if seed % 3 == 0 else ["indexed"], named=seed % 4 == 0,
+                             spare_bits=seed % 2 == 0) for seed in range(72))
 
 
 @functools.cache
@@ -262,11 +272,11 @@ def test_built_frames_reach_every_corner_of_the_format() -> None:
     seen = set(itertools.chain.from_iterable(corners(built) for built in corpus()))
     expected = {
         "ndim 0", "ndim 32", "no values", "0 planes", "8 planes", "unused plane", "1 levels", "16 levels",
-        "0 codebooks", "255 codebooks", "codebook kind 0", "codebook kind 1", "codebook kind 3", "2 codes", "256 codes",
+        "0 codebooks", "255 codebooks", "2 codes", "256 codes",
         "longest code 1", "longest code 12", "range around 2^H", "escape", "no runs", "some runs",
         "runs only", "length_width 0", "length_width above 0", "reference of H bits",
     }
-    expected |= {f"dtype {code}" for code in DTYPES}
+    expected |= {f"dtype {code}" for code in DTYPES} | {f"codebook kind {n}" for n in (0, 1, 3, 4)}
     expected |= {f"dtype {code}, planes {tuple(planes)}, levels {tuple(levels)}" for code in WITH_TAIL
                  for planes, levels in USUAL_PLANES[DTYPES[code].T]}
     expected |= {f"flags 1, dtype {code}" for code in WITH_TAIL} | {f"columns: width {n}" for n in range(9)}
@@ -277,7 +287,7 @@ def test_built_frames_reach_every_corner_of_the_format() -> None:
     expected |= {"flags of both kinds", "columns only", "columns and templates", "columns and a base",
                  "columns, templates and a base", "flags 1 with some columns in the block",
                  "flags 1 with no columns in the block"}
-    expected |= {f"stream_log2 {n}" for n in range(6, 13)} | {f"block kind {n}" for n in range(5)}
+    expected |= {f"stream_log2 {n}" for n in range(6, 13)} | {f"block kind {n}" for n in range(6)}
     expected |= {f"predicted {kind.name}" for kind in DTYPES.values() if kind.predicted}
     expected |= {f"predicted: {corner}" for corner in (
         "two columns", "rows within a row", "rows", "first column", "last column", "column",
@@ -295,7 +305,7 @@ def test_built_frames_reach_every_corner_of_the_format() -> None:
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_the_second_decoder_reads_large_frames(dtype: int) -> None:
     rng = Random(dtype)
-    kinds: tuple[BlockKind, ...] = ("coded", "predicted", "sparse")
+    kinds: tuple[BlockKind, ...] = ("coded", "predicted", "sparse", "indexed")
     for kind in kinds:
         built = build_frame(rng, dtype=dtype, n_values=1 << 16, block_log2=14, n_codebooks=3, kinds=[kind])
         assert np.array_equal(decode(built.frame, base=built.base).bits, built.bits)
