@@ -13,7 +13,7 @@ from tests.support import laws
 from tests.support.base_pairs import PAIRS
 from tests.support.bit_patterns import KINDS, from_floats, gaussian, infinity, multiples, scaled, typed
 from tests.support.encode_modes import modes
-from tests.support.frame_builder import USUAL_PLANES, Built, Draft, build_frame
+from tests.support.frame_builder import ANY_KIND_OR_INDEXED, USUAL_PLANES, Built, Draft, build_frame, sealed_block
 from tests.support.reference import DTYPES, BlockKind, checksum
 
 BLOCK_KINDS: tuple[BlockKind, ...] = ("constant", "raw", "coded", "predicted")
@@ -40,6 +40,8 @@ def small_frames() -> tuple[Built, ...]:
         frames += [build_frame(Random(f"{dtype} columns"), dtype=dtype, n_values=2100, block_log2=10, stream_log2=7,
                                with_columns=True)]
         frames += [sparse_frame(f"{dtype} sparse {number}", dtype, number) for number in range(6)]
+        frames += [indexed_frame(f"{dtype} indexed {number}", dtype, number)
+                   for number in range(6 if DTYPES[dtype].T else 0)]
     frames += [build_frame(Random(seed), n_values=300, n_codebooks=1, spare_bits=seed % 2 == 0) for seed in range(8)]
     return tuple(frames)
 
@@ -48,6 +50,13 @@ def sparse_frame(name: str, dtype: int, number: int) -> Built:
     """Build a frame with sparse blocks, every other with a base."""
     return build_frame(Random(name), dtype=dtype, n_values=[1, 64, 150, 333, 1100][number % 5], block_log2=10,
                        n_codebooks=1, kinds=["sparse"], with_base=number % 2 == 0, named=number % 3 == 1,
+                       spare_bits=number % 4 == 1)
+
+
+def indexed_frame(name: str, dtype: int, number: int) -> Built:
+    """Build a frame with indexed blocks, every sixth with others among them."""
+    return build_frame(Random(name), dtype=dtype, n_values=[1, 64, 150, 333, 1100, 2100][number % 6], block_log2=10,
+                       n_codebooks=1, kinds=ANY_KIND_OR_INDEXED if number % 6 == 5 else ["indexed"],
                        spare_bits=number % 4 == 1)
 
 
@@ -98,14 +107,26 @@ def frames_of_the_encoder() -> tuple[bytes, ...]:
 
 
 def altered(draft: Draft, rng: Random) -> bytes:
-    """Return a frame with a few bytes of its blocks changed, and all checksums set right."""
+    """Return a frame with a few bytes of its blocks changed, and all checksums set right; of the blocks inside of
+    others, most."""
     blocks = [bytearray(block) for block in draft.blocks]
     for _ in range(rng.choice([1, 1, 2, 5])):
         block = rng.choice(blocks)
         near_start = range(1, min(40, len(block)))
         at = rng.choice([rng.choice(near_start), rng.randrange(1, len(block))])
         block[at] = rng.choice([0, 1, 255, block[at] ^ 1 << rng.randrange(8), rng.randrange(256)])
-    return replace(draft, blocks=tuple(map(bytes, blocks))).seal()
+    sealed = [with_inner_sealed(bytes(block), b) if rng.random() < 0.8 else bytes(block)
+              for b, block in enumerate(blocks)]
+    return replace(draft, blocks=tuple(sealed)).seal()
+
+
+def with_inner_sealed(block: bytes, b: int) -> bytes:
+    """Return block b with the checksum of the block inside of it set right, if there is one."""
+    at = {4: 28, 5: 16}.get(block[0])       # where inner_bytes stands
+    if at is None or len(block) < 32:
+        return block
+    end = 32 + int.from_bytes(block[at : at + 4], "little")
+    return block[:32] + sealed_block(block[32:end], b if block[0] == 5 else 0) + block[end:]
 
 
 def altered_prelude(frame: bytes, rng: Random) -> bytes:

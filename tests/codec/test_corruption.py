@@ -129,7 +129,8 @@ def test_both_decoders_treat_altered_sparse_blocks_alike():
 def test_both_decoders_treat_thousands_of_altered_blocks_alike():
     for seed in range(2000):
         rng = Random(f"much altered {seed}")
-        kinds: list[BlockKind] | None = [["predicted"], None, ["sparse"]][seed % 3]  # type: ignore[assignment]
+        several: list[list[BlockKind] | None] = [["predicted"], None, ["sparse"], ["indexed"]]
+        kinds = several[seed % 4]
         built = build_frame(rng, n_values=rng.choice([40, 300, 1500]), named=seed % 7 == 0, kinds=kinds)
         check_altered(built.frame, built.codebooks, rng, 20, built.base)
 

@@ -362,7 +362,7 @@ def corners(frame: bytes, mode: Mode) -> set[str]:
     from tests.support.frame_builder import Coded, Draft, Inline
 
     draft = Draft.of(frame, laws.SHIPPED)
-    seen = {("constant", "raw", "coded", "predicted", "sparse")[block[0]] for block in draft.blocks}
+    seen = {("constant", "raw", "coded", "predicted", "sparse", "indexed")[block[0]] for block in draft.blocks}
     seen |= {"several codebooks"} if len(draft.records) > 1 else {"no codebook"} if not draft.records else set()
     for block in draft.blocks:
         if block[0] == 2:
