@@ -14,7 +14,7 @@ import gcodec
 from tests.support import laws, reference
 from tests.support.bit_patterns import KINDS
 from tests.support.encode_modes import modes
-from tests.support.frame_builder import SPOILERS, Coded, Draft, Sparse
+from tests.support.frame_builder import SPOILERS, Coded, Draft, Entries, Indexed, Sparse
 from tests.support.make_golden import as_base, as_known, cell_of, cells, read_manifest, slug
 from tests.support.paths import GOLDEN, GOLDEN_INVALID
 
@@ -77,7 +77,8 @@ def test_every_size_that_a_header_may_name_has_a_golden_frame():
     drafts = [Draft.of(frame, as_known(VALID[name].get("codebooks", [])))
               for name, frame in zip(VALID, frames, strict=True)]
     kinds = {(draft.dtype, record[0]) for draft in drafts for record in draft.records}
-    assert kinds == {(code, kind) for code in reference.DTYPES for kind in (0, 1, 3)}
+    assert kinds == {(code, kind) for code, value_type in reference.DTYPES.items()
+                     for kind in ((0, 1, 3, 4) if value_type.T else (0, 1, 3))}
     coded = [Coded.of(block, draft.stream_log2) for draft in drafts for block in draft.blocks if block[0] == 2]
     assert {bool(block.run_symbol) for block in coded if b"" in block.streams} == {False, True}
     assert {block.reference_width > 0 for block in coded} == {True, False}
@@ -90,12 +91,38 @@ def test_every_size_that_a_header_may_name_has_a_golden_frame():
     assert {any(block.streams) for block in sparse} == {all(block.streams) for block in sparse} == {True, False}
 
 
+def test_indexed_blocks_of_all_forms_have_golden_frames():
+    found, factors = set(), set()
+    for name, described in VALID.items():
+        draft = Draft.of((GOLDEN / f"{name}.frame").read_bytes(), as_known(described.get("codebooks", [])))
+        for b, block in enumerate(draft.blocks):
+            if block[0] == 5:
+                indexed = Indexed.of(block, draft.kind.W)
+                n_exceptions = len(indexed.exceptions)
+                found |= {f"inner kind {indexed.inner[0]}", f"{indexed.scale_bytes} bytes", f"block {min(b, 1)}"}
+                found |= {"no exceptions" if not n_exceptions else
+                          "only exceptions" if n_exceptions == indexed.n_values else "some exceptions"}
+                found |= {"skipped"} if indexed.skipped else set()
+                found |= {f"{len(Entries.of(draft.records[indexed.codebook], draft.kind.W).values)} entries"}
+                found |= {"a scale for each value"} if indexed.segment == 1 else set()
+                found |= {"a segment longer than a block"} if indexed.segment > 1 << draft.block_log2 else set()
+                found |= {f"dtype {draft.dtype}"}
+                factors |= {draft.kind.name} if indexed.segment else set()
+    expected = {f"dtype {code}" for code, value_type in reference.DTYPES.items() if value_type.T}
+    expected |= {f"inner kind {n}" for n in range(3)} | {f"{n} bytes" for n in (0, 2, 3, 4)} | {"block 0", "block 1"}
+    expected |= {"no exceptions", "some exceptions", "only exceptions", "skipped", "1 entries", "256 entries",
+                 "a scale for each value", "a segment longer than a block"}
+    assert not expected - found
+    assert factors == {value_type.name for value_type in KINDS.values() if value_type.predicted}
+
+
 def test_golden_frames_cover_columns_wide_heads_bases_and_every_fault():
     for dtype, value_type in KINDS.items():
         assert {slug(dtype, mode.name, "coded") for mode in modes(dtype)} <= VALID.keys()
         kinds = {kind for described in VALID.values() if described["dtype"] == dtype for kind in described["blocks"]}
-        by_scale = {"predicted"} if value_type.predicted else set()
-        assert kinds == {"constant", "raw", "coded", "sparse"} | by_scale, dtype
+        some_have = {"predicted"} if value_type.predicted else set()
+        some_have |= {"indexed"} if value_type.T else set()
+        assert kinds == {"constant", "raw", "coded", "sparse"} | some_have, dtype
         if value_type.T:
             assert Draft.of((GOLDEN / f"{slug(dtype, 'columns')}.frame").read_bytes(), laws.SHIPPED).columns
         if dtype in ("float32", "bfloat16"):

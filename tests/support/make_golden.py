@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import csv
+import functools
 import hashlib
 import json
 from collections.abc import Callable, Iterator
@@ -50,15 +51,20 @@ from tests.support.bit_patterns import (
 from tests.support.encode_modes import Mode, promised
 from tests.support.encode_modes import modes as modes_of
 from tests.support.frame_builder import (
+    SPOILERS,
     USUAL_PLANES,
     BlockWriter,
     Built,
     Coded,
     Draft,
+    Entries,
+    Indexed,
     Inline,
+    Mutation,
     Sparse,
     build_frame,
     by_id,
+    indexed_spoilers,
     mutations,
 )
 from tests.support.frame_builder.sparse import NO_TEMPLATE
@@ -271,6 +277,8 @@ def golden_frames() -> Iterator[tuple[str, Built]]:
     yield from every_cell()
     for seed in range(24):
         yield f"hand-made-sparse-{seed:02}", sparse_frame(seed)
+    for name in INDEXED:
+        yield f"hand-made-{slug('indexed', name)}", indexed_frame(name)
     sixteen = [(drop, 16 | 15 - drop) for drop in range(16)]
     yield "hand-made-1-levels-16", build_frame(Random("sixteen levels"), dtype=1, n_values=600, block_log2=10,
                                                levels=([1, 2, 4, 8, 9], sixteen), n_codebooks=1, kinds=["coded"])
@@ -530,6 +538,7 @@ def invalid_frames() -> Iterator[tuple[str, Built, dict[str, Any]]]:
                 seen[field] += 1
                 yield (f"{slug(field)}-{seen[field]}", built._replace(frame=mutation.frame),
                        {"what": mutation.name, "expected": mutation.expected} | held(built))
+    yield from invalid_indexed(seen)
     built = small_frame(0)
     for size in (0, 1, 4, 47, 48, len(built.frame) // 2, len(built.frame) - 1):
         described = {"what": f"only {size} bytes", "expected": "insufficient"} | held(built)
@@ -543,6 +552,23 @@ def invalid_frames() -> Iterator[tuple[str, Built, dict[str, Any]]]:
     for seed in (0, 2, 4):
         for how, other in other_bases(predicted_frame(seed)):
             yield (f"{slug(how)}-{seed // 2 + 1}", other, {"what": how, "expected": "unsupported"} | held(other))
+
+
+def invalid_indexed(seen: dict[str, int]) -> Iterator[tuple[str, Built, dict[str, Any]]]:
+    """Frames with indexed blocks, spoilt: of each way to spoil those, up to four in as many frames; `seen` counts."""
+    for built in map(indexed_frame, INDEXED):
+        rng, found = Random(len(built.frame)), dict[str, list[Mutation]]()
+        for mutation in mutations(built.frame, rng, built.codebooks):
+            field = mutation.name.partition(":")[0]
+            of_blocks = "kind 5" in mutation.name or mutation.name.endswith(" for 5")
+            if SPOILERS[field].__module__ == indexed_spoilers.__name__ or of_blocks:
+                found.setdefault(f"indexed {field}" if of_blocks else field, []).append(mutation)
+        for field, some in found.items():
+            if seen.setdefault(field, 0) < 4:
+                seen[field] += 1
+                mutation = rng.choice(some)
+                yield (f"{slug(field)}-{seen[field]}", built._replace(frame=mutation.frame),
+                       {"what": mutation.name, "expected": mutation.expected} | held(built))
 
 
 def other_bases(built: Built) -> Iterator[tuple[str, Built]]:
@@ -595,6 +621,72 @@ def sparse_frame(seed: int) -> Built:
         if few and draft.n_changes < 6 and len(built.frame) < 3500 and n_changed > 5:
             return built
     raise AssertionError
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What a frame with indexed blocks shall be like: its type and number of values, its form if it has one only,
+    and what holds for its indexed blocks."""
+
+    code: int
+    n_values: int
+    form: int | None
+    holds: Callable[[Draft, list[Indexed]], bool]
+    kinds: tuple[reference.BlockKind, ...] = ("indexed",)
+
+
+#: Frames with indexed blocks: one of each type, and of all that such blocks have.
+INDEXED: dict[str, Wanted] = {
+    "scale across blocks": Wanted(1, 2060, 1, lambda draft, blocks: 0 < blocks[1].skipped < blocks[1].segment < 1024
+                                  and blocks[1].skipped == 1024 % blocks[1].segment and blocks[0].inner[0] == 2),
+    "segment longer than a block": Wanted(2, 1500, 1, lambda draft, blocks: all(
+        block.n_segments == 1 and block.skipped == b << 10 for b, block in enumerate(blocks))),
+    "scale for each value": Wanted(3, 200, 1, lambda draft, blocks: blocks[0].segment == 1
+                                   and blocks[0].inner[0] == 1 and not blocks[0].exceptions),
+    "float64": Wanted(4, 300, 0, lambda draft, blocks: blocks[0].inner[0] == 2 and bool(blocks[0].exceptions)
+                      and len(blocks[0].exceptions) < 200),
+    "256 factors": Wanted(7, 300, 1, lambda draft, blocks: blocks[0].inner[0] == 2 and n_entries(draft, 0) == 256),
+    "256 values": Wanted(8, 200, 0, lambda draft, blocks: blocks[0].inner[0] == 2 and n_entries(draft, 0) == 256),
+    "exceptions only": Wanted(16, 130, 1, lambda draft, blocks: len(blocks[0].exceptions) == 130),
+    "one value": Wanted(17, 1100, 0, lambda draft, blocks: n_entries(draft, 0) == 1 and blocks[1].inner[0] == 0
+                        and {len(block.exceptions) == block.n_values for block in blocks} == {True, False}),
+    "three bytes of scales": Wanted(18, 1100, 1, lambda draft, blocks: {3} == {block.scale_bytes for block in blocks}
+                                    and {1, 2} == {block.inner[0] for block in blocks}),
+    "among others, float64": Wanted(19, 4196, None, lambda draft, blocks: len(
+        {block[0] for block in draft.blocks}) >= 4, ("indexed", "indexed", "constant", "coded", "sparse")),
+    "among all others": Wanted(20, 5200, None, lambda draft, blocks: {block[0] for block in draft.blocks} == set(
+        range(6)), reference.KINDS_OF_BLOCK),
+    "16 dictionaries": Wanted(21, 2060, None, lambda draft, blocks: draft.n_dictionaries == 16 and len(
+        {block.codebook for block in blocks}) == 3 and {block.segment > 0 for block in blocks} == {True, False}),
+    "float16 coded": Wanted(3, 500, 1, lambda draft, blocks: blocks[0].inner[0] == 2 and blocks[0].scale_bytes == 2
+                            and blocks[0].skipped == blocks[0].segment - 1 > 0),
+    "bfloat16 exceptions": Wanted(2, 300, 1, lambda draft, blocks: blocks[0].inner[0] == 2
+                                  and 5 < len(blocks[0].exceptions) < 150 and blocks[0].scale_bytes == 4),
+}
+
+
+def n_entries(draft: Draft, b: int) -> int:
+    """Return the number of entries of the dictionary that an indexed block names."""
+    return len(Entries.of(draft.records[draft.blocks[b][1]], draft.kind.W).values)
+
+
+@functools.cache
+def indexed_frame(name: str) -> Built:
+    """A short frame with indexed blocks, such as ``INDEXED`` says."""
+    wanted = INDEXED[name]
+    for attempt in range(20_000):
+        built = build_frame(Random(f"indexed {name} {attempt}"), dtype=wanted.code, n_values=wanted.n_values,
+                            block_log2=10, n_codebooks=1, kinds=wanted.kinds, spare_bits=attempt % 5 == 0,
+                            with_base=False)
+        draft = Draft.of(built.frame, built.codebooks)
+        blocks = [Indexed.of(block, draft.kind.W) for block in draft.blocks if block[0] == 5]
+        few = len(draft.templates) < 20 and len(draft.residuals) < 20 and len(draft.columns) < 20
+        forms = {draft.records[block.codebook][1] for block in blocks}
+        sound = bool(blocks) and (wanted.form is None or forms == {wanted.form})
+        small = len(built.frame) < (8000 if wanted.form is None else 3500)
+        if few and sound and small and wanted.holds(draft, blocks):
+            return built
+    raise AssertionError(name)
 
 
 def named_frame() -> Built:

@@ -33,7 +33,7 @@ from tests.support.frame_builder.parts import (
     sealed_block,
 )
 from tests.support.frame_builder.sparse import SPARSE_EXTENSION, Changes, Sparse
-from tests.support.frame_builder.spoilers import SPOILERS, mutations
+from tests.support.frame_builder.spoilers import SPOILERS, Mutation, mutations
 
 __all__ = [
     "ANY_KIND",
@@ -55,6 +55,7 @@ __all__ = [
     "Entries",
     "Indexed",
     "Inline",
+    "Mutation",
     "Predicted",
     "Residual",
     "Sparse",
