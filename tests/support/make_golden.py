@@ -554,17 +554,25 @@ def invalid_frames() -> Iterator[tuple[str, Built, dict[str, Any]]]:
             yield (f"{slug(how)}-{seed // 2 + 1}", other, {"what": how, "expected": "unsupported"} | held(other))
 
 
+#: What can be spoilt in blocks of any kind; of others it has been in frames with older kinds.
+OF_ANY_BLOCK = ("block kind", "block codebook", "block base", "block n_values", "block body", "padding of a block",
+                "codebook of another kind")
+
+
 def invalid_indexed(seen: dict[str, int]) -> Iterator[tuple[str, Built, dict[str, Any]]]:
-    """Frames with indexed blocks, spoilt: of each way to spoil those, up to four in as many frames; `seen` counts."""
-    for built in map(indexed_frame, INDEXED):
+    """Frames with indexed blocks, spoilt: of each way to spoil those, up to three in as many frames; `seen` counts."""
+    for built in sorted(map(indexed_frame, INDEXED), key=lambda built: len(built.frame)):
         rng, found = Random(len(built.frame)), dict[str, list[Mutation]]()
         for mutation in mutations(built.frame, rng, built.codebooks):
             field = mutation.name.partition(":")[0]
-            of_blocks = "kind 5" in mutation.name or mutation.name.endswith(" for 5")
-            if SPOILERS[field].__module__ == indexed_spoilers.__name__ or of_blocks:
-                found.setdefault(f"indexed {field}" if of_blocks else field, []).append(mutation)
+            if SPOILERS[field].__module__ == indexed_spoilers.__name__:
+                found.setdefault(field, []).append(mutation)
+            elif field in OF_ANY_BLOCK and mutation.name.endswith((" kind 5", ": 255 for 5")):
+                found.setdefault(f"indexed {field}", []).append(mutation)
+            elif field == "order of codebooks":
+                found.setdefault("order of dictionaries", []).append(mutation)
         for field, some in found.items():
-            if seen.setdefault(field, 0) < 4:
+            if seen.setdefault(field, 0) < 3:
                 seen[field] += 1
                 mutation = rng.choice(some)
                 yield (f"{slug(field)}-{seen[field]}", built._replace(frame=mutation.frame),
