@@ -9,7 +9,7 @@ from functools import cached_property
 import numpy as np
 
 from ..dtypes import BY_NAME, DType
-from ..errors import Corruption
+from ..errors import Corruption, Unsupported
 from .codebook import INLINE, Codebook, read_inline
 
 DICTIONARY = 4  #: kind of record
@@ -69,10 +69,11 @@ def read_dictionary(data: bytes, at: int, dtype: DType) -> tuple[Dictionary, int
 
     Raises:
         Corruption: The record does not fit the frame, ends early, or has a code that is not complete.
+        Unsupported: Frames of this type have no dictionaries.
     """
     _, form, n_entries = struct.unpack_from("<BBH", data, at)
     if not dtype.tail_bits:
-        raise Corruption(f"dictionary: frames of {dtype.name} must have none")
+        raise Unsupported(f"dictionary: frames of {dtype.name} have none in this version")
     legal = form == _VALUES or (form == _FACTORS and dtype.predictable)
     if not legal or not 1 <= n_entries <= MAX_ENTRIES:
         raise Corruption(

@@ -50,6 +50,7 @@ _MIN_SEGMENT = 16
 _N_SEGMENTS, _SEGMENT_SAMPLE = 12, 512  #: segments that are looked at first, and values of each
 _SCALE_BITS = 24  #: what a scale takes, about
 _ENTRY_BITS = 40  #: what an entry takes in the dictionary, about
+_MAX_RARE = 2  #: how often values are met that are left out of the entries
 
 #: Of 256 values that follow each other, the share that are different if there is something to be found: normal values
 #: of bfloat16 have 0.76, of other types 0.95 or more; bytes with a scale for 128 values 0.7.
@@ -95,10 +96,23 @@ class Indexing(NamedTuple):
     scales: np.ndarray
     segment: int
 
+    @property
+    def n_absent(self) -> int:
+        """Return how many values the entries lack."""
+        return 0 if len(self.entries) == MAX_ENTRIES else int(np.count_nonzero(self.indices >= len(self.entries)))
+
+    @property
+    def is_complete(self) -> bool:
+        """Return True if all values are entries."""
+        return not self.has_factors and self.n_absent == 0
+
     def extra_bits(self, value_bits: int) -> float:
         """Return what the frame takes beside its indices, about."""
-        n_absent = int(np.count_nonzero(self.indices >= len(self.entries))) if len(self.entries) < MAX_ENTRIES else 0
-        return _SCALE_BITS * len(self.scales) + _ENTRY_BITS * len(self.entries) + value_bits * n_absent
+        return _SCALE_BITS * len(self.scales) + _ENTRY_BITS * len(self.entries) + value_bits * self.n_absent
+
+    def bits(self, value_bits: int) -> float:
+        """Return what the frame takes, about."""
+        return _entropy(np.bincount(self.indices)) + self.extra_bits(value_bits)
 
     def with_codes(self, codebook: Codebook) -> IndexedPlan:
         """Return the plan of indexed blocks whose indices have these codes."""
@@ -146,9 +160,12 @@ def find_indexing(request: EncodeRequest) -> Indexing | None:
     entries, counts = np.unique(some, return_counts=True)
     if len(entries) == 1:
         return None  # zeros, and what is as short as they are
+    found = []
     if _covered(counts) >= _MIN_COVERED:
-        return _among(values, entries, counts, threads)
-    return _among_products(values, dtype, request.shapes or (shape,), threads) if dtype.predictable else None
+        found.append(_among(values, entries, counts, threads))
+    if dtype.predictable and not (found and found[0].is_complete):
+        found += _among_products(values, dtype, request.shapes or (shape,), threads)
+    return min(found, key=lambda one: one.bits(dtype.bits), default=None)
 
 
 def _repeats(values: np.ndarray, dtype: DType) -> bool:
@@ -194,18 +211,31 @@ def _among(values: np.ndarray, entries: np.ndarray, counts: np.ndarray, threads:
         _find_indices(types, values[part], slots, found, absent, indices[part])
 
     run_batches(find, -(-len(values) // _PART), threads, batch=4)
+    if n_entries < 0:
+        entries, indices = _without_rare(entries, indices)
     return Indexing(False, entries, indices, _NO_SCALES, 0)
+
+
+def _without_rare(entries: np.ndarray, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return entries without those that are met so rarely that they are shorter as exceptions, and the indices."""
+    counts = np.bincount(indices, minlength=MAX_ENTRIES)
+    kept = np.flatnonzero(counts[: len(entries)] > _MAX_RARE)
+    if len(kept) in (0, len(entries)):
+        return entries, indices
+    index_of = np.full(MAX_ENTRIES, len(kept), np.uint8)
+    index_of[kept] = np.arange(len(kept))
+    return entries[kept], index_of[indices]
 
 
 def _among_products(
     values: np.ndarray, dtype: DType, shapes: Sequence[Sequence[int]], threads: int
-) -> Indexing | None:
-    """Return an array as indices into factors of the scales of its segments; None if it is no such array."""
+) -> list[Indexing]:
+    """Return an array as indices into factors of the scales of its segments, if it is such an array."""
     for factors in _families(dtype):
         for segment in _segment_lengths(shapes, len(values)):
             if _explains_sample(values, segment, factors):
                 return _products(values, segment, factors, threads)
-    return None
+    return []
 
 
 def _segment_lengths(shapes: Sequence[Sequence[int]], n: int) -> Iterator[int]:
@@ -272,7 +302,7 @@ def _explains_sample(values: np.ndarray, segment: int, factors: Factors) -> bool
     return n_missed <= (1 - _MIN_COVERED) * n_seen
 
 
-def _products(values: np.ndarray, segment: int, factors: Factors, threads: int) -> Indexing | None:
+def _products(values: np.ndarray, segment: int, factors: Factors, threads: int) -> list[Indexing]:
     """Return an array as indices into factors of the scales of its segments."""
     n, types = len(values), (values.dtype, values.flags.aligned)
     scales, matches = np.empty(-(-n // segment), np.uint32), np.empty(n, np.uint16)
@@ -302,7 +332,7 @@ def _products(values: np.ndarray, segment: int, factors: Factors, threads: int) 
     counts[NO_MATCH] = 0
     used = np.argsort(-counts, kind="stable")[: min(int(np.count_nonzero(counts)), MAX_ENTRIES - 1)]
     if not len(used):
-        return None
+        return []
     signs = np.where(used > N_FACTORS, -1.0, 1.0)
     entries = (signs * factors.values[(used - 1) % N_FACTORS]).astype(np.float32)
     order = np.lexsort((signs, entries))
@@ -315,15 +345,19 @@ def _products(values: np.ndarray, segment: int, factors: Factors, threads: int) 
         np.take(index_of, matches[part], out=indices[part], mode="clip")
 
     run_batches(name, -(-n // _PART), threads, batch=4)
-    return Indexing(True, entries[order].view(np.uint32), indices, scales, segment)
+    return [Indexing(True, entries[order].view(np.uint32), indices, scales, segment)]
 
 
 def _matches_entropy(values: np.ndarray, segment: int, scales: np.ndarray, factors: Factors) -> float:
     """Return the entropy of what values are as products, in bits of all of them together."""
     matches = np.empty(len(values), np.uint16)
-    counts = _matched(values, segment, 0, scales[: -(-len(values) // segment)], factors, matches)
+    return _entropy(_matched(values, segment, 0, scales[: -(-len(values) // segment)], factors, matches))
+
+
+def _entropy(counts: np.ndarray) -> float:
+    """Return the entropy of symbols that are met so often, in bits of all of them together."""
     counts = counts[counts > 0]
-    return float(-(counts * np.log2(counts / len(matches))).sum())
+    return float(-(counts * np.log2(counts / counts.sum())).sum())
 
 
 def _matched(

@@ -228,10 +228,11 @@ def test_fields_are_wide_enough_for_their_maxima():
 
 
 def test_constants_of_blocks_are_those_of_the_page():
-    assert re.search(r"\| 0 \| u8 \| kind \| 0 constant, 1 raw, 2 coded, 3 predicted, 4 sparse", PAGE)
-    assert (header.CONSTANT, header.RAW, header.CODED, header.PREDICTED, header.SPARSE) == (0, 1, 2, 3, 4)
+    assert re.search(r"\| 0 \| u8 \| kind \| 0 constant, 1 raw, 2 coded, 3 predicted, 4 sparse, 5 indexed", PAGE)
+    numbers = header.CONSTANT, header.RAW, header.CODED, header.PREDICTED, header.SPARSE, header.INDEXED
+    assert numbers == (0, 1, 2, 3, 4, 5)
     assert [(kind.number, kind.name) for kind in kinds.BLOCK_KINDS] == [
-        (0, "constant"), (1, "raw"), (2, "coded"), (3, "predicted"), (4, "sparse")]
+        (0, "constant"), (1, "raw"), (2, "coded"), (3, "predicted"), (4, "sparse"), (5, "indexed")]
     assert BLOCK_HEADER.size == header.BLOCK_HEADER == 16
     assert BLOCK_HEADER.size + EXTENSION.size == header.CODED_HEADER == 32
     assert PREDICTED_EXTENSION.size == SPARSE_EXTENSION.size == EXTENSION.size

@@ -25,6 +25,7 @@ from .products import product_of, without_denormal
 
 N_FACTORS = 256
 MAX_LOOKED_AT, MAX_COMPARED = 1024, 1 << 16  #: values of a segment that its scale is found from, and the largest of
+MAX_LARGEST = 4  #: how many of the largest may be the one whose factor is guessed
 _SHARE_LOST = 16  #: one in so many values may contradict a scale
 N_MATCHES, NO_MATCH = 1 + 2 * N_FACTORS, 0  #: what is known of a value: see :func:`match_products`
 ONE = 0x3F800000  #: the bits of 1, the scale of segments in which nothing tells it
@@ -128,18 +129,32 @@ def _shortest_between(low, high):
 
 
 @kernel
-def _fit(values, step, largest, factors, guess):
-    """Return bounds of a segment's scale, and the number of the largest value's factor, which may be as guessed; bounds
-    of 0 if no factor will do."""
-    below, above = _rounded_from(largest, factors.dtype_code)
+def _fit(values, step, factors, first, stop):
+    """Return bounds of a segment's scale, and the number of its largest value's factor, among ``first ... stop - 1`` of
+    those that it may have; bounds of 0 if none will do. Any of the largest values may be no product at all."""
     allowed = len(values) // step // _SHARE_LOST
-    for h in range(len(factors.largest) + 1):
-        number = h - 1 if h else guess
-        factor = factors.largest[number]
-        low, high = _narrow(values, step, below / factor, above / factor, factors, allowed)
-        if high > 0:
-            return low, high, number
-    return 0.0, 0.0, guess
+    largest = np.float32(np.inf)
+    for _ in range(MAX_LARGEST):
+        largest = _largest_below(values, largest, factors.dtype_code)
+        if largest == 0:
+            break
+        below, above = _rounded_from(largest, factors.dtype_code)
+        for number in range(first, stop):
+            factor = factors.largest[number]
+            low, high = _narrow(values, step, below / factor, above / factor, factors, allowed)
+            if high > 0:
+                return low, high, number
+    return 0.0, 0.0, first
+
+
+@kernel
+def _largest_below(values, limit, dtype_code):
+    """Return the largest magnitude below a limit, of many of some values; 0 if there is none."""
+    width, largest = width_of(values), np.float32(0)
+    for i in range(0, len(values), (len(values) + MAX_COMPARED - 1) // MAX_COMPARED):
+        magnitude = _magnitude(values[i], width, dtype_code)
+        largest = magnitude if magnitude > largest and magnitude < limit else largest
+    return largest
 
 
 @kernel
@@ -156,7 +171,6 @@ def find_scales(values, segment, skipped, factors, scales):
     Returns:
         In how many segments there is none.
     """
-    width = width_of(values)
     guess = 0
     before = U32(ONE)
     n_without = 0
@@ -165,16 +179,12 @@ def find_scales(values, segment, skipped, factors, scales):
         part = subarray(values, begin, min((s + 1) * segment - skipped, len(values)) - begin)
         step = (len(part) + MAX_LOOKED_AT - 1) // MAX_LOOKED_AT
         step += I64(step > 1) & ~step & 1  # an odd step, so that it falls in with no pattern
-        largest = np.float32(0)
-        for i in range(0, len(part), (len(part) + MAX_COMPARED - 1) // MAX_COMPARED):
-            magnitude = _magnitude(part[i], width, factors.dtype_code)
-            largest = magnitude if magnitude > largest else largest  # and not if it is NaN
         scales[s] = before
-        if largest == 0:
+        if _largest_below(part, np.float32(np.inf), factors.dtype_code) == 0:
             continue
-        low, high = 0.0, 0.0
-        if largest < np.inf:
-            low, high, guess = _fit(part, step, largest, factors, guess)
+        low, high, guess = _fit(part, step, factors, guess, guess + 1)
+        if high == 0:
+            low, high, guess = _fit(part, step, factors, 0, len(factors.largest))
         bits = _shortest_between(low, high) if high > 0 else U32(0)
         scales[s] = bits
         if bits & U32(0x7F800000) == 0:

@@ -1,0 +1,212 @@
+"""The laws of indexed blocks as the encoder makes them: arrays of few values, and quantized weights, take about what
+the quantized numbers take, and nothing changes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+import gcodec
+from gcodec import EncoderOptions
+from tests.support import laws
+from tests.support.bit_patterns import KINDS, Array, Bits, from_floats, gaussian, noise, specials, typed
+
+NOT_INDEXED = EncoderOptions(indexed=False)
+SHORT = ("float32", "bfloat16", "float16")  # types whose values may be products
+NORMAL_FLOAT4 = np.array([
+    -1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453, -0.28444138169288635, -0.18477343022823334,
+    -0.09105003625154495, 0.0, 0.07958029955625534, 0.16093020141124725, 0.24611230194568634, 0.33791524171829224,
+    0.44070982933044434, 0.5626170039176941, 0.7229568362236023, 1.0])  # fmt: skip
+
+
+class Quantized(NamedTuple):
+    """Weights that were quantized.
+
+    Attributes:
+        numbers: What they were quantized to, float64[n_groups, n].
+        scales: The scale of each group, float64[n_groups, 1].
+        shape: The shape of the weights.
+    """
+
+    numbers: Array
+    scales: Array
+    shape: tuple[int, int]
+
+    def bits(self, dtype: str) -> Bits:
+        """Return what dequantizing makes of them: products in float32, rounded to the type, ties to even."""
+        products = self.numbers.astype(np.float32) * self.scales.astype(np.float32)
+        if dtype != "bfloat16":
+            return from_floats(KINDS[dtype], products).reshape(self.shape)
+        wide = products.view(np.uint32)
+        even = wide + np.uint32(0x7FFF) + (wide >> np.uint32(16) & np.uint32(1))
+        return (even >> np.uint32(16)).astype(np.uint16).reshape(self.shape)
+
+    def bound(self) -> float:
+        """Return the bits that numbers and scales take: the entropy of the numbers, and 32 for each scale."""
+        counts = np.unique(self.numbers, return_counts=True)[1]
+        return float(-(counts * np.log2(counts / self.numbers.size)).sum()) + 32 * self.scales.size
+
+
+def weights(shape: tuple[int, int], group: int) -> Array:
+    return (0.02 * np.random.default_rng(group).standard_normal(shape)).reshape(-1, group)
+
+
+def by_integers(shape: tuple[int, int], group: int, largest: int) -> Quantized:
+    """Quantize weights to integers up to ``largest``, with a scale for each ``group``, the largest of which has it."""
+    groups = weights(shape, group)
+    scales = (np.abs(groups).max(1, keepdims=True) / largest).astype(np.float32)
+    return Quantized(np.rint(groups / scales), scales, shape)
+
+
+def by_fp8(shape: tuple[int, int], group: int) -> Quantized:
+    """Quantize weights to significands of 4 bits down to 2**-9, as fp8 (e4m3) has them, up to 448."""
+    groups = weights(shape, group)
+    scales = (np.abs(groups).max(1, keepdims=True) / 448).astype(np.float32)
+    ratios = groups / scales
+    unit = np.exp2(np.floor(np.log2(np.maximum(np.abs(ratios), 2.0**-6))) - 3)
+    return Quantized(np.rint(ratios / unit) * unit, scales, shape)
+
+
+def by_fp8_tiles(shape: tuple[int, int], side: int) -> Quantized:
+    """Quantize weights as :func:`by_fp8` does, with a scale for each square of ``side`` values."""
+    tiles = weights(shape, side).reshape(shape[0] // side, side, shape[1] // side, side)
+    scales = (np.abs(tiles).max((1, 3), keepdims=True) / 448).astype(np.float32)
+    ratios = tiles / scales
+    unit = np.exp2(np.floor(np.log2(np.maximum(np.abs(ratios), 2.0**-6))) - 3)
+    numbers = np.rint(ratios / unit) * unit
+    return Quantized(numbers.reshape(-1, side), np.broadcast_to(scales, tiles.shape)[..., :1].reshape(-1, 1), shape)
+
+
+def by_normal_float(shape: tuple[int, int], group: int) -> Quantized:
+    groups = weights(shape, group)
+    scales = np.abs(groups).max(1, keepdims=True).astype(np.float32)
+    return Quantized(NORMAL_FLOAT4[np.abs((groups / scales)[..., None] - NORMAL_FLOAT4).argmin(-1)], scales, shape)
+
+
+#: Ways to quantize, and how many bits more than numbers and scales the values of a frame may take.
+WAYS: dict[str, tuple[Callable[[], Quantized], float]] = {
+    "int8, a scale for the tensor": (lambda: by_integers((150, 300), 45_000, 127), 0.15),
+    "int8, a scale for a row": (lambda: by_integers((60, 1000), 1000, 127), 0.15),
+    "int8, rows longer than a block": (lambda: by_integers((2, 70_000), 70_000, 127), 0.15),
+    "int8, a scale for 128 values": (lambda: by_integers((60, 1024), 128, 127), 0.15),
+    "int8 without a sign": (lambda: by_integers((60, 1024), 1024, 120), 0.15),
+    "int4, a scale for 64 values": (lambda: by_integers((60, 1024), 64, 7), 0.15),
+    "int4, a scale for 32 values": (lambda: by_integers((60, 1024), 32, 8), 0.15),
+    "fp8, a scale for a row": (lambda: by_fp8((60, 1024), 1024), 0.2),
+    "fp8, a scale for a square": (lambda: by_fp8_tiles((256, 256), 128), 0.35),
+    "nf4, a scale for 64 values": (lambda: by_normal_float((60, 1024), 64), 0.15),
+}
+
+
+def kinds_of(frame: bytes) -> set[str]:
+    return {kind for kind, count in gcodec.inspect(frame).kinds.items() if count}
+
+
+def check(dtype: str, bits: Bits, **options: Any) -> bytes:
+    """Check all laws of one array, whatever the encoder makes of it; return the frame."""
+    x, options = typed(dtype, bits), {"dtype": dtype, **options}
+    frame = laws.check_round_trip(x, bits, **options)
+    laws.check_threads(x, frame, **options)
+    laws.check_random_access(frame, Random(bits.size))
+    laws.check_no_expansion(bits.shape, dtype, frame)
+    assert len(frame) <= len(gcodec.encode(x, dtype=dtype, options=NOT_INDEXED))
+    return frame
+
+
+@pytest.mark.parametrize("dtype", SHORT)
+@pytest.mark.parametrize("way", WAYS)
+def test_quantized_weights_take_what_their_numbers_and_scales_take(way, dtype):
+    quantize, more = WAYS[way]
+    quantized = quantize()
+    frame = check(dtype, quantized.bits(dtype))
+    laws.check_agreement(frame)
+    assert kinds_of(frame) == {"indexed"}
+    assert 8 * len(frame) <= quantized.bound() + more * quantized.numbers.size + 8 * 2000
+
+
+@pytest.mark.parametrize("dtype", SHORT)
+def test_values_that_are_no_products_are_exceptions(dtype):
+    quantized, rng = by_integers((64, 1024), 128, 7), np.random.default_rng(1)
+    bits = quantized.bits(dtype)
+    pure = check(dtype, bits)
+    odd = rng.random(bits.shape) < 0.005
+    bits[odd] = noise(KINDS[dtype], rng, int(odd.sum()))
+    frame = check(dtype, bits)
+    laws.check_agreement(frame)
+    assert kinds_of(frame) == {"indexed"}
+    assert len(frame) <= len(pure) + odd.sum() * (KINDS[dtype].W + 16) / 8
+
+
+@pytest.mark.parametrize("dtype", SHORT)
+def test_special_values_stay_as_they_are(dtype):
+    """Infinities, NaN and -0, and segments of zeros, of denormals and of numbers whose products overflow."""
+    kind, bits = KINDS[dtype], by_integers((64, 1024), 128, 7).bits(dtype).reshape(-1)
+    others = specials(kind)
+    bits[:: len(bits) // len(others)][: len(others)] = others
+    bits[5000:5600] = 0
+    bits[6000:6300] = 1 << kind.W - 1
+    bits[7000:7300] = np.arange(300)
+    bits[8000:8300] = (1 << kind.W - 1) - 1 - np.arange(300)
+    laws.check_agreement(check(dtype, bits))
+
+
+@pytest.mark.parametrize("dtype", [name for name, kind in KINDS.items() if kind.T])
+@pytest.mark.parametrize("n_values", [2, 3, 16, 255, 256])
+def test_few_different_values_take_their_entropy(dtype, n_values):
+    kind, rng = KINDS[dtype], np.random.default_rng(n_values)
+    values = np.unique(noise(kind, rng, n_values))
+    shares = rng.dirichlet(np.ones(len(values)))
+    bits = rng.choice(values, 70_000, p=shares)
+    frame = check(dtype, bits)
+    laws.check_agreement(frame)
+    counts = np.unique(bits, return_counts=True)[1]
+    codes = np.maximum(-np.log2(counts / bits.size), 1)  # no code is shorter than a bit
+    assert 8 * len(frame) <= (counts * codes).sum() + 0.15 * bits.size + 8 * (1000 + 9 * n_values)
+
+
+@pytest.mark.parametrize("dtype", [name for name, kind in KINDS.items() if kind.T])
+def test_a_few_other_values_than_a_dictionary_holds_are_exceptions(dtype):
+    kind, rng = KINDS[dtype], np.random.default_rng(5)
+    bits = rng.choice(noise(kind, rng, 100), 70_000)
+    few = check(dtype, bits)
+    bits[::300] = noise(kind, rng, len(bits[::300]))
+    frame = check(dtype, bits)
+    laws.check_agreement(frame)
+    assert kinds_of(frame) == {"indexed"}
+    assert len(frame) <= len(few) + len(bits[::300]) * (kind.W + 16) / 8
+
+
+@pytest.mark.parametrize("dtype", [name for name, kind in KINDS.items() if kind.T])
+def test_other_arrays_are_encoded_as_if_there_were_no_indexed_blocks(dtype):
+    kind, rng = KINDS[dtype], np.random.default_rng(6)
+    for bits in (gaussian(kind, rng, 1 << 16), noise(kind, rng, 1 << 16), np.zeros(1 << 16, kind.container)):
+        x = typed(dtype, bits)
+        assert gcodec.encode(x, dtype=dtype) == gcodec.encode(x, dtype=dtype, options=NOT_INDEXED)
+
+
+@pytest.mark.parametrize("dtype", SHORT)
+def test_quantized_weights_stay_exact_where_bits_may_be_dropped(dtype):
+    """That is smaller."""
+    bits = by_integers((64, 1024), 128, 7).bits(dtype)
+    frame = gcodec.encode(typed(dtype, bits), dtype=dtype, mantissa_bits=3)
+    laws.assert_same_bits(gcodec.decode(frame, like="numpy"), bits)
+    assert gcodec.inspect(frame).mode == "fixed"
+
+
+@pytest.mark.parametrize("n", [(1 << 14) - 1, 1 << 14, (1 << 16) - 1, 1 << 16, (1 << 16) + 1, 3 << 16])
+def test_blocks_may_end_anywhere(n):
+    bits = by_integers((1, n), n, 7).bits("float32").reshape(-1)
+    frame = check("float32", bits)
+    laws.check_agreement(frame)
+    assert n < 1 << 14 or kinds_of(frame) - {"constant"} == {"indexed"}
+
+
+def test_an_archive_of_quantized_weights_restores_them(tmp_path):
+    tensors = {way: typed("float32", quantize().bits("float32")) for way, (quantize, _) in WAYS.items()}
+    gcodec.save_file(tensors, tmp_path / "weights.gc")
+    for name, tensor in gcodec.load_file(tmp_path / "weights.gc").items():
+        assert tensor.tobytes() == tensors[name].tobytes()
