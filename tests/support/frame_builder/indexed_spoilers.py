@@ -158,9 +158,11 @@ def spoil_factor(draft: Draft, rng: Random) -> Spoilt:
 @spoils("padding of a dictionary")
 def spoil_dictionary_padding(draft: Draft, rng: Random) -> Spoilt:
     for c, entries in pick_dictionaries(draft, rng):
-        spoilt = entries.record(fill=rng.randint(1, 255))
-        if spoilt != entries.record():
-            yield f"{len(entries.values)} entries", with_record(draft, c, spoilt), "corruption"
+        # An odd number of values of 16 bits leaves two bytes.
+        for sound in entries, an_entry(draft), replace(an_entry(draft), values=(0, 1, 2)):
+            spoilt = sound.record(fill=rng.randint(1, 255))
+            if spoilt != sound.record():
+                yield f"{len(sound.values)} entries", with_record(draft, c, spoilt), "corruption"
 
 
 # Indexed blocks (§6, §10).
