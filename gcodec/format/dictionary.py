@@ -69,16 +69,17 @@ def read_dictionary(data: bytes, at: int, dtype: DType) -> tuple[Dictionary, int
 
     Raises:
         Corruption: The record does not fit the frame, ends early, or has a code that is not complete.
-        Unsupported: Frames of this type have no dictionaries.
+        Unsupported: Frames of this type have no dictionaries, or it is of a form that is not known.
     """
     _, form, n_entries = struct.unpack_from("<BBH", data, at)
     if not dtype.tail_bits:
         raise Unsupported(f"dictionary: frames of {dtype.name} have none in this version")
-    legal = form == _VALUES or (form == _FACTORS and dtype.predictable)
-    if not legal or not 1 <= n_entries <= MAX_ENTRIES:
+    if form > _FACTORS:
+        raise Unsupported(f"dictionary: one of form {form} is not known to this version")
+    if (form == _FACTORS and not dtype.predictable) or not 1 <= n_entries <= MAX_ENTRIES:
         raise Corruption(
-            f"dictionary: form {form} and {n_entries} entries; the form must be {_VALUES}, or {_FACTORS} where values "
-            f"have up to 32 bits, and the entries 1 to {MAX_ENTRIES}"
+            f"dictionary: form {form} and {n_entries} entries; {dtype.name} must have form {_VALUES}, or {_FACTORS} if "
+            f"it has up to 32 bits, and 1 to {MAX_ENTRIES} entries"
         )
     if data[at + 4 : at + 5] not in (b"", bytes([INLINE])):
         raise Corruption(f"dictionary: its codebook must be of kind {INLINE}, not {data[at + 4]}")

@@ -497,7 +497,7 @@ def read_dictionary(data: bytes, kind: DType) -> Dictionary:
     record = Reader(data)
     require(record.u(8) == 4, "the kind of a dictionary is 4")
     form, n_entries = record.u(8), record.u(16)
-    require(form <= 1, "form is 0 or 1")
+    require(form <= 1, "form is 0 or 1", "unsupported")
     require(form == 0 or kind.predicted, "form is 0 for this type")
     require(1 <= n_entries <= 256, "n_entries is 1 ... 256")
     codebook = read_inline(data[record.at :], BYTES, n_levels=1)

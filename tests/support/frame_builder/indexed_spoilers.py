@@ -95,7 +95,7 @@ def spoil_dictionary_by_residual(draft: Draft, rng: Random) -> Spoilt:
 def spoil_form(draft: Draft, rng: Random) -> Spoilt:
     for c, entries in pick_dictionaries(draft, rng):
         for form in 2, 128, 255:
-            yield f"{form} for {entries.form}", with_record(draft, c, entries.record(form=form)), "corruption"
+            yield f"{form} for {entries.form}", with_record(draft, c, entries.record(form=form)), "unsupported"
         if not draft.kind.predicted:
             for n in 1, len(entries.values):
                 factors = Entries(draft.kind.W, 1, entries.codebook, (0x3F800000,) * n)
