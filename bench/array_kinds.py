@@ -31,10 +31,11 @@ SINGLE, HALVES, DOUBLE = "float32", ("bfloat16", "float16"), "float64"
 FLOATS = (SINGLE, *HALVES)
 HEADS, WINDOWS, STEPS = 4, 64, 200
 N_SYNTHETIC = 1 << 20
-QUANTIZED_GROUP = 64  #: values that share a scale
+QUANTIZED_GROUP, QUANTIZED_SIDE = 64, 128  #: values that share a scale, and the side of squares of such
 #: The levels of NF4 (Dettmers et al., QLoRA, appendix E).
-NF4 = (-1.0, -0.6961928, -0.5250731, -0.3949175, -0.2844414, -0.1847734, -0.0910500, 0.0, 0.0795803, 0.1609302,
-       0.2461123, 0.3379152, 0.4407098, 0.5626170, 0.7229568, 1.0)
+NF4 = (-1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453, -0.28444138169288635, -0.18477343022823334,
+       -0.09105003625154495, 0.0, 0.07958029955625534, 0.16093020141124725, 0.24611230194568634, 0.33791524171829224,
+       0.44070982933044434, 0.5626170039176941, 0.7229568362236023, 1.0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -179,6 +180,7 @@ def of_weights(training: GatedTraining) -> Iterator[ArrayKind]:
         "weights from int8, a scale for each row": by_rows,
         f"weights from int4, a scale for {QUANTIZED_GROUP} values": by_groups,
         f"weights from NF4, a scale for {QUANTIZED_GROUP} values": by_levels,
+        f"weights from fp8, a scale for {QUANTIZED_SIDE} x {QUANTIZED_SIDE} values": by_squares,
     }
     for name, quantize in quantizations.items():
         yield ArrayKind(DEQUANTIZED, name, MODEL, [quantize(matrix) for matrix in weights])
@@ -213,6 +215,14 @@ def by_levels(matrix: np.ndarray) -> np.ndarray:
     scale = np.abs(groups).max(axis=1, keepdims=True)
     nearest = np.searchsorted((levels[1:] + levels[:-1]) / 2, groups / scale)
     return (levels[nearest] * scale).reshape(matrix.shape)
+
+
+def by_squares(matrix: np.ndarray) -> np.ndarray:
+    """Return a float32 matrix rounded to fp8 (e4m3) times a scale, which is that of a square of it."""
+    side = min(QUANTIZED_SIDE, *matrix.shape)
+    squares = torch.from_numpy(matrix).reshape(matrix.shape[0] // side, side, matrix.shape[1] // side, side)
+    scale = squares.abs().amax(dim=(1, 3), keepdim=True) / torch.finfo(torch.float8_e4m3fn).max
+    return ((squares / scale).to(torch.float8_e4m3fn).float() * scale).reshape(matrix.shape).numpy()
 
 
 def of_positions(n_values: int) -> Iterator[ArrayKind]:

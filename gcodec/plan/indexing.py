@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cache, lru_cache
+from math import gcd
 from typing import NamedTuple
 
 import numpy as np
@@ -47,7 +48,7 @@ _SAMPLE, _MIN_COVERED = 1 << 12, 0.97  #: values that are looked at first, and t
 _PART = 1 << 16  #: values that a thread looks up at a time
 _SEGMENT_LENGTHS = 256, 128, 64, 32, 16  #: of groups that share a scale, beside rows and the whole array
 _MIN_SEGMENT = 16
-_N_SEGMENTS, _SEGMENT_SAMPLE = 12, 512  #: segments that are looked at first, and values of each
+_N_SEGMENTS, _SEGMENT_SAMPLE = 12, 128  #: segments that are looked at first, and values of each
 _SCALE_BITS = 24  #: what a scale takes, about
 _ENTRY_BITS = 40  #: what an entry takes in the dictionary, about
 _MAX_RARE = 2  #: how often values are met that are left out of the entries
@@ -240,8 +241,8 @@ def _among_products(
 
 def _segment_lengths(shapes: Sequence[Sequence[int]], n: int) -> Iterator[int]:
     """Yield how many values may share a scale, the most first: all, those of a row, or of a part of one."""
-    lengths = {shape[-1] for shape in shapes if len(shape) > 1}
-    row = lengths.pop() if len(lengths) == 1 else 0
+    is_matrices = all(len(shape) > 1 for shape in shapes)
+    row = gcd(*(shape[-1] for shape in shapes)) if is_matrices else 0
     yield n
     if _MIN_SEGMENT <= row < n:
         yield row
@@ -254,11 +255,11 @@ def _segment_lengths(shapes: Sequence[Sequence[int]], n: int) -> Iterator[int]:
 def _families(dtype: DType) -> tuple[Factors, ...]:
     """Return sets of factors that values of a type may have.
 
-    They are integers of a byte, or of 8 bits and a sign where values tell them apart; significands of 4 bits, as fp8
-    has; and those of NormalFloat4 (Dettmers et al. 2023, QLoRA, appendix E).
+    They are integers of 8 bits and a sign; significands of 4 bits, as fp8 has; and those of NormalFloat4 (Dettmers et
+    al. 2023, QLoRA, appendix E).
     """
     significands = np.ldexp(np.tile(np.arange(8.0, 16.0), 30), np.repeat(np.arange(-23, 7), 8))
-    integers = np.arange(1.0, 256.0 if dtype.mantissa_bits > 16 else 129.0)
+    integers = np.arange(1.0, 256.0)
     normal = np.array(_NORMAL_FLOAT4, np.float32).astype(np.float64)
     return (
         _factors(integers, integers, INTEGERS, dtype),

@@ -21,6 +21,7 @@ NORMAL_FLOAT4 = np.array([
     -1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453, -0.28444138169288635, -0.18477343022823334,
     -0.09105003625154495, 0.0, 0.07958029955625534, 0.16093020141124725, 0.24611230194568634, 0.33791524171829224,
     0.44070982933044434, 0.5626170039176941, 0.7229568362236023, 1.0])  # fmt: skip
+FP4 = np.array([sign * size for sign in (-1, 1) for size in (0, 0.5, 1, 1.5, 2, 3, 4, 6)])
 
 
 class Quantized(NamedTuple):
@@ -62,29 +63,38 @@ def by_integers(shape: tuple[int, int], group: int, largest: int) -> Quantized:
     return Quantized(np.rint(groups / scales), scales, shape)
 
 
-def by_fp8(shape: tuple[int, int], group: int) -> Quantized:
-    """Quantize weights to significands of 4 bits down to 2**-9, as fp8 (e4m3) has them, up to 448."""
+def rounded(ratios: Array, n_bits: int) -> Array:
+    """Return numbers with significands of so many bits, as fp8 has, and fewer below 2**-6."""
+    unit = np.exp2(np.floor(np.log2(np.maximum(np.abs(ratios), 2.0**-6))) - n_bits + 1)
+    return np.rint(ratios / unit) * unit
+
+
+def by_fp8(shape: tuple[int, int], group: int, n_bits: int = 4, largest: int = 448) -> Quantized:
     groups = weights(shape, group)
-    scales = (np.abs(groups).max(1, keepdims=True) / 448).astype(np.float32)
-    ratios = groups / scales
-    unit = np.exp2(np.floor(np.log2(np.maximum(np.abs(ratios), 2.0**-6))) - 3)
-    return Quantized(np.rint(ratios / unit) * unit, scales, shape)
+    scales = (np.abs(groups).max(1, keepdims=True) / largest).astype(np.float32)
+    return Quantized(rounded(groups / scales, n_bits), scales, shape)
 
 
-def by_fp8_tiles(shape: tuple[int, int], side: int) -> Quantized:
+def by_fp8_squares(shape: tuple[int, int], side: int) -> Quantized:
     """Quantize weights as :func:`by_fp8` does, with a scale for each square of ``side`` values."""
-    tiles = weights(shape, side).reshape(shape[0] // side, side, shape[1] // side, side)
-    scales = (np.abs(tiles).max((1, 3), keepdims=True) / 448).astype(np.float32)
-    ratios = tiles / scales
-    unit = np.exp2(np.floor(np.log2(np.maximum(np.abs(ratios), 2.0**-6))) - 3)
-    numbers = np.rint(ratios / unit) * unit
-    return Quantized(numbers.reshape(-1, side), np.broadcast_to(scales, tiles.shape)[..., :1].reshape(-1, 1), shape)
+    squares = weights(shape, side).reshape(shape[0] // side, side, shape[1] // side, side)
+    scales = (np.abs(squares).max((1, 3), keepdims=True) / 448).astype(np.float32)
+    numbers = rounded(squares / scales, 4).reshape(-1, side)
+    return Quantized(numbers, np.broadcast_to(scales, squares.shape)[..., :1].reshape(-1, 1), shape)
 
 
-def by_normal_float(shape: tuple[int, int], group: int) -> Quantized:
+def by_table(shape: tuple[int, int], group: int, table: Array) -> Quantized:
+    """Quantize weights to the nearest numbers of a table, the largest of which a group's largest value has."""
     groups = weights(shape, group)
-    scales = np.abs(groups).max(1, keepdims=True).astype(np.float32)
-    return Quantized(NORMAL_FLOAT4[np.abs((groups / scales)[..., None] - NORMAL_FLOAT4).argmin(-1)], scales, shape)
+    scales = (np.abs(groups).max(1, keepdims=True) / table.max()).astype(np.float32)
+    return Quantized(table[np.abs((groups / scales)[..., None] - table).argmin(-1)], scales, shape)
+
+
+def from_zero_point(shape: tuple[int, int], group: int, zero_point: int) -> Quantized:
+    """Quantize weights, most of which are positive, to 0 ... 255, less a zero point."""
+    groups = weights(shape, group) + 0.05
+    scales = (np.abs(groups).max(1, keepdims=True) / (255 - zero_point)).astype(np.float32)
+    return Quantized(np.clip(np.rint(groups / scales), -zero_point, 255 - zero_point), scales, shape)
 
 
 #: Ways to quantize, and how many bits more than numbers and scales the values of a frame may take.
@@ -94,11 +104,14 @@ WAYS: dict[str, tuple[Callable[[], Quantized], float]] = {
     "int8, rows longer than a block": (lambda: by_integers((2, 70_000), 70_000, 127), 0.15),
     "int8, a scale for 128 values": (lambda: by_integers((60, 1024), 128, 127), 0.15),
     "int8 without a sign": (lambda: by_integers((60, 1024), 1024, 120), 0.15),
+    "uint8 and a zero point": (lambda: from_zero_point((60, 1024), 1024, 30), 0.35),
     "int4, a scale for 64 values": (lambda: by_integers((60, 1024), 64, 7), 0.15),
     "int4, a scale for 32 values": (lambda: by_integers((60, 1024), 32, 8), 0.15),
+    "fp4, a scale for 32 values": (lambda: by_table((60, 1024), 32, FP4), 0.15),
     "fp8, a scale for a row": (lambda: by_fp8((60, 1024), 1024), 0.2),
-    "fp8, a scale for a square": (lambda: by_fp8_tiles((256, 256), 128), 0.35),
-    "nf4, a scale for 64 values": (lambda: by_normal_float((60, 1024), 64), 0.15),
+    "fp8 (e5m2), a scale for a row": (lambda: by_fp8((60, 1024), 1024, 3, 57344), 0.2),
+    "fp8, a scale for a square": (lambda: by_fp8_squares((256, 256), 128), 0.35),
+    "nf4, a scale for 64 values": (lambda: by_table((60, 1024), 64, NORMAL_FLOAT4), 0.15),
 }
 
 
