@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cache, lru_cache
-from math import gcd
+from math import gcd, inf, log
 from typing import NamedTuple
 
 import numpy as np
@@ -46,8 +46,8 @@ BLOCK_LOG2 = 16  #: of indexed blocks: headers of smaller ones would be a larger
 MIN_INDEXED = 1 << 14  #: values of an array that are worth the search, at least
 _SAMPLE, _MIN_COVERED = 1 << 12, 0.97  #: values that are looked at first, and the share that a dictionary must have
 _PART = 1 << 16  #: values that a thread looks up at a time
-_SEGMENT_LENGTHS = 256, 128, 64, 32, 16  #: of groups that share a scale, beside rows and the whole array
-_MIN_SEGMENT = 16
+_SEGMENT_LENGTHS = 16, 32, 64, 128, 256  #: of groups that share a scale, beside rows and the whole array
+_MIN_SEGMENT = _SEGMENT_LENGTHS[0]
 _N_SEGMENTS, _SEGMENT_SAMPLE = 12, 128  #: segments that are looked at first, and values of each
 _SCALE_BITS = 24  #: what a scale takes, about
 _ENTRY_BITS = 40  #: what an entry takes in the dictionary, about
@@ -232,34 +232,36 @@ def _among_products(
     values: np.ndarray, dtype: DType, shapes: Sequence[Sequence[int]], threads: int
 ) -> list[Indexing]:
     """Return an array as indices into factors of the scales of its segments, if it is such an array."""
+    least, best = inf, None
     for factors in _families(dtype):
         for segment in _segment_lengths(shapes, len(values)):
-            if _explains_sample(values, segment, factors):
-                return _products(values, segment, factors, threads)
-    return []
+            bits = _sampled_bits(values, segment, factors)
+            if bits < least:
+                least, best = bits, (factors, segment)
+            if bits == inf and len(factors.largest) > 1:  # if a part has no scale, the whole has none
+                break
+    return [] if best is None else _products(values, best[1], best[0], threads)
 
 
 def _segment_lengths(shapes: Sequence[Sequence[int]], n: int) -> Iterator[int]:
-    """Yield how many values may share a scale, the most first: all, those of a row, or of a part of one."""
+    """Yield how many values may share a scale, the fewest first: those of a part of a row, of a row, or all."""
     is_matrices = all(len(shape) > 1 for shape in shapes)
     row = gcd(*(shape[-1] for shape in shapes)) if is_matrices else 0
-    yield n
+    yield from (length for length in _SEGMENT_LENGTHS if length < (row or n) and (row or n) % length == 0)
     if _MIN_SEGMENT <= row < n:
         yield row
-    for length in _SEGMENT_LENGTHS:
-        if length < (row or n) and (row or n) % length == 0:
-            yield length
+    yield n
 
 
 @cache
 def _families(dtype: DType) -> tuple[Factors, ...]:
     """Return sets of factors that values of a type may have.
 
-    They are integers of 8 bits and a sign; significands of 4 bits, as fp8 has; and those of NormalFloat4 (Dettmers et
-    al. 2023, QLoRA, appendix E).
+    They are integers of 8 bits and a sign, of 7 where values tell larger ones apart badly; significands of 4 bits, as
+    fp8 has; and those of NormalFloat4 (Dettmers et al. 2023, QLoRA, appendix E).
     """
     significands = np.ldexp(np.tile(np.arange(8.0, 16.0), 30), np.repeat(np.arange(-23, 7), 8))
-    integers = np.arange(1.0, 256.0)
+    integers = np.arange(1.0, 256.0 if dtype.mantissa_bits > 7 else 129.0)
     normal = np.array(_NORMAL_FLOAT4, np.float32).astype(np.float64)
     return (
         _factors(integers, integers, INTEGERS, dtype),
@@ -284,11 +286,12 @@ def _factors(values: np.ndarray, largest: np.ndarray, form: int, dtype: DType) -
     return Factors(padded[:-1], middles, largest, len(values), form, dtype.code)
 
 
-def _explains_sample(values: np.ndarray, segment: int, factors: Factors) -> bool:
-    """Return True if nearly all values of some segments are products of a scale and a factor."""
+def _sampled_bits(values: np.ndarray, segment: int, factors: Factors) -> float:
+    """Return what a value takes, about, if nearly all of those in some segments are products of a scale and a factor;
+    else infinity."""
     n, types = len(values), (values.dtype, values.flags.aligned)
     n_segments = -(-n // segment)
-    n_missed = n_seen = 0
+    counts, most = np.zeros(N_MATCHES, np.int64), (1 - _MIN_COVERED) * _N_SEGMENTS * min(segment, _SEGMENT_SAMPLE)
     for k in range(min(_N_SEGMENTS, n_segments)):
         number = k * n_segments // min(_N_SEGMENTS, n_segments)
         part = values[number * segment : (number + 1) * segment]
@@ -296,11 +299,15 @@ def _explains_sample(values: np.ndarray, segment: int, factors: Factors) -> bool
             part = spread_sample(part, _SEGMENT_SAMPLE)
         scales, matches = np.empty(1, np.uint32), np.empty(len(part), np.uint16)
         _find_scales(types, part, len(part), 0, factors, scales)
-        n_missed += int(_matched(part, len(part), 0, scales, factors, matches)[NO_MATCH])
-        n_seen += len(part)
-        if n_missed > (1 - _MIN_COVERED) * _N_SEGMENTS * min(segment, _SEGMENT_SAMPLE):
-            return False
-    return n_missed <= (1 - _MIN_COVERED) * n_seen
+        counts += _matched(part, len(part), 0, scales, factors, matches)
+        if counts[NO_MATCH] > most:
+            return inf
+    n_seen = int(counts.sum())
+    if counts[NO_MATCH] > (1 - _MIN_COVERED) * n_seen:
+        return inf
+    # A small sample misses symbols, so that its entropy is too low (Miller 1955).
+    unseen = (np.count_nonzero(counts) - 1) / (2 * log(2))
+    return (_entropy(counts) + unseen + values.itemsize * 8 * int(counts[NO_MATCH])) / n_seen + _SCALE_BITS / segment
 
 
 def _products(values: np.ndarray, segment: int, factors: Factors, threads: int) -> list[Indexing]:

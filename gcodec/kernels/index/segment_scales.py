@@ -26,7 +26,8 @@ from .products import product_of, without_denormal
 N_FACTORS = 256
 MAX_LOOKED_AT, MAX_COMPARED = 1024, 1 << 16  #: values of a segment that its scale is found from, and the largest of
 MAX_LARGEST = 4  #: how many of the largest may be the one whose factor is guessed
-_SHARE_LOST = 16  #: one in so many values may contradict a scale
+#: One in so many values may contradict a scale, but no more than a few of the first: most guesses are wrong.
+_SHARE_LOST, _LOST_AT_ONCE = 16, 2
 N_MATCHES, NO_MATCH = 1 + 2 * N_FACTORS, 0  #: what is known of a value: see :func:`match_products`
 ONE = 0x3F800000  #: the bits of 1, the scale of segments in which nothing tells it
 
@@ -97,10 +98,11 @@ def _narrow(values, step, low, high, factors, allowed):
     """Narrow the bounds of a scale by some values, ``step`` apart; return (low, high), or (0, 0) if more than
     ``allowed`` of them contradict it."""
     width = width_of(values)
-    n_lost, inverse = 0, 2.0 / (low + high)
+    n_met, n_lost, inverse = 0, 0, 2.0 / (low + high)
     for i in range(0, len(values), step):
         magnitude = _magnitude(values[i], width, factors.dtype_code)
         if magnitude > 0:
+            n_met += 1
             factor = factors.values[_nearest(factors, magnitude * inverse)]
             below, above = _rounded_from(magnitude, factors.dtype_code)
             least, most = low * factor, high * factor
@@ -111,7 +113,7 @@ def _narrow(values, step, low, high, factors, allowed):
                     inverse = 2.0 / (low + high)
             else:
                 n_lost += 1
-                if n_lost > allowed:
+                if n_lost > min(allowed, _LOST_AT_ONCE + n_met // _SHARE_LOST):
                     return 0.0, 0.0
     return low, high
 
