@@ -13,6 +13,8 @@ from .entries import FileEntry, SegmentEntry
 from .layout import CODECS, FRAME, padding
 from .reader import ArchiveReader
 
+_BOOKS = "codebooks", "change_codebooks", "dictionaries"  #: of a frame, by the kind of block
+
 
 def describe_file(archive: ArchiveReader, entry: FileEntry) -> dict[str, Any]:
     """Return what an archive has of a file: sizes, modes, blocks and codebooks, by segment and by tensor.
@@ -56,7 +58,7 @@ def _segment(archive: ArchiveReader, entry: FileEntry, number: int, name: str) -
         "values": values,
         "bits_per_value": 8 * segment.stored / values if values else None,
         "kinds": kinds,
-        "codebooks": sum(len(frame["codebooks"]) for frame in frames),
+        "codebooks": sum(len(frame[key]) for frame in frames for key in _BOOKS),
         "hash": segment.hash,
         **({"base": segment.base} if segment.base else {}),
         "chunks": chunks,

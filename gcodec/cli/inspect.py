@@ -25,9 +25,9 @@ EXAMPLES = """examples:
   gcodec inspect dump.safetensors                what a file that is not compressed holds
 
 Block kinds: constant (one value), raw (as it is), coded, predicted (from a row or from the base), sparse (what differs
-from the base, or from zero). The modes "stored" and "zstd" mean that no frame holds the tensor, as with integers and
-small tensors. Tensors that share bytes with one above show "shared". A tensor's base is shown by the hash that an
-archive of the base has for it."""
+from the base, or from zero), indexed (few values, or few multiples of scales). The modes "stored" and "zstd" mean that
+no frame holds the tensor, as with integers and small tensors. Tensors that share bytes with one above show "shared". A
+tensor's base is shown by the hash that an archive of the base has for it."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -85,9 +85,10 @@ def _show(result: dict[str, Any], chunks: bool) -> None:
     elif result["kind"] == "frame":
         display.show(f"{result['name']}: frame, {display.size(result['bytes'])}")
         for key in ("dtype", "shape", "mode", "container", "n_values", "n_blocks", "block_values", "stream_values"):
-            display.show(f"  {key:14}  {result[key]}")
-        for key in ("levels", "planes", "kinds", "codebooks", "prelude_bytes", "ratio", "bits_per_value"):
-            display.show(f"  {key:14}  {result[key]}")
+            display.show(f"  {key:16}  {result[key]}")
+        books = "codebooks", "change_codebooks", "dictionaries"
+        for key in ("levels", "planes", "kinds", *books, "prelude_bytes", "ratio", "bits_per_value"):
+            display.show(f"  {key:16}  {result[key]}")
     else:
         display.show(f"{result['name']}: {result['format']} file, {display.size(result['bytes'])}, not compressed")
         _show_metadata(result["metadata"])
