@@ -80,12 +80,13 @@ def encode_values(
         return _frame(writer, n_workers, target)
     except FullError:
         is_planned = plan.codebooks or plan.prediction or plan.sparse or plan.indexed
-        if is_planned and (target is None or len(target) >= writer.limit):
-            # Nearly every block is raw, and the codebooks are not worth their place.
+        if is_planned:  # nearly every block is raw, and the codebooks, planes or levels are not worth their place
             raw = no_plan(plan.dtype, -(-len(request.values.bits) >> block_log2(plan.dtype)))
             if request.options.exact_if_smaller:
                 request = _exact(request, plan.dtype)
-            return _frame(FrameWriter.of(request, raw, rounded), n_workers, target)
+            writer = FrameWriter.of(request, raw, rounded)
+            if target is None or len(target) >= writer.limit:
+                return _frame(writer, n_workers, target)
         assert target is not None
         raise OutputTooSmall(_TOO_FEW.format(len(target))) from None
 

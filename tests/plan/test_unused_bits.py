@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import gcodec
+from tests.support import laws
 from tests.support.bit_patterns import BITS_ONLY, KINDS, Bits, from_floats, gaussian, infinity
 
 N = 40_000
@@ -214,3 +215,13 @@ def test_blocks_with_more_or_fewer_masked_values_share_their_codebooks():
     values = minus.reshape(1024, 512)
     many = encoded("float32", values, options=gcodec.EncoderOptions(max_codebooks=64))
     assert size_of("float32", values) <= 1.01 * len(many)
+
+
+@pytest.mark.parametrize("drop", [9, 15, 21, 23])
+@pytest.mark.parametrize("share", [0.2, 0.3, 0.4])
+@pytest.mark.parametrize("n", [1 << 14, (1 << 14) + 1])
+def test_a_buffer_of_the_frame_s_size_is_enough_where_levels_turn_out_not_to_be_worth_it(n, share, drop):
+    rng = np.random.default_rng(drop)
+    bits = rng.integers(0, 1 << 32, n, np.uint32)
+    bits[rng.random(n) < share] &= np.uint32((1 << 32) - (1 << drop))
+    laws.check_encode_buffers(bits.view("float32"), encoded("float32", bits))
