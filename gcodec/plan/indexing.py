@@ -386,8 +386,11 @@ def _on_one_power(scales: np.ndarray) -> np.ndarray:
         return scales
     logs = np.log2(floats, where=some, out=np.zeros(len(floats)))
     away = np.clip(np.round(logs - np.median(logs[some])), -_MAX_POWER, _MAX_POWER)
-    moved: np.ndarray = np.where(some, np.ldexp(floats, -away.astype(np.int64)), 0.0).astype(np.float32).view(np.uint32)
-    return moved
+    moved = np.ldexp(floats, -away.astype(np.int64))
+    usable = some & (moved >= _MIN_SCALE)
+    result: np.ndarray = np.where(usable, moved, floats).astype(np.float32).view(np.uint32)
+    return result
 
 
+_MIN_SCALE = 2.0**-125  #: whatever processors may take for zero is less
 _MAX_POWER = 6  #: of two, by which significands go beyond the largest of a segment

@@ -59,8 +59,11 @@ _FIRST_SIGNIFICAND, _HALF_SIGNIFICAND = (127 - 20) << 3, 1 << 19
 
 @kernel
 def _magnitude(bits, width, dtype_code):
-    """Return the magnitude of a value as float32."""
-    return as_float(U32(U32(bits) & U32((1 << (width - 1)) - 1)), dtype_code)
+    """Return the magnitude of a value as float32; 0 where that is infinite, NaN, or what a processor may take for
+    zero. (Of float16, such values count as numbers beyond the largest.)"""
+    bits = bits_of_float(as_float(U32(U32(bits) & U32((1 << (width - 1)) - 1)), dtype_code))
+    exponent = U32(bits & U32(0x7F800000))
+    return float_from_bits(bits if exponent != 0 and exponent != 0x7F800000 else U32(0))
 
 
 @kernel
@@ -120,7 +123,10 @@ def _narrow(values, step, low, high, factors, allowed):
 
 @kernel
 def _shortest_between(low, high):
-    """Return the bits of a float32 between bounds, about in their middle, with as few bits as they leave room for."""
+    """Return the bits of a float32 between bounds, about in their middle, with as few bits as they leave room for; 0
+    where that, or rounding to it, depends on whether the processor takes denormal numbers for zero."""
+    if low + high < 2.0**-124:
+        return U32(0)
     bits = bits_of_float(np.float32(0.5 * (low + high)))
     for shift in range(16, 0, -8):
         short = U32(U32(bits + U32(1 << (shift - 1))) & U32(0xFFFFFFFF << shift))
