@@ -3,7 +3,7 @@ were quantized: what frames of indexed blocks are planned from (docs/format.md s
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache, lru_cache
 from math import gcd, inf, log
@@ -48,6 +48,7 @@ _SAMPLE, _MIN_COVERED = 1 << 12, 0.97  #: values that are looked at first, and t
 _PART = 1 << 16  #: values that a thread looks up at a time
 _SEGMENT_LENGTHS = 16, 32, 64, 128, 256  #: of groups that share a scale, beside rows and the whole array
 _MIN_SEGMENT = _SEGMENT_LENGTHS[0]
+_MIN_PRODUCTS = 8  #: that are not 0, for each scale
 _N_SEGMENTS, _SEGMENT_SAMPLE = 40, 128  #: segments that are looked at first, and values of each
 _SCALE_BITS = 24  #: what a scale takes, about
 _ENTRY_BITS = 40  #: what an entry takes in the dictionary, about
@@ -87,6 +88,7 @@ class Indexing(NamedTuple):
         has_factors: True if the entries are factors of scales.
         entries: uintW[n], or uint32[n] with the bits of factors; rising as numbers do.
         indices: uint8[n_values]; one that is beyond the entries stands for a value that they lack.
+        n_absent: How many values the entries lack.
         scales: uint32[n_segments], bits of the scales of segments; empty if there are none.
         segment: Values of a segment; 0 if there are none.
     """
@@ -94,13 +96,9 @@ class Indexing(NamedTuple):
     has_factors: bool
     entries: np.ndarray
     indices: np.ndarray
+    n_absent: int
     scales: np.ndarray
     segment: int
-
-    @property
-    def n_absent(self) -> int:
-        """Return how many values the entries lack."""
-        return 0 if len(self.entries) == MAX_ENTRIES else int(np.count_nonzero(self.indices >= len(self.entries)))
 
     @property
     def is_complete(self) -> bool:
@@ -113,7 +111,7 @@ class Indexing(NamedTuple):
 
     def bits(self, value_bits: int) -> float:
         """Return what the frame takes, about."""
-        return _entropy(np.bincount(self.indices)) + self.extra_bits(value_bits)
+        return _entropy(_count_indices(self.indices)) + self.extra_bits(value_bits)
 
     def with_codes(self, codebook: Codebook) -> IndexedPlan:
         """Return the plan of indexed blocks whose indices have these codes."""
@@ -165,8 +163,12 @@ def find_indexing(request: EncodeRequest) -> Indexing | None:
     if _covered(counts) >= _MIN_COVERED:
         found.append(_among(values, entries, counts, threads))
     if dtype.predictable and not (found and found[0].is_complete):
-        found += _among_products(values, dtype, request.shapes or (shape,), threads)
-    return min(found, key=lambda one: one.bits(dtype.bits), default=None)
+        n_zero = int(counts[_without_sign(entries) == 0].sum())
+        lengths = _segment_lengths(request.shapes or (shape,), len(values))
+        found += _among_products(values, dtype, _long_enough(lengths, 1 - n_zero / len(some)), threads)
+    if len(found) < 2:
+        return found[0] if found else None
+    return min(found, key=lambda one: one.bits(dtype.bits))
 
 
 def _repeats(values: np.ndarray, dtype: DType) -> bool:
@@ -181,10 +183,12 @@ def _repeats(values: np.ndarray, dtype: DType) -> bool:
 
 
 def _covered(counts: np.ndarray) -> float:
-    """Return the share of values that the most frequent of them are, as many as a dictionary may have."""
-    if len(counts) <= MAX_ENTRIES:
-        return 1.0
-    return float(np.sort(counts)[-MAX_ENTRIES + 1 :].sum() / counts.sum())
+    """Return the share of all values that the most frequent of a sample are, about, as many as a dictionary may have.
+
+    Of all values, about as many are in no sample of this size as are met once in it (Good and Turing).
+    """
+    repeated = counts[counts > 1]
+    return float(np.sort(repeated)[-MAX_ENTRIES + 1 :].sum() / counts.sum())
 
 
 def _among(values: np.ndarray, entries: np.ndarray, counts: np.ndarray, threads: int) -> Indexing:
@@ -213,34 +217,61 @@ def _among(values: np.ndarray, entries: np.ndarray, counts: np.ndarray, threads:
 
     run_batches(find, -(-len(values) // _PART), threads, batch=4)
     if n_entries < 0:
-        entries, indices = _without_rare(entries, indices)
-    return Indexing(False, entries, indices, _NO_SCALES, 0)
+        return _without_rare(entries, indices)
+    return Indexing(False, entries, indices, 0, _NO_SCALES, 0)
 
 
-def _without_rare(entries: np.ndarray, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return entries without those that are met so rarely that they are shorter as exceptions, and the indices."""
-    counts = np.bincount(indices, minlength=MAX_ENTRIES)
+def _without_rare(entries: np.ndarray, indices: np.ndarray) -> Indexing:
+    """Return an array as indices, given those into some entries, without the entries that are met so rarely that they
+    are shorter as exceptions. The indices are changed."""
+    counts = _count_indices(indices)
     kept = np.flatnonzero(counts[: len(entries)] > _MAX_RARE)
+    n_absent = len(indices) - int(counts[kept].sum())
     if len(kept) in (0, len(entries)):
-        return entries, indices
+        return Indexing(False, entries, indices, int(counts[len(entries) :].sum()), _NO_SCALES, 0)
     index_of = np.full(MAX_ENTRIES, len(kept), np.uint8)
     index_of[kept] = np.arange(len(kept))
-    return entries[kept], index_of[indices]
+    for first in range(0, len(indices), _PART):
+        part = indices[first : first + _PART]
+        part[:] = index_of[part]
+    return Indexing(False, entries[kept], indices, n_absent, _NO_SCALES, 0)
 
 
-def _among_products(
-    values: np.ndarray, dtype: DType, shapes: Sequence[Sequence[int]], threads: int
-) -> list[Indexing]:
-    """Return an array as indices into factors of the scales of its segments, if it is such an array."""
+def _count_indices(indices: np.ndarray) -> np.ndarray:
+    """Return how often each index is met: int64[MAX_ENTRIES].
+
+    They are counted in parts, since ``bincount`` makes 8 bytes of each index.
+    """
+    counts = np.zeros(MAX_ENTRIES, np.int64)
+    for first in range(0, len(indices), _PART):
+        counts += np.bincount(indices[first : first + _PART], minlength=MAX_ENTRIES)
+    return counts
+
+
+def _among_products(values: np.ndarray, dtype: DType, lengths: Sequence[int], threads: int) -> list[Indexing]:
+    """Return an array as indices into factors of the scales of segments of one of some lengths, which rise, if it is
+    such an array."""
     least, best = inf, None
     for factors in _families(dtype):
-        for segment in _segment_lengths(shapes, len(values)):
+        for segment in lengths:
             bits = _sampled_bits(values, segment, factors)
             if bits < least:
                 least, best = bits, (factors, segment)
             if bits == inf and len(factors.largest) > 1:  # if a part has no scale, the whole has none
                 break
     return [] if best is None else _products(values, best[1], best[0], threads)
+
+
+def _without_sign(values: np.ndarray) -> np.ndarray:
+    """Return the bits of values but for the sign, which stands before all others."""
+    bits: np.ndarray = values << values.dtype.type(1)
+    return bits
+
+
+def _long_enough(lengths: Iterable[int], share: float) -> list[int]:
+    """Return those lengths of segments that have so many values other than 0, of which there is some share, that a
+    scale does more than to repeat what these are."""
+    return [length for length in lengths if length * share >= _MIN_PRODUCTS]
 
 
 def _segment_lengths(shapes: Sequence[Sequence[int]], n: int) -> Iterator[int]:
@@ -353,7 +384,8 @@ def _products(values: np.ndarray, segment: int, factors: Factors, threads: int) 
         np.take(index_of, matches[part], out=indices[part], mode="clip")
 
     run_batches(name, -(-n // _PART), threads, batch=4)
-    return [Indexing(True, entries[order].view(np.uint32), indices, scales, segment)]
+    n_absent = n - int(counts[used].sum())
+    return [Indexing(True, entries[order].view(np.uint32), indices, n_absent, scales, segment)]
 
 
 def _matches_entropy(values: np.ndarray, segment: int, scales: np.ndarray, factors: Factors) -> float:

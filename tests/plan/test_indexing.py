@@ -12,6 +12,7 @@ import pytest
 
 import gcodec
 from gcodec import EncoderOptions
+from tests.plan.test_prediction import flushing_denormals
 from tests.support import laws
 from tests.support.bit_patterns import KINDS, Array, Bits, from_floats, gaussian, noise, specials, typed
 
@@ -199,6 +200,41 @@ def test_other_arrays_are_encoded_as_if_there_were_no_indexed_blocks(dtype):
     for bits in (gaussian(kind, rng, 1 << 16), noise(kind, rng, 1 << 16), np.zeros(1 << 16, kind.container)):
         x = typed(dtype, bits)
         assert gcodec.encode(x, dtype=dtype) == gcodec.encode(x, dtype=dtype, options=NOT_INDEXED)
+
+
+@pytest.mark.parametrize("dtype", SHORT)
+@pytest.mark.parametrize("zeros", [0.7, 0.9, 0.95])
+def test_scales_do_not_repeat_what_the_few_values_between_zeros_are(dtype, zeros):
+    """Where a segment has one value or two that are not zero, some scale always fits: that takes long, and saves
+    little."""
+    kind, rng = KINDS[dtype], np.random.default_rng(7)
+    bits = gaussian(kind, rng, 1 << 16)
+    gone = rng.random(bits.shape) < zeros
+    bits[gone] = bits[gone] >> (kind.W - 1) << (kind.W - 1)  # as a mask leaves them, 0 or -0
+    frame = check(dtype, bits)
+    usual = gcodec.encode(typed(dtype, bits), dtype=dtype, options=NOT_INDEXED)
+    assert "indexed" not in kinds_of(frame) or len(frame) <= 0.95 * len(usual)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_processor_that_takes_denormals_for_zero_makes_the_same_frames(dtype):
+    """Of values and scales around the smallest normal number."""
+    arrays = []
+    for exponent in (-140, -133, -127, -126, -125, -120):
+        for quantized in (by_integers((64, 1024), 128, 7), by_fp8((64, 1024), 128)):
+            scales = np.ldexp(quantized.scales / quantized.scales.max(), exponent)
+            arrays.append(quantized._replace(scales=scales).bits(dtype))
+    bits = by_integers((64, 1024), 128, 7).bits(dtype)
+    bits.reshape(-1)[::150] = np.arange(bits.size // 150 + 1)
+    arrays.append(bits)
+    usual = [gcodec.encode(typed(dtype, bits), dtype=dtype) for bits in arrays]
+    assert [kinds_of(frame) for frame in usual[-3:]] == [{"indexed"}] * 3
+    for bits, frame in zip(arrays, usual, strict=True):
+        laws.assert_same_bits(gcodec.decode(frame, like="numpy"), bits)
+    with flushing_denormals():
+        assert [gcodec.encode(typed(dtype, bits), dtype=dtype) for bits in arrays] == usual
+        for bits, frame in zip(arrays, usual, strict=True):
+            laws.assert_same_bits(gcodec.decode(frame, like="numpy"), bits)
 
 
 @pytest.mark.parametrize("dtype", SHORT)
