@@ -35,6 +35,8 @@ def front_table(results: Path) -> list[str]:
     """Return the table: what a user has, what gcodec makes of it, and the page to begin with."""
     rows = [
         ["a model file in bfloat16", _weights(results), "[checkpoints](docs/checkpoints.md)"],
+        ["bfloat16 weights that were fp8 before", _dequantized(results),
+         "[tensors](docs/tensors.md#few-values-and-quantized-weights)"],
         ["checkpoints of training, with AdamW's state", _checkpoints(results),
          "[series](docs/checkpoints.md#series-of-checkpoints)"],
         ["DDP over a slow link", _allreduce(results), "[training](docs/training.md)"],
@@ -47,6 +49,12 @@ def _weights(results: Path) -> str:
     total = totals(read_table(results / "codec.csv")[1], "parameters bf16")[OURS]
     return (f"{100 / total.ratio:.0f} % of its bytes; in memory, a core encodes {total.encode:.1f} and decodes "
             f"{total.decode:.1f} GB/s")
+
+
+def _dequantized(results: Path) -> str:
+    row = next(row for row in read_table(results / "other_arrays.csv")[1]
+               if row["array"].startswith("weights from fp8") and (row["dtype"], row["codec"]) == ("bfloat16", OURS))
+    return f"{100 * int(row['compressed_bytes']) / int(row['original_bytes']):.0f} % of their bytes, bit for bit"
 
 
 def _checkpoints(results: Path) -> str:

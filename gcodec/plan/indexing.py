@@ -419,10 +419,10 @@ def _on_one_power(scales: np.ndarray) -> np.ndarray:
     logs = np.log2(floats, where=some, out=np.zeros(len(floats)))
     away = np.clip(np.round(logs - np.median(logs[some])), -_MAX_POWER, _MAX_POWER)
     moved = np.ldexp(floats, -away.astype(np.int64))
-    usable = some & (moved >= _MIN_SCALE)
+    usable = some & (moved >= _MIN_SCALE) & (moved < _SCALES_END)
     result: np.ndarray = np.where(usable, moved, floats).astype(np.float32).view(np.uint32)
     return result
 
 
-_MIN_SCALE = 2.0**-125  #: whatever processors may take for zero is less
+_MIN_SCALE, _SCALES_END = 2.0**-125, 2.0**127  #: what processors may take for zero is less, and infinity is more
 _MAX_POWER = 6  #: of two, by which significands go beyond the largest of a segment

@@ -237,6 +237,15 @@ def test_a_processor_that_takes_denormals_for_zero_makes_the_same_frames(dtype):
             laws.assert_same_bits(gcodec.decode(frame, like="numpy"), bits)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_scales_may_be_as_large_as_numbers_are(dtype):
+    for quantized in (by_integers((64, 1024), 128, 1), by_integers((64, 1024), 128, 7), by_fp8((64, 1024), 128)):
+        largest = np.log2(quantized.numbers.max())
+        for exponent in (120, 126, 127, 128 - 2.0**-9):
+            scales = quantized.scales / quantized.scales.max() * np.exp2(exponent - largest)
+            check(dtype, quantized._replace(scales=scales).bits(dtype))
+
+
 @pytest.mark.parametrize("dtype", SHORT)
 def test_quantized_weights_stay_exact_where_bits_may_be_dropped(dtype):
     """That is smaller."""

@@ -194,12 +194,12 @@ def find_scales(values, segment, skipped, factors, scales):
         if high == 0:
             low, high, guess = _fit(part, step, factors, 0, len(factors.largest))
         bits = _shortest_between(low, high) if high > 0 else U32(0)
-        scales[s] = bits
-        if bits & U32(0x7F800000) == 0:
+        exponent = U32(bits & U32(0x7F800000))
+        if exponent == 0 or exponent == 0x7F800000:
             scales[s] = U32(0)
             n_without += 1
         else:
-            before = bits
+            scales[s] = before = bits
     return n_without
 
 
