@@ -156,6 +156,18 @@ def test_values_that_are_no_products_are_exceptions(dtype):
 
 
 @pytest.mark.parametrize("dtype", SHORT)
+def test_scales_of_long_rows_are_found_beside_many_larger_values(dtype):
+    quantized, rng = by_integers((4, 40_000), 40_000, 100), np.random.default_rng(2)
+    bits = quantized.bits(dtype)
+    pure = check(dtype, bits)
+    odd = rng.random(bits.shape) < 0.002
+    bits[odd] = from_floats(KINDS[dtype], 1 + rng.random(int(odd.sum())))
+    frame = check(dtype, bits)
+    assert kinds_of(frame) == {"indexed"}
+    assert len(frame) <= len(pure) + odd.sum() * (KINDS[dtype].W + 16) / 8
+
+
+@pytest.mark.parametrize("dtype", SHORT)
 def test_special_values_stay_as_they_are(dtype):
     """Infinities, NaN and -0, and segments of zeros, of denormals and of numbers whose products overflow."""
     kind, bits = KINDS[dtype], by_integers((64, 1024), 128, 7).bits(dtype).reshape(-1)

@@ -25,7 +25,7 @@ from .products import product_of, without_denormal
 
 N_FACTORS = 256
 MAX_LOOKED_AT, MAX_COMPARED = 1024, 1 << 16  #: values of a segment that its scale is found from, and the largest of
-MAX_LARGEST = 4  #: how many of the largest may be the one whose factor is guessed
+MAX_LARGEST, _FEW = 4, 64  #: how many of the largest may be the one whose factor is guessed, half of them of a few
 #: One in so many values may contradict a scale, but no more than a few of the first: most guesses are wrong.
 _SHARE_LOST, _LOST_AT_ONCE = 16, 2
 N_MATCHES, NO_MATCH = 1 + 2 * N_FACTORS, 0  #: what is known of a value: see :func:`match_products`
@@ -139,11 +139,17 @@ def _shortest_between(low, high):
 @kernel
 def _fit(values, step, factors, first, stop):
     """Return bounds of a segment's scale, and the number of its largest value's factor, among ``first ... stop - 1`` of
-    those that it may have; bounds of 0 if none will do. Any of the largest values may be no product at all."""
+    those that it may have; bounds of 0 if none will do.
+
+    Any of the largest values may be no product at all. Of long segments many may be, and so the last that are tried are
+    the largest of a few values.
+    """
     allowed = len(values) // step // _SHARE_LOST
-    largest = np.float32(np.inf)
-    for _ in range(MAX_LARGEST):
-        largest = _largest_below(values, largest, factors.dtype_code)
+    largest, step_between = np.float32(np.inf), _step_between(len(values), MAX_COMPARED)
+    for k in range(MAX_LARGEST):
+        if k == MAX_LARGEST // 2 and step > 1:
+            largest, step_between = np.float32(np.inf), _step_between(len(values), _FEW)
+        largest = _largest_below(values, step_between, largest, factors.dtype_code)
         if largest == 0:
             break
         below, above = _rounded_from(largest, factors.dtype_code)
@@ -156,10 +162,17 @@ def _fit(values, step, factors, first, stop):
 
 
 @kernel
-def _largest_below(values, limit, dtype_code):
-    """Return the largest magnitude below a limit, of many of some values; 0 if there is none."""
+def _step_between(n, n_some):
+    """Return how far apart values lie of which at most some are looked at: an odd step, so that it falls in with no
+    pattern."""
+    return (n + n_some - 1) // n_some | 1
+
+
+@kernel
+def _largest_below(values, step, limit, dtype_code):
+    """Return the largest magnitude below a limit, of some values, ``step`` apart; 0 if there is none."""
     width, largest = width_of(values), np.float32(0)
-    for i in range(0, len(values), (len(values) + MAX_COMPARED - 1) // MAX_COMPARED):
+    for i in range(0, len(values), step):
         magnitude = _magnitude(values[i], width, dtype_code)
         largest = magnitude if magnitude > largest and magnitude < limit else largest
     return largest
@@ -185,10 +198,9 @@ def find_scales(values, segment, skipped, factors, scales):
     for s in range(len(scales)):
         begin = max(s * segment - skipped, 0)
         part = subarray(values, begin, min((s + 1) * segment - skipped, len(values)) - begin)
-        step = (len(part) + MAX_LOOKED_AT - 1) // MAX_LOOKED_AT
-        step += I64(step > 1) & ~step & 1  # an odd step, so that it falls in with no pattern
+        step = _step_between(len(part), MAX_LOOKED_AT)
         scales[s] = before
-        if _largest_below(part, np.float32(np.inf), factors.dtype_code) == 0:
+        if _largest_below(part, _step_between(len(part), MAX_COMPARED), np.float32(np.inf), factors.dtype_code) == 0:
             continue
         low, high, guess = _fit(part, step, factors, guess, guess + 1)
         if high == 0:
