@@ -17,7 +17,7 @@ MAX_DICTIONARIES = 16
 MAX_ENTRIES = 256
 INDEX_TYPE = BY_NAME["float8_e4m3fn"]  #: as which indices are coded: its heads are whole bytes
 _VALUES, _FACTORS = range(2)  #: forms
-_INFINITY = 0x7F800000
+_INFINITY, _SIGN = 0x7F800000, 0x80000000
 
 
 @dataclass(frozen=True)
@@ -47,6 +47,12 @@ class Dictionary:
         table = np.zeros(MAX_ENTRIES, f"<u{self.entry_bytes}")
         table[: self.n_entries] = np.frombuffer(self.entries, table.dtype)
         return table.astype(f"u{self.entry_bytes}", copy=False)
+
+    @property
+    def factors(self) -> np.ndarray:
+        """Return the entries, where they are factors, and 0 of the same sign for denormal ones: float32[256]."""
+        bits = self.table
+        return np.where(bits & np.uint32(_INFINITY), bits, bits & np.uint32(_SIGN)).view(np.float32)
 
     @cached_property
     def record(self) -> bytes:

@@ -30,7 +30,7 @@ from .coded_blocks import CodedDecoder, CodedEncoder
 
 _check_indexed, _look_up_values = Specialized(check_indexed), Specialized(look_up_values)
 _write_if_constant, _finish_indexed = Specialized(write_if_constant), Specialized(finish_indexed)
-_NO_FACTORS = np.zeros(0, np.uint32)
+_NO_FACTORS = np.zeros(0, np.float32)
 _MAX_BATCH_VALUES = 1 << 17  #: whose indices are decoded together, while they are in the cache
 
 
@@ -93,7 +93,7 @@ class IndexedDecoder:
         prelude, (n_values, block, _) = self._prelude, self._geometry
         dictionary, layout = prelude.dictionaries[number], lossless(INDEX_TYPE)
         rules = _rules(dictionary, self._first + number, n_values, block, prelude.dtype.itemsize)
-        factors = dictionary.table if dictionary.has_factors else _NO_FACTORS
+        factors = dictionary.factors if dictionary.has_factors else _NO_FACTORS
         table = np.zeros(MAX_ENTRIES, prelude.dtype.uint) if dictionary.has_factors else dictionary.table
         inner = prelude._replace(
             dtype=INDEX_TYPE, widths=layout.widths, levels=layout.levels, codebooks=(dictionary.codebook,), columns=()

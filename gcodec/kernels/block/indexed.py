@@ -11,6 +11,7 @@ from ..core.jit import kernel
 from ..core.scalar import U8, U32
 from ..core.unaligned import load_u32, load_value, store_value, subarray, width_of
 from ..index.products import product_of, without_denormal
+from ..predict.residuals import BFLOAT16, FLOAT16, FLOAT32
 from .header import (
     BAD_FIELD,
     BAD_SIZE,
@@ -57,7 +58,7 @@ class Lookup(NamedTuple):
     """The values or factors that indices stand for.
 
     Attributes:
-        factors: uint32[256], bits of the factors; not looked at if there are none.
+        factors: float32[256], the factors, none of them denormal; not looked at if there are none.
         dtype_code: Type of the values, if there are factors.
         table: uintW[256], the values that indices stand for; with factors, scratch.
     """
@@ -140,15 +141,20 @@ def check_indexed(blocks, begin, end, rules, inner_offsets, inner_sizes):
 @kernel
 def _multiply(indices, scale, lookup, n_entries, out):
     """Write the products of a segment's scale and the factors that indices stand for."""
-    if len(indices) < n_entries:
+    if len(indices) >= n_entries:
+        for k in range(n_entries):
+            lookup.table[k] = product_of(scale, lookup.factors[k], lookup.dtype_code)
         for i in range(len(indices)):
-            factor = without_denormal(lookup.factors[indices[i]])
-            out[i] = product_of(scale, factor, lookup.dtype_code)
-        return
-    for k in range(n_entries):
-        lookup.table[k] = product_of(scale, without_denormal(lookup.factors[k]), lookup.dtype_code)
-    for i in range(len(indices)):
-        out[i] = lookup.table[indices[i]]
+            out[i] = lookup.table[indices[i]]
+    elif lookup.dtype_code == BFLOAT16:  # a loop for each type becomes vectors
+        for i in range(len(indices)):
+            out[i] = product_of(scale, lookup.factors[indices[i]], BFLOAT16)
+    elif lookup.dtype_code == FLOAT16:
+        for i in range(len(indices)):
+            out[i] = product_of(scale, lookup.factors[indices[i]], FLOAT16)
+    else:
+        for i in range(len(indices)):
+            out[i] = product_of(scale, lookup.factors[indices[i]], FLOAT32)
 
 
 @kernel
