@@ -24,6 +24,7 @@ KINDS = {
     "coded": "coded: exponents by a prefix code, other bits packed",
     "predicted": "predicted: from a template row or the base",
     "sparse": "sparse: what differs from the base, or from zero",
+    "indexed": "indexed: few values, or few multiples of some scales",
 }
 
 

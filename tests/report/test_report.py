@@ -20,13 +20,16 @@ import gcodec
 from gcodec.archive import Bases
 from gcodec.checkpoints import Checkpointer
 from gcodec.cli import main
+from gcodec.cli.inspect import EXAMPLES
 from gcodec.files import open_source
+from gcodec.frame.kinds import BLOCK_KINDS
 from gcodec.report import report_page
 from gcodec.report.charts import Curve, column_chart, line_chart
 from gcodec.report.contents import TensorRow, contents_of
 from gcodec.report.distributions import Distribution, entropy
 from gcodec.report.page import Cell, Page
 from gcodec.report.run_log import read_log
+from gcodec.report.tensor_sections import KINDS
 from tests.archive.test_files import npy, npz, torch_file
 from tests.support import commands
 from tests.support.commands import run
@@ -426,3 +429,9 @@ def test_the_verb_is_quiet_about_modules_it_does_not_need():
     environment = {**os.environ, "PYTHONPATH": str(Path(gcodec.__file__).parents[1])}
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True, env=environment, text=True)
     assert done.stdout == "False\n" and main(["report", "x.npy", "-f", "-q"]) == 0
+
+
+def test_every_kind_of_block_is_explained_in_reports_and_in_the_help_of_inspect():
+    for kind in BLOCK_KINDS:
+        assert kind.name in KINDS
+        assert kind.name in EXAMPLES
