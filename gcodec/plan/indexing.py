@@ -380,8 +380,9 @@ def _products(values: np.ndarray, segment: int, factors: Factors, threads: int) 
     indices = np.empty(n, np.uint8)
 
     def name(begin: int, end: int) -> None:
-        part = slice(begin * _PART, end * _PART)
-        np.take(index_of, matches[part], out=indices[part], mode="clip")
+        for number in range(begin, end):  # one part after another: ``take`` makes 8 bytes of each match
+            part = slice(number * _PART, (number + 1) * _PART)
+            np.take(index_of, matches[part], out=indices[part], mode="clip")
 
     run_batches(name, -(-n // _PART), threads, batch=4)
     n_absent = n - int(counts[used].sum())

@@ -3,6 +3,7 @@ the quantized numbers take, and nothing changes."""
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Callable
 from random import Random
 from typing import Any, NamedTuple
@@ -12,6 +13,10 @@ import pytest
 
 import gcodec
 from gcodec import EncoderOptions
+from gcodec.format.modes import lossless
+from gcodec.plan.indexing import find_indexing
+from gcodec.plan.request import EncodeRequest
+from gcodec.tensors import values_of
 from tests.plan.test_prediction import flushing_denormals
 from tests.support import laws
 from tests.support.bit_patterns import KINDS, Array, Bits, from_floats, gaussian, noise, specials, typed
@@ -280,3 +285,21 @@ def test_an_archive_of_quantized_weights_restores_them(tmp_path):
     gcodec.save_file(tensors, tmp_path / "weights.gc")
     for name, tensor in gcodec.load_file(tmp_path / "weights.gc").items():
         assert tensor.tobytes() == tensors[name].tobytes()
+
+
+def test_the_search_takes_a_few_bytes_for_each_value():
+    """Those of the indices of one dictionary or two, and of what products are counted from."""
+    rng = np.random.default_rng(9)
+    x = by_integers((1024, 1024), 1 << 20, 100).bits("float32").reshape(-1)
+    x[::400] = noise(KINDS["float32"], rng, len(x[::400]))
+    values = values_of(x.view("float32"), None)
+    request = EncodeRequest(values, lossless(values.dtype), np.zeros(0, np.uint8), EncoderOptions(), threads=1,
+                            shapes=(x.shape,), standalone=True)
+    assert find_indexing(request) is not None
+    tracemalloc.start()
+    try:
+        find_indexing(request)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak <= 5 * x.size
