@@ -19,7 +19,6 @@ from ..kernels.core.specialized import Specialized
 from ..kernels.index.distinct_values import (
     MAX_DISTINCT,
     N_SLOTS,
-    N_WINDOWS,
     WINDOW,
     add_distinct,
     find_indices,
@@ -53,10 +52,6 @@ _N_SEGMENTS, _SEGMENT_SAMPLE = 40, 128  #: segments that are looked at first, an
 _SCALE_BITS = 24  #: what a scale takes, about
 _ENTRY_BITS = 40  #: what an entry takes in the dictionary, about
 _MAX_RARE = 2  #: how often values are met that are left out of the entries
-
-#: Of 256 values that follow each other, the share that are different if there is something to be found: normal values
-#: of bfloat16 have 0.76, of other types 0.95 or more; bytes with a scale for 128 values 0.7.
-_SHORT_SHARE, _SHARE = 0.7, 0.85
 
 _repeats_values, _add_distinct = Specialized(repeats_values), Specialized(add_distinct)
 _find_indices = Specialized(find_indices)
@@ -152,7 +147,7 @@ def find_indexing(request: EncodeRequest) -> Indexing | None:
     is_exact = not request.bit_layout.lossy and request.base is None and request.standalone and request.fixed is None
     if not (is_exact and request.options.indexed and dtype.tail_bits and len(values) >= MIN_INDEXED):
         return None
-    if not _repeats(values, dtype):  # most arrays
+    if not _repeats(values):  # most arrays
         return None
     threads = n_threads(request.threads, len(values))
     some = spread_sample(values, _SAMPLE)
@@ -171,13 +166,11 @@ def find_indexing(request: EncodeRequest) -> Indexing | None:
     return min(found, key=lambda one: one.bits(dtype.bits))
 
 
-def _repeats(values: np.ndarray, dtype: DType) -> bool:
+def _repeats(values: np.ndarray) -> bool:
     """Return True if values that lie together are few different ones."""
-    assert len(values) >= N_WINDOWS * WINDOW
     kind = "windows", values.dtype
     marks, seen = acquire(kind, lambda: (np.empty(N_SLOTS, np.uint16), np.empty(WINDOW, values.dtype)))
-    share = _SHORT_SHARE if dtype.mantissa_bits < 8 else _SHARE
-    result = _repeats_values((values.dtype, values.flags.aligned), values, share, marks, seen)
+    result = _repeats_values((values.dtype, values.flags.aligned), values, marks, seen)
     release(kind, (marks, seen))
     return bool(result)
 

@@ -109,6 +109,7 @@ WAYS: dict[str, tuple[Callable[[], Quantized], float]] = {
     "int8, a scale for a row": (lambda: by_integers((60, 1000), 1000, 127), 0.15),
     "int8, rows longer than a block": (lambda: by_integers((2, 70_000), 70_000, 127), 0.15),
     "int8, a scale for 128 values": (lambda: by_integers((60, 1024), 128, 127), 0.15),
+    "int8, a scale for 64 values": (lambda: by_integers((60, 1024), 64, 127), 0.15),
     "int8 without a sign": (lambda: by_integers((60, 1024), 1024, 120), 0.15),
     "uint8 and a zero point": (lambda: from_zero_point((60, 1024), 1024, 128), 0.35),
     "int4, a scale for 64 values": (lambda: by_integers((60, 1024), 64, 7), 0.15),

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from ..core.jit import kernel
 from ..core.scalar import U16, U64
-from ..core.unaligned import subarray
+from ..core.unaligned import subarray, width_of
 
 MAX_DISTINCT, N_SLOTS = 256, 1024  #: slots are a power of two, and so many that most values are found in their own
 _MIX, _SHIFT = 0x9E3779B97F4A7C15, 54  #: the upper bits of a product with 2**64 over the golden ratio are well mixed
@@ -67,38 +67,40 @@ def find_indices(values, slots, entries, absent, indices):
         indices[i] = absent if slots[slot] == 0 else slots[slot] - 1
 
 
-N_WINDOWS, WINDOW, _MIN_MET = 3, 256, 64
+N_WINDOWS, WINDOW, _MIN_MET = 11, 64, 16
+#: The share of a window's values that are different if there is something to be found: 0.83 of bytes with a scale for a
+#: group, less of other numbers with scales and of few values. Normal values have 0.97 in bfloat16, and more in others.
+_FEW_SHARE = 0.86
 
 
 @kernel
-def repeats_values(values, share, marks, seen):
+def repeats_values(values, marks, seen):
     """Return whether few different values are met where values that follow each other are looked at: in most windows.
 
-    What is zero does not count.
+    What is 0 or -0 does not count.
 
     Args:
-        values: uintW[n], N_WINDOWS * WINDOW or more.
-        share: How many there may be, as a share of all.
+        values: uintW[n], WINDOW or more.
         marks: uint16[N_SLOTS], scratch.
         seen: uintW[WINDOW], scratch.
     """
+    magnitude = U64((1 << (width_of(values) - 1)) - 1)
     n_few = 0
     for w in range(N_WINDOWS):
-        window = subarray(values, (len(values) - WINDOW) * w // (N_WINDOWS - 1), WINDOW)
+        start = (len(values) - WINDOW) * w // (N_WINDOWS - 1)
+        window = subarray(values, start // WINDOW * WINDOW, WINDOW)  # of one group, where there are some
         for slot in range(N_SLOTS):
             marks[slot] = U16(0)
         n_distinct, n_met = 0, 0
         for i in range(WINDOW):
-            if window[i] != 0:
+            if U64(window[i]) & magnitude != 0:
                 n_met += 1
                 slot = _slot_of(window[i], marks, seen)
                 if marks[slot] == 0:
                     seen[n_distinct] = window[i]
                     n_distinct += 1
                     marks[slot] = U16(n_distinct)
-                    if n_distinct > share * WINDOW:
-                        break
-        n_few += n_met >= _MIN_MET and n_distinct <= share * n_met
-        if n_few + N_WINDOWS - 1 - w < N_WINDOWS - 1:
+        n_few += n_met >= _MIN_MET and n_distinct <= _FEW_SHARE * n_met
+        if 2 * (n_few + N_WINDOWS - 1 - w) < N_WINDOWS:
             return False
     return True
