@@ -19,7 +19,8 @@ def make_indexed_plan(request: EncodeRequest) -> FramePlan | None:
         request: The array and how to encode it.
 
     Returns:
-        The plan, which is for this array only, with what it takes; None if no dictionary has nearly all of the values.
+        The plan, with an estimate of its bits, good for this array only; None if no dictionary has nearly all of the
+        values.
     """
     found = find_indexing(request)
     if found is None:

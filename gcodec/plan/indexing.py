@@ -4,8 +4,7 @@ were quantized: what frames of indexed blocks are planned from (docs/format.md s
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
-from functools import cache, lru_cache
+from functools import cache
 from math import gcd, inf, log
 from typing import NamedTuple
 
@@ -36,22 +35,21 @@ from ..kernels.index.segment_scales import (
     match_products,
 )
 from ..memory import acquire, release
-from ..options import EncoderOptions
 from ..threads import n_threads, run_batches
-from .request import EncodeRequest
-from .unused_bits import spread_sample
+from .request import EncodeRequest, of_one_codebook
+from .unused_bits import spread_sample, total_entropy
 
-BLOCK_LOG2 = 16  #: of indexed blocks: headers of smaller ones would be a larger part of few bits
-MIN_INDEXED = 1 << 14  #: values of an array that are worth the search, at least
-_SAMPLE, _MIN_COVERED = 1 << 12, 0.97  #: values that are looked at first, and the share that a dictionary must have
+BLOCK_LOG2 = 16  #: of indexed blocks: in smaller ones, headers would be a larger part
+MIN_INDEXED = 1 << 14  #: values that an array must have at least to be worth the search
+_SAMPLE, _MIN_COVERED = 1 << 12, 0.97  #: values of a sample, and the share of it that a dictionary must have
 _PART = 1 << 16  #: values that a thread looks up at a time
 _SEGMENT_LENGTHS = 16, 32, 64, 128, 256  #: of groups that share a scale, beside rows and the whole array
 _MIN_SEGMENT = _SEGMENT_LENGTHS[0]
-_MIN_PRODUCTS = 8  #: that are not 0, for each scale
-_N_SEGMENTS, _SEGMENT_SAMPLE = 40, 128  #: segments that are looked at first, and values of each
-_SCALE_BITS = 24  #: what a scale takes, about
-_ENTRY_BITS = 40  #: what an entry takes in the dictionary, about
-_MAX_RARE = 2  #: how often values are met that are left out of the entries
+_MIN_PRODUCTS = 8  #: values other than 0 that a segment must have, on average
+_N_SEGMENTS, _SEGMENT_SAMPLE = 40, 128  #: segments that are sampled, and values of each
+_SCALE_BITS = 24  #: of a scale, about
+_ENTRY_BITS = 40  #: of an entry in the dictionary, about
+_MAX_RARE = 2  #: values that are met so often or less are left out of the entries
 
 _repeats_values, _add_distinct = Specialized(repeats_values), Specialized(add_distinct)
 _find_indices = Specialized(find_indices)
@@ -66,8 +64,8 @@ class IndexedPlan(NamedTuple):
     Attributes:
         dictionary: What indices stand for, and their codes.
         indices: uint8[n_values].
-        scales: uint32[n_segments], bits of the scales of segments; empty if there are none.
-        segment: Values of a segment; 0 if there are none.
+        scales: uint32[n_segments], bits of the scales of segments as float32; empty if there are none.
+        segment: Number of values of a segment; 0 if there are none.
     """
 
     dictionary: Dictionary
@@ -77,15 +75,16 @@ class IndexedPlan(NamedTuple):
 
 
 class Indexing(NamedTuple):
-    """An array as indices into a dictionary's entries.
+    """An array as indices into the entries of a dictionary, whose codes are not made yet.
 
     Attributes:
-        has_factors: True if the entries are factors of scales.
-        entries: uintW[n], or uint32[n] with the bits of factors; rising as numbers do.
+        has_factors: True if the entries are factors, to be multiplied by scales.
+        entries: Values as uintW[n], which rise as integers; or factors as uint32[n], bits of float32, which rise as
+            numbers.
         indices: uint8[n_values]; one that is beyond the entries stands for a value that they lack.
-        n_absent: How many values the entries lack.
-        scales: uint32[n_segments], bits of the scales of segments; empty if there are none.
-        segment: Values of a segment; 0 if there are none.
+        n_absent: Number of values that the entries lack.
+        scales: uint32[n_segments], bits of the scales of segments as float32; empty if there are none.
+        segment: Number of values of a segment; 0 if there are none.
     """
 
     has_factors: bool
@@ -97,16 +96,16 @@ class Indexing(NamedTuple):
 
     @property
     def is_complete(self) -> bool:
-        """Return True if all values are entries."""
+        """Return True if all values are entries: then no scales are looked for."""
         return not self.has_factors and self.n_absent == 0
 
     def extra_bits(self, value_bits: int) -> float:
-        """Return what the frame takes beside its indices, about."""
+        """Return about how many bits the frame takes beside its indices, given those of a value."""
         return _SCALE_BITS * len(self.scales) + _ENTRY_BITS * len(self.entries) + value_bits * self.n_absent
 
     def bits(self, value_bits: int) -> float:
-        """Return what the frame takes, about."""
-        return _entropy(_count_indices(self.indices)) + self.extra_bits(value_bits)
+        """Return about how many bits the frame takes, given those of a value."""
+        return total_entropy(_count_indices(self.indices)) + self.extra_bits(value_bits)
 
     def with_codes(self, codebook: Codebook) -> IndexedPlan:
         """Return the plan of indexed blocks whose indices have these codes."""
@@ -116,22 +115,16 @@ class Indexing(NamedTuple):
 
 
 def index_request(request: EncodeRequest, indices: np.ndarray) -> EncodeRequest:
-    """Return the request to encode an array's indices, as bytes."""
+    """Return the request to encode an array's indices, uint8[n_values], as an array of their own."""
     return request._replace(
         values=request.values._replace(bits=indices, dtype=INDEX_TYPE),
         bit_layout=lossless(INDEX_TYPE),
         levels=_NO_LEVELS,
-        options=_of_indices(request.options),
+        options=of_one_codebook(request.options),
         shapes=(),
         fixed=None,
         base=None,
     )
-
-
-@lru_cache(16)
-def _of_indices(options: EncoderOptions) -> EncoderOptions:
-    """Return the options by which indices are coded."""
-    return replace(options, max_codebooks=1, prediction=False, columns=False, wide_heads=False, sparse=False)
 
 
 def find_indexing(request: EncodeRequest) -> Indexing | None:
@@ -150,24 +143,24 @@ def find_indexing(request: EncodeRequest) -> Indexing | None:
     if not _repeats(values):  # most arrays
         return None
     threads = n_threads(request.threads, len(values))
-    some = spread_sample(values, _SAMPLE)
-    entries, counts = np.unique(some, return_counts=True)
+    sample = spread_sample(values, _SAMPLE)
+    entries, counts = np.unique(sample, return_counts=True)
     if len(entries) == 1:
-        return None  # zeros, and what is as short as they are
+        return None  # other kinds of blocks are as small
     found = []
     if _covered(counts) >= _MIN_COVERED:
         found.append(_among(values, entries, counts, threads))
     if dtype.predictable and not (found and found[0].is_complete):
         n_zero = int(counts[_without_sign(entries) == 0].sum())
         lengths = _segment_lengths(request.shapes or (shape,), len(values))
-        found += _among_products(values, dtype, _long_enough(lengths, 1 - n_zero / len(some)), threads)
+        found += _among_products(values, dtype, _long_enough(lengths, 1 - n_zero / len(sample)), threads)
     if len(found) < 2:
         return found[0] if found else None
-    return min(found, key=lambda one: one.bits(dtype.bits))
+    return min(found, key=lambda indexing: indexing.bits(dtype.bits))
 
 
 def _repeats(values: np.ndarray) -> bool:
-    """Return True if values that lie together are few different ones."""
+    """Return True if neighboring values repeat each other, as ``repeats_values`` looks for it."""
     kind = "windows", values.dtype
     marks, seen = acquire(kind, lambda: (np.empty(N_SLOTS, np.uint16), np.empty(WINDOW, values.dtype)))
     result = _repeats_values((values.dtype, values.flags.aligned), values, marks, seen)
@@ -176,20 +169,25 @@ def _repeats(values: np.ndarray) -> bool:
 
 
 def _covered(counts: np.ndarray) -> float:
-    """Return the share of all values that the most frequent of a sample are, about, as many as a dictionary may have.
+    """Estimate the share of an array that a dictionary has if its entries are the most frequent values of a sample.
 
-    Of all values, about as many are in no sample of this size as are met once in it (Good and Turing).
+    Values that are met once in the sample do not count: they are about as large a part of it as values that it misses
+    are of the array (Good and Turing).
+
+    Args:
+        counts: How often each value of the sample is met in it.
     """
     repeated = counts[counts > 1]
     return float(np.sort(repeated)[-MAX_ENTRIES + 1 :].sum() / counts.sum())
 
 
 def _among(values: np.ndarray, entries: np.ndarray, counts: np.ndarray, threads: int) -> Indexing:
-    """Return an array as indices into its different values; or into those that are frequent in a sample.
+    """Return an array as indices into its different values if a dictionary holds them all, else into those that are
+    frequent in a sample.
 
     Args:
         values: uintW[n].
-        entries: uintW[m], values of the sample.
+        entries: uintW[m], the different values of the sample.
         counts: How often each is met in it.
         threads: Number of threads.
     """
@@ -198,7 +196,7 @@ def _among(values: np.ndarray, entries: np.ndarray, counts: np.ndarray, threads:
     n_entries = _add_distinct(types, values, slots, found, 0)
     if n_entries >= 0:
         entries = np.sort(found[:n_entries])
-    else:  # one index is for all others
+    else:  # the last index is for all others
         entries = np.sort(entries[np.argsort(-counts, kind="stable")[: MAX_ENTRIES - 1]])
     slots[:] = 0
     _add_distinct((entries.dtype, True), entries, slots, found, 0)
@@ -215,8 +213,8 @@ def _among(values: np.ndarray, entries: np.ndarray, counts: np.ndarray, threads:
 
 
 def _without_rare(entries: np.ndarray, indices: np.ndarray) -> Indexing:
-    """Return an array as indices, given those into some entries, without the entries that are met so rarely that they
-    are shorter as exceptions. The indices are changed."""
+    """Return an array without the entries that are met so rarely that their values are shorter as exceptions, given its
+    indices into all entries, which are changed in place."""
     counts = _count_indices(indices)
     kept = np.flatnonzero(counts[: len(entries)] > _MAX_RARE)
     n_absent = len(indices) - int(counts[kept].sum())
@@ -233,7 +231,7 @@ def _without_rare(entries: np.ndarray, indices: np.ndarray) -> Indexing:
 def _count_indices(indices: np.ndarray) -> np.ndarray:
     """Return how often each index is met: int64[MAX_ENTRIES].
 
-    They are counted in parts, since ``bincount`` makes 8 bytes of each index.
+    They are counted in parts, because ``bincount`` makes 8 bytes of each index.
     """
     counts = np.zeros(MAX_ENTRIES, np.int64)
     for first in range(0, len(indices), _PART):
@@ -242,33 +240,44 @@ def _count_indices(indices: np.ndarray) -> np.ndarray:
 
 
 def _among_products(values: np.ndarray, dtype: DType, lengths: Sequence[int], threads: int) -> list[Indexing]:
-    """Return an array as indices into factors of the scales of segments of one of some lengths, which rise, if it is
-    such an array."""
-    least, best = inf, None
-    for factors in _families(dtype):
+    """Return an array as indices into factors of the scales of its segments: a list of one, or empty if it is no such
+    array.
+
+    Args:
+        values: uintW[n].
+        dtype: Their type.
+        lengths: Lengths of segments to try, rising.
+        threads: Number of threads.
+    """
+    min_bits, best = inf, None
+    for factors in _factor_sets(dtype):
         for segment in lengths:
             bits = _sampled_bits(values, segment, factors)
-            if bits < least:
-                least, best = bits, (factors, segment)
+            if bits < min_bits:
+                min_bits, best = bits, (factors, segment)
             if bits == inf and len(factors.largest) > 1:  # if a part has no scale, the whole has none
                 break
     return [] if best is None else _products(values, best[1], best[0], threads)
 
 
 def _without_sign(values: np.ndarray) -> np.ndarray:
-    """Return the bits of values but for the sign, which stands before all others."""
+    """Return the bits of values without the sign, which is the most significant."""
     bits: np.ndarray = values << values.dtype.type(1)
     return bits
 
 
 def _long_enough(lengths: Iterable[int], share: float) -> list[int]:
-    """Return those lengths of segments that have so many values other than 0, of which there is some share, that a
-    scale does more than to repeat what these are."""
+    """Return the lengths of segments in which enough values are not 0: where a scale is for very few, it saves nothing.
+
+    Args:
+        lengths: Lengths of segments.
+        share: Share of the array's values that are not 0.
+    """
     return [length for length in lengths if length * share >= _MIN_PRODUCTS]
 
 
 def _segment_lengths(shapes: Sequence[Sequence[int]], n: int) -> Iterator[int]:
-    """Yield how many values may share a scale, the fewest first: those of a part of a row, of a row, or all."""
+    """Yield how many values may share a scale, rising: a part of a row, a row, or all ``n``."""
     is_matrices = all(len(shape) > 1 for shape in shapes)
     row = gcd(*(shape[-1] for shape in shapes)) if is_matrices else 0
     yield from (length for length in _SEGMENT_LENGTHS if length < (row or n) and (row or n) % length == 0)
@@ -278,11 +287,11 @@ def _segment_lengths(shapes: Sequence[Sequence[int]], n: int) -> Iterator[int]:
 
 
 @cache
-def _families(dtype: DType) -> tuple[Factors, ...]:
-    """Return sets of factors that values of a type may have.
+def _factor_sets(dtype: DType) -> tuple[Factors, ...]:
+    """Return the sets of factors that values of a type may have, each with either sign.
 
-    They are integers of 8 bits and a sign, of 7 where values tell larger ones apart badly; significands of 4 bits, as
-    fp8 has; and those of NormalFloat4 (Dettmers et al. 2023, QLoRA, appendix E).
+    They are integers up to 255, or up to 128 where the type has too few bits to tell larger ones apart; significands
+    of 4 bits times powers of two, as fp8 has; and the levels of NormalFloat4 (Dettmers et al. 2023, QLoRA, appendix E).
     """
     significands = np.ldexp(np.tile(np.arange(8.0, 16.0), 30), np.repeat(np.arange(-23, 7), 8))
     integers = np.arange(1.0, 256.0 if dtype.mantissa_bits > 7 else 129.0)
@@ -294,7 +303,7 @@ def _families(dtype: DType) -> tuple[Factors, ...]:
     )
 
 
-#: Magnitudes of NormalFloat4's negative and positive values.
+#: Magnitudes of the levels of NormalFloat4, negative and positive ones, which differ.
 _NORMAL_FLOAT4 = (
     0.07958029955625534, 0.09105003625154495, 0.16093020141124725, 0.18477343022823334, 0.24611230194568634,
     0.28444138169288635, 0.33791524171829224, 0.39491748809814453, 0.44070982933044434, 0.5250730514526367,
@@ -303,6 +312,7 @@ _NORMAL_FLOAT4 = (
 
 
 def _factors(values: np.ndarray, largest: np.ndarray, form: int, dtype: DType) -> Factors:
+    """Return factors above 0, which rise, as kernels take them: with 0 before them and infinity behind them."""
     padded = np.full(N_FACTORS + 1, np.inf)
     padded[: len(values) + 1] = 0.0, *values
     middles = np.full(N_FACTORS, np.inf)
@@ -311,11 +321,12 @@ def _factors(values: np.ndarray, largest: np.ndarray, form: int, dtype: DType) -
 
 
 def _sampled_bits(values: np.ndarray, segment: int, factors: Factors) -> float:
-    """Return what a value takes, about, if nearly all of those in some segments are products of a scale and a factor;
-    else infinity."""
+    """Return about how many bits a value takes if nearly all values of a sample of segments are products of a scale
+    and a factor; else infinity."""
     n, types = len(values), (values.dtype, values.flags.aligned)
     n_segments = -(-n // segment)
-    counts, most = np.zeros(N_MATCHES, np.int64), (1 - _MIN_COVERED) * _N_SEGMENTS * min(segment, _SEGMENT_SAMPLE)
+    counts = np.zeros(N_MATCHES, np.int64)
+    max_unmatched = (1 - _MIN_COVERED) * _N_SEGMENTS * min(segment, _SEGMENT_SAMPLE)
     for k in range(min(_N_SEGMENTS, n_segments)):
         number = k * n_segments // min(_N_SEGMENTS, n_segments)
         part = values[number * segment : (number + 1) * segment]
@@ -324,23 +335,25 @@ def _sampled_bits(values: np.ndarray, segment: int, factors: Factors) -> float:
         scales, matches = np.empty(1, np.uint32), np.empty(len(part), np.uint16)
         _find_scales(types, part, len(part), 0, factors, scales)
         counts += _matched(part, len(part), 0, scales, factors, matches)
-        if counts[NO_MATCH] > most:
+        if counts[NO_MATCH] > max_unmatched:
             return inf
     n_seen = int(counts.sum())
     if counts[NO_MATCH] > (1 - _MIN_COVERED) * n_seen:
         return inf
-    # A small sample misses symbols, so that its entropy is too low (Miller 1955).
+    # The entropy of a small sample is too low, because rare symbols are missing from it (Miller 1955).
     unseen = (np.count_nonzero(counts) - 1) / (2 * log(2))
-    return (_entropy(counts) + unseen + values.itemsize * 8 * int(counts[NO_MATCH])) / n_seen + _SCALE_BITS / segment
+    exception_bits = values.itemsize * 8 * int(counts[NO_MATCH])
+    return (total_entropy(counts) + unseen + exception_bits) / n_seen + _SCALE_BITS / segment
 
 
 def _products(values: np.ndarray, segment: int, factors: Factors, threads: int) -> list[Indexing]:
-    """Return an array as indices into factors of the scales of its segments."""
+    """Return an array as indices into factors of the scales of its segments: a list of one, or empty if no value is a
+    product."""
     n, types = len(values), (values.dtype, values.flags.aligned)
     scales, matches = np.empty(-(-n // segment), np.uint32), np.empty(n, np.uint16)
     counted: list[np.ndarray] = []
-
-    at_once = max(_PART // segment, 1)  # however many threads there are: each scale is a guess at the next
+    # Segments of one call, whatever the number of threads: within a call, a search begins with what the last one found.
+    at_once = max(_PART // segment, 1)
 
     def find(begin: int, end: int) -> None:
         for first in range(begin * at_once, min(end * at_once, len(scales)), at_once):
@@ -355,10 +368,8 @@ def _products(values: np.ndarray, segment: int, factors: Factors, threads: int) 
 
     run_batches(find, -(-len(scales) // at_once), threads, batch=1)
     if factors.form == SIGNIFICANDS and len(scales) > 1:  # a power of two more or less in a scale fits as well
-        some = slice(max(min(n, _PART) // segment, 1) * segment)
-        moved = _on_one_power(scales)
-        ways = [(_matches_entropy(values[some], segment, way, factors), way) for way in (scales, moved)]
-        scales = min(ways, key=lambda way: way[0])[1]
+        start = values[: max(min(n, _PART) // segment, 1) * segment]
+        scales = min(scales, _on_one_power(scales), key=lambda way: _matches_entropy(start, segment, way, factors))
     run_batches(match, -(-n // _PART), threads, batch=4)
     counts = np.sum(counted, axis=0)
     counts[NO_MATCH] = 0
@@ -373,7 +384,7 @@ def _products(values: np.ndarray, segment: int, factors: Factors, threads: int) 
     indices = np.empty(n, np.uint8)
 
     def name(begin: int, end: int) -> None:
-        for number in range(begin, end):  # one part after another: ``take`` makes 8 bytes of each match
+        for number in range(begin, end):  # one part after another, because ``take`` makes 8 bytes of each match
             part = slice(number * _PART, (number + 1) * _PART)
             np.take(index_of, matches[part], out=indices[part], mode="clip")
 
@@ -383,15 +394,9 @@ def _products(values: np.ndarray, segment: int, factors: Factors, threads: int) 
 
 
 def _matches_entropy(values: np.ndarray, segment: int, scales: np.ndarray, factors: Factors) -> float:
-    """Return the entropy of what values are as products, in bits of all of them together."""
+    """Return the entropy in bits, of all values together, of the factors that they have with these scales."""
     matches = np.empty(len(values), np.uint16)
-    return _entropy(_matched(values, segment, 0, scales[: -(-len(values) // segment)], factors, matches))
-
-
-def _entropy(counts: np.ndarray) -> float:
-    """Return the entropy of symbols that are met so often, in bits of all of them together."""
-    counts = counts[counts > 0]
-    return float(-(counts * np.log2(counts / counts.sum())).sum())
+    return total_entropy(_matched(values, segment, 0, scales[: -(-len(values) // segment)], factors, matches))
 
 
 def _matched(
@@ -405,18 +410,21 @@ def _matched(
 
 
 def _on_one_power(scales: np.ndarray) -> np.ndarray:
-    """Return scales times powers of two that bring them close to each other, by at most what factors make up for."""
+    """Return scales times powers of two that bring them close to each other: uint32[n_segments], as they are given.
+
+    Factors that are significands make up for the powers, if those are not too large.
+    """
     floats = scales.view(np.float32).astype(np.float64)
-    some = floats > 0
-    if not some.any():
+    is_known = floats > 0
+    if not is_known.any():
         return scales
-    logs = np.log2(floats, where=some, out=np.zeros(len(floats)))
-    away = np.clip(np.round(logs - np.median(logs[some])), -_MAX_POWER, _MAX_POWER)
+    logs = np.log2(floats, where=is_known, out=np.zeros(len(floats)))
+    away = np.clip(np.round(logs - np.median(logs[is_known])), -_MAX_POWER, _MAX_POWER)
     moved = np.ldexp(floats, -away.astype(np.int64))
-    usable = some & (moved >= _MIN_SCALE) & (moved < _SCALES_END)
+    usable = is_known & (moved >= _MIN_SCALE) & (moved < _SCALES_END)
     result: np.ndarray = np.where(usable, moved, floats).astype(np.float32).view(np.uint32)
     return result
 
 
-_MIN_SCALE, _SCALES_END = 2.0**-125, 2.0**127  #: what processors may take for zero is less, and infinity is more
-_MAX_POWER = 6  #: of two, by which significands go beyond the largest of a segment
+_MIN_SCALE, _SCALES_END = 2.0**-125, 2.0**127  #: far enough from what processors may take for zero, and from infinity
+_MAX_POWER = 6  #: of two: factors are larger by so much than those which are tried for the largest value of a segment

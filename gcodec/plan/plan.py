@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import lru_cache
 from itertools import pairwise
 from typing import NamedTuple
@@ -26,7 +25,7 @@ from .columns import fit_columns, tables_of
 from .indexing import IndexedPlan
 from .other_heads import with_other_heads
 from .prediction import Prediction, Predictor, rows_of
-from .request import EncodeRequest, FixedCodebooks
+from .request import EncodeRequest, FixedCodebooks, of_one_codebook
 from .sampling import (
     REFERENCE_BITS,
     STREAM_BITS,
@@ -137,16 +136,10 @@ def make_sparse_plan(request: EncodeRequest) -> FramePlan | None:
         values = np.concatenate([found.differences.steps for found in sparse.found])
         if len(values):
             inner = request.values._replace(bits=values)
-            options = _of_one_codebook(request.options)
+            options = of_one_codebook(request.options)
             asked = request._replace(values=inner, levels=sparse.levels, options=options, shapes=(values.shape,))
             plan = make_plan(asked, 1 << sparse.sizes.block_log2)
     return plan._replace(sparse=sparse)
-
-
-@lru_cache(16)
-def _of_one_codebook(options: EncoderOptions) -> EncoderOptions:
-    """Return the options by which the values of sparse blocks are coded."""
-    return replace(options, max_codebooks=1, prediction=False, columns=False, wide_heads=False)
 
 
 def no_plan(dtype: DType, n_blocks: int) -> FramePlan:

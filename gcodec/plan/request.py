@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -25,6 +27,12 @@ class FixedCodebooks(NamedTuple):
     codebooks: tuple[Codebook, ...]
     records: tuple[bytes, ...]
     references: bool
+
+
+@lru_cache(16)
+def of_one_codebook(options: EncoderOptions) -> EncoderOptions:
+    """Return the options by which what lies inside of sparse and indexed blocks is coded."""
+    return replace(options, max_codebooks=1, prediction=False, columns=False, wide_heads=False)
 
 
 class EncodeRequest(NamedTuple):

@@ -156,14 +156,19 @@ def _drops_for(bits: np.ndarray, dtype: DType, drop: int) -> tuple[int, ...]:
         drops, saved = np.insert(drops, place[best], more[best]), saved + int(gains[best])
     levels = np.searchsorted(drops, zeros, side="right") - 1
     heads = (some >> np.uint64(dtype.head_shift)).astype(np.int64) & dtype.head_mask
-    cost = _entropy(heads * len(drops) + levels) - _entropy(heads) + _MIN_SAVED_BITS * len(some)
+    cost = _symbol_bits(heads * len(drops) + levels) - _symbol_bits(heads) + _MIN_SAVED_BITS * len(some)
     return tuple(drops.tolist()) if saved > cost else (drop,)
 
 
-def _entropy(symbols: np.ndarray) -> float:
+def _symbol_bits(symbols: np.ndarray) -> float:
     """Return the order-0 entropy of symbols in bits, of all of them together."""
-    counts = np.unique(symbols, return_counts=True)[1]
-    return float(-(counts * np.log2(counts / len(symbols))).sum())
+    return total_entropy(np.unique(symbols, return_counts=True)[1])
+
+
+def total_entropy(counts: np.ndarray) -> float:
+    """Return the order-0 entropy in bits, of all symbols together, given how often each is met."""
+    counts = counts[counts > 0]
+    return float(-(counts * np.log2(counts / counts.sum())).sum())
 
 
 def _levels(bits: np.ndarray, drops: tuple[int, ...]) -> np.ndarray:

@@ -14,14 +14,14 @@ SHORT = ("float32", "bfloat16", "float16")
 
 
 @pytest.mark.parametrize("dtype", SHORT)
-@pytest.mark.parametrize("family", range(3))
-def test_infinities_and_nans_are_no_products_and_nothing_is_read_beyond_the_factors(dtype, family):
+@pytest.mark.parametrize("number_of_set", range(3))
+def test_infinities_and_nans_are_no_products_and_nothing_is_read_beyond_the_factors(dtype, number_of_set):
     """Behind the factors stand numbers that would match, were they read."""
     kind = KINDS[dtype]
     inf = infinity(kind)
     values = np.array([sign | bits for sign in (0, 1 << kind.W - 1)
                        for bits in (inf + 1, inf | 1 << kind.M - 1, (1 << kind.W - 1) - 1)], kind.container)
-    factors = indexing._families(BY_NAME[dtype])[family]
+    factors = indexing._factor_sets(BY_NAME[dtype])[number_of_set]
     for number in (np.nan, np.inf, 1.0):
         room = np.full(3 * N_FACTORS, number)
         room[N_FACTORS : 2 * N_FACTORS] = factors.values
@@ -35,7 +35,7 @@ def test_infinities_and_nans_are_no_products_and_nothing_is_read_beyond_the_fact
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_denormal_values_and_scales_count_as_none(dtype):
     """Some processors take them for zero, and others would find other scales."""
-    kind, factors = KINDS[dtype], indexing._families(BY_NAME[dtype])[0]
+    kind, factors = KINDS[dtype], indexing._factor_sets(BY_NAME[dtype])[0]
     tiny = np.arange(1, 128, dtype=kind.container)
     scales = np.full(1, 7, np.uint32)
     assert find_scales(tiny, len(tiny), 0, factors, scales) == 0
