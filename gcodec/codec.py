@@ -375,6 +375,7 @@ def decode_range(
     return result
 
 
+#: The arrays that warmup encodes have few different values: where indexed blocks are allowed, there are no others.
 _WARMED_OPTIONS = EncoderOptions(indexed=False), EncoderOptions()
 
 
@@ -415,7 +416,7 @@ def warmup(dtypes: Sequence[str] | str = tuple(BY_NAME), *, device: Any = None) 
             settings += [*({"mantissa_bits": bits} for bits in kept), {"levels": levels, "ladder": steps}]
         for keywords in settings:
             as_type = bits.view(name) if dtype.in_numpy else bits
-            for options in _WARMED_OPTIONS:  # these are few different values
+            for options in _WARMED_OPTIONS:
                 decode(encode(as_type, dtype=name, options=options, **keywords))
         if dtype.predictable:
             uniform = rng.uniform(-0.9, 0.9, (160, 160)).astype(np.float32)

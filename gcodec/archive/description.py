@@ -13,7 +13,7 @@ from .entries import FileEntry, SegmentEntry
 from .layout import CODECS, FRAME, padding
 from .reader import ArchiveReader
 
-_BOOKS = "codebooks", "change_codebooks", "dictionaries"  #: of a frame, by the kind of block
+_BOOKS = "codebooks", "change_codebooks", "dictionaries"  #: in ``FrameInfo``: those of coded, sparse and indexed blocks
 
 
 def describe_file(archive: ArchiveReader, entry: FileEntry) -> dict[str, Any]:

@@ -15,18 +15,18 @@ from .codebook import INLINE, Codebook, read_inline
 DICTIONARY = 4  #: kind of record
 MAX_DICTIONARIES = 16
 MAX_ENTRIES = 256
-INDEX_TYPE = BY_NAME["float8_e4m3fn"]  #: as which indices are coded: its heads are whole bytes
+INDEX_TYPE = BY_NAME["float8_e4m3fn"]  #: the type that indices are coded as, because its values are bytes and all head
 _VALUES, _FACTORS = range(2)  #: forms
 _INFINITY, _SIGN = 0x7F800000, 0x80000000
 
 
 @dataclass(frozen=True)
 class Dictionary:
-    """Few values, or few factors of values, and the code of their indices.
+    """The values, or the factors of values, that indexed blocks name, and the code of their indices.
 
     Attributes:
         has_factors: True if a value is an entry times a scale, False if it is an entry.
-        entries: The entries' bits as little-endian bytes: W bits each, or float32.
+        entries: The entries' bits as little-endian bytes: values of W bits, or factors as float32.
         entry_bytes: Bytes of an entry.
         codebook: The codes of indices.
     """
@@ -50,7 +50,7 @@ class Dictionary:
 
     @property
     def factors(self) -> np.ndarray:
-        """Return the entries, where they are factors, and 0 of the same sign for denormal ones: float32[256]."""
+        """Return the factors, 0 of the same sign for denormal ones, 0 for indices that have none: float32[256]."""
         bits = self.table
         return np.where(bits & np.uint32(_INFINITY), bits, bits & np.uint32(_SIGN)).view(np.float32)
 
@@ -74,7 +74,7 @@ def read_dictionary(data: bytes, at: int, dtype: DType) -> tuple[Dictionary, int
         The dictionary, and the byte after its record.
 
     Raises:
-        Corruption: The record does not fit the frame, ends early, or has a code that is not complete.
+        Corruption: A field has a value that it must not have, a code is not complete, or the record ends early.
         Unsupported: Frames of this type have no dictionaries, or it is of a form that is not known.
     """
     _, form, n_entries = struct.unpack_from("<BBH", data, at)
@@ -84,8 +84,8 @@ def read_dictionary(data: bytes, at: int, dtype: DType) -> tuple[Dictionary, int
         raise Unsupported(f"dictionary: one of form {form} is not known to this version")
     if (form == _FACTORS and not dtype.predictable) or not 1 <= n_entries <= MAX_ENTRIES:
         raise Corruption(
-            f"dictionary: form {form} and {n_entries} entries; {dtype.name} must have form {_VALUES}, or {_FACTORS} if "
-            f"it has up to 32 bits, and 1 to {MAX_ENTRIES} entries"
+            f"dictionary: form {form} and {n_entries} entries; it must have 1 to {MAX_ENTRIES} entries, and of "
+            f"{dtype.name} form {f'{_VALUES} or {_FACTORS}' if dtype.predictable else _VALUES}"
         )
     if data[at + 4 : at + 5] not in (b"", bytes([INLINE])):
         raise Corruption(f"dictionary: its codebook must be of kind {INLINE}, not {data[at + 4]}")

@@ -80,7 +80,7 @@ def encode_values(
         return _frame(writer, n_workers, target)
     except FullError:
         is_planned = plan.codebooks or plan.prediction or plan.sparse or plan.indexed
-        if is_planned:  # nearly every block is raw, and the codebooks, planes or levels are not worth their place
+        if is_planned:  # nearly every block is raw, and codebooks, dictionary, planes or levels do not pay
             raw = no_plan(plan.dtype, -(-len(request.values.bits) >> block_log2(plan.dtype)))
             if request.options.exact_if_smaller:
                 request = _exact(request, plan.dtype)
@@ -124,6 +124,8 @@ def _encode_array(request: EncodeRequest, out: Any = None) -> bytes | memoryview
     indexed = make_indexed_plan(exact)
     if indexed is None:
         return _encode_unindexed(request, out)
+    # Long arrays are encoded once, by the plan whose estimate is smaller; but modes that may drop bits, and sparse
+    # frames, have no estimate here.
     if is_exact and len(request.values.bits) > _MAX_TRIED and not _is_sparse(request.values.bits):
         usual = plan_for(drop_unused_bits(request), weigh=True)
         return encode_values(exact, indexed, out) if indexed.bits < usual.bits else _encode_unindexed(request, out)
@@ -131,7 +133,7 @@ def _encode_array(request: EncodeRequest, out: Any = None) -> bytes | memoryview
 
 
 def _is_sparse(bits: np.ndarray) -> bool:
-    """Return True if values may be few enough, of uintW[n], for sparse blocks without a base."""
+    """Return True if so few values may differ from zero, of uintW[n], that sparse blocks without a base are small."""
     return is_sparse_sample(bits[:: quick_step(len(bits))], None)
 
 
@@ -210,7 +212,7 @@ def _encode_small(small: SmallFrameWriter, out: Any) -> bytes | memoryview:
     return frame
 
 
-_MAX_TRIED = 1 << 20  #: values up to which blocks of several kinds are compared with larger ones that are all sparse
+_MAX_TRIED = 1 << 20  #: values up to which whole frames of blocks of several kinds are made and compared
 
 
 def check_apart(request: EncodeRequest, out: Any) -> None:

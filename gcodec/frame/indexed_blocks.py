@@ -1,4 +1,4 @@
-"""Indexed blocks: the few values of a block, or their factors, by their places in a dictionary."""
+"""Encode and decode indexed blocks: few values, or few factors of values, named by their places in a dictionary."""
 
 from __future__ import annotations
 
@@ -31,10 +31,11 @@ from .coded_blocks import CodedDecoder, CodedEncoder
 _check_indexed, _look_up_values = Specialized(check_indexed), Specialized(look_up_values)
 _write_if_constant, _finish_indexed = Specialized(write_if_constant), Specialized(finish_indexed)
 _NO_FACTORS = np.zeros(0, np.float32)
-_MAX_BATCH_VALUES = 1 << 17  #: whose indices are decoded together, while they are in the cache
+_MAX_BATCH_VALUES = 1 << 17  #: of blocks that are decoded together: as many as have their indices in the cache
 
 
 def _rules(dictionary: Dictionary, number: int, n_values: int, block: int, value_bytes: int) -> IndexedRules:
+    """Return the rules of blocks of ``block`` values that name the dictionary by this number among all codebooks."""
     has_factors, n_entries = dictionary.has_factors, dictionary.n_entries
     return IndexedRules(n_values, block.bit_length() - 1, number, has_factors, n_entries, value_bytes)
 
@@ -128,7 +129,7 @@ class IndexedDecoder:
         out_first: int,
         borrowed: Borrowed,
     ) -> tuple[int, int]:
-        """Decode blocks of one dictionary from ``begin`` on, some before ``end``; see :meth:`decode`."""
+        """Decode blocks of one dictionary from ``begin`` on, as many before ``end`` as are such; see :meth:`decode`."""
         rules, geometry = decoder.rules, self._geometry
         n_values = min(end * geometry.block, geometry.n_values) - begin * geometry.block
         room = 1 << (n_values - 1).bit_length()
