@@ -3,6 +3,8 @@ lossless frame need not store them (docs/format.md section 4, "Planes and levels
 
 from __future__ import annotations
 
+from math import gcd
+
 import numpy as np
 
 from ..dtypes import DType
@@ -74,8 +76,10 @@ def spread_sample(bits: np.ndarray, n: int) -> np.ndarray:
     """
     if len(bits) <= n:
         return bits
-    step = np.uint64(len(bits) * _APART >> 16 | 1)
-    result: np.ndarray = bits[np.arange(n, dtype=np.uint64) * step % np.uint64(len(bits))]
+    step = len(bits) * _APART >> 16 | 1
+    while n > _QUICK_SAMPLE and gcd(step, len(bits)) > 1:  # else the same places would be met again and again
+        step += 2
+    result: np.ndarray = bits[np.arange(n, dtype=np.uint64) * np.uint64(step) % np.uint64(len(bits))]
     return result
 
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import gcodec
+from gcodec.plan.unused_bits import spread_sample
 from tests.support import laws
 from tests.support.bit_patterns import BITS_ONLY, KINDS, Bits, from_floats, gaussian, infinity
 
@@ -37,6 +38,12 @@ def encoded(dtype: str, bits: Bits, **options: Any) -> bytes:
         decoded = gcodec.decode(frame, base=options.get("base"), like="numpy")
         assert decoded.view(bits.dtype).tobytes() == bits.tobytes()
     return frame
+
+
+@pytest.mark.parametrize("n", [4096, 4130, 16_384, 408 * 41, 65_535, 3 * 5 * 7 * 11 * 13 * 17])
+def test_no_place_is_in_a_sample_twice(n):
+    for size in (64, 256, 4096):
+        assert len(set(spread_sample(np.arange(n), size).tolist())) == size
 
 
 @pytest.mark.parametrize(("dtype", "drop"), SHORT)

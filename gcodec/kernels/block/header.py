@@ -12,7 +12,7 @@ from ..core.scalar import U8, U16, U32, U64
 from ..core.unaligned import load_u16, load_u32, load_u64, store_u16, store_u32, store_u64, store_value
 
 CONSTANT, RAW, CODED, PREDICTED, SPARSE, INDEXED = range(6)  #: block kinds
-BLOCK_HEADER, CODED_HEADER = 16, 32  #: bytes; the kinds after coded blocks have headers of the same size as these
+BLOCK_HEADER, CODED_HEADER = 16, 32  #: bytes; predicted, sparse and indexed blocks have as large ones as coded
 NO_BASE = 0xFFFF  #: in place of the template of a sparse block whose values are predicted as 0
 HAS_COLUMNS = 1  #: flag of a coded block
 SEED = 0x9E3779B97F4A7C15
@@ -38,7 +38,7 @@ REFERENCE_WIDTH, RUN_SYMBOL, FLAGS, RESERVED = 27, 28, 29, 30
 RESIDUAL_RUN_SYMBOL, COLUMN = 27, 28
 MIN_CHANGE_BYTES, CHANGE_LENGTH_WIDTH, CHANGE_STREAM_LOG2, CHANGE_RESERVED, INNER_BYTES = 20, 24, 25, 26, 28
 SCALE_BYTES = BASE
-INDEX_BYTES, N_EXCEPTIONS, SEGMENT, SKIPPED = 16, 20, 24, 28
+INDEXED_INNER_BYTES, N_EXCEPTIONS, SEGMENT, SKIPPED = 16, 20, 24, 28
 
 #: What can be wrong with a block. BAD_KIND is said by devices only, of blocks that the host has to look at; on the host
 #: each driver leaves blocks of other kinds alone.
@@ -214,7 +214,7 @@ def write_indexed(out, at, c, header):
     """Write the header of an indexed block with dictionary ``c``, all but its number of values and its checksum."""
     out[at + KIND], out[at + CODEBOOK] = U8(INDEXED), U8(c)
     store_u16(out, at + SCALE_BYTES, U16(header.scale_bytes))
-    store_u32(out, at + INDEX_BYTES, U32(header.inner_bytes))
+    store_u32(out, at + INDEXED_INNER_BYTES, U32(header.inner_bytes))
     store_u32(out, at + N_EXCEPTIONS, U32(header.n_exceptions))
     store_u32(out, at + SEGMENT, U32(header.segment))
     store_u32(out, at + SKIPPED, U32(header.skipped))
@@ -225,7 +225,7 @@ def read_indexed(data, at):
     """Return the :class:`IndexedHeader` of the block at ``at``, unchecked."""
     return IndexedHeader(
         np.int64(load_u16(data, at + SCALE_BYTES)),
-        np.int64(load_u32(data, at + INDEX_BYTES)),
+        np.int64(load_u32(data, at + INDEXED_INNER_BYTES)),
         np.int64(load_u32(data, at + N_EXCEPTIONS)),
         np.int64(load_u32(data, at + SEGMENT)),
         np.int64(load_u32(data, at + SKIPPED)),

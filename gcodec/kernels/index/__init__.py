@@ -1,1 +1,1 @@
-"""Values as entries of a dictionary, or as factors times the scale of a segment (docs/format.md section 10)."""
+"""Find values in a dictionary, or as factors times the scale of a segment (docs/format.md section 10)."""

@@ -75,9 +75,7 @@ _FEW_SHARE = 0.86
 
 @kernel
 def repeats_values(values, marks, seen):
-    """Return whether few different values are met where values that follow each other are looked at: in most windows.
-
-    What is 0 or -0 does not count.
+    """Return True if most of some windows of neighboring values hold few different values; 0 and -0 do not count.
 
     Args:
         values: uintW[n], WINDOW or more.

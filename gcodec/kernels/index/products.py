@@ -13,7 +13,7 @@ from ..core.scalar import U32
 from ..core.unaligned import bits_of_float, float_from_bits
 from ..predict.residuals import BFLOAT16, FLOAT16
 
-SIGN, TINY = 0x80000000, 0x01000000  #: a float32's sign bit, and the least magnitude that no processor takes for zero
+SIGN, TINY = 0x80000000, 0x01000000  #: a float32's sign bit, and the smallest magnitude no processor takes for zero
 
 
 @kernel

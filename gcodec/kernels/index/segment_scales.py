@@ -1,4 +1,4 @@
-"""The scale of a segment of values that may be products of one scale and a few factors, such as quantized weights.
+"""Find the scale of a segment of values that may be products of one scale and a few factors, as quantized weights are.
 
 A value says between which bounds the scale lies, once it is known which factor is the value's: rounding moved the
 product by half a unit in the last place at most. The largest value of a segment has one of a few factors. With each of
@@ -24,7 +24,7 @@ from ..predict.residuals import BFLOAT16, FLOAT16, as_float
 from .products import product_of, without_denormal
 
 N_FACTORS = 256
-MAX_LOOKED_AT, MAX_COMPARED = 1024, 1 << 16  #: values of a segment that its scale is found from, and the largest of
+MAX_LOOKED_AT, MAX_COMPARED = 1024, 1 << 16  #: values that narrow a segment's scale, and that its largest is one of
 MAX_LARGEST, _FEW = 4, 64  #: how many of the largest may be the one whose factor is guessed, half of them of a few
 #: One in so many values may contradict a scale, but no more than a few of the first: most guesses are wrong.
 _SHARE_LOST, _LOST_AT_ONCE = 16, 2
@@ -38,7 +38,8 @@ class Factors(NamedTuple):
     Attributes:
         values: float64[N_FACTORS], rising from 0; what follows the last is infinite.
         middles: float64[N_FACTORS], halfway from each to the next; infinite from the last on.
-        largest: float64[n], those that the largest value of a segment may have, the likeliest first.
+        largest: float64[n], those that the largest value of a segment may have, rising, in the order in which they are
+            tried: of scales that fit, the largest is found.
         last: Number of the last.
         form: How the nearest one is found: INTEGERS from 1 on, SIGNIFICANDS of 4 bits from 2**-20 on, or SEARCHED.
         dtype_code: The type of the values.
@@ -68,7 +69,7 @@ def _magnitude(bits, width, dtype_code):
 
 @kernel
 def _rounded_from(magnitude, dtype_code):
-    """Return the least and the largest number that a type rounds to a magnitude, as float64.
+    """Return the smallest and the largest number that a type rounds to a magnitude, as float64.
 
     They are half a unit in the last place away; below a power of two, half of that.
     """
@@ -108,11 +109,11 @@ def _narrow(values, step, low, high, factors, allowed):
             n_met += 1
             factor = factors.values[_nearest(factors, magnitude * inverse)]
             below, above = _rounded_from(magnitude, factors.dtype_code)
-            least, most = low * factor, high * factor
-            if factor > 0 and below <= most and above >= least:
-                if below > least or above < most:
-                    low = below / factor if below > least else low
-                    high = above / factor if above < most else high
+            min_product, max_product = low * factor, high * factor
+            if factor > 0 and below <= max_product and above >= min_product:
+                if below > min_product or above < max_product:
+                    low = below / factor if below > min_product else low
+                    high = above / factor if above < max_product else high
                     inverse = 2.0 / (low + high)
             else:
                 n_lost += 1
