@@ -17,6 +17,7 @@ from ..kernels.block.header import BLOCK_HEADER
 from ..memory import BytesBuilder, acquire, release
 from ..options import EncoderOptions
 from ..plan.indexed_frames import make_indexed_plan
+from ..plan.indexing import may_be_indexed
 from ..plan.plan import FramePlan, make_plan, make_sparse_plan, mixed_block_bits, no_plan
 from ..plan.request import EncodeRequest
 from ..plan.sparse_frames import is_sparse_sample, quick_step
@@ -119,8 +120,10 @@ def _usual(options: EncoderOptions) -> EncoderOptions:
 def _encode_array(request: EncodeRequest, out: Any = None) -> bytes | memoryview:
     """Encode an array as one frame, by the plan that its samples speak for; arguments and errors as of
     :func:`encode_values`."""
+    if not may_be_indexed(request):
+        return _encode_unindexed(request, out)
     is_exact = not request.bit_layout.lossy
-    exact = request if is_exact or not request.options.exact_if_smaller else _exact(request, request.values.dtype)
+    exact = request if is_exact else _exact(request, request.values.dtype)
     indexed = make_indexed_plan(exact)
     if indexed is None:
         return _encode_unindexed(request, out)

@@ -16,7 +16,7 @@ def make_indexed_plan(request: EncodeRequest) -> FramePlan | None:
     """Plan a frame of indexed blocks.
 
     Args:
-        request: The array and how to encode it.
+        request: The array and how to encode it losslessly; :func:`indexing.may_be_indexed` is True for it.
 
     Returns:
         The plan, with an estimate of its bits, good for this array only; None if no dictionary has nearly all of the

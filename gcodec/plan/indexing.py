@@ -127,19 +127,25 @@ def index_request(request: EncodeRequest, indices: np.ndarray) -> EncodeRequest:
     )
 
 
+def may_be_indexed(request: EncodeRequest) -> bool:
+    """Return False where no dictionary is looked for, whatever the values are."""
+    values, dtype, _, _ = request.values
+    if len(values) < MIN_INDEXED or not request.options.indexed or not dtype.tail_bits:
+        return False
+    is_exact = not request.bit_layout.lossy or request.options.exact_if_smaller
+    return is_exact and request.base is None and request.fixed is None and request.standalone
+
+
 def find_indexing(request: EncodeRequest) -> Indexing | None:
     """Find a dictionary for an array, if its values are few, or few multiples of some scales.
 
     Args:
-        request: The array and how to encode it.
+        request: The array and how to encode it losslessly; :func:`may_be_indexed` is True for it.
 
     Returns:
         The array as indices; None if no dictionary has nearly all of its values.
     """
     values, dtype, shape, _ = request.values
-    is_exact = not request.bit_layout.lossy and request.base is None and request.standalone and request.fixed is None
-    if not (is_exact and request.options.indexed and dtype.tail_bits and len(values) >= MIN_INDEXED):
-        return None
     if not _repeats(values):  # most arrays
         return None
     threads = n_threads(request.threads, len(values))

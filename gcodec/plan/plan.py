@@ -102,8 +102,10 @@ class FramePlan(NamedTuple):
 
     def runs(self, begin: int, end: int) -> Sequence[tuple[int, int, int]]:
         """Return blocks ``begin ... end`` in runs that are planned as one kind: (first, stop, kind)."""
-        if len(self.kinds) == 1:
-            return ((begin, end, self.kinds[0]),)
+        if self.indexed is not None:
+            return ((begin, end, header.INDEXED),)
+        if self.prediction is None and self.sparse is None:
+            return ((begin, end, header.CODED),)
         kinds = self._block_kinds(begin, end)
         edges = [0, *(np.flatnonzero(np.diff(kinds)) + 1).tolist(), len(kinds)]
         return [(begin + first, begin + stop, int(kinds[first])) for first, stop in pairwise(edges)]
