@@ -9,6 +9,7 @@ depend on the values is kept from the last frame of the same shape. Whatever is 
 from __future__ import annotations
 
 import struct
+from dataclasses import replace
 from functools import cache, lru_cache
 from typing import NamedTuple
 
@@ -70,6 +71,7 @@ _MAX_BLOCKS, _MAX_START_BYTES = _MAX_VALUES >> _BLOCK_LOG2, 1 << 12
 _LAYOUTS = {dtype: lossless(dtype) for dtype in (_FLOAT32, *_HALVES)}
 _LENGTHS = STREAM_LOG2, STREAM_LOG2 + 1  #: of sub-streams: short ones, and the long ones of types of 16 bits
 _NO_COLUMNS = for_kernels(())
+_USUAL_OPTIONS = DEFAULT_OPTIONS, replace(DEFAULT_OPTIONS, indexed=False)  #: indexed blocks are looked for elsewhere
 _MEMORY = "small frame"  #: what the pool knows memory by
 #: Numbers of symbols that hint at what is planned step by step, where it is found: a codebook made from a sample (which
 #: has two more than were met on either side) of few heads, and one of heads as far apart as those of weights and of -0.
@@ -348,7 +350,7 @@ def plan_small(request: EncodeRequest, coded: bool = False) -> SmallFrameWriter 
     if (
         not 0 < n <= _MAX_VALUES
         or request.bit_layout is not _LAYOUTS.get(dtype)
-        or (request.options is not DEFAULT_OPTIONS and request.options != DEFAULT_OPTIONS)
+        or (request.options is not DEFAULT_OPTIONS and request.options not in _USUAL_OPTIONS)
         or request.fixed is not None
         or request.base is not None
         or not request.standalone
