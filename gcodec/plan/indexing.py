@@ -25,12 +25,16 @@ from ..kernels.index.distinct_values import (
 )
 from ..kernels.index.segment_scales import (
     INTEGERS,
+    MAX_KNOWN,
+    MAX_LARGEST,
+    MAX_LOOKED_AT,
     N_FACTORS,
     N_MATCHES,
     NO_MATCH,
     SEARCHED,
     SIGNIFICANDS,
     Factors,
+    ScaleSearch,
     find_scales,
     match_products,
 )
@@ -47,7 +51,9 @@ _SEGMENT_LENGTHS = 16, 32, 64, 128, 256  #: of groups that share a scale, beside
 _MIN_SEGMENT = _SEGMENT_LENGTHS[0]
 _MIN_PRODUCTS = 8  #: values other than 0 that a segment must have, on average
 _N_SEGMENTS, _SEGMENT_SAMPLE = 40, 128  #: segments that are sampled, and values of each
+_FEW_BITS = 3  #: of a value, with which no scales are looked for
 _SCALE_BITS = 24  #: of a scale, about
+_CLEARLY_FEWER = 0.97  #: the share of the bits with integers that other factors take if these are what values come from
 _ENTRY_BITS = 40  #: of an entry in the dictionary, about
 _MAX_RARE = 2  #: values that are met so often or less are left out of the entries
 
@@ -93,11 +99,6 @@ class Indexing(NamedTuple):
     n_absent: int
     scales: np.ndarray
     segment: int
-
-    @property
-    def is_complete(self) -> bool:
-        """Return True if all values are entries: then no scales are looked for."""
-        return not self.has_factors and self.n_absent == 0
 
     def extra_bits(self, value_bits: int) -> float:
         """Return about how many bits the frame takes beside its indices, given those of a value."""
@@ -156,10 +157,11 @@ def find_indexing(request: EncodeRequest) -> Indexing | None:
     found = []
     if _covered(counts) >= _MIN_COVERED:
         found.append(_among(values, entries, counts, threads))
-    if dtype.predictable and not (found and found[0].is_complete):
+    max_bits = found[0].bits(dtype.bits) / len(values) if found else inf
+    if dtype.predictable and max_bits > _FEW_BITS:
         n_zero = int(counts[_without_sign(entries) == 0].sum())
         lengths = _segment_lengths(request.shapes or (shape,), len(values))
-        found += _among_products(values, dtype, _long_enough(lengths, 1 - n_zero / len(sample)), threads)
+        found += _among_products(values, dtype, _long_enough(lengths, 1 - n_zero / len(sample)), max_bits, threads)
     if len(found) < 2:
         return found[0] if found else None
     return min(found, key=lambda indexing: indexing.bits(dtype.bits))
@@ -245,21 +247,25 @@ def _count_indices(indices: np.ndarray) -> np.ndarray:
     return counts
 
 
-def _among_products(values: np.ndarray, dtype: DType, lengths: Sequence[int], threads: int) -> list[Indexing]:
+def _among_products(
+    values: np.ndarray, dtype: DType, lengths: Sequence[int], max_bits: float, threads: int
+) -> list[Indexing]:
     """Return an array as indices into factors of the scales of its segments: a list of one, or empty if it is no such
-    array.
+    array, or takes too many bits as one.
 
     Args:
         values: uintW[n].
         dtype: Their type.
         lengths: Lengths of segments to try, rising.
+        max_bits: How many bits a value may take.
         threads: Number of threads.
     """
-    min_bits, best = inf, None
+    min_bits, best = max_bits, None
     for factors in _factor_sets(dtype):
+        limit = min_bits if best is None else _CLEARLY_FEWER * min_bits
         for segment in lengths:
             bits = _sampled_bits(values, segment, factors)
-            if bits < min_bits:
+            if bits < min(limit, min_bits):
                 min_bits, best = bits, (factors, segment)
             if bits == inf and len(factors.largest) > 1:  # if a part has no scale, the whole has none
                 break
@@ -329,8 +335,7 @@ def _factors(values: np.ndarray, largest: np.ndarray, form: int, dtype: DType) -
 def _sampled_bits(values: np.ndarray, segment: int, factors: Factors) -> float:
     """Return about how many bits a value takes if nearly all values of a sample of segments are products of a scale
     and a factor; else infinity."""
-    n, types = len(values), (values.dtype, values.flags.aligned)
-    n_segments = -(-n // segment)
+    n_segments = -(-len(values) // segment)
     counts = np.zeros(N_MATCHES, np.int64)
     max_unmatched = (1 - _MIN_COVERED) * _N_SEGMENTS * min(segment, _SEGMENT_SAMPLE)
     for k in range(min(_N_SEGMENTS, n_segments)):
@@ -339,7 +344,7 @@ def _sampled_bits(values: np.ndarray, segment: int, factors: Factors) -> float:
         if len(part) > _SEGMENT_SAMPLE:
             part = spread_sample(part, _SEGMENT_SAMPLE)
         scales, matches = np.empty(1, np.uint32), np.empty(len(part), np.uint16)
-        _find_scales(types, part, len(part), 0, factors, scales)
+        _find_scales_of(part, len(part), factors, scales)
         counts += _matched(part, len(part), 0, scales, factors, matches)
         if counts[NO_MATCH] > max_unmatched:
             return inf
@@ -355,7 +360,7 @@ def _sampled_bits(values: np.ndarray, segment: int, factors: Factors) -> float:
 def _products(values: np.ndarray, segment: int, factors: Factors, threads: int) -> list[Indexing]:
     """Return an array as indices into factors of the scales of its segments: a list of one, or empty if no value is a
     product."""
-    n, types = len(values), (values.dtype, values.flags.aligned)
+    n = len(values)
     scales, matches = np.empty(-(-n // segment), np.uint32), np.empty(n, np.uint16)
     counted: list[np.ndarray] = []
     # Segments of one call, whatever the number of threads: within a call, a search begins with what the last one found.
@@ -364,7 +369,7 @@ def _products(values: np.ndarray, segment: int, factors: Factors, threads: int) 
     def find(begin: int, end: int) -> None:
         for first in range(begin * at_once, min(end * at_once, len(scales)), at_once):
             stop = first + at_once
-            _find_scales(types, values[first * segment : stop * segment], segment, 0, factors, scales[first:stop])
+            _find_scales_of(values[first * segment : stop * segment], segment, factors, scales[first:stop])
 
     def match(begin: int, end: int) -> None:
         first, stop = begin * _PART, min(end * _PART, n)
@@ -405,13 +410,29 @@ def _matches_entropy(values: np.ndarray, segment: int, scales: np.ndarray, facto
     return total_entropy(_matched(values, segment, 0, scales[: -(-len(values) // segment)], factors, matches))
 
 
+def _scratch() -> ScaleSearch:
+    """Make the memory of a search."""
+    magnitudes, factors = np.empty((2, MAX_LOOKED_AT))
+    largest, known = np.empty(MAX_LARGEST, np.uint32), np.empty(1 + MAX_KNOWN, np.int64)
+    return ScaleSearch(magnitudes, np.empty(MAX_LOOKED_AT, np.uint16), factors, largest, known)
+
+
+def _find_scales_of(values: np.ndarray, segment: int, factors: Factors, scales: np.ndarray) -> None:
+    """Find the scales of segments, as :func:`find_scales` does."""
+    search = acquire(ScaleSearch, _scratch)
+    _find_scales((values.dtype, values.flags.aligned), values, segment, 0, factors, search, scales)
+    release(ScaleSearch, search)
+
+
 def _matched(
     values: np.ndarray, segment: int, skipped: int, scales: np.ndarray, factors: Factors, matches: np.ndarray
 ) -> np.ndarray:
     """Find the factors of values, as :func:`match_products` does, and return how often each is found."""
     counts = np.zeros(N_MATCHES, np.int64)
+    search = acquire(ScaleSearch, _scratch)
     types = values.dtype, values.flags.aligned
-    _match_products(types, values, segment, skipped, scales, factors, matches, counts)
+    _match_products(types, values, segment, skipped, scales, factors, search, matches, counts)
+    release(ScaleSearch, search)
     return counts
 
 

@@ -103,6 +103,24 @@ def from_zero_point(shape: tuple[int, int], group: int, zero_point: int) -> Quan
     return Quantized(np.clip(np.rint(groups / scales), -zero_point, 255 - zero_point), scales, shape)
 
 
+def by_fp4_and_short_scales(shape: tuple[int, int]) -> Quantized:
+    """Quantize weights as NVFP4 does: to FP4, with a scale for each 16 that is an fp8 number times one for the tensor;
+    there are no more than 256 different values."""
+    groups = weights(shape, 16)
+    of_tensor = np.float32(np.abs(groups).max() / (6 * 448))
+    scales = rounded(np.abs(groups).max(1, keepdims=True) / 6 / of_tensor, 4).astype(np.float32) * of_tensor
+    return Quantized(FP4[np.abs((groups / scales)[..., None] - FP4).argmin(-1)], scales, shape)
+
+
+def by_integers_and_short_scales(shape: tuple[int, int], group: int, largest: int) -> Quantized:
+    """Quantize weights as GGUF's Q6_K does: to integers, with scales that are integers times one for 16 groups."""
+    groups = weights(shape, group)
+    scales = np.abs(groups).max(1, keepdims=True) / largest
+    of_many = scales.reshape(-1, 16, 1).max(1, keepdims=True).astype(np.float16) / np.float16(127)
+    scales = (np.rint(scales.reshape(-1, 16, 1) / of_many) * of_many).reshape(-1, 1).astype(np.float32)
+    return Quantized(np.clip(np.rint(groups / scales), -largest - 1, largest), scales, shape)
+
+
 #: Ways to quantize, and how many bits more than numbers and scales the values of a frame may take.
 WAYS: dict[str, tuple[Callable[[], Quantized], float]] = {
     "int8, a scale for the tensor": (lambda: by_integers((150, 300), 45_000, 127), 0.15),
@@ -110,6 +128,9 @@ WAYS: dict[str, tuple[Callable[[], Quantized], float]] = {
     "int8, rows longer than a block": (lambda: by_integers((2, 70_000), 70_000, 127), 0.15),
     "int8, a scale for 128 values": (lambda: by_integers((60, 1024), 128, 127), 0.15),
     "int8, a scale for 64 values": (lambda: by_integers((60, 1024), 64, 127), 0.15),
+    "int8, a scale for 32 values": (lambda: by_integers((60, 1024), 32, 127), 0.2),
+    "6 bits, short scales for 16 values": (lambda: by_integers_and_short_scales((64, 1024), 16, 31), 0.15),
+    "fp4, short scales for 16 values": (lambda: by_fp4_and_short_scales((64, 1024)), 0.15),
     "int8 without a sign": (lambda: by_integers((60, 1024), 1024, 120), 0.15),
     "uint8 and a zero point": (lambda: from_zero_point((60, 1024), 1024, 128), 0.35),
     "int4, a scale for 64 values": (lambda: by_integers((60, 1024), 64, 7), 0.15),

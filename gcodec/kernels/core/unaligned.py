@@ -168,6 +168,22 @@ def bits_of_float(typingctx: Any, value: Any) -> Any:
 
 
 @intrinsic
+def double_from_bits(typingctx: Any, bits: Any) -> Any:
+    """Return the float64 with these bits (uint64)."""
+    return types.float64(types.uint64), lambda context, builder, signature, args: builder.bitcast(
+        args[0], ir.DoubleType()
+    )
+
+
+@intrinsic
+def bits_of_double(typingctx: Any, value: Any) -> Any:
+    """Return the bits of a float64, as uint64."""
+    return types.uint64(types.float64), lambda context, builder, signature, args: builder.bitcast(
+        args[0], ir.IntType(64)
+    )
+
+
+@intrinsic
 def leading_zeros(typingctx: Any, bits: Any) -> Any:
     """Return how many zero bits a uint32 has above the highest one; 32 of 0.
 

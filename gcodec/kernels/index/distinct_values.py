@@ -68,9 +68,10 @@ def find_indices(values, slots, entries, absent, indices):
 
 
 N_WINDOWS, WINDOW, _MIN_MET = 11, 64, 16
-#: The share of a window's values that are different if there is something to be found: 0.83 of bytes with a scale for a
-#: group, less of other numbers with scales and of few values. Normal values have 0.97 in bfloat16, and more in others.
-_FEW_SHARE = 0.86
+#: The share of a window's values that are different, at most, if there is something to be found. It is 0.91 of bytes
+#: with a scale for 32 values, less of other numbers with scales and of few values. Normal values have 0.97 in bfloat16,
+#: and more in other types.
+_FEW_SHARE_OF_16_BITS, _FEW_SHARE = 0.94, 0.97
 
 
 @kernel
@@ -83,6 +84,7 @@ def repeats_values(values, marks, seen):
         seen: uintW[WINDOW], scratch.
     """
     magnitude = U64((1 << (width_of(values) - 1)) - 1)
+    few_share = _FEW_SHARE_OF_16_BITS if width_of(values) == 16 else _FEW_SHARE
     n_few = 0
     for w in range(N_WINDOWS):
         start = (len(values) - WINDOW) * w // (N_WINDOWS - 1)
@@ -98,7 +100,7 @@ def repeats_values(values, marks, seen):
                     seen[n_distinct] = window[i]
                     n_distinct += 1
                     marks[slot] = U16(n_distinct)
-        n_few += n_met >= _MIN_MET and n_distinct <= _FEW_SHARE * n_met
+        n_few += n_met >= _MIN_MET and n_distinct <= few_share * n_met
         if 2 * (n_few + N_WINDOWS - 1 - w) < N_WINDOWS:
             return False
     return True
