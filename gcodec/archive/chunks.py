@@ -51,6 +51,11 @@ class Packed(NamedTuple):
     needs_base: bool = False
 
 
+def stored_chunk(data: Bytes) -> Packed:
+    """Stores a part as it is."""
+    return Packed(STORED, data.data, data)
+
+
 def pack_chunk(
     data: Bytes,
     dtype: str | None,
@@ -74,7 +79,7 @@ def pack_chunk(
         smallest: try more ways, however slow they are.
         take: gives the memory of a frame; new memory if None.
     """
-    best = exact = Packed(STORED, data.data, data)
+    best = exact = stored_chunk(data)
     if dtype is not None and (data.size > MIN_FRAME or options):
         n_values = data.size // (width(dtype) or 1)
         in_rows = n_columns and n_values % n_columns == 0
@@ -120,7 +125,7 @@ def pack_group(
     packed = []
     for start, stop, run, repeats in _runs(_as_bits(data, dtype), shapes):
         part = data[start : stop]
-        best = Packed(STORED, part.data, part)
+        best = stored_chunk(part)
         if part.size > MIN_FRAME:
             best = _packed_frame(part, dtype, {}, run, None, False, smallest, take)
         packed.append(_or_text(best) if repeats or part.size <= SMALL else best)

@@ -14,7 +14,7 @@ import numpy as np
 
 from ..errors import GcodecError, InvalidArgument, LimitExceeded
 from ..files.elements import check_dtype, stored_as, width
-from ..files.file_plan import FilePlan, FileSegment, SegmentViews, TensorView, assemble
+from ..files.file_plan import LONGEST_NAME, FilePlan, FileSegment, SegmentViews, TensorView, assemble
 from ..files.safetensors import safetensors_header
 from ..files.source import ArraySource, Bytes
 from ..tensors import is_torch
@@ -198,6 +198,9 @@ def plan_tensors(
     for name in tensors:
         if not _is_text(name):
             raise InvalidArgument(f"a tensor's name must be a string that UTF-8 has, not {name!r}")
+        if len(name.encode()) > LONGEST_NAME:
+            raise InvalidArgument(f"a tensor's name must have at most {LONGEST_NAME} bytes of UTF-8, not "
+                                  f"{len(name.encode())}: {name[:40]!r} ...")
     ties = _tied_names(tensors, dtype if isinstance(dtype, Mapping) else {}, untied)
     arrays = {name: _bytes_of(name, tensors[name], dtype) for name in ties}
     given = {name: (element, shape, data.size) for name, (element, shape, data) in arrays.items()}

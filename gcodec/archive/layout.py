@@ -20,6 +20,8 @@ MAX_PART = 1 << 28
 MAX_INDEX = 1 << 28
 #: An index may have so many bytes, brackets and commas, whatever the archive's size, and more in proportion to it.
 FREE_INDEX, FREE_BRACKETS, FREE_COMMAS = 1 << 20, 1 << 18, 1 << 19
+#: Bytes that a text may have beside those, for each byte that is stored of it.
+TEXT_PER_BYTE = 100
 MIN_FRAME = 48
 
 
@@ -75,7 +77,7 @@ class Trailer:
         size, raw, hash_, codec, reserved, _ = TRAILER.unpack(data[-TRAILER.size :])
         if codec not in (STORED, ZSTD):
             raise Unsupported(f"the index has codec {codec}, which is not known to this version")
-        if any(reserved) or raw > min(MAX_INDEX, FREE_INDEX + 100 * size) or (codec == STORED and raw != size):
+        if any(reserved) or raw > min(MAX_INDEX, FREE_INDEX + TEXT_PER_BYTE * size) or (codec == STORED and raw != size):
             raise Corruption(
                 f"the trailer holds illegal values: an index of {raw} bytes, stored in {size} with codec {codec}"
             )
@@ -117,4 +119,10 @@ def may_compress(index: bytes, text: bytes, archive_bytes: int) -> bool:
         check_json(text, archive_bytes, "the index")
     except Corruption:
         return False
-    return len(text) <= FREE_INDEX + 100 * len(index)
+    return len(text) <= FREE_INDEX + TEXT_PER_BYTE * len(index)
+
+
+def may_compress_header(part: bytes, n_stored: int) -> bool:
+    """Return True if readers take the metadata of a long header of which they find this part in so many bytes."""
+    n_brackets, n_commas = part.count(b"[") + part.count(b"{"), part.count(b",")
+    return len(part) <= TEXT_PER_BYTE * n_stored and n_brackets <= n_stored and n_commas <= 2 * n_stored

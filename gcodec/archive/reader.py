@@ -31,7 +31,7 @@ from .base_tensors import Base, BaseBytes, BaseFinder, base_bytes, base_of_file
 from .chunks import unpack_chunk
 from .entries import Blob, Chunk, FileEntry
 from .index import read_index
-from .layout import FREE_INDEX, check_json, padding
+from .layout import FREE_INDEX, TEXT_PER_BYTE, check_json, padding
 from .part_memory import PartMemory, RecentBytes
 
 #: So many bytes of parts of which pieces were read, and of groups of small tensors, are kept for the next.
@@ -323,7 +323,7 @@ class ArchiveReader:
             return {}
         # a long header is a segment
         header = self._verbatim(entry) if entry.verbatim.bytes else self._segment(entry, 0, "header")
-        if header.blob.bytes > min(MAX_HEADER + 8, FREE_INDEX + 100 * header.blob.stored):
+        if header.blob.bytes > min(MAX_HEADER + 8, FREE_INDEX + TEXT_PER_BYTE * header.blob.stored):
             return {}
         self.check_size(header.blob.bytes, f"{entry.path}: header")
         text = np.concatenate(list(self._parts_of([header])))

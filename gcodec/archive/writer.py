@@ -23,11 +23,21 @@ from ..files.source import ArraySource, Bytes, ByteSource, FileSource, naming
 from ..files.urls import Upload, check_free_url, is_url, path_or_none
 from ..threads import WorkPool, available_threads, ordered_map
 from .base_tensors import Base, BaseBytes
-from .chunks import Packed, pack_chunk, pack_group
+from .chunks import Packed, pack_chunk, pack_group, stored_chunk
 from .encoding_policy import EncodingPolicy, Part
 from .entries import Blob, Chunk, FileEntry, Paths, SegmentEntry
 from .index import check_views, index_to_json
-from .layout import MAX_INDEX, MAX_PART, STORED, ZSTD, Trailer, archive_header, may_compress, padding
+from .layout import (
+    MAX_INDEX,
+    MAX_PART,
+    STORED,
+    ZSTD,
+    Trailer,
+    archive_header,
+    may_compress,
+    may_compress_header,
+    padding,
+)
 from .output import Attributes, Staging, check_free, check_names_file, write_whole
 from .part_memory import PartMemory
 
@@ -217,6 +227,8 @@ class ArchiveWriter(AllOrNothing):
                 n_columns = columns.get(part.segment, 0)
                 packed = pack_chunk(data, segment.dtype, options, n_columns, base_part, base_is_held=held,
                                     smallest=self._smallest, take=self._memory.take)
+                if plan.format == "safetensors" and not segment.start and segment.dtype is None:  # the header
+                    packed = packed if may_compress_header(data.tobytes(), len(packed.payload)) else stored_chunk(data)
                 return [(packed, base_part)]
             except GcodecError as error:
                 name = next((view.name for view in plan.tensors if view.segment == part.segment), "")

@@ -12,6 +12,8 @@ from .source import ByteSource
 
 #: Longer runs of verbatim bytes become segments of their own, so that they need not be held in memory.
 MAX_VERBATIM_RUN = 1 << 20
+#: Names of tensors in the index are cut after so many bytes of UTF-8.
+LONGEST_NAME = 60_000
 
 
 @dataclass(frozen=True)
@@ -188,10 +190,10 @@ def _long_run(start: int, stop: int) -> list[FileSegment]:
 
 
 def _sound(name: str) -> str:
-    """Return at most 60 000 bytes of valid UTF-8."""
-    if len(name) <= 60_000 and name.isascii():
+    """Return at most ``LONGEST_NAME`` bytes of valid UTF-8."""
+    if len(name) <= LONGEST_NAME and name.isascii():
         return name
-    return name.encode(errors="replace")[:60_000].decode(errors="ignore")
+    return name.encode(errors="replace")[:LONGEST_NAME].decode(errors="ignore")
 
 
 def _moved(view: TensorView, segment: int, name: str | None = None) -> TensorView:

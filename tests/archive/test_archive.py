@@ -226,11 +226,23 @@ def test_saved_dictionaries_load_unchanged(tmp_path):
     ({1: np.ones(3)}, None, "a tensor's name must be a string .*, not 1"),
     ({"\udc00": np.ones(3)}, None, "tensor's name"),
     ({"x": np.ones(3), None: np.ones(3)}, None, "not None"),
+    ({"x": np.ones(3), "n" * 60_001: np.ones(3)}, None, "at most 60000 bytes of UTF-8, not 60001: 'nnn"),
+    ({"\N{SNOWMAN}" * 20_001: np.ones(3)}, None, "at most 60000 bytes of UTF-8, not 60003"),
 ])
 def test_names_and_metadata_that_are_no_strings_are_refused_by_name(tensors, metadata, place, tmp_path):
     with pytest.raises(InvalidArgument, match=place):
         save_file(tensors, tmp_path / "x.gc", metadata=metadata)
     assert not (tmp_path / "x.gc").exists()
+
+
+@pytest.mark.parametrize("value", [
+    "x" * 10_000_000, "[" * 3_000_000, "," * 9_000_000, "".join(map(str, range(400_000))) + "{" * 2_000_000,
+], ids=["repeated", "brackets", "commas", "mixed"])
+def test_metadata_are_read_however_long_they_are_and_however_well_they_compress(value, tmp_path):
+    save_file({"n" * 60_000: FLOATS}, tmp_path / "x.gc", metadata={"config": value})
+    with gcodec.open(tmp_path / "x.gc") as file:
+        assert file.metadata() == {"config": value}
+        assert file.keys() == ["n" * 60_000]
 
 
 def test_saved_dictionaries_of_tensors_load_as_tensors(tmp_path):
