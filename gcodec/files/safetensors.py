@@ -92,11 +92,12 @@ def safetensors_header(tensors: dict[str, tuple[str, tuple[int, ...], int]], met
     header: dict[str, Any] = {} if metadata is None else {"__metadata__": dict(metadata)}
     at = 0
     for name, (dtype, shape, size) in tensors.items():
-        if dtype not in CODES or name == "__metadata__":
-            raise InvalidArgument(
-                f"tensor {name!r} of type {dtype} cannot be named in a .safetensors header: the name is reserved, or "
-                "the format lacks the type"
-            )
+        if name == "__metadata__":
+            raise InvalidArgument(f"tensor {name!r}: must have another name, for a .safetensors header has the file's "
+                                  "own strings under this one")
+        if dtype not in CODES:
+            pairs = "; store it as float64, or with gcodec.save" if dtype == "complex128" else ""
+            raise InvalidArgument(f"tensor {name!r}: must be of a type that .safetensors has, not of {dtype}{pairs}")
         header[name] = {"dtype": CODES[dtype], "shape": list(shape), "data_offsets": [at, at + size]}
         at += size
     text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()

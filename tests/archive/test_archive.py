@@ -226,6 +226,8 @@ def test_saved_dictionaries_load_unchanged(tmp_path):
     ({1: np.ones(3)}, None, "a tensor's name must be a string .*, not 1"),
     ({"\udc00": np.ones(3)}, None, "tensor's name"),
     ({"x": np.ones(3), None: np.ones(3)}, None, "not None"),
+    ({"__metadata__": np.ones(3)}, None, "'__metadata__': must have another name"),
+    ({"x": np.ones(3), "c": np.ones(3, complex)}, None, "'c': must be of a type .*, not of complex128.* gcodec.save"),
     ({"x": np.ones(3), "n" * 60_001: np.ones(3)}, None, "at most 60000 bytes of UTF-8, not 60001: 'nnn"),
     ({"\N{SNOWMAN}" * 20_001: np.ones(3)}, None, "at most 60000 bytes of UTF-8, not 60003"),
 ])
