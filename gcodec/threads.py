@@ -12,6 +12,7 @@ from itertools import chain
 from queue import SimpleQueue
 from threading import Lock
 from typing import Any, NamedTuple, TypeVar
+from weakref import WeakSet
 
 from .errors import InvalidArgument
 
@@ -66,14 +67,16 @@ def _new_pool() -> _Pool:
 _pool = _new_pool()
 
 
-def _forget_pool() -> None:
-    """Make a new pool: threads do not survive a fork."""
+def _forget_threads() -> None:
+    """Make new pools: threads do not survive a fork."""
     global _pool
     _pool = _new_pool()
+    for pool in list(_work_pools):
+        pool.forget_threads()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget_pool)
+    os.register_at_fork(after_in_child=_forget_threads)
 
 
 def check_threads(threads: int | None) -> None:
@@ -225,7 +228,21 @@ def run_batches(work: Callable[[int, int], Any], n_blocks: int, threads: int, ba
 
 class WorkPool(ThreadPoolExecutor):
     """Threads for one task. A call is made by the caller itself where they take none: when the interpreter ends, which
-    waits for the program's threads but lets no executor have new calls, or where no thread can be started."""
+    waits for the program's threads but lets no executor have new calls, or where no thread can be started.
+
+    Args:
+        max_workers: How many threads there are at most.
+        name: What their names begin with.
+    """
+
+    def __init__(self, max_workers: int, name: str = "gcodec") -> None:
+        super().__init__(max_workers, name)
+        self._begun_with = max_workers, name
+        _work_pools.add(self)
+
+    def forget_threads(self) -> None:
+        """Begin anew in a forked process, which has no threads but the caller's: a call would wait for them forever."""
+        super().__init__(*self._begun_with)
 
     def submit(self, function: Callable[..., Result], /, *args: Any, **options: Any) -> Future[Result]:
         """Have a call made."""
@@ -239,6 +256,8 @@ class WorkPool(ThreadPoolExecutor):
                 future.set_exception(error)
             return future
 
+
+_work_pools: WeakSet[WorkPool] = WeakSet()  #: all there are, of which a fork leaves no threads
 
 _BATCH_BYTES = 1 << 20  #: small items are handed to a thread together: that takes as long as coding thousands of values
 

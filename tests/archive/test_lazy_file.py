@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import json
+import os
+import signal
 import tracemalloc
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,7 @@ from gcodec.errors import Corruption, InvalidArgument, LimitExceeded, Unsupporte
 from gcodec.files.file_plan import TensorView
 from gcodec.files.safetensors import CODES
 from tests.support.archive_maker import object_archive
+from tests.support.children import forked
 
 torch = pytest.importorskip("torch")
 
@@ -363,3 +366,24 @@ def test_texts_with_code_points_beyond_unicode_are_damage():
     sound = object_archive({"numpy": "x"}, "gc".encode("utf-32-le"), "<U1", 4)
     with gcodec.open(io.BytesIO(sound)) as file:
         assert file.get_slice("x")[1] == "c"
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_an_open_archive_is_read_in_forked_processes_too(tmp_path):
+    """As by the workers of a DataLoader, whose data set has read something before they begin."""
+    large = np.random.default_rng(0).standard_normal((3 << 20) + 5).astype(np.float32)
+    gcodec.save_file({"large": large, "small": MATRIX}, tmp_path / "x.gc")
+    with gcodec.open(tmp_path / "x.gc", threads=2) as file:
+        assert np.array_equal(file.get_tensor("large"), large)      # its threads are there
+
+        def worker() -> int:
+            signal.alarm(60)        # a read that waits for the parent's threads would never end
+            for _ in range(2):
+                assert np.array_equal(file.get_tensor("large"), large)
+                assert np.array_equal(file.get_slice("small")[7:9], MATRIX[7:9])
+            file.close()
+            return 0
+
+        for child in [forked(worker) for _ in range(3)]:
+            assert child.wait() == (0, "")
+        assert np.array_equal(file.get_tensor("large"), large)
