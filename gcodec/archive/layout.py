@@ -77,7 +77,8 @@ class Trailer:
         size, raw, hash_, codec, reserved, _ = TRAILER.unpack(data[-TRAILER.size :])
         if codec not in (STORED, ZSTD):
             raise Unsupported(f"the index has codec {codec}, which is not known to this version")
-        if any(reserved) or raw > min(MAX_INDEX, FREE_INDEX + TEXT_PER_BYTE * size) or (codec == STORED and raw != size):
+        most = min(MAX_INDEX, FREE_INDEX + TEXT_PER_BYTE * size)
+        if any(reserved) or raw > most or (codec == STORED and raw != size):
             raise Corruption(
                 f"the trailer holds illegal values: an index of {raw} bytes, stored in {size} with codec {codec}"
             )

@@ -121,7 +121,8 @@ class VersionFolder:
         Raises:
             BrokenChain: there is a version of the same or a higher number.
             GcodecError: another publisher has been writing to the folder for minutes.
-            InvalidArgument: ``version`` is none, such as its bytes alone.
+            InvalidArgument: ``version`` is none, such as its bytes alone, or has so long metadata that nobody could
+                read the manifest; nothing is written.
             OSError: the folder cannot be written to. It then has the versions that it had.
         """
         if not isinstance(version, WeightVersion):
@@ -149,12 +150,19 @@ class VersionFolder:
             None if anchor is None else _stored(anchor),
             dict(version.info.metadata),
         )
+        kept = _since_anchor([*before, stored], self._keep_anchors)
+        manifest = _manifest_to_json(kept)
+        if len(manifest) > MAX_MANIFEST:
+            raise InvalidArgument(
+                f"{self.path}/{MANIFEST}: must have at most {MAX_MANIFEST} bytes to be read, but would have "
+                f"{len(manifest)} with version {version.number}, for it has the metadata of all that are kept: "
+                "make metadata shorter, or keep fewer versions (keep_anchors, anchor_every)"
+            )
         self._remove_all_but(before)
         for data, is_anchor in ((difference, False), (anchor, True)):
             if data is not None:
                 replace_file(self._folder, _file_name(version.number, is_anchor), data)
-        kept = _since_anchor([*before, stored], self._keep_anchors)
-        replace_file(self._folder, MANIFEST, _manifest_to_json(kept))
+        replace_file(self._folder, MANIFEST, manifest)
         self._remove_all_but(kept)
         return sum(len(data) for data in (difference, anchor) if data is not None)
 

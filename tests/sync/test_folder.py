@@ -20,8 +20,8 @@ import torch
 
 import gcodec
 from gcodec.archive.folders import LOCK, replace_file, writer_lock
-from gcodec.errors import GcodecError
-from gcodec.sync import BrokenChain, Publisher, Subscriber, VersionFolder
+from gcodec.errors import GcodecError, InvalidArgument
+from gcodec.sync import BrokenChain, Publisher, Subscriber, VersionFolder, version_folder
 from tests.sync.folder_cases import WithoutAnchors, filled
 from tests.sync.states import equal, moved, some_state
 
@@ -72,6 +72,20 @@ def test_retention_keeps_what_the_newest_anchors_need(tmp_path):
     everything = VersionFolder(tmp_path / "all", keep_anchors=None)
     filled(everything, 5, anchor_every=1)
     assert len(everything.versions()) == 5
+
+
+def test_a_version_that_would_make_the_manifest_too_long_to_be_read_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(version_folder, "MAX_MANIFEST", 5000)
+    folder, publisher, state = VersionFolder(tmp_path), Publisher(), some_state()
+    folder.send(publisher.publish(state, metadata={"config": "c" * 3000}))
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    with pytest.raises(InvalidArgument, match=r"versions.json: must have at most 5000 bytes .* version 2, .* shorter"):
+        folder.send(publisher.publish(moved(state, 1), metadata={"config": "c" * 3000}))
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+    folder.send(publisher.publish(moved(state, 2)))
+    subscriber = Subscriber()
+    subscriber.catch_up(folder)
+    assert subscriber.number == 3 and equal(subscriber.tensors, moved(state, 2))
 
 
 def test_links_to_files_are_read(tmp_path):
