@@ -10,7 +10,7 @@ from pathlib import Path, PurePath, PurePosixPath
 from typing import Any, BinaryIO, NamedTuple
 
 from ..errors import GcodecError, InvalidArgument, Unsupported
-from ..files import FilePlan, open_source, plan_or_bytes
+from ..files import SUFFIXES, TORCH_SUFFIXES, FilePlan, open_source, plan_or_bytes
 from ..files.source import naming
 from ..files.urls import Upload, check_free_url, is_url, open_url, path_or_none, place_of
 from .base_files import SUFFIX, Bases
@@ -160,7 +160,8 @@ def decompress_file(
         Paths of the files; none if they went to URLs or a stream.
 
     Raises:
-        InvalidArgument: several files for one path or stream, or a file would replace the archive or the base.
+        InvalidArgument: several files for one path or stream, a file would replace the archive or the base, or its
+            name says that it is a tensor file of another kind.
         GcodecError: a file exists and ``force`` is False; the archive is damaged, or its base missing or another.
         OSError: a file cannot be read or written.
     """
@@ -184,6 +185,8 @@ def decompress_file(
         )
         if not is_folder and len(archive.files) != 1:
             raise InvalidArgument(f"output must be a folder (ending in /) for {len(archive.files)} files")
+        if not is_folder and (url or target is not None):
+            check_restored_name(archive.files[0], url or target or "")
         if url:
             urls = urls_below(archive, url)
             for place in urls.values():
@@ -211,6 +214,22 @@ def check_archive_name(name: str | os.PathLike[str]) -> None:
     suffix = PurePath(name).suffix
     if suffix in TENSOR_SUFFIXES:
         raise InvalidArgument(f"{name}: would be an archive under the name of a {suffix} file; call it {name}{SUFFIX}")
+
+
+def check_restored_name(entry: FileEntry, place: str | os.PathLike[str]) -> None:
+    """Raise InvalidArgument for a restored file under a name that says that it is a tensor file of another kind.
+
+    Args:
+        entry: the file in its archive.
+        place: path or URL of the file to be written, as it was given.
+    """
+    kind, suffix = SUFFIXES.get(entry.format, ""), PurePath(place).suffix
+    kinds = TORCH_SUFFIXES if entry.format == "torch" else (kind,)
+    if not kind or suffix not in TENSOR_SUFFIXES or suffix in (*kinds, PurePosixPath(entry.path).suffix):
+        return
+    other = "; gcodec decompress makes a .safetensors file of the tensors" if suffix == ".safetensors" else ""
+    raise InvalidArgument(f"{place}: would be a {kind} file under the name of a {suffix} file; call it "
+                          f"{str(place).removesuffix(suffix)}{kind}{other}")
 
 
 def add_file(

@@ -21,7 +21,7 @@ from . import UsageError, base_option, display
 from .compile_time import compile_clock
 from .compress import add_common, size_argument
 from .extract import extract
-from .file_checks import check_removal, check_restored_once, check_targets
+from .file_checks import check_removal, check_restored_as, check_restored_once, check_targets
 from .joined_tensors import is_joined, joined_tensors
 from .outputs import check_url_targets, whole_file
 from .streams import STDIO
@@ -160,6 +160,8 @@ def _to_urls(archive: ArchiveReader, output: str, args: argparse.Namespace, prog
     if len(archive.files) != 1 and not output.endswith("/"):
         raise UsageError(f"{archive.name}: holds {len(archive.files)} files; -o must be the URL of a folder, which "
                          f"ends in /, not {output}")
+    if not output.endswith("/"):
+        check_restored_as(archive.files[0], output)
     urls = urls_below(archive, output)
     check_url_targets(list(urls.values()), args.archives, args)
     check_restored_once(urls.values(), archive.name, args.restored)
@@ -174,6 +176,7 @@ def _to_files(
     paths = paths_below(archive, root)
     named = args.output is not None and whole and not _is_folder(args.output)
     if named:
+        check_restored_as(archive.files[0], args.output)
         paths = {archive.files[0].path: Path(args.output)}
     _check_paths(list(paths.values()), args, bases, named)
     check_restored_once(paths.values(), archive.name, args.restored)

@@ -12,6 +12,7 @@ from typing import Any
 from ..archive import ArchiveReader, FileEntry
 from ..archive.output import Attributes, Staging, check_free
 from ..archive.tensor_names import no_such
+from ..archive.whole_files import TENSOR_SUFFIXES
 from ..errors import InvalidArgument, Unsupported, did_you_mean
 from ..files.elements import RAW_BITS, numpy_dtype
 from ..files.file_plan import TensorView
@@ -56,6 +57,7 @@ def extract(archive: ArchiveReader, args: argparse.Namespace, attributes: Attrib
         folder = args.output is None or args.output.endswith("/") or Path(args.output).is_dir()
         if not folder:
             _check_single(matches)
+            _check_is_npy(args.output)
         targets = _in_folder(Path(args.output or "."), matches) if folder else [Path(args.output)]
         pieces = {target: _pieces(archive, target, *both) for target, both in zip(targets, matches, strict=True)}
         _write(archive, pieces, args, attributes, named=not folder)
@@ -66,6 +68,7 @@ def _to_url(archive: ArchiveReader, url: str, matches: list[Found], args: argpar
     """Writes one tensor, or all into one .safetensors file, to a URL."""
     if not is_joined(url):
         _check_single(matches)
+        _check_is_npy(url)
     check_url_targets([url], args.archives, args)
     pieces = joined_tensors(archive, matches) if is_joined(url) else _npy(archive, *matches[0])
     with whole_file(url, force=args.force) as file:
@@ -139,6 +142,14 @@ def _like(archive: ArchiveReader, pattern: str) -> list[Found]:
 def _check_single(matches: list[Found]) -> None:
     if len(matches) > 1:
         raise UsageError(f"-o must be a folder (ending in /) or a .safetensors file for {len(matches)} tensors")
+
+
+def _check_is_npy(output: str) -> None:
+    """Raises UsageError for a file that ``-o`` names as a tensor file of a kind that single tensors do not become."""
+    suffix = PurePosixPath(output).suffix
+    if suffix in TENSOR_SUFFIXES - {".npy", ".safetensors"}:
+        raise UsageError(f"{output}: would be a .npy file under the name of a {suffix} file; call it "
+                         f"{output.removesuffix(suffix)}.npy, or .safetensors")
 
 
 def _in_folder(folder: Path, matches: list[Found]) -> list[Path]:

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
+from ..archive.entries import FileEntry
 from ..archive.file_state import FileState
 from ..archive.output import is_special
+from ..archive.whole_files import check_restored_name
+from ..errors import InvalidArgument
 from ..files.urls import place_of
 from . import UsageError
 
@@ -32,6 +35,14 @@ def check_removal(targets: Iterable[Path], inputs: Iterable[Path]) -> None:
     for path in (*targets, *inputs):
         if is_special(path):
             raise UsageError(f"--rm needs regular files, which {path} is not")
+
+
+def check_restored_as(entry: FileEntry, place: str) -> None:
+    """Raises UsageError for a file that ``-o`` names as a tensor file of another kind."""
+    try:
+        check_restored_name(entry, place)
+    except InvalidArgument as error:
+        raise UsageError(f"{error}") from error
 
 
 def check_restored_once(places: Iterable[Path | str], archive: str, restored: dict[Path | str, str]) -> None:

@@ -23,7 +23,7 @@ from ..files.urls import is_folder_at, is_url, local_path, local_text, name_at, 
 from . import UsageError, display, system_error
 from .compare import compare_bytes
 from .compress import add_common, size_argument
-from .file_checks import check_removal, check_targets
+from .file_checks import check_removal, check_restored_as, check_targets
 from .streams import STDIO
 
 EXAMPLES = """examples:
@@ -225,6 +225,8 @@ def _restore(args: argparse.Namespace) -> int:
                     for part in parts:
                         stream.write(part.data)
                     return 0
+                if single:
+                    check_restored_as(opened.entry, args.output)
                 path = root if single else root / opened.entry.path
                 if path in targets:
                     raise UsageError(f"{path}: several of these steps would become this file; restore them one by one")
@@ -253,6 +255,8 @@ def _restore_to_urls(folder: StepFolder, steps: list[int], args: argparse.Namesp
     for step in dict.fromkeys(steps):
         begin = time.perf_counter()
         with folder.opened(step, max_output_bytes=args.max_output_bytes) as opened:
+            if not args.output.endswith("/"):
+                check_restored_as(opened.entry, args.output)
             ((path, url),) = urls_below(opened.archive, args.output).items()
             if url in (row["file"] for row in rows):
                 raise UsageError(f"{url}: several of these steps would become this file; restore them one by one")

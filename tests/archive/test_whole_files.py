@@ -221,3 +221,27 @@ def test_a_file_that_cannot_be_read_is_named_and_not_what_is_written(tmp_path, m
     with pytest.raises(OSError, match="Input/output") as raised:
         gcodec.compress_file(tmp_path / "x.npy")
     assert raised.value.filename == str(tmp_path / "x.npy")
+
+
+def test_a_file_is_not_restored_under_the_name_of_another_kind(files, capsys):
+    """Its tensors would be looked for in a file of that kind; -o makes .safetensors files alone of other kinds."""
+    for name in ("x.npy", "y.npz", "z.txt"):
+        gcodec.compress_file(name)
+    main(["series", "add", "-q", "series", "y.npz", "--step", "1"])
+    for archive, target, kind in [("x.npy.gc", "t.npz", "npy"), ("x.npy.gc", "t.safetensors", "npy"),
+                                  ("y.npz.gc", "t.npy", "npz"), ("y.npz.gc", "t.pt", "npz")]:
+        with pytest.raises(InvalidArgument, match=rf"{target}: would be a \.{kind} file .* call it t\.{kind}"):
+            gcodec.decompress_file(archive, target)
+        if target != "t.safetensors":
+            assert main(["decompress", archive, "-o", f"{target}"]) == 2
+            assert f"error: {target}: would be a .{kind} file" in capsys.readouterr().err
+    assert main(["series", "restore", "series", "-o", "t.safetensors"]) == 2
+    assert "t.safetensors: would be a .npz file" in capsys.readouterr().err
+    assert main(["decompress", "y.npz.gc", "--only", "a", "-o", "t.npz"]) == 2
+    assert "t.npz: would be a .npy file under the name of a .npz file; call it t.npy" in capsys.readouterr().err
+    assert not [path for path in Path().iterdir() if path.stem == "t"]
+    Path("series/step-00000001.gc").rename("odd.npy.gc")
+    for archive, target, original in [("z.txt.gc", "t.npy", "z.txt"), ("x.npy.gc", "t.bin", "x.npy"),
+                                      ("odd.npy.gc", "t.npz", "y.npz"), ("y.npz.gc", "t", "y.npz")]:
+        assert gcodec.decompress_file(archive, target, force=True) == [Path(target)]
+        assert Path(target).read_bytes() == Path(original).read_bytes()
