@@ -41,6 +41,8 @@ from .checkpoint_index import MAX_INDEX_BYTES, StoredItem, metadata_from_json, m
 from .checkpoint_items import StoredTensors, deliver, leaf_of, name_of_item
 
 INDEX = "checkpoint.json"
+#: The index of a checkpoint that torch's own storage has written.
+TORCH_INDEX = ".metadata"
 ARCHIVE = re.compile(r"rank-[0-9]{5,}-[0-9a-f]{8}\.gc")
 #: In the folder of a series: the folders of the ranks, and the indices of complete steps.
 RANK_FOLDER, STEP_INDEX = re.compile(r"rank-([0-9]{5,})"), re.compile(r"step-([0-9]{8,18})\.json")
@@ -334,13 +336,29 @@ class CheckpointReader(_Storage, StorageReader):
         """Read the index.
 
         Raises:
-            FileNotFoundError: there is no checkpoint.
+            FileNotFoundError: there is no checkpoint; the error says what is there instead.
             Corruption: the index is damaged.
         """
         folder, name = self._folder(), self._index_name()
-        text = folder.read(name, MAX_INDEX_BYTES + 1)
+        try:
+            text = folder.read(name, MAX_INDEX_BYTES + 1)
+        except FileNotFoundError:
+            raise FileNotFoundError(f"{folder.place(name)}: no such file; {self._what_is_there()}") from None
         self._index = name, xxhash.xxh3_64_hexdigest(text)
         return metadata_from_json(text, str(folder.place(name)))
+
+    def _what_is_there(self) -> str:
+        """Return what the folder has where a checkpoint is missing."""
+        names = self._folder().names()
+        if TORCH_INDEX in names:
+            return "the folder has a checkpoint of torch's own storage, which FileSystemReader loads"
+        if INDEX in names:
+            return "the folder has a checkpoint that is no series, which CheckpointReader loads"
+        steps = _numbers(STEP_INDEX, names)
+        if not steps:
+            return "there is no complete checkpoint in this folder"
+        return f"the folder has a series of {len(steps)} complete steps, from {steps[0]} to {steps[-1]}, which " \
+               "SeriesReader loads"
 
     def set_up_storage_reader(
         self, metadata: dcp.Metadata, is_coordinator: bool, *args: Any, **kwargs: Any
@@ -428,7 +446,7 @@ class SeriesReader(CheckpointReader):
         if self.step < 0:
             steps = _numbers(STEP_INDEX, self._folder().names())
             if not steps:
-                raise FileNotFoundError(f"{self.folder}: there is no complete checkpoint in this folder")
+                raise FileNotFoundError(f"{self.folder}: no complete step; {self._what_is_there()}")
             self.step = steps[-1]
         return _index_of_step(self.step)
 

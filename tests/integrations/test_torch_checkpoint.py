@@ -293,6 +293,29 @@ def test_checkpoints_at_urls_are_saved_replaced_and_loaded_and_damage_is_named()
         CheckpointReader(url).read_metadata()
 
 
+def test_where_a_checkpoint_is_missing_the_error_says_what_is_there(tmp_path):
+    state = state_of(1)
+    dcp.save(state, checkpoint_id=tmp_path / "torch")
+    dcp.save(state, storage_writer=CheckpointWriter(tmp_path / "one"))
+    for step in (3, 5):
+        dcp.save(state, storage_writer=SeriesWriter(tmp_path / "series"), checkpoint_id=str(step))
+    (tmp_path / "empty").mkdir()
+    for reader, folder, said in [
+        (CheckpointReader, "torch", "torch/checkpoint.json: no such file; .* torch's own storage, .* FileSystemReader"),
+        (SeriesReader, "torch", "torch: no complete step; .* torch's own storage, which FileSystemReader loads"),
+        (SeriesReader, "one", "one: no complete step; .* no series, which CheckpointReader loads"),
+        (CheckpointReader, "series", "series of 2 complete steps, from 3 to 5, which SeriesReader loads"),
+        (CheckpointReader, "empty", "there is no complete checkpoint in this folder"),
+        (CheckpointReader, "none", "none/checkpoint.json: no such file; there is no complete checkpoint"),
+    ]:
+        with pytest.raises(FileNotFoundError, match=said):
+            reader(tmp_path / folder).read_metadata()
+        with pytest.raises(dcp.CheckpointException, match=said):
+            dcp.load(state, storage_reader=reader(tmp_path / folder))
+    with pytest.raises(dcp.CheckpointException, match=r"step-00000004.json: no such file; .* from 3 to 5"):
+        dcp.load(state, storage_reader=SeriesReader(tmp_path / "series"), checkpoint_id="4")
+
+
 def test_a_save_to_a_url_that_fails_leaves_the_earlier_checkpoint(monkeypatch):
     memory = pytest.importorskip("fsspec").filesystem("memory")
     url = f"memory://{secrets.token_hex(4)}/run"
