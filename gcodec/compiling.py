@@ -1,11 +1,13 @@
 """Tells the user when kernels are being compiled and it lasts: at the first use on a machine, for seconds to minutes.
 
-numba's events say when it compiles; kernels that it loads from the disk are none of them.
+numba's events say when it compiles; kernels that it loads from the disk are none of them. Processes are forked only
+while no other thread compiles or loads kernels.
 """
 
 from __future__ import annotations
 
 import logging
+import os
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -105,6 +107,21 @@ def numba_events(kind: str, begin: Callable[[Any], None], end: Callable[[Any], N
 
 
 _n_watching = 0  #: blocks that show what is compiled
+
+
+def fork_between_kernels() -> None:
+    """Have a fork wait, for as long as the process lives, until no other thread compiles or loads a kernel.
+
+    Otherwise numba's lock would stay locked in the child, where that thread is not, and the child's first kernel would
+    wait for it without end.
+    """
+    try:
+        lock = import_module("numba.core.compiler_lock").global_compiler_lock
+        handlers = {"before": lock.acquire, "after_in_parent": lock.release, "after_in_child": lock.release}
+    except (ImportError, AttributeError):  # of another numba, which has no such lock, or keeps it elsewhere
+        return
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(**handlers)
 
 
 def _listener(kind: str, begin: Callable[[Any], None], end: Callable[[Any], None]) -> tuple[Any, Any]:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .compiling import notice_compiling
+from .compiling import fork_between_kernels, notice_compiling
 from .dtypes import BY_NAME, DTYPES, DType
 from .errors import GcodecError, InvalidArgument, Unsupported, check_choice
 from .format.prelude import MAX_DIMENSIONS
@@ -19,6 +19,7 @@ from .kernels.core.specialized import Specialized
 from .threads import run_batches
 
 notice_compiling()  # whatever is encoded or decoded comes through here
+fork_between_kernels()
 NUMPY, TORCH = 0, 1  #: container codes of the frame header
 
 

@@ -175,6 +175,34 @@ assert gcodec.encode(x, threads=2) == frame
 """)
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_child_that_is_forked_while_another_thread_loads_kernels_can_load_its_own():
+    run_python("""
+import faulthandler, os, sys, threading
+import numpy as np, gcodec
+from numba.core.compiler_lock import global_compiler_lock
+
+gcodec.encode  # is imported; no kernel has been loaded yet
+loading, forking = threading.Event(), threading.Event()
+
+def load():
+    with global_compiler_lock:
+        loading.set()
+        forking.wait()
+
+threading.Thread(target=load).start()
+loading.wait()
+sys.setswitchinterval(1000)  # or the thread might be done before the fork
+os.register_at_fork(before=forking.set)
+child = os.fork()
+if child == 0:
+    faulthandler.dump_traceback_later(60, exit=True)
+    x = np.linspace(-1, 1, 1000, dtype=np.float32)
+    os._exit(0 if np.array_equal(gcodec.decode(gcodec.encode(x)), x) else 1)
+assert os.waitpid(child, 0)[1] == 0
+""")
+
+
 def test_encode_and_decode_work_where_no_thread_can_be_started(monkeypatch):
     def start(*_: Any) -> Any:
         raise RuntimeError("can't start new thread")

@@ -29,7 +29,7 @@ from tests.support.paths import ROOT
 PACKAGE = Path(gcodec.__file__).parent
 #: What of numba is private, as numba's source names it.
 PARTS = ("_nrt", "no_cfunc_wrapper", "no_cpython_wrapper", "FunctionCache", "IndexDataCacheFile", "CPU_NAME",
-         "CPU_FEATURES", "JITCodeLibrary", "_guard_against_spurious_io_errors")
+         "CPU_FEATURES", "JITCodeLibrary", "_guard_against_spurious_io_errors", "global_compiler_lock")
 #: numba's modules that anybody may import.
 PUBLIC = {"numba", "numba.extending"}
 #: Modules that call C: CPython's own, the driver of CUDA, and its compiler.
@@ -254,6 +254,16 @@ def test_a_python_other_than_cpython_gets_the_same_bytes(monkeypatch):
         assert type(made) is bytes
         assert made == b"\7" * used
     BytesBuilder(1 << 20).array[5] = 1      # never finished
+
+
+# Forks
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.parametrize("missing", ["", "global_compiler_lock"])
+def test_processes_are_forked_where_numba_has_no_lock_to_wait_for(missing):
+    program = ("import os, numpy as np, gcodec; x = np.linspace(0, 1, 99); same = np.array_equal(gcodec.decode("
+               "gcodec.encode(x)), x); print(same, os.waitpid(os.fork() or os._exit(0), 0)[1])")
+    assert run(program, missing) == ["True", "0"]
 
 
 # All at once
