@@ -63,6 +63,6 @@ def device_of(device: Any) -> torch.device | None:
 
     try:
         return torch.empty(0, device=device).device
-    except (RuntimeError, AssertionError, TypeError) as error:
+    except (RuntimeError, AssertionError, TypeError, ValueError) as error:
         reason = str(error).splitlines()[0]
         raise InvalidArgument(f"device must be a torch device of this machine, not {device!r}: {reason}") from error

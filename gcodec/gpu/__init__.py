@@ -410,7 +410,7 @@ def _indexed(device: Any) -> torch.device:
 
     try:
         where = torch.device(device)
-    except (RuntimeError, TypeError) as error:
+    except (RuntimeError, TypeError, ValueError) as error:
         raise InvalidArgument(f"device must be a CUDA device or 'cpu', not {device!r}: {error}") from None
     if where.type != "cuda":
         raise InvalidArgument(f"device must be a CUDA device or 'cpu', not '{where}'")

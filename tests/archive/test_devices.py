@@ -69,7 +69,7 @@ def test_single_tensors_and_rows_come_on_the_device(paths):
     assert isinstance(gcodec.load(paths["object"], device="meta")["array"], np.ndarray)
 
 
-@pytest.mark.parametrize("device", ["cuda:77", "nothing", 3.5, "vulkan"])
+@pytest.mark.parametrize("device", ["cuda:77", "nothing", 3.5, "vulkan", 1 << 63])
 def test_what_is_no_device_is_named(paths, device):
     for call in (lambda: gcodec.load(paths["object"], device=device),
                  lambda: gcodec.load_file(paths["object"], device=device),
