@@ -75,10 +75,14 @@ def check_choice(name: str, value: Any, choices: Collection[Any]) -> None:
         raise InvalidArgument(f"{name} must be one of {', '.join(map(repr, choices))}, not {value!r}")
 
 
-def check_output_limit(limit: object) -> None:
-    """Raise InvalidArgument unless a caller's ``max_output_bytes`` is None or a number, with which bytes compare."""
-    if limit is not None and not (isinstance(limit, Real) and limit == limit):
+def check_output_limit(limit: object) -> float | None:
+    """Return a caller's ``max_output_bytes``, None or a number of Python's: sums with numpy's would overflow. Raises
+    InvalidArgument for anything else."""
+    if limit is None:
+        return None
+    if not (isinstance(limit, Real) and limit == limit):
         raise InvalidArgument(f"max_output_bytes must be None or a number of bytes, not {limit!r}")
+    return int(limit) if isinstance(limit, Integral) else float(limit)
 
 
 #: What values of a field's type are called, and of which classes they may be.

@@ -34,7 +34,7 @@ from .layout import (
 HASH = re.compile(r"[0-9a-f]{16}")
 
 
-def read_index(source: ByteSource, max_output_bytes: int | None = None) -> tuple[FileEntry, ...]:
+def read_index(source: ByteSource, max_output_bytes: float | None = None) -> tuple[FileEntry, ...]:
     """Return the files of an archive, every blob with its offset.
 
     Args:

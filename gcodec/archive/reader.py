@@ -139,18 +139,18 @@ class ArchiveReader:
         max_output_bytes: int | None = None,
         base: BaseFinder | None = None,
     ) -> None:
-        check_output_limit(max_output_bytes)
+        limit = check_output_limit(max_output_bytes)
         self._owned = None if _is_source(source) else open_source(source)  # type: ignore[arg-type]
         self._source: ByteSource = self._owned or source  # type: ignore[assignment]
         self.name = str(source) if isinstance(source, str | os.PathLike) else getattr(source, "name", "archive")
-        self._threads, self._limit, self._bases = available_threads(threads), max_output_bytes, base
+        self._threads, self._limit, self._bases = available_threads(threads), limit, base
         self._pool, self._memory = WorkPool(self._threads, "gcodec"), PartMemory(2 * self._threads + 4)
         # What was found last: the chunks of a segment, and pieces of a chunk, are asked for one after the other.
         self._last_base: _KnownBase | None = None
         self._recent = RecentBytes(MAX_KEPT)  # parts by where their chunks lie in the archive, groups by their segments
         self.size = self._source.size
         try:
-            self.files = read_index(self._source, max_output_bytes)
+            self.files = read_index(self._source, limit)
         except GcodecError as error:
             self.close()
             raise type(error)(f"{self.name}: {error}") from error

@@ -206,6 +206,15 @@ def test_parts_that_unpack_to_more_than_the_index_says_are_refused():
             list(archive.restored(archive.files[0]))
 
 
+@pytest.mark.parametrize("limit", [np.uint16(2**16 - 1), np.int32(2**31 - 1), np.int64(2**63 - 1), np.float16(60_000)])
+def test_limits_of_numpy_are_limits_as_others_are(limit):
+    assert len(load_file(io.BytesIO(SMALL), max_output_bytes=limit)) == 3
+    with opened(SMALL, max_output_bytes=limit) as archive:
+        archive.check_limit()
+    with pytest.raises(LimitExceeded):
+        load_file(io.BytesIO(SMALL), max_output_bytes=type(limit)(100))
+
+
 def test_archives_above_the_output_limit_are_refused():
     with opened(SMALL, max_output_bytes=100) as archive:
         with pytest.raises(LimitExceeded):
