@@ -215,6 +215,8 @@ class Checkpointer:
             InvalidArgument: a number below 1.
             GcodecError, OSError: as for :meth:`Checkpointer.delete`.
         """
+        if keep_last is None:  # which a Checkpointer takes, to delete nothing
+            raise InvalidArgument("keep_last must be an integer of at least 1, not None")
         chosen = steps_to_prune(self.steps(), keep_last, keep_every)
         self.delete(*chosen)
         return chosen

@@ -149,6 +149,7 @@ def test_steps_are_archives_with_bases(tmp_path):
     lambda c: c.save(-1, {}), lambda c: c.save(True, {}), lambda c: c.save("1", {}), lambda c: c.save(10**18, {}),
     lambda c: c.save(2, {}), lambda c: c.load(99), lambda c: c.delete(99), lambda c: c.delete(1, 99),
     lambda c: c.load(1, like="jax"), lambda c: c.prune(0), lambda c: c.prune(1, 0), lambda c: c.verify(99),
+    lambda c: c.prune(None), lambda c: c.prune(None, 2),
     lambda c: Checkpointer(c.folder, full_every=0), lambda c: Checkpointer(c.folder, full_every=MAX_CHAIN + 1),
     lambda c: Checkpointer(c.folder, keep_every=3), lambda c: Checkpointer(c.folder, keep_last=0),
     lambda c: Checkpointer(c.folder, threads=0), lambda c: Checkpointer(Path(c.folder) / step_name(0)),
