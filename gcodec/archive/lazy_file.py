@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 import os
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -284,13 +285,22 @@ class TensorSlice:
                                "rows, [:] reads all")
 
 
+def _is_integer(value: Any) -> bool:
+    """Return True for what Python takes as an integer; arrays of several values and of floats have the method only."""
+    try:
+        operator.index(value)
+    except TypeError:
+        return False
+    return True
+
+
 def _full_keys(key: Any, n_dimensions: int) -> tuple[int | slice, ...]:
     """Return an index for every dimension. Raises InvalidArgument for one that is not taken."""
     keys = key if isinstance(key, tuple) else (key,)
     keys = tuple(int(part) if isinstance(part, np.integer) else part for part in keys)
     kinds = [type(part) for part in keys]
     bounds = [bound for part in keys if isinstance(part, slice) for bound in (part.start, part.stop, part.step)]
-    if any(bound is not None and not hasattr(bound, "__index__") for bound in bounds):
+    if not all(bound is None or _is_integer(bound) for bound in bounds):
         raise InvalidArgument(f"a slice must be of integers, not as in {key!r}")
     if any(kind not in (int, slice, EllipsisType) for kind in kinds) or kinds.count(EllipsisType) > 1:
         raise InvalidArgument(f"an index must be of integers, slices and at most one ..., not {key!r}")

@@ -87,7 +87,8 @@ def test_tensors_and_slices_are_those_of_the_array(path, framework):
 
 
 @pytest.mark.parametrize("key", [None, "0", 1.0, True, [1, 2], (..., ...), slice(None, None, -1), np.array([True]),
-                                 slice("1"), slice(1.5, 3), (0, slice(None, "2"))])
+                                 slice("1"), slice(1.5, 3), (0, slice(None, "2")),
+                                 slice(np.array([1, 2])), slice(None, None, np.array([1, 2])), slice(np.array(1.5))])
 def test_other_indices_are_refused(path, key):
     with gcodec.open(path) as file, pytest.raises(InvalidArgument, match="must be"):
         file.get_slice("matrix")[key]
