@@ -7,6 +7,7 @@ histograms beside training. :class:`CodebookCycle` has the steps of that apart, 
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 from numbers import Integral, Real
@@ -31,7 +32,7 @@ from .plan.codebooks import bin_costs, from_histogram, n_bins_of, window_of
 from .plan.plan import make_sparse_plan
 from .plan.request import EncodeRequest, FixedCodebooks
 from .plan.unused_bits import drop_common_zeros
-from .tensors import Values, values_of
+from .tensors import Values, as_plain_array, values_of
 from .threads import check_threads
 
 _FIRST_ID = 256  #: ids below belong to the codebooks that come with gcodec
@@ -110,11 +111,11 @@ class CodebookCycle:
         for name, value, most in (("head_bits", head_bits, _MAX_HEAD_BITS), ("n_levels", n_levels, MAX_LEVELS)):
             if isinstance(value, bool) or not isinstance(value, Integral) or not 1 <= value <= most:
                 raise InvalidArgument(f"{name} must be an integer in 1 ... {most}, not {value!r:.80}")
-        self.head_bits, self.n_levels = head_bits, n_levels
+        self.head_bits, self.n_levels = int(head_bits), int(n_levels)  # numpy's integers would overflow
         self.interval, self.trigger = interval, trigger
         self.options = checked_options(options)
-        _, self.center = window_of(n_levels)
-        self.histogram = np.zeros(n_bins_of(n_levels), np.uint64)
+        _, self.center = window_of(self.n_levels)
+        self.histogram = np.zeros(n_bins_of(self.n_levels), np.uint64)
         self.step = 0
         self.current: Version | None = None
         self._coming: list[Version] = []
@@ -124,7 +125,8 @@ class CodebookCycle:
 
     def advance(self, step: int) -> Version | None:
         """Go to ``step``, and return the version that holds there, None before the first. Raises InvalidArgument for a
-        step back."""
+        step back, or one that is no integer."""
+        step = _checked_step(step)
         if step < self.step:
             raise InvalidArgument(f"step must be at least {self.step}, the current one, not {step}")
         self.step = step
@@ -133,8 +135,9 @@ class CodebookCycle:
         return self.current
 
     def count(self, histogram: np.ndarray) -> None:
-        """Add what an encoding counted: integers[n_bins], as in ``FramePlan.histogram``."""
-        self._last = histogram.astype(np.uint64)
+        """Add what an encoding counted: integers[n_bins], as in ``FramePlan.histogram``. Raises InvalidArgument for
+        anything else."""
+        self._last = self._checked(histogram).astype(np.uint64)
         self.histogram += self._last
 
     @property
@@ -180,8 +183,9 @@ class CodebookCycle:
             The version.
 
         Raises:
-            InvalidArgument: If the step has passed.
+            InvalidArgument: If the step has passed or is no integer, or the histogram is another array.
         """
+        histogram, step = self._checked(histogram), _checked_step(step)
         last = self._coming[-1] if self._coming else self.current
         min_step = max(self.step, last.step if last else 0)
         if step < min_step:
@@ -197,6 +201,24 @@ class CodebookCycle:
         version = Version(last.number + 1 if last else 1, step, book, references)
         self._coming.append(version)
         return version
+
+    def _checked(self, histogram: Any) -> np.ndarray:
+        """Return a caller's histogram. Raises InvalidArgument unless it has a count for each of this cycle's bins."""
+        counts = as_plain_array(histogram, "histogram")
+        if counts.shape != self.histogram.shape or counts.dtype.kind not in "iu":
+            raise InvalidArgument(
+                f"histogram must be {len(self.histogram)} integers, as take() returns them, not an array of shape "
+                f"{counts.shape} and dtype {counts.dtype}"
+            )
+        return counts
+
+
+def _checked_step(step: Any) -> int:
+    """Return a caller's step. Raises InvalidArgument unless it is an integer."""
+    try:
+        return operator.index(step)
+    except TypeError:
+        raise InvalidArgument(f"step must be an integer, not {step!r:.80}") from None
 
 
 class Encoder:

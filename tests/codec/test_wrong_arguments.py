@@ -137,6 +137,7 @@ def _view():
     lambda: gcodec.decode(17),
     lambda: gcodec.decode([0] * 100),
     lambda: gcodec.decode(np.frombuffer(frame_of_x(), np.uint8)[::2]),
+    lambda: gcodec.decode(frame_of_x(), device=1 << 63),
     lambda: gcodec.decode_range(frame_of_x(), -1, 2),
     lambda: gcodec.decode_range(frame_of_x(), 0, 7),
     lambda: gcodec.decode_range(frame_of_x(), 3, 2),
@@ -153,6 +154,14 @@ def _view():
     lambda: gcodec.Encoder(trigger=float("nan")),
     lambda: gcodec.Encoder(trigger="0.1"),  # type: ignore[arg-type]
     lambda: gcodec.CodebookCycle(8, 1, interval="50"),  # type: ignore[arg-type]
+    lambda: gcodec.CodebookCycle(8, 1).advance(float("nan")),  # type: ignore[arg-type]
+    lambda: gcodec.CodebookCycle(8, 1).advance("3"),  # type: ignore[arg-type]
+    lambda: gcodec.CodebookCycle(8, 1).count(3),  # type: ignore[arg-type]
+    lambda: gcodec.CodebookCycle(8, 1).count(np.ones(3, np.uint64)),
+    lambda: gcodec.CodebookCycle(8, 1).schedule(np.ones(3, np.uint64), 0),
+    lambda: gcodec.CodebookCycle(8, 1).schedule(np.ones_like(gcodec.CodebookCycle(8, 1).take(), float), 0),
+    lambda: gcodec.CodebookCycle(8, 1).schedule(gcodec.CodebookCycle(8, 1).take(), 1.5),  # type: ignore[arg-type]
+    lambda: gcodec.CodebookCycle(8, 1).schedule("abc", 1),  # type: ignore[arg-type]
     lambda: gcodec.Encoder(threads=0).encode(X),
     lambda: gcodec.Encoder().encode(X, levels=LEVELS, mantissa_bits=3),
     lambda: gcodec.Encoder().encode(np.zeros(3, np.int32)),
@@ -204,6 +213,14 @@ def test_an_error_leaves_the_output_of_encode_alone():
     out = bytearray(b"\xA5" * 1000)
     laws.check_refused(InvalidArgument, lambda: gcodec.encode(X, mantissa_bits=99, out=out))
     assert out == b"\xA5" * 1000
+
+
+@pytest.mark.parametrize("integer", [np.uint8, np.int16, np.int64])
+def test_a_codebook_cycle_takes_integers_of_numpy(integer):
+    cycle, other = gcodec.CodebookCycle(integer(8), integer(3)), gcodec.CodebookCycle(8, 3)
+    assert cycle.histogram.shape == other.histogram.shape and cycle.center == other.center
+    cycle.count(np.ones(len(cycle.histogram), np.int32))
+    assert cycle.schedule(cycle.take(), integer(2)).step == 2 and cycle.advance(integer(2)) is not None
 
 
 @pytest.mark.parametrize("limit", [0, 23])
