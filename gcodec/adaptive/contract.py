@@ -190,6 +190,13 @@ def check_choices(choices: Sequence[int], counts: Sequence[int]) -> None:
         )
 
 
+def check_settings(name: str, settings: Sequence[Compressor]) -> None:
+    """Raise InvalidArgument unless a field ``name`` holds nothing but compressors."""
+    for setting in settings:
+        if not isinstance(setting, Compressor):
+            raise InvalidArgument(f"{name} must be a tuple of compressors, such as PowerSGD(4), not of {setting!r:.80}")
+
+
 def check_source(source: str) -> None:
     """Raise InvalidArgument for anything but one of ``SOURCES``."""
     check_choice("source", source, SOURCES)

@@ -106,7 +106,12 @@ class Adaptive:
 
         Args:
             rate: Learning rate of this step, for controllers that need it.
+
+        Raises:
+            InvalidArgument: It is the first step, from which the controller learns names and shapes.
         """
+        if self._shapes is None:
+            raise InvalidArgument("the first step must be one call of average(): its gradients may not come in parts")
         self._missing = set(self._shapes or {})
         self.averager.compressors.update(self.controller.settings(self.step, rate))
 

@@ -34,8 +34,8 @@ class Range:
     steps of D / ``share``.
 
     Attributes:
-        below: Factor down to the lowest whole number, at least 1.
-        above: Factor up to the highest whole number, at least 1.
+        below: Factor down to the lowest whole number, finite and at least 1.
+        above: Factor up to the highest whole number, finite and at least 1.
         share: Factor down to the lowest density and up to the highest one, a whole number.
         least: Lowest value, in place of the rule's.
         most: Highest value, in place of the rule's.
@@ -51,8 +51,13 @@ class Range:
         check_field_types(self)
         check_whole("share", self.share)
         for name in ("below", "above"):
-            if not getattr(self, name) >= 1:
-                raise InvalidArgument(f"{name} must be at least 1, not {getattr(self, name)}")
+            if not 1 <= getattr(self, name) < math.inf:
+                raise InvalidArgument(f"{name} must be finite and at least 1, not {getattr(self, name)}")
+        for name in ("least", "most"):
+            if not math.isfinite(getattr(self, name) or 0):
+                raise InvalidArgument(f"{name} must be None or finite, not {getattr(self, name)}")
+        if self.least is not None and self.most is not None and self.least > self.most:
+            raise InvalidArgument(f"most must be at least {self.least}, as least is, not {self.most}")
 
     def settings(self, reference: Compressor, shape: Sequence[int]) -> list[Compressor]:
         """Return the settings for a tensor of this shape, in order of their knob; the reference is one of them."""

@@ -15,7 +15,7 @@ import torch
 
 from ..compressors.contract import Compressor, check_whole
 from ..errors import InvalidArgument
-from .contract import Planner, Settings, check_choices, check_source
+from .contract import Planner, Settings, check_choices, check_settings, check_source
 from .families import errors_of
 from .losses import square
 
@@ -52,6 +52,7 @@ class KMeans(Planner):
         check_source(self.source)
         if not self.ranked:
             raise InvalidArgument("ranked must have at least one setting to choose from, but is empty")
+        check_settings("ranked", self.ranked)
 
     def settings(self, step: int, rate: float | None) -> Settings:
         if not self.choices:

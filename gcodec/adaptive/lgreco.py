@@ -17,7 +17,7 @@ from ..compressors.casts import Dense
 from ..compressors.contract import Compressor, check_whole
 from ..errors import InvalidArgument, check_choice
 from .accordion import Accordion
-from .contract import Planner, Settings, Shapes, check_choices, check_source
+from .contract import Planner, Settings, Shapes, check_choices, check_settings, check_source
 from .families import METHODS, Range, errors_of
 from .knapsack import discretized, solve
 from .setting_costs import Bytes, Cost
@@ -73,6 +73,7 @@ class LGreCo(Planner):
         check_source(self.source)
         check_choice("metric", self.metric, METRICS)
         check_choice("method", self.method, METHODS)
+        check_settings("others", self.others)
         for family in (self.reference, *self.others):
             _ = family.value  # raises where there is no knob
         if self.accordion is not None:

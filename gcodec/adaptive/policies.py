@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from numbers import Real
 
 from ..errors import InvalidArgument, check_field_types
 
@@ -80,6 +81,8 @@ class Listed(ScalingPolicy):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if not all(isinstance(value, Real) and value == value for value in self.values):
+            raise InvalidArgument(f"values must be numbers, not {self.values!r:.80}")
         if not self.values or sorted(set(self.values)) != list(self.values):
             raise InvalidArgument(f"values must be one or more rising factors, not {self.values}")
 

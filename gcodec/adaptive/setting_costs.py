@@ -6,6 +6,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Real
 from typing import Self
 
 import torch
@@ -35,8 +36,8 @@ def _of_tensor(values: Mapping[str, float], field: str, name: str) -> float:
     """Return a tensor's value in a field of a cost. Raises InvalidArgument if it has none, or none from 0 on."""
     if name not in values:
         raise InvalidArgument(f"{field} must have every tensor that is compressed, and lacks {name!r}")
-    if not 0 <= values[name] < math.inf:
-        raise InvalidArgument(f"{field} of {name!r} must be finite and at least 0, not {values[name]}")
+    if not isinstance(values[name], Real) or not 0 <= values[name] < math.inf:
+        raise InvalidArgument(f"{field} of {name!r} must be a finite number of at least 0, not {values[name]!r:.80}")
     return values[name]
 
 
@@ -93,6 +94,11 @@ class Seconds(Cost):
     per_byte: Mapping[str, float]
     fixed: float = 0.0
     dtype: torch.dtype = torch.float32
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 <= self.fixed < math.inf:
+            raise InvalidArgument(f"fixed must be finite and at least 0, not {self.fixed}")
 
     def of(self, name: str, shape: Sequence[int], setting: Compressor) -> float:
         return setting.payload_bytes(shape, self.dtype) * _of_tensor(self.per_byte, "per_byte", name) + self.fixed

@@ -25,6 +25,7 @@ from gcodec.adaptive import (
     HardThreshold,
     KMeans,
     LGreCo,
+    Listed,
     Prioritized,
     Range,
     Seconds,
@@ -431,3 +432,24 @@ def test_a_hard_threshold_sends_the_values_that_reach_it():
     assert torch.equal(HardThreshold(threshold=0.0, density=1.0).decompressed(tensor).contribution, tensor)
     with pytest.raises(InvalidArgument):
         HardThreshold(0.5, threshold=-1.0)
+
+
+@pytest.mark.parametrize("make", [
+    lambda: Range(least=math.nan), lambda: Range(most=math.inf), lambda: Range(below=math.inf),
+    lambda: Range(above=math.inf), lambda: Range(least=9, most=3), lambda: Seconds({}, fixed=math.nan),
+    lambda: Seconds({}, fixed=-1.0), lambda: Seconds({"a": "x"}).of("a", (2, 2), PowerSGD(1)),  # type: ignore[dict-item]
+    lambda: Seconds({"a": math.nan}).of("a", (2, 2), PowerSGD(1)), lambda: Listed((math.nan,)),
+    lambda: Listed(("a",)),  # type: ignore[arg-type]
+    lambda: LGreCo(PowerSGD(4), others=(1,)),  # type: ignore[arg-type]
+    lambda: KMeans(PowerSGD(4), (PowerSGD(2), 8)),  # type: ignore[arg-type]
+])
+def test_settings_that_no_decision_can_come_of_are_refused_where_they_are_made(make):
+    with pytest.raises(InvalidArgument):
+        make()
+
+
+@pytest.mark.parametrize("controller", [LGreCo(PowerSGD(4)), KMeans(PowerSGD(4), (PowerSGD(2), PowerSGD(8)))])
+def test_the_first_step_may_not_be_begun_in_parts(controller):
+    (rank,) = ranks(1, PowerSGD(4), controller)
+    with pytest.raises(InvalidArgument, match=r"first step .* average"):
+        rank.begin()
