@@ -7,7 +7,17 @@ from typing import Any
 
 import torch
 
-from ..compressors.contract import AllGather, AllReduce, AllToAll, Compressor, Conversation, Place, Request, sum_by_rank
+from ..compressors.contract import (
+    AllGather,
+    AllReduce,
+    AllToAll,
+    Compressor,
+    Conversation,
+    Place,
+    Request,
+    check_whole,
+    sum_by_rank,
+)
 from ..errors import InvalidArgument, PeerError
 from .averager import Averager, CompressionPlan, compression_plan
 
@@ -66,12 +76,11 @@ class Simulation:
         ranks: Each rank's :class:`Averager`, with its settings, residuals and counts.
 
     Raises:
-        InvalidArgument: ``size`` is less than 1, or ``plan`` is something else.
+        InvalidArgument: ``size`` is no integer of at least 1, or ``plan`` is something else.
     """
 
     def __init__(self, size: int, plan: CompressionPlan | Compressor | str) -> None:
-        if size < 1:
-            raise InvalidArgument(f"size must be at least 1, not {size}")
+        check_whole("size", size)
         self.plan = compression_plan(plan)
         self.ranks = [Averager(self.plan, rank, size) for rank in range(size)]
 
@@ -81,17 +90,27 @@ class Simulation:
         """Average the gradients of a step.
 
         Args:
-            gradients: Each rank's gradients, by name.
+            gradients: Each rank's gradients, by name: the same names in the same order.
             params: The parameters by name, for compressors that look at them.
 
         Returns:
             The averages that each rank arrives at, by name.
 
         Raises:
-            InvalidArgument: There are gradients of more or fewer ranks.
+            InvalidArgument: There are gradients of more or fewer ranks, or ranks have other names or another order.
         """
+        given: Any = gradients
+        if not isinstance(given, Sequence) or not all(isinstance(of_rank, Mapping) for of_rank in given):
+            raise InvalidArgument("gradients must be a list of dictionaries of tensors by name, one for each rank")
         if len(gradients) != len(self.ranks):
             raise InvalidArgument(f"gradients must be those of {len(self.ranks)} ranks, not of {len(gradients)}")
+        first, *others = map(list, gradients)
+        for rank, names in enumerate(others, 1):
+            if names != first:  # what stands at one place is averaged
+                raise InvalidArgument(
+                    f"gradients must have the same names in the same order on all ranks, but rank 0 has {first!r:.200} "
+                    f"and rank {rank} has {names!r:.200}"
+                )
         pairs = zip(self.ranks, gradients, strict=True)
         return run_conversations([rank.average(of_rank, params) for rank, of_rank in pairs])
 
@@ -101,7 +120,12 @@ class Simulation:
         Args:
             name: The tensor's name.
             compressor: The compressor.
+
+        Raises:
+            InvalidArgument: ``compressor`` is something else.
         """
+        if not isinstance(compressor, Compressor):
+            raise InvalidArgument(f"compressor must be a compressor, such as PowerSGD(4), not {compressor!r:.80}")
         for rank in self.ranks:
             rank.compressors[name] = compressor
 

@@ -199,7 +199,11 @@ class Compressor(ABC):
             tensor: What to compress.
             steps: How often to compress it, for algorithms that get better on the way; five are usual for low ranks.
             memory: Where to start from; by default an empty one.
+
+        Raises:
+            InvalidArgument: ``steps`` is no integer of at least 1, or the tensor cannot be compressed.
         """
+        check_whole("steps", steps)
         memory = {} if memory is None else memory
         for _ in range(steps):
             outcome = alone(self.compress(tensor, memory, Place()))
@@ -286,8 +290,10 @@ def parts_of(n_values: int, size: int, multiple: int = 1) -> list[slice]:
 
 def check_gradient(gradient: torch.Tensor, name: str = "") -> None:
     """Raise InvalidArgument for anything but a dense tensor of floats; ``name``: the tensor's name, if it is known."""
+    subject = f"gradient of {name!r}" if name else "gradient"
+    if not torch.is_tensor(gradient):
+        raise InvalidArgument(f"{subject} must be a torch tensor, not a {type(gradient).__name__}")
     if gradient.layout != torch.strided or gradient.dtype not in TYPES:
-        subject = f"gradient of {name!r}" if name else "gradient"
         raise InvalidArgument(
             f"{subject} must be a dense tensor of one of {', '.join(map(str, TYPES))}, not a {gradient.layout} tensor "
             f"of {gradient.dtype}"

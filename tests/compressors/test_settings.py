@@ -34,6 +34,9 @@ pytestmark = pytest.mark.usefixtures("one_thread")
     lambda: ErrorFeedback(0.0), lambda: CompressionPlan(Dense(), smallest=-1), lambda: DGC(0.1, upper=0.0),
     lambda: DGC(0.1, least=0), lambda: TopK(0.1, sample=0.1, least=0), lambda: TopK(0.1, sample=0.1, most=math.inf),
     lambda: TopK(0.1, mantissa_bits=0), lambda: GraVAC(TopK(0.1), most=math.inf), lambda: LGreCo(Frames()),
+    lambda: Simulation("2", Dense()), lambda: Simulation(2.5, Dense()),  # type: ignore[arg-type]
+    lambda: Simulation(2, Dense()).set("a", 3),  # type: ignore[arg-type]
+    lambda: PowerSGD(2).error(torch.eye(4), steps=0), lambda: PowerSGD(2).decompressed([1.0]),  # type: ignore[arg-type]
 ])
 def test_settings_out_of_range_are_refused(wrong):
     with pytest.raises(InvalidArgument):
@@ -46,6 +49,18 @@ def test_sparcml_refuses_what_does_not_send_chosen_values_as_they_are(wrong):
     """SparCML would send all bits of every value, and count the bytes of fewer."""
     with pytest.raises(InvalidArgument):
         SparCML(wrong)
+
+
+A, B = torch.ones(4, 4), torch.zeros(4, 4)
+
+
+@pytest.mark.parametrize("gradients", [
+    [{"a": A, "b": B}, {"b": B, "a": A}], [{"a": A}, {"b": A}], [{"a": A, "b": B}, {"a": A}], {"a": A, "b": B}, [A, A],
+    [{"a": A}, {"a": A.numpy()}], [{"a": A}, {"a": None}]])
+def test_gradients_of_other_names_on_another_rank_are_refused_and_not_averaged(gradients):
+    simulation = Simulation(2, CompressionPlan(Dense(), smallest=0))
+    with pytest.raises(InvalidArgument, match="gradient"):
+        simulation.average(gradients)
 
 
 def test_plans_are_given_by_themselves_by_a_compressor_or_by_an_accuracy():
