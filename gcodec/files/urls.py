@@ -195,9 +195,12 @@ def local_copy(place: str | os.PathLike[str]) -> Iterator[Path]:
         place: a path, which is given back as it is, or a URL. The copy has the last part of the URL as its name.
 
     Raises:
+        InvalidArgument: ``place`` is something else.
         GcodecError: as for :func:`open_url`; or a folder has a file whose name leads out of it.
         OSError: there is nothing at the URL, or it cannot be read.
     """
+    if not isinstance(place, str | os.PathLike):
+        raise InvalidArgument(f"path must be a path or a URL, not {place!r:.80}")
     place = local_path(place)
     if not isinstance(place, str) or not is_url(place):
         yield Path(place)
