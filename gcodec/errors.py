@@ -85,6 +85,12 @@ def check_output_limit(limit: object) -> float | None:
     return int(limit) if isinstance(limit, Integral) else float(limit)
 
 
+def check_function(name: str, function: object) -> None:
+    """Raise InvalidArgument unless the value of the argument ``name`` is None or can be called."""
+    if function is not None and not callable(function):
+        raise InvalidArgument(f"{name} must be None or a function that is called, not {function!r:.80}")
+
+
 #: What values of a field's type are called, and of which classes they may be.
 _KINDS: dict[Any, tuple[str, Any]] = {
     int: ("an integer", Integral),

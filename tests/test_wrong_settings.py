@@ -188,6 +188,25 @@ def test_arguments_of_another_type_are_refused_by_their_name(function, arguments
                 function(**{**arguments, name: wrong})
 
 
+@pytest.mark.parametrize("progress", [True, 0, "yes", 3.5])
+def test_progress_that_is_no_function_is_refused_before_anything_is_written(tmp_path: Path, progress):
+    np.save(tmp_path / "x.npy", FLOATS)
+    gcodec.compress_file(tmp_path / "x.npy", tmp_path / "y.gc")
+    wrong: Any = progress
+    for call in (lambda: gcodec.compress_file(tmp_path / "x.npy", progress=wrong),
+                 lambda: gcodec.decompress_file(tmp_path / "y.gc", tmp_path / "z.npy", progress=wrong),
+                 lambda: gcodec.sync.Publisher(progress=wrong), lambda: gcodec.sync.Subscriber(progress=wrong)):
+        with pytest.raises(gcodec.InvalidArgument, match="progress must be None or a function"):
+            call()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["x.npy", "y.gc"]
+
+
+@pytest.mark.parametrize("path", [None, 3, b"x", ["a"]])
+def test_a_dump_is_read_from_a_path(path):
+    with pytest.raises(gcodec.InvalidArgument, match="path must be a path or a URL"):
+        gcodec.recorder.read_dump(path)
+
+
 @pytest.mark.parametrize("bits", [(4,), (4, 5), (4, 0), (4, -9), (4, 3.0), (True, 0)])
 def test_gravac_over_frames_takes_falling_numbers_of_bits(bits):
     with pytest.raises(gcodec.InvalidArgument, match="bits"):

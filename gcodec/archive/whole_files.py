@@ -9,7 +9,7 @@ from contextlib import ExitStack, closing
 from pathlib import Path, PurePath, PurePosixPath
 from typing import Any, BinaryIO, NamedTuple
 
-from ..errors import GcodecError, InvalidArgument, Unsupported
+from ..errors import GcodecError, InvalidArgument, Unsupported, check_function
 from ..files import SUFFIXES, TORCH_SUFFIXES, FilePlan, open_source, plan_or_bytes
 from ..files.source import naming
 from ..files.urls import Upload, check_free_url, is_url, open_url, path_or_none, place_of
@@ -171,6 +171,7 @@ def decompress_file(
     source = path_or_none(path)
     if source is None and output is None:
         raise InvalidArgument("output must be given for a stream or URL")
+    check_function("progress", progress)
     with ExitStack() as stack:
         bases = None if base is None else stack.enter_context(bases_of(base))
         archive = stack.enter_context(

@@ -15,7 +15,7 @@ import numpy as np
 import xxhash
 import zstandard
 
-from ..errors import Corruption, GcodecError, InvalidArgument
+from ..errors import Corruption, GcodecError, InvalidArgument, check_function
 from ..files.all_or_nothing import AllOrNothing
 from ..files.elements import width
 from ..files.file_plan import FilePlan, FileSegment, by_segment
@@ -110,6 +110,7 @@ class ArchiveWriter(AllOrNothing):
         ):
             kind = type(target).__name__
             raise InvalidArgument(f"an archive must be written to a path, a URL or a binary stream, not to a {kind}")
+        check_function("progress", progress)
         self._threads, self._part_bytes, self._smallest = available_threads(threads), part_bytes, smallest
         self._progress = progress or (lambda count: None)
         self._path = path_or_none(target)

@@ -33,7 +33,7 @@ from .device_bits import (
     wait_for_copies,
 )
 from .device_segments import ready_segments
-from .sync_stats import LOG, Progress, PublishStats, StageClock
+from .sync_stats import LOG, Progress, PublishStats, StageClock, checked_progress
 from .tensor_bits import TensorLayout, host_bits, shares_memory, tensor_layout_of
 from .version_message import HashedTensor, VersionInfo, check_own_metadata, check_part, state_hash, to_metadata
 
@@ -172,7 +172,7 @@ class Publisher:
         self._anchor_every, self._dtype, self._threads = anchor_every, dtype, threads
         self._part = check_part(part)
         self._on_device = on_device
-        self._progress: Progress = progress or (lambda stage, done, total: None)
+        self._progress = checked_progress(progress)
         self._held: Published | None = None
         self._state: str | None = None
         self._first, self._number, self._since_anchor = first, first - 1, 0

@@ -20,7 +20,7 @@ from ..threads import check_threads
 from .device_bits import as_bytes_there, hashes_on_device
 from .device_segments import decoded_segment
 from .shared_tensors import SharedTensors
-from .sync_stats import LOG, Progress, StageClock, UpdateStats
+from .sync_stats import LOG, Progress, StageClock, UpdateStats, checked_progress
 from .tensor_bits import TensorLayout, WritableTensor, as_typed
 from .version_chain import Position, Step, StoredVersion, VersionSource, Ways, check_found
 from .version_folder import VersionFolder
@@ -157,7 +157,7 @@ class Subscriber:
         check_choice("like", like, ("numpy", "torch"))
         check_threads(threads)
         self._part, self._like, self._threads, self._limit = check_part(part), like, threads, max_output_bytes
-        self._progress: Progress = progress or (lambda stage, done, total: None)
+        self._progress = checked_progress(progress)
         if tensors is not None and not isinstance(tensors, Mapping):
             raise InvalidArgument(f"tensors must be a mapping of names to tensors, not a {type(tensors).__name__}")
         names: list[Any] = list(tensors or ())

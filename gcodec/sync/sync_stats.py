@@ -8,10 +8,18 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from time import perf_counter
 
+from ..errors import check_function
+
 #: One line for each version that is made or applied.
 LOG = logging.getLogger("gcodec.sync")
 #: Called with the name of a stage, the bytes of weights done, and all of them.
 Progress = Callable[[str, int, int], None]
+
+
+def checked_progress(progress: Progress | None) -> Progress:
+    """Return a caller's function, one that does nothing in place of None. Raises InvalidArgument for anything else."""
+    check_function("progress", progress)
+    return progress or (lambda stage, done, total: None)
 
 
 class StageClock:
