@@ -362,7 +362,7 @@ class Subscriber:
 
     def _check_layouts(self, info: VersionInfo) -> None:
         """Compare a version's tensors with those that are held. Raises InvalidArgument."""
-        if not self._held or (info.is_anchor and not self._is_given):
+        if not self._is_given and (not self._held or info.is_anchor):
             return
         if missing := self._held.keys() - info.tensors.keys() if info.is_anchor else None:
             raise InvalidArgument(f"{info} has no tensor {_some(missing)}, which the subscriber has")

@@ -206,6 +206,7 @@ def test_a_subscriber_refuses_what_is_not_for_it():
         (Subscriber(), "part '0-of-2'"),
         (Subscriber({**zeros, "more": torch.ones(1)}, part="0-of-2"), "has no tensor 'more'"),
         (Subscriber({"bfloat16": zeros["bfloat16"]}, part="0-of-2"), "which the subscriber lacks"),
+        (Subscriber({}, part="0-of-2"), "which the subscriber lacks"),
         (Subscriber({**zeros, "bfloat16": torch.zeros(2)}, part="0-of-2"), "the subscriber's is float32 of shape"),
     ):
         with pytest.raises(gcodec.InvalidArgument, match=why):
