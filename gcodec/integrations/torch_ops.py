@@ -34,6 +34,13 @@ def frame_room(x: torch.Tensor) -> int:
     return max_encoded_size(tuple(x.shape), check_tensor(x)[0].name)
 
 
+def _check_given(**tensors: torch.Tensor | None) -> None:
+    """Raise InvalidArgument for None, which torch lets through where an operator takes a tensor."""
+    for name, tensor in tensors.items():
+        if tensor is None:
+            raise InvalidArgument(f"{name} must be a torch tensor, not None")
+
+
 @torch.library.custom_op(
     "gcodec::encode_out",
     mutates_args=("out",),
@@ -57,6 +64,7 @@ def encode_out(x: torch.Tensor, out: torch.Tensor, mantissa_bits: int | None = N
         InvalidArgument: ``out`` does not fit, or is not of uint8.
         Unsupported: The device's encoder does not know the type.
     """
+    _check_given(x=x, out=out)
     if out.dtype != torch.uint8:  # any other type would do as memory, but not for reading the size below
         raise InvalidArgument(f"out must be uint8, not {out.dtype}: torch.empty(frame_room(x), dtype=torch.uint8)")
     values = x.detach()
@@ -93,6 +101,7 @@ def decode_out(frame: torch.Tensor, out: torch.Tensor) -> None:
         Corruption: The frame is damaged; ``out`` may be partly written then.
         Unsupported: The frame needs a base, or a codebook that is not there.
     """
+    _check_given(frame=frame, out=out)
     codec.decode(frame if frame.is_cuda else frame.numpy(), out=out)
 
 

@@ -97,3 +97,15 @@ def test_what_does_not_fit_is_refused_in_graphs_and_outside() -> None:
     compiled = torch.compile(encode_out, backend="eager", fullgraph=True)
     with pytest.raises(RuntimeError, match="uint8"):
         compiled(x, torch.zeros(10_000))
+
+
+@pytest.mark.parametrize(("call", "name"), [
+    (lambda x, room: encode_out(None, room), "x"), (lambda x, room: encode_out(x, None), "out"),
+    (lambda x, room: decode_out(None, x), "frame"), (lambda x, room: decode_out(room, None), "out")])
+def test_none_is_refused_where_a_tensor_is_needed(call, name):
+    """Without an error, ``decode_out`` would decode into nothing."""
+    x = torch.randn(100)
+    room = torch.empty(frame_room(x), dtype=torch.uint8)
+    encode_out(x, room)
+    with pytest.raises(gcodec.InvalidArgument, match=f"{name} must be a torch tensor, not None"):
+        call(x, room)
