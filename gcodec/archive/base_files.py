@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path, PurePosixPath
 from threading import RLock
 from types import TracebackType
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from ..errors import GcodecError, InvalidArgument
 from ..files import FilePlan, FileSource, open_source, plan_file, plan_or_bytes
@@ -176,6 +176,13 @@ def _plan(file: Path | str, source: FileSource, dtype: str | None, in_folder: bo
     return plan
 
 
+class HoldsArchive(Protocol):
+    """An object that has an open archive, as :func:`gcodec.open` returns it."""
+
+    @property
+    def archive(self) -> ArchiveReader: ...
+
+
 def bases_at(base: object) -> Bases | None:
     """Return what finds bases where they are files: at a path, in an open archive, or a chain of paths in a list.
 
@@ -186,6 +193,8 @@ def bases_at(base: object) -> Bases | None:
     """
     if isinstance(base, str | os.PathLike | ArchiveReader):
         return Bases(base)
+    if isinstance(archive := getattr(base, "archive", None), ArchiveReader):  # of what gcodec.open returned
+        return Bases(archive)
     if isinstance(base, list | tuple) and base and all(isinstance(path, str | os.PathLike) for path in base):
         return Bases.in_chain(base)
     return None

@@ -19,7 +19,7 @@ from ..files.safetensors import safetensors_header
 from ..files.source import ArraySource, Bytes
 from ..tensors import is_torch
 from .arrays import as_bytes
-from .base_files import Bases, bases_at, no_base
+from .base_files import Bases, HoldsArchive, bases_at, no_base
 from .devices import Placement, check_kind, device_of
 from .encoding_policy import EncodingPolicy, GivenLevels, MantissaBits
 from .entries import FileEntry, well_formed
@@ -34,7 +34,9 @@ from .writer import ArchiveWriter
 #: Under this name an archive of a dictionary keeps it: ``gcodec decompress`` restores a .safetensors file.
 DICT_PATH = "tensors.safetensors"
 #: What a base may be given as: tensors by name, a path as for :class:`Bases` or a chain of them, or an open archive.
-BaseLike = Mapping[str, Any] | str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | ArchiveReader
+BaseLike = (
+    Mapping[str, Any] | str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | ArchiveReader | HoldsArchive
+)
 
 
 def save_file(
@@ -64,9 +66,9 @@ def save_file(
             lossless.
         mantissa_bits: keep this many bits in all floating-point tensors of more than one value; not with ``levels``.
         base: earlier tensors, such as those of the last checkpoint: a dictionary of them, the path of a tensor file or
-            archive, a list of paths (each archive before its own base), or an open archive. Tensors of the same name,
-            type and number of values are stored as the difference where that is smaller, and loading them needs the
-            base again. Lossless only.
+            archive, a list of paths (each archive before its own base), or an open archive, as of
+            :func:`gcodec.open`. Tensors of the same name, type and number of values are stored as the difference where
+            that is smaller, and loading them needs the base again. Lossless only.
         smallest: try more ways to code what stays lossless, and take the smallest, however slow it is.
         threads: as many as the process may use if None.
         encode_options: ``ladder``, ``rounding`` and ``options`` as for :func:`gcodec.encode`, for ``levels``.

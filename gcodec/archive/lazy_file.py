@@ -97,6 +97,12 @@ class TensorFile:
         self._names = TensorNames(archive)
         self._is_open = True
 
+    @property
+    def archive(self) -> ArchiveReader:
+        """The archive, which ``base=`` takes through this object. Raises InvalidArgument once it has been closed."""
+        self._check_open()
+        return self._archive
+
     def keys(self) -> list[str]:
         """Return the names of all tensors, in the order of the archive."""
         return list(self._names.all())

@@ -333,6 +333,25 @@ def test_an_archive_that_is_another_base_is_refused_before_it_is_read():
         load_file(io.BytesIO(DATA), base="other.gc")
 
 
+def test_what_open_returns_is_a_base_until_it_is_closed(tmp_path):
+    old, new, file = tmp_path / "old.gc", tmp_path / "new.gc", tmp_path / "new.npy"
+    gcodec.save_file({"w": W}, old)
+    np.save(file, W + np.float32(1e-6))
+    with gcodec.open(old) as base:
+        gcodec.save_file({"w": W + np.float32(1e-6)}, new, base=base)
+        assert np.array_equal(load_file(new, base=base)["w"], W + np.float32(1e-6))
+        assert np.array_equal(gcodec.load(new, base=base)["w"], W + np.float32(1e-6))
+        with gcodec.open(new, base=base) as opened:
+            assert np.array_equal(opened["w"], W + np.float32(1e-6))
+        assert gcodec.compress_file(file, base=base).path == tmp_path / "new.npy.gc"
+        assert np.array_equal(base["w"], W)  # it stays open
+        expected = new.read_bytes()
+    gcodec.save_file({"w": W + np.float32(1e-6)}, new, base=old)
+    assert new.read_bytes() == expected
+    with pytest.raises(InvalidArgument, match="closed"):
+        load_file(new, base=base)
+
+
 def test_files_without_tensors_and_lossy_modes_take_no_base():
     write({"notes.txt": b"hello", "bad.npy": npy(W)[:1000]})
     for base, message in (("nowhere", "no such file"), ("notes.txt", "no tensors"), ("bad.npy", "bad.npy"),
