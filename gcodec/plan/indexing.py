@@ -3,9 +3,9 @@ were quantized: what frames of indexed blocks are planned from (docs/format.md s
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache
-from math import gcd, inf, log
+from math import gcd, inf, log, prod
 from typing import NamedTuple
 
 import numpy as np
@@ -288,14 +288,18 @@ def _long_enough(lengths: Iterable[int], share: float) -> list[int]:
     return [length for length in lengths if length * share >= _MIN_PRODUCTS]
 
 
-def _segment_lengths(shapes: Sequence[Sequence[int]], n: int) -> Iterator[int]:
-    """Yield how many values may share a scale, rising: a part of a row, a row, or all ``n``."""
-    is_matrices = all(len(shape) > 1 for shape in shapes)
-    row = gcd(*(shape[-1] for shape in shapes)) if is_matrices else 0
-    yield from (length for length in _SEGMENT_LENGTHS if length < (row or n) and (row or n) % length == 0)
-    if _MIN_SEGMENT <= row < n:
-        yield row
-    yield n
+def _segment_lengths(shapes: Sequence[Sequence[int]], n: int) -> list[int]:
+    """Return how many values may share a scale, rising: a part of a row, a row, what has the same first index or first
+    few, as the weights of one channel of a convolution have, or all ``n``.
+
+    Args:
+        shapes: Those of the tensors that the array holds end to end.
+        n: Number of its values.
+    """
+    n_inner = min((len(shape) for shape in shapes), default=0) - 1  #: dimensions that the parts of all tensors may have
+    spans = [gcd(*(prod(shape[-k:]) for shape in shapes)) for k in range(1, n_inner + 1)]
+    lengths = {length for length in _SEGMENT_LENGTHS for span in spans or [n] if span % length == 0}
+    return sorted(length for length in {*lengths, *spans, n} if _MIN_SEGMENT <= length <= n)
 
 
 @cache

@@ -41,7 +41,7 @@ class Quantized(NamedTuple):
 
     numbers: Array
     scales: Array
-    shape: tuple[int, int]
+    shape: tuple[int, ...]
 
     def bits(self, dtype: str) -> Bits:
         """Return what dequantizing makes of them: products in float32, rounded to the type, ties to even."""
@@ -103,6 +103,13 @@ def from_zero_point(shape: tuple[int, int], group: int, zero_point: int) -> Quan
     return Quantized(np.clip(np.rint(groups / scales), -zero_point, 255 - zero_point), scales, shape)
 
 
+def by_channels(shape: tuple[int, ...]) -> Quantized:
+    """Quantize the weights of a convolution, with a scale for each output channel."""
+    n = int(np.prod(shape[1:]))
+    quantized = by_integers((shape[0], n), n, 127)
+    return quantized._replace(shape=shape)
+
+
 def by_fp4_and_short_scales(shape: tuple[int, int]) -> Quantized:
     """Quantize weights as NVFP4 does: to FP4, with a scale for each 16 that is an fp8 number times one for the tensor;
     there are no more than 256 different values."""
@@ -136,6 +143,7 @@ WAYS: dict[str, tuple[Callable[[], Quantized], float]] = {
     "int4, a scale for 64 values": (lambda: by_integers((60, 1024), 64, 7), 0.15),
     "int4, a scale for 32 values": (lambda: by_integers((60, 1024), 32, 8), 0.15),
     "fp4, a scale for 32 values": (lambda: by_table((60, 1024), 32, FP4), 0.15),
+    "int8, a scale for a channel of a convolution": (lambda: by_channels((96, 75, 3, 3)), 0.15),
     "fp8, a scale for a row": (lambda: by_fp8((60, 1024), 1024), 0.2),
     "fp8 (e5m2), a scale for a row": (lambda: by_fp8((60, 1024), 1024, 3, 57344), 0.2),
     "fp8, a scale for a square": (lambda: by_fp8_squares((256, 256), 128), 0.35),
