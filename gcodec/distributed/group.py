@@ -106,7 +106,15 @@ class CompressedGroup(dist.ProcessGroup):
         compressed = None
         if mean is not None and self._collectives.suits(listed, self):
             compressed = self._collectives.all_reduce(self, listed, mean)
-        work: Work = compressed or inner_method(self.inner, name)(tensors, *arguments, **options)
+        if compressed is not None or all(map(_lies_in_order, listed)):
+            work: Work = compressed or inner_method(self.inner, name)(tensors, *arguments, **options)
+            return work
+        # Gloo would take what lies in memory behind the first value, whatever that is, and write there.
+        copies = [tensor.detach().contiguous() for tensor in listed]
+        work = inner_method(self.inner, name)(copies, *arguments, **options)
+        work.wait()
+        for tensor, copy in zip(listed, copies, strict=True):
+            tensor.detach().copy_(copy)
         return work
 
     def _reduce_scatter(self, name: str, outputs: Any, inputs: Any, *arguments: Any, **options: Any) -> Work:
@@ -176,6 +184,11 @@ def _check_written(tensors: list[torch.Tensor]) -> None:
     """Raise InvalidArgument for expanded tensors, which Gloo would write past the end of."""
     for tensor in tensors:
         check_not_expanded("tensor", tensor)
+
+
+def _lies_in_order(tensor: torch.Tensor) -> bool:
+    """Return whether a tensor's values lie in memory one after another, row by row; True for sparse tensors."""
+    return tensor.layout != torch.strided or tensor.is_contiguous()
 
 
 def _as_list(tensors: Any) -> list[torch.Tensor]:

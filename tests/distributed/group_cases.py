@@ -156,6 +156,20 @@ def layouts() -> int:
     return crc([leaf])
 
 
+def spaced_layouts() -> None:
+    """Reduce tensors that Gloo gets, whose values do not lie one after another, or do so on one rank only."""
+    for dtype, op in ((torch.float32, dist.ReduceOp.SUM), (torch.int32, dist.ReduceOp.SUM),
+                      (torch.float32, dist.ReduceOp.MAX), (torch.complex64, dist.ReduceOp.SUM)):
+        brought = [item.view(40, 50).mul(8).to(dtype) for item in terms(40 * 50)]
+        wanted = torch.stack(brought).amax(0) if op == dist.ReduceOp.MAX else dense_sum(brought, False)
+        gaps = torch.zeros(40, 100, dtype=dtype)
+        spaced, turned = gaps[:, ::2].copy_(brought[rank()]), brought[rank()].t().clone().t()
+        for tensor in (spaced, turned if rank() else brought[rank()].clone()):
+            assert not compressed_calls(dist.all_reduce, tensor, op)
+            torch.testing.assert_close(tensor, wanted, rtol=1e-5, atol=1e-5)
+        assert not gaps[:, 1::2].any()
+
+
 def coalesced() -> int:
     """Reduce through the coalescing manager, the function, and with mixed types."""
     sizes = (LARGE, 3, 1000)

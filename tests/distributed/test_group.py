@@ -46,6 +46,10 @@ def test_expanded_tensors_are_refused_and_the_group_goes_on(ranks):
     assert mean == ranks.size
 
 
+def test_tensors_with_gaps_in_memory_are_reduced_on_gloo_too(ranks):
+    ranks.run(cases.spaced_layouts)
+
+
 def test_reduce_scatter_sums_in_the_order_of_ranks(ranks):
     ranks.run(cases.reduce_scatters)
 
