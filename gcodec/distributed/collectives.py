@@ -13,7 +13,7 @@ import torch.distributed as dist
 
 from ..errors import InvalidArgument, Unsupported
 from ..threads import threads_per_rank
-from .modes import FixedBits, Lossless
+from .modes import FixedBits, Lossless, NearLossless
 from .reduction.allreduce import SMALLEST, allreduce_job, dense_allreduce
 from .reduction.bypass import Bypass
 from .reduction.coder import BufferCodebooks
@@ -73,12 +73,14 @@ class GroupOptions:
 
     def __post_init__(self) -> None:
         if not isinstance(self.mode, Lossless | FixedBits):
-            reason = (
-                "words are for the DDP hook and allreduce(); FixedBits(7) is 'bf16', and FixedBits(10) is 'fp16'"
-                if isinstance(self.mode, str)
-                else "NearLossless needs the parameters and their optimizer, which only the DDP hook and DiLoCo see"
-            )
-            raise InvalidArgument(f"mode must be Lossless() or FixedBits(k), not {self.mode!r:.80}: {reason}")
+            reason = ""
+            if isinstance(self.mode, str):
+                reason = ": words are for the DDP hook and allreduce(); 'bf16' is FixedBits(7), 'fp16' is FixedBits(10)"
+            elif isinstance(self.mode, NearLossless):
+                reason = ": NearLossless needs the optimizer and its parameters, which only the DDP hook and DiLoCo see"
+            elif isinstance(self.mode, GroupOptions):
+                reason = ": what GroupOptions holds are arguments of compress_fsdp, each by its name"
+            raise InvalidArgument(f"mode must be Lossless() or FixedBits(k), not {self.mode!r:.80}{reason}")
         check_int("smallest", self.smallest)
         check_optional_int("threads", self.threads)
         check_optional_duration("timeout", self.timeout)
