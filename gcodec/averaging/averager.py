@@ -257,10 +257,13 @@ class Averager:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a :meth:`state_dict`, bit for bit. Raises InvalidArgument for another version's or rank's."""
         check_state(state)
-        identity = tuple(state.get(key) for key in ("version", "rank", "size"))
-        if identity != (1, self.rank, self.size):
+        if state.get("version") != 1:
+            raise InvalidArgument(f"state must be of version 1, not {state.get('version')}")
+        rank, size = state.get("rank"), state.get("size")
+        if (rank, size) != (self.rank, self.size):
             raise InvalidArgument(
-                f"state must be of version, rank and size {(1, self.rank, self.size)}, not {identity}"
+                f"state must be that of rank {self.rank} of {self.size}, not of rank {rank} of {size}: it holds what "
+                "one rank has not sent yet. For another number of ranks load none, and go on without that"
             )
         self.memories = {name: _copy(memory) for name, memory in state["tensors"].items()}
 

@@ -172,10 +172,10 @@ def test_the_whole_recipe_of_dgc_trains():
 def test_state_of_another_rank_or_version_is_refused():
     simulation, _ = run(TopK(0.1), 2, 1)
     state = simulation.ranks[0].state_dict()
-    for wrong in (simulation.ranks[1], Averager(CompressionPlan(TopK(0.1)), 0, 3)):
-        with pytest.raises(InvalidArgument):
+    for wrong, ours in ((simulation.ranks[1], "1 of 2"), (Averager(CompressionPlan(TopK(0.1)), 0, 3), "0 of 3")):
+        with pytest.raises(InvalidArgument, match=f"of rank {ours}, not of rank 0 of 2: .* another number of ranks"):
             wrong.load_state_dict(state)
-    with pytest.raises(InvalidArgument):
+    with pytest.raises(InvalidArgument, match="version 1, not 2"):
         simulation.ranks[0].load_state_dict({**state, "version": 2})
 
 

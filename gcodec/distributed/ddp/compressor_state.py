@@ -234,8 +234,8 @@ class CompressedGradients:
         parts = packed.keys() if isinstance(packed, Mapping) else set()  # a text in the state of CompressedAllreduce
         if state.get("version") != 1 or not {"averager", "tensors"} <= parts:
             raise InvalidArgument(
-                f"state must be of version 1 and have {self._key}, with 'averager' and 'tensors'; it is of version "
-                f"{state.get('version')} and has {list(state)}"
+                f"state must be of version 1 and have {self._key}, with 'averager' and 'tensors', as each rank saves "
+                f"and loads its own; it is of version {state.get('version')} and has {list(state)}"
             )
         self._unpack(packed)
 
