@@ -194,8 +194,8 @@ class CompressedGradients:
             name = self._names.get(id(param))
             if name is None:
                 raise InvalidArgument(
-                    f"model must be the one that DDP trains: it has no parameter that is this one of "
-                    f"{tuple(param.shape)}"
+                    "model must be the one that DDP trains, with all parameters that it has now: the state knows none "
+                    f"that is this one of {tuple(param.shape)}; after adding parameters make a new state"
                 )
             if param.grad is None:  # a parameter that this rank has used has its gradient by now
                 self.averager.skips_zeros = True
