@@ -79,10 +79,16 @@ class Adaptive:
             A generator that returns the averages, by name.
 
         Raises:
-            InvalidArgument: Names or shapes have changed since the first step, or a gradient is sparse or no floats.
+            InvalidArgument: Names or shapes have changed since the first step, a gradient is sparse or no floats, or
+                the controller has been at work in another one.
         """
         shapes = self._compressed(gradients)
         if self._shapes is None:
+            if hasattr(self.controller, "shapes"):  # then it would mix what it learns here with what it learned there
+                raise InvalidArgument(
+                    f"controller must be newly made for each model, as {type(self.controller).__name__}(...) makes it: "
+                    "this one has chosen settings for other gradients"
+                )
             self._shapes = shapes
             self.controller.start(shapes, self.averager.size)
         elif shapes != self._shapes:

@@ -254,6 +254,20 @@ def test_tensors_whose_shape_changes_between_steps_are_refused():
 
 
 @pytest.mark.parametrize("name", list(CONTROLLERS))
+def test_a_controller_of_two_models_is_refused_by_the_second(name):
+    plan, controller = PLANS.get(name, CompressionPlan(TopK(0.1))), copy.deepcopy(CONTROLLERS[name])
+    first, second = (Adaptive(Averager(plan), controller) for _ in range(2))
+    for _ in range(2):
+        alone(first.average({"linear": torch.ones(60, 70)}, rate=0.1))
+    saved = first.state_dict()
+    for other in (second, Adaptive(Averager(plan), controller)):
+        with pytest.raises(InvalidArgument, match="controller must be newly made for each model"):
+            alone(other.average({"linear": torch.ones(60, 70)}, rate=0.1))
+    assert {key: first.state_dict()[key] for key in ("step", "controller")} == {
+        key: saved[key] for key in ("step", "controller")}
+
+
+@pytest.mark.parametrize("name", list(CONTROLLERS))
 def test_sparse_gradients_are_refused_by_name(name):
     rank = Adaptive(Averager(PLANS.get(name, CompressionPlan(TopK(0.1)))), copy.deepcopy(CONTROLLERS[name]))
     gradients = {"linear": torch.ones(60, 70), "embedding.weight": torch.eye(60).to_sparse()}
