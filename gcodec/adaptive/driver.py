@@ -293,7 +293,8 @@ class Adaptive:
 def _change(names: Iterable[str]) -> InvalidArgument:
     """Return the error for gradients that differ from those of earlier steps."""
     return InvalidArgument(
-        f"the same tensors must be compressed once in each step, in the same shapes; these were not: {sorted(names)}"
+        f"the same tensors must be compressed once in each step, in the same shapes; these were not: {sorted(names)}. "
+        "For parameters that are added, frozen or no longer frozen make a new controller, and a new state of the hook"
     )
 
 
