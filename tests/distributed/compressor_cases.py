@@ -295,6 +295,20 @@ def unknown_name(group: dist.ProcessGroup) -> str:
         return said_of_unknown_name(given)
 
 
+def added_parameter(group: dist.ProcessGroup) -> str:
+    """Return what a step says of a parameter that the model got after its state was made."""
+    model = nn.Sequential(nn.Linear(8, 8))
+    state = gd.CompressedGradients(model, TopK(0.1), group=group)
+    model.append(nn.Linear(8, 3))
+    wrapped = DistributedDataParallel(model, process_group=group)
+    wrapped.register_comm_hook(state, gd.hook)
+    try:
+        wrapped(torch.ones(2, 8)).sum().backward()
+    except (RuntimeError, gcodec.InvalidArgument) as error:     # of DDP, of the hook
+        return str(error)
+    return ""
+
+
 def said_of_unknown_name(given: tuple[Given, Any, Any]) -> str:
     """Return what the first step of a model says once a compressor is set by such a name; empty if nothing."""
     model, wrapped, state = given

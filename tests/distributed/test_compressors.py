@@ -141,6 +141,10 @@ def test_a_compressor_set_by_an_unknown_name_is_refused(pair):
     assert "'module.parts.0' is none of them" in agreed(pair.run(cases.unknown_name))
 
 
+def test_a_parameter_that_the_state_does_not_know_is_refused_with_what_to_do(pair):
+    assert "after adding parameters make a new state" in agreed(pair.run(cases.added_parameter))
+
+
 @pytest.mark.parametrize("controlled", [False, True])
 def test_a_state_of_a_model_with_other_names_or_shapes_is_refused(pair, controlled):
     names, shapes = agreed(pair.run(cases.foreign_states, controlled=controlled))
