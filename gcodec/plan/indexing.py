@@ -3,7 +3,8 @@ were quantized: what frames of indexed blocks are planned from (docs/format.md s
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache
 from math import gcd, inf, log, prod
 from typing import NamedTuple
@@ -50,10 +51,12 @@ _PART = 1 << 16  #: values that a thread looks up at a time
 _SEGMENT_LENGTHS = 16, 32, 64, 128, 256  #: of groups that share a scale, beside rows and the whole array
 _MIN_SEGMENT = _SEGMENT_LENGTHS[0]
 _MIN_PRODUCTS = 8  #: values other than 0 that a segment must have, on average
-_N_SEGMENTS, _SEGMENT_SAMPLE = 40, 128  #: segments that are sampled, and values of each
+_N_SEGMENTS, _SEGMENT_SAMPLE = 40, 128  #: segments that are sampled, and values of each; more where segments are fewer
 _FEW_BITS = 3  #: of a value, with which no scales are looked for
 _SCALE_BITS = 24  #: of a scale, about
-_CLEARLY_FEWER = 0.97  #: the share of the bits with integers that other factors take if these are what values come from
+#: Shares of the bits that other factors than integers, and scales where values are few, take if they are no chance of
+#: a sample, which has fewer different values than the array.
+_CLEARLY_FEWER, _FAR_FEWER = 0.97, 0.9
 _ENTRY_BITS = 40  #: of an entry in the dictionary, about
 _MAX_RARE = 2  #: values that are met so often or less are left out of the entries
 
@@ -160,8 +163,9 @@ def find_indexing(request: EncodeRequest) -> Indexing | None:
     max_bits = found[0].bits(dtype.bits) / len(values) if found else inf
     if dtype.predictable and max_bits > _FEW_BITS:
         n_zero = int(counts[_without_sign(entries) == 0].sum())
-        lengths = _segment_lengths(request.shapes or (shape,), len(values))
-        found += _among_products(values, dtype, _long_enough(lengths, 1 - n_zero / len(sample)), max_bits, threads)
+        all_lengths = _segment_lengths(request.shapes or (shape,), len(values))
+        lengths = _long_enough(all_lengths, 1 - n_zero / len(sample))
+        found += _among_products(values, dtype, lengths, _FAR_FEWER * max_bits, threads)
     if len(found) < 2:
         return found[0] if found else None
     return min(found, key=lambda indexing: indexing.bits(dtype.bits))
@@ -336,22 +340,30 @@ def _factors(values: np.ndarray, largest: np.ndarray, form: int, dtype: DType) -
     return Factors(padded[:-1], middles, largest, len(values), form, dtype.code)
 
 
+def _some_segments(values: np.ndarray, segment: int) -> Iterator[np.ndarray]:
+    """Yield a sample of each of some segments of an array."""
+    n_segments = -(-len(values) // segment)
+    n_some = min(_N_SEGMENTS, n_segments)
+    most = _N_SEGMENTS * _SEGMENT_SAMPLE // n_some
+    for k in range(n_some):
+        number = k * n_segments // n_some
+        part = values[number * segment : (number + 1) * segment]
+        yield spread_sample(part, most) if len(part) > most else part
+
+
 def _sampled_bits(values: np.ndarray, segment: int, factors: Factors) -> float:
     """Return about how many bits a value takes if nearly all values of a sample of segments are products of a scale
     and a factor; else infinity."""
-    n_segments = -(-len(values) // segment)
     counts = np.zeros(N_MATCHES, np.int64)
     max_unmatched = (1 - _MIN_COVERED) * _N_SEGMENTS * min(segment, _SEGMENT_SAMPLE)
-    for k in range(min(_N_SEGMENTS, n_segments)):
-        number = k * n_segments // min(_N_SEGMENTS, n_segments)
-        part = values[number * segment : (number + 1) * segment]
-        if len(part) > _SEGMENT_SAMPLE:
-            part = spread_sample(part, _SEGMENT_SAMPLE)
-        scales, matches = np.empty(1, np.uint32), np.empty(len(part), np.uint16)
-        _find_scales_of(part, len(part), factors, scales)
-        counts += _matched(part, len(part), 0, scales, factors, matches)
-        if counts[NO_MATCH] > max_unmatched:
-            return inf
+    with _searching() as search:
+        for part in _some_segments(values, segment):
+            scales, matches = np.empty(1, np.uint32), np.empty(len(part), np.uint16)
+            types = part.dtype, part.flags.aligned
+            _find_scales(types, part, len(part), 0, factors, search, scales)
+            counts += _matched(part, len(part), 0, scales, factors, matches)
+            if counts[NO_MATCH] > max_unmatched:
+                return inf
     n_seen = int(counts.sum())
     if counts[NO_MATCH] > (1 - _MIN_COVERED) * n_seen:
         return inf
@@ -364,7 +376,7 @@ def _sampled_bits(values: np.ndarray, segment: int, factors: Factors) -> float:
 def _products(values: np.ndarray, segment: int, factors: Factors, threads: int) -> list[Indexing]:
     """Return an array as indices into factors of the scales of its segments: a list of one, or empty if no value is a
     product."""
-    n = len(values)
+    n, types = len(values), (values.dtype, values.flags.aligned)
     scales, matches = np.empty(-(-n // segment), np.uint32), np.empty(n, np.uint16)
     counted: list[np.ndarray] = []
     # Segments of one call, whatever the number of threads: within a call, a search begins with what the last one found.
@@ -373,7 +385,9 @@ def _products(values: np.ndarray, segment: int, factors: Factors, threads: int) 
     def find(begin: int, end: int) -> None:
         for first in range(begin * at_once, min(end * at_once, len(scales)), at_once):
             stop = first + at_once
-            _find_scales_of(values[first * segment : stop * segment], segment, factors, scales[first:stop])
+            part = values[first * segment : stop * segment]
+            with _searching() as search:
+                _find_scales(types, part, segment, 0, factors, search, scales[first:stop])
 
     def match(begin: int, end: int) -> None:
         first, stop = begin * _PART, min(end * _PART, n)
@@ -414,17 +428,19 @@ def _matches_entropy(values: np.ndarray, segment: int, scales: np.ndarray, facto
     return total_entropy(_matched(values, segment, 0, scales[: -(-len(values) // segment)], factors, matches))
 
 
-def _scratch() -> ScaleSearch:
-    """Make the memory of a search."""
+def _new_search() -> ScaleSearch:
+    """Make the memory of a search, to which nothing is known."""
     magnitudes, factors = np.empty((2, MAX_LOOKED_AT))
-    largest, known = np.empty(MAX_LARGEST, np.uint32), np.empty(1 + MAX_KNOWN, np.int64)
+    largest, known = np.empty(MAX_LARGEST, np.uint32), np.zeros(1 + MAX_KNOWN, np.int64)
     return ScaleSearch(magnitudes, np.empty(MAX_LOOKED_AT, np.uint16), factors, largest, known)
 
 
-def _find_scales_of(values: np.ndarray, segment: int, factors: Factors, scales: np.ndarray) -> None:
-    """Find the scales of segments, as :func:`find_scales` does."""
-    search = acquire(ScaleSearch, _scratch)
-    _find_scales((values.dtype, values.flags.aligned), values, segment, 0, factors, search, scales)
+@contextmanager
+def _searching() -> Iterator[ScaleSearch]:
+    """Lend the memory of a search, to which nothing is known."""
+    search = acquire(ScaleSearch, _new_search)
+    search.known[0] = 0
+    yield search
     release(ScaleSearch, search)
 
 
@@ -433,10 +449,9 @@ def _matched(
 ) -> np.ndarray:
     """Find the factors of values, as :func:`match_products` does, and return how often each is found."""
     counts = np.zeros(N_MATCHES, np.int64)
-    search = acquire(ScaleSearch, _scratch)
     types = values.dtype, values.flags.aligned
-    _match_products(types, values, segment, skipped, scales, factors, search, matches, counts)
-    release(ScaleSearch, search)
+    with _searching() as search:
+        _match_products(types, values, segment, skipped, scales, factors, search, matches, counts)
     return counts
 
 

@@ -28,9 +28,8 @@ def test_infinities_and_nans_are_no_products_and_nothing_is_read_beyond_the_fact
         room[N_FACTORS : 2 * N_FACTORS] = factors.values
         surrounded = factors._replace(values=room[N_FACTORS : 2 * N_FACTORS])
         matches, counts = np.full(len(values), 7, np.uint16), np.zeros(N_MATCHES, np.int64)
-        match_products(
-            values, len(values), 0, np.array([0x3F800000], np.uint32), surrounded, indexing._scratch(), matches, counts
-        )
+        one, search = np.array([0x3F800000], np.uint32), indexing._new_search()
+        match_products(values, len(values), 0, one, surrounded, search, matches, counts)
         assert not (matches != NO_MATCH).any()
         assert counts[NO_MATCH] == counts.sum() == len(values)
 
@@ -41,11 +40,11 @@ def test_denormal_values_and_scales_count_as_none(dtype):
     kind, factors = KINDS[dtype], indexing._factor_sets(BY_NAME[dtype])[0]
     tiny = np.arange(1, 128, dtype=kind.container)
     scales = np.full(1, 7, np.uint32)
-    assert find_scales(tiny, len(tiny), 0, factors, indexing._scratch(), scales) == 0
+    assert find_scales(tiny, len(tiny), 0, factors, indexing._new_search(), scales) == 0
     assert scales[0] == 0x3F800000  # as for zeros
     low = np.array([1 << kind.M, 3 << kind.M - 1], kind.container)  # 2 and 3 times half the smallest normal number
     of_three = factors._replace(largest=np.array([3.0]))
-    assert find_scales(low, len(low), 0, of_three, indexing._scratch(), scales) == 1
+    assert find_scales(low, len(low), 0, of_three, indexing._new_search(), scales) == 1
     assert scales[0] == 0
 
 
@@ -62,6 +61,6 @@ def test_products_of_any_scale_are_matched_all_where_many_lie_halfway_between_tw
         chosen = np.append(usual[-1], rng.choice(usual, n - 1)).astype(np.float32)
         bits = np.array([product_of(scale, factor, code) for factor in chosen], KINDS[dtype].container)
         found, matches, counts = np.empty(1, np.uint32), np.empty(n, np.uint16), np.zeros(N_MATCHES, np.int64)
-        assert find_scales(bits, n, 0, factors, indexing._scratch(), found) == 0
-        match_products(bits, n, 0, found, factors, indexing._scratch(), matches, counts)
+        assert find_scales(bits, n, 0, factors, indexing._new_search(), found) == 0
+        match_products(bits, n, 0, found, factors, indexing._new_search(), matches, counts)
         assert not counts[NO_MATCH]

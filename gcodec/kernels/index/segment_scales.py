@@ -28,7 +28,7 @@ from .products import product_of, without_denormal
 N_FACTORS = 256
 MAX_LOOKED_AT, MAX_COMPARED = 1024, 1 << 16  #: values that narrow a segment's scale, and that its largest is one of
 MAX_LARGEST, _FEW = 4, 64  #: how many of the largest may be the one whose factor is guessed, half of them of a few
-MAX_KNOWN, _NEAR = 16, 2.0**-9  #: factors of earlier segments; a ratio this close to a factor is that, rounded
+MAX_KNOWN = 16  #: factors of earlier segments
 #: One in so many values may contradict a scale, but no more than a few of the first: most guesses are wrong.
 _SHARE_LOST, _LOST_AT_ONCE, _N_FIRST, _N_SHORT = 16, 2, 8, 64
 N_MATCHES, NO_MATCH = 1 + 2 * N_FACTORS, 0  #: what is known of a value: see :func:`match_products`
@@ -132,6 +132,12 @@ def _find_nearest(magnitudes, inverse, factors, search):
 
 
 @kernel
+def _half_unit(dtype_code):
+    """Return half a unit in the last place of 1: what rounding changes a number by, at most, as a share of it."""
+    return 2.0**-8 if dtype_code == BFLOAT16 else 2.0**-11 if dtype_code == FLOAT16 else 2.0**-24
+
+
+@kernel
 def _rounded_from(magnitude, dtype_code):
     """Return the smallest and the largest number that a type rounds to a magnitude, as float64.
 
@@ -141,7 +147,7 @@ def _rounded_from(magnitude, dtype_code):
     mantissa_bits = 7 if dtype_code == BFLOAT16 else 10 if dtype_code == FLOAT16 else 23
     bits = bits_of_double(magnitude)
     power = double_from_bits(U64(bits & U64(0x7FF << 52)))
-    half = power * (2.0**-8 if dtype_code == BFLOAT16 else 2.0**-11 if dtype_code == FLOAT16 else 2.0**-24)
+    half = power * _half_unit(dtype_code)
     least = 2.0**-25 if dtype_code == FLOAT16 else 0.0  # where its numbers are denormal
     below = 0.5 * half if magnitude == power and half > least else half
     is_odd = U64(bits >> U64(52 - mantissa_bits)) & U64(1)
@@ -281,6 +287,30 @@ def _fit(values, magnitudes, largest, factors, search):
 
 
 @kernel
+def _scale_as(before, magnitudes, largest, factors, search):
+    """Return the bits of a segment's scale if it is about that of the one before, which may be of the same row, and the
+    largest value's factor no larger than those that are known; else 0."""
+    number = _number_of(largest, before, factors)
+    if number < 0 or search.known[0] == 0 or number > search.known[search.known[0]]:
+        return U32(0)
+    return _scale_from(magnitudes, largest, number, factors, _N_FIRST, search)
+
+
+@kernel
+def _number_of(largest, scale_bits, factors):
+    """Return which of the factors of largest values such a value has with a scale; -1 if it has none."""
+    ratio = float_from_bits(largest) / np.float64(float_from_bits(scale_bits))
+    close = 2 * _half_unit(factors.dtype_code) * ratio  # the scale is made from such a value
+    if factors.form == INTEGERS:
+        number = I64(min(ratio + 0.5, np.float64(len(factors.largest)))) - 1
+        return number if number >= 0 and abs(ratio - factors.largest[number]) <= close else I64(-1)
+    for number in range(len(factors.largest)):
+        if abs(ratio - factors.largest[number]) <= close:
+            return I64(number)
+    return I64(-1)
+
+
+@kernel
 def _next_largest(values, k, candidates, dtype_code):
     """Return the bits of the largest magnitude below that of candidate ``k - 1``; the second half of the candidates are
     of a few values, if those are many."""
@@ -303,13 +333,11 @@ def _scale_from(magnitudes, largest, number, factors, n_first, search):
 @kernel
 def _learn(candidates, scale_bits, factors, known):
     """Add the factor that the largest product has to those that are known, of which the last makes room."""
-    scale = np.float64(float_from_bits(scale_bits))
     for k in range(len(candidates)):
-        ratio = float_from_bits(candidates[k]) / scale
-        for number in range(len(factors.largest)):
-            if abs(ratio - factors.largest[number]) < _NEAR * ratio:
-                _insert(known, number)
-                return
+        number = _number_of(candidates[k], scale_bits, factors)
+        if number >= 0:
+            _insert(known, number)
+            return
 
 
 @kernel
@@ -357,14 +385,13 @@ def find_scales(values, segment, skipped, factors, search, scales):
         segment: Values of a segment.
         skipped: How many of the first segment's values lie before ``values``.
         factors: :class:`Factors`.
-        search: :class:`ScaleSearch`, scratch.
+        search: :class:`ScaleSearch`, scratch, but for what is known, which later calls may go on with.
         scales: uint32[n_segments], result: their bits; 0 where there is none. That of zeros is as the one before.
 
     Returns:
         In how many segments there is none.
     """
     before, n_without = U32(ONE), 0
-    search.known[0] = 0
     for s in range(len(scales)):
         begin = max(s * segment - skipped, 0)
         part = subarray(values, begin, min((s + 1) * segment - skipped, len(values)) - begin)
@@ -376,7 +403,9 @@ def find_scales(values, segment, skipped, factors, search, scales):
         step = _step_between(len(part), MAX_LOOKED_AT)
         magnitudes = subarray(search.magnitudes, 0, (len(part) + step - 1) // step)
         _read_magnitudes(part, step, factors.dtype_code, magnitudes)
-        bits = _fit(part, magnitudes, largest, factors, search)
+        bits = _scale_as(before, magnitudes, largest, factors, search)
+        if not bits:
+            bits = _fit(part, magnitudes, largest, factors, search)
         exponent = U32(bits & U32(_EXPONENT))
         if exponent == 0 or exponent == _EXPONENT:
             scales[s] = U32(0)
