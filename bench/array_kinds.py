@@ -31,7 +31,7 @@ SINGLE, HALVES, DOUBLE = "float32", ("bfloat16", "float16"), "float64"
 FLOATS = (SINGLE, *HALVES)
 HEADS, WINDOWS, STEPS = 4, 64, 200
 N_SYNTHETIC = 1 << 20
-QUANTIZED_GROUP, QUANTIZED_SIDE = 64, 128  #: values that share a scale, and the side of squares of such
+SHORT_GROUP, QUANTIZED_GROUP, QUANTIZED_SIDE = 32, 64, 128  #: values that share a scale, and the side of their squares
 #: The levels of NF4 (Dettmers et al., QLoRA, appendix E).
 NF4 = (-1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453, -0.28444138169288635, -0.18477343022823334,
        -0.09105003625154495, 0.0, 0.07958029955625534, 0.16093020141124725, 0.24611230194568634, 0.33791524171829224,
@@ -178,6 +178,7 @@ def of_weights(training: GatedTraining) -> Iterator[ArrayKind]:
     weights = [p.detach().numpy() for p in matrices]
     quantizations: dict[str, Callable[[np.ndarray], np.ndarray]] = {
         "weights from int8, a scale for each row": by_rows,
+        f"weights from int8, a scale for {SHORT_GROUP} values": by_short_groups,
         f"weights from int4, a scale for {QUANTIZED_GROUP} values": by_groups,
         f"weights from NF4, a scale for {QUANTIZED_GROUP} values": by_levels,
         f"weights from fp8, a scale for {QUANTIZED_SIDE} x {QUANTIZED_SIDE} values": by_squares,
@@ -202,11 +203,16 @@ def by_rows(matrix: np.ndarray) -> np.ndarray:
     return np.rint(matrix / scale) * scale
 
 
-def by_groups(matrix: np.ndarray) -> np.ndarray:
+def by_short_groups(matrix: np.ndarray) -> np.ndarray:
+    """Return a float32 matrix as :func:`by_groups` does, but to 255 multiples of a short group's scale."""
+    return by_groups(matrix, SHORT_GROUP, 127)
+
+
+def by_groups(matrix: np.ndarray, group: int = QUANTIZED_GROUP, largest: int = 7) -> np.ndarray:
     """Return a float32 matrix rounded to 15 multiples of a float16 scale, which is that of a group in its row."""
-    groups = matrix.reshape(-1, QUANTIZED_GROUP)
-    scale = (np.abs(groups).max(axis=1, keepdims=True) / 7).astype(np.float16).astype(np.float32)
-    return (np.clip(np.rint(groups / scale), -7, 7) * scale).reshape(matrix.shape)
+    groups = matrix.reshape(-1, group)
+    scale = (np.abs(groups).max(axis=1, keepdims=True) / largest).astype(np.float16).astype(np.float32)
+    return (np.clip(np.rint(groups / scale), -largest, largest) * scale).reshape(matrix.shape)
 
 
 def by_levels(matrix: np.ndarray) -> np.ndarray:
