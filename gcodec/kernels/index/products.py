@@ -13,6 +13,7 @@ from ..core.scalar import U32
 from ..core.unaligned import bits_of_float, float_from_bits
 from ..predict.residuals import BFLOAT16, FLOAT16
 
+_HALF = 0x3F000000  #: the bits of 0.5
 SIGN, TINY = 0x80000000, 0x01000000  #: a float32's sign bit, and the smallest magnitude no processor takes for zero
 
 
@@ -24,22 +25,16 @@ def without_denormal(bits):
 
 @kernel
 def _to_even_half(bits):
-    """Return the bits of the float16 nearest to a float32 that is no NaN, ties to even.
+    """Return the bits of the float16 nearest to a float32 that is neither denormal nor NaN, ties to even.
 
         float32   s eeeeeeee mmmmmmmmmmmmmmmmmmmmmmm
         float16   s    eeeee mmmmmmmmmm                 exponent - 112, and the mantissa rounded at bit 13;
-                  s    00000 000001mmmm                 denormal: the mantissa with its leading 1, moved down further
+                  s    00000 000001mmmm                 denormal: a multiple of 2**-24, the last place of 0.5 + itself
     """
     magnitude = U32(bits & U32(0x7FFFFFFF))
     odd = U32(U32(magnitude >> U32(13)) & U32(1))
     normal = U32(U32(U32(magnitude - U32(0x38000000)) + U32(U32(0xFFF) + odd)) >> U32(13))
-    shift = U32(U32(126) - U32(magnitude >> U32(23)))
-    bounded = U32(shift & U32(31))
-    mantissa = U32(U32(magnitude & U32(0x7FFFFF)) | U32(0x800000))
-    half = U32(U32(1) << U32(U32(bounded - U32(1)) & U32(31)))
-    odd = U32(U32(mantissa >> bounded) & U32(1))
-    denormal = U32(U32(mantissa + U32(U32(half - U32(1)) + odd)) >> bounded)
-    small = denormal if shift < U32(25) else U32(0)
+    small = U32(bits_of_float(np.float32(float_from_bits(magnitude) + np.float32(0.5))) - U32(_HALF))
     result = small if magnitude < U32(0x38800000) else normal
     result = result if magnitude < U32(0x477FF000) else U32(0x7C00)
     return U32(result | U32(U32(bits >> U32(16)) & U32(0x8000)))
