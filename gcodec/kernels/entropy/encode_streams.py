@@ -25,15 +25,15 @@ from ..core.unaligned import load_u64, prefetch, store_u64, subarray, width_of
 from .prefix_code import ESCAPE, NO_CODE
 
 if HAS_AVX2:
-    from .streams_vector import NO_CODE_HIGH, encode_64
+    from .streams_vector import NO_CODE_HIGH, encode_64, encode_64_long
 
 __all__ = ["CHUNK_BYTES", "STREAM_PAD", "EncodeBuffers", "NextValues", "PrefixEncoder", "checksum", "encode_buffers",
            "encode_streams", "is_run", "prefix_encoder"]
 
 STREAM_PAD = 64  #: bytes between sub-streams in the symbol scratch
 PART = 256  #: symbols looked up before any is written
-OCTETS = 3 * 64  #: bytes that :func:`streams_vector.encode_64` writes
-CHUNK_BYTES = 512 + PART // 64 * OCTETS  #: scratch of :func:`encode_streams`: tables, a part's codes
+WORDS = 3 * 64  #: bytes that :func:`streams_vector.encode_64` writes, and ``encode_64_long`` twice
+CHUNK_BYTES = 512 + PART // 64 * 2 * WORDS  #: scratch of :func:`encode_streams`: tables, a part's codes
 MAX_JOINED_BITS = 56  #: bits that can be appended to a window that holds up to 7 and is stored as 64
 
 
@@ -233,21 +233,37 @@ def _byte_tables(table, chunk):
 
 
 @kernel
-def _append_octets(chunk, n_groups, window, out, at):
-    """Write what :func:`streams_vector.encode_64` has made of some groups; return what is in the last, unfinished
-    byte.
+def _append_word(chunk, k, window, out, at):
+    """Write the word of codes at byte ``k``; return what is in its last, unfinished byte.
 
-    Each octet of codes is a word of up to 63 bits, moved to where it begins in its first byte. That byte may hold the
-    end of the octet before, which is still in the window:
+    A word has up to 63 bits and is moved to where it begins in its first byte. That byte may hold the end of the word
+    before, which is still in the window:
 
         window       00000ddd
-        octet     ...eeeee000   stored together at its byte, then shifted down by the bits of the whole bytes
+        word      ...eeeee000   stored together at its byte, then shifted down by the bits of the whole bytes
     """
-    for begin in range(512, 512 + n_groups * OCTETS, OCTETS):
+    window |= load_u64(chunk, k)
+    store_u64(out, at + np.int64(load_u64(chunk, k + 64)), window)
+    return window >> load_u64(chunk, k + 128)
+
+
+@kernel
+def _append_words(chunk, n_groups, window, out, at):
+    """Write what :func:`streams_vector.encode_64` has made of some groups; return what is in the last, unfinished
+    byte."""
+    for begin in range(512, 512 + n_groups * WORDS, WORDS):
         for k in range(begin, begin + 64, 8):
-            window |= load_u64(chunk, k)
-            store_u64(out, at + np.int64(load_u64(chunk, k + 64)), window)
-            window >>= load_u64(chunk, k + 128)
+            window = _append_word(chunk, k, window, out, at)
+    return window
+
+
+@kernel
+def _append_short_words(chunk, n_groups, window, out, at):
+    """Write what :func:`streams_vector.encode_64_long` has made of some groups, as :func:`_append_words` does."""
+    for begin in range(512, 512 + n_groups * 2 * WORDS, 2 * WORDS):
+        for k in range(begin, begin + 64, 8):
+            window = _append_word(chunk, k, window, out, at)
+            window = _append_word(chunk, k + WORDS, window, out, at)
     return window
 
 
@@ -297,6 +313,7 @@ def encode_streams(values, stream_len, code, following, buffers, out, at):
         for begin_part in range(0, count, PART):
             n_part = min(PART, count - begin_part)
             done = np.int64(0)
+            is_long = False  # codes of more than 7 bits on average, of which eight do not go into a word
             while done < n_part:
                 n_groups = np.int64(0)
                 if HAS_AVX2:
@@ -306,18 +323,28 @@ def encode_streams(values, stream_len, code, following, buffers, out, at):
                         i = begin_part + done + 64 * n_groups
                         # A few lines at a time: more at once would have to wait for each other.
                         _fetch_lines(following, (first + i) * width, 64 * width, out, room)
-                        octets = 512 + OCTETS * n_groups
-                        more = encode_64(chunk, 0, symbols, place + i, chunk, octets, bits, n_shuffles)
+                        if is_long:
+                            words = 512 + 2 * WORDS * n_groups
+                            more = encode_64_long(chunk, 0, symbols, place + i, chunk, words, bits, n_shuffles)
+                        else:
+                            words = 512 + WORDS * n_groups
+                            more = encode_64(chunk, 0, symbols, place + i, chunk, words, bits, n_shuffles)
                         if more < 0:
                             break
                         bits += more
                         n_groups += 1
-                    window = _append_octets(chunk, n_groups, window, out, at)
+                    if is_long:
+                        window = _append_short_words(chunk, n_groups, window, out, at)
+                    else:
+                        window = _append_words(chunk, n_groups, window, out, at)
                     at += bits >> 3
                     n_bits = U64(bits & 7)
                     done += 64 * n_groups
                     if done == n_part:
                         break
+                    if not is_long and done + 64 <= n_part:
+                        is_long = True
+                        continue
                 else:
                     _fetch_lines(following, (first + begin_part) * width, n_part * width, out, room)
                 # Here are the group that vectors cannot code, and the end of the sub-stream; without vectors, all.
