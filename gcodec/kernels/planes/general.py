@@ -10,7 +10,7 @@ import numpy as np
 
 from ..core.jit import kernel
 from ..core.scalar import U64, head_of_symbol, item_of, tail_of, value_of_symbol, with_item
-from ..core.unaligned import load_u64, store_u64, width_of
+from ..core.unaligned import load_u64, store_u64, subarray, width_of
 from ..entropy.encode_streams import STREAM_PAD
 
 
@@ -106,13 +106,19 @@ def merge_general(data, at, stream_len, float_bits, tables, planes, scratch, out
 
 @kernel
 def merge_without_planes(stream_len, float_bits, tables, scratch, out):
-    """Turn heads into values of types that have no tail (of one byte), where the head is the value."""
-    n, symbols, head_mask = len(out), scratch.symbols, U64((1 << float_bits.head_bits) - 1)
+    """Turn heads into values of types that have no tail (of one byte), where the head is the value.
+
+    Sub-streams mostly have the base of the one before, and so their symbols mean the same values.
+    """
+    n, head_mask, value_of, last = len(out), U64((1 << float_bits.head_bits) - 1), scratch.chunk, np.int64(-1)
     for s in range((n + stream_len - 1) // stream_len):
-        first = s * stream_len
-        place = s * (stream_len + STREAM_PAD)
-        base = U64(scratch.bases[s])
-        for i in range(min(stream_len, n - first)):
-            symbol = symbols[place + i]
-            head = head_of_symbol(U64(tables.head_of[symbol]), base, head_mask)
-            out[first + i] = (head << U64(float_bits.head_shift)) if symbol else U64(0)
+        first, base = s * stream_len, np.int64(scratch.bases[s])
+        if base != last:
+            value_of[0] = 0
+            for symbol in range(1, 256):
+                value_of[symbol] = head_of_symbol(U64(tables.head_of[symbol]), U64(base), head_mask)
+            last = base
+        count = min(stream_len, n - first)
+        symbols, values = subarray(scratch.symbols, s * (stream_len + STREAM_PAD), count), subarray(out, first, count)
+        for i in range(count):
+            values[i] = value_of[symbols[i]]
