@@ -42,7 +42,7 @@ from ..kernels.index.segment_scales import (
 from ..memory import acquire, release
 from ..threads import n_threads, run_batches
 from .request import EncodeRequest, of_one_codebook
-from .unused_bits import spread_sample, total_entropy
+from .unused_bits import spread_places, spread_sample, total_entropy
 
 BLOCK_LOG2 = 16  #: of indexed blocks: in smaller ones, headers would be a larger part
 MIN_INDEXED = 1 << 14  #: values that an array must have at least to be worth the search
@@ -52,6 +52,7 @@ _SEGMENT_LENGTHS = 16, 32, 64, 128, 256  #: of groups that share a scale, beside
 _MIN_SEGMENT = _SEGMENT_LENGTHS[0]
 _MIN_PRODUCTS = 8  #: values other than 0 that a segment must have, on average
 _N_SEGMENTS, _SEGMENT_SAMPLE = 40, 128  #: segments that are sampled, and values of each; more where segments are fewer
+_FIRST_SEGMENTS = 2, 6  #: after so many segments of a sample, the rest may be known to be in vain
 _FEW_BITS = 3  #: of a value, with which no scales are looked for
 _SCALE_BITS = 24  #: of a scale, about
 #: Shares of the bits that other factors than integers, and scales where values are few, take if they are no chance of
@@ -340,33 +341,24 @@ def _factors(values: np.ndarray, largest: np.ndarray, form: int, dtype: DType) -
     return Factors(padded[:-1], middles, largest, len(values), form, dtype.code)
 
 
-def _some_segments(values: np.ndarray, segment: int) -> Iterator[np.ndarray]:
-    """Yield a sample of each of some segments of an array."""
-    n_segments = -(-len(values) // segment)
-    n_some = min(_N_SEGMENTS, n_segments)
-    most = _N_SEGMENTS * _SEGMENT_SAMPLE // n_some
-    for k in range(n_some):
-        number = k * n_segments // n_some
-        part = values[number * segment : (number + 1) * segment]
-        yield spread_sample(part, most) if len(part) > most else part
-
-
 def _sampled_bits(values: np.ndarray, segment: int, factors: Factors) -> float:
     """Return about how many bits a value takes if nearly all values of a sample of segments are products of a scale
     and a factor; else infinity."""
-    counts = np.zeros(N_MATCHES, np.int64)
-    max_unmatched = (1 - _MIN_COVERED) * _N_SEGMENTS * min(segment, _SEGMENT_SAMPLE)
+    counts, n_segments = np.zeros(N_MATCHES, np.int64), len(values) // segment  # a shorter one at the end is like them
+    n_some = min(_N_SEGMENTS, n_segments)
+    places = spread_places(segment, _N_SEGMENTS * _SEGMENT_SAMPLE // n_some)
+    starts = np.arange(n_some, dtype=np.uint64) * np.uint64(n_segments) // np.uint64(n_some) * np.uint64(segment)
+    max_unmatched = (1 - _MIN_COVERED) * n_some * len(places)
     with _searching() as search:
-        for part in _some_segments(values, segment):
-            scales, matches = np.empty(1, np.uint32), np.empty(len(part), np.uint16)
-            types = part.dtype, part.flags.aligned
-            _find_scales(types, part, len(part), 0, factors, search, scales)
-            counts += _matched(part, len(part), 0, scales, factors, matches)
+        # Most arrays that are none of products have no scales in the first segments.
+        for some in np.split(starts, _FIRST_SEGMENTS):
+            part = values[np.add.outer(some, places).ravel()]
+            scales, matches = np.empty(len(some), np.uint32), np.empty(len(part), np.uint16)
+            _find_scales((part.dtype, True), part, len(places), 0, factors, search, scales)
+            counts += _matched(part, len(places), 0, scales, factors, matches)
             if counts[NO_MATCH] > max_unmatched:
                 return inf
     n_seen = int(counts.sum())
-    if counts[NO_MATCH] > (1 - _MIN_COVERED) * n_seen:
-        return inf
     # The entropy of a small sample is too low, because rare symbols are missing from it (Miller 1955).
     unseen = (np.count_nonzero(counts) - 1) / (2 * log(2))
     exception_bits = values.itemsize * 8 * int(counts[NO_MATCH])

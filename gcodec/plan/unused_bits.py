@@ -70,16 +70,21 @@ def _sample(bits: np.ndarray, n: int) -> np.ndarray:
 
 
 def spread_sample(bits: np.ndarray, n: int) -> np.ndarray:
-    """Return ``n`` values of an array, or all, whose places repeat no pattern of rows and columns.
+    """Return ``n`` values of an array, or all, whose places repeat no pattern of rows and columns."""
+    return bits if len(bits) <= n else bits[spread_places(len(bits), n)]
+
+
+def spread_places(n_values: int, n: int) -> np.ndarray:
+    """Return ``n`` places of an array of so many values, or all, that repeat no pattern of rows and columns: uint64[n].
 
     An odd step apart, matrices of a power of two would be seen along a diagonal, on one side of which a causal mask is.
     """
-    if len(bits) <= n:
-        return bits
-    step = len(bits) * _APART >> 16 | 1
-    while n > _QUICK_SAMPLE and gcd(step, len(bits)) > 1:  # else the same places would be met again and again
+    if n_values <= n:
+        return np.arange(n_values, dtype=np.uint64)
+    step = n_values * _APART >> 16 | 1
+    while n > _QUICK_SAMPLE and gcd(step, n_values) > 1:  # else the same places would be met again and again
         step += 2
-    result: np.ndarray = bits[np.arange(n, dtype=np.uint64) * np.uint64(step) % np.uint64(len(bits))]
+    result: np.ndarray = np.arange(n, dtype=np.uint64) * np.uint64(step) % np.uint64(n_values)
     return result
 
 

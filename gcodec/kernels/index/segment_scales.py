@@ -261,9 +261,9 @@ def _fit(values, magnitudes, largest, factors, search):
     the largest of a few values. Factors that earlier segments had are tried first. Of others, the smallest comes first:
     of integers, a fine scale fits wherever a coarse one does, and one that is fine enough fits any value.
     """
-    candidates = search.largest
+    candidates = search.largest[: min(MAX_LARGEST, 1 + len(magnitudes) // _SHARE_LOST)]
     n_first = len(magnitudes) if len(magnitudes) <= _N_SHORT else _N_FIRST
-    for k in range(MAX_LARGEST):
+    for k in range(len(candidates)):
         candidates[k] = largest if k == 0 else _next_largest(values, k, candidates, factors.dtype_code)
         for turn in range(search.known[0]):
             bits = _scale_from(magnitudes, candidates[k], search.known[1 + turn], factors, n_first, search)
@@ -278,7 +278,7 @@ def _fit(values, magnitudes, largest, factors, search):
                     _learn(candidates[:1], bits, factors, search.known)
                     return bits
     for number in range(len(factors.largest)):
-        for k in range(MAX_LARGEST):
+        for k in range(len(candidates)):
             bits = _scale_from(magnitudes, candidates[k], number, factors, n_first, search)
             if bits:
                 _learn(candidates, bits, factors, search.known)
