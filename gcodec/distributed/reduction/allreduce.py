@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 from functools import partial
 from time import perf_counter
-from typing import Any
+from typing import Any, Literal, overload
 
 import torch
 import torch.distributed as dist
@@ -28,6 +28,36 @@ from .reduce import Reduction
 from .reduce_request import TYPES, ReduceRequest
 
 SMALLEST = 1 << 16  #: bytes; what is smaller goes through Gloo as it is, where latency is all that counts
+
+
+@overload
+def allreduce(
+    tensor: torch.Tensor,
+    group: dist.ProcessGroup | None = None,
+    op: str = "sum",
+    mode: Mode | str | None = None,
+    *,
+    params: torch.Tensor | Sequence[torch.Tensor] | None = None,
+    async_op: Literal[False] = False,
+    smallest: int = SMALLEST,
+    threads: int | None = None,
+    timeout: timedelta | None = None,
+) -> None: ...
+
+
+@overload
+def allreduce(
+    tensor: torch.Tensor,
+    group: dist.ProcessGroup | None = None,
+    op: str = "sum",
+    mode: Mode | str | None = None,
+    *,
+    params: torch.Tensor | Sequence[torch.Tensor] | None = None,
+    async_op: Literal[True],
+    smallest: int = SMALLEST,
+    threads: int | None = None,
+    timeout: timedelta | None = None,
+) -> Future: ...
 
 
 def allreduce(
