@@ -56,8 +56,9 @@ _FIRST_SEGMENTS = 2, 6  #: after so many segments of a sample, the rest may be k
 _FEW_BITS = 3  #: of a value, with which no scales are looked for
 _SCALE_BITS = 24  #: of a scale, about
 #: Shares of the bits that other factors than integers, and scales where values are few, take if they are no chance of
-#: a sample, which has fewer different values than the array.
-_CLEARLY_FEWER, _FAR_FEWER = 0.97, 0.9
+#: a sample, which has fewer different values than the array; and that factors take with scales of either sign, if those
+#: are worth their time: nearly as many where the largest number of a group has either sign.
+_CLEARLY_FEWER, _FAR_FEWER, _FEWER_SIGNED = 0.97, 0.9, 0.98
 _ENTRY_BITS = 40  #: of an entry in the dictionary, about
 _MAX_RARE = 2  #: values that are met so often or less are left out of the entries
 
@@ -369,7 +370,7 @@ def _products(values: np.ndarray, segment: int, factors: Factors, threads: int) 
     """Return an array as indices into factors of the scales of its segments: a list of one, or empty if no value is a
     product."""
     n, types = len(values), (values.dtype, values.flags.aligned)
-    scales, matches = np.empty(-(-n // segment), np.uint32), np.empty(n, np.uint16)
+    scales = np.empty(-(-n // segment), np.uint32)
     counted: list[np.ndarray] = []
     # Segments of one call, whatever the number of threads: within a call, a search begins with what the last one found.
     at_once = max(_PART // segment, 1)
@@ -383,15 +384,21 @@ def _products(values: np.ndarray, segment: int, factors: Factors, threads: int) 
 
     def match(begin: int, end: int) -> None:
         first, stop = begin * _PART, min(end * _PART, n)
-        of_part = scales[first // segment : -(-stop // segment)]
-        part = matches[first:stop]
-        counted.append(_matched(values[first:stop], segment, first % segment, of_part, factors, part))
+        of_segments = slice(first // segment, -(-stop // segment))
+        part, skipped = values[first:stop], first % segment
+        if signs is not None:
+            part = part ^ np.repeat(signs[of_segments], segment)[skipped : skipped + len(part)]
+        counted.append(_matched(part, segment, skipped, scales[of_segments], factors, matches[first:stop]))
 
     run_batches(find, -(-len(scales) // at_once), threads, batch=1)
     if factors.form == SIGNIFICANDS and len(scales) > 1:  # a power of two more or less in a scale fits as well
         start = values[: max(min(n, _PART) // segment, 1) * segment]
         scales = min(scales, _on_one_power(scales), key=lambda way: _matches_entropy(start, segment, way, factors))
+    signs = _signs_of_scales(values, segment, scales, factors)
+    matches = np.empty(n, np.uint16)
     run_batches(match, -(-n // _PART), threads, batch=4)
+    if signs is not None:
+        scales[(signs != 0) & (scales != 0)] |= np.uint32(1 << 31)
     counts = np.sum(counted, axis=0)
     counts[NO_MATCH] = 0
     used = np.argsort(-counts, kind="stable")[: min(int(np.count_nonzero(counts)), MAX_ENTRIES - 1)]
@@ -412,6 +419,35 @@ def _products(values: np.ndarray, segment: int, factors: Factors, threads: int) 
     run_batches(name, -(-n // _PART), threads, batch=4)
     n_absent = n - int(counts[used].sum())
     return [Indexing(True, entries[order].view(np.uint32), indices, n_absent, scales, segment)]
+
+
+def _signs_of_scales(values: np.ndarray, segment: int, scales: np.ndarray, factors: Factors) -> np.ndarray | None:
+    """Return the sign bits of the scales with which the largest factor of each short segment is negative, if values
+    take clearly fewer bits so: uintW[n_segments], each 0 or the sign bit of a value. Else, return None.
+
+    Numbers from -8 to 7 with a scale of either sign, as in GGUF, are such: -8 is what the largest value has.
+    """
+    if segment > _SEGMENT_LENGTHS[-1]:
+        return None
+    start = values[: min(len(values), MIN_INDEXED) // segment * segment]
+    negated = start ^ np.repeat(_signs_of_largest(start, segment), segment)
+    usual, signed = (_matches_entropy(way, segment, scales, factors) for way in (start, negated))
+    return _signs_of_largest(values, segment) if signed < _FEWER_SIGNED * usual else None
+
+
+def _signs_of_largest(values: np.ndarray, segment: int) -> np.ndarray:
+    """Return the sign bit for each segment whose largest magnitude is that of a positive value, and 0 for others:
+    uintW[n_segments], given values that are a multiple of a short segment."""
+    signs, sign_bit = np.empty(len(values) // segment, values.dtype), values.dtype.type(1 << values.itemsize * 8 - 1)
+    at_once = _PART // segment
+    for first in range(0, len(signs), at_once):
+        of_part = signs[first : first + at_once]
+        part = values[first * segment : (first + len(of_part)) * segment].reshape(-1, segment)
+        columns = np.ascontiguousarray(part.T)  # the first values of all segments, the second ones, ...
+        largest = columns.max(0)  # that of the negative values, if there are any
+        positive = columns.view(f"i{values.itemsize}").max(0)
+        of_part[:] = (positive >= (largest & ~sign_bit).view(positive.dtype)) * sign_bit
+    return signs
 
 
 def _matches_entropy(values: np.ndarray, segment: int, scales: np.ndarray, factors: Factors) -> float:

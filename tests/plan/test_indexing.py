@@ -27,6 +27,7 @@ NORMAL_FLOAT4 = np.array([
     -1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453, -0.28444138169288635, -0.18477343022823334,
     -0.09105003625154495, 0.0, 0.07958029955625534, 0.16093020141124725, 0.24611230194568634, 0.33791524171829224,
     0.44070982933044434, 0.5626170039176941, 0.7229568362236023, 1.0])  # fmt: skip
+SIGNED_TABLE = np.array([-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113.0])  # GGUF's IQ4_NL
 FP4 = np.array([sign * size for sign in (-1, 1) for size in (0, 0.5, 1, 1.5, 2, 3, 4, 6)])
 
 
@@ -96,6 +97,15 @@ def by_table(shape: tuple[int, int], group: int, table: Array) -> Quantized:
     return Quantized(table[np.abs((groups / scales)[..., None] - table).argmin(-1)], scales, shape)
 
 
+def by_signed_scales(shape: tuple[int, int], group: int, table: Array) -> Quantized:
+    """Quantize weights to the nearest numbers of a table, the smallest of which a group's largest value has: its scale
+    is negative where that value is positive."""
+    groups = weights(shape, group)
+    largest = np.take_along_axis(groups, np.abs(groups).argmax(1)[:, None], 1)
+    scales = (largest / table.min()).astype(np.float32)
+    return Quantized(table[np.abs((groups / scales)[..., None] - table).argmin(-1)], scales, shape)
+
+
 def from_zero_point(shape: tuple[int, int], group: int, zero_point: int) -> Quantized:
     """Quantize weights, most of which are positive, to 0 ... 255, less a zero point."""
     groups = weights(shape, group) + 0.05
@@ -143,6 +153,7 @@ WAYS: dict[str, tuple[Callable[[], Quantized], float]] = {
     "int4, a scale for 64 values": (lambda: by_integers((60, 1024), 64, 7), 0.15),
     "int4, a scale for 32 values": (lambda: by_integers((60, 1024), 32, 8), 0.15),
     "fp4, a scale for 32 values": (lambda: by_table((60, 1024), 32, FP4), 0.15),
+    "4 bits by a table, scales of either sign": (lambda: by_signed_scales((60, 1024), 32, SIGNED_TABLE), 0.15),
     "int8, a scale for a channel of a convolution": (lambda: by_channels((96, 75, 3, 3)), 0.15),
     "fp8, a scale for a row": (lambda: by_fp8((60, 1024), 1024), 0.2),
     "fp8 (e5m2), a scale for a row": (lambda: by_fp8((60, 1024), 1024, 3, 57344), 0.2),
