@@ -328,11 +328,18 @@ def test_an_archive_of_quantized_weights_restores_them(tmp_path):
         assert tensor.tobytes() == tensors[name].tobytes()
 
 
-def test_the_search_takes_a_few_bytes_for_each_value():
-    """Those of the indices of one dictionary or two, and of what products are counted from."""
-    rng = np.random.default_rng(9)
-    x = by_integers((1024, 1024), 1 << 20, 100).bits("float32").reshape(-1)
-    x[::400] = noise(KINDS["float32"], rng, len(x[::400]))
+def of_other_values() -> Bits:
+    """A scale for all values, some of which are others: two dictionaries are compared."""
+    bits = by_integers((1024, 1024), 1 << 20, 100).bits("float32").reshape(-1)
+    bits[::400] = noise(KINDS["float32"], np.random.default_rng(9), len(bits[::400]))
+    return bits
+
+
+@pytest.mark.parametrize("bits", [of_other_values, lambda: by_fp8((1024, 1024), 16).bits("float32")],
+                         ids=["few values", "many scales"])  # fmt: skip
+def test_the_search_takes_a_few_bytes_for_each_value(bits):
+    """Those of the indices of one dictionary or two, of scales, and of what products are counted from."""
+    x = bits()
     values = values_of(x.view("float32"), None)
     request = EncodeRequest(values, lossless(values.dtype), np.zeros(0, np.uint8), EncoderOptions(), threads=1,
                             shapes=(x.shape,), standalone=True)
