@@ -17,7 +17,7 @@ from ..kernels.block.header import BLOCK_HEADER
 from ..memory import BytesBuilder, acquire, release
 from ..options import EncoderOptions
 from ..plan.indexed_frames import make_indexed_plan
-from ..plan.indexing import may_be_indexed
+from ..plan.indexing import BLOCK_LOG2, may_be_indexed
 from ..plan.plan import FramePlan, make_plan, make_sparse_plan, mixed_block_bits, no_plan
 from ..plan.request import EncodeRequest
 from ..plan.sparse_frames import is_sparse_sample, quick_step
@@ -128,8 +128,9 @@ def _encode_array(request: EncodeRequest, out: Any = None) -> bytes | memoryview
     if indexed is None:
         return _encode_unindexed(request, out)
     # Long arrays are encoded once, by the plan whose estimate is smaller; but modes that may drop bits, and sparse
-    # frames, have no estimate here.
-    if is_exact and len(request.values.bits) > _MAX_TRIED and not _is_sparse(request.values.bits):
+    # frames, have no estimate here, and constant blocks, which are soon encoded, take less than estimates say.
+    bits = request.values.bits
+    if is_exact and len(bits) > _MAX_TRIED and not _is_sparse(bits) and not _is_mostly_constant(bits):
         usual = plan_for(drop_unused_bits(request), weigh=True)
         return encode_values(exact, indexed, out) if indexed.bits < usual.bits else _encode_unindexed(request, out)
     return copied_to_caller(min(encode_values(exact, indexed), _encode_unindexed(request), key=len), out)
@@ -138,6 +139,13 @@ def _encode_array(request: EncodeRequest, out: Any = None) -> bytes | memoryview
 def _is_sparse(bits: np.ndarray) -> bool:
     """Return True if so few values may differ from zero, of uintW[n], that sparse blocks without a base are small."""
     return is_sparse_sample(bits[:: quick_step(len(bits))], None)
+
+
+def _is_mostly_constant(bits: np.ndarray) -> bool:
+    """Return True if half of a long array's blocks are constant, or nearly, as far as some of their values show."""
+    n_blocks = len(bits) >> BLOCK_LOG2
+    some = bits[: n_blocks << BLOCK_LOG2].reshape(n_blocks, -1)[:, :: (1 << BLOCK_LOG2) // _LOOKED_AT]
+    return 2 * int(np.count_nonzero((some == some[:, :1]).all(1))) >= n_blocks
 
 
 def _encode_unindexed(request: EncodeRequest, out: Any = None) -> bytes | memoryview:
@@ -215,6 +223,7 @@ def _encode_small(small: SmallFrameWriter, out: Any) -> bytes | memoryview:
     return frame
 
 
+_LOOKED_AT = 64  #: values of a block that are equal if it is constant
 _MAX_TRIED = 1 << 20  #: values up to which whole frames of blocks of several kinds are made and compared
 
 

@@ -305,6 +305,15 @@ def test_scales_may_be_as_large_as_numbers_are(dtype):
 
 
 @pytest.mark.parametrize("dtype", SHORT)
+def test_long_arrays_of_constant_blocks_are_not_larger_with_a_dictionary(dtype):
+    """Estimates do not know of constant blocks."""
+    bits = np.full(21 << 16, from_floats(KINDS[dtype], np.array([0.7]))[0])
+    bits[:30_000] = gaussian(KINDS[dtype], np.random.default_rng(8), 30_000)
+    x = typed(dtype, bits)
+    assert len(gcodec.encode(x, dtype=dtype)) <= len(gcodec.encode(x, dtype=dtype, options=NOT_INDEXED))
+
+
+@pytest.mark.parametrize("dtype", SHORT)
 def test_quantized_weights_stay_exact_where_bits_may_be_dropped(dtype):
     """That is smaller."""
     bits = by_integers((64, 1024), 128, 7).bits(dtype)
