@@ -160,14 +160,15 @@ def find_indexing(request: EncodeRequest) -> Indexing | None:
     if len(entries) == 1:
         return None  # other kinds of blocks are as small
     found = []
-    if _covered(counts) >= _MIN_COVERED:
+    covered, usual_bits = _covered(counts), _usual_bits(entries, counts, dtype)
+    if covered >= _MIN_COVERED and total_entropy(counts) / len(sample) + (1 - covered) * dtype.bits < usual_bits:
         found.append(_among(values, entries, counts, threads))
     max_bits = found[0].bits(dtype.bits) / len(values) if found else inf
     if dtype.predictable and max_bits > _FEW_BITS:
         n_zero = int(counts[_without_sign(entries) == 0].sum())
         all_lengths = _segment_lengths(request.shapes or (shape,), len(values))
         lengths = _long_enough(all_lengths, 1 - n_zero / len(sample))
-        found += _among_products(values, dtype, lengths, _FAR_FEWER * max_bits, threads)
+        found += _among_products(values, dtype, lengths, min(_FAR_FEWER * max_bits, usual_bits), threads)
     if len(found) < 2:
         return found[0] if found else None
     return min(found, key=lambda indexing: indexing.bits(dtype.bits))
@@ -193,6 +194,23 @@ def _covered(counts: np.ndarray) -> float:
     """
     repeated = counts[counts > 1]
     return float(np.sort(repeated)[-MAX_ENTRIES + 1 :].sum() / counts.sum())
+
+
+def _usual_bits(entries: np.ndarray, counts: np.ndarray, dtype: DType) -> float:
+    """Estimate the bits that a value takes without a dictionary: a code of its head, of a bit at least, and a tail
+    without the low bits that are zero in all values, which numbers that were rounded to fewer bits have.
+
+    Args:
+        entries: uintW[m], the different values of a sample.
+        counts: How often each is met in it.
+        dtype: Their type.
+    """
+    lowest = int(np.bitwise_or.reduce(entries)) | 1 << dtype.tail_bits - 1
+    heads = (entries >> entries.dtype.type(dtype.head_shift)).astype(np.int64) & dtype.head_mask
+    shares = np.bincount(heads, counts) / counts.sum()
+    shares = shares[shares > 0]
+    head_bits = float((shares * np.maximum(-np.log2(shares), 1)).sum())
+    return head_bits + dtype.tail_bits - ((lowest & -lowest).bit_length() - 1)
 
 
 def _among(values: np.ndarray, entries: np.ndarray, counts: np.ndarray, threads: int) -> Indexing:

@@ -162,6 +162,13 @@ WAYS: dict[str, tuple[Callable[[], Quantized], float]] = {
 }
 
 
+def request_for(dtype: str, bits: Bits) -> EncodeRequest:
+    """Return the request to encode an array losslessly."""
+    values = values_of(typed(dtype, bits), dtype)
+    return EncodeRequest(values, lossless(values.dtype), np.zeros(0, np.uint8), EncoderOptions(), threads=1,
+                         shapes=(bits.shape,), standalone=True)  # fmt: skip
+
+
 def kinds_of(frame: bytes) -> set[str]:
     return {kind for kind, count in gcodec.inspect(frame).kinds.items() if count}
 
@@ -304,6 +311,16 @@ def test_scales_may_be_as_large_as_numbers_are(dtype):
             check(dtype, quantized._replace(scales=scales).bits(dtype))
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64"])
+def test_numbers_of_few_bits_get_no_dictionary_that_saves_nothing(dtype):
+    """Exponents have codes, and other bits that are zero are dropped anyway."""
+    kind = KINDS[dtype]
+    dropped = kind.container.type((1 << kind.M - 4) - 1)
+    bits = gaussian(kind, np.random.default_rng(10), 1 << 16) & ~dropped
+    assert find_indexing(request_for(dtype, bits)) is None
+    check(dtype, bits)
+
+
 @pytest.mark.parametrize("dtype", SHORT)
 def test_long_arrays_of_constant_blocks_are_not_larger_with_a_dictionary(dtype):
     """Estimates do not know of constant blocks."""
@@ -349,9 +366,7 @@ def of_other_values() -> Bits:
 def test_the_search_takes_a_few_bytes_for_each_value(bits):
     """Those of the indices of one dictionary or two, of scales, and of what products are counted from."""
     x = bits()
-    values = values_of(x.view("float32"), None)
-    request = EncodeRequest(values, lossless(values.dtype), np.zeros(0, np.uint8), EncoderOptions(), threads=1,
-                            shapes=(x.shape,), standalone=True)
+    request = request_for("float32", x)
     assert find_indexing(request) is not None
     tracemalloc.start()
     try:
