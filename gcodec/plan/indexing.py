@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import cache
 from math import gcd, inf, log, prod
 from typing import NamedTuple
 
@@ -25,14 +24,12 @@ from ..kernels.index.distinct_values import (
     repeats_values,
 )
 from ..kernels.index.segment_scales import (
-    INTEGERS,
     MAX_KNOWN,
     MAX_LARGEST,
     MAX_LOOKED_AT,
     N_FACTORS,
     N_MATCHES,
     NO_MATCH,
-    SEARCHED,
     SIGNIFICANDS,
     Factors,
     ScaleSearch,
@@ -41,6 +38,7 @@ from ..kernels.index.segment_scales import (
 )
 from ..memory import acquire, release
 from ..threads import n_threads, run_batches
+from .factor_sets import factor_sets
 from .request import EncodeRequest, of_one_codebook
 from .unused_bits import spread_places, spread_sample, total_entropy
 
@@ -285,7 +283,7 @@ def _among_products(
         threads: Number of threads.
     """
     min_bits, best = max_bits, None
-    for factors in _factor_sets(dtype):
+    for factors in factor_sets(dtype):
         limit = min_bits if best is None else _CLEARLY_FEWER * min_bits
         for segment in lengths:
             bits = _sampled_bits(values, segment, factors)
@@ -324,40 +322,6 @@ def _segment_lengths(shapes: Sequence[Sequence[int]], n: int) -> list[int]:
     spans = [gcd(*(prod(shape[-k:]) for shape in shapes)) for k in range(1, n_inner + 1)]
     lengths = {length for length in _SEGMENT_LENGTHS for span in spans or [n] if span % length == 0}
     return sorted(length for length in {*lengths, *spans, n} if _MIN_SEGMENT <= length <= n)
-
-
-@cache
-def _factor_sets(dtype: DType) -> tuple[Factors, ...]:
-    """Return the sets of factors that values of a type may have, each with either sign.
-
-    They are integers up to 255, or up to 128 where the type has too few bits to tell larger ones apart; significands
-    of 4 bits times powers of two, as fp8 has; and the levels of NormalFloat4 (Dettmers et al. 2023, QLoRA, appendix E).
-    """
-    significands = np.ldexp(np.tile(np.arange(8.0, 16.0), 30), np.repeat(np.arange(-23, 7), 8))
-    integers = np.arange(1.0, 256.0 if dtype.mantissa_bits > 7 else 129.0)
-    normal = np.array(_NORMAL_FLOAT4, np.float32).astype(np.float64)
-    return (
-        _factors(integers, integers, INTEGERS, dtype),
-        _factors(significands, np.arange(8.0, 16.0), SIGNIFICANDS, dtype),
-        _factors(normal, normal[-1:], SEARCHED, dtype),
-    )
-
-
-#: Magnitudes of the levels of NormalFloat4, negative and positive ones, which differ.
-_NORMAL_FLOAT4 = (
-    0.07958029955625534, 0.09105003625154495, 0.16093020141124725, 0.18477343022823334, 0.24611230194568634,
-    0.28444138169288635, 0.33791524171829224, 0.39491748809814453, 0.44070982933044434, 0.5250730514526367,
-    0.5626170039176941, 0.6961928009986877, 0.7229568362236023, 1.0,
-)  # fmt: skip
-
-
-def _factors(values: np.ndarray, largest: np.ndarray, form: int, dtype: DType) -> Factors:
-    """Return factors above 0, which rise, as kernels take them: with 0 before them and infinity behind them."""
-    padded = np.full(N_FACTORS + 1, np.inf)
-    padded[: len(values) + 1] = 0.0, *values
-    middles = np.full(N_FACTORS, np.inf)
-    middles[: len(values)] = (padded[: len(values)] + padded[1 : len(values) + 1]) / 2
-    return Factors(padded[:-1], middles, largest, len(values), form, dtype.code)
 
 
 def _sampled_bits(values: np.ndarray, segment: int, factors: Factors) -> float:

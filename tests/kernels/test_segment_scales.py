@@ -9,6 +9,7 @@ from gcodec.dtypes import BY_NAME
 from gcodec.kernels.index.products import product_of
 from gcodec.kernels.index.segment_scales import N_FACTORS, N_MATCHES, NO_MATCH, find_scales, match_products
 from gcodec.plan import indexing
+from gcodec.plan.factor_sets import factor_sets
 from tests.support.bit_patterns import KINDS, infinity
 
 SHORT = ("float32", "bfloat16", "float16")
@@ -22,7 +23,7 @@ def test_infinities_and_nans_are_no_products_and_nothing_is_read_beyond_the_fact
     inf = infinity(kind)
     values = np.array([sign | bits for sign in (0, 1 << kind.W - 1)
                        for bits in (inf + 1, inf | 1 << kind.M - 1, (1 << kind.W - 1) - 1)], kind.container)
-    factors = indexing._factor_sets(BY_NAME[dtype])[number_of_set]
+    factors = factor_sets(BY_NAME[dtype])[number_of_set]
     for number in (np.nan, np.inf, 1.0):
         room = np.full(3 * N_FACTORS, number)
         room[N_FACTORS : 2 * N_FACTORS] = factors.values
@@ -37,7 +38,7 @@ def test_infinities_and_nans_are_no_products_and_nothing_is_read_beyond_the_fact
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_denormal_values_and_scales_count_as_none(dtype):
     """Some processors take them for zero, and others would find other scales."""
-    kind, factors = KINDS[dtype], indexing._factor_sets(BY_NAME[dtype])[0]
+    kind, factors = KINDS[dtype], factor_sets(BY_NAME[dtype])[0]
     tiny = np.arange(1, 128, dtype=kind.container)
     scales = np.full(1, 7, np.uint32)
     assert find_scales(tiny, len(tiny), 0, factors, indexing._new_search(), scales) == 0
@@ -53,7 +54,7 @@ def test_denormal_values_and_scales_count_as_none(dtype):
 def test_products_of_any_scale_are_matched_all_where_many_lie_halfway_between_two_numbers(dtype, number_of_set):
     """A scale of few bits times a factor often does, and so does another scale that nearly all values allow."""
     rng, code, n = np.random.default_rng(number_of_set), BY_NAME[dtype].code, 64
-    factors = indexing._factor_sets(BY_NAME[dtype])[number_of_set]
+    factors = factor_sets(BY_NAME[dtype])[number_of_set]
     usual = factors.values[(factors.values >= 1 / 16) & (factors.values <= 15)]
     n_bits = KINDS[dtype].M + 1
     scales = np.ldexp(rng.integers(1 << n_bits - 1, 1 << n_bits, 300), -n_bits - 3).astype(np.float32)
