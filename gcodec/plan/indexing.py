@@ -50,7 +50,11 @@ _SEGMENT_LENGTHS = 16, 32, 64, 128, 256  #: of groups that share a scale, beside
 _MIN_SEGMENT = _SEGMENT_LENGTHS[0]
 _MIN_PRODUCTS = 8  #: values other than 0 that a segment must have, on average
 _N_SEGMENTS, _SEGMENT_SAMPLE = 40, 128  #: segments that are sampled, and values of each; more where segments are fewer
-_FIRST_SEGMENTS = 2, 6  #: after so many segments of a sample, the rest may be known to be in vain
+#: After so many segments of a sample, the rest may be known to be in vain; and how many others lie between the first.
+_FIRST_SEGMENTS, _APART = (2, 6), 7
+#: Shares of a sample that are no products: so many that there may be twice as many in the sample as in the array; and
+#: so many that longer segments have no scales either.
+_MAX_OTHERS, _MAX_UNMATCHED = 0.06, 0.25
 _FEW_BITS = 3  #: of a value, with which no scales are looked for
 _SCALE_BITS = 24  #: of a scale, about
 #: Shares of the bits that other factors than integers, and scales where values are few, take if they are no chance of
@@ -286,10 +290,11 @@ def _among_products(
     for factors in factor_sets(dtype):
         limit = min_bits if best is None else _CLEARLY_FEWER * min_bits
         for segment in lengths:
-            bits = _sampled_bits(values, segment, factors)
+            bits, unmatched = _sampled_bits(values, segment, factors)
             if bits < min(limit, min_bits):
                 min_bits, best = bits, (factors, segment)
-            if bits == inf and len(factors.largest) > 1:  # if a part has no scale, the whole has none
+            # If parts have no scale, the whole has none; but values that are no products are more of a short part.
+            if unmatched > _MAX_UNMATCHED and len(factors.largest) > 1:
                 break
     return [] if best is None else _products(values, best[1], best[0], threads)
 
@@ -324,28 +329,30 @@ def _segment_lengths(shapes: Sequence[Sequence[int]], n: int) -> list[int]:
     return sorted(length for length in {*lengths, *spans, n} if _MIN_SEGMENT <= length <= n)
 
 
-def _sampled_bits(values: np.ndarray, segment: int, factors: Factors) -> float:
+def _sampled_bits(values: np.ndarray, segment: int, factors: Factors) -> tuple[float, float]:
     """Return about how many bits a value takes if nearly all values of a sample of segments are products of a scale
-    and a factor; else infinity."""
+    and a factor, else infinity; and the share of those that were looked at which are none."""
     counts, n_segments = np.zeros(N_MATCHES, np.int64), len(values) // segment  # a shorter one at the end is like them
     n_some = min(_N_SEGMENTS, n_segments)
     places = spread_places(segment, _N_SEGMENTS * _SEGMENT_SAMPLE // n_some)
     starts = np.arange(n_some, dtype=np.uint64) * np.uint64(n_segments) // np.uint64(n_some) * np.uint64(segment)
-    max_unmatched = (1 - _MIN_COVERED) * n_some * len(places)
+    max_unmatched = _MAX_OTHERS * n_some * len(places)
     with _searching() as search:
-        # Most arrays that are none of products have no scales in the first segments.
-        for some in np.split(starts, _FIRST_SEGMENTS):
+        # Most arrays that are none of products have no scales in the first segments, which are from all over.
+        for some in np.split(np.concatenate([starts[k::_APART] for k in range(_APART)]), _FIRST_SEGMENTS):
             part = values[np.add.outer(some, places).ravel()]
             scales, matches = np.empty(len(some), np.uint32), np.empty(len(part), np.uint16)
             _find_scales((part.dtype, True), part, len(places), 0, factors, search, scales)
             counts += _matched(part, len(places), 0, scales, factors, matches)
-            if counts[NO_MATCH] > max_unmatched:
-                return inf
-    n_seen = int(counts.sum())
+            n_seen = int(counts.sum())
+            unmatched = float(counts[NO_MATCH] / n_seen)
+            if counts[NO_MATCH] > max_unmatched or unmatched > 2 * _MAX_UNMATCHED:
+                return inf, unmatched
     # The entropy of a small sample is too low, because rare symbols are missing from it (Miller 1955).
     unseen = (np.count_nonzero(counts) - 1) / (2 * log(2))
     exception_bits = values.itemsize * 8 * int(counts[NO_MATCH])
-    return (total_entropy(counts) + unseen + exception_bits) / n_seen + _SCALE_BITS / segment
+    bits = (total_entropy(counts) + unseen + exception_bits) / n_seen + _SCALE_BITS / segment
+    return bits, unmatched
 
 
 def _products(values: np.ndarray, segment: int, factors: Factors, threads: int) -> list[Indexing]:

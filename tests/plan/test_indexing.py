@@ -209,6 +209,21 @@ def test_values_that_are_no_products_are_exceptions(dtype):
 
 
 @pytest.mark.parametrize("dtype", SHORT)
+@pytest.mark.parametrize("group", [32, 128])
+@pytest.mark.parametrize("size", [0.002, 0.06])
+def test_one_value_in_a_hundred_may_be_another(dtype, group, size):
+    """Of 16 values, some have two such, whatever of 32 or 128 has a scale."""
+    for seed in range(4):
+        quantized, rng = by_integers((256, 1024), group, 7), np.random.default_rng(seed)
+        bits = quantized.bits(dtype)
+        odd = rng.random(bits.shape) < 0.01
+        bits[odd] = from_floats(KINDS[dtype], size * rng.standard_normal(int(odd.sum())))
+        frame = check(dtype, bits)
+        assert kinds_of(frame) == {"indexed"}
+        assert 8 * len(frame) <= quantized.bound() + 2.5 * bits.size
+
+
+@pytest.mark.parametrize("dtype", SHORT)
 def test_scales_of_long_rows_are_found_beside_many_larger_values(dtype):
     quantized, rng = by_integers((4, 40_000), 40_000, 100), np.random.default_rng(2)
     bits = quantized.bits(dtype)
