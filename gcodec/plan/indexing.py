@@ -39,6 +39,7 @@ from ..kernels.index.segment_scales import (
 from ..memory import acquire, release
 from ..threads import n_threads, run_batches
 from .factor_sets import factor_sets
+from .other_scales import on_one_power, signs_of_largest
 from .request import EncodeRequest, of_one_codebook
 from .unused_bits import spread_places, spread_sample, total_entropy
 
@@ -276,8 +277,8 @@ def _count_indices(indices: np.ndarray) -> np.ndarray:
 def _among_products(
     values: np.ndarray, dtype: DType, lengths: Sequence[int], max_bits: float, threads: int
 ) -> list[Indexing]:
-    """Return an array as indices into factors of the scales of its segments: a list of one, or empty if it is no such
-    array, or takes too many bits as one.
+    """Return an array as indices into factors of the scales of its segments, in the one or two ways that promise the
+    fewest bits: an empty list if it is no such array, or takes too many bits as one.
 
     Args:
         values: uintW[n].
@@ -286,17 +287,29 @@ def _among_products(
         max_bits: How many bits a value may take.
         threads: Number of threads.
     """
-    min_bits, best = max_bits, None
+    min_bits, best, others = max_bits, None, []
     for factors in factor_sets(dtype):
         limit = min_bits if best is None else _CLEARLY_FEWER * min_bits
         for segment in lengths:
             bits, unmatched = _sampled_bits(values, segment, factors)
             if bits < min(limit, min_bits):
-                min_bits, best = bits, (factors, segment)
+                if best is not None:
+                    others.append((min_bits, *best))
+                min_bits, best = bits, (segment, factors)
+            elif bits < max_bits:
+                others.append((bits, segment, factors))
             # If parts have no scale, the whole has none; but values that are no products are more of a short part.
             if unmatched > _MAX_UNMATCHED and len(factors.largest) > 1:
                 break
-    return [] if best is None else _products(values, best[1], best[0], threads)
+    if best is None:
+        return []
+    found = _products(values, *best, threads)
+    # Of a long segment, more values may be too large to be products than a sample shows.
+    if others:
+        bits, segment, factors = min(others, key=lambda way: way[0])
+        if not found or _FAR_FEWER * found[0].bits(dtype.bits) > bits * len(values):
+            found += _products(values, segment, factors, threads)
+    return found
 
 
 def _without_sign(values: np.ndarray) -> np.ndarray:
@@ -382,7 +395,7 @@ def _products(values: np.ndarray, segment: int, factors: Factors, threads: int) 
     run_batches(find, -(-len(scales) // at_once), threads, batch=1)
     if factors.form == SIGNIFICANDS and len(scales) > 1:  # a power of two more or less in a scale fits as well
         start = values[: max(min(n, _PART) // segment, 1) * segment]
-        scales = min(scales, _on_one_power(scales), key=lambda way: _matches_entropy(start, segment, way, factors))
+        scales = min(scales, on_one_power(scales), key=lambda way: _matches_entropy(start, segment, way, factors))
     signs = _signs_of_scales(values, segment, scales, factors)
     matches = np.empty(n, np.uint16)
     run_batches(match, -(-n // _PART), threads, batch=4)
@@ -419,24 +432,9 @@ def _signs_of_scales(values: np.ndarray, segment: int, scales: np.ndarray, facto
     if segment > _SEGMENT_LENGTHS[-1]:
         return None
     start = values[: min(len(values), MIN_INDEXED) // segment * segment]
-    negated = start ^ np.repeat(_signs_of_largest(start, segment), segment)
+    negated = start ^ np.repeat(signs_of_largest(start, segment), segment)
     usual, signed = (_matches_entropy(way, segment, scales, factors) for way in (start, negated))
-    return _signs_of_largest(values, segment) if signed < _FEWER_SIGNED * usual else None
-
-
-def _signs_of_largest(values: np.ndarray, segment: int) -> np.ndarray:
-    """Return the sign bit for each segment whose largest magnitude is that of a positive value, and 0 for others:
-    uintW[n_segments], given values that are a multiple of a short segment."""
-    signs, sign_bit = np.empty(len(values) // segment, values.dtype), values.dtype.type(1 << values.itemsize * 8 - 1)
-    at_once = _PART // segment
-    for first in range(0, len(signs), at_once):
-        of_part = signs[first : first + at_once]
-        part = values[first * segment : (first + len(of_part)) * segment].reshape(-1, segment)
-        columns = np.ascontiguousarray(part.T)  # the first values of all segments, the second ones, ...
-        largest = columns.max(0)  # that of the negative values, if there are any
-        positive = columns.view(f"i{values.itemsize}").max(0)
-        of_part[:] = (positive >= (largest & ~sign_bit).view(positive.dtype)) * sign_bit
-    return signs
+    return signs_of_largest(values, segment) if signed < _FEWER_SIGNED * usual else None
 
 
 def _matches_entropy(values: np.ndarray, segment: int, scales: np.ndarray, factors: Factors) -> float:
@@ -470,24 +468,3 @@ def _matched(
     with _searching() as search:
         _match_products(types, values, segment, skipped, scales, factors, search, matches, counts)
     return counts
-
-
-def _on_one_power(scales: np.ndarray) -> np.ndarray:
-    """Return scales times powers of two that bring them close to each other: uint32[n_segments], as they are given.
-
-    Factors that are significands make up for the powers, if those are not too large.
-    """
-    floats = scales.view(np.float32).astype(np.float64)
-    is_known = floats > 0
-    if not is_known.any():
-        return scales
-    logs = np.log2(floats, where=is_known, out=np.zeros(len(floats)))
-    away = np.clip(np.round(logs - np.median(logs[is_known])), -_MAX_POWER, _MAX_POWER)
-    moved = np.ldexp(floats, -away.astype(np.int64))
-    usable = is_known & (moved >= _MIN_SCALE) & (moved < _SCALES_END)
-    result: np.ndarray = np.where(usable, moved, floats).astype(np.float32).view(np.uint32)
-    return result
-
-
-_MIN_SCALE, _SCALES_END = 2.0**-125, 2.0**127  #: far enough from what processors may take for zero, and from infinity
-_MAX_POWER = 6  #: of two: factors are larger by so much than those which are tried for the largest value of a segment

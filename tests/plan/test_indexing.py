@@ -235,6 +235,15 @@ def test_scales_of_long_rows_are_found_beside_many_larger_values(dtype):
     assert len(frame) <= len(pure) + odd.sum() * (KINDS[dtype].W + 16) / 8
 
 
+def test_rows_with_many_larger_values_take_scales_of_their_parts():
+    """Whole rows have no scale then, as a sample of their values does not show."""
+    quantized, rng = by_integers((256, 1024), 1024, 7), np.random.default_rng(3)
+    bits = quantized.bits("float32")
+    odd = rng.random(bits.shape) < 0.01
+    bits[odd] = from_floats(KINDS["float32"], 0.2 * rng.standard_normal(int(odd.sum())))
+    assert 8 * len(check("float32", bits)) <= quantized.bound() + 6 * bits.size
+
+
 @pytest.mark.parametrize("dtype", SHORT)
 def test_special_values_stay_as_they_are(dtype):
     """Infinities, NaN and -0, and segments of zeros, of denormals and of numbers whose products overflow."""
