@@ -383,9 +383,7 @@ def test_a_mode_without_a_meaning_cannot_be_assigned():
 
 
 @pytest.mark.parametrize(("mode", "reason"), [
-    ("bf16", ": words are for the DDP hook"), (gd.GroupOptions(), ": what GroupOptions holds are arguments of"),
-    (8, "$"),
-])
+    ("bf16", ": words are for the DDP hook"), (gd.GroupOptions(), ": what GroupOptions holds are arguments"), (8, "$")])
 def test_a_mode_that_groups_do_not_have_is_refused_for_its_own_reason(mode, reason):
     with pytest.raises(gcodec.InvalidArgument, match=rf"^mode must be .* or FixedBits\(k\), not [^:]+{reason}"):
         gd.GroupOptions(mode)
