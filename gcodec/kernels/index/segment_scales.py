@@ -34,8 +34,9 @@ _SHARE_LOST, _LOST_AT_ONCE, _N_FIRST, _N_SHORT = 16, 2, 8, 64
 N_MATCHES, NO_MATCH = 1 + 2 * N_FACTORS, 0  #: what is known of a value: see :func:`match_products`
 ONE = 0x3F800000  #: the bits of 1, the scale of segments in which nothing tells it
 _EXPONENT = 0x7F800000
-_WIDE_FROM = 64  #: factors
-_A_BIT = 2.0**-26  #: of half a unit, less than what tells products apart, and more than what rounding bounds does
+_WIDE_FROM = 64  #: the factor from which on a value of bfloat16 may be as near to the next one: see :func:`_narrow`
+#: A share of half a unit in the last place: less than what products differ by, and more than the error of a bound.
+_A_BIT = 2.0**-26
 
 
 class Factors(NamedTuple):
