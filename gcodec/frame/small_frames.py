@@ -143,6 +143,7 @@ def _rules(dtype: DType, coded: bool) -> PlanRules:
         STREAM_BITS, EMPTY_BITS, REFERENCE_BITS, min_wide, min_saving, DEFAULT_OPTIONS.max_codebooks,
         TABLE_BITS * 256, 254, low_bit, 1 + (1 << STREAM_LOG2),
         101 if coded else _MANY_ZEROS, MIN_SIGNED_VALUES, _MAX_VALUES + 1 if dtype.fine is None else MIN_FINE_VALUES,
+        MIN_MIXED,
     )
 
 

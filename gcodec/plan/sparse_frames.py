@@ -26,6 +26,7 @@ from ..kernels.block.sparse_types import Counts, Differences, SparseSizes
 from ..kernels.core.specialized import Specialized
 from ..tensors import hash_of
 from ..threads import n_threads, run_batches
+from .cuts import cheapest_ranges
 from .finding import MAX_SHARE_OF_BASE, MAX_SHARE_OF_ZERO, Finding, FoundBlocks
 from .request import EncodeRequest
 
@@ -372,9 +373,6 @@ def _shipped_thresholds(members: np.ndarray, changed: np.ndarray, scale: float) 
 def _partition(members: np.ndarray, changed: np.ndarray, scale: float) -> tuple[list[int], float]:
     """Cut bins into ranges, each a class of its own, such that saying which members changed takes the fewest bits.
 
-    By dynamic programming: the best way to cut the first k bins into c + 1 ranges ends with a range that begins at some
-    bin j, behind the best way to cut the first j bins into c.
-
     Args:
         members: float64[n_bins], members of the bins up to each.
         changed: float64[n_bins], of them changed.
@@ -391,20 +389,7 @@ def _partition(members: np.ndarray, changed: np.ndarray, scale: float) -> tuple[
         share = np.clip(hit / in_range, 1e-9, 1 - 1e-9)
         cost = -hit * np.log2(share) - (in_range - hit) * np.log2(1 - share)
     cost = np.where(np.arange(n + 1)[:, None] < np.arange(n + 1)[None, :], cost * scale, np.inf)
-    best, begins = cost[0].copy(), []
-    results: list[tuple[float, list[int]]] = [(float(cost[0, n]), [])]
-    for c in range(1, min(_MAX_CLASSES, n)):
-        ways = best[:, None] + cost
-        begin = ways.argmin(axis=0)
-        best = ways.min(axis=0)
-        begins.append(begin)
-        cuts, k = [], n
-        for row in reversed(begins):
-            k = int(row[k])
-            cuts.append(k)
-        results.append((float(best[n]) + c * _CLASS_BITS, cuts[::-1]))
-    n_bits, best_cuts = min(results, key=lambda result: result[0])
-    return best_cuts, float(n_bits)
+    return cheapest_ranges(cost, _MAX_CLASSES, _CLASS_BITS)
 
 
 def _n_used(counts: np.ndarray) -> int:

@@ -4,12 +4,19 @@ lossless frame need not store them (docs/format.md section 4, "Planes and levels
 from __future__ import annotations
 
 from math import gcd
+from typing import NamedTuple
 
 import numpy as np
 
 from ..dtypes import DType
 from ..format.modes import lossless_at
+from ..kernels.core.specialized import Specialized
+from ..kernels.levels.low_zeros import levels_by_zeros
+from .codebooks import MAX_SPREAD_LEVELS, window_of
+from .cuts import cheapest_ranges
 from .request import EncodeRequest
+
+_levels_by_zeros = Specialized(levels_by_zeros)
 
 _MIN_VALUES = 64  #: of fewer, the bits are not worth the search
 _QUICK_SAMPLE = 64  #: values that rule out most arrays: those that the kernel which plans small frames looks at
@@ -20,7 +27,10 @@ _QUICK_BITS, _QUICK_SHARE = 4, 6  #: so many bits must be zero in one of so many
 _MASKED_SHARE, _MASKED_SAMPLE, _MIN_MASKED, _MASKED_HEAD_BITS = 10, 1 << 10, 32, 8
 _APART = 27146  #: in 2**16: the share of an array by which the places of a sample lie apart, √2 - 1, around and around
 _SPECIAL_SAMPLE, _MIN_SPECIAL = 256, 32  #: one of so many (second) must be infinite or NaN to matter
-_MAX_LEVELS, _MIN_STEP_BITS = 6, 0.75  #: levels, and what each must save per value
+_MAX_LEVELS, _LEVEL_BITS = 6, 0.05  #: levels, and what each must save per value
+#: One value in so many may have fewer zeros than the others of its head; and of how many values one must be of a head,
+#: for it to say how many zeros those of higher heads have.
+_STRAY_SHARE, _RARE_SHARE = 32, 256
 _MIN_SAVED_BITS = 0.5  #: what levels must save per value, what they cost in symbols taken off
 _CHUNK = 1 << 16  #: values that are looked at together, while they are in the cache
 
@@ -42,9 +52,9 @@ def drop_unused_bits(request: EncodeRequest) -> EncodeRequest:
     if not request.bit_layout.lossy and dtype.tail_bits and len(bits) >= MIN_MIXED:
         drop = request.bit_layout.drops[0]
         quick = _with_codes(spread_sample(bits, _QUICK_SAMPLE), dtype)
-        if _is_mixed(bits, quick, dtype, drop) and len(drops := _drops_for(bits, dtype, drop)) > 1:
-            layout = lossless_at(dtype, drops, request.bit_layout.mode)
-            return request._replace(bit_layout=layout, levels=_levels(bits, drops))
+        if _is_mixed(bits, quick, dtype, drop) and len((levels := _levels_for(bits, dtype, drop)).drops) > 1:
+            layout = lossless_at(dtype, levels.drops, request.bit_layout.mode)
+            return request._replace(bit_layout=layout, levels=_levels(bits, dtype, levels))
     return request
 
 
@@ -133,45 +143,139 @@ def _is_mixed(bits: np.ndarray, some: np.ndarray, dtype: DType, drop: int) -> bo
         more = _sample(bits, _MASKED_SAMPLE)
         if int(np.count_nonzero(more == minus_zero)) * _MIN_MASKED >= len(more):
             return True
-    n_zero = len(some) - int(np.count_nonzero(some))
-    return (n_short - n_zero) * _QUICK_SHARE > len(some) - n_zero
+    # Of few values, one in _QUICK_SHARE is short by chance now and then.
+    if not _are_many_short(some, drop):
+        return False
+    return _are_many_short(_with_codes(spread_sample(bits, _MASKED_SAMPLE), dtype), drop)
 
 
-def _drops_for(bits: np.ndarray, dtype: DType, drop: int) -> tuple[int, ...]:
-    """Return the levels that save most by a sample: how many low bits are zero in the values of each.
+def _are_many_short(some: np.ndarray, drop: int) -> bool:
+    """Return True if many of the values that are not zero have zeros beyond the lowest ``drop`` bits."""
+    n_nonzero = int(np.count_nonzero(some))
+    n_long = int(np.count_nonzero(some & some.dtype.type((1 << drop + _QUICK_BITS) - 1)))
+    return (n_nonzero - n_long) * _QUICK_SHARE > n_nonzero
+
+
+class ZeroLevels(NamedTuple):
+    """Levels by how many low bits of a value are zero.
+
+    Attributes:
+        drops: How many are zero in the values of each level, rising.
+        ends: For each level but the first, the heads from which on it has no values, falling.
+    """
+
+    drops: tuple[int, ...]
+    ends: tuple[int, ...]
+
+
+def _levels_for(bits: np.ndarray, dtype: DType, drop: int) -> ZeroLevels:
+    """Return the levels that save most by a sample.
+
+    Where values are multiples of one number, such as integers, larger ones have fewer bits that must be zero. Some have
+    more by chance, and had better be of the level of their head's other values: then the head alone says the level.
+
+        4 ... 7     1.00 1.01 1.10 1.11     all but two bits of the mantissa are dropped
+        2, 3        1.0  1.1                all but one
+
+    Elsewhere, as in differences of weights, values are of the level that drops most of their bits.
 
     Args:
         bits: uintW[n], the array.
         dtype: Its type.
-        drop: How many are zero in all values, which are those of level 0.
+        drop: How many low bits are zero in all values, which are those of level 0.
     """
+    one_level = ZeroLevels((drop,), ())
     some = _with_codes(spread_sample(bits, _MIXED_SAMPLE), dtype)
     some = some[some != 0].astype(np.uint64)
     if not len(some):
-        return (drop,)
+        return one_level
     max_drop = dtype.tail_bits - 1
     # The lowest bit set, less 1, has as many ones as there are zeros; bit max_drop is set so that no more are counted.
     marked = some | np.uint64(1 << max_drop)
-    zeros = np.bitwise_count((marked & (~marked + np.uint64(1))) - np.uint64(1)).astype(np.int64)
-    fewer = np.concatenate([[0], np.cumsum(np.bincount(zeros, minlength=max_drop + 1))])  # values with fewer zeros
-    more, drops, saved = np.arange(drop, max_drop + 1), np.array([drop]), 0
-    while len(drops) < _MAX_LEVELS:
-        # Another level takes the values of the level before it that have zeros enough.
-        place = np.searchsorted(drops, more, side="right")
-        gains = (more - drops[place - 1]) * (fewer[np.append(drops, max_drop + 1)[place]] - fewer[more])
-        best = int(gains.argmax())
-        if gains[best] < _MIN_STEP_BITS * len(some):
-            break
-        drops, saved = np.insert(drops, place[best], more[best]), saved + int(gains[best])
-    levels = np.searchsorted(drops, zeros, side="right") - 1
+    zeros = np.bitwise_count((marked & (~marked + np.uint64(1))) - np.uint64(1)).astype(np.int64) - drop
     heads = (some >> np.uint64(dtype.head_shift)).astype(np.int64) & dtype.head_mask
-    cost = _symbol_bits(heads * len(drops) + levels) - _symbol_bits(heads) + _MIN_SAVED_BITS * len(some)
-    return tuple(drops.tolist()) if saved > cost else (drop,)
+    heads, rows = np.unique(heads, return_inverse=True)
+    counts = _counted(rows, zeros, max_drop - drop + 1)
+    limits = _limits(counts)
+    escaped_bits = _n_far(heads, counts.sum(axis=1)) * (dtype.head_bits + dtype.tail_bits - drop)
+    best, least = one_level, np.inf
+    for is_limited in (False, True):
+        if is_limited:
+            counts = _counted(rows, np.minimum(zeros, limits[rows]), max_drop - drop + 1)
+        cost = _range_bits(counts, dtype.tail_bits - drop)
+        for n_levels, other_bits in ((MAX_SPREAD_LEVELS, 0), (_MAX_LEVELS, escaped_bits)):
+            cuts, n_bits = cheapest_ranges(cost, n_levels, _LEVEL_BITS * len(some))
+            n_bits += other_bits
+            if len(cuts) and n_bits < min(least, cost[0, -1] - _MIN_SAVED_BITS * len(some)):
+                ends = _ends(heads, limits, cuts) if is_limited else (dtype.head_mask + 1,) * len(cuts)
+                best, least = ZeroLevels((drop, *(drop + cut for cut in cuts)), ends), n_bits
+    return best
 
 
-def _symbol_bits(symbols: np.ndarray) -> float:
-    """Return the order-0 entropy of symbols in bits, of all of them together."""
-    return total_entropy(np.unique(symbols, return_counts=True)[1])
+def _counted(rows: np.ndarray, zeros: np.ndarray, n_zeros: int) -> np.ndarray:
+    """Return how many values of a row have each number of zeros: int64[n_rows, n_zeros]."""
+    n_rows = int(rows.max()) + 1
+    return np.bincount(rows * n_zeros + zeros, minlength=n_rows * n_zeros).reshape(n_rows, n_zeros)
+
+
+def _limits(counts: np.ndarray) -> np.ndarray:
+    """Return how many zeros nearly all values of a head have, or more: int64[n_heads], falling.
+
+    Args:
+        counts: int64[n_heads, n_zeros], values of each head by their zeros.
+    """
+    n_values = counts.sum(axis=1, keepdims=True)
+    fewer = np.cumsum(counts, axis=1) - counts
+    is_met = fewer * _STRAY_SHARE <= n_values  # true of no zeros, then false from some number on
+    limits = is_met.sum(axis=1) - 1
+    is_rare = n_values[:, 0] * _RARE_SHARE < n_values.sum()
+    limits[is_rare] = counts.shape[1] - 1
+    result: np.ndarray = np.minimum.accumulate(limits)
+    return result
+
+
+def _ends(heads: np.ndarray, limits: np.ndarray, cuts: list[int]) -> tuple[int, ...]:
+    """Return for each of some numbers of zeros the head behind the last one whose values have so many; ``limits`` as
+    :func:`_limits` returns them for ``heads``, which rise."""
+    reached = (np.flatnonzero(limits >= cut) for cut in cuts)
+    return tuple(int(heads[found[-1]]) + 1 if len(found) else 0 for found in reached)
+
+
+def _n_far(heads: np.ndarray, counts: np.ndarray) -> int:
+    """Return of how many values the heads lie so far from their mean that no codes of many levels reach them.
+
+    Args:
+        heads: int64[n_heads].
+        counts: int64[n_heads], values of each.
+    """
+    mean = round(float(heads @ counts) / counts.sum())
+    window, center = window_of(_MAX_LEVELS)
+    is_near = (heads >= mean - center) & (heads < mean - center + window)
+    return int(counts[~is_near].sum())
+
+
+def _range_bits(counts: np.ndarray, tail_bits: int) -> np.ndarray:
+    """Return what a level takes whose values have some range of zeros: float64[n_zeros + 1, n_zeros + 1], at [j, k] one
+    of j to k - 1 zeros; infinite where j >= k.
+
+    Args:
+        counts: int64[n_heads, n_zeros], values of each head by their zeros.
+        tail_bits: Bits that are stored of a value without zeros.
+    """
+    n_zeros = counts.shape[1]
+    up_to = np.concatenate([np.zeros((len(counts), 1), np.int64), np.cumsum(counts, axis=1)], axis=1).T
+    in_range = (up_to[None, :] - up_to[:, None]).clip(0)  # [j, k, head]
+    n_in_range = in_range.sum(axis=2)
+    bits = _information(in_range, int(counts.sum())) + n_in_range * (tail_bits - np.arange(n_zeros + 1))[:, None]
+    result: np.ndarray = np.where(np.arange(n_zeros + 1)[:, None] < np.arange(n_zeros + 1), bits, np.inf)
+    return result
+
+
+def _information(counts: np.ndarray, total: int) -> np.ndarray:
+    """Return the bits that symbols take, summed over the last axis, of which each is met so often among ``total``."""
+    logs = np.log2(np.arange(1, total + 1))
+    result: np.ndarray = (counts * (logs[-1] - logs[counts - (counts > 0)])).sum(axis=2)
+    return result
 
 
 def total_entropy(counts: np.ndarray) -> float:
@@ -180,12 +284,11 @@ def total_entropy(counts: np.ndarray) -> float:
     return float(-(counts * np.log2(counts / counts.sum())).sum())
 
 
-def _levels(bits: np.ndarray, drops: tuple[int, ...]) -> np.ndarray:
-    """Return the highest level of each value whose bits are all zero: uint8[n]."""
-    levels = np.zeros(len(bits), np.uint8)
-    masks = [bits.dtype.type((1 << drop) - 1) for drop in drops[1:]]
-    for begin in range(0, len(bits), _CHUNK):
-        part, result = bits[begin : begin + _CHUNK], levels[begin : begin + _CHUNK]
-        for mask in masks:
-            result += (part & mask) == 0
-    return levels
+def _levels(bits: np.ndarray, dtype: DType, levels: ZeroLevels) -> np.ndarray:
+    """Return the level of each value: uint8[n]."""
+    kind, result = bits.dtype.type, np.empty(len(bits), np.uint8)
+    masks = np.array([(1 << drop) - 1 for drop in levels.drops[1:]], kind)
+    largest = (1 << dtype.bits - 1) - 1
+    ends = np.array([min(end << dtype.head_shift, largest + 1) for end in levels.ends], kind)
+    _levels_by_zeros((kind, bits.flags.aligned), bits, masks, ends, result)
+    return result

@@ -47,6 +47,7 @@ class PlanRules(NamedTuple):
         many_zeros: percentage of zeros from which an array may be sparse, which one kernel does not plan.
         min_signed: values from which a sign in the head is considered, which one kernel does not plan either.
         min_fine: likewise three mantissa bits with it.
+        min_mixed: likewise levels of values with low bits that are zero.
     """
 
     stream_bits: float
@@ -62,6 +63,7 @@ class PlanRules(NamedTuple):
     many_zeros: int
     min_signed: int
     min_fine: int
+    min_mixed: int
 
 
 class PlanForm(NamedTuple):
@@ -123,20 +125,52 @@ class PlanMemory(NamedTuple):
 
 
 @kernel
+def _are_many_short(values, step, n_seen, low_bits):
+    """Return whether so many of some values of uint32[n] that are not zero have zeros for some low bits.
+
+    The places repeat no pattern of rows and columns: they lie √2 - 1 of the array apart, around and around, as those
+    that plan/unused_bits.py looks at.
+
+    Args:
+        values: uint32[n].
+        step: How far apart the places lie.
+        n_seen: Number of values that are looked at.
+        low_bits: The bits.
+    """
+    n, n_short, n_zero = len(values), 0, 0
+    for k in range(n_seen):
+        value = values[k * step % n]
+        n_short += value & low_bits == 0
+        n_zero += value == 0
+    return 6 * (n_short - n_zero) > n_seen - n_zero
+
+
+@kernel
+def _coprime(step, n):
+    """Return the first number from an odd ``step`` on, by twos, that has no divisor in common with ``n``."""
+    while True:
+        a, b = step, n
+        while b:
+            a, b = b, a % b
+        if a == 1:
+            return step
+        step += 2
+
+
+@kernel
 def hints_at_more(values, rules):
     """Return whether a few values of uint32[n] hint at what one kernel does not plan: low bits that are zero in all or
     in many values, or values most of which are zero."""
     n, low_bits = len(values), np.uint32(15 << rules.low_bit)
-    merged, n_short, n_zero, n_seen = values[0], 0, 0, min(n, 64)
+    step = n * 27146 >> 16 | 1 if n > 64 else 1
+    merged, n_seen = values[0], min(n, 64)
     for k in range(n_seen):
-        # The places repeat no pattern of rows and columns: they lie √2 - 1 of the array apart, around and around, as
-        # those that plan/unused_bits.py looks at.
-        i = k * (n * 27146 >> 16 | 1) % n if n > 64 else k
-        merged |= values[i]
-        n_short += values[i] & low_bits == 0
-        n_zero += values[i] == 0
-    is_short = 6 * n_short > n_seen and 6 * (n_short - n_zero) > n_seen - n_zero
-    if merged & np.uint32(1 << rules.low_bit) == 0 or is_short:
+        merged |= values[k * step % n]
+    if merged & np.uint32(1 << rules.low_bit) == 0:
+        return True
+    is_short = n >= rules.min_mixed and _are_many_short(values, step, n_seen, low_bits)
+    # Of few values, one in six is short by chance now and then.
+    if is_short and _are_many_short(values, _coprime(step, n), min(n, 1024), low_bits):
         return True
     step = max(n // 1024, 1) | 1
     n_zero, n_seen = 0, 0
