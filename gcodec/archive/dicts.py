@@ -197,6 +197,9 @@ def plan_tensors(
     for kind in () if dtype is None else dtype.values() if isinstance(dtype, Mapping) else (dtype,):
         check_dtype(kind)
     own = _strings(metadata)
+    # Some mappings, as that of an .npz file, make an array whenever one is asked for. None may end before all are
+    # compared: the next would get its memory, and be taken for the same array.
+    tensors = dict(tensors)
     for name in tensors:
         if not _is_text(name):
             raise InvalidArgument(f"a tensor's name must be a string that UTF-8 has, not {name!r}")
