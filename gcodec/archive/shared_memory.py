@@ -77,7 +77,7 @@ def memory_of(value: Any) -> Hashable:
     if isinstance(value, np.ndarray):
         array = np.asarray(value)
         address = array.__array_interface__["data"][0]
-        return ("numpy", address, array.dtype.str, array.shape, array.strides) if array.size else None
+        return ("numpy", address, array.dtype, array.shape, array.strides) if array.size else None
     try:
         key = _storage_of(value)
         return None if key is None else (key, Strided.of(value))

@@ -217,6 +217,18 @@ def test_saved_dictionaries_load_unchanged(tmp_path):
     assert np.array_equal(load_safetensors(file)["strided"], tensors["strided"])
 
 
+def test_memory_seen_as_two_types_is_saved_as_both(tmp_path):
+    """numpy knows types that it lacks by their sizes alone: ``<V1`` is one of several."""
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    bits = np.arange(100, dtype=np.uint8)
+    tensors = {"x": bits.view(ml_dtypes.float8_e4m3fn), "scales": bits.view(ml_dtypes.float8_e8m0fnu), "bits": bits}
+    save_file(tensors, tmp_path / "file.gc")
+    gcodec.save(tensors, tmp_path / "state.gc")
+    types = {name: array.dtype for name, array in tensors.items()}
+    for loaded in (load_file(tmp_path / "file.gc", like="numpy"), gcodec.load(tmp_path / "state.gc")):
+        assert {name: array.dtype for name, array in loaded.items()} == types
+
+
 def test_mappings_that_make_their_arrays_when_asked_are_saved_as_they_are(tmp_path):
     """An array that has ended may leave its memory to the next one, which is no reason to take both for one."""
     tensors: dict[str, Any] = {f"{number}": gradients(300) for number in range(8)}
