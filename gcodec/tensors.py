@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
+from collections.abc import Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -12,7 +13,7 @@ import numpy as np
 from .compiling import fork_between_kernels, notice_compiling
 from .dtypes import BY_NAME, DTYPES, DType
 from .errors import GcodecError, InvalidArgument, Unsupported, check_choice
-from .format.prelude import MAX_DIMENSIONS
+from .format.prelude import MAX_DIMENSIONS, MAX_VALUES
 from .kernels.core.checksum import partial_checksum
 from .kernels.core.scalar import word_multiplier
 from .kernels.core.specialized import Specialized
@@ -93,7 +94,7 @@ def values_of(x: Any, dtype: str | None = None, argument: str = "x") -> Values:
     value_type = _NATIVE.get(array.dtype) if dtype is None else None
     if value_type is None:
         array, value_type = _bits_of_type(array, dtype, argument)
-    check_dimensions(array.ndim)
+    check_dimensions(array.shape)
     flat = np.ascontiguousarray(array).reshape(-1).view(value_type.uint)
     return Values(kernel_view(flat), value_type, array.shape, NUMPY)
 
@@ -151,10 +152,12 @@ def _known_types(dtype: Any) -> str:
     return f"of one of {', '.join(BY_NAME)}, not {dtype}; gcodec.save and gcodec.save_file keep other types, too"
 
 
-def check_dimensions(ndim: int) -> None:
-    """Raise InvalidArgument for more dimensions than a frame's header holds."""
-    if ndim > MAX_DIMENSIONS:
+def check_dimensions(shape: Sequence[int]) -> None:
+    """Raise InvalidArgument for a shape that no frame's header holds."""
+    if (ndim := len(shape)) > MAX_DIMENSIONS:
         raise InvalidArgument(f"an array must have at most {MAX_DIMENSIONS} dimensions to fit a frame, not {ndim}")
+    if 0 in shape and math.prod(size for size in shape if size) >= MAX_VALUES:
+        raise InvalidArgument(f"an empty array's other sizes must have a product below 2^48, not {tuple(shape)}")
 
 
 @cache
@@ -180,7 +183,7 @@ def check_tensor(x: Any, argument: str = "x") -> tuple[DType, Any]:
     value_type, integer = _torch_types().get(x.dtype, (None, None))
     if value_type is None or x.layout != torch.strided:
         raise _not_plain(x, argument)
-    check_dimensions(x.ndim)
+    check_dimensions(x.shape)
     return value_type, integer
 
 

@@ -37,9 +37,9 @@ def max_encoded_size(shape: int | Sequence[int], dtype: str) -> int:
         dims = tuple(map(operator.index, (shape,) if isinstance(shape, SupportsIndex) else shape))
     except TypeError:
         raise InvalidArgument(f"shape must be an integer or a sequence of them, not {shape!r}") from None
-    check_dimensions(len(dims))
     if any(size < 0 for size in dims):
         raise InvalidArgument(f"shape must have no negative sizes, but is {dims}")
+    check_dimensions(dims)
     check_choice("dtype", dtype, BY_NAME)
     n, log2 = math.prod(dims), block_log2(BY_NAME[dtype])
     planes_and_levels = MAX_PLANES + 2 * MAX_LEVELS

@@ -49,6 +49,7 @@ def _view():
     lambda: gcodec.encode(None),
     lambda: gcodec.encode([[1.0], [1.0, 2.0]]),
     lambda: gcodec.encode(np.zeros((1,) * 33, np.float32)),
+    lambda: gcodec.encode(np.zeros((0, 2**47, 2), np.float32)),  # a header that no reader takes
     lambda: gcodec.encode(X, dtype="float64"),
     lambda: gcodec.encode(X, dtype="bfloat16"),
     lambda: gcodec.encode(X, dtype="int8"),
@@ -146,6 +147,7 @@ def _view():
     lambda: gcodec.max_encoded_size(-1, "float32"),
     lambda: gcodec.max_encoded_size((2, -3), "float32"),
     lambda: gcodec.max_encoded_size((1,) * 33, "float32"),
+    lambda: gcodec.max_encoded_size((0, 2**48), "float32"),
     # streams
     lambda: gcodec.Encoder(rounding="up"),
     lambda: gcodec.Encoder(interval=0),
