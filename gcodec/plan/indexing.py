@@ -3,7 +3,7 @@ were quantized: what frames of indexed blocks are planned from (docs/format.md s
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from math import gcd, inf, log, prod
 from typing import NamedTuple
@@ -237,14 +237,23 @@ def _among(values: np.ndarray, entries: np.ndarray, counts: np.ndarray, threads:
     _add_distinct((entries.dtype, True), entries, slots, found, 0)
     indices, absent = np.empty(len(values), np.uint8), np.uint8(min(len(entries), MAX_ENTRIES - 1))
 
-    def find(begin: int, end: int) -> None:
-        part = slice(begin * _PART, end * _PART)
+    def find(part: slice) -> None:
         _find_indices(types, values[part], slots, found, absent, indices[part])
 
-    run_batches(find, -(-len(values) // _PART), threads, batch=4)
+    _part_by_part(find, len(values), threads)
     if n_entries < 0:
         return _without_rare(entries, indices)
     return Indexing(False, entries, indices, 0, _NO_SCALES, 0)
+
+
+def _part_by_part(work: Callable[[slice], object], n_values: int, threads: int) -> None:
+    """Call ``work`` with one part of an array after another, so that what it makes beside them is small."""
+
+    def run(begin: int, end: int) -> None:
+        for first in range(begin * _PART, min(end * _PART, n_values), _PART):
+            work(slice(first, min(first + _PART, n_values)))
+
+    run_batches(run, -(-n_values // _PART), threads, batch=4)
 
 
 def _without_rare(entries: np.ndarray, indices: np.ndarray) -> Indexing:
@@ -384,13 +393,12 @@ def _products(values: np.ndarray, segment: int, factors: Factors, threads: int) 
             with _searching() as search:
                 _find_scales(types, part, segment, 0, factors, search, scales[first:stop])
 
-    def match(begin: int, end: int) -> None:
-        first, stop = begin * _PART, min(end * _PART, n)
-        of_segments = slice(first // segment, -(-stop // segment))
-        part, skipped = values[first:stop], first % segment
+    def match(where: slice) -> None:
+        of_segments, skipped = slice(where.start // segment, -(-where.stop // segment)), where.start % segment
+        part = values[where]
         if signs is not None:
             part = part ^ np.repeat(signs[of_segments], segment)[skipped : skipped + len(part)]
-        counted.append(_matched(part, segment, skipped, scales[of_segments], factors, matches[first:stop]))
+        counted.append(_matched(part, segment, skipped, scales[of_segments], factors, matches[where]))
 
     run_batches(find, -(-len(scales) // at_once), threads, batch=1)
     if factors.form == SIGNIFICANDS and len(scales) > 1:  # a power of two more or less in a scale fits as well
@@ -398,7 +406,7 @@ def _products(values: np.ndarray, segment: int, factors: Factors, threads: int) 
         scales = min(scales, on_one_power(scales), key=lambda way: _matches_entropy(start, segment, way, factors))
     signs = _signs_of_scales(values, segment, scales, factors)
     matches = np.empty(n, np.uint16)
-    run_batches(match, -(-n // _PART), threads, batch=4)
+    _part_by_part(match, n, threads)
     if signs is not None:
         scales[(signs != 0) & (scales != 0)] |= np.uint32(1 << 31)
     counts = np.sum(counted, axis=0)
@@ -412,13 +420,7 @@ def _products(values: np.ndarray, segment: int, factors: Factors, threads: int) 
     index_of = np.full(N_MATCHES, len(used), np.uint8)
     index_of[used[order]] = np.arange(len(used))
     indices = np.empty(n, np.uint8)
-
-    def name(begin: int, end: int) -> None:
-        for number in range(begin, end):  # one part after another, because ``take`` makes 8 bytes of each match
-            part = slice(number * _PART, (number + 1) * _PART)
-            np.take(index_of, matches[part], out=indices[part], mode="clip")
-
-    run_batches(name, -(-n // _PART), threads, batch=4)
+    _part_by_part(lambda part: np.take(index_of, matches[part], out=indices[part], mode="clip"), n, threads)
     n_absent = n - int(counts[used].sum())
     return [Indexing(True, entries[order].view(np.uint32), indices, n_absent, scales, segment)]
 

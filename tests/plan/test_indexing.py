@@ -385,8 +385,14 @@ def of_other_values() -> Bits:
     return bits
 
 
-@pytest.mark.parametrize("bits", [of_other_values, lambda: by_fp8((1024, 1024), 16).bits("float32")],
-                         ids=["few values", "many scales"])  # fmt: skip
+def of_signed_scales() -> Bits:
+    return by_signed_scales((1024, 1024), 32, SIGNED_TABLE).bits("float32")
+
+
+@pytest.mark.parametrize(
+    "bits", [of_other_values, lambda: by_fp8((1024, 1024), 16).bits("float32"), of_signed_scales],
+    ids=["few values", "many scales", "scales of either sign"],
+)  # fmt: skip
 def test_the_search_takes_a_few_bytes_for_each_value(bits):
     """Those of the indices of one dictionary or two, of scales, and of what products are counted from."""
     x = bits()
