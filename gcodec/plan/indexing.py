@@ -3,7 +3,7 @@ were quantized: what frames of indexed blocks are planned from (docs/format.md s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from math import gcd, inf, log, prod
 from typing import NamedTuple
@@ -168,9 +168,8 @@ def find_indexing(request: EncodeRequest) -> Indexing | None:
         found.append(_among(values, entries, counts, threads))
     max_bits = found[0].bits(dtype.bits) / len(values) if found else inf
     if dtype.predictable and max_bits > _FEW_BITS:
-        n_zero = int(counts[_without_sign(entries) == 0].sum())
-        all_lengths = _segment_lengths(request.shapes or (shape,), len(values))
-        lengths = _long_enough(all_lengths, 1 - n_zero / len(sample))
+        n_zero = int(counts[entries << entries.dtype.type(1) == 0].sum())  # of either sign
+        lengths = _segment_lengths(request.shapes or (shape,), len(values), 1 - n_zero / len(sample))
         found += _among_products(values, dtype, lengths, min(_FAR_FEWER * max_bits, usual_bits), threads)
     if len(found) < 2:
         return found[0] if found else None
@@ -321,34 +320,21 @@ def _among_products(
     return found
 
 
-def _without_sign(values: np.ndarray) -> np.ndarray:
-    """Return the bits of values without the sign, which is the most significant."""
-    bits: np.ndarray = values << values.dtype.type(1)
-    return bits
-
-
-def _long_enough(lengths: Iterable[int], share: float) -> list[int]:
-    """Return the lengths of segments in which enough values are not 0: where a scale is for very few, it saves nothing.
-
-    Args:
-        lengths: Lengths of segments.
-        share: Share of the array's values that are not 0.
-    """
-    return [length for length in lengths if length * share >= _MIN_PRODUCTS]
-
-
-def _segment_lengths(shapes: Sequence[Sequence[int]], n: int) -> list[int]:
+def _segment_lengths(shapes: Sequence[Sequence[int]], n: int, share: float) -> list[int]:
     """Return how many values may share a scale, rising: a part of a row, a row, what has the same first index or first
-    few, as the weights of one channel of a convolution have, or all ``n``.
+    few, as the weights of one channel of a convolution have, or all ``n``. A scale for very few that are not 0 saves
+    nothing, and is not among them.
 
     Args:
         shapes: Those of the tensors that the array holds end to end.
         n: Number of its values.
+        share: Share of these that are not 0.
     """
     n_inner = min((len(shape) for shape in shapes), default=0) - 1  #: dimensions that the parts of all tensors may have
     spans = [gcd(*(prod(shape[-k:]) for shape in shapes)) for k in range(1, n_inner + 1)]
     lengths = {length for length in _SEGMENT_LENGTHS for span in spans or [n] if span % length == 0}
-    return sorted(length for length in {*lengths, *spans, n} if _MIN_SEGMENT <= length <= n)
+    enough = [length for length in {*lengths, *spans, n} if length * share >= _MIN_PRODUCTS]
+    return sorted(length for length in enough if _MIN_SEGMENT <= length <= n)
 
 
 def _sampled_bits(values: np.ndarray, segment: int, factors: Factors) -> tuple[float, float]:
