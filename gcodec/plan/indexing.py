@@ -295,29 +295,32 @@ def _among_products(
         max_bits: How many bits a value may take.
         threads: Number of threads.
     """
-    min_bits, best, others = max_bits, None, []
+    best: tuple[float, int, Factors] | None = None
+    others: list[tuple[float, int, Factors]] = []
     for factors in factor_sets(dtype):
-        limit = min_bits if best is None else _CLEARLY_FEWER * min_bits
+        limit = max_bits if best is None else _CLEARLY_FEWER * best[0]
         for segment in lengths:
             bits, unmatched = _sampled_bits(values, segment, factors)
-            if bits < min(limit, min_bits):
+            way = bits, segment, factors
+            if bits < limit and (best is None or bits < best[0]):
                 if best is not None:
-                    others.append((min_bits, *best))
-                min_bits, best = bits, (segment, factors)
+                    others.append(best)
+                best = way
             elif bits < max_bits:
-                others.append((bits, segment, factors))
+                others.append(way)
             # If parts have no scale, the whole has none; but values that are no products are more of a short part.
             if unmatched > _MAX_UNMATCHED and len(factors.largest) > 1:
                 break
     if best is None:
         return []
-    found = _products(values, *best, threads)
+    _, segment, factors = best
+    found = [_products(values, segment, factors, threads)]
     # Of a long segment, more values may be too large to be products than a sample shows.
     if others:
         bits, segment, factors = min(others, key=lambda way: way[0])
-        if not found or _FAR_FEWER * found[0].bits(dtype.bits) > bits * len(values):
-            found += _products(values, segment, factors, threads)
-    return found
+        if found[0] is None or _FAR_FEWER * found[0].bits(dtype.bits) > bits * len(values):
+            found.append(_products(values, segment, factors, threads))
+    return [indexing for indexing in found if indexing is not None]
 
 
 def _segment_lengths(shapes: Sequence[Sequence[int]], n: int, share: float) -> list[int]:
@@ -363,12 +366,42 @@ def _sampled_bits(values: np.ndarray, segment: int, factors: Factors) -> tuple[f
     return bits, unmatched
 
 
-def _products(values: np.ndarray, segment: int, factors: Factors, threads: int) -> list[Indexing]:
-    """Return an array as indices into factors of the scales of its segments: a list of one, or empty if no value is a
-    product."""
-    n, types = len(values), (values.dtype, values.flags.aligned)
-    scales = np.empty(-(-n // segment), np.uint32)
-    counted: list[np.ndarray] = []
+def _products(values: np.ndarray, segment: int, factors: Factors, threads: int) -> Indexing | None:
+    """Return an array as indices into factors of the scales of its segments; None if no value is a product."""
+    n = len(values)
+    scales = _scales_of(values, segment, factors, threads)
+    signs = _signs_of_scales(values, segment, scales, factors)
+    matches, counted = np.empty(n, np.uint16), list[np.ndarray]()
+
+    def match(where: slice) -> None:
+        of_segments, skipped = slice(where.start // segment, -(-where.stop // segment)), where.start % segment
+        part = values[where]
+        if signs is not None:
+            part = part ^ np.repeat(signs[of_segments], segment)[skipped : skipped + len(part)]
+        counted.append(_matched(part, segment, skipped, scales[of_segments], factors, matches[where]))
+
+    _part_by_part(match, n, threads)
+    if signs is not None:
+        scales[(signs != 0) & (scales != 0)] |= np.uint32(1 << 31)
+    counts = np.sum(counted, axis=0)
+    counts[NO_MATCH] = 0
+    used = np.argsort(-counts, kind="stable")[: min(int(np.count_nonzero(counts)), MAX_ENTRIES - 1)]
+    if not len(used):
+        return None
+    factor_signs = np.where(used > N_FACTORS, -1.0, 1.0)
+    entries = (factor_signs * factors.values[(used - 1) % N_FACTORS]).astype(np.float32)
+    order = np.lexsort((factor_signs, entries))
+    index_of = np.full(N_MATCHES, len(used), np.uint8)
+    index_of[used[order]] = np.arange(len(used))
+    indices = np.empty(n, np.uint8)
+    _part_by_part(lambda part: np.take(index_of, matches[part], out=indices[part], mode="clip"), n, threads)
+    n_absent = n - int(counts[used].sum())
+    return Indexing(True, entries[order].view(np.uint32), indices, n_absent, scales, segment)
+
+
+def _scales_of(values: np.ndarray, segment: int, factors: Factors, threads: int) -> np.ndarray:
+    """Return bits of the scales of segments, 0 where none was found: uint32[n_segments]."""
+    types, scales = (values.dtype, values.flags.aligned), np.empty(-(-len(values) // segment), np.uint32)
     # Segments of one call, whatever the number of threads: within a call, a search begins with what the last one found.
     at_once = max(_PART // segment, 1)
 
@@ -379,36 +412,11 @@ def _products(values: np.ndarray, segment: int, factors: Factors, threads: int) 
             with _searching() as search:
                 _find_scales(types, part, segment, 0, factors, search, scales[first:stop])
 
-    def match(where: slice) -> None:
-        of_segments, skipped = slice(where.start // segment, -(-where.stop // segment)), where.start % segment
-        part = values[where]
-        if signs is not None:
-            part = part ^ np.repeat(signs[of_segments], segment)[skipped : skipped + len(part)]
-        counted.append(_matched(part, segment, skipped, scales[of_segments], factors, matches[where]))
-
     run_batches(find, -(-len(scales) // at_once), threads, batch=1)
     if factors.form == SIGNIFICANDS and len(scales) > 1:  # a power of two more or less in a scale fits as well
-        start = values[: max(min(n, _PART) // segment, 1) * segment]
+        start = values[: max(min(len(values), _PART) // segment, 1) * segment]
         scales = min(scales, on_one_power(scales), key=lambda way: _matches_entropy(start, segment, way, factors))
-    signs = _signs_of_scales(values, segment, scales, factors)
-    matches = np.empty(n, np.uint16)
-    _part_by_part(match, n, threads)
-    if signs is not None:
-        scales[(signs != 0) & (scales != 0)] |= np.uint32(1 << 31)
-    counts = np.sum(counted, axis=0)
-    counts[NO_MATCH] = 0
-    used = np.argsort(-counts, kind="stable")[: min(int(np.count_nonzero(counts)), MAX_ENTRIES - 1)]
-    if not len(used):
-        return []
-    signs = np.where(used > N_FACTORS, -1.0, 1.0)
-    entries = (signs * factors.values[(used - 1) % N_FACTORS]).astype(np.float32)
-    order = np.lexsort((signs, entries))
-    index_of = np.full(N_MATCHES, len(used), np.uint8)
-    index_of[used[order]] = np.arange(len(used))
-    indices = np.empty(n, np.uint8)
-    _part_by_part(lambda part: np.take(index_of, matches[part], out=indices[part], mode="clip"), n, threads)
-    n_absent = n - int(counts[used].sum())
-    return [Indexing(True, entries[order].view(np.uint32), indices, n_absent, scales, segment)]
+    return scales
 
 
 def _signs_of_scales(values: np.ndarray, segment: int, scales: np.ndarray, factors: Factors) -> np.ndarray | None:
