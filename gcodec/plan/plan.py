@@ -213,9 +213,7 @@ def make_plan(
             first, alternatives = candidate, [(first, 0.0)]
         if predictor is None and first.dtype.fine_bits <= 1:
             alternatives = []
-    plan, bits, coded_bits, coded = _plan_of(
-        planner, first, request, predictor, sparse_bits, weigh or bool(alternatives)
-    )
+    plan, coded_bits, coded = _plan_of(planner, first, request, predictor, sparse_bits, weigh or bool(alternatives))
     unpredicted = None  # blocks that are left to column references and wide heads
     if plan.prediction is not None or not coded.all():
         unpredicted = coded
@@ -224,23 +222,22 @@ def make_plan(
     for candidate, gain in alternatives:
         # A whole plan is made only where the samples promise that it is smaller, over all blocks or the unpredicted.
         # Mantissa bits in the head make so many symbols that a small sample misses some, and promises too much.
-        promising = first.dtype.fine_bits > 1 or (1 + gain) * candidate.bits / max(first.bits, 1) * coded_bits < bits
+        promised_bits = (1 + gain) * candidate.bits / max(first.bits, 1) * coded_bits
+        promising = first.dtype.fine_bits > 1 or promised_bits < plan.bits
         if not promising and unpredicted is not None:
             saved_bits = planner.bits_of(first, unpredicted) - (1 + gain) * planner.bits_of(candidate, unpredicted)
             promising = saved_bits > 0
         if promising:
-            alternative_plan, alternative_bits, _, others_coded = _plan_of(
-                planner, candidate, request, predictor, sparse_bits, weigh=True
-            )
-            if (1 + gain) * alternative_bits < bits:
-                plan, bits, coded = alternative_plan, alternative_bits, others_coded
+            other, _, others_coded = _plan_of(planner, candidate, request, predictor, sparse_bits, weigh=True)
+            if (1 + gain) * other.bits < plan.bits:
+                plan, coded = other, others_coded
     if sparse_bits is not None:
         predicted = plan.prediction.choice >= 0 if plan.prediction is not None else np.zeros_like(coded)
         wanted = ~(coded | predicted)
         if wanted.any():
             log2 = block.bit_length() - 1
             plan = plan._replace(sparse=plan_sparse_blocks(request, wanted, SparseSizes(log2, log2)))
-    return plan._replace(bits=bits)
+    return plan
 
 
 def _planner_for(request: EncodeRequest, block: int) -> SamplePlanner:
@@ -272,7 +269,7 @@ def _plan_of(
     predictor: Predictor | None,
     sparse_bits: np.ndarray | None,
     weigh: bool,
-) -> tuple[FramePlan, float, float, np.ndarray]:
+) -> tuple[FramePlan, float, np.ndarray]:
     """Make the plan of one candidate.
 
     Args:
@@ -284,9 +281,8 @@ def _plan_of(
         weigh: True to estimate sizes, as a predictor and sparse blocks ask for anyway.
 
     Returns:
-        The plan, the bits that its blocks and codebooks take, about, and those that the blocks would take if none were
-        predicted, both without meaning unless sizes are estimated; and which blocks are neither predicted nor to be
-        sparse, bool[n_blocks].
+        The plan, and the bits that its blocks would take if none were predicted, both without meaning unless sizes are
+        estimated; and which blocks are neither predicted nor to be sparse, bool[n_blocks].
     """
     dtype, stream_log2, columns, _, references, _ = candidate
     n_levels, lossy, options = planner.source.n_levels, request.bit_layout.lossy, request.options
@@ -336,8 +332,9 @@ def _plan_of(
         counts,
         prediction,
         columns if books.codebooks else (),
+        bits=bits,
     )
-    return plan, bits, coded_bits, coded
+    return plan, coded_bits, coded
 
 
 def _expected_bits(
