@@ -122,7 +122,7 @@ def frame_types(usual: DType) -> tuple[FrameType, ...]:
             form = lossless(dtype)
             layout, float_bits, masks = form_of(dtype, form.widths, form.levels)
             _, planes = stack((), form.widths, masks, dtype.tail_bits, False)
-            _, raw, trial = block_sizes(dtype, _BLOCK_LOG2)
+            raw, trial = block_sizes(dtype, _BLOCK_LOG2)
             results.append(FrameType(
                 dtype, layout, float_bits, Rounding(form.drop_table, 1, True, form.prune), planes, raw, trial,
                 1 << length, (dtype, 1 << _BLOCK_LOG2, 1 << length, layout, False), (dtype, layout, False, True),

@@ -58,11 +58,11 @@ class FrameWriter(NamedTuple):
         """Return the writer of one frame; arguments as for ``encode_values``."""
         bits, dtype, dimensions, container = request.values
         bit_layout, prediction, base = request.bit_layout, plan.prediction, request.base
-        own_log2 = block_log2(dtype) if plan.sparse is None else plan.sparse.sizes.block_log2
+        log2 = block_log2(dtype) if plan.sparse is None else plan.sparse.sizes.block_log2
         dictionaries: tuple[Dictionary, ...] = ()
         if plan.indexed is not None:
-            own_log2, dictionaries = INDEXED_LOG2, (plan.indexed.dictionary,)
-        log2, raw, trial = block_sizes(dtype, own_log2)
+            log2, dictionaries = INDEXED_LOG2, (plan.indexed.dictionary,)
+        raw, trial = block_sizes(dtype, log2)
         block, changes = 1 << log2, None if plan.sparse is None else plan.sparse.codebook
         of_changes = () if changes is None else (shortest_record(changes),)
         records = (*plan.records, *of_changes, *[dictionary.record for dictionary in dictionaries])
@@ -167,7 +167,6 @@ class FrameWriter(NamedTuple):
             release(("buffer", size), buffer)
         return ordered.end
 
-
     def _write_parts(self, out: np.ndarray, ordered: OrderedWriter, batch: int) -> None:
         """Write parts of ``batch`` blocks as long as there are some. Raises FullError."""
         borrowed = Borrowed()
@@ -237,10 +236,10 @@ def changes_prelude(values: Values, codebook: ChangeCodebook, base_hash: int, bl
 
 
 @cache
-def block_sizes(dtype: DType, log2: int) -> tuple[int, int, int]:
-    """Return log2 of the values in a block, and the largest number of bytes of a block and of a block's trial."""
+def block_sizes(dtype: DType, log2: int) -> tuple[int, int]:
+    """Return the largest number of bytes of a block of 2**log2 values, and of its trial."""
     block = 1 << log2
-    return log2, header.BLOCK_HEADER + block * dtype.itemsize, block * 8 + block * (12 + dtype.head_bits) // 8 + 4096
+    return header.BLOCK_HEADER + block * dtype.itemsize, block * 8 + block * (12 + dtype.head_bits) // 8 + 4096
 
 
 def put_block(buffer: np.ndarray, size: int, out: np.ndarray, at: int) -> int:
