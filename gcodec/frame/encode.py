@@ -17,7 +17,7 @@ from ..kernels.block.header import BLOCK_HEADER
 from ..memory import BytesBuilder, acquire, release
 from ..options import EncoderOptions
 from ..plan.indexed_frames import make_indexed_plan
-from ..plan.indexing import BLOCK_LOG2, may_be_indexed
+from ..plan.indexing import INDEXED_LOG2, may_be_indexed
 from ..plan.plan import FramePlan, make_plan, make_sparse_plan, mixed_block_bits, no_plan
 from ..plan.request import EncodeRequest
 from ..plan.sparse_frames import is_sparse_sample, quick_step
@@ -143,8 +143,8 @@ def _is_sparse(bits: np.ndarray) -> bool:
 
 def _is_mostly_constant(bits: np.ndarray) -> bool:
     """Return True if half of a long array's blocks are constant, or nearly, as far as some of their values show."""
-    n_blocks = len(bits) >> BLOCK_LOG2
-    some = bits[: n_blocks << BLOCK_LOG2].reshape(n_blocks, -1)[:, :: (1 << BLOCK_LOG2) // _LOOKED_AT]
+    n_blocks = len(bits) >> INDEXED_LOG2
+    some = bits[: n_blocks << INDEXED_LOG2].reshape(n_blocks, -1)[:, :: (1 << INDEXED_LOG2) // _LOOKED_AT]
     return 2 * int(np.count_nonzero((some == some[:, :1]).all(1))) >= n_blocks
 
 

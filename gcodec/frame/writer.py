@@ -18,7 +18,7 @@ from ..kernels.block.block_index import seal_prelude
 from ..kernels.core.bundles import Geometry
 from ..kernels.core.specialized import Specialized
 from ..memory import MAX_POOLED_BLOCK, Borrowed, acquire, release
-from ..plan.indexing import BLOCK_LOG2 as INDEXED_LOG2
+from ..plan.indexing import INDEXED_LOG2
 from ..plan.plan import FramePlan
 from ..plan.request import EncodeRequest
 from ..plan.sampling import STREAM_LOG2

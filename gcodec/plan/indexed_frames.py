@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..format.codebook import Codebook
 from ..format.dictionary import INDEX_TYPE
-from .indexing import BLOCK_LOG2, find_indexing, index_request
+from .indexing import INDEXED_LOG2, find_indexing, index_request
 from .plan import FramePlan, make_plan, no_plan
 from .request import EncodeRequest
 
@@ -25,9 +25,9 @@ def make_indexed_plan(request: EncodeRequest) -> FramePlan | None:
     found = find_indexing(request)
     if found is None:
         return None
-    inner = make_plan(index_request(request, found.indices), 1 << BLOCK_LOG2, weigh=True)
+    inner = make_plan(index_request(request, found.indices), 1 << INDEXED_LOG2, weigh=True)
     codebook = inner.codebooks[0] if inner.codebooks else _UNUSED_CODEBOOK
-    return no_plan(request.values.dtype, -(-len(found.indices) >> BLOCK_LOG2))._replace(
+    return no_plan(request.values.dtype, -(-len(found.indices) >> INDEXED_LOG2))._replace(
         stream_log2=inner.stream_log2,
         indexed=found.with_codes(codebook),
         inner=inner,

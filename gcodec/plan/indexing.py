@@ -43,7 +43,7 @@ from .other_scales import on_one_power, signs_of_largest
 from .request import EncodeRequest, of_one_codebook
 from .unused_bits import spread_places, spread_sample, total_entropy
 
-BLOCK_LOG2 = 16  #: of indexed blocks: in smaller ones, headers would be a larger part
+INDEXED_LOG2 = 16  #: of indexed blocks: in smaller ones, headers would be a larger part
 MIN_INDEXED = 1 << 14  #: values that an array must have at least to be worth the search
 _SAMPLE, _MIN_COVERED = 1 << 12, 0.97  #: values of a sample, and the share of it that a dictionary must have
 _PART = 1 << 16  #: values that a thread looks up at a time
