@@ -29,14 +29,13 @@ from .options import (
     check_lossless,
     checked_options,
 )
-from .plan.request import EncodeRequest
+from .plan.request import NO_LEVELS, EncodeRequest
 from .tensors import Values, as_plain_array, check_has_data, kernel_view, new_output, output_bits, values_of
 from .threads import check_threads, n_threads
 from .truncation.optimizers import levels_for
 
 __all__ = ["decode", "decode_range", "encode", "inspect", "max_encoded_size", "warmup"]
 
-_EMPTY_LEVELS = np.zeros(0, np.uint8)
 _NO_SCRATCH = np.zeros(0, np.uint8)
 
 
@@ -59,7 +58,7 @@ def bit_layout_for(
     """
     bit_layout, ladder = precision.bit_layout(values.dtype, options)
     if ladder is None:
-        return bit_layout, _EMPTY_LEVELS
+        return bit_layout, NO_LEVELS
     if precision.optimizer is not None:
         levels = levels_for(precision.optimizer, precision.param, x, ladder=ladder)
     else:

@@ -19,7 +19,7 @@ from ..options import EncoderOptions
 from ..plan.indexed_frames import make_indexed_plan
 from ..plan.indexing import INDEXED_LOG2, may_be_indexed
 from ..plan.plan import FramePlan, make_plan, make_sparse_plan, mixed_block_bits, no_plan
-from ..plan.request import EncodeRequest
+from ..plan.request import NO_LEVELS, EncodeRequest
 from ..plan.sparse_frames import is_sparse_sample, quick_step
 from ..plan.unused_bits import drop_unused_bits
 from ..threads import n_threads
@@ -28,7 +28,6 @@ from .small_frames import SmallFrameWriter, is_stored, plan_small
 from .writer import FrameWriter, FullError
 
 CONSTANT_BYTES = BLOCK_HEADER + 8  #: of a constant block, the smallest there is
-_NO_LEVELS = np.zeros(0, np.uint8)
 
 
 def plan_for(request: EncodeRequest, weigh: bool = False, sparse_bits: np.ndarray | None = None) -> FramePlan:
@@ -95,7 +94,7 @@ def encode_values(
 def _exact(request: EncodeRequest, dtype: DType) -> EncodeRequest:
     """Return a request that keeps all bits, with the usual head or a wide one."""
     layout = lossless(dtype, request.bit_layout.mode)
-    return request._replace(values=request.values._replace(dtype=dtype), bit_layout=layout, levels=_NO_LEVELS)
+    return request._replace(values=request.values._replace(dtype=dtype), bit_layout=layout, levels=NO_LEVELS)
 
 
 def encode_array(request: EncodeRequest, out: Any = None) -> bytes | memoryview:

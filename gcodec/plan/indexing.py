@@ -40,7 +40,7 @@ from ..memory import acquire, release
 from ..threads import n_threads, run_batches
 from .factor_sets import factor_sets
 from .other_scales import on_one_power, signs_of_largest
-from .request import EncodeRequest, of_one_codebook
+from .request import NO_LEVELS, EncodeRequest, of_one_codebook
 from .unused_bits import spread_places, spread_sample, total_entropy
 
 INDEXED_LOG2 = 16  #: of indexed blocks: in smaller ones, headers would be a larger part
@@ -69,7 +69,6 @@ _repeats_values, _add_distinct = Specialized(repeats_values), Specialized(add_di
 _find_indices = Specialized(find_indices)
 _find_scales, _match_products = Specialized(find_scales), Specialized(match_products)
 _NO_SCALES = np.zeros(0, np.uint32)
-_NO_LEVELS = np.zeros(0, np.uint8)
 
 
 class IndexedPlan(NamedTuple):
@@ -128,7 +127,7 @@ def index_request(request: EncodeRequest, indices: np.ndarray) -> EncodeRequest:
     return request._replace(
         values=request.values._replace(bits=indices, dtype=INDEX_TYPE),
         bit_layout=lossless(INDEX_TYPE),
-        levels=_NO_LEVELS,
+        levels=NO_LEVELS,
         options=of_one_codebook(request.options),
         shapes=(),
         fixed=None,

@@ -14,6 +14,8 @@ from ..format.modes import BitLayout
 from ..options import EncoderOptions
 from ..tensors import Values
 
+NO_LEVELS = np.zeros(0, np.uint8)  #: of an array whose values are all of one level
+
 
 class FixedCodebooks(NamedTuple):
     """Codebooks to choose from instead of making new ones.

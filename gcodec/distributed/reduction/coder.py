@@ -20,7 +20,7 @@ from ...kernels.levels.rounding import ROUNDING_BYTES, round_values
 from ...memory import acquire, float_bits_of, release
 from ...options import EncoderOptions
 from ...plan.plan import FramePlan
-from ...plan.request import EncodeRequest
+from ...plan.request import NO_LEVELS, EncodeRequest
 from ...plan.unused_bits import drop_common_zeros
 from ...tensors import NUMPY, Values
 from ...threads import n_threads
@@ -30,7 +30,6 @@ from .partition import shapes_within
 from .prediction_cache import LosslessPiece
 from .shared_codebooks import COUNTING, SharedCodebooks
 
-_NO_LEVELS = np.zeros(0, np.uint8)
 _DEFAULT = EncoderOptions(exact_if_smaller=False)  #: ranks round their own values without encoding them
 _round_values = Specialized(round_values)
 
@@ -116,7 +115,7 @@ class Coder:
             n_bytes = self._by_plan(self._request(values, levels), begin, kind, out, rounded)
             self._give_back(levels)
         else:
-            request = drop_common_zeros(self._request(values, _NO_LEVELS))
+            request = drop_common_zeros(self._request(values, NO_LEVELS))
             n_bytes = self._lossless(request, begin, kind, out)
             if rounded is not None:
                 rounded[:] = bits
@@ -187,7 +186,7 @@ class Coder:
     def _levels(self, bits: np.ndarray, begin: int, kind: int) -> np.ndarray:
         """Return the levels of a range in a buffer of the pool, to be given back by :meth:`_give_back`."""
         if self.level_chooser is None:
-            return _NO_LEVELS
+            return NO_LEVELS
         start, n_values = perf_counter(), len(bits)
         floats = bits if self.dtype.name == "bfloat16" else bits.view(self.dtype.name)
         levels: np.ndarray = acquire(("levels", n_values), lambda: np.empty(n_values, np.uint8))
