@@ -229,9 +229,10 @@ class SmallFrameWriter:
     """Writes one frame; as :class:`gcodec.frame.writer.FrameWriter` to what finds room for it.
 
     Args:
+        dtype: The value type, with the usual head.
         bits: uintW[n_values].
         shape: What depends on their type and shape.
-        kind: Number of the :func:`frame_types` that the plan chose.
+        number: That of the :func:`frame_types` that the plan chose.
         memory: Memory that holds the plan.
         references: True if sub-streams have references.
         n_start: Bytes before the index.
