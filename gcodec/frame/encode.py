@@ -20,7 +20,7 @@ from ..plan.indexed_frames import make_indexed_plan
 from ..plan.indexing import INDEXED_LOG2, may_be_indexed
 from ..plan.plan import FramePlan, make_plan, make_sparse_plan, mixed_block_bits, no_plan
 from ..plan.request import NO_LEVELS, EncodeRequest
-from ..plan.sparse_frames import is_sparse_sample, quick_step
+from ..plan.sparse_frames import may_be_sparse
 from ..plan.unused_bits import drop_unused_bits
 from ..threads import n_threads
 from .sizes import block_log2
@@ -129,15 +129,10 @@ def _encode_array(request: EncodeRequest, out: Any = None) -> bytes | memoryview
     # Long arrays are encoded once, by the plan whose estimate is smaller; but modes that may drop bits, and sparse
     # frames, have no estimate here, and constant blocks, which are soon encoded, take less than estimates say.
     bits = request.values.bits
-    if is_exact and len(bits) > _MAX_TRIED and not _is_sparse(bits) and not _is_mostly_constant(bits):
+    if is_exact and len(bits) > _MAX_TRIED and not may_be_sparse(bits, None) and not _is_mostly_constant(bits):
         usual = plan_for(drop_unused_bits(request), weigh=True)
         return encode_values(exact, indexed, out) if indexed.bits < usual.bits else _encode_unindexed(request, out)
     return copied_to_caller(min(encode_values(exact, indexed), _encode_unindexed(request), key=len), out)
-
-
-def _is_sparse(bits: np.ndarray) -> bool:
-    """Return True if so few values may differ from zero, of uintW[n], that sparse blocks without a base are small."""
-    return is_sparse_sample(bits[:: quick_step(len(bits))], None)
 
 
 def _is_mostly_constant(bits: np.ndarray) -> bool:

@@ -99,7 +99,7 @@ def plan_sparse(request: EncodeRequest) -> SparsePlan | None:
     """
     values, base = request.values.bits, request.base
     n = len(values)
-    if n < _MIN_VALUES or not _is_sparse(values, base):
+    if n < _MIN_VALUES or not may_be_sparse(values, base):
         return None
     choices: list[tuple[int, ...]] = [()]
     if base is not None:
@@ -271,8 +271,8 @@ def _or_shipped(
     return min(candidates, key=lambda candidate: bits_with_record(*candidate))
 
 
-def _is_sparse(values: np.ndarray, base: np.ndarray | None) -> bool:
-    """Return False if a look at some values shows that too many differ."""
+def may_be_sparse(values: np.ndarray, base: np.ndarray | None) -> bool:
+    """Return False if some values show that too many differ from their base, or from zero without one: uintW[n]."""
     step = quick_step(len(values))
     return is_sparse_sample(values[::step], None if base is None else base[::step])
 
