@@ -74,11 +74,6 @@ def drop_common_zeros(request: EncodeRequest) -> EncodeRequest:
     return request._replace(bit_layout=lossless_at(dtype, (drop,), request.bit_layout.mode)) if drop else request
 
 
-def _sample(bits: np.ndarray, n: int) -> np.ndarray:
-    """Return about ``n`` values of an array, an odd step apart."""
-    return bits[:: max(len(bits) // n, 1) | 1]
-
-
 def spread_sample(bits: np.ndarray, n: int) -> np.ndarray:
     """Return ``n`` values of an array, or all, whose places repeat no pattern of rows and columns."""
     return bits if len(bits) <= n else bits[spread_places(len(bits), n)]
@@ -140,7 +135,7 @@ def _is_mixed(bits: np.ndarray, some: np.ndarray, dtype: DType, drop: int) -> bo
         return False
     minus_zero = some.dtype.type(1 << dtype.bits - 1)
     if dtype.head_bits == _MASKED_HEAD_BITS and (some == minus_zero).any():
-        more = _sample(bits, _MASKED_SAMPLE)
+        more = bits[:: max(len(bits) // _MASKED_SAMPLE, 1) | 1]
         if int(np.count_nonzero(more == minus_zero)) * _MIN_MASKED >= len(more):
             return True
     # Of few values, one in _QUICK_SHARE is short by chance now and then.
