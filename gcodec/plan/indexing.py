@@ -40,7 +40,7 @@ from ..memory import acquire, release
 from ..threads import n_threads, run_batches
 from .factor_sets import factor_sets
 from .other_scales import on_one_power, signs_of_largest
-from .request import NO_LEVELS, EncodeRequest, of_one_codebook
+from .request import EncodeRequest, of_one_codebook
 from .unused_bits import spread_places, spread_sample, total_entropy
 
 INDEXED_LOG2 = 16  #: of indexed blocks: in smaller ones, headers would be a larger part
@@ -123,16 +123,9 @@ class Indexing(NamedTuple):
 
 
 def index_request(request: EncodeRequest, indices: np.ndarray) -> EncodeRequest:
-    """Return the request to encode an array's indices, uint8[n_values], as an array of their own."""
-    return request._replace(
-        values=request.values._replace(bits=indices, dtype=INDEX_TYPE),
-        bit_layout=lossless(INDEX_TYPE),
-        levels=NO_LEVELS,
-        options=of_one_codebook(request.options),
-        shapes=(),
-        fixed=None,
-        base=None,
-    )
+    """Return the request to encode the indices of an array that may be indexed: uint8[n_values]."""
+    values, options = request.values._replace(bits=indices, dtype=INDEX_TYPE), of_one_codebook(request.options)
+    return request._replace(values=values, bit_layout=lossless(INDEX_TYPE), options=options)
 
 
 def may_be_indexed(request: EncodeRequest) -> bool:
