@@ -141,11 +141,9 @@ def _references(values: np.ndarray, shapes: np.ndarray, dtype: DType) -> tuple[C
 
     Args:
         values: uintW[n_values], the array.
-        shapes: int64[n, 4], of each tensor: first value, columns, columns that share a reference, end.
+        shapes: int64[n, 4], of each tensor, one at least: first value, columns, columns that share a reference, end.
         dtype: Type of the array.
     """
-    if not len(shapes):
-        return ()
     start, n_columns, group, stop = shapes.T
     n_rows = (stop - start) // n_columns
     every = np.maximum(n_rows // np.maximum(_MIN_FIT_ROWS, _MIN_FIT_VALUES // n_columns), 1)
