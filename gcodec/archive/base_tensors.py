@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from itertools import accumulate
-from math import prod
 from typing import NamedTuple, Protocol
 
 import xxhash
@@ -132,7 +131,7 @@ class Base:
             if segment.bytes == size:
                 return BaseBytes(self.name, other.segment, 0, segment.hash, self.read, self.is_held)
             element = width(view.dtype) or 1
-            if view.is_dense and other.is_dense and prod(view.shape) * element == size == _bytes(other):
+            if view.is_dense and other.is_dense and view.n_bytes == size == other.n_bytes:
                 return BaseBytes(self.name, other.segment, other.offset * element, None, self.read, self.is_held)
         return None
 
@@ -140,7 +139,7 @@ class Base:
         """Return the bytes of tensors of these names, end to end; None unless all of them are here and fit."""
         parts, sizes = list[BaseBytes](), list[int]()
         for view in views:
-            size = _bytes(view)
+            size = view.n_bytes
             part = self.bytes_for([view], size, dtype, alone=False, raw=raw)
             if part is None:
                 return None
@@ -220,8 +219,8 @@ def base_bytes(entry: FileEntry, number: int, base: Base) -> BaseBytes:
         which, n_bytes = "such tensor", segment.bytes
         if len(views) > 1 and are_end_to_end(views, segment.bytes):  # of many, the first that the base has not
             for view in views:
-                if _bytes(view) and base.bytes_for([view], _bytes(view), segment.dtype, alone=False, raw=True) is None:
-                    which, n_bytes = f"tensor {view.name!r}", _bytes(view)
+                if view.n_bytes and base.bytes_for([view], view.n_bytes, segment.dtype, alone=False, raw=True) is None:
+                    which, n_bytes = f"tensor {view.name!r}", view.n_bytes
                     break
         size = f"{n_bytes} bytes of {segment.dtype}"
         raise Unsupported(f"was compressed against {meant} and {base.name} has no {which} of {size}")
@@ -249,9 +248,5 @@ def are_end_to_end(views: Sequence[TensorView], size: int) -> bool:
     for view in views:
         if not view.is_dense or view.offset * (width(view.dtype) or 1) != at:
             return False
-        at += _bytes(view)
+        at += view.n_bytes
     return at == size
-
-
-def _bytes(view: TensorView) -> int:
-    return prod(view.shape) * (width(view.dtype) or 1)

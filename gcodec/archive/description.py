@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -106,5 +105,4 @@ def base_summary(entry: FileEntry) -> dict[str, Any]:
 
 def tensor_bytes(tensor: TensorView) -> int | None:
     """Return the bytes of a tensor's values; None for a type that is not known here."""
-    size = width(tensor.dtype)
-    return None if size is None else math.prod(tensor.shape) * size
+    return None if width(tensor.dtype) is None else tensor.n_bytes

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
@@ -12,7 +11,6 @@ from itertools import accumulate
 from typing import NamedTuple
 
 from ..errors import Corruption
-from ..files.elements import width
 from ..files.file_plan import TensorView, by_segment
 from .layout import HEADER, padding
 from .tensor_groups import are_grouped
@@ -141,8 +139,8 @@ class FileEntry:
 
     def share(self, tensor: TensorView) -> int:
         """Return what a tensor of a group takes in the archive: of what the group takes, its share by size."""
-        segment, size = self.segments[tensor.segment], math.prod(tensor.shape) * (width(tensor.dtype) or 1)
-        return round(segment.stored * size / max(segment.bytes, 1))
+        segment = self.segments[tensor.segment]
+        return round(segment.stored * tensor.n_bytes / max(segment.bytes, 1))
 
     def label(self, number: int) -> str:
         """Return the name of a segment in messages: that of its first tensor, and of its last if it is a group."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Iterator, Sequence
 from itertools import islice
@@ -226,20 +225,19 @@ class ArchiveReader:
         if size is None:
             where = f"{self.name}: {entry.path}:{tensor.name}"
             raise Unsupported(f"{where}: type {tensor.dtype} can only be restored with its file")
-        n_bytes = math.prod(tensor.shape) * size
-        self.check_size(n_bytes, f"{entry.path}:{tensor.name}")
+        self.check_size(tensor.n_bytes, f"{entry.path}:{tensor.name}")
         like = like or default_kind(entry)
         # A torch tensor is saved with all that its storage holds, so that none is a part of a group's.
         if tensor.segment in entry.groups and not (with_others and like == "numpy"):
             at = tensor.offset * size
-            data, tensor = data[at : at + n_bytes].copy(), tensor.at_start()
+            data, tensor = data[at : at + tensor.n_bytes].copy(), tensor.at_start()
         return as_array(tensor, data, like)
 
     def tensor_parts(self, entry: FileEntry, tensor: TensorView) -> Iterator[Bytes]:
         """Yield the bytes of a row-major tensor (stride None), part by part in bounded memory."""
         start = tensor.offset * (width(tensor.dtype) or 1)
-        stop = start + math.prod(tensor.shape) * (width(tensor.dtype) or 1)
-        self.check_size(stop - start, f"{entry.path}:{tensor.name}")
+        stop = start + tensor.n_bytes
+        self.check_size(tensor.n_bytes, f"{entry.path}:{tensor.name}")
         at = 0
         for part in self.segment_parts(entry, tensor.segment, tensor.name):
             yield part[max(0, start - at) : max(0, stop - at)]

@@ -5,7 +5,6 @@ A frame and an entry of the index for each would take more time and room than th
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -99,7 +98,7 @@ def parted(plan: FilePlan, base: HasBases) -> FilePlan:
         known: bool | None = None
         runs.append((number, []))
         for view in views.get(number, ()) if segment.group else ():
-            size = _bytes(view)
+            size = view.n_bytes
             has_base = base.bytes_for([view], size, segment.dtype, alone=False) is not None if size else known
             if runs[-1][1] and has_base != known and known is not None:
                 runs.append((number, []))
@@ -115,7 +114,7 @@ def parted(plan: FilePlan, base: HasBases) -> FilePlan:
             start = segment.start + at * (width(group[0].dtype) or 1)
             shapes = tuple(view.shape for view in group) if len(group) > 1 else ()
             moved.update({v.name: replace(v, segment=len(segments), offset=v.offset - at) for v in group})
-            segment = replace(segment, start=start, stop=start + sum(map(_bytes, group)), group=shapes)
+            segment = replace(segment, start=start, stop=start + sum(view.n_bytes for view in group), group=shapes)
         else:
             moved.update({view.name: replace(view, segment=len(segments)) for view in views.get(number, ())})
         segments.append(segment)
@@ -131,14 +130,10 @@ def are_grouped(views: Sequence[TensorView]) -> bool:
         size = width(view.dtype)
         if size is None or not view.is_dense or view.offset * size < end:
             return False
-        end = view.offset * size + math.prod(view.shape) * size
-        if end - view.offset * size > MAX_SMALL:
+        end = view.offset * size + view.n_bytes
+        if view.n_bytes > MAX_SMALL:
             return False
     return end <= MAX_GROUP
-
-
-def _bytes(view: TensorView) -> int:
-    return math.prod(view.shape) * (width(view.dtype) or 1)
 
 
 def _is_small(segment: FileSegment, views: Sequence[TensorView]) -> bool:
@@ -152,7 +147,7 @@ def _is_small(segment: FileSegment, views: Sequence[TensorView]) -> bool:
         and not segment.apart
         and view.offset == 0
         and view.is_dense
-        and segment.stop - segment.start == math.prod(view.shape) * (width(view.dtype) or 1) <= MAX_SMALL
+        and segment.stop - segment.start == view.n_bytes <= MAX_SMALL
     )
 
 

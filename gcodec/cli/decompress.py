@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import math
 import time
 from pathlib import Path
 from typing import Any
@@ -278,7 +277,7 @@ def _tensor_row(entry: FileEntry, tensor: TensorView) -> dict[str, Any]:
     row: dict[str, Any] = {"name": tensor.name, "dtype": tensor.dtype, "shape": list(tensor.shape)}
     row |= {"base": segment.base} if segment.base else {}
     known = {"shared": len(entry.views[tensor.segment]) > 1, "known": width(tensor.dtype) is not None}
-    size = math.prod(tensor.shape) * (width(tensor.dtype) or 1)
+    size = tensor.n_bytes
     if tensor.segment in entry.groups:
         return {**row, "bytes": size, "stored_bytes": entry.share(tensor), **known, "shared": False, "group": owner}
     if owner != tensor.name:

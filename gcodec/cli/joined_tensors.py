@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -57,7 +56,7 @@ def joined_tensors(
     header = {}
     for entry, tensor in ordered:
         name = tensor.name if counts[tensor.name] == 1 else f"{entry.path}:{tensor.name}"
-        header[name] = (tensor.dtype, tensor.shape, math.prod(tensor.shape) * (width(tensor.dtype) or 1))
+        header[name] = (tensor.dtype, tensor.shape, tensor.n_bytes)
     return _pieces(archive, safetensors_header(header, _metadata(archive, ordered)), ordered)
 
 
@@ -70,7 +69,7 @@ def _pieces(
             yield from (part.data for part in row_major_parts(archive, entry, tensor))
             continue
         data, start = archive.segment_bytes(entry, tensor), tensor.offset * (width(tensor.dtype) or 1)
-        yield data[start : start + math.prod(tensor.shape) * (width(tensor.dtype) or 1)].data
+        yield data[start : start + tensor.n_bytes].data
 
 
 def _metadata(archive: ArchiveReader, tensors: Sequence[tuple[FileEntry, TensorView]]) -> dict[str, str] | None:

@@ -12,7 +12,6 @@ from typing import Any
 
 from ..errors import Corruption, GcodecError
 from ..files import FilePlan, open_source, plan_file
-from ..files.elements import width
 from ..files.urls import files_below, is_folder_at, is_url, local_path, name_at
 from . import UsageError, display
 
@@ -118,7 +117,7 @@ def _contents(plan: FilePlan) -> dict[str, Any]:
     kinds: dict[str, int] = {}
     for view in plan.tensors:
         kind = view.name.partition("/")[0]
-        kinds[kind] = kinds.get(kind, 0) + math.prod(view.shape) * (width(view.dtype) or 1)
+        kinds[kind] = kinds.get(kind, 0) + view.n_bytes
     grads = [view for view in plan.tensors if view.name.startswith("grad/")]
     return {
         "parameters": len(grads),

@@ -62,6 +62,11 @@ class TensorView:
         """True in row-major order, without gaps."""
         return self.stride is None or self.stride == row_major(self.shape)
 
+    @property
+    def n_bytes(self) -> int:
+        """Bytes that its values take without gaps; of a type that is not known here, their number."""
+        return math.prod(self.shape) * (width(self.dtype) or 1)
+
     def at_start(self) -> TensorView:
         """Return the same tensor at the beginning of its segment."""
         return TensorView(self.name, self.dtype, self.shape, self.segment, 0, self.stride)
@@ -105,7 +110,7 @@ class FilePlan:
         columns = {}
         for view in self.tensors:
             segment = self.segments[view.segment]
-            fills = math.prod(view.shape) * (width(view.dtype) or 1) == segment.stop - segment.start
+            fills = view.n_bytes == segment.stop - segment.start
             dense = view.is_dense and fills and not segment.group
             if len(view.shape) > 1 and 0 not in view.shape and view.offset == 0 and dense:
                 columns[view.segment] = view.shape[-1] if len(view.shape) == 2 else math.prod(view.shape[1:])
