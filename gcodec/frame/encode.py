@@ -28,6 +28,9 @@ from .small_frames import SmallFrameWriter, is_stored, plan_small
 from .writer import FrameWriter, FullError
 
 CONSTANT_BYTES = BLOCK_HEADER + 8  #: of a constant block, the smallest there is
+_LOOKED_AT = 64  #: values of a block that are equal if it is constant
+_MAX_TRIED = 1 << 20  #: values up to which whole frames of blocks of several kinds are made and compared
+_LEVEL_SAMPLE = 64  #: blocks whose levels are counted
 
 
 def plan_for(request: EncodeRequest, weigh: bool = False, sparse_bits: np.ndarray | None = None) -> FramePlan:
@@ -217,10 +220,6 @@ def _encode_small(small: SmallFrameWriter, out: Any) -> bytes | memoryview:
     return frame
 
 
-_LOOKED_AT = 64  #: values of a block that are equal if it is constant
-_MAX_TRIED = 1 << 20  #: values up to which whole frames of blocks of several kinds are made and compared
-
-
 def check_apart(request: EncodeRequest, out: Any) -> None:
     """Raise InvalidArgument if a caller's buffer shares memory with what is read while it is written: the frame would
     hold other values, and no checksum would tell."""
@@ -295,8 +294,6 @@ def _dropped_bits(plan: FramePlan, layout: BitLayout) -> float:
     dropped = plan.dtype.tail_bits - np.array(layout.kept)
     return float(by_level @ dropped / max(by_level.sum(), 1))
 
-
-_LEVEL_SAMPLE = 64  #: blocks whose levels are counted
 
 _MIN_SURE_VALUES, _MAX_SURE_BITS, _SURE_SAMPLE = 1 << 14, 0.5, 1024
 
