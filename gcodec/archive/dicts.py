@@ -12,7 +12,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from ..errors import GcodecError, InvalidArgument, LimitExceeded
+from ..errors import GcodecError, InvalidArgument, LimitExceeded, did_you_mean
 from ..files.elements import check_dtype, stored_as, width
 from ..files.file_plan import LONGEST_NAME, FilePlan, FileSegment, SegmentViews, TensorView, assemble
 from ..files.safetensors import safetensors_header
@@ -33,6 +33,8 @@ from .writer import ArchiveWriter
 
 #: Under this name an archive of a dictionary keeps it: ``gcodec decompress`` restores a .safetensors file.
 DICT_PATH = "tensors.safetensors"
+#: Arguments of ``gcodec.encode`` that :func:`save_file` takes for tensors that are not lossless.
+ENCODE_OPTIONS = ("ladder", "rounding", "options")
 #: What a base may be given as: tensors by name, a path as for :class:`Bases` or a chain of them, or an open archive.
 BaseLike = (
     Mapping[str, Any] | str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | ArchiveReader | HoldsArchive
@@ -71,7 +73,8 @@ def save_file(
             that is smaller, and loading them needs the base again. Lossless only.
         smallest: try more ways to code what stays lossless, and take the smallest, however slow it is.
         threads: as many as the process may use if None.
-        encode_options: ``ladder``, ``rounding`` and ``options`` as for :func:`gcodec.encode`, for ``levels``.
+        encode_options: ``ladder``, ``rounding`` and ``options`` as for :func:`gcodec.encode`, for ``levels`` and
+            ``mantissa_bits``.
 
     Raises:
         InvalidArgument: a tensor or an option that has no meaning here.
@@ -85,6 +88,10 @@ def save_file(
                               "of a state that gcodec.save wrote")
     if not isinstance(levels, Mapping | None):
         raise InvalidArgument(f"levels must be a dictionary of level indices by name, not a {type(levels).__name__}")
+    for name in encode_options:
+        if name not in ENCODE_OPTIONS:  # where no tensor is encoded with them, nothing else would say so
+            known = did_you_mean(name, (*ENCODE_OPTIONS, *save_file.__annotations__))
+            raise InvalidArgument(f"save_file has no argument {name!r}{known}")
     if levels and mantissa_bits is not None:
         raise InvalidArgument("levels and mantissa_bits cannot both be given")
     for name in dtype if isinstance(dtype, Mapping) else ():

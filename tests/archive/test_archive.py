@@ -229,6 +229,17 @@ def test_memory_seen_as_two_types_is_saved_as_both(tmp_path):
         assert {name: array.dtype for name, array in loaded.items()} == types
 
 
+@pytest.mark.parametrize(("argument", "end"), [("mantisa_bits", "; did you mean mantissa_bits?"), ("qwerty", ""),
+                                               ("roundng", "; did you mean rounding?")])  # fmt: skip
+@pytest.mark.parametrize("mode", [{}, {"mantissa_bits": 3}])
+def test_unknown_arguments_are_refused_whatever_the_tensors(argument, end, mode, tmp_path):
+    """Those of integers are encoded by none of them."""
+    arguments: dict[str, Any] = {**mode, argument: 7}
+    with pytest.raises(InvalidArgument) as caught:
+        save_file({"x": np.arange(5)}, tmp_path / "x.gc", **arguments)
+    assert str(caught.value) == f"save_file has no argument {argument!r}{end}"
+
+
 def test_mappings_that_make_their_arrays_when_asked_are_saved_as_they_are(tmp_path):
     """An array that has ended may leave its memory to the next one, which is no reason to take both for one."""
     tensors: dict[str, Any] = {f"{number}": gradients(300) for number in range(8)}
