@@ -1,11 +1,12 @@
 """Measure how long a process takes until its first work is done: from an empty cache of kernels, and from a warm one.
 
-    python -m bench.startup [--quick] [--out DIR]
+    python -m bench.startup [--quick] [--wheel FILE] [--out DIR]
 
 writes ``bench/results/startup.csv``, in about five minutes on two cores. Every case is a fresh process, Python's own
-start included. ``empty`` is a folder without compiled kernels (what a wheel ships is used, where it is there), one run;
-``warm`` is the process after that, the fastest of several rounds in which all cases take turns. What codecs get is 24
-MiB of normal values in rows of different scales, as a .npy file.
+start included. ``empty`` is this checkout and a folder without compiled kernels, one run; ``warm`` is the process after
+that; ``wheel`` is what a wheel of this checkout installs, which brings kernels, and an empty folder again. The last two
+are the fastest of several rounds in which all cases take turns. `make wheel` makes a wheel in ``dist``, where it is
+looked for. What codecs get is 24 MiB of normal values in rows of different scales, as a .npy file.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import zipfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from time import perf_counter
@@ -33,6 +35,7 @@ COLUMNS = ("case", "codec", "cache", "seconds", "cpu_seconds", "page_faults")
 ROUNDS, QUICK = 7, ("import", "help")
 COMPRESS, HELP, HOOK = "compress a 24 MB file", "help", "hook"
 FIRST = ("encode + decode float32", "encode + decode bfloat16")
+EMPTY, WARM, WHEEL = "empty", "warm", "wheel"
 OURS = "gcodec"
 _LOAD = "import numpy as np; x = np.load('values.npy')\n"
 _BFLOAT16 = "x = (x.view(np.uint32) >> 16).astype(np.uint16)\n"
@@ -106,18 +109,19 @@ class Run(NamedTuple):
     page_faults: int
 
 
-def run(case: Case, folder: Path, cache: Path) -> Run:
+def run(case: Case, folder: Path, cache: Path, package: Path = ROOT) -> Run:
     """Run a case in a process of its own.
 
     Args:
         case: what to run.
         folder: where ``values.npy`` is.
         cache: folder of compiled kernels.
+        package: the folder where gcodec is.
 
     Raises:
         GcodecError: it failed.
     """
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "NUMBA_CACHE_DIR": str(cache),
+    environment = {**os.environ, "PYTHONPATH": str(package), "NUMBA_CACHE_DIR": str(cache),
                    "PYTHONPYCACHEPREFIX": str(folder / "pyc")}
     environment.pop("PYTHONDONTWRITEBYTECODE", None)  # an installed package's modules are compiled
     begin = perf_counter()
@@ -136,27 +140,59 @@ def fastest(runs: Sequence[Run]) -> Run:
     return Run(*map(min, zip(*runs, strict=True)))
 
 
-def measure(cases: Sequence[Case], folder: Path, rounds: int) -> Iterator[tuple[Case, str, Run]]:
+def measure(cases: Sequence[Case], folder: Path, rounds: int, wheel: Path | None) -> Iterator[tuple[Case, str, Run]]:
     """Yield each case from an empty cache and from a warm one, with what it took.
 
     Args:
         cases: what to start.
         folder: a scratch folder.
-        rounds: how often each is run from the warm cache.
+        rounds: how often each is run from the warm cache, and from what the wheel installs.
+        wheel: a wheel of this checkout; None to leave that out.
     """
-    warm = folder / "warm"
+    empty, warm, installed = (folder / name for name in (EMPTY, WARM, "installed"))
+    ours = [case for case in cases if case.codec == OURS]
     for case in cases:  # modules are compiled here, and not below
         run(case, folder, warm)
-    for case in cases:
-        if case.codec == OURS:
-            yield case, "empty", run(case, folder, folder / "empty")
-            shutil.rmtree(folder / "empty", ignore_errors=True)
-    runs: dict[Case, list[Run]] = {case: [] for case in cases}
+    for case in ours:
+        yield case, EMPTY, run(case, folder, empty)
+        shutil.rmtree(empty, ignore_errors=True)
+    if wheel is not None:
+        zipfile.ZipFile(wheel).extractall(installed)
+        for case in ours:
+            run(case, folder, empty, installed)
+    runs: dict[tuple[Case, str], list[Run]] = {}
     for _ in range(rounds):
         for case in cases:
-            runs[case].append(run(case, folder, warm))
-    for case in cases:
-        yield case, "warm", fastest(runs[case])
+            runs.setdefault((case, WARM), []).append(run(case, folder, warm))
+            if wheel is not None and case.codec == OURS:
+                shutil.rmtree(empty, ignore_errors=True)
+                runs.setdefault((case, WHEEL), []).append(run(case, folder, empty, installed))
+    for (case, cache), taken in sorted(runs.items(), key=lambda item: item[0][1]):
+        yield case, cache, fastest(taken)
+
+
+def newest_wheel() -> Path | None:
+    """Return the wheel that was made last in this checkout; None without one, or, with a word, if it does not fit."""
+    wheel = max((ROOT / "dist").glob("gcodec-*.whl"), key=lambda path: path.stat().st_mtime, default=None)
+    try:
+        if wheel is not None:
+            check_wheel(wheel)
+    except GcodecError as error:
+        print(f"left out: {error}", file=sys.stderr)
+        return None
+    return wheel
+
+
+def check_wheel(wheel: Path) -> None:
+    """Raise GcodecError if a wheel brings no kernels, or is of other sources than this checkout."""
+    with zipfile.ZipFile(wheel) as archive:
+        names = archive.namelist()
+        others = [name for name in names if name.startswith("gcodec/") and name.endswith(".py")
+                  and not ((ROOT / name).exists() and (ROOT / name).read_bytes() == archive.read(name))]
+    if others:
+        raise GcodecError(f"{wheel} is of other sources than this checkout, {others[0]} among them: make wheel again")
+    if not any(name.startswith("gcodec/kernels/compiled/") for name in names):
+        raise GcodecError(f"{wheel} brings no compiled kernels: make one with make wheel")
 
 
 def write_values(path: Path) -> None:
@@ -171,14 +207,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.startup", description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, default=RESULTS, help="where the CSV file goes (default: bench/results)")
     parser.add_argument("--quick", action="store_true", help="only what compiles nothing, one round")
+    parser.add_argument("--wheel", type=Path, help="a wheel of this checkout (default: the newest in dist)")
     options = parser.parse_args(arguments)
+    if options.wheel is not None:
+        check_wheel(options.wheel)
+    elif not options.quick:
+        options.wheel = newest_wheel()
     cases = [case for case in CASES if not case.package or installed_version(case.package) is not None]
     if options.quick:
         cases = [case for case in cases if case.name in QUICK]
     table = []
     with tempfile.TemporaryDirectory() as folder:
         write_values(Path(folder) / "values.npy")
-        for case, cache, taken in measure(cases, Path(folder), 1 if options.quick else ROUNDS):
+        for case, cache, taken in measure(cases, Path(folder), 1 if options.quick else ROUNDS, options.wheel):
             row = (case.name, case.codec, cache, f"{taken.seconds:.3f}", f"{taken.cpu_seconds:.3f}", taken.page_faults)
             print(*row, flush=True)
             table.append(row)
