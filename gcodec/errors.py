@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import types
 import typing
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -73,6 +74,35 @@ def check_choice(name: str, value: Any, choices: Collection[Any]) -> None:
         known = False
     if not known:
         raise InvalidArgument(f"{name} must be one of {', '.join(map(repr, choices))}, not {value!r}")
+
+
+def check_int(name: str, value: Any, minimum: int = 0, maximum: int | None = None) -> int:
+    """Return an argument as an int of Python's: numpy's would overflow, and are written in other ways.
+
+    Args:
+        name: the argument's name.
+        value: the argument.
+        minimum: the least value that it may have.
+        maximum: the largest; None: there is none.
+
+    Raises:
+        InvalidArgument: the argument is no integer, or outside these limits.
+    """
+    try:
+        number = operator.index(value)
+    except TypeError:  # of arrays of several values, too, which have the method
+        raise InvalidArgument(f"{name} must be an integer, not {value!r:.80}") from None
+    if isinstance(value, bool):
+        raise InvalidArgument(f"{name} must be an integer, not {value!r:.80}")
+    if number < minimum or (maximum is not None and number > maximum):
+        limits = f"at least {minimum}" if maximum is None else f"an integer from {minimum} to {maximum}"
+        raise InvalidArgument(f"{name} must be {limits}, not {number}")
+    return number
+
+
+def check_optional_int(name: str, value: Any) -> int | None:
+    """Return a positive int, or None for None; arguments as for :func:`check_int`. Raises InvalidArgument."""
+    return None if value is None else check_int(name, value, 1)
 
 
 def check_output_limit(limit: object) -> float | None:

@@ -14,7 +14,7 @@ from ..archive.base_tensors import WITH_BASE, Base, BaseSegment
 from ..archive.devices import check_kind
 from ..archive.entries import FileEntry
 from ..archive.state_files import load_state, plan_state
-from ..errors import CheckpointWarning, GcodecError, InvalidArgument
+from ..errors import CheckpointWarning, GcodecError, InvalidArgument, check_int, check_optional_int
 from ..files.file_plan import FilePlan
 from ..files.source import Bytes
 from ..threads import check_threads
@@ -72,10 +72,9 @@ class Checkpointer:
         threads: int | None = None,
     ) -> None:
         check_threads(threads)
-        check_full_every(full_every)
-        check_retention(keep_last, keep_every)
+        self._full_every = check_full_every(full_every)
+        self._keep_last, self._keep_every = check_retention(keep_last, keep_every)
         self._folder = StepFolder(folder, threads=threads)
-        self._full_every, self._keep_last, self._keep_every = full_every, keep_last, keep_every
         self._copies = copy_in_memory
         self._at_hand: BaseAtHand | None = None
         self._saved: list[int] = []  # by this object, the last at the end
@@ -215,8 +214,6 @@ class Checkpointer:
             InvalidArgument: a number below 1.
             GcodecError, OSError: as for :meth:`Checkpointer.delete`.
         """
-        if keep_last is None:  # which a Checkpointer takes, to delete nothing
-            raise InvalidArgument("keep_last must be an integer of at least 1, not None")
         chosen = steps_to_prune(self.steps(), keep_last, keep_every)
         self.delete(*chosen)
         return chosen
@@ -232,19 +229,18 @@ class Checkpointer:
         return counted
 
 
-def check_full_every(full_every: int) -> None:
-    """Raises InvalidArgument unless the length of chains is from 1 to 64."""
-    if type(full_every) is not int or not 1 <= full_every <= MAX_CHAIN:
-        raise InvalidArgument(f"full_every must be an integer from 1 to {MAX_CHAIN}, not {full_every!r}")
+def check_full_every(full_every: int) -> int:
+    """Return the length of chains as an int. Raises InvalidArgument unless it is from 1 to 64."""
+    return check_int("full_every", full_every, 1, MAX_CHAIN)
 
 
-def check_retention(keep_last: int | None, keep_every: int | None) -> None:
-    """Raises InvalidArgument for numbers of steps to keep that have no meaning; None of both is none."""
-    for name, value in (("keep_last", keep_last), ("keep_every", keep_every)):
-        if value is not None and (type(value) is not int or value < 1):
-            raise InvalidArgument(f"{name} must be None or an integer of at least 1, not {value!r}")
+def check_retention(keep_last: int | None, keep_every: int | None) -> tuple[int | None, int | None]:
+    """Return both as ints or None. Raises InvalidArgument for numbers of steps to keep that have no meaning; None of
+    both is none."""
+    checked = check_optional_int("keep_last", keep_last), check_optional_int("keep_every", keep_every)
     if keep_every is not None and keep_last is None:
         raise InvalidArgument("keep_every needs keep_last: give the number of last steps to keep, too")
+    return checked
 
 
 def by_age(steps: list[int], saved: list[int]) -> tuple[list[int], list[int]]:
@@ -273,7 +269,8 @@ def left_by_earlier_run(folder: object, step: int, higher: list[int]) -> Checkpo
 
 def steps_to_prune(steps: list[int], keep_last: int, keep_every: int | None) -> list[int]:
     """Return those of ``steps``, oldest first, that are neither among the last nor multiples of ``keep_every``."""
-    check_retention(keep_last, keep_every)
+    keep_last = check_int("keep_last", keep_last, 1)
+    _, keep_every = check_retention(keep_last, keep_every)
     return [step for step in steps[:-keep_last] if keep_every is None or step % keep_every]
 
 

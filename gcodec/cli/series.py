@@ -310,7 +310,7 @@ def _prune(args: argparse.Namespace) -> int:
     try:
         check_retention(args.keep_last, args.keep_every)
     except InvalidArgument as error:
-        raise UsageError(f"--{str(error).replace('_', '-').replace('None or ', '')}") from None
+        raise UsageError(f"--{str(error).replace('_', '-')}") from None
     folder = _folder(args)
     return _deleted(folder, steps_to_prune(folder.steps(), args.keep_last, args.keep_every), args)
 

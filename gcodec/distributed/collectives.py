@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 
-from ..errors import InvalidArgument, Unsupported
+from ..errors import InvalidArgument, Unsupported, check_int, check_optional_int
 from ..threads import threads_per_rank
 from .modes import FixedBits, Lossless, NearLossless
 from .reduction.allreduce import SMALLEST, allreduce_job, dense_allreduce
@@ -35,7 +35,7 @@ from .reduction.shared_codebooks import Refresh
 from .reduction.step_detection import COMPRESSED, PLAIN, PLAIN_TIMED, GroupBypass
 from .stats import Counters
 from .transport.agreement import compare_options
-from .transport.arguments import check_int, check_optional_duration, check_optional_int, config_or_none
+from .transport.arguments import check_optional_duration, config_or_none
 from .transport.jobs import ALL_REDUCE, REDUCE_SCATTER, LaneJob, result_of
 from .transport.lane import Lane, lane_of
 from .transport.work import LaneWork

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from ..errors import InvalidArgument, Unsupported, check_state
+from ..errors import InvalidArgument, Unsupported, check_int, check_optional_int, check_state
 from ..threads import threads_per_rank
 from ..truncation.optimizers import check_takes_averages
 from .conversation import ConversationRunner
@@ -32,7 +32,7 @@ from .reduction.precompile import precompile_kernels
 from .reduction.reduce_request import TYPES, ReduceRequest
 from .stats import Counters
 from .transport.agreement import compare_options
-from .transport.arguments import check_duration, check_int, check_not_expanded, check_optional_int
+from .transport.arguments import check_duration, check_not_expanded
 from .transport.jobs import LaneJob
 from .transport.lane import Lane, lane_with_options
 from .visible import Visible, VisibleExchange, drop_zeros

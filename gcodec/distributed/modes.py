@@ -10,12 +10,11 @@ import torch
 
 from ..averaging.averager import NAMED_PLANS
 from ..dtypes import DType
-from ..errors import InvalidArgument, Unsupported, check_field_types
+from ..errors import InvalidArgument, Unsupported, check_field_types, check_int
 from ..format import modes as bit_layouts
 from ..format.ladders import FINE_LADDER, Ladder
 from ..format.modes import BitLayout
 from ..truncation.optimizers import ADVICE, stock_name
-from .transport.arguments import check_int
 
 #: The 16-bit types whose accuracy may be asked for, by their mantissa bits.
 _BITS_OF = {7: "bf16", 10: "fp16"}

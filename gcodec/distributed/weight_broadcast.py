@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 import xxhash
 
-from ..errors import Corruption, InvalidArgument, PeerError
+from ..errors import Corruption, InvalidArgument, PeerError, check_int
 from ..sync import PendingVersion, Subscriber, UpdateStats, WeightVersion
 from .transport.arguments import check_group_member
 from .transport.transfers import labeled
@@ -63,10 +63,9 @@ class WeightBroadcast:
 
     def __init__(self, group: dist.ProcessGroup | None = None, *, source: int = 0) -> None:
         check_group_member(group)
-        self.group, self.source = group, source
+        self.group = group
         self.rank, self.size = dist.get_rank(group), dist.get_world_size(group)
-        if type(source) is not int or not 0 <= source < self.size:
-            raise InvalidArgument(f"source must be a rank of the group of {self.size}, not {source!r}")
+        self.source = check_int("source", source, 0, self.size - 1)
         on_gpu = dist.get_backend(group) == "nccl"
         self._device = torch.device("cuda", torch.cuda.current_device()) if on_gpu else torch.device("cpu")
 

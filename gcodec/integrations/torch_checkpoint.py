@@ -234,9 +234,8 @@ class SeriesWriter(CheckpointWriter):
         threads: int | None = None,
     ) -> None:
         super().__init__(folder, threads=threads)
-        check_full_every(full_every)
-        check_retention(keep_last, None)
-        self._full_every, self._keep_last, self._steps = full_every, keep_last, _PerThread(-1)
+        self._full_every, self._steps = check_full_every(full_every), _PerThread(-1)
+        self._keep_last, _ = check_retention(keep_last, None)
         self._saved: list[int] = []  # by this writer, the last at the end
         self._has_warned = False  # of steps of an earlier run
 

@@ -14,7 +14,7 @@ from ..archive.base_tensors import WITH_BASE, BaseSegment
 from ..archive.dicts import DICT_PATH
 from ..archive.entries import well_formed
 from ..archive.output import signals_deferred
-from ..errors import InvalidArgument, check_choice
+from ..errors import InvalidArgument, check_choice, check_int, check_optional_int
 from ..files.elements import stored_as
 from ..files.file_plan import FilePlan, FileSegment, SegmentViews, TensorView, assemble
 from ..files.safetensors import safetensors_header
@@ -163,10 +163,7 @@ class Publisher:
         threads: int | None = None,
         progress: Progress | None = None,
     ) -> None:
-        if anchor_every is not None and (type(anchor_every) is not int or anchor_every < 1):
-            raise InvalidArgument(f"anchor_every must be None or an integer of at least 1, not {anchor_every!r}")
-        if type(first) is not int or first < 1:
-            raise InvalidArgument(f"first must be an integer of at least 1, not {first!r}")
+        anchor_every, first = check_optional_int("anchor_every", anchor_every), check_int("first", first, 1)
         check_choice("dtype", dtype, (None, *CASTS))
         check_threads(threads)
         self._anchor_every, self._dtype, self._threads = anchor_every, dtype, threads

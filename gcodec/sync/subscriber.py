@@ -22,7 +22,7 @@ from .device_segments import decoded_segment
 from .shared_tensors import SharedTensors
 from .sync_stats import LOG, Progress, StageClock, UpdateStats, checked_progress
 from .tensor_bits import TensorLayout, WritableTensor, as_typed
-from .version_chain import Position, Step, StoredVersion, VersionSource, Ways, check_found
+from .version_chain import Position, Step, StoredVersion, VersionSource, Ways, check_found, check_stop
 from .version_folder import VersionFolder
 from .version_message import HashedTensor, Message, OpenMessage, VersionInfo, check_part, open_message, state_hash
 from .weight_changes import Change, device_changes, fill, host_changes, layouts_of, write_all
@@ -267,8 +267,7 @@ class Subscriber:
             raise InvalidArgument(
                 f"source must be where versions are stored, such as VersionFolder(path), not {source!r}"
             )
-        if to is not None and type(to) is not int:
-            raise InvalidArgument(f"to must be None or the number of a version, not {to!r}")
+        to = check_stop(to)
         n_applied, unusable, is_intact = 0, set[Step](), True
         problem: GcodecError | None = None
         while True:

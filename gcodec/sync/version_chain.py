@@ -7,7 +7,7 @@ from heapq import heapify, heappop
 from itertools import chain
 from typing import NamedTuple, Protocol
 
-from ..errors import Corruption
+from ..errors import Corruption, check_int
 from .version_message import Message, VersionInfo
 
 
@@ -84,6 +84,11 @@ class Step(NamedTuple):
 
     number: int
     is_anchor: bool
+
+
+def check_stop(to: int | None) -> int | None:
+    """Return the number of the version to stop at, None for the newest. Raises InvalidArgument for anything else."""
+    return None if to is None else check_int("to", to)
 
 
 def check_found(info: VersionInfo, version: StoredVersion, step: Step, where: str) -> None:

@@ -11,7 +11,15 @@ from typing import Any
 import xxhash
 
 from ..archive.folders import DiskFolder, folder_at, one_writer, replace_file
-from ..errors import BrokenChain, Corruption, GcodecError, InsufficientData, InvalidArgument, Unsupported
+from ..errors import (
+    BrokenChain,
+    Corruption,
+    GcodecError,
+    InsufficientData,
+    InvalidArgument,
+    Unsupported,
+    check_optional_int,
+)
 from ..files.source import open_regular
 from .publisher import WeightVersion
 from .sync_stats import LOG
@@ -52,8 +60,7 @@ class VersionFolder:
     """
 
     def __init__(self, path: str | os.PathLike[str], *, keep_anchors: int | None = 2) -> None:
-        if keep_anchors is not None and (type(keep_anchors) is not int or keep_anchors < 1):
-            raise InvalidArgument(f"keep_anchors must be None or an integer of at least 1, not {keep_anchors!r}")
+        keep_anchors = check_optional_int("keep_anchors", keep_anchors)
         if not isinstance(path, str | os.PathLike):
             raise InvalidArgument(f"path must be that of a folder, or a URL, not {path!r}")
         self.path, self._keep_anchors = os.fsdecode(path), keep_anchors

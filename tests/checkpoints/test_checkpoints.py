@@ -145,6 +145,16 @@ def test_steps_are_archives_with_bases(tmp_path):
         load_file(folder / step_name(1))
 
 
+@pytest.mark.parametrize("number", [np.uint8, np.int64, np.uint64])
+def test_counts_may_be_integers_of_numpy(number, tmp_path):
+    checkpoints = Checkpointer(tmp_path, full_every=number(3), keep_last=number(2), keep_every=number(4), threads=1)
+    for step in range(9):
+        checkpoints.save(number(step), state_of(step))
+    assert checkpoints.steps() == [0, 4, 7, 8]
+    assert checkpoints.prune(number(1), number(8)) == [4, 7]
+    assert_folder(checkpoints, {0: 0, 8: 0}, 3)
+
+
 @pytest.mark.parametrize("call", [
     lambda c: c.save(-1, {}), lambda c: c.save(True, {}), lambda c: c.save("1", {}), lambda c: c.save(10**18, {}),
     lambda c: c.save(2, {}), lambda c: c.load(99), lambda c: c.delete(99), lambda c: c.delete(1, 99),

@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 pytest.importorskip("torch")
@@ -236,6 +237,20 @@ def test_a_pickled_version_has_its_messages():
         copy.anchor()
     version.anchor()
     assert pickle.loads(pickle.dumps(version)).anchor() == version.anchor()
+
+
+@pytest.mark.parametrize("number", [np.uint8, np.int64, np.uint64])
+def test_numbers_of_versions_may_be_integers_of_numpy(number, tmp_path):
+    folder = VersionFolder(tmp_path, keep_anchors=number(2))
+    publisher, state = Publisher(anchor_every=number(2), first=number(5)), some_state()
+    for _ in range(4):
+        folder.send(publisher.publish(state))
+        state = moved(state, 0)
+    assert [version.number for version in folder.versions()] == [5, 6, 7, 8]
+    assert [version.number for version in folder.versions() if version.anchor is not None] == [5, 7]
+    subscriber = Subscriber()
+    subscriber.catch_up(folder, to=number(6))
+    assert subscriber.number == 6
 
 
 def test_senseless_arguments_of_a_folder_are_refused(tmp_path, monkeypatch):

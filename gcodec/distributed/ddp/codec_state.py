@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 
 from ...averaging.state import pack_state, unpack_state
-from ...errors import InvalidArgument, Unsupported, check_state
+from ...errors import InvalidArgument, Unsupported, check_int, check_optional_int, check_state
 from ...threads import threads_per_rank
 from ..gradients import Gradients, gradients_of, holds_complex
 from ..modes import Lossless, Mode, NearLossless, cast_of, mode_by_optimizer, mode_of
@@ -28,7 +28,7 @@ from ..reduction.refresh import CodebookRefresh
 from ..reduction.shared_codebooks import Refresh, SharedCodebooks
 from ..reduction.ways import CAST, CODED, CODING, DENSE, OWN_CODEBOOKS, UNPREDICTED, WAY_NAMES
 from ..stats import Counters, Stats
-from ..transport.arguments import check_duration, check_group_member, check_int, check_optional_int, config_or_none
+from ..transport.arguments import check_duration, check_group_member, config_or_none
 from ..transport.jobs import ALL_REDUCE, LaneJob, StartedJob, result_of, then
 from ..transport.lane import Lane, lane_with_options
 from ..transport.message import agreement_of

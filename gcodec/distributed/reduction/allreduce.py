@@ -12,12 +12,12 @@ import torch
 import torch.distributed as dist
 
 from ...dtypes import DType
-from ...errors import InvalidArgument, Unsupported, check_choice
+from ...errors import InvalidArgument, Unsupported, check_choice, check_int, check_optional_int
 from ...tensors import values_of
 from ..gradients import Gradients
 from ..modes import Mode, NearLossless, mode_of
 from ..stats import Counters
-from ..transport.arguments import check_int, check_not_expanded, check_optional_duration, check_optional_int
+from ..transport.arguments import check_not_expanded, check_optional_duration
 from ..transport.jobs import ALL_REDUCE, Future, LaneJob, StartedJob, result_of
 from ..transport.lane import Lane, lane_of
 from ..transport.transfers import labeled

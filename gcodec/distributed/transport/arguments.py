@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -34,35 +33,8 @@ def config_or_none(name: str, value: Config | bool | None, kind: type[Config]) -
     return value
 
 
-def check_int(name: str, value: Any, minimum: int = 0) -> int:
-    """Return an argument as an int.
-
-    Args:
-        name: the argument's name.
-        value: the argument.
-        minimum: the least value that it may have.
-
-    Raises:
-        InvalidArgument: the argument is no integer, or too small.
-    """
-    try:
-        number = operator.index(value)
-    except TypeError:  # of arrays of several values, too, which have the method
-        raise InvalidArgument(f"{name} must be an integer, not {value!r:.80}") from None
-    if isinstance(value, bool):
-        raise InvalidArgument(f"{name} must be an integer, not {value!r:.80}")
-    if number < minimum:
-        raise InvalidArgument(f"{name} must be at least {minimum}, not {number}")
-    return number
-
-
-def check_optional_int(name: str, value: Any) -> int | None:
-    """Return a positive int, or None for None; arguments as for :func:`check_int`. Raises InvalidArgument."""
-    return None if value is None else check_int(name, value, 1)
-
-
 def check_duration(name: str, value: Any) -> timedelta:
-    """Return a ``timedelta`` if it is positive; arguments as for :func:`check_int`. Raises InvalidArgument."""
+    """Return a ``timedelta`` if it is positive; arguments as for ``check_int``. Raises InvalidArgument."""
     if not isinstance(value, timedelta) or value <= timedelta(0):
         raise InvalidArgument(
             f"{name} must be a positive datetime.timedelta, such as timedelta(seconds=10), not {value!r:.80}"
@@ -71,7 +43,7 @@ def check_duration(name: str, value: Any) -> timedelta:
 
 
 def check_optional_duration(name: str, value: Any) -> timedelta | None:
-    """Return a positive ``timedelta``, or None for None; arguments as in :func:`check_int`. Raises InvalidArgument."""
+    """Return a positive ``timedelta``, or None for None; arguments as in ``check_int``. Raises InvalidArgument."""
     return None if value is None else check_duration(name, value)
 
 
