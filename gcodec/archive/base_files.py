@@ -16,12 +16,11 @@ from ..errors import GcodecError, InvalidArgument
 from ..files import FilePlan, FileSource, open_source, plan_file, plan_or_bytes
 from ..files.urls import is_url, local_path, place_of
 from .base_tensors import Base
-from .layout import MAGIC
+from .layout import MAGIC, SUFFIX
 from .reader import ArchiveReader
 
 #: So many files of a folder are kept open; one is used at a time, or a few.
 MAX_OPEN = 16
-SUFFIX = ".gc"
 
 Finder = Callable[[str], Base | None]
 

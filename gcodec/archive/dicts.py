@@ -61,7 +61,7 @@ def save_file(
             the same memory, type and shape are stored once, and tied again when they are loaded. (The .safetensors
             file that ``gcodec decompress`` makes has the first of them, and the names of the others in its metadata,
             as ``safetensors.torch.save_model`` has it.)
-        path: of the archive, a URL for fsspec, or a binary stream.
+        path: of the archive, such as ``weights.gc``, a URL for fsspec, or a binary stream.
         metadata: strings to keep with the tensors.
         dtype: what unsigned integer arrays really hold (``"bfloat16"``): for each name, or for all of fitting width.
         levels: name to uint8 level indices, of the tensor's shape or flat; these tensors are near-lossless, all others
@@ -77,7 +77,7 @@ def save_file(
             ``mantissa_bits``.
 
     Raises:
-        InvalidArgument: a tensor or an option that has no meaning here.
+        InvalidArgument: a tensor or an option that has no meaning here, or ``path`` has the name of a tensor file.
         OSError: the file cannot be written.
     """
     if not isinstance(tensors, Mapping):

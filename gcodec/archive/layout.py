@@ -9,6 +9,8 @@ import xxhash
 
 from ..errors import Corruption, InsufficientData, Unsupported, what_it_is
 
+#: What names of archives end in.
+SUFFIX = ".gc"
 MAGIC, END_MAGIC = b"\x89GCA", b"ACG\x89"
 VERSION = 1
 HEADER = struct.Struct("<4sB3s")

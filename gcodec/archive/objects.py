@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from ..errors import InvalidArgument, Unsupported
-from .base_files import SUFFIX, Bases, bases_at, no_base
+from .base_files import Bases, bases_at, no_base
 from .devices import check_kind
 from .dicts import plan_beside, plan_tensors
 from .entries import unsafe_path
+from .layout import SUFFIX
 from .reader import ArchiveReader
 from .state_files import load_state, plan_state
 from .structure import STRUCTURE
@@ -43,7 +44,8 @@ def save(
             other, of torch tensors on any device, numpy arrays and numbers, Python numbers, strings, bytes, bools,
             None, ``torch.Size``, ``torch.dtype`` and ``torch.device``. Tensors of the same memory are stored once.
             It must not change until this returns.
-        file: path to write to, a URL for fsspec, or a binary stream, which need not seek.
+        file: path to write to, such as ``last.gc`` or ``last.pt.gc``, a URL for fsspec, or a binary stream, which need
+            not seek.
         base: an earlier object, the path of its archive (or of any tensor file), or an open
             :class:`gcodec.archive.ArchiveReader`. Tensors of the same path, type and size are stored as the difference
             where that is smaller, and loading needs the base again. Where the base is a difference itself, a list of
@@ -52,8 +54,9 @@ def save(
         threads: threads to use at most; as many as the process may use if None.
 
     Raises:
-        InvalidArgument: ``obj`` holds something else, which the error names with its place; or ``file`` is the base, or
-            nothing that can be written to; or ``base`` has no tensors.
+        InvalidArgument: ``obj`` holds something else, which the error names with its place; or ``file`` is the base,
+            has the name of a tensor file, such as ``last.pt``, or is nothing that can be written to; or ``base`` has
+            no tensors.
         OSError: the file cannot be written.
     """
     if not isinstance(file, str | os.PathLike) and not hasattr(file, "write"):

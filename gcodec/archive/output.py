@@ -12,18 +12,22 @@ import stat
 import threading
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePath
 from types import FrameType
 from typing import Any, BinaryIO
 
 from ..errors import GcodecError, InvalidArgument
 from ..files.all_or_nothing import AllOrNothing
 from ..files.source import naming
+from ..files.urls import name_at
+from .layout import SUFFIX
 
 #: Signals that end a command, and that Python turns into exceptions.
 ENDING_SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP")
 #: The name beside the final one has at most so many bytes of that; file systems allow 255 in all.
 MAX_NAME_BYTES = 200
+#: What the names of tensor files end in, and those of archives must not.
+TENSOR_SUFFIXES = frozenset((".npy", ".npz", ".pt", ".pth", ".safetensors"))
 
 
 @dataclass(frozen=True)
@@ -253,6 +257,17 @@ def signals_deferred() -> Iterator[None]:
                 stack.callback(signal.raise_signal, number)
             for number, handler in handlers.items():
                 signal.signal(number, handler)
+
+
+def check_archive_name(name: str | os.PathLike[str]) -> None:
+    """Raise InvalidArgument for an archive under a name that says that it is a tensor file, which others would read.
+
+    Args:
+        name: path or URL of an archive to be written.
+    """
+    suffix = PurePath(name_at(name)).suffix
+    if suffix in TENSOR_SUFFIXES:
+        raise InvalidArgument(f"{name}: would be an archive under the name of a {suffix} file; call it {name}{SUFFIX}")
 
 
 def check_names_file(place: object) -> None:

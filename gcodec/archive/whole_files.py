@@ -13,17 +13,24 @@ from ..errors import GcodecError, InvalidArgument, Unsupported, check_function
 from ..files import SUFFIXES, TORCH_SUFFIXES, FilePlan, open_source, plan_or_bytes
 from ..files.source import naming
 from ..files.urls import Upload, check_free_url, is_url, open_url, path_or_none, place_of
-from .base_files import SUFFIX, Bases
+from .base_files import Bases
 from .encoding_policy import EncodingPolicy, MantissaBits
 from .entries import FileEntry, unsafe_path
+from .layout import SUFFIX
 from .objects import bases_of
-from .output import Attributes, Staging, check_names_file, is_special, new_file_mode
+from .output import (
+    TENSOR_SUFFIXES,
+    Attributes,
+    Staging,
+    check_archive_name,
+    check_names_file,
+    is_special,
+    new_file_mode,
+)
 from .reader import ArchiveReader
 from .tensor_groups import grouped
 from .writer import ArchiveWriter
 
-#: What the names of tensor files end in, and those of archives must not.
-TENSOR_SUFFIXES = frozenset((".npy", ".npz", ".pt", ".pth", ".safetensors"))
 PolicyMaker = Callable[[FilePlan], EncodingPolicy | None]
 Progress = Callable[[int], None]
 PathOrStream = str | os.PathLike[str] | BinaryIO
@@ -204,17 +211,6 @@ def decompress_file(
             restore_files(archive, paths, staging, target if is_folder else None, progress)
         return list(paths.values())
     raise AssertionError  # an ExitStack suppresses nothing of its own
-
-
-def check_archive_name(name: str | os.PathLike[str]) -> None:
-    """Raise InvalidArgument for an archive under a name that says that it is a tensor file, which others would read.
-
-    Args:
-        name: path or URL of an archive to be written.
-    """
-    suffix = PurePath(name).suffix
-    if suffix in TENSOR_SUFFIXES:
-        raise InvalidArgument(f"{name}: would be an archive under the name of a {suffix} file; call it {name}{SUFFIX}")
 
 
 def check_restored_name(entry: FileEntry, place: str | os.PathLike[str]) -> None:

@@ -38,7 +38,7 @@ from .layout import (
     may_compress_header,
     padding,
 )
-from .output import Attributes, Staging, check_free, check_names_file, write_whole
+from .output import Attributes, Staging, check_archive_name, check_free, check_names_file, write_whole
 from .part_memory import PartMemory
 
 #: Segments are cut into parts of this many bytes.
@@ -89,6 +89,7 @@ class ArchiveWriter(AllOrNothing):
         progress: called with the number of bytes of input done since the last call.
 
     Raises:
+        InvalidArgument: ``target`` has the name of a tensor file, such as ``x.pt``, or cannot be written to.
         GcodecError: the file exists and ``force`` is False.
     """
 
@@ -110,6 +111,8 @@ class ArchiveWriter(AllOrNothing):
         ):
             kind = type(target).__name__
             raise InvalidArgument(f"an archive must be written to a path, a URL or a binary stream, not to a {kind}")
+        if isinstance(target, str | os.PathLike):
+            check_archive_name(target)
         check_function("progress", progress)
         self._threads, self._part_bytes, self._smallest = available_threads(threads), part_bytes, smallest
         self._progress = progress or (lambda count: None)

@@ -11,8 +11,16 @@ from typing import Any, NamedTuple
 from ..archive import ArchiveReader, ArchiveWriter, Bases, FileEntry
 from ..archive.encoding_policy import MantissaBits
 from ..archive.file_state import FileState
-from ..archive.output import Attributes, Staging, check_free, is_special, new_file_mode, sync_to_disk
-from ..archive.whole_files import PolicyMaker, add_file, check_archive_name
+from ..archive.output import (
+    Attributes,
+    Staging,
+    check_archive_name,
+    check_free,
+    is_special,
+    new_file_mode,
+    sync_to_disk,
+)
+from ..archive.whole_files import PolicyMaker, add_file
 from ..errors import GcodecError, InvalidArgument, Unsupported
 from ..files import open_source, plan_or_bytes
 from ..files.elements import width

@@ -10,9 +10,8 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from ..archive import ArchiveReader, FileEntry
-from ..archive.output import Attributes, Staging, check_free
+from ..archive.output import TENSOR_SUFFIXES, Attributes, Staging, check_free
 from ..archive.tensor_names import no_such
-from ..archive.whole_files import TENSOR_SUFFIXES
 from ..errors import InvalidArgument, Unsupported, did_you_mean
 from ..files.elements import RAW_BITS, numpy_dtype
 from ..files.file_plan import TensorView

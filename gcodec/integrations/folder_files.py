@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from ..archive.base_files import SUFFIX
 from ..archive.file_state import FileState
+from ..archive.layout import SUFFIX
 from ..archive.output import Staging, sync_to_disk
 from ..archive.reader import ArchiveReader
 from ..archive.whole_files import compress_file, restore_files, restored_attributes

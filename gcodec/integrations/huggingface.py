@@ -10,8 +10,8 @@ from typing import Any
 from transformers import TrainerCallback
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, get_last_checkpoint
 
-from ..archive.base_files import SUFFIX
 from ..archive.file_state import FileState
+from ..archive.layout import SUFFIX
 from ..errors import InvalidArgument
 from .folder_files import compress_files_in, restore_files_in, restored_folder
 

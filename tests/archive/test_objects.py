@@ -16,7 +16,7 @@ import pytest
 
 import gcodec
 from gcodec import sync
-from gcodec.archive import ArchiveReader
+from gcodec.archive import ArchiveReader, ArchiveWriter
 from gcodec.archive.structure import flatten, rebuild
 from gcodec.cli import main
 from gcodec.errors import Corruption, InvalidArgument, LimitExceeded, Unsupported
@@ -320,6 +320,20 @@ def test_what_cannot_be_written_leaves_the_old_file(tmp_path):
         gcodec.save({"a": 1}, tmp_path / "missing" / "x.gc")
 
 
+@pytest.mark.parametrize("write", [gcodec.save, gcodec.save_file, lambda state, file: ArchiveWriter(file, force=True)])
+@pytest.mark.parametrize("name", ["m.safetensors", "m.pt", "m.pth", "m.npz", "m.npy"])
+def test_no_archive_gets_the_name_of_a_tensor_file_which_others_would_read(write, name, tmp_path):
+    state = {"w": torch.ones(3)}
+    torch.save(state, tmp_path / name)
+    before = (tmp_path / name).read_bytes()
+    for file in (tmp_path / name, str(tmp_path / name), f"file://{tmp_path / name}", f"memory://{name}"):
+        with pytest.raises(InvalidArgument, match=f"{name}: would be an archive under .* call it .*/{name}.gc$"):
+            write(state, file)
+    assert (tmp_path / name).read_bytes() == before and len(list(tmp_path.iterdir())) == 1
+    gcodec.save(state, tmp_path / f"{name}.gc")
+    assert torch.equal(gcodec.load(tmp_path / f"{name}.gc")["w"], state["w"])
+
+
 @pytest.mark.parametrize("file", [{"w": torch.ones(3)}, None, 3])
 def test_a_place_that_cannot_be_written_to_is_refused_by_name(file):
     with pytest.raises(InvalidArgument, match=f"a path, a URL or a binary stream, not {type(file).__name__}: the"):
@@ -445,7 +459,7 @@ def test_an_archive_of_several_files_is_no_object(tmp_path):
 
 
 def test_the_file_in_the_archive_has_the_archives_name(tmp_path):
-    names = {"ckpt-1.5.gc": "ckpt-1.5", "x.pt": "x", "x.pt.gc": "x", ".gc": "state", "a\\b.gc": "state"}
+    names = {"ckpt-1.5.gc": "ckpt-1.5", "x.ckpt": "x", "x.pt.gc": "x", ".gc": "state", "a\\b.gc": "state"}
     for name, inside in names.items():
         gcodec.save([math.pi], tmp_path / name)
         with ArchiveReader(tmp_path / name) as archive:
