@@ -21,6 +21,7 @@ from .layout import (
     FRAME,
     FREE_INDEX,
     HEADER,
+    MAGIC,
     MAX_PART,
     MIN_FRAME,
     STORED,
@@ -66,8 +67,15 @@ def read_index(source: ByteSource, max_output_bytes: float | None = None) -> tup
     text = _index_text(index, trailer)
     check_json(text, source.size, "the index")
     files = index_from_json(text)
-    if place_blobs(files) != start:
-        raise Corruption(f"chunks end at byte {place_blobs(files)}, but the index begins at byte {start}")
+    end_of_chunks = place_blobs(files)
+    if end_of_chunks != start:
+        first = start - end_of_chunks  # where an archive with this index would begin
+        if first > 0 and source.read(first, first + len(MAGIC)).tobytes() == MAGIC:
+            raise Corruption(
+                f"several archives follow each other, the last from byte {first} on: each must be a file of its own, "
+                "or be given as a stream of its own bytes"
+            )
+        raise Corruption(f"chunks end at byte {end_of_chunks}, but the index begins at byte {start}")
     return files
 
 

@@ -23,7 +23,7 @@ from ..errors import (
 from ..files.elements import width
 from ..files.file_plan import TensorView
 from ..files.safetensors import MAX_HEADER, read_header
-from ..files.source import ArraySource, Bytes, ByteSource, FileSource, open_source
+from ..files.source import ArraySource, Bytes, ByteSource, FileSource, check_not_at_end, open_source
 from ..threads import WorkPool, available_threads, ordered_map
 from .arrays import as_array, default_kind
 from .base_tensors import Base, BaseBytes, BaseFinder, base_bytes, base_of_file
@@ -142,6 +142,8 @@ class ArchiveReader:
         self._owned = None if _is_source(source) else open_source(source)  # type: ignore[arg-type]
         self._source: ByteSource = self._owned or source  # type: ignore[assignment]
         self.name = str(source) if isinstance(source, str | os.PathLike) else getattr(source, "name", "archive")
+        if self._owned is not None:
+            check_not_at_end(source, self.name)
         self._threads, self._limit, self._bases = available_threads(threads), limit, base
         self._pool, self._memory = WorkPool(self._threads, "gcodec"), PartMemory(2 * self._threads + 4)
         # What was found last: the chunks of a segment, and pieces of a chunk, are asked for one after the other.

@@ -11,7 +11,7 @@ from typing import Any, BinaryIO, NamedTuple
 
 from ..errors import GcodecError, InvalidArgument, Unsupported, check_function
 from ..files import SUFFIXES, TORCH_SUFFIXES, FilePlan, open_source, plan_or_bytes
-from ..files.source import naming
+from ..files.source import check_not_at_end, naming
 from ..files.urls import Upload, check_free_url, is_url, open_url, path_or_none, place_of
 from .base_files import Bases
 from .encoding_policy import EncodingPolicy, MantissaBits
@@ -108,6 +108,7 @@ def compress_file(
     source = path_or_none(path)
     if source is None and output is None:
         raise InvalidArgument("output must be given for a stream or URL")
+    check_not_at_end(path, "path")
     if isinstance(output, str | os.PathLike):
         check_archive_name(output)
         if path_or_none(output) is not None:

@@ -268,6 +268,22 @@ def open_source(file: BinaryIO | str | os.PathLike[str]) -> FileSource:
     return FileSource(spool)
 
 
+def check_not_at_end(stream: Any, name: str) -> None:
+    """Raise InvalidArgument for a stream that has bytes, but stands behind them all, as one just written to does.
+
+    Args:
+        stream: an open stream; anything else, and what cannot seek, is left alone.
+        name: its name, for the error.
+    """
+    if not hasattr(stream, "seekable") or not stream.seekable():
+        return
+    at = stream.tell()
+    size = stream.seek(0, io.SEEK_END)
+    stream.seek(at)
+    if at and size <= at:
+        raise InvalidArgument(f"{name}: the stream stands at its end, at byte {at}: call seek(0) before it is read")
+
+
 def _check_has_end(stream: BinaryIO) -> None:
     """Raise InvalidArgument for a device such as /dev/zero, which says that it ends where it begins, but does not."""
     descriptor = _descriptor(stream)

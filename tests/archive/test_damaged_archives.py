@@ -35,6 +35,36 @@ def outcome(data: bytes) -> dict[str, bytes] | None:
         return None
 
 
+def test_archives_that_follow_each_other_are_named_as_such_and_read_one_by_one():
+    with io.BytesIO() as stream:
+        starts = []
+        for number in range(3):
+            starts.append(stream.tell())
+            gcodec.save({"x": np.arange(number)}, stream)
+        whole = stream.getvalue()
+    for first, end in ((0, 2), (0, 3), (1, 3)):
+        data = whole[starts[first] : [*starts, len(whole)][end]]
+        with pytest.raises(Corruption, match=f"several archives .* byte {starts[end - 1] - starts[first]} on: each"):
+            gcodec.load(io.BytesIO(data))
+    last = io.BytesIO(whole)
+    last.seek(starts[2])
+    assert np.array_equal(gcodec.load(last)["x"], np.arange(2))
+
+
+def test_a_stream_that_was_written_and_not_rewound_is_named_as_such(tmp_path):
+    stream = io.BytesIO()
+    gcodec.save({"x": np.arange(3)}, stream)
+    told = rf"^\w+: the stream stands at its end, at byte {stream.tell()}: call seek\(0\)"
+    for read in (gcodec.load, gcodec.load_file, gcodec.open, gcodec.sync.Subscriber().apply,
+                 lambda file: gcodec.compress_file(file, tmp_path / "x.gc"),
+                 lambda file: gcodec.decompress_file(file, tmp_path / "x")):
+        with pytest.raises(InvalidArgument, match=told):
+            read(stream)
+    assert not list(tmp_path.iterdir())
+    stream.seek(0)
+    assert np.array_equal(gcodec.load(stream)["x"], np.arange(3))
+
+
 def test_archives_cut_off_anywhere_are_refused():
     for size in range(len(SMALL)):
         with pytest.raises((InsufficientData, Corruption)):
