@@ -176,18 +176,53 @@ class Planner(Controller):
         """Take over what :meth:`decide` returned, on all ranks."""
 
 
-def check_choices(choices: Sequence[int], counts: Sequence[int]) -> None:
-    """Raise InvalidArgument for choices, from a state, that are none of as many options as there are.
+def choices_state(choices: Sequence[int], options: Sequence[Sequence[Compressor]]) -> dict[str, Any]:
+    """Return the entry of a state that tells what the choices in it stand for: numbers alone would be other settings
+    where the options have changed.
 
     Args:
-        choices: The number of each tensor's option.
-        counts: The number of options of each tensor.
+        choices: The number of each tensor's option; empty before the first decision.
+        options: Each tensor's options.
     """
-    if len(choices) != len(counts) or not all(0 <= n < count for n, count in zip(choices, counts, strict=True)):
-        raise InvalidArgument(
-            f"the state must be one of the same settings and tensors: it chooses the options {list(choices)!r:.80}, "
-            f"and the tensors have {list(counts)!r:.80} options"
-        )
+    if not choices:
+        return {}
+    return {"chosen": [repr(own[number]) for own, number in zip(options, choices, strict=True)]}
+
+
+def choices_from(state: Mapping[str, Any], options: Mapping[str, Sequence[Compressor]]) -> list[int]:
+    """Return the choices of a state as numbers of these options, which may be others than when it was saved.
+
+    Args:
+        state: A state with ``choices``, and with what :func:`choices_state` adds; without that, numbers are taken as
+            they are.
+        options: Each tensor's options, by name.
+
+    Raises:
+        InvalidArgument: The state has a setting that is not among a tensor's options, or is of other tensors.
+    """
+    choices, counts = list(state["choices"]), [len(own) for own in options.values()]
+    if not choices:
+        return choices
+    chosen = state.get("chosen")
+    if chosen is None:
+        if len(choices) != len(counts) or not all(0 <= n < count for n, count in zip(choices, counts, strict=True)):
+            raise InvalidArgument(
+                f"the state must be one of the same settings and tensors: it chooses the options {choices!r:.80}, "
+                f"and the tensors have {counts!r:.80} options"
+            )
+        return choices
+    if not isinstance(chosen, list) or len(chosen) != len(options):
+        raise InvalidArgument(f"the state must be one of the same {len(options)} tensors, but it chose {chosen!r:.80}")
+    for number, ((name, own), setting) in enumerate(zip(options.items(), chosen, strict=True)):
+        texts = list(map(repr, own))
+        if setting not in texts:
+            raise InvalidArgument(
+                f"the state has chosen {setting} for {name!r}, which is none of the settings from {texts[0]} to "
+                f"{texts[-1]} that this controller has for it: make the controller as it was when the state was "
+                "saved, or load no state"
+            )
+        choices[number] = texts.index(setting)
+    return choices
 
 
 def check_settings(name: str, settings: Sequence[Compressor]) -> None:

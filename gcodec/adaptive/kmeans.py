@@ -15,7 +15,7 @@ import torch
 
 from ..compressors.contract import Compressor, check_whole
 from ..errors import InvalidArgument
-from .contract import Planner, Settings, check_choices, check_settings, check_source
+from .contract import Planner, Settings, check_settings, check_source, choices_from, choices_state
 from .families import errors_of
 from .losses import square
 
@@ -85,10 +85,12 @@ class KMeans(Planner):
     def apply(self, numbers: Sequence[float]) -> None:
         self.choices = [int(number) for number in numbers]
 
+    def state_dict(self) -> dict[str, Any]:
+        return {**super().state_dict(), **choices_state(self.choices, [self.ranked] * len(self.choices))}
+
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         super().load_state_dict(state)
-        if self.choices:
-            check_choices(self.choices, [len(self.ranked)] * len(self.shapes))
+        self.choices = choices_from(state, dict.fromkeys(self.shapes, self.ranked)) if self.choices else []
 
 
 def k_means(points: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:

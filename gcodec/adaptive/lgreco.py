@@ -17,7 +17,7 @@ from ..compressors.casts import Dense
 from ..compressors.contract import Compressor, check_whole
 from ..errors import InvalidArgument, check_choice
 from .accordion import Accordion
-from .contract import Planner, Settings, Shapes, check_choices, check_settings, check_source
+from .contract import Planner, Settings, Shapes, check_settings, check_source, choices_from, choices_state
 from .families import METHODS, Range, errors_of
 from .knapsack import discretized, solve
 from .setting_costs import Bytes, Cost
@@ -157,12 +157,14 @@ class LGreCo(Planner):
 
     def state_dict(self) -> dict[str, object]:
         state = super().state_dict()
+        if self.choices:
+            state |= choices_state(self.choices, [self.options[name] for name in self.shapes])
         return state if self.accordion is None else {**state, "accordion": self.accordion.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, object]) -> None:
         super().load_state_dict(state)
         if self.choices:
-            check_choices(self.choices, [len(self.options[name]) for name in self.shapes])
+            self.choices = choices_from(state, {name: self.options[name] for name in self.shapes})
         if self.accordion is not None:
             accordion_state = state.get("accordion")
             self.accordion.load_state_dict(accordion_state if isinstance(accordion_state, dict) else {})

@@ -346,15 +346,36 @@ def test_states_of_other_controllers_and_versions_are_refused():
 
 
 @pytest.mark.parametrize(("before", "other"), [
-    (LGreCo(TopK(0.01), period=2), LGreCo(TopK(0.01), Range(share=2), period=2)),
+    (LGreCo(TopK(0.01), period=2), LGreCo(TopK(0.3), Range(share=2), period=2)),
     (LGreCo(TopK(0.01), period=2), LGreCo(QSGD(4), period=2)),
     (KMeans(QSGD(4), (QSGD(6), QSGD(3)), period=2), KMeans(QSGD(4), (QSGD(6),), period=2))], ids=repr)
 def test_choices_among_other_settings_are_refused(before, other):
-    saved, resumed = (Adaptive(Averager(CompressionPlan(TopK(0.1))), copy.deepcopy(one)) for one in (before, other))
-    for step in range(2):
-        alone(saved.average(gradients_at(step, 1)[0], rate=0.1))
+    saved, resumed = after_a_decision(before), Adaptive(Averager(CompressionPlan(TopK(0.1))), copy.deepcopy(other))
+    state = saved.state_dict()
+    with pytest.raises(InvalidArgument, match=r"the state has chosen .* for '.*', which is none of the settings from"):
+        resumed.load_state_dict(state)
+    del state["controller"]["chosen"]  # as earlier states are
     with pytest.raises(InvalidArgument, match="options"):
-        resumed.load_state_dict(saved.state_dict())
+        resumed.load_state_dict(state)
+
+
+@pytest.mark.parametrize(("before", "other"), [
+    (LGreCo(PowerSGD(4), period=2), LGreCo(PowerSGD(4), Range(below=4.0, above=3.0), period=2)),
+    (LGreCo(TopK(0.01), period=2), LGreCo(TopK(0.01), others=(QSGD(4),), period=2)),
+    (LGreCo(QSGD(4), period=2), LGreCo(TopK(0.01), others=(QSGD(4),), period=2)),
+    (KMeans(QSGD(4), (QSGD(6), QSGD(3)), period=2), KMeans(QSGD(4), (QSGD(7), QSGD(6), QSGD(3)), period=2))], ids=repr)
+def test_choices_stay_the_same_settings_where_there_are_more_or_others_beside_them(before, other):
+    saved, resumed = after_a_decision(before), Adaptive(Averager(CompressionPlan(TopK(0.1))), copy.deepcopy(other))
+    resumed.load_state_dict(saved.state_dict())
+    assert resumed.controller.settings(2, 0.1) == saved.controller.settings(2, 0.1)
+
+
+def after_a_decision(controller):
+    """Return a rank whose controller, with a period of 2, has decided once."""
+    rank = Adaptive(Averager(CompressionPlan(TopK(0.1))), copy.deepcopy(controller))
+    for step in range(2):
+        alone(rank.average(gradients_at(step, 1)[0], rate=0.1))
+    return rank
 
 
 def test_a_controllers_state_holds_plain_values_and_tensors_only():

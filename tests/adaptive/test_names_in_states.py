@@ -34,6 +34,9 @@ def test_controllers_states_have_the_keys_that_checkpoints_have(kind):
     state = controller.state_dict()
     assert list(state) == KEYS[kind]
     assert state["kind"] == type(controller).kind == kind
+    if isinstance(controller, LGreCo | KMeans):
+        controller.choices = [0]
+        assert list(controller.state_dict()) == [*KEYS[kind], "chosen"]
 
 
 def test_a_controller_without_kind_is_saved_by_the_name_of_its_class():
