@@ -60,10 +60,11 @@ def save(
         OSError: the file cannot be written.
     """
     if not isinstance(file, str | os.PathLike) and not hasattr(file, "write"):
-        raise InvalidArgument(
-            f"file must be a path, a URL or a binary stream, not {type(file).__name__}: the object comes first, as in "
-            'save(state, "last.gc")'
-        )
+        given: object = file
+        advice = ': the object comes first, as in save(state, "last.gc")'
+        if isinstance(given, bytes):
+            advice = "; os.fsdecode makes text of a path in bytes"
+        raise InvalidArgument(f"file must be a path, a URL or a binary stream, not {type(file).__name__}{advice}")
     plan = plan_state(_path_in_archive(file), obj)
     with ExitStack() as stack:
         bases = None if base is None else stack.enter_context(bases_of(base))

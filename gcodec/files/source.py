@@ -242,6 +242,8 @@ def open_source(file: BinaryIO | str | os.PathLike[str]) -> FileSource:
     if not isinstance(file, str | os.PathLike) and not hasattr(file, "read"):
         given: object = file
         advice = "; put bytes into io.BytesIO" if isinstance(given, bytes | bytearray | memoryview) else ""
+        if isinstance(given, bytes):
+            advice += ", and a path in bytes through os.fsdecode"
         raise InvalidArgument(f"file must be a path or a binary stream, not {type(file).__name__}{advice}")
     opened = isinstance(file, str | os.PathLike)
     stream = _opened(file)

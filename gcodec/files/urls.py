@@ -15,12 +15,29 @@ from ..errors import GcodecError, InvalidArgument
 from .all_or_nothing import AllOrNothing
 
 
+def check_path(path: str | os.PathLike[str]) -> None:
+    """Raise InvalidArgument for text that no path consists of, which system calls would refuse with a ValueError."""
+    text: str | bytes = os.fspath(path)
+    if isinstance(text, bytes):
+        raise InvalidArgument(f"a path must be text, not {text!r:.80}: os.fsdecode makes text of it")
+    try:
+        has_nul = b"\0" in os.fsencode(text)
+    except UnicodeEncodeError as error:
+        raise InvalidArgument(f"{text!r}: a path must be text that the file system can encode: {error}") from None
+    if has_nul:
+        raise InvalidArgument(f"{text!r}: a path must not hold a NUL character")
+
+
 def local_path(path: Any) -> Any:
-    """Return a ``file://`` URL as a path; anything else as it is."""
+    """Return a ``file://`` URL as a path; anything else as it is. Raises InvalidArgument for what no path can be."""
+    if isinstance(path, str | os.PathLike):
+        check_path(path)
     if isinstance(path, str) and path.startswith("file://"):
         from urllib.request import url2pathname  # which imports what speaks HTTP
 
-        return Path(url2pathname(urlsplit(path).path))
+        path = url2pathname(urlsplit(path).path)
+        check_path(path)
+        return Path(path)
     return path
 
 

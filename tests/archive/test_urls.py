@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,8 +16,11 @@ pytest.importorskip("fsspec")
 import fsspec
 
 import gcodec
+from gcodec import sync
 from gcodec.archive import ArchiveReader, ArchiveWriter
+from gcodec.cli import main
 from gcodec.files.urls import name_at
+from gcodec.recorder import read_dump
 
 VALUES: dict[str, np.ndarray] = {"w": np.random.default_rng(3).normal(size=(300, 100)).astype("f4"), "n": np.arange(7)}
 
@@ -111,6 +118,27 @@ def test_file_urls_are_paths(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["a b.gc"]
     with ArchiveReader((tmp_path / "a b.gc").as_uri()) as archive:
         assert np.array_equal(archive.read("w"), VALUES["w"])
+
+
+@pytest.mark.parametrize("place", ["a\0b", "lone \ud800", "file:///a%00b", Path("a\0b")], ids=repr)
+def test_what_no_path_can_be_is_an_invalid_argument_everywhere(place, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    x = {"x": np.ones(3)}
+    gcodec.save(x, "good.gc")
+    publish = sync.Publisher().publish
+    calls: list[Callable[[Any], Any]] = [
+        gcodec.load, gcodec.load_file, gcodec.open, gcodec.compress_file, gcodec.decompress_file, ArchiveReader,
+        ArchiveWriter, partial(gcodec.save, x), partial(gcodec.save_file, x), sync.Subscriber().apply,
+        lambda path: gcodec.compress_file("good.gc", path), lambda path: gcodec.decompress_file("good.gc", path),
+        lambda path: gcodec.load("good.gc", base=path), lambda path: gcodec.save(x, "new.gc", base=[path]),
+        lambda path: gcodec.Checkpointer(path).save(1, x), lambda path: gcodec.Checkpointer(path).load(),
+        lambda path: sync.VersionFolder(path).send(publish(x)), read_dump]
+    for call in calls:
+        with pytest.raises(gcodec.InvalidArgument, match=r"^'.*': a path must (not hold a NUL|be text that)"):
+            call(place)
+    assert [path.name for path in tmp_path.iterdir()] == ["good.gc"]
+    for verb in (["verify"], [], ["series", "list"], ["inspect"]):
+        assert main([*verb, "file:///a%00b"]) == 1
 
 
 def test_a_kind_of_url_that_nobody_knows_is_refused():
