@@ -16,6 +16,7 @@ from ..errors import InvalidArgument, Unsupported, check_choice
 from ..files.elements import width
 from ..files.file_plan import TensorView, row_major
 from ..files.safetensors import CODES
+from ..tensors import is_torch
 from .arrays import item_at
 from .devices import Placement, check_kind, device_of
 from .objects import bases_of
@@ -235,7 +236,8 @@ class TensorFile:
 class TensorSlice:
     """A tensor in an open archive, of which parts are read: ``[a:b]`` reads the rows ``a`` to ``b``.
 
-    Integers, slices and ``...`` are taken; of dimensions after the first, whole rows are read and then cut. Parts that
+    Integers, slices and ``...`` are taken; of dimensions after the first, whole rows are read and then cut. What is
+    returned keeps no more in memory than it has itself. Parts that
     were encoded have checksums of their own, which are checked; the hash of the whole tensor is checked only where the
     whole is read.
 
@@ -270,12 +272,23 @@ class TensorSlice:
             numbers = range(start, stop, step)
             if len(numbers) > 1 and step * self._file.row_bytes(self._place) > PART_BYTES:
                 apart = self._file.rows_apart(self._place, numbers)
-                return item_at((slice(None), *rest), apart, self._place.view.name)
+                return self._cut((slice(None), *rest), apart)
             rows = self._file.rows(self._place, start, max(start, stop))
-            return item_at((slice(None, None, step), *rest), rows, self._place.view.name)
+            return self._cut((slice(None, None, step), *rest), rows)
         row = first + shape[0] if first < 0 else first
-        return item_at((0, *rest), self._file.rows(self._place, row, row + 1), self._place.view.name)
+        return self._cut((0, *rest), self._file.rows(self._place, row, row + 1))
 
+    def _cut(self, key: Any, rows: Any) -> Any:
+        """Return ``rows[key]``, which is copied where it would else keep more memory than it takes itself."""
+        part = item_at(key, rows, self._place.view.name)
+        if isinstance(part, np.ndarray):
+            owner = part
+            while isinstance(owner.base, np.ndarray):
+                owner = owner.base
+            return part.copy() if owner.nbytes > part.nbytes else part
+        if is_torch(part) and part.untyped_storage().nbytes() > part.nbytes:
+            return part.contiguous() if not part.is_contiguous() else part.clone()
+        return part
 
     def __iter__(self) -> Iterator[Any]:
         """Raises InvalidArgument: row by row, each part would be read once for each of its rows."""

@@ -161,6 +161,23 @@ def test_a_slice_takes_hardly_more_memory_than_what_it_returns():
     assert np.array_equal(found, values[1:]) and peak < 1.5 * found.nbytes
 
 
+@pytest.mark.parametrize("framework", ["np", "pt"])
+@pytest.mark.parametrize("key", [
+    np.s_[:, 3:5], np.s_[:, 3], np.s_[10:200:7], np.s_[4, 2:6], np.s_[4, 2], np.s_[..., :1],
+])
+def test_a_slice_keeps_no_more_memory_than_what_it_returns(key, framework, tmp_path):
+    torch = pytest.importorskip("torch")
+    gcodec.save({"rows": MATRIX, "columns": torch.from_numpy(MATRIX.T.copy()).T}, tmp_path / "x.gc")
+    with gcodec.open(tmp_path / "x.gc", framework) as file:
+        for name in ("rows", "columns"):
+            found, expected = file.get_slice(name)[key], MATRIX[key]
+            assert np.array_equal(np.asarray(found), expected)
+            if framework == "pt":
+                assert found.untyped_storage().nbytes() == expected.nbytes
+            elif isinstance(found, np.ndarray):
+                assert (found if found.base is None else found.base).nbytes == expected.nbytes
+
+
 def test_tensors_with_strides_and_ties_of_a_pt_file_are_those_that_were_saved(tmp_path):
     base = torch.randn(40, 30)
     state = {"w": base, "tied": base, "t": base.t(), "row": base[7], "half": base[:, ::2], "b": base.bfloat16()}
