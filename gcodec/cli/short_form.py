@@ -34,6 +34,8 @@ LEVEL = re.compile(r"-\d+|--(fast|best|ultra|extreme)(=.*)?", re.ASCII)
 #: Options after which a word cannot be their value.
 FLAGS = frozenset((*CHOICES, *(f"-{letter}" for letter in LETTERS), "--force", "--json", "--keep", "--quiet"))
 HELP = frozenset(("-h", "--help", "-V", "--version"))
+#: Joined letters that end in the option that takes a number.
+_COUNTED = re.compile(rf"-[{LETTERS}]*T", re.ASCII)
 _JOINED = re.compile(rf"-([{LETTERS}]*)(?:T(\d+))?", re.ASCII)
 
 
@@ -48,7 +50,7 @@ def verb_line(argv: Sequence[str]) -> list[str] | None:
             nor a file.
     """
     end = argv.index(END) if END in argv else len(argv)
-    words = [word for argument in argv[:end] for word in _split(argument)]
+    words = [word for argument in _with_counts(argv[:end]) for word in _split(argument)]
     names = argv[end:]  # after the end of options, which is the first of them
     _check_options(words)
     chosen = {CHOICES[word] for word in words if word in CHOICES}
@@ -96,6 +98,20 @@ def _may_be_file(word: str) -> bool:
     return word == STDIO or (not word.startswith("-") and (
         "." in word or "/" in word or glob.has_magic(word) or Path(word).exists()
     ))
+
+
+def _with_counts(arguments: Sequence[str]) -> list[str]:
+    """Return a command line with each ``-T`` joined to the number behind it. Raises UsageError where there is none."""
+    result: list[str] = []
+    for argument in arguments:
+        if result and _COUNTED.fullmatch(result[-1]) and argument.isdecimal():
+            result[-1] += argument
+        else:
+            result.append(argument)
+    for word in result:
+        if _COUNTED.match(word) and not _JOINED.fullmatch(word):
+            raise UsageError(f"{word}: -T takes a number of threads, as in -T4")
+    return result
 
 
 def _split(argument: str) -> list[str]:

@@ -60,7 +60,10 @@ def test_a_file_is_compressed_and_comes_back_without_a_verb():
     (["-fqT2", "x.npy"], ["compress", "-f", "-q", "--threads", "2", "x.npy"]),
     (["-qT0", "x.npy"], ["compress", "-q", "x.npy"]),
     (["-kf", "x.npy", "y.npy"], ["compress", "-f", "x.npy", "y.npy"]),
-    (["-T0q", "x.npy"], []),
+    (["-T", "2", "x.npy"], ["compress", "--threads", "2", "x.npy"]),
+    (["-fqT", "0", "x.npy"], ["compress", "-f", "-q", "x.npy"]),
+    (["x.npy", "-fT", "1", "-q"], ["compress", "-f", "-q", "--threads", "1", "x.npy"]),
+    (["-T0q", "x.npy"], []), (["-T", "x.npy"], []), (["-Tx", "x.npy"], []), (["x.npy", "-T"], []),
 ])
 def test_a_short_form_does_what_its_verb_does(short, verb):
     def outcome(arguments: list[str]) -> dict[str, bytes]:
