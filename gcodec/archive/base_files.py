@@ -110,9 +110,14 @@ class Bases:
                     return file
         return None
 
+    @property
+    def place(self) -> Path | str | None:
+        """Path or URL of the file, folder or archive; None for what has neither."""
+        return self.path or self._url or self._name
+
     def is_at(self, path: str | os.PathLike[str]) -> bool:
         """Return True if a path or URL is a base, or in a folder of bases: replacing it makes archives unreadable."""
-        place, ours = place_of(path), self.path or self._url or self._name
+        place, ours = place_of(path), self.place
         if ours is None:
             within = False
         elif isinstance(place, str):

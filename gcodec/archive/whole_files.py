@@ -268,6 +268,8 @@ def add_file(
         entry = archive.add(plan if policy else grouped(plan, base), policy, base)
         if base is not None and not entry.needs_base:
             note(f"{plan.path}: compressed without {base.name}, which nothing gains by")
+        if bases and plan.tensors and base is None:
+            note(f"{plan.path}: compressed without a base, for {bases.place} has no file of this path")
         return entry
 
 

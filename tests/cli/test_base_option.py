@@ -132,6 +132,19 @@ def test_an_unused_base_is_noted_and_rm_removes_inputs_only_when_done(capsys):
     assert Path("new.npy").read_bytes() == npy(NEW["w"]) and not Path("new.npy.gc").exists()
 
 
+def test_a_file_that_a_folder_or_archive_of_bases_lacks_is_noted(capsys):
+    write({"old/a.npy": npy(W), "old/b.npy": npy(W)})
+    write({"new/a.npy": npy(NEW["w"]), "new/c.npy": npy(W), "new/t.txt": b"x"})
+    run("compress", "old", "-o", "old.gc")
+    for base in ("old", "old.gc"):
+        capsys.readouterr()
+        run("compress", "new", "--base", base, "-f")
+        notes = [line for line in capsys.readouterr().err.splitlines() if "note:" in line]
+        assert notes == [f"gcodec: note: new/c.npy: compressed without a base, for {base} has no file of this path"]
+    assert "old has no file of this path" in gcodec.compress_file("new/c.npy", base="old").note
+    assert not gcodec.compress_file("new/a.npy", base="old").note
+
+
 def test_a_file_is_never_its_own_base(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     Path("old").mkdir()
