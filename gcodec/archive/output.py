@@ -26,7 +26,7 @@ from .layout import SUFFIX
 ENDING_SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP")
 #: The name beside the final one has at most so many bytes of that; file systems allow 255 in all.
 MAX_NAME_BYTES = 200
-#: What the names of tensor files end in, and those of archives must not.
+#: What the names of tensor files end in, and those of archives must not, in capital letters either.
 TENSOR_SUFFIXES = frozenset((".npy", ".npz", ".pt", ".pth", ".safetensors"))
 
 
@@ -266,7 +266,7 @@ def check_archive_name(name: str | os.PathLike[str]) -> None:
         name: path or URL of an archive to be written.
     """
     suffix = PurePath(name_at(name)).suffix
-    if suffix in TENSOR_SUFFIXES:
+    if suffix.lower() in TENSOR_SUFFIXES:
         raise InvalidArgument(f"{name}: would be an archive under the name of a {suffix} file; call it {name}{SUFFIX}")
 
 

@@ -321,7 +321,7 @@ def test_what_cannot_be_written_leaves_the_old_file(tmp_path):
 
 
 @pytest.mark.parametrize("write", [gcodec.save, gcodec.save_file, lambda state, file: ArchiveWriter(file, force=True)])
-@pytest.mark.parametrize("name", ["m.safetensors", "m.pt", "m.pth", "m.npz", "m.npy"])
+@pytest.mark.parametrize("name", ["m.safetensors", "m.pt", "m.pth", "m.npz", "m.npy", "m.SAFETENSORS", "m.Pt"])
 def test_no_archive_gets_the_name_of_a_tensor_file_which_others_would_read(write, name, tmp_path):
     state = {"w": torch.ones(3)}
     torch.save(state, tmp_path / name)
