@@ -364,9 +364,17 @@ def _torch_output(out: Any, dtype: DType, n_values: int) -> np.ndarray | None:
     if not out.is_cpu or not fits_as_output(out, dtype, n_values):
         return None
     check_not_freed(out, "out")
+    note_change(out)
     dense = out.detach() if out.requires_grad else out
     bits: np.ndarray = dense.view(_torch_types()[out.dtype][1]).numpy().reshape(-1).view(dtype.uint)
     return bits
+
+
+def note_change(tensor: Any) -> None:
+    """Tell torch that a tensor is written to: a backward pass that has saved its values must not take others."""
+    import torch
+
+    torch.autograd.graph.increment_version(tensor)
 
 
 def fits_as_output(out: Any, dtype: DType, n_values: int) -> bool:

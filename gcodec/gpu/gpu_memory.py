@@ -15,7 +15,7 @@ from ..errors import InvalidArgument, Unsupported
 from ..frame.decode import bytes_like
 from ..kernels.cuda.launch_arguments import GpuArray, flat
 from ..options import check_level_array
-from ..tensors import check_has_memory, check_tensor, fits_as_output, is_torch, kernel_view
+from ..tensors import check_has_memory, check_tensor, fits_as_output, is_torch, kernel_view, note_change
 
 if TYPE_CHECKING:
     import torch
@@ -394,6 +394,7 @@ class TorchMemory:
                 f"it is a {what} on {getattr(out, 'device', 'the host')}"
             )
         check_has_memory(out, "out")
+        note_change(out)
         return out.detach()
 
     def launch(self, kernel: Any, blocks: int, *args: Any) -> None:

@@ -329,3 +329,13 @@ assert np.array_equal(gcodec.decode(bytes(frame), like="numpy"), x)
 """
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_a_backward_pass_that_saved_what_is_decoded_over_says_so(torch):
+    frame = gcodec.encode(torch.zeros(1000))
+    doubled = 2 * torch.ones(1000, requires_grad=True)
+    loss = (doubled * doubled).sum()
+    with torch.no_grad():
+        gcodec.decode(frame, out=doubled)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
