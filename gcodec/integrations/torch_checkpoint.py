@@ -268,9 +268,13 @@ class SeriesWriter(CheckpointWriter):
     def _path_in_archive(self) -> str:
         return f"step-{self.step:08d}.safetensors"
 
-    def _store(self, plan: FilePlan) -> tuple[str, FileEntry]:
+    def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
+        """Delete steps that are too old, then write this rank's items. Raises what :class:`CheckpointWriter` raises."""
         with _PRUNING:
-            self._prune()
+            self._prune()  # also where a rank has no items: the coordinator removes the indices of old steps
+        return super().write_data(plan, planner)
+
+    def _store(self, plan: FilePlan) -> tuple[str, FileEntry]:
         steps = self._steps_of(self._rank)
         if self.step in steps.steps():
             steps.delete([self.step])  # of a save that other ranks did not complete

@@ -74,6 +74,14 @@ def test_old_steps_of_a_series_are_deleted_also_those_of_ranks_that_are_no_more(
     assert agreed(found) == list(zip(saved[1:], [4, 5, 6], strict=True))
 
 
+@pytest.mark.parametrize("owner", [0, 1, None])
+def test_old_steps_of_a_series_are_deleted_also_where_a_rank_has_nothing_to_save(pair, tmp_path, owner):
+    pair.run(cases.save_series_of_one_rank, folder=tmp_path, steps=[1, 2, 3, 4], owner=owner, keep_last=1)
+    assert steps_in_series(tmp_path) == [3, 4]         # one, and the one that was saved last
+    found = [StepFolder(tmp_path / f"rank-{rank:05d}").steps() for rank in range(2)]
+    assert found == [[3, 4] if rank == owner else [] for rank in range(2)]
+
+
 def test_a_series_keeps_what_it_saves_below_the_steps_of_an_earlier_run(tmp_path):
     def save(writer, *steps):
         for step in steps:
