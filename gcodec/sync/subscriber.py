@@ -22,7 +22,7 @@ from .device_segments import decoded_segment
 from .shared_tensors import SharedTensors
 from .sync_stats import LOG, Progress, StageClock, UpdateStats, checked_progress
 from .tensor_bits import TensorLayout, WritableTensor, as_typed
-from .version_chain import Position, Step, StoredVersion, VersionSource, Ways, check_found, check_stop
+from .version_chain import Position, Step, StoredMessage, StoredVersion, VersionSource, Ways, check_found, check_stop
 from .version_folder import VersionFolder
 from .version_message import HashedTensor, Message, OpenMessage, VersionInfo, check_part, open_message, state_hash
 from .weight_changes import Change, device_changes, fill, host_changes, layouts_of, write_all
@@ -268,7 +268,7 @@ class Subscriber:
                 f"source must be where versions are stored, such as VersionFolder(path), not {source!r}"
             )
         to = check_stop(to)
-        n_applied, unusable, is_intact = 0, set[Step](), True
+        n_applied, unusable, is_intact = 0, dict[Step, StoredMessage | None](), True
         problem: GcodecError | None = None
         while True:
             found = source.versions()
@@ -280,7 +280,8 @@ class Subscriber:
                 return n_applied
             rows, last = {version.number: version for version in versions}, versions[-1].number
             # All ways are tried before the source is asked again, for it may name many messages that are gone.
-            ways, has_tried = Ways(versions, without=unusable), False
+            gone = {step for step, was in unusable.items() if step.number in rows and rows[step.number].at(step) == was}
+            ways, has_tried = Ways(versions, without=gone), False  # with those that another run has written anew
             while self._number < last and (steps := ways.best(self.state if is_intact else "")) is not None:
                 has_tried = True
                 try:
@@ -295,7 +296,7 @@ class Subscriber:
                     is_intact, problem = False, error
                 except (Corruption, FileNotFoundError) as error:
                     LOG.warning("version %d cannot be used: %s", step.number, error)
-                    unusable.add(step)
+                    unusable[step] = rows[step.number].at(step)
                     ways.leave_out(step)
                     problem = error if isinstance(error, Corruption) else Corruption(f"a message is gone: {error}")
             if not has_tried:
@@ -317,8 +318,7 @@ class Subscriber:
             )
 
     def _read_step(self, source: VersionSource, version: StoredVersion, step: Step) -> PendingVersion:
-        stored = version.anchor if step.is_anchor else version.difference
-        return self._read(source.message(step.number, anchor=step.is_anchor, stored=stored), (version, step))
+        return self._read(source.message(step.number, anchor=step.is_anchor, stored=version.at(step)), (version, step))
 
     def verify(self) -> None:
         """Check that the weights are still those of the version that was applied last.

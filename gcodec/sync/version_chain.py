@@ -57,6 +57,10 @@ class StoredVersion(NamedTuple):
     anchor: StoredMessage | None
     metadata: dict[str, str]
 
+    def at(self, step: Step) -> StoredMessage | None:
+        """Return the message that is stored for a step to this version."""
+        return self.anchor if step.is_anchor else self.difference
+
 
 class VersionSource(Protocol):
     """A place where versions are stored, such as a folder."""

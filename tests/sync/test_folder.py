@@ -214,6 +214,29 @@ def test_a_folder_that_another_run_writes_anew_is_followed(tmp_path, caplog):
     assert subscriber.catch_up(VersionFolder(tmp_path)) == 0
 
 
+@pytest.mark.parametrize("n_versions", [1, 2])
+def test_a_folder_that_is_written_anew_while_it_is_read_is_followed(tmp_path, n_versions):
+    filled(VersionFolder(tmp_path), 1)
+    new: list[dict[str, Any]] = []
+
+    class WrittenAnew(VersionFolder):
+        """A folder that another run takes over after its manifest was read, before the first message is."""
+
+        def message(self, *args: Any, **options: Any) -> Any:
+            if not new:
+                shutil.rmtree(tmp_path)
+                publisher = Publisher()
+                for number in range(n_versions):
+                    new.append(moved(some_state(), seed=90 + number))
+                    VersionFolder(tmp_path).send(publisher.publish(new[-1]))
+            return super().message(*args, **options)
+
+    subscriber = Subscriber()
+    assert subscriber.catch_up(WrittenAnew(tmp_path)) > 0
+    assert equal(subscriber.tensors, new[-1])
+    assert subscriber.number == n_versions
+
+
 def test_a_folder_written_anew_without_an_anchor_leaves_the_weights(tmp_path):
     _, states = filled(VersionFolder(tmp_path), 3)
     subscriber = Subscriber()
