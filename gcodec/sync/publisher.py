@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from threading import Lock
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -132,7 +133,7 @@ class Publisher:
         version = publisher.publish(model.state_dict())
         send(version.data)
 
-    Not for several threads at once.
+    Not for several threads at once, but a version may be sent, and its anchor be made, beside the next ``publish``.
 
     Args:
         start: weights that all subscribers hold before the first version, such as those of a common checkpoint: the
@@ -171,6 +172,7 @@ class Publisher:
         self._on_device = on_device
         self._progress = checked_progress(progress)
         self._held: Published | None = None
+        self._memory_lock, self._n_anchors = Lock(), 0  # anchors that are being made, of the memory that is held
         self._state: str | None = None
         self._first, self._number, self._since_anchor = first, first - 1, 0
         self._anchor_wanted = False
@@ -287,12 +289,19 @@ class Publisher:
 
     def _anchor_of(self, info: VersionInfo) -> bytes:
         """Return the anchor of a version, if it is the last one."""
-        if info.number != self._number or info.state != self._state or self._held is None:
-            raise InvalidArgument(
-                f"an anchor must be made before the next version: the publisher holds version {self._number}, not "
-                f"{info.number}"
-            )
-        return self._encode(replace(info, base=None), self._held, None)
+        with self._memory_lock:
+            held = self._held
+            if info.number != self._number or info.state != self._state or held is None:
+                raise InvalidArgument(
+                    f"an anchor must be made before the next version: the publisher holds version {self._number}, not "
+                    f"{info.number}"
+                )
+            self._n_anchors += 1
+        try:
+            return self._encode(replace(info, base=None), held, None)
+        finally:
+            with self._memory_lock:
+                self._n_anchors -= 1
 
     def _encode(self, info: VersionInfo, tensors: Published, old: Published | None) -> bytes:
         """Return the message that holds these tensors, coded against ``old`` if there is that."""
@@ -316,10 +325,12 @@ class Publisher:
 
     def _hold(self, new: Published, state: str, *, number: int | None = None, since_anchor: int = 0) -> None:
         """Keep the bits of a version, in the memory of the last one where there is any."""
-        old, kept = self._held or {}, dict[str, PublishedTensor]()
+        kept = dict[str, PublishedTensor]()
         with signals_deferred():
             # Its memory is written over: if there is no memory for the rest, the next version must be an anchor.
-            self._held = self._state = None
+            with self._memory_lock:
+                old = {} if self._held is None or self._n_anchors else self._held
+                self._held = self._state = None
             for name, item in new.items():
                 bits = item.bits
                 if not item.is_owned:

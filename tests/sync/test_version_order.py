@@ -11,6 +11,7 @@ import torch
 import gcodec
 from gcodec import sync
 from gcodec.sync import BrokenChain, Publisher, Subscriber
+from gcodec.sync.publisher import JOINED_BELOW
 from tests.sync.states import chain, equal, moved, some_state
 
 
@@ -52,6 +53,24 @@ def test_an_anchor_of_weights_that_are_no_longer_held_is_refused():
     with pytest.raises(gcodec.InvalidArgument, match="before the next version"):
         second.anchor()
     assert third.anchor()
+
+
+def test_an_anchor_has_its_own_weights_though_the_next_version_is_published_meanwhile():
+    states = [{f"w{k}": torch.full((JOINED_BELOW // 4,), n + k / 8) for k in range(6)} for n in range(3)]
+    to_publish, published = list[dict[str, torch.Tensor]](), list[sync.WeightVersion]()
+
+    def publish_meanwhile(*_: object) -> None:
+        if to_publish:
+            published.append(publisher.publish(to_publish.pop()))
+
+    publisher = Publisher(threads=1, progress=publish_meanwhile)
+    publisher.publish(states[0])
+    second = publisher.publish(states[1])
+    to_publish.append(states[2])
+    anchor, subscriber = second.anchor(), Subscriber()
+    for data, state in ((anchor, states[1]), (published[0].data, states[2])):
+        subscriber.apply(data)
+        assert equal(subscriber.tensors, state)
 
 
 def test_a_publisher_that_starts_from_common_weights_begins_with_a_difference():
