@@ -35,7 +35,8 @@ def local_shards(state: Mapping[str, Any]) -> dict[str, torch.Tensor]:
 def shard_part(state: Mapping[str, Any], group: dist.ProcessGroup | None = None) -> str:
     """Return a name for this rank's part of a sharded state dict, for ``Publisher(part=)`` and ``Subscriber(part=)``.
 
-    It is equal where rank, number of ranks, names, types, global shapes, meshes and placements are.
+    It is equal where rank, number of ranks, names, global shapes, meshes and placements are. Types may differ, as those
+    of float32 masters and of workers in bfloat16 do.
 
     Args:
         state: name to DTensor, or to a tensor that is whole on each rank.
@@ -45,7 +46,7 @@ def shard_part(state: Mapping[str, Any], group: dist.ProcessGroup | None = None)
         InvalidArgument: ``state`` is something else.
     """
     _check_state(state)
-    rows = [(name, str(value.dtype), tuple(value.shape), _placement(value)) for name, value in sorted(state.items())]
+    rows = [(name, tuple(value.shape), _placement(value)) for name, value in sorted(state.items())]
     digest = xxhash.xxh3_64_hexdigest(repr(rows).encode(errors="replace"))
     return f"{dist.get_rank(group):05}-of-{dist.get_world_size(group):05}-{digest}"
 

@@ -174,10 +174,10 @@ def die(by: int) -> str:
 
 # Shards
 
-def sharded(seed: int, dimension: int = 0) -> nn.Module:
+def sharded(seed: int, dimension: int = 0, dtype: torch.dtype = torch.bfloat16) -> nn.Module:
     """Return a small model whose parameters are sharded, unevenly, over all ranks."""
     torch.manual_seed(seed)
-    model = nn.Sequential(nn.Linear(12, 27), nn.ReLU(), nn.Linear(27, 9), nn.Linear(9, 2)).bfloat16()
+    model = nn.Sequential(nn.Linear(12, 27), nn.ReLU(), nn.Linear(27, 9), nn.Linear(9, 2)).to(dtype)
     mesh = init_device_mesh("cpu", (dist.get_world_size(),))
     placed = {"shard_placement_fn": (lambda param: None if param.ndim < 2 else _shard(dimension))} if dimension else {}
     fully_shard(model[2], mesh=mesh, **placed)      # type: ignore[call-overload]
@@ -191,22 +191,22 @@ def _shard(dimension: int) -> Any:
     return Shard(dimension)
 
 
-def shards(path: str) -> dict[str, Any]:
-    """Check that workers of the same layout follow a sharded training; return what else is raised."""
-    trained, worker, other = sharded(0), sharded(1), sharded(0, dimension=1)
+def shards(path: str, dtype: torch.dtype) -> dict[str, Any]:
+    """Check that workers in bfloat16 of the same layout follow a sharded training; return what else is raised."""
+    trained, worker, other = sharded(0, dtype=dtype), sharded(1), sharded(0, dimension=1)
     part = gd.shard_part(trained.state_dict())
     assert part == gd.shard_part(worker.state_dict()) != gd.shard_part(other.state_dict())
     folder = VersionFolder(Path(path) / part)
     optimizer = torch.optim.AdamW(trained.parameters(), lr=1e-3)
-    publisher = Publisher(part=part)
+    publisher = Publisher(part=part, dtype="bfloat16")
     subscriber = Subscriber(gd.local_shards(worker.state_dict()), part=part)
     for step in range(4):
-        trained(torch.randn(8, 12).bfloat16()).square().sum().backward()
+        trained(torch.randn(8, 12).to(dtype)).square().sum().backward()
         optimizer.step()
         optimizer.zero_grad()
         folder.send(publisher.publish(gd.local_shards(trained.state_dict())))
         assert gd.catch_up_shards(subscriber, folder) == 1
-        full = [(ours.full_tensor(), theirs.full_tensor())
+        full = [(ours.full_tensor(), theirs.full_tensor().bfloat16())
                 for ours, theirs in zip(worker.state_dict().values(), trained.state_dict().values(), strict=True)]
         assert all(torch.equal(*pair) for pair in full)
         assert gd.newest_versions(folder) == (step + 1, step + 1)

@@ -63,8 +63,9 @@ def test_wrong_roles_are_refused(ranks):
         assert mixed.startswith("PeerError: on rank 2 the source is rank 1")
 
 
-def test_shards_are_followed_by_workers_of_the_same_layout(ranks, tmp_path):
-    for rank, heard in enumerate(ranks.run(cases.shards, path=str(tmp_path))):
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
+def test_shards_are_followed_by_workers_of_the_same_layout(ranks, tmp_path, dtype):
+    for rank, heard in enumerate(ranks.run(cases.shards, path=str(tmp_path), dtype=dtype)):
         assert "local_shards" in heard["whole"]
         assert heard["other layout"].startswith(("InvalidArgument", "PeerError"))
         for name, text in (("no folder", "InvalidArgument: folder must be"),
