@@ -63,18 +63,22 @@ def newest_versions(folder: VersionFolder, group: dist.ProcessGroup | None = Non
         PeerError: another rank's cannot be, or a rank is gone.
     """
     problem: Exception | None = None
-    newest = -1
+    own = [-1]
     try:
         _check_folder(folder)
-        newest = folder.newest
+        own = [0, *(version.number for version in folder.versions())]
     except Exception as error:  # whatever it is, the others have to hear of it
         problem = error
-    numbers = _gathered(newest, group, "newest versions")
+    numbers = _gathered(own[-1], group, "newest versions")
     if problem is not None:
         raise problem
     if -1 in numbers:
         raise PeerError(f"newest versions: rank {numbers.index(-1)} cannot read its folder")
-    return min(numbers), max(numbers)
+    newest = max(numbers)
+    while min(numbers) < max(numbers):  # where a training was killed, some ranks lack a version that others have sent
+        common = min(numbers)
+        numbers = _gathered(max(number for number in own if number <= common), group, "newest versions")
+    return min(numbers), newest
 
 
 def catch_up_shards(subscriber: Subscriber, folder: VersionFolder, group: dist.ProcessGroup | None = None) -> int:

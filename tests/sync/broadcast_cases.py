@@ -221,6 +221,14 @@ def shards(path: str, dtype: torch.dtype) -> dict[str, Any]:
     assert gd.newest_versions(folder) == (4, 5)
     assert gd.catch_up_shards(subscriber, folder) == 0
     dist.barrier()
+    publisher = Publisher(part=part, dtype="bfloat16", first=6)     # the training was killed, and goes on
+    for by_culprit, newest in ((False, (4, 6)), (True, (6, 6))):    # before rank 1 sends 6, all have 4, but not its 5
+        if culprit == by_culprit:
+            folder.send(publisher.publish(gd.local_shards(trained.state_dict())))
+        dist.barrier()
+        assert gd.newest_versions(folder) == newest
+        gd.catch_up_shards(subscriber, folder)
+        assert subscriber.number == newest[0]
     if dist.get_rank() == 1:
         (Path(path) / part / "versions.json").write_text("{}")
     heard["damaged"] = raised(gd.catch_up_shards, subscriber, folder)
