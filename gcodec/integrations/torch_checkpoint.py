@@ -258,7 +258,9 @@ class SeriesWriter(CheckpointWriter):
         super().set_up_storage_writer(is_coordinator, *args, **kwargs)
         name = self._index_name()
         if name in self._folder().names():
-            raise InvalidArgument(f"{self.folder}: step {self.step} is there already; save under another number")
+            raise InvalidArgument(
+                f"{self.folder}: step {self.step} is there already; save under another number, or remove {name} first"
+            )
 
     def _index_name(self) -> str:
         if self.step < 0:

@@ -104,6 +104,22 @@ def test_a_series_keeps_what_it_saves_below_the_steps_of_an_earlier_run(tmp_path
     assert steps_in_series(tmp_path) == StepFolder(tmp_path / "rank-00000").steps() == [40, 110, 120, 200, 300]
 
 
+def test_steps_of_a_series_whose_indices_are_removed_can_be_saved_again(tmp_path):
+    for step in (1, 2, 3, 4):
+        dcp.save(state_of(step), storage_writer=SeriesWriter(tmp_path), checkpoint_id=str(step))
+    with pytest.raises(dcp.CheckpointException, match=r"or remove step-00000002\.json first"):
+        dcp.save(state_of(12), storage_writer=SeriesWriter(tmp_path), checkpoint_id="2")
+    for step in (2, 3):         # 4 stays
+        (tmp_path / f"step-{step:08d}.json").unlink()
+    with pytest.warns(CheckpointWarning, match="step 4 of an earlier run"):
+        dcp.save(state_of(12), storage_writer=SeriesWriter(tmp_path), checkpoint_id="2")
+    assert steps_in_series(tmp_path) == [1, 2, 4]
+    for step, seed in ((1, 1), (2, 12), (4, 4)):
+        found = state_of(0)
+        dcp.load(found, storage_reader=SeriesReader(tmp_path), checkpoint_id=str(step))
+        assert all(same(value, state_of(seed)[name]) for name, value in found.items())
+
+
 def test_a_reader_of_a_series_loads_the_step_that_is_the_last_at_each_load(tmp_path):
     """A reader does not stay at the step of its first load."""
     writer, reader = SeriesWriter(tmp_path), SeriesReader(tmp_path)
