@@ -33,7 +33,7 @@ from ..archive.unique_names import UniqueNames
 from ..checkpoints.checkpointer import by_age, check_full_every, check_retention, left_by_earlier_run
 from ..checkpoints.step_files import check_step
 from ..checkpoints.step_folder import StepFolder
-from ..errors import InvalidArgument, PeerError, Unsupported
+from ..errors import CheckpointWarning, GcodecError, InvalidArgument, PeerError, Unsupported
 from ..files.file_plan import FilePlan
 from ..files.urls import is_url, local_path
 from ..threads import check_threads
@@ -219,6 +219,7 @@ class SeriesWriter(CheckpointWriter):
         keep_last: at each save, delete all steps but the last so many of those that are complete; None: keep all. The
             last are those that this writer saved last; where it saved fewer, also the highest numbers below the step
             that is being saved. Steps of an earlier run above that number stay, and a CheckpointWarning names them.
+            Another one says which file is damaged where old steps cannot be deleted; the step is saved all the same.
         threads: for coding; as many as the process may use if None.
 
     Raises:
@@ -298,15 +299,20 @@ class SeriesWriter(CheckpointWriter):
         if self._keep_last is None or len(counted) < self._keep_last:
             return
         old, oldest_kept = counted[: -self._keep_last], min(counted[-self._keep_last :])
-        chosen = [self._steps_of(self._rank)]
+        ranks = [self._rank]
         if self._is_coordinator:
             for step in old:
                 folder.remove(_index_of_step(step))
-            chosen += [self._steps_of(rank) for rank in _numbers(RANK_FOLDER, names) if rank >= self._n_ranks > 0]
-        for steps in chosen:  # those without an index, too: the coordinator may have removed it before names were read
-            steps.delete([
-                step for step in steps.steps() if step in old or (step < oldest_kept and step not in complete)
-            ])
+            ranks += [rank for rank in _numbers(RANK_FOLDER, names) if rank >= self._n_ranks > 0]
+        for rank in ranks:
+            try:
+                steps = self._steps_of(rank)
+                steps.delete([  # without an index, too: the coordinator may have removed it before names were read
+                    step for step in steps.steps() if step in old or (step < oldest_kept and step not in complete)
+                ])
+            except (GcodecError, OSError) as error:  # the step at hand shall be saved all the same
+                text = f"step {self.step} is being saved, but old steps could not be deleted: {error}"
+                warnings.warn(CheckpointWarning(text), stacklevel=3)
 
     def _remove_all_but(self, files: set[str]) -> None:
         """Leave everything; what is too old goes when the next step is saved."""

@@ -104,6 +104,34 @@ def test_a_series_keeps_what_it_saves_below_the_steps_of_an_earlier_run(tmp_path
     assert steps_in_series(tmp_path) == StepFolder(tmp_path / "rank-00000").steps() == [40, 110, 120, 200, 300]
 
 
+def test_a_step_is_saved_though_a_damaged_one_keeps_old_steps_from_being_deleted(tmp_path):
+    values = torch.randn(100, 100)
+    writer = SeriesWriter(tmp_path, keep_last=2)
+
+    def save(step):
+        dcp.save({"x": values + step * 2.0**-12}, storage_writer=writer, checkpoint_id=str(step))
+
+    for step in (1, 2, 3):
+        save(step)
+    path = tmp_path / "rank-00000" / "step-00000002.gc"
+    assert StepFolder(path.parent).info(2).base == 1
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+    with pytest.warns(CheckpointWarning, match="is saved whole, for step 3 cannot be its base"), \
+         pytest.warns(CheckpointWarning, match="step 4 is being saved, but old steps could not be deleted: step 2"):
+        save(4)
+    with pytest.warns(CheckpointWarning, match="step 5 is being saved"):
+        save(5)
+    for step in (6, 7):
+        save(step)
+    assert steps_in_series(tmp_path) == StepFolder(path.parent).steps() == [5, 6, 7]
+    for step in (5, 6, 7):
+        found = {"x": torch.zeros(100, 100)}
+        dcp.load(found, storage_reader=SeriesReader(tmp_path), checkpoint_id=str(step))
+        assert same(found["x"], values + step * 2.0**-12)
+
+
 def test_steps_of_a_series_whose_indices_are_removed_can_be_saved_again(tmp_path):
     for step in (1, 2, 3, 4):
         dcp.save(state_of(step), storage_writer=SeriesWriter(tmp_path), checkpoint_id=str(step))
