@@ -16,6 +16,7 @@ import xxhash
 
 from ..errors import InvalidArgument, PeerError
 from ..sync import Subscriber, VersionFolder
+from ..sync.sync_stats import LOG
 from .transport.transfers import labeled
 
 
@@ -90,7 +91,8 @@ def catch_up_shards(subscriber: Subscriber, folder: VersionFolder, group: dist.P
         group: the ranks; None: the world.
 
     Returns:
-        How many versions were applied.
+        How many versions were applied; 0 if there is nothing new, also where all ranks hold a later version, of a run
+        that wrote there before.
 
     Raises:
         GcodecError, OSError: as :meth:`gcodec.sync.Subscriber.catch_up` says.
@@ -108,6 +110,12 @@ def catch_up_shards(subscriber: Subscriber, folder: VersionFolder, group: dist.P
     held = _gathered(-1 if problem is not None else subscriber.number, group, f"version {number}")
     if problem is not None:
         raise problem
+    if min(held) == max(held) > number:  # as for a subscriber of whole weights
+        if number:
+            LOG.warning(
+                "the newest version is %d, and version %d is held: reset() to follow another run", number, held[0]
+            )
+        return 0
     for rank, found in enumerate(held):
         if found != number:
             what = "could not apply it" if found < 0 else f"holds version {found}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -229,6 +230,15 @@ def shards(path: str, dtype: torch.dtype) -> dict[str, Any]:
         assert gd.newest_versions(folder) == newest
         gd.catch_up_shards(subscriber, folder)
         assert subscriber.number == newest[0]
+    shutil.rmtree(Path(path) / part)        # another run begins anew
+    publisher, before = Publisher(part=part, dtype="bfloat16"), subscriber.state
+    for number in range(1, 7):
+        trained(torch.ones(8, 12).to(dtype) * number).square().sum().backward()
+        optimizer.step()
+        folder.send(publisher.publish(gd.local_shards(trained.state_dict())))
+        assert (gd.catch_up_shards(subscriber, folder) > 0) == (number == 6)    # the number that is held
+        assert (subscriber.number, subscriber.state == before) == (6, number < 6)
+    dist.barrier()
     if dist.get_rank() == 1:
         (Path(path) / part / "versions.json").write_text("{}")
     heard["damaged"] = raised(gd.catch_up_shards, subscriber, folder)
