@@ -179,6 +179,7 @@ def of_weights(training: GatedTraining) -> Iterator[ArrayKind]:
     quantizations: dict[str, Callable[[np.ndarray], np.ndarray]] = {
         "weights from int8, a scale for each row": by_rows,
         f"weights from int8, a scale for {SHORT_GROUP} values": by_short_groups,
+        f"weights from uint8, a scale and a zero point for {QUANTIZED_GROUP} values": by_zero_points,
         f"weights from int4, a scale for {QUANTIZED_GROUP} values": by_groups,
         f"weights from NF4, a scale for {QUANTIZED_GROUP} values": by_levels,
         f"weights from fp8, a scale for {QUANTIZED_SIDE} x {QUANTIZED_SIDE} values": by_squares,
@@ -213,6 +214,16 @@ def by_groups(matrix: np.ndarray, group: int = QUANTIZED_GROUP, largest: int = 7
     groups = matrix.reshape(-1, group)
     scale = (np.abs(groups).max(axis=1, keepdims=True) / largest).astype(np.float16).astype(np.float32)
     return (np.clip(np.rint(groups / scale), -largest, largest) * scale).reshape(matrix.shape)
+
+
+def by_zero_points(matrix: np.ndarray) -> np.ndarray:
+    """Return a float32 matrix rounded to 256 steps between the least and the largest value of a group in its row, which
+    are multiples of a scale."""
+    groups = matrix.reshape(-1, QUANTIZED_GROUP)
+    least, largest = groups.min(axis=1, keepdims=True), groups.max(axis=1, keepdims=True)
+    scale = (largest - least) / np.float32(255)
+    zero_point = np.rint(-least / scale)
+    return (np.clip(np.rint(groups / scale), -zero_point, 255 - zero_point) * scale).reshape(matrix.shape)
 
 
 def by_levels(matrix: np.ndarray) -> np.ndarray:

@@ -23,18 +23,16 @@ from ..kernels.index.distinct_values import (
     find_indices,
     repeats_values,
 )
+from ..kernels.index.product_matches import N_MATCHES, NO_MATCH, match_products
 from ..kernels.index.segment_scales import (
     MAX_KNOWN,
     MAX_LARGEST,
     MAX_LOOKED_AT,
     N_FACTORS,
-    N_MATCHES,
-    NO_MATCH,
     SIGNIFICANDS,
     Factors,
     ScaleSearch,
     find_scales,
-    match_products,
 )
 from ..memory import acquire, release
 from ..threads import n_threads, run_batches

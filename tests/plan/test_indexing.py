@@ -113,6 +113,15 @@ def from_zero_point(shape: tuple[int, int], group: int, zero_point: int) -> Quan
     return Quantized(np.clip(np.rint(groups / scales), -zero_point, 255 - zero_point), scales, shape)
 
 
+def from_zero_points(shape: tuple[int, int], group: int) -> Quantized:
+    """Quantize weights to 0 ... 255 between the least and the largest of a group, less the number that stands for 0."""
+    groups = weights(shape, group)
+    least, largest = groups.min(1, keepdims=True), groups.max(1, keepdims=True)
+    scales = ((largest - least) / 255).astype(np.float32)
+    zero_points = np.rint(-least / scales)
+    return Quantized(np.clip(np.rint(groups / scales), -zero_points, 255 - zero_points), scales, shape)
+
+
 def by_channels(shape: tuple[int, ...]) -> Quantized:
     """Quantize the weights of a convolution, with a scale for each output channel."""
     n = int(np.prod(shape[1:]))
@@ -150,6 +159,7 @@ WAYS: dict[str, tuple[Callable[[], Quantized], float]] = {
     "fp4, short scales for 16 values": (lambda: by_fp4_and_short_scales((64, 1024)), 0.15),
     "int8 without a sign": (lambda: by_integers((60, 1024), 1024, 120), 0.15),
     "uint8 and a zero point": (lambda: from_zero_point((60, 1024), 1024, 128), 0.35),
+    "uint8 and a zero point, for 128 values": (lambda: from_zero_points((60, 1024), 128), 0.6),
     "int4, a scale for 64 values": (lambda: by_integers((60, 1024), 64, 7), 0.15),
     "int4, a scale for 32 values": (lambda: by_integers((60, 1024), 32, 8), 0.15),
     "fp4, a scale for 32 values": (lambda: by_table((60, 1024), 32, FP4), 0.15),

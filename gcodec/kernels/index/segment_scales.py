@@ -23,15 +23,14 @@ from ..core.jit import kernel
 from ..core.scalar import I32, I64, U16, U32, U64
 from ..core.unaligned import bits_of_double, bits_of_float, double_from_bits, float_from_bits, subarray, width_of
 from ..predict.residuals import BFLOAT16, FLOAT16, as_float
-from .products import product_of, without_denormal
 
 N_FACTORS = 256
 MAX_LOOKED_AT, MAX_COMPARED = 1024, 1 << 16  #: values that narrow a segment's scale, and that its largest is one of
 MAX_LARGEST, _FEW = 4, 64  #: how many of the largest may be the one whose factor is guessed, half of them of a few
 MAX_KNOWN = 16  #: factors of earlier segments
+_MAX_SMALLEST = 8  #: the largest factor that is looked for in a segment's smallest value
 #: One in so many values may contradict a scale, but no more than a few of the first: most guesses are wrong.
 _SHARE_LOST, _LOST_AT_ONCE, _N_FIRST, _N_SHORT = 16, 2, 8, 64
-N_MATCHES, NO_MATCH = 1 + 2 * N_FACTORS, 0  #: what is known of a value: see :func:`match_products`
 ONE = 0x3F800000  #: the bits of 1, the scale of segments in which nothing tells it
 _EXPONENT = 0x7F800000
 _WIDE_FROM = 64  #: the factor from which on a value of bfloat16 may be as near to the next one: see :func:`_narrow`
@@ -94,7 +93,7 @@ def _magnitude(bits, width, dtype_code):
 
 
 @kernel
-def _read_magnitudes(values, step, dtype_code, magnitudes):
+def read_magnitudes(values, step, dtype_code, magnitudes):
     """Write the magnitudes of values, ``step`` apart, as many as there is room for."""
     width = width_of(values)
     if step == 1:  # this loop becomes vectors
@@ -106,7 +105,7 @@ def _read_magnitudes(values, step, dtype_code, magnitudes):
 
 
 @kernel
-def _find_nearest(magnitudes, inverse, factors, search):
+def find_nearest(magnitudes, inverse, factors, search):
     """Find the factors that are nearest to the ratios of magnitudes to a scale, given its inverse."""
     if factors.form == INTEGERS:
         last = np.float64(factors.last)
@@ -214,7 +213,7 @@ def _narrow(magnitudes, largest, factor, factors, n_first, search):
         while first < len(magnitudes):
             stop = len(magnitudes) if first else min(len(magnitudes), n_first)
             part, of_part = subarray(magnitudes, first, stop - first), _part_of(search, first, stop - first)
-            _find_nearest(part, inverse, factors, of_part)
+            find_nearest(part, inverse, factors, of_part)
             met_in_part, lost_in_part, least, most = _meet(part, limit, low, high, factors.dtype_code, of_part)
             n_met += met_in_part
             n_lost += lost_in_part
@@ -259,31 +258,76 @@ def _fit(values, magnitudes, largest, factors, search):
     """Return the bits of a segment's scale, 0 if there is none.
 
     Any of the largest values may be no product at all. Of long segments many may be, and so the last that are tried are
-    the largest of a few values. Factors that earlier segments had are tried first. Of others, the smallest comes first:
-    of integers, a fine scale fits wherever a coarse one does, and one that is fine enough fits any value.
+    the largest of a few values. Factors that earlier segments had are tried first, then what the smallest value speaks
+    for. Of others, the smallest comes first: of integers, a fine scale fits wherever a coarse one does, and one that is
+    fine enough fits any value.
     """
     candidates = search.largest[: min(MAX_LARGEST, 1 + len(magnitudes) // _SHARE_LOST)]
     n_first = len(magnitudes) if len(magnitudes) <= _N_SHORT else _N_FIRST
+    n_likely = min(2 * (search.known[search.known[0]] + 1), len(factors.largest)) if search.known[0] else 0
     for k in range(len(candidates)):
         candidates[k] = largest if k == 0 else _next_largest(values, k, candidates, factors.dtype_code)
-        for turn in range(search.known[0]):
-            bits = _scale_from(magnitudes, candidates[k], search.known[1 + turn], factors, n_first, search)
-            if bits:
-                return bits
-            n_first = _N_FIRST
-        if k == 0 and search.known[0]:
-            n_likely = min(2 * (search.known[search.known[0]] + 1), len(factors.largest))
-            for number in range(n_likely):
-                bits = _scale_from(magnitudes, largest, number, factors, n_first, search)
-                if bits:
-                    _learn(candidates[:1], bits, factors, search.known)
-                    return bits
+        bits = _scale_of_known(magnitudes, largest, factors, n_first, search) if k == 0 else U32(0)
+        if bits:
+            return bits
+        n_first = _N_FIRST if n_likely else n_first
+        bits = _scale_by_smallest(magnitudes, candidates[k], n_likely, factors, search)
+        if bits:
+            _learn(candidates[k : k + 1], bits, factors, search.known)
+            return bits
+    for number in range(n_likely):
+        bits = _scale_from(magnitudes, largest, number, factors, n_first, search)
+        if bits:
+            _learn(candidates[:1], bits, factors, search.known)
+            return bits
+    for k in range(1, len(candidates)):
+        bits = _scale_of_known(magnitudes, candidates[k], factors, n_first, search)
+        if bits:
+            return bits
     for number in range(len(factors.largest)):
         for k in range(len(candidates)):
             bits = _scale_from(magnitudes, candidates[k], number, factors, n_first, search)
             if bits:
                 _learn(candidates, bits, factors, search.known)
                 return bits
+    return U32(0)
+
+
+@kernel
+def _scale_of_known(magnitudes, largest, factors, n_first, search):
+    """Return the bits of a scale with which one of the largest has a factor that earlier segments had, else 0."""
+    for turn in range(search.known[0]):
+        bits = _scale_from(magnitudes, largest, search.known[1 + turn], factors, n_first, search)
+        if bits:
+            return bits
+        n_first = _N_FIRST
+    return U32(0)
+
+
+@kernel
+def _scale_by_smallest(magnitudes, largest, n_likely, factors, search):
+    """Return the bits of a scale with which the smallest magnitude has one of the first factors, of integers, and a
+    largest one of the first ``n_likely``; 0 if there is none. The coarsest comes first.
+
+    Given the factor of the smallest value, the ratio of both tells that of the largest: of float32, if there is one at
+    all, and of bfloat16 to one or two.
+    """
+    if factors.form != INTEGERS or largest == 0 or n_likely == 0:
+        return U32(0)
+    smallest = np.inf
+    for i in range(len(magnitudes)):
+        smallest = min(smallest, magnitudes[i] if magnitudes[i] > 0 else np.inf)
+    ratio = np.float64(float_from_bits(largest)) / smallest
+    for factor in range(1, _MAX_SMALLEST + 1):
+        of_largest, error = factor * ratio, 2 * _half_unit(factors.dtype_code) * factor * ratio
+        first = I64(min(of_largest - error, np.float64(N_FACTORS)))
+        for number in range(max(first - 1, 0), n_likely):
+            if factors.largest[number] > of_largest + error:
+                break
+            if factors.largest[number] >= of_largest - error:
+                bits = _scale_from(magnitudes, largest, number, factors, _N_FIRST, search)
+                if bits:
+                    return bits
     return U32(0)
 
 
@@ -403,7 +447,7 @@ def find_scales(values, segment, skipped, factors, search, scales):
             continue
         step = _step_between(len(part), MAX_LOOKED_AT)
         magnitudes = subarray(search.magnitudes, 0, (len(part) + step - 1) // step)
-        _read_magnitudes(part, step, factors.dtype_code, magnitudes)
+        read_magnitudes(part, step, factors.dtype_code, magnitudes)
         bits = _scale_as(before, magnitudes, largest, factors, search)
         if not bits:
             bits = _fit(part, magnitudes, largest, factors, search)
@@ -414,47 +458,3 @@ def find_scales(values, segment, skipped, factors, search, scales):
         else:
             scales[s] = before = bits
     return n_without
-
-
-@kernel
-def match_products(values, segment, skipped, scales, factors, search, matches, counts):
-    """Find the factor of each value, where its product with the segment's scale is exactly the value.
-
-    Args:
-        values: uintW[n].
-        segment: Values of a segment.
-        skipped: How many of the first segment's values lie before ``values``.
-        scales: uint32[n_segments], bits of the scales, 0 where there is none.
-        factors: :class:`Factors`.
-        search: :class:`ScaleSearch`, scratch.
-        matches: uint16[n], result: 1 plus the number of the factor, and N_FACTORS more if the value has a minus sign;
-            NO_MATCH where there is none.
-        counts: int64[N_MATCHES], result: how often each is found is added.
-    """
-    for s in range(len(scales)):
-        begin, end = max(s * segment - skipped, 0), min((s + 1) * segment - skipped, len(values))
-        scale = without_denormal(scales[s])
-        for first in range(begin, end, MAX_LOOKED_AT):
-            count = min(end - first, MAX_LOOKED_AT)
-            result = subarray(matches, first, count)
-            if scale > 0:
-                _match(subarray(values, first, count), scale, factors, search, result)
-            else:
-                result[:] = U16(NO_MATCH)
-    for i in range(len(values)):
-        counts[matches[i]] += 1
-
-
-@kernel
-def _match(values, scale, factors, search, matches):
-    """Find the factors of at most MAX_LOOKED_AT values of one scale; see :func:`match_products`."""
-    width = width_of(values)
-    sign_bit = U32(1 << (width - 1))
-    magnitudes = subarray(search.magnitudes, 0, len(values))
-    _read_magnitudes(values, 1, factors.dtype_code, magnitudes)
-    _find_nearest(magnitudes, 1.0 / np.float64(scale), factors, search)
-    for i in range(len(values)):
-        made = product_of(scale, np.float32(search.factors[i]), factors.dtype_code)
-        bits = U32(values[i])
-        match = U16(U32(search.numbers[i] + 1) + U32(N_FACTORS if bits & sign_bit else 0))
-        matches[i] = match if made == U32(bits & ~sign_bit) else U16(NO_MATCH)
