@@ -22,8 +22,8 @@ def match_products(values, segment, skipped, scales, factors, search, matches, c
         segment: Values of a segment.
         skipped: How many of the first segment's values lie before ``values``.
         scales: uint32[n_segments], bits of the scales, 0 where there is none.
-        factors: :class:`Factors`.
-        search: :class:`ScaleSearch`, scratch.
+        factors: :class:`segment_scales.Factors`.
+        search: :class:`segment_scales.ScaleSearch`, scratch.
         matches: uint16[n], result: 1 plus the number of the factor, and N_FACTORS more if the value has a minus sign;
             NO_MATCH where there is none.
         counts: int64[N_MATCHES], result: how often each is found is added.
