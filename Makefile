@@ -13,7 +13,8 @@ SPREAD := -n auto --dist loadfile --no-loadscope-reorder
 # Left out is what does not depend on that: denormals that are flushed; float64 and the types of 8 bits, which take
 # the plain loops on every CPU; GComp's code, which is one more choice of code lengths; tensors and optimizers; and
 # the cache of kernels.
-STEP_TESTS := $(addprefix tests/kernels/test_,vector_steps.py encode_streams.py class_ranks.py scale_steps.py)
+STEP_TESTS := $(addprefix tests/kernels/test_,vector_steps.py encode_streams.py class_ranks.py scale_steps.py \
+	low_zeros.py)
 FRAME_TESTS := tests/kernels/test_kernels.py tests/plan/test_prediction.py \
 	$(addprefix tests/codec/test_,codec.py predicted_rows.py streams.py encode.py wrong_arguments.py inspect.py)
 PORTABLE_TESTS := $(STEP_TESTS)
