@@ -77,11 +77,19 @@ def lossless_at(dtype: DType, drops: tuple[int, ...], mode: int = LOSSLESS) -> B
         mode: Code of the mode that was asked for, which may allow less.
     """
     rising = sorted(kept_bits(dtype, drop) for drop in drops)
+    n_digits = (rising[-1] - rising[0]).bit_length()
     widths: list[int] = []
     masks: dict[int, int] = {}
-    for before, kept in zip([0, *rising], rising, strict=False):
-        widths += _small_planes(kept - before) if dtype.tail_bits <= 32 else (kept - before,)
-        masks[kept] = (1 << len(widths)) - 1
+    if dtype.tail_bits > 32 and n_digits < len(rising) - 1:
+        # Each plane takes a pass over the values; binary digits of how many bits a level has more need fewer.
+        widths = [1 << digit for digit in reversed(range(n_digits))] + [rising[0]]
+        for kept in rising:
+            digits = f"{kept - rising[0]:0{n_digits}b}"  # the highest first, as planes are
+            masks[kept] = int(digits[::-1], 2) | 1 << n_digits
+    else:
+        for before, kept in zip([0, *rising], rising, strict=False):
+            widths += _small_planes(kept - before) if dtype.tail_bits <= 32 else (kept - before,)
+            masks[kept] = (1 << len(widths)) - 1
     if len(widths) > MAX_PLANES:
         raise InvalidArgument(f"drops {drops} need {len(widths)} planes, but at most {MAX_PLANES} are possible")
     levels = tuple(Level(drop, masks[kept_bits(dtype, drop)]) for drop in drops)
