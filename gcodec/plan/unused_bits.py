@@ -197,13 +197,17 @@ def _levels_for(bits: np.ndarray, dtype: DType, drop: int) -> ZeroLevels:
     for is_limited in (False, True):
         if is_limited:
             counts = _counted(rows, np.minimum(zeros, limits[rows]), max_drop - drop + 1)
-        cost = _range_bits(counts, dtype.tail_bits - drop)
+        seen = counts.sum(axis=0)
+        seen[0] += 1  # level 0 is for all values
+        steps = np.flatnonzero(seen)
+        cost = _range_bits(counts[:, steps], dtype.tail_bits - drop - steps)
         for n_levels, other_bits in ((MAX_SPREAD_LEVELS, 0), (_MAX_LEVELS, escaped_bits)):
             cuts, n_bits = cheapest_ranges(cost, n_levels, _LEVEL_BITS * len(some))
             n_bits += other_bits
             if len(cuts) and n_bits < min(least, cost[0, -1] - _MIN_SAVED_BITS * len(some)):
-                ends = _ends(heads, limits, cuts) if is_limited else (dtype.head_mask + 1,) * len(cuts)
-                best, least = ZeroLevels((drop, *(drop + cut for cut in cuts)), ends), n_bits
+                begins = steps[cuts].tolist()
+                ends = _ends(heads, limits, begins) if is_limited else (dtype.head_mask + 1,) * len(cuts)
+                best, least = ZeroLevels((drop, *(drop + begin for begin in begins)), ends), n_bits
     return best
 
 
@@ -229,10 +233,10 @@ def _limits(counts: np.ndarray) -> np.ndarray:
     return result
 
 
-def _ends(heads: np.ndarray, limits: np.ndarray, cuts: list[int]) -> tuple[int, ...]:
+def _ends(heads: np.ndarray, limits: np.ndarray, zeros: list[int]) -> tuple[int, ...]:
     """Return for each of some numbers of zeros the head behind the last one whose values have so many; ``limits`` as
     :func:`_limits` returns them for ``heads``, which rise."""
-    reached = (np.flatnonzero(limits >= cut) for cut in cuts)
+    reached = (np.flatnonzero(limits >= number) for number in zeros)
     return tuple(int(heads[found[-1]]) + 1 if len(found) else 0 for found in reached)
 
 
@@ -249,20 +253,20 @@ def _n_far(heads: np.ndarray, counts: np.ndarray) -> int:
     return int(counts[~is_near].sum())
 
 
-def _range_bits(counts: np.ndarray, tail_bits: int) -> np.ndarray:
-    """Return what a level takes whose values have some range of zeros: float64[n_zeros + 1, n_zeros + 1], at [j, k] one
-    of j to k - 1 zeros; infinite where j >= k.
+def _range_bits(counts: np.ndarray, kept: np.ndarray) -> np.ndarray:
+    """Return what a level takes whose values have some range of zeros: float64[n_steps + 1, n_steps + 1], at [j, k] one
+    of steps j ... k - 1; infinite where j >= k.
 
     Args:
-        counts: int64[n_heads, n_zeros], values of each head by their zeros.
-        tail_bits: Bits that are stored of a value without zeros.
+        counts: int64[n_heads, n_steps], values of each head by their zeros.
+        kept: int64[n_steps], bits that are stored of values with as many zeros as the step.
     """
-    n_zeros = counts.shape[1]
+    n_steps = counts.shape[1]
     up_to = np.concatenate([np.zeros((len(counts), 1), np.int64), np.cumsum(counts, axis=1)], axis=1).T
     in_range = (up_to[None, :] - up_to[:, None]).clip(0)  # [j, k, head]
-    n_in_range = in_range.sum(axis=2)
-    bits = _information(in_range, int(counts.sum())) + n_in_range * (tail_bits - np.arange(n_zeros + 1))[:, None]
-    result: np.ndarray = np.where(np.arange(n_zeros + 1)[:, None] < np.arange(n_zeros + 1), bits, np.inf)
+    bits = _information(in_range, int(counts.sum())) + in_range.sum(axis=2) * np.append(kept, 0)[:, None]
+    numbers = np.arange(n_steps + 1)
+    result: np.ndarray = np.where(numbers[:, None] < numbers, bits, np.inf)
     return result
 
 
