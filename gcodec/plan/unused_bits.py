@@ -102,12 +102,13 @@ def has_many_special(bits: np.ndarray, dtype: DType) -> bool:
 
 
 def _with_codes(some: np.ndarray, dtype: DType) -> np.ndarray:
-    """Return the values whose heads may have codes; infinities and NaN of float64 are too far from others, and are
-    escaped, which is of level 0."""
+    """Return the values whose heads may have codes, and zeros; -0, infinities and NaN of float64 are too far from the
+    others, and are escaped, which is of level 0."""
     if dtype.head_bits <= _MASKED_HEAD_BITS:
         return some
     infinity = some.dtype.type(dtype.infinity)
-    return some[some & infinity != infinity]
+    exponents = some & infinity
+    return some[((exponents != 0) | (some == 0)) & (exponents != infinity)]
 
 
 def _common_zeros(bits: np.ndarray, dtype: DType) -> int:

@@ -84,6 +84,17 @@ def test_infinities_and_nan_of_float64_have_no_levels_of_their_own():
     assert gcodec.inspect(encoded("float64", bits)).levels == (0,)
 
 
+@pytest.mark.parametrize("share", [0.1, 0.5, 0.9])
+def test_minus_zero_of_float64_leaves_others_what_they_take(share):
+    """Where a mask is multiplied by, half of what it takes away is -0, which is escaped, and the rest a zero symbol."""
+    rng = np.random.default_rng(5)
+    values = rng.standard_normal(N)
+    usual, is_kept = len(encoded("float64", values.view(np.uint64))), rng.random(N) >= share
+    frame = encoded("float64", (values * is_kept).view(np.uint64))
+    assert gcodec.inspect(frame).levels == (0,)
+    assert len(frame) <= (1 - share) * usual + share / 2 * N * 64 / 8 + 3 * N / 8
+
+
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
 @pytest.mark.parametrize("seed", range(3))
 def test_the_zeros_of_infinities_and_nan_are_left_out(dtype, seed):

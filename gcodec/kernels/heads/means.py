@@ -91,8 +91,8 @@ def mean_head(values, head_shift, head_mask):
     Returns:
         The mean, rounded down (0 if all are zero), and how many are not. Of one-byte types, whose head has the sign in
         it, the mean of the magnitudes plus 64, which is half way from plus to minus. Of 64-bit types, the mean of
-        finite values alone, if there are any: with missing ones, NaN, it would lie so far from them that they had no
-        symbols.
+        normal values alone, if there are any: with NaN, of missing ones, or -0, of those that a mask takes away, it
+        would lie so far from them that they had no symbols.
     """
     signed = width_of(values) == 8
     middle = 64 if signed else 0
@@ -107,14 +107,16 @@ def mean_head(values, head_shift, head_mask):
             total = U32(total + head_of(bits, head_shift, mask))
             n_nonzero = U32(n_nonzero + U32(bits != U32(0)))
         return np.int64(mean_of(total, n_nonzero)) + middle, np.int64(n_nonzero)
-    sum_64, number_64, n_beyond = U64(0), U64(0), U64(0)
+    sum_64, number_64, n_beyond, n_normal = U64(0), U64(0), U64(0), U64(0)
     for i in range(len(values)):
         head = head_of(U64(values[i]), head_shift, head_mask)
         sum_64 += head
         number_64 += U64(values[i] != U64(0))
         n_beyond += U64(head == U64(head_mask))
-    if n_beyond < number_64:
-        mean = mean_of(U64(sum_64 - n_beyond * U64(head_mask)), U64(number_64 - n_beyond))
+        n_normal += U64(head != U64(0))
+    n_normal -= n_beyond
+    if n_normal > U64(0):
+        mean = mean_of(U64(sum_64 - n_beyond * U64(head_mask)), n_normal)
     else:
         mean = mean_of(sum_64, number_64)
     return np.int64(mean) + middle, np.int64(number_64)
