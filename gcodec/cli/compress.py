@@ -29,7 +29,7 @@ from . import UsageError, display
 from .base_option import add_base, open_bases
 from .compare import compare_bytes
 from .compile_time import compile_clock
-from .file_checks import check_removal, check_targets
+from .file_checks import FilesRead, check_removal
 from .jobs import ArchiveJob, InputFile, jobs_for
 from .outputs import check_url_targets
 from .streams import STDIO
@@ -143,7 +143,7 @@ def check_options(args: argparse.Namespace, jobs: list[ArchiveJob]) -> None:
         raise UsageError(f"two inputs would become the archive {repeated}; give -o FILE for one archive of both")
     members = [member for job in jobs for member in job.members]
     sources = [member.source for member in members if member.source]
-    check_targets(targets, sources)
+    FilesRead(sources).check_targets(targets)
     check_url_targets([job.url for job in jobs if job.url], [member.url for member in members if member.url], args)
     if args.rm:
         check_removal(targets, sources)

@@ -20,7 +20,7 @@ from . import UsageError, base_option, display
 from .compile_time import compile_clock
 from .compress import add_common, size_argument
 from .extract import extract
-from .file_checks import check_removal, check_restored_as, check_restored_once, check_targets
+from .file_checks import FilesRead, check_removal, check_restored_as, check_restored_once
 from .joined_tensors import is_joined, joined_tensors
 from .outputs import check_url_targets, whole_file
 from .streams import STDIO
@@ -62,6 +62,7 @@ def run(args: argparse.Namespace) -> int:
     args.archives = [str(local_path(name)) for name in args.archives]
     args.output = None if args.output is None else local_text(args.output)
     _check_options(args)
+    args.files_read = FilesRead(Path(name) for name in args.archives if _is_local(name))
     args.restored = {}  # of each place that was written to, the archive
     results: list[Any] = []
     with base_option.open_bases(args.base) as base:
@@ -216,7 +217,7 @@ def _to_safetensors(
 
 def _check_paths(paths: list[Path], args: argparse.Namespace, bases: Bases | None, named: bool) -> None:
     """Raises UsageError if files would be restored over an archive or a base of this command."""
-    check_targets(paths, (Path(name) for name in args.archives if _is_local(name)))
+    args.files_read.check_targets(paths)
     for path in paths:
         if bases is not None and bases.is_at(path):
             raise UsageError(f"{path}: is needed as --base, and would be replaced")

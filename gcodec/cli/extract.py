@@ -19,7 +19,7 @@ from ..files.npy import npy_header
 from ..files.source import naming
 from ..files.urls import is_url
 from . import UsageError, display
-from .file_checks import check_restored_once, check_targets
+from .file_checks import check_restored_once
 from .joined_tensors import is_joined, joined_tensors, row_major_parts
 from .outputs import check_url_targets, whole_file
 from .streams import STDIO
@@ -85,7 +85,7 @@ def _write(
     named: bool,
 ) -> None:
     """Writes files, each of its pieces, which are made as they are written: all files appear, or none."""
-    check_targets(files, (Path(name) for name in args.archives if name != STDIO and not is_url(name)))
+    args.files_read.check_targets(files)
     for target in files:
         check_free(target, force=args.force, named=named)
     check_restored_once(files, archive.name, args.restored)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import cached_property
 from pathlib import Path
 
 from ..archive.entries import FileEntry
@@ -14,20 +15,40 @@ from ..files.urls import place_of
 from . import UsageError
 
 
-def check_targets(targets: Iterable[Path], inputs: Iterable[Path]) -> None:
-    """Raises UsageError if a file to be written is one that is to be read, under whatever names."""
-    known = {}
-    for path in inputs:
-        try:
-            known[FileState.of(path).identity] = path
-        except OSError:  # whoever reads it will say so
-            continue
-    for target in targets:
-        if not target.exists() or (identity := FileState.of(target).identity) not in known:
-            continue
-        other = known[identity]
-        same = "is an input itself" if other == target else f"is the same file as the input {other}"
-        raise UsageError(f"{target}: {same}, and would be replaced; give another name with -o")
+class FilesRead:
+    """The files on this machine that a command reads, to tell them from those that it is to write.
+
+    Which files they are is looked up once, and not at all while what is to be written is not there yet: a command may
+    read thousands of archives, and write what is in each by itself.
+
+    Args:
+        paths: of the files; one that is not there is left to whoever reads it.
+    """
+
+    def __init__(self, paths: Iterable[Path]) -> None:
+        self._paths = list(paths)
+
+    @cached_property
+    def _by_identity(self) -> dict[tuple[int, int], Path]:
+        return {identity: path for path in self._paths if (identity := _identity(path)) is not None}
+
+    def check_targets(self, targets: Iterable[Path]) -> None:
+        """Raises UsageError if a file to be written is one that is read, under whatever names."""
+        for target in targets:
+            identity = _identity(target)
+            other = None if identity is None else self._by_identity.get(identity)
+            if other is None or _identity(other) != identity:  # a file that was removed leaves its number to others
+                continue
+            same = "is an input itself" if other == target else f"is the same file as the input {other}"
+            raise UsageError(f"{target}: {same}, and would be replaced; give another name with -o")
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    """Return what tells a file from all others, under whatever name; None if there is no file."""
+    try:
+        return FileState.of(path).identity
+    except OSError:
+        return None
 
 
 def check_removal(targets: Iterable[Path], inputs: Iterable[Path]) -> None:

@@ -11,7 +11,7 @@ from ..files.urls import check_free_url, is_url, local_path, name_at
 from . import UsageError, display
 from .base_option import add_base, open_bases
 from .compress import size_argument
-from .file_checks import check_targets
+from .file_checks import FilesRead
 from .outputs import check_url_targets, whole_file
 from .streams import STDIO
 
@@ -75,5 +75,5 @@ def _check_target(target: str, source: str, args: argparse.Namespace) -> None:
         check_url_targets([target], [source], args)
         check_free_url(target, force=args.force)
         return
-    check_targets([Path(target)], [] if is_url(source) else [Path(source)])
+    FilesRead([] if is_url(source) else [Path(source)]).check_targets([Path(target)])
     check_free(Path(target), force=args.force)

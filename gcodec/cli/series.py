@@ -23,7 +23,7 @@ from ..files.urls import is_folder_at, is_url, local_path, local_text, name_at, 
 from . import UsageError, display, system_error
 from .compare import compare_bytes
 from .compress import add_common, size_argument
-from .file_checks import check_removal, check_restored_as, check_targets
+from .file_checks import FilesRead, check_removal, check_restored_as
 from .streams import STDIO
 
 EXAMPLES = """examples:
@@ -214,6 +214,7 @@ def _restore(args: argparse.Namespace) -> int:
         return _restore_to_urls(folder, steps, args)
     root = Path(args.output or ".")
     rows: list[dict[str, Any]] = []
+    files_read = FilesRead(info.path for info in folder.overview() if isinstance(info.path, Path))
     with Staging(force=args.force) as staging:
         targets: set[Path] = set()
         for step in dict.fromkeys(steps):
@@ -230,7 +231,7 @@ def _restore(args: argparse.Namespace) -> int:
                 path = root if single else root / opened.entry.path
                 if path in targets:
                     raise UsageError(f"{path}: several of these steps would become this file; restore them one by one")
-                check_targets([path], (info.path for info in folder.overview() if isinstance(info.path, Path)))
+                files_read.check_targets([path])
                 in_series = isinstance(folder.path, Path) and path.resolve().parent == folder.path.resolve()
                 if in_series and step_of(path.name) is not None:
                     raise UsageError(f"{path}: is the name of a step in this series; give another with -o")

@@ -17,6 +17,7 @@ import pytest
 
 import gcodec
 from gcodec.archive import ArchiveReader, ArchiveWriter, output
+from gcodec.archive.file_state import FileState
 from tests.archive.test_files import npy, npz
 from tests.support import commands
 from tests.support.children import become, forked
@@ -65,6 +66,33 @@ def archive_of(**files: bytes) -> bytes:
 
 
 # --------------------------------------------------------------------------------------------- The same file twice
+
+
+@pytest.mark.parametrize("options", [[], ["-f"], ["--rm"], ["-f", "--rm"], ["--only", "*"], ["--only", "*", "-f"]])
+def test_each_of_many_archives_is_not_compared_with_all_others(options, monkeypatch):
+    """Twice as many archives take twice as many looks at files, whether what is restored replaces files or not."""
+    looks: list[Any] = []
+    look_at = FileState.of
+
+    def counted(file: Any) -> FileState:
+        looks.append(file)
+        return look_at(file)
+
+    monkeypatch.setattr(FileState, "of", counted)
+
+    def looks_at(n: int) -> int:
+        names = [f"{n}/{i}.npy" for i in range(n)]
+        Path(str(n)).mkdir()
+        write(**dict.fromkeys(names, X))
+        run("compress", *names)
+        for name in () if "-f" in options else names:
+            Path(name).unlink()
+        looks.clear()
+        run("decompress", *(f"{name}.gc" for name in names), "-o", f"{n}/", *options)
+        assert all(Path(name).read_bytes() == X for name in names)
+        return len(looks)
+
+    assert looks_at(20) <= 2 * looks_at(10)
 
 
 @pytest.mark.parametrize("options", [["-f"], ["-f", "--rm"], ["-f", "--json"]])
