@@ -182,7 +182,7 @@ def unsafe_path(path: str) -> str:
     if "\\" in path or any(ord(character) < 32 for character in path):
         return "has a backslash or a control character"
     if path.startswith("/") or DRIVE.match(path):
-        return "is not relative"
+        return "begins with a slash, or with a letter and a colon"
     return "has an empty, . or .. component" if {"", ".", ".."}.intersection(path.split("/")) else ""
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
@@ -92,6 +94,20 @@ def test_files_with_odd_names_are_skipped_with_a_line_each(capsys, monkeypatch):
     assert len(json.loads(capsys.readouterr().out)[0]["problems"]) == 3
     monkeypatch.chdir("run")
     run("compress", os.fsdecode(ODD[3]), code=1)        # a file that is named itself: nothing is left to archive
+
+
+@POSIX
+@pytest.mark.parametrize("name", ["a:b.npy", "new\nline.npy", "back\\slash.npy"])
+def test_a_named_file_whose_name_no_archive_can_hold_says_what_to_do(name, capsysbinary):
+    Path(name).write_bytes(X)
+    run("compress", name, code=1)
+    error = capsysbinary.readouterr().err.decode()
+    assert "its path in the archive " in error and "another name, or from standard input" in error
+    with Path(name).open("rb") as file:
+        archive = subprocess.run([sys.executable, "-m", "gcodec", "-q"], stdin=file, capture_output=True, check=True)
+    Path("x.npy.gc").write_bytes(archive.stdout)
+    run("decompress", "x.npy.gc", "-o", "x.npy")
+    assert Path("x.npy").read_bytes() == X
 
 
 @POSIX
