@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from itertools import islice
 from types import TracebackType
 from typing import Any, BinaryIO, NamedTuple
@@ -151,7 +152,9 @@ class ArchiveReader:
         self._recent = RecentBytes(MAX_KEPT)  # parts by where their chunks lie in the archive, groups by their segments
         self.size = self._source.size
         try:
-            self.files = read_index(self._source, limit)
+            # Header, trailer and index lie apart; what follows the first and precedes the others may never be read.
+            with self._owned.without_read_ahead() if self._owned else nullcontext():
+                self.files = read_index(self._source, limit)
         except GcodecError as error:
             self.close()
             raise type(error)(f"{self.name}: {error}") from error

@@ -10,7 +10,7 @@ import tempfile
 import threading
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from itertools import accumulate
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol, cast
@@ -18,7 +18,7 @@ from typing import Any, BinaryIO, Protocol, cast
 import numpy as np
 
 from ..errors import Corruption, InsufficientData, InvalidArgument
-from .urls import is_url, local_path, open_url
+from .urls import is_url, local_path, open_url, without_read_ahead
 
 #: Under these names the system has files that are open already: standard input, and a shell's ``<(command)``.
 OPEN_FILES = ("/dev/fd/", "/dev/stdin", "/proc/")
@@ -95,6 +95,10 @@ class FileSource:
             self._file.seek(self._base)
         view[: len(data)] = data
         return len(data)
+
+    def without_read_ahead(self) -> AbstractContextManager[None]:
+        """Give a block in which nothing but what is read is fetched, where the file is one of fsspec."""
+        return without_read_ahead(self._file)
 
     def close(self) -> None:
         """Closes the file, if it is ours."""

@@ -98,6 +98,23 @@ def open_url(url: str) -> BinaryIO:
 
 
 @contextmanager
+def without_read_ahead(file: BinaryIO) -> Iterator[None]:
+    """Let reads of a file of fsspec fetch no more than their own bytes while the block runs; others are left alone.
+
+    Stores read on by 5 to 50 MB after every read, which pays where a file is read from its begin to its end.
+    """
+    cache: Any = getattr(file, "cache", None)
+    if getattr(cache, "name", None) not in ("readahead", "bytes"):
+        yield
+        return
+    ahead, cache.blocksize = cache.blocksize, 0
+    try:
+        yield
+    finally:
+        cache.blocksize = ahead
+
+
+@contextmanager
 def naming_url(url: str) -> Iterator[None]:
     """Give an OSError of fsspec, which often is the path alone, its number, the system's words, and the URL."""
     try:

@@ -6,7 +6,7 @@ import secrets
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -46,6 +46,35 @@ def test_what_is_saved_at_a_url_is_loaded_from_there(url):
     assert np.array_equal(gcodec.load(f"{url}/run/b.gc")["state"]["w"], VALUES["w"])
     with gcodec.open(f"{url}/run/a.gc") as file:
         assert np.array_equal(file.get_slice("w")[5], VALUES["w"][5])
+
+
+class CountedFile(fsspec.spec.AbstractBufferedFile):
+    """A file in memory behind one of fsspec's caches, which notes what is fetched."""
+
+    data = b""
+    fetched: ClassVar[list[tuple[int, int]]] = []
+
+    def __init__(self, cache_type: str) -> None:
+        super().__init__(None, "a.gc", block_size=1 << 20, cache_type=cache_type, size=len(self.data))
+
+    def _fetch_range(self, start: int, end: int) -> bytes:
+        self.fetched.append((start, end))
+        return self.data[start:end]
+
+
+@pytest.mark.parametrize("cache", ["readahead", "bytes", "none"])
+def test_opening_an_archive_fetches_no_more_than_its_index(cache, tmp_path, monkeypatch):
+    values = {f"w{i}": np.random.default_rng(i).normal(size=(100, 1000)) for i in range(8)}
+    gcodec.save_file(values, tmp_path / "a.gc")
+    monkeypatch.setattr(CountedFile, "data", (tmp_path / "a.gc").read_bytes())
+    monkeypatch.setattr(CountedFile, "fetched", [])
+    monkeypatch.setattr("gcodec.files.source.open_url", lambda url: CountedFile(cache))
+    with gcodec.open("counted://a.gc") as file:
+        assert sum(end - start for start, end in CountedFile.fetched) < 10_000 < len(CountedFile.data) // 100
+        assert len(CountedFile.fetched) == 3
+        for name, array in values.items():      # in order, as the cache is meant for
+            assert np.array_equal(file.get_tensor(name), array)
+    assert cache == "none" or len(CountedFile.fetched) < 3 + len(values)
 
 
 def test_bases_may_be_at_urls_and_urls_have_bases(url, tmp_path):
