@@ -117,7 +117,7 @@ def test_damaged_and_exchanged_chunks_are_errors(selection):
     spoilt = bytearray(whole)
     spoilt[len(spoilt) // 100] ^= 16
     others = gcodec.encode(values.T[:50]), gcodec.encode(values.astype("f8")), whole[:-9], bytes(spoilt)
-    for other in others:
+    for other in (*others, whole + b"\0", whole + whole):
         array.store._store_dict[key] = buffer.from_bytes(other)
         with pytest.raises(gcodec.Corruption):
             array[selection]
