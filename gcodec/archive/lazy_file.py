@@ -95,7 +95,11 @@ class TensorFile:
         self, archive: ArchiveReader, like: str | None, device: torch.device | None, stack: ExitStack
     ) -> None:
         self._archive, self._like, self._device, self._stack = archive, like, device, stack
-        self._names = TensorNames(archive)
+        try:
+            self._names = TensorNames(archive)
+        except BaseException:  # nobody else closes it
+            stack.close()
+            raise
         self._is_open = True
 
     @property

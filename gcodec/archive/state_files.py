@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 from itertools import accumulate
 from tempfile import TemporaryFile, gettempdir
 from threading import Lock
@@ -24,6 +26,7 @@ from .entries import FileEntry
 from .reader import ArchiveReader
 from .structure import (
     ITEM_COST,
+    MAX_ITEMS,
     MAX_TEXT_BYTES,
     STRUCTURE,
     Leaf,
@@ -91,6 +94,36 @@ def plan_state(path: str, state: Any) -> FilePlan:
     flat = flatten(state)
     text = np.frombuffer(flat.text, np.uint8)
     return plan_leaves(path, {**flat.leaves, STRUCTURE: Leaf(text, "uint8", text.shape)}, flat.in_views)
+
+
+def with_views_apart(plan: FilePlan) -> FilePlan:
+    """Return the plan of a file whose tensors stay segments of their own where a state has views of them or pairs, as
+    :func:`plan_state` has it: the file may be one that was restored from a state's archive."""
+    structure = next((view for view in plan.tensors if view.name == STRUCTURE), None)
+    if structure is None or plan.format != "safetensors":
+        return plan
+    segment = plan.segments[structure.segment]
+    if segment.stop - segment.start > MAX_TEXT_BYTES:
+        return plan
+    names = _names_in_views(plan.source.read(segment.start, segment.stop).tobytes())
+    apart = {view.segment for view in plan.tensors if view.name in names}
+    segments = (replace(segment, apart=number in apart) for number, segment in enumerate(plan.segments))
+    return replace(plan, segments=tuple(segments))
+
+
+def _names_in_views(text: bytes) -> frozenset[str]:
+    """Return the names of stored tensors of which a structure has views or pairs; none for a text that is none."""
+    try:
+        nodes = [json.loads(text)] if n_items_of(text) <= MAX_ITEMS else []
+    except (RecursionError, ValueError):
+        return frozenset()
+    names = set()
+    while nodes:
+        node = nodes.pop()
+        if isinstance(node, dict) and ("view" in node or "complex" in node):
+            names.add(str(next(iter(node.values()))))
+        nodes.extend(node.values() if isinstance(node, dict) else node if isinstance(node, list) else ())
+    return frozenset(names)
 
 
 def plan_leaves(path: str, leaves: Mapping[str, Leaf], apart: Collection[str] = ()) -> FilePlan:

@@ -28,6 +28,7 @@ from .output import (
     new_file_mode,
 )
 from .reader import ArchiveReader
+from .state_files import with_views_apart
 from .tensor_groups import grouped
 from .writer import ArchiveWriter
 
@@ -265,7 +266,7 @@ def add_file(
             _check_not_own_base(opened, bases.file_of(plan.path))
         base = bases.find(plan.path, options.get("dtype")) if bases and plan.tensors else None
         policy = make_policy(plan) if make_policy else None
-        entry = archive.add(plan if policy else grouped(plan, base), policy, base)
+        entry = archive.add(plan if policy else grouped(with_views_apart(plan), base), policy, base)
         if base is not None and not entry.needs_base:
             note(f"{plan.path}: compressed without {base.name}, which nothing gains by")
         if bases and plan.tensors and base is None:

@@ -12,6 +12,7 @@ from typing import Any
 
 from ..archive.file_state import FileState
 from ..archive.output import Attributes, Staging, check_free
+from ..archive.state_files import with_views_apart
 from ..archive.whole_files import upload_files, urls_below
 from ..checkpoints import StepFolder, StepInfo
 from ..checkpoints.checkpointer import check_full_every, check_retention, steps_to_prune
@@ -152,7 +153,9 @@ def _add_file(folder: StepFolder, step: int, place: str, args: argparse.Namespac
             display.note(f"{place}: {plan.note}", quiet=args.quiet)
         attributes = Attributes.like(path.stat()) if path is not None and path.is_file() else None
         with display.progress(name, source.size, quiet=args.quiet) as progress:
-            folder.add(step, plan, full_every=args.full_every, attributes=attributes, progress=progress)
+            folder.add(
+                step, with_views_apart(plan), full_every=args.full_every, attributes=attributes, progress=progress
+            )
         if args.rm:
             with folder.opened(step) as opened:
                 compare_bytes(opened.archive, opened.entry, plan.source, place, lambda count: None)

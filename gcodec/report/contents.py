@@ -16,6 +16,7 @@ from .. import codec
 from ..archive import ArchiveReader, ArchiveWriter, Bases, FileEntry
 from ..archive.description import describe_file
 from ..archive.entries import unsafe_path
+from ..archive.state_files import with_views_apart
 from ..archive.tensor_groups import grouped
 from ..errors import GcodecError, InvalidArgument, Unsupported
 from ..files import FileSource, plan_file
@@ -156,7 +157,7 @@ def _compressed(path: str | Path, source: FileSource, limit: int, base: Bases | 
         with TemporaryDirectory(prefix="gcodec-report-") as folder:
             with ArchiveWriter(Path(folder, "x.gc")) as writer:
                 earlier = None if base is None else base.find(plan.path)
-                writer.add(grouped(plan, earlier), None, earlier)
+                writer.add(grouped(with_views_apart(plan), earlier), None, earlier)
             with ArchiveReader(Path(folder, "x.gc"), base=base) as archive:
                 contents = _archive(archive, limit, has_base=base is not None)
     finally:

@@ -253,6 +253,45 @@ def test_the_archive_is_an_ordinary_one(tmp_path, monkeypatch):
     assert_equal(gcodec.load("last.safetensors.gc"), state)
 
 
+@pytest.mark.parametrize("compress", [
+    lambda file, archive: gcodec.compress_file(file, archive),
+    lambda file, archive: main(["compress", str(file), "-o", str(archive), "-q"]),
+    lambda file, archive: main(["series", "add", str(archive.parent), str(file), "--step", "7", "-q"]),
+])
+def test_a_state_that_was_restored_and_compressed_again_is_read_as_before(compress, tmp_path):
+    """Small tensors that others are views of, or that are pairs, are not put together with those beside them."""
+    matrices = [torch.randn(30, 10, dtype=torch.float64) for _ in range(3)]
+    state = {
+        "first": torch.randn(3, dtype=torch.float64), "rows": [(m, m[2:5], m[:, ::3]) for m in matrices],
+        "turned": [m[:7].clone().T for m in matrices], "pairs": [np.arange(5) + 1j, torch.ones(3, 2) * 1j],
+        "last": [torch.randn(4, 3, 3, 3).to(memory_format=torch.channels_last) for _ in range(2)],
+        "complex": [torch.full((3,), 2j, dtype=torch.complex128) for _ in range(2)],
+    }
+    gcodec.save(state, tmp_path / "state.gc")
+    gcodec.decompress_file(tmp_path / "state.gc", tmp_path / "state.safetensors")
+    again = tmp_path / "again" / "step-00000007.gc"
+    again.parent.mkdir()
+    compress(tmp_path / "state.safetensors", again)
+    assert_equal(gcodec.load(again), state)
+    with gcodec.open(tmp_path / "state.gc") as one, gcodec.open(again) as other:
+        assert one.keys() == other.keys()
+        for name in one:
+            assert_equal(other[name], one[name])
+            assert_equal(other.get_slice(name)[1:], one.get_slice(name)[1:])
+
+
+@pytest.mark.parametrize("text", [b"", b"{", b"[" * 2000, b'{"view": 3}', b'{"complex": [{}]}', b"\xff" * 9])
+def test_a_file_with_a_tensor_named_as_the_structure_that_is_none_is_restored(text, tmp_path):
+    header = json.dumps({"__structure__": {"dtype": "U8", "shape": [len(text)], "data_offsets": [0, len(text)]}})
+    data = len(header).to_bytes(8, "little") + header.encode() + text
+    (tmp_path / "a.safetensors").write_bytes(data)
+    gcodec.compress_file(tmp_path / "a.safetensors")
+    gcodec.decompress_file(tmp_path / "a.safetensors.gc", tmp_path / "b.safetensors")
+    assert (tmp_path / "b.safetensors").read_bytes() == data
+    with pytest.raises(Corruption, match="structure of the state"):
+        gcodec.open(tmp_path / "a.safetensors.gc")      # which leaves no file open
+
+
 def test_the_archive_of_a_file_of_torch_save_is_loaded_as_torch_loads_it(tmp_path):
     state = trained()
     torch.save(state, tmp_path / "x.pt")
