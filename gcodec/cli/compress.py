@@ -31,7 +31,7 @@ from .compare import compare_bytes
 from .compile_time import compile_clock
 from .file_checks import FilesRead, check_removal
 from .jobs import ArchiveJob, InputFile, jobs_for
-from .outputs import check_url_targets
+from .outputs import PlacesRead
 from .streams import STDIO
 
 EXAMPLES = """examples:
@@ -144,7 +144,8 @@ def check_options(args: argparse.Namespace, jobs: list[ArchiveJob]) -> None:
     members = [member for job in jobs for member in job.members]
     sources = [member.source for member in members if member.source]
     FilesRead(sources).check_targets(targets)
-    check_url_targets([job.url for job in jobs if job.url], [member.url for member in members if member.url], args)
+    urls = [member.url for member in members if member.url]
+    PlacesRead(urls, args.base).check_targets([job.url for job in jobs if job.url])
     if args.rm:
         check_removal(targets, sources)
     if args.rm and (make_lossy(args) or any(not m.named or m.source is None for m in members)

@@ -22,7 +22,7 @@ from .compress import add_common, size_argument
 from .extract import extract
 from .file_checks import FilesRead, check_removal, check_restored_as, check_restored_once
 from .joined_tensors import is_joined, joined_tensors
-from .outputs import check_url_targets, whole_file
+from .outputs import PlacesRead, whole_file
 from .streams import STDIO
 
 EXAMPLES = """examples:
@@ -63,6 +63,7 @@ def run(args: argparse.Namespace) -> int:
     args.output = None if args.output is None else local_text(args.output)
     _check_options(args)
     args.files_read = FilesRead(Path(name) for name in args.archives if _is_local(name))
+    args.places_read = PlacesRead(args.archives, args.base)
     args.restored = {}  # of each place that was written to, the archive
     results: list[Any] = []
     with base_option.open_bases(args.base) as base:
@@ -163,7 +164,7 @@ def _to_urls(archive: ArchiveReader, output: str, args: argparse.Namespace, prog
     if not output.endswith("/"):
         check_restored_as(archive.files[0], output)
     urls = urls_below(archive, output)
-    check_url_targets(list(urls.values()), args.archives, args)
+    args.places_read.check_targets(list(urls.values()))
     check_restored_once(urls.values(), archive.name, args.restored)
     upload_files(archive, urls, force=args.force, progress=progress)
     return list(urls.values())
@@ -199,7 +200,7 @@ def _to_safetensors(
     path, tensors = str(args.output), list(archive.tensors())
     pieces = joined_tensors(archive, tensors)
     if is_url(path):
-        check_url_targets([path], args.archives, args)
+        args.places_read.check_targets([path])
     else:
         _check_paths([Path(path)], args, bases, named=True)
     with whole_file(path, force=args.force, attributes=archive_attributes(name)) as file:

@@ -21,7 +21,7 @@ from ..files.urls import is_url
 from . import UsageError, display
 from .file_checks import check_restored_once
 from .joined_tensors import is_joined, joined_tensors, row_major_parts
-from .outputs import check_url_targets, whole_file
+from .outputs import whole_file
 from .streams import STDIO
 
 Found = tuple[FileEntry, TensorView]
@@ -68,7 +68,7 @@ def _to_url(archive: ArchiveReader, url: str, matches: list[Found], args: argpar
     if not is_joined(url):
         _check_single(matches)
         _check_is_npy(url)
-    check_url_targets([url], args.archives, args)
+    args.places_read.check_targets([url])
     pieces = joined_tensors(archive, matches) if is_joined(url) else _npy(archive, *matches[0])
     with whole_file(url, force=args.force) as file:
         for piece in pieces:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
 from typing import BinaryIO
 
@@ -37,11 +37,26 @@ def whole_file(place: str, *, force: bool, attributes: Attributes | None = None)
         yield file
 
 
-def check_url_targets(targets: Sequence[str], inputs: Sequence[str], args: argparse.Namespace) -> None:
-    """Raise UsageError if a URL to be written is one that is to be read, or that of a base."""
-    read, bases = ({place_of(name) for name in names if name != STDIO} for names in (inputs, args.base or ()))
-    for target in targets:
-        if place_of(target) in read:
-            raise UsageError(f"{target}: is an input itself, and would be replaced; give another name with -o")
-        if place_of(target) in bases:
-            raise UsageError(f"{target}: is needed as --base, and would be replaced")
+class PlacesRead:
+    """The files and URLs that a command reads, to tell them from URLs that it is to write to; resolved once.
+
+    Args:
+        inputs: their paths and URLs, or ``-``.
+        bases: those of ``--base``, if it was given.
+    """
+
+    def __init__(self, inputs: Sequence[str], bases: Sequence[str] | None) -> None:
+        self._given = inputs, bases or ()
+
+    @cached_property
+    def _places(self) -> list[set[Path | str]]:
+        return [{place_of(name) for name in names if name != STDIO} for names in self._given]
+
+    def check_targets(self, targets: Sequence[str]) -> None:
+        """Raise UsageError if a URL to be written is one that is to be read, or that of a base."""
+        for target in targets:
+            (place, (read, bases)) = place_of(target), self._places
+            if place in read:
+                raise UsageError(f"{target}: is an input itself, and would be replaced; give another name with -o")
+            if place in bases:
+                raise UsageError(f"{target}: is needed as --base, and would be replaced")

@@ -12,7 +12,7 @@ from . import UsageError, display
 from .base_option import add_base, open_bases
 from .compress import size_argument
 from .file_checks import FilesRead
-from .outputs import check_url_targets, whole_file
+from .outputs import PlacesRead, whole_file
 from .streams import STDIO
 
 EXAMPLES = """examples:
@@ -72,7 +72,7 @@ def _beside(source: str) -> str:
 def _check_target(target: str, source: str, args: argparse.Namespace) -> None:
     """Raise an error, before anything is read, if the page cannot or must not be written there."""
     if is_url(target):
-        check_url_targets([target], [source], args)
+        PlacesRead([source], args.base).check_targets([target])
         check_free_url(target, force=args.force)
         return
     FilesRead([] if is_url(source) else [Path(source)]).check_targets([Path(target)])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import secrets
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from safetensors.numpy import load as load_safetensors
 from safetensors.numpy import save as safetensors_bytes
 
 import gcodec
+from gcodec.files.urls import place_of
 from tests.support import commands
 from tests.support.commands import run
 
@@ -44,6 +46,29 @@ def content_at(url):
 
 def names_at(url):
     return sorted(path.rpartition("/")[2] for path in memory().ls(url, detail=False))
+
+
+def test_each_of_many_archives_restored_to_a_url_is_not_compared_with_all_others(url, monkeypatch):
+    """Twice as many archives take twice as many looks at places."""
+    looks: list[Any] = []
+
+    def counted(place: Any) -> Path | str:
+        looks.append(place)
+        return place_of(place)
+
+    monkeypatch.setattr("gcodec.cli.outputs.place_of", counted)
+
+    def looks_at(n: int) -> int:
+        names = [f"{n}-{i}.safetensors" for i in range(n)]
+        for name in names:
+            Path(name).write_bytes(FILE)
+        run("compress", *names)
+        looks.clear()
+        run("decompress", *(f"{name}.gc" for name in names), "-o", f"{url}/{n}/")
+        assert all(memory().cat_file(f"{url}/{n}/{name}") == FILE for name in names)
+        return len(looks)
+
+    assert looks_at(20) <= 2 * looks_at(10)
 
 
 @pytest.mark.parametrize(("source", "output", "archive"), [
