@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from itertools import accumulate
 from tempfile import TemporaryFile, gettempdir
@@ -14,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import GcodecError, InsufficientData, LimitExceeded, Unsupported, missing_torch
+from ..errors import Corruption, GcodecError, InsufficientData, LimitExceeded, Unsupported, missing_torch
 from ..files.elements import stored_as, width
 from ..files.file_plan import FilePlan, FileSegment, SegmentViews, TensorView, assemble
 from ..files.safetensors import safetensors_header
@@ -175,6 +176,8 @@ def load_state(
     place = Placement(device_of(device))
 
     def read(name: str, kind: str) -> Any:
+        if name not in views:
+            raise ValueError(f"the file lacks the tensor {name!r}")
         view = views[name]
         if view.segment not in data:
             data[view.segment] = archive.segment_bytes(entry, view)
@@ -182,7 +185,8 @@ def load_state(
 
     if STRUCTURE in views:
         room = None if max_output_bytes is None else max_output_bytes - entry.size
-        return rebuild(_structure(archive, entry, views[STRUCTURE]), read, room)
+        with _naming(archive):
+            return rebuild(_structure(archive, entry, views[STRUCTURE]), read, room)
     if entry.format == "torch" and like is None:
         return _load_torch(archive, entry, place.device)
     if not views:
@@ -199,8 +203,18 @@ def places_of(archive: ArchiveReader, entry: FileEntry) -> list[TensorPlace]:
     """
     views = {view.name: view for view in entry.tensors}
     if STRUCTURE in views:
-        return tensor_places(_structure(archive, entry, views[STRUCTURE]), views, archive.check_beside)
+        with _naming(archive):
+            return tensor_places(_structure(archive, entry, views[STRUCTURE]), views, archive.check_beside)
     return [TensorPlace(view, default_kind(entry)) for view in entry.tensors]
+
+
+@contextmanager
+def _naming(archive: ArchiveReader) -> Iterator[None]:
+    """Give damage of a structure, which knows of no file, the name of its archive."""
+    try:
+        yield
+    except Corruption as error:
+        raise error if str(error).startswith(archive.name) else Corruption(f"{archive.name}: {error}") from error
 
 
 def _structure(archive: ArchiveReader, entry: FileEntry, view: TensorView) -> bytes:

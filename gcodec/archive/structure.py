@@ -452,7 +452,9 @@ class _PlaceFinder(_Rebuilder):
         self._stored = stored
 
     def _tensor(self, tag: str, name: str, node: dict[str, Any]) -> Any:
-        view = self._stored[name]
+        view = self._stored.get(name)
+        if view is None:
+            raise ValueError(f"the file lacks the tensor {name!r}")
         if (view.stride is not None or view.offset) and ("complex" in node or "view" in node):
             raise ValueError(f"{name!r} must be all of its segment, for others are views of it")
         if "complex" in node:

@@ -280,6 +280,20 @@ def test_a_state_that_was_restored_and_compressed_again_is_read_as_before(compre
             assert_equal(other.get_slice(name)[1:], one.get_slice(name)[1:])
 
 
+@pytest.mark.parametrize("read", [gcodec.load, gcodec.load_file, gcodec.open])
+def test_a_state_that_another_program_took_a_tensor_from_names_file_and_tensor(read, tmp_path):
+    gcodec.save({"model": {"w": torch.ones(300), "b": torch.ones(3)}, "step": 3}, tmp_path / "state.gc")
+    tensors = {**gcodec.load_file(tmp_path / "state.gc", like="numpy")}
+    with ArchiveReader(tmp_path / "state.gc") as archive:
+        tensors["__structure__"] = np.frombuffer(flatten(gcodec.load(tmp_path / "state.gc")).text, np.uint8)
+        assert {tensor.name for _, tensor in archive.tensors()} == tensors.keys()
+    del tensors["model/b"]
+    (tmp_path / "less.safetensors").write_bytes(pytest.importorskip("safetensors.numpy").save(tensors))
+    gcodec.compress_file(tmp_path / "less.safetensors")
+    with pytest.raises(Corruption, match=r"less\.safetensors\.gc: .* the file lacks the tensor 'model/b'"):
+        read(tmp_path / "less.safetensors.gc")
+
+
 @pytest.mark.parametrize("text", [b"", b"{", b"[" * 2000, b'{"view": 3}', b'{"complex": [{}]}', b"\xff" * 9])
 def test_a_file_with_a_tensor_named_as_the_structure_that_is_none_is_restored(text, tmp_path):
     header = json.dumps({"__structure__": {"dtype": "U8", "shape": [len(text)], "data_offsets": [0, len(text)]}})
