@@ -35,7 +35,14 @@ def local_path(path: Any) -> Any:
     if isinstance(path, str) and path.startswith("file://"):
         from urllib.request import url2pathname  # which imports what speaks HTTP
 
-        path = url2pathname(urlsplit(path).path)
+        parts = urlsplit(path)
+        is_here = parts.netloc in ("", "localhost") and parts.path.startswith("/")
+        if not is_here or "?" in path or "#" in path:  # what follows them would be left out
+            raise InvalidArgument(
+                f"{path}: a file:// URL must have three slashes and an absolute path, in which ? is written %3F and # "
+                "is written %23, as in file:///home/me/last.gc"
+            )
+        path = url2pathname(parts.path)
         check_path(path)
         return Path(path)
     return path

@@ -170,6 +170,27 @@ def test_what_no_path_can_be_is_an_invalid_argument_everywhere(place, tmp_path, 
         assert main([*verb, "file:///a%00b"]) == 1
 
 
+@pytest.mark.parametrize("end", ["weights/a.gc", "", "a.gc", "/{}/a#1.gc", "/{}/a?1.gc", "/{}/a?"], ids=repr)
+def test_file_urls_that_would_be_another_file_s_are_refused(end, tmp_path, monkeypatch):
+    """A host is no folder, and what follows # or ? is no part of the path: two URLs would be one file."""
+    monkeypatch.chdir(tmp_path)
+    url = "file://" + end.format(tmp_path.as_posix().lstrip("/"))
+    x = {"x": np.ones(3)}
+    calls: list[Callable[[Any], Any]] = [
+        gcodec.load, gcodec.load_file, gcodec.decompress_file, partial(gcodec.save, x), partial(gcodec.save_file, x),
+        lambda path: gcodec.Checkpointer(path).save(1, x)]
+    for call in calls:
+        with pytest.raises(gcodec.InvalidArgument, match=r"three slashes and an absolute path, .* %3F .* %23"):
+            call(url)
+    assert not any(tmp_path.iterdir())
+
+
+def test_file_urls_whose_signs_are_quoted_are_different_files(tmp_path):
+    for number in (1, 2):
+        gcodec.save({"x": number}, f"file://localhost{tmp_path.as_posix()}/a%23{number}%3F.gc")
+    assert [gcodec.load(tmp_path / f"a#{number}?.gc")["x"] for number in (1, 2)] == [1, 2]
+
+
 def test_a_kind_of_url_that_nobody_knows_is_refused():
     for read in (gcodec.load_file, gcodec.Checkpointer):
         with pytest.raises(gcodec.GcodecError, match="nonsense"):
