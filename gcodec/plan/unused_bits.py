@@ -21,10 +21,12 @@ _levels_by_zeros = Specialized(levels_by_zeros)
 _MIN_VALUES = 64  #: of fewer, the bits are not worth the search
 _QUICK_SAMPLE = 64  #: values that rule out most arrays: those that the kernel which plans small frames looks at
 MIN_MIXED, _MIXED_SAMPLE = 1 << 12, 1 << 12  #: so many values of an array are needed, and looked at, to find levels
-_QUICK_BITS, _QUICK_SHARE = 4, 6  #: so many bits must be zero in one of so many values; by chance it is one in 16
+#: Either so many bits must be zero (first) in one of so many of few values (second), then of more (third). By chance,
+#: four bits are zero in one of 16 values, and seven in one of 128. Fewer than one in _SHORT_SHARE is seen at once.
+_SHORT, _SHORT_SHARE = ((4, 6, 6), (7, 40, 12)), 16
 #: A mask that arrays are multiplied by leaves -0 for half of what it takes away. One value in _MIN_MASKED must be -0,
-#: which is looked for where one in _MASKED_SHARE has zeros; in float64, its head is too far from others to have a code.
-_MASKED_SHARE, _MASKED_SAMPLE, _MIN_MASKED, _MASKED_HEAD_BITS = 10, 1 << 10, 32, 8
+#: which is looked for where one in _SHORT_SHARE has zeros; in float64, its head is too far from others to have a code.
+_MASKED_SAMPLE, _MIN_MASKED, _MASKED_HEAD_BITS = 1 << 10, 32, 8
 _APART = 27146  #: in 2**16: the share of an array by which the places of a sample lie apart, √2 - 1, around and around
 _SPECIAL_SAMPLE, _MIN_SPECIAL = 256, 32  #: one of so many (second) must be infinite or NaN to matter
 _MAX_LEVELS, _LEVEL_BITS = 6, 0.05  #: levels, and what each must save per value
@@ -131,25 +133,31 @@ def _is_mixed(bits: np.ndarray, some: np.ndarray, dtype: DType, drop: int) -> bo
         dtype: Its type.
         drop: How many bits are zero in all values.
     """
-    n_short = len(some) - int(np.count_nonzero(some & some.dtype.type((1 << drop + _QUICK_BITS) - 1)))
-    if n_short * _MASKED_SHARE <= len(some):  # most arrays
+    if _n_short(some, drop + _SHORT[0][0]) * _SHORT_SHARE <= len(some):  # most arrays
         return False
     minus_zero = some.dtype.type(1 << dtype.bits - 1)
     if dtype.head_bits == _MASKED_HEAD_BITS and (some == minus_zero).any():
         more = bits[:: max(len(bits) // _MASKED_SAMPLE, 1) | 1]
         if int(np.count_nonzero(more == minus_zero)) * _MIN_MASKED >= len(more):
             return True
-    # Of few values, one in _QUICK_SHARE is short by chance now and then.
-    if not _are_many_short(some, drop):
+    # Of few values, more have zeros by chance now and then.
+    ways = _SHORT if drop + _SHORT[1][0] < dtype.tail_bits else _SHORT[:1]
+    found = [(n_bits, share) for n_bits, few, share in ways if _are_many_short(some, drop + n_bits, few)]
+    if not found:
         return False
-    return _are_many_short(_with_codes(spread_sample(bits, _MASKED_SAMPLE), dtype), drop)
+    more = _with_codes(spread_sample(bits, _MASKED_SAMPLE), dtype)
+    return any(_are_many_short(more, drop + n_bits, share) for n_bits, share in found)
 
 
-def _are_many_short(some: np.ndarray, drop: int) -> bool:
-    """Return True if many of the values that are not zero have zeros beyond the lowest ``drop`` bits."""
-    n_nonzero = int(np.count_nonzero(some))
-    n_long = int(np.count_nonzero(some & some.dtype.type((1 << drop + _QUICK_BITS) - 1)))
-    return (n_nonzero - n_long) * _QUICK_SHARE > n_nonzero
+def _n_short(some: np.ndarray, n_bits: int) -> int:
+    """Return how many values have so many low bits that are zero."""
+    return len(some) - int(np.count_nonzero(some & some.dtype.type((1 << n_bits) - 1)))
+
+
+def _are_many_short(some: np.ndarray, n_bits: int, share: int) -> bool:
+    """Return True if one in ``share`` of the values that are not zero has so many low bits that are zero."""
+    n_zero = len(some) - int(np.count_nonzero(some))
+    return (_n_short(some, n_bits) - n_zero) * share > len(some) - n_zero
 
 
 class ZeroLevels(NamedTuple):

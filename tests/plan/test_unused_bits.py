@@ -180,6 +180,16 @@ def test_values_off_the_grid_cost_their_own_bits(dtype, share):
     assert len(frame) <= 1.06 * (bits_of_a_grid(whole) + N * (symbol + share * kind.W)) / 8 + 800
 
 
+@pytest.mark.parametrize(("dtype", "n"), [("float64", 20_000), ("float32", (1 << 18) + 1)])
+@pytest.mark.parametrize("seed", range(6))
+def test_a_tenth_of_short_values_is_found_whatever_the_seed(dtype, n, seed):
+    kind, rng = KINDS[dtype], np.random.default_rng(seed)
+    bits, is_short = gaussian(kind, rng, n), rng.random(n) < 0.1
+    usual = len(encoded(dtype, bits))
+    frame = encoded(dtype, np.where(is_short, from_floats(kind, np.ones(1)), bits))
+    assert len(frame) <= 0.9 * usual + (0.47 + 0.1 * 8) * n / 8  # which are short, and their symbols
+
+
 @pytest.mark.parametrize("moved", [1e-5, 1e-4, 1e-3])
 def test_differences_of_weights_leave_out_what_weights_have_no_bits_for(moved):
     """A difference is a multiple of the smallest step of the larger weight."""
