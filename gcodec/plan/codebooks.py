@@ -37,6 +37,22 @@ def n_bins_of(n_levels: int) -> int:
     return 2 + n_levels * window_of(n_levels)[0]
 
 
+def have_codes(counts: np.ndarray) -> np.ndarray:
+    """Return which symbols get a code in a codebook that suits these counts: bool[n_levels, window].
+
+    Args:
+        counts: int64[n_levels, window], values of each level and relative head.
+    """
+    n_levels, window = counts.shape
+    spans, n_weights = np.empty((1, n_levels, 2), np.int64), np.empty(1, np.int64)
+    weights = np.zeros((1, MAX_SYMBOLS + 2), np.int64)
+    histogram = np.concatenate([np.zeros(2, np.int64), counts.reshape(-1)])[None]
+    codebook_fit.choose_symbols(histogram, window, False, spans, weights, n_weights)
+    begins, ends, bins = spans[0, :, :1], spans[0, :, 1:], np.arange(window)
+    result: np.ndarray = (bins >= begins) & (bins < ends)
+    return result
+
+
 def from_histograms(
     histograms: np.ndarray,
     head_bits: int,

@@ -9,10 +9,11 @@ from typing import NamedTuple
 import numpy as np
 
 from ..dtypes import DType
+from ..format.codebook import MAX_SYMBOLS
 from ..format.modes import lossless_at
 from ..kernels.core.specialized import Specialized
 from ..kernels.levels.low_zeros import levels_by_zeros
-from .codebooks import MAX_SPREAD_LEVELS, window_of
+from .codebooks import MAX_SPREAD_LEVELS, have_codes, window_of
 from .cuts import cheapest_ranges
 from .request import EncodeRequest
 
@@ -29,10 +30,15 @@ _SHORT, _SHORT_SHARE = ((4, 6, 6), (7, 40, 12)), 16
 _MASKED_SAMPLE, _MIN_MASKED, _MASKED_HEAD_BITS = 1 << 10, 32, 8
 _APART = 27146  #: in 2**16: the share of an array by which the places of a sample lie apart, √2 - 1, around and around
 _SPECIAL_SAMPLE, _MIN_SPECIAL = 256, 32  #: one of so many (second) must be infinite or NaN to matter
-_MAX_LEVELS, _LEVEL_BITS = 6, 0.05  #: levels, and what each must save per value
+#: How many levels there may be: few, where heads have many codes, as many as let heads lie as far apart as those of one
+#: level, or more; and what each must save per value.
+_N_LEVELS, _LEVEL_BITS = (2, MAX_SPREAD_LEVELS, 6), 0.05
 #: One value in so many may have fewer zeros than the others of its head; and of how many values one must be of a head,
 #: for it to say how many zeros those of higher heads have.
 _STRAY_SHARE, _RARE_SHARE = 32, 256
+#: Ranges of zeros times heads of which the cost is estimated: of more heads, the rare ones are taken for one.
+_MAX_COSTS = 1 << 16
+_N_NEARBY, _FAR_SHARE = 64, 512  #: parts of a sample, of which each has a mean; values of which one may be far from it
 _MIN_SAVED_BITS = 0.5  #: what levels must save per value, what they cost in symbols taken off
 _CHUNK = 1 << 16  #: values that are looked at together, while they are in the cache
 
@@ -189,7 +195,7 @@ def _levels_for(bits: np.ndarray, dtype: DType, drop: int) -> ZeroLevels:
         drop: How many low bits are zero in all values, which are those of level 0.
     """
     one_level = ZeroLevels((drop,), ())
-    some = _with_codes(spread_sample(bits, _MIXED_SAMPLE), dtype)
+    some = _with_codes(bits[np.sort(spread_places(len(bits), _MIXED_SAMPLE))], dtype)
     some = some[some != 0].astype(np.uint64)
     if not len(some):
         return one_level
@@ -197,27 +203,63 @@ def _levels_for(bits: np.ndarray, dtype: DType, drop: int) -> ZeroLevels:
     # The lowest bit set, less 1, has as many ones as there are zeros; bit max_drop is set so that no more are counted.
     marked = some | np.uint64(1 << max_drop)
     zeros = np.bitwise_count((marked & (~marked + np.uint64(1))) - np.uint64(1)).astype(np.int64) - drop
-    heads = (some >> np.uint64(dtype.head_shift)).astype(np.int64) & dtype.head_mask
-    heads, rows = np.unique(heads, return_inverse=True)
+    every_head = (some >> np.uint64(dtype.head_shift)).astype(np.int64) & dtype.head_mask
+    heads, rows = np.unique(every_head, return_inverse=True)
     counts = _counted(rows, zeros, max_drop - drop + 1)
     limits = _limits(counts)
-    escaped_bits = _n_far(heads, counts.sum(axis=1)) * (dtype.head_bits + dtype.tail_bits - drop)
-    best, least = one_level, np.inf
+    # A frame of the whole array has codes for more symbols than one of the sample would have.
+    scale, all_have_codes = len(bits) // len(some), _all_have_codes(heads, counts)
+    best, least, bounds = one_level, np.inf, list[float]()
     for is_limited in (False, True):
         if is_limited:
-            counts = _counted(rows, np.minimum(zeros, limits[rows]), max_drop - drop + 1)
-        seen = counts.sum(axis=0)
-        seen[0] += 1  # level 0 is for all values
-        steps = np.flatnonzero(seen)
-        cost = _range_bits(counts[:, steps], dtype.tail_bits - drop - steps)
-        for n_levels, other_bits in ((MAX_SPREAD_LEVELS, 0), (_MAX_LEVELS, escaped_bits)):
-            cuts, n_bits = cheapest_ranges(cost, n_levels, _LEVEL_BITS * len(some))
-            n_bits += other_bits
-            if len(cuts) and n_bits < min(least, cost[0, -1] - _MIN_SAVED_BITS * len(some)):
+            zeros = np.minimum(zeros, limits[rows])
+            counts = _counted(rows, zeros, max_drop - drop + 1)
+        tables = [(heads, counts)]
+        if not (all_have_codes or is_limited):  # blocks have the better of both: heads, or relative to those nearby
+            relative, relative_rows = _relative(every_head)
+            tables.append((relative, _counted(relative_rows, zeros, max_drop - drop + 1)))
+        for number, table in enumerate(tables):
+            seen = table[1].sum(axis=0)
+            seen[0] += 1  # level 0 is for all values
+            steps = np.flatnonzero(seen)
+            cost = _range_bits(table[1][:, steps], dtype.tail_bits - drop - steps)
+            if not is_limited:
+                escape_bits = 0.0 if all_have_codes else _escape_bits(*table, [], dtype, scale)
+                bounds.append(cost[0, -1] + escape_bits - _MIN_SAVED_BITS * len(some))
+            for n_levels in _N_LEVELS[all_have_codes:]:
+                cuts, n_bits = cheapest_ranges(cost, n_levels, _LEVEL_BITS * len(some))
                 begins = steps[cuts].tolist()
-                ends = _ends(heads, limits, begins) if is_limited else (dtype.head_mask + 1,) * len(cuts)
-                best, least = ZeroLevels((drop, *(drop + begin for begin in begins)), ends), n_bits
+                if begins and not all_have_codes and n_bits < min(least, bounds[number]):
+                    n_bits += _escape_bits(*table, begins, dtype, scale)
+                if begins and n_bits < min(least, bounds[number]):
+                    ends = _ends(heads, limits, begins) if is_limited else (dtype.head_mask + 1,) * len(begins)
+                    best, least = ZeroLevels((drop, *(drop + begin for begin in begins)), ends), n_bits
     return best
+
+
+def _all_have_codes(heads: np.ndarray, counts: np.ndarray) -> bool:
+    """Return True if heads are so few, and near their mean, that nearly all values have a code in however many levels;
+    arguments as for :func:`_escape_bits`."""
+    window, center = window_of(_N_LEVELS[-1])
+    by_head = counts.sum(axis=1)
+    total = int(by_head.sum())
+    relative = heads - float(heads @ by_head) / total
+    is_near = (relative > -center) & (relative + 1 < window - center)
+    near = heads[is_near]
+    n_far = int(by_head[~is_near].sum())
+    return n_far * _FAR_SHARE <= total and int(near[-1] - near[0] + 1) * _N_LEVELS[-1] <= MAX_SYMBOLS
+
+
+def _relative(heads: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the heads that there are, rising, relative to the mean of those nearby, and where in them each value's is.
+
+    Args:
+        heads: int64[n], of values in the order of their places.
+    """
+    groups = np.arange(len(heads)) * _N_NEARBY // len(heads)
+    means = np.bincount(groups, heads, _N_NEARBY) / np.maximum(np.bincount(groups, minlength=_N_NEARBY), 1)
+    relative = heads - np.rint(means).astype(np.int64)[groups]
+    return np.unique(relative, return_inverse=True)
 
 
 def _counted(rows: np.ndarray, zeros: np.ndarray, n_zeros: int) -> np.ndarray:
@@ -249,17 +291,37 @@ def _ends(heads: np.ndarray, limits: np.ndarray, zeros: list[int]) -> tuple[int,
     return tuple(int(heads[found[-1]]) + 1 if len(found) else 0 for found in reached)
 
 
-def _n_far(heads: np.ndarray, counts: np.ndarray) -> int:
-    """Return of how many values the heads lie so far from their mean that no codes of many levels reach them.
+def _escape_bits(heads: np.ndarray, counts: np.ndarray, cuts: list[int], dtype: DType, scale: int) -> float:
+    """Return the bits that values take besides, whose level and head get no code: there are few codes, of heads near
+    their mean.
 
     Args:
-        heads: int64[n_heads].
-        counts: int64[n_heads], values of each.
+        heads: int64[n_heads], rising.
+        counts: int64[n_heads, n_zeros], values of each head by their zeros.
+        cuts: The zeros from which on each level but the first has values.
+        dtype: The value type.
+        scale: How many values of the array each stands for.
     """
-    mean = round(float(heads @ counts) / counts.sum())
-    window, center = window_of(_MAX_LEVELS)
-    is_near = (heads >= mean - center) & (heads < mean - center + window)
-    return int(counts[~is_near].sum())
+    begins = [0, *cuts]
+    window, center = window_of(len(begins))
+    by_head = counts.sum(axis=1)
+    places = heads - round(float(heads @ by_head) / by_head.sum()) + center
+    if window >> dtype.head_bits:  # all heads have a place
+        places &= window - 1
+    is_near = (places >= 0) & (places < window)
+    by_level = np.add.reduceat(counts, begins, axis=1)
+    is_coded, places = np.zeros(by_level.shape, np.bool_), places[is_near]
+    if int(np.ptp(places) + 1 if len(places) else 0) * len(begins) <= MAX_SYMBOLS:
+        is_coded[is_near] = True
+    else:
+        near = np.zeros((window, len(begins)), np.int64)
+        near[places] = by_level[is_near]
+        is_coded[is_near] = have_codes((near * scale).T).T[places]
+    escaped = np.where(is_coded, 0, by_level)
+    # The whole value is stored; but the code of the escape, as frequent as all of them, is shorter than theirs.
+    own, total = escaped[escaped > 0], int(escaped.sum())
+    shorter = total * np.log2(max(total, 1)) - float(own @ np.log2(own))
+    return float(escaped.sum(axis=0) @ (dtype.head_bits + np.array(begins))) - shorter
 
 
 def _range_bits(counts: np.ndarray, kept: np.ndarray) -> np.ndarray:
@@ -271,6 +333,11 @@ def _range_bits(counts: np.ndarray, kept: np.ndarray) -> np.ndarray:
         kept: int64[n_steps], bits that are stored of values with as many zeros as the step.
     """
     n_steps = counts.shape[1]
+    max_heads = _MAX_COSTS // n_steps**2
+    if len(counts) > max_heads:
+        order = np.argsort(counts.sum(axis=1), kind="stable")
+        rare = counts[order[: 1 - max_heads]].sum(axis=0, keepdims=True)
+        counts = np.concatenate([rare, counts[order[1 - max_heads :]]])
     up_to = np.concatenate([np.zeros((len(counts), 1), np.int64), np.cumsum(counts, axis=1)], axis=1).T
     in_range = (up_to[None, :] - up_to[:, None]).clip(0)  # [j, k, head]
     bits = _information(in_range, int(counts.sum())) + in_range.sum(axis=2) * np.append(kept, 0)[:, None]

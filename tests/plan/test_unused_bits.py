@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from typing import Any
 
 import numpy as np
 import pytest
 
 import gcodec
+from gcodec.plan import unused_bits
 from gcodec.plan.unused_bits import spread_sample
 from tests.support import laws
 from tests.support.bit_patterns import BITS_ONLY, KINDS, Bits, from_floats, gaussian, infinity
@@ -188,6 +190,41 @@ def test_a_tenth_of_short_values_is_found_whatever_the_seed(dtype, n, seed):
     usual = len(encoded(dtype, bits))
     frame = encoded(dtype, np.where(is_short, from_floats(kind, np.ones(1)), bits))
     assert len(frame) <= 0.9 * usual + (0.47 + 0.1 * 8) * n / 8  # which are short, and their symbols
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("n", [4096, 100_000])
+def test_levels_are_no_more_than_there_are_codes_for(dtype, n, monkeypatch):
+    """Where values have any exponents and any number of zeros, codes for two levels are all that a codebook has."""
+    kind, rng = KINDS[dtype], np.random.default_rng(2)
+    shifts = rng.integers(0, kind.M + 1, n).astype(kind.container)
+    bits = rng.integers(0, 1 << kind.W, n, kind.container) >> shifts << shifts
+    frame, sizes = encoded(dtype, bits), []
+    for drop in range(1, kind.M):
+        levels = unused_bits.ZeroLevels((0, drop), (1 << 16,))
+        monkeypatch.setattr(unused_bits, "_levels_for", lambda *_, levels=levels: levels)
+        sizes.append(len(encoded(dtype, bits)))
+    assert len(frame) <= 1.01 * min(sizes)
+
+
+def test_values_of_any_exponent_take_little_memory_to_plan():
+    rng = np.random.default_rng(5)
+    bits = rng.integers(0, 1 << 63, 4096, np.uint64)
+    bits[rng.random(4096) < 0.5] &= np.uint64((1 << 64) - (1 << 48))
+    encoded("float64", bits)
+    tracemalloc.start()
+    encoded("float64", bits)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 1 << 23
+
+
+@pytest.mark.parametrize("n", [4096, 40_000])
+def test_heads_that_lie_near_each_other_in_every_part_have_codes_for_levels(n):
+    """However far the scale comes along the array."""
+    whole = np.rint(np.random.default_rng(3).standard_normal(n) * 1000)
+    bits = from_floats(KINDS["float16"], whole * np.exp2(np.floor(np.linspace(-10, 2, n))))
+    assert len(gcodec.inspect(encoded("float16", bits)).levels) > 1
 
 
 @pytest.mark.parametrize("moved", [1e-5, 1e-4, 1e-3])
