@@ -125,8 +125,8 @@ class PlanMemory(NamedTuple):
 
 
 @kernel
-def _are_many_short(values, step, n_seen, low_bits):
-    """Return whether so many of some values of uint32[n] that are not zero have zeros for some low bits.
+def _are_many_short(values, step, n_seen, low_bits, share):
+    """Return whether one in ``share`` of some values of uint32[n] that are not zero has zeros for some low bits.
 
     The places repeat no pattern of rows and columns: they lie √2 - 1 of the array apart, around and around, as those
     that plan/unused_bits.py looks at.
@@ -136,13 +136,14 @@ def _are_many_short(values, step, n_seen, low_bits):
         step: How far apart the places lie.
         n_seen: Number of values that are looked at.
         low_bits: The bits.
+        share: How many values there may be for each of them.
     """
     n, n_short, n_zero = len(values), 0, 0
     for k in range(n_seen):
         value = values[k * step % n]
         n_short += value & low_bits == 0
         n_zero += value == 0
-    return 6 * (n_short - n_zero) > n_seen - n_zero
+    return share * (n_short - n_zero) > n_seen - n_zero
 
 
 @kernel
@@ -161,17 +162,23 @@ def _coprime(step, n):
 def hints_at_more(values, rules):
     """Return whether a few values of uint32[n] hint at what one kernel does not plan: low bits that are zero in all or
     in many values, or values most of which are zero."""
-    n, low_bits = len(values), np.uint32(15 << rules.low_bit)
+    n, four, seven = len(values), np.uint32(15 << rules.low_bit), np.uint32(127 << rules.low_bit)
     step = n * 27146 >> 16 | 1 if n > 64 else 1
     merged, n_seen = values[0], min(n, 64)
     for k in range(n_seen):
         merged |= values[k * step % n]
     if merged & np.uint32(1 << rules.low_bit) == 0:
         return True
-    is_short = n >= rules.min_mixed and _are_many_short(values, step, n_seen, low_bits)
-    # Of few values, one in six is short by chance now and then.
-    if is_short and _are_many_short(values, _coprime(step, n), min(n, 1024), low_bits):
-        return True
+    if n >= rules.min_mixed:
+        # Of few values, more are short by chance now and then. The numbers are those of plan/unused_bits.py.
+        of_four = _are_many_short(values, step, n_seen, four, 6)
+        of_seven = _are_many_short(values, step, n_seen, seven, 40)
+        if of_four or of_seven:
+            step = _coprime(step, n)
+            if of_four and _are_many_short(values, step, 1024, four, 6):
+                return True
+            if of_seven and _are_many_short(values, step, 1024, seven, 12):
+                return True
     step = max(n // 1024, 1) | 1
     n_zero, n_seen = 0, 0
     for i in range(0, n, step):
