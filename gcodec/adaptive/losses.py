@@ -24,8 +24,9 @@ _ULPS = np.append(2.0 ** (np.maximum(np.arange(255), 1) - 150.0), np.nan)
 
 
 def square(tensor: torch.Tensor) -> float:
-    """Return the squared L2 norm, added up in float64."""
-    return float(torch.linalg.vector_norm(tensor, dtype=torch.float64)) ** 2
+    """Return the squared L2 norm, added up in float64; infinity where it is beyond that type's range."""
+    norm = float(torch.linalg.vector_norm(tensor, dtype=torch.float64))
+    return norm * norm  # a power would raise OverflowError
 
 
 def loss(setting: Compressor, tensor: torch.Tensor, memory: Memory | None = None) -> float:

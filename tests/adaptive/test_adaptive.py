@@ -203,6 +203,17 @@ def test_nan_on_one_rank_sends_that_step_dense_on_all_ranks():
         assert of(group).log[2] > 1
 
 
+def test_gradients_whose_squared_norm_is_beyond_float64_are_sent_dense():
+    group = ranks(2, TopK(0.1), GraVAC(TopK(0.1), 2, 8, 0.1, window=2, omega=0.0))
+    for step, scale, compressed in ((0, 1.0, True), (1, 1e154, False), (2, 1.0, True)):
+        gradients = [{name: item * scale for name, item in own.items()}
+                     for own in gradients_at(step, 2, scale=1.0, dtype=torch.float64)]
+        averages = run_conversations([rank.average(own) for rank, own in zip(group, gradients, strict=True)])
+        assert all(bool(torch.isfinite(average).all()) for average in averages[0].values())
+        assert (of(group).log[step] > 1) == compressed
+    assert math.isinf(square(torch.full((1,), 1e160, dtype=torch.float64)))
+
+
 def test_throughput_is_samples_per_second_without_skipped_time():
     now = [0.0]
     (rank,) = group = ranks(1, TopK(0.1), GraVAC(TopK(0.1), 2, 4, 0.2, window=100), lambda: now[0])
