@@ -113,6 +113,10 @@ class Frames(Compressor):
     def floats(self, shape: Sequence[int]) -> float:
         return math.prod(shape) * (32 if self.bits is None else min(self.bits + 9, 32)) / 32
 
+    def payload_bytes(self, shape: Sequence[int], dtype: torch.dtype = torch.float32) -> float:
+        bits = 8 * dtype.itemsize
+        return math.prod(shape) * (bits if self.bits is None else min(self.bits + 9, bits)) / 8
+
 
 def _name(values: torch.Tensor) -> str:
     return str(values.dtype).removeprefix("torch.")

@@ -79,6 +79,10 @@ class LowRank(Compressor):
         m, n = matrix_shape(shape)
         return self.rank_of(shape) * (m + n) if self.factored(shape) else m * n
 
+    def payload_bytes(self, shape: Sequence[int], dtype: torch.dtype = torch.float32) -> float:
+        sent = wide(dtype) if self.factored(shape) else dtype  # factors of 16-bit gradients are float32
+        return self.floats(shape) * sent.itemsize
+
     def start(self, key: str, rows: int, rank: int, like: torch.Tensor, memory: Memory, place: Place) -> torch.Tensor:
         """Return the factor to start from.
 
@@ -175,6 +179,11 @@ class Alternating(LowRank):
             return math.prod(shape)
         m, n = matrix_shape(shape)
         return self.rank_of(shape) * ((m + n) / 2 if self.alternate else m) * (0.5 if self.dtype else 1.0)
+
+    def payload_bytes(self, shape: Sequence[int], dtype: torch.dtype = torch.float32) -> float:
+        if self.dtype is None or not self.factored(shape):
+            return super().payload_bytes(shape, dtype)
+        return 4 * self.floats(shape)  # which counts a value of 16 bits as half of one
 
     def factored(self, shape: Sequence[int]) -> bool:
         m, n = matrix_shape(shape)

@@ -14,8 +14,9 @@ from gcodec.averaging.averager import CompressionPlan
 from gcodec.averaging.feedback import WarmUp
 from gcodec.averaging.simulate import Simulation, compress_on, run_conversations
 from gcodec.averaging.state import pack_state, unpack_state
-from gcodec.compressors import Frames, Place, PowerSGD, RedSync, TopK
+from gcodec.compressors import QSGD, Cast, Dense, Frames, Place, PowerSGD, RandomK, RedSync, TopK
 from gcodec.compressors.contract import Memory, wide
+from gcodec.compressors.lowrank import LowRank
 from tests.support import fake_gpu
 from tests.support.compressor_settings import PROMISES, SHAPES, gradients_at, mean_of, norm, one_step, run, same
 
@@ -185,6 +186,24 @@ def test_floats_and_payload_bytes_are_those_predicted(name, shape):
     loose = isinstance(setting, Frames) or chosen_by_threshold or "sparcml" in name or "rounded" in name
     assert count.floats == pytest.approx(wanted, rel=0.6 if loose else 1e-9)
     assert count.payload_bytes == pytest.approx(n_bytes, rel=0.6 if loose or "raising" in name else 0.2)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("name", [name for name, promise in PROMISES.items()
+                                  if isinstance(promise.setting, Dense | Cast | RandomK | QSGD | LowRank)])
+def test_payload_bytes_that_do_not_depend_on_values_are_predicted_in_every_dtype(name, dtype):
+    setting = PROMISES[name].setting
+    for shape in ((60, 70), (8, 129)):
+        simulation = Simulation(1, CompressionPlan(setting))
+        for step in range(4):
+            one_step(simulation, step, shapes={"x": shape}, dtype=dtype)
+        predicted = 4 * setting.payload_bytes(shape, dtype)
+        assert simulation.ranks[0].total.payload_bytes == pytest.approx(predicted, rel=5e-3)
+
+
+def test_frames_of_few_bits_take_as_many_bytes_in_float64_and_never_more_than_lossless_ones():
+    assert Frames(2).payload_bytes((10, 10), torch.float64) == Frames(2).payload_bytes((10, 10)) == 100 * 11 / 8
+    assert Frames(7).payload_bytes((10, 10), torch.bfloat16) == Frames().payload_bytes((10, 10), torch.bfloat16) == 200
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
