@@ -64,12 +64,14 @@ class Sparsifier(Compressor):
     def refine(self, chosen: SparseValues, n_values: int, memory: Memory, place: Place) -> SparseValues:
         """Choose among the values that a setting of greater density has chosen of a tensor of ``n_values``.
 
-        This is compression of the compressed: it costs what they cost, not what all values would.
+        This is compression of the compressed: it costs what they cost, not what all values would. ``memory`` does not
+        change: whether there is anything left to choose depends on the rank, but all ranks must count as many draws,
+        or Random-k would choose other values on each of them later.
         """
         k, k_chosen = n_kept(n_values, self.density), chosen.indices.numel()
         if k >= k_chosen:
             return chosen
-        at = self.at(k / k_chosen).select(chosen.values, memory, place)
+        at = self.at(k / k_chosen).select(chosen.values, dict(memory), place)
         return SparseValues(chosen.indices[at], chosen.values[at])
 
     def compress(self, gradient: torch.Tensor, memory: Memory, place: Place) -> Conversation:

@@ -13,7 +13,7 @@ pytest.importorskip("torch")
 
 import torch
 
-from gcodec.adaptive import Accordion, Adaptive, Geometric, GraVAC, KMeans, LGreCo, Range, gravac_bits, ranks
+from gcodec.adaptive import Accordion, Adaptive, Geometric, GraVAC, KMeans, LGreCo, Listed, Range, gravac_bits, ranks
 from gcodec.adaptive.driver import load_packed_state, packed_state
 from gcodec.adaptive.losses import at_factor, loss, rounded_to_bits, square
 from gcodec.adaptive.multilevel import Chosen, probe_settings
@@ -58,6 +58,21 @@ def test_a_harsher_probe_chooses_among_the_values_of_the_milder_one(family):
     assert harsh.kept < mild.kept < square(tensor)
     if isinstance(family, TopK):
         assert torch.equal(second, indices_of(probe_settings(tensor, [family.at(0.01)], {}, Place())[0]))
+
+
+@pytest.mark.parametrize("compressor", [TopK(0.1, sample=0.05, least=3), DGC(0.1, reselect=False)], ids=repr)
+def test_ranks_count_as_many_draws_however_few_values_each_has_left_to_refine(compressor):
+    """Random-k after them chooses the same values on all ranks only if its count of draws is the same."""
+    controller = GraVAC(compressor, 10, 20, 0.01, window=100, policy=Listed((10.5,)), dense=RandomK(0.5))
+    group: Any = ranks(3, compressor, controller)
+    for step in range(6):
+        advance(group, step)
+    counts = [{name: rank.averager.memories[name].get("step") for name in SHAPES} for rank in group]
+    assert counts[0] == counts[1] == counts[2]
+    for rank in group:
+        rank.controller.epsilon = 1.0  # nothing keeps as much, so the next step is sent by Random-k
+    assert advance(group, 6)["linear"].count_nonzero() == 2100
+    assert of(group).log[-1] == 1
 
 
 @pytest.mark.parametrize(("compressor", "factor", "setting"), [
