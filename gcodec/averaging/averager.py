@@ -43,6 +43,9 @@ class CompressionPlan:
         feedback: Carries what is left out to the next step; None to drop it.
         smallest: Tensors of fewer values are sent dense.
         vectors: Compress tensors of one dimension, too.
+
+    Raises:
+        InvalidArgument: An argument is of another type or out of its range, or the compressor must have no feedback.
     """
 
     compressor: Compressor
@@ -53,6 +56,8 @@ class CompressionPlan:
     def __post_init__(self) -> None:
         check_field_types(self)
         check_whole("smallest", self.smallest, 0)
+        if self.feedback is not None:
+            self.compressor.check_feedback()
 
     @property
     def terms(self) -> str:

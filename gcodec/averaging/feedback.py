@@ -251,6 +251,9 @@ class WarmUp(Compressor):
         memory["warmup.step"] = step + 1
         return (yield from self.setting(step).compress(gradient, memory, place))
 
+    def check_feedback(self) -> None:
+        self.compressor.check_feedback()
+
     @property
     def value(self) -> float:
         return self.compressor.value

@@ -192,6 +192,9 @@ class Compressor(ABC):
             raise InvalidArgument(f"{self!r} has no knob, or no value of it: no density, rank or bits")
         return float(value)
 
+    def check_feedback(self) -> None:  # noqa: B027 - most go with it
+        """Raise InvalidArgument if what is lost may exceed the gradient, so that error feedback would diverge."""
+
     def decompressed(self, tensor: torch.Tensor, steps: int = 1, memory: Memory | None = None) -> Outcome:
         """Return the outcome on a single rank.
 

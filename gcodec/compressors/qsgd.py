@@ -10,7 +10,7 @@ from typing import ClassVar
 import numpy as np
 import torch
 
-from ..errors import Corruption, check_choice
+from ..errors import Corruption, InvalidArgument, check_choice
 from ..tensors import kernel_view
 from .bit_packing import packed_size
 from .contract import (
@@ -64,6 +64,15 @@ class QSGD(Compressor):
     def levels(self) -> int:
         """The greatest level, the paper's s."""
         return (1 << self.bits - 1) - 1
+
+    def check_feedback(self) -> None:
+        # A value loses at most 1/4 of the squared distance of levels, norm / levels, in expectation.
+        if self.norm == "l2" and self.stochastic and self.bucket > 4 * self.levels**2:
+            raise InvalidArgument(
+                f"feedback must be None, as in CompressionPlan(..., feedback=None), for {self!r}: the error of so few "
+                f"levels of an l2 norm may exceed the gradient, and residuals then grow without bound. With feedback "
+                f"take norm='max', more bits, or a bucket of at most {4 * self.levels**2} values"
+            )
 
     def compress(self, gradient: torch.Tensor, memory: Memory, place: Place) -> Conversation:
         check_gradient(gradient)

@@ -54,6 +54,13 @@ class RandomK(Compressor):
         super().__post_init__()
         check_share("density", self.density)
 
+    def check_feedback(self) -> None:
+        if self.unbiased and self.density < 1:
+            raise InvalidArgument(
+                f"feedback must be None, as in CompressionPlan(..., feedback=None), for {self!r}: multiplied by n / k, "
+                "values that are sent leave residuals of -(n / k - 1) times their size, which grow without bound"
+            )
+
     def compress(self, gradient: torch.Tensor, memory: Memory, place: Place) -> Conversation:
         check_gradient(gradient)
         flat, n = gradient.reshape(-1), gradient.numel()

@@ -14,12 +14,12 @@ import torch
 
 from gcodec.adaptive import GraVAC, LGreCo
 from gcodec.averaging.averager import Averager, CompressionPlan, compression_plan
-from gcodec.averaging.feedback import ErrorFeedback, WarmUp
+from gcodec.averaging.feedback import ErrorFeedback, MomentumCorrection, WarmUp
 from gcodec.averaging.simulate import Simulation, run_conversations
 from gcodec.compressors import DGC, QSGD, Cast, Dense, Frames, GradZip, PowerSGD, RandomK, RedSync, SparCML, TopK
 from gcodec.compressors.contract import AllGather, AllReduce, alone
 from gcodec.errors import InvalidArgument, PeerError
-from tests.support.compressor_settings import gradients_at, mean_of, run, same
+from tests.support.compressor_settings import gradients_at, mean_of, norm, run, same
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -41,6 +41,27 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 def test_settings_out_of_range_are_refused(wrong):
     with pytest.raises(InvalidArgument):
         wrong()
+
+
+@pytest.mark.parametrize("setting", [
+    RandomK(0.1, unbiased=True), WarmUp(RandomK(0.1, unbiased=True), 3), QSGD(norm="l2"),
+    QSGD(3, bucket=100, norm="l2")], ids=repr)
+def test_settings_whose_residuals_would_grow_without_bound_are_refused_with_feedback(setting):
+    for plan in (CompressionPlan, compression_plan, lambda given: CompressionPlan(given, MomentumCorrection())):
+        with pytest.raises(InvalidArgument, match="feedback must be None"):
+            plan(setting)
+    assert CompressionPlan(setting, feedback=None).compressor is setting
+
+
+@pytest.mark.parametrize("setting", [
+    RandomK(0.1), QSGD(5, norm="l2"), QSGD(4, bucket=196, norm="l2"), QSGD(2, norm="l2", stochastic=False), QSGD(2),
+    QSGD(3), TopK(0.1), PowerSGD(4)], ids=repr)
+def test_residuals_of_settings_that_a_plan_takes_with_feedback_stay_bounded(setting):
+    simulation = Simulation(1, setting)
+    for step in range(100):
+        simulation.average(gradients_at(step, 1, shapes={"x": (60, 70)}))
+    residual = simulation.ranks[0].residual("x")
+    assert residual is not None and norm(residual) < 15 * norm(gradients_at(0, 1, shapes={"x": (60, 70)})[0]["x"])
 
 
 @pytest.mark.parametrize("wrong", [TopK(0.1, mantissa_bits=3), RedSync(0.1, same_sign=True), RandomK(0.1),

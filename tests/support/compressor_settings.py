@@ -59,7 +59,7 @@ PROMISES: dict[str, Promise] = {
     "redsync bisection": Promise(RedSync(0.05, method="bisection"), RedSync(1.0, method="bisection")),
     "redsync same sign": Promise(RedSync(0.05, same_sign=True)),
     "qsgd": Promise(QSGD(4), QSGD(8, bucket=1), 1e-6),
-    "qsgd l2": Promise(QSGD(3, bucket=100, norm="l2"), QSGD(2, bucket=1, norm="l2"), 1e-6),
+    "qsgd l2": Promise(QSGD(4, bucket=100, norm="l2"), QSGD(2, bucket=1, norm="l2"), 1e-6),
     "qsgd nearest": Promise(QSGD(5, stochastic=False), QSGD(8, bucket=1, stochastic=False), 1e-6),
     "powersgd": Promise(PowerSGD(4), PowerSGD(400, always=True), 1e-5),
     "powersgd twice": Promise(PowerSGD(2, iterations=2), PowerSGD(400, always=True, iterations=2), 1e-5),
