@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from ..averaging.feedback import WarmUp
 from ..compressors import QSGD, Compressor, Frames, RandomK
 from ..compressors.contract import check_whole, n_kept, random_of, wide
 from ..compressors.lowrank import LowRank, matrix_shape, norm_of, orthonormal, scaled
@@ -82,7 +83,8 @@ def errors_of(
 ) -> np.ndarray:
     """Return the squared L2 norm of what each setting loses of a tensor.
 
-    Sparsifiers of a density count as exact top-k; random choices and draws count by their expectation.
+    Sparsifiers of a density count as exact top-k; random choices and draws count by their expectation; settings that
+    warm up count as what they become.
 
     Args:
         settings: The settings.
@@ -98,6 +100,7 @@ def errors_of(
         InvalidArgument: The method is unknown.
     """
     check_choice("method", method, METHODS)
+    settings = [setting.compressor if isinstance(setting, WarmUp) else setting for setting in settings]
     tensor = tensor.detach().to(wide(tensor.dtype))
     errors = np.empty(len(settings))
     groups: dict[str, list[int]] = {}
