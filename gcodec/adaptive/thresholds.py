@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 
@@ -87,13 +87,21 @@ class GlobalThreshold(Planner):
         return 1
 
     def decide(self, means: Mapping[str, torch.Tensor]) -> list[float]:
-        """Return the threshold in use, or the one that suits these gradients; 0 if they are not finite."""
+        """Return the threshold in use, or the one that suits these gradients; 0 if they are empty or not finite."""
         if self.found:
             return [self.found]
         sizes = torch.cat([magnitudes_of(means[name].reshape(-1).float()) for name in self.shapes])
+        if not sizes.numel():
+            return [0.0]
         k = n_kept(sizes.numel(), self.density)
         threshold = float(torch.kthvalue(sizes, sizes.numel() - k + 1).values)
         return [threshold if math.isfinite(threshold) else 0.0]
 
     def apply(self, numbers: Sequence[float]) -> None:
         (self.found,) = numbers
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from a state; a threshold that is given stays in force, whatever the state's is."""
+        super().load_state_dict(state)
+        if self.threshold is not None:
+            self.found = self.threshold

@@ -34,6 +34,7 @@ from gcodec.adaptive import (
 from gcodec.adaptive.families import errors_of
 from gcodec.adaptive.kmeans import k_means
 from gcodec.adaptive.knapsack import discretized, solve
+from gcodec.averaging.feedback import WarmUp
 from gcodec.averaging.simulate import Simulation, run_conversations
 from gcodec.compressors import DGC, QSGD, Dense, Frames, PowerSGD, RandomK, RedSync, TopK
 from gcodec.errors import InvalidArgument
@@ -182,6 +183,15 @@ def test_expected_errors_are_those_of_compressing(family):
             else:      # top-k by histogram; one draw of QSGD's
                 close = {TopK: 1e-2, QSGD: 0.3}.get(type(setting), 1e-4)
                 assert error == pytest.approx(setting.error(tensor), rel=close, abs=1e-9 * whole)
+
+
+def test_errors_of_settings_that_warm_up_are_those_of_what_they_become():
+    """Their floats and bytes are counted as those of what they become, too."""
+    tensor = gradients()["a"]
+    settings: list[Any] = [TopK(0.001), RandomK(0.05), DGC(0.02)]
+    warming = [WarmUp(setting, steps=100) for setting in settings]
+    assert errors_of(warming, tensor).tolist() == errors_of(settings, tensor).tolist()
+    assert [setting.floats(tensor.shape) for setting in warming] == [x.floats(tensor.shape) for x in settings]
 
 
 @pytest.mark.parametrize("norm", ["max", "l2"])
@@ -420,6 +430,24 @@ def test_one_global_threshold_keeps_the_density_that_was_asked_for():
     with pytest.raises(InvalidArgument):
         GlobalThreshold(TopK(0.02), threshold=0.0)
     assert GlobalThreshold(TopK(0.02), threshold=0.5).found == 0.5
+
+
+def test_a_given_threshold_stays_in_force_when_a_run_is_resumed_that_had_found_another():
+    before = GlobalThreshold(TopK(0.02))
+    before.start(MODEL, 2)
+    before.apply(before.decide(gradients()))
+    for given, wanted in ((None, before.found), (2 * before.found, 2 * before.found)):
+        after = GlobalThreshold(TopK(0.02), threshold=given)
+        after.start(MODEL, 2)
+        after.load_state_dict(before.state_dict())
+        assert after.found == wanted
+
+
+def test_a_global_threshold_of_empty_tensors_is_left_open():
+    controller = GlobalThreshold(TopK(0.02))
+    controller.start({"empty": (0, 4)}, 1)
+    controller.apply(controller.decide({"empty": torch.zeros(0, 4)}))
+    assert controller.settings(1, None) == {"empty": TopK(0.02)}
 
 
 def test_a_hard_threshold_sends_the_values_that_reach_it():
