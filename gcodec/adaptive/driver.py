@@ -9,6 +9,7 @@ Like the averaging itself this is a conversation, so that it runs in one process
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable, Generator, Iterable, Mapping
 from time import perf_counter
 from typing import Any
@@ -239,14 +240,22 @@ class Adaptive:
         self._sums, self._n_summed = {}, 0
 
     def _add(self, tensors: Mapping[str, torch.Tensor], names: Iterable[str], controller: Planner) -> None:
-        """Add gradients to the period's sums, zeros for those that are not finite; only on ranks that need them."""
+        """Add gradients to the period's sums, but for those that are not finite; only on ranks that need them.
+
+        A tensor of which none was finite in a period has NaN for a sum: as zeros it would seem to lose nothing by the
+        harshest setting.
+        """
         if controller.source != "reduced" and self.averager.rank != _DECIDING_RANK:
             return
         for name in names:
-            tensor = tensors[name].detach()
-            tensor = torch.zeros_like(tensor) if not is_finite(tensor) else tensor
+            tensor, total = tensors[name].detach(), self._sums.get(name)
             tensor = tensor.to(wide(tensor.dtype))
-            self._sums[name] = self._sums[name].add_(tensor) if name in self._sums else tensor.clone()
+            if not is_finite(tensor):
+                self._sums[name] = torch.full_like(tensor, math.nan) if total is None else total
+            elif total is None or bool(total.reshape(-1)[:1].isnan().any()):
+                self._sums[name] = tensor.clone()
+            else:
+                total.add_(tensor)
 
     # checkpoints
 

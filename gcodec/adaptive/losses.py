@@ -136,7 +136,10 @@ def left_out(values: np.ndarray, kept: Sequence[int]) -> np.ndarray:
 
 
 def quantized(values: np.ndarray, settings: Sequence[QSGD]) -> np.ndarray:
-    """Return the expected errors of settings that differ in bits only, float64[n_settings]."""
+    """Return the expected errors of settings that differ in bits only, float64[n_settings]; NaN where a value is not
+    finite."""
+    if not np.isfinite(values).all():
+        return np.full(len(settings), np.nan)
     errors, first = np.zeros(len(settings)), settings[0]
     levels = np.array([setting.levels for setting in settings], np.float64)
     _quantize(values, np.int64(first.bucket), first.norm == "max", first.stochastic, levels, errors)

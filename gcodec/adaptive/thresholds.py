@@ -94,8 +94,9 @@ class GlobalThreshold(Planner):
         if not sizes.numel():
             return [0.0]
         k = n_kept(sizes.numel(), self.density)
-        threshold = float(torch.kthvalue(sizes, sizes.numel() - k + 1).values)
-        return [threshold if math.isfinite(threshold) else 0.0]
+        if not math.isfinite(float(sizes.max())):
+            return [0.0]
+        return [float(torch.kthvalue(sizes, sizes.numel() - k + 1).values)]
 
     def apply(self, numbers: Sequence[float]) -> None:
         (self.found,) = numbers

@@ -3,6 +3,7 @@ paper."""
 
 from __future__ import annotations
 
+import copy
 import itertools
 import math
 from functools import partial
@@ -19,6 +20,7 @@ from hypothesis import strategies as st
 
 from gcodec.adaptive import (
     Accordion,
+    Adaptive,
     Bytes,
     Floats,
     GlobalThreshold,
@@ -34,6 +36,7 @@ from gcodec.adaptive import (
 from gcodec.adaptive.families import errors_of
 from gcodec.adaptive.kmeans import k_means
 from gcodec.adaptive.knapsack import discretized, solve
+from gcodec.averaging.averager import Averager
 from gcodec.averaging.feedback import WarmUp
 from gcodec.averaging.simulate import Simulation, run_conversations
 from gcodec.compressors import DGC, QSGD, Dense, Frames, PowerSGD, RandomK, RedSync, TopK
@@ -194,6 +197,15 @@ def test_errors_of_settings_that_warm_up_are_those_of_what_they_become():
     assert [setting.floats(tensor.shape) for setting in warming] == [x.floats(tensor.shape) for x in settings]
 
 
+@pytest.mark.parametrize("setting", [TopK(0.05), QSGD(4), QSGD(4, norm="l2"), PowerSGD(2), Frames(3), RandomK(0.1)],
+                         ids=repr)
+@pytest.mark.parametrize("share", [0.001, 1.0])
+def test_errors_of_tensors_with_nan_are_nan(setting, share):
+    tensor = gradients()["a"].clone().view(-1)
+    tensor[: max(round(share * len(tensor)), 1)] = math.nan
+    assert math.isnan(errors_of([setting], tensor.view(MODEL["a"]))[0])
+
+
 @pytest.mark.parametrize("norm", ["max", "l2"])
 def test_errors_of_quantization_are_means_over_draws(norm):
     tensor = gradients()["a"]
@@ -290,6 +302,51 @@ def test_decisions_on_non_finite_gradients_keep_the_choices_before():
     assert controller.decide(bad) == controller.choices
     zeros = {name: torch.zeros(shape) for name, shape in MODEL.items()}
     assert {item.value for item in chosen(controller, controller.decide(zeros)).values()} == {0.005}
+
+
+def resumed(rank):
+    """Return a rank that goes on from another one's state."""
+    averager, controller = rank.averager, copy.deepcopy(rank.controller)
+    del controller.shapes
+    other = Adaptive(Averager(averager.plan, averager.rank, averager.size), controller)
+    other.load_state_dict(rank.state_dict())
+    return other
+
+
+def run_step(group, step, bad=None):
+    """Run a step of simulated ranks whose gradients of one tensor have a value ``bad``, if there is one."""
+    of_ranks = gradients_at(step, len(group))
+    for own in of_ranks if bad is not None else ():
+        own["linear"][3, 3] = bad
+    run_conversations([rank.average(own) for rank, own in zip(group, of_ranks, strict=True)])
+
+
+@pytest.mark.parametrize("source", ["average", "own", "reduced"])
+@pytest.mark.parametrize("reference", [QSGD(4), TopK(0.05), PowerSGD(3)], ids=repr)
+def test_a_period_in_which_no_gradient_of_a_tensor_was_finite_changes_no_setting(reference, source):
+    """As zeros they would lose nothing by the harshest setting, and get it."""
+    group: Any = ranks(2, reference, LGreCo(reference, period=2, source=source))
+    for step in range(2):
+        run_step(group, step)
+    before = group[0].controller.choices
+    assert len(before) == 3
+    for step, bad in ((2, math.inf), (3, math.nan)):
+        run_step(group, step, bad)
+    assert all(rank.controller.choices == before for rank in group)
+
+
+@pytest.mark.parametrize("source", ["average", "own", "reduced"])
+def test_gradients_that_are_not_finite_are_left_out_of_the_sums(source):
+    """Whichever step of a period they are in; and a run that is resumed in between does the same."""
+    sums = []
+    for bad_step in (0, 1, 2):
+        group: Any = ranks(2, Dense(), Accordion(TopK(1.0), TopK(1.0), period=3, source=source))
+        good = iter(range(2))
+        for step in range(3):
+            run_step(group, 9 if step == bad_step else next(good), math.nan if step == bad_step else None)
+            group = [resumed(rank) for rank in group]
+        sums.append(group[0].controller.norms["linear"])
+    assert sums[0] == pytest.approx(sums[1]) == pytest.approx(sums[2])
 
 
 def test_settings_of_accordion_are_the_references_of_lgreco():
@@ -436,8 +493,8 @@ def test_a_given_threshold_stays_in_force_when_a_run_is_resumed_that_had_found_a
     before = GlobalThreshold(TopK(0.02))
     before.start(MODEL, 2)
     before.apply(before.decide(gradients()))
-    for given, wanted in ((None, before.found), (2 * before.found, 2 * before.found)):
-        after = GlobalThreshold(TopK(0.02), threshold=given)
+    for threshold, wanted in ((None, before.found), (2 * before.found, 2 * before.found)):
+        after = GlobalThreshold(TopK(0.02), threshold=threshold)
         after.start(MODEL, 2)
         after.load_state_dict(before.state_dict())
         assert after.found == wanted
