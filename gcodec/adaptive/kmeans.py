@@ -20,6 +20,7 @@ from .families import errors_of
 from .losses import square
 
 _ROUNDS = 100
+_NONE = -1  #: in place of the number of a setting: the reference is still in force
 
 
 @dataclass
@@ -64,9 +65,10 @@ class KMeans(Planner):
         return len(self.shapes)
 
     def decide(self, means: Mapping[str, torch.Tensor]) -> list[float]:
+        """Return the number of each tensor's setting; where a mean is not finite, the settings stay as they are."""
         points = np.array([self._point(means[name]) for name in self.shapes])
         if not np.isfinite(points).all():
-            return [*(self.choices or [len(self.ranked) // 2] * len(self.shapes))]
+            return [*(self.choices or [_NONE] * len(self.shapes))]
         spread = points.std(0)
         points = (points - points.mean(0)) / np.where(spread > 0, spread, 1)
         clusters, centers = k_means(points, len(self.ranked))
@@ -83,7 +85,7 @@ class KMeans(Planner):
         return size, math.log(max(share, 1e-12)) if not math.isnan(share) else share
 
     def apply(self, numbers: Sequence[float]) -> None:
-        self.choices = [int(number) for number in numbers]
+        self.choices = [int(number) for number in numbers if number != _NONE]
 
     def state_dict(self) -> dict[str, Any]:
         return {**super().state_dict(), **choices_state(self.choices, [self.ranked] * len(self.choices))}

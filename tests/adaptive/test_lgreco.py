@@ -442,6 +442,19 @@ def test_clusters_may_hold_empty_tensors():
     assert all(isinstance(setting, TopK) for setting in controller.settings(0, None).values())
 
 
+def test_the_reference_of_clusters_stays_in_force_until_gradients_are_finite():
+    controller = KMeans(QSGD(4), (QSGD(6), QSGD(3)))
+    controller.start(MODEL, 2)
+    bad = {**gradients(), "b": gradients()["b"] * math.nan}
+    controller.apply(controller.decide(bad))
+    assert set(controller.settings(1, None).values()) == {QSGD(4)}
+    controller.apply(controller.decide(gradients()))
+    before = controller.choices
+    assert len(before) == len(MODEL)
+    controller.apply(controller.decide(bad))
+    assert controller.choices == before
+
+
 def test_k_means_finds_separate_clusters():
     random = np.random.default_rng(0)
     middles = np.array([[0.0, 0.0], [10.0, 0.0], [0.0, 10.0]])
