@@ -6,9 +6,9 @@ Tyagi and Swany, IEEE CLOUD 2023, Algorithm 1.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from ..compressors import Frames
 from ..compressors.casts import Dense
@@ -104,6 +104,24 @@ class GraVAC(Selector):
     def start(self, shapes: Shapes, size: int) -> None:
         super().start(shapes, size)
         self._by_factor: dict[float, Settings] = {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from a state.
+
+        Args:
+            state: What :meth:`~gcodec.adaptive.contract.Controller.state_dict` returned.
+
+        Raises:
+            InvalidArgument: The state is another controller's, or has a factor, other than 1 for dense, outside of
+                ``least`` ... ``most``.
+        """
+        super().load_state_dict(state)
+        for factor in self.factors:
+            if factor != 1 and not self.least <= factor <= self.most:
+                raise InvalidArgument(
+                    f"the state has a factor of {factor:g}, but least={self.least:g} and most={self.most:g}: make the "
+                    "controller as it was when the state was saved, or load no state"
+                )
 
     @property
     def fallback(self) -> Compressor:

@@ -118,6 +118,26 @@ def test_gravac_ends_dense_where_compression_raises_no_throughput():
     assert controller.probes() == [{"x": Dense()}]
 
 
+@pytest.mark.parametrize("bounds", [{"most": 100.0}, {"least": 20.0}, {"least": 200.0, "most": 500.0}], ids=repr)
+def test_a_state_with_factors_outside_of_the_bounds_is_refused(bounds):
+    """A run that is resumed with a lower ``most`` would go on to compress harder than that."""
+    controller = gravac(omega=0.0)
+    feed(controller, lambda factor: 0.9 - factor / 10000, steps=8)
+    assert controller.factors == (10, 160)
+    with pytest.raises(InvalidArgument, match="the state has a factor of"):
+        gravac(**bounds).load_state_dict(controller.state_dict())
+    gravac(least=5.0, most=160.0).load_state_dict(controller.state_dict())
+
+
+def test_a_state_that_has_ended_dense_is_taken_with_any_bounds():
+    controller = gravac(omega=0.05, epsilon=0.7)
+    feed(controller, lambda factor: 0.5, lambda factor: 1.0, steps=2)
+    feed(controller, lambda factor: 0.99, lambda factor: 1.0, steps=2)
+    other = gravac(least=200.0, most=500.0)
+    other.load_state_dict(controller.state_dict())
+    assert other.factors == (1,)
+
+
 def test_throughput_of_the_dense_branch_excludes_the_time_of_probes():
     controller = gravac()
     feed(controller, lambda factor: 0.5)
