@@ -15,6 +15,7 @@ from ..compressors.contract import (
     Conversation,
     Place,
     Request,
+    check_gradient,
     check_whole,
     sum_by_rank,
 )
@@ -97,7 +98,8 @@ class Simulation:
             The averages that each rank arrives at, by name.
 
         Raises:
-            InvalidArgument: There are gradients of more or fewer ranks, or ranks have other names or another order.
+            InvalidArgument: There are gradients of more or fewer ranks, or ranks have other names, another order, or
+                gradients of another shape or dtype.
         """
         given: Any = gradients
         if not isinstance(given, Sequence) or not all(isinstance(of_rank, Mapping) for of_rank in given):
@@ -111,6 +113,16 @@ class Simulation:
                     f"gradients must have the same names in the same order on all ranks, but rank 0 has {first!r:.200} "
                     f"and rank {rank} has {names!r:.200}"
                 )
+        for rank, of_rank in enumerate(gradients):
+            for name, gradient in of_rank.items():
+                check_gradient(gradient, name)
+                like = gradients[0][name]
+                if (gradient.shape, gradient.dtype) != (like.shape, like.dtype):
+                    raise InvalidArgument(
+                        f"gradient of {name!r} must have the same shape and dtype on all ranks, but rank 0 has "
+                        f"{tuple(like.shape)} of {like.dtype} and rank {rank} has {tuple(gradient.shape)} of "
+                        f"{gradient.dtype}"
+                    )
         pairs = zip(self.ranks, gradients, strict=True)
         return run_conversations([rank.average(of_rank, params) for rank, of_rank in pairs])
 

@@ -84,6 +84,15 @@ def test_gradients_of_other_names_on_another_rank_are_refused_and_not_averaged(g
         simulation.average(gradients)
 
 
+@pytest.mark.parametrize("setting", [Dense(), TopK(0.1), RandomK(0.1), QSGD(4), PowerSGD(2)], ids=repr)
+@pytest.mark.parametrize("other", [torch.ones(50, 40), torch.ones(40, 50, dtype=torch.float64)], ids=["shape", "dtype"])
+def test_gradients_of_another_shape_or_dtype_on_another_rank_are_refused_and_not_averaged(setting, other):
+    """Flat, a transposed gradient would be of the same size."""
+    simulation = Simulation(2, setting)
+    with pytest.raises(InvalidArgument, match="gradient of 'w' must have the same shape and dtype on all ranks"):
+        simulation.average([{"w": torch.ones(40, 50)}, {"w": other}])
+
+
 def test_plans_are_given_by_themselves_by_a_compressor_or_by_an_accuracy():
     plan = CompressionPlan(TopK(0.5), None)
     assert compression_plan(plan) is plan
