@@ -27,6 +27,7 @@ from .losses import square
 from .multilevel import ProbeResult, probe_settings
 
 _DECIDING_RANK = 0  #: the rank that reads a planner's tensors
+_STATE = {"step", "averager", "controller", "shapes", "sums", "n_summed", "times"}  #: keys of a state
 _ENTRIES = {"averager", "tensors", "adaptive", "sums"}  #: keys of a packed state
 
 
@@ -283,11 +284,14 @@ class Adaptive:
             state: What :meth:`state_dict` returned on the same rank.
 
         Raises:
-            InvalidArgument: The state is of another version, rank or controller.
+            InvalidArgument: The state is of another version, rank or controller, or of something else.
         """
         check_state(state)
         if state.get("version") != 1:
             raise InvalidArgument(f"the state must be of version 1, not {state.get('version')}")
+        missing = _STATE - state.keys()
+        if missing:
+            raise InvalidArgument(f"the state lacks {sorted(missing)}; it must be one of Adaptive.state_dict()")
         self.averager.load_state_dict(state["averager"])
         if state["step"]:
             self._shapes = {name: tuple(shape) for name, shape in state["shapes"].items()}

@@ -260,7 +260,7 @@ class Averager:
         return {"version": 1, "rank": self.rank, "size": self.size, "tensors": tensors}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a :meth:`state_dict`, bit for bit. Raises InvalidArgument for another version's or rank's."""
+        """Go on from a :meth:`state_dict`, bit for bit. Raises InvalidArgument for anything else, or another rank's."""
         check_state(state)
         if state.get("version") != 1:
             raise InvalidArgument(f"state must be of version 1, not {state.get('version')}")
@@ -270,7 +270,10 @@ class Averager:
                 f"state must be that of rank {self.rank} of {self.size}, not of rank {rank} of {size}: it holds what "
                 "one rank has not sent yet. For another number of ranks load none, and go on without that"
             )
-        self.memories = {name: _copy(memory) for name, memory in state["tensors"].items()}
+        tensors = state.get("tensors")
+        if not isinstance(tensors, Mapping) or not all(isinstance(memory, Mapping) for memory in tensors.values()):
+            raise InvalidArgument(f"state['tensors'] must be a dictionary for each tensor, not {tensors!r:.80}")
+        self.memories = {name: _copy(memory) for name, memory in tensors.items()}
 
 
 def _copy(memory: Mapping[str, Any]) -> Memory:

@@ -366,6 +366,11 @@ def test_states_of_other_controllers_and_versions_are_refused():
         rank.load_state_dict(gravac_state)
     with pytest.raises(InvalidArgument):
         rank.load_state_dict({**rank.state_dict(), "version": 2})
+    with pytest.raises(InvalidArgument, match=r"one of Adaptive\.state_dict"):
+        rank.load_state_dict(rank.averager.state_dict())
+    for key in rank.state_dict():
+        with pytest.raises(InvalidArgument):
+            rank.load_state_dict({name: value for name, value in rank.state_dict().items() if name != key})
     for wrong in ({"period": 0}, {"threshold": 0.0}, {"drop": 1.0}, {"source": "elsewhere"}):
         with pytest.raises(InvalidArgument):
             accordion(**wrong)

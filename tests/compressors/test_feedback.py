@@ -177,6 +177,9 @@ def test_state_of_another_rank_or_version_is_refused():
             wrong.load_state_dict(state)
     with pytest.raises(InvalidArgument, match="version 1, not 2"):
         simulation.ranks[0].load_state_dict({**state, "version": 2})
+    for tensors in (None, 3, [state["tensors"]], {"linear": 3}):
+        with pytest.raises(InvalidArgument, match="must be a dictionary for each tensor"):
+            simulation.ranks[0].load_state_dict({**state, "tensors": tensors})
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
