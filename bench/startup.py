@@ -184,10 +184,10 @@ def newest_wheel() -> Path | None:
 
 
 def check_wheel(wheel: Path) -> None:
-    """Raise GcodecError if a wheel brings no kernels, or is of other sources than this checkout."""
+    """Raise GcodecError if a wheel brings no kernels, or those of other sources than this checkout."""
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
-        others = [name for name in names if name.startswith("gcodec/") and name.endswith(".py")
+        others = [name for name in names if name.startswith("gcodec/kernels/") and name.endswith(".py")
                   and not ((ROOT / name).exists() and (ROOT / name).read_bytes() == archive.read(name))]
     if others:
         raise GcodecError(f"{wheel} is of other sources than this checkout, {others[0]} among them: make wheel again")
