@@ -11,6 +11,7 @@ import pytest
 import gcodec
 from gcodec.plan import unused_bits
 from gcodec.plan.unused_bits import spread_sample
+from gcodec.plan.zero_levels import ZeroLevels
 from tests.support import laws
 from tests.support.bit_patterns import BITS_ONLY, KINDS, Bits, from_floats, gaussian, infinity
 
@@ -201,7 +202,7 @@ def test_levels_are_no_more_than_there_are_codes_for(dtype, n, monkeypatch):
     bits = rng.integers(0, 1 << kind.W, n, kind.container) >> shifts << shifts
     frame, sizes = encoded(dtype, bits), []
     for drop in range(1, kind.M):
-        levels = unused_bits.ZeroLevels((0, drop), (1 << 16,))
+        levels = ZeroLevels((0, drop), (1 << 16,))
         monkeypatch.setattr(unused_bits, "_levels_for", lambda *_, levels=levels: levels)
         sizes.append(len(encoded(dtype, bits)))
     assert len(frame) <= 1.01 * min(sizes)
