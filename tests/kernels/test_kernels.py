@@ -100,8 +100,8 @@ def test_mean_heads_are_exact(kind, n, zeros, largest):
     values[rng.random(n) < zeros] = 0
     mask, middle = (kind.head_mask >> 1, 64) if kind.bits == 8 else (kind.head_mask, 0)
     heads = [int(value) >> kind.head_shift & mask for value in values if value]
-    finite = [head for head in heads if head < mask] if kind.bits == 64 else heads
-    counted = finite or heads
+    normal = [head for head in heads if 0 < head < mask] if kind.bits == 64 else heads
+    counted = normal or heads
     result = means.mean_head(values, kind.head_shift, kind.head_mask)
     assert tuple(map(int, result)) == (sum(counted) // max(len(counted), 1) + middle, len(heads))
 

@@ -136,8 +136,8 @@ def test_references_of_sub_streams_follow_the_scalar_law(kind, n, stream_len, ze
         stream = values[first:first + stream_len]
         heads = [int(scalar.head_of(bits, kind.head_shift, mask)) >> kind.fine_bits for bits in stream[stream != 0]]
         numbers.append(len(heads))
-        if kind.bits == 64:     # NaN and infinity have no part in the mean, unless there is nothing else
-            heads = [head for head in heads if head != mask >> kind.fine_bits] or heads
+        if kind.bits == 64:     # NaN, infinity, -0 and denormals have no part in the mean, unless there is nothing else
+            heads = [head for head in heads if 0 < head < mask >> kind.fine_bits] or heads
         mean = int(scalar.mean_of(np.uint32(sum(heads)), np.uint32(len(heads)))) + middle
         means.append(max(mean - (2 if kind.fine_bits > 1 else 0), 0) << kind.fine_bits)
     used = [mean for mean, number in zip(means, numbers, strict=True) if number] or [0]
