@@ -63,21 +63,23 @@ def choose_levels(some: np.ndarray, n_values: int, dtype: DType, drop: int) -> Z
     marked = some | np.uint64(1 << dtype.tail_bits - 1)
     zeros = np.bitwise_count((marked & (~marked + np.uint64(1))) - np.uint64(1)).astype(np.int64) - drop
     every_head = (some >> np.uint64(dtype.head_shift)).astype(np.int64) & dtype.head_mask
-    heads, rows = np.unique(every_head, return_inverse=True)
+    heads, rows = _distinct(every_head)
     counts = _counted(rows, zeros, n_zeros)
     limits, all_have_codes = _limits(counts), _all_have_codes(heads, counts)
-    tables = [(heads, counts), (heads, _counted(rows, np.minimum(zeros, limits[rows]), n_zeros))]
+    ways = [(heads, counts, False)]  # and whether a head's limit holds
+    if limits.any():
+        ways.append((heads, _counted(rows, np.minimum(zeros, limits[rows]), n_zeros), True))
     if not all_have_codes:  # blocks have the better of both: heads, or relative to those nearby
         relative, relative_rows = _relative(every_head)
-        tables.append((relative, _counted(relative_rows, zeros, n_zeros)))
+        ways.append((relative, _counted(relative_rows, zeros, n_zeros), False))
     # A frame of the whole array has codes for more symbols than one of the sample would have.
     scale = 0 if all_have_codes else n_values // len(some)
     best, least = ZeroLevels((drop,), ()), np.inf
     min_saved = (_MIN_SAVED_BITS if dtype.bits < 64 else _MIN_SAVED_OF_64) * len(some)
-    for number, table in enumerate(tables):
-        begins, n_bits, of_one = _cheapest(*table, dtype, drop, scale)
+    for some_heads, some_counts, is_limited in ways:
+        begins, n_bits, of_one = _cheapest(some_heads, some_counts, dtype, drop, scale)
         if begins and n_bits < min(least, of_one - min_saved):
-            ends = _ends(heads, limits, begins) if number == 1 else (dtype.head_mask + 1,) * len(begins)
+            ends = _ends(heads, limits, begins) if is_limited else (dtype.head_mask + 1,) * len(begins)
             best, least = ZeroLevels((drop, *(drop + begin for begin in begins)), ends), n_bits
     return best
 
@@ -134,7 +136,17 @@ def _relative(heads: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     groups = np.arange(len(heads)) * _N_NEARBY // len(heads)
     means = np.bincount(groups, heads, _N_NEARBY) / np.maximum(np.bincount(groups, minlength=_N_NEARBY), 1)
     relative = heads - np.rint(means).astype(np.int64)[groups]
-    return np.unique(relative, return_inverse=True)
+    least = int(relative.min())
+    distinct, rows = _distinct(relative - least)
+    return distinct + least, rows
+
+
+def _distinct(numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the numbers that there are, rising, and where in them each is; they are small and not negative."""
+    distinct = np.flatnonzero(np.bincount(numbers))
+    places = np.zeros(int(distinct[-1]) + 1, np.int64)
+    places[distinct] = np.arange(len(distinct))
+    return distinct, places[numbers]
 
 
 def _counted(rows: np.ndarray, zeros: np.ndarray, n_zeros: int) -> np.ndarray:
