@@ -60,8 +60,7 @@ class Bases:
         self._planned = Base.of_plan(origin.path, origin, second) if isinstance(origin, FilePlan) else None
         self._archive = _InArchive(origin) if isinstance(origin, ArchiveReader) else None
         self._url = origin if isinstance(origin, str) and is_url(origin) else None
-        name = origin.name if isinstance(origin, ArchiveReader) else None
-        self._name = name if isinstance(name, str) else None  # an open file may have a number as its name
+        self._name = origin.name if isinstance(origin, ArchiveReader) else None
         origin = local_path(origin)
         self.path = Path(origin) if isinstance(origin, str | os.PathLike) and self._url is None else None
         if self.path is not None and not self.path.exists():

@@ -142,7 +142,8 @@ class ArchiveReader:
         limit = check_output_limit(max_output_bytes)
         self._owned = None if _is_source(source) else open_source(source)  # type: ignore[arg-type]
         self._source: ByteSource = self._owned or source  # type: ignore[assignment]
-        self.name = str(source) if isinstance(source, str | os.PathLike) else getattr(source, "name", "archive")
+        name = source if isinstance(source, str | os.PathLike) else getattr(source, "name", None)
+        self.name = str(name) if isinstance(name, str | os.PathLike) else "archive"  # that of a descriptor is a number
         if self._owned is not None:
             check_not_at_end(source, self.name)
         self._threads, self._limit, self._bases = available_threads(threads), limit, base

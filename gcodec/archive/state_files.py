@@ -214,7 +214,9 @@ def _naming(archive: ArchiveReader) -> Iterator[None]:
     try:
         yield
     except Corruption as error:
-        raise error if str(error).startswith(archive.name) else Corruption(f"{archive.name}: {error}") from error
+        if str(error).startswith(archive.name):
+            raise
+        raise type(error)(f"{archive.name}: {error}") from error
 
 
 def _structure(archive: ArchiveReader, entry: FileEntry, view: TensorView) -> bytes:

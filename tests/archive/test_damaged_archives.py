@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import io
 import json
+import os
+import re
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
@@ -16,7 +18,9 @@ import zstandard
 
 import gcodec
 from gcodec.archive import ArchiveWriter, load_file
+from gcodec.archive.dicts import plan_tensors
 from gcodec.archive.layout import STORED, ZSTD, Trailer, archive_header
+from gcodec.archive.structure import STRUCTURE
 from gcodec.errors import Corruption, GcodecError, InsufficientData, InvalidArgument, LimitExceeded, Unsupported
 from gcodec.files import ArraySource, FilePlan
 from tests.archive.test_archive import archive_of, gradients, opened, plan_bytes, restored
@@ -63,6 +67,25 @@ def test_a_stream_that_was_written_and_not_rewound_is_named_as_such(tmp_path):
     assert not list(tmp_path.iterdir())
     stream.seek(0)
     assert np.array_equal(gcodec.load(stream)["x"], np.arange(3))
+
+
+def test_damage_of_a_state_is_told_with_the_name_of_its_archive_and_no_circle_of_causes(tmp_path):
+    path, buffer = tmp_path / "x.gc", io.BytesIO()
+    gcodec.save({"x": gradients(5000)}, buffer)
+    values = bytearray(buffer.getvalue())
+    values[5000] ^= 1
+    with io.BytesIO() as stream:
+        with ArchiveWriter(stream) as archive:
+            archive.add(plan_tensors({STRUCTURE: np.frombuffer(b"[1", np.uint8)}))
+        structure = stream.getvalue()
+    for data in (values, structure):
+        path.write_bytes(data)
+        with path.open("rb") as named, open(os.dup(named.fileno()), "rb") as numbered:  # noqa: PTH123 - a descriptor
+            for file, name in ((path, str(path)), (named, str(path)), (numbered, "archive"),
+                               (io.BytesIO(data), "archive")):
+                with pytest.raises(Corruption, match=f"^{re.escape(name)}: ") as caught:
+                    gcodec.load(file)
+                assert caught.value.__cause__ is not caught.value
 
 
 def test_archives_cut_off_anywhere_are_refused():
