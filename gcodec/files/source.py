@@ -278,14 +278,17 @@ def check_not_at_end(stream: Any, name: str) -> None:
     """Raise InvalidArgument for a stream that has bytes, but stands behind them all, as one just written to does.
 
     Args:
-        stream: an open stream; anything else, and what cannot seek, is left alone.
+        stream: an open stream; anything else, and what cannot seek, whatever it says, is left alone.
         name: its name, for the error.
     """
-    if not hasattr(stream, "seekable") or not stream.seekable():
+    try:
+        if not hasattr(stream, "seekable") or not stream.seekable():
+            return
+        at = stream.tell()
+        size = stream.seek(0, io.SEEK_END)
+        stream.seek(at)
+    except OSError:
         return
-    at = stream.tell()
-    size = stream.seek(0, io.SEEK_END)
-    stream.seek(at)
     if at and size <= at:
         raise InvalidArgument(f"{name}: the stream stands at its end, at byte {at}: call seek(0) before it is read")
 

@@ -80,12 +80,28 @@ def test_damage_of_a_state_is_told_with_the_name_of_its_archive_and_no_circle_of
         structure = stream.getvalue()
     for data in (values, structure):
         path.write_bytes(data)
-        with path.open("rb") as named, open(os.dup(named.fileno()), "rb") as numbered:  # noqa: PTH123 - a descriptor
+        with path.open("rb") as named, open(os.dup(named.fileno()), "rb") as numbered:
             for file, name in ((path, str(path)), (named, str(path)), (numbered, "archive"),
                                (io.BytesIO(data), "archive")):
                 with pytest.raises(Corruption, match=f"^{re.escape(name)}: ") as caught:
                     gcodec.load(file)
                 assert caught.value.__cause__ is not caught.value
+
+
+class Unseekable(io.BytesIO):
+    """A stream that says that it can seek, and cannot, as some of network files do."""
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        raise io.UnsupportedOperation("seek")
+
+
+def test_streams_that_wrongly_say_that_they_can_seek_are_read(tmp_path):
+    buffer = io.BytesIO()
+    gcodec.save({"x": np.arange(3)}, buffer)
+    assert np.array_equal(gcodec.load(Unseekable(buffer.getvalue()))["x"], np.arange(3))
+    gcodec.compress_file(Unseekable(npy(np.arange(5))), tmp_path / "x.gc")
+    assert gcodec.decompress_file(tmp_path / "x.gc", tmp_path / "x.npy") == [tmp_path / "x.npy"]
+    assert (tmp_path / "x.npy").read_bytes() == npy(np.arange(5))
 
 
 def test_archives_cut_off_anywhere_are_refused():
