@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, 
 from contextlib import ExitStack
 from functools import partial
 from typing import Any, BinaryIO
+from weakref import ref
 
 import numpy as np
 
@@ -24,7 +25,7 @@ from .devices import Placement, check_kind, device_of
 from .encoding_policy import EncodingPolicy, GivenLevels, MantissaBits
 from .entries import FileEntry, well_formed
 from .reader import ArchiveReader
-from .shared_memory import memory_of
+from .shared_memory import lies_in, memory_of
 from .state_files import plan_state
 from .structure import STRUCTURE
 from .tensor_groups import grouped, in_order, laid_out
@@ -39,6 +40,8 @@ ENCODE_OPTIONS = ("ladder", "rounding", "options")
 BaseLike = (
     Mapping[str, Any] | str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | ArchiveReader | HoldsArchive
 )
+
+_Array = tuple[str, tuple[int, ...], Bytes]  #: type, shape and bytes
 
 
 def save_file(
@@ -204,17 +207,13 @@ def plan_tensors(
     for kind in () if dtype is None else dtype.values() if isinstance(dtype, Mapping) else (dtype,):
         check_dtype(kind)
     own = _strings(metadata)
-    # Some mappings, as that of an .npz file, make an array whenever one is asked for. None may end before all are
-    # compared: the next would get its memory, and be taken for the same array.
-    tensors = dict(tensors)
     for name in tensors:
         if not _is_text(name):
             raise InvalidArgument(f"a tensor's name must be a string that UTF-8 has, not {name!r}")
         if len(name.encode()) > LONGEST_NAME:
             raise InvalidArgument(f"a tensor's name must have at most {LONGEST_NAME} bytes of UTF-8, not "
                                   f"{len(name.encode())}: {name[:40]!r} ...")
-    ties = _tied_names(tensors, dtype if isinstance(dtype, Mapping) else {}, untied)
-    arrays = {name: _bytes_of(name, tensors[name], dtype) for name in ties}
+    arrays, ties, kinds = _stored_arrays(tensors, dtype, untied)
     given = {name: (element, shape, data.size) for name, (element, shape, data) in arrays.items()}
     order, places = laid_out(given), {name: place for place, name in enumerate(given)}
     sizes = {name: given[name] for name in order}
@@ -227,8 +226,7 @@ def plan_tensors(
         pieces.append(SegmentViews(segment, views))
         at += size
     source = ArraySource([header, *(arrays[name][2] for name in order)])
-    kinds = {"torch" if is_torch(value) else "numpy" for value in tensors.values()} or {"numpy"}
-    container = kinds.pop() if len(kinds) == 1 else None
+    container = None if len(kinds) > 1 else next(iter(kinds), "numpy")
     plan = assemble(DICT_PATH, "safetensors", source, pieces, container=container)
     return in_order(plan, [places[name] for name in order for _ in (name, *ties[name])])
 
@@ -249,20 +247,31 @@ def _is_text(value: object) -> bool:
     return isinstance(value, str) and well_formed(value)
 
 
-def _tied_names(
-    tensors: Mapping[str, Any], types: Mapping[str, str], untied: Collection[str]
-) -> dict[str, list[str]]:
-    """Return the names of tensors to store, and for each those of the same memory, type and shape."""
-    first: dict[Hashable, str] = {}
-    result: dict[str, list[str]] = {}
+def _stored_arrays(
+    tensors: Mapping[str, Any], dtype: str | Mapping[str, str] | None, untied: Collection[str]
+) -> tuple[dict[str, _Array], dict[str, list[str]], set[str]]:
+    """Return the arrays to store, for each the other names of the same memory, type and shape, and what kinds there
+    are, "numpy" or "torch".
+
+    Each is asked for once: some mappings, as that of an .npz file, make an array whenever one is asked for. Once such
+    an array has ended, the next may get its memory, and is another; so only what is still there is the same. An array
+    whose bytes are stored as they lie stays until they are written, and one that was copied goes at once.
+    """
+    first: dict[Hashable, tuple[str, ref[Any]]] = {}
+    arrays, ties, kinds, kept = dict[str, _Array](), dict[str, list[str]](), set[str](), []
     for name, value in tensors.items():
+        kinds.add("torch" if is_torch(value) else "numpy")
         memory = None if name in untied else memory_of(value)
-        kept = name if memory is None else first.setdefault((memory, types.get(name)), name)
-        if kept == name:
-            result[name] = []
-        else:
-            result[kept].append(name)
-    return result
+        key = memory, dtype.get(name) if isinstance(dtype, Mapping) else None
+        if memory is not None and key in first and first[key][1]() is not None:
+            ties[first[key][0]].append(name)
+            continue
+        arrays[name], ties[name] = _bytes_of(name, value, dtype), []
+        if memory is not None:
+            first[key] = name, ref(value)
+            if lies_in(value, arrays[name][2]):
+                kept.append(value)
+    return arrays, ties, kinds
 
 
 def _bases(base: BaseLike, dtype: str | Mapping[str, str] | None = None) -> Bases:
@@ -304,7 +313,7 @@ def _is_plain_state(plan: FilePlan, tensors: Mapping[str, Any]) -> bool:
     return shapes == {name: tuple(value.shape) for name, value in tensors.items()}
 
 
-def _bytes_of(name: str, value: Any, dtype: str | Mapping[str, str] | None) -> tuple[str, tuple[int, ...], Bytes]:
+def _bytes_of(name: str, value: Any, dtype: str | Mapping[str, str] | None) -> _Array:
     type_name = dtype.get(name) if isinstance(dtype, Mapping) else dtype
     if isinstance(type_name, str) and not isinstance(dtype, Mapping):
         array_type = None if is_torch(value) else np.asarray(value).dtype

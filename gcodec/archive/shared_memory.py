@@ -15,6 +15,7 @@ import numpy as np
 
 from ..files.elements import MAX_SIZE
 from ..files.file_plan import row_major
+from ..tensors import is_torch
 
 MAX_DIMENSIONS = 64
 
@@ -83,6 +84,13 @@ def memory_of(value: Any) -> Hashable:
         return None if key is None else (key, Strided.of(value))
     except (AttributeError, NotImplementedError, RuntimeError, ValueError):
         return None
+
+
+def lies_in(value: Any, data: np.ndarray) -> bool:
+    """Return True if the bytes of an array or tensor, as they are stored, are its very memory and no copy."""
+    if is_torch(value):
+        return bool(value.is_cpu) and value.data_ptr() == data.__array_interface__["data"][0]
+    return bool(np.may_share_memory(np.asarray(value), data))
 
 
 def _storage_of(tensor: Any) -> Hashable:

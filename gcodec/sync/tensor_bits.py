@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..archive.arrays import as_array, as_bytes
+from ..archive.shared_memory import lies_in
 from ..errors import InvalidArgument
 from ..files.elements import name_of, width
 from ..files.file_plan import TensorView
@@ -108,9 +109,7 @@ def shares_memory(value: Any, bits: Bits) -> bool:
     """Return True if ``bits`` are the very memory of an array or tensor, so that they change when it does."""
     if isinstance(bits, DeviceBits):
         return bool(value.data_ptr() == bits.words.data_ptr())
-    if is_torch(value):
-        return bool(value.is_cpu) and value.data_ptr() == bits.__array_interface__["data"][0]
-    return bool(np.may_share_memory(np.asarray(value), bits))
+    return lies_in(value, bits)
 
 
 def as_typed(bits: np.ndarray, dtype: str, shape: tuple[int, ...], like: str) -> Any:
