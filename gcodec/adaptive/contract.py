@@ -16,6 +16,7 @@ from __future__ import annotations
 import copy
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -58,6 +59,12 @@ class Controller(ABC):
         """
         self.shapes = dict(shapes)
         self.size = size
+
+    def possible(self) -> list[Compressor]:
+        """Return the settings that may be chosen, as far as they are known once training has started."""
+        knobs = [getattr(self, knob.name) for knob in fields(self)]  # type: ignore[arg-type]
+        each = [value for knob in knobs for value in (knob if isinstance(knob, tuple) else (knob,))]
+        return [value for value in each if isinstance(value, Compressor)]
 
     @abstractmethod
     def settings(self, step: int, rate: float | None) -> Settings:

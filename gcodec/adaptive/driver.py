@@ -82,7 +82,8 @@ class Adaptive:
 
         Raises:
             InvalidArgument: Names or shapes have changed since the first step, a gradient is sparse or no floats, or
-                the controller has been at work in another one.
+                the controller has been at work in another one; or it may choose settings that must have no feedback,
+                and the plan has some.
         """
         shapes = self._compressed(gradients)
         if self._shapes is None:
@@ -91,14 +92,20 @@ class Adaptive:
                     f"controller must be newly made for each model, as {type(self.controller).__name__}(...) makes it: "
                     "this one has chosen settings for other gradients"
                 )
-            self._shapes = shapes
-            self.controller.start(shapes, self.averager.size)
+            self._start(shapes)
         elif shapes != self._shapes:
             raise _change(dict(shapes.items() ^ self._shapes.items()))
         self.begin(rate)
         averages = yield from self.part(gradients, params, in_place)
         yield from self.end(samples)
         return averages
+
+    def _start(self, shapes: Shapes) -> None:
+        """Start the controller. Raises InvalidArgument if it may choose what must not go with the plan's feedback."""
+        self.controller.start(shapes, self.averager.size)
+        for setting in self.controller.possible() if self.averager.plan.feedback is not None else ():
+            setting.check_feedback()
+        self._shapes = shapes
 
     @property
     def in_parts(self) -> bool:
@@ -294,8 +301,7 @@ class Adaptive:
             raise InvalidArgument(f"the state lacks {sorted(missing)}; it must be one of Adaptive.state_dict()")
         self.averager.load_state_dict(state["averager"])
         if state["step"]:
-            self._shapes = {name: tuple(shape) for name, shape in state["shapes"].items()}
-            self.controller.start(self._shapes, self.averager.size)
+            self._start({name: tuple(shape) for name, shape in state["shapes"].items()})
         self.controller.load_state_dict(state["controller"])
         self.step, self._n_summed = int(state["step"]), int(state["n_summed"])
         self._sums = {name: tensor.clone() for name, tensor in state["sums"].items()}

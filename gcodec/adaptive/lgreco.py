@@ -100,6 +100,9 @@ class LGreCo(Planner):
             options += [setting for setting in self.range.settings(other, shape) if setting not in options]
         return options
 
+    def possible(self) -> list[Compressor]:
+        return [setting for options in self.options.values() for setting in options]
+
     def settings(self, step: int, rate: float | None) -> Settings:
         references = self._references() if self.accordion is None else self.accordion.settings(step, rate)
         if step < self.warmup:

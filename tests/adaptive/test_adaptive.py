@@ -29,7 +29,22 @@ from tests.support.compressor_settings import SHAPES, gradients_at, mean_of, nor
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
-# What settings keep
+# What settings keep, and which there may be
+
+
+@pytest.mark.parametrize("make", [
+    lambda: KMeans(TopK(0.1), (TopK(0.5), RandomK(0.1, unbiased=True))), lambda: GraVAC(RandomK(0.1, unbiased=True)),
+    lambda: LGreCo(QSGD(6, norm="l2")), lambda: LGreCo(TopK(0.1), others=(RandomK(0.1, unbiased=True),)),
+    lambda: Accordion(QSGD(6, norm="l2"), QSGD(4, norm="l2"))])
+def test_controllers_that_may_choose_what_diverges_with_feedback_are_refused_with_it(make):
+    gradients = gradients_at(0, 1)[0]
+    adaptive = Adaptive(Averager(CompressionPlan(TopK(0.1))), make())
+    for _ in range(2):
+        with pytest.raises(InvalidArgument):
+            alone(adaptive.average(gradients))
+    with pytest.raises(InvalidArgument, match="feedback must be None"):
+        alone(Adaptive(Averager(CompressionPlan(TopK(0.1))), make()).average(gradients))
+    alone(Adaptive(Averager(CompressionPlan(TopK(0.1), feedback=None)), make()).average(gradients))
 
 @pytest.mark.parametrize("setting", [TopK(0.1), TopK(0.1, sample=0.1), DGC(0.1), RedSync(0.1), RandomK(0.1),
                                      RedSync(0.1, same_sign=True), QSGD(4), PowerSGD(2), Frames(3)], ids=repr)
