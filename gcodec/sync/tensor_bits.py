@@ -15,7 +15,7 @@ from ..files.elements import name_of, width
 from ..files.file_plan import TensorView
 from ..files.safetensors import CODES
 from ..files.source import Bytes
-from ..tensors import as_plain_array, check_has_data, check_not_freed, is_torch, kernel_view
+from ..tensors import as_plain_array, check_has_data, check_not_freed, is_torch, kernel_view, note_change
 from .device_bits import Bits, DeviceBits, is_on_device
 
 
@@ -210,6 +210,8 @@ class WritableTensor:
         """
         self._dense = None
         if self._flat is not None:
+            if self.like == "torch":
+                note_change(self.words)
             part = self._flat.view(self.layout.uint)[first:]
             if indices is None:
                 part[: len(bits)] = bits

@@ -116,6 +116,17 @@ def test_versions_are_applied_in_place():
     assert memory == {name: tensor.data_ptr() for name, tensor in subscriber.tensors.items()}
 
 
+def test_a_backward_pass_that_saved_weights_that_a_version_replaces_says_so():
+    publisher, weight = Publisher(), torch.ones(1000, requires_grad=True)
+    first, second = (publisher.publish({"weight": torch.full((1000,), value)}) for value in (3.0, 2.0))
+    subscriber = Subscriber({"weight": weight})
+    for version in (first, second):
+        loss = (weight * weight).sum()
+        subscriber.apply(version.data)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            loss.backward()
+
+
 def test_a_subscriber_without_tensors_of_its_own_follows_to_a_state_without_any():
     publisher, subscriber, state = Publisher(), Subscriber(), some_state()
     for published in (state, {}, {}, {"w": torch.ones(3)}, {"empty": torch.ones(0)}, {}, state):
