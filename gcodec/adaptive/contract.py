@@ -220,7 +220,8 @@ def choices_from(state: Mapping[str, Any], options: Mapping[str, Sequence[Compre
         return choices
     if not isinstance(chosen, list) or len(chosen) != len(options):
         raise InvalidArgument(f"the state must be one of the same {len(options)} tensors, but it chose {chosen!r:.80}")
-    for number, ((name, own), setting) in enumerate(zip(options.items(), chosen, strict=True)):
+    numbers = []
+    for (name, own), setting in zip(options.items(), chosen, strict=True):
         texts = list(map(repr, own))
         if setting not in texts:
             raise InvalidArgument(
@@ -228,8 +229,8 @@ def choices_from(state: Mapping[str, Any], options: Mapping[str, Sequence[Compre
                 f"{texts[-1]} that this controller has for it: make the controller as it was when the state was "
                 "saved, or load no state"
             )
-        choices[number] = texts.index(setting)
-    return choices
+        numbers.append(texts.index(setting))
+    return numbers
 
 
 def check_settings(name: str, settings: Sequence[Compressor]) -> None:

@@ -416,6 +416,18 @@ def test_choices_stay_the_same_settings_where_there_are_more_or_others_beside_th
     assert resumed.controller.settings(2, 0.1) == saved.controller.settings(2, 0.1)
 
 
+@pytest.mark.parametrize("controller", [
+    LGreCo(TopK(0.01), period=2), KMeans(QSGD(4), (QSGD(6), QSGD(3)), period=2)], ids=repr)
+@pytest.mark.parametrize("n_choices", [1, 20])
+def test_a_state_s_settings_decide_though_it_has_more_or_fewer_numbers(controller, n_choices):
+    saved = after_a_decision(controller)
+    state = saved.state_dict()
+    state["controller"]["choices"] = [0] * n_choices
+    resumed = Adaptive(Averager(CompressionPlan(TopK(0.1))), copy.deepcopy(controller))
+    resumed.load_state_dict(state)
+    assert resumed.controller.settings(2, 0.1) == saved.controller.settings(2, 0.1)
+
+
 def after_a_decision(controller):
     """Return a rank whose controller, with a period of 2, has decided once."""
     rank = Adaptive(Averager(CompressionPlan(TopK(0.1))), copy.deepcopy(controller))
