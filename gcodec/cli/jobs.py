@@ -12,13 +12,11 @@ from pathlib import Path
 
 from ..archive.entries import unsafe_path
 from ..archive.file_state import FileState
-from ..archive.layout import MAGIC
+from ..archive.layout import MAGIC, SUFFIX
 from ..errors import GcodecError, did_you_mean_file, link_to_nowhere
 from ..files.urls import files_below, filesystem_of, is_folder_at, is_url, local_path, local_text, name_at
 from . import UsageError
 from .streams import STDIO
-
-SUFFIX = ".gc"
 
 
 @dataclass(frozen=True)
