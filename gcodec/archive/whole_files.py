@@ -22,7 +22,6 @@ from .output import (
     TENSOR_SUFFIXES,
     Attributes,
     Staging,
-    check_archive_name,
     check_names_file,
     is_special,
     new_file_mode,
@@ -110,10 +109,8 @@ def compress_file(
     if source is None and output is None:
         raise InvalidArgument("output must be given for a stream or URL")
     check_not_at_end(path, "path")
-    if isinstance(output, str | os.PathLike):
-        check_archive_name(output)
-        if path_or_none(output) is not None:
-            check_names_file(output)
+    if path_or_none(output) is not None:
+        check_names_file(output)
     if source is not None and source.is_dir():
         raise InvalidArgument(f"{source}: must be a file, but is a folder, which gcodec compress packs")
     target = source.with_name(source.name + SUFFIX) if source and output is None else path_or_none(output)
