@@ -40,7 +40,7 @@ def front_table(results: Path) -> list[str]:
         ["checkpoints of training, with AdamW's state", _checkpoints(results),
          "[series](docs/checkpoints.md#series-of-checkpoints)"],
         ["DDP over a slow link", _allreduce(results), "[training](docs/training.md)"],
-        ["inference workers that follow a training", _weight_sync(results), "[weight sync](docs/weight-sync.md)"],
+        ["inference workers that follow a training run", _weight_sync(results), "[weight sync](docs/weight-sync.md)"],
     ]
     return markdown(["you have", "you get, measured", "start here"], rows)
 

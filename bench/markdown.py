@@ -24,7 +24,7 @@ def trained_on(comments: Sequence[str], rows: Iterable[Mapping[str, str]]) -> st
     """Where trainings come from, in a sentence: the processors that rows name, with how many rows each has if there are
     several, and the last sitting's command."""
     counts = Counter(row["processor"] for row in rows)
-    names = [f"{name} ({count} trainings)" if len(counts) > 1 else name for name, count in counts.most_common()]
+    names = [f"{name} ({count} training runs)" if len(counts) > 1 else name for name, count in counts.most_common()]
     facts = dict(line.split(": ", 1) for line in comments)
     return f"Trained on {' and '.join(names)}, {facts['machine'].partition(', ')[2]}; `{facts['command']}`."
 

@@ -180,7 +180,7 @@ def reliability_table(results: Path) -> list[str]:
     table = [[row["what"], f"{row['n_cases']:,}", f"{row['n_failures']:,}", row["result"]] for row in rows]
     n_cases, n_failures = (sum(row[key] for row in rows) for key in ("n_cases", "n_failures"))
     return [*markdown(["what was tried", ">cases", ">failures", "what held"], table), "",
-            f"In all {n_cases:,} cases, {n_failures:,} of which failed."]
+            f"{n_cases:,} cases in all; {n_failures:,} failed."]
 
 
 #: Name of a marked place to what fills it, and the file in bench/results that this reads.

@@ -312,8 +312,8 @@ def differences_speed(results: Path) -> list[str]:
               ("encode", "decode")), row["encode_of_copy"], row["decode_of_copy"]] for row in large]
     columns = ["method", ">%", ">encode, GB/s", ">decode, GB/s", ">encode / copy", ">decode / copy"]
     return [*markdown(columns, table), "",
-            f"{size / 1e6:.0f} MB of bfloat16, of which {large[0]['changed_percent']} % changed, on one core but where "
-            f"it says two threads; from {source(comments)}"]
+            f"{size / 1e6:.0f} MB of bfloat16, of which {large[0]['changed_percent']} % changed, on one core unless a "
+            f"row says two threads; from {source(comments)}"]
 
 
 def sparse_values_table(results: Path) -> list[str]:

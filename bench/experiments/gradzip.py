@@ -114,7 +114,7 @@ def table(results: Path) -> list[str]:
                           f"{min(less):+.1f} ... {max(less):+.1f}" if less else "", f"{_mean(selected, 'loss'):.3f}",
                           *(f"{harmonic_mean([float(row[key]) for row in selected]):.1f}"
                             for key in ("float_ratio", "byte_ratio"))])
-    columns = ["method", "variant", ">seeds", ">accuracy, %", ">less fp32", ">loss", ">floats", ">bytes"]
+    columns = ["method", "variant", ">seeds", ">accuracy, %", ">minus fp32", ">loss", ">floats", ">bytes"]
     return [*markdown(columns, lines), "", trained_on(comments, rows)]
 
 

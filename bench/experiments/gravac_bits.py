@@ -110,7 +110,7 @@ def table(results: Path) -> list[str]:
                 lines.append([name, method, str(len(selected)), f"{quality:.{digits}f} {PROBLEMS[name].unit}",
                               f"{fmean(less):+.{digits}f}{spread}", f"{ratio:.2f}×", f"{bits:.1f}",
                               selected[0]["steps_by_bits"].replace(" ", ", ")])
-    columns = ["problem", "method", ">seeds", ">quality", ">less dense", ">bytes", ">mean bits",
+    columns = ["problem", "method", ">seeds", ">quality", ">minus dense", ">bytes", ">mean bits",
                "steps by bits, seed 0"]
     return [*markdown(columns, lines), "", trained_on(comments, rows)]
 

@@ -22,7 +22,7 @@ ACCORDION = ("GraVAC 0.7, DGC", "GraVAC 0.7, Top-k", "Accordion, PowerSGD 4/1", 
 GAINS = ("GraVAC 0.7, DGC", "GraVAC 0.7, DGC, raw", "GraVAC 0.7, DGC, plain", "GraVAC 0.9, DGC",
          "GraVAC 0.9, DGC, raw", "GraVAC 0.9, DGC, plain", "GraVAC 0.7, DGC, settling", "GraVAC 0.7, DGC, 1 Gb/s",
          "GraVAC 0.7, RedSync, geometric")
-COLUMNS = ["problem", "method", ">seeds", ">quality", ">less dense", ">floats", ">bytes", ">dense steps",
+COLUMNS = ["problem", "method", ">seeds", ">quality", ">minus dense", ">floats", ">bytes", ">dense steps",
            ">speed without compression's time, 1 Gb/s", ">30 Mb/s"]
 LINKS = ("link_seconds_1g", "link_seconds_30m")
 

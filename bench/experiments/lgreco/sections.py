@@ -158,9 +158,9 @@ def replay(results: Path) -> list[str]:
     both = [(row, first[tuple(row[key] for key in keys)]) for row in again]
     same = sum(all(item[what] == other[what] for what in ("decisions", "quality", "loss")) for item, other in both)
     alike = sum(row["same_on_ranks"] == "1" for row in rows)
-    return [f"{same} of {len(again)} trainings made twice decided the same at every step and came to the same quality",
-            "and loss, to the last digit written.",
-            f"In {alike} of {len(rows)} trainings all ranks had the same settings at every step."]
+    return [f"{same} of {len(again)} training runs made twice decided the same at every step and came to the same",
+            "quality and loss, to the last digit written.",
+            f"In {alike} of {len(rows)} training runs all ranks had the same settings at every step."]
 
 
 #: Name of a marked place to what fills it, and the file in bench/results that this reads.
