@@ -35,10 +35,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                         help="paths or URLs of .npy, .npz, .safetensors, .pt; floating-point tensors only")
     parser.add_argument("--mantissa-bits", type=int, metavar="K", help="mantissa bits that the fixed-bits mode keeps")
     parser.add_argument("--threads", type=int, default=2, metavar="N", help="threads of the second row (default: 2)")
-    parser.add_argument("--peers", metavar="NAMES", help="comma-separated: only codecs whose name contains one; 'none'")
+    parser.add_argument("--peers", metavar="NAMES", help="comma-separated: only codecs whose names contain"
+                        " one of these,\nor 'none'")
     parser.add_argument("--rounds", type=int, default=7, metavar="N", help="rounds of timing (default: 7)")
     parser.add_argument("--limit", type=int, default=256, metavar="MB",
-                        help="of a larger file measure this much, the first part of every tensor (default: 256)")
+                        help="measure this much of a larger file: the first part of every tensor (default: 256)")
     parser.add_argument("--sizes", action="store_true", help="sizes only, no timing")
     parser.add_argument("--csv", type=Path, metavar="FILE", help="write the table to FILE, too")
     parser.add_argument("--json", action="store_true", help="print JSON, no table")

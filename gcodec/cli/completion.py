@@ -13,7 +13,7 @@ EXAMPLES = """examples:
   source <(gcodec completion zsh)                in ~/.zshrc, after compinit
   gcodec completion fish > ~/.config/fish/completions/gcodec.fish
 
-The script starts no Python: make it again after an upgrade."""
+The script does not run Python: generate it again after an upgrade."""
 
 
 class Option(NamedTuple):

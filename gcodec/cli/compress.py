@@ -64,7 +64,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = EXAMPLES
     add = parser.add_argument
     add("inputs", nargs="*", metavar="INPUT", help=".npy .npz .safetensors .pt .pth, any other file, a folder, or -")
-    add("-o", "--output", metavar="PATH", help="one archive for all inputs, a folder for one each, or - for stdout")
+    add("-o", "--output", metavar="PATH", help="one archive for all inputs, a folder for an archive of each,\nor - for"
+        " stdout")
     add("-c", "--stdout", dest="output", action="store_const", const=STDIO, help="as -o -")
     add("-f", "--force", action="store_true", help="replace archives that exist")
     add("--rm", action="store_true", help="remove inputs after comparing the archive with them (lossless only)")
@@ -74,16 +75,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                        " the optimizer's state and rule found in the dump; the rest lossless")
     modes.add_argument("--mantissa-bits", type=int, metavar="K", help="keep K mantissa bits of every value")
     modes.add_argument("--ladder", choices=("fine", "paper"), help="gcomp: levels of our own (default) or the paper's")
-    modes.add_argument("--rounding", choices=("nearest", "truncate"), help="gcomp and --mantissa-bits")
-    modes.add_argument("--literal", action="store_true", help="gcomp just as published: the paper's ladder, one code"
-                       " book\nand truncation (for comparison)")
+    modes.add_argument("--rounding", choices=("nearest", "truncate"),
+                       help="rounding of dropped bits (default: nearest)")
+    modes.add_argument("--literal", action="store_true", help="gcomp just as published: the paper's ladder,"
+                       " one codebook\nand truncation (for comparison)")
     add("--smallest", action="store_true", help="try more ways to store what stays lossless, however slow they are")
-    add_base(parser, "code tensors against those of the same name in earlier files, where that is smaller "
+    add_base(parser, "encode tensors against those of the same name in earlier files, where that is smaller "
              "(lossless only):")
-    add("--dtype", metavar="T", help="the values of an input without a header are of this type; of a .npy with raw\n"
-        "bits (uint16, uint8), what they stand for: bfloat16, float8_e4m3fn ...")
-    add("--max-unpacked-bytes", type=size_argument, metavar="SIZE", help="a compressed .npz may take so much room\n"
-        "in a temporary file (default: 1032 times its size, the most that deflate makes of it)")
+    add("--dtype", metavar="T", help="the value type of an input without a header, or of a .npy with raw bits\n"
+        "(uint16, uint8): bfloat16, float8_e4m3fn ...")
+    add("--max-unpacked-bytes", type=size_argument, metavar="SIZE", help="limit for the temporary file that\n"
+        "a compressed .npz is unpacked to (default: 1032 times its size, the most that deflate can reach)")
     add_common(parser)
 
 
@@ -97,9 +99,10 @@ def size_argument(text: str) -> int:
 
 def add_common(parser: argparse.ArgumentParser) -> None:
     """The options that all verbs that work on archives share."""
-    parser.add_argument("--threads", type=int, metavar="N", help="threads at work (default: all the process may use)")
+    parser.add_argument("--threads", type=int, metavar="N",
+                        help="number of threads (default: all cores that the process may use)")
     parser.add_argument("--json", action="store_true", help="results as JSON on stdout")
-    parser.add_argument("-q", "--quiet", action="store_true", help="say nothing but errors")
+    parser.add_argument("-q", "--quiet", action="store_true", help="print nothing but errors")
 
 
 def run(args: argparse.Namespace) -> int:

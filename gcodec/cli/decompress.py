@@ -47,13 +47,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("-c", "--stdout", dest="output", action="store_const", const=STDIO, help="as -o -")
     add("-f", "--force", action="store_true", help="replace files that exist")
     add("-l", "--list", action="store_true", help="list the contents instead")
-    add("--only", action="append", metavar="NAME", help="take out this tensor instead: as .npy, or all into one\n"
-        ".safetensors if -o ends so; NAME, FILE:NAME or a pattern with * ? [];\nmay be repeated")
+    add("--only", action="append", metavar="NAME", help="extract this tensor instead: to .npy, or all to one\n"
+        ".safetensors file if -o names one; NAME, FILE:NAME or a pattern with * ? [];\nmay be repeated")
     base_option.add_base(parser, "what the archives were compressed against:")
     add("--rm", action="store_true", help="remove each archive after its files have been restored")
     add("-k", "--keep", dest="rm", action="store_false", help="keep archives (the default)")
     add("--max-output-bytes", type=size_argument, metavar="SIZE",
-        help="refuse archives that restore to more (500MB, 2GiB)")
+        help="refuse archives that restore to more than SIZE (500MB, 2GiB)")
     add_common(parser)
 
 
@@ -211,7 +211,7 @@ def _to_safetensors(
     originals = f"{kinds} file" if len(archive.files) == 1 else f"{len(archive.files)} files ({kinds})"
     held = f"{len(tensors)} tensor{'s' * (len(tensors) != 1)}"
     shared = any("shares" in _tensor_row(entry, tensor) for entry, tensor in tensors)
-    apart = "; tensors that shared memory are written apart" if shared else ""
+    apart = "; tensors that shared memory are stored separately" if shared else ""
     display.note(f"{path}: holds {held}; what else was in the {originals} is left out{apart}", quiet=args.quiet)
     return path
 

@@ -20,7 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                         help="folder for dumps (230 MB), pictures and tables (default: %(default)s)")
     parser.add_argument("--dumps", type=Path, metavar="DIR", help="use the dumps recorded in DIR, do not train")
     parser.add_argument("--drops", action="store_true",
-                        help="train on for two thirds as long, while the learning rate falls to a tenth twice")
+                        help="go on training for two thirds as long, while the learning rate falls to a tenth twice")
     parser.add_argument("--quick", action="store_true", help="a few steps only, to see that everything works")
 
 

@@ -13,14 +13,14 @@ from .streams import STDIO
 
 VERBS = {
     "compress": "compress tensor files and folders into .gc archives",
-    "decompress": "restore files, list them, take single tensors out",
+    "decompress": "restore files, list their contents, or extract single tensors",
     "inspect": "show what is in an archive, a frame or a tensor file",
     "report": "write a page with sizes, distributions and curves, of a file or a training run",
     "verify": "decode everything, check every hash, compare with the original",
     "series": "keep checkpoints of a run in a folder, each stored as the difference from the one before",
     "record": "explain how to record gradients from a training script; list what dumps hold",
     "warmup": "compile the kernels ahead of the first use",
-    "bench": "measure sizes and speeds here, beside other compressors",
+    "bench": "measure sizes and speeds on this machine, compared with other codecs",
     "demo": "train two small models, record their gradients and compress them",
     "completion": "print a script that completes verbs, options and files in bash, zsh or fish",
 }
@@ -50,8 +50,8 @@ USAGE = """gcodec VERB ...
        gcodec FILE ...          make FILE.gc            (gcodec compress)
        gcodec -d FILE.gc ...    restore FILE            (gcodec decompress)
        gcodec -l | -t FILE.gc   list it | test it       (-c: to standard output)"""
-EPILOG = """gcodec VERB --help tells more.
-Exit codes: 0 good, 1 data or file at fault, 2 usage, 130 interrupted."""
+EPILOG = """gcodec VERB --help says more.
+Exit codes: 0 success, 1 error in the data or a file, 2 error in the command line, 130 interrupted."""
 
 
 class UsageError(Exception):
@@ -81,7 +81,7 @@ def parser_for(names: Iterable[str]) -> Parser:
     parser = Parser(
         "gcodec",
         usage=USAGE,
-        description="Makes gradients, checkpoints and any float tensors small: lossless, or near-lossless by rule.",
+        description="Compresses gradients, checkpoints and any float tensors, losslessly or near-losslessly.",
         epilog=f"{_verb_list()}\n{EPILOG}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

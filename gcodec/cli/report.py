@@ -32,10 +32,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "\na path or a URL")
     add("-o", "--output", metavar="PATH", help="the page (default: beside the source, with .html), or - for stdout")
     add("-f", "--force", action="store_true", help="replace a page that exists")
-    add("--limit", type=size_argument, default="256MB", metavar="SIZE", help="values to read for distributions"
-        " (default: 256MB);\nof more, the first part of every tensor")
-    add_base(parser, "what the archive was compressed against, or a tensor\nfile shall be:")
-    add("-q", "--quiet", action="store_true", help="say nothing but errors")
+    add("--limit", type=size_argument, default="256MB", metavar="SIZE", help="how much to read for distributions"
+        " (default: 256MB);\nof a larger file, the first part of every tensor")
+    add_base(parser, "what the archive was compressed against,\nor what to compress a tensor file against:")
+    add("-q", "--quiet", action="store_true", help="print nothing but errors")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -34,7 +34,7 @@ EXAMPLES = """examples:
   gcodec series restore run/series               the last step's file, to this folder
   gcodec series restore run/series 300 600 -o there/
   gcodec series verify run/series                decode every step, check every hash
-  gcodec series delete run/series 300            what depends on it is coded anew first
+  gcodec series delete run/series 300            what depends on it is encoded again first
   gcodec series prune run/series --keep-last 5 --keep-every 1000"""
 
 Handler = Callable[[argparse.Namespace], int]
@@ -72,7 +72,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = verb("verify", _verify, "decode steps and check every hash").add_argument
     add("steps", nargs="*", type=int, metavar="STEP", help="which (default: all)")
 
-    add = verb("delete", _delete, "delete steps; what depends on them is coded anew first").add_argument
+    add = verb("delete", _delete, "delete steps; what depends on them is encoded again first").add_argument
     add("steps", nargs="+", type=int, metavar="STEP", help="which")
 
     add = verb("prune", _prune, "delete all steps but the last ones").add_argument

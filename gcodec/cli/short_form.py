@@ -78,7 +78,7 @@ def _check_options(words: Sequence[str]) -> None:
         if word in VERBS and before in FLAGS and not Path(word).exists():
             raise UsageError(f"{word}: a verb must come first, and its options after it: gcodec {word} {before} ...")
         if LEVEL.fullmatch(word) and not before.startswith("--"):  # else it may be that option's value
-            raise UsageError(f"{word}: gcodec has no levels, leave it out: it chooses what is small and fast itself")
+            raise UsageError(f"{word}: gcodec has no compression levels; leave this option out")
         meant = did_you_mean(word, (option for option in CHOICES if option.startswith("--")))
         if word.startswith("--") and word not in CHOICES and meant:
             raise UsageError(f"{word}: no such option{meant}")

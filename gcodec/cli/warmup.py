@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = EPILOG
     parser.add_argument("dtypes", nargs="*", metavar="TYPE", help=f"value types (default: all):\n{' '.join(BY_NAME)}")
     parser.add_argument("--json", action="store_true", help="result as JSON on stdout")
-    parser.add_argument("-q", "--quiet", action="store_true", help="say nothing but errors")
+    parser.add_argument("-q", "--quiet", action="store_true", help="print nothing but errors")
 
 
 def run(args: argparse.Namespace) -> int:

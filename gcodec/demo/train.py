@@ -29,7 +29,7 @@ except ImportError as error:
     raise missing_package("torch and rich") from error
 
 SUMMARY = "Trains the demo's models on the CPU and records their gradients."
-DROPS_HELP = "train on for two thirds as long, while the learning rate falls to a tenth twice"
+DROPS_HELP = "go on training for two thirds as long, while the learning rate falls to a tenth twice"
 SEED = 20240
 CONTEXT = 64
 
