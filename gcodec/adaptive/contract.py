@@ -214,12 +214,12 @@ def choices_from(state: Mapping[str, Any], options: Mapping[str, Sequence[Compre
     if chosen is None:
         if len(choices) != len(counts) or not all(0 <= n < count for n, count in zip(choices, counts, strict=True)):
             raise InvalidArgument(
-                f"the state must be one of the same settings and tensors: it chooses the options {choices!r:.80}, "
+                f"the state must be for the same settings and tensors: it chooses the options {choices!r:.80}, "
                 f"and the tensors have {counts!r:.80} options"
             )
         return choices
     if not isinstance(chosen, list) or len(chosen) != len(options):
-        raise InvalidArgument(f"the state must be one of the same {len(options)} tensors, but it chose {chosen!r:.80}")
+        raise InvalidArgument(f"the state must be for the same {len(options)} tensors, but it chose {chosen!r:.80}")
     numbers = []
     for (name, own), setting in zip(options.items(), chosen, strict=True):
         texts = list(map(repr, own))

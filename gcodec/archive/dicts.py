@@ -85,7 +85,7 @@ def save_file(
     """
     if not isinstance(tensors, Mapping):
         kind = type(tensors).__name__
-        raise InvalidArgument(f"tensors must be a dictionary of tensors by name, not a {kind}; gcodec.save takes all")
+        raise InvalidArgument(f"tensors must be a dictionary of tensors, not a {kind}; gcodec.save takes more")
     if STRUCTURE in tensors:  # loading would take it for one, and fail
         raise InvalidArgument(f"tensor {STRUCTURE!r}: must have another name, for this one is that of the structure "
                               "of a state that gcodec.save wrote")
@@ -209,7 +209,7 @@ def plan_tensors(
     own = _strings(metadata)
     for name in tensors:
         if not _is_text(name):
-            raise InvalidArgument(f"a tensor's name must be a string that UTF-8 has, not {name!r}")
+            raise InvalidArgument(f"a tensor's name must be a string that UTF-8 can encode, not {name!r}")
         if len(name.encode()) > LONGEST_NAME:
             raise InvalidArgument(f"a tensor's name must have at most {LONGEST_NAME} bytes of UTF-8, not "
                                   f"{len(name.encode())}: {name[:40]!r} ...")
@@ -239,7 +239,7 @@ def _strings(metadata: object) -> dict[str, str]:
     for key, value in pairs.items():
         if not _is_text(key) or not _is_text(value):
             found = f"{key!r}: {reprlib.repr(value)}"
-            raise InvalidArgument(f"metadata must map strings to strings that UTF-8 has; found {found}")
+            raise InvalidArgument(f"metadata must map strings to strings that UTF-8 can encode; found {found}")
     return pairs
 
 

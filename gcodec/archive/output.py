@@ -289,8 +289,8 @@ def check_free(path: Path, *, force: bool, named: bool = True) -> None:
         raise InvalidArgument(f"{path}: must be a file, but is a folder")
     if is_special(path):
         if not named or (path.is_symlink() and not _is_of_system(path)):
-            link = "is a link to" if path.is_symlink() else "is"
-            raise InvalidArgument(f"{path}: {link} no regular file; refusing to write to it")
+            link = "is a link to something that is" if path.is_symlink() else "is"
+            raise InvalidArgument(f"{path}: {link} not a regular file; refusing to write to it")
     elif os.path.lexists(path) and not force:
         raise GcodecError(f"{path}: exists already; -f, or force=True in Python, replaces it")
 

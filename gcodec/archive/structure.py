@@ -154,7 +154,7 @@ def _of_text(text: bytes, rebuilder: _Rebuilder) -> Any:
     except GcodecError:
         raise
     except ImportError as error:
-        raise Unsupported("the state holds what is torch's, which is not installed: pip install torch, or "
+        raise Unsupported("the state holds torch objects, but torch is not installed: pip install torch, or "
                           f"load it with like='numpy' ({error})") from error
     except MemoryError as error:
         raise LimitExceeded(f"there is no memory for the state: {error}") from None
@@ -244,7 +244,7 @@ class _Flattener:
     def node(self, value: Any, path: str, depth: int) -> Any:
         """Return what stands for a value in JSON; ``path`` is its place."""
         if depth > MAX_DEPTH:
-            raise InvalidArgument(f"{path[:80]} ...: more than {MAX_DEPTH} containers are in each other")
+            raise InvalidArgument(f"{path[:80]} ...: containers are nested more than {MAX_DEPTH} deep")
         self._n_values += 1
         if self._n_values > MAX_ITEMS:
             raise InvalidArgument(f"{path[:80]}: more than {MAX_ITEMS} numbers, strings and containers are in the "
@@ -389,7 +389,7 @@ class _Rebuilder:
     def value(self, node: Any, depth: int) -> Any:
         """Return what a node of the JSON stands for."""
         if depth > 2 * MAX_DEPTH:
-            raise ValueError(f"more than {2 * MAX_DEPTH} containers are in each other")
+            raise ValueError(f"containers are nested more than {2 * MAX_DEPTH} deep")
         if isinstance(node, list):
             return [self.value(item, depth + 1) for item in node]
         if not isinstance(node, dict):

@@ -81,13 +81,13 @@ def unpack_by_tensor(packed: Mapping[str, Any], params: Mapping[str, torch.Tenso
         memory = tensors[name] = unpack_state(text, None if param is None else param.device)
         if param is None and memory:
             raise InvalidArgument(
-                f"the state must be one of a model with the same names: it keeps something of {name!r}, and there are "
+                f"the state must be that of a model with the same names: it has values for {name!r}, and there are "
                 f"{_some(params)} (wrappers, such as torch.compile's, change names)"
             )
         for key in SHAPED & memory.keys():
             if param is not None and memory[key].shape != param.shape:
                 raise InvalidArgument(
-                    f"the state must be one of a model with the same shapes: the {key} of {name!r} has shape "
+                    f"the state must be that of a model with the same shapes: the {key} of {name!r} has shape "
                     f"{tuple(memory[key].shape)}, and the parameter {tuple(param.shape)}"
                 )
     return {**unpack_state(packed["averager"]), "tensors": tensors}

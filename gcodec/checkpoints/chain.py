@@ -91,7 +91,7 @@ def open_step(
 
     Raises:
         FileNotFoundError: there is no such step.
-        Unsupported: a step that it depends on is missing, or is another than that.
+        Unsupported: a step that it depends on is missing, or is a different one.
         GcodecError: a file is damaged; errors say which.
     """
     with ExitStack() as stack:
@@ -221,7 +221,7 @@ def _check_base(link: OpenStep, finder: _Predecessor) -> None:
                 name = link.entry.label(number)
                 raise Unsupported(
                     f"step {link.step} ({link.place}), {name}: {error}; step {link.base.step} ({link.base.place}) is "
-                    "another than that"
+                    "a different one"
                 ) from error
 
 

@@ -194,7 +194,7 @@ def files_in(folder: Path, skipped: list[str]) -> list[Path]:
                 if stat.S_ISREG(path.stat().st_mode):
                     found.append(path)
                 else:
-                    skipped.append(f"{path}: skipped: is no regular file")
+                    skipped.append(f"{path}: skipped: is not a regular file")
             except OSError as error:
                 skipped.append(f"{path}: skipped: {link_to_nowhere(path) or error.strerror}")
     return found

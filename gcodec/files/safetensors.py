@@ -93,8 +93,8 @@ def safetensors_header(tensors: dict[str, tuple[str, tuple[int, ...], int]], met
     at = 0
     for name, (dtype, shape, size) in tensors.items():
         if name == "__metadata__":
-            raise InvalidArgument(f"tensor {name!r}: must have another name, for a .safetensors header has the file's "
-                                  "own strings under this one")
+            raise InvalidArgument(f"tensor {name!r}: must have another name, because a .safetensors header keeps the "
+                                  "file's own strings under this one")
         if dtype not in CODES:
             pairs = "; store it as float64, or with gcodec.save" if dtype == "complex128" else ""
             raise InvalidArgument(f"tensor {name!r}: must be of a type that .safetensors has, not of {dtype}{pairs}")

@@ -116,7 +116,7 @@ def named_tensors(root: object, default: str, budget: Budget | None = None) -> I
         else:
             levels.pop()
         if len(levels) > MAX_DEPTH:
-            raise BudgetError(f"more than {MAX_DEPTH} containers are in each other, at {levels[-1][0][:80]!r}")
+            raise BudgetError(f"containers are nested more than {MAX_DEPTH} deep, at {levels[-1][0][:80]!r}")
 
 
 def _children(value: Items | tuple[object, ...]) -> Iterable[tuple[object, object]]:

@@ -103,7 +103,7 @@ def stored_copy(source: ByteSource, path: str, max_unpacked_bytes: int | None = 
             if unpacked > limit:
                 raise LimitExceeded(
                     f"{path}: its compressed members unpack to {unpacked} bytes, above the limit of {limit};"
-                    " max_unpacked_bytes allows more, for gcodec compress --max-unpacked-bytes"
+                    " raise max_unpacked_bytes, or --max-unpacked-bytes of gcodec compress"
                 )
             for info in old.infolist():
                 _check_dictionary(source, info, path)

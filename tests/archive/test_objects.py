@@ -207,7 +207,7 @@ def test_a_chain_of_bases_is_a_list_of_paths(sequence, tmp_path):
     assert paths[2].stat().st_size < paths[0].stat().st_size
     assert_equal(gcodec.load(paths[2], base=sequence([paths[1], paths[0]])), states[2])
     assert gcodec.load_file(paths[2], base=sequence([paths[1], paths[0]])).keys()
-    with pytest.raises(Unsupported, match=r"base, 0\.gc, which .*: base= in Python, --base on the command line; of a"):
+    with pytest.raises(Unsupported, match=r"base, 0\.gc, which .*: base= in Python, --base on the command line; for a"):
         gcodec.load(paths[2], base=paths[1])
     for path in paths[:2]:
         with pytest.raises(InvalidArgument, match="is the base"):

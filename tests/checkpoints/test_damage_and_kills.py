@@ -148,7 +148,7 @@ def test_a_predecessor_that_was_exchanged_is_named(tmp_path):
     checkpoints, other = filled(tmp_path), Checkpointer(tmp_path / "other")
     other.save(1, state_of(1, seed=1))
     (Path(other.folder) / step_name(1)).replace(Path(checkpoints.folder) / step_name(1))
-    with pytest.raises(Unsupported, match=r"step 2 .*step 1 .*is another than that"):
+    with pytest.raises(Unsupported, match=r"step 2 .*step 1 .*is a different one"):
         checkpoints.load(3)
     assert_same(checkpoints.load(0), state_of(0))
 

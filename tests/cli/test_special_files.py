@@ -35,7 +35,7 @@ def test_nothing_is_written_through_a_link_to_a_pipe_or_device(capsys):
     for command in (["compress", "x", "-o", "link"], ["compress", "x", "-o", "null", "-f"],
                     ["decompress", "a.gc", "-o", "link", "-f"], ["decompress", "a.gc", "-o", "out/", "-f"]):
         run(*command, code=1)
-        assert "no regular file; refusing to write to it" in capsys.readouterr().err
+        assert "not a regular file; refusing to write to it" in capsys.readouterr().err
     with pytest.raises(BlockingIOError):
         assert os.read(reader, 1) == b""    # without a writer: nothing; with one that wrote nothing: an error
         raise BlockingIOError
@@ -191,7 +191,7 @@ def test_what_is_no_file_in_a_folder_is_skipped_with_a_line_each(capsys):
         for line in (f"chain: skipped: is a link to {here}/blobs/abc, which is not there",
                      "loop: skipped: is a link that leads back to itself",
                      "model.safetensors: skipped: is a link to ../blobs/abc, which is not there",
-                     "pipe: skipped: is no regular file")
+                     "pipe: skipped: is not a regular file")
     ]
     with ArchiveReader("hf.gc") as archive:
         assert [entry.path for entry in archive.files] == ["hf/config.json", "hf/good.npy"]

@@ -148,7 +148,7 @@ def test_a_parameter_that_the_state_does_not_know_is_refused_with_what_to_do(pai
 @pytest.mark.parametrize("controlled", [False, True])
 def test_a_state_of_a_model_with_other_names_or_shapes_is_refused(pair, controlled):
     names, shapes = agreed(pair.run(cases.foreign_states, controlled=controlled))
-    assert "it keeps something of '0.weight', and there are '_orig_mod.0.weight'" in names
+    assert "it has values for '0.weight', and there are '_orig_mod.0.weight'" in names
     assert "the residual of '0.weight' has shape (64, 64), and the parameter (32, 64)" in shapes
 
 
