@@ -28,6 +28,7 @@ from ..files.file_plan import TensorView
 from ..files.safetensors import CODES
 from ..tensors import as_plain_array, check_has_data, is_torch
 from .arrays import item_at
+from .container_keys import check_hashes, check_key
 from .shared_memory import check_view, memory_of, stored_views, view_of
 from .unique_names import UniqueNames
 
@@ -278,10 +279,7 @@ class _Flattener:
         return {"state_dict": [items, self.node(metadata, _join(path, "_metadata"), depth + 1)]}
 
     def _key(self, key: Any, path: str) -> Any:
-        parts = key if type(key) is tuple else (key,)
-        if not all(part is None or type(part) in (bool, int, float, str) for part in parts):
-            raise InvalidArgument(f"{path or 'the state'}: a key must be a string, a number or a tuple of these to be "
-                                  f"saved, not a {type(key).__name__}")
+        check_key(key, path or "the state")
         return self.node(key, path, 0)
 
     def _other(self, value: Any, path: str) -> Any:
@@ -400,7 +398,10 @@ class _Rebuilder:
         if len(node) != 1:
             raise ValueError(f"{tag!r} must stand alone")
         if tag in SEQUENCES:
-            return SEQUENCES[tag](self.value(content, depth + 1))
+            items = self.value(content, depth + 1)
+            if tag != "tuple":
+                check_hashes(items)
+            return SEQUENCES[tag](items)
         if tag in ("dict", "ordered", "counter"):
             make: Any = {"dict": dict, "ordered": OrderedDict, "counter": Counter}[tag]
             return make(dict(self._items(content, depth)))
@@ -411,9 +412,11 @@ class _Rebuilder:
             return result
         return _plain(tag, content, self.value)
 
-    def _items(self, content: list[Any], depth: int) -> Iterator[tuple[Any, Any]]:
-        for key, item in zip(content[::2], content[1::2], strict=True):
-            yield self.value(key, depth + 1), self.value(item, depth + 1)
+    def _items(self, content: list[Any], depth: int) -> list[tuple[Any, Any]]:
+        items = [(self.value(key, depth + 1), self.value(item, depth + 1))
+                 for key, item in zip(content[::2], content[1::2], strict=True)]
+        check_hashes([key for key, _ in items])
+        return items
 
     def _tensor(self, tag: str, name: str, node: dict[str, Any]) -> Any:
         key = "torch" if tag == "torch" else "numpy", name

@@ -267,3 +267,20 @@ def test_names_of_tied_tensors_and_the_items_of_a_structure_count_for_the_limit(
     for read in (gcodec.load, gcodec.open):
         with pytest.raises(LimitExceeded, match="the structure of the state takes 5120256 bytes, above the limit"):
             read(io.BytesIO(items), max_output_bytes=1 << 20)
+
+
+@pytest.mark.parametrize("node", [{"dict": [0, None]}, {"ordered": [0, None]}, {"counter": [0, 1]}, {"set": [0]},
+                                  {"frozenset": [0]}, {"state_dict": [[0, None], None]}])
+def test_keys_of_one_hash_are_refused_when_they_are_many(node):
+    """Python takes a minute for the second hundred thousand of such keys, and an hour for the second million."""
+    (tag, content), = node.items()
+    row = content[0] if tag == "state_dict" else content
+
+    def archive(n_keys: int) -> io.BytesIO:
+        items = [item for n in range(n_keys) for item in (n * ((1 << 61) - 1), *row[1:])]
+        return io.BytesIO(object_archive({tag: [items, None] if tag == "state_dict" else items}))
+
+    assert len(gcodec.load(archive(100))) == 100
+    for read in (gcodec.load, gcodec.open):
+        with pytest.raises(Corruption, match="more than 100 keys or items of one hash are in one container"):
+            read(archive(101))

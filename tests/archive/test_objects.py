@@ -324,6 +324,16 @@ class Trap:
         return Path.touch, (self.path,)
 
 
+@pytest.mark.parametrize("key", [1 << 8192, -(10**5000), (1, 1 << 70_000)], ids=["2^8192", "-10^5000", "a tuple"])
+def test_integers_too_long_for_names_are_refused_as_keys(key):
+    with pytest.raises(InvalidArgument, match="a: an integer that is a key must have at most 8192 bits to be saved"):
+        gcodec.save({"a": {key: torch.ones(2)}}, io.BytesIO())
+    stream, shorter = io.BytesIO(), {"a": {(1 << 8192) - 1: torch.ones(2)}}
+    gcodec.save(shorter, stream)
+    stream.seek(0)
+    assert_equal(gcodec.load(stream), shorter)
+
+
 def test_nothing_is_executed(tmp_path):
     with pytest.raises(InvalidArgument, match=r"x/0: a .*Trap cannot be saved"):
         gcodec.save({"x": [Trap(tmp_path / "trap")]}, tmp_path / "y.gc")
