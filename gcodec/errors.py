@@ -5,7 +5,8 @@ from __future__ import annotations
 import operator
 import types
 import typing
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import fields
 from functools import cache
 from numbers import Integral, Real
@@ -137,6 +138,20 @@ def check_state(state: Any) -> None:
     """Raise InvalidArgument for anything but a mapping, as ``state_dict()`` returns."""
     if not isinstance(state, Mapping):
         raise InvalidArgument(f"state must be what state_dict() returned, not a {type(state).__name__}")
+
+
+@contextmanager
+def naming_damaged_state() -> Iterator[None]:
+    """Raise InvalidArgument in place of what Python says of a state that has other things in it than it should."""
+    try:
+        yield
+    except GcodecError:
+        raise
+    except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
+        raise InvalidArgument(
+            "state must be what state_dict() returned, in the same version of gcodec, but parts of it are missing or "
+            f"of another kind: {type(error).__name__}: {error}"
+        ) from error
 
 
 def check_field_types(settings: Any) -> None:

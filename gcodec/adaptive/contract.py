@@ -17,6 +17,7 @@ import copy
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
+from numbers import Real
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -97,7 +98,19 @@ class Controller(ABC):
         if missing:
             raise InvalidArgument(f"the state of {self.kind} lacks {', '.join(missing)}")
         for name in self.changing:
+            ours, theirs = getattr(self, name), state[name]
+            if ours is not None and theirs is not None and _kind_of(theirs) != _kind_of(ours):
+                raise InvalidArgument(
+                    f"the state of {self.kind} must have a {_kind_of(ours)} for {name}, not a {type(theirs).__name__}"
+                )
+        for name in self.changing:
             setattr(self, name, copy.deepcopy(state[name]))
+
+
+def _kind_of(value: Any) -> str:
+    """Return what a value of a state is as far as JSON keeps it, which makes lists of tuples."""
+    kinds = {"number": Real, "dictionary": Mapping, "list": list | tuple}
+    return next((name for name, kind in kinds.items() if isinstance(value, kind)), type(value).__name__)
 
 
 class Measured(NamedTuple):

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import copy
 import math
+import operator
 from collections.abc import Callable, Generator, Iterable, Mapping
 from time import perf_counter
 from typing import Any
@@ -21,7 +22,7 @@ from ..averaging.feedback import Carried, narrowed
 from ..averaging.state import pack_by_tensor, pack_state, unpack_by_tensor, unpack_state
 from ..compressors.contract import AllReduce, Compressor, Place, Request, check_gradient, check_whole, wide
 from ..compressors.outcome import is_finite
-from ..errors import InvalidArgument, check_state
+from ..errors import InvalidArgument, check_state, naming_damaged_state
 from .contract import Controller, Measured, Planner, Selector, Shapes
 from .losses import square
 from .multilevel import ProbeResult, probe_settings
@@ -284,6 +285,7 @@ class Adaptive:
             "times": [self._seconds, self._measuring, self._samples],
         }
 
+    @naming_damaged_state()
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a state, bit for bit but for times.
 
@@ -301,10 +303,14 @@ class Adaptive:
             raise InvalidArgument(f"the state lacks {sorted(missing)}; it must be one of Adaptive.state_dict()")
         self.averager.load_state_dict(state["averager"])
         if state["step"]:
-            self._start({name: tuple(shape) for name, shape in state["shapes"].items()})
+            self._start({name: tuple(map(operator.index, shape)) for name, shape in state["shapes"].items()})
         self.controller.load_state_dict(state["controller"])
         self.step, self._n_summed = int(state["step"]), int(state["n_summed"])
         self._sums = {name: tensor.clone() for name, tensor in state["sums"].items()}
+        for name, total in self._sums.items():  # others might be broadcast
+            if total.shape != (self._shapes or {}).get(name):
+                raise InvalidArgument(f"the state has a sum of shape {tuple(total.shape)} for {name!r}, another than "
+                                      "that of the tensor")
         self._seconds, self._measuring, self._samples = map(float, state["times"])
         self._ended = None
 
@@ -353,6 +359,7 @@ def packed_state(adaptive: Adaptive, names: Iterable[str]) -> dict[str, Any]:
     }
 
 
+@naming_damaged_state()
 def load_packed_state(
     adaptive: Adaptive, state: Mapping[str, Any], params: Mapping[str, torch.Tensor]
 ) -> None:

@@ -14,7 +14,7 @@ import torch
 from ..averaging.state import pack_state, unpack_state
 from ..compressors.contract import AllReduce, Request
 from ..compressors.outcome import is_finite
-from ..errors import InvalidArgument, check_state
+from ..errors import InvalidArgument, check_state, naming_damaged_state
 from ..truncation.optimizers import check_takes_averages
 from .driver import Adaptive, load_packed_state, packed_state
 
@@ -174,6 +174,7 @@ class AdaptiveOptimizer(torch.optim.Optimizer):
         whole = {"groups": pack_state(inner["param_groups"]), "state": state}
         return {"version": 1, "optimizer": whole, self._rank_key: packed_state(self.adaptive, self._params)}
 
+    @naming_damaged_state()
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go on from a state, bit for bit.
 

@@ -273,6 +273,10 @@ class Averager:
         tensors = state.get("tensors")
         if not isinstance(tensors, Mapping) or not all(isinstance(memory, Mapping) for memory in tensors.values()):
             raise InvalidArgument(f"state['tensors'] must be a dictionary for each tensor, not {tensors!r:.80}")
+        for name, memory in tensors.items():
+            for key in SHAPED & memory.keys():
+                if not torch.is_tensor(memory[key]):
+                    raise InvalidArgument(f"the {key} of {name!r} must be a tensor, not a {type(memory[key]).__name__}")
         self.memories = {name: _copy(memory) for name, memory in tensors.items()}
 
 

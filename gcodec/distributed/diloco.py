@@ -13,7 +13,14 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from ..errors import InvalidArgument, Unsupported, check_int, check_optional_int, check_state
+from ..errors import (
+    InvalidArgument,
+    Unsupported,
+    check_int,
+    check_optional_int,
+    check_state,
+    naming_damaged_state,
+)
 from ..threads import threads_per_rank
 from ..truncation.optimizers import check_takes_averages
 from .conversation import ConversationRunner
@@ -247,6 +254,7 @@ class DiLoCo:
             state |= {"residual": residual} if residual["tensors"] else {}
         return state
 
+    @naming_damaged_state()
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a :meth:`state_dict`. Load the model's parameters separately, after making this object.
 

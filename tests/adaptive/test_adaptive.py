@@ -448,3 +448,58 @@ def test_a_controllers_state_holds_plain_values_and_tensors_only():
         return isinstance(value, int | float | str) or torch.is_tensor(value)
 
     assert plain(group[0].state_dict())
+
+
+JUNK: tuple[Any, ...] = (None, -1, math.inf, "x", b"x", [], [1], {}, {"a": 1}, torch.zeros(3), torch.zeros(0))
+
+
+def places_in(state, path=()):
+    """Yield the place of everything in a state, as keys and numbers."""
+    for key, value in state.items() if isinstance(state, dict) else enumerate(state):
+        yield (*path, key)
+        if isinstance(value, dict | list):
+            yield from places_in(value, (*path, key))
+
+
+def with_junk(state, path, value):
+    """Return a copy of a state with another value at a place."""
+    changed = copy.deepcopy(state)
+    part = changed
+    for key in path[:-1]:
+        part = part[key]
+    part[path[-1]] = value
+    return changed
+
+
+@pytest.mark.parametrize("name", CONTROLLERS)
+def test_states_with_junk_in_them_are_refused_by_an_InvalidArgument_or_taken(name):
+    def new():
+        return Adaptive(Averager(PLANS.get(name, CompressionPlan(TopK(0.1)))), copy.deepcopy(CONTROLLERS[name]))
+
+    rank, refused = new(), set()
+    for step in range(5):
+        alone(rank.average(gradients_at(step, 1)[0], rate=0.1))
+    state = rank.state_dict()
+    for path in places_in(state):
+        for junk in JUNK:
+            try:
+                new().load_state_dict(with_junk(state, path, junk))
+            except InvalidArgument:
+                refused.add(path[0])
+    assert refused == state.keys()
+
+
+def test_sums_residuals_and_numbers_of_another_kind_are_refused():
+    saved = after_a_decision(LGreCo(TopK(0.01), period=2))
+    alone(saved.average(gradients_at(2, 1)[0], rate=0.1))
+    state = saved.state_dict()
+    for path, junk, says in [
+        (("sums", "linear"), torch.zeros(1), r"a sum of shape \(1,\) for 'linear', another than that of the tensor"),
+        (("sums", "x"), torch.zeros(1), r"a sum of shape \(1,\) for 'x', another than that of the tensor"),
+        (("averager", "tensors", "linear"), {"residual": 3}, "the residual of 'linear' must be a tensor, not a int"),
+        (("controller", "choices"), {"a": 1}, "the state of LGreCo must have a list for choices, not a dict"),
+        (("shapes",), [1], "parts of it are missing or of another kind: AttributeError"),
+    ]:
+        rank = Adaptive(Averager(CompressionPlan(TopK(0.1))), LGreCo(TopK(0.01), period=2))
+        with pytest.raises(InvalidArgument, match=says):
+            rank.load_state_dict(with_junk(state, path, junk))

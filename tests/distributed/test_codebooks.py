@@ -269,3 +269,12 @@ def test_predictions_are_not_renewed_for_a_range_of_another_length_or_type(secon
         if step == 0:
             books.renew([0], books.take(), 1)
     assert any(tried is not None for tried in books.prediction_cache._tried.values())
+
+
+@pytest.mark.parametrize(("key", "junk"), [
+    ("shared", None), ("shared", "{}"), ("shared", "[]"), ("shared", '{"codebooks": {"0": 1}, "rounds": {}}'),
+    ("shared", '{"codebooks": {}, "rounds": {"step": "x"}}'), ("rank0", "[]"), ("rank0", "{}"), ("rank0", 3)])
+def test_states_of_the_hook_with_junk_in_them_are_refused(key, junk):
+    state = gd.CompressedAllreduce(bypass=None)
+    with pytest.raises(gcodec.GcodecError, match=r"damaged|parts of it are missing or of another kind"):
+        state.load_state_dict({**state.state_dict(), key: junk})

@@ -12,7 +12,14 @@ import torch
 import torch.distributed as dist
 
 from ...averaging.state import pack_state, unpack_state
-from ...errors import InvalidArgument, Unsupported, check_int, check_optional_int, check_state
+from ...errors import (
+    InvalidArgument,
+    Unsupported,
+    check_int,
+    check_optional_int,
+    check_state,
+    naming_damaged_state,
+)
 from ...threads import threads_per_rank
 from ..gradients import Gradients, gradients_of, holds_complex
 from ..modes import Lossless, Mode, NearLossless, cast_of, mode_by_optimizer, mode_of
@@ -354,6 +361,7 @@ class CompressedAllreduce:
         shared = {"rounds": self._codebook_refresh.state_dict(), "bypass": bypass, "codebooks": codebooks}
         return {"version": 1, "shared": pack_state(shared), f"rank{self._rank()}": pack_state(counts)}
 
+    @naming_damaged_state()
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a :meth:`state_dict`. Call it on all ranks, before the first step.
 

@@ -15,7 +15,7 @@ from ...averaging.averager import Averager, CompressionPlan, compression_plan
 from ...averaging.state import pack_by_tensor, unpack_by_tensor
 from ...compressors import Compressor, Frames, alone
 from ...compressors.contract import Request
-from ...errors import InvalidArgument, Unsupported, check_state
+from ...errors import InvalidArgument, Unsupported, check_state, naming_damaged_state
 from ..conversation import ConversationRunner
 from ..gradients import gradient_views, holds_complex
 from ..reduction.allreduce import dense_allreduce
@@ -220,6 +220,7 @@ class CompressedGradients:
         """
         return {"version": 1, self._key: self._packed()}
 
+    @naming_damaged_state()
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from the same rank's :meth:`state_dict`, bit for bit. Call it before the first step.
 
