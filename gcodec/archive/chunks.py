@@ -21,6 +21,8 @@ from .layout import FRAME, MIN_FRAME, STORED, ZSTD
 
 #: Level of Zstandard for what is not floating-point numbers.
 ZSTD_LEVEL = 3
+#: Zstandard frames of so many bytes have a checksum: they may be one of several in a segment, and read alone.
+CHECKSUM_BYTES = 1 << 16
 #: Parts of values up to this size are tried with Zstandard too: a frame's header weighs on them.
 SMALL = 1 << 12
 #: Tensors of a group of which fewer than half of so many values differ are tried with Zstandard, up to so many bytes
@@ -193,7 +195,9 @@ def _repeats(bits: np.ndarray, sizes: Sequence[int]) -> list[bool]:
 
 def _or_text(best: Packed) -> Packed:
     """Return a part as it is best stored so far, or with Zstandard if that is smaller."""
-    text = zstandard.ZstdCompressor(level=ZSTD_LEVEL, write_content_size=True).compress(best.restored.data)
+    is_long = best.restored.nbytes >= CHECKSUM_BYTES
+    encoder = zstandard.ZstdCompressor(level=ZSTD_LEVEL, write_content_size=True, write_checksum=is_long)
+    text = encoder.compress(best.restored.data)
     return best._replace(codec=ZSTD, payload=text, needs_base=False) if len(text) < len(best.payload) else best
 
 

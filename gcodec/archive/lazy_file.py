@@ -242,8 +242,8 @@ class TensorSlice:
 
     Integers, slices and ``...`` are taken; of dimensions after the first, whole rows are read and then cut. What is
     returned keeps no more in memory than it has itself. Parts that
-    were encoded have checksums of their own, which are checked; the hash of the whole tensor is checked only where the
-    whole is read.
+    were encoded or compressed are checked; parts that are stored as they are only where the whole tensor is read, by
+    its hash.
 
     Args:
         file: the open archive.

@@ -31,7 +31,7 @@ from .base_tensors import Base, BaseBytes, BaseFinder, base_bytes, base_of_file
 from .chunks import unpack_chunk
 from .entries import Blob, Chunk, FileEntry
 from .index import read_index
-from .layout import FREE_INDEX, TEXT_PER_BYTE, check_json, padding
+from .layout import FREE_INDEX, TEXT_PER_BYTE, ZSTD, check_json, padding
 from .part_memory import PartMemory, RecentBytes
 
 #: So many bytes of parts of which pieces were read, and of groups of small tensors, are kept for the next.
@@ -272,7 +272,7 @@ class ArchiveReader:
         _check_hash(digest, self._segment(entry, number))
 
     def segment_range(self, entry: FileEntry, number: int, start: int, stop: int) -> Bytes:
-        """Return bytes ``start`` to ``stop`` of a segment, from their chunks alone: the segment's hash is not checked.
+        """Return bytes ``start`` to ``stop`` of a segment, from their chunks alone: stored ones are not checked.
         Bytes of a single chunk may be a view of what others see, too. Safe from several threads."""
         segment = self._segment(entry, number)
         blob, stop = segment.blob, min(stop, segment.blob.bytes)
@@ -281,7 +281,7 @@ class ArchiveReader:
 
         def unpacked(item: _ChunkToRead) -> Bytes:
             is_whole = start <= item.start and item.start + item.chunk.size <= stop
-            part = self._unpacked(item) if is_whole else self._part_of_pieces(item)
+            part = self._checked(item) if is_whole else self._part_of_pieces(item)
             return part[max(0, start - item.start) : stop - item.start]
 
         if len(items) == 1:
@@ -381,8 +381,16 @@ class ArchiveReader:
         """Return the part that a chunk holds, of which pieces are asked for: not unpacked again for the next."""
         part = self._recent.get(item.at)
         if part is None:
-            part = self._unpacked(item)
+            part = self._checked(item)
             self._recent.put(item.at, part)
+        return part
+
+    def _checked(self, item: _ChunkToRead) -> Bytes:
+        """Return the part that a chunk holds. If it is all of a segment in Zstandard, its hash is checked: small frames
+        of that have no checksums of their own."""
+        part = self._unpacked(item)
+        if item.chunk.codec == ZSTD and item.chunk.size == item.of.blob.bytes:
+            _check_hash(xxhash.xxh3_64_hexdigest(part.data), item.of)
         return part
 
     def _verbatim(self, entry: FileEntry) -> _BlobToRead:

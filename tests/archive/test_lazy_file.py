@@ -405,3 +405,21 @@ def test_an_open_archive_is_read_in_forked_processes_too(tmp_path):
         for child in [forked(worker) for _ in range(3)]:
             assert child.wait() == (0, "")
         assert np.array_equal(file.get_tensor("large"), large)
+
+
+@pytest.mark.parametrize("n_rows", [1_000, 40_000], ids=["one chunk", "several chunks"])
+def test_rows_of_compressed_parts_are_those_that_were_saved_or_an_error(n_rows):
+    table = np.random.default_rng(1).integers(0, 50, (n_rows, 64), np.int32)
+    stream = io.BytesIO()
+    gcodec.save_file({"table": table}, stream)
+    whole = stream.getvalue()
+    damaged, n_refused = range(1000, len(whole) // 3, len(whole) // 300), 0
+    for place in damaged:
+        data = bytearray(whole)
+        data[place] ^= 1
+        with gcodec.open(io.BytesIO(data), framework="np") as file:
+            try:
+                assert np.array_equal(file.get_slice("table")[10:-10], table[10:-10])
+            except Corruption:
+                n_refused += 1
+    assert n_refused > len(damaged) // 2
