@@ -17,6 +17,7 @@ from ..errors import (
     GcodecError,
     InsufficientData,
     InvalidArgument,
+    LimitExceeded,
     Unsupported,
     check_optional_int,
 )
@@ -71,6 +72,7 @@ class VersionFolder:
 
         Raises:
             Corruption: the manifest is damaged.
+            LimitExceeded: there is no memory for the manifest.
             Unsupported: the manifest is of a later format.
             OSError: it cannot be read.
         """
@@ -256,6 +258,7 @@ def _manifest_from_json(text: bytes, where: str) -> tuple[StoredVersion, ...]:
 
     Raises:
         Corruption: it is damaged.
+        LimitExceeded: there is no memory for it.
         Unsupported: it is of another version of the format.
     """
     try:
@@ -268,6 +271,8 @@ def _manifest_from_json(text: bytes, where: str) -> tuple[StoredVersion, ...]:
         if root["hash"] != _hash_of_rows(root["versions"]):
             raise ValueError("its hash is wrong")
         return tuple(_versions_from_json(root["versions"]))
+    except MemoryError:
+        raise LimitExceeded(f"{where}: there is no memory to read the manifest's {len(text)} bytes") from None
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise Corruption(f"{where}: the manifest is damaged: {type(error).__name__}: {error}") from error
 

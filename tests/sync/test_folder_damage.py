@@ -232,3 +232,13 @@ def test_a_folder_that_cannot_be_written_keeps_its_versions(tmp_path, monkeypatc
     subscriber = Subscriber()
     subscriber.catch_up(folder)
     assert equal(subscriber.tensors, state)
+
+
+def test_a_manifest_that_there_is_no_memory_for_is_named(tmp_path, monkeypatch):
+    def loads(text):
+        raise MemoryError
+
+    (tmp_path / "versions.json").write_bytes(b"{}")
+    monkeypatch.setattr(json, "loads", loads)
+    with pytest.raises(gcodec.LimitExceeded, match=r"versions\.json: there is no memory to read the manifest's 2"):
+        VersionFolder(tmp_path).versions()
