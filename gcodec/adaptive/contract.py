@@ -16,7 +16,6 @@ from __future__ import annotations
 import copy
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
 from numbers import Real
 from typing import Any, ClassVar, NamedTuple
 
@@ -63,8 +62,7 @@ class Controller(ABC):
 
     def possible(self) -> list[Compressor]:
         """Return the settings that may be chosen, as far as they are known once training has started."""
-        knobs = [getattr(self, knob.name) for knob in fields(self)]  # type: ignore[arg-type]
-        each = [value for knob in knobs for value in (knob if isinstance(knob, tuple) else (knob,))]
+        each = [value for knob in vars(self).values() for value in (knob if isinstance(knob, tuple) else (knob,))]
         return [value for value in each if isinstance(value, Compressor)]
 
     @abstractmethod
