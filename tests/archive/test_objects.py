@@ -15,13 +15,11 @@ import numpy as np
 import pytest
 
 import gcodec
-from gcodec import sync
 from gcodec.archive import ArchiveReader, ArchiveWriter
 from gcodec.archive.structure import flatten, rebuild
 from gcodec.cli import main
 from gcodec.errors import Corruption, InvalidArgument, LimitExceeded, Unsupported
 from tests.support.archive_maker import object_archive
-from tests.support.special_files import ENDLESS, no_waiting, put
 
 torch = pytest.importorskip("torch")
 
@@ -397,50 +395,6 @@ def test_no_archive_gets_the_name_of_a_tensor_file_which_others_would_read(write
     assert torch.equal(gcodec.load(tmp_path / f"{name}.gc")["w"], state["w"])
 
 
-@pytest.mark.parametrize("file", [{"w": torch.ones(3)}, None, 3])
-def test_a_place_that_cannot_be_written_to_is_refused_by_name(file):
-    with pytest.raises(InvalidArgument, match=f"a path, a URL or a binary stream, not {type(file).__name__}: the"):
-        gcodec.save("last.gc", file)
-
-
-class ShortWrites(io.RawIOBase):
-    """A stream without a buffer, which takes less than it is given, and at last no more."""
-
-    def __init__(self, room: float) -> None:
-        super().__init__()
-        self.data, self.room = b"", room
-
-    def write(self, data: Any) -> int | None:
-        part = bytes(data)[: int(min(100, self.room - len(self.data)))]
-        self.data += part
-        return len(part) or None
-
-
-class OnlyWrite:
-    """What has a write that returns nothing, and no other method."""
-
-    def __init__(self) -> None:
-        self.data = b""
-
-    def write(self, data: Any) -> None:
-        self.data += bytes(data)
-
-
-@pytest.mark.parametrize("make", [lambda: ShortWrites(math.inf), OnlyWrite], ids=["short writes", "only write"])
-def test_every_stream_that_can_be_written_to_gets_the_whole_archive(make):
-    stream, whole = make(), io.BytesIO()
-    gcodec.save({"x": torch.arange(1000.0)}, stream)
-    gcodec.save({"x": torch.arange(1000.0)}, whole)
-    assert stream.data == whole.getvalue()
-
-
-def test_streams_that_take_no_more_and_streams_of_text_are_errors():
-    with pytest.raises(OSError, match="takes no more bytes"):
-        gcodec.save({"x": torch.arange(1000.0)}, ShortWrites(250))  # type: ignore[arg-type]
-    with pytest.raises(InvalidArgument, match="a path, a URL or a binary stream, not to a StringIO"):
-        gcodec.save({"x": torch.arange(1000.0)}, io.StringIO())     # type: ignore[arg-type]
-
-
 def test_strangers_archives_have_limits(tmp_path):
     gcodec.save({"x": torch.zeros(100_000)}, tmp_path / "x.gc")
     with pytest.raises(LimitExceeded):
@@ -527,26 +481,3 @@ def test_the_file_in_the_archive_has_the_archives_name(tmp_path):
         gcodec.save([math.pi], tmp_path / name)
         with ArchiveReader(tmp_path / name) as archive:
             assert [entry.path for entry in archive.files] == [f"{inside}.safetensors"]
-
-
-@pytest.mark.parametrize("kind", [kind for kind in ENDLESS if kind not in ("folder", "huge file")])
-def test_a_path_of_what_is_no_file_is_refused_at_once(tmp_path, kind):
-    place = tmp_path / "x.gc"
-    place.touch()
-    put(kind, place)
-    calls = (gcodec.load, gcodec.load_file, gcodec.open, sync.Subscriber().apply, sync.read_version_info)
-    for call in (*calls, lambda path: gcodec.save({"w": np.ones(3)}, tmp_path / "y.gc", base=path)):
-        with no_waiting(), pytest.raises(Corruption, match=r"x\.gc: must be a regular file"):
-            call(place)
-
-
-def test_an_archive_is_read_from_an_open_pipe_by_the_name_that_the_system_gives_it():
-    stream = io.BytesIO()
-    gcodec.save([1, 2], stream)
-    reading, writing = os.pipe()
-    os.write(writing, stream.getvalue())
-    os.close(writing)
-    try:
-        assert gcodec.load(f"/dev/fd/{reading}") == [1, 2]
-    finally:
-        os.close(reading)
