@@ -49,6 +49,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
 SIDEWAYS: tuple[tuple[str, str], ...] = (
     ("archive", "files"),          # an archive holds files
     ("recorder", "files"),         # dumps go to URLs as files do
+    ("truncation", "memory"),      # what is widened goes to memory that is reused
     ("truncation", "tensors"),     # an optimizer's state is of tensors, whose memory is checked as that of all others
 )
 

@@ -97,7 +97,7 @@ def gradients(dump: Dump, model: str, dtype: str = "float32", names: Sequence[st
             calls = choices_of(dump, names, bits, dtype, ladder, scale, bool(suffix))
             parts = [call() for call in calls]  # reads and compiles
             if not levels:
-                seconds = _seconds_of(calls, parts)
+                seconds = min(_seconds_of(calls, parts) for _ in range(3))
             levels[ladder + suffix] = np.concatenate([part.reshape(-1) for part in parts])
     label = f"{model} step {dump.step} {GRADIENTS}"
     shapes = tuple(np.shape(dump.grad(name)) for name in names)

@@ -22,6 +22,7 @@ import numpy as np
 
 from ..errors import InvalidArgument, Unsupported
 from ..format.ladders import FINE_LADDER, LAYOUTS, MANTISSA_BITS, Array, Ladder, Levels
+from ..kernels.core.specialized import Specialized
 from ..kernels.levels import rules as kernels
 from ..kernels.levels.rules import NO_THRESHOLDS, PASS, UNEVEN, UNIT, Thresholds
 from ..kernels.levels.terms import (
@@ -35,13 +36,15 @@ from ..kernels.levels.terms import (
     Limits,
     LinearConstants,
 )
+from ..kernels.levels.widening import widen_bfloat16, widen_half
+from ..memory import Borrowed
 
 #: Sizes of constants for which the kernels' margins hold: from the reciprocal of this to this.
 _RANGE = {np.float32: 2.0**100, np.float64: 2.0**900}
 _FAINT = 2.0**-20  #: of the smallest number in that range: what momentum adds to the parameter and is left out
 #: Beyond half of this, a sum of squares may be beyond the range of the type that keeps it.
 _MAX_SQUARE = {"float16": 65504.0, "float64": 2.0**1023}
-_PIECE = 1 << 16  #: values that are widened at a time
+_PIECE = 1 << 14  #: values that are widened at a time
 
 Constants = LinearConstants | AccumulatorConstants | AdamConstants
 
@@ -100,21 +103,22 @@ class RuleKernel(NamedTuple):
     """The kernels of one kind of rule: an optimizer whose rule has these terms needs a formula, and no kernel.
 
     Attributes:
-        of_one: levels of one tensor, float32 or float64.
+        of_one: levels of one tensor, float32 or float64; known by their type, which arrays there are, and whether
+            thresholds are evenly spaced.
         of_many: levels of many float32 tensors that lie in one buffer.
         n_constants: the length of ``k``, see :mod:`gcodec.kernels.levels.terms`.
         n_arrays: the arrays that ``of_one`` takes: param, grad and state; the last of the state may be missing.
     """
 
-    of_one: Callable[..., None]
+    of_one: Specialized
     of_many: Callable[..., None]
     n_constants: int
     n_arrays: int
 
 
-LINEAR = RuleKernel(kernels.linear, kernels.linear_of_many, N_LINEAR, 3)
-ACCUMULATOR = RuleKernel(kernels.accumulator, kernels.accumulator_of_many, N_ACCUMULATOR, 4)
-ADAM = RuleKernel(kernels.adam, kernels.adam_of_many, N_ADAM, 5)
+LINEAR = RuleKernel(Specialized(kernels.linear), kernels.linear_of_many, N_LINEAR, 3)
+ACCUMULATOR = RuleKernel(Specialized(kernels.accumulator), kernels.accumulator_of_many, N_ACCUMULATOR, 4)
+ADAM = RuleKernel(Specialized(kernels.adam), kernels.adam_of_many, N_ADAM, 5)
 
 
 class Formula(NamedTuple):
@@ -176,11 +180,16 @@ def run_formula(formula: Formula, arrays: Sequence[Array | None], policy: Policy
         out.fill(0)
         return out
     k, exponents = _prepared(work, constants, policy.ladder_for(names[1]), names[0], names[1], _narrowest(names))
-    flat = [None if a is None else _readonly(a) for a in arrays]
-    piece = _PIECE if any(a is not None and a.dtype != work for a in flat) else max(grad.size, 1)
-    for start in range(0, grad.size, piece):
-        part = [None if a is None else _widened(a[start : start + piece], work) for a in flat]
-        _count_levels(kernel.of_one, out.reshape(-1)[start : start + piece], part, k, exponents, work)
+    flat, levels = [None if a is None else _flat(a) for a in arrays], out.reshape(-1)
+    if all(a is None or a.dtype == work for a in flat):
+        _count_levels(kernel.of_one, levels, flat, k, exponents, work)
+        return out
+    scratch = Borrowed()
+    for start in range(0, grad.size, _PIECE):
+        part = [None if a is None else _widened(a[start : start + _PIECE], work, i, scratch)
+                for i, a in enumerate(flat)]
+        _count_levels(kernel.of_one, levels[start : start + _PIECE], part, k, exponents, work)
+    scratch.give_back()
     return out
 
 
@@ -263,7 +272,7 @@ def _prepared(
 
 
 def _count_levels(
-    function: Callable[..., None],
+    function: Specialized,
     out: Levels,
     part: Sequence[Array | None],
     k: tuple[Any, ...],
@@ -273,14 +282,15 @@ def _count_levels(
     """Fill ``out`` with the number of thresholds passed: by a division where they are evenly spaced, else counted seven
     at a time, ladders of 9 to 16 levels in two or three passes."""
     even = _evenly(exponents) if work is np.float32 else None
+    key = work, even is None, *(a is None for a in part)
     if even is not None:
-        function(out, *part, k, Thresholds(NO_THRESHOLDS, even, np.uint8(len(exponents))))
+        function(key, out, *part, k, Thresholds(NO_THRESHOLDS, even, np.uint8(len(exponents))))
         return
     for first in range(0, max(len(exponents), 1), PASS):
         real = [math.ldexp(1.0, e) for e in exponents[first : first + PASS]]
         t = tuple(work(x) for x in (*real, *(math.inf,) * (PASS - len(real))))
         target = np.empty_like(out) if first else out
-        function(target, *part, k, Thresholds(t, UNEVEN, np.uint8(len(real))))
+        function(key, target, *part, k, Thresholds(t, UNEVEN, np.uint8(len(real))))
         if first:
             out += target
 
@@ -310,7 +320,8 @@ def _checked_out(arrays: Sequence[Array | None], grad: Array, out: Any) -> Level
     return levels
 
 
-def _working_type(wide: bool, constants: Sequence[float]) -> Any:
+@lru_cache(256)
+def _working_type(wide: bool, constants: Constants) -> Any:
     """Return the narrowest float type whose margins hold for these constants; None if float64's do not. ``wide``: an
     array is float64."""
     for work in (np.float64,) if wide else (np.float32, np.float64):
@@ -319,22 +330,30 @@ def _working_type(wide: bool, constants: Sequence[float]) -> Any:
     return None
 
 
-def _readonly(array: Array) -> Array:
-    """Return an array flat, aligned and read-only, without a copy where possible: one numba type, so one
-    compilation."""
-    fit = array.ndim == 1 and array.flags.c_contiguous and array.flags.aligned
-    flat = array[:] if fit else np.require(array, requirements=["C", "A"]).reshape(-1)[:]
-    flat.setflags(write=False)
-    return flat
+def _flat(array: Array) -> Array:
+    """Return an array flat and aligned, without a copy where possible."""
+    flags = array.flags
+    fit = array.ndim == 1 and flags.c_contiguous and flags.aligned
+    return array if fit else np.require(array, requirements=["C", "A"]).reshape(-1)
 
 
-def _widened(array: Array, work: Any) -> Array:
-    """Return an array in the working type, its exact values."""
+def _widened(array: Array, work: Any, number: int, scratch: Borrowed) -> Array:
+    """Return at most _PIECE values of an array in the working type, exactly.
+
+    Args:
+        array: The values.
+        work: The working type.
+        number: The array's, of those that are widened together.
+        scratch: Where the memory is from, and stays.
+    """
     if array.dtype == work:
         return array
-    if array.dtype == np.uint16:
-        array = (array.astype(np.uint32) << np.uint32(16)).view(np.float32)
-    with np.errstate(invalid="ignore"):  # a signaling NaN
-        wide = array.astype(work, copy=False)
-    wide.setflags(write=False)
-    return wide
+    if array.dtype == np.float32:
+        return array.astype(np.float64)
+    wide: Array = scratch.take(("widened", number), lambda: np.empty(_PIECE, np.float32))[: len(array)]
+    is_half = array.dtype == np.float16
+    (_widen_half if is_half else _widen_bfloat16)(None, array.view(np.uint16), wide)
+    return wide if work is np.float32 else wide.astype(np.float64)
+
+
+_widen_half, _widen_bfloat16 = Specialized(widen_half), Specialized(widen_bfloat16)

@@ -22,6 +22,7 @@ Hyperparameters are named as in ``torch.optim``.
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 from typing import NamedTuple
 
 from ..errors import InvalidArgument, Unsupported
@@ -29,7 +30,10 @@ from ..format.ladders import MANTISSA_BITS
 from ..kernels.levels.terms import N_MARGIN, U_MARGIN, AccumulatorConstants, AdamConstants, LinearConstants
 from .evaluate import ACCUMULATOR, ADAM, DEFAULT, LINEAR, Formula, Policy
 
+_of_a_step = lru_cache(64)  #: a step has many tensors of few rules
 
+
+@_of_a_step
 def sgd_formula(
     lr: float,
     momentum: float = 0.0,
@@ -70,6 +74,7 @@ def sgd_formula(
     return Formula(LINEAR, lr, LinearConstants(keep, carry=lr * e, slope=slope))
 
 
+@_of_a_step
 def adagrad_formula(
     step: int,
     lr: float,
@@ -109,6 +114,7 @@ def adagrad_formula(
     return Formula(ACCUMULATOR, rate, constants)
 
 
+@_of_a_step
 def rmsprop_formula(
     lr: float,
     alpha: float = 0.99,
@@ -146,6 +152,7 @@ def rmsprop_formula(
     return Formula(ACCUMULATOR, lr, constants)
 
 
+@_of_a_step
 def adam_formula(
     step: int,
     lr: float,

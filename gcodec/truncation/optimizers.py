@@ -327,8 +327,10 @@ def stock_name(optimizer: torch.optim.Optimizer) -> str:
 
     for name in RULES:
         stock: Any = getattr(torch.optim, name)
-        if isinstance(optimizer, stock) and _unwrapped(optimizer.step) is _unwrapped(stock.step):
-            return name
+        if isinstance(optimizer, stock):
+            step = optimizer.step
+            if getattr(step, "__func__", None) is stock.step or _unwrapped(step) is _unwrapped(stock.step):
+                return name
     raise Unsupported(f"no truncation rule for the optimizer {type(optimizer).__name__}: {ADVICE}")
 
 

@@ -20,6 +20,7 @@ from gcodec.kernels.core.bundles import Planes, Rounding
 from gcodec.kernels.entropy.encode_streams import STREAM_PAD
 from gcodec.kernels.heads import column_references, symbols
 from gcodec.kernels.levels import rounding
+from gcodec.kernels.levels.widening import widen_bfloat16, widen_half
 from gcodec.kernels.planes import layouts
 from gcodec.kernels.planes.layout_types import GeneralPlanes, LongTails, NoPlanes, ShortTails, Tails8, Tails24
 from gcodec.kernels.sample import count
@@ -112,6 +113,14 @@ def test_every_float_of_16_bits_is_widened_exactly():
     assert np.array_equal(out[0, : len(halves)].view(np.uint32), equal.view(np.uint32))
     assert [float(floats.from_half(x)) for x in halves[::7]] == equal[::7].tolist()
     assert np.array_equal(out[1].view(np.uint32), bits << 16)
+
+
+def test_arrays_of_all_floats_of_16_bits_are_widened_exactly_with_infinities_and_nan():
+    bits, out = np.arange(1 << 16, dtype=np.uint16), np.zeros(1 << 16, np.float32)
+    widen_half(bits, out)
+    assert np.array_equal(out, bits.view(np.float16).astype(np.float32), equal_nan=True)
+    widen_bfloat16(bits, out)
+    assert np.array_equal(out.view(np.uint32), bits.astype(np.uint32) << 16)
 
 
 @given(st.integers(0, 1 << 23), st.integers(0, 1 << 14))
