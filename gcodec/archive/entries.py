@@ -78,12 +78,19 @@ class SegmentEntry(Blob):
         dtype: the codec's type of its values; None for plain bytes.
         lossy: True if a lossy mode made it.
         base: hash of the bytes that it is coded against; None if it has no base.
+        same: file and segment, by number, whose bytes it has: its chunks are theirs; None if it has its own.
     """
 
     skip: int = 0
     dtype: str | None = None
     lossy: bool = False
     base: str | None = None
+    same: tuple[int, int] | None = None
+
+    @property
+    def stored(self) -> int:
+        """Bytes that the segment adds to the archive, padding included."""
+        return 0 if self.same is not None else super().stored
 
 
 @dataclass(frozen=True)
@@ -150,6 +157,16 @@ class FileEntry:
         return f"{first} ... {last}" if number in self.groups else first
 
 
+def name_of_copied(files: Sequence[FileEntry], entry: FileEntry, number: int) -> str | None:
+    """Return the name in messages of the segment whose bytes a segment of a file has, after its file's if that is
+    another; None if it has its own."""
+    same = entry.segments[number].same
+    if same is None:
+        return None
+    first = files[same[0]]
+    return first.label(same[1]) if first is entry else f"{first.path}:{first.label(same[1])}"
+
+
 class Paths:
     """The paths of an archive's files: safe relative ones, none twice, none a folder in another."""
 
@@ -202,6 +219,7 @@ def place_blobs(files: Sequence[FileEntry]) -> int:
     at = HEADER.size
     for entry in files:
         for blob in blobs_of(entry):
-            blob.offset = at
+            same = blob.same if isinstance(blob, SegmentEntry) else None
+            blob.offset = at if same is None else files[same[0]].segments[same[1]].offset
             at += blob.stored
     return at

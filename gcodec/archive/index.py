@@ -118,6 +118,7 @@ def index_from_json(data: bytes) -> tuple[FileEntry, ...]:
     paths = Paths()
     for path in sorted((entry.path for entry in entries), key=path_key):
         paths.add(path)
+    _resolve_copies(entries)
     place_blobs(entries)
     return entries
 
@@ -195,18 +196,48 @@ def _segment_to_json(segment: SegmentEntry) -> dict[str, Any]:
     skip = {"skip": segment.skip} if segment.skip else {}
     dtype = {"dtype": segment.dtype} if segment.dtype else {}
     lossy = {"lossy": True} if segment.lossy else {}
-    return {**skip, **dtype, **lossy, **({"base": segment.base} if segment.base else {}), **_blob_to_json(segment)}
+    base = {"base": segment.base} if segment.base else {}
+    same = {"same": list(segment.same), "chunks": []} if segment.same is not None else {}
+    return {**skip, **dtype, **lossy, **base, **_blob_to_json(segment), **same}
 
 
 def _segment_from_json(value: object, where: str) -> SegmentEntry:
-    required, optional = ("bytes", "hash", "chunks"), ("skip", "dtype", "lossy", "base")
-    size, hash_, chunks, skip, dtype, lossy, base = _fields(value, where, required, optional)
+    required, optional = ("bytes", "hash", "chunks"), ("skip", "dtype", "lossy", "base", "same")
+    size, hash_, chunks, skip, dtype, lossy, base, same = _fields(value, where, required, optional)
     if dtype not in (None, *FLOATS) or not isinstance(lossy, bool | None):
         raise Corruption(f"{where}: a segment's dtype must be a type and 'lossy' true, not {dtype!r} and {lossy!r}")
-    blob = _blob_fields(size, hash_, chunks, where)
-    base = None if base is None else _hash(base, where)
     skip = _number(0 if skip is None else skip, where)
-    return SegmentEntry(*blob, skip=skip, dtype=dtype, lossy=bool(lossy), base=base)
+    base = None if base is None else _hash(base, where)
+    if same is None:
+        blob = _blob_fields(size, hash_, chunks, where)
+        return SegmentEntry(*blob, skip=skip, dtype=dtype, lossy=bool(lossy), base=base)
+    place = [_number(number, where) for number in _array(same, where)]
+    if len(place) != 2 or base is not None or _array(chunks, where):
+        raise Corruption(f"{where}: a segment with the bytes of another must name a file and a segment, and have no "
+                         "chunks and no base of its own")
+    own = _number(size, where), _hash(hash_, where), ()
+    return SegmentEntry(*own, skip=skip, dtype=dtype, lossy=bool(lossy), same=(place[0], place[1]))
+
+
+def _resolve_copies(files: Sequence[FileEntry]) -> None:
+    """Gives segments that have the bytes of an earlier one its chunks. Raises Corruption if it cannot be that."""
+    for number, entry in enumerate(files):
+        for at, segment in enumerate(entry.segments):
+            if segment.same is None:
+                continue
+            where = f"file {entry.path!r}: segment {at}"
+            if not segment.same < (number, at) or segment.same[1] >= len(files[segment.same[0]].segments):
+                raise Corruption(f"{where}: there is no earlier segment {segment.same[1]} of file {segment.same[0]}")
+            first = files[segment.same[0]].segments[segment.same[1]]
+            if first.same is not None or first.base is not None or _content_of(first) != _content_of(segment):
+                raise Corruption(f"{where}: must have size, hash and type of segment {segment.same[1]} of file "
+                                 f"{segment.same[0]}, which must have chunks, and no base")
+            segment.chunks = first.chunks
+
+
+def _content_of(segment: SegmentEntry) -> tuple[int, str, str | None, bool]:
+    """Return what segments of the same bytes have in common."""
+    return segment.bytes, segment.hash, segment.dtype, segment.lossy
 
 
 def _blob_fields(size: object, hash_: object, chunks: object, where: str) -> tuple[int, str, tuple[Chunk, ...]]:

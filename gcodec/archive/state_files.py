@@ -54,6 +54,7 @@ class TensorSource:
     def __init__(self, header: bytes, leaves: list[Leaf]) -> None:
         head = np.frombuffer(header, np.uint8)
         self._read: list[Callable[[], Bytes]] = [lambda: head, *map(_reader_of, leaves)]
+        self._leaves = leaves
         self._starts = [0, *accumulate([head.size, *(leaf.size for leaf in leaves)])]
         self._copies: OrderedDict[int, Bytes] = OrderedDict()
         self._lock = Lock()
@@ -72,6 +73,14 @@ class TensorSource:
         if len(parts) == 1:
             return parts[0]
         return np.concatenate(parts) if parts else np.empty(0, np.uint8)
+
+    def is_at_hand(self, start: int) -> bool:
+        """Return True if the tensor that byte ``start`` is of need not be copied to be read."""
+        number = bisect_right(self._starts, start) - 1
+        value: Any = self._leaves[number - 1].value if number else None
+        if is_torch(value):
+            return bool(value.is_cpu and value.is_contiguous())
+        return not isinstance(value, np.ndarray) or value.flags.c_contiguous
 
     def _piece(self, number: int) -> Bytes:
         with self._lock:

@@ -6,7 +6,7 @@ import io
 import os
 import zlib
 from bisect import bisect_right
-from collections.abc import Callable, Container, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate, chain
 from typing import BinaryIO, NamedTuple
@@ -26,6 +26,7 @@ from .base_tensors import Base, BaseBytes
 from .chunks import Packed, pack_chunk, pack_group, stored_chunk
 from .encoding_policy import EncodingPolicy, Part
 from .entries import Blob, Chunk, FileEntry, Paths, SegmentEntry
+from .equal_segments import CopiesInFile, KnownSegments
 from .index import check_views, index_to_json
 from .layout import (
     MAX_INDEX,
@@ -132,6 +133,7 @@ class ArchiveWriter(AllOrNothing):
         self._staging = Staging(force=force, attributes=attributes)
         self._pool, self._memory = WorkPool(self._threads, "gcodec"), PartMemory(2 * self._threads + 4)
         self._files: list[FileEntry] = []
+        self._known: KnownSegments = {}
         self._paths = Paths()
         self.bytes_written = 0
 
@@ -146,7 +148,8 @@ class ArchiveWriter(AllOrNothing):
         """Adds a file.
 
         Args:
-            plan: the file; its source is read once, front to back.
+            plan: the file; its source is read once, front to back, but for segments whose bytes seem to be in the
+                archive already, which are compared first.
             policy: for lossy modes; lossless if None.
             base: an earlier file, which tensors of the same name, type and size are coded against where that is
                 smaller; reading the archive needs it again. Lossless only.
@@ -164,7 +167,12 @@ class ArchiveWriter(AllOrNothing):
             self._paths.add(plan.path)
         except GcodecError as error:
             raise InvalidArgument(str(error)) from error
-        segments, crcs = self._add_segments(plan, policy, base, ready or {})
+        ready, copies = ready or {}, None
+        if policy is None and base is None:
+            copies = CopiesInFile(self._known, plan, len(self._files), ready)
+        segments, crcs = self._add_segments(plan, policy, base, ready, copies)
+        if copies is not None:
+            copies.close()
         verbatim = self._add_verbatim(plan, crcs)
         exact = plan.exact and not any(segment.lossy for segment in segments)
         entry = FileEntry(
@@ -212,8 +220,12 @@ class ArchiveWriter(AllOrNothing):
         policy: EncodingPolicy | None,
         base: Base | None,
         ready: Mapping[int, ReadySegment],
+        copies: CopiesInFile | None,
     ) -> tuple[tuple[SegmentEntry, ...], dict[int, int]]:
-        """Adds the segments; also returns the CRC-32s that lossy values change, by their places in the file."""
+        """Adds the segments; also returns the CRC-32s that lossy values change, by their places in the file.
+
+        ``copies``: finds segments whose bytes are in the archive; None where none are looked for.
+        """
 
         def work(part: Part) -> list[tuple[Packed, Bytes | None]]:
             segment, base_bytes = plan.segments[part.segment], bases[part.segment]
@@ -239,18 +251,29 @@ class ArchiveWriter(AllOrNothing):
                 raise type(error)(f"{plan.path}:{name}: {error}") from error
 
         columns, bases = plan.columns(), _bases_of(plan, base)
+        encoded = (number for number in range(len(plan.segments))
+                   if number not in ready and not (copies and copies.find(number)))
+        parts = chain.from_iterable(self._parts(plan, number, columns) for number in encoded)
         results = chain.from_iterable(
-            ordered_map(self._pool, work, self._parts(plan, columns, ready), self._threads + 1,
-                        lambda part: part.stop - part.start)
+            ordered_map(self._pool, work, parts, self._threads + 1, lambda part: part.stop - part.start)
         )
-        entries, crcs, end = [], {}, 0
+        entries, crcs, end = list[SegmentEntry](), {}, 0
         for number, (segment, earlier) in enumerate(zip(plan.segments, bases, strict=True)):
             lossy = policy is not None and segment.dtype is not None
             crc = _Crc(plan, segment) if lossy and segment.crc_at else None
+            size, copy = segment.stop - segment.start, copies.find(number) if copies else None
             if number in ready:
-                entry = self._ready_segment(ready[number], segment.stop - segment.start)
+                entry = self._ready_segment(ready[number], size)
+            elif copy is None:
+                entry = self._segment(results, size, crc, earlier)
             else:
-                entry = self._segment(results, segment.stop - segment.start, crc, earlier)
+                first = self._segment_at(copy.place, entries)
+                if first.hash == copy.hash:
+                    entry = SegmentEntry(size, first.hash, first.chunks, same=copy.place)
+                    self._progress(size)
+                else:  # the file that it was compared with has changed since it was added
+                    encoded_here = map(work, self._parts(plan, number, columns))
+                    entry = self._segment(chain.from_iterable(encoded_here), size)
             entry.skip, entry.dtype, end = segment.start - end, segment.dtype, segment.stop
             entries.append(entry)
             crcs.update(dict.fromkeys(segment.crc_at, crc.value) if crc else {})
@@ -261,17 +284,21 @@ class ArchiveWriter(AllOrNothing):
         with_memory = isinstance(source, FileSource | ArraySource)
         return source.read(start, stop, *([self._memory.take] if with_memory else []))
 
-    def _parts(self, plan: FilePlan, columns: Mapping[int, int], without: Container[int]) -> Iterator[Part]:
-        for number, segment in enumerate(plan.segments):
-            if number in without:
-                continue
-            size, step = segment.stop - segment.start, self._part_bytes
-            step = max(step, size) if segment.group else step
-            if segment.dtype is not None and number in columns:  # whole rows, if they fit
-                row = columns[number] * (width(segment.dtype) or 1)
-                step = step // row * row or step
-            for start in range(0, size, step):
-                yield Part(number, start, min(start + step, size))
+    def _segment_at(self, place: tuple[int, int], entries: Sequence[SegmentEntry]) -> SegmentEntry:
+        """Return a segment that was written: of an earlier file, or of the one whose first segments are ``entries``."""
+        number, segment = place
+        return self._files[number].segments[segment] if number < len(self._files) else entries[segment]
+
+    def _parts(self, plan: FilePlan, number: int, columns: Mapping[int, int]) -> Iterator[Part]:
+        """Yield the parts of a segment."""
+        segment = plan.segments[number]
+        size, step = segment.stop - segment.start, self._part_bytes
+        step = max(step, size) if segment.group else step
+        if segment.dtype is not None and number in columns:  # whole rows, if they fit
+            row = columns[number] * (width(segment.dtype) or 1)
+            step = step // row * row or step
+        for start in range(0, size, step):
+            yield Part(number, start, min(start + step, size))
 
     def _segment(
         self,

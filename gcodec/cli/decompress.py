@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import argparse
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from ..archive import ArchiveReader, Bases, FileEntry
 from ..archive.description import base_summary
+from ..archive.entries import name_of_copied
 from ..archive.file_state import FileState
 from ..archive.output import Attributes, Staging, check_free, sync_to_disk
 from ..archive.whole_files import paths_below, restore_files, restored_attributes, upload_files, urls_below
@@ -210,7 +212,7 @@ def _to_safetensors(
     kinds = ", ".join(sorted({entry.format for entry in archive.files}))
     originals = f"{kinds} file" if len(archive.files) == 1 else f"{len(archive.files)} files ({kinds})"
     held = f"{len(tensors)} tensor{'s' * (len(tensors) != 1)}"
-    shared = any("shares" in _tensor_row(entry, tensor) for entry, tensor in tensors)
+    shared = any("shares" in _tensor_row(archive.files, entry, tensor) for entry, tensor in tensors)
     apart = "; tensors that shared memory are stored separately" if shared else ""
     display.note(f"{path}: holds {held}; what else was in the {originals} is left out{apart}", quiet=args.quiet)
     return path
@@ -249,7 +251,7 @@ def _is_folder(name: str) -> bool:
 
 def _list(archive: ArchiveReader, name: str, args: argparse.Namespace) -> dict[str, Any]:
     """Shows the index of an archive; nothing else is read."""
-    files = [_file_row(entry) for entry in archive.files]
+    files = [_file_row(archive.files, entry) for entry in archive.files]
     if not args.json:
         display.show(f"{name}: {len(files)} {'file' if len(files) == 1 else 'files'}, {display.size(archive.size)}")
         for file in files:
@@ -266,18 +268,20 @@ def _list(archive: ArchiveReader, name: str, args: argparse.Namespace) -> dict[s
     return {"archive": name, "bytes": archive.size, "files": files}
 
 
-def _file_row(entry: FileEntry) -> dict[str, Any]:
+def _file_row(files: Sequence[FileEntry], entry: FileEntry) -> dict[str, Any]:
     row = {"path": entry.path, "format": entry.format, "exact": entry.exact, "bytes": entry.size}
-    tensors = [_tensor_row(entry, tensor) for tensor in entry.tensors]
+    tensors = [_tensor_row(files, entry, tensor) for tensor in entry.tensors]
     return {**row, "stored_bytes": entry.stored, **base_summary(entry), "tensors": tensors}
 
 
-def _tensor_row(entry: FileEntry, tensor: TensorView) -> dict[str, Any]:
-    """Return what is known of a tensor. One that lies in the bytes of an earlier tensor adds nothing to the archive;
-    one of a group of small ones has its share of what the group takes."""
+def _tensor_row(files: Sequence[FileEntry], entry: FileEntry, tensor: TensorView) -> dict[str, Any]:
+    """Return what is known of a tensor. One that lies in the bytes of an earlier tensor, or has the same ones, adds
+    nothing to the archive; one of a group of small ones has its share of what the group takes."""
     segment, owner = entry.segments[tensor.segment], entry.label(tensor.segment)
     row: dict[str, Any] = {"name": tensor.name, "dtype": tensor.dtype, "shape": list(tensor.shape)}
     row |= {"base": segment.base} if segment.base else {}
+    copied = name_of_copied(files, entry, tensor.segment)
+    row |= {} if copied is None else {"same": copied}
     known = {"shared": len(entry.views[tensor.segment]) > 1, "known": width(tensor.dtype) is not None}
     size = tensor.n_bytes
     if tensor.segment in entry.groups:
@@ -289,8 +293,10 @@ def _tensor_row(entry: FileEntry, tensor: TensorView) -> dict[str, Any]:
 
 def _text_row(tensor: dict[str, Any]) -> tuple[str, ...]:
     shape, size = "x".join(str(n) for n in tensor["shape"]) or "scalar", display.size(tensor["bytes"])
-    stored = f"in {tensor['shares']}" if "shares" in tensor else display.size(tensor["stored_bytes"])
-    ratio = "" if "shares" in tensor else _ratio(tensor)
+    stored = display.size(tensor["stored_bytes"])
+    if "shares" in tensor or "same" in tensor:
+        stored = f"in {tensor['shares']}" if "shares" in tensor else f"as {tensor['same']}"
+    ratio = "" if "shares" in tensor or "same" in tensor else _ratio(tensor)
     return (tensor["name"], tensor["dtype"], shape, size, stored, ratio, tensor.get("base", ""))
 
 

@@ -124,6 +124,8 @@ def _row(tensor: dict[str, Any], segments: list[dict[str, Any]]) -> tuple[str, .
     first = tensor["name"], tensor["dtype"], _shape(tensor)
     if "shares" in tensor:
         return (*first, f"shared: {tensor['shares']}", _size(tensor["bytes"]), "", "", "", "", "", "")
+    if "same" in segment:
+        return (*first, f"same as {segment['same']}", _size(tensor["bytes"]), "", "", "", "", "", "")
     if "group" in tensor:
         size, taken = tensor["bytes"], tensor["stored_bytes"]
         shares = _size(size), display.size(taken), display.ratio(size, taken)

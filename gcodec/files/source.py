@@ -59,6 +59,11 @@ class FileSource:
     """An open, seekable file, read by position: memory use does not depend on its size, and nothing is mapped.
 
     The file's own position is where the source begins, and stays there. ``close`` closes the file if ``owned``.
+
+    Attributes:
+        size: number of bytes.
+        path: where a local file can be opened again, once it is closed; None if it has no path, or is not read from
+            its beginning.
     """
 
     def __init__(self, file: BinaryIO, *, owned: bool = True, name: str | None = None) -> None:
@@ -68,6 +73,8 @@ class FileSource:
         self._base = file.tell()
         self.size = max(0, file.seek(0, io.SEEK_END) - self._base)
         file.seek(self._base)
+        path: object = getattr(file, "name", None) if self._descriptor is not None and not self._base else None
+        self.path = Path(path) if isinstance(path, str | os.PathLike) else None
 
     def read(self, start: int, stop: int, take: Callable[[int], Bytes] = _new_bytes) -> Bytes:
         """Return a copy of bytes ``start`` to ``stop``, in memory that ``take`` gives; raises InsufficientData outside,
@@ -85,6 +92,11 @@ class FileSource:
                 raise InsufficientData(f"{self.name}: ends at byte {at}, {stop - at} bytes short")
             at += count
         return buffer
+
+    def is_at_hand(self, start: int) -> bool:
+        """Return True if bytes from ``start`` on can be read more than once, in any order, at little cost: those of a
+        file of the system's."""
+        return self._descriptor is not None
 
     def _read_into(self, view: memoryview, at: int) -> int:
         if self._descriptor is not None:
@@ -136,6 +148,10 @@ class ArraySource:
         if len(parts) == 1:
             return parts[0]
         return np.concatenate(parts, out=take(size)) if parts else np.empty(0, np.uint8)
+
+    def is_at_hand(self, start: int) -> bool:
+        """Return True, as of :meth:`FileSource.is_at_hand`."""
+        return True
 
 
 class SubSource:

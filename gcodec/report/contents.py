@@ -181,7 +181,7 @@ def _archive(archive: ArchiveReader, limit: int, *, has_base: bool) -> Contents:
         described = describe_file(archive, entry)
         exponents: dict[int, np.ndarray] = {}
         for number, segment in enumerate(entry.segments):
-            if segment.dtype is None:
+            if segment.dtype is None or segment.same is not None:
                 continue
             if segment.base is not None and not has_base:
                 left_out += 1
@@ -227,6 +227,9 @@ def _row(
         row.shares = tensor["shares"]
         return row
     row.value_bytes, row.stored_bytes, row.n_values = segment["bytes"], segment["stored_bytes"], segment["values"]
+    if "same" in segment:
+        row.value_bytes, row.modes = tensor["bytes"] or 0, f"same as {segment['same']}"
+        return row
     if "group" in tensor:
         size = tensor["bytes"] or 0
         row.value_bytes, row.stored_bytes = size, tensor["stored_bytes"]

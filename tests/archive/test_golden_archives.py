@@ -46,6 +46,7 @@ def test_golden_archives_use_what_the_format_has():
                 for number, segment in enumerate(entry.segments):
                     found |= {CODECS[chunk.codec] for chunk in segment.chunks} | {f"type {segment.dtype}"}
                     found |= {"lossy"} if segment.lossy else set()
+                    found |= {"same"} if segment.same is not None else set()
                     found |= {"group"} if number in entry.groups else set()
     kinds = {f"type {name}" for name in BY_NAME}
-    assert found == {"base", "lossy", "group", "type None", *CODECS, *kinds}
+    assert found == {"base", "lossy", "same", "group", "type None", *CODECS, *kinds}

@@ -76,8 +76,11 @@ def test_bare_arrays_match_whatever_their_files_are_called(capsys):
 
 @pytest.mark.parametrize("base", ["run1", "run1.gc", "packed"])
 def test_a_folder_is_compressed_against_a_folder(base, capsys):
-    old = {"a.safetensors": safetensors_bytes(OLD), "sub/b.npz": npz(OLD), "gone.npy": npy(B), "bad.npy": npy(B)[:90]}
-    new = {"a.safetensors": safetensors_bytes(NEW), "sub/b.npz": npz(NEW), "more.npy": npy(B), "bad.npy": npy(B)}
+    others, later_others = ({name: array[::-1].copy() for name, array in arrays.items()} for arrays in (OLD, NEW))
+    old = {"a.safetensors": safetensors_bytes(OLD), "sub/b.npz": npz(others), "gone.npy": npy(B),
+           "bad.npy": npy(B)[:90]}
+    new = {"a.safetensors": safetensors_bytes(NEW), "sub/b.npz": npz(later_others), "more.npy": npy(B),
+           "bad.npy": npy(B)}
     write({f"run1/{path}": data for path, data in old.items()} | {f"run2/{path}": data for path, data in new.items()})
     run("compress", "run1")
     Path("packed/sub").mkdir(parents=True)

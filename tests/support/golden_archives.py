@@ -96,6 +96,12 @@ def write_dict(path: Path) -> None:
     gcodec.save_file(state | integers | {"tied": state["bias"]}, path, metadata={"step": "0"})
 
 
+def write_equal(path: Path) -> None:
+    """Write a dictionary of tensors of which two are equal, but are not tied."""
+    weights = 0.02 * torch.randn(100, 170, generator=torch.Generator().manual_seed(8))
+    gcodec.save_file({"embedding": weights, "head": weights.clone(), "others": weights[::2] + 1}, path)
+
+
 def write_difference(path: Path) -> None:
     """Write a dictionary against the one before it, which is written beside it."""
     gcodec.save_file(state_at(1), path, base=GOLDEN_ARCHIVES / "dictionary.gc")
@@ -201,6 +207,7 @@ GOLDENS: dict[str, Golden] = {
     "difference.gc": Golden(
         write_difference, lambda path: gcodec.load_file(path, base=GOLDEN_ARCHIVES / "dictionary.gc")
     ),
+    "equal.gc": Golden(write_equal, gcodec.load_file),
     "object.gc": Golden(lambda path: gcodec.save(structured(), path), gcodec.load),
     "lossy.gc": Golden(lambda path: gcodec.save_file(state_at(0), path, mantissa_bits=3), gcodec.load_file),
     "alone.gc": Golden(write_alone, gcodec.load_file),

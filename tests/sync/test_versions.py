@@ -49,6 +49,22 @@ def test_a_difference_holds_only_what_changed():
     assert equal(subscriber.tensors, changed)
 
 
+def test_equal_tensors_are_once_in_an_anchor_and_part_ways_later():
+    publisher, subscriber = Publisher(), Subscriber()
+    weights = torch.randn(200, 300).bfloat16()
+    alone = len(Publisher().publish({"a": weights}).data)
+    state = {"a": weights, "b": weights.clone(), "c": weights.clone()}
+    first = publisher.publish(state)
+    assert len(first.data) < alone + 1000
+    subscriber.apply(first.data)
+    assert equal(subscriber.tensors, state)
+    changed = {name: torch.where(torch.rand(weights.shape) < 0.1 * number, tensor * 1.5, tensor)
+               for number, (name, tensor) in enumerate(state.items())}
+    for version in (publisher.publish(changed), publisher.publish({**changed, "b": changed["c"].clone()})):
+        subscriber.apply(version.data)
+    assert equal(subscriber.tensors, {**changed, "b": changed["c"]})
+
+
 def layers_in_training(steps: int) -> Iterator[dict[str, torch.Tensor]]:
     """Yield the bfloat16 weights of some small layers, of which few change from step to step; in one, of matrices only.
     """

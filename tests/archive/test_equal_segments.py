@@ -1,0 +1,199 @@
+"""The laws of bytes that an archive has already: they are stored once, and restored as if they were stored twice."""
+
+from __future__ import annotations
+
+import io
+import json
+from contextlib import closing
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from safetensors.numpy import save as safetensors_bytes
+
+import gcodec
+from gcodec.archive import ArchiveReader, ArchiveWriter
+from gcodec.archive.encoding_policy import MantissaBits
+from gcodec.archive.equal_segments import MIN_BYTES
+from gcodec.cli import main
+from gcodec.errors import Corruption, LimitExceeded
+from gcodec.files import plan_or_bytes
+from gcodec.files.source import open_source
+from tests.archive.test_archive import gradients, opened, restored
+from tests.archive.test_damaged_archives import index_of, with_index
+from tests.archive.test_files import npy, torch_file
+
+WEIGHTS, OTHERS = gradients(100, 300), gradients(100, 300)
+
+
+def copies_in(data: bytes | Path) -> list[tuple[int, int] | None]:
+    """Return what each segment of an archive says of whose bytes it has."""
+    with ArchiveReader(io.BytesIO(data) if isinstance(data, bytes) else data) as archive:
+        return [segment.same for entry in archive.files for segment in entry.segments]
+
+
+def add(archive: ArchiveWriter, path: Path, mantissa_bits: int | None = None) -> None:
+    with closing(open_source(path)) as source, closing(plan_or_bytes(path.name, source)) as plan:
+        archive.add(plan, None if mantissa_bits is None else MantissaBits(plan, mantissa_bits))
+
+
+def archive_of(files: dict[str, bytes], mantissa_bits: int | None = None) -> bytes:
+    """Return an archive of files that lie in a folder."""
+    stream = io.BytesIO()
+    with TemporaryDirectory() as folder, ArchiveWriter(stream) as archive:
+        for name, data in files.items():
+            path = Path(folder, name)
+            path.write_bytes(data)
+            add(archive, path, mantissa_bits)
+    return stream.getvalue()
+
+
+def test_equal_tensors_are_stored_once_and_come_back_in_memory_of_their_own(tmp_path):
+    once, twice = tmp_path / "once.gc", tmp_path / "twice.gc"
+    gcodec.save_file({"a": WEIGHTS, "b": OTHERS}, once)
+    gcodec.save_file({"a": WEIGHTS, "b": OTHERS, "c": WEIGHTS.copy()}, twice)
+    assert twice.stat().st_size < once.stat().st_size + 300
+    loaded = gcodec.load_file(twice)
+    assert all(np.array_equal(loaded[name], array) for name, array in
+               {"a": WEIGHTS, "b": OTHERS, "c": WEIGHTS}.items())
+    loaded["a"][:] = 0
+    assert np.array_equal(loaded["c"], WEIGHTS)
+    with gcodec.open(twice) as file:
+        assert np.array_equal(file.get_slice("c")[17:19], WEIGHTS[17:19])
+
+
+def test_objects_and_streams_have_equal_tensors_once():
+    sizes = []
+    for state in ({"x": [WEIGHTS]}, {"x": [WEIGHTS, WEIGHTS.copy()]}):
+        with io.BytesIO() as stream:
+            gcodec.save(state, stream)
+            sizes.append(len(stream.getvalue()))
+            stream.seek(0)
+            assert all(np.array_equal(array, WEIGHTS) for array in gcodec.load(stream)["x"])
+    assert sizes[1] < sizes[0] + 300
+
+
+def test_files_of_several_kinds_in_one_archive_have_equal_tensors_once(tmp_path, capsys):
+    torch = pytest.importorskip("torch")
+    folder, back = tmp_path / "model", tmp_path / "back"
+    folder.mkdir()
+    (folder / "a.npy").write_bytes(npy(WEIGHTS))
+    (folder / "b.safetensors").write_bytes(safetensors_bytes({"w": WEIGHTS, "o": OTHERS}))
+    (folder / "c.pt").write_bytes(torch_file({"w": torch.from_numpy(WEIGHTS), "o": torch.from_numpy(OTHERS)}))
+    assert main(["compress", str(folder), "-o", str(tmp_path / "m.gc"), "-q"]) == 0
+    stored = sum(len(gcodec.encode(array)) for array in (WEIGHTS, OTHERS))
+    assert (tmp_path / "m.gc").stat().st_size < 1.1 * stored
+    assert main(["decompress", str(tmp_path / "m.gc"), "-o", f"{back}/", "-q"]) == 0
+    for path in folder.iterdir():
+        assert (back / "model" / path.name).read_bytes() == path.read_bytes()
+    capsys.readouterr()
+    assert main(["decompress", "--list", str(tmp_path / "m.gc")]) == 0
+    assert capsys.readouterr().out.count(" as model/a.npy:a") == 2
+    assert main(["inspect", str(tmp_path / "m.gc")]) == 0
+    assert "same as model/a.npy:a" in capsys.readouterr().out
+    assert main(["report", str(tmp_path / "m.gc")]) == 0
+    assert "same as model/a.npy:a" in (tmp_path / "m.gc.html").read_text(encoding="utf-8")
+
+
+@given(st.lists(st.tuples(st.sampled_from([0, 1, 2]), st.sampled_from([0, MIN_BYTES // 8, MIN_BYTES // 4 - 1])),
+                min_size=1, max_size=8), st.sampled_from([0, 700]))
+def test_what_differs_in_one_bit_or_in_size_is_stored_apart(kinds, more):
+    arrays = []
+    for value, place in kinds:
+        array = np.zeros(MIN_BYTES // 4 + more, np.float32)
+        array[place] = value
+        arrays.append(array)
+    files = {f"{number}.npy": npy(array) for number, array in enumerate(arrays)}
+    data = archive_of(files)
+    assert restored(data) == files
+    different = {array.tobytes() for array in arrays}
+    if len(different) <= 3:
+        assert copies_in(data).count(None) == len(different)
+
+
+def test_only_the_same_bytes_of_the_same_type_from_some_size_on_are_stored_once():
+    bits, small = WEIGHTS.view(np.int32), np.arange(MIN_BYTES // 4 - 1, dtype=np.int64).view(np.float32)[1::2].copy()
+    assert copies_in(archive_of({"a.npy": npy(WEIGHTS), "b.npy": npy(bits)})) == [None, None]
+    assert small.nbytes < MIN_BYTES
+    assert copies_in(archive_of({"a.npy": npy(small), "b.npy": npy(small)})) == [None, None]
+    assert copies_in(archive_of({"a.npy": npy(bits), "b.npy": npy(OTHERS), "c.npy": npy(bits)})) == [None, None, (0, 0)]
+
+
+def test_long_runs_of_plain_bytes_are_stored_once_too():
+    noise = np.random.default_rng(3).bytes(3 << 20)
+    data = archive_of({"a.bin": noise, "b.bin": noise, "c.bin": noise[:-1] + b"x"})
+    assert restored(data) == {"a.bin": noise, "b.bin": noise, "c.bin": noise[:-1] + b"x"}
+    assert copies_in(data) == [None, (0, 0), None]
+
+
+def test_lossy_archives_and_differences_have_all_segments_of_their_own(tmp_path):
+    files = {"a.npy": npy(WEIGHTS), "b.npy": npy(WEIGHTS)}
+    assert copies_in(archive_of(files, 7)) == [None, None] != copies_in(archive_of(files))
+    gcodec.save_file({"a": WEIGHTS, "b": WEIGHTS.copy()}, tmp_path / "old.gc")
+    changed = WEIGHTS.copy()
+    changed[0] += 1
+    gcodec.save_file({"a": changed, "b": changed.copy()}, tmp_path / "new.gc", base=tmp_path / "old.gc")
+    assert set(copies_in(tmp_path / "new.gc")) == {None}
+    assert np.array_equal(gcodec.load_file(tmp_path / "new.gc", base=tmp_path / "old.gc")["b"], changed)
+
+
+@pytest.mark.parametrize("happens", ["changed", "removed", "shortened"])
+def test_a_file_that_is_another_one_by_the_time_it_is_compared_with_is_not_relied_on(tmp_path, happens):
+    first, second, stream = tmp_path / "a.npy", tmp_path / "b.npy", io.BytesIO()
+    first.write_bytes(npy(WEIGHTS))
+    alike = WEIGHTS.copy()
+    alike[50] = 7
+    second.write_bytes(npy(alike))
+    with ArchiveWriter(stream) as archive:
+        add(archive, first)
+        if happens == "removed":
+            first.unlink()
+        else:
+            first.write_bytes(npy(alike) if happens == "changed" else npy(alike[:60]))
+        add(archive, second)
+    assert restored(stream.getvalue()) == {"a.npy": npy(WEIGHTS), "b.npy": npy(alike)}
+    assert copies_in(stream.getvalue()) == [None, None]
+
+
+def test_limits_count_what_copies_restore_to():
+    data = archive_of({f"{n}.npy": npy(WEIGHTS) for n in range(5)})
+    assert len(data) < 2 * WEIGHTS.nbytes
+    with opened(data, max_output_bytes=3 * WEIGHTS.nbytes) as archive, pytest.raises(LimitExceeded):
+        archive.check_limit()
+
+
+def test_copies_that_name_no_earlier_segment_of_the_same_bytes_are_refused():
+    head, index = index_of(archive_of({"a.npy": npy(WEIGHTS), "b.npy": npy(OTHERS), "c.npy": npy(WEIGHTS),
+                                       "d.npy": npy(WEIGHTS)}))
+    files = index["files"]
+    assert [file["segments"][0].get("same") for file in files] == [None, None, [0, 0], [0, 0]]
+    assert files[2]["segments"][0]["chunks"] == []
+
+    def refused(why: str, file: int = 2, **changes: Any) -> None:
+        changed = json.loads(json.dumps(index))
+        changed["files"][file]["segments"][0].update(changes)
+        with pytest.raises(Corruption, match=why):
+            opened(with_index(head, json.dumps(changed).encode()))
+
+    wrong: dict[str, list[Any]] = {
+        "there is no earlier segment": [[2, 0], [3, 0], [4, 0], [0, 1], [1 << 40, 0], [0, 1 << 61]],
+        "must name a file and a segment": [[], [0], [0, 0, 0]],
+        "must be an array": ["0", {}, 0],
+        "is not a number": [[-1, 0], [0, 0.5], [0, "0"], [True, 0]],
+    }
+    for why, places in wrong.items():
+        for place in places:
+            refused(why, same=place)
+    refused("must have size, hash and type", same=[1, 0])
+    refused("must have size, hash and type", file=3, same=[2, 0])
+    refused("must have size, hash and type", hash=files[1]["segments"][0]["hash"])
+    refused("must have size, hash and type", dtype="bfloat16")
+    refused("must have size, hash and type", lossy=True)
+    refused("must have size, hash and type", file=0, base="0" * 16)
+    refused("no chunks and no base", chunks=files[0]["segments"][0]["chunks"])
+    refused("no chunks and no base", base="0" * 16)
+    refused("do not sum to its size", bytes=files[0]["segments"][0]["bytes"] - 4)
