@@ -317,9 +317,11 @@ def _number(value: object, where: str) -> int:
 
 
 def _text(value: object, where: str) -> str:
-    if not isinstance(value, str) or len(value) > 1 << 16 or not well_formed(value) or len(value.encode()) > 1 << 16:
-        raise Corruption(f"{where}: must be a string of at most 65536 bytes")
-    return value
+    if isinstance(value, str) and len(value) <= 1 << 16 and (
+        value.isascii() or (well_formed(value) and len(value.encode()) <= 1 << 16)
+    ):
+        return value
+    raise Corruption(f"{where}: must be a string of at most 65536 bytes")
 
 
 def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
+from functools import cache, partial
 from itertools import islice
 from types import TracebackType
 from typing import Any, BinaryIO, NamedTuple
@@ -32,7 +33,7 @@ from .chunks import unpack_chunk
 from .entries import Blob, Chunk, FileEntry
 from .index import read_index
 from .layout import FREE_INDEX, TEXT_PER_BYTE, ZSTD, check_json, padding
-from .part_memory import PartMemory, RecentBytes
+from .part_memory import PartMemory, RecentBytes, Rooms, room_for, room_or
 
 #: So many bytes of parts of which pieces were read, and of groups of small tensors, are kept for the next.
 MAX_KEPT = 1 << 23
@@ -49,6 +50,7 @@ class _BlobToRead(NamedTuple):
         path: of the file.
         label: what it is called in its file.
         base: the bytes that it is coded against, if it is.
+        room: gives the memory that all of it is read to, the same at each call; None if its parts may lie anywhere.
     """
 
     blob: Blob
@@ -56,6 +58,7 @@ class _BlobToRead(NamedTuple):
     path: str
     label: str
     base: BaseBytes | None = None
+    room: Callable[[], Bytes] | None = None
 
     @property
     def where(self) -> str:
@@ -72,12 +75,14 @@ class _ChunkToRead(NamedTuple):
         start: where its part begins in the blob.
         chunk: the chunk.
         of: the blob.
+        room: memory of the part's size, where that had better be; None for any memory.
     """
 
     at: int
     start: int
     chunk: Chunk
     of: _BlobToRead
+    room: Bytes | None = None
 
 
 class _KnownBase(NamedTuple):
@@ -211,12 +216,18 @@ class ArchiveReader:
         for entry, tensor in wanted:
             name = entry.label(tensor.segment) if tensor.segment in entry.groups else tensor.name  # of all in a group
             self.check_size(entry.segments[tensor.segment].bytes, f"{entry.path}:{name}")
-        parts = self._parts_of([self._segment(entry, tensor.segment, tensor.name) for entry, tensor in wanted])
+        rooms = Rooms(entry.segments[tensor.segment].bytes for entry, tensor in wanted)
+        blobs = []
         for entry, tensor in wanted:
-            segment = entry.segments[tensor.segment]
-            data, at = _room_for(segment.bytes, f"{self.name}: {entry.path}:{tensor.name}"), 0
-            for part in islice(parts, len(segment.chunks)):
-                data[at : at + part.size] = part
+            blob = self._segment(entry, tensor.segment, tensor.name)
+            blobs.append(blob._replace(room=cache(partial(_room_of, blob, rooms))))
+        parts = self._parts_of(blobs)
+        for blob in blobs:
+            assert blob.room is not None
+            data, at = blob.room(), 0
+            for part in islice(parts, len(blob.blob.chunks)):
+                if not np.may_share_memory(part, data):  # frames were decoded there
+                    data[at : at + part.size] = part
                 at += part.size
             yield data
         for _ in parts:  # the hash of a last segment without chunks is checked
@@ -286,7 +297,7 @@ class ArchiveReader:
 
         if len(items) == 1:
             return unpacked(items[0])
-        data, at = _room_for(max(stop - start, 0), f"{self.name}: {entry.path}"), 0
+        data, at = room_for(max(stop - start, 0), f"{self.name}: {entry.path}"), 0
         # Others call this from threads of their own for a chunk or two, which are quicker unpacked there.
         parts = map(unpacked, items) if len(items) <= MAX_UNPACKED_HERE else ordered_map(
             self._pool, unpacked, items, self._threads + 1, lambda item: item.chunk.size
@@ -424,7 +435,8 @@ class ArchiveReader:
     def _unpacked(self, item: _ChunkToRead) -> Bytes:
         at, start, chunk, base = item.at, item.start, item.chunk, item.of.base
         read = (lambda: base.read(start, start + chunk.size)) if base else None
-        return unpack_chunk(chunk, self._stored(item), f"{item.of.where}: chunk at byte {at}", read, self._memory.take)
+        take = self._memory.take if item.room is None else partial(room_or, self._memory.take, item.room)
+        return unpack_chunk(chunk, self._stored(item), f"{item.of.where}: chunk at byte {at}", read, take)
 
     def check_beside(self, size: int, what: str) -> None:
         """Raises LimitExceeded if what is made beside the tensors, so named in errors, takes more than the text of an
@@ -445,7 +457,8 @@ def _chunks_to_read(blobs: Sequence[_BlobToRead]) -> Iterator[_ChunkToRead]:
     for item in blobs:
         at, start = item.blob.offset, 0
         for chunk in item.blob.chunks:
-            yield _ChunkToRead(at, start, chunk, item)
+            room = None if item.room is None else item.room()[start : start + chunk.size]
+            yield _ChunkToRead(at, start, chunk, item, room)
             at, start = at + chunk.stored + padding(chunk.stored), start + chunk.size
 
 
@@ -473,13 +486,9 @@ def _check_hash(digest: str, item: _BlobToRead) -> None:
         raise Corruption(f"{item.where}: the hash is {digest}, not {item.blob.hash} as the index says")
 
 
-def _room_for(size: int, what: str) -> Bytes:
-    """Return memory for ``size`` bytes; the system gives it page by page, as it is filled with what has been
-    checked."""
-    try:
-        return np.empty(size, np.uint8)
-    except (MemoryError, ValueError, OverflowError):
-        raise LimitExceeded(f"{what}: there is no memory for {size} bytes") from None
+def _room_of(item: _BlobToRead, rooms: Rooms) -> Bytes:
+    """Return the memory that a blob is read to."""
+    return room_for(item.blob.bytes, item.where, rooms.take)
 
 
 def _is_source(value: object) -> bool:

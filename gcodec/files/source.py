@@ -51,7 +51,8 @@ def naming(place: Path | str | None) -> Iterator[None]:
         raise
 
 
-def _new_bytes(size: int) -> Bytes:
+def new_bytes(size: int) -> Bytes:
+    """Return uint8[size] of any content."""
     return np.empty(size, np.uint8)
 
 
@@ -76,7 +77,7 @@ class FileSource:
         path: object = getattr(file, "name", None) if self._descriptor is not None and not self._base else None
         self.path = Path(path) if isinstance(path, str | os.PathLike) else None
 
-    def read(self, start: int, stop: int, take: Callable[[int], Bytes] = _new_bytes) -> Bytes:
+    def read(self, start: int, stop: int, take: Callable[[int], Bytes] = new_bytes) -> Bytes:
         """Return a copy of bytes ``start`` to ``stop``, in memory that ``take`` gives; raises InsufficientData outside,
         or if the file has become shorter."""
         if not 0 <= start <= stop <= self.size:
@@ -134,7 +135,7 @@ class ArraySource:
         self._starts = [0, *accumulate(piece.size for piece in self._pieces)]
         self.size = self._starts[-1]
 
-    def read(self, start: int, stop: int, take: Callable[[int], Bytes] = _new_bytes) -> Bytes:
+    def read(self, start: int, stop: int, take: Callable[[int], Bytes] = new_bytes) -> Bytes:
         """Return bytes ``start`` to ``stop``, a view where they are in one piece, else a copy in memory that ``take``
         gives; raises InsufficientData outside."""
         if not 0 <= start <= stop <= self.size:

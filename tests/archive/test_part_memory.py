@@ -5,12 +5,13 @@ from __future__ import annotations
 import gc
 import io
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 
 import numpy as np
 import pytest
 
 import gcodec
-from gcodec.archive.part_memory import PartMemory
+from gcodec.archive.part_memory import PartMemory, Rooms
 from gcodec.threads import WorkPool, ordered_map
 
 SIZE = 1 << 20
@@ -90,3 +91,30 @@ def test_work_is_done_by_the_caller_when_no_thread_takes_it(monkeypatch):
     assert publisher.publish({**tensors, "a": tensors["b"] + 1}).number == 2
     with WorkPool(1) as pool:
         assert isinstance(pool.submit(lambda: 1 / 0).exception(), ZeroDivisionError)
+
+
+def test_arrays_that_are_read_together_lie_apart_in_few_large_pieces_of_memory():
+    sizes = [number * 40_000 % 900_001 for number in range(60)] + [3 << 20, 0, 1]
+    rooms = Rooms(sizes)
+    arrays = [rooms.take(size) for size in sizes]
+    places = sorted((array.ctypes.data, array.ctypes.data + array.size) for array in arrays if array.size)
+    assert [array.size for array in arrays] == sizes
+    assert all(end <= begin for (_, end), (begin, _) in pairwise(places))
+    assert all(array.flags.writeable and array.ctypes.data % 16 == 0 for array in arrays if array.size)
+    owners = {id(array if array.base is None else array.base) for array in arrays if array.size > 1}
+    assert len(owners) < 15
+
+
+@pytest.mark.parametrize("like", ["numpy", "torch"])
+def test_many_arrays_of_an_archive_are_read_to_memory_that_none_shares(like, tmp_path):
+    pytest.importorskip("torch") if like == "torch" else None
+    rng = np.random.default_rng(4)
+    arrays = {f"{number}.{size}": rng.standard_normal(size).astype(kind) for number, (size, kind) in enumerate(
+        (size, kind) for size in (3, 900, 20_000, 300_000) for kind in ("float32", "float64", "int32") for _ in range(4)
+    )}
+    gcodec.save_file(arrays, tmp_path / "x.gc")
+    loaded = gcodec.load_file(tmp_path / "x.gc", like=like)
+    for name, array in loaded.items():
+        assert np.array_equal(array, arrays[name])
+        array[:] = 0
+    assert not any(np.asarray(array).any() for array in loaded.values())
