@@ -143,7 +143,8 @@ class IndexedDecoder:
         table = decoder.table
         if rules.has_factors:
             table = borrowed.take((table.dtype, "products"), lambda: np.empty(MAX_ENTRIES, decoder.table.dtype))
-        lookup = Lookup(decoder.factors, self._prelude.dtype.narrow.code, table)
+        planes = borrowed.take("table planes", lambda: np.empty(8 * MAX_ENTRIES, np.uint8))
+        lookup = Lookup(decoder.factors, self._prelude.dtype.narrow.code, table, planes)
         types = out.dtype, out.flags.aligned
         found, stop = _look_up_values(types, blocks, begin, end, rules, lookup, indices, out, out_first)
         return (status, end) if found == header.OK else (found, stop)

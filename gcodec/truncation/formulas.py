@@ -22,15 +22,28 @@ Hyperparameters are named as in ``torch.optim``.
 from __future__ import annotations
 
 import math
-from functools import lru_cache
-from typing import NamedTuple
+from collections.abc import Callable
+from functools import lru_cache, wraps
+from typing import Any, NamedTuple
 
 from ..errors import InvalidArgument, Unsupported
 from ..format.ladders import MANTISSA_BITS
 from ..kernels.levels.terms import N_MARGIN, U_MARGIN, AccumulatorConstants, AdamConstants, LinearConstants
 from .evaluate import ACCUMULATOR, ADAM, DEFAULT, LINEAR, Formula, Policy
 
-_of_a_step = lru_cache(64)  #: a step has many tensors of few rules
+
+def _of_a_step(function: Callable[..., Formula]) -> Callable[..., Formula]:
+    """Keep the last formulas that a function returned: a step has many tensors of few rules."""
+    kept = lru_cache(64)(function)
+
+    @wraps(function)
+    def formula(*args: Any, **more: Any) -> Formula:
+        try:
+            return kept(*args, **more)
+        except TypeError:  # an argument that cannot be told from others, or is none
+            return function(*args, **more)
+
+    return formula
 
 
 @_of_a_step

@@ -7,10 +7,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ..core.intrinsics import HAS_AVX512
 from ..core.jit import kernel
 from ..core.scalar import U8, U32
-from ..core.unaligned import load_u32, load_value, store_value, subarray, width_of
+from ..core.unaligned import bits_of_float, load_u32, load_value, store_value, subarray, width_of
 from ..index.products import product_of, without_denormal
+from ..index.value_tables import fill_planes, fill_product_planes, look_up, look_up_groups
 from ..predict.residuals import BFLOAT16, FLOAT16, FLOAT32
 from .header import (
     BAD_FIELD,
@@ -61,11 +63,13 @@ class Lookup(NamedTuple):
         factors: float32[256], the factors, none of them denormal; not looked at if there are none.
         dtype_code: Type of the values, if there are factors.
         table: uintW[256], the values that indices stand for; with factors, scratch.
+        planes: uint8[256 * W / 8], for :func:`value_tables.look_up`; scratch.
     """
 
     factors: np.ndarray
     dtype_code: int
     table: np.ndarray
+    planes: np.ndarray
 
 
 @kernel
@@ -139,22 +143,28 @@ def check_indexed(blocks, begin, end, rules, inner_offsets, inner_sizes):
 
 
 @kernel
-def _multiply(indices, scale, lookup, n_entries, out):
-    """Write the products of a segment's scale and the factors that indices stand for."""
-    # In float16, the loop over indices does not become one of vectors: making some products in vain is quicker.
-    if len(indices) * (2 if lookup.dtype_code == FLOAT16 else 1) >= n_entries:
+def _multiply(indices, n, scale, lookup, n_entries, out):
+    """Write the products of a segment's scale and the factors that the first ``n`` indices stand for. What is behind
+    these in ``out``, the values of the segments that follow, may be overwritten."""
+    # Making some products in vain is quicker than making each where it is wanted: by far if 64 are looked up at once,
+    # and in float16, where the loop over indices does not become one of vectors.
+    if HAS_AVX512 and 16 * n >= n_entries:
+        fill_product_planes(lookup.factors, n_entries, bits_of_float(scale), lookup.dtype_code, lookup.planes)
+        for i in range(look_up_groups(lookup.planes, indices, n, out), n):
+            out[i] = product_of(scale, lookup.factors[indices[i]], lookup.dtype_code)
+    elif n * (2 if lookup.dtype_code == FLOAT16 else 1) >= n_entries:
         for k in range(n_entries):
             lookup.table[k] = product_of(scale, lookup.factors[k], lookup.dtype_code)
-        for i in range(len(indices)):
+        for i in range(n):
             out[i] = lookup.table[indices[i]]
     elif lookup.dtype_code == BFLOAT16:  # a loop for each type becomes vectors
-        for i in range(len(indices)):
+        for i in range(n):
             out[i] = product_of(scale, lookup.factors[indices[i]], BFLOAT16)
     elif lookup.dtype_code == FLOAT16:
-        for i in range(len(indices)):
+        for i in range(n):
             out[i] = product_of(scale, lookup.factors[indices[i]], FLOAT16)
     else:
-        for i in range(len(indices)):
+        for i in range(n):
             out[i] = product_of(scale, lookup.factors[indices[i]], FLOAT32)
 
 
@@ -205,12 +215,12 @@ def look_up_values(blocks, begin, end, rules, lookup, indices, out, out_first):
                 scale = without_denormal(_load_scale(data, at, header.scale_bytes))
                 end_of_segment = (s + 1) * header.segment - header.skipped
                 first, stop = max(end_of_segment - header.segment, 0), min(end_of_segment, n)
-                part = subarray(of_block, first, stop - first)
-                _multiply(part, scale, lookup, rules.n_entries, subarray(result, first, stop - first))
+                part, rest = subarray(of_block, first, n - first), subarray(result, first, n - first)
+                _multiply(part, stop - first, scale, lookup, rules.n_entries, rest)
                 at += header.scale_bytes
         else:
-            for i in range(n):
-                result[i] = lookup.table[of_block[i]]
+            fill_planes(lookup.table, rules.n_entries, lookup.planes)
+            look_up(lookup.table, lookup.planes, of_block, n, result)
         if not _restore_exceptions(data, at, of_block, rules.n_entries, header.n_exceptions, result):
             return BAD_SIZE, b
     return OK, end

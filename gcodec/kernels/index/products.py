@@ -13,7 +13,7 @@ from ..core.scalar import U32
 from ..core.unaligned import bits_of_float, float_from_bits
 from ..predict.residuals import BFLOAT16, FLOAT16
 
-_HALF = 0x3F000000  #: the bits of 0.5
+HALF = 0x3F000000  #: the bits of 0.5
 SIGN, TINY = 0x80000000, 0x01000000  #: a float32's sign bit, and the smallest magnitude no processor takes for zero
 
 
@@ -24,7 +24,7 @@ def without_denormal(bits):
 
 
 @kernel
-def _to_even_half(bits):
+def to_even_half(bits):
     """Return the bits of the float16 nearest to a float32 that is neither denormal nor NaN, ties to even.
 
         float32   s eeeeeeee mmmmmmmmmmmmmmmmmmmmmmm
@@ -34,7 +34,7 @@ def _to_even_half(bits):
     magnitude = U32(bits & U32(0x7FFFFFFF))
     odd = U32(U32(magnitude >> U32(13)) & U32(1))
     normal = U32(U32(U32(magnitude - U32(0x38000000)) + U32(U32(0xFFF) + odd)) >> U32(13))
-    small = U32(bits_of_float(np.float32(float_from_bits(magnitude) + np.float32(0.5))) - U32(_HALF))
+    small = U32(bits_of_float(np.float32(float_from_bits(magnitude) + np.float32(0.5))) - U32(HALF))
     result = small if magnitude < U32(0x38800000) else normal
     result = result if magnitude < U32(0x477FF000) else U32(0x7C00)
     return U32(result | U32(U32(bits >> U32(16)) & U32(0x8000)))
@@ -54,5 +54,5 @@ def product_of(scale, factor, dtype_code):
     if dtype_code == BFLOAT16:
         return U32(U32(bits + U32(U32(0x7FFF) + U32(U32(bits >> U32(16)) & U32(1)))) >> U32(16))
     if dtype_code == FLOAT16:
-        return _to_even_half(bits)
+        return to_even_half(bits)
     return bits
