@@ -97,8 +97,8 @@ def encode(
         gradient = gcodec.decode(frame)
 
     Args:
-        x: Numpy array or torch tensor, any shape and strides, never changed; float32, float64, float16, bfloat16 or
-            float8. A CUDA tensor is encoded on its device (docs/gpu.md).
+        x: Numpy or JAX array or torch tensor, any shape and strides, never changed; float32, float64, float16,
+            bfloat16 or float8. A CUDA tensor is encoded on its device (docs/gpu.md).
         mantissa_bits: Keep this many mantissa bits; the relative error of normal values is at most
             2**-(mantissa_bits + 1).
         levels: uint8, of x's shape or flat, an index into ``ladder`` per value.

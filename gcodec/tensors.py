@@ -1,4 +1,4 @@
-"""Arrays in and out: numpy arrays and torch CPU tensors as flat unsigned integers, without a copy if possible."""
+"""Arrays in and out: numpy, JAX and torch CPU ones as flat unsigned integers, without a copy if possible."""
 
 from __future__ import annotations
 
@@ -68,11 +68,18 @@ def is_torch(x: Any) -> bool:
     return torch is not None and isinstance(x, torch.Tensor)
 
 
+def is_jax(x: Any) -> bool:
+    """Return True if ``x`` is a JAX array, also one without values (a tracer, random keys), without importing JAX."""
+    jax = sys.modules.get("jax")
+    return jax is not None and isinstance(x, getattr(jax, "Array", ()))  # without the name, it is being imported
+
+
 def values_of(x: Any, dtype: str | None = None, argument: str = "x") -> Values:
     """Return an array or tensor as bits; only what is not contiguous is copied.
 
     Args:
-        x: A numpy array (or what ``np.asarray`` takes) or a torch CPU tensor, of any shape, strides and writability.
+        x: A numpy array (or what ``np.asarray`` takes, such as a JAX array) or a torch CPU tensor, of any shape,
+            strides and writability.
         dtype: The type whose bits ``x`` holds, if it is of unsigned integers.
         argument: The caller's name for ``x``, for errors.
 
@@ -108,7 +115,29 @@ def as_plain_array(x: Any, argument: str) -> np.ndarray:
     try:
         return np.asarray(x)
     except (AttributeError, AssertionError, RuntimeError, TypeError, ValueError) as error:
-        raise InvalidArgument(f"{argument} must be an array, which this {type(x).__name__} is not: {error}") from None
+        raise InvalidArgument(f"{argument} must be {_readable(x, error)}") from None
+
+
+def host_array(x: Any, argument: str) -> Any:
+    """Return a JAX array as a numpy array, and anything else as it is; ``argument`` is the caller's name for it. Raises
+    InvalidArgument for a JAX array without values."""
+    return as_plain_array(x, argument) if is_jax(x) else x
+
+
+def _readable(x: Any, error: Exception) -> str:
+    """Return the end of the error for what numpy does not read, with what to do. ``error``: what numpy or JAX says."""
+    kind = type(x).__name__
+    if is_jax(x) and isinstance(x, sys.modules["jax"].core.Tracer):
+        return (
+            f"an array with values, which this {kind} gets only when the function runs: call gcodec outside of jit, "
+            "grad, vmap and the like, or in a function that jax.debug.callback or jax.experimental.io_callback calls"
+        )
+    if is_jax(x) and x.is_deleted():
+        return (
+            "an array whose memory is there; that of this JAX array was deleted, or donated to a jitted function: "
+            "pass it earlier, or pass what that function returned"
+        )
+    return f"an array, which this {kind} is not: {error}"
 
 
 def check_unmasked(x: Any, argument: str) -> None:
@@ -350,6 +379,8 @@ def _why_not_written(out: Any) -> str:
         if not out.flags.c_contiguous:
             return ", not contiguous"
         return "" if out.flags.writeable else ", read-only"
+    if is_jax(out):
+        return ", and JAX arrays cannot be written to: leave out the argument, and pass the result to jax.device_put"
     if not is_torch(out) or str(out.layout) != "torch.strided":
         return ""
     if not out.is_cpu:

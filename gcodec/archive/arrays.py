@@ -16,7 +16,7 @@ from ..files.elements import RAW_BITS, name_of, numpy_dtype
 from ..files.file_plan import TensorView, row_major
 from ..files.npy import reinterpreted
 from ..files.source import Bytes
-from ..tensors import check_has_data, check_not_freed, check_unmasked, is_torch
+from ..tensors import as_plain_array, check_has_data, check_not_freed, is_torch
 from .entries import FileEntry
 
 
@@ -73,6 +73,15 @@ def as_array(tensor: TensorView, data: Bytes, like: str) -> Any:
         raise
     except (ValueError, OverflowError, RuntimeError) as error:
         raise LimitExceeded(f"tensor {tensor.name!r}: no array can have shape {tensor.shape}: {error}") from error
+
+
+def as_complex(pairs: Any) -> Any:
+    """Return pairs of float64, a numpy array or torch tensor whose last size is 2, as complex numbers."""
+    if not isinstance(pairs, np.ndarray):
+        import torch
+
+        return torch.view_as_complex(pairs)
+    return pairs.view(np.complex128)[..., 0] if pairs.size else np.empty(pairs.shape[:-1], np.complex128)
 
 
 def item_at(key: Any, array: Any, name: str) -> Any:
@@ -135,8 +144,7 @@ def as_bytes(value: Any, dtype: str | None = None) -> tuple[str, tuple[int, ...]
         if dtype is not None and dtype != own:
             raise InvalidArgument(f"dtype must be None or {own!r}, the tensor's own, not {dtype!r}")
         return _torch_bytes(value)
-    check_unmasked(value, "tensor")
-    array = np.asarray(value)
+    array = as_plain_array(value, "tensor")
     if array.dtype.hasobject:
         kind = type(value).__name__
         raise InvalidArgument(

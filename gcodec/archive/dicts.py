@@ -18,7 +18,7 @@ from ..files.elements import check_dtype, stored_as, width
 from ..files.file_plan import LONGEST_NAME, FilePlan, FileSegment, SegmentViews, TensorView, assemble
 from ..files.safetensors import safetensors_header
 from ..files.source import ArraySource, Bytes
-from ..tensors import is_torch
+from ..tensors import as_plain_array, host_array, is_jax, is_torch
 from .arrays import as_bytes
 from .base_files import Bases, HoldsArchive, bases_at, no_base
 from .devices import Placement, check_kind, device_of
@@ -60,10 +60,10 @@ def save_file(
     """Write tensors to an archive, replacing the file only when the new one is complete. Lossless by default.
 
     Args:
-        tensors: name to numpy array or torch tensor, of any type that .safetensors has, any shape and strides. Those of
-            the same memory, type and shape are stored once, and tied again when they are loaded. (The .safetensors
-            file that ``gcodec decompress`` makes has the first of them, and the names of the others in its metadata,
-            as ``safetensors.torch.save_model`` has it.)
+        tensors: name to numpy array, JAX array or torch tensor, of any type that .safetensors has, any shape and
+            strides. Those of the same memory, type and shape are stored once, and tied again when they are loaded.
+            (The .safetensors file that ``gcodec decompress`` makes has the first of them, and the names of the others
+            in its metadata, as ``safetensors.torch.save_model`` has it.)
         path: of the archive, such as ``weights.gc``, a URL for fsspec, or a binary stream.
         metadata: strings to keep with the tensors.
         dtype: what unsigned integer arrays really hold (``"bfloat16"``): for each name, or for all of fitting width.
@@ -259,7 +259,8 @@ def _stored_arrays(
     """
     first: dict[Hashable, tuple[str, ref[Any]]] = {}
     arrays, ties, kinds, kept = dict[str, _Array](), dict[str, list[str]](), set[str](), []
-    for name, value in tensors.items():
+    for name, given in tensors.items():
+        value = host_array(given, f"tensor {name!r}")
         kinds.add("torch" if is_torch(value) else "numpy")
         memory = None if name in untied else memory_of(value)
         key = memory, dtype.get(name) if isinstance(dtype, Mapping) else None
@@ -294,7 +295,9 @@ def plan_beside(plan: FilePlan, tensors: Any, make: Callable[[Any], FilePlan]) -
         tensors: the base as it was given.
         make: makes the plan of the other kind.
     """
-    if not isinstance(tensors, Mapping) or not all(is_torch(t) or isinstance(t, np.ndarray) for t in tensors.values()):
+    if not isinstance(tensors, Mapping) or not all(
+        isinstance(t, np.ndarray) or is_torch(t) or is_jax(t) for t in tensors.values()
+    ):
         return None
     if _is_plain_state(plan, tensors):  # before tensors of devices are copied to the host
         return None
@@ -315,11 +318,11 @@ def _is_plain_state(plan: FilePlan, tensors: Mapping[str, Any]) -> bool:
 
 def _bytes_of(name: str, value: Any, dtype: str | Mapping[str, str] | None) -> _Array:
     type_name = dtype.get(name) if isinstance(dtype, Mapping) else dtype
-    if isinstance(type_name, str) and not isinstance(dtype, Mapping):
-        array_type = None if is_torch(value) else np.asarray(value).dtype
-        fits = array_type is not None and array_type.kind == "u" and array_type.itemsize == width(type_name)
-        type_name = type_name if fits else None
     try:
+        if isinstance(type_name, str) and not isinstance(dtype, Mapping):
+            array_type = None if is_torch(value) else as_plain_array(value, "tensor").dtype
+            fits = array_type is not None and array_type.kind == "u" and array_type.itemsize == width(type_name)
+            type_name = type_name if fits else None
         return as_bytes(value, type_name)
     except InvalidArgument as error:
         raise InvalidArgument(f"tensor {name!r}: {error}") from error

@@ -41,9 +41,9 @@ def save(
 
     Args:
         obj: dictionaries (``OrderedDict``, ``Counter`` and ``state_dict()`` too), lists, tuples and sets, in each
-            other, of torch tensors on any device, numpy arrays and numbers, Python numbers, strings, bytes, bools,
-            None, ``torch.Size``, ``torch.dtype`` and ``torch.device``. Tensors of the same memory are stored once.
-            It must not change until this returns.
+            other, of torch tensors on any device, JAX arrays, numpy arrays and numbers, Python numbers, strings,
+            bytes, bools, None, ``torch.Size``, ``torch.dtype`` and ``torch.device``. Tensors of the same memory are
+            stored once. It must not change until this returns.
         file: path to write to, such as ``last.gc`` or ``last.pt.gc``, a URL for fsspec, or a binary stream, which need
             not seek.
         base: an earlier object, the path of its archive (or of any tensor file), or an open
@@ -101,7 +101,8 @@ def load(
 
     Returns:
         The object; types come back as they were, those of subclasses such as ``Parameter`` as
-        plain tensors, none of which requires a gradient. Tensors of the same memory are so again.
+        plain tensors, none of which requires a gradient, and JAX arrays as numpy arrays. Tensors of the same memory
+        are so again.
 
     Raises:
         Corruption: the archive is damaged, or is no archive.

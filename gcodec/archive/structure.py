@@ -15,6 +15,7 @@ from __future__ import annotations
 import base64
 import json
 import math
+import sys
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
@@ -26,8 +27,8 @@ from ..errors import Corruption, GcodecError, InvalidArgument, LimitExceeded, Un
 from ..files.elements import name_of, width
 from ..files.file_plan import TensorView
 from ..files.safetensors import CODES
-from ..tensors import as_plain_array, check_has_data, is_torch
-from .arrays import item_at
+from ..tensors import as_plain_array, check_has_data, is_jax, is_torch
+from .arrays import as_complex, item_at
 from .container_keys import check_hashes, check_key
 from .shared_memory import check_view, memory_of, stored_views, view_of
 from .unique_names import UniqueNames
@@ -288,11 +289,16 @@ class _Flattener:
             return {"bytes": base64.b64encode(value).decode()}
         if kind is complex:
             return {"complex": [self.node(value.real, path, 0), self.node(value.imag, path, 0)]}
+        if is_jax(value):
+            return self._tensor(as_plain_array(value, path or "the state"), path)
         if kind.__module__ == "torch" and kind.__name__ in ("Size", "dtype", "device"):
             return {"Size": list(value)} if kind.__name__ == "Size" else {kind.__name__: str(value)}
         name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
-        raise InvalidArgument(f"{path or 'the state'}: a {name} cannot be saved; pass "
-                              "its state_dict(), or what it holds as tensors, numbers, strings, dictionaries and lists")
+        advice = "its state_dict(), or what it holds as tensors, numbers, strings, dictionaries and lists"
+        if "jax" in sys.modules:
+            advice += ("; of a JAX pytree pass jax.tree.leaves(state), and make one again with "
+                       "jax.tree.unflatten(jax.tree.structure(state), loaded)")
+        raise InvalidArgument(f"{path or 'the state'}: a {name} cannot be saved; pass {advice}")
 
     def _tensor(self, value: Any, path: str) -> Any:
         kind = "torch" if is_torch(value) else "numpy" if isinstance(value, np.ndarray) else "scalar"
@@ -425,7 +431,7 @@ class _Rebuilder:
             if "complex" in node:
                 if node["complex"] not in PAIRS:
                     raise ValueError(f"{node['complex']!r} is no type of pairs")
-                value = _as_complex(value)
+                value = as_complex(value)
             self._known[key] = value
         value = self._known[key]
         if "view" in node:
@@ -468,14 +474,6 @@ class _PlaceFinder(_Rebuilder):
             shape, stride, offset = check_view(math.prod(view.shape), *node["view"])
             view = replace(view, shape=shape, stride=stride, offset=offset)
         return TensorPlace(view, "torch" if tag == "torch" else "numpy")
-
-
-def _as_complex(pairs: Any) -> Any:
-    if not isinstance(pairs, np.ndarray):
-        import torch
-
-        return torch.view_as_complex(pairs)
-    return pairs.view(np.complex128)[..., 0] if pairs.size else np.empty(pairs.shape[:-1], np.complex128)
 
 
 def _plain(tag: str, content: Any, value: Callable[[Any, int], Any]) -> Any:

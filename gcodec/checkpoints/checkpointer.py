@@ -91,8 +91,9 @@ class Checkpointer:
         Args:
             step: the number of the step, 0 to 10^18 - 1; its base is the one before it.
             state: what ``torch.save`` would be given: dictionaries, lists, tuples and sets, in each other, of torch
-                tensors on any device, numpy arrays and numbers, Python numbers, strings, bytes and None. Tensors of the
-                same memory are stored once. Those of subclasses, such as parameters, come back as plain tensors.
+                tensors on any device, JAX arrays, numpy arrays and numbers, Python numbers, strings, bytes and None.
+                Tensors of the same memory are stored once. Those of subclasses, such as parameters, come back as plain
+                tensors, and JAX arrays as numpy arrays.
 
         Returns:
             What was stored: path, base and sizes.

@@ -75,6 +75,8 @@ def name_of(dtype: np.dtype) -> str:
         return "structured"
     if dtype.name in NUMPY_NAMES and dtype.newbyteorder("<") == dtype:
         return dtype.name
+    if dtype.kind == "V" and dtype.type is not np.void:  # another type of ml_dtypes, which has no type string
+        return dtype.name
     return str(dtype.str)
 
 

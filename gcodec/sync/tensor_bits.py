@@ -15,7 +15,7 @@ from ..files.elements import name_of, width
 from ..files.file_plan import TensorView
 from ..files.safetensors import CODES
 from ..files.source import Bytes
-from ..tensors import as_plain_array, check_has_data, check_not_freed, is_torch, kernel_view, note_change
+from ..tensors import as_plain_array, check_has_data, check_not_freed, is_jax, is_torch, kernel_view, note_change
 from .device_bits import Bits, DeviceBits, is_on_device
 
 
@@ -145,8 +145,9 @@ class WritableTensor:
     def __init__(self, name: str, value: Any, layout: TensorLayout | None = None, *, on_device: bool = False) -> None:
         self.name, self.value = name, value
         if not is_torch(value) and not isinstance(value, np.ndarray):
+            advice = '; JAX arrays cannot be written to: see Subscriber(like="numpy")' if is_jax(value) else ""
             raise InvalidArgument(
-                f"tensor {name!r} must be a numpy array or torch tensor, not a {type(value).__name__}"
+                f"tensor {name!r} must be a numpy array or torch tensor, not a {type(value).__name__}{advice}"
             )
         self.layout = layout or tensor_layout_of(name, value)
         self.like = "torch" if is_torch(value) else "numpy"

@@ -382,6 +382,12 @@ def test_masked_arrays_are_not_saved_without_their_mask(tmp_path):
             save_file(tensors, tmp_path / "x.gc", base=base)
 
 
+@pytest.mark.parametrize("dtype", [None, "bfloat16"])
+def test_lists_that_are_no_array_are_refused(tmp_path, dtype):
+    with pytest.raises(InvalidArgument, match=r"tensor 'w': .*must be an array, which this list is not"):
+        save_file({"w": [[1], [1, 2]]}, tmp_path / "x.gc", dtype=dtype)
+
+
 def test_levels_that_do_not_fit_their_tensor_or_another_mode_are_refused(tmp_path):
     tensors = {"w": np.ones((20, 30), np.float32), "i": np.arange(600)}
     for name, levels, message in (("w", np.zeros(601, np.uint8), "must be 600 uint8"), ("i", np.zeros(600, np.uint8),
