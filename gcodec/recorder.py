@@ -22,12 +22,13 @@ from typing import TYPE_CHECKING, Any
 
 from safetensors import SafetensorError, safe_open
 
-from .dtypes import DTYPES
+from .dtypes import BY_NAME, DTYPES
 from .errors import Corruption, GcodecError, InvalidArgument, Unsupported, what_it_is
 from .files.source import open_regular
 from .files.urls import Upload, is_url, local_copy, local_path
 
 if TYPE_CHECKING:
+    import numpy as np
     import torch
 
 FORMAT = "gcodec-dump-1"
@@ -237,7 +238,7 @@ def write_dump(
 
     Args:
         path: the file, or a URL for fsspec; its folder is created if missing.
-        tensors: ``"grad/NAME"`` and so on to tensors, arrays or numbers; other values are left out.
+        tensors: ``"grad/NAME"`` and so on to torch tensors, numpy or JAX arrays, or numbers; other values are left out.
         step: the iteration, counted from 1.
         optimizer: torch's class name.
         groups: hyperparameters of each parameter group, and its parameters' names under ``"params"``.
@@ -354,10 +355,15 @@ def _detached(tensors: Mapping[str, Any]) -> dict[str, torch.Tensor]:
     import numpy as np
     import torch
 
+    from .tensors import host_array
+
     seen: set[int] = set()
     result = {}
     for key, value in tensors.items():
-        if not isinstance(value, torch.Tensor | np.ndarray | int | float):
+        value = host_array(value, key)
+        if isinstance(value, np.ndarray):
+            value = _tensor_of(value)
+        if not isinstance(value, torch.Tensor | int | float):
             continue
         tensor = torch.as_tensor(value, dtype=torch.float64 if isinstance(value, float) else None).detach()
         if hasattr(tensor, "to_local"):
@@ -368,6 +374,19 @@ def _detached(tensors: Mapping[str, Any]) -> dict[str, torch.Tensor]:
         result[key] = tensor.clone() if storage in seen else tensor
         seen.add(storage)
     return result
+
+
+def _tensor_of(array: np.ndarray) -> torch.Tensor:
+    """Return an array as a torch tensor, of the same memory where it is contiguous."""
+    import torch
+
+    from .tensors import TORCH, as_container, kernel_view, values_of
+
+    if array.dtype.name in BY_NAME:  # also of types of ml_dtypes, which torch does not take
+        values = values_of(array)
+        tensor: torch.Tensor = as_container(values.bits, values.dtype, values.shape, TORCH)
+        return tensor
+    return torch.as_tensor(kernel_view(array))  # torch warns of arrays that are marked read-only
 
 
 def _hyperparameters(group: dict[str, Any]) -> dict[str, Any]:

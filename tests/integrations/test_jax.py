@@ -211,3 +211,19 @@ def test_published_arrays_reach_subscribers(dtype):
         for name, value in state.items():
             sent = value.astype(dtype) if dtype and value.dtype == jnp.float32 else value
             assert same(subscriber.tensors[name], sent)
+
+
+def test_dumps_hold_jax_arrays(tmp_path):
+    torch = pytest.importorskip("torch")
+    from gcodec.recorder import read_dump, write_dump
+
+    tensors = {f"{kind}/{dtype}": array_of(dtype, shape)
+               for kind in ("grad", "param") for dtype, shape in (("float32", (7, 9)), ("bfloat16", (9,)))}
+    tensors["step/float32"] = jnp.int32(4)
+    write_dump(tmp_path / "dump.safetensors", tensors, step=1, optimizer="AdamW", groups=[])
+    dump = read_dump(tmp_path / "dump.safetensors")
+    assert dump.keys == tensors.keys()
+    for name, value in tensors.items():
+        found = dump.tensor(name)
+        bits = found.view(torch.int16).numpy() if isinstance(found, torch.Tensor) else found
+        assert bits.tobytes() == np.asarray(value).tobytes() and tuple(found.shape) == value.shape
