@@ -130,3 +130,27 @@ def test_the_entry_point_names_the_codec():
     if not found:
         pytest.skip("gcodec was installed before it had this entry point")
     assert found[0].load() is GcodecCodec
+
+
+@pytest.mark.filterwarnings("ignore:Consolidated metadata")     # of Zarr, which xarray makes it write
+@pytest.mark.parametrize(("version", "options"), [
+    (3, {}), (3, {"chunks": (7, 100)}), (3, {"chunks": (20, 50), "shards": (100, 100)}), (2, {}),
+    (2, {"chunks": (7, 100)}),
+], ids=["version 3", "chunks", "shards", "version 2", "chunks of version 2"])
+def test_datasets_of_xarray_come_back_and_keep_the_codec(tmp_path, version, options):
+    xarray = pytest.importorskip("xarray")
+    from gcodec.integrations.numcodecs import Gcodec
+
+    codec = {"compressors": [Gcodec()]} if version == 2 else {"serializer": GcodecCodec(), "compressors": None}
+    floats = {f"float{kind[1:]}": (("x", "y"), numbers(kind)) for kind in ("f2", "f4", "f8")}
+    dataset = xarray.Dataset({**floats, "step": ("x", np.arange(100))}, coords={"y": np.linspace(0, 1, 100)})
+    encoding = {name: {**codec, **options} for name in floats}
+    dataset.to_zarr(tmp_path / "0", encoding=encoding, zarr_format=version)
+    for n in range(2):
+        again = xarray.open_dataset(tmp_path / str(n), engine="zarr", chunks=None)
+        assert again.identical(dataset)
+        assert all(bits(again[name]) == bits(dataset[name]) for name in floats)
+        group = zarr.open_group(tmp_path / str(n), mode="r")
+        coded = {name for name, array in group.arrays() if "gcodec" in str(array.metadata.to_dict())}
+        assert coded == floats.keys()
+        again.load().to_zarr(tmp_path / str(n + 1), zarr_format=version)     # as it was read
