@@ -55,7 +55,8 @@ def plan_file(
         Corruption: the file says it is of a kind but is malformed.
         Unsupported: a ``.pt`` file that cannot be read without executing it.
         LimitExceeded: a compressed ``.npz`` is above ``max_unpacked_bytes``.
-        InvalidArgument: ``dtype`` does not fit, or the file is an archive already.
+        InvalidArgument: ``dtype`` does not fit, or is given for a file that has types of its own, or the file is an
+            archive already.
     """
     if dtype is not None:
         check_dtype(dtype)
@@ -71,6 +72,10 @@ def plan_file(
     if kind == "npy":
         return plan_npy(path, source, name, dtype)
     if dtype:
+        if _has_types(path, source, kind):
+            what = "safetensors file" if kind == "safetensors" else "zip file, such as .npz and .pt"
+            raise InvalidArgument(f"{path}: is a {what}, and has types of its own; dtype is for files without a header "
+                                  "and for raw bits in .npy files: leave it out")
         return _plan_raw(path, source, name, dtype)
     if kind == "safetensors":
         return plan_safetensors(path, source)
@@ -101,6 +106,20 @@ def _kind(source: ByteSource) -> str:
     if head.startswith(ARCHIVE_MAGIC):
         return "gc"
     return "safetensors" if looks_like_safetensors(head, source.size) else "bytes"
+
+
+def _has_types(path: str, source: ByteSource, kind: str) -> bool:
+    """Return True for a file of tensors, or a zip of anything; False for one that only begins like that."""
+    if kind not in ("safetensors", "zip"):
+        return False
+    try:
+        if kind == "zip":
+            Zip.read_from(source, path)
+        else:
+            plan_safetensors(path, source)
+    except GcodecError:
+        return False
+    return True
 
 
 def _plan_zip(path: str, source: ByteSource, name: str, max_unpacked_bytes: int | None) -> FilePlan:

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 from safetensors.numpy import load_file as load_safetensors
+from safetensors.numpy import save as safetensors_bytes
 from safetensors.numpy import save_file as save_safetensors
 
 import gcodec
@@ -159,6 +160,25 @@ def test_raw_values_and_raw_bits_are_given_their_type_by_an_option():
     assert Path("b.npy.gc").stat().st_size < 0.85 * Path("b.npy").stat().st_size
     run("compress", "x.f32", "--dtype", "float31", "-f", code=2)
     run("compress", "b.npy", "--dtype", "float32", "-f", code=1)
+
+
+@pytest.mark.parametrize("lossy", [[], ["--mantissa-bits", 3]], ids=["lossless", "lossy"])
+def test_types_are_not_given_to_files_that_have_their_own(capsys, lossy):
+    files = {"x.npz": npz({"a": FLOATS}), "c.npz": npz({"a": FLOATS}, compressed=True), "x.bin": npz({"a": FLOATS}),
+             "x.safetensors": safetensors_bytes({"a": FLOATS})}
+    write(files)
+    for name in files:
+        run("compress", name, "--dtype", "bfloat16", *lossy, code=1)
+        assert f"{name}: is a " in capsys.readouterr().err
+        assert not Path(f"{name}.gc").exists()
+
+
+def test_raw_values_may_begin_as_other_files_do():
+    files = {"zip": b"PK\x03\x04" + FLOATS.tobytes(), "safetensors": (8).to_bytes(8, "little") + b"{" + bytes(7) * 9}
+    write(files)
+    for name, data in files.items():
+        run("compress", name, "--dtype", "uint8")
+        assert load_file(f"{name}.gc")[name].tobytes() == data
 
 
 def test_listing_an_archive_reads_only_its_index(capsys):
