@@ -205,12 +205,15 @@ def test_train_states_of_flax_come_back(tmp_path):
 def test_published_arrays_reach_subscribers(dtype):
     publisher, subscriber = sync.Publisher(dtype=dtype), sync.Subscriber(like="numpy")
     state = {"w": array_of("float32"), "b": array_of("bfloat16"), "n": jnp.int32(1)}
+    copies = []
     for _ in range(3):
         state = {name: value + 1 for name, value in state.items()}
         subscriber.apply(publisher.publish(state).data)
         for name, value in state.items():
             sent = value.astype(dtype) if dtype and value.dtype == jnp.float32 else value
             assert same(subscriber.tensors[name], sent)
+            copies.append((jnp.array(subscriber.tensors[name]), sent))
+    assert all(jnp.array_equal(copy, sent) for copy, sent in copies)    # later versions were written elsewhere
 
 
 def test_dumps_hold_jax_arrays(tmp_path):
