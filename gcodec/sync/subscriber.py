@@ -454,7 +454,7 @@ class Subscriber:
             memory = np.empty(layout.n_bytes, np.uint8)
         except (MemoryError, ValueError, OverflowError):
             raise LimitExceeded(f"tensor {name!r}: there is no memory for {layout}") from None
-        return WritableTensor(name, as_typed(memory, layout.dtype, layout.shape, self._like), layout)
+        return WritableTensor(name, as_typed(memory, layout.dtype, layout.shape, self._like, name), layout)
 
     def _hashed(self, tensors: Mapping[str, WritableTensor]) -> dict[str, HashedTensor]:
         there = {name: own for name, tensor in tensors.items() if (own := tensor.words_on_device) is not None}

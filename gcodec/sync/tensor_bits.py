@@ -112,7 +112,7 @@ def shares_memory(value: Any, bits: Bits) -> bool:
     return lies_in(value, bits)
 
 
-def as_typed(bits: np.ndarray, dtype: str, shape: tuple[int, ...], like: str) -> Any:
+def as_typed(bits: np.ndarray, dtype: str, shape: tuple[int, ...], like: str, name: str) -> Any:
     """Return bits as an array of their type that shares the memory.
 
     Args:
@@ -121,8 +121,9 @@ def as_typed(bits: np.ndarray, dtype: str, shape: tuple[int, ...], like: str) ->
         shape: shape of the result.
         like: ``"numpy"`` or ``"torch"``. What numpy lacks comes as a type of ml_dtypes, or as unsigned integers where
             that is not installed.
+        name: name of the tensor, for errors.
     """
-    return as_array(TensorView("", dtype, shape, 0), bits.reshape(-1).view(np.uint8), like)
+    return as_array(TensorView(name, dtype, shape, 0), bits.reshape(-1).view(np.uint8), like)
 
 
 class WritableTensor:

@@ -51,8 +51,8 @@ class HostChange(NamedTuple):
         kind, first = like or self.tensor.like, self.first
         indices = self.indices
         places = np.arange(first, first + self.n_values) if indices is None else indices.astype(np.int64) + first
-        values = as_typed(self.bits.copy(), self.tensor.layout.dtype, (len(self.bits),), kind)
-        return as_typed(places, "int64", (len(values),), kind), values
+        values = as_typed(self.bits.copy(), self.tensor.layout.dtype, (len(self.bits),), kind, self.tensor.name)
+        return as_typed(places, "int64", (len(values),), kind, self.tensor.name), values
 
 
 class DeviceChange(NamedTuple):
@@ -99,8 +99,8 @@ class DeviceChange(NamedTuple):
         if like is None:
             return places, values
         bits = self.bits.cpu().numpy().copy()
-        typed = as_typed(bits, self.tensor.layout.dtype, (len(bits),), like)
-        return as_typed(places.cpu().numpy().copy(), "int64", (len(bits),), like), typed
+        typed = as_typed(bits, self.tensor.layout.dtype, (len(bits),), like, self.tensor.name)
+        return as_typed(places.cpu().numpy().copy(), "int64", (len(bits),), like, self.tensor.name), typed
 
     def _part(self) -> Any:
         return self.tensor.words_on_device[self.first : self.first + self.n_values]

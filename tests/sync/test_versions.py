@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -30,6 +31,16 @@ def test_every_version_arrives_bit_for_bit(like):
         assert (subscriber.number, subscriber.state) == (version.number, version.state)
         assert stats.number == version.number
         assert stats.n_changed_values == version.stats.n_changed_values
+
+
+def test_without_torch_a_subscriber_says_how_to_get_numpy_arrays(monkeypatch):
+    data = Publisher().publish({"a": np.ones(3)}).data
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(gcodec.GcodecError, match=r"tensor 'a' .*like='numpy'"):
+        Subscriber().apply(data)
+    subscriber = Subscriber(like="numpy")
+    subscriber.apply(data)
+    assert subscriber.tensors["a"].tolist() == [1, 1, 1]
 
 
 def test_a_difference_holds_only_what_changed():
