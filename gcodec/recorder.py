@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from safetensors import SafetensorError, safe_open
 
 from .dtypes import BY_NAME, DTYPES
-from .errors import Corruption, GcodecError, InvalidArgument, Unsupported, what_it_is
+from .errors import Corruption, GcodecError, InvalidArgument, Unsupported, missing_torch, what_it_is
 from .files.source import open_regular
 from .files.urls import Upload, is_url, local_copy, local_path
 
@@ -244,10 +244,14 @@ def write_dump(
         groups: hyperparameters of each parameter group, and its parameters' names under ``"params"``.
 
     Raises:
-        InvalidArgument: a tensor is sharded over ranks.
+        InvalidArgument: a tensor is sharded over ranks, or a JAX array has no values.
+        GcodecError: torch is not installed.
         OSError: the file cannot be written; one that was there is as it was.
     """
-    from safetensors.torch import save_file
+    try:
+        from safetensors.torch import save_file
+    except ImportError as error:
+        raise missing_torch("a dump") from error
 
     metadata = {"format": FORMAT, "optimizer": optimizer, "step": str(step)}
     metadata["groups"] = json.dumps([dict(group) for group in groups])

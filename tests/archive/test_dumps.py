@@ -170,6 +170,14 @@ def test_reading_bfloat16_without_torch_names_the_remedy(tmp_path, monkeypatch):
         dump.grad("a")
 
 
+def test_writing_a_dump_without_torch_names_the_remedy(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch", None)
+    monkeypatch.delitem(sys.modules, "safetensors.torch", raising=False)
+    with pytest.raises(GcodecError, match="a dump needs torch: pip install torch"):
+        write_dump(tmp_path / "file", {}, step=1, optimizer="SGD", groups=[])
+    assert not any(tmp_path.iterdir())
+
+
 def test_dumps_are_written_to_a_url_and_are_those_of_a_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     fsspec = pytest.importorskip("fsspec")
