@@ -192,7 +192,11 @@ def test_train_states_of_flax_come_back(tmp_path):
     for n, one in enumerate((first, state)):
         series.save(n, by_path(one))
     loaded = series.load(1)
-    again = jax.tree.map_with_path(lambda path, leaf: loaded[jax.tree_util.keystr(path)], first)
+
+    def as_in(path, leaf):
+        return jax.device_put(loaded[jax.tree_util.keystr(path)], getattr(leaf, "sharding", None))
+
+    again = jax.tree.map_with_path(as_in, first)    # whose step is a Python number
     assert jax.tree.structure(again) == jax.tree.structure(state)
     assert jax.tree.all(jax.tree.map(np.array_equal, again, state))
     dictionary = gcodec.load(saved(flax.serialization.to_state_dict(state)))
