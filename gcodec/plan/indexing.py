@@ -23,7 +23,7 @@ from ..kernels.index.distinct_values import (
     find_indices,
     repeats_values,
 )
-from ..kernels.index.product_matches import N_MATCHES, NO_MATCH, match_products
+from ..kernels.index.product_matches import N_MATCHES, NO_MATCH, match_products, number_matches
 from ..kernels.index.segment_scales import (
     MAX_KNOWN,
     MAX_LARGEST,
@@ -66,6 +66,7 @@ _MAX_RARE = 2  #: values that are met so often or less are left out of the entri
 _repeats_values, _add_distinct = Specialized(repeats_values), Specialized(add_distinct)
 _find_indices = Specialized(find_indices)
 _find_scales, _match_products = Specialized(find_scales), Specialized(match_products)
+_number_matches = Specialized(number_matches)
 _NO_SCALES = np.zeros(0, np.uint32)
 
 
@@ -96,6 +97,7 @@ class Indexing(NamedTuple):
         n_absent: Number of values that the entries lack.
         scales: uint32[n_segments], bits of the scales of segments as float32; empty if there are none.
         segment: Number of values of a segment; 0 if there are none.
+        counts: How often each index is met; None if they have not been counted.
     """
 
     has_factors: bool
@@ -104,6 +106,7 @@ class Indexing(NamedTuple):
     n_absent: int
     scales: np.ndarray
     segment: int
+    counts: np.ndarray | None = None
 
     def extra_bits(self, value_bits: int) -> float:
         """Return about how many bits the frame takes beside its indices, given those of a value."""
@@ -111,7 +114,8 @@ class Indexing(NamedTuple):
 
     def bits(self, value_bits: int) -> float:
         """Return about how many bits the frame takes, given those of a value."""
-        return total_entropy(_count_indices(self.indices)) + self.extra_bits(value_bits)
+        counts = _count_indices(self.indices) if self.counts is None else self.counts
+        return total_entropy(counts) + self.extra_bits(value_bits)
 
     def with_codes(self, codebook: Codebook) -> IndexedPlan:
         """Return the plan of indexed blocks whose indices have these codes."""
@@ -384,9 +388,10 @@ def _products(values: np.ndarray, segment: int, factors: Factors, threads: int) 
     index_of = np.full(N_MATCHES, len(used), np.uint8)
     index_of[used[order]] = np.arange(len(used))
     indices = np.empty(n, np.uint8)
-    _part_by_part(lambda part: np.take(index_of, matches[part], out=indices[part], mode="clip"), n, threads)
+    _part_by_part(lambda part: _number_matches(None, matches[part], index_of, indices[part]), n, threads)
     n_absent = n - int(counts[used].sum())
-    return Indexing(True, entries[order].view(np.uint32), indices, n_absent, scales, segment)
+    of_indices = np.append(counts[used[order]], n_absent)
+    return Indexing(True, entries[order].view(np.uint32), indices, n_absent, scales, segment, of_indices)
 
 
 def _scales_of(values: np.ndarray, segment: int, factors: Factors, threads: int) -> np.ndarray:

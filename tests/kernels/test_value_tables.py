@@ -10,14 +10,14 @@ from numba import njit
 
 from gcodec.kernels.core.intrinsics import HAS_AVX512
 from gcodec.kernels.index.products import product_of
-from gcodec.kernels.index.value_tables import N_ENTRIES, fill_planes, fill_product_planes, look_up, look_up_groups
+from gcodec.kernels.index.value_tables import N_ENTRIES, fill_planes, fill_product_planes, look_up_all, look_up_groups
 from gcodec.kernels.predict.residuals import BFLOAT16, FLOAT16, FLOAT32
 
 
 @njit
 def _looked_up(table, n_entries, planes, indices, n, out):
     fill_planes(table, n_entries, planes)
-    look_up(table, planes, indices, n, out)
+    look_up_all(table, planes, indices, n, out)
 
 
 @njit

@@ -12,7 +12,7 @@ from ..core.jit import kernel
 from ..core.scalar import U8, U32
 from ..core.unaligned import bits_of_float, load_u32, load_value, store_value, subarray, width_of
 from ..index.products import product_of, without_denormal
-from ..index.value_tables import fill_planes, fill_product_planes, look_up, look_up_groups
+from ..index.value_tables import fill_planes, fill_product_planes, look_up_all, look_up_groups
 from ..predict.residuals import BFLOAT16, FLOAT16, FLOAT32
 from .header import (
     BAD_FIELD,
@@ -63,7 +63,7 @@ class Lookup(NamedTuple):
         factors: float32[256], the factors, none of them denormal; not looked at if there are none.
         dtype_code: Type of the values, if there are factors.
         table: uintW[256], the values that indices stand for; with factors, scratch.
-        planes: uint8[256 * W / 8], for :func:`value_tables.look_up`; scratch.
+        planes: uint8[256 * W / 8], for :func:`value_tables.look_up_all`; scratch.
     """
 
     factors: np.ndarray
@@ -220,7 +220,7 @@ def look_up_values(blocks, begin, end, rules, lookup, indices, out, out_first):
                 at += header.scale_bytes
         else:
             fill_planes(lookup.table, rules.n_entries, lookup.planes)
-            look_up(lookup.table, lookup.planes, of_block, n, result)
+            look_up_all(lookup.table, lookup.planes, of_block, n, result)
         if not _restore_exceptions(data, at, of_block, rules.n_entries, header.n_exceptions, result):
             return BAD_SIZE, b
     return OK, end

@@ -43,6 +43,19 @@ def match_products(values, segment, skipped, scales, factors, search, matches, c
 
 
 @kernel
+def number_matches(matches, index_of, indices):
+    """Write the index that stands for each match.
+
+    Args:
+        matches: uint16[n] of :func:`match_products`.
+        index_of: uint8[N_MATCHES].
+        indices: uint8[n], result.
+    """
+    for i in range(len(matches)):
+        indices[i] = index_of[matches[i]]
+
+
+@kernel
 def _match(values, scale, factors, search, matches):
     """Find the factors of at most MAX_LOOKED_AT values of one scale; see :func:`match_products`."""
     width = width_of(values)

@@ -179,7 +179,7 @@ else:
 
     @kernel
     def fill_planes(table, n, planes):
-        """Do nothing: :func:`look_up` looks into the table itself."""
+        """Do nothing: :func:`look_up_all` looks into the table itself."""
 
     @kernel
     def fill_product_planes(factors, n, scale_bits, dtype_code, planes):
@@ -192,7 +192,7 @@ else:
 
 
 @kernel
-def look_up(table, planes, indices, n, out):
+def look_up_all(table, planes, indices, n, out):
     """Write the values of a table that the first ``n`` indices stand for.
 
     Args:

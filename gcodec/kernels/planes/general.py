@@ -12,7 +12,7 @@ from ..core.jit import kernel
 from ..core.scalar import U64, head_of_symbol, item_of, tail_of, value_of_symbol, with_item
 from ..core.unaligned import load_u64, store_u64, subarray, width_of
 from ..entropy.encode_streams import STREAM_PAD
-from ..index.value_tables import look_up
+from ..index.value_tables import look_up_all
 
 
 @kernel
@@ -121,4 +121,4 @@ def merge_without_planes(stream_len, float_bits, tables, scratch, out):
             last = base
         count = min(stream_len, n - first)
         symbols, values = subarray(scratch.symbols, s * (stream_len + STREAM_PAD), count), subarray(out, first, count)
-        look_up(value_of, value_of, symbols, count, values)
+        look_up_all(value_of, value_of, symbols, count, values)
