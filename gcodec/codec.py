@@ -40,13 +40,12 @@ _NO_SCRATCH = np.zeros(0, np.uint8)
 
 
 def bit_layout_for(
-    x: Any, values: Values, precision: Precision, options: EncoderOptions
+    values: Values, precision: Precision, options: EncoderOptions
 ) -> tuple[BitLayout, np.ndarray]:
     """Return the bit layout that encode's arguments ask for, and the level of every value.
 
     Args:
-        x: The array as the caller gave it.
-        values: The same array as bits.
+        values: The array as bits.
         precision: The arguments.
         options: As for :func:`encode`.
 
@@ -60,7 +59,9 @@ def bit_layout_for(
     if ladder is None:
         return bit_layout, NO_LEVELS
     if precision.optimizer is not None:
-        levels = levels_for(precision.optimizer, precision.param, x, ladder=ladder)
+        dtype = values.dtype  # which the array as the caller gave it need not tell: it may be of unsigned integers
+        floats = values.bits.view(dtype.name) if dtype.in_numpy else values.bits
+        levels = levels_for(precision.optimizer, precision.param, floats.reshape(values.shape), ladder=ladder)
     else:
         levels = as_plain_array(precision.levels, "levels")
         check_level_shape(levels.shape, values.shape)
@@ -149,7 +150,7 @@ def encode(
     nearest = precision.is_nearest(options)
     values = values_of(x, dtype)
     shapes = _check_shapes(shapes, values.shape)
-    bit_layout, level_array = bit_layout_for(x, values, precision, options)
+    bit_layout, level_array = bit_layout_for(values, precision, options)
     earlier = None if base is None else _base_bits(base, values.dtype, len(values.bits), dtype)
     if earlier is not None:
         check_lossless(bit_layout)

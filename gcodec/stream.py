@@ -283,7 +283,7 @@ class Encoder:
         """
         values = values_of(x, dtype)
         precision = Precision(mantissa_bits, levels, ladder, None, optimizer, param)
-        bit_layout, level_array = bit_layout_for(x, values, precision, self.options)
+        bit_layout, level_array = bit_layout_for(values, precision, self.options)
         request = EncodeRequest(values, bit_layout, level_array, self.options, self.nearest, self.threads)
         if out is not None:
             check_apart(request, out)

@@ -100,6 +100,18 @@ def test_encode_with_an_optimizer_uses_the_levels_of_its_rule():
         laws.assert_kept(gcodec.decode(frame), want, bits)
 
 
+@pytest.mark.parametrize("name", ["float32", "float16", "float64"])
+def test_levels_are_those_of_the_values_that_bits_and_swapped_bytes_stand_for(name):
+    from gcodec.truncation.optimizers import view_from_dump
+
+    rng = np.random.default_rng(9)
+    param, grad = (rng.standard_normal((30, 50)) * scale for scale in (1, 1e-2))
+    known, grad = view_from_dump("SGD", {"lr": 1e-3}, {}), grad.astype(name)
+    want = gcodec.encode(grad, optimizer=known, param=param.astype(np.float32))
+    for same in (grad.view(f"u{grad.itemsize}"), grad.astype(grad.dtype.newbyteorder())):
+        assert gcodec.encode(same, optimizer=known, param=param.astype(np.float32), dtype=name) == want
+
+
 def test_encode_with_a_live_optimizer_is_lossy_within_bounds_and_changes_no_state():
     torch = pytest.importorskip("torch")
     torch.manual_seed(0)
