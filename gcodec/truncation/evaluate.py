@@ -61,6 +61,9 @@ class Policy:
             where each shows its own *undivided* gradient: their errors enter divided by W, and so add up to the bound
             once. W suits a sum over W workers, and a mean whose terms were divided by W before they came here.
         loss_scale: the factor on the loss (mixed precision) that is still in ``grad`` and that the step divides by.
+
+    Raises:
+        InvalidArgument: scales that are not positive and finite numbers, or a field of another type.
     """
 
     ladder: Ladder | None = None
@@ -68,35 +71,42 @@ class Policy:
     scale: float = 1.0
     loss_scale: float = 1.0
 
+    def __post_init__(self) -> None:
+        # Formulas are kept by their policy, and a tensor whose value is changed in place is equal to itself.
+        for name, value in (("scale", self.scale), ("loss_scale", self.loss_scale)):
+            if type(value) is not float or not 0 < value < math.inf:
+                object.__setattr__(self, name, _number(name, value))
+        if not 0 < self.gain < math.inf:
+            raise InvalidArgument(f"scale / loss_scale must be positive and finite, not {self.gain}")
+        if not isinstance(self.in_group, (bool, np.bool_)):
+            raise InvalidArgument(f"in_group must be True or False, not {self.in_group!r:.80}")
+        if not (self.ladder is None or isinstance(self.ladder, Ladder)):
+            raise InvalidArgument(f"ladder must be a gcodec.Ladder, not {self.ladder!r:.80}")
+
     @property
     def gain(self) -> float:
-        """Return scale / loss_scale. Raises InvalidArgument unless both are positive and finite."""
-        scale, loss_scale = _number("scale", self.scale), _number("loss_scale", self.loss_scale)
-        if not (0 < scale < math.inf and 0 < loss_scale < math.inf):
-            raise InvalidArgument(f"scale and loss_scale must be positive and finite, not {scale} and {loss_scale}")
-        return scale / loss_scale
+        """Return scale / loss_scale."""
+        return self.scale / self.loss_scale
 
     def ladder_for(self, name: str) -> Ladder:
-        """Return the ladder for gradients of this type. Raises InvalidArgument if it drops more bits than there are, or
-        is none."""
+        """Return the ladder for gradients of this type. Raises InvalidArgument if it drops more bits than there are."""
         ladder = FINE_LADDER[name] if self.ladder is None else self.ladder
-        if not isinstance(ladder, Ladder):
-            raise InvalidArgument(f"ladder must be a gcodec.Ladder, not {ladder!r:.80}")
         ladder.check_fits(name)
         return ladder
 
 
-DEFAULT = Policy()
-
-
 def _number(name: str, value: Any) -> float:
-    """Return a number as a float, that of a tensor of one value, too. Raises InvalidArgument for anything else."""
+    """Return a positive, finite number as a float, that of a tensor of one value, too. Raises InvalidArgument for
+    anything else."""
     try:
-        if not isinstance(value, str | bytes):
-            return float(value)
+        if not isinstance(value, (str, bytes)) and 0 < (number := float(value)) < math.inf:
+            return number
     except (TypeError, ValueError, OverflowError, RuntimeError, NotImplementedError):
         pass
     raise InvalidArgument(f"{name} must be a positive, finite number, not {value!r:.80}")
+
+
+DEFAULT = Policy()
 
 
 class RuleKernel(NamedTuple):

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     import torch
 
 ADVICE = "use lossless or mantissa_bits instead"
+_PLAIN = {float, bool, tuple}  #: types of hyperparameters as :func:`hyper_from` returns them
 
 @dataclass(frozen=True, eq=False)
 class OptimizerView:
@@ -33,7 +34,8 @@ class OptimizerView:
 
     Attributes:
         name: torch's class name, a key of ``RULES``.
-        hyper: hyperparameters under torch's names; numbers are floats, flags bools, betas a pair.
+        hyper: hyperparameters under torch's names; numbers are floats, flags bools, betas a pair. Tensors become those
+            here, for formulas are kept by them, and a tensor whose value is changed in place is equal to itself.
         state: arrays under torch's names (bfloat16 as uint16 bits), and ``"step"``, the number of steps done, as a
             float; before the first step some or all are absent. Arrays share memory with what they were read from.
     """
@@ -41,6 +43,10 @@ class OptimizerView:
     name: str
     hyper: Mapping[str, Any]
     state: Mapping[str, Array | float]
+
+    def __post_init__(self) -> None:
+        if not _PLAIN.issuperset(map(type, self.hyper.values())):
+            object.__setattr__(self, "hyper", hyper_from(self.name, self.hyper))
 
 
 def view_from_optimizer(optimizer: torch.optim.Optimizer, param: torch.Tensor) -> OptimizerView:

@@ -408,6 +408,15 @@ def test_options_of_levels_for_reach_the_rule():
     assert levels_for(optimizer, param, param.grad, ladder=PAPER_LADDER["float32"]).max() <= 3
 
 
+def test_a_view_reads_a_learning_rate_that_is_a_tensor_when_it_is_made():
+    ones, rate = np.ones(2, np.float32), torch.tensor(1e-3)
+    hyper = {"lr": rate, "momentum": 0.0, "dampening": 0.0, "weight_decay": 0.0, "nesterov": False}
+    for number in (1e-3, 1e-6):
+        rate.fill_(number)
+        want = levels_for(view_from_dump("SGD", {"lr": number}, {}), ones, ones)
+        assert np.array_equal(levels_for(OptimizerView("SGD", hyper, {}), ones, ones), want)
+
+
 def test_wrapped_and_inherited_steps_are_read_as_torchs():
     class Named(torch.optim.SGD):
         """A subclass that steps as its base does."""

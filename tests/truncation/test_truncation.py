@@ -321,6 +321,16 @@ def test_loss_scale_divides_and_scale_multiplies():
         assert all(np.array_equal(plain[rule], summed[rule]) for rule in plain)
 
 
+@pytest.mark.parametrize("kind", [np.array, np.float64, lambda number: pytest.importorskip("torch").tensor(number)])
+def test_scales_of_any_kind_are_read_when_a_policy_is_made(kind):
+    assert Policy(scale=kind(2.0), loss_scale=kind(4.0)) == Policy(scale=2.0, loss_scale=4.0)
+    scale = kind(2.0)
+    before = sgd_formula(0.5, policy=Policy(loss_scale=scale))
+    scale *= 2
+    after = sgd_formula(0.5, policy=Policy(loss_scale=scale))
+    assert after == sgd_formula(0.5, policy=Policy(loss_scale=4.0)) != before
+
+
 def test_levels_follow_any_layout_of_memory_and_fill_a_given_output():
     rng = np.random.default_rng(4)
     theta, g, buf = (wild(rng, 600).reshape(20, 30) for _ in range(3))
@@ -340,7 +350,7 @@ def test_levels_follow_any_layout_of_memory_and_fill_a_given_output():
 
 
 ONE = np.ones(2, np.float32)
-BAD: Any = {"level": 0.0, "rounding": "up"}
+BAD: Any = {"level": 0.0, "rounding": "up", "levels": [0, 3]}
 
 
 @pytest.mark.parametrize("call", [
@@ -353,6 +363,11 @@ BAD: Any = {"level": 0.0, "rounding": "up"}
     lambda: sgd_levels(ONE, ONE, lr=1, out=np.empty(4, np.uint8)[::2]),
     lambda: sgd_levels(ONE, ONE, lr=1, policy=Policy(scale=0)),
     lambda: sgd_levels(ONE, ONE, lr=1, policy=Policy(loss_scale=math.inf)),
+    lambda: Policy(scale=1e-300, loss_scale=1e300),
+    lambda: Policy(scale=1e300, loss_scale=1e-300),
+    lambda: Policy(loss_scale=BAD["levels"]),
+    lambda: Policy(in_group=BAD["levels"]),
+    lambda: Policy(BAD["levels"]),
     lambda: adam_levels(ONE, ONE, ONE, ONE, step=0, lr=1),
     lambda: adam_levels(ONE, ONE, ONE, ONE, step=1, lr=1, betas=(0.9, 1.0)),
     lambda: adagrad_levels(ONE, ONE, ONE, step=1, lr=1, eps=-1),
