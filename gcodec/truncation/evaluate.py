@@ -190,7 +190,7 @@ def run_formula(formula: Formula, arrays: Sequence[Array | None], policy: Policy
         out.fill(0)
         return out
     k, exponents = _prepared(work, constants, policy.ladder_for(names[1]), names[0], names[1], _narrowest(names))
-    flat, levels = [None if a is None else _flat(a) for a in arrays], out.reshape(-1)
+    flat, levels = [None if a is None else _flat(a) for a in arrays], _flat(out)
     if all(a is None or a.dtype == work for a in flat):
         _count_levels(kernel.of_one, levels, flat, k, exponents, work)
         return out
@@ -341,10 +341,11 @@ def _working_type(wide: bool, constants: Constants) -> Any:
 
 
 def _flat(array: Array) -> Array:
-    """Return an array flat and aligned, without a copy where possible."""
+    """Return an array flat and aligned, without a copy where possible; never one of a subclass: a numpy.matrix has two
+    dimensions when it is flat, and kernels would read what is not theirs."""
     flags = array.flags
-    fit = array.ndim == 1 and flags.c_contiguous and flags.aligned
-    return array if fit else np.require(array, requirements=["C", "A"]).reshape(-1)
+    fit = array.ndim == 1 and flags.c_contiguous and flags.aligned and type(array) is np.ndarray
+    return array if fit else np.require(np.asarray(array), requirements=["C", "A"]).reshape(-1)
 
 
 def _widened(array: Array, work: Any, number: int, scratch: Borrowed) -> Array:

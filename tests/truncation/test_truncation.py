@@ -349,6 +349,17 @@ def test_levels_follow_any_layout_of_memory_and_fill_a_given_output():
     assert sgd_levels(theta[0, 0:1].reshape(()), g[0, 0:1].reshape(()), **options).shape == ()
 
 
+@pytest.mark.filterwarnings("ignore:the matrix subclass")
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_levels_of_matrices_which_are_never_flat_are_those_of_plain_arrays(dtype):
+    rng = np.random.default_rng(5)
+    theta, g, buf = (wild(rng, 400, -8, 2).astype(dtype) for _ in range(3))
+    out = np.matrix(np.zeros(400, np.uint8))
+    got = sgd_levels(np.matrix(theta), np.matrix(g), np.matrix(buf), lr=0.1, momentum=0.9, out=out)
+    assert got is out
+    assert np.array_equal(np.asarray(out)[0], sgd_levels(theta, g, buf, lr=0.1, momentum=0.9))
+
+
 ONE = np.ones(2, np.float32)
 BAD: Any = {"level": 0.0, "rounding": "up", "levels": [0, 3]}
 
