@@ -360,11 +360,18 @@ def _widened(array: Array, work: Any, number: int, scratch: Borrowed) -> Array:
     if array.dtype == work:
         return array
     if array.dtype == np.float32:
-        return array.astype(np.float64)
+        return _doubled(array)
     wide: Array = scratch.take(("widened", number), lambda: np.empty(_PIECE, np.float32))[: len(array)]
     is_half = array.dtype == np.float16
     (_widen_half if is_half else _widen_bfloat16)(None, array.view(np.uint16), wide)
-    return wide if work is np.float32 else wide.astype(np.float64)
+    return wide if work is np.float32 else _doubled(wide)
+
+
+def _doubled(array: Array) -> Array:
+    """Return a float32 array as float64, without numpy's warning of signaling NaNs."""
+    with np.errstate(invalid="ignore"):
+        wide: Array = array.astype(np.float64)
+    return wide
 
 
 _widen_half, _widen_bfloat16 = Specialized(widen_half), Specialized(widen_bfloat16)

@@ -360,6 +360,14 @@ def test_levels_of_matrices_which_are_never_flat_are_those_of_plain_arrays(dtype
     assert np.array_equal(np.asarray(out)[0], sgd_levels(theta, g, buf, lr=0.1, momentum=0.9))
 
 
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(("kind", "word", "nan"), [
+    (np.float16, np.uint16, 0x7C01), (np.float32, np.uint32, 0x7F800001), (np.uint16, np.uint16, 0x7F81)])
+def test_signaling_nan_is_widened_without_a_warning(kind, word, nan):
+    g = np.array([nan, 0], word).view(kind)
+    assert sgd_levels(np.ones(2), g, lr=0.1).tolist() == [0, 7]
+
+
 ONE = np.ones(2, np.float32)
 BAD: Any = {"level": 0.0, "rounding": "up", "levels": [0, 3]}
 
