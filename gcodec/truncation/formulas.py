@@ -22,28 +22,15 @@ Hyperparameters are named as in ``torch.optim``.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from functools import lru_cache, wraps
-from typing import Any, NamedTuple
+from functools import lru_cache
+from typing import NamedTuple
 
 from ..errors import InvalidArgument, Unsupported
 from ..format.ladders import MANTISSA_BITS
 from ..kernels.levels.terms import N_MARGIN, U_MARGIN, AccumulatorConstants, AdamConstants, LinearConstants
 from .evaluate import ACCUMULATOR, ADAM, DEFAULT, LINEAR, Formula, Policy
 
-
-def _of_a_step(function: Callable[..., Formula]) -> Callable[..., Formula]:
-    """Keep the last formulas that a function returned: a step has many tensors of few rules."""
-    kept = lru_cache(64)(function)
-
-    @wraps(function)
-    def formula(*args: Any, **more: Any) -> Formula:
-        try:
-            return kept(*args, **more)
-        except TypeError:  # an argument that cannot be told from others, or is none
-            return function(*args, **more)
-
-    return formula
+_of_a_step = lru_cache(64)  #: a step has many tensors of few rules, whose numbers are Python's own
 
 
 @_of_a_step
@@ -81,7 +68,7 @@ def sgd_formula(
     """
     _check(lr=lr, momentum=momentum, weight_decay=weight_decay, dampening=abs(dampening))
     fresh = 1.0 - dampening if started and momentum else 1.0
-    c, e = (1 + momentum * fresh, momentum**2) if nesterov else (fresh, momentum)
+    c, e = (1 + momentum * fresh, momentum * momentum) if nesterov else (fresh, momentum)
     c = c if momentum else 1.0
     keep, slope = 1 - lr * c * weight_decay, lr * abs(c) * policy.gain * U_MARGIN
     return Formula(LINEAR, lr, LinearConstants(keep, carry=lr * e, slope=slope))

@@ -308,6 +308,7 @@ def test_constants_outside_of_float32_still_decide():
     assert (sgd_levels(one, g, lr=1e-40) == 7).all()
     assert not sgd_levels(one, g, lr=1e-300, weight_decay=1e300).any()
     assert not sgd_levels(one, one, lr=1e-310).any()
+    assert not sgd_levels(one, one, one, lr=1, momentum=1e200, nesterov=True).any()
 
 
 def test_loss_scale_divides_and_scale_multiplies():
