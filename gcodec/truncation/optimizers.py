@@ -18,7 +18,7 @@ import numpy as np
 
 from ..errors import InvalidArgument, Unsupported
 from ..format.ladders import Array, Ladder, Levels
-from ..tensors import check_not_freed
+from ..tensors import as_plain_array, check_has_memory
 from . import formulas
 from .evaluate import Formula, Policy, dtype_name, run_formula
 
@@ -110,7 +110,7 @@ def view_from_dump(name: str, hyper: Mapping[str, Any], state: Mapping[str, Any]
     if not isinstance(state, Mapping):
         raise InvalidArgument(f"state must map names to arrays and numbers, not be a {type(state).__name__}")
     values = {key: state[key] for key in RULES[name].state if state.get(key) is not None}
-    arrays = {key: _steps_done(value) if key == "step" else _array(value) for key, value in values.items()}
+    arrays = {key: _steps_done(value) if key == "step" else _array(value, key) for key, value in values.items()}
     return OptimizerView(name, hyperparameters, arrays)
 
 
@@ -181,7 +181,7 @@ def levels_for(
     """
     view = source if isinstance(source, OptimizerView) else view_from_optimizer(source, param)
     policy = Policy(ladder, in_group, scale, loss_scale)
-    param, grad = _array(param), _array(grad)
+    param, grad = _array(param, "param"), _array(grad, "grad")
     check_shapes(grad.shape, param.shape)
     formula = formula_for(view, policy, dtype_name(grad))
     state = [_state_or(initial, view, key, param) for key, initial in arrays_of(view)]
@@ -363,12 +363,15 @@ def _unwrapped(function: Any) -> Any:
     return inspect.unwrap(getattr(function, "__func__", function))
 
 
-def _array(values: Any) -> Array:
-    """Return a numpy array over the memory of an array or tensor; bfloat16 as its uint16 bits."""
-    if isinstance(values, np.ndarray):
+def _array(values: Any, argument: str) -> Array:
+    """Return a numpy array over the memory of an array or tensor; bfloat16 as its uint16 bits. ``argument`` is what it
+    is called in errors."""
+    if type(values) is np.ndarray:
         return values
+    if isinstance(values, np.ndarray):
+        return as_plain_array(values, argument)
     if not hasattr(values, "detach"):
-        raise InvalidArgument(f"need an array or a tensor, not {type(values).__name__}")
+        raise InvalidArgument(f"{argument} must be an array or a tensor, not {type(values).__name__}")
     import torch
 
     if hasattr(values, "to_local") or values.layout != torch.strided or values.device.type != "cpu":
@@ -378,8 +381,10 @@ def _array(values: Any) -> Array:
         )
     if values.is_complex():
         raise Unsupported(f"no truncation rule for complex numbers: {ADVICE}")
-    check_not_freed(values, "an array")
-    values = values.detach()
+    if not values.is_floating_point() or values.itemsize == 1:
+        raise InvalidArgument(f"{argument} must be float32, float64, float16 or bfloat16, not {values.dtype}")
+    check_has_memory(values, argument)
+    values = values.detach().resolve_neg()
     if values.dtype == torch.bfloat16:
         bits: Array = values.view(torch.int16).numpy()
         return bits.view(np.uint16)

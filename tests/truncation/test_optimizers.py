@@ -468,6 +468,40 @@ def test_tensors_that_cannot_be_read_are_unsupported(grad):
         levels_for(optimizer, param, grad)
 
 
+def test_negated_tensors_are_read_as_the_values_that_they_have():
+    param, optimizer = stepped(torch.optim.SGD, shape=(2,))
+    grad = torch.complex(param.grad, param.grad).conj().imag
+    assert grad.is_neg()
+    assert np.array_equal(levels_for(optimizer, param, grad), levels_for(optimizer, param, grad.resolve_neg()))
+    known = view_from_dump("SGD", {"lr": 0.1, "momentum": 0.9}, {"momentum_buffer": grad})
+    assert np.array_equal(known.state["momentum_buffer"], -param.grad.numpy())
+
+
+def fake():
+    """Return a tensor that has no data."""
+    from torch._subclasses import FakeTensorMode
+
+    with FakeTensorMode():
+        return torch.ones(2)
+
+
+@pytest.mark.parametrize(("make", "text"), [
+    (lambda: torch.ones(2).to(torch.float8_e5m2), "not torch.float8_e5m2"),
+    (lambda: torch.ones(2, dtype=torch.int32), "not torch.int32"),
+    (lambda: np.ma.masked_array([1.0, 2.0], mask=[True, False]), "must not be a masked array"),
+    (fake, "FakeTensor has no data"),
+], ids=["float8", "int32", "masked", "fake"])
+def test_errors_name_the_array_that_cannot_be_read(make, text):
+    plain, known = torch.ones(2), view_from_dump("SGD", {"lr": 0.1}, {})
+    for name, call in {
+        "param": lambda: levels_for(known, make(), plain),
+        "grad": lambda: levels_for(known, plain, make()),
+        "momentum_buffer": lambda: view_from_dump("SGD", {"lr": 0.1, "momentum": 0.9}, {"momentum_buffer": make()}),
+    }.items():
+        with pytest.raises(InvalidArgument, match=f"^{name} .*{text}"):
+            call()
+
+
 @pytest.mark.parametrize("call", [
     lambda param, optimizer: view_from_optimizer(optimizer, torch.nn.Parameter(torch.ones(2))),
     lambda param, optimizer: view_from_dump("SGD", {}, {}),
