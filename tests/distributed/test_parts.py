@@ -34,6 +34,7 @@ from gcodec.distributed.transport.failures import FailureRecords
 from gcodec.distributed.transport.message import ABORT, HEADER, RESULT, Header, abort_message, check
 from gcodec.distributed.transport.transfers import Buffers, Transfers
 from gcodec.dtypes import BY_NAME
+from gcodec.errors import InvalidArgument
 from gcodec.truncation.optimizers import levels_for
 
 HEADERS = st.builds(Header, st.integers(0, 2), st.integers(0, 2**32 - 1), st.integers(0, 2**32 - 1),
@@ -172,6 +173,14 @@ def test_levels_of_many_tensors_are_those_of_each(name, steps):
             else:
                 expected = levels_for(optimizer, held, grad, ladder=ladder, loss_scale=8.0, scale=scale)
                 assert np.array_equal(result.numpy(), expected)
+
+
+@pytest.mark.parametrize("scale", [None, "8", 0, math.nan, [8.0]])
+def test_a_function_that_returns_no_loss_scale_is_refused(scale):
+    param = torch.nn.Parameter(torch.ones(3))
+    mode = gd.NearLossless(torch.optim.SGD([param], lr=0.1), loss_scale=lambda: scale)
+    with pytest.raises(InvalidArgument, match="loss_scale must be a positive, finite number"):
+        LevelChooser(mode, Gradients.of([param], 3), BY_NAME["float32"], 1.0)
 
 
 def raise_rate(optimizer: torch.optim.Optimizer, param: torch.nn.Parameter) -> None:

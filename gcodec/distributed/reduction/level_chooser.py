@@ -70,7 +70,7 @@ class LevelChooser:
     def __init__(self, mode: NearLossless, gradients: Gradients, dtype: DType, ranks_share: float) -> None:
         self.mode, self.gradients = mode, gradients
         ladder = mode.ladder_of(dtype)
-        loss_scale = float(mode.loss_scale() if callable(mode.loss_scale) else mode.loss_scale)
+        loss_scale = mode.loss_scale() if callable(mode.loss_scale) else mode.loss_scale
         self.policies = [Policy(ladder, True, scale, loss_scale) for scale in (ranks_share * mode.scale, mode.scale)]
         self._groups = {
             id(param): (name, group, optimizer.state)
