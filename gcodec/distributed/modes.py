@@ -14,6 +14,7 @@ from ..errors import InvalidArgument, Unsupported, check_field_types, check_int
 from ..format import modes as bit_layouts
 from ..format.ladders import FINE_LADDER, Ladder
 from ..format.modes import BitLayout
+from ..truncation.evaluate import Policy
 from ..truncation.optimizers import ADVICE, stock_name
 
 #: The 16-bit types whose accuracy may be asked for, by their mantissa bits.
@@ -89,7 +90,7 @@ class NearLossless:
 
     Raises:
         Unsupported: the optimizer has no rule.
-        InvalidArgument: there is no optimizer, or level 0 of a ladder drops bits.
+        InvalidArgument: there is no optimizer, level 0 of a ladder drops bits, or a scale is not positive and finite.
     """
 
     optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer]
@@ -110,7 +111,11 @@ class NearLossless:
             if name == "RMSprop" and any(group["centered"] for group in optimizer.param_groups):
                 raise Unsupported(f"centered RMSprop has no bound per element: {_ADVICE}")
         check_field_types(self)
+        Policy(scale=self.scale, loss_scale=1.0 if callable(self.loss_scale) else self.loss_scale)  # checks them
         ladders = [self.ladder] if isinstance(self.ladder, Ladder) else list((self.ladder or {}).values())
+        for ladder in ladders:
+            if not isinstance(ladder, Ladder):
+                raise InvalidArgument(f"ladder must map names of types to gcodec.Ladder, not to {ladder!r:.80}")
         if any(ladder.drops[0] for ladder in ladders):
             raise InvalidArgument("level 0 of a ladder must drop 0 bits, as it is for values that need all of them")
 

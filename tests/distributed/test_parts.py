@@ -183,6 +183,14 @@ def test_a_function_that_returns_no_loss_scale_is_refused(scale):
         LevelChooser(mode, Gradients.of([param], 3), BY_NAME["float32"], 1.0)
 
 
+@pytest.mark.parametrize(("name", "value"), [
+    *((name, value) for name in ("scale", "loss_scale") for value in (0, -1.0, math.nan, math.inf)),
+    ("ladder", {"float32": [0, 3]}), ("ladder", {"float32": None})])
+def test_a_near_lossless_mode_that_no_step_could_use_is_refused_when_it_is_made(name, value):
+    with pytest.raises(InvalidArgument, match=f"^{name} must"):
+        gd.NearLossless(torch.optim.SGD([torch.nn.Parameter(torch.ones(3))], lr=0.1), **{name: value})
+
+
 def raise_rate(optimizer: torch.optim.Optimizer, param: torch.nn.Parameter) -> None:
     """Multiply the learning rate by a hundred."""
     optimizer.param_groups[0]["lr"] *= 100
