@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from typing import Any
 
 import numpy as np
@@ -16,8 +15,9 @@ from ..files.source import Bytes
 from ..format.ladders import FINE_LADDER, PAPER_LADDER
 from ..options import LITERAL_GCOMP
 from ..recorder import FORMAT, GRAD, PARAM
-from ..truncation.optimizers import OptimizerView, levels_for, view_from_dump
+from ..truncation.optimizers import RULES, OptimizerView, levels_for, view_from_dump
 
+STEP = "step"  #: the kind of state that is a number, of the steps done
 NEEDS_DUMP = (
     "no optimizer metadata: --mode gcomp needs a dump as gcodec's Recorder writes it (gcodec record shows how); "
     "for other files leave the mode lossless, or use --mantissa-bits"
@@ -50,12 +50,12 @@ class DumpPolicy:
         self._more: dict[str, Any] = {"rounding": "truncate" if literal else rounding}
         if literal:
             self._more["options"] = LITERAL_GCOMP
-        self._grads = {view.segment: name for name, view in self._gradients().items()}
         for hyper in groups:
             try:
                 view_from_dump(self._name, hyper, {})
             except GcodecError as error:
                 raise type(error)(f"{plan.path}: {error}") from error
+        self._grads = {view.segment: name for name, view in self._gradients().items()}
 
     @classmethod
     def for_plan(cls, plan: FilePlan, ladder: str, rounding: str, literal: bool) -> DumpPolicy | None:
@@ -80,25 +80,30 @@ class DumpPolicy:
         gradients = {}
         for name in self._hyper:
             grad, param = self._views.get(f"{GRAD}/{name}"), self._views.get(f"{PARAM}/{name}")
-            if grad is None or param is None or math.prod(grad.shape) != math.prod(param.shape):
+            if grad is None or param is None:
                 raise Corruption(f"{self._plan.path}: parameter {name!r} lacks its gradient or its value")
+            for kind, view in {GRAD: grad, **self._state(name)}.items():
+                tensor, shape = f"{self._plan.path}: {kind}/{name}", () if kind == STEP else tuple(param.shape)
+                if tuple(view.shape) != shape:
+                    raise Corruption(f"{tensor} must have the shape {shape}, not {tuple(view.shape)}")
+                if kind == STEP and view.dtype != np.dtype(numpy_dtype(view.dtype) or "V").name:  # that has its bits
+                    raise Unsupported(f"{tensor} must be of a type of numpy's, not {view.dtype}")
             if grad.dtype in self._ladders and param.dtype in self._ladders:
                 gradients[name] = grad
         return gradients
 
     def _view(self, name: str, first: int, last: int) -> OptimizerView:
         """Return the optimizer's view of values ``first`` to ``last`` of a parameter."""
-        count = math.prod(self._views[f"{GRAD}/{name}"].shape)
         state: dict[str, Any] = {}
-        for key, view in self._views.items():
-            kind, _, owner = key.partition("/")
-            if owner != name or kind in (GRAD, PARAM):
-                continue
-            if view.shape == () and kind == "step":
-                state[kind] = float(self._slice(key, 0, 1)[0])
-            elif math.prod(view.shape) == count:
-                state[kind] = self._slice(key, first, last)
+        for kind in self._state(name):
+            key = f"{kind}/{name}"
+            state[kind] = float(self._slice(key, 0, 1)[0]) if kind == STEP else self._slice(key, first, last)
         return view_from_dump(self._name, self._hyper[name], state)
+
+    def _state(self, name: str) -> dict[str, TensorView]:
+        """Return what the optimizer's rule reads of the state of a parameter, by kind."""
+        found = {kind: self._views.get(f"{kind}/{name}") for kind in RULES[self._name].state}
+        return {kind: view for kind, view in found.items() if view is not None}
 
     def _slice(self, key: str, first: int, last: int) -> np.ndarray:
         view = self._views[key]
