@@ -49,9 +49,14 @@ class Blob:
     offset: int = field(default=0, compare=False)
 
     @property
-    def stored(self) -> int:
-        """Bytes in the archive, padding included."""
+    def chunk_bytes(self) -> int:
+        """Bytes that its chunks take in the archive, padding included, whether they are its own or another's."""
         return sum(chunk.stored + padding(chunk.stored) for chunk in self.chunks)
+
+    @property
+    def stored(self) -> int:
+        """Bytes that it adds to the archive, padding included."""
+        return self.chunk_bytes
 
     @cached_property
     def starts(self) -> list[int]:
@@ -90,7 +95,7 @@ class SegmentEntry(Blob):
     @property
     def stored(self) -> int:
         """Bytes that the segment adds to the archive, padding included."""
-        return 0 if self.same is not None else super().stored
+        return 0 if self.same is not None else self.chunk_bytes
 
 
 @dataclass(frozen=True)

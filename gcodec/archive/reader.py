@@ -338,7 +338,7 @@ class ArchiveReader:
             return {}
         # a long header is a segment
         header = self._verbatim(entry) if entry.verbatim.bytes else self._segment(entry, 0, "header")
-        if header.blob.bytes > min(MAX_HEADER + 8, FREE_INDEX + TEXT_PER_BYTE * header.blob.stored):
+        if header.blob.bytes > min(MAX_HEADER + 8, FREE_INDEX + TEXT_PER_BYTE * header.blob.chunk_bytes):
             return {}
         self.check_size(header.blob.bytes, f"{entry.path}: header")
         text = np.concatenate(list(self._parts_of([header])))

@@ -130,6 +130,17 @@ def test_long_runs_of_plain_bytes_are_stored_once_too():
     assert copies_in(data) == [None, (0, 0), None]
 
 
+def test_files_with_the_same_long_header_both_keep_its_metadata():
+    names = [f"{number:04}.{'x' * 250}" for number in range(4000)]
+    files = {f"{value}.safetensors": safetensors_bytes(dict.fromkeys(names, np.array([value])), {"key": "value"})
+             for value in range(2)}
+    data = archive_of(files)
+    assert restored(data) == files
+    with opened(data) as archive:
+        assert archive.files[1].segments[0].same == (0, 0)
+        assert [archive.metadata(entry) for entry in archive.files] == [{"key": "value"}] * 2
+
+
 def test_lossy_archives_and_differences_have_all_segments_of_their_own(tmp_path):
     files = {"a.npy": npy(WEIGHTS), "b.npy": npy(WEIGHTS)}
     assert copies_in(archive_of(files, 7)) == [None, None] != copies_in(archive_of(files))
