@@ -39,7 +39,9 @@ def describe_file(archive: ArchiveReader, entry: FileEntry) -> dict[str, Any]:
 
 def _segment(archive: ArchiveReader, entry: FileEntry, number: int, name: str) -> dict[str, Any]:
     segment = entry.segments[number]
-    chunks = list(_chunks(archive, segment, f"{archive.name}: {entry.path}:{name}"))
+    # A segment that has the bytes of another has none of its own: its chunks are told of with that.
+    own = () if segment.same is not None else _chunks(archive, segment, f"{archive.name}: {entry.path}:{name}")
+    chunks = list(own)
     values = segment.bytes // (width(segment.dtype) or 1) if segment.dtype else 0
     frames = [chunk["frame"] for chunk in chunks if "frame" in chunk]
     kinds: dict[str, int] = {}

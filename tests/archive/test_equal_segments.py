@@ -17,6 +17,7 @@ from safetensors.numpy import save as safetensors_bytes
 
 import gcodec
 from gcodec.archive import ArchiveReader, ArchiveWriter
+from gcodec.archive.description import describe_file
 from gcodec.archive.encoding_policy import MantissaBits
 from gcodec.archive.equal_segments import MIN_BYTES
 from gcodec.cli import main
@@ -168,6 +169,16 @@ def test_a_file_that_is_another_one_by_the_time_it_is_compared_with_is_not_relie
         add(archive, second)
     assert restored(stream.getvalue()) == {"a.npy": npy(WEIGHTS), "b.npy": npy(alike)}
     assert copies_in(stream.getvalue()) == [None, None]
+
+
+def test_chunks_are_described_once_whoever_shares_them():
+    with opened(archive_of({f"{n}.npy": npy(WEIGHTS) for n in range(3)})) as archive:
+        segments = [describe_file(archive, entry)["segments"][0] for entry in archive.files]
+        assert [segment.get("same") for segment in segments] == [None, "0.npy:0", "0.npy:0"]
+        assert [len(segment["chunks"]) for segment in segments] == [1, 0, 0]
+        for segment in segments:
+            padded = [chunk["stored_bytes"] + -chunk["stored_bytes"] % 8 for chunk in segment["chunks"]]
+            assert sum(padded) == segment["stored_bytes"]
 
 
 def test_limits_count_what_copies_restore_to():
