@@ -15,6 +15,8 @@ from ..files.file_plan import TensorView, by_segment
 from .layout import HEADER, padding
 from .tensor_groups import are_grouped
 
+#: Chunks of a segment whose bytes others have, too, hold so many bytes on average; the last may hold fewer.
+MIN_SHARED = 64
 DRIVE = re.compile(r"[A-Za-z]:")
 
 
@@ -91,6 +93,12 @@ class SegmentEntry(Blob):
     lossy: bool = False
     base: str | None = None
     same: tuple[int, int] | None = None
+
+    @property
+    def may_be_shared(self) -> bool:
+        """True if other segments may have its bytes. False if its chunks are very small: a reader takes its time for
+        each, and would take hours for a small archive of many copies."""
+        return (len(self.chunks) - 1) * MIN_SHARED <= self.bytes
 
     @property
     def stored(self) -> int:

@@ -268,10 +268,10 @@ class ArchiveWriter(AllOrNothing):
                 entry = self._segment(results, size, crc, earlier)
             else:
                 first = self._segment_at(copy.place, entries)
-                if first.hash == copy.hash:
+                if first.hash == copy.hash and first.may_be_shared:
                     entry = SegmentEntry(size, first.hash, first.chunks, same=copy.place)
                     self._progress(size)
-                else:  # the file that it was compared with has changed since it was added
+                else:  # mostly: the file that it was compared with has changed since it was added
                     encoded_here = map(work, self._parts(plan, number, columns))
                     entry = self._segment(chain.from_iterable(encoded_here), size)
             entry.skip, entry.dtype, end = segment.start - end, segment.dtype, segment.stop

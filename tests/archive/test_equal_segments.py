@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.numpy import save as safetensors_bytes
@@ -18,8 +19,10 @@ from safetensors.numpy import save as safetensors_bytes
 import gcodec
 from gcodec.archive import ArchiveReader, ArchiveWriter
 from gcodec.archive.description import describe_file
+from gcodec.archive.dicts import plan_tensors
 from gcodec.archive.encoding_policy import MantissaBits
 from gcodec.archive.equal_segments import MIN_BYTES
+from gcodec.archive.layout import archive_header
 from gcodec.cli import main
 from gcodec.errors import Corruption, LimitExceeded
 from gcodec.files import plan_or_bytes
@@ -219,3 +222,31 @@ def test_copies_that_name_no_earlier_segment_of_the_same_bytes_are_refused():
     refused("no chunks and no base", chunks=files[0]["segments"][0]["chunks"])
     refused("no chunks and no base", base="0" * 16)
     refused("do not sum to its size", bytes=files[0]["segments"][0]["bytes"] - 4)
+
+
+@pytest.mark.parametrize("n_chunks", [96, 97, 98, 200])
+def test_a_segment_of_very_many_chunks_may_not_be_that_of_another(n_chunks):
+    """A reader takes its time for each chunk, and would take hours for a small archive of many such copies."""
+    data = bytes(6144)
+    empty = {"bytes": 0, "hash": xxhash.xxh3_64_hexdigest(b""), "chunks": []}
+    own = {"bytes": len(data), "hash": xxhash.xxh3_64_hexdigest(data)}
+    sizes = [16] * (n_chunks - 1) + [len(data) - 16 * (n_chunks - 1)]
+    segments = [{**own, "chunks": [[0, size, size] for size in sizes]}, {**own, "chunks": [], "same": [0, 0]}]
+    file = {"path": "x", "format": "bytes", "exact": True, "size": 2 * len(data), "verbatim": empty, "tensors": []}
+    archive = with_index(archive_header() + data, json.dumps({"files": [{**file, "segments": segments}]}).encode())
+    if n_chunks <= 1 + len(data) / 64:
+        assert restored(archive) == {"x": 2 * data}
+    else:
+        with pytest.raises(Corruption, match=f"has {n_chunks} chunks, too many for its 6144 bytes"):
+            opened(archive)
+
+
+@pytest.mark.parametrize(("columns", "copies"), [(8, [None, (0, 0)]), (5, [None, None])])
+def test_equal_segments_of_very_small_chunks_are_stored_apart(columns, copies):
+    """Parts are of whole rows: of 40 bytes in the one, and of 64 in the other."""
+    tensors, stream = dict.fromkeys("ab", np.arange(1000.0).reshape(-1, columns)), io.BytesIO()
+    with ArchiveWriter(stream, part_bytes=64) as archive:
+        archive.add(plan_tensors({name: array.copy() for name, array in tensors.items()}))
+    assert copies_in(stream.getvalue()) == copies
+    loaded = gcodec.load_file(io.BytesIO(stream.getvalue()))
+    assert all(np.array_equal(loaded[name], array) for name, array in tensors.items())
