@@ -79,8 +79,8 @@ class TensorSource:
         number = bisect_right(self._starts, start) - 1
         value: Any = self._leaves[number - 1].value if number else None
         if is_torch(value):
-            return bool(value.is_cpu and value.is_contiguous())
-        return not isinstance(value, np.ndarray) or value.flags.c_contiguous
+            return bool(value.is_cpu and value.is_contiguous() and not value.is_conj() and not value.is_neg())
+        return not isinstance(value, np.ndarray) or (value.flags.c_contiguous and value.dtype.byteorder != ">")
 
     def _piece(self, number: int) -> Bytes:
         with self._lock:

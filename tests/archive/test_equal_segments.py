@@ -23,6 +23,8 @@ from gcodec.archive.dicts import plan_tensors
 from gcodec.archive.encoding_policy import MantissaBits
 from gcodec.archive.equal_segments import MIN_BYTES
 from gcodec.archive.layout import archive_header
+from gcodec.archive.shared_memory import lies_in
+from gcodec.archive.state_files import TensorSource, plan_state
 from gcodec.cli import main
 from gcodec.errors import Corruption, LimitExceeded
 from gcodec.files import plan_or_bytes
@@ -250,3 +252,20 @@ def test_equal_segments_of_very_small_chunks_are_stored_apart(columns, copies):
     assert copies_in(stream.getvalue()) == copies
     loaded = gcodec.load_file(io.BytesIO(stream.getvalue()))
     assert all(np.array_equal(loaded[name], array) for name, array in tensors.items())
+
+
+def test_only_tensors_whose_bytes_are_their_very_memory_are_compared():
+    """Others would be copied again for each piece that is compared."""
+    torch = pytest.importorskip("torch")
+    z = torch.complex(torch.from_numpy(WEIGHTS), torch.from_numpy(OTHERS))
+    state = {"numpy": WEIGHTS, "order": WEIGHTS.astype(">f4"), "fortran": np.asfortranarray(WEIGHTS),
+             "steps": WEIGHTS[:, ::2], "torch": torch.from_numpy(OTHERS), "complex": z,
+             "conjugate": torch.complex(z.real, z.imag).conj(), "negative": z.clone().conj().imag}
+    plan, at_hand = plan_state("x", state), set()
+    assert isinstance(plan.source, TensorSource)
+    for view in plan.tensors:
+        start, value = plan.segments[view.segment].start, state.get(view.name)
+        if value is not None and plan.source.is_at_hand(start):
+            assert lies_in(value, plan.source.read(start, start + 8))
+            at_hand.add(view.name)
+    assert at_hand == {"numpy", "torch", "complex"}
