@@ -84,11 +84,13 @@ class FileSource:
             raise InsufficientData(
                 f"{self.name}: bytes {start} to {stop} were asked for, but there are {self.size}"
             )
-        buffer = take(stop - start)
-        view, at = buffer.data, start
+        buffer, at = take(stop - start), start
         while at < stop:
-            with naming(self.name):
-                count = self._read_into(view[at - start :], self._base + at)
+            try:
+                count = self._read_into(buffer[at - start :].data, self._base + at)
+            except OSError:
+                with naming(self.name):
+                    raise
             if not count:
                 raise InsufficientData(f"{self.name}: ends at byte {at}, {stop - at} bytes short")
             at += count

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -28,7 +29,7 @@ from gcodec.archive.state_files import TensorSource, plan_state
 from gcodec.cli import main
 from gcodec.errors import Corruption, LimitExceeded
 from gcodec.files import plan_or_bytes
-from gcodec.files.source import open_source
+from gcodec.files.source import Bytes, ByteSource, open_source
 from tests.archive.test_archive import gradients, opened, restored
 from tests.archive.test_damaged_archives import index_of, with_index
 from tests.archive.test_files import npy, torch_file
@@ -269,3 +270,42 @@ def test_only_tensors_whose_bytes_are_their_very_memory_are_compared():
             assert lies_in(value, plan.source.read(start, start + 8))
             at_hand.add(view.name)
     assert at_hand == {"numpy", "torch", "complex"}
+
+
+class Counting:
+    """The bytes of another source; counts those that are read."""
+
+    def __init__(self, source: ByteSource) -> None:
+        self.source, self.size, self.n_read = source, source.size, 0
+
+    def read(self, start: int, stop: int) -> Bytes:
+        self.n_read += stop - start
+        return self.source.read(start, stop)
+
+    def is_at_hand(self, start: int) -> bool:
+        return True
+
+
+def test_of_what_begins_like_nothing_before_only_the_beginning_is_read_twice():
+    plan = plan_tensors({str(n): array for n, array in enumerate([*gradients(20, 40, 50), *gradients(5, 80, 50)])})
+    source = Counting(plan.source)
+    with ArchiveWriter(io.BytesIO()) as archive:
+        archive.add(replace(plan, source=source))
+    assert source.n_read == source.size + 25 * 512
+
+
+def test_what_cannot_be_opened_again_is_compared_with_in_its_own_file_only(tmp_path):
+    alike = WEIGHTS.copy()
+    alike[50] = 7
+    stream = io.BytesIO()
+    files: list[Any] = [[WEIGHTS, alike, WEIGHTS], WEIGHTS, [alike, WEIGHTS, alike], WEIGHTS, alike]
+    with ArchiveWriter(stream) as archive:
+        for number, arrays in enumerate(files):
+            if isinstance(arrays, list):
+                plan = plan_tensors({str(place): array.copy() for place, array in enumerate(arrays)})
+                archive.add(replace(plan, path=str(number)))
+            else:
+                path = tmp_path / f"{number}.npy"
+                path.write_bytes(npy(arrays))
+                add(archive, path)
+    assert copies_in(stream.getvalue()) == [None, None, (0, 0), None, None, (1, 0), (2, 0), (1, 0), None]
