@@ -146,7 +146,9 @@ def load_file(
             :func:`save_file` takes.
 
     Returns:
-        Name to array. Tensors that shared memory, as tied weights do, share it again.
+        Name to array. Tensors that shared memory, as tied weights do, share it again. Where many are read, those of up
+        to 1 MiB are pieces of larger memory, of up to 4 MiB, which stays while any of them does: name the few that you
+        want, or copy those that you keep for longer than the others.
 
     Raises:
         GcodecError: the archive is damaged, a name is not in it, the limit is exceeded, the base is missing or holds
