@@ -1,6 +1,9 @@
-"""``.pt`` / ``.pth``: a zip with a pickle and one member per storage. Every byte stays in its place."""
+"""``.pt`` / ``.pth``: a zip with a pickle and one member per storage; ``.distcp``: many of them, end to end. Every byte
+stays in its place."""
 
 from __future__ import annotations
+
+from contextlib import suppress
 
 from ..errors import Unsupported
 from .elements import stored_as, width
@@ -8,7 +11,7 @@ from .file_plan import FilePlan, FileSegment, SegmentViews, TensorView, assemble
 from .inert_pickle import Budget
 from .source import ByteSource
 from .torch_pickle import Storage, Tensor, named_tensors, read_pickle
-from .zips import Zip, ZipMember
+from .zips import Zip, ZipMember, zips_before
 
 PICKLE, STORAGE = "data.pkl", "data/"
 MAX_PICKLE = 1 << 28
@@ -22,12 +25,23 @@ def is_torch_zip(archive: Zip) -> bool:
 def plan_torch(path: str, source: ByteSource, archive: Zip, name: str) -> FilePlan:
     """Return the plan of a file that ``torch.save`` wrote; tensors are named by their path (``model/fc.weight``).
 
+    Zips of the same kind that lie before it are taken apart, too; one that cannot be read stays as it is.
+
     Args:
-        name: for the tensor, if the file holds a bare one.
+        archive: the last zip of the file.
+        name: for the tensor, if a zip holds a bare one.
 
     Raises:
         Unsupported: the pickle is malformed, or the members are compressed or big-endian.
     """
+    pieces = _pieces(path, source, archive, name)
+    for earlier in zips_before(source, path, archive.start):
+        with suppress(Unsupported):
+            pieces += _pieces(path, source, earlier, name)
+    return assemble(path, "torch", source, pieces)
+
+
+def _pieces(path: str, source: ByteSource, archive: Zip, name: str) -> list[SegmentViews]:
     pickle = _pickle_member(archive)
     if pickle is None or archive.compressed or pickle.stop - pickle.start > MAX_PICKLE:
         raise Unsupported(f"{path}: is not laid out as torch.save writes a .pt file")
@@ -38,10 +52,9 @@ def plan_torch(path: str, source: ByteSource, archive: Zip, name: str) -> FilePl
         raise Unsupported(f"{path}: the .pt file is big-endian; only little-endian ones can be read")
     try:
         tensors = _by_storage(source.read(pickle.start, pickle.stop).tobytes(), name)
-        pieces = [_piece(members[STORAGE + key], views) for key, views in tensors.items()]
+        return [_piece(members[STORAGE + key], views) for key, views in tensors.items()]
     except (ValueError, KeyError) as error:
         raise Unsupported(f"{path}: {error}") from error
-    return assemble(path, "torch", source, pieces)
 
 
 def _pickle_member(archive: Zip) -> ZipMember | None:

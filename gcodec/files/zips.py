@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import IO, BinaryIO, cast
 
 from ..errors import Corruption, InsufficientData, LimitExceeded, Unsupported
-from .source import ByteSource, FileSource, SourceFile, naming
+from .source import ByteSource, FileSource, SourceFile, SubSource, naming
 
 MAGICS = (b"PK\x03\x04", b"PK\x05\x06")
 LOCAL, LOCAL_CRC = struct.Struct("<4s10xI8xHH"), 14
@@ -54,10 +54,12 @@ class Zip:
     Attributes:
         members: in the order of the directory.
         compressed: True if any of them is compressed.
+        start: the first byte of the first member's header; what comes before it is no part of the zip.
     """
 
     members: tuple[ZipMember, ...]
     compressed: bool
+    start: int = 0
 
     @classmethod
     def read_from(cls, source: ByteSource, path: str) -> Zip:
@@ -73,9 +75,26 @@ class Zip:
             if compressed:
                 return cls(tuple(ZipMember(info.filename, 0, 0, ()) for info in infos), True)
             places = _directory_entries(source, directory, len(infos))
-            return cls(tuple(_member(source, *both) for both in zip(infos, places, strict=True)), False)
+            members = tuple(_member(source, *both) for both in zip(infos, places, strict=True))
+            return cls(members, False, min((info.header_offset for info in infos), default=0))
         except _DIRECTORY_ERRORS as error:
             raise Corruption(f"{path}: not a readable zip file: {error}") from error
+
+
+def zips_before(source: ByteSource, path: str, stop: int) -> Iterator[Zip]:
+    """Yield the zips that end at byte ``stop``, at the beginning of that one, and so on: the last comes first.
+
+    torch.distributed.checkpoint writes such files, with a zip for each tensor.
+    """
+    while stop > 0:
+        try:
+            archive = Zip.read_from(SubSource(source, 0, stop), path)
+        except Corruption:
+            return
+        if archive.compressed or not archive.start < stop:
+            return
+        yield archive
+        stop = archive.start
 
 
 def stored_copy(source: ByteSource, path: str, max_unpacked_bytes: int | None = None) -> FileSource:

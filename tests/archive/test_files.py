@@ -10,6 +10,7 @@ import lzma
 import mmap
 import pickle
 import zipfile
+import zlib
 from collections import OrderedDict
 from collections.abc import Mapping
 from contextlib import closing, suppress
@@ -302,6 +303,29 @@ def test_tensors_inside_unknown_objects_are_found():
     torch = pytest.importorskip("torch")
     found = plan(torch_file(torch.nn.Linear(2, 3)), "x.pt")
     assert sorted(view.shape for view in found.tensors) == [(3,), (3, 2)]
+
+
+@pytest.mark.parametrize("front", [b"", npz({"x": np.ones(3)}), npz({"x": np.ones(3)}, compressed=True)],
+                         ids=["nothing", "npz", "compressed"])
+def test_zips_of_torch_that_lie_end_to_end_are_all_taken_apart(front):
+    torch = pytest.importorskip("torch")
+    values = [torch.arange(6.0).reshape(2, 3), {"a": torch.ones(5).bfloat16(), "n": 3}, {"text": "x"}, torch.zeros(7)]
+    found = plan(front + b"".join(map(torch_file, values)), "__0_0.distcp")
+    assert found.format == "torch" and found.exact
+    assert [view.name for view in found.tensors] == ["__0_0", "a", "__0_0#2"]
+    assert np.array_equal(array_of(found, "__0_0"), values[0]) and np.array_equal(array_of(found, "__0_0#2"), values[3])
+    for view in found.tensors:
+        segment = found.segments[view.segment]
+        crc = zlib.crc32(found.source.read(segment.crc_from, segment.stop).data)
+        assert segment.crc_at and all(found.source.read(at, at + 4).view("<u4")[0] == crc for at in segment.crc_at)
+
+
+def test_a_zip_that_cannot_be_read_hides_none_of_those_before_it():
+    torch = pytest.importorskip("torch")
+    first, broken, last = torch_file(torch.ones(3)), torch_file(torch.ones(4)), torch_file(torch.ones(5))
+    assert broken.count(b"little") == 1
+    found = plan(first + broken.replace(b"little", b"bigger") + last, "x.distcp")
+    assert [view.shape for view in found.tensors] == [(3,), (5,)]
 
 
 def test_torch_files_of_the_old_format_are_plain_bytes():
