@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import fnmatch
+import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from ..errors import InvalidArgument, did_you_mean
@@ -105,15 +106,32 @@ class TensorNames:
         if name in self:
             yield name, self.find(name)
             return
-        found = [(key, place) for key, place in self.all().items()
-                 if any(fnmatch.fnmatchcase(known, name) for known in (place.view.name, _full_name(place)))]
-        if not found:
+        known = list(self.all().items())
+        numbers = matches(name, [(place.entry.path, place.view.name) for _, place in known])
+        if not numbers:
             raise self._unknown(name)
-        yield from found
+        yield from (known[number] for number in numbers)
 
     def _unknown(self, name: str) -> InvalidArgument:
         meant = did_you_mean(name, self._by_name)
         return InvalidArgument(f"{self._archive_name}: no tensor {no_such(name)}{meant}")
+
+
+def matches(pattern: str, places: Sequence[tuple[str, str]]) -> list[int]:
+    """Return the numbers of the tensors whose names fit a pattern; if none does, of those that fit it as ``FILE:NAME``.
+
+    So ``model.*`` means tensors, even in a ``model.safetensors``. FILE may leave out folders at the front of a path.
+
+    Args:
+        pattern: with ``*``, ``?`` and ``[...]`` as in a shell.
+        places: for each tensor the path of its file and its name.
+    """
+    fits = re.compile(fnmatch.translate(pattern)).match
+    by_name = [number for number, (_, name) in enumerate(places) if fits(name)]
+    return by_name or [
+        number for number, (path, name) in enumerate(places)
+        if any(fits(f"{path[at:]}:{name}") for at in (0, *(m.end() for m in re.finditer("/", path))))
+    ]
 
 
 def no_such(name: str) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import fnmatch
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
@@ -11,7 +10,7 @@ from typing import Any
 
 from ..archive import ArchiveReader, FileEntry
 from ..archive.output import TENSOR_SUFFIXES, Attributes, Staging, check_free
-from ..archive.tensor_names import no_such
+from ..archive.tensor_names import matches, no_such
 from ..errors import InvalidArgument, Unsupported, did_you_mean
 from ..files.elements import RAW_BITS, numpy_dtype
 from ..files.file_plan import TensorView
@@ -40,27 +39,27 @@ def extract(archive: ArchiveReader, args: argparse.Namespace, attributes: Attrib
         Unsupported: a type that the file to be written has not.
         UsageError: several tensors for one file, or the archive itself as the file.
     """
-    matches = find_tensors(archive, args.only)
+    chosen = find_tensors(archive, args.only)
     if args.output == STDIO:
-        _check_single(matches)
+        _check_single(chosen)
         stream = display.binary_stdout()
-        for piece in _npy(archive, *matches[0]):
+        for piece in _npy(archive, *chosen[0]):
             stream.write(piece)
         return []
     if args.output is not None and is_url(args.output):
-        return _to_url(archive, args.output, matches, args)
+        return _to_url(archive, args.output, chosen, args)
     if is_joined(args.output):
-        targets = [Path(args.output)] * len(matches)
-        _write(archive, {targets[0]: joined_tensors(archive, matches)}, args, attributes, named=True)
+        targets = [Path(args.output)] * len(chosen)
+        _write(archive, {targets[0]: joined_tensors(archive, chosen)}, args, attributes, named=True)
     else:
         folder = args.output is None or args.output.endswith("/") or Path(args.output).is_dir()
         if not folder:
-            _check_single(matches)
+            _check_single(chosen)
             _check_is_npy(args.output)
-        targets = _in_folder(Path(args.output or "."), matches) if folder else [Path(args.output)]
-        pieces = {target: _pieces(archive, target, *both) for target, both in zip(targets, matches, strict=True)}
+        targets = _in_folder(Path(args.output or "."), chosen) if folder else [Path(args.output)]
+        pieces = {target: _pieces(archive, target, *both) for target, both in zip(targets, chosen, strict=True)}
         _write(archive, pieces, args, attributes, named=not folder)
-    return [_report(args, target, *both) for target, both in zip(targets, matches, strict=True)]
+    return [_report(args, target, *both) for target, both in zip(targets, chosen, strict=True)]
 
 
 def _to_url(archive: ArchiveReader, url: str, matches: list[Found], args: argparse.Namespace) -> list[dict[str, Any]]:
@@ -109,15 +108,15 @@ def find_tensors(archive: ArchiveReader, names: Iterable[str]) -> list[Found]:
     """
     found: dict[tuple[str, str], Found] = {}
     for name in names:
-        matches = _called(archive, name) or _like(archive, name)
-        found |= {(entry.path, tensor.name): (entry, tensor) for entry, tensor in matches}
+        meant = _called(archive, name) or _like(archive, name)
+        found |= {(entry.path, tensor.name): (entry, tensor) for entry, tensor in meant}
     return list(found.values())
 
 
 def _called(archive: ArchiveReader, name: str) -> list[Found]:
     """Return the one tensor of this name, or none."""
-    matches = [(f, t) for f, t in archive.tensors() if name in (t.name, f"{f.path}:{t.name}")]
-    whole = matches or [(f, t) for f, t in archive.tensors() if f"/{f.path}:{t.name}".endswith(f"/{name}")]
+    named = [(f, t) for f, t in archive.tensors() if name in (t.name, f"{f.path}:{t.name}")]
+    whole = named or [(f, t) for f, t in archive.tensors() if f"/{f.path}:{t.name}".endswith(f"/{name}")]
     if len(whole) > 1:
         entry, tensor = whole[0]
         raise InvalidArgument(
@@ -128,14 +127,12 @@ def _called(archive: ArchiveReader, name: str) -> list[Found]:
 
 
 def _like(archive: ArchiveReader, pattern: str) -> list[Found]:
-    def fits(entry: FileEntry, tensor: TensorView) -> bool:
-        return any(fnmatch.fnmatchcase(name, pattern) for name in (tensor.name, f"{entry.path}:{tensor.name}"))
-
-    matches = [both for both in archive.tensors() if fits(*both)]
-    if not matches:
-        meant = did_you_mean(pattern, (tensor.name for _, tensor in archive.tensors())) or " (--list shows the names)"
+    known = list(archive.tensors())
+    found = [known[number] for number in matches(pattern, [(entry.path, tensor.name) for entry, tensor in known])]
+    if not found:
+        meant = did_you_mean(pattern, (tensor.name for _, tensor in known)) or " (--list shows the names)"
         raise InvalidArgument(f"{archive.name}: no tensor {no_such(pattern)}{meant}")
-    return matches
+    return found
 
 
 def _check_single(matches: list[Found]) -> None:

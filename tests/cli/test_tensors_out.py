@@ -60,6 +60,22 @@ def test_folders_at_the_front_of_a_path_may_be_left_out(capsys):
     assert np.array_equal(np.load("grad.b.npy"), files[2]["grad/b"])
     run("decompress", "run.gc", "--only", "ep-2.safetensors:grad/b", code=1)
     assert "no tensor is called" in capsys.readouterr().err
+    for pattern in ("step-2.safetensors:grad/*", "run/step-2.safetensors:*"):
+        run("decompress", "run.gc", "--only", pattern, "-o", "two.safetensors", "-f")
+        assert {name: array.tobytes() for name, array in load_safetensors("two.safetensors").items()} == {
+            name: array.tobytes() for name, array in files[2].items()
+        }
+    run("decompress", "run.gc", "--only", "ep-2.safetensors:*", "-o", "three.safetensors", code=1)
+    assert "no tensor matches" in capsys.readouterr().err
+
+
+def test_a_pattern_that_names_of_tensors_fit_does_not_stand_for_files():
+    save_safetensors({"model.w": X, "model.b": X, "lm_head.w": X}, "model.safetensors")
+    run("compress", "model.safetensors")
+    run("decompress", "model.safetensors.gc", "--only", "model.*", "-o", "body.safetensors")
+    assert load_safetensors("body.safetensors").keys() == {"model.w", "model.b"}
+    run("decompress", "model.safetensors.gc", "--only", "model.safetensors:*", "-o", "all.safetensors")
+    assert load_safetensors("all.safetensors").keys() == {"model.w", "model.b", "lm_head.w"}
 
 
 def test_several_tensors_go_into_one_safetensors_file():
