@@ -8,11 +8,17 @@ from typing import Any
 from ..errors import GcodecError
 from ..files.elements import width
 from ..files.file_plan import TensorView
-from .entries import FileEntry, SegmentEntry, name_of_copied
+from .entries import FileEntry, SegmentEntry, name_of_copied, name_of_copied_file
 from .layout import CODECS, FRAME, padding
 from .reader import ArchiveReader
 
 _BOOKS = "codebooks", "change_codebooks", "dictionaries"  #: in ``FrameInfo``: those of coded, sparse and indexed blocks
+
+
+def copied_summary(archive: ArchiveReader, entry: FileEntry) -> dict[str, Any]:
+    """Return, under ``same``, what has all the bytes of a file that holds no tensors; nothing if it has its own."""
+    copied = name_of_copied_file(archive.files, entry)
+    return {} if copied is None else {"same": copied}
 
 
 def describe_file(archive: ArchiveReader, entry: FileEntry) -> dict[str, Any]:
@@ -32,6 +38,7 @@ def describe_file(archive: ArchiveReader, entry: FileEntry) -> dict[str, Any]:
         "verbatim_stored_bytes": entry.verbatim.stored,
         "metadata": archive.metadata(entry),
         **base_summary(entry),
+        **copied_summary(archive, entry),
         "segments": segments,
         "tensors": [_tensor(entry, tensor, segments[tensor.segment]) for tensor in entry.tensors],
     }

@@ -138,6 +138,11 @@ class FileEntry:
         return self.verbatim.stored + sum(segment.stored for segment in self.segments)
 
     @property
+    def is_plain(self) -> bool:
+        """True if the file holds no tensors, and is one segment as a whole."""
+        return not self.tensors and len(self.segments) == 1 and not self.verbatim.bytes
+
+    @property
     def needs_base(self) -> bool:
         """True if any segment of the file is coded against a base."""
         return any(segment.base for segment in self.segments)
@@ -177,7 +182,14 @@ def name_of_copied(files: Sequence[FileEntry], entry: FileEntry, number: int) ->
     if same is None:
         return None
     first = files[same[0]]
+    if first is not entry and first.is_plain:
+        return first.path
     return first.label(same[1]) if first is entry else f"{first.path}:{first.label(same[1])}"
+
+
+def name_of_copied_file(files: Sequence[FileEntry], entry: FileEntry) -> str | None:
+    """Return the name in messages of what has all the bytes of a file that holds no tensors; None if nothing has."""
+    return name_of_copied(files, entry, 0) if entry.is_plain else None
 
 
 class Paths:

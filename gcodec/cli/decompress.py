@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ..archive import ArchiveReader, Bases, FileEntry
-from ..archive.description import base_summary
+from ..archive.description import base_summary, copied_summary
 from ..archive.entries import name_of_copied
 from ..archive.file_state import FileState
 from ..archive.output import Attributes, Staging, check_free, sync_to_disk
@@ -251,13 +251,11 @@ def _is_folder(name: str) -> bool:
 
 def _list(archive: ArchiveReader, name: str, args: argparse.Namespace) -> dict[str, Any]:
     """Shows the index of an archive; nothing else is read."""
-    files = [_file_row(archive.files, entry) for entry in archive.files]
+    files = [_file_row(archive, entry) for entry in archive.files]
     if not args.json:
         display.show(f"{name}: {len(files)} {'file' if len(files) == 1 else 'files'}, {display.size(archive.size)}")
         for file in files:
-            remade = "" if file["exact"] else ", not byte for byte the original"
-            sizes = f"{display.size(file['bytes'])} -> {display.size(file['stored_bytes'])}"
-            display.show(f"{file['path']}: {file['format']}, {sizes}, ratio {_ratio(file)}{remade}")
+            display.show(display.file_line(file))
             columns: tuple[str, ...] = ("tensor", "dtype", "shape", ">size", ">stored", ">ratio")
             if "base" in file:
                 display.show(f"  {base_option.base_line(file)}")
@@ -268,10 +266,11 @@ def _list(archive: ArchiveReader, name: str, args: argparse.Namespace) -> dict[s
     return {"archive": name, "bytes": archive.size, "files": files}
 
 
-def _file_row(files: Sequence[FileEntry], entry: FileEntry) -> dict[str, Any]:
+def _file_row(archive: ArchiveReader, entry: FileEntry) -> dict[str, Any]:
     row = {"path": entry.path, "format": entry.format, "exact": entry.exact, "bytes": entry.size}
-    tensors = [_tensor_row(files, entry, tensor) for tensor in entry.tensors]
-    return {**row, "stored_bytes": entry.stored, **base_summary(entry), "tensors": tensors}
+    tensors = [_tensor_row(archive.files, entry, tensor) for tensor in entry.tensors]
+    more = base_summary(entry) | copied_summary(archive, entry)
+    return {**row, "stored_bytes": entry.stored, **more, "tensors": tensors}
 
 
 def _tensor_row(files: Sequence[FileEntry], entry: FileEntry, tensor: TensorView) -> dict[str, Any]:

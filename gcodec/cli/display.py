@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, TextIO
 
@@ -45,6 +45,15 @@ def speed(count: float, seconds: float, compiling: float = 0.0) -> str:
 def ratio(before: int, after: int) -> str:
     """Return how many times smaller ``after`` is; a dash where nothing is left."""
     return f"{before / after:.3f}" if after else "-"
+
+
+def file_line(row: Mapping[str, Any]) -> str:
+    """Return a file's path, format and sizes, from its row in a list or a description."""
+    taken = f"-> {size(row['stored_bytes'])}, ratio {ratio(row['bytes'], row['stored_bytes'])}"
+    if "same" in row:
+        taken = f"as {row['same']}"
+    remade = "" if row["exact"] else ", not byte for byte the original"
+    return f"{row['path']}: {row['format']}, {size(row['bytes'])} {taken}{remade}"
 
 
 def bits_per_value(stored: int, values: int) -> str:

@@ -97,10 +97,7 @@ def _show(result: dict[str, Any], chunks: bool) -> None:
 
 
 def _show_file(file: dict[str, Any], chunks: bool) -> None:
-    sizes = f"{display.size(file['bytes'])} -> {display.size(file['stored_bytes'])}"
-    ratio = display.ratio(file["bytes"], file["stored_bytes"])
-    remade = "" if file["exact"] else ", not byte for byte the original"
-    display.show(f"{file['path']}: {file['format']}, {sizes}, ratio {ratio}{remade}")
+    display.show(display.file_line(file))
     _show_metadata(file["metadata"])
     if "base" in file:
         display.show(f"  {base_option.base_line(file)}")

@@ -12,6 +12,8 @@ from .source import ByteSource
 
 #: Longer runs of verbatim bytes become segments of their own, so that they need not be held in memory.
 MAX_VERBATIM_RUN = 1 << 20
+#: A file without tensors is a segment from so many bytes on, so that an archive stores equal ones once.
+MIN_PLAIN = 1 << 12
 #: Names of tensors in the index are cut after so many bytes of UTF-8.
 LONGEST_NAME = 60_000
 
@@ -139,23 +141,25 @@ class SegmentViews:
 def assemble(path: str, format: str, source: ByteSource, pieces: Iterable[SegmentViews], **more: object) -> FilePlan:
     """Sorts pieces by place, turns long verbatim runs into segments and numbers the tensors' segments.
 
+    A file without pieces is a segment as a whole, if it is not very small.
+
     Raises:
         Corruption: pieces overlap or lie outside the file.
     """
     pieces = sorted(pieces, key=lambda piece: (piece.segment.start, piece.segment.stop))
     segments: list[FileSegment] = []
     views: list[TensorView] = []
-    at = 0
+    at, longest = 0, MAX_VERBATIM_RUN if pieces else MIN_PLAIN - 1
     for piece in pieces:
         if piece.segment.start < at:
             raise Corruption(f"{path}: two parts of the file overlap at byte {piece.segment.start}")
-        segments += _long_run(at, piece.segment.start)
+        segments += _long_run(at, piece.segment.start, longest)
         views += [_moved(view, len(segments)) for view in piece.views]
         segments.append(piece.segment)
         at = piece.segment.stop
     if at > source.size:
         raise Corruption(f"{path}: ends at byte {source.size}, {at - source.size} bytes short")
-    segments += _long_run(at, source.size)
+    segments += _long_run(at, source.size, longest)
     return FilePlan(path, format, source, tuple(segments), unique_names(views), **more)  # type: ignore[arg-type]
 
 
@@ -190,8 +194,8 @@ def row_major(shape: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(reversed(steps))
 
 
-def _long_run(start: int, stop: int) -> list[FileSegment]:
-    return [FileSegment(start, stop)] if stop - start > MAX_VERBATIM_RUN else []
+def _long_run(start: int, stop: int, longest: int) -> list[FileSegment]:
+    return [FileSegment(start, stop)] if stop - start > longest else []
 
 
 def _sound(name: str) -> str:

@@ -106,6 +106,37 @@ def test_files_of_several_kinds_in_one_archive_have_equal_tensors_once(tmp_path,
     assert "same as model/a.npy:a" in (tmp_path / "m.gc.html").read_text(encoding="utf-8")
 
 
+def test_equal_files_without_tensors_are_stored_once(tmp_path, capsys):
+    pytest.importorskip("torch")
+    rng = np.random.default_rng(0)
+    big, small, other = rng.bytes(MIN_BYTES), rng.bytes(MIN_BYTES - 1), rng.bytes(MIN_BYTES)
+    state = torch_file({"rng": list(range(2000))})      # without tensors
+    files = {"tokenizer.json": big, "small.txt": small, "state.pt": state, "model.npy": npy(WEIGHTS)}
+    folder = tmp_path / "run"
+    for step in ("a", "b"):
+        (folder / step).mkdir(parents=True)
+        for name, data in files.items():
+            (folder / step / name).write_bytes(data)
+    (folder / "b" / "other.json").write_bytes(other)
+    assert main(["compress", str(folder), "-o", str(tmp_path / "r.gc"), "-q"]) == 0
+    with ArchiveReader(tmp_path / "r.gc") as archive:
+        own = {entry.path for entry in archive.files if entry.stored > 200}
+    assert own == {f"run/{path}" for path in ("a/tokenizer.json", "a/state.pt", "a/small.txt", "a/model.npy",
+                                              "b/small.txt", "b/other.json")}
+    assert main(["decompress", str(tmp_path / "r.gc"), "-o", f"{tmp_path}/back/", "-q"]) == 0
+    for path in folder.glob("*/*"):
+        assert (tmp_path / "back" / path.relative_to(tmp_path)).read_bytes() == path.read_bytes()
+    capsys.readouterr()
+    for verb in (["decompress", "--list"], ["inspect"]):
+        assert main([*verb, str(tmp_path / "r.gc")]) == 0
+        assert "run/b/tokenizer.json: bytes, 4.10 kB as run/a/tokenizer.json\n" in capsys.readouterr().out
+        assert main([*verb, "--json", str(tmp_path / "r.gc")]) == 0
+        [result] = json.loads(capsys.readouterr().out)
+        assert {file["path"]: file["same"] for file in result["files"] if "same" in file} == {
+            f"run/b/{name}": f"run/a/{name}" for name in ("tokenizer.json", "state.pt")
+        }
+
+
 @given(st.lists(st.tuples(st.sampled_from([0, 1, 2]), st.sampled_from([0, MIN_BYTES // 8, MIN_BYTES // 4 - 1])),
                 min_size=1, max_size=8), st.sampled_from([0, 700]))
 def test_what_differs_in_one_bit_or_in_size_is_stored_apart(kinds, more):
