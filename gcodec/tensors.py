@@ -134,7 +134,7 @@ def _readable(x: Any, error: Exception) -> str:
         )
     if is_jax(x) and x.is_deleted():
         return (
-            "an array whose memory is there; that of this JAX array was deleted, or donated to a jitted function: "
+            "an array that still has its memory; this JAX array was deleted, or donated to a jitted function: "
             "pass it earlier, or pass what that function returned"
         )
     return f"an array, which this {kind} is not: {error}"

@@ -46,7 +46,7 @@ def describe_file(archive: ArchiveReader, entry: FileEntry) -> dict[str, Any]:
 
 def _segment(archive: ArchiveReader, entry: FileEntry, number: int, name: str) -> dict[str, Any]:
     segment = entry.segments[number]
-    # A segment that has the bytes of another has none of its own: its chunks are told of with that.
+    # A segment that has the bytes of another has no chunks of its own; they are listed with the other.
     own = () if segment.same is not None else _chunks(archive, segment, f"{archive.name}: {entry.path}:{name}")
     chunks = list(own)
     values = segment.bytes // (width(segment.dtype) or 1) if segment.dtype else 0

@@ -230,8 +230,8 @@ def _resolve_copies(files: Sequence[FileEntry]) -> None:
                 raise Corruption(f"{where}: there is no earlier segment {segment.same[1]} of file {segment.same[0]}")
             first = files[segment.same[0]].segments[segment.same[1]]
             if first.same is not None or first.base is not None or _content_of(first) != _content_of(segment):
-                raise Corruption(f"{where}: must have size, hash and type of segment {segment.same[1]} of file "
-                                 f"{segment.same[0]}, which must have chunks, and no base")
+                raise Corruption(f"{where}: must have the size, hash and type of segment {segment.same[1]} of file "
+                                 f"{segment.same[0]}, which must have chunks of its own, and no base")
             if not first.may_be_shared:
                 raise Corruption(f"{where}: segment {segment.same[1]} of file {segment.same[0]} has "
                                  f"{len(first.chunks)} chunks, too many for its {first.bytes} bytes to be those of "

@@ -296,7 +296,7 @@ class _Flattener:
         name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
         advice = "its state_dict(), or what it holds as tensors, numbers, strings, dictionaries and lists"
         if "jax" in sys.modules:
-            advice += ("; of a JAX pytree pass jax.tree.leaves(state), and make one again with "
+            advice += ("; for a JAX pytree, pass jax.tree.leaves(state), and rebuild it with "
                        "jax.tree.unflatten(jax.tree.structure(state), loaded)")
         raise InvalidArgument(f"{path or 'the state'}: a {name} cannot be saved; pass {advice}")
 

@@ -83,7 +83,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_base(parser, "encode tensors against those of the same name in earlier files, where that is smaller "
              "(lossless only):")
     add("--dtype", metavar="T", help="the value type of an input without a header, or of a .npy with raw bits\n"
-        "(uint16, uint8): bfloat16, float8_e4m3fn ...; refused for a .npz, .pt or .safetensors")
+        "(uint16, uint8): bfloat16, float8_e4m3fn ...; refused for .npz, .pt and .safetensors files")
     add("--max-unpacked-bytes", type=size_argument, metavar="SIZE", help="limit for the temporary file that\n"
         "a compressed .npz is unpacked to (default: 1032 times its size, the most that deflate can reach)")
     add_common(parser)

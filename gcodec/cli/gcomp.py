@@ -87,7 +87,7 @@ class DumpPolicy:
                 if tuple(view.shape) != shape:
                     raise Corruption(f"{tensor} must have the shape {shape}, not {tuple(view.shape)}")
                 if kind == STEP and view.dtype != np.dtype(numpy_dtype(view.dtype) or "V").name:  # that has its bits
-                    raise Unsupported(f"{tensor} must be of a type of numpy's, not {view.dtype}")
+                    raise Unsupported(f"{tensor} must be of a type that numpy has, not {view.dtype}")
             if grad.dtype in self._ladders and param.dtype in self._ladders:
                 gradients[name] = grad
         return gradients

@@ -247,12 +247,12 @@ def test_copies_that_name_no_earlier_segment_of_the_same_bytes_are_refused():
     for why, places in wrong.items():
         for place in places:
             refused(why, same=place)
-    refused("must have size, hash and type", same=[1, 0])
-    refused("must have size, hash and type", file=3, same=[2, 0])
-    refused("must have size, hash and type", hash=files[1]["segments"][0]["hash"])
-    refused("must have size, hash and type", dtype="bfloat16")
-    refused("must have size, hash and type", lossy=True)
-    refused("must have size, hash and type", file=0, base="0" * 16)
+    refused("must have the size, hash and type", same=[1, 0])
+    refused("must have the size, hash and type", file=3, same=[2, 0])
+    refused("must have the size, hash and type", hash=files[1]["segments"][0]["hash"])
+    refused("must have the size, hash and type", dtype="bfloat16")
+    refused("must have the size, hash and type", lossy=True)
+    refused("must have the size, hash and type", file=0, base="0" * 16)
     refused("no chunks and no base", chunks=files[0]["segments"][0]["chunks"])
     refused("no chunks and no base", base="0" * 16)
     refused("do not sum to its size", bytes=files[0]["segments"][0]["bytes"] - 4)
