@@ -135,7 +135,11 @@ def _add(args: argparse.Namespace) -> int:
 
 
 def _step_of(place: str) -> int:
-    numbers = re.findall(r"[0-9]+", Path(name_at(place)).stem)
+    stem = Path(name_at(place)).stem
+    numbers = re.findall(r"[0-9]+", stem)
+    if re.search(r"[0-9][-_.]of[-_.][0-9]+$", stem):  # as Hugging Face's libraries name the parts of a model
+        raise UsageError(f"{place}: is one of several shards, whose numbers are no steps; keep a series for each, "
+                         "and give --step")
     if not numbers:
         raise UsageError(f"{place}: has no number in its name that could be its step; give --step")
     return int(numbers[-1])

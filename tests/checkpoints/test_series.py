@@ -117,6 +117,17 @@ def test_steps_are_the_last_numbers_of_names_or_given(capsys):
     assert "give --step" in capsys.readouterr().err
 
 
+def test_the_numbers_of_a_shard_are_no_steps(capsys):
+    for shard in ("model-00001-of-00003.npy", "pytorch_model_2_of_3.npy"):
+        write({shard: npy(np.ones(3))})
+        run("series", "add", "s", shard, code=2)
+        assert "is one of several shards" in capsys.readouterr().err
+    write({"model-00001-of-00003-step-500.npy": npy(np.ones(3))})
+    run("series", "add", "shard", "model-00001-of-00003.npy", "--step", 400)
+    run("series", "add", "shard", "model-00001-of-00003-step-500.npy")
+    assert Checkpointer("shard").steps() == [400, 500]
+
+
 @pytest.mark.parametrize(("arguments", "code"), [
     (["add", "s", "run/step-0.npy"], 1), (["add", "s", "run/step-0.npy", "--full-every", 0], 2),
     (["add", "s", "run/step-0.npy", "run/step-100.npy", "--step", 3], 2), (["add", "s", "nowhere-1"], 1),
