@@ -69,7 +69,7 @@ class TensorNames:
 
         Args:
             names: names, which the result has as keys, or patterns with ``*``, ``?`` and ``[...]`` as in a shell, in
-                place of which it has those of :meth:`all`.
+                place of which it has those of :meth:`all`; so it has for a ``FILE:NAME`` that leaves out folders.
 
         Raises:
             InvalidArgument: nothing is called so, or several files have a tensor of this very name.

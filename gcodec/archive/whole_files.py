@@ -265,7 +265,7 @@ def add_file(
         policy = make_policy(plan) if make_policy else None
         entry = archive.add(plan if policy else grouped(with_views_apart(plan), base), policy, base)
         if base is not None and not entry.needs_base:
-            note(f"{plan.path}: compressed without {base.name}, which nothing gains by")
+            note(f"{plan.path}: compressed without {base.name}, which would save nothing")
         if bases and plan.tensors and base is None:
             note(f"{plan.path}: compressed without a base, for {bases.place} has no file of this path")
         return entry

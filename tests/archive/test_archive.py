@@ -200,6 +200,7 @@ def test_a_name_in_several_files_must_be_qualified():
     "model.npz:*": {"run/model.npz:model.w", "run/model.npz:model.b", "run/model.npz:head"},
     "run/mo*": {"run/model.npz:model.w", "run/model.npz:model.b", "run/model.npz:head"},
     "other.npz:h*": {"run/other.npz:head"},
+    "other.npz:head": {"run/other.npz:head"},
     "*": {"run/model.npz:model.w", "run/model.npz:model.b", "run/model.npz:head", "run/other.npz:head"},
 }.items())
 def test_a_pattern_means_names_of_tensors_and_of_files_where_no_tensor_is_called_so(pattern, names):
