@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import torch
 
 ADVICE = "use lossless or mantissa_bits instead"
-_PLAIN = {float, bool, tuple}  #: types of hyperparameters as :func:`hyper_from` returns them
+_PLAIN = {float, bool}  #: types of hyperparameters as :func:`hyper_from` returns them; betas are a pair of the first
 
 @dataclass(frozen=True, eq=False)
 class OptimizerView:
@@ -45,8 +45,13 @@ class OptimizerView:
     state: Mapping[str, Array | float]
 
     def __post_init__(self) -> None:
-        if not _PLAIN.issuperset(map(type, self.hyper.values())):
+        if not all(type(value) in _PLAIN or _is_pair(value) for value in self.hyper.values()):
             object.__setattr__(self, "hyper", hyper_from(self.name, self.hyper))
+
+
+def _is_pair(value: Any) -> bool:
+    """Return True for a pair of floats that are Python's own."""
+    return type(value) is tuple and [type(number) for number in value] == [float, float]
 
 
 def view_from_optimizer(optimizer: torch.optim.Optimizer, param: torch.Tensor) -> OptimizerView:

@@ -417,6 +417,19 @@ def test_a_view_reads_a_learning_rate_that_is_a_tensor_when_it_is_made():
         assert np.array_equal(levels_for(OptimizerView("SGD", hyper, {}), ones, ones), want)
 
 
+def test_a_view_reads_betas_that_are_tensors_when_it_is_made():
+    rng, betas = np.random.default_rng(5), (torch.tensor(0.9), torch.tensor(0.999))
+    param, grad, mean = rng.standard_normal((3, 1000), np.float32)
+    state = {"step": 3.0, "exp_avg": mean, "exp_avg_sq": mean * mean}
+    hyper, found = {**view_from_dump("Adam", {"lr": 1e-3}, {}).hyper, "betas": betas}, []
+    for number in (0.9, 0.0):
+        betas[0].fill_(number)
+        plain = view_from_dump("Adam", {"lr": 1e-3, "betas": betas}, state)
+        found.append(levels_for(OptimizerView("Adam", hyper, state), param, grad))
+        assert np.array_equal(found[-1], levels_for(plain, param, grad))
+    assert not np.array_equal(found[0], found[1])
+
+
 def test_wrapped_and_inherited_steps_are_read_as_torchs():
     class Named(torch.optim.SGD):
         """A subclass that steps as its base does."""
