@@ -16,13 +16,14 @@ from typing import Any
 import numpy as np
 
 import gcodec
-from tests.codec.spoilt_frames import altered, frames_of_the_encoder, frames_with_a_base, small_frames
+from tests.codec.spoilt_frames import altered, frames_of_the_encoder, frames_with_a_base, indexed_frame, small_frames
 from tests.support import laws
 from tests.support.base_pairs import PAIRS
-from tests.support.bit_patterns import Bits
+from tests.support.bit_patterns import BITS_ONLY, Bits
 from tests.support.cases import CASES, MULTIPLES
 from tests.support.encode_modes import modes
 from tests.support.frame_builder import Built, Draft, build_frame, mutations
+from tests.support.reference import DTYPES
 
 PAGE = mmap.PAGESIZE
 _libc = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
@@ -102,6 +103,27 @@ def frames_to_read(many: bool) -> Iterator[Built]:
         yield build_frame(Random(f"guarded valid {seed}"), n_values=n_values, spare_bits=True)
 
 
+def indexed_frames(many: bool) -> Iterator[Built]:
+    """Yield valid frames with indexed blocks, of every type that has them: groups of values are looked up at once, and
+    segments, blocks and the array end within groups."""
+    for dtype in (code for code, kind in DTYPES.items() if kind.T):
+        for number in range(60 if many else 12):
+            yield indexed_frame(f"guarded in place {dtype} {number}", dtype, number)
+
+
+def decode_in_guarded(built: Built, side: str) -> None:
+    """Decode a frame to an array of the caller's that lies in guarded memory, and some of its values to another."""
+    name = DTYPES[built.frame[5]].name
+    out = guarded_array(np.full_like(built.bits, 7), side)
+    base = None if built.base is None else guarded_array(built.base, side)
+    data = guarded_copy(built.frame, side)
+    laws.decode_known(data, built.codebooks, out if name in BITS_ONLY else out.view(name), base)
+    laws.assert_same_bits(out, built.bits.reshape(-1))
+    if not built.codebooks:
+        start, stop = out.size // 3, out.size - out.size // 5
+        laws.assert_same_bits(gcodec.decode_range(data, start, stop, base=base), out[start:stop])
+
+
 def read_guarded(side: str, many: bool) -> None:
     """The process: whatever is read, nothing outside of the arrays is touched and only a GcodecError raised."""
     from gcodec import codec, tensors
@@ -135,6 +157,9 @@ def read_guarded(side: str, many: bool) -> None:
         found = laws.outcome(guarded_copy(built.frame, side), built.codebooks, base)
         n_frames += 1
         n_refused += isinstance(found, str)
+    for built in indexed_frames(many):
+        decode_in_guarded(built, side)
+        n_frames += 1
     for which in (*CASES, *MULTIPLES):
         if which.bits.size < 4000 or which.name in ("noise", "a block and one") or which in MULTIPLES:
             for mode in modes(which.dtype) if many else modes(which.dtype)[:1] + modes(which.dtype)[-2:-1]:
