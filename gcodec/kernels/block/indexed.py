@@ -147,8 +147,9 @@ def _multiply(indices, n, scale, lookup, n_entries, out):
     """Write the products of a segment's scale and the factors that the first ``n`` indices stand for. What is behind
     these in ``out``, the values of the segments that follow, may be overwritten."""
     # Making some products in vain is quicker than making each where it is wanted: by far if 64 are looked up at once,
-    # and in float16, where the loop over indices does not become one of vectors.
-    if HAS_AVX512 and 16 * n >= n_entries:
+    # and in float16, where the loop over indices does not become one of vectors. Of 16 values or fewer, most of those
+    # 64 would be looked up in vain, too.
+    if HAS_AVX512 and n > 16 and 16 * n >= n_entries:
         fill_product_planes(lookup.factors, n_entries, bits_of_float(scale), lookup.dtype_code, lookup.planes)
         for i in range(look_up_groups(lookup.planes, indices, n, out), n):
             out[i] = product_of(scale, lookup.factors[indices[i]], lookup.dtype_code)

@@ -130,7 +130,6 @@ if HAS_AVX512:
             for k in range(0, n, _GROUP):
                 take_apart_16(table, k, planes, k)
 
-
     @kernel
     def fill_product_planes(factors, n, scale_bits, dtype_code, planes):
         """Take the products of a scale and the first ``n`` factors apart, and those of some more.
@@ -152,7 +151,6 @@ if HAS_AVX512:
             for k in range(0, n, _GROUP):
                 product_planes_f32(factors, k, scale_bits, planes, k)
 
-
     @kernel
     def look_up_groups(planes, indices, n, out):
         """Write the values that the first ``n`` indices stand for, in groups of 64; return how many were written. Those
@@ -172,6 +170,10 @@ if HAS_AVX512:
         if width_of(out) == 16:
             while i < n and i <= last:
                 look_up_16(planes, 0, indices, i, out, i)
+                i += _GROUP
+        if width_of(out) == 8:
+            while i < n and i <= last:
+                look_up_64(planes, 0, indices, i, out, i)
                 i += _GROUP
         return i
 
@@ -197,15 +199,10 @@ def look_up_all(table, planes, indices, n, out):
 
     Args:
         table: uintW[256].
-        planes: The same values, by :func:`fill_planes`.
+        planes: The same values, by :func:`fill_planes`; of bytes the table itself.
         indices: uint8, at least ``n``.
         n: Number of values.
         out: uintW, as many as there are indices; the first ``n`` are the result, others may be overwritten.
     """
-    i, last = look_up_groups(planes, indices, n, out), len(out) - _GROUP
-    if width_of(out) == 8:
-        while i < n and i <= last:
-            look_up_64(table, 0, indices, i, out, i)
-            i += _GROUP
-    for k in range(i, n):
+    for k in range(look_up_groups(planes, indices, n, out), n):
         out[k] = table[indices[k]]
