@@ -21,7 +21,7 @@ from ..files.urls import is_url, local_path, local_text
 from . import UsageError, base_option, display
 from .compile_time import compile_clock
 from .compress import add_common, size_argument
-from .extract import extract
+from .extract import extract, find_files
 from .file_checks import FilesRead, check_removal, check_restored_as, check_restored_once
 from .joined_tensors import is_joined, joined_tensors
 from .outputs import PlacesRead, whole_file
@@ -50,7 +50,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("-f", "--force", action="store_true", help="replace files that exist")
     add("-l", "--list", action="store_true", help="list the contents instead")
     add("--only", action="append", metavar="NAME", help="extract this tensor instead: to .npy, or all to one\n"
-        ".safetensors file if -o names one; NAME, FILE:NAME or a pattern with * ? [];\nmay be repeated")
+        ".safetensors file if -o names one; NAME, FILE:NAME or a pattern with * ? [];\nor restore only this file, or "
+        "this folder (NAME/); may be repeated")
     base_option.add_base(parser, "what the archives were compressed against:")
     add("--rm", action="store_true", help="remove each archive after its files have been restored")
     add("-k", "--keep", dest="rm", action="store_false", help="keep archives (the default)")
@@ -75,8 +76,11 @@ def run(args: argparse.Namespace) -> int:
             with ArchiveReader(source, threads=args.threads, max_output_bytes=limit, base=base) as archive:
                 if args.list:
                     results.append(_list(archive, name, args))
-                elif args.only:
+                elif args.only and not (files := find_files(archive, args.only)):
                     results += extract(archive, args, archive_attributes(name))
+                elif args.only:
+                    archive.files = tuple(files)  # as if it had no others
+                    results.append(_restore(archive, name, args, base))
                 else:
                     results.append(_restore(archive, name, args, base))
             if args.rm and state is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -113,6 +114,41 @@ def find_tensors(archive: ArchiveReader, names: Iterable[str]) -> list[Found]:
     return list(found.values())
 
 
+def find_files(archive: ArchiveReader, names: Iterable[str]) -> list[FileEntry]:
+    """Return the files that names stand for, in the archive's order; none where they stand for tensors.
+
+    A name that no tensor has is that of a file, a pattern for paths of files, or, with ``/`` at its end, a folder;
+    folders at the front may be left out.
+
+    Raises:
+        InvalidArgument: a name that several files have, which are in several folders.
+        UsageError: some names stand for tensors, others for files.
+    """
+    asked, chosen, of_tensors = list(names), set[str](), list[str]()
+    for name in asked:
+        paths = [] if _called(archive, name) or _fitting(archive, name) else _paths_of(archive, name)
+        chosen.update(paths)
+        of_tensors += [] if paths else [name]
+    if chosen and of_tensors:
+        raise UsageError(f"--only must name tensors or files, not both: {of_tensors[0]} is no file, and "
+                         f"{next(name for name in asked if name not in of_tensors)} is one")
+    return [entry for entry in archive.files if entry.path in chosen]
+
+
+def _paths_of(archive: ArchiveReader, name: str) -> list[str]:
+    """Return the paths of the files of this name, in this folder, or that fit this pattern."""
+    paths = [entry.path for entry in archive.files]
+    if name in paths:
+        return [name]
+    if name.endswith("/"):
+        return [path for path in paths if f"/{name}" in f"/{path}"]
+    named = [path for path in paths if f"/{path}".endswith(f"/{name}")]
+    if len(named) > 1:
+        raise InvalidArgument(f"{archive.name}: {len(named)} files are called {name!r}: say which, as in "
+                              f"--only {named[0]}, or take them all with --only '*/{name}'")
+    return named or [path for path in paths if fnmatchcase(f"/{path}", f"*/{name}")]
+
+
 def _called(archive: ArchiveReader, name: str) -> list[Found]:
     """Return the one tensor of this name, or none."""
     named = [(f, t) for f, t in archive.tensors() if name in (t.name, f"{f.path}:{t.name}")]
@@ -126,12 +162,19 @@ def _called(archive: ArchiveReader, name: str) -> list[Found]:
     return whole
 
 
-def _like(archive: ArchiveReader, pattern: str) -> list[Found]:
+def _fitting(archive: ArchiveReader, pattern: str) -> list[Found]:
+    """Return the tensors that fit a pattern."""
     known = list(archive.tensors())
-    found = [known[number] for number in matches(pattern, [(entry.path, tensor.name) for entry, tensor in known])]
+    return [known[number] for number in matches(pattern, [(entry.path, tensor.name) for entry, tensor in known])]
+
+
+def _like(archive: ArchiveReader, pattern: str) -> list[Found]:
+    found = _fitting(archive, pattern)
     if not found:
-        meant = did_you_mean(pattern, (tensor.name for _, tensor in known)) or " (--list shows the names)"
-        raise InvalidArgument(f"{archive.name}: no tensor {no_such(pattern)}{meant}")
+        files = [name for entry in archive.files for name in (PurePosixPath(entry.path).name, entry.path)]
+        meant = did_you_mean(pattern, [*(tensor.name for _, tensor in archive.tensors()), *files])
+        raise InvalidArgument(f"{archive.name}: no tensor {no_such(pattern)}, and no file"
+                              f"{meant or ' (--list shows the names)'}")
     return found
 
 

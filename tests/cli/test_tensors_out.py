@@ -161,3 +161,57 @@ def test_outputs_in_missing_folders_name_the_folder_and_make_none(capsys):
     run("compress", "a.npy")
     run("decompress", "a.npy.gc", "-o", "missing/b.npy", code=1)
     assert capsys.readouterr().err.startswith("gcodec: error: missing: ") and not Path("missing").exists()
+
+
+def trainer_folder() -> dict[str, bytes]:
+    """Write a folder as trainers do, and its archive, run.gc; returns what the files hold."""
+    files = {f"run/checkpoint-{step}/{name}": data for step in (5, 10) for name, data in (
+        ("w.npy", npy(X + step)), ("tokenizer.json", b"{}" * 50), ("state.json", f"step {step}".encode() * 20))}
+    files["run/readme"] = b"a run"
+    for path, data in files.items():
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        Path(path).write_bytes(data)
+    run("compress", "run", "-q")
+    return files
+
+
+@pytest.mark.parametrize(("names", "paths"), [
+    (["readme"], ["run/readme"]),
+    (["run/checkpoint-5/state.json"], ["run/checkpoint-5/state.json"]),
+    (["checkpoint-10/w.npy"], ["run/checkpoint-10/w.npy"]),
+    (["*/tokenizer.json"], ["run/checkpoint-5/tokenizer.json", "run/checkpoint-10/tokenizer.json"]),
+    (["checkpoint-10/*.json", "readme"],
+     ["run/readme", "run/checkpoint-10/tokenizer.json", "run/checkpoint-10/state.json"]),
+    (["checkpoint-5/"], [f"run/checkpoint-5/{name}" for name in ("w.npy", "tokenizer.json", "state.json")]),
+    (["run/"], None),
+])
+def test_files_and_folders_of_an_archive_are_restored_alone(names, paths, capsys):
+    files = trainer_folder()
+    run("decompress", "run.gc", *(word for name in names for word in ("--only", name)), "-o", "back/", "--json")
+    wanted = {f"back/{path}": files[path] for path in (files if paths is None else paths)}
+    (row,) = json.loads(capsys.readouterr().out)
+    assert {str(path): path.read_bytes() for path in Path("back").rglob("*") if path.is_file()} == wanted
+    assert (sorted(row["files"]), row["bytes"]) == (sorted(wanted), sum(map(len, wanted.values())))
+
+
+def test_one_file_of_several_goes_to_any_name_or_to_standard_output(capfdbinary):
+    files = trainer_folder()
+    run("decompress", "run.gc", "--only", "readme", "-o", "other", "-q")
+    assert Path("other").read_bytes() == files["run/readme"]
+    run("decompress", "run.gc", "--only", "checkpoint-5/w.npy", "-o", "-")
+    assert capfdbinary.readouterr().out == files["run/checkpoint-5/w.npy"]
+    run("decompress", "run.gc", "--only", "checkpoint-5/w.npy", "-o", "w.safetensors", "-q")
+    assert np.array_equal(load_safetensors("w.safetensors")["w"], X + 5)
+
+
+@pytest.mark.parametrize(("names", "message"), [
+    (["state.json"], "2 files are called 'state.json': say which, as in --only run/checkpoint-"),
+    (["nothing/"], "no tensor is called 'nothing/', and no file"),
+    (["redme"], "did you mean readme?"),
+    (["readme", "checkpoint-5/w.npy:w"], "must name tensors or files, not both: checkpoint-5/w.npy:w is no file"),
+])
+def test_names_of_no_file_of_several_and_of_files_among_tensors_are_refused(names, message, capsys):
+    trainer_folder()
+    options = [word for name in names for word in ("--only", name)]
+    run("decompress", "run.gc", *options, "-o", "back/", code=2 if len(names) > 1 else 1)
+    assert message in capsys.readouterr().err and not Path("back").exists()
