@@ -26,7 +26,7 @@ from .base_tensors import Base, BaseBytes
 from .chunks import Packed, pack_chunk, pack_group, stored_chunk
 from .encoding_policy import EncodingPolicy, Part
 from .entries import Blob, Chunk, FileEntry, Paths, SegmentEntry
-from .equal_segments import CopiesInFile, KnownSegments
+from .equal_segments import CopiesInFile, Copy, KnownSegments
 from .index import check_views, index_to_json
 from .layout import (
     MAX_INDEX,
@@ -267,13 +267,8 @@ class ArchiveWriter(AllOrNothing):
             elif copy is None:
                 entry = self._segment(results, size, crc, earlier)
             else:
-                first = self._segment_at(copy.place, entries)
-                if first.hash == copy.hash and first.may_be_shared:
-                    entry = SegmentEntry(size, first.hash, first.chunks, same=copy.place)
-                    self._progress(size)
-                else:  # mostly: the file that it was compared with has changed since it was added
-                    encoded_here = map(work, self._parts(plan, number, columns))
-                    entry = self._segment(chain.from_iterable(encoded_here), size)
+                encoded_here = chain.from_iterable(map(work, self._parts(plan, number, columns)))
+                entry = self._same_segment(copy, entries, size) or self._segment(encoded_here, size)
             entry.skip, entry.dtype, end = segment.start - end, segment.dtype, segment.stop
             entries.append(entry)
             crcs.update(dict.fromkeys(segment.crc_at, crc.value) if crc else {})
@@ -284,10 +279,18 @@ class ArchiveWriter(AllOrNothing):
         with_memory = isinstance(source, FileSource | ArraySource)
         return source.read(start, stop, *([self._memory.take] if with_memory else []))
 
-    def _segment_at(self, place: tuple[int, int], entries: Sequence[SegmentEntry]) -> SegmentEntry:
-        """Return a segment that was written: of an earlier file, or of the one whose first segments are ``entries``."""
-        number, segment = place
-        return self._files[number].segments[segment] if number < len(self._files) else entries[segment]
+    def _same_segment(self, copy: Copy, entries: Sequence[SegmentEntry], size: int) -> SegmentEntry | None:
+        """Return a segment of ``size`` bytes that the archive has already, in an earlier file or among ``entries``, the
+        first segments of the file that is added.
+
+        None if it cannot be shared, mostly because the file that it was compared with has changed since it was added.
+        """
+        number, segment = copy.place
+        first = self._files[number].segments[segment] if number < len(self._files) else entries[segment]
+        if first.hash != copy.hash or not first.may_be_shared:
+            return None
+        self._progress(size)
+        return SegmentEntry(size, first.hash, first.chunks, same=copy.place)
 
     def _parts(self, plan: FilePlan, number: int, columns: Mapping[int, int]) -> Iterator[Part]:
         """Yield the parts of a segment."""

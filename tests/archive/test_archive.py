@@ -195,21 +195,6 @@ def test_a_name_in_several_files_must_be_qualified():
     assert set(load_file(io.BytesIO(data), names=["y", "a.npz:x"])) == {"y", "a.npz:x"}
 
 
-@pytest.mark.parametrize("pattern, names", {
-    "model.*": {"run/model.npz:model.w", "run/model.npz:model.b"},      # not the others of model.npz
-    "model.npz:*": {"run/model.npz:model.w", "run/model.npz:model.b", "run/model.npz:head"},
-    "run/mo*": {"run/model.npz:model.w", "run/model.npz:model.b", "run/model.npz:head"},
-    "other.npz:h*": {"run/other.npz:head"},
-    "other.npz:head": {"run/other.npz:head"},
-    "*": {"run/model.npz:model.w", "run/model.npz:model.b", "run/model.npz:head", "run/other.npz:head"},
-}.items())
-def test_a_pattern_means_names_of_tensors_and_of_files_where_no_tensor_is_called_so(pattern, names):
-    x = np.arange(3)
-    model = npz({"model.w": x, "model.b": x, "head": x})
-    data = archive_of({"run/model.npz": model, "run/other.npz": npz({"head": x})})
-    assert load_file(io.BytesIO(data), names=[pattern]).keys() == names
-
-
 def test_structured_arrays_cannot_be_read_alone():
     with opened(archive_of({"s.npy": FILES["structured.npy"]})) as archive, pytest.raises(Unsupported):
         archive.read("s")

@@ -14,12 +14,14 @@ import numpy as np
 import pytest
 
 import gcodec
-from gcodec.archive import ArchiveReader, ArchiveWriter, arrays, lazy_file, structure
+from gcodec.archive import ArchiveReader, ArchiveWriter, arrays, lazy_file, load_file, structure
 from gcodec.archive.structure import STRUCTURE, flatten, tensor_places
 from gcodec.cli import main
 from gcodec.errors import Corruption, InvalidArgument, LimitExceeded, Unsupported
 from gcodec.files.file_plan import TensorView
 from gcodec.files.safetensors import CODES
+from tests.archive.test_archive import archive_of
+from tests.archive.test_files import npz
 from tests.support.archive_maker import object_archive
 from tests.support.children import forked
 
@@ -423,3 +425,18 @@ def test_rows_of_compressed_parts_are_those_that_were_saved_or_an_error(n_rows):
             except Corruption:
                 n_refused += 1
     assert n_refused > len(damaged) // 2
+
+
+@pytest.mark.parametrize("pattern, names", {
+    "model.*": {"run/model.npz:model.w", "run/model.npz:model.b"},      # not the others of model.npz
+    "model.npz:*": {"run/model.npz:model.w", "run/model.npz:model.b", "run/model.npz:head"},
+    "run/mo*": {"run/model.npz:model.w", "run/model.npz:model.b", "run/model.npz:head"},
+    "other.npz:h*": {"run/other.npz:head"},
+    "other.npz:head": {"run/other.npz:head"},
+    "*": {"run/model.npz:model.w", "run/model.npz:model.b", "run/model.npz:head", "run/other.npz:head"},
+}.items())
+def test_a_pattern_means_names_of_tensors_and_of_files_where_no_tensor_is_called_so(pattern, names):
+    x = np.arange(3)
+    model = npz({"model.w": x, "model.b": x, "head": x})
+    data = archive_of({"run/model.npz": model, "run/other.npz": npz({"head": x})})
+    assert load_file(io.BytesIO(data), names=[pattern]).keys() == names
