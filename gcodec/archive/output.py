@@ -27,7 +27,7 @@ ENDING_SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP")
 #: The name beside the final one has at most so many bytes of that; file systems allow 255 in all.
 MAX_NAME_BYTES = 200
 #: What the names of tensor files end in, and those of archives must not, in capital letters either.
-TENSOR_SUFFIXES = frozenset((".npy", ".npz", ".pt", ".pth", ".safetensors"))
+TENSOR_SUFFIXES = frozenset((".gguf", ".npy", ".npz", ".pt", ".pth", ".safetensors"))
 
 
 @dataclass(frozen=True)

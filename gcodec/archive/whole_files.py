@@ -16,6 +16,7 @@ from ..files.urls import Upload, check_free_url, is_url, open_url, path_or_none,
 from .base_files import Bases
 from .encoding_policy import EncodingPolicy, MantissaBits
 from .entries import FileEntry, unsafe_path
+from .found_values import with_found_values
 from .layout import SUFFIX
 from .objects import bases_of
 from .output import (
@@ -78,8 +79,8 @@ def compress_file(
     The archive appears when it is complete, with the permissions and times of the file.
 
     Args:
-        path: a ``.npy``, ``.npz``, ``.safetensors``, ``.pt`` or any other file, told by its content; a URL for
-            fsspec, or a stream of its bytes.
+        path: a ``.npy``, ``.npz``, ``.safetensors``, ``.pt``, ``.gguf`` or any other file, told by its content; a
+            URL for fsspec, or a stream of its bytes.
         output: path of the archive, a URL, or a binary stream; by default ``path`` with ``.gc`` appended. It must be
             given where ``path`` is a URL or a stream.
         base: an earlier file or archive, an open archive, or an earlier object: tensors of the same name, type and size
@@ -263,7 +264,8 @@ def add_file(
             _check_not_own_base(opened, bases.file_of(plan.path))
         base = bases.find(plan.path, options.get("dtype")) if bases and plan.tensors else None
         policy = make_policy(plan) if make_policy else None
-        entry = archive.add(plan if policy else grouped(with_views_apart(plan), base), policy, base)
+        lossless = None if policy else grouped(with_views_apart(with_found_values(plan)), base)
+        entry = archive.add(lossless or plan, policy, base)
         if base is not None and not entry.needs_base:
             note(f"{plan.path}: compressed without {base.name}, which would save nothing")
         if bases and plan.tensors and base is None:

@@ -63,7 +63,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of the verb."""
     parser.epilog = EXAMPLES
     add = parser.add_argument
-    add("inputs", nargs="*", metavar="INPUT", help=".npy .npz .safetensors .pt .pth, any other file, a folder, or -")
+    add("inputs", nargs="*", metavar="INPUT",
+        help=".npy .npz .safetensors .pt .pth .gguf, any other file, a folder, or -")
     add("-o", "--output", metavar="PATH", help="one archive for all inputs, a folder for an archive of each,\nor - for"
         " stdout")
     add("-c", "--stdout", dest="output", action="store_const", const=STDIO, help="as -o -")
@@ -83,7 +84,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_base(parser, "encode tensors against those of the same name in earlier files, where that is smaller "
              "(lossless only):")
     add("--dtype", metavar="T", help="the value type of an input without a header, or of a .npy with raw bits\n"
-        "(uint16, uint8): bfloat16, float8_e4m3fn ...; refused for .npz, .pt and .safetensors files")
+        "(uint16, uint8): bfloat16, float8_e4m3fn ...; refused for .npz, .pt, .safetensors and .gguf files")
     add("--max-unpacked-bytes", type=size_argument, metavar="SIZE", help="limit for the temporary file that\n"
         "a compressed .npz is unpacked to (default: 1032 times its size, the most that deflate can reach)")
     add_common(parser)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ..archive.file_state import FileState
+from ..archive.found_values import with_found_values
 from ..archive.output import Attributes, Staging, check_free
 from ..archive.state_files import with_views_apart
 from ..archive.whole_files import upload_files, urls_below
@@ -158,7 +159,8 @@ def _add_file(folder: StepFolder, step: int, place: str, args: argparse.Namespac
         attributes = Attributes.like(path.stat()) if path is not None and path.is_file() else None
         with display.progress(name, source.size, quiet=args.quiet) as progress:
             folder.add(
-                step, with_views_apart(plan), full_every=args.full_every, attributes=attributes, progress=progress
+                step, with_views_apart(with_found_values(plan)), full_every=args.full_every, attributes=attributes,
+                progress=progress,
             )
         if args.rm:
             with folder.opened(step) as opened:

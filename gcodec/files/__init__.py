@@ -9,6 +9,8 @@ from typing import Any
 from ..errors import Corruption, GcodecError, InvalidArgument
 from .elements import check_dtype, numpy_dtype, stored_as
 from .file_plan import FilePlan, FileSegment, SegmentViews, TensorView, assemble
+from .gguf import MAGIC as GGUF_MAGIC
+from .gguf import plan_gguf
 from .npy import MAGIC as NPY_MAGIC
 from .npy import plan_npy
 from .npz import is_npz, plan_npz
@@ -32,10 +34,10 @@ __all__ = [
 
 ARCHIVE_MAGIC = b"\x89GCA"
 #: What a name promises about its file's first bytes.
-PROMISES = {".npy": "npy", ".npz": "zip", ".safetensors": "safetensors"}
+PROMISES = {".npy": "npy", ".npz": "zip", ".safetensors": "safetensors", ".gguf": "gguf"}
 TORCH_SUFFIXES = (".pt", ".pth")
 NOT_ZIP = "kept as plain bytes: not the zip file that torch.save writes since version 1.6"
-SUFFIXES = {"npy": ".npy", "npz": ".npz", "safetensors": ".safetensors", "torch": ".pt"}
+SUFFIXES = {"npy": ".npy", "npz": ".npz", "safetensors": ".safetensors", "torch": ".pt", "gguf": ".gguf"}
 
 
 def plan_file(
@@ -53,7 +55,7 @@ def plan_file(
 
     Raises:
         Corruption: the file says it is of a kind but is malformed.
-        Unsupported: a ``.pt`` file that cannot be read without executing it.
+        Unsupported: a ``.pt`` file that cannot be read without executing it, or a ``.gguf`` file of another version.
         LimitExceeded: a compressed ``.npz`` is above ``max_unpacked_bytes``.
         InvalidArgument: ``dtype`` does not fit, or is given for a file that has types of its own, or the file is an
             archive already.
@@ -73,12 +75,14 @@ def plan_file(
         return plan_npy(path, source, name, dtype)
     if dtype:
         if _has_types(path, source, kind):
-            what = "safetensors file" if kind == "safetensors" else "zip file, such as .npz and .pt"
+            what = "zip file, such as .npz and .pt" if kind == "zip" else f"{kind} file"
             raise InvalidArgument(f"{path}: is a {what}, and has types of its own; dtype is for files without a header "
                                   "and for raw bits in .npy files: leave it out")
         return _plan_raw(path, source, name, dtype)
     if kind == "safetensors":
         return plan_safetensors(path, source)
+    if kind == "gguf":
+        return plan_gguf(path, source)
     if kind == "zip":
         return _plan_zip(path, source, name, max_unpacked_bytes)
     torch = PurePosixPath(path).suffix.lower() in TORCH_SUFFIXES
@@ -105,18 +109,20 @@ def _kind(source: ByteSource) -> str:
         return "zip"
     if head.startswith(ARCHIVE_MAGIC):
         return "gc"
+    if head.startswith(GGUF_MAGIC):
+        return "gguf"
     return "safetensors" if looks_like_safetensors(head, source.size) else "bytes"
 
 
 def _has_types(path: str, source: ByteSource, kind: str) -> bool:
     """Return True for a file of tensors, or a zip of anything; False for one that only begins like that."""
-    if kind not in ("safetensors", "zip"):
+    if kind not in ("safetensors", "gguf", "zip"):
         return False
     try:
         if kind == "zip":
             Zip.read_from(source, path)
         else:
-            plan_safetensors(path, source)
+            (plan_gguf if kind == "gguf" else plan_safetensors)(path, source)
     except GcodecError:
         return False
     return True

@@ -80,7 +80,7 @@ class FilePlan:
 
     Attributes:
         path: relative path under which an archive keeps the file.
-        format: ``npy``, ``npz``, ``safetensors``, ``torch``, ``raw`` or ``bytes``.
+        format: ``npy``, ``npz``, ``safetensors``, ``torch``, ``gguf``, ``raw`` or ``bytes``.
         source: the file's bytes.
         segments: in the order of the file, without overlaps.
         tensors: the tensors on the segments.
@@ -138,10 +138,24 @@ class SegmentViews:
     views: tuple[TensorView, ...] = ()
 
 
-def assemble(path: str, format: str, source: ByteSource, pieces: Iterable[SegmentViews], **more: object) -> FilePlan:
+def assemble(
+    path: str,
+    format: str,
+    source: ByteSource,
+    pieces: Iterable[SegmentViews],
+    *,
+    longest_run: int = MAX_VERBATIM_RUN,
+    **more: object,
+) -> FilePlan:
     """Sorts pieces by place, turns long verbatim runs into segments and numbers the tensors' segments.
 
     A file without pieces is a segment as a whole, if it is not very small.
+
+    Args:
+        path, format, source: of the file.
+        pieces: its segments of values, each with its tensors.
+        longest_run: longer runs of verbatim bytes, of so many bytes, become segments.
+        more: further fields of the plan.
 
     Raises:
         Corruption: pieces overlap or lie outside the file.
@@ -149,7 +163,7 @@ def assemble(path: str, format: str, source: ByteSource, pieces: Iterable[Segmen
     pieces = sorted(pieces, key=lambda piece: (piece.segment.start, piece.segment.stop))
     segments: list[FileSegment] = []
     views: list[TensorView] = []
-    at, longest = 0, MAX_VERBATIM_RUN if pieces else MIN_PLAIN - 1
+    at, longest = 0, longest_run if pieces else MIN_PLAIN - 1
     for piece in pieces:
         if piece.segment.start < at:
             raise Corruption(f"{path}: two parts of the file overlap at byte {piece.segment.start}")

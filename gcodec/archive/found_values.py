@@ -1,0 +1,167 @@
+"""Floating-point values in files of unknown kinds, such as HDF5, ONNX, msgpack and old ``.pt`` files.
+
+Samples of a file are counted by places: how the bytes at each offset modulo 8 are distributed. In text and in
+compressed data all places are alike. In values of several bytes the place of the highest byte, with sign and exponent,
+has far less entropy than those of mantissa bits. What such a sample promises is tried: it holds values if a frame of
+them is smaller than what Zstandard makes of it. Where the next sample is distributed as one before, nothing has to be
+tried again; where it holds something else, the border between them is looked for by bisection.
+
+Nothing depends on a guess but size and speed. The bytes are restored as they were, and values that were found have no
+names, so that no lossy mode applies to them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from ..files.file_plan import FilePlan, FileSegment, SegmentViews, assemble
+from ..files.source import Bytes, ByteSource
+from .chunks import pack_chunk
+
+#: Bytes of a sample, a multiple of 8, and how far samples lie apart.
+SAMPLE, STEP = 1 << 13, 1 << 18
+#: A border is looked for down to so many bytes.
+GRAIN = 1 << 10
+#: Fewer bytes of values are not worth a segment, and a file needs more bytes than that to be looked at.
+MIN_RUN, MIN_FILE = 1 << 15, 1 << 16
+#: From each run of values so many bytes are tried once more, for there may be repetitions that a sample does not show.
+TRIAL = 1 << 18
+#: Entropies of places, in bits, which differ by no more than this are those of the same kind of values.
+ALIKE = 0.4
+#: How many samples that were tried are remembered.
+REMEMBERED = 32
+#: A place of less entropy may be of bits that are zero in all values.
+CONSTANT = 0.3
+#: Values in a sample must make it smaller by this factor than what is known already, and those of a run by this one
+#: than Zstandard.
+WORTH_IT, GAIN = 0.995, 0.97
+#: By the width of a value. Often both types of two bytes serve alike, and the first is the faster one.
+TYPES = {2: ("bfloat16", "float16"), 4: ("float32",), 8: ("float64",)}
+
+_PLACES = ((np.arange(SAMPLE, dtype=np.int64) & 7) << 8)
+_COUNTS = np.arange(SAMPLE // 8 + 1, dtype=np.float64)
+_WEIGHTS = _COUNTS * np.log2(np.maximum(_COUNTS, 1))
+
+
+class _Kind(NamedTuple):
+    """The values that a part of a file holds, or none.
+
+    Attributes:
+        dtype: type of the values; None for anything else.
+        phase: where they begin: at offsets that are this modulo the width of a value.
+        width: bytes of a value.
+    """
+
+    dtype: str | None = None
+    phase: int = 0
+    width: int = 1
+
+
+_OTHER = _Kind()
+
+
+def with_found_values(plan: FilePlan) -> FilePlan:
+    """Return the plan of the same file with a segment for each run of values that is found in it.
+
+    A plan of any other format than ``bytes``, and of a file that cannot be read twice at little cost, stays as it is.
+    """
+    at_hand = getattr(plan.source, "is_at_hand", None)
+    if plan.format != "bytes" or plan.source.size < MIN_FILE or at_hand is None or not at_hand(0):
+        return plan
+    runs = [run for run in _runs(plan.source) if _is_smaller(plan.source, run)]
+    if not runs:
+        return plan
+    return assemble(plan.path, plan.format, plan.source, map(SegmentViews, runs), longest_run=0, note=plan.note)
+
+
+def _runs(source: ByteSource) -> Iterator[FileSegment]:
+    """Yield runs of values, in the order of the file."""
+    look = _Look(source)
+    last = (source.size - SAMPLE) // 8 * 8
+    start, at, kind = 0, 0, look.kind_at(0)
+    while at < last:
+        after = min(at + STEP, last)
+        found = look.kind_at(after)
+        if found == kind:
+            at = after
+            continue
+        while after - at > GRAIN:
+            middle = (at + after) // 16 * 8
+            between = look.kind_at(middle)
+            at, after, found = (middle, after, found) if between == kind else (at, middle, between)
+        # A sample that holds other things, too, may still be found to hold values: half of it is taken to be of them.
+        border = max(start, after if kind is _OTHER or found.dtype else at + SAMPLE // 2)
+        yield from _run(kind, start, border)
+        start, at, kind = border, after, found
+    yield from _run(kind, start, source.size)
+
+
+def _run(kind: _Kind, start: int, stop: int) -> Iterator[FileSegment]:
+    """Yield the segment of the values between two offsets, if they are values, and enough."""
+    if kind.dtype is None:
+        return
+    start += (kind.phase - start) % kind.width
+    stop -= (stop - start) % kind.width
+    if stop - start >= MIN_RUN:
+        yield FileSegment(start, stop, kind.dtype)
+
+
+def _is_smaller(source: ByteSource, run: FileSegment) -> bool:
+    """Return True if values from the middle of a run are smaller as a frame."""
+    size = min(TRIAL, run.stop - run.start) // 8 * 8
+    start = run.start + (run.stop - run.start - size) // 16 * 8
+    return _frame_size(data := source.read(start, start + size), run.dtype) < GAIN * _frame_size(data, None)
+
+
+def _frame_size(data: Bytes, dtype: str | None) -> int:
+    """Return the bytes that values take, or other data if ``dtype`` is None."""
+    return len(pack_chunk(data, dtype, {}).payload)
+
+
+class _Look:
+    """Looks at samples of a file, and remembers what those were that were tried last."""
+
+    def __init__(self, source: ByteSource) -> None:
+        self._source = source
+        self._kinds, self._entropies = [_OTHER] * REMEMBERED, np.full((REMEMBERED, 8), np.inf)
+        self._n_tried = 0
+
+    def kind_at(self, at: int) -> _Kind:
+        """Return what a file holds at a multiple of 8."""
+        sample = self._source.read(at, at + SAMPLE)
+        entropies = _entropies(sample)
+        distances = np.abs(self._entropies - entropies).max(axis=1)
+        nearest = int(distances.argmin())
+        if distances[nearest] > ALIKE:
+            nearest = self._n_tried % REMEMBERED
+            self._n_tried += 1
+            self._kinds[nearest], self._entropies[nearest] = _kind_of(sample, entropies), entropies
+        return self._kinds[nearest]
+
+
+def _entropies(sample: Bytes) -> np.ndarray:
+    """Return float64[8]: for each offset modulo 8, the entropy of the bytes there, in bits."""
+    counts = np.bincount(_PLACES + sample, minlength=2048).reshape(8, 256)
+    n = SAMPLE // 8
+    return np.log2(n) - _WEIGHTS[counts].sum(axis=1) / n
+
+
+def _kind_of(sample: Bytes, entropies: np.ndarray) -> _Kind:
+    """Return what a sample holds: whatever makes the smallest frame, if that is smaller than without values."""
+    width = next((n for n in (1, 2, 4) if np.abs(entropies[n:] - entropies[:-n]).max() <= ALIKE), 8)
+    if width == 1:
+        return _OTHER
+    best, kind = _frame_size(sample, None), _OTHER
+    places = entropies.reshape(-1, width).mean(axis=0)
+    varying = np.where(places < CONSTANT, np.inf, places)
+    for highest in {int(places.argmin()), int(varying.argmin())}:
+        phase = (highest + 1) % width
+        values = sample[phase : SAMPLE - (width - phase) % width]
+        for dtype in TYPES[width]:
+            size = _frame_size(values, dtype)
+            if size < WORTH_IT * best:
+                best, kind = size, _Kind(dtype, phase, width)
+    return kind

@@ -1,0 +1,130 @@
+"""The laws of values in files of unknown kinds: found where they are, and the file restored whatever is found."""
+
+from __future__ import annotations
+
+import io
+import zlib
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import gcodec
+from gcodec.archive.found_values import MIN_RUN, SAMPLE, with_found_values
+from gcodec.files import ArraySource, FilePlan, open_source, plan_file
+from gcodec.files.elements import width
+
+RNG = np.random.default_rng(20)
+TEXT = b" ".join(b"%d %s" % (i * i, b"word" * (i % 5)) for i in range(40_000))
+RANDOM = RNG.bytes(300_000)
+TYPES = ("float32", "bfloat16", "float16", "float64")
+
+
+@cache
+def values(dtype: str, n_bytes: int = 400_000) -> bytes:
+    n_values = n_bytes // (width(dtype) or 1)
+    normal = np.random.default_rng(n_values).standard_normal(n_values) / 30
+    if dtype == "bfloat16":
+        return (normal.astype("<f4").view("<u4") >> 16).astype("<u2").tobytes()
+    return normal.astype(np.dtype(dtype).newbyteorder("<")).tobytes()
+
+
+def plain(data: bytes) -> FilePlan:
+    return plan_file("x", ArraySource([np.frombuffer(data, np.uint8)]))
+
+
+def found_in(data: bytes) -> list[tuple[int, int, str]]:
+    segments = with_found_values(plain(data)).segments
+    return [(segment.start, segment.stop, segment.dtype) for segment in segments if segment.dtype]
+
+
+def archive_of(data: bytes, tmp_path: Path, mantissa_bits: int | None = None) -> bytes:
+    (tmp_path / "x").write_bytes(data)
+    output = io.BytesIO()
+    gcodec.compress_file(tmp_path / "x", output, mantissa_bits=mantissa_bits)
+    return output.getvalue()
+
+
+def restored(archive: bytes) -> bytes:
+    output = io.BytesIO()
+    gcodec.decompress_file(io.BytesIO(archive), output)
+    return output.getvalue()
+
+
+@pytest.mark.parametrize("phase", [0, 1, 3])
+@pytest.mark.parametrize("around", [TEXT, RANDOM, b""], ids=["text", "random", "nothing"])
+@pytest.mark.parametrize("dtype", TYPES)
+def test_values_are_found_between_other_bytes(dtype, around, phase, tmp_path):
+    before = around[: len(around) // 8 * 8] + bytes(phase)
+    data = before + values(dtype) + around
+    found = found_in(data)
+    assert {width(of) for _, _, of in found} == {width(dtype)}  # float16 may be as small when taken for bfloat16
+    start, stop = found[0][0], found[-1][1]
+    assert abs(start - len(before)) <= SAMPLE and abs(stop - len(before) - len(values(dtype))) <= SAMPLE
+    covered = sum(end - begin for begin, end, _ in found)
+    assert covered >= 0.9 * len(values(dtype))
+    archive = archive_of(data, tmp_path)
+    assert restored(archive) == data
+    unit = "<u2" if dtype == "bfloat16" else dtype
+    frame = len(gcodec.encode(np.frombuffer(values(dtype), unit), dtype=dtype))
+    others = len(archive_of(around, tmp_path)) if around else 0
+    assert len(archive) <= 1.02 * (frame + 2 * others) + 4000
+
+
+def test_values_of_several_types_and_phases_are_told_apart():
+    parts = [values("float32"), b"x" * 777, values("bfloat16"), TEXT, values("float64"), values("float16"), b"y"]
+    found = found_in(b"".join(parts))
+    assert {width(dtype) for _, _, dtype in found} == {2, 4, 8}
+    for n_bytes, whole in ((4, 400_000), (2, 800_000), (8, 400_000)):
+        covered = sum(stop - start for start, stop, dtype in found if width(dtype) == n_bytes)
+        assert abs(covered - whole) <= 3 * SAMPLE
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        TEXT,
+        RANDOM,
+        zlib.compress(TEXT * 5),
+        bytes(500_000),
+        b"abc" * 200_000,
+        RNG.integers(0, 50_000, 200_000).astype("<u2").tobytes(),
+        RNG.integers(-100, 100, 400_000).astype("i1").tobytes(),
+        np.repeat(RNG.integers(0, 1000, 4000), 40).astype("<i4").tobytes(),
+        TEXT.decode().encode("utf-16-le"),
+        values("float32", 1 << 16) * 8,  # repetitions, which Zstandard finds
+        values("float32")[: MIN_RUN - 8],
+        b"",
+    ],
+    ids=["text", "random", "zlib", "zeros", "period", "uint16", "int8", "runs", "utf-16", "repeated", "short", "empty"],
+)
+def test_files_in_which_values_would_save_nothing_stay_as_they_are(data):
+    assert with_found_values(plain(data)).segments == plain(data).segments
+
+
+@given(st.lists(st.tuples(st.sampled_from([*TYPES, "text", "random", "zeros"]), st.integers(1, 300_000)), max_size=5))
+def test_any_mixture_gives_segments_in_order_that_are_whole_values(pieces):
+    sources = {"text": TEXT, "random": RANDOM, "zeros": bytes(300_000), **{t: values(t) for t in TYPES}}
+    data = b"".join(sources[kind][:size] for kind, size in pieces)
+    plan = with_found_values(plain(data))
+    assert b"".join(plan.source.read(s.start, s.stop).tobytes() for s in plan.segments) == data or not found_in(data)
+    for segment in plan.segments:
+        assert (segment.stop - segment.start) % (width(segment.dtype or "uint8") or 1) == 0
+    assert not plan.tensors  # so that no lossy mode, no base and no name applies to a guess
+
+
+def test_a_lossy_mode_changes_no_value_that_was_only_found(tmp_path):
+    data = TEXT + values("float32")
+    assert restored(archive_of(data, tmp_path, mantissa_bits=4)) == data
+
+
+def test_what_cannot_be_read_twice_is_not_looked_at():
+    class Remote(io.BytesIO):
+        """A file of which every byte that is read is fetched."""
+
+    source = open_source(Remote(values("float32")))
+    plan = plan_file("x", source)
+    assert with_found_values(plan) is plan
