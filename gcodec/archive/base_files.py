@@ -26,10 +26,11 @@ Finder = Callable[[str], Base | None]
 
 
 class _Opened(NamedTuple):
-    """A file that is open: what finds a path's base in it, and what closes it."""
+    """A file that is open: what finds a path's base in it, what closes it, and True if it is a file without tensors."""
 
     find: Finder
     stack: ExitStack
+    lacks_tensors: bool = False
 
 
 class Bases:
@@ -82,14 +83,16 @@ class Bases:
             bases._owns_base = True
         return bases
 
-    def find(self, path: str, dtype: str | None = None) -> Base | None:
+    def find(self, path: str, dtype: str | None = None, *, needs_tensors: bool = False) -> Base | None:
         """Return the base of the file ``path``, None if there is none; safe from several threads.
 
         Args:
             path: relative, as in an archive.
             dtype: what the values of a base without a header are, or raw bits of a ``.npy`` stand for.
+            needs_tensors: refuse a base that has none, unless it is in a folder.
 
         Raises:
+            InvalidArgument: the base has no tensors, which it needs.
             GcodecError, OSError: the base cannot be read.
         """
         if self._planned is not None:
@@ -97,7 +100,13 @@ class Bases:
         if self._archive is not None:
             return self._archive.find(path)
         file = self.file_of(path)
-        return None if file is None else self._opened(file, dtype, in_folder=file != (self._url or self.path))(path)
+        if file is None:
+            return None
+        in_folder = file != (self._url or self.path)
+        opened = self._opened(file, dtype, in_folder=in_folder)
+        if opened.lacks_tensors and needs_tensors and not in_folder:
+            raise InvalidArgument(f"{file}: a base must hold tensors, but there are no tensors in this file")
+        return opened.find(path)
 
     def file_of(self, path: str) -> Path | str | None:
         """Return the path or URL of the file that has the base of the file ``path``; None if none has it."""
@@ -145,8 +154,8 @@ class Bases:
     ) -> None:
         self.close()
 
-    def _opened(self, file: Path | str, dtype: str | None, *, in_folder: bool = False) -> Finder:
-        """Return what finds the base of a path in a file, opened now or before."""
+    def _opened(self, file: Path | str, dtype: str | None, *, in_folder: bool = False) -> _Opened:
+        """Return a file that is open now, or was before."""
         with self._lock:
             key = file, dtype
             if key not in self._open:
@@ -154,7 +163,7 @@ class Bases:
                 if len(self._open) > MAX_OPEN:
                     self._open.popitem(last=False)[1].stack.close()
             self._open.move_to_end(key)
-            return self._open[key].find
+            return self._open[key]
 
     def _open_file(self, file: Path | str, dtype: str | None, in_folder: bool) -> _Opened:
         with ExitStack() as stack:
@@ -164,7 +173,7 @@ class Bases:
                 return _Opened(_InArchive(archive).find, stack.pop_all())
             plan = stack.enter_context(closing(_plan(file, source, dtype, in_folder)))
             base = Base.of_plan(PurePosixPath(file).name, plan)
-            return _Opened(lambda path: base, stack.pop_all())
+            return _Opened(lambda path: base, stack.pop_all(), not plan.tensors)
         raise AssertionError  # an ExitStack suppresses nothing of its own
 
 
@@ -174,8 +183,6 @@ def _plan(file: Path | str, source: FileSource, dtype: str | None, in_folder: bo
     if dtype is not None and plan.format in ("bytes", "npy"):
         with suppress(InvalidArgument):  # a header says something else
             plan = plan_file(str(file), source, dtype=dtype)
-    if not plan.tensors and not in_folder:
-        raise InvalidArgument(f"{file}: a base must hold tensors, but there are no tensors in this file")
     return plan
 
 

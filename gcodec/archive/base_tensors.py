@@ -24,6 +24,7 @@ WITH_BASE = tuple(t.name for t in DTYPES)
 HASHED_BYTES = 1 << 22
 
 Read = Callable[[int, int, int], Bytes]
+ReadFile = Callable[[int, int], Bytes]
 
 
 class BaseBytes(NamedTuple):
@@ -70,6 +71,9 @@ class Base:
         is_held: every reader holds the base anyway, so that anything saved by it is worth while.
         second: returns the same tensors as another kind of file has them, or None. Readers take from it what was coded
             against that: transposed and shared tensors in memory are other bytes in a dictionary than in a state.
+        size: of the file in bytes, if values without names are found in it; they are the base of what is at the same
+            place in another. Otherwise 0.
+        read_file: function of a start and stop in such a file that returns these bytes.
     """
 
     name: str
@@ -78,6 +82,8 @@ class Base:
     read: Read
     is_held: bool = False
     second: Callable[[], Base | None] | None = None
+    size: int = 0
+    read_file: ReadFile | None = None
 
     @classmethod
     def of_plan(cls, name: str, plan: FilePlan, second: Callable[[], FilePlan | None] | None = None) -> Base:
@@ -95,16 +101,32 @@ class Base:
             other_plan = None if second is None else second()
             return None if other_plan is None else cls.of_plan(other_plan.path, other_plan)
 
-        return cls(name, plan.tensors, segments, read, second=other)
+        by_place = (plan.source.size, plan.source.read) if plan.format == "bytes" else ()
+        return cls(name, plan.tensors, segments, read, False, other, *by_place)
 
     @classmethod
     def of_entry(cls, name: str, entry: FileEntry, read: Read) -> Base:
         """Return the base that is a file in an archive."""
         segments = tuple(BaseSegment(segment.bytes, segment.dtype, segment.hash) for segment in entry.segments)
-        return cls(name, entry.tensors, segments, read)
+        if entry.format != "bytes" or entry.verbatim.bytes:
+            return cls(name, entry.tensors, segments, read)
+        starts = [0, *accumulate(segment.bytes for segment in segments)]
+
+        def read_file(start: int, stop: int) -> Bytes:
+            numbers = range(bisect_right(starts, start) - 1, bisect_left(starts, stop))
+            return join(read(n, max(start - starts[n], 0), min(stop, starts[n + 1]) - starts[n]) for n in numbers)
+
+        return cls(name, entry.tensors, segments, read, size=entry.size, read_file=read_file)
 
     def bytes_for(
-        self, views: Sequence[TensorView], size: int, dtype: str | None, *, alone: bool, raw: bool = False
+        self,
+        views: Sequence[TensorView],
+        size: int,
+        dtype: str | None,
+        *,
+        alone: bool,
+        raw: bool = False,
+        place: int = 0,
     ) -> BaseBytes | None:
         """Return what a segment of another file is coded against; None if nothing here fits it.
 
@@ -115,9 +137,12 @@ class Base:
             alone: the other file has a single tensor. If so has this, names do not matter: those of ``.npy`` files
                 are the files'.
             raw: also take unsigned integers for the raw bits of another type, as numpy arrays of bfloat16 may come.
+            place: where in its file a segment without tensors begins.
         """
         if dtype not in WITH_BASE or not size:
             return None
+        if not views and place + size <= self.size and (read_file := self.read_file) is not None:
+            return BaseBytes(self.name, 0, place, None, lambda _, start, stop: read_file(start, stop), self.is_held)
         if len(views) > 1 and are_end_to_end(views, size):
             joined = self._bytes_end_to_end(views, dtype, raw)
             if joined is not None:
@@ -209,7 +234,8 @@ def base_bytes(entry: FileEntry, number: int, base: Base) -> BaseBytes:
     """
     segment, meant, alone = entry.segments[number], _meant(entry), len(entry.tensors) == 1
     views = entry.views.get(number, [])
-    found = base.bytes_for(views, segment.bytes, segment.dtype, alone=alone, raw=True)
+    place = 0 if views else sum(earlier.skip + earlier.bytes for earlier in entry.segments[:number]) + segment.skip
+    found = base.bytes_for(views, segment.bytes, segment.dtype, alone=alone, raw=True, place=place)
     second = None if base.second is None else base.second()
     if second is not None and (found is None or _hash_of(found, segment.bytes) != segment.base):
         other = second.bytes_for(views, segment.bytes, segment.dtype, alone=alone, raw=True)
@@ -223,6 +249,8 @@ def base_bytes(entry: FileEntry, number: int, base: Base) -> BaseBytes:
                     which, n_bytes = f"tensor {view.name!r}", view.n_bytes
                     break
         size = f"{n_bytes} bytes of {segment.dtype}"
+        if not views:
+            raise Unsupported(f"was compressed against {meant} and {base.name} does not hold {size} at byte {place}")
         raise Unsupported(f"was compressed against {meant} and {base.name} has no {which} of {size}")
     if found.hash not in (None, segment.base):
         raise Unsupported(f"was compressed against {meant} of other values than {base.name} has")

@@ -115,7 +115,7 @@ def save_file(
         if bases is not None and isinstance(path, str | os.PathLike) and bases.is_at(path):
             raise InvalidArgument(f"{path}: is the base, and would be replaced; write to another file")
         archive = stack.enter_context(ArchiveWriter(path, threads=threads, force=True, smallest=smallest))
-        earlier = None if bases is None else bases.find(plan.path)
+        earlier = None if bases is None else bases.find(plan.path, needs_tensors=True)
         archive.add(plan if policy else grouped(plan, earlier), policy, earlier)  # a policy has options for each tensor
 
 

@@ -71,7 +71,7 @@ def save(
         if bases is not None and isinstance(file, str | os.PathLike) and bases.is_at(file):
             raise InvalidArgument(f"{file}: is the base, and would be replaced; write to another file")
         archive = stack.enter_context(ArchiveWriter(file, threads=threads, force=True, smallest=smallest))
-        earlier = None if bases is None else bases.find(plan.path)
+        earlier = None if bases is None else bases.find(plan.path, needs_tensors=True)
         archive.add(grouped(plan, earlier), None, earlier)
 
 

@@ -260,15 +260,16 @@ def add_file(
     ) as plan:  # whose source may be a copy
         if plan.note:
             note(f"{plan.path}: {plan.note}")
-        if bases and plan.tensors:
+        policy, base = make_policy(plan) if make_policy else None, None
+        parts = plan if policy else with_found_values(plan)
+        has_values = bool(plan.tensors) or parts is not plan
+        if bases and has_values:
             _check_not_own_base(opened, bases.file_of(plan.path))
-        base = bases.find(plan.path, options.get("dtype")) if bases and plan.tensors else None
-        policy = make_policy(plan) if make_policy else None
-        lossless = None if policy else grouped(with_views_apart(with_found_values(plan)), base)
-        entry = archive.add(lossless or plan, policy, base)
+            base = bases.find(plan.path, options.get("dtype"), needs_tensors=bool(plan.tensors))
+        entry = archive.add(parts if policy else grouped(with_views_apart(parts), base), policy, base)
         if base is not None and not entry.needs_base:
             note(f"{plan.path}: compressed without {base.name}, which would save nothing")
-        if bases and plan.tensors and base is None:
+        if bases and has_values and base is None:
             note(f"{plan.path}: compressed without a base, for {bases.place} has no file of this path")
         return entry
 

@@ -375,7 +375,8 @@ def _bases_of(plan: FilePlan, base: Base | None) -> list[BaseBytes | None]:
         return [None] * len(plan.segments)
     views, alone = by_segment(plan.tensors), len(plan.tensors) == 1
     return [
-        base.bytes_for(views.get(number, []), segment.stop - segment.start, segment.dtype, alone=alone)
+        base.bytes_for(views.get(number, []), segment.stop - segment.start, segment.dtype, alone=alone,
+                       place=segment.start)
         for number, segment in enumerate(plan.segments)
     ]
 

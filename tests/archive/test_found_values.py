@@ -14,6 +14,8 @@ from hypothesis import strategies as st
 
 import gcodec
 from gcodec.archive.found_values import MIN_RUN, SAMPLE, with_found_values
+from gcodec.cli import main
+from gcodec.errors import GcodecError, Unsupported
 from gcodec.files import ArraySource, FilePlan, open_source, plan_file
 from gcodec.files.elements import width
 
@@ -113,12 +115,55 @@ def test_any_mixture_gives_segments_in_order_that_are_whole_values(pieces):
     assert b"".join(plan.source.read(s.start, s.stop).tobytes() for s in plan.segments) == data or not found_in(data)
     for segment in plan.segments:
         assert (segment.stop - segment.start) % (width(segment.dtype or "uint8") or 1) == 0
-    assert not plan.tensors  # so that no lossy mode, no base and no name applies to a guess
+    assert not plan.tensors  # so that no lossy mode and no name applies to a guess
 
 
 def test_a_lossy_mode_changes_no_value_that_was_only_found(tmp_path):
     data = TEXT + values("float32")
     assert restored(archive_of(data, tmp_path, mantissa_bits=4)) == data
+
+
+def near(data: bytes, seed: int) -> bytes:
+    """Return float32 values that differ from these in their last bits."""
+    noise = np.random.default_rng(seed).standard_normal(len(data) // 4)
+    return (np.frombuffer(data, "<f4") * (1 + 1e-5 * noise)).astype("<f4").tobytes()
+
+
+def test_values_of_an_earlier_file_at_the_same_place_are_the_base(tmp_path):
+    old, middle, new, short = (tmp_path / name for name in ("old.h5", "middle.h5", "new.h5", "short.h5"))
+    first = values("float32")
+    old.write_bytes(TEXT + first + b"end")
+    middle.write_bytes(TEXT + near(first, 1) + b"and")
+    new.write_bytes(TEXT[::-1] + near(near(first, 1), 2) + b"END")
+    short.write_bytes(old.read_bytes()[: len(TEXT) + 200_000])
+    alone = gcodec.compress_file(new, io.BytesIO())
+    for base in (middle, [tmp_path / "middle.h5.gc", old]):
+        gcodec.compress_file(middle, base=old, force=True)
+        output, back = io.BytesIO(), io.BytesIO()
+        made = gcodec.compress_file(new, output, base=base)
+        assert made.needs_base and made.archive_bytes < alone.archive_bytes - 0.4 * len(first)
+        with pytest.raises(Unsupported, match=r"was compressed against a base, middle\.h5"):
+            gcodec.decompress_file(io.BytesIO(output.getvalue()), io.BytesIO())
+        with pytest.raises(Unsupported, match=r"does not hold .* bytes of float32 at byte"):
+            gcodec.decompress_file(io.BytesIO(output.getvalue()), io.BytesIO(), base=short)
+        with pytest.raises(GcodecError, match="hashes differ"):
+            gcodec.decompress_file(io.BytesIO(output.getvalue()), io.BytesIO(), base=new)
+        gcodec.decompress_file(io.BytesIO(output.getvalue()), back, base=base)
+        assert back.getvalue() == new.read_bytes()
+
+
+def test_a_series_keeps_files_of_unknown_kinds_as_differences(tmp_path):
+    data = values("float32")
+    for step in (1, 2, 3):
+        (tmp_path / f"step-{step}.h5").write_bytes(TEXT + data)
+        data = near(data, step)
+    places = [str(tmp_path / f"step-{step}.h5") for step in (1, 2, 3)]
+    assert main(["series", "add", str(tmp_path / "run"), *places, "-q"]) == 0
+    stored = [(tmp_path / "run" / f"step-{step:08d}.gc").stat().st_size for step in (1, 2, 3)]
+    assert max(stored[1:]) < 0.6 * stored[0]
+    assert main(["series", "delete", str(tmp_path / "run"), "2", "-q"]) == 0
+    assert main(["series", "restore", str(tmp_path / "run"), "3", "-o", str(tmp_path / "back.h5"), "-q"]) == 0
+    assert (tmp_path / "back.h5").read_bytes() == Path(places[2]).read_bytes()
 
 
 def test_what_cannot_be_read_twice_is_not_looked_at():
