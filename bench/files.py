@@ -26,6 +26,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from statistics import median
@@ -45,7 +46,8 @@ from gcodec.benchmark.timing import RoundTripError
 COLUMNS = ("file", "type", "file_bytes", "method", "stored_bytes", "percent", "compress_seconds", "restore_seconds",
            "compress_cpu_seconds", "restore_cpu_seconds", "rounds")
 FOLDER = ROOT / ".cache" / "bench" / "files"
-WIDTH, LAYERS, N_STEPS = 1024, 8, 60
+#: Width, layers and steps of the model, and of that of a quick run.
+BENCH_SIZES = {False: (1024, 8, 60), True: (64, 1, 2)}
 THREADS = 2
 ROUNDS, BUDGET = 5, 15.0  #: turns at most, and the seconds after which a method sits out the rest
 MIB = 1 << 20
@@ -80,17 +82,19 @@ class PieceCodec:
         decode: the inverse.
         piece_bytes: size of a piece.
         threads: pieces that are worked on at a time; 1 for a codec that has threads of its own.
+        has_header: False if the file has no header as .safetensors files have, and is pieces from its first byte on.
     """
 
     encode: Callable[[bytes], bytes]
     decode: Callable[[bytes], bytes]
     piece_bytes: int = 16 * MIB
     threads: int = THREADS
+    has_header: bool = True
 
     def compress(self, source: Path, target: Path) -> None:
         """Write the lengths and bytes of the header and of all encoded pieces."""
         with source.open("rb") as file, target.open("wb") as output, ThreadPoolExecutor(self.threads) as pool:
-            start = file.read(8)
+            start = file.read(8) if self.has_header else b""
             _write_piece(output, start + file.read(int.from_bytes(start, "little")))
             for batch in _batches(iter(lambda: file.read(self.piece_bytes), b""), self.threads):
                 for encoded in pool.map(self.encode, batch):
@@ -134,9 +138,14 @@ def _command(*words: str) -> Transform:
     return run
 
 
-def _zstd(level: int) -> Method:
-    there = _command("zstd", "-q", f"-{level}", f"-T{THREADS}", "{0}", "-o", "{1}")
-    return Method(f"zstd -{level} -T{THREADS}, command", there, _command("zstd", "-q", "-d", "{0}", "-o", "{1}"))
+def zstd(*levels: int) -> Iterator[Method]:
+    """Yield zstd's command at each level, if it is installed."""
+    if not shutil.which("zstd"):
+        print("the command zstd is not installed: left out")
+        return
+    for level in levels:
+        there = _command("zstd", "-q", f"-{level}", f"-T{THREADS}", "{0}", "-o", "{1}")
+        yield Method(f"zstd -{level} -T{THREADS}, command", there, _command("zstd", "-q", "-d", "{0}", "-o", "{1}"))
 
 
 def _zipnn(dtype: str) -> PieceCodec:
@@ -187,7 +196,7 @@ LIBRARIES: tuple[tuple[str, str, Callable[[str], PieceCodec]], ...] = (
 )
 
 
-def _compress_in_process(source: Path, target: Path) -> None:
+def compress_in_process(source: Path, target: Path) -> None:
     gcodec.compress_file(source, target, threads=THREADS)
 
 
@@ -195,7 +204,7 @@ def _compress_smallest(source: Path, target: Path) -> None:
     gcodec.compress_file(source, target, threads=THREADS, smallest=True)
 
 
-def _restore_in_process(source: Path, target: Path) -> None:
+def restore_in_process(source: Path, target: Path) -> None:
     gcodec.decompress_file(source, target, threads=THREADS)
 
 
@@ -204,13 +213,9 @@ def methods(dtype: str) -> Iterator[Method]:
     verb = (sys.executable, "-m", "gcodec")
     options = ("-q", "{0}", "-o", "{1}", "--threads", str(THREADS))
     yield Method("gcodec, command", _command(*verb, "compress", *options), _command(*verb, "decompress", *options))
-    yield Method("gcodec, in Python", _compress_in_process, _restore_in_process)
-    yield Method("gcodec, smallest, in Python", _compress_smallest, _restore_in_process)
-    if shutil.which("zstd"):
-        yield _zstd(1)
-        yield _zstd(3)
-    else:
-        print("the command zstd is not installed: left out")
+    yield Method("gcodec, in Python", compress_in_process, restore_in_process)
+    yield Method("gcodec, smallest, in Python", _compress_smallest, restore_in_process)
+    yield from zstd(1, 3)
     for name, package, make in LIBRARIES:
         if installed_version(package) is None:
             print(f"{package} is not installed: left out")
@@ -303,9 +308,11 @@ def take_turn(method: Method, source: Path, folder: Path, turns: Turns, timed: b
                 path.unlink()
 
 
-def rows_of(source: Path, dtype: str, n_rounds: int) -> Iterator[list[object]]:
+def rows_of(
+    source: Path, dtype: str, n_rounds: int, make_methods: Callable[[], Iterator[Method]]
+) -> Iterator[list[object]]:
     """Yield the row of each method on a file."""
-    results = {method: Turns() for method in methods(dtype)}
+    results = {method: Turns() for method in make_methods()}
     with TemporaryDirectory(dir=source.parent) as name:
         for number in range(n_rounds + 1):
             for method, turns in results.items():
@@ -326,10 +333,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, default=RESULTS, help="where the CSV file goes (default: bench/results)")
     options = parser.parse_args(arguments)
     folder = options.folder or (FOLDER.with_name("quick-files") if options.quick else FOLDER)
-    make_files(folder, *((64, 1, 2) if options.quick else (WIDTH, LAYERS, N_STEPS)))
+    make_files(folder, *BENCH_SIZES[options.quick])
     rows: list[list[object]] = []
     for name, dtype in FILES.items():
-        for row in rows_of(folder / f"{name}.safetensors", dtype, 1 if options.quick else ROUNDS):
+        rounds = 1 if options.quick else ROUNDS
+        for row in rows_of(folder / f"{name}.safetensors", dtype, rounds, partial(methods, dtype)):
             rows.append(row)
             print(*row, flush=True)
             write_table(options.out / "files.csv", COLUMNS, rows)  # what is there when a run is cut off is kept

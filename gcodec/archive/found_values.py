@@ -21,8 +21,8 @@ from ..files.file_plan import FilePlan, FileSegment, SegmentViews, assemble
 from ..files.source import Bytes, ByteSource
 from .chunks import pack_chunk
 
-#: Bytes of a sample, a multiple of 8, and how far samples lie apart.
-SAMPLE, STEP = 1 << 13, 1 << 18
+#: Bytes of a sample, a multiple of 8; how far samples lie apart, and how many a large file has at first.
+SAMPLE, STEP, MOST_STEPS = 1 << 13, 1 << 18, 1 << 12
 #: A border is looked for down to so many bytes.
 GRAIN = 1 << 10
 #: Fewer bytes of values are not worth a segment, and a file needs more bytes than that to be looked at.
@@ -79,11 +79,11 @@ def with_found_values(plan: FilePlan) -> FilePlan:
 
 def _runs(source: ByteSource) -> Iterator[FileSegment]:
     """Yield runs of values, in the order of the file."""
-    look = _Look(source)
+    look, step = _Look(source), max(STEP, source.size // MOST_STEPS // 8 * 8)
     last = (source.size - SAMPLE) // 8 * 8
     start, at, kind = 0, 0, look.kind_at(0)
     while at < last:
-        after = min(at + STEP, last)
+        after = min(at + step, last)
         found = look.kind_at(after)
         if found == kind:
             at = after
