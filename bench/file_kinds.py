@@ -2,10 +2,10 @@
 
     python -m bench.file_kinds [--quick] [--folder DIR] [--out DIR]
 
-writes ``bench/results/file_kinds.csv``. The tensors are those of ``bench.files``, whose files are made first if they are not
-there: the weights in bfloat16 as a .gguf file and as a .pt file as torch wrote it before 1.6, and the masters in float32
-as an HDF5 file, a .msgpack file as Flax writes it, and a pickle. Only the first kind says to gcodec where its values
-lie. Blosc2 and ZipNN are told the type of the values, which gcodec has to find. Turns are those of ``bench.files``.
+writes ``bench/results/file_kinds.csv``. The tensors are those of ``bench.files``, which are made first if they are not
+there: the weights in bfloat16 as a .gguf file and as a .pt file as torch wrote it before 1.6, and the masters in
+float32 as an HDF5 file, a .msgpack file as Flax writes it, and a pickle. Of these, gcodec reads .gguf files only, and
+has to find the values of the others. Blosc2 and ZipNN are told their type. Turns are those of ``bench.files``.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from bench.files import (
     FOLDER,
     LIBRARIES,
     ROUNDS,
+    WORDS,
     Method,
     compress_in_process,
     make_files,
@@ -101,9 +102,8 @@ KINDS: dict[str, tuple[str, Callable[[Path, Tensors], None], str, str]] = {
 def tensors_of(path: Path) -> dict[str, np.ndarray]:
     """Return the tensors of a .safetensors file, bfloat16 as uint16."""
     plan = plan_file(path.name, open_source(path))
-    width = {"bfloat16": np.dtype("<u2"), "float32": np.dtype("<f4")}
     spans = {view.name: (plan.segments[view.segment], view) for view in plan.tensors}
-    return {name: plan.source.read(segment.start, segment.stop).view(width[view.dtype]).reshape(view.shape)
+    return {name: plan.source.read(segment.start, segment.stop).view(WORDS[view.dtype]).reshape(view.shape)
             for name, (segment, view) in spans.items()}
 
 

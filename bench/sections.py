@@ -234,18 +234,18 @@ def integration_table(results: Path, integration: str, data: str = "data") -> li
     return [*markdown(columns, table), "", f"From {source(comments)}"]
 
 
-def files_table(results: Path) -> list[str]:
+def files_table(results: Path, file: str = "files.csv") -> list[str]:
     """Return a table of each file: every method's size, and its seconds by the clock and of the processor."""
-    comments, rows = read_table(results / "files.csv")
+    comments, rows = read_table(results / file)
     lines = [f"Measured on {source(comments)}"]
-    for file, of_file in groupby(rows, key=itemgetter("file")):
+    for name, of_file in groupby(rows, key=itemgetter("file")):
         group = list(of_file)
         best = min(int(row["stored_bytes"]) for row in group)
         table = [[row["method"], f"**{row['percent']}**" if int(row["stored_bytes"]) == best else row["percent"],
                   *(rounded(row[f"{way}_{kind}"]) for kind in ("seconds", "cpu_seconds")
                     for way in ("compress", "restore"))] for row in group]
         columns = ["method", ">% of the file", ">compress, s", ">restore, s", ">compress, CPU s", ">restore, CPU s"]
-        lines += ["", f"**{file}**, {group[0]['type']}, {int(group[0]['file_bytes']) / 1e6:.0f} MB", "",
+        lines += ["", f"**{name}**, {group[0]['type']}, {int(group[0]['file_bytes']) / 1e6:.0f} MB", "",
                   *markdown(columns, table)]
     return lines
 
