@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 
-from ..errors import InvalidArgument, Unsupported, check_choice
+from ..errors import InvalidArgument, Unsupported, check_choice, did_you_mean
 from ..files.elements import width
 from ..files.file_plan import TensorView, row_major
 from ..files.safetensors import CODES
 from ..tensors import is_torch
 from .arrays import item_at
 from .devices import Placement, check_kind, device_of
+from .file_bytes import file_object
 from .objects import bases_of
 from .reader import ArchiveReader
 from .shared_memory import Strided
@@ -155,6 +156,26 @@ class TensorFile:
             InvalidArgument: there is none of this name.
         """
         return TensorSlice(self, self._names.find(name))
+
+    def open_file(self, path: str) -> BinaryIO:
+        """Open a file of the archive, of which only what is read is decoded.
+
+        Args:
+            path: its path in the archive, as ``gcodec decompress --list`` shows it.
+
+        Returns:
+            A read-only binary file that can seek, for ``numpy.load``, ``h5py.File`` and others. It can be read while
+            the archive is open.
+
+        Raises:
+            InvalidArgument: the archive has no file of this path.
+        """
+        self._check_open()
+        for entry in self._archive.files:
+            if entry.path == path:
+                return file_object(self._archive, entry, self._check_open)
+        known = [entry.path for entry in self._archive.files]
+        raise InvalidArgument(f"{self._archive.name}: no file {path!r}{did_you_mean(path, known)}")
 
     def whole(self, place: NamedTensor) -> Any:
         """Return a tensor; ``place``: where it is."""

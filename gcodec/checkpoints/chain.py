@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
@@ -14,6 +13,7 @@ import xxhash
 
 from ..archive.base_tensors import Base, are_end_to_end, base_bytes, base_of_file
 from ..archive.entries import FileEntry
+from ..archive.file_bytes import FileBytes
 from ..archive.folders import FileIdentity, Folder
 from ..archive.reader import ArchiveReader
 from ..errors import Corruption, GcodecError, Unsupported
@@ -117,29 +117,8 @@ def plan_of_step(opened: OpenStep) -> FilePlan:
         FileSegment(end - segment.bytes, end, segment.dtype, group=shapes_in_group(entry, number))
         for number, (end, segment) in enumerate(zip(ends, entry.segments, strict=True))
     )
-    return FilePlan(
-        entry.path, entry.format, _EntrySource(opened, segments), segments, entry.tensors, entry.exact, entry.container
-    )
-
-
-class _EntrySource:
-    """The bytes of a file in an archive: of one segment, or between two."""
-
-    def __init__(self, opened: OpenStep, segments: tuple[FileSegment, ...]) -> None:
-        self._opened, self._segments = opened, segments
-        self._starts = [segment.start for segment in segments]
-        self._n_before = [0, *accumulate(segment.stop - segment.start for segment in segments)]
-        self._verbatim = opened.archive.verbatim_bytes(opened.entry)
-        self.size = opened.entry.size
-
-    def read(self, start: int, stop: int) -> Bytes:
-        """Return bytes ``start`` to ``stop``, which are all of one segment, or all between two."""
-        number = bisect_right(self._starts, start) - 1
-        if number >= 0 and start < self._segments[number].stop:
-            first = self._starts[number]
-            return self._opened.archive.segment_range(self._opened.entry, number, start - first, stop - first)
-        n_before = self._n_before[number + 1]
-        return self._verbatim[start - n_before : stop - n_before]
+    source = FileBytes(opened.archive, entry)
+    return FilePlan(entry.path, entry.format, source, segments, entry.tensors, entry.exact, entry.container)
 
 
 def shapes_in_group(entry: FileEntry, number: int) -> tuple[tuple[int, ...], ...]:

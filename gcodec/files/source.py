@@ -194,6 +194,12 @@ class SourceFile(io.RawIOBase):
     def tell(self) -> int:
         return self._at
 
+    def readinto(self, buffer: Any) -> int:
+        view = memoryview(buffer).cast("B")
+        data = self.read(len(view))
+        view[: len(data)] = data
+        return len(data)
+
     def read(self, size: int | None = -1) -> bytes:
         left = max(0, self._source.size - self._at)
         count = left if size is None or size < 0 else min(size, left)

@@ -1,0 +1,101 @@
+"""A file in an archive as bytes to read at any place, and as a file object; decoded where it is read."""
+
+from __future__ import annotations
+
+import io
+from bisect import bisect_right
+from collections.abc import Callable
+from functools import cached_property
+from typing import NamedTuple
+
+from ..errors import InsufficientData
+from ..files.source import Bytes, SourceFile, join
+from .entries import FileEntry
+from .reader import ArchiveReader
+
+#: A file object reads at least so many bytes at once.
+BUFFER_BYTES = 1 << 16
+
+
+class _Stretch(NamedTuple):
+    """A part of a file: a segment, or what lies between two.
+
+    Attributes:
+        start: where it begins in the file.
+        segment: number of the segment; None for verbatim bytes.
+        offset: where verbatim bytes begin among all of these; of a segment 0.
+    """
+
+    start: int
+    segment: int | None
+    offset: int = 0
+
+
+class FileBytes:
+    """The bytes of a file in an archive, a :class:`gcodec.files.ByteSource` that is safe from several threads.
+
+    As where single rows are read, chunks that are stored as they are have no checksum of their own: they are not
+    checked.
+
+    Args:
+        archive: the archive.
+        entry: the file.
+        check_open: raises InvalidArgument once the archive has been closed.
+
+    Attributes:
+        size: their number.
+    """
+
+    def __init__(
+        self, archive: ArchiveReader, entry: FileEntry, check_open: Callable[[], None] = lambda: None
+    ) -> None:
+        self._archive, self._entry, self._check_open = archive, entry, check_open
+        self.size = entry.size
+        self._stretches: list[_Stretch] = []
+        at = n_verbatim = 0
+        for number, segment in enumerate(entry.segments):
+            if segment.skip:
+                self._stretches.append(_Stretch(at, None, n_verbatim))
+            at, n_verbatim = at + segment.skip, n_verbatim + segment.skip
+            if segment.bytes:
+                self._stretches.append(_Stretch(at, number))
+            at += segment.bytes
+        if at < entry.size:
+            self._stretches.append(_Stretch(at, None, n_verbatim))
+        self._starts = [*(stretch.start for stretch in self._stretches), self.size]
+
+    def read(self, start: int, stop: int) -> Bytes:
+        """Return bytes ``start`` to ``stop``, a view of what others see, too, or a copy.
+
+        Raises:
+            InvalidArgument: the archive has been closed.
+            InsufficientData: they lie outside the file.
+            GcodecError: the archive is damaged, or its base missing or another.
+        """
+        self._check_open()
+        if not 0 <= start <= stop <= self.size:
+            raise InsufficientData(f"{self._entry.path}: bytes {start} to {stop} were asked for, but there are "
+                                   f"{self.size}")
+        parts = []
+        number = max(bisect_right(self._starts, start) - 1, 0)
+        while start < stop:
+            end = min(self._starts[number + 1], stop)
+            parts.append(self._part(self._stretches[number], start, end))
+            start, number = end, number + 1
+        return join(parts)
+
+    def _part(self, stretch: _Stretch, start: int, stop: int) -> Bytes:
+        """Return bytes of a stretch, between two places in the file."""
+        start, stop = start - stretch.start, stop - stretch.start
+        if stretch.segment is None:
+            return self._verbatim[stretch.offset + start : stretch.offset + stop]
+        return self._archive.segment_range(self._entry, stretch.segment, start, stop)
+
+    @cached_property
+    def _verbatim(self) -> Bytes:
+        return self._archive.verbatim_bytes(self._entry)
+
+
+def file_object(archive: ArchiveReader, entry: FileEntry, check_open: Callable[[], None]) -> io.BufferedReader:
+    """Return a file in an archive as a read-only binary file that can seek; arguments as for :class:`FileBytes`."""
+    return io.BufferedReader(SourceFile(FileBytes(archive, entry, check_open)), BUFFER_BYTES)
