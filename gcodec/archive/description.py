@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -19,6 +20,16 @@ def copied_summary(archive: ArchiveReader, entry: FileEntry) -> dict[str, Any]:
     """Return, under ``same``, what has all the bytes of a file that holds no tensors; nothing if it has its own."""
     copied = name_of_copied_file(archive.files, entry)
     return {} if copied is None else {"same": copied}
+
+
+def found_summary(entry: FileEntry) -> dict[str, Any]:
+    """Return, under ``found``, how many bytes of values of each type were found in a file of an unknown kind; nothing
+    for other files, and if none were."""
+    found = Counter[str]()
+    for segment in () if entry.tensors else entry.segments:
+        if segment.dtype is not None:
+            found[segment.dtype] += segment.bytes
+    return {"found": dict(found)} if found else {}
 
 
 def describe_file(archive: ArchiveReader, entry: FileEntry) -> dict[str, Any]:
@@ -39,6 +50,7 @@ def describe_file(archive: ArchiveReader, entry: FileEntry) -> dict[str, Any]:
         "metadata": archive.metadata(entry),
         **base_summary(entry),
         **copied_summary(archive, entry),
+        **found_summary(entry),
         "segments": segments,
         "tensors": [_tensor(entry, tensor, segments[tensor.segment]) for tensor in entry.tensors],
     }

@@ -38,4 +38,4 @@ def open_bases(paths: Sequence[str] | None) -> Iterator[Bases | None]:
 def base_line(file: dict[str, Any]) -> str:
     """Return what :func:`gcodec.archive.description.base_summary` found as a line of text."""
     name, count = file["base"]["name"] or "tensors without a name", file["base"]["tensors"]
-    return f"base: {name}, for {count} of {len(file['tensors'])} tensors"
+    return f"base: {name}" + (f", for {count} of {len(file['tensors'])} tensors" if file["tensors"] else "")

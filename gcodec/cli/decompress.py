@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ..archive import ArchiveReader, Bases, FileEntry
-from ..archive.description import base_summary, copied_summary
+from ..archive.description import base_summary, copied_summary, found_summary
 from ..archive.entries import name_of_copied
 from ..archive.file_state import FileState
 from ..archive.output import Attributes, Staging, check_free, sync_to_disk
@@ -273,7 +273,7 @@ def _list(archive: ArchiveReader, name: str, args: argparse.Namespace) -> dict[s
 def _file_row(archive: ArchiveReader, entry: FileEntry) -> dict[str, Any]:
     row = {"path": entry.path, "format": entry.format, "exact": entry.exact, "bytes": entry.size}
     tensors = [_tensor_row(archive.files, entry, tensor) for tensor in entry.tensors]
-    more = base_summary(entry) | copied_summary(archive, entry)
+    more = base_summary(entry) | copied_summary(archive, entry) | found_summary(entry)
     return {**row, "stored_bytes": entry.stored, **more, "tensors": tensors}
 
 

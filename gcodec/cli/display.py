@@ -52,8 +52,9 @@ def file_line(row: Mapping[str, Any]) -> str:
     taken = f"-> {size(row['stored_bytes'])}, ratio {ratio(row['bytes'], row['stored_bytes'])}"
     if "same" in row:
         taken = f"as {row['same']}"
+    found = "".join(f", {size(count)} found to be {dtype}" for dtype, count in row.get("found", {}).items())
     remade = "" if row["exact"] else ", not byte for byte the original"
-    return f"{row['path']}: {row['format']}, {size(row['bytes'])} {taken}{remade}"
+    return f"{row['path']}: {row['format']}, {size(row['bytes'])} {taken}{found}{remade}"
 
 
 def bits_per_value(stored: int, values: int) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import zlib
 from functools import cache
 from pathlib import Path
@@ -13,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import gcodec
+from gcodec.archive import ArchiveReader
 from gcodec.archive.found_values import MIN_RUN, SAMPLE, with_found_values
 from gcodec.cli import main
 from gcodec.errors import GcodecError, Unsupported
@@ -121,6 +123,24 @@ def test_any_mixture_gives_segments_in_order_that_are_whole_values(pieces):
 def test_a_lossy_mode_changes_no_value_that_was_only_found(tmp_path):
     data = TEXT + values("float32")
     assert restored(archive_of(data, tmp_path, mantissa_bits=4)) == data
+
+
+def test_lists_say_how_much_was_found_and_what_the_base_is(tmp_path, capsys):
+    old, new = tmp_path / "old.h5", tmp_path / "new.h5"
+    old.write_bytes(TEXT + values("float32") + TEXT + values("float64"))
+    new.write_bytes(TEXT + near(values("float32"), 3) + TEXT + values("float64"))
+    gcodec.compress_file(old)
+    gcodec.compress_file(new, base=old)
+    assert main(["decompress", "--list", "--json", str(tmp_path / "new.h5.gc")]) == 0
+    row = json.loads(capsys.readouterr().out)[0]["files"][0]
+    with ArchiveReader(tmp_path / "new.h5.gc") as archive:
+        sizes = {segment.dtype: segment.bytes for segment in archive.files[0].segments if segment.dtype}
+    assert row["found"] == sizes and set(sizes) == {"float32", "float64"}
+    for verb in (["inspect"], ["decompress", "--list"]):
+        assert main([*verb, str(tmp_path / "new.h5.gc")]) == 0
+        printed = capsys.readouterr().out
+        assert " kB found to be float32, " in printed and " kB found to be float64\n" in printed
+        assert "base: old.h5\n" in printed
 
 
 def near(data: bytes, seed: int) -> bytes:
