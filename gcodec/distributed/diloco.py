@@ -25,7 +25,7 @@ from ..threads import threads_per_rank
 from ..truncation.optimizers import check_takes_averages
 from .conversation import ConversationRunner
 from .gradients import Gradients
-from .modes import Mode, mode_of
+from .modes import Mode, mode_of, option_of
 from .reduction.allreduce import SMALLEST, allreduce_job, dense_allreduce
 from .reduction.gpu_coder import TYPES as TYPES_ON_GPU
 from .reduction.gpu_jobs import (
@@ -115,7 +115,7 @@ class DiLoCo:
         params = [(str(dtype), [tuple(param.shape) for param in held]) for dtype, held in self._params.items()]
         return {
             "every": self.every,
-            "mode": self.mode.terms,
+            "mode": option_of(self.mode),
             "smallest": self.smallest,
             "parameters": params,
             "steps": self.steps,

@@ -156,6 +156,18 @@ class NearLossless:
 Mode = Lossless | FixedBits | NearLossless
 
 
+def option_of(mode: Any) -> object:
+    """Return what ranks compare of a mode before the first all-reduce; its repr is what a user would write.
+
+    Args:
+        mode: the mode, one of DiLoCo's included.
+    """
+    if not isinstance(mode, NearLossless):
+        return mode
+    # What else there is may differ: each frame tells its levels.
+    return f"NearLossless(optimizer{'' if mode.ladder is None else f', ladder={mode.ladder!r}'})"
+
+
 def cast_of(mode: Any) -> str | None:
     """Return the name in torch of the 16-bit type whose accuracy is asked for by its word, "bf16" or "fp16"; or None.
 

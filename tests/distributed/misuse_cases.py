@@ -246,6 +246,7 @@ def differing(what: str, culprit: int) -> str:
     other: dict[str, Any] = {
         "refresh": {"refresh": gd.Refresh(5)}, "no refresh": {"refresh": None}, "bypass": {"bypass": gd.Bypass()},
         "smallest": {"smallest": 1 << 30}, "mode": {"optimizer": None, "mode": gd.FixedBits(8)},
+        "accuracy": {"optimizer": None, "mode": "bf16"},
     }
     if what in other:
         return Training(lambda *of: near(*of, **other[what] if guilty else {})).error(8)

@@ -76,7 +76,8 @@ def test_an_error_that_ends_a_rank_is_read_by_the_others(ranks):
     ("no refresh", "refresh: Refresh(interval=50, trigger=0.1) on rank 0, None on rank 1"),
     ("bypass", "bypass: None on rank 0, Bypass(steps=4, every=500, margin=0.02) on rank 1"),
     ("smallest", "smallest: 0 on rank 0, 1073741824 on rank 1"),
-    ("mode", "mode: ('near', 'None') on rank 0, ('fixed', 8) on rank 1"),
+    ("mode", "mode: 'NearLossless(optimizer)' on rank 0, FixedBits(mantissa_bits=8) on rank 1"),
+    ("accuracy", "mode: 'NearLossless(optimizer)' on rank 0, 'bf16' on rank 1"),
     ("state", "state: 'CompressedAllreduce' on rank 0, 'CompressedGradients' on rank 1"),
     ("loaded", "loaded state: None on rank 0, 'of step 4, checksum "),
 ])

@@ -22,7 +22,7 @@ from ...errors import (
 )
 from ...threads import threads_per_rank
 from ..gradients import Gradients, gradients_of, holds_complex
-from ..modes import Lossless, Mode, NearLossless, cast_of, mode_by_optimizer, mode_of
+from ..modes import Lossless, Mode, NearLossless, cast_of, mode_by_optimizer, mode_of, option_of
 from ..reduction.allreduce import SMALLEST, allreduce_job, start_cast_allreduce, start_dense_allreduce
 from ..reduction.bypass import TIMED, Bypass, BypassController
 from ..reduction.coder import BufferCodebooks
@@ -179,7 +179,7 @@ class CompressedAllreduce:
         loaded = agreement_of(refresh.step, refresh.renewed, self._codebooks.digest, tried)
         return {
             "state": type(self).__name__,
-            "mode": self.mode.terms if self._cast is None else (*self.mode.terms, self.mode.accuracy),
+            "mode": option_of(self.mode) if self._cast is None else self.mode.accuracy,
             "refresh": self.refresh,
             "bypass": None if bypass is None else bypass.config,
             "smallest": self.smallest,
