@@ -99,6 +99,26 @@ def test_a_machine_that_becomes_slower_for_all_is_not_tried_for_ever():
     assert taken.count(DENSE) > 300
 
 
+def test_it_is_noticed_soon_that_another_way_is_better_however_often_this_has_happened():
+    """Every 400 steps all become slower, and another way is the best."""
+    def best(step: int) -> int:
+        return CODED if step // 400 % 2 else DENSE
+
+    _, taken, _ = train(lambda step, way: 3.0 ** (step // 400) * (1 if way == best(step) else 2), 6000, every=10_000)
+    for begin in range(0, 6000, 400):
+        assert set(taken[begin + 75 : begin + 400]) == {best(begin)}
+
+
+def test_after_a_calm_time_it_is_noticed_soon_that_another_way_is_better():
+    """Steps of all ways become ever slower, and then stay as they are for a while, until another way is better."""
+    def machine(step: int, way: int) -> float:
+        slower = min(step, 1500) / 100
+        return (1.0 if way == DENSE else 1.2) * (1 + slower) if step < 4000 else 40.0 if way == DENSE else 1.0
+
+    _, taken, _ = train(machine, 4200, every=100)
+    assert DENSE not in taken[4080:4100]
+
+
 def test_small_buckets_may_go_without_the_codec_where_steps_are_faster_with_it():
     controller, _, _ = train(
         lambda step, way: 0.1 if way in CODING else 0.2, 60,

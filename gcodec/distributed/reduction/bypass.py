@@ -195,6 +195,7 @@ class BypassController:
         elif self._watch_is_full:
             self._begin_sum(lane, [median(self._watched)], self._compare)
         if self.step == self.start and self._settled:
+            self._patience = max(self._patience // 2, 1)
             self._forget()
 
     def _begin_sum(self, lane: Lane, numbers: list[float], read: Callable[[list[float], bool], None]) -> None:
@@ -266,7 +267,10 @@ class BypassController:
     def _choose(self) -> None:
         """Choose the ways of buckets, and keep the results of the trial."""
         seconds = {way: self._times.seconds_of(way) for way in self.ways}
-        self.default = best = self._times.best
+        former, self.default = self.default, self._times.best
+        best = self.default
+        if best != former:  # it was right to try again
+            self._patience = 1
         self.verdicts = dict.fromkeys(self._sizes, best)
         n_kinds = 1 + len(self._by_way)
         if best in CODING:
