@@ -375,6 +375,18 @@ def bypass(slow: str) -> list[int]:
     return [*counts, len(state.stats()["buckets"]), crc(list(model.parameters()))]
 
 
+def bypass_of_one_rank() -> None:
+    """Check that a single rank, which sends nothing, tries out nothing and logs nothing."""
+    model = DistributedDataParallel(Terms(70_000))
+    state = gd.CompressedAllreduce(smallest=0, bypass=gd.Bypass(steps=1, every=8))
+    model.register_comm_hook(state, gd.hook)
+    with mock.patch.object(bypasses._log, "info") as logged:
+        for _ in range(12):
+            model(values_at(0, 70_000, torch.float32)).backward()
+    assert not logged.called
+    assert set(map(str, (state.stats()[name] for name in bypasses.NUMBERS))) == {"nan"}
+
+
 def cast_by_bypass(name: str) -> int:
     """Check that gradients are those of torch's hook, bit for bit, once the bypass has found the cast to be fastest."""
     model = DistributedDataParallel(Terms(70_000))

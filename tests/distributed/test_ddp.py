@@ -39,6 +39,7 @@ FORMS: dict[str, dict[str, Any]] = {
 }
 pair = ranks_of(2)
 others = ranks_of(1, 3, 4)
+single = ranks_of(1)
 
 
 _checksums: dict[tuple[Ranks, str | None, str], int] = {}
@@ -182,6 +183,10 @@ def test_the_hook_leaves_compression_of_buckets_where_it_is_slower(pair, slow):
     assert [count > always for count in counts[3:11]] == [False, False, True, True] * 2     # a trial
     assert [count > always for count in counts[12:20]] == [slow == "coded"] * 8
     assert [count > always for count in counts[20:24]] == [False, False, True, True]     # the next one
+
+
+def test_a_single_rank_has_nothing_to_bypass(single):
+    single.run(cases.bypass_of_one_rank)
 
 
 @pytest.mark.parametrize("name", ["bf16", "fp16"])

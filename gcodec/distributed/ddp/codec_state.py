@@ -33,7 +33,7 @@ from ..reduction.precompile import precompile_kernels
 from ..reduction.reduce_request import TYPES, ReduceRequest
 from ..reduction.refresh import CodebookRefresh
 from ..reduction.shared_codebooks import Refresh, SharedCodebooks
-from ..reduction.ways import CAST, CODED, CODING, DENSE, OWN_CODEBOOKS, UNPREDICTED, WAY_NAMES
+from ..reduction.ways import CAST, CODED, CODING, DENSE, OWN_CODEBOOKS, UNPREDICTED
 from ..stats import Counters, Stats
 from ..transport.arguments import check_duration, check_group_member, config_or_none
 from ..transport.jobs import ALL_REDUCE, LaneJob, StartedJob, result_of, then
@@ -120,8 +120,11 @@ class CompressedAllreduce:
         cast = cast_of(mode)
         self._cast: torch.dtype | None = None if cast is None else getattr(torch, cast)
         if self._bypass is not None:
-            self._bypass.label = f"accuracy {self._mode.accuracy}"
             self._bypass.choose_among(self._ways())
+            label = f"accuracy {self._mode.accuracy}"
+            if label != self._bypass.label:
+                self._bypass.label = label
+                self._bypass.restart()
 
     def _ways(self) -> tuple[int, ...]:
         """Return the ways of reducing buckets that keep the mode's promise."""
@@ -312,7 +315,7 @@ class CompressedAllreduce:
         self._stats.end_step()
         if self.refresh is not None and self._compressed_any:
             self._codebook_refresh.end_step(lane)
-        if self._bypass is not None:
+        if self._bypass is not None and lane.size > 1:
             self._bypass.end_step(lane)
         self._compressed_any = False
 
@@ -344,7 +347,7 @@ class CompressedAllreduce:
         bypass: dict[str, Any] = {}
         if self._bypass is not None:
             found = {"bypass_ways_ms": self._bypass.way_ms, "bypass_ratios": self._bypass.way_ratios}
-            bypass = {**self._bypass.numbers, "bypass_way": WAY_NAMES[self._bypass.default], **found}
+            bypass = {**self._bypass.numbers, "bypass_way": self._bypass.way_name, **found}
         return {"accuracy": self.mode.accuracy, **self._stats.numbers(), **bypass}
 
     def state_dict(self) -> dict[str, Any]:

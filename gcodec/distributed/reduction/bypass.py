@@ -163,6 +163,14 @@ class BypassController:
             return self.plain_way if kind == TIMED else kind
         return self.verdicts.get(n_bytes.bit_length(), self.default)
 
+    @property
+    def way_name(self) -> str:
+        """The way in which most buckets are reduced, as users read it."""
+        way = self.default
+        if not self.numbers["bypass_compressing"] and way in CODING:  # a trial found that of no bucket
+            way = self.plain_way if self.verdicts else DENSE
+        return WAY_NAMES[way]
+
     def compresses(self, n_bytes: int) -> bool:
         """Return True if a bucket of this size is to be compressed in this step."""
         return self.way_for(n_bytes) in CODING
@@ -253,6 +261,9 @@ class BypassController:
             self.way_ratios = {
                 WAY_NAMES[way]: 1 / share for way, share in zip(self._by_way, shares, strict=True) if share > 0
             }
+            if not self.way_ratios:
+                self._find_nothing(logs)
+                return
         self._n_trials += 1
         self._choose()
         self._contenders = self._times.contenders
@@ -262,6 +273,15 @@ class BypassController:
             _log.info("%s", self._line(wait if unclear else None))
         self.start = self.step + wait
         self._settled = not unclear
+        self._forget_steps()
+
+    def _find_nothing(self, logs: bool) -> None:
+        """End a trial in which nothing went through the codec, so that there is nothing to choose."""
+        if logs:
+            _log.info("%snot compressing: no bucket is of a type and size that are compressed", self._label_text)
+        self.numbers = dict.fromkeys(NUMBERS, math.nan) | {"bypass_compressing": 0.0}
+        self.verdicts, self.way_ms = {}, {}
+        self.start, self._settled = self.step + self.config.every, True
         self._forget_steps()
 
     def _choose(self) -> None:
@@ -280,8 +300,7 @@ class BypassController:
                 if of_size[at] >= (1 - self.config.margin) * of_size[0]:
                     self.verdicts[size] = self.plain_way
         coded = min(seconds[way] for way in self._by_way)
-        has_coded = bool(self.way_ratios)  # not where all buckets are too small
-        compressing = has_coded and best in CODING and (best in self.verdicts.values() or not self.verdicts)
+        compressing = best in CODING and (best in self.verdicts.values() or not self.verdicts)
         link, codec = self._speeds
         values = link / 1e9, codec / 1e9, 1e3 * seconds[DENSE], 1e3 * coded, seconds[DENSE] / max(coded, _NO_SECONDS)
         self.numbers = dict(zip(NUMBERS, (*values, float(compressing)), strict=True))
@@ -298,13 +317,16 @@ class BypassController:
             outcome = f"compressing{which}{special}"
         elif CAST in (self.default, *self.verdicts.values()):
             outcome = f"not compressing, but {WAY_NAMES[CAST]}"
-        label = f"{self.label}: " if self.label else ""
         link, codec, _, _, gain, _ = self.numbers.values()
         return (
-            f"{label}link at {link:.3g} Gb/s, encoding at {codec:.3g} GB/s; steps of {steps}; compressed "
+            f"{self._label_text}link at {link:.3g} Gb/s, encoding at {codec:.3g} GB/s; steps of {steps}; compressed "
             f"{gain:.3g} times as fast: {outcome}"
             + ("" if again is None else f"; not clear yet, tried again in {again} steps")
         )
+
+    @property
+    def _label_text(self) -> str:
+        return f"{self.label}: " if self.label else ""
 
     def _ratio_text(self, name: str) -> str:
         return f" (ratio {self.way_ratios[name]:.3g})" if name in self.way_ratios else ""
@@ -332,7 +354,7 @@ class BypassController:
         self._forget()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state as numbers and arrays; a trial under way begins anew after loading."""
+        """Return the state as numbers and arrays."""
         sizes = list(self.verdicts)
         return {
             "step": self.step,
@@ -344,11 +366,9 @@ class BypassController:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore what :meth:`state_dict` returned."""
-        self.step, self.start = int(state["step"]), int(state["start"])
-        if self.step >= self.start:
-            self.start = self.step + _FIRST
+        """Restore what :meth:`state_dict` returned. The next trial comes soon, as the link may be another one."""
+        self.step = int(state["step"])
         pairs = zip(state["sizes"].tolist(), state["verdicts"].tolist(), strict=True)
         self.default, self.verdicts = int(state["default"]), {int(size): int(way) for size, way in pairs}
         self.numbers = dict(zip(NUMBERS, state["numbers"].tolist(), strict=True))
-        self._forget()
+        self.restart()
