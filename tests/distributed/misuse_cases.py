@@ -7,6 +7,7 @@ import os
 import sys
 import threading
 import warnings
+import weakref
 from collections.abc import Callable
 from datetime import timedelta
 from itertools import count
@@ -279,6 +280,17 @@ def differing_diloco(culprit: int) -> str:
     except gcodec.GcodecError as error:
         return str(error)
     return ""
+
+
+def group_of_a_closed_lane() -> tuple[bool, bool]:
+    """Return whether the private group of a lane lives before and after the lane is closed, though the lane is kept."""
+    group = dist.new_group()
+    lane = lane_of(group, PATIENCE)
+    gd.allreduce(torch.ones(30_000), group)
+    private = weakref.ref(lane.group)
+    before = private() is not None
+    gd.close_lanes(group)
+    return before, private() is not None
 
 
 def changed(culprit: int) -> str:

@@ -69,6 +69,10 @@ def test_an_error_that_ends_a_rank_is_read_by_the_others(ranks):
     assert agreed(ranks.run(cases.raised, culprit=CULPRIT)) == "ZeroDivisionError: of its own"
 
 
+def test_threads_of_gloo_end_with_the_lane(ranks):
+    assert agreed(ranks.run(cases.group_of_a_closed_lane)) == (True, False)
+
+
 # Options that differ
 
 @pytest.mark.parametrize(("what", "text"), [

@@ -67,7 +67,7 @@ class Lane:
         timeout: time after which a silent peer is an error.
 
     Attributes:
-        group: the private Gloo group.
+        group: the private Gloo group, until the lane is closed.
         store: where its ranks meet, and nobody else.
         buffers: memory for messages; only the thread uses it.
         failure: the first error of any job; None so far.
@@ -255,6 +255,26 @@ class Lane:
                 self.failure = self.failure or self._closed_error()
             else:  # submit() may have queued a job behind the None
                 self._fail_queued()
+                self._end_group(patience)
+
+    def _end_group(self, patience: float) -> None:
+        """End the private group, and with it Gloo's threads, unless the lane is broken: these may then wait for long.
+
+        A thread of Gloo that releases a tensor while the interpreter is being finalized ends the process by SIGABRT.
+        """
+        if self.broken:
+            return
+        backend = self.group._get_backend(torch.device("cpu"))
+        held = [backend, self.group]
+        del backend, self.group
+
+        def release() -> None:
+            held.pop()
+            held.pop()  # the last reference to Gloo: its destructor waits for its threads, without the GIL
+
+        ending = threading.Thread(target=release, name="gcodec-lane-end", daemon=True)
+        ending.start()
+        ending.join(patience)
 
 
 def _private_store(parent: dist.ProcessGroup, timeout: timedelta) -> Store:
