@@ -34,6 +34,8 @@ from .gpu_memory import Memory, PackedArrays, packed
 from .kernel_tables import check_type, drops_of, encode_tables, value_coding_of
 
 _ALIGN = 256  #: bytes at whose multiples frames begin in a batch's memory
+#: Values of one histogram at most, whose counts have 32 bits: a whole number of blocks. A larger tensor has several.
+MAX_COUNTED = 1 << 31
 
 
 class GpuSource(NamedTuple):
@@ -214,6 +216,23 @@ def _slot_words(dtype: DType) -> int:
     return 4 + BLOCK * dtype.bits // 32
 
 
+def counted_pieces(
+    sizes: Sequence[int], places: Sequence[tuple[int, int]]
+) -> tuple[list[int], list[tuple[int, int]]]:
+    """Return the pieces of tensors that have histograms of their own: their sizes, and where they begin.
+
+    Args:
+        sizes: Number of values of each tensor.
+        places: As of :class:`TensorSpan`.
+    """
+    pieces = [
+        (min(MAX_COUNTED, n - first), (values_at + first, levels_at + first))
+        for n, (values_at, levels_at) in zip(sizes, places, strict=True)
+        for first in range(0, n, MAX_COUNTED)
+    ]
+    return [n for n, _ in pieces], [place for _, place in pieces]
+
+
 def fit_codebook(
     memory: Memory, sources: Sequence[GpuSource], dtype: DType, bit_layout: BitLayout, options: EncoderOptions
 ) -> SharedCodebook | None:
@@ -222,13 +241,14 @@ def fit_codebook(
     Waits for the device once, for the histogram.
     """
     span = span_of(memory, sources, dtype)
-    batch = table_of([source.n for source in sources], span.places, dtype, None)
+    sizes, places = counted_pieces([source.n for source in sources], span.places)
+    batch = table_of(sizes, places, dtype, None)
     n_levels = len(bit_layout.levels)
     window, center = window_of(n_levels)
     n_bins = 2 + n_levels * window
     assert n_bins <= MAX_BINS
     rows, owner, drops, counts = memory.send_all(
-        batch.rows, batch.owner, drops_of(bit_layout), np.zeros((len(sources), n_bins), np.uint32)
+        batch.rows, batch.owner, drops_of(bit_layout), np.zeros((len(sizes), n_bins), np.uint32)
     )
     tensors = Tensors(span.values, span.levels, rows, owner)
     value_coding = value_coding_of(dtype, n_levels, len(bit_layout.widths), None, False)

@@ -14,8 +14,12 @@ import gcodec  # noqa: E402
 from bench import gpu as bench_gpu  # noqa: E402
 from bench import gpu_host, gpu_stub  # noqa: E402
 from gcodec import Unsupported, gpu  # noqa: E402
+from gcodec.dtypes import BY_NAME  # noqa: E402
+from gcodec.format.modes import lossless  # noqa: E402
+from gcodec.gpu import encoder  # noqa: E402
 from gcodec.kernels.cuda import nvrtc  # noqa: E402
 from gcodec.kernels.cuda.native import NativeKernel  # noqa: E402
+from gcodec.plan import codebooks  # noqa: E402
 
 #: Launches, uploads, allocations and waits of each call, once tables are kept on the device.
 EXPECTED = {
@@ -49,6 +53,32 @@ def test_frames_that_share_a_codebook_share_its_tables(device):
     sent = device.counts["upload_bytes"]
     calls["decode 64 frames"]()         # the same tables: a codebook occurs once, however often it is named
     assert device.counts["upload_bytes"] - sent < 64 * 256
+
+
+@pytest.mark.parametrize("sizes", [[1 << 32], [1, (1 << 33) + 5, 0], [3 << 31]])
+def test_a_bin_of_a_histogram_does_not_overflow(sizes, device, monkeypatch):
+    """All values of tensors, of which nothing but their sizes is there, fall into one bin of 32 bits."""
+    seen: list[np.ndarray] = []
+
+    def count(memory: Any, kernel: Any, n_blocks: int, tensors: Any, *args: Any) -> None:
+        *_, counts = args
+        rows, owner, found = (
+            memory.part(own, 0, own.nbytes).numpy().view(own.dtype).reshape(own.shape)
+            for own in (tensors.rows, tensors.owner, counts)
+        )
+        assert np.array_equal(np.bincount(owner, minlength=len(rows)), -(-rows[:, 2] >> 14))
+        found[:, 2] = rows[:, 2].astype(np.uint32)  # as additions to it do, without what exceeds it
+
+    def from_histogram(histogram: np.ndarray, *args: Any, **options: Any) -> Any:
+        seen.append(histogram)
+        return codebooks.from_histogram(histogram, *args, **options)
+
+    monkeypatch.setattr(device, "launch", count)
+    monkeypatch.setattr(encoder, "from_histogram", from_histogram)
+    dtype, one = BY_NAME["bfloat16"], gpu_stub.stub_tensor(torch.zeros(1, dtype=torch.bfloat16))
+    sources = [encoder.GpuSource(one, n, (n,)) for n in sizes]
+    assert encoder.fit_codebook(device(None), sources, dtype, lossless(dtype), gcodec.EncoderOptions()) is not None
+    assert [own.sum() for own in seen] == [sum(sizes)]
 
 
 def test_tables_of_codebooks_that_are_no_longer_used_are_dropped(device, monkeypatch):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any, NamedTuple
+from unittest.mock import patch
 
 import numpy as np
 
@@ -235,6 +236,21 @@ def batches_of_many(memory: HostThreads, effort: int) -> None:
             assert 0 < sum(not FrameReader(frame).prelude.codebooks for frame in frames) < len(arrays)
             for frame, result in zip(frames, batches.decode(memory, frames), strict=True):
                 assert laws.same_outcome(result.reshape(-1), laws.outcome(frame))
+
+
+@law
+def tensors_counted_in_pieces(memory: HostThreads, effort: int) -> None:
+    """The codebook of tensors, some of which are cut for histograms of 32 bits, is the one of whole ones."""
+    names = "empty", "a block and one", "gaussian", "a block and more of noise", "257 values"
+    for name in TYPES:
+        dtype, arrays = BY_NAME[name], [kernel_view(Case(name, case).bits.reshape(-1)) for case in names]
+        arrays[2] = np.resize(arrays[2], 5 * 16384 + 77)
+        exact, graded = bit_layouts.lossless(dtype), bit_layouts.ladder(dtype, FINE_LADDER[name])
+        levels = [levels_at_random(own, len(graded.levels)).reshape(-1).copy() for own in arrays]
+        for layout, own in ((exact, None), (graded, levels)):
+            whole = fitted(memory, arrays, dtype, layout, own)
+            with patch.object(encoder, "MAX_COUNTED", 2 * 16384):
+                assert fitted(memory, arrays, dtype, layout, own) == whole
 
 
 @law
