@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     import torch
 
     from ..truncation.optimizers import OptimizerView
+    from .batches import DecodedBatch as DecodedBatch
     from .encoder import Batch as Batch
     from .encoder import SharedCodebook as SharedCodebook
 
@@ -40,6 +41,7 @@ __all__ = [
     "levels_batch",
     "max_frame_bytes",
     "start_batch",
+    "start_decode",
 ]
 
 
@@ -287,17 +289,17 @@ def max_frame_bytes(tensor: torch.Tensor, ladder: Ladder | None = None, mantissa
     return encoder.frame_bound(source, dtype, bit_layout, TORCH)
 
 
-def decode_batch(
+def start_decode(
     frames: Sequence[torch.Tensor | bytes],
     *,
     device: torch.device | str | None = None,
     codebooks: Sequence[Codebook | ChangeCodebook] = (),
     max_output_bytes: int | None = None,
-) -> list[torch.Tensor]:
-    """Decode frames to tensors on a CUDA device.
+) -> DecodedBatch:
+    """Start to decode frames to tensors on a CUDA device, and wait for nothing but their preludes.
 
-    Frames of types that the kernels do not know, of larger blocks than gcodec writes, and those with predicted blocks
-    are decoded by the host.
+    Frames of types that the kernels do not know, of larger blocks than gcodec writes, and those with predicted, sparse
+    or indexed blocks are decoded by the host, which takes as long as that.
 
     Args:
         frames: flat tensors of uint8 on the device, or bytes.
@@ -306,21 +308,37 @@ def decode_batch(
         max_output_bytes: max size of all tensors together.
 
     Returns:
+        The batch. Its ``tensors`` may be used at once by what comes later on the stream. ``check()`` waits for the
+        device and raises GcodecError if a frame is damaged: what was made of the tensors is then worth nothing.
+
+    Raises:
+        GcodecError: as ``gcodec.decode`` raises, for what is wrong before the blocks.
+    """
+    _check_several("frames", frames)
+    first: Any = frames[0] if frames else None
+    where = _indexed(device if device is not None else first.device if is_torch(first) else "cuda")
+
+    from . import batches
+    from . import gpu_memory as memory
+
+    return batches.begin_decoding(memory.TorchMemory(where), frames, codebooks, max_output_bytes)
+
+
+def decode_batch(frames: Sequence[torch.Tensor | bytes], **arguments: Any) -> list[torch.Tensor]:
+    """Decode frames to tensors on a CUDA device; waits for it.
+
+    Args:
+        frames: flat tensors of uint8 on the device, or bytes.
+        arguments: further arguments of :func:`start_decode`.
+
+    Returns:
         A tensor for each frame.
 
     Raises:
         GcodecError: as ``gcodec.decode`` raises.
     """
     _check_several("frames", frames)
-    if not frames:
-        return []
-    first: Any = frames[0]
-    where = _indexed(device if device is not None else first.device if is_torch(first) else "cuda")
-
-    from . import batches
-    from . import gpu_memory as memory
-
-    return batches.decode(memory.TorchMemory(where), frames, codebooks, max_output_bytes)
+    return start_decode(frames, **arguments).check() if frames else []
 
 
 def decode_into(data: Any, base: Any, out: Any, device: Any, max_output_bytes: int | None) -> Any:

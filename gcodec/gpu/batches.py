@@ -139,16 +139,54 @@ def finder(books: Sequence[Codebook | ChangeCodebook]) -> FindCodebook:
     return lambda number, digest: known.get(digest) or find_prior(number, digest)
 
 
-def decode(
+class DecodedBatch:
+    """Tensors that a device fills from frames; :func:`begin_decoding` makes it.
+
+    Args:
+        memory: the device.
+        frames: the frames.
+        tensors: a contiguous tensor on the device for each.
+        find: looks up codebooks that frames name.
+
+    Attributes:
+        tensors: the tensors. What comes later on the stream finds the values there; of a damaged frame they are
+            undefined, which only :meth:`check` tells.
+    """
+
+    def __init__(self, memory: Memory, frames: Sequence[Parsed], tensors: list[Any], find: FindCodebook) -> None:
+        self.tensors = tensors
+        self._memory, self._find = memory, find
+        known = [i for i, frame in enumerate(frames) if frame.decodable]
+        self._places = {id(frames[i]): i for i in known}
+        self._started = decoder.decode(memory, [frames[i] for i in known], [tensors[i] for i in known])
+        for frame, tensor in zip(frames, tensors, strict=True):
+            if not frame.decodable:
+                decode_on_host(memory, frame.data, tensor, find)
+
+    def check(self) -> list[Any]:
+        """Return the tensors once it is certain that their values are the frames'; waits for the device, once for each
+        way to cut values into planes.
+
+        Raises:
+            GcodecError: a frame is damaged, or has what is not known, as ``gcodec.decode`` says.
+        """
+        for group in self._started:
+            for number in group.failures():
+                frame = group.frames[number]
+                decode_on_host(self._memory, frame.data, self.tensors[self._places[id(frame)]], self._find)
+        self._started = []
+        return self.tensors
+
+
+def begin_decoding(
     memory: Memory,
     frames: Sequence[Any],
     books: Sequence[Codebook | ChangeCodebook] = (),
     max_output_bytes: int | None = None,
-) -> list[Any]:
-    """Decode frames to tensors on the device.
+) -> DecodedBatch:
+    """Start to decode frames to tensors on the device.
 
-    Waits for the preludes, and at the end for the blocks' statuses; frames that the kernels do not know go through the
-    host.
+    Waits for the preludes; frames that the kernels do not know go through the host.
 
     Args:
         memory: the device.
@@ -160,11 +198,9 @@ def decode(
         GcodecError: as :func:`gcodec.decode` raises.
     """
     find = finder(books)
-    parsed = parse(memory, [memory.bytes_of(frame) for frame in frames], find)
+    parsed = parse(memory, [memory.bytes_of(frame) for frame in frames], find) if frames else []
     _check_limit(parsed, max_output_bytes)
-    results = _new_tensors(memory, parsed)
-    _decode_all(memory, parsed, results, find)
-    return results
+    return DecodedBatch(memory, parsed, _new_tensors(memory, parsed), find)
 
 
 def decode_one(
@@ -185,7 +221,7 @@ def decode_one(
         data: a tensor of bytes on the device, or bytes.
         base: the base, a tensor on the device, or None.
         out: a tensor on the device to fill, or None.
-        books: as for :func:`decode`.
+        books: as for :func:`begin_decoding`.
         max_output_bytes: max size of the result.
 
     Returns:
@@ -205,7 +241,7 @@ def decode_one(
         _check_apart(memory, target, memory.part(frame.data, 0, end), "out and the frame")
     if base is None:
         result = _new_tensors(memory, [frame])[0] if target is None else target
-        _decode_all(memory, [frame], [result], find)
+        DecodedBatch(memory, [frame], [result], find).check()
         return result if out is None else out
     source, found, shape = memory.see(base, "base")
     check_base_array(dtype, prelude.n_values, found, math.prod(shape))
@@ -221,7 +257,7 @@ def decode_one(
         if prelude.refers_to_base:
             decode_on_host(memory, frame.data, result, find, memory.values_on_host(source, dtype))
         else:
-            _decode_all(memory, [frame], [result], find)
+            DecodedBatch(memory, [frame], [result], find).check()
         if in_place:
             memory.copy(result, target)
     return result if out is None else out
@@ -263,20 +299,6 @@ def _new_tensors(memory: Memory, frames: Sequence[Parsed]) -> list[Any]:
             raise
         size = sum(frame.prelude.n_values * frame.prelude.dtype.itemsize for frame in frames)
         raise LimitExceeded(f"there is no memory on the device for arrays of {size} bytes: {error}") from None
-
-
-def _decode_all(memory: Memory, frames: Sequence[Parsed], results: Sequence[Any], find: FindCodebook) -> None:
-    """Decode frames that refer to no base into tensors on the device; as :func:`decode`."""
-    places = {id(frame): i for i, frame in enumerate(frames)}
-    decodable = [frame.decodable for frame in frames]
-    known = [i for i, is_known in enumerate(decodable) if is_known]
-    for group in decoder.decode(memory, [frames[i] for i in known], [results[i] for i in known]):
-        for number in group.failures():
-            place = places[id(group.frames[number])]
-            decode_on_host(memory, frames[place].data, results[place], find)
-    for frame, result, is_known in zip(frames, results, decodable, strict=True):
-        if not is_known:
-            decode_on_host(memory, frame.data, result, find)
 
 
 def decode_on_host(

@@ -43,10 +43,11 @@ class Parsed(NamedTuple):
 
     @property
     def decodable(self) -> bool:
-        """Return True if the kernels can decode the frame: type and size of blocks are known, and there is no base."""
+        """Return True if the kernels can decode the frame: type and size of blocks are known, and there is nothing for
+        blocks of other kinds than constant, raw and coded ones."""
         prelude = self.prelude
         known = prelude.dtype.name in NAMES and prelude.block_log2 <= MAX_BLOCK_LOG2
-        return known and not prelude.refers_to_base
+        return known and not (prelude.residuals or prelude.templates or prelude.changes or prelude.dictionaries)
 
 
 def parse(memory: Memory, frames: Sequence[Any], find: FindCodebook | None = None) -> list[Parsed]:

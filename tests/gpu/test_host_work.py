@@ -55,6 +55,16 @@ def test_frames_that_share_a_codebook_share_its_tables(device):
     assert device.counts["upload_bytes"] - sent < 64 * 256
 
 
+def test_decoding_that_is_started_waits_for_preludes_and_then_for_statuses(device):
+    frame = gcodec.encode(torch.linspace(1.0, 2.0, 1 << 15))
+    batch = gpu.start_decode([gpu_stub.stub_tensor(torch.frombuffer(bytearray(frame), dtype=torch.uint8))] * 3)
+    assert device.counts["waits"] == 1
+    assert batch.check() is batch.tensors
+    assert device.counts["waits"] == 2
+    assert len(batch.tensors) == 3
+    assert gpu.start_decode([], device="cuda").check() == gpu.decode_batch([]) == []
+
+
 @pytest.mark.parametrize("sizes", [[1 << 32], [1, (1 << 33) + 5, 0], [3 << 31]])
 def test_a_bin_of_a_histogram_does_not_overflow(sizes, device, monkeypatch):
     """All values of tensors, of which nothing but their sizes is there, fall into one bin of 32 bits."""

@@ -18,7 +18,7 @@ from gcodec.dtypes import BY_NAME
 from gcodec.format import modes as bit_layouts
 from gcodec.format import shipped
 from gcodec.format.columns import ColumnReferences
-from gcodec.gpu import decoder, kernel_tables, preludes
+from gcodec.gpu import batches, decoder, kernel_tables, preludes
 from gcodec.kernels.block.header import CODED, OK, SEED
 from gcodec.kernels.cuda.launch_tables import EncodedFrames, Output, Tensors
 from gcodec.kernels.cuda.native import decoder_for, encoders_for
@@ -40,7 +40,7 @@ from tests.support import laws
 from tests.support.bit_patterns import Bits
 from tests.support.cases import CASES, Case
 from tests.support.encode_modes import levels_at_random, modes
-from tests.support.frame_builder import ANY_KIND, Built, Draft, build_frame, mutations
+from tests.support.frame_builder import ANY_KIND, ANY_KIND_OR_INDEXED, Built, Draft, build_frame, mutations
 from tests.support.make_golden import as_known, read_manifest
 from tests.support.paths import GOLDEN, GOLDEN_INVALID
 
@@ -146,6 +146,21 @@ def spoilt_blocks(memory: HostThreads, effort: int) -> None:
         check(memory, frame, expected, books_of(built.codebooks))
         refused += isinstance(expected, str)
     assert refused > 50 * effort
+
+
+@law
+def statuses_that_are_read_late(memory: HostThreads, effort: int) -> None:
+    """Values of frames with blocks of any kind are there before statuses are read. Damage is told then, and again."""
+    built = list(frames_to_decode(Random(18), 60 * effort, ANY_KIND_OR_INDEXED))
+    books = [book for one in built for book in books_of(one.codebooks)]
+    batch = batches.begin_decoding(memory, [one.frame for one in built], books)
+    for one, tensor in zip(built, batch.tensors, strict=True):
+        assert laws.same_outcome(tensor.reshape(-1), one.bits)
+    assert batch.check() is batch.tensors
+    whole = gcodec.encode(Case("float32", "gaussian").array())
+    batch = batches.begin_decoding(memory, [whole, whole[:-1] + bytes([whole[-1] ^ 1])])
+    for _ in range(2):
+        laws.check_refused(gcodec.Corruption, batch.check)
 
 
 @law

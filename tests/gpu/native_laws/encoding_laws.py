@@ -234,7 +234,7 @@ def batches_of_many(memory: HostThreads, effort: int) -> None:
             shared = SharedCodebook(book, book.record, True)
             frames = check_same_bytes(memory, arrays, dtype, layout, codebook=shared)
             assert 0 < sum(not FrameReader(frame).prelude.codebooks for frame in frames) < len(arrays)
-            for frame, result in zip(frames, batches.decode(memory, frames), strict=True):
+            for frame, result in zip(frames, batches.begin_decoding(memory, frames).check(), strict=True):
                 assert laws.same_outcome(result.reshape(-1), laws.outcome(frame))
 
 

@@ -62,7 +62,7 @@ def books_of(known: Any) -> list[Codebook | ChangeCodebook]:
 def outcome(memory: HostThreads, frame: bytes, books: Any = ()) -> Any:
     """Return what the device makes of a frame: its values' bits, or the kind of refusal."""
     try:
-        (result,) = batches.decode(memory, [frame], books)
+        (result,) = batches.begin_decoding(memory, [frame], books).check()
     except gcodec.GcodecError as error:
         return laws.kind_of(error)
     return result.reshape(-1)
