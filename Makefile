@@ -25,7 +25,7 @@ PORTABLE := NUMBA_CPU_FEATURES= NUMBA_CACHE_DIR=$(CURDIR)/.cache/numba-portable
 OLDER_CPUS := x86-64-v2 $(if $(shell grep -m1 -o avx512_vbmi2 /proc/cpuinfo 2>/dev/null),x86-64-v3)
 
 .DELETE_ON_ERROR:
-.PHONY: help demo test check portable compiled pytest suites slow fuzz test-gpu test-integrations sanitize-gpu golden bench bench-gpu bench-cluster experiments docs wheel clean
+.PHONY: help demo test check portable compiled pytest suites slow fuzz test-gpu check-gpu test-integrations sanitize-gpu golden bench bench-gpu bench-cluster experiments docs wheel clean
 
 help:           ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -64,6 +64,8 @@ check: $(VENV)/.installed       ## ruff and mypy
 # With the codecs that bench/ compares with: one of the tests is a run of it.
 slow: $(VENV)/.bench           ## the tests that take minutes or gigabytes
 	@$(BIN)/python -m pytest --hypothesis-profile=thorough -m "slow and not gpu"
+	@if $(MAKE) --no-print-directory $(NVIDIA)/.installed; then $(MAKE) --no-print-directory check-gpu; else \
+		echo "left out: make check-gpu, for NVIDIA's packages cannot be installed here"; fi
 	@for cpu in $(OLDER_CPUS); do \
 		NUMBA_CPU_NAME=$$cpu $(PORTABLE) $(BIN)/python -m tests.support.precompile $(PORTABLE_TYPES) || exit 1; done
 	@$(MAKE) --no-print-directory portable WITHOUT= PORTABLE_TESTS="$(STEP_TESTS) $(FRAME_TESTS)"
@@ -73,6 +75,13 @@ fuzz: $(VENV)/.installed        ## mutated bytes into everything that reads them
 
 test-gpu:       ## what needs a CUDA device, with whatever PYTHON brings: nothing is installed
 	@$(PYTHON) -m pytest -m gpu tests/gpu/test_gpu.py
+
+# NVIDIA's compiler and disassembler, in a folder of their own: torch's builds for CUDA ask for versions of theirs.
+NVIDIA := .cache/nvidia
+NVIDIA_TOOLS := nvidia-cuda-nvrtc==13.5.37 nvidia-cuda-nvdisasm==13.5.37
+
+check-gpu: $(NVIDIA)/.installed ## the GPU kernels' machine code, without a GPU: instructions, registers, spills, rounding
+	@PYTHONPATH=$(NVIDIA) $(BIN)/python -m pytest tests/gpu/test_native.py tests/gpu/test_instructions.py
 
 # Without torch's pool every tensor is an allocation of its own, whose ends the sanitizer knows.
 SANITIZER ?= compute-sanitizer
@@ -150,6 +159,10 @@ $(INTEGRATIONS)/.installed: pyproject.toml constraints.txt
 
 $(VENV)/.bench: $(VENV)/.installed
 	@$(PIP) --editable '.[bench]'
+	@touch $@
+
+$(NVIDIA)/.installed: $(VENV)/.installed Makefile
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --upgrade --target $(NVIDIA) $(NVIDIA_TOOLS)
 	@touch $@
 
 $(VENV)/.docs: $(VENV)/.installed
