@@ -41,7 +41,7 @@ def main() -> None:
                 broadcast.send(version)
                 print(f"version {step}: loss {loss:.3f}, {version.stats}", flush=True)
     else:
-        subscriber = sync.Subscriber(model.to(torch.bfloat16).requires_grad_(False).state_dict())
+        subscriber = sync.Subscriber(model.to(torch.bfloat16).requires_grad_(False).state_dict(keep_vars=True))
         source = None if dist.get_rank() == 1 else distributed.WeightBroadcast(pair)
         for number in range(1, options.steps + 1):
             dist.broadcast_object_list(published := [None])  # once it is in the folder

@@ -21,7 +21,7 @@ from .device_bits import as_bytes_there, hashes_on_device
 from .device_segments import decoded_segment
 from .shared_tensors import SharedTensors
 from .sync_stats import LOG, Progress, StageClock, UpdateStats, checked_progress
-from .tensor_bits import TensorLayout, WritableTensor, as_typed
+from .tensor_bits import TensorLayout, WritableTensor, as_typed, check_memory, names_as_text
 from .version_chain import Position, Step, StoredMessage, StoredVersion, VersionSource, Ways, check_found, check_stop
 from .version_folder import VersionFolder
 from .version_message import HashedTensor, Message, OpenMessage, VersionInfo, check_part, open_message, state_hash
@@ -86,11 +86,13 @@ class PendingVersion:
 
         Raises:
             BrokenChain: the subscriber has applied another version since this one was read.
-            InvalidArgument: it has different values for tensors that share memory in part.
+            InvalidArgument: it has different values for tensors that share memory in part, or tensors have other memory
+                by now.
         """
         subscriber = self._subscriber
         if subscriber.position != self._applies_to:
             raise BrokenChain(f"{self.info} was read when the subscriber held {self._applies_to}; read it again")
+        check_memory(subscriber._held.values())
         with self._clock.measure("write"), signals_deferred():
             if self._fresh is None:
                 write_all(self._changes, self._check_written)
@@ -128,8 +130,9 @@ class Subscriber:
 
     Args:
         tensors: name to numpy array or torch tensor, which are written in place, on whatever device. They must have the
-            names, types and shapes of the publisher's, and share memory only where its values are equal. None: the
-            first anchor makes tensors, in host memory.
+            names, types and shapes of the publisher's, and share memory only where its values are equal. Of a module
+            give ``state_dict(keep_vars=True)``: parameters that have been moved are then refused. None: the first
+            anchor makes tensors, in host memory.
         on_device: make updates of tensors on CUDA devices there. Their values then never come to the host.
             Anchors, and tensors whose values do not lie one after the other, are compared on the host in any case.
         part: name of the part of a sharded state that they are, as its publisher has it.
@@ -223,8 +226,7 @@ class Subscriber:
         """
         clock = StageClock()
         with clock.measure("check"):
-            if moved := [name for name, tensor in self._held.items() if tensor.has_moved]:
-                raise InvalidArgument(f"tensor {_some(moved)} has other memory by now: make a new Subscriber")
+            check_memory(self._held.values())
             bases = _Bases(self)
             message = open_message(data, threads=self._threads, max_output_bytes=self._limit, bases=bases)
             with message.archive:
@@ -330,7 +332,7 @@ class Subscriber:
             found = self._hashed(self._held)
             names = [name for name, item in found.items() if item != self._hashes[name]]
             if names:
-                raise BrokenChain(f"something else changed the weights of {self.position}: {_some(names)}")
+                raise BrokenChain(f"something else changed the weights of {self.position}: {names_as_text(names)}")
 
     def reset(self) -> None:
         """Forget the number of the version that was applied last, to follow another publisher or go back in time. The
@@ -364,9 +366,9 @@ class Subscriber:
         if not self._is_given and (not self._held or info.is_anchor):
             return
         if missing := self._held.keys() - info.tensors.keys() if info.is_anchor else None:
-            raise InvalidArgument(f"{info} has no tensor {_some(missing)}, which the subscriber has")
+            raise InvalidArgument(f"{info} has no tensor {names_as_text(missing)}, which the subscriber has")
         if unknown := info.tensors.keys() - self._held.keys():
-            raise InvalidArgument(f"{info} has the tensor {_some(unknown)}, which the subscriber lacks")
+            raise InvalidArgument(f"{info} has the tensor {names_as_text(unknown)}, which the subscriber lacks")
         for name, layout in info.tensors.items():
             ours = self._held[name].layout
             if layout != ours:
@@ -491,9 +493,3 @@ class _Bases:
         views = tuple(TensorView(tensor.name, *tensor.layout, number) for number, tensor in enumerate(held))
         segments = tuple(BaseSegment(tensor.layout.n_bytes, stored_as(tensor.layout.dtype)) for tensor in held)
         return Base(str(self._subscriber.position), views, segments, read)
-
-
-def _some(names: Any) -> str:
-    """Return up to three names as text."""
-    ordered = sorted(names)
-    return ", ".join(map(repr, ordered[:3])) + (" and others" if len(ordered) > 3 else "")

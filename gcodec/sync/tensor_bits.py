@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -282,3 +283,15 @@ def _check_no_overlap(name: str, shape: tuple[int, ...], strides: tuple[int, ...
             what = "its strides overlap" if step else "it is an expanded tensor"
             raise InvalidArgument(f"tensor {name!r} must have memory for each value; {what}")
         reach += step * (size - 1)
+
+
+def check_memory(tensors: Iterable[WritableTensor]) -> None:
+    """Raise InvalidArgument if tensors have other memory than they had: nothing that is written would reach it."""
+    if moved := [tensor.name for tensor in tensors if tensor.has_moved]:
+        raise InvalidArgument(f"tensor {names_as_text(moved)} has other memory by now: make a new Subscriber")
+
+
+def names_as_text(names: Iterable[str]) -> str:
+    """Return up to three names as text."""
+    ordered = sorted(names)
+    return ", ".join(map(repr, ordered[:3])) + (" and others" if len(ordered) > 3 else "")

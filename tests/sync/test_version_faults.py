@@ -247,6 +247,24 @@ def test_a_tensor_that_gets_other_memory_is_noticed():
         subscriber.apply(publisher.publish(state).data)
 
 
+@pytest.mark.parametrize("is_read", [False, True], ids=["before it is read", "before it is applied"])
+@pytest.mark.parametrize("move", [lambda model: model.half(), lambda model: model.to(torch.bfloat16),
+                                  lambda model: setattr(model.bias, "data", torch.ones(5))], ids=["half", "to", "data"])
+def test_a_version_is_refused_after_a_module_was_moved(move, is_read):
+    model = torch.nn.Linear(3, 5)
+    state = {name: x.clone() for name, x in model.state_dict().items()}
+    publisher, subscriber = Publisher(start=state), Subscriber(model.state_dict(keep_vars=True))
+    version = publisher.publish({name: x + 1 for name, x in state.items()})
+    pending = subscriber.read(version.data)
+    move(model)
+    with pytest.raises(gcodec.InvalidArgument, match=r"'bias'.* has other memory"):
+        if is_read:
+            pending.apply()
+        else:
+            subscriber.apply(version.data)
+    assert subscriber.number == 0
+
+
 def test_senseless_arguments_are_refused():
     w: Any = torch.ones(4)
     names: Any = {1: w}
