@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..dtypes import DType
-from ..errors import InvalidArgument, LimitExceeded
+from ..errors import InvalidArgument, LimitExceeded, check_output_limit
 from ..format.change_codebook import ChangeCodebook
 from ..format.codebook import Codebook
 from ..format.modes import BitLayout
@@ -91,6 +91,9 @@ def encode(
                 _check_apart(memory, target, source.levels, "out and levels")
     if codebook is None:
         codebook = encoder.fit_codebook(memory, sources, dtype, bit_layout, options)
+    elif not isinstance(codebook, SharedCodebook):
+        found = type(codebook).__name__
+        raise InvalidArgument(f"codebook must be what gcodec.gpu.fresh_codebook returns, not a {found}")
     else:
         check_codebook(codebook.codebook, dtype, bit_layout)
     return encoder.encode(memory, sources, dtype, bit_layout, nearest, codebook, TORCH, target)
@@ -134,7 +137,14 @@ def check_codebook(book: Codebook, dtype: DType, bit_layout: BitLayout) -> None:
 
 
 def finder(books: Sequence[Codebook | ChangeCodebook]) -> FindCodebook:
-    """Return a function that looks up codebooks among these and those that come with gcodec, by hash."""
+    """Return a function that looks up codebooks among these and those that come with gcodec, by hash. Raises
+    InvalidArgument where one is none."""
+    for book in books if isinstance(books, list | tuple) else [books]:
+        if not isinstance(book, Codebook | ChangeCodebook):
+            raise InvalidArgument(
+                f"codebooks must be a list or tuple of codebooks, as in fresh_codebook(...).codebook, not of a "
+                f"{type(book).__name__}"
+            )
     known = {book.hash: book for book in books}
     return lambda number, digest: known.get(digest) or find_prior(number, digest)
 
@@ -281,11 +291,10 @@ def _is_same_memory(memory: Memory, base: Any, out: Any, dtype: DType) -> bool:
 
 
 def _check_limit(frames: Sequence[Parsed], max_output_bytes: int | None) -> None:
-    """Raise LimitExceeded if frames decode to more bytes than they may."""
-    if max_output_bytes is None:
-        return
+    """Raise LimitExceeded if frames decode to more bytes than they may, InvalidArgument if the limit is no number."""
+    limit = check_output_limit(max_output_bytes)
     size = sum(frame.prelude.n_values * frame.prelude.dtype.itemsize for frame in frames)
-    if size > max_output_bytes:
+    if limit is not None and size > limit:
         raise LimitExceeded(f"the frames decode to {size} bytes, more than max_output_bytes={max_output_bytes}")
 
 

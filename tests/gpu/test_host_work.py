@@ -151,6 +151,23 @@ def test_one_tensor_or_frame_is_not_taken_for_several(device):
         gpu.decode_batch(frame, device="cuda")
 
 
+@pytest.mark.parametrize("arguments", [
+    {"max_output_bytes": "9"}, {"max_output_bytes": float("nan")}, {"codebooks": [3]}, {"codebooks": 3},
+    {"codebooks": "x"}, {"codebook": "x"}, {"codebook": gcodec.Encoder()},
+], ids=str)
+def test_arguments_of_other_types_are_refused_by_name(arguments, device):
+    frame, (name,) = gcodec.encode(torch.ones(300)), arguments
+    with pytest.raises(gcodec.InvalidArgument, match=f"{name} must be"):
+        if name == "codebook":
+            gpu.start_batch([gpu_stub.stub_tensor(torch.ones(300))], **arguments)
+        else:
+            gpu.start_decode([frame], device="cuda", **arguments)
+    if name == "max_output_bytes":
+        for out in (None, gpu_stub.stub_tensor(torch.empty(300))):
+            with pytest.raises(gcodec.InvalidArgument, match=f"{name} must be"):
+                gcodec.decode(frame, device="cuda", out=out, **arguments)
+
+
 @pytest.mark.parametrize("data", [[1, 2], None, "frame.bin", np.zeros(96, np.uint8)[::2]], ids=["list", "None", "name",
                                                                                          "strided"])
 def test_what_is_no_frame_is_refused_in_the_hosts_words(data, device):
