@@ -196,7 +196,7 @@ def begin_decoding(
 ) -> DecodedBatch:
     """Start to decode frames to tensors on the device.
 
-    Waits for the preludes; frames that the kernels do not know go through the host.
+    Waits for the preludes of frames on the device; frames that the kernels do not know go through the host.
 
     Args:
         memory: the device.
@@ -208,7 +208,7 @@ def begin_decoding(
         GcodecError: as :func:`gcodec.decode` raises.
     """
     find = finder(books)
-    parsed = parse(memory, [memory.bytes_of(frame) for frame in frames], find) if frames else []
+    parsed = _parsed(memory, frames, find) if frames else []
     _check_limit(parsed, max_output_bytes)
     return DecodedBatch(memory, parsed, _new_tensors(memory, parsed), find)
 
@@ -241,7 +241,7 @@ def decode_one(
         GcodecError: as :func:`gcodec.decode` raises.
     """
     find = finder(books)
-    (frame,) = parse(memory, [memory.bytes_of(data)], find)
+    (frame,) = _parsed(memory, [data], find)
     _check_limit([frame], max_output_bytes)
     prelude = frame.prelude
     dtype = prelude.dtype.narrow
@@ -271,6 +271,12 @@ def decode_one(
         if in_place:
             memory.copy(result, target)
     return result if out is None else out
+
+
+def _parsed(memory: Memory, frames: Sequence[Any], find: FindCodebook) -> list[Parsed]:
+    """Return frames on the device, and their preludes. Raises GcodecError."""
+    there = [memory.bytes_of(frame) for frame in frames]
+    return parse(memory, there, find, [memory.host_bytes(frame) for frame in frames])
 
 
 def _check_apart(memory: Memory, one: Any, other: Any, names: str) -> None:

@@ -127,6 +127,9 @@ class Memory(Protocol):
             InvalidArgument: A tensor that is not flat or not of uint8, or what is no tensor and not bytes-like either.
         """
 
+    def host_bytes(self, data: Any) -> np.ndarray | None:
+        """Return what :meth:`bytes_of` copies from the host, uint8[n] in its memory; None for a tensor."""
+
     def new(self, kinds: Iterable[tuple[DType, tuple[int, ...]]]) -> list[Any]:
         """Return uninitialized tensors of these types and shapes on the device."""
 
@@ -343,6 +346,10 @@ class TorchMemory:
         with self._current():
             here = data.to(self.device).contiguous()
             return here.clone() if here.data_ptr() % 8 else here
+
+    def host_bytes(self, data: Any) -> np.ndarray | None:
+        """See :class:`Memory`."""
+        return None if is_torch(data) else kernel_view(bytes_like(data))
 
     def new(self, kinds: Iterable[tuple[DType, tuple[int, ...]]]) -> list[Any]:
         """See :class:`Memory`."""

@@ -50,13 +50,17 @@ class Parsed(NamedTuple):
         return known and not (prelude.residuals or prelude.templates or prelude.changes or prelude.dictionaries)
 
 
-def parse(memory: Memory, frames: Sequence[Any], find: FindCodebook | None = None) -> list[Parsed]:
-    """Read the preludes of frames; waits for the device once, or twice where a prelude is long.
+def parse(
+    memory: Memory, frames: Sequence[Any], find: FindCodebook | None = None, on_host: Sequence[np.ndarray | None] = ()
+) -> list[Parsed]:
+    """Read the preludes of frames; waits for the device once, or twice where a prelude is long, unless all of them are
+    on the host, too.
 
     Args:
         memory: The device.
         frames: Contiguous tensors of bytes on the device.
         find: Looks up codebooks that frames name.
+        on_host: Of each its bytes on the host, or None; or nothing.
 
     Raises:
         InsufficientData: A frame ends early.
@@ -64,17 +68,27 @@ def parse(memory: Memory, frames: Sequence[Any], find: FindCodebook | None = Non
         Unsupported: A prelude has something that is not known.
     """
     lengths = [frame.shape[0] for frame in frames]
-    heads = memory.heads(frames, [min(length, _GUESS) for length in lengths])
+    known = on_host or [None] * len(frames)
+    heads = _heads(memory, frames, known, [min(length, _GUESS) for length in lengths])
     alike = _parse_alike(frames, heads, lengths, find)
     if alike:
         return alike
     sizes = [prelude_size(head, length) for head, length in zip(heads, lengths, strict=True)]
     if any(start > len(head) for (start, _), head in zip(sizes, heads, strict=True)):
-        heads = memory.heads(frames, [max(start, HEADER_BYTES) for start, _ in sizes])
+        heads = _heads(memory, frames, known, [max(start, HEADER_BYTES) for start, _ in sizes])
     return [
         Parsed(frame, *read_start(np.ascontiguousarray(head), start, size, find))
         for frame, head, (start, size) in zip(frames, heads, sizes, strict=True)
     ]
+
+
+def _heads(
+    memory: Memory, frames: Sequence[Any], on_host: Sequence[np.ndarray | None], sizes: Sequence[int]
+) -> list[np.ndarray]:
+    """Return the first bytes of frames, from the device where they are not on the host."""
+    fetched = [i for i, data in enumerate(on_host) if data is None]
+    found = iter(memory.heads([frames[i] for i in fetched], [sizes[i] for i in fetched]) if fetched else ())
+    return [next(found) if data is None else data[:size] for data, size in zip(on_host, sizes, strict=True)]
 
 
 def _parse_alike(

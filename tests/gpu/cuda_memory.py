@@ -107,6 +107,9 @@ class HostMemory:
         room[: len(data)] = np.frombuffer(data, np.uint8)
         return room[: len(data)]
 
+    def host_bytes(self, data: Any) -> None:
+        return None
+
     def new(self, kinds: Iterable[tuple[DType, tuple[int, ...]]]) -> list[np.ndarray]:
         arrays = [np.empty(shape, dtype.uint) for dtype, shape in kinds]
         for array in arrays:

@@ -57,11 +57,16 @@ def test_frames_that_share_a_codebook_share_its_tables(device):
 
 def test_decoding_that_is_started_waits_for_preludes_and_then_for_statuses(device):
     frame = gcodec.encode(torch.linspace(1.0, 2.0, 1 << 15))
-    batch = gpu.start_decode([gpu_stub.stub_tensor(torch.frombuffer(bytearray(frame), dtype=torch.uint8))] * 3)
+    there = gpu_stub.stub_tensor(torch.frombuffer(bytearray(frame), dtype=torch.uint8))
+    batch = gpu.start_decode([there] * 3)
     assert device.counts["waits"] == 1
     assert batch.check() is batch.tensors
     assert device.counts["waits"] == 2
     assert len(batch.tensors) == 3
+    gpu.start_decode([frame] * 3, device="cuda")    # whose preludes are on the host
+    assert device.counts["waits"] == 2
+    gpu.start_decode([frame, there], device="cuda")
+    assert device.counts["waits"] == 3
     assert gpu.start_decode([], device="cuda").check() == gpu.decode_batch([]) == []
 
 
