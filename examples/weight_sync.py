@@ -1,8 +1,6 @@
-"""Weight sync: rank 0 trains a small language model, ranks 1 and 2 generate text with its bfloat16 weights.
+"""Weight sync: rank 0 trains a language model; rank 1 gets its bfloat16 weights from a folder, rank 2 from a broadcast.
 
     torchrun --standalone --nproc-per-node 3 examples/weight_sync.py FOLDER --steps 60
-
-Rank 1 reads versions from the folder, rank 2 from a broadcast; unless both have the trainer's, bit for bit, it stops.
 """
 
 import argparse
@@ -21,6 +19,8 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=60, help="steps that are published, after five times as many")
     options = parser.parse_args()
     dist.init_process_group("gloo")  # CPUs are enough
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
     model = models.Transformer(256, width=64, layers=2, context=64)
     folder, pair = sync.VersionFolder(options.folder), dist.new_group([0, 2])
     if dist.get_rank() == 0:  # float32 masters; others see what bfloat16 shows of them
