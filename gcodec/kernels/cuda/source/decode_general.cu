@@ -67,6 +67,7 @@ struct GeneralDecoder : PlanesShared {
                                                  uint2 spans) const {
         u32 lane = threadIdx.x & 31, n_streams = block.n_streams(), own_plane = lane & (MAX_PLANES - 1);
         u32 below = 8 * (u32)sizeof(V) - 1 - n_head_bits, head_mask = (1u << n_head_bits) - 1;    // bits below the head
+        u32 swapped = sign_in_head;     // of the head's lowest bit and the tail's highest
         bool aligned = takes_four(block);
 #pragma unroll 1
         for (u32 s = threadIdx.x >> 5; s < n_streams; s += WARPS) {
@@ -107,12 +108,9 @@ struct GeneralDecoder : PlanesShared {
                 for (u32 j = 0; j < 4; j++) {
                     u32 symbol = four >> 8 * j & 255, head = heads[j] + (u32)(i32)(signed char)(columns >> 8 * j);
                     if (symbol == ESCAPE) head = block.out[i + j];
-                    u32 value = tails[j] >> 31 << (8 * sizeof(V) - 1) | (head & head_mask) << below;
+                    u32 top = tails[j] >> 31, differ = (top ^ head) & swapped;
+                    u32 value = (top ^ differ) << (8 * sizeof(V) - 1) | ((head ^ differ) & head_mask) << below;
                     value |= tails[j] << 1 >> (32 - below);
-                    if (sign_in_head) {
-                        u32 differ = (value >> (8 * sizeof(V) - 1) ^ value >> below) & 1;
-                        value ^= differ << (8 * sizeof(V) - 1) | differ << below;
-                    }
                     tails[j] = symbol ? value : 0;
                 }
                 put_values(block, aligned, i, k < count ? count - k : 0, tails);
