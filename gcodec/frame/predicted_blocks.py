@@ -52,6 +52,7 @@ class PredictedEncoder:
     ) -> None:
         bits, self._dtype, prediction = request.values.bits, request.values.dtype, plan.prediction
         assert prediction is not None
+        self._bits, self._rounded = bits, rounded
         self._coding = PredictedEncoding(
             bits,
             geometry,
@@ -69,6 +70,9 @@ class PredictedEncoder:
             (dtype, stream_len, "residuals"), lambda: residual_scratch_for(dtype, block, stream_len)
         )
         types = dtype, _is_aligned(coding.sources.base)
+        if self._rounded is not None:  # all bits are kept
+            values = slice(begin * block, min(end * block, len(self._bits)))
+            self._rounded[values] = self._bits[values]
         return _encode_blocks(types, coding, begin, end, scratch, out, at)
 
 

@@ -17,7 +17,7 @@ import gcodec.distributed as gd
 from gcodec.distributed import Bypass
 from gcodec.distributed.reduction import bypass as bypasses
 from gcodec.distributed.reduction.bypass import TIMED, BypassController
-from gcodec.distributed.reduction.ways import CAST, CODED, CODING, DENSE, OWN_CODEBOOKS, WayTimes
+from gcodec.distributed.reduction.ways import CAST, CODED, CODING, DENSE, OWN_CODEBOOKS, UNPREDICTED, WayTimes
 from gcodec.distributed.stats import Counters
 
 WAYS = (CODED, OWN_CODEBOOKS, DENSE, CAST)
@@ -32,15 +32,30 @@ class AloneLane:
 
 
 def train(
-    machine: Machine, n_steps: int, every: int = 500, size_seconds: Callable[[int, int], float] | None = None
+    machine: Machine,
+    n_steps: int,
+    every: int = 500,
+    size_seconds: Callable[[int, int], float] | None = None,
+    ways: tuple[int, ...] = WAYS,
+    share: Callable[[int], float] = lambda way: 1 / 3,
 ) -> tuple[BypassController, list[int], float]:
-    """Return the bypass after so many steps, the way of the first bucket in each, and the seconds of all."""
-    controller, now, taken = BypassController(Bypass(every=every), "", WAYS), [0.0], []
+    """Return the bypass after so many steps, the way of the first bucket in each, and the seconds of all.
+
+    Args:
+        machine: seconds of a step.
+        n_steps: number of steps.
+        every: steps from one trial to the next.
+        size_seconds: seconds of a bucket by its size and way; None: a share of the step's.
+        ways: the ways to choose among.
+        share: what a way of the codec sends of each byte.
+    """
+    controller, now, taken = BypassController(Bypass(every=every), "", ways), [0.0], []
     with mock.patch.object(bypasses, "perf_counter", lambda: now[0]):
         for step in range(n_steps):
             timed, way = controller.kind == TIMED, controller.way_for(SIZES[0])
             for size in SIZES:
-                chosen, sent = controller.way_for(size), size / 3
+                chosen = controller.way_for(size)
+                sent = size * share(chosen)
                 counters = Counters(raw_bytes=size, dense_bytes=size, sent_bytes=sent, encoded_bytes=size)
                 counters.seconds = size_seconds(size, chosen) if size_seconds else machine(step, chosen) / len(SIZES)
                 counters.encode_seconds = 1e-3
@@ -63,6 +78,20 @@ def test_the_fastest_way_is_taken_and_a_trial_costs_little(best):
     assert controller.numbers["bypass_gain"] == pytest.approx(
         {DENSE: 2 / 3, CAST: 1.0}.get(best, 1.5))
     assert list(controller.way_ratios.values()) == [pytest.approx(3.0)] * 2
+
+
+@pytest.mark.parametrize("predicted", [False, True])
+def test_a_way_without_prediction_is_in_doubt_only_where_something_is_predicted(predicted):
+    noise = random.Random(4)
+
+    def machine(step: int, way: int) -> float:
+        return (0.2 if way == DENSE else 0.1) * noise.uniform(0.98, 1.02)
+
+    controller, taken, _ = train(
+        machine, 40, ways=(CODED, UNPREDICTED, DENSE), share=lambda way: 0.3 if way == CODED and predicted else 0.4
+    )
+    assert (controller.start == 3 + 4 * 4 + 1 + 500) == (not predicted)  # else there is another trial soon
+    assert predicted or set(taken[20:]) == {CODED}
 
 
 def test_a_model_without_large_buckets_is_said_not_to_be_compressed():

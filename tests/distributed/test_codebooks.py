@@ -181,7 +181,7 @@ _USES = """
 import importlib, pkgutil, sys
 import numpy as np, torch
 import gcodec.kernels
-from gcodec.distributed import Lossless, Refresh
+from gcodec.distributed import Lossless, NearLossless, Refresh
 from gcodec.distributed.reduction.shared_codebooks import SharedCodebooks
 from gcodec.distributed.reduction.coder import Coder, BufferCodebooks
 from gcodec.distributed.gradients import Gradients, GradientSegment
@@ -195,16 +195,22 @@ def kernels():
     found = {id(one): one for module in modules for one in vars(module).values() if hasattr(one, "overloads")}
     return sum(len(one.overloads) for one in found.values())
 
-dtype = BY_NAME[sys.argv[1]]
-precompile_kernels(dtype, Lossless(), Refresh())
+class Finest:
+    def levels(self, begin, values, kind, out):
+        out[:] = 0
+
+dtype, is_near = BY_NAME[sys.argv[1]], sys.argv[2] == "near-lossless"
+mode = NearLossless(torch.optim.SGD([torch.zeros(1)])) if is_near else Lossless()
+layout, levels = mode.bit_layout(dtype), Finest() if is_near else None
+precompile_kernels(dtype, mode, Refresh())
 before, shape = kernels(), (200, 300)
 bits, room = rows_alike(dtype, *shape), np.empty(1 << 20, np.uint8)
 books = SharedCodebooks(Refresh())
-books.prepare([0], dtype.head_bits, 1)
+books.prepare([0], dtype.head_bits, len(layout.levels))
 shared = BufferCodebooks(books, Gradients([GradientSegment(0, len(bits), torch.empty(0), (1,))]), np.zeros(1, np.int64))
 sizes = []
 for step in range(1, 5):
-    coder = Coder(dtype, Lossless().bit_layout(dtype), None, shared, [shape], 1, Counters())
+    coder = Coder(dtype, layout, levels, shared, [shape], 1, Counters())
     sizes.append(coder.encode(bits, 0, 0, room))
     coder.decode(room[:sizes[-1]], np.empty_like(bits))
     books.end_step()
@@ -215,9 +221,10 @@ assert kernels() == before, (before, kernels())
 """
 
 
+@pytest.mark.parametrize("mode", ["lossless", "near-lossless"])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_predicting_rows_after_precompilation_compiles_nothing(dtype):
-    command = [sys.executable, "-c", _USES, dtype]
+def test_predicting_rows_after_precompilation_compiles_nothing(dtype, mode):
+    command = [sys.executable, "-c", _USES, dtype, mode]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
 

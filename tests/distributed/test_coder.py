@@ -13,7 +13,7 @@ import torch
 import gcodec.distributed as gd
 from gcodec.distributed.gradients import Gradients
 from gcodec.distributed.reduction.coder import BufferCodebooks, Coder
-from gcodec.distributed.reduction.prediction_cache import LosslessPiece, PredictionCache
+from gcodec.distributed.reduction.prediction_cache import PieceToEncode, PredictionCache
 from gcodec.distributed.reduction.shared_codebooks import Refresh, SharedCodebooks
 from gcodec.distributed.stats import Counters
 from gcodec.dtypes import BY_NAME
@@ -26,32 +26,49 @@ FLOAT32 = BY_NAME["float32"]
 class Never(PredictionCache):
     """A prediction cache that predicts nothing."""
 
-    def encode(self, piece: LosslessPiece, out: np.ndarray) -> int:
+    def encode(self, piece: PieceToEncode, out: np.ndarray) -> int:
         return piece.encode(piece.plan(), out)
 
 
-class Rank:
-    """A coder as a hook makes it for every all-reduce, over shared codebooks that stay."""
+class OneLevel:
+    """Gives all values the same level."""
 
-    def __init__(self) -> None:
+    def __init__(self, level: int) -> None:
+        self._level = level
+
+    def levels(self, begin: int, values: np.ndarray, kind: int, out: np.ndarray) -> None:
+        out[:] = self._level
+
+
+class Rank:
+    """A coder as a hook makes it for every all-reduce, over shared codebooks that stay; near-lossless with one level
+    for all values, or lossless if there is none."""
+
+    def __init__(self, level: int | None = None) -> None:
         params = [torch.zeros(shape) for shape in SHAPES]
         self.books = SharedCodebooks(Refresh())
         self.gradients = Gradients.of(params, N_VALUES)
         self.shared = BufferCodebooks(self.books, self.gradients, np.arange(len(SHAPES)))
-        self.books.prepare(range(len(SHAPES)), FLOAT32.head_bits, 1)
+        mode = gd.Lossless() if level is None else gd.NearLossless(torch.optim.SGD([torch.zeros(1)]))
+        self.bit_layout, self.levels = mode.bit_layout(FLOAT32), None if level is None else OneLevel(level)
+        self.drop = 0 if level is None else self.bit_layout.drops[level]
+        self.books.prepare(range(len(SHAPES)), FLOAT32.head_bits, len(self.bit_layout.levels))
         self.step = 0
 
     def coder(self) -> Coder:
-        bit_layout = gd.Lossless().bit_layout(FLOAT32)
-        return Coder(FLOAT32, bit_layout, None, self.shared, self.gradients.shapes, 1, Counters())
+        return Coder(FLOAT32, self.bit_layout, self.levels, self.shared, self.gradients.shapes, 1, Counters())
 
     def send(self, values: np.ndarray, begin: int = 0) -> int:
-        """Encode values, check that they are decoded again, and return the bytes of the frame."""
+        """Encode values, check that what is decoded is what the encoder says, within the bound, and return the bytes of
+        the frame."""
         bits, room = values.view(np.uint32), np.empty(8 * len(values) + (1 << 20), np.uint8)
-        size = self.coder().encode(bits, begin, 0, room)
-        result = np.empty_like(bits)
+        rounded, result = np.empty_like(bits), np.empty_like(bits)
+        size = self.coder().encode(bits, begin, 0, room, rounded)
         self.coder().decode(room[:size], result)
-        assert np.array_equal(result, bits)
+        assert np.array_equal(result, rounded)
+        off = np.abs(result.view(np.int32).astype(np.int64) - bits.view(np.int32))
+        special = ~np.isfinite(values) | (np.abs(values) < np.finfo(np.float32).tiny)
+        assert off[~special].max(initial=0) <= (1 << self.drop) // 2
         return size
 
     def refresh(self) -> None:
@@ -71,8 +88,9 @@ def gradients(seed: int, *, related: bool) -> np.ndarray:
     return np.concatenate([part.ravel() for part in parts]).astype(np.float32)
 
 
-def test_related_rows_are_predicted_at_every_step():
-    rank, plain = Rank(), Rank()
+@pytest.mark.parametrize("level", [None, 0, 2])
+def test_related_rows_are_predicted_at_every_step(level):
+    rank, plain = Rank(level), Rank(level)
     for item in (rank, plain):
         item.send(gradients(0, related=True))
         item.refresh()
@@ -83,8 +101,9 @@ def test_related_rows_are_predicted_at_every_step():
     assert max(sizes) < 1.02 * min(sizes)
 
 
-def test_rows_that_are_no_longer_related_are_no_longer_predicted():
-    rank, plain = Rank(), Rank()
+@pytest.mark.parametrize("level", [None, 0, 2])
+def test_rows_that_are_no_longer_related_are_no_longer_predicted(level):
+    rank, plain = Rank(level), Rank(level)
     plain.books.prediction_cache = Never()
     for item in (rank, plain):
         item.send(gradients(0, related=True))
@@ -98,9 +117,10 @@ def test_rows_that_are_no_longer_related_are_no_longer_predicted():
     assert rank.send(gradients(5, related=True)) < 0.85 * usual
 
 
+@pytest.mark.parametrize("level", [None, 2])
 @pytest.mark.parametrize("spoil", ["nan", "zeros", "infinite", "denormal"])
-def test_unusual_values_after_a_trial_of_prediction_are_decoded(spoil):
-    rank = Rank()
+def test_unusual_values_after_a_trial_of_prediction_are_decoded(spoil, level):
+    rank = Rank(level)
     rank.send(gradients(0, related=True))
     rank.refresh()
     rank.send(gradients(1, related=True))

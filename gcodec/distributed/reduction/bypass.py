@@ -26,7 +26,7 @@ from ...errors import InvalidArgument, check_field_types
 from ..stats import Counters
 from ..transport.lane import Lane
 from .refresh import AsyncSum
-from .ways import CAST, CODED, CODING, DENSE, WAY_NAMES, WayTimes
+from .ways import CAST, CODED, CODING, DENSE, UNPREDICTED, WAY_NAMES, WayTimes
 
 _log = logging.getLogger("gcodec.distributed")
 _FIRST = 3  #: steps before the first trial: buckets are rebuilt, codebooks made
@@ -34,6 +34,7 @@ TIMED = -1  #: in a trial, the kind of steps in which uncompressed buckets wait 
 _MAX_TRIALS = 4  #: trials in a row where rounds do not agree
 _SOON = 24  #: steps from such a trial to the next; then twice as many, and so on
 _WATCHED = 32  #: steps whose median is compared with what a trial promised
+_SAME_RATIO = 0.005  #: share by which frames with and without predicted rows differ at most, where none is predicted
 _NO_SECONDS = 1e-9  #: what stands for no time at all in a divisor
 #: What a trial finds, averaged over the ranks: speed of the link and of the codec; milliseconds of steps, uncompressed
 #: and in the codec's fastest way; the one over the other; 1 if anything is compressed from then on, or 0. All are NaN
@@ -266,7 +267,7 @@ class BypassController:
                 return
         self._n_trials += 1
         self._choose()
-        self._contenders = self._times.contenders
+        self._contenders = tuple(way for way in self._times.contenders if way not in self._idle_ways)
         unclear = len(self._contenders) > 1 and self._n_trials < _MAX_TRIALS
         wait = min(_SOON << self._n_trials - 1, self.config.every) if unclear else self.config.every
         if logs:
@@ -287,8 +288,8 @@ class BypassController:
     def _choose(self) -> None:
         """Choose the ways of buckets, and keep the results of the trial."""
         seconds = {way: self._times.seconds_of(way) for way in self.ways}
-        former, self.default = self.default, self._times.best
-        best = self.default
+        former, best = self.default, self._times.best
+        self.default = best = CODED if best in self._idle_ways else best
         if best != former:  # it was right to try again
             self._patience = 1
         self.verdicts = dict.fromkeys(self._sizes, best)
@@ -305,6 +306,12 @@ class BypassController:
         values = link / 1e9, codec / 1e9, 1e3 * seconds[DENSE], 1e3 * coded, seconds[DENSE] / max(coded, _NO_SECONDS)
         self.numbers = dict(zip(NUMBERS, (*values, float(compressing)), strict=True))
         self.way_ms = {WAY_NAMES[way]: 1e3 * of_way for way, of_way in seconds.items()}
+
+    @property
+    def _idle_ways(self) -> tuple[int, ...]:
+        """Ways that do the same as another: where nothing was predicted, frames are the same with and without."""
+        ratios = [self.way_ratios.get(WAY_NAMES[way], math.nan) for way in (CODED, UNPREDICTED)]
+        return (UNPREDICTED,) if math.isclose(*ratios, rel_tol=_SAME_RATIO) else ()
 
     def _line(self, again: int | None) -> str:
         """Return the line of a decision for the log; ``again``: steps until it is tried again, if that is soon."""
@@ -335,7 +342,7 @@ class BypassController:
         """Compare steps as decided with what the trial found; where another way was faster, try all ways again."""
         self._watched = []
         (seconds,) = means
-        others = [self._times.seconds_of(way) for way in self.ways if way != self.default]
+        others = [self._times.seconds_of(way) for way in self.ways if way not in (self.default, *self._idle_ways)]
         if min(others) * (1 + self.config.margin) < seconds:
             # Where the machine has become slower for all ways, the next trial finds the same: then watch for longer.
             self._patience *= 2

@@ -27,10 +27,11 @@ from ...threads import n_threads
 from ..gradients import Gradients
 from ..stats import Counters
 from .partition import shapes_within
-from .prediction_cache import LosslessPiece
+from .prediction_cache import PieceToEncode
 from .shared_codebooks import COUNTING, SharedCodebooks
 
 _DEFAULT = EncoderOptions(exact_if_smaller=False)  #: ranks round their own values without encoding them
+_PREDICTING = EncoderOptions()  #: for plans in which predicted blocks keep all bits of values, while others are rounded
 _round_values = Specialized(round_values)
 
 
@@ -41,7 +42,7 @@ class BufferCodebooks(NamedTuple):
         codebooks: the codebooks.
         gradients: the segments of the buffer.
         numbers: the parameter number of each segment, int64.
-        predicts: True if lossless frames may have predicted blocks.
+        predicts: True if frames may have predicted blocks.
     """
 
     codebooks: SharedCodebooks
@@ -112,11 +113,13 @@ class Coder:
         values = Values(bits, self.dtype, (len(bits),), NUMPY)
         if self.bit_layout.lossy:
             levels = self._levels(bits, begin, kind)
-            n_bytes = self._by_plan(self._request(values, levels), begin, kind, out, rounded)
+            request = self._request(values, levels)
+            encode = self._by_plan if self.level_chooser is None else self._perhaps_predicted
+            n_bytes = encode(request, begin, kind, out, rounded)
             self._give_back(levels)
         else:
             request = drop_common_zeros(self._request(values, NO_LEVELS))
-            n_bytes = self._lossless(request, begin, kind, out)
+            n_bytes = self._perhaps_predicted(request, begin, kind, out)
             if rounded is not None:
                 rounded[:] = bits
         self.counters.encode_seconds += perf_counter() - start
@@ -127,18 +130,22 @@ class Coder:
         """Return the request for a range; :meth:`_plan` adds what only planning asks for."""
         return EncodeRequest(values, self.bit_layout, levels, _DEFAULT, threads=self.threads)
 
-    def _lossless(self, request: EncodeRequest, begin: int, kind: int, out: np.ndarray) -> int:
+    def _perhaps_predicted(
+        self, request: EncodeRequest, begin: int, kind: int, out: np.ndarray, rounded: np.ndarray | None = None
+    ) -> int:
+        """Encode a range with predicted blocks, if they make it clearly smaller."""
         shared, values = self.shared, request.values
         if shared is None or not shared.predicts:
-            return self._by_plan(request, begin, kind, out)
+            return self._by_plan(request, begin, kind, out, rounded)
         key = begin, kind, len(values.bits), self.dtype.name, shared.key
         fixed = shared.codebooks.for_frame(self._owners(values, begin))
-        piece = LosslessPiece(
+        piece = PieceToEncode(
             key,
             request._replace(fixed=fixed),
             lambda: self._shapes(values, begin),
             lambda: self._plan(request, begin),
-            partial(self._by_plan, request, begin, kind, out),
+            partial(self._by_plan, request, begin, kind, out, rounded),
+            rounded,
         )
         return shared.codebooks.prediction_cache.encode(piece, out)
 
@@ -202,7 +209,9 @@ class Coder:
         """Plan a range with codebooks of its own, or with those that ranks share, which count its symbols."""
         shared, values = self.shared, request.values
         if shared is None:
-            return plan_for(request._replace(shapes=self._shapes(values, begin), standalone=True))
+            # Fixed mantissa bits are so few that whole values, as predicted blocks keep them, are hardly ever smaller.
+            options = request.options if self.level_chooser is None else _PREDICTING
+            return plan_for(request._replace(shapes=self._shapes(values, begin), standalone=True, options=options))
         request, owners = request._replace(options=shared.codebooks.options), self._owners(values, begin)
         fixed = shared.codebooks.for_frame(owners)
         plan = plan_for(request._replace(fixed=fixed or COUNTING))

@@ -14,7 +14,7 @@ from ...truncation.optimizers import RULES, formula_for, levels_for, stock_name,
 from ..gradients import Gradients, GradientSegment
 from ..modes import Mode, NearLossless
 from ..stats import Counters
-from .coder import BufferCodebooks, Coder
+from .coder import BufferCodebooks, Coder, LevelSource
 from .shared_codebooks import Refresh, SharedCodebooks
 
 _ROWS = 250, 280  #: rows and columns of a tensor with rows that predict each other
@@ -60,8 +60,8 @@ def precompile_kernels(dtype: DType, mode: Mode, refresh: Refresh | None) -> Non
         if buffer_codebooks is not None:
             codebooks.end_step()
             codebooks.renew([0], codebooks.take(), 1 + codebooks.layers[0].cycle.step)
-    if dtype.predictable and not bit_layout.lossy:
-        _warm_prediction(dtype, bit_layout, shared)
+    if dtype.predictable and (level_chooser is not None or not bit_layout.lossy):
+        _warm_prediction(dtype, bit_layout, level_chooser, shared)
     if isinstance(mode, NearLossless):
         _warm_rules(mode, mode.ladder_of(dtype), bits[:64])
 
@@ -82,12 +82,14 @@ def rows_alike(dtype: DType, n_rows: int, n_columns: int) -> np.ndarray:
     return bits
 
 
-def _warm_prediction(dtype: DType, bit_layout: BitLayout, shared: BufferCodebooks) -> None:
+def _warm_prediction(
+    dtype: DType, bit_layout: BitLayout, level_chooser: LevelSource | None, shared: BufferCodebooks
+) -> None:
     """Run the trial of a piece with predicted rows, and what comes of it at the next step."""
     bits = rows_alike(dtype, *_ROWS)
     frame = np.empty(16 * _VALUES, np.uint8)
     for _ in range(2):
-        coder = Coder(dtype, bit_layout, None, shared, [_ROWS], 1, Counters())
+        coder = Coder(dtype, bit_layout, level_chooser, shared, [_ROWS], 1, Counters())
         size = coder.encode(bits, 0, 0, frame)
         coder.decode(frame[:size], np.empty_like(bits))
 

@@ -3,7 +3,8 @@
 Finding that out takes several times as long as encoding with codebooks that are there. So it is tried once for every
 set of shared codebooks, by encoding a piece both ways; from then on only templates are made anew (docs/format.md
 section 8), while which blocks are predicted, and with what codes, stays as it was. Frames with predicted blocks carry
-all that decoding needs, so each rank decides for itself.
+all that decoding needs, so each rank decides for itself. Predicted blocks keep all bits of their values, in modes that
+round others, too.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ _GAIN = 0.1  #: share of a frame that prediction must take off: with it, encodin
 _MAX_PIECES = 1 << 12  #: pieces that are remembered
 
 
-class LosslessPiece(NamedTuple):
-    """A range of a buffer to be encoded without loss.
+class PieceToEncode(NamedTuple):
+    """A range of a buffer to be encoded.
 
     Attributes:
         key: The same for this range at every step.
@@ -33,6 +34,7 @@ class LosslessPiece(NamedTuple):
         shapes: Finds the shapes of the tensors in the range.
         plan: Makes the plan without prediction.
         encode_usual: Writes the frame without prediction, and returns its size in bytes.
+        rounded: Takes what decoding will return, uintW[n]; None if nobody asks.
     """
 
     key: Hashable
@@ -40,6 +42,7 @@ class LosslessPiece(NamedTuple):
     shapes: Callable[[], Sequence[Sequence[int]]]
     plan: Callable[[], FramePlan]
     encode_usual: Callable[[], int]
+    rounded: np.ndarray | None = None
 
     def encode(self, plan: FramePlan, out: np.ndarray) -> int:
         """Write a frame, and return its size in bytes.
@@ -48,7 +51,7 @@ class LosslessPiece(NamedTuple):
             plan: the plan of the frame.
             out: takes the frame, at its start, uint8.
         """
-        return len(encode_values(self.request, plan, out))
+        return len(encode_values(self.request, plan, out, self.rounded))
 
 
 class _Tried(NamedTuple):
@@ -75,7 +78,7 @@ class PredictionCache:
         """Forget all trials, when the codebooks are new."""
         self._tried.clear()
 
-    def encode(self, piece: LosslessPiece, out: np.ndarray) -> int:
+    def encode(self, piece: PieceToEncode, out: np.ndarray) -> int:
         """Write a frame, and return its size in bytes.
 
         Args:
@@ -88,7 +91,7 @@ class PredictionCache:
         size = piece.encode_usual()
         return size if piece.request.fixed is None or piece.key in self._tried else self._try(piece, size, out)
 
-    def _again(self, piece: LosslessPiece, tried: _Tried, out: np.ndarray) -> int:
+    def _again(self, piece: PieceToEncode, tried: _Tried, out: np.ndarray) -> int:
         values = piece.request.values
         prediction = tried.prediction.renewed(values.bits, values.dtype, rows_of(piece.shapes()))
         plan = tried.plan if prediction.choice.min() >= 0 else piece.plan()
@@ -97,7 +100,7 @@ class PredictionCache:
             self._tried[piece.key] = None
         return size
 
-    def _try(self, piece: LosslessPiece, usual: int, out: np.ndarray) -> int:
+    def _try(self, piece: PieceToEncode, usual: int, out: np.ndarray) -> int:
         """Try prediction for a piece whose frame of ``usual`` bytes is in ``out``.
 
         Leaves the smaller frame in ``out``, and returns its size.
@@ -109,9 +112,12 @@ class PredictionCache:
         if plan.prediction is None:
             return usual
         frame = np.empty(len(out), np.uint8)
-        size = piece.encode(plan, frame)
+        rounded = None if piece.rounded is None else np.empty_like(piece.rounded)
+        size = piece._replace(rounded=rounded).encode(plan, frame)
         if size > (1 - _GAIN) * usual:
             return usual
         self._tried[piece.key] = _Tried(plan, plan.prediction, usual)
         out[:size] = frame[:size]
+        if piece.rounded is not None and rounded is not None:
+            piece.rounded[:] = rounded
         return size

@@ -4,7 +4,8 @@ Each rank sums its share of the buffer. It sends every other rank the values of 
 receives for its own, and sends the result to all. However many ranks there are, a value is encoded twice: as a
 contribution and as a result. A rank rounds its own contribution, and its own result, as the others will find them
 rounded when they decode them: so all ranks end with the same bits, and these depend on the values alone, not on who
-sums which. Contributions are added in the order of ranks.
+sums which; but near-lossless frames keep all bits of rows that are predicted, which a rank's own contribution does not
+have. Contributions are added in the order of ranks.
 
 Two ranks exchange everything instead, and each adds up all of it: that is as much to send and to encode, but only
 contributions are rounded, and nothing waits for a sum.
