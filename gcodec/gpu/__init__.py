@@ -324,12 +324,14 @@ def start_decode(
     return batches.begin_decoding(memory.TorchMemory(where), frames, codebooks, max_output_bytes)
 
 
-def decode_batch(frames: Sequence[torch.Tensor | bytes], **arguments: Any) -> list[torch.Tensor]:
-    """Decode frames to tensors on a CUDA device; waits for it.
-
-    Args:
-        frames: flat tensors of uint8 on the device, or bytes.
-        arguments: further arguments of :func:`start_decode`.
+def decode_batch(
+    frames: Sequence[torch.Tensor | bytes],
+    *,
+    device: torch.device | str | None = None,
+    codebooks: Sequence[Codebook | ChangeCodebook] = (),
+    max_output_bytes: int | None = None,
+) -> list[torch.Tensor]:
+    """Decode frames to tensors on a CUDA device, and wait for them; arguments as for :func:`start_decode`.
 
     Returns:
         A tensor for each frame.
@@ -338,7 +340,9 @@ def decode_batch(frames: Sequence[torch.Tensor | bytes], **arguments: Any) -> li
         GcodecError: as ``gcodec.decode`` raises.
     """
     _check_several("frames", frames)
-    return start_decode(frames, **arguments).check() if frames else []
+    if not frames:
+        return []
+    return start_decode(frames, device=device, codebooks=codebooks, max_output_bytes=max_output_bytes).check()
 
 
 def decode_into(data: Any, base: Any, out: Any, device: Any, max_output_bytes: int | None) -> Any:

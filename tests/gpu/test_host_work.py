@@ -159,7 +159,7 @@ def test_one_tensor_or_frame_is_not_taken_for_several(device):
 @pytest.mark.parametrize("arguments", [
     {"max_output_bytes": "9"}, {"max_output_bytes": float("nan")}, {"codebooks": [3]}, {"codebooks": 3},
     {"codebooks": "x"}, {"codebook": "x"}, {"codebook": gcodec.Encoder()},
-], ids=str)
+], ids=lambda arguments: "-".join(f"{name}-{type(value).__name__}" for name, value in arguments.items()))
 def test_arguments_of_other_types_are_refused_by_name(arguments, device):
     frame, (name,) = gcodec.encode(torch.ones(300)), arguments
     with pytest.raises(gcodec.InvalidArgument, match=f"{name} must be"):
