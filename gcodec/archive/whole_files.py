@@ -261,6 +261,7 @@ def add_file(
         if plan.note:
             note(f"{plan.path}: {plan.note}")
         policy, base = make_policy(plan) if make_policy else None, None
+        policy = policy if plan.tensors else None  # values without names stay as they are
         parts = plan if policy else with_found_values(plan)
         has_values = bool(plan.tensors) or parts is not plan
         if bases and has_values:
