@@ -31,6 +31,12 @@ SAMPLE, MAX_TEXT = 64, 1 << 16
 #: Tensors of a group that are as in the base are tried in chunks of their own, where chunks would have so many bytes
 #: on average; each takes so many in the index and for alignment.
 MIN_RUN, CHUNK_COST = 1 << 12, 16
+#: Values that were only found in a file are tried with Zstandard, too, where their frame is no smaller than this share
+#: of them, or where more than this share of a sample of their words occurs again: repetitions are what it is good at.
+FOUND_FRAME, FOUND_REPEATS = 0.95, 0.02
+#: Bits of a word's hash that are zero in one word of this sample, the words that are compared at most, and those that
+#: are hashed at once.
+PICKED_BITS, MAX_PICKED, HASHED_WORDS = 8, 1 << 14, 1 << 16
 #: Least share of its size that a base must save a part: for less nobody should have to keep another file.
 WORTH_A_BASE = 0.005
 
@@ -191,6 +197,49 @@ def _repeats(bits: np.ndarray, sizes: Sequence[int]) -> list[bool]:
     n_different = np.count_nonzero(some[:, 1:] != some[:, :-1], axis=1) + (some[:, 0] != 0)
     repeats: list[bool] = ((n >= SAMPLE) & (n_different > 0) & (n_different < SAMPLE // 2)).tolist()
     return repeats
+
+
+def found_chunk(packed: Packed, dtype: str) -> Packed:
+    """Return a part of values that were only found in a file, not named by it, as small as it gets.
+
+    What a sample of the file promises need not hold for all of it. Where the part does not look like values, or holds
+    the same values again, it is tried with Zstandard, too.
+
+    Args:
+        packed: the part as :func:`pack_chunk` stores it.
+        dtype: the codec's type of its values.
+    """
+    data = packed.restored
+    is_doubtful = len(packed.payload) >= FOUND_FRAME * data.size
+    return _or_text(packed) if is_doubtful or _share_of_repeats(data, dtype) > FOUND_REPEATS else packed
+
+
+def _share_of_repeats(data: Bytes, dtype: str) -> float:
+    """Return the share of a sample of 8 bytes at the places of values that occur in it more than once.
+
+    Whether a place is in the sample depends on the bytes there alone, so that repetitions are sampled alike.
+    """
+    bits = 16 if width(dtype) == 2 else 32
+    words = data[: data.size // 8 * 8].view(f"<u{bits // 8}")
+    unit, more = words.dtype.type, 64 // bits - 1
+    if words.size <= more:
+        return 0.0
+    # Odd factors, of which the highest bits of products are well mixed: those of the golden ratio and of pi.
+    first, last = (0x9E37, 0x6A09) if bits == 16 else (0x9E3779B1, 0x243F6A89)
+    places = list[np.ndarray]()
+    for start in range(0, words.size - more, HASHED_WORDS):  # at a time what fits into the processor's cache
+        run = words[start : start + HASHED_WORDS + more]
+        hashes = run[:-more] * unit(first)
+        hashes += run[more:] * unit(last)
+        places.append(np.flatnonzero(hashes < unit(1 << (bits - PICKED_BITS))) + start)
+    picked = np.concatenate(places)
+    picked = picked[:: picked.size // MAX_PICKED + 1]
+    keys = words[picked].astype(np.uint64)
+    for number in range(1, more + 1):
+        keys <<= np.uint64(bits)
+        keys |= words[picked + number]
+    keys.sort()
+    return float(np.count_nonzero(keys[1:] == keys[:-1]) / max(keys.size, 1))
 
 
 def _or_text(best: Packed) -> Packed:

@@ -6,20 +6,27 @@ has far less entropy than those of mantissa bits. What such a sample promises is
 them is smaller than what Zstandard makes of it. Where the next sample is distributed as one before, nothing has to be
 tried again; where it holds something else, the border between them is looked for by bisection.
 
+Zstandard finds what occurs again within some MiB, but not across borders. So parts of a file that would be cut into
+pieces are tried as a whole, too; and where values repeat, they are tried with Zstandard when an archive is written
+(:func:`gcodec.archive.chunks.found_chunk`).
+
 Nothing depends on a guess but size and speed. The bytes are restored as they were, and values that were found have no
 names, so that no lossy mode applies to them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
+from ..files.elements import width
 from ..files.file_plan import FilePlan, FileSegment, SegmentViews, assemble
 from ..files.source import Bytes, ByteSource
-from .chunks import pack_chunk
+from .chunks import found_chunk, pack_chunk
+from .writer import PART_BYTES
 
 #: Bytes of a sample, a multiple of 8; how far samples lie apart, and how many a large file has at first.
 SAMPLE, STEP, MOST_STEPS = 1 << 13, 1 << 18, 1 << 12
@@ -29,6 +36,8 @@ GRAIN = 1 << 10
 MIN_RUN, MIN_FILE = 1 << 15, 1 << 16
 #: From each run of values so many bytes are tried once more, for there may be repetitions that a sample does not show.
 TRIAL = 1 << 18
+#: So many parts of a file in which it would be cut are tried without cuts, too.
+CUT_TRIALS = 4
 #: Entropies of places, in bits, which differ by no more than this are those of the same kind of values.
 ALIKE = 0.4
 #: How many samples that were tried are remembered.
@@ -71,7 +80,7 @@ def with_found_values(plan: FilePlan) -> FilePlan:
     at_hand = getattr(plan.source, "is_at_hand", None)
     if plan.format != "bytes" or plan.source.size < MIN_FILE or at_hand is None or not at_hand(0):
         return plan
-    runs = [run for run in _runs(plan.source) if _is_smaller(plan.source, run)]
+    runs = _worth_cutting(plan.source, [run for run in _runs(plan.source) if _is_smaller(plan.source, run)])
     if not runs:
         return plan
     return assemble(plan.path, plan.format, plan.source, map(SegmentViews, runs), longest_run=0, note=plan.note)
@@ -116,9 +125,38 @@ def _is_smaller(source: ByteSource, run: FileSegment) -> bool:
     return _frame_size(data := source.read(start, start + size), run.dtype) < GAIN * _frame_size(data, None)
 
 
+def _worth_cutting(source: ByteSource, runs: list[FileSegment]) -> list[FileSegment]:
+    """Return runs without short ones, if parts of the file that they cut into pieces are smaller as a whole."""
+    pieces = {start: _pieces(start, min(start + PART_BYTES, source.size), runs)
+              for start in range(0, source.size, PART_BYTES)}
+    cut = [start for start, found in pieces.items() if sum(p.stop - p.start >= MIN_RUN for p in found) > 1]
+    in_pieces = as_a_whole = 0
+    for start in cut[:: len(cut) // CUT_TRIALS + 1]:
+        data = source.read(start, min(start + PART_BYTES, source.size))
+        as_a_whole += _frame_size(data, None)
+        in_pieces += sum(_frame_size(data[p.start - start : p.stop - start], p.dtype) for p in pieces[start])
+    return runs if in_pieces <= as_a_whole else [run for run in runs if run.stop - run.start >= PART_BYTES]
+
+
+def _pieces(start: int, stop: int, runs: Sequence[FileSegment]) -> list[FileSegment]:
+    """Return what a part of a file is cut into by runs, in order, each of whole values."""
+    first = bisect_right(runs, start, key=lambda run: run.stop)
+    last = bisect_left(runs, stop, key=lambda run: run.start)
+    pieces, at = list[FileSegment](), start
+    for run in runs[first:last]:
+        size = width(run.dtype or "") or 1
+        begin = max(run.start, start + (run.start - start) % size)
+        end = min(run.stop, stop - (stop - begin) % size)
+        if begin < end:
+            pieces += [FileSegment(at, begin), FileSegment(begin, end, run.dtype)]
+            at = end
+    return [piece for piece in (*pieces, FileSegment(at, stop)) if piece.start < piece.stop]
+
+
 def _frame_size(data: Bytes, dtype: str | None) -> int:
     """Return the bytes that values take, or other data if ``dtype`` is None."""
-    return len(pack_chunk(data, dtype, {}).payload)
+    packed = pack_chunk(data, dtype, {})
+    return len((packed if dtype is None else found_chunk(packed, dtype)).payload)
 
 
 class _Look:

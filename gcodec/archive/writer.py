@@ -23,7 +23,7 @@ from ..files.source import ArraySource, Bytes, ByteSource, FileSource, naming
 from ..files.urls import Upload, check_free_url, is_url, path_or_none
 from ..threads import WorkPool, available_threads, ordered_map
 from .base_tensors import Base, BaseBytes
-from .chunks import Packed, pack_chunk, pack_group, stored_chunk
+from .chunks import Packed, found_chunk, pack_chunk, pack_group, stored_chunk
 from .encoding_policy import EncodingPolicy, Part
 from .entries import Blob, Chunk, FileEntry, Paths, SegmentEntry
 from .equal_segments import CopiesInFile, Copy, KnownSegments
@@ -243,6 +243,8 @@ class ArchiveWriter(AllOrNothing):
                 n_columns = columns.get(part.segment, 0)
                 packed = pack_chunk(data, segment.dtype, options, n_columns, base_part, base_is_held=held,
                                     smallest=self._smallest, take=self._memory.take)
+                if plan.format == "bytes" and segment.dtype:
+                    packed = found_chunk(packed, segment.dtype)
                 if plan.format == "safetensors" and not segment.start and segment.dtype is None:  # the header
                     packed = packed if may_compress_header(data.tobytes(), len(packed.payload)) else stored_chunk(data)
                 return [(packed, base_part)]
