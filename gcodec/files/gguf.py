@@ -186,7 +186,7 @@ def _piece(path: str, tensor: _Tensor, start: int) -> SegmentViews:
         dtype, block, size = BLOCKS[kind]
     else:
         raise Unsupported(f"{path}: tensor {name!r:.80} is of type {kind}, which is not known; update gcodec")
-    if (shape[-1] if shape else 1) % block or max(n_values // block * size, offset) >= MAX_SIZE:
+    if (shape[-1] if shape else 1) % block or max(n_values // block * size, offset, *shape) >= MAX_SIZE:
         raise Corruption(f"{path}: tensor {name!r:.80}: {list(shape)} values of {dtype} at byte {offset} are no whole "
                          "number of blocks, or too many")
     start += offset

@@ -112,6 +112,7 @@ def test_mantissa_bits_apply_to_values_and_never_to_quantized_weights(tmp_path):
         (gguf_file({"w": Stored("Q8_0", (33,), bytes(64))}), Corruption, "no whole number of blocks"),
         (gguf_file({"w": Stored("float32", (1, 1, 1, 1, 1), bytes(4))}), Corruption, "has 5 dimensions"),
         (gguf_file({"w": Stored("float32", (1 << 40, 1 << 40), b"")}), Corruption, "or too many"),
+        (gguf_file({"w": Stored("float32", (0, 1 << 62), b"")}), Corruption, "or too many"),
         (gguf_file({"w": Stored("float32", (64,), bytes(64))}), Corruption, "short"),
         (gguf_file({}, (uint32("general.alignment", 0),)), Corruption, "must not be 0"),
         (b"GGUF" + struct.pack("<IQQ", 3, 1 << 60, 0), Corruption, "at most"),
