@@ -78,9 +78,10 @@ def plan_gguf(path: str, source: ByteSource) -> FilePlan:
         raise Corruption(f"{path}: does not begin as a .gguf file")
     version = header.uint32()
     if version not in VERSIONS:
-        is_big = int.from_bytes(version.to_bytes(4, "little"), "big") in VERSIONS
-        raise Unsupported(f"{path}: is a {'big-endian ' if is_big else ''}.gguf file of version {version}; only little-"
-                          "endian ones of versions 2 and 3 can be taken apart")
+        swapped = int.from_bytes(version.to_bytes(4, "little"), "big")
+        what, number = ("big-endian .gguf", swapped) if swapped in VERSIONS else (".gguf", version)
+        raise Unsupported(f"{path}: is a {what} file of version {number}; only little-endian ones of versions 2 and 3 "
+                          "can be taken apart")
     n_tensors, n_keys = header.uint64(), header.uint64()
     if n_tensors > MAX_TENSORS:
         raise Corruption(f"{path}: a .gguf file has at most {MAX_TENSORS} tensors, not {n_tensors}")
