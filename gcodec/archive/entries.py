@@ -189,7 +189,15 @@ def name_of_copied(files: Sequence[FileEntry], entry: FileEntry, number: int) ->
 
 def name_of_copied_file(files: Sequence[FileEntry], entry: FileEntry) -> str | None:
     """Return the name in messages of what has all the bytes of a file that holds no tensors; None if nothing has."""
-    return name_of_copied(files, entry, 0) if entry.is_plain else None
+    if entry.tensors or entry.verbatim.bytes or not entry.segments:
+        return None
+    same = entry.segments[0].same
+    if same is None or entry.is_plain:
+        return name_of_copied(files, entry, 0)
+    first = files[same[0]]  # cut into segments where values were found, as the copy is
+    originals = [segment.same or (same[0], number) for number, segment in enumerate(first.segments)]
+    copied = [segment.same for segment in entry.segments]
+    return None if first is entry or first.verbatim.bytes or copied != originals else first.path
 
 
 class Paths:

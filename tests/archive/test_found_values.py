@@ -154,8 +154,8 @@ def test_a_lossy_mode_changes_no_value_that_was_only_found(tmp_path):
 
 def test_lists_say_how_much_was_found_and_what_the_base_is(tmp_path, capsys):
     old, new = tmp_path / "old.h5", tmp_path / "new.h5"
-    old.write_bytes(TEXT + values("float32") + TEXT + values("float64"))
-    new.write_bytes(TEXT + near(values("float32"), 3) + TEXT + values("float64"))
+    old.write_bytes(TEXT + values("float32") + TEXT[::-1] + values("float64"))
+    new.write_bytes(TEXT + near(values("float32"), 3) + TEXT[::-1] + values("float64"))
     gcodec.compress_file(old)
     gcodec.compress_file(new, base=old)
     assert main(["decompress", "--list", "--json", str(tmp_path / "new.h5.gc")]) == 0
@@ -168,6 +168,21 @@ def test_lists_say_how_much_was_found_and_what_the_base_is(tmp_path, capsys):
         printed = capsys.readouterr().out
         assert " kB found to be float32, " in printed and " kB found to be float64\n" in printed
         assert "base: old.h5\n" in printed
+
+
+def test_a_copy_of_a_file_is_called_so_though_it_is_cut_into_segments(tmp_path, capsys):
+    folder = tmp_path / "run"
+    folder.mkdir()
+    data = RANDOM + values("float32") + TEXT
+    for name, content in (("a", data), ("b", data), ("c", data + data[:300_000])):
+        (folder / name).write_bytes(content)
+    assert main(["compress", str(folder), "-o", str(tmp_path / "run.gc"), "-q"]) == 0
+    assert main(["decompress", "--list", str(tmp_path / "run.gc")]) == 0
+    whole, copy, other = capsys.readouterr().out.splitlines()[1:]
+    assert copy.startswith("run/b: bytes, 1.45 MB as run/a")
+    assert " as " not in whole + other
+    with ArchiveReader(tmp_path / "run.gc") as archive:
+        assert [len(entry.segments) for entry in archive.files[:2]] == [3, 3]
 
 
 def near(data: bytes, seed: int) -> bytes:
