@@ -34,9 +34,8 @@ MIN_RUN, CHUNK_COST = 1 << 12, 16
 #: Values that were only found in a file are tried with Zstandard, too, where their frame is no smaller than this share
 #: of them, or where more than this share of a sample of their words occurs again: repetitions are what it is good at.
 FOUND_FRAME, FOUND_REPEATS = 0.95, 0.02
-#: Bits of a word's hash that are zero in one word of this sample, the words that are compared at most, and those that
-#: are hashed at once.
-PICKED_BITS, MAX_PICKED, HASHED_WORDS = 8, 1 << 14, 1 << 16
+#: Bits of a word's hash that are zero for words of this sample; so many are hashed at once, and taken of those at most.
+PICKED_BITS, HASHED_WORDS, MAX_PICKED = 8, 1 << 16, 1 << 10
 #: Least share of its size that a base must save a part: for less nobody should have to keep another file.
 WORTH_A_BASE = 0.005
 
@@ -211,35 +210,27 @@ def found_chunk(packed: Packed, dtype: str) -> Packed:
     """
     data = packed.restored
     is_doubtful = len(packed.payload) >= FOUND_FRAME * data.size
-    return _or_text(packed) if is_doubtful or _share_of_repeats(data, dtype) > FOUND_REPEATS else packed
+    return _or_text(packed) if is_doubtful or has_repeats(data, min(width(dtype) or 1, 4)) else packed
 
 
-def _share_of_repeats(data: Bytes, dtype: str) -> float:
-    """Return the share of a sample of 8 bytes at the places of values that occur in it more than once.
+def has_repeats(data: Bytes, step: int = 1) -> bool:
+    """Return True if many 8 bytes at multiples of ``step`` occur more than once, as far as a sample tells.
 
     Whether a place is in the sample depends on the bytes there alone, so that repetitions are sampled alike.
     """
-    bits = 16 if width(dtype) == 2 else 32
-    words = data[: data.size // 8 * 8].view(f"<u{bits // 8}")
-    unit, more = words.dtype.type, 64 // bits - 1
-    if words.size <= more:
-        return 0.0
-    # Odd factors, of which the highest bits of products are well mixed: those of the golden ratio and of pi.
-    first, last = (0x9E37, 0x6A09) if bits == 16 else (0x9E3779B1, 0x243F6A89)
-    places = list[np.ndarray]()
-    for start in range(0, words.size - more, HASHED_WORDS):  # at a time what fits into the processor's cache
-        run = words[start : start + HASHED_WORDS + more]
-        hashes = run[:-more] * unit(first)
-        hashes += run[more:] * unit(last)
-        places.append(np.flatnonzero(hashes < unit(1 << (bits - PICKED_BITS))) + start)
-    picked = np.concatenate(places)
-    picked = picked[:: picked.size // MAX_PICKED + 1]
-    keys = words[picked].astype(np.uint64)
-    for number in range(1, more + 1):
-        keys <<= np.uint64(bits)
-        keys |= words[picked + number]
-    keys.sort()
-    return float(np.count_nonzero(keys[1:] == keys[:-1]) / max(keys.size, 1))
+    samples = list[np.ndarray]()
+    for phase in range(0, 4, step):
+        words = data[phase : phase + (data.size - phase) // 4 * 4].view("<u4")
+        for start in range(0, words.size - 1, HASHED_WORDS):  # at a time what fits into the processor's cache
+            run = words[start : start + HASHED_WORDS + 1]
+            # Odd factors, of which the highest bits of products are well mixed: those of the golden ratio and of pi.
+            hashes = run[:-1] * np.uint32(0x9E3779B1)
+            hashes += run[1:] * np.uint32(0x243F6A89)
+            picked = np.flatnonzero(hashes < np.uint32(1 << (32 - PICKED_BITS)))
+            picked = picked[:: picked.size // MAX_PICKED + 1]
+            samples.append(run[picked].astype(np.uint64) << np.uint64(32) | run[picked + 1])
+    keys = np.sort(np.concatenate(samples)) if samples else np.empty(0, np.uint64)
+    return bool(np.count_nonzero(keys[1:] == keys[:-1]) > FOUND_REPEATS * keys.size)
 
 
 def _or_text(best: Packed) -> Packed:

@@ -25,7 +25,7 @@ import numpy as np
 from ..files.elements import width
 from ..files.file_plan import FilePlan, FileSegment, SegmentViews, assemble
 from ..files.source import Bytes, ByteSource
-from .chunks import found_chunk, pack_chunk
+from .chunks import found_chunk, has_repeats, pack_chunk
 from .writer import PART_BYTES
 
 #: Bytes of a sample, a multiple of 8; how far samples lie apart, and how many a large file has at first.
@@ -133,6 +133,8 @@ def _worth_cutting(source: ByteSource, runs: list[FileSegment]) -> list[FileSegm
     in_pieces = as_a_whole = 0
     for start in cut[:: len(cut) // CUT_TRIALS + 1]:
         data = source.read(start, min(start + PART_BYTES, source.size))
+        if not has_repeats(data):
+            continue
         as_a_whole += _frame_size(data, None)
         in_pieces += sum(_frame_size(data[p.start - start : p.stop - start], p.dtype) for p in pieces[start])
     return runs if in_pieces <= as_a_whole else [run for run in runs if run.stop - run.start >= PART_BYTES]
