@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The verb's options."""
     parser.epilog = EPILOG
     parser.add_argument("files", nargs="+", metavar="FILE",
-                        help="paths or URLs of .npy, .npz, .safetensors, .pt; floating-point tensors only")
+                        help="paths or URLs of .npy, .npz, .safetensors, .pt, .gguf; floating-point tensors only")
     parser.add_argument("--mantissa-bits", type=int, metavar="K", help="mantissa bits that the fixed-bits mode keeps")
     parser.add_argument("--threads", type=int, default=2, metavar="N", help="threads of the second row (default: 2)")
     parser.add_argument("--peers", metavar="NAMES", help="comma-separated: only codecs whose names contain"

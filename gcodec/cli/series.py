@@ -55,7 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         return added
 
     add = verb("add", _add, "add files, in the order of their steps").add_argument
-    add("files", nargs="+", metavar="FILE", help=".pt .pth .safetensors .npz .npy, or any other")
+    add("files", nargs="+", metavar="FILE", help=".pt .pth .safetensors .gguf .npz .npy, or any other")
     add("--step", type=int, metavar="N", help="the step of a single file (default: the last number in its name)")
     add("--full-every", type=int, default=10, metavar="K", help="store one step in K whole (default: 10; at most 64)")
     add("--rm", action="store_true", help="remove each file after comparing its step with it")
