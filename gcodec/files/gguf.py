@@ -23,8 +23,8 @@ MAGIC = b"GGUF"
 VERSIONS = (2, 3)
 #: More bytes before the data than any model has: vocabularies take some ten million.
 MAX_HEADER = 1 << 28
-#: More tensors than any model has.
-MAX_TENSORS = 1 << 20
+#: More tensors than any model has, and more keys, strings and arrays: each takes its time.
+MAX_TENSORS, MAX_VALUES = 1 << 20, 1 << 22
 #: Types of tensors that are no blocks.
 PLAIN = {0: "float32", 1: "float16", 24: "int8", 25: "int16", 26: "int32", 27: "int64", 28: "float64", 30: "bfloat16"}
 #: Types of quantized weights, in blocks of so many values and bytes: restored with their file, not taken out alone.
@@ -117,7 +117,7 @@ class _Header:
     """
 
     def __init__(self, path: str, source: ByteSource) -> None:
-        self.path, self._source = path, source
+        self.path, self._source, self._n_values = path, source, 0
         self._data, self._start, self.at = b"", 0, 0
 
     def take(self, size: int) -> bytes:
@@ -143,6 +143,10 @@ class _Header:
 
     def skip_value(self, kind: int, depth: int = 0) -> None:
         """Passes over a value of a key."""
+        self._n_values += 1
+        if self._n_values > MAX_VALUES:
+            raise Corruption(f"{self.path}: the keys of a .gguf file have at most {MAX_VALUES} values, but more were "
+                             f"counted up to byte {self.at}")
         if kind in VALUE_BYTES:
             self._skip(VALUE_BYTES[kind])
         elif kind == STRING:

@@ -130,6 +130,16 @@ def test_malformed_files_are_refused_alone_and_kept_as_bytes_in_folders(data, er
     assert kept.format == "bytes" and "kept as plain bytes" in kept.note
 
 
+@pytest.mark.parametrize("keys", [strings("words", [""] * 100), 100 * strings("none", [])], ids=["strings", "keys"])
+def test_what_takes_long_to_count_is_refused(keys, monkeypatch):
+    n_keys = 1 if keys.count(b"words") else 100
+    data = b"GGUF" + struct.pack("<IQQ", 3, 0, n_keys) + keys + bytes(32)
+    assert plan(data).format == "gguf"
+    monkeypatch.setattr("gcodec.files.gguf.MAX_VALUES", 99)
+    with pytest.raises(Corruption, match="at most 99 values, but more were counted up to byte"):
+        plan(data)
+
+
 def test_a_name_is_a_promise_and_a_dtype_is_refused():
     with pytest.raises(Corruption, match=r"is named \.gguf but its content is not"):
         plan(b"GGML" + FILE[4:])
