@@ -79,6 +79,13 @@ def test_values_are_found_between_other_bytes(dtype, around, phase, tmp_path):
     assert len(archive) <= 1.02 * (frame + others) + 4000
 
 
+@pytest.mark.parametrize("dtype", [">f4", ">f8", ">f2"])
+def test_big_endian_values_are_found_a_byte_further_on(dtype):
+    data = (np.random.default_rng(1).standard_normal(100_000) / 30).astype(dtype).tobytes()
+    ((start, stop, found),) = found_in(data)
+    assert (start, width(found)) == (1, int(dtype[-1])) and stop > len(data) - 8
+
+
 def test_values_of_several_types_and_phases_are_told_apart():
     parts = [values("float32"), b"x" * 777, values("bfloat16"), TEXT, values("float64"), values("float16"), b"y"]
     found = found_in(b"".join(parts))
