@@ -261,9 +261,12 @@ def add_file(
         if plan.note:
             note(f"{plan.path}: {plan.note}")
         policy, base = make_policy(plan) if make_policy else None, None
-        policy = policy if plan.tensors else None  # values without names stay as they are
-        parts = plan if policy else with_found_values(plan)
+        parts = plan if plan.tensors else with_found_values(plan)
         has_values = bool(plan.tensors) or parts is not plan
+        if policy and not plan.tensors:
+            policy = None
+            if has_values:
+                note(f"{plan.path}: stays exact, for lossy modes are for tensors, and its values have no names")
         if bases and has_values:
             _check_not_own_base(opened, bases.file_of(plan.path))
             base = bases.find(plan.path, options.get("dtype"), needs_tensors=bool(plan.tensors))

@@ -157,6 +157,8 @@ def test_a_lossy_mode_changes_no_value_that_was_only_found(tmp_path):
     archive = archive_of(data, tmp_path, mantissa_bits=4)
     assert restored(archive) == data
     assert archive == archive_of(data, tmp_path)  # found they are, and as small as without the mode
+    assert "stays exact" in gcodec.compress_file(tmp_path / "x", io.BytesIO(), mantissa_bits=4).note
+    assert not gcodec.compress_file(tmp_path / "x", io.BytesIO()).note
 
 
 def test_lists_say_how_much_was_found_and_what_the_base_is(tmp_path, capsys):
