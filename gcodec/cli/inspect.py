@@ -11,7 +11,7 @@ from ..archive.description import describe_file, tensor_bytes
 from ..archive.layout import MAGIC as ARCHIVE_MAGIC
 from ..archive.layout import VERSION
 from ..errors import Unsupported
-from ..files import FileSource, open_source, plan_file
+from ..files import FilePlan, FileSource, TensorView, open_source, plan_file
 from . import UsageError, base_option, display
 from .streams import STDIO
 
@@ -69,10 +69,16 @@ def _inspect(name: str, source: FileSource) -> dict[str, Any]:
         if plan.format == "bytes":
             reason = f" ({plan.note.removeprefix('kept as plain bytes: ')})" if plan.note else ""
             raise Unsupported(f"{name}: neither an archive, nor a frame, nor a tensor file{reason}")
-        rows = [(v.name, v.dtype, list(v.shape), tensor_bytes(v)) for v in plan.tensors]
+        rows = [(v.name, v.dtype, list(v.shape), _bytes_in_file(plan, v)) for v in plan.tensors]
         tensors = [dict(zip(("name", "dtype", "shape", "bytes"), row, strict=True)) for row in rows]
         row = {"name": name, "kind": "file", "format": plan.format, "bytes": source.size, "metadata": plan.metadata}
         return {**row, "note": plan.note, "tensors": tensors}
+
+
+def _bytes_in_file(plan: FilePlan, view: TensorView) -> int | None:
+    """Return the bytes of a tensor; those of its blocks if it is of quantized weights in a ``.gguf`` file."""
+    segment = plan.segments[view.segment]
+    return segment.stop - segment.start if plan.format == "gguf" else tensor_bytes(view)
 
 
 def _show(result: dict[str, Any], chunks: bool) -> None:

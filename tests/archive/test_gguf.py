@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import struct
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import gcodec
+from gcodec.cli import main
 from gcodec.errors import Corruption, GcodecError, InvalidArgument, Unsupported
 from gcodec.files import ArraySource, FilePlan, plan_file, plan_or_bytes
 from tests.support.gguf_files import Stored, gguf_file, strings, uint32
@@ -72,6 +74,17 @@ def test_files_come_back_byte_for_byte_with_each_tensor_to_be_read_alone(version
     path.unlink()
     gcodec.decompress_file(made.path)
     assert path.read_bytes() == data
+
+
+def test_inspect_knows_the_size_of_quantized_weights(tmp_path, capsys):
+    path = tmp_path / "model.gguf"
+    path.write_bytes(FILE)
+    assert main(["inspect", str(path)]) == 0
+    shown = capsys.readouterr().out
+    assert "Q8_0      64x256  17.41 kB" in shown and "?" not in shown
+    assert main(["inspect", "--json", str(path)]) == 0
+    (file,) = json.loads(capsys.readouterr().out)
+    assert [tensor["bytes"] for tensor in file["tensors"]] == [len(tensor.data) for tensor in TENSORS.values()]
 
 
 def test_tensors_of_an_earlier_file_are_the_bases_of_those_of_the_same_name(tmp_path):
