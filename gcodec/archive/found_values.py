@@ -36,8 +36,8 @@ GRAIN = 1 << 10
 MIN_RUN, MIN_FILE = 1 << 15, 1 << 16
 #: From each run of values so many bytes are tried once more, for there may be repetitions that a sample does not show.
 TRIAL = 1 << 18
-#: So many parts of a file in which it would be cut are tried without cuts, too.
-CUT_TRIALS = 4
+#: So many parts of a file that would be cut into pieces of some bytes are tried without cuts, too.
+CUT_TRIALS, MIN_PIECE = 4, 1 << 12
 #: Entropies of places, in bits, which differ by no more than this are those of the same kind of values.
 ALIKE = 0.4
 #: How many samples that were tried are remembered.
@@ -129,7 +129,7 @@ def _worth_cutting(source: ByteSource, runs: list[FileSegment]) -> list[FileSegm
     """Return runs without short ones, if parts of the file that they cut into pieces are smaller as a whole."""
     pieces = {start: _pieces(start, min(start + PART_BYTES, source.size), runs)
               for start in range(0, source.size, PART_BYTES)}
-    cut = [start for start, found in pieces.items() if sum(p.stop - p.start >= MIN_RUN for p in found) > 1]
+    cut = [start for start, found in pieces.items() if sum(p.stop - p.start >= MIN_PIECE for p in found) > 1]
     in_pieces = as_a_whole = 0
     for start in cut[:: len(cut) // CUT_TRIALS + 1]:
         data = source.read(start, min(start + PART_BYTES, source.size))
