@@ -106,7 +106,8 @@ def load(
 
     Raises:
         Corruption: the archive is damaged, or is no archive.
-        Unsupported: it holds no object but several files, or its base is missing or another.
+        Unsupported: it holds no object but several files, or a tensor of a type that neither numpy nor torch has, such
+            as quantized weights of a ``.gguf`` file; or its base is missing or another.
         InvalidArgument: ``like`` or ``device`` is none.
         LimitExceeded: the object is above ``max_output_bytes``.
         OSError: it cannot be read.

@@ -200,8 +200,12 @@ def load_state(
         return _load_torch(archive, entry, place.device)
     if not views:
         raise Unsupported(f"{archive.name}: {entry.path} holds no tensors; restore it as a file")
+    for name, view in views.items():
+        if width(view.dtype) is None:
+            raise Unsupported(f"{archive.name}: {entry.path}:{name}: type {view.dtype} can only be restored with its "
+                              "file; gcodec.open reads the tensors of other types one by one")
     kind = default_kind(entry) if device is None else "torch"
-    return {name: read(name, kind) for name in views if width(views[name].dtype) is not None}
+    return {name: read(name, kind) for name in views}
 
 
 def places_of(archive: ArchiveReader, entry: FileEntry) -> list[TensorPlace]:

@@ -76,6 +76,16 @@ def test_files_come_back_byte_for_byte_with_each_tensor_to_be_read_alone(version
     assert path.read_bytes() == data
 
 
+def test_load_leaves_out_no_tensor_in_silence(tmp_path):
+    for name, tensors in (("quantized", TENSORS), ("plain", {"w": TENSORS["blk.0.norm.weight"]})):
+        (tmp_path / name).write_bytes(gguf_file(tensors))
+        gcodec.compress_file(tmp_path / name)
+    assert gcodec.load(tmp_path / "plain.gc", like="numpy")["w"].tobytes() == NORM.tobytes()
+    for read in (gcodec.load, gcodec.load_file):
+        with pytest.raises(Unsupported, match=r"blk\.0\.up\.weight: type Q8_0 can only be restored with its file"):
+            read(tmp_path / "quantized.gc", like="numpy")
+
+
 def test_inspect_knows_the_size_of_quantized_weights(tmp_path, capsys):
     path = tmp_path / "model.gguf"
     path.write_bytes(FILE)
