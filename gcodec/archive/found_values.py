@@ -24,12 +24,14 @@ import numpy as np
 
 from ..files.elements import width
 from ..files.file_plan import FilePlan, FileSegment, SegmentViews, assemble
-from ..files.source import Bytes, ByteSource
+from ..files.source import Bytes, ByteSource, SubSource
 from .chunks import found_chunk, has_repeats, pack_chunk
 from .writer import PART_BYTES
 
 #: Bytes of a sample, a multiple of 8; how far samples lie apart, and how many a large file has at first.
 SAMPLE, STEP, MOST_STEPS = 1 << 13, 1 << 18, 1 << 12
+#: How far they lie apart in runs that turn out to be no values: what lies between two samples may be of other kinds.
+SHORT_STEP = 1 << 15
 #: A border is looked for down to so many bytes.
 GRAIN = 1 << 10
 #: Fewer bytes of values are not worth a segment, and a file needs more bytes than that to be looked at.
@@ -80,19 +82,32 @@ def with_found_values(plan: FilePlan) -> FilePlan:
     at_hand = getattr(plan.source, "is_at_hand", None)
     if plan.format != "bytes" or plan.source.size < MIN_FILE or at_hand is None or not at_hand(0):
         return plan
-    runs = _worth_cutting(plan.source, [run for run in _runs(plan.source) if _is_smaller(plan.source, run)])
+    tried = (found for run in _runs(plan.source, STEP) for found in _tried(plan.source, run))
+    runs = _worth_cutting(plan.source, list(tried))
     if not runs:
         return plan
     return assemble(plan.path, plan.format, plan.source, map(SegmentViews, runs), longest_run=0, note=plan.note)
 
 
-def _runs(source: ByteSource) -> Iterator[FileSegment]:
-    """Yield runs of values, in the order of the file."""
-    look, step = _Look(source), max(STEP, source.size // MOST_STEPS // 8 * 8)
+def _tried(source: ByteSource, run: FileSegment) -> Iterator[FileSegment]:
+    """Yield a run of values that are smaller as a frame, else such runs in it as are found by shorter steps."""
+    if _is_smaller(source, run):
+        yield run
+    elif run.stop - run.start > STEP:
+        start = run.start // 8 * 8
+        for part in _runs(SubSource(source, start, run.stop), SHORT_STEP):
+            found = FileSegment(start + part.start, start + part.stop, part.dtype)
+            if _is_smaller(source, found):
+                yield found
+
+
+def _runs(source: ByteSource, step: int) -> Iterator[FileSegment]:
+    """Yield runs of values, in the order of the file, found by samples that are so many bytes apart, or more."""
+    look, step = _Look(source), max(step, source.size // MOST_STEPS // 8 * 8)
     last = (source.size - SAMPLE) // 8 * 8
-    start, at, kind = 0, 0, look.kind_at(0)
+    start, at, kind, stride = 0, 0, look.kind_at(0), step
     while at < last:
-        after = min(at + step, last)
+        after, stride = min(at + stride, last), step
         found = look.kind_at(after)
         if found == kind:
             at = after
@@ -104,7 +119,8 @@ def _runs(source: ByteSource) -> Iterator[FileSegment]:
         # A sample that holds other things, too, may still be found to hold values: half of it is taken to be of them.
         border = max(start, after if kind is _OTHER or found.dtype else at + SAMPLE // 2)
         yield from _run(kind, start, border)
-        start, at, kind = border, after, found
+        # The sample at the border is of both sides, and may be neither: the next one is all of what follows.
+        start, at, kind, stride = border, after, found, SAMPLE
     yield from _run(kind, start, source.size)
 
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import gcodec
 from gcodec.archive import ArchiveReader
-from gcodec.archive.found_values import MIN_RUN, SAMPLE, with_found_values
+from gcodec.archive.found_values import MIN_RUN, SAMPLE, STEP, with_found_values
 from gcodec.cli import main
 from gcodec.errors import GcodecError, Unsupported
 from gcodec.files import ArraySource, FilePlan, open_source, plan_file
@@ -34,6 +34,10 @@ def values(dtype: str, n_bytes: int = 400_000) -> bytes:
     if dtype == "bfloat16":
         return (normal.astype("<f4").view("<u4") >> 16).astype("<u2").tobytes()
     return normal.astype(np.dtype(dtype).newbyteorder("<")).tobytes()
+
+
+def of_float32(seed: int, n_bytes: int) -> bytes:
+    return (np.random.default_rng(seed).standard_normal(n_bytes // 4) / 30).astype("<f4").tobytes()
 
 
 def plain(data: bytes) -> FilePlan:
@@ -79,6 +83,13 @@ def test_values_are_found_between_other_bytes(dtype, around, phase, tmp_path):
     assert len(archive) <= 1.02 * (frame + others) + 4000
 
 
+@pytest.mark.parametrize("n_bytes", [STEP // 2, STEP, 200_000])
+def test_values_are_found_where_samples_meet_every_second_piece_only(n_bytes):
+    data = b"".join(of_float32(seed, n_bytes - 8) + b"13 more bytes" + bytes(3 + seed % 2) for seed in range(24))
+    covered = sum(stop - start for start, stop, _ in found_in(data))
+    assert covered >= 0.8 * len(data)
+
+
 @pytest.mark.parametrize("dtype", [">f4", ">f8", ">f2"])
 def test_big_endian_values_are_found_a_byte_further_on(dtype):
     data = (np.random.default_rng(1).standard_normal(100_000) / 30).astype(dtype).tobytes()
@@ -115,10 +126,6 @@ def test_values_of_several_types_and_phases_are_told_apart():
 )
 def test_files_in_which_values_would_save_nothing_stay_as_they_are(data):
     assert with_found_values(plain(data)).segments == plain(data).segments
-
-
-def of_float32(seed: int, n_bytes: int) -> bytes:
-    return (np.random.default_rng(seed).standard_normal(n_bytes // 4) / 30).astype("<f4").tobytes()
 
 
 @pytest.mark.parametrize(
