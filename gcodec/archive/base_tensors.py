@@ -234,7 +234,7 @@ def base_bytes(entry: FileEntry, number: int, base: Base) -> BaseBytes:
     """
     segment, meant, alone = entry.segments[number], _meant(entry), len(entry.tensors) == 1
     views = entry.views.get(number, [])
-    place = 0 if views else sum(earlier.skip + earlier.bytes for earlier in entry.segments[:number]) + segment.skip
+    place = entry.starts[number]
     found = base.bytes_for(views, segment.bytes, segment.dtype, alone=alone, raw=True, place=place)
     second = None if base.second is None else base.second()
     if second is not None and (found is None or _hash_of(found, segment.bytes) != segment.base):

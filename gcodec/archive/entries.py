@@ -153,6 +153,12 @@ class FileEntry:
         return by_segment(self.tensors)
 
     @cached_property
+    def starts(self) -> tuple[int, ...]:
+        """The places in the file at which its segments begin."""
+        ends = accumulate(segment.skip + segment.bytes for segment in self.segments)
+        return tuple(end - segment.bytes for end, segment in zip(ends, self.segments, strict=True))
+
+    @cached_property
     def dtypes(self) -> frozenset[str]:
         """The types of the tensors."""
         return frozenset(tensor.dtype for tensor in self.tensors)

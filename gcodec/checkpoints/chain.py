@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
-from itertools import accumulate
 from pathlib import Path
 
 import numpy as np
@@ -112,10 +111,9 @@ def open_step(
 def plan_of_step(opened: OpenStep) -> FilePlan:
     """Return the plan of the file that a step holds, for an archive of it with another base; decoded as it is read."""
     entry = opened.entry
-    ends = list(accumulate(segment.skip + segment.bytes for segment in entry.segments))
     segments = tuple(
-        FileSegment(end - segment.bytes, end, segment.dtype, group=shapes_in_group(entry, number))
-        for number, (end, segment) in enumerate(zip(ends, entry.segments, strict=True))
+        FileSegment(start, start + segment.bytes, segment.dtype, group=shapes_in_group(entry, number))
+        for number, (start, segment) in enumerate(zip(entry.starts, entry.segments, strict=True))
     )
     source = FileBytes(opened.archive, entry)
     return FilePlan(entry.path, entry.format, source, segments, entry.tensors, entry.exact, entry.container)
@@ -230,5 +228,5 @@ def check_same(entry: FileEntry, other: FileEntry, source: ByteSource, place: Pa
 
 def _hashed_ranges(entry: FileEntry) -> list[tuple[int, int, str]]:
     """Return where each segment begins and ends in a file, and its hash."""
-    ends = accumulate(segment.skip + segment.bytes for segment in entry.segments)
-    return [(end - segment.bytes, end, segment.hash) for end, segment in zip(ends, entry.segments, strict=True)]
+    pairs = zip(entry.starts, entry.segments, strict=True)
+    return [(start, start + segment.bytes, segment.hash) for start, segment in pairs]

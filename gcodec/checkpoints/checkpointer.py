@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import warnings
-from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -280,10 +279,9 @@ def _copy_of(name: str, plan: FilePlan, entry: FileEntry) -> Base:
 
     It has the hashes of the file, so that a state that has changed since is found out before it is used.
     """
-    ends = accumulate(segment.skip + segment.bytes for segment in entry.segments)
     copies: dict[int, Bytes] = {
-        number: np.array(plan.source.read(end - segment.bytes, end))
-        for number, (segment, end) in enumerate(zip(entry.segments, ends, strict=True))
+        number: np.array(plan.source.read(start, start + segment.bytes))
+        for number, (segment, start) in enumerate(zip(entry.segments, entry.starts, strict=True))
         if segment.dtype in WITH_BASE
     }
     segments = tuple(BaseSegment(segment.bytes, segment.dtype, segment.hash) for segment in entry.segments)

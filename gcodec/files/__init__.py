@@ -36,7 +36,7 @@ ARCHIVE_MAGIC = b"\x89GCA"
 #: What a name promises about its file's first bytes.
 PROMISES = {".npy": "npy", ".npz": "zip", ".safetensors": "safetensors", ".gguf": "gguf"}
 TORCH_SUFFIXES = (".pt", ".pth")
-NOT_ZIP = "kept as plain bytes: not the zip file that torch.save writes since version 1.6"
+NOT_ZIP = "its tensors are not told apart: not the zip file that torch.save writes since version 1.6"
 SUFFIXES = {"npy": ".npy", "npz": ".npz", "safetensors": ".safetensors", "torch": ".pt", "gguf": ".gguf"}
 
 
