@@ -111,10 +111,34 @@ def test_rows_that_are_no_longer_related_are_no_longer_predicted(level):
         item.send(gradients(1, related=True))
     once, again = (rank.send(gradients(seed, related=False)) for seed in (2, 3))
     usual = plain.send(gradients(3, related=False))
-    assert again == usual < once
+    assert again == usual and once < 1.01 * usual
     rank.refresh()
     rank.send(gradients(4, related=True))
     assert rank.send(gradients(5, related=True)) < 0.85 * usual
+
+
+@pytest.mark.parametrize("level", [None, 2])
+def test_rows_that_become_related_are_predicted_with_the_same_codebooks(level):
+    rank, plain = Rank(level), Rank(level)
+    plain.books.prediction_cache = Never()
+    for item in (rank, plain):
+        item.send(gradients(0, related=True))
+        item.refresh()
+        for seed in range(1, 8):
+            item.send(gradients(seed, related=False))
+    assert rank.send(gradients(8, related=True)) < 0.85 * plain.send(gradients(8, related=True))
+
+
+def test_rows_stay_predicted_when_finer_levels_make_all_frames_larger():
+    rank, plain = Rank(3), Rank(3)
+    plain.books.prediction_cache = Never()
+    for item in (rank, plain):
+        item.send(gradients(0, related=True))
+        item.refresh()
+        item.send(gradients(1, related=True))
+        item.levels, item.drop = OneLevel(0), 0
+    usual = plain.send(gradients(2, related=True))
+    assert max(rank.send(gradients(seed, related=True)) for seed in (2, 3)) < 0.85 * usual
 
 
 @pytest.mark.parametrize("level", [None, 2])

@@ -1,6 +1,6 @@
 """A cache of which pieces of a buffer are smaller with predicted blocks, as rows of an embedding's gradient are.
 
-Finding that out takes several times as long as encoding with codebooks that are there. So it is tried once for every
+Finding that out takes several times as long as encoding with codebooks that are there. So it is tried twice for every
 set of shared codebooks, by encoding a piece both ways; from then on only templates are made anew (docs/format.md
 section 8), while which blocks are predicted, and with what codes, stays as it was. Frames with predicted blocks carry
 all that decoding needs, so each rank decides for itself. Predicted blocks keep all bits of their values, in modes that
@@ -22,6 +22,7 @@ from ...plan.request import EncodeRequest
 
 _CODING = EncoderOptions(columns=False, wide_heads=False)
 _GAIN = 0.1  #: share of a frame that prediction must take off: with it, encoding and decoding take about twice as long
+_TRIED_AT = 1, 8  #: steps with the same codebooks in which pieces without predicted blocks are tried
 _MAX_PIECES = 1 << 12  #: pieces that are remembered
 
 
@@ -60,7 +61,7 @@ class _Tried(NamedTuple):
     Attributes:
         plan: plan of the frame with predicted blocks.
         prediction: which blocks are predicted.
-        usual: bytes of the frame without predicted blocks.
+        usual: bytes of the frame without predicted blocks, when it was last made.
     """
 
     plan: FramePlan
@@ -73,10 +74,12 @@ class PredictionCache:
 
     def __init__(self) -> None:
         self._tried: dict[Hashable, _Tried | None] = {}
+        self._steps: dict[Hashable, int] = {}
 
     def forget(self) -> None:
         """Forget all trials, when the codebooks are new."""
         self._tried.clear()
+        self._steps.clear()
 
     def encode(self, piece: PieceToEncode, out: np.ndarray) -> int:
         """Write a frame, and return its size in bytes.
@@ -85,19 +88,33 @@ class PredictionCache:
             piece: the values.
             out: takes the frame, at its start, uint8.
         """
+        if len(self._steps) >= _MAX_PIECES:
+            self.forget()
+        step = 0 if piece.request.fixed is None else self._steps.get(piece.key, 0) + 1
+        self._steps[piece.key] = step
         tried = self._tried.get(piece.key)
         if tried is not None:
             return self._again(piece, tried, out)
         size = piece.encode_usual()
-        return size if piece.request.fixed is None or piece.key in self._tried else self._try(piece, size, out)
+        return self._try(piece, size, out) if step in _TRIED_AT else size
 
     def _again(self, piece: PieceToEncode, tried: _Tried, out: np.ndarray) -> int:
         values = piece.request.values
         prediction = tried.prediction.renewed(values.bits, values.dtype, rows_of(piece.shapes()))
         plan = tried.plan if prediction.choice.min() >= 0 else piece.plan()
         size = piece.encode(plan._replace(prediction=prediction), out)
-        if size > tried.usual:  # it no longer pays: not predicted until codebooks are new
+        if size <= tried.usual:
+            return size
+        # The frame without predicted blocks may have grown as well. If not, it is taken until codebooks are new.
+        frame, rounded = out[:size].copy(), None if piece.rounded is None else piece.rounded.copy()
+        usual = piece.encode_usual()
+        if usual < size:
             self._tried[piece.key] = None
+            return usual
+        self._tried[piece.key] = tried._replace(usual=usual)
+        out[:size] = frame
+        if piece.rounded is not None:
+            piece.rounded[:] = rounded
         return size
 
     def _try(self, piece: PieceToEncode, usual: int, out: np.ndarray) -> int:
@@ -105,8 +122,6 @@ class PredictionCache:
 
         Leaves the smaller frame in ``out``, and returns its size.
         """
-        if len(self._tried) >= _MAX_PIECES:
-            self._tried.clear()
         self._tried[piece.key] = None
         plan = plan_for(piece.request._replace(options=_CODING, shapes=piece.shapes()))
         if plan.prediction is None:
