@@ -180,9 +180,9 @@ def test_the_hook_leaves_compression_of_buckets_where_it_is_slower(pair, slow):
     *counts, buckets, _ = agreed(pair.run(cases.bypass, slow=slow))
     always = counts[0]      # below 64 KiB, or so
     assert buckets >= 3
-    assert [count > always for count in counts[3:13]] == [False, False, False, True, True] * 2     # a trial
-    assert [count > always for count in counts[14:22]] == [slow == "coded"] * 8
-    assert [count > always for count in counts[22:27]] == [False, False, False, True, True]     # the next one
+    assert [count > always for count in counts[3:11]] == [False, False, True, True] * 2     # a trial
+    assert [count > always for count in counts[12:20]] == [slow == "coded"] * 8
+    assert [count > always for count in counts[20:24]] == [False, False, True, True]     # the next one
 
 
 def test_a_single_rank_has_nothing_to_bypass(single):

@@ -130,8 +130,7 @@ class CompressedAllreduce:
         """Return the ways of reducing buckets that keep the mode's promise."""
         ways = [CODED]
         if self.refresh is not None:
-            predicts = isinstance(self._mode, Lossless | NearLossless)
-            ways += [UNPREDICTED] * predicts + [OWN_CODEBOOKS]
+            ways += [UNPREDICTED] * isinstance(self._mode, Lossless) + [OWN_CODEBOOKS]
         return (*ways, DENSE) if self._cast is None else (*ways, DENSE, CAST)
 
     def reduce(self, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
