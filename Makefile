@@ -79,9 +79,10 @@ test-gpu:       ## what needs a CUDA device, with whatever PYTHON brings: nothin
 # NVIDIA's compiler and disassembler, in a folder of their own: torch's builds for CUDA ask for versions of theirs.
 NVIDIA := .cache/nvidia
 NVIDIA_TOOLS := nvidia-cuda-nvrtc==13.5.37 nvidia-cuda-nvdisasm==13.5.37
+GPU_CHECKS := tests/gpu/test_native.py tests/gpu/test_instructions.py
 
 check-gpu: $(NVIDIA)/.installed ## the GPU kernels' machine code, without a GPU: instructions, registers, spills, rounding
-	@PYTHONPATH=$(NVIDIA) $(BIN)/python -m pytest tests/gpu/test_native.py tests/gpu/test_instructions.py
+	@PYTHONPATH=$(NVIDIA) $(BIN)/python -m pytest $(GPU_CHECKS)
 
 # Without torch's pool every tensor is an allocation of its own, whose ends the sanitizer knows.
 SANITIZER ?= compute-sanitizer
