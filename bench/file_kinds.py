@@ -10,7 +10,6 @@ has to find the values of the others. Blosc2 and ZipNN are told their type. Turn
 
 from __future__ import annotations
 
-import argparse
 import pickle
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,19 +19,16 @@ from pathlib import Path
 
 import numpy as np
 
-from bench.codec import RESULTS
 from bench.files import (
-    BENCH_SIZES,
     COLUMNS,
-    FOLDER,
     LIBRARIES,
     ROUNDS,
     WORDS,
     Method,
     compress_in_process,
-    make_files,
     restore_in_process,
     rows_of,
+    with_files,
     zstd,
 )
 from gcodec.benchmark.csv_tables import write_table
@@ -119,22 +115,16 @@ def methods(dtype: str) -> Iterator[Method]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line."""
-    parser = argparse.ArgumentParser(prog="python -m bench.file_kinds", description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="a tiny model, one turn")
-    parser.add_argument("--folder", type=Path, help="where the files are made and kept (default: .cache/bench/files)")
-    parser.add_argument("--out", type=Path, default=RESULTS, help="where the CSV file goes (default: bench/results)")
-    options = parser.parse_args(arguments)
-    folder = options.folder or (FOLDER.with_name("quick-files") if options.quick else FOLDER)
-    make_files(folder, *BENCH_SIZES[options.quick])
+    options = with_files(arguments, "bench.file_kinds", __doc__.splitlines()[0])
     rows: list[list[object]] = []
     for name, (package, write, of, dtype) in KINDS.items():
         if installed_version(package) is None:
             print(f"{package} is not installed: {name} is left out")
             continue
-        path = folder / name
+        path = options.folder / name
         if not path.exists():
             partial_path = path.with_name(f"part-{name}")
-            write(partial_path, tensors_of(folder / f"{of}.safetensors"))
+            write(partial_path, tensors_of(options.folder / f"{of}.safetensors"))
             partial_path.rename(path)
         for row in rows_of(path, dtype, 1 if options.quick else ROUNDS, partial(methods, dtype)):
             rows.append([name, *row[1:]])

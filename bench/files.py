@@ -325,19 +325,31 @@ def rows_of(
                *(f"{seconds:.3f}" for seconds in medians), len(turns.compress)]
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line."""
-    parser = argparse.ArgumentParser(prog="python -m bench.files", description=__doc__.splitlines()[0])
+def with_files(arguments: Sequence[str] | None, program: str, description: str) -> argparse.Namespace:
+    """Return the options of a benchmark of these files, ``folder`` being where they are: they are made if need be.
+
+    Args:
+        arguments: of the command line.
+        program: name of the benchmark's module.
+        description: what it does.
+    """
+    parser = argparse.ArgumentParser(prog=f"python -m {program}", description=description)
     parser.add_argument("--quick", action="store_true", help="a tiny model, one turn")
     parser.add_argument("--folder", type=Path, help="where the files are made and kept (default: .cache/bench/files)")
     parser.add_argument("--out", type=Path, default=RESULTS, help="where the CSV file goes (default: bench/results)")
     options = parser.parse_args(arguments)
-    folder = options.folder or (FOLDER.with_name("quick-files") if options.quick else FOLDER)
-    make_files(folder, *BENCH_SIZES[options.quick])
+    options.folder = options.folder or (FOLDER.with_name("quick-files") if options.quick else FOLDER)
+    make_files(options.folder, *BENCH_SIZES[options.quick])
+    return options
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line."""
+    options = with_files(arguments, "bench.files", __doc__.splitlines()[0])
     rows: list[list[object]] = []
     for name, dtype in FILES.items():
         rounds = 1 if options.quick else ROUNDS
-        for row in rows_of(folder / f"{name}.safetensors", dtype, rounds, partial(methods, dtype)):
+        for row in rows_of(options.folder / f"{name}.safetensors", dtype, rounds, partial(methods, dtype)):
             rows.append(row)
             print(*row, flush=True)
             write_table(options.out / "files.csv", COLUMNS, rows)  # what is there when a run is cut off is kept
