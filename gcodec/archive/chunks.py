@@ -214,7 +214,7 @@ def found_chunk(packed: Packed, dtype: str) -> Packed:
 
 
 def has_repeats(data: Bytes, step: int = 1) -> bool:
-    """Return True if many 8 bytes at multiples of ``step`` occur more than once, as far as a sample tells.
+    """Return True if many runs of 8 bytes, at multiples of ``step``, occur more than once, as far as a sample tells.
 
     Whether a place is in the sample depends on the bytes there alone, so that repetitions are sampled alike.
     """
