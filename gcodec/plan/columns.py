@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
@@ -125,15 +124,22 @@ def fit_columns(values: np.ndarray, tables: Tables, dtype: DType) -> tuple[Colum
     return _references(values, chosen_shapes, dtype)
 
 
-def with_sign(references: ColumnReferences, more_bits: int) -> ColumnReferences:
+def with_sign(columns: Sequence[ColumnReferences], more_bits: int) -> tuple[ColumnReferences, ...]:
     """Return column references for heads with the sign, which no reference changes, from those for heads without.
 
     Args:
-        references: References for the usual head; beyond what a byte holds they are cut off.
+        columns: References for the usual head; beyond what a byte holds they are cut off.
         more_bits: Bits that the head with the sign has more: 1 or 4; or 0 where it has a mantissa bit less.
     """
-    heads = np.clip(references.heads.astype(np.int16) << more_bits, -128, 127) & -(1 << max(more_bits, 1))
-    return replace(references, heads=heads.astype(np.int8))
+    if not columns:
+        return ()
+    heads = np.concatenate([references.heads for references in columns], dtype=np.int16) << more_bits
+    heads = (np.minimum(np.maximum(heads, -128), 127) & -(1 << max(more_bits, 1))).astype(np.int8)
+    ends = np.cumsum([len(references.heads) for references in columns]).tolist()
+    return tuple(
+        ColumnReferences(one.start, one.stop, one.n_columns, one.group, heads[end - len(one.heads) : end])
+        for one, end in zip(columns, ends, strict=True)
+    )
 
 
 def _references(values: np.ndarray, shapes: np.ndarray, dtype: DType) -> tuple[ColumnReferences, ...]:

@@ -37,7 +37,7 @@ def with_other_heads(
         if other is None or len(values) < (MIN_SIGNED_VALUES if smallest else min_values):
             continue
         if smallest or _have_telling_bits(values, dtype, n_more):
-            columns = tuple(with_sign(references, other.head_bits - dtype.head_bits) for references in first.columns)
+            columns = with_sign(first.columns, other.head_bits - dtype.head_bits)
             candidate = planner.best(other, [first.stream_log2], columns)
             results.append((candidate, 0.0 if smallest else other.min_saving))
     return results

@@ -19,7 +19,7 @@ from ..kernels.block.sparse_types import SparseSizes
 from ..kernels.entropy import codebook_fit
 from ..kernels.sample import code_costs
 from ..options import EncoderOptions
-from ..threads import n_threads
+from ..threads import n_threads, run_batches
 from .codebooks import bin_costs, from_histograms, kept_costs, tail_costs, window_of
 from .columns import fit_columns, tables_of
 from .indexing import IndexedPlan
@@ -47,8 +47,9 @@ from .sparse_frames import (
 )
 from .unused_bits import has_many_special
 
-_MAX_CLUSTERED = 96  #: blocks whose distributions are compared when codebooks are formed
+MAX_CLUSTERED = 96  #: blocks whose distributions are compared when codebooks are formed
 TABLE_BITS = 400  #: what a codebook costs in the frame, about
+_MIN_CHOSEN = 512  #: blocks whose codebooks a thread chooses at a time
 
 
 class FramePlan(NamedTuple):
@@ -285,7 +286,7 @@ def _plan_of(
         estimated; and which blocks are neither predicted nor to be sparse, bool[n_blocks].
     """
     dtype, stream_log2, columns, _, references, _ = candidate
-    n_levels, lossy, options = planner.source.n_levels, request.bit_layout.lossy, request.options
+    (_, _, n_levels, _, threads, _), lossy, options = planner.source, request.bit_layout.lossy, request.options
     kept = request.bit_layout.kept if dtype is request.values.dtype else lossless(dtype).kept
     stream_len, books = 1 << stream_log2, request.fixed
     sample = _sample_for_codebooks(planner, candidate, lossy) if books is None else planner.full_sample(candidate)
@@ -296,7 +297,7 @@ def _plan_of(
     costs = None
     if len(books.codebooks) > 1 or (books.codebooks and weigh):
         costs = bin_costs(books.codebooks) if request.fixed is None else kept_costs(books.codebooks)
-    choice = _choose(books.codebooks, costs, counts)
+    choice = _choose(books.codebooks, costs, counts, threads)
     prediction, bits, coded_bits, coded = None, 0.0, 0.0, np.ones(len(choice), np.bool_)
     if weigh:
         expected = least = _expected_bits(costs, choice, counts, kept, sample.every, stream_len, references)
@@ -317,7 +318,7 @@ def _plan_of(
             refitted = _fit_codebooks(rest, dtype, n_levels, sample.every, lossy, references, options)
             if refitted.codebooks or sample.every == 1:  # else the sample has nothing but zeros, and others may be
                 books, costs = refitted, bin_costs(refitted.codebooks) if refitted.codebooks else None
-                choice = _choose(books.codebooks, costs, counts)
+                choice = _choose(books.codebooks, costs, counts, threads)
                 after = _expected_bits(costs, choice, counts, kept, sample.every, stream_len, references)
                 bits += float((after - expected)[coded].sum())
         bits += 8 * sum(map(len, books.records))
@@ -370,17 +371,24 @@ def _expected_bits(
     return every * (bits + numbers / stream_len * (STREAM_BITS + REFERENCE_BITS * references))
 
 
-def _choose(codebooks: tuple[Codebook, ...], costs: np.ndarray | None, counts: np.ndarray) -> np.ndarray:
+def _choose(
+    codebooks: tuple[Codebook, ...], costs: np.ndarray | None, counts: np.ndarray, threads: int
+) -> np.ndarray:
     """Return the cheapest codebook of every block: int64[n_blocks], -1 where there is none.
 
     Args:
         codebooks: The codebooks to choose from.
         costs: uint32[n_codebooks, n_bins], needed where there are several codebooks.
         counts: uint32[n_blocks, n_bins].
+        threads: Threads to choose on.
     """
     choice = np.full(len(counts), 0 if codebooks else -1, np.int64)
     if len(codebooks) > 1:
-        code_costs.choose_codebooks(counts, costs, choice)
+
+        def work(begin: int, stop: int) -> None:
+            code_costs.choose_codebooks(counts[begin:stop], costs, choice[begin:stop])
+
+        run_batches(work, len(counts), threads, _MIN_CHOSEN)
     return choice
 
 
@@ -455,8 +463,8 @@ def _make_codebooks(
     used = used[: code_costs.rows_in_use(counts, used)]  # all-zero blocks need no codebook
     if not len(used):
         return ()
-    if len(used) > _MAX_CLUSTERED and not (exact and has_few_heads(counts)):
-        used = used[np.linspace(0, len(used) - 1, _MAX_CLUSTERED).astype(np.int64)]
+    if len(used) > MAX_CLUSTERED and not (exact and has_few_heads(counts)):
+        used = used[np.linspace(0, len(used) - 1, MAX_CLUSTERED).astype(np.int64)]
         exact = False
     max_groups, share = min(options.max_codebooks, len(used)), len(used) / len(counts) / every
     groups = _groups(counts if len(used) == len(counts) else counts[used], max_groups, share)

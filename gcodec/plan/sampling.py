@@ -17,6 +17,7 @@ from ..format.columns import ColumnReferences, for_kernels
 from ..kernels.core.bundles import SampleScratch, SampleSpec
 from ..kernels.core.specialized import Specialized
 from ..kernels.sample import code_costs, count
+from ..kernels.sample.compared_heads import EIGHT, N_FOUND
 from ..memory import acquire, release
 from ..threads import run_batches
 from .codebooks import n_bins_of, window_of
@@ -37,6 +38,8 @@ _CANDIDATE_VALUES, _MAX_CANDIDATE_EVERY = 1 << 15, 8
 _THOROUGH_EVERY, _THOROUGH_SHARE = 2, 16  #: one piece in so many, and how many more values to compare candidates
 _MAX_SIGNED_EVERY = 8  #: pieces of which one is sampled where the sign is in the head
 MAX_FEW_HEADS = 6  #: different heads, zero among them, up to which all values of an array are counted
+#: Blocks that a thread samples at a time at least, because telling it to takes as long; and the turns of each thread.
+_MIN_BATCH, _PARTS = 64, 4
 _SHORTER_GAIN = 0.0005  #: what sub-streams of half the usual length, which are slower, have to save
 
 
@@ -85,7 +88,7 @@ class Sample(NamedTuple):
 def has_few_heads(counts: np.ndarray) -> bool:
     """Return True if histograms count so few heads that codes for others, which a sample may have missed,
     cost more than counting all values. ``counts``: uint32[n_rows, n_bins]."""
-    return bool(np.count_nonzero(counts[0]) <= MAX_FEW_HEADS and np.count_nonzero(counts.any(axis=0)) <= MAX_FEW_HEADS)
+    return bool(np.count_nonzero(counts[0]) <= MAX_FEW_HEADS and code_costs.has_few_bins(counts, MAX_FEW_HEADS))
 
 
 def on_one_base(sample: Sample, dtype: DType, n_levels: int) -> Sample:
@@ -129,6 +132,18 @@ def every_of(n_values: int) -> int:
         if n_values <= max_values:
             return every
     return _MAX_EVERY
+
+
+def candidate_sample(n_values: int, every: int, share: int = 1) -> tuple[int, int]:
+    """Return of how many pieces of a block one is sampled to compare candidates, and of how many blocks one is.
+
+    Args:
+        n_values: Number of values of the array.
+        every: The number of pieces of which one is sampled for the final plan.
+        share: How many times as many values as usual are sampled.
+    """
+    every = min(every, _MAX_CANDIDATE_EVERY)
+    return every, max(-(-n_values // (every * share * _CANDIDATE_VALUES)), 1)
 
 
 def take_sample(
@@ -179,7 +194,7 @@ def take_sample(
         )
         release(kind, scratch)
 
-    run_batches(work, n_rows, threads)
+    run_batches(work, n_rows, threads, max(_MIN_BATCH, -(-n_rows // (_PARTS * threads))))
     return Sample(bases, by_block, by_stream, every, step)
 
 
@@ -213,7 +228,12 @@ def sample_scratch(dtype: DType, block: int, stream_len: int, n_bins: int) -> Sa
         np.empty(stream_len, np.uint16),
         np.empty((count.BOTH, n_bins), np.uint32),
         np.zeros(4 * count.PART, np.uint16),
-        *np.empty((2, count.PART), np.uint32),
+        np.empty(count.PART, np.uint32),
+        np.empty(count.PART, np.uint32),
+        np.empty(stream_len, np.uint8),
+        np.empty(stream_len, np.uint8),
+        np.empty(2 * EIGHT, np.uint32),
+        np.empty(N_FOUND, np.int64),
     )
 
 
@@ -320,9 +340,8 @@ class SamplePlanner(NamedTuple):
         if only and self.fixed:  # nothing is left to decide: count at once what the plan needs
             sample = take_sample(self.source, dtype, 1 << stream_log2, columns, 1, self.every, self.references)
             return Candidate(dtype, stream_log2, columns, sample, self.references, 0.0)
-        every = min(self.every, _MAX_CANDIDATE_EVERY)
-        wanted = _CANDIDATE_VALUES * (_THOROUGH_SHARE if self.thorough else 1)
-        step = max(-(-len(self.source.values) // (every * wanted)), 1)
+        share = _THOROUGH_SHARE if self.thorough else 1
+        every, step = candidate_sample(len(self.source.values), self.every, share)
         sample = take_sample(self.source, dtype, 1 << stream_log2, columns, step, every)
         plain, relative = _costs(dtype, sample, stream_log2, self.source, None)
         references = self.references and (self.fixed or relative < plain)

@@ -22,10 +22,13 @@ BLOCK = 1 << 12
 
 
 def random_bits(dtype: DType, n: int, seed: int) -> np.ndarray:
-    """Draw heads near each other and a few far away, zeros single and in runs: uintW[n]."""
+    """Draw heads near each other, for some seeds near 0 or in the middle, for some with a few far away; zeros single
+    and in runs: uintW[n]."""
     rng = np.random.default_rng(seed)
-    heads = rng.normal(dtype.head_mask // 3, 1 + seed % 7, n).astype(np.int64) & dtype.head_mask
-    heads[rng.random(n) < 0.01] = dtype.head_mask
+    middle = (dtype.head_mask // 3, 2, dtype.head_mask // 2 + 1)[seed % 3]
+    heads = np.abs(rng.normal(middle, 1 + seed % 7, n).astype(np.int64)) & dtype.head_mask
+    if seed % 2:
+        heads[rng.random(n) < 0.01] = dtype.head_mask
     bits = heads.astype(np.uint64) << np.uint64(dtype.head_shift)
     bits |= rng.integers(0, 1 << dtype.head_shift, n).astype(np.uint64)
     bits[rng.random(n) < 0.02] = 0

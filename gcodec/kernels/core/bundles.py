@@ -187,6 +187,10 @@ class SampleScratch(NamedTuple):
     parts: np.ndarray  #: uint16[4 * count.PART], zeros
     stream_counts: np.ndarray  #: uint32[count.PART], heads as they are
     block_counts: np.ndarray  #: uint32[count.PART], likewise
+    heads: np.ndarray  #: uint8[stream_len], upper eight bits of heads
+    odd_heads: np.ndarray  #: uint8[stream_len], see :mod:`compared_heads`
+    eights: np.ndarray  #: uint32[2 * compared_heads.EIGHT]
+    found: np.ndarray  #: int64[compared_heads.N_FOUND]
 
 
 class Scratch(NamedTuple):

@@ -41,7 +41,7 @@ def join_values(head: Vector, tail: Vector, bits: int = 32, rest: int | None = N
     return ((head << rest) & (sign - 1 & ~low)) | (tail & low) | ((tail << (bits - 1 - rest)) & sign)
 
 
-def extract_heads(values: Vector, head_shift: int) -> Vector:
+def extract_heads(values: Vector, head_shift: Any) -> Vector:
     """Return the heads of 64 values, of eight bits. Its law is :func:`scalar.head_of`.
 
     Of 32 bits, with AVX-512, a quarter is a register of 16 values, two in every eight bytes, and its heads go to two
@@ -59,7 +59,7 @@ def extract_heads(values: Vector, head_shift: int) -> Vector:
     if values.bits == 16 or not HAS_AVX512:
         return (values >> head_shift).to(8)
     heads = values.part(0, 16).seen_as(8)
-    picks = constant(values.builder, [head_shift + 32 * (lane & 1) for lane in range(64)])
+    picks = constant(values.builder, [32 * (lane & 1) for lane in range(64)]) + head_shift
     for k in range(4):
         of_quarter = mask_of(values.builder, [lane % 8 // 2 == k for lane in range(64)])
         heads = of_quarter.choose(pick_bits(picks, values.part(k, 16).seen_as(8)), heads)

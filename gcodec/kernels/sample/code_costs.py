@@ -255,6 +255,25 @@ def has_others(counts):
     return b < n_blocks
 
 
+@allocating
+def has_few_bins(counts, most):
+    """Return whether histograms, uint32[n_blocks, n_bins], count something in ``most`` bins at most, all together."""
+    n_rows, n_bins = counts.shape
+    merged, step, b = np.zeros(n_bins, np.uint32), 16, 0
+    while b < n_rows:  # it is looked every few rows whether there are too many already
+        for k in range(b, min(b + step, n_rows)):
+            row = subarray(counts, k * n_bins, n_bins)
+            for i in range(n_bins):
+                merged[i] |= row[i]
+        n_live = 0
+        for i in range(n_bins):
+            n_live += merged[i] != 0
+        if n_live > most:
+            return False
+        b += step
+    return True
+
+
 @kernel
 def rows_in_use(counts, used):
     """Find the rows of uint32[n_blocks, n_bins] that count anything but zeros and heads outside of the window, in

@@ -11,7 +11,8 @@ tensors, are met by all blocks:
 Heads are counted relative to the mean of their block, to that of their sub-stream, or to both, as a coded block will
 have them (docs/format.md section 7). Where values have one level and at most 9 head bits, each sub-stream is counted
 once, by its heads as they are: its histogram relative to any head is the same row of numbers, rotated
-(:func:`add_rotated`). :func:`scalar.bin_of` says which bin a value is in.
+(:func:`add_rotated`). Most are counted by comparisons (:mod:`compared_heads`). :func:`scalar.bin_of` says which bin a
+value is in.
 """
 
 from __future__ import annotations
@@ -20,13 +21,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..core.jit import kernel
+from ..core.jit import inlined, kernel
 from ..core.scalar import U16, U32, U64, bin_of, bin_of_head, bin_of_level, head_of, mean_of
 from ..core.unaligned import fetch_values, subarray, subarray_if_any, width_of
 from ..heads.column_references import fill_columns, remove_columns
 from ..heads.means import reference_head
 from ..heads.sign_in_head import turn_values
 from .code_costs import N_SPECIAL
+from .compared_heads import count_compared, may_be_compared, mean_found, survey_heads
 
 PIECE = 512  #: min number of values that are counted together: a sub-stream may be longer
 TURN = 3  #: each piece lies so many pieces later in its turn than the piece before
@@ -195,6 +197,14 @@ def count_heads(values, head_shift, head_mask, bins, parts, stream_counts, block
 
 
 @kernel
+def _add_one_by_one(head_counts, min_head, max_head, origin, spec, target):
+    """Add counts as :func:`add_rotated` does, wherever their bins lie; arguments as there."""
+    head_mask, window, center = U32(spec.head_mask), U32(spec.window), U32(spec.center)
+    for head in range(min_head, max_head + 1):
+        target[bin_of_head(U32(head), U32(origin), head_mask, window, center)] += head_counts[head]
+
+
+@inlined
 def add_rotated(head_counts, min_head, max_head, origin, spec, target):
     """Add counts of heads as they are to a histogram of heads relative to ``origin``.
 
@@ -210,17 +220,15 @@ def add_rotated(head_counts, min_head, max_head, origin, spec, target):
         spec: See :class:`bundles.SampleSpec`.
         target: uint32[n_bins], added to.
     """
-    head_mask, window, center = spec.head_mask, spec.window, spec.center
-    half, size = (head_mask + 1) >> 1, max_head - min_head + 1
-    low = ((min_head - origin + half) & head_mask) - half + center
-    if low >= 0 and low + size <= min(window, center + half):  # one row of bins, which does not wrap around
+    half, size = (spec.head_mask + 1) >> 1, max_head - min_head + 1
+    low = ((min_head - origin + half) & spec.head_mask) - half + spec.center
+    if low >= 0 and low + size <= min(spec.window, spec.center + half):  # one row of bins, which does not wrap around
         counts, bins = subarray(head_counts, min_head, size), subarray(target, N_SPECIAL + low, size)
         for k in range(size):
             bins[k] += counts[k]
     else:
-        for head in range(min_head, max_head + 1):
-            target[bin_of_head(U32(head), U32(origin), U32(head_mask), U32(window), U32(center))] += head_counts[head]
-    target[0] += head_counts[head_mask + 1]
+        _add_one_by_one(head_counts, min_head, max_head, origin, spec, target)
+    target[0] += head_counts[spec.head_mask + 1]
 
 
 @kernel
@@ -239,14 +247,23 @@ def count_stream(values, spec, scratch, by_stream):
     mask = spec.head_mask
     bins, parts = subarray(scratch.bins, 0, spec.stream_len), subarray(scratch.parts, 0, 4 * PART)
     stream_counts, block_counts = subarray(scratch.stream_counts, 0, PART), subarray(scratch.block_counts, 0, PART)
-    mean, n_nonzero = reference_head(values, spec.head_shift, mask, spec.fine_bits)
     min_head, max_head = mask, 0
+    is_compared = may_be_compared(values, mask, spec.fine_bits) and survey_heads(
+        values, spec.head_shift, mask, scratch
+    )
+    if is_compared:
+        mean, n_nonzero = mean_found(mask, spec.fine_bits, scratch.found)
+    else:
+        mean, n_nonzero = reference_head(values, spec.head_shift, mask, spec.fine_bits)
     if n_nonzero == 0:  # a run takes no bits, but what it repeats has to have a code
         block_counts[mask + 1] += U32(1)
         if spec.by_stream:
             by_stream[0] += U32(1)
     else:
-        min_head, max_head = count_heads(values, spec.head_shift, mask, bins, parts, stream_counts, block_counts)
+        if is_compared:
+            min_head, max_head = count_compared(len(values), mask, scratch, block_counts)
+        else:
+            min_head, max_head = count_heads(values, spec.head_shift, mask, bins, parts, stream_counts, block_counts)
         if spec.by_stream:
             add_rotated(stream_counts, min_head, max_head, mean, spec, by_stream)
     return mean, n_nonzero, min_head, max_head
@@ -274,7 +291,8 @@ def fetch_next(values, number, b, first, end, spec):
     guess. Arguments as of :func:`place_of_piece`."""
     ahead = place_of_piece(number + 1, b, first, end, spec.every, spec.piece)
     if ahead >= end:
-        ahead = place_of_piece(0, b + 1, end, end + spec.block, spec.every, spec.piece)
+        b += spec.step
+        ahead = place_of_piece(0, b, b * spec.block, (b + 1) * spec.block, spec.every, spec.piece)
     fetch_values(values, ahead, spec.piece)
 
 
@@ -306,6 +324,7 @@ def count_block_in_one_pass(values, b, end, spec, columns, scratch, target):
     """
     # Views, which nobody counts the users of: counting takes longer than the work on a sub-stream.
     references, shifted = subarray(scratch.references, 0, spec.piece), subarray(scratch.shifted, 0, spec.piece)
+    turned = subarray(scratch.shifted, spec.piece, spec.piece)  # not in place, which LLVM makes no vectors of
     spans, heads = subarray(columns.spans, 0, len(columns.spans)), subarray(columns.heads, 0, len(columns.heads))
     block_counts = subarray(scratch.block_counts, 0, PART)
     for i in range(spec.head_mask + 2):
@@ -319,8 +338,8 @@ def count_block_in_one_pass(values, b, end, spec, columns, scratch, target):
         size = min(spec.piece, end - place)
         piece = subarray(values, place, size)
         if spec.fine_bits:
-            turn_values(piece, spec.head_shift, shifted)
-            piece = subarray(shifted, 0, size)
+            turn_values(piece, spec.head_shift, turned)
+            piece = subarray(turned, 0, size)
         if (
             len(spans)
             and fill_columns(spans, heads, place, size, references)
@@ -368,13 +387,18 @@ def count_block_in_two_passes(values, levels, b, end, spec, columns, scratch, ta
             n = min(end - start, stream_len)
             part, shifted = subarray(values, start, n), subarray(scratch.shifted, s * stream_len, n)
             if spec.fine_bits:
-                turn_values(part, spec.head_shift, shifted)
-                part = shifted
+                turned = subarray(scratch.shifted, spec.block, n)
+                turn_values(part, spec.head_shift, turned)
+                part = turned
             is_shifted[s] = (
                 len(columns.spans) > 0
                 and fill_columns(columns.spans, columns.heads, start, n, scratch.references)
                 and remove_columns(part, n, scratch.references, spec.head_shift, spec.head_mask, spec.infinity, shifted)
-            ) or spec.fine_bits > 0
+            )
+            if spec.fine_bits and not is_shifted[s]:
+                for i in range(n):
+                    shifted[i] = part[i]
+                is_shifted[s] = True
             means[s], numbers[s] = reference_head(
                 shifted if is_shifted[s] else part, spec.head_shift, spec.head_mask, spec.fine_bits
             )

@@ -14,6 +14,7 @@ from ..core.jit import kernel
 from ..core.scalar import U32, U64, mean_of
 from ..core.unaligned import subarray
 from ..heads.means import mean_head
+from .compared_heads import count_compared, may_be_compared, mean_found, survey_heads
 from .count import PART, add_rotated, count_heads, fetch_next, n_pieces, place_of_piece
 
 
@@ -61,15 +62,25 @@ def _count_block(values, b, end, narrow, wide, scratch, streams, blocks):
         stop = min(place + wide.piece, end)
         for start in range(place, stop, wide.stream_len):
             part = subarray(values, start, min(stop - start, wide.stream_len))
-            mean, number = mean_head(part, narrow.head_shift, narrow.head_mask)
-            wide_mean, _ = mean_head(part, wide.head_shift, wide.head_mask)
+            is_compared = may_be_compared(part, wide.head_mask, 0) and survey_heads(
+                part, wide.head_shift, wide.head_mask, scratch
+            )
+            if is_compared:
+                mean, number = mean_found(narrow.head_mask, 0, scratch.found)
+                wide_mean, _ = mean_found(wide.head_mask, 0, scratch.found)
+            else:
+                mean, number = mean_head(part, narrow.head_shift, narrow.head_mask)
+                wide_mean, _ = mean_head(part, wide.head_shift, wide.head_mask)
             if number == 0:  # a run takes no bits, but what it repeats has to have a code
                 blocks[0][narrow_zero] += U32(1)
                 blocks[1][wide_zero] += U32(1)
                 streams[0][0] += U32(1)
                 streams[1][0] += U32(1)
                 continue
-            low, high = count_heads(part, wide.head_shift, wide.head_mask, bins, parts, wide_counts, blocks[1])
+            if is_compared:
+                low, high = count_compared(len(part), wide.head_mask, scratch, blocks[1])
+            else:
+                low, high = count_heads(part, wide.head_shift, wide.head_mask, bins, parts, wide_counts, blocks[1])
             _add_pairs(wide_counts, low, high, narrow_counts, blocks[0])
             narrow_counts[narrow_zero] = wide_counts[wide_zero]
             blocks[0][narrow_zero] += wide_counts[wide_zero]
@@ -97,11 +108,12 @@ def count_both_heads(values, narrow, wide, scratch, in_narrow, in_wide):
     n_rows, n_bins = in_narrow.by_block.shape
     narrow_block = subarray(scratch.counts, PART, PART)
     wide_block = subarray(scratch.block_counts, 0, PART)
-    for b in range(n_rows):
+    for row in range(n_rows):
+        b = row * wide.step
         end = min(len(values), (b + 1) * wide.block)
         for i in range(PART):
             narrow_block[i], wide_block[i] = U32(0), U32(0)
-        streams = subarray(in_narrow.by_stream, b * n_bins, n_bins), subarray(in_wide.by_stream, b * n_bins, n_bins)
+        streams = subarray(in_narrow.by_stream, row * n_bins, n_bins), subarray(in_wide.by_stream, row * n_bins, n_bins)
         blocks = narrow_block, wide_block
         narrow_total, wide_total, n_nonzero, low, high = _count_block(
             values, b, end, narrow, wide, scratch, streams, blocks
@@ -110,6 +122,6 @@ def count_both_heads(values, narrow, wide, scratch, in_narrow, in_wide):
         if n_nonzero:
             base = np.int64(mean_of(U64(narrow_total), U64(n_nonzero)))
             wide_base = np.int64(mean_of(U64(wide_total), U64(n_nonzero)))
-        add_rotated(narrow_block, low >> 1, high >> 1, base, narrow, subarray(in_narrow.by_block, b * n_bins, n_bins))
-        add_rotated(wide_block, low, high, wide_base, wide, subarray(in_wide.by_block, b * n_bins, n_bins))
-        in_narrow.bases[b], in_wide.bases[b] = base, wide_base
+        add_rotated(narrow_block, low >> 1, high >> 1, base, narrow, subarray(in_narrow.by_block, row * n_bins, n_bins))
+        add_rotated(wide_block, low, high, wide_base, wide, subarray(in_wide.by_block, row * n_bins, n_bins))
+        in_narrow.bases[row], in_wide.bases[row] = base, wide_base
