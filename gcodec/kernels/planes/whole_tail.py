@@ -33,7 +33,15 @@ from ..core.vector import (
 from ..entropy.encode_streams import STREAM_PAD
 
 if HAS_AVX512:
-    from .whole_tail_avx512 import merge_8_64, merge_24_64, merge_high_64, split_8_64, split_24_64, split_high_64
+    from .whole_tail_avx512 import (
+        merge_8_64,
+        merge_24_all,
+        merge_24_some,
+        merge_high_64,
+        split_8_64,
+        split_24_64,
+        split_high_64,
+    )
 elif HAS_SSSE3:
     from .whole_tail_shuffles import merge_24_all, merge_24_some, split_24_all, split_24_some
 
@@ -121,14 +129,7 @@ def merge_24(data, at, stream_len, first_head, scratch, out):
         place = s * (stream_len + STREAM_PAD)
         count = min(stream_len, n - first)
         origin = np.int64(scratch.bases[s]) + first_head - 1  # head of symbol 0, if it had one
-        if HAS_AVX512 and count & 63 == 0:
-            for i in range(0, count, 64):
-                if count_64(symbols, place + i, 255):
-                    at += 3 * merge_24_64(data, at, symbols, place + i, out, first + i, origin)
-                else:
-                    clear_32(out, first + i)
-            continue
-        if not HAS_AVX512 and HAS_SSSE3 and count & 63 == 0:
+        if HAS_SSSE3 and count & 63 == 0:
             for i in range(0, count, 64):
                 number = count_64(symbols, place + i, 255)
                 if number == 64:

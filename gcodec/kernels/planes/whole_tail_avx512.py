@@ -46,7 +46,7 @@ def _generate_split_24(builder: Any, args: list[Any], at: Any) -> Any:
 split_24_64 = intrinsic_step(types.intp, 6, _generate_split_24)
 
 
-def _generate_merge_24(builder: Any, args: list[Any], at: Any) -> Any:
+def _generate_merge_24(builder: Any, args: list[Any], at: Any) -> None:
     """Generate the step that reads tails of 24 bits and joins them with heads, in four registers of 16 values.
 
         data           a0 a1 a2 c0 c1 c2 ...      in memory: 64 bytes are loaded, of which 3 * items are used
@@ -66,12 +66,23 @@ def _generate_merge_24(builder: Any, args: list[Any], at: Any) -> Any:
         # Without the head a zero's bits are the expanded tail's, which are 0.
         mask.choose(value, tail).store(builder.gep(at(4, 32), [ir.Constant(_INDEX, 64 * k)]))
         total = builder.add(total, mask.count())
-    return total
 
 
-#: merge_24_64(data, at, symbols, j, out, i, origin) -> number of items: join 64 float32, the inverse of split_24_64.
-#: ``origin``: the head that symbol 0 would have if it had one; heads are symbols + origin, modulo 256.
-merge_24_64 = intrinsic_step(types.intp, 7, _generate_merge_24)
+def _generate_merge_24_all(builder: Any, args: list[Any], at: Any) -> None:
+    """Generate the step that does the same where no value is zero: all places are known when it is compiled."""
+    picks = [48 if k % 4 == 3 else 3 * (k // 4) + k % 4 for k in range(64)]
+    symbols, data = load(builder, at(2, 8), 8, 64), at(0, 8)
+    for k in range(4):
+        packed = load(builder, builder.gep(data, [ir.Constant(_INDEX, 48 * k)]), 8, 64)
+        value = join_values(symbols.part(k, 16).to(32) + args[6], packed.pick(picks).seen_as(32))
+        value.store(builder.gep(at(4, 32), [ir.Constant(_INDEX, 64 * k)]))
+
+
+#: merge_24_some(data, at, symbols, j, out, i, origin): join 64 float32, the inverse of split_24_64. ``origin``: the
+#: head that symbol 0 would have if it had one; heads are symbols + origin, modulo 256. merge_24_all: where no symbol
+#: is 0.
+merge_24_some = intrinsic_step(types.void, 7, _generate_merge_24)
+merge_24_all = intrinsic_step(types.void, 7, _generate_merge_24_all)
 
 
 def splitter(rest: int, bits: int = 16) -> Any:
@@ -117,5 +128,5 @@ def merger(rest: int, bits: int = 16) -> Any:
 #: split_high_64: of the upper halves of 64 float32.
 split_8_64, split_high_64 = splitter(7), splitter(7, 32)
 #: merge_8_64(data, at, symbols, j, out, i, origin) -> number of items: join 64 values, the inverse of split_8_64.
-#: ``origin`` as of merge_24_64. merge_high_64: 64 float32, the inverse of split_high_64.
+#: ``origin`` as of merge_24_some. merge_high_64: 64 float32, the inverse of split_high_64.
 merge_8_64, merge_high_64 = merger(7), merger(7, 32)
