@@ -149,7 +149,7 @@ def _encode_unindexed(request: EncodeRequest, out: Any = None) -> bytes | memory
     """Encode an array without indexed blocks; arguments and errors as of :func:`encode_values`."""
     small = plan_small(request)
     if small is not None:
-        return _encode_small(small, out)
+        return _encode_small(small, request, out)
     mixed = mixed_block_bits(request, 1 << block_log2(request.values.dtype))
     if mixed is not None:
         plan = plan_for(request, sparse_bits=mixed)
@@ -200,22 +200,24 @@ def _encode_coded(request: EncodeRequest, out: Any = None) -> bytes | memoryview
     """Encode an array without sparse blocks; arguments and errors as of :func:`encode_values`."""
     small = plan_small(request, coded=True)
     if small is not None:
-        return _encode_small(small, out)
+        return _encode_small(small, request, out)
     ways = _best(request)
     if len(ways) == 1:
         return encode_values(*ways[0], out)
     return copied_to_caller(min((encode_values(*way) for way in ways), key=len), out)
 
 
-def _encode_small(small: SmallFrameWriter, out: Any) -> bytes | memoryview:
-    """Write a small frame, and return it as :func:`encode_values` does. Raises InvalidArgument likewise."""
+def _encode_small(small: SmallFrameWriter, request: EncodeRequest, out: Any) -> bytes | memoryview:
+    """Write a frame that one kernel has planned, and return it as :func:`encode_values` does. Raises InvalidArgument
+    likewise."""
     target = None if out is None else _target(out)
+    n_workers = n_threads(request.threads, len(request.values.bits))
     try:
-        frame = _frame(small, 1, target)
+        frame = _frame(small, n_workers, target)
     except FullError:
         if target is not None and len(target) < small.limit:
             raise OutputTooSmall(_TOO_FEW.format(len(target))) from None
-        frame = _frame(small.without_codebooks(), 1, target)  # with codebooks it is larger than raw
+        frame = _frame(small.without_codebooks(), n_workers, target)  # with codebooks it is larger than raw
     small.close()
     return frame
 

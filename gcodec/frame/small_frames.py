@@ -1,5 +1,5 @@
-"""Frames of small arrays of float32, bfloat16 and float16, with few calls: most of the time of a small frame goes to
-what is the same for every frame, and to calls that each take longer to make than to run.
+"""Frames of float32, and of small arrays of bfloat16 and float16, with few calls: most of the time of a small frame
+goes to what is the same for every frame, and to calls that each take longer to make than to run.
 
 One kernel plans such a frame (``kernels/block/whole_plan.py``), the usual one encodes its blocks, and all that does not
 depend on the values is kept from the last frame of the same shape. Whatever is not as usual is left to
@@ -34,12 +34,12 @@ from ..kernels.block.whole_plan import (
 from ..kernels.core.bundles import Choices, FloatBits, Geometry, Planes, Rounding, SampleScratch, Scratch
 from ..kernels.core.specialized import Specialized
 from ..kernels.planes.layout_types import Layout
-from ..memory import acquire, release, scratch_for
+from ..memory import Borrowed, acquire, release, scratch_for
 from ..options import DEFAULT_OPTIONS
 from ..plan.codebooks import n_bins_of
 from ..plan.columns import fit_columns, tables_of
 from ..plan.other_heads import MIN_FINE_VALUES, MIN_SIGNED_VALUES, MIN_WIDE_VALUES
-from ..plan.plan import TABLE_BITS, shipped_for
+from ..plan.plan import MAX_CLUSTERED, TABLE_BITS, shipped_for
 from ..plan.prediction import MIN_ROW_VALUES, rows_of
 from ..plan.request import EncodeRequest
 from ..plan.sampling import (
@@ -49,6 +49,7 @@ from ..plan.sampling import (
     REFERENCE_BITS,
     STREAM_BITS,
     STREAM_LOG2,
+    candidate_sample,
     every_of,
     sample_scratch,
     spec_of,
@@ -57,17 +58,20 @@ from ..plan.unused_bits import MIN_MIXED
 from ..tensors import Values
 from .coded_blocks import encode_coded_blocks, form_of
 from .sizes import block_log2, raw_bytes
-from .writer import FullError, block_sizes, put_block
+from .writer import FullError, block_sizes, write_blocks
 
 _FLOAT32 = BY_NAME["float32"]
 _HALVES = BY_NAME["bfloat16"], BY_NAME["float16"]  #: types of 16 bits whose heads have 8, as float32's have
 _BLOCK_LOG2 = block_log2(_FLOAT32)  #: and that of types of 16 bits
-_MAX_VALUES = 1 << 18  #: beyond, one call's share of the time is small
+#: Values of the largest arrays. Of float32, one thread plans those as fast as several do step by step; all values of a
+#: type of 16 bits are widened first, which costs as much as it saves beyond.
+_MAX_FLOAT32_VALUES, _MAX_HALVES = 1 << 24, 1 << 18
+_MAX_CONSTANTS = 1 << 18  #: equal values that are stored as constant blocks without a plan
 _MANY_ZEROS = 44  #: percentage of them from which sparse blocks may be smaller
 _MAX_STORED_BYTES = 32  #: of values that are stored as they are
 #: Up to so many bits of values, counting zeros tells at once that coding cannot save the bits that it takes at least.
 _MAX_BITS_TO_COUNT, _MIN_CODED_BITS = 2048, 200
-_MAX_BLOCKS, _MAX_START_BYTES = _MAX_VALUES >> _BLOCK_LOG2, 1 << 12
+_MAX_BLOCKS, _MAX_START_BYTES = _MAX_FLOAT32_VALUES >> _BLOCK_LOG2, 1 << 12
 _LAYOUTS = {dtype: lossless(dtype) for dtype in (_FLOAT32, *_HALVES)}
 _LENGTHS = STREAM_LOG2, STREAM_LOG2 + 1  #: of sub-streams: short ones, and the long ones of types of 16 bits
 _NO_COLUMNS = for_kernels(())
@@ -137,12 +141,13 @@ def _lengths_of(dtype: DType) -> tuple[int, ...]:
 @cache
 def _rules(dtype: DType, coded: bool) -> PlanRules:
     """Return the numbers by which frames are planned; ``coded`` as for :func:`plan_small`."""
-    min_wide, min_saving = (_MAX_VALUES + 1, 0.0) if dtype.wide is None else (MIN_WIDE_VALUES, dtype.wide.min_saving)
+    never = _MAX_FLOAT32_VALUES + 1
+    min_wide, min_saving = (never, 0.0) if dtype.wide is None else (MIN_WIDE_VALUES, dtype.wide.min_saving)
     low_bit = 32 - dtype.bits
     return PlanRules(
         STREAM_BITS, EMPTY_BITS, REFERENCE_BITS, min_wide, min_saving, DEFAULT_OPTIONS.max_codebooks,
-        TABLE_BITS * 256, 254, low_bit, 1 + (1 << STREAM_LOG2),
-        101 if coded else _MANY_ZEROS, MIN_SIGNED_VALUES, _MAX_VALUES + 1 if dtype.fine is None else MIN_FINE_VALUES,
+        MAX_CLUSTERED, TABLE_BITS * 256, 254, low_bit, 1 + (1 << STREAM_LOG2),
+        101 if coded else _MANY_ZEROS, MIN_SIGNED_VALUES, never if dtype.fine is None else MIN_FINE_VALUES,
         MIN_MIXED,
     )
 
@@ -182,15 +187,18 @@ def _shape_of(usual: DType, shape: tuple[int, ...], container: int, n_values: in
     block, n_blocks, geometries, forms, limits = 1 << _BLOCK_LOG2, -(-n_values >> _BLOCK_LOG2), [], [], []
     for kind in frame_types(usual):
         dtype, layout, stream_len = kind.dtype, lossless(kind.dtype), kind.stream_len
-        spec, _ = spec_of(dtype, 1, block, stream_len, every_of(n_values), 1, None)
+        every = every_of(n_values)
+        first_every, step = candidate_sample(n_values, every)
+        spec, _ = spec_of(dtype, 1, block, stream_len, every, 1, None)
         spec = spec._replace(head_shift=spec.head_shift + 32 - dtype.bits)
+        first = spec._replace(every=first_every, step=step)
         prelude = Prelude(
             dtype, layout.mode, container, shape, _BLOCK_LOG2, stream_len.bit_length() - 1, layout.widths,
             layout.levels, (), (),
         )
         start = np.frombuffer(bytearray(prelude.start(0)), np.uint8)
         marks, shifts, _ = tables_of_planes(layout.widths, layout.masks, dtype.tail_bits)
-        forms.append(PlanForm(spec, dtype.head_bits, dtype.tail_bits, marks, shifts, start))
+        forms.append(PlanForm(spec, first, dtype.head_bits, dtype.tail_bits, marks, shifts, start))
         limits.append(prelude.bare_bytes + raw_bytes(n_values, dtype, block))
         geometries.append(Geometry(n_values, block, stream_len))
     return _Shape(n_blocks, tuple(geometries), tuple(forms), tuple(limits))
@@ -264,34 +272,43 @@ class SmallFrameWriter:
         )
         self.limit, self.trial = shape.limits[number], kind.trial
 
+    @property
+    def sizes(self) -> np.ndarray:
+        """Bytes of each block, filled in as they are written."""
+        return self._memory.sizes[: self._shape.n_blocks]
+
+    @property
+    def raw(self) -> int:
+        """Largest number of bytes that a block takes."""
+        return self._kind.raw
+
+    @property
+    def block(self) -> int:
+        """Values of a block."""
+        return 1 << _BLOCK_LOG2
+
+    def blocks(self, begin: int, end: int, out: np.ndarray, at: int, borrowed: Borrowed) -> int:
+        """Write blocks back to back; see :meth:`kinds.BlockEncoder.encode`."""
+        kind = self._kind
+        scratch = borrowed.take(kind.scratch_key, kind.scratch)
+        return encode_coded_blocks(kind.types, self._coding, None, begin, end, scratch, out, at)
+
     def write(self, out: np.ndarray, n_workers: int) -> int:
-        """Write the frame to the start of ``out`` (uint8[n]) on this thread, and return its size. Raises FullError."""
+        """Write the frame to the start of ``out`` (uint8[n]), and return its size. Raises FullError."""
         kind, n_blocks, n_start = self._kind, self._shape.n_blocks, self._n_start
         index_at = n_start + 7 & ~7
         at = prelude_bytes = index_at + 4 * n_blocks + 7 & ~7
         if at > len(out):
             raise FullError
-        scratch, begin = acquire(kind.scratch_key, kind.scratch), 0
-        in_place = (len(out) - at - kind.trial) // kind.raw + 1
-        if in_place > 0:
-            begin = min(in_place, n_blocks)
-            at = encode_coded_blocks(kind.types, self._coding, None, 0, begin, scratch, out, at)
-        if begin < n_blocks:  # near the end of the room, where trials may not fit, the blocks themselves may
-            at = self._write_rest(begin, out, at, scratch)
-        release(kind.scratch_key, scratch)
+        if n_workers == 1 and (len(out) - at - kind.trial) // kind.raw + 1 >= n_blocks:  # there is room for all trials
+            scratch = acquire(kind.scratch_key, kind.scratch)
+            at = encode_coded_blocks(kind.types, self._coding, None, 0, n_blocks, scratch, out, at)
+            release(kind.scratch_key, scratch)
+        else:
+            at = write_blocks(self, out, at, n_workers)
         memory = self._memory
         _FRAME_BYTES.pack_into(memory.start, _FRAME_BYTES_AT, at)
         _seal_prelude(None, out, memory.plan.start[:n_start], index_at, prelude_bytes, memory.sizes[:n_blocks])
-        return at
-
-    def _write_rest(self, begin: int, out: np.ndarray, at: int, scratch: Scratch) -> int:
-        """Write blocks from ``begin`` on, each to a buffer first, and return their end. Raises FullError."""
-        kind, key = self._kind, ("buffer", self.trial)
-        buffer = acquire(key, lambda: np.empty(self.trial, np.uint8))
-        for block in range(begin, self._shape.n_blocks):
-            size = encode_coded_blocks(kind.types, self._coding, None, block, block + 1, scratch, buffer, 0)
-            at = put_block(buffer, size, out, at)
-        release(key, buffer)
         return at
 
     @classmethod
@@ -317,7 +334,7 @@ def _are_constants(bits: np.ndarray, block: int) -> bool:
     """Return True if all values are the same, so that blocks of so many are constants, and nothing is smaller; not for
     zeros of several blocks, which a sparse block takes, nor for long arrays, whose frames take no longer to plan."""
     n, first = len(bits), bits[0]
-    may_be = n <= (_MAX_VALUES if first else block)
+    may_be = n <= (_MAX_CONSTANTS if first else block)
     return bool(may_be and first == bits[-1] and first == bits[n >> 1] and (bits == first).all())
 
 
@@ -350,7 +367,7 @@ def plan_small(request: EncodeRequest, coded: bool = False) -> SmallFrameWriter 
     bits, dtype, dimensions, container = request.values
     n = len(bits)
     if (
-        not 0 < n <= _MAX_VALUES
+        not 0 < n <= (_MAX_FLOAT32_VALUES if dtype is _FLOAT32 else _MAX_HALVES)
         or request.bit_layout is not _LAYOUTS.get(dtype)
         or (request.options is not DEFAULT_OPTIONS and request.options not in _USUAL_OPTIONS)
         or request.fixed is not None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -102,6 +102,11 @@ class FrameWriter(NamedTuple):
             trial,
         )
 
+    @property
+    def block(self) -> int:
+        """Values of a block."""
+        return 1 << self.prelude.block_log2
+
     def blocks(self, begin: int, end: int, out: np.ndarray, at: int, borrowed: Borrowed) -> int:
         """Write blocks back to back, each by the encoder of its planned kind; see :meth:`kinds.BlockEncoder.encode`."""
         for first, stop, kind in self.plan.runs(begin, end):
@@ -111,77 +116,111 @@ class FrameWriter(NamedTuple):
     def write(self, out: np.ndarray, n_workers: int) -> int:
         """Write the frame to the start of ``out`` (uint8[n]) on ``n_workers`` threads, and return its size. Raises
         FullError."""
-        prelude, n_blocks = self.prelude, len(self.sizes)
-        start = prelude.prelude_bytes
+        start = self.prelude.prelude_bytes
         if start > len(out):
             raise FullError
-        if n_workers == 1 or n_blocks <= _MIN_BATCH:
-            end = self._write_alone(out, start) if n_blocks else start
-        else:
-            end = self._write_together(out, start, n_workers)
-        write_prelude(prelude, self.sizes, end, out)
+        end = write_blocks(self, out, start, n_workers)
+        write_prelude(self.prelude, self.sizes, end, out)
         return end
 
-    def _write_alone(self, out: np.ndarray, at: int) -> int:
-        """Write all blocks on this thread, from byte ``at`` on, and return their end."""
+
+class BlocksWriter(Protocol):
+    """Writes blocks of a frame whose prelude has been decided; for the attributes see :class:`FrameWriter`."""
+
+    @property
+    def sizes(self) -> np.ndarray:
+        """Bytes of each block, filled in as they are written."""
+
+    @property
+    def raw(self) -> int:
+        """Largest number of bytes that a block takes."""
+
+    @property
+    def trial(self) -> int:
+        """Largest number of bytes that a block takes while it is tried."""
+
+    @property
+    def block(self) -> int:
+        """Values of a block."""
+
+    def blocks(self, begin: int, end: int, out: np.ndarray, at: int, borrowed: Borrowed) -> int:
+        """Write blocks back to back; see :meth:`kinds.BlockEncoder.encode`."""
+
+
+def write_blocks(writer: BlocksWriter, out: np.ndarray, at: int, n_workers: int) -> int:
+    """Write all blocks from byte ``at`` of ``out`` (uint8[n]) on, and return their end. Raises FullError.
+
+    Args:
+        writer: Writes some of them.
+        out: Takes them.
+        at: Where the first one begins.
+        n_workers: Number of threads, this one included.
+    """
+    n_blocks = len(writer.sizes)
+    if n_workers > 1 and n_blocks > _MIN_BATCH:
+        return _write_together(writer, out, at, n_workers)
+    if n_blocks:
         borrowed = Borrowed()
-        at = self._write_run(0, len(self.sizes), out, at, borrowed)
-        if 1 << self.prelude.block_log2 <= MAX_POOLED_BLOCK:
+        at = _write_run(writer, 0, n_blocks, out, at, borrowed)
+        if writer.block <= MAX_POOLED_BLOCK:
             borrowed.give_back()
-        return at
+    return at
 
-    def _write_run(self, begin: int, stop: int, out: np.ndarray, at: int, borrowed: Borrowed) -> int:
-        """Write blocks ``begin ... stop`` from byte ``at`` of ``out`` on, and return their end. Raises FullError."""
-        while begin < stop:
-            in_place = (len(out) - at - self.trial) // self.raw + 1
-            if in_place > 0:
-                end = min(begin + in_place, stop)
-                at = self.blocks(begin, end, out, at, borrowed)
-            else:  # near the end of the room, where a trial may not fit, the block itself may
-                end = begin + 1
-                kind = "buffer", self.trial
-                buffer = acquire(kind, lambda: np.empty(self.trial, np.uint8))
-                size = self.blocks(begin, end, buffer, 0, borrowed)
-                at = put_block(buffer, size, out, at)
-                release(kind, buffer)
-            begin = end
-        return at
 
-    def _write_together(self, out: np.ndarray, at: int, n_workers: int) -> int:
-        """Write all blocks on several threads, from byte ``at`` on, and return their end. Raises FullError."""
-        n_blocks = len(self.sizes)
-        batch = min(max(n_blocks // (_PARTS * n_workers), _MIN_BATCH), _MAX_BATCH)
-        size = (batch - 1) * self.raw + self.trial
-        buffers = [acquire(("buffer", size), lambda: np.empty(size, np.uint8)) for _ in range(n_workers + 3)]
-        ordered = OrderedWriter(-(-n_blocks // batch), list(buffers), at, n_workers)
+def _write_run(writer: BlocksWriter, begin: int, stop: int, out: np.ndarray, at: int, borrowed: Borrowed) -> int:
+    """Write blocks ``begin ... stop`` from byte ``at`` of ``out`` on, and return their end. Raises FullError."""
+    while begin < stop:
+        in_place = (len(out) - at - writer.trial) // writer.raw + 1
+        if in_place > 0:
+            end = min(begin + in_place, stop)
+            at = writer.blocks(begin, end, out, at, borrowed)
+        else:  # near the end of the room, where a trial may not fit, the block itself may
+            end = begin + 1
+            kind = "buffer", writer.trial
+            buffer = acquire(kind, lambda: np.empty(writer.trial, np.uint8))
+            size = writer.blocks(begin, end, buffer, 0, borrowed)
+            at = put_block(buffer, size, out, at)
+            release(kind, buffer)
+        begin = end
+    return at
 
-        def work() -> None:
-            try:
-                self._write_parts(out, ordered, batch)
-            except BaseException:
-                ordered.stop()
-                raise
 
-        run_parallel(work, n_workers)
-        for buffer in buffers:
-            release(("buffer", size), buffer)
-        return ordered.end
+def _write_together(writer: BlocksWriter, out: np.ndarray, at: int, n_workers: int) -> int:
+    """Write all blocks on several threads; arguments and errors as of :func:`write_blocks`."""
+    n_blocks = len(writer.sizes)
+    batch = min(max(n_blocks // (_PARTS * n_workers), _MIN_BATCH), _MAX_BATCH)
+    size = (batch - 1) * writer.raw + writer.trial
+    buffers = [acquire(("buffer", size), lambda: np.empty(size, np.uint8)) for _ in range(n_workers + 3)]
+    ordered = OrderedWriter(-(-n_blocks // batch), list(buffers), at, n_workers)
 
-    def _write_parts(self, out: np.ndarray, ordered: OrderedWriter, batch: int) -> None:
-        """Write parts of ``batch`` blocks as long as there are some. Raises FullError."""
-        borrowed = Borrowed()
-        while (taken := ordered.next_part()) is not None:
-            part, buffer, place = taken
-            begin, stop = part * batch, min((part + 1) * batch, len(self.sizes))
-            if buffer is None:
-                made = self._write_run(begin, stop, out, place, borrowed) - place
-            else:
-                made = self.blocks(begin, stop, buffer, 0, borrowed)
-            for full, n_bytes, where in ordered.complete(part, buffer, made):
-                put_block(full, n_bytes, out, where)
-                ordered.release(full)
-        if 1 << self.prelude.block_log2 <= MAX_POOLED_BLOCK:
-            borrowed.give_back()
+    def work() -> None:
+        try:
+            _write_parts(writer, out, ordered, batch)
+        except BaseException:
+            ordered.stop()
+            raise
+
+    run_parallel(work, n_workers)
+    for buffer in buffers:
+        release(("buffer", size), buffer)
+    return ordered.end
+
+
+def _write_parts(writer: BlocksWriter, out: np.ndarray, ordered: OrderedWriter, batch: int) -> None:
+    """Write parts of ``batch`` blocks as long as there are some. Raises FullError."""
+    borrowed = Borrowed()
+    while (taken := ordered.next_part()) is not None:
+        part, buffer, place = taken
+        begin, stop = part * batch, min((part + 1) * batch, len(writer.sizes))
+        if buffer is None:
+            made = _write_run(writer, begin, stop, out, place, borrowed) - place
+        else:
+            made = writer.blocks(begin, stop, buffer, 0, borrowed)
+        for full, n_bytes, where in ordered.complete(part, buffer, made):
+            put_block(full, n_bytes, out, where)
+            ordered.release(full)
+    if writer.block <= MAX_POOLED_BLOCK:
+        borrowed.give_back()
 
 
 #: Blocks that a thread encodes at a time: few, so that all end together, but not so few that threads do little but take

@@ -40,6 +40,7 @@ class PlanRules(NamedTuple):
         min_wide: values from which a wide head is considered.
         min_saving: least share of the size that it has to save.
         max_codebooks: max codebooks of a frame.
+        max_clustered: max blocks that they are made from.
         table_cost: what a codebook costs, in 1/256 bits, if all values are counted.
         max_symbols: max symbols of a codebook besides zero and the escape.
         low_bit: number of the values' lowest bit: 0, or 16 where values are upper halves.
@@ -56,6 +57,7 @@ class PlanRules(NamedTuple):
     min_wide: int
     min_saving: float
     max_codebooks: int
+    max_clustered: int
     table_cost: int
     max_symbols: int
     low_bit: int
@@ -71,6 +73,7 @@ class PlanForm(NamedTuple):
 
     Attributes:
         spec: how the array is sampled, which has the values in 32 bits.
+        first: how it is sampled to compare forms, the same if that is no less.
         head_bits: bits of the head.
         tail_bits: bits of the tail.
         marks: uint8[2], see ``code_tables.fill_tables``.
@@ -79,6 +82,7 @@ class PlanForm(NamedTuple):
     """
 
     spec: SampleSpec
+    first: SampleSpec
     head_bits: int
     tail_bits: int
     marks: np.ndarray
@@ -206,7 +210,7 @@ def _new_counts(n_rows, n_bins):
 @kernel
 def _weigh(counts, form, rules):
     """Return whether sub-streams should have references, by a sample, and what it takes then, in bits."""
-    spec = form.spec
+    spec = form.first
     n_rows, plain, relative, n_heads, n_tails = compare_references(
         counts.by_block, counts.by_stream, None, form.head_bits
     )
@@ -218,13 +222,54 @@ def _weigh(counts, form, rules):
 
 
 @allocating
-def _groups_of(counts, spec, rules):
-    """Return the histograms of groups of blocks, a codebook for each: int64[n_groups, n_bins]."""
-    n_rows, n_bins = counts.shape
-    groups, n = counts, 1
-    if n_rows > 1:
-        groups = np.zeros((min(rules.max_codebooks, n_rows), n_bins), np.uint32)
-        n = cluster(counts, np.uint64(rules.table_cost / spec.every), groups)
+def _full_sample(values, form, references, memory):
+    """Return the counts of a sample of all blocks, of the kind that matters where sub-streams have references or none;
+    arguments as of :func:`plan_whole`."""
+    spec = form.spec
+    n_rows = (len(values) + spec.block - 1) // spec.block
+    result = _new_counts(n_rows, spec.window + 2)
+    wanted = SampleSpec(
+        spec.block,
+        spec.stream_len,
+        spec.piece,
+        spec.every,
+        spec.step,
+        spec.head_shift,
+        spec.head_mask,
+        spec.window,
+        spec.center,
+        spec.infinity,
+        not references,
+        references,
+        spec.fine_bits,
+    )
+    count_sample(values, None, wanted, memory.columns, memory.sample, np.int64(0), n_rows, result)
+    return result
+
+
+@allocating
+def _groups_of(counts, used, every, rules):
+    """Return the histograms of groups of blocks, a codebook for each: int64[n_groups, n_bins].
+
+    Args:
+        counts: uint32[n_rows, n_bins], histograms of blocks.
+        used: int64[n_used], those that count anything; of many, some that lie evenly apart have a say.
+        every: one piece in so many was counted.
+        rules: :class:`PlanRules`.
+    """
+    (n_rows, n_bins), n_used = counts.shape, len(used)
+    n_some = min(n_used, rules.max_clustered)
+    groups, n, some = counts, 1, counts
+    if n_some < n_rows:
+        some, apart = np.empty((n_some, n_bins), np.uint32), (n_used - 1) / max(n_some - 1, 1)
+        for k in range(n_some):
+            row = used[np.int64(k * apart) if k < n_some - 1 else n_used - 1]
+            for i in range(n_bins):
+                some[k, i] = counts[row, i]
+        groups = some
+    if n_some > 1:
+        groups = np.zeros((min(rules.max_codebooks, n_some), n_bins), np.uint32)
+        n = cluster(some, np.uint64(rules.table_cost * (n_some / n_rows / every)), groups)
     histograms, n_used = np.zeros((n, n_bins), np.int64), 0
     for k in range(n):
         any_count = np.uint32(0)
@@ -270,19 +315,22 @@ def plan_whole(values, narrow, wide, rules, shipped, memory):
     """
     if hints_at_more(values, rules) or _has_telling_bits(values, narrow, rules):
         return SPECIAL
-    n, form, is_wide = len(values), narrow, False
-    n_rows = (n + form.spec.block - 1) // form.spec.block
-    sample = _new_counts(n_rows, form.spec.window + 2)
+    n, form, is_wide, first = len(values), narrow, False, narrow.first
+    apart = first.block * first.step
+    n_rows = (n + apart - 1) // apart
+    sample = _new_counts(n_rows, first.window + 2)
     if n < rules.min_wide:
-        count_sample(values, None, form.spec, memory.columns, memory.sample, np.int64(0), n_rows, sample)
+        count_sample(values, None, first, memory.columns, memory.sample, np.int64(0), n_rows, sample)
         references, _ = _weigh(sample, form, rules)
     else:
-        wide_sample = _new_counts(n_rows, form.spec.window + 2)
-        count_both_heads(values, narrow.spec, wide.spec, memory.sample, sample, wide_sample)
+        wide_sample = _new_counts(n_rows, first.window + 2)
+        count_both_heads(values, first, wide.first, memory.sample, sample, wide_sample)
         references, bits = _weigh(sample, form, rules)
         wide_references, wide_bits = _weigh(wide_sample, wide, rules)
         if (1 + rules.min_saving) * wide_bits < bits:
             sample, references, form, is_wide = wide_sample, wide_references, wide, True
+    if first.step > 1 or first.every != form.spec.every:
+        sample = _full_sample(values, form, references, memory)
     at = _finish(sample, references, form, is_wide, rules, shipped, memory)
     return at if at < 0 else 8 * at + 2 * is_wide + references
 
@@ -342,10 +390,12 @@ def _finish(sample, references, form, is_wide, rules, shipped, memory):
     """
     n_rows = len(sample.bases)
     counts, every = sample.by_stream if references else sample.by_block, form.spec.every
-    if rows_in_use(counts, np.empty(n_rows, np.int64)) < n_rows:
+    used = np.empty(n_rows, np.int64)
+    n_used = rows_in_use(counts, used)
+    if n_used == 0:
         return np.int64(SPECIAL)
     # Codebooks for groups of blocks.
-    histograms = _groups_of(counts, form.spec, rules)
+    histograms = _groups_of(counts, used[:n_used], every, rules)
     n_books, n_bins = histograms.shape
     spans, n_weights = np.empty((n_books, 1, 2), np.int64), np.empty(n_books, np.int64)
     weights, lengths = np.zeros((n_books, rules.max_symbols + 2), np.int64), np.zeros((n_books, ESCAPE + 1), np.uint8)
