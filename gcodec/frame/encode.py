@@ -24,7 +24,7 @@ from ..plan.sparse_frames import may_be_sparse
 from ..plan.unused_bits import drop_unused_bits
 from ..threads import n_threads
 from .sizes import block_log2
-from .small_frames import SmallFrameWriter, is_stored, plan_small
+from .small_frames import MIN_THREADED, SmallFrameWriter, is_stored, plan_small
 from .writer import FrameWriter, FullError
 
 CONSTANT_BYTES = BLOCK_HEADER + 8  #: of a constant block, the smallest there is
@@ -211,7 +211,8 @@ def _encode_small(small: SmallFrameWriter, request: EncodeRequest, out: Any) -> 
     """Write a frame that one kernel has planned, and return it as :func:`encode_values` does. Raises InvalidArgument
     likewise."""
     target = None if out is None else _target(out)
-    n_workers = n_threads(request.threads, len(request.values.bits))
+    n_values = len(request.values.bits)
+    n_workers = n_threads(request.threads, n_values) if n_values >= MIN_THREADED else 1
     try:
         frame = _frame(small, n_workers, target)
     except FullError:
@@ -227,7 +228,7 @@ def check_apart(request: EncodeRequest, out: Any) -> None:
     hold other values, and no checksum would tell."""
     target = _target(out)
     for name, array in (("x", request.values.bits), ("levels", request.levels), ("base", request.base)):
-        if array is not None and np.may_share_memory(target, array):
+        if array is not None and len(array) and np.may_share_memory(target, array):
             raise InvalidArgument(f"out must not share memory with {name}, which is read while out is written")
 
 

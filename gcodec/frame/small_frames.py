@@ -66,6 +66,7 @@ _BLOCK_LOG2 = block_log2(_FLOAT32)  #: and that of types of 16 bits
 #: Values of the largest arrays. Of float32, one thread plans those as fast as several do step by step; all values of a
 #: type of 16 bits are widened first, which costs as much as it saves beyond.
 _MAX_FLOAT32_VALUES, _MAX_HALVES = 1 << 24, 1 << 18
+MIN_THREADED = 1 << 20  #: values of a frame that several threads write sooner than one
 _MAX_CONSTANTS = 1 << 18  #: equal values that are stored as constant blocks without a plan
 _MANY_ZEROS = 44  #: percentage of them from which sparse blocks may be smaller
 _MAX_STORED_BYTES = 32  #: of values that are stored as they are
@@ -188,17 +189,16 @@ def _shape_of(usual: DType, shape: tuple[int, ...], container: int, n_values: in
     for kind in frame_types(usual):
         dtype, layout, stream_len = kind.dtype, lossless(kind.dtype), kind.stream_len
         every = every_of(n_values)
-        first_every, step = candidate_sample(n_values, every)
+        first_every, first_step = candidate_sample(n_values, every)
         spec, _ = spec_of(dtype, 1, block, stream_len, every, 1, None)
         spec = spec._replace(head_shift=spec.head_shift + 32 - dtype.bits)
-        first = spec._replace(every=first_every, step=step)
         prelude = Prelude(
             dtype, layout.mode, container, shape, _BLOCK_LOG2, stream_len.bit_length() - 1, layout.widths,
             layout.levels, (), (),
         )
         start = np.frombuffer(bytearray(prelude.start(0)), np.uint8)
         marks, shifts, _ = tables_of_planes(layout.widths, layout.masks, dtype.tail_bits)
-        forms.append(PlanForm(spec, first, dtype.head_bits, dtype.tail_bits, marks, shifts, start))
+        forms.append(PlanForm(spec, first_every, first_step, dtype.head_bits, dtype.tail_bits, marks, shifts, start))
         limits.append(prelude.bare_bytes + raw_bytes(n_values, dtype, block))
         geometries.append(Geometry(n_values, block, stream_len))
     return _Shape(n_blocks, tuple(geometries), tuple(forms), tuple(limits))

@@ -17,7 +17,7 @@ from ..format.columns import ColumnReferences, for_kernels
 from ..kernels.core.bundles import SampleScratch, SampleSpec
 from ..kernels.core.specialized import Specialized
 from ..kernels.sample import code_costs, count
-from ..kernels.sample.compared_heads import EIGHT, N_FOUND
+from ..kernels.sample.compared_heads import N_FOUND
 from ..memory import acquire, release
 from ..threads import run_batches
 from .codebooks import n_bins_of, window_of
@@ -218,7 +218,7 @@ def spec_of(
 
 def sample_scratch(dtype: DType, block: int, stream_len: int, n_bins: int) -> SampleScratch:
     """Return uninitialized scratch for one thread."""
-    n_streams = block // stream_len + 2
+    n_streams = max(block // stream_len + 2, N_FOUND)
     return SampleScratch(
         np.empty(max(stream_len, count.PIECE), np.int8),
         np.empty(block + max(stream_len, count.PIECE), dtype.uint),
@@ -230,10 +230,7 @@ def sample_scratch(dtype: DType, block: int, stream_len: int, n_bins: int) -> Sa
         np.zeros(4 * count.PART, np.uint16),
         np.empty(count.PART, np.uint32),
         np.empty(count.PART, np.uint32),
-        np.empty(stream_len, np.uint8),
-        np.empty(stream_len, np.uint8),
-        np.empty(2 * EIGHT, np.uint32),
-        np.empty(N_FOUND, np.int64),
+        np.empty(2 * stream_len, np.uint8),
     )
 
 

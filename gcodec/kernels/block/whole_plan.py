@@ -73,7 +73,8 @@ class PlanForm(NamedTuple):
 
     Attributes:
         spec: how the array is sampled, which has the values in 32 bits.
-        first: how it is sampled to compare forms, the same if that is no less.
+        first_every: to compare forms, one piece in so many is sampled of each block,
+        first_step: of one block in so many.
         head_bits: bits of the head.
         tail_bits: bits of the tail.
         marks: uint8[2], see ``code_tables.fill_tables``.
@@ -82,7 +83,8 @@ class PlanForm(NamedTuple):
     """
 
     spec: SampleSpec
-    first: SampleSpec
+    first_every: int
+    first_step: int
     head_bits: int
     tail_bits: int
     marks: np.ndarray
@@ -210,39 +212,43 @@ def _new_counts(n_rows, n_bins):
 @kernel
 def _weigh(counts, form, rules):
     """Return whether sub-streams should have references, by a sample, and what it takes then, in bits."""
-    spec = form.first
+    spec = form.spec
     n_rows, plain, relative, n_heads, n_tails = compare_references(
         counts.by_block, counts.by_stream, None, form.head_bits
     )
     n_streams = n_heads // spec.stream_len
-    n_empty = max(n_rows * (spec.block // spec.every // spec.stream_len) - n_streams, 0)
+    n_empty = max(n_rows * (spec.block // form.first_every // spec.stream_len) - n_streams, 0)
     besides = rules.stream_bits * n_streams + rules.empty_bits * n_empty + form.tail_bits * n_tails
     in_blocks, in_streams = plain / 256 + besides, relative / 256 + rules.reference_bits * n_streams + besides
     return in_streams < in_blocks, min(in_streams, in_blocks)
 
 
-@allocating
-def _full_sample(values, form, references, memory):
-    """Return the counts of a sample of all blocks, of the kind that matters where sub-streams have references or none;
-    arguments as of :func:`plan_whole`."""
-    spec = form.spec
-    n_rows = (len(values) + spec.block - 1) // spec.block
-    result = _new_counts(n_rows, spec.window + 2)
-    wanted = SampleSpec(
+@kernel
+def _sampled(spec, every, step, by_block, by_stream):
+    """Return a :class:`bundles.SampleSpec` that counts another share of an array, or other histograms."""
+    return SampleSpec(
         spec.block,
         spec.stream_len,
         spec.piece,
-        spec.every,
-        spec.step,
+        every,
+        step,
         spec.head_shift,
         spec.head_mask,
         spec.window,
         spec.center,
         spec.infinity,
-        not references,
-        references,
+        by_block,
+        by_stream,
         spec.fine_bits,
     )
+
+
+@allocating
+def _full_sample(values, spec, references, memory):
+    """Return the counts of a sample of all blocks, of the kind that matters where sub-streams have references or none;
+    arguments as of :func:`plan_whole`."""
+    n_rows = (len(values) + spec.block - 1) // spec.block
+    result, wanted = _new_counts(n_rows, spec.window + 2), _sampled(spec, spec.every, 1, not references, references)
     count_sample(values, None, wanted, memory.columns, memory.sample, np.int64(0), n_rows, result)
     return result
 
@@ -315,22 +321,23 @@ def plan_whole(values, narrow, wide, rules, shipped, memory):
     """
     if hints_at_more(values, rules) or _has_telling_bits(values, narrow, rules):
         return SPECIAL
-    n, form, is_wide, first = len(values), narrow, False, narrow.first
-    apart = first.block * first.step
+    n, form, is_wide, spec = len(values), narrow, False, narrow.spec
+    first, apart = _sampled(spec, form.first_every, form.first_step, True, True), spec.block * form.first_step
     n_rows = (n + apart - 1) // apart
-    sample = _new_counts(n_rows, first.window + 2)
+    sample = _new_counts(n_rows, spec.window + 2)
     if n < rules.min_wide:
         count_sample(values, None, first, memory.columns, memory.sample, np.int64(0), n_rows, sample)
         references, _ = _weigh(sample, form, rules)
     else:
-        wide_sample = _new_counts(n_rows, first.window + 2)
-        count_both_heads(values, first, wide.first, memory.sample, sample, wide_sample)
+        wide_sample = _new_counts(n_rows, spec.window + 2)
+        wide_first = _sampled(wide.spec, form.first_every, form.first_step, True, True)
+        count_both_heads(values, first, wide_first, memory.sample, sample, wide_sample)
         references, bits = _weigh(sample, form, rules)
         wide_references, wide_bits = _weigh(wide_sample, wide, rules)
         if (1 + rules.min_saving) * wide_bits < bits:
             sample, references, form, is_wide = wide_sample, wide_references, wide, True
-    if first.step > 1 or first.every != form.spec.every:
-        sample = _full_sample(values, form, references, memory)
+    if form.first_step > 1 or form.first_every != spec.every:
+        sample = _full_sample(values, form.spec, references, memory)
     at = _finish(sample, references, form, is_wide, rules, shipped, memory)
     return at if at < 0 else 8 * at + 2 * is_wide + references
 

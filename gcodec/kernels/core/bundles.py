@@ -179,7 +179,7 @@ class SampleScratch(NamedTuple):
 
     references: np.ndarray  #: int8[piece], of columns
     shifted: np.ndarray  #: uintW[block + piece], values without them, or turned (:mod:`sign_in_head`)
-    means: np.ndarray  #: int64[n_streams]
+    means: np.ndarray  #: int64[n_streams]; or what was found out about one (:mod:`compared_heads`)
     numbers: np.ndarray  #: int64[n_streams], of values that are not zero
     is_shifted: np.ndarray  #: bool[n_streams]
     bins: np.ndarray  #: uint16[stream_len]
@@ -187,10 +187,7 @@ class SampleScratch(NamedTuple):
     parts: np.ndarray  #: uint16[4 * count.PART], zeros
     stream_counts: np.ndarray  #: uint32[count.PART], heads as they are
     block_counts: np.ndarray  #: uint32[count.PART], likewise
-    heads: np.ndarray  #: uint8[stream_len], upper eight bits of heads
-    odd_heads: np.ndarray  #: uint8[stream_len], see :mod:`compared_heads`
-    eights: np.ndarray  #: uint32[2 * compared_heads.EIGHT]
-    found: np.ndarray  #: int64[compared_heads.N_FOUND]
+    heads: np.ndarray  #: uint8[2 * stream_len], see :mod:`compared_heads`: bytes, then odd bytes
 
 
 class Scratch(NamedTuple):

@@ -31,6 +31,7 @@ _LANES, EIGHT = 64, 8  #: values of a register; counters that are counted in tog
 #: How far the least byte of a sub-stream lies from the greatest at most: counting more by comparisons takes too long,
 #: and flipping the topmost bit of a byte must lead out of their range.
 MAX_SPREAD = 48
+_SPARE = 528  #: counters of a sub-stream that no head has, from here on
 _FLIPPED = 128  #: the topmost bit of a byte
 N_NONZERO, SUM, N_ODD, LEAST, GREATEST, N_FOUND = range(6)  #: what is found out about a sub-stream
 
@@ -127,16 +128,16 @@ def survey_heads(values, head_shift, head_mask, scratch):
         values: uintW[n], for which :func:`may_be_compared` is True.
         head_shift: Bits below the head.
         head_mask: 255, or 511 of heads of nine bits.
-        scratch: See :class:`bundles.SampleScratch`: ``heads``, ``odd_heads`` and ``found`` are results.
+        scratch: See :class:`bundles.SampleScratch`: ``heads`` and ``means``, what was found, are results.
 
     Returns:
         True if the heads are close enough to be compared.
     """
-    shift, found = head_shift + (head_mask >> 8), scratch.found
+    shift, found = head_shift + (head_mask >> 8), scratch.means
     if width_of(values) == 32:
-        _survey_32(values, 0, scratch.heads, 0, scratch.odd_heads, 0, found, 0, len(values), shift)
+        _survey_32(values, 0, scratch.heads, 0, scratch.heads, len(values), found, 0, len(values), shift)
     else:
-        _survey_16(values, 0, scratch.heads, 0, scratch.odd_heads, 0, found, 0, len(values), shift)
+        _survey_16(values, 0, scratch.heads, 0, scratch.heads, len(values), found, 0, len(values), shift)
     return found[GREATEST] <= found[LEAST] + MAX_SPREAD
 
 
@@ -163,16 +164,16 @@ def count_compared(n, head_mask, scratch, block_counts):
     Returns:
         The min and the max head that is counted.
     """
-    found, counts, n_zero = scratch.found, scratch.stream_counts, U32(n - scratch.found[N_NONZERO])
+    found, counts, n_zero = scratch.means, scratch.stream_counts, U32(n - scratch.means[N_NONZERO])
     # Eight at a time, so that few branches depend on how many there are.
     n_heads = (found[GREATEST] - found[LEAST] + EIGHT) & ~(EIGHT - 1)
     least = min(found[LEAST], 256 - n_heads)
     low, size = least, n_heads
     if head_mask > 255:
-        low, size, eight = 2 * least, 2 * n_heads, scratch.eights
+        low, size, eight = 2 * least, 2 * n_heads, subarray(counts, _SPARE, 2 * EIGHT)
         for head in range(least, least + n_heads, EIGHT):
             _count_eight(scratch.heads, 0, eight, 0, n, head)
-            _count_eight(scratch.odd_heads, 0, eight, EIGHT, n, head)
+            _count_eight(scratch.heads, n, eight, EIGHT, n, head)
             pairs = subarray(counts, 2 * head, 2 * EIGHT)
             for k in range(EIGHT):
                 pairs[2 * k] = eight[k] - eight[EIGHT + k]

@@ -252,7 +252,7 @@ def count_stream(values, spec, scratch, by_stream):
         values, spec.head_shift, mask, scratch
     )
     if is_compared:
-        mean, n_nonzero = mean_found(mask, spec.fine_bits, scratch.found)
+        mean, n_nonzero = mean_found(mask, spec.fine_bits, scratch.means)
     else:
         mean, n_nonzero = reference_head(values, spec.head_shift, mask, spec.fine_bits)
     if n_nonzero == 0:  # a run takes no bits, but what it repeats has to have a code

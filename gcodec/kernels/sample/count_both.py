@@ -66,8 +66,8 @@ def _count_block(values, b, end, narrow, wide, scratch, streams, blocks):
                 part, wide.head_shift, wide.head_mask, scratch
             )
             if is_compared:
-                mean, number = mean_found(narrow.head_mask, 0, scratch.found)
-                wide_mean, _ = mean_found(wide.head_mask, 0, scratch.found)
+                mean, number = mean_found(narrow.head_mask, 0, scratch.means)
+                wide_mean, _ = mean_found(wide.head_mask, 0, scratch.means)
             else:
                 mean, number = mean_head(part, narrow.head_shift, narrow.head_mask)
                 wide_mean, _ = mean_head(part, wide.head_shift, wide.head_mask)
