@@ -1,5 +1,5 @@
-"""Frames of float32, and of small arrays of bfloat16 and float16, with few calls: most of the time of a small frame
-goes to what is the same for every frame, and to calls that each take longer to make than to run.
+"""Frames of float32, bfloat16 and float16 with few calls: most of the time of a small frame goes to what is the same
+for every frame, and to calls that each take longer to make than to run.
 
 One kernel plans such a frame (``kernels/block/whole_plan.py``), the usual one encodes its blocks, and all that does not
 depend on the values is kept from the last frame of the same shape. Whatever is not as usual is left to
@@ -63,21 +63,21 @@ from .writer import FullError, block_sizes, write_blocks
 _FLOAT32 = BY_NAME["float32"]
 _HALVES = BY_NAME["bfloat16"], BY_NAME["float16"]  #: types of 16 bits whose heads have 8, as float32's have
 _BLOCK_LOG2 = block_log2(_FLOAT32)  #: and that of types of 16 bits
-#: Values of the largest arrays. Of float32, one thread plans those as fast as several do step by step; all values of a
-#: type of 16 bits are widened first, which costs as much as it saves beyond.
-_MAX_FLOAT32_VALUES, _MAX_HALVES = 1 << 24, 1 << 18
+#: Values of the largest arrays that are worth compiling the kernel for, and that one thread plans as fast as several do
+#: step by step.
+_MAX_SMALL, _MAX_VALUES = 1 << 18, 1 << 24
 MIN_THREADED = 1 << 20  #: values of a frame that several threads write sooner than one
 _MAX_CONSTANTS = 1 << 18  #: equal values that are stored as constant blocks without a plan
 _MANY_ZEROS = 44  #: percentage of them from which sparse blocks may be smaller
 _MAX_STORED_BYTES = 32  #: of values that are stored as they are
 #: Up to so many bits of values, counting zeros tells at once that coding cannot save the bits that it takes at least.
 _MAX_BITS_TO_COUNT, _MIN_CODED_BITS = 2048, 200
-_MAX_BLOCKS, _MAX_START_BYTES = _MAX_FLOAT32_VALUES >> _BLOCK_LOG2, 1 << 12
+_MAX_BLOCKS, _MAX_START_BYTES = _MAX_VALUES >> _BLOCK_LOG2, 1 << 12
 _LAYOUTS = {dtype: lossless(dtype) for dtype in (_FLOAT32, *_HALVES)}
 _LENGTHS = STREAM_LOG2, STREAM_LOG2 + 1  #: of sub-streams: short ones, and the long ones of types of 16 bits
 _NO_COLUMNS = for_kernels(())
 _USUAL_OPTIONS = DEFAULT_OPTIONS, replace(DEFAULT_OPTIONS, indexed=False)  #: indexed blocks are looked for elsewhere
-_MEMORY = "small frame"  #: what the pool knows memory by
+_MEMORY = {bits: f"frame of {bits} bits" for bits in (16, 32)}  #: what the pool knows memory by
 #: Numbers of symbols that hint at what is planned step by step, where it is found: a codebook made from a sample (which
 #: has two more than were met on either side) of few heads, and one of heads as far apart as those of weights and of -0.
 _MAX_FEW_SYMBOLS, _MASKED_SYMBOLS = MAX_FEW_HEADS + 4, range(100, 200)
@@ -142,12 +142,11 @@ def _lengths_of(dtype: DType) -> tuple[int, ...]:
 @cache
 def _rules(dtype: DType, coded: bool) -> PlanRules:
     """Return the numbers by which frames are planned; ``coded`` as for :func:`plan_small`."""
-    never = _MAX_FLOAT32_VALUES + 1
+    never = _MAX_VALUES + 1
     min_wide, min_saving = (never, 0.0) if dtype.wide is None else (MIN_WIDE_VALUES, dtype.wide.min_saving)
-    low_bit = 32 - dtype.bits
     return PlanRules(
         STREAM_BITS, EMPTY_BITS, REFERENCE_BITS, min_wide, min_saving, DEFAULT_OPTIONS.max_codebooks,
-        MAX_CLUSTERED, TABLE_BITS * 256, 254, low_bit, 1 + (1 << STREAM_LOG2),
+        MAX_CLUSTERED, TABLE_BITS * 256, 254, 1 + (1 << STREAM_LOG2),
         101 if coded else _MANY_ZEROS, MIN_SIGNED_VALUES, never if dtype.fine is None else MIN_FINE_VALUES,
         MIN_MIXED,
     )
@@ -191,7 +190,6 @@ def _shape_of(usual: DType, shape: tuple[int, ...], container: int, n_values: in
         every = every_of(n_values)
         first_every, first_step = candidate_sample(n_values, every)
         spec, _ = spec_of(dtype, 1, block, stream_len, every, 1, None)
-        spec = spec._replace(head_shift=spec.head_shift + 32 - dtype.bits)
         prelude = Prelude(
             dtype, layout.mode, container, shape, _BLOCK_LOG2, stream_len.bit_length() - 1, layout.widths,
             layout.levels, (), (),
@@ -222,10 +220,10 @@ class _Memory(NamedTuple):
     counts: memoryview[int]
 
 
-def _new_memory() -> _Memory:
+def _new_memory(dtype: DType) -> _Memory:
     choice, bases = np.zeros(_MAX_BLOCKS, np.int64), np.zeros(_MAX_BLOCKS, np.int64)
     books = empty_books(DEFAULT_OPTIONS.max_codebooks, decode=False)
-    scratches = [sample_scratch(_FLOAT32, 1 << _BLOCK_LOG2, 1 << length, n_bins_of(1)) for length in _LENGTHS]
+    scratches = [sample_scratch(dtype, 1 << _BLOCK_LOG2, 1 << length, n_bins_of(1)) for length in _LENGTHS]
     sample = SampleScratch(*(max(arrays, key=len) for arrays in zip(*scratches, strict=True)))
     start = bytearray(_MAX_START_BYTES)
     plan = PlanMemory(sample, _NO_COLUMNS, books, choice, bases, np.frombuffer(start, np.uint8))
@@ -327,7 +325,7 @@ class SmallFrameWriter:
 
     def close(self) -> None:
         """Give the memory back, once the frame is written."""
-        release(_MEMORY, self._memory)
+        release(_MEMORY[self._usual.bits], self._memory)
 
 
 def _are_constants(bits: np.ndarray, block: int) -> bool:
@@ -367,7 +365,7 @@ def plan_small(request: EncodeRequest, coded: bool = False) -> SmallFrameWriter 
     bits, dtype, dimensions, container = request.values
     n = len(bits)
     if (
-        not 0 < n <= (_MAX_FLOAT32_VALUES if dtype is _FLOAT32 else _MAX_HALVES)
+        not 0 < n <= _MAX_VALUES
         or request.bit_layout is not _LAYOUTS.get(dtype)
         or (request.options is not DEFAULT_OPTIONS and request.options not in _USUAL_OPTIONS)
         or request.fixed is not None
@@ -378,18 +376,15 @@ def plan_small(request: EncodeRequest, coded: bool = False) -> SmallFrameWriter 
         return None
     stored = is_stored(request.values, request.bit_layout)
     shape = _shape_of(dtype, dimensions, container, n)
-    memory = acquire(_MEMORY, _new_memory)
+    memory = acquire(_MEMORY[dtype.bits], lambda: _new_memory(dtype))
     if stored:
         return SmallFrameWriter.stored(dtype, bits, shape, 0, memory)
-    rules, shipped = _rules(dtype, coded), _shipped(dtype)
-    if dtype is _FLOAT32:
-        planned = _plan_whole(None, bits, *shape.forms, rules, shipped, memory.plan)
-    else:
-        upper = np.left_shift(bits, 16, dtype=np.uint32)
-        planned = _plan_halves(None, upper, *shape.forms, rules, shipped, memory.plan)
+    plan = _plan_whole if dtype is _FLOAT32 else _plan_halves
+    arguments = None, bits, *shape.forms, _rules(dtype, coded), _shipped(dtype), memory.plan
+    planned = plan(*arguments) if n <= _MAX_SMALL or plan.is_at_hand(*arguments) else -1
     n_symbols = memory.counts[0]
     if planned < 0 or (n >= MIN_MIXED and _hints_at_more(n_symbols, n, dtype)):
-        release(_MEMORY, memory)
+        release(_MEMORY[dtype.bits], memory)
         return None
     if n_symbols <= MAX_SYMBOLS_WITH_RUNS:
         n_books = memory.start[N_CODEBOOKS_AT]

@@ -108,6 +108,26 @@ def test_a_kernel_without_entry_points_is_called_itself():
     assert Specialized(plain)("key", 1) == 2
 
 
+def test_a_kernel_is_at_hand_once_it_has_been_compiled(tmp_path):
+    """In this process or in another, which has left it in the cache; without numba's parts, it is said to be."""
+    program = """if True:
+        import numpy as np
+        from gcodec.kernels.core.specialized import Specialized
+        from gcodec.kernels.sample.code_costs import has_others
+        kernel, counts = Specialized(has_others), np.zeros((2, 3), np.uint32)
+        print(kernel.is_at_hand(None, counts), kernel.is_at_hand(None, counts.astype(np.uint16)))
+        kernel(None, counts)
+        print(kernel.is_at_hand(None, counts), kernel.is_at_hand("other", counts))
+    """
+    assert run(program, NUMBA_CACHE_DIR=str(tmp_path)) == ["False", "False", "True", "True"]
+    assert run(program, NUMBA_CACHE_DIR=str(tmp_path)) == ["True", "False", "True", "True"]
+
+    def plain(a):
+        return a + 1
+
+    assert Specialized(plain).is_at_hand("key", 1)
+
+
 def test_disable_jit_is_named_by_the_error():
     program = "import gcodec\ntry:\n    gcodec.encode\nexcept Exception as e:\n    print(type(e).__name__, e)"
     kind, *words = run(program, NUMBA_DISABLE_JIT="1")

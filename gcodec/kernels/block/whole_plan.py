@@ -1,9 +1,6 @@
 """The whole plan of a small frame by one kernel: what :mod:`gcodec.plan` decides step by step, where an array of one
 level has nothing special about it.
 
-Values of 16 bits come in the upper halves of 32, where their heads lie as those of float32 do, so that one compiled
-kernel counts both.
-
 A small array is planned by calls that each take longer to make than to run. This kernel makes them all at once, in the
 same order and with the same arithmetic, so that the bytes of the frame are the same; what it does not know it leaves to
 the steps, by returning :data:`SPECIAL`.
@@ -43,7 +40,6 @@ class PlanRules(NamedTuple):
         max_clustered: max blocks that they are made from.
         table_cost: what a codebook costs, in 1/256 bits, if all values are counted.
         max_symbols: max symbols of a codebook besides zero and the escape.
-        low_bit: number of the values' lowest bit: 0, or 16 where values are upper halves.
         lengths_from: values from which both lengths of sub-streams are weighed; below, it is the short one.
         many_zeros: percentage of zeros from which an array may be sparse, which one kernel does not plan.
         min_signed: values from which a sign in the head is considered, which one kernel does not plan either.
@@ -60,7 +56,6 @@ class PlanRules(NamedTuple):
     max_clustered: int
     table_cost: int
     max_symbols: int
-    low_bit: int
     lengths_from: int
     many_zeros: int
     min_signed: int
@@ -72,7 +67,7 @@ class PlanForm(NamedTuple):
     """A value type, with its usual head or a wide one, and a length of sub-streams, as plans take it.
 
     Attributes:
-        spec: how the array is sampled, which has the values in 32 bits.
+        spec: how the array is sampled.
         first_every: to compare forms, one piece in so many is sampled of each block,
         first_step: of one block in so many.
         head_bits: bits of the head.
@@ -132,13 +127,13 @@ class PlanMemory(NamedTuple):
 
 @kernel
 def _are_many_short(values, step, n_seen, low_bits, share):
-    """Return whether one in ``share`` of some values of uint32[n] that are not zero has zeros for some low bits.
+    """Return whether one in ``share`` of some values of uintW[n] that are not zero has zeros for some low bits.
 
     The places repeat no pattern of rows and columns: they lie √2 - 1 of the array apart, around and around, as those
     that plan/unused_bits.py looks at.
 
     Args:
-        values: uint32[n].
+        values: uintW[n].
         step: How far apart the places lie.
         n_seen: Number of values that are looked at.
         low_bits: The bits.
@@ -166,14 +161,14 @@ def _coprime(step, n):
 
 @kernel
 def hints_at_more(values, rules):
-    """Return whether a few values of uint32[n] hint at what one kernel does not plan: low bits that are zero in all or
+    """Return whether a few values of uintW[n] hint at what one kernel does not plan: low bits that are zero in all or
     in many values, or values most of which are zero."""
-    n, four, seven = len(values), np.uint32(15 << rules.low_bit), np.uint32(127 << rules.low_bit)
+    n, four, seven = len(values), np.uint32(15), np.uint32(127)
     step = n * 27146 >> 16 | 1 if n > 64 else 1
     merged, n_seen = values[0], min(n, 64)
     for k in range(n_seen):
         merged |= values[k * step % n]
-    if merged & np.uint32(1 << rules.low_bit) == 0:
+    if merged & np.uint32(1) == 0:
         return True
     if n >= rules.min_mixed:
         # Of few values, more are short by chance now and then. The numbers are those of plan/unused_bits.py.
@@ -195,7 +190,7 @@ def hints_at_more(values, rules):
 
 @allocating
 def _has_telling_bits(values, form, rules):
-    """Return whether the signs of uint32[n], or mantissa bits with them, may be worth a place in the head."""
+    """Return whether the signs of uintW[n], or mantissa bits with them, may be worth a place in the head."""
     n, head_shift = len(values), form.spec.head_shift
     if n >= rules.min_signed and bits_tell(values, head_shift, 0, np.zeros(2 * MAX_TOLD_HEADS, np.uint32)):
         return True
@@ -251,6 +246,19 @@ def _full_sample(values, spec, references, memory):
     result, wanted = _new_counts(n_rows, spec.window + 2), _sampled(spec, spec.every, 1, not references, references)
     count_sample(values, None, wanted, memory.columns, memory.sample, np.int64(0), n_rows, result)
     return result
+
+
+@allocating
+def _first_sample(values, form, rules, memory):
+    """Return the counts of a sample by which forms are compared, and what :func:`_weigh` says of them; arguments as of
+    :func:`plan_halves`."""
+    spec = _sampled(form.spec, form.first_every, form.first_step, True, True)
+    apart = spec.block * spec.step
+    n_rows = (len(values) + apart - 1) // apart
+    result = _new_counts(n_rows, spec.window + 2)
+    count_sample(values, None, spec, memory.columns, memory.sample, np.int64(0), n_rows, result)
+    references, bits = _weigh(result, form, rules)
+    return result, references, bits
 
 
 @allocating
@@ -347,7 +355,7 @@ def plan_halves(values, short, wide_short, long, wide_long, rules, shipped, memo
     """Plan a frame of a type of 16 bits, as :func:`plan_whole` does.
 
     Args:
-        values: uint32[n_values], values in the upper halves, and zeros in the lower ones.
+        values: uint16[n_values].
         short: :class:`PlanForm` of the usual head and the short sub-streams.
         wide_short: Of the wide head, if there is one, and the short ones.
         long: Of the usual head and the long ones.
@@ -358,23 +366,18 @@ def plan_halves(values, short, wide_short, long, wide_long, rules, shipped, memo
     if hints_at_more(values, rules) or _has_telling_bits(values, short, rules):
         return SPECIAL
     n, form, wide, is_long, is_wide = len(values), short, wide_short, False, False
-    n_rows = (n + form.spec.block - 1) // form.spec.block
-    sample = _new_counts(n_rows, form.spec.window + 2)
-    count_sample(values, None, form.spec, memory.columns, memory.sample, np.int64(0), n_rows, sample)
-    references, bits = _weigh(sample, form, rules)
+    sample, references, bits = _first_sample(values, short, rules, memory)
     if n >= rules.lengths_from:
-        long_sample = _new_counts(n_rows, form.spec.window + 2)
-        count_sample(values, None, long.spec, memory.columns, memory.sample, np.int64(0), n_rows, long_sample)
-        long_references, long_bits = _weigh(long_sample, long, rules)
+        long_sample, long_references, long_bits = _first_sample(values, long, rules, memory)
         if long_bits < bits:
             sample, references, bits, is_long = long_sample, long_references, long_bits, True
             form, wide = long, wide_long
     if n >= rules.min_wide:
-        wide_sample = _new_counts(n_rows, form.spec.window + 2)
-        count_sample(values, None, wide.spec, memory.columns, memory.sample, np.int64(0), n_rows, wide_sample)
-        wide_references, wide_bits = _weigh(wide_sample, wide, rules)
+        wide_sample, wide_references, wide_bits = _first_sample(values, wide, rules, memory)
         if (1 + rules.min_saving) * wide_bits < bits:
             sample, references, form, is_wide = wide_sample, wide_references, wide, True
+    if form.first_step > 1 or form.first_every != form.spec.every:
+        sample = _full_sample(values, form.spec, references, memory)
     at = _finish(sample, references, form, is_wide, rules, shipped, memory)
     return at if at < 0 else 8 * at + 4 * is_long + 2 * is_wide + references
 

@@ -382,6 +382,22 @@ def entry_point(kernel: Any, args: tuple[Any, ...]) -> Callable[..., Any]:
     return call if callable(call) else kernel
 
 
+def is_at_hand(kernel: Any, args: tuple[Any, ...]) -> bool:
+    """Return whether a kernel is compiled for arguments of the same types as these, in this process or in a cache.
+
+    Saves: where no kernels are shipped, compiling a large kernel for what smaller ones do as well, 17 s.
+    Without it: True, and the kernel is compiled.
+    Can go: when numba tells what its caches hold.
+    """
+    try:
+        signature, cache = tuple(_writable(typeof(arg)) for arg in args), kernel._cache
+        if signature in kernel.overloads:
+            return True
+        return cache._cache_file.load(cache._index_key(signature, kernel.targetctx.codegen())) is not None
+    except AttributeError:
+        return True
+
+
 def _writable(kind: Any) -> Any:
     """Return the type without the mark of read-only arrays, those in bundles included."""
     if isinstance(kind, types.NamedTuple | types.NamedUniTuple):

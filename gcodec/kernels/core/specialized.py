@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from typing import Any
 
-from .numba_private import entry_point
+from .numba_private import entry_point, is_at_hand
 
 
 class Specialized:
@@ -31,3 +31,7 @@ class Specialized:
         if call is None:
             call = self._compiled[key] = entry_point(self._kernel, args)
         return call(*args)
+
+    def is_at_hand(self, key: Hashable, *args: Any) -> bool:
+        """Return whether a call with these arguments needs no compiling."""
+        return key in self._compiled or is_at_hand(self._kernel, args)
