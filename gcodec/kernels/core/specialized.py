@@ -19,6 +19,7 @@ class Specialized:
     def __init__(self, kernel: Any) -> None:
         self._kernel = kernel
         self._compiled: dict[Hashable, Callable[..., Any]] = {}
+        self._absent: dict[Hashable, int] = {}  # how many types the kernel was compiled for when it was looked for
 
     def __call__(self, key: Hashable, *args: Any) -> Any:
         """Call the kernel.
@@ -33,5 +34,14 @@ class Specialized:
         return call(*args)
 
     def is_at_hand(self, key: Hashable, *args: Any) -> bool:
-        """Return whether a call with these arguments needs no compiling."""
-        return key in self._compiled or is_at_hand(self._kernel, args)
+        """Return whether a call with these arguments needs no compiling; what other processes compile meanwhile is not
+        looked for again."""
+        if key in self._compiled:
+            return True
+        n_compiled = len(getattr(self._kernel, "overloads", ()))
+        if self._absent.get(key) == n_compiled:
+            return False
+        if is_at_hand(self._kernel, args):
+            return True
+        self._absent[key] = n_compiled
+        return False
