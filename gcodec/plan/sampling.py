@@ -38,7 +38,8 @@ _CANDIDATE_VALUES, _MAX_CANDIDATE_EVERY = 1 << 15, 8
 _THOROUGH_EVERY, _THOROUGH_SHARE = 2, 16  #: one piece in so many, and how many more values to compare candidates
 _MAX_SIGNED_EVERY = 8  #: pieces of which one is sampled where the sign is in the head
 MAX_FEW_HEADS = 6  #: different heads, zero among them, up to which all values of an array are counted
-#: Blocks that a thread samples at a time at least, because telling it to takes as long; and the turns of each thread.
+#: A thread samples at least so many blocks at a time, because handing over fewer takes as long as sampling them; and
+#: where there are more, the work is cut into so many batches for each thread.
 _MIN_BATCH, _PARTS = 64, 4
 _SHORTER_GAIN = 0.0005  #: what sub-streams of half the usual length, which are slower, have to save
 

@@ -34,8 +34,8 @@ class Specialized:
         return call(*args)
 
     def is_at_hand(self, key: Hashable, *args: Any) -> bool:
-        """Return whether a call with these arguments needs no compiling; what other processes compile meanwhile is not
-        looked for again."""
+        """Return whether a call with these arguments needs no compiling. What another process compiles after the first
+        time that this is asked goes unnoticed."""
         if key in self._compiled:
             return True
         n_compiled = len(getattr(self._kernel, "overloads", ()))

@@ -260,7 +260,7 @@ def has_few_bins(counts, most):
     """Return whether histograms, uint32[n_blocks, n_bins], count something in ``most`` bins at most, all together."""
     n_rows, n_bins = counts.shape
     merged, step, b = np.zeros(n_bins, np.uint32), 16, 0
-    while b < n_rows:  # it is looked every few rows whether there are too many already
+    while b < n_rows:  # most arrays have too many after a few rows, and the rest need not be read
         for k in range(b, min(b + step, n_rows)):
             row = subarray(counts, k * n_bins, n_bins)
             for i in range(n_bins):

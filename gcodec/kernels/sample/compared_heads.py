@@ -1,5 +1,5 @@
-"""Count the heads of a sub-stream by comparisons of 64 values at a time, which takes less than adding to a counter for
-each value.
+"""Count the heads of a sub-stream by comparisons of 64 values at a time, which takes less time than adding to a counter
+for each value.
 
 Of a head the upper eight bits are taken as a byte. The bytes of a sub-stream lie close together: for each one from the
 least to the greatest, those that are equal to it are counted. Where heads have a ninth bit, which lies below the byte,
