@@ -29,6 +29,7 @@ from .options import (
     check_lossless,
     checked_options,
 )
+from .plan.kept_values import keep_values
 from .plan.request import NO_LEVELS, EncodeRequest
 from .tensors import Values, as_plain_array, check_has_data, kernel_view, new_output, output_bits, values_of
 from .threads import check_threads, n_threads
@@ -56,6 +57,8 @@ def bit_layout_for(
         InvalidArgument: If the arguments contradict each other, or do not fit the array.
     """
     bit_layout, ladder = precision.bit_layout(values.dtype, options)
+    if precision.keep is not None:
+        return keep_values(values.bits, values.dtype, bit_layout, precision.keep)
     if ladder is None:
         return bit_layout, NO_LEVELS
     if precision.optimizer is not None:
@@ -79,6 +82,7 @@ def encode(
     levels: Any = None,
     ladder: Ladder | None = None,
     rounding: str | None = None,
+    keep: Any = None,
     optimizer: Any = None,
     param: Any = None,
     dtype: str | None = None,
@@ -105,6 +109,8 @@ def encode(
         levels: uint8, of x's shape or flat, an index into ``ladder`` per value.
         ladder: The bits dropped at each level; by default the one that ``options`` name, for the dtype.
         rounding: "nearest" (even) or "truncate"; by default as ``options`` say.
+        keep: A number or several, with ``mantissa_bits``: values equal to one, such as a fill value, come
+            back bit for bit, and no other value becomes equal to one.
         optimizer: Torch optimizer or OptimizerView, in place of ``levels``: levels follow the optimizer's rule (GComp,
             Table 2; docs/algorithms.md).
         param: The parameter whose gradient ``x`` is, with ``optimizer``.
@@ -127,10 +133,12 @@ def encode(
         Unsupported: For a tensor on another device, or what the device's encoder cannot do.
     """
     options = DEFAULT_OPTIONS if options is None else checked_options(options)
-    precision = Precision(mantissa_bits, levels, ladder, rounding, optimizer, param)
+    precision = Precision(mantissa_bits, levels, ladder, rounding, optimizer, param, keep)
     if _is_on_gpu(x):
         if dtype is not None:
             raise Unsupported("dtype is not supported for CUDA tensors; call .cpu() first")
+        if keep is not None:
+            raise Unsupported("keep is not supported for CUDA tensors; call .cpu() first")
         if device is not None and str(device) not in ("cpu", str(x.device)):
             raise InvalidArgument(f"device must be None, 'cpu' or '{x.device}', where x lies, not {device!r}")
         check_has_data(x)

@@ -111,6 +111,7 @@ class Precision(NamedTuple):
         rounding: "nearest" or "truncate"; by default as the options say.
         optimizer: The optimizer whose rule chooses the levels.
         param: The parameter whose gradient is encoded, with ``optimizer``.
+        keep: Numbers that keep all bits where they are met, with ``mantissa_bits``.
     """
 
     mantissa_bits: int | None = None
@@ -119,6 +120,7 @@ class Precision(NamedTuple):
     rounding: str | None = None
     optimizer: Any = None
     param: Any = None
+    keep: Any = None
 
     def is_nearest(self, options: EncoderOptions) -> bool:
         """Return True if values are to be rounded to nearest even, False if truncated.
@@ -146,6 +148,8 @@ class Precision(NamedTuple):
             raise InvalidArgument("param was given without optimizer, whose rule it is for")
         if self.mantissa_bits is not None and by_level:
             raise InvalidArgument(f"mantissa_bits and {name} cannot both be given")
+        if self.keep is not None and self.mantissa_bits is None:
+            raise InvalidArgument("keep was given without mantissa_bits; where values have levels, level 0 keeps them")
         if not by_level:
             if self.ladder is not None:
                 raise InvalidArgument("ladder was given without levels or optimizer, which say how it is used")

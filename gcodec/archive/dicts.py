@@ -35,7 +35,7 @@ from .writer import ArchiveWriter
 #: Under this name an archive of a dictionary keeps it: ``gcodec decompress`` restores a .safetensors file.
 DICT_PATH = "tensors.safetensors"
 #: Arguments of ``gcodec.encode`` that :func:`save_file` takes for tensors that are not lossless.
-ENCODE_OPTIONS = ("ladder", "rounding", "options")
+ENCODE_OPTIONS = ("ladder", "rounding", "keep", "options")
 #: What a base may be given as: tensors by name, a path as for :class:`Bases` or a chain of them, or an open archive.
 BaseLike = (
     Mapping[str, Any] | str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | ArchiveReader | HoldsArchive
@@ -76,8 +76,8 @@ def save_file(
             that is smaller, and loading them needs the base again. Lossless only.
         smallest: try more ways to code what stays lossless, and take the smallest, however slow it is.
         threads: as many as the process may use if None.
-        encode_options: ``ladder``, ``rounding`` and ``options`` as for :func:`gcodec.encode`, for ``levels`` and
-            ``mantissa_bits``.
+        encode_options: ``ladder``, ``rounding``, ``keep`` and ``options`` as for :func:`gcodec.encode`, for ``levels``
+            and ``mantissa_bits``.
 
     Raises:
         InvalidArgument: a tensor or an option that has no meaning here, or ``path`` has the name of a tensor file.

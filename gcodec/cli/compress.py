@@ -78,6 +78,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     modes.add_argument("--ladder", choices=("fine", "paper"), help="gcomp: levels of our own (default) or the paper's")
     modes.add_argument("--rounding", choices=("nearest", "truncate"),
                        help="rounding of dropped bits (default: nearest)")
+    modes.add_argument("--fill-value", dest="keep", type=float, action="append", metavar="X",
+                       help="with --mantissa-bits: values equal to X, which stands for\nmissing ones, keep"
+                       " all bits; may be repeated")
     modes.add_argument("--literal", action="store_true", help="gcomp just as published: the paper's ladder,"
                        " one codebook\nand truncation (for comparison)")
     add("--smallest", action="store_true", help="try more ways to store what stays lossless, however slow they are")
@@ -197,12 +200,14 @@ def policy_maker(args: argparse.Namespace) -> PolicyMaker:
         raise UsageError(f"--base needs lossless mode, not {lossy}")
     if args.rounding and not make_lossy(args):
         raise UsageError("--rounding needs --mode gcomp or --mantissa-bits")
+    if args.keep and args.mantissa_bits is None:
+        raise UsageError("--fill-value needs --mantissa-bits")
     if args.mantissa_bits is not None:
         if args.mode is not None:
             raise UsageError(f"--mantissa-bits is a mode of its own: leave out --mode {args.mode}")
         if not 1 <= args.mantissa_bits <= 52:
             raise UsageError(f"--mantissa-bits must be 1 to 52, not {args.mantissa_bits}")
-        options = {"rounding": args.rounding} if args.rounding else {}
+        options = {name: getattr(args, name) for name in ("rounding", "keep") if getattr(args, name)}
         return lambda plan: MantissaBits(plan, args.mantissa_bits, options)
     if args.mode != "gcomp":
         return lambda plan: None

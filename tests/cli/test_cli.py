@@ -492,3 +492,17 @@ def test_verify_names_files_of_the_folder_that_the_archive_lacks(capsys):
     assert checked["ok"] and len(checked["problems"]) == 2
     run("compress", "run/a.npy", "run/sub/b.txt", "-o", "two.gc")
     run("verify", "two.gc", "--against", "run")                 # files that were chosen: others may lie beside them
+
+
+def test_fill_values_come_back_from_a_lossy_archive(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    values = np.random.default_rng(0).normal(280, 20, 30_000).astype(np.float32)
+    values[::3], values[1] = 1e20, -54321.5
+    np.save("a.npy", values)
+    run("compress", "a.npy", "--mantissa-bits", 7, "--fill-value", "1e20", "--fill-value=-54321.5")
+    back = gcodec.load_file("a.npy.gc")["a"]
+    assert np.array_equal(back == np.float32(1e20), values == np.float32(1e20)) and back[1] == values[1]
+    assert (back != values).any()
+    gcodec.save_file({"a": values}, "b.gc", mantissa_bits=7, keep=[1e20, -54321.5])
+    assert np.array_equal(gcodec.load_file("b.gc")["a"], back)
+    run("compress", "a.npy", "-f", "--fill-value", "1e20", code=2)
