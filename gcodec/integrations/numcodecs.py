@@ -13,6 +13,7 @@ from ..codec import decode_frame, encode
 from ..dtypes import BY_NAME
 from ..errors import Corruption, InvalidArgument
 from ..frame.decode import FrameReader
+from ..plan.kept_values import fill_values
 from ..tensors import check_unmasked
 
 #: Precedes a frame of big-endian values, which the frame itself holds in its own order. Earlier snapshots put it behind
@@ -32,6 +33,8 @@ class Gcodec(Codec):
             float8. A name such as ``"float32"`` or ``"bfloat16"``, or one of numpy's types such as ``">f8"``.
         mantissa_bits: Keep this many mantissa bits, as for :func:`gcodec.encode`; None is lossless.
         rounding: ``"nearest"`` (even) or ``"truncate"``, with ``mantissa_bits``.
+        keep: With ``mantissa_bits``, numbers that keep all bits, such as the fill value of the array, of which no codec
+            is told. Conventional ones and those that are frequent always do, in arrays of numpy's types.
 
     Raises:
         InvalidArgument: If an argument is out of range.
@@ -40,17 +43,22 @@ class Gcodec(Codec):
     codec_id = "gcodec"
 
     def __init__(
-        self, dtype: npt.DTypeLike | None = None, mantissa_bits: int | None = None, rounding: str | None = None
+        self,
+        dtype: npt.DTypeLike | None = None,
+        mantissa_bits: int | None = None,
+        rounding: str | None = None,
+        keep: Any = None,
     ) -> None:
         self._name: str | None = None
         self._order = "="
         if dtype is not None:
             self._name, self._order = _type_of(dtype)
         probe = np.zeros(0, BY_NAME[self._name or "float64"].uint)
-        encode(probe, dtype=self._name or "float64", mantissa_bits=mantissa_bits, rounding=rounding)
+        encode(probe, dtype=self._name or "float64", mantissa_bits=mantissa_bits, rounding=rounding, keep=keep)
         # As JSON has them, for the configuration: np.float32 and numpy's integers are welcome, too.
         self.dtype = dtype if dtype is None or isinstance(dtype, str) else np.dtype(dtype).str
         self.mantissa_bits, self.rounding = None if mantissa_bits is None else int(mantissa_bits), rounding
+        self.keep = None if keep is None else np.asarray(keep, np.float64).reshape(-1).tolist()
 
     def encode(self, buf: Any) -> bytes:
         """Encode an array or buffer as a frame.
@@ -78,7 +86,13 @@ class Gcodec(Codec):
             flat = flat.byteswap()
         if flat.dtype.itemsize == array.dtype.itemsize:  # the shape tells the encoder what rows and columns are
             flat = flat.reshape(array.shape if array.flags.c_contiguous else array.shape[::-1])
-        frame: bytes = encode(flat, dtype=self._name, mantissa_bits=self.mantissa_bits, rounding=self.rounding)
+        keep = None
+        if self.mantissa_bits is not None:
+            dtype = BY_NAME[self._name or flat.dtype.name]
+            keep = fill_values(flat.view(dtype.uint), dtype, self.keep or ())
+        frame: bytes = encode(
+            flat, dtype=self._name, mantissa_bits=self.mantissa_bits, rounding=self.rounding, keep=keep
+        )
         return BIG_ENDIAN + frame if order == ">" else frame
 
     def decode(self, buf: Any, out: Any = None) -> Any:
@@ -114,8 +128,14 @@ class Gcodec(Codec):
         target[:] = (bits.byteswap(inplace=True) if swapped else bits).view(np.uint8)
         return out
 
+    def get_config(self) -> dict[str, Any]:
+        """Return the settings of the codec, as JSON has them."""
+        config: dict[str, Any] = super().get_config()
+        return {name: value for name, value in config.items() if name != "keep" or value is not None}
+
     def __repr__(self) -> str:
-        return f"Gcodec(dtype={self.dtype!r}, mantissa_bits={self.mantissa_bits!r}, rounding={self.rounding!r})"
+        settings = {name: getattr(self, name) for name in ("dtype", "mantissa_bits", "rounding", "keep")}
+        return f"Gcodec({', '.join(f'{name}={value!r}' for name, value in settings.items())})"
 
 
 def _type_of(dtype: npt.DTypeLike) -> tuple[str, str]:

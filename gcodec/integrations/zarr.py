@@ -16,8 +16,9 @@ from ..codec import decode_frame, decode_range, encode
 from ..dtypes import BY_NAME, DTYPES
 from ..errors import Corruption, InvalidArgument
 from ..frame.decode import FrameReader
+from ..plan.kept_values import fill_values
 
-SETTINGS = ("mantissa_bits", "rounding")
+SETTINGS = ("mantissa_bits", "rounding", "keep")
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,8 @@ class GcodecCodec(ArrayBytesCodecPartialDecodeMixin, ArrayBytesCodec):
     Attributes:
         mantissa_bits: Keep this many mantissa bits, as for :func:`gcodec.encode`; None is lossless.
         rounding: ``"nearest"`` (even) or ``"truncate"``, with ``mantissa_bits``.
+        keep: With ``mantissa_bits``, numbers that keep all bits, such as a fill value that Zarr is not told of, which
+            xarray's ``_FillValue`` is not. The array's own, conventional ones and those that are frequent always do.
 
     Raises:
         InvalidArgument: If an attribute is out of range.
@@ -39,9 +42,12 @@ class GcodecCodec(ArrayBytesCodecPartialDecodeMixin, ArrayBytesCodec):
 
     mantissa_bits: int | None = None
     rounding: str | None = None
+    keep: tuple[float, ...] | None = None
 
     def __post_init__(self) -> None:
-        encode(np.zeros(0), mantissa_bits=self.mantissa_bits, rounding=self.rounding)
+        encode(np.zeros(0), mantissa_bits=self.mantissa_bits, rounding=self.rounding, keep=self.keep)
+        if self.keep is not None:
+            object.__setattr__(self, "keep", tuple(np.asarray(self.keep, np.float64).reshape(-1).tolist()))
         if self.mantissa_bits is not None:  # as JSON has it, for the array's metadata: it may be one of numpy's
             object.__setattr__(self, "mantissa_bits", int(self.mantissa_bits))
 
@@ -77,7 +83,12 @@ class GcodecCodec(ArrayBytesCodecPartialDecodeMixin, ArrayBytesCodec):
 
     def _encode_sync(self, chunk_array: Any, chunk_spec: Any) -> Any:
         values = chunk_array.as_numpy_array()
-        frame = encode(values, mantissa_bits=self.mantissa_bits, rounding=self.rounding)
+        keep = None
+        if self.mantissa_bits is not None:
+            dtype = BY_NAME[values.dtype.name]
+            native = values.astype(values.dtype.newbyteorder("="), copy=False)
+            keep = fill_values(native.view(dtype.uint), dtype, (chunk_spec.fill_value, *(self.keep or ())))
+        frame = encode(values, mantissa_bits=self.mantissa_bits, rounding=self.rounding, keep=keep)
         return chunk_spec.prototype.buffer.from_bytes(frame)
 
     def _decode_sync(self, chunk_data: Any, chunk_spec: Any) -> Any:

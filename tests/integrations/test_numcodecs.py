@@ -164,3 +164,16 @@ def test_the_entry_point_names_the_codec():
         pytest.skip("gcodec was installed before it had this entry point")
     assert found[0].load() is Gcodec
     assert numcodecs.get_codec(json.loads('{"id": "gcodec", "mantissa_bits": 7}')) == Gcodec(mantissa_bits=7)
+
+
+@pytest.mark.parametrize("kind", ["<f4", ">f4", "<f8", ">f8"])
+def test_rounding_leaves_fill_values(kind):
+    values = np.random.default_rng(0).normal(280, 20, 20_000).astype(kind)
+    values[::3], values[7], values[8] = 1e20, -9999, -54321.987
+    for data, dtype in ((values, None), (values.tobytes(), kind)):
+        codec = Gcodec(dtype=dtype, mantissa_bits=7, keep=-54321.987)
+        back = codec.decode(codec.encode(data)).view(kind)
+        same = (back == values)
+        assert same[::3].all() and same[7:9].all() and same.mean() < 0.4
+        assert numcodecs.get_codec(json.loads(json.dumps(codec.get_config()))) == codec
+    assert "keep" not in Gcodec(mantissa_bits=7).get_config()

@@ -154,3 +154,54 @@ def test_datasets_of_xarray_come_back_and_keep_the_codec(tmp_path, version, opti
         coded = {name for name, array in group.arrays() if "gcodec" in str(array.metadata.to_dict())}
         assert coded == floats.keys()
         again.load().to_zarr(tmp_path / str(n + 1), zarr_format=version)     # as it was read
+
+
+MISSING = [(fill, mantissa_bits, kind) for fill in (1e20, -9999.0, -32767.0, -999.0, 9.969209968386869e36, -12345.678)
+           for mantissa_bits in (7, 10, 12) for kind in ("f4", "f8")]
+
+
+def field_with_gaps(fill, kind):
+    """Return temperatures, 29 % of which are missing, in contiguous places and single ones, and which are."""
+    rng = np.random.default_rng(0)
+    values, missing = rng.normal(280, 20, (180, 360)).astype(kind), rng.random((180, 360)) < 0.05
+    missing[20:70, 100:300] = True
+    values[missing] = fill
+    return values, missing
+
+
+@pytest.mark.parametrize(("fill", "mantissa_bits", "kind"), MISSING)
+def test_rounding_leaves_fill_values_that_zarr_is_not_told_of(tmp_path, fill, mantissa_bits, kind):
+    values, missing = field_with_gaps(fill, kind)
+    array = zarr.create_array(tmp_path / "a", shape=values.shape, dtype=kind, chunks=(90, 90), compressors=None,
+                              serializer=GcodecCodec(mantissa_bits=mantissa_bits))
+    array[...] = values
+    assert np.array_equal(array[...] == values.dtype.type(fill), missing)
+
+
+@pytest.mark.parametrize("told", ["by the array", "by the codec"])
+def test_a_rare_fill_value_is_kept_where_the_codec_is_told_of_it(tmp_path, told):
+    values = np.random.default_rng(0).normal(280, 20, (100, 100)).astype("f4")
+    values[7, 7] = -54321.987
+    fill, keep = (values[7, 7], None) if told == "by the array" else (0, (-54321.987,))
+    array = zarr.create_array(tmp_path / "a", shape=values.shape, dtype="f4", chunks=(50, 50), compressors=None,
+                              serializer=GcodecCodec(mantissa_bits=7, keep=keep), fill_value=fill)
+    array[...] = values
+    again = zarr.open_array(tmp_path / "a")
+    assert again[7, 7] == values[7, 7] and np.allclose(again[...], values, rtol=2.0**-8)
+    assert again.metadata.codecs[0] == GcodecCodec(mantissa_bits=7, keep=keep)
+
+
+@pytest.mark.filterwarnings("ignore:Consolidated metadata")
+@pytest.mark.parametrize("version", [2, 3])
+@pytest.mark.parametrize(("fill", "mantissa_bits", "kind"), MISSING)
+def test_what_is_missing_for_xarray_stays_missing_after_rounding(tmp_path, fill, mantissa_bits, kind, version):
+    xarray = pytest.importorskip("xarray")
+    from gcodec.integrations.numcodecs import Gcodec
+
+    values, missing = field_with_gaps(np.nan, kind)
+    settings = {"compressors": [Gcodec(mantissa_bits=mantissa_bits)]} if version == 2 else {
+        "serializer": GcodecCodec(mantissa_bits=mantissa_bits), "compressors": None}
+    dataset = xarray.Dataset({"t": (("y", "x"), values)})
+    dataset.to_zarr(tmp_path / "t", encoding={"t": {**settings, "_FillValue": fill}}, zarr_format=version)
+    again = xarray.open_dataset(tmp_path / "t", engine="zarr", chunks=None)
+    assert np.array_equal(np.isnan(again["t"].values), missing)
