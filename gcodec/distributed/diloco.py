@@ -39,7 +39,7 @@ from .reduction.precompile import precompile_kernels
 from .reduction.reduce_request import TYPES, ReduceRequest
 from .stats import Counters
 from .transport.agreement import compare_options
-from .transport.arguments import check_duration, check_not_expanded
+from .transport.arguments import check_not_expanded, check_optional_duration
 from .transport.jobs import LaneJob
 from .transport.lane import Lane, lane_with_options
 from .visible import Visible, VisibleExchange, drop_zeros
@@ -64,7 +64,7 @@ class DiLoCo:
         group: the process group; default the world.
         smallest: bytes; smaller exchanges go through Gloo uncompressed, but for ``Visible()``.
         threads: threads of the codec. Default: the cores divided by the ranks on this host, as torchrun tells.
-        timeout: time after which a silent rank is an error.
+        timeout: time after which a silent rank is an error; default the group's own.
 
     Raises:
         InvalidArgument: an argument has another type or value, or a parameter another type, no memory of its own for
@@ -81,14 +81,14 @@ class DiLoCo:
         group: dist.ProcessGroup | None = None,
         smallest: int = SMALLEST,
         threads: int | None = None,
-        timeout: timedelta = timedelta(minutes=5),
+        timeout: timedelta | None = None,
     ) -> None:
         if not hasattr(optimizer, "param_groups"):
             raise InvalidArgument(f"optimizer must be the outer torch optimizer, not a {type(optimizer).__name__}")
         check_takes_averages(optimizer)
         self.optimizer, self.every = optimizer, check_int("every", every, 1)
         self.mode, self.group = mode if isinstance(mode, Visible) else mode_of(mode, "Visible()"), group
-        self.smallest, self.timeout = check_int("smallest", smallest), check_duration("timeout", timeout)
+        self.smallest, self.timeout = check_int("smallest", smallest), check_optional_duration("timeout", timeout)
         self.threads = check_optional_int("threads", threads) or threads_per_rank()
         self.steps = 0  #: inner steps so far
         self._counters = Counters()

@@ -85,7 +85,7 @@ def compress_fsdp(
     replicas: DeviceMesh | dist.ProcessGroup | None = None,
     smallest: int = SMALLEST,
     threads: int | None = None,
-    timeout: timedelta = timedelta(minutes=5),
+    timeout: timedelta | None = None,
     bypass: Bypass | None = Bypass(),  # noqa: B008 - frozen
     refresh: Refresh | None = Refresh(),  # noqa: B008 - frozen
 ) -> Collectives:
@@ -102,7 +102,7 @@ def compress_fsdp(
             own and compress only that, give its dimension the backend "gcodec".)
         smallest: bytes; smaller tensors are sent uncompressed.
         threads: threads of the codec. Default: the cores divided by the ranks on this host, as torchrun tells.
-        timeout: time after which a silent rank is an error.
+        timeout: time after which a silent rank is an error; default the group's own.
         bypass: policy that measures whether compression pays; None always compresses.
         refresh: when shared codebooks are renewed; None: every frame carries its own.
 

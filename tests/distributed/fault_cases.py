@@ -117,3 +117,11 @@ def backward_error() -> str:
         if undo is not None:
             undo()
     return ""
+
+
+def timeouts() -> list[timedelta]:
+    """Return how long lanes of groups with timeouts of their own, and of one without, wait for a silent rank."""
+    groups = [dist.new_group(timeout=timedelta(seconds=seconds)) for seconds in (77, 9000)]
+    found = [lane_of(group).timeout for group in groups]
+    found.append(lane_of(dist.new_group(timeout=timedelta(seconds=99)), timedelta(seconds=20)).timeout)
+    return found

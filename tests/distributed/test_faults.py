@@ -66,6 +66,11 @@ def test_backward_raises_the_error_of_its_bucket_on_all_ranks(ranks):
     assert "step 0, bucket" in errors[0]
 
 
+def test_a_lane_waits_as_long_as_its_group_unless_told_otherwise(ranks):
+    seconds = [[timeout.total_seconds() for timeout in timeouts] for timeouts in ranks.run(cases.timeouts)]
+    assert seconds == 3 * [[77, 9000, 20]]
+
+
 def test_a_rank_that_dies_is_an_error_that_names_it():
     ranks = Ranks(3)
     result = ranks.run_with_deaths(cases.death, culprit=CULPRIT)

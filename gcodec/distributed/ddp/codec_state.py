@@ -35,7 +35,7 @@ from ..reduction.refresh import CodebookRefresh
 from ..reduction.shared_codebooks import Refresh, SharedCodebooks
 from ..reduction.ways import CAST, CODED, CODING, DENSE, OWN_CODEBOOKS, UNPREDICTED
 from ..stats import Counters, Stats
-from ..transport.arguments import check_duration, check_group_member, config_or_none
+from ..transport.arguments import check_group_member, check_optional_duration, config_or_none
 from ..transport.jobs import ALL_REDUCE, LaneJob, StartedJob, result_of, then
 from ..transport.lane import Lane, lane_with_options
 from ..transport.message import agreement_of
@@ -67,7 +67,7 @@ class CompressedAllreduce:
         smallest: bytes; smaller buckets go through Gloo uncompressed, as do those of types other than float32, float64,
             float16 and bfloat16.
         threads: threads of the codec. Default: the cores divided by the ranks on this host, as torchrun tells.
-        timeout: time after which a silent rank is an error.
+        timeout: time after which a silent rank is an error; default the group's own.
 
     Raises:
         Unsupported: the optimizer has no rule.
@@ -84,7 +84,7 @@ class CompressedAllreduce:
         group: dist.ProcessGroup | None = None,
         smallest: int = SMALLEST,
         threads: int | None = None,
-        timeout: timedelta = timedelta(minutes=5),
+        timeout: timedelta | None = None,
     ) -> None:
         check_group_member(group)
         policy = config_or_none("bypass", bypass, Bypass)
@@ -92,7 +92,7 @@ class CompressedAllreduce:
         self.refresh, self.smallest = config_or_none("refresh", refresh, Refresh), check_int("smallest", smallest)
         chosen = mode_by_optimizer(mode, optimizer)
         self.mode = mode if isinstance(mode, str) and cast_of(mode) else chosen
-        self.group, self.timeout = group, check_duration("timeout", timeout)
+        self.group, self.timeout = group, check_optional_duration("timeout", timeout)
         self.threads = check_optional_int("threads", threads) or threads_per_rank()
         self._stats = Stats()
         self._codebooks = SharedCodebooks(self.refresh or Refresh())

@@ -22,7 +22,7 @@ from ..reduction.allreduce import dense_allreduce
 from ..reduction.gpu_jobs import side_stream_job
 from ..reduction.reduce_request import TYPES
 from ..stats import Counters, Stats
-from ..transport.arguments import check_duration, check_group_member, check_model
+from ..transport.arguments import check_group_member, check_model, check_optional_duration
 from ..transport.jobs import ALL_REDUCE
 from ..transport.lane import Lane, lane_with_options
 from .group_check import check_group
@@ -51,7 +51,7 @@ class CompressedGradients:
         optimizer: the optimizer that will take the step. Plans with momentum correction need it, to check that it has
             no momentum of its own.
         group: DDP's process group; default that of ``model``, if it is DDP's module, else the world.
-        timeout: time after which a silent rank is an error.
+        timeout: time after which a silent rank is an error; default the group's own.
 
     Raises:
         InvalidArgument: torch.distributed is not initialized, or an argument has another type or value.
@@ -64,7 +64,7 @@ class CompressedGradients:
         *,
         optimizer: torch.optim.Optimizer | None = None,
         group: dist.ProcessGroup | None = None,
-        timeout: timedelta = timedelta(minutes=5),
+        timeout: timedelta | None = None,
     ) -> None:
         if not dist.is_initialized():
             raise InvalidArgument("torch.distributed is not initialized: call init_process_group first")
@@ -74,7 +74,7 @@ class CompressedGradients:
         _check_optimizer(self.plan, optimizer)
         if group is None and isinstance(model, DistributedDataParallel):
             group = model.process_group
-        self.group, self.timeout = group, check_duration("timeout", timeout)
+        self.group, self.timeout = group, check_optional_duration("timeout", timeout)
         module = model.module if isinstance(model, DistributedDataParallel) else model
         self._names = {id(param): name for name, param in module.named_parameters()}
         self._params = dict(module.named_parameters())  # keeps their ids from being used again

@@ -71,7 +71,7 @@ class AdaptiveGradients(CompressedGradients):
         overlap: average each bucket as soon as it is there, if the controller can do without the others. False: all
             buckets at the end of the step, in the order of the model's parameters, with the same bits.
         group: DDP's process group; default that of ``model``, if it is DDP's module, else the world.
-        timeout: time after which a silent rank is an error.
+        timeout: time after which a silent rank is an error; default the group's own.
 
     Attributes:
         adaptive: the :class:`~gcodec.adaptive.Adaptive` at work.
@@ -90,7 +90,7 @@ class AdaptiveGradients(CompressedGradients):
         samples: float = 1.0,
         overlap: bool = True,
         group: dist.ProcessGroup | None = None,
-        timeout: timedelta = timedelta(minutes=5),
+        timeout: timedelta | None = None,
     ) -> None:
         if not isinstance(controller, Controller):
             raise InvalidArgument(

@@ -90,7 +90,8 @@ def allreduce(
         async_op: return at once, with a :class:`Future`. Do not touch the tensor until its ``wait`` returns.
         smallest: bytes below which nothing is compressed, nor rounded.
         threads: threads of the codec; default all cores.
-        timeout: time after which a silent rank is an error, default 5 minutes. Only the first call's on a group counts.
+        timeout: time after which a silent rank is an error; default the group's own. Only the first call's on a group
+            counts.
 
     Returns:
         A future for ``async_op``, else None.

@@ -277,6 +277,15 @@ class Lane:
         ending.join(patience)
 
 
+def _timeout_of(parent: Any) -> timedelta:
+    """Return the timeout that the user gave to a group, or torch's default where its backends do not tell."""
+    for device in parent._device_types:
+        options = getattr(parent._get_backend(device), "options", None)
+        if isinstance(timeout := getattr(options, "_timeout", None), timedelta):
+            return timeout
+    return distributed_c10d.default_pg_timeout
+
+
 def _private_store(parent: dist.ProcessGroup, timeout: timedelta) -> Store:
     """Return a part of the parent's own store, for a group of the same ranks. Raises InvalidArgument, PeerError."""
     if parent not in distributed_c10d._world.pg_map:
@@ -336,7 +345,7 @@ def lane_of(group: dist.ProcessGroup | None = None, timeout: timedelta | None = 
 
     Args:
         group: a process group; default the world's.
-        timeout: time after which a silent peer is an error; default 5 minutes. Only the first call's counts.
+        timeout: time after which a silent peer is an error; default the group's own. Only the first call's counts.
 
     Raises:
         InvalidArgument: torch.distributed is not initialized, or this process is not in the group.
@@ -350,7 +359,7 @@ def lane_of(group: dist.ProcessGroup | None = None, timeout: timedelta | None = 
             if lane.parent is parent:
                 return lane
         _close_orphans()
-        lane = Lane(parent, timeout or timedelta(minutes=5))
+        lane = Lane(parent, timeout or _timeout_of(parent))
         _lanes.append(lane)
         return lane
 
