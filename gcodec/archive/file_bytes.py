@@ -96,6 +96,18 @@ class FileBytes:
         return self._archive.verbatim_bytes(self._entry)
 
 
-def file_object(archive: ArchiveReader, entry: FileEntry, check_open: Callable[[], None]) -> io.BufferedReader:
+class ArchivedFile(io.BufferedReader):
+    """A file in an archive, read-only, that can seek.
+
+    Attributes:
+        size: its bytes, which fsspec asks for where it reads from the end or by blocks.
+    """
+
+    size: int
+
+
+def file_object(archive: ArchiveReader, entry: FileEntry, check_open: Callable[[], None]) -> ArchivedFile:
     """Return a file in an archive as a read-only binary file that can seek; arguments as for :class:`FileBytes`."""
-    return io.BufferedReader(SourceFile(FileBytes(archive, entry, check_open)), BUFFER_BYTES)
+    file = ArchivedFile(SourceFile(FileBytes(archive, entry, check_open)), BUFFER_BYTES)
+    file.size = entry.size
+    return file

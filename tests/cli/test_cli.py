@@ -506,3 +506,22 @@ def test_fill_values_come_back_from_a_lossy_archive(tmp_path, monkeypatch):
     gcodec.save_file({"a": values}, "b.gc", mantissa_bits=7, keep=[1e20, -54321.5])
     assert np.array_equal(gcodec.load_file("b.gc")["a"], back)
     run("compress", "a.npy", "-f", "--fill-value", "1e20", code=2)
+
+
+def test_folders_may_be_left_out_before_the_file_of_a_tensor_but_not_in_its_name(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    one = np.ones(5000, np.float32)
+    gcodec.save({"model": {"w": one}, "ema": {"w": 2 * one, "z": 3 * one}}, "state.gc")
+    for name in ("w", "z", "ema"):
+        run("decompress", "state.gc", "--only", name, "-o", "x.npy", code=1)
+        assert "2 files have" not in capsys.readouterr().err
+    run("decompress", "state.gc", "--only", "ema/w", "-o", "x.npy")
+    assert np.array_equal(np.load("x.npy"), 2 * one)
+    Path("a/b").mkdir(parents=True)
+    save_safetensors({"n:w": one, "m/w": 2 * one}, "a/b/f.safetensors")
+    run("compress", "a", "-o", "a.gc")
+    for name, factor in (("f.safetensors:n:w", 1), ("b/f.safetensors:m/w", 2), ("a/b/f.safetensors:m/w", 2)):
+        run("decompress", "a.gc", "-f", "--only", name, "-o", "x.npy")
+        assert np.array_equal(np.load("x.npy"), factor * one)
+    for name in ("w", "safetensors:n:w", "f.safetensors:w", ":m/w"):
+        run("decompress", "a.gc", "-f", "--only", name, "-o", "x.npy", code=1)

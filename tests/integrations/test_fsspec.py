@@ -43,6 +43,10 @@ def test_files_are_listed_and_read_as_in_the_folder(run):
         assert archive.cat(path) == (run.parent / path).read_bytes()
         assert archive.size(path) == (run.parent / path).stat().st_size
     assert archive.cat_file("run/w.npy", 128, 160) == WEIGHTS.tobytes()[:32]
+    assert archive.cat_file("run/w.npy", -32) == archive.tail("run/w.npy", 32) == WEIGHTS.tobytes()[-32:]
+    assert archive.cat_ranges(["run/w.npy"] * 2, [0, -32], [128, None]) == [
+        (run / "w.npy").read_bytes()[:128], WEIGHTS.tobytes()[-32:]]
+    assert archive.read_block("run/notes.txt", 2, 10, b"\n") == b"text\ntext\n"
     with archive.open("run/w.npy") as file:
         assert np.array_equal(np.load(file), WEIGHTS)
     target = run.with_name("copy")
