@@ -1,12 +1,13 @@
-"""Files at URLs, such as ``s3://bucket/model.gc``, through fsspec: read in place, written whole or not at all."""
+"""Files at URLs, such as ``s3://bucket/model.gc``, through fsspec: read in place, put there when complete."""
 
 from __future__ import annotations
 
 import errno
 import os
+import secrets
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 from urllib.parse import urlsplit
@@ -79,7 +80,9 @@ def filesystem_of(url: str) -> tuple[Any, str]:
     """Return fsspec's file system of a URL, and the path in it.
 
     Raises:
-        GcodecError: fsspec, or the package that it needs for this kind of URL, is not installed.
+        GcodecError: fsspec, or the package that it needs for this kind of URL, is not installed; or the store cannot be
+            used, as with an unknown profile.
+        OSError: of the store.
     """
     try:
         import fsspec
@@ -87,8 +90,32 @@ def filesystem_of(url: str) -> tuple[Any, str]:
         raise GcodecError(f"{url}: URLs need the fsspec package: pip install fsspec") from error
     try:
         filesystem, path = fsspec.core.url_to_fs(url)
-    except (ImportError, ValueError) as error:  # the package for this kind is missing, or nobody knows the kind
+    except (OSError, MemoryError):
+        raise
+    except Exception as error:  # the package for this kind is missing, nobody knows it, or the store has an error
         raise GcodecError(f"{url}: {error}") from error
+    return filesystem, path
+
+
+def _store_of(filesystem: Any) -> Any:
+    """Return the file system behind one that keeps copies of what is read, or the one given."""
+    from fsspec.implementations.cached import CachingFileSystem
+
+    while isinstance(filesystem, CachingFileSystem):
+        filesystem = filesystem.fs
+    return filesystem
+
+
+def fresh_filesystem_of(url: str) -> tuple[Any, str]:
+    """Return fsspec's file system of a URL, which has forgotten its listings, and the path in it.
+
+    Listings that are kept do not know what other processes have put or removed since. Raises as
+    :func:`filesystem_of` does.
+    """
+    filesystem, path = filesystem_of(url)
+    with naming_url(url):
+        filesystem = _store_of(filesystem)
+        filesystem.invalidate_cache()
     return filesystem, path
 
 
@@ -101,7 +128,47 @@ def open_url(url: str) -> BinaryIO:
     """
     filesystem, path = filesystem_of(url)
     with naming_url(url):
-        return cast(BinaryIO, filesystem.open(path, "rb"))
+        return cast(BinaryIO, _UrlFile(url, filesystem.open(path, "rb")))
+
+
+class _UrlFile:
+    """A file of fsspec whose errors name its URL.
+
+    Args:
+        url: the URL.
+        file: the open file.
+    """
+
+    def __init__(self, url: str, file: Any) -> None:
+        self._url, self._file = url, file
+
+    def read(self, size: int = -1) -> bytes:
+        with naming_url(self._url):
+            data: bytes = self._file.read(size)
+            return data
+
+    def readinto(self, buffer: Any) -> int:
+        with naming_url(self._url):
+            n_read: int = self._file.readinto(buffer)
+            return n_read
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        with naming_url(self._url):
+            place: int = self._file.seek(offset, whence)
+            return place
+
+    def close(self) -> None:
+        with naming_url(self._url):
+            self._file.close()
+
+    def __enter__(self) -> _UrlFile:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
 
 
 @contextmanager
@@ -123,12 +190,17 @@ def without_read_ahead(file: BinaryIO) -> Iterator[None]:
 
 @contextmanager
 def naming_url(url: str) -> Iterator[None]:
-    """Give an OSError of fsspec, which often is the path alone, its number, the system's words, and the URL."""
+    """Raise errors of a store, of whatever class, as an OSError with a number, words, and the URL: an OSError of fsspec
+    often is the path alone, and others, such as that of missing credentials, no caller could know."""
     try:
         yield
+    except (GcodecError, MemoryError):
+        raise
     except OSError as error:
         code = error.errno or next((code for kind, code in _NUMBERS if isinstance(error, kind)), errno.EIO)
         raise OSError(code, os.strerror(code) if error.errno or code != errno.EIO else str(error), url) from error
+    except Exception as error:
+        raise OSError(errno.EIO, f"{type(error).__name__}: {' '.join(str(error).split())}", url) from error
 
 
 #: The numbers of errors that fsspec raises without one.
@@ -140,7 +212,7 @@ def check_free_url(url: str, *, force: bool) -> None:
     """Raise GcodecError if there is something at a URL that must not be replaced, or if it is that of a folder."""
     if url.endswith("/"):
         raise InvalidArgument(f"{url}: output must be the URL of a file, not of a folder")
-    filesystem, path = filesystem_of(url)
+    filesystem, path = fresh_filesystem_of(url)
     with naming_url(url):
         if not force and filesystem.exists(path):
             raise GcodecError(f"{url}: exists already; -f, or force=True in Python, replaces it")
@@ -150,6 +222,9 @@ class Upload(AllOrNothing):
     """A file to be put at a URL when it is complete; until then it is a temporary file on this machine.
 
     As a context manager it is put when the block ends well, and forgotten otherwise.
+
+    A store of objects has an object as a whole or not at all. Others, which write in place, get the file under a name
+    of its own first, in the same folder. Then it is moved to the URL: what was there before stays until that.
 
     Args:
         url: where to put it.
@@ -171,9 +246,16 @@ class Upload(AllOrNothing):
         folder = self._path.rpartition("/")[0]
         with naming_url(self._url):
             self.file.flush()
+            store = _store_of(self._filesystem)
             if folder:
-                self._filesystem.makedirs(folder, exist_ok=True)
-            self._filesystem.put_file(self.file.name, self._path)
+                store.makedirs(folder, exist_ok=True)
+            if _puts_whole(store):
+                store.put_file(self.file.name, self._path)
+            else:
+                _put_and_move(store, self.file.name, self._path)
+            if self._filesystem is not store:  # a copy that was read is of what was there before
+                with suppress(Exception):  # there is none, or the file system has no way to forget one
+                    self._filesystem.pop_from_cache(self._path)
 
     def abort(self) -> None:
         """Remove the temporary file."""
@@ -181,6 +263,46 @@ class Upload(AllOrNothing):
 
     def __enter__(self) -> BinaryIO:
         return self.file
+
+
+#: Stores in which a file appears when all of it has arrived, as the names of fsspec's protocols.
+_OF_OBJECTS = frozenset(("s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", "oss", "oci", "ocilake", "hf", "http",
+                         "https", "memory"))
+
+
+def _puts_whole(store: Any) -> bool:
+    """Return True for a store of objects."""
+    names = store.protocol
+    return not _OF_OBJECTS.isdisjoint((names,) if isinstance(names, str) else names)
+
+
+def _put_and_move(store: Any, source: str, path: str) -> None:
+    """Put a file at a path of a store that writes in place, where what is there stays until the new one is complete."""
+    folder, slash, name = path.rpartition("/")
+    part, earlier = (f"{folder}{slash}.gcodec-{secrets.token_hex(8)}{end}" for end in (".part", ".old"))
+    try:
+        store.put_file(source, part)
+        if store.info(part)["size"] not in (None, os.path.getsize(source)):  # noqa: PTH202 - a name, not a path
+            raise OSError(errno.EIO, f"the store has only a part of {name}")
+        try:
+            store.mv(part, path)
+        except NotImplementedError:
+            raise GcodecError(f"{path}: this store neither takes a file as a whole nor renames one, so a file may be "
+                              "lost half-written: write to a path on this machine, and copy it there") from None
+        except Exception:
+            if not (store.exists(part) and store.exists(path)):
+                raise
+            store.mv(path, earlier)  # some stores move nothing over a file
+            try:
+                store.mv(part, path)
+            except BaseException:
+                store.mv(earlier, path)
+                raise
+            store.rm_file(earlier)
+    except BaseException:
+        with suppress(Exception):
+            store.rm_file(part)
+        raise
 
 
 def name_at(place: str | os.PathLike[str]) -> str:
@@ -196,7 +318,7 @@ def is_file_at(place: str) -> bool:
     """Return True if there is a file at a path or URL. Raises as :func:`open_url` does."""
     if not is_url(place):
         return Path(place).is_file()
-    filesystem, path = filesystem_of(place)
+    filesystem, path = fresh_filesystem_of(place)
     with naming_url(place):
         return bool(filesystem.isfile(path))
 
@@ -207,7 +329,7 @@ def is_folder_at(place: str) -> bool:
         return Path(place).is_dir()
     if is_file_at(place):  # over HTTP the next question would fetch the file, to look for links
         return False
-    filesystem, path = filesystem_of(place)
+    filesystem, path = fresh_filesystem_of(place)
     with naming_url(place):
         return bool(filesystem.isdir(path))
 

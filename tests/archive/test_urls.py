@@ -14,6 +14,7 @@ import pytest
 pytest.importorskip("fsspec")
 
 import fsspec
+from fsspec.implementations.memory import MemoryFileSystem
 
 import gcodec
 from gcodec import sync
@@ -231,3 +232,99 @@ def test_a_base_is_not_replaced_by_the_difference_from_it_whatever_name_it_has(u
         gcodec.save(later, f"{url}/b.gc", base=given)
     assert np.array_equal(gcodec.load(target)["w"], VALUES["w"])
     assert np.array_equal(gcodec.load(f"{url}/b.gc", base=target)["w"], later["w"])
+
+
+class Slots(MemoryFileSystem):
+    """A store that writes in place, and fails at one of its calls, after it has done a part."""
+
+    protocol = "slots"
+    store: ClassVar[dict[str, Any]] = {}        # of its own, not that of memory://
+    pseudo_dirs: ClassVar[list[str]] = [""]
+    calls, fails_at, replaces = 0, None, True
+
+    def _count(self):
+        type(self).calls += 1
+        if self.calls == self.fails_at:
+            raise NoCredentials("Unable to locate\ncredentials")
+
+    def put_file(self, source, path, *args, **options):
+        data = Path(source).read_bytes()
+        self.pipe_file(path, data[: len(data) // 2])
+        self._count()
+        self.pipe_file(path, data)
+
+    def mv(self, source, path, **options):
+        self._count()
+        if self.exists(path) and not self.replaces:
+            raise FileExistsError(path)
+        self.cp_file(source, path)
+        self.rm_file(source)
+
+    def _open(self, path, mode="rb", **options):
+        if mode == "rb":
+            self._count()
+        return super()._open(path, mode, **options)
+
+    def info(self, path, **options):
+        self._count()
+        return super().info(path, **options)
+
+
+class NoCredentials(Exception):  # noqa: N818
+    """An error of a store that is no OSError."""
+
+
+@pytest.fixture
+def slots():
+    fsspec.register_implementation("slots", Slots, clobber=True)
+    yield Slots
+    Slots.store.clear()
+    Slots.fails_at, Slots.replaces = None, True
+
+
+@pytest.mark.parametrize("replaces", [True, False])
+def test_a_store_that_fails_at_any_call_keeps_the_earlier_file_or_has_the_new_one(slots, replaces):
+    slots.replaces = replaces
+    first, second = {"step": 1, "w": VALUES["w"]}, {"step": 2, "w": VALUES["w"] * 2}
+    n_failed = 0
+    for n in range(1, 100):
+        slots.store.clear()
+        slots.fails_at = None
+        gcodec.save(first, "slots://run/last.gc")
+        slots.calls, slots.fails_at = 0, n
+        error = None
+        try:
+            gcodec.save(second, "slots://run/last.gc")
+        except OSError as raised:
+            error = raised
+            assert raised.filename == "slots://run/last.gc" and "\n" not in str(raised)
+        reached, slots.fails_at = slots.calls, None
+        found = gcodec.load("slots://run/last.gc")["step"]
+        assert found in ((2,) if error is None else (1, 2))
+        if reached < n:
+            break
+        n_failed += error is not None
+    assert n_failed >= 2 and len(slots.store) == 1
+
+
+def test_errors_of_a_store_of_any_class_are_os_errors_that_name_the_url(slots, capsys):
+    gcodec.save({"w": VALUES["w"]}, "slots://run/last.gc")
+    slots.calls, slots.fails_at = 0, 1
+    with pytest.raises(OSError, match=r"NoCredentials: Unable to locate credentials.*slots://run/last.gc"):
+        gcodec.load("slots://run/last.gc")
+    for command in (["inspect", "slots://run/last.gc"], ["verify", "slots://run/last.gc"],
+                    ["decompress", "slots://run/last.gc", "-o", "x.npy"], ["-l", "slots://run/last.gc"]):
+        slots.calls = 0
+        assert main(command) == 1
+        error = capsys.readouterr().err
+        assert error.count("\n") == 1 and "slots://run/last.gc" in error and "credentials" in error, error
+
+
+def test_a_file_that_a_kept_listing_does_not_have_is_not_replaced(slots, monkeypatch):
+    gcodec.save({"w": VALUES["w"]}, "slots://run/last.gc")
+    stale = [True]
+    monkeypatch.setattr(Slots, "invalidate_cache", lambda self, path=None: stale.clear())
+    exists = Slots.exists
+    monkeypatch.setattr(Slots, "exists", lambda self, path, **options: not stale and exists(self, path, **options))
+    with pytest.raises(gcodec.GcodecError, match="exists already"):
+        gcodec.compress_file(__file__, "slots://run/last.gc")
