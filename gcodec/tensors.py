@@ -95,6 +95,7 @@ def values_of(x: Any, dtype: str | None = None, argument: str = "x") -> Values:
         except GcodecError:
             raise
         except (AttributeError, AssertionError, RuntimeError, TypeError, ValueError) as error:
+            check_had_memory(error)
             raise _not_plain(x, argument, error) from None
     else:
         array = as_plain_array(x, argument)
@@ -106,6 +107,12 @@ def values_of(x: Any, dtype: str | None = None, argument: str = "x") -> Values:
     return Values(kernel_view(flat), value_type, array.shape, NUMPY)
 
 
+def check_had_memory(error: Exception) -> None:
+    """Raise MemoryError for torch's errors of memory that is not there, which are RuntimeErrors on every device."""
+    if type(error).__name__ == "OutOfMemoryError" or "allocate memory" in str(error):
+        raise MemoryError(str(error)) from error
+
+
 def as_plain_array(x: Any, argument: str) -> np.ndarray:
     """Return ``np.asarray(x)``; ``argument`` is the caller's name for it. Raises InvalidArgument, also for a masked
     array, whose mask would be lost."""
@@ -115,6 +122,7 @@ def as_plain_array(x: Any, argument: str) -> np.ndarray:
     try:
         return np.asarray(x)
     except (AttributeError, AssertionError, RuntimeError, TypeError, ValueError) as error:
+        check_had_memory(error)
         raise InvalidArgument(f"{argument} must be {_readable(x, error)}") from None
 
 
@@ -361,6 +369,7 @@ def output_bits(out: Any, dtype: DType, n_values: int) -> np.ndarray:
         except GcodecError:
             raise
         except (AttributeError, AssertionError, RuntimeError, TypeError, ValueError) as error:
+            check_had_memory(error)
             raise _not_plain(out, "out", error) from None
         if bits is not None:
             return bits
