@@ -186,7 +186,7 @@ def load_state(
 
     def read(name: str, kind: str) -> Any:
         if name not in views:
-            raise ValueError(f"the file lacks the tensor {name!r}")
+            raise Corruption(f"the structure of the state is malformed: the file lacks the tensor {name!r}")
         view = views[name]
         if view.segment not in data:
             data[view.segment] = archive.segment_bytes(entry, view)

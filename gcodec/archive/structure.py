@@ -15,6 +15,7 @@ from __future__ import annotations
 import base64
 import json
 import math
+import re
 import sys
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Mapping
@@ -153,6 +154,8 @@ def _of_text(text: bytes, rebuilder: _Rebuilder) -> Any:
         if parsed["version"] != VERSION:
             raise Unsupported(f"the structure of the state is of version {parsed['version']!r}, not {VERSION}")
         return rebuilder.value(parsed["state"], 0)
+    except _NotReadError as error:  # no fault of the text, whatever it is: a device without memory, a store's own error
+        raise error.cause from error.cause.__cause__
     except GcodecError:
         raise
     except ImportError as error:
@@ -223,6 +226,16 @@ def _places_in(value: Any, path: str) -> Iterator[tuple[str, TensorPlace]]:
 
 def n_items_of(text: bytes) -> int:
     """Return how many items the containers of a structure hold at most."""
+    n_items = _n_marks(text)
+    if n_items > MAX_ITEMS:  # few states have so many, so that only then strings are looked for, which may hold any
+        n_items -= sum(_n_marks(string.group()) for string in _STRINGS.finditer(text))
+    return n_items
+
+
+_STRINGS = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
+
+
+def _n_marks(text: bytes) -> int:
     return text.count(b"[") + text.count(b"{") + text.count(b",")
 
 
@@ -382,6 +395,14 @@ def _numpy_facts(value: Any, where: str) -> tuple[str, Any]:
     return dtype, memory_of(array) if isinstance(value, np.ndarray) else None
 
 
+class _NotReadError(Exception):
+    """Carries what reading a tensor raised past the errors of a malformed text."""
+
+    def __init__(self, cause: Exception) -> None:
+        super().__init__(str(cause))
+        self.cause = cause
+
+
 class _Rebuilder:
     """Puts a state together again, node by node."""
 
@@ -427,7 +448,12 @@ class _Rebuilder:
     def _tensor(self, tag: str, name: str, node: dict[str, Any]) -> Any:
         key = "torch" if tag == "torch" else "numpy", name
         if key not in self._known:
-            value = self._read(name, key[0])
+            try:
+                value = self._read(name, key[0])
+            except (GcodecError, MemoryError):
+                raise
+            except Exception as error:
+                raise _NotReadError(error) from error
             if "complex" in node:
                 if node["complex"] not in PAIRS:
                     raise ValueError(f"{node['complex']!r} is no type of pairs")
