@@ -213,7 +213,10 @@ def link_to_nowhere(path: Path) -> str:
             return ""
         path.stat()
     except (FileNotFoundError, NotADirectoryError):
-        target = path.readlink()
+        try:
+            target = path.readlink()
+        except OSError:  # such as of another user's process, in /proc
+            return "is a link that cannot be read"
         if (path.parent / target).is_symlink():  # a link to another one: that is there, but not where it leads
             target = path.resolve()
         return f"is a link to {target}, which is not there"

@@ -152,7 +152,10 @@ def _paths_of(archive: ArchiveReader, name: str) -> list[str]:
 def _called(archive: ArchiveReader, name: str) -> list[Found]:
     """Return the one tensor of this name, or none."""
     named = [(f, t) for f, t in archive.tensors() if name in (t.name, f"{f.path}:{t.name}")]
-    whole = named or [(f, t) for f, t in archive.tensors() if _is_behind_folders(name, f.path, t.name)]
+    whole = named or [
+        (f, t) for f, t in archive.tensors()
+        if name.endswith(f":{t.name}") and f"/{f.path}".endswith(f"/{name.removesuffix(f':{t.name}')}")
+    ]
     if len(whole) > 1:
         entry, tensor = whole[0]
         raise InvalidArgument(
@@ -160,12 +163,6 @@ def _called(archive: ArchiveReader, name: str) -> list[Found]:
             f"--only {entry.path}:{tensor.name}, or take them all with --only '*:{tensor.name}' -o FOLDER/"
         )
     return whole
-
-
-def _is_behind_folders(name: str, path: str, tensor: str) -> bool:
-    """Return True for ``FILE:NAME`` of a tensor without folders at the front of FILE; all of NAME must be there."""
-    file, colon, rest = name[: -len(tensor) - 1], name[-len(tensor) - 1 : -len(tensor) or None], name[-len(tensor) :]
-    return bool(file) and colon == ":" and rest == tensor and f"/{path}".endswith(f"/{file}")
 
 
 def _fitting(archive: ArchiveReader, pattern: str) -> list[Found]:

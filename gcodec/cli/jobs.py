@@ -178,8 +178,8 @@ def files_in(folder: Path, skipped: list[str]) -> list[Path]:
 
     Args:
         folder: where to look.
-        skipped: gets a line for each folder that cannot be looked into, and for each link that leads nowhere, pipe or
-            other thing that is no file.
+        skipped: gets a line for each folder that cannot be looked into or is empty, and for each link to a folder or to
+            nothing, pipe or other thing that is no file.
     """
 
     def skip(error: OSError) -> None:
@@ -188,6 +188,10 @@ def files_in(folder: Path, skipped: list[str]) -> list[Path]:
     found = []
     for place, folders, files in os.walk(folder, onerror=skip):
         folders.sort()
+        links = [path for name in folders if (path := Path(place, name)).is_symlink()]
+        skipped += [f"{path}: skipped: is a link to a folder" for path in links]
+        if not folders and not files and Path(place) != folder:
+            skipped.append(f"{place}: skipped: is an empty folder")
         for name in sorted(files):
             path = Path(place, name)
             try:
