@@ -11,7 +11,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from typing import Any
 
@@ -42,9 +42,11 @@ class CompileNotice:
         with self._lock:
             self._inside += 1
             if not self._said and self._timer is None:
-                self._timer = threading.Timer(self._delay, self._check)
-                self._timer.daemon = True
-                self._timer.start()
+                timer = threading.Timer(self._delay, self._check)
+                timer.daemon = True
+                with suppress(RuntimeError):  # no thread can be started: then nothing is said
+                    timer.start()
+                    self._timer = timer
 
     def end(self, event: Any) -> None:
         """Note that numba has compiled a function."""

@@ -282,3 +282,9 @@ def import_with_torch(module: str, what: str) -> types.ModuleType:
 def missing_package(package: str) -> GcodecError:
     """Return the error to raise from the ImportError of an optional package; it names the command that installs it."""
     return NotInstalled(f"the demo needs the {package} package: pip install '.[demo]' in a checkout of gcodec")
+
+
+def check_had_memory(error: Exception) -> None:
+    """Raise MemoryError for torch's errors of memory that is not there, which are RuntimeErrors on every device."""
+    if type(error).__name__ == "OutOfMemoryError" or "allocate memory" in str(error):
+        raise MemoryError(str(error)) from error

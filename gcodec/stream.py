@@ -382,11 +382,10 @@ class Decoder:
         return result
 
     def _remember(self, books: Sequence[Codebook]) -> None:
-        for book in books:
-            self._books.pop(book.hash, None)  # what is named again becomes the latest
-            self._books[book.hash] = book
-        while len(self._books) > MAX_CODEBOOKS:
-            del self._books[next(iter(self._books))]
+        named = {book.hash: book for book in books}  # what is named again becomes the latest
+        known = [item for item in self._books.items() if item[0] not in named]
+        # In one step: an interrupt leaves all codebooks, of before or of after.
+        self._books = dict([*known, *named.items()][-MAX_CODEBOOKS:])
 
     def _find(self, codebook_id: int, digest: int) -> Codebook | ChangeCodebook | None:
         return self._books.get(digest) if codebook_id >= _FIRST_ID else shipped.find(codebook_id, digest)

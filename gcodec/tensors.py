@@ -12,7 +12,7 @@ import numpy as np
 
 from .compiling import fork_between_kernels, notice_compiling
 from .dtypes import BY_NAME, DTYPES, DType
-from .errors import GcodecError, InvalidArgument, Unsupported, check_choice
+from .errors import GcodecError, InvalidArgument, Unsupported, check_choice, check_had_memory
 from .format.prelude import MAX_DIMENSIONS, MAX_VALUES
 from .kernels.core.checksum import partial_checksum
 from .kernels.core.scalar import word_multiplier
@@ -105,12 +105,6 @@ def values_of(x: Any, dtype: str | None = None, argument: str = "x") -> Values:
     check_dimensions(array.shape)
     flat = np.ascontiguousarray(array).reshape(-1).view(value_type.uint)
     return Values(kernel_view(flat), value_type, array.shape, NUMPY)
-
-
-def check_had_memory(error: Exception) -> None:
-    """Raise MemoryError for torch's errors of memory that is not there, which are RuntimeErrors on every device."""
-    if type(error).__name__ == "OutOfMemoryError" or "allocate memory" in str(error):
-        raise MemoryError(str(error)) from error
 
 
 def as_plain_array(x: Any, argument: str) -> np.ndarray:

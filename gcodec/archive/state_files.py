@@ -27,16 +27,14 @@ from .entries import FileEntry
 from .reader import ArchiveReader
 from .structure import (
     ITEM_COST,
-    MAX_ITEMS,
-    MAX_TEXT_BYTES,
     STRUCTURE,
     Leaf,
     TensorPlace,
     flatten,
-    n_items_of,
     rebuild,
     tensor_places,
 )
+from .structure_text import MAX_ITEMS, MAX_TEXT_BYTES, n_items_of
 from .tensor_groups import in_order, laid_out
 
 #: So many tensors that had to be copied, because they are on a device or not contiguous, are held at once.

@@ -15,7 +15,6 @@ from __future__ import annotations
 import base64
 import json
 import math
-import re
 import sys
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Mapping
@@ -32,12 +31,11 @@ from ..tensors import as_plain_array, check_has_data, is_jax, is_torch
 from .arrays import as_complex, item_at
 from .container_keys import check_hashes, check_key
 from .shared_memory import check_view, memory_of, stored_views, view_of
+from .structure_text import MAX_ITEMS, check_text
 from .unique_names import UniqueNames
 
 #: Containers in each other, more than any optimizer or model has.
 MAX_DEPTH = 100
-#: Bounds on the text: its bytes, and the items of its containers, which take some 64 bytes each when it is read.
-MAX_TEXT_BYTES, MAX_ITEMS = 1 << 26, 1 << 22
 #: What an item takes as a Python object, and in the JSON that it is made of.
 ITEM_COST = 128
 #: Names of tensors are cut after so many characters.
@@ -122,7 +120,7 @@ def flatten(state: Any) -> FlatState:
     flattener.name_tensors()
     try:
         text = json.dumps({"version": VERSION, "state": node}, separators=(",", ":"), allow_nan=False).encode()
-        _check_text(text)
+        check_text(text)
     except (ValueError, GcodecError) as error:
         raise InvalidArgument(f"the numbers, strings and containers of a state are too many or too long: {error}; "
                               "keep them in an array") from None
@@ -148,7 +146,7 @@ def rebuild(text: bytes, read: Read, max_copied_bytes: int | None = None) -> Any
 
 
 def _of_text(text: bytes, rebuilder: _Rebuilder) -> Any:
-    _check_text(text)
+    check_text(text)
     try:
         parsed = json.loads(text)
         if parsed["version"] != VERSION:
@@ -222,28 +220,6 @@ def _places_in(value: Any, path: str) -> Iterator[tuple[str, TensorPlace]]:
     elif isinstance(value, list | tuple | set | frozenset):
         for number, item in enumerate(value):
             yield from _places_in(item, _join(path, number)[:MAX_NAME])
-
-
-def n_items_of(text: bytes) -> int:
-    """Return how many items the containers of a structure hold at most."""
-    n_items = _n_marks(text)
-    if n_items > MAX_ITEMS:  # few states have so many, so that only then strings are looked for, which may hold any
-        n_items -= sum(_n_marks(string.group()) for string in _STRINGS.finditer(text))
-    return n_items
-
-
-_STRINGS = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
-
-
-def _n_marks(text: bytes) -> int:
-    return text.count(b"[") + text.count(b"{") + text.count(b",")
-
-
-def _check_text(text: bytes) -> None:
-    n_items = n_items_of(text)
-    if len(text) > MAX_TEXT_BYTES or n_items > MAX_ITEMS:
-        raise Corruption(f"a structure has at most {MAX_TEXT_BYTES} bytes and {MAX_ITEMS} items, not {len(text)} and "
-                         f"{n_items}")
 
 
 class _Flattener:
@@ -450,6 +426,8 @@ class _Rebuilder:
         if key not in self._known:
             try:
                 value = self._read(name, key[0])
+            except (LookupError, ValueError):  # the text names what is not there
+                raise
             except (GcodecError, MemoryError):
                 raise
             except Exception as error:

@@ -86,12 +86,12 @@ def test_files_with_odd_names_are_skipped_with_a_line_each(capsys, monkeypatch):
     Path("run/good.npy").write_bytes(X)
     run("compress", "run", "-o", "run.gc", code=1)
     lines = capsys.readouterr().err.splitlines()
-    assert len(lines) == 3 and all(line.startswith("gcodec: error: ") and ": skipped: " in line for line in lines)
+    assert len(lines) == 6 and all(line.startswith("gcodec: error: ") and ": skipped: " in line for line in lines)
     assert all(line.isprintable() for line in lines)
     with ArchiveReader("run.gc") as archive:
         assert [entry.path for entry in archive.files] == ["run/good.npy"]
     run("compress", "run", "-o", "run.gc", "-f", "--json", code=1)
-    assert len(json.loads(capsys.readouterr().out)[0]["problems"]) == 3
+    assert len(json.loads(capsys.readouterr().out)[0]["problems"]) == 6
     monkeypatch.chdir("run")
     run("compress", os.fsdecode(ODD[3]), code=1)        # a file that is named itself: nothing is left to archive
 
@@ -182,13 +182,14 @@ def test_what_is_no_file_in_a_folder_is_skipped_with_a_line_each(capsys):
     Path("hf/good.npy").symlink_to("../blobs/good")
     Path("hf/chain").symlink_to("model.safetensors")
     Path("hf/loop").symlink_to("loop")
-    Path("hf/folder").symlink_to("../blobs")            # links to folders are not followed
+    Path("hf/folder").symlink_to("../blobs")            # links to folders are not followed, but named
     os.mkfifo("hf/pipe")
     run("compress", "hf", code=1)
     here = Path.cwd()
     assert capsys.readouterr().err.splitlines() == [
         f"gcodec: error: {here}/hf/{line}"
-        for line in (f"chain: skipped: is a link to {here}/blobs/abc, which is not there",
+        for line in ("folder: skipped: is a link to a folder",
+                     f"chain: skipped: is a link to {here}/blobs/abc, which is not there",
                      "loop: skipped: is a link that leads back to itself",
                      "model.safetensors: skipped: is a link to ../blobs/abc, which is not there",
                      "pipe: skipped: is not a regular file")
