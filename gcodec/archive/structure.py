@@ -426,8 +426,6 @@ class _Rebuilder:
         if key not in self._known:
             try:
                 value = self._read(name, key[0])
-            except (LookupError, ValueError):  # the text names what is not there
-                raise
             except (GcodecError, MemoryError):
                 raise
             except Exception as error:

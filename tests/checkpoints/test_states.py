@@ -206,7 +206,7 @@ MALFORMED += [b"", b"\xff", b'{"version":1,"state":' + b"[" * 500 + b"]" * 500 +
 def test_malformed_structures_are_corruption(text):
     def read(name: str, kind: str) -> Any:
         if name != "v":
-            raise KeyError(name)
+            raise Corruption(f"the file lacks {name!r}")
         return np.ones(3)
 
     with pytest.raises(Corruption):
