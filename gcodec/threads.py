@@ -116,8 +116,13 @@ def available_threads(threads: int | None = None) -> int:
 
 
 def threads_per_rank() -> int:
-    """Return this rank's share of the host's cores, where ranks are counted as torchrun counts them."""
-    return max((os.cpu_count() or 1) // int(os.environ.get("LOCAL_WORLD_SIZE", "1")), 1)
+    """Return this rank's share of the host's cores, where ranks are counted as torchrun counts them. Raises
+    InvalidArgument if the variable that it sets is no number of ranks; empty, it counts as not set."""
+    text = os.environ.get("LOCAL_WORLD_SIZE", "").strip() or "1"
+    if not (text.isdecimal() and int(text)):
+        raise InvalidArgument(f"LOCAL_WORLD_SIZE must be a number of ranks, at least 1, not {text!r:.80}: it is a "
+                              "variable of the environment, which torchrun sets")
+    return max((os.cpu_count() or 1) // int(text), 1)
 
 
 def run_parallel(work: Callable[[], Any], threads: int) -> None:

@@ -19,7 +19,7 @@ from gcodec import threads as pool_module
 from gcodec.format import tables
 from gcodec.frame import coded_blocks, predicted_blocks, small_frames
 from gcodec.memory import BytesBuilder
-from gcodec.threads import OrderedWriter
+from gcodec.threads import OrderedWriter, threads_per_rank
 from tests.support import laws
 from tests.support.bit_patterns import KINDS, gaussian, noise
 from tests.support.frame_builder import Draft, Inline, Predicted, Residual, plain_block
@@ -328,3 +328,19 @@ round_trips(1000)
 print(status("VmRSS") - before)
 """)
     assert int(lines) <= 4 << 20
+
+
+@pytest.mark.parametrize(("value", "share"), [(None, 8), ("", 8), (" ", 8), ("1", 8), ("3", 2), ("100", 1)])
+def test_ranks_of_a_host_share_its_cores(value, share, monkeypatch):
+    monkeypatch.setattr(os, "cpu_count", lambda: 8)
+    monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
+    if value is not None:
+        monkeypatch.setenv("LOCAL_WORLD_SIZE", value)
+    assert threads_per_rank() == share
+
+
+@pytest.mark.parametrize("value", ["0", "-1", "two", "1.5"])
+def test_a_wrong_number_of_ranks_names_its_variable(value, monkeypatch):
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", value)
+    with pytest.raises(gcodec.InvalidArgument, match="LOCAL_WORLD_SIZE must be"):
+        threads_per_rank()
