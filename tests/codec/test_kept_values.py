@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 import gcodec
 from gcodec.dtypes import BY_NAME
 from gcodec.plan.kept_values import CONVENTIONAL, fill_values
+from tests.support import laws
 
 FILL_VALUES = (1e20, -9999.0, -32767.0, -999.0, 9.969209968386869e36, -9999.9)
 TYPES = ("float16", "bfloat16", "float32", "float64")
@@ -33,6 +34,7 @@ def floats_of(bits, name):
 def decoded(bits, name, **options):
     frame = gcodec.encode(bits, dtype=name, **options)
     assert frame == gcodec.encode(bits, dtype=name, threads=1, **options)
+    laws.check_agreement(frame)
     return np.asarray(gcodec.decode(frame, like="numpy")).view(BY_NAME[name].uint)
 
 

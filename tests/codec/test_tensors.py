@@ -339,3 +339,17 @@ def test_a_backward_pass_that_saved_what_is_decoded_over_says_so(torch):
         gcodec.decode(frame, out=doubled)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         loss.backward()
+
+
+@pytest.mark.parametrize(("kind", "text"), [
+    ("OutOfMemoryError", "CUDA out of memory. Tried to allocate 20.00 GiB"),
+    ("RuntimeError", "DefaultCPUAllocator: can't allocate memory: you tried to allocate 80 bytes"),
+])
+def test_a_copy_that_finds_no_memory_is_a_memory_error_and_no_other_kind_of_tensor(torch, kind, text, monkeypatch):
+    def fail(tensor):
+        raise getattr(torch, kind, RuntimeError)(text)
+
+    tensor = torch.ones(4, 5).t()
+    monkeypatch.setattr(torch.Tensor, "contiguous", fail)
+    with pytest.raises(MemoryError, match="allocate"):
+        gcodec.encode(tensor)

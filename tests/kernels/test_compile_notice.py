@@ -121,3 +121,14 @@ def test_numba_tells_of_what_it_compiles():
     with numba_events(COMPILE, note, lambda event: None):
         assert twice(3) == 6 and twice(4) == 8
     assert twice(2.5) == 5.0 and names == ["twice"]
+
+
+def test_compiling_goes_on_where_no_thread_can_be_started(said, monkeypatch):
+    def refuse(timer):
+        raise RuntimeError("can't start new thread")
+
+    notice = CompileNotice()
+    monkeypatch.setattr(Timer, "start", refuse)
+    notice.begin(OURS)
+    notice.end(OURS)
+    assert Timer.fire() == 0 and not said
