@@ -7,12 +7,13 @@ import os
 from _thread import start_new_thread
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
 from itertools import chain
 from queue import SimpleQueue
 from threading import Lock
-from typing import Any, NamedTuple, TypeVar
-from weakref import WeakSet
+from typing import Any, Generic, TypeVar
+from weakref import WeakSet, finalize, ref
 
 from .errors import InvalidArgument
 
@@ -24,59 +25,203 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
-class _Pool(NamedTuple):
-    """Threads that make calls for all callers; they end with the process.
+class _Token:
+    """Lives as long as a thread that it was given to, which may end before its first step for lack of memory."""
 
-    A ThreadPoolExecutor would do, but for Ctrl-C: its locks are taken in Python, and an interrupt there leaves them
-    locked for good. Everything here is one step of the interpreter's.
+
+class Call(Generic[Result]):
+    """A call that a thread of a pool makes, or the caller takes back.
+
+    Its lock is one of the interpreter's, not a future's: those are taken in Python, and an interrupt there leaves them
+    locked for good.
 
     Attributes:
-        calls: What is to be done.
-        started: An entry for each thread.
-        idle: An entry for each thread that waits for something to do, about.
+        error: What the call raised.
     """
 
-    calls: SimpleQueue[_Helper]
-    started: list[None]
-    idle: list[None]
+    error: BaseException | None = None
+    _value: Result
+    _ended = False
 
-    def submit(self, helper: _Helper) -> None:
-        """Have a call made, sooner or later, or not at all if no thread can be started."""
-        if self.calls.qsize() >= len(self.idle) and len(self.started) < min(os.cpu_count() or 1, _MAX_THREADS):
-            try:
-                start_new_thread(self._serve, ())
-                self.started.append(None)
-            except RuntimeError:  # no more threads are available, or the interpreter is shutting down
-                if not self.started:
-                    return
-        self.calls.put(helper)
+    def __init__(self, pool: WorkPool, work: Callable[[], Result]) -> None:
+        self._pool, self._work, self._owner, self._end = pool, work, dict[str, str](), Lock()
+        self._end.acquire()
 
-    def _serve(self) -> None:
-        while True:
-            self.idle.append(None)
-            helper = self.calls.get()
-            self.idle.pop()
-            helper.run()
-            del helper  # and with it the caller's memory
+    def run(self, owner: str = "thread") -> None:
+        """Make the call on this thread, unless somebody else has taken it."""
+        if self._owner.setdefault("is", owner) != owner:
+            return
+        try:
+            self._value = self._work()
+        except BaseException as error:
+            self.error = error
+        finally:
+            self._ended = True
+            del self._work  # and with it the caller's memory
+            self._end.release()
+
+    def end(self) -> None:
+        """Keep the call from beginning, or wait for its end; after an interrupt, this can be called again."""
+        while self._owner.setdefault("is", "nobody") == "thread" and not self._ended:
+            self._await_end(None)
+
+    def is_over(self) -> bool:
+        """Return whether the call has ended, or will not begin."""
+        return self._ended or self._owner.get("is") == "nobody"
+
+    def cancel(self) -> None:
+        """Keep the call from beginning, if it has not begun."""
+        self._owner.setdefault("is", "nobody")
+
+    def result(self) -> Result:
+        """Return what the call returns, or raise what it raises. Made here if the pool has no thread that could."""
+        seconds = 0.001
+        while not self._ended:
+            if not self._pool.has_threads():
+                self.run("caller")
+                if self._is_lost():
+                    raise RuntimeError("a call was given up, or its thread is gone: no process goes on with the calls"
+                                       " of the one that it was forked from")
+            self._await_end(seconds)
+            seconds = min(2 * seconds, 0.5)  # threads may end without a word, so nobody waits for long
+        if self.error is not None:
+            raise self.error
+        return self._value
+
+    def _is_lost(self) -> bool:
+        return not (self._ended or self._pool.has_threads())
+
+    def _await_end(self, seconds: float | None) -> None:
+        if self._end.acquire(timeout=-1 if seconds is None else seconds):
+            self._end.release()  # for others that wait
 
 
-def _new_pool() -> _Pool:
-    return _Pool(SimpleQueue(), [], [])
+class WorkPool:
+    """Threads that make calls. Where none can be started, for lack of memory or because the interpreter ends, the
+    caller makes them when it asks for their results.
+
+    Executors of the standard library would do, but for interrupts, and for threads that end before their first step,
+    which they wait for without end.
+
+    Args:
+        max_workers: How many threads there are at most.
+    """
+
+    def __init__(self, max_workers: int) -> None:
+        self._max_workers = max_workers
+        self.forget_threads()
+        _pools.add(self)
+
+    def forget_threads(self) -> None:
+        """Begin anew in a forked process, which has no threads but the caller's."""
+        self._calls, self._given = SimpleQueue[Any](), deque[Call[Any]]()
+        self._threads, self._idle = list[ref[_Token]](), list[None]()
+        finalize(self, _end_threads, self._calls, self._threads).atexit = False
+
+    def __enter__(self) -> WorkPool:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.shutdown()
+
+    def has_threads(self) -> bool:
+        """Return whether there is a thread that makes calls."""
+        return bool(self._threads)
+
+    def submit(self, function: Callable[..., Result], /, *args: Any) -> Call[Result]:
+        """Have a call made, sooner or later."""
+        call = Call(self, partial(function, *args))
+        while self._given and self._given[0].is_over():
+            self._given.popleft()
+        self._given.append(call)
+        self.add(call)
+        return call
+
+    def add(self, call: Call[Any]) -> None:
+        """Have a call made, sooner or later, whose end the caller will see to."""
+        if self._calls.qsize() >= len(self._idle) and len(self._threads) < self._max_workers:
+            token = _Token()
+            self._threads.append(ref(token, self._threads.remove))  # which needs no memory when the thread ends
+            with suppress(RuntimeError, MemoryError):  # no more threads, or the interpreter is shutting down
+                start_new_thread(_serve, (self._calls, self._idle, token))
+            del token
+        self._calls.put(call)
+
+    def map(self, function: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
+        """Yield what the function returns for each item, in order."""
+        calls = [self.submit(function, item) for item in items]
+        return (call.result() for call in calls)
+
+    def shutdown(self) -> None:
+        """Give up the calls that have not begun, wait for the others, and end the threads. After an interrupt, this can
+        be called again."""
+        self._max_workers = 0
+        given = list(self._given)
+        _end_all(given)
+        self._given.clear()
+        _end_threads(self._calls, self._threads)
 
 
-_pool = _new_pool()
+def _serve(calls: SimpleQueue[Any], idle: list[None], token: _Token) -> None:
+    """Make calls, one after another, until there is None."""
+    while True:
+        idle.append(None)
+        call = calls.get()
+        idle.pop()
+        if call is None:
+            return
+        call.run()
+        del call  # and with it the caller's memory
+
+
+def _end_threads(calls: SimpleQueue[Any], threads: list[Any]) -> None:
+    """End the threads that take calls from a queue."""
+    for _ in list(threads):
+        calls.put(None)
+
+
+_pools: WeakSet[WorkPool] = WeakSet()  #: all there are, of which a fork leaves no threads
+_pool = WorkPool(min(os.cpu_count() or 1, _MAX_THREADS))  #: for short work of all callers
 
 
 def _forget_threads() -> None:
-    """Make new pools: threads do not survive a fork."""
-    global _pool
-    _pool = _new_pool()
-    for pool in list(_work_pools):
+    for pool in list(_pools):
         pool.forget_threads()
 
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forget_threads)
+
+
+def call_apart(function: Callable[..., Result], /, *args: Any) -> Result:
+    """Return ``function(*args)``, made on a thread of its own, where no interrupt reaches it: an exception that a
+    signal's handler raises here meanwhile is raised after the call has ended. Raises what the call raises."""
+    pool = WorkPool(1)
+    call = Call(pool, partial(function, *args))
+    begun, interrupt = [call], None
+    try:
+        pool.add(call)
+        return call.result()
+    finally:
+        while begun:
+            try:
+                _end_all(begun)
+            except BaseException as error:
+                interrupt = error
+        pool.shutdown()
+        if interrupt is not None:
+            raise interrupt
+
+
+def _end_all(calls: list[Call[Any]]) -> None:
+    """End all calls and take them out of the list; after an interrupt, this can be called again.
+
+    It is a function, because Python 3.13 has no handler for an interrupt between the rounds of a ``while`` that stands
+    in a ``try`` or a ``with`` (github.com/python/cpython/issues/130279); so are others here.
+    """
+    while calls:
+        calls[-1].end()
+        calls.pop()
 
 
 def check_threads(threads: int | None) -> None:
@@ -136,17 +281,16 @@ def run_parallel(work: Callable[[], Any], threads: int) -> None:
         work: What to do, called once on each thread.
         threads: Number of threads, this one included.
     """
-    helpers = [_Helper(work) for _ in range(threads - 1)]
-    interrupt: BaseException | None = None
+    helpers = [Call(_pool, work) for _ in range(threads - 1)]
+    begun, interrupt = list(helpers), None
     try:
         for helper in helpers:
-            _pool.submit(helper)
+            _pool.add(helper)
         work()
     finally:
-        working = list(helpers)
-        while working:
+        while begun:
             try:
-                _end_all(working)
+                _end_all(begun)
             except BaseException as error:  # whatever a signal handler raises, Ctrl-C for one
                 interrupt = error
         if interrupt is not None:
@@ -154,49 +298,6 @@ def run_parallel(work: Callable[[], Any], threads: int) -> None:
     for helper in helpers:
         if helper.error is not None:
             raise helper.error
-
-
-def _end_all(helpers: list[_Helper]) -> None:
-    """End all calls and take them out of the list; after an interrupt, this can be called again.
-
-    It is a function, because Python 3.13 has no handler for an interrupt between the rounds of a ``while`` that stands
-    in a ``try`` or a ``with`` (github.com/python/cpython/issues/130279); so are others here.
-    """
-    while helpers:
-        helpers[-1].end()
-        helpers.pop()
-
-
-class _Helper:
-    """A call of ``work`` on another thread, after whose end that thread touches none of the caller's memory.
-
-    A future would do, but for Ctrl-C: its locks are Python's, and an interrupt inside of them leaves them locked.
-
-    Attributes:
-        error: What the call raised.
-    """
-
-    def __init__(self, work: Callable[[], Any]) -> None:
-        self._work, self._owner, self._ended, self._end = work, dict[str, str](), False, Lock()
-        self._end.acquire()
-        self.error: BaseException | None = None
-
-    def run(self) -> None:
-        """Call ``work`` on this thread, unless the caller has ended."""
-        if self._owner.setdefault("is", "thread") == "caller":
-            return
-        try:
-            self._work()
-        except BaseException as error:
-            self.error = error
-        finally:
-            self._ended = True
-            self._end.release()
-
-    def end(self) -> None:
-        """Keep the call from beginning, or wait for its end; after an interrupt, this can be called again."""
-        while self._owner.setdefault("is", "caller") == "thread" and not self._ended:
-            self._end.acquire()
 
 
 def run_batches(work: Callable[[int, int], Any], n_blocks: int, threads: int, batch: int = 32) -> None:
@@ -231,44 +332,11 @@ def run_batches(work: Callable[[int, int], Any], n_blocks: int, threads: int, ba
     run_parallel(run, min(threads, len(batches)))
 
 
-class WorkPool(ThreadPoolExecutor):
-    """Threads for one task. A call is made by the caller itself where they take none: when the interpreter ends, which
-    waits for the program's threads but lets no executor have new calls, or where no thread can be started.
-
-    Args:
-        max_workers: How many threads there are at most.
-        name: What their names begin with.
-    """
-
-    def __init__(self, max_workers: int, name: str = "gcodec") -> None:
-        super().__init__(max_workers, name)
-        self._begun_with = max_workers, name
-        _work_pools.add(self)
-
-    def forget_threads(self) -> None:
-        """Begin anew in a forked process, which has no threads but the caller's: a call would wait for them forever."""
-        super().__init__(*self._begun_with)
-
-    def submit(self, function: Callable[..., Result], /, *args: Any, **options: Any) -> Future[Result]:
-        """Have a call made."""
-        try:
-            return super().submit(function, *args, **options)
-        except RuntimeError:
-            future = Future[Result]()
-            try:
-                future.set_result(function(*args, **options))
-            except BaseException as error:
-                future.set_exception(error)
-            return future
-
-
-_work_pools: WeakSet[WorkPool] = WeakSet()  #: all there are, of which a fork leaves no threads
-
 _BATCH_BYTES = 1 << 20  #: small items are handed to a thread together: that takes as long as coding thousands of values
 
 
 def ordered_map(
-    pool: ThreadPoolExecutor,
+    pool: WorkPool,
     function: Callable[[Item], Result],
     items: Iterable[Item],
     window: int,
@@ -297,27 +365,27 @@ def ordered_map(
     if second is None:
         yield from map(function, first or ())
         return
-    futures: deque[Future[tuple[list[Result], BaseException | None]]] = deque()
+    calls: deque[Call[tuple[list[Result], BaseException | None]]] = deque()
     try:
         for batch in chain((first or [], second), batches):
-            if len(futures) >= window:
-                yield from _results_of(futures.popleft())
-            futures.append(pool.submit(work, batch))
-        yield from _results_of_all(futures)
+            if len(calls) >= window:
+                yield from _results_of(calls.popleft())
+            calls.append(pool.submit(work, batch))
+        yield from _results_of_all(calls)
     finally:
-        for future in futures:
-            future.cancel()
+        for call in calls:
+            call.cancel()
 
 
-def _results_of_all(futures: deque[Future[tuple[list[Result], BaseException | None]]]) -> Iterator[Result]:
+def _results_of_all(calls: deque[Call[tuple[list[Result], BaseException | None]]]) -> Iterator[Result]:
     """Yield what batches gave, and take them out; raise what ended one."""
-    while futures:
-        yield from _results_of(futures.popleft())
+    while calls:
+        yield from _results_of(calls.popleft())
 
 
-def _results_of(future: Future[tuple[list[Result], BaseException | None]]) -> Iterator[Result]:
+def _results_of(call: Call[tuple[list[Result], BaseException | None]]) -> Iterator[Result]:
     """Yield what a batch gave, and raise what ended it."""
-    results, error = future.result()
+    results, error = call.result()
     yield from results
     if error is not None:
         raise error

@@ -22,8 +22,9 @@ PACKAGE = Path(__file__).resolve().parents[1] / "gcodec"
 # A room imports from the floors below its own, and within itself in any way that forms no cycle.
 FLOORS: tuple[tuple[str, ...], ...] = (
     ("errors",),
+    ("threads",),
     ("kernels",),
-    ("compiling", "dtypes", "threads"),
+    ("compiling", "dtypes"),
     ("format",),
     ("options", "memory", "tensors", "truncation"),
     ("plan",),

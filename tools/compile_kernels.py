@@ -25,17 +25,17 @@ from gcodec.kernels.core.cpu_levels import LEVELS, CpuLevel
 
 ROOT = Path(__file__).resolve().parents[1]
 COLLECT = """
-from gcodec.kernels.core import numba_private, shipped_kernels
-found, load = {}, numba_private._CheckedFiles.load
+from gcodec.kernels.core import kernel_cache, shipped_kernels
+found, load = {}, kernel_cache._CheckedFiles.load
 
 def record(self, key):
     data = load(self, key)
     if data is not None:
-        name, content = shipped_kernels.entry(self._name, self._release, key, data, numba_private._dumps())
+        name, content = shipped_kernels.entry(self._name, self._release, key, data, kernel_cache._dumps())
         found[name] = content
     return data
 
-numba_private._CheckedFiles.load = record
+kernel_cache._CheckedFiles.load = record
 """
 WRITE = """
 import zipfile

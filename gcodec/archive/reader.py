@@ -152,7 +152,7 @@ class ArchiveReader:
         if self._owned is not None:
             check_not_at_end(source, self.name)
         self._threads, self._limit, self._bases = available_threads(threads), limit, base
-        self._pool, self._memory = WorkPool(self._threads, "gcodec"), PartMemory(2 * self._threads + 4)
+        self._pool, self._memory = WorkPool(self._threads), PartMemory(2 * self._threads + 4)
         # What was found last: the chunks of a segment, and pieces of a chunk, are asked for one after the other.
         self._last_base: _KnownBase | None = None
         self._recent = RecentBytes(MAX_KEPT)  # parts by where their chunks lie in the archive, groups by their segments
@@ -352,7 +352,7 @@ class ArchiveReader:
 
     def close(self) -> None:
         """Ends the threads and closes what was opened here."""
-        self._pool.shutdown(cancel_futures=True)
+        self._pool.shutdown()
         if self._owned:
             self._owned.close()
 

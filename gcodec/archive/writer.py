@@ -131,7 +131,7 @@ class ArchiveWriter(AllOrNothing):
             check_names_file(target)
             check_free(self._path, force=force)
         self._staging = Staging(force=force, attributes=attributes)
-        self._pool, self._memory = WorkPool(self._threads, "gcodec"), PartMemory(2 * self._threads + 4)
+        self._pool, self._memory = WorkPool(self._threads), PartMemory(2 * self._threads + 4)
         self._files: list[FileEntry] = []
         self._known: KnownSegments = {}
         self._paths = Paths()
@@ -203,7 +203,7 @@ class ArchiveWriter(AllOrNothing):
     def abort(self) -> None:
         """Removes what was written; a stream is left without its index, so that no reader takes it."""
         try:
-            self._pool.shutdown(cancel_futures=True)
+            self._pool.shutdown()
         finally:
             self._staging.abort()
             if self._upload is not None:

@@ -63,9 +63,7 @@ from .writer import FullError, block_sizes, write_blocks
 _FLOAT32 = BY_NAME["float32"]
 _HALVES = BY_NAME["bfloat16"], BY_NAME["float16"]  #: types of 16 bits whose heads have 8, as float32's have
 _BLOCK_LOG2 = block_log2(_FLOAT32)  #: and that of types of 16 bits
-#: Values of the largest arrays that are worth compiling the kernel for, and that one thread plans as fast as several do
-#: step by step.
-_MAX_SMALL, _MAX_VALUES = 1 << 18, 1 << 24
+_MAX_VALUES = 1 << 24  #: of the largest arrays that one thread plans as fast as several do step by step
 MIN_THREADED = 1 << 20  #: values of a frame that several threads write sooner than one
 _MAX_CONSTANTS = 1 << 18  #: equal values that are stored as constant blocks without a plan
 _MANY_ZEROS = 44  #: percentage of them from which sparse blocks may be smaller
@@ -380,8 +378,7 @@ def plan_small(request: EncodeRequest, coded: bool = False) -> SmallFrameWriter 
     if stored:
         return SmallFrameWriter.stored(dtype, bits, shape, 0, memory)
     plan = _plan_whole if dtype is _FLOAT32 else _plan_halves
-    arguments = None, bits, *shape.forms, _rules(dtype, coded), _shipped(dtype), memory.plan
-    planned = plan(*arguments) if n <= _MAX_SMALL or plan.is_at_hand(*arguments) else -1
+    planned = plan(None, bits, *shape.forms, _rules(dtype, coded), _shipped(dtype), memory.plan)
     n_symbols = memory.counts[0]
     if planned < 0 or (n >= MIN_MIXED and _hints_at_more(n_symbols, n, dtype)):
         release(_MEMORY[dtype.bits], memory)

@@ -266,7 +266,7 @@ class Publisher:
                     bits = held_copy(bits, None)
                     owned.add(name)
                 layouts[name], found[name] = tensor_layout_of(name, cast), bits
-        with clock.measure("compare"), WorkPool(available_threads(self._threads), "gcodec") as pool:
+        with clock.measure("compare"), WorkPool(available_threads(self._threads)) as pool:
             hashes = hashes_of(found, pool)
             return {
                 name: PublishedTensor(layout, found[name], hashes[name], name in owned)
@@ -277,7 +277,7 @@ class Publisher:
         """Return the tensors that changed, and how many of their values did."""
         total = sum(item.layout.n_bytes for item in new.values())
         done, n_changed, changed = 0, 0, {}
-        with WorkPool(available_threads(self._threads), "gcodec") as pool:
+        with WorkPool(available_threads(self._threads)) as pool:
             names = list(new)
             for name, count in zip(names, pool.map(lambda name: _n_changed(old[name], new[name]), names), strict=True):
                 n_changed += count

@@ -15,9 +15,8 @@ import numpy as np
 import pytest
 
 import gcodec
-from gcodec import threads
 from gcodec.archive import load_file, save_file
-from gcodec.threads import run_parallel
+from gcodec.threads import WorkPool, run_parallel
 from tests.support.cases import CASES, MULTIPLES
 from tests.support.encode_modes import modes
 from tests.support.paths import ROOT
@@ -78,10 +77,10 @@ def test_an_interrupt_while_others_work_is_raised_when_they_have_ended():
 
 
 def test_an_interrupt_while_threads_are_started_is_raised_when_they_have_ended(monkeypatch):
-    begun, left, ended, submit = threading.Event(), threading.Event(), [], type(threads._pool).submit
+    begun, left, ended, add = threading.Event(), threading.Event(), [], WorkPool.add
 
-    def submit_interrupted(*arguments: Any) -> None:
-        submit(*arguments)
+    def add_interrupted(*arguments: Any) -> None:
+        add(*arguments)
         assert begun.wait(10)
         raise KeyboardInterrupt
 
@@ -89,7 +88,7 @@ def test_an_interrupt_while_threads_are_started_is_raised_when_they_have_ended(m
         begun.set()
         ended.append(not left.wait(0.1))
 
-    monkeypatch.setattr(type(threads._pool), "submit", submit_interrupted)
+    monkeypatch.setattr(WorkPool, "add", add_interrupted)
     with pytest.raises(KeyboardInterrupt):
         run_parallel(work, 3)
     left.set()

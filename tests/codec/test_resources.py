@@ -211,7 +211,7 @@ def test_encode_and_decode_work_where_no_thread_can_be_started(monkeypatch):
     x = large()
     frame = gcodec.encode(x, threads=1)
     monkeypatch.setattr(pool_module, "start_new_thread", start)
-    monkeypatch.setattr(pool_module, "_pool", pool_module._new_pool())
+    monkeypatch.setattr(pool_module, "_pool", pool_module.WorkPool(4))
     assert gcodec.encode(x, threads=3) == frame
     assert gcodec.decode(frame, threads=3).tobytes() == x.tobytes()
 

@@ -25,6 +25,9 @@ from gcodec.kernels.core import cache_folders, jit, numba_private
 PACKAGE = Path(gcodec.__file__).parent
 #: What a process is started by that may write only where modes of files say so: root may otherwise write anywhere.
 WITHOUT_RIGHTS = ["setpriv", "--inh-caps=-all", "--bounding-set=-all"] * (os.name == "posix" and os.geteuid() == 0)
+#: What decorators of kernels need of the package.
+FILES_OF_DECORATORS = ("errors.py", "threads.py", *(f"kernels/core/{name}.py" for name in (
+    "cache_folders", "cpu_levels", "jit", "kernel_cache", "numba_private", "shipped_kernels", "source_digest")))
 TWO_KERNELS = '''
 from {jit} import kernel
 
@@ -127,7 +130,6 @@ def test_code_of_other_types_or_another_source_is_not_believed(source, tmp_path)
     assert counts(again) == (1, 1)
     before = of_integers.read_bytes()
     source.write_text(source.read_text().replace("n + 1", "n + 5"))
-    jit._stamp.cache_clear()
     assert module_at(source).first(1) == 6
     of_integers.write_bytes(before)
     assert module_at(source).first(1) == 6
@@ -155,8 +157,7 @@ def house(tmp_path: Path) -> Iterator[Path]:
     (folder / "tmp").chmod(0o1777)
     for name in ("", "kernels", "kernels/core"):
         (folder / "house" / name / "__init__.py").write_text("")
-    core = ("cache_folders", "cpu_levels", "jit", "numba_private", "shipped_kernels")
-    for name in ("errors.py", *(f"kernels/core/{name}.py" for name in core)):
+    for name in FILES_OF_DECORATORS:
         shutil.copy(PACKAGE / name, folder / "house" / name)
     (folder / "house" / "kernels" / "two.py").write_text(TWO_KERNELS.format(jit="house.kernels.core.jit"))
     yield folder

@@ -19,10 +19,11 @@ from numba import njit
 
 import gcodec
 from gcodec import memory
-from gcodec.kernels.core import jit, numba_private
+from gcodec.kernels.core import jit, kernel_cache, numba_private
 from gcodec.kernels.core.specialized import Specialized
 from gcodec.kernels.core.unaligned import floats_at, load_tuple, subarray, subarray_if_any
 from gcodec.memory import BytesBuilder
+from tests.kernels.test_kernel_cache import FILES_OF_DECORATORS
 from tests.support.cases import CASES
 from tests.support.paths import ROOT
 
@@ -108,26 +109,6 @@ def test_a_kernel_without_entry_points_is_called_itself():
     assert Specialized(plain)("key", 1) == 2
 
 
-def test_a_kernel_is_at_hand_once_it_has_been_compiled(tmp_path):
-    """In this process or in another, which has left it in the cache; without numba's parts, it is said to be."""
-    program = """if True:
-        import numpy as np
-        from gcodec.kernels.core.specialized import Specialized
-        from gcodec.kernels.sample.code_costs import has_others
-        kernel, counts = Specialized(has_others), np.zeros((2, 3), np.uint32)
-        print(kernel.is_at_hand(None, counts), kernel.is_at_hand(None, counts.astype(np.uint16)))
-        kernel(None, counts)
-        print(kernel.is_at_hand(None, counts), kernel.is_at_hand("other", counts))
-    """
-    assert run(program, NUMBA_CACHE_DIR=str(tmp_path)) == ["False", "False", "True", "True"]
-    assert run(program, NUMBA_CACHE_DIR=str(tmp_path)) == ["True", "False", "True", "True"]
-
-    def plain(a):
-        return a + 1
-
-    assert Specialized(plain).is_at_hand("key", 1)
-
-
 def test_disable_jit_is_named_by_the_error():
     program = "import gcodec\ntry:\n    gcodec.encode\nexcept Exception as e:\n    print(type(e).__name__, e)"
     kind, *words = run(program, NUMBA_DISABLE_JIT="1")
@@ -143,8 +124,7 @@ def house_of_kernels(folder):
         (folder / "house" / name).mkdir(parents=True)
     for name in ("", "kernels", "kernels/core", "kernels/room"):
         (folder / "house" / name / "__init__.py").write_text("")
-    core = ("cache_folders", "cpu_levels", "jit", "numba_private", "shipped_kernels")
-    for name in ("errors.py", *(f"kernels/core/{name}.py" for name in core)):
+    for name in FILES_OF_DECORATORS:
         (folder / "house" / name).write_text((PACKAGE / name).read_text(encoding="utf-8"))
     return folder / "house" / "kernels"
 
@@ -176,6 +156,86 @@ def test_kernels_cached_for_a_bundle_that_has_been_renamed_are_not_read(tmp_path
                    "print(caller.call(B(5)))")
         assert run(program, "", tmp_path, NUMBA_CACHE_DIR=str(tmp_path / "cache"),
                    PYTHONDONTWRITEBYTECODE="1") == ["5"]
+
+
+def test_a_bundle_whose_fields_change_places_is_another_to_the_cache(tmp_path):
+    """numba knows a bundle by its class and the types of its fields, and here all have the same."""
+    house = house_of_kernels(tmp_path)
+    (house / "caller.py").write_text("from .core.jit import kernel\n\n\n@kernel\ndef call(b):\n    return b.x\n")
+    program = ("from house.kernels import caller; from house.kernels.room.bundles import B; "
+               "print(caller.call(B(x=5, y=7)))")
+    for fields in ("    x: int\n    y: int\n", "    y: int\n    x: int\n"):
+        (house / "room" / "bundles.py").write_text(
+            f"from typing import NamedTuple\n\n\nclass B(NamedTuple):\n{fields}")
+        assert run(program, "", tmp_path, NUMBA_CACHE_DIR=str(tmp_path / "cache"),
+                   PYTHONDONTWRITEBYTECODE="1") == ["5"]  # fmt: skip
+
+
+def test_settings_of_numba_that_change_code_are_told_apart_by_the_cache(tmp_path):
+    house = house_of_kernels(tmp_path)
+    (house / "caller.py").write_text("from .core.jit import kernel\n\n\n@kernel\ndef call(a):\n    return a\n")
+    program = "from house.kernels.caller import call; print(call(1), sum(call.stats.cache_hits.values()))"
+    settings = [{}, {"NUMBA_OPT": "0"}, {"NUMBA_BOUNDSCHECK": "1"}]
+    for hits in "01":
+        for setting in settings:
+            kept = {"NUMBA_CACHE_DIR": str(tmp_path / "cache"), **setting}
+            assert run(program, "", tmp_path, **kept) == ["1", hits]
+
+
+# Interrupts
+
+INTERRUPTED = """
+import os, sys
+from importlib.util import module_from_spec, spec_from_file_location
+
+class Interrupt(BaseException):
+    pass
+
+def fresh():
+    spec = spec_from_file_location("kernels_to_load", sys.argv[-1])
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.outer
+
+def interrupted(kernel, at):
+    # Calls the kernel, and raises at one of the steps that are done on this thread; returns whether it came to that.
+    steps = 0
+    def trace(frame, event, argument):
+        nonlocal steps
+        frame.f_trace_opcodes, frame.f_trace_lines = True, False
+        if event == "opcode":
+            steps += 1
+            if steps == at:
+                raise Interrupt
+        return trace
+    sys.settrace(trace)
+    try:
+        kernel(3)
+    except Interrupt:
+        return True
+    finally:
+        sys.settrace(None)
+    return steps >= at  # then a finalizer or a callback of numba's got it, whose errors Python prints
+
+fresh()(3)
+sys.unraisablehook = lambda _: None
+at = 1
+while True:
+    kernel = fresh()
+    if not interrupted(kernel, at):
+        break
+    assert kernel(3) == kernel(3) == 8 and fresh()(3) == 8
+    at += 1
+print(at > 100)
+"""
+
+
+def test_an_interrupt_at_any_step_while_a_kernel_is_loaded_leaves_the_kernel_whole(tmp_path):
+    path = tmp_path / "kernels_to_load.py"
+    path.write_text("from gcodec.kernels.core.jit import kernel\n\n\n@kernel\ndef inner(a):\n    return a + 1\n\n\n"
+                    "@kernel\ndef outer(a):\n    return 2 * inner(a)\n")
+    program = f"import sys; sys.argv.append({str(path)!r})\n{INTERRUPTED}"
+    assert run(program, "", NUMBA_CACHE_DIR=str(tmp_path / "cache")) == ["True"]
 
 
 LOADED_THEN_INLINED = """
@@ -214,14 +274,14 @@ def test_without_a_folder_for_the_cache_kernels_are_compiled(tmp_path, monkeypat
         return SimpleNamespace()
 
     (tmp_path / "file").write_text("")
-    monkeypatch.setattr(numba_private, "warn_of_no_folder", lambda: None)
+    monkeypatch.setattr(kernel_cache, "warn_of_no_folder", lambda: None)
     for folder, cached in ((tmp_path / "cache", True), (tmp_path / "file", False)):
         asked.clear()
         monkeypatch.setattr(numba_private.config, "CACHE_DIR", "before")
-        numba_private._cached_below((tmp_path / "file", folder), "5" * 64, decorate)
+        kernel_cache._cached_below((tmp_path / "file", folder), "5" * 64, decorate)
         assert numba_private.config.CACHE_DIR == "before"
         assert asked[-1] == (cached, str(folder / ("gcodec-" + 32 * "5")) if cached else "before")
-    assert len(jit._stamp(jit.__file__)) == 64
+    assert len(jit._sources()) == 64
 
 
 # The CPU, and arrays
@@ -292,6 +352,7 @@ PROGRAM = """
 import zlib
 import gcodec
 from gcodec.kernels.core import numba_private
+from tests.kernels.test_kernel_cache import FILES_OF_DECORATORS
 from tests.support.cases import CASES
 from tests.support.encode_modes import modes
 print(numba_private.UNCOUNTED == {})

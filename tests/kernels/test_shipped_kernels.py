@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from gcodec.kernels.core import jit, numba_private, shipped_kernels
+from gcodec.kernels.core import kernel_cache, numba_private, shipped_kernels
 from gcodec.kernels.core.cpu_levels import CHOICES, LEVELS, level_for
 from tests.kernels.test_kernel_cache import TWO_KERNELS, counts, module_at
 from tools.compile_kernels import compile_level
@@ -72,14 +72,14 @@ def shipped(tmp_path, monkeypatch):
     monkeypatch.setattr(numba_private.config, "CACHE_DIR", str(tmp_path / "first"))
     first = module_at(source).first
     entries: dict[str, bytes] = {}
-    save = numba_private._CheckedFiles.save
+    save = kernel_cache._CheckedFiles.save
 
     def record(self: Any, key: Any, data: Any) -> None:
-        name, content = shipped_kernels.entry(self._name, self._release, key, data, numba_private._dumps())
+        name, content = shipped_kernels.entry(self._name, self._release, key, data, kernel_cache._dumps())
         entries[name] = content
         save(self, key, data)
 
-    monkeypatch.setattr(numba_private._CheckedFiles, "save", record)
+    monkeypatch.setattr(kernel_cache._CheckedFiles, "save", record)
     assert first(1) == 2
     monkeypatch.undo()
     monkeypatch.setattr(numba_private.config, "CACHE_DIR", str(tmp_path / "second"))
@@ -111,7 +111,6 @@ def test_what_was_shipped_is_not_compiled_and_all_else_is(shipped):
 def test_an_edit_of_the_source_is_not_overlooked(shipped):
     source, _ = shipped
     source.write_text(source.read_text().replace("n + 1", "n + 1 + 4"))
-    jit._stamp.cache_clear()
     module = module_at(source)
     assert module.first(1) == 6
     assert counts(module.first) == (0, 1)

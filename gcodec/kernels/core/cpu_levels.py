@@ -28,6 +28,9 @@ CHOICES = (AVX512, AVX2, SSSE3, BMI2)
 _V2 = ("cx16", "popcnt", "sahf", "sse3", "sse4.1", "sse4.2", "ssse3")
 _V3 = (*_V2, "avx", *AVX2, "bmi", "bmi2", "f16c", "fma", "lzcnt", "movbe")
 _AVX512 = (*_V3, *AVX512, "avx512cd", "avx512dq", "avx512bitalg", "avx512vpopcntdq")
+#: What LLVM's names of CPUs stand for, of those that promise what kernels ask for.
+FEATURES_BY_NAME = {"x86-64-v2": _V2, "x86-64-v3": _V3,
+                    "x86-64-v4": (*_V3, "avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl")}  # fmt: skip
 
 
 class CpuLevel(NamedTuple):

@@ -6,30 +6,20 @@ from collections.abc import Callable
 from typing import Any
 
 from llvmlite import ir
-from llvmlite.binding import get_host_cpu_features
 from numba import types
 from numba.extending import intrinsic
 
 from .cpu_levels import AVX2, AVX512, BMI2, SSSE3
-from .numba_private import named_cpu
+from .numba_private import has_features
 from .unaligned import pointer
 
 _INDEX = ir.IntType(64)
 
 
-def _has(*features: str) -> bool:
-    """Return whether the CPU that kernels are compiled for has these features: the host, or NUMBA_CPU_FEATURES."""
-    named = named_cpu().features
-    if named is not None:
-        return all(f"+{feature}" in named.split(",") for feature in features)
-    host = get_host_cpu_features()
-    return all(host.get(feature, False) for feature in features)
-
-
-HAS_AVX512 = _has(*AVX512)
-HAS_AVX2 = _has(*AVX2) or named_cpu().name in ("x86-64-v3", "x86-64-v4")
-HAS_SSSE3 = _has(*SSSE3) or named_cpu().name in ("x86-64-v2", "x86-64-v3", "x86-64-v4")
-HAS_BMI2 = _has(*BMI2)
+HAS_AVX512 = has_features(*AVX512)
+HAS_AVX2 = has_features(*AVX2)
+HAS_SSSE3 = has_features(*SSSE3)
+HAS_BMI2 = has_features(*BMI2)
 #: Several planes by classes of symbols (:mod:`classes_shuffles`).
 BY_CLASSES = HAS_SSSE3 and not HAS_AVX512
 

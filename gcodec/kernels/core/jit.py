@@ -9,29 +9,23 @@ from pathlib import Path
 from typing import Any
 
 from numba import njit
+from numba.extending import overload
 
 from ...errors import GcodecError
-from .numba_private import CALLED_BY_KERNELS, NOT_FOR_C, UNCOUNTED, called_by_kernels, config, with_stamp
+from .kernel_cache import cached
+from .numba_private import CALLED_BY_KERNELS, NOT_FOR_C, UNCOUNTED, called_by_kernels, config, uninterrupted
 
 if config.DISABLE_JIT:
     # Kernels call intrinsics, LLVM's own instructions, which Python cannot.
     raise GcodecError("gcodec's kernels run only compiled: unset NUMBA_DISABLE_JIT (disable_jit in .numba_config.yaml)")
 
-# All that a kernel may be compiled from: an edit, or an upgrade of the package, recompiles what depends on it. Kernels
-# of CUDA depend on the others, and no other on them.
-_FOLDER = Path(__file__).parents[1]
-_SHARED = sorted(file for file in _FOLDER.rglob("*.py") if file.parent != _FOLDER / "cuda")
-
 
 @cache
-def _shared_stamp() -> bytes:
-    return hashlib.sha256(b"".join(file.read_bytes() for file in _SHARED)).digest()
-
-
-@cache
-def _stamp(path: str) -> str:
-    """Return a digest of the file a kernel is in and of all files whose functions it may call."""
-    return hashlib.sha256(_shared_stamp() + Path(path).read_bytes()).hexdigest()
+def _sources() -> str:
+    """Return a digest of all files of kernels; no kernel depends on those of CUDA."""
+    folder = Path(__file__).parents[1]
+    files = sorted(file for file in folder.rglob("*.py") if file.parent != folder / "cuda")
+    return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
 
 
 def kernel(function: Callable[..., Any]) -> Any:
@@ -50,17 +44,28 @@ def inlined(function: Callable[..., Any]) -> Any:
     return _compiled(function, inline="always", **UNCOUNTED)
 
 
+def chosen_by_types(function: Callable[..., Any]) -> Callable[[Callable[..., Any]], Any]:
+    """Return a decorator of a function that returns another function's steps, given the types of its arguments.
+
+    Kernels that call the other function get these steps.
+    """
+
+    def decorate(choose: Callable[..., Any]) -> Any:
+        vars(function)["chosen_by"] = choose  # where the digest of a kernel's source finds it
+        return overload(function, inline="always")(choose)
+
+    return decorate
+
+
 def _compiled(function: Callable[..., Any], **options: Any) -> Any:
-    path = function.__code__.co_filename
-    stamp, folder = _stamp(path), Path(path).parent
     options |= {"nogil": True, "boundscheck": False, "error_model": "numpy", **NOT_FOR_C}
 
-    def decorate(cached: bool) -> Any:
-        return njit(cache=cached, **options)(function)
+    def decorate(by_numba: bool) -> Any:
+        return njit(cache=by_numba, **options)(function)
 
-    def decorate_inner(cached: bool) -> Any:
-        return njit(cache=cached, **options, **CALLED_BY_KERNELS)(function)
+    def decorate_inner(by_numba: bool) -> Any:
+        return njit(cache=by_numba, **options, **CALLED_BY_KERNELS)(function)
 
     return called_by_kernels(
-        with_stamp(decorate, stamp, folder), lambda: with_stamp(decorate_inner, stamp, folder, "-inner")
+        uninterrupted(cached(decorate, _sources)), lambda: cached(decorate_inner, _sources, "-inner")
     )

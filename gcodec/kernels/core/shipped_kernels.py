@@ -14,17 +14,17 @@ from pathlib import Path
 from typing import Any
 
 import zstandard
-from llvmlite.binding import get_host_cpu_features
 from xxhash import xxh3_128_digest, xxh3_128_hexdigest
 
 from .cpu_levels import CpuLevel, level_for
+from .numba_private import has_features
 
 FOLDER = Path(__file__).parents[1] / "compiled"
 
 
 def level_of_host() -> CpuLevel | None:
-    """Return the level of this machine's CPU; None of one that has none, or is not x86-64."""
-    return level_for(lambda feature: bool(get_host_cpu_features().get(feature, False)))
+    """Return the level of the CPU that kernels are compiled for; None of one that has none, or is not x86-64."""
+    return level_for(has_features)
 
 
 def portable_key(key: Any) -> Any:

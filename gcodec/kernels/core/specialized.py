@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from typing import Any
 
-from .numba_private import entry_point, is_at_hand
+from .numba_private import entry_point
 
 
 class Specialized:
@@ -19,7 +19,6 @@ class Specialized:
     def __init__(self, kernel: Any) -> None:
         self._kernel = kernel
         self._compiled: dict[Hashable, Callable[..., Any]] = {}
-        self._absent: dict[Hashable, int] = {}  # how many types the kernel was compiled for when it was looked for
 
     def __call__(self, key: Hashable, *args: Any) -> Any:
         """Call the kernel.
@@ -32,16 +31,3 @@ class Specialized:
         if call is None:
             call = self._compiled[key] = entry_point(self._kernel, args)
         return call(*args)
-
-    def is_at_hand(self, key: Hashable, *args: Any) -> bool:
-        """Return whether a call with these arguments needs no compiling. What another process compiles after the first
-        time that this is asked goes unnoticed."""
-        if key in self._compiled:
-            return True
-        n_compiled = len(getattr(self._kernel, "overloads", ()))
-        if self._absent.get(key) == n_compiled:
-            return False
-        if is_at_hand(self._kernel, args):
-            return True
-        self._absent[key] = n_compiled
-        return False

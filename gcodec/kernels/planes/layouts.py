@@ -20,10 +20,9 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba.extending import overload
 
 from ..core.intrinsics import BY_CLASSES, HAS_AVX512
-from ..core.jit import inlined, kernel
+from ..core.jit import chosen_by_types, inlined, kernel
 from ..core.scalar import U8, U32
 from ..core.unaligned import subarray, width_of
 from ..core.vector import clear_8, count_64
@@ -251,7 +250,7 @@ def split_planes(values, stream_len, float_bits, tables, planes, scratch, out, a
     raise NotImplementedError("of compiled kernels only")
 
 
-@overload(split_planes, inline="always")
+@chosen_by_types(split_planes)
 def _split_planes(values, stream_len, float_bits, tables, planes, scratch, out, at):
     return _SPLIT[_layout_of(scratch)]
 
@@ -270,7 +269,7 @@ def count_plane_items(n, stream_len, tables, planes, scratch):
     raise NotImplementedError("of compiled kernels only")
 
 
-@overload(count_plane_items, inline="always")
+@chosen_by_types(count_plane_items)
 def _count_plane_items(n, stream_len, tables, planes, scratch):
     return _COUNT.get(_layout_of(scratch), lambda n, stream_len, tables, planes, scratch: _count_whole(
         n, stream_len, scratch
@@ -294,6 +293,6 @@ def merge_planes(data, at, stream_len, float_bits, tables, planes, scratch, out)
     raise NotImplementedError("of compiled kernels only")
 
 
-@overload(merge_planes, inline="always")
+@chosen_by_types(merge_planes)
 def _merge_planes(data, at, stream_len, float_bits, tables, planes, scratch, out):
     return _MERGE[_layout_of(scratch)]
