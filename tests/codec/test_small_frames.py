@@ -99,8 +99,6 @@ def test_frames_of_16_bits_are_the_same_as_planned_step_by_step(dtype, n):
 
 @pytest.mark.parametrize("n", [65, 4096, 1 << 18, 1_000_000])
 def test_most_small_frames_are_planned_by_one_kernel(n):
-    for kind in (np.float32, np.float16):  # long arrays are planned so where the kernel has been compiled before
-        gcodec.encode(np.linspace(1, 2, 1000).astype(kind))
     planned = [name for name, values in arrays(n) if _is_planned(values)]
     usual = {"normal", "scales of sub-streams", "a third of zeros", "short by chance where one looks first", "any bits"}
     assert usual <= set(planned)
