@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from . import UsageError, display
+from .streams import printable
 
 if TYPE_CHECKING:
     from ..benchmark.inputs import Input
@@ -110,14 +111,15 @@ def _show(result: Result, missing: list[str], plan: MeasurementPlan, as_json: bo
 
     console = Console(highlight=False, width=None if sys.stdout.isatty() else 120)
     for name, measured in groupby(result.rows, lambda row: row.dump):
-        console.print(name, markup=False, soft_wrap=True)
+        console.print(printable(name), markup=False, soft_wrap=True)
         console.print(summarize(measured, named=False))
     console.print(f"Machine: {machine()}. {f'Median of {plan.rounds} rounds.' if plan.at_least else 'Not timed.'}")
     for size in result.sizes:
         if size.overhead is not None:
             against = "" if size.saving is None else f", {size.saving:.1f} % below the GComp paper's layout"
-            console.print(f"{size.data}, {size.mode}: {size.overhead:+.2f} % above the local order-0 bound{against}")
+            bound = f"{size.data}, {size.mode}: {size.overhead:+.2f} % above the local order-0 bound{against}"
+            console.print(printable(bound), markup=False)
     for note in notes:
-        console.print(note)
+        console.print(printable(note), markup=False)
     for failure in result.failures:
-        console.print(f"ROUND TRIP FAILED: {failure}")
+        console.print(printable(f"ROUND TRIP FAILED: {failure}"), markup=False)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -96,8 +95,18 @@ def note(text: str, *, quiet: bool) -> None:
 
 def print_json(value: Any) -> None:
     """Print a result for programs."""
-    text = json.dumps(value, indent=2, ensure_ascii=False)
-    print(re.sub("[\ud800-\udfff]", lambda match: f"\\u{ord(match[0]):04x}", text))  # no encoding has these
+    text = json.dumps(value, indent=2, ensure_ascii="utf" not in (sys.stdout.encoding or "utf").lower())
+    print("\n".join(line if line.isprintable() else _escaped_json(line) for line in text.split("\n")))
+
+
+def _escaped_json(line: str) -> str:
+    """Return a line of JSON with what :func:`printable` escapes, all of which is in strings, escaped as JSON does."""
+    return "".join(c if c.isprintable() else _json_escape(c) for c in line)
+
+
+def _json_escape(character: str) -> str:
+    digits = character.encode("utf-16-be", "surrogatepass").hex()
+    return "".join(f"\\u{digits[at : at + 4]}" for at in range(0, len(digits), 4))
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, indent: int = 0) -> None:
@@ -129,7 +138,7 @@ def progress(title: str, total: int, *, quiet: bool) -> Iterator[Callable[[int],
     show = Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True), transient=True,
                     speed_estimate_period=RATE_SECONDS)
     with show as bar:
-        task = bar.add_task(title, total=total)
+        task = bar.add_task(printable(title), total=total)
         yield lambda count: bar.advance(task, count)
 
 

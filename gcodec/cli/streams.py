@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import os
-import re
 import sys
 from typing import Any, TextIO
 
@@ -12,8 +11,6 @@ from ..errors import GcodecError
 
 #: Stands for standard input or output where a file may be named.
 STDIO = "-"
-#: Characters that would not stay on their line, would command a terminal, or are bytes of a name that are not UTF-8.
-UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 
 
 class ClosedOutput(io.TextIOBase):
@@ -40,6 +37,8 @@ def open_standard_streams() -> None:
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115 - until the process ends
     if isinstance(getattr(sys.stdout, "buffer", None), io.RawIOBase):
         sys.stdout = _buffered(sys.stdout)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # as stderr: names may have what its encoding lacks
 
 
 def _buffered(stream: Any) -> TextIO:
@@ -53,5 +52,8 @@ def _buffered(stream: Any) -> TextIO:
 
 
 def printable(text: str) -> str:
-    """Return a text with control characters, and bytes that are no UTF-8, escaped as Python writes them."""
-    return UNPRINTABLE.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
+    """Return a text with each character escaped, as Python writes it, that would not stay on its line, would command a
+    terminal, changes the order of others or cannot be seen, or is a byte of a name that is not UTF-8."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in text)

@@ -1,0 +1,83 @@
+"""Names of files and tensors as they are printed: nothing in them moves a cursor, turns a line around or is unseen."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import gcodec
+from gcodec.cli.streams import printable
+from tests.cli.test_safety import POSIX
+from tests.support import commands
+from tests.support.commands import run
+
+folder = commands.folder
+
+#: A character of each kind that must not reach a terminal, and how it is shown.
+SHOWN = {
+    "\N{RIGHT-TO-LEFT OVERRIDE}": r"\u202e", "\N{ZERO WIDTH SPACE}": r"\u200b", "\N{SOFT HYPHEN}": r"\xad",
+    "\N{BYTE ORDER MARK}": r"\ufeff", "\N{LANGUAGE TAG}": r"\U000e0001", "\N{LINE SEPARATOR}": r"\u2028",
+    "\N{IDEOGRAPHIC SPACE}": r"\u3000", "\N{NO-BREAK SPACE}": r"\xa0", "\x1b": r"\x1b", "\x9b": r"\x9b", "\n": r"\n",
+    "\r": r"\r", "\t": r"\t", "\x7f": r"\x7f", "\udcff": r"\udcff",
+}
+#: Commands that print names of a tensor, a file and metadata.
+LINES = (["-l", "a.gc"], ["inspect", "a.gc"], ["inspect", "--chunks", "a.gc"], ["inspect", "a.safetensors"],
+         ["verify", "a.gc"], ["bench", "a.safetensors", "--sizes", "--peers", "none"])
+JSON_LINES = (["-l", "a.gc", "--json"], ["inspect", "a.gc", "--json"], ["inspect", "a.safetensors", "--json"])
+
+
+def write_files(odd: str) -> None:
+    """Write an archive with such a name of a tensor, and a .safetensors file of it."""
+    from safetensors.numpy import save_file
+
+    name = f"a{odd}b"
+    gcodec.save_file({name: np.arange(40, dtype=np.float32)}, "a.gc", metadata={name: name})
+    save_file({name: np.arange(40, dtype=np.float32)}, "a.safetensors", {name: name})
+
+
+@pytest.mark.parametrize("odd", SHOWN, ids=ascii)
+def test_a_character_that_cannot_be_seen_is_printed_escaped(odd):
+    assert printable(f"a{odd}b é日 \U0001f600") == f"a{SHOWN[odd]}b é日 \U0001f600"
+
+
+@pytest.mark.parametrize("odd", ["\N{RIGHT-TO-LEFT OVERRIDE}", "\x1b[2J", "\N{LANGUAGE TAG}", "\x7f"], ids=ascii)
+def test_names_of_tensors_are_printed_escaped_by_every_verb(odd, capsys):
+    write_files(odd)
+    for line in LINES:
+        run(*line)
+        printed = capsys.readouterr().out
+        assert all(text.isprintable() for text in printed.split("\n")), line
+        assert line[0] in ("verify", "bench") or f"a{printable(odd)}b" in printed, line
+    for line in JSON_LINES:
+        run(*line)
+        printed = capsys.readouterr().out
+        assert all(text.isprintable() for text in printed.split("\n")), line
+        assert repr(f"a{odd}b") in str(json.loads(printed)), line
+
+
+@POSIX
+def test_names_of_files_are_printed_escaped_in_results_and_errors(capsys):
+    name = "\N{RIGHT-TO-LEFT OVERRIDE}ypn.x"
+    Path(name).write_bytes(bytes(100))
+    for line, code in ((["compress", name], 0), (["verify", f"{name}.gc"], 0), (["inspect", name], 1),
+                       (["decompress", f"{name}.gc"], 1), (["bench", name], 1), (["compress", f"no {name}"], 1)):
+        run(*line, code=code)
+        printed = "".join(capsys.readouterr())
+        assert all(text.isprintable() for text in printed.split("\n")) and r"\u202eypn.x" in printed, line
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "cp1252"])
+def test_an_encoding_that_lacks_a_character_is_no_error(encoding, monkeypatch):
+    write_files("日")
+    for line in (*LINES, *JSON_LINES):
+        out = io.BytesIO()
+        monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(out, encoding))
+        run(*line)
+        printed = out.getvalue().decode(encoding)
+        assert line[0] in ("verify", "bench") or r"a\u65e5b" in printed, line
+        assert "--json" not in line or "a日b" in str(json.loads(printed)), line
