@@ -121,13 +121,15 @@ class _LockFile:
     """
 
     def __init__(self, path: Path) -> None:
+        self._path = path
         self.descriptor: int | None = _opened_lock(path)
         _LOCK_FILES.add(self)
 
     def is_at(self, path: Path) -> bool:
         """Return False if the file has been removed, by a writer that has failed in a new folder."""
         try:
-            return self.descriptor is not None and os.path.samestat(os.fstat(self.descriptor), path.stat())
+            with naming(path):
+                return self.descriptor is not None and os.path.samestat(os.fstat(self.descriptor), path.stat())
         except FileNotFoundError:
             return False
 
@@ -136,7 +138,8 @@ class _LockFile:
         _LOCK_FILES.discard(self)
         descriptor, self.descriptor = self.descriptor, None
         if descriptor is not None:
-            os.close(descriptor)
+            with naming(self._path):
+                os.close(descriptor)
 
 
 _LOCK_FILES = set[_LockFile]()  #: those that are open

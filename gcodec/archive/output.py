@@ -19,7 +19,7 @@ from typing import Any, BinaryIO
 from ..errors import GcodecError, InvalidArgument
 from ..files.all_or_nothing import AllOrNothing
 from ..files.source import naming
-from ..files.urls import name_at
+from ..files.urls import check_path, name_at
 from .layout import SUFFIX
 
 #: Signals that end a command, and that Python turns into exceptions.
@@ -113,7 +113,7 @@ class Staging(AllOrNothing):
         check_free(path, force=self._force, named=named)
         if is_special(path):
             return path.open("wb")
-        partial = path.with_name(f".{_cut(path.name)}.{secrets.token_hex(4)}.partial")
+        partial = path.with_name(f".{cut_name(path.name)}.{secrets.token_hex(4)}.partial")
         self._names.append((path, partial))  # first: if a signal comes in between, there is one name too many
         if self._attributes is None and (replaced := _attributes_of_replaced(path)):
             self._replaced[partial] = replaced
@@ -204,7 +204,7 @@ class Staging(AllOrNothing):
 
     def _second_name(self, path: Path) -> Path | None:
         """Keeps a file that is about to be replaced under another name; None if there is none, or a folder."""
-        second = path.with_name(f".{_cut(path.name)}.{secrets.token_hex(4)}.replaced")
+        second = path.with_name(f".{cut_name(path.name)}.{secrets.token_hex(4)}.replaced")
         self._kept.append(second)
         try:
             os.link(path, second, follow_symlinks=False)
@@ -285,6 +285,7 @@ def check_free(path: Path, *, force: bool, named: bool = True) -> None:
         force: a file that exists may be replaced.
         named: as for :meth:`Staging.create`.
     """
+    check_path(path)
     if path.is_dir():
         raise InvalidArgument(f"{path}: must be a file, but is a folder")
     if is_special(path):
@@ -352,13 +353,14 @@ def sync_folder(path: Path, *, failing: bool = False) -> None:
         descriptor = os.open(path, os.O_RDONLY)
     except OSError:  # a folder cannot be opened here
         return
-    try:
-        os.fsync(descriptor)
-    except OSError as error:  # most often it cannot be written out
-        if failing and error.errno in (errno.EIO, errno.ENOSPC, errno.EDQUOT):
-            raise
-    finally:
-        os.close(descriptor)
+    with naming(path):
+        try:
+            os.fsync(descriptor)
+        except OSError as error:  # most often it cannot be written out
+            if failing and error.errno in (errno.EIO, errno.ENOSPC, errno.EDQUOT):
+                raise
+        finally:
+            os.close(descriptor)
 
 
 @contextlib.contextmanager
@@ -377,16 +379,52 @@ def _is_of_system(path: Path) -> bool:
 
 def _rename(partial: Path, path: Path, force: bool) -> None:
     """Gives the file its name; if it must not replace another, also not one that has just appeared."""
-    if not force:
-        try:
-            path.hardlink_to(partial)
-        except FileExistsError:
-            raise GcodecError(f"{path}: exists already; -f, or force=True in Python, replaces it") from None
-        except OSError:  # a file system without hard links
+    if force or not _second_name_given(partial, path):
+        partial.replace(path)
+        return
+    try:
+        partial.unlink()
+    except OSError:  # it is an error, so there must be no file
+        with contextlib.suppress(OSError):
+            path.unlink()
+        raise
+
+
+def _second_name_given(partial: Path, path: Path) -> bool:
+    """Gives the file its name as a second one; returns False where there are no hard links, and the name is free.
+
+    Raises:
+        GcodecError: another file has the name.
+        OSError: of a disk that fails, a quota and the like, whatever there is then under the name.
+    """
+    try:
+        path.hardlink_to(partial)
+    except FileExistsError:
+        if _are_same(partial, path):  # a server was asked twice, because its first answer was lost
+            return True
+        raise GcodecError(f"{path}: exists already; -f, or force=True in Python, replaces it") from None
+    except OSError as error:
+        if error.errno in _WITHOUT_LINKS:
             check_free(path, force=False)
-        else:
-            return
-    partial.replace(path)
+        elif _are_same(partial, path):
+            path.unlink()
+            raise
+        elif os.path.lexists(path):
+            raise
+        return False
+    return True
+
+
+def _are_same(path: Path, other: Path) -> bool:
+    try:
+        return os.path.samestat(path.lstat(), other.lstat())
+    except OSError:
+        return False
+
+
+#: Errors of file systems that have no hard links.
+_WITHOUT_LINKS = frozenset((errno.EPERM, errno.EACCES, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS, errno.EINVAL,
+                            errno.EXDEV, errno.EMLINK))
 
 
 def _attributes_of_replaced(path: Path) -> Attributes | None:
@@ -399,9 +437,9 @@ def _attributes_of_replaced(path: Path) -> Attributes | None:
     return Attributes(found.st_mode & 0o777, (found.st_uid, found.st_gid)) if regular else None
 
 
-def _cut(name: str) -> str:
-    """Return the start of a file name, cut between characters."""
-    return os.fsencode(name)[:MAX_NAME_BYTES].decode("utf-8", "ignore")
+def cut_name(name: str, n_bytes: int = MAX_NAME_BYTES) -> str:
+    """Return the start of a file name, of so many bytes at most, cut between characters."""
+    return os.fsencode(name)[:n_bytes].decode("utf-8", "ignore")
 
 
 def _open_private(name: str, flags: int) -> int:
