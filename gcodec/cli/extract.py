@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
 from typing import Any
+from unicodedata import category
+
+from xxhash import xxh3_64_hexdigest
 
 from ..archive import ArchiveReader, FileEntry
-from ..archive.output import TENSOR_SUFFIXES, Attributes, Staging, check_free
+from ..archive.output import MAX_NAME_BYTES, TENSOR_SUFFIXES, Attributes, Staging, check_free, cut_name
 from ..archive.tensor_names import matches, no_such
 from ..errors import InvalidArgument, Unsupported, did_you_mean
 from ..files.elements import RAW_BITS, numpy_dtype
@@ -209,8 +213,12 @@ def _in_folder(folder: Path, matches: list[Found]) -> list[Path]:
 
 def _file_name(tensor: TensorView) -> str:
     """Return the file name of a tensor: ``grad/fc.weight`` becomes ``grad.fc.weight.npy``; types that numpy lacks
-    become .safetensors."""
-    name = "".join("." if c in '/\\:*?"<>|' or ord(c) < 32 else c for c in tensor.name).lstrip(".")[:200] or "tensor"
+    become .safetensors. Of a name that is too long for a file system, which counts bytes, a hash of all of it takes the
+    place of the end: two such names may differ only there."""
+    name = "".join("." if c in '/\\:*?"<>|' or category(c) == "Cc" else c for c in tensor.name).lstrip(".") or "tensor"
+    if len(os.fsencode(name)) > MAX_NAME_BYTES:
+        end = f"~{xxh3_64_hexdigest(tensor.name.encode())}"
+        name = f"{cut_name(name, MAX_NAME_BYTES - len(end))}{end}"
     return name + (".safetensors" if tensor.dtype in RAW_BITS else ".npy")
 
 

@@ -11,6 +11,7 @@ from safetensors import safe_open
 from safetensors.numpy import load_file as load_safetensors
 from safetensors.numpy import save_file as save_safetensors
 
+import gcodec
 from gcodec.files import ArraySource, plan_file
 from gcodec.files.elements import width
 from tests.archive.test_files import npy, npz, torch_file
@@ -215,3 +216,19 @@ def test_names_of_no_file_of_several_and_of_files_among_tensors_are_refused(name
     options = [word for name in names for word in ("--only", name)]
     run("decompress", "run.gc", *options, "-o", "back/", code=2 if len(names) > 1 else 1)
     assert message in capsys.readouterr().err and not Path("back").exists()
+
+
+@pytest.mark.parametrize("letter", ["x", "é", "日", "\U0001f600"])
+def test_names_that_are_too_long_for_a_file_are_cut_by_bytes_and_stay_apart(letter, capsys):
+    start = letter * (300 // len(letter.encode()))
+    tensors = {name: X + number for number, name in enumerate((start, start + "a", start + "b"))}
+    gcodec.save_file(tensors, "a.gc")
+    run("decompress", "a.gc", "--only", "*", "-o", "out/", "--json")
+    rows = json.loads(capsys.readouterr().out)
+    assert {row["name"] for row in rows} == set(tensors) and len({row["output"] for row in rows}) == 3
+    for row in rows:
+        name = Path(row["output"]).name
+        assert len(name.encode()) < 240 and name.startswith(letter * (150 // len(letter.encode())))
+        assert np.array_equal(np.load(row["output"]), tensors[row["name"]])
+    run("decompress", "a.gc", "--only", start + "b", "-o", "out/", "-f")     # the same name, whatever else is taken out
+    assert len(list(Path("out").iterdir())) == 3
