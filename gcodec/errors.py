@@ -6,7 +6,7 @@ import operator
 import types
 import typing
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import fields
 from functools import cache
 from numbers import Integral, Real
@@ -217,8 +217,9 @@ def link_to_nowhere(path: Path) -> str:
             target = path.readlink()
         except OSError:  # such as of another user's process, in /proc
             return "is a link that cannot be read"
-        if (path.parent / target).is_symlink():  # a link to another one: that is there, but not where it leads
-            target = path.resolve()
+        with suppress(OSError, RuntimeError):  # of a link on the way that cannot be read, or a loop
+            if (path.parent / target).is_symlink():  # a link to another one: that is there, but not where it leads
+                target = path.resolve()
         return f"is a link to {target}, which is not there"
     except OSError as error:
         return "is a link that leads back to itself" if error.errno == errno.ELOOP else ""

@@ -12,7 +12,7 @@ from typing import Any, BinaryIO, NamedTuple
 from ..errors import GcodecError, InvalidArgument, Unsupported, check_function
 from ..files import SUFFIXES, TORCH_SUFFIXES, FilePlan, open_source, plan_or_bytes
 from ..files.source import check_not_at_end, naming
-from ..files.urls import Upload, check_free_url, is_url, open_url, path_or_none, place_of
+from ..files.urls import Upload, check_free_url, is_url, open_url, path_or_none, place_of, resolved
 from .base_files import Bases
 from .encoding_policy import EncodingPolicy, MantissaBits
 from .entries import FileEntry, unsafe_path
@@ -283,7 +283,7 @@ def _check_not_own_base(opened: BinaryIO, base: Path | str | None) -> None:
     name = getattr(opened, "name", None)
     if not isinstance(base, Path) or not isinstance(name, str | os.PathLike):
         return
-    places = [place.parent.resolve() / place.name for place in (Path(name), base)]  # a link elsewhere is another file
+    places = [resolved(place.parent) / place.name for place in (Path(name), base)]  # a link elsewhere is another file
     if places[0] == places[1]:
         raise InvalidArgument(f"{base}: is an input, and would be its own base; give an earlier file as the base")
 

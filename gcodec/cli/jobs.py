@@ -14,7 +14,16 @@ from ..archive.entries import unsafe_path
 from ..archive.file_state import FileState
 from ..archive.layout import MAGIC, SUFFIX
 from ..errors import GcodecError, did_you_mean_file, link_to_nowhere
-from ..files.urls import files_below, filesystem_of, is_folder_at, is_url, local_path, local_text, name_at
+from ..files.urls import (
+    files_below,
+    fresh_filesystem_of,
+    is_folder_at,
+    is_url,
+    local_path,
+    local_text,
+    name_at,
+    naming_url,
+)
 from . import UsageError
 from .streams import STDIO
 
@@ -162,7 +171,7 @@ def _members_at(url: str, skipped: list[str]) -> list[InputFile]:
     if not is_folder_at(url):
         return [InputFile(None, top, True, url)]
     members = []
-    for name, place in files_below(url):
+    for name, place in files_below(url, skipped):
         path = f"{top}/{name}"
         if why := unsafe_path(path):
             skipped.append(f"{url}: {name}: skipped: its path in the archive {why}")
@@ -235,15 +244,23 @@ def _expanded(pattern: str) -> list[str]:
     if not names:
         lacking = link_to_nowhere(Path(pattern)) or f"no such file or folder{did_you_mean_file(pattern)}"
         raise GcodecError(f"{pattern}: {lacking}")
+    for name in names:  # a pipe or device that the user names is read, however long that takes
+        if Path(name).exists() and not Path(name).is_file() and not Path(name).is_dir():
+            raise GcodecError(f"{name}: is not a regular file; name it without a pattern to read from it")
     return names
 
 
 def _expanded_url(pattern: str) -> list[str]:
-    """Return the URLs that a pattern stands for; a URL without ``* ? [`` stands for itself."""
+    """Return the URLs that a pattern stands for; a URL without ``* ? [``, or of what is there, stands for itself."""
     if not glob.has_magic(pattern):
         return [pattern]
-    filesystem, path = filesystem_of(pattern)
-    names = [filesystem.unstrip_protocol(name) for name in sorted(filesystem.glob(path))]
+    filesystem, path = fresh_filesystem_of(pattern)
+    with naming_url(pattern):
+        if filesystem.exists(path):  # a ? may begin the query of a web server's file
+            return [pattern]
+        places = sorted(filesystem.glob(path))
+        before = pattern.removesuffix(path) if pattern.endswith(path) else None  # all protocols of a chain
+        names = [filesystem.unstrip_protocol(name) if before is None else f"{before}{name}" for name in places]
     if not names:
         raise GcodecError(f"{pattern}: no such file")
     return names

@@ -84,7 +84,7 @@ def _dump_files(name: str) -> list[str]:
     name = str(local_path(name))
     if not is_folder_at(name):
         return [name]
-    found = [url for _, url in files_below(name)] if is_url(name) else [str(path) for path in Path(name).rglob("*")]
+    found = [url for _, url in files_below(name, [])] if is_url(name) else [str(path) for path in Path(name).rglob("*")]
     files = sorted(place for place in found if place.endswith(".safetensors"))
     if not files:
         raise GcodecError(f"{name}: no .safetensors files in this folder")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ..archive.output import check_free
 from ..errors import GcodecError
-from ..files.urls import check_free_url, is_url, local_path, name_at
+from ..files.urls import check_free_url, is_url, local_path, name_at, resolved
 from . import UsageError, display
 from .base_option import add_base, open_bases
 from .compress import size_argument
@@ -66,7 +66,7 @@ def _beside(source: str) -> str:
     """Return where the page about a file or folder goes if nobody says so."""
     if is_url(source):
         return f"{source.rstrip('/')}.html"
-    return str(Path(source).parent / f"{Path(source).name or Path(source).resolve().name}.html")
+    return str(Path(source).parent / f"{Path(source).name or resolved(source).name}.html")
 
 
 def _check_target(target: str, source: str, args: argparse.Namespace) -> None:

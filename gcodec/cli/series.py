@@ -10,6 +10,7 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
+from ..archive.entries import unsafe_path
 from ..archive.file_state import FileState
 from ..archive.found_values import with_found_values
 from ..archive.output import Attributes, Staging, check_free
@@ -21,7 +22,7 @@ from ..checkpoints.step_files import check_step, step_of
 from ..errors import GcodecError, InvalidArgument, Unsupported
 from ..files import open_source, plan_or_bytes
 from ..files.source import naming
-from ..files.urls import is_folder_at, is_url, local_path, local_text, name_at, open_url, path_or_none
+from ..files.urls import is_folder_at, is_url, local_path, local_text, name_at, open_url, path_or_none, resolved
 from . import UsageError, display, system_error
 from .compare import compare_bytes
 from .compress import add_common, size_argument
@@ -149,9 +150,12 @@ def _step_of(place: str) -> int:
 def _add_file(folder: StepFolder, step: int, place: str, args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     """Adds a file; returns what was stored, and what has happened to the file meanwhile, which is then kept."""
     begin, path, name = time.perf_counter(), path_or_none(place), name_at(place)
+    if why := unsafe_path(name):
+        raise GcodecError(f"{place}: its path in the archive {why}; add it under another name")
     with ExitStack() as stack:
         file = stack.enter_context(open_url(place) if path is None else path.open("rb"))
-        state = None if path is None else FileState.of(file.fileno())
+        with naming(path):
+            state = None if path is None else FileState.of(file.fileno())
         source = stack.enter_context(closing(open_source(file)))
         plan = stack.enter_context(closing(plan_or_bytes(name, source, tolerated=Unsupported)))
         if plan.note:
@@ -179,12 +183,12 @@ def _list(args: argparse.Namespace) -> int:
     rows = [_row(info) for info in _folder(args).overview()]
     if args.json:
         display.print_json(rows)
-        return 1 if any(row["problem"] for row in rows) else 0
-    total, stored = (sum(row[key] for row in rows) for key in ("bytes", "stored_bytes"))
-    display.show(f"{args.folder}: {len(rows)} {'step' if len(rows) == 1 else 'steps'}, {display.size(total)} -> "
-                 f"{display.size(stored)}, ratio {display.ratio(total, stored)}")
-    columns = (">step", "stored", ">tensors", ">size", ">stored bytes", ">ratio")
-    display.print_table(columns, [_cells(row) for row in rows if not row["problem"]], indent=2)
+    else:
+        total, stored = (sum(row[key] for row in rows) for key in ("bytes", "stored_bytes"))
+        display.show(f"{args.folder}: {len(rows)} {'step' if len(rows) == 1 else 'steps'}, {display.size(total)} -> "
+                     f"{display.size(stored)}, ratio {display.ratio(total, stored)}")
+        columns = (">step", "stored", ">tensors", ">size", ">stored bytes", ">ratio")
+        display.print_table(columns, [_cells(row) for row in rows if not row["problem"]], indent=2)
     for row in rows:
         if row["problem"]:
             display.fail(row["problem"])
@@ -241,7 +245,7 @@ def _restore(args: argparse.Namespace) -> int:
                 if path in targets:
                     raise UsageError(f"{path}: several of these steps would become this file; restore them one by one")
                 files_read.check_targets([path])
-                in_series = isinstance(folder.path, Path) and path.resolve().parent == folder.path.resolve()
+                in_series = isinstance(folder.path, Path) and resolved(path).parent == resolved(folder.path)
                 if in_series and step_of(path.name) is not None:
                     raise UsageError(f"{path}: is the name of a step in this series; give another with -o")
                 targets.add(path)

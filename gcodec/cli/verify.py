@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -118,15 +119,20 @@ def _missing(name: str, files: list[dict[str, Any]]) -> list[str]:
     folder = first["original"].removesuffix(first["path"].removeprefix(top))
     originals = {row["original"] for row in files}
     what = "the archive" if name == STDIO else name
+    unreadable: list[str] = []
     if is_url(folder):
         known = {*originals, name}
-        return [f"{place}: is not in {what}" for _, place in files_below(folder) if place not in known]
-    unreadable: list[str] = []
+        lacking_urls = [place for _, place in files_below(folder, unreadable) if place not in known]
+        return _lines(unreadable, lacking_urls, what)
     there = set(files_in(Path(folder), unreadable)) - {Path(original) for original in originals}
     own = Path(name)
     lacking = sorted(path for path in there if not (own.exists() and path.samefile(own)))
-    lines = [line.replace(": skipped: ", ": ", 1) for line in unreadable]
-    return [*lines, *(f"{path}: is not in {what}" for path in lacking)]
+    return _lines(unreadable, lacking, what)
+
+
+def _lines(skipped: list[str], lacking: Sequence[str | Path], what: str) -> list[str]:
+    lines = [line.replace(": skipped: ", ": ", 1) for line in skipped]
+    return [*lines, *(f"{place}: is not in {what}" for place in lacking)]
 
 
 def _say(result: dict[str, Any]) -> None:

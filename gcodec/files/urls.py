@@ -69,11 +69,20 @@ def place_of(path: str | os.PathLike[str]) -> Path | str:
     """
     path = local_path(path)
     if not isinstance(path, str) or not is_url(path):
-        return Path(path).resolve()
+        return resolved(path)
     filesystem, name = filesystem_of(path)
     url = str(filesystem.unstrip_protocol(name))
     # local:// and caches of files on this machine are no other place; fsspec does not quote what is in its URLs
-    return Path(url.removeprefix("file://")).resolve() if url.startswith("file://") else url
+    return resolved(url.removeprefix("file://")) if url.startswith("file://") else url
+
+
+def resolved(path: str | os.PathLike[str]) -> Path:
+    """Return an absolute path without links; with them where they lead in a circle or cannot be read, which is an error
+    of whoever opens the file."""
+    try:
+        return Path(path).resolve()
+    except (OSError, RuntimeError):
+        return Path(os.path.abspath(path))  # noqa: PTH100
 
 
 def filesystem_of(url: str) -> tuple[Any, str]:
@@ -334,8 +343,12 @@ def is_folder_at(place: str) -> bool:
         return bool(filesystem.isdir(path))
 
 
-def files_below(url: str) -> list[tuple[str, str]]:
+def files_below(url: str, skipped: list[str]) -> list[tuple[str, str]]:
     """Return the files of a folder at a URL and of those in it, in order: their paths in the folder, and their URLs.
+
+    Args:
+        url: of the folder.
+        skipped: gets a line for each folder that is empty or cannot be listed, and for all else that is no file.
 
     Raises:
         GcodecError: as for :func:`open_url`.
@@ -343,9 +356,31 @@ def files_below(url: str) -> list[tuple[str, str]]:
     """
     url = url.rstrip("/")
     filesystem, path = filesystem_of(url)
+    top, files, store = f"{path.rstrip('/')}/", [], _store_of(filesystem)
     with naming_url(url):
-        names = [name.removeprefix(path.rstrip("/") + "/") for name in sorted(filesystem.find(path))]
-    return [(name, f"{url}/{name}") for name in names]
+        found = filesystem.find(path, withdirs=True, detail=True)
+        places = sorted(place for place in found if place.startswith(top) and place != top)
+        if not places:
+            store.ls(path)  # says why, if it cannot be listed
+        full = {place[:end] for place in places for end, character in enumerate(place) if character == "/"}
+        for place in places:
+            name, what = place.removeprefix(top), found[place]["type"]
+            if what == "file" or (what != "directory" and store.isfile(place)):  # a link to one
+                files.append((name, f"{url}/{name}"))
+            elif what != "directory":
+                skipped.append(f"{url}/{name}: skipped: is not a regular file")
+            elif place not in full:
+                skipped.append(f"{url}/{name}: skipped: {_why_nothing_is_in(store, place)}")
+    return files
+
+
+def _why_nothing_is_in(store: Any, folder: str) -> str:
+    try:
+        with naming_url(folder):
+            store.ls(folder)
+    except OSError as error:
+        return f"{error.strerror}"
+    return "is an empty folder"
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from ..checkpoints import StepFolder
 from ..checkpoints.step_files import step_of
 from ..errors import GcodecError, InvalidArgument
 from ..files import open_source
-from ..files.urls import is_folder_at, local_copy, local_path, name_at
+from ..files.urls import is_folder_at, local_copy, local_path, name_at, resolved
 from .contents import contents_of
 from .dumps import add_dumps, dumps_below, measure_dump
 from .page import Page
@@ -68,7 +68,7 @@ def report_page(
 
 
 def _of_folder(folder: Path, progress: Callable[[str], None]) -> str:
-    page = Page(folder.resolve().name, ["a folder of a training run"])
+    page = Page(resolved(folder).name, ["a folder of a training run"])
     n_found = 0
     for log in sorted(folder.rglob("*.jsonl")):
         progress(log.name)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import secrets
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ from safetensors.numpy import load as load_safetensors
 from safetensors.numpy import save as safetensors_bytes
 
 import gcodec
+from gcodec.cli import jobs
 from gcodec.files.urls import place_of
 from tests.support import commands
 from tests.support.commands import run
@@ -283,3 +286,54 @@ def test_nothing_is_put_where_the_store_refuses(url, capsys, monkeypatch):
     run("compress", "x.safetensors", "-o", f"{url}/y.gc", code=1)
     assert f"{url}/y.gc: Permission denied" in capsys.readouterr().err
     assert names_at(url) == ["x.safetensors"]
+
+
+def test_an_empty_folder_and_what_is_no_file_at_a_url_have_a_line_each(url, folder, capsys):
+    memory().pipe_file(f"{url}/run/full/x.safetensors", FILE)
+    memory().makedirs(f"{url}/run/empty")
+    for make in (lambda path: path.mkdir(), lambda path: path.symlink_to("full"), lambda path: path.symlink_to("gone"),
+                 lambda path: path.symlink_to("loop")):
+        (folder / "run/full").mkdir(parents=True)
+        (folder / "run/full/x.safetensors").write_bytes(FILE)
+        make(folder / "run/loop")
+        for place, odd in ((f"{url}/run", "empty"), (f"local://{folder}/run", "loop")):
+            for line in (["compress", place, "-o", "run.gc", "-f"], ["verify", "run.gc", "--against", place]):
+                run(*line, code=1)
+                assert f"{place}/{odd}: " in capsys.readouterr().err, line
+        shutil.rmtree(folder / "run")
+
+
+def test_a_folder_at_a_url_that_cannot_be_listed_has_a_line(folder, monkeypatch, capsys):
+    for name in ("open", "closed"):
+        (folder / "run" / name).mkdir(parents=True)
+        (folder / "run" / name / "x.safetensors").write_bytes(FILE)
+    scandir = os.scandir
+
+    def refuse(path):
+        if Path(path).name == "closed":
+            raise PermissionError(13, "Permission denied", str(path))
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    run("compress", f"local://{folder}/run", "-o", "run.gc", code=1)
+    assert "run/closed: skipped: Permission denied" in capsys.readouterr().err
+
+
+def test_patterns_of_urls_leave_alone_what_has_their_very_name_and_keep_every_protocol(url, capsys):
+    memory().pipe_file(f"{url}/x[1].safetensors", FILE)
+    memory().pipe_file(f"{url}/x1.safetensors", FILE)
+    run("compress", f"{url}/x[1].safetensors", f"simplecache::{url}/x[12].*", "-o", "all.gc", "--json")
+    assert json.loads(capsys.readouterr().out)[0]["files"] == 2
+    run("decompress", "--list", "all.gc")
+    listed = capsys.readouterr().out
+    assert "x[1].safetensors" in listed and "x1.safetensors" in listed
+    assert jobs._expanded(f"simplecache::{url}/x[12].*") == [f"simplecache::{url}/x1.safetensors"]
+
+
+def test_an_error_of_a_store_that_is_asked_for_a_pattern_is_one_line(url, monkeypatch, capsys):
+    def fail(*args, **options):
+        raise RuntimeError("no\ncredentials")
+
+    monkeypatch.setattr(type(memory()), "glob", fail)
+    run("compress", f"{url}/*.npy", "-o", "x.gc", code=1)
+    assert capsys.readouterr().err == f"gcodec: error: {url}/*.npy: RuntimeError: no credentials\n"
