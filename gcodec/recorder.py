@@ -7,6 +7,7 @@ just before the optimizer's step. ``docs/recording.md`` has the layout; this fil
 from __future__ import annotations
 
 import contextlib
+import errno
 import fnmatch
 import json
 import operator
@@ -403,13 +404,17 @@ def _hyperparameters(group: dict[str, Any]) -> dict[str, Any]:
     return plain
 
 
+#: The number of the system's error in a text of safetensors.
+_NUMBER = r"\(os error ([0-9]+)\)"
+
+
 @contextlib.contextmanager
 def _naming_what_is_written(place: Path | str) -> Iterator[None]:
     """Gives an error of safetensors the name of the file, and its kind: OSError if it is one of the system."""
     try:
         yield
     except SafetensorError as error:
-        if (found := re.search(r"\(os error ([0-9]+)\)", str(error))) is None:
+        if (found := re.search(_NUMBER, str(error))) is None:
             raise GcodecError(f"{place}: cannot be written: {error}") from error
         raise OSError(int(found[1]), os.strerror(int(found[1])), str(place)) from error
 
@@ -418,7 +423,11 @@ def _open(path: Path, framework: str) -> Any:
     open_regular(path).close()  # safetensors would wait for a pipe, and not name a folder
     try:
         return safe_open(path, framework=framework)
+    except OSError as error:  # has neither a number nor the file's name
+        found = re.search(_NUMBER, str(error))
+        code = errno.ENOENT if isinstance(error, FileNotFoundError) else int(found[1]) if found else errno.EIO
+        raise OSError(code, os.strerror(code), str(path)) from error
     except SafetensorError as error:
         with open_regular(path) as file:
-            found = what_it_is(file.read(8))  # a damaged dump is not called a good .safetensors file
-        raise Corruption(f"{path} is not a readable safetensors file: {error}{found}") from error
+            kind = what_it_is(file.read(8))  # a damaged dump is not called a good .safetensors file
+        raise Corruption(f"{path} is not a readable safetensors file: {error}{kind}") from error

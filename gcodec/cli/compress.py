@@ -6,7 +6,7 @@ import argparse
 import time
 from contextlib import ExitStack, closing
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 from ..archive import ArchiveReader, ArchiveWriter, Bases, FileEntry
 from ..archive.encoding_policy import MantissaBits
@@ -21,9 +21,10 @@ from ..archive.output import (
     sync_to_disk,
 )
 from ..archive.whole_files import PolicyMaker, add_file
-from ..errors import GcodecError, InvalidArgument, Unsupported
+from ..errors import Corruption, GcodecError, InvalidArgument, Unsupported
 from ..files import open_source, plan_or_bytes
 from ..files.elements import width
+from ..files.source import naming, open_regular
 from ..files.urls import check_free_url, is_url, local_text, open_url
 from . import UsageError, display
 from .base_option import add_base, open_bases
@@ -156,7 +157,7 @@ def check_options(args: argparse.Namespace, jobs: list[ArchiveJob]) -> None:
     if args.rm:
         check_removal(targets, sources)
     if args.rm and (make_lossy(args) or any(not m.named or m.source is None for m in members)
-                    or any(job.url for job in jobs)):
+                    or any(job.target is None for job in jobs)):
         raise UsageError("--rm needs files that are compressed losslessly, not folders, streams, URLs or lossy modes")
     if args.dtype and width(args.dtype) is None:
         raise UsageError(f"--dtype must be a type such as float32, bfloat16 or float8_e4m3fn, not {args.dtype}")
@@ -274,13 +275,15 @@ def _add(
             if member.url:
                 opened = stack.enter_context(closing(open_url(member.url)))
             else:
-                opened = stack.enter_context(member.source.open("rb")) if member.source else display.stdin_bytes()
-        except OSError as error:
+                opened = stack.enter_context(_opened(member)) if member.source else display.stdin_bytes()
+        except (OSError, Corruption) as error:
             if member.named:
                 raise
-            problems.append(f"{member.url or member.source}: skipped: {error.strerror}")
+            why = "is not a regular file" if isinstance(error, Corruption) else error.strerror
+            problems.append(f"{member.url or member.source}: skipped: {why}")
             return None
-        state = FileState.of(opened.fileno()) if member.source and member.source.is_file() else None
+        with naming(member.source):
+            state = FileState.of(opened.fileno()) if member.source and member.source.is_file() else None
         entry = add_file(
             archive, opened, member.path, make_policy, bases,
             tolerated=Unsupported if member.named else GcodecError,
@@ -289,6 +292,13 @@ def _add(
         )
         return _Added(entry, member.source, state)
     raise AssertionError  # an ExitStack suppresses nothing of its own
+
+
+def _opened(member: InputFile) -> BinaryIO:
+    """Return a file opened for reading; one of a folder may have become a pipe since that was listed, which nobody
+    waits for."""
+    assert member.source is not None
+    return member.source.open("rb") if member.named else open_regular(member.source)
 
 
 def _result(

@@ -117,8 +117,11 @@ def parse_line(parser: Parser, argv: Sequence[str]) -> argparse.Namespace:
         setattr(args, names.dest, [*getattr(args, names.dest), *(_value(innermost, names, word) for word in words)])
     for action in actions_of(innermost):
         value = getattr(args, action.dest, None)
+        name = "/".join(action.option_strings) or f"{action.metavar}"
         if "" in (value if isinstance(value, list) else [value]):  # it would be this folder: a variable that is not set
-            innermost.error(f"argument {'/'.join(action.option_strings) or action.metavar}: must not be empty")
+            innermost.error(f"argument {name}: must not be empty")
+        if action.option_strings and isinstance(value, list) and (not value or [] in value):
+            innermost.error(f"argument {name}: must not be {END}")  # which argparse takes away
     return args
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import errno
 import io
 import os
+import re
 import stat
 import tempfile
 import threading
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from itertools import accumulate
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol, cast
@@ -21,7 +22,7 @@ from ..errors import Corruption, InsufficientData, InvalidArgument
 from .urls import is_url, local_path, open_url, without_read_ahead
 
 #: Under these names the system has files that are open already: standard input, and a shell's ``<(command)``.
-OPEN_FILES = ("/dev/fd/", "/dev/stdin", "/proc/")
+OPEN_FILES = re.compile(r"/dev/(fd/|stdin)|/proc/[^/]+/(task/[^/]+/)?fd/")
 
 #: What cannot seek is copied in pieces of so many bytes.
 COPY_BYTES = 1 << 20
@@ -237,10 +238,14 @@ def _open_regular(path: str, flags: int) -> int:
         if error.errno == errno.ENXIO:  # a socket
             raise Corruption(problem) from error
         raise
-    if stat.S_ISREG(os.fstat(descriptor).st_mode):
-        return descriptor
-    os.close(descriptor)
-    raise Corruption(problem)
+    try:
+        with naming(path):
+            if stat.S_ISREG(os.fstat(descriptor).st_mode):
+                return descriptor
+            raise Corruption(problem)
+    except BaseException:
+        os.close(descriptor)
+        raise
 
 
 def _opened(file: BinaryIO | str | os.PathLike[str]) -> BinaryIO:
@@ -251,7 +256,7 @@ def _opened(file: BinaryIO | str | os.PathLike[str]) -> BinaryIO:
     if not isinstance(file, str | os.PathLike):
         return file
     whole = os.path.abspath(file)  # noqa: PTH100 - resolve() would follow the link
-    if whole.startswith(OPEN_FILES) or Path(file).is_dir():  # the error of a folder is the system's
+    if OPEN_FILES.match(whole) or Path(file).is_dir():  # the error of a folder is the system's
         return open(file, "rb")
     return open_regular(Path(file))
 
@@ -278,13 +283,15 @@ def open_source(file: BinaryIO | str | os.PathLike[str]) -> FileSource:
     stream = _opened(file)
     if isinstance(stream, io.TextIOBase):
         raise InvalidArgument(f"file must be a path or a binary stream, not {type(file).__name__}: open it with 'rb'")
-    try:
-        if hasattr(stream, "seekable") and stream.seekable():  # a mmap cannot say before Python 3.13
+    name, can_seek = str(getattr(stream, "name", "stream")), False
+    with suppress(OSError):
+        can_seek = hasattr(stream, "seekable") and stream.seekable()  # a mmap cannot say before Python 3.13
+    if can_seek:
+        with naming(name):
             _check_has_end(stream)
-            return FileSource(stream, owned=opened, name=str(file) if is_url(file) else None)
-    except OSError:
-        pass
-    name = str(getattr(stream, "name", "stream"))
+        with suppress(OSError):
+            if _has_size(stream):
+                return FileSource(stream, owned=opened, name=str(file) if is_url(file) else None)
     with naming(tempfile.gettempdir()):
         spool = cast(BinaryIO, tempfile.TemporaryFile())  # noqa: SIM115 - the source closes it
         try:
@@ -325,7 +332,20 @@ def _check_has_end(stream: BinaryIO) -> None:
         raise InvalidArgument(f"{stream.name}: is a device without an end: give a file, or a pipe from head -c")
 
 
+def _has_size(stream: BinaryIO) -> bool:
+    """Return False for a file that the system writes as it is read, as in /proc and /sys: it says that it is empty, or
+    4096 bytes long, whatever it holds."""
+    descriptor = _descriptor(stream)
+    found = None if descriptor is None else os.fstat(descriptor)
+    if descriptor is None or found is None or not stat.S_ISREG(found.st_mode) or found.st_blocks:
+        return True  # it has a place on a disk
+    return bool(found.st_size) == bool(os.pread(descriptor, 1, max(found.st_size - 1, 0)))
+
+
 def _read_on(stream: BinaryIO, name: str) -> bytes:
     """Return the next bytes of a stream, none at its end."""
     with naming(name):
-        return stream.read(COPY_BYTES)
+        data: bytes | None = stream.read(COPY_BYTES)
+        if data is None:
+            raise BlockingIOError(errno.EAGAIN, "has no more bytes for now, and does not wait for them")
+        return data

@@ -13,12 +13,24 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import gcodec
 from gcodec.archive import ArchiveReader
-from gcodec.cli import main
+from gcodec.cli import compress, main
 from tests.archive.test_files import npy
-from tests.cli.test_safety import POSIX, X, archive_of, as_another_user, contents, needs_root, process, write
+from tests.cli.test_safety import (
+    POSIX,
+    X,
+    archive_of,
+    as_another_user,
+    change_after,
+    contents,
+    needs_root,
+    process,
+    write,
+)
 from tests.support import commands
 from tests.support.commands import run
+from tests.support.special_files import no_waiting, put
 
 folder = commands.folder
 
@@ -215,3 +227,77 @@ def test_a_link_to_nothing_that_is_named_is_called_one(capsys):
                           (["decompress", "loop.gc"], "loop.gc: is a link that leads back to itself")):
         run(*command, code=1)
         assert capsys.readouterr().err == f"gcodec: error: {what}\n"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="files as of Linux")
+@pytest.mark.parametrize("name", ["/proc/version", "/proc/self/environ", "/sys/devices/system/cpu/online"])
+def test_files_that_the_system_writes_as_they_are_read_are_archived_whole(name, capsys):
+    """Such a file says that it is empty, or 4096 bytes long, whatever it holds."""
+    Path("run").mkdir()
+    Path("run/link").symlink_to(name)
+    run("compress", name, "run", "-o", "all.gc")
+    run("decompress", "all.gc", "-o", "back/")
+    content = Path(name).read_bytes()
+    assert content and {path.read_bytes() for path in Path("back").rglob("*") if path.is_file()} == {content}
+    run("inspect", name, code=1)
+    assert f"{name}: neither an archive" in capsys.readouterr().err
+
+
+@POSIX
+def test_a_stream_that_does_not_wait_for_its_bytes_is_no_empty_one():
+    reading, writing = os.pipe()
+    os.set_blocking(reading, False)
+    with open(reading, "rb") as stream, pytest.raises(BlockingIOError, match="no more bytes for now"):
+        gcodec.compress_file(stream, "x.gc")
+    os.close(writing)
+    assert not Path("x.gc").exists()
+
+
+@POSIX
+def test_a_pipe_that_nobody_named_is_not_waited_for(monkeypatch, capsys):
+    for name in ("run", "run/deep"):
+        Path(name).mkdir()
+    write(**{"run/x": X, "run/deep/y": X})
+    os.mkfifo("run/pipe")
+    with no_waiting():
+        run("compress", "run/*", "-o", "all.gc", code=1)
+        assert capsys.readouterr().err.startswith("gcodec: error: run/pipe: is not a regular file; name it")
+        change_after(monkeypatch, compress, "_check_names", lambda: put("pipe", Path("run/deep/y")))
+        run("compress", "run", "-o", "all.gc", code=1)
+    errors = capsys.readouterr().err.splitlines()
+    assert [line.partition("run/")[2] for line in errors] == ["pipe: skipped: is not a regular file",
+                                                              "deep/y: skipped: is not a regular file"]
+    with ArchiveReader("all.gc") as archive:
+        assert [entry.path for entry in archive.files] == ["run/x"]
+
+
+@pytest.mark.parametrize(("line", "words"), [
+    (["decompress", "x.gc", "--only=--"], "argument --only: must not be --"),
+    (["decompress", "x.gc", "--output=--"], "argument -o/--output: must not be --"),
+    (["compress", "x", "--rm", "-o", "-"], "--rm needs files that are compressed losslessly, not"),
+])
+def test_what_no_option_can_mean_is_refused(line, words, capsys):
+    write(x=X)
+    run("compress", "x")
+    run(*line, code=2)
+    assert words in capsys.readouterr().err
+    assert Path("x").read_bytes() == X
+
+
+@POSIX
+def test_a_file_of_a_series_whose_name_no_archive_can_hold_is_named(capsys):
+    name = "back\\slash-1"
+    Path(name).write_bytes(X)
+    run("series", "add", "s", name, code=1)
+    assert capsys.readouterr().err.startswith("gcodec: error: back\\slash-1: its path in the archive has a backslash")
+
+
+def test_damaged_steps_of_a_series_have_a_line_beside_json(capsys):
+    write(**{"x-1": X})
+    run("series", "add", "s", "x-1")
+    write(**{"s/step-00000001.gc": b"damaged"})
+    capsys.readouterr()
+    run("series", "list", "s", "--json", code=1)
+    printed = capsys.readouterr()
+    (row,) = json.loads(printed.out)
+    assert printed.err == f"gcodec: error: {row['problem']}\n"
