@@ -27,7 +27,7 @@ class Row(NamedTuple):
     what: str
     module: str
     name: str
-    weight: int
+    weight: float
     n_tested: int
     needs_torch: bool = False
 
@@ -48,6 +48,7 @@ TARGETS = {
     "safetensors": Row("`.safetensors` files", "containers", "SafetensorsFiles", 8, 5000),
     "pt": Row("`.pt` files", "containers", "TorchFiles", 5, 4000, True),
     "stored": Row("tensor files, archived and restored", "containers", "StoredFiles", 1, 500, True),
+    "commands": Row("command lines over hostile folders", "command_lines", "CommandLines", 0.1, 100),
 }
 
 
