@@ -14,6 +14,7 @@ from ..errors import Corruption, GcodecError
 from ..files import FilePlan, open_source, plan_file
 from ..files.urls import files_below, is_folder_at, is_url, local_path, name_at
 from . import UsageError, display
+from .streams import printable
 
 SNIPPET = """from gcodec.recorder import Recorder
 
@@ -65,8 +66,9 @@ def run(args: argparse.Namespace) -> int:
         return 0
     if args.json:
         raise UsageError("--json lists dumps: name a dump or a folder of dumps")
+    folder = printable(args.folder)
     snippet = SNIPPET.format(folder=args.folder, when=_when(args.steps, args.every))
-    print(snippet if args.snippet else GUIDE.format(snippet=_indented(snippet), folder=args.folder), end="")
+    print(snippet if args.snippet else GUIDE.format(snippet=_indented(snippet), folder=folder), end="")
     return 0
 
 

@@ -60,6 +60,12 @@ def test_names_of_tensors_are_printed_escaped_by_every_verb(odd, capsys):
         assert repr(f"a{odd}b") in str(json.loads(printed)), line
 
 
+def test_a_folder_in_lines_to_paste_is_printed_escaped(capsys):
+    for line in (["record", "--folder", "\N{RIGHT-TO-LEFT OVERRIDE}x"], ["record", "--snippet", "--folder", "\x1bx"]):
+        run(*line)
+        assert all(text.isprintable() for text in capsys.readouterr().out.split("\n")), line
+
+
 @POSIX
 def test_names_of_files_are_printed_escaped_in_results_and_errors(capsys):
     name = "\N{RIGHT-TO-LEFT OVERRIDE}ypn.x"
