@@ -110,26 +110,26 @@ def compress_fsdp(
         The counters: its ``stats()`` has wire bytes, ratio and seconds.
 
     Raises:
-        Unsupported: this torch has no custom communications for FSDP2.
-        InvalidArgument: another mode, a model without FSDP2 modules, or ``replicas`` of a model that is already HSDP.
+        Unsupported: this torch has no custom communications for FSDP2, or none for a module whose parameters are
+            sharded over several meshes.
+        InvalidArgument: another mode, a model without FSDP2 modules, a module that is replicated and not sharded, or
+            ``replicas`` of a model that is already HSDP. No module has been changed then.
     """
     check_model(model)
     mode = Lossless() if mode is None else mode
     collectives = Collectives(GroupOptions(mode, smallest, threads, timeout, bypass, refresh), "FSDP", on_gpu=True)
     modules = _sharded(model)
+    for name, module in modules.items():  # all of them, before any is changed
+        _check_meshes(name, module, replicas is not None)
     hook = None if replicas is None else _averaging(collectives, replicas)
-    for module in modules:
-        if hook is not None and _is_hsdp(module):
-            raise InvalidArgument(
-                "model must be sharded over one dimension where replicas= is given: HSDP averages its replicas itself"
-            )
+    for module in modules.values():
         module.set_custom_reduce_scatter(CompressedReduceScatter(collectives))  # type: ignore[arg-type]
         if hook is not None:
             module.set_all_reduce_hook(hook)
     return collectives
 
 
-def _sharded(model: torch.nn.Module) -> list[FSDPModule]:
+def _sharded(model: torch.nn.Module) -> dict[str, FSDPModule]:
     needed = f"compress_fsdp needs torch 2.11 or later, and this is {torch.__version__}"
     try:
         from torch.distributed.fsdp import FSDPModule
@@ -137,7 +137,7 @@ def _sharded(model: torch.nn.Module) -> list[FSDPModule]:
         raise Unsupported(needed) from error
     if not hasattr(FSDPModule, "set_custom_reduce_scatter") or not hasattr(FSDPModule, "set_all_reduce_hook"):
         raise Unsupported(needed)
-    modules: list[FSDPModule] = [module for module in model.modules() if isinstance(module, FSDPModule)]
+    modules = {name: module for name, module in model.named_modules() if isinstance(module, FSDPModule)}
     if not modules:
         raise InvalidArgument("model has no module that is sharded: call fully_shard first")
     return modules
@@ -157,12 +157,25 @@ def _averaging(collectives: Collectives, replicas: DeviceMesh | dist.ProcessGrou
     return average
 
 
-def _is_hsdp(module: FSDPModule) -> bool:
-    """Return whether FSDP2 makes the all-reduce among replicas itself."""
+def _check_meshes(name: str, module: FSDPModule, averages_replicas: bool) -> None:
+    """Raise an error if compressed collectives would not be used for a module, or beside an all-reduce of its own."""
     # There is no public way to ask. Before torch 2.13 a module has one parameter group, since then a list.
     state = module._get_fsdp_state()
     groups = getattr(state, "_fsdp_param_groups", None) or [getattr(state, "_fsdp_param_group", None)]
-    return any(getattr(group, "_is_hsdp", False) for group in groups)
+    which = f"module {name!r}" if name else "model"
+    backend = 'give the dimension of the mesh the backend "gcodec", with backend_override of init_device_mesh'
+    if len(groups) > 1:
+        raise Unsupported(f"{which} has parameters that are sharded over several meshes, and torch takes no other "
+                          f"reduce-scatter for it: {backend}")
+    for group in groups:
+        mesh = getattr(group, "mesh_info", None)  # None: a module without parameters of its own
+        n_shards, n_replicas = getattr(mesh, "shard_mesh_size", 1), getattr(mesh, "replicate_mesh_size", 0)
+        if n_replicas > 1 and n_shards == 1:
+            raise InvalidArgument(f"{which} is replicated over {n_replicas} ranks and not sharded, so there is no "
+                                  f"reduce-scatter to compress: {backend}")
+        if n_replicas and averages_replicas:
+            raise InvalidArgument(f"{which} must be sharded over one dimension where replicas= is given: its replicas "
+                                  "are averaged without that")
 
 
 def _plain_reduce_scatter(

@@ -10,7 +10,8 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import Shard
 
 import gcodec
 import gcodec.distributed as gd
@@ -98,6 +99,40 @@ def refusals() -> None:
         except gcodec.InvalidArgument:
             continue
         raise AssertionError("not refused")
+
+
+def replicated(how: str) -> list[str]:
+    """Return what is said of a model with units that have replicas and no shards, or several meshes, and which unit was
+    changed nevertheless; ``how``: by torch's replicate, by HSDP with shards of one rank, or as a part of a sharded one.
+    """
+    mesh = init_device_mesh("cpu", (size(), 1), mesh_dim_names=("rep", "shard"))
+    model = Net()
+    units = [model.deep, model.last]
+    if how == "replicate":
+        from torch.distributed._composable.replicate_with_fsdp import replicate
+
+        for unit in (*units, model):
+            replicate(unit, mesh=mesh["rep"])
+    elif how == "several meshes":
+        from torch.distributed.fsdp._fully_shard._fsdp_common import FSDPMeshInfo, ShardPlacementResult
+
+        meshes = [FSDPMeshInfo(mesh[name], shard_mesh_dim=0) for name in ("rep", "shard")]
+        fully_shard(units[0], mesh=mesh["rep"])
+        fully_shard(model, mesh=mesh["rep"],
+                    shard_placement_fn=lambda p: ShardPlacementResult(Shard(0), meshes[p.ndim == 1]))
+    else:
+        fully_shard(units[0], mesh=mesh["rep"])
+        for unit in (units[1], model):
+            fully_shard(unit, mesh=mesh)
+    said = []
+    for replicas in (None, mesh["shard"]):
+        try:
+            gd.compress_fsdp(model, replicas=replicas)
+        except gcodec.GcodecError as error:
+            said.append(f"{type(error).__name__}: {error}")
+    parts = [unit for unit in model.modules() if isinstance(unit, FSDPModule)]
+    comms = [type(part._get_fsdp_state()._fsdp_param_groups[0]._reduce_scatter_comm).__name__ for part in parts]
+    return [*said, *sorted({*comms} - {"DefaultReduceScatter"})]
 
 
 def corrupted(by: int) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -64,6 +65,20 @@ def test_fsdp_leaves_compression_where_it_is_slower(pair, slow):
 
 def test_fsdp_refuses_senseless_arguments(pair):
     pair.run(cases.refusals)
+
+
+@pytest.mark.parametrize(("how", "error", "text"), [
+    ("replicate", "InvalidArgument", "model is replicated over 2 ranks and not sharded, .* backend_override"),
+    ("shards of one rank", "InvalidArgument", "model is replicated over 2 ranks and not sharded, .* backend_override"),
+    ("several meshes", "Unsupported", "model has parameters that are sharded over several meshes, .* backend_override"),
+])
+def test_a_model_of_which_a_part_would_not_be_compressed_is_refused_and_left_as_it_is(pair, how, error, text):
+    if how != "shards of one rank":
+        # of torch 2.13, as several meshes are
+        pytest.importorskip("torch.distributed._composable.replicate_with_fsdp")
+    for said in pair.run(cases.replicated, how=how):
+        assert len(said) == 2
+        assert all(re.fullmatch(f"{error}: {text} of init_device_mesh", one) for one in said), said
 
 
 def test_a_damaged_message_of_fsdp_is_an_exception_of_backward(pair):
