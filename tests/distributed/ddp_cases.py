@@ -185,6 +185,57 @@ def sparse() -> int:
     return crc(list(model.parameters()))
 
 
+class Added(nn.Module):
+    """Two embeddings whose rows are added: the gradient of one, which is sparse, has the memory of the other's."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(4)
+        self.dense, self.sparse = nn.Embedding(500, 64), nn.Embedding(300, 64, sparse=True)
+        self.last = nn.Linear(64, 500)
+        self.before_dense: Any = lambda gradient: None
+
+    def forward(self, words: torch.Tensor) -> torch.Tensor:
+        """Scores."""
+        rows = self.dense(words)
+        rows.register_hook(self.before_dense)
+        return self.last(rows + self.sparse(words % 300))
+
+
+def sparse_of_shared_memory(kind: str) -> float:
+    """Return how far gradients are from their averages where the sparse one is reduced before the dense one is made."""
+    model, alone, futures = Added(), Added(), []
+    wrapped = DistributedDataParallel(model)
+    state: Any = gd.CompressedAllreduce(bypass=None, smallest=0)
+    if kind == "compressor":
+        state = gd.CompressedGradients(wrapped, CompressionPlan(TopK(1.0), smallest=0, vectors=True))
+
+    elif kind == "controller":
+        state = gd.AdaptiveGradients(wrapped, CompressionPlan(Dense()), GraVAC(TopK(1.0)))
+
+    def noted(future: torch.futures.Future[torch.Tensor]) -> torch.futures.Future[torch.Tensor]:
+        futures.append(future)
+        return future
+
+    if kind != "controller":            # which reduces nothing before it has all gradients
+        model.before_dense = lambda gradient: [future.wait() for future in futures] and None
+    wrapped.register_comm_hook(state, lambda state, bucket: noted(gd.hook(state, bucket)))
+    farthest = 0.0
+    for step in range(3):
+        words = torch.randint(0, 500, (8,), generator=torch.Generator().manual_seed(step * 10 + rank()))
+        for module in (wrapped, alone):
+            module.zero_grad()
+            module(words).square().mean().backward()
+            futures.clear()
+        for averaged, own in zip(model.parameters(), alone.parameters(), strict=True):
+            assert averaged.grad is not None and own.grad is not None
+            wanted = own.grad.to_dense().clone()
+            dist.all_reduce(wanted)
+            error = torch.linalg.vector_norm(averaged.grad.to_dense() * size() - wanted)
+            farthest = max(farthest, float(error / torch.linalg.vector_norm(wanted)))
+    return farthest
+
+
 def shared_state(mode: str) -> float:
     """Return how far gradients of two models are from their averages, in one backward pass and with one state."""
     torch.manual_seed(6)

@@ -135,6 +135,11 @@ def test_sparse_gradients_are_reduced_by_gloo(pair):
     agreed(pair.run(cases.sparse))
 
 
+@pytest.mark.parametrize("kind", ["lossless", "compressor", "controller"])
+def test_a_sparse_gradient_is_averaged_apart_from_the_memory_that_it_shares(pair, kind):
+    assert max(pair.run(cases.sparse_of_shared_memory, kind=kind)) < 1e-6
+
+
 def test_models_that_share_a_state_in_one_backward_pass_get_their_own_averages(pair):
     assert agreed(pair.run(cases.shared_state, mode="bf16")) < 0.01
 

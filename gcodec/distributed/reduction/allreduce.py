@@ -192,7 +192,9 @@ def start_dense_allreduce(
     The seconds of ``counters`` are those until somebody asks for the end.
     """
     start = perf_counter()
-    if mean:
+    if mean and flat.is_sparse:  # as those of an embedding, it may have the memory of gradients that are still needed
+        flat.copy_(flat / lane.size)
+    elif mean:
         flat.div_(lane.size)
     label = f"{label}, uncompressed"
     work = labeled(label, lambda: lane.group.allreduce([flat]))
