@@ -219,11 +219,11 @@ def check_tensor(x: Any, argument: str = "x") -> tuple[DType, Any]:
 
 
 def check_has_data(x: Any, argument: str = "x") -> None:
-    """Raise InvalidArgument for a tensor that says it is on a device, but has no memory there: one of fake or
-    distributed tensors, or of nested ones; and for one of a lazy module, which has no shape yet."""
+    """Raise InvalidArgument for a tensor that says it is on a device, but has no memory there: one of fake, distributed
+    or nested tensors, or of those made of others; and for one of a lazy module, which has no shape yet."""
     if (kind := type(x).__name__) in ("UninitializedParameter", "UninitializedBuffer"):
         raise InvalidArgument(f"{argument} must have values, but this {kind} gets its shape in the first forward pass")
-    if kind == "FakeTensor" or hasattr(x, "full_tensor") or x.is_nested:
+    if kind == "FakeTensor" or hasattr(x, "full_tensor") or x.is_nested or hasattr(x, "__tensor_flatten__"):
         raise _not_plain(x, argument)
 
 
@@ -273,6 +273,8 @@ def _not_plain(x: Any, argument: str, error: Exception | None = None) -> Invalid
     elif x.is_nested:
         parts = f"{argument}.values()" if layout == torch.jagged else f"each of {argument}.unbind()"
         what = f"must not be a nested tensor: pass {parts}"
+    elif hasattr(x, "__tensor_flatten__"):  # torch's protocol for tensors that are made of others
+        what = f"must be plain, not a {kind}: pass those that it is made of: {', '.join(x.__tensor_flatten__()[0])}"
     elif layout != torch.strided:
         what = f"must be dense, not a {layout} tensor: pass {argument}.to_dense(), or the tensors of its parts"
     elif x.is_quantized:
@@ -284,10 +286,8 @@ def _not_plain(x: Any, argument: str, error: Exception | None = None) -> Invalid
     elif error is None or kind == "FakeTensor" or "ninitialized" in kind:
         what = f"must be a tensor with values, but this {kind} has no data: pass the one that it stands for"
     else:
-        what = (
-            "must be a plain tensor, whose memory can be read; transforms of torch.func, such as vmap or grad, hide "
-            f"it: call from outside of them ({kind}: {error})"
-        )
+        what = ("must be a plain tensor, whose memory can be read; transforms of torch.func, such as vmap or grad, "
+                f"hide it: call from outside of them ({kind}: {error})")
     return InvalidArgument(f"{argument} {what}")
 
 

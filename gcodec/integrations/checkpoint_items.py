@@ -31,7 +31,8 @@ def leaf_of(value: torch.Tensor | io.BytesIO, kind: WriteItemType) -> tuple[str,
     if isinstance(value, torch.Tensor):
         tensor = value.detach()
         dtype = str(tensor.dtype).removeprefix("torch.")
-        if tensor.layout == torch.strided and not tensor.is_quantized and dtype in CODES:
+        plain = tensor.layout == torch.strided and not tensor.is_quantized and not hasattr(tensor, "__tensor_flatten__")
+        if plain and dtype in CODES:
             return TENSOR, Leaf(tensor, dtype, tuple(tensor.shape))
         stream = io.BytesIO()
         torch.save(tensor.cpu(), stream)

@@ -93,10 +93,6 @@ def _check_torch(name: str, value: Any) -> None:
     if value.layout != torch.strided or value.is_quantized or value.is_meta:
         what = "on the device meta" if value.is_meta else f"{value.layout}, {value.dtype}"
         raise InvalidArgument(f"tensor {name!r} must be dense, not quantized, and have values; it is {what}")
-    if hasattr(value, "__tensor_flatten__"):  # torch's protocol for tensors that are made of others
-        raise InvalidArgument(
-            f"tensor {name!r} must be a plain tensor, not a {type(value).__name__}: pass the tensors that it is made of"
-        )
     check_not_freed(value, f"tensor {name!r}")
 
 

@@ -14,6 +14,7 @@ pytest.importorskip("torch.distributed.checkpoint")
 
 import torch
 import torch.distributed.checkpoint as dcp
+from torch.testing._internal.two_tensor import TwoTensor
 
 import gcodec
 from gcodec.archive import ArchiveReader
@@ -275,6 +276,15 @@ def test_tensors_that_are_not_dense_are_loaded_as_they_were_saved(tmp_path, make
     found = {"x": make(torch.eye(5))}
     dcp.load(found, storage_reader=CheckpointReader(tmp_path))
     assert torch.equal(dense(found["x"]), torch.eye(5) * 0.5)
+
+
+def test_tensors_that_are_made_of_others_are_loaded_as_they_were_saved(tmp_path):
+    """As quantized weights of torchao are. They could not be saved."""
+    dcp.save({"x": TwoTensor(torch.eye(5), torch.ones(5, 5))}, storage_writer=CheckpointWriter(tmp_path))
+    found = {"x": TwoTensor(torch.zeros(5, 5), torch.zeros(5, 5))}
+    with torch.serialization.safe_globals([TwoTensor]):
+        dcp.load(found, storage_reader=CheckpointReader(tmp_path))
+    assert torch.equal(found["x"].a, torch.eye(5)) and torch.equal(found["x"].b, torch.ones(5, 5))
 
 
 def test_saving_again_replaces_a_checkpoint_and_leaves_nothing_of_the_old_one(tmp_path):
