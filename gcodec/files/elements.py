@@ -24,6 +24,7 @@ RAW_BITS: dict[str, np.dtype] = {
     "float8_e4m3fnuz": np.dtype("u1"),
     "float8_e5m2fnuz": np.dtype("u1"),
     "float8_e8m0fnu": np.dtype("u1"),
+    "float4_e2m1fn_x2": np.dtype("u1"),
 }
 #: Which of the codec's types stores the values of another type: the same bytes, looked at another way.
 STORED_AS = {

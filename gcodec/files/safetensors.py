@@ -29,9 +29,12 @@ NAME_OF = {
     "U64": "uint64",
     **{t.safetensors: t.name for t in DTYPES},
     "C64": "complex64",
+    "F4": "float4_e2m1fn_x2",
 }
 CODES = {name: code for code, name in NAME_OF.items()}
-#: Types of less than a byte, in bits: restored with their file, not taken out alone.
+#: Types of which a header counts values and torch pairs, each in a byte: their last dimension is half as long in torch.
+PACKED_PAIRS = {"F4"}
+#: Types of less than a byte, in bits. Those that are no pairs are restored with their file, not taken out alone.
 PACKED_BITS = {"F4": 4, "F6_E2M3": 6, "F6_E3M2": 6}
 
 
@@ -87,7 +90,8 @@ def safetensors_header(tensors: dict[str, tuple[str, tuple[int, ...], int]], met
         metadata: the file's own key-value pairs.
 
     Raises:
-        InvalidArgument: a dtype that .safetensors lacks, a reserved name, or a header beyond the format's limit.
+        InvalidArgument: a dtype that .safetensors lacks, one of pairs without a dimension, a reserved name, or a header
+            beyond the format's limit.
     """
     header: dict[str, Any] = {} if metadata is None else {"__metadata__": dict(metadata)}
     at = 0
@@ -98,7 +102,13 @@ def safetensors_header(tensors: dict[str, tuple[str, tuple[int, ...], int]], met
         if dtype not in CODES:
             pairs = "; store it as float64, or with gcodec.save" if dtype == "complex128" else ""
             raise InvalidArgument(f"tensor {name!r}: must be of a type that .safetensors has, not of {dtype}{pairs}")
-        header[name] = {"dtype": CODES[dtype], "shape": list(shape), "data_offsets": [at, at + size]}
+        code, sizes = CODES[dtype], list(shape)
+        if code in PACKED_PAIRS:
+            if not sizes:
+                raise InvalidArgument(f"tensor {name!r}: must have a dimension, because {dtype} has two values in each "
+                                      "element; store it with the shape [1]")
+            sizes[-1] *= 2
+        header[name] = {"dtype": code, "shape": sizes, "data_offsets": [at, at + size]}
         at += size
     text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
     text += b" " * (-len(text) % 8)
@@ -118,6 +128,10 @@ def _piece(path: str, name: str, entry: object, start: int) -> SegmentViews:
     if len(shape) > 64 or math.prod(shape) * bits != (last - first) * 8:
         raise Corruption(f"{path}: tensor {name!r}: shape {shape} of {code} is not {last - first} bytes")
     dtype = NAME_OF.get(code, code)
+    if code in PACKED_PAIRS and shape and shape[-1] % 2 == 0:
+        shape = [*shape[:-1], shape[-1] // 2]
+    elif code in PACKED_PAIRS:  # some row ends within a byte: no tensor of torch has this shape
+        dtype = code
     segment = FileSegment(start + first, start + last, stored_as(dtype))
     return SegmentViews(segment, (TensorView(name, dtype, tuple(shape), 0),))
 
