@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import permutations
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ import pytest
 pytest.importorskip("zarr", minversion="3.1")
 
 import zarr
+from zarr.codecs import TransposeCodec
 from zarr.registry import register_codec
 
 import gcodec
@@ -62,6 +64,25 @@ def test_arrays_come_back_whole_and_in_parts(kind, options):
     rows = [70, 3, 3, 99]
     assert bits(array.oindex[rows, 5:9]) == bits(values[rows, 5:9])
     assert bits(array.vindex[rows, [0, 1, 2, 3]]) == bits(values[rows, [0, 1, 2, 3]])
+
+
+@pytest.mark.parametrize("order", list(permutations(range(3))), ids=str)
+@pytest.mark.parametrize("options", [{}, {"shards": (12, 10, 8)}, {"chunks": (12, 10, 8)}], ids=["chunks", "shards",
+                                                                                               "one chunk"])
+def test_transposed_chunks_of_arrays_in_any_order_of_memory_come_back(order, options):
+    """Also those whose order is not its own inverse, in parts, and beside chunks that were never written."""
+    values = numbers("f4", (12, 10, 8))
+    transposed = {"chunks": (6, 5, 4), "filters": [TransposeCodec(order=order)], "fill_value": np.nan, **options}
+    for given in (values, np.asfortranarray(values), np.ascontiguousarray(values.T).T):
+        array = created(given, **transposed)
+        assert array[...].tobytes() == values.tobytes()
+        assert array[1:7, 2:, 3:5].tobytes() == values[1:7, 2:, 3:5].tobytes()
+        array[2:5, 3:9] = -given[2:5, 3:9]
+        assert array[2:5, 3:9].tobytes() == (-values[2:5, 3:9]).tobytes()
+    part = zarr.create_array({}, shape=values.shape, dtype="f4", serializer=GcodecCodec(), compressors=None,
+                             **transposed)
+    part[:3] = np.asfortranarray(values)[:3]
+    assert part[:3].tobytes() == values[:3].tobytes() and np.isnan(part[3:]).all()
 
 
 @pytest.mark.parametrize("shape", [(), (0,), (5000,), (3, 4, 5, 6)])
