@@ -46,8 +46,9 @@ def write_sizes(path: Path, sizes: Iterable[Size]) -> None:
 def write_table(path: Path, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     """Write a CSV file with two lines of comment, machine and command; each row as it is made."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w", newline="") as file:
-        file.write(f"# machine: {machine()}\n# command: {command()}\n")
+    # A name may hold bytes that are no UTF-8, and a command a line break.
+    with path.open("w", encoding="utf-8", errors="backslashreplace", newline="") as file:
+        file.write(f"# machine: {machine()}\n# command: {' '.join(command().splitlines())}\n")
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(columns)
         for row in rows:
@@ -57,7 +58,7 @@ def write_table(path: Path, columns: Sequence[str], rows: Iterable[Sequence[obje
 
 def read_table(path: Path) -> tuple[list[str], list[dict[str, str]]]:
     """Return the comment lines and the rows of what :func:`write_table` wrote."""
-    lines = path.read_text().splitlines()
+    lines = path.read_text("utf-8").splitlines()
     comments = [line.lstrip("# ") for line in lines if line.startswith("#")]
     return comments, list(csv.DictReader(line for line in lines if not line.startswith("#")))
 

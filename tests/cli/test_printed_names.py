@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 
 import gcodec
+from gcodec.benchmark.csv_tables import read_table
 from gcodec.cli.streams import printable
 from tests.cli.test_safety import POSIX
 from tests.support import commands
@@ -75,6 +77,17 @@ def test_names_of_files_are_printed_escaped_in_results_and_errors(capsys):
         run(*line, code=code)
         printed = "".join(capsys.readouterr())
         assert all(text.isprintable() for text in printed.split("\n")) and r"\u202eypn.x" in printed, line
+
+
+@POSIX
+def test_a_table_of_a_file_whose_name_is_not_utf_8_is_written(monkeypatch):
+    name = os.fsdecode(b"\xff.npy")
+    np.save(name, np.arange(40, dtype=np.float32))
+    monkeypatch.setattr(sys, "argv", ["gcodec", "bench", name, "two\nlines"])
+    run("bench", name, "--sizes", "--peers", "none", "--csv", "table.csv")
+    comments, rows = read_table(Path("table.csv"))
+    assert comments[1].endswith(r" bench \udcff.npy two lines")
+    assert {row["data"] for row in rows} == {r"\udcff.npy float32"}
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1", "cp1252"])
