@@ -138,7 +138,7 @@ def train(mode: str | None, steps: int = 5, *, optimizer_name: str = "SGD", bran
                     x[0, 0] = float("nan")
                 silent = wrapped.no_sync() if part < accumulate - 1 else contextlib.nullcontext()
                 with silent:
-                    arguments = (x, step % 2 == 0) if branch and ddp.get("find_unused_parameters") else (x,)
+                    arguments = (x, (step + part) % 2 == 0) if branch and ddp.get("find_unused_parameters") else (x,)
                     (nn.functional.cross_entropy(wrapped(*arguments), y) * loss_scale).backward()
             for param in model.parameters():
                 if param.grad is not None:

@@ -25,6 +25,8 @@ FORMS: dict[str, dict[str, Any]] = {
     "find_unused_parameters": {"find_unused_parameters": True, "branch": True},
     "bucket_view": {"gradient_as_bucket_view": True},
     "no_sync": {"accumulate": 3},
+    # Each micro-batch of a step uses other parameters.
+    "no_sync of parts": {"accumulate": 2, "find_unused_parameters": True, "branch": True},
     "mixed_dtypes": {"narrow": True},
     "channels_last": {"images": True},
     "loss_scale": {"loss_scale": 1024.0},

@@ -6,6 +6,7 @@ import json
 import pickle
 import secrets
 from concurrent.futures import ThreadPoolExecutor
+from inspect import signature
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ pytest.importorskip("torch.distributed.checkpoint")
 
 import torch
 import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint import DefaultSavePlanner
 from torch.testing._internal.two_tensor import TwoTensor
 
 import gcodec
@@ -294,6 +296,17 @@ def test_saving_again_replaces_a_checkpoint_and_leaves_nothing_of_the_old_one(tm
     found = {"transposed": torch.zeros(30, 40)}      # a part of the state
     dcp.load(found, storage_reader=CheckpointReader(tmp_path))
     assert same(found["transposed"], state_of(2)["transposed"])
+
+
+@pytest.mark.skipif("enable_plan_caching" not in signature(DefaultSavePlanner).parameters, reason="needs torch 2.7")
+def test_cached_plans_fit_states_that_change(tmp_path):
+    planner = DefaultSavePlanner(enable_plan_caching=True, dedup_save_to_lowest_rank=True)
+    for step in range(4):
+        state = state_of(step) | ({"more": torch.ones(50 * step)} if step > 1 else {})
+        dcp.save(state, storage_writer=CheckpointWriter(tmp_path / str(step)), planner=planner)
+        found = {name: torch.zeros_like(value) for name, value in state.items()}
+        dcp.load(found, storage_reader=CheckpointReader(tmp_path / str(step)))
+        assert all(same(found[name], state[name]) for name in state)
 
 
 def test_archives_and_series_are_those_of_gcodec(tmp_path):
