@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import pickletools
+import struct
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,7 +17,8 @@ from gcodec.archive.dicts import plan_tensors
 from gcodec.archive.index import read_index
 from gcodec.archive.layout import STORED, TRAILER, ZSTD, Trailer, padding
 from gcodec.files import ArraySource, plan_file
-from tests.fuzz.mutation import Dice, Text, change_bytes, changed, mutated_zip
+from tests.fuzz.mutation import NUMBERS, Dice, Text, change_bytes, changed, mutated_zip
+from tests.support.gguf_files import Stored, gguf_file, strings, text, uint32
 
 LIMIT = 1 << 22  #: bytes that an archive may be restored to
 
@@ -295,6 +297,55 @@ class SafetensorsFiles(TensorFiles):
         return changed(dice, file, 2) if dice.random() < 0.1 else file
 
 
+#: Keys of .gguf files: numbers, strings, arrays, arrays in each other, and the one that says how tensors are aligned.
+GGUF_KEYS = (uint32("general.alignment", 64), uint32("general.alignment", 8), uint32("n", 7),
+             strings("words", ["", "é"]), text("flag") + struct.pack("<IB", 7, 1),
+             text("f") + struct.pack("<Id", 12, 0.5),
+             text("deep") + struct.pack("<IIQIQIQ", 9, 9, 2, 9, 1, 4, 1) + bytes(4) + struct.pack("<IQH", 2, 1, 3))
+GGUF_NAMES = (b"", b"a", b"token_embd.weight", b"blk.0.attn_q.weight", b"\xff", b"x" * 70)
+GGUF_TYPES = (0, 0, 1, 2, 8, 12, 24, 27, 28, 30, 39, 4, 31, 99)
+
+
+class GgufFiles(TensorFiles):
+    """The fuzzing target of ``.gguf``: keys and tensors that are made anew, and fields of them changed."""
+
+    name = "x.gguf"
+
+    def cases(self) -> list[bytes]:
+        tensors = {"embd": Stored("float32", (6, 16), VALUES[:384]), "norm": Stored("float16", (40,), VALUES[:80]),
+                   "half": Stored("bfloat16", (2, 3, 4), VALUES[:48]), "q": Stored("Q8_0", (2, 32), VALUES[:68])}
+        return [gguf_file(tensors), gguf_file(tensors, GGUF_KEYS[2:], version=2), gguf_file({}),
+                gguf_file(tensors, (GGUF_KEYS[0], *GGUF_KEYS[2:]), alignment=64)]
+
+    def mutate(self, dice: Dice) -> bytes:
+        if dice.random() < 0.1:
+            return changed(dice, dice.pick(self.cases()))
+        keys = [dice.pick(GGUF_KEYS) for _ in range(dice.below(4))]
+        tensors = [self._tensor(dice, 96 * place) for place in range(dice.pick((0, 1, 1, 2, 3)))]
+        counts = [len(tensors), len(keys)]
+        if dice.random() < 0.1:
+            counts[dice.below(2)] = dice.pick((0, 1, 2, 1 << 20, *NUMBERS))
+        version = dice.pick((2, 3, 3, 3, 3, 3, 3, 3, 1, 4, 3 << 24))
+        parts = [b"GGUF", struct.pack("<IQQ", version, *counts), *keys, *tensors]
+        if dice.random() < 0.4:
+            place = 1 + dice.below(len(parts) - 1)
+            parts[place] = changed(dice, parts[place], 1)
+        header = b"".join(parts)
+        return header + bytes(-len(header) % dice.pick((32, 32, 64, 8))) + VALUES[: dice.pick((0, 200, 400, 1600))]
+
+    @staticmethod
+    def _tensor(dice: Dice, offset: int) -> bytes:
+        """Return the row of a tensor of up to 96 bytes, nearly always."""
+        shape = [dice.pick((1, 2, 3, 4)) for _ in range(dice.pick((0, 1, 1, 2, 2, 3, 4, 5)) - 1)]
+        shape.insert(0, dice.pick((1, 2, 3, 8, 32, 256)))
+        if dice.random() < 0.05:
+            shape[dice.below(len(shape))] = dice.pick(NUMBERS)
+        if dice.random() < 0.1:
+            offset = dice.pick((0, 1, 31, 32, 64, *NUMBERS))
+        name, row = dice.pick(GGUF_NAMES), struct.pack("<IQ", dice.pick(GGUF_TYPES), offset)
+        return struct.pack("<Q", len(name)) + name + struct.pack(f"<I{len(shape)}Q", len(shape), *shape) + row
+
+
 #: Opcodes that pickles of tensors lack, and some that build deep, shared or hashed things.
 OPCODES = (
     b"2", b"\x85", b"\x86", b"\x87", b"\x91", b"\x8f", b"\x90", b"(", b"t", b"l", b"d", b"]", b"}", b")", b"s", b"u",
@@ -375,7 +426,7 @@ class StoredFiles(TensorFiles):
     seconds, n_prefix = 10.0, 1
 
     def __init__(self) -> None:
-        self.kinds: list[TensorFiles] = [NpyFiles(), NpzFiles(), SafetensorsFiles(), TorchFiles()]
+        self.kinds: list[TensorFiles] = [NpyFiles(), NpzFiles(), SafetensorsFiles(), TorchFiles(), GgufFiles()]
 
     def cases(self) -> list[bytes]:
         return [bytes([number]) + case for number, kind in enumerate(self.kinds) for case in kind.cases()]

@@ -46,7 +46,9 @@ TARGETS = {
     "npy": Row("`.npy` files", "containers", "NpyFiles", 8, 5000),
     "npz": Row("`.npz` files", "containers", "NpzFiles", 4, 1500),
     "safetensors": Row("`.safetensors` files", "containers", "SafetensorsFiles", 8, 5000),
+    "gguf": Row("`.gguf` files", "containers", "GgufFiles", 6, 4000),
     "pt": Row("`.pt` files", "containers", "TorchFiles", 5, 4000, True),
+    "found_values": Row("files of unknown kinds, in which values are found", "found_values", "FoundValues", 1, 300),
     "stored": Row("tensor files, archived and restored", "containers", "StoredFiles", 1, 500, True),
     "commands": Row("command lines over hostile folders", "command_lines", "CommandLines", 0.1, 100),
 }
