@@ -58,11 +58,27 @@ class TensorNames:
 
         Raises:
             LimitExceeded: these names take more than the archive's limit leaves for them.
+            InvalidArgument: two of them are the same.
         """
+        return self._each_once(self._named())
+
+    def _named(self) -> list[tuple[str, NamedTensor]]:
+        """Return all tensors, each with its name as :meth:`all` has it."""
         if not self._alone:
             size = sum(len(place.entry.path) + len(place.view.name) + 1 for place in self._places)
             self._check_beside(size, "a list of the names of all tensors")
-        return {place.view.name if self._alone else _full_name(place): place for place in self._places}
+        return [(place.view.name if self._alone else _full_name(place), place) for place in self._places]
+
+    def _each_once(self, named: Iterable[tuple[str, NamedTensor]]) -> dict[str, NamedTensor]:
+        """Return tensors by name. Raises InvalidArgument where two have the same, as ``a:b`` in a file ``x`` and ``b``
+        in a file ``x:a`` have: none may be left out."""
+        result: dict[str, NamedTensor] = {}
+        for name, place in named:
+            if (other := result.setdefault(name, place)) is not place:
+                files = " and ".join(f"{each.view.name!r} in {each.entry.path!r}" for each in (other, place))
+                raise InvalidArgument(f"{self._archive_name}: two tensors would be called {name!r}, {files}: take one "
+                                      "of them at a time, by its name alone, or restore the files with decompress")
+        return result
 
     def matching(self, names: Iterable[str]) -> dict[str, NamedTensor]:
         """Return the tensors that are meant.
@@ -72,16 +88,14 @@ class TensorNames:
                 place of which it has those of :meth:`all`; so it has for a ``FILE:NAME`` that leaves out folders.
 
         Raises:
-            InvalidArgument: nothing is called so, or several files have a tensor of this very name.
+            InvalidArgument: nothing is called so, several files have a tensor of this very name, or two tensors would
+                have the same one in the result.
         """
-        result: dict[str, NamedTensor] = {}
         try:
             wanted = list(names)
         except TypeError:
             raise InvalidArgument(f"names must be a name or several, not {names!r:.80}") from None
-        for name in wanted:
-            result.update(self._matching_one(name))
-        return result
+        return self._each_once(found for name in wanted for found in self._matching_one(name))
 
     def find(self, name: str) -> NamedTensor:
         """Return the tensor of a name. Raises InvalidArgument if there is none, or several files have one."""
@@ -106,7 +120,7 @@ class TensorNames:
         if name in self:
             yield name, self.find(name)
             return
-        known = list(self.all().items())
+        known = self._named()
         numbers = matches(name, [(place.entry.path, place.view.name) for _, place in known])
         if not numbers:
             raise self._unknown(name)
@@ -121,17 +135,27 @@ def matches(pattern: str, places: Sequence[tuple[str, str]]) -> list[int]:
     """Return the numbers of the tensors whose names fit a pattern; if none does, of those that fit it as ``FILE:NAME``.
 
     So ``model.*`` means tensors, even in a ``model.safetensors``. FILE may leave out folders at the front of a path.
+    What is the very ``FILE:NAME`` of a tensor, but for such folders, means that one, whichever signs are in it.
 
     Args:
         pattern: with ``*``, ``?`` and ``[...]`` as in a shell.
         places: for each tensor the path of its file and its name.
     """
+    if very := [number for number, (path, name) in enumerate(places) if is_behind_folders(pattern, path, name)]:
+        return very
     fits = re.compile(fnmatch.translate(pattern)).match
     by_name = [number for number, (_, name) in enumerate(places) if fits(name)]
     return by_name or [
         number for number, (path, name) in enumerate(places)
         if any(fits(f"{path[at:]}:{name}") for at in (0, *(m.end() for m in re.finditer("/", path))))
     ]
+
+
+def is_behind_folders(text: str, path: str, name: str) -> bool:
+    """Return True for the ``FILE:NAME`` of a tensor, with or without folders at the front of FILE; all of NAME must be
+    there."""
+    end = f":{name}"
+    return text.endswith(end) and len(text) > len(end) and f"/{path}".endswith(f"/{text.removesuffix(end)}")
 
 
 def no_such(name: str) -> str:

@@ -15,7 +15,7 @@ from xxhash import xxh3_64_hexdigest
 
 from ..archive import ArchiveReader, FileEntry
 from ..archive.output import MAX_NAME_BYTES, TENSOR_SUFFIXES, Attributes, Staging, check_free, cut_name
-from ..archive.tensor_names import matches, no_such
+from ..archive.tensor_names import is_behind_folders, matches, no_such
 from ..errors import InvalidArgument, Unsupported, did_you_mean
 from ..files.elements import RAW_BITS, numpy_dtype
 from ..files.file_plan import TensorView
@@ -156,10 +156,7 @@ def _paths_of(archive: ArchiveReader, name: str) -> list[str]:
 def _called(archive: ArchiveReader, name: str) -> list[Found]:
     """Return the one tensor of this name, or none."""
     named = [(f, t) for f, t in archive.tensors() if name in (t.name, f"{f.path}:{t.name}")]
-    whole = named or [
-        (f, t) for f, t in archive.tensors()
-        if name.endswith(f":{t.name}") and f"/{f.path}".endswith(f"/{name.removesuffix(f':{t.name}')}")
-    ]
+    whole = named or [(f, t) for f, t in archive.tensors() if is_behind_folders(name, f.path, t.name)]
     if len(whole) > 1:
         entry, tensor = whole[0]
         raise InvalidArgument(

@@ -34,7 +34,7 @@ def joined_tensors(
     as the format has no other way. The largest elements come first, so that all values are aligned.
 
     Raises:
-        InvalidArgument: no tensors.
+        InvalidArgument: no tensors, or two of the same name.
         Unsupported: a tensor of a type that the format lacks.
     """
     if not tensors:
@@ -56,6 +56,9 @@ def joined_tensors(
     header = {}
     for entry, tensor in ordered:
         name = tensor.name if counts[tensor.name] == 1 else f"{entry.path}:{tensor.name}"
+        if name in header:  # a tensor's own name may be FILE:NAME of another
+            raise InvalidArgument(f"{archive.name}: two tensors would be called {name!r} in one {SUFFIX} file; take "
+                                  "them out one by one with --only, or restore the files")
         header[name] = (tensor.dtype, tensor.shape, tensor.n_bytes)
     return _pieces(archive, safetensors_header(header, _metadata(archive, ordered)), ordered)
 

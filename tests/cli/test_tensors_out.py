@@ -232,3 +232,32 @@ def test_names_that_are_too_long_for_a_file_are_cut_by_bytes_and_stay_apart(lett
         assert np.array_equal(np.load(row["output"]), tensors[row["name"]])
     run("decompress", "a.gc", "--only", start + "b", "-o", "out/", "-f")     # the same name, whatever else is taken out
     assert len(list(Path("out").iterdir())) == 3
+
+
+def test_no_tensor_is_left_out_where_the_name_of_one_is_the_file_and_name_of_another(folder, capsys):
+    for path, tensors in {"in/x": ("a:b", "w"), "in/x:a": ("b",), "in/y": ("x:a", "w"), "in/z": ("in/y:w",)}.items():
+        Path("in").mkdir(exist_ok=True)
+        save_safetensors({name: X[:2] + len(path + name) for name in tensors}, path)
+    run("compress", "in", "-o", "all.gc")
+    for names in (None, ["*"], ["a?b", "[b]"]):
+        with pytest.raises(gcodec.InvalidArgument, match=r"two tensors would be called 'in/(x:a:b|y:w)', '.*' in 'in/"):
+            gcodec.load_file("all.gc", names=names)
+    with gcodec.open("all.gc") as file, pytest.raises(gcodec.InvalidArgument, match="two tensors would be called"):
+        file.keys()
+    assert list(gcodec.load_file("all.gc", names=["b", "y:*"])) == ["b", "in/y:w", "in/y:x:a"]
+    run("decompress", "all.gc", "-o", "all.safetensors", code=1)
+    assert "two tensors would be called 'in/y:w' in one .safetensors file" in capsys.readouterr().err
+    assert not Path("all.safetensors").exists()
+    run("decompress", "all.gc", "--only", "a:b", "--only", "b", "-o", "some.safetensors")
+    assert sorted(load_safetensors("some.safetensors")) == ["a:b", "b"]
+
+
+def test_a_file_whose_name_has_signs_of_patterns_is_found_without_its_folders(folder):
+    Path("in/deep").mkdir(parents=True)
+    save_safetensors({"w[0]": X, "w": X + 1}, "in/deep/a[1].x")
+    save_safetensors({"w0": X + 2}, "in/deep/a1.x")
+    run("compress", "in", "-o", "all.gc")
+    for asked in ("a[1].x:w[0]", "deep/a[1].x:w[0]", "in/deep/a[1].x:w[0]"):
+        (value,) = gcodec.load_file("all.gc", names=asked).values()
+        run("decompress", "all.gc", "--only", asked, "-o", "x.npy", "-f")
+        assert np.array_equal(value, X) and np.array_equal(np.load("x.npy"), X)

@@ -43,6 +43,7 @@ TARGETS = {
     "codebooks": Row("records of codebooks", "messages", "Codebooks", 8, 5000, True),
     "versions": Row("versions of weights, index or metadata changed and sealed again", "versions", "Versions", 3, 1500),
     "manifests": Row("manifests of folders of versions", "versions", "Manifests", 4, 2500),
+    "names": Row("names of tensors and files, which `load_file` and `--only` look for", "names", "Names", 1, 500),
     "npy": Row("`.npy` files", "containers", "NpyFiles", 8, 5000),
     "npz": Row("`.npz` files", "containers", "NpzFiles", 4, 1500),
     "safetensors": Row("`.safetensors` files", "containers", "SafetensorsFiles", 8, 5000),
