@@ -44,6 +44,7 @@ TARGETS = {
     "versions": Row("versions of weights, index or metadata changed and sealed again", "versions", "Versions", 3, 1500),
     "manifests": Row("manifests of folders of versions", "versions", "Manifests", 4, 2500),
     "names": Row("names of tensors and files, which `load_file` and `--only` look for", "names", "Names", 1, 500),
+    "series": Row("series of versions, deleted, renamed and damaged", "series", "Series", 1, 300, True),
     "npy": Row("`.npy` files", "containers", "NpyFiles", 8, 5000),
     "npz": Row("`.npz` files", "containers", "NpzFiles", 4, 1500),
     "safetensors": Row("`.safetensors` files", "containers", "SafetensorsFiles", 8, 5000),
