@@ -306,17 +306,17 @@ class UrlFolder(Folder):
         return []
 
     def names(self) -> list[str]:
-        self._filesystem.invalidate_cache()
         try:
             with naming_url(self.url):
+                self._filesystem.invalidate_cache()
                 found = self._filesystem.ls(self._root, detail=False)
         except FileNotFoundError:
             return []
         return sorted(str(path).rstrip("/").rpartition("/")[2] for path in found)
 
     def identity(self, name: str) -> FileIdentity:
-        self._filesystem.invalidate_cache()
         with naming_url(self.place(name)):
+            self._filesystem.invalidate_cache()
             info: dict[str, Any] = self._filesystem.info(self._path(name))
         return FileIdentity(int(info.get("size") or 0), tuple(str(info.get(key)) for key in self.STATE))
 
@@ -333,7 +333,8 @@ class UrlFolder(Folder):
         return copy, identity
 
     def read(self, name: str, max_bytes: int) -> bytes:
-        self._filesystem.invalidate_cache()  # a listing that is kept has the size that the file had then
+        with naming_url(self.place(name)):
+            self._filesystem.invalidate_cache()  # a listing that is kept has the size that the file had then
         with open_url(self.place(name)) as file:
             return file.read(max_bytes)
 

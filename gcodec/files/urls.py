@@ -115,6 +115,38 @@ def _store_of(filesystem: Any) -> Any:
     return filesystem
 
 
+def _answers(filesystem: Any, question: str) -> bool:
+    """Return True for a file system that answers a question of fsspec in its own way: fsspec's takes any error, even an
+    interrupt, for no, and what is there would be replaced, or said to be missing, while a store cannot be reached."""
+    from fsspec import AbstractFileSystem
+    from fsspec.asyn import AsyncFileSystem
+
+    ways = getattr(filesystem, question), getattr(type(filesystem), f"_{question}", None)
+    return (getattr(ways[0], "__func__", None) is not getattr(AbstractFileSystem, question)
+            and (ways[1] is None or ways[1] is not getattr(AsyncFileSystem, f"_{question}")))
+
+
+def _exists(filesystem: Any, path: str) -> bool:
+    """Return True if there is something at a path. Raises the store's errors, as for all of these."""
+    return bool(filesystem.exists(path)) if _answers(filesystem, "exists") else bool(_kind_of(filesystem, path))
+
+
+def _is_kind(filesystem: Any, path: str, kind: str) -> bool:
+    """Return True if there is a "file" or a "directory" at a path."""
+    question = "isfile" if kind == "file" else "isdir"
+    if _answers(filesystem, question):
+        return bool(getattr(filesystem, question)(path))
+    return _kind_of(filesystem, path) == kind
+
+
+def _kind_of(filesystem: Any, path: str) -> str:
+    """Return what fsspec says is at a path; empty for nothing."""
+    try:
+        return str(filesystem.info(path)["type"])
+    except (FileNotFoundError, NotADirectoryError):
+        return ""
+
+
 def fresh_filesystem_of(url: str) -> tuple[Any, str]:
     """Return fsspec's file system of a URL, which has forgotten its listings, and the path in it.
 
@@ -207,9 +239,14 @@ def naming_url(url: str) -> Iterator[None]:
         raise
     except OSError as error:
         code = error.errno or next((code for kind, code in _NUMBERS if isinstance(error, kind)), errno.EIO)
-        raise OSError(code, os.strerror(code) if error.errno or code != errno.EIO else str(error), url) from error
+        text = os.strerror(code) if error.errno or code != errno.EIO else _in_one_line(error)
+        raise OSError(code, text, url) from error
     except Exception as error:
-        raise OSError(errno.EIO, f"{type(error).__name__}: {' '.join(str(error).split())}", url) from error
+        raise OSError(errno.EIO, f"{type(error).__name__}: {_in_one_line(error)}", url) from error
+
+
+def _in_one_line(error: Exception) -> str:
+    return " ".join(str(error).split())
 
 
 #: The numbers of errors that fsspec raises without one.
@@ -223,7 +260,7 @@ def check_free_url(url: str, *, force: bool) -> None:
         raise InvalidArgument(f"{url}: output must be the URL of a file, not of a folder")
     filesystem, path = fresh_filesystem_of(url)
     with naming_url(url):
-        if not force and filesystem.exists(path):
+        if not force and _exists(filesystem, path):
             raise GcodecError(f"{url}: exists already; -f, or force=True in Python, replaces it")
 
 
@@ -299,19 +336,45 @@ def _put_and_move(store: Any, source: str, path: str) -> None:
             raise GcodecError(f"{path}: this store neither takes a file as a whole nor renames one, so a file may be "
                               "lost half-written: write to a path on this machine, and copy it there") from None
         except Exception:
-            if not (store.exists(part) and store.exists(path)):
+            if not (_exists(store, part) and _exists(store, path)):
                 raise
-            store.mv(path, earlier)  # some stores move nothing over a file
-            try:
-                store.mv(part, path)
-            except BaseException:
-                store.mv(earlier, path)
-                raise
-            store.rm_file(earlier)
+            _move_over(store, part, path, earlier)  # some stores move nothing over a file
     except BaseException:
         with suppress(Exception):
             store.rm_file(part)
         raise
+
+
+def _move_over(store: Any, part: str, path: str, earlier: str) -> None:
+    """Move a file to a path where another is, which is moved away before, and comes back where that fails."""
+    size = store.info(part)["size"]
+    try:
+        store.mv(path, earlier)
+        store.mv(part, path)
+    except BaseException as error:
+        try:
+            _move_back(store, path, earlier, size)
+        except BaseException as second:
+            text = f"what was there before is kept at {earlier}, unless it is still in its place"
+            if isinstance(error, Exception) and isinstance(second, Exception):
+                raise OSError(f"{error}; {text}: {second}") from error
+            interrupt = second if isinstance(error, Exception) else error
+            interrupt.add_note(text)
+            raise interrupt from None
+        raise
+    store.rm_file(earlier)
+
+
+def _move_back(store: Any, path: str, earlier: str, size: int | None) -> None:
+    """Move a file back to its path, unless the new one, of so many bytes, is there as a whole: a call may have done its
+    work, or a part of it, before it failed, as where a connection breaks before the answer."""
+    if not _exists(store, earlier):
+        return
+    if _exists(store, path):
+        if store.info(path)["size"] == size:
+            return
+        store.rm_file(path)
+    store.mv(earlier, path)
 
 
 def name_at(place: str | os.PathLike[str]) -> str:
@@ -329,7 +392,7 @@ def is_file_at(place: str) -> bool:
         return Path(place).is_file()
     filesystem, path = fresh_filesystem_of(place)
     with naming_url(place):
-        return bool(filesystem.isfile(path))
+        return _is_kind(filesystem, path, "file")
 
 
 def is_folder_at(place: str) -> bool:
@@ -340,7 +403,7 @@ def is_folder_at(place: str) -> bool:
         return False
     filesystem, path = fresh_filesystem_of(place)
     with naming_url(place):
-        return bool(filesystem.isdir(path))
+        return _is_kind(filesystem, path, "directory")
 
 
 def files_below(url: str, skipped: list[str]) -> list[tuple[str, str]]:

@@ -14,14 +14,14 @@ import pytest
 pytest.importorskip("fsspec")
 
 import fsspec
-from fsspec.implementations.memory import MemoryFileSystem
 
 import gcodec
 from gcodec import sync
 from gcodec.archive import ArchiveReader, ArchiveWriter
 from gcodec.cli import main
-from gcodec.files.urls import name_at
+from gcodec.files.urls import is_folder_at, name_at
 from gcodec.recorder import read_dump
+from tests.support.slots import Slots
 
 VALUES: dict[str, np.ndarray] = {"w": np.random.default_rng(3).normal(size=(300, 100)).astype("f4"), "n": np.arange(7)}
 
@@ -234,71 +234,31 @@ def test_a_base_is_not_replaced_by_the_difference_from_it_whatever_name_it_has(u
     assert np.array_equal(gcodec.load(f"{url}/b.gc", base=target)["w"], later["w"])
 
 
-class Slots(MemoryFileSystem):
-    """A store that writes in place, and fails at one of its calls, after it has done a part."""
-
-    protocol = "slots"
-    store: ClassVar[dict[str, Any]] = {}        # of its own, not that of memory://
-    pseudo_dirs: ClassVar[list[str]] = [""]
-    calls, fails_at, replaces = 0, None, True
-
-    def _count(self):
-        type(self).calls += 1
-        if self.calls == self.fails_at:
-            raise NoCredentials("Unable to locate\ncredentials")
-
-    def put_file(self, source, path, *args, **options):
-        data = Path(source).read_bytes()
-        self.pipe_file(path, data[: len(data) // 2])
-        self._count()
-        self.pipe_file(path, data)
-
-    def mv(self, source, path, **options):
-        self._count()
-        if self.exists(path) and not self.replaces:
-            raise FileExistsError(path)
-        self.cp_file(source, path)
-        self.rm_file(source)
-
-    def _open(self, path, mode="rb", **options):
-        if mode == "rb":
-            self._count()
-        return super()._open(path, mode, **options)
-
-    def info(self, path, **options):
-        self._count()
-        return super().info(path, **options)
-
-
-class NoCredentials(Exception):  # noqa: N818
-    """An error of a store that is no OSError."""
-
-
 @pytest.fixture
 def slots():
-    fsspec.register_implementation("slots", Slots, clobber=True)
+    Slots.register()
     yield Slots
-    Slots.store.clear()
-    Slots.fails_at, Slots.replaces = None, True
+    Slots.reset()
 
 
+@pytest.mark.parametrize("is_late", [False, True])
 @pytest.mark.parametrize("replaces", [True, False])
-def test_a_store_that_fails_at_any_call_keeps_the_earlier_file_or_has_the_new_one(slots, replaces):
-    slots.replaces = replaces
+def test_a_store_that_fails_at_any_call_keeps_the_earlier_file_or_has_the_new_one(slots, replaces, is_late):
+    slots.replaces, slots.is_late = replaces, is_late
     first, second = {"step": 1, "w": VALUES["w"]}, {"step": 2, "w": VALUES["w"] * 2}
     n_failed = 0
     for n in range(1, 100):
         slots.store.clear()
-        slots.fails_at = None
+        slots.fails_at = ()
         gcodec.save(first, "slots://run/last.gc")
-        slots.calls, slots.fails_at = 0, n
+        slots.calls, slots.fails_at = 0, (n,)
         error = None
         try:
             gcodec.save(second, "slots://run/last.gc")
         except OSError as raised:
             error = raised
             assert raised.filename == "slots://run/last.gc" and "\n" not in str(raised)
-        reached, slots.fails_at = slots.calls, None
+        reached, slots.fails_at = slots.calls, ()
         found = gcodec.load("slots://run/last.gc")["step"]
         assert found in ((2,) if error is None else (1, 2))
         if reached < n:
@@ -309,7 +269,7 @@ def test_a_store_that_fails_at_any_call_keeps_the_earlier_file_or_has_the_new_on
 
 def test_errors_of_a_store_of_any_class_are_os_errors_that_name_the_url(slots, capsys):
     gcodec.save({"w": VALUES["w"]}, "slots://run/last.gc")
-    slots.calls, slots.fails_at = 0, 1
+    slots.calls, slots.fails_at = 0, (1,)
     with pytest.raises(OSError, match=r"NoCredentials: Unable to locate credentials.*slots://run/last.gc"):
         gcodec.load("slots://run/last.gc")
     for command in (["inspect", "slots://run/last.gc"], ["verify", "slots://run/last.gc"],
@@ -328,3 +288,39 @@ def test_a_file_that_a_kept_listing_does_not_have_is_not_replaced(slots, monkeyp
     monkeypatch.setattr(Slots, "exists", lambda self, path, **options: not stale and exists(self, path, **options))
     with pytest.raises(gcodec.GcodecError, match="exists already"):
         gcodec.compress_file(__file__, "slots://run/last.gc")
+
+
+def test_an_earlier_file_that_a_store_does_not_take_back_is_named(slots):
+    gcodec.save({"step": 1}, "slots://run/last.gc")
+    slots.replaces, places = False, set()
+    for n in range(1, 99):
+        slots.calls, slots.fails_at = 0, range(n, 1000)
+        with pytest.raises(OSError, match="credentials") as raised:
+            gcodec.save({"step": 2}, "slots://run/last.gc")
+        slots.fails_at = ()
+        if "/run/last.gc" not in slots.store:
+            place = str(raised.value).partition("kept at ")[2].partition(",")[0]
+            slots.store["/run/last.gc"] = slots.store.pop(place)
+            places.add(place)
+        if gcodec.load("slots://run/last.gc")["step"] == 2:
+            break
+    assert n < 20 and len(places) == 1
+
+
+@pytest.mark.parametrize("error", [PermissionError("no"), TimeoutError(), RuntimeError("busy"), KeyboardInterrupt()])
+def test_a_store_that_cannot_say_what_is_there_has_nothing_replaced_and_nothing_called_missing(slots, error):
+    gcodec.save({"w": VALUES["w"]}, "slots://run/last.gc")
+    gcodec.Checkpointer("slots://run/steps").save(1, VALUES)
+    before = slots.store["/run/last.gc"].getvalue()
+    slots.error = staticmethod(lambda: error)
+    kind = OSError if isinstance(error, Exception) else KeyboardInterrupt
+    reached = 0
+    for n in range(1, 3):   # to forget its listings, and to say what is there
+        slots.calls, slots.fails_at = 0, (n,)
+        with pytest.raises(kind):
+            gcodec.compress_file(__file__, "slots://run/last.gc")
+        slots.calls = 0
+        with pytest.raises(kind):
+            is_folder_at("slots://run/steps")
+        reached += slots.failed
+    assert slots.store["/run/last.gc"].getvalue() == before and reached

@@ -45,6 +45,7 @@ TARGETS = {
     "manifests": Row("manifests of folders of versions", "versions", "Manifests", 4, 2500),
     "names": Row("names of tensors and files, which `load_file` and `--only` look for", "names", "Names", 1, 500),
     "series": Row("series of versions, deleted, renamed and damaged", "series", "Series", 1, 300, True),
+    "store": Row("stores at URLs that fail at some of their calls", "stores", "Stores", 1, 300, True),
     "npy": Row("`.npy` files", "containers", "NpyFiles", 8, 5000),
     "npz": Row("`.npz` files", "containers", "NpzFiles", 4, 1500),
     "safetensors": Row("`.safetensors` files", "containers", "SafetensorsFiles", 8, 5000),
