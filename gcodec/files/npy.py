@@ -46,6 +46,7 @@ class NpyHeader:
                 shape, fortran, dtype = read(stream, max_header_size=MAX_HEADER)
             return cls(stream.tell(), dtype, _checked(shape, fortran), fortran)
         except Exception as error:  # there is no list of what ast and numpy raise
+            stream.raise_failure()
             raise Corruption(f"{path}: malformed .npy header: {str(error)[:200]}") from error
 
     @property

@@ -173,11 +173,20 @@ class SubSource:
 
 
 class SourceFile(io.RawIOBase):
-    """A source as a read-only binary file, for libraries that want one (zipfile)."""
+    """A source as a read-only binary file, for libraries that want one (zipfile).
+
+    These take errors of reading for a malformed file; :meth:`raise_failure` gives them back.
+    """
 
     def __init__(self, source: ByteSource) -> None:
         super().__init__()
         self._source, self._at = source, 0
+        self._failure: Exception | None = None
+
+    def raise_failure(self) -> None:
+        """Raise the error that a read of the source has raised, if it was no damage."""
+        if self._failure is not None:
+            raise self._failure
 
     def readable(self) -> bool:
         return True
@@ -204,7 +213,11 @@ class SourceFile(io.RawIOBase):
     def read(self, size: int | None = -1) -> bytes:
         left = max(0, self._source.size - self._at)
         count = left if size is None or size < 0 else min(size, left)
-        data = self._source.read(self._at, self._at + count).tobytes()
+        try:
+            data = self._source.read(self._at, self._at + count).tobytes()
+        except Exception as error:
+            self._failure = None if isinstance(error, Corruption) else error
+            raise
         self._at += count
         return data
 

@@ -68,8 +68,9 @@ class Zip:
         Raises:
             Corruption: not a readable zip.
         """
+        stream = SourceFile(source)
         try:
-            with zipfile.ZipFile(cast(IO[bytes], SourceFile(source))) as archive:
+            with zipfile.ZipFile(cast(IO[bytes], stream)) as archive:
                 infos, directory = archive.infolist(), archive.start_dir
             compressed = any(info.compress_type != zipfile.ZIP_STORED or info.flag_bits & 1 for info in infos)
             if compressed:
@@ -78,6 +79,7 @@ class Zip:
             members = tuple(_member(source, *both) for both in zip(infos, places, strict=True))
             return cls(members, False, min((info.header_offset for info in infos), default=0))
         except _DIRECTORY_ERRORS as error:
+            stream.raise_failure()
             raise Corruption(f"{path}: not a readable zip file: {error}") from error
 
 
@@ -111,11 +113,11 @@ def stored_copy(source: ByteSource, path: str, max_unpacked_bytes: int | None = 
         Unsupported: a member needs too much memory to be decompressed.
     """
     limit = (1 << 20) + MAX_UNPACKED_PER_BYTE * source.size if max_unpacked_bytes is None else max_unpacked_bytes
-    target = cast(BinaryIO, tempfile.TemporaryFile())  # noqa: SIM115 - the source closes it
+    stream, target = SourceFile(source), cast(BinaryIO, tempfile.TemporaryFile())  # noqa: SIM115 - the source closes it
     try:
         with (
             naming(tempfile.gettempdir()),
-            zipfile.ZipFile(cast(IO[bytes], SourceFile(source))) as old,
+            zipfile.ZipFile(cast(IO[bytes], stream)) as old,
             zipfile.ZipFile(target, "w", zipfile.ZIP_STORED) as new,
         ):
             unpacked = sum(info.file_size for info in old.infolist())  # zipfile gives no more of a member than this
@@ -137,6 +139,7 @@ def stored_copy(source: ByteSource, path: str, max_unpacked_bytes: int | None = 
         ours = isinstance(error, MemoryError | LimitExceeded | Unsupported)
         if ours or not isinstance(error, Exception) or getattr(error, "errno", None) is not None:
             raise
+        stream.raise_failure()
         raise Corruption(f"{path}: cannot unpack: {error}") from error
     target.seek(0)
     return FileSource(target)
