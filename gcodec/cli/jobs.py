@@ -14,16 +14,7 @@ from ..archive.entries import unsafe_path
 from ..archive.file_state import FileState
 from ..archive.layout import MAGIC, SUFFIX
 from ..errors import GcodecError, did_you_mean_file, link_to_nowhere
-from ..files.urls import (
-    files_below,
-    fresh_filesystem_of,
-    is_folder_at,
-    is_url,
-    local_path,
-    local_text,
-    name_at,
-    naming_url,
-)
+from ..files.urls import files_below, is_folder_at, is_url, local_path, local_text, matching_urls, name_at
 from . import UsageError
 from .streams import STDIO
 
@@ -254,13 +245,7 @@ def _expanded_url(pattern: str) -> list[str]:
     """Return the URLs that a pattern stands for; a URL without ``* ? [``, or of what is there, stands for itself."""
     if not glob.has_magic(pattern):
         return [pattern]
-    filesystem, path = fresh_filesystem_of(pattern)
-    with naming_url(pattern):
-        if filesystem.exists(path):  # a ? may begin the query of a web server's file
-            return [pattern]
-        places = sorted(filesystem.glob(path))
-        before = pattern.removesuffix(path) if pattern.endswith(path) else None  # all protocols of a chain
-        names = [filesystem.unstrip_protocol(name) if before is None else f"{before}{name}" for name in places]
+    names = matching_urls(pattern)
     if not names:
         raise GcodecError(f"{pattern}: no such file")
     return names

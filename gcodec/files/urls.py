@@ -147,6 +147,37 @@ def _kind_of(filesystem: Any, path: str) -> str:
         return ""
 
 
+def _found(filesystem: Any, path: str) -> list[str]:
+    """Return the paths of all files below a folder, in order."""
+    return sorted(filesystem.find(path, **_raising(filesystem, "find")))
+
+
+def matching_urls(pattern: str) -> list[str]:
+    """Return the URLs that a pattern with ``*``, ``?`` or ``[...]`` stands for, in order; of what is there, itself.
+
+    Raises:
+        GcodecError: as for :func:`filesystem_of`.
+        OSError: a folder cannot be listed.
+    """
+    filesystem, path = fresh_filesystem_of(pattern)
+    with naming_url(pattern):
+        if _exists(filesystem, path):  # a ? may begin the query of a web server's file
+            return [pattern]
+        places = sorted(filesystem.glob(path, **_raising(filesystem, "find", "glob")))
+    before = pattern.removesuffix(path) if pattern.endswith(path) else None  # all protocols of a chain
+    return [str(filesystem.unstrip_protocol(place)) if before is None else f"{before}{place}" for place in places]
+
+
+def _raising(filesystem: Any, *questions: str) -> dict[str, Any]:
+    """Return the option with which fsspec's own way to look for files raises errors of folders that it cannot list: by
+    default it leaves these out."""
+    def unless_gone(error: Exception) -> None:
+        if not isinstance(error, FileNotFoundError):
+            raise error
+
+    return {} if any(_answers(filesystem, question) for question in questions) else {"on_error": unless_gone}
+
+
 def fresh_filesystem_of(url: str) -> tuple[Any, str]:
     """Return fsspec's file system of a URL, which has forgotten its listings, and the path in it.
 
@@ -440,10 +471,10 @@ def files_below(url: str, skipped: list[str]) -> list[tuple[str, str]]:
 def _why_nothing_is_in(store: Any, folder: str) -> str:
     try:
         with naming_url(folder):
-            store.ls(folder)
+            found = store.ls(folder)
     except OSError as error:
         return f"{error.strerror}"
-    return "is an empty folder"
+    return "could not be listed" if found else "is an empty folder"  # by the first of two calls, that is
 
 
 @contextmanager
@@ -484,7 +515,7 @@ def _fetch(url: str, copy: Path) -> None:
         return
     copy.mkdir()
     root = path.rstrip("/") + "/"
-    for name in filesystem.find(path):
+    for name in _found(filesystem, path):
         target = copy / name.removeprefix(root)
         if ".." in target.parts or not target.is_relative_to(copy):  # a store may have objects of any name
             raise GcodecError(f"{url}: has a file whose name leads out of the folder: {name}")

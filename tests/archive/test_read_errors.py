@@ -58,7 +58,8 @@ class FailingSource(ArraySource):
         return super().read(*range_)
 
 
-@pytest.mark.parametrize("cause", [OSError(5, "reset"), OSError("no number"), MemoryError(), StoreError("denied")], ids=repr)
+@pytest.mark.parametrize(
+    "cause", [OSError(5, "reset"), OSError("no number"), MemoryError(), StoreError("denied")], ids=repr)
 @pytest.mark.parametrize("name", ["npy", "npz", "compressed.npz", "safetensors", "pt", "gguf", "bin"])
 def test_an_error_of_reading_a_tensor_file_is_no_malformed_file(name, cause):
     data, n_failed = file_of_kind(name), 0

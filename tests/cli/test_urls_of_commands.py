@@ -19,10 +19,11 @@ from safetensors.numpy import load as load_safetensors
 from safetensors.numpy import save as safetensors_bytes
 
 import gcodec
-from gcodec.cli import jobs
+from gcodec.cli import jobs, main
 from gcodec.files.urls import place_of
 from tests.support import commands
 from tests.support.commands import run
+from tests.support.slots import Slots
 
 VALUES = {"a": np.linspace(-1, 1, 4000, dtype=np.float32), "b": np.arange(5, dtype=np.float32)}
 FILE = safetensors_bytes(VALUES)
@@ -337,3 +338,27 @@ def test_an_error_of_a_store_that_is_asked_for_a_pattern_is_one_line(url, monkey
     monkeypatch.setattr(type(memory()), "glob", fail)
     run("compress", f"{url}/*.npy", "-o", "x.gc", code=1)
     assert capsys.readouterr().err == f"gcodec: error: {url}/*.npy: RuntimeError: no credentials\n"
+
+
+def test_a_store_that_fails_at_any_call_leaves_out_no_file_and_is_named(folder, capsys):
+    Slots.register()
+    Slots.reset()
+    store = Slots()
+    for name in ("a.safetensors", "deep/b.safetensors", "deep/deeper/c.safetensors"):
+        store.pipe_file(f"slots://in/{name}", FILE)
+    given = dict(Slots.store)
+    for source, output in (("slots://in", "slots://out.gc"), ("slots://in/deep/*", "slots://out/"),
+                           ("slots://in/**/*.safetensors", "slots://out/")):
+        n, done = 0, False
+        while not done:
+            n += 1
+            Slots.store.clear()
+            Slots.store.update(given)
+            Slots.calls, Slots.failed, Slots.fails_at = 0, 0, (n,)
+            code = main(["compress", source, "-o", output, "-q"])
+            Slots.fails_at, done = (), not Slots.failed
+            error = capsys.readouterr().err
+            assert code == Slots.failed, error
+            assert done or (error.count("\n") == 1 and "slots://" in error), error
+        assert n > 10
+    Slots.reset()

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 import fsspec
+from fsspec import AbstractFileSystem
 from fsspec.implementations.memory import MemoryFileSystem
 
 T = TypeVar("T")
@@ -15,6 +16,11 @@ T = TypeVar("T")
 
 class NoCredentials(Exception):  # noqa: N818
     """An error of a store that is no OSError."""
+
+
+def no_credentials() -> NoCredentials:
+    """Return such an error, of two lines."""
+    return NoCredentials("Unable to locate\ncredentials")
 
 
 class Slots(MemoryFileSystem):
@@ -35,7 +41,8 @@ class Slots(MemoryFileSystem):
     pseudo_dirs: ClassVar[list[str]] = [""]
     calls, failed, is_late, replaces = 0, 0, False, True
     fails_at: Collection[int] = ()
-    error: Callable[[], BaseException] = staticmethod(lambda: NoCredentials("Unable to locate\ncredentials"))
+    error: Callable[[], BaseException] = staticmethod(no_credentials)
+    find = AbstractFileSystem.find      # by ls, folder by folder
 
     @classmethod
     def reset(cls) -> None:
@@ -43,7 +50,7 @@ class Slots(MemoryFileSystem):
         cls.store.clear()
         cls.pseudo_dirs[:] = [""]
         cls.calls, cls.failed, cls.is_late, cls.replaces, cls.fails_at = 0, 0, False, True, ()
-        cls.error = staticmethod(lambda: NoCredentials("Unable to locate\ncredentials"))
+        cls.error = staticmethod(no_credentials)
 
     @classmethod
     def register(cls) -> None:
