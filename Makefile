@@ -70,7 +70,7 @@ slow: $(VENV)/.bench           ## the tests that take minutes or gigabytes
 		NUMBA_CPU_NAME=$$cpu $(PORTABLE) $(BIN)/python -m tests.support.precompile $(PORTABLE_TYPES) || exit 1; done
 	@$(MAKE) --no-print-directory portable WITHOUT= PORTABLE_TESTS="$(STEP_TESTS) $(FRAME_TESTS)"
 
-fuzz: $(VENV)/.installed        ## mutated bytes into everything that reads them, 3 minutes; FUZZ_ARGS="--executions 10000000" takes 30
+fuzz: $(VENV)/.installed        ## mutated bytes into everything that reads them, 9 minutes; FUZZ_ARGS="--executions 10000000" takes 90
 	@$(BIN)/python -m tests.fuzz $(FUZZ_ARGS)
 
 test-gpu:       ## what needs a CUDA device, with whatever PYTHON brings: nothing is installed

@@ -66,7 +66,7 @@ OUTSIDE: dict[str, tuple[str, ...]] = {
 # Packages that `import gcodec` must not load.
 HEAVY = ("torch", "triton", "sklearn", "matplotlib", "rich")
 
-MAX_LINES = 500
+MAX_LINES = 800  #: of a file that has one subject
 LONG_FILES: dict[str, str] = {}  #: each with its reason
 
 

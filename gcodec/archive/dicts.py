@@ -151,8 +151,8 @@ def load_file(
         want, or copy those that you keep for longer than the others.
 
     Raises:
-        GcodecError: the archive is damaged, a name is not in it, the limit is exceeded, the base is missing or holds
-            other values, or there is no such device.
+        GcodecError: the archive is damaged, a name is not in it, two tensors would have the same name in the result,
+            the limit is exceeded, the base is missing or holds other values, or there is no such device.
         OSError: it cannot be read.
     """
     check_kind(like, device)

@@ -30,6 +30,9 @@ def test_a_row_of_reliability_replaces_the_one_of_its_name(tmp_path, monkeypatch
         reliability.record(what, n_cases, 0, "it held")
     assert [(row["what"], row["n_cases"], row["n_failures"], row["result"]) for row in json.loads(path.read_text())] \
         == [("a", 30, 0, "it held"), ("b", 20, 0, "it held")]
+    reliability.record("ac", 5, 0, "it held")
+    reliability.keep_only("a", {"ac"})
+    assert [row["what"] for row in json.loads(path.read_text())] == ["b", "ac"]
 
 
 def test_pages_show_the_committed_results_of_benchmarks():

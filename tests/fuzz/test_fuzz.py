@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from gcodec.errors import Corruption
-from tests.fuzz.__main__ import FOUND
+from tests.fuzz.__main__ import FOUND, ROW
 from tests.fuzz.mutation import Dice, Text, mutated_zip, write_zip
 from tests.fuzz.runner import BATCH, fuzz, replay
 from tests.fuzz.targets import TARGETS, at_hand, load
+from tests.support.paths import ROOT
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded")     # the fuzzer forks; it runs one thread
 CASES = sorted(FOUND.glob("*/*"))
@@ -32,6 +34,12 @@ def test_cases_that_found_something_end_in_a_result_or_a_GcodecError(path: Path)
     if path.parent.name not in at_hand():
         pytest.skip("needs torch")
     assert not replay(load(path.parent.name), path.read_bytes())
+
+
+def test_the_table_of_reliability_has_a_row_for_every_target():
+    """Those that are missing: GCODEC_RELIABILITY_ROWS=bench/results/reliability.json make fuzz FUZZ_ARGS=TARGET"""
+    rows = json.loads((ROOT / "bench/results/reliability.json").read_text())
+    assert {row["what"] for row in rows if row["what"].startswith(ROW)} == {ROW + row.what for row in TARGETS.values()}
 
 
 # The fuzzer itself

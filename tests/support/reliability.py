@@ -13,7 +13,9 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable, Collection
 from pathlib import Path
+from typing import Any
 
 VARIABLE = "GCODEC_RELIABILITY_ROWS"
 
@@ -27,16 +29,33 @@ def record(what: str, n_cases: int, n_failures: int, result: str) -> None:
         n_failures: how many of the cases ended in another way than they must.
         result: what held, or what did not, in a few words.
     """
+    def with_row(rows: list[dict[str, Any]]) -> None:
+        row = {"what": what, "n_cases": n_cases, "n_failures": n_failures, "result": result}
+        places = [number for number, earlier in enumerate(rows) if earlier["what"] == what]
+        rows[slice(places[0], places[0] + 1) if places else slice(len(rows), None)] = [row]
+
+    _change(with_row)
+
+
+def keep_only(start: str, names: Collection[str]) -> None:
+    """Remove rows whose names begin with ``start`` and are not among ``names``: those of an earlier version of a suite
+    that has just recorded all of its rows."""
+    def without(rows: list[dict[str, Any]]) -> None:
+        rows[:] = [row for row in rows if not row["what"].startswith(start) or row["what"] in names]
+
+    _change(without)
+
+
+def _change(change: Callable[[list[dict[str, Any]]], None]) -> None:
+    """Change the rows in the file, if there is one."""
     if not (name := os.environ.get(VARIABLE)):
         return
     import fcntl  # not on Windows, where nobody sets the variable
 
-    row = {"what": what, "n_cases": n_cases, "n_failures": n_failures, "result": result}
     with Path(name).open("a+") as file:     # several processes of a run may write
         fcntl.flock(file, fcntl.LOCK_EX)
         file.seek(0)
         rows = json.loads(file.read() or "[]")
-        places = [number for number, earlier in enumerate(rows) if earlier["what"] == what]
-        rows[slice(places[0], places[0] + 1) if places else slice(len(rows), None)] = [row]
+        change(rows)
         file.truncate(0)
         file.write(json.dumps(rows, indent=1) + "\n")
