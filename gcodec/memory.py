@@ -5,8 +5,9 @@ from __future__ import annotations
 import ctypes
 import mmap
 import sys
+import weakref
 from collections.abc import Callable, Hashable
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -104,7 +105,8 @@ class _PythonApi:
         self.start.argtypes, self.start.restype = (ctypes.c_void_p,), ctypes.c_void_p
         self.resize.argtypes = (ctypes.POINTER(ctypes.c_void_p), ctypes.c_ssize_t)
         self.resize.restype = ctypes.c_int
-        self.release.argtypes, self.release.restype = (ctypes.c_void_p,), None
+        # The second argument is the reference that calls it; functions of C leave one too many alone.
+        self.release.argtypes, self.release.restype = (ctypes.c_void_p, ctypes.py_object), None
 
 
 def _python_api() -> _PythonApi | None:
@@ -168,8 +170,6 @@ class _BytesMemory:
         size: Size in bytes.
     """
 
-    _bytes: Any = None
-
     def __init__(self, api: _PythonApi, size: int) -> None:
         self._api = api
         self._bytes = ctypes.c_void_p(api.new(None, size))
@@ -177,6 +177,8 @@ class _BytesMemory:
         self.__array_interface__: dict[str, Any] = {
             "shape": (size,), "typestr": "|u1", "data": (start, False), "version": 3
         }
+        # No Python runs at the end of this object, for an interrupt in it would be lost: the reference calls CPython's.
+        self._end = weakref.ref(self, partial(api.release, self._bytes))
         if size >= _LARGE_PAGES_FROM:
             _ask_for_large_pages(start, size)
 
@@ -184,10 +186,6 @@ class _BytesMemory:
         """Return the first ``size`` bytes as a bytes object; nothing is to be written any more."""
         self._api.resize(ctypes.byref(self._bytes), size)
         return ctypes.cast(self._bytes, ctypes.py_object).value
-
-    def __del__(self) -> None:
-        if self._bytes:
-            self._api.release(self._bytes)
 
 
 # Scratch of the kernels

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import weakref
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Hashable, Iterable
 from threading import Lock
+from typing import Any
 
 import numpy as np
 
-from ..errors import LimitExceeded
+from ..errors import NoMemory
 from ..files.source import Bytes, new_bytes
 
 _LEAST = 1 << 17  #: bytes from which an allocation is memory that is new to the process
@@ -25,26 +26,37 @@ class PartMemory:
     """
 
     def __init__(self, n_kept: int) -> None:
-        self._n_kept, self._free = n_kept, dict[int, list[Bytes]]()
+        self._n_kept, self._free = n_kept, dict[int, deque[_Ended]]()
 
     def take(self, size: int) -> Bytes:
         """Return uint8[size] of any content."""
         if size < _LEAST:
             return np.empty(size, np.uint8)
         room = 1 << (size - 1).bit_length()  # of which only the pages that are written take memory
+        free = self._free.setdefault(room, deque(maxlen=self._n_kept))
         try:
-            memory = self._free[room].pop()
+            memory = free.pop().memory
         except LookupError:
             memory = np.empty(room, np.uint8)
-        # Views of views refer to the first array over a memoryview, so its end is the end of all of them.
-        array = np.frombuffer(memory.data, np.uint8, size)
-        weakref.finalize(array, self._give_back, memory).atexit = False
+        # Views of views refer to the first array over a memoryview, so its end is the end of all of them. No Python
+        # runs at that end, for an interrupt in it would be lost: the reference puts itself among those that are free.
+        holder = memory.view(_Holder)
+        array = np.frombuffer(holder.data, np.uint8, size)
+        holder.reference = _Ended(array, free.append)
+        holder.reference.memory = memory
         return array
 
-    def _give_back(self, memory: Bytes) -> None:
-        free = self._free.setdefault(memory.size, [])
-        if len(free) < self._n_kept:
-            free.append(memory)
+
+class _Ended(weakref.ref[Bytes]):
+    """A reference to an array that was handed out, with its memory."""
+
+    memory: Bytes
+
+
+class _Holder(np.ndarray[Any, np.dtype[np.uint8]]):
+    """A view of some memory that lives as long as the array that is made of it, and keeps its reference."""
+
+    reference: _Ended
 
 
 class Rooms:
@@ -117,4 +129,4 @@ def room_for(size: int, what: str, take: Callable[[int], Bytes] = new_bytes) -> 
     try:
         return take(size)
     except (MemoryError, ValueError, OverflowError):
-        raise LimitExceeded(f"{what}: there is no memory for {size} bytes") from None
+        raise NoMemory(f"{what}: there is no memory for {size} bytes") from None

@@ -422,6 +422,7 @@ class ArchiveReader:
                 yield part
             if last < 0:
                 _check_hash(hash_.hexdigest(), item)
+        next(results, None)  # ends the generator: an interrupt while it is collected would be lost
 
     def _stored(self, item: _ChunkToRead) -> Bytes:
         """Return the stored bytes of a chunk."""

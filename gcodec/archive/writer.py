@@ -269,12 +269,21 @@ class ArchiveWriter(AllOrNothing):
             elif copy is None:
                 entry = self._segment(results, size, crc, earlier)
             else:
-                encoded_here = chain.from_iterable(map(work, self._parts(plan, number, columns)))
-                entry = self._same_segment(copy, entries, size) or self._segment(encoded_here, size)
+                same = self._same_segment(copy, entries, size)
+                entry = same or self._segment_here(map(work, self._parts(plan, number, columns)), size)
             entry.skip, entry.dtype, end = segment.start - end, segment.dtype, segment.stop
             entries.append(entry)
             crcs.update(dict.fromkeys(segment.crc_at, crc.value) if crc else {})
+        next(results, None)  # ends the generators: an interrupt while they are collected would be lost
         return tuple(entries), crcs
+
+    def _segment_here(
+        self, results: Iterator[list[tuple[Packed, Bytes | None]]], size: int
+    ) -> SegmentEntry:
+        """Writes the chunks of a segment of ``size`` bytes, which are all of ``results``."""
+        entry = self._segment(chain.from_iterable(results), size)
+        next(results, None)
+        return entry
 
     def _read(self, source: ByteSource, start: int, stop: int) -> Bytes:
         """Return bytes of a source, those that have to be copied in memory that is used again."""
