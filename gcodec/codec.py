@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from .dtypes import BY_NAME, DType
-from .errors import InvalidArgument, LimitExceeded, Unsupported, check_choice, check_output_limit
+from .errors import InvalidArgument, LimitExceeded, NoMemory, Unsupported, check_choice, check_output_limit
 from .format.ladders import FINE_LADDER, Ladder
 from .format.modes import BitLayout
 from .format.prelude import Prelude
@@ -327,12 +327,12 @@ def _check_limit(size: int, limit: int | None) -> None:
 def _new_arrays(
     dtype: DType, shape: tuple[int, ...], container: int, n_scratch: int = 0
 ) -> tuple[Any, np.ndarray, np.ndarray]:
-    """Return an array to decode to, its bits, and uintW[n_scratch]. Raises LimitExceeded where there is no memory."""
+    """Return an array to decode to, its bits, and uintW[n_scratch]. Raises NoMemory where there is none."""
     try:
         scratch = np.empty(n_scratch, dtype.uint) if n_scratch else _NO_SCRATCH
         return *new_output(dtype.narrow, shape, container), scratch
     except (MemoryError, ValueError, OverflowError):
-        raise LimitExceeded(f"there is no memory for the frame's array of shape {shape}") from None
+        raise NoMemory(f"there is no memory for the frame's array of shape {shape}") from None
 
 
 def decode_range(

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pathlib import Path
 
+    import torch
+
 
 class GcodecError(Exception):
     """Base of every error that gcodec raises on purpose."""
@@ -39,6 +41,10 @@ class Unsupported(GcodecError):
 
 class LimitExceeded(GcodecError):
     """Decoding would need more memory than the caller allowed (``max_output_bytes``), or than there is."""
+
+
+class NoMemory(LimitExceeded, MemoryError):
+    """Less memory is there than decoding needs: a MemoryError, too, for who makes room and tries again."""
 
 
 class PeerError(GcodecError):
@@ -140,6 +146,10 @@ def check_state(state: Any) -> None:
         raise InvalidArgument(f"state must be what state_dict() returned, not a {type(state).__name__}")
 
 
+#: What torch says of tensors where it expects others, or numbers.
+_OF_OTHER_TENSORS = ("ambiguous", "dtype", "expected", "shape", "size of tensor")
+
+
 @contextmanager
 def naming_damaged_state() -> Iterator[None]:
     """Raise InvalidArgument in place of what Python says of a state that has other things in it than it should."""
@@ -148,6 +158,9 @@ def naming_damaged_state() -> Iterator[None]:
     except GcodecError:
         raise
     except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
+        is_of_torch = isinstance(error, RuntimeError) and not isinstance(error, RecursionError | NotImplementedError)
+        if is_of_torch and not any(word in str(error) for word in _OF_OTHER_TENSORS):
+            raise  # of memory, threads or a driver
         raise InvalidArgument(
             "state must be what state_dict() returned, in the same version of gcodec, but parts of it are missing or "
             f"of another kind: {type(error).__name__}: {error}"
@@ -285,7 +298,36 @@ def missing_package(package: str) -> GcodecError:
     return NotInstalled(f"the demo needs the {package} package: pip install '.[demo]' in a checkout of gcodec")
 
 
-def check_had_memory(error: Exception) -> None:
-    """Raise MemoryError for torch's errors of memory that is not there, which are RuntimeErrors on every device."""
+def named_device(device: Any) -> torch.device:
+    """Return the torch device of a name or number, whether it is there or not. Raises ValueError for what is none."""
+    import torch
+
+    try:
+        return torch.device(device)
+    except (RuntimeError, TypeError, ValueError) as error:
+        if isinstance(error, RuntimeError) and "device" not in str(error).lower():
+            raise
+        raise ValueError(str(error).splitlines()[0]) from error
+
+
+def check_is_fault_of(value: Any, error: Exception) -> None:
+    """Raise an error that is no fault of the array or tensor that could not be read: MemoryError for torch's errors of
+    memory that is not there, which are RuntimeErrors on every device; others, such as a driver's, as they are."""
     if type(error).__name__ == "OutOfMemoryError" or "allocate memory" in str(error):
         raise MemoryError(str(error)) from error
+    if isinstance(error, RuntimeError) and _has_plain_memory(value) and "requires grad" not in str(error):
+        raise error
+
+
+def _has_plain_memory(value: Any) -> bool:
+    """Return True for a numpy array or dense torch tensor that is not made of others, nor hidden by a transform."""
+    kind = type(value)
+    if (kind.__module__, kind.__name__) not in _PLAIN_KINDS:
+        return False
+    try:
+        return kind.__module__ == "numpy" or value.data_ptr() is not None
+    except RuntimeError:
+        return False
+
+
+_PLAIN_KINDS = (("numpy", "ndarray"), ("torch", "Tensor"), ("torch.nn.parameter", "Parameter"))

@@ -12,7 +12,7 @@ import numpy as np
 
 from .compiling import fork_between_kernels, notice_compiling
 from .dtypes import BY_NAME, DTYPES, DType
-from .errors import GcodecError, InvalidArgument, Unsupported, check_choice, check_had_memory
+from .errors import GcodecError, InvalidArgument, Unsupported, check_choice, check_is_fault_of
 from .format.prelude import MAX_DIMENSIONS, MAX_VALUES
 from .kernels.core.checksum import partial_checksum
 from .kernels.core.scalar import word_multiplier
@@ -95,7 +95,7 @@ def values_of(x: Any, dtype: str | None = None, argument: str = "x") -> Values:
         except GcodecError:
             raise
         except (AttributeError, AssertionError, RuntimeError, TypeError, ValueError) as error:
-            check_had_memory(error)
+            check_is_fault_of(x, error)
             raise _not_plain(x, argument, error) from None
     else:
         array = as_plain_array(x, argument)
@@ -116,7 +116,7 @@ def as_plain_array(x: Any, argument: str) -> np.ndarray:
     try:
         return np.asarray(x)
     except (AttributeError, AssertionError, RuntimeError, TypeError, ValueError) as error:
-        check_had_memory(error)
+        check_is_fault_of(x, error)
         raise InvalidArgument(f"{argument} must be {_readable(x, error)}") from None
 
 
@@ -363,7 +363,7 @@ def output_bits(out: Any, dtype: DType, n_values: int) -> np.ndarray:
         except GcodecError:
             raise
         except (AttributeError, AssertionError, RuntimeError, TypeError, ValueError) as error:
-            check_had_memory(error)
+            check_is_fault_of(out, error)
             raise _not_plain(out, "out", error) from None
         if bits is not None:
             return bits

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import Corruption, GcodecError, InvalidArgument, LimitExceeded, missing_torch
+from ..errors import Corruption, GcodecError, InvalidArgument, LimitExceeded, check_is_fault_of, missing_torch
 from ..files.elements import RAW_BITS, name_of, numpy_dtype
 from ..files.file_plan import TensorView, row_major
 from ..files.npy import reinterpreted
@@ -69,14 +69,22 @@ def as_array(tensor: TensorView, data: Bytes, like: str) -> Any:
             return np.empty(tensor.shape, values.dtype)
         strides = [step * dtype.itemsize for step in steps]
         return np.lib.stride_tricks.as_strided(values[tensor.offset :], tensor.shape, strides)
-    except GcodecError:
-        raise
     except (ValueError, OverflowError, RuntimeError) as error:
+        if isinstance(error, GcodecError) or (isinstance(error, RuntimeError) and not _overflows(tensor.shape)):
+            raise
         raise LimitExceeded(f"tensor {tensor.name!r}: no array can have shape {tensor.shape}: {error}") from error
 
 
+def _overflows(shape: Sequence[int]) -> bool:
+    """Return True for a shape whose strides torch cannot count, or that has more dimensions than it allows."""
+    return math.prod(max(size, 1) for size in shape) >= 1 << 60 or len(shape) > 64
+
+
 def as_complex(pairs: Any) -> Any:
-    """Return pairs of float64, a numpy array or torch tensor whose last size is 2, as complex numbers."""
+    """Return pairs of float64, a numpy array or torch tensor whose last size is 2, as complex numbers. Raises
+    ValueError for others."""
+    if tuple(pairs.shape[-1:]) != (2,) or str(pairs.dtype).removeprefix("torch.") != "float64":
+        raise ValueError(f"pairs must be of two float64, not {pairs.dtype} of shape {tuple(pairs.shape)}")
     if not isinstance(pairs, np.ndarray):
         import torch
 
@@ -169,6 +177,7 @@ def _torch_bytes(value: Any) -> tuple[str, tuple[int, ...], Bytes]:
     try:
         flat = value.detach().cpu().resolve_conj().resolve_neg().contiguous().reshape(-1)
     except (AssertionError, RuntimeError, TypeError, ValueError) as error:  # of tensors made of others
+        check_is_fault_of(value, error)
         raise InvalidArgument(f"the values of this {type(value).__name__} cannot be read: {error}") from None
     if flat.numel() <= 1:  # torch calls one value contiguous whatever its step, but does not look at it as bytes then
         flat = flat.as_strided(flat.shape, (1,))

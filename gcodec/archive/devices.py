@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ..errors import InvalidArgument, check_choice, missing_torch
+from ..errors import InvalidArgument, check_choice, missing_torch, named_device
 from ..tensors import is_torch
 
 if TYPE_CHECKING:
@@ -61,8 +61,23 @@ def device_of(device: Any) -> torch.device | None:
     except ImportError as error:
         raise missing_torch("device=") from error
 
+    found = None
     try:
-        return torch.empty(0, device=device).device
-    except (RuntimeError, AssertionError, TypeError, ValueError) as error:
+        found = named_device(device)
+        return torch.empty(0, device=found).device
+    except (AssertionError, ImportError, RuntimeError, ValueError) as error:
+        if isinstance(error, RuntimeError) and (found is None or _is_there(found)):
+            raise  # of its memory or its driver
         reason = str(error).splitlines()[0]
         raise InvalidArgument(f"device must be a torch device of this machine, not {device!r}: {reason}") from error
+
+
+def _is_there(device: torch.device) -> bool:
+    """Return True if this machine has a device of this kind and number."""
+    import torch
+
+    if device.type in ("cpu", "meta"):
+        return True
+    kind: Any = getattr(torch, device.type, None)
+    number: Any = device.index  # None, if the name has none
+    return kind is not None and bool(kind.is_available()) and (number is None or number < kind.device_count())

@@ -7,12 +7,14 @@ side in one storage, as those of a flat buffer do, are stored one by one under t
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Hashable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from ..errors import check_is_fault_of
 from ..files.elements import MAX_SIZE
 from ..files.file_plan import row_major
 from ..tensors import is_torch
@@ -82,7 +84,8 @@ def memory_of(value: Any) -> Hashable:
     try:
         key = _storage_of(value)
         return None if key is None else (key, Strided.of(value))
-    except (AttributeError, NotImplementedError, RuntimeError, ValueError):
+    except (AttributeError, RuntimeError, ValueError) as error:
+        check_is_fault_of(value, error)
         return None
 
 
@@ -142,7 +145,7 @@ def check_view(n_values: int, shape: Sequence[int], stride: Sequence[int], offse
     if not all(type(n) is int and 0 <= n < MAX_SIZE for n in numbers):
         raise ValueError("sizes, strides and offset of a view must be integers of at least 0")
     place = Strided(tuple(shape), tuple(stride), offset)
-    if place.end > n_values:
+    if place.end > n_values or math.prod(shape) >= MAX_SIZE:  # with steps of 0 it does not reach far
         raise ValueError(f"a view of shape {list(shape)} reaches beyond the {n_values} values of its tensor")
     return place
 

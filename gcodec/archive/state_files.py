@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import accumulate
+from pickle import PickleError
 from tempfile import TemporaryFile, gettempdir
 from threading import Lock
 from typing import Any
@@ -239,6 +240,11 @@ def _structure(archive: ArchiveReader, entry: FileEntry, view: TensorView) -> by
     return text
 
 
+#: What torch raises on a file with other objects than it loads, or that it finds malformed.
+_UNREADABLE = (AttributeError, EOFError, ImportError, LookupError, NotImplementedError, TypeError, ValueError,
+               PickleError)
+
+
 def _load_torch(archive: ArchiveReader, entry: FileEntry, device: Any) -> Any:
     """Return what ``torch.load`` makes of a ``.pt`` file, which is restored to a temporary file first."""
     try:
@@ -255,7 +261,7 @@ def _load_torch(archive: ArchiveReader, entry: FileEntry, device: Any) -> Any:
         file.seek(0)
         try:
             return torch.load(file, map_location=device or "cpu", weights_only=True)
-        except Exception as error:  # torch raises errors of many kinds
+        except _UNREADABLE as error:
             reason = str(error).splitlines()[0] if str(error) else repr(error)
             raise GcodecError(f"{archive.name}: torch.load(weights_only=True) does not read {entry.path}: {reason}; "
                               "restore it as a file") from error

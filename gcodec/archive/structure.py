@@ -23,14 +23,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..errors import Corruption, GcodecError, InvalidArgument, LimitExceeded, Unsupported
+from ..errors import Corruption, GcodecError, InvalidArgument, LimitExceeded, NoMemory, Unsupported, named_device
 from ..files.elements import name_of, width
 from ..files.file_plan import TensorView
 from ..files.safetensors import CODES
-from ..tensors import as_plain_array, check_has_data, is_jax, is_torch
+from ..tensors import as_plain_array, is_jax, is_torch
 from .arrays import as_complex, item_at
 from .container_keys import check_hashes, check_key
-from .shared_memory import check_view, memory_of, stored_views, view_of
+from .shared_memory import check_view, stored_views, view_of
+from .stored_types import numpy_facts, torch_type
 from .structure_text import MAX_ITEMS, check_text
 from .unique_names import UniqueNames
 
@@ -52,6 +53,9 @@ MAX_NUMBER_BYTES = 16
 PAIRS = {"complex128": "float64"}
 #: Containers of one kind of item each, by the key that stands for them.
 SEQUENCES: dict[str, Callable[[list[Any]], Any]] = {"tuple": tuple, "set": set, "frozenset": frozenset}
+
+#: What Python raises on a text that is no structure.
+_MALFORMED = (ArithmeticError, AttributeError, LookupError, RecursionError, StopIteration, TypeError, ValueError)
 
 Read = Callable[[str, str], Any]
 
@@ -139,7 +143,7 @@ def rebuild(text: bytes, read: Read, max_copied_bytes: int | None = None) -> Any
     Raises:
         Corruption: the text is malformed.
         Unsupported: it is of a later version.
-        LimitExceeded: copies take more than ``max_copied_bytes``, or there is no memory for them.
+        LimitExceeded: copies take more than ``max_copied_bytes``, or, as NoMemory, than there is.
         GcodecError: whatever ``read`` raises.
     """
     return _of_text(text, _Rebuilder(read, max_copied_bytes))
@@ -160,8 +164,8 @@ def _of_text(text: bytes, rebuilder: _Rebuilder) -> Any:
         raise Unsupported("the state holds torch objects, but torch is not installed: pip install torch, or "
                           f"load it with like='numpy' ({error})") from error
     except MemoryError as error:
-        raise LimitExceeded(f"there is no memory for the state: {error}") from None
-    except (ArithmeticError, AttributeError, LookupError, RuntimeError, StopIteration, TypeError, ValueError) as error:
+        raise NoMemory(f"there is no memory for the state: {error}") from None
+    except _MALFORMED as error:
         raise Corruption(f"the structure of the state is malformed: {error}") from error
 
 
@@ -292,7 +296,7 @@ class _Flattener:
     def _tensor(self, value: Any, path: str) -> Any:
         kind = "torch" if is_torch(value) else "numpy" if isinstance(value, np.ndarray) else "scalar"
         where = path or "the state"
-        dtype, memory = (_torch_type(value, where), None) if kind == "torch" else _numpy_facts(value, where)
+        dtype, memory = (torch_type(value, where), None) if kind == "torch" else numpy_facts(value, where)
         stored = PAIRS.get(dtype, dtype)
         if stored not in CODES:
             raise InvalidArgument(f"{where}: a tensor must be of bools, or of a type of numbers that .safetensors has, "
@@ -340,35 +344,6 @@ def _leaf(value: Any, pairs: str | None) -> Leaf:
         return Leaf(value, PAIRS[pairs], (*value.shape, 2))
     dtype = str(value.dtype).removeprefix("torch.") if is_torch(value) else name_of(value.dtype.newbyteorder("<"))
     return Leaf(value, dtype, tuple(value.shape))
-
-
-def _torch_type(value: Any, where: str) -> str:
-    """Return the name of a tensor's type. Raises InvalidArgument for one that cannot be saved."""
-    import torch
-
-    try:
-        check_has_data(value, where)
-        plain = value.layout == torch.strided and not value.is_quantized and not value.is_meta
-        if plain:
-            value.untyped_storage().data_ptr()
-    except GcodecError:
-        raise
-    except (AttributeError, RuntimeError, TypeError, ValueError) as error:
-        raise InvalidArgument(f"{where}: a tensor must have values to be saved, which this {type(value).__name__} has "
-                              f"not: {error}") from None
-    if value.is_meta:
-        raise InvalidArgument(f"{where}: a tensor must have values to be saved, but one on the device meta has no data")
-    if not plain:
-        raise InvalidArgument(f"{where}: a tensor must be dense and not quantized to be saved, not a {value.layout} "
-                              f"tensor of {value.dtype}")
-    return str(value.dtype).removeprefix("torch.")
-
-
-def _numpy_facts(value: Any, where: str) -> tuple[str, Any]:
-    """Return the name of an array's type, and what arrays of the same memory have in common, None for a scalar."""
-    array = as_plain_array(value, where)
-    dtype = name_of(array.dtype.newbyteorder("<")) if array.dtype.kind in "biufcV" else str(array.dtype)
-    return dtype, memory_of(array) if isinstance(value, np.ndarray) else None
 
 
 class _NotReadError(Exception):
@@ -490,10 +465,10 @@ def _plain(tag: str, content: Any, value: Callable[[Any, int], Any]) -> Any:
     if tag in ("Size", "dtype", "device"):
         import torch
 
-        if tag == "Size":
-            return torch.Size(content)
-        found = torch.device(content) if tag == "device" else vars(torch).get(content.removeprefix("torch."))
-        if not isinstance(found, torch.device | torch.dtype):
+        if tag != "dtype":
+            return torch.Size(content) if tag == "Size" else named_device(content)
+        found = vars(torch).get(content.removeprefix("torch."))
+        if not isinstance(found, torch.dtype):
             raise ValueError(f"{content!r} is no {tag}")
         return found
     raise ValueError(f"unknown tag {tag!r}")

@@ -44,7 +44,7 @@ def unpack_state(text: str, device: torch.device | None = None) -> Any:
         return json.loads(text, object_hook=partial(_restored, device=device))
     except GcodecError:
         raise
-    except (ValueError, TypeError, AttributeError, RuntimeError, SyntaxError) as error:
+    except (ValueError, TypeError, AttributeError, RecursionError, SyntaxError) as error:
         raise Corruption(f"a packed state is damaged: {error}") from error
 
 
@@ -125,7 +125,7 @@ def _restored(value: dict[str, Any], device: torch.device | None) -> Any:
     if value.keys() == {_TENSOR}:
         return codec.decode(base64.b64decode(value[_TENSOR])).to(device=device)
     if value.keys() == {_PLAIN, "shape"}:
-        return torch.from_numpy(value[_PLAIN]).view(value["shape"])
+        return torch.from_numpy(value[_PLAIN].reshape(value["shape"]))
     if value.keys() != {_ARRAY, "base64"}:
         return value
     return np.frombuffer(bytearray(base64.b64decode(value["base64"])), np.dtype(value[_ARRAY]))

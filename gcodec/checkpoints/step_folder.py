@@ -204,6 +204,8 @@ class StepFolder:
                 except InvalidArgument:
                     raise
                 except (GcodecError, OSError) as error:
+                    if step in self.steps():  # it is written, and what failed came after that
+                        raise
                     problem = error
             entry = self._write(grouped(plan), None, output)
         if problem is not None:

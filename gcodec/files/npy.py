@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import math
+import re
+import struct
+import tokenize
 import warnings
 from dataclasses import dataclass
 
@@ -11,11 +15,16 @@ import numpy as np
 from ..errors import Corruption, InvalidArgument
 from .elements import MAX_SIZE, name_of, numpy_dtype, stored_as
 from .file_plan import FilePlan, FileSegment, SegmentViews, TensorView, assemble
-from .source import ByteSource, SourceFile
+from .source import ByteSource
 
 MAGIC = np.lib.format.MAGIC_PREFIX
 VERSIONS = ((1, 0), (2, 0), (3, 0))
 MAX_HEADER = 1 << 16
+#: What Python's parser and numpy raise on a header that is none; MemoryError where it is too deep for the parser.
+_MALFORMED = (ArithmeticError, AttributeError, EOFError, LookupError, MemoryError, RecursionError, SyntaxError,
+              TypeError, ValueError, struct.error, tokenize.TokenError)
+#: A header that no parser finds too deep: texts, numbers and names in brackets, of which it refuses too many itself.
+_PLAIN = re.compile(rb"""(?:[\s,:(){}\[\]]|\d++L?|True|False|None|'[^'\\]*+'|"[^"\\]*+")*+""")
 
 
 @dataclass(frozen=True)
@@ -34,7 +43,8 @@ class NpyHeader:
         Raises:
             Corruption: not a ``.npy`` header.
         """
-        stream = SourceFile(source)
+        head, begin = _read_head(source)
+        stream = io.BytesIO(head)
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # of numbers as Python 2 wrote them
@@ -45,8 +55,9 @@ class NpyHeader:
                     raise ValueError(f"version {version[0]}.{version[1]} is not known")
                 shape, fortran, dtype = read(stream, max_header_size=MAX_HEADER)
             return cls(stream.tell(), dtype, _checked(shape, fortran), fortran)
-        except Exception as error:  # there is no list of what ast and numpy raise
-            stream.raise_failure()
+        except _MALFORMED as error:
+            if isinstance(error, MemoryError) and _PLAIN.fullmatch(head, begin):
+                raise
             raise Corruption(f"{path}: malformed .npy header: {str(error)[:200]}") from error
 
     @property
@@ -98,12 +109,18 @@ def reinterpreted(dtype: np.dtype, name: str) -> str:
 
 def npy_header(dtype: np.dtype, shape: tuple[int, ...]) -> bytes:
     """Return the header of a row-major ``.npy`` file, which :meth:`NpyHeader.read_from` reads."""
-    import io
-
     stream = io.BytesIO()
     descr = np.lib.format.dtype_to_descr(dtype)
     np.lib.format.write_array_header_1_0(stream, {"descr": descr, "fortran_order": False, "shape": shape})
     return stream.getvalue()
+
+
+def _read_head(source: ByteSource) -> tuple[bytes, int]:
+    """Return the bytes up to the end of the header, as far as they are there, and where its text begins."""
+    start = source.read(0, min(source.size, 12)).tobytes()
+    begin = 10 if start[6:7] == b"\1" else 12
+    size = int.from_bytes(start[8:begin], "little")
+    return source.read(0, min(source.size, begin + min(size, MAX_HEADER + 1))).tobytes(), begin
 
 
 def _checked(shape: tuple[int, ...], fortran: bool) -> tuple[int, ...]:

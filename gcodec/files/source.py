@@ -24,6 +24,9 @@ from .urls import is_url, local_path, open_url, without_read_ahead
 #: Under these names the system has files that are open already: standard input, and a shell's ``<(command)``.
 OPEN_FILES = re.compile(r"/dev/(fd/|stdin)|/proc/[^/]+/(task/[^/]+/)?fd/")
 
+#: What a stream says that can seek by its own word, but not here; an error of Python's io has no number.
+_NOT_SEEKABLE = (None, errno.EINVAL, errno.ENOTTY, errno.ENXIO, errno.EOPNOTSUPP, errno.ESPIPE)
+
 #: What cannot seek is copied in pieces of so many bytes.
 COPY_BYTES = 1 << 20
 
@@ -181,12 +184,7 @@ class SourceFile(io.RawIOBase):
     def __init__(self, source: ByteSource) -> None:
         super().__init__()
         self._source, self._at = source, 0
-        self._failure: Exception | None = None
-
-    def raise_failure(self) -> None:
-        """Raise the error that a read of the source has raised, if it was no damage."""
-        if self._failure is not None:
-            raise self._failure
+        self._error: Exception | None = None
 
     def readable(self) -> bool:
         return True
@@ -211,15 +209,26 @@ class SourceFile(io.RawIOBase):
         return len(data)
 
     def read(self, size: int | None = -1) -> bytes:
-        left = max(0, self._source.size - self._at)
-        count = left if size is None or size < 0 else min(size, left)
         try:
+            left = max(0, self._source.size - self._at)
+            count = left if size is None or size < 0 else min(size, left)
             data = self._source.read(self._at, self._at + count).tobytes()
         except Exception as error:
-            self._failure = None if isinstance(error, Corruption) else error
+            self._error = None if isinstance(error, InsufficientData) else error
             raise
         self._at += count
         return data
+
+    def check_was_read(self, error: BaseException) -> None:
+        """Raise again what reading has raised, if it has: the error that the library makes of it is none of the bytes.
+
+        Args:
+            error: what the library has raised.
+        """
+        if self._error is not None:
+            raise self._error
+        if isinstance(error.__context__, OSError) and error.__context__.errno is not None:
+            raise error.__context__
 
 
 def _descriptor(file: BinaryIO) -> int | None:
@@ -296,15 +305,16 @@ def open_source(file: BinaryIO | str | os.PathLike[str]) -> FileSource:
     stream = _opened(file)
     if isinstance(stream, io.TextIOBase):
         raise InvalidArgument(f"file must be a path or a binary stream, not {type(file).__name__}: open it with 'rb'")
-    name, can_seek = str(getattr(stream, "name", "stream")), False
-    with suppress(OSError):
-        can_seek = hasattr(stream, "seekable") and stream.seekable()  # a mmap cannot say before Python 3.13
-    if can_seek:
-        with naming(name):
+    name = str(getattr(stream, "name", "stream"))
+    try:
+        if hasattr(stream, "seekable") and stream.seekable():  # a mmap cannot say before Python 3.13
             _check_has_end(stream)
-        with suppress(OSError):
             if _has_size(stream):
                 return FileSource(stream, owned=opened, name=str(file) if is_url(file) else None)
+    except OSError as error:
+        if error.errno not in _NOT_SEEKABLE:
+            with naming(name):
+                raise
     with naming(tempfile.gettempdir()):
         spool = cast(BinaryIO, tempfile.TemporaryFile())  # noqa: SIM115 - the source closes it
         try:

@@ -82,7 +82,7 @@ def read_pickle(data: bytes, budget: Budget | None = None) -> object:
         return PickleMachine(_KNOWN, _storage, budget or Budget(len(data))).run(data)
     except BudgetError:
         raise
-    except (ValueError, TypeError, LookupError, MemoryError) as error:
+    except (ValueError, TypeError, LookupError) as error:
         raise ValueError(f"malformed pickle: {error}") from error
 
 

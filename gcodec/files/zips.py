@@ -28,8 +28,6 @@ MAX_LZMA_DICTIONARY = 1 << 26
 _DIRECTORY_ERRORS = (
     zipfile.BadZipFile, NotImplementedError, struct.error, ValueError, OverflowError, InsufficientData
 )
-
-
 @dataclass(frozen=True)
 class ZipMember:
     """A stored (not compressed) member of a zip.
@@ -68,9 +66,9 @@ class Zip:
         Raises:
             Corruption: not a readable zip.
         """
-        stream = SourceFile(source)
+        file = SourceFile(source)
         try:
-            with zipfile.ZipFile(cast(IO[bytes], stream)) as archive:
+            with zipfile.ZipFile(cast(IO[bytes], file)) as archive:
                 infos, directory = archive.infolist(), archive.start_dir
             compressed = any(info.compress_type != zipfile.ZIP_STORED or info.flag_bits & 1 for info in infos)
             if compressed:
@@ -79,7 +77,7 @@ class Zip:
             members = tuple(_member(source, *both) for both in zip(infos, places, strict=True))
             return cls(members, False, min((info.header_offset for info in infos), default=0))
         except _DIRECTORY_ERRORS as error:
-            stream.raise_failure()
+            file.check_was_read(error)
             raise Corruption(f"{path}: not a readable zip file: {error}") from error
 
 
@@ -113,11 +111,12 @@ def stored_copy(source: ByteSource, path: str, max_unpacked_bytes: int | None = 
         Unsupported: a member needs too much memory to be decompressed.
     """
     limit = (1 << 20) + MAX_UNPACKED_PER_BYTE * source.size if max_unpacked_bytes is None else max_unpacked_bytes
-    stream, target = SourceFile(source), cast(BinaryIO, tempfile.TemporaryFile())  # noqa: SIM115 - the source closes it
+    target = cast(BinaryIO, tempfile.TemporaryFile())  # noqa: SIM115 - the source closes it
+    file = SourceFile(source)
     try:
         with (
             naming(tempfile.gettempdir()),
-            zipfile.ZipFile(cast(IO[bytes], stream)) as old,
+            zipfile.ZipFile(cast(IO[bytes], file)) as old,
             zipfile.ZipFile(target, "w", zipfile.ZIP_STORED) as new,
         ):
             unpacked = sum(info.file_size for info in old.infolist())  # zipfile gives no more of a member than this
@@ -127,6 +126,8 @@ def stored_copy(source: ByteSource, path: str, max_unpacked_bytes: int | None = 
                     " raise max_unpacked_bytes, or --max-unpacked-bytes of gcodec compress"
                 )
             for info in old.infolist():
+                if info.flag_bits & 1:
+                    raise Corruption(f"{path}: cannot unpack: {info.filename!r} is encrypted")
                 _check_dictionary(source, info, path)
                 fresh = zipfile.ZipInfo(info.filename, info.date_time)
                 # of other methods than deflate zipfile unpacks all that it reads at once
@@ -135,11 +136,15 @@ def stored_copy(source: ByteSource, path: str, max_unpacked_bytes: int | None = 
                     shutil.copyfileobj(member, copy, step)
     except BaseException as error:
         target.close()
+        if isinstance(error, ValueError) and "writing handle" in str(error) and error.__context__ is not None:
+            error = error.__context__  # what ended the copy, of which zipfile makes an error of its own
         # There is no list of what decompressors raise. Errors of the operating system have a number; bz2's have none.
         ours = isinstance(error, MemoryError | LimitExceeded | Unsupported)
         if ours or not isinstance(error, Exception) or getattr(error, "errno", None) is not None:
-            raise
-        stream.raise_failure()
+            raise error
+        if isinstance(error, RuntimeError) and not isinstance(error, NotImplementedError):  # of threads or a device
+            raise error
+        file.check_was_read(error)
         raise Corruption(f"{path}: cannot unpack: {error}") from error
     target.seek(0)
     return FileSource(target)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from ..dtypes import BY_NAME
-from ..errors import InvalidArgument, Unsupported, check_choice
+from ..errors import InvalidArgument, Unsupported, check_choice, named_device
 from ..format.change_codebook import ChangeCodebook
 from ..format.codebook import Codebook
 from ..format.ladders import Ladder
@@ -431,8 +431,8 @@ def _indexed(device: Any) -> torch.device:
     import torch
 
     try:
-        where = torch.device(device)
-    except (RuntimeError, TypeError, ValueError) as error:
+        where = named_device(device)
+    except ValueError as error:
         raise InvalidArgument(f"device must be a CUDA device or 'cpu', not {device!r}: {error}") from None
     if where.type != "cuda":
         raise InvalidArgument(f"device must be a CUDA device or 'cpu', not '{where}'")

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..dtypes import DType
-from ..errors import InvalidArgument, LimitExceeded, check_output_limit
+from ..errors import InvalidArgument, LimitExceeded, NoMemory, check_output_limit
 from ..format.change_codebook import ChangeCodebook
 from ..format.codebook import Codebook
 from ..format.modes import BitLayout
@@ -305,15 +305,15 @@ def _check_limit(frames: Sequence[Parsed], max_output_bytes: int | None) -> None
 
 
 def _new_tensors(memory: Memory, frames: Sequence[Parsed]) -> list[Any]:
-    """Return tensors for what frames decode to. Raises LimitExceeded where there is no memory, and faults of the device
+    """Return tensors for what frames decode to. Raises NoMemory where there is none, and faults of the device
     as they are."""
     try:
         return memory.new([(frame.prelude.dtype.narrow, frame.prelude.shape) for frame in frames])
     except RuntimeError as error:  # torch's OutOfMemoryError is one, and so are sizes that no memory has
-        if is_fault(error):
+        if is_fault(error) or not any(word in str(error) for word in ("memory", "overflow")):
             raise
         size = sum(frame.prelude.n_values * frame.prelude.dtype.itemsize for frame in frames)
-        raise LimitExceeded(f"there is no memory on the device for arrays of {size} bytes: {error}") from None
+        raise NoMemory(f"there is no memory on the device for arrays of {size} bytes: {error}") from None
 
 
 def decode_on_host(

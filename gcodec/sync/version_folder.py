@@ -17,7 +17,7 @@ from ..errors import (
     GcodecError,
     InsufficientData,
     InvalidArgument,
-    LimitExceeded,
+    NoMemory,
     Unsupported,
     check_optional_int,
 )
@@ -72,7 +72,7 @@ class VersionFolder:
 
         Raises:
             Corruption: the manifest is damaged.
-            LimitExceeded: there is no memory for the manifest.
+            NoMemory: there is no memory for the manifest.
             Unsupported: the manifest is of a later format.
             OSError: it cannot be read.
         """
@@ -258,7 +258,7 @@ def _manifest_from_json(text: bytes, where: str) -> tuple[StoredVersion, ...]:
 
     Raises:
         Corruption: it is damaged.
-        LimitExceeded: there is no memory for it.
+        NoMemory: there is no memory for it.
         Unsupported: it is of another version of the format.
     """
     try:
@@ -272,7 +272,7 @@ def _manifest_from_json(text: bytes, where: str) -> tuple[StoredVersion, ...]:
             raise ValueError("its hash is wrong")
         return tuple(_versions_from_json(root["versions"]))
     except MemoryError:
-        raise LimitExceeded(f"{where}: there is no memory to read the manifest's {len(text)} bytes") from None
+        raise NoMemory(f"{where}: there is no memory to read the manifest's {len(text)} bytes") from None
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise Corruption(f"{where}: the manifest is damaged: {type(error).__name__}: {error}") from error
 

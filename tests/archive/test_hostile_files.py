@@ -281,7 +281,7 @@ def test_damaged_compressed_zips_raise_gcodec_errors_only(method):
 @pytest.mark.parametrize(("error", "expected"), [
     (Exception("of a decompressor that is not known yet"), Corruption), (OSError("of bz2"), Corruption),
     (OSError(28, "No space left on device"), OSError), (MemoryError(), MemoryError),
-    (KeyboardInterrupt(), KeyboardInterrupt),
+    (RuntimeError("can't start new thread"), RuntimeError), (KeyboardInterrupt(), KeyboardInterrupt),
 ])
 def test_whatever_a_decompressor_raises_is_corruption_but_faults_of_the_machine_are_not(error, expected, monkeypatch):
     def copy(*args: object) -> None:

@@ -1,0 +1,42 @@
+"""The types of the tensors and arrays of a state, by name; what cannot be saved is named with its place."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ..errors import GcodecError, InvalidArgument, check_is_fault_of
+from ..files.elements import name_of
+from ..tensors import as_plain_array, check_has_data
+from .shared_memory import memory_of
+
+
+def torch_type(value: Any, where: str) -> str:
+    """Return the name of a tensor's type. Raises InvalidArgument for one that cannot be saved."""
+    import torch
+
+    try:
+        check_has_data(value, where)
+        plain = value.layout == torch.strided and not value.is_quantized and not value.is_meta
+        if plain:
+            value.untyped_storage().data_ptr()
+    except GcodecError:
+        raise
+    except (AttributeError, RuntimeError, TypeError, ValueError) as error:
+        check_is_fault_of(value, error)
+        raise InvalidArgument(f"{where}: a tensor must have values to be saved, which this {type(value).__name__} has "
+                              f"not: {error}") from None
+    if value.is_meta:
+        raise InvalidArgument(f"{where}: a tensor must have values to be saved, but one on the device meta has no data")
+    if not plain:
+        raise InvalidArgument(f"{where}: a tensor must be dense and not quantized to be saved, not a {value.layout} "
+                              f"tensor of {value.dtype}")
+    return str(value.dtype).removeprefix("torch.")
+
+
+def numpy_facts(value: Any, where: str) -> tuple[str, Any]:
+    """Return the name of an array's type, and what arrays of the same memory have in common, None for a scalar."""
+    array = as_plain_array(value, where)
+    dtype = name_of(array.dtype.newbyteorder("<")) if array.dtype.kind in "biufcV" else str(array.dtype)
+    return dtype, memory_of(array) if isinstance(value, np.ndarray) else None
