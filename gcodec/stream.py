@@ -289,8 +289,7 @@ class Encoder:
             check_apart(request, out)
         form = (values.dtype, bit_layout.widths, bit_layout.levels)
         if self.cycle is None or form != self._form:
-            self._start(values, bit_layout)
-            self._form = form
+            self._start(values, bit_layout, form)
         cycle = self.cycle
         assert cycle is not None
         version = cycle.advance(self.step)
@@ -317,15 +316,16 @@ class Encoder:
         self._sent = version.number if _carries(frame) else self._sent
         return frame
 
-    def _start(self, values: Values, bit_layout: BitLayout) -> None:
-        self.cycle = CodebookCycle(
+    def _start(self, values: Values, bit_layout: BitLayout, form: tuple[Any, ...]) -> None:
+        cycle = CodebookCycle(
             values.dtype.head_bits,
             len(bit_layout.levels),
             interval=self.interval,
             trigger=self.trigger,
             options=self.options,
         )
-        self.step, self._sent = 0, 0
+        # In one step: an interrupt leaves all of it, of before or of after.
+        vars(self).update(cycle=cycle, step=0, _sent=0, _form=form)
 
     def _fixed_codebooks(self, version: Version) -> FixedCodebooks:
         book = version.codebook

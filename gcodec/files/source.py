@@ -178,7 +178,7 @@ class SubSource:
 class SourceFile(io.RawIOBase):
     """A source as a read-only binary file, for libraries that want one (zipfile).
 
-    These take errors of reading for a malformed file; :meth:`raise_failure` gives them back.
+    These take errors of reading for a malformed file; :meth:`check_was_read` gives them back.
     """
 
     def __init__(self, source: ByteSource) -> None:

@@ -162,13 +162,13 @@ class FrameReader:
             Unsupported: If the base is another one, or a block is of an unknown kind.
         """
         patches = self.patches(threads, values)
-        interrupt, is_done = None, False
-        while not is_done:
+        interrupt, is_done, n_left = None, False, _MAX_INTERRUPTS
+        while not is_done and n_left:
             try:
                 run_batches(partial(_apply, patches, values), len(patches), threads, batch=1)
                 is_done = True
             except BaseException as error:  # whatever a signal handler raises, Ctrl-C for one: half a change is none
-                interrupt = error  # and applying a patch again changes nothing
+                interrupt, n_left = error, n_left - 1  # and applying a patch again changes nothing
         if interrupt is not None:
             raise interrupt
 
@@ -207,6 +207,8 @@ class FrameReader:
 
 _NO_SEED = np.uint64(0)
 _NOWHERE = np.zeros(0, np.uint8)
+#: So often the writing of changes begins anew after an interrupt; what comes each time is no interrupt.
+_MAX_INTERRUPTS = 100
 _MAX_BATCH_VALUES = 1 << 19  #: values that a thread decodes at a time
 
 _apply_patch = Specialized(apply_patch)

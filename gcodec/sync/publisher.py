@@ -339,9 +339,9 @@ class Publisher:
                 kept[name] = PublishedTensor(item.layout, bits, item.hash, True)
             if self._on_device:
                 wait_for_copies(item.bits for item in kept.values())
-            self._held, self._state, self._since_anchor = kept, state, since_anchor
-            if number is not None:
-                self._number, self._anchor_wanted = number, False
+            made = {} if number is None else {"_number": number, "_anchor_wanted": False}
+            # In one step: an interrupt leaves all of it, of before or of after.
+            vars(self).update(_held=kept, _state=state, _since_anchor=since_anchor, **made)
 
 
 def cast_wider(name: str, value: Any, dtype: str) -> Any:

@@ -9,16 +9,13 @@ from typing import Any
 import numpy as np
 import xxhash
 
-from ..archive.base_tensors import Base, BaseSegment
 from ..archive.entries import FileEntry
 from ..archive.output import signals_deferred
-from ..errors import BrokenChain, Corruption, GcodecError, InvalidArgument, LimitExceeded, Unsupported, check_choice
-from ..files.elements import stored_as
-from ..files.file_plan import TensorView
-from ..files.source import Bytes
+from ..errors import BrokenChain, Corruption, GcodecError, InvalidArgument, NoMemory, Unsupported, check_choice
 from ..threads import check_threads
 from .device_bits import as_bytes_there, hashes_on_device
 from .device_segments import decoded_segment
+from .held_bases import HeldBases
 from .shared_tensors import SharedTensors
 from .sync_stats import LOG, Progress, StageClock, UpdateStats, checked_progress
 from .tensor_bits import TensorLayout, WritableTensor, as_typed, check_memory, names_as_text
@@ -95,8 +92,9 @@ class PendingVersion:
         check_memory(subscriber._held.values())
         with self._clock.measure("write"), signals_deferred():
             if self._fresh is None:
-                write_all(self._changes, self._check_written)
-            subscriber._has_applied(self.info, self._tensors, self._fresh)
+                write_all(self._changes, self._note_written, lambda: subscriber._hashes is self._tensors)
+            else:
+                subscriber._has_applied(self.info, self._tensors, self._fresh)
         n_bytes = self._raw_bytes, self._message_bytes
         stats = UpdateStats(self.info.number, self.info.is_anchor, self.n_changed_values, *n_bytes, self._clock.seconds)
         LOG.info("applied version %d: %s", self.info.number, stats)
@@ -110,7 +108,12 @@ class PendingVersion:
         """
         if self._subscriber._shared.in_part:
             with signals_deferred():
-                write_all(self._changes, self._check_written, keep=False)
+                write_all(self._changes, self._check_written)
+
+    def _note_written(self) -> None:
+        """Check what was written, and let the subscriber hold it."""
+        self._check_written()
+        self._subscriber._has_applied(self.info, self._tensors)
 
     def _check_written(self) -> None:
         """Check tensors of which parts may have been written under other names. Raises InvalidArgument."""
@@ -227,7 +230,9 @@ class Subscriber:
         clock = StageClock()
         with clock.measure("check"):
             check_memory(self._held.values())
-            bases = _Bases(self)
+            for tensor in self._held.values():
+                tensor.forget_copy()  # which an interrupt may have left, of other values
+            bases = HeldBases(lambda: (str(self.position), list(self._held.values())))
             message = open_message(data, threads=self._threads, max_output_bytes=self._limit, bases=bases)
             with message.archive:
                 if found is not None:
@@ -455,7 +460,7 @@ class Subscriber:
         try:
             memory = np.empty(layout.n_bytes, np.uint8)
         except (MemoryError, ValueError, OverflowError):
-            raise LimitExceeded(f"tensor {name!r}: there is no memory for {layout}") from None
+            raise NoMemory(f"tensor {name!r}: there is no memory for {layout}") from None
         return WritableTensor(name, as_typed(memory, layout.dtype, layout.shape, self._like, name), layout)
 
     def _hashed(self, tensors: Mapping[str, WritableTensor]) -> dict[str, HashedTensor]:
@@ -469,27 +474,8 @@ class Subscriber:
         return {name: HashedTensor(tensor.layout, digests[name]) for name, tensor in tensors.items()}
 
     def _has_applied(
-        self, info: VersionInfo, hashes: dict[str, HashedTensor], fresh: dict[str, WritableTensor] | None
+        self, info: VersionInfo, hashes: dict[str, HashedTensor], fresh: dict[str, WritableTensor] | None = None
     ) -> None:
-        self._held = self._held if fresh is None else fresh
-        self._hashes, self._number, self._state = hashes, info.number, info.state
-
-
-class _Bases:
-    """Finds the weights that a subscriber holds, for frames that refer to them."""
-
-    def __init__(self, subscriber: Subscriber) -> None:
-        self._subscriber = subscriber
-
-    def find(self, path: str, dtype: str | None = None) -> Base | None:
-        """Return the weights, None if there are none."""
-        held = list(self._subscriber._held.values())
-        if not held:
-            return None
-
-        def read(segment: int, start: int, stop: int) -> Bytes:
-            return held[segment].read(start, stop)
-
-        views = tuple(TensorView(tensor.name, *tensor.layout, number) for number, tensor in enumerate(held))
-        segments = tuple(BaseSegment(tensor.layout.n_bytes, stored_as(tensor.layout.dtype)) for tensor in held)
-        return Base(str(self._subscriber.position), views, segments, read)
+        held = self._held if fresh is None else fresh
+        # In one step: an interrupt leaves all of it, of before or of after.
+        vars(self).update(_held=held, _hashes=hashes, _number=info.number, _state=info.state)

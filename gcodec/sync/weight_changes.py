@@ -157,28 +157,33 @@ def fill(tensor: WritableTensor, first: int, bits: np.ndarray) -> list[Change]:
     return [HostChange(tensor, first, len(bits), len(bits), written, None)]
 
 
-def write_all(changes: Sequence[Change], check: Callable[[], None], *, keep: bool = True) -> None:
-    """Write all changes, or none: what was written is undone if anything is raised, also by ``check`` at the end.
+def write_all(
+    changes: Sequence[Change], check: Callable[[], None], is_kept: Callable[[], bool] = lambda: False
+) -> None:
+    """Write all changes, or none: whatever is raised, and wherever, what was written is undone unless it is to be kept.
 
     Args:
         changes: what to write.
-        check: called when all is written; may raise.
-        keep: False to undo it in any case, where only the check is wanted.
+        check: called when all is written; may raise, or note in one step that the changes are to be kept.
+        is_kept: returns whether that is noted; by default they are never kept, where only the check is wanted.
     """
     undo: list[Change] = []
-    is_kept = False
+
+    def take_back() -> None:
+        while undo and not is_kept():
+            undo[-1].write()
+            undo.pop()  # afterwards: to write one again changes nothing, but for those before it
+
     try:
-        for change in changes:
-            undo.append(change.taken_back())
-            change.write()
-        check()
-        is_kept = keep
-    finally:
-        if not is_kept:
-            for change in reversed(undo):
+        try:
+            for change in changes:
+                undo.append(change.taken_back())
                 change.write()
-        for change in changes:
-            change.tensor.forget_copy()
+            check()
+        finally:
+            take_back()
+    finally:  # an interrupt may have come before the other one, or in it
+        take_back()
 
 
 def layouts_of(tensors: dict[str, WritableTensor]) -> dict[str, TensorLayout]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import pickle
-import sys
 
 import numpy as np
 import pytest
@@ -173,37 +172,3 @@ def test_a_copied_type_is_the_same_object():
 
     assert all(copy.copy(kind) is copy.deepcopy(kind) is pickle.loads(pickle.dumps(kind)) is kind
                for kind in BY_CODE.values())
-
-
-def test_a_decoder_interrupted_while_it_remembers_codebooks_knows_those_of_before_or_of_after():
-    values = np.random.default_rng(0).standard_normal(20_000).astype(np.float32)
-    encoder, decoder = gcodec.Encoder(), gcodec.Decoder()
-    for _ in range(3):
-        decoder.decode(encoder.encode(values))
-    frame, n_seen, at = encoder.encode(values), 0, 0
-
-    def interrupt(frame_of_python, event, argument):
-        nonlocal n_seen
-        frame_of_python.f_trace_opcodes = True
-        if event == "opcode":
-            n_seen += 1
-            if n_seen == at:
-                raise KeyboardInterrupt
-        return interrupt
-
-    def trace(frame_of_python, event, argument):
-        return interrupt(frame_of_python, event, argument) if frame_of_python.f_code.co_name == "_remember" else None
-
-    for at in range(1, 1000):
-        n_seen, before = 0, sys.gettrace()
-        sys.settrace(trace)
-        try:
-            decoder.decode(frame)
-        except KeyboardInterrupt:
-            pass
-        finally:
-            sys.settrace(before)
-        assert np.array_equal(decoder.decode(frame), values)
-        if n_seen < at:
-            break
-    assert at > 10
