@@ -359,7 +359,7 @@ class ArchiveWriter(AllOrNothing):
     def _add_verbatim(self, plan: FilePlan, crcs: dict[int, int]) -> Blob:
         data = np.frombuffer(_verbatim(plan, crcs), np.uint8)
         parts = (data[at : at + self._part_bytes] for at in range(0, data.size, self._part_bytes))
-        blob = self._segment(((pack_chunk(part, None, {}), None) for part in parts), data.size)
+        blob = self._segment_here(([(pack_chunk(part, None, {}), None)] for part in parts), data.size)
         return Blob(blob.bytes, blob.hash, blob.chunks)
 
     def _write(self, data: bytes | memoryview) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -56,6 +57,7 @@ def interrupted(begin: Callable[[], Call], is_traced: Callable[[CodeType], bool]
         call = begin()
         assert raised_at(call, step, KeyboardInterrupt())
         check(step)
+    gc.collect()  # the files that were left open
 
 
 DRAWN = [N_DRAWN, pytest.param(10**6, marks=pytest.mark.slow)]
