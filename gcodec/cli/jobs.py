@@ -14,6 +14,7 @@ from ..archive.entries import unsafe_path
 from ..archive.file_state import FileState
 from ..archive.layout import MAGIC, SUFFIX
 from ..errors import GcodecError, did_you_mean_file, link_to_nowhere
+from ..files.source import naming, open_regular
 from ..files.urls import files_below, is_folder_at, is_url, local_path, local_text, matching_urls, name_at
 from . import UsageError
 from .streams import STDIO
@@ -217,7 +218,7 @@ def _is_old_archive(file: Path, target: Path | None, replaced: tuple[int, int] |
     """
     if replaced is None or FileState.of(file).identity != replaced:
         return False
-    with file.open("rb") as stream:
+    with naming(file), open_regular(file) as stream:
         if stream.read(len(MAGIC)) != MAGIC:
             raise UsageError(f"{target}: is in a folder to be archived, and would be replaced; give another name")
     return True

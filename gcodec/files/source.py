@@ -11,7 +11,7 @@ import tempfile
 import threading
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager
 from itertools import accumulate
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol, cast

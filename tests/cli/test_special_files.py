@@ -243,6 +243,14 @@ def test_files_that_the_system_writes_as_they_are_read_are_archived_whole(name, 
     assert f"{name}: neither an archive" in capsys.readouterr().err
 
 
+@pytest.mark.skipif(not Path("/proc/self/mem").exists(), reason="needs a file that cannot be read")
+def test_a_file_to_be_replaced_that_cannot_be_read_is_named(capsys):
+    Path("run").mkdir()
+    Path("run/all.gc").symlink_to("/proc/self/mem")
+    run("compress", "run", "-o", "run/all.gc", "-f", code=1)
+    assert capsys.readouterr().err == f"gcodec: error: {Path.cwd()}/run/all.gc: Input/output error\n"
+
+
 @POSIX
 def test_a_stream_that_does_not_wait_for_its_bytes_is_no_empty_one():
     reading, writing = os.pipe()
