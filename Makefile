@@ -3,7 +3,8 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 INTEGRATIONS := .venv-integrations
-PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --constraint constraints.txt
+# Tests compile all kernels, so that installing need not compile the first ones.
+PIP    := GCODEC_COMPILE=0 $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --constraint constraints.txt
 
 # Files of tests are spread over the cores, the longest first (tests/conftest.py).
 SPREAD := -n auto --dist loadfile --no-loadscope-reorder
@@ -131,8 +132,7 @@ docs: $(VENV)/.docs            ## the site, with a reference of the API: build/s
 	@$(BIN)/python -m tools.site
 
 wheel: $(VENV)/.installed       ## a wheel with compiled kernels, in dist/; ten minutes, on a CPU with AVX-512
-	@$(BIN)/python -m tools.compile_kernels
-	@$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist .
+	@GCODEC_COMPILE=all $(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist .
 
 clean:          ## remove what make and the tools made
 	rm -rf gcodec/kernels/compiled $(VENV) $(INTEGRATIONS) .cache .hypothesis .mypy_cache .pytest_cache .ruff_cache build dist

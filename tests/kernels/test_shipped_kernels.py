@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import zipfile
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -130,11 +131,22 @@ def test_no_damage_is_used(shipped, tmp_path, monkeypatch):
 
 
 @on_known_cpu
-def test_the_tool_ships_what_some_work_uses(tmp_path):
+def test_what_no_time_is_left_for_is_not_shipped(tmp_path):
+    assert LEVEL is not None
+    work = tmp_path / "work.py"
+    work.write_text("import sys\nassert len(sys.argv) == 1, 'a part that was not to begin'\n")
+    compile_level(LEVEL, work, tmp_path, ["one", "two"], seconds=0)
+    with zipfile.ZipFile(tmp_path / f"{LEVEL.name}.zip") as archive:
+        assert archive.namelist() == []
+
+
+@on_known_cpu
+@pytest.mark.parametrize(("parts", "seconds"), [((), inf), (("one", "two"), 60)])
+def test_the_tool_ships_what_some_work_uses(tmp_path, parts, seconds):
     assert LEVEL is not None
     work, folder = tmp_path / "work.py", tmp_path / "compiled"
     work.write_text(WORK)
-    compile_level(LEVEL, work, folder)
+    compile_level(LEVEL, work, folder, parts, seconds)
     results = []
     for place in (tmp_path / "missing", folder):
         environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path / f"cache of {place.name}")}

@@ -47,7 +47,7 @@ def entry_name(kernel: str, stamp: str, key: Any) -> str:
     return xxh3_128_hexdigest(f"{kernel}\n{stamp}\n{key[0]}\n{key[1]}".encode())
 
 
-def entry(kernel: str, stamp: str, key: Any, data: Any, dumps: Any) -> tuple[str, bytes]:
+def entry(kernel: str, stamp: str, key: Any, data: Any, dumps: Any, effort: int = 19) -> tuple[str, bytes]:
     """Return the name and the content of an entry.
 
     Args:
@@ -56,10 +56,11 @@ def entry(kernel: str, stamp: str, key: Any, data: Any, dumps: Any) -> tuple[str
         key: The key of numba's cache.
         data: What numba keeps.
         dumps: Pickles it.
+        effort: Level of zstd.
     """
     portable = portable_key(key)
     content = dumps((stamp, portable, data))
-    packed = zstandard.ZstdCompressor(19).compress(content)
+    packed = zstandard.ZstdCompressor(effort).compress(content)
     return entry_name(kernel, stamp, portable), xxh3_128_digest(content) + packed
 
 
