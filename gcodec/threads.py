@@ -20,6 +20,7 @@ from .errors import InvalidArgument
 _MIN_VALUES_DEFAULT = 1 << 21  #: smaller arrays are coded on the calling thread, unless the caller asks for threads,
 _MIN_VALUES = 1 << 18  #: and even smaller ones always: starting threads takes longer than the work
 _MAX_THREADS = 64
+_LONGEST_WAIT = 0.5  #: seconds, after which a thread is looked for that may have ended without a word
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -39,13 +40,14 @@ class Call(Generic[Result]):
         error: What the call raised.
     """
 
-    error: BaseException | None = None
     _value: Result
-    _ended = False
 
     def __init__(self, pool: WorkPool, work: Callable[[], Result]) -> None:
         self._pool, self._work, self._owner, self._end = pool, work, dict[str, str](), Lock()
         self._end.acquire()
+        # All attributes that a thread sets are there before, so that it needs no memory to tell that it has ended.
+        self.error: BaseException | None = None
+        self._value, self._ended = None, False  # type: ignore[assignment]
 
     def run(self, owner: str = "thread") -> None:
         """Make the call on this thread, unless somebody else has taken it."""
@@ -62,8 +64,8 @@ class Call(Generic[Result]):
 
     def end(self) -> None:
         """Keep the call from beginning, or wait for its end; after an interrupt, this can be called again."""
-        while self._owner.setdefault("is", "nobody") == "thread" and not self._ended:
-            self._await_end(None)
+        while self._owner.setdefault("is", "nobody") == "thread" and not self._is_lost() and not self._ended:
+            self._await_end(_LONGEST_WAIT)
 
     def is_over(self) -> bool:
         """Return whether the call has ended, or will not begin."""
@@ -83,7 +85,7 @@ class Call(Generic[Result]):
                     raise RuntimeError("a call was given up, or its thread is gone: no process goes on with the calls"
                                        " of the one that it was forked from")
             self._await_end(seconds)
-            seconds = min(2 * seconds, 0.5)  # threads may end without a word, so nobody waits for long
+            seconds = min(2 * seconds, _LONGEST_WAIT)
         if self.error is not None:
             raise self.error
         return self._value
@@ -91,8 +93,8 @@ class Call(Generic[Result]):
     def _is_lost(self) -> bool:
         return not (self._ended or self._pool.has_threads())
 
-    def _await_end(self, seconds: float | None) -> None:
-        if self._end.acquire(timeout=-1 if seconds is None else seconds):
+    def _await_end(self, seconds: float) -> None:
+        if self._end.acquire(timeout=seconds):
             self._end.release()  # for others that wait
 
 
@@ -131,8 +133,10 @@ class WorkPool:
     def submit(self, function: Callable[..., Result], /, *args: Any) -> Call[Result]:
         """Have a call made, sooner or later."""
         call = Call(self, partial(function, *args))
-        while self._given and self._given[0].is_over():
-            self._given.popleft()
+        for other in list(self._given):
+            if other.is_over():
+                with suppress(ValueError):  # another thread was faster
+                    self._given.remove(other)
         self._given.append(call)
         self.add(call)
         return call
