@@ -13,7 +13,7 @@ from itertools import chain
 from queue import SimpleQueue
 from threading import Lock
 from typing import Any, Generic, TypeVar
-from weakref import WeakSet, finalize, ref
+from weakref import ref
 
 from .errors import InvalidArgument
 
@@ -27,7 +27,13 @@ Result = TypeVar("Result")
 
 
 class _Token:
-    """Lives as long as a thread that it was given to, which may end before its first step for lack of memory."""
+    """Lives as long as a thread that it was given to, which may end before its first step for lack of memory.
+
+    Attributes:
+        pool: The pool, whose end ends the thread.
+    """
+
+    pool: ref[WorkPool]
 
 
 class Call(Generic[Result]):
@@ -112,13 +118,12 @@ class WorkPool:
     def __init__(self, max_workers: int) -> None:
         self._max_workers = max_workers
         self.forget_threads()
-        _pools.add(self)
+        _pools.append(ref(self, _pools.remove))
 
     def forget_threads(self) -> None:
         """Begin anew in a forked process, which has no threads but the caller's."""
         self._calls, self._given = SimpleQueue[Any](), deque[Call[Any]]()
         self._threads, self._idle = list[ref[_Token]](), list[None]()
-        finalize(self, _end_threads, self._calls, self._threads).atexit = False
 
     def __enter__(self) -> WorkPool:
         return self
@@ -144,8 +149,11 @@ class WorkPool:
     def add(self, call: Call[Any]) -> None:
         """Have a call made, sooner or later, whose end the caller will see to."""
         if self._calls.qsize() >= len(self._idle) and len(self._threads) < self._max_workers:
+            # What is called at the end of a thread or a pool is no Python: an interrupt there would be lost, and there
+            # may be no memory for it.
             token = _Token()
-            self._threads.append(ref(token, self._threads.remove))  # which needs no memory when the thread ends
+            token.pool = ref(self, self._calls.put)
+            self._threads.append(ref(token, self._threads.remove))
             with suppress(RuntimeError, MemoryError):  # no more threads, or the interpreter is shutting down
                 start_new_thread(_serve, (self._calls, self._idle, token))
             del token
@@ -163,34 +171,30 @@ class WorkPool:
         given = list(self._given)
         _end_all(given)
         self._given.clear()
-        _end_threads(self._calls, self._threads)
+        self._calls.put(None)
 
 
 def _serve(calls: SimpleQueue[Any], idle: list[None], token: _Token) -> None:
-    """Make calls, one after another, until there is None."""
+    """Make calls, one after another, until something else comes."""
     while True:
         idle.append(None)
         call = calls.get()
         idle.pop()
-        if call is None:
+        if not isinstance(call, Call):
+            calls.put(call)  # for the other threads
             return
         call.run()
         del call  # and with it the caller's memory
 
 
-def _end_threads(calls: SimpleQueue[Any], threads: list[Any]) -> None:
-    """End the threads that take calls from a queue."""
-    for _ in list(threads):
-        calls.put(None)
-
-
-_pools: WeakSet[WorkPool] = WeakSet()  #: all there are, of which a fork leaves no threads
+_pools = list[Any]()  #: references to all there are, of which a fork leaves no threads
 _pool = WorkPool(min(os.cpu_count() or 1, _MAX_THREADS))  #: for short work of all callers
 
 
 def _forget_threads() -> None:
-    for pool in list(_pools):
-        pool.forget_threads()
+    for pool in [reference() for reference in list(_pools)]:
+        if pool is not None:
+            pool.forget_threads()
 
 
 if hasattr(os, "register_at_fork"):

@@ -103,6 +103,20 @@ def test_work_is_done_by_the_caller_when_no_thread_takes_it(monkeypatch, start):
             call.result()
 
 
+def test_the_threads_of_a_pool_end_with_it():
+    for close in (lambda pool: pool.shutdown(), lambda pool: None):
+        pool = WorkPool(3)
+        assert sorted(pool.map(abs, range(-30, 30))) == sorted(map(abs, range(-30, 30)))
+        threads = pool._threads
+        assert 1 <= len(threads) <= 3
+        close(pool)
+        del pool
+        for thread in list(threads):
+            while thread() is not None:  # the test's own limit of time ends this
+                gc.collect()
+        assert threads == []
+
+
 def test_arrays_that_are_read_together_lie_apart_in_few_large_pieces_of_memory():
     sizes = [number * 40_000 % 900_001 for number in range(60)] + [3 << 20, 0, 1]
     rooms = Rooms(sizes)
