@@ -325,7 +325,7 @@ def _has_plain_memory(value: Any) -> bool:
     if (kind.__module__, kind.__name__) not in _PLAIN_KINDS:
         return False
     try:
-        return kind.__module__ == "numpy" or value.data_ptr() is not None
+        return kind.__module__ == "numpy" or (not value.is_nested and value.data_ptr() is not None)
     except RuntimeError:
         return False
 
