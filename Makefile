@@ -3,8 +3,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 INTEGRATIONS := .venv-integrations
-# Tests compile all kernels, so that installing need not compile the first ones.
-PIP    := GCODEC_COMPILE=0 $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --constraint constraints.txt
+PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --constraint constraints.txt
 
 # Files of tests are spread over the cores, the longest first (tests/conftest.py).
 SPREAD := -n auto --dist loadfile --no-loadscope-reorder

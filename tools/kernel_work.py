@@ -62,7 +62,7 @@ def use_in_training() -> None:
 
 def use_plain(name: str) -> None:
     """Use what a first call without options uses."""
-    for n_values in (1000, 40_000):
+    for n_values in (1000, 40_000, 300_000):
         gcodec.decode(gcodec.encode(_values(name, n_values), dtype=name))
 
 
