@@ -2,8 +2,8 @@
 
 ``GCODEC_COMPILE`` says what for: ``0`` (the default) is nothing, because compiling takes longer than pip's users wait
 without a word; ``host`` is this machine's CPU, and the kernels that are met first; ``all`` is all levels of CPUs, as
-`make wheel` ships them. Without compiled kernels all works as well, so that whatever goes wrong here is told and passed
-over.
+`make wheel` ships them. Without compiled kernels all works as well, so that an installation for ``host`` goes on where
+compiling fails; a wheel for ``all`` levels is not made then.
 """
 
 from __future__ import annotations
@@ -57,6 +57,8 @@ class CompileKernels(BuildHookInterface[Any]):
         try:
             subprocess.run(command, cwd=self.root, env={**os.environ, "PYTHONPATH": path}, check=True)
         except (OSError, subprocess.CalledProcessError) as error:
+            if choice == "all":
+                raise
             self.app.display_warning(f"gcodec: kernels are not compiled, the first calls will do it: {error}")
 
 
