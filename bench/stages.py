@@ -127,8 +127,7 @@ class Run:
 
 def encoding_run(task: CodecTask, lossy: bool) -> Run:
     """Return the encoder's stages on what a task encodes."""
-    with (patch("gcodec.frame.encode.plan_small", return_value=None),     # whose one kernel has no stages
-          patch.object(coded_blocks, "encode_coded_blocks", wraps=coded_blocks.encode_coded_blocks) as loop,
+    with (patch.object(coded_blocks, "encode_coded_blocks", wraps=coded_blocks.encode_coded_blocks) as loop,
           patch.object(sampling, "take_sample", wraps=sampling.take_sample) as sample,
           patch("gcodec.frame.encode.make_plan", wraps=planning.make_plan) as plan):
         task.encode()

@@ -46,7 +46,10 @@ def acquire(key: Hashable, make: Callable[[], Any]) -> Any:
 
 def release(key: Hashable, buffer: Any) -> None:
     """Return a buffer to the pool. A buffer that is lost to an exception is simply not reused."""
-    pooled = _pool.setdefault(key, [])
+    try:
+        pooled = _pool[key]
+    except KeyError:
+        pooled = _pool.setdefault(key, [])
     if len(pooled) < _MAX_POOLED:
         pooled.append(buffer)
 

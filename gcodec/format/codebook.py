@@ -58,7 +58,7 @@ def limited_lengths(counts: np.ndarray, limit: int = MAX_LENGTH) -> np.ndarray:
 
 
 def huffman_lengths(counts: np.ndarray) -> np.ndarray:
-    """Return unlimited Huffman code lengths (GComp's baseline); ties go as in :func:`limited_lengths`.
+    """Return unlimited Huffman code lengths (GComp's baseline); of equals, lower symbols go first, then pairs.
 
     Args:
         counts: integers[n], how often each symbol occurs.
@@ -66,19 +66,10 @@ def huffman_lengths(counts: np.ndarray) -> np.ndarray:
     Returns:
         int64[n]; 0 where the count is 0.
     """
-    import heapq
-
-    lengths = np.zeros(len(counts), np.int64)
-    heap = [(int(c), i, [i]) for i, c in enumerate(counts) if c]
-    if len(heap) == 1:
-        lengths[heap[0][1]] = 1
-    heapq.heapify(heap)
-    serial = len(counts)
-    while len(heap) > 1:
-        a, b = heapq.heappop(heap), heapq.heappop(heap)
-        lengths[a[2] + b[2]] += 1
-        heapq.heappush(heap, (a[0] + b[0], serial, a[2] + b[2]))
-        serial += 1
+    counts = np.asarray(counts).astype(np.int64)
+    n = len(counts)
+    lengths = np.empty(n, np.int64)
+    prefix_code.huffman(counts, np.empty(n, np.int64), *np.empty((2, 2 * n), np.int64), lengths)
     return lengths
 
 

@@ -40,6 +40,14 @@ class BitLayout:
     prune: bool
 
     @cached_property
+    def _hash(self) -> int:
+        return hash((self.mode, self.widths, self.levels, self.drops, self.lossy, self.prune))
+
+    def __hash__(self) -> int:
+        """Return the hash, kept: layouts are the keys of what is kept from call to call."""
+        return self._hash
+
+    @cached_property
     def masks(self) -> tuple[int, ...]:
         """Return the plane mask of every level."""
         return tuple(level.mask for level in self.levels)
@@ -48,6 +56,11 @@ class BitLayout:
     def kept(self) -> tuple[int, ...]:
         """Return the kept tail bits of every level."""
         return tuple(sum(width for p, width in enumerate(self.widths) if mask >> p & 1) for mask in self.masks)
+
+    @cached_property
+    def most_kept(self) -> int:
+        """Return the most tail bits that a level keeps."""
+        return max(self.kept)
 
     @cached_property
     def drop_table(self) -> np.ndarray:

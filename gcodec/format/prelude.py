@@ -28,7 +28,9 @@ MAGIC = b"\x89GCF"
 VERSION = 1
 HEADER = struct.Struct("<4sBBBBBBBBBBBBQQQQ")
 HEADER_BYTES = HEADER.size  #: 48
-FRAME_SIZE_AT = 16  #: byte of a frame at which its size lies, a u64
+N_RECORDS_AT, N_RESIDUALS_AT, N_TEMPLATES_AT = 11, 14, 15  #: bytes of a frame's header
+FRAME_SIZE_AT, PRELUDE_BYTES_AT = 16, 32  #: bytes at which sizes lie, u64
+_U64 = struct.Struct("<Q")
 CHECKSUM_AT = 40
 CHECKSUM_HOLE = CHECKSUM_AT // 4  #: first of the two words that hold the checksum
 MAX_DIMENSIONS = 32
@@ -149,35 +151,83 @@ class Prelude(_Fields):
 
     def start(self, frame_bytes: int) -> bytes:
         """Return the bytes before the index, in a frame of this size; the checksum is left zero."""
-        ndim, form = len(self.shape), bytes(self.widths)
-        head = HEADER.pack(
-            MAGIC,
-            VERSION,
-            self.dtype.code,
-            self.mode,
-            self.container,
-            ndim,
-            self.block_log2,
-            self.stream_log2,
-            len(self.records),
-            len(self.levels),
-            len(self.widths),
-            len(self.residuals),
-            len(self.templates) + len(self.columns),
-            frame_bytes,
-            self.n_values,
-            self.prelude_bytes,
-            0,
+        bare = bare_start(*self[:8])
+        start, _, _ = start_of(
+            bare, self.n_blocks, self.records, self.residuals, self.templates, self.columns, self.base_hash
         )
-        form += b"".join([bytes(level) for level in self.levels])
-        residuals = [residual_record(book) for book in self.residuals]
-        templates = [
-            struct.pack("<I", len(row)) + (row.astype("<f4", copy=False).tobytes() or struct.pack("<Q", self.base_hash))
-            for row in self.templates
-        ]
-        columns = [reference.record for reference in self.columns]
-        parts = (head, struct.pack(f"<{ndim}Q", *self.shape), form, *self.records, *residuals, *templates, *columns)
-        return b"".join(parts)
+        _U64.pack_into(start, FRAME_SIZE_AT, frame_bytes)
+        return bytes(start)
+
+
+class Start(NamedTuple):
+    """Holds what a frame begins with.
+
+    Attributes:
+        start: The bytes before the index; the size of the frame and the checksum are zero.
+        index_at: Byte where the index begins.
+        prelude_bytes: Byte where the first block begins.
+    """
+
+    start: bytearray
+    index_at: int
+    prelude_bytes: int
+
+
+@lru_cache(512)
+def bare_start(
+    dtype: DType,
+    mode: int,
+    container: int,
+    shape: tuple[int, ...],
+    block_log2: int,
+    stream_log2: int,
+    widths: tuple[int, ...],
+    levels: tuple[Level, ...],
+) -> bytes:
+    """Return the bytes before the index of a frame that has neither codebooks nor templates, and whose other sizes are
+    zero; arguments as the attributes of :class:`Prelude`."""
+    n_values = math.prod(shape)
+    sizes = 0, n_values, 0, 0
+    head = HEADER.pack(
+        MAGIC, VERSION, dtype.code, mode, container, len(shape), block_log2, stream_log2, 0, len(levels), len(widths),
+        0, 0, *sizes,
+    )
+    return b"".join([head, struct.pack(f"<{len(shape)}Q", *shape), bytes(widths), *[bytes(level) for level in levels]])
+
+
+def start_of(
+    bare: bytes,
+    n_blocks: int,
+    records: Sequence[bytes],
+    residuals: Sequence[Codebook] = (),
+    templates: Sequence[np.ndarray] = (),
+    columns: Sequence[ColumnReferences] = (),
+    base_hash: int = 0,
+) -> Start:
+    """Return what a frame begins with.
+
+    Args:
+        bare: As :func:`bare_start` returns it.
+        n_blocks: Number of blocks.
+        records: As the attributes of :class:`Prelude`, like the others.
+        residuals: Codebooks of predicted blocks.
+        templates: Rows of predicted blocks.
+        columns: Column references.
+        base_hash: Hash of the base.
+    """
+    parts = [bare, *records]
+    if residuals or templates or columns:
+        parts += [residual_record(book) for book in residuals]
+        for row in templates:
+            parts += [struct.pack("<I", len(row)), row.astype("<f4", copy=False).tobytes() or _U64.pack(base_hash)]
+        parts += [reference.record for reference in columns]
+    start = bytearray(b"".join(parts))
+    index_at = len(start) + 7 & ~7
+    prelude_bytes = index_at + 4 * n_blocks + 7 & ~7
+    start[N_RECORDS_AT], start[N_RESIDUALS_AT] = len(records), len(residuals)
+    start[N_TEMPLATES_AT] = len(templates) + len(columns)
+    _U64.pack_into(start, PRELUDE_BYTES_AT, prelude_bytes)
+    return Start(start, index_at, prelude_bytes)
 
 
 def prelude_size(data: np.ndarray, n_bytes: int | None = None) -> tuple[int, int]:

@@ -10,16 +10,17 @@ from ..dtypes import DType
 from ..errors import InvalidArgument
 from ..format.columns import for_kernels
 from ..format.levels import Level
-from ..format.modes import layout_of
+from ..format.modes import BitLayout, layout_of
 from ..format.prelude import Prelude
-from ..format.tables import MAX_SYMBOLS_WITH_RUNS, run_symbols_of, stack
+from ..format.tables import MAX_SYMBOLS_WITH_RUNS, run_symbols_of, stack, tables_of_planes
 from ..kernels.block import header
 from ..kernels.block.decode import CodedDecoding, decode_blocks
 from ..kernels.block.encode import CodedEncoding, encode_blocks
-from ..kernels.core.bundles import Choices, FloatBits, FrameBlocks, Geometry, Rounding
+from ..kernels.core.bundles import Choices, FloatBits, FrameBlocks, Geometry, Rounding, Scratch
 from ..kernels.core.specialized import Specialized
 from ..kernels.planes.layout_types import Layout
 from ..memory import Borrowed, float_bits_of, scratch_for
+from ..plan.codebooks import FittedCodebooks
 from ..plan.plan import FramePlan
 from ..plan.request import EncodeRequest
 from ..tensors import BaseArray
@@ -36,8 +37,50 @@ def form_of(
     return layout_of(dtype, widths, levels), float_bits_of(dtype), tuple([level.mask for level in levels])
 
 
+class _CodedForm:
+    """Holds what encoding coded blocks takes that depends on no value: one object for each combination.
+
+    Args:
+        dtype: The value type.
+        bits: Which bits of a value are kept.
+        nearest: True to round to nearest even.
+        block: Values of a block.
+        stream_len: Values of a sub-stream.
+
+    Attributes:
+        masks: Plane mask of every level.
+        float_bits: The type as the kernels take it.
+        rounding: How values are rounded.
+        planes: The planes.
+        has_levels: True if there are several levels.
+        key: What scratch is kept by.
+        types: What the kernel's specialization is known by.
+    """
+
+    def __init__(self, dtype: DType, bits: BitLayout, nearest: bool, block: int, stream_len: int) -> None:
+        layout, float_bits, self.masks = form_of(dtype, bits.widths, bits.levels)
+        if not bits.lossy:  # infinities and NaN have levels as others do
+            float_bits = float_bits._replace(infinity=np.uint64(1 << dtype.bits - 1))
+        self.float_bits, self.has_levels = float_bits, len(bits.levels) > 1
+        self.rounding = Rounding(bits.drop_table, len(bits.levels), nearest, bits.prune)
+        _, _, self.planes = tables_of_planes(bits.widths, self.masks, dtype.tail_bits)
+        # Values of a lossless frame that leaves out zeros are rounded, too, to themselves: these kernels are there.
+        rounds = bits.lossy or any(bits.drops)
+        self.key, self.types = (dtype, block, stream_len, layout, rounds), (dtype, layout, rounds, not self.has_levels)
+
+    def new_scratch(self) -> Scratch:
+        """Return scratch for one thread."""
+        dtype, block, stream_len, layout, rounds = self.key
+        return scratch_for(dtype, block, stream_len, layout, decode=False, lossy=rounds)
+
+
+coded_form = lru_cache(64)(_CodedForm)
+
+
 class CodedEncoder:
     """Encodes blocks of one frame; arguments as of :class:`kinds.MakeEncoder`."""
+
+    __slots__ = ("_coding", "_form", "_rounded")
 
     def __init__(
         self,
@@ -47,40 +90,34 @@ class CodedEncoder:
         sizes: np.ndarray,
         rounded: np.ndarray | None,
     ) -> None:
-        (bits, dtype, _, _), bit_layout = request.values, request.bit_layout
-        # Values of a lossless frame that leaves out zeros are rounded, too, to themselves: these kernels are there.
-        levels, self._rounds = bit_layout.levels, bit_layout.lossy or any(bit_layout.drops)
-        self._dtype, (self._layout, float_bits, masks) = dtype, form_of(dtype, bit_layout.widths, levels)
-        if not bit_layout.lossy:  # infinities and NaN have levels as others do
-            float_bits = float_bits._replace(infinity=np.uint64(1 << dtype.bits - 1))
-        books, planes = stack(plan.codebooks, bit_layout.widths, masks, dtype.tail_bits, False)
-        if request.standalone and plan.codebooks and plan.codebooks[0].n_symbols <= MAX_SYMBOLS_WITH_RUNS:
-            books = books._replace(run_symbol=run_symbols_of(books, len(plan.codebooks)))
+        (bits, dtype, _, _), layout, codebooks = request.values, request.bit_layout, plan.codebooks
+        form = self._form = coded_form(dtype, layout, request.nearest, geometry.block, geometry.stream_len)
+        if isinstance(codebooks, FittedCodebooks):
+            books = codebooks.tables
+        else:
+            books, _ = stack(tuple(codebooks), layout.widths, form.masks, dtype.tail_bits, False)
+        if request.standalone and codebooks and books.n_symbols.item(0) <= MAX_SYMBOLS_WITH_RUNS:
+            books = books._replace(run_symbol=run_symbols_of(books, len(codebooks)))
         self._coding = CodedEncoding(
             bits,
-            request.levels if len(levels) > 1 else None,
+            request.levels if form.has_levels else None,
             geometry,
-            float_bits,
-            Rounding(bit_layout.drop_table, len(levels), request.nearest, bit_layout.prune),
+            form.float_bits,
+            form.rounding,
             Choices(plan.choice, plan.bases, plan.references),
             for_kernels(plan.columns),
             books,
-            planes,
+            form.planes,
             sizes,
         )
-        self._rounded = rounded if bit_layout.lossy else None
+        self._rounded = rounded if layout.lossy else None
 
     def encode(self, begin: int, end: int, out: np.ndarray, at: int, borrowed: Borrowed) -> int:
         """Encode blocks; see :meth:`kinds.BlockEncoder.encode`. Levels are checked here, where they are read anyway."""
-        coding, dtype, layout, rounds = self._coding, self._dtype, self._layout, self._rounds
-        _, block, stream_len = coding.geometry
-        scratch = borrowed.take(
-            (dtype, block, stream_len, layout, rounds),
-            lambda: scratch_for(dtype, block, stream_len, layout, decode=False, lossy=rounds),
-        )
+        form, coding = self._form, self._coding
+        scratch = borrowed.take(form.key, form.new_scratch)
         rounded = scratch.rounded if self._rounded is None else self._rounded  # where nobody asks, one block is kept
-        types = dtype, layout, rounds, coding.levels is None
-        end = encode_coded_blocks(types, coding, rounded, begin, end, scratch, out, at)
+        end = encode_coded_blocks(form.types, coding, rounded, begin, end, scratch, out, at)
         if end < 0:
             assert coding.levels is not None
             n_levels = coding.rounding.n_levels

@@ -19,27 +19,38 @@ from ..options import EncoderOptions
 from ..plan.indexed_frames import make_indexed_plan
 from ..plan.indexing import INDEXED_LOG2, may_be_indexed
 from ..plan.plan import FramePlan, make_plan, make_sparse_plan, mixed_block_bits, no_plan
+from ..plan.profile import Profile, profile_of
 from ..plan.request import NO_LEVELS, EncodeRequest
 from ..plan.sparse_frames import may_be_sparse
 from ..plan.unused_bits import drop_unused_bits
+from ..tensors import Values
 from ..threads import n_threads
 from .sizes import block_log2
-from .small_frames import MIN_THREADED, SmallFrameWriter, is_stored, plan_small
 from .writer import FrameWriter, FullError
 
 CONSTANT_BYTES = BLOCK_HEADER + 8  #: of a constant block, the smallest there is
 _LOOKED_AT = 64  #: values of a block that are equal if it is constant
 _MAX_TRIED = 1 << 20  #: values up to which whole frames of blocks of several kinds are made and compared
 _LEVEL_SAMPLE = 64  #: blocks whose levels are counted
+_MAX_CONSTANTS = 1 << 18  #: equal values that are stored as constant blocks without a plan
+_MAX_STORED_BYTES = 32  #: of values that are stored as they are
+#: Up to so many bits of values, counting zeros tells at once that coding cannot save the bits that it takes at least.
+_MAX_BITS_TO_COUNT, _MIN_CODED_BITS = 2048, 200
 
 
-def plan_for(request: EncodeRequest, weigh: bool = False, sparse_bits: np.ndarray | None = None) -> FramePlan:
+def plan_for(
+    request: EncodeRequest,
+    weigh: bool = False,
+    sparse_bits: np.ndarray | None = None,
+    profile: Profile | None = None,
+) -> FramePlan:
     """Decide what :func:`encode_values` needs to know beforehand.
 
     Args:
         request: The array and how to encode it.
         weigh: True to estimate what the frame takes.
         sparse_bits: As for :func:`make_plan`.
+        profile: What the array is like, if that is known.
 
     Returns:
         The plan of its frame. It stays good for another array of the same type and size, if not the best.
@@ -47,11 +58,40 @@ def plan_for(request: EncodeRequest, weigh: bool = False, sparse_bits: np.ndarra
     Raises:
         InvalidArgument: If the number of threads is below 1.
     """
-    values = request.values
-    if request.standalone and is_stored(values, request.bit_layout):
-        raw = no_plan(values.dtype, -(-len(values.bits) >> block_log2(values.dtype)))
-        return raw._replace(bits=8.0 * values.bits.nbytes)
-    return make_plan(request, 1 << block_log2(values.dtype), weigh, sparse_bits)
+    if request.standalone and _is_stored(request.values, request.bit_layout, profile):
+        return _stored(request.values)
+    return make_plan(request, 1 << block_log2(request.values.dtype), weigh, sparse_bits, profile)
+
+
+def _stored(values: Values) -> FramePlan:
+    """Return the plan of a frame of raw or constant blocks."""
+    plan = no_plan(values.dtype, -(-len(values.bits) >> block_log2(values.dtype)))
+    return plan._replace(bits=8.0 * values.bits.nbytes)
+
+
+def _are_constants(bits: np.ndarray, block: int) -> bool:
+    """Return True if all values are the same, so that blocks of so many are constants, and nothing is smaller; not for
+    zeros of several blocks, which a sparse block takes, nor for long arrays, whose frames take no longer to plan."""
+    n, first = len(bits), bits.item(0)
+    may_be = n <= (_MAX_CONSTANTS if first else block)
+    return may_be and first == bits.item(n - 1) and first == bits.item(n >> 1) and bool((bits == first).all())
+
+
+def _is_stored(values: Values, bit_layout: BitLayout, profile: Profile | None = None) -> bool:
+    """Return True if values are best stored as they are: if they are all the same, or if coding cannot save what a
+    coded block and the shortest codebook take, even if it took away all bits of zeros and all heads of other values."""
+    bits, dtype = values.bits, values.dtype
+    n_bits = len(bits) * dtype.bits
+    if n_bits <= 8 * _MAX_STORED_BYTES:
+        return True
+    if bit_layout.lossy:
+        return False
+    if (profile is None or profile.may_be_constant) and _are_constants(bits, 1 << block_log2(dtype)):
+        return True
+    if n_bits > _MAX_BITS_TO_COUNT:
+        return False
+    n_nonzero = int(np.count_nonzero(bits))
+    return (len(bits) - n_nonzero) * dtype.bits + n_nonzero * dtype.head_bits <= _MIN_CODED_BITS
 
 
 def encode_values(
@@ -133,7 +173,7 @@ def _encode_array(request: EncodeRequest, out: Any = None) -> bytes | memoryview
     # frames, have no estimate here, and constant blocks, which are soon encoded, take less than estimates say.
     bits = request.values.bits
     if is_exact and len(bits) > _MAX_TRIED and not may_be_sparse(bits, None) and not _is_mostly_constant(bits):
-        usual = plan_for(drop_unused_bits(request), weigh=True)
+        usual = plan_for(drop_unused_bits(request, profile_of(request.values)), weigh=True)
         return encode_values(exact, indexed, out) if indexed.bits < usual.bits else _encode_unindexed(request, out)
     return copied_to_caller(min(encode_values(exact, indexed), _encode_unindexed(request), key=len), out)
 
@@ -147,47 +187,51 @@ def _is_mostly_constant(bits: np.ndarray) -> bool:
 
 def _encode_unindexed(request: EncodeRequest, out: Any = None) -> bytes | memoryview:
     """Encode an array without indexed blocks; arguments and errors as of :func:`encode_values`."""
-    small = plan_small(request)
-    if small is not None:
-        return _encode_small(small, request, out)
-    mixed = mixed_block_bits(request, 1 << block_log2(request.values.dtype))
-    if mixed is not None:
-        plan = plan_for(request, sparse_bits=mixed)
-        if len(request.values.bits) > _MAX_TRIED:
-            return encode_values(request, plan, out)
-        sparse = make_sparse_plan(request)  # headers of blocks are a large part of few changes
-        plans = [plan] if sparse is None else [plan, sparse]
-        return copied_to_caller(min((encode_values(request, plan) for plan in plans), key=len), out)
-    if request.standalone and request.base is None and is_stored(request.values, request.bit_layout):
-        return encode_values(request, plan_for(request), out)
-    short = drop_unused_bits(request)
-    sparse_request = short if request.base is None else request  # with a base, blocks have no planes
-    is_tried = request.options.sparse and not _is_constant_blocks(request)
+    values, has_base = request.values, request.base is not None
+    if has_base:
+        mixed = mixed_block_bits(request, 1 << block_log2(values.dtype))
+        if mixed is not None:
+            return _encode_mixed(request, mixed, out)
+    profile = profile_of(values) if len(values.bits) else None
+    if not has_base and request.standalone and _is_stored(values, request.bit_layout, profile):
+        return encode_values(request, _stored(values), out)
+    if profile is None:
+        return _encode_coded(request, None, out)
+    short = drop_unused_bits(request, profile)
+    is_tried = request.options.sparse and (has_base or (profile.may_be_sparse and not _is_constant_blocks(request)))
+    sparse_request = request if has_base else short  # with a base, blocks have no planes
     sparse = make_sparse_plan(sparse_request) if is_tried else None
-    if sparse is not None and sparse.sparse is not None:
-        if request.base is not None and _is_smallest(request.values.bits, sparse.sparse.bits):
-            return encode_values(request, sparse, out)
-        frames = [encode_values(sparse_request, sparse)]
-        if len(frames[0]) > _least_coded_bytes(short):
-            frames.append(_encode_coded(short))
-        if request.bit_layout.lossy and request.options.exact_if_smaller:
-            exact = drop_unused_bits(_exact(request, request.values.dtype))
-            exact_sparse = make_sparse_plan(exact)
-            if exact_sparse is not None:
-                frames.append(encode_values(exact, exact_sparse))
-        return copied_to_caller(min(frames, key=len), out)
-    return _encode_coded(short, out)
+    if sparse is None or sparse.sparse is None:
+        return _encode_coded(short, profile, out)
+    if has_base and _is_smallest(values.bits, sparse.sparse.bits):
+        return encode_values(request, sparse, out)
+    frames = [encode_values(sparse_request, sparse)]
+    if len(frames[0]) > _least_coded_bytes(short):
+        frames.append(_encode_coded(short, profile))
+    if request.bit_layout.lossy and request.options.exact_if_smaller:
+        exact = drop_unused_bits(_exact(request, values.dtype), profile)
+        exact_sparse = make_sparse_plan(exact)
+        if exact_sparse is not None:
+            frames.append(encode_values(exact, exact_sparse))
+    return copied_to_caller(min(frames, key=len), out)
+
+
+def _encode_mixed(request: EncodeRequest, sparse_bits: np.ndarray, out: Any) -> bytes | memoryview:
+    """Encode an array some of whose blocks had better be sparse, which take ``sparse_bits`` (float64[n_blocks]); other
+    arguments and errors as of :func:`encode_values`."""
+    plan = plan_for(request, sparse_bits=sparse_bits)
+    if len(request.values.bits) > _MAX_TRIED:
+        return encode_values(request, plan, out)
+    sparse = make_sparse_plan(request)  # headers of blocks are a large part of few changes
+    plans = [plan] if sparse is None else [plan, sparse]
+    return copied_to_caller(min((encode_values(request, plan) for plan in plans), key=len), out)
 
 
 def _is_constant_blocks(request: EncodeRequest) -> bool:
     """Return True for zeros without a base that are one or two constant blocks, which nothing is smaller than."""
     bits = request.values.bits
-    return (
-        request.base is None
-        and 0 < len(bits) <= 2 << block_log2(request.values.dtype)
-        and not bits[0]
-        and not bits.any()
-    )
+    n_constants = 2 << block_log2(request.values.dtype)
+    return request.base is None and 0 < len(bits) <= n_constants and not bits[0] and not bits.any()
 
 
 def _least_coded_bytes(request: EncodeRequest) -> int:
@@ -196,31 +240,15 @@ def _least_coded_bytes(request: EncodeRequest) -> int:
     return HEADER_BYTES + n_blocks * (4 + CONSTANT_BYTES)
 
 
-def _encode_coded(request: EncodeRequest, out: Any = None) -> bytes | memoryview:
+def _encode_coded(request: EncodeRequest, profile: Profile | None, out: Any = None) -> bytes | memoryview:
     """Encode an array without sparse blocks; arguments and errors as of :func:`encode_values`."""
-    small = plan_small(request, coded=True)
-    if small is not None:
-        return _encode_small(small, request, out)
-    ways = _best(request)
+    ways = _best(request, profile)
     if len(ways) == 1:
-        return encode_values(*ways[0], out)
+        request, plan = ways[0]
+        frame = encode_values(request, plan, out)
+        plan.close()
+        return frame
     return copied_to_caller(min((encode_values(*way) for way in ways), key=len), out)
-
-
-def _encode_small(small: SmallFrameWriter, request: EncodeRequest, out: Any) -> bytes | memoryview:
-    """Write a frame that one kernel has planned, and return it as :func:`encode_values` does. Raises InvalidArgument
-    likewise."""
-    target = None if out is None else _target(out)
-    n_values = len(request.values.bits)
-    n_workers = n_threads(request.threads, n_values) if n_values >= MIN_THREADED else 1
-    try:
-        frame = _frame(small, n_workers, target)
-    except FullError:
-        if target is not None and len(target) < small.limit:
-            raise OutputTooSmall(_TOO_FEW.format(len(target))) from None
-        frame = _frame(small.without_codebooks(), n_workers, target)  # with codebooks it is larger than raw
-    small.close()
-    return frame
 
 
 def check_apart(request: EncodeRequest, out: Any) -> None:
@@ -249,7 +277,7 @@ def copied_to_caller(frame: bytes | memoryview, out: Any) -> bytes | memoryview:
 _MAX_DROPPED_BITS, _TIE = 3.0, 0.025
 
 
-def _best(request: EncodeRequest) -> list[tuple[EncodeRequest, FramePlan]]:
+def _best(request: EncodeRequest, profile: Profile | None) -> list[tuple[EncodeRequest, FramePlan]]:
     """Plan a frame, and return the request that the plan is for, and the plan: one that keeps all bits where dropping
     some saves nothing. Predicted blocks and wide heads are for whole values only, and levels take bits themselves.
 
@@ -258,9 +286,11 @@ def _best(request: EncodeRequest) -> list[tuple[EncodeRequest, FramePlan]]:
     """
     layout, values = request.bit_layout, request.values
     if not layout.lossy or not request.options.exact_if_smaller:
-        return [(request, plan_for(request))]
-    plan = plan_for(request)
-    exact = drop_unused_bits(_exact(request, values.dtype))
+        return [(request, plan_for(request, profile=profile))]
+    plan = plan_for(request, profile=profile)
+    exact = _exact(request, values.dtype)
+    if profile is not None:
+        exact = drop_unused_bits(exact, profile)
     is_open = plan.prediction is not None or any(exact.bit_layout.drops)
     if is_open or (plan.codebooks and _dropped_bits(plan, layout) < _MAX_DROPPED_BITS):
         plan = plan if plan.bits else plan_for(request, weigh=True)
@@ -345,7 +375,7 @@ def _target(out: Any) -> np.ndarray:
 _MAX_POOLED_BYTES = 1 << 20  #: of a frame that is made in memory which is kept, and then copied
 
 
-def _frame(writer: FrameWriter | SmallFrameWriter, n_workers: int, target: np.ndarray | None) -> bytes | memoryview:
+def _frame(writer: FrameWriter, n_workers: int, target: np.ndarray | None) -> bytes | memoryview:
     """Write a frame to where its caller wants it, and return it as :func:`encode_values` does. Raises FullError."""
     limit = writer.limit
     if target is not None and (limit > _MAX_POOLED_BYTES or len(target) >= limit + writer.trial):

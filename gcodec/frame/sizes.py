@@ -17,7 +17,7 @@ from ..tensors import check_dimensions
 
 def block_log2(dtype: DType) -> int:
     """Return log2 of the values per block that this encoder writes: at least 32 KiB of values."""
-    return 15 if dtype.itemsize == 1 else 14
+    return 15 if dtype.bits == 8 else 14
 
 
 def max_encoded_size(shape: int | Sequence[int], dtype: str) -> int:

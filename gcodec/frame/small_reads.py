@@ -1,5 +1,5 @@
-"""Decoding of small frames with few calls, as :mod:`gcodec.frame.small_frames` encodes them: a frame of a few thousand
-values takes several times as long to read codebook by codebook and table by table as its values take to decode.
+"""Decode small frames with few calls: a frame of a few thousand values takes several times as long to read codebook by
+codebook and table by table as its values take to decode.
 
 One kernel reads the prelude and makes the tables (``kernels/block/whole_read.py``), the usual one decodes the blocks.
 Whatever is not as usual, and whatever is wrong, is left to :mod:`gcodec.frame.decode`, which says what it is.
@@ -27,7 +27,7 @@ from ..kernels.core.specialized import Specialized
 from ..kernels.entropy.prefix_code import ESCAPE, MAX_LENGTH, TABLE_SIZE
 from ..kernels.planes.layout_types import Layout
 from ..memory import acquire, release, scratch_for
-from ..plan.plan import shipped_for
+from ..plan.codebooks import shipped_for
 from .coded_blocks import decode_coded_blocks, form_of
 from .decode import margin
 from .sizes import block_log2
@@ -174,13 +174,8 @@ def _form_of(dtype: DType, container: int, shape: tuple[int, ...], stream_log2: 
 @cache
 def _known(dtype: DType) -> KnownBooks:
     """Return the codebooks that come with gcodec and are made for a value type."""
-    found = shipped_for(dtype, 1)
-    n = len(found.codebooks)
-    return KnownBooks(
-        np.array([book.range_array for book in found.codebooks], np.int64).reshape(n, 1, 2),
-        np.array([book.length_array for book in found.codebooks], np.uint8).reshape(n, 256),
-        np.array([np.frombuffer(record, np.uint8) for record in found.records], np.uint8).reshape(n, 16),
-    )
+    found = shipped_for(dtype, 1).tables
+    return KnownBooks(found.ranges, found.lengths, found.records.reshape(-1, 16))
 
 
 def _new_memory(n_books: int) -> ReadMemory:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from functools import cache
-from typing import NamedTuple, Protocol
+import struct
+from functools import cache, lru_cache
+from math import prod
+from typing import NamedTuple
 
 import numpy as np
 
 from ..dtypes import DType
 from ..format.change_codebook import ChangeCodebook
-from ..format.dictionary import Dictionary
+from ..format.levels import Level
 from ..format.modes import lossless
-from ..format.prelude import Prelude
+from ..format.prelude import FRAME_SIZE_AT, Start, bare_start, start_of
 from ..format.shipped_changes import shortest_record
 from ..kernels.block import header
 from ..kernels.block.block_index import seal_prelude
@@ -32,80 +34,107 @@ class FullError(Exception):
     """Raised when a frame is longer than the room for it."""
 
 
-class FrameWriter(NamedTuple):
-    """Writes one frame; holds what all its blocks have in common.
+class _FrameForm(NamedTuple):
+    """Holds what depends on an array's type and shape, and on how its bits are kept, alone.
 
     Attributes:
-        prelude: The frame's prelude.
-        plan: The plan of the frame, which says of which kind blocks are to be.
-        encoders: By number of a kind, what encodes the blocks that are planned as that kind.
-        sizes: uint32[n_blocks], bytes of each block, filled in as they are written.
+        start: What the frame begins with, without codebooks.
+        geometry: Sizes of the array's parts.
+        n_blocks: Number of its blocks.
         limit: Largest number of bytes that the frame may take.
         raw: Largest number of bytes that a block takes.
         trial: Largest number of bytes that a block takes while it is tried, before it is stored raw.
     """
 
-    prelude: Prelude
-    plan: FramePlan
-    encoders: dict[int, BlockEncoder]
-    sizes: np.ndarray
+    start: bytes
+    geometry: Geometry
+    n_blocks: int
     limit: int
     raw: int
     trial: int
 
+
+@lru_cache(512)
+def _form_of(
+    dtype: DType,
+    mode: int,
+    container: int,
+    shape: tuple[int, ...],
+    log2: int,
+    stream_log2: int,
+    widths: tuple[int, ...],
+    levels: tuple[Level, ...],
+) -> _FrameForm:
+    """Return what depends on this alone; arguments as of ``format.prelude.bare_start``."""
+    start = bare_start(dtype, mode, container, shape, log2, stream_log2, widths, levels)
+    n_values, block = prod(shape), 1 << log2
+    n_blocks = -(-n_values >> log2)
+    limit = start_of(start, n_blocks, ()).prelude_bytes + raw_bytes(n_values, dtype, block)
+    return _FrameForm(start, Geometry(n_values, block, 1 << stream_log2), n_blocks, limit, *block_sizes(dtype, log2))
+
+
+class FrameWriter(NamedTuple):
+    """Writes one frame; holds what all its blocks have in common.
+
+    Attributes:
+        form: What depends on the type and shape alone.
+        start: What the frame begins with.
+        plan: The plan of the frame, which says of which kind blocks are to be.
+        encoders: By number of a kind, what encodes the blocks that are planned as that kind.
+        sizes: uint32[n_blocks], bytes of each block, filled in as they are written.
+    """
+
+    form: _FrameForm
+    start: Start
+    plan: FramePlan
+    encoders: dict[int, BlockEncoder]
+    sizes: np.ndarray
+
     @classmethod
     def of(cls, request: EncodeRequest, plan: FramePlan, rounded: np.ndarray | None = None) -> FrameWriter:
         """Return the writer of one frame; arguments as for ``encode_values``."""
-        bits, dtype, dimensions, container = request.values
-        bit_layout, prediction, base = request.bit_layout, plan.prediction, request.base
-        log2 = block_log2(dtype) if plan.sparse is None else plan.sparse.sizes.block_log2
-        dictionaries: tuple[Dictionary, ...] = ()
-        if plan.indexed is not None:
-            log2, dictionaries = INDEXED_LOG2, (plan.indexed.dictionary,)
-        raw, trial = block_sizes(dtype, log2)
-        block, changes = 1 << log2, None if plan.sparse is None else plan.sparse.codebook
-        of_changes = () if changes is None else (shortest_record(changes),)
-        records = (*plan.records, *of_changes, *[dictionary.record for dictionary in dictionaries])
-        templates = () if prediction is None else prediction.templates
-        if changes is not None and changes.with_base and all(map(len, templates)):
-            templates = (*templates, _BASE)
-        base_hash = 0
-        if base is not None and not all(map(len, templates)):
-            base_hash = plan.sparse.base_hash if plan.sparse else hash_of(base, n_threads(request.threads, len(bits)))
-        prelude = Prelude(
-            dtype,
-            bit_layout.mode,
-            container,
-            dimensions,
-            log2,
-            plan.stream_log2,
-            bit_layout.widths,
-            bit_layout.levels,
-            records,
-            plan.codebooks,
-            () if prediction is None else prediction.codebooks,
-            templates,
-            base_hash,
-            plan.columns,
-            () if changes is None else (changes,),
-            dictionaries,
-        )
-        n_blocks = -(-len(bits) >> log2)
-        geometry, sizes = Geometry(len(bits), block, 1 << plan.stream_log2), np.empty(n_blocks, np.uint32)
-        return cls(
-            prelude,
-            plan,
-            {kind: BLOCK_KINDS[kind].make_encoder(request, plan, geometry, sizes, rounded) for kind in plan.kinds},
-            sizes,
-            prelude.bare_bytes + raw_bytes(len(bits), dtype, block),
-            raw,
-            trial,
-        )
+        (bits, dtype, shape, container), layout = request.values, request.bit_layout
+        prediction, sparse, indexed = plan.prediction, plan.sparse, plan.indexed
+        log2 = INDEXED_LOG2 if indexed else block_log2(dtype) if sparse is None else sparse.sizes.block_log2
+        form = _form_of(dtype, layout.mode, container, shape, log2, plan.stream_log2, layout.widths, layout.levels)
+        sizes, encoders = np.empty(form.n_blocks, np.uint32), {}
+        for kind in plan.kinds:
+            encoders[kind] = BLOCK_KINDS[kind].make_encoder(request, plan, form.geometry, sizes, rounded)
+        if prediction is None and sparse is None and indexed is None:
+            start = start_of(form.start, form.n_blocks, plan.records, (), (), plan.columns)
+            return cls(form, start, plan, encoders, sizes)
+        records, templates, base_hash = list(plan.records), () if prediction is None else prediction.templates, 0
+        if sparse is not None:
+            records.append(shortest_record(sparse.codebook))
+            if sparse.codebook.with_base and all(map(len, templates)):
+                templates = (*templates, _BASE)
+        if indexed is not None:
+            records.append(indexed.dictionary.record)
+        if request.base is not None and not all(map(len, templates)):
+            base_hash = sparse.base_hash if sparse else hash_of(request.base, n_threads(request.threads, len(bits)))
+        residuals = () if prediction is None else prediction.codebooks
+        start = start_of(form.start, form.n_blocks, records, residuals, templates, plan.columns, base_hash)
+        return cls(form, start, plan, encoders, sizes)
+
+    @property
+    def limit(self) -> int:
+        """Largest number of bytes that the frame may take."""
+        return self.form.limit
+
+    @property
+    def raw(self) -> int:
+        """Largest number of bytes that a block takes."""
+        return self.form.raw
+
+    @property
+    def trial(self) -> int:
+        """Largest number of bytes that a block takes while it is tried, before it is stored raw."""
+        return self.form.trial
 
     @property
     def block(self) -> int:
         """Values of a block."""
-        return 1 << self.prelude.block_log2
+        return self.form.geometry.block
 
     def blocks(self, begin: int, end: int, out: np.ndarray, at: int, borrowed: Borrowed) -> int:
         """Write blocks back to back, each by the encoder of its planned kind; see :meth:`kinds.BlockEncoder.encode`."""
@@ -116,38 +145,15 @@ class FrameWriter(NamedTuple):
     def write(self, out: np.ndarray, n_workers: int) -> int:
         """Write the frame to the start of ``out`` (uint8[n]) on ``n_workers`` threads, and return its size. Raises
         FullError."""
-        start = self.prelude.prelude_bytes
-        if start > len(out):
+        at = self.start.prelude_bytes
+        if at > len(out):
             raise FullError
-        end = write_blocks(self, out, start, n_workers)
-        write_prelude(self.prelude, self.sizes, end, out)
+        end = _write_blocks(self, out, at, n_workers)
+        seal_start(self.start, self.sizes, end, out)
         return end
 
 
-class BlocksWriter(Protocol):
-    """Writes blocks of a frame whose prelude has been decided; for the attributes see :class:`FrameWriter`."""
-
-    @property
-    def sizes(self) -> np.ndarray:
-        """Bytes of each block, filled in as they are written."""
-
-    @property
-    def raw(self) -> int:
-        """Largest number of bytes that a block takes."""
-
-    @property
-    def trial(self) -> int:
-        """Largest number of bytes that a block takes while it is tried."""
-
-    @property
-    def block(self) -> int:
-        """Values of a block."""
-
-    def blocks(self, begin: int, end: int, out: np.ndarray, at: int, borrowed: Borrowed) -> int:
-        """Write blocks back to back; see :meth:`kinds.BlockEncoder.encode`."""
-
-
-def write_blocks(writer: BlocksWriter, out: np.ndarray, at: int, n_workers: int) -> int:
+def _write_blocks(writer: FrameWriter, out: np.ndarray, at: int, n_workers: int) -> int:
     """Write all blocks from byte ``at`` of ``out`` (uint8[n]) on, and return their end. Raises FullError.
 
     Args:
@@ -167,17 +173,18 @@ def write_blocks(writer: BlocksWriter, out: np.ndarray, at: int, n_workers: int)
     return at
 
 
-def _write_run(writer: BlocksWriter, begin: int, stop: int, out: np.ndarray, at: int, borrowed: Borrowed) -> int:
+def _write_run(writer: FrameWriter, begin: int, stop: int, out: np.ndarray, at: int, borrowed: Borrowed) -> int:
     """Write blocks ``begin ... stop`` from byte ``at`` of ``out`` on, and return their end. Raises FullError."""
+    _, _, _, _, raw, trial = writer.form
     while begin < stop:
-        in_place = (len(out) - at - writer.trial) // writer.raw + 1
+        in_place = (len(out) - at - trial) // raw + 1
         if in_place > 0:
             end = min(begin + in_place, stop)
             at = writer.blocks(begin, end, out, at, borrowed)
         else:  # near the end of the room, where a trial may not fit, the block itself may
             end = begin + 1
-            kind = "buffer", writer.trial
-            buffer = acquire(kind, lambda: np.empty(writer.trial, np.uint8))
+            kind = "buffer", trial
+            buffer = acquire(kind, lambda: np.empty(trial, np.uint8))
             size = writer.blocks(begin, end, buffer, 0, borrowed)
             at = put_block(buffer, size, out, at)
             release(kind, buffer)
@@ -185,8 +192,8 @@ def _write_run(writer: BlocksWriter, begin: int, stop: int, out: np.ndarray, at:
     return at
 
 
-def _write_together(writer: BlocksWriter, out: np.ndarray, at: int, n_workers: int) -> int:
-    """Write all blocks on several threads; arguments and errors as of :func:`write_blocks`."""
+def _write_together(writer: FrameWriter, out: np.ndarray, at: int, n_workers: int) -> int:
+    """Write all blocks on several threads; arguments and errors as of :func:`_write_blocks`."""
     n_blocks = len(writer.sizes)
     batch = min(max(n_blocks // (_PARTS * n_workers), _MIN_BATCH), _MAX_BATCH)
     size = (batch - 1) * writer.raw + writer.trial
@@ -206,7 +213,7 @@ def _write_together(writer: BlocksWriter, out: np.ndarray, at: int, n_workers: i
     return ordered.end
 
 
-def _write_parts(writer: BlocksWriter, out: np.ndarray, ordered: OrderedWriter, batch: int) -> None:
+def _write_parts(writer: FrameWriter, out: np.ndarray, ordered: OrderedWriter, batch: int) -> None:
     """Write parts of ``batch`` blocks as long as there are some. Raises FullError."""
     borrowed = Borrowed()
     while (taken := ordered.next_part()) is not None:
@@ -230,23 +237,25 @@ _seal_prelude = Specialized(seal_prelude)
 
 
 _BASE = np.zeros(0, np.float32)  #: the template that stands for the base
+_FRAME_BYTES = struct.Struct("<Q")
 
 
-def write_prelude(prelude: Prelude, sizes: np.ndarray, frame_bytes: int, out: np.ndarray) -> None:
+def seal_start(start: Start, sizes: np.ndarray, frame_bytes: int, out: np.ndarray) -> None:
     """Write a frame's prelude.
 
     Args:
-        prelude: What it says.
+        start: What it begins with.
         sizes: uint32[n_blocks], bytes of each block.
         frame_bytes: Bytes of the frame.
-        out: uint8, of at least ``prelude.prelude_bytes``, result.
+        out: uint8, of at least ``start.prelude_bytes``, result.
     """
-    head = np.frombuffer(bytearray(prelude.start(frame_bytes)), np.uint8)
-    _seal_prelude(None, out, head, *prelude.places, sizes)
+    head = np.frombuffer(start.start, np.uint8)
+    _FRAME_BYTES.pack_into(start.start, FRAME_SIZE_AT, frame_bytes)
+    _seal_prelude(None, out, head, start.index_at, start.prelude_bytes, sizes)
 
 
-def changes_prelude(values: Values, codebook: ChangeCodebook, base_hash: int, block_log2: int) -> Prelude:
-    """Return the prelude of a frame of sparse blocks with a base.
+def start_of_changes(values: Values, codebook: ChangeCodebook, base_hash: int, block_log2: int) -> Start:
+    """Return what a frame of sparse blocks with a base begins with.
 
     Args:
         values: The array; its bits are not looked at.
@@ -254,24 +263,11 @@ def changes_prelude(values: Values, codebook: ChangeCodebook, base_hash: int, bl
         base_hash: Hash of the base.
         block_log2: log2 of the values per block.
     """
-    layout = lossless(values.dtype)
-    return Prelude(
-        values.dtype,
-        layout.mode,
-        values.container,
-        values.shape,
-        block_log2,
-        STREAM_LOG2,
-        layout.widths,
-        layout.levels,
-        (shortest_record(codebook),),
-        (),
-        (),
-        (_BASE,),
-        base_hash,
-        (),
-        (codebook,),
-    )
+    _, dtype, shape, container = values
+    layout = lossless(dtype)
+    bare = bare_start(dtype, layout.mode, container, shape, block_log2, STREAM_LOG2, layout.widths, layout.levels)
+    n_blocks = -(-prod(shape) >> block_log2)
+    return start_of(bare, n_blocks, (shortest_record(codebook),), (), (_BASE,), (), base_hash)
 
 
 @cache

@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..format.change_codebook import ChangeCodebook
-from ..format.prelude import Prelude
+from ..format.prelude import Start
 from ..frame.encode import is_surely_smallest, sure_step
-from ..frame.writer import changes_prelude, write_prelude
+from ..frame.writer import seal_start, start_of_changes
 from ..kernels.block.header import BLOCK_HEADER, CODED_HEADER
 from ..kernels.block.sparse_types import Counts, Differences, SparseSizes
 from ..kernels.cuda.native import (
@@ -132,8 +132,8 @@ def encode(memory: Memory, values: Values, tensor: Any, base: Any, options: Enco
     )
     if not is_surely_smallest(some, n, n_bits):
         return None
-    prelude = changes_prelude(values, codebook, hash_from(memory.fetch(sums), n), sizes.block_log2)
-    return _write(own, source, changes, codebook, prelude)
+    start = start_of_changes(values, codebook, hash_from(memory.fetch(sums), n), sizes.block_log2)
+    return _write(own, source, changes, codebook, start)
 
 
 def _look(own: _Tensor) -> tuple[list[tuple[int, ...]], np.ndarray]:
@@ -205,7 +205,7 @@ def _codebook(
     return sparse_frames.fit_change_codebook(total, [numbers], thresholds, kind)
 
 
-def _write(own: _Tensor, source: SparseSource, found: FoundChanges, codebook: ChangeCodebook, prelude: Prelude) -> Any:
+def _write(own: _Tensor, source: SparseSource, found: FoundChanges, codebook: ChangeCodebook, start: Start) -> Any:
     """Write a frame, and return it."""
     memory, tables = own.memory, codebook.encode_tables()
     is_empty = np.ones(MAX_CLASSES, np.uint8)
@@ -215,12 +215,12 @@ def _write(own: _Tensor, source: SparseSource, found: FoundChanges, codebook: Ch
     only_measured = memory.send(np.full(own.n_streams, -1, np.int64))
     arguments: Any = found, codes, sizes
     memory.launch(WRITE_SUB_STREAMS, own.n_streams, *arguments, only_measured, memory.empty(1, "uint32"))
-    layout = _place(memory.fetch(sizes).astype(np.int64), own, prelude.prelude_bytes)
-    start = np.zeros(prelude.prelude_bytes, np.uint8)
-    write_prelude(prelude, layout.sizes, layout.frame_bytes, start)
+    layout = _place(memory.fetch(sizes).astype(np.int64), own, start.prelude_bytes)
+    prelude = np.zeros(start.prelude_bytes, np.uint8)
+    seal_start(start, layout.sizes, layout.frame_bytes, prelude)
     out = memory.zeros(layout.frame_bytes >> 2, "uint32")
     memory.launch(WRITE_SUB_STREAMS, own.n_streams, *arguments, memory.send(layout.begins), out)
-    rows, words = memory.send(layout.rows), memory.send(start.view(np.uint32))
+    rows, words = memory.send(layout.rows), memory.send(prelude.view(np.uint32))
     memory.launch(SEAL_SPARSE_BLOCKS, len(layout.rows) + 1, rows, source, sizes, words, out)
     return memory.part(out, 0, layout.frame_bytes)
 

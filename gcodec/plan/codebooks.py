@@ -8,16 +8,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple, overload
 
 import numpy as np
 
+from ..dtypes import DType
 from ..errors import InvalidArgument
-from ..format.codebook import MAX_SYMBOLS, Codebook, huffman_lengths
+from ..format.codebook import MAX_SYMBOLS, Codebook
+from ..format.shipped import fitting as fitting_shipped
+from ..format.tables import empty_books
+from ..kernels.core.specialized import Specialized
 from ..kernels.entropy import codebook_fit
 from ..kernels.entropy.prefix_code import ESCAPE, MAX_LENGTH
 from ..kernels.sample import code_costs
+from ..memory import acquire, release
+from ..options import EncoderOptions
 
+MAX_CLUSTERED = 96  #: blocks whose distributions are compared when codebooks are formed
+TABLE_BITS = 400  #: what a codebook costs in the frame, about
 MAX_SPREAD_LEVELS = 3  #: levels up to which their heads may lie as far apart as those of one level
 
 
@@ -83,40 +91,198 @@ def from_histograms(
     if not 2 <= max_length <= MAX_LENGTH:
         raise InvalidArgument(f"max_length must be in 2 ... {MAX_LENGTH}, not {max_length}")
     counts = np.asarray(histograms).astype(np.int64)
-    n, window, max_symbols = len(counts), (counts.shape[1] - 2) // n_levels, min(MAX_SYMBOLS, (1 << max_length) - 2)
-    spans, n_weights = np.empty((n, n_levels, 2), np.int64), np.empty(n, np.int64)
-    weights, lengths = np.zeros((n, max_symbols + 2), np.int64), np.zeros((n, ESCAPE + 1), np.uint8)
-    codebook_fit.choose_symbols(counts, window, exact, spans, weights, n_weights)
-    if escape_threshold is not None:
-        for row, size in zip(weights, n_weights, strict=True):
-            long = huffman_lengths(row[:size])[:-1] > escape_threshold
-            row[size - 1] += row[: size - 1][long].sum()
-            row[: size - 1][long] = 0
-    codebook_fit.find_lengths(weights, n_weights, max_length, lengths)
-    return _made(head_bits, spans, lengths, center)
+    window = (counts.shape[1] - 2) // n_levels
+    rules = _rules(n_levels, window, center, head_bits, len(counts), max_length, escape_threshold or 0)
+    made = _new_books(len(counts), n_levels, 0)
+    codebook_fit.make_books(counts, exact, rules, made)
+    return _codebooks_of(made, len(counts), head_bits)
 
 
-def _made(head_bits: int, spans: np.ndarray, lengths: np.ndarray, center: int) -> tuple[Codebook, ...]:
-    """Return codebooks with symbols for given bins and with given code lengths.
+def _rules(
+    n_levels: int, window: int, center: int, head_bits: int, max_books: int, max_length: int, escape_threshold: int
+) -> codebook_fit.FitRules:
+    """Return the numbers by which codebooks are made, as the kernels take them."""
+    max_symbols = min(MAX_SYMBOLS, (1 << max_length) - 2)
+    return codebook_fit.FitRules(
+        n_levels, window, center, head_bits, max_books, MAX_CLUSTERED, 256 * TABLE_BITS, max_symbols, max_length,
+        escape_threshold,
+    )
 
-    Args:
-        head_bits: Bits of a head.
-        spans: int64[n, n_levels, 2], first bin and end of each codebook's symbols at each level.
-        lengths: uint8[n, 256], bits of each code.
-        center: Bin of relative head 0 in the window.
-    """
-    n = len(lengths)
-    ranges, ends = np.empty_like(spans), np.empty(n, np.int64)
-    records = np.empty((n, codebook_fit.RECORD_BYTES), np.uint8)
-    codebook_fit.write_records(spans, lengths, center, (1 << head_bits) - 1, ranges, records, ends)
-    data = records.tobytes()
+
+def _new_books(n: int, n_levels: int, n_bins: int) -> codebook_fit.MadeBooks:
+    """Return memory for ``n`` codebooks, with lengths of zero."""
+    return codebook_fit.MadeBooks(
+        np.empty((n, n_levels, 2), np.int64),
+        np.zeros((n, ESCAPE + 1), np.uint8),
+        np.empty((n, codebook_fit.RECORD_BYTES), np.uint8),
+        np.empty(n, np.int64),
+        np.empty((n, n_bins), np.uint32),
+    )
+
+
+def _codebooks_of(made: codebook_fit.MadeBooks, n: int, head_bits: int) -> tuple[Codebook, ...]:
+    """Return the first ``n`` codebooks, of memory of their own."""
+    ranges, lengths, data = made.ranges[:n].copy(), made.lengths[:n].copy(), made.records[:n].tobytes()
     starts = range(0, len(data), codebook_fit.RECORD_BYTES)
     return tuple(
         [
             Codebook.made(head_bits, book_ranges, row, data[start : start + end])
-            for book_ranges, row, start, end in zip(ranges, lengths, starts, ends.tolist(), strict=True)
+            for book_ranges, row, start, end in zip(ranges, lengths, starts, made.ends[:n].tolist(), strict=True)
         ]
     )
+
+
+class FittedCodebooks(Sequence[Codebook]):
+    """The codebooks that were made for a frame, as arrays; as objects only where somebody asks for them.
+
+    Attributes:
+        tables: Tables to encode with.
+        records: The bytes that stand for them in a frame.
+    """
+
+    __slots__ = ("_codebooks", "_form", "_memory", "_n", "_shipped", "records", "tables")
+
+    def __init__(self, memory: codebook_fit.FitMemory, n: int, shipped: Codebook | None, form: _Form) -> None:
+        self._memory, self._n, self._shipped, self._form = memory, n, shipped, form
+        made, self.tables = memory
+        self._codebooks: tuple[Codebook, ...] | None = None
+        self.records: tuple[bytes, ...] = (made.records[0, : made.ends.item(0)].tobytes(),)
+        if n > 1:
+            self.records = tuple([made.records[k, : made.ends.item(k)].tobytes() for k in range(n)])
+
+    @property
+    def costs(self) -> np.ndarray:
+        """Return the bits that each bin costs."""
+        return self._memory.made.costs[: self._n]
+
+    def __len__(self) -> int:
+        return self._n
+
+    @overload
+    def __getitem__(self, index: int) -> Codebook: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[Codebook, ...]: ...
+    def __getitem__(self, index: int | slice) -> Codebook | tuple[Codebook, ...]:
+        if self._codebooks is None:
+            if self._shipped is None:
+                self._codebooks = _codebooks_of(self._memory.made, self._n, self._form.head_bits)
+            else:
+                self._codebooks = (self._shipped,)
+        return self._codebooks[index]
+
+    def close(self) -> None:
+        """Give the memory back; the codebooks are not to be used any more."""
+        release(self._form, self._memory)
+
+
+class _Form:
+    """Holds what making codebooks depends on, beside what was counted: one object for each combination.
+
+    Args:
+        n_levels: Number of levels.
+        head_bits: Bits of a head.
+        max_books: Max codebooks of a frame.
+        max_length: Max bits of a code.
+        escape_threshold: As in ``FitRules``.
+    """
+
+    def __init__(self, n_levels: int, head_bits: int, max_books: int, max_length: int, escape_threshold: int) -> None:
+        window, center = window_of(n_levels)
+        self._size, self.head_bits = (max_books, n_levels, n_bins_of(n_levels)), head_bits
+        self.rules = _rules(n_levels, window, center, head_bits, max_books, max_length, escape_threshold)
+
+    def new_memory(self) -> codebook_fit.FitMemory:
+        """Return memory for as many codebooks as a frame may have."""
+        return codebook_fit.FitMemory(_new_books(*self._size), empty_books(self._size[0], decode=False))
+
+
+_form_of = lru_cache(64)(_Form)
+
+
+def fit(
+    counts: np.ndarray,
+    dtype: DType,
+    every: int,
+    exact: bool,
+    options: EncoderOptions,
+    planes: tuple[np.ndarray, np.ndarray],
+    may_be_shipped: bool,
+    choice: np.ndarray,
+) -> FittedCodebooks | None:
+    """Make codebooks for blocks, one for each group of similar blocks, or take one that comes with gcodec where naming
+    that is cheaper than carrying a made one, as it is for small arrays.
+
+    Args:
+        counts: uint32[n_blocks, n_bins], a histogram of each block.
+        dtype: The value type.
+        every: One piece in ``every`` was counted.
+        exact: True if no other values than the counted occur.
+        options: How codebooks are made.
+        planes: Marks and shifts of the planes, as ``format.tables`` returns them.
+        may_be_shipped: True if a codebook that comes with gcodec may be taken.
+        choice: int64[n_blocks], result: the codebook of each block, -1 where there is none.
+
+    Returns:
+        The codebooks; None if there are no heads to make one for.
+    """
+    n_levels = len(planes[0]) - 1
+    form = _form_of(n_levels, dtype.head_bits, options.max_codebooks, options.max_length, options.escape_threshold or 0)
+    memory = acquire(form, form.new_memory)
+    memory.made.lengths.fill(0)
+    shipped = shipped_for(dtype, n_levels) if may_be_shipped else _none_shipped(n_levels)
+    n, number = _fit_books(
+        "fit", counts, every, exact, form.rules, shipped.tables, planes, memory, choice
+    )
+    if not n:
+        choice.fill(-1)
+        release(form, memory)
+        return None
+    return FittedCodebooks(memory, n, shipped.codebooks[number] if number >= 0 else None, form)
+
+
+_fit_books = Specialized(codebook_fit.fit_books)
+
+
+class Shipped(NamedTuple):
+    """Codebooks that come with gcodec, for one value type and number of levels.
+
+    Attributes:
+        codebooks: The codebooks.
+        tables: What fitting compares them by.
+    """
+
+    codebooks: tuple[Codebook, ...]
+    tables: codebook_fit.ShippedBooks
+
+
+@lru_cache(64)
+def shipped_for(dtype: DType, n_levels: int) -> Shipped:
+    """Return the shipped codebooks for a value type and number of levels, perhaps none."""
+    numbered = [item for item in fitting_shipped(dtype.name, n_levels) if item[1].head_bits == dtype.head_bits]
+    books, records = tuple(book for _, book in numbered), [book.reference(number) for number, book in numbered]
+    if not books:
+        return _none_shipped(n_levels)
+    tables = codebook_fit.ShippedBooks(
+        bin_costs(books),
+        np.array([8 * len(record) for record in records], np.uint64),
+        np.array([book.range_array for book in books]),
+        np.array([book.length_array for book in books]),
+        np.array([np.frombuffer(record, np.uint8) for record in records]),
+    )
+    return Shipped(books, tables)
+
+
+@lru_cache(64)
+def _none_shipped(n_levels: int) -> Shipped:
+    """Return no codebooks, for a number of levels."""
+    none = codebook_fit.ShippedBooks(
+        np.empty((0, n_bins_of(n_levels)), np.uint32),
+        np.empty(0, np.uint64),
+        np.empty((0, n_levels, 2), np.int64),
+        np.empty((0, ESCAPE + 1), np.uint8),
+        np.empty((0, 0), np.uint8),
+    )
+    return Shipped((), none)
 
 
 def from_histogram(histogram: np.ndarray, head_bits: int, n_levels: int, center: int, **rules: Any) -> Codebook:

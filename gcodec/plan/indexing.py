@@ -38,8 +38,9 @@ from ..memory import acquire, release
 from ..threads import n_threads, run_batches
 from .factor_sets import factor_sets
 from .other_scales import on_one_power, signs_of_largest
+from .profile import spread_places, spread_sample
 from .request import EncodeRequest, of_one_codebook
-from .unused_bits import spread_places, spread_sample, total_entropy
+from .unused_bits import total_entropy
 
 INDEXED_LOG2 = 16  #: of indexed blocks: in smaller ones, headers would be a larger part
 MIN_INDEXED = 1 << 14  #: values that an array must have at least to be worth the search

@@ -14,8 +14,8 @@ import numpy as np
 from ..dtypes import DType
 from ..errors import InvalidArgument
 from ..format.modes import BitLayout, lossless_at
+from .profile import spread_sample
 from .request import NO_LEVELS
-from .unused_bits import spread_sample
 
 #: What data of the earth sciences, tables and netCDF itself write where there is none, of either sign.
 CONVENTIONAL = (999.0, 999.9, 9999.0, 9999.9, 99999.0, 999999.0, 32767.0, 32768.0, 2147483647.0, 2147483648.0, 1e15,

@@ -14,11 +14,17 @@ from .sampling import Candidate, SamplePlanner
 
 MIN_WIDE_VALUES = 1 << 12  #: values from which a wide head is considered
 MIN_SIGNED_VALUES = 1 << 12  #: values from which a sign in the head is considered
+MIN_OTHER_HEADS = min(MIN_WIDE_VALUES, MIN_SIGNED_VALUES)  #: values from which any of them is
 MIN_FINE_VALUES = 1 << 16  #: values from which three mantissa bits are considered with it
 
 
 def with_other_heads(
-    planner: SamplePlanner, first: Candidate, dtype: DType, tables: Tables | None, smallest: bool
+    planner: SamplePlanner,
+    first: Candidate,
+    dtype: DType,
+    tables: Tables | None,
+    smallest: bool,
+    with_wide_head: Candidate | None = None,
 ) -> list[tuple[Candidate, float]]:
     """Return candidates with other heads than the usual one, and what share of its size each has to save.
 
@@ -28,11 +34,13 @@ def with_other_heads(
         dtype: The value type.
         tables: Tensors that may get column references, if there are any.
         smallest: True if any saving is welcome, and all heads are to be tried.
+        with_wide_head: The candidate with the wide head, if it is known.
     """
     values, results = planner.source.values, []
     wide, signed, fine = dtype.wide, dtype.signed, dtype.fine
     if wide is not None and len(values) >= MIN_WIDE_VALUES and (dtype.bits < 32 or smallest or not first.columns):
-        results.append((_with_wide_head(planner, first, wide, tables), 0.0 if smallest else wide.min_saving))
+        candidate = with_wide_head or _with_wide_head(planner, first, wide, tables)
+        results.append((candidate, 0.0 if smallest else wide.min_saving))
     for other, n_more, min_values in ((signed, 0, MIN_SIGNED_VALUES), (fine, 3, MIN_FINE_VALUES)):
         if other is None or len(values) < (MIN_SIGNED_VALUES if smallest else min_values):
             continue

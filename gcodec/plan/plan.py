@@ -12,25 +12,26 @@ import numpy as np
 from ..dtypes import DType
 from ..format.codebook import Codebook
 from ..format.columns import ColumnReferences
-from ..format.modes import lossless
-from ..format.shipped import fitting as fitting_shipped
+from ..format.modes import BitLayout, lossless
+from ..format.tables import tables_of_planes
 from ..kernels.block import header
 from ..kernels.block.sparse_types import SparseSizes
 from ..kernels.entropy import codebook_fit
 from ..kernels.sample import code_costs
-from ..options import EncoderOptions
 from ..threads import n_threads, run_batches
-from .codebooks import bin_costs, from_histograms, kept_costs, tail_costs, window_of
-from .columns import fit_columns, tables_of
+from .codebooks import FittedCodebooks, fit, kept_costs, tail_costs
+from .columns import Tables, fit_columns, tables_of
 from .indexing import IndexedPlan
-from .other_heads import with_other_heads
-from .prediction import Prediction, Predictor, rows_of
-from .request import EncodeRequest, FixedCodebooks, of_one_codebook
+from .other_heads import MIN_OTHER_HEADS, with_other_heads
+from .prediction import MIN_ROW_VALUES, Prediction, Predictor, Rows, rows_of
+from .profile import Profile, profile_of
+from .request import EncodeRequest, of_one_codebook
 from .sampling import (
     REFERENCE_BITS,
     STREAM_BITS,
     STREAM_LOG2,
     Candidate,
+    RowMemory,
     Sample,
     SamplePlanner,
     SampleSource,
@@ -45,10 +46,7 @@ from .sparse_frames import (
     plan_sparse_blocks,
     sparse_block_bits,
 )
-from .unused_bits import has_many_special
 
-MAX_CLUSTERED = 96  #: blocks whose distributions are compared when codebooks are formed
-TABLE_BITS = 400  #: what a codebook costs in the frame, about
 _MIN_CHOSEN = 512  #: blocks whose codebooks a thread chooses at a time
 
 
@@ -70,11 +68,12 @@ class FramePlan(NamedTuple):
         indexed: The dictionary and the indices of indexed blocks; None where none is indexed, else all are.
         inner: How the indices are coded, as bytes, where blocks are indexed.
         bits: What blocks and codebooks take, about, if that was asked for or had to be known.
+        rows: The memory that holds what was counted and decided of each block.
     """
 
     dtype: DType
     stream_log2: int
-    codebooks: tuple[Codebook, ...]
+    codebooks: Sequence[Codebook]
     records: tuple[bytes, ...]
     choice: np.ndarray
     bases: np.ndarray
@@ -86,6 +85,14 @@ class FramePlan(NamedTuple):
     indexed: IndexedPlan | None = None
     inner: FramePlan | None = None
     bits: float = 0.0
+    rows: RowMemory | None = None
+
+    def close(self) -> None:
+        """Give back memory that is reused, once the frame is written; the plan is not to be used any more."""
+        if isinstance(self.codebooks, FittedCodebooks):
+            self.codebooks.close()
+        if self.rows is not None:
+            self.rows.close()
 
     @property
     def histogram(self) -> np.ndarray:
@@ -173,7 +180,11 @@ def mixed_block_bits(request: EncodeRequest, block: int) -> np.ndarray | None:
 
 
 def make_plan(
-    request: EncodeRequest, block: int, weigh: bool = False, sparse_bits: np.ndarray | None = None
+    request: EncodeRequest,
+    block: int,
+    weigh: bool = False,
+    sparse_bits: np.ndarray | None = None,
+    profile: Profile | None = None,
 ) -> FramePlan:
     """Decide sub-streams, codebooks, references and predictions of a frame, and which blocks are sparse.
 
@@ -182,6 +193,7 @@ def make_plan(
         block: Values per block.
         weigh: True to estimate what the frame takes.
         sparse_bits: As :func:`mixed_block_bits` returns it; None if no block may be sparse.
+        profile: What the array is like, if that is known.
 
     Returns:
         The plan. It does not depend on the number of threads.
@@ -191,18 +203,28 @@ def make_plan(
     """
     (values, dtype, shape, _), bit_layout, _, options = request[:4]
     fixed, base = request.fixed, request.base
-    planner = _planner_for(request, block)
-    rows = rows_of(request.shapes or (shape,)) if options.prediction or options.columns else ()
-    # docs/format.md, section 7
-    with_columns = options.columns and fixed is None and dtype.tail_bits > 0 and not planner.special
-    tables = tables_of(request.shapes or (shape,)) if with_columns else None
-    columns = fit_columns(values, tables, dtype) if tables else ()
+    planner = _planner_for(request, block, profile)
+    rows: Sequence[Rows] = ()
+    tables: Tables | None = None
+    columns: tuple[ColumnReferences, ...] = ()
+    if len(values) >= MIN_ROW_VALUES and (options.prediction or options.columns):
+        rows = rows_of(request.shapes or (shape,))
+        # docs/format.md, section 7
+        with_columns = options.columns and fixed is None and dtype.tail_bits > 0 and not planner.special
+        tables = tables_of(request.shapes or (shape,)) if with_columns else None
+        columns = fit_columns(values, tables, dtype) if tables else ()
     lengths = stream_lengths(dtype, rows, len(values), options.smallest)
-    first = planner.best(dtype, lengths, columns)
     alternatives: list[tuple[Candidate, float]] = []  # and the share of their size by which the first must be larger
     plain = not bit_layout.lossy and bit_layout.drops == (0,)
-    if plain and request.standalone and options.wide_heads:
-        alternatives = with_other_heads(planner, first, dtype, tables, options.smallest)
+    if len(values) >= MIN_OTHER_HEADS and plain and request.standalone and options.wide_heads:
+        wide, with_wide_head = dtype.wide, None
+        if wide is not None and dtype.bits == 32 and len(lengths) == 1 and not columns and fixed is None:
+            first, with_wide_head = planner.with_both_heads(dtype, wide, lengths[0])
+        else:
+            first = planner.best(dtype, lengths, columns)
+        alternatives = with_other_heads(planner, first, dtype, tables, options.smallest, with_wide_head)
+    else:
+        first = planner.best(dtype, lengths, columns)
     predictor = None
     exact = not bit_layout.lossy or options.exact_if_smaller  # as predicted blocks are
     if options.prediction and exact and dtype.predictable and (rows or base is not None):
@@ -216,7 +238,7 @@ def make_plan(
             alternatives = []
     plan, coded_bits, coded = _plan_of(planner, first, request, predictor, sparse_bits, weigh or bool(alternatives))
     unpredicted = None  # blocks that are left to column references and wide heads
-    if plan.prediction is not None or not coded.all():
+    if plan.prediction is not None or (coded is not None and not coded.all()):
         unpredicted = coded
         if first.columns:  # other sub-streams may suit the rest better
             alternatives.append((planner.best(dtype, lengths, ()), 0.0))
@@ -233,7 +255,8 @@ def make_plan(
             if (1 + gain) * other.bits < plan.bits:
                 plan, coded = other, others_coded
     if sparse_bits is not None:
-        predicted = plan.prediction.choice >= 0 if plan.prediction is not None else np.zeros_like(coded)
+        predicted = plan.prediction.choice >= 0 if plan.prediction is not None else False
+        assert coded is not None
         wanted = ~(coded | predicted)
         if wanted.any():
             log2 = block.bit_length() - 1
@@ -241,13 +264,15 @@ def make_plan(
     return plan
 
 
-def _planner_for(request: EncodeRequest, block: int) -> SamplePlanner:
+def _planner_for(request: EncodeRequest, block: int, profile: Profile | None) -> SamplePlanner:
     """Return what samples an array. Raises InvalidArgument if the number of threads is below 1."""
     (values, dtype, _, _), layout, levels, options = request[:4]
     fixed, threads = request.fixed, n_threads(request.threads, len(values))
-    source = SampleSource(values, levels, len(layout.levels), block, threads, dtype.tail_bits - max(layout.kept))
+    source = SampleSource(values, levels, len(layout.levels), block, threads, dtype.tail_bits - layout.most_kept)
     # The mean of a sub-stream or column would say how many of its values are special, not where the others lie.
-    special = fixed is None and not layout.lossy and has_many_special(values, dtype)
+    special = False
+    if fixed is None and not layout.lossy and len(values):
+        special = (profile or profile_of(request.values)).has_many_special
     references = (options.references if fixed is None else fixed.references) and not special
     return SamplePlanner(source, references, fixed is not None, options.smallest, special)
 
@@ -263,6 +288,62 @@ def _sample_for_codebooks(planner: SamplePlanner, candidate: Candidate, lossy: b
     return sample
 
 
+@lru_cache(64)
+def _marks_and_shifts(dtype: DType, layout: BitLayout) -> tuple[np.ndarray, np.ndarray]:
+    """Return which planes each level owns items of, and where in the tail these lie."""
+    marks, shifts, _ = tables_of_planes(layout.widths, layout.masks, dtype.tail_bits)
+    return marks, shifts
+
+
+class _Fitted(NamedTuple):
+    """The codebooks of a frame, made or given.
+
+    Attributes:
+        codebooks: The codebooks.
+        records: The bytes that stand for each of them.
+        choice: int64[n_blocks], the codebook of each block, -1 where there is none.
+    """
+
+    codebooks: Sequence[Codebook]
+    records: tuple[bytes, ...]
+    choice: np.ndarray
+
+    @property
+    def costs(self) -> np.ndarray | None:
+        """uint32[n_codebooks, n_bins], bits of each bin under each codebook; None if there are no codebooks."""
+        if isinstance(self.codebooks, FittedCodebooks):
+            return self.codebooks.costs
+        return kept_costs(tuple(self.codebooks)) if self.codebooks else None
+
+
+def _fit(counts: np.ndarray, dtype: DType, sample: Sample, references: bool, request: EncodeRequest) -> _Fitted:
+    """Make the codebooks of a frame.
+
+    Args:
+        counts: uint32[n_blocks, n_bins], a histogram of each block.
+        dtype: The value type.
+        sample: What the counts are of.
+        references: True if heads are relative to each sub-stream's mean.
+        request: The array and how to encode it.
+    """
+    marks, shifts = _marks_and_shifts(dtype, request.bit_layout if dtype is request.values.dtype else lossless(dtype))
+    # With lossy modes values will be rounded, so that others than the counted occur. Shipped codebooks are for heads
+    # relative to blocks' means; the small arrays that gain by them are counted in full.
+    exact, may_be_shipped = sample.every == 1 and not request.bit_layout.lossy, sample.every == 1 and not references
+    # Blocks that are left out take part in no choice.
+    choice = sample.rows.choice if sample.rows and len(counts) == len(sample.bases) else np.empty(len(counts), np.int64)
+    books = fit(counts, dtype, sample.every, exact, request.options, (marks, shifts), may_be_shipped, choice)
+    return _Fitted((), (), choice) if books is None else _Fitted(books, books.records, choice)
+
+
+def _given(counts: np.ndarray, request: EncodeRequest, threads: int) -> _Fitted:
+    """Choose from given codebooks."""
+    assert request.fixed is not None
+    codebooks, records, _ = request.fixed
+    costs = kept_costs(codebooks) if len(codebooks) > 1 else None
+    return _Fitted(codebooks, records, _choose(len(codebooks), costs, counts, threads))
+
+
 def _plan_of(
     planner: SamplePlanner,
     candidate: Candidate,
@@ -270,7 +351,7 @@ def _plan_of(
     predictor: Predictor | None,
     sparse_bits: np.ndarray | None,
     weigh: bool,
-) -> tuple[FramePlan, float, np.ndarray]:
+) -> tuple[FramePlan, float, np.ndarray | None]:
     """Make the plan of one candidate.
 
     Args:
@@ -283,24 +364,25 @@ def _plan_of(
 
     Returns:
         The plan, and the bits that its blocks would take if none were predicted, both without meaning unless sizes are
-        estimated; and which blocks are neither predicted nor to be sparse, bool[n_blocks].
+        estimated; and which blocks are neither predicted nor to be sparse, bool[n_blocks], None for all.
     """
     dtype, stream_log2, columns, _, references, _ = candidate
-    (_, _, n_levels, _, threads, _), lossy, options = planner.source, request.bit_layout.lossy, request.options
-    kept = request.bit_layout.kept if dtype is request.values.dtype else lossless(dtype).kept
-    stream_len, books = 1 << stream_log2, request.fixed
-    sample = _sample_for_codebooks(planner, candidate, lossy) if books is None else planner.full_sample(candidate)
-    if books is None:
-        books = _fit_codebooks(sample.counts(references), dtype, n_levels, sample.every, lossy, references, options)
-    counts = sample.counts(books.references)
+    threads, lossy, fixed = planner.source.threads, request.bit_layout.lossy, request.fixed
     weigh = weigh or predictor is not None or sparse_bits is not None
-    costs = None
-    if len(books.codebooks) > 1 or (books.codebooks and weigh):
-        costs = bin_costs(books.codebooks) if request.fixed is None else kept_costs(books.codebooks)
-    choice = _choose(books.codebooks, costs, counts, threads)
-    prediction, bits, coded_bits, coded = None, 0.0, 0.0, np.ones(len(choice), np.bool_)
+    if fixed is None:
+        sample = _sample_for_codebooks(planner, candidate, lossy)
+        counts = sample.counts(references)
+        books = _fit(counts, dtype, sample, references, request)
+    else:
+        sample = planner.full_sample(candidate)
+        counts = sample.counts(fixed.references)
+        books = _given(counts, request, threads)
+    prediction, bits, coded_bits, coded = None, 0.0, 0.0, None
     if weigh:
-        expected = least = _expected_bits(costs, choice, counts, kept, sample.every, stream_len, references)
+        coded = np.ones(len(counts), np.bool_)
+        kept = request.bit_layout.kept if dtype is request.values.dtype else lossless(dtype).kept
+        stream_len = 1 << stream_log2
+        expected = least = _expected_bits(books, counts, kept, sample.every, stream_len, references)
         bits = coded_bits = float(expected.sum())
         if sparse_bits is not None:
             coded, least = expected <= sparse_bits, np.minimum(expected, sparse_bits)
@@ -310,16 +392,15 @@ def _plan_of(
         if prediction is not None:
             bits, coded = prediction.bits, coded & (prediction.choice < 0)
         if not coded.any():
-            books, choice = FixedCodebooks((), (), references), np.full_like(choice, -1)
+            books = _Fitted((), (), np.full(len(counts), -1, np.int64))
             if prediction is not None:  # short sub-streams are for references of their own, which these do not have
                 stream_log2 = max(stream_log2, STREAM_LOG2)
-        elif not coded.all() and request.fixed is None:  # other blocks have no say in the codebooks of coded ones
-            rest = counts[coded]
-            refitted = _fit_codebooks(rest, dtype, n_levels, sample.every, lossy, references, options)
+        elif not coded.all() and fixed is None:  # other blocks have no say in the codebooks of coded ones
+            refitted = _fit(counts[coded], dtype, sample, references, request)
             if refitted.codebooks or sample.every == 1:  # else the sample has nothing but zeros, and others may be
-                books, costs = refitted, bin_costs(refitted.codebooks) if refitted.codebooks else None
-                choice = _choose(books.codebooks, costs, counts, threads)
-                after = _expected_bits(costs, choice, counts, kept, sample.every, stream_len, references)
+                choice = _choose(len(refitted.codebooks), refitted.costs, counts, threads)
+                books = refitted._replace(choice=choice)
+                after = _expected_bits(books, counts, kept, sample.every, stream_len, references)
                 bits += float((after - expected)[coded].sum())
         bits += 8 * sum(map(len, books.records))
     plan = FramePlan(
@@ -327,171 +408,58 @@ def _plan_of(
         stream_log2,
         books.codebooks,
         books.records,
-        choice,
+        books.choice,
         sample.bases,
-        books.references,
+        references if fixed is None else fixed.references,
         counts,
         prediction,
         columns if books.codebooks else (),
         bits=bits,
+        rows=sample.rows,
     )
     return plan, coded_bits, coded
 
 
 def _expected_bits(
-    costs: np.ndarray | None,
-    choice: np.ndarray,
-    counts: np.ndarray,
-    kept: tuple[int, ...],
-    every: int,
-    stream_len: int,
-    references: bool,
+    books: _Fitted, counts: np.ndarray, kept: tuple[int, ...], every: int, stream_len: int, references: bool
 ) -> np.ndarray:
     """Estimate the bits that each block takes as a coded one.
 
     Args:
-        costs: uint32[n_codebooks, n_bins], bits of each bin under each codebook; None if there are no codebooks.
-        choice: int64[n_blocks], the codebook of each block.
+        books: The codebooks, and which block uses which.
         counts: uint32[n_blocks, n_bins], what was counted of each block.
         kept: For each level, the tail bits that are kept of its values.
-        every: One piece in so many was counted.
+        every: One piece in ``every`` was counted.
         stream_len: Values per sub-stream.
         references: True if sub-streams have references of their own.
 
     Returns:
-        float64[n_blocks], bits.
+        float64[n_blocks], bits; 0 without codebooks.
     """
+    tail_bits, costs = kept[0], books.costs
     if costs is None:
         return np.full(len(counts), 0.0)
     bits, numbers = np.zeros((2, len(counts)), np.int64)
-    tail_bits = kept[0]
     if len(kept) > 1:
         tail_bits, costs = 0, costs + tail_costs(kept)
-    codebook_fit.add_costs(counts, costs, choice, tail_bits, bits, numbers)
+    codebook_fit.add_costs(counts, costs, books.choice, tail_bits, bits, numbers)
     return every * (bits + numbers / stream_len * (STREAM_BITS + REFERENCE_BITS * references))
 
 
-def _choose(
-    codebooks: tuple[Codebook, ...], costs: np.ndarray | None, counts: np.ndarray, threads: int
-) -> np.ndarray:
+def _choose(n_codebooks: int, costs: np.ndarray | None, counts: np.ndarray, threads: int) -> np.ndarray:
     """Return the cheapest codebook of every block: int64[n_blocks], -1 where there is none.
 
     Args:
-        codebooks: The codebooks to choose from.
+        n_codebooks: Number of codebooks to choose from.
         costs: uint32[n_codebooks, n_bins], needed where there are several codebooks.
         counts: uint32[n_blocks, n_bins].
         threads: Threads to choose on.
     """
-    choice = np.full(len(counts), 0 if codebooks else -1, np.int64)
-    if len(codebooks) > 1:
+    choice = np.full(len(counts), 0 if n_codebooks else -1, np.int64)
+    if n_codebooks > 1:
 
         def work(begin: int, stop: int) -> None:
             code_costs.choose_codebooks(counts[begin:stop], costs, choice[begin:stop])
 
         run_batches(work, len(counts), threads, _MIN_CHOSEN)
     return choice
-
-
-def _fit_codebooks(
-    counts: np.ndarray, dtype: DType, n_levels: int, every: int, lossy: bool, references: bool, options: EncoderOptions
-) -> FixedCodebooks:
-    """Return codebooks for blocks: made for them, or one that comes with gcodec where naming that is cheaper than
-    carrying a made one, as it is for small arrays.
-
-    Args:
-        counts: uint32[n_blocks, n_bins], a histogram of each block.
-        dtype: The value type.
-        n_levels: Number of levels.
-        every: One piece in so many was counted.
-        lossy: True if values will be rounded, so that others than the counted occur.
-        references: True if heads are relative to each sub-stream's mean.
-        options: How codebooks are made.
-    """
-    codebooks = _make_codebooks(counts, dtype, n_levels, every, every == 1 and not lossy, options)
-    shipped = shipped_for(dtype, n_levels)
-    # Shipped codebooks are for heads relative to blocks' means; the small arrays that gain by them are counted in full.
-    if len(codebooks) == 1 and every == 1 and not references and shipped.codebooks:
-        spent = shipped.record_bits.copy()
-        codebook_fit.spent(counts, np.concatenate([bin_costs(codebooks), shipped.costs]), spent)
-        spent[0] += 8 * codebooks[0].record_bytes
-        best = int(spent.argmin())
-        if best:
-            return FixedCodebooks((shipped.codebooks[best - 1],), (shipped.records[best - 1],), False)
-    return FixedCodebooks(codebooks, tuple(codebook.record for codebook in codebooks), references)
-
-
-class Shipped(NamedTuple):
-    """Codebooks that come with gcodec, for one value type and number of levels.
-
-    Attributes:
-        codebooks: The codebooks.
-        records: The bytes that name each of them in a frame.
-        costs: uint32[n, n_bins], bits of each bin under each of them.
-        record_bits: uint64[1 + n], bits of the records, after a 0 for a codebook that is made.
-    """
-
-    codebooks: tuple[Codebook, ...]
-    records: tuple[bytes, ...]
-    costs: np.ndarray
-    record_bits: np.ndarray
-
-
-@lru_cache(64)
-def shipped_for(dtype: DType, n_levels: int) -> Shipped:
-    """Return the shipped codebooks for a value type and number of levels, perhaps none."""
-    numbered = [item for item in fitting_shipped(dtype.name, n_levels) if item[1].head_bits == dtype.head_bits]
-    books, records = tuple(book for _, book in numbered), tuple(book.reference(number) for number, book in numbered)
-    costs = bin_costs(books) if books else np.zeros((0, 0), np.uint32)
-    return Shipped(books, records, costs, np.array([0, *(8 * len(record) for record in records)], np.uint64))
-
-
-def _make_codebooks(
-    counts: np.ndarray, dtype: DType, n_levels: int, every: int, exact: bool, options: EncoderOptions
-) -> tuple[Codebook, ...]:
-    """Make codebooks for blocks, one for each group of similar ones.
-
-    Args:
-        counts: uint32[n_blocks, n_bins], a histogram of each block.
-        dtype: The value type.
-        n_levels: Number of levels.
-        every: One piece in so many was counted.
-        exact: True if no other values than the counted occur.
-        options: How codebooks are made.
-    """
-    _, center = window_of(n_levels)
-    used = np.empty(len(counts), np.int64)
-    used = used[: code_costs.rows_in_use(counts, used)]  # all-zero blocks need no codebook
-    if not len(used):
-        return ()
-    if len(used) > MAX_CLUSTERED and not (exact and has_few_heads(counts)):
-        used = used[np.linspace(0, len(used) - 1, MAX_CLUSTERED).astype(np.int64)]
-        exact = False
-    max_groups, share = min(options.max_codebooks, len(used)), len(used) / len(counts) / every
-    groups = _groups(counts if len(used) == len(counts) else counts[used], max_groups, share)
-    if len(groups) > 1:
-        groups = groups[groups.any(axis=1)]
-    return from_histograms(
-        groups,
-        dtype.head_bits,
-        n_levels,
-        center,
-        exact=exact,
-        max_length=options.max_length,
-        escape_threshold=options.escape_threshold,
-    )
-
-
-def _groups(rows: np.ndarray, max_groups: int, share: float) -> np.ndarray:
-    """Return histograms of groups of similar blocks, at most ``max_groups``: uint32[n_groups, n_bins].
-
-    Args:
-        rows: uint32[n_rows, n_bins], a histogram of each block.
-        max_groups: Largest number of groups.
-        share: Share of the array's values that was counted, by which a codebook's cost is weighed.
-    """
-    if len(rows) == 1:
-        return rows
-    if max_groups == 1:
-        return rows.sum(axis=0, dtype=np.uint32, keepdims=True)
-    groups = np.zeros((max_groups, rows.shape[1]), np.uint32)
-    return groups[: code_costs.cluster(rows, np.uint64(TABLE_BITS * 256 * share), groups)]

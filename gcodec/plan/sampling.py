@@ -18,6 +18,7 @@ from ..kernels.core.bundles import SampleScratch, SampleSpec
 from ..kernels.core.specialized import Specialized
 from ..kernels.sample import code_costs, count
 from ..kernels.sample.compared_heads import N_FOUND
+from ..kernels.sample.count_both import weigh_both_heads
 from ..memory import acquire, release
 from ..threads import run_batches
 from .codebooks import n_bins_of, window_of
@@ -41,6 +42,7 @@ MAX_FEW_HEADS = 6  #: different heads, zero among them, up to which all values o
 #: A thread samples at least so many blocks at a time, because handing over fewer takes as long as sampling them; and
 #: where there are more, the work is cut into so many batches for each thread.
 _MIN_BATCH, _PARTS = 64, 4
+_MAX_POOLED_ROWS = 8  #: blocks of arrays whose memory is kept
 _SHORTER_GAIN = 0.0005  #: what sub-streams of half the usual length, which are slower, have to save
 
 
@@ -64,6 +66,41 @@ class SampleSource(NamedTuple):
     unused_bits: int = 0
 
 
+class RowMemory:
+    """Memory for what is counted and decided of each block of an array; of small arrays it is taken from the pool.
+
+    Args:
+        n_rows: Number of blocks.
+        n_bins: Bins of a histogram.
+        by_block: False if there are no histograms of heads relative to each block's mean.
+        by_stream: Likewise of heads relative to each sub-stream's.
+
+    Attributes:
+        counts: What is counted, for the kernels.
+        choice: int64[n_rows], the codebook of each block.
+    """
+
+    __slots__ = ("_key", "choice", "counts")
+
+    def __init__(self, n_rows: int, n_bins: int, by_block: bool = True, by_stream: bool = True) -> None:
+        histograms = [np.empty((n_rows if wanted else 0, n_bins), np.uint32) for wanted in (by_block, by_stream)]
+        self._key, self.choice = (n_rows, n_bins), np.empty(n_rows, np.int64)
+        self.counts = count.SampleCounts(np.empty(n_rows, np.int64), *histograms)
+
+    @classmethod
+    def take(cls, n_rows: int, n_bins: int, by_block: bool, by_stream: bool) -> RowMemory:
+        """Return memory of the pool, or new memory where an array is long; arguments as for the class."""
+        if n_rows > _MAX_POOLED_ROWS:
+            return cls(n_rows, n_bins, by_block, by_stream)
+        memory: RowMemory = acquire((n_rows, n_bins), lambda: cls(n_rows, n_bins))
+        return memory
+
+    def close(self) -> None:
+        """Give the memory back; what it holds is not to be used any more."""
+        if len(self.choice) <= _MAX_POOLED_ROWS:
+            release(self._key, self)
+
+
 class Sample(NamedTuple):
     """Counts of some sub-streams of every ``step``-th block; of a sub-stream of zeros one value is counted.
 
@@ -73,6 +110,7 @@ class Sample(NamedTuple):
         by_stream: uint32[n_rows, n_bins], histograms of heads relative to each sub-stream's mean.
         every: One piece in so many was counted of each block.
         step: One block in so many was counted.
+        rows: The memory that holds this.
     """
 
     bases: np.ndarray
@@ -80,6 +118,7 @@ class Sample(NamedTuple):
     by_stream: np.ndarray
     every: int
     step: int
+    rows: RowMemory | None = None
 
     def counts(self, references: bool) -> np.ndarray:
         """Return the histograms that matter where sub-streams have references of their own, or have none."""
@@ -147,6 +186,16 @@ def candidate_sample(n_values: int, every: int, share: int = 1) -> tuple[int, in
     return every, max(-(-n_values // (every * share * _CANDIDATE_VALUES)), 1)
 
 
+@lru_cache(1024)
+def _shares_of(n_values: int, fixed: bool, thorough: bool) -> tuple[int, tuple[int, int]]:
+    """Return of how many pieces one is sampled for the final plan, and what :func:`candidate_sample` returns."""
+    if thorough:
+        every = min(every_of(n_values), _THOROUGH_EVERY)
+    else:
+        every = max(every_of(n_values), _FIXED_EVERY if fixed and n_values >= _FIXED_MIN_VALUES else 1)
+    return every, candidate_sample(n_values, every, _THOROUGH_SHARE if thorough else 1)
+
+
 def take_sample(
     source: SampleSource,
     dtype: DType,
@@ -172,49 +221,64 @@ def take_sample(
     """
     values, levels, n_levels, block, threads, _ = source
     every = every or every_of(len(values))
-    spec, n_bins = spec_of(dtype, n_levels, block, stream_len, every, step, references)
+    form = _form_of(dtype, n_levels, block, stream_len, every, step, references)
     n_rows = -(-len(values) // (block * step))
-    bases = np.empty(n_rows, np.int64)
-    by_block = np.zeros((n_rows, n_bins if spec.by_block else 0), np.uint32)
-    by_stream = np.zeros((n_rows, n_bins if spec.by_stream else 0), np.uint32)
-    kernel_columns, counts = for_kernels(columns), count.SampleCounts(bases, by_block, by_stream)
-    levels_if_any, kind = levels if n_levels > 1 else None, ("sample", dtype.bits, block, stream_len, n_bins)
+    rows = RowMemory.take(n_rows, form.n_bins, references is not True, references is not False)
+    kernel_columns, counts = for_kernels(columns), rows.counts
 
     def work(begin: int, stop: int) -> None:
-        scratch = acquire(kind, lambda: sample_scratch(dtype, block, stream_len, n_bins))
-        _count_sample(
-            (dtype.bits, n_levels > 1),
-            values,
-            levels_if_any,
-            spec,
-            kernel_columns,
-            scratch,
-            begin,
-            stop,
-            counts,
+        scratch = acquire(form.key, form.scratch)
+        _count_sample(form.types, values, levels_if_any, form.spec, kernel_columns, scratch, begin, stop, counts)
+        release(form.key, scratch)
+
+    levels_if_any = levels if n_levels > 1 else None
+    if threads == 1:
+        work(0, n_rows)
+    else:
+        run_batches(work, n_rows, threads, max(_MIN_BATCH, -(-n_rows // (_PARTS * threads))))
+    return Sample(*counts, every, step, rows)
+
+
+_count_sample, _weigh_sample = Specialized(count.count_sample), Specialized(count.weigh_sample)
+_weigh_both_heads = Specialized(weigh_both_heads)
+
+
+class _SampleForm:
+    """Holds what a sample depends on, beside the values: one object for each combination; arguments as of
+    :func:`take_sample`."""
+
+    def __init__(
+        self, dtype: DType, n_levels: int, block: int, stream_len: int, every: int, step: int, references: bool | None
+    ) -> None:
+        window, center = window_of(n_levels)
+        infinity = np.uint64(dtype.infinity if n_levels > 1 else 0)  # only levels ask what is finite
+        piece, wanted = max(stream_len, count.PIECE), (references is not True, references is not False)
+        head = dtype.head_shift, dtype.head_mask
+        self.spec = SampleSpec(
+            block, stream_len, piece, every, step, *head, window, center, infinity, *wanted, dtype.fine_bits
         )
-        release(kind, scratch)
+        self.n_bins = n_bins_of(n_levels)
+        self.key, self.types = ("sample", dtype.bits, block, stream_len, self.n_bins), (dtype.bits, n_levels > 1)
+        self._scratch = dtype, block, stream_len, self.n_bins
+        self._weights: dict[int, code_costs.Weights] = {}
+        self._streams = stream_len.bit_length() - 1, block // every // stream_len
 
-    run_batches(work, n_rows, threads, max(_MIN_BATCH, -(-n_rows // (_PARTS * threads))))
-    return Sample(bases, by_block, by_stream, every, step)
+    def weights(self, unused_bits: int) -> code_costs.Weights:
+        """Return the numbers by which a sample is weighed, where so many low bits are zero in all values."""
+        weights = self._weights.get(unused_bits)
+        if weights is None:
+            dtype = self._scratch[0]
+            weights = self._weights[unused_bits] = code_costs.Weights(
+                *self._streams, dtype.head_bits, dtype.tail_bits - unused_bits, STREAM_BITS, EMPTY_BITS, REFERENCE_BITS
+            )
+        return weights
+
+    def scratch(self) -> SampleScratch:
+        """Return uninitialized scratch for one thread."""
+        return sample_scratch(*self._scratch)
 
 
-_count_sample = Specialized(count.count_sample)
-
-
-@lru_cache(256)
-def spec_of(
-    dtype: DType, n_levels: int, block: int, stream_len: int, every: int, step: int, references: bool | None
-) -> tuple[SampleSpec, int]:
-    """Return what :func:`take_sample` counts, and the number of bins of a histogram."""
-    window, center = window_of(n_levels)
-    infinity = np.uint64(dtype.infinity if n_levels > 1 else 0)  # only levels ask what is finite
-    piece, wanted = max(stream_len, count.PIECE), (references is not True, references is not False)
-    head = dtype.head_shift, dtype.head_mask
-    spec = SampleSpec(
-        block, stream_len, piece, every, step, *head, window, center, infinity, *wanted, dtype.fine_bits
-    )
-    return spec, n_bins_of(n_levels)
+_form_of = lru_cache(256)(_SampleForm)
 
 
 def sample_scratch(dtype: DType, block: int, stream_len: int, n_bins: int) -> SampleScratch:
@@ -247,7 +311,7 @@ def stream_lengths(dtype: DType, rows: Sequence[Rows], n_values: int, smallest: 
         n_values: Number of values in it.
         smallest: True to try longer ones as well, of which fewer are decoded side by side.
     """
-    if n_values <= 1 << STREAM_LOG2:
+    if n_values <= 1 << STREAM_LOG2 or (dtype.bits != 16 and not rows and not smallest):
         return [STREAM_LOG2]
     longest = STREAM_LOG2 + (_MORE_LOG2 if smallest else 1 if dtype.bits == 16 else 0)
     lengths = list(range(longest, STREAM_LOG2 - 1, -1)) + ([STREAM_LOG2 - 1, STREAM_LOG2 - 2] if smallest else [])
@@ -283,52 +347,29 @@ def _price(candidate: Candidate) -> float:
     return candidate.bits * (1 + _SHORTER_GAIN * max(STREAM_LOG2 - candidate.stream_log2, 0))
 
 
-def _costs(
-    dtype: DType, sample: Sample, stream_log2: int, source: SampleSource, mask: np.ndarray | None
-) -> tuple[float, float]:
-    """Return the bits that sampled blocks take where heads are relative to each block's mean, and where to each
-    sub-stream's.
-
-    Args:
-        dtype: The value type.
-        sample: Both kinds of counts.
-        stream_log2: log2 of the values per sub-stream.
-        source: The array.
-        mask: bool[n_rows], True for the blocks that are meant; None for all.
-    """
-    n_rows, plain, relative, n_heads, n_tails = code_costs.compare_references(
-        sample.by_block, sample.by_stream, mask, dtype.head_bits
-    )
-    n_streams = n_heads >> stream_log2
-    n_empty = max(n_rows * (source.block // sample.every >> stream_log2) - n_streams, 0)
-    besides = STREAM_BITS * n_streams + EMPTY_BITS * n_empty + (dtype.tail_bits - source.unused_bits) * n_tails
-    return plain / 256 + besides, relative / 256 + REFERENCE_BITS * n_streams + besides
-
-
-class SamplePlanner(NamedTuple):
+class SamplePlanner:
     """Samples one array, and compares candidates by what their samples take.
 
-    Attributes:
+    Args:
         source: The array.
         references: True if sub-streams may have references of their own.
         fixed: True if codebooks are fixed; sub-streams have references then if they may.
         thorough: True to count half of all values, and more to compare candidates, where size is all that counts.
         special: True if many values are infinite or NaN: one base for all blocks is tried then.
+
+    Attributes:
+        every: The number of pieces of each block of which one is counted for the final plan.
     """
 
-    source: SampleSource
-    references: bool
-    fixed: bool
-    thorough: bool = False
-    special: bool = False
+    __slots__ = ("_candidate_sample", "every", "fixed", "references", "source", "special", "thorough")
 
-    @property
-    def every(self) -> int:
-        """The number of pieces of each block of which one is counted for the final plan."""
-        n_values = len(self.source.values)
-        if self.thorough:
-            return min(every_of(n_values), _THOROUGH_EVERY)
-        return max(every_of(n_values), _FIXED_EVERY if self.fixed and n_values >= _FIXED_MIN_VALUES else 1)
+    def __init__(
+        self, source: SampleSource, references: bool, fixed: bool, thorough: bool = False, special: bool = False
+    ) -> None:
+        self.source, self.references, self.fixed, self.thorough, self.special = (
+            source, references, fixed, thorough, special
+        )
+        self.every, self._candidate_sample = _shares_of(len(source.values), fixed, thorough)
 
     def candidate(
         self, dtype: DType, stream_log2: int, columns: tuple[ColumnReferences, ...], only: bool = False
@@ -338,12 +379,47 @@ class SamplePlanner(NamedTuple):
         if only and self.fixed:  # nothing is left to decide: count at once what the plan needs
             sample = take_sample(self.source, dtype, 1 << stream_log2, columns, 1, self.every, self.references)
             return Candidate(dtype, stream_log2, columns, sample, self.references, 0.0)
-        share = _THOROUGH_SHARE if self.thorough else 1
-        every, step = candidate_sample(len(self.source.values), self.every, share)
-        sample = take_sample(self.source, dtype, 1 << stream_log2, columns, step, every)
-        plain, relative = _costs(dtype, sample, stream_log2, self.source, None)
+        source = self.source
+        values, levels, n_levels, block, _, unused_bits = source
+        every, step = self._candidate_sample
+        form = _form_of(dtype, n_levels, block, 1 << stream_log2, every, step, None)
+        n_rows = -(-len(values) // (block * step))
+        rows = RowMemory.take(n_rows, form.n_bins, True, True)
+        scratch = acquire(form.key, form.scratch)
+        plain, relative = _weigh_sample(
+            form.types,
+            values,
+            levels if n_levels > 1 else None,
+            form.spec,
+            form.weights(unused_bits),
+            for_kernels(columns),
+            scratch,
+            n_rows,
+            rows.counts,
+        )
+        release(form.key, scratch)
         references = self.references and (self.fixed or relative < plain)
+        sample = Sample(*rows.counts, every, step, rows)
         return Candidate(dtype, stream_log2, columns, sample, references, relative if references else plain)
+
+    def with_both_heads(self, usual: DType, wide: DType, stream_log2: int) -> tuple[Candidate, Candidate]:
+        """Return the ways to code an array of float32 without column references with the usual head and with the wide
+        one, which are counted together."""
+        (every, step), (values, _, _, block, _, unused_bits), stream_len = (
+            self._candidate_sample, self.source, 1 << stream_log2
+        )
+        forms = [_form_of(dtype, 1, block, stream_len, every, step, None) for dtype in (usual, wide)]
+        n_rows, n_bins = -(-len(values) // (block * step)), forms[0].n_bins
+        rows = [RowMemory.take(n_rows, n_bins, True, True) for _ in forms]
+        scratch = acquire(forms[0].key, forms[0].scratch)
+        asked = [part for form in forms for part in (form.spec, form.weights(unused_bits))]
+        bits = _weigh_both_heads(None, values, *asked, scratch, rows[0].counts, rows[1].counts)
+        release(forms[0].key, scratch)
+        found = []
+        for dtype, memory, (plain, relative) in zip((usual, wide), rows, bits, strict=True):
+            references, sample = self.references and relative < plain, Sample(*memory.counts, every, step, memory)
+            found.append(Candidate(dtype, stream_log2, (), sample, references, relative if references else plain))
+        return found[0], found[1]
 
     def full_sample(self, candidate: Candidate) -> Sample:
         """Return counts of every block for one candidate; of all values where a sample has nothing but zeros."""
@@ -365,9 +441,12 @@ class SamplePlanner(NamedTuple):
 
     def bits_of(self, candidate: Candidate, blocks: np.ndarray) -> float:
         """Return what a candidate's sample takes of some blocks alone: bool[n_blocks], True for these."""
-        sample = candidate.sample
-        mask = blocks[:: sample.step]
-        return _costs(candidate.dtype, sample, candidate.stream_log2, self.source, mask)[candidate.references]
+        sample, source = candidate.sample, self.source
+        form = _form_of(
+            candidate.dtype, source.n_levels, source.block, 1 << candidate.stream_log2, sample.every, sample.step, None
+        )
+        mask, weights = blocks[:: sample.step], form.weights(source.unused_bits)
+        return code_costs.weigh_references(sample.by_block, sample.by_stream, mask, weights)[candidate.references]
 
     def best(self, dtype: DType, lengths: Sequence[int], columns: tuple[ColumnReferences, ...]) -> Candidate:
         """Return the cheapest candidate.

@@ -139,16 +139,15 @@ def read_guarded(side: str, many: bool) -> None:
         sparse_blocks,
         writer,
     )
-    from gcodec.frame import small_frames as small_writes
     from gcodec.plan import codebooks as fitting
     from gcodec.plan import columns as column_fit
-    from gcodec.plan import finding, indexing, plan, prediction, sampling
+    from gcodec.plan import finding, indexing, plan, prediction, profile, sampling
     from gcodec.plan import sparse_frames as sparse_plan
 
     guarded: Any = Guarded(side)
     for module in (writer, change_codebook, coded_blocks, codebook, codec, column_fit, columns, decode, dictionary,
                    encode, finding, fitting, indexed_blocks, indexing, plan, predicted_blocks, prediction, scratch,
-                   sampling, small_reads, small_writes, sparse_blocks, sparse_plan, tables, tensors):
+                   profile, sampling, small_reads, sparse_blocks, sparse_plan, tables, tensors):
         if hasattr(module, "np"):
             setattr(module, "np", guarded)      # noqa: B010 - to mypy a module has no such attribute
     n_frames = n_refused = 0

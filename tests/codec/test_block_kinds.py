@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import gcodec
-from gcodec.frame import encode, inspect, kinds, writer
+from gcodec.frame import inspect, kinds, writer
 from gcodec.frame.coded_blocks import CodedDecoder, CodedEncoder
 from gcodec.kernels.block import header
 from gcodec.kernels.core.bundles import FrameBlocks
@@ -63,8 +63,7 @@ class NovelDecoder:
 
 
 def planned(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Plan every second block as the new kind, which the encoder knows; small frames, too, step by step."""
-    monkeypatch.setattr(encode, "plan_small", lambda request, coded=False: None)
+    """Plan every second block as the new kind, which the encoder knows."""
     monkeypatch.setattr(FramePlan, "kinds", property(lambda self: (header.CODED, NUMBER)))
     monkeypatch.setattr(FramePlan, "runs", lambda self, begin, end: (
         (b, b + 1, NUMBER if b % 2 else header.CODED) for b in range(begin, end)))

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import gcodec
 from gcodec import EncoderOptions, Ladder
-from gcodec.frame import small_frames
+from gcodec.frame import encode as encoding
 from tests.support import laws
 from tests.support.base_pairs import rng_of
 from tests.support.bit_patterns import BITS_ONLY, KINDS, from_floats, gaussian, specials
@@ -174,5 +174,5 @@ def test_small_arrays_stored_without_a_plan_would_not_be_shorter_with_one(dtype,
     x = (rng.standard_normal(n) if seed & 1 else 2.0 ** rng.integers(-2, 1, n)).astype(dtype)
     x[rng.random(n) < zeros] = 0
     frame = gcodec.encode(x)
-    with patch.object(small_frames, "_MAX_BITS_TO_COUNT", 0):
+    with patch.object(encoding, "_MAX_BITS_TO_COUNT", 0):
         assert len(frame) <= len(gcodec.encode(x))

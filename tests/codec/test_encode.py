@@ -35,7 +35,7 @@ def test_a_codebook_without_escape_falls_back_to_raw_blocks():
     _, plan = planned(few, "float32")
     assert plan.codebooks
     assert not any(codebook.has_escape for codebook in plan.codebooks)      # all values were seen
-    given = FixedCodebooks(plan.codebooks, plan.records, plan.references)
+    given = FixedCodebooks(tuple(plan.codebooks), plan.records, plan.references)
     other = np.concatenate([few, gaussian(kind, rng, 100, scale=1e10)])
     frame, _ = planned(other, "float32", given=given)
     laws.assert_same_bits(gcodec.decode(frame), other)

@@ -17,7 +17,7 @@ import pytest
 import gcodec
 from gcodec import threads as pool_module
 from gcodec.format import tables
-from gcodec.frame import coded_blocks, predicted_blocks, small_frames
+from gcodec.frame import coded_blocks, predicted_blocks
 from gcodec.memory import BytesBuilder
 from gcodec.threads import OrderedWriter, threads_per_rank
 from tests.support import laws
@@ -110,8 +110,7 @@ def test_an_error_on_any_thread_reaches_the_caller(at, monkeypatch):
             raise ZeroDivisionError
         return kernel(*args)
 
-    for module in (coded_blocks, small_frames):
-        monkeypatch.setattr(module, "encode_coded_blocks", failing)
+    monkeypatch.setattr(coded_blocks, "encode_coded_blocks", failing)
     for threads in (1, 2, 4):
         calls = iter(range(at if threads == 1 else 0, 1000))
         with pytest.raises(ZeroDivisionError):

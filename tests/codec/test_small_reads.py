@@ -14,8 +14,8 @@ from gcodec import codec
 from gcodec.archive.arrays import as_bytes
 from gcodec.dtypes import DTYPES
 from gcodec.frame.small_reads import MAX_SMALL_VALUES, SmallFrame, small_frame
-from tests.codec.test_small_frames import arrays
 from tests.fuzz.frames import seal_block, seal_prelude
+from tests.plan.test_frames_depend_on_arrays import arrays
 from tests.support.bit_patterns import KINDS, from_floats
 
 Outcome = tuple[type[Exception], str] | bytes

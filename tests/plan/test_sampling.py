@@ -8,14 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import gcodec
-from gcodec.dtypes import BY_CODE, DType
+from gcodec.dtypes import BY_CODE, BY_NAME, DType
 from gcodec.kernels.entropy import codebook_fit
 from gcodec.kernels.heads.means import reference_head
 from gcodec.kernels.heads.sign_in_head import turn_in_place
 from gcodec.kernels.sample import code_costs
 from gcodec.kernels.sample.count import PIECE
 from gcodec.plan.codebooks import window_of
-from gcodec.plan.sampling import SampleSource, take_sample
+from gcodec.plan.sampling import SamplePlanner, SampleSource, take_sample
 
 TYPES = tuple(BY_CODE.values())
 BLOCK = 1 << 12
@@ -96,6 +96,21 @@ def test_a_sample_counts_the_symbols_of_the_pieces_it_takes(dtype, stream, step,
         assert sample.bases.tolist() == wanted[0]
         assert references is True or np.array_equal(sample.by_block, wanted[1])
         assert references is False or np.array_equal(sample.by_stream, wanted[2])
+
+
+@given(st.integers(1 << 12, 5 * BLOCK), st.integers(0, 99), st.sampled_from([0, 0.3, 1.0]))
+def test_both_heads_of_float32_counted_together_are_those_counted_one_by_one(n, seed, share):
+    dtype, rng = BY_NAME["float32"], np.random.default_rng(seed)
+    assert dtype.wide is not None
+    usual = rng.standard_normal(n).astype(np.float32).view(np.uint32)
+    bits = np.where(rng.random(n) < share, random_bits(dtype, n, seed), usual)
+    planner = SamplePlanner(SampleSource(bits, np.zeros(0, np.uint8), 1, BLOCK), True, False)
+    together = planner.with_both_heads(dtype, dtype.wide, 8)
+    for found, kind in zip(together, (dtype, dtype.wide), strict=True):
+        alone = planner.candidate(kind, 8, ())
+        assert (found.dtype, found.references, found.bits) == (kind, alone.references, alone.bits)
+        for one, other in zip(found.sample[:3], alone.sample[:3], strict=True):
+            assert np.array_equal(one, other)
 
 
 def histograms(seed: int, n_rows: int, n_bins: int) -> np.ndarray:

@@ -10,7 +10,7 @@ import pytest
 
 import gcodec
 from gcodec.plan import unused_bits
-from gcodec.plan.unused_bits import spread_sample
+from gcodec.plan.profile import spread_sample
 from gcodec.plan.zero_levels import ZeroLevels
 from tests.support import laws
 from tests.support.bit_patterns import BITS_ONLY, KINDS, Bits, from_floats, gaussian, infinity

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from unittest.mock import patch
 
-from gcodec.frame import coded_blocks, small_frames
+from gcodec.frame import coded_blocks
 from gcodec.kernels.planes.layout_types import GeneralPlanes
 
 
@@ -23,4 +23,4 @@ def general_layout() -> Iterator[None]:
 
 def _forget_layouts() -> None:
     coded_blocks.form_of.cache_clear()
-    small_frames.frame_types.cache_clear()
+    coded_blocks.coded_form.cache_clear()

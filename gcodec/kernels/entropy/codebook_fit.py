@@ -9,16 +9,86 @@ Histograms are those of :mod:`code_costs`: zero, outside, then one bin per (leve
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
+from ..core.bundles import Books
 from ..core.jit import allocating, kernel
 from ..core.scalar import U8, U16, U32
 from ..core.unaligned import store_u16, subarray
-from ..sample.code_costs import cost_of
-from .prefix_code import ESCAPE, package_merge
+from ..sample.code_costs import choose_codebooks, cluster, cost_of, has_few_bins, rows_in_use
+from .code_tables import fill_encoders
+from .prefix_code import ESCAPE, MAX_LENGTH, huffman, package_merge
 
 RECORD_BYTES = 4 + 4 * 16 + 128  #: max bytes of an inline record
 NO_COST = 1_000_000  #: bits, where a codebook has no code for a bin
+MAX_FEW_HEADS = 6  #: different heads, zero among them, that are few
+
+
+class FitRules(NamedTuple):
+    """The numbers by which codebooks are made.
+
+    Attributes:
+        n_levels: levels of a codebook.
+        window: bins of a level.
+        center: bin of a level for head 0.
+        head_bits: bits of a head.
+        max_books: max codebooks of a frame.
+        max_clustered: max blocks whose distributions are compared to make several.
+        table_cost: what a codebook costs in the frame, in 1/256 bits, if all values are counted.
+        max_symbols: max symbols of a codebook besides zero and the escape.
+        max_length: max bits of a code.
+        escape_threshold: GComp's n_theta: symbols whose Huffman code is longer are left to the escape; 0 for no such
+            rule.
+    """
+
+    n_levels: int
+    window: int
+    center: int
+    head_bits: int
+    max_books: int
+    max_clustered: int
+    table_cost: int
+    max_symbols: int
+    max_length: int
+    escape_threshold: int
+
+
+class ShippedBooks(NamedTuple):
+    """The codebooks that come with gcodec for a value type and number of levels; none of the arrays may have rows.
+
+    Attributes:
+        costs: uint32[n, n_bins], bits of each bin.
+        record_bits: uint64[n], bits of the records.
+        ranges: int64[n, n_levels, 2], (first, count) of relative heads.
+        lengths: uint8[n, 256], bits of codes.
+        records: uint8[n, record_bytes], the records that name them.
+    """
+
+    costs: np.ndarray
+    record_bits: np.ndarray
+    ranges: np.ndarray
+    lengths: np.ndarray
+    records: np.ndarray
+
+
+class MadeBooks(NamedTuple):
+    """The codebooks of a frame, results; the arrays may have more rows than there are codebooks.
+
+    Attributes:
+        ranges: int64[n, n_levels, 2], (first, count) of relative heads.
+        lengths: uint8[n, 256], bits of each symbol's code.
+        records: uint8[n, RECORD_BYTES], the records that frames carry.
+        ends: int64[n], bytes of each record.
+        costs: uint32[n, n_bins], bits that each bin costs.
+    """
+
+    ranges: np.ndarray
+    lengths: np.ndarray
+    records: np.ndarray
+    ends: np.ndarray
+    costs: np.ndarray
 
 
 @allocating
@@ -120,6 +190,8 @@ def find_lengths(weights, n_weights, limit, lengths):
     row_lengths = np.empty(max_symbols, np.uint8)
     order, weight = np.empty(max_symbols, np.int64), np.empty((2, 2 * max_symbols), np.uint64)
     is_leaf, n_items = np.empty((limit, 2 * max_symbols), np.uint8), np.empty(limit, np.int64)
+    pairs, parent = np.empty(2 * max_symbols, np.int64), np.empty(2 * max_symbols, np.int64)
+    native = np.empty(max_symbols, np.int64)
     for k in range(n_books):
         n, used = n_weights[k], 0
         row = weights[k, :n]
@@ -129,7 +201,14 @@ def find_lengths(weights, n_weights, limit, lengths):
             used += row[n - 1] == 0
             row[n - 1] = max(row[n - 1], 1)
             row[0] = row[0] if used > 1 else 1
-        package_merge(row, limit, order, weight, is_leaf, n_items, row_lengths)
+        # Huffman's code is optimal, too, and sooner found; most often no code is too long.
+        huffman(row, order, pairs, parent, native)
+        longest = 0
+        for i in range(n):
+            longest = max(longest, native[i])
+            row_lengths[i] = native[i]
+        if longest > limit:
+            package_merge(row, limit, order, weight, is_leaf, n_items, row_lengths)
         for i in range(n - 1):
             lengths[k, i] = row_lengths[i]
         lengths[k, ESCAPE] = row_lengths[n - 1]  # the last weight is the escape's, whose number is 255
@@ -240,3 +319,151 @@ def add_costs(counts, costs, choice, tail_bits, bits, numbers):
             number += count
         bits[b] = total + (number - np.int64(row[0])) * tail_bits
         numbers[b] = number
+
+
+@allocating
+def _leave_out_long(weights, n_weights, threshold):
+    """Leave symbols whose Huffman code is longer than ``threshold`` bits to the escape (GComp's n_theta), for a
+    codebook per row of weights; arguments as of :func:`find_lengths`."""
+    n_books, max_symbols = weights.shape
+    order, native = np.empty(max_symbols, np.int64), np.empty(max_symbols, np.int64)
+    weight, parent = np.empty(2 * max_symbols, np.int64), np.empty(2 * max_symbols, np.int64)
+    for k in range(n_books):
+        last = n_weights[k] - 1
+        huffman(weights[k, : last + 1], order, weight, parent, native)
+        for i in range(last):
+            if native[i] > threshold:
+                weights[k, last] += weights[k, i]
+                weights[k, i] = 0
+
+
+@allocating
+def make_books(histograms, exact, rules, made):
+    """Make the codebooks that suit histograms, one for each row.
+
+    Args:
+        histograms: int64[n, n_bins].
+        exact: whether what was counted is all that will occur.
+        rules: :class:`FitRules`.
+        made: :class:`MadeBooks`, result; the lengths zero before.
+    """
+    n = len(histograms)
+    spans, n_weights = np.empty((n, rules.n_levels, 2), np.int64), np.empty(n, np.int64)
+    weights = np.zeros((n, rules.max_symbols + 2), np.int64)
+    choose_symbols(histograms, rules.window, exact, spans, weights, n_weights)
+    if rules.escape_threshold:
+        _leave_out_long(weights, n_weights, rules.escape_threshold)
+    find_lengths(weights, n_weights, rules.max_length, made.lengths)
+    mask = (np.int64(1) << rules.head_bits) - 1
+    write_records(spans, made.lengths, rules.center, mask, made.ranges, made.records, made.ends)
+
+
+@allocating
+def _groups_of(counts, used, every, rules):
+    """Return the histograms of groups of similar blocks, a codebook for each: int64[n_groups, n_bins].
+
+    Args:
+        counts: uint32[n_blocks, n_bins], histograms of blocks.
+        used: int64[n_used], the blocks that have a say, one at least.
+        every: one piece in ``every`` was counted.
+        rules: :class:`FitRules`.
+    """
+    (n_rows, n_bins), n_used, n = counts.shape, len(used), 1
+    some, groups = np.empty((n_used, n_bins), np.uint32), np.zeros((min(rules.max_books, n_used), n_bins), np.uint32)
+    for k in range(n_used):
+        for i in range(n_bins):
+            some[k, i] = counts[used[k], i]
+    if len(groups) > 1:
+        n = cluster(some, np.uint64(rules.table_cost * (n_used / n_rows / every)), groups)
+    else:
+        for k in range(n_used):
+            for i in range(n_bins):
+                groups[0, i] += some[k, i]
+    histograms, n_groups = np.zeros((n, n_bins), np.int64), 0
+    for k in range(n):
+        any_count = np.uint32(0)
+        for i in range(n_bins):
+            histograms[n_groups, i] = groups[k, i]
+            any_count |= groups[k, i]
+        n_groups += any_count != 0 or n == 1
+    return histograms[:n_groups]
+
+
+@allocating
+def _cheaper_shipped(counts, made, shipped):
+    """Return the number of the shipped codebook that takes fewer bits than a made one with its record, or -1; arguments
+    as of :func:`fit_books`, where ``made`` has costs."""
+    n = len(shipped.costs)
+    of_made, of_shipped = np.zeros(1, np.uint64), np.zeros(n, np.uint64)
+    spent(counts, made.costs[:1], of_made)
+    spent(counts, shipped.costs, of_shipped)
+    best, least = -1, of_made[0] + np.uint64(8 * made.ends[0])
+    for k in range(n):
+        total = of_shipped[k] + shipped.record_bits[k]
+        if total < least:
+            best, least = k, total
+    return best
+
+
+class FitMemory(NamedTuple):
+    """The memory that codebooks are made in.
+
+    Attributes:
+        made: the codebooks, with room for as many as a frame may have; lengths zero before.
+        tables: their tables to encode with.
+    """
+
+    made: MadeBooks
+    tables: Books
+
+
+@allocating
+def fit_books(counts, every, exact, rules, shipped, planes, memory, choice):
+    """Make the codebooks of a frame, choose the one of each block, and fill the tables to encode with.
+
+    Args:
+        counts: uint32[n_blocks, n_bins], a histogram of each block.
+        every: one piece in ``every`` was counted.
+        exact: whether no other values than the counted occur.
+        rules: :class:`FitRules`.
+        shipped: :class:`ShippedBooks` that may take the place of a single codebook.
+        planes: marks and shifts, see ``code_tables.fill_tables``.
+        memory: :class:`FitMemory`, results.
+        choice: int64[n_blocks or more], result: the codebook of each block.
+
+    Returns:
+        (n_books, number): how many codebooks there are, none if blocks count nothing but zeros and heads outside of the
+        window; and the number of the shipped one that is the only one, or -1.
+    """
+    n_rows, (made, tables), (marks, shifts) = len(counts), memory, planes
+    used = np.empty(n_rows, np.int64)
+    n_used, best = rows_in_use(counts, used), -1
+    if n_used == 0:
+        return 0, best
+    if n_used > rules.max_clustered and not (exact and has_few_bins(counts, MAX_FEW_HEADS)):
+        # Blocks that lie evenly apart have a say for all.
+        exact, apart = False, (n_used - 1) / (rules.max_clustered - 1)
+        for k in range(rules.max_clustered - 1):
+            used[k] = used[np.int64(k * apart)]
+        used[rules.max_clustered - 1] = used[n_used - 1]
+        n_used = rules.max_clustered
+    histograms = _groups_of(counts, used[:n_used], every, rules)
+    make_books(histograms, exact, rules, made)
+    n = len(histograms)
+    fill_bin_costs(made.ranges[:n], made.lengths, rules.head_bits, rules.window, rules.center, made.costs)
+    if n == 1 and len(shipped.costs):
+        best = _cheaper_shipped(counts, made, shipped)
+    if best >= 0:
+        made.ranges[0], made.lengths[0] = shipped.ranges[best], shipped.lengths[best]
+        made.costs[0] = shipped.costs[best]
+        made.ends[0] = shipped.records.shape[1]
+        for i in range(made.ends[0]):
+            made.records[0, i] = shipped.records[best, i]
+    if n > 1:
+        choose_codebooks(counts, made.costs[:n], choice)
+    else:
+        for b in range(n_rows):
+            choice[b] = 0
+    following, codes = np.empty(MAX_LENGTH + 1, np.uint32), np.empty(ESCAPE + 1, np.uint32)
+    fill_encoders(made.ranges, made.lengths[:n], rules.head_bits, marks, shifts, following, codes, tables)
+    return n, best

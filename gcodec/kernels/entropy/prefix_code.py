@@ -88,6 +88,57 @@ def package_merge(counts, limit, order, weight, is_leaf, n_items, lengths):
 
 
 @kernel
+def huffman(counts, order, weight, parent, lengths):
+    """Find Huffman's code lengths, which nothing limits; ties go to the lower symbol, and to symbols before pairs.
+
+    The two least of all symbols and pairs become a pair, until one is left. Pairs are made in rising order, so that the
+    least is always the first of the symbols or the first of the pairs that are in no pair yet:
+
+        counts    a 1, b 1, c 3            pairs: ab 2, abc 5
+        parents   a ab, b ab, c abc, ab abc
+        length    a 2, b 2, c 1            how many parents are above
+
+    Args:
+        counts: int64[n], none negative.
+        order: int64[n], scratch: the symbols by count.
+        weight: int64[2n], scratch: of symbols by count, and of pairs behind them.
+        parent: int64[2n], scratch: the pair that each is in.
+        lengths: int64[n], result, 0 where the count is 0; 1 of a symbol that is the only one.
+    """
+    n = 0
+    for i in range(len(counts)):
+        lengths[i] = 0
+        if counts[i]:
+            place = n
+            while place > 0 and counts[order[place - 1]] > counts[i]:
+                order[place] = order[place - 1]
+                place -= 1
+            order[place] = i
+            n += 1
+    for k in range(n):
+        weight[k] = counts[order[k]]
+    leaf, pair = 0, n
+    for k in range(n, 2 * n - 1):
+        weight[k] = 0
+        for _ in range(2):
+            if leaf < n and (pair >= k or weight[leaf] <= weight[pair]):
+                weight[k] += weight[leaf]
+                parent[leaf] = k
+                leaf += 1
+            else:
+                weight[k] += weight[pair]
+                parent[pair] = k
+                pair += 1
+    # Parents come behind what is in them, so that their depth, which takes the place of their weight, is known first.
+    if n:
+        weight[2 * n - 2] = 0
+    for k in range(2 * n - 3, -1, -1):
+        weight[k] = weight[parent[k]] + 1
+    for k in range(n):
+        lengths[order[k]] = max(weight[k], 1)
+
+
+@kernel
 def canonical_codes(lengths, following, codes):
     """Find canonical codes, bit-reversed so that the first bit is the lowest (docs/format.md section 5).
 

@@ -14,6 +14,8 @@ several:
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from ..core.jit import allocating, kernel
@@ -203,6 +205,46 @@ def cluster(histograms, table_cost, groups):
         for i in range(n_live):
             groups[k, live[i]] = sums[k, i]
     return n
+
+
+class Weights(NamedTuple):
+    """The numbers by which :func:`weigh_references` weighs what a sample takes.
+
+    Attributes:
+        stream_log2: log2 of the values per sub-stream.
+        n_streams: sub-streams of a block that are sampled.
+        head_bits: bits of a head.
+        tail_bits: bits of a tail that are not zero in all values.
+        stream_bits: bits that the length of a sub-stream and the spare bits of its last byte take.
+        empty_bits: bits that a sub-stream of zeros takes.
+        reference_bits: bits that a sub-stream's reference takes.
+    """
+
+    stream_log2: int
+    n_streams: int
+    head_bits: int
+    tail_bits: int
+    stream_bits: float
+    empty_bits: int
+    reference_bits: int
+
+
+@kernel
+def weigh_references(by_block, by_stream, marked, weights):
+    """Return the bits that sampled blocks take where heads are relative to each block's mean, and where to each
+    sub-stream's.
+
+    Args:
+        by_block: uint32[n_rows, n_bins], heads relative to each block's mean.
+        by_stream: uint32[n_rows, n_bins], relative to each sub-stream's.
+        marked: bool[n_rows], the rows that are meant; or None: all.
+        weights: :class:`Weights`.
+    """
+    n_rows, plain, relative, n_heads, n_tails = compare_references(by_block, by_stream, marked, weights.head_bits)
+    n_streams = n_heads >> weights.stream_log2
+    n_empty = max(n_rows * weights.n_streams - n_streams, 0)
+    besides = weights.stream_bits * n_streams + weights.empty_bits * n_empty + weights.tail_bits * n_tails
+    return plain / 256 + besides, relative / 256 + weights.reference_bits * n_streams + besides
 
 
 @kernel

@@ -27,7 +27,7 @@ from ..core.unaligned import fetch_values, subarray, subarray_if_any, width_of
 from ..heads.column_references import fill_columns, remove_columns
 from ..heads.means import reference_head
 from ..heads.sign_in_head import turn_values
-from .code_costs import N_SPECIAL
+from .code_costs import N_SPECIAL, weigh_references
 from .compared_heads import count_compared, may_be_compared, mean_found, survey_heads
 
 PIECE = 512  #: min number of values that are counted together: a sub-stream may be longer
@@ -446,9 +446,14 @@ def count_sample(values, levels, spec, columns, scratch, begin, stop, counts):
         scratch: See :class:`bundles.SampleScratch`.
         begin: First row of ``counts`` to fill.
         stop: Row behind the last.
-        counts: Result; histograms zeroed before.
+        counts: Result.
     """
     n_bins = max(counts.by_block.shape[1], counts.by_stream.shape[1])
+    for histograms, wanted in ((counts.by_block, spec.by_block), (counts.by_stream, spec.by_stream)):
+        if wanted:
+            some = subarray(histograms, begin * n_bins, (stop - begin) * n_bins)
+            for i in range(len(some)):
+                some[i] = U32(0)
     for row in range(begin, stop):
         b = row * spec.step
         end = min(len(values), (b + 1) * spec.block)
@@ -463,3 +468,24 @@ def count_sample(values, levels, spec, columns, scratch, begin, stop, counts):
         else:
             base = count_block_in_two_passes(values, levels, b, end, spec, columns, scratch, target)
         counts.bases[row] = base
+
+
+@kernel
+def weigh_sample(values, levels, spec, weights, columns, scratch, n_rows, counts):
+    """Count a sample as :func:`count_sample` does, and find what it takes.
+
+    Args:
+        values: uintW[n_values], the array.
+        levels: uint8[n_values], or None (all of level 0).
+        spec: See :class:`bundles.SampleSpec`; both kinds of histograms are wanted.
+        weights: See :class:`code_costs.Weights`.
+        columns: Column references, which are removed first.
+        scratch: See :class:`bundles.SampleScratch`.
+        n_rows: Number of rows to fill.
+        counts: :class:`SampleCounts`, result.
+
+    Returns:
+        The bits that the sample takes where heads are relative to each block's mean, and where to each sub-stream's.
+    """
+    count_sample(values, levels, spec, columns, scratch, np.int64(0), n_rows, counts)
+    return weigh_references(counts.by_block, counts.by_stream, None, weights)

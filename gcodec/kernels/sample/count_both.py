@@ -14,6 +14,7 @@ from ..core.jit import kernel
 from ..core.scalar import U32, U64, mean_of
 from ..core.unaligned import subarray
 from ..heads.means import mean_head
+from .code_costs import weigh_references
 from .compared_heads import count_compared, may_be_compared, mean_found, survey_heads
 from .count import PART, add_rotated, count_heads, fetch_next, n_pieces, place_of_piece
 
@@ -102,10 +103,15 @@ def count_both_heads(values, narrow, wide, scratch, in_narrow, in_wide):
         narrow: See :class:`bundles.SampleSpec`, of the usual head; both kinds of histograms are wanted.
         wide: Of the wide one; else the same.
         scratch: See :class:`bundles.SampleScratch`.
-        in_narrow: :class:`count.SampleCounts` of the usual head, results; histograms zeroed before.
+        in_narrow: :class:`count.SampleCounts` of the usual head, results.
         in_wide: Of the wide one.
     """
     n_rows, n_bins = in_narrow.by_block.shape
+    for counts in (in_narrow, in_wide):
+        for histograms in (counts.by_block, counts.by_stream):
+            every_bin = subarray(histograms, 0, n_rows * n_bins)
+            for i in range(len(every_bin)):
+                every_bin[i] = U32(0)
     narrow_block = subarray(scratch.counts, PART, PART)
     wide_block = subarray(scratch.block_counts, 0, PART)
     for row in range(n_rows):
@@ -125,3 +131,27 @@ def count_both_heads(values, narrow, wide, scratch, in_narrow, in_wide):
         add_rotated(narrow_block, low >> 1, high >> 1, base, narrow, subarray(in_narrow.by_block, row * n_bins, n_bins))
         add_rotated(wide_block, low, high, wide_base, wide, subarray(in_wide.by_block, row * n_bins, n_bins))
         in_narrow.bases[row], in_wide.bases[row] = base, wide_base
+
+
+@kernel
+def weigh_both_heads(values, narrow, narrow_weights, wide, wide_weights, scratch, in_narrow, in_wide):
+    """Count a sample as :func:`count_both_heads` does, and find what it takes.
+
+    Args:
+        values: uint32[n_values], the array.
+        narrow: As of :func:`count_both_heads`, like the others.
+        narrow_weights: See :class:`code_costs.Weights`, of the usual head.
+        wide: See :class:`bundles.SampleSpec`.
+        wide_weights: Of the wide head.
+        scratch: See :class:`bundles.SampleScratch`.
+        in_narrow: :class:`count.SampleCounts`, results.
+        in_wide: Of the wide head.
+
+    Returns:
+        What :func:`code_costs.weigh_references` returns, of the usual head and of the wide one.
+    """
+    count_both_heads(values, narrow, wide, scratch, in_narrow, in_wide)
+    return (
+        weigh_references(in_narrow.by_block, in_narrow.by_stream, None, narrow_weights),
+        weigh_references(in_wide.by_block, in_wide.by_stream, None, wide_weights),
+    )
