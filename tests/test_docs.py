@@ -29,11 +29,6 @@ BARE_FILE = re.compile(r"`(\w+\.py)`")
 
 #: Tables that are written where there is a GPU; none has been so far.
 UNWRITTEN = ("bench/results/gpu.csv", "bench/results/gpu-allreduce.csv")
-#: The changelog names, on purpose, what was renamed.
-FORMER = frozenset("gcodec." + name for name in """valuetypes.ValueType optimizers rounding feedback simulate checkpoint
-adaptive.costs adaptive.levels demo.prior demo.corpus""".split())
-
-
 def module_file(parts: list[str]) -> Path | None:
     """The file of a module or package, or None. A folder without __init__.py counts: ``bench`` is such a one."""
     stem = ROOT.joinpath(*parts)
@@ -82,7 +77,7 @@ def lost(page: Path) -> list[str]:
     found: list[tuple[int, str]] = []
     for match in DOTTED.finditer(text):
         name = match.group()
-        if not resolves(name) and not (page.name == "CHANGELOG.md" and name in FORMER):
+        if not resolves(name):
             found.append((match.start(), name))
     found += [(match.start(), match.group()) for match in PATH.finditer(text)
               if match.group() not in UNWRITTEN and not (ROOT / match.group()).exists()]
