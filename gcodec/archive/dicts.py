@@ -14,9 +14,9 @@ from weakref import ref
 import numpy as np
 
 from ..errors import GcodecError, InvalidArgument, LimitExceeded, did_you_mean
-from ..files.elements import check_dtype, stored_as, width
-from ..files.file_plan import LONGEST_NAME, FilePlan, FileSegment, SegmentViews, TensorView, assemble
-from ..files.safetensors import safetensors_header
+from ..files.elements import check_dtype, width
+from ..files.file_plan import LONGEST_NAME, FilePlan, TensorView
+from ..files.safetensors import plan_described
 from ..files.source import ArraySource, Bytes
 from ..tensors import as_plain_array, host_array, is_jax, is_torch
 from .arrays import as_bytes
@@ -218,18 +218,16 @@ def plan_tensors(
     arrays, ties, kinds = _stored_arrays(tensors, dtype, untied)
     given = {name: (element, shape, data.size) for name, (element, shape, data) in arrays.items()}
     order, places = laid_out(given), {name: place for place, name in enumerate(given)}
-    sizes = {name: given[name] for name in order}
     pairs = {other: name for name, others in ties.items() for other in others} | own
-    header = np.frombuffer(safetensors_header(sizes, pairs if pairs or metadata is not None else None), np.uint8)
-    pieces, at = [], header.size
-    for name, (element, shape, size) in sizes.items():
-        segment = FileSegment(at, at + size, stored_as(element))
-        views = tuple(TensorView(view, element, shape, 0) for view in (name, *ties[name]))
-        pieces.append(SegmentViews(segment, views))
-        at += size
-    source = ArraySource([header, *(arrays[name][2] for name in order)])
-    container = None if len(kinds) > 1 else next(iter(kinds), "numpy")
-    plan = assemble(DICT_PATH, "safetensors", source, pieces, container=container)
+    plan = plan_described(
+        DICT_PATH,
+        given,
+        [[name] for name in order],
+        lambda header: ArraySource([np.frombuffer(header, np.uint8), *(arrays[name][2] for name in order)]),
+        metadata=pairs if pairs or metadata is not None else None,
+        ties=ties,
+        container=None if len(kinds) > 1 else next(iter(kinds), "numpy"),
+    )
     return in_order(plan, [places[name] for name in order for _ in (name, *ties[name])])
 
 

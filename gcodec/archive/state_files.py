@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 
 from ..errors import Corruption, GcodecError, InsufficientData, LimitExceeded, Unsupported, missing_torch
-from ..files.elements import stored_as, width
-from ..files.file_plan import FilePlan, FileSegment, SegmentViews, TensorView, assemble
-from ..files.safetensors import safetensors_header
+from ..files.elements import width
+from ..files.file_plan import FilePlan, TensorView
+from ..files.safetensors import plan_described
 from ..files.source import Bytes, naming
 from ..tensors import is_torch
 from .arrays import as_bytes, default_kind
@@ -148,17 +148,14 @@ def plan_leaves(path: str, leaves: Mapping[str, Leaf], apart: Collection[str] = 
     """
     given = {name: (leaf.dtype, leaf.shape, leaf.size) for name, leaf in leaves.items()}
     order, places = laid_out(given, apart), {name: place for place, name in enumerate(given)}
-    header = safetensors_header({name: given[name] for name in order}, None)
-    pieces, at = [], len(header)
-    for name in order:
-        leaf = leaves[name]
-        view = TensorView(name, leaf.dtype, leaf.shape, 0)
-        segment = FileSegment(at, at + leaf.size, stored_as(leaf.dtype), apart=name in apart)
-        pieces.append(SegmentViews(segment, (view,)))
-        at += leaf.size
-    container = "torch" if any(is_torch(leaf.value) for leaf in leaves.values()) else "numpy"
-    source = TensorSource(header, [leaves[name] for name in order])
-    plan = assemble(path, "safetensors", source, pieces, container=container)
+    plan = plan_described(
+        path,
+        given,
+        [[name] for name in order],
+        lambda header: TensorSource(header, [leaves[name] for name in order]),
+        apart=apart,
+        container="torch" if any(is_torch(leaf.value) for leaf in leaves.values()) else "numpy",
+    )
     return in_order(plan, [places[name] for name in order])
 
 

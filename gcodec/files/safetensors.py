@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from ..dtypes import DTYPES
@@ -82,7 +83,52 @@ def read_header(source: ByteSource, path: str) -> tuple[int, dict[str, Any]]:
     return start, header
 
 
-def safetensors_header(tensors: dict[str, tuple[str, tuple[int, ...], int]], metadata: dict[str, str] | None) -> bytes:
+#: Type, shape and size in bytes of a tensor.
+Described = tuple[str, tuple[int, ...], int]
+
+
+def plan_described(
+    path: str,
+    tensors: Mapping[str, Described],
+    groups: Sequence[Sequence[str]],
+    source_of: Callable[[bytes], ByteSource],
+    *,
+    metadata: Mapping[str, str] | None = None,
+    ties: Mapping[str, Sequence[str]] | None = None,
+    apart: Collection[str] = (),
+    container: str | None = None,
+) -> FilePlan:
+    """Return the plan of the ``.safetensors`` file that would hold tensors, which need not exist.
+
+    Args:
+        path: under which an archive keeps the file.
+        tensors: what they are, by name.
+        groups: their names, in the order of the data; tensors of a group, which are of one type, are one segment.
+        source_of: returns the source of the file's bytes, given its header; the tensors' bytes follow in this order.
+        metadata: the file's own key-value pairs.
+        ties: for some tensors, alone in their group, other names of the same values.
+        apart: names of tensors that are never put together with others.
+        container: "numpy" or "torch" for all tensors, if one is known.
+
+    Raises:
+        InvalidArgument: as :func:`safetensors_header` does.
+    """
+    ties, pieces = ties or {}, []
+    header = safetensors_header({name: tensors[name] for group in groups for name in group}, metadata)
+    at = len(header)
+    for group in groups:
+        begin, views = at, []
+        for name in group:
+            dtype, shape, size = tensors[name]
+            first = (at - begin) // (width(dtype) or 1)
+            views += [TensorView(other, dtype, shape, 0, first) for other in (name, *ties.get(name, ()))]
+            at += size
+        segment = FileSegment(begin, at, stored_as(tensors[group[0]][0]), apart=group[0] in apart)
+        pieces.append(SegmentViews(segment, tuple(views)))
+    return assemble(path, "safetensors", source_of(header), pieces, container=container)
+
+
+def safetensors_header(tensors: Mapping[str, Described], metadata: Mapping[str, str] | None) -> bytes:
     """Return the header of a ``.safetensors`` file, which :func:`read_header` reads.
 
     Args:

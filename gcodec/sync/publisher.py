@@ -17,8 +17,8 @@ from ..archive.entries import well_formed
 from ..archive.output import signals_deferred
 from ..errors import InvalidArgument, check_choice, check_int, check_optional_int
 from ..files.elements import stored_as
-from ..files.file_plan import FilePlan, FileSegment, SegmentViews, TensorView, assemble
-from ..files.safetensors import safetensors_header
+from ..files.file_plan import FilePlan, TensorView
+from ..files.safetensors import plan_described
 from ..files.source import ArraySource, Bytes
 from ..tensors import is_torch
 from ..threads import WorkPool, available_threads, check_threads
@@ -399,22 +399,15 @@ def _n_changed(old: PublishedTensor, new: PublishedTensor) -> int:
 def _plan_of(info: VersionInfo, tensors: Published) -> FilePlan:
     """Return the plan of the .safetensors file that a message's archive holds."""
     groups = [[name] for name in tensors] if info.is_anchor else _groups(tensors)
-    order = {name: tensors[name] for group in groups for name in group}
-    sizes = {name: (item.layout.dtype, item.layout.shape, item.layout.n_bytes) for name, item in order.items()}
+    sizes = {name: (item.layout.dtype, item.layout.shape, item.layout.n_bytes) for name, item in tensors.items()}
+
+    def source_of(header: bytes) -> ArraySource:
+        # Slices of bits are arrays, wherever they lie.
+        bits: list[Any] = [tensors[name].bits for group in groups for name in group]
+        return ArraySource([np.frombuffer(header, np.uint8), *bits])
+
     metadata = to_metadata(info, are_joined=len(groups) < len(tensors))
-    header = np.frombuffer(safetensors_header(sizes, metadata), np.uint8)
-    pieces, at = [], header.size
-    for group in groups:
-        begin, views = at, []
-        for name in group:
-            layout = tensors[name].layout
-            views.append(TensorView(name, layout.dtype, layout.shape, 0, (at - begin) // layout.item_bytes))
-            at += layout.n_bytes
-        segment = FileSegment(begin, at, stored_as(tensors[group[0]].layout.dtype))
-        pieces.append(SegmentViews(segment, tuple(views)))
-    data: list[Any] = [header, *(item.bits for item in order.values())]  # slices of which are arrays, wherever it lies
-    source = ArraySource(data)
-    return assemble(DICT_PATH, "safetensors", source, pieces)
+    return plan_described(DICT_PATH, sizes, groups, source_of, metadata=metadata)
 
 
 def _groups(tensors: Published) -> list[list[str]]:
