@@ -25,7 +25,7 @@ from gcodec.benchmark.csv_tables import write_table
 from gcodec.options import DEFAULT_OPTIONS, EncoderOptions
 
 FILE = "features.csv"
-COLUMNS = ("group", "values", "feature", "bytes_with", "bytes_without", "growth_percent")
+COLUMNS = ("group", "values", "frames", "feature", "bytes_with", "bytes_without", "growth_percent")
 #: Each feature, and the options without it; what is on by request only is measured by what it saves.
 WITHOUT = {
     "prediction": replace(DEFAULT_OPTIONS, prediction=False),
@@ -38,7 +38,7 @@ WITHOUT = {
 }
 ON_REQUEST = {"smallest": replace(DEFAULT_OPTIONS, smallest=True)}
 CORPUS = Path(__file__).parents[1] / "tests" / "corpus"
-CHECKPOINTS = (".safetensors", ".pt", ".pth", ".pthtar")
+CHECKPOINTS = (".safetensors", ".pt", ".pth")
 MIN_VALUES = 1024  #: of a tensor that is measured
 STEPS, SPEAKERS, FRAMES = 8, 8, 80  #: of training on
 
@@ -110,11 +110,14 @@ def groups_of(folders: Sequence[Path]) -> Iterator[tuple[str, list[torch.Tensor]
                     yield f"{path.stem} {name} as bfloat16", [tensor.bfloat16() for tensor in found]
 
 
-def bytes_of(tensors: Sequence[torch.Tensor], options: EncoderOptions) -> int:
-    """Return the bytes of all frames together, each of which gives its tensor back."""
+def bytes_of(tensors: Sequence[torch.Tensor], options: EncoderOptions, *, together: bool) -> int:
+    """Return the bytes of a frame for each tensor, or of one for all ``together``; each gives its values back."""
+    shapes = [[tuple(tensor.shape)] for tensor in tensors]
+    if together:
+        tensors, shapes = [torch.cat([tensor.reshape(-1) for tensor in tensors])], [[shape for [shape] in shapes]]
     total = 0
-    for tensor in tensors:
-        frame = gcodec.encode(tensor, options=options)
+    for tensor, shapes_in_it in zip(tensors, shapes, strict=True):
+        frame = gcodec.encode(tensor, options=options, shapes=shapes_in_it)
         back = gcodec.decode(frame)
         if not torch.equal(tensor.reshape(-1).view(torch.uint8), back.reshape(-1).view(torch.uint8)):
             raise SystemExit(f"a frame of {tensor.dtype}{list(tensor.shape)} does not give the tensor back")
@@ -130,12 +133,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     rows: list[list[object]] = []
     for group, tensors in groups_of(options.folders):
-        usual, n_values = bytes_of(tensors, DEFAULT_OPTIONS), sum(tensor.numel() for tensor in tensors)
-        for feature, other in (WITHOUT | ON_REQUEST).items():
-            n_bytes = bytes_of(tensors, other)
-            sizes = (n_bytes, usual) if feature in ON_REQUEST else (usual, n_bytes)
-            rows.append([group, n_values, feature, *sizes, f"{100 * (sizes[1] / sizes[0] - 1):.3f}"])
-            print(*rows[-1], flush=True)
+        n_values = sum(tensor.numel() for tensor in tensors)
+        for together in (False, True):
+            usual = bytes_of(tensors, DEFAULT_OPTIONS, together=together)
+            for feature, other in (WITHOUT | ON_REQUEST).items():
+                n_bytes = bytes_of(tensors, other, together=together)
+                sizes = (n_bytes, usual) if feature in ON_REQUEST else (usual, n_bytes)
+                growth = 100 * (sizes[1] / sizes[0] - 1)
+                rows.append([group, n_values, "one" if together else "many", feature, *sizes, f"{growth:.3f}"])
+                print(*rows[-1], flush=True)
     write_table(options.out / FILE, COLUMNS, rows)
     return 0
 

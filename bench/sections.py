@@ -14,6 +14,7 @@ from bench.method_rows import APART
 from gcodec.benchmark.csv_tables import read_table
 from gcodec.benchmark.measure import COPY, OURS
 
+WORTH = 0.3  #: percent of a size; a feature that saves less everywhere is not worth its code
 TIE = 0.5  #: percent of a size; closer is called a tie
 MIB = 1 << 20
 BATCH, STEP = "16", "20"  #: of the prediction tables
@@ -104,6 +105,24 @@ def stages_table(results: Path) -> list[str]:
         columns = [direction, *(f">{stage}" for stage in stages), ">whole", ">floor", ">whole / floor"]
         lines += [*markdown(columns, table), "", *_limits(selected), ""]
     return [*lines, f"Nanoseconds per value, one thread; from {source(comments)}"]
+
+
+def features_table(results: Path) -> list[str]:
+    """Return what each planning feature is worth: by how much sizes grow without it, in how many groups of arrays."""
+    comments, rows = read_table(results / "features.csv")
+    table = []
+    for feature in dict.fromkeys(row["feature"] for row in rows):
+        found = [row for row in rows if row["feature"] == feature]
+        most = max(found, key=lambda row: float(row["growth_percent"]))
+        least = min(float(row["growth_percent"]) for row in found)
+        n_worth = sum(float(row["growth_percent"]) >= WORTH for row in found)
+        where = f"{most['group']}, {'in one frame' if most['frames'] == 'one' else 'a frame for each tensor'}"
+        growth = f"{float(most['growth_percent']):.2f}"
+        table.append([feature, growth, where, f"{least:+.2f}", f"{n_worth} of {len(found)}"])
+    columns = ["feature", ">most, %", "where", ">least, %", f">at least {WORTH} %"]
+    return [*markdown(columns, table), "",
+            "By how much frames grow without the feature (`smallest`, which is on request only: by how much more they "
+            f"take without it). Sizes are exact; from {source(comments)}"]
 
 
 def stages_in_order(rows: list[Row]) -> list[str]:
@@ -371,7 +390,7 @@ def seconds_over_link(row: Row, rate: float, *, whole: bool) -> float:
 
 
 def weight_sync_links(results: Path) -> list[str]:
-    """Return a model of a version's time over links: the large state whole, and as a difference, from measured parts.
+    """Return a model of a version's time over links: the large state whole and as a difference, from measured parts.
     """
     _, rows = read_table(results / "weight-sync.csv")
     large = rows[-1]

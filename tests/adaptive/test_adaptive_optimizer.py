@@ -70,7 +70,7 @@ def test_an_adaptive_optimizer_trains_and_resumes():
     partial(torch.optim.SGD, lr=0.1, momentum=0.5), torch.optim.Adam, torch.optim.AdamW,
     torch.optim.RMSprop, torch.optim.Adagrad, torch.optim.NAdam], ids=lambda made: getattr(made, "__name__", "SGD"))
 def test_the_state_of_every_inner_optimizer_is_in_the_checkpoint(made):
-    """The inner optimizer's state may be anything, its groups in any order; the keys of the checkpoint stay the same.
+    """The inner optimizer's state may be anything, its groups in any order; the keys of a checkpoint stay the same.
     """
     def optimizer() -> Any:
         torch.manual_seed(0)

@@ -33,7 +33,7 @@ def gravac(**options):
 
 
 def feed(controller, gains, seconds=None, steps=1):
-    """Feed steps in which factors keep what ``gains`` says of them, and took what ``seconds`` says of the factor sent.
+    """Feed steps in which factors keep what ``gains`` says of them, and take what ``seconds`` says of the one sent.
     """
     for _ in range(steps):
         took = 0.0 if seconds is None or not controller.log else seconds(controller.log[-1])

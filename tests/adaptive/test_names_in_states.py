@@ -1,4 +1,4 @@
-"""Names of controllers that stand in checkpoints, or that ranks compare with each other, do not change with the code's.
+"""Names of controllers that stand in checkpoints, or that ranks compare, do not change with the code's.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The laws of the distributed benchmarks, without their network: rows, formulas, checks of results, tables, pictures.
+"""The laws of the distributed benchmarks, without their network: rows, formulas, checks, tables, pictures.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The laws of the table of value types: numbers that stand in frames and messages never change; kernels agree with it.
+"""The laws of the table of value types: numbers that stand in frames and messages never change; kernels agree.
 """
 
 from __future__ import annotations

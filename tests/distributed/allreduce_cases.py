@@ -79,7 +79,7 @@ def refusals() -> None:
 
 
 def fixed_bound(bits: int) -> int:
-    """Check that each encoding, one for two ranks and two for more, moves a value by at most 2**-(bits + 1) of itself.
+    """Check that each encoding, one for two ranks and two for more, moves a value by 2**-(bits + 1) of itself at most.
     """
     terms = [values_at(who, 200_000, torch.float32) for who in range(size())]
     tensor = terms[rank()].clone()

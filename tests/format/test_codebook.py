@@ -129,7 +129,7 @@ def test_the_cost_of_a_code_is_near_the_entropy():
 # Codes and records
 
 def codebooks() -> st.SearchStrategy[tuple[Codebook, bytes]]:
-    """Return a strategy of codebooks of any value type and number of levels, each with its record as the page has it.
+    """Return a strategy of codebooks of any value type and number of levels, each with its record by the page.
     """
     def build(seed: int, dtype: str, n_levels: int) -> tuple[Codebook, bytes]:
         kind = KINDS[dtype]

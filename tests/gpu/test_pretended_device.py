@@ -22,7 +22,7 @@ from tests.support.paths import ROOT
 
 
 def test_public_functions_take_tensors_on_a_device() -> None:
-    """Check ``gcodec.encode`` and ``gcodec.decode`` of tensors that say they are on a CUDA device, and ``gcodec.gpu``.
+    """Check ``gcodec.encode`` and ``gcodec.decode`` of tensors that say they are on a CUDA device, and the package.
     """
     import torch
 

@@ -304,7 +304,7 @@ def test_other_types_and_lossy_modes_refuse_a_base(call):
 
 
 def others(base: Array) -> Iterator[Array | None]:
-    """Yield no base, and arrays that differ from it in a value, a bit, the sign of a zero, a NaN's payload, the order.
+    """Yield no base, and arrays that differ in a value, a bit, the sign of a zero, a NaN's payload, the order.
     """
     yield None
     integers = np.dtype(f"u{base.itemsize}")

@@ -37,7 +37,7 @@ def test_gaussian_values_cost_their_entropy(dtype, zeros):
 
 @pytest.mark.parametrize("dtype", KINDS)
 def test_sparse_values_cost_what_a_code_of_whole_bits_costs(dtype):
-    """Nine in ten values are zero at random: the loss against the entropy is that of a code of whole bits, and no more.
+    """Nine in ten values are zero at random: the loss against the entropy is that of whole bits, and no more.
     """
     bits = gaussian(KINDS[dtype], np.random.default_rng(1), N, zeros=0.9)
     share = np.mean(bits == 0)

@@ -78,7 +78,7 @@ def rng_of(which: Case | Pair) -> Random:
 
 
 def stepped(kind: DType, base: Bits, steps: Array) -> Bits:
-    """Return values so many steps from others, in the order of real numbers, around its ends: docs/format.md section 8.
+    """Return values so many steps from others, in the order of numbers, around its ends: docs/format.md section 8.
     """
     half, whole = np.uint64(1 << kind.W - 1), np.uint64((1 << kind.W) - 1)
     wide = base.astype(np.uint64)

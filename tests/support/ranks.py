@@ -112,7 +112,7 @@ _groups: dict[int, Any] = {}
 
 
 def run_members(case_of_members: Case, members: int, **arguments: Any) -> Any:
-    """Return what a case returns on this rank, run by the first ``members`` ranks in a group of their own, else None.
+    """Return what a case returns on this rank, run by the first ``members`` ranks in their own group, else None.
     """
     import torch.distributed as dist
 

@@ -77,7 +77,7 @@ def test_equal_tensors_are_once_in_an_anchor_and_part_ways_later():
 
 
 def layers_in_training(steps: int) -> Iterator[dict[str, torch.Tensor]]:
-    """Yield the bfloat16 weights of some small layers, of which few change from step to step; in one, of matrices only.
+    """Yield the bfloat16 weights of some small layers, of which few change at each step; in one, of matrices only.
     """
     random = torch.Generator().manual_seed(5)
     state = {f"layers.{number}.{name}": (torch.randn(shape, generator=random) / 32).bfloat16()

@@ -82,7 +82,7 @@ def after(name, hyper, theta, state, grad, dtype=torch.float64):
 
 
 def gradient_term(name, hyper, state, grad):
-    """Return what the gradient contributes to theta in a step that left ``state``; N is theta after the step less this.
+    """Return what the gradient contributes to theta in a step that left ``state``; N is theta after it less this.
     """
     sign = 1.0 if hyper["maximize"] else -1.0
     if name == "Adagrad":
