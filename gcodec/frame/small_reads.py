@@ -17,7 +17,7 @@ import numpy as np
 from ..dtypes import BY_CODE, DType
 from ..format.columns import for_kernels
 from ..format.modes import lossless
-from ..format.prelude import CONTAINERS, HEADER, HEADER_BYTES, MAGIC, MAX_DIMENSIONS, VERSION, Prelude
+from ..format.prelude import CONTAINERS, HEADER, HEADER_BYTES, MAGIC, MAX_DIMENSIONS, VERSION, bare_start, start_of
 from ..format.tables import empty_books, tables_of_planes
 from ..kernels.block.decode import CodedDecoding
 from ..kernels.block.header import OK
@@ -161,9 +161,9 @@ def _form_of(dtype: DType, container: int, shape: tuple[int, ...], stream_log2: 
     layout, log2, n_values = lossless(dtype), block_log2(dtype), math.prod(shape)
     kind, float_bits, masks = form_of(dtype, layout.widths, layout.levels)
     marks, shifts, planes = tables_of_planes(layout.widths, masks, dtype.tail_bits)
-    prelude = Prelude(dtype, layout.mode, container, shape, log2, stream_log2, layout.widths, layout.levels, (), ())
+    bare = bare_start(dtype, layout.mode, container, shape, log2, stream_log2, layout.widths, layout.levels)
     geometry = Geometry(n_values, 1 << log2, 1 << stream_log2)
-    start = np.frombuffer(bytearray(prelude.start(0)), np.uint8)
+    start = np.frombuffer(start_of(bare, -(-n_values >> log2), ()).start, np.uint8)
     read = ReadForm(dtype.head_bits, marks, shifts, start)
     return _Form(
         dtype, kind, float_bits, planes, geometry, -(-n_values >> log2), read,

@@ -14,7 +14,7 @@ from ..dtypes import DType
 from ..errors import InvalidArgument
 from ..format.codebook import Codebook
 from ..format.modes import BitLayout
-from ..format.prelude import Prelude
+from ..format.prelude import Start, bare_start, start_of
 from ..frame.sizes import raw_bytes
 from ..kernels.cuda.launch_tables import (
     BLOCK,
@@ -122,26 +122,24 @@ def plan_of(dtype: DType, n_blocks: int, shared: SharedCodebook | None) -> Frame
 
 def frame_bound(source: GpuSource, dtype: DType, bit_layout: BitLayout, container: int) -> int:
     """Return the max size of a frame in bytes, whatever the values."""
-    prelude = _prelude(source, dtype, bit_layout, container, None)
-    return prelude.prelude_bytes + raw_bytes(source.n, dtype, BLOCK)
+    return _start(source.shape, dtype, bit_layout, container, None).prelude_bytes + raw_bytes(source.n, dtype, BLOCK)
 
 
-def _prelude(
-    source: GpuSource, dtype: DType, bit_layout: BitLayout, container: int, shared: SharedCodebook | None
-) -> Prelude:
-    books, records = ((shared.codebook,), (shared.record,)) if shared else ((), ())
-    return Prelude(
+def _start(
+    shape: tuple[int, ...], dtype: DType, bit_layout: BitLayout, container: int, shared: SharedCodebook | None
+) -> Start:
+    """Return what a frame begins with, with a codebook or without."""
+    bare = bare_start(
         dtype,
         bit_layout.mode,
         container,
-        source.shape,
+        shape,
         MAX_BLOCK_LOG2,
         _STREAM_LOG2,
         bit_layout.widths,
         bit_layout.levels,
-        records,
-        books,
     )
+    return start_of(bare, -(-math.prod(shape) >> MAX_BLOCK_LOG2), (shared.record,) if shared else ())
 
 
 class TensorSpan(NamedTuple):
@@ -441,10 +439,8 @@ def _start_of(
 ) -> _Start:
     """Return the start of a frame of a tensor of this shape; a model's tensors have few shapes."""
     n = math.prod(shape)
-    source = GpuSource(None, n, shape)
-    full = _prelude(source, dtype, bit_layout, container, shared)
-    bare = full._replace(records=(), codebooks=())
+    full, bare = (_start(shape, dtype, bit_layout, container, books) for books in (shared, None))
     length = full.index_at
-    start = full.start(0).ljust(length, b"\0") + bare.start(0).ljust(length, b"\0")
+    start = bytes(full.start.ljust(length, b"\0") + bare.start.ljust(length, b"\0"))
     limit = bare.prelude_bytes + raw_bytes(n, dtype, BLOCK)
-    return _Start(full.n_blocks, full.prelude_bytes, bare.prelude_bytes, limit, length // 4, start)
+    return _Start(-(-n >> MAX_BLOCK_LOG2), full.prelude_bytes, bare.prelude_bytes, limit, length // 4, start)
