@@ -23,16 +23,21 @@ from ..kernels.index.distinct_values import (
     find_indices,
     repeats_values,
 )
-from ..kernels.index.product_matches import N_MATCHES, NO_MATCH, match_products, number_matches
 from ..kernels.index.segment_scales import (
     MAX_KNOWN,
     MAX_LARGEST,
     MAX_LOOKED_AT,
+    N_BOUNDED,
     N_FACTORS,
+    N_MATCHES,
+    N_SMALL,
+    NO_MATCH,
     SIGNIFICANDS,
     Factors,
     ScaleSearch,
     find_scales,
+    match_products,
+    number_matches,
 )
 from ..memory import acquire, release
 from ..threads import n_threads, run_batches
@@ -437,9 +442,28 @@ def _matches_entropy(values: np.ndarray, segment: int, scales: np.ndarray, facto
 
 def _new_search() -> ScaleSearch:
     """Make the memory of a search, to which nothing is known."""
-    magnitudes, factors = np.empty((2, MAX_LOOKED_AT))
-    largest, known = np.empty(MAX_LARGEST, np.uint32), np.zeros(1 + MAX_KNOWN, np.int64)
-    return ScaleSearch(magnitudes, np.empty(MAX_LOOKED_AT, np.uint16), factors, largest, known)
+    n_tried = MAX_LARGEST * N_FACTORS
+    return ScaleSearch(
+        bits=np.empty(MAX_LOOKED_AT, np.uint32),
+        magnitudes=np.empty(MAX_LOOKED_AT, np.float32),
+        numbers=np.empty(MAX_LOOKED_AT, np.uint16),
+        factors=np.empty(MAX_LOOKED_AT, np.float32),
+        below=np.empty(N_BOUNDED),
+        above=np.empty(N_BOUNDED),
+        small=np.empty(N_SMALL, np.float32),
+        ratios=np.empty(N_SMALL, np.uint16),
+        margins=np.empty(N_SMALL, np.uint16),
+        steps=np.append(np.ones(MAX_KNOWN), np.arange(1, N_FACTORS + 1)).astype(np.uint16),
+        lost=np.empty(N_FACTORS, np.uint16),
+        fits=np.empty(N_FACTORS, np.uint8),
+        tried=np.empty(n_tried, np.uint8),
+        n_tried=np.empty(MAX_LARGEST, np.int64),
+        queue=np.empty(n_tried, np.uint16),
+        largest=np.empty(MAX_LARGEST, np.uint32),
+        known=np.zeros(1 + MAX_KNOWN, np.int64),
+        n_met=np.zeros(N_FACTORS, np.int32),
+        work=np.zeros(1, np.int64),
+    )
 
 
 @contextmanager
@@ -447,6 +471,7 @@ def _searching() -> Iterator[ScaleSearch]:
     """Lend the memory of a search, to which nothing is known."""
     search = acquire(ScaleSearch, _new_search)
     search.known[0] = 0
+    search.n_met[:] = 0
     yield search
     release(ScaleSearch, search)
 

@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 from gcodec.dtypes import BY_NAME
-from gcodec.kernels.index.product_matches import N_MATCHES, NO_MATCH, match_products
 from gcodec.kernels.index.products import product_of
-from gcodec.kernels.index.segment_scales import N_FACTORS, find_scales
+from gcodec.kernels.index.segment_scales import N_FACTORS, N_MATCHES, NO_MATCH, find_scales, match_products
 from gcodec.plan import indexing
 from gcodec.plan.factor_sets import factor_sets
 from tests.support.bit_patterns import KINDS, infinity

@@ -19,15 +19,28 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..core.jit import kernel
-from ..core.scalar import I32, I64, U16, U32, U64
-from ..core.unaligned import bits_of_double, bits_of_float, double_from_bits, float_from_bits, subarray, width_of
+from ..core.jit import inlined, kernel
+from ..core.scalar import I32, I64, U8, U16, U32, U64, lesser, wrap
+from ..core.unaligned import (
+    bits_of_double,
+    bits_of_float,
+    double_from_bits,
+    float_from_bits,
+    load_u64,
+    subarray,
+    width_of,
+)
 from ..predict.residuals import BFLOAT16, FLOAT16, as_float
+from .products import product_of, without_denormal
 
 N_FACTORS = 256
+N_MATCHES, NO_MATCH = 1 + 2 * N_FACTORS, 0  #: what is known of a value: see :func:`match_products`
+N_BOUNDED, N_SMALL, _MAX_LOST, _FEW_KNOWN, _UNIT = 64, 16, 4, 2, 65536.0
+_SHARE_MET = 16
+_TO_INTEGER = 1.5 * 2.0**52
 MAX_LOOKED_AT, MAX_COMPARED = 1024, 1 << 16  #: values that narrow a segment's scale, and that its largest is one of
 MAX_LARGEST, _FEW = 4, 64  #: how many of the largest may be the one whose factor is guessed, half of them of a few
-MAX_KNOWN = 16  #: factors of earlier segments
+MAX_KNOWN = 32  #: factors of earlier segments
 _MAX_SMALLEST = 8  #: the largest factor that is looked for in a segment's smallest value
 #: One in so many values may contradict a scale, but no more than a few of the first: most guesses are wrong.
 _SHARE_LOST, _LOST_AT_ONCE, _N_FIRST, _N_SHORT = 16, 2, 8, 64
@@ -68,19 +81,47 @@ class ScaleSearch(NamedTuple):
     """Memory of the search for scales.
 
     Attributes:
-        magnitudes: float64[MAX_LOOKED_AT], of values.
+        bits: uint32[MAX_LOOKED_AT], of values without their signs.
+        magnitudes: float32[MAX_LOOKED_AT], of these.
         numbers: uint16[MAX_LOOKED_AT], of the factors nearest to their ratios to a scale.
-        factors: float64[MAX_LOOKED_AT], those factors.
-        largest: uint32[MAX_LARGEST], bits of the largest magnitudes of a segment.
+        factors: float32[MAX_LOOKED_AT], those factors.
+        below: float64[N_BOUNDED], the smallest numbers that the type rounds to the first magnitudes.
+        above: float64[N_BOUNDED], likewise the largest.
+        small: float32[N_SMALL], some small magnitudes; infinite where there are none.
+        ratios: uint16[N_SMALL], theirs to a large one, modulo 1, in 65536ths.
+        margins: uint16[N_SMALL], by how much these ratios may be wrong.
+        steps: uint16[MAX_KNOWN + N_FACTORS], the factors that earlier segments' largest values had, and 1 ... N_FACTORS.
+        lost: uint16[N_FACTORS], how many small magnitudes contradict each factor of a large one.
+        fits: uint8[N_FACTORS], 1 for each that few contradict.
+        tried: uint8[MAX_LARGEST * N_FACTORS], numbers of the factors to try for each of the largest magnitudes, rising.
+        n_tried: int64[MAX_LARGEST], how many these are.
+        queue: uint16[MAX_LARGEST * N_FACTORS], what is tried next: 256 k + the number of a factor, of the k-th largest.
+        largest: uint32[MAX_LARGEST], bits of the largest magnitudes of a segment, as float32.
         known: int64[1 + MAX_KNOWN], numbers of the factors that earlier segments' largest values had, rising; how many
             come first.
+        n_met: int32[N_FACTORS], in how many segments each factor was that of a large magnitude.
+        work: int64[1], how many values were held against the bounds of a scale, about.
     """
 
+    bits: np.ndarray
     magnitudes: np.ndarray
     numbers: np.ndarray
     factors: np.ndarray
+    below: np.ndarray
+    above: np.ndarray
+    small: np.ndarray
+    ratios: np.ndarray
+    margins: np.ndarray
+    steps: np.ndarray
+    lost: np.ndarray
+    fits: np.ndarray
+    tried: np.ndarray
+    n_tried: np.ndarray
+    queue: np.ndarray
     largest: np.ndarray
     known: np.ndarray
+    n_met: np.ndarray
+    work: np.ndarray
 
 
 @kernel
@@ -93,42 +134,52 @@ def _magnitude(bits, width, dtype_code):
 
 
 @kernel
-def read_magnitudes(values, step, dtype_code, magnitudes):
-    """Write the magnitudes of values, ``step`` apart, as many as there is room for."""
-    width = width_of(values)
+def _read(values, step, dtype_code, bits, magnitudes):
+    """Write values without their signs and their magnitudes, ``step`` apart, as many as there is room for; return the
+    bits of the largest magnitude."""
+    width, largest = width_of(values), U32(0)
+    low_bits = U32((1 << (width - 1)) - 1)
     if step == 1:  # this loop becomes vectors
         for i in range(len(magnitudes)):
-            magnitudes[i] = float_from_bits(_magnitude(values[i], width, dtype_code))
+            bits[i] = U32(U32(values[i]) & low_bits)
+            magnitude = _magnitude(values[i], width, dtype_code)
+            magnitudes[i] = float_from_bits(magnitude)
+            largest = max(largest, magnitude)
     else:
         for i in range(len(magnitudes)):
-            magnitudes[i] = float_from_bits(_magnitude(values[i * step], width, dtype_code))
+            bits[i] = U32(U32(values[i * step]) & low_bits)
+            magnitude = _magnitude(values[i * step], width, dtype_code)
+            magnitudes[i] = float_from_bits(magnitude)
+            largest = max(largest, magnitude)
+    return largest
 
 
 @kernel
-def find_nearest(magnitudes, inverse, factors, search):
+def _find_nearest(magnitudes, inverse, factors, numbers, nearest):
     """Find the factors that are nearest to the ratios of magnitudes to a scale, given its inverse."""
     if factors.form == INTEGERS:
-        last = np.float64(factors.last)
+        last = np.float32(factors.last)
         for i in range(len(magnitudes)):
-            number = U32(min(magnitudes[i] * inverse + 0.5, last))
-            search.numbers[i] = number
-            search.factors[i] = number
+            number = I32(min(np.float32(magnitudes[i] * inverse) + np.float32(0.5), last))
+            numbers[i] = number
+            nearest[i] = number
     elif factors.form == SIGNIFICANDS:
         for i in range(len(magnitudes)):
             bits = bits_of_float(np.float32(magnitudes[i] * inverse))
             number = I32(U32(bits + U32(_HALF_SIGNIFICAND)) >> U32(20)) - I32(_FIRST_SIGNIFICAND - 1)
             number = min(max(number, I32(0)), I32(factors.last))
             bits = U32(U32(number + I32(_FIRST_SIGNIFICAND - 1)) << U32(20))
-            search.numbers[i] = number
-            search.factors[i] = float_from_bits(bits if number > 0 else U32(0))
+            numbers[i] = number
+            nearest[i] = float_from_bits(bits if number > 0 else U32(0))
     else:
         for i in range(len(magnitudes)):
-            search.numbers[i] = 0
+            numbers[i] = 0
         for k in range(factors.last):
+            middle = np.float32(factors.middles[k])
             for i in range(len(magnitudes)):
-                search.numbers[i] += U16(magnitudes[i] * inverse > factors.middles[k])
+                numbers[i] += U16(np.float32(magnitudes[i] * inverse) > middle)
         for i in range(len(magnitudes)):
-            search.factors[i] = factors.values[search.numbers[i]]
+            nearest[i] = factors.values[numbers[i]]
 
 
 @kernel
@@ -156,86 +207,155 @@ def _rounded_from(magnitude, dtype_code):
 
 
 @kernel
-def _meet(magnitudes, limit, low, high, dtype_code, search):
-    """Hold values up to a limit against the bounds of a scale, given the factors that they have if it is right.
+def _meet(magnitudes, nearest, below, above, inverse, limit, low, high, factors):
+    """Hold values up to a limit against the bounds of a scale, given the factors that they have if it is right, or for
+    integers the scale's inverse.
 
     Returns:
         (n_met, n_lost, low, high): how many of them are not 0, how many of those contradict the bounds, and between
         which bounds all others want the scale to be: none, if low is above high.
     """
     n_met, n_lost, lowest, highest = I64(0), I64(0), bits_of_double(low), bits_of_double(high)
-    for i in range(len(magnitudes)):
-        magnitude, factor = magnitudes[i], search.factors[i]
-        below, above = _rounded_from(magnitude, dtype_code)
-        inverse = 1.0 / factor
-        least, most = below * inverse, above * inverse
-        is_met = (magnitude > 0) & (magnitude <= limit)
-        fits = is_met & (factor > 0) & (least <= high) & (most >= low)
-        n_met += I64(is_met)
-        n_lost += I64(is_met & (not fits))
-        # Numbers above 0 are in the order of their bits, of which the largest is found in vectors.
-        lowest = max(lowest, bits_of_double(least if fits else low))
-        highest = min(highest, bits_of_double(most if fits else high))
+    if factors.form == INTEGERS:
+        last = np.float64(factors.last)
+        for i in range(len(below)):
+            magnitude = np.float64(magnitudes[i])
+            factor = (magnitude * inverse + _TO_INTEGER) - _TO_INTEGER
+            factor = factor if factor < last else last
+            reciprocal = 1.0 / factor
+            least, most = below[i] * reciprocal, above[i] * reciprocal
+            is_met = (magnitude > 0) & (magnitude <= limit)
+            fits = is_met & (factor > 0) & (least <= high) & (most >= low)
+            n_met += I64(is_met)
+            n_lost += I64(is_met & (not fits))
+            # Numbers above 0 are in the order of their bits, of which the largest is found in vectors.
+            lowest = max(lowest, bits_of_double(least if fits else low))
+            highest = min(highest, bits_of_double(most if fits else high))
+    else:
+        for i in range(len(below)):
+            magnitude, factor = np.float64(magnitudes[i]), np.float64(nearest[i])
+            reciprocal = 1.0 / factor
+            least, most = below[i] * reciprocal, above[i] * reciprocal
+            is_met = (magnitude > 0) & (magnitude <= limit)
+            fits = is_met & (factor > 0) & (least <= high) & (most >= low)
+            n_met += I64(is_met)
+            n_lost += I64(is_met & (not fits))
+            lowest = max(lowest, bits_of_double(least if fits else low))
+            highest = min(highest, bits_of_double(most if fits else high))
     return n_met, n_lost, double_from_bits(lowest), double_from_bits(highest)
 
 
 @kernel
-def _narrow_in_turn(magnitudes, low, high, factors, allowed, search):
+def _narrow_in_turn(search, n, low, high, allowed):
     """Narrow the bounds of a scale by one value after another, where some contradict each other; return (low, high), or
     (0, 0) if more than ``allowed`` of them contradict those before them."""
     n_met, n_lost = 0, 0
-    for i in range(len(magnitudes)):
-        magnitude, factor = magnitudes[i], search.factors[i]
-        if magnitude > 0:
+    for i in range(n):
+        factor, below, above = np.float64(search.factors[i]), search.below[i], search.above[i]
+        if search.magnitudes[i] > 0:
             n_met += 1
-            below, above = _rounded_from(magnitude, factors.dtype_code)
             if factor > 0 and below <= high * factor and above >= low * factor:
                 low, high = max(low, below / factor), min(high, above / factor)
             else:
                 n_lost += 1
                 if n_lost > min(allowed, _LOST_AT_ONCE + n_met // _SHARE_LOST):
-                    return 0.0, 0.0
-    return low, high
+                    return I64(n_lost), 0.0, 0.0
+    return I64(n_lost), low, high
 
 
-@kernel
-def _narrow(magnitudes, largest, factor, factors, n_first, search):
+@inlined
+def _narrow(search, n, largest, factor, factors):
     """Return the bounds of the scale with which a value has a factor, narrowed by others; (0, 0) if too many of them
-    contradict it, or of the first ``n_first``."""
-    allowed = len(magnitudes) // _SHARE_LOST
-    below, above = _rounded_from(largest, factors.dtype_code)
-    low, high = below / factor, above / factor
+    contradict it.
+
+    Args:
+        search: The values.
+        n: How many of them there are.
+        largest: The value's magnitude.
+        factor: The factor.
+        factors: All that the others may have.
+    """
+    n_first = min(n, N_BOUNDED)
+    allowed = n // _SHARE_LOST
+    magnitudes, numbers = subarray(search.magnitudes, 0, n_first), subarray(search.numbers, 0, n_first)
+    nearest = subarray(search.factors, 0, n_first)
+    below, above = subarray(search.below, 0, n_first), subarray(search.above, 0, n_first)
+    smallest, greatest = _rounded_from(largest, factors.dtype_code)
+    low, high = smallest / factor, greatest / factor
+    n_met, n_lost = I64(0), I64(0)
     # Of bfloat16, bounds are too wide to tell large factors from the next, until smaller ones have narrowed them.
     is_wide = factors.dtype_code == BFLOAT16 and factor >= _WIDE_FROM
     for turn in range(0 if is_wide else 1, 2):
         limit = low * factor * 0.5 if turn == 0 else np.inf
-        inverse, n_met, n_lost, lowest, highest, first = 2.0 / (low + high), I64(0), I64(0), low, high, 0
-        while first < len(magnitudes):
-            stop = len(magnitudes) if first else min(len(magnitudes), n_first)
-            part, of_part = subarray(magnitudes, first, stop - first), _part_of(search, first, stop - first)
-            find_nearest(part, inverse, factors, of_part)
-            met_in_part, lost_in_part, least, most = _meet(part, limit, low, high, factors.dtype_code, of_part)
-            n_met += met_in_part
-            n_lost += lost_in_part
-            if n_lost > min(allowed, _LOST_AT_ONCE + n_met // _SHARE_LOST):
-                return 0.0, 0.0
-            lowest, highest, first = max(lowest, least), min(highest, most), stop
+        inverse = 2.0 / (low + high)
+        if factors.form != INTEGERS:
+            _find_nearest(magnitudes, np.float32(inverse), factors, numbers, nearest)
+        n_met, n_lost, lowest, highest = _meet(magnitudes, nearest, below, above, inverse, limit, low, high, factors)
+        search.work[0] += n_first
+        if n_lost > min(allowed, _LOST_AT_ONCE + n_met // _SHARE_LOST):
+            return 0.0, 0.0
         if lowest > highest:
-            return _narrow_in_turn(magnitudes, low, high, factors, allowed, search)
+            _find_nearest(magnitudes, np.float32(inverse), factors, numbers, nearest)
+            n_lost, lowest, highest = _narrow_in_turn(search, n_first, low, high, allowed)
+            if highest == 0:
+                return 0.0, 0.0
         low, high = lowest, highest
+    if n > n_first:
+        return _narrow_by_others(search, n, n_met, n_lost, low, high, factors)
     return low, high
 
 
 @kernel
-def _part_of(search, first, count):
-    """Return a part of the memory."""
-    return ScaleSearch(
-        subarray(search.magnitudes, first, count),
-        subarray(search.numbers, first, count),
-        subarray(search.factors, first, count),
-        search.largest,
-        search.known,
-    )
+def _narrow_by_others(search, n, n_met, n_lost, low, high, factors):
+    """Narrow the bounds of a scale by the other values than the first; see :func:`_narrow`.
+
+    Most of them have the same products with both bounds, and so with all between.
+    """
+    allowed = n // _SHARE_LOST
+    for first in range(N_BOUNDED, n, N_BOUNDED):
+        count = min(n - first, N_BOUNDED)
+        magnitudes, numbers = subarray(search.magnitudes, first, count), subarray(search.numbers, first, count)
+        nearest, bits = subarray(search.factors, first, count), subarray(search.bits, first, count)
+        _find_nearest(magnitudes, np.float32(2.0 / (low + high)), factors, numbers, nearest)
+        least, most = _float_from(low), _float_to(high)
+        search.work[0] += count
+        if least > most:
+            return 0.0, 0.0
+        n_other = 0
+        for i in range(count):
+            same = product_of(least, nearest[i], factors.dtype_code) == bits[i]
+            n_other += I32(not (same & (product_of(most, nearest[i], factors.dtype_code) == bits[i])))
+        n_met += count
+        if n_other == 0:
+            continue
+        for i in range(count):
+            factor = np.float64(nearest[i])
+            if magnitudes[i] > 0:
+                below, above = _rounded_from(np.float64(magnitudes[i]), factors.dtype_code)
+                if factor > 0 and below <= high * factor and above >= low * factor:
+                    if below > low * factor:
+                        low = below / factor
+                    if above < high * factor:
+                        high = above / factor
+                else:
+                    n_lost += 1
+        if n_lost > min(allowed, _LOST_AT_ONCE + n_met // _SHARE_LOST):
+            return 0.0, 0.0
+    return low, high
+
+
+@kernel
+def _float_from(low):
+    """Return the smallest float32 that is not below a number above 0."""
+    near = np.float32(low)
+    return near if near >= low else float_from_bits(U32(bits_of_float(near) + U32(1)))
+
+
+@kernel
+def _float_to(high):
+    """Return the largest float32 that is not above a number above 0."""
+    near = np.float32(high)
+    return near if near <= high else float_from_bits(U32(bits_of_float(near) - U32(1)))
 
 
 @kernel
@@ -251,94 +371,6 @@ def _shortest_between(low, high):
         if low < value and value < high:  # at a bound itself, a tie may be rounded the other way
             return short
     return bits
-
-
-@kernel
-def _fit(values, magnitudes, largest, factors, search):
-    """Return the bits of a segment's scale, 0 if there is none.
-
-    Any of the largest values may be no product at all. Of long segments many may be, and so the last that are tried are
-    the largest of a few values. Factors that earlier segments had are tried first, then what the smallest value speaks
-    for. Of others, the smallest comes first: of integers, a fine scale fits wherever a coarse one does, and one that is
-    fine enough fits any value.
-    """
-    candidates = search.largest[: min(MAX_LARGEST, 1 + len(magnitudes) // _SHARE_LOST)]
-    n_first = len(magnitudes) if len(magnitudes) <= _N_SHORT else _N_FIRST
-    n_likely = min(2 * (search.known[search.known[0]] + 1), len(factors.largest)) if search.known[0] else 0
-    for k in range(len(candidates)):
-        candidates[k] = largest if k == 0 else _next_largest(values, k, candidates, factors.dtype_code)
-        bits = _scale_of_known(magnitudes, largest, factors, n_first, search) if k == 0 else U32(0)
-        if bits:
-            return bits
-        n_first = _N_FIRST if n_likely else n_first
-        bits = _scale_by_smallest(magnitudes, candidates[k], n_likely, factors, search)
-        if bits:
-            _learn(candidates[k : k + 1], bits, factors, search.known)
-            return bits
-    for number in range(n_likely):
-        bits = _scale_from(magnitudes, largest, number, factors, n_first, search)
-        if bits:
-            _learn(candidates[:1], bits, factors, search.known)
-            return bits
-    for k in range(1, len(candidates)):
-        bits = _scale_of_known(magnitudes, candidates[k], factors, n_first, search)
-        if bits:
-            return bits
-    for number in range(len(factors.largest)):
-        for k in range(len(candidates)):
-            bits = _scale_from(magnitudes, candidates[k], number, factors, n_first, search)
-            if bits:
-                _learn(candidates, bits, factors, search.known)
-                return bits
-    return U32(0)
-
-
-@kernel
-def _scale_of_known(magnitudes, largest, factors, n_first, search):
-    """Return the bits of a scale with which one of the largest has a factor that earlier segments had, else 0."""
-    for turn in range(search.known[0]):
-        bits = _scale_from(magnitudes, largest, search.known[1 + turn], factors, n_first, search)
-        if bits:
-            return bits
-        n_first = _N_FIRST
-    return U32(0)
-
-
-@kernel
-def _scale_by_smallest(magnitudes, largest, n_likely, factors, search):
-    """Return the bits of a scale with which the smallest magnitude has one of the first factors, of integers, and a
-    largest one of the first ``n_likely``; 0 if there is none. The coarsest comes first.
-
-    Given the factor of the smallest value, the ratio of both tells that of the largest: of float32, if there is one at
-    all, and of bfloat16 to one or two.
-    """
-    if factors.form != INTEGERS or largest == 0 or n_likely == 0:
-        return U32(0)
-    smallest = np.inf
-    for i in range(len(magnitudes)):
-        smallest = min(smallest, magnitudes[i] if magnitudes[i] > 0 else np.inf)
-    ratio = np.float64(float_from_bits(largest)) / smallest
-    for factor in range(1, _MAX_SMALLEST + 1):
-        of_largest, error = factor * ratio, 2 * _half_unit(factors.dtype_code) * factor * ratio
-        first = I64(min(of_largest - error, np.float64(N_FACTORS)))
-        for number in range(max(first - 1, 0), n_likely):
-            if factors.largest[number] > of_largest + error:
-                break
-            if factors.largest[number] >= of_largest - error:
-                bits = _scale_from(magnitudes, largest, number, factors, _N_FIRST, search)
-                if bits:
-                    return bits
-    return U32(0)
-
-
-@kernel
-def _scale_as(before, magnitudes, largest, factors, search):
-    """Return the bits of a segment's scale if it is about that of the one before, which may be of the same row, and the
-    largest value's factor no larger than those that are known; else 0."""
-    number = _number_of(largest, before, factors)
-    if number < 0 or search.known[0] == 0 or number > search.known[search.known[0]]:
-        return U32(0)
-    return _scale_from(magnitudes, largest, number, factors, _N_FIRST, search)
 
 
 @kernel
@@ -364,39 +396,243 @@ def _next_largest(values, k, candidates, dtype_code):
     return _largest_below(values, _step_between(len(values), _FEW if of_few else MAX_COMPARED), limit, dtype_code)
 
 
-@kernel
-def _scale_from(magnitudes, largest, number, factors, n_first, search):
-    """Return the bits of the scale with which one of the largest values has this factor; 0 if the others contradict."""
-    if largest == 0:
-        return U32(0)
-    value, factor = np.float64(float_from_bits(largest)), factors.largest[number]
-    low, high = _narrow(magnitudes, value, factor, factors, n_first, search)
-    bits = _shortest_between(low, high) if high > 0 else U32(0)
-    return bits if low <= float_from_bits(bits) and float_from_bits(bits) <= high else U32(0)
+@inlined
+def _find_small(search, n, n_small):
+    """Write some small magnitudes: the smallest of every ``n_small``-th of the first."""
+    for j in range(n_small):
+        smallest = np.float32(np.inf)
+        for i in range(j, min(n, N_BOUNDED), n_small):
+            magnitude = search.magnitudes[i]
+            smallest = magnitude if (magnitude > 0) & (magnitude < smallest) else smallest
+        search.small[j] = smallest
 
 
 @kernel
-def _learn(candidates, scale_bits, factors, known):
-    """Add the factor that the largest product has to those that are known, of which the last makes room."""
-    for k in range(len(candidates)):
-        number = _number_of(candidates[k], scale_bits, factors)
-        if number >= 0:
-            _insert(known, number)
-            return
+def _power_of(magnitude):
+    """Return the power of two at or below a number."""
+    return double_from_bits(U64(bits_of_double(magnitude) & U64(0x7FF << 52)))
+
+
+@inlined
+def _find_ratios(search, k, n_small, factors):
+    """Find the ratios of the small magnitudes to the k-th of the largest; return how many of them are too small, so
+    that they contradict every factor."""
+    half, largest = _half_unit(factors.dtype_code), search.largest[k]
+    least = 2.0**-25 if factors.dtype_code == FLOAT16 else 0.0  # where its numbers are denormal
+    value = np.float64(float_from_bits(largest))
+    of_value = max(_power_of(value) * half, least)
+    inverse, inverse_value = np.float64(_UNIT) / (value - of_value), 1.0 / value
+    last, n_lost = np.float64(len(factors.largest)), I32(0)
+    max_margin = np.float64(0xFFFF // len(factors.largest))
+    for j in range(n_small):
+        magnitude = np.float64(search.small[j])
+        ratio = magnitude * inverse_value
+        margin = (max(_power_of(magnitude) * half, least) + ratio * of_value) * inverse + 1.6
+        is_telling = (ratio <= 2.0) & (margin <= max_margin)
+        search.ratios[j] = I32(ratio * _UNIT + 0.5) if is_telling else I32(0)
+        search.margins[j] = I32(margin) if is_telling else I32(0)
+        n_lost += I32(is_telling & (ratio * last < 0.45))
+    return n_lost
 
 
 @kernel
-def _insert(known, number):
-    """Add a number to those that are known, if it is not."""
+def _contradicts(factor, ratio, margin):
+    """Return 1 if a ratio times a factor is no integer, whatever the ratio's error is, else 0; all are uint16, ratios
+    in 65536ths."""
+    above = wrap(factor * ratio, factor)
+    away = lesser(above, wrap(-above, above))
+    return wrap(1, factor) if away > wrap(factor * margin, factor) else wrap(0, factor)
+
+
+@kernel
+def _count_lost(steps, ratios, margins, n_lost, lost):
+    """Add up how many of four ratios contradict each factor."""
+    r0, r1, r2, r3 = ratios[0], ratios[1], ratios[2], ratios[3]
+    m0, m1, m2, m3 = margins[0], margins[1], margins[2], margins[3]
+    for i in range(len(steps)):
+        factor = steps[i]
+        two = wrap(_contradicts(factor, r0, m0) + _contradicts(factor, r1, m1), factor)
+        others = wrap(_contradicts(factor, r2, m2) + _contradicts(factor, r3, m3), factor)
+        lost[i] = wrap(lost[i] + wrap(two + others, two), two)
+
+
+@inlined
+def _sift(search, k, n_small, allowed, factors, if_known):
+    """Write which factors the k-th of the largest magnitudes may have if few of the small ones contradict that.
+
+    If it has the factor f, another magnitude v has v / largest * f. That is a factor, too, but for what rounding has
+    changed both magnitudes by.
+    """
+    n_factors = len(factors.largest)
+    tried, n_tried = subarray(search.tried, k * N_FACTORS, N_FACTORS), 0
+    search.work[0] += n_small
+    if factors.form == INTEGERS:
+        most, n_lost = U16(allowed), U16(_find_ratios(search, k, n_small, factors))
+        n_steps = MAX_KNOWN if if_known else (n_factors + 15) & ~15
+        n_some = search.known[0] if if_known else n_factors
+        steps = subarray(search.steps, 0 if if_known else MAX_KNOWN, n_steps)
+        lost, fits = subarray(search.lost, 0, n_steps), subarray(search.fits, 0, n_steps)
+        for i in range(n_steps):
+            lost[i] = n_lost
+        for first in range(0, n_small, 4):
+            ratios, margins = subarray(search.ratios, first, 4), subarray(search.margins, first, 4)
+            _count_lost(steps, ratios, margins, n_lost, lost)
+        for i in range(n_steps):
+            fits[i] = U8(1) if lost[i] <= most else U8(0)
+        for first in range(0, n_some, 8):
+            if load_u64(fits, first):
+                for i in range(first, min(first + 8, n_some)):
+                    tried[n_tried] = steps[i] - 1
+                    n_tried += fits[i]
+    else:
+        half, least = _half_unit(factors.dtype_code), 2.0**-25 if factors.dtype_code == FLOAT16 else 0.0
+        value = np.float64(float_from_bits(search.largest[k]))
+        of_value = max(_power_of(value) * half, least)
+        inverse, inverse_value = 1.0 / (value - of_value), 1.0 / value
+        for number in range(n_factors):
+            n_lost = U16(0)
+            factor = factors.largest[number]
+            if factors.form == SIGNIFICANDS:
+                for j in range(n_small):
+                    magnitude = np.float64(search.small[j])
+                    ratio = magnitude * inverse_value * factor
+                    margin = (max(_power_of(magnitude) * half, least) + ratio / factor * of_value) * inverse * factor
+                    bits = bits_of_float(np.float32(ratio))
+                    near = float_from_bits(U32(U32(bits + U32(_HALF_SIGNIFICAND)) & U32(0xFFF00000)))
+                    n_lost += U16((magnitude < np.inf) & (abs(ratio - near) > 1.001 * margin + ratio * 2.0**-22))
+            if n_lost <= allowed and (search.n_met[number] or not if_known):
+                tried[n_tried] = number
+                n_tried += 1
+    search.n_tried[k] = n_tried
+
+
+@inlined
+def _fit(values, before, n, factors, search):
+    """Return the bits of a segment's scale, 0 if there is none.
+
+    Any of the largest values may be no product at all. Of long segments many may be, and so the last that are tried are
+    the largest of a few values. Factors that earlier segments had are tried first, then what the smallest value speaks
+    for. Of others, the smallest comes first: of integers, a fine scale fits wherever a coarse one does, and one that is
+    fine enough fits any value.
+    """
+    known, n_factors = search.known, len(factors.largest)
+    n_largest, allowed = min(MAX_LARGEST, 1 + n // _SHARE_LOST), min(n // _SHARE_LOST, _MAX_LOST)
+    n_small = 8 if factors.dtype_code == BFLOAT16 else 4
+    n_small = n_small if allowed < 2 else 2 * n_small
+    n_likely = min(2 * (known[known[0]] + 1), n_factors) if known[0] else 0
+    stage, at, n_queued, bits, limit = 0, 0, 0, U32(0), I64(n_factors)
+    for i in range(min(n, N_BOUNDED)):
+        search.below[i], search.above[i] = _rounded_from(np.float64(search.magnitudes[i]), factors.dtype_code)
+    number = _number_of(search.largest[0], before, factors)
+    if number >= 0 and known[0] and number <= known[known[0]]:
+        search.queue[0] = number
+        n_queued = 1
+    if known[0] <= _FEW_KNOWN:
+        for turn in range(known[0]):
+            search.queue[n_queued] = known[1 + turn]
+            n_queued += 1
+    while not bits:
+        if at < n_queued:
+            k, number = search.queue[at] >> 8, search.queue[at] & 255
+            at += 1
+            value = np.float64(float_from_bits(search.largest[k]))
+            low, high = _narrow(search, n, value, np.float64(factors.largest[number]), factors)
+            bits = _shortest_between(low, high) if high > 0 else U32(0)
+            bits = bits if low <= float_from_bits(bits) and float_from_bits(bits) <= high else U32(0)
+            if bits:
+                learned = I64(number)
+                if stage == 2 * n_largest + 2:
+                    for other in range(n_largest):
+                        learned = _number_of(search.largest[other], bits, factors)
+                        if learned >= 0:
+                            break
+                if learned >= 0:
+                    search.n_met[learned] += 1
+                    if search.n_met[learned] == 1 or stage > n_largest:
+                        _learn(known, search.n_met, search.steps, learned)
+            continue
+        stage += 1
+        at = n_queued = 0
+        if stage == 1:
+            _find_small(search, n, n_small)
+        if_known = stage <= n_largest
+        k = stage - 1 if if_known else stage - n_largest - 1 if stage <= 2 * n_largest else 0
+        if if_known and k:
+            search.largest[k] = _next_largest(values, k, search.largest, factors.dtype_code)
+            if search.largest[k] == 0:
+                n_largest = k
+                stage -= 1
+                continue
+        if if_known and known[0] <= (_FEW_KNOWN if k == 0 else 0):
+            continue
+        if stage <= 2 * n_largest:
+            _sift(search, k, n_small, allowed, factors, if_known)
+            limit = I64(n_factors) if if_known else I64(0)
+            if not if_known and factors.form == INTEGERS and n_likely:
+                smallest = np.float32(np.inf)
+                for j in range(n_small):
+                    smallest = search.small[j] if search.small[j] < smallest else smallest
+                ratio = np.float64(float_from_bits(search.largest[k])) / np.float64(smallest)
+                limit = min(n_likely, I64(min((_MAX_SMALLEST + 0.5) * ratio, 256.0)))
+        elif stage == 2 * n_largest + 1:
+            limit = I64(n_likely)
+        if stage <= 2 * n_largest + 1:
+            tried, left = subarray(search.tried, k * N_FACTORS, N_FACTORS), 0
+            for i in range(search.n_tried[k]):
+                number = tried[i]
+                if number < limit:
+                    search.queue[n_queued] = (k << 8) + number
+                    n_queued += 1
+                else:
+                    tried[left] = number
+                    left += 1
+            search.n_tried[k] = left
+        elif stage == 2 * n_largest + 2:
+            for k in range(n_largest):
+                for i in range(search.n_tried[k]):
+                    number, place = search.tried[k * N_FACTORS + i], n_queued
+                    while place > 0 and search.queue[place - 1] & 255 > number:
+                        search.queue[place] = search.queue[place - 1]
+                        place -= 1
+                    search.queue[place] = (k << 8) + number
+                    n_queued += 1
+        else:
+            break
+    return bits
+
+
+@kernel
+def _learn(known, n_met, steps, number):
+    """Add a number to those that are known, which rise, and take out those that are rare beside the most frequent; if
+    there are too many, the rarest."""
+    most = n_met[number]
     for turn in range(known[0]):
-        if known[1 + turn] == number:
-            return
-    at = min(known[0], MAX_KNOWN - 1)
-    while at > 0 and known[at] > number:
-        known[1 + at] = known[at]
-        at -= 1
-    known[1 + at] = number
-    known[0] = min(known[0] + 1, MAX_KNOWN)
+        most = max(most, n_met[known[1 + turn]])
+    left = 0
+    for turn in range(known[0]):
+        other = known[1 + turn]
+        known[1 + left] = other
+        left += (n_met[other] * _SHARE_MET >= most) & (other != number)
+    if left == MAX_KNOWN:
+        rarest = 0
+        for turn in range(1, left):
+            rarest = turn if n_met[known[1 + turn]] < n_met[known[1 + rarest]] else rarest
+        if n_met[known[1 + rarest]] < n_met[number]:
+            for turn in range(rarest, left - 1):
+                known[1 + turn] = known[2 + turn]
+            left -= 1
+    if left < MAX_KNOWN and n_met[number] * _SHARE_MET >= most:
+        at = left
+        while at > 0 and known[at] > number:
+            known[1 + at] = known[at]
+            at -= 1
+        known[1 + at] = number
+        left += 1
+    while left > 1 and known[left] > 2 * known[1] + 1:
+        left -= 1
+    for turn in range(left):
+        steps[turn] = known[1 + turn] + 1
+    known[0] = left
 
 
 @kernel
@@ -441,16 +677,16 @@ def find_scales(values, segment, skipped, factors, search, scales):
         begin = max(s * segment - skipped, 0)
         part = subarray(values, begin, min((s + 1) * segment - skipped, len(values)) - begin)
         scales[s] = before
-        step = _step_between(len(part), MAX_COMPARED)
-        largest = _largest_below(part, step, U32(_EXPONENT), factors.dtype_code)
+        step = _step_between(len(part), MAX_LOOKED_AT)
+        n = (len(part) + step - 1) // step
+        largest = _read(part, step, factors.dtype_code, subarray(search.bits, 0, n), subarray(search.magnitudes, 0, n))
+        if step > 1:
+            step = _step_between(len(part), MAX_COMPARED)
+            largest = _largest_below(part, step, U32(_EXPONENT), factors.dtype_code)
         if largest == 0:
             continue
-        step = _step_between(len(part), MAX_LOOKED_AT)
-        magnitudes = subarray(search.magnitudes, 0, (len(part) + step - 1) // step)
-        read_magnitudes(part, step, factors.dtype_code, magnitudes)
-        bits = _scale_as(before, magnitudes, largest, factors, search)
-        if not bits:
-            bits = _fit(part, magnitudes, largest, factors, search)
+        search.largest[0] = largest
+        bits = _fit(part, before, n, factors, search)
         exponent = U32(bits & U32(_EXPONENT))
         if exponent == 0 or exponent == _EXPONENT:
             scales[s] = U32(0)
@@ -458,3 +694,60 @@ def find_scales(values, segment, skipped, factors, search, scales):
         else:
             scales[s] = before = bits
     return n_without
+
+
+@kernel
+def match_products(values, segment, skipped, scales, factors, search, matches, counts):
+    """Find the factor of each value, where its product with the segment's scale is exactly the value.
+
+    Args:
+        values: uintW[n].
+        segment: Values of a segment.
+        skipped: How many of the first segment's values lie before ``values``.
+        scales: uint32[n_segments], bits of the scales, 0 where there is none.
+        factors: :class:`Factors`.
+        search: :class:`ScaleSearch`, scratch.
+        matches: uint16[n], result: 1 plus the number of the factor, and N_FACTORS more if the value has a minus sign;
+            NO_MATCH where there is none.
+        counts: int64[N_MATCHES], result: how often each is found is added.
+    """
+    for s in range(len(scales)):
+        begin, end = max(s * segment - skipped, 0), min((s + 1) * segment - skipped, len(values))
+        scale = without_denormal(scales[s])
+        for first in range(begin, end, MAX_LOOKED_AT):
+            count = min(end - first, MAX_LOOKED_AT)
+            result = subarray(matches, first, count)
+            if scale > 0:
+                _match(subarray(values, first, count), scale, factors, search, result)
+            else:
+                result[:] = U16(NO_MATCH)
+    for i in range(len(values)):
+        counts[matches[i]] += 1
+
+
+@kernel
+def number_matches(matches, index_of, indices):
+    """Write the index that stands for each match.
+
+    Args:
+        matches: uint16[n] of :func:`match_products`.
+        index_of: uint8[N_MATCHES].
+        indices: uint8[n], result.
+    """
+    for i in range(len(matches)):
+        indices[i] = index_of[matches[i]]
+
+
+@inlined
+def _match(values, scale, factors, search, matches):
+    """Find the factors of at most MAX_LOOKED_AT values of one scale; see :func:`match_products`."""
+    width, n = width_of(values), len(values)
+    sign_bit = U32(1 << (width - 1))
+    bits, magnitudes = subarray(search.bits, 0, n), subarray(search.magnitudes, 0, n)
+    numbers, nearest = subarray(search.numbers, 0, n), subarray(search.factors, 0, n)
+    _read(values, 1, factors.dtype_code, bits, magnitudes)
+    _find_nearest(magnitudes, np.float32(1.0 / np.float64(scale)), factors, numbers, nearest)
+    for i in range(n):
+        made = product_of(scale, nearest[i], factors.dtype_code)
+        match = U16(U32(numbers[i] + 1) + U32(N_FACTORS if U32(values[i]) & sign_bit else 0))
+        matches[i] = match if made == bits[i] else U16(NO_MATCH)
