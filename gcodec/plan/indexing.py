@@ -24,6 +24,7 @@ from ..kernels.index.distinct_values import (
     repeats_values,
 )
 from ..kernels.index.segment_scales import (
+    INTEGERS,
     MAX_KNOWN,
     MAX_LARGEST,
     MAX_LOOKED_AT,
@@ -31,6 +32,7 @@ from ..kernels.index.segment_scales import (
     N_FACTORS,
     N_MATCHES,
     N_SMALL,
+    ONE,
     NO_MATCH,
     SIGNIFICANDS,
     Factors,
@@ -38,6 +40,7 @@ from ..kernels.index.segment_scales import (
     find_scales,
     match_products,
     number_matches,
+    try_segments,
 )
 from ..memory import acquire, release
 from ..threads import n_threads, run_batches
@@ -55,11 +58,14 @@ _SEGMENT_LENGTHS = 16, 32, 64, 128, 256  #: of groups that share a scale, beside
 _MIN_SEGMENT = _SEGMENT_LENGTHS[0]
 _MIN_PRODUCTS = 8  #: values other than 0 that a segment must have, on average
 _N_SEGMENTS, _SEGMENT_SAMPLE = 40, 128  #: segments that are sampled, and values of each; more where segments are fewer
-#: After so many segments of a sample, the rest may be known to be in vain; and how many others lie between the first.
-_FIRST_SEGMENTS, _APART = (2, 6), 7
+_APART = 7  #: how many others lie between the segments of a sample that are looked at first
+_SEGMENTS_APART = 32  #: one of so many is looked at again before all are
+#: So long a segment, with so small a share of values that are no products, is no chance.
+_SURE_SEGMENT, _SURELY_MATCHED = 128, 0.01
+_MAX_CHECKED, _MAX_WAYS = 3, 2  #: ways of which more segments, and all products, are looked for
 #: Shares of a sample that are no products: so many that there may be twice as many in the sample as in the array; and
 #: so many that longer segments have no scales either.
-_MAX_OTHERS, _MAX_UNMATCHED = 0.06, 0.25
+_MAX_OTHERS, _MAX_UNMATCHED = 0.15, 0.25
 _FEW_BITS = 3  #: of a value, with which no scales are looked for
 _SCALE_BITS = 24  #: of a scale, about
 #: Shares of the bits that other factors than integers, and scales where values are few, take if they are no chance of
@@ -72,7 +78,7 @@ _MAX_RARE = 2  #: values that are met so often or less are left out of the entri
 _repeats_values, _add_distinct = Specialized(repeats_values), Specialized(add_distinct)
 _find_indices = Specialized(find_indices)
 _find_scales, _match_products = Specialized(find_scales), Specialized(match_products)
-_number_matches = Specialized(number_matches)
+_number_matches, _try_segments = Specialized(number_matches), Specialized(try_segments)
 _NO_SCALES = np.zeros(0, np.uint32)
 
 
@@ -282,6 +288,22 @@ def _count_indices(indices: np.ndarray) -> np.ndarray:
     return counts
 
 
+class _Way(NamedTuple):
+    """A way to index an array by factors of the scales of its segments.
+
+    Attributes:
+        bits: How many bits a value takes, about; infinite if too many values of a sample are no products.
+        unmatched: The share of these in the sample.
+        segment: Number of values of a segment.
+        factors: The factors.
+    """
+
+    bits: float
+    unmatched: float
+    segment: int
+    factors: Factors
+
+
 def _among_products(
     values: np.ndarray, dtype: DType, lengths: Sequence[int], max_bits: float, threads: int
 ) -> list[Indexing]:
@@ -295,32 +317,37 @@ def _among_products(
         max_bits: How many bits a value may take.
         threads: Number of threads.
     """
-    best: tuple[float, int, Factors] | None = None
-    others: list[tuple[float, int, Factors]] = []
+    ways = sorted(_ways(values, dtype, lengths, max_bits), key=_rank)
+    ways = [again for way in ways[:_MAX_CHECKED] if (again := _checked(values, way)).bits < max_bits]
+    found: list[Indexing] = []
+    for way in sorted(ways, key=_rank)[:_MAX_WAYS]:
+        # Of a long segment, more values may be too large to be products than a sample shows.
+        if not found or _FAR_FEWER * found[0].bits(dtype.bits) > way.bits * len(values):
+            indexing = _products(values, way.segment, way.factors, threads)
+            found += [indexing] if indexing is not None else []
+    return found
+
+
+def _rank(way: _Way) -> float:
+    """Return the bits by which ways are compared: other factors than integers have to promise clearly fewer."""
+    return way.bits if way.factors.form == INTEGERS else way.bits / _CLEARLY_FEWER
+
+
+def _ways(values: np.ndarray, dtype: DType, lengths: Sequence[int], max_bits: float) -> list[_Way]:
+    """Return the ways that promise fewer bits of a value than ``max_bits``, given lengths of segments, rising."""
+    ways: list[_Way] = []
     for factors in factor_sets(dtype):
-        limit = max_bits if best is None else _CLEARLY_FEWER * best[0]
+        best = min(ways, key=lambda way: way.bits, default=None)
+        if best is not None and best.segment >= _SURE_SEGMENT and best.unmatched < _SURELY_MATCHED:
+            break
         for segment in lengths:
-            bits, unmatched = _sampled_bits(values, segment, factors)
-            way = bits, segment, factors
-            if bits < limit and (best is None or bits < best[0]):
-                if best is not None:
-                    others.append(best)
-                best = way
-            elif bits < max_bits:
-                others.append(way)
+            way = _sampled(values, segment, factors)
+            if way.bits < max_bits:
+                ways.append(way)
             # If parts have no scale, the whole has none; but values that are no products are more of a short part.
-            if unmatched > _MAX_UNMATCHED and len(factors.largest) > 1:
+            if way.unmatched > _MAX_UNMATCHED and len(factors.largest) > 1:
                 break
-    if best is None:
-        return []
-    _, segment, factors = best
-    found = [_products(values, segment, factors, threads)]
-    # Of a long segment, more values may be too large to be products than a sample shows.
-    if others:
-        bits, segment, factors = min(others, key=lambda way: way[0])
-        if found[0] is None or _FAR_FEWER * found[0].bits(dtype.bits) > bits * len(values):
-            found.append(_products(values, segment, factors, threads))
-    return [indexing for indexing in found if indexing is not None]
+    return ways
 
 
 def _segment_lengths(shapes: Sequence[Sequence[int]], n: int, share: float) -> list[int]:
@@ -340,30 +367,55 @@ def _segment_lengths(shapes: Sequence[Sequence[int]], n: int, share: float) -> l
     return sorted(length for length in enough if _MIN_SEGMENT <= length <= n)
 
 
-def _sampled_bits(values: np.ndarray, segment: int, factors: Factors) -> tuple[float, float]:
-    """Return about how many bits a value takes if nearly all values of a sample of segments are products of a scale
-    and a factor, else infinity; and the share of those that were looked at which are none."""
-    counts, n_segments = np.zeros(N_MATCHES, np.int64), len(values) // segment  # a shorter one at the end is like them
+def _sampled(values: np.ndarray, segment: int, factors: Factors) -> _Way:
+    """Return a way to index an array, as far as a sample of its segments promises."""
+    n_segments = len(values) // segment  # a shorter one at the end is like them
     n_some = min(_N_SEGMENTS, n_segments)
     places = spread_places(segment, _N_SEGMENTS * _SEGMENT_SAMPLE // n_some)
-    starts = np.arange(n_some, dtype=np.uint64) * np.uint64(n_segments) // np.uint64(n_some) * np.uint64(segment)
-    max_unmatched = _MAX_OTHERS * n_some * len(places)
+    starts = np.arange(n_some) * n_segments // n_some * segment
+    # Most arrays that are none of products have no scales in the first segments, which are from all over.
+    starts = np.concatenate([starts[k::_APART] for k in range(_APART)])
+    return _tried(values, segment, factors, starts, places.astype(np.int64))
+
+
+def _checked(values: np.ndarray, way: _Way) -> _Way:
+    """Return what a larger sample of whole segments promises of a way, if there are more of them than that."""
+    n_segments = len(values) // way.segment
+    n_some = max(n_segments // _SEGMENTS_APART, _N_SEGMENTS)
+    if n_segments < 2 * n_some or way.segment > MAX_LOOKED_AT:
+        return way
+    starts = np.arange(n_some) * n_segments // n_some * way.segment
+    return _tried(values, way.segment, way.factors, starts, np.arange(way.segment), _MAX_UNMATCHED)
+
+
+def _tried(
+    values: np.ndarray, segment: int, factors: Factors, starts: np.ndarray, places: np.ndarray, most: float = _MAX_OTHERS
+) -> _Way:
+    """Return a way to index an array, as far as some of its segments promise.
+
+    Args:
+        values: uintW[n].
+        segment: Number of values of a segment.
+        factors: The factors.
+        starts: int64[n_segments], where the segments begin.
+        places: int64[n_places], which of their values are looked at.
+        most: The largest share of these that may be no products.
+    """
+    counts, n = np.zeros(N_MATCHES, np.int64), len(places)
+    part, matches = np.empty(n, values.dtype), np.empty(n, np.uint16)
     with _searching() as search:
-        # Most arrays that are none of products have no scales in the first segments, which are from all over.
-        for some in np.split(np.concatenate([starts[k::_APART] for k in range(_APART)]), _FIRST_SEGMENTS):
-            part = values[np.add.outer(some, places).ravel()]
-            scales, matches = np.empty(len(some), np.uint32), np.empty(len(part), np.uint16)
-            _find_scales((part.dtype, True), part, len(places), 0, factors, search, scales)
-            counts += _matched(part, len(places), 0, scales, factors, matches)
-            n_seen = int(counts.sum())
-            unmatched = float(counts[NO_MATCH] / n_seen)
-            if counts[NO_MATCH] > max_unmatched or unmatched > 2 * _MAX_UNMATCHED:
-                return inf, unmatched
+        types = values.dtype, values.flags.aligned
+        max_unmatched = int(most * len(starts) * n)
+        _try_segments(types, values, starts, places, max_unmatched, factors, search, part, matches, np.empty(1, np.uint32), counts)
+    n_seen = int(counts.sum())
+    unmatched = float(counts[NO_MATCH] / n_seen)
+    if counts[NO_MATCH] > max_unmatched or unmatched > 2 * _MAX_UNMATCHED:
+        return _Way(inf, unmatched, segment, factors)
     # The entropy of a small sample is too low, because rare symbols are missing from it (Miller 1955).
     unseen = (np.count_nonzero(counts) - 1) / (2 * log(2))
     exception_bits = values.itemsize * 8 * int(counts[NO_MATCH])
     bits = (total_entropy(counts) + unseen + exception_bits) / n_seen + _SCALE_BITS / segment
-    return bits, unmatched
+    return _Way(bits, unmatched, segment, factors)
 
 
 def _products(values: np.ndarray, segment: int, factors: Factors, threads: int) -> Indexing | None:
@@ -462,6 +514,7 @@ def _new_search() -> ScaleSearch:
         largest=np.empty(MAX_LARGEST, np.uint32),
         known=np.zeros(1 + MAX_KNOWN, np.int64),
         n_met=np.zeros(N_FACTORS, np.int32),
+        before=np.empty(1, np.uint32),
         work=np.zeros(1, np.int64),
     )
 
@@ -472,6 +525,8 @@ def _searching() -> Iterator[ScaleSearch]:
     search = acquire(ScaleSearch, _new_search)
     search.known[0] = 0
     search.n_met[:] = 0
+    search.before[0] = ONE
+    search.work[0] = 0
     yield search
     release(ScaleSearch, search)
 

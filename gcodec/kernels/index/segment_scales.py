@@ -100,6 +100,7 @@ class ScaleSearch(NamedTuple):
         known: int64[1 + MAX_KNOWN], numbers of the factors that earlier segments' largest values had, rising; how many
             come first.
         n_met: int32[N_FACTORS], in how many segments each factor was that of a large magnitude.
+        before: uint32[1], bits of the scale of the segment before.
         work: int64[1], how many values were held against the bounds of a scale, about.
     """
 
@@ -121,6 +122,7 @@ class ScaleSearch(NamedTuple):
     largest: np.ndarray
     known: np.ndarray
     n_met: np.ndarray
+    before: np.ndarray
     work: np.ndarray
 
 
@@ -345,6 +347,20 @@ def _narrow_by_others(search, n, n_met, n_lost, low, high, factors):
 
 
 @kernel
+def _common_divisor(magnitudes, below, above, n, low, high):
+    """Return the greatest common divisor of the integers that values have between two bounds of a scale."""
+    divisor, inverse = I64(0), 2.0 / (low + high)
+    for i in range(n):
+        number = I64(magnitudes[i] * inverse + 0.5)
+        if number and below[i] <= high * number and above[i] >= low * number:
+            while number:
+                divisor, number = number, divisor % number
+            if divisor == 1:
+                break
+    return divisor
+
+
+@kernel
 def _float_from(low):
     """Return the smallest float32 that is not below a number above 0."""
     near = np.float32(low)
@@ -537,6 +553,11 @@ def _fit(values, before, n, factors, search):
             at += 1
             value = np.float64(float_from_bits(search.largest[k]))
             low, high = _narrow(search, n, value, np.float64(factors.largest[number]), factors)
+            if high > 0 and factors.form == INTEGERS and stage <= n_largest:
+                divisor = _common_divisor(search.magnitudes, search.below, search.above, min(n, N_BOUNDED), low, high)
+                if divisor > 1 and (number + 1) % divisor == 0:  # a coarser scale does as well
+                    number = (number + 1) // divisor - 1
+                    low, high = low * divisor, high * divisor
             bits = _shortest_between(low, high) if high > 0 else U32(0)
             bits = bits if low <= float_from_bits(bits) and float_from_bits(bits) <= high else U32(0)
             if bits:
@@ -672,7 +693,7 @@ def find_scales(values, segment, skipped, factors, search, scales):
     Returns:
         In how many segments there is none.
     """
-    before, n_without = U32(ONE), 0
+    before, n_without = search.before[0], 0
     for s in range(len(scales)):
         begin = max(s * segment - skipped, 0)
         part = subarray(values, begin, min((s + 1) * segment - skipped, len(values)) - begin)
@@ -693,6 +714,7 @@ def find_scales(values, segment, skipped, factors, search, scales):
             n_without += 1
         else:
             scales[s] = before = bits
+    search.before[0] = before
     return n_without
 
 
@@ -723,6 +745,32 @@ def match_products(values, segment, skipped, scales, factors, search, matches, c
                 result[:] = U16(NO_MATCH)
     for i in range(len(values)):
         counts[matches[i]] += 1
+
+
+@kernel
+def try_segments(values, starts, places, max_unmatched, factors, search, part, matches, scales, counts):
+    """Find the scales of some segments, and the factors that some of their values have.
+
+    Args:
+        values: uintW[n].
+        starts: int64[n_segments], where the segments begin.
+        places: int64[n_places], which of their values are looked at.
+        max_unmatched: So many values without a factor end the search.
+        factors: :class:`Factors`.
+        search: :class:`ScaleSearch`, scratch, to which nothing is known.
+        part: uintW[n_places], scratch.
+        matches: uint16[n_places], scratch.
+        scales: uint32[1], scratch.
+        counts: int64[N_MATCHES], result: how often each factor is found is added, as :func:`match_products` does.
+    """
+    n_places = len(places)
+    for s in range(len(starts)):
+        for i in range(n_places):
+            part[i] = values[starts[s] + places[i]]
+        find_scales(part, n_places, 0, factors, search, scales)
+        match_products(part, n_places, 0, scales, factors, search, matches, counts)
+        if counts[NO_MATCH] > max_unmatched or (s == 1 and counts[NO_MATCH] > n_places):
+            break
 
 
 @kernel
