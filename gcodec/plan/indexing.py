@@ -33,6 +33,7 @@ from ..kernels.index.segment_scales import (
     N_MATCHES,
     N_SMALL,
     ONE,
+    TRUST,
     NO_MATCH,
     SIGNIFICANDS,
     Factors,
@@ -59,9 +60,9 @@ _MIN_SEGMENT = _SEGMENT_LENGTHS[0]
 _MIN_PRODUCTS = 8  #: values other than 0 that a segment must have, on average
 _N_SEGMENTS, _SEGMENT_SAMPLE = 40, 128  #: segments that are sampled, and values of each; more where segments are fewer
 _APART = 7  #: how many others lie between the segments of a sample that are looked at first
-_SEGMENTS_APART = 32  #: one of so many is looked at again before all are
+_SEGMENTS_APART = 16  #: one of so many is looked at again before all are
 #: So long a segment, with so small a share of values that are no products, is no chance.
-_SURE_SEGMENT, _SURELY_MATCHED = 128, 0.01
+_SURE_SEGMENT, _SURELY_MATCHED = 32, 0.06
 _MAX_CHECKED, _MAX_WAYS = 3, 2  #: ways of which more segments, and all products, are looked for
 #: Shares of a sample that are no products: so many that there may be twice as many in the sample as in the array; and
 #: so many that longer segments have no scales either.
@@ -381,7 +382,7 @@ def _sampled(values: np.ndarray, segment: int, factors: Factors) -> _Way:
 def _checked(values: np.ndarray, way: _Way) -> _Way:
     """Return what a larger sample of whole segments promises of a way, if there are more of them than that."""
     n_segments = len(values) // way.segment
-    n_some = max(n_segments // _SEGMENTS_APART, _N_SEGMENTS)
+    n_some = max(n_segments // _SEGMENTS_APART, 2 * _N_SEGMENTS)
     if n_segments < 2 * n_some or way.segment > MAX_LOOKED_AT:
         return way
     starts = np.arange(n_some) * n_segments // n_some * way.segment
@@ -502,9 +503,11 @@ def _new_search() -> ScaleSearch:
         factors=np.empty(MAX_LOOKED_AT, np.float32),
         below=np.empty(N_BOUNDED),
         above=np.empty(N_BOUNDED),
-        small=np.empty(N_SMALL, np.float32),
-        ratios=np.empty(N_SMALL, np.uint16),
-        margins=np.empty(N_SMALL, np.uint16),
+        smallest=np.empty(N_SMALL, np.uint32),
+        small=np.empty(N_SMALL),
+        halves=np.empty(N_SMALL),
+        ratios=np.empty(N_SMALL, np.int32),
+        margins=np.empty(N_SMALL, np.int32),
         steps=np.append(np.ones(MAX_KNOWN), np.arange(1, N_FACTORS + 1)).astype(np.uint16),
         lost=np.empty(N_FACTORS, np.uint16),
         fits=np.empty(N_FACTORS, np.uint8),
@@ -515,6 +518,7 @@ def _new_search() -> ScaleSearch:
         known=np.zeros(1 + MAX_KNOWN, np.int64),
         n_met=np.zeros(N_FACTORS, np.int32),
         before=np.empty(1, np.uint32),
+        trust=np.empty(1, np.int64),
         work=np.zeros(1, np.int64),
     )
 
@@ -526,6 +530,7 @@ def _searching() -> Iterator[ScaleSearch]:
     search.known[0] = 0
     search.n_met[:] = 0
     search.before[0] = ONE
+    search.trust[0] = TRUST
     search.work[0] = 0
     yield search
     release(ScaleSearch, search)

@@ -36,7 +36,7 @@ from .products import product_of, without_denormal
 N_FACTORS = 256
 N_MATCHES, NO_MATCH = 1 + 2 * N_FACTORS, 0  #: what is known of a value: see :func:`match_products`
 N_BOUNDED, N_SMALL, _MAX_LOST, _FEW_KNOWN, _UNIT = 64, 16, 4, 2, 65536.0
-_SHARE_MET = 16
+_SHARE_MET, TRUST = 16, 8
 _TO_INTEGER = 1.5 * 2.0**52
 MAX_LOOKED_AT, MAX_COMPARED = 1024, 1 << 16  #: values that narrow a segment's scale, and that its largest is one of
 MAX_LARGEST, _FEW = 4, 64  #: how many of the largest may be the one whose factor is guessed, half of them of a few
@@ -87,9 +87,11 @@ class ScaleSearch(NamedTuple):
         factors: float32[MAX_LOOKED_AT], those factors.
         below: float64[N_BOUNDED], the smallest numbers that the type rounds to the first magnitudes.
         above: float64[N_BOUNDED], likewise the largest.
-        small: float32[N_SMALL], some small magnitudes; infinite where there are none.
-        ratios: uint16[N_SMALL], theirs to a large one, modulo 1, in 65536ths.
-        margins: uint16[N_SMALL], by how much these ratios may be wrong.
+        smallest: uint32[N_SMALL], one less than the bits of some small magnitudes.
+        small: float64[N_SMALL], these magnitudes; infinite where there are none.
+        halves: float64[N_SMALL], half of a unit in their last places.
+        ratios: int32[N_SMALL], theirs to a large one, in 65536ths.
+        margins: int32[N_SMALL], by how much these ratios may be wrong.
         steps: uint16[MAX_KNOWN + N_FACTORS], the factors that earlier segments' largest values had, and 1 ... N_FACTORS.
         lost: uint16[N_FACTORS], how many small magnitudes contradict each factor of a large one.
         fits: uint8[N_FACTORS], 1 for each that few contradict.
@@ -101,6 +103,7 @@ class ScaleSearch(NamedTuple):
             come first.
         n_met: int32[N_FACTORS], in how many segments each factor was that of a large magnitude.
         before: uint32[1], bits of the scale of the segment before.
+        trust: int64[1], how often more it is tried in vain.
         work: int64[1], how many values were held against the bounds of a scale, about.
     """
 
@@ -110,7 +113,9 @@ class ScaleSearch(NamedTuple):
     factors: np.ndarray
     below: np.ndarray
     above: np.ndarray
+    smallest: np.ndarray
     small: np.ndarray
+    halves: np.ndarray
     ratios: np.ndarray
     margins: np.ndarray
     steps: np.ndarray
@@ -123,6 +128,7 @@ class ScaleSearch(NamedTuple):
     known: np.ndarray
     n_met: np.ndarray
     before: np.ndarray
+    trust: np.ndarray
     work: np.ndarray
 
 
@@ -412,15 +418,30 @@ def _next_largest(values, k, candidates, dtype_code):
     return _largest_below(values, _step_between(len(values), _FEW if of_few else MAX_COMPARED), limit, dtype_code)
 
 
-@inlined
-def _find_small(search, n, n_small):
-    """Write some small magnitudes: the smallest of every ``n_small``-th of the first."""
+@kernel
+def _find_small(magnitudes, n_small, dtype_code, smallest, small, halves):
+    """Write some small magnitudes, infinite where there are none, and half of a unit in their last places: the smallest
+    of every ``n_small``-th of the first. Return the smallest of all."""
+    for j in range(N_SMALL):
+        smallest[j] = 0xFFFFFFFF
+    for first in range(0, min(len(magnitudes), N_BOUNDED) - n_small + 1, n_small):
+        part = subarray(magnitudes, first, n_small)
+        for j in range(n_small):  # less 1, 0 is the largest
+            smallest[j] = lesser(smallest[j], U32(bits_of_float(part[j]) - U32(1)))
+    half, least, of_all = _half_unit(dtype_code), _least_unit(dtype_code), U32(0xFFFFFFFF)
     for j in range(n_small):
-        smallest = np.float32(np.inf)
-        for i in range(j, min(n, N_BOUNDED), n_small):
-            magnitude = search.magnitudes[i]
-            smallest = magnitude if (magnitude > 0) & (magnitude < smallest) else smallest
-        search.small[j] = smallest
+        of_all = lesser(of_all, smallest[j])
+        bits = U32(smallest[j] + U32(1))
+        magnitude = np.float64(float_from_bits(bits if bits else U32(_EXPONENT)))
+        small[j] = magnitude
+        halves[j] = max(_power_of(magnitude) * half, least)
+    return float_from_bits(U32(of_all + U32(1)))
+
+
+@kernel
+def _least_unit(dtype_code):
+    """Return half a unit in the last place of a type's smallest numbers, if it has denormal ones that count."""
+    return 2.0**-25 if dtype_code == FLOAT16 else 0.0
 
 
 @kernel
@@ -429,26 +450,23 @@ def _power_of(magnitude):
     return double_from_bits(U64(bits_of_double(magnitude) & U64(0x7FF << 52)))
 
 
-@inlined
-def _find_ratios(search, k, n_small, factors):
-    """Find the ratios of the small magnitudes to the k-th of the largest; return how many of them are too small, so
-    that they contradict every factor."""
-    half, largest = _half_unit(factors.dtype_code), search.largest[k]
-    least = 2.0**-25 if factors.dtype_code == FLOAT16 else 0.0  # where its numbers are denormal
+@kernel
+def _find_ratios(largest, small, halves, last, dtype_code, ratios, margins):
+    """Write the ratios of small magnitudes to a large one, and how far they may be from those before rounding, in
+    65536ths; 0 where that says nothing, and a ratio of 1 without a margin where a magnitude contradicts any factor."""
     value = np.float64(float_from_bits(largest))
-    of_value = max(_power_of(value) * half, least)
-    inverse, inverse_value = np.float64(_UNIT) / (value - of_value), 1.0 / value
-    last, n_lost = np.float64(len(factors.largest)), I32(0)
-    max_margin = np.float64(0xFFFF // len(factors.largest))
-    for j in range(n_small):
-        magnitude = np.float64(search.small[j])
-        ratio = magnitude * inverse_value
-        margin = (max(_power_of(magnitude) * half, least) + ratio * of_value) * inverse + 1.6
-        is_telling = (ratio <= 2.0) & (margin <= max_margin)
-        search.ratios[j] = I32(ratio * _UNIT + 0.5) if is_telling else I32(0)
-        search.margins[j] = I32(margin) if is_telling else I32(0)
-        n_lost += I32(is_telling & (ratio * last < 0.45))
-    return n_lost
+    of_value = max(_power_of(value) * _half_unit(dtype_code), _least_unit(dtype_code))
+    inverse, inverse_value = _UNIT / (value - of_value), _UNIT / value
+    max_margin = np.float64(0xFFFF // I64(last))
+    for j in range(len(small)):
+        ratio = small[j] * inverse_value
+        margin = (halves[j] + ratio * (of_value / _UNIT)) * inverse + 1.6
+        is_telling = (ratio <= 2.0 * _UNIT) & (margin <= max_margin)
+        is_tiny = ratio * last < 0.45 * _UNIT
+        ratio = 1.0 if is_tiny else ratio + 0.5
+        margin = 0.0 if is_tiny else margin
+        ratios[j] = I32(ratio if is_telling else 0.0)
+        margins[j] = I32(margin if is_telling else 0.0)
 
 
 @kernel
@@ -461,15 +479,20 @@ def _contradicts(factor, ratio, margin):
 
 
 @kernel
-def _count_lost(steps, ratios, margins, n_lost, lost):
-    """Add up how many of four ratios contradict each factor."""
-    r0, r1, r2, r3 = ratios[0], ratios[1], ratios[2], ratios[3]
-    m0, m1, m2, m3 = margins[0], margins[1], margins[2], margins[3]
+def _find_fitting(steps, ratios, margins, most, lost, fits):
+    """Write 1 for each factor that at most so many ratios contradict, else 0."""
     for i in range(len(steps)):
-        factor = steps[i]
-        two = wrap(_contradicts(factor, r0, m0) + _contradicts(factor, r1, m1), factor)
-        others = wrap(_contradicts(factor, r2, m2) + _contradicts(factor, r3, m3), factor)
-        lost[i] = wrap(lost[i] + wrap(two + others, two), two)
+        lost[i] = 0
+    for first in range(0, len(ratios), 4):
+        r0, r1, r2, r3 = U16(ratios[first]), U16(ratios[first + 1]), U16(ratios[first + 2]), U16(ratios[first + 3])
+        m0, m1, m2, m3 = U16(margins[first]), U16(margins[first + 1]), U16(margins[first + 2]), U16(margins[first + 3])
+        for i in range(len(steps)):
+            factor = steps[i]
+            two = wrap(_contradicts(factor, r0, m0) + _contradicts(factor, r1, m1), factor)
+            others = wrap(_contradicts(factor, r2, m2) + _contradicts(factor, r3, m3), factor)
+            lost[i] = wrap(lost[i] + wrap(two + others, two), two)
+    for i in range(len(steps)):
+        fits[i] = U8(1) if lost[i] <= most else U8(0)
 
 
 @inlined
@@ -481,41 +504,34 @@ def _sift(search, k, n_small, allowed, factors, if_known):
     """
     n_factors = len(factors.largest)
     tried, n_tried = subarray(search.tried, k * N_FACTORS, N_FACTORS), 0
-    search.work[0] += n_small
+    small, halves = subarray(search.small, 0, n_small), subarray(search.halves, 0, n_small)
     if factors.form == INTEGERS:
-        most, n_lost = U16(allowed), U16(_find_ratios(search, k, n_small, factors))
-        n_steps = MAX_KNOWN if if_known else (n_factors + 15) & ~15
+        ratios, margins = subarray(search.ratios, 0, n_small), subarray(search.margins, 0, n_small)
+        _find_ratios(search.largest[k], small, halves, np.float64(n_factors), factors.dtype_code, ratios, margins)
+        n_steps = (MAX_KNOWN if search.known[0] > 16 else 16) if if_known else (n_factors + 15) & ~15
         n_some = search.known[0] if if_known else n_factors
         steps = subarray(search.steps, 0 if if_known else MAX_KNOWN, n_steps)
-        lost, fits = subarray(search.lost, 0, n_steps), subarray(search.fits, 0, n_steps)
-        for i in range(n_steps):
-            lost[i] = n_lost
-        for first in range(0, n_small, 4):
-            ratios, margins = subarray(search.ratios, first, 4), subarray(search.margins, first, 4)
-            _count_lost(steps, ratios, margins, n_lost, lost)
-        for i in range(n_steps):
-            fits[i] = U8(1) if lost[i] <= most else U8(0)
+        fits = subarray(search.fits, 0, n_steps)
+        _find_fitting(steps, ratios, margins, U16(allowed), search.lost, fits)
+        search.work[0] += n_small * n_steps // 16
         for first in range(0, n_some, 8):
             if load_u64(fits, first):
                 for i in range(first, min(first + 8, n_some)):
                     tried[n_tried] = steps[i] - 1
                     n_tried += fits[i]
     else:
-        half, least = _half_unit(factors.dtype_code), 2.0**-25 if factors.dtype_code == FLOAT16 else 0.0
         value = np.float64(float_from_bits(search.largest[k]))
-        of_value = max(_power_of(value) * half, least)
-        inverse, inverse_value = 1.0 / (value - of_value), 1.0 / value
+        of_value = max(_power_of(value) * _half_unit(factors.dtype_code), _least_unit(factors.dtype_code))
+        search.work[0] += n_small
         for number in range(n_factors):
-            n_lost = U16(0)
-            factor = factors.largest[number]
+            n_lost, factor = 0, factors.largest[number]
             if factors.form == SIGNIFICANDS:
                 for j in range(n_small):
-                    magnitude = np.float64(search.small[j])
-                    ratio = magnitude * inverse_value * factor
-                    margin = (max(_power_of(magnitude) * half, least) + ratio / factor * of_value) * inverse * factor
+                    ratio = small[j] / value * factor
+                    margin = (halves[j] * factor + ratio * of_value) / (value - of_value)
                     bits = bits_of_float(np.float32(ratio))
                     near = float_from_bits(U32(U32(bits + U32(_HALF_SIGNIFICAND)) & U32(0xFFF00000)))
-                    n_lost += U16((magnitude < np.inf) & (abs(ratio - near) > 1.001 * margin + ratio * 2.0**-22))
+                    n_lost += I64((small[j] < np.inf) & (abs(ratio - near) > 1.001 * margin + ratio * 2.0**-22))
             if n_lost <= allowed and (search.n_met[number] or not if_known):
                 tried[n_tried] = number
                 n_tried += 1
@@ -536,11 +552,13 @@ def _fit(values, before, n, factors, search):
     n_small = 8 if factors.dtype_code == BFLOAT16 else 4
     n_small = n_small if allowed < 2 else 2 * n_small
     n_likely = min(2 * (known[known[0]] + 1), n_factors) if known[0] else 0
-    stage, at, n_queued, bits, limit = 0, 0, 0, U32(0), I64(n_factors)
+    stage, at, n_queued, bits, limit, smallest = 0, 0, 0, U32(0), I64(n_factors), np.float32(0)
     for i in range(min(n, N_BOUNDED)):
         search.below[i], search.above[i] = _rounded_from(np.float64(search.magnitudes[i]), factors.dtype_code)
     number = _number_of(search.largest[0], before, factors)
-    if number >= 0 and known[0] and number <= known[known[0]]:
+    if_before = number >= 0 and known[0] > 0 and search.trust[0] > 0
+    if if_before and number <= known[known[0]]:
+        search.trust[0] -= 1
         search.queue[0] = number
         n_queued = 1
     if known[0] <= _FEW_KNOWN:
@@ -561,6 +579,8 @@ def _fit(values, before, n, factors, search):
             bits = _shortest_between(low, high) if high > 0 else U32(0)
             bits = bits if low <= float_from_bits(bits) and float_from_bits(bits) <= high else U32(0)
             if bits:
+                if if_before and stage == 0 and at == 1:  # scales repeat
+                    search.trust[0] = min(search.trust[0] + 3, TRUST)
                 learned = I64(number)
                 if stage == 2 * n_largest + 2:
                     for other in range(n_largest):
@@ -575,7 +595,10 @@ def _fit(values, before, n, factors, search):
         stage += 1
         at = n_queued = 0
         if stage == 1:
-            _find_small(search, n, n_small)
+            of_segment = subarray(search.magnitudes, 0, n)
+            smallest = _find_small(
+                of_segment, n_small, factors.dtype_code, search.smallest, search.small, search.halves
+            )
         if_known = stage <= n_largest
         k = stage - 1 if if_known else stage - n_largest - 1 if stage <= 2 * n_largest else 0
         if if_known and k:
@@ -590,9 +613,6 @@ def _fit(values, before, n, factors, search):
             _sift(search, k, n_small, allowed, factors, if_known)
             limit = I64(n_factors) if if_known else I64(0)
             if not if_known and factors.form == INTEGERS and n_likely:
-                smallest = np.float32(np.inf)
-                for j in range(n_small):
-                    smallest = search.small[j] if search.small[j] < smallest else smallest
                 ratio = np.float64(float_from_bits(search.largest[k])) / np.float64(smallest)
                 limit = min(n_likely, I64(min((_MAX_SMALLEST + 0.5) * ratio, 256.0)))
         elif stage == 2 * n_largest + 1:
