@@ -519,7 +519,7 @@ def _new_search() -> ScaleSearch:
         n_met=np.zeros(N_FACTORS, np.int32),
         before=np.empty(1, np.uint32),
         trust=np.empty(1, np.int64),
-        work=np.zeros(1, np.int64),
+        work=np.empty(2, np.int64),
     )
 
 
@@ -531,7 +531,7 @@ def _searching() -> Iterator[ScaleSearch]:
     search.n_met[:] = 0
     search.before[0] = ONE
     search.trust[0] = TRUST
-    search.work[0] = 0
+    search.work[:] = 0
     yield search
     release(ScaleSearch, search)
 

@@ -37,6 +37,7 @@ N_FACTORS = 256
 N_MATCHES, NO_MATCH = 1 + 2 * N_FACTORS, 0  #: what is known of a value: see :func:`match_products`
 N_BOUNDED, N_SMALL, _MAX_LOST, _FEW_KNOWN, _UNIT = 64, 16, 4, 2, 65536.0
 _SHARE_MET, TRUST = 16, 8
+MOST_WORK_FIRST, MOST_WORK = 1 << 12, 8  #: steps of a search, as ``ScaleSearch.work`` counts them, and for each value
 _TO_INTEGER = 1.5 * 2.0**52
 MAX_LOOKED_AT, MAX_COMPARED = 1024, 1 << 16  #: values that narrow a segment's scale, and that its largest is one of
 MAX_LARGEST, _FEW = 4, 64  #: how many of the largest may be the one whose factor is guessed, half of them of a few
@@ -104,7 +105,8 @@ class ScaleSearch(NamedTuple):
         n_met: int32[N_FACTORS], in how many segments each factor was that of a large magnitude.
         before: uint32[1], bits of the scale of the segment before.
         trust: int64[1], how often more it is tried in vain.
-        work: int64[1], how many values were held against the bounds of a scale, about.
+        work: int64[2], how many values were held against the bounds of a scale, or 16 factors against a small value;
+            and how many values there were.
     """
 
     bits: np.ndarray
@@ -566,6 +568,9 @@ def _fit(values, before, n, factors, search):
             search.queue[n_queued] = known[1 + turn]
             n_queued += 1
     while not bits:
+        # What is tried first is tried always; more only while the search is worth it.
+        if stage and search.work[0] > MOST_WORK_FIRST + MOST_WORK * search.work[1]:
+            break
         if at < n_queued:
             k, number = search.queue[at] >> 8, search.queue[at] & 255
             at += 1
@@ -724,6 +729,7 @@ def find_scales(values, segment, skipped, factors, search, scales):
         if step > 1:
             step = _step_between(len(part), MAX_COMPARED)
             largest = _largest_below(part, step, U32(_EXPONENT), factors.dtype_code)
+        search.work[1] += n
         if largest == 0:
             continue
         search.largest[0] = largest
