@@ -7,7 +7,8 @@ from functools import cache
 import numpy as np
 
 from ..dtypes import DType
-from ..kernels.index.segment_scales import INTEGERS, N_FACTORS, SEARCHED, SIGNIFICANDS, Factors
+from ..kernels.index.guesses import N_FACTORS
+from ..kernels.index.segment_scales import INTEGERS, SEARCHED, SIGNIFICANDS, Factors
 
 #: Magnitudes of the levels of NormalFloat4, negative and positive ones, which differ.
 _NORMAL_FLOAT4 = (

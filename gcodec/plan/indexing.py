@@ -23,19 +23,17 @@ from ..kernels.index.distinct_values import (
     find_indices,
     repeats_values,
 )
+from ..kernels.index.guesses import MAX_KNOWN, N_FACTORS, N_SMALL
 from ..kernels.index.segment_scales import (
     INTEGERS,
-    MAX_KNOWN,
     MAX_LARGEST,
     MAX_LOOKED_AT,
     N_BOUNDED,
-    N_FACTORS,
     N_MATCHES,
-    N_SMALL,
-    ONE,
-    TRUST,
     NO_MATCH,
+    ONE,
     SIGNIFICANDS,
+    TRUST,
     Factors,
     ScaleSearch,
     find_scales,
@@ -46,7 +44,6 @@ from ..kernels.index.segment_scales import (
 from ..memory import acquire, release
 from ..threads import n_threads, run_batches
 from .factor_sets import factor_sets
-from .other_scales import on_one_power, signs_of_largest
 from .profile import spread_places, spread_sample
 from .request import EncodeRequest, of_one_codebook
 from .unused_bits import total_entropy
@@ -60,10 +57,11 @@ _MIN_SEGMENT = _SEGMENT_LENGTHS[0]
 _MIN_PRODUCTS = 8  #: values other than 0 that a segment must have, on average
 _N_SEGMENTS, _SEGMENT_SAMPLE = 40, 128  #: segments that are sampled, and values of each; more where segments are fewer
 _APART = 7  #: how many others lie between the segments of a sample that are looked at first
-_SEGMENTS_APART = 16  #: one of so many is looked at again before all are
+_SEGMENTS_APART = 32  #: one of so many is looked at again before all are
 #: So long a segment, with so small a share of values that are no products, is no chance.
-_SURE_SEGMENT, _SURELY_MATCHED = 32, 0.06
-_MAX_CHECKED, _MAX_WAYS = 3, 2  #: ways of which more segments, and all products, are looked for
+_RARELY_UNMATCHED = 0.002  #: a share of such values with which no more segments are looked at
+_SURE_SEGMENT, _SURELY_MATCHED = 128, 0.001
+_MAX_CHECKED, _MAX_WAYS = 2, 2  #: ways of which more segments, and all products, are looked for
 #: Shares of a sample that are no products: so many that there may be twice as many in the sample as in the array; and
 #: so many that longer segments have no scales either.
 _MAX_OTHERS, _MAX_UNMATCHED = 0.15, 0.25
@@ -74,6 +72,8 @@ _SCALE_BITS = 24  #: of a scale, about
 #: are worth their time: nearly as many where the largest number of a group has either sign.
 _CLEARLY_FEWER, _FAR_FEWER, _FEWER_SIGNED = 0.97, 0.9, 0.98
 _ENTRY_BITS = 40  #: of an entry in the dictionary, about
+_MIN_SCALE, _SCALES_END = 2.0**-125, 2.0**127  #: far enough from what processors may take for zero, and from infinity
+_MAX_POWER = 6  #: of two: factors are larger by so much than those which are tried for the largest value of a segment
 _MAX_RARE = 2  #: values that are met so often or less are left out of the entries
 
 _repeats_values, _add_distinct = Specialized(repeats_values), Specialized(add_distinct)
@@ -376,21 +376,21 @@ def _sampled(values: np.ndarray, segment: int, factors: Factors) -> _Way:
     starts = np.arange(n_some) * n_segments // n_some * segment
     # Most arrays that are none of products have no scales in the first segments, which are from all over.
     starts = np.concatenate([starts[k::_APART] for k in range(_APART)])
-    return _tried(values, segment, factors, starts, places.astype(np.int64))
+    return _tried(values, segment, factors, starts, places.astype(np.int64), _MAX_OTHERS)
 
 
 def _checked(values: np.ndarray, way: _Way) -> _Way:
     """Return what a larger sample of whole segments promises of a way, if there are more of them than that."""
     n_segments = len(values) // way.segment
     n_some = max(n_segments // _SEGMENTS_APART, 2 * _N_SEGMENTS)
-    if n_segments < 2 * n_some or way.segment > MAX_LOOKED_AT:
+    if way.unmatched < _RARELY_UNMATCHED or n_segments < 2 * n_some or way.segment > MAX_LOOKED_AT:
         return way
     starts = np.arange(n_some) * n_segments // n_some * way.segment
     return _tried(values, way.segment, way.factors, starts, np.arange(way.segment), _MAX_UNMATCHED)
 
 
 def _tried(
-    values: np.ndarray, segment: int, factors: Factors, starts: np.ndarray, places: np.ndarray, most: float = _MAX_OTHERS
+    values: np.ndarray, segment: int, factors: Factors, starts: np.ndarray, places: np.ndarray, max_unmatched: float
 ) -> _Way:
     """Return a way to index an array, as far as some of its segments promise.
 
@@ -400,23 +400,22 @@ def _tried(
         factors: The factors.
         starts: int64[n_segments], where the segments begin.
         places: int64[n_places], which of their values are looked at.
-        most: The largest share of these that may be no products.
+        max_unmatched: The largest share of these that may be no products.
     """
     counts, n = np.zeros(N_MATCHES, np.int64), len(places)
-    part, matches = np.empty(n, values.dtype), np.empty(n, np.uint16)
+    part, matches, scale = np.empty(n, values.dtype), np.empty(n, np.uint16), np.empty(1, np.uint32)
+    types, most = (values.dtype, values.flags.aligned), int(max_unmatched * len(starts) * n)
     with _searching() as search:
-        types = values.dtype, values.flags.aligned
-        max_unmatched = int(most * len(starts) * n)
-        _try_segments(types, values, starts, places, max_unmatched, factors, search, part, matches, np.empty(1, np.uint32), counts)
+        _try_segments(types, values, starts, places, most, factors, search, part, matches, scale, counts)
     n_seen = int(counts.sum())
     unmatched = float(counts[NO_MATCH] / n_seen)
-    if counts[NO_MATCH] > max_unmatched or unmatched > 2 * _MAX_UNMATCHED:
+    if counts[NO_MATCH] > most or unmatched > 2 * _MAX_UNMATCHED:
         return _Way(inf, unmatched, segment, factors)
     # The entropy of a small sample is too low, because rare symbols are missing from it (Miller 1955).
     unseen = (np.count_nonzero(counts) - 1) / (2 * log(2))
     exception_bits = values.itemsize * 8 * int(counts[NO_MATCH])
     bits = (total_entropy(counts) + unseen + exception_bits) / n_seen + _SCALE_BITS / segment
-    return _Way(bits, unmatched, segment, factors)
+    return _Way(float(bits), unmatched, segment, factors)
 
 
 def _products(values: np.ndarray, segment: int, factors: Factors, threads: int) -> Indexing | None:
@@ -469,7 +468,7 @@ def _scales_of(values: np.ndarray, segment: int, factors: Factors, threads: int)
     run_batches(find, -(-len(scales) // at_once), threads, batch=1)
     if factors.form == SIGNIFICANDS and len(scales) > 1:  # a power of two more or less in a scale fits as well
         start = values[: max(min(len(values), _PART) // segment, 1) * segment]
-        scales = min(scales, on_one_power(scales), key=lambda way: _matches_entropy(start, segment, way, factors))
+        scales = min(scales, _on_one_power(scales), key=lambda way: _matches_entropy(start, segment, way, factors))
     return scales
 
 
@@ -482,9 +481,41 @@ def _signs_of_scales(values: np.ndarray, segment: int, scales: np.ndarray, facto
     if segment > _SEGMENT_LENGTHS[-1]:
         return None
     start = values[: min(len(values), MIN_INDEXED) // segment * segment]
-    negated = start ^ np.repeat(signs_of_largest(start, segment), segment)
+    negated = start ^ np.repeat(_signs_of_largest(start, segment), segment)
     usual, signed = (_matches_entropy(way, segment, scales, factors) for way in (start, negated))
-    return signs_of_largest(values, segment) if signed < _FEWER_SIGNED * usual else None
+    return _signs_of_largest(values, segment) if signed < _FEWER_SIGNED * usual else None
+
+
+def _signs_of_largest(values: np.ndarray, segment: int) -> np.ndarray:
+    """Return the sign bit for each segment whose largest magnitude is that of a positive value, and 0 for others:
+    uintW[n_segments], given values that are a multiple of a short segment."""
+    signs, sign_bit = np.empty(len(values) // segment, values.dtype), values.dtype.type(1 << values.itemsize * 8 - 1)
+    at_once = _PART // segment
+    for first in range(0, len(signs), at_once):
+        of_part = signs[first : first + at_once]
+        part = values[first * segment : (first + len(of_part)) * segment].reshape(-1, segment)
+        columns = np.ascontiguousarray(part.T)  # the first values of all segments, the second ones, ...
+        largest = columns.max(0)  # that of the negative values, if there are any
+        positive = columns.view(f"i{values.itemsize}").max(0)
+        of_part[:] = (positive >= (largest & ~sign_bit).view(positive.dtype)) * sign_bit
+    return signs
+
+
+def _on_one_power(scales: np.ndarray) -> np.ndarray:
+    """Return scales times powers of two that bring them close to each other: uint32[n_segments], as they are given.
+
+    Factors that are significands make up for the powers, if those are not too large.
+    """
+    floats = scales.view(np.float32).astype(np.float64)
+    is_known = floats > 0
+    if not is_known.any():
+        return scales
+    logs = np.log2(floats, where=is_known, out=np.zeros(len(floats)))
+    away = np.clip(np.round(logs - np.median(logs[is_known])), -_MAX_POWER, _MAX_POWER)
+    moved = np.ldexp(floats, -away.astype(np.int64))
+    usable = is_known & (moved >= _MIN_SCALE) & (moved < _SCALES_END)
+    result: np.ndarray = np.where(usable, moved, floats).astype(np.float32).view(np.uint32)
+    return result
 
 
 def _matches_entropy(values: np.ndarray, segment: int, scales: np.ndarray, factors: Factors) -> float:
@@ -503,23 +534,23 @@ def _new_search() -> ScaleSearch:
         factors=np.empty(MAX_LOOKED_AT, np.float32),
         below=np.empty(N_BOUNDED),
         above=np.empty(N_BOUNDED),
-        smallest=np.empty(N_SMALL, np.uint32),
+        small_bits=np.empty(N_SMALL, np.uint32),
         small=np.empty(N_SMALL),
         halves=np.empty(N_SMALL),
         ratios=np.empty(N_SMALL, np.int32),
         margins=np.empty(N_SMALL, np.int32),
-        steps=np.append(np.ones(MAX_KNOWN), np.arange(1, N_FACTORS + 1)).astype(np.uint16),
+        integers=np.append(np.ones(MAX_KNOWN), np.arange(1, N_FACTORS + 1)).astype(np.uint16),
         lost=np.empty(N_FACTORS, np.uint16),
         fits=np.empty(N_FACTORS, np.uint8),
-        tried=np.empty(n_tried, np.uint8),
-        n_tried=np.empty(MAX_LARGEST, np.int64),
+        left=np.empty(n_tried, np.uint8),
+        n_left=np.empty(MAX_LARGEST, np.int64),
         queue=np.empty(n_tried, np.uint16),
         largest=np.empty(MAX_LARGEST, np.uint32),
         known=np.zeros(1 + MAX_KNOWN, np.int64),
         n_met=np.zeros(N_FACTORS, np.int32),
-        before=np.empty(1, np.uint32),
-        trust=np.empty(1, np.int64),
-        work=np.empty(2, np.int64),
+        before=np.full(1, ONE, np.uint32),
+        trust=np.full(1, TRUST, np.int64),
+        work=np.zeros(2, np.int64),
     )
 
 

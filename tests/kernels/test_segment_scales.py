@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from gcodec.dtypes import BY_NAME
+from gcodec.kernels.index.guesses import N_FACTORS
 from gcodec.kernels.index.products import product_of
-from gcodec.kernels.index.segment_scales import N_FACTORS, N_MATCHES, NO_MATCH, find_scales, match_products
+from gcodec.kernels.index.segment_scales import N_MATCHES, NO_MATCH, find_scales, match_products
 from gcodec.plan import indexing
 from gcodec.plan.factor_sets import factor_sets
 from tests.support.bit_patterns import KINDS, infinity

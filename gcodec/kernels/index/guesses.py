@@ -1,0 +1,197 @@
+"""Rule out most factors that a large value of a segment may have, before the segment's scale is narrowed by any.
+
+If the large value has the factor f, another value v has f times the ratio of v to it. That is a factor, too, but for
+what rounding has changed both values by: a margin of f times some share. So a few small values, whose margins are the
+narrowest, rule out most f. Of integers, 16 are held against a ratio at a time, in 65536ths and modulo 1:
+
+    ratio        0.2361                                       in 65536ths: 15473
+    2 x ratio    0.4722    0.47 from an integer               more than 2 margins: not 2
+    ...
+    17 x ratio   4.0137    0.01 from an integer               less than 17 margins: it may be 17
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..core.jit import kernel
+from ..core.scalar import I32, I64, U8, U16, U32, lesser, wrap
+from ..core.unaligned import bits_of_float, float_from_bits, load_u64, subarray
+from .rounding_bounds import half_unit, least_half_unit, power_of
+
+N_FACTORS = 256
+N_SMALL, _AMONG = 16, 64  #: small magnitudes that are looked at, at most, and the first of a segment that they are of
+LANES = 16  #: integers that are held against a ratio together
+MAX_KNOWN = 32  #: factors of earlier segments, which are tried first: a multiple of LANES
+_SHARE_MET = 16  #: those that are not met in one of so many as the most frequent are not among them
+_ONE, _MARGIN = 65536.0, 1.6  #: of ratios; and what rounding changes a ratio and a margin by, of each factor
+_NO_NUMBER = 0xFFFFFFFF
+#: Bits 20 ... 31 of a float32 are its exponent and the upper bits of a significand of 4.
+HALF_SIGNIFICAND, SIGNIFICAND = 1 << 19, 0xFFF00000
+
+
+@kernel
+def find_small(magnitudes, dtype_code, bits, small, halves):
+    """Write some small magnitudes of a segment: the smallest of those that are ``len(small)`` apart.
+
+    Args:
+        magnitudes: float32[n], those of the segment.
+        dtype_code: The type of the values.
+        bits: uint32[N_SMALL], scratch.
+        small: float64[n_small], result; infinite where all are 0.
+        halves: float64[n_small], result: half a unit in their last places, as the type has it.
+
+    Returns:
+        The smallest of them.
+    """
+    n_small, smallest = len(small), U32(_NO_NUMBER)
+    for j in range(N_SMALL):
+        bits[j] = U32(_NO_NUMBER)
+    for first in range(0, min(len(magnitudes), _AMONG) - n_small + 1, n_small):
+        part = subarray(magnitudes, first, n_small)
+        for j in range(n_small):  # less 1, so that 0 is the largest
+            bits[j] = lesser(bits[j], U32(bits_of_float(part[j]) - U32(1)))
+    half, least = half_unit(dtype_code), least_half_unit(dtype_code)
+    for j in range(n_small):
+        smallest = lesser(smallest, bits[j])
+        magnitude = np.float64(float_from_bits(U32(bits[j] + U32(1))))
+        small[j] = magnitude if magnitude > 0 else np.inf
+        halves[j] = max(power_of(magnitude) * half, least)
+    return float_from_bits(U32(smallest + U32(1)))
+
+
+@kernel
+def find_ratios(largest, small, halves, last, dtype_code, ratios, margins):
+    """Write the ratios of small magnitudes to a large one, and how much rounding may have changed them, in 65536ths.
+
+    Both are 0 where that tells nothing; where a magnitude is too small for any factor, the ratio is 1, without a
+    margin, which contradicts all.
+
+    Args:
+        largest: uint32, bits of the large magnitude, not 0.
+        small: float64[n_small].
+        halves: float64[n_small], as :func:`find_small` writes them.
+        last: The largest factor that the large magnitude may have, as float64.
+        dtype_code: The type of the values.
+        ratios: int32[n_small], result.
+        margins: int32[n_small], result.
+    """
+    value = np.float64(float_from_bits(largest))
+    half = max(power_of(value) * half_unit(dtype_code), least_half_unit(dtype_code))
+    inverse, least_inverse = _ONE / value, _ONE / (value - half)
+    max_margin = np.float64(0xFFFF // I64(last))
+    for j in range(len(small)):
+        ratio = small[j] * inverse
+        margin = (halves[j] + ratio * (half / _ONE)) * least_inverse + _MARGIN
+        is_telling, is_tiny = (ratio <= 2 * _ONE) & (margin <= max_margin), ratio * last < 0.45 * _ONE
+        ratio, margin = 1.0 if is_tiny else ratio + 0.5, 0.0 if is_tiny else margin
+        ratios[j] = I32(ratio if is_telling else 0.0)
+        margins[j] = I32(margin if is_telling else 0.0)
+
+
+@kernel
+def _contradicts(factor, ratio, margin):
+    """Return 1 if a factor times a ratio is no integer, whatever the ratio's error is, else 0; all are uint16."""
+    above = wrap(factor * ratio, factor)
+    away = lesser(above, wrap(-above, above))
+    return wrap(1, factor) if away > wrap(factor * margin, factor) else wrap(0, factor)
+
+
+@kernel
+def fitting_integers(integers, n_some, ratios, margins, allowed, lost, fits, numbers):
+    """Write the numbers of integers that few ratios contradict, rising; return how many.
+
+    Args:
+        integers: uint16[n], rising, where n is a multiple of LANES.
+        n_some: How many of them to look at.
+        ratios: int32[n_small], as :func:`find_ratios` writes them.
+        margins: int32[n_small], likewise.
+        allowed: How many ratios may contradict one, below 256.
+        lost: uint16[n], scratch.
+        fits: uint8[n], scratch.
+        numbers: uint8[n_some], result: one less than each integer.
+    """
+    most, n_found = U16(allowed), 0
+    for i in range(len(integers)):
+        lost[i] = 0
+    for first in range(0, len(ratios), 4):
+        r0, r1, r2, r3 = U16(ratios[first]), U16(ratios[first + 1]), U16(ratios[first + 2]), U16(ratios[first + 3])
+        m0, m1, m2, m3 = U16(margins[first]), U16(margins[first + 1]), U16(margins[first + 2]), U16(margins[first + 3])
+        for i in range(len(integers)):  # this loop becomes vectors
+            factor = integers[i]
+            two = wrap(_contradicts(factor, r0, m0) + _contradicts(factor, r1, m1), factor)
+            others = wrap(_contradicts(factor, r2, m2) + _contradicts(factor, r3, m3), factor)
+            lost[i] = wrap(lost[i] + wrap(two + others, two), two)
+    for i in range(len(integers)):
+        fits[i] = U8(1) if lost[i] <= most else U8(0)
+    for first in range(0, n_some, 8):
+        if load_u64(fits, first):
+            for i in range(first, min(first + 8, n_some)):
+                numbers[n_found] = integers[i] - 1
+                n_found += fits[i]
+    return n_found
+
+
+@kernel
+def n_contradicting(factor, largest, small, halves, dtype_code):
+    """Return how many small magnitudes contradict that a large one has a factor, where factors are significands of 4
+    bits times powers of two.
+
+    Args:
+        factor: The factor, as float64.
+        largest: uint32, bits of the large magnitude, not 0.
+        small: float64[n_small].
+        halves: float64[n_small], as :func:`find_small` writes them.
+        dtype_code: The type of the values.
+    """
+    value, n_lost = np.float64(float_from_bits(largest)), 0
+    half = max(power_of(value) * half_unit(dtype_code), least_half_unit(dtype_code))
+    of_factor, least_of_factor = factor / value, factor / (value - half)
+    for j in range(len(small)):
+        ratio = small[j] * of_factor
+        margin = (halves[j] + small[j] / value * half) * least_of_factor + ratio * 2.0**-22
+        near = U32(U32(bits_of_float(np.float32(ratio)) + U32(HALF_SIGNIFICAND)) & U32(SIGNIFICAND))
+        n_lost += I64((small[j] < np.inf) & (abs(ratio - float_from_bits(near)) > margin))
+    return n_lost
+
+
+@kernel
+def learn(known, n_met, integers, number):
+    """Add the number of a factor to those that are known, which rise.
+
+    Those that are rare beside the most frequent one are taken out, and the rarest if there are too many; and those more
+    than twice as large as the smallest, because a finer scale fits wherever a coarser one does.
+
+    Args:
+        known: int64[1 + MAX_KNOWN], how many are known, and these.
+        n_met: int32[N_FACTORS], in how many segments each was found.
+        integers: uint16[MAX_KNOWN], result: one more than each that is known.
+        number: The number.
+    """
+    most, left = n_met[number], 0
+    for turn in range(known[0]):
+        most = max(most, n_met[known[1 + turn]])
+    for turn in range(known[0]):
+        other = known[1 + turn]
+        known[1 + left] = other
+        left += (n_met[other] * _SHARE_MET >= most) & (other != number)
+    if left == MAX_KNOWN:
+        rarest = 0
+        for turn in range(1, left):
+            rarest = turn if n_met[known[1 + turn]] < n_met[known[1 + rarest]] else rarest
+        if n_met[known[1 + rarest]] < n_met[number]:
+            for turn in range(rarest, left - 1):
+                known[1 + turn] = known[2 + turn]
+            left -= 1
+    if left < MAX_KNOWN and n_met[number] * _SHARE_MET >= most:
+        at = left
+        while at > 0 and known[at] > number:
+            known[1 + at] = known[at]
+            at -= 1
+        known[1 + at] = number
+        left += 1
+    while left > 1 and known[left] > 2 * known[1] + 1:
+        left -= 1
+    for turn in range(left):
+        integers[turn] = known[1 + turn] + 1
+    known[0] = left
