@@ -30,12 +30,14 @@ from ..kernels.index.segment_scales import (
     MAX_LOOKED_AT,
     N_BOUNDED,
     N_MATCHES,
+    N_TRIED_FIRST,
     NO_MATCH,
     ONE,
     SIGNIFICANDS,
     TRUST,
     Factors,
     ScaleSearch,
+    SegmentSample,
     find_scales,
     match_products,
     number_matches,
@@ -56,15 +58,12 @@ _SEGMENT_LENGTHS = 16, 32, 64, 128, 256  #: of groups that share a scale, beside
 _MIN_SEGMENT = _SEGMENT_LENGTHS[0]
 _MIN_PRODUCTS = 8  #: values other than 0 that a segment must have, on average
 _N_SEGMENTS, _SEGMENT_SAMPLE = 40, 128  #: segments that are sampled, and values of each; more where segments are fewer
-_APART = 7  #: how many others lie between the segments of a sample that are looked at first
 _SEGMENTS_APART = 32  #: one of so many is looked at again before all are
-#: So long a segment, with so small a share of values that are no products, is no chance.
-_RARELY_UNMATCHED = 0.002  #: a share of such values with which no more segments are looked at
+_RARELY_UNMATCHED = 0.002  #: a share of values that are no products with which no more segments are looked at
+#: So long a segment, with so small a share of such values, is no chance.
 _SURE_SEGMENT, _SURELY_MATCHED = 128, 0.001
 _MAX_CHECKED, _MAX_WAYS = 2, 2  #: ways of which more segments, and all products, are looked for
-#: Shares of a sample that are no products: so many that there may be twice as many in the sample as in the array; and
-#: so many that longer segments have no scales either.
-_MAX_OTHERS, _MAX_UNMATCHED = 0.15, 0.25
+_MAX_UNMATCHED = 0.25  #: a share of them with which nothing is gained, and longer segments have no scales either
 _FEW_BITS = 3  #: of a value, with which no scales are looked for
 _SCALE_BITS = 24  #: of a scale, about
 #: Shares of the bits that other factors than integers, and scales where values are few, take if they are no chance of
@@ -72,7 +71,8 @@ _SCALE_BITS = 24  #: of a scale, about
 #: are worth their time: nearly as many where the largest number of a group has either sign.
 _CLEARLY_FEWER, _FAR_FEWER, _FEWER_SIGNED = 0.97, 0.9, 0.98
 _ENTRY_BITS = 40  #: of an entry in the dictionary, about
-_MIN_SCALE, _SCALES_END = 2.0**-125, 2.0**127  #: far enough from what processors may take for zero, and from infinity
+#: Scales that are far enough from what processors may take for zero, and their inverses, too.
+_MIN_SCALE, _SCALES_END = 2.0**-125, 2.0**125
 _MAX_POWER = 6  #: of two: factors are larger by so much than those which are tried for the largest value of a segment
 _MAX_RARE = 2  #: values that are met so often or less are left out of the entries
 
@@ -374,9 +374,7 @@ def _sampled(values: np.ndarray, segment: int, factors: Factors) -> _Way:
     n_some = min(_N_SEGMENTS, n_segments)
     places = spread_places(segment, _N_SEGMENTS * _SEGMENT_SAMPLE // n_some)
     starts = np.arange(n_some) * n_segments // n_some * segment
-    # Most arrays that are none of products have no scales in the first segments, which are from all over.
-    starts = np.concatenate([starts[k::_APART] for k in range(_APART)])
-    return _tried(values, segment, factors, starts, places.astype(np.int64), _MAX_OTHERS)
+    return _tried(values, segment, factors, starts, places.astype(np.int64))
 
 
 def _checked(values: np.ndarray, way: _Way) -> _Way:
@@ -386,12 +384,10 @@ def _checked(values: np.ndarray, way: _Way) -> _Way:
     if way.unmatched < _RARELY_UNMATCHED or n_segments < 2 * n_some or way.segment > MAX_LOOKED_AT:
         return way
     starts = np.arange(n_some) * n_segments // n_some * way.segment
-    return _tried(values, way.segment, way.factors, starts, np.arange(way.segment), _MAX_UNMATCHED)
+    return _tried(values, way.segment, way.factors, starts, np.arange(way.segment))
 
 
-def _tried(
-    values: np.ndarray, segment: int, factors: Factors, starts: np.ndarray, places: np.ndarray, max_unmatched: float
-) -> _Way:
+def _tried(values: np.ndarray, segment: int, factors: Factors, starts: np.ndarray, places: np.ndarray) -> _Way:
     """Return a way to index an array, as far as some of its segments promise.
 
     Args:
@@ -400,16 +396,17 @@ def _tried(
         factors: The factors.
         starts: int64[n_segments], where the segments begin.
         places: int64[n_places], which of their values are looked at.
-        max_unmatched: The largest share of these that may be no products.
     """
-    counts, n = np.zeros(N_MATCHES, np.int64), len(places)
-    part, matches, scale = np.empty(n, values.dtype), np.empty(n, np.uint16), np.empty(1, np.uint32)
-    types, most = (values.dtype, values.flags.aligned), int(max_unmatched * len(starts) * n)
+    counts, n, apart = np.zeros(N_MATCHES, np.int64), len(places), max(len(starts) // N_TRIED_FIRST, 1)
+    # Most arrays that are none of products have no scales in the first segments, which are from all over.
+    starts = np.concatenate([starts[k::apart] for k in range(apart)])
+    scratch = np.empty(n, values.dtype), np.empty(n, np.uint16), np.empty(1, np.uint32)
+    types, most = (values.dtype, values.flags.aligned), int(_MAX_UNMATCHED * len(starts) * n)
     with _searching() as search:
-        _try_segments(types, values, starts, places, most, factors, search, part, matches, scale, counts)
+        _try_segments(types, values, SegmentSample(starts, places, *scratch), most, factors, search, counts)
     n_seen = int(counts.sum())
     unmatched = float(counts[NO_MATCH] / n_seen)
-    if counts[NO_MATCH] > most or unmatched > 2 * _MAX_UNMATCHED:
+    if unmatched > _MAX_UNMATCHED:
         return _Way(inf, unmatched, segment, factors)
     # The entropy of a small sample is too low, because rare symbols are missing from it (Miller 1955).
     unseen = (np.count_nonzero(counts) - 1) / (2 * log(2))

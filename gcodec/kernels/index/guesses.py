@@ -151,7 +151,8 @@ def n_contradicting(factor, largest, small, halves, dtype_code):
         ratio = small[j] * of_factor
         margin = (halves[j] + small[j] / value * half) * least_of_factor + ratio * 2.0**-22
         near = U32(U32(bits_of_float(np.float32(ratio)) + U32(HALF_SIGNIFICAND)) & U32(SIGNIFICAND))
-        n_lost += I64((small[j] < np.inf) & (abs(ratio - float_from_bits(near)) > margin))
+        is_other = (ratio < 2.0**-22) | (abs(ratio - float_from_bits(near)) > margin)  # below, there is none
+        n_lost += I64((small[j] < np.inf) & is_other)
     return n_lost
 
 

@@ -64,9 +64,9 @@ def float_to(high):
 @kernel
 def shortest_between(low, high):
     """Return the bits of a float32 between bounds, about in their middle, with as few bits as they leave room for; 0
-    where there is none, or where that, or rounding to it, depends on whether the processor takes denormal numbers for
-    zero."""
-    if low + high < 2.0**-124:
+    where there is none, or where that, its inverse, or rounding to it depends on whether the processor takes denormal
+    numbers for zero."""
+    if low + high < 2.0**-124 or low + high > 2.0**126:
         return U32(0)
     bits = bits_of_float(np.float32(0.5 * (low + high)))
     for shift in range(16, 0, -8):

@@ -59,6 +59,7 @@ _MAX_SMALLEST = 8  #: the largest factor that is looked for in a segment's small
 #: One in so many values may contradict a scale, but no more than a few of the first, or of the small ones.
 _SHARE_LOST, _LOST_AT_ONCE, _MAX_SMALL_LOST = 16, 2, 4
 _FEW_KNOWN = 2  #: factors of earlier segments that are tried before any are ruled out
+N_TRIED_FIRST = 4  #: segments of a sample after which the rest may be known to be in vain
 TRUST, _MORE_TRUST = 8, 3  #: how often the scale before is tried in vain, and how often more after a success
 #: Steps of a search that is not given up, as ``ScaleSearch.work`` counts them: at first, and more for each value.
 MOST_WORK_FIRST, MOST_WORK = 1 << 12, 8
@@ -210,9 +211,9 @@ def _find_nearest(magnitudes, inverse, factors, numbers, nearest):
 
 
 @kernel
-def _meet(magnitudes, nearest, below, above, inverse, limit, low, high, factors):
-    """Hold values up to a limit against the bounds of a scale, given the factors that they have if it is right, or for
-    integers the scale's inverse.
+def _meet(magnitudes, nearest, below, above, limit, low, high, factors):
+    """Hold values up to a limit against the bounds of a scale, given the factors that are nearest to them; integers are
+    found here.
 
     Returns:
         (n_met, n_lost, low, high): how many of them are not 0, how many of those contradict the bounds, and between
@@ -220,7 +221,7 @@ def _meet(magnitudes, nearest, below, above, inverse, limit, low, high, factors)
     """
     n_met, n_lost, lowest, highest = I64(0), I64(0), bits_of_double(low), bits_of_double(high)
     if factors.form == INTEGERS:
-        last = np.float64(factors.last)
+        inverse, last = 2.0 / (low + high), np.float64(factors.last)
         for i in range(len(below)):
             magnitude = np.float64(magnitudes[i])
             factor = (magnitude * inverse + _TO_INTEGER) - _TO_INTEGER
@@ -291,7 +292,7 @@ def _narrow(search, n, largest, factor, factors):
         numbers = subarray(search.numbers, 0, count)
         if factors.form != INTEGERS:
             _find_nearest(magnitudes, np.float32(inverse), factors, numbers, nearest)
-        n_met, n_lost, lowest, highest = _meet(magnitudes, nearest, below, above, inverse, limit, low, high, factors)
+        n_met, n_lost, lowest, highest = _meet(magnitudes, nearest, below, above, limit, low, high, factors)
         search.work[0] += count
         if n_lost > min(allowed, _LOST_AT_ONCE + n_met // _SHARE_LOST):
             return 0.0, 0.0
@@ -605,29 +606,45 @@ def match_products(values, segment, skipped, scales, factors, search, matches, c
         counts[matches[i]] += 1
 
 
+class SegmentSample(NamedTuple):
+    """Some segments of an array, and memory to look at them.
+
+    Attributes:
+        starts: int64[n_segments], where they begin.
+        places: int64[n_places], which of their values are looked at.
+        part: uintW[n_places], scratch.
+        matches: uint16[n_places], scratch.
+        scale: uint32[1], scratch.
+    """
+
+    starts: np.ndarray
+    places: np.ndarray
+    part: np.ndarray
+    matches: np.ndarray
+    scale: np.ndarray
+
+
 @kernel
-def try_segments(values, starts, places, max_unmatched, factors, search, part, matches, scales, counts):
+def try_segments(values, sample, max_unmatched, factors, search, counts):
     """Find the scales of some segments, and the factors that some of their values have.
 
     Args:
         values: uintW[n].
-        starts: int64[n_segments], where the segments begin.
-        places: int64[n_places], which of their values are looked at.
-        max_unmatched: So many values without a factor end the search.
+        sample: :class:`SegmentSample`.
+        max_unmatched: More values without a factor than that end the search, as do the first few segments if most of
+            their values have none.
         factors: :class:`Factors`.
         search: :class:`ScaleSearch`, scratch, to which nothing is known.
-        part: uintW[n_places], scratch.
-        matches: uint16[n_places], scratch.
-        scales: uint32[1], scratch.
         counts: int64[N_MATCHES], result: how often each factor is found is added, as :func:`match_products` does.
     """
-    n_places = len(places)
-    for s in range(len(starts)):
+    part, n_places = sample.part, len(sample.places)
+    for s in range(len(sample.starts)):
         for i in range(n_places):
-            part[i] = values[starts[s] + places[i]]
-        find_scales(part, n_places, 0, factors, search, scales)
-        match_products(part, n_places, 0, scales, factors, search, matches, counts)
-        if counts[NO_MATCH] > max_unmatched or (s == 1 and counts[NO_MATCH] > n_places):
+            part[i] = values[sample.starts[s] + sample.places[i]]
+        find_scales(part, n_places, 0, factors, search, sample.scale)
+        match_products(part, n_places, 0, sample.scale, factors, search, sample.matches, counts)
+        n_seen = (s + 1) * n_places
+        if counts[NO_MATCH] > max_unmatched or (s + 1 == N_TRIED_FIRST and 2 * counts[NO_MATCH] > n_seen):
             break
 
 
