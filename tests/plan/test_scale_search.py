@@ -1,5 +1,5 @@
-"""The laws of the search for the scales of quantized weights: its work is bounded by the number of values, whatever they
-are, and outliers keep it from no scales that it finds without them."""
+"""The laws of the search for the scales of quantized weights: its work is bounded by the number of values, whatever
+they are, and outliers keep it from no scales that it finds without them."""
 
 from __future__ import annotations
 

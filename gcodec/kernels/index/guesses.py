@@ -161,7 +161,7 @@ def learn(known, n_met, integers, number):
     """Add the number of a factor to those that are known, which rise.
 
     Those that are rare beside the most frequent one are taken out, and the rarest if there are too many; and those more
-    than twice as large as the smallest, because a finer scale fits wherever a coarser one does.
+    than twice as large as others that are as frequent, because a finer scale fits wherever a coarser one does.
 
     Args:
         known: int64[1 + MAX_KNOWN], how many are known, and these.
@@ -191,8 +191,12 @@ def learn(known, n_met, integers, number):
             at -= 1
         known[1 + at] = number
         left += 1
-    while left > 1 and known[left] > 2 * known[1] + 1:
-        left -= 1
+    known[0] = 0
     for turn in range(left):
-        integers[turn] = known[1 + turn] + 1
-    known[0] = left
+        other, is_fine = known[1 + turn], False
+        for smaller in range(known[0]):
+            coarse = known[1 + smaller]
+            is_fine = is_fine or (other > 2 * coarse + 1 and n_met[coarse] >= n_met[other])
+        known[1 + known[0]] = other
+        integers[known[0]] = other + 1
+        known[0] += not is_fine

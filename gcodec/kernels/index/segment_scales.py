@@ -294,7 +294,7 @@ def _narrow(search, n, largest, factor, factors):
             _find_nearest(magnitudes, np.float32(inverse), factors, numbers, nearest)
         n_met, n_lost, lowest, highest = _meet(magnitudes, nearest, below, above, limit, low, high, factors)
         search.work[0] += count
-        if n_lost > min(allowed, _LOST_AT_ONCE + n_met // _SHARE_LOST):
+        if n_lost > (min(allowed, _LOST_AT_ONCE + n_met // _SHARE_LOST) if turn else allowed):
             return 0.0, 0.0
         if lowest > highest:
             _find_nearest(magnitudes, np.float32(inverse), factors, numbers, nearest)
