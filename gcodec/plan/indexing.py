@@ -536,6 +536,7 @@ def _new_search() -> ScaleSearch:
         halves=np.empty(N_SMALL),
         ratios=np.empty(N_SMALL, np.int32),
         margins=np.empty(N_SMALL, np.int32),
+        most=np.empty(N_SMALL, np.int32),
         integers=np.append(np.ones(MAX_KNOWN), np.arange(1, N_FACTORS + 1)).astype(np.uint16),
         lost=np.empty(N_FACTORS, np.uint16),
         fits=np.empty(N_FACTORS, np.uint8),

@@ -61,7 +61,7 @@ def find_small(magnitudes, dtype_code, bits, small, halves):
 
 
 @kernel
-def find_ratios(largest, small, halves, last, dtype_code, ratios, margins):
+def find_ratios(largest, small, halves, last, dtype_code, ratios, margins, most):
     """Write the ratios of small magnitudes to a large one, and how much rounding may have changed them, in 65536ths.
 
     Both are 0 where that tells nothing; where a magnitude is too small for any factor, the ratio is 1, without a
@@ -75,30 +75,32 @@ def find_ratios(largest, small, halves, last, dtype_code, ratios, margins):
         dtype_code: The type of the values.
         ratios: int32[n_small], result.
         margins: int32[n_small], result.
+        most: int32[n_small], result: larger factors than that count as that, so that products stay below 65536.
     """
     value = np.float64(float_from_bits(largest))
     half = max(power_of(value) * half_unit(dtype_code), least_half_unit(dtype_code))
     inverse, least_inverse = _ONE / value, _ONE / (value - half)
-    max_margin = np.float64(0xFFFF // I64(last))
     for j in range(len(small)):
         ratio = small[j] * inverse
         margin = (halves[j] + ratio * (half / _ONE)) * least_inverse + _MARGIN
-        is_telling, is_tiny = (ratio <= 2 * _ONE) & (margin <= max_margin), ratio * last < 0.45 * _ONE
+        is_telling = (ratio <= 2 * _ONE) & (margin < 0.5 * _ONE)
+        is_tiny = (ratio + margin) * last < 0.9 * _ONE
         ratio, margin = 1.0 if is_tiny else ratio + 0.5, 0.0 if is_tiny else margin
         ratios[j] = I32(ratio if is_telling else 0.0)
         margins[j] = I32(margin if is_telling else 0.0)
+        most[j] = I32(min((_ONE - 1) / max(margin, 1.0), np.float64(N_FACTORS)))
 
 
 @kernel
-def _contradicts(factor, ratio, margin):
+def _contradicts(factor, ratio, margin, most):
     """Return 1 if a factor times a ratio is no integer, whatever the ratio's error is, else 0; all are uint16."""
     above = wrap(factor * ratio, factor)
     away = lesser(above, wrap(-above, above))
-    return wrap(1, factor) if away > wrap(factor * margin, factor) else wrap(0, factor)
+    return wrap(1, factor) if away > wrap(lesser(factor, most) * margin, factor) else wrap(0, factor)
 
 
 @kernel
-def fitting_integers(integers, n_some, ratios, margins, allowed, lost, fits, numbers):
+def fitting_integers(integers, n_some, ratios, margins, most, allowed, scratch, numbers):
     """Write the numbers of integers that few ratios contradict, rising; return how many.
 
     Args:
@@ -106,24 +108,25 @@ def fitting_integers(integers, n_some, ratios, margins, allowed, lost, fits, num
         n_some: How many of them to look at.
         ratios: int32[n_small], as :func:`find_ratios` writes them.
         margins: int32[n_small], likewise.
+        most: int32[n_small], likewise.
         allowed: How many ratios may contradict one, below 256.
-        lost: uint16[n], scratch.
-        fits: uint8[n], scratch.
+        scratch: (uint16[n], uint8[n]).
         numbers: uint8[n_some], result: one less than each integer.
     """
-    most, n_found = U16(allowed), 0
+    (lost, fits), n_found = scratch, 0
     for i in range(len(integers)):
         lost[i] = 0
     for first in range(0, len(ratios), 4):
         r0, r1, r2, r3 = U16(ratios[first]), U16(ratios[first + 1]), U16(ratios[first + 2]), U16(ratios[first + 3])
         m0, m1, m2, m3 = U16(margins[first]), U16(margins[first + 1]), U16(margins[first + 2]), U16(margins[first + 3])
+        l0, l1, l2, l3 = U16(most[first]), U16(most[first + 1]), U16(most[first + 2]), U16(most[first + 3])
         for i in range(len(integers)):  # this loop becomes vectors
             factor = integers[i]
-            two = wrap(_contradicts(factor, r0, m0) + _contradicts(factor, r1, m1), factor)
-            others = wrap(_contradicts(factor, r2, m2) + _contradicts(factor, r3, m3), factor)
+            two = wrap(_contradicts(factor, r0, m0, l0) + _contradicts(factor, r1, m1, l1), factor)
+            others = wrap(_contradicts(factor, r2, m2, l2) + _contradicts(factor, r3, m3, l3), factor)
             lost[i] = wrap(lost[i] + wrap(two + others, two), two)
     for i in range(len(integers)):
-        fits[i] = U8(1) if lost[i] <= most else U8(0)
+        fits[i] = U8(1) if lost[i] <= U16(allowed) else U8(0)
     for first in range(0, n_some, 8):
         if load_u64(fits, first):
             for i in range(first, min(first + 8, n_some)):

@@ -42,7 +42,9 @@ def rounded_from(magnitude, dtype_code):
     power, least = power_of(magnitude), least_half_unit(dtype_code)
     half = power * half_unit(dtype_code)
     below = 0.5 * half if magnitude == power and half > least else half
-    is_odd = U64(bits_of_double(magnitude) >> U64(52 - mantissa_bits)) & U64(1)
+    # The unit of a float16 that is denormal is that of the smallest normal one, 2**-14.
+    normal = magnitude + 2.0**-14 if dtype_code == FLOAT16 and magnitude < 2.0**-14 else magnitude
+    is_odd = U64(bits_of_double(normal) >> U64(52 - mantissa_bits)) & U64(1)
     share = 1 - _A_BIT if is_odd else 1 + _A_BIT
     return magnitude - share * max(below, least), magnitude + share * max(half, least)
 

@@ -62,7 +62,7 @@ _FEW_KNOWN = 2  #: factors of earlier segments that are tried before any are rul
 N_TRIED_FIRST = 4  #: segments of a sample after which the rest may be known to be in vain
 TRUST, _MORE_TRUST = 8, 3  #: how often the scale before is tried in vain, and how often more after a success
 #: Steps of a search that is not given up, as ``ScaleSearch.work`` counts them: at first, and more for each value.
-MOST_WORK_FIRST, MOST_WORK = 1 << 12, 8
+MOST_WORK_FIRST, MOST_WORK = 1 << 14, 12
 ONE = 0x3F800000  #: the bits of 1, the scale of segments in which nothing tells it
 _EXPONENT = 0x7F800000
 _WIDE_FROM = 64  #: the factor from which on a value of bfloat16 may be as near to the next one: see :func:`_narrow`
@@ -109,6 +109,7 @@ class ScaleSearch(NamedTuple):
         halves: float64[N_SMALL], half a unit in their last places.
         ratios: int32[N_SMALL], theirs to a large one, as :func:`guesses.find_ratios` writes them.
         margins: int32[N_SMALL], likewise.
+        most: int32[N_SMALL], likewise.
         integers: uint16[MAX_KNOWN + N_FACTORS], the factors that are known, and 1 ... N_FACTORS.
         lost: uint16[N_FACTORS], scratch of :func:`guesses.fitting_integers`.
         fits: uint8[N_FACTORS], likewise.
@@ -138,6 +139,7 @@ class ScaleSearch(NamedTuple):
     halves: np.ndarray
     ratios: np.ndarray
     margins: np.ndarray
+    most: np.ndarray
     integers: np.ndarray
     lost: np.ndarray
     fits: np.ndarray
@@ -408,11 +410,12 @@ def _rule_out(search, k, n_small, allowed, factors, if_known):
     left, n_left = subarray(search.left, k * N_FACTORS, N_FACTORS), 0
     if factors.form == INTEGERS:
         ratios, margins = subarray(search.ratios, 0, n_small), subarray(search.margins, 0, n_small)
-        find_ratios(search.largest[k], small, halves, np.float64(n_factors), code, ratios, margins)
+        most, scratch = subarray(search.most, 0, n_small), (search.lost, search.fits)
+        find_ratios(search.largest[k], small, halves, np.float64(n_factors), code, ratios, margins, most)
         n_some = search.known[0] if if_known else n_factors
         n = (n_some + LANES - 1) // LANES * LANES
         integers = subarray(search.integers, 0 if if_known else MAX_KNOWN, n)
-        n_left = fitting_integers(integers, n_some, ratios, margins, allowed, search.lost, search.fits, left)
+        n_left = fitting_integers(integers, n_some, ratios, margins, most, allowed, scratch, left)
         search.work[0] += n_small * n // LANES
     else:
         search.work[0] += n_small
