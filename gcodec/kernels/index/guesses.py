@@ -24,6 +24,7 @@ N_SMALL, _AMONG = 16, 64  #: small magnitudes that are looked at, at most, and t
 LANES = 16  #: integers that are held against a ratio together
 MAX_KNOWN = 32  #: factors of earlier segments, which are tried first: a multiple of LANES
 _SHARE_MET = 16  #: those that are not met in one of so many as the most frequent are not among them
+_MORE_COARSE = 4  #: how much more often one is met than one more than twice as large that is left out for it
 _ONE, _MARGIN = 65536.0, 1.6  #: of ratios; and what rounding changes a ratio and a margin by, of each factor
 _NO_NUMBER = 0xFFFFFFFF
 #: Bits 20 ... 31 of a float32 are its exponent and the upper bits of a significand of 4.
@@ -164,7 +165,7 @@ def learn(known, n_met, integers, number):
     """Add the number of a factor to those that are known, which rise.
 
     Those that are rare beside the most frequent one are taken out, and the rarest if there are too many; and those more
-    than twice as large as others that are as frequent, because a finer scale fits wherever a coarser one does.
+    than twice as large as others that are far more frequent, because a finer scale fits wherever a coarser one does.
 
     Args:
         known: int64[1 + MAX_KNOWN], how many are known, and these.
@@ -199,7 +200,7 @@ def learn(known, n_met, integers, number):
         other, is_fine = known[1 + turn], False
         for smaller in range(known[0]):
             coarse = known[1 + smaller]
-            is_fine = is_fine or (other > 2 * coarse + 1 and n_met[coarse] >= n_met[other])
+            is_fine = is_fine or (other > 2 * coarse + 1 and n_met[coarse] >= _MORE_COARSE * n_met[other])
         known[1 + known[0]] = other
         integers[known[0]] = other + 1
         known[0] += not is_fine
