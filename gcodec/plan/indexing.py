@@ -70,6 +70,9 @@ _SCALE_BITS = 24  #: of a scale, about
 #: a sample, which has fewer different values than the array; and that factors take with scales of either sign, if those
 #: are worth their time: nearly as many where the largest number of a group has either sign.
 _CLEARLY_FEWER, _FAR_FEWER, _FEWER_SIGNED = 0.97, 0.9, 0.98
+#: The share of the bits without scales, which are estimated too high, that those with scales may promise to take: of
+#: more, the search for all scales takes many times as long as encoding without it, for little or nothing.
+_WORTH = 0.9
 _ENTRY_BITS = 40  #: of an entry in the dictionary, about
 #: Scales that are far enough from what processors may take for zero, and their inverses, too.
 _MIN_SCALE, _SCALES_END = 2.0**-125, 2.0**125
@@ -177,7 +180,8 @@ def find_indexing(request: EncodeRequest) -> Indexing | None:
     if dtype.predictable and max_bits > _FEW_BITS:
         n_zero = int(counts[entries << entries.dtype.type(1) == 0].sum())  # of either sign
         lengths = _segment_lengths(request.shapes or (shape,), len(values), 1 - n_zero / len(sample))
-        found += _among_products(values, dtype, lengths, min(_FAR_FEWER * max_bits, usual_bits), threads)
+        most = min(_FAR_FEWER * max_bits, _WORTH * usual_bits)
+        found += _among_products(values, dtype, lengths, most, threads)
     if len(found) < 2:
         return found[0] if found else None
     return min(found, key=lambda indexing: indexing.bits(dtype.bits))
