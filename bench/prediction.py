@@ -50,8 +50,8 @@ def rows_of(path: Path) -> Iterator[list[object]]:
     """Yield the table for one model, layer by layer. Raises RoundTripError."""
     peers = contestants()
     with safe_open(path, "np") as file:
-        places = sorted((layer, int(step), int(batch)) for step, batch, layer in
-                        (key.split("/") for key in file.keys()))  # noqa: SIM118 (no mapping)
+        names = file.keys()  # of a file, which is no mapping
+        places = sorted((layer, int(step), int(batch)) for step, batch, layer in (name.split("/") for name in names))
         for layer, step, batch in places:
             gradient = np.ascontiguousarray(file.get_tensor(f"{step}/{batch}/{layer}"))
             data = Input(f"{path.stem} {layer} step {step}", "float32", gradient.reshape(-1).view(np.uint32),

@@ -443,8 +443,7 @@ def _indexed(device: Any) -> torch.device:
 
 
 def _check_out(out: Any, n_tensors: int, memory: Any) -> None:
-    """Raise InvalidArgument unless ``out`` is memory for a frame; its size is checked where a frame's bound is known.
-    """
+    """Raise InvalidArgument unless ``out`` is memory for a frame; its size is checked where bounds are known."""
     import torch
 
     if n_tensors != 1:

@@ -39,8 +39,7 @@ def test_coding_many_frames_touches_no_memory_outside_of_the_arrays(side):
 @pytest.mark.slow
 @linux_only
 def test_no_index_of_a_kernel_is_out_of_bounds(tmp_path):
-    """The frames are read under numba's own checks, which see a row that runs into the next, too. Kernels compile anew.
-    """
+    """The frames are read under numba's own checks, which see a row that runs into the next. Kernels compile anew."""
     assert "refused" in run_guarded("after", "few", NUMBA_BOUNDSCHECK="1", NUMBA_CACHE_DIR=str(tmp_path))
 
 

@@ -79,8 +79,7 @@ def refusals() -> None:
 
 
 def fixed_bound(bits: int) -> int:
-    """Check that each encoding, one for two ranks and two for more, moves a value by 2**-(bits + 1) of itself at most.
-    """
+    """Check that each encoding, one for two ranks and two for more, moves a value by 2**-(bits + 1) at most."""
     terms = [values_at(who, 200_000, torch.float32) for who in range(size())]
     tensor = terms[rank()].clone()
     gd.allreduce(tensor, op="avg", mode=gd.FixedBits(bits), threads=1)

@@ -374,8 +374,7 @@ def distributed_checkpoint(folder: str) -> bool:
 
 def refresh(steps: int, interval: int, change_at: int | None,
             trigger: float = 0.1) -> list[tuple[int, int, float, float]]:
-    """Return for each step a digest of the codebooks in use, bytes sent, and bits per symbol, found and at the entropy.
-    """
+    """Return for each step a digest of the codebooks in use, bytes sent, and bits per symbol, also at the entropy."""
     model = Given([70_001, 40_000, 3, 90_000])
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
     trace = []
