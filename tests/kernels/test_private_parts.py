@@ -30,7 +30,8 @@ from tests.support.paths import ROOT
 PACKAGE = Path(gcodec.__file__).parent
 #: What of numba is private, as numba's source names it.
 PARTS = ("_nrt", "no_cfunc_wrapper", "no_cpython_wrapper", "FunctionCache", "IndexDataCacheFile", "CPU_NAME",
-         "CPU_FEATURES", "JITCodeLibrary", "_guard_against_spurious_io_errors", "global_compiler_lock")
+         "CPU_FEATURES", "JITCodeLibrary", "_optimize_final_module", "_guard_against_spurious_io_errors",
+         "global_compiler_lock")
 #: numba's modules that anybody may import.
 PUBLIC = {"numba", "numba.extending"}
 #: Modules that call C: CPython's own, the driver of CUDA, and its compiler.
@@ -98,6 +99,32 @@ def test_what_kernels_call_is_compiled_without_what_python_needs_until_python_ca
     for number in (compiled, 0):  # the second process finds the outer one in the cache
         printed = run(program, missing, tmp_path, NUMBA_CACHE_DIR=str(tmp_path / "cache"))
         assert printed == ["8", str(number), "4", "3.0", "1.5", "2"]
+
+
+PARTS_OF_TWO = """
+import sys
+from house.kernels import caller
+print(getattr(caller, sys.argv[-1])(3))
+inner = caller.inner.get_overload.__self__
+print(sum(inner.stats.cache_hits.values()), *(type(kept.library).__name__ for kept in inner.overloads.values()))
+"""
+
+
+@pytest.mark.parametrize(("missing", "kinds"), [
+    ("", ("Part", "Part")),
+    ("_optimize_final_module", ("JITCodeLibrary", "LoadedLibrary")),
+    ("_guard_against_spurious_io_errors", ("Part", "Part")),
+])
+def test_what_kernels_call_is_a_part_without_machine_code_also_from_the_cache(tmp_path, missing, kinds):
+    house = house_of_kernels(tmp_path)
+    (house / "caller.py").write_text(
+        "from .core.jit import kernel\n\n\n@kernel\ndef innermost(a):\n    return a + 1\n\n\n"
+        "@kernel\ndef inner(a):\n    return 2 * innermost(a)\n\n\n@kernel\ndef outer(a):\n    return 3 * inner(a)\n"
+        "\n\n@kernel\ndef other(a):\n    return 5 * inner(a) + innermost(a)\n"
+    )
+    for called, printed in (("outer", ["24", "0", kinds[0]]), ("other", ["44", "1", kinds[1]])):
+        program = f"import sys; sys.argv.append({called!r})\n{PARTS_OF_TWO}"
+        assert run(program, missing, tmp_path, NUMBA_CACHE_DIR=str(tmp_path / "cache")) == printed
 
 
 def test_a_kernel_without_entry_points_is_called_itself():

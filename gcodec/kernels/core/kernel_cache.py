@@ -23,7 +23,7 @@ from xxhash import xxh3_128_digest, xxh3_128_hexdigest
 
 from . import shipped_kernels
 from .cache_folders import lasting_folders, subfolder, temporary_folder, warn_of_no_folder, warn_of_temporary_folder
-from .numba_private import config, named_cpu, settings_of_code
+from .numba_private import PART, config, named_cpu, settings_of_code
 from .source_digest import UnknownPartError, source_digest
 
 # Loading from the cache, without what only compiling needs
@@ -70,9 +70,11 @@ def _light_reading(implementation: Any) -> dict[str, Any]:
 
     def reduce(self: Any, compiled: Any) -> Any:
         *most, environments = implementation.reduce(self, compiled)
-        module = compiled.library._get_module_for_linking()
-        names = [symbol.name for symbols in (module.functions, module.global_variables) for symbol in symbols
-                 if not symbol.is_declaration]
+        names = list[str]()
+        if not _is_part(compiled.library):
+            module = compiled.library._get_module_for_linking()
+            names = [symbol.name for symbols in (module.functions, module.global_variables) for symbol in symbols
+                     if not symbol.is_declaration]
         return names, (*most, tuple(item for item in environments if item.consts))
 
     def rebuild(self: Any, context: Any, data: Any) -> Any:
@@ -86,6 +88,10 @@ def _light_reading(implementation: Any) -> dict[str, Any]:
             del codegen.unserialize_library
 
     return {"reduce": reduce, "rebuild": rebuild, "reads_light": True}
+
+
+def _is_part(library: Any) -> bool:
+    return PART is not None and isinstance(library, PART)
 
 
 def _library_class() -> Any:
@@ -102,8 +108,8 @@ def _library_class() -> Any:
 
     def of(cls: Any, codegen: Any, state: Any, names: list[str]) -> Any:
         name, kind, content = state
-        if kind != "object":
-            return base._unserialize(codegen, state)
+        if kind == "bitcode":
+            return PART.of(codegen, name, content)
         library = codegen.create_library(name)
         library.__class__ = cls
         object_code, library.bitcode = content
