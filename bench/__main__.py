@@ -26,8 +26,8 @@ PARTS = (
     ("memory", False, 2), ("corruption", True, 8), ("prediction", True, 1), ("compressors", False, 3),
     ("controllers", False, 3), ("checkpoints", False, 5), ("weight_sync", False, 5),
     ("differences", False, 5), ("integrations", False, 1), ("sparse_values", False, 1), ("startup", False, 5),
-    ("small_tensors", False, 1), ("other_arrays", False, 2), ("lane", False, 1), ("files", False, 6),
-    ("file_kinds", False, 3), ("gpu_host", False, 1),
+    ("compiling", False, 6), ("small_tensors", False, 1), ("other_arrays", False, 2), ("lane", False, 1),
+    ("files", False, 6), ("file_kinds", False, 3), ("gpu_host", False, 1),
 )
 CORRUPTION_TRIALS = "20"  #: of a quick run, and truncations
 

@@ -27,7 +27,8 @@ PACKAGE = Path(gcodec.__file__).parent
 WITHOUT_RIGHTS = ["setpriv", "--inh-caps=-all", "--bounding-set=-all"] * (os.name == "posix" and os.geteuid() == 0)
 #: What decorators of kernels need of the package.
 FILES_OF_DECORATORS = ("errors.py", "threads.py", *(f"kernels/core/{name}.py" for name in (
-    "cache_folders", "cpu_levels", "jit", "kernel_cache", "numba_private", "shipped_kernels", "source_digest")))
+    "cache_folders", "cpu_levels", "jit", "kernel_cache", "kernel_compiler", "numba_private", "shipped_kernels",
+    "source_digest")))
 TWO_KERNELS = '''
 from {jit} import kernel
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import ctypes
+import gc
 import os
 import re
 import subprocess
@@ -19,7 +20,7 @@ from numba import njit
 
 import gcodec
 from gcodec import memory
-from gcodec.kernels.core import jit, kernel_cache, numba_private
+from gcodec.kernels.core import jit, kernel_cache, kernel_compiler, numba_private
 from gcodec.kernels.core.specialized import Specialized
 from gcodec.kernels.core.unaligned import floats_at, load_tuple, subarray, subarray_if_any
 from gcodec.memory import BytesBuilder
@@ -125,6 +126,19 @@ def test_what_kernels_call_is_a_part_without_machine_code_also_from_the_cache(tm
     for called, printed in (("outer", ["24", "0", kinds[0]]), ("other", ["44", "1", kinds[1]])):
         program = f"import sys; sys.argv.append({called!r})\n{PARTS_OF_TWO}"
         assert run(program, missing, tmp_path, NUMBA_CACHE_DIR=str(tmp_path / "cache")) == printed
+
+
+def test_thresholds_of_the_collector_are_as_they_were_after_compiling_unless_others_set_them():
+    before = gc.get_threshold()
+    try:
+        with kernel_compiler.collecting_less():
+            assert gc.get_threshold() != before
+        assert gc.get_threshold() == before
+        with kernel_compiler.collecting_less():
+            gc.set_threshold(900, 8, 7)
+        assert gc.get_threshold() == (900, 8, 7)
+    finally:
+        gc.set_threshold(*before)
 
 
 def test_a_kernel_without_entry_points_is_called_itself():

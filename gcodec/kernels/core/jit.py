@@ -13,6 +13,7 @@ from numba.extending import overload
 
 from ...errors import GcodecError
 from .kernel_cache import cached
+from .kernel_compiler import COMPILED_AS_PART
 from .numba_private import CALLED_BY_KERNELS, NOT_FOR_C, UNCOUNTED, called_by_kernels, config, uninterrupted
 
 if config.DISABLE_JIT:
@@ -40,8 +41,12 @@ def allocating(function: Callable[..., Any]) -> Any:
 
 
 def inlined(function: Callable[..., Any]) -> Any:
-    """Compile a step of one other kernel into that kernel, which saves compiling all that it calls twice."""
-    return _compiled(function, inline="always", **UNCOUNTED)
+    """Compile a step of other kernels, for LLVM to put into these wherever they call it.
+
+    numba's own way, ``inline="always"``, copies the step into each caller before it looks at types, which takes several
+    times as long as to compile it once.
+    """
+    return _compiled(function, forceinline=True, **UNCOUNTED)
 
 
 def chosen_by_types(function: Callable[..., Any]) -> Callable[[Callable[..., Any]], Any]:
@@ -64,7 +69,7 @@ def _compiled(function: Callable[..., Any], **options: Any) -> Any:
         return njit(cache=by_numba, **options)(function)
 
     def decorate_inner(by_numba: bool) -> Any:
-        return njit(cache=by_numba, **options, **CALLED_BY_KERNELS)(function)
+        return njit(cache=by_numba, **options, **CALLED_BY_KERNELS, **COMPILED_AS_PART)(function)
 
     return called_by_kernels(
         uninterrupted(cached(decorate, _sources)), lambda: cached(decorate_inner, _sources, "-inner")

@@ -23,7 +23,8 @@ from xxhash import xxh3_128_digest, xxh3_128_hexdigest
 
 from . import shipped_kernels
 from .cache_folders import lasting_folders, subfolder, temporary_folder, warn_of_no_folder, warn_of_temporary_folder
-from .numba_private import PART, config, named_cpu, settings_of_code
+from .kernel_compiler import PART
+from .numba_private import config, named_cpu, settings_of_code
 from .source_digest import UnknownPartError, source_digest
 
 # Loading from the cache, without what only compiling needs

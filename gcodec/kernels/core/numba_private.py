@@ -20,16 +20,16 @@ import os
 from collections.abc import Callable
 from functools import cache
 from importlib import import_module
-from inspect import signature
 from typing import Any, NamedTuple
 
 import numba
 from llvmlite import ir
-from llvmlite.binding import get_host_cpu_features, parse_bitcode
+from llvmlite.binding import get_host_cpu_features
 from numba import typeof, types
 
 from ...threads import call_apart
 from .cpu_levels import FEATURES_BY_NAME
+from .kernel_compiler import collecting_less
 
 #: Versions of numba that were tried with float32 and bfloat16: warm-up, the golden frames, and all of the tests' cases,
 #: whose frames are the same in all versions. No other version is refused.
@@ -70,101 +70,6 @@ NOT_FOR_C: dict[str, Any] = {"no_cfunc_wrapper": True} if _has_option("no_cfunc_
 CALLED_BY_KERNELS: dict[str, Any] = {"no_cpython_wrapper": True} if _has_option("no_cpython_wrapper") else {}
 
 
-def _part_class() -> Any:
-    """Return a class of numba's libraries of compiled code for what is only a part of others: LLVM's own form of it,
-    with all that it calls, not optimized and without machine code. None of a numba in which that cannot be had.
-
-    Code is optimized where it ends up, in the kernels that Python calls, and only there is it made for the CPU.
-
-    Saves: of 74 s of CPU time for a first encode of a float32 array, nothing in the cache, 17 s.
-    Without it: kernels that only others call are optimized and made for the CPU like all others, which nothing needs.
-    Can go: when numba makes machine code when it is first needed, and optimizes once.
-    """
-    try:
-        base: Any = import_module("numba.core.codegen").JITCodeLibrary
-        parts = (base._optimize_final_module, base._finalize_final_module, base._finalize_dynamic_globals,
-                 base._verify_declare_only_symbols, base._get_module_for_linking, base.codegen)  # fmt: skip
-    except (ImportError, AttributeError):
-        return None
-
-    class CodegenOfParts(NamedTuple):
-        """Takes the place of numba's code generator where numba asks a part for it."""
-
-        codegen: Any
-
-        def set_env(self, name: str, environment: Any) -> None:
-            """Do nothing: only what calls Python has constants in its environment, and there is no machine code yet
-            that could look for them."""
-
-        def __getattr__(self, name: str) -> Any:
-            return getattr(self.codegen, name)
-
-    class Part(base):  # type: ignore[misc]
-        """Code that is only a part of other kernels."""
-
-        bitcode: bytes | None = None  #: as a cache had it
-        _shared_module: Any
-
-        @classmethod
-        def of(cls, codegen: Any, name: str, bitcode: bytes) -> Any:
-            """Return a part that a cache had."""
-            part = cls(codegen, name)
-            part.bitcode, part._finalized = bitcode, True
-            return part
-
-        @property
-        def codegen(self) -> Any:
-            return CodegenOfParts(self._codegen)
-
-        def get_pointer_to_function(self, name: str) -> int:
-            """Return no address: nothing calls a part but what it becomes a part of."""
-            self._ensure_finalized()
-            return 0
-
-        def serialize_using_object_code(self) -> tuple[str, str, bytes]:
-            return self.name, "bitcode", self.bitcode or self._get_module_for_linking().as_bitcode()
-
-        def _get_module_for_linking(self) -> Any:
-            if self.bitcode is not None and self._shared_module is None:
-                self._shared_module = parse_bitcode(self.bitcode)
-            return super()._get_module_for_linking()
-
-        def _optimize_final_module(self) -> None:
-            pass
-
-        def _finalize_final_module(self) -> None:
-            self._finalize_dynamic_globals()
-            self._verify_declare_only_symbols()
-            self._finalized = True
-
-    return Part if all(parts) else None
-
-
-#: Class of what kernels that only other kernels call are compiled into; None: of all others' class.
-PART: Any = _part_class()
-
-
-def _compiling_parts() -> dict[str, Any]:
-    """Return the option of ``njit`` by which a kernel is compiled into a part."""
-    try:
-        base: Any = import_module("numba.core.compiler").Compiler
-        list(signature(base).parameters).index("library")
-    except (ImportError, AttributeError, ValueError):
-        return {}
-
-    class PartCompiler(base):  # type: ignore[misc]
-        """numba's compiler, with another library to compile into."""
-
-        def __init__(self, typing: Any, target: Any, library: Any, *args: Any) -> None:
-            super().__init__(typing, target, PART(target.codegen(), "part") if library is None else library, *args)
-
-    return {"pipeline_class": PartCompiler}
-
-
-if CALLED_BY_KERNELS and PART is not None:
-    CALLED_BY_KERNELS |= _compiling_parts()
-
-
 def called_by_kernels(kernel: Any, make: Callable[[], Any]) -> Any:
     """Return a kernel which, where another one calls it, is compiled without what only calls from Python need.
 
@@ -195,9 +100,13 @@ def uninterrupted(kernel: Any) -> Any:
     except (ImportError, AttributeError):
         return kernel
 
+    def compile_alone(signature: Any) -> Any:
+        with lock, collecting_less():
+            return compiled(signature)
+
     def compile_apart(signature: Any) -> Any:
         # This thread has the lock while it compiles what calls this kernel: another one would wait for it.
-        return compiled(signature) if lock.is_locked() else call_apart(compiled, signature)
+        return compiled(signature) if lock.is_locked() else call_apart(compile_alone, signature)
 
     kernel.compile = compile_apart
     return kernel
