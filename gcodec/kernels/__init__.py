@@ -7,6 +7,8 @@ The kernel contract
 * The caller allocates everything, scratch included; a kernel never allocates, raises or prints. Where something can be
   wrong in the data it returns a status (0 is good), and the binding turns that into an error. The exceptions are the
   few kernels decorated ``allocating`` (:mod:`gcodec.kernels.core.jit`), which run once per array and have scratch.
+* Arrays are copied element by element: for ``a[:] = b`` numba compiles all that formats the message of an error,
+  strings and lists of strings, which takes as long as a hundred lines of a kernel.
 * What a kernel returns to Python are numbers: for an array numba would run Python, and a Ctrl-C in there come out as
   a SystemError.
 * A kernel stays inside the arrays it was given whatever the payload says; the binding guarantees the margins each

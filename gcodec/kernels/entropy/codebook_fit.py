@@ -417,6 +417,21 @@ class FitMemory(NamedTuple):
     tables: Books
 
 
+@kernel
+def _take_shipped(shipped, best, made):
+    """Put a shipped codebook in the place of the first of those that were made."""
+    for level in range(made.ranges.shape[1]):
+        made.ranges[0, level, 0] = shipped.ranges[best, level, 0]
+        made.ranges[0, level, 1] = shipped.ranges[best, level, 1]
+    for i in range(made.lengths.shape[1]):
+        made.lengths[0, i] = shipped.lengths[best, i]
+    for i in range(made.costs.shape[1]):
+        made.costs[0, i] = shipped.costs[best, i]
+    made.ends[0] = shipped.records.shape[1]
+    for i in range(made.ends[0]):
+        made.records[0, i] = shipped.records[best, i]
+
+
 @allocating
 def fit_books(counts, every, exact, rules, shipped, planes, memory, choice):
     """Make the codebooks of a frame, choose the one of each block, and fill the tables to encode with.
@@ -454,11 +469,7 @@ def fit_books(counts, every, exact, rules, shipped, planes, memory, choice):
     if n == 1 and len(shipped.costs):
         best = _cheaper_shipped(counts, made, shipped)
     if best >= 0:
-        made.ranges[0], made.lengths[0] = shipped.ranges[best], shipped.lengths[best]
-        made.costs[0] = shipped.costs[best]
-        made.ends[0] = shipped.records.shape[1]
-        for i in range(made.ends[0]):
-            made.records[0, i] = shipped.records[best, i]
+        _take_shipped(shipped, best, made)
     if n > 1:
         choose_codebooks(counts, made.costs[:n], choice)
     else:
