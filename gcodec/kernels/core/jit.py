@@ -57,7 +57,8 @@ def chosen_by_types(function: Callable[..., Any]) -> Callable[[Callable[..., Any
 
     def decorate(choose: Callable[..., Any]) -> Any:
         vars(function)["chosen_by"] = choose  # where the digest of a kernel's source finds it
-        part: Any = {**NOT_FOR_C, **CALLED_BY_KERNELS, **COMPILED_AS_PART}  # numba compiles the steps by themselves, too
+        # numba compiles the steps by themselves, too.
+        part: Any = {**NOT_FOR_C, **CALLED_BY_KERNELS, **COMPILED_AS_PART}
         return overload(function, jit_options=part, inline="always")(choose)
 
     return decorate

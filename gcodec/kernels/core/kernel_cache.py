@@ -110,7 +110,7 @@ def _library_class() -> Any:
     def of(cls: Any, codegen: Any, state: Any, names: list[str]) -> Any:
         name, kind, content = state
         if kind == "bitcode":
-            return PART.of(codegen, name, content)
+            return base._unserialize(codegen, state) if PART is None else PART.of(codegen, name, content)
         library = codegen.create_library(name)
         library.__class__ = cls
         object_code, library.bitcode = content
