@@ -108,12 +108,6 @@ class PredictedDecoding(NamedTuple):
 
 
 @inlined
-def template_row(sources, number):
-    """Return template ``number``: float32[n_columns]."""
-    return subarray(sources.templates, sources.spans[number, 0], sources.spans[number, 1] - sources.spans[number, 0])
-
-
-@inlined
 def _split_group(i, place, n_planes, scratch):
     """Append the items of 64 values, from number ``i`` of the block on, whose symbols begin at ``place``."""
     words, marks, items, n_items = scratch.words, scratch.marks, scratch.items, scratch.n_items
@@ -244,7 +238,8 @@ def encode_predicted(values, b, coding, scratch, out, at):
     stream_len, sources, c = coding.geometry.stream_len, coding.sources, coding.choice[b]
     n, start, n_planes = len(values), b * coding.geometry.block, width_of(values) // 8
     n_streams = (n + stream_len - 1) // stream_len
-    template = template_row(sources, c)
+    first, end_of_row = sources.spans[c, 0], sources.spans[c, 1]
+    template = subarray(sources.templates, first, end_of_row - first)
     column = (start - coding.origins[c]) % max(len(template), 1)
     base_values = subarray_if_any(sources.base, start, n)
     n_rows = residuals_of_block(values, base_values, stream_len, template, column, sources.dtype_code, scratch)
@@ -309,7 +304,8 @@ def decode_predicted(data, at, size, start, coding, scratch, out):
     sources, books, c = coding.sources, coding.books, np.int64(data[at + CODEBOOK])
     n, stream_len, n_planes = len(out), coding.geometry.stream_len, width_of(out) // 8
     number, symbol_bytes, plane_bytes, min_bytes, length_width, run_symbol, column = read_predicted(data, at)
-    template = template_row(sources, number)
+    first, end_of_row = sources.spans[number, 0], sources.spans[number, 1]
+    template = subarray(sources.templates, first, end_of_row - first)
     if length_width > 16 or run_symbol > books.n_symbols[c] or column >= max(len(template), 1):
         return BAD_FIELD
     n_streams = (n + stream_len - 1) // stream_len
