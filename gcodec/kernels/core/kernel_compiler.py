@@ -4,10 +4,10 @@ numba; where one is missing, numba's own way takes over.
 A kernel that Python calls is optimized by LLVM and made into code for the CPU, once, with all that it calls. A kernel
 that only other kernels call is a *part*: LLVM's own form of it, with all that it calls, and no more.
 
-    plan_whole          machine code
-     |- count_sample    part
-     |   `- mean_head   part, also of count_sample
-     `- cluster         part
+    encode_blocks                     machine code
+     |- encode_coded                  part
+     |   `- find_symbols_from_values  part
+     `- seal_block                    part
 
 The times are CPU time of a first encode of a float32 array, nothing in the cache, on a Zen 3 with AVX2.
 """
