@@ -52,7 +52,7 @@ from .unused_bits import total_entropy
 
 INDEXED_LOG2 = 16  #: of indexed blocks: in smaller ones, headers would be a larger part
 MIN_INDEXED = 1 << 14  #: values that an array must have at least to be worth the search
-_SAMPLE, _MIN_COVERED = 1 << 12, 0.97  #: values of a sample, and the share of it that a dictionary must have
+_SAMPLE, _MIN_COVERED = 1 << 12, 0.9  #: values of a sample, and the share of it that a dictionary must have
 _PART = 1 << 16  #: values that a thread looks up at a time
 _SEGMENT_LENGTHS = 16, 32, 64, 128, 256  #: of groups that share a scale, beside rows and the whole array
 _MIN_SEGMENT = _SEGMENT_LENGTHS[0]
