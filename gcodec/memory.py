@@ -6,6 +6,7 @@ import ctypes
 import mmap
 import sys
 import weakref
+from collections import defaultdict, deque
 from collections.abc import Callable, Hashable
 from functools import lru_cache, partial
 from typing import Any
@@ -26,7 +27,7 @@ from .kernels.predict.scale_steps import N_SUMS
 
 _MAX_POOLED = 4  #: buffers kept of one kind: with more threads than that, each has enough work to bear an allocation
 MAX_POOLED_BLOCK = 1 << 15  #: largest blocks, in values, whose scratch is pooled
-_pool: dict[Hashable, list[Any]] = {}
+_pool: defaultdict[Hashable, deque[Any]] = defaultdict(partial(deque, maxlen=_MAX_POOLED))
 
 
 def acquire(key: Hashable, make: Callable[[], Any]) -> Any:
@@ -40,18 +41,13 @@ def acquire(key: Hashable, make: Callable[[], Any]) -> Any:
     """
     try:
         return _pool[key].pop()
-    except LookupError:
+    except IndexError:
         return make()
 
 
 def release(key: Hashable, buffer: Any) -> None:
     """Return a buffer to the pool. A buffer that is lost to an exception is simply not reused."""
-    try:
-        pooled = _pool[key]
-    except KeyError:
-        pooled = _pool.setdefault(key, [])
-    if len(pooled) < _MAX_POOLED:
-        pooled.append(buffer)
+    _pool[key].append(buffer)  # where there are enough, the oldest goes
 
 
 class Borrowed(dict[Hashable, Any]):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
 from .dtypes import DType
@@ -67,6 +68,16 @@ class EncoderOptions:
             raise InvalidArgument(f"max_codebooks must be in 1 ... {MAX_CODEBOOKS}, not {self.max_codebooks}")
         if not 2 <= self.max_length <= 12:
             raise InvalidArgument(f"max_length must be in 2 ... 12, not {self.max_length}")
+
+    @cached_property
+    def _hash(self) -> int:
+        # Of numbers alone, whose hashes are the same in the next process: copies take this along.
+        switches = self.references, self.prediction, self.wide_heads, self.columns, self.sparse, self.indexed
+        return hash((self.max_length, self.escape_threshold or 0, self.max_codebooks, *switches, self.smallest))
+
+    def __hash__(self) -> int:
+        """Return the hash, kept: options are the keys of what is kept from call to call."""
+        return self._hash
 
 
 #: GComp to the letter: one codebook for everything, an escape for codes beyond n_theta = 11 bits (our choice: the paper
@@ -142,31 +153,33 @@ class Precision(NamedTuple):
         Raises:
             InvalidArgument: The arguments contradict each other, or do not fit the type.
         """
-        name = "optimizer" if self.levels is None else "levels"
-        by_level = self.levels is not None or self.optimizer is not None
-        if self.param is not None and self.optimizer is None:
+        mantissa_bits, levels, ladder, rounding, optimizer, param, keep = self
+        by_level = levels is not None or optimizer is not None
+        if param is not None and optimizer is None:
             raise InvalidArgument("param was given without optimizer, whose rule it is for")
-        if self.mantissa_bits is not None and by_level:
+        if mantissa_bits is not None and by_level:
+            name = "optimizer" if levels is None else "levels"
             raise InvalidArgument(f"mantissa_bits and {name} cannot both be given")
-        if self.keep is not None and self.mantissa_bits is None:
+        if keep is not None and mantissa_bits is None:
             raise InvalidArgument("keep was given without mantissa_bits; where values have levels, level 0 keeps them")
         if not by_level:
-            if self.ladder is not None:
+            if ladder is not None:
                 raise InvalidArgument("ladder was given without levels or optimizer, which say how it is used")
-            if self.mantissa_bits is None:
-                if self.rounding is not None:
+            if mantissa_bits is None:
+                if rounding is not None:
                     raise InvalidArgument("rounding was given without mantissa_bits, levels or optimizer")
                 return bit_layouts.lossless(dtype), None
-            return bit_layouts.fixed(dtype, self.mantissa_bits), None
-        if self.ladder is not None and not isinstance(self.ladder, Ladder):
-            raise InvalidArgument(f"ladder must be a gcodec.Ladder, not {self.ladder!r}")
-        ladder = self.ladder or LADDERS[options.ladder].get(dtype.name)
+            return bit_layouts.fixed(dtype, mantissa_bits), None
+        if ladder is not None and not isinstance(ladder, Ladder):
+            raise InvalidArgument(f"ladder must be a gcodec.Ladder, not {ladder!r}")
+        ladder = ladder or LADDERS[options.ladder].get(dtype.name)
         if ladder is None:
+            name = "optimizer" if levels is None else "levels"
             raise InvalidArgument(f"{name} must be None for {dtype.name}, which can only be encoded losslessly")
-        if self.optimizer is not None:
-            if self.levels is not None:
+        if optimizer is not None:
+            if levels is not None:
                 raise InvalidArgument("levels and optimizer cannot both be given")
-            if self.param is None:
+            if param is None:
                 raise InvalidArgument("optimizer was given without param, the parameter whose gradient is encoded")
         return bit_layouts.ladder(dtype, ladder), ladder
 

@@ -103,8 +103,11 @@ def values_of(x: Any, dtype: str | None = None, argument: str = "x") -> Values:
     if value_type is None:
         array, value_type = _bits_of_type(array, dtype, argument)
     check_dimensions(array.shape)
-    whole = array if array.flags.c_contiguous else np.ascontiguousarray(array)
-    return Values(kernel_view(whole.reshape(-1).view(value_type.uint)), value_type, array.shape, NUMPY)
+    if array.flags.carray:  # in C order, aligned and writable, as most are
+        bits = array.reshape(-1).view(value_type.uint)
+    else:
+        bits = kernel_view(np.ascontiguousarray(array).reshape(-1).view(value_type.uint))
+    return Values(bits, value_type, array.shape, NUMPY)
 
 
 def as_plain_array(x: Any, argument: str) -> np.ndarray:

@@ -254,8 +254,10 @@ def n_threads(threads: int | None, n_values: int) -> int:
     Raises:
         InvalidArgument: For ``threads`` below 1.
     """
+    if threads is None and n_values < _MIN_VALUES_DEFAULT:
+        return 1
     check_threads(threads)
-    if n_values < (_MIN_VALUES_DEFAULT if threads is None else _MIN_VALUES):
+    if n_values < _MIN_VALUES:
         return 1
     return min(threads or os.cpu_count() or 1, _MAX_THREADS)
 

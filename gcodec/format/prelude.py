@@ -156,6 +156,7 @@ class Prelude(_Fields):
             bare, self.n_blocks, self.records, self.residuals, self.templates, self.columns, self.base_hash
         )
         _U64.pack_into(start, FRAME_SIZE_AT, frame_bytes)
+        _U64.pack_into(start, PRELUDE_BYTES_AT, self.prelude_bytes)
         return bytes(start)
 
 
@@ -163,7 +164,7 @@ class Start(NamedTuple):
     """Holds what a frame begins with.
 
     Attributes:
-        start: The bytes before the index; the size of the frame and the checksum are zero.
+        start: The bytes before the index; the sizes of the frame and the prelude, and the checksum, are zero.
         index_at: Byte where the index begins.
         prelude_bytes: Byte where the first block begins.
     """
@@ -216,7 +217,8 @@ def start_of(
         base_hash: Hash of the base.
     """
     parts = [bare, *records]
-    if residuals or templates or columns:
+    has_more = residuals or templates or columns
+    if has_more:
         parts += [residual_record(book) for book in residuals]
         for row in templates:
             parts += [struct.pack("<I", len(row)), row.astype("<f4", copy=False).tobytes() or _U64.pack(base_hash)]
@@ -224,9 +226,9 @@ def start_of(
     start = bytearray(b"".join(parts))
     index_at = len(start) + 7 & ~7
     prelude_bytes = index_at + 4 * n_blocks + 7 & ~7
-    start[N_RECORDS_AT], start[N_RESIDUALS_AT] = len(records), len(residuals)
-    start[N_TEMPLATES_AT] = len(templates) + len(columns)
-    _U64.pack_into(start, PRELUDE_BYTES_AT, prelude_bytes)
+    start[N_RECORDS_AT] = len(records)
+    if has_more:
+        start[N_RESIDUALS_AT], start[N_TEMPLATES_AT] = len(residuals), len(templates) + len(columns)
     return Start(start, index_at, prelude_bytes)
 
 

@@ -14,12 +14,13 @@ from ..errors import InvalidArgument
 from ..format.modes import BitLayout, lossless
 from ..format.prelude import HEADER_BYTES
 from ..kernels.block.header import BLOCK_HEADER
+from ..kernels.sample.look import MAY_BE_CONSTANT, MAY_BE_SPARSE
 from ..memory import BytesBuilder, acquire, release
 from ..options import EncoderOptions
 from ..plan.indexed_frames import make_indexed_plan
 from ..plan.indexing import INDEXED_LOG2, may_be_indexed
 from ..plan.plan import FramePlan, make_plan, make_sparse_plan, mixed_block_bits, no_plan
-from ..plan.profile import Profile, profile_of
+from ..plan.profile import profile_of
 from ..plan.request import NO_LEVELS, EncodeRequest
 from ..plan.sparse_frames import may_be_sparse
 from ..plan.unused_bits import drop_unused_bits
@@ -42,7 +43,7 @@ def plan_for(
     request: EncodeRequest,
     weigh: bool = False,
     sparse_bits: np.ndarray | None = None,
-    profile: Profile | None = None,
+    profile: int | None = None,
 ) -> FramePlan:
     """Decide what :func:`encode_values` needs to know beforehand.
 
@@ -50,7 +51,7 @@ def plan_for(
         request: The array and how to encode it.
         weigh: True to estimate what the frame takes.
         sparse_bits: As for :func:`make_plan`.
-        profile: What the array is like, if that is known.
+        profile: What the array is like, as :func:`profile_of` returns it, if that is known.
 
     Returns:
         The plan of its frame. It stays good for another array of the same type and size, if not the best.
@@ -58,15 +59,10 @@ def plan_for(
     Raises:
         InvalidArgument: If the number of threads is below 1.
     """
-    if request.standalone and _is_stored(request.values, request.bit_layout, profile):
-        return _stored(request.values)
-    return make_plan(request, 1 << block_log2(request.values.dtype), weigh, sparse_bits, profile)
-
-
-def _stored(values: Values) -> FramePlan:
-    """Return the plan of a frame of raw or constant blocks."""
-    plan = no_plan(values.dtype, -(-len(values.bits) >> block_log2(values.dtype)))
-    return plan._replace(bits=8.0 * values.bits.nbytes)
+    values, log2 = request.values, block_log2(request.values.dtype)
+    if request.standalone and _is_stored(values, request.bit_layout, profile):
+        return no_plan(values.dtype, -(-len(values.bits) >> log2))._replace(bits=8.0 * values.bits.nbytes)
+    return make_plan(request, 1 << log2, weigh, sparse_bits, profile)
 
 
 def _are_constants(bits: np.ndarray, block: int) -> bool:
@@ -77,7 +73,7 @@ def _are_constants(bits: np.ndarray, block: int) -> bool:
     return may_be and first == bits.item(n - 1) and first == bits.item(n >> 1) and bool((bits == first).all())
 
 
-def _is_stored(values: Values, bit_layout: BitLayout, profile: Profile | None = None) -> bool:
+def _is_stored(values: Values, bit_layout: BitLayout, profile: int | None = None) -> bool:
     """Return True if values are best stored as they are: if they are all the same, or if coding cannot save what a
     coded block and the shortest codebook take, even if it took away all bits of zeros and all heads of other values."""
     bits, dtype = values.bits, values.dtype
@@ -86,7 +82,7 @@ def _is_stored(values: Values, bit_layout: BitLayout, profile: Profile | None = 
         return True
     if bit_layout.lossy:
         return False
-    if (profile is None or profile.may_be_constant) and _are_constants(bits, 1 << block_log2(dtype)):
+    if (profile is None or profile & MAY_BE_CONSTANT) and _are_constants(bits, 1 << block_log2(dtype)):
         return True
     if n_bits > _MAX_BITS_TO_COUNT:
         return False
@@ -112,12 +108,13 @@ def encode_values(
         InvalidArgument: If ``out`` is not writable or too small, or a level does not exist.
     """
     target = None if out is None else _target(out)
-    is_plain = not plan.codebooks and (not request.bit_layout.lossy or request.options.exact_if_smaller)
-    if plan.prediction is not None or is_plain:  # else coded blocks are, where levels are read
+    values, codebooks = request.values, plan.codebooks
+    is_plain = not codebooks and (not request.bit_layout.lossy or request.options.exact_if_smaller)
+    if is_plain or plan.prediction is not None:  # else coded blocks are, where levels are read
         _check_levels(request)
-    if plan.dtype is not request.values.dtype or is_plain:  # a wide head, or no coded blocks: all bits are kept
+    if is_plain or plan.dtype is not values.dtype:  # a wide head, or no coded blocks: all bits are kept
         request = _exact(request, plan.dtype)
-    n_workers = n_threads(request.threads, len(request.values.bits))
+    n_workers = n_threads(request.threads, len(values.bits))
     writer = FrameWriter.of(request, plan, rounded)
     try:
         return _frame(writer, n_workers, target)
@@ -128,7 +125,7 @@ def encode_values(
             if request.options.exact_if_smaller:
                 request = _exact(request, plan.dtype)
             writer = FrameWriter.of(request, raw, rounded)
-            if target is None or len(target) >= writer.limit:
+            if target is None or len(target) >= writer.form.limit:
                 return _frame(writer, n_workers, target)
         assert target is not None
         raise OutputTooSmall(_TOO_FEW.format(len(target))) from None
@@ -192,13 +189,13 @@ def _encode_unindexed(request: EncodeRequest, out: Any = None) -> bytes | memory
         mixed = mixed_block_bits(request, 1 << block_log2(values.dtype))
         if mixed is not None:
             return _encode_mixed(request, mixed, out)
-    profile = profile_of(values) if len(values.bits) else None
-    if not has_base and request.standalone and _is_stored(values, request.bit_layout, profile):
-        return encode_values(request, _stored(values), out)
-    if profile is None:
+    if not len(values.bits):
         return _encode_coded(request, None, out)
+    profile = profile_of(values)
     short = drop_unused_bits(request, profile)
-    is_tried = request.options.sparse and (has_base or (profile.may_be_sparse and not _is_constant_blocks(request)))
+    if not (has_base or profile & MAY_BE_SPARSE):  # most arrays
+        return _encode_coded(short, profile, out)
+    is_tried = request.options.sparse and (has_base or not _is_smallest_without(request, profile))
     sparse_request = request if has_base else short  # with a base, blocks have no planes
     sparse = make_sparse_plan(sparse_request) if is_tried else None
     if sparse is None or sparse.sparse is None:
@@ -227,11 +224,14 @@ def _encode_mixed(request: EncodeRequest, sparse_bits: np.ndarray, out: Any) -> 
     return copied_to_caller(min((encode_values(request, plan) for plan in plans), key=len), out)
 
 
-def _is_constant_blocks(request: EncodeRequest) -> bool:
-    """Return True for zeros without a base that are one or two constant blocks, which nothing is smaller than."""
+def _is_smallest_without(request: EncodeRequest, profile: int) -> bool:
+    """Return True for values without a base that sparse blocks cannot make smaller: those that are stored as they are,
+    and zeros that are one or two constant blocks."""
     bits = request.values.bits
+    if request.standalone and _is_stored(request.values, request.bit_layout, profile):
+        return True
     n_constants = 2 << block_log2(request.values.dtype)
-    return request.base is None and 0 < len(bits) <= n_constants and not bits[0] and not bits.any()
+    return 0 < len(bits) <= n_constants and not bits[0] and not bits.any()
 
 
 def _least_coded_bytes(request: EncodeRequest) -> int:
@@ -240,15 +240,18 @@ def _least_coded_bytes(request: EncodeRequest) -> int:
     return HEADER_BYTES + n_blocks * (4 + CONSTANT_BYTES)
 
 
-def _encode_coded(request: EncodeRequest, profile: Profile | None, out: Any = None) -> bytes | memoryview:
+def _encode_coded(request: EncodeRequest, profile: int | None, out: Any = None) -> bytes | memoryview:
     """Encode an array without sparse blocks; arguments and errors as of :func:`encode_values`."""
-    ways = _best(request, profile)
-    if len(ways) == 1:
+    if request.bit_layout.lossy and request.options.exact_if_smaller:
+        ways = _best(request, profile)
+        if len(ways) > 1:
+            return copied_to_caller(min((encode_values(*way) for way in ways), key=len), out)
         request, plan = ways[0]
-        frame = encode_values(request, plan, out)
-        plan.close()
-        return frame
-    return copied_to_caller(min((encode_values(*way) for way in ways), key=len), out)
+    else:
+        plan = plan_for(request, profile=profile)
+    frame = encode_values(request, plan, out)
+    plan.close()
+    return frame
 
 
 def check_apart(request: EncodeRequest, out: Any) -> None:
@@ -277,18 +280,16 @@ def copied_to_caller(frame: bytes | memoryview, out: Any) -> bytes | memoryview:
 _MAX_DROPPED_BITS, _TIE = 3.0, 0.025
 
 
-def _best(request: EncodeRequest, profile: Profile | None) -> list[tuple[EncodeRequest, FramePlan]]:
-    """Plan a frame, and return the request that the plan is for, and the plan: one that keeps all bits where dropping
-    some saves nothing. Predicted blocks and wide heads are for whole values only, and levels take bits themselves.
+def _best(request: EncodeRequest, profile: int | None) -> list[tuple[EncodeRequest, FramePlan]]:
+    """Plan a frame of a mode that may drop bits, and return the request that the plan is for, and the plan: one that
+    keeps all bits where dropping some saves nothing. Predicted blocks and wide heads are for whole values only, and
+    levels take bits themselves.
 
     There are two where estimates cannot tell which is smaller: with mantissa bits in the head there are so many symbols
     that a sample misses some, and promises up to a fifth too little. The first of equals keeps all bits.
     """
-    layout, values = request.bit_layout, request.values
-    if not layout.lossy or not request.options.exact_if_smaller:
-        return [(request, plan_for(request, profile=profile))]
-    plan = plan_for(request, profile=profile)
-    exact = _exact(request, values.dtype)
+    layout, plan = request.bit_layout, plan_for(request, profile=profile)
+    exact = _exact(request, request.values.dtype)
     if profile is not None:
         exact = drop_unused_bits(exact, profile)
     is_open = plan.prediction is not None or any(exact.bit_layout.drops)
@@ -375,23 +376,27 @@ def _target(out: Any) -> np.ndarray:
 _MAX_POOLED_BYTES = 1 << 20  #: of a frame that is made in memory which is kept, and then copied
 
 
+def _new_buffer() -> np.ndarray:
+    """Return room for the largest frame that is made so, and for the trial of a block at its end: uint8[n]."""
+    return np.empty(_MAX_POOLED_BYTES + (1 << 19), np.uint8)
+
+
 def _frame(writer: FrameWriter, n_workers: int, target: np.ndarray | None) -> bytes | memoryview:
     """Write a frame to where its caller wants it, and return it as :func:`encode_values` does. Raises FullError."""
-    limit = writer.limit
-    if target is not None and (limit > _MAX_POOLED_BYTES or len(target) >= limit + writer.trial):
+    limit = writer.form.limit
+    if target is not None and (limit > _MAX_POOLED_BYTES or len(target) >= limit + writer.form.trial):
         return target.data[: writer.write(target[:limit], n_workers)]
     if limit <= _MAX_POOLED_BYTES:
-        buffer = acquire("frame", lambda: np.empty(_MAX_POOLED_BYTES + (1 << 19), np.uint8))
-        frame = buffer[: writer.write(buffer, n_workers)]
-        if len(frame) > (limit if target is None else min(limit, len(target))):
+        buffer = acquire("frame", _new_buffer)
+        size = writer.write(buffer, n_workers)
+        if size > limit or (target is not None and size > len(target)):
             raise FullError
-        result: bytes | memoryview
         if target is None:
-            result = frame.tobytes()
+            frame = buffer[:size].tobytes()
         else:
-            target[: len(frame)] = frame
-            result = target.data[: len(frame)]
+            target[:size] = buffer[:size]
+            frame = target.data[:size]
         release("frame", buffer)
-        return result
+        return frame
     builder = BytesBuilder(limit)
     return builder.finish(writer.write(builder.array, n_workers))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 from functools import cache, lru_cache
 from math import prod
 from typing import NamedTuple
@@ -11,9 +10,8 @@ import numpy as np
 
 from ..dtypes import DType
 from ..format.change_codebook import ChangeCodebook
-from ..format.levels import Level
-from ..format.modes import lossless
-from ..format.prelude import FRAME_SIZE_AT, Start, bare_start, start_of
+from ..format.modes import BitLayout, lossless
+from ..format.prelude import Start, bare_start, start_of
 from ..format.shipped_changes import shortest_record
 from ..kernels.block import header
 from ..kernels.block.block_index import seal_prelude
@@ -44,6 +42,7 @@ class _FrameForm(NamedTuple):
         limit: Largest number of bytes that the frame may take.
         raw: Largest number of bytes that a block takes.
         trial: Largest number of bytes that a block takes while it is tried, before it is stored raw.
+        is_pooled: True if blocks are so short that buffers for them are kept.
     """
 
     start: bytes
@@ -52,25 +51,33 @@ class _FrameForm(NamedTuple):
     limit: int
     raw: int
     trial: int
+    is_pooled: bool
 
 
 @lru_cache(512)
 def _form_of(
-    dtype: DType,
-    mode: int,
-    container: int,
-    shape: tuple[int, ...],
-    log2: int,
-    stream_log2: int,
-    widths: tuple[int, ...],
-    levels: tuple[Level, ...],
+    dtype: DType, layout: BitLayout, container: int, shape: tuple[int, ...], log2: int, stream_log2: int
 ) -> _FrameForm:
     """Return what depends on this alone; arguments as of ``format.prelude.bare_start``."""
-    start = bare_start(dtype, mode, container, shape, log2, stream_log2, widths, levels)
+    start = bare_start(dtype, layout.mode, container, shape, log2, stream_log2, layout.widths, layout.levels)
     n_values, block = prod(shape), 1 << log2
-    n_blocks = -(-n_values >> log2)
+    n_blocks, (raw, trial) = -(-n_values >> log2), block_sizes(dtype, log2)
     limit = start_of(start, n_blocks, ()).prelude_bytes + raw_bytes(n_values, dtype, block)
-    return _FrameForm(start, Geometry(n_values, block, 1 << stream_log2), n_blocks, limit, *block_sizes(dtype, log2))
+    geometry = Geometry(n_values, block, 1 << stream_log2)
+    return _FrameForm(start, geometry, n_blocks, limit, raw, trial, block <= MAX_POOLED_BLOCK)
+
+
+class _MixedEncoder:
+    """Encodes blocks of several kinds, each by the encoder of the kind that is planned."""
+
+    def __init__(self, plan: FramePlan, encoders: dict[int, BlockEncoder]) -> None:
+        self._plan, self._encoders = plan, encoders
+
+    def encode(self, begin: int, end: int, out: np.ndarray, at: int, borrowed: Borrowed) -> int:
+        """Encode blocks; see :meth:`kinds.BlockEncoder.encode`."""
+        for first, stop, kind in self._plan.runs(begin, end):
+            at = self._encoders[kind].encode(first, stop, out, at, borrowed)
+        return at
 
 
 class FrameWriter(NamedTuple):
@@ -79,124 +86,90 @@ class FrameWriter(NamedTuple):
     Attributes:
         form: What depends on the type and shape alone.
         start: What the frame begins with.
-        plan: The plan of the frame, which says of which kind blocks are to be.
-        encoders: By number of a kind, what encodes the blocks that are planned as that kind.
+        encoder: Encodes the blocks.
         sizes: uint32[n_blocks], bytes of each block, filled in as they are written.
     """
 
     form: _FrameForm
     start: Start
-    plan: FramePlan
-    encoders: dict[int, BlockEncoder]
+    encoder: BlockEncoder
     sizes: np.ndarray
 
     @classmethod
     def of(cls, request: EncodeRequest, plan: FramePlan, rounded: np.ndarray | None = None) -> FrameWriter:
         """Return the writer of one frame; arguments as for ``encode_values``."""
-        (bits, dtype, shape, container), layout = request.values, request.bit_layout
-        prediction, sparse, indexed = plan.prediction, plan.sparse, plan.indexed
-        log2 = INDEXED_LOG2 if indexed else block_log2(dtype) if sparse is None else sparse.sizes.block_log2
-        form = _form_of(dtype, layout.mode, container, shape, log2, plan.stream_log2, layout.widths, layout.levels)
-        sizes, encoders = np.empty(form.n_blocks, np.uint32), {}
-        for kind in plan.kinds:
-            encoders[kind] = BLOCK_KINDS[kind].make_encoder(request, plan, form.geometry, sizes, rounded)
-        if prediction is None and sparse is None and indexed is None:
+        (_, dtype, shape, container), sparse = request.values, plan.sparse
+        log2 = INDEXED_LOG2 if plan.indexed else block_log2(dtype) if sparse is None else sparse.sizes.block_log2
+        form = _form_of(dtype, request.bit_layout, container, shape, log2, plan.stream_log2)
+        sizes, kinds = np.empty(form.n_blocks, np.uint32), plan.kinds
+        encoders = [BLOCK_KINDS[kind].make_encoder(request, plan, form.geometry, sizes, rounded) for kind in kinds]
+        encoder = encoders[0] if len(kinds) == 1 else _MixedEncoder(plan, dict(zip(kinds, encoders, strict=True)))
+        if kinds == (header.CODED,):
             start = start_of(form.start, form.n_blocks, plan.records, (), (), plan.columns)
-            return cls(form, start, plan, encoders, sizes)
-        records, templates, base_hash = list(plan.records), () if prediction is None else prediction.templates, 0
-        if sparse is not None:
-            records.append(shortest_record(sparse.codebook))
-            if sparse.codebook.with_base and all(map(len, templates)):
-                templates = (*templates, _BASE)
-        if indexed is not None:
-            records.append(indexed.dictionary.record)
-        if request.base is not None and not all(map(len, templates)):
-            base_hash = sparse.base_hash if sparse else hash_of(request.base, n_threads(request.threads, len(bits)))
-        residuals = () if prediction is None else prediction.codebooks
-        start = start_of(form.start, form.n_blocks, records, residuals, templates, plan.columns, base_hash)
-        return cls(form, start, plan, encoders, sizes)
-
-    @property
-    def limit(self) -> int:
-        """Largest number of bytes that the frame may take."""
-        return self.form.limit
-
-    @property
-    def raw(self) -> int:
-        """Largest number of bytes that a block takes."""
-        return self.form.raw
-
-    @property
-    def trial(self) -> int:
-        """Largest number of bytes that a block takes while it is tried, before it is stored raw."""
-        return self.form.trial
-
-    @property
-    def block(self) -> int:
-        """Values of a block."""
-        return self.form.geometry.block
-
-    def blocks(self, begin: int, end: int, out: np.ndarray, at: int, borrowed: Borrowed) -> int:
-        """Write blocks back to back, each by the encoder of its planned kind; see :meth:`kinds.BlockEncoder.encode`."""
-        for first, stop, kind in self.plan.runs(begin, end):
-            at = self.encoders[kind].encode(first, stop, out, at, borrowed)
-        return at
+        else:
+            start = _start_with_others(form, request, plan)
+        return cls(form, start, encoder, sizes)
 
     def write(self, out: np.ndarray, n_workers: int) -> int:
         """Write the frame to the start of ``out`` (uint8[n]) on ``n_workers`` threads, and return its size. Raises
         FullError."""
-        at = self.start.prelude_bytes
+        form, start, _, sizes = self
+        at = start.prelude_bytes
         if at > len(out):
             raise FullError
-        end = _write_blocks(self, out, at, n_workers)
-        seal_start(self.start, self.sizes, end, out)
+        if n_workers > 1 and form.n_blocks > _MIN_BATCH:
+            end = _write_together(self, out, at, n_workers)
+        else:
+            borrowed = Borrowed()
+            end = self.write_run(0, form.n_blocks, out, at, borrowed)
+            if form.is_pooled:
+                borrowed.give_back()
+        seal_start(start, sizes, end, out)
         return end
 
+    def write_run(self, begin: int, stop: int, out: np.ndarray, at: int, borrowed: Borrowed) -> int:
+        """Write blocks ``begin ... stop`` from byte ``at`` of ``out`` on, and return their end. Raises FullError."""
+        form, _, encoder, _ = self
+        raw, trial = form.raw, form.trial
+        while begin < stop:
+            in_place = (len(out) - at - trial) // raw + 1
+            if in_place > 0:
+                end = min(begin + in_place, stop)
+                at = encoder.encode(begin, end, out, at, borrowed)
+            else:  # near the end of the room, where a trial may not fit, the block itself may
+                end = begin + 1
+                kind = "buffer", trial
+                buffer = acquire(kind, lambda: np.empty(trial, np.uint8))
+                size = encoder.encode(begin, end, buffer, 0, borrowed)
+                at = put_block(buffer, size, out, at)
+                release(kind, buffer)
+            begin = end
+        return at
 
-def _write_blocks(writer: FrameWriter, out: np.ndarray, at: int, n_workers: int) -> int:
-    """Write all blocks from byte ``at`` of ``out`` (uint8[n]) on, and return their end. Raises FullError.
 
-    Args:
-        writer: Writes some of them.
-        out: Takes them.
-        at: Where the first one begins.
-        n_workers: Number of threads, this one included.
-    """
-    n_blocks = len(writer.sizes)
-    if n_workers > 1 and n_blocks > _MIN_BATCH:
-        return _write_together(writer, out, at, n_workers)
-    if n_blocks:
-        borrowed = Borrowed()
-        at = _write_run(writer, 0, n_blocks, out, at, borrowed)
-        if writer.block <= MAX_POOLED_BLOCK:
-            borrowed.give_back()
-    return at
-
-
-def _write_run(writer: FrameWriter, begin: int, stop: int, out: np.ndarray, at: int, borrowed: Borrowed) -> int:
-    """Write blocks ``begin ... stop`` from byte ``at`` of ``out`` on, and return their end. Raises FullError."""
-    _, _, _, _, raw, trial = writer.form
-    while begin < stop:
-        in_place = (len(out) - at - trial) // raw + 1
-        if in_place > 0:
-            end = min(begin + in_place, stop)
-            at = writer.blocks(begin, end, out, at, borrowed)
-        else:  # near the end of the room, where a trial may not fit, the block itself may
-            end = begin + 1
-            kind = "buffer", trial
-            buffer = acquire(kind, lambda: np.empty(trial, np.uint8))
-            size = writer.blocks(begin, end, buffer, 0, borrowed)
-            at = put_block(buffer, size, out, at)
-            release(kind, buffer)
-        begin = end
-    return at
+def _start_with_others(form: _FrameForm, request: EncodeRequest, plan: FramePlan) -> Start:
+    """Return what a frame begins with that has other blocks than coded ones."""
+    prediction, sparse, indexed = plan.prediction, plan.sparse, plan.indexed
+    records, templates, base_hash = list(plan.records), () if prediction is None else prediction.templates, 0
+    if sparse is not None:
+        records.append(shortest_record(sparse.codebook))
+        if sparse.codebook.with_base and all(map(len, templates)):
+            templates = (*templates, _BASE)
+    if indexed is not None:
+        records.append(indexed.dictionary.record)
+    base = request.base
+    if base is not None and not all(map(len, templates)):
+        base_hash = sparse.base_hash if sparse else hash_of(base, n_threads(request.threads, len(base)))
+    residuals = () if prediction is None else prediction.codebooks
+    return start_of(form.start, form.n_blocks, records, residuals, templates, plan.columns, base_hash)
 
 
 def _write_together(writer: FrameWriter, out: np.ndarray, at: int, n_workers: int) -> int:
-    """Write all blocks on several threads; arguments and errors as of :func:`_write_blocks`."""
+    """Write all blocks on several threads; arguments and errors as of :meth:`FrameWriter.write`, and the place
+    of the first block."""
     n_blocks = len(writer.sizes)
     batch = min(max(n_blocks // (_PARTS * n_workers), _MIN_BATCH), _MAX_BATCH)
-    size = (batch - 1) * writer.raw + writer.trial
+    size = (batch - 1) * writer.form.raw + writer.form.trial
     buffers = [acquire(("buffer", size), lambda: np.empty(size, np.uint8)) for _ in range(n_workers + 3)]
     ordered = OrderedWriter(-(-n_blocks // batch), list(buffers), at, n_workers)
 
@@ -220,13 +193,13 @@ def _write_parts(writer: FrameWriter, out: np.ndarray, ordered: OrderedWriter, b
         part, buffer, place = taken
         begin, stop = part * batch, min((part + 1) * batch, len(writer.sizes))
         if buffer is None:
-            made = _write_run(writer, begin, stop, out, place, borrowed) - place
+            made = writer.write_run(begin, stop, out, place, borrowed) - place
         else:
-            made = writer.blocks(begin, stop, buffer, 0, borrowed)
+            made = writer.encoder.encode(begin, stop, buffer, 0, borrowed)
         for full, n_bytes, where in ordered.complete(part, buffer, made):
             put_block(full, n_bytes, out, where)
             ordered.release(full)
-    if writer.block <= MAX_POOLED_BLOCK:
+    if writer.form.is_pooled:
         borrowed.give_back()
 
 
@@ -237,7 +210,6 @@ _seal_prelude = Specialized(seal_prelude)
 
 
 _BASE = np.zeros(0, np.float32)  #: the template that stands for the base
-_FRAME_BYTES = struct.Struct("<Q")
 
 
 def seal_start(start: Start, sizes: np.ndarray, frame_bytes: int, out: np.ndarray) -> None:
@@ -249,9 +221,8 @@ def seal_start(start: Start, sizes: np.ndarray, frame_bytes: int, out: np.ndarra
         frame_bytes: Bytes of the frame.
         out: uint8, of at least ``start.prelude_bytes``, result.
     """
-    head = np.frombuffer(start.start, np.uint8)
-    _FRAME_BYTES.pack_into(start.start, FRAME_SIZE_AT, frame_bytes)
-    _seal_prelude(None, out, head, start.index_at, start.prelude_bytes, sizes)
+    head, index_at, prelude_bytes = start
+    _seal_prelude(None, out, np.frombuffer(head, np.uint8), index_at, prelude_bytes, frame_bytes, sizes)
 
 
 def start_of_changes(values: Values, codebook: ChangeCodebook, base_hash: int, block_log2: int) -> Start:

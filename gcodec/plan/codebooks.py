@@ -15,8 +15,9 @@ import numpy as np
 from ..dtypes import DType
 from ..errors import InvalidArgument
 from ..format.codebook import MAX_SYMBOLS, Codebook
+from ..format.modes import BitLayout
 from ..format.shipped import fitting as fitting_shipped
-from ..format.tables import empty_books
+from ..format.tables import empty_books, tables_of_planes
 from ..kernels.core.specialized import Specialized
 from ..kernels.entropy import codebook_fit
 from ..kernels.entropy.prefix_code import ESCAPE, MAX_LENGTH
@@ -132,27 +133,54 @@ def _codebooks_of(made: codebook_fit.MadeBooks, n: int, head_bits: int) -> tuple
     )
 
 
+class GivenCodebooks(tuple[Codebook, ...]):
+    """The codebooks of a frame that were there before, perhaps none.
+
+    Attributes:
+        records: The bytes that stand for them in a frame.
+        choice: int64[n_blocks], the codebook of each block, -1 where there is none.
+    """
+
+    records: tuple[bytes, ...]
+    choice: np.ndarray
+
+    @classmethod
+    def of(cls, codebooks: Sequence[Codebook], records: tuple[bytes, ...], choice: np.ndarray) -> GivenCodebooks:
+        """Return the codebooks with these attributes."""
+        result = cls(codebooks)
+        result.records, result.choice = records, choice
+        return result
+
+    @property
+    def costs(self) -> np.ndarray | None:
+        """Return the bits that each bin costs, uint32[n_codebooks, n_bins]; None if there are no codebooks."""
+        return kept_costs(tuple(self)) if self else None
+
+
 class FittedCodebooks(Sequence[Codebook]):
     """The codebooks that were made for a frame, as arrays; as objects only where somebody asks for them.
 
     Attributes:
         tables: Tables to encode with.
         records: The bytes that stand for them in a frame.
+        choice: int64[n_blocks], the codebook of each block.
     """
 
-    __slots__ = ("_codebooks", "_form", "_memory", "_n", "_shipped", "records", "tables")
+    __slots__ = ("_codebooks", "_form", "_memory", "_n", "choice", "records", "tables")
 
-    def __init__(self, memory: codebook_fit.FitMemory, n: int, shipped: Codebook | None, form: _Form) -> None:
-        self._memory, self._n, self._shipped, self._form = memory, n, shipped, form
+    def __init__(
+        self, memory: codebook_fit.FitMemory, n: int, shipped: Codebook | None, form: FitForm, choice: np.ndarray
+    ) -> None:
+        self._memory, self._n, self._form, self.choice = memory, n, form, choice
         made, self.tables = memory
-        self._codebooks: tuple[Codebook, ...] | None = None
-        self.records: tuple[bytes, ...] = (made.records[0, : made.ends.item(0)].tobytes(),)
+        self._codebooks: tuple[Codebook, ...] | None = None if shipped is None else (shipped,)
+        self.records: tuple[bytes, ...] = (made.records[0].tobytes()[: made.ends.item(0)],)
         if n > 1:
-            self.records = tuple([made.records[k, : made.ends.item(k)].tobytes() for k in range(n)])
+            self.records += tuple([made.records[k, : made.ends.item(k)].tobytes() for k in range(1, n)])
 
     @property
     def costs(self) -> np.ndarray:
-        """Return the bits that each bin costs."""
+        """Return the bits that each bin costs: uint32[n_codebooks, n_bins]."""
         return self._memory.made.costs[: self._n]
 
     def __len__(self) -> int:
@@ -164,80 +192,75 @@ class FittedCodebooks(Sequence[Codebook]):
     def __getitem__(self, index: slice) -> tuple[Codebook, ...]: ...
     def __getitem__(self, index: int | slice) -> Codebook | tuple[Codebook, ...]:
         if self._codebooks is None:
-            if self._shipped is None:
-                self._codebooks = _codebooks_of(self._memory.made, self._n, self._form.head_bits)
-            else:
-                self._codebooks = (self._shipped,)
+            self._codebooks = _codebooks_of(self._memory.made, self._n, self._form.head_bits)
         return self._codebooks[index]
 
     def close(self) -> None:
         """Give the memory back; the codebooks are not to be used any more."""
-        release(self._form, self._memory)
+        release(self._form.key, self._memory)
 
 
-class _Form:
+class FitForm:
     """Holds what making codebooks depends on, beside what was counted: one object for each combination.
 
     Args:
-        n_levels: Number of levels.
+        dtype: The value type.
+        layout: Which bits of its values are kept.
+        options: How codebooks are made.
+
+    Attributes:
         head_bits: Bits of a head.
-        max_books: Max codebooks of a frame.
-        max_length: Max bits of a code.
-        escape_threshold: As in ``FitRules``.
+        key: What memory is kept by.
     """
 
-    def __init__(self, n_levels: int, head_bits: int, max_books: int, max_length: int, escape_threshold: int) -> None:
+    def __init__(self, dtype: DType, layout: BitLayout, options: EncoderOptions) -> None:
+        n_levels, head_bits, max_books = len(layout.levels), dtype.head_bits, options.max_codebooks
         window, center = window_of(n_levels)
         self._size, self.head_bits = (max_books, n_levels, n_bins_of(n_levels)), head_bits
-        self.rules = _rules(n_levels, window, center, head_bits, max_books, max_length, escape_threshold)
+        self.key = "codebooks", *self._size
+        self._rules = _rules(
+            n_levels, window, center, head_bits, max_books, options.max_length, options.escape_threshold or 0
+        )
+        marks, shifts, _ = tables_of_planes(layout.widths, layout.masks, dtype.tail_bits)
+        self._planes, self._shipped, self._none = (marks, shifts), shipped_for(dtype, n_levels), _none_shipped(n_levels)
 
     def new_memory(self) -> codebook_fit.FitMemory:
         """Return memory for as many codebooks as a frame may have."""
         return codebook_fit.FitMemory(_new_books(*self._size), empty_books(self._size[0], decode=False))
 
+    def fit(
+        self, counts: np.ndarray, every: int, exact: bool, may_be_shipped: bool, choice: np.ndarray
+    ) -> FittedCodebooks | GivenCodebooks:
+        """Make codebooks for blocks, one for each group of similar blocks, or take one that comes with gcodec where
+        naming that is cheaper than carrying a made one, as it is for small arrays.
 
-_form_of = lru_cache(64)(_Form)
+        Args:
+            counts: uint32[n_blocks, n_bins], a histogram of each block.
+            every: One piece in ``every`` was counted.
+            exact: True if no other values than the counted occur.
+            may_be_shipped: True if a codebook that comes with gcodec may be taken.
+            choice: int64[n_blocks], result: the codebook of each block, -1 where there is none.
+
+        Returns:
+            The codebooks; none if there are no heads to make one for.
+        """
+        memory = acquire(self.key, self.new_memory)
+        shipped = self._shipped if may_be_shipped else self._none
+        n, number = _fit_books(
+            None, counts, every, exact, self._rules, shipped.tables, self._planes, memory, choice
+        )
+        if n:
+            return FittedCodebooks(memory, n, shipped.codebooks[number] if number >= 0 else None, self, choice)
+        release(self.key, memory)
+        return no_codebooks(len(counts))
 
 
-def fit(
-    counts: np.ndarray,
-    dtype: DType,
-    every: int,
-    exact: bool,
-    options: EncoderOptions,
-    planes: tuple[np.ndarray, np.ndarray],
-    may_be_shipped: bool,
-    choice: np.ndarray,
-) -> FittedCodebooks | None:
-    """Make codebooks for blocks, one for each group of similar blocks, or take one that comes with gcodec where naming
-    that is cheaper than carrying a made one, as it is for small arrays.
+fit_form = lru_cache(256)(FitForm)
 
-    Args:
-        counts: uint32[n_blocks, n_bins], a histogram of each block.
-        dtype: The value type.
-        every: One piece in ``every`` was counted.
-        exact: True if no other values than the counted occur.
-        options: How codebooks are made.
-        planes: Marks and shifts of the planes, as ``format.tables`` returns them.
-        may_be_shipped: True if a codebook that comes with gcodec may be taken.
-        choice: int64[n_blocks], result: the codebook of each block, -1 where there is none.
 
-    Returns:
-        The codebooks; None if there are no heads to make one for.
-    """
-    n_levels = len(planes[0]) - 1
-    form = _form_of(n_levels, dtype.head_bits, options.max_codebooks, options.max_length, options.escape_threshold or 0)
-    memory = acquire(form, form.new_memory)
-    memory.made.lengths.fill(0)
-    shipped = shipped_for(dtype, n_levels) if may_be_shipped else _none_shipped(n_levels)
-    n, number = _fit_books(
-        "fit", counts, every, exact, form.rules, shipped.tables, planes, memory, choice
-    )
-    if not n:
-        choice.fill(-1)
-        release(form, memory)
-        return None
-    return FittedCodebooks(memory, n, shipped.codebooks[number] if number >= 0 else None, form)
+def no_codebooks(n_blocks: int) -> GivenCodebooks:
+    """Return what stands for codebooks where there are none, of so many blocks."""
+    return GivenCodebooks.of((), (), np.full(n_blocks, -1, np.int64))
 
 
 _fit_books = Specialized(codebook_fit.fit_books)

@@ -36,7 +36,7 @@ def with_other_heads(
         smallest: True if any saving is welcome, and all heads are to be tried.
         with_wide_head: The candidate with the wide head, if it is known.
     """
-    values, results = planner.source.values, []
+    values, results = planner.values, []
     wide, signed, fine = dtype.wide, dtype.signed, dtype.fine
     if wide is not None and len(values) >= MIN_WIDE_VALUES and (dtype.bits < 32 or smallest or not first.columns):
         candidate = with_wide_head or _with_wide_head(planner, first, wide, tables)
@@ -72,5 +72,5 @@ def _with_wide_head(planner: SamplePlanner, first: Candidate, wide: DType, table
     """
     places = {(tensor.start, tensor.stop) for tensor in first.columns}
     rows = [tensor for tensor in tables.rows if (tensor.start, tensor.stop) in places] if tables else []
-    columns = fit_columns(planner.source.values, Tables(rows), wide) if rows else ()
+    columns = fit_columns(planner.values, Tables(rows), wide) if rows else ()
     return planner.best(wide, [first.stream_log2], columns)

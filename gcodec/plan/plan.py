@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -12,31 +11,30 @@ import numpy as np
 from ..dtypes import DType
 from ..format.codebook import Codebook
 from ..format.columns import ColumnReferences
-from ..format.modes import BitLayout, lossless
-from ..format.tables import tables_of_planes
+from ..format.modes import lossless
 from ..kernels.block import header
 from ..kernels.block.sparse_types import SparseSizes
 from ..kernels.entropy import codebook_fit
 from ..kernels.sample import code_costs
+from ..kernels.sample.look import HAS_MANY_SPECIAL
 from ..threads import n_threads, run_batches
-from .codebooks import FittedCodebooks, fit, kept_costs, tail_costs
+from .codebooks import FittedCodebooks, GivenCodebooks, fit_form, kept_costs, no_codebooks, tail_costs
 from .columns import Tables, fit_columns, tables_of
 from .indexing import IndexedPlan
 from .other_heads import MIN_OTHER_HEADS, with_other_heads
 from .prediction import MIN_ROW_VALUES, Prediction, Predictor, Rows, rows_of
-from .profile import Profile, profile_of
+from .profile import profile_of
 from .request import EncodeRequest, of_one_codebook
 from .sampling import (
     REFERENCE_BITS,
     STREAM_BITS,
     STREAM_LOG2,
     Candidate,
-    RowMemory,
     Sample,
     SamplePlanner,
-    SampleSource,
     has_few_heads,
     on_one_base,
+    planner_form,
     stream_lengths,
 )
 from .sparse_frames import (
@@ -68,7 +66,7 @@ class FramePlan(NamedTuple):
         indexed: The dictionary and the indices of indexed blocks; None where none is indexed, else all are.
         inner: How the indices are coded, as bytes, where blocks are indexed.
         bits: What blocks and codebooks take, about, if that was asked for or had to be known.
-        rows: The memory that holds what was counted and decided of each block.
+        sample: Holds what was counted and decided of each block.
     """
 
     dtype: DType
@@ -85,14 +83,14 @@ class FramePlan(NamedTuple):
     indexed: IndexedPlan | None = None
     inner: FramePlan | None = None
     bits: float = 0.0
-    rows: RowMemory | None = None
+    sample: Sample | None = None
 
     def close(self) -> None:
         """Give back memory that is reused, once the frame is written; the plan is not to be used any more."""
         if isinstance(self.codebooks, FittedCodebooks):
             self.codebooks.close()
-        if self.rows is not None:
-            self.rows.close()
+        if self.sample is not None:
+            self.sample.close()
 
     @property
     def histogram(self) -> np.ndarray:
@@ -184,7 +182,7 @@ def make_plan(
     block: int,
     weigh: bool = False,
     sparse_bits: np.ndarray | None = None,
-    profile: Profile | None = None,
+    profile: int | None = None,
 ) -> FramePlan:
     """Decide sub-streams, codebooks, references and predictions of a frame, and which blocks are sparse.
 
@@ -201,9 +199,8 @@ def make_plan(
     Raises:
         InvalidArgument: If the number of threads is below 1.
     """
-    (values, dtype, shape, _), bit_layout, _, options = request[:4]
-    fixed, base = request.fixed, request.base
-    planner = _planner_for(request, block, profile)
+    (values, dtype, shape, _), bit_layout, _, options, _, _, fixed, _, base, standalone = request
+    planner = planner_for(request, block, profile)
     rows: Sequence[Rows] = ()
     tables: Tables | None = None
     columns: tuple[ColumnReferences, ...] = ()
@@ -216,7 +213,7 @@ def make_plan(
     lengths = stream_lengths(dtype, rows, len(values), options.smallest)
     alternatives: list[tuple[Candidate, float]] = []  # and the share of their size by which the first must be larger
     plain = not bit_layout.lossy and bit_layout.drops == (0,)
-    if len(values) >= MIN_OTHER_HEADS and plain and request.standalone and options.wide_heads:
+    if len(values) >= MIN_OTHER_HEADS and plain and standalone and options.wide_heads:
         wide, with_wide_head = dtype.wide, None
         if wide is not None and dtype.bits == 32 and len(lengths) == 1 and not columns and fixed is None:
             first, with_wide_head = planner.with_both_heads(dtype, wide, lengths[0])
@@ -226,8 +223,8 @@ def make_plan(
     else:
         first = planner.best(dtype, lengths, columns)
     predictor = None
-    exact = not bit_layout.lossy or options.exact_if_smaller  # as predicted blocks are
-    if options.prediction and exact and dtype.predictable and (rows or base is not None):
+    may_be_predicted = (rows or base is not None) and options.prediction and dtype.predictable
+    if may_be_predicted and (not bit_layout.lossy or options.exact_if_smaller):  # predicted blocks keep all bits
         predictor = Predictor(values, dtype, rows, base, block)
     if alternatives:  # the samples say which is smaller; the other is weighed again where blocks are predicted
         candidate, gain = min(alternatives, key=lambda other: (1 + other[1]) * other[0].bits)
@@ -264,59 +261,36 @@ def make_plan(
     return plan
 
 
-def _planner_for(request: EncodeRequest, block: int, profile: Profile | None) -> SamplePlanner:
-    """Return what samples an array. Raises InvalidArgument if the number of threads is below 1."""
-    (values, dtype, _, _), layout, levels, options = request[:4]
-    fixed, threads = request.fixed, n_threads(request.threads, len(values))
-    source = SampleSource(values, levels, len(layout.levels), block, threads, dtype.tail_bits - layout.most_kept)
+def planner_for(request: EncodeRequest, block: int, profile: int | None = None) -> SamplePlanner:
+    """Return what samples an array, in blocks of ``block`` values. Raises InvalidArgument if the number of threads is
+    below 1."""
+    (values, dtype, _, _), layout, levels, options, _, threads, fixed, _, _, _ = request
+    n, n_levels = len(values), len(layout.levels)
+    form = planner_form(n, n_levels, block, dtype.tail_bits - layout.most_kept, fixed is not None, options.smallest)
     # The mean of a sub-stream or column would say how many of its values are special, not where the others lie.
     special = False
-    if fixed is None and not layout.lossy and len(values):
-        special = (profile or profile_of(request.values)).has_many_special
+    if fixed is None and not layout.lossy and n:
+        special = (profile_of(request.values) if profile is None else profile) & HAS_MANY_SPECIAL > 0
     references = (options.references if fixed is None else fixed.references) and not special
-    return SamplePlanner(source, references, fixed is not None, options.smallest, special)
+    return SamplePlanner(
+        values, levels if n_levels > 1 else None, n_threads(threads, n), references, special, form
+    )
 
 
 def _sample_for_codebooks(planner: SamplePlanner, candidate: Candidate, lossy: bool) -> Sample:
     """Return the counts that codebooks of a candidate are made from: of all values where a sample meets few heads, and
     relative to one base where values of two scales are mixed."""
-    sample, references, n_levels = planner.full_sample(candidate), candidate.references, planner.source.n_levels
-    if sample.every > 1 and not lossy and has_few_heads(sample.counts(references)):
+    sample, references, n_levels = planner.full_sample(candidate), candidate.references, planner.form.n_levels
+    if sample.every > 1 and not lossy and has_few_heads(sample.counts_of(references)):
         sample = planner.whole_sample(candidate)
     if (n_levels > 1 or planner.special) and not (lossy or references):
         sample = on_one_base(sample, candidate.dtype, n_levels)
     return sample
 
 
-@lru_cache(64)
-def _marks_and_shifts(dtype: DType, layout: BitLayout) -> tuple[np.ndarray, np.ndarray]:
-    """Return which planes each level owns items of, and where in the tail these lie."""
-    marks, shifts, _ = tables_of_planes(layout.widths, layout.masks, dtype.tail_bits)
-    return marks, shifts
-
-
-class _Fitted(NamedTuple):
-    """The codebooks of a frame, made or given.
-
-    Attributes:
-        codebooks: The codebooks.
-        records: The bytes that stand for each of them.
-        choice: int64[n_blocks], the codebook of each block, -1 where there is none.
-    """
-
-    codebooks: Sequence[Codebook]
-    records: tuple[bytes, ...]
-    choice: np.ndarray
-
-    @property
-    def costs(self) -> np.ndarray | None:
-        """uint32[n_codebooks, n_bins], bits of each bin under each codebook; None if there are no codebooks."""
-        if isinstance(self.codebooks, FittedCodebooks):
-            return self.codebooks.costs
-        return kept_costs(tuple(self.codebooks)) if self.codebooks else None
-
-
-def _fit(counts: np.ndarray, dtype: DType, sample: Sample, references: bool, request: EncodeRequest) -> _Fitted:
+def _fit(
+    counts: np.ndarray, dtype: DType, sample: Sample, references: bool, request: EncodeRequest
+) -> FittedCodebooks | GivenCodebooks:
     """Make the codebooks of a frame.
 
     Args:
@@ -326,22 +300,21 @@ def _fit(counts: np.ndarray, dtype: DType, sample: Sample, references: bool, req
         references: True if heads are relative to each sub-stream's mean.
         request: The array and how to encode it.
     """
-    marks, shifts = _marks_and_shifts(dtype, request.bit_layout if dtype is request.values.dtype else lossless(dtype))
+    layout, is_whole = request.bit_layout, sample.every == 1
+    form = fit_form(dtype, layout if dtype is request.values.dtype else lossless(dtype), request.options)
+    # Blocks that are left out take part in no choice.
+    choice = sample.choice if len(counts) == len(sample.choice) else np.empty(len(counts), np.int64)
     # With lossy modes values will be rounded, so that others than the counted occur. Shipped codebooks are for heads
     # relative to blocks' means; the small arrays that gain by them are counted in full.
-    exact, may_be_shipped = sample.every == 1 and not request.bit_layout.lossy, sample.every == 1 and not references
-    # Blocks that are left out take part in no choice.
-    choice = sample.rows.choice if sample.rows and len(counts) == len(sample.bases) else np.empty(len(counts), np.int64)
-    books = fit(counts, dtype, sample.every, exact, request.options, (marks, shifts), may_be_shipped, choice)
-    return _Fitted((), (), choice) if books is None else _Fitted(books, books.records, choice)
+    return form.fit(counts, sample.every, is_whole and not layout.lossy, is_whole and not references, choice)
 
 
-def _given(counts: np.ndarray, request: EncodeRequest, threads: int) -> _Fitted:
+def _given(counts: np.ndarray, request: EncodeRequest, threads: int) -> GivenCodebooks:
     """Choose from given codebooks."""
     assert request.fixed is not None
     codebooks, records, _ = request.fixed
     costs = kept_costs(codebooks) if len(codebooks) > 1 else None
-    return _Fitted(codebooks, records, _choose(len(codebooks), costs, counts, threads))
+    return GivenCodebooks.of(codebooks, records, _choose(len(codebooks), costs, counts, threads))
 
 
 def _plan_of(
@@ -367,18 +340,18 @@ def _plan_of(
         estimated; and which blocks are neither predicted nor to be sparse, bool[n_blocks], None for all.
     """
     dtype, stream_log2, columns, _, references, _ = candidate
-    threads, lossy, fixed = planner.source.threads, request.bit_layout.lossy, request.fixed
-    weigh = weigh or predictor is not None or sparse_bits is not None
+    threads, fixed = planner.threads, request.fixed
+    books: FittedCodebooks | GivenCodebooks
     if fixed is None:
-        sample = _sample_for_codebooks(planner, candidate, lossy)
-        counts = sample.counts(references)
+        sample = _sample_for_codebooks(planner, candidate, request.bit_layout.lossy)
+        counts = sample.by_stream if references else sample.by_block
         books = _fit(counts, dtype, sample, references, request)
     else:
-        sample = planner.full_sample(candidate)
-        counts = sample.counts(fixed.references)
+        references, sample = fixed.references, planner.full_sample(candidate)
+        counts = sample.counts_of(references)
         books = _given(counts, request, threads)
     prediction, bits, coded_bits, coded = None, 0.0, 0.0, None
-    if weigh:
+    if weigh or predictor is not None or sparse_bits is not None:
         coded = np.ones(len(counts), np.bool_)
         kept = request.bit_layout.kept if dtype is request.values.dtype else lossless(dtype).kept
         stream_len = 1 << stream_log2
@@ -392,36 +365,40 @@ def _plan_of(
         if prediction is not None:
             bits, coded = prediction.bits, coded & (prediction.choice < 0)
         if not coded.any():
-            books = _Fitted((), (), np.full(len(counts), -1, np.int64))
+            books = no_codebooks(len(counts))
             if prediction is not None:  # short sub-streams are for references of their own, which these do not have
                 stream_log2 = max(stream_log2, STREAM_LOG2)
         elif not coded.all() and fixed is None:  # other blocks have no say in the codebooks of coded ones
             refitted = _fit(counts[coded], dtype, sample, references, request)
-            if refitted.codebooks or sample.every == 1:  # else the sample has nothing but zeros, and others may be
-                choice = _choose(len(refitted.codebooks), refitted.costs, counts, threads)
-                books = refitted._replace(choice=choice)
+            if refitted or sample.every == 1:  # else the sample has nothing but zeros, and others may be
+                books, books.choice = refitted, _choose(len(refitted), refitted.costs, counts, threads)
                 after = _expected_bits(books, counts, kept, sample.every, stream_len, references)
                 bits += float((after - expected)[coded].sum())
         bits += 8 * sum(map(len, books.records))
     plan = FramePlan(
         dtype,
         stream_log2,
-        books.codebooks,
+        books,
         books.records,
         books.choice,
         sample.bases,
-        references if fixed is None else fixed.references,
+        references,
         counts,
         prediction,
-        columns if books.codebooks else (),
+        columns if books else (),
         bits=bits,
-        rows=sample.rows,
+        sample=sample,
     )
     return plan, coded_bits, coded
 
 
 def _expected_bits(
-    books: _Fitted, counts: np.ndarray, kept: tuple[int, ...], every: int, stream_len: int, references: bool
+    books: FittedCodebooks | GivenCodebooks,
+    counts: np.ndarray,
+    kept: tuple[int, ...],
+    every: int,
+    stream_len: int,
+    references: bool,
 ) -> np.ndarray:
     """Estimate the bits that each block takes as a coded one.
 

@@ -7,7 +7,7 @@ head. The :class:`SamplePlanner` counts a small sample for each, and a larger on
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import NamedTuple
 
 import numpy as np
@@ -23,6 +23,7 @@ from ..memory import acquire, release
 from ..threads import run_batches
 from .codebooks import n_bins_of, window_of
 from .prediction import Rows
+from .request import NO_LEVELS
 
 _MORE_LOG2 = 2  #: how much longer sub-streams may be where size is all that counts
 STREAM_LOG2 = 8  #: log2 of the values per sub-stream, where nothing speaks for another
@@ -66,63 +67,51 @@ class SampleSource(NamedTuple):
     unused_bits: int = 0
 
 
-class RowMemory:
-    """Memory for what is counted and decided of each block of an array; of small arrays it is taken from the pool.
+class Sample:
+    """Counts of some sub-streams of every ``step``-th block, and what is decided of each of these blocks; of a
+    sub-stream of zeros one value is counted. The memory of small arrays' samples is used again.
 
     Args:
-        n_rows: Number of blocks.
+        n_rows: Number of blocks that are counted.
         n_bins: Bins of a histogram.
         by_block: False if there are no histograms of heads relative to each block's mean.
         by_stream: Likewise of heads relative to each sub-stream's.
 
     Attributes:
-        counts: What is counted, for the kernels.
-        choice: int64[n_rows], the codebook of each block.
-    """
-
-    __slots__ = ("_key", "choice", "counts")
-
-    def __init__(self, n_rows: int, n_bins: int, by_block: bool = True, by_stream: bool = True) -> None:
-        histograms = [np.empty((n_rows if wanted else 0, n_bins), np.uint32) for wanted in (by_block, by_stream)]
-        self._key, self.choice = (n_rows, n_bins), np.empty(n_rows, np.int64)
-        self.counts = count.SampleCounts(np.empty(n_rows, np.int64), *histograms)
-
-    @classmethod
-    def take(cls, n_rows: int, n_bins: int, by_block: bool, by_stream: bool) -> RowMemory:
-        """Return memory of the pool, or new memory where an array is long; arguments as for the class."""
-        if n_rows > _MAX_POOLED_ROWS:
-            return cls(n_rows, n_bins, by_block, by_stream)
-        memory: RowMemory = acquire((n_rows, n_bins), lambda: cls(n_rows, n_bins))
-        return memory
-
-    def close(self) -> None:
-        """Give the memory back; what it holds is not to be used any more."""
-        if len(self.choice) <= _MAX_POOLED_ROWS:
-            release(self._key, self)
-
-
-class Sample(NamedTuple):
-    """Counts of some sub-streams of every ``step``-th block; of a sub-stream of zeros one value is counted.
-
-    Attributes:
         bases: int64[n_rows], mean head of what was counted of each block.
         by_block: uint32[n_rows, n_bins], histograms of heads relative to ``bases``.
         by_stream: uint32[n_rows, n_bins], histograms of heads relative to each sub-stream's mean.
+        counts: These three, for the kernels.
+        choice: int64[n_rows], takes the codebook of each block.
         every: One piece in so many was counted of each block.
         step: One block in so many was counted.
-        rows: The memory that holds this.
     """
 
-    bases: np.ndarray
-    by_block: np.ndarray
-    by_stream: np.ndarray
-    every: int
-    step: int
-    rows: RowMemory | None = None
+    __slots__ = ("_key", "bases", "by_block", "by_stream", "choice", "counts", "every", "step")
 
-    def counts(self, references: bool) -> np.ndarray:
+    def __init__(self, n_rows: int, n_bins: int, by_block: bool = True, by_stream: bool = True) -> None:
+        histograms = [np.empty((n_rows if wanted else 0, n_bins), np.uint32) for wanted in (by_block, by_stream)]
+        self.counts = count.SampleCounts(np.empty(n_rows, np.int64), *histograms)
+        self.bases, self.by_block, self.by_stream = self.counts
+        self._key: tuple[int, int] | None = (n_rows, n_bins) if n_rows <= _MAX_POOLED_ROWS else None
+        self.choice, self.every, self.step = np.empty(n_rows, np.int64), 1, 1
+
+    def counts_of(self, references: bool) -> np.ndarray:
         """Return the histograms that matter where sub-streams have references of their own, or have none."""
         return self.by_stream if references else self.by_block
+
+    def moved(self, bases: np.ndarray, by_block: np.ndarray) -> Sample:
+        """Return a sample with other bases, and the histograms of heads relative to these."""
+        n_rows, n_bins = by_block.shape
+        sample = Sample(n_rows, n_bins, False, False)
+        sample.bases, sample.by_block, sample.by_stream = bases, by_block, self.by_stream
+        sample._key, sample.every, sample.step = None, self.every, self.step
+        return sample
+
+    def close(self) -> None:
+        """Give the memory back; what it holds is not to be used any more."""
+        if self._key is not None:
+            release(self._key, self)
 
 
 def has_few_heads(counts: np.ndarray) -> bool:
@@ -163,7 +152,7 @@ def on_one_base(sample: Sample, dtype: DType, n_levels: int) -> Sample:
     _, by_mean, by_one, _, _ = code_costs.compare_references(*sums, None, dtype.head_bits)
     if by_one >= by_mean:
         return sample
-    return sample._replace(bases=np.where(used, base, sample.bases), by_block=moved)
+    return sample.moved(np.where(used, base, sample.bases), moved)
 
 
 def every_of(n_values: int) -> int:
@@ -184,16 +173,6 @@ def candidate_sample(n_values: int, every: int, share: int = 1) -> tuple[int, in
     """
     every = min(every, _MAX_CANDIDATE_EVERY)
     return every, max(-(-n_values // (every * share * _CANDIDATE_VALUES)), 1)
-
-
-@lru_cache(1024)
-def _shares_of(n_values: int, fixed: bool, thorough: bool) -> tuple[int, tuple[int, int]]:
-    """Return of how many pieces one is sampled for the final plan, and what :func:`candidate_sample` returns."""
-    if thorough:
-        every = min(every_of(n_values), _THOROUGH_EVERY)
-    else:
-        every = max(every_of(n_values), _FIXED_EVERY if fixed and n_values >= _FIXED_MIN_VALUES else 1)
-    return every, candidate_sample(n_values, every, _THOROUGH_SHARE if thorough else 1)
 
 
 def take_sample(
@@ -221,10 +200,10 @@ def take_sample(
     """
     values, levels, n_levels, block, threads, _ = source
     every = every or every_of(len(values))
-    form = _form_of(dtype, n_levels, block, stream_len, every, step, references)
     n_rows = -(-len(values) // (block * step))
-    rows = RowMemory.take(n_rows, form.n_bins, references is not True, references is not False)
-    kernel_columns, counts = for_kernels(columns), rows.counts
+    form = _form_of(dtype, n_levels, block, stream_len, every, step, n_rows, references)
+    sample = form.new_sample()
+    kernel_columns, counts = for_kernels(columns), sample.counts
 
     def work(begin: int, stop: int) -> None:
         scratch = acquire(form.key, form.scratch)
@@ -236,7 +215,7 @@ def take_sample(
         work(0, n_rows)
     else:
         run_batches(work, n_rows, threads, max(_MIN_BATCH, -(-n_rows // (_PARTS * threads))))
-    return Sample(*counts, every, step, rows)
+    return sample
 
 
 _count_sample, _weigh_sample = Specialized(count.count_sample), Specialized(count.weigh_sample)
@@ -244,11 +223,38 @@ _weigh_both_heads = Specialized(weigh_both_heads)
 
 
 class _SampleForm:
-    """Holds what a sample depends on, beside the values: one object for each combination; arguments as of
-    :func:`take_sample`."""
+    """Holds what a sample depends on, beside the values: one object for each combination.
+
+    Args:
+        dtype: As of :func:`take_sample`, like the others.
+        n_levels: Number of levels.
+        block: Values per block.
+        stream_len: Values per sub-stream.
+        every: One piece in so many is counted of each block.
+        step: One block in so many is counted.
+        n_rows: Number of blocks that are counted.
+        references: Which heads are counted.
+        unused_bits: Low bits that every level drops.
+
+    Attributes:
+        spec: What the kernels are told.
+        weights: The numbers by which a sample is weighed.
+        n_rows: Number of blocks that are counted.
+        key: What scratch is kept by.
+        types: What the kernels' specializations are known by.
+    """
 
     def __init__(
-        self, dtype: DType, n_levels: int, block: int, stream_len: int, every: int, step: int, references: bool | None
+        self,
+        dtype: DType,
+        n_levels: int,
+        block: int,
+        stream_len: int,
+        every: int,
+        step: int,
+        n_rows: int,
+        references: bool | None = None,
+        unused_bits: int = 0,
     ) -> None:
         window, center = window_of(n_levels)
         infinity = np.uint64(dtype.infinity if n_levels > 1 else 0)  # only levels ask what is finite
@@ -257,21 +263,27 @@ class _SampleForm:
         self.spec = SampleSpec(
             block, stream_len, piece, every, step, *head, window, center, infinity, *wanted, dtype.fine_bits
         )
-        self.n_bins = n_bins_of(n_levels)
-        self.key, self.types = ("sample", dtype.bits, block, stream_len, self.n_bins), (dtype.bits, n_levels > 1)
-        self._scratch = dtype, block, stream_len, self.n_bins
-        self._weights: dict[int, code_costs.Weights] = {}
-        self._streams = stream_len.bit_length() - 1, block // every // stream_len
+        n_bins, self.n_rows, self._shares = n_bins_of(n_levels), n_rows, (every, step)
+        self.weights = code_costs.Weights(
+            stream_len.bit_length() - 1,
+            block // every // stream_len,
+            dtype.head_bits,
+            dtype.tail_bits - unused_bits,
+            STREAM_BITS,
+            EMPTY_BITS,
+            REFERENCE_BITS,
+        )
+        self.key, self.types = ("sample", dtype.bits, block, stream_len, n_bins), (dtype.bits, n_levels > 1)
+        self._scratch, self._rows_key = (dtype, block, stream_len, n_bins), (n_rows, n_bins)
+        self._new_rows = partial(Sample, n_rows, n_bins, *wanted)
+        if n_rows <= _MAX_POOLED_ROWS:  # memory that is kept has room for both, whoever takes it
+            self._new_rows = partial(acquire, self._rows_key, partial(Sample, n_rows, n_bins))
 
-    def weights(self, unused_bits: int) -> code_costs.Weights:
-        """Return the numbers by which a sample is weighed, where so many low bits are zero in all values."""
-        weights = self._weights.get(unused_bits)
-        if weights is None:
-            dtype = self._scratch[0]
-            weights = self._weights[unused_bits] = code_costs.Weights(
-                *self._streams, dtype.head_bits, dtype.tail_bits - unused_bits, STREAM_BITS, EMPTY_BITS, REFERENCE_BITS
-            )
-        return weights
+    def new_sample(self) -> Sample:
+        """Return a sample whose counts are still to be filled in."""
+        sample = self._new_rows()
+        sample.every, sample.step = self._shares
+        return sample
 
     def scratch(self) -> SampleScratch:
         """Return uninitialized scratch for one thread."""
@@ -299,7 +311,17 @@ def sample_scratch(dtype: DType, block: int, stream_len: int, n_bins: int) -> Sa
     )
 
 
-def stream_lengths(dtype: DType, rows: Sequence[Rows], n_values: int, smallest: bool = False) -> list[int]:
+@lru_cache
+def _usual_lengths(n_bits: int, is_long: bool, smallest: bool) -> tuple[int, ...]:
+    """Return log2 of the values per sub-stream that are worth a try whatever the rows are; arguments as of
+    :func:`stream_lengths`, where an array is long that has more than one sub-stream."""
+    if not is_long:
+        return (STREAM_LOG2,)
+    longest = STREAM_LOG2 + (_MORE_LOG2 if smallest else 1 if n_bits == 16 else 0)
+    return (*range(longest, STREAM_LOG2 - 1, -1), *((STREAM_LOG2 - 1, STREAM_LOG2 - 2) if smallest else ()))
+
+
+def stream_lengths(dtype: DType, rows: Sequence[Rows], n_values: int, smallest: bool = False) -> tuple[int, ...]:
     """Return log2 of the values per sub-stream that are worth a try.
 
     Shorter sub-streams cost bits for their lengths, but where they are whole rows each has its own reference, and rows
@@ -311,14 +333,13 @@ def stream_lengths(dtype: DType, rows: Sequence[Rows], n_values: int, smallest: 
         n_values: Number of values in it.
         smallest: True to try longer ones as well, of which fewer are decoded side by side.
     """
-    if n_values <= 1 << STREAM_LOG2 or (dtype.bits != 16 and not rows and not smallest):
-        return [STREAM_LOG2]
-    longest = STREAM_LOG2 + (_MORE_LOG2 if smallest else 1 if dtype.bits == 16 else 0)
-    lengths = list(range(longest, STREAM_LOG2 - 1, -1)) + ([STREAM_LOG2 - 1, STREAM_LOG2 - 2] if smallest else [])
+    lengths = _usual_lengths(dtype.bits, n_values > 1 << STREAM_LOG2, smallest)
+    if not rows or n_values <= 1 << STREAM_LOG2:
+        return lengths
     for log2 in (STREAM_LOG2 - 1, STREAM_LOG2 - 2):
         whole = [tensor for tensor in rows if tensor.n_columns % (1 << log2) == 0 and tensor.n_columns % (2 << log2)]
         if sum(tensor.stop - tensor.start for tensor in whole) > n_values // 8:
-            lengths.append(log2)
+            lengths = (*lengths, log2)
     return lengths
 
 
@@ -347,106 +368,138 @@ def _price(candidate: Candidate) -> float:
     return candidate.bits * (1 + _SHORTER_GAIN * max(STREAM_LOG2 - candidate.stream_log2, 0))
 
 
-class SamplePlanner:
-    """Samples one array, and compares candidates by what their samples take.
-
-    Args:
-        source: The array.
-        references: True if sub-streams may have references of their own.
-        fixed: True if codebooks are fixed; sub-streams have references then if they may.
-        thorough: True to count half of all values, and more to compare candidates, where size is all that counts.
-        special: True if many values are infinite or NaN: one base for all blocks is tried then.
+class _PlannerForm(NamedTuple):
+    """Holds what comparing candidates depends on, beside the values.
 
     Attributes:
+        n_levels: Number of levels.
+        block: Values per block.
+        unused_bits: Low bits that every level drops.
+        fixed: True if codebooks are fixed; sub-streams have references then if they may.
         every: The number of pieces of each block of which one is counted for the final plan.
+        some_every: Likewise to compare candidates,
+        some_step: of one block in so many,
+        some_rows: which are so many.
     """
 
-    __slots__ = ("_candidate_sample", "every", "fixed", "references", "source", "special", "thorough")
+    n_levels: int
+    block: int
+    unused_bits: int
+    fixed: bool
+    every: int
+    some_every: int
+    some_step: int
+    some_rows: int
 
-    def __init__(
-        self, source: SampleSource, references: bool, fixed: bool, thorough: bool = False, special: bool = False
-    ) -> None:
-        self.source, self.references, self.fixed, self.thorough, self.special = (
-            source, references, fixed, thorough, special
-        )
-        self.every, self._candidate_sample = _shares_of(len(source.values), fixed, thorough)
 
-    def candidate(
-        self, dtype: DType, stream_log2: int, columns: tuple[ColumnReferences, ...], only: bool = False
-    ) -> Candidate:
-        """Return one way to code the array, judged by a small sample; ``only`` if there is no other to compare it
-        with."""
-        if only and self.fixed:  # nothing is left to decide: count at once what the plan needs
-            sample = take_sample(self.source, dtype, 1 << stream_log2, columns, 1, self.every, self.references)
-            return Candidate(dtype, stream_log2, columns, sample, self.references, 0.0)
-        source = self.source
-        values, levels, n_levels, block, _, unused_bits = source
-        every, step = self._candidate_sample
-        form = _form_of(dtype, n_levels, block, 1 << stream_log2, every, step, None)
-        n_rows = -(-len(values) // (block * step))
-        rows = RowMemory.take(n_rows, form.n_bins, True, True)
-        scratch = acquire(form.key, form.scratch)
-        plain, relative = _weigh_sample(
-            form.types,
-            values,
-            levels if n_levels > 1 else None,
-            form.spec,
-            form.weights(unused_bits),
-            for_kernels(columns),
-            scratch,
-            n_rows,
-            rows.counts,
+@lru_cache(1024)
+def planner_form(
+    n_values: int, n_levels: int, block: int, unused_bits: int = 0, fixed: bool = False, thorough: bool = False
+) -> _PlannerForm:
+    """Return what comparing candidates depends on.
+
+    Args:
+        n_values: Number of values of the array.
+        n_levels: As the attributes of the result, like the others.
+        block: Values per block.
+        unused_bits: Low bits that every level drops.
+        fixed: True if codebooks are fixed.
+        thorough: True to count half of all values, and more to compare candidates, where size is all that counts.
+    """
+    if thorough:
+        every = min(every_of(n_values), _THOROUGH_EVERY)
+    else:
+        every = max(every_of(n_values), _FIXED_EVERY if fixed and n_values >= _FIXED_MIN_VALUES else 1)
+    some_every, step = candidate_sample(n_values, every, _THOROUGH_SHARE if thorough else 1)
+    n_rows = -(-n_values // (block * step))
+    return _PlannerForm(n_levels, block, unused_bits, fixed, every, some_every, step, n_rows)
+
+
+class SamplePlanner(NamedTuple):
+    """Samples one array, and compares candidates by what their samples take.
+
+    Attributes:
+        values: uintW[n_values].
+        levels: uint8[n_values], None where there is one level.
+        threads: Threads to count on.
+        references: True if sub-streams may have references of their own.
+        special: True if many values are infinite or NaN: one base for all blocks is tried then.
+        form: What depends on no value.
+    """
+
+    values: np.ndarray
+    levels: np.ndarray | None
+    threads: int
+    references: bool
+    special: bool
+    form: _PlannerForm
+
+    def _counted(
+        self, dtype: DType, stream_log2: int, columns: tuple[ColumnReferences, ...], every: int, references: bool
+    ) -> Sample:
+        """Return counts of every block; arguments as of :func:`take_sample`."""
+        values, levels, threads, _, _, form = self
+        source = SampleSource(values, NO_LEVELS if levels is None else levels, form.n_levels, form.block, threads)
+        return take_sample(source, dtype, 1 << stream_log2, columns, 1, every, references)
+
+    def candidate(self, dtype: DType, stream_log2: int, columns: tuple[ColumnReferences, ...]) -> Candidate:
+        """Return one way to code the array, judged by a small sample."""
+        values, levels, _, references, _, (n_levels, block, unused_bits, fixed, _, every, step, n_rows) = self
+        form = _form_of(dtype, n_levels, block, 1 << stream_log2, every, step, n_rows, None, unused_bits)
+        sample, scratch = form.new_sample(), acquire(form.key, form.scratch)
+        bits, relative = _weigh_sample(
+            form.types, values, levels, form.spec, form.weights, for_kernels(columns), scratch, n_rows, sample.counts
         )
         release(form.key, scratch)
-        references = self.references and (self.fixed or relative < plain)
-        sample = Sample(*rows.counts, every, step, rows)
-        return Candidate(dtype, stream_log2, columns, sample, references, relative if references else plain)
+        if references and (fixed or relative < bits):
+            return Candidate(dtype, stream_log2, columns, sample, True, relative)
+        return Candidate(dtype, stream_log2, columns, sample, False, bits)
 
     def with_both_heads(self, usual: DType, wide: DType, stream_log2: int) -> tuple[Candidate, Candidate]:
         """Return the ways to code an array of float32 without column references with the usual head and with the wide
         one, which are counted together."""
-        (every, step), (values, _, _, block, _, unused_bits), stream_len = (
-            self._candidate_sample, self.source, 1 << stream_log2
-        )
-        forms = [_form_of(dtype, 1, block, stream_len, every, step, None) for dtype in (usual, wide)]
-        n_rows, n_bins = -(-len(values) // (block * step)), forms[0].n_bins
-        rows = [RowMemory.take(n_rows, n_bins, True, True) for _ in forms]
-        scratch = acquire(forms[0].key, forms[0].scratch)
-        asked = [part for form in forms for part in (form.spec, form.weights(unused_bits))]
-        bits = _weigh_both_heads(None, values, *asked, scratch, rows[0].counts, rows[1].counts)
+        _, block, unused_bits, _, _, every, step, n_rows = self.form
+        forms = [
+            _form_of(dtype, 1, block, 1 << stream_log2, every, step, n_rows, None, unused_bits)
+            for dtype in (usual, wide)
+        ]
+        samples, scratch = [form.new_sample() for form in forms], acquire(forms[0].key, forms[0].scratch)
+        asked = [part for form in forms for part in (form.spec, form.weights)]
+        bits = _weigh_both_heads(None, self.values, *asked, scratch, samples[0].counts, samples[1].counts)
         release(forms[0].key, scratch)
         found = []
-        for dtype, memory, (plain, relative) in zip((usual, wide), rows, bits, strict=True):
-            references, sample = self.references and relative < plain, Sample(*memory.counts, every, step, memory)
+        for dtype, sample, (plain, relative) in zip((usual, wide), samples, bits, strict=True):
+            references = self.references and relative < plain
             found.append(Candidate(dtype, stream_log2, (), sample, references, relative if references else plain))
         return found[0], found[1]
 
     def full_sample(self, candidate: Candidate) -> Sample:
         """Return counts of every block for one candidate; of all values where a sample has nothing but zeros."""
         dtype, stream_log2, columns, sample, references, _ = candidate
+        if sample.every == 1 and sample.step == 1:
+            return sample
         # A block whose sample met values of one sign only would have no codes for the other.
         # With mantissa bits in the head too, symbols that a sample misses would be many.
-        max_every = 1 if dtype.fine_bits > 1 else _MAX_SIGNED_EVERY if dtype.fine_bits else self.every
-        every = min(self.every, max_every)
+        max_every = 1 if dtype.fine_bits > 1 else _MAX_SIGNED_EVERY if dtype.fine_bits else self.form.every
+        every = min(self.form.every, max_every)
         if sample.step > 1 or sample.every != every:
-            sample = take_sample(self.source, dtype, 1 << stream_log2, columns, 1, every, references)
-        if sample.every > 1 and not code_costs.has_others(sample.counts(references)):
+            sample = self._counted(dtype, stream_log2, columns, every, references)
+        if sample.every > 1 and not code_costs.has_others(sample.counts_of(references)):
             return self.whole_sample(candidate)
         return sample
 
     def whole_sample(self, candidate: Candidate) -> Sample:
         """Return counts of all values for one candidate."""
         dtype, stream_log2, columns, _, references, _ = candidate
-        return take_sample(self.source, dtype, 1 << stream_log2, columns, 1, 1, references)
+        return self._counted(dtype, stream_log2, columns, 1, references)
 
     def bits_of(self, candidate: Candidate, blocks: np.ndarray) -> float:
         """Return what a candidate's sample takes of some blocks alone: bool[n_blocks], True for these."""
-        sample, source = candidate.sample, self.source
-        form = _form_of(
-            candidate.dtype, source.n_levels, source.block, 1 << candidate.stream_log2, sample.every, sample.step, None
-        )
-        mask, weights = blocks[:: sample.step], form.weights(source.unused_bits)
-        return code_costs.weigh_references(sample.by_block, sample.by_stream, mask, weights)[candidate.references]
+        dtype, stream_log2, _, sample, references, _ = candidate
+        n_levels, block, unused_bits, _, _, _, _, _ = self.form
+        every, step, n_rows = sample.every, sample.step, len(sample.bases)
+        form = _form_of(dtype, n_levels, block, 1 << stream_log2, every, step, n_rows, None, unused_bits)
+        return code_costs.weigh_references(sample.by_block, sample.by_stream, blocks[::step], form.weights)[references]
 
     def best(self, dtype: DType, lengths: Sequence[int], columns: tuple[ColumnReferences, ...]) -> Candidate:
         """Return the cheapest candidate.
@@ -457,7 +510,11 @@ class SamplePlanner:
             columns: Column references, which the best length is then tried without.
         """
         if len(lengths) == 1 and not columns:
-            return self.candidate(dtype, lengths[0], columns, only=True)
+            if not self.form.fixed:
+                return self.candidate(dtype, lengths[0], columns)
+            # nothing is left to decide: count at once what the plan needs
+            sample = self._counted(dtype, lengths[0], columns, self.form.every, self.references)
+            return Candidate(dtype, lengths[0], columns, sample, self.references, 0.0)
         candidates = [self.candidate(dtype, length, columns) for length in lengths]
         best = min(candidates, key=lambda candidate: (_price(candidate), candidate.stream_log2))
         if columns:

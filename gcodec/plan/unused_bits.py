@@ -7,17 +7,15 @@ import numpy as np
 
 from ..dtypes import DType
 from ..format.modes import lossless_at
-from .profile import (
-    CODED_HEAD_BITS,
+from ..kernels.sample.look import (
+    MAY_DROP_BITS,
+    MAY_HAVE_LEVELS,
     SHORT_BITS,
     SHORT_SHARE,
     VERY_SHORT_BITS,
     VERY_SHORT_SHARE,
-    Profile,
-    profile_of,
-    spread_places,
-    spread_sample,
 )
+from .profile import CODED_HEAD_BITS, profile_of, spread_places, spread_sample
 from .request import EncodeRequest
 from .zero_levels import ZeroLevels, choose_levels, levels_of
 
@@ -25,7 +23,7 @@ _LEVEL_SAMPLE = 1 << 12  #: values that levels are chosen by
 _CHUNK = 1 << 16  #: values that are looked at together, while they are in the cache
 
 
-def drop_unused_bits(request: EncodeRequest, profile: Profile) -> EncodeRequest:
+def drop_unused_bits(request: EncodeRequest, profile: int) -> EncodeRequest:
     """Return a lossless request with a layout that leaves out bits that are zero, in all values or in those of a level;
     any other as it is.
 
@@ -33,20 +31,20 @@ def drop_unused_bits(request: EncodeRequest, profile: Profile) -> EncodeRequest:
 
     Args:
         request: The array and how to encode it.
-        profile: What the array is like.
+        profile: What the array is like, as :func:`profile_of` returns it.
 
     Returns:
         The same request, or one with another layout and the levels of its values.
     """
     layout = request.bit_layout
-    if layout.lossy or not (profile.may_drop_bits or profile.may_have_levels):  # most arrays
+    if layout.lossy or not profile & (MAY_DROP_BITS | MAY_HAVE_LEVELS):  # most arrays
         return request
     request = drop_common_zeros(request, profile)
     bits, dtype, _, _ = request.values
     drop = request.bit_layout.drops[0]
     if drop:
         profile = profile_of(request.values, drop)
-    if not profile.may_have_levels:
+    if not profile & MAY_HAVE_LEVELS:
         return request
     if dtype.head_bits > CODED_HEAD_BITS and not _have_codes_and_are_short(bits, dtype, drop):
         return request
@@ -58,7 +56,7 @@ def drop_unused_bits(request: EncodeRequest, profile: Profile) -> EncodeRequest:
     )
 
 
-def drop_common_zeros(request: EncodeRequest, profile: Profile | None = None) -> EncodeRequest:
+def drop_common_zeros(request: EncodeRequest, profile: int | None = None) -> EncodeRequest:
     """Return a lossless request with a layout of one level that leaves out low bits that are zero in all values; any
     other as it is.
 
@@ -69,7 +67,7 @@ def drop_common_zeros(request: EncodeRequest, profile: Profile | None = None) ->
     bits, dtype, _, _ = request.values
     if request.bit_layout.lossy or not len(bits):
         return request
-    if not (profile or profile_of(request.values)).may_drop_bits:  # most arrays
+    if not (profile_of(request.values) if profile is None else profile) & MAY_DROP_BITS:  # most arrays
         return request
     drop = _common_zeros(bits, dtype)
     return request._replace(bit_layout=lossless_at(dtype, (drop,), request.bit_layout.mode)) if drop else request

@@ -299,7 +299,7 @@ def test_preludes_are_read_as_they_were_written(prelude, seed):
     start, total = prelude.prelude_bytes, prelude.prelude_bytes + int(index.sum())
     frame = np.full(start + 8 * 50, 0xA5, np.uint8)
     head = np.frombuffer(bytearray(prelude.start(total)), np.uint8)
-    seal_prelude(frame, head, prelude.index_at, start, index.astype(np.uint32))
+    seal_prelude(frame, head, prelude.index_at, start, total, index.astype(np.uint32))
     assert (frame[start:] == 0xA5).all()
     data = frame[:start].tobytes()
     assert reference.checksum(data[:40] + bytes(8) + data[48:], 0) == int.from_bytes(data[40:48], "little")

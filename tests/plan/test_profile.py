@@ -1,4 +1,4 @@
-"""The laws of an array's profile: each count is what numpy counts at the same places."""
+"""The laws of an array's profile: each count, and each flag that follows, is what numpy finds at the same places."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from gcodec.dtypes import BY_NAME
-from gcodec.kernels.sample.look import N_PLACES
-from gcodec.plan.profile import SHORT_BITS, VERY_SHORT_BITS, profile_of, spread_places
+from gcodec.kernels.sample import look
+from gcodec.kernels.sample.look import N_PLACES, SHORT_BITS, VERY_SHORT_BITS
+from gcodec.plan.profile import CODED_HEAD_BITS, form_of, profile_of, spread_places, step_between
 from gcodec.tensors import NUMPY, Values, kernel_view
 
 TYPES = tuple(BY_NAME)
@@ -30,20 +31,34 @@ def arrays(dtype: str, n: int) -> list[np.ndarray]:
 @pytest.mark.parametrize("n", SIZES)
 @pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize("drop", [0, 1, 3])
-def test_counts_are_those_of_numpy_at_the_same_places(dtype, n, drop):
-    kind = BY_NAME[dtype]
+def test_counts_and_flags_are_those_of_numpy_at_the_same_places(dtype, n, drop):
+    kind, form = BY_NAME[dtype], form_of(BY_NAME[dtype], drop)
+    has_tail, has_codes = kind.tail_bits > 0, kind.tail_bits > 0 and kind.head_bits <= CODED_HEAD_BITS
     for bits in arrays(dtype, n):
-        profile, some = profile_of(Values(bits, kind, (n,), NUMPY), drop), bits[spread_places(n, N_PLACES)]
-        assert profile.n_seen == len(some)
-        merged = int(np.bitwise_or.reduce(some))
-        assert profile.n_low_zeros == (next(k for k in range(64) if merged >> k & 1) if merged else 64)
-        assert profile.n_zero == np.count_nonzero(some == 0)
-        assert profile.n_minus_zero == np.count_nonzero(some == 1 << kind.bits - 1)
-        assert profile.n_special == np.count_nonzero(some & kind.infinity == kind.infinity)
-        for n_short, n_bits in ((profile.n_short, SHORT_BITS), (profile.n_very_short, VERY_SHORT_BITS)):
-            mask = (1 << min(drop + n_bits, kind.bits - 1)) - 1
-            assert n_short == np.count_nonzero((some & mask == 0) & (some != 0))
-        assert profile.n_like_first == np.count_nonzero(some == bits[0])
+        memory, some = form.new_memory(), bits[spread_places(n, N_PLACES)]
+        profile = look.look_at(bits, step_between(n) if n > N_PLACES else 1, form.rules, *memory)
+        assert profile_of(Values(bits, kind, (n,), NUMPY), drop) == profile
+
+        n_seen, merged = len(some), int(np.bitwise_or.reduce(some))
+        n_zero, n_minus_zero = np.count_nonzero(some == 0), np.count_nonzero(some == 1 << kind.bits - 1)
+        n_special = np.count_nonzero(some & kind.infinity == kind.infinity)
+        masks = [(1 << min(drop + n_bits, kind.bits - 1)) - 1 for n_bits in (SHORT_BITS, VERY_SHORT_BITS)]
+        n_short, n_very_short = (np.count_nonzero((some & mask == 0) & (some != 0)) for mask in masks)
+        n_like_first = np.count_nonzero(some == bits[0])
+        counts = n_seen, merged, n_zero, n_minus_zero, n_special, n_short, n_very_short, n_like_first
+        assert (memory.counts.view(np.uint64) == np.array(counts, np.uint64)).all()
+
+        is_mixed = n_short * look.SHORT_SHARE > n_seen - n_zero or (
+            drop + VERY_SHORT_BITS < kind.tail_bits and n_very_short * look.VERY_SHORT_SHARE > n_seen - n_zero
+        ) or (has_codes and n_minus_zero * look.MASKED_SHARE >= n_seen)
+        flags = {
+            look.MAY_BE_CONSTANT: n_like_first == n_seen,
+            look.MAY_BE_SPARSE: n_seen - n_zero <= look.MAX_NONZERO * n_seen,
+            look.MAY_DROP_BITS: has_tail and n >= look.MIN_VALUES and merged % (2 << drop) == 0,
+            look.MAY_HAVE_LEVELS: has_tail and n >= look.MIN_MIXED and is_mixed,
+            look.HAS_MANY_SPECIAL: has_codes and n_special * look.SPECIAL_SHARE >= n_seen,
+        }
+        assert profile == sum(flag for flag, holds in flags.items() if holds)
 
 
 @pytest.mark.parametrize("n", [1025, 4096, 16_384, 408 * 41, 65_535, 3 * 5 * 7 * 11 * 13 * 17])

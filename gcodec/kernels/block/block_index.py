@@ -9,21 +9,22 @@ from ..core.scalar import U8, U32, U64
 from ..core.unaligned import load_u32, store_u32, store_u64
 from ..entropy.encode_streams import checksum
 
-CHECKSUM_AT = 40
+FRAME_SIZE_AT, PRELUDE_BYTES_AT, CHECKSUM_AT = 16, 32, 40
 
 
 @kernel
-def seal_prelude(frame, start, index_at, prelude_bytes, sizes):
+def seal_prelude(frame, start, index_at, prelude_bytes, frame_bytes, sizes):
     """Write a prelude.
 
-        0       40         48          len(start)   index_at   ...   prelude_bytes
-        start | checksum | start ... | zeros      | index    | zeros
+        0       16            24      32              40         48          len(start)   index_at   ...   prelude_bytes
+        start | frame_bytes | start | prelude_bytes | checksum | start ... | zeros      | index    | zeros
 
     Args:
         frame: uint8, of at least ``prelude_bytes``, result.
         start: uint8[n], what comes before the index.
         index_at: Byte where the index begins.
         prelude_bytes: Size of the prelude.
+        frame_bytes: Size of the frame.
         sizes: uint32[n_blocks], the index: bytes of each block.
     """
     for i in range(len(start)):
@@ -32,6 +33,8 @@ def seal_prelude(frame, start, index_at, prelude_bytes, sizes):
         frame[i] = U8(0)
     for b in range(len(sizes)):
         store_u32(frame, index_at + 4 * b, U32(sizes[b]))
+    store_u64(frame, FRAME_SIZE_AT, U64(frame_bytes))
+    store_u64(frame, PRELUDE_BYTES_AT, U64(prelude_bytes))
     store_u64(frame, CHECKSUM_AT, U64(checksum(frame, 0, prelude_bytes >> 2, CHECKSUM_AT >> 2, U64(0))))
 
 

@@ -27,7 +27,8 @@ class Specialized:
             key: Stands for the types of ``args``: the same key means the same types.
             args: The kernel's arguments.
         """
-        call = self._compiled.get(key)
-        if call is None:
+        try:
+            call = self._compiled[key]
+        except KeyError:
             call = self._compiled[key] = entry_point(self._kernel, args)
         return call(*args)

@@ -409,7 +409,7 @@ class FitMemory(NamedTuple):
     """The memory that codebooks are made in.
 
     Attributes:
-        made: the codebooks, with room for as many as a frame may have; lengths zero before.
+        made: the codebooks, with room for as many as a frame may have.
         tables: their tables to encode with.
     """
 
@@ -451,6 +451,7 @@ def fit_books(counts, every, exact, rules, shipped, planes, memory, choice):
         window; and the number of the shipped one that is the only one, or -1.
     """
     n_rows, (made, tables), (marks, shifts) = len(counts), memory, planes
+    made.lengths[:] = 0
     used = np.empty(n_rows, np.int64)
     n_used, best = rows_in_use(counts, used), -1
     if n_used == 0:
