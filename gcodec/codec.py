@@ -12,7 +12,7 @@ import numpy as np
 from .dtypes import BY_NAME, DType
 from .errors import InvalidArgument, LimitExceeded, NoMemory, Unsupported, check_choice, check_output_limit
 from .format.ladders import FINE_LADDER, Ladder
-from .format.modes import BitLayout
+from .format.modes import BitLayout, lossless
 from .format.prelude import Prelude
 from .frame.decode import FrameReader
 from .frame.encode import check_apart, encode_array
@@ -21,6 +21,7 @@ from .frame.sizes import max_encoded_size
 from .frame.small_reads import SmallFrame, small_frame
 from .options import (
     DEFAULT_OPTIONS,
+    EXACT,
     EncoderOptions,
     Precision,
     check_base_array,
@@ -56,6 +57,8 @@ def bit_layout_for(
     Raises:
         InvalidArgument: If the arguments contradict each other, or do not fit the array.
     """
+    if precision is EXACT:
+        return lossless(values.dtype), NO_LEVELS
     bit_layout, ladder = precision.bit_layout(values.dtype, options)
     if precision.keep is not None:
         return keep_values(values.bits, values.dtype, bit_layout, precision.keep)
@@ -133,7 +136,12 @@ def encode(
         Unsupported: For a tensor on another device, or what the device's encoder cannot do.
     """
     options = DEFAULT_OPTIONS if options is None else checked_options(options)
-    precision = Precision(mantissa_bits, levels, ladder, rounding, optimizer, param, keep)
+    precision = EXACT
+    if not (
+        mantissa_bits is None and levels is None and ladder is None and rounding is None and optimizer is None
+        and param is None and keep is None
+    ):
+        precision = Precision(mantissa_bits, levels, ladder, rounding, optimizer, param, keep)
     if _is_on_gpu(x):
         if dtype is not None:
             raise Unsupported("dtype is not supported for CUDA tensors; call .cpu() first")
@@ -154,10 +162,11 @@ def encode(
         raise InvalidArgument(
             f"device must be None or 'cpu' for an array on the host, not {device!r}; move the tensor there first"
         )
-    check_threads(threads)
-    nearest = precision.is_nearest(options)
+    if threads is not None:
+        check_threads(threads)
+    nearest = precision is EXACT or precision.is_nearest(options)
     values = values_of(x, dtype)
-    shapes = _check_shapes(shapes, values.shape)
+    shapes = (values.shape,) if shapes is None else _check_shapes(shapes, values.shape)
     bit_layout, level_array = bit_layout_for(values, precision, options)
     earlier = None if base is None else _base_bits(base, values.dtype, len(values.bits), dtype)
     if earlier is not None:

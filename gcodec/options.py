@@ -184,6 +184,9 @@ class Precision(NamedTuple):
         return bit_layouts.ladder(dtype, ladder), ladder
 
 
+EXACT = Precision()  #: what callers ask for who give none of these arguments
+
+
 def check_level_array(dtype: str, n_levels: int, n_values: int) -> None:
     """Raise InvalidArgument unless a caller's levels fit the values.
 

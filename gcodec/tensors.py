@@ -99,15 +99,20 @@ def values_of(x: Any, dtype: str | None = None, argument: str = "x") -> Values:
             raise _not_plain(x, argument, error) from None
     else:
         array = as_plain_array(x, argument)
-    value_type = _NATIVE.get(array.dtype) if dtype is None else None
+    try:
+        value_type = _TYPES.get((array.dtype, dtype))
+    except TypeError:  # no name, but what is no key either
+        value_type = None
     if value_type is None:
         array, value_type = _bits_of_type(array, dtype, argument)
-    check_dimensions(array.shape)
+    shape = array.shape
+    if len(shape) > MAX_DIMENSIONS or not array.size:
+        check_dimensions(shape)
     if array.flags.carray:  # in C order, aligned and writable, as most are
         bits = array.reshape(-1).view(value_type.uint)
     else:
         bits = kernel_view(np.ascontiguousarray(array).reshape(-1).view(value_type.uint))
-    return Values(bits, value_type, array.shape, NUMPY)
+    return Values(bits, value_type, shape, NUMPY)
 
 
 def as_plain_array(x: Any, argument: str) -> np.ndarray:
@@ -155,6 +160,10 @@ def check_unmasked(x: Any, argument: str) -> None:
 
 
 _NATIVE = {np.dtype(t.name): t for t in DTYPES if t.in_numpy}
+#: The value type by that of an array in native byte order, and the name that its caller gives.
+_TYPES: dict[tuple[Any, str | None], DType] = {
+    **{(kind, None): t for kind, t in _NATIVE.items()}, **{(t.uint, t.name): t for t in DTYPES}
+}
 
 
 def _bits_of_type(array: np.ndarray, dtype: str | None, argument: str) -> tuple[np.ndarray, DType]:

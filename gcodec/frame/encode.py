@@ -35,8 +35,8 @@ _MAX_TRIED = 1 << 20  #: values up to which whole frames of blocks of several ki
 _LEVEL_SAMPLE = 64  #: blocks whose levels are counted
 _MAX_CONSTANTS = 1 << 18  #: equal values that are stored as constant blocks without a plan
 _MAX_STORED_BYTES = 32  #: of values that are stored as they are
-#: Up to so many bits of values, counting zeros tells at once that coding cannot save the bits that it takes at least.
-_MAX_BITS_TO_COUNT, _MIN_CODED_BITS = 2048, 200
+#: Up to so many bytes of values, counting zeros tells at once that coding cannot save the bits that it takes at least.
+_MAX_BYTES_TO_COUNT, _MIN_CODED_BITS = 256, 200
 
 
 def plan_for(
@@ -76,15 +76,15 @@ def _are_constants(bits: np.ndarray, block: int) -> bool:
 def _is_stored(values: Values, bit_layout: BitLayout, profile: int | None = None) -> bool:
     """Return True if values are best stored as they are: if they are all the same, or if coding cannot save what a
     coded block and the shortest codebook take, even if it took away all bits of zeros and all heads of other values."""
-    bits, dtype = values.bits, values.dtype
-    n_bits = len(bits) * dtype.bits
-    if n_bits <= 8 * _MAX_STORED_BYTES:
+    bits, dtype, _, _ = values
+    n_bytes = bits.nbytes
+    if n_bytes <= _MAX_STORED_BYTES:
         return True
     if bit_layout.lossy:
         return False
     if (profile is None or profile & MAY_BE_CONSTANT) and _are_constants(bits, 1 << block_log2(dtype)):
         return True
-    if n_bits > _MAX_BITS_TO_COUNT:
+    if n_bytes > _MAX_BYTES_TO_COUNT:
         return False
     n_nonzero = int(np.count_nonzero(bits))
     return (len(bits) - n_nonzero) * dtype.bits + n_nonzero * dtype.head_bits <= _MIN_CODED_BITS

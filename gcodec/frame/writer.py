@@ -19,11 +19,12 @@ from ..kernels.core.bundles import Geometry
 from ..kernels.core.specialized import Specialized
 from ..memory import MAX_POOLED_BLOCK, Borrowed, acquire, release
 from ..plan.indexing import INDEXED_LOG2
-from ..plan.plan import FramePlan
+from ..plan.plan import CODED_ONLY, FramePlan
 from ..plan.request import EncodeRequest
 from ..plan.sampling import STREAM_LOG2
 from ..tensors import Values, hash_of
 from ..threads import OrderedWriter, n_threads, run_parallel
+from .coded_blocks import CodedEncoder
 from .kinds import BLOCK_KINDS, BlockEncoder
 from .sizes import block_log2, raw_bytes
 
@@ -68,10 +69,20 @@ def _form_of(
 
 
 class _MixedEncoder:
-    """Encodes blocks of several kinds, each by the encoder of the kind that is planned."""
+    """Encodes blocks of several kinds, each by the encoder of the kind that is planned; arguments as of
+    :class:`kinds.MakeEncoder`."""
 
-    def __init__(self, plan: FramePlan, encoders: dict[int, BlockEncoder]) -> None:
-        self._plan, self._encoders = plan, encoders
+    def __init__(
+        self,
+        request: EncodeRequest,
+        plan: FramePlan,
+        geometry: Geometry,
+        sizes: np.ndarray,
+        rounded: np.ndarray | None,
+    ) -> None:
+        self._plan, self._encoders = plan, dict[int, BlockEncoder]()
+        for kind in plan.kinds:
+            self._encoders[kind] = BLOCK_KINDS[kind].make_encoder(request, plan, geometry, sizes, rounded)
 
     def encode(self, begin: int, end: int, out: np.ndarray, at: int, borrowed: Borrowed) -> int:
         """Encode blocks; see :meth:`kinds.BlockEncoder.encode`."""
@@ -102,11 +113,12 @@ class FrameWriter(NamedTuple):
         log2 = INDEXED_LOG2 if plan.indexed else block_log2(dtype) if sparse is None else sparse.sizes.block_log2
         form = _form_of(dtype, request.bit_layout, container, shape, log2, plan.stream_log2)
         sizes, kinds = np.empty(form.n_blocks, np.uint32), plan.kinds
-        encoders = [BLOCK_KINDS[kind].make_encoder(request, plan, form.geometry, sizes, rounded) for kind in kinds]
-        encoder = encoders[0] if len(kinds) == 1 else _MixedEncoder(plan, dict(zip(kinds, encoders, strict=True)))
-        if kinds == (header.CODED,):
-            start = start_of(form.start, form.n_blocks, plan.records, (), (), plan.columns)
+        encoder: BlockEncoder
+        if kinds == CODED_ONLY:
+            encoder = CodedEncoder(request, plan, form.geometry, sizes, rounded)
+            start = start_of(form.start, form.n_blocks, plan.records, columns=plan.columns)
         else:
+            encoder = _MixedEncoder(request, plan, form.geometry, sizes, rounded)
             start = _start_with_others(form, request, plan)
         return cls(form, start, encoder, sizes)
 
@@ -129,21 +141,26 @@ class FrameWriter(NamedTuple):
 
     def write_run(self, begin: int, stop: int, out: np.ndarray, at: int, borrowed: Borrowed) -> int:
         """Write blocks ``begin ... stop`` from byte ``at`` of ``out`` on, and return their end. Raises FullError."""
-        form, _, encoder, _ = self
-        raw, trial = form.raw, form.trial
+        (_, _, _, _, raw, trial, _), _, encoder, _ = self
         while begin < stop:
             in_place = (len(out) - at - trial) // raw + 1
+            if in_place >= stop - begin:
+                return encoder.encode(begin, stop, out, at, borrowed)
             if in_place > 0:
-                end = min(begin + in_place, stop)
-                at = encoder.encode(begin, end, out, at, borrowed)
+                at = encoder.encode(begin, begin + in_place, out, at, borrowed)
+                begin += in_place
             else:  # near the end of the room, where a trial may not fit, the block itself may
-                end = begin + 1
-                kind = "buffer", trial
-                buffer = acquire(kind, lambda: np.empty(trial, np.uint8))
-                size = encoder.encode(begin, end, buffer, 0, borrowed)
-                at = put_block(buffer, size, out, at)
-                release(kind, buffer)
-            begin = end
+                at = self._write_apart(begin, out, at, borrowed)
+                begin += 1
+        return at
+
+    def _write_apart(self, block: int, out: np.ndarray, at: int, borrowed: Borrowed) -> int:
+        """Write a block elsewhere, copy it to byte ``at`` of ``out``, and return its end. Raises FullError."""
+        n_bytes = self.form.trial
+        kind = "buffer", n_bytes
+        buffer = acquire(kind, lambda: np.empty(n_bytes, np.uint8))
+        at = put_block(buffer, self.encoder.encode(block, block + 1, buffer, 0, borrowed), out, at)
+        release(kind, buffer)
         return at
 
 
@@ -222,7 +239,7 @@ def seal_start(start: Start, sizes: np.ndarray, frame_bytes: int, out: np.ndarra
         out: uint8, of at least ``start.prelude_bytes``, result.
     """
     head, index_at, prelude_bytes = start
-    _seal_prelude(None, out, np.frombuffer(head, np.uint8), index_at, prelude_bytes, frame_bytes, sizes)
+    _seal_prelude[None](out, np.frombuffer(head, np.uint8), index_at, prelude_bytes, frame_bytes, sizes)
 
 
 def start_of_changes(values: Values, codebook: ChangeCodebook, base_hash: int, block_log2: int) -> Start:

@@ -246,8 +246,8 @@ class FitForm:
         """
         memory = acquire(self.key, self.new_memory)
         shipped = self._shipped if may_be_shipped else self._none
-        n, number = _fit_books(
-            None, counts, every, exact, self._rules, shipped.tables, self._planes, memory, choice
+        n, number = _fit_books[None](
+            counts, every, exact, self._rules, shipped.tables, self._planes, memory, choice
         )
         if n:
             return FittedCodebooks(memory, n, shipped.codebooks[number] if number >= 0 else None, self, choice)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -11,12 +12,13 @@ import numpy as np
 from ..dtypes import DType
 from ..format.codebook import Codebook
 from ..format.columns import ColumnReferences
-from ..format.modes import lossless
+from ..format.modes import BitLayout, lossless
 from ..kernels.block import header
 from ..kernels.block.sparse_types import SparseSizes
 from ..kernels.entropy import codebook_fit
 from ..kernels.sample import code_costs
 from ..kernels.sample.look import HAS_MANY_SPECIAL
+from ..options import EncoderOptions
 from ..threads import n_threads, run_batches
 from .codebooks import FittedCodebooks, GivenCodebooks, fit_form, kept_costs, no_codebooks, tail_costs
 from .columns import Tables, fit_columns, tables_of
@@ -34,7 +36,7 @@ from .sampling import (
     SamplePlanner,
     has_few_heads,
     on_one_base,
-    planner_form,
+    sampling_form,
     stream_lengths,
 )
 from .sparse_frames import (
@@ -46,6 +48,9 @@ from .sparse_frames import (
 )
 
 _MIN_CHOSEN = 512  #: blocks whose codebooks a thread chooses at a time
+
+
+CODED_ONLY = (header.CODED,)  #: the kinds of blocks that most frames are planned as
 
 
 class FramePlan(NamedTuple):
@@ -103,7 +108,7 @@ class FramePlan(NamedTuple):
         if self.indexed is not None:
             return (header.INDEXED,)
         if self.prediction is None and self.sparse is None:
-            return (header.CODED,)
+            return CODED_ONLY
         return tuple(np.unique(self._block_kinds(0, len(self.choice))).tolist())
 
     def runs(self, begin: int, end: int) -> Sequence[tuple[int, int, int]]:
@@ -199,21 +204,28 @@ def make_plan(
     Raises:
         InvalidArgument: If the number of threads is below 1.
     """
-    (values, dtype, shape, _), bit_layout, _, options, _, _, fixed, _, base, standalone = request
-    planner = planner_for(request, block, profile)
+    (values, dtype, shape, _), layout, levels, options, _, threads, fixed, shapes, base, standalone = request
+    given = None if fixed is None else fixed.references
+    form = _form_of(len(values), dtype, layout, options, block, given, standalone)
+    special = False
+    if form.asks_for_special:
+        special = (profile_of(request.values) if profile is None else profile) & HAS_MANY_SPECIAL > 0
+    # The mean of a sub-stream or column would say how many of its values are special, not where the others lie.
+    references, n_workers = form.references and not special, n_threads(threads, len(values))
+    planner = SamplePlanner(values, levels if form.has_levels else None, n_workers, references, special, form.sampling)
     rows: Sequence[Rows] = ()
     tables: Tables | None = None
     columns: tuple[ColumnReferences, ...] = ()
-    if len(values) >= MIN_ROW_VALUES and (options.prediction or options.columns):
-        rows = rows_of(request.shapes or (shape,))
+    lengths = form.lengths
+    if form.asks_for_rows:
+        rows = rows_of(shapes or (shape,))
+        lengths = stream_lengths(dtype, rows, len(values), options.smallest)
         # docs/format.md, section 7
-        with_columns = options.columns and fixed is None and dtype.tail_bits > 0 and not planner.special
-        tables = tables_of(request.shapes or (shape,)) if with_columns else None
+        with_columns = options.columns and fixed is None and dtype.tail_bits > 0 and not special
+        tables = tables_of(shapes or (shape,)) if with_columns else None
         columns = fit_columns(values, tables, dtype) if tables else ()
-    lengths = stream_lengths(dtype, rows, len(values), options.smallest)
     alternatives: list[tuple[Candidate, float]] = []  # and the share of their size by which the first must be larger
-    plain = not bit_layout.lossy and bit_layout.drops == (0,)
-    if len(values) >= MIN_OTHER_HEADS and plain and standalone and options.wide_heads:
+    if form.asks_for_other_heads:
         wide, with_wide_head = dtype.wide, None
         if wide is not None and dtype.bits == 32 and len(lengths) == 1 and not columns and fixed is None:
             first, with_wide_head = planner.with_both_heads(dtype, wide, lengths[0])
@@ -223,8 +235,7 @@ def make_plan(
     else:
         first = planner.best(dtype, lengths, columns)
     predictor = None
-    may_be_predicted = (rows or base is not None) and options.prediction and dtype.predictable
-    if may_be_predicted and (not bit_layout.lossy or options.exact_if_smaller):  # predicted blocks keep all bits
+    if form.may_be_predicted and (rows or base is not None):
         predictor = Predictor(values, dtype, rows, base, block)
     if alternatives:  # the samples say which is smaller; the other is weighed again where blocks are predicted
         candidate, gain = min(alternatives, key=lambda other: (1 + other[1]) * other[0].bits)
@@ -261,30 +272,64 @@ def make_plan(
     return plan
 
 
-def planner_for(request: EncodeRequest, block: int, profile: int | None = None) -> SamplePlanner:
-    """Return what samples an array, in blocks of ``block`` values. Raises InvalidArgument if the number of threads is
-    below 1."""
-    (values, dtype, _, _), layout, levels, options, _, threads, fixed, _, _, _ = request
-    n, n_levels = len(values), len(layout.levels)
-    form = planner_form(n, n_levels, block, dtype.tail_bits - layout.most_kept, fixed is not None, options.smallest)
-    # The mean of a sub-stream or column would say how many of its values are special, not where the others lie.
-    special = False
-    if fixed is None and not layout.lossy and n:
-        special = (profile_of(request.values) if profile is None else profile) & HAS_MANY_SPECIAL > 0
-    references = (options.references if fixed is None else fixed.references) and not special
-    return SamplePlanner(
-        values, levels if n_levels > 1 else None, n_threads(threads, n), references, special, form
-    )
+class _PlanForm:
+    """Holds what planning depends on, beside the values: one object for each combination.
+
+    Args:
+        n_values: Number of values.
+        dtype: Their type.
+        layout: Which bits of a value are kept.
+        options: How codebooks are made, and what else the encoder may use.
+        block: Values per block.
+        fixed: Whether sub-streams have references of their own, where codebooks are fixed; None where they are not.
+        standalone: As of the request.
+
+    Attributes:
+        sampling: What comparing candidates depends on.
+        has_levels: True if there are several levels.
+        references: True if sub-streams may have references of their own.
+        asks_for_special: True if it matters how many values are infinite or NaN.
+        asks_for_rows: True if rows may be predicted, or have column references.
+        asks_for_other_heads: True if other heads than the usual one are tried.
+        may_be_predicted: True if blocks may be predicted.
+        lengths: log2 of the values per sub-stream that are tried whatever the rows are.
+    """
+
+    def __init__(
+        self,
+        n_values: int,
+        dtype: DType,
+        layout: BitLayout,
+        options: EncoderOptions,
+        block: int,
+        fixed: bool | None,
+        standalone: bool,
+    ) -> None:
+        n_levels, unused_bits, smallest = len(layout.levels), dtype.tail_bits - layout.most_kept, options.smallest
+        self.sampling = sampling_form(n_values, n_levels, block, unused_bits, fixed is not None, smallest)
+        self.has_levels, self.references = n_levels > 1, options.references if fixed is None else fixed
+        self.asks_for_special = fixed is None and not layout.lossy and n_values > 0
+        self.asks_for_rows = n_values >= MIN_ROW_VALUES and (options.prediction or options.columns)
+        is_plain = standalone and not layout.lossy and layout.drops == (0,)
+        self.asks_for_other_heads = n_values >= MIN_OTHER_HEADS and is_plain and options.wide_heads
+        is_exact = not layout.lossy or options.exact_if_smaller  # as predicted blocks are
+        self.may_be_predicted = options.prediction and dtype.predictable and is_exact
+        self.lengths = stream_lengths(dtype, (), n_values, smallest)
+
+
+_form_of = lru_cache(1024)(_PlanForm)
 
 
 def _sample_for_codebooks(planner: SamplePlanner, candidate: Candidate, lossy: bool) -> Sample:
     """Return the counts that codebooks of a candidate are made from: of all values where a sample meets few heads, and
     relative to one base where values of two scales are mixed."""
-    sample, references, n_levels = planner.full_sample(candidate), candidate.references, planner.form.n_levels
-    if sample.every > 1 and not lossy and has_few_heads(sample.counts_of(references)):
-        sample = planner.whole_sample(candidate)
-    if (n_levels > 1 or planner.special) and not (lossy or references):
-        sample = on_one_base(sample, candidate.dtype, n_levels)
+    dtype, _, _, sample, references, _ = candidate
+    if sample.every > 1 or sample.step > 1:
+        sample = planner.full_sample(candidate)
+        if sample.every > 1 and not lossy and has_few_heads(sample.counts_of(references)):
+            sample = planner.whole_sample(candidate)
+    if (planner.special or planner.levels is not None) and not (lossy or references):
+        sample = on_one_base(sample, dtype, planner.form.n_levels)
     return sample
 
 
@@ -300,13 +345,13 @@ def _fit(
         references: True if heads are relative to each sub-stream's mean.
         request: The array and how to encode it.
     """
-    layout, is_whole = request.bit_layout, sample.every == 1
+    layout, every = request.bit_layout, sample.every
     form = fit_form(dtype, layout if dtype is request.values.dtype else lossless(dtype), request.options)
     # Blocks that are left out take part in no choice.
     choice = sample.choice if len(counts) == len(sample.choice) else np.empty(len(counts), np.int64)
     # With lossy modes values will be rounded, so that others than the counted occur. Shipped codebooks are for heads
     # relative to blocks' means; the small arrays that gain by them are counted in full.
-    return form.fit(counts, sample.every, is_whole and not layout.lossy, is_whole and not references, choice)
+    return form.fit(counts, every, every == 1 and not layout.lossy, every == 1 and not references, choice)
 
 
 def _given(counts: np.ndarray, request: EncodeRequest, threads: int) -> GivenCodebooks:

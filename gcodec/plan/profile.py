@@ -36,7 +36,7 @@ def profile_of(values: Values, drop: int = 0) -> int:
     form, n = form_of(dtype, drop), len(bits)
     memory = acquire(form.key, form.new_memory)
     step = step_between(n) if n > kernels.N_PLACES else 1
-    flags: int = _look_at((form.key, bits.flags.aligned), bits, step, form.rules, *memory)
+    flags: int = _look_at[form.key, bits.flags.aligned](bits, step, form.rules, *memory)
     release(form.key, memory)
     return flags
 

@@ -6,7 +6,7 @@ head. The :class:`SamplePlanner` counts a small sample for each, and a larger on
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
 from typing import NamedTuple
 
@@ -74,6 +74,8 @@ class Sample:
     Args:
         n_rows: Number of blocks that are counted.
         n_bins: Bins of a histogram.
+        every: One piece in so many is counted of each block.
+        step: One block in so many is counted.
         by_block: False if there are no histograms of heads relative to each block's mean.
         by_stream: Likewise of heads relative to each sub-stream's.
 
@@ -83,18 +85,18 @@ class Sample:
         by_stream: uint32[n_rows, n_bins], histograms of heads relative to each sub-stream's mean.
         counts: These three, for the kernels.
         choice: int64[n_rows], takes the codebook of each block.
-        every: One piece in so many was counted of each block.
-        step: One block in so many was counted.
     """
 
     __slots__ = ("_key", "bases", "by_block", "by_stream", "choice", "counts", "every", "step")
 
-    def __init__(self, n_rows: int, n_bins: int, by_block: bool = True, by_stream: bool = True) -> None:
+    def __init__(
+        self, n_rows: int, n_bins: int, every: int, step: int, by_block: bool = True, by_stream: bool = True
+    ) -> None:
         histograms = [np.empty((n_rows if wanted else 0, n_bins), np.uint32) for wanted in (by_block, by_stream)]
         self.counts = count.SampleCounts(np.empty(n_rows, np.int64), *histograms)
         self.bases, self.by_block, self.by_stream = self.counts
-        self._key: tuple[int, int] | None = (n_rows, n_bins) if n_rows <= _MAX_POOLED_ROWS else None
-        self.choice, self.every, self.step = np.empty(n_rows, np.int64), 1, 1
+        self.choice, self.every, self.step = np.empty(n_rows, np.int64), every, step
+        self._key = (n_rows, n_bins, every, step) if n_rows <= _MAX_POOLED_ROWS else None
 
     def counts_of(self, references: bool) -> np.ndarray:
         """Return the histograms that matter where sub-streams have references of their own, or have none."""
@@ -103,9 +105,8 @@ class Sample:
     def moved(self, bases: np.ndarray, by_block: np.ndarray) -> Sample:
         """Return a sample with other bases, and the histograms of heads relative to these."""
         n_rows, n_bins = by_block.shape
-        sample = Sample(n_rows, n_bins, False, False)
-        sample.bases, sample.by_block, sample.by_stream = bases, by_block, self.by_stream
-        sample._key, sample.every, sample.step = None, self.every, self.step
+        sample = Sample(n_rows, n_bins, self.every, self.step, False, False)
+        sample._key, sample.bases, sample.by_block, sample.by_stream = None, bases, by_block, self.by_stream
         return sample
 
     def close(self) -> None:
@@ -239,7 +240,6 @@ class _SampleForm:
     Attributes:
         spec: What the kernels are told.
         weights: The numbers by which a sample is weighed.
-        n_rows: Number of blocks that are counted.
         key: What scratch is kept by.
         types: What the kernels' specializations are known by.
     """
@@ -263,7 +263,7 @@ class _SampleForm:
         self.spec = SampleSpec(
             block, stream_len, piece, every, step, *head, window, center, infinity, *wanted, dtype.fine_bits
         )
-        n_bins, self.n_rows, self._shares = n_bins_of(n_levels), n_rows, (every, step)
+        n_bins = n_bins_of(n_levels)
         self.weights = code_costs.Weights(
             stream_len.bit_length() - 1,
             block // every // stream_len,
@@ -274,16 +274,12 @@ class _SampleForm:
             REFERENCE_BITS,
         )
         self.key, self.types = ("sample", dtype.bits, block, stream_len, n_bins), (dtype.bits, n_levels > 1)
-        self._scratch, self._rows_key = (dtype, block, stream_len, n_bins), (n_rows, n_bins)
-        self._new_rows = partial(Sample, n_rows, n_bins, *wanted)
+        self._scratch = dtype, block, stream_len, n_bins
+        #: Returns a sample whose counts are still to be filled in.
+        self.new_sample: Callable[[], Sample] = partial(Sample, n_rows, n_bins, every, step, *wanted)
         if n_rows <= _MAX_POOLED_ROWS:  # memory that is kept has room for both, whoever takes it
-            self._new_rows = partial(acquire, self._rows_key, partial(Sample, n_rows, n_bins))
-
-    def new_sample(self) -> Sample:
-        """Return a sample whose counts are still to be filled in."""
-        sample = self._new_rows()
-        sample.every, sample.step = self._shares
-        return sample
+            key = n_rows, n_bins, every, step
+            self.new_sample = partial(acquire, key, partial(Sample, *key))
 
     def scratch(self) -> SampleScratch:
         """Return uninitialized scratch for one thread."""
@@ -368,7 +364,7 @@ def _price(candidate: Candidate) -> float:
     return candidate.bits * (1 + _SHORTER_GAIN * max(STREAM_LOG2 - candidate.stream_log2, 0))
 
 
-class _PlannerForm(NamedTuple):
+class _SamplingForm(NamedTuple):
     """Holds what comparing candidates depends on, beside the values.
 
     Attributes:
@@ -393,9 +389,9 @@ class _PlannerForm(NamedTuple):
 
 
 @lru_cache(1024)
-def planner_form(
+def sampling_form(
     n_values: int, n_levels: int, block: int, unused_bits: int = 0, fixed: bool = False, thorough: bool = False
-) -> _PlannerForm:
+) -> _SamplingForm:
     """Return what comparing candidates depends on.
 
     Args:
@@ -412,7 +408,7 @@ def planner_form(
         every = max(every_of(n_values), _FIXED_EVERY if fixed and n_values >= _FIXED_MIN_VALUES else 1)
     some_every, step = candidate_sample(n_values, every, _THOROUGH_SHARE if thorough else 1)
     n_rows = -(-n_values // (block * step))
-    return _PlannerForm(n_levels, block, unused_bits, fixed, every, some_every, step, n_rows)
+    return _SamplingForm(n_levels, block, unused_bits, fixed, every, some_every, step, n_rows)
 
 
 class SamplePlanner(NamedTuple):
@@ -432,7 +428,7 @@ class SamplePlanner(NamedTuple):
     threads: int
     references: bool
     special: bool
-    form: _PlannerForm
+    form: _SamplingForm
 
     def _counted(
         self, dtype: DType, stream_log2: int, columns: tuple[ColumnReferences, ...], every: int, references: bool
@@ -447,8 +443,8 @@ class SamplePlanner(NamedTuple):
         values, levels, _, references, _, (n_levels, block, unused_bits, fixed, _, every, step, n_rows) = self
         form = _form_of(dtype, n_levels, block, 1 << stream_log2, every, step, n_rows, None, unused_bits)
         sample, scratch = form.new_sample(), acquire(form.key, form.scratch)
-        bits, relative = _weigh_sample(
-            form.types, values, levels, form.spec, form.weights, for_kernels(columns), scratch, n_rows, sample.counts
+        bits, relative = _weigh_sample[form.types](
+            values, levels, form.spec, form.weights, for_kernels(columns), scratch, n_rows, sample.counts
         )
         release(form.key, scratch)
         if references and (fixed or relative < bits):
@@ -476,8 +472,6 @@ class SamplePlanner(NamedTuple):
     def full_sample(self, candidate: Candidate) -> Sample:
         """Return counts of every block for one candidate; of all values where a sample has nothing but zeros."""
         dtype, stream_log2, columns, sample, references, _ = candidate
-        if sample.every == 1 and sample.step == 1:
-            return sample
         # A block whose sample met values of one sign only would have no codes for the other.
         # With mantissa bits in the head too, symbols that a sample misses would be many.
         max_every = 1 if dtype.fine_bits > 1 else _MAX_SIGNED_EVERY if dtype.fine_bits else self.form.every

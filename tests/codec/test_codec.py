@@ -174,5 +174,5 @@ def test_small_arrays_stored_without_a_plan_would_not_be_shorter_with_one(dtype,
     x = (rng.standard_normal(n) if seed & 1 else 2.0 ** rng.integers(-2, 1, n)).astype(dtype)
     x[rng.random(n) < zeros] = 0
     frame = gcodec.encode(x)
-    with patch.object(encoding, "_MAX_BITS_TO_COUNT", 0):
+    with patch.object(encoding, "_MAX_BYTES_TO_COUNT", 0):
         assert len(frame) <= len(gcodec.encode(x))

@@ -196,7 +196,7 @@ class SharedCodebooks:
         if not plan.codebooks:
             return True
         bits, n_symbols = np.empty((2, len(plan.counts)), np.int64)
-        codebook_fit.add_costs(plan.counts, kept_costs(plan.codebooks), plan.choice, 0, bits, n_symbols)
+        codebook_fit.add_costs(plan.counts, kept_costs(tuple(plan.codebooks)), plan.choice, 0, bits, n_symbols)
         paid = int(bits.sum())
         self.paid += paid
         suits = paid - int(code_costs.entropy_fixed(whole)) / 256 <= _MISFIT * int(n_symbols.sum())

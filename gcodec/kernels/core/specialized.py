@@ -8,27 +8,29 @@ from typing import Any
 from .numba_private import entry_point
 
 
-class Specialized:
+class Specialized(dict[Hashable, Callable[..., Any]]):
     """A kernel, called without numba's look at the type of every argument of every call: where bundles hold dozens
     of arrays, that takes longer than small work.
+
+    ``kernel[key](*args)`` calls it; ``key`` stands for the types of ``args``: the same key means the same types.
 
     Arrays may be read-only, as kernels do not write to their inputs; otherwise each would be another type, for which
     all is compiled again.
     """
 
     def __init__(self, kernel: Any) -> None:
+        super().__init__()
         self._kernel = kernel
-        self._compiled: dict[Hashable, Callable[..., Any]] = {}
+
+    def __missing__(self, key: Hashable) -> Callable[..., Any]:
+        """Return what makes the first call with arguments of these types, and finds the entry for those that follow."""
+
+        def first(*args: Any) -> Any:
+            call = self[key] = entry_point(self._kernel, args)
+            return call(*args)
+
+        return first
 
     def __call__(self, key: Hashable, *args: Any) -> Any:
-        """Call the kernel.
-
-        Args:
-            key: Stands for the types of ``args``: the same key means the same types.
-            args: The kernel's arguments.
-        """
-        try:
-            call = self._compiled[key]
-        except KeyError:
-            call = self._compiled[key] = entry_point(self._kernel, args)
-        return call(*args)
+        """Call the kernel; a function of its own, as others may ask for."""
+        return self[key](*args)
