@@ -25,7 +25,6 @@ from ..plan.request import NO_LEVELS, EncodeRequest
 from ..plan.sparse_frames import may_be_sparse
 from ..plan.unused_bits import drop_unused_bits
 from ..tensors import Values
-from ..threads import n_threads
 from .sizes import block_log2
 from .writer import FrameWriter, FullError
 
@@ -108,16 +107,14 @@ def encode_values(
         InvalidArgument: If ``out`` is not writable or too small, or a level does not exist.
     """
     target = None if out is None else _target(out)
-    values, codebooks = request.values, plan.codebooks
-    is_plain = not codebooks and (not request.bit_layout.lossy or request.options.exact_if_smaller)
+    is_plain = not plan.codebooks and (not request.bit_layout.lossy or request.options.exact_if_smaller)
     if is_plain or plan.prediction is not None:  # else coded blocks are, where levels are read
         _check_levels(request)
-    if is_plain or plan.dtype is not values.dtype:  # a wide head, or no coded blocks: all bits are kept
+    if is_plain or plan.dtype is not request.values.dtype:  # a wide head, or no coded blocks: all bits are kept
         request = _exact(request, plan.dtype)
-    n_workers = n_threads(request.threads, len(values.bits))
     writer = FrameWriter.of(request, plan, rounded)
     try:
-        return _frame(writer, n_workers, target)
+        return _frame(writer, target)
     except FullError:
         is_planned = plan.codebooks or plan.prediction or plan.sparse or plan.indexed
         if is_planned:  # nearly every block is raw, and codebooks, dictionary, planes or levels do not pay
@@ -126,7 +123,7 @@ def encode_values(
                 request = _exact(request, plan.dtype)
             writer = FrameWriter.of(request, raw, rounded)
             if target is None or len(target) >= writer.form.limit:
-                return _frame(writer, n_workers, target)
+                return _frame(writer, target)
         assert target is not None
         raise OutputTooSmall(_TOO_FEW.format(len(target))) from None
 
@@ -192,8 +189,10 @@ def _encode_unindexed(request: EncodeRequest, out: Any = None) -> bytes | memory
     if not len(values.bits):
         return _encode_coded(request, None, out)
     profile = profile_of(values)
+    if not (profile or has_base):  # nothing is worth a closer look, as of most arrays
+        return _encode_coded(request, profile, out)
     short = drop_unused_bits(request, profile)
-    if not (has_base or profile & MAY_BE_SPARSE):  # most arrays
+    if not (profile & MAY_BE_SPARSE or has_base):
         return _encode_coded(short, profile, out)
     is_tried = request.options.sparse and (has_base or not _is_smallest_without(request, profile))
     sparse_request = request if has_base else short  # with a base, blocks have no planes
@@ -381,14 +380,14 @@ def _new_buffer() -> np.ndarray:
     return np.empty(_MAX_POOLED_BYTES + (1 << 19), np.uint8)
 
 
-def _frame(writer: FrameWriter, n_workers: int, target: np.ndarray | None) -> bytes | memoryview:
+def _frame(writer: FrameWriter, target: np.ndarray | None) -> bytes | memoryview:
     """Write a frame to where its caller wants it, and return it as :func:`encode_values` does. Raises FullError."""
     limit = writer.form.limit
     if target is not None and (limit > _MAX_POOLED_BYTES or len(target) >= limit + writer.form.trial):
-        return target.data[: writer.write(target[:limit], n_workers)]
+        return target.data[: writer.write(target[:limit])]
     if limit <= _MAX_POOLED_BYTES:
         buffer = acquire("frame", _new_buffer)
-        size = writer.write(buffer, n_workers)
+        size = writer.write(buffer)
         if size > limit or (target is not None and size > len(target)):
             raise FullError
         if target is None:
@@ -399,4 +398,4 @@ def _frame(writer: FrameWriter, n_workers: int, target: np.ndarray | None) -> by
         release("frame", buffer)
         return frame
     builder = BytesBuilder(limit)
-    return builder.finish(writer.write(builder.array, n_workers))
+    return builder.finish(writer.write(builder.array))

@@ -99,12 +99,14 @@ class FrameWriter(NamedTuple):
         start: What the frame begins with.
         encoder: Encodes the blocks.
         sizes: uint32[n_blocks], bytes of each block, filled in as they are written.
+        threads: Threads to use at most, None for all cores.
     """
 
     form: _FrameForm
     start: Start
     encoder: BlockEncoder
     sizes: np.ndarray
+    threads: int | None
 
     @classmethod
     def of(cls, request: EncodeRequest, plan: FramePlan, rounded: np.ndarray | None = None) -> FrameWriter:
@@ -120,16 +122,15 @@ class FrameWriter(NamedTuple):
         else:
             encoder = _MixedEncoder(request, plan, form.geometry, sizes, rounded)
             start = _start_with_others(form, request, plan)
-        return cls(form, start, encoder, sizes)
+        return cls(form, start, encoder, sizes, request.threads)
 
-    def write(self, out: np.ndarray, n_workers: int) -> int:
-        """Write the frame to the start of ``out`` (uint8[n]) on ``n_workers`` threads, and return its size. Raises
-        FullError."""
-        form, start, _, sizes = self
+    def write(self, out: np.ndarray) -> int:
+        """Write the frame to the start of ``out`` (uint8[n]), and return its size. Raises FullError."""
+        form, start, _, sizes, threads = self
         at = start.prelude_bytes
         if at > len(out):
             raise FullError
-        if n_workers > 1 and form.n_blocks > _MIN_BATCH:
+        if form.n_blocks > _MIN_BATCH and (n_workers := n_threads(threads, form.geometry.n_values)) > 1:
             end = _write_together(self, out, at, n_workers)
         else:
             borrowed = Borrowed()
@@ -141,7 +142,7 @@ class FrameWriter(NamedTuple):
 
     def write_run(self, begin: int, stop: int, out: np.ndarray, at: int, borrowed: Borrowed) -> int:
         """Write blocks ``begin ... stop`` from byte ``at`` of ``out`` on, and return their end. Raises FullError."""
-        (_, _, _, _, raw, trial, _), _, encoder, _ = self
+        (_, _, _, _, raw, trial, _), _, encoder, _, _ = self
         while begin < stop:
             in_place = (len(out) - at - trial) // raw + 1
             if in_place >= stop - begin:

@@ -246,7 +246,7 @@ def make_plan(
             alternatives = []
     plan, coded_bits, coded = _plan_of(planner, first, request, predictor, sparse_bits, weigh or bool(alternatives))
     unpredicted = None  # blocks that are left to column references and wide heads
-    if plan.prediction is not None or (coded is not None and not coded.all()):
+    if coded is not None and (plan.prediction is not None or not coded.all()):
         unpredicted = coded
         if first.columns:  # other sub-streams may suit the rest better
             alternatives.append((planner.best(dtype, lengths, ()), 0.0))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from functools import lru_cache
 from math import gcd
-from typing import NamedTuple
 
 import numpy as np
 
@@ -12,7 +11,6 @@ from ..dtypes import DType
 from ..kernels.core.specialized import Specialized
 from ..kernels.sample import look as kernels
 from ..kernels.sample.look import SHORT_BITS, VERY_SHORT_BITS
-from ..memory import acquire, release
 from ..tensors import Values
 
 _APART = 27146  #: in 2**16: the share of an array by which the places of a sample lie apart, √2 - 1
@@ -33,44 +31,25 @@ def profile_of(values: Values, drop: int = 0) -> int:
         ``kernels.sample.look``.
     """
     bits, dtype, _, _ = values
-    form, n = form_of(dtype, drop), len(bits)
-    memory = acquire(form.key, form.new_memory)
+    n = len(bits)
     step = step_between(n) if n > kernels.N_PLACES else 1
-    flags: int = _look_at[form.key, bits.flags.aligned](bits, step, form.rules, *memory)
-    release(form.key, memory)
+    flags: int = _look_at[dtype.bits, bits.flags.aligned](bits, step, rules_of(dtype, drop))
     return flags
 
 
-class _Memory(NamedTuple):
-    some: np.ndarray
-    counts: np.ndarray
-
-
-class _Form:
-    """Holds what looking at an array takes that depends on its type and on the bits left out of account alone.
+@lru_cache(64)
+def rules_of(dtype: DType, drop: int) -> kernels.LookRules:
+    """Return what looking at an array takes that depends on its type and on the bits left out of account alone.
 
     Args:
         dtype: The type.
         drop: How many low bits are left out.
-
-    Attributes:
-        key: What the memory is kept by.
-        rules: As the kernel takes them.
     """
-
-    def __init__(self, dtype: DType, drop: int) -> None:
-        low = [(1 << min(drop + n_bits, dtype.bits - 1)) - 1 for n_bits in (SHORT_BITS, VERY_SHORT_BITS, 1)]
-        compared = np.array([dtype.infinity, 1 << dtype.bits - 1, *low], dtype.uint)
-        self.key, self._uint, tail_bits = ("profile", dtype.bits), dtype.uint, dtype.tail_bits
-        has_codes = dtype.head_bits == CODED_HEAD_BITS and tail_bits > 0
-        self.rules = kernels.LookRules(compared, tail_bits > 0, drop + VERY_SHORT_BITS < tail_bits, has_codes)
-
-    def new_memory(self) -> _Memory:
-        """Return memory for the values that are looked at, and for what is counted."""
-        return _Memory(np.empty(kernels.N_PLACES, self._uint), np.empty(kernels.N_COUNTS, np.int64))
-
-
-form_of = lru_cache(64)(_Form)
+    tail_bits = dtype.tail_bits
+    low = [(1 << min(drop + n_bits, dtype.bits - 1)) - 1 for n_bits in (SHORT_BITS, VERY_SHORT_BITS, 1)]
+    compared = np.array([dtype.infinity, 1 << dtype.bits - 1, *low], dtype.uint)
+    has_codes = dtype.head_bits == CODED_HEAD_BITS and tail_bits > 0
+    return kernels.LookRules(compared, tail_bits > 0, drop + VERY_SHORT_BITS < tail_bits, has_codes)
 
 
 @lru_cache(1024)

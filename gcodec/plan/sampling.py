@@ -202,7 +202,7 @@ def take_sample(
     values, levels, n_levels, block, threads, _ = source
     every = every or every_of(len(values))
     n_rows = -(-len(values) // (block * step))
-    form = _form_of(dtype, n_levels, block, stream_len, every, step, n_rows, references)
+    form = _form_of(dtype, n_levels, block, stream_len, _Extent(every, step, n_rows), references)
     sample = form.new_sample()
     kernel_columns, counts = for_kernels(columns), sample.counts
 
@@ -223,6 +223,20 @@ _count_sample, _weigh_sample = Specialized(count.count_sample), Specialized(coun
 _weigh_both_heads = Specialized(weigh_both_heads)
 
 
+class _Extent(NamedTuple):
+    """Says how much of an array is counted.
+
+    Attributes:
+        every: One piece in so many of each block that is counted.
+        step: One block in so many.
+        n_rows: Number of blocks that are counted.
+    """
+
+    every: int
+    step: int
+    n_rows: int
+
+
 class _SampleForm:
     """Holds what a sample depends on, beside the values: one object for each combination.
 
@@ -231,9 +245,7 @@ class _SampleForm:
         n_levels: Number of levels.
         block: Values per block.
         stream_len: Values per sub-stream.
-        every: One piece in so many is counted of each block.
-        step: One block in so many is counted.
-        n_rows: Number of blocks that are counted.
+        extent: How much is counted.
         references: Which heads are counted.
         unused_bits: Low bits that every level drops.
 
@@ -250,12 +262,11 @@ class _SampleForm:
         n_levels: int,
         block: int,
         stream_len: int,
-        every: int,
-        step: int,
-        n_rows: int,
+        extent: _Extent,
         references: bool | None = None,
         unused_bits: int = 0,
     ) -> None:
+        every, step, n_rows = extent
         window, center = window_of(n_levels)
         infinity = np.uint64(dtype.infinity if n_levels > 1 else 0)  # only levels ask what is finite
         piece, wanted = max(stream_len, count.PIECE), (references is not True, references is not False)
@@ -373,9 +384,7 @@ class _SamplingForm(NamedTuple):
         unused_bits: Low bits that every level drops.
         fixed: True if codebooks are fixed; sub-streams have references then if they may.
         every: The number of pieces of each block of which one is counted for the final plan.
-        some_every: Likewise to compare candidates,
-        some_step: of one block in so many,
-        some_rows: which are so many.
+        some: How much is counted to compare candidates.
     """
 
     n_levels: int
@@ -383,9 +392,7 @@ class _SamplingForm(NamedTuple):
     unused_bits: int
     fixed: bool
     every: int
-    some_every: int
-    some_step: int
-    some_rows: int
+    some: _Extent
 
 
 @lru_cache(1024)
@@ -407,8 +414,8 @@ def sampling_form(
     else:
         every = max(every_of(n_values), _FIXED_EVERY if fixed and n_values >= _FIXED_MIN_VALUES else 1)
     some_every, step = candidate_sample(n_values, every, _THOROUGH_SHARE if thorough else 1)
-    n_rows = -(-n_values // (block * step))
-    return _SamplingForm(n_levels, block, unused_bits, fixed, every, some_every, step, n_rows)
+    some = _Extent(some_every, step, -(-n_values // (block * step)))
+    return _SamplingForm(n_levels, block, unused_bits, fixed, every, some)
 
 
 class SamplePlanner(NamedTuple):
@@ -440,11 +447,11 @@ class SamplePlanner(NamedTuple):
 
     def candidate(self, dtype: DType, stream_log2: int, columns: tuple[ColumnReferences, ...]) -> Candidate:
         """Return one way to code the array, judged by a small sample."""
-        values, levels, _, references, _, (n_levels, block, unused_bits, fixed, _, every, step, n_rows) = self
-        form = _form_of(dtype, n_levels, block, 1 << stream_log2, every, step, n_rows, None, unused_bits)
+        values, levels, _, references, _, (n_levels, block, unused_bits, fixed, _, some) = self
+        form = _form_of(dtype, n_levels, block, 1 << stream_log2, some, None, unused_bits)
         sample, scratch = form.new_sample(), acquire(form.key, form.scratch)
         bits, relative = _weigh_sample[form.types](
-            values, levels, form.spec, form.weights, for_kernels(columns), scratch, n_rows, sample.counts
+            values, levels, form.spec, form.weights, for_kernels(columns), scratch, some.n_rows, sample.counts
         )
         release(form.key, scratch)
         if references and (fixed or relative < bits):
@@ -454,11 +461,8 @@ class SamplePlanner(NamedTuple):
     def with_both_heads(self, usual: DType, wide: DType, stream_log2: int) -> tuple[Candidate, Candidate]:
         """Return the ways to code an array of float32 without column references with the usual head and with the wide
         one, which are counted together."""
-        _, block, unused_bits, _, _, every, step, n_rows = self.form
-        forms = [
-            _form_of(dtype, 1, block, 1 << stream_log2, every, step, n_rows, None, unused_bits)
-            for dtype in (usual, wide)
-        ]
+        _, block, unused_bits, _, _, some = self.form
+        forms = [_form_of(dtype, 1, block, 1 << stream_log2, some, None, unused_bits) for dtype in (usual, wide)]
         samples, scratch = [form.new_sample() for form in forms], acquire(forms[0].key, forms[0].scratch)
         asked = [part for form in forms for part in (form.spec, form.weights)]
         bits = _weigh_both_heads(None, self.values, *asked, scratch, samples[0].counts, samples[1].counts)
@@ -490,10 +494,10 @@ class SamplePlanner(NamedTuple):
     def bits_of(self, candidate: Candidate, blocks: np.ndarray) -> float:
         """Return what a candidate's sample takes of some blocks alone: bool[n_blocks], True for these."""
         dtype, stream_log2, _, sample, references, _ = candidate
-        n_levels, block, unused_bits, _, _, _, _, _ = self.form
-        every, step, n_rows = sample.every, sample.step, len(sample.bases)
-        form = _form_of(dtype, n_levels, block, 1 << stream_log2, every, step, n_rows, None, unused_bits)
-        return code_costs.weigh_references(sample.by_block, sample.by_stream, blocks[::step], form.weights)[references]
+        n_levels, block, unused_bits, _, _, _ = self.form
+        extent, mask = _Extent(sample.every, sample.step, len(sample.bases)), blocks[:: sample.step]
+        form = _form_of(dtype, n_levels, block, 1 << stream_log2, extent, None, unused_bits)
+        return code_costs.weigh_references(sample.by_block, sample.by_stream, mask, form.weights)[references]
 
     def best(self, dtype: DType, lengths: Sequence[int], columns: tuple[ColumnReferences, ...]) -> Candidate:
         """Return the cheapest candidate.

@@ -8,7 +8,7 @@ import pytest
 from gcodec.dtypes import BY_NAME
 from gcodec.kernels.sample import look
 from gcodec.kernels.sample.look import N_PLACES, SHORT_BITS, VERY_SHORT_BITS
-from gcodec.plan.profile import CODED_HEAD_BITS, form_of, profile_of, spread_places, step_between
+from gcodec.plan.profile import CODED_HEAD_BITS, profile_of, rules_of, spread_places, step_between
 from gcodec.tensors import NUMPY, Values, kernel_view
 
 TYPES = tuple(BY_NAME)
@@ -32,12 +32,13 @@ def arrays(dtype: str, n: int) -> list[np.ndarray]:
 @pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize("drop", [0, 1, 3])
 def test_counts_and_flags_are_those_of_numpy_at_the_same_places(dtype, n, drop):
-    kind, form = BY_NAME[dtype], form_of(BY_NAME[dtype], drop)
+    kind, rules = BY_NAME[dtype], rules_of(BY_NAME[dtype], drop)
     has_tail, has_codes = kind.tail_bits > 0, kind.tail_bits > 0 and kind.head_bits <= CODED_HEAD_BITS
     for bits in arrays(dtype, n):
-        memory, some = form.new_memory(), bits[spread_places(n, N_PLACES)]
-        profile = look.look_at(bits, step_between(n) if n > N_PLACES else 1, form.rules, *memory)
-        assert profile_of(Values(bits, kind, (n,), NUMPY), drop) == profile
+        profile, some = profile_of(Values(bits, kind, (n,), NUMPY), drop), bits[spread_places(n, N_PLACES)]
+        seen, found = np.empty(N_PLACES, kind.uint), np.empty(look.N_COUNTS, np.int64)
+        look.count_some(bits, step_between(n) if n > N_PLACES else 1, rules.compared, seen, found)
+        assert np.array_equal(seen[: len(some)], some)
 
         n_seen, merged = len(some), int(np.bitwise_or.reduce(some))
         n_zero, n_minus_zero = np.count_nonzero(some == 0), np.count_nonzero(some == 1 << kind.bits - 1)
@@ -46,7 +47,7 @@ def test_counts_and_flags_are_those_of_numpy_at_the_same_places(dtype, n, drop):
         n_short, n_very_short = (np.count_nonzero((some & mask == 0) & (some != 0)) for mask in masks)
         n_like_first = np.count_nonzero(some == bits[0])
         counts = n_seen, merged, n_zero, n_minus_zero, n_special, n_short, n_very_short, n_like_first
-        assert (memory.counts.view(np.uint64) == np.array(counts, np.uint64)).all()
+        assert (found.view(np.uint64) == np.array(counts, np.uint64)).all()
 
         is_mixed = n_short * look.SHORT_SHARE > n_seen - n_zero or (
             drop + VERY_SHORT_BITS < kind.tail_bits and n_very_short * look.VERY_SHORT_SHARE > n_seen - n_zero

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..core.jit import kernel
+from ..core.jit import allocating, kernel
 from ..core.unaligned import subarray
 
 N_PLACES = 1024  #: max values that are looked at
@@ -41,7 +41,7 @@ HAS_MANY_SPECIAL = 16
 
 
 class LookRules(NamedTuple):
-    """What looking at an array takes that depends on its type, and on the low bits left out of account.
+    """Holds what looking at an array takes that depends on its type, and on the low bits left out of account.
 
     Attributes:
         compared: uintW[5]: the bits of infinity and of -0, then the low bits of which short values have none, then
@@ -58,19 +58,16 @@ class LookRules(NamedTuple):
 
 
 @kernel
-def look_at(values, step, rules, some, counts):
-    """Count what some values are like, and tell what that makes worth a closer look.
+def count_some(values, step, compared, some, counts):
+    """Count what some values are like.
 
     Args:
         values: uintW[n], at least one.
         step: how far apart the places lie, which has no divisor in common with n; 1 where all values are looked at.
-        rules: :class:`LookRules`.
+        compared: see :class:`LookRules`.
         some: uintW[N_PLACES], the values that were looked at, result.
         counts: int64[N_COUNTS], results. Zeros are +0; special values are infinite or NaN; short and very short values
             are not zeros, and their low bits are beyond those left out of account.
-
-    Returns:
-        The sum of the flags ``MAY_BE_CONSTANT`` ... ``HAS_MANY_SPECIAL`` that hold.
     """
     n, n_seen, place = len(values), min(len(values), N_PLACES), 0
     seen = subarray(some, 0, n_seen)
@@ -82,8 +79,7 @@ def look_at(values, step, rules, some, counts):
             seen[k] = values[place]
             place += step
             place -= n if place >= n else 0
-    form = rules.compared
-    infinity, minus_zero, short, very_short, low = form[0], form[1], form[2], form[3], form[4]
+    infinity, minus_zero, short, very_short = compared[0], compared[1], compared[2], compared[3]
     first, merged, none = seen[0], seen[0], seen[0] ^ seen[0]
     n_zero, n_minus_zero, n_special, n_short, n_very_short, n_like_first = 0, 0, 0, 0, 0, 0
     for k in range(n_seen):
@@ -97,20 +93,34 @@ def look_at(values, step, rules, some, counts):
         n_like_first += bits == first
     counts[N_SEEN], counts[LOW_BITS], counts[N_LIKE_FIRST] = n_seen, np.int64(merged), n_like_first
     counts[N_ZERO], counts[N_MINUS_ZERO], counts[N_SPECIAL] = n_zero, n_minus_zero, n_special
-    n_short, n_very_short, n_nonzero, flags = n_short - n_zero, n_very_short - n_zero, n_seen - n_zero, 0
-    counts[N_SHORT], counts[N_VERY_SHORT] = n_short, n_very_short
-    if n_like_first == n_seen:
+    counts[N_SHORT], counts[N_VERY_SHORT] = n_short - n_zero, n_very_short - n_zero
+
+
+@allocating
+def look_at(values, step, rules):
+    """Look at some values, and return what that makes worth a closer look: the sum of the flags ``MAY_BE_CONSTANT`` ...
+    ``HAS_MANY_SPECIAL`` that hold.
+
+    Args:
+        values: uintW[n], at least one.
+        step: as of :func:`count_some`.
+        rules: :class:`LookRules`.
+    """
+    n, counts = len(values), np.empty(N_COUNTS, np.int64)
+    count_some(values, step, rules.compared, np.empty(N_PLACES, values.dtype), counts)
+    n_seen, n_nonzero, flags = counts[N_SEEN], counts[N_SEEN] - counts[N_ZERO], 0
+    if counts[N_LIKE_FIRST] == n_seen:
         flags |= MAY_BE_CONSTANT
     if n_nonzero <= MAX_NONZERO * n_seen:
         flags |= MAY_BE_SPARSE
-    if rules.has_tail and n >= MIN_VALUES and merged & low == none:
+    if rules.has_tail and n >= MIN_VALUES and counts[LOW_BITS] & np.int64(rules.compared[4]) == 0:
         flags |= MAY_DROP_BITS
     if rules.has_tail and n >= MIN_MIXED and (
-        n_short * SHORT_SHARE > n_nonzero
-        or (rules.has_very_short and n_very_short * VERY_SHORT_SHARE > n_nonzero)
-        or (rules.has_codes and n_minus_zero * MASKED_SHARE >= n_seen)
+        counts[N_SHORT] * SHORT_SHARE > n_nonzero
+        or (rules.has_very_short and counts[N_VERY_SHORT] * VERY_SHORT_SHARE > n_nonzero)
+        or (rules.has_codes and counts[N_MINUS_ZERO] * MASKED_SHARE >= n_seen)
     ):
         flags |= MAY_HAVE_LEVELS
-    if rules.has_codes and n_special * SPECIAL_SHARE >= n_seen:
+    if rules.has_codes and counts[N_SPECIAL] * SPECIAL_SHARE >= n_seen:
         flags |= HAS_MANY_SPECIAL
     return flags
