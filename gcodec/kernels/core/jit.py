@@ -18,7 +18,10 @@ from .numba_private import CALLED_BY_KERNELS, NOT_FOR_C, UNCOUNTED, called_by_ke
 
 if config.DISABLE_JIT:
     # Kernels call intrinsics, LLVM's own instructions, which Python cannot.
-    raise GcodecError("gcodec's kernels run only compiled: unset NUMBA_DISABLE_JIT (disable_jit in .numba_config.yaml)")
+    raise GcodecError(
+        "gcodec's kernels run only compiled: unset NUMBA_DISABLE_JIT (disable_jit in .numba_config.yaml); "
+        "CONTRIBUTING.md tells how to debug a kernel"
+    )
 
 
 @cache

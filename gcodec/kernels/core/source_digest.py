@@ -104,8 +104,7 @@ def _wrapped(thing: Any) -> _Part:
 
 
 def _function(function: FunctionType) -> _Part:
-    """Return what is known of a function: its bytecode, what that names among the module's names, and what it encloses.
-    """
+    """Return what is known of a function: its bytecode, what that names in the module, and what it encloses."""
     if _is_of_a_library(function.__module__):
         return _Part(function, f"function {_name_of(function)}", ())
     codes = list(_with_nested(function.__code__))
