@@ -34,8 +34,10 @@ class CompileKernels(BuildHookInterface[Any]):
         """Return what compiling needs: all that gcodec needs, with numba in the version that is installed, if any."""
         if _choice() == "0":
             return []
-        installed = {found.name.lower(): found.version
-                     for found in distributions(path=[sysconfig.get_path("purelib"), sysconfig.get_path("platlib")])}
+        installed = {
+            found.name.lower(): found.version
+            for found in distributions(path=[sysconfig.get_path("purelib"), sysconfig.get_path("platlib")])
+        }
         pinned = [f"{name}=={installed[name]}" for name in _COMPILERS if name in installed]
         return [*self.metadata.core.dependencies, *pinned]
 

@@ -22,12 +22,29 @@ from bench.data import ROOT
 CACHE = ROOT / ".cache" / "bench"
 #: What runs, whether it reads dumps, and the minutes that it takes on two cores.
 PARTS = (
-    ("codec", True, 8), ("sizes", True, 6), ("stages", True, 1), ("speed", True, 6), ("scaling", True, 2),
-    ("memory", False, 2), ("corruption", True, 8), ("prediction", True, 1), ("compressors", False, 3),
-    ("controllers", False, 3), ("checkpoints", False, 5), ("weight_sync", False, 5),
-    ("differences", False, 5), ("integrations", False, 1), ("sparse_values", False, 1), ("startup", False, 5),
-    ("compiling", False, 6), ("small_tensors", False, 1), ("other_arrays", False, 2), ("lane", False, 1),
-    ("files", False, 6), ("file_kinds", False, 3), ("gpu_host", False, 1),
+    ("codec", True, 8),
+    ("sizes", True, 6),
+    ("stages", True, 1),
+    ("speed", True, 6),
+    ("scaling", True, 2),
+    ("memory", False, 2),
+    ("corruption", True, 8),
+    ("prediction", True, 1),
+    ("compressors", False, 3),
+    ("controllers", False, 3),
+    ("checkpoints", False, 5),
+    ("weight_sync", False, 5),
+    ("differences", False, 5),
+    ("integrations", False, 1),
+    ("sparse_values", False, 1),
+    ("startup", False, 5),
+    ("compiling", False, 6),
+    ("small_tensors", False, 1),
+    ("other_arrays", False, 2),
+    ("lane", False, 1),
+    ("files", False, 6),
+    ("file_kinds", False, 3),
+    ("gpu_host", False, 1),
 )
 CORRUPTION_TRIALS = "20"  #: of a quick run, and truncations
 
@@ -37,8 +54,10 @@ def commands(quick: bool, data: Path, out: Path) -> list[list[str]]:
     small = ["--quick"] if quick else []
     results = [["bench.record", str(data), "--missing", *small]]
     for name, reads, _ in PARTS:
-        more = {"corruption": ["--trials", CORRUPTION_TRIALS, "--truncations", CORRUPTION_TRIALS] if quick else [],
-                "prediction": []}.get(name, small)
+        more = {
+            "corruption": ["--trials", CORRUPTION_TRIALS, "--truncations", CORRUPTION_TRIALS] if quick else [],
+            "prediction": [],
+        }.get(name, small)
         results.append([f"bench.{name}", *(["--data", str(data)] if reads else []), "--out", str(out), *more])
     pictures = ["--results", str(out), *(["--out", str(out)] if quick else [])]
     return [*results, ["bench.plots", *pictures], *([] if quick or out != RESULTS else [["bench.report"]])]

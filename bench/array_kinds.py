@@ -24,18 +24,41 @@ from gcodec.dtypes import BY_NAME
 MODEL, PHOTOGRAPHS, COMPUTED, SYNTHETIC = "model", "photographs", "computed", "synthetic"  #: where values come from
 #: Groups of arrays, in the order of the tables.
 ACTIVATIONS, ATTENTION, CACHES, VECTORS, MOMENTS, DEQUANTIZED, GRIDS, MASKED, WIDER, FIELDS = (
-    "outputs of activations", "attention and logits", "keys, values and positions", "norms and embeddings",
-    "moments of AdamW", "dequantized weights", "values on a grid", "masked and missing values",
-    "values of a shorter type", "fields and sorted values")
+    "outputs of activations",
+    "attention and logits",
+    "keys, values and positions",
+    "norms and embeddings",
+    "moments of AdamW",
+    "dequantized weights",
+    "values on a grid",
+    "masked and missing values",
+    "values of a shorter type",
+    "fields and sorted values",
+)
 SINGLE, HALVES, DOUBLE = "float32", ("bfloat16", "float16"), "float64"
 FLOATS = (SINGLE, *HALVES)
 HEADS, WINDOWS, STEPS = 4, 64, 200
 N_SYNTHETIC = 1 << 20
 SHORT_GROUP, QUANTIZED_GROUP, QUANTIZED_SIDE = 32, 64, 128  #: values that share a scale, and the side of their squares
 #: The levels of NF4 (Dettmers et al., QLoRA, appendix E).
-NF4 = (-1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453, -0.28444138169288635, -0.18477343022823334,
-       -0.09105003625154495, 0.0, 0.07958029955625534, 0.16093020141124725, 0.24611230194568634, 0.33791524171829224,
-       0.44070982933044434, 0.5626170039176941, 0.7229568362236023, 1.0)
+NF4 = (
+    -1.0,
+    -0.6961928009986877,
+    -0.5250730514526367,
+    -0.39491748809814453,
+    -0.28444138169288635,
+    -0.18477343022823334,
+    -0.09105003625154495,
+    0.0,
+    0.07958029955625534,
+    0.16093020141124725,
+    0.24611230194568634,
+    0.33791524171829224,
+    0.44070982933044434,
+    0.5626170039176941,
+    0.7229568362236023,
+    1.0,
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,8 +113,11 @@ class GatedLayer(DecoderLayer):
 
 #: By name in the table: the activation, and whether it is a gate: a factor of another matrix's outputs.
 ACTIVATION_LAYERS: dict[str, tuple[Callable[[], nn.Module], bool]] = {
-    "outputs of ReLU": (nn.ReLU, False), "outputs of GELU": (nn.GELU, False), "outputs of SiLU": (nn.SiLU, True),
-    "outputs of sigmoid": (nn.Sigmoid, True)}
+    "outputs of ReLU": (nn.ReLU, False),
+    "outputs of GELU": (nn.GELU, False),
+    "outputs of SiLU": (nn.SiLU, True),
+    "outputs of sigmoid": (nn.Sigmoid, True),
+}
 
 
 class GatedTraining(Training):

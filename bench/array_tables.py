@@ -15,13 +15,28 @@ from gcodec.benchmark.measure import OURS
 FILE = "other_arrays.csv"
 #: What the page about gcodec's limits shows: a prefix of an array's name, and a type that it often has.
 SHOWN = (
-    ("outputs of ReLU", "bfloat16"), ("outputs of GELU", "bfloat16"), ("outputs of GELU", "float32"),
-    ("outputs of SiLU", "bfloat16"), ("outputs of sigmoid", "bfloat16"), ("scores", "bfloat16"),
-    ("softmax", "bfloat16"), ("logits", "bfloat16"), ("weights of norms", "bfloat16"),
-    ("normal values, a third NaN", "float32"), ("weights from int8", "float32"), ("weights from int8", "bfloat16"),
-    ("weights from int4", "float16"), ("weights from NF4", "bfloat16"), ("normal values with two decimals", "float32"),
-    ("images", "float32"), ("audio", "float32"), ("keys, repeated", "bfloat16"), ("rotary tables", "float32"),
-    ("smooth field", "float32"), ("field with noise", "float32"), ("sorted", "float32"),
+    ("outputs of ReLU", "bfloat16"),
+    ("outputs of GELU", "bfloat16"),
+    ("outputs of GELU", "float32"),
+    ("outputs of SiLU", "bfloat16"),
+    ("outputs of sigmoid", "bfloat16"),
+    ("scores", "bfloat16"),
+    ("softmax", "bfloat16"),
+    ("logits", "bfloat16"),
+    ("weights of norms", "bfloat16"),
+    ("normal values, a third NaN", "float32"),
+    ("weights from int8", "float32"),
+    ("weights from int8", "bfloat16"),
+    ("weights from int4", "float16"),
+    ("weights from NF4", "bfloat16"),
+    ("normal values with two decimals", "float32"),
+    ("images", "float32"),
+    ("audio", "float32"),
+    ("keys, repeated", "bfloat16"),
+    ("rotary tables", "float32"),
+    ("smooth field", "float32"),
+    ("field with noise", "float32"),
+    ("sorted", "float32"),
 )
 Row = dict[str, str]
 
@@ -65,10 +80,14 @@ def other_arrays_table(results: Path) -> list[str]:
     comments, found = outcomes(results)
     names = list(dict.fromkeys(name for outcome in found for name in outcome.peers))
     n_smaller, n_larger = (sum(sign * outcome.margin > TIE for outcome in found) for sign in (-1, 1))
-    counted = (f"Of {len(found)} arrays, each type counted, gcodec is within {TIE} % of the smallest peer on "
-               f"{len(found) - n_smaller - n_larger}, smaller than that on {n_smaller}, and larger on {n_larger}.")
-    lines = [f"{counted} Sizes are percent of the array's bytes, the smallest in bold; speeds, in CPU time of one "
-             f"thread, are gcodec's / the smallest peer's. Measured on {source(comments)}"]
+    counted = (
+        f"Of {len(found)} arrays, each type counted, gcodec is within {TIE} % of the smallest peer on "
+        f"{len(found) - n_smaller - n_larger}, smaller than that on {n_smaller}, and larger on {n_larger}."
+    )
+    lines = [
+        f"{counted} Sizes are percent of the array's bytes, the smallest in bold; speeds, in CPU time of one "
+        f"thread, are gcodec's / the smallest peer's. Measured on {source(comments)}"
+    ]
     columns = ["array", "from", "type", *(f">{name}, %" for name in (OURS, *names)), ">encode, GB/s", ">decode, GB/s"]
     for group in dict.fromkeys(outcome.ours["group"] for outcome in found):
         rows = [cells_of(outcome, names) for outcome in found if outcome.ours["group"] == group]
@@ -83,8 +102,13 @@ def cells_of(outcome: Outcome, names: list[str]) -> list[str]:
     for row in (ours, *(outcome.peers.get(name) for name in names)):
         text = percent(row) if row else ""
         sizes.append(f"**{text}**" if row and int(row["compressed_bytes"]) == least else text)
-    return [ours["array"], ours["source"], ours["dtype"], *sizes,
-            *(f"{rounded(ours[key])} / {rounded(outcome.best[key])}" for key in ("encode_GBps", "decode_GBps"))]
+    return [
+        ours["array"],
+        ours["source"],
+        ours["dtype"],
+        *sizes,
+        *(f"{rounded(ours[key])} / {rounded(outcome.best[key])}" for key in ("encode_GBps", "decode_GBps")),
+    ]
 
 
 def percent(row: Row) -> str:
@@ -100,19 +124,23 @@ def when_not_table(results: Path) -> list[str]:
         if outcome.margin > TIE:
             ours, best = outcome.ours, outcome.best
             speeds = [f"{rounded(row['encode_GBps'])} / {rounded(row['decode_GBps'])}" for row in (ours, best)]
-            table.append([ours["array"], ours["dtype"], percent(ours), speeds[0], best["codec"], percent(best),
-                          speeds[1]])
-    columns = ["array", "type", ">gcodec, %", ">encode / decode, GB/s", "smallest peer", ">%",
-               ">encode / decode, GB/s"]
-    return [*markdown(columns, table), "",
-            f"Percent of the array's bytes; speeds in CPU time of one thread; from {source(comments)}"]
+            table.append(
+                [ours["array"], ours["dtype"], percent(ours), speeds[0], best["codec"], percent(best), speeds[1]]
+            )
+    columns = ["array", "type", ">gcodec, %", ">encode / decode, GB/s", "smallest peer", ">%", ">encode / decode, GB/s"]
+    return [
+        *markdown(columns, table),
+        "",
+        f"Percent of the array's bytes; speeds in CPU time of one thread; from {source(comments)}",
+    ]
 
 
 def chosen(found: list[Outcome]) -> Iterator[Outcome]:
     """Yield the outcomes that ``SHOWN`` names, in its order."""
     for prefix, dtype in SHOWN:
-        yield from (outcome for outcome in found
-                    if outcome.ours["array"].startswith(prefix) and outcome.ours["dtype"] == dtype)
+        yield from (
+            outcome for outcome in found if outcome.ours["array"].startswith(prefix) and outcome.ours["dtype"] == dtype
+        )
 
 
 #: Name of a marked place to what fills it, and the file in bench/results that this reads.

@@ -36,8 +36,20 @@ from gcodec.checkpoints import Checkpointer
 from gcodec.demo.data import build_vocabulary, read_standard_library
 from gcodec.demo.models import Transformer, decay_groups
 
-COLUMNS = ("run", "learning_rate", "steps_between", "method", "part", "checkpoints", "state_bytes", "stored_bytes",
-           "percent", "save_seconds", "load_seconds", "load_last_seconds")
+COLUMNS = (
+    "run",
+    "learning_rate",
+    "steps_between",
+    "method",
+    "part",
+    "checkpoints",
+    "state_bytes",
+    "stored_bytes",
+    "percent",
+    "save_seconds",
+    "load_seconds",
+    "load_last_seconds",
+)
 SERIES, WHOLE, TORCH = "gcodec series", "gcodec, each whole", "torch.save"
 CONTEXT, BATCH, WIDTH, LAYERS, VOCABULARY = 64, 4, 256, 4, 4096
 N_CHECKPOINTS = 10

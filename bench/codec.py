@@ -54,12 +54,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 1 if result.failures or tensors.failures else 0
 
 
-def measure(folder: Path, quick: bool, sizes_only: bool,
-            console: Console) -> tuple[Result, Result, list[tuple[str, str, str]]]:
+def measure(
+    folder: Path, quick: bool, sizes_only: bool, console: Console
+) -> tuple[Result, Result, list[tuple[str, str, str]]]:
     """Return the results for whole dumps, and for single tensors; and the rows of ``level-speed.csv``."""
     peers, missing = available(PEERS)
-    plan = MeasurementPlan(peers, at_least=4 * MEGA if quick else 32 * MEGA, rounds=1 if quick else 7, budget=1.0,
-                           fresh=True, settings=settings_with_literal)
+    plan = MeasurementPlan(
+        peers,
+        at_least=4 * MEGA if quick else 32 * MEGA,
+        rounds=1 if quick else 7,
+        budget=1.0,
+        fresh=True,
+        settings=settings_with_literal,
+    )
     levels = []
     untimed = replace(plan, at_least=0)
     series = read_series(folder, ends_only=quick)

@@ -40,8 +40,19 @@ from gcodec.compressors.lowrank import LowRank
 from gcodec.compressors.sparse import Sparsifier, unpack_sparse
 
 FILE = "compressors.csv"
-COLUMNS = ("contest", "data", "values", "threads", "method", "seconds", "times_faster", "bytes", "ratio", "norm_kept",
-           "of_best")
+COLUMNS = (
+    "contest",
+    "data",
+    "values",
+    "threads",
+    "method",
+    "seconds",
+    "times_faster",
+    "bytes",
+    "ratio",
+    "norm_kept",
+    "of_best",
+)
 DENSITIES = (0.01, 0.001)
 RANKS = (1, 4, 16)
 MATRICES = ((1024, 1024), (512, 4608), (2000, 500))
@@ -79,9 +90,13 @@ def norm(tensor: torch.Tensor) -> float:
 
 def sparsifiers(density: float) -> dict[str, Sparsifier]:
     """Those that choose k values by themselves."""
-    return {"Top-k": TopK(density), "Top-k, sampled": TopK(density, sample=0.01), "DGC": DGC(density),
-            "RedSync, trimmed": RedSync(density, method="trimmed"),
-            "RedSync, bisection": RedSync(density, method="bisection")}
+    return {
+        "Top-k": TopK(density),
+        "Top-k, sampled": TopK(density, sample=0.01),
+        "DGC": DGC(density),
+        "RedSync, trimmed": RedSync(density, method="trimmed"),
+        "RedSync, bisection": RedSync(density, method="bisection"),
+    }
 
 
 def exact_choice(flat: torch.Tensor, k: int) -> torch.Tensor:
@@ -107,8 +122,18 @@ def choices(data: str, flat: torch.Tensor, rounds: int) -> Iterator[list[object]
                 raise WrongResultError(f"{name} keeps {indices.numel()} of {k}, {kept[name][1]:.3f} of the best norm")
         times = seconds_of(methods, rounds)
         for name, seconds in times.items():
-            yield ["choose", f"{data}, density {density}", flat.numel(), torch.get_num_threads(), name,
-                   f"{seconds:.6f}", f"{times[TORCH] / seconds:.2f}", "", "", *(f"{share:.4f}" for share in kept[name])]
+            yield [
+                "choose",
+                f"{data}, density {density}",
+                flat.numel(),
+                torch.get_num_threads(),
+                name,
+                f"{seconds:.6f}",
+                f"{times[TORCH] / seconds:.2f}",
+                "",
+                "",
+                *(f"{share:.4f}" for share in kept[name]),
+            ]
 
 
 def _chooser(setting: Sparsifier, flat: torch.Tensor, memory: Memory) -> Callable[[], torch.Tensor]:
@@ -117,8 +142,12 @@ def _chooser(setting: Sparsifier, flat: torch.Tensor, memory: Memory) -> Callabl
 
 def messages(data: str, flat: torch.Tensor, rounds: int) -> Iterator[list[object]]:
     """Rows of the contest ``message``."""
-    settings: dict[str, Compressor] = {**sparsifiers(DENSITIES[0]), "Random-k": RandomK(DENSITIES[0]),
-                                       "QSGD, 4 bits": QSGD(4), "QSGD, 2 bits": QSGD(2)}
+    settings: dict[str, Compressor] = {
+        **sparsifiers(DENSITIES[0]),
+        "Random-k": RandomK(DENSITIES[0]),
+        "QSGD, 4 bits": QSGD(4),
+        "QSGD, 2 bits": QSGD(2),
+    }
     methods: dict[str, Callable[[], Any]] = {HALF: flat.half}
     for name, setting in settings.items():
         methods[name] = _first_request(setting, flat)
@@ -133,9 +162,19 @@ def messages(data: str, flat: torch.Tensor, rounds: int) -> Iterator[list[object
     times = seconds_of(methods, rounds)
     for name, seconds in times.items():
         lossy = flat.half().float() if name == HALF else settings[name].decompressed(flat).contribution
-        yield ["message", data, flat.numel(), torch.get_num_threads(), name, f"{seconds:.6f}",
-               f"{times[HALF] / seconds:.2f}", sizes[name], f"{flat.nbytes / sizes[name]:.2f}",
-               f"{norm(lossy) / norm(flat):.4f}", ""]
+        yield [
+            "message",
+            data,
+            flat.numel(),
+            torch.get_num_threads(),
+            name,
+            f"{seconds:.6f}",
+            f"{times[HALF] / seconds:.2f}",
+            sizes[name],
+            f"{flat.nbytes / sizes[name]:.2f}",
+            f"{norm(lossy) / norm(flat):.4f}",
+            "",
+        ]
 
 
 def _first_request(setting: Compressor, flat: torch.Tensor) -> Callable[[], Any]:
@@ -166,9 +205,19 @@ def low_ranks(shape: tuple[int, int], rounds: int, ranks: Sequence[int]) -> Iter
         for name, seconds in times.items():
             floats = settings.get(name, settings["PowerSGD"]).floats(shape)
             kept = norm(methods[name]()) / norm(matrix)
-            yield ["low rank", f"{shape[0]} × {shape[1]}, rank {rank}", matrix.numel(), torch.get_num_threads(), name,
-                   f"{seconds:.6f}", f"{times[PYTORCH] / seconds:.2f}", round(4 * floats),
-                   f"{matrix.numel() / floats:.2f}", f"{kept:.4f}", ""]
+            yield [
+                "low rank",
+                f"{shape[0]} × {shape[1]}, rank {rank}",
+                matrix.numel(),
+                torch.get_num_threads(),
+                name,
+                f"{seconds:.6f}",
+                f"{times[PYTORCH] / seconds:.2f}",
+                round(4 * floats),
+                f"{matrix.numel() / floats:.2f}",
+                f"{kept:.4f}",
+                "",
+            ]
 
 
 def _step(setting: LowRank, matrix: torch.Tensor) -> Callable[[], Any]:

@@ -10,9 +10,13 @@ from gcodec.benchmark.csv_tables import read_table
 
 Row = dict[str, str]
 #: Of each contest, what its table is of.
-CONTESTS = {"choose": "which values to send", "message": "from the gradient to the bytes",
-            "low rank": "the arithmetic of a low rank", "hook": "the whole hook",
-            "hook, two ranks": "the whole hook, between two ranks"}
+CONTESTS = {
+    "choose": "which values to send",
+    "message": "from the gradient to the bytes",
+    "low rank": "the arithmetic of a low rank",
+    "hook": "the whole hook",
+    "hook, two ranks": "the whole hook, between two ranks",
+}
 _COLUMNS = [">ms", ">times as fast", ">bytes", ">ratio", ">norm kept", ">of the best"]
 
 
@@ -32,8 +36,17 @@ def _contest(rows: list[Row]) -> list[str]:
     fields = ("bytes", "ratio", "norm_kept", "of_best")
     shown = [field for field in fields if any(row[field] for row in rows)]
     columns = [*_COLUMNS[:2], *(column for column, field in zip(_COLUMNS[2:], fields, strict=True) if field in shown)]
-    table = [[row["data"], _millions(row["values"]), row["method"], f"{1000 * float(row['seconds']):.2f}",
-              row["times_faster"], *(row[field] for field in shown)] for row in rows]
+    table = [
+        [
+            row["data"],
+            _millions(row["values"]),
+            row["method"],
+            f"{1000 * float(row['seconds']):.2f}",
+            row["times_faster"],
+            *(row[field] for field in shown),
+        ]
+        for row in rows
+    ]
     return markdown(["data", ">values", "method", *columns], table)
 
 
@@ -47,12 +60,22 @@ def controllers_table(results: Path) -> list[str]:
     lines: list[str] = []
     decisions = [row for row in rows if row["contest"] == "decide"]
     if decisions:
-        table = [[row["data"], row["method"], f"{1000 * float(row['seconds']):.1f}",
-                  f"{100 * float(row['share']):.2f}", f"{100 * float(row['bytes_saved']):.1f}"] for row in decisions]
+        table = [
+            [
+                row["data"],
+                row["method"],
+                f"{1000 * float(row['seconds']):.1f}",
+                f"{100 * float(row['share']):.2f}",
+                f"{100 * float(row['bytes_saved']):.1f}",
+            ]
+            for row in decisions
+        ]
         lines += [*markdown(["model, family", "part", ">ms", ">% of 500 s", ">bytes saved, %"], table), ""]
     levels = [row for row in rows if row["contest"] == "levels"]
     if levels:
-        table = [[row["data"], row["method"], f"{1000 * float(row['seconds']):.2f}", f"{1 / float(row['share']):.2f}"]
-                 for row in levels]
+        table = [
+            [row["data"], row["method"], f"{1000 * float(row['seconds']):.2f}", f"{1 / float(row['share']):.2f}"]
+            for row in levels
+        ]
         lines += [*markdown(["10x, then 1000x, by", "second choice", ">ms", ">times as fast"], table), ""]
     return [*lines, f"From {source(comments)}"]

@@ -85,8 +85,9 @@ def decisions(model: str, shapes: Sequence[tuple[int, ...]], threads: int) -> It
         start = perf_counter()
         errors = [errors_of(own, tensor) for own, tensor in zip(options, tensors, strict=True)]
         seconds = perf_counter() - start
-        costs = [np.array([Bytes().of("", shape, one) for one in own])
-                 for own, shape in zip(options, shapes, strict=True)]
+        costs = [
+            np.array([Bytes().of("", shape, one) for one in own]) for own, shape in zip(options, shapes, strict=True)
+        ]
         references = [own.index(reference) for own in options]
         best = choose(errors, costs, references)
         lost, allowed = (sum(float(e[i]) for e, i in zip(errors, ones, strict=True)) for ones in (best, references))
@@ -97,8 +98,16 @@ def decisions(model: str, shapes: Sequence[tuple[int, ...]], threads: int) -> It
         choose(errors, costs, references)
         chose = perf_counter() - start
         for method, took in (("errors", seconds), ("choose", chose)):
-            yield ["decide", f"{model}, {family}, {len(shapes)} layers", n_values, threads, method, f"{took:.6f}",
-                   f"{took / PERIOD:.6f}", f"{1 - sent / uniform:.4f}"]
+            yield [
+                "decide",
+                f"{model}, {family}, {len(shapes)} layers",
+                n_values,
+                threads,
+                method,
+                f"{took:.6f}",
+                f"{took / PERIOD:.6f}",
+                f"{1 - sent / uniform:.4f}",
+            ]
 
 
 def chosen(level: ProbeResult) -> torch.Tensor:
@@ -111,17 +120,22 @@ def two_levels(n_values: int, rounds: int, threads: int) -> Iterator[list[object
     """Rows of the contest ``levels``."""
     flat = gradient((n_values,), 2)
     families: dict[str, Compressor] = {
-        "Top-k": TopK(0.1), "Top-k, sampled": TopK(0.1, sample=0.01), "DGC": DGC(0.1), "RedSync": RedSync(0.1),
-        "Random-k": RandomK(0.1)}
+        "Top-k": TopK(0.1),
+        "Top-k, sampled": TopK(0.1, sample=0.01),
+        "DGC": DGC(0.1),
+        "RedSync": RedSync(0.1),
+        "Random-k": RandomK(0.1),
+    }
     for name, family in families.items():
         settings = [family.at(1 / factor) for factor in FACTORS]
         methods: dict[str, Callable[[], Any]] = {
             method: partial(probe_settings, flat, settings, {}, Place(), nested)
-            for method, nested in (("direct", False), ("nested", True))}
+            for method, nested in (("direct", False), ("nested", True))
+        }
         first, second = (method()[1] for method in methods.values())
         if name == "Top-k" and not torch.equal(chosen(first), chosen(second)):
             raise WrongResultError("the nested choice is another than the direct one")
-        alike = chosen(first).numel() == chosen(second).numel()     # of Random-k no more can be said
+        alike = chosen(first).numel() == chosen(second).numel()  # of Random-k no more can be said
         if not alike if name == "Random-k" else not 0.5 * first.kept < second.kept < 2 * first.kept:
             raise WrongResultError(f"{name}: the nested choice keeps {second.kept}, the direct one {first.kept}")
         times = seconds_of(methods, rounds)

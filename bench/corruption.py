@@ -52,11 +52,17 @@ LETTERS = {"d": "detected", "s": "silent", "h": "harmless"}
 
 def contestants() -> dict[str, Peer]:
     """Return the codecs by name: gcodec, lossless and near-lossless, and every peer that is installed."""
-    ours = [Peer("gcodec", "", lambda data: lossless_setting(data).task()),
-            Peer("gcodec near-lossless", "", lambda data: near_lossless_setting(data).task()),
-            Peer("gcodec message", "torch", message_task), Peer("gcodec archive", "", archive_task)]
-    files = [Peer("safetensors file", "", safetensors_task), Peer("npz file, compressed", "", npz_task),
-             Peer("torch.save file", "torch", torch_task)]
+    ours = [
+        Peer("gcodec", "", lambda data: lossless_setting(data).task()),
+        Peer("gcodec near-lossless", "", lambda data: near_lossless_setting(data).task()),
+        Peer("gcodec message", "torch", message_task),
+        Peer("gcodec archive", "", archive_task),
+    ]
+    files = [
+        Peer("safetensors file", "", safetensors_task),
+        Peer("npz file, compressed", "", npz_task),
+        Peer("torch.save file", "torch", torch_task),
+    ]
     return {peer.name: peer for peer in (*ours, *PEERS, *CHECKED, *files) if peer.installed}
 
 
@@ -87,6 +93,7 @@ def message_task(data: Input) -> CodecTask:
 
 def archive_task(data: Input) -> CodecTask:
     """Return the task of an archive of a file with one tensor, all of which is restored."""
+
     def encode() -> bytes:
         stream = io.BytesIO()
         save_file({"x": data.values}, stream, threads=1)
@@ -109,6 +116,7 @@ def safetensors_task(data: Input) -> CodecTask:
 
 def npz_task(data: Input) -> CodecTask:
     """Return the task of a ``.npz`` file whose members are compressed."""
+
     def encode() -> bytes:
         stream = io.BytesIO()
         np.savez_compressed(stream, x=data.values)

@@ -36,15 +36,20 @@ def read_series(folder: Path, ends_only: bool = False) -> Series:
     return {model: [dumps[0], dumps[-1]][: len(dumps)] if ends_only else dumps for model, dumps in series.items()}
 
 
-def named_inputs(series: Series, groups: Sequence[str] = GROUPS,
-                 dtypes: Sequence[str] = tuple(DTYPES), with_levels: bool = True) -> Iterator[tuple[str, list[Input]]]:
+def named_inputs(
+    series: Series, groups: Sequence[str] = GROUPS, dtypes: Sequence[str] = tuple(DTYPES), with_levels: bool = True
+) -> Iterator[tuple[str, list[Input]]]:
     """Yield (title, an input for each step), by model, group and type. The first step may have no state yet."""
     for model, dumps in series.items():
         for group in groups:
             usable = [dump for dump in dumps if group != STATE or set(dump.state_kinds) - {"step"}]
             for dtype in dtypes if usable else ():
-                parts = [gradients(dump, model, dtype, with_levels=with_levels) if group == GRADIENTS
-                         else tensors(dump, model, group, dtype) for dump in usable]
+                parts = [
+                    gradients(dump, model, dtype, with_levels=with_levels)
+                    if group == GRADIENTS
+                    else tensors(dump, model, group, dtype)
+                    for dump in usable
+                ]
                 yield f"{model} {group} {DTYPES[dtype]}", parts
 
 

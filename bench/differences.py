@@ -83,7 +83,10 @@ def methods(values: np.ndarray, base: np.ndarray) -> dict[str, CodecTask]:
 
         return CodecTask(
             lambda: gcodec.encode(values, base=base, dtype=_DTYPE, options=options, threads=threads, out=room),
-            decode, values, prepare)
+            decode,
+            values,
+            prepare,
+        )
 
     sparse, predicted = gcodec.EncoderOptions(), gcodec.EncoderOptions(sparse=False)
     return {
@@ -155,7 +158,8 @@ def _xor(values: np.ndarray, base: np.ndarray, level: int) -> CodecTask:
     return CodecTask(
         lambda: packer.compress((values ^ base).tobytes()),
         lambda data: np.frombuffer(unpacker.decompress(data), np.uint16) ^ base,
-        values)
+        values,
+    )
 
 
 def rows_of(

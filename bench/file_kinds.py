@@ -99,8 +99,10 @@ def tensors_of(path: Path) -> dict[str, np.ndarray]:
     """Return the tensors of a .safetensors file, bfloat16 as uint16."""
     plan = plan_file(path.name, open_source(path))
     spans = {view.name: (plan.segments[view.segment], view) for view in plan.tensors}
-    return {name: plan.source.read(segment.start, segment.stop).view(WORDS[view.dtype]).reshape(view.shape)
-            for name, (segment, view) in spans.items()}
+    return {
+        name: plan.source.read(segment.start, segment.stop).view(WORDS[view.dtype]).reshape(view.shape)
+        for name, (segment, view) in spans.items()
+    }
 
 
 def methods(dtype: str) -> Iterator[Method]:

@@ -43,8 +43,19 @@ from gcodec.benchmark.csv_tables import write_table
 from gcodec.benchmark.peers import installed_version
 from gcodec.benchmark.timing import RoundTripError
 
-COLUMNS = ("file", "type", "file_bytes", "method", "stored_bytes", "percent", "compress_seconds", "restore_seconds",
-           "compress_cpu_seconds", "restore_cpu_seconds", "rounds")
+COLUMNS = (
+    "file",
+    "type",
+    "file_bytes",
+    "method",
+    "stored_bytes",
+    "percent",
+    "compress_seconds",
+    "restore_seconds",
+    "compress_cpu_seconds",
+    "restore_cpu_seconds",
+    "rounds",
+)
 FOLDER = ROOT / ".cache" / "bench" / "files"
 #: Width, layers and steps of the model, and of that of a quick run.
 BENCH_SIZES = {False: (1024, 8, 60), True: (64, 1, 2)}
@@ -126,6 +137,7 @@ def _read_piece(file: BinaryIO) -> bytes:
 
 # The methods
 
+
 def _command(*words: str) -> Transform:
     """Return what runs a command; ``{0}`` and ``{1}`` stand for the paths."""
     environment = {**os.environ}
@@ -158,18 +170,30 @@ def _zipnn(dtype: str) -> PieceCodec:
 def _blosc2(dtype: str) -> PieceCodec:
     import blosc2
 
-    options = {"codec": blosc2.Codec.ZSTD, "clevel": 1, "filters": [blosc2.Filter.SHUFFLE], "filters_meta": [0],
-               "nthreads": THREADS, "typesize": WORDS[dtype].itemsize}
-    return PieceCodec(lambda piece: blosc2.compress2(np.frombuffer(piece, np.uint8), **options),
-                      lambda encoded: blosc2.decompress2(encoded, nthreads=THREADS), 64 * MIB, threads=1)
+    options = {
+        "codec": blosc2.Codec.ZSTD,
+        "clevel": 1,
+        "filters": [blosc2.Filter.SHUFFLE],
+        "filters_meta": [0],
+        "nthreads": THREADS,
+        "typesize": WORDS[dtype].itemsize,
+    }
+    return PieceCodec(
+        lambda piece: blosc2.compress2(np.frombuffer(piece, np.uint8), **options),
+        lambda encoded: blosc2.decompress2(encoded, nthreads=THREADS),
+        64 * MIB,
+        threads=1,
+    )
 
 
 def _pcodec(dtype: str) -> PieceCodec:
     from pcodec import ChunkConfig, standalone
 
     config = ChunkConfig()
-    return PieceCodec(lambda piece: standalone.simple_compress(np.frombuffer(piece, WORDS[dtype]), config),
-                      lambda encoded: standalone.simple_decompress(encoded).tobytes())
+    return PieceCodec(
+        lambda piece: standalone.simple_compress(np.frombuffer(piece, WORDS[dtype]), config),
+        lambda encoded: standalone.simple_decompress(encoded).tobytes(),
+    )
 
 
 def _openzl(dtype: str) -> PieceCodec:
@@ -191,7 +215,9 @@ def _openzl(dtype: str) -> PieceCodec:
 
 #: Peers that are libraries: name, package, and what makes the codec for a type.
 LIBRARIES: tuple[tuple[str, str, Callable[[str], PieceCodec]], ...] = (
-    ("ZipNN", "zipnn", _zipnn), ("Blosc2 zstd-1", "blosc2", _blosc2), ("pcodec", "pcodec", _pcodec),
+    ("ZipNN", "zipnn", _zipnn),
+    ("Blosc2 zstd-1", "blosc2", _blosc2),
+    ("pcodec", "pcodec", _pcodec),
     ("OpenZL entropy", "openzl", _openzl),
 )
 
@@ -226,6 +252,7 @@ def methods(dtype: str) -> Iterator[Method]:
 
 # The files
 
+
 def make_files(folder: Path, width: int, layers: int, n_steps: int) -> None:
     """Train a model for a while and write the three files, if they are not there."""
     if all((folder / f"{name}.safetensors").exists() for name in FILES):
@@ -251,6 +278,7 @@ def make_files(folder: Path, width: int, layers: int, n_steps: int) -> None:
 
 
 # The measurement
+
 
 @dataclass
 class Turns:
@@ -321,8 +349,16 @@ def rows_of(
     before = source.stat().st_size
     for method, turns in results.items():
         medians = [median(turn[kind] for turn in way) for kind in (0, 1) for way in (turns.compress, turns.restore)]
-        yield [source.stem, dtype, before, method.name, turns.stored_bytes, f"{100 * turns.stored_bytes / before:.2f}",
-               *(f"{seconds:.3f}" for seconds in medians), len(turns.compress)]
+        yield [
+            source.stem,
+            dtype,
+            before,
+            method.name,
+            turns.stored_bytes,
+            f"{100 * turns.stored_bytes / before:.2f}",
+            *(f"{seconds:.3f}" for seconds in medians),
+            len(turns.compress),
+        ]
 
 
 def with_files(arguments: Sequence[str] | None, program: str, description: str) -> argparse.Namespace:

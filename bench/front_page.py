@@ -16,9 +16,11 @@ FIXED, BF16, UNLIMITED = "gcodec bf16", "Gloo bf16", "unshaped"
 STEPS_AT_BF16 = "gcodec bf16"  #: steps of training with ``mode="bf16"``, without the bypass
 LEARNING_RATE = "1e-06"
 #: How kinds of data end in codec.csv, and what they are called.
-KINDS = {f"{group} {dtype}": f"{name}, {dtype}" for group, name in
-         (("parameters", "weights"), ("gradients", "gradients"), ("state", "optimizer state"))
-         for dtype in ("fp32", "bf16")}
+KINDS = {
+    f"{group} {dtype}": f"{name}, {dtype}"
+    for group, name in (("parameters", "weights"), ("gradients", "gradients"), ("state", "optimizer state"))
+    for dtype in ("fp32", "bf16")
+}
 NEAR = 1.05  #: as large as a result of about the same size may be
 Row = dict[str, str]
 
@@ -35,10 +37,16 @@ def front_table(results: Path) -> list[str]:
     """Return the table: what a user has, what gcodec makes of it, and the page to begin with."""
     rows = [
         ["a model file in bfloat16", _weights(results), "[checkpoints](docs/checkpoints.md)"],
-        ["bfloat16 weights that were fp8 before", _dequantized(results),
-         "[tensors](docs/tensors.md#few-values-and-quantized-weights)"],
-        ["checkpoints of training, with AdamW's state", _checkpoints(results),
-         "[series](docs/checkpoints.md#series-of-checkpoints)"],
+        [
+            "bfloat16 weights that were fp8 before",
+            _dequantized(results),
+            "[tensors](docs/tensors.md#few-values-and-quantized-weights)",
+        ],
+        [
+            "checkpoints of training, with AdamW's state",
+            _checkpoints(results),
+            "[series](docs/checkpoints.md#series-of-checkpoints)",
+        ],
         ["DDP over a slow link", _allreduce(results), "[training](docs/training.md)"],
         ["inference workers that follow a training run", _weight_sync(results), "[weight sync](docs/weight-sync.md)"],
     ]
@@ -47,31 +55,46 @@ def front_table(results: Path) -> list[str]:
 
 def _weights(results: Path) -> str:
     total = totals(read_table(results / "codec.csv")[1], "parameters bf16")[OURS]
-    return (f"{100 / total.ratio:.0f} % of its bytes; in memory, a core encodes {total.encode:.1f} and decodes "
-            f"{total.decode:.1f} GB/s")
+    return (
+        f"{100 / total.ratio:.0f} % of its bytes; in memory, a core encodes {total.encode:.1f} and decodes "
+        f"{total.decode:.1f} GB/s"
+    )
 
 
 def _dequantized(results: Path) -> str:
-    row = next(row for row in read_table(results / "other_arrays.csv")[1]
-               if row["array"].startswith("weights from fp8") and (row["dtype"], row["codec"]) == ("bfloat16", OURS))
+    row = next(
+        row
+        for row in read_table(results / "other_arrays.csv")[1]
+        if row["array"].startswith("weights from fp8") and (row["dtype"], row["codec"]) == ("bfloat16", OURS)
+    )
     return f"{100 * int(row['compressed_bytes']) / int(row['original_bytes']):.0f} % of their bytes, bit for bit"
 
 
 def _checkpoints(results: Path) -> str:
-    rows = [row for row in read_table(results / "checkpoints.csv")[1]
-            if row["part"] == ALL_PARTS and row["run"].startswith(("training", "fine-tuning"))]
-    whole, series = (sorted(float(row["percent"]) for row in rows if row["method"] == method)
-                     for method in (EACH_WHOLE, SERIES))
-    return (f"{whole[0]:.0f} to {whole[-1]:.0f} % of their bytes one by one, {series[0]:.0f} to {series[-1]:.0f} % as "
-            "a series of differences")
+    rows = [
+        row
+        for row in read_table(results / "checkpoints.csv")[1]
+        if row["part"] == ALL_PARTS and row["run"].startswith(("training", "fine-tuning"))
+    ]
+    whole, series = (
+        sorted(float(row["percent"]) for row in rows if row["method"] == method) for method in (EACH_WHOLE, SERIES)
+    )
+    return (
+        f"{whole[0]:.0f} to {whole[-1]:.0f} % of their bytes one by one, {series[0]:.0f} to {series[-1]:.0f} % as "
+        "a series of differences"
+    )
 
 
 def _allreduce(results: Path) -> str:
-    steps = [float(row["bytes_of_bf16"]) for row in read_table(results / "cluster-steps.csv")[1]
-             if row["method"] == STEPS_AT_BF16]
+    steps = [
+        float(row["bytes_of_bf16"])
+        for row in read_table(results / "cluster-steps.csv")[1]
+        if row["method"] == STEPS_AT_BF16
+    ]
     shares = sorted([*fixed_of_bf16(results, "nic_bytes").values(), *steps])
-    return (f"the accuracy of `bf16_compress_hook` in {shares[0]:.2f} to {shares[-1]:.2f} of its bytes, summed in "
-            "float32")
+    return (
+        f"the accuracy of `bf16_compress_hook` in {shares[0]:.2f} to {shares[-1]:.2f} of its bytes, summed in float32"
+    )
 
 
 def fixed_of_bf16(results: Path, column: str) -> dict[tuple[str, str, str], float]:
@@ -83,10 +106,15 @@ def fixed_of_bf16(results: Path, column: str) -> dict[tuple[str, str, str], floa
 
 
 def _weight_sync(results: Path) -> str:
-    row = next(row for row in read_table(results / "weight-sync.csv")[1]
-               if (row["type"], row["learning_rate"]) == ("bfloat16", LEARNING_RATE))
-    return (f"{float(row['percent']):.1f} % of the bfloat16 weights' bytes for each step at a learning rate of "
-            f"{LEARNING_RATE.replace('e-0', 'e-')}, bit for bit")
+    row = next(
+        row
+        for row in read_table(results / "weight-sync.csv")[1]
+        if (row["type"], row["learning_rate"]) == ("bfloat16", LEARNING_RATE)
+    )
+    return (
+        f"{float(row['percent']):.1f} % of the bfloat16 weights' bytes for each step at a learning rate of "
+        f"{LEARNING_RATE.replace('e-0', 'e-')}, bit for bit"
+    )
 
 
 def overview_table(results: Path) -> list[str]:
@@ -100,10 +128,22 @@ def overview_table(results: Path) -> list[str]:
         smallest = max(peers, key=lambda codec: peers[codec].ratio)
         near = [codec for codec, total in peers.items() if total.ratio >= ours.ratio / NEAR]
         fastest = max(near, key=lambda codec: peers[codec].encode, default=None)
-        table.append([name, *_cells(ours), f"{smallest}: {100 / peers[smallest].ratio:.1f}",
-                      f"{fastest}: {peers[fastest].encode:.2f} / {peers[fastest].decode:.2f}" if fastest else "none"])
-    columns = ["lossless", ">gcodec, %", ">encode GB/s", ">decode GB/s", "smallest peer, %",
-               "fastest peer within 5 %, GB/s, encode / decode"]
+        table.append(
+            [
+                name,
+                *_cells(ours),
+                f"{smallest}: {100 / peers[smallest].ratio:.1f}",
+                f"{fastest}: {peers[fastest].encode:.2f} / {peers[fastest].decode:.2f}" if fastest else "none",
+            ]
+        )
+    columns = [
+        "lossless",
+        ">gcodec, %",
+        ">encode GB/s",
+        ">decode GB/s",
+        "smallest peer, %",
+        "fastest peer within 5 %, GB/s, encode / decode",
+    ]
     return markdown(columns, table)
 
 
@@ -120,17 +160,26 @@ def totals(rows: Sequence[Row], data: str) -> dict[str, Total]:
             times = (before / float(row[f"{direction}_GBps"]) for direction in ("encode", "decode"))
             selected = (before, int(row["compressed_bytes"]), *times)
             sums[row["codec"]] = [a + b for a, b in zip(sums.get(row["codec"], [0.0] * 4), selected, strict=True)]
-    return {codec: Total(before / after, before / encode, before / decode)
-            for codec, (before, after, encode, decode) in sums.items()}
+    return {
+        codec: Total(before / after, before / encode, before / decode)
+        for codec, (before, after, encode, decode) in sums.items()
+    }
 
 
 def bf16_table(results: Path) -> list[str]:
     """Return the all-reduce that keeps bfloat16's mantissa bits beside bfloat16's own: bytes and time."""
     sizes, times = (fixed_of_bf16(results, column) for column in ("nic_bytes", "seconds"))
     links = list(dict.fromkeys(link for *_, link in sizes))
-    table = [[model, workers, f"{sizes[model, workers, links[0]]:.2f}",
-              *(f"{times[model, workers, link]:.2f}" for link in links)]
-             for model, workers in dict.fromkeys(bed[:2] for bed in sizes)]
-    names = ["no limit" if link == UNLIMITED else link.replace("mbit", " Mb/s").replace("gbit", " Gb/s")
-             for link in links]
+    table = [
+        [
+            model,
+            workers,
+            f"{sizes[model, workers, links[0]]:.2f}",
+            *(f"{times[model, workers, link]:.2f}" for link in links),
+        ]
+        for model, workers in dict.fromkeys(bed[:2] for bed in sizes)
+    ]
+    names = [
+        "no limit" if link == UNLIMITED else link.replace("mbit", " Mb/s").replace("gbit", " Gb/s") for link in links
+    ]
     return markdown(["gradients of", ">workers", ">bytes", *(f">time, {name}" for name in names)], table)

@@ -41,16 +41,35 @@ from gcodec.tensors import values_of
 from gcodec.truncation.optimizers import OptimizerView, hyper_from, levels_for, view_from_dump
 
 RESULTS = Path(__file__).resolve().parent / "results"
-COLUMNS = ("device", "dtype", "mode", "what", "original_bytes", "frame_bytes", "bytes_per_value", "roofline_GBps",
-           "GBps", "of_roofline", "kernels_us", "call_us", "host_us", "spread")
+COLUMNS = (
+    "device",
+    "dtype",
+    "mode",
+    "what",
+    "original_bytes",
+    "frame_bytes",
+    "bytes_per_value",
+    "roofline_GBps",
+    "GBps",
+    "of_roofline",
+    "kernels_us",
+    "call_us",
+    "host_us",
+    "spread",
+)
 TYPES, MODES = ("float32", "bfloat16", "float16"), ("lossless", "fixed 6", "ladder")
 SIZES = tuple(1 << log2 for log2 in (28, 26, 30, 24, 22, 20, 32))  #: the first ones matter most
 #: What comes first: a type, and a mode or something else that is measured.
-HEADLINES = (("float32", "lossless"), ("bfloat16", "lossless"), ("float32", "many tensors"), ("float32", "ladder"),
-             ("bfloat16", "weight sync"))
-VERIFIED = 1 << 26          #: bytes up to which the host encodes, too
-LARGEST_STATE = 1 << 28     #: bytes of weights up to which versions of them are timed
-PART = 1 << 21              #: bytes of each of many tensors that are encoded in one launch
+HEADLINES = (
+    ("float32", "lossless"),
+    ("bfloat16", "lossless"),
+    ("float32", "many tensors"),
+    ("float32", "ladder"),
+    ("bfloat16", "weight sync"),
+)
+VERIFIED = 1 << 26  #: bytes up to which the host encodes, too
+LARGEST_STATE = 1 << 28  #: bytes of weights up to which versions of them are timed
+PART = 1 << 21  #: bytes of each of many tensors that are encoded in one launch
 #: Rules whose levels are timed: hyperparameters, and what state there is.
 RULES: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     "SGD": ({"lr": 0.1, "momentum": 0.9}, ("momentum_buffer",)),
@@ -75,9 +94,20 @@ class Line:
 
         size = self.x.nbytes
         speed, maximum = size / took.kernels / 1e9, self.copy * 2 * size / moved
-        return (torch.cuda.get_device_name(), self.dtype, self.mode, what, size, self.frame_bytes,
-                f"{moved / self.x.numel():.3f}", f"{maximum:.1f}", f"{speed:.1f}", f"{speed / maximum:.3f}",
-                *(f"{1e6 * each:.1f}" for each in (took.kernels, took.call, took.host)), f"{took.spread:.3f}")
+        return (
+            torch.cuda.get_device_name(),
+            self.dtype,
+            self.mode,
+            what,
+            size,
+            self.frame_bytes,
+            f"{moved / self.x.numel():.3f}",
+            f"{maximum:.1f}",
+            f"{speed:.1f}",
+            f"{speed / maximum:.3f}",
+            *(f"{1e6 * each:.1f}" for each in (took.kernels, took.call, took.host)),
+            f"{took.spread:.3f}",
+        )
 
 
 def options_of(mode: str, dtype: str, x: Any) -> dict[str, Any]:
@@ -177,14 +207,18 @@ def measure_batch(dtype: str, size: int, copy: float, rounds: int) -> Iterator[S
 def measure_levels(dtype: str, size: int, copy: float, rounds: int) -> Iterator[Sequence[Any]]:
     """Rows for levels by optimizers' rules, alone and followed by encoding; state is of the gradient's type."""
     for name, (hyper, state) in RULES.items():
-        buffers = [[gradients(dtype, size, seed=seed) for seed in range(2 + len(state))]
-                   for _ in range(max(buffers_of(size) // 4, 2))]
+        buffers = [
+            [gradients(dtype, size, seed=seed) for seed in range(2 + len(state))]
+            for _ in range(max(buffers_of(size) // 4, 2))
+        ]
         for arrays in buffers:
-            arrays[1] *= 100        # parameters are larger than their gradients
+            arrays[1] *= 100  # parameters are larger than their gradients
             arrays[-1].abs_()
         known = hyper_from(name, hyper)
-        views = [OptimizerView(name, known, {"step": 100.0, **dict(zip(state, rest, strict=True))})
-                 for _, _, *rest in buffers]
+        views = [
+            OptimizerView(name, known, {"step": 100.0, **dict(zip(state, rest, strict=True))})
+            for _, _, *rest in buffers
+        ]
         grad, param, *rest = buffers[0]
         (levels,) = gpu.levels_batch(views[:1], [param], [grad])
         if size <= VERIFIED:
@@ -196,15 +230,18 @@ def measure_levels(dtype: str, size: int, copy: float, rounds: int) -> Iterator[
         row, read = Line(grad, dtype, name, len(frame), copy).row, size * len(buffers[0])
 
         def choose(k: int) -> Any:
-            grad, param, *_ = buffers[k]                                    # noqa: B023 - called here
-            return gpu.levels_batch([views[k]], [param], [grad])            # noqa: B023
+            grad, param, *_ = buffers[k]  # noqa: B023 - called here
+            return gpu.levels_batch([views[k]], [param], [grad])  # noqa: B023
 
         def encode(k: int) -> Any:
-            return gpu.start_batch([buffers[k][0]], levels=choose(k), codebook=book)    # noqa: B023
+            return gpu.start_batch([buffers[k][0]], levels=choose(k), codebook=book)  # noqa: B023
 
         yield row("levels", times(choose, len(buffers), rounds), read + grad.numel())
-        yield row("levels, encode, reused codebook", times(encode, len(buffers), rounds),
-                  read + 2 * grad.numel() + size + len(frame))
+        yield row(
+            "levels, encode, reused codebook",
+            times(encode, len(buffers), rounds),
+            read + 2 * grad.numel() + size + len(frame),
+        )
 
 
 def measure_ans(dtype: str, size: int, copy: float, rounds: int) -> Iterator[Sequence[Any]]:
@@ -236,8 +273,12 @@ def measure_sync(dtype: str, size: int, copy: float, rounds: int) -> Iterator[Se
     for where in ("device", "host"):
         on_device, messages = where == "device", list[bytes]()
         publisher = sync.Publisher(start=states[0], on_device=on_device)
-        took = times(lambda k: messages.append(publisher.publish(states[1 - len(messages) % 2]).data),  # noqa: B023
-                     2, rounds, waits=True)
+        took = times(
+            lambda k: messages.append(publisher.publish(states[1 - len(messages) % 2]).data),  # noqa: B023
+            2,
+            rounds,
+            waits=True,
+        )
         row = Line(x, dtype, "lossless", len(messages[0]), copy).row
         yield row(f"publish, on the {where}", took, 2 * size)
         weights = {name: part.clone() for name, part in states[0].items()}
@@ -262,8 +303,12 @@ class Job(NamedTuple):
 
 def jobs(sizes: Sequence[int], rounds: int) -> Iterator[Job]:
     """Yield all that is measured: for each size what matters most, and then the rest for each."""
-    others = {"levels": measure_levels, "nvCOMP": measure_ans, "many tensors": measure_batch,
-              "weight sync": measure_sync}
+    others = {
+        "levels": measure_levels,
+        "nvCOMP": measure_ans,
+        "many tensors": measure_batch,
+        "weight sync": measure_sync,
+    }
 
     def job(dtype: str, what: str, size: int) -> Job:
         copy = partial(copy_speed, size, rounds)

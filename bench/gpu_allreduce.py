@@ -33,8 +33,8 @@ COLUMNS = ("device", "ranks", "wire", "dtype", "mode", "bytes", "milliseconds", 
 TYPES = ("float32", "bfloat16")
 SIZES = tuple(1 << log2 for log2 in (20, 24, 28, 30))
 MOST_RANKS = 8
-PATIENCE = 540.0        #: seconds after which a run counts as hanging
-VERIFIED = 1 << 26      #: bytes up to which the host reduces, too
+PATIENCE = 540.0  #: seconds after which a run counts as hanging
+VERIFIED = 1 << 26  #: bytes up to which the host reduces, too
 Reduce = Callable[[Any], object]
 
 
@@ -48,8 +48,11 @@ def ways(weight: Any) -> dict[str, Reduce]:
     param = torch.nn.Parameter(weight)
     optimizer = torch.optim.SGD([param], lr=0.1, momentum=0.9)
     optimizer.state[param]["momentum_buffer"] = weight / 128
-    modes: dict[str, Any] = {"lossless": gd.Lossless(), "fixed 6": gd.FixedBits(6),
-                             "near-lossless, SGD": gd.NearLossless(optimizer)}
+    modes: dict[str, Any] = {
+        "lossless": gd.Lossless(),
+        "fixed 6": gd.FixedBits(6),
+        "near-lossless, SGD": gd.NearLossless(optimizer),
+    }
 
     def by(mode: Any) -> Reduce:
         params = param if isinstance(mode, gd.NearLossless) else None
@@ -135,8 +138,10 @@ def rows_of(size: int, device: str, sizes: Sequence[int], rounds: int) -> list[S
     answers, rows = context.SimpleQueue(), []
     with tempfile.TemporaryDirectory() as folder:
         store = str(Path(folder) / "store")
-        team = [context.Process(target=serve, args=(rank, size, store, device, sizes, rounds, answers), daemon=True)
-                for rank in range(size)]
+        team = [
+            context.Process(target=serve, args=(rank, size, store, device, sizes, rounds, answers), daemon=True)
+            for rank in range(size)
+        ]
         for member in team:
             member.start()
         try:

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 from gcodec.gpu import gpu_memory
 from gcodec.kernels.cuda import nvrtc
 
-ROTATING = 1 << 28          #: bytes of buffers that are used in turn: more than a cache holds
-_CYCLES = 2e9               #: of the device's clock in a second, or a few less
-_SAMPLE = 1 << 22           #: values that are drawn; more are copies of these
+ROTATING = 1 << 28  #: bytes of buffers that are used in turn: more than a cache holds
+_CYCLES = 2e9  #: of the device's clock in a second, or a few less
+_SAMPLE = 1 << 22  #: values that are drawn; more are copies of these
 
 
 def reason_not_to() -> str:

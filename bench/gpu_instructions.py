@@ -45,16 +45,32 @@ from gcodec.kernels.cuda.native import ALL_KERNELS, THREADS, NativeKernel
 
 RESULTS = Path(__file__).resolve().parent / "results"
 ARCHITECTURES = ((8, 0), (9, 0), (10, 0))
-COLUMNS = ("kernel", "architecture", "per_32_values", "instructions", "registers", "shared_bytes", "local_accesses",
-           "occupancy_percent", "barriers", "compiler")
+COLUMNS = (
+    "kernel",
+    "architecture",
+    "per_32_values",
+    "instructions",
+    "registers",
+    "shared_bytes",
+    "local_accesses",
+    "occupancy_percent",
+    "barriers",
+    "compiler",
+)
 BLOCK, WARPS = 1 << 14, THREADS // 32
 #: Of a multiprocessor: bytes of shared memory by compute capability; and for all of these registers, warps, and bytes
 #: of shared memory that each block takes for the system (CUDA C++ programming guide, "Compute Capabilities").
 SHARED_BYTES = {(8, 0): 164 << 10, (9, 0): 228 << 10, (10, 0): 228 << 10}
 REGISTERS, MAX_WARPS, SYSTEM_BYTES = 1 << 16, 64, 1 << 10
 #: What kernels shall keep to.
-MOST_INSTRUCTIONS = {"decode": 110.0, "encode": 170.0, "decode_planes": 1.6 * 110, "encode_planes": 1.6 * 170,
-                     "decode_general": 2.0 * 110, "encode_general": 1.8 * 170}
+MOST_INSTRUCTIONS = {
+    "decode": 110.0,
+    "encode": 170.0,
+    "decode_planes": 1.6 * 110,
+    "encode_planes": 1.6 * 170,
+    "decode_general": 2.0 * 110,
+    "encode_general": 1.8 * 170,
+}
 LEAST_OCCUPANCY = 37
 
 
@@ -145,7 +161,8 @@ STEPS = {
     ),
 }
 STEPS["encode_general"] = tuple(
-    step._replace(per_step=8) if step.innermost else step for step in STEPS["encode_planes"])
+    step._replace(per_step=8) if step.innermost else step for step in STEPS["encode_planes"]
+)
 
 
 #: The kernels whose instructions are counted: all but those that put frames together, which move bytes.
@@ -377,9 +394,18 @@ def measure(kernels: Sequence[NativeKernel], capability: tuple[int, int]) -> Ite
         facts = facts_of("float32" if dtype == "float32" else "bfloat16", "_" in kind)
         per_32 = issued(found.code, STEPS[kind], facts) / (BLOCK / 32)
         barriers = sum("BAR.SYNC" in instruction.text for instruction in found.code)
-        yield (found.kernel.name, f"sm_{capability[0]}{capability[1]}", f"{per_32:.1f}", len(found.code),
-               found.registers, found.shared, found.local, occupancy(capability, found.registers, found.shared),
-               barriers, found.compiler)
+        yield (
+            found.kernel.name,
+            f"sm_{capability[0]}{capability[1]}",
+            f"{per_32:.1f}",
+            len(found.code),
+            found.registers,
+            found.shared,
+            found.local,
+            occupancy(capability, found.registers, found.shared),
+            barriers,
+            found.compiler,
+        )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -157,10 +157,18 @@ def contest(width: int, rounds: int, ranks: Sequence[int]) -> Iterator[list[obje
     with one_rank():
         for rank in ranks:
             yield from low_rank("hook", model, bucket, gradient, rounds, rank)
-        states, hooks = ours(model, {
-            "cast to float16": Cast("float16"), "the same without feedback": CompressionPlan(Cast("float16"), None),
-            "QSGD, 4 bits": QSGD(4), "Top-k, sampled": TopK(DENSITY, sample=0.01), "DGC": DGC(DENSITY),
-            "RedSync": RedSync(DENSITY), "Random-k": RandomK(DENSITY)})
+        states, hooks = ours(
+            model,
+            {
+                "cast to float16": Cast("float16"),
+                "the same without feedback": CompressionPlan(Cast("float16"), None),
+                "QSGD, 4 bits": QSGD(4),
+                "Top-k, sampled": TopK(DENSITY, sample=0.01),
+                "DGC": DGC(DENSITY),
+                "RedSync": RedSync(DENSITY),
+                "Random-k": RandomK(DENSITY),
+            },
+        )
         hooks = {HALF: pytorch_half, **hooks}
         times = seconds_of(hooks, bucket, gradient, rounds)
         yield from _rows("hook", f"density {DENSITY}", states, times, gradient)
@@ -186,5 +194,16 @@ def _rows(
         if name in states:
             count = states[name].stats()["compressor"]
             ratio, sent = f"{count['ratio']:.2f}", str(round(gradient.nbytes / count["ratio"]))
-        yield [contest, what, gradient.numel(), torch.get_num_threads(), name, f"{seconds:.6f}",
-               f"{times[first] / seconds:.2f}", sent, ratio, "", ""]
+        yield [
+            contest,
+            what,
+            gradient.numel(),
+            torch.get_num_threads(),
+            name,
+            f"{seconds:.6f}",
+            f"{times[first] / seconds:.2f}",
+            sent,
+            ratio,
+            "",
+            "",
+        ]

@@ -32,8 +32,7 @@ def contest(width: int, rounds: int, ranks: Sequence[int]) -> Iterator[list[obje
 
 def _take_part(number: int, folder: str, width: int, rounds: int, ranks: Sequence[int]) -> None:
     torch.set_num_threads(1)
-    dist.init_process_group(
-        "gloo", init_method=f"file://{Path(folder) / 'store'}", rank=number, world_size=RANKS)
+    dist.init_process_group("gloo", init_method=f"file://{Path(folder) / 'store'}", rank=number, world_size=RANKS)
     model = layer(width)
     bucket = Bucket(model)
     gradient = torch.randn(bucket.buffer().numel(), generator=torch.Generator().manual_seed(4 + number))

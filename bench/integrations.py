@@ -29,8 +29,7 @@ from gcodec.archive.structure import flatten
 from gcodec.benchmark.csv_tables import read_table, write_table
 from gcodec.benchmark.timing import RoundTripError
 
-COLUMNS = ("integration", "data", "method", "original_bytes", "stored_bytes", "percent", "save_seconds",
-           "load_seconds")
+COLUMNS = ("integration", "data", "method", "original_bytes", "stored_bytes", "percent", "save_seconds", "load_seconds")
 STATE = Run("training", 1e-3)
 N_STEPS = 60
 CHUNK = 1 << 20  #: values
@@ -86,8 +85,9 @@ def zarr_outcomes(training: Training) -> Iterator[tuple[str, str, Outcome]]:
         for method, options in methods.items():
             shape = values.shape
             chunks = (CHUNK,) if len(shape) == 1 else (CHUNK // shape[1], shape[1])
-            array = zarr.create_array(zarr.storage.MemoryStore(), shape=shape, dtype=values.dtype, chunks=chunks,
-                                      **options)
+            array = zarr.create_array(
+                zarr.storage.MemoryStore(), shape=shape, dtype=values.dtype, chunks=chunks, **options
+            )
 
             def save(array: Any = array, values: np.ndarray = values) -> int:
                 array[...] = values
@@ -118,8 +118,9 @@ def torch_checkpoint_outcomes(training: Training) -> Iterator[tuple[str, str, Ou
         for method, (writer, reader, place) in storages.items():
             before = _bytes_in(place)
             start = perf_counter()
-            dcp.save(state, storage_writer=writer, checkpoint_id=2 if method.endswith("difference") else None,
-                     no_dist=True)
+            dcp.save(
+                state, storage_writer=writer, checkpoint_id=2 if method.endswith("difference") else None, no_dist=True
+            )
             saved = perf_counter()
             loaded = copy.deepcopy(first)
             begin = perf_counter()
@@ -127,8 +128,11 @@ def torch_checkpoint_outcomes(training: Training) -> Iterator[tuple[str, str, Ou
             end = perf_counter()
             check(loaded, state)
             original = sum(leaf.size for leaf in flatten(state).leaves.values())
-            yield "weights and AdamW's state", method, Outcome(original, _bytes_in(place) - before, saved - start,
-                                                               end - begin)
+            yield (
+                "weights and AdamW's state",
+                method,
+                Outcome(original, _bytes_in(place) - before, saved - start, end - begin),
+            )
 
 
 def lightning_outcomes(training: Training) -> Iterator[tuple[str, str, Outcome]]:
@@ -147,8 +151,11 @@ def lightning_outcomes(training: Training) -> Iterator[tuple[str, str, Outcome]]
             loaded = plugin.load_checkpoint(path)
             end = perf_counter()
             check(loaded, state)
-            yield "weights and AdamW's state", method, Outcome(original, _bytes_in(Path(name)), saved - start,
-                                                               end - saved)
+            yield (
+                "weights and AdamW's state",
+                method,
+                Outcome(original, _bytes_in(Path(name)), saved - start, end - saved),
+            )
 
 
 def huggingface_outcomes(training: Training) -> Iterator[tuple[str, str, Outcome]]:
@@ -163,8 +170,9 @@ def huggingface_outcomes(training: Training) -> Iterator[tuple[str, str, Outcome
     torch.manual_seed(1)
     words = training.tokens
     width = training.model.state_dict()["embedding.weight"].shape[1]
-    model = GPT2LMHeadModel(GPT2Config(vocab_size=int(words.max()) + 1, n_embd=width, n_layer=4, n_head=4,
-                                       n_positions=64))
+    model = GPT2LMHeadModel(
+        GPT2Config(vocab_size=int(words.max()) + 1, n_embd=width, n_layer=4, n_head=4, n_positions=64)
+    )
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     for step in range(N_STEPS):
         batch = words[step * 1024 : (step + 1) * 1024].reshape(16, 64)
@@ -178,8 +186,11 @@ def huggingface_outcomes(training: Training) -> Iterator[tuple[str, str, Outcome
                 start = perf_counter()
                 (narrow.save_pretrained if method != "gcodec" else partial(save_pretrained, narrow))(name)
                 saved = perf_counter()
-                loaded = (from_pretrained(GPT2LMHeadModel, name, dtype=dtype) if method == "gcodec"
-                          else GPT2LMHeadModel.from_pretrained(name, dtype=dtype))
+                loaded = (
+                    from_pretrained(GPT2LMHeadModel, name, dtype=dtype)
+                    if method == "gcodec"
+                    else GPT2LMHeadModel.from_pretrained(name, dtype=dtype)
+                )
                 end = perf_counter()
                 check(dict(loaded.state_dict()), dict(narrow.state_dict()))
                 original = sum(item.nbytes for item in dict(narrow.named_parameters()).values())
@@ -231,8 +242,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.integrations", description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="a tiny model, few steps")
     parser.add_argument("--out", type=Path, default=RESULTS, help="where the CSV file goes (default: bench/results)")
-    parser.add_argument("--only", nargs="+", choices=INTEGRATIONS, default=list(INTEGRATIONS),
-                        help="measure these, and keep the other rows of the CSV file")
+    parser.add_argument(
+        "--only",
+        nargs="+",
+        choices=INTEGRATIONS,
+        default=list(INTEGRATIONS),
+        help="measure these, and keep the other rows of the CSV file",
+    )
     options = parser.parse_args(arguments)
     file = options.out / "integrations.csv"
     kept = read_table(file)[1] if file.exists() and len(options.only) < len(INTEGRATIONS) else []
@@ -248,8 +264,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             continue
         for data, method, outcome in outcomes(training):
             before, after, save, load = outcome
-            rows.append([integration, data, method, before, after, f"{100 * after / before:.2f}", f"{save:.3f}",
-                         f"{load:.3f}"])
+            rows.append(
+                [integration, data, method, before, after, f"{100 * after / before:.2f}", f"{save:.3f}", f"{load:.3f}"]
+            )
             print(*rows[-1], flush=True)
     write_table(file, COLUMNS, rows)
     return 0

@@ -30,10 +30,19 @@ from gcodec.benchmark.settings import lossless_setting
 from gcodec.benchmark.timing import CodecTask
 from gcodec.errors import GcodecError
 
-NAMES = ("gcodec", "gcodec, existing memory", "gcodec, 2 threads", "zstd-1", "shuffle+zstd-1", "lz4", "Blosc2 zstd-1",
-         "pcodec-8", "ZipNN", "OpenZL entropy")
-COLUMNS = ("codec", "bytes", "encoded_bytes", "encode_extra_bytes", "decode_extra_bytes", "round_trips",
-           "growth_bytes")
+NAMES = (
+    "gcodec",
+    "gcodec, existing memory",
+    "gcodec, 2 threads",
+    "zstd-1",
+    "shuffle+zstd-1",
+    "lz4",
+    "Blosc2 zstd-1",
+    "pcodec-8",
+    "ZipNN",
+    "OpenZL entropy",
+)
+COLUMNS = ("codec", "bytes", "encoded_bytes", "encode_extra_bytes", "decode_extra_bytes", "round_trips", "growth_bytes")
 BYTES, SMALL = 256 * MEGA, MEGA
 ROUND_TRIPS = 1000
 OURS = {
@@ -73,18 +82,18 @@ def peaks(name: str, n_bytes: int) -> dict[str, int]:
     peer = contestants()[name]
     small = peer.bind(values_of(SMALL))
     assert small is not None
-    small.verify()                              # imports, compiles
+    small.verify()  # imports, compiles
     task = peer.bind(values_of(n_bytes))
     assert task is not None
     if given := name == "gcodec, existing memory":
-        task.encode()                           # touches the memory
+        task.encode()  # touches the memory
     task.prepare()
     before = settle()
     encoded = task.encode()
     size = len(encoded)
     encoding = resident("VmHWM") - before - (0 if given else size)
     encoded = bytes(encoded)
-    task.decode(encoded)                        # touches it
+    task.decode(encoded)  # touches it
     before = settle()
     decoded = task.decode(encoded)
     decoding = resident("VmHWM") - before - (0 if same_place(small) else n_bytes)
@@ -130,8 +139,9 @@ def rows(n_bytes: int, round_trips: int) -> Iterator[list[object]]:
 def in_child(function: str, *arguments: object) -> dict[str, int]:
     """Return what a function of this module returns in a process of its own."""
     program = f"import json; from bench import memory; print(json.dumps(memory.{function}(*{arguments!r})))"
-    done = subprocess.run([sys.executable, "-W", "ignore", "-c", program], capture_output=True, text=True, check=False,
-                          cwd=ROOT)
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", program], capture_output=True, text=True, check=False, cwd=ROOT
+    )
     if done.returncode:
         raise GcodecError(f"{function}{arguments}: exit status {done.returncode}\n{done.stderr[-1000:]}")
     answer: dict[str, int] = json.loads(done.stdout.splitlines()[-1])

@@ -27,8 +27,21 @@ from gcodec.benchmark.measure import COPY, MeasurementPlan, Result, compete
 from gcodec.benchmark.peers import PEERS, available
 from gcodec.benchmark.settings import Setting, lossless_setting
 
-COLUMNS = ("group", "array", "source", "dtype", "values", "codec", "original_bytes", "compressed_bytes", "percent",
-           "encode_GBps", "decode_GBps", "encode_of_copy", "decode_of_copy")
+COLUMNS = (
+    "group",
+    "array",
+    "source",
+    "dtype",
+    "values",
+    "codec",
+    "original_bytes",
+    "compressed_bytes",
+    "percent",
+    "encode_GBps",
+    "decode_GBps",
+    "encode_of_copy",
+    "decode_of_copy",
+)
 #: The peers of the table: what the page about gcodec's limits advises instead, and the one that is made for weights.
 NAMES = ("pcodec-8", "shuffle+zstd-3", "zstd-3", "ZipNN")
 ROUNDS, BUDGET = 5, 0.3
@@ -52,9 +65,21 @@ def rows_of(kind: ArrayKind, plan: MeasurementPlan, result: Result) -> Iterator[
         copied = next(row for row in outcome.rows if row.codec == COPY)
         for row in outcome.rows:
             if row is not copied:
-                yield [kind.group, kind.name, kind.source, data.dtype, data.bits.size, row.codec, row.original_bytes,
-                       row.compressed_bytes, f"{row.percent:.3f}", ratio(row.encode_speed), ratio(row.decode_speed),
-                       ratio(row.encode_speed, copied.encode_speed), ratio(row.decode_speed, copied.decode_speed)]
+                yield [
+                    kind.group,
+                    kind.name,
+                    kind.source,
+                    data.dtype,
+                    data.bits.size,
+                    row.codec,
+                    row.original_bytes,
+                    row.compressed_bytes,
+                    f"{row.percent:.3f}",
+                    ratio(row.encode_speed),
+                    ratio(row.decode_speed),
+                    ratio(row.encode_speed, copied.encode_speed),
+                    ratio(row.decode_speed, copied.decode_speed),
+                ]
         result.extend(outcome)
 
 
@@ -65,8 +90,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, default=RESULTS, help="where the CSV file goes (default: bench/results)")
     options = parser.parse_args(arguments)
     peers, missing = available(peer for peer in PEERS if peer.name in NAMES)
-    plan = MeasurementPlan(peers, at_least=AS_IT_IS, rounds=1 if options.quick else ROUNDS, budget=BUDGET, threads=(),
-                           settings=only_lossless, clock=process_time)
+    plan = MeasurementPlan(
+        peers,
+        at_least=AS_IT_IS,
+        rounds=1 if options.quick else ROUNDS,
+        budget=BUDGET,
+        threads=(),
+        settings=only_lossless,
+        clock=process_time,
+    )
     torch.set_num_threads(1)  # for training: sums of several threads are added up in another order
     result, rows = Result(notes=[f"{package} is not installed and not measured" for package in missing]), []
     for kind in array_kinds(options.quick):

@@ -44,24 +44,33 @@ def front(results: Path, path: Path) -> None:
     _, rows = read_table(results / "codec.csv")
     figure, panels = _figure(1, 2, wide=0.97)
     for axes, (title, data) in zip(panels[0], FRONT.items(), strict=True):
-        points = {codec: (speed, ratio) for codec, (ratio, speed, _) in totals(rows, data).items()
-                  if codec == OURS or not codec.startswith(OURS)}
+        points = {
+            codec: (speed, ratio)
+            for codec, (ratio, speed, _) in totals(rows, data).items()
+            if codec == OURS or not codec.startswith(OURS)
+        }
         for codec, point in points.items():
             ours = codec == OURS
-            axes.plot(*point, **({"marker": "*", "color": OUR_COLOR, "markersize": 17} if ours else
-                                 {"marker": "o", "color": "#7a7f87", "markersize": 5}))
+            axes.plot(
+                *point,
+                **(
+                    {"marker": "*", "color": OUR_COLOR, "markersize": 17}
+                    if ours
+                    else {"marker": "o", "color": "#7a7f87", "markersize": 5}
+                ),
+            )
         _log_axis(axes, (0.01, 0.03, 0.1, 0.3, 1, 3, 10))
         lowest = min(speed for speed, _ in points.values())
         axes.set_xlim(lowest / 2.2, 14)
         axes.set_ylim(0.95, 1.12 * max(ratio for _, ratio in points.values()))
         _describe(axes, title, "speed of compressing on one core, GB/s", "original size / compressed size")
         _name_points(axes, points)
-    _save(figure, path, 2 * DPI)        # it is shown at half its size, also where a screen has more pixels
+    _save(figure, path, 2 * DPI)  # it is shown at half its size, also where a screen has more pixels
 
 
 def _name_points(axes: Axes, points: dict[str, tuple[float, float]]) -> None:
     """Write each codec's name beside its point, where it hides no other name and no point."""
-    cast(Figure, axes.figure).draw_without_rendering()      # the layout, which places in pixels need
+    cast(Figure, axes.figure).draw_without_rendering()  # the layout, which places in pixels need
     taken = [Bbox.from_bounds(x - 4, y - 4, 8, 8) for x, y in axes.transData.transform(list(points.values()))]
     inside = axes.get_window_extent()
     for codec, point in sorted(points.items(), key=lambda item: item[0] != OURS):
@@ -86,9 +95,16 @@ def pareto(results: Path, path: Path) -> None:
     for axes, place, direction in zip(panels[0], (1, 2), ("encode", "decode"), strict=True):
         for number, (codec, total) in enumerate(totals(rows, "gradients fp32").items()):
             ours = codec.startswith(OURS)
-            axes.plot(total[place], 100 / total[0], MARKERS[number % len(MARKERS)],
-                      color="black" if ours else COLORS[number % 6], markersize=9 if ours else 6,
-                      fillstyle="full" if ours else "none", linestyle="none", label=codec)
+            axes.plot(
+                total[place],
+                100 / total[0],
+                MARKERS[number % len(MARKERS)],
+                color="black" if ours else COLORS[number % 6],
+                markersize=9 if ours else 6,
+                fillstyle="full" if ours else "none",
+                linestyle="none",
+                label=codec,
+            )
         _log_axis(axes, (0.05, 0.1, 0.2, 0.5, 1, 2, 5))
         _describe(axes, f"{direction.capitalize()} (right and down: better)", f"{direction}, GB/s", "% of the original")
     _legend(figure, panels[0][0], 5)
@@ -105,9 +121,15 @@ def training(results: Path, path: Path) -> None:
             selected = [contest for contest in outcomes if (contest.model, contest.dtype) == (model, dtype)]
             for label, size in ((f"gcodec {dtype}", _ours), (f"best peer {dtype}", _best)):
                 mine = size is _ours
-                axes.plot([contest.step for contest in selected], [size(contest) for contest in selected],
-                          DASHES[not mine], marker=MARKERS[number], color=COLORS[number], label=label,
-                          fillstyle="full" if mine else "none")
+                axes.plot(
+                    [contest.step for contest in selected],
+                    [size(contest) for contest in selected],
+                    DASHES[not mine],
+                    marker=MARKERS[number],
+                    color=COLORS[number],
+                    label=label,
+                    fillstyle="full" if mine else "none",
+                )
         _log_axis(axes, [contest.step for contest in selected])
         _describe(axes, f"{model}: lossless gradients", "training step", "% of the original")
     _legend(figure, panels[0][0], 6)
@@ -131,13 +153,22 @@ def stages(results: Path, path: Path) -> None:
     for axes, direction in zip(panels[0], directions, strict=True):
         selected = [row for row in rows if row["direction"] == direction]
         bars = list(dict.fromkeys(f"{row['data']}\n{row['mode']}" for row in selected))
-        times = {(f"{row['data']}\n{row['mode']}", row["stage"]): max(0.0, float(row["ns_per_value"]))
-                 for row in selected}
+        times = {
+            (f"{row['data']}\n{row['mode']}", row["stage"]): max(0.0, float(row["ns_per_value"])) for row in selected
+        }
         left = [0.0] * len(bars)
         for number, name in enumerate(names):
             widths = [times.get((bar, name), 0.0) for bar in bars]
-            axes.barh(bars, widths, left=left, label=name, color=SHADES[number % len(SHADES)], edgecolor="black",
-                      linewidth=0.6, hatch=HATCHES[number % len(HATCHES)])
+            axes.barh(
+                bars,
+                widths,
+                left=left,
+                label=name,
+                color=SHADES[number % len(SHADES)],
+                edgecolor="black",
+                linewidth=0.6,
+                hatch=HATCHES[number % len(HATCHES)],
+            )
             left = [a + b for a, b in zip(left, widths, strict=True)]
         floors = [times[bar, "floor"] for bar in bars]
         axes.plot(floors, bars, "|", color="red", markersize=16, markeredgewidth=2.5, label="floor: a copy")
@@ -156,14 +187,23 @@ def scaling(results: Path, path: Path) -> None:
     kinds = dict.fromkeys((row["codec"], row["threads"], row["memory"]) for row in rows if row["codec"] == OURS)
     for axes, direction in zip(panels[0], ("encode", "decode"), strict=True):
         for number, (codec, threads, memory) in enumerate(kinds):
-            points = [(int(row["bytes"]), float(row[f"{direction}_GBps"])) for row in rows
-                      if (row["codec"], row["threads"], row["memory"]) == (codec, threads, memory)]
-            axes.plot(*zip(*points, strict=True), DASHES[number % 4], marker=MARKERS[number], color=COLORS[number],
-                      label=f"{threads} thread{'s' * (threads != '1')}, {memory} memory")
+            points = [
+                (int(row["bytes"]), float(row[f"{direction}_GBps"]))
+                for row in rows
+                if (row["codec"], row["threads"], row["memory"]) == (codec, threads, memory)
+            ]
+            axes.plot(
+                *zip(*points, strict=True),
+                DASHES[number % 4],
+                marker=MARKERS[number],
+                color=COLORS[number],
+                label=f"{threads} thread{'s' * (threads != '1')}, {memory} memory",
+            )
         axes.set_xscale("log", base=2)
         sizes = sorted({int(row["bytes"]) for row in rows})[::2]
-        axes.set_xticks(sizes, [f"{size >> 10} KiB" if size < 1 << 20 else f"{size >> 20} MiB" for size in sizes],
-                        fontsize=7)
+        axes.set_xticks(
+            sizes, [f"{size >> 10} KiB" if size < 1 << 20 else f"{size >> 20} MiB" for size in sizes], fontsize=7
+        )
         axes.set_ylim(bottom=0)
         _describe(axes, f"{direction.capitalize()}, float32 gradients", "size of the array", "GB/s")
     _legend(figure, panels[0][0], 4)
@@ -179,13 +219,20 @@ def prediction(results: Path, path: Path) -> None:
     for varied, fixed, value, line in (("step", "batch", BATCH, panels[0]), ("batch", "step", STEP, panels[1])):
         for axes, (model, layer) in zip(line, places, strict=True):
             for number, codec in enumerate(codecs):
-                points = [(int(row[varied]), 100 * int(row["compressed_bytes"]) / int(row["original_bytes"]))
-                          for row in rows if (row["model"], row["layer"], row["codec"]) == (model, layer, codec)
-                          and row[fixed] == value]
+                points = [
+                    (int(row[varied]), 100 * int(row["compressed_bytes"]) / int(row["original_bytes"]))
+                    for row in rows
+                    if (row["model"], row["layer"], row["codec"]) == (model, layer, codec) and row[fixed] == value
+                ]
                 ours = codec.startswith(OURS)
-                axes.plot(*(zip(*points, strict=True) if points else ((), ())), DASHES[number % 4],
-                          marker=MARKERS[number], color="black" if ours else COLORS[number], label=codec,
-                          fillstyle="full" if ours else "none")
+                axes.plot(
+                    *(zip(*points, strict=True) if points else ((), ())),
+                    DASHES[number % 4],
+                    marker=MARKERS[number],
+                    color="black" if ours else COLORS[number],
+                    label=codec,
+                    fillstyle="full" if ours else "none",
+                )
             _log_axis(axes, sorted({int(row[varied]) for row in rows}))
             axes.set_ylim(bottom=0)
             what = "training step" if varied == "step" else "sequences in the batch"
@@ -204,8 +251,14 @@ def weight_sync(results: Path, path: Path) -> None:
         mine = [row for row in trained if row["type"] == dtype]
         rates = [float(row["learning_rate"]) for row in mine]
         for axes, column in ((changes, "changed_percent"), (sizes, "percent")):
-            axes.plot(rates, [float(row[column]) for row in mine], DASHES[number], marker=MARKERS[number],
-                      color=COLORS[number], label=dtype)
+            axes.plot(
+                rates,
+                [float(row[column]) for row in mine],
+                DASHES[number],
+                marker=MARKERS[number],
+                color=COLORS[number],
+                label=dtype,
+            )
             _log_axis(axes, rates)
     _describe(changes, "Weights that a step changes", "learning rate", "% of the weights")
     _describe(sizes, "The difference (down: better)", "learning rate", "% of the weights' bytes")

@@ -41,8 +41,10 @@ def without_prediction(data: Input) -> CodecTask:
 
 def contestants() -> list[Peer]:
     """Return gcodec, with and without prediction, and the peers."""
-    ours = [Peer(OURS, "", lambda data: lossless_setting(data).task()),
-            Peer(f"{OURS}, no prediction", "", without_prediction)]
+    ours = [
+        Peer(OURS, "", lambda data: lossless_setting(data).task()),
+        Peer(f"{OURS}, no prediction", "", without_prediction),
+    ]
     return [*ours, *available(peer for peer in PEERS if peer.name in NAMES)[0]]
 
 
@@ -54,8 +56,12 @@ def rows_of(path: Path) -> Iterator[list[object]]:
         places = sorted((layer, int(step), int(batch)) for step, batch, layer in (name.split("/") for name in names))
         for layer, step, batch in places:
             gradient = np.ascontiguousarray(file.get_tensor(f"{step}/{batch}/{layer}"))
-            data = Input(f"{path.stem} {layer} step {step}", "float32", gradient.reshape(-1).view(np.uint32),
-                         shapes=(gradient.shape,))
+            data = Input(
+                f"{path.stem} {layer} step {step}",
+                "float32",
+                gradient.reshape(-1).view(np.uint32),
+                shapes=(gradient.shape,),
+            )
             for peer in peers:
                 if task := peer.bind(data):
                     yield [path.stem, layer, step, batch, peer.name, data.nbytes, task.verify()]

@@ -57,11 +57,17 @@ class Watcher:
                 self.taken[f"{step}/{batch}/{layer}"] = gradient.numpy()
 
 
-def record(out: Path, plans: Mapping[str, train.TrainingPlan], watcher: Callable[[], Watcher] = Watcher,
-           show: bool = True) -> None:
+def record(
+    out: Path, plans: Mapping[str, train.TrainingPlan], watcher: Callable[[], Watcher] = Watcher, show: bool = True
+) -> None:
     """Trains each of ``plans`` and writes its dumps, and a language model's vocabulary layers, under ``out``."""
-    columns = (TextColumn("{task.description:>12}"), BarColumn(), MofNCompleteColumn(),
-               TextColumn("loss {task.fields[loss]:.3f}"), TimeElapsedColumn())
+    columns = (
+        TextColumn("{task.description:>12}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("loss {task.fields[loss]:.3f}"),
+        TimeElapsedColumn(),
+    )
     with Progress(*columns, disable=not show) as progress:
         for name, plan in plans.items():
             watch = watcher() if name != "cnn" else None

@@ -32,9 +32,23 @@ RESULTS = ROOT / "bench" / "results"
 TAKEN_OVER = {"results.csv": "demo.csv", "updates.csv": "demo-updates.csv"}
 PAGES = (
     ROOT / "README.md",
-    *(ROOT / "docs" / f"{name}.md" for name in ("benchmarks", "experiments-gcomp", "experiments-gravac",
-                                              "experiments-lgreco", "experiments-gradzip", "reliability",
-                                              "checkpoints", "tensors", "training", "weight-sync", "when-not", "zarr")),
+    *(
+        ROOT / "docs" / f"{name}.md"
+        for name in (
+            "benchmarks",
+            "experiments-gcomp",
+            "experiments-gravac",
+            "experiments-lgreco",
+            "experiments-gradzip",
+            "reliability",
+            "checkpoints",
+            "tensors",
+            "training",
+            "weight-sync",
+            "when-not",
+            "zarr",
+        )
+    ),
     *sorted((ROOT / "docs" / "integrations").glob("*.md")),
     *sorted((ROOT / "docs" / "benchmarks").glob("*.md")),
     *sorted((ROOT / "docs" / "contributing").glob("*.md")),
@@ -59,8 +73,9 @@ def demo_table(results: Path) -> list[str]:
     speeds = {(row["mode"], row["codec"]): row for row in rows if row["data"] == SPEED}
     keys = sorted({(row["mode"], row["codec"]): None for row in rows}, key=lambda key: MODES.index(_kind(key[0])))
     keys = [key for number, key in enumerate(keys) if _kind(key[0]) != FIXED or _kind(keys[number - 1][0]) != FIXED]
-    minimum = {data: min(p for (d, mode, _), p in percent.items() if d == data and mode == LOSSLESS)
-               for data in sections}
+    minimum = {
+        data: min(p for (d, mode, _), p in percent.items() if d == data and mode == LOSSLESS) for data in sections
+    }
     table = []
     for mode, codec in keys:
         if codec.startswith(f"{OURS},"):
@@ -109,8 +124,10 @@ def updates(results: Path) -> list[str]:
         total = sum(counts.values())
         share = {ulps: 100 * count / total for ulps, count in counts.items()}
         beyond = 100 - share["0"] - share["1"]
-        lines.append(f"* {HEADINGS.get(model, model)}: {share['0']:.1f} % of the parameters bit for bit as with exact "
-                     f"gradients, {share['1']:.1f} % one ulp off, {beyond:.4f} % more.")
+        lines.append(
+            f"* {HEADINGS.get(model, model)}: {share['0']:.1f} % of the parameters bit for bit as with exact "
+            f"gradients, {share['1']:.1f} % one ulp off, {beyond:.4f} % more."
+        )
     return lines
 
 
@@ -119,9 +136,17 @@ def codec_table(results: Path) -> list[str]:
     comments, rows = read_table(results / "codec.csv")
     lines = [f"Measured on {source(comments)}"]
     for data in dict.fromkeys(row["data"] for row in rows):
-        table = [[row["mode"], row["codec"], f"{float(row['percent']):.2f}", f"{float(row['bits_per_value']):.2f}",
-                  *(rounded(row[key]) for key in ("encode_GBps", "decode_GBps", "encode_of_copy", "decode_of_copy"))]
-                 for row in rows if row["data"] == data]
+        table = [
+            [
+                row["mode"],
+                row["codec"],
+                f"{float(row['percent']):.2f}",
+                f"{float(row['bits_per_value']):.2f}",
+                *(rounded(row[key]) for key in ("encode_GBps", "decode_GBps", "encode_of_copy", "decode_of_copy")),
+            ]
+            for row in rows
+            if row["data"] == data
+        ]
         columns = ["mode", "codec", ">%", ">bits / value", ">encode GB/s", ">decode GB/s", ">enc / copy", ">dec / copy"]
         lines += ["", f"**{data}**", "", *markdown(columns, table)]
     return lines
@@ -130,18 +155,37 @@ def codec_table(results: Path) -> list[str]:
 def bound_table(results: Path) -> list[str]:
     """Return gcodec's overhead over the bound and its saving against the paper, on every dump's gradients."""
     comments, rows = read_table(results / "sizes.csv")
-    ours = {(row["data"], row["dtype"], row["mode"]): row for row in rows
-            if row["codec"] == OURS and row["group"] == "gradients" and row["dtype"] == "float32"}
+    ours = {
+        (row["data"], row["dtype"], row["mode"]): row
+        for row in rows
+        if row["codec"] == OURS and row["group"] == "gradients" and row["dtype"] == "float32"
+    }
     table = []
     for data in dict.fromkeys(data for data, _, _ in ours):
         exact, near = ours[data, "float32", LOSSLESS], ours[data, "float32", NEAR_LOSSLESS]
         literal = ours.get((data, "float32", LITERAL))
-        table.append([data.removesuffix(" gradients"), exact["percent"], signed(exact["overhead_percent"]),
-                      near["percent"], signed(near["overhead_percent"]), literal["percent"] if literal else "",
-                      f"{100 * float(near['paper_bytes']) / float(near['original_bytes']):.3f}",
-                      near["saving_percent"]])
-    columns = ["float32 gradients", ">lossless %", ">over bound, %", ">near-lossless %", ">over bound, %",
-               ">GComp, literal, in our format %", ">paper's layout %", ">saving, %"]
+        table.append(
+            [
+                data.removesuffix(" gradients"),
+                exact["percent"],
+                signed(exact["overhead_percent"]),
+                near["percent"],
+                signed(near["overhead_percent"]),
+                literal["percent"] if literal else "",
+                f"{100 * float(near['paper_bytes']) / float(near['original_bytes']):.3f}",
+                near["saving_percent"],
+            ]
+        )
+    columns = [
+        "float32 gradients",
+        ">lossless %",
+        ">over bound, %",
+        ">near-lossless %",
+        ">over bound, %",
+        ">GComp, literal, in our format %",
+        ">paper's layout %",
+        ">saving, %",
+    ]
     return [*markdown(columns, table), "", f"Sizes are exact; from {source(comments)}"]
 
 
@@ -161,8 +205,14 @@ def peers_ahead(results: Path) -> list[str]:
             table.append([model, step, f"{ours:.1f}", best["codec"], f"{float(best['percent']):.1f}"])
         ahead += best["codec"] == OURS
     columns = ["tensor", ">step", ">gcodec %", "smallest peer", ">%"]
-    return [f"gcodec is the smallest on {ahead} of {len(outcomes)} tensors. A peer is ahead on these by more than half",
-            "a percent of the original:", "", *markdown(columns, table), "", f"From {source(comments)}"]
+    return [
+        f"gcodec is the smallest on {ahead} of {len(outcomes)} tensors. A peer is ahead on these by more than half",
+        "a percent of the original:",
+        "",
+        *markdown(columns, table),
+        "",
+        f"From {source(comments)}",
+    ]
 
 
 def corruption_table(results: Path) -> list[str]:
@@ -179,8 +229,11 @@ def reliability_table(results: Path) -> list[str]:
     rows = sorted(json.loads((results / "reliability.json").read_text()), key=lambda row: row["what"])
     table = [[row["what"], f"{row['n_cases']:,}", f"{row['n_failures']:,}", row["result"]] for row in rows]
     n_cases, n_failures = (sum(row[key] for row in rows) for key in ("n_cases", "n_failures"))
-    return [*markdown(["what was tried", ">cases", ">failures", "what held"], table), "",
-            f"{n_cases:,} cases in all; {n_failures:,} failed."]
+    return [
+        *markdown(["what was tried", ">cases", ">failures", "what held"], table),
+        "",
+        f"{n_cases:,} cases in all; {n_failures:,} failed.",
+    ]
 
 
 #: Name of a marked place to what fills it, and the file in bench/results that this reads.
@@ -208,8 +261,10 @@ PLACES: dict[str, tuple[Callable[[Path], list[str]], str]] = {
     "memory-table": (sections.memory_table, "memory.csv"),
     "prediction-table": (sections.prediction_table, "prediction.csv"),
     "checkpoints-table": (sections.checkpoints_table, "checkpoints.csv"),
-    **{f"{name}-table": (partial(sections.integration_table, integration=name), "integrations.csv")
-       for name in INTEGRATIONS},
+    **{
+        f"{name}-table": (partial(sections.integration_table, integration=name), "integrations.csv")
+        for name in INTEGRATIONS
+    },
     "files-table": (sections.files_table, "files.csv"),
     "file-kinds-table": (partial(sections.files_table, file="file_kinds.csv"), "file_kinds.csv"),
     "weight-sync-table": (sections.weight_sync_table, "weight-sync.csv"),

@@ -59,8 +59,9 @@ def side_by_side(data: Input) -> CodecTask:
     rooms = [np.zeros(gcodec.max_encoded_size(half.size, data.dtype), np.uint8) for half in halves]
 
     def encode() -> list[Any]:
-        return list(_pool.map(lambda half, room: gcodec.encode(half, dtype=data.dtype, threads=1, out=room),
-                              halves, rooms))
+        return list(
+            _pool.map(lambda half, room: gcodec.encode(half, dtype=data.dtype, threads=1, out=room), halves, rooms)
+        )
 
     def decode(encoded: list[Any]) -> np.ndarray:
         list(_pool.map(lambda selected, own: gcodec.decode(selected, threads=1, out=own), encoded, results))
@@ -88,15 +89,22 @@ def rates(bits: np.ndarray, sizes: Sequence[int], rounds: int) -> Iterator[list[
         calls = max(1, min(1000, A_TURN // size))
         few = 3 if size > 64 * MEGA else rounds
         for _, task in tasks.values():
-            task.encode()       # touches the memory, compiles
+            task.encode()  # touches the memory, compiles
         timings, errors = interleave({name: task for name, (_, task) in tasks.items()}, min(few, rounds), 60.0, calls)
         for error in errors.values():
             raise error
         stored = len(lossless_setting(data).task().encode())
         for name, timing in timings.items():
             (codec, threads, memory), _ = tasks[name]
-            yield [size, codec, threads, memory, size if codec == COPY else stored,
-                   f"{size / timing.encode / GIGA:.3f}", f"{size / timing.decode / GIGA:.3f}"]
+            yield [
+                size,
+                codec,
+                threads,
+                memory,
+                size if codec == COPY else stored,
+                f"{size / timing.encode / GIGA:.3f}",
+                f"{size / timing.decode / GIGA:.3f}",
+            ]
 
 
 def calls_of(bits: np.ndarray, rounds: int) -> Iterator[list[object]]:

@@ -19,8 +19,18 @@ TIE = 0.5  #: percent of a size; closer is called a tie
 MIB = 1 << 20
 BATCH, STEP = "16", "20"  #: of the prediction tables
 #: Stages of both directions in the order of tables and bars (bench/stages.py); others come last.
-ORDER = ("sample", "codebooks", "rounding", "references, symbols", "planes", "symbol coding", "symbol decoding",
-         "counting", "checksum", "Python")
+ORDER = (
+    "sample",
+    "codebooks",
+    "rounding",
+    "references, symbols",
+    "planes",
+    "symbol coding",
+    "symbol decoding",
+    "counting",
+    "checksum",
+    "Python",
+)
 Row = dict[str, str]
 
 
@@ -54,8 +64,16 @@ def contests(results: Path) -> Iterator[Contest]:
         peers = [row for row in result if row["codec"] != OURS and row["qualifies"] == "1"]
         if peers:
             best = min(peers, key=lambda row: int(row["compressed_bytes"]))
-            yield Contest(model, int(step), group, DTYPES[dtype], int(ours["original_bytes"]),
-                          int(ours["compressed_bytes"]), int(best["compressed_bytes"]), best["codec"])
+            yield Contest(
+                model,
+                int(step),
+                group,
+                DTYPES[dtype],
+                int(ours["original_bytes"]),
+                int(ours["compressed_bytes"]),
+                int(best["compressed_bytes"]),
+                best["codec"],
+            )
 
 
 def levels_summary(results: Path) -> list[str]:
@@ -68,14 +86,38 @@ def levels_summary(results: Path) -> list[str]:
     for (model, group, dtype), result in kinds.items():
         margins = [contest.margin for contest in result]
         ours, best = sum(contest.ours for contest in result), sum(contest.best for contest in result)
-        table.append([model, group, dtype, str(len(result)), str(sum(margin < 0 for margin in margins)),
-                      str(sum(0 <= margin <= TIE for margin in margins)), str(sum(margin > TIE for margin in margins)),
-                      f"{100 * (ours / best - 1):+.2f}", f"{max(margins):+.2f}"])
-    columns = ["model", "kind", "type", ">dumps", ">gcodec smallest", f">tie within {TIE} %", ">a peer smaller",
-               ">all dumps, %", ">worst dump, %"]
-    return [*markdown(columns, table), "",
-            "Percentages: by how much gcodec is larger (+) or smaller (-) than the best qualifying level of any peer, "
-            "chosen anew for each dump.", "", f"Sizes are exact; from {source(comments)}"]
+        table.append(
+            [
+                model,
+                group,
+                dtype,
+                str(len(result)),
+                str(sum(margin < 0 for margin in margins)),
+                str(sum(0 <= margin <= TIE for margin in margins)),
+                str(sum(margin > TIE for margin in margins)),
+                f"{100 * (ours / best - 1):+.2f}",
+                f"{max(margins):+.2f}",
+            ]
+        )
+    columns = [
+        "model",
+        "kind",
+        "type",
+        ">dumps",
+        ">gcodec smallest",
+        f">tie within {TIE} %",
+        ">a peer smaller",
+        ">all dumps, %",
+        ">worst dump, %",
+    ]
+    return [
+        *markdown(columns, table),
+        "",
+        "Percentages: by how much gcodec is larger (+) or smaller (-) than the best qualifying level of any peer, "
+        "chosen anew for each dump.",
+        "",
+        f"Sizes are exact; from {source(comments)}",
+    ]
 
 
 def levels_ahead(results: Path) -> list[str]:
@@ -83,8 +125,18 @@ def levels_ahead(results: Path) -> list[str]:
     outcomes = list(contests(results))
     ahead = [contest for contest in outcomes if contest.margin > 0]
     columns = ["dump", ">step", "type", ">gcodec %", "best peer", ">%", ">gcodec larger by, %"]
-    table = [[f"{c.model} {c.group}", str(c.step), c.dtype, f"{100 * c.ours / c.original:.2f}", c.codec,
-              f"{100 * c.best / c.original:.2f}", f"{c.margin:+.2f}"] for c in ahead]
+    table = [
+        [
+            f"{c.model} {c.group}",
+            str(c.step),
+            c.dtype,
+            f"{100 * c.ours / c.original:.2f}",
+            c.codec,
+            f"{100 * c.best / c.original:.2f}",
+            f"{c.margin:+.2f}",
+        ]
+        for c in ahead
+    ]
     lines = markdown(columns, table) if table else []
     return [f"A peer is smaller on {len(ahead)} of {len(outcomes)} dumps:", "", *lines]
 
@@ -120,9 +172,12 @@ def features_table(results: Path) -> list[str]:
         growth = f"{float(most['growth_percent']):.2f}"
         table.append([feature, growth, where, f"{least:+.2f}", f"{n_worth} of {len(found)}"])
     columns = ["feature", ">most, %", "where", ">least, %", f">at least {WORTH} %"]
-    return [*markdown(columns, table), "",
-            "By how much frames grow without the feature (`smallest`, which is on request only: by how much more they "
-            f"take without it). Sizes are exact; from {source(comments)}"]
+    return [
+        *markdown(columns, table),
+        "",
+        "By how much frames grow without the feature (`smallest`, which is on request only: by how much more they "
+        f"take without it). Sizes are exact; from {source(comments)}",
+    ]
 
 
 def stages_in_order(rows: list[Row]) -> list[str]:
@@ -137,18 +192,41 @@ def _limits(rows: list[Row]) -> Iterator[str]:
         times = {row["stage"]: float(row["ns_per_value"]) for row in rows if (row["data"], row["mode"]) == (data, mode)}
         whole, floor = times.pop("whole"), times.pop("floor")
         maximum = max(times, key=lambda stage: times[stage])
-        yield (f"* {data} {mode}: {whole / floor:.1f} times the floor; the next limit is {maximum}, "
-               f"{100 * times[maximum] / whole:.0f} % of the whole.")
+        yield (
+            f"* {data} {mode}: {whole / floor:.1f} times the floor; the next limit is {maximum}, "
+            f"{100 * times[maximum] / whole:.0f} % of the whole."
+        )
 
 
 def speed_table(results: Path) -> list[str]:
     """Speeds beside that of a copy, of both paths."""
     comments, rows = read_table(results / "speed.csv")
-    table = [[row["data"], row["mode"], row["path"], f"{100 * int(row['compressed_bytes']) / int(row['bytes']):.2f}",
-              *(rounded(row[name]) for name in ("copy_GBps", "encode_GBps", "decode_GBps", "encode_of_copy",
-                                                "decode_of_copy")), row["same_bytes"]] for row in rows]
-    columns = ["data", "mode", "path", ">%", ">copy GB/s", ">encode GB/s", ">decode GB/s", ">enc / copy", ">dec / copy",
-               "same bytes"]
+    table = [
+        [
+            row["data"],
+            row["mode"],
+            row["path"],
+            f"{100 * int(row['compressed_bytes']) / int(row['bytes']):.2f}",
+            *(
+                rounded(row[name])
+                for name in ("copy_GBps", "encode_GBps", "decode_GBps", "encode_of_copy", "decode_of_copy")
+            ),
+            row["same_bytes"],
+        ]
+        for row in rows
+    ]
+    columns = [
+        "data",
+        "mode",
+        "path",
+        ">%",
+        ">copy GB/s",
+        ">encode GB/s",
+        ">decode GB/s",
+        ">enc / copy",
+        ">dec / copy",
+        "same bytes",
+    ]
     return [*markdown(columns, table), "", f"From {source(comments)}"]
 
 
@@ -160,12 +238,21 @@ def scaling_table(results: Path) -> list[str]:
     for size in dict.fromkeys(int(row["bytes"]) for row in rows):
         cells = [_size(size)]
         for direction in ("encode", "decode"):
-            one, two, new = (float(rates[size, OURS, threads, memory][f"{direction}_GBps"])
-                             for threads, memory in (("1", "existing"), ("2", "existing"), ("1", "new")))
+            one, two, new = (
+                float(rates[size, OURS, threads, memory][f"{direction}_GBps"])
+                for threads, memory in (("1", "existing"), ("2", "existing"), ("1", "new"))
+            )
             cells += [f"{one:.2f}", f"{two:.2f}", f"{two / one:.2f}", f"{new:.2f}"]
         table.append([*cells, rounded(rates[size, COPY, "1", "existing"]["encode_GBps"])])
-    columns = [">array", *(f">{direction} {what}" for direction in ("encode", "decode")
-                           for what in ("1 thread", "2 threads", "2 / 1", "1 thread, new arrays")), ">copy"]
+    columns = [
+        ">array",
+        *(
+            f">{direction} {what}"
+            for direction in ("encode", "decode")
+            for what in ("1 thread", "2 threads", "2 / 1", "1 thread, new arrays")
+        ),
+        ">copy",
+    ]
     picture = "![Rate against the size of the array](../images/scaling.png)"
     return [picture, "", *markdown(columns, table), "", f"GB/s, float32 gradients, lossless; from {source(comments)}"]
 
@@ -191,12 +278,31 @@ def memory_table(results: Path) -> list[str]:
     for row in rows:
         size, encoded = int(row["bytes"]), int(row["encoded_bytes"])
         encode, decode = (int(row[f"{direction}_extra_bytes"]) for direction in ("encode", "decode"))
-        table.append([row["codec"], f"{encoded / MIB:.1f}", f"{encode / MIB:.1f}", f"{100 * encode / encoded:.1f}",
-                      f"{decode / MIB:.1f}", f"{100 * decode / size:.1f}", f"{int(row['growth_bytes']) / 1024:.0f}"])
-    columns = ["codec", ">encoded, MiB", ">encode: extra, MiB", ">% of encoded", ">decode: extra, MiB",
-               ">% of decoded", f">growth over {rows[0]['round_trips']} round trips, KiB"]
-    return [*markdown(columns, table), "",
-            f"Of {int(rows[0]['bytes']) // MIB} MiB of float32; growth on 1 MiB; from {source(comments)}"]
+        table.append(
+            [
+                row["codec"],
+                f"{encoded / MIB:.1f}",
+                f"{encode / MIB:.1f}",
+                f"{100 * encode / encoded:.1f}",
+                f"{decode / MIB:.1f}",
+                f"{100 * decode / size:.1f}",
+                f"{int(row['growth_bytes']) / 1024:.0f}",
+            ]
+        )
+    columns = [
+        "codec",
+        ">encoded, MiB",
+        ">encode: extra, MiB",
+        ">% of encoded",
+        ">decode: extra, MiB",
+        ">% of decoded",
+        f">growth over {rows[0]['round_trips']} round trips, KiB",
+    ]
+    return [
+        *markdown(columns, table),
+        "",
+        f"Of {int(rows[0]['bytes']) // MIB} MiB of float32; growth on 1 MiB; from {source(comments)}",
+    ]
 
 
 def prediction_table(results: Path) -> list[str]:
@@ -211,10 +317,16 @@ def prediction_table(results: Path) -> list[str]:
             if row[fixed] == chosen:
                 percent = 100 * int(row["compressed_bytes"]) / int(row["original_bytes"])
                 outcomes.setdefault((row["model"], row["layer"], row[varied]), {})[row["codec"]] = f"{percent:.2f}"
-        table = [[f"{model} {layer}", at, *(sizes.get(codec, "") for codec in codecs)]
-                 for (model, layer, at), sizes in outcomes.items()]
-        lines += [f"{fixed} {chosen}:", "",
-                  *markdown(["gradient of", f">{varied}", *(f">{codec} %" for codec in codecs)], table), ""]
+        table = [
+            [f"{model} {layer}", at, *(sizes.get(codec, "") for codec in codecs)]
+            for (model, layer, at), sizes in outcomes.items()
+        ]
+        lines += [
+            f"{fixed} {chosen}:",
+            "",
+            *markdown(["gradient of", f">{varied}", *(f">{codec} %" for codec in codecs)], table),
+            "",
+        ]
     return [*lines, f"Sizes are exact; from {source(comments)}"]
 
 
@@ -222,21 +334,35 @@ def checkpoints_table(results: Path) -> list[str]:
     """Return the table of checkpoints: each run by method, then the parts of their states."""
     comments, rows = read_table(results / "checkpoints.csv")
     whole = [row for row in rows if row["part"] == "all"]
-    table = [[row["run"], row["learning_rate"], row["method"], row["percent"], row["save_seconds"],
-              row["load_seconds"], row["load_last_seconds"]] for row in whole]
+    table = [
+        [
+            row["run"],
+            row["learning_rate"],
+            row["method"],
+            row["percent"],
+            row["save_seconds"],
+            row["load_seconds"],
+            row["load_last_seconds"],
+        ]
+        for row in whole
+    ]
     columns = ["run", ">learning rate", "method", ">% of the state", ">save, s", ">load, s", ">load the last, s"]
     parts: dict[tuple[str, str], dict[str, str]] = {}
     for row in rows:
         if row["part"] != "all":
             parts.setdefault((row["run"], row["part"]), {})[row["method"]] = row["percent"]
     methods = list(dict.fromkeys(method for percents in parts.values() for method in percents))
-    split = [[run, part, *(percents.get(method, "") for method in methods)]
-             for (run, part), percents in parts.items()]
+    split = [[run, part, *(percents.get(method, "") for method in methods)] for (run, part), percents in parts.items()]
     sizes = [int(row["state_bytes"]) / int(row["checkpoints"]) / 1e6 for row in whole]
     by_part = markdown(["run", "part", *(f">{method} %" for method in methods)], split)
-    return [*markdown(columns, table), "", *by_part, "",
-            f"{whole[0]['checkpoints']} checkpoints, {whole[0]['steps_between']} steps apart, of {min(sizes):.0f} to "
-            f"{max(sizes):.0f} MB each; from {source(comments)}"]
+    return [
+        *markdown(columns, table),
+        "",
+        *by_part,
+        "",
+        f"{whole[0]['checkpoints']} checkpoints, {whole[0]['steps_between']} steps apart, of {min(sizes):.0f} to "
+        f"{max(sizes):.0f} MB each; from {source(comments)}",
+    ]
 
 
 def integration_table(results: Path, integration: str, data: str = "data") -> list[str]:
@@ -246,9 +372,17 @@ def integration_table(results: Path, integration: str, data: str = "data") -> li
     best: dict[str, float] = {}
     for row in rows:
         best[row["data"]] = min(best.get(row["data"], 1e9), float(row["percent"]))
-    table = [[row["data"], f"{int(row['original_bytes']) / 1e6:.1f}", row["method"],
-              f"**{row['percent']}**" if float(row["percent"]) == best[row["data"]] else row["percent"],
-              row["save_seconds"], row["load_seconds"]] for row in rows]
+    table = [
+        [
+            row["data"],
+            f"{int(row['original_bytes']) / 1e6:.1f}",
+            row["method"],
+            f"**{row['percent']}**" if float(row["percent"]) == best[row["data"]] else row["percent"],
+            row["save_seconds"],
+            row["load_seconds"],
+        ]
+        for row in rows
+    ]
     columns = [data, ">MB", "method", ">% of the original", ">save, s", ">load, s"]
     return [*markdown(columns, table), "", f"From {source(comments)}"]
 
@@ -260,29 +394,65 @@ def files_table(results: Path, file: str = "files.csv") -> list[str]:
     for name, of_file in groupby(rows, key=itemgetter("file")):
         group = list(of_file)
         best = min(int(row["stored_bytes"]) for row in group)
-        table = [[row["method"], f"**{row['percent']}**" if int(row["stored_bytes"]) == best else row["percent"],
-                  *(rounded(row[f"{way}_{kind}"]) for kind in ("seconds", "cpu_seconds")
-                    for way in ("compress", "restore"))] for row in group]
+        table = [
+            [
+                row["method"],
+                f"**{row['percent']}**" if int(row["stored_bytes"]) == best else row["percent"],
+                *(
+                    rounded(row[f"{way}_{kind}"])
+                    for kind in ("seconds", "cpu_seconds")
+                    for way in ("compress", "restore")
+                ),
+            ]
+            for row in group
+        ]
         columns = ["method", ">% of the file", ">compress, s", ">restore, s", ">compress, CPU s", ">restore, CPU s"]
-        lines += ["", f"**{name}**, {group[0]['type']}, {int(group[0]['file_bytes']) / 1e6:.0f} MB", "",
-                  *markdown(columns, table)]
+        lines += [
+            "",
+            f"**{name}**, {group[0]['type']}, {int(group[0]['file_bytes']) / 1e6:.0f} MB",
+            "",
+            *markdown(columns, table),
+        ]
     return lines
 
 
 def weight_sync_table(results: Path) -> list[str]:
     """Return the table of weight sync: what changes, and what versions take."""
     comments, rows = read_table(results / "weight-sync.csv")
-    table = [[row["weights"], row["type"], row["learning_rate"], row["changed_percent"], row["percent"],
-              f"{100 * int(row['anchor_bytes']) / int(row['raw_bytes']):.1f}", row["publish_seconds"],
-              row["send_seconds"], row["apply_seconds"]] for row in rows]
-    columns = ["weights", "type", ">learning rate", ">changed, %", ">difference, %", ">anchor, %", ">publish, s",
-               ">send, s", ">apply, s"]
+    table = [
+        [
+            row["weights"],
+            row["type"],
+            row["learning_rate"],
+            row["changed_percent"],
+            row["percent"],
+            f"{100 * int(row['anchor_bytes']) / int(row['raw_bytes']):.1f}",
+            row["publish_seconds"],
+            row["send_seconds"],
+            row["apply_seconds"],
+        ]
+        for row in rows
+    ]
+    columns = [
+        "weights",
+        "type",
+        ">learning rate",
+        ">changed, %",
+        ">difference, %",
+        ">anchor, %",
+        ">publish, s",
+        ">send, s",
+        ">apply, s",
+    ]
     large = rows[-1]
-    return [*markdown(columns, table), "",
-            f"The transformer has {int(rows[0]['values']) / 1e6:.1f} million weights, the large state "
-            f"{int(large['values']) / 1e6:.0f} million, {int(large['raw_bytes']) / 1e9:.2f} GB, with a peak of "
-            f"{int(large['peak_bytes']) / 1e9:.1f} GB for state, publisher, subscriber and messages in one process; "
-            f"from {source(comments)}"]
+    return [
+        *markdown(columns, table),
+        "",
+        f"The transformer has {int(rows[0]['values']) / 1e6:.1f} million weights, the large state "
+        f"{int(large['values']) / 1e6:.0f} million, {int(large['raw_bytes']) / 1e9:.2f} GB, with a peak of "
+        f"{int(large['peak_bytes']) / 1e9:.1f} GB for state, publisher, subscriber and messages in one process; "
+        f"from {source(comments)}",
+    ]
 
 
 def differences_table(results: Path) -> list[str]:
@@ -292,14 +462,32 @@ def differences_table(results: Path) -> list[str]:
     for row in rows:
         key = row["weights"], row["learning_rate"], row["steps"], row["changed_percent"]
         groups.setdefault(key, {})[row["method"]] = row
-    names = ["gcodec", "gcodec, predicted blocks", "gaps as varints, values, zstd-3", "xor, zstd-3",
-             "numpy: index and value"]
+    names = [
+        "gcodec",
+        "gcodec, predicted blocks",
+        "gaps as varints, values, zstd-3",
+        "xor, zstd-3",
+        "numpy: index and value",
+    ]
     groups = {key: methods for key, methods in groups.items() if APART not in methods}
-    table = [[*key, f"{100 * float(methods['gcodec']['bound_bytes']) / (2 * int(methods['gcodec']['values'])):.3f}",
-              *(methods[name]["percent"] for name in names), methods["gcodec"]["of_bound"]]
-             for key, methods in groups.items()]
-    columns = ["weights", ">learning rate", ">steps", ">changed, %", ">bound, %", *(f">{name}, %" for name in names),
-               ">gcodec / bound"]
+    table = [
+        [
+            *key,
+            f"{100 * float(methods['gcodec']['bound_bytes']) / (2 * int(methods['gcodec']['values'])):.3f}",
+            *(methods[name]["percent"] for name in names),
+            methods["gcodec"]["of_bound"],
+        ]
+        for key, methods in groups.items()
+    ]
+    columns = [
+        "weights",
+        ">learning rate",
+        ">steps",
+        ">changed, %",
+        ">bound, %",
+        *(f">{name}, %" for name in names),
+        ">gcodec / bound",
+    ]
     return [*markdown(columns, table), "", f"Percent of the bfloat16 weights' bytes; from {source(comments)}"]
 
 
@@ -313,12 +501,25 @@ def differences_parts(results: Path) -> list[str]:
     for weights, methods in groups.items():
         if APART in methods:
             one, apart, predicted = methods["gcodec"], methods[APART], methods["gcodec, predicted blocks"]
-            table.append([
-                weights, one["percent"], apart["percent"], predicted["percent"],
-                f"{int(one['bytes']) / int(apart['bytes']):.3f}",
-                *(f"{float(one[name]) / float(apart[name]):.2f}" for name in ("encode_seconds", "decode_seconds"))])
-    columns = ["array", ">one frame, %", ">a frame for each part, %", ">without sparse blocks, %", ">size / parts",
-               ">encode / parts", ">decode / parts"]
+            table.append(
+                [
+                    weights,
+                    one["percent"],
+                    apart["percent"],
+                    predicted["percent"],
+                    f"{int(one['bytes']) / int(apart['bytes']):.3f}",
+                    *(f"{float(one[name]) / float(apart[name]):.2f}" for name in ("encode_seconds", "decode_seconds")),
+                ]
+            )
+    columns = [
+        "array",
+        ">one frame, %",
+        ">a frame for each part, %",
+        ">without sparse blocks, %",
+        ">size / parts",
+        ">encode / parts",
+        ">decode / parts",
+    ]
     return [*markdown(columns, table), "", f"Percent of the bfloat16 values' bytes; from {source(comments)}"]
 
 
@@ -327,12 +528,23 @@ def differences_speed(results: Path) -> list[str]:
     comments, rows = read_table(results / "differences.csv")
     large = [row for row in rows if row["weights"] == "large array"]
     size = 2 * int(large[0]["values"])
-    table = [[row["method"], row["percent"], *(f"{size / float(row[f'{way}_seconds']) / 1e9:.2f}" for way in
-              ("encode", "decode")), row["encode_of_copy"], row["decode_of_copy"]] for row in large]
+    table = [
+        [
+            row["method"],
+            row["percent"],
+            *(f"{size / float(row[f'{way}_seconds']) / 1e9:.2f}" for way in ("encode", "decode")),
+            row["encode_of_copy"],
+            row["decode_of_copy"],
+        ]
+        for row in large
+    ]
     columns = ["method", ">%", ">encode, GB/s", ">decode, GB/s", ">encode / copy", ">decode / copy"]
-    return [*markdown(columns, table), "",
-            f"{size / 1e6:.0f} MB of bfloat16, of which {large[0]['changed_percent']} % changed, on one core unless a "
-            f"row says two threads; from {source(comments)}"]
+    return [
+        *markdown(columns, table),
+        "",
+        f"{size / 1e6:.0f} MB of bfloat16, of which {large[0]['changed_percent']} % changed, on one core unless a "
+        f"row says two threads; from {source(comments)}",
+    ]
 
 
 def sparse_values_table(results: Path) -> list[str]:
@@ -342,8 +554,10 @@ def sparse_values_table(results: Path) -> list[str]:
     for row in rows:
         groups.setdefault((row["array"], row["dtype"], row["nonzero_percent"]), {})[row["method"]] = row
     names = ["gcodec", "gcodec, no sparse blocks", "zstd-1", "zstd-3", "numpy: index and value"]
-    table = [[*key, *(methods[name]["percent"] for name in names), methods["gcodec"]["of_bound"]]
-             for key, methods in groups.items()]
+    table = [
+        [*key, *(methods[name]["percent"] for name in names), methods["gcodec"]["of_bound"]]
+        for key, methods in groups.items()
+    ]
     columns = ["array", "type", ">not zero, %", *(f">{name}, %" for name in names), ">gcodec / order-0"]
     return [*markdown(columns, table), "", f"Percent of the array's bytes; from {source(comments)}"]
 
@@ -369,10 +583,29 @@ def gpu_host_table(results: Path) -> list[str]:
 def gpu_instructions_table(results: Path) -> list[str]:
     """Return the table of what the machine code of kernels in CUDA C++ takes."""
     comments, rows = read_table(results / "gpu-instructions.csv")
-    table = [[f"`{row['kernel']}`", row["architecture"], row["per_32_values"], row["registers"], row["shared_bytes"],
-              row["local_accesses"], f"{row['occupancy_percent']} %", row["barriers"]] for row in rows]
-    columns = ["kernel", "for", ">instructions per 32 values", ">registers", ">shared bytes", ">spills", ">occupancy",
-               ">barriers per block"]
+    table = [
+        [
+            f"`{row['kernel']}`",
+            row["architecture"],
+            row["per_32_values"],
+            row["registers"],
+            row["shared_bytes"],
+            row["local_accesses"],
+            f"{row['occupancy_percent']} %",
+            row["barriers"],
+        ]
+        for row in rows
+    ]
+    columns = [
+        "kernel",
+        "for",
+        ">instructions per 32 values",
+        ">registers",
+        ">shared bytes",
+        ">spills",
+        ">occupancy",
+        ">barriers per block",
+    ]
     compilers = " and ".join(dict.fromkeys(row["compiler"] for row in rows))
     return [*markdown(columns, table), "", f"Compiled by {compilers}, not run; from {source(comments)}"]
 
@@ -390,17 +623,19 @@ def seconds_over_link(row: Row, rate: float, *, whole: bool) -> float:
 
 
 def weight_sync_links(results: Path) -> list[str]:
-    """Return a model of a version's time over links: the large state whole and as a difference, from measured parts.
-    """
+    """Return a model of a version's time over links: the large state whole and as a difference, from measured parts."""
     _, rows = read_table(results / "weight-sync.csv")
     large = rows[-1]
     table = []
     for rate in (0.1, 1, 10, 25, 100):
         whole, ours = (seconds_over_link(large, rate, whole=whole) for whole in (True, False))
         table.append([f"{rate:g} Gb/s", f"{whole:.2f}", f"{ours:.2f}", f"{whole / ours:.1f}"])
-    return [*markdown(["link", ">whole, s", ">difference, s", ">times as fast"], table), "",
-            "A model: bytes over the link's rate, and for the difference the seconds of the first table's row "
-            "*large state*, one after the other, on two CPU cores."]
+    return [
+        *markdown(["link", ">whole, s", ">difference, s", ">times as fast"], table),
+        "",
+        "A model: bytes over the link's rate, and for the difference the seconds of the first table's row "
+        "*large state*, one after the other, on two CPU cores.",
+    ]
 
 
 def level_speed(results: Path) -> list[str]:

@@ -30,8 +30,18 @@ RATE = 0.1  #: GB/s of encoding from which a level qualifies
 NEARLY = 0.5  #: of that rate: so much gets two more tries
 HOPELESS = 0.3  #: of that rate: less is not tried again
 TRIES = 3
-COLUMNS = ("model", "step", "group", "dtype", "codec", "original_bytes", "compressed_bytes", "encode_GBps",
-           "decode_GBps", "qualifies")
+COLUMNS = (
+    "model",
+    "step",
+    "group",
+    "dtype",
+    "codec",
+    "original_bytes",
+    "compressed_bytes",
+    "encode_GBps",
+    "decode_GBps",
+    "qualifies",
+)
 
 
 def measure(part: Input, name: str, task: CodecTask) -> list[object]:
@@ -49,8 +59,18 @@ def measure(part: Input, name: str, task: CodecTask) -> list[object]:
     decoding = process_time() - start
     task.check(decoded)
     rate = _rate(part, encoding)
-    return [part.model, part.step, part.group, part.dtype, name, part.nbytes, len(encoded), f"{rate:.3f}",
-            f"{_rate(part, decoding):.3f}", int(rate >= RATE)]
+    return [
+        part.model,
+        part.step,
+        part.group,
+        part.dtype,
+        name,
+        part.nbytes,
+        len(encoded),
+        f"{rate:.3f}",
+        f"{_rate(part, decoding):.3f}",
+        int(rate >= RATE),
+    ]
 
 
 def _rate(part: Input, seconds: float) -> float:
@@ -87,8 +107,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     peers, missing = available(all_levels())
     series = read_series(options.data or default_folder(), ends_only=options.quick)
-    groups, dtypes = ((GRADIENTS,), ("float32", "bfloat16")) if options.quick else (
-        GROUPS, ("float32", "bfloat16", "float16"))
+    groups, dtypes = (
+        ((GRADIENTS,), ("float32", "bfloat16")) if options.quick else (GROUPS, ("float32", "bfloat16", "float16"))
+    )
     rows: list[list[object]] = []
     notes = [f"{package} is not installed and not measured" for package in missing]
     for title, parts in named_inputs(series, groups, dtypes, with_levels=False):

@@ -87,8 +87,10 @@ def measure(count: int, rounds: int, folder: Path) -> list[tuple[object, ...]]:
         DECODE: [lambda: decode(frames[0]), lambda: decode(frames[1])],
         SAVE: [lambda: gcodec.save_file(sides[0], paths[0]), lambda: gcodec.save_file(sides[1], paths[1])],
         LOAD: [lambda: gcodec.load_file(paths[0]), lambda: gcodec.load_file(paths[1])],
-        SAVE_CHANGES: [partial(gcodec.save_file, side, path, base=base)
-                       for side, path, base in zip(later, paths, bases, strict=True)],
+        SAVE_CHANGES: [
+            partial(gcodec.save_file, side, path, base=base)
+            for side, path, base in zip(later, paths, bases, strict=True)
+        ],
         LOAD_CHANGES: [partial(gcodec.load_file, path, base=base) for path, base in zip(paths, bases, strict=True)],
     }
     n_bytes, table = sides[1]["all"].nbytes, []

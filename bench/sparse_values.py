@@ -59,8 +59,7 @@ def methods(bits: np.ndarray, dtype: str) -> dict[str, CodecTask]:
             gcodec.decode(frame, out=out.view(np.float32) if dtype == "float32" else out, threads=1)
             return out
 
-        return CodecTask(
-            lambda: gcodec.encode(typed, dtype=dtype, options=options, threads=1, out=room), decode, bits)
+        return CodecTask(lambda: gcodec.encode(typed, dtype=dtype, options=options, threads=1, out=room), decode, bits)
 
     def pairs() -> CodecTask:
         def decode(data: bytes) -> np.ndarray:
@@ -78,10 +77,17 @@ def methods(bits: np.ndarray, dtype: str) -> dict[str, CodecTask]:
     def by_zstd(level: int) -> CodecTask:
         packer, unpacker = zstandard.ZstdCompressor(level), zstandard.ZstdDecompressor()
         return CodecTask(
-            lambda: packer.compress(bits.data), lambda data: np.frombuffer(unpacker.decompress(data), bits.dtype), bits)
+            lambda: packer.compress(bits.data), lambda data: np.frombuffer(unpacker.decompress(data), bits.dtype), bits
+        )
 
-    return {"copy": copy_task(bits), "gcodec": by_gcodec(True), "gcodec, no sparse blocks": by_gcodec(False),
-            "numpy: index and value": pairs(), "zstd-1": by_zstd(1), "zstd-3": by_zstd(3)}
+    return {
+        "copy": copy_task(bits),
+        "gcodec": by_gcodec(True),
+        "gcodec, no sparse blocks": by_gcodec(False),
+        "numpy: index and value": pairs(),
+        "zstd-1": by_zstd(1),
+        "zstd-3": by_zstd(3),
+    }
 
 
 def rows_of(array: str, dtype: str, bits: np.ndarray, rounds: int) -> Iterator[list[object]]:
@@ -115,8 +121,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     training = Training(*((64, 1) if options.quick else (WIDTH, LAYERS)))
     training.take_steps(3 if options.quick else 100, 1e-3)
     model = training.model
-    embedding = max((module for module in model.modules() if isinstance(module, torch.nn.Embedding)),
-                    key=lambda module: module.weight.numel())
+    embedding = max(
+        (module for module in model.modules() if isinstance(module, torch.nn.Embedding)),
+        key=lambda module: module.weight.numel(),
+    )
     assert embedding.weight.grad is not None
     gradients = torch.cat([p.grad.reshape(-1) for p in model.parameters() if p.grad is not None])
     weights = torch.cat([p.detach().reshape(-1) for p in model.parameters()])

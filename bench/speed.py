@@ -32,8 +32,19 @@ from gcodec.benchmark.timing import GIGA, copy_task, interleave
 from gcodec.kernels.core.intrinsics import HAS_AVX2, HAS_AVX512
 
 VALUES = 64 * MEGA
-COLUMNS = ("data", "mode", "path", "bytes", "compressed_bytes", "copy_GBps", "encode_GBps", "decode_GBps",
-           "encode_of_copy", "decode_of_copy", "same_bytes")
+COLUMNS = (
+    "data",
+    "mode",
+    "path",
+    "bytes",
+    "compressed_bytes",
+    "copy_GBps",
+    "encode_GBps",
+    "decode_GBps",
+    "encode_of_copy",
+    "decode_of_copy",
+    "same_bytes",
+)
 NATIVE, AVX2, PORTABLE = "native", "AVX2", "portable"
 OWN = NATIVE if HAS_AVX512 or not HAS_AVX2 else AVX2  #: the path of this process
 CPUS = {AVX2: "x86-64-v3", PORTABLE: "x86-64-v2"}
@@ -48,9 +59,16 @@ def measured(title: str, setting: Setting, rounds: int) -> Found:
     for error in errors.values():
         raise error
     own, copy, size = timings[OURS], timings[COPY], setting.data.nbytes
-    return {"data": title, "mode": setting.mode, "bytes": size, "compressed_bytes": len(encoded),
-            "copy": size / copy.encode / GIGA, "encode": size / own.encode / GIGA, "decode": size / own.decode / GIGA,
-            "hash": xxh3_128_hexdigest(encoded)}
+    return {
+        "data": title,
+        "mode": setting.mode,
+        "bytes": size,
+        "compressed_bytes": len(encoded),
+        "copy": size / copy.encode / GIGA,
+        "encode": size / own.encode / GIGA,
+        "decode": size / own.decode / GIGA,
+        "hash": xxh3_128_hexdigest(encoded),
+    }
 
 
 def here(folder: Path, values: int, rounds: int) -> Iterator[Found]:
@@ -64,8 +82,11 @@ def elsewhere(path: str, folder: Path, values: int, rounds: int) -> Iterator[Fou
     """Yield the results of a process that is compiled for another path."""
     command = [sys.executable, "-m", "bench.speed", "--child", f"{values},{rounds}", "--data", str(folder)]
     # The name alone keeps the features of the machine at hand; the empty list takes them away.
-    own = {"NUMBA_CPU_NAME": CPUS[path], "NUMBA_CPU_FEATURES": "",
-           "NUMBA_CACHE_DIR": os.environ.get("NUMBA_CACHE_DIR", ".cache/numba") + f"-{path.lower()}"}
+    own = {
+        "NUMBA_CPU_NAME": CPUS[path],
+        "NUMBA_CPU_FEATURES": "",
+        "NUMBA_CACHE_DIR": os.environ.get("NUMBA_CACHE_DIR", ".cache/numba") + f"-{path.lower()}",
+    }
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=os.environ | own) as child:
         assert child.stdout is not None
         yield from map(json.loads, child.stdout)
@@ -89,8 +110,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     paths: dict[str, Callable[[Path, int, int], Iterator[Found]]] = {OWN: here}
     if platform.machine() == "x86_64":  # elsewhere there is one path
-        paths |= {path: partial(elsewhere, path) for path in CPUS
-                  if path == PORTABLE or not (options.quick or path == OWN)}
+        paths |= {
+            path: partial(elsewhere, path) for path in CPUS if path == PORTABLE or not (options.quick or path == OWN)
+        }
     rows: list[list[str | float | int]] = []
     hashes: dict[tuple[object, object], object] = {}
     for path, run in paths.items():
@@ -98,8 +120,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
             copy, encode, decode = (float(result[name]) for name in ("copy", "encode", "decode"))
             key = result["data"], result["mode"]
             same = hashes.setdefault(key, result["hash"]) == result["hash"]
-            rows.append([*key, path, result["bytes"], result["compressed_bytes"], f"{copy:.3f}", f"{encode:.3f}",
-                         f"{decode:.3f}", f"{encode / copy:.4f}", f"{decode / copy:.4f}", "yes" if same else "no"])
+            rows.append(
+                [
+                    *key,
+                    path,
+                    result["bytes"],
+                    result["compressed_bytes"],
+                    f"{copy:.3f}",
+                    f"{encode:.3f}",
+                    f"{decode:.3f}",
+                    f"{encode / copy:.4f}",
+                    f"{decode / copy:.4f}",
+                    "yes" if same else "no",
+                ]
+            )
             print(*rows[-1], flush=True)
     write_table(options.out / "speed.csv", COLUMNS, rows)
     return 0 if all(row[-1] == "yes" for row in rows) else 1

@@ -76,17 +76,39 @@ def encode_up_to(upto, coding, rounded, begin, end, scratch, out, at):
         c = choices.codebook[b]
         if upto == 1 or header.is_constant(values, n) or c < 0:
             continue
-        find_block_symbols(values, levels, stream_len, float_bits, choices.base[b], choices.references,
-                           symbol_ranges(books, c), scratch)
+        find_block_symbols(
+            values,
+            levels,
+            stream_len,
+            float_bits,
+            choices.base[b],
+            choices.references,
+            symbol_ranges(books, c),
+            scratch,
+        )
         if upto == 2:
             continue
-        streams_at = layouts.split_planes(values, stream_len, float_bits, layouts.plane_tables(books, c), coding.planes,
-                                          scratch, out, at + header.CODED_HEADER)
+        streams_at = layouts.split_planes(
+            values,
+            stream_len,
+            float_bits,
+            layouts.plane_tables(books, c),
+            coding.planes,
+            scratch,
+            out,
+            at + header.CODED_HEADER,
+        )
         if upto == 3:
             continue
-        encode_streams(values, stream_len, prefix_encoder(books, c, float_bits),
-                       NextValues(following, np.int64(64 if rounded is None else 128)), encode_buffers(scratch),
-                       out, streams_at)
+        encode_streams(
+            values,
+            stream_len,
+            prefix_encoder(books, c, float_bits),
+            NextValues(following, np.int64(64 if rounded is None else 128)),
+            encode_buffers(scratch),
+            out,
+            streams_at,
+        )
 
 
 @kernel
@@ -105,10 +127,16 @@ def decode_up_to(upto, blocks, begin, end, coding, scratch, out):
         fields = header.read_coded(data, at)
         streams_at = at + header.CODED_HEADER + fields.plane_bytes
         lengths_at = streams_at + fields.symbol_bytes
-        decoder.locate_streams(data, streams_at, lengths_at, n_streams, fields.length_width, fields.min_stream_bytes,
-                             scratch)
-        code = PrefixDecoder(books.table[c], books.lengths[c], np.int64(books.lengths[c, ESCAPE]),
-                             np.int64(float_bits.head_bits), fields.run_symbol)
+        decoder.locate_streams(
+            data, streams_at, lengths_at, n_streams, fields.length_width, fields.min_stream_bytes, scratch
+        )
+        code = PrefixDecoder(
+            books.table[c],
+            books.lengths[c],
+            np.int64(books.lengths[c, ESCAPE]),
+            np.int64(float_bits.head_bits),
+            fields.run_symbol,
+        )
         decode_streams(data, stream_len, code, decode_buffers(scratch), subarray(out, b * geometry.block, n), at + size)
         if upto == 2:
             continue
@@ -127,26 +155,35 @@ class Run:
 
 def encoding_run(task: CodecTask, lossy: bool) -> Run:
     """Return the encoder's stages on what a task encodes."""
-    with (patch.object(coded_blocks, "encode_coded_blocks", wraps=coded_blocks.encode_coded_blocks) as loop,
-          patch.object(sampling, "take_sample", wraps=sampling.take_sample) as sample,
-          patch("gcodec.frame.encode.make_plan", wraps=planning.make_plan) as plan):
+    with (
+        patch.object(coded_blocks, "encode_coded_blocks", wraps=coded_blocks.encode_coded_blocks) as loop,
+        patch.object(sampling, "take_sample", wraps=sampling.take_sample) as sample,
+        patch("gcodec.frame.encode.make_plan", wraps=planning.make_plan) as plan,
+    ):
         task.encode()
-    result = max((call.args[1:] for call in loop.call_args_list), key=lambda args: args[3] - args[2])    # without a key
-    steps = {stage: _bound(encode_up_to, upto, *result) for upto, stage in enumerate(ENCODING[:-1], 1)
-             if lossy or stage != ENCODING[0]}
+    result = max((call.args[1:] for call in loop.call_args_list), key=lambda args: args[3] - args[2])  # without a key
+    steps = {
+        stage: _bound(encode_up_to, upto, *result)
+        for upto, stage in enumerate(ENCODING[:-1], 1)
+        if lossy or stage != ENCODING[0]
+    }
     steps[ENCODING[-1]] = _bound(encoder.encode_blocks, *result)
-    before = {SAMPLE: lambda: [sampling.take_sample(*call.args, **call.kwargs) for call in sample.call_args_list],
-              CODEBOOKS: _bound(planning.make_plan, *plan.call_args.args, **plan.call_args.kwargs)}
+    before = {
+        SAMPLE: lambda: [sampling.take_sample(*call.args, **call.kwargs) for call in sample.call_args_list],
+        CODEBOOKS: _bound(planning.make_plan, *plan.call_args.args, **plan.call_args.kwargs),
+    }
     return Run(task.encode, before, steps)
 
 
 def decoding_run(task: CodecTask) -> Run:
     """Return the decoder's stages on what a task decodes."""
     encoded = bytes(task.encode())
-    with (patch("gcodec.codec.small_frame", return_value=None),     # likewise
-          patch.object(coded_blocks, "decode_coded_blocks", wraps=coded_blocks.decode_coded_blocks) as loop):
+    with (
+        patch("gcodec.codec.small_frame", return_value=None),  # likewise
+        patch.object(coded_blocks, "decode_coded_blocks", wraps=coded_blocks.decode_coded_blocks) as loop,
+    ):
         task.decode(encoded)
-    result = loop.call_args_list[0].args[1:]    # a second call, for the end of the data, has the last block or two only
+    result = loop.call_args_list[0].args[1:]  # a second call, for the end of the data, has the last block or two only
     steps = {stage: _bound(decode_up_to, upto, *result[:6]) for upto, stage in enumerate(DECODING[:-1], 1)}
     steps[DECODING[-1]] = _bound(decoder.decode_blocks, *result)
     return Run(lambda: task.decode(encoded), {}, steps)
@@ -190,8 +227,15 @@ def rows_of(title: str, setting: Setting, rounds: int) -> Iterator[list[object]]
     for direction, run in (("encode", encoding_run(task, bool(setting.key))), ("decode", decoding_run(task))):
         seconds = stages_of(run, copy_task(data.bits), moved, rounds)
         for stage, time in seconds.items():
-            yield [title, setting.mode, direction, stage, data.bits.size, f"{1e9 * time / data.bits.size:.4f}",
-                   f"{time / seconds[WHOLE]:.4f}"]
+            yield [
+                title,
+                setting.mode,
+                direction,
+                stage,
+                data.bits.size,
+                f"{1e9 * time / data.bits.size:.4f}",
+                f"{time / seconds[WHOLE]:.4f}",
+            ]
 
 
 def inputs_of(folder: Path, values: int) -> Iterator[tuple[str, list[Setting]]]:

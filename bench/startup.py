@@ -84,14 +84,38 @@ CASES = (
     Case("decompress it", OURS, _cli("decompress", "-fq", "values.gc", "-o", "back.npy")),
     Case(HOOK, OURS, ("-c", _HOOK), "torch"),
     Case(HOOK, "torch", ("-c", _HOOK.replace(", gcodec\n", "\n").replace("ddp.register", "# ")), "torch"),
-    Case(FIRST[0], "zstd-1", ("-c", f"{_LOAD}import zstandard as z; "
-                              "z.ZstdDecompressor().decompress(z.ZstdCompressor(1).compress(x))"), "zstandard"),
-    Case(FIRST[0], "pcodec-8", ("-c", f"{_LOAD}from pcodec import ChunkConfig, standalone as p; "
-                                "p.simple_decompress(p.simple_compress(x.reshape(-1), ChunkConfig()))"), "pcodec"),
-    Case(FIRST[0], "Blosc2 zstd-1", ("-c", f"{_LOAD}import blosc2; blosc2.unpack_array2(blosc2.pack_array2(x))"),
-         "blosc2"),
-    Case(FIRST[0], "ZipNN", ("-c", f"{_LOAD}import zipnn; c = zipnn.ZipNN(input_format='byte', bytearray_dtype="
-                             "'float32'); c.decompress(c.compress(bytearray(x.tobytes())))"), "zipnn"),
+    Case(
+        FIRST[0],
+        "zstd-1",
+        ("-c", f"{_LOAD}import zstandard as z; z.ZstdDecompressor().decompress(z.ZstdCompressor(1).compress(x))"),
+        "zstandard",
+    ),
+    Case(
+        FIRST[0],
+        "pcodec-8",
+        (
+            "-c",
+            f"{_LOAD}from pcodec import ChunkConfig, standalone as p; "
+            "p.simple_decompress(p.simple_compress(x.reshape(-1), ChunkConfig()))",
+        ),
+        "pcodec",
+    ),
+    Case(
+        FIRST[0],
+        "Blosc2 zstd-1",
+        ("-c", f"{_LOAD}import blosc2; blosc2.unpack_array2(blosc2.pack_array2(x))"),
+        "blosc2",
+    ),
+    Case(
+        FIRST[0],
+        "ZipNN",
+        (
+            "-c",
+            f"{_LOAD}import zipnn; c = zipnn.ZipNN(input_format='byte', bytearray_dtype="
+            "'float32'); c.decompress(c.compress(bytearray(x.tobytes())))",
+        ),
+        "zipnn",
+    ),
 )
 
 
@@ -121,12 +145,21 @@ def run(case: Case, folder: Path, cache: Path, package: Path = ROOT) -> Run:
     Raises:
         GcodecError: it failed.
     """
-    environment = {**os.environ, "PYTHONPATH": str(package), "NUMBA_CACHE_DIR": str(cache),
-                   "PYTHONPYCACHEPREFIX": str(folder / "pyc")}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(package),
+        "NUMBA_CACHE_DIR": str(cache),
+        "PYTHONPYCACHEPREFIX": str(folder / "pyc"),
+    }
     environment.pop("PYTHONDONTWRITEBYTECODE", None)  # an installed package's modules are compiled
     begin = perf_counter()
-    process = subprocess.Popen([sys.executable, *case.command], cwd=folder, env=environment, stdout=subprocess.DEVNULL,
-                               stderr=subprocess.DEVNULL)
+    process = subprocess.Popen(
+        [sys.executable, *case.command],
+        cwd=folder,
+        env=environment,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
     _, status, usage = os.wait4(process.pid, 0)
     seconds = perf_counter() - begin
     process.returncode = os.waitstatus_to_exitcode(status)
@@ -187,8 +220,13 @@ def check_wheel(wheel: Path) -> None:
     """Raise GcodecError if a wheel brings no kernels, or those of other sources than this checkout."""
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
-        others = [name for name in names if name.startswith("gcodec/kernels/") and name.endswith(".py")
-                  and not ((ROOT / name).exists() and (ROOT / name).read_bytes() == archive.read(name))]
+        others = [
+            name
+            for name in names
+            if name.startswith("gcodec/kernels/")
+            and name.endswith(".py")
+            and not ((ROOT / name).exists() and (ROOT / name).read_bytes() == archive.read(name))
+        ]
     if others:
         raise GcodecError(f"{wheel} is of other sources than this checkout, {others[0]} among them: make wheel again")
     if not any(name.startswith("gcodec/kernels/compiled/") for name in names):

@@ -32,8 +32,22 @@ from gcodec.benchmark.csv_tables import write_table
 from gcodec.benchmark.timing import RoundTripError
 from gcodec.sync import Publisher, Subscriber, VersionFolder
 
-COLUMNS = ("weights", "type", "learning_rate", "values", "versions", "changed_percent", "raw_bytes", "anchor_bytes",
-           "difference_bytes", "percent", "publish_seconds", "send_seconds", "apply_seconds", "peak_bytes")
+COLUMNS = (
+    "weights",
+    "type",
+    "learning_rate",
+    "values",
+    "versions",
+    "changed_percent",
+    "raw_bytes",
+    "anchor_bytes",
+    "difference_bytes",
+    "percent",
+    "publish_seconds",
+    "send_seconds",
+    "apply_seconds",
+    "peak_bytes",
+)
 RATES = (1e-6, 3e-6, 1e-5, 1e-4)
 TYPES = ("float32", "bfloat16", "float8_e4m3fn")
 TRAINED, LARGE = "transformer in training", "large state"
@@ -86,9 +100,20 @@ class Tally:
         self.anchor_bytes = len(self._last.anchor())
         size, peak = median(self.sizes), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
         self._folder.cleanup()
-        return [weights, self.dtype, f"{rate:g}", self.n_values, len(self.sizes), f"{100 * median(self.changed):.3f}",
-                self.raw_bytes, self.anchor_bytes, round(size), f"{100 * size / self.raw_bytes:.3f}",
-                *(f"{median(seconds):.3f}" for seconds in self.seconds.values()), peak if weights == LARGE else ""]
+        return [
+            weights,
+            self.dtype,
+            f"{rate:g}",
+            self.n_values,
+            len(self.sizes),
+            f"{100 * median(self.changed):.3f}",
+            self.raw_bytes,
+            self.anchor_bytes,
+            round(size),
+            f"{100 * size / self.raw_bytes:.3f}",
+            *(f"{median(seconds):.3f}" for seconds in self.seconds.values()),
+            peak if weights == LARGE else "",
+        ]
 
 
 def trained_rows(n_warmup: int, n_versions: int, width: int, layers: int) -> Iterator[list[object]]:

@@ -41,13 +41,17 @@ def train(
     """This rank's part: its losses, what was exchanged, and the model."""
     rank, size = dist.get_rank(), dist.get_world_size()
     bytes_of_text = bytearray(read_standard_library(400_000).encode())
-    text = torch.frombuffer(bytes_of_text, dtype=torch.uint8).long().chunk(size)[rank]     # each rank has its own
+    text = torch.frombuffer(bytes_of_text, dtype=torch.uint8).long().chunk(size)[rank]  # each rank has its own
     torch.manual_seed(seed)
     model = Transformer(256, width=64, layers=2, context=CONTEXT)
     inner = torch.optim.AdamW(model.parameters(), lr=lr)
     outer = torch.optim.SGD(model.parameters(), lr=0.7, momentum=0.9, nesterov=True)
-    modes: dict[str, Any] = {"lossless": gd.Lossless(), "fixed": gd.FixedBits(8), "near": gd.NearLossless(outer),
-                             "visible": gd.Visible()}
+    modes: dict[str, Any] = {
+        "lossless": gd.Lossless(),
+        "fixed": gd.FixedBits(8),
+        "near": gd.NearLossless(outer),
+        "visible": gd.Visible(),
+    }
     diloco = gd.DiLoCo(outer, every, mode=modes[mode])
     random = torch.Generator().manual_seed(1000 * seed + rank)
     losses = []
@@ -78,8 +82,10 @@ def main() -> None:
         every_step = counts["dense_bytes"] * options.every
         if "visible_share" in counts:
             print(f"{100 * counts['visible_share']:.1f} % of the values were visible, and sent")
-        print(f"sent {counts['sent_bytes'] / 1e6:.2f} MB per rank: {counts['ratio']:.2f} times less than the same "
-              f"exchanges dense, {every_step / counts['sent_bytes']:.0f} times less than averaging every step")
+        print(
+            f"sent {counts['sent_bytes'] / 1e6:.2f} MB per rank: {counts['ratio']:.2f} times less than the same "
+            f"exchanges dense, {every_step / counts['sent_bytes']:.0f} times less than averaging every step"
+        )
     gd.close_lanes()
     dist.destroy_process_group()
 

@@ -1,6 +1,6 @@
 """Weight sync: rank 0 trains a language model; rank 1 gets its bfloat16 weights from a folder, rank 2 from a broadcast.
 
-    torchrun --standalone --nproc-per-node 3 examples/weight_sync.py FOLDER --steps 60
+torchrun --standalone --nproc-per-node 3 examples/weight_sync.py FOLDER --steps 60
 """
 
 import argparse

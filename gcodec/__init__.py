@@ -54,8 +54,16 @@ _HOME = {
     "checkpoints": ("Checkpointer",),
     "codec": ("decode", "decode_range", "encode", "inspect", "max_encoded_size", "warmup"),
     "options": ("LITERAL_GCOMP", "EncoderOptions"),
-    "errors": ("BrokenChain", "Corruption", "GcodecError", "InsufficientData", "InvalidArgument", "LimitExceeded",
-               "PeerError", "Unsupported"),
+    "errors": (
+        "BrokenChain",
+        "Corruption",
+        "GcodecError",
+        "InsufficientData",
+        "InvalidArgument",
+        "LimitExceeded",
+        "PeerError",
+        "Unsupported",
+    ),
     "frame.inspect": ("FrameInfo",),
     "format.ladders": ("FINE_LADDER", "PAPER_LADDER", "Ladder"),
     "recorder": ("Recorder",),
@@ -64,8 +72,21 @@ _HOME = {
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 
 #: Packages and modules for users, which ``import gcodec`` makes available, too.
-_PACKAGES = ("adaptive", "archive", "averaging", "checkpoints", "compressors", "distributed", "errors", "gpu",
-             "integrations", "recorder", "report", "sync", "truncation")
+_PACKAGES = (
+    "adaptive",
+    "archive",
+    "averaging",
+    "checkpoints",
+    "compressors",
+    "distributed",
+    "errors",
+    "gpu",
+    "integrations",
+    "recorder",
+    "report",
+    "sync",
+    "truncation",
+)
 
 # ``from gcodec import *`` must not replace Python's own open.
 __all__ = sorted(_MODULE_OF.keys() - {"open"})

@@ -41,9 +41,7 @@ __all__ = ["decode", "decode_range", "encode", "inspect", "max_encoded_size", "w
 _NO_SCRATCH = np.zeros(0, np.uint8)
 
 
-def bit_layout_for(
-    values: Values, precision: Precision, options: EncoderOptions
-) -> tuple[BitLayout, np.ndarray]:
+def bit_layout_for(values: Values, precision: Precision, options: EncoderOptions) -> tuple[BitLayout, np.ndarray]:
     """Return the bit layout that encode's arguments ask for, and the level of every value.
 
     Args:
@@ -138,8 +136,13 @@ def encode(
     options = DEFAULT_OPTIONS if options is None else checked_options(options)
     precision = EXACT
     if not (
-        mantissa_bits is None and levels is None and ladder is None and rounding is None and optimizer is None
-        and param is None and keep is None
+        mantissa_bits is None
+        and levels is None
+        and ladder is None
+        and rounding is None
+        and optimizer is None
+        and param is None
+        and keep is None
     ):
         precision = Precision(mantissa_bits, levels, ladder, rounding, optimizer, param, keep)
     if _is_on_gpu(x):

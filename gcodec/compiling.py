@@ -18,8 +18,10 @@ from typing import Any
 LOGGER = logging.getLogger("gcodec")
 #: Compiling is worth a line after so many seconds.
 DELAY_SECONDS = 1.0
-TEXT = ("compiling kernels for this CPU, once; the first use of each value type takes seconds to minutes"
-        " (gcodec warmup does it ahead)")
+TEXT = (
+    "compiling kernels for this CPU, once; the first use of each value type takes seconds to minutes"
+    " (gcodec warmup does it ahead)"
+)
 COMPILE = "numba:compile"
 
 

@@ -249,8 +249,11 @@ def _closest(word: str, known: Iterable[str]) -> str:
 _BEGINNINGS = (
     (b"\x89GCA", "a gcodec archive: read it with gcodec.load, gcodec.load_file, gcodec.open or gcodec decompress"),
     (b"\x89GCF", "a gcodec frame: read it with gcodec.decode"),
-    (b"PK\x03\x04", "a zip file, such as those of torch.save and numpy.savez: read it with the library that wrote it, "
-     "or make an archive of it with gcodec.compress_file"),
+    (
+        b"PK\x03\x04",
+        "a zip file, such as those of torch.save and numpy.savez: read it with the library that wrote it, "
+        "or make an archive of it with gcodec.compress_file",
+    ),
     (b"\x93NUMPY", "a .npy file: read it with numpy.load, or make an archive of it with gcodec.compress_file"),
 )
 

@@ -174,7 +174,10 @@ class _BytesMemory:
         self._bytes = ctypes.c_void_p(api.new(None, size))
         start = api.start(self._bytes)
         self.__array_interface__: dict[str, Any] = {
-            "shape": (size,), "typestr": "|u1", "data": (start, False), "version": 3
+            "shape": (size,),
+            "typestr": "|u1",
+            "data": (start, False),
+            "version": 3,
         }
         # No Python runs at the end of this object, for an interrupt in it would be lost: the reference calls CPython's.
         self._end = weakref.ref(self, partial(api.release, self._bytes))
@@ -188,6 +191,7 @@ class _BytesMemory:
 
 
 # Scratch of the kernels
+
 
 def scratch_for(
     dtype: DType, block: int, stream: int, layout: type[Layout], decode: bool, lossy: bool = False

@@ -221,9 +221,7 @@ def check_base_array(dtype: DType, n_values: int, found: DType, n_found: int) ->
         n_found: Number of the base's values.
     """
     if found is not dtype.narrow or n_found != n_values:
-        raise InvalidArgument(
-            f"base must hold {n_values} values of {dtype.narrow.name}, not {n_found} of {found.name}"
-        )
+        raise InvalidArgument(f"base must hold {n_values} values of {dtype.narrow.name}, not {n_found} of {found.name}")
 
 
 def check_lossless(bit_layout: BitLayout) -> None:

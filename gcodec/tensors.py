@@ -162,7 +162,8 @@ def check_unmasked(x: Any, argument: str) -> None:
 _NATIVE = {np.dtype(t.name): t for t in DTYPES if t.in_numpy}
 #: The value type by that of an array in native byte order, and the name that its caller gives.
 _TYPES: dict[tuple[Any, str | None], DType] = {
-    **{(kind, None): t for kind, t in _NATIVE.items()}, **{(t.uint, t.name): t for t in DTYPES}
+    **{(kind, None): t for kind, t in _NATIVE.items()},
+    **{(t.uint, t.name): t for t in DTYPES},
 }
 
 
@@ -298,8 +299,10 @@ def _not_plain(x: Any, argument: str, error: Exception | None = None) -> Invalid
     elif error is None or kind == "FakeTensor" or "ninitialized" in kind:
         what = f"must be a tensor with values, but this {kind} has no data: pass the one that it stands for"
     else:
-        what = ("must be a plain tensor, whose memory can be read; transforms of torch.func, such as vmap or grad, "
-                f"hide it: call from outside of them ({kind}: {error})")
+        what = (
+            "must be a plain tensor, whose memory can be read; transforms of torch.func, such as vmap or grad, "
+            f"hide it: call from outside of them ({kind}: {error})"
+        )
     return InvalidArgument(f"{argument} {what}")
 
 

@@ -88,8 +88,10 @@ class Call(Generic[Result]):
             if not self._pool.has_threads():
                 self.run("caller")
                 if self._is_lost():
-                    raise RuntimeError("a call was given up, or its thread is gone: no process goes on with the calls"
-                                       " of the one that it was forked from")
+                    raise RuntimeError(
+                        "a call was given up, or its thread is gone: no process goes on with the calls"
+                        " of the one that it was forked from"
+                    )
             self._await_end(seconds)
             seconds = min(2 * seconds, _LONGEST_WAIT)
         if self.error is not None:
@@ -275,8 +277,10 @@ def threads_per_rank() -> int:
     InvalidArgument if the variable that it sets is no number of ranks; empty, it counts as not set."""
     text = os.environ.get("LOCAL_WORLD_SIZE", "").strip() or "1"
     if not (text.isdecimal() and int(text)):
-        raise InvalidArgument(f"LOCAL_WORLD_SIZE must be a number of ranks, at least 1, not {text!r:.80}: it is a "
-                              "variable of the environment, which torchrun sets")
+        raise InvalidArgument(
+            f"LOCAL_WORLD_SIZE must be a number of ranks, at least 1, not {text!r:.80}: it is a "
+            "variable of the environment, which torchrun sets"
+        )
     return max((os.cpu_count() or 1) // int(text), 1)
 
 

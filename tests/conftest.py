@@ -15,25 +15,43 @@ os.environ.setdefault("MKL_CBWR", "COMPATIBLE")
 #: Files that take longest, the longest first. Processes are given files in this order (``make test``): one that begins
 #: last would leave the other cores without work.
 LONGEST = (
-    "codec/test_codec.py", "gpu/test_native.py", "fuzz/test_fuzz.py",
-    "codec/test_corruption.py", "codec/test_predicted_rows.py",
-    "compressors/test_compressors.py", "bench/test_bench.py", "format/test_reference.py", "kernels/test_kernels.py",
-    "plan/test_prediction.py", "bench/test_experiments.py", "archive/test_bases.py", "cli/test_cli.py",
-    "kernels/test_vector_steps.py", "kernels/test_private_parts.py", "gpu/test_pretended_device.py",
+    "codec/test_codec.py",
+    "gpu/test_native.py",
+    "fuzz/test_fuzz.py",
+    "codec/test_corruption.py",
+    "codec/test_predicted_rows.py",
+    "compressors/test_compressors.py",
+    "bench/test_bench.py",
+    "format/test_reference.py",
+    "kernels/test_kernels.py",
+    "plan/test_prediction.py",
+    "bench/test_experiments.py",
+    "archive/test_bases.py",
+    "cli/test_cli.py",
+    "kernels/test_vector_steps.py",
+    "kernels/test_private_parts.py",
+    "gpu/test_pretended_device.py",
     "test_doc_blocks.py",
-    "distributed/test_diloco.py", "distributed/test_group.py", "distributed/test_parts.py",
-    "distributed/test_compressors.py", "distributed/test_adaptive.py", "distributed/test_ddp.py",
-    "distributed/test_fsdp.py", "distributed/test_gpu_allreduce.py", "sync/test_example.py", "sync/test_training.py",
+    "distributed/test_diloco.py",
+    "distributed/test_group.py",
+    "distributed/test_parts.py",
+    "distributed/test_compressors.py",
+    "distributed/test_adaptive.py",
+    "distributed/test_ddp.py",
+    "distributed/test_fsdp.py",
+    "distributed/test_gpu_allreduce.py",
+    "sync/test_example.py",
+    "sync/test_training.py",
     "sync/test_broadcast.py",
 )
 
-pytest.register_assert_rewrite("tests.support.laws")     # shared assertions explain a failure as a test's own do
+pytest.register_assert_rewrite("tests.support.laws")  # shared assertions explain a failure as a test's own do
 
 # No deadline: the first example of a test may compile a kernel. In CI the examples are the same on every run.
 # `pytest --hypothesis-profile=thorough` chooses another.
 try:
     from hypothesis import settings
-except ImportError:     # on a machine with a GPU, where `make test-gpu` installs nothing and needs no hypothesis
+except ImportError:  # on a machine with a GPU, where `make test-gpu` installs nothing and needs no hypothesis
     pass
 else:
     settings.register_profile("local", deadline=None, max_examples=50)

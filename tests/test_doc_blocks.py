@@ -13,15 +13,21 @@ import pytest
 from tests.support.doc_blocks import PAGES, ROOT, SHOWN, blocks_of
 
 #: Pages with blocks that run.
-RUN = [page for page in PAGES if any(block.tag.split()[:1] in (["python"], ["sh"])
-                                     for block in blocks_of(page.read_text(encoding="utf-8")))]
+RUN = [
+    page
+    for page in PAGES
+    if any(block.tag.split()[:1] in (["python"], ["sh"]) for block in blocks_of(page.read_text(encoding="utf-8")))
+]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_every_block_says_what_it_is(page):
     known = {"python", "python cuda", "sh", *SHOWN}
-    wrong = [f"{page.name}:{block.line} {block.tag!r}" for block in blocks_of(page.read_text(encoding="utf-8"))
-             if block.tag not in known]
+    wrong = [
+        f"{page.name}:{block.line} {block.tag!r}"
+        for block in blocks_of(page.read_text(encoding="utf-8"))
+        if block.tag not in known
+    ]
     assert not wrong, f"code needs a fence with one of the tags {sorted(known)}:\n" + "\n".join(wrong)
 
 
@@ -32,16 +38,25 @@ RUNNER = [sys.executable, "-m", "tests.support.doc_blocks"]
 def run_page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[Path], tuple[int, str]]]:
     """Yield a function that runs a page in a process of its own and returns its exit code and what it printed."""
     if not hasattr(os, "fork"):
+
         def alone(page: Path) -> tuple[int, str]:
-            done = subprocess.run([*RUNNER, str(page)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                                  timeout=540, check=False, cwd=ROOT)
+            done = subprocess.run(
+                [*RUNNER, str(page)],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                timeout=540,
+                check=False,
+                cwd=ROOT,
+            )
             return done.returncode, done.stdout
 
         yield alone
         return
     printed = tmp_path_factory.mktemp("pages") / "printed"
-    with subprocess.Popen([*RUNNER, "--serve"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-                          cwd=ROOT) as server:
+    with subprocess.Popen(
+        [*RUNNER, "--serve"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT
+    ) as server:
         assert server.stdin is not None
         assert server.stdout is not None
 

@@ -29,6 +29,8 @@ BARE_FILE = re.compile(r"`(\w+\.py)`")
 
 #: Tables that are written where there is a GPU; none has been so far.
 UNWRITTEN = ("bench/results/gpu.csv", "bench/results/gpu-allreduce.csv")
+
+
 def module_file(parts: list[str]) -> Path | None:
     """The file of a module or package, or None. A folder without __init__.py counts: ``bench`` is such a one."""
     stem = ROOT.joinpath(*parts)
@@ -52,10 +54,13 @@ def names_of(node: ast.Module | ast.ClassDef) -> dict[str, ast.AST]:
         elif isinstance(child, ast.Attribute | ast.Name) and isinstance(child.ctx, ast.Store):
             names[child.attr if isinstance(child, ast.Attribute) else child.id] = child
     if "__getattr__" in names and isinstance(node, ast.Module):  # what is imported on first use stands in a table
-        names.update({
-            child.value: child for child in ast.walk(node)
-            if isinstance(child, ast.Constant) and isinstance(child.value, str) and child.value.isidentifier()
-        })
+        names.update(
+            {
+                child.value: child
+                for child in ast.walk(node)
+                if isinstance(child, ast.Constant) and isinstance(child.value, str) and child.value.isidentifier()
+            }
+        )
     return names
 
 
@@ -79,8 +84,11 @@ def lost(page: Path) -> list[str]:
         name = match.group()
         if not resolves(name):
             found.append((match.start(), name))
-    found += [(match.start(), match.group()) for match in PATH.finditer(text)
-              if match.group() not in UNWRITTEN and not (ROOT / match.group()).exists()]
+    found += [
+        (match.start(), match.group())
+        for match in PATH.finditer(text)
+        if match.group() not in UNWRITTEN and not (ROOT / match.group()).exists()
+    ]
     for match in IMPORT.finditer(text):
         names = [name.strip() for name in match[2].split(",")]
         found += [(match.start(), f"{match[1]}.{name}") for name in names if not resolves(f"{match[1]}.{name}")]
@@ -113,10 +121,14 @@ def targets() -> frozenset[str]:
 def options_of(module: str) -> frozenset[str]:
     """The options that a module or the ``__main__`` of a package defines."""
     file = module_file(module.split("."))
-    main = file and (file if file.suffix == ".py" and file.name != "__init__.py" else
-                     (file if file.is_dir() else file.parent) / "__main__.py")
+    main = file and (
+        file
+        if file.suffix == ".py" and file.name != "__init__.py"
+        else (file if file.is_dir() else file.parent) / "__main__.py"
+    )
     return frozenset(
-        node.value for node in ast.walk(tree_of(main) if main else ast.Module([], []))
+        node.value
+        for node in ast.walk(tree_of(main) if main else ast.Module([], []))
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and OPTION.fullmatch(node.value)
     )
 
@@ -139,6 +151,11 @@ def test_commands_that_no_test_runs_name_targets_and_options_that_exist(page):
 
 
 def test_mistaken_commands_are_found():
-    lines = ["make demo", "make nothing", "python -m bench.experiments.gravac --clock  # or --resume",
-             "python -m bench.experiments.lgreco --untimed", "python -m bench.experiments.gravac  # or --nothing"]
+    lines = [
+        "make demo",
+        "make nothing",
+        "python -m bench.experiments.gravac --clock  # or --resume",
+        "python -m bench.experiments.lgreco --untimed",
+        "python -m bench.experiments.gravac  # or --nothing",
+    ]
     assert mistaken_commands("\n".join(["```bash", *lines, "```"])) == [lines[1], lines[4]]

@@ -48,16 +48,16 @@ FLOORS: tuple[tuple[str, ...], ...] = (
 
 # From one room to another of the same floor: (from, to).
 SIDEWAYS: tuple[tuple[str, str], ...] = (
-    ("archive", "files"),          # an archive holds files
-    ("recorder", "files"),         # dumps go to URLs as files do
-    ("truncation", "memory"),      # what is widened goes to memory that is reused
-    ("truncation", "tensors"),     # an optimizer's state is of tensors, whose memory is checked as that of all others
+    ("archive", "files"),  # an archive holds files
+    ("recorder", "files"),  # dumps go to URLs as files do
+    ("truncation", "memory"),  # what is widened goes to memory that is reused
+    ("truncation", "tensors"),  # an optimizer's state is of tensors, whose memory is checked as that of all others
 )
 
 # Outside packages that only some rooms or modules may use, inside functions too.
 OUTSIDE: dict[str, tuple[str, ...]] = {
     "torch.distributed": ("distributed", "integrations"),
-    "numba.cuda": (),              # kernels for CUDA devices are in CUDA C++
+    "numba.cuda": (),  # kernels for CUDA devices are in CUDA C++
     "triton": ("kernels.cuda",),
     "sklearn": ("demo",),
     "matplotlib": ("demo",),
@@ -181,13 +181,15 @@ def at(module: str, line: int) -> str:
 
 def run_python(program: str) -> str:
     """What ``program`` prints in a process of its own."""
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False,
-                          cwd=PACKAGE.parent)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False, cwd=PACKAGE.parent
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
 
 
 # The rules
+
 
 def test_every_module_has_a_floor():
     rooms = [room for floor in FLOORS for room in floor]
@@ -198,28 +200,39 @@ def test_every_module_has_a_floor():
 
 
 def test_imports_only_go_down():
-    up = [f"{at(module, line)} imports {target}" for module in MODULES for line, target in internal_imports(module)
-          if not may_import(module, target)]
+    up = [
+        f"{at(module, line)} imports {target}"
+        for module in MODULES
+        for line, target in internal_imports(module)
+        if not may_import(module, target)
+    ]
     assert not up, "imports that go up, or sideways without a line in SIDEWAYS:\n" + "\n".join(up)
 
 
 def test_imports_form_no_cycle():
     graph = {module: {target for _, target in internal_imports(module)} - {module} for module in MODULES}
-    graphlib.TopologicalSorter(graph).prepare()      # raises CycleError, which names the modules
+    graphlib.TopologicalSorter(graph).prepare()  # raises CycleError, which names the modules
 
 
 def test_imports_inside_the_package_are_relative():
-    absolute = [f"{at(module, line)} imports {name}" for module, tree in trees().items()
-                for line, name in absolute_imports_of(tree) if within(name, "gcodec")]
+    absolute = [
+        f"{at(module, line)} imports {name}"
+        for module, tree in trees().items()
+        for line, name in absolute_imports_of(tree)
+        if within(name, "gcodec")
+    ]
     assert not absolute, "inside gcodec, write `from .x import y` or `from ..x import y`:\n" + "\n".join(absolute)
 
 
 @pytest.mark.parametrize("package", OUTSIDE)
 def test_outside_packages_stay_in_their_rooms(package):
-    strays = [f"{at(module, line)} uses {name}" for module, tree in trees().items()
-              if not any(within(module, f"gcodec.{room}") for room in OUTSIDE[package])
-              for line, name in (*imports_of(tree, module, MODULES[module].name == "__init__.py"), *uses_of(tree))
-              if within(name, package)]
+    strays = [
+        f"{at(module, line)} uses {name}"
+        for module, tree in trees().items()
+        if not any(within(module, f"gcodec.{room}") for room in OUTSIDE[package])
+        for line, name in (*imports_of(tree, module, MODULES[module].name == "__init__.py"), *uses_of(tree))
+        if within(name, package)
+    ]
     assert not strays, f"only {OUTSIDE[package]} may use {package}:\n" + "\n".join(strays)
 
 
@@ -241,8 +254,9 @@ assert np.array_equal(gcodec.decode(gcodec.encode(values)), values)
 
 
 def test_files_stay_short():
-    lengths = {str(path.relative_to(PACKAGE)): len(path.read_text(encoding="utf-8").splitlines())
-               for path in MODULES.values()}
+    lengths = {
+        str(path.relative_to(PACKAGE)): len(path.read_text(encoding="utf-8").splitlines()) for path in MODULES.values()
+    }
     long = {name for name, lines in lengths.items() if lines > MAX_LINES}
     unexplained, stale = long - LONG_FILES.keys(), LONG_FILES.keys() - long
     assert not unexplained, f"over {MAX_LINES} lines: split, or give the reason in LONG_FILES: {sorted(unexplained)}"
@@ -257,6 +271,7 @@ def test_everything_public_is_documented():
 
 # The rules can fail
 
+
 def test_every_form_of_import_is_found():
     source = """
 import torch.distributed as dist
@@ -267,8 +282,13 @@ def late():
     from . import scalar
 """
     names = [name for _, name in imports_of(ast.parse(source), "gcodec.kernels.cpu", is_folder=False)]
-    assert names == ["torch.distributed", "torch.distributed", "gcodec.format", "gcodec.codec.encode",
-                     "gcodec.kernels.scalar"]
+    assert names == [
+        "torch.distributed",
+        "torch.distributed",
+        "gcodec.format",
+        "gcodec.codec.encode",
+        "gcodec.kernels.scalar",
+    ]
     names = [name for _, name in imports_of(ast.parse("from .cpu import x"), "gcodec.kernels", is_folder=True)]
     assert names == ["gcodec.kernels.cpu.x"]
 
@@ -283,17 +303,20 @@ def test_every_use_of_a_module_is_seen():
     assert any(within(name, "torch.distributed") for _, name in uses_of(tree))
 
 
-@pytest.mark.parametrize(("module", "target", "legal"), [
-    ("gcodec.codec", "gcodec.errors", True),
-    ("gcodec.codec", "gcodec.kernels.block", True),
-    ("gcodec.stream", "gcodec.codec", True),
-    ("gcodec.codec", "gcodec.stream", False),
-    ("gcodec.kernels.entropy.encode_streams", "gcodec.kernels.core.scalar", True),
-    ("gcodec.kernels.entropy.encode_streams", "gcodec.codec", False),
-    ("gcodec.files", "gcodec", False),
-    ("gcodec.cli.compress", "gcodec", True),
-    ("gcodec.codec", "gcodec.nowhere", False),
-])
+@pytest.mark.parametrize(
+    ("module", "target", "legal"),
+    [
+        ("gcodec.codec", "gcodec.errors", True),
+        ("gcodec.codec", "gcodec.kernels.block", True),
+        ("gcodec.stream", "gcodec.codec", True),
+        ("gcodec.codec", "gcodec.stream", False),
+        ("gcodec.kernels.entropy.encode_streams", "gcodec.kernels.core.scalar", True),
+        ("gcodec.kernels.entropy.encode_streams", "gcodec.codec", False),
+        ("gcodec.files", "gcodec", False),
+        ("gcodec.cli.compress", "gcodec", True),
+        ("gcodec.codec", "gcodec.nowhere", False),
+    ],
+)
 def test_imports_down_are_legal_and_imports_up_are_not(module, target, legal):
     assert may_import(module, target) == legal
 

@@ -100,8 +100,9 @@ def documented_in(tree: ast.Module) -> Iterator[tuple[Documented, str]]:
 
 def public_names(tree: ast.Module) -> list[str]:
     """The public functions and classes that a module defines at its top level."""
-    return sorted({node.name for node in tree.body if isinstance(node, Function | ast.ClassDef)
-                   and not node.name.startswith("_")})
+    return sorted(
+        {node.name for node in tree.body if isinstance(node, Function | ast.ClassDef) and not node.name.startswith("_")}
+    )
 
 
 def defined_in(tree: ast.Module) -> set[str]:
@@ -176,20 +177,25 @@ def compare(found: Iterable[str], table: Mapping[str, str], advice: str) -> None
 
 # The rules
 
+
 def test_the_root_has_few_modules():
     modules = {path.stem for path in PACKAGE.glob("*.py")} - {"__init__", "__main__"}
     assert len(modules) <= MAX_ROOT_MODULES, f"{len(modules)} modules at the root of gcodec: {sorted(modules)}"
 
 
 def test_long_files_have_a_reason():
-    lengths = {str(path.relative_to(PACKAGE)): len(path.read_text(encoding="utf-8").splitlines())
-               for path in MODULES.values()}
+    lengths = {
+        str(path.relative_to(PACKAGE)): len(path.read_text(encoding="utf-8").splitlines()) for path in MODULES.values()
+    }
     compare((name for name, lines in lengths.items() if lines > MAX_LINES), LONG_FILES, f"over {MAX_LINES} lines")
 
 
 def test_a_file_name_means_one_thing():
-    twice = [name for name, modules in BY_FILE_NAME.items()
-             if len([module for module in modules if MODULES[module].name != "__init__.py"]) > 1]
+    twice = [
+        name
+        for name, modules in BY_FILE_NAME.items()
+        if len([module for module in modules if MODULES[module].name != "__init__.py"]) > 1
+    ]
     compare(twice, SAME_STAGE, "file names that stand in several rooms")
 
 
@@ -198,21 +204,29 @@ def test_a_public_name_means_one_thing():
     for module, tree in trees().items():
         for name in public_names(tree):
             homes[name].append(module)
-    compare((name for name, modules in homes.items() if len(modules) > 1), SAME_CONTRACT,
-            "public names with two meanings")
+    compare(
+        (name for name, modules in homes.items() if len(modules) > 1), SAME_CONTRACT, "public names with two meanings"
+    )
 
 
 def test_parameter_lists_stay_short():
-    long = [name for module, tree in trees().items()
-            for name, node in functions_of(tree, module.removeprefix("gcodec."))
-            if n_parameters(node) > MAX_PARAMETERS]
+    long = [
+        name
+        for module, tree in trees().items()
+        for name, node in functions_of(tree, module.removeprefix("gcodec."))
+        if n_parameters(node) > MAX_PARAMETERS
+    ]
     compare(long, LONG_LISTS, f"more than {MAX_PARAMETERS} parameters")
     assert len(LONG_LISTS) <= MAX_LONG_LISTS
 
 
 def test_first_lines_of_docstrings_stand_alone():
-    riddles = [f"{at(module, getattr(node, 'lineno', 1))} {text.splitlines()[0]!r}" for module, tree in trees().items()
-               for node, text in documented_in(tree) if RIDDLES.match(text)]
+    riddles = [
+        f"{at(module, getattr(node, 'lineno', 1))} {text.splitlines()[0]!r}"
+        for module, tree in trees().items()
+        for node, text in documented_in(tree)
+        if RIDDLES.match(text)
+    ]
     assert not riddles, "write a whole sentence with a subject and a verb:\n" + "\n".join(riddles)
 
 
@@ -235,35 +249,47 @@ def test_only_known_kinds_of_files_are_committed():
 
 # The rules can fail
 
+
 def test_parameters_are_counted_without_self():
     tree = ast.parse("class A:\n    def f(self, a, /, b, *c, d=1, **e): ...\n")
     assert [(name, n_parameters(node)) for name, node in functions_of(tree, "m")] == [("m.A.f", 3)]
 
 
-@pytest.mark.parametrize(("reference", "known"), [
-    ("gcodec.encode", True),
-    ("gcodec.nothing", False),
-    ("gcodec.codec.encode", True),
-    ("gcodec.codec.nothing", False),
-    ("gcodec.nowhere.encode", False),
-    ("encode", True),
-    ("~gcodec.errors.GcodecError", True),
-    ("nothing", False),
-    ("torch.Tensor", True),
-])
+@pytest.mark.parametrize(
+    ("reference", "known"),
+    [
+        ("gcodec.encode", True),
+        ("gcodec.nothing", False),
+        ("gcodec.codec.encode", True),
+        ("gcodec.codec.nothing", False),
+        ("gcodec.nowhere.encode", False),
+        ("encode", True),
+        ("~gcodec.errors.GcodecError", True),
+        ("nothing", False),
+        ("torch.Tensor", True),
+    ],
+)
 def test_references_are_resolved(reference, known):
     assert resolves(reference, "gcodec.codec", defined()) == known
 
 
-@pytest.mark.parametrize(("line", "riddle"), [
-    ("Whether it is so.", True), ("The same for others.", True), ("Return the sum.", False),
-    ("An array of levels.", False), (":func:`kernel` for a step.", True), ("Ascending drops.", False),
-])
+@pytest.mark.parametrize(
+    ("line", "riddle"),
+    [
+        ("Whether it is so.", True),
+        ("The same for others.", True),
+        ("Return the sum.", False),
+        ("An array of levels.", False),
+        (":func:`kernel` for a step.", True),
+        ("Ascending drops.", False),
+    ],
+)
 def test_riddles_are_recognized(line, riddle):
     assert bool(RIDDLES.match(line)) == riddle
 
 
 # The map
+
 
 def mapped() -> Iterator[tuple[str, bool]]:
     """(path, whether it is a folder) of every line of the map in CONTRIBUTING.md."""
@@ -282,7 +308,10 @@ def test_the_map_in_contributing_is_the_tree():
     wrong = [str(place) for place, folder in places if not (place.is_dir() if folder else place.is_file())]
     assert not wrong, f"not there: {wrong}"
     listed = {path.rstrip("/") for path, _ in lines}
-    rooms = {f"gcodec/{path.name}" for path in PACKAGE.iterdir()
-             if (path.is_dir() and (path / "__init__.py").exists()) or path.suffix == ".py"}
+    rooms = {
+        f"gcodec/{path.name}"
+        for path in PACKAGE.iterdir()
+        if (path.is_dir() and (path / "__init__.py").exists()) or path.suffix == ".py"
+    }
     missing = rooms - listed - {"gcodec/__init__.py", "gcodec/__main__.py"}
     assert not missing, f"not on the map: {sorted(missing)}"

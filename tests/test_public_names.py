@@ -49,8 +49,9 @@ def test_packages_list_what_is_public(name):
     assert all(hasattr(package, public) for public in package.__all__)
 
 
-@pytest.mark.parametrize("name", ["distributed", "adaptive.GraVAC", "adaptive.AdaptiveOptimizer", "compressors.DGC",
-                                  "compressors.PowerSGD"])
+@pytest.mark.parametrize(
+    "name", ["distributed", "adaptive.GraVAC", "adaptive.AdaptiveOptimizer", "compressors.DGC", "compressors.PowerSGD"]
+)
 def test_what_needs_torch_says_so_where_it_is_not_installed(name):
     program = f"""if True:
         import sys
@@ -66,12 +67,26 @@ def test_what_needs_torch_says_so_where_it_is_not_installed(name):
     assert done.stdout == f"gcodec.{name} needs torch: pip install torch\n"
 
 
-@pytest.mark.parametrize("package", ["distributed", "sync", "compressors", "adaptive", "checkpoints", "errors",
-                                     "integrations", "integrations.torch_ops", "recorder", "report"])
+@pytest.mark.parametrize(
+    "package",
+    [
+        "distributed",
+        "sync",
+        "compressors",
+        "adaptive",
+        "checkpoints",
+        "errors",
+        "integrations",
+        "integrations.torch_ops",
+        "recorder",
+        "report",
+    ],
+)
 def test_packages_need_no_import_of_their_own(package):
     program = f"import gcodec; print(gcodec.{package}.__name__)"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True,
-                          cwd=PACKAGE.parent)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=PACKAGE.parent
+    )
     assert done.stdout.strip() == f"gcodec.{package}"
 
 
@@ -105,11 +120,15 @@ def kinds(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 READERS: dict[str, list[Callable[[Path], Any]]] = {
     "frame": [
-        lambda path: gcodec.decode(path.read_bytes()), lambda path: gcodec.inspect(path.read_bytes()),
+        lambda path: gcodec.decode(path.read_bytes()),
+        lambda path: gcodec.inspect(path.read_bytes()),
         lambda path: gcodec.decode_range(path.read_bytes(), 0, 1),
     ],
     "archive": [
-        gcodec.load, gcodec.load_file, gcodec.open, lambda path: gcodec.load(io.BytesIO(path.read_bytes())),
+        gcodec.load,
+        gcodec.load_file,
+        gcodec.open,
+        lambda path: gcodec.load(io.BytesIO(path.read_bytes())),
         lambda path: gcodec.decompress_file(path),
     ],
 }
@@ -117,8 +136,13 @@ READERS: dict[str, list[Callable[[Path], Any]]] = {
 
 @pytest.mark.parametrize("wanted", READERS)
 def test_errors_say_what_a_file_is_instead(kinds, wanted):
-    texts = {"archive": r"a gcodec archive: .*gcodec\.load_file", "frame": r"a gcodec frame: .*gcodec\.decode",
-             "zip": r"a zip file.*torch\.save", "npy": r"a \.npy file.*numpy\.load", "safetensors": r"a \.safetensors"}
+    texts = {
+        "archive": r"a gcodec archive: .*gcodec\.load_file",
+        "frame": r"a gcodec frame: .*gcodec\.decode",
+        "zip": r"a zip file.*torch\.save",
+        "npy": r"a \.npy file.*numpy\.load",
+        "safetensors": r"a \.safetensors",
+    }
     for kind, path in kinds.items():
         for reader in READERS[wanted]:
             if kind != wanted:
@@ -151,8 +175,11 @@ def test_errors_of_senseless_calls_say_what_would_be_right(number):
 def test_tensors_without_values_are_named_as_such():
     torch = pytest.importorskip("torch")
     meta = torch.ones(3, device="meta")
-    for call in (lambda: gcodec.save({"m": [meta]}, io.BytesIO()), lambda: gcodec.save_file({"m": meta}, io.BytesIO()),
-                 lambda: gcodec.encode(meta)):
+    for call in (
+        lambda: gcodec.save({"m": [meta]}, io.BytesIO()),
+        lambda: gcodec.save_file({"m": meta}, io.BytesIO()),
+        lambda: gcodec.encode(meta),
+    ):
         with pytest.raises((InvalidArgument, Unsupported), match="on the device meta has no data"):
             call()
     with pytest.raises(InvalidArgument, match=r"pass data\.numpy\(\)"):
@@ -161,11 +188,13 @@ def test_tensors_without_values_are_named_as_such():
         gcodec.encode(torch.ones(3, dtype=torch.bool))
 
 
-@pytest.mark.parametrize(("version", "works"), [
-    ("2.5.1+cu124", False), ("2.6.0", True), ("2.13.0+cpu", True), ("3.0", True)])
+@pytest.mark.parametrize(
+    ("version", "works"), [("2.5.1+cu124", False), ("2.6.0", True), ("2.13.0+cpu", True), ("3.0", True)]
+)
 def test_a_torch_that_is_too_old_for_training_is_named_with_what_it_can_do(monkeypatch, version, works):
     torch = pytest.importorskip("torch")
     from gcodec.distributed import torch_version
+
     monkeypatch.setattr(torch, "__version__", version)
     if works:
         torch_version.refuse_old()

@@ -40,10 +40,15 @@ def layouts() -> dict[str, Any]:
     image, z = torch.randn(2, 3, 5, 7), torch.randn(4, 5, dtype=torch.cfloat)
     return {
         "channels last": image.to(memory_format=torch.channels_last),
-        "transposed": image[0, 0].t(), "expanded": image[0, 0, :, :1].expand(5, 7), "no dimension": torch.tensor(3.0),
-        "real": z.real, "conjugate": z.conj(), "negative": z.conj().imag,
+        "transposed": image[0, 0].t(),
+        "expanded": image[0, 0, :, :1].expand(5, 7),
+        "no dimension": torch.tensor(3.0),
+        "real": z.real,
+        "conjugate": z.conj(),
+        "negative": z.conj().imag,
         "a step of no effect": torch.randn(3, 1, 4).as_strided((3, 1, 4), (4, 999, 1)),
-        "backwards": np.arange(12.0).reshape(3, 4)[::-1, ::-2], "columns first": np.asfortranarray(np.eye(3, 5)),
+        "backwards": np.arange(12.0).reshape(3, 4)[::-1, ::-2],
+        "columns first": np.asfortranarray(np.eye(3, 5)),
     }
 
 
@@ -71,8 +76,11 @@ def test_parts_of_a_large_tensor_take_their_own_bytes_in_the_file_and_in_memory(
     torch = pytest.importorskip("torch")
     large = torch.randn(1000, 100)
     whole = through(save, load, {"all": large})[1]
-    for parts in ({"a": large[:10]}, {"a": large[300:320], "b": large[700:710]},
-                  {str(n): part for n, part in enumerate(large[:500].chunk(10))}):
+    for parts in (
+        {"a": large[:10]},
+        {"a": large[300:320], "b": large[700:710]},
+        {str(n): part for n, part in enumerate(large[:500].chunk(10))},
+    ):
         found, size = through(save, load, parts)
         share = sum(part.numel() for part in parts.values()) / large.numel()
         assert size < share * whole + 4000
@@ -89,11 +97,16 @@ def test_counts_without_a_dimension_keep_type_and_shape_however_often_they_are_s
     wanted, before = model.state_dict(), None
     sent: dict[str, Any] = dict(wanted)
     for _ in range(3):
-        received, _ = through(gcodec.save_file, lambda *a, **o: gcodec.load_file(*a, like=like, **o), sent,
-                              **({} if before is None else {"base": before}))
+        received, _ = through(
+            gcodec.save_file,
+            lambda *a, **o: gcodec.load_file(*a, like=like, **o),
+            sent,
+            **({} if before is None else {"base": before}),
+        )
         again = {name: torch.as_tensor(value) for name, value in received.items()}
-        assert all(again[name].dtype == wanted[name].dtype and again[name].shape == wanted[name].shape
-                   for name in wanted)
+        assert all(
+            again[name].dtype == wanted[name].dtype and again[name].shape == wanted[name].shape for name in wanted
+        )
         model.load_state_dict(again, strict=True)
         sent, before = received, sent
 
@@ -140,8 +153,12 @@ def test_files_of_elements_without_bytes_come_back_and_end_no_process(descr, sha
 @pytest.mark.parametrize("dtype", [[("a", int, (0,))], "V0", "O", "f4,f4"])
 def test_arrays_of_elements_without_bytes_and_of_objects_are_refused(dtype):
     x = np.zeros(4, dtype)
-    for call in (lambda: gcodec.encode(x), lambda: gcodec.save({"x": x}, io.BytesIO()),
-                 lambda: gcodec.save_file({"x": x}, io.BytesIO()), lambda: sync.Publisher().publish({"x": x})):
+    for call in (
+        lambda: gcodec.encode(x),
+        lambda: gcodec.save({"x": x}, io.BytesIO()),
+        lambda: gcodec.save_file({"x": x}, io.BytesIO()),
+        lambda: sync.Publisher().publish({"x": x}),
+    ):
         with pytest.raises(InvalidArgument, match="x"):
             call()
 
@@ -159,8 +176,26 @@ def test_constant_arrays_of_lengths_around_limits_are_decoded(dtype):
                 laws.assert_same_bits(gcodec.decode(gcodec.encode(typed(dtype, bits), dtype=dtype)), bits)
 
 
-NAMES = ["__metadata__", "__structure__", "gcodec-sync", "", "a/b", "/a", "..", "a\0b", "\ud800", "x" * 10_000, "A",
-         "a", "\u00e9", "e\u0301", "a:b", "a*", "\n", "CON"]
+NAMES = [
+    "__metadata__",
+    "__structure__",
+    "gcodec-sync",
+    "",
+    "a/b",
+    "/a",
+    "..",
+    "a\0b",
+    "\ud800",
+    "x" * 10_000,
+    "A",
+    "a",
+    "\u00e9",
+    "e\u0301",
+    "a:b",
+    "a*",
+    "\n",
+    "CON",
+]
 
 
 @pytest.mark.parametrize("name", NAMES, ids=[ascii(name)[:12] for name in NAMES])
@@ -199,21 +234,32 @@ ONE = {"dtype": "F32", "shape": [4], "data_offsets": [0, 16]}
 TWO = {"dtype": "F32", "shape": [4], "data_offsets": [16, 32]}
 VALUES = np.arange(4, dtype=np.float32).tobytes()
 WELL_FORMED = {
-    "no tensors": header({"__metadata__": {"a": "b"}}), "nothing": header({}), "spaces": header(b"{}      "),
+    "no tensors": header({"__metadata__": {"a": "b"}}),
+    "nothing": header({}),
+    "spaces": header(b"{}      "),
     "empty metadata": header({"__metadata__": {}, "x": ONE}, VALUES),
     "padded": header(json.dumps({"x": ONE}).encode() + 60 * b" ", VALUES),
-    "not in order": header({"y": TWO, "x": ONE}, 2 * VALUES), "further keys": header({"x": {**ONE, "k": 1}}, VALUES),
-    "tensors of no bytes": header({"x": ONE, "a": {"dtype": "F32", "shape": [0], "data_offsets": [16, 16]},
-                                   "b": {"dtype": "F16", "shape": [3, 0], "data_offsets": [0, 0]}}, VALUES),
+    "not in order": header({"y": TWO, "x": ONE}, 2 * VALUES),
+    "further keys": header({"x": {**ONE, "k": 1}}, VALUES),
+    "tensors of no bytes": header(
+        {
+            "x": ONE,
+            "a": {"dtype": "F32", "shape": [0], "data_offsets": [16, 16]},
+            "b": {"dtype": "F16", "shape": [3, 0], "data_offsets": [0, 0]},
+        },
+        VALUES,
+    ),
 }
 MALFORMED = {
     "a number in metadata": header({"__metadata__": {"a": 1}, "x": ONE}, VALUES),
     "a name twice": header(b'{"x":%b,"x":%b}' % (json.dumps(ONE).encode(), json.dumps(TWO).encode()), 2 * VALUES),
-    "bytes at the end": header({"x": ONE}, VALUES + b"more"), "a gap before": header({"x": TWO}, 2 * VALUES),
+    "bytes at the end": header({"x": ONE}, VALUES + b"more"),
+    "a gap before": header({"x": TWO}, 2 * VALUES),
     "a gap": header({"x": ONE, "y": {**TWO, "data_offsets": [20, 36]}}, VALUES + b"abcd" + VALUES),
     "an overlap": header({"x": ONE, "y": {**TWO, "data_offsets": [8, 24]}}, VALUES + VALUES[:8]),
     "zeros after the header": header(json.dumps({"x": ONE}).encode() + b"\0\0", VALUES),
-    "a type of nobody's": header({"x": {**ONE, "dtype": "Q9"}}, VALUES), "an end": header({"x": ONE}, VALUES)[:-3],
+    "a type of nobody's": header({"x": {**ONE, "dtype": "Q9"}}, VALUES),
+    "an end": header({"x": ONE}, VALUES)[:-3],
     "a mark of byte order": header(b"\xef\xbb\xbf" + json.dumps({"x": ONE}).encode(), VALUES),
 }
 
@@ -304,16 +350,23 @@ def test_changes_of_weights_with_nan_reach_whoever_applies_them_bit_for_bit():
             assert torch.equal(bits(mine[name]), bits(value)) and torch.equal(bits(engine[name]), bits(value))
 
 
-@pytest.mark.parametrize(("payload", "scale"), [
-    ("float8_e4m3fn", "float8_e8m0fnu"), ("float8_e4m3fn", "float32"), ("float4_e2m1fn_x2", "float8_e4m3fn"),
-])
+@pytest.mark.parametrize(
+    ("payload", "scale"),
+    [
+        ("float8_e4m3fn", "float8_e8m0fnu"),
+        ("float8_e4m3fn", "float32"),
+        ("float4_e2m1fn_x2", "float8_e4m3fn"),
+    ],
+)
 def test_quantized_weights_and_their_scales_change_together_or_alone(payload, scale):
     torch = pytest.importorskip("torch")
     if not hasattr(torch, payload):
         pytest.skip(f"this torch has no {payload}")
     random = np.random.default_rng(1)
-    weights = {name: torch.from_numpy(random.integers(0, 126, shape).astype(np.uint8)).view(getattr(torch, dtype))
-               for name, dtype, shape in (("w", payload, (128, 128)), ("w_scale_inv", scale, (8, 16)))}
+    weights = {
+        name: torch.from_numpy(random.integers(0, 126, shape).astype(np.uint8)).view(getattr(torch, dtype))
+        for name, dtype, shape in (("w", payload, (128, 128)), ("w_scale_inv", scale, (8, 16)))
+    }
     start, mine = ({name: value.clone() for name, value in weights.items()} for _ in range(2))
     publisher, subscriber = sync.Publisher(start=start), sync.Subscriber(mine)
     for changed in (["w", "w_scale_inv"], ["w_scale_inv"], ["w"], []):
@@ -322,7 +375,7 @@ def test_quantized_weights_and_their_scales_change_together_or_alone(payload, sc
         data = publisher.publish(weights).data
         pending = subscriber.read(data)
         assert {name for name, _, _ in pending.iter_changes()} == set(changed)
-        with pytest.raises(GcodecError):        # and then neither has changed
+        with pytest.raises(GcodecError):  # and then neither has changed
             subscriber.apply(data[:-40] + bytes(40))
         subscriber.apply(data)
         assert all(torch.equal(mine[name].view(torch.uint8), weights[name].view(torch.uint8)) for name in weights)
@@ -336,7 +389,7 @@ def test_values_that_change_and_change_back_while_a_worker_is_away_are_those_of_
     folder = sync.VersionFolder(tmp_path / "versions")
     for step in range(9):
         weights["w"][:10] = step % 2
-        weights["average"].lerp_(weights["w"].float(), 0.01)        # by no optimizer
+        weights["average"].lerp_(weights["w"].float(), 0.01)  # by no optimizer
         if step == 5:
             weights = {name: value.clone() for name, value in first.items()}
         folder.send(publisher.publish(weights))

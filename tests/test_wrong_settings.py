@@ -32,16 +32,42 @@ OPTIMIZER = torch.optim.SGD([torch.nn.Parameter(torch.ones(3))], lr=0.1)
 
 #: Settings, and what they need beside their defaults.
 SETTINGS: dict[Any, dict[str, Any]] = {
-    gc.TopK: {"density": 0.1}, gc.DGC: {"density": 0.1}, gc.RedSync: {"density": 0.1}, gc.RandomK: {"density": 0.1},
-    gc.QSGD: {}, gc.PowerSGD: {"rank": 2}, gc.GradZip: {"rank": 2}, gc.GradNA: {"rank": 2}, gc.ACPSGD: {"rank": 2},
-    gc.Cast: {}, gc.Frames: {}, gc.SparCML: {"sparsifier": TOP}, ga.HardThreshold: {"density": 0.1},
-    ga.Accordion: {"mild": TOP, "harsh": FEW}, ga.GraVAC: {"compressor": TOP}, ga.LGreCo: {"reference": TOP},
-    ga.KMeans: {"reference": TOP, "ranked": (TOP, FEW)}, ga.GlobalThreshold: {"initial": TOP}, ga.Range: {},
-    ga.Exponential: {}, ga.Geometric: {}, ga.Listed: {"values": (2.0, 3.0)}, ga.Bytes: {},
-    ga.Seconds: {"per_byte": {"a": 1.0}}, ga.Prioritized: {"cost": ga.Bytes(), "buckets": {"a": 1}},
-    gd.Bypass: {}, gd.Refresh: {}, gd.FixedBits: {"mantissa_bits": 3}, gd.NearLossless: {"optimizer": OPTIMIZER},
-    gd.Visible: {}, gd.GroupOptions: {}, CompressionPlan: {"compressor": TOP}, ErrorFeedback: {},
-    MomentumCorrection: {}, WarmUp: {"compressor": TOP, "steps": 3}, gcodec.EncoderOptions: {},
+    gc.TopK: {"density": 0.1},
+    gc.DGC: {"density": 0.1},
+    gc.RedSync: {"density": 0.1},
+    gc.RandomK: {"density": 0.1},
+    gc.QSGD: {},
+    gc.PowerSGD: {"rank": 2},
+    gc.GradZip: {"rank": 2},
+    gc.GradNA: {"rank": 2},
+    gc.ACPSGD: {"rank": 2},
+    gc.Cast: {},
+    gc.Frames: {},
+    gc.SparCML: {"sparsifier": TOP},
+    ga.HardThreshold: {"density": 0.1},
+    ga.Accordion: {"mild": TOP, "harsh": FEW},
+    ga.GraVAC: {"compressor": TOP},
+    ga.LGreCo: {"reference": TOP},
+    ga.KMeans: {"reference": TOP, "ranked": (TOP, FEW)},
+    ga.GlobalThreshold: {"initial": TOP},
+    ga.Range: {},
+    ga.Exponential: {},
+    ga.Geometric: {},
+    ga.Listed: {"values": (2.0, 3.0)},
+    ga.Bytes: {},
+    ga.Seconds: {"per_byte": {"a": 1.0}},
+    ga.Prioritized: {"cost": ga.Bytes(), "buckets": {"a": 1}},
+    gd.Bypass: {},
+    gd.Refresh: {},
+    gd.FixedBits: {"mantissa_bits": 3},
+    gd.NearLossless: {"optimizer": OPTIMIZER},
+    gd.Visible: {},
+    gd.GroupOptions: {},
+    CompressionPlan: {"compressor": TOP},
+    ErrorFeedback: {},
+    MomentumCorrection: {},
+    WarmUp: {"compressor": TOP, "steps": 3},
+    gcodec.EncoderOptions: {},
     gcodec.Ladder: {"drops": (1, 2)},
 }
 WRONG: tuple[Any, ...] = ("four", 2.5, None, [], object(), math.nan, True, TOP)
@@ -52,7 +78,7 @@ def fits(annotation: str, value: Any) -> bool:
     kinds = annotation.split(" | ")
     if "Any" in kinds:
         return True
-    if value is True:       # stands for the default where one of these may be left out
+    if value is True:  # stands for the default where one of these may be left out
         return "bool" in kinds or "Bypass" in kinds or "Refresh" in kinds
     if isinstance(value, float):
         return "float" in kinds
@@ -61,9 +87,15 @@ def fits(annotation: str, value: Any) -> bool:
     return any(kind.split("[")[0] in (name, "Sparsifier" * (value is TOP)) for kind in kinds)
 
 
-@pytest.mark.parametrize(("settings", "name", "annotation"), [
-    pytest.param(settings, field.name, str(field.type), id=f"{settings.__name__}.{field.name}")
-    for settings in SETTINGS for field in fields(settings) if field.init])
+@pytest.mark.parametrize(
+    ("settings", "name", "annotation"),
+    [
+        pytest.param(settings, field.name, str(field.type), id=f"{settings.__name__}.{field.name}")
+        for settings in SETTINGS
+        for field in fields(settings)
+        if field.init
+    ],
+)
 def test_fields_of_another_type_are_refused_by_their_name(settings, name, annotation):
     settings(**SETTINGS[settings])
     for wrong in WRONG:
@@ -73,8 +105,12 @@ def test_fields_of_another_type_are_refused_by_their_name(settings, name, annota
 
 
 def test_every_public_setting_is_tried_with_wrong_fields():
-    public: set[Any] = {value for room in (gc, ga, gd) for value in map(vars(room).get, room.__all__)
-                        if inspect.isclass(value) and is_dataclass(value) and not inspect.isabstract(value)}
+    public: set[Any] = {
+        value
+        for room in (gc, ga, gd)
+        for value in map(vars(room).get, room.__all__)
+        if inspect.isclass(value) and is_dataclass(value) and not inspect.isabstract(value)
+    }
     others = {kind.__name__ for kind in public - SETTINGS.keys() if any(field.init for field in fields(kind))}
     assert others <= {"Outcome", "Place"}
 
@@ -92,10 +128,15 @@ def test_a_compressor_of_ones_own_may_have_types_that_only_its_function_knows():
     assert Halves(0.1).share == 0.5
 
 
-@pytest.mark.parametrize("load", [
-    Averager(CompressionPlan(TOP)).load_state_dict, gd.CompressedAllreduce().load_state_dict,
-    ga.GraVAC(TOP).load_state_dict, ga.Adaptive(Averager(CompressionPlan(TOP)), ga.GraVAC(TOP)).load_state_dict,
-])
+@pytest.mark.parametrize(
+    "load",
+    [
+        Averager(CompressionPlan(TOP)).load_state_dict,
+        gd.CompressedAllreduce().load_state_dict,
+        ga.GraVAC(TOP).load_state_dict,
+        ga.Adaptive(Averager(CompressionPlan(TOP)), ga.GraVAC(TOP)).load_state_dict,
+    ],
+)
 @pytest.mark.parametrize("state", [None, 3, [], "state"])
 def test_states_that_are_no_dictionaries_are_refused(load, state):
     with pytest.raises(gcodec.InvalidArgument, match="state"):
@@ -126,8 +167,10 @@ def test_nothing_is_saved_to_what_is_no_file(save):
             gcodec.Checkpointer(wrong)
 
 
-@pytest.mark.parametrize(("name", "wrong"), [
-    ("dtype", 3), ("levels", 3), ("mantissa_bits", "3"), ("mantissa_bits", 2.5), ("metadata", 3), ("threads", "x")])
+@pytest.mark.parametrize(
+    ("name", "wrong"),
+    [("dtype", 3), ("levels", 3), ("mantissa_bits", "3"), ("mantissa_bits", 2.5), ("metadata", 3), ("threads", "x")],
+)
 def test_options_of_save_file_of_another_type_are_refused(tmp_path: Path, name, wrong):
     with pytest.raises(gcodec.InvalidArgument, match=name):
         gcodec.save_file({"a": np.ones(3, np.float32)}, tmp_path / "a.gc", **{name: wrong})
@@ -145,14 +188,30 @@ CALLS: list[tuple[Callable[..., Any], dict[str, Any], str, tuple[type, ...]]] = 
     (gcodec.CodebookCycle, {"head_bits": 8, "n_levels": 1}, "n_levels", ()),
     (gcodec.encode, {"x": FLOATS, "mantissa_bits": 3}, "rounding", (type(None),)),
     (gcodec.decode, {"data": gcodec.encode(FLOATS)}, "like", (type(None),)),
-    (levels_for, {"source": OPTIMIZER, "param": OPTIMIZER.param_groups[0]["params"][0], "grad": FLOATS}, "ladder",
-     (type(None),)),
-    (levels_for, {"source": OPTIMIZER, "param": OPTIMIZER.param_groups[0]["params"][0], "grad": FLOATS}, "scale",
-     (float, bool)),
-    (levels_for, {"source": OPTIMIZER, "param": OPTIMIZER.param_groups[0]["params"][0], "grad": FLOATS}, "loss_scale",
-     (float, bool)),
-    (levels_for, {"source": OPTIMIZER, "param": OPTIMIZER.param_groups[0]["params"][0], "grad": FLOATS}, "out",
-     (type(None),)),
+    (
+        levels_for,
+        {"source": OPTIMIZER, "param": OPTIMIZER.param_groups[0]["params"][0], "grad": FLOATS},
+        "ladder",
+        (type(None),),
+    ),
+    (
+        levels_for,
+        {"source": OPTIMIZER, "param": OPTIMIZER.param_groups[0]["params"][0], "grad": FLOATS},
+        "scale",
+        (float, bool),
+    ),
+    (
+        levels_for,
+        {"source": OPTIMIZER, "param": OPTIMIZER.param_groups[0]["params"][0], "grad": FLOATS},
+        "loss_scale",
+        (float, bool),
+    ),
+    (
+        levels_for,
+        {"source": OPTIMIZER, "param": OPTIMIZER.param_groups[0]["params"][0], "grad": FLOATS},
+        "out",
+        (type(None),),
+    ),
     (round_to_levels, {"x": FLOATS, "levels": 0, "ladder": gcodec.Ladder((0,))}, "x", (np.ndarray,)),
     (round_to_levels, {"x": FLOATS, "levels": 0, "ladder": gcodec.Ladder((0,))}, "levels", ()),
     (round_to_levels, {"x": FLOATS, "levels": 0, "ladder": gcodec.Ladder((0,))}, "ladder", ()),
@@ -162,9 +221,20 @@ CALLS: list[tuple[Callable[..., Any], dict[str, Any], str, tuple[type, ...]]] = 
     (ulp_histogram, {"a": FLOATS, "b": FLOATS}, "limit", (bool,)),
     (ga.gravac_bits, {}, "bits", ()),
     (ga.ranks, {"size": 2, "plan": TOP, "controller": ga.GraVAC(TOP)}, "size", ()),
-    *((ga.AdaptiveOptimizer, {"optimizer": torch.optim.SGD(MODEL.parameters()), "adaptive": ADAPTIVE,
-                              "named_parameters": MODEL.named_parameters(), "communicate": gc.alone}, name, ())
-      for name in ("optimizer", "named_parameters", "adaptive", "communicate")),
+    *(
+        (
+            ga.AdaptiveOptimizer,
+            {
+                "optimizer": torch.optim.SGD(MODEL.parameters()),
+                "adaptive": ADAPTIVE,
+                "named_parameters": MODEL.named_parameters(),
+                "communicate": gc.alone,
+            },
+            name,
+            (),
+        )
+        for name in ("optimizer", "named_parameters", "adaptive", "communicate")
+    ),
     (gc.alone, {"conversation": iter(())}, "conversation", ()),
     (gd.converse, {"conversation": iter(())}, "conversation", ()),
     (gd.allreduce, {"tensor": torch.ones(3)}, "params", (type(None),)),
@@ -179,8 +249,11 @@ CALLS: list[tuple[Callable[..., Any], dict[str, Any], str, tuple[type, ...]]] = 
 ]
 
 
-@pytest.mark.parametrize(("function", "arguments", "name", "right"), CALLS,
-                         ids=[f"{function.__name__}.{name}" for function, _, name, _ in CALLS])
+@pytest.mark.parametrize(
+    ("function", "arguments", "name", "right"),
+    CALLS,
+    ids=[f"{function.__name__}.{name}" for function, _, name, _ in CALLS],
+)
 def test_arguments_of_another_type_are_refused_by_their_name(function, arguments, name, right):
     for wrong in (*WRONG, 3j, b"four", np.ones((2, 3)), torch.ones(2, 3)):
         if not isinstance(wrong, right) or wrong is math.nan:
@@ -193,9 +266,12 @@ def test_progress_that_is_no_function_is_refused_before_anything_is_written(tmp_
     np.save(tmp_path / "x.npy", FLOATS)
     gcodec.compress_file(tmp_path / "x.npy", tmp_path / "y.gc")
     wrong: Any = progress
-    for call in (lambda: gcodec.compress_file(tmp_path / "x.npy", progress=wrong),
-                 lambda: gcodec.decompress_file(tmp_path / "y.gc", tmp_path / "z.npy", progress=wrong),
-                 lambda: gcodec.sync.Publisher(progress=wrong), lambda: gcodec.sync.Subscriber(progress=wrong)):
+    for call in (
+        lambda: gcodec.compress_file(tmp_path / "x.npy", progress=wrong),
+        lambda: gcodec.decompress_file(tmp_path / "y.gc", tmp_path / "z.npy", progress=wrong),
+        lambda: gcodec.sync.Publisher(progress=wrong),
+        lambda: gcodec.sync.Subscriber(progress=wrong),
+    ):
         with pytest.raises(gcodec.InvalidArgument, match="progress must be None or a function"):
             call()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["x.npy", "y.gc"]

@@ -24,18 +24,40 @@ ROOT = Path(__file__).resolve().parents[1]
 #: The contents: captions, and the pages below them, as paths in docs/ without their suffix.
 PAGES = {
     "Start": ("tensors", "checkpoints", "cli", "training", "weight-sync", "caches", "report", "recording"),
-    "Integrations": ("zarr", *sorted(f"integrations/{page.stem}" for page in
-                                     (ROOT / "docs" / "integrations").glob("*.md"))),
+    "Integrations": (
+        "zarr",
+        *sorted(f"integrations/{page.stem}" for page in (ROOT / "docs" / "integrations").glob("*.md")),
+    ),
     "Is it for me?": ("when-not", "faq", "compatibility", "benchmarks", "reliability", "security", "gpu"),
-    "Results": ("benchmarks/codecs", "benchmarks/files", "benchmarks/peers", "benchmarks/other-arrays",
-                "benchmarks/speed", "benchmarks/damage",
-                "benchmarks/distributed", "benchmarks/compressors", "benchmarks/vocabulary", "benchmarks/bound",
-                "benchmarks/demo"),
-    "Research": ("algorithms", "experiments", "experiments-gcomp", "experiments-gravac", "experiments-lgreco",
-                 "experiments-gradzip"),
+    "Results": (
+        "benchmarks/codecs",
+        "benchmarks/files",
+        "benchmarks/peers",
+        "benchmarks/other-arrays",
+        "benchmarks/speed",
+        "benchmarks/damage",
+        "benchmarks/distributed",
+        "benchmarks/compressors",
+        "benchmarks/vocabulary",
+        "benchmarks/bound",
+        "benchmarks/demo",
+    ),
+    "Research": (
+        "algorithms",
+        "experiments",
+        "experiments-gcomp",
+        "experiments-gravac",
+        "experiments-lgreco",
+        "experiments-gradzip",
+    ),
     "Formats": ("format", "archive", "glossary"),
-    "For contributors": ("CONTRIBUTING", "contributing/performance", "contributing/gpu", "contributing/wire",
-                         "CHANGELOG"),
+    "For contributors": (
+        "CONTRIBUTING",
+        "contributing/performance",
+        "contributing/gpu",
+        "contributing/wire",
+        "CHANGELOG",
+    ),
 }
 #: The reference: titles of its pages, and what stands on them.
 REFERENCE = {
@@ -64,14 +86,25 @@ REFERENCE = {
 #: Links from pages to files that are not on the site; their text stays.
 ELSEWHERE = re.compile(r"\[([^\]]+)\]\((?:\.\./)+(?:bench|gcodec|tests|examples|tools)/[^)]*\)")
 SETTINGS = {
-    "project": "gcodec", "version": gcodec.__version__, "release": gcodec.__version__,
+    "project": "gcodec",
+    "version": gcodec.__version__,
+    "release": gcodec.__version__,
     "copyright": "Apache License 2.0",
-    "extensions": ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"], "html_theme": "furo",
-    "html_title": "gcodec", "html_copy_source": False, "html_show_sphinx": False, "myst_heading_anchors": 3,
-    "autodoc_member_order": "bysource", "autodoc_typehints": "signature",
-    "napoleon_numpy_docstring": False, "napoleon_use_ivar": True,
-    "autodoc_default_options": {"members": True}, "add_module_names": False, "python_maximum_signature_line_length": 88,
-    "highlight_language": "none", "suppress_warnings": ["misc.highlighting_failure"],
+    "extensions": ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"],
+    "html_theme": "furo",
+    "html_title": "gcodec",
+    "html_copy_source": False,
+    "html_show_sphinx": False,
+    "myst_heading_anchors": 3,
+    "autodoc_member_order": "bysource",
+    "autodoc_typehints": "signature",
+    "napoleon_numpy_docstring": False,
+    "napoleon_use_ivar": True,
+    "autodoc_default_options": {"members": True},
+    "add_module_names": False,
+    "python_maximum_signature_line_length": 88,
+    "highlight_language": "none",
+    "suppress_warnings": ["misc.highlighting_failure"],
 }
 
 

@@ -24,9 +24,19 @@ from bench.codec import RESULTS
 from bench.data import ROOT
 
 #: What runs, and whether it reads dumps.
-PARTS = (("allreduce", True), ("runs", False), ("bypass", False), ("bits", False), ("compressed", False),
-         ("controllers", False), ("layerwise", False), ("scaling", False), ("accuracies", False),
-         ("step_costs", False), ("drops", False))
+PARTS = (
+    ("allreduce", True),
+    ("runs", False),
+    ("bypass", False),
+    ("bits", False),
+    ("compressed", False),
+    ("controllers", False),
+    ("layerwise", False),
+    ("scaling", False),
+    ("accuracies", False),
+    ("step_costs", False),
+    ("drops", False),
+)
 
 
 def commands(quick: bool, data: Path, out: Path) -> list[list[str]]:
@@ -35,9 +45,12 @@ def commands(quick: bool, data: Path, out: Path) -> list[list[str]]:
     results = [["bench.record", str(data), "--missing", *small]]
     for name, reads in PARTS:
         results.append([f"bench.cluster.{name}", *(["--data", str(data)] if reads else []), "--out", str(out), *small])
-    return [*results, ["bench.cluster.model", "--results", str(out)],
-            ["bench.cluster.pictures", "--results", str(out), *(["--out", str(out)] if quick else [])],
-            ["bench.cluster.tables", "--results", str(out)]]
+    return [
+        *results,
+        ["bench.cluster.model", "--results", str(out)],
+        ["bench.cluster.pictures", "--results", str(out), *(["--out", str(out)] if quick else [])],
+        ["bench.cluster.tables", "--results", str(out)],
+    ]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -26,8 +26,19 @@ FILE = "cluster-accuracies.csv"
 METHODS = (FP32, BF16, BYPASS, BYPASS_BF16)
 BLOCK, SETTLE = 6, 30  #: steps of a method in a row; and before all, of methods with a bypass
 RATES = {UNSHAPED: 10, "1gbit": 8, "300mbit": 5, "100mbit": 2}  #: and how many blocks of each method count
-COLUMNS = ("model", "workers", "rate", "method", "steps", "step_seconds", "of_fp32", "of_bf16", "nic_bytes",
-           "bytes_of_fp32", "way")
+COLUMNS = (
+    "model",
+    "workers",
+    "rate",
+    "method",
+    "steps",
+    "step_seconds",
+    "of_fp32",
+    "of_bf16",
+    "nic_bytes",
+    "bytes_of_fp32",
+    "way",
+)
 
 
 def rows_of(result: Result) -> Iterator[list[object]]:
@@ -37,9 +48,18 @@ def rows_of(result: Result) -> Iterator[list[object]]:
     sent = {method: fmean(run["sent"][-n_steps:]) for method, run in result["runs"].items()}
     for method, run in result["runs"].items():
         own = blocks[method]
-        yield [result["model"], result["workers"], result["rate"], method, len(own) * BLOCK, f"{median(own):.5f}",
-               *(f"{median(a / b for a, b in zip(own, blocks[other], strict=True)):.3f}" for other in (FP32, BF16)),
-               f"{sent[method]:.0f}", f"{sent[method] / sent[FP32]:.3f}", run["stats"].get("bypass_way", "")]
+        yield [
+            result["model"],
+            result["workers"],
+            result["rate"],
+            method,
+            len(own) * BLOCK,
+            f"{median(own):.5f}",
+            *(f"{median(a / b for a, b in zip(own, blocks[other], strict=True)):.3f}" for other in (FP32, BF16)),
+            f"{sent[method]:.0f}",
+            f"{sent[method] / sent[FP32]:.3f}",
+            run["stats"].get("bypass_way", ""),
+        ]
 
 
 def _blocks(seconds: Sequence[float]) -> list[float]:
@@ -62,12 +82,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     clean_up_when_told_to_end()
     rates = options.rate or ([UNSHAPED] if options.quick else list(RATES))
-    chosen = [(model, workers, rate) for model in options.model or ["gpt"] for workers in options.workers or [2]
-              for rate in rates]
+    chosen = [
+        (model, workers, rate)
+        for model in options.model or ["gpt"]
+        for workers in options.workers or [2]
+        for rate in rates
+    ]
     path = options.out / FILE
     kept = read_table(path)[1] if options.add and path.exists() else []
-    rows: list[list[object]] = [[row[column] for column in COLUMNS] for row in kept
-                                if (row["model"], int(row["workers"]), row["rate"]) not in chosen]
+    rows: list[list[object]] = [
+        [row[column] for column in COLUMNS]
+        for row in kept
+        if (row["model"], int(row["workers"]), row["rate"]) not in chosen
+    ]
     for model, workers, rate in chosen:
         n_blocks = 2 if options.quick else RATES[rate]
         turns = "--settle", str(SETTLE), "--first", str(BLOCK), "--turn", str(BLOCK)

@@ -34,13 +34,47 @@ WORKERS = (2, 4)
 BYTES, QUICK_BYTES = 25_000_000, 2_500_000
 ROUNDS = {"100mbit": 5, "500mbit": 7}  #: of the slow rates
 MOST_ROUNDS = 15
-NAMES = (methods.FP32, methods.FP16, methods.BF16, methods.LOSSLESS, methods.NEAR, methods.BF16_MODE,
-         methods.NEAR + methods.OWN_BOOKS, *CODECS, methods.LOSSLESS + methods.WIRE, methods.NEAR + methods.WIRE,
-         methods.SMALL)
-COLUMNS = ("model", "workers", "rate", "method", "values", "rounds", "seconds", "seconds_q1", "seconds_q3",
-           "seconds_least", "normalized", "nic_bytes", "sent_bytes", "ratio", "processor_seconds", "encode_seconds",
-           "level_seconds", "decode_seconds", "sum_seconds", "wait_seconds", "wire_seconds", "line_share",
-           "whole_line_share", "deviation", "load", "gradients")
+NAMES = (
+    methods.FP32,
+    methods.FP16,
+    methods.BF16,
+    methods.LOSSLESS,
+    methods.NEAR,
+    methods.BF16_MODE,
+    methods.NEAR + methods.OWN_BOOKS,
+    *CODECS,
+    methods.LOSSLESS + methods.WIRE,
+    methods.NEAR + methods.WIRE,
+    methods.SMALL,
+)
+COLUMNS = (
+    "model",
+    "workers",
+    "rate",
+    "method",
+    "values",
+    "rounds",
+    "seconds",
+    "seconds_q1",
+    "seconds_q3",
+    "seconds_least",
+    "normalized",
+    "nic_bytes",
+    "sent_bytes",
+    "ratio",
+    "processor_seconds",
+    "encode_seconds",
+    "level_seconds",
+    "decode_seconds",
+    "sum_seconds",
+    "wait_seconds",
+    "wire_seconds",
+    "line_share",
+    "whole_line_share",
+    "deviation",
+    "load",
+    "gradients",
+)
 Answers = list[dict[str, Any]]
 
 
@@ -76,12 +110,22 @@ def row_of(name: str, found: dict[str, Series], rate: str, values: int, workers:
     dense = 2 * (workers - 1) / workers * 4 * (1 if name == methods.SMALL else values)
     tally = [series.tally(f"{part}_seconds") for part in ("encode", "level", "decode", "sum", "wait")]
     by_count = sent or series.tally("sent_bytes")
-    return [len(series.seconds), f"{seconds:.5f}", f"{low:.5f}", f"{high:.5f}",
-            f"{min(series.seconds):.5f}",
-            f"{seconds / median(found[methods.FP32].seconds):.4f}" if methods.FP32 in found else "",
-            f"{sent:.0f}", _number(series.tally("sent_bytes"), 0), _number(by_count and dense / by_count, 4),
-            f"{median(series.processor):.5f}", *(_number(part, 5) for part in tally), _number(wire, 5),
-            line_share(sent, wire, rate), line_share(sent, seconds, rate)]
+    return [
+        len(series.seconds),
+        f"{seconds:.5f}",
+        f"{low:.5f}",
+        f"{high:.5f}",
+        f"{min(series.seconds):.5f}",
+        f"{seconds / median(found[methods.FP32].seconds):.4f}" if methods.FP32 in found else "",
+        f"{sent:.0f}",
+        _number(series.tally("sent_bytes"), 0),
+        _number(by_count and dense / by_count, 4),
+        f"{median(series.processor):.5f}",
+        *(_number(part, 5) for part in tally),
+        _number(wire, 5),
+        line_share(sent, wire, rate),
+        line_share(sent, seconds, rate),
+    ]
 
 
 def wire_seconds(name: str, found: dict[str, Series]) -> float | None:
@@ -119,8 +163,16 @@ def measured(team: Team, names: Sequence[str], rates: Sequence[str], most: int) 
                 series.add([answer[name] for answer in answers])
         for name in names:
             deviation = f"{deviations[name]:.4f}" if deviations[name] else ""
-            yield [team.bed.size, rate, name, values, *row_of(name, results, rate, values, team.bed.size), deviation,
-                   _load(), origin]
+            yield [
+                team.bed.size,
+                rate,
+                name,
+                values,
+                *row_of(name, results, rate, values, team.bed.size),
+                deviation,
+                _load(),
+                origin,
+            ]
 
 
 def _load() -> str:

@@ -77,8 +77,13 @@ class Worker:
                 seconds, processor = perf_counter() - start, process_time() - processor
             dist.barrier()  # all have received what this rank sent
             moved, tally = traffic() - before, method.tally()
-            answer[name] = {"seconds": seconds, "processor": processor, "sent": moved.sent, "received": moved.received,
-                            **({} if tally is None else {"tally": tally.numbers()})}
+            answer[name] = {
+                "seconds": seconds,
+                "processor": processor,
+                "sent": moved.sent,
+                "received": moved.received,
+                **({} if tally is None else {"tally": tally.numbers()}),
+            }
         return answer
 
 

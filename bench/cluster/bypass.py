@@ -23,8 +23,20 @@ from bench.cluster.training import BYPASS, FP32, GROUP, HOOK
 FILE = "cluster-bypass.csv"
 FIRST = 36  #: by then hook and process group have decided
 RATES = (UNSHAPED, "2gbit", "1gbit", "100mbit")
-COLUMNS = ("model", "workers", "rate", "batch", "method", "steps", "step_seconds", "step_seconds_q1",
-           "step_seconds_q3", "of_plain", "paired", "compressed_share")
+COLUMNS = (
+    "model",
+    "workers",
+    "rate",
+    "batch",
+    "method",
+    "steps",
+    "step_seconds",
+    "step_seconds_q1",
+    "step_seconds_q3",
+    "of_plain",
+    "paired",
+    "compressed_share",
+)
 
 
 def _of_batch(model: str, batch: int, steps: int) -> Training:
@@ -43,13 +55,34 @@ def rows_of(result: Result) -> Iterator[list[object]]:
         low, middle, high = quantiles(seconds, n=4)
         calls, dense = (after - before for before, after in zip(*run["calls"][-2:], strict=True))
         share = f"{1 - dense / calls:.3f}" if calls else ""
-        yield [result["model"], result["workers"], result["rate"], result["batch"], method, len(seconds),
-               f"{middle:.5f}", f"{low:.5f}", f"{high:.5f}", f"{middle / median(plain):.4f}",
-               f"{median(own / other for own, other in zip(seconds, plain, strict=True)):.4f}", share]
+        yield [
+            result["model"],
+            result["workers"],
+            result["rate"],
+            result["batch"],
+            method,
+            len(seconds),
+            f"{middle:.5f}",
+            f"{low:.5f}",
+            f"{high:.5f}",
+            f"{middle / median(plain):.4f}",
+            f"{median(own / other for own, other in zip(seconds, plain, strict=True)):.4f}",
+            share,
+        ]
 
 
-SWEEP = Sweep("bypass", __doc__.splitlines()[0], FILE, COLUMNS, rows_of, (FP32, HOOK, BYPASS, GROUP), RATES, TRAININGS,
-              ("cnn", "transformer"), _of_batch("cnn", 64, 60))
+SWEEP = Sweep(
+    "bypass",
+    __doc__.splitlines()[0],
+    FILE,
+    COLUMNS,
+    rows_of,
+    (FP32, HOOK, BYPASS, GROUP),
+    RATES,
+    TRAININGS,
+    ("cnn", "transformer"),
+    _of_batch("cnn", 64, 60),
+)
 
 
 if __name__ == "__main__":

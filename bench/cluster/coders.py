@@ -100,8 +100,9 @@ class PeerCoder(_Coder):
         super().__init__(counters)
         self.codec = codec
 
-    def encode(self, bits: np.ndarray, begin: int, kind: int, out: np.ndarray,
-               rounded: np.ndarray | None = None) -> int:
+    def encode(
+        self, bits: np.ndarray, begin: int, kind: int, out: np.ndarray, rounded: np.ndarray | None = None
+    ) -> int:
         """Write a payload at the start of ``out``, and return its size."""
         start = thread_time()
         data = np.frombuffer(self.codec.encode(bits), np.uint8)
@@ -145,8 +146,9 @@ class Replay(_Coder):
         super().__init__(counters)
         self.sizes = sizes
 
-    def encode(self, bits: np.ndarray, begin: int, kind: int, out: np.ndarray,
-               rounded: np.ndarray | None = None) -> int:
+    def encode(
+        self, bits: np.ndarray, begin: int, kind: int, out: np.ndarray, rounded: np.ndarray | None = None
+    ) -> int:
         """Send whatever lies in ``out``."""
         return self.sizes[begin, kind]
 
@@ -174,5 +176,8 @@ def noting(sizes: dict[tuple[int, int], int]) -> Iterator[None]:
 
 
 CODECS: dict[str, Callable[[], Codec]] = {
-    "no codec": Copied, "zlib-1": Zlib, "zstd-1": Zstd, "shuffle+zstd-1": ShuffledZstd,
+    "no codec": Copied,
+    "zlib-1": Zlib,
+    "zstd-1": Zstd,
+    "shuffle+zstd-1": ShuffledZstd,
 }

@@ -20,8 +20,21 @@ from bench.cluster.training import COMPRESSORS, FP16, FP32, NEAR, NOTHING
 FILE = "cluster-compressors.csv"
 METHODS = (NOTHING, FP32, FP16, NEAR, *COMPRESSORS)
 STEPS, QUICK_STEPS = 60, 12
-COLUMNS = ("model", "workers", "rate", "method", "steps", "step_seconds", "step_seconds_q1", "step_seconds_q3",
-           "compute_seconds", "communication_seconds", "times_faster", "nic_bytes", "byte_ratio")
+COLUMNS = (
+    "model",
+    "workers",
+    "rate",
+    "method",
+    "steps",
+    "step_seconds",
+    "step_seconds_q1",
+    "step_seconds_q3",
+    "compute_seconds",
+    "communication_seconds",
+    "times_faster",
+    "nic_bytes",
+    "byte_ratio",
+)
 
 
 def rows_of(result: Result) -> Iterator[list[object]]:
@@ -34,14 +47,36 @@ def rows_of(result: Result) -> Iterator[list[object]]:
             continue
         low, middle, high = quantiles(run["seconds"][IGNORED:], n=4)
         sent = fmean(run["sent"][IGNORED:])
-        yield [result["model"], result["workers"], result["rate"], method, len(run["seconds"]) - IGNORED,
-               f"{middle:.5f}", f"{low:.5f}", f"{high:.5f}", f"{compute:.5f}", f"{middle - compute:.5f}",
-               f"{dense / middle:.3f}", f"{sent:.0f}", f"{dense_bytes / sent:.2f}"]
+        yield [
+            result["model"],
+            result["workers"],
+            result["rate"],
+            method,
+            len(run["seconds"]) - IGNORED,
+            f"{middle:.5f}",
+            f"{low:.5f}",
+            f"{high:.5f}",
+            f"{compute:.5f}",
+            f"{middle - compute:.5f}",
+            f"{dense / middle:.3f}",
+            f"{sent:.0f}",
+            f"{dense_bytes / sent:.2f}",
+        ]
 
 
 MODELS = ("cnn", "lstm", "transformer")
-SWEEP = Sweep("compressed", __doc__.splitlines()[0], FILE, COLUMNS, rows_of, METHODS, (RATE, "100mbit"),
-              tuple(Training(model, STEPS) for model in MODELS), ("cnn",), Training("cnn", QUICK_STEPS, small=True))
+SWEEP = Sweep(
+    "compressed",
+    __doc__.splitlines()[0],
+    FILE,
+    COLUMNS,
+    rows_of,
+    METHODS,
+    (RATE, "100mbit"),
+    tuple(Training(model, STEPS) for model in MODELS),
+    ("cnn",),
+    Training("cnn", QUICK_STEPS, small=True),
+)
 
 
 if __name__ == "__main__":

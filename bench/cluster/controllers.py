@@ -19,12 +19,33 @@ from bench.cluster.sweep import Sweep, Training
 from bench.cluster.training import FP32
 
 FILE = "cluster-controllers.csv"
-METHODS = (FP32, "Top-k 10x", "DGC 10x", "DGC 1000x", "GraVAC 0.7, DGC", "GraVAC 0.7, DGC, settling",
-           "GraVAC 0.7, RedSync, geometric", "Accordion, PowerSGD 4/1")
+METHODS = (
+    FP32,
+    "Top-k 10x",
+    "DGC 10x",
+    "DGC 1000x",
+    "GraVAC 0.7, DGC",
+    "GraVAC 0.7, DGC, settling",
+    "GraVAC 0.7, RedSync, geometric",
+    "Accordion, PowerSGD 4/1",
+)
 SLOW_RATE = "100mbit"
 STEPS, QUICK_STEPS = 150, 12
-COLUMNS = ("model", "workers", "rate", "seed", "method", "steps", "loss", "seconds", "step_seconds", "times_faster",
-           "nic_bytes", "byte_ratio", "float_ratio")
+COLUMNS = (
+    "model",
+    "workers",
+    "rate",
+    "seed",
+    "method",
+    "steps",
+    "loss",
+    "seconds",
+    "step_seconds",
+    "times_faster",
+    "nic_bytes",
+    "byte_ratio",
+    "float_ratio",
+)
 
 
 def rows_of(result: Result) -> Iterator[list[object]]:
@@ -34,14 +55,36 @@ def rows_of(result: Result) -> Iterator[list[object]]:
     for method, run in runs.items():
         seconds, sent, steps = run["seconds"][IGNORED:], fmean(run["sent"][IGNORED:]), len(run["losses"])
         floats = run["stats"]["compressor"]["float_ratio"] if run["stats"] else 1.0
-        yield [result["model"], result["workers"], result["rate"], result["seed"], method, steps,
-               f"{fmean(run['losses'][-max(steps // 10, 1) :]):.4f}", f"{sum(seconds):.3f}", f"{median(seconds):.5f}",
-               f"{dense_seconds / sum(seconds):.3f}", f"{sent:.0f}", f"{dense_bytes / sent:.2f}", f"{floats:.2f}"]
+        yield [
+            result["model"],
+            result["workers"],
+            result["rate"],
+            result["seed"],
+            method,
+            steps,
+            f"{fmean(run['losses'][-max(steps // 10, 1) :]):.4f}",
+            f"{sum(seconds):.3f}",
+            f"{median(seconds):.5f}",
+            f"{dense_seconds / sum(seconds):.3f}",
+            f"{sent:.0f}",
+            f"{dense_bytes / sent:.2f}",
+            f"{floats:.2f}",
+        ]
 
 
 MODELS = ("cnn", "lstm", "transformer")
-SWEEP = Sweep("controllers", __doc__.splitlines()[0], FILE, COLUMNS, rows_of, METHODS, (RATE, SLOW_RATE),
-              tuple(Training(model, STEPS) for model in MODELS), ("lstm",), Training("cnn", QUICK_STEPS, small=True))
+SWEEP = Sweep(
+    "controllers",
+    __doc__.splitlines()[0],
+    FILE,
+    COLUMNS,
+    rows_of,
+    METHODS,
+    (RATE, SLOW_RATE),
+    tuple(Training(model, STEPS) for model in MODELS),
+    ("lstm",),
+    Training("cnn", QUICK_STEPS, small=True),
+)
 
 
 if __name__ == "__main__":

@@ -25,8 +25,20 @@ FILE = "cluster-drops.csv"
 METHODS = (FP32, BF16, LOSSLESS, NEAR, FIXED_BF16)
 DROPS, STEPS = (600, 800), 1000
 SETTLED = 20  #: steps of a learning rate before they count
-COLUMNS = ("model", "workers", "rate", "seed", "learning_rate", "method", "steps", "loss", "step_seconds", "of_fp32",
-           "nic_bytes", "bytes_of_fp32")
+COLUMNS = (
+    "model",
+    "workers",
+    "rate",
+    "seed",
+    "learning_rate",
+    "method",
+    "steps",
+    "loss",
+    "step_seconds",
+    "of_fp32",
+    "nic_bytes",
+    "bytes_of_fp32",
+)
 
 
 def rows_of(result: Result) -> Iterator[list[object]]:
@@ -39,31 +51,71 @@ def rows_of(result: Result) -> Iterator[list[object]]:
         dense_seconds, dense_bytes = (fmean(runs[FP32][key][settled:end]) for key in ("seconds", "sent"))
         for method, run in runs.items():
             seconds, sent = (run[key][settled:end] for key in ("seconds", "sent"))
-            yield [result["model"], result["workers"], result["rate"], result["seed"],
-                   "all" if whole else f"{rates[end - 1]:g}", method, end - begin,
-                   f"{fmean(run['losses'][end - max((end - begin) // 10, 1) : end]):.5f}", f"{median(seconds):.5f}",
-                   f"{fmean(seconds) / dense_seconds:.4f}", f"{fmean(sent):.0f}", f"{fmean(sent) / dense_bytes:.4f}"]
+            yield [
+                result["model"],
+                result["workers"],
+                result["rate"],
+                result["seed"],
+                "all" if whole else f"{rates[end - 1]:g}",
+                method,
+                end - begin,
+                f"{fmean(run['losses'][end - max((end - begin) // 10, 1) : end]):.5f}",
+                f"{median(seconds):.5f}",
+                f"{fmean(seconds) / dense_seconds:.4f}",
+                f"{fmean(sent):.0f}",
+                f"{fmean(sent) / dense_bytes:.4f}",
+            ]
 
 
 def table(results: Path) -> list[str]:
     """Return the table of docs/experiments-gcomp.md."""
     comments, rows = read_table(results / FILE)
-    lines = [[row["model"], row["learning_rate"], row["method"], row["steps"], row["loss"],
-              f"{100 * float(row['bytes_of_fp32']):.1f}", f"{1e3 * float(row['step_seconds']):.0f}",
-              rounded(row["of_fp32"])] for row in rows]
-    columns = ["model", ">learning rate", "method", ">steps", ">loss", ">bytes sent, % of fp32's", ">step, ms",
-               ">time, of fp32's"]
-    return [*markdown(columns, lines), "",
-            f"{rows[0]['workers']} workers at {rows[0]['rate']}; from {source(comments)}"]
+    lines = [
+        [
+            row["model"],
+            row["learning_rate"],
+            row["method"],
+            row["steps"],
+            row["loss"],
+            f"{100 * float(row['bytes_of_fp32']):.1f}",
+            f"{1e3 * float(row['step_seconds']):.0f}",
+            rounded(row["of_fp32"]),
+        ]
+        for row in rows
+    ]
+    columns = [
+        "model",
+        ">learning rate",
+        "method",
+        ">steps",
+        ">loss",
+        ">bytes sent, % of fp32's",
+        ">step, ms",
+        ">time, of fp32's",
+    ]
+    return [
+        *markdown(columns, lines),
+        "",
+        f"{rows[0]['workers']} workers at {rows[0]['rate']}; from {source(comments)}",
+    ]
 
 
 def _dropping(*steps: int) -> tuple[str, ...]:
     return tuple(word for step in steps for word in ("--drop", str(step)))
 
 
-SWEEP = Sweep("drops", __doc__.splitlines()[0], FILE, COLUMNS, rows_of, METHODS, (RATE,),
-              (Training("cnn", STEPS, more=_dropping(*DROPS)),), ("cnn",),
-              Training("cnn", 12, small=True, more=_dropping(6, 9)))
+SWEEP = Sweep(
+    "drops",
+    __doc__.splitlines()[0],
+    FILE,
+    COLUMNS,
+    rows_of,
+    METHODS,
+    (RATE,),
+    (Training("cnn", STEPS, more=_dropping(*DROPS)),),
+    ("cnn",),
+    Training("cnn", 12, small=True, more=_dropping(6, 9)),
+)
 
 
 if __name__ == "__main__":

@@ -26,8 +26,21 @@ FILE = "cluster-layerwise.csv"
 METHODS = (FP32, *LAYERWISE)
 SLOW_RATE = "100mbit"
 STEPS, QUICK_STEPS = 100, 12
-COLUMNS = ("model", "workers", "rate", "seed", "method", "steps", "loss", "seconds", "step_seconds", "times_faster",
-           "of_uniform", "nic_bytes", "payload_ratio")
+COLUMNS = (
+    "model",
+    "workers",
+    "rate",
+    "seed",
+    "method",
+    "steps",
+    "loss",
+    "seconds",
+    "step_seconds",
+    "times_faster",
+    "of_uniform",
+    "nic_bytes",
+    "payload_ratio",
+)
 
 
 def rows_of(result: Result) -> Iterator[list[object]]:
@@ -38,26 +51,64 @@ def rows_of(result: Result) -> Iterator[list[object]]:
     for method, run in runs.items():
         steps, seconds = len(run["losses"]), seconds_of[method]
         ratio = run["stats"]["compressor"]["ratio"] if run["stats"] else 1.0
-        yield [result["model"], result["workers"], result["rate"], result["seed"], method, steps,
-               f"{fmean(run['losses'][-max(steps // 10, 1) :]):.4f}", f"{seconds:.3f}",
-               f"{median(run['seconds'][IGNORED:]):.5f}", f"{seconds_of[FP32] / seconds:.3f}",
-               f"{uniform / seconds:.3f}", f"{fmean(run['sent'][IGNORED:]):.0f}", f"{ratio:.2f}"]
+        yield [
+            result["model"],
+            result["workers"],
+            result["rate"],
+            result["seed"],
+            method,
+            steps,
+            f"{fmean(run['losses'][-max(steps // 10, 1) :]):.4f}",
+            f"{seconds:.3f}",
+            f"{median(run['seconds'][IGNORED:]):.5f}",
+            f"{seconds_of[FP32] / seconds:.3f}",
+            f"{uniform / seconds:.3f}",
+            f"{fmean(run['sent'][IGNORED:]):.0f}",
+            f"{ratio:.2f}",
+        ]
 
 
 def table(results: Path) -> list[str]:
     """Return the table of docs/experiments-lgreco.md."""
     comments, rows = read_table(results / FILE)
-    lines = [[row["model"], row["rate"], row["method"], row["steps"], row["loss"],
-              f"{1e3 * float(row['step_seconds']):.0f}",
-              *(rounded(row[name]) for name in ("times_faster", "of_uniform", "payload_ratio"))] for row in rows]
-    columns = ["model", "link", "method", ">steps", ">loss", ">step, ms", ">times as fast as dense", ">as uniform",
-               ">ratio"]
+    lines = [
+        [
+            row["model"],
+            row["rate"],
+            row["method"],
+            row["steps"],
+            row["loss"],
+            f"{1e3 * float(row['step_seconds']):.0f}",
+            *(rounded(row[name]) for name in ("times_faster", "of_uniform", "payload_ratio")),
+        ]
+        for row in rows
+    ]
+    columns = [
+        "model",
+        "link",
+        "method",
+        ">steps",
+        ">loss",
+        ">step, ms",
+        ">times as fast as dense",
+        ">as uniform",
+        ">ratio",
+    ]
     return [*markdown(columns, lines), "", f"{rows[0]['workers']} workers; from {source(comments)}"]
 
 
-SWEEP = Sweep("layerwise", __doc__.splitlines()[0], FILE, COLUMNS, rows_of, METHODS, (SLOW_RATE, RATE),
-              (Training("transformer", STEPS), Training("lstm", STEPS)), ("transformer",),
-              Training("transformer", QUICK_STEPS, small=True))
+SWEEP = Sweep(
+    "layerwise",
+    __doc__.splitlines()[0],
+    FILE,
+    COLUMNS,
+    rows_of,
+    METHODS,
+    (SLOW_RATE, RATE),
+    (Training("transformer", STEPS), Training("lstm", STEPS)),
+    ("transformer",),
+    Training("transformer", QUICK_STEPS, small=True),
+)
 
 
 if __name__ == "__main__":

@@ -139,7 +139,10 @@ def methods_for(share: Share) -> dict[str, Method]:
     """Return all methods by name. Each worker has one thread for its codec, so that processor time can be told."""
     sizes: dict[str, Sizes] = {LOSSLESS: {}, NEAR: {}}
     results: dict[str, Method] = {
-        FP32: Dense(), FP16: Dense(torch.float16), BF16: Dense(torch.bfloat16), SMALL: Small(),
+        FP32: Dense(),
+        FP16: Dense(torch.float16),
+        BF16: Dense(torch.bfloat16),
+        SMALL: Small(),
         LOSSLESS: Hook(share, sizes[LOSSLESS], mode=Lossless()),
         NEAR: Hook(share, sizes[NEAR], mode=NearLossless(share.optimizer)),
         BF16_MODE: Hook(share, {}, mode="bf16"),

@@ -81,8 +81,9 @@ def rows_of(model: str, rows: Sequence[Mapping[str, str]]) -> Iterator[list[obje
     measured = {row["method"]: row for row in rows}
     n_bytes = 4.0 * int(measured[FP32]["values"])
     alpha = float(measured[SMALL]["seconds"]) / 2
-    costs = {name: costs_of(measured[name]) for name in (LOSSLESS, NEAR, "zstd-1", "shuffle+zstd-1")
-             if name in measured}
+    costs = {
+        name: costs_of(measured[name]) for name in (LOSSLESS, NEAR, "zstd-1", "shuffle+zstd-1") if name in measured
+    }
     for workers in WORKERS:
         for gbps in GBPS:
             link = n_bytes, workers, alpha, 8 / (gbps * 1e9)
@@ -92,8 +93,16 @@ def rows_of(model: str, rows: Sequence[Mapping[str, str]]) -> Iterator[list[obje
                 yield [model, workers, gbps, name, f"{seconds:.6f}", "", f"{dense / seconds:.4f}", ""]
             for name, cost in costs.items():
                 seconds, serial = compressed(*link, cost)
-                yield [model, workers, gbps, name, f"{seconds:.6f}", f"{serial:.6f}", f"{dense / seconds:.4f}",
-                       f"{break_even(workers, cost) / 1e9:.4f}"]
+                yield [
+                    model,
+                    workers,
+                    gbps,
+                    name,
+                    f"{seconds:.6f}",
+                    f"{serial:.6f}",
+                    f"{dense / seconds:.4f}",
+                    f"{break_even(workers, cost) / 1e9:.4f}",
+                ]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

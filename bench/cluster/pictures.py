@@ -21,8 +21,17 @@ from bench.plots import DASHES, HATCHES, SHADES, Pictures, _describe, _figure, _
 from gcodec.benchmark.csv_tables import read_table
 from gcodec.demo.figures.plots import COLORS, MARKERS
 
-BARS = (methods.FP32, methods.FP16, methods.BF16, methods.LOSSLESS, methods.NEAR, methods.BF16_MODE, "zlib-1", "zstd-1",
-        "shuffle+zstd-1")
+BARS = (
+    methods.FP32,
+    methods.FP16,
+    methods.BF16,
+    methods.LOSSLESS,
+    methods.NEAR,
+    methods.BF16_MODE,
+    "zlib-1",
+    "zstd-1",
+    "shuffle+zstd-1",
+)
 CUT = 2.5  #: where bars of normalized time end
 MODELED = (model.RING, model.TREE, model.HALF, methods.LOSSLESS, methods.NEAR)
 MODELED_WORKERS = ("4", "64", "1024")
@@ -35,16 +44,25 @@ def normalized(results: Path, path: Path) -> None:
     beds = unique((row["model"], row["workers"]) for row in rows)
     figure, panels = _figure(len(beds), 1, wide=2.2)
     for (axes,), (name, workers) in zip(panels, beds, strict=True):
-        selected = {(row["rate"], row["method"]): row for row in rows
-                    if (row["model"], row["workers"]) == (name, workers)}
+        selected = {
+            (row["rate"], row["method"]): row for row in rows if (row["model"], row["workers"]) == (name, workers)
+        }
         rates = [rate for rate in RATES if (rate, methods.FP32) in selected]
         width = 0.9 / len(BARS)
         for number, method in enumerate(BARS):
             places = [at + (number - len(BARS) / 2 + 0.5) * width for at in range(len(rates))]
             rows_of = [selected.get((rate, method)) for rate in rates]  # what was not measured leaves a gap
             heights = [float(row["normalized"]) if row else 0.0 for row in rows_of]
-            axes.bar(places, [min(height, CUT) for height in heights], width, label=method, color=SHADES[number],
-                     hatch=HATCHES[number], edgecolor="black", linewidth=0.6)
+            axes.bar(
+                places,
+                [min(height, CUT) for height in heights],
+                width,
+                label=method,
+                color=SHADES[number],
+                hatch=HATCHES[number],
+                edgecolor="black",
+                linewidth=0.6,
+            )
             for place, height in zip(places, heights, strict=True):
                 if height > CUT:
                     axes.text(place, CUT, f"{height:.1f}", ha="center", va="bottom", fontsize=6)
@@ -65,8 +83,14 @@ def training(results: Path, path: Path) -> None:
         for axes, value, what in zip(pair, ("step", "elapsed_seconds"), ("step", "seconds"), strict=True):
             for number, method in enumerate(runs.METHODS):
                 selected = [row for row in rows if (row["model"], row["method"]) == (name, method)]
-                axes.plot([float(row[value]) for row in selected], [float(row["loss"]) for row in selected],
-                          DASHES[number % 4], color=COLORS[number], label=method, linewidth=1.4)
+                axes.plot(
+                    [float(row[value]) for row in selected],
+                    [float(row["loss"]) for row in selected],
+                    DASHES[number % 4],
+                    color=COLORS[number],
+                    label=method,
+                    linewidth=1.4,
+                )
             _describe(axes, f"{name}, {selected[0]['workers']} workers at {selected[0]['rate']}", what, "loss, nats")
     _legend(figure, panels[0][0], 5)
     _save(figure, path)
@@ -91,8 +115,15 @@ def deviations(results: Path, path: Path) -> None:
             selected = [row for row in rows if (row["model"], row["method"]) == (name, method)]
             total = sum(int(row["count"]) for row in selected)
             middles = [(float(row["low"]) + float(row["high"])) / 2 for row in selected]
-            axes.step(middles, [100 * int(row["count"]) / total for row in selected], DASHES[number % 4], where="mid",
-                      color="black" if method.startswith("control") else COLORS[number], label=method, linewidth=1.2)
+            axes.step(
+                middles,
+                [100 * int(row["count"]) / total for row in selected],
+                DASHES[number % 4],
+                where="mid",
+                color="black" if method.startswith("control") else COLORS[number],
+                label=method,
+                linewidth=1.2,
+            )
         _describe(axes, f"{name}: loss less that of fp32", "nats", "% of steps")
     _legend(figure, panels[0][0], 6)
     _save(figure, path)
@@ -107,12 +138,18 @@ def exponents(results: Path, path: Path) -> None:
         for axes, name in zip(line, models, strict=True):
             selected = [row for row in rows if (row["model"], row["code"]) == (name, code)]
             for number, source in enumerate((bits.FRESH, bits.BEFORE, bits.STALE, bits.REFRESHED)):
-                points = [(int(row["step"]), float(row["bits_per_exponent"]))
-                          for row in selected if row["table"] == source]
+                points = [
+                    (int(row["step"]), float(row["bits_per_exponent"])) for row in selected if row["table"] == source
+                ]
                 axes.plot(*zip(*points, strict=True), DASHES[number], color=COLORS[number], label=f"table {source}")
             fresh = [row for row in selected if row["table"] == bits.FRESH]
-            axes.plot([int(row["step"]) for row in fresh], [float(row["entropy_bits"]) for row in fresh], color="black",
-                      linewidth=0.8, label="entropy")
+            axes.plot(
+                [int(row["step"]) for row in fresh],
+                [float(row["entropy_bits"]) for row in fresh],
+                color="black",
+                linewidth=0.8,
+                label="entropy",
+            )
             _describe(axes, f"{name}, {code}", "step", "bits per exponent")
     _legend(figure, panels[0][0], 5)
     _save(figure, path)
@@ -126,10 +163,18 @@ def modeled(results: Path, path: Path) -> None:
     for line, name in zip(panels, models, strict=True):
         for axes, workers in zip(line, MODELED_WORKERS, strict=True):
             for number, method in enumerate(MODELED):
-                selected = [row for row in rows
-                            if (row["model"], row["workers"], row["method"]) == (name, workers, method)]
-                axes.plot([float(row["gbps"]) for row in selected], [float(row["speedup"]) for row in selected],
-                          DASHES[number % 4], marker=MARKERS[number], color=COLORS[number], label=method, markersize=4)
+                selected = [
+                    row for row in rows if (row["model"], row["workers"], row["method"]) == (name, workers, method)
+                ]
+                axes.plot(
+                    [float(row["gbps"]) for row in selected],
+                    [float(row["speedup"]) for row in selected],
+                    DASHES[number % 4],
+                    marker=MARKERS[number],
+                    color=COLORS[number],
+                    label=method,
+                    markersize=4,
+                )
             axes.axhline(1, color="black", linewidth=0.8)
             _log_axis(axes, model.GBPS)
             axes.set_yscale("log", base=2)
@@ -150,8 +195,9 @@ def compressors(results: Path, path: Path) -> None:
         computing = [1e3 * float(row["compute_seconds"]) for row in selected]
         rest = [max(1e3 * float(row["communication_seconds"]), 0.0) for row in selected]
         axes.barh(names, computing, label="computing", color="0.8", edgecolor="black", linewidth=0.6)
-        axes.barh(names, rest, left=computing, label="compressing and waiting", color="0.45", edgecolor="black",
-                  linewidth=0.6)
+        axes.barh(
+            names, rest, left=computing, label="compressing and waiting", color="0.45", edgecolor="black", linewidth=0.6
+        )
         _describe(axes, f"{name}, {rate}", "step, ms", "")
     _legend(figure, panels[0][0], 2)
     _save(figure, path)

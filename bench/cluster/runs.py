@@ -39,13 +39,54 @@ IGNORED = 5  #: steps before times count: buckets are rebuilt, codebooks made
 STEPS_TIMED = 40
 BINS = 41
 TIME_LIMIT = 3600.0
-TRAINING_COLUMNS = ("model", "workers", "rate", "seed", "method", "step", "loss", "elapsed_seconds", "step_seconds",
-                    "nic_bytes", "bits_per_symbol", "entropy_per_symbol")
-STEPS_COLUMNS = ("model", "workers", "rate", "method", "steps", "step_seconds", "step_seconds_q1", "step_seconds_q3",
-                 "of_fp32", "nic_bytes", "bytes_of_fp32", "bytes_of_bf16", "sent_bytes", "refresh_bytes",
-                 "encode_seconds", "decode_seconds", "wait_seconds", "bits_per_symbol")
-DEVIATIONS_COLUMNS = ("model", "method", "seeds", "steps", "low", "high", "count", "rms", "q05", "q95", "mean",
-                      "final_loss")
+TRAINING_COLUMNS = (
+    "model",
+    "workers",
+    "rate",
+    "seed",
+    "method",
+    "step",
+    "loss",
+    "elapsed_seconds",
+    "step_seconds",
+    "nic_bytes",
+    "bits_per_symbol",
+    "entropy_per_symbol",
+)
+STEPS_COLUMNS = (
+    "model",
+    "workers",
+    "rate",
+    "method",
+    "steps",
+    "step_seconds",
+    "step_seconds_q1",
+    "step_seconds_q3",
+    "of_fp32",
+    "nic_bytes",
+    "bytes_of_fp32",
+    "bytes_of_bf16",
+    "sent_bytes",
+    "refresh_bytes",
+    "encode_seconds",
+    "decode_seconds",
+    "wait_seconds",
+    "bits_per_symbol",
+)
+DEVIATIONS_COLUMNS = (
+    "model",
+    "method",
+    "seeds",
+    "steps",
+    "low",
+    "high",
+    "count",
+    "rms",
+    "q05",
+    "q95",
+    "mean",
+    "final_loss",
+)
 Result = dict[str, Any]
 
 
@@ -61,15 +102,46 @@ PLANS = {"cnn": Plan(300, (1, 2, 3, 4, 5, 6)), "transformer": Plan(200, (1, 2)),
 QUICK_PLANS = {"cnn": Plan(20, (1,)), "transformer": Plan(10, (1,))}
 
 
-def train(model: str, rate: str, steps: int, seed: int, methods: Sequence[str], quick: bool = False,
-          more: Sequence[str] = (), workers: int = WORKERS) -> Result:
+def train(
+    model: str,
+    rate: str,
+    steps: int,
+    seed: int,
+    methods: Sequence[str],
+    quick: bool = False,
+    more: Sequence[str] = (),
+    workers: int = WORKERS,
+) -> Result:
     """One training on a bed of its own; ``more``: arguments for ``bench.cluster.training``."""
     with tempfile.TemporaryDirectory() as folder, Bed(workers, rate) as bed:
         out = Path(folder) / "result.json"
-        command = [sys.executable, "-m", "torch.distributed.run", "--nnodes", "{size}", "--nproc-per-node", "1",
-                   "--node-rank", "{rank}", "--master-addr", "{master}", "--master-port", "{port}",
-                   "-m", "bench.cluster.training", "--model", model, "--steps", str(steps), "--seed", str(seed),
-                   "--out", str(out), *(["--quick"] if quick else []), *more]
+        command = [
+            sys.executable,
+            "-m",
+            "torch.distributed.run",
+            "--nnodes",
+            "{size}",
+            "--nproc-per-node",
+            "1",
+            "--node-rank",
+            "{rank}",
+            "--master-addr",
+            "{master}",
+            "--master-port",
+            "{port}",
+            "-m",
+            "bench.cluster.training",
+            "--model",
+            model,
+            "--steps",
+            str(steps),
+            "--seed",
+            str(seed),
+            "--out",
+            str(out),
+            *(["--quick"] if quick else []),
+            *more,
+        ]
         for method in methods:
             command += ["--method", method]
         run_all(bed, command, TIME_LIMIT)
@@ -84,10 +156,19 @@ def training_rows(result: Result) -> Iterator[list[object]]:
         for begin in range(0, len(run["losses"]), BLOCK):
             part = slice(begin, begin + BLOCK)
             elapsed += sum(run["seconds"][part])
-            yield [result["model"], result["workers"], result["rate"], result["seed"], method,
-                   begin + len(run["losses"][part]), f"{fmean(run['losses'][part]):.5f}", f"{elapsed:.3f}",
-                   f"{median(run['seconds'][part]):.5f}", f"{fmean(run['sent'][part]):.0f}",
-                   *(_known_mean(run[key][part]) for key in ("bits", "entropies"))]
+            yield [
+                result["model"],
+                result["workers"],
+                result["rate"],
+                result["seed"],
+                method,
+                begin + len(run["losses"][part]),
+                f"{fmean(run['losses'][part]):.5f}",
+                f"{elapsed:.3f}",
+                f"{median(run['seconds'][part]):.5f}",
+                f"{fmean(run['sent'][part]):.0f}",
+                *(_known_mean(run[key][part]) for key in ("bits", "entropies")),
+            ]
 
 
 def _known_mean(numbers: Sequence[float]) -> str:
@@ -107,11 +188,25 @@ def step_rows(result: Result) -> Iterator[list[object]]:
         seconds, sent, steps = seconds_of[method], bytes_of[method], len(run["losses"])
         low, middle, high = quantiles(seconds, n=4) if len(seconds) > 1 else seconds * 3
         stats = run["stats"]
-        yield [result["model"], result["workers"], result["rate"], method, steps, f"{middle:.5f}", f"{low:.5f}",
-               f"{high:.5f}", _share(middle, median(seconds_of[FP32]) if FP32 in seconds_of else None), f"{sent:.0f}",
-               _share(sent, dense), _share(sent, half), *(_each(stats, name, steps) for name in (
-                   "sent_bytes", "refresh_bytes", "encode_seconds", "decode_seconds", "wait_seconds")),
-               f"{stats['bits_per_symbol']:.4f}" if stats else ""]
+        yield [
+            result["model"],
+            result["workers"],
+            result["rate"],
+            method,
+            steps,
+            f"{middle:.5f}",
+            f"{low:.5f}",
+            f"{high:.5f}",
+            _share(middle, median(seconds_of[FP32]) if FP32 in seconds_of else None),
+            f"{sent:.0f}",
+            _share(sent, dense),
+            _share(sent, half),
+            *(
+                _each(stats, name, steps)
+                for name in ("sent_bytes", "refresh_bytes", "encode_seconds", "decode_seconds", "wait_seconds")
+            ),
+            f"{stats['bits_per_symbol']:.4f}" if stats else "",
+        ]
 
 
 def settled(numbers: Sequence[float]) -> float:
@@ -130,8 +225,12 @@ def _each(stats: Mapping[str, Any], name: str, steps: int) -> str:
 def deviations_of(results: Sequence[Result]) -> dict[str, np.ndarray]:
     """Return, by method, the loss of every step less that of the dense run of the same seed. All are of one model."""
     methods = [method for method in results[0]["runs"] if method != FP32]
-    return {method: np.concatenate([np.subtract(result["runs"][method]["losses"], result["runs"][FP32]["losses"])
-                                    for result in results]) for method in methods}
+    return {
+        method: np.concatenate(
+            [np.subtract(result["runs"][method]["losses"], result["runs"][FP32]["losses"]) for result in results]
+        )
+        for method in methods
+    }
 
 
 def deviation_rows(results: Sequence[Result]) -> Iterator[list[object]]:
@@ -146,8 +245,16 @@ def deviation_rows(results: Sequence[Result]) -> Iterator[list[object]]:
         final = fmean(fmean(result["runs"][method]["losses"][-2 * BLOCK :]) for result in results)
         facts = [np.sqrt(np.mean(values**2)), *np.quantile(values, (0.05, 0.95)), values.mean(), final]
         for low, high, count in zip(edges[:-1], edges[1:], counts, strict=True):
-            yield [results[0]["model"], method, len(results), steps, f"{low:.6g}", f"{high:.6g}", int(count),
-                   *(f"{fact:.6g}" for fact in facts)]
+            yield [
+                results[0]["model"],
+                method,
+                len(results),
+                steps,
+                f"{low:.6g}",
+                f"{high:.6g}",
+                int(count),
+                *(f"{fact:.6g}" for fact in facts),
+            ]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -180,7 +287,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             tables[STEPS] += step_rows(train(model, rate, STEPS_TIMED, plan.seeds[0], TIMED))
             print(f"{model}, {rate}: done", flush=True)
         for (name, rows), columns in zip(
-                tables.items(), (TRAINING_COLUMNS, DEVIATIONS_COLUMNS, STEPS_COLUMNS), strict=True):
+            tables.items(), (TRAINING_COLUMNS, DEVIATIONS_COLUMNS, STEPS_COLUMNS), strict=True
+        ):
             write_table(options.out / name, columns, rows)  # after each model: what is there is kept
     return 0
 

@@ -36,8 +36,19 @@ FILE, MODEL = "cluster-scaling.csv", "cluster-scaling-model.csv"
 METHODS = (NOTHING, FP32, NEAR)
 MODELS, WORKERS, RATES = ("cnn", "lstm"), (2, 4), (RATE, "100mbit")
 STEPS, QUICK_STEPS = 25, 8
-COLUMNS = ("model", "workers", "rate", "method", "steps", "step_seconds", "step_seconds_q1", "step_seconds_q3",
-           "compute_seconds", "efficiency", "times_faster")
+COLUMNS = (
+    "model",
+    "workers",
+    "rate",
+    "method",
+    "steps",
+    "step_seconds",
+    "step_seconds_q1",
+    "step_seconds_q3",
+    "compute_seconds",
+    "efficiency",
+    "times_faster",
+)
 MODELED_WORKERS, GBPS = (2, 4, 8, 16, 32, 64), (0.1, 1, 10)
 BUCKETS = 6  #: of equal size
 MODEL_COLUMNS = ("model", "workers", "gbps", "method", "compute_seconds", "step_seconds", "efficiency", "times_faster")
@@ -50,12 +61,24 @@ def rows_of(result: Result) -> Iterator[list[object]]:
     compute, dense = median(seconds[NOTHING]), median(seconds[FP32])
     for method in METHODS[1:]:
         low, middle, high = quantiles(seconds[method], n=4)
-        yield [result["model"], result["workers"], result["rate"], method, len(seconds[method]), f"{middle:.5f}",
-               f"{low:.5f}", f"{high:.5f}", f"{compute:.5f}", f"{compute / middle:.4f}", f"{dense / middle:.4f}"]
+        yield [
+            result["model"],
+            result["workers"],
+            result["rate"],
+            method,
+            len(seconds[method]),
+            f"{middle:.5f}",
+            f"{low:.5f}",
+            f"{high:.5f}",
+            f"{compute:.5f}",
+            f"{compute / middle:.4f}",
+            f"{dense / middle:.4f}",
+        ]
 
 
-def step_seconds(compute: float, n_bytes: float, workers: int, alpha: float, beta: float,
-                 costs: Costs | None = None) -> float:
+def step_seconds(
+    compute: float, n_bytes: float, workers: int, alpha: float, beta: float, costs: Costs | None = None
+) -> float:
     """Return the seconds of a step of so many workers, whose dense gradients are ``n_bytes``; ``costs``: of a codec."""
     codec, ratio = (costs.codec_seconds(n_bytes, workers), costs.ratio) if costs else (0.0, 1.0)
     known, end = FORWARD * compute, 0.0
@@ -72,8 +95,11 @@ def modeled(steps: Sequence[Row], all_reduces: Sequence[Row]) -> Iterator[list[o
     bytes of the gradients are those that each of two workers sent then.
     """
     for model in dict.fromkeys(row["model"] for row in steps):
-        costs = {row["method"]: row for row in all_reduces
-                 if (row["model"], row["rate"], row["workers"]) == (model, FROM_RATE, FROM_WORKERS)}
+        costs = {
+            row["method"]: row
+            for row in all_reduces
+            if (row["model"], row["rate"], row["workers"]) == (model, FROM_RATE, FROM_WORKERS)
+        }
         free = [row for row in steps if (row["model"], row["rate"], row["method"]) == (model, UNSHAPED, FP32)]
         if not costs or not free:
             continue
@@ -82,17 +108,41 @@ def modeled(steps: Sequence[Row], all_reduces: Sequence[Row]) -> Iterator[list[o
             link = compute, float(free[0]["nic_bytes"]), workers, alpha, 8 / (gbps * 1e9)
             dense = step_seconds(*link)
             for method, seconds in ((FP32, dense), (NEAR, step_seconds(*link, costs_of(costs[NEAR])))):
-                yield [model, workers, gbps, method, f"{compute:.5f}", f"{seconds:.5f}", f"{compute / seconds:.4f}",
-                       f"{dense / seconds:.4f}"]
+                yield [
+                    model,
+                    workers,
+                    gbps,
+                    method,
+                    f"{compute:.5f}",
+                    f"{seconds:.5f}",
+                    f"{compute / seconds:.4f}",
+                    f"{dense / seconds:.4f}",
+                ]
 
 
 def measured_table(results: Path) -> list[str]:
     """Return the table of measured steps in docs/experiments-gcomp.md."""
     comments, rows = read_table(results / FILE)
-    lines = [[row["model"], row["rate"], row["workers"], row["method"], f"{1e3 * float(row['step_seconds']):.0f}",
-              *(rounded(row[name]) for name in ("efficiency", "times_faster"))] for row in rows]
-    columns = ["model", "link", ">workers", "method", ">step, ms", ">of the step without communication",
-               ">times as fast as fp32"]
+    lines = [
+        [
+            row["model"],
+            row["rate"],
+            row["workers"],
+            row["method"],
+            f"{1e3 * float(row['step_seconds']):.0f}",
+            *(rounded(row[name]) for name in ("efficiency", "times_faster")),
+        ]
+        for row in rows
+    ]
+    columns = [
+        "model",
+        "link",
+        ">workers",
+        "method",
+        ">step, ms",
+        ">of the step without communication",
+        ">times as fast as fp32",
+    ]
     return [*markdown(columns, lines), "", f"From {source(comments)}"]
 
 
@@ -100,8 +150,10 @@ def model_table(results: Path) -> list[str]:
     """Return the table of modeled steps there: how many workers' worth of steps so many workers do."""
     comments, rows = read_table(results / MODEL)
     cells = {(row["model"], row["gbps"], row["method"], row["workers"]): float(row["efficiency"]) for row in rows}
-    lines = [[name, f"{gbps} Gb/s", method, *(f"{n * cells[name, gbps, method, str(n)]:.1f}" for n in MODELED_WORKERS)]
-             for name, gbps, method in dict.fromkeys(key[:3] for key in cells)]
+    lines = [
+        [name, f"{gbps} Gb/s", method, *(f"{n * cells[name, gbps, method, str(n)]:.1f}" for n in MODELED_WORKERS)]
+        for name, gbps, method in dict.fromkeys(key[:3] for key in cells)
+    ]
     columns = ["model", "link", "method", *(f">{n} workers" for n in MODELED_WORKERS)]
     return [*markdown(columns, lines), "", f"Model, not measurement; from {source(comments)}"]
 

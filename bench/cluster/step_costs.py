@@ -22,8 +22,17 @@ from bench.cluster.training import BF16, FIXED_BF16, FP32, LOSSLESS, NEAR, NOTHI
 FILE = "cluster-step-costs.csv"
 METHODS = (NOTHING, FP32, BF16, LOSSLESS, NEAR, FIXED_BF16, *PLAIN_COMPRESSORS)
 STEPS, QUICK_STEPS = 40, 8
-COLUMNS = ("model", "workers", "rate", "method", "steps", "processor_seconds", "step_seconds", "nic_bytes",
-           "bytes_of_fp32")
+COLUMNS = (
+    "model",
+    "workers",
+    "rate",
+    "method",
+    "steps",
+    "processor_seconds",
+    "step_seconds",
+    "nic_bytes",
+    "bytes_of_fp32",
+)
 
 
 def rows_of(result: Result) -> Iterator[list[object]]:
@@ -31,14 +40,30 @@ def rows_of(result: Result) -> Iterator[list[object]]:
     runs = result["runs"]
     sent = {method: fmean(run["sent"][IGNORED:]) for method, run in runs.items()}
     for method, run in runs.items():
-        yield [result["model"], result["workers"], result["rate"], method, len(run["seconds"]) - IGNORED,
-               *(f"{median(run[key][IGNORED:]):.5f}" for key in ("processor", "seconds")), f"{sent[method]:.0f}",
-               f"{sent[method] / sent[FP32]:.4f}" if sent[FP32] else ""]
+        yield [
+            result["model"],
+            result["workers"],
+            result["rate"],
+            method,
+            len(run["seconds"]) - IGNORED,
+            *(f"{median(run[key][IGNORED:]):.5f}" for key in ("processor", "seconds")),
+            f"{sent[method]:.0f}",
+            f"{sent[method] / sent[FP32]:.4f}" if sent[FP32] else "",
+        ]
 
 
-SWEEP = Sweep("step_costs", __doc__.splitlines()[0], FILE, COLUMNS, rows_of, METHODS, (UNSHAPED,),
-              (Training("gpt", STEPS), Training("lstm", STEPS), Training("transformer", STEPS), Training("cnn", STEPS)),
-              ("gpt",), Training("gpt", QUICK_STEPS, small=True))
+SWEEP = Sweep(
+    "step_costs",
+    __doc__.splitlines()[0],
+    FILE,
+    COLUMNS,
+    rows_of,
+    METHODS,
+    (UNSHAPED,),
+    (Training("gpt", STEPS), Training("lstm", STEPS), Training("transformer", STEPS), Training("cnn", STEPS)),
+    ("gpt",),
+    Training("gpt", QUICK_STEPS, small=True),
+)
 
 
 if __name__ == "__main__":

@@ -32,20 +32,52 @@ def allreduce_tables(results: Path) -> Iterator[str]:
     """Yield each bed's methods at every rate."""
     comments, rows = read_table(results / allreduce.FILE)
     yield from ("![All-reduce time by method](../images/cluster-allreduce.png)", "")
-    columns = ["link", "method", ">time, ms", ">quartiles", ">normalized", ">wire MB", ">ratio", ">cpu, ms",
-               ">encode, ms", ">levels, ms", ">decode, ms", ">wait, ms", ">wire alone, ms", ">line share"]
+    columns = [
+        "link",
+        "method",
+        ">time, ms",
+        ">quartiles",
+        ">normalized",
+        ">wire MB",
+        ">ratio",
+        ">cpu, ms",
+        ">encode, ms",
+        ">levels, ms",
+        ">decode, ms",
+        ">wait, ms",
+        ">wire alone, ms",
+        ">line share",
+    ]
     for name, workers in unique((row["model"], row["workers"]) for row in rows):
-        selected = [row for row in rows if (row["model"], row["workers"]) == (name, workers)
-                and row["method"] != methods.SMALL and not row["method"].endswith(methods.WIRE)]
-        table = [[row["rate"], row["method"], _ms(row["seconds"]), f"{_ms(row['seconds_q1'])}-{_ms(row['seconds_q3'])}",
-                  f"{float(row['normalized']):.2f}", f"{float(row['nic_bytes']) / 1e6:.2f}", _short(row["ratio"]),
-                  *(_ms(row[f"{part}_seconds"]) for part in ("processor", "encode", "level", "decode", "wait", "wire")),
-                  _short(row["line_share"])] for row in selected]
+        selected = [
+            row
+            for row in rows
+            if (row["model"], row["workers"]) == (name, workers)
+            and row["method"] != methods.SMALL
+            and not row["method"].endswith(methods.WIRE)
+        ]
+        table = [
+            [
+                row["rate"],
+                row["method"],
+                _ms(row["seconds"]),
+                f"{_ms(row['seconds_q1'])}-{_ms(row['seconds_q3'])}",
+                f"{float(row['normalized']):.2f}",
+                f"{float(row['nic_bytes']) / 1e6:.2f}",
+                _short(row["ratio"]),
+                *(_ms(row[f"{part}_seconds"]) for part in ("processor", "encode", "level", "decode", "wait", "wire")),
+                _short(row["line_share"]),
+            ]
+            for row in selected
+        ]
         first = selected[0]
         yield from (f"**{float(first['values']) * 4 / 1e6:.1f} MB, {first['gradients']}, {workers} workers**", "")
         yield from (*markdown(columns, table), "")
-    worst = [f"{float(row['deviation']):.2f} ({row['model']}, {row['workers']} workers)"
-             for row in _once(rows, methods.NEAR) if row["deviation"]]
+    worst = [
+        f"{float(row['deviation']):.2f} ({row['model']}, {row['workers']} workers)"
+        for row in _once(rows, methods.NEAR)
+        if row["deviation"]
+    ]
     yield from (f"Deviation, near-lossless: {', '.join(worst)}.", "", f"From {source(comments)}", "")
 
 
@@ -62,15 +94,43 @@ def _once(rows: Sequence[Row], method: str) -> Iterator[Row]:
 def steps_table(results: Path) -> Iterator[str]:
     """Seconds and bytes of a step of training."""
     comments, rows = read_table(results / runs.STEPS)
-    table = [[row["model"], row["rate"], row["method"], row["steps"], _ms(row["step_seconds"]), _short(row["of_fp32"]),
-              f"{float(row['nic_bytes']) / 1e6:.3f}", _percent(row["bytes_of_fp32"]), _percent(row["bytes_of_bf16"]),
-              _ms(row["encode_seconds"]), _ms(row["decode_seconds"]), row["bits_per_symbol"]] for row in rows]
-    columns = ["model", "link", "method", ">steps", ">step, ms", ">of fp32", ">wire MB", ">% of fp32", ">% of bf16",
-               ">encode, ms", ">decode, ms", ">bits / head"]
-    yield ("A step is forward, backward with its all-reduces beside it, and the optimizer; bytes are means once the "
-           "training has settled (past step 100, or the second half of a shorter one), refreshes included. "
-           'The codec is used whether or not it pays: the bypass is off, and on under [The bypass](#the-bypass) and '
-           '[Accuracies](#accuracies). "gcodec bf16" is the hook with `mode="bf16"`.')
+    table = [
+        [
+            row["model"],
+            row["rate"],
+            row["method"],
+            row["steps"],
+            _ms(row["step_seconds"]),
+            _short(row["of_fp32"]),
+            f"{float(row['nic_bytes']) / 1e6:.3f}",
+            _percent(row["bytes_of_fp32"]),
+            _percent(row["bytes_of_bf16"]),
+            _ms(row["encode_seconds"]),
+            _ms(row["decode_seconds"]),
+            row["bits_per_symbol"],
+        ]
+        for row in rows
+    ]
+    columns = [
+        "model",
+        "link",
+        "method",
+        ">steps",
+        ">step, ms",
+        ">of fp32",
+        ">wire MB",
+        ">% of fp32",
+        ">% of bf16",
+        ">encode, ms",
+        ">decode, ms",
+        ">bits / head",
+    ]
+    yield (
+        "A step is forward, backward with its all-reduces beside it, and the optimizer; bytes are means once the "
+        "training has settled (past step 100, or the second half of a shorter one), refreshes included. "
+        "The codec is used whether or not it pays: the bypass is off, and on under [The bypass](#the-bypass) and "
+        '[Accuracies](#accuracies). "gcodec bf16" is the hook with `mode="bf16"`.'
+    )
     yield from ("", *markdown(columns, table), "", f"{rows[0]['workers']} workers; from {source(comments)}", "")
 
 
@@ -80,16 +140,19 @@ def training_table(results: Path) -> Iterator[str]:
     yield from ("![Loss over steps and over time](../images/cluster-training.png)", "")
     table = []
     for name in unique(row["model"] for row in rows):
-        curves = {method: [row for row in rows if (row["model"], row["method"]) == (name, method)]
-                  for method in runs.METHODS}
+        curves = {
+            method: [row for row in rows if (row["model"], row["method"]) == (name, method)] for method in runs.METHODS
+        }
         first, last = (float(curves[FP32][at]["loss"]) for at in (0, -1))
         for part in REACHED:
             goal = first + part * (last - first)
             table.append([name, f"{goal:.3f}", *(_reached(curve, goal) for curve in curves.values())])
     columns = ["model", ">loss", *(f">{method}, s" for method in runs.METHODS)]
     yield from (*markdown(columns, table), "")
-    yield (f"Seconds until the mean loss of {runs.BLOCK} steps was at or below; {rows[0]['workers']} workers at "
-           f"{rows[0]['rate']}; a dash: not within the run. From {source(comments)}")
+    yield (
+        f"Seconds until the mean loss of {runs.BLOCK} steps was at or below; {rows[0]['workers']} workers at "
+        f"{rows[0]['rate']}; a dash: not within the run. From {source(comments)}"
+    )
     yield ""
 
 
@@ -106,14 +169,23 @@ def deviations_table(results: Path) -> Iterator[str]:
     table = []
     for name, method in unique((row["model"], row["method"]) for row in rows):
         row = next(row for row in rows if (row["model"], row["method"]) == (name, method))
-        table.append([name, method, row["seeds"], row["steps"],
-                      *(f"{float(row[key]):.5f}" for key in ("rms", "q05", "q95", "mean")),
-                      f"{float(row['final_loss']):.4f}"])
+        table.append(
+            [
+                name,
+                method,
+                row["seeds"],
+                row["steps"],
+                *(f"{float(row[key]):.5f}" for key in ("rms", "q05", "q95", "mean")),
+                f"{float(row['final_loss']):.4f}",
+            ]
+        )
     columns = ["model", "method", ">seeds", ">steps", ">rms", ">5 %", ">95 %", ">mean", ">final loss"]
     yield from (*markdown(columns, table), "")
-    yield (f"Loss of a step less that of the fp32 run of the same seed and step, which saw the same batches, in nats. "
-           f"A control is an fp32 run whose parameters were moved by one ulp before the first step. From "
-           f"{source(comments)}")
+    yield (
+        f"Loss of a step less that of the fp32 run of the same seed and step, which saw the same batches, in nats. "
+        f"A control is an fp32 run whose parameters were moved by one ulp before the first step. From "
+        f"{source(comments)}"
+    )
     yield ""
 
 
@@ -129,18 +201,30 @@ def bits_table(results: Path) -> Iterator[str]:
         table.append([name, code, *cells, _mean([row["entropy_bits"] for row in selected])])
     columns = ["model", "code", *(f">table {kind}" for kind in sources), ">entropy"]
     yield from (*markdown(columns, table), "")
-    yield (f"Bits per exponent, mean over the training; refreshed: every {bits.INTERVAL} steps, from all exponents "
-           f"since. From {source(comments)}")
+    yield (
+        f"Bits per exponent, mean over the training; refreshed: every {bits.INTERVAL} steps, from all exponents "
+        f"since. From {source(comments)}"
+    )
     yield ""
 
 
 def bypass_table(results: Path) -> Iterator[str]:
     """Steps with the bypass beside plain ones."""
     comments, rows = read_table(results / bypass.FILE)
-    table = [[row["model"], row["rate"], row["method"], row["steps"], _ms(row["step_seconds"]),
-              f"{_ms(row['step_seconds_q1'])}-{_ms(row['step_seconds_q3'])}", row["of_plain"], row["paired"],
-              row["compressed_share"]]
-             for row in rows]
+    table = [
+        [
+            row["model"],
+            row["rate"],
+            row["method"],
+            row["steps"],
+            _ms(row["step_seconds"]),
+            f"{_ms(row['step_seconds_q1'])}-{_ms(row['step_seconds_q3'])}",
+            row["of_plain"],
+            row["paired"],
+            row["compressed_share"],
+        ]
+        for row in rows
+    ]
     columns = ["model", "link", "method", ">steps", ">step, ms", ">quartiles", ">of plain", ">paired", ">compressed"]
     yield from (*markdown(columns, table), "", f"{rows[0]['workers']} workers; from {source(comments)}", "")
 
@@ -148,14 +232,40 @@ def bypass_table(results: Path) -> Iterator[str]:
 def accuracies_table(results: Path) -> Iterator[str]:
     """Steps at an accuracy, beside torch's own."""
     comments, rows = read_table(results / accuracies.FILE)
-    table = [[row["model"], row["workers"], row["rate"], row["method"], row["steps"], _ms(row["step_seconds"]),
-              row["of_fp32"], row["of_bf16"], f"{float(row['nic_bytes']) / 1e6:.2f}", row["bytes_of_fp32"], row["way"]]
-             for row in rows]
-    columns = ["model", ">workers", "link", "method", ">steps", ">step, ms", ">of fp32", ">of bf16", ">wire MB",
-               ">of fp32's", "way"]
-    yield (f"Methods take turns, {accuracies.BLOCK} steps each; shares are medians over pairs of neighboring turns. "
-           "gcodec's hook has its bypass, which has chosen the way. All workers share two cores: with three and four, "
-           "steps wait for processors, and what compresses takes these from what computes; trials are among the steps.")
+    table = [
+        [
+            row["model"],
+            row["workers"],
+            row["rate"],
+            row["method"],
+            row["steps"],
+            _ms(row["step_seconds"]),
+            row["of_fp32"],
+            row["of_bf16"],
+            f"{float(row['nic_bytes']) / 1e6:.2f}",
+            row["bytes_of_fp32"],
+            row["way"],
+        ]
+        for row in rows
+    ]
+    columns = [
+        "model",
+        ">workers",
+        "link",
+        "method",
+        ">steps",
+        ">step, ms",
+        ">of fp32",
+        ">of bf16",
+        ">wire MB",
+        ">of fp32's",
+        "way",
+    ]
+    yield (
+        f"Methods take turns, {accuracies.BLOCK} steps each; shares are medians over pairs of neighboring turns. "
+        "gcodec's hook has its bypass, which has chosen the way. All workers share two cores: with three and four, "
+        "steps wait for processors, and what compresses takes these from what computes; trials are among the steps."
+    )
     yield from ("", *markdown(columns, table), "", f"From {source(comments)}", "")
 
 
@@ -163,29 +273,76 @@ def compressed_table(results: Path) -> Iterator[str]:
     """Steps with each compressor, computing and the rest apart."""
     comments, rows = read_table(results / compressed.FILE)
     yield from ("![Steps by compressor](../images/cluster-compressors.png)", "")
-    table = [[row["model"], row["rate"], row["method"], row["steps"], _ms(row["step_seconds"]),
-              f"{_ms(row['step_seconds_q1'])}-{_ms(row['step_seconds_q3'])}", _ms(row["communication_seconds"]),
-              f"{float(row['times_faster']):.2f}", f"{float(row['nic_bytes']) / 1e6:.3f}", row["byte_ratio"]]
-             for row in rows]
-    columns = ["model", "link", "method", ">steps", ">step, ms", ">quartiles", ">beyond computing, ms",
-               ">times faster", ">wire MB", ">ratio"]
-    yield (f"A step without any communication takes {_ms(rows[0]['compute_seconds'])} ms; what a step takes beyond it "
-           "is compressing and waiting, as in GradZip's Figure 3 (a); times faster than fp32 is its Figure 3 (b). All "
-           "but the first three have error feedback.")
+    table = [
+        [
+            row["model"],
+            row["rate"],
+            row["method"],
+            row["steps"],
+            _ms(row["step_seconds"]),
+            f"{_ms(row['step_seconds_q1'])}-{_ms(row['step_seconds_q3'])}",
+            _ms(row["communication_seconds"]),
+            f"{float(row['times_faster']):.2f}",
+            f"{float(row['nic_bytes']) / 1e6:.3f}",
+            row["byte_ratio"],
+        ]
+        for row in rows
+    ]
+    columns = [
+        "model",
+        "link",
+        "method",
+        ">steps",
+        ">step, ms",
+        ">quartiles",
+        ">beyond computing, ms",
+        ">times faster",
+        ">wire MB",
+        ">ratio",
+    ]
+    yield (
+        f"A step without any communication takes {_ms(rows[0]['compute_seconds'])} ms; what a step takes beyond it "
+        "is compressing and waiting, as in GradZip's Figure 3 (a); times faster than fp32 is its Figure 3 (b). All "
+        "but the first three have error feedback."
+    )
     yield from ("", *markdown(columns, table), "", f"{rows[0]['workers']} workers; from {source(comments)}", "")
 
 
 def controllers_table(results: Path) -> Iterator[str]:
     """Trainings under controllers, beside static ones."""
     comments, rows = read_table(results / controllers.FILE)
-    table = [[row["model"], row["rate"], row["method"], row["steps"], row["loss"], f"{float(row['seconds']):.1f}",
-              _ms(row["step_seconds"]), f"{float(row['times_faster']):.2f}", row["byte_ratio"], row["float_ratio"]]
-             for row in rows]
-    columns = ["model", "link", "method", ">steps", ">loss", ">all steps, s", ">median step, ms", ">times faster",
-               ">wire bytes", ">floats"]
-    yield ("GraVAC's Table 2 in seconds, between workers on links of limited rate, without the first "
-           f"{runs.IGNORED} steps of a method. Loss is the training's, over its last tenth; times faster than fp32 in "
-           "as many steps.")
+    table = [
+        [
+            row["model"],
+            row["rate"],
+            row["method"],
+            row["steps"],
+            row["loss"],
+            f"{float(row['seconds']):.1f}",
+            _ms(row["step_seconds"]),
+            f"{float(row['times_faster']):.2f}",
+            row["byte_ratio"],
+            row["float_ratio"],
+        ]
+        for row in rows
+    ]
+    columns = [
+        "model",
+        "link",
+        "method",
+        ">steps",
+        ">loss",
+        ">all steps, s",
+        ">median step, ms",
+        ">times faster",
+        ">wire bytes",
+        ">floats",
+    ]
+    yield (
+        "GraVAC's Table 2 in seconds, between workers on links of limited rate, without the first "
+        f"{runs.IGNORED} steps of a method. Loss is the training's, over its last tenth; times faster than fp32 in "
+        "as many steps."
+    )
     yield from ("", *markdown(columns, table), "", f"{rows[0]['workers']} workers; from {source(comments)}", "")
 
 
@@ -200,8 +357,15 @@ def model_table(results: Path) -> Iterator[str]:
     for name, method in unique((row["model"], row["method"]) for row in rows):
         for workers in SHOWN_WORKERS:
             selected = [known[name, workers, gbps, method] for gbps in SHOWN_GBPS]
-            table.append([name, method, workers, *(f"{float(row['speedup']):.2f}" for row in selected),
-                          _short(selected[0]["break_even_gbps"])])
+            table.append(
+                [
+                    name,
+                    method,
+                    workers,
+                    *(f"{float(row['speedup']):.2f}" for row in selected),
+                    _short(selected[0]["break_even_gbps"]),
+                ]
+            )
     columns = ["model", "method", ">workers", *(f">{gbps} Gb/s" for gbps in SHOWN_GBPS), ">break-even, Gb/s"]
     yield from (*markdown(columns, table), "", f"Times faster than the fp32 ring; from {source(comments)}", "")
 

@@ -41,9 +41,18 @@ def environment(bed: Bed, rank: int) -> dict[str, str]:
     """Return the environment that ``torch.distributed`` reads, for a worker. All share this machine's cores, and are
     told so."""
     threads = max(1, cores() // bed.size)
-    return {**os.environ, "RANK": str(rank), "WORLD_SIZE": str(bed.size), "LOCAL_RANK": str(rank),
-            "LOCAL_WORLD_SIZE": str(bed.size), "MASTER_ADDR": bed.address(0), "MASTER_PORT": str(PORT),
-            "GLOO_SOCKET_IFNAME": INTERFACE, "OMP_NUM_THREADS": str(threads), "NUMBA_NUM_THREADS": str(threads)}
+    return {
+        **os.environ,
+        "RANK": str(rank),
+        "WORLD_SIZE": str(bed.size),
+        "LOCAL_RANK": str(rank),
+        "LOCAL_WORLD_SIZE": str(bed.size),
+        "MASTER_ADDR": bed.address(0),
+        "MASTER_PORT": str(PORT),
+        "GLOO_SOCKET_IFNAME": INTERFACE,
+        "OMP_NUM_THREADS": str(threads),
+        "NUMBA_NUM_THREADS": str(threads),
+    }
 
 
 class Team:
@@ -62,16 +71,23 @@ class Team:
         for rank in range(self.bed.size):
             with (self._logs / f"{rank}.log").open("w") as log:
                 worker = subprocess.Popen(
-                    [*self.bed.inside(rank), *self._command], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log,
-                    env=environment(self.bed, rank), cwd=ROOT, text=True)
+                    [*self.bed.inside(rank), *self._command],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=log,
+                    env=environment(self.bed, rank),
+                    cwd=ROOT,
+                    text=True,
+                )
             self._workers.append(worker)
             listener = Thread(target=self._listen, args=(rank, worker), daemon=True)
             listener.start()
             self._listeners.append(listener)
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
-                 trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         end(self._workers)
         for listener in self._listeners:
             listener.join()
@@ -133,8 +149,17 @@ def run_all(bed: Bed, command: Sequence[str], seconds: float) -> None:
         for rank, path in enumerate(logs):
             words = [word.format(rank=rank, **facts) for word in command]
             with path.open("w") as log:
-                workers.append(subprocess.Popen([*bed.inside(rank), *words], stdin=subprocess.DEVNULL, stdout=log,
-                                                stderr=log, env=environment(bed, rank), cwd=ROOT, text=True))
+                workers.append(
+                    subprocess.Popen(
+                        [*bed.inside(rank), *words],
+                        stdin=subprocess.DEVNULL,
+                        stdout=log,
+                        stderr=log,
+                        env=environment(bed, rank),
+                        cwd=ROOT,
+                        text=True,
+                    )
+                )
         try:
             _watch(workers, logs, monotonic() + seconds)
         finally:

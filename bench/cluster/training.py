@@ -86,10 +86,10 @@ COMPRESSORS: dict[str, Setting] = {
 #: What L-GreCo's experiments compare, on ranks of PowerSGD.
 LAYERWISE: dict[str, LayerwiseMethod] = {
     f"{RANK}, {method.name}": method
-    for method in (uniform(RANKS, PowerSGD(8)), lgreco(RANKS, PowerSGD(8)), matched(RANKS, PowerSGD(8)))}
+    for method in (uniform(RANKS, PowerSGD(8)), lgreco(RANKS, PowerSGD(8)), matched(RANKS, PowerSGD(8)))
+}
 #: What docs/training.md compares with the modes, as a user has them.
-PLAIN_COMPRESSORS: dict[str, Compressor | str] = {
-    EIGHT_BITS: "fp8", "PowerSGD 4": PowerSGD(4), "Top-k 1 %": TopK(0.01)}
+PLAIN_COMPRESSORS: dict[str, Compressor | str] = {EIGHT_BITS: "fp8", "PowerSGD 4": PowerSGD(4), "Top-k 1 %": TopK(0.01)}
 DECISIONS = 10  #: of L-GreCo in a training
 BUCKET_MB = {"cnn": 1.0, "transformer": 4.0, "lstm": 4.0, "gpt": 4.0}  #: a handful of buckets per step
 
@@ -169,7 +169,8 @@ def begin(name: str, model: str, plan: TrainingPlan, seed: int, steps: int) -> R
         perturb(task.model, int(name.split()[-1]))
     group = dist.new_group(backend="gcodec") if name == GROUP else None
     ddp = DistributedDataParallel(
-        WithLoss(task), bucket_cap_mb=BUCKET_MB[model], broadcast_buffers=False, process_group=group)
+        WithLoss(task), bucket_cap_mb=BUCKET_MB[model], broadcast_buffers=False, process_group=group
+    )
     state = group if isinstance(group, CompressedGroup) else register(ddp, name, task.optimizer, steps)
     return Run(name, task, ddp, np.random.default_rng((seed, dist.get_rank())), state)
 
@@ -183,7 +184,8 @@ def register(
         HOOK: default_hooks.allreduce_hook,
         FP16: default_hooks.fp16_compress_hook,
         # By its own name DDP takes it on GPUs only, though Gloo adds bfloat16, too.
-        BF16: lambda state, bucket: default_hooks.bf16_compress_hook(state, bucket)}
+        BF16: lambda state, bucket: default_hooks.bf16_compress_hook(state, bucket),
+    }
     if name in plain:
         ddp.register_comm_hook(None, plain[name])
     if name in COMPRESSORS:
@@ -201,8 +203,12 @@ def register(
     if name in LAYERWISE:
         return _layerwise(ddp, LAYERWISE[name], optimizer, steps)
     modes: dict[str, Mode | str] = {
-        LOSSLESS: Lossless(), NEAR: NearLossless(optimizer), FIXED_BF16: "bf16",
-        BYPASS: NearLossless(optimizer), BYPASS_BF16: "bf16"}
+        LOSSLESS: Lossless(),
+        NEAR: NearLossless(optimizer),
+        FIXED_BF16: "bf16",
+        BYPASS: NearLossless(optimizer),
+        BYPASS_BF16: "bf16",
+    }
     if name not in modes:
         return None
     mode, bypass = modes[name], Bypass() if name in (BYPASS, BYPASS_BF16) else None
@@ -221,8 +227,11 @@ def _controlled(
     ddp: DistributedDataParallel, method: Method, optimizer: torch.optim.Optimizer, steps: int
 ) -> CompressedGradients:
     """Return the hook of a compressor by itself, or under a controller."""
-    state = (AdaptiveGradients(ddp, method.plan, method.controller(steps), optimizer=optimizer) if method.controller
-             else CompressedGradients(ddp, method.plan, optimizer=optimizer))
+    state = (
+        AdaptiveGradients(ddp, method.plan, method.controller(steps), optimizer=optimizer)
+        if method.controller
+        else CompressedGradients(ddp, method.plan, optimizer=optimizer)
+    )
     ddp.register_comm_hook(state, hook)
     return state
 
@@ -234,8 +243,11 @@ def _layerwise(
     params = dict(ddp.module.named_parameters())
     shapes = {name: tuple(param.shape) for name, param in params.items()}
     controller = method.make(Setup(method.reference, max(steps // DECISIONS, 1), buckets_of(params), shapes, 0.0))
-    state = (CompressedGradients(ddp, method.plan, optimizer=optimizer) if method.name == UNIFORM
-             else AdaptiveGradients(ddp, method.plan, controller, optimizer=optimizer))
+    state = (
+        CompressedGradients(ddp, method.plan, optimizer=optimizer)
+        if method.name == UNIFORM
+        else AdaptiveGradients(ddp, method.plan, controller, optimizer=optimizer)
+    )
     ddp.register_comm_hook(state, hook)
     return state
 
@@ -260,9 +272,16 @@ def gathered(runs: Sequence[Run], plan: TrainingPlan, model: str) -> dict[str, A
         dist.all_reduce(slowest, op=dist.ReduceOp.MAX)
         losses, sent, processor = (means / dist.get_world_size()).tolist()
         stats = run.state.stats() if run.state else {}
-        results["runs"][run.name] = {"losses": losses, "sent": sent, "seconds": slowest.tolist(),
-                                     "processor": processor, "bits": run.bits, "entropies": run.entropies,
-                                     "calls": run.calls, "stats": stats}
+        results["runs"][run.name] = {
+            "losses": losses,
+            "sent": sent,
+            "seconds": slowest.tolist(),
+            "processor": processor,
+            "bits": run.bits,
+            "entropies": run.entropies,
+            "calls": run.calls,
+            "stats": stats,
+        }
     return results
 
 
@@ -276,8 +295,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--settle", type=int, default=0, help="steps before these, of methods with a bypass only")
     parser.add_argument("--turn", type=int, default=1, help="steps of a method in a row from then on")
     parser.add_argument("--batch", type=int, help="examples per rank and step")
-    parser.add_argument("--drop", type=int, action="append", default=[], metavar="STEP",
-                        help="let the learning rate fall to a tenth after this step")
+    parser.add_argument(
+        "--drop",
+        type=int,
+        action="append",
+        default=[],
+        metavar="STEP",
+        help="let the learning rate fall to a tenth after this step",
+    )
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--quick", action="store_true", help="a small vocabulary and small batches")
     parser.add_argument("--out", type=Path, required=True, help="JSON file; rank 0 writes it")
@@ -301,7 +326,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if dist.get_rank() == 0 and len(runs[0].losses) % 50 == 0:
             print(f"step {len(runs[0].losses)}", *(f"{run.name}: {run.losses[-1]:.4f}" for run in runs), flush=True)
     result = gathered(runs, plan, options.model) | {
-        "seed": options.seed, "drops": options.drop, "learning_rates": runs[0].learning_rates}
+        "seed": options.seed,
+        "drops": options.drop,
+        "learning_rates": runs[0].learning_rates,
+    }
     if dist.get_rank() == 0:
         options.out.parent.mkdir(parents=True, exist_ok=True)
         options.out.write_text(json.dumps(result))

@@ -71,17 +71,23 @@ class Setting:
 SETTINGS: dict[str, Setting] = {
     DENSE: Setting(CompressionPlan(Dense(), None), "no hook: float32", training.FP32, training.FP32),
     CONTROL: Setting(CompressionPlan(Dense(), None), "the same, from parameters one ulp off", ""),
-    "bf16 hook": Setting(CompressionPlan(Cast("bfloat16"), None, smallest=0, vectors=True),
-                         "torch's `bf16_compress_hook`", training.BF16, training.BF16),
+    "bf16 hook": Setting(
+        CompressionPlan(Cast("bfloat16"), None, smallest=0, vectors=True),
+        "torch's `bf16_compress_hook`",
+        training.BF16,
+        training.BF16,
+    ),
     "exact": Setting(CompressionPlan(Frames(), None), '`mode="exact"`', training.LOSSLESS, otherwise=training.FP32),
     "optimizer": Setting(near_lossless, "`optimizer=o`", training.NEAR, training.BYPASS, training.FP32),
-    "bf16": Setting(CompressionPlan(Frames(7), None), '`mode="bf16"`', training.FIXED_BF16, training.BYPASS_BF16,
-                    training.BF16),
+    "bf16": Setting(
+        CompressionPlan(Frames(7), None), '`mode="bf16"`', training.FIXED_BF16, training.BYPASS_BF16, training.BF16
+    ),
     "fp8": Setting(NAMED_PLANS["fp8"], '`"fp8"`', training.EIGHT_BITS),
     "PowerSGD(4)": Setting(CompressionPlan(PowerSGD(4)), "`PowerSGD(4)`", "PowerSGD 4"),
     "TopK(0.01)": Setting(CompressionPlan(TopK(0.01)), "`TopK(0.01)`", "Top-k 1 %"),
-    CORRECTED: Setting(CompressionPlan(TopK(0.01), MomentumCorrection(0.9)),
-                       "`TopK(0.01)` with `MomentumCorrection(0.9)`", ""),
+    CORRECTED: Setting(
+        CompressionPlan(TopK(0.01), MomentumCorrection(0.9)), "`TopK(0.01)` with `MomentumCorrection(0.9)`", ""
+    ),
 }
 
 
@@ -117,8 +123,16 @@ def trained(job: Job, steps: int) -> list[object]:
     trial = run(problem, plan_of(name, method), seed, steps, ranks=RANKS)
     sent = sum(traffic.wire_bytes for traffic in trial.traffic)
     dense = steps * 2 * (RANKS - 1) / RANKS * 4 * sum(param.numel() for param in problem.model().parameters())
-    return [*job, steps, f"{trial.quality:.4f}", problem.unit, f"{fmean(trial.losses[-max(steps // 10, 1):]):.4f}",
-            f"{sent / steps:.0f}", f"{sent / dense:.4f}", processor()]
+    return [
+        *job,
+        steps,
+        f"{trial.quality:.4f}",
+        problem.unit,
+        f"{fmean(trial.losses[-max(steps // 10, 1) :]):.4f}",
+        f"{sent / steps:.0f}",
+        f"{sent / dense:.4f}",
+        processor(),
+    ]
 
 
 def qualities(results: Path) -> list[str]:
@@ -137,11 +151,17 @@ def qualities(results: Path) -> list[str]:
         if shares:
             lines.append([setting.label, " / ".join(f"{share:.2g}" for share in shares), *cells])
     seeds = len({row["seed"] for row in rows})
-    columns = ["setting", f">bytes of float32's: {', '.join(names)}",
-               *(f">{name}, {PROBLEMS[name].unit}" for name in names)]
-    return [*markdown(columns, lines), "",
-            f"Mean over {seeds} seeds ± standard deviation, of differences from the first row's training of the same "
-            f"seed, in {rows[0]['steps']} steps. {trained_on(comments, rows)}"]
+    columns = [
+        "setting",
+        f">bytes of float32's: {', '.join(names)}",
+        *(f">{name}, {PROBLEMS[name].unit}" for name in names),
+    ]
+    return [
+        *markdown(columns, lines),
+        "",
+        f"Mean over {seeds} seeds ± standard deviation, of differences from the first row's training of the same "
+        f"seed, in {rows[0]['steps']} steps. {trained_on(comments, rows)}",
+    ]
 
 
 def _difference(own: Sequence[dict[str, str]], dense: Sequence[dict[str, str]]) -> str:
@@ -175,12 +195,22 @@ def steps(results: Path) -> list[str]:
     comments, costs = read_table(results / step_costs.FILE)
     measured_comments, measured = read_table(results / accuracies.FILE)
     bed = costs[0]["model"], costs[0]["workers"]
-    parts = {row["method"]: (float(row["processor_seconds"]), float(row["nic_bytes"])) for row in costs
-             if (row["model"], row["workers"]) == bed}
-    known = {(row["method"], MEASURED_RATES[row["rate"]]): row for row in measured
-             if (row["model"], row["workers"]) == bed and row["rate"] in MEASURED_RATES}
-    dense = [f"{1e3 * float(known[training.FP32, gbps]['step_seconds']):.0f} ms" if (training.FP32, gbps) in known
-             else f"≈ {1e3 * modeled(parts[training.FP32], gbps):.0f} ms" for gbps in GBPS.values()]
+    parts = {
+        row["method"]: (float(row["processor_seconds"]), float(row["nic_bytes"]))
+        for row in costs
+        if (row["model"], row["workers"]) == bed
+    }
+    known = {
+        (row["method"], MEASURED_RATES[row["rate"]]): row
+        for row in measured
+        if (row["model"], row["workers"]) == bed and row["rate"] in MEASURED_RATES
+    }
+    dense = [
+        f"{1e3 * float(known[training.FP32, gbps]['step_seconds']):.0f} ms"
+        if (training.FP32, gbps) in known
+        else f"≈ {1e3 * modeled(parts[training.FP32], gbps):.0f} ms"
+        for gbps in GBPS.values()
+    ]
     lines, errors = list[list[str]](), list[float]()
     for method, setting in SETTINGS.items():
         if setting.costs not in parts:
@@ -192,26 +222,39 @@ def steps(results: Path) -> list[str]:
             errors += [ours / float(row["of_fp32"]) - 1] if row and method != DENSE else []
             cells.append(f"{float(row['of_fp32']):.2f}" if row else f"≈ {ours:.2f}")
         sent = parts[setting.costs][1]
-        lines.append([setting.label, f"{sent / 1e6:.2f}", f"{sent / parts[training.FP32][1]:.2f}",
-                      *(dense if method == DENSE else cells)])
+        lines.append(
+            [
+                setting.label,
+                f"{sent / 1e6:.2f}",
+                f"{sent / parts[training.FP32][1]:.2f}",
+                *(dense if method == DENSE else cells),
+            ]
+        )
     columns = ["setting", ">MB sent", ">of float32's", *(f">step, {link}" for link in GBPS)]
-    return [*markdown(columns, lines), "",
-            "Shares without ≈ were measured on links of that rate, as medians over pairs of neighboring turns: "
-            f"{source(measured_comments)} Those with ≈ are modeled: the processor's time, and that of the bytes on the "
-            f"link. Where both are known, the model is off by {100 * min(errors):+.0f} to {100 * max(errors):+.0f} %. "
-            f"Processor time and bytes: {source(comments)}"]
+    return [
+        *markdown(columns, lines),
+        "",
+        "Shares without ≈ were measured on links of that rate, as medians over pairs of neighboring turns: "
+        f"{source(measured_comments)} Those with ≈ are modeled: the processor's time, and that of the bytes on the "
+        f"link. Where both are known, the model is off by {100 * min(errors):+.0f} to {100 * max(errors):+.0f} %. "
+        f"Processor time and bytes: {source(comments)}",
+    ]
 
 
 PLACES: dict[str, tuple[Callable[[Path], list[str]], str]] = {
-    "which-steps": (steps, step_costs.FILE), "which-quality": (qualities, FILE)}
+    "which-steps": (steps, step_costs.FILE),
+    "which-quality": (qualities, FILE),
+}
 
 
 def kept(path: Path, every: Sequence[Job], n_steps: int) -> dict[Job, list[object]]:
     """Return the rows of these trainings, of so many steps, that a file has."""
     rows = read_table(path)[1] if path.exists() else []
-    results: dict[Job, list[object]] = {(row["problem"], row["method"], int(row["seed"])):
-                                        [row[column] for column in COLUMNS] for row in rows
-                                        if row["steps"] == str(n_steps)}
+    results: dict[Job, list[object]] = {
+        (row["problem"], row["method"], int(row["seed"])): [row[column] for column in COLUMNS]
+        for row in rows
+        if row["steps"] == str(n_steps)
+    }
     return {job: row for job, row in results.items() if job in every}
 
 

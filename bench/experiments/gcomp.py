@@ -53,8 +53,18 @@ RAW = 8  #: bits of an exponent behind an escape
 FILES = {name: f"experiment-gcomp-{name}.csv" for name in ("sizes", "values", "updates", "n-theta")}
 COLUMNS = {
     "sizes": ("model", "step", "rate", "method", "percent"),
-    "values": ("model", "step", "rate", "zeros_percent", "orders_q05", "orders_median", "orders_q95", "log2_delta_q05",
-               "log2_delta_median", "log2_delta_q95"),
+    "values": (
+        "model",
+        "step",
+        "rate",
+        "zeros_percent",
+        "orders_q05",
+        "orders_median",
+        "orders_q95",
+        "log2_delta_q05",
+        "log2_delta_median",
+        "log2_delta_q95",
+    ),
     "updates": ("model", "step", "rate", "method", "relative_error", "percent_same", "percent_1_ulp", "percent_more"),
     "n-theta": ("model", "step", "n_theta", "native_bits", "paper_bits", "escape_bits"),
 }
@@ -69,8 +79,16 @@ def dumps_folder(plan: TrainingPlan) -> Path:
 
 def levels_at(dump: Dump, ladder: str, scale: float) -> np.ndarray:
     """Return all gradients' levels by the optimizer's rule, the gradient counting ``scale`` times."""
-    parts = [levels_for(view_from_dump(dump.optimizer, dump.hyper(name), dump.state(name)), dump.param(name),
-                        dump.grad(name), ladder=LADDERS[ladder][DTYPE], scale=scale) for name in dump.names]
+    parts = [
+        levels_for(
+            view_from_dump(dump.optimizer, dump.hyper(name), dump.state(name)),
+            dump.param(name),
+            dump.grad(name),
+            ladder=LADDERS[ladder][DTYPE],
+            scale=scale,
+        )
+        for name in dump.names
+    ]
     return np.concatenate([np.asarray(part).reshape(-1) for part in parts])
 
 
@@ -96,8 +114,12 @@ def size_rows(dump: Dump, data: Input) -> Iterator[list[object]]:
         bound = paper_layout(data.bits, data.type, levels_at(dump, "paper", scale), ladder)
         yield [*facts, name, f"{100 * bound.bytes / data.nbytes:.2f}"]
     literal, fixed = literal_gcomp_setting(data), fixed_bits_setting(data)
-    for name, setting in [("lossless", lossless_setting(data)), (literal.mode, literal), *near_lossless(dump, data),
-                          (fixed.mode, fixed)]:
+    for name, setting in [
+        ("lossless", lossless_setting(data)),
+        (literal.mode, literal),
+        *near_lossless(dump, data),
+        (fixed.mode, fixed),
+    ]:
         task = setting.task(reuse=False)
         encoded = task.encode()
         task.check(task.decode(encoded))
@@ -107,13 +129,20 @@ def size_rows(dump: Dump, data: Input) -> Iterator[list[object]]:
 def value_row(dump: Dump, data: Input) -> list[object]:
     """Return how many orders of magnitude gradients are below their parameters (Figures 2 and 3), and the logarithm of
     delta, the largest relative error that the rule allows, as far as the ladder of single bits shows it."""
-    gradient, param = (np.concatenate([np.asarray(one(name), np.float64).reshape(-1) for name in dump.names])
-                       for one in (dump.grad, dump.param))
+    gradient, param = (
+        np.concatenate([np.asarray(one(name), np.float64).reshape(-1) for name in dump.names])
+        for one in (dump.grad, dump.param)
+    )
     both = (gradient != 0) & (param != 0)
     orders = np.percentile(np.log10(np.abs(param[both] / gradient[both])), QUARTERS)
     deltas = np.percentile(np.log2(np.abs(param[both]) / (rate_of(dump) * np.abs(gradient[both]))), QUARTERS)
-    return [data.model, dump.step, f"{rate_of(dump):g}", f"{100 * float(np.mean(gradient == 0)):.2f}",
-            *(f"{number:.2f}" for number in (*orders, *deltas))]
+    return [
+        data.model,
+        dump.step,
+        f"{rate_of(dump):g}",
+        f"{100 * float(np.mean(gradient == 0)):.2f}",
+        *(f"{number:.2f}" for number in (*orders, *deltas)),
+    ]
 
 
 def update_rows(dump: Dump, data: Input) -> Iterator[list[object]]:
@@ -131,15 +160,24 @@ def update_rows(dump: Dump, data: Input) -> Iterator[list[object]]:
         ulps, lost, whole = np.zeros(4), 0.0, 0.0
         for name, part in zip(dump.names, np.split(values, ends), strict=True):
             before = np.asarray(dump.param(name), np.float64)
-            exact, near = (updated(dump, name, one)
-                           for one in (dump.grad(name), part.reshape(np.shape(dump.grad(name)))))
+            exact, near = (
+                updated(dump, name, one) for one in (dump.grad(name), part.reshape(np.shape(dump.grad(name))))
+            )
             counts = ulp_histogram(exact, near, 2)
             ulps += [counts.get(n, 0) for n in range(4)]
             lost += float(((near.astype(np.float64) - exact) ** 2).sum())
             whole += float(((exact - before) ** 2).sum())
         shares = 100 * ulps / ulps.sum()
-        yield [data.model, dump.step, f"{rate_of(dump):g}", method, f"{(lost / whole) ** 0.5:.3e}", f"{shares[0]:.3f}",
-               f"{shares[1]:.3f}", f"{shares[2:].sum():.5f}"]
+        yield [
+            data.model,
+            dump.step,
+            f"{rate_of(dump):g}",
+            method,
+            f"{(lost / whole) ** 0.5:.3e}",
+            f"{shares[0]:.3f}",
+            f"{shares[1]:.3f}",
+            f"{shares[2:].sum():.5f}",
+        ]
 
 
 def n_theta_rows(data: Input) -> Iterator[list[object]]:
@@ -150,8 +188,11 @@ def n_theta_rows(data: Input) -> Iterator[list[object]]:
     native = native_table(counts, RAW)
     for n_theta in N_THETAS:
         lengths = np.where(native.lengths > n_theta, n_theta + RAW, native.lengths)
-        bits = (native.bits(counts), float((counts * lengths[: len(counts)]).sum()),
-                optimized_table(counts, RAW, n_theta).bits(counts))
+        bits = (
+            native.bits(counts),
+            float((counts * lengths[: len(counts)]).sum()),
+            optimized_table(counts, RAW, n_theta).bits(counts),
+        )
         yield [data.model, data.step, n_theta, *(f"{one / counts.sum():.5f}" for one in bits)]
 
 
@@ -163,28 +204,56 @@ def sizes_table(results: Path) -> list[str]:
     table = []
     for value in values:
         own = {row["method"]: row["percent"] for row in rows if row["step"] == value["step"]}
-        table.append([value["step"], value["rate"], value["orders_median"], value["log2_delta_median"],
-                      value["zeros_percent"], *(own[method] for method in methods)])
-    columns = [">step", ">rate", ">orders below parameters", ">log2 δ, median", ">zeros, %",
-               *(f">{method}" for method in methods)]
+        table.append(
+            [
+                value["step"],
+                value["rate"],
+                value["orders_median"],
+                value["log2_delta_median"],
+                value["zeros_percent"],
+                *(own[method] for method in methods),
+            ]
+        )
+    columns = [
+        ">step",
+        ">rate",
+        ">orders below parameters",
+        ">log2 δ, median",
+        ">zeros, %",
+        *(f">{method}" for method in methods),
+    ]
     return [*markdown(columns, table), "", f"From {source(comments)}"]
 
 
 def _listed(name: str, columns: Sequence[str]) -> Callable[[Path], list[str]]:
     """Return the table that lists all rows of a file but for the model."""
+
     def table(results: Path) -> list[str]:
         comments, rows = read_table(results / FILES[name])
         lines = [[row[key] for key in COLUMNS[name][1:]] for row in rows]
         return [*markdown(columns, lines), "", f"From {source(comments)}"]
+
     return table
 
 
 PLACES: dict[str, tuple[Callable[[Path], list[str]], str]] = {
     "gcomp-sizes": (sizes_table, FILES["sizes"]),
-    "gcomp-updates": (_listed("updates", (">step", ">rate", "gradient", ">relative error of the update",
-                                          ">parameters the same, %", ">1 ulp, %", ">more, %")), FILES["updates"]),
-    "gcomp-n-theta": (_listed("n-theta", (">step", ">n_theta", ">Huffman", ">the paper's", ">ours")),
-                      FILES["n-theta"]),
+    "gcomp-updates": (
+        _listed(
+            "updates",
+            (
+                ">step",
+                ">rate",
+                "gradient",
+                ">relative error of the update",
+                ">parameters the same, %",
+                ">1 ulp, %",
+                ">more, %",
+            ),
+        ),
+        FILES["updates"],
+    ),
+    "gcomp-n-theta": (_listed("n-theta", (">step", ">n_theta", ">Huffman", ">the paper's", ">ours")), FILES["n-theta"]),
 }
 
 

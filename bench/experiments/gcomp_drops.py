@@ -58,8 +58,17 @@ def rows_of(model: str, dump: Dump) -> Iterator[list[object]]:
             task = setting.task(reuse=False)
             encoded = task.encode()
             task.check(task.decode(encoded))
-            yield [model, dump.step, f"{rate_of(dump):g}", dtype, what, data.bits.size, f"{zeros:.2f}", setting.mode,
-                   f"{100 * len(encoded) / data.nbytes:.2f}"]
+            yield [
+                model,
+                dump.step,
+                f"{rate_of(dump):g}",
+                dtype,
+                what,
+                data.bits.size,
+                f"{zeros:.2f}",
+                setting.mode,
+                f"{100 * len(encoded) / data.nbytes:.2f}",
+            ]
 
 
 def table(results: Path) -> list[str]:
@@ -74,9 +83,12 @@ def table(results: Path) -> list[str]:
         lines.append([*key, *(own[method] for method in methods)])
     columns = ["model", ">step", ">rate", "gradients", ">zeros, %", *(f">{method}" for method in methods)]
     larger, compared = beside_lossless(rows)
-    return [*markdown(columns, lines), "",
-            f"In percent of float32. Near-lossless is larger than lossless in {larger} of {compared} gradients, those "
-            f"cast to bfloat16 and float16 among them. From {source(comments)}"]
+    return [
+        *markdown(columns, lines),
+        "",
+        f"In percent of float32. Near-lossless is larger than lossless in {larger} of {compared} gradients, those "
+        f"cast to bfloat16 and float16 among them. From {source(comments)}",
+    ]
 
 
 def beside_lossless(rows: Sequence[Mapping[str, str]]) -> tuple[int, int]:
@@ -93,8 +105,9 @@ PLACES: dict[str, tuple[Callable[[Path], list[str]], str]] = {"gcomp-drops": (ta
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line."""
-    parser = argparse.ArgumentParser(prog="python -m bench.experiments.gcomp_drops",
-                                     description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.experiments.gcomp_drops", description=__doc__.splitlines()[0]
+    )
     parser.add_argument("--quick", action="store_true", help="a few steps, to try it")
     parser.add_argument("--resume", action="store_true", help="take the dumps of an earlier run")
     parser.add_argument("--out", type=Path, help="where the CSV file goes (default: bench/results)")

@@ -31,11 +31,15 @@ START = "experiment-gcomp-"
 def draw(folder: Path, results: Path, images: Path) -> list[Path]:
     """Draw all pictures from a folder of dumps, and return them."""
     with TemporaryDirectory() as scratch:
-        pictures = [Path(move(drawn, images / f"{START}{name}.png")) for drawn, name in
-                    zip(plot_observations(folder, Path(scratch)), ("gradients", "orders"), strict=True)]
+        pictures = [
+            Path(move(drawn, images / f"{START}{name}.png"))
+            for drawn, name in zip(plot_observations(folder, Path(scratch)), ("gradients", "orders"), strict=True)
+        ]
     data = [gradients(read_dump(path), MODEL) for path in sorted((folder / MODEL).glob("*.safetensors"))]
-    for name, plot, rows in (("exponents", plot_exponent_coding, exponent_rows(data)),
-                             ("mantissas", plot_mantissa_coding, mantissa_rows(data))):
+    for name, plot, rows in (
+        ("exponents", plot_exponent_coding, exponent_rows(data)),
+        ("mantissas", plot_mantissa_coding, mantissa_rows(data)),
+    ):
         write_table(results / f"{START}{name}.csv", list(rows[0]), [list(row.values()) for row in rows])
         pictures.append(images / f"{START}{name}.png")
         plot(rows, pictures[-1])
@@ -44,8 +48,9 @@ def draw(folder: Path, results: Path, images: Path) -> list[Path]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line."""
-    parser = argparse.ArgumentParser(prog="python -m bench.experiments.gcomp_pictures",
-                                     description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.experiments.gcomp_pictures", description=__doc__.splitlines()[0]
+    )
     parser.add_argument("--results", type=Path, default=RESULTS, help="where the CSV files go (default: bench/results)")
     parser.add_argument("--out", type=Path, default=IMAGES, help="where the pictures go (default: docs/images)")
     options = parser.parse_args(arguments)

@@ -36,8 +36,7 @@ from gcodec.compressors.lowrank import matrix_shape
 from gcodec.demo.models import DigitNet
 
 FILE = "experiment-gradzip.csv"
-COLUMNS = ("method", "variant", "seed", "steps", "accuracy", "loss", "float_ratio", "byte_ratio",
-           "processor")
+COLUMNS = ("method", "variant", "seed", "steps", "accuracy", "loss", "float_ratio", "byte_ratio", "processor")
 BATCH, RATE = 32, 0.05
 Setting = Callable[[tuple[int, ...]], Compressor]
 
@@ -45,19 +44,23 @@ Setting = Callable[[tuple[int, ...]], Compressor]
 def of_floats(ratio: float) -> Setting:
     """Return GradNA that sends as many floats as GradZip at this ratio: of its two factors only that of rows travels,
     so k = n / ratio, rounded."""
+
     def setting(shape: tuple[int, ...]) -> Compressor:
         m, n = matrix_shape(shape)
         return GradNA(min(max(1, round(n / ratio)), m, n))
+
     return setting
 
 
 def low_rank(kind: type[PowerSGD | ACPSGD], ratio: float) -> Setting:
     """Return PowerSGD or ACP-SGD that sends as many floats as GradZip at this ratio. PowerSGD sends both factors in
     every step, the other two one of them."""
+
     def setting(shape: tuple[int, ...]) -> Compressor:
         m, n = matrix_shape(shape)
         factors = 1 if kind is PowerSGD else 2
         return kind(max(1, round(factors * m * n / ((m + n) * ratio))))
+
     return setting
 
 
@@ -68,9 +71,11 @@ AVERAGE = 0.9  #: weight of the factor before in a moving average
 
 def of_ratio(kind: type[GradZip], ratio: float, dtype: str | None = None, average: float = 0.0) -> Setting:
     """Return GradZip or GradNA at a ratio of the paper's: k = 2 m n / ((m + n) ratio), rounded."""
+
     def setting(shape: tuple[int, ...]) -> Compressor:
         m, n = matrix_shape(shape)
         return kind(max(1, round(2 * m * n / ((m + n) * ratio))), dtype=dtype, average=average)
+
     return setting
 
 
@@ -84,8 +89,11 @@ METHODS: dict[tuple[str, str], Setting] = {
     **{("GradNA-10-FP32", variant): of_ratio(GradNA, 10) for variant in (PAPER, FED)},
     **{("GradNA-10-FP32", variant): of_floats(10) for variant in (SAME_FLOATS, SAME_FLOATS_FED)},
     ("SparCML-40-FP32", FED): lambda shape: SparCML(TopK(1 / 40)),
-    **{(f"{name}-{ratio}-FP32", FED): low_rank(kind, ratio)
-       for name, kind in (("PowerSGD", PowerSGD), ("ACP-SGD", ACPSGD)) for ratio in (10, 40)},
+    **{
+        (f"{name}-{ratio}-FP32", FED): low_rank(kind, ratio)
+        for name, kind in (("PowerSGD", PowerSGD), ("ACP-SGD", ACPSGD))
+        for ratio in (10, 40)
+    },
 }
 _NAMES = {f"{method}, {variant}": (method, variant) for method, variant in METHODS}
 
@@ -96,9 +104,17 @@ def trained(job: Job, steps: int, width: int) -> list[object]:
     problem = replace(PROBLEMS["cnn"], model=lambda: DigitNet(width=width), rate=RATE, batch=BATCH)
     plan = CompressionPlan(Dense(), ErrorFeedback() if FED in variant else None)
     trial = run(problem, plan, job[2], steps, lambda name, shape: METHODS[method, variant](tuple(shape)))
-    return [method, variant, job[2], steps, f"{trial.quality / 100:.4f}",
-            f"{np.mean(trial.losses[-max(steps // 10, 1) :]):.4f}", f"{trial.sent.float_ratio:.2f}",
-            f"{trial.sent.ratio:.2f}", processor()]
+    return [
+        method,
+        variant,
+        job[2],
+        steps,
+        f"{trial.quality / 100:.4f}",
+        f"{np.mean(trial.losses[-max(steps // 10, 1) :]):.4f}",
+        f"{trial.sent.float_ratio:.2f}",
+        f"{trial.sent.ratio:.2f}",
+        processor(),
+    ]
 
 
 def table(results: Path) -> list[str]:
@@ -110,10 +126,20 @@ def table(results: Path) -> list[str]:
         selected = [row for row in rows if (row["method"], row["variant"]) == (method, variant)]
         if selected:
             less = [100 * (float(row["accuracy"]) - dense[row["seed"]]) for row in selected if row["seed"] in dense]
-            lines.append([method, variant, str(len(selected)), f"{_mean(selected, 'accuracy', 100):.1f}",
-                          f"{min(less):+.1f} ... {max(less):+.1f}" if less else "", f"{_mean(selected, 'loss'):.3f}",
-                          *(f"{harmonic_mean([float(row[key]) for row in selected]):.1f}"
-                            for key in ("float_ratio", "byte_ratio"))])
+            lines.append(
+                [
+                    method,
+                    variant,
+                    str(len(selected)),
+                    f"{_mean(selected, 'accuracy', 100):.1f}",
+                    f"{min(less):+.1f} ... {max(less):+.1f}" if less else "",
+                    f"{_mean(selected, 'loss'):.3f}",
+                    *(
+                        f"{harmonic_mean([float(row[key]) for row in selected]):.1f}"
+                        for key in ("float_ratio", "byte_ratio")
+                    ),
+                ]
+            )
     columns = ["method", "variant", ">seeds", ">accuracy, %", ">minus fp32", ">loss", ">floats", ">bytes"]
     return [*markdown(columns, lines), "", trained_on(comments, rows)]
 
@@ -128,8 +154,11 @@ PLACES: dict[str, tuple[Callable[[Path], list[str]], str]] = {"gradzip-table": (
 def kept(path: Path, every: Sequence[Job], steps: int) -> dict[Job, list[object]]:
     """Return the rows of these trainings, of so many steps, that a file has."""
     rows = read_table(path)[1] if path.exists() else []
-    results: dict[Job, list[object]] = {("cnn", f"{row['method']}, {row['variant']}", int(row["seed"])):
-                                      [row[column] for column in COLUMNS] for row in rows if row["steps"] == str(steps)}
+    results: dict[Job, list[object]] = {
+        ("cnn", f"{row['method']}, {row['variant']}", int(row["seed"])): [row[column] for column in COLUMNS]
+        for row in rows
+        if row["steps"] == str(steps)
+    }
     return {job: row for job, row in results.items() if job in every}
 
 

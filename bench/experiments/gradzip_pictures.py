@@ -59,11 +59,19 @@ def throughput(axes: Axes, rows: Sequence[Row]) -> None:
     families = unique(family_of(row["method"]) for row in rows)
     for place, rate in enumerate(unique(row["rate"] for row in rows)):
         for number, family in enumerate(families):
-            points = sorted((float(row["byte_ratio"]), 1 / float(row["step_seconds"])) for row in rows
-                            if (family_of(row["method"]), row["rate"]) == (family, rate))
-            axes.plot(*zip(*points, strict=True), DASHES[place], marker=MARKERS[number % len(MARKERS)],
-                      color=COLORS[number % len(COLORS)], fillstyle="none" if place else "full",
-                      label=None if place else family)
+            points = sorted(
+                (float(row["byte_ratio"]), 1 / float(row["step_seconds"]))
+                for row in rows
+                if (family_of(row["method"]), row["rate"]) == (family, rate)
+            )
+            axes.plot(
+                *zip(*points, strict=True),
+                DASHES[place],
+                marker=MARKERS[number % len(MARKERS)],
+                color=COLORS[number % len(COLORS)],
+                fillstyle="none" if place else "full",
+                label=None if place else family,
+            )
     _log_axis(axes, RATIOS)
     axes.set_ylim(bottom=0)
     _describe(axes, "(b) throughput (hollow: 100 Mb/s)", "bytes before / after", "steps per second")
@@ -76,10 +84,18 @@ def accuracy(axes: Axes, rows: Sequence[Row]) -> None:
         selected = [row for row in rows if (family_of(row["method"]), row["variant"]) == kind]
         methods = unique(row["method"] for row in selected)
         own = [[row for row in selected if row["method"] == method] for method in methods]
-        points = sorted((fmean(float(row["float_ratio"]) for row in one),
-                         100 * fmean(float(row["accuracy"]) for row in one)) for one in own)
-        axes.plot(*zip(*points, strict=True), DASHES[number % 4], marker=MARKERS[number % len(MARKERS)],
-                  color=COLORS[number % len(COLORS)], markersize=5, label=", ".join(kind))
+        points = sorted(
+            (fmean(float(row["float_ratio"]) for row in one), 100 * fmean(float(row["accuracy"]) for row in one))
+            for one in own
+        )
+        axes.plot(
+            *zip(*points, strict=True),
+            DASHES[number % 4],
+            marker=MARKERS[number % len(MARKERS)],
+            color=COLORS[number % len(COLORS)],
+            markersize=5,
+            label=", ".join(kind),
+        )
     _log_axis(axes, RATIOS)
     low, high = axes.get_ylim()
     axes.set_ylim(2 * low - high, high)  # room for the legend
@@ -97,8 +113,9 @@ PICTURES: Pictures = {"experiment-gradzip": (figure_3, compressed.FILE)}
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line."""
-    parser = argparse.ArgumentParser(prog="python -m bench.experiments.gradzip_pictures",
-                                     description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.experiments.gradzip_pictures", description=__doc__.splitlines()[0]
+    )
     return draw_all(PICTURES, parser, arguments)
 
 

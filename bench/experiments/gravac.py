@@ -43,14 +43,49 @@ NAME = "experiment-gravac-{}.csv"
 SEEDS, MINUTES = 3, 30
 POINTS = 25  #: rows of a curve
 QUICK_STEPS = 4
-QUICK = (DENSE, "GraVAC 0.7, DGC", "DGC 10x", "DGC 1000x", "GraVAC 0.7, RedSync, geometric",
-         "GraVAC 0.7, Random-k, raw, plain", "Accordion, PowerSGD 4/1")
+QUICK = (
+    DENSE,
+    "GraVAC 0.7, DGC",
+    "DGC 10x",
+    "DGC 1000x",
+    "GraVAC 0.7, RedSync, geometric",
+    "GraVAC 0.7, Random-k, raw, plain",
+    "Accordion, PowerSGD 4/1",
+)
 COLUMNS = {
-    "runs": ("problem", "method", "seed", "steps", "values", "quality", "unit", "loss", "float_ratio", "byte_ratio",
-             "dense_steps", "compress_share", "link_seconds_1g", "link_seconds_30m", "seconds_1g", "seconds_30m",
-             "processor"),
-    "curves": ("problem", "method", "seed", "step", "loss", "quality", "raw", "fed", "sent", "factor",
-               "seconds_1g", "seconds_30m"),
+    "runs": (
+        "problem",
+        "method",
+        "seed",
+        "steps",
+        "values",
+        "quality",
+        "unit",
+        "loss",
+        "float_ratio",
+        "byte_ratio",
+        "dense_steps",
+        "compress_share",
+        "link_seconds_1g",
+        "link_seconds_30m",
+        "seconds_1g",
+        "seconds_30m",
+        "processor",
+    ),
+    "curves": (
+        "problem",
+        "method",
+        "seed",
+        "step",
+        "loss",
+        "quality",
+        "raw",
+        "fed",
+        "sent",
+        "factor",
+        "seconds_1g",
+        "seconds_30m",
+    ),
     "factors": ("problem", "method", "seed", "factor", "steps", "gain", "samples_per_second_times_gain"),
     "early": ("problem", "seed", "step", "loss", "raw"),
 }
@@ -66,13 +101,20 @@ def rows_of(job: Job, quick: bool, untimed: bool) -> Rows:
     if not (quick or untimed):  # loads kernels, which a first run compiles: they count as compression otherwise
         begun = 2 * window(steps) + 1  # from the second window on two factors are tried on one gradient
         run(problem, method.plan, seed, begun, controller=deepcopy(controller), link=method.link)
-    trial = run(problem, method.plan, seed, steps, controller=controller, link=method.link,
-                every=max(steps // POINTS, 1))
-    results: Rows = {"runs": [summary(job, trial, untimed)], "curves": curve(job, trial),
-                     "factors": factors(job, trial), "early": []}
+    trial = run(
+        problem, method.plan, seed, steps, controller=controller, link=method.link, every=max(steps // POINTS, 1)
+    )
+    results: Rows = {
+        "runs": [summary(job, trial, untimed)],
+        "curves": curve(job, trial),
+        "factors": factors(job, trial),
+        "early": [],
+    }
     if method_name == DENSE:
-        results["early"] = [[name, seed, step + 1, f"{trial.losses[step]:.5f}", f"{trial.norms[step][0]:.6g}"]
-                          for step in range(steps // 4)]
+        results["early"] = [
+            [name, seed, step + 1, f"{trial.losses[step]:.5f}", f"{trial.norms[step][0]:.6g}"]
+            for step in range(steps // 4)
+        ]
     return results
 
 
@@ -86,9 +128,21 @@ def summary(job: Job, trial: Trial, untimed: bool) -> list[object]:
     links = [sum(traffic.seconds(link) for traffic in trial.traffic) / steps for link in (LINK, SLOW)]
     dense = sum(floats >= values for floats in trial.floats)
     seconds = ["" if untimed else f"{problem.seconds * (1 + share) + link:.6f}" for link in links]
-    return [*job, steps, values, f"{trial.quality:.4f}", problem.unit, f"{np.mean(trial.losses[-steps // 10 :]):.4f}",
-            f"{trial.sent.float_ratio:.3f}", f"{trial.sent.ratio:.3f}", dense, "" if untimed else f"{share:.3f}",
-            *(f"{link:.6f}" for link in links), *seconds, processor()]
+    return [
+        *job,
+        steps,
+        values,
+        f"{trial.quality:.4f}",
+        problem.unit,
+        f"{np.mean(trial.losses[-steps // 10 :]):.4f}",
+        f"{trial.sent.float_ratio:.3f}",
+        f"{trial.sent.ratio:.3f}",
+        dense,
+        "" if untimed else f"{share:.3f}",
+        *(f"{link:.6f}" for link in links),
+        *seconds,
+        processor(),
+    ]
 
 
 def curve(job: Job, trial: Trial) -> list[list[object]]:
@@ -98,11 +152,21 @@ def curve(job: Job, trial: Trial) -> list[list[object]]:
     values = trial.sent.values / len(trial.losses)
     for begin, end in pairwise([0, *trial.qualities]):
         norms = np.mean(trial.norms[begin:end], axis=0)
-        seconds = [end * problem.seconds + sum(traffic.seconds(link) for traffic in trial.traffic[:end])
-                   for link in (LINK, SLOW)]
-        rows.append([*job, end, f"{np.mean(trial.losses[begin:end]):.4f}", f"{trial.qualities[end]:.4f}",
-                     *(f"{norm:.6g}" for norm in norms), f"{values * (end - begin) / sum(trial.floats[begin:end]):.3f}",
-                     *(f"{total:.4f}" for total in seconds)])
+        seconds = [
+            end * problem.seconds + sum(traffic.seconds(link) for traffic in trial.traffic[:end])
+            for link in (LINK, SLOW)
+        ]
+        rows.append(
+            [
+                *job,
+                end,
+                f"{np.mean(trial.losses[begin:end]):.4f}",
+                f"{trial.qualities[end]:.4f}",
+                *(f"{norm:.6g}" for norm in norms),
+                f"{values * (end - begin) / sum(trial.floats[begin:end]):.3f}",
+                *(f"{total:.4f}" for total in seconds),
+            ]
+        )
     return rows
 
 
@@ -112,9 +176,16 @@ def factors(job: Job, trial: Trial) -> list[list[object]]:
     if isinstance(controller, GraVAC):
         counts = Counter(controller.log)
         known = sorted({*counts, *controller.gains})
-        return [[*job, f"{factor:g}", counts[factor], f"{controller.gains.get(factor, 1.0):.4f}",
-                 f"{controller.throughputs[factor]:.4f}" if factor in controller.throughputs else ""]
-                for factor in known]
+        return [
+            [
+                *job,
+                f"{factor:g}",
+                counts[factor],
+                f"{controller.gains.get(factor, 1.0):.4f}",
+                f"{controller.throughputs[factor]:.4f}" if factor in controller.throughputs else "",
+            ]
+            for factor in known
+        ]
     if isinstance(controller, Accordion):
         values = trial.sent.values / len(trial.losses)
         rounded = Counter(f"{values / floats:.3g}" for floats in trial.floats)
@@ -160,8 +231,9 @@ def kept(folder: Path, every: Sequence[Job]) -> Rows:
     results: Rows = {}
     for name, columns in COLUMNS.items():
         path = folder / NAME.format(name)
-        rows: list[list[object]] = [[row[column] for column in columns] for row in read_table(path)[1]
-                                    ] if path.exists() else []
+        rows: list[list[object]] = (
+            [[row[column] for column in columns] for row in read_table(path)[1]] if path.exists() else []
+        )
         results[name] = [row for row in rows if job_of(row, name) in every]
     return results
 

@@ -34,8 +34,20 @@ from gcodec.benchmark.timing import processor
 from gcodec.compressors import Dense, Frames
 
 FILE = "experiment-gravac-bits.csv"
-COLUMNS = ("problem", "method", "seed", "steps", "quality", "unit", "loss", "byte_ratio", "mean_bits", "steps_by_bits",
-           "gain_by_bits", "processor")
+COLUMNS = (
+    "problem",
+    "method",
+    "seed",
+    "steps",
+    "quality",
+    "unit",
+    "loss",
+    "byte_ratio",
+    "mean_bits",
+    "steps_by_bits",
+    "gain_by_bits",
+    "processor",
+)
 LOSSLESS = 23  #: mantissa bits of float32
 NAMES = ("lstm", "cnn")
 SEEDS, MINUTES, QUICK_STEPS = 3, 10, 4
@@ -49,8 +61,10 @@ def fixed(bits: int, feedback: Feedback | None = FEEDBACK) -> Method:
 
 def chosen(epsilon: float, link: Link = SLOW) -> Method:
     """Bits by ``gravac_bits``, as many windows in a run as GraVAC's experiments have."""
+
     def controller(steps: int) -> Controller:
         return gravac_bits(epsilon=epsilon, window=window(steps))
+
     return Method(Frames(16), controller, link=link)
 
 
@@ -69,17 +83,25 @@ def trained(job: Job, quick: bool) -> list[object]:
     problem, method = PROBLEMS[job[0]], METHODS[job[1]]
     steps = QUICK_STEPS if quick else problem.steps
     controller = method.controller(steps) if method.controller else None
-    trial = run(problem, method.plan, job[2], steps, ranks=RANKS, controller=controller,
-                link=method.link)
+    trial = run(problem, method.plan, job[2], steps, ranks=RANKS, controller=controller, link=method.link)
     counts, gains = Counter({getattr(method.compressor, "bits", LOSSLESS): steps}), {}
     if isinstance(trial.controller, GraVAC):
         counts = Counter(map(bits_of, trial.controller.log))
         gains = {bits_of(factor): gain for factor, gain in trial.controller.gains.items()}
     mean = sum(bits * count for bits, count in counts.items()) / steps
     loss = fmean(trial.losses[-max(steps // 10, 1) :])
-    return [*job, steps, f"{trial.quality:.4f}", problem.unit, f"{loss:.4f}", f"{trial.sent.ratio:.3f}", f"{mean:.2f}",
-            listed({bits: str(count) for bits, count in counts.items()}),
-            listed({bits: f"{gain:.5f}" for bits, gain in gains.items()}), processor()]
+    return [
+        *job,
+        steps,
+        f"{trial.quality:.4f}",
+        problem.unit,
+        f"{loss:.4f}",
+        f"{trial.sent.ratio:.3f}",
+        f"{mean:.2f}",
+        listed({bits: str(count) for bits, count in counts.items()}),
+        listed({bits: f"{gain:.5f}" for bits, gain in gains.items()}),
+        processor(),
+    ]
 
 
 def bits_of(factor: float) -> int:
@@ -104,14 +126,32 @@ def table(results: Path) -> list[str]:
             selected = [row for row in known if row["method"] == method]
             if selected:
                 less = [float(row["quality"]) - dense[row["seed"]] for row in selected]
-                quality, ratio, bits = (fmean(float(row[key]) for row in selected)
-                                        for key in ("quality", "byte_ratio", "mean_bits"))
+                quality, ratio, bits = (
+                    fmean(float(row[key]) for row in selected) for key in ("quality", "byte_ratio", "mean_bits")
+                )
                 spread = f" ± {stdev(less):.{digits}f}" if len(less) > 1 else ""
-                lines.append([name, method, str(len(selected)), f"{quality:.{digits}f} {PROBLEMS[name].unit}",
-                              f"{fmean(less):+.{digits}f}{spread}", f"{ratio:.2f}×", f"{bits:.1f}",
-                              selected[0]["steps_by_bits"].replace(" ", ", ")])
-    columns = ["problem", "method", ">seeds", ">quality", ">minus dense", ">bytes", ">mean bits",
-               "steps by bits, seed 0"]
+                lines.append(
+                    [
+                        name,
+                        method,
+                        str(len(selected)),
+                        f"{quality:.{digits}f} {PROBLEMS[name].unit}",
+                        f"{fmean(less):+.{digits}f}{spread}",
+                        f"{ratio:.2f}×",
+                        f"{bits:.1f}",
+                        selected[0]["steps_by_bits"].replace(" ", ", "),
+                    ]
+                )
+    columns = [
+        "problem",
+        "method",
+        ">seeds",
+        ">quality",
+        ">minus dense",
+        ">bytes",
+        ">mean bits",
+        "steps by bits, seed 0",
+    ]
     return [*markdown(columns, lines), "", trained_on(comments, rows)]
 
 
@@ -121,15 +161,17 @@ PLACES: dict[str, tuple[Callable[[Path], list[str]], str]] = {"gravac-bits": (ta
 def kept(path: Path, every: Sequence[Job]) -> dict[Job, list[object]]:
     """Return the rows of these trainings that a file has."""
     rows = read_table(path)[1] if path.exists() else []
-    results: dict[Job, list[object]] = {(row["problem"], row["method"], int(row["seed"])):
-                                      [row[column] for column in COLUMNS] for row in rows}
+    results: dict[Job, list[object]] = {
+        (row["problem"], row["method"], int(row["seed"])): [row[column] for column in COLUMNS] for row in rows
+    }
     return {job: row for job, row in results.items() if job in every}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line."""
-    parser = argparse.ArgumentParser(prog="python -m bench.experiments.gravac_bits",
-                                     description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.experiments.gravac_bits", description=__doc__.splitlines()[0]
+    )
     parser.add_argument("--seeds", type=int, default=SEEDS, help=f"of every training ({SEEDS})")
     parser.add_argument("--minutes", type=float, default=MINUTES, help=f"after which no training begins ({MINUTES})")
     parser.add_argument("--processes", type=int, default=2, help="of one thread each (2)")

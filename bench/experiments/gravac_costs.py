@@ -23,8 +23,16 @@ from gcodec.adaptive.multilevel import Chosen, ProbeResult, probe_settings
 from gcodec.compressors import DGC, Compressor, Place
 
 Tables = dict[str, tuple[tuple[str, ...], list[list[object]]]]
-COSTS = ("problem", "factor", "payload_bytes", "compress_share", "link_seconds_1g", "link_seconds_30m",
-         "steps_per_second_1g", "steps_per_second_30m")
+COSTS = (
+    "problem",
+    "factor",
+    "payload_bytes",
+    "compress_share",
+    "link_seconds_1g",
+    "link_seconds_30m",
+    "steps_per_second_1g",
+    "steps_per_second_30m",
+)
 LEVELS = ("data", "values", "tensors", "method", "speedup", "speedup_q1", "speedup_q3")
 SWEEP = (10, 50, 100, 500, 1000)
 SETTLED = 20  #: steps of training before gradients are taken
@@ -56,8 +64,14 @@ def costs_of(name: str, steps: int) -> Iterator[list[object]]:
         trial = run(problem, Method(DGC(1 / factor)).plan, 0, steps)
         share = trial.compress_seconds / trial.train_seconds
         links = [sum(traffic.seconds(link) for traffic in trial.traffic) / steps for link in (LINK, SLOW)]
-        yield [name, factor, trial.sent.payload_bytes // steps, f"{share:.3f}", *(f"{item:.6f}" for item in links),
-               *(f"{1 / (problem.seconds * (1 + share) + item):.3f}" for item in links)]
+        yield [
+            name,
+            factor,
+            trial.sent.payload_bytes // steps,
+            f"{share:.3f}",
+            *(f"{item:.6f}" for item in links),
+            *(f"{1 / (problem.seconds * (1 + share) + item):.3f}" for item in links),
+        ]
 
 
 def gradients_of(name: str, steps: int) -> Gradients:
@@ -101,7 +115,8 @@ def verify(name: str, gradients: Gradients, settings: list[Compressor]) -> None:
         kept = gradients[key].reshape(-1)[ours.indices].abs().sort().values
         exact = gradients[key].reshape(-1)[theirs.indices].abs().sort().values
         if not torch.isin(ours.indices, first.compressor.indices).all() or (
-                name == "Top-k" and not torch.equal(kept, exact)):
+            name == "Top-k" and not torch.equal(kept, exact)
+        ):
             raise WrongResultError(f"{name} chooses other values of {key} on the second level")
 
 

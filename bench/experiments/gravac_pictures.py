@@ -49,8 +49,14 @@ def lines(axes: Axes, rows: Sequence[Row], methods: Sequence[str], value: str, x
     for number, method in enumerate(methods):
         selected = [row for row in rows if row["method"] == method]
         if selected:
-            axes.plot([float(row[x]) for row in selected], [float(row[value]) for row in selected], DASHES[number % 4],
-                      color="black" if method == DENSE else COLORS[number], label=method, linewidth=1.4)
+            axes.plot(
+                [float(row[x]) for row in selected],
+                [float(row[value]) for row in selected],
+                DASHES[number % 4],
+                color="black" if method == DENSE else COLORS[number],
+                label=method,
+                linewidth=1.4,
+            )
 
 
 def motives(results: Path, path: Path) -> None:
@@ -63,18 +69,29 @@ def motives(results: Path, path: Path) -> None:
         style = {"color": COLORS[number], "marker": MARKERS[number], "markersize": 4, "label": name}
         values = int(of(runs, name, DENSE)[0]["values"])
         for link, dash in ((LINK, "-"), (SLOW, ":")):
-            scaling.plot(WORKERS, [efficiency(values, PROBLEMS[name].seconds, workers, link) for workers in WORKERS],
-                         dash, **{**style, "label": name if link is LINK else None})
+            scaling.plot(
+                WORKERS,
+                [efficiency(values, PROBLEMS[name].seconds, workers, link) for workers in WORKERS],
+                dash,
+                **{**style, "label": name if link is LINK else None},
+            )
         selected = of(early, name)
         first = sum(float(row["raw"]) for row in selected[:3]) / 3
-        sensitive.plot([int(row["step"]) for row in selected], [float(row["raw"]) / first for row in selected],
-                       color=COLORS[number], linewidth=1)
+        sensitive.plot(
+            [int(row["step"]) for row in selected],
+            [float(row["raw"]) / first for row in selected],
+            color=COLORS[number],
+            linewidth=1,
+        )
         mine = of(costs, name)
         for axes, value in ((throughput, "steps_per_second_30m"), (traffic, "link_seconds_30m")):
             base = float(mine[0][value])
             shares = [float(row[value]) / base for row in mine]
-            axes.plot([int(row["factor"]) for row in mine],
-                      [1 / share if axes is traffic else share for share in shares], **style)
+            axes.plot(
+                [int(row["factor"]) for row in mine],
+                [1 / share if axes is traffic else share for share in shares],
+                **style,
+            )
     _log_axis(scaling, WORKERS)
     _describe(scaling, "Scaling of dense training (model; dotted: 30 Mb/s)", "workers", "T(N) / N T(1)")
     sensitive.set_yscale("log")
@@ -103,11 +120,20 @@ def factors_reached(axes: Axes, curves: Sequence[Row], name: str) -> None:
         kinds = ("Top-k", "DGC", "RedSync", "Random-k")
         sooner = []
         for kind in kinds:
-            base, mine = (reached(of(curves, name, f"{kind} {item}"), target, PROBLEMS[name].higher)
-                          for item in ("10x", factor))
+            base, mine = (
+                reached(of(curves, name, f"{kind} {item}"), target, PROBLEMS[name].higher) for item in ("10x", factor)
+            )
             sooner.append(0.0 if mine is None else mine if base is None else base / mine)
-        axes.bar([at + (number - 1) * width for at in range(len(kinds))], sooner, width, label=factor,
-                 color=SHADES[3 * number], hatch=HATCHES[3 * number + 1], edgecolor="black", linewidth=0.6)
+        axes.bar(
+            [at + (number - 1) * width for at in range(len(kinds))],
+            sooner,
+            width,
+            label=factor,
+            color=SHADES[3 * number],
+            hatch=HATCHES[3 * number + 1],
+            edgecolor="black",
+            linewidth=0.6,
+        )
     axes.set_xticks(range(4), kinds, fontsize=8)
     axes.legend(fontsize=7, frameon=False)
     _describe(axes, f"{name}: sooner within 2 % of dense (30 Mb/s)", "", "times 10x; 0: never")
@@ -131,8 +157,13 @@ def gradients(results: Path, path: Path) -> None:
         for axes, method in zip(row, methods, strict=False):
             selected = of(curves, name, method)
             for value, dash, label in (("fed", "-", "before"), ("sent", "--", "after"), ("raw", ":", "gradient")):
-                axes.plot([int(item["step"]) for item in selected], [float(item[value]) for item in selected], dash,
-                          color="black", label=label)
+                axes.plot(
+                    [int(item["step"]) for item in selected],
+                    [float(item[value]) for item in selected],
+                    dash,
+                    color="black",
+                    label=label,
+                )
             axes.set_yscale("log")
             axes.legend(fontsize=7, frameon=False)
             _describe(axes, f"{name}, {method}", "step", "squared norm")
@@ -140,9 +171,13 @@ def gradients(results: Path, path: Path) -> None:
         _describe(row[2], f"{name}: quality", "step", PROBLEMS[name].unit)
         for number, method in enumerate(methods):
             selected = of(curves, name, method)
-            row[3].plot([int(item["step"]) for item in selected],
-                        [float(item["sent"]) / float(item["fed"]) for item in selected],
-                        DASHES[number + 1], color=COLORS[number + 1], label=method)
+            row[3].plot(
+                [int(item["step"]) for item in selected],
+                [float(item["sent"]) / float(item["fed"]) for item in selected],
+                DASHES[number + 1],
+                color=COLORS[number + 1],
+                label=method,
+            )
         row[3].set_ylim(0, 1)
         _describe(row[3], f"{name}: compression gain", "step", "kept of squared norm")
     _legend(figure, panels[0][2], 3)
@@ -160,8 +195,9 @@ def training(results: Path, path: Path) -> None:
     _save(figure, path)
 
 
-def by_factor(row: Sequence[Axes], curves: Sequence[Row], factors: Sequence[Row], name: str,
-              methods: Sequence[str]) -> None:
+def by_factor(
+    row: Sequence[Axes], curves: Sequence[Row], factors: Sequence[Row], name: str, methods: Sequence[str]
+) -> None:
     """Plot quality over steps; steps sent by factor; compression throughput by factor."""
     lines(row[0], of(curves, name), methods, "quality")
     _describe(row[0], f"{name}: quality", "step", PROBLEMS[name].unit)
@@ -176,17 +212,32 @@ def by_factor(row: Sequence[Axes], curves: Sequence[Row], factors: Sequence[Row]
         speeds = {item["factor"]: float(item["samples_per_second_times_gain"] or 0) for item in selected}
         bars(row[1], places, selected, shares, number, width)
         bars(row[2], places, selected, speeds, number, width)
-    for axes, title, y in ((row[1], "steps by factor", "% of steps"),
-                           (row[2], "throughput (model, 30 Mb/s)", "samples / s × gain")):
+    for axes, title, y in (
+        (row[1], "steps by factor", "% of steps"),
+        (row[2], "throughput (model, 30 Mb/s)", "samples / s × gain"),
+    ):
         axes.set_xticks(range(len(known)), [f"{factor:g}x" for factor in known], fontsize=7)
         _describe(axes, f"{name}: {title}", "compression factor", y)
 
 
-def bars(axes: Axes, places: Mapping[float, float], rows: Sequence[Row], heights: Mapping[str, float], number: int,
-         width: float) -> None:
+def bars(
+    axes: Axes,
+    places: Mapping[float, float],
+    rows: Sequence[Row],
+    heights: Mapping[str, float],
+    number: int,
+    width: float,
+) -> None:
     """One method's, at each factor's place."""
-    axes.bar([places[float(row["factor"])] for row in rows], [heights[row["factor"]] for row in rows], width,
-             color=COLORS[number + 1], hatch=HATCHES[number + 1], edgecolor="black", linewidth=0.6)
+    axes.bar(
+        [places[float(row["factor"])] for row in rows],
+        [heights[row["factor"]] for row in rows],
+        width,
+        color=COLORS[number + 1],
+        hatch=HATCHES[number + 1],
+        edgecolor="black",
+        linewidth=0.6,
+    )
 
 
 def geometric(results: Path, path: Path) -> None:
@@ -228,8 +279,9 @@ PICTURES: Pictures = {
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line."""
-    parser = argparse.ArgumentParser(prog="python -m bench.experiments.gravac_pictures",
-                                     description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.experiments.gravac_pictures", description=__doc__.splitlines()[0]
+    )
     return draw_all(PICTURES, parser, arguments)
 
 

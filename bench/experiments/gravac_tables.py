@@ -16,14 +16,36 @@ from gcodec.benchmark.csv_tables import read_table
 
 RUNS = FILES["runs"]
 BASE = "Top-k 10x"  #: of speedups, as in the paper
-RANDOM_K = ("Random-k 10x", UNFED, *(f"GraVAC 0.7, Random-k, {ways}" for ways in (
-    "raw, plain", "fed, plain", "raw, squared", "fed, squared")), "Accordion, Random-k 1.5x/1000x")
+RANDOM_K = (
+    "Random-k 10x",
+    UNFED,
+    *(f"GraVAC 0.7, Random-k, {ways}" for ways in ("raw, plain", "fed, plain", "raw, squared", "fed, squared")),
+    "Accordion, Random-k 1.5x/1000x",
+)
 ACCORDION = ("GraVAC 0.7, DGC", "GraVAC 0.7, Top-k", "Accordion, PowerSGD 4/1", "Accordion, Top-k 10x/1000x")
-GAINS = ("GraVAC 0.7, DGC", "GraVAC 0.7, DGC, raw", "GraVAC 0.7, DGC, plain", "GraVAC 0.9, DGC",
-         "GraVAC 0.9, DGC, raw", "GraVAC 0.9, DGC, plain", "GraVAC 0.7, DGC, settling", "GraVAC 0.7, DGC, 1 Gb/s",
-         "GraVAC 0.7, RedSync, geometric")
-COLUMNS = ["problem", "method", ">seeds", ">quality", ">minus dense", ">floats", ">bytes", ">dense steps",
-           ">speed without compression's time, 1 Gb/s", ">30 Mb/s"]
+GAINS = (
+    "GraVAC 0.7, DGC",
+    "GraVAC 0.7, DGC, raw",
+    "GraVAC 0.7, DGC, plain",
+    "GraVAC 0.9, DGC",
+    "GraVAC 0.9, DGC, raw",
+    "GraVAC 0.9, DGC, plain",
+    "GraVAC 0.7, DGC, settling",
+    "GraVAC 0.7, DGC, 1 Gb/s",
+    "GraVAC 0.7, RedSync, geometric",
+)
+COLUMNS = [
+    "problem",
+    "method",
+    ">seeds",
+    ">quality",
+    ">minus dense",
+    ">floats",
+    ">bytes",
+    ">dense steps",
+    ">speed without compression's time, 1 Gb/s",
+    ">30 Mb/s",
+]
 LINKS = ("link_seconds_1g", "link_seconds_30m")
 
 
@@ -52,13 +74,15 @@ def _table(results: Path, methods: Sequence[str]) -> list[str]:
     comments, rows = read_table(results / RUNS)
     table = []
     for problem in PROBLEMS:
-        outcomes = {method: [row for row in rows if (row["problem"], row["method"]) == (problem, method)]
-                 for method in methods}
+        outcomes = {
+            method: [row for row in rows if (row["problem"], row["method"]) == (problem, method)] for method in methods
+        }
         outcomes = {method: selected for method, selected in outcomes.items() if selected}
         if DENSE in outcomes and len(outcomes) > 2:
             base = [row for row in rows if (row["problem"], row["method"]) == (problem, BASE)]
-            table += [[problem, method, *_cells(selected, outcomes[DENSE], base)]
-                      for method, selected in outcomes.items()]
+            table += [
+                [problem, method, *_cells(selected, outcomes[DENSE], base)] for method, selected in outcomes.items()
+            ]
     shown = [row for row in rows if row["method"] in methods]
     return [*markdown(COLUMNS, table), "", trained_on(comments, shown)]
 
@@ -74,8 +98,14 @@ def _cells(some: Sequence[Row], dense: Sequence[Row], base: Sequence[Row]) -> li
     dense_steps = 100 * _mean(some, "dense_steps") / _mean(some, "steps")
     compute = PROBLEMS[some[0]["problem"]].seconds
     speedups = [f"{(compute + _mean(base, key)) / (compute + _mean(some, key)):.2f}" if base else "" for key in LINKS]
-    return [str(len(some)), f"{_mean(some, 'quality'):.{digits}f} {unit}", f"{np.mean(lost):+.{digits}f}{spread}",
-            *(f"{_ratio(some, key):.1f}×" for key in ("float_ratio", "byte_ratio")), f"{dense_steps:.0f} %", *speedups]
+    return [
+        str(len(some)),
+        f"{_mean(some, 'quality'):.{digits}f} {unit}",
+        f"{np.mean(lost):+.{digits}f}{spread}",
+        *(f"{_ratio(some, key):.1f}×" for key in ("float_ratio", "byte_ratio")),
+        f"{dense_steps:.0f} %",
+        *speedups,
+    ]
 
 
 def _mean(rows: Sequence[Row], key: str) -> float:
@@ -90,10 +120,22 @@ def _ratio(rows: Sequence[Row], key: str) -> float:
 def levels(results: Path) -> list[str]:
     """Return the table of two factors tried on one gradient."""
     comments, rows = read_table(results / FILES["levels"])
-    table = [[row["data"], row["values"], row["tensors"], row["method"], f"{float(row['speedup']):.2f}×",
-              f"{float(row['speedup_q1']):.2f} ... {float(row['speedup_q3']):.2f}"] for row in rows]
-    return [*markdown(["gradient", ">values", ">tensors", "method", ">speedup", ">quartiles"], table), "",
-            f"Ratios of processor times; from {source(comments)}"]
+    table = [
+        [
+            row["data"],
+            row["values"],
+            row["tensors"],
+            row["method"],
+            f"{float(row['speedup']):.2f}×",
+            f"{float(row['speedup_q1']):.2f} ... {float(row['speedup_q3']):.2f}",
+        ]
+        for row in rows
+    ]
+    return [
+        *markdown(["gradient", ">values", ">tensors", "method", ">speedup", ">quartiles"], table),
+        "",
+        f"Ratios of processor times; from {source(comments)}",
+    ]
 
 
 def reached(results: Path) -> list[str]:
@@ -104,16 +146,23 @@ def reached(results: Path) -> list[str]:
         selected = [row for row in rows if (row["problem"], row["method"], row["seed"]) == (problem, method, "0")]
         if selected and method.startswith("GraVAC"):
             sent = ", ".join(f"{row['factor']}×: {row['steps']}" for row in selected if int(row["steps"]))
-            gain = ", ".join(f"{row['factor']}×: {float(row['gain']):.2f}"
-                             for row in selected if float(row["factor"]) > 1)
+            gain = ", ".join(
+                f"{row['factor']}×: {float(row['gain']):.2f}" for row in selected if float(row["factor"]) > 1
+            )
             table.append([problem, method, sent, gain])
-    return [*markdown(["problem", "method", "steps by factor", "last gain by factor"], table), "",
-            f"First seed; from {source(comments)}"]
+    return [
+        *markdown(["problem", "method", "steps by factor", "last gain by factor"], table),
+        "",
+        f"First seed; from {source(comments)}",
+    ]
 
 
 #: Name of a marked place to what fills it, and the file that this reads.
 PLACES = {
-    "gravac-table-2": (table_2, RUNS), "gravac-random-k": (random_k, RUNS), "gravac-accordion": (accordion, RUNS),
-    "gravac-gains": (gains, RUNS), "gravac-levels": (levels, FILES["levels"]),
+    "gravac-table-2": (table_2, RUNS),
+    "gravac-random-k": (random_k, RUNS),
+    "gravac-accordion": (accordion, RUNS),
+    "gravac-gains": (gains, RUNS),
+    "gravac-levels": (levels, FILES["levels"]),
     "gravac-factors": (reached, FILES["factors"]),
 }

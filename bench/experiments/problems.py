@@ -62,9 +62,16 @@ class SmallNet(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.features = nn.Sequential(
-            nn.Conv2d(1, 16, 3, padding=1, bias=False), nn.BatchNorm2d(16), nn.ReLU(),
-            nn.Conv2d(16, 32, 3, 2, padding=1, bias=False), nn.BatchNorm2d(32), nn.ReLU(),
-            nn.Conv2d(32, 64, 3, 2, padding=1, bias=False), nn.BatchNorm2d(64), nn.ReLU())
+            nn.Conv2d(1, 16, 3, padding=1, bias=False),
+            nn.BatchNorm2d(16),
+            nn.ReLU(),
+            nn.Conv2d(16, 32, 3, 2, padding=1, bias=False),
+            nn.BatchNorm2d(32),
+            nn.ReLU(),
+            nn.Conv2d(32, 64, 3, 2, padding=1, bias=False),
+            nn.BatchNorm2d(64),
+            nn.ReLU(),
+        )
         self.head = nn.Sequential(nn.Linear(256, 64), nn.ReLU(), nn.Linear(64, 10))
 
     def forward(self, images: Tensor) -> Tensor:
@@ -92,8 +99,10 @@ def disguised(images: Tensor, random: np.random.Generator) -> Tensor:
     n = len(images)
     angles = random.uniform(-TURN, TURN, n)
     shifts = random.uniform(-SHIFT, SHIFT, (n, 2)) / 4  # in halves of an image
-    rows = [np.stack([np.cos(angles), -np.sin(angles), shifts[:, 0]], 1),
-            np.stack([np.sin(angles), np.cos(angles), shifts[:, 1]], 1)]
+    rows = [
+        np.stack([np.cos(angles), -np.sin(angles), shifts[:, 0]], 1),
+        np.stack([np.sin(angles), np.cos(angles), shifts[:, 1]], 1),
+    ]
     theta = torch.from_numpy(np.stack(rows, 1).astype(np.float32))
     grid = functional.affine_grid(theta, list(images.shape), align_corners=False)
     background = images.min()
@@ -122,8 +131,10 @@ def digit_quality(model: nn.Module) -> float:
     images, labels = torch.from_numpy(digits.images), torch.from_numpy(digits.labels)
     model.eval()
     with torch.no_grad():
-        right = [(model(disguised(images, np.random.default_rng(look))).argmax(1) == labels).double().mean()
-                 for look in range(LOOKS)]
+        right = [
+            (model(disguised(images, np.random.default_rng(look))).argmax(1) == labels).double().mean()
+            for look in range(LOOKS)
+        ]
     model.train()
     return 100 * float(torch.stack(right).mean())
 
@@ -155,11 +166,36 @@ def text_quality(model: nn.Module) -> float:
         return float(_next_token(model, tokens()[1].view(HELD_OUT, CONTEXT + 1)))
 
 
-PROBLEMS = {problem.name: problem for problem in (
-    Problem("cnn", SmallNet, digit_loss, digit_quality, "% right", True, 0.1, 16, 300, seconds=0.005),
-    Problem("vgg", SmallVgg, digit_loss, digit_quality, "% right", True, 0.05, 16, 200, seconds=0.009),
-    Problem("lstm", lambda: RecurrentModel(tokens()[2], width=64, layers=1), text_loss, text_quality,
-            "nats per token", False, 2.0, 8, 200, clip=1.0, seconds=0.007),
-    Problem("transformer", lambda: Transformer(tokens()[2], width=64, layers=2, context=CONTEXT), text_loss,
-            text_quality, "nats per token", False, 0.2, 8, 200, clip=1.0, seconds=0.009),
-)}
+PROBLEMS = {
+    problem.name: problem
+    for problem in (
+        Problem("cnn", SmallNet, digit_loss, digit_quality, "% right", True, 0.1, 16, 300, seconds=0.005),
+        Problem("vgg", SmallVgg, digit_loss, digit_quality, "% right", True, 0.05, 16, 200, seconds=0.009),
+        Problem(
+            "lstm",
+            lambda: RecurrentModel(tokens()[2], width=64, layers=1),
+            text_loss,
+            text_quality,
+            "nats per token",
+            False,
+            2.0,
+            8,
+            200,
+            clip=1.0,
+            seconds=0.007,
+        ),
+        Problem(
+            "transformer",
+            lambda: Transformer(tokens()[2], width=64, layers=2, context=CONTEXT),
+            text_loss,
+            text_quality,
+            "nats per token",
+            False,
+            0.2,
+            8,
+            200,
+            clip=1.0,
+            seconds=0.009,
+        ),
+    )
+}

@@ -122,8 +122,11 @@ class Group:
         self.clock, self.samples = Clock(problem.seconds, link, self.traffic), problem.batch
         self.floats, self.kept, self.watching = 0.0, [0.0, 0.0], 0.0
         self.averagers[0].watch = self._watch
-        self.ranks = None if controller is None else [
-            Adaptive(averager, deepcopy(controller), self.clock) for averager in self.averagers]
+        self.ranks = (
+            None
+            if controller is None
+            else [Adaptive(averager, deepcopy(controller), self.clock) for averager in self.averagers]
+        )
 
     @property
     def controller(self) -> Controller | None:
@@ -139,11 +142,14 @@ class Group:
         """One step's averages."""
         self.kept, self.watching = [0.0, 0.0], 0.0
         if self.ranks:
-            conversations = [rank.average(own, params, rate=rate, samples=self.samples)
-                             for rank, own in zip(self.ranks, gradients, strict=True)]
+            conversations = [
+                rank.average(own, params, rate=rate, samples=self.samples)
+                for rank, own in zip(self.ranks, gradients, strict=True)
+            ]
         else:
-            conversations = [averager.average(own, params)
-                             for averager, own in zip(self.averagers, gradients, strict=True)]
+            conversations = [
+                averager.average(own, params) for averager, own in zip(self.averagers, gradients, strict=True)
+            ]
         conversations[0] = self.traffic.metered(conversations[0], len(gradients))
         averages: Gradients = run_conversations(conversations)[0]
         self.clock.steps += 1
@@ -169,8 +175,13 @@ def square(tensor: torch.Tensor) -> float:
     return float(torch.linalg.vector_norm(tensor)) ** 2
 
 
-def _gradients(problem: Problem, model: torch.nn.Module, params: Mapping[str, torch.Tensor],
-               random: np.random.Generator, trial: Trial) -> Gradients:
+def _gradients(
+    problem: Problem,
+    model: torch.nn.Module,
+    params: Mapping[str, torch.Tensor],
+    random: np.random.Generator,
+    trial: Trial,
+) -> Gradients:
     """Return the gradients of one rank; its loss goes to the end of the trial's."""
     model.zero_grad()
     loss = problem.loss(model, problem.batch, random)
@@ -179,8 +190,9 @@ def _gradients(problem: Problem, model: torch.nn.Module, params: Mapping[str, to
     return {name: param.grad for name, param in params.items() if param.grad is not None}
 
 
-def _step(problem: Problem, optimizer: torch.optim.Optimizer, params: Mapping[str, torch.Tensor],
-          averages: Gradients) -> None:
+def _step(
+    problem: Problem, optimizer: torch.optim.Optimizer, params: Mapping[str, torch.Tensor], averages: Gradients
+) -> None:
     for name, average in averages.items():
         params[name].grad = average
     if problem.clip is not None:

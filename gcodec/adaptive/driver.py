@@ -47,9 +47,7 @@ class Adaptive:
         step: Number of steps that have ended.
     """
 
-    def __init__(
-        self, averager: Averager, controller: Controller, clock: Callable[[], float] = perf_counter
-    ) -> None:
+    def __init__(self, averager: Averager, controller: Controller, clock: Callable[[], float] = perf_counter) -> None:
         self.averager, self.controller, self.clock = averager, controller, clock
         self.step = 0
         self._shapes: Shapes | None = None
@@ -309,8 +307,9 @@ class Adaptive:
         self._sums = {name: tensor.clone() for name, tensor in state["sums"].items()}
         for name, total in self._sums.items():  # others might be broadcast
             if total.shape != (self._shapes or {}).get(name):
-                raise InvalidArgument(f"the state has a sum of shape {tuple(total.shape)} for {name!r}, another than "
-                                      "that of the tensor")
+                raise InvalidArgument(
+                    f"the state has a sum of shape {tuple(total.shape)} for {name!r}, another than that of the tensor"
+                )
         self._seconds, self._measuring, self._samples = map(float, state["times"])
         self._ended = None
 
@@ -360,9 +359,7 @@ def packed_state(adaptive: Adaptive, names: Iterable[str]) -> dict[str, Any]:
 
 
 @naming_damaged_state()
-def load_packed_state(
-    adaptive: Adaptive, state: Mapping[str, Any], params: Mapping[str, torch.Tensor]
-) -> None:
+def load_packed_state(adaptive: Adaptive, state: Mapping[str, Any], params: Mapping[str, torch.Tensor]) -> None:
     """Go on from :func:`packed_state`, bit for bit but for times.
 
     Args:

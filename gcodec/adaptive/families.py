@@ -78,9 +78,7 @@ class Range:
         return low if self.least is None else self.least, high if self.most is None else self.most
 
 
-def errors_of(
-    settings: Sequence[Compressor], tensor: torch.Tensor, method: str = "auto", steps: int = 5
-) -> np.ndarray:
+def errors_of(settings: Sequence[Compressor], tensor: torch.Tensor, method: str = "auto", steps: int = 5) -> np.ndarray:
     """Return the squared L2 norm of what each setting loses of a tensor.
 
     Sparsifiers of a density count as exact top-k; random choices and draws count by their expectation; settings that

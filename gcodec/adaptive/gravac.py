@@ -74,8 +74,7 @@ class GraVAC(Selector):
     nested: bool = True
     dense: Compressor = Dense()  # noqa: RUF009 - frozen
     settle: bool = False
-    changing: ClassVar[tuple[str, ...]] = ("floor", "candidate", "step", "ideal", "gains", "anew", "throughputs",
-                                            "log")
+    changing: ClassVar[tuple[str, ...]] = ("floor", "candidate", "step", "ideal", "gains", "anew", "throughputs", "log")
     floor: float = field(default=0.0, init=False, repr=False)
     candidate: float = field(default=0.0, init=False, repr=False)
     step: int = field(default=0, init=False, repr=False)

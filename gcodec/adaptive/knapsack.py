@@ -82,9 +82,7 @@ def discretized(errors: Sequence[np.ndarray], references: Sequence[int], n_bins:
 
 
 @kernel
-def _fill(
-    weights: Any, prices: Any, starts: Any, best: Any, scratch: Any, options: Any, chosen: Any
-) -> Any:
+def _fill(weights: Any, prices: Any, starts: Any, best: Any, scratch: Any, options: Any, chosen: Any) -> Any:
     """Find the min cost for every budget up to the greatest, item by item, then go back from the greatest.
 
     Args:

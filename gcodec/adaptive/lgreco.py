@@ -109,9 +109,7 @@ class LGreCo(Planner):
             return dict.fromkeys(self.shapes, Dense())
         if not self.choices or (self.accordion is not None and self.accordion.dropped):
             return references
-        return {
-            name: self.options[name][choice] for name, choice in zip(self.shapes, self.choices, strict=True)
-        }
+        return {name: self.options[name][choice] for name, choice in zip(self.shapes, self.choices, strict=True)}
 
     def _references(self) -> Settings:
         return dict.fromkeys(self.shapes, self.reference)
@@ -129,9 +127,7 @@ class LGreCo(Planner):
         if self.accordion is not None:
             norms = self.accordion.decide(means)
             critical = self.accordion.regimes(norms)
-            references = {
-                name: self.accordion.mild if critical[name] else self.accordion.harsh for name in self.shapes
-            }
+            references = {name: self.accordion.mild if critical[name] else self.accordion.harsh for name in self.shapes}
         return [*norms, *self._decide(means, references)]
 
     def _decide(self, means: Mapping[str, torch.Tensor], references: Settings) -> list[int]:

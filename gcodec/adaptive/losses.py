@@ -106,6 +106,7 @@ def whole_values(compressor: Compressor, shape: Sequence[int], low: int = 1, hig
 
 # Errors of many settings of one family, from a single pass over a tensor; float32 on the CPU.
 
+
 def flat_values(tensor: torch.Tensor) -> np.ndarray:
     """Return a tensor's values as the kernels take them, float32[n]."""
     return kernel_view(tensor.detach().cpu().float().contiguous().reshape(-1).numpy())

@@ -213,8 +213,10 @@ class BaseFinder(Protocol):
 def base_of_file(entry: FileEntry, bases: BaseFinder | None) -> Base:
     """Return what a file in an archive is coded against. Raises Unsupported if that is not to be found."""
     if bases is None:
-        raise Unsupported(f"was compressed against {_meant(entry)} which must be given to read it: base= in Python, "
-                          "--base on the command line; for a chain give all, each archive before its own base")
+        raise Unsupported(
+            f"was compressed against {_meant(entry)} which must be given to read it: base= in Python, "
+            "--base on the command line; for a chain give all, each archive before its own base"
+        )
     base = bases.find(entry.path, entry.tensors[0].dtype if len(entry.tensors) == 1 else None)
     if base is None:
         raise Unsupported(f"was compressed against {_meant(entry)} and there is none for this file")

@@ -122,8 +122,10 @@ def pack_group(
     """
     if base is not None and data.size > MIN_FRAME:
         against = _packed_frame(data, dtype, {}, shapes, base, base_is_held, smallest, take)
-        apart = [_packed_frame(data[start : stop], dtype, {}, run, base[start : stop], base_is_held, smallest, take)
-                 for start, stop, run in _runs_against(_as_bits(data, dtype), _as_bits(base, dtype), shapes)]
+        apart = [
+            _packed_frame(data[start:stop], dtype, {}, run, base[start:stop], base_is_held, smallest, take)
+            for start, stop, run in _runs_against(_as_bits(data, dtype), _as_bits(base, dtype), shapes)
+        ]
         n_bytes = sum(len(chunk.payload) + CHUNK_COST for chunk in apart)
         if any(chunk.needs_base for chunk in apart) and n_bytes < len(against.payload):
             return apart
@@ -131,7 +133,7 @@ def pack_group(
             return [_or_text(against) if data.size <= SMALL else against]
     packed = []
     for start, stop, run, repeats in _runs(_as_bits(data, dtype), shapes):
-        part = data[start : stop]
+        part = data[start:stop]
         best = stored_chunk(part)
         if part.size > MIN_FRAME:
             best = _packed_frame(part, dtype, {}, run, None, False, smallest, take)

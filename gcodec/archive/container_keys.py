@@ -18,8 +18,9 @@ def check_key(key: Any, where: str) -> None:
     """Raises InvalidArgument for a key that cannot be saved, of the dictionary at the place ``where``."""
     parts = key if type(key) is tuple else (key,)
     if not all(part is None or type(part) in (bool, int, float, str) for part in parts):
-        raise InvalidArgument(f"{where}: a key must be a string, a number or a tuple of these to be saved, not a "
-                              f"{type(key).__name__}")
+        raise InvalidArgument(
+            f"{where}: a key must be a string, a number or a tuple of these to be saved, not a {type(key).__name__}"
+        )
     if any(type(part) is int and part.bit_length() > MAX_KEY_BITS for part in parts):
         raise InvalidArgument(f"{where}: an integer that is a key must have at most {MAX_KEY_BITS} bits to be saved")
 

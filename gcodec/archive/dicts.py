@@ -37,9 +37,7 @@ DICT_PATH = "tensors.safetensors"
 #: Arguments of ``gcodec.encode`` that :func:`save_file` takes for tensors that are not lossless.
 ENCODE_OPTIONS = ("ladder", "rounding", "keep", "options")
 #: What a base may be given as: tensors by name, a path as for :class:`Bases` or a chain of them, or an open archive.
-BaseLike = (
-    Mapping[str, Any] | str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | ArchiveReader | HoldsArchive
-)
+BaseLike = Mapping[str, Any] | str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | ArchiveReader | HoldsArchive
 
 _Array = tuple[str, tuple[int, ...], Bytes]  #: type, shape and bytes
 
@@ -87,8 +85,10 @@ def save_file(
         kind = type(tensors).__name__
         raise InvalidArgument(f"tensors must be a dictionary of tensors, not a {kind}; gcodec.save takes more")
     if STRUCTURE in tensors:  # loading would take it for one, and fail
-        raise InvalidArgument(f"tensor {STRUCTURE!r}: must have another name, for this one is that of the structure "
-                              "of a state that gcodec.save wrote")
+        raise InvalidArgument(
+            f"tensor {STRUCTURE!r}: must have another name, for this one is that of the structure "
+            "of a state that gcodec.save wrote"
+        )
     if not isinstance(levels, Mapping | None):
         raise InvalidArgument(f"levels must be a dictionary of level indices by name, not a {type(levels).__name__}")
     for name in encode_options:
@@ -183,8 +183,16 @@ def _read_all(
     n_read: Counter[tuple[str, int]] = Counter((entry.path, view.segment) for entry, view, _ in wanted.values())
     most = {key for key, n in n_read.items() if 2 * n > len(first[key][0].views[key[1]])}
     for name, (entry, view, kind) in wanted.items():
-        yield name, archive.array(entry, view, data[entry.path, view.segment], like=like or kind,
-                                  with_others=(entry.path, view.segment) in most)
+        yield (
+            name,
+            archive.array(
+                entry,
+                view,
+                data[entry.path, view.segment],
+                like=like or kind,
+                with_others=(entry.path, view.segment) in most,
+            ),
+        )
 
 
 def plan_tensors(
@@ -213,8 +221,10 @@ def plan_tensors(
         if not _is_text(name):
             raise InvalidArgument(f"a tensor's name must be a string that UTF-8 can encode, not {name!r}")
         if len(name.encode()) > LONGEST_NAME:
-            raise InvalidArgument(f"a tensor's name must have at most {LONGEST_NAME} bytes of UTF-8, not "
-                                  f"{len(name.encode())}: {name[:40]!r} ...")
+            raise InvalidArgument(
+                f"a tensor's name must have at most {LONGEST_NAME} bytes of UTF-8, not "
+                f"{len(name.encode())}: {name[:40]!r} ..."
+            )
     arrays, ties, kinds = _stored_arrays(tensors, dtype, untied)
     given = {name: (element, shape, data.size) for name, (element, shape, data) in arrays.items()}
     order, places = laid_out(given), {name: place for place, name in enumerate(given)}
@@ -326,5 +336,3 @@ def _bytes_of(name: str, value: Any, dtype: str | Mapping[str, str] | None) -> _
         return as_bytes(value, type_name)
     except InvalidArgument as error:
         raise InvalidArgument(f"tensor {name!r}: {error}") from error
-
-

@@ -107,9 +107,7 @@ class CopiesInFile:
         without: numbers of segments that are not to be read.
     """
 
-    def __init__(
-        self, known: KnownSegments, plan: FilePlan, number: int, without: Container[int]
-    ) -> None:
+    def __init__(self, known: KnownSegments, plan: FilePlan, number: int, without: Container[int]) -> None:
         self._known, self._plan, self._number, self._without = known, plan, number, without
         self._file, self._found, self._added = _File(plan.source), list[Copy | None](), list[_Likeness]()
         self._is_at_hand = getattr(plan.source, "is_at_hand", lambda start: False)

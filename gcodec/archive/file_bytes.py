@@ -46,9 +46,7 @@ class FileBytes:
         size: their number.
     """
 
-    def __init__(
-        self, archive: ArchiveReader, entry: FileEntry, check_open: Callable[[], None] = lambda: None
-    ) -> None:
+    def __init__(self, archive: ArchiveReader, entry: FileEntry, check_open: Callable[[], None] = lambda: None) -> None:
         self._archive, self._entry, self._check_open = archive, entry, check_open
         self.size = entry.size
         self._stretches: list[_Stretch] = []
@@ -74,8 +72,9 @@ class FileBytes:
         """
         self._check_open()
         if not 0 <= start <= stop <= self.size:
-            raise InsufficientData(f"{self._entry.path}: bytes {start} to {stop} were asked for, but there are "
-                                   f"{self.size}")
+            raise InsufficientData(
+                f"{self._entry.path}: bytes {start} to {stop} were asked for, but there are {self.size}"
+            )
         parts = []
         number = max(bisect_right(self._starts, start) - 1, 0)
         while start < stop:

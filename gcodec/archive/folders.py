@@ -204,8 +204,10 @@ def writer_lock(folder: Folder, seconds: float = LOCK_SECONDS) -> Iterator[None]
                 fcntl.flock(file.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 if time.monotonic() >= end:
-                    raise GcodecError(f"{folder}: another process is writing to this folder, for {seconds:.0f} s "
-                                      "so far (only one can at a time)") from None
+                    raise GcodecError(
+                        f"{folder}: another process is writing to this folder, for {seconds:.0f} s "
+                        "so far (only one can at a time)"
+                    ) from None
                 time.sleep(POLL_SECONDS)
                 continue
             except OSError:  # a file system without locks

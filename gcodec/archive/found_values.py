@@ -52,7 +52,7 @@ WORTH_IT, GAIN = 0.995, 0.97
 #: By the width of a value. Often both types of two bytes serve alike, and the first is the faster one.
 TYPES = {2: ("bfloat16", "float16"), 4: ("float32",), 8: ("float64",)}
 
-_PLACES = ((np.arange(SAMPLE, dtype=np.int64) & 7) << 8)
+_PLACES = (np.arange(SAMPLE, dtype=np.int64) & 7) << 8
 _COUNTS = np.arange(SAMPLE // 8 + 1, dtype=np.float64)
 _WEIGHTS = _COUNTS * np.log2(np.maximum(_COUNTS, 1))
 
@@ -143,8 +143,9 @@ def _is_smaller(source: ByteSource, run: FileSegment) -> bool:
 
 def _worth_cutting(source: ByteSource, runs: list[FileSegment]) -> list[FileSegment]:
     """Return runs without short ones, if parts of the file that they cut into pieces are smaller as a whole."""
-    pieces = {start: _pieces(start, min(start + PART_BYTES, source.size), runs)
-              for start in range(0, source.size, PART_BYTES)}
+    pieces = {
+        start: _pieces(start, min(start + PART_BYTES, source.size), runs) for start in range(0, source.size, PART_BYTES)
+    }
     cut = [start for start, found in pieces.items() if sum(p.stop - p.start >= MIN_PIECE for p in found) > 1]
     in_pieces = as_a_whole = 0
     for start in cut[:: len(cut) // CUT_TRIALS + 1]:

@@ -213,8 +213,10 @@ def _segment_from_json(value: object, where: str) -> SegmentEntry:
         return SegmentEntry(*blob, skip=skip, dtype=dtype, lossy=bool(lossy), base=base)
     place = [_number(number, where) for number in _array(same, where)]
     if len(place) != 2 or base is not None or _array(chunks, where):
-        raise Corruption(f"{where}: a segment with the bytes of another must name a file and a segment, and have no "
-                         "chunks and no base of its own")
+        raise Corruption(
+            f"{where}: a segment with the bytes of another must name a file and a segment, and have no "
+            "chunks and no base of its own"
+        )
     own = _number(size, where), _hash(hash_, where), ()
     return SegmentEntry(*own, skip=skip, dtype=dtype, lossy=bool(lossy), same=(place[0], place[1]))
 
@@ -230,12 +232,16 @@ def _resolve_copies(files: Sequence[FileEntry]) -> None:
                 raise Corruption(f"{where}: there is no earlier segment {segment.same[1]} of file {segment.same[0]}")
             first = files[segment.same[0]].segments[segment.same[1]]
             if first.same is not None or first.base is not None or _content_of(first) != _content_of(segment):
-                raise Corruption(f"{where}: must have the size, hash and type of segment {segment.same[1]} of file "
-                                 f"{segment.same[0]}, which must have chunks of its own, and no base")
+                raise Corruption(
+                    f"{where}: must have the size, hash and type of segment {segment.same[1]} of file "
+                    f"{segment.same[0]}, which must have chunks of its own, and no base"
+                )
             if not first.may_be_shared:
-                raise Corruption(f"{where}: segment {segment.same[1]} of file {segment.same[0]} has "
-                                 f"{len(first.chunks)} chunks, too many for its {first.bytes} bytes to be those of "
-                                 "another segment")
+                raise Corruption(
+                    f"{where}: segment {segment.same[1]} of file {segment.same[0]} has "
+                    f"{len(first.chunks)} chunks, too many for its {first.bytes} bytes to be those of "
+                    "another segment"
+                )
             segment.chunks = first.chunks
 
 
@@ -321,8 +327,10 @@ def _number(value: object, where: str) -> int:
 
 
 def _text(value: object, where: str) -> str:
-    if isinstance(value, str) and len(value) <= 1 << 16 and (
-        value.isascii() or (well_formed(value) and len(value.encode()) <= 1 << 16)
+    if (
+        isinstance(value, str)
+        and len(value) <= 1 << 16
+        and (value.isascii() or (well_formed(value) and len(value.encode()) <= 1 << 16))
     ):
         return value
     raise Corruption(f"{where}: must be a string of at most 65536 bytes")

@@ -92,9 +92,7 @@ class TensorFile:
         stack: what to close at the end.
     """
 
-    def __init__(
-        self, archive: ArchiveReader, like: str | None, device: torch.device | None, stack: ExitStack
-    ) -> None:
+    def __init__(self, archive: ArchiveReader, like: str | None, device: torch.device | None, stack: ExitStack) -> None:
         self._archive, self._like, self._device, self._stack = archive, like, device, stack
         try:
             self._names = TensorNames(archive)
@@ -287,8 +285,9 @@ class TensorSlice:
         keys = _full_keys(key, len(shape))
         for number, (part, size) in enumerate(zip(keys, shape, strict=True)):
             if isinstance(part, int) and not -size <= part < size:
-                raise InvalidArgument(f"{self._place.view.name}: index {part} is out of range for dimension {number}, "
-                                      f"of size {size}")
+                raise InvalidArgument(
+                    f"{self._place.view.name}: index {part} is out of range for dimension {number}, of size {size}"
+                )
         if not keys:
             return self._file.whole(self._place)
         first, rest = keys[0], keys[1:]
@@ -325,8 +324,9 @@ class TensorSlice:
 
     def _not_read(self, done: str) -> InvalidArgument:
         name = self._place.view.name
-        return InvalidArgument(f"{name}: a slice must be read before it can {done}: get_slice({name!r})[10:20] reads "
-                               "rows, [:] reads all")
+        return InvalidArgument(
+            f"{name}: a slice must be read before it can {done}: get_slice({name!r})[10:20] reads rows, [:] reads all"
+        )
 
 
 def _is_integer(value: Any) -> bool:

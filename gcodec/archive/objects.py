@@ -119,8 +119,10 @@ def load(
             ArchiveReader(file, threads=threads, max_output_bytes=max_output_bytes, base=bases)
         )
         if len(archive.files) != 1:
-            raise Unsupported(f"{archive.name}: an object is one file, but {len(archive.files)} files are in this "
-                              "archive; read their tensors with gcodec.load_file")
+            raise Unsupported(
+                f"{archive.name}: an object is one file, but {len(archive.files)} files are in this "
+                "archive; read their tensors with gcodec.load_file"
+            )
         return load_state(archive, archive.files[0], like, device, max_output_bytes)
 
 

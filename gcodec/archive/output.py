@@ -423,8 +423,9 @@ def _are_same(path: Path, other: Path) -> bool:
 
 
 #: Errors of file systems that have no hard links.
-_WITHOUT_LINKS = frozenset((errno.EPERM, errno.EACCES, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS, errno.EINVAL,
-                            errno.EXDEV, errno.EMLINK))
+_WITHOUT_LINKS = frozenset(
+    (errno.EPERM, errno.EACCES, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS, errno.EINVAL, errno.EXDEV, errno.EMLINK)
+)
 
 
 def _attributes_of_replaced(path: Path) -> Attributes | None:

@@ -287,8 +287,10 @@ class ArchiveReader:
         Bytes of a single chunk may be a view of what others see, too. Safe from several threads."""
         segment = self._segment(entry, number)
         blob, stop = segment.blob, min(stop, segment.blob.bytes)
-        items = [_ChunkToRead(blob.offset + blob.places[n], blob.starts[n], blob.chunks[n], segment)
-                 for n in blob.numbers(start, stop)]
+        items = [
+            _ChunkToRead(blob.offset + blob.places[n], blob.starts[n], blob.chunks[n], segment)
+            for n in blob.numbers(start, stop)
+        ]
 
         def unpacked(item: _ChunkToRead) -> Bytes:
             is_whole = start <= item.start and item.start + item.chunk.size <= stop
@@ -299,8 +301,10 @@ class ArchiveReader:
             return unpacked(items[0])
         data, at = room_for(max(stop - start, 0), f"{self.name}: {entry.path}"), 0
         # Others call this from threads of their own for a chunk or two, which are quicker unpacked there.
-        parts = map(unpacked, items) if len(items) <= MAX_UNPACKED_HERE else ordered_map(
-            self._pool, unpacked, items, self._threads + 1, lambda item: item.chunk.size
+        parts = (
+            map(unpacked, items)
+            if len(items) <= MAX_UNPACKED_HERE
+            else ordered_map(self._pool, unpacked, items, self._threads + 1, lambda item: item.chunk.size)
         )
         for part in parts:
             data[at : at + part.size] = part
@@ -409,8 +413,9 @@ class ArchiveReader:
         return _BlobToRead(entry.verbatim, self.name, entry.path, " verbatim bytes")
 
     def _parts_of(self, blobs: Sequence[_BlobToRead]) -> Iterator[Bytes]:
-        results = ordered_map(self._pool, self._unpacked, _chunks_to_read(blobs), self._threads + 1,
-                              lambda item: item.chunk.size)
+        results = ordered_map(
+            self._pool, self._unpacked, _chunks_to_read(blobs), self._threads + 1, lambda item: item.chunk.size
+        )
         for item in blobs:
             blob = item.blob
             hash_, last = xxhash.xxh3_64(), len(blob.chunks) - 1
@@ -443,8 +448,9 @@ class ArchiveReader:
         """Raises LimitExceeded if what is made beside the tensors, so named in errors, takes more than the text of an
         index may."""
         if self._limit is not None and size > FREE_INDEX + self._limit:
-            raise LimitExceeded(f"{self.name}: {what} takes {size} bytes, above the limit of {FREE_INDEX} + "
-                                f"{self._limit}")
+            raise LimitExceeded(
+                f"{self.name}: {what} takes {size} bytes, above the limit of {FREE_INDEX} + {self._limit}"
+            )
 
     def check_size(self, size: int, what: str) -> None:
         """Raises LimitExceeded if so many bytes, of what is named so in errors, are above the limit."""

@@ -198,8 +198,10 @@ def load_state(
         raise Unsupported(f"{archive.name}: {entry.path} holds no tensors; restore it as a file")
     for name, view in views.items():
         if width(view.dtype) is None:
-            raise Unsupported(f"{archive.name}: {entry.path}:{name}: type {view.dtype} can only be restored with its "
-                              "file; gcodec.open reads the tensors of other types one by one")
+            raise Unsupported(
+                f"{archive.name}: {entry.path}:{name}: type {view.dtype} can only be restored with its "
+                "file; gcodec.open reads the tensors of other types one by one"
+            )
     kind = default_kind(entry) if device is None else "torch"
     return {name: read(name, kind) for name in views}
 
@@ -238,8 +240,16 @@ def _structure(archive: ArchiveReader, entry: FileEntry, view: TensorView) -> by
 
 
 #: What torch raises on a file with other objects than it loads, or that it finds malformed.
-_UNREADABLE = (AttributeError, EOFError, ImportError, LookupError, NotImplementedError, TypeError, ValueError,
-               PickleError)
+_UNREADABLE = (
+    AttributeError,
+    EOFError,
+    ImportError,
+    LookupError,
+    NotImplementedError,
+    TypeError,
+    ValueError,
+    PickleError,
+)
 
 
 def _load_torch(archive: ArchiveReader, entry: FileEntry, device: Any) -> Any:
@@ -260,8 +270,10 @@ def _load_torch(archive: ArchiveReader, entry: FileEntry, device: Any) -> Any:
             return torch.load(file, map_location=device or "cpu", weights_only=True)
         except _UNREADABLE as error:
             reason = str(error).splitlines()[0] if str(error) else repr(error)
-            raise GcodecError(f"{archive.name}: torch.load(weights_only=True) does not read {entry.path}: {reason}; "
-                              "restore it as a file") from error
+            raise GcodecError(
+                f"{archive.name}: torch.load(weights_only=True) does not read {entry.path}: {reason}; "
+                "restore it as a file"
+            ) from error
 
 
 def _reader_of(leaf: Leaf) -> Callable[[], Bytes]:

@@ -25,13 +25,16 @@ def torch_type(value: Any, where: str) -> str:
         raise
     except (AttributeError, RuntimeError, TypeError, ValueError) as error:
         check_is_fault_of(value, error)
-        raise InvalidArgument(f"{where}: a tensor must have values to be saved, which this {type(value).__name__} has "
-                              f"not: {error}") from None
+        raise InvalidArgument(
+            f"{where}: a tensor must have values to be saved, which this {type(value).__name__} has not: {error}"
+        ) from None
     if value.is_meta:
         raise InvalidArgument(f"{where}: a tensor must have values to be saved, but one on the device meta has no data")
     if not plain:
-        raise InvalidArgument(f"{where}: a tensor must be dense and not quantized to be saved, not a {value.layout} "
-                              f"tensor of {value.dtype}")
+        raise InvalidArgument(
+            f"{where}: a tensor must be dense and not quantized to be saved, not a {value.layout} "
+            f"tensor of {value.dtype}"
+        )
     return str(value.dtype).removeprefix("torch.")
 
 

@@ -126,8 +126,9 @@ def flatten(state: Any) -> FlatState:
         text = json.dumps({"version": VERSION, "state": node}, separators=(",", ":"), allow_nan=False).encode()
         check_text(text)
     except (ValueError, GcodecError) as error:
-        raise InvalidArgument(f"the numbers, strings and containers of a state are too many or too long: {error}; "
-                              "keep them in an array") from None
+        raise InvalidArgument(
+            f"the numbers, strings and containers of a state are too many or too long: {error}; keep them in an array"
+        ) from None
     return FlatState(flattener.leaves, text, frozenset(flattener.in_views))
 
 
@@ -161,8 +162,10 @@ def _of_text(text: bytes, rebuilder: _Rebuilder) -> Any:
     except GcodecError:
         raise
     except ImportError as error:
-        raise Unsupported("the state holds torch objects, but torch is not installed: pip install torch, or "
-                          f"load it with like='numpy' ({error})") from error
+        raise Unsupported(
+            "the state holds torch objects, but torch is not installed: pip install torch, or "
+            f"load it with like='numpy' ({error})"
+        ) from error
     except MemoryError as error:
         raise NoMemory(f"there is no memory for the state: {error}") from None
     except _MALFORMED as error:
@@ -206,8 +209,10 @@ def tensor_places(
             n_made += len(name) + NAME_COST
             check_names(n_made, "a list of the names of tied tensors")
             if n_made > MAX_MADE_NAMES:
-                raise LimitExceeded(f"the names of tensors that share memory with others, such as {name[:80]!r}, take "
-                                    f"more than {MAX_MADE_NAMES} bytes; gcodec.load reads the state without them")
+                raise LimitExceeded(
+                    f"the names of tensors that share memory with others, such as {name[:80]!r}, take "
+                    f"more than {MAX_MADE_NAMES} bytes; gcodec.load reads the state without them"
+                )
         else:
             first.add(name)
         places.append(place._replace(view=replace(place.view, name=name)))
@@ -242,8 +247,10 @@ class _Flattener:
             raise InvalidArgument(f"{path[:80]} ...: containers are nested more than {MAX_DEPTH} deep")
         self._n_values += 1
         if self._n_values > MAX_ITEMS:
-            raise InvalidArgument(f"{path[:80]}: more than {MAX_ITEMS} numbers, strings and containers are in the "
-                                  "state; keep them in an array")
+            raise InvalidArgument(
+                f"{path[:80]}: more than {MAX_ITEMS} numbers, strings and containers are in the "
+                "state; keep them in an array"
+            )
         kind = type(value)
         if value is None or kind in (bool, int, str):
             return value
@@ -289,8 +296,10 @@ class _Flattener:
         name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
         advice = "its state_dict(), or what it holds as tensors, numbers, strings, dictionaries and lists"
         if "jax" in sys.modules:
-            advice += ("; for a JAX pytree, pass jax.tree.leaves(state), and rebuild it with "
-                       "jax.tree.unflatten(jax.tree.structure(state), loaded)")
+            advice += (
+                "; for a JAX pytree, pass jax.tree.leaves(state), and rebuild it with "
+                "jax.tree.unflatten(jax.tree.structure(state), loaded)"
+            )
         raise InvalidArgument(f"{path or 'the state'}: a {name} cannot be saved; pass {advice}")
 
     def _tensor(self, value: Any, path: str) -> Any:
@@ -299,8 +308,10 @@ class _Flattener:
         dtype, memory = (torch_type(value, where), None) if kind == "torch" else numpy_facts(value, where)
         stored = PAIRS.get(dtype, dtype)
         if stored not in CODES:
-            raise InvalidArgument(f"{where}: a tensor must be of bools, or of a type of numbers that .safetensors has, "
-                                  f"to be saved, not of {dtype}")
+            raise InvalidArgument(
+                f"{where}: a tensor must be of bools, or of a type of numbers that .safetensors has, "
+                f"to be saved, not of {dtype}"
+            )
         node: dict[str, Any] = {kind: ""}
         if stored != dtype:
             node["complex"] = dtype
@@ -391,8 +402,10 @@ class _Rebuilder:
         return _plain(tag, content, self.value)
 
     def _items(self, content: list[Any], depth: int) -> list[tuple[Any, Any]]:
-        items = [(self.value(key, depth + 1), self.value(item, depth + 1))
-                 for key, item in zip(content[::2], content[1::2], strict=True)]
+        items = [
+            (self.value(key, depth + 1), self.value(item, depth + 1))
+            for key, item in zip(content[::2], content[1::2], strict=True)
+        ]
         check_hashes([key for key, _ in items])
         return items
 
@@ -426,8 +439,10 @@ class _Rebuilder:
         """Raises LimitExceeded if a copy of ``value`` is one too many. A view may have far more values than memory."""
         self._n_copied += value.nbytes
         if self._max_copied is not None and self._n_copied > self._max_copied:
-            raise LimitExceeded(f"tensor {name!r}: with its copy of {value.nbytes} bytes, copies of tensors take "
-                                f"{self._n_copied} bytes, above the {self._max_copied} that the limit leaves for them")
+            raise LimitExceeded(
+                f"tensor {name!r}: with its copy of {value.nbytes} bytes, copies of tensors take "
+                f"{self._n_copied} bytes, above the {self._max_copied} that the limit leaves for them"
+            )
 
 
 class _PlaceFinder(_Rebuilder):

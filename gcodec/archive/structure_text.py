@@ -23,8 +23,9 @@ def check_text(text: bytes) -> None:
     """Raise Corruption for a text that is too long, or whose containers have too many items."""
     n_items = n_items_of(text)
     if len(text) > MAX_TEXT_BYTES or n_items > MAX_ITEMS:
-        raise Corruption(f"a structure has at most {MAX_TEXT_BYTES} bytes and {MAX_ITEMS} items, not {len(text)} and "
-                         f"{n_items}")
+        raise Corruption(
+            f"a structure has at most {MAX_TEXT_BYTES} bytes and {MAX_ITEMS} items, not {len(text)} and {n_items}"
+        )
 
 
 def _n_marks(text: bytes) -> int:

@@ -76,8 +76,10 @@ class TensorNames:
         for name, place in named:
             if (other := result.setdefault(name, place)) is not place:
                 files = " and ".join(f"{each.view.name!r} in {each.entry.path!r}" for each in (other, place))
-                raise InvalidArgument(f"{self._archive_name}: two tensors would be called {name!r}, {files}: take one "
-                                      "of them at a time, by its name alone, or restore the files with decompress")
+                raise InvalidArgument(
+                    f"{self._archive_name}: two tensors would be called {name!r}, {files}: take one "
+                    "of them at a time, by its name alone, or restore the files with decompress"
+                )
         return result
 
     def matching(self, names: Iterable[str]) -> dict[str, NamedTensor]:
@@ -146,7 +148,8 @@ def matches(pattern: str, places: Sequence[tuple[str, str]]) -> list[int]:
     fits = re.compile(fnmatch.translate(pattern)).match
     by_name = [number for number, (_, name) in enumerate(places) if fits(name)]
     return by_name or [
-        number for number, (path, name) in enumerate(places)
+        number
+        for number, (path, name) in enumerate(places)
         if any(fits(f"{path[at:]}:{name}") for at in (0, *(m.end() for m in re.finditer("/", path))))
     ]
 

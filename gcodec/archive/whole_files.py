@@ -129,14 +129,16 @@ def compress_file(
             opened = stack.enter_context(closing(open_url(path)))
         with ArchiveWriter(
             output if target is None else target,  # type: ignore[arg-type]
-            threads=threads, force=force, smallest=smallest, attributes=attributes, progress=progress,
+            threads=threads,
+            force=force,
+            smallest=smallest,
+            attributes=attributes,
+            progress=progress,
         ) as archive:
             entry = add_file(
                 archive, opened, _name_of(path), _policy_maker(mantissa_bits), bases, note=notes.append, dtype=dtype
             )
-    return CompressedFile(
-        target, entry.size, archive.bytes_written, entry.exact, entry.needs_base, "; ".join(notes)
-    )
+    return CompressedFile(target, entry.size, archive.bytes_written, entry.exact, entry.needs_base, "; ".join(notes))
 
 
 def decompress_file(
@@ -225,8 +227,10 @@ def check_restored_name(entry: FileEntry, place: str | os.PathLike[str]) -> None
     if not kind or suffix not in TENSOR_SUFFIXES or suffix in (*kinds, PurePosixPath(entry.path).suffix):
         return
     other = "; gcodec decompress makes a .safetensors file of the tensors" if suffix == ".safetensors" else ""
-    raise InvalidArgument(f"{place}: would be a {kind} file under the name of a {suffix} file; call it "
-                          f"{str(place).removesuffix(suffix)}{kind}{other}")
+    raise InvalidArgument(
+        f"{place}: would be a {kind} file under the name of a {suffix} file; call it "
+        f"{str(place).removesuffix(suffix)}{kind}{other}"
+    )
 
 
 def add_file(
@@ -255,9 +259,10 @@ def add_file(
     Raises:
         GcodecError, OSError: as for :func:`compress_file`.
     """
-    with closing(open_source(opened)) as source, closing(
-        plan_or_bytes(path, source, tolerated=tolerated, **options)
-    ) as plan:  # whose source may be a copy
+    with (
+        closing(open_source(opened)) as source,
+        closing(plan_or_bytes(path, source, tolerated=tolerated, **options)) as plan,
+    ):  # whose source may be a copy
         if plan.note:
             note(f"{plan.path}: {plan.note}")
         policy, base = make_policy(plan) if make_policy else None, None

@@ -234,15 +234,32 @@ class ArchiveWriter(AllOrNothing):
                 base_part = base_bytes.read(part.start, part.stop) if base_bytes else None
                 held = base_bytes is not None and base_bytes.is_held
                 if segment.group and segment.dtype:
-                    chunks = pack_group(data, segment.dtype, segment.group, base_part, base_is_held=held,
-                                        smallest=self._smallest, take=self._memory.take)
+                    chunks = pack_group(
+                        data,
+                        segment.dtype,
+                        segment.group,
+                        base_part,
+                        base_is_held=held,
+                        smallest=self._smallest,
+                        take=self._memory.take,
+                    )
                     ends = [*accumulate(chunk.restored.size for chunk in chunks)]
-                    return [(chunk, None if base_part is None else base_part[end - chunk.restored.size : end])
-                            for chunk, end in zip(chunks, ends, strict=True)]
+                    return [
+                        (chunk, None if base_part is None else base_part[end - chunk.restored.size : end])
+                        for chunk, end in zip(chunks, ends, strict=True)
+                    ]
                 options = policy.options(part, data) if policy and segment.dtype else {}
                 n_columns = columns.get(part.segment, 0)
-                packed = pack_chunk(data, segment.dtype, options, n_columns, base_part, base_is_held=held,
-                                    smallest=self._smallest, take=self._memory.take)
+                packed = pack_chunk(
+                    data,
+                    segment.dtype,
+                    options,
+                    n_columns,
+                    base_part,
+                    base_is_held=held,
+                    smallest=self._smallest,
+                    take=self._memory.take,
+                )
                 if plan.format == "bytes" and segment.dtype:
                     packed = found_chunk(packed, segment.dtype)
                 if plan.format == "safetensors" and not segment.start and segment.dtype is None:  # the header
@@ -253,8 +270,11 @@ class ArchiveWriter(AllOrNothing):
                 raise type(error)(f"{plan.path}:{name}: {error}") from error
 
         columns, bases = plan.columns(), _bases_of(plan, base)
-        encoded = (number for number in range(len(plan.segments))
-                   if number not in ready and not (copies and copies.find(number)))
+        encoded = (
+            number
+            for number in range(len(plan.segments))
+            if number not in ready and not (copies and copies.find(number))
+        )
         parts = chain.from_iterable(self._parts(plan, number, columns) for number in encoded)
         results = chain.from_iterable(
             ordered_map(self._pool, work, parts, self._threads + 1, lambda part: part.stop - part.start)
@@ -277,9 +297,7 @@ class ArchiveWriter(AllOrNothing):
         next(results, None)  # ends the generators: an interrupt while they are collected would be lost
         return tuple(entries), crcs
 
-    def _segment_here(
-        self, results: Iterator[list[tuple[Packed, Bytes | None]]], size: int
-    ) -> SegmentEntry:
+    def _segment_here(self, results: Iterator[list[tuple[Packed, Bytes | None]]], size: int) -> SegmentEntry:
         """Writes the chunks of a segment of ``size`` bytes, which are all of ``results``."""
         entry = self._segment(chain.from_iterable(results), size)
         next(results, None)
@@ -386,8 +404,9 @@ def _bases_of(plan: FilePlan, base: Base | None) -> list[BaseBytes | None]:
         return [None] * len(plan.segments)
     views, alone = by_segment(plan.tensors), len(plan.tensors) == 1
     return [
-        base.bytes_for(views.get(number, []), segment.stop - segment.start, segment.dtype, alone=alone,
-                       place=segment.start)
+        base.bytes_for(
+            views.get(number, []), segment.stop - segment.start, segment.dtype, alone=alone, place=segment.start
+        )
         for number, segment in enumerate(plan.segments)
     ]
 

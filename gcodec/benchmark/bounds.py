@@ -65,8 +65,7 @@ def joint_symbols(bits: np.ndarray, dtype: DType, levels: np.ndarray | None) -> 
     return np.where(heads == 0, 0, heads + levels.astype(np.int64) * (dtype.head_mask + 1))
 
 
-def order0_bound(bits: np.ndarray, dtype: DType, levels: np.ndarray | None = None,
-                 ladder: Ladder = NO_DROPS) -> Bound:
+def order0_bound(bits: np.ndarray, dtype: DType, levels: np.ndarray | None = None, ladder: Ladder = NO_DROPS) -> Bound:
     """Return the local order-0 bound of values as they are stored (rounded and pruned already).
 
     Args:

@@ -21,26 +21,85 @@ def write_rows(path: Path, rows: Iterable[Row]) -> None:
 
     rows = list(rows)
     copies = {row.dump: row for row in rows if row.codec == COPY}
-    columns = ("data", "mode", "codec", "original_bytes", "compressed_bytes", "values", "percent", "bits_per_value",
-               "encode_GBps", "decode_GBps", "encode_of_copy", "decode_of_copy")
+    columns = (
+        "data",
+        "mode",
+        "codec",
+        "original_bytes",
+        "compressed_bytes",
+        "values",
+        "percent",
+        "bits_per_value",
+        "encode_GBps",
+        "decode_GBps",
+        "encode_of_copy",
+        "decode_of_copy",
+    )
     table = []
     for row in rows:
         copy = copies.get(row.dump, row)
         shares = _share(row.encode_speed, copy.encode_speed), _share(row.decode_speed, copy.decode_speed)
-        table.append((row.dump, row.mode, row.codec, row.original_bytes, row.compressed_bytes, row.values,
-                      f"{row.percent:.3f}", f"{row.bits_per_value:.4f}", _number(row.encode_speed),
-                      _number(row.decode_speed), *shares))
+        table.append(
+            (
+                row.dump,
+                row.mode,
+                row.codec,
+                row.original_bytes,
+                row.compressed_bytes,
+                row.values,
+                f"{row.percent:.3f}",
+                f"{row.bits_per_value:.4f}",
+                _number(row.encode_speed),
+                _number(row.decode_speed),
+                *shares,
+            )
+        )
     write_table(path, columns, table)
 
 
 def write_sizes(path: Path, sizes: Iterable[Size]) -> None:
     """Write each input's sizes, with gcodec's overhead over the bound and saving against the paper's layout."""
-    columns = ("data", "model", "step", "group", "dtype", "mode", "codec", "values", "original_bytes",
-               "compressed_bytes", "percent", "bound_bytes", "overhead_percent", "paper_bytes", "saving_percent")
-    write_table(path, columns, [
-        (s.data, s.model, s.step, s.group, s.dtype, s.mode, s.codec, s.values, s.original_bytes, s.compressed_bytes,
-         f"{100 / s.ratio:.3f}", _number(s.bound, 0), _number(s.overhead), _number(s.paper, 0), _number(s.saving))
-        for s in sizes])
+    columns = (
+        "data",
+        "model",
+        "step",
+        "group",
+        "dtype",
+        "mode",
+        "codec",
+        "values",
+        "original_bytes",
+        "compressed_bytes",
+        "percent",
+        "bound_bytes",
+        "overhead_percent",
+        "paper_bytes",
+        "saving_percent",
+    )
+    write_table(
+        path,
+        columns,
+        [
+            (
+                s.data,
+                s.model,
+                s.step,
+                s.group,
+                s.dtype,
+                s.mode,
+                s.codec,
+                s.values,
+                s.original_bytes,
+                s.compressed_bytes,
+                f"{100 / s.ratio:.3f}",
+                _number(s.bound, 0),
+                _number(s.overhead),
+                _number(s.paper, 0),
+                _number(s.saving),
+            )
+            for s in sizes
+        ],
+    )
 
 
 def write_table(path: Path, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:

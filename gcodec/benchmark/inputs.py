@@ -77,8 +77,9 @@ def cast(values: np.ndarray, dtype: str) -> np.ndarray:
         return values.astype(dtype, copy=False).view(BY_NAME[dtype].uint)
 
 
-def gradients(dump: Dump, model: str, dtype: str = "float32", names: Sequence[str] | None = None,
-              with_levels: bool = True) -> Input:
+def gradients(
+    dump: Dump, model: str, dtype: str = "float32", names: Sequence[str] | None = None, with_levels: bool = True
+) -> Input:
     """Return the gradients of a dump (or of its parameters ``names``), with the levels their optimizer's rule gives
     them.
 
@@ -116,17 +117,30 @@ def _power_below(limit: float, parts: Sequence[np.ndarray]) -> float:
     return 2.0 ** math.floor(math.log2(limit / largest)) if 0 < largest < math.inf else 1.0
 
 
-def choices_of(dump: Dump, names: Sequence[str], bits: Sequence[np.ndarray], dtype: str, ladder: str,
-               loss_scale: float = 1.0, narrow: bool = False) -> list[Callable[..., np.ndarray]]:
+def choices_of(
+    dump: Dump,
+    names: Sequence[str],
+    bits: Sequence[np.ndarray],
+    dtype: str,
+    ladder: str,
+    loss_scale: float = 1.0,
+    narrow: bool = False,
+) -> list[Callable[..., np.ndarray]]:
     """Return what chooses the levels of each parameter's gradient: ``levels_for`` but for ``out``.
 
     ``narrow``: with the parameters rounded to bfloat16.
     """
-    return [partial(levels_for, view_from_dump(dump.optimizer, dump.hyper(name), dump.state(name)),
-                    cast(dump.param(name), "bfloat16") if narrow else dump.param(name),
-                    word if dtype == "bfloat16" else word.view(dtype), ladder=LADDERS[ladder][dtype],
-                    loss_scale=loss_scale)
-            for name, word in zip(names, bits, strict=True)]
+    return [
+        partial(
+            levels_for,
+            view_from_dump(dump.optimizer, dump.hyper(name), dump.state(name)),
+            cast(dump.param(name), "bfloat16") if narrow else dump.param(name),
+            word if dtype == "bfloat16" else word.view(dtype),
+            ladder=LADDERS[ladder][dtype],
+            loss_scale=loss_scale,
+        )
+        for name, word in zip(names, bits, strict=True)
+    ]
 
 
 def _seconds_of(calls: Sequence[Callable[..., np.ndarray]], parts: Sequence[np.ndarray]) -> float:
@@ -150,10 +164,12 @@ def tensors(dump: Dump, model: str, group: str, dtype: str = "float32") -> Input
     arrays = {key: np.asarray(dump.tensor(key), dtype=np.float32) for key in keys}
     scales = dict.fromkeys(kinds, 1.0)
     if group == STATE and dtype == "float16":
-        scales = {kind: _power_below(2.0**15, [arrays[key] for key in keys if key.startswith(f"{kind}/")])
-                  for kind in kinds}
-    bits = np.concatenate([cast(array.reshape(-1) * np.float32(scales[key.partition("/")[0]]), dtype)
-                           for key, array in arrays.items()])
+        scales = {
+            kind: _power_below(2.0**15, [arrays[key] for key in keys if key.startswith(f"{kind}/")]) for kind in kinds
+        }
+    bits = np.concatenate(
+        [cast(array.reshape(-1) * np.float32(scales[key.partition("/")[0]]), dtype) for key, array in arrays.items()]
+    )
     shapes = tuple(array.shape for array in arrays.values())
     return Input(f"{model} step {dump.step} {group}", dtype, bits, {}, model, dump.step, group, shapes=shapes)
 

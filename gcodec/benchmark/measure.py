@@ -145,10 +145,23 @@ def compete(title: str, parts: Sequence[Input], plan: MeasurementPlan) -> Result
     return result
 
 
-def _size(part: Input, mode: str, codec: str, size: int, bound: float | None = None,
-          paper: float | None = None) -> Size:
-    return Size(part.name, part.model, part.step, part.group, part.dtype, mode, codec, part.bits.size, part.nbytes,
-                size, bound, paper)
+def _size(
+    part: Input, mode: str, codec: str, size: int, bound: float | None = None, paper: float | None = None
+) -> Size:
+    return Size(
+        part.name,
+        part.model,
+        part.step,
+        part.group,
+        part.dtype,
+        mode,
+        codec,
+        part.bits.size,
+        part.nbytes,
+        size,
+        bound,
+        paper,
+    )
 
 
 def _our_size(setting: Setting, result: Result) -> list[Size]:
@@ -188,8 +201,9 @@ def _note(result: Result, text: str) -> None:
         result.notes.append(text)
 
 
-def _times(data: Input, settings: Mapping[str, Sequence[Setting]], n_parts: int, plan: MeasurementPlan,
-           result: Result) -> dict[Key, tuple[float, float]]:
+def _times(
+    data: Input, settings: Mapping[str, Sequence[Setting]], n_parts: int, plan: MeasurementPlan, result: Result
+) -> dict[Key, tuple[float, float]]:
     """Return the seconds per byte of encoding and decoding, for every codec that did all inputs."""
     tasks: dict[Key, CodecTask] = {(NO_MODE, COPY): copy_task(data.bits)}
     for mode, parts in settings.items():
@@ -216,8 +230,9 @@ def _times(data: Input, settings: Mapping[str, Sequence[Setting]], n_parts: int,
     return {names[name]: (timing.encode / n, timing.decode / n) for name, timing in timings.items()}
 
 
-def _rows(title: str, parts: Sequence[Input], sizes: Iterable[Size],
-          seconds: dict[Key, tuple[float, float]]) -> list[Row]:
+def _rows(
+    title: str, parts: Sequence[Input], sizes: Iterable[Size], seconds: dict[Key, tuple[float, float]]
+) -> list[Row]:
     """Return a row per mode and codec: the inputs' sizes added up, the seconds scaled to that size."""
     before, values = sum(part.nbytes for part in parts), sum(part.bits.size for part in parts)
     after: dict[Key, list[int]] = {}

@@ -147,9 +147,14 @@ def blosc2_at(level: int, codec: str = "ZSTD", filters: Sequence[str] = ("SHUFFL
         import blosc2
 
         raw, back = _raw(data), np.zeros(data.nbytes, np.uint8)
-        options = {"codec": blosc2.Codec[codec], "clevel": level, "filters": [blosc2.Filter[name] for name in filters],
-                   "filters_meta": [data.bits.itemsize if name == "BYTEDELTA" else 0 for name in filters],
-                   "nthreads": 1, "typesize": data.bits.itemsize}
+        options = {
+            "codec": blosc2.Codec[codec],
+            "clevel": level,
+            "filters": [blosc2.Filter[name] for name in filters],
+            "filters_meta": [data.bits.itemsize if name == "BYTEDELTA" else 0 for name in filters],
+            "nthreads": 1,
+            "typesize": data.bits.itemsize,
+        }
 
         def decode(encoded: bytes) -> np.ndarray:
             blosc2.decompress2(encoded, dst=back, nthreads=1)
@@ -206,8 +211,11 @@ def openzl_float(mantissa: str, exponent: str, level: int | None = None) -> Call
     def bind(data: Input) -> CodecTask | None:
         import openzl.ext as zl
 
-        nodes = {"float32": zl.nodes.Float32Deconstruct, "bfloat16": zl.nodes.BFloat16Deconstruct,
-                 "float16": zl.nodes.Float16Deconstruct}
+        nodes = {
+            "float32": zl.nodes.Float32Deconstruct,
+            "bfloat16": zl.nodes.BFloat16Deconstruct,
+            "float16": zl.nodes.Float16Deconstruct,
+        }
         if data.dtype not in nodes:
             return None
         compressor = zl.Compressor()

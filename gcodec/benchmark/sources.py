@@ -69,8 +69,10 @@ def read_file(path: str | Path, limit: int = 1 << 62) -> list[Input]:
                 shapes.setdefault(dtype, []).extend([(n_rows, columns.get(number, 1)), (rest,)])
     finally:
         source.close()
-    inputs = [Input(f"{name} {dtype}", dtype, np.concatenate(bits), shapes=tuple(shapes[dtype]))
-             for dtype, bits in parts.items()]
+    inputs = [
+        Input(f"{name} {dtype}", dtype, np.concatenate(bits), shapes=tuple(shapes[dtype]))
+        for dtype, bits in parts.items()
+    ]
     inputs = [part for part in inputs if part.bits.size]
     if not inputs:
         raise InvalidArgument(f"{path}: no floating-point tensors to measure")
@@ -83,8 +85,9 @@ def _shortened(data: Input, limit: int) -> Input:
         return data
     count = max(1, limit // data.bits.itemsize)
     levels = {ladder: levels[:count] for ladder, levels in data.levels.items()}
-    return replace(data, name=f"{data.name}, the first {limit / 1e6:.0f} MB", bits=data.bits[:count], levels=levels,
-                   shapes=())
+    return replace(
+        data, name=f"{data.name}, the first {limit / 1e6:.0f} MB", bits=data.bits[:count], levels=levels, shapes=()
+    )
 
 
 def _as_dump(path: str | Path) -> Dump | None:
@@ -119,8 +122,11 @@ def _of_dump(dump: Dump, stem: str) -> list[Input]:
         for dtype, parts in by_type.items():
             bits = np.concatenate([part for _, part in parts])
             levels = _levels_where_ruled(dump, dtype, parts) if group == GRADIENTS else {}
-            inputs.append(Input(f"{stem} {group} {dtype}", dtype, bits, levels, stem, dump.step, group,
-                               shapes=tuple(shapes[dtype])))
+            inputs.append(
+                Input(
+                    f"{stem} {group} {dtype}", dtype, bits, levels, stem, dump.step, group, shapes=tuple(shapes[dtype])
+                )
+            )
     return inputs
 
 

@@ -99,9 +99,14 @@ def same_bytes(decoded: Any, expected: np.ndarray) -> bool:
     return raw.size == expected.nbytes and bool(np.array_equal(raw, expected.reshape(-1).view(np.uint8)))
 
 
-def interleave(tasks: Mapping[str, CodecTask], rounds: int = 7, budget: float = 2.0, calls: int = 1,
-               advance: Callable[[str], None] | None = None,
-               clock: Callable[[], float] = perf_counter) -> tuple[dict[str, Timing], dict[str, Exception]]:
+def interleave(
+    tasks: Mapping[str, CodecTask],
+    rounds: int = 7,
+    budget: float = 2.0,
+    calls: int = 1,
+    advance: Callable[[str], None] | None = None,
+    clock: Callable[[], float] = perf_counter,
+) -> tuple[dict[str, Timing], dict[str, Exception]]:
     """Times all tasks in turn, ``rounds`` times over. The first round verifies each result, outside the time taken.
 
     A turn in which numba compiled counts for nothing and is taken again: kernels may differ by what an array is like,
@@ -146,8 +151,9 @@ def interleave(tasks: Mapping[str, CodecTask], rounds: int = 7, budget: float = 
 _MOST_TURNS = 4  #: a second turn finds what the first compiled
 
 
-def _turn_without_compiling(turn: Callable[[], tuple[float, float]], timing: Timing, calls: int,
-                            n_compiled: list[int]) -> float:
+def _turn_without_compiling(
+    turn: Callable[[], tuple[float, float]], timing: Timing, calls: int, n_compiled: list[int]
+) -> float:
     """Take a turn, again and again while ``n_compiled[0]`` grows, and return the seconds of the last one. Raises
     RoundTripError, and GcodecError if every turn compiled."""
     for _ in range(_MOST_TURNS):

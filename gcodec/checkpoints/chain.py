@@ -220,8 +220,9 @@ def check_same(entry: FileEntry, other: FileEntry, source: ByteSource, place: Pa
             same = len(parts) > 1 and sum(end - begin for begin, end, _ in parts) == stop - start
             data = source.read(start, stop) if same else np.empty(0, np.uint8)
             same = same and digest == xxhash.xxh3_64_hexdigest(data.data)
-            same = same and all(found == xxhash.xxh3_64_hexdigest(data[begin - start : end - start].data)
-                                for begin, end, found in parts)
+            same = same and all(
+                found == xxhash.xxh3_64_hexdigest(data[begin - start : end - start].data) for begin, end, found in parts
+            )
     if not same:
         raise Corruption(f"{place}: decodes to other bytes than its hashes say")
 

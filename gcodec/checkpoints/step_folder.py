@@ -265,9 +265,7 @@ class StepFolder:
     def _place(self, step: int) -> Path | str:
         return self._folder.place(step_name(step))
 
-    def _add_against(
-        self, previous: int, plan: FilePlan, output: _Output, at_hand: BaseAtHand | None
-    ) -> FileEntry:
+    def _add_against(self, previous: int, plan: FilePlan, output: _Output, at_hand: BaseAtHand | None) -> FileEntry:
         if at_hand is not None and at_hand.identity == self.identity(previous):
             return self._write(grouped(plan, at_hand.base), at_hand.base, output)
         with open_step(self._folder, previous) as opened:
@@ -345,8 +343,10 @@ def _new_bases(infos: dict[int, StepInfo], chosen: set[int]) -> dict[int, int | 
     for step in sorted(infos.keys() - chosen):
         info = infos[step]
         if info.problem and step > min(chosen):
-            raise GcodecError(f"step {step}: it is not known whether it depends on another: {info.problem}; nothing "
-                              "was removed; to go on, delete this step, too")
+            raise GcodecError(
+                f"step {step}: it is not known whether it depends on another: {info.problem}; nothing "
+                "was removed; to go on, delete this step, too"
+            )
         base = info.base
         if base not in chosen:
             continue

@@ -14,8 +14,12 @@ from .streams import STDIO
 
 def add_base(parser: argparse.ArgumentParser, text: str) -> None:
     """The option; ``text`` says what it is for."""
-    parser.add_argument("--base", action="append", metavar="OLD", help=f"{text}\na tensor file, an archive or a folder;"
-                        " repeat --base for the base of that archive")
+    parser.add_argument(
+        "--base",
+        action="append",
+        metavar="OLD",
+        help=f"{text}\na tensor file, an archive or a folder; repeat --base for the base of that archive",
+    )
 
 
 @contextmanager

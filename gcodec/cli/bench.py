@@ -32,15 +32,25 @@ More codecs to compare with: pip install '.[bench]' in a checkout.
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The verb's options."""
     parser.epilog = EPILOG
-    parser.add_argument("files", nargs="+", metavar="FILE",
-                        help="paths or URLs of .npy, .npz, .safetensors, .pt, .gguf; floating-point tensors only")
+    parser.add_argument(
+        "files",
+        nargs="+",
+        metavar="FILE",
+        help="paths or URLs of .npy, .npz, .safetensors, .pt, .gguf; floating-point tensors only",
+    )
     parser.add_argument("--mantissa-bits", type=int, metavar="K", help="mantissa bits that the fixed-bits mode keeps")
     parser.add_argument("--threads", type=int, default=2, metavar="N", help="threads of the second row (default: 2)")
-    parser.add_argument("--peers", metavar="NAMES", help="comma-separated: only codecs whose names contain"
-                        " one of these,\nor 'none'")
+    parser.add_argument(
+        "--peers", metavar="NAMES", help="comma-separated: only codecs whose names contain one of these,\nor 'none'"
+    )
     parser.add_argument("--rounds", type=int, default=7, metavar="N", help="rounds of timing (default: 7)")
-    parser.add_argument("--limit", type=int, default=256, metavar="MB",
-                        help="measure this much of a larger file: the first part of every tensor (default: 256)")
+    parser.add_argument(
+        "--limit",
+        type=int,
+        default=256,
+        metavar="MB",
+        help="measure this much of a larger file: the first part of every tensor (default: 256)",
+    )
     parser.add_argument("--sizes", action="store_true", help="sizes only, no timing")
     parser.add_argument("--csv", type=Path, metavar="FILE", help="write the table to FILE, too")
     parser.add_argument("--json", action="store_true", help="print JSON, no table")
@@ -56,8 +66,9 @@ def run(args: argparse.Namespace) -> int:
     peers, missing = _peers(args.peers)
     at_least = 0 if args.sizes else 32 * measure.MEGA
     threads = (args.threads,) if args.threads > 1 else ()
-    plan = measure.MeasurementPlan(peers, at_least, args.rounds, threads=threads, fresh=True,
-                        settings=partial(_settings, kept=args.mantissa_bits))
+    plan = measure.MeasurementPlan(
+        peers, at_least, args.rounds, threads=threads, fresh=True, settings=partial(_settings, kept=args.mantissa_bits)
+    )
     result = measure.Result()
     for path in args.files:
         for part in sources.read_file(path, args.limit * 10**6):
@@ -102,7 +113,8 @@ def _show(result: Result, missing: list[str], plan: MeasurementPlan, as_json: bo
     notes = [*result.notes, *(f"not installed, so not measured: {package}" for package in missing)]
     if as_json:
         rows: list[dict[str, Any]] = [
-            {**asdict(row), "encode_GBps": row.encode_speed, "decode_GBps": row.decode_speed} for row in result.rows]
+            {**asdict(row), "encode_GBps": row.encode_speed, "decode_GBps": row.decode_speed} for row in result.rows
+        ]
         print(json.dumps({"machine": machine(), "rows": rows, "failures": result.failures, "notes": notes}, indent=2))
         return
     from rich.console import Console

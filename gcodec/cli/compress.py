@@ -64,33 +64,64 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of the verb."""
     parser.epilog = EXAMPLES
     add = parser.add_argument
-    add("inputs", nargs="*", metavar="INPUT",
-        help=".npy .npz .safetensors .pt .pth .gguf, any other file, a folder, or -")
-    add("-o", "--output", metavar="PATH", help="one archive for all inputs, a folder for an archive of each,\nor - for"
-        " stdout")
+    add(
+        "inputs",
+        nargs="*",
+        metavar="INPUT",
+        help=".npy .npz .safetensors .pt .pth .gguf, any other file, a folder, or -",
+    )
+    add(
+        "-o",
+        "--output",
+        metavar="PATH",
+        help="one archive for all inputs, a folder for an archive of each,\nor - for stdout",
+    )
     add("-c", "--stdout", dest="output", action="store_const", const=STDIO, help="as -o -")
     add("-f", "--force", action="store_true", help="replace archives that exist")
     add("--rm", action="store_true", help="remove inputs after comparing the archive with them (lossless only)")
     add("-k", "--keep", dest="rm", action="store_false", help="keep inputs (the default)")
     modes = parser.add_argument_group("modes (lossless unless told otherwise)")
-    modes.add_argument("--mode", choices=("lossless", "gcomp"), help="gcomp: gradients of a dump near-lossless,\nwith"
-                       " the optimizer's state and rule found in the dump; the rest lossless")
+    modes.add_argument(
+        "--mode",
+        choices=("lossless", "gcomp"),
+        help="gcomp: gradients of a dump near-lossless,\nwith"
+        " the optimizer's state and rule found in the dump; the rest lossless",
+    )
     modes.add_argument("--mantissa-bits", type=int, metavar="K", help="keep K mantissa bits of every value")
     modes.add_argument("--ladder", choices=("fine", "paper"), help="gcomp: levels of our own (default) or the paper's")
-    modes.add_argument("--rounding", choices=("nearest", "truncate"),
-                       help="rounding of dropped bits (default: nearest)")
-    modes.add_argument("--fill-value", dest="keep", type=float, action="append", metavar="X",
-                       help="with --mantissa-bits: values equal to X, which stands for\nmissing ones, keep"
-                       " all bits; may be repeated")
-    modes.add_argument("--literal", action="store_true", help="gcomp just as published: the paper's ladder,"
-                       " one codebook\nand truncation (for comparison)")
+    modes.add_argument(
+        "--rounding", choices=("nearest", "truncate"), help="rounding of dropped bits (default: nearest)"
+    )
+    modes.add_argument(
+        "--fill-value",
+        dest="keep",
+        type=float,
+        action="append",
+        metavar="X",
+        help="with --mantissa-bits: values equal to X, which stands for\nmissing ones, keep all bits; may be repeated",
+    )
+    modes.add_argument(
+        "--literal",
+        action="store_true",
+        help="gcomp just as published: the paper's ladder, one codebook\nand truncation (for comparison)",
+    )
     add("--smallest", action="store_true", help="try more ways to store what stays lossless, however slow they are")
-    add_base(parser, "encode tensors against those of the same name in earlier files, where that is smaller "
-             "(lossless only):")
-    add("--dtype", metavar="T", help="the value type of an input without a header, or of a .npy with raw bits\n"
-        "(uint16, uint8): bfloat16, float8_e4m3fn ...; refused for .npz, .pt, .safetensors and .gguf files")
-    add("--max-unpacked-bytes", type=size_argument, metavar="SIZE", help="limit for the temporary file that\n"
-        "a compressed .npz is unpacked to (default: 1032 times its size, the most that deflate can reach)")
+    add_base(
+        parser, "encode tensors against those of the same name in earlier files, where that is smaller (lossless only):"
+    )
+    add(
+        "--dtype",
+        metavar="T",
+        help="the value type of an input without a header, or of a .npy with raw bits\n"
+        "(uint16, uint8): bfloat16, float8_e4m3fn ...; refused for .npz, .pt, .safetensors and .gguf files",
+    )
+    add(
+        "--max-unpacked-bytes",
+        type=size_argument,
+        metavar="SIZE",
+        help="limit for the temporary file that\n"
+        "a compressed .npz is unpacked to (default: 1032 times its size, the most that deflate can reach)",
+    )
     add_common(parser)
 
 
@@ -104,8 +135,9 @@ def size_argument(text: str) -> int:
 
 def add_common(parser: argparse.ArgumentParser) -> None:
     """The options that all verbs that work on archives share."""
-    parser.add_argument("--threads", type=int, metavar="N",
-                        help="number of threads (default: all cores that the process may use)")
+    parser.add_argument(
+        "--threads", type=int, metavar="N", help="number of threads (default: all cores that the process may use)"
+    )
     parser.add_argument("--json", action="store_true", help="results as JSON on stdout")
     parser.add_argument("-q", "--quiet", action="store_true", help="print nothing but errors")
 
@@ -156,8 +188,11 @@ def check_options(args: argparse.Namespace, jobs: list[ArchiveJob]) -> None:
     PlacesRead(urls, args.base).check_targets([job.url for job in jobs if job.url])
     if args.rm:
         check_removal(targets, sources)
-    if args.rm and (make_lossy(args) or any(not m.named or m.source is None for m in members)
-                    or any(job.target is None for job in jobs)):
+    if args.rm and (
+        make_lossy(args)
+        or any(not m.named or m.source is None for m in members)
+        or any(job.target is None for job in jobs)
+    ):
         raise UsageError("--rm needs files that are compressed losslessly, not folders, streams, URLs or lossy modes")
     if args.dtype and width(args.dtype) is None:
         raise UsageError(f"--dtype must be a type such as float32, bfloat16 or float8_e4m3fn, not {args.dtype}")
@@ -229,15 +264,20 @@ def _write(job: ArchiveJob, args: argparse.Namespace, make_policy: PolicyMaker, 
         compile_clock() as clock,
         display.progress(title, job.input_bytes, quiet=args.quiet) as progress,
         ArchiveWriter(
-            target, threads=args.threads, force=args.force, smallest=args.smallest, attributes=_attributes(job),
-            progress=progress
+            target,
+            threads=args.threads,
+            force=args.force,
+            smallest=args.smallest,
+            attributes=_attributes(job),
+            progress=progress,
         ) as archive,
     ):
         added = [row for member in job.members if (row := _add(archive, member, args, make_policy, bases, problems))]
         if not added and problems:
             raise GcodecError(problems[0])
-    result = _result(job, [row.entry for row in added], archive.bytes_written, time.perf_counter() - begin,
-                     clock.seconds)
+    result = _result(
+        job, [row.entry for row in added], archive.bytes_written, time.perf_counter() - begin, clock.seconds
+    )
     if not args.quiet and not args.json:
         display.say(_line(result), to_stderr=job.place is None)
     n_skipped = len(problems)
@@ -285,10 +325,15 @@ def _add(
         with naming(member.source):
             state = FileState.of(opened.fileno()) if member.source and member.source.is_file() else None
         entry = add_file(
-            archive, opened, member.path, make_policy, bases,
+            archive,
+            opened,
+            member.path,
+            make_policy,
+            bases,
             tolerated=Unsupported if member.named else GcodecError,
             note=lambda text: display.note(text, quiet=args.quiet),
-            dtype=args.dtype, max_unpacked_bytes=args.max_unpacked_bytes,
+            dtype=args.dtype,
+            max_unpacked_bytes=args.max_unpacked_bytes,
         )
         return _Added(entry, member.source, state)
     raise AssertionError  # an ExitStack suppresses nothing of its own
@@ -301,9 +346,7 @@ def _opened(member: InputFile) -> BinaryIO:
     return member.source.open("rb") if member.named else open_regular(member.source)
 
 
-def _result(
-    job: ArchiveJob, entries: list[FileEntry], stored: int, seconds: float, compiling: float
-) -> dict[str, Any]:
+def _result(job: ArchiveJob, entries: list[FileEntry], stored: int, seconds: float, compiling: float) -> dict[str, Any]:
     size = sum(entry.size for entry in entries)
     segments = [segment for entry in entries for segment in entry.segments if segment.dtype]
     values = sum(segment.bytes // (width(segment.dtype or "") or 1) for segment in segments)
@@ -342,9 +385,10 @@ def _remove_inputs(job: ArchiveJob, added: list[_Added], args: argparse.Namespac
     with ArchiveReader(job.target, threads=args.threads, base=bases) as archive:
         for entry, (_, source, _) in zip(archive.files, added, strict=True):
             assert source is not None
-            with closing(open_source(source)) as opened, closing(
-                plan_or_bytes(entry.path, opened, max_unpacked_bytes=entry.size)
-            ) as plan:
+            with (
+                closing(open_source(source)) as opened,
+                closing(plan_or_bytes(entry.path, opened, max_unpacked_bytes=entry.size)) as plan,
+            ):
                 compare_bytes(archive, entry, plan.source, str(source), lambda count: None)
     sync_to_disk([job.target])
     for _, path, state in added:

@@ -49,14 +49,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("-c", "--stdout", dest="output", action="store_const", const=STDIO, help="as -o -")
     add("-f", "--force", action="store_true", help="replace files that exist")
     add("-l", "--list", action="store_true", help="list the contents instead")
-    add("--only", action="append", metavar="NAME", help="extract this tensor instead: to .npy, or all to one\n"
+    add(
+        "--only",
+        action="append",
+        metavar="NAME",
+        help="extract this tensor instead: to .npy, or all to one\n"
         ".safetensors file if -o names one; NAME, FILE:NAME or a pattern with * ? [];\nor restore only this file, or "
-        "this folder (NAME/); may be repeated")
+        "this folder (NAME/); may be repeated",
+    )
     base_option.add_base(parser, "what the archives were compressed against:")
     add("--rm", action="store_true", help="remove each archive after its files have been restored")
     add("-k", "--keep", dest="rm", action="store_false", help="keep archives (the default)")
-    add("--max-output-bytes", type=size_argument, metavar="SIZE",
-        help="refuse archives that restore to more than SIZE (500MB, 2GiB)")
+    add(
+        "--max-output-bytes",
+        type=size_argument,
+        metavar="SIZE",
+        help="refuse archives that restore to more than SIZE (500MB, 2GiB)",
+    )
     add_common(parser)
 
 
@@ -165,8 +174,10 @@ def _to_stdout(archive: ArchiveReader, progress: Any) -> str:
 def _to_urls(archive: ArchiveReader, output: str, args: argparse.Namespace, progress: Any) -> list[str]:
     """Writes the files of an archive to a folder at a URL, or its single file to that URL."""
     if len(archive.files) != 1 and not output.endswith("/"):
-        raise UsageError(f"{archive.name}: holds {len(archive.files)} files; -o must be the URL of a folder, which "
-                         f"ends in /, not {output}")
+        raise UsageError(
+            f"{archive.name}: holds {len(archive.files)} files; -o must be the URL of a folder, which "
+            f"ends in /, not {output}"
+        )
     if not output.endswith("/"):
         check_restored_as(archive.files[0], output)
     urls = urls_below(archive, output)

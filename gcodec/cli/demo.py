@@ -16,11 +16,19 @@ install '.[demo]' brings what it needs, and pip install '.[bench]' more codecs t
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The verb's options."""
     parser.epilog = EPILOG
-    parser.add_argument("--out", type=Path, default=Path("gcodec-demo"), metavar="DIR",
-                        help="folder for dumps (230 MB), pictures and tables (default: %(default)s)")
+    parser.add_argument(
+        "--out",
+        type=Path,
+        default=Path("gcodec-demo"),
+        metavar="DIR",
+        help="folder for dumps (230 MB), pictures and tables (default: %(default)s)",
+    )
     parser.add_argument("--dumps", type=Path, metavar="DIR", help="use the dumps recorded in DIR, do not train")
-    parser.add_argument("--drops", action="store_true",
-                        help="go on training for two thirds as long, while the learning rate falls to a tenth twice")
+    parser.add_argument(
+        "--drops",
+        action="store_true",
+        help="go on training for two thirds as long, while the learning rate falls to a tenth twice",
+    )
     parser.add_argument("--quick", action="store_true", help="a few steps only, to see that everything works")
 
 

@@ -135,8 +135,13 @@ def progress(title: str, total: int, *, quiet: bool) -> Iterator[Callable[[int],
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), DownloadColumn(), TransferSpeedColumn())
-    show = Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True), transient=True,
-                    speed_estimate_period=RATE_SECONDS)
+    show = Progress(
+        *columns,
+        TimeRemainingColumn(),
+        console=Console(stderr=True),
+        transient=True,
+        speed_estimate_period=RATE_SECONDS,
+    )
     with show as bar:
         task = bar.add_task(printable(title), total=total)
         yield lambda count: bar.advance(task, count)

@@ -134,8 +134,10 @@ def find_files(archive: ArchiveReader, names: Iterable[str]) -> list[FileEntry]:
         chosen.update(paths)
         of_tensors += [] if paths else [name]
     if chosen and of_tensors:
-        raise UsageError(f"--only must name tensors or files, not both: {of_tensors[0]} is no file, and "
-                         f"{next(name for name in asked if name not in of_tensors)} is one")
+        raise UsageError(
+            f"--only must name tensors or files, not both: {of_tensors[0]} is no file, and "
+            f"{next(name for name in asked if name not in of_tensors)} is one"
+        )
     return [entry for entry in archive.files if entry.path in chosen]
 
 
@@ -148,8 +150,10 @@ def _paths_of(archive: ArchiveReader, name: str) -> list[str]:
         return [path for path in paths if f"/{name}" in f"/{path}"]
     named = [path for path in paths if f"/{path}".endswith(f"/{name}")]
     if len(named) > 1:
-        raise InvalidArgument(f"{archive.name}: {len(named)} files are called {name!r}: say which, as in "
-                              f"--only {named[0]}, or take them all with --only '*/{name}'")
+        raise InvalidArgument(
+            f"{archive.name}: {len(named)} files are called {name!r}: say which, as in "
+            f"--only {named[0]}, or take them all with --only '*/{name}'"
+        )
     return named or [path for path in paths if fnmatchcase(f"/{path}", f"*/{name}")]
 
 
@@ -177,8 +181,9 @@ def _like(archive: ArchiveReader, pattern: str) -> list[Found]:
     if not found:
         files = [name for entry in archive.files for name in (PurePosixPath(entry.path).name, entry.path)]
         meant = did_you_mean(pattern, [*(tensor.name for _, tensor in archive.tensors()), *files])
-        raise InvalidArgument(f"{archive.name}: no tensor {no_such(pattern)}, and no file"
-                              f"{meant or ' (--list shows the names)'}")
+        raise InvalidArgument(
+            f"{archive.name}: no tensor {no_such(pattern)}, and no file{meant or ' (--list shows the names)'}"
+        )
     return found
 
 
@@ -191,8 +196,10 @@ def _check_is_npy(output: str) -> None:
     """Raises UsageError for a file that ``-o`` names as a tensor file of a kind that single tensors do not become."""
     suffix = PurePosixPath(output).suffix
     if suffix in TENSOR_SUFFIXES - {".npy", ".safetensors"}:
-        raise UsageError(f"{output}: would be a .npy file under the name of a {suffix} file; call it "
-                         f"{output.removesuffix(suffix)}.npy, or .safetensors")
+        raise UsageError(
+            f"{output}: would be a .npy file under the name of a {suffix} file; call it "
+            f"{output.removesuffix(suffix)}.npy, or .safetensors"
+        )
 
 
 def _in_folder(folder: Path, matches: list[Found]) -> list[Path]:
@@ -219,9 +226,7 @@ def _file_name(tensor: TensorView) -> str:
     return name + (".safetensors" if tensor.dtype in RAW_BITS else ".npy")
 
 
-def _pieces(
-    archive: ArchiveReader, target: Path, entry: FileEntry, tensor: TensorView
-) -> Iterator[bytes | memoryview]:
+def _pieces(archive: ArchiveReader, target: Path, entry: FileEntry, tensor: TensorView) -> Iterator[bytes | memoryview]:
     if target.suffix == ".safetensors":
         return joined_tensors(archive, [(entry, tensor)])
     return _npy(archive, entry, tensor)

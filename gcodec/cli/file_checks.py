@@ -74,6 +74,8 @@ def check_restored_once(places: Iterable[Path | str], archive: str, restored: di
     found = {place_of(place): place for place in places}
     for place, given in found.items():
         if (other := restored.get(place, archive)) != archive:
-            raise UsageError(f"{given}: {other} has just been restored to it, and would be replaced by what is in "
-                             f"{archive}; restore them to different folders")
+            raise UsageError(
+                f"{given}: {other} has just been restored to it, and would be replaced by what is in "
+                f"{archive}; restore them to different folders"
+            )
     restored.update(dict.fromkeys(found, archive))

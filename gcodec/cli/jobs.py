@@ -140,8 +140,9 @@ def _job(names: Sequence[str], target: Path | None) -> ArchiveJob:
                 elif not _is_old_archive(file, target, replaced):
                     members.append(InputFile(file, path, False))
         elif why := unsafe_path(path := _path(whole[name], root)):
-            raise GcodecError(f"{name}: its path in the archive {why}; compress it under another name, or from "
-                              "standard input")
+            raise GcodecError(
+                f"{name}: its path in the archive {why}; compress it under another name, or from standard input"
+            )
         else:
             members.append(InputFile(Path(name), path, True))
     if not members and skipped:

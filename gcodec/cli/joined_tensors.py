@@ -57,8 +57,10 @@ def joined_tensors(
     for entry, tensor in ordered:
         name = tensor.name if counts[tensor.name] == 1 else f"{entry.path}:{tensor.name}"
         if name in header:  # a tensor's own name may be FILE:NAME of another
-            raise InvalidArgument(f"{archive.name}: two tensors would be called {name!r} in one {SUFFIX} file; take "
-                                  "them out one by one with --only, or restore the files")
+            raise InvalidArgument(
+                f"{archive.name}: two tensors would be called {name!r} in one {SUFFIX} file; take "
+                "them out one by one with --only, or restore the files"
+            )
         header[name] = (tensor.dtype, tensor.shape, tensor.n_bytes)
     return _pieces(archive, safetensors_header(header, _metadata(archive, ordered)), ordered)
 

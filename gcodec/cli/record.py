@@ -51,8 +51,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("dumps", nargs="*", metavar="DUMP", help="list these dumps, or those in these folders, instead;\npaths or URLs")
     add("--snippet", action="store_true", help="print only the lines to paste")
     add("--folder", default="dumps", metavar="PATH", help="where the snippet's recorder writes (default: dumps)")
-    add("--steps", type=_steps, default=(), metavar="N,N,...",
-        help="iterations to record (default: 1,20,100;\nnone with --every)")
+    add(
+        "--steps",
+        type=_steps,
+        default=(),
+        metavar="N,N,...",
+        help="iterations to record (default: 1,20,100;\nnone with --every)",
+    )
     add("--every", type=int, metavar="N", help="record each multiple of N")
     add("--json", action="store_true", help="the list as JSON on stdout")
 

@@ -28,12 +28,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of the verb."""
     parser.epilog = EXAMPLES
     add = parser.add_argument
-    add("source", metavar="FILE-OR-RUN", help="an archive, a frame, a tensor file, a .jsonl log, or a folder of a run;"
-        "\na path or a URL")
+    add(
+        "source",
+        metavar="FILE-OR-RUN",
+        help="an archive, a frame, a tensor file, a .jsonl log, or a folder of a run;\na path or a URL",
+    )
     add("-o", "--output", metavar="PATH", help="the page (default: beside the source, with .html), or - for stdout")
     add("-f", "--force", action="store_true", help="replace a page that exists")
-    add("--limit", type=size_argument, default="256MB", metavar="SIZE", help="how much to read for distributions"
-        " (default: 256MB);\nof a larger file, the first part of every tensor")
+    add(
+        "--limit",
+        type=size_argument,
+        default="256MB",
+        metavar="SIZE",
+        help="how much to read for distributions (default: 256MB);\nof a larger file, the first part of every tensor",
+    )
     add_base(parser, "what the archive was compressed against,\nor what to compress a tensor file against:")
     add("-q", "--quiet", action="store_true", help="print nothing but errors")
 

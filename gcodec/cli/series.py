@@ -48,8 +48,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     verbs = parser.add_subparsers(dest="series_verb", metavar="VERB", title="verbs", required=True)
 
     def verb(name: str, handler: Handler, text: str) -> argparse.ArgumentParser:
-        added = verbs.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.",
-                                 formatter_class=argparse.RawTextHelpFormatter)
+        added = verbs.add_parser(
+            name, help=text, description=f"{text[0].upper()}{text[1:]}.", formatter_class=argparse.RawTextHelpFormatter
+        )
         added.add_argument("folder", metavar="FOLDER", help="the folder of the series, or its URL")
         add_common(added)
         added.set_defaults(series_handler=handler)
@@ -65,11 +66,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
     add = verb("restore", _restore, "restore the files of steps, byte for byte").add_argument
     add("steps", nargs="*", type=int, metavar="STEP", help="which (default: the last)")
-    add("-o", "--output", metavar="PATH", help="a folder (default: this one); for one step also\na file, or - for"
-        " stdout; or a URL")
+    add(
+        "-o",
+        "--output",
+        metavar="PATH",
+        help="a folder (default: this one); for one step also\na file, or - for stdout; or a URL",
+    )
     add("-f", "--force", action="store_true", help="replace files that exist")
-    add("--max-output-bytes", type=size_argument, metavar="SIZE", help="refuse steps that restore to more\n(500MB,"
-        " 2GiB)")
+    add(
+        "--max-output-bytes",
+        type=size_argument,
+        metavar="SIZE",
+        help="refuse steps that restore to more\n(500MB, 2GiB)",
+    )
 
     add = verb("verify", _verify, "decode steps and check every hash").add_argument
     add("steps", nargs="*", type=int, metavar="STEP", help="which (default: all)")
@@ -140,8 +149,9 @@ def _step_of(place: str) -> int:
     stem = Path(name_at(place)).stem
     numbers = re.findall(r"[0-9]+", stem)
     if re.search(r"[0-9][-_.]of[-_.][0-9]+$", stem):  # as Hugging Face's libraries name the parts of a model
-        raise UsageError(f"{place}: is one of several shards, whose numbers are no steps; keep a series for each, "
-                         "and give --step")
+        raise UsageError(
+            f"{place}: is one of several shards, whose numbers are no steps; keep a series for each, and give --step"
+        )
     if not numbers:
         raise UsageError(f"{place}: has no number in its name that could be its step; give --step")
     return int(numbers[-1])
@@ -163,7 +173,10 @@ def _add_file(folder: StepFolder, step: int, place: str, args: argparse.Namespac
         attributes = Attributes.like(path.stat()) if path is not None and path.is_file() else None
         with display.progress(name, source.size, quiet=args.quiet) as progress:
             folder.add(
-                step, with_views_apart(with_found_values(plan)), full_every=args.full_every, attributes=attributes,
+                step,
+                with_views_apart(with_found_values(plan)),
+                full_every=args.full_every,
+                attributes=attributes,
                 progress=progress,
             )
         if args.rm:
@@ -185,8 +198,10 @@ def _list(args: argparse.Namespace) -> int:
         display.print_json(rows)
     else:
         total, stored = (sum(row[key] for row in rows) for key in ("bytes", "stored_bytes"))
-        display.show(f"{args.folder}: {len(rows)} {'step' if len(rows) == 1 else 'steps'}, {display.size(total)} -> "
-                     f"{display.size(stored)}, ratio {display.ratio(total, stored)}")
+        display.show(
+            f"{args.folder}: {len(rows)} {'step' if len(rows) == 1 else 'steps'}, {display.size(total)} -> "
+            f"{display.size(stored)}, ratio {display.ratio(total, stored)}"
+        )
         columns = (">step", "stored", ">tensors", ">size", ">stored bytes", ">ratio")
         display.print_table(columns, [_cells(row) for row in rows if not row["problem"]], indent=2)
     for row in rows:
@@ -197,8 +212,13 @@ def _list(args: argparse.Namespace) -> int:
 
 def _row(info: StepInfo) -> dict[str, Any]:
     return {
-        "step": info.step, "archive": str(info.path), "base": info.base, "tensors": info.n_tensors,
-        "bytes": info.state_bytes, "stored_bytes": info.file_bytes, "problem": info.problem or None,
+        "step": info.step,
+        "archive": str(info.path),
+        "base": info.base,
+        "tensors": info.n_tensors,
+        "bytes": info.state_bytes,
+        "stored_bytes": info.file_bytes,
+        "problem": info.problem or None,
     }
 
 
@@ -254,7 +274,8 @@ def _restore(args: argparse.Namespace) -> int:
                 title = f"step {step}"
                 with (
                     display.progress(title, size, quiet=args.quiet) as progress,
-                    naming(path), staging.create(path, named=single) as file,
+                    naming(path),
+                    staging.create(path, named=single) as file,
                 ):
                     for part in parts:
                         file.write(part.data)
@@ -278,8 +299,7 @@ def _restore_to_urls(folder: StepFolder, steps: list[int], args: argparse.Namesp
                 raise UsageError(f"{url}: is the name of a step in this series; give another with -o")
             with display.progress(f"step {step}", opened.entry.size, quiet=args.quiet) as progress:
                 upload_files(opened.archive, {path: url}, force=args.force, progress=progress)
-            rows.append({"step": step, "file": url, "bytes": opened.entry.size,
-                         "seconds": time.perf_counter() - begin})
+            rows.append({"step": step, "file": url, "bytes": opened.entry.size, "seconds": time.perf_counter() - begin})
     return _say_restored(rows, args)
 
 
@@ -297,9 +317,10 @@ def _verify(args: argparse.Namespace) -> int:
     for step in args.steps or folder.steps():
         begin, error = time.perf_counter(), None
         try:
-            with folder.opened(step) as opened, display.progress(
-                f"step {step}", opened.entry.size, quiet=args.quiet
-            ) as progress:
+            with (
+                folder.opened(step) as opened,
+                display.progress(f"step {step}", opened.entry.size, quiet=args.quiet) as progress,
+            ):
                 for part in opened.archive.restored(opened.entry):
                     progress(part.size)
         except (GcodecError, OSError) as problem:
@@ -339,6 +360,8 @@ def _deleted(folder: StepFolder, steps: list[int], args: argparse.Namespace) -> 
     if args.json:
         display.print_json({"deleted": sorted(set(steps)), "coded_anew": changed, "stored_bytes": stored})
     elif not args.quiet:
-        display.say(f"{args.folder}: deleted {len(set(steps))}, coded {len(changed)} anew; {len(left)} left, "
-                    f"{display.size(stored)}")
+        display.say(
+            f"{args.folder}: deleted {len(set(steps))}, coded {len(changed)} anew; {len(left)} left, "
+            f"{display.size(stored)}"
+        )
     return 0

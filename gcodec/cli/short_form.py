@@ -95,9 +95,9 @@ def _is_filter() -> bool:
 
 def _may_be_file(word: str) -> bool:
     """Return True if a word can be meant as a file: it exists, or is written as a path."""
-    return word == STDIO or (not word.startswith("-") and (
-        "." in word or "/" in word or glob.has_magic(word) or Path(word).exists()
-    ))
+    return word == STDIO or (
+        not word.startswith("-") and ("." in word or "/" in word or glob.has_magic(word) or Path(word).exists())
+    )
 
 
 def _with_counts(arguments: Sequence[str]) -> list[str]:

@@ -29,8 +29,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of the verb."""
     parser.epilog = EXAMPLES
     parser.add_argument("archives", nargs="*", metavar="ARCHIVE", help="a .gc archive, or - for standard input")
-    parser.add_argument("--against", metavar="ORIGINAL",
-                        help="compare with this file, or the files in this folder;\na path or a URL")
+    parser.add_argument(
+        "--against", metavar="ORIGINAL", help="compare with this file, or the files in this folder;\na path or a URL"
+    )
     add_base(parser, "what the archives were compressed against:")
     add_common(parser)
 

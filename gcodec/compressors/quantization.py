@@ -103,10 +103,10 @@ def _lengths(values: Any, bucket: Any, norms: Any) -> None:
 def _quantize(values: Any, norms: Any, bucket: Any, draws: Any, codes: Any, packed: Any) -> None:
     """Fill ``packed`` run by run: the codes of a run, bucket after bucket, and then their bits.
 
-        values   | run of 4096         | run ...
-        buckets  |  b0  |  b1  |  b2  |  b3 ...       a bucket may lie across runs
-        codes    sign << (bits - 1) | level, a byte each
-        packed   the codes' bits, back to back, from byte begin / 8 * bits on
+    values   | run of 4096         | run ...
+    buckets  |  b0  |  b1  |  b2  |  b3 ...       a bucket may lie across runs
+    codes    sign << (bits - 1) | level, a byte each
+    packed   the codes' bits, back to back, from byte begin / 8 * bits on
     """
     n, bits = len(values), draws.bits
     for begin in range(0, n, _RUN):

@@ -119,9 +119,7 @@ class Sparsifier(Compressor):
         return ENVELOPE + 5 + (k * (bits + bits_per_index(k / n)) / 8 if n else 0)
 
 
-def gather_sparse(
-    gradient: torch.Tensor, payload: bytes, place: Place, unpack: Unpack | None = None
-) -> Conversation:
+def gather_sparse(gradient: torch.Tensor, payload: bytes, place: Place, unpack: Unpack | None = None) -> Conversation:
     """Return the conversation in which every rank gets the chosen values of all ranks.
 
     Args:

@@ -30,8 +30,10 @@ from .train import TrainingPlan, plans_for, train_all
 DTYPES = {"float32": "fp32", "bfloat16": "bf16"}  #: with their short names
 CHECKPOINT = "checkpoint fp32"  #: parameters and optimizer state of both models' last dumps
 WIDTH = 110  #: columns of the table where there is no terminal to ask
-TITLE = ("What each codec makes of the gradients of all recorded steps. GB/s: 1e9 bytes of uncompressed data per "
-         "second, on one core unless the row says more")
+TITLE = (
+    "What each codec makes of the gradients of all recorded steps. GB/s: 1e9 bytes of uncompressed data per "
+    "second, on one core unless the row says more"
+)
 DRAWN = (OURS, "zlib-6", "zstd-1", "shuffle+zstd-3", "ZipNN", "OpenZL LZ")  #: as many as colors tell apart
 Dumps = Mapping[str, Sequence[Dump]]  #: by model, in the order of steps
 Gradients = Mapping[str, Sequence[Input]]  #: float32, as recorded, by model in the order of steps
@@ -154,10 +156,16 @@ def _draw(recorded: Gradients, folder: Path, result: Result, out: Path) -> list[
     """Draw the pictures, and write the rows behind those that are not drawn from ``observations.json``."""
     pictures = plot_observations(folder, out) if any(folder.glob("*/observations.json")) else []
     series = recorded.values()
-    ratios = [{"model": size.model, "step": size.step, "ratio": size.ratio,
-               "codec": f"{OURS}, {size.mode}" if size.codec == OURS else size.codec}
-              for size in result.sizes if size.dtype == "float32" and size.group == "gradients"
-              and size.codec in DRAWN]
+    ratios = [
+        {
+            "model": size.model,
+            "step": size.step,
+            "ratio": size.ratio,
+            "codec": f"{OURS}, {size.mode}" if size.codec == OURS else size.codec,
+        }
+        for size in result.sizes
+        if size.dtype == "float32" and size.group == "gradients" and size.codec in DRAWN
+    ]
     for name, plot, rows in (
         ("ratio", plot_ratio, ratios),
         ("exponent_coding", plot_exponent_coding, [row for parts in series for row in exponent_rows(parts)]),
@@ -172,9 +180,15 @@ def _draw(recorded: Gradients, folder: Path, result: Result, out: Path) -> list[
 def _write(findings: Findings, out: Path) -> None:
     write_rows(out / "results.csv", findings.result.rows)
     write_sizes(out / "sizes.csv", findings.result.sizes)
-    write_table(out / "updates.csv", ("model", "ulps", "parameters"), [
-        (model, f"{ulps}+" if ulps > LIMIT else ulps, counts[ulps])
-        for model, counts in findings.ulps.items() for ulps in range(LIMIT + 2)])
+    write_table(
+        out / "updates.csv",
+        ("model", "ulps", "parameters"),
+        [
+            (model, f"{ulps}+" if ulps > LIMIT else ulps, counts[ulps])
+            for model, counts in findings.ulps.items()
+            for ulps in range(LIMIT + 2)
+        ],
+    )
 
 
 def lines_of(findings: Findings) -> Iterator[str]:
@@ -182,11 +196,15 @@ def lines_of(findings: Findings) -> Iterator[str]:
     yield f"Machine: {machine()}."
     for model, counts in findings.ulps.items():
         shares = [100 * counts[ulps] / max(1, counts.total()) for ulps in range(LIMIT + 2)]
-        yield (f"{model}: after torch's own step on near-lossless gradients {shares[0]:.2f} % of the parameters are "
-               f"what exact gradients give, {shares[1]:.2f} % are 1 ulp off, {shares[2]:.4f} % 2, "
-               f"{shares[LIMIT + 1]:.5f} % more.")
-    for title, start, field in (("Size above the local order-0 bound", "", "overhead"),
-                                ("Size below the GComp paper's layout", NEAR_LOSSLESS, "saving")):
+        yield (
+            f"{model}: after torch's own step on near-lossless gradients {shares[0]:.2f} % of the parameters are "
+            f"what exact gradients give, {shares[1]:.2f} % are 1 ulp off, {shares[2]:.4f} % 2, "
+            f"{shares[LIMIT + 1]:.5f} % more."
+        )
+    for title, start, field in (
+        ("Size above the local order-0 bound", "", "overhead"),
+        ("Size below the GComp paper's layout", NEAR_LOSSLESS, "saving"),
+    ):
         ranges = _ranges(findings, start, field).items()
         spans = [f"{name} {low:+.1f} to {high:+.1f} %" for name, (low, high) in ranges]
         yield f"{title}: {'; '.join(spans)}."

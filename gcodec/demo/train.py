@@ -113,8 +113,14 @@ class TrainingTask:
     clip: float | None = None
 
 
-def train(name: str, folder: Path, plan: TrainingPlan | None = None, *, progress: Progress | None = None,
-          watch: Callable[[int, TrainingTask], None] | None = None) -> TrainingResult:
+def train(
+    name: str,
+    folder: Path,
+    plan: TrainingPlan | None = None,
+    *,
+    progress: Progress | None = None,
+    watch: Callable[[int, TrainingTask], None] | None = None,
+) -> TrainingResult:
     """Trains model ``name`` (a key of ``TASKS``) and writes its dumps under ``folder/name``.
 
     Args:
@@ -204,8 +210,9 @@ def _tokens(plan: TrainingPlan) -> tuple[torch.Tensor, int]:
     return torch.from_numpy(vocabulary.encode(text)), len(vocabulary)
 
 
-def _next_token_loss(model: torch.nn.Module,
-                     tokens: torch.Tensor) -> Callable[[int, np.random.Generator], torch.Tensor]:
+def _next_token_loss(
+    model: torch.nn.Module, tokens: torch.Tensor
+) -> Callable[[int, np.random.Generator], torch.Tensor]:
     def loss(batch: int, random: np.random.Generator) -> torch.Tensor:
         starts = random.integers(len(tokens) - CONTEXT - 1, size=batch)
         windows = torch.stack([tokens[start : start + CONTEXT + 1] for start in starts])
@@ -217,7 +224,9 @@ def _next_token_loss(model: torch.nn.Module,
 
 #: The demo trains those of ``PLANS``, the benchmarks all (bench/record.py).
 TASKS: dict[str, Callable[[TrainingPlan], TrainingTask]] = {
-    "cnn": _cnn_task, "transformer": _transformer_task, "lstm": _lstm_task
+    "cnn": _cnn_task,
+    "transformer": _transformer_task,
+    "lstm": _lstm_task,
 }
 
 

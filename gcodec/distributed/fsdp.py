@@ -165,17 +165,23 @@ def _check_meshes(name: str, module: FSDPModule, averages_replicas: bool) -> Non
     which = f"module {name!r}" if name else "model"
     backend = 'give the dimension of the mesh the backend "gcodec", with backend_override of init_device_mesh'
     if len(groups) > 1:
-        raise Unsupported(f"{which} has parameters that are sharded over several meshes, and torch takes no other "
-                          f"reduce-scatter for it: {backend}")
+        raise Unsupported(
+            f"{which} has parameters that are sharded over several meshes, and torch takes no other "
+            f"reduce-scatter for it: {backend}"
+        )
     for group in groups:
         mesh = getattr(group, "mesh_info", None)  # None: a module without parameters of its own
         n_shards, n_replicas = getattr(mesh, "shard_mesh_size", 1), getattr(mesh, "replicate_mesh_size", 0)
         if n_replicas > 1 and n_shards == 1:
-            raise InvalidArgument(f"{which} is replicated over {n_replicas} ranks and not sharded, so there is no "
-                                  f"reduce-scatter to compress: {backend}")
+            raise InvalidArgument(
+                f"{which} is replicated over {n_replicas} ranks and not sharded, so there is no "
+                f"reduce-scatter to compress: {backend}"
+            )
         if n_replicas and averages_replicas:
-            raise InvalidArgument(f"{which} must be sharded over one dimension where replicas= is given: its replicas "
-                                  "are averaged without that")
+            raise InvalidArgument(
+                f"{which} must be sharded over one dimension where replicas= is given: its replicas "
+                "are averaged without that"
+            )
 
 
 def _plain_reduce_scatter(

@@ -158,9 +158,7 @@ def register_backend(name: str = "gcodec", options: GroupOptions | None = None) 
         if not isinstance(chosen, GroupOptions):
             raise InvalidArgument(f"pg_options must be a GroupOptions, such as GroupOptions(), not {chosen!r}")
         chosen = replace(chosen, timeout=chosen.timeout or torch_options.timeout)
-        return CompressedGroup(
-            torch_options.store, torch_options.group_rank, torch_options.group_size, chosen, name
-        )
+        return CompressedGroup(torch_options.store, torch_options.group_rank, torch_options.group_size, chosen, name)
 
     dist.Backend.register_backend(name, create, extended_api=True, devices=["cpu", "cuda"])
 

@@ -76,8 +76,10 @@ def plan_file(
     if dtype:
         if _has_types(path, source, kind):
             what = "zip file, such as .npz and .pt" if kind == "zip" else f"{kind} file"
-            raise InvalidArgument(f"{path}: is a {what}, and has types of its own; dtype is for files without a header "
-                                  "and for raw bits in .npy files: leave it out")
+            raise InvalidArgument(
+                f"{path}: is a {what}, and has types of its own; dtype is for files without a header "
+                "and for raw bits in .npy files: leave it out"
+            )
         return _plan_raw(path, source, name, dtype)
     if kind == "safetensors":
         return plan_safetensors(path, source)

@@ -80,8 +80,10 @@ def plan_gguf(path: str, source: ByteSource) -> FilePlan:
     if version not in VERSIONS:
         swapped = int.from_bytes(version.to_bytes(4, "little"), "big")
         what, number = ("big-endian .gguf", swapped) if swapped in VERSIONS else (".gguf", version)
-        raise Unsupported(f"{path}: is a {what} file of version {number}; only little-endian ones of versions 2 and 3 "
-                          "can be taken apart")
+        raise Unsupported(
+            f"{path}: is a {what} file of version {number}; only little-endian ones of versions 2 and 3 "
+            "can be taken apart"
+        )
     n_tensors, n_keys = header.uint64(), header.uint64()
     if n_tensors > MAX_TENSORS:
         raise Corruption(f"{path}: a .gguf file has at most {MAX_TENSORS} tensors, not {n_tensors}")
@@ -145,8 +147,10 @@ class _Header:
         """Passes over a value of a key."""
         self._n_values += 1
         if self._n_values > MAX_VALUES:
-            raise Corruption(f"{self.path}: the keys of a .gguf file have at most {MAX_VALUES} values, but more were "
-                             f"counted up to byte {self.at}")
+            raise Corruption(
+                f"{self.path}: the keys of a .gguf file have at most {MAX_VALUES} values, but more were "
+                f"counted up to byte {self.at}"
+            )
         if kind in VALUE_BYTES:
             self._skip(VALUE_BYTES[kind])
         elif kind == STRING:
@@ -159,8 +163,9 @@ class _Header:
             for _ in range(n):
                 self.skip_value(kind, depth + 1)
         else:
-            raise Corruption(f"{self.path}: the .gguf header has a value of the unknown type {kind}, before byte "
-                             f"{self.at}")
+            raise Corruption(
+                f"{self.path}: the .gguf header has a value of the unknown type {kind}, before byte {self.at}"
+            )
 
     def _skip(self, size: int) -> None:
         if size > min(self._source.size, MAX_HEADER) - self.at:
@@ -174,8 +179,9 @@ def _tensor(header: _Header) -> _Tensor:
     """Return the next tensor of a header."""
     name, n_dimensions = header.string().decode(errors="replace"), header.uint32()
     if n_dimensions > MAX_DIMENSIONS:
-        raise Corruption(f"{header.path}: tensor {name!r:.80} has {n_dimensions} dimensions; {MAX_DIMENSIONS} are the "
-                         "most")
+        raise Corruption(
+            f"{header.path}: tensor {name!r:.80} has {n_dimensions} dimensions; {MAX_DIMENSIONS} are the most"
+        )
     sizes = struct.unpack(f"<{n_dimensions}Q", header.take(8 * n_dimensions))
     return _Tensor(name, sizes[::-1], header.uint32(), header.uint64())
 
@@ -192,8 +198,10 @@ def _piece(path: str, tensor: _Tensor, start: int) -> SegmentViews:
     else:
         raise Unsupported(f"{path}: tensor {name!r:.80} is of type {kind}, which is not known; update gcodec")
     if (shape[-1] if shape else 1) % block or max(n_values // block * size, offset, *shape) >= MAX_SIZE:
-        raise Corruption(f"{path}: tensor {name!r:.80}: {list(shape)} values of {dtype} at byte {offset} are no whole "
-                         "number of blocks, or too many")
+        raise Corruption(
+            f"{path}: tensor {name!r:.80}: {list(shape)} values of {dtype} at byte {offset} are no whole "
+            "number of blocks, or too many"
+        )
     start += offset
     segment = FileSegment(start, start + n_values // block * size, stored_as(dtype))
     return SegmentViews(segment, (TensorView(name, dtype, shape, 0),))

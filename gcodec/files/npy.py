@@ -21,8 +21,19 @@ MAGIC = np.lib.format.MAGIC_PREFIX
 VERSIONS = ((1, 0), (2, 0), (3, 0))
 MAX_HEADER = 1 << 16
 #: What Python's parser and numpy raise on a header that is none; MemoryError where it is too deep for the parser.
-_MALFORMED = (ArithmeticError, AttributeError, EOFError, LookupError, MemoryError, RecursionError, SyntaxError,
-              TypeError, ValueError, struct.error, tokenize.TokenError)
+_MALFORMED = (
+    ArithmeticError,
+    AttributeError,
+    EOFError,
+    LookupError,
+    MemoryError,
+    RecursionError,
+    SyntaxError,
+    TypeError,
+    ValueError,
+    struct.error,
+    tokenize.TokenError,
+)
 #: A header that no parser finds too deep: texts, numbers and names in brackets, of which it refuses too many itself.
 _PLAIN = re.compile(rb"""(?:[\s,:(){}\[\]]|\d++L?|True|False|None|'[^'\\]*+'|"[^"\\]*+")*+""")
 

@@ -143,16 +143,20 @@ def safetensors_header(tensors: Mapping[str, Described], metadata: Mapping[str, 
     at = 0
     for name, (dtype, shape, size) in tensors.items():
         if name == "__metadata__":
-            raise InvalidArgument(f"tensor {name!r}: must have another name, because a .safetensors header keeps the "
-                                  "file's own strings under this one")
+            raise InvalidArgument(
+                f"tensor {name!r}: must have another name, because a .safetensors header keeps the "
+                "file's own strings under this one"
+            )
         if dtype not in CODES:
             pairs = "; store it as float64, or with gcodec.save" if dtype == "complex128" else ""
             raise InvalidArgument(f"tensor {name!r}: must be of a type that .safetensors has, not of {dtype}{pairs}")
         code, sizes = CODES[dtype], list(shape)
         if code in PACKED_PAIRS:
             if not sizes:
-                raise InvalidArgument(f"tensor {name!r}: must have a dimension, because {dtype} has two values in each "
-                                      "element; store it with the shape [1]")
+                raise InvalidArgument(
+                    f"tensor {name!r}: must have a dimension, because {dtype} has two values in each "
+                    "element; store it with the shape [1]"
+                )
             sizes[-1] *= 2
         header[name] = {"dtype": code, "shape": sizes, "data_offsets": [at, at + size]}
         at += size

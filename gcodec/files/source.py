@@ -85,9 +85,7 @@ class FileSource:
         """Return a copy of bytes ``start`` to ``stop``, in memory that ``take`` gives; raises InsufficientData outside,
         or if the file has become shorter."""
         if not 0 <= start <= stop <= self.size:
-            raise InsufficientData(
-                f"{self.name}: bytes {start} to {stop} were asked for, but there are {self.size}"
-            )
+            raise InsufficientData(f"{self.name}: bytes {start} to {stop} were asked for, but there are {self.size}")
         buffer, at = take(stop - start), start
         while at < stop:
             try:

@@ -122,8 +122,9 @@ def _answers(filesystem: Any, question: str) -> bool:
     from fsspec.asyn import AsyncFileSystem
 
     ways = getattr(filesystem, question), getattr(type(filesystem), f"_{question}", None)
-    return (getattr(ways[0], "__func__", None) is not getattr(AbstractFileSystem, question)
-            and (ways[1] is None or ways[1] is not getattr(AsyncFileSystem, f"_{question}")))
+    return getattr(ways[0], "__func__", None) is not getattr(AbstractFileSystem, question) and (
+        ways[1] is None or ways[1] is not getattr(AsyncFileSystem, f"_{question}")
+    )
 
 
 def _exists(filesystem: Any, path: str) -> bool:
@@ -171,6 +172,7 @@ def matching_urls(pattern: str) -> list[str]:
 def _raising(filesystem: Any, *questions: str) -> dict[str, Any]:
     """Return the option with which fsspec's own way to look for files raises errors of folders that it cannot list: by
     default it leaves these out."""
+
     def unless_gone(error: Exception) -> None:
         if not isinstance(error, FileNotFoundError):
             raise error
@@ -281,8 +283,13 @@ def _in_one_line(error: Exception) -> str:
 
 
 #: The numbers of errors that fsspec raises without one.
-_NUMBERS = ((FileNotFoundError, errno.ENOENT), (PermissionError, errno.EACCES), (IsADirectoryError, errno.EISDIR),
-            (FileExistsError, errno.EEXIST), (TimeoutError, errno.ETIMEDOUT))
+_NUMBERS = (
+    (FileNotFoundError, errno.ENOENT),
+    (PermissionError, errno.EACCES),
+    (IsADirectoryError, errno.EISDIR),
+    (FileExistsError, errno.EEXIST),
+    (TimeoutError, errno.ETIMEDOUT),
+)
 
 
 def check_free_url(url: str, *, force: bool) -> None:
@@ -343,8 +350,9 @@ class Upload(AllOrNothing):
 
 
 #: Stores in which a file appears when all of it has arrived, as the names of fsspec's protocols.
-_OF_OBJECTS = frozenset(("s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", "oss", "oci", "ocilake", "hf", "http",
-                         "https", "memory"))
+_OF_OBJECTS = frozenset(
+    ("s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", "oss", "oci", "ocilake", "hf", "http", "https", "memory")
+)
 
 
 def _puts_whole(store: Any) -> bool:
@@ -364,8 +372,10 @@ def _put_and_move(store: Any, source: str, path: str) -> None:
         try:
             store.mv(part, path)
         except NotImplementedError:
-            raise GcodecError(f"{path}: this store neither takes a file as a whole nor renames one, so a file may be "
-                              "lost half-written: write to a path on this machine, and copy it there") from None
+            raise GcodecError(
+                f"{path}: this store neither takes a file as a whole nor renames one, so a file may be "
+                "lost half-written: write to a path on this machine, and copy it there"
+            ) from None
         except Exception:
             if not (_exists(store, part) and _exists(store, path)):
                 raise

@@ -25,9 +25,9 @@ MAX_UNPACKED_PER_BYTE = 1032
 MAX_LZMA_DICTIONARY = 1 << 26
 
 #: What zipfile and sources raise on damaged zips.
-_DIRECTORY_ERRORS = (
-    zipfile.BadZipFile, NotImplementedError, struct.error, ValueError, OverflowError, InsufficientData
-)
+_DIRECTORY_ERRORS = (zipfile.BadZipFile, NotImplementedError, struct.error, ValueError, OverflowError, InsufficientData)
+
+
 @dataclass(frozen=True)
 class ZipMember:
     """A stored (not compressed) member of a zip.

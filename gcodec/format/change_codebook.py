@@ -217,8 +217,7 @@ def read_changes(data: bytes, at: int, dtype: DType) -> tuple[ChangeCodebook, in
     if end > len(data):
         raise Corruption("codebook of changes: its record does not fit into the prelude")
     thresholds = tuple(
-        int.from_bytes(data[place : place + value_bytes], "little")
-        for place in range(at + 4, lengths_at, value_bytes)
+        int.from_bytes(data[place : place + value_bytes], "little") for place in range(at + 4, lengths_at, value_bytes)
     )
     if any(low >= high for low, high in zip((0, *thresholds), (*thresholds, 1 << dtype.bits - 1), strict=True)):
         raise Corruption(f"codebook of changes: thresholds {thresholds} must rise, above 0 and below the sign bit")
@@ -229,8 +228,6 @@ def read_changes(data: bytes, at: int, dtype: DType) -> tuple[ChangeCodebook, in
     lengths = nibbles.tobytes()
     steps_end = MAX_CATEGORIES + n_steps
     rows = tuple(lengths[first : first + n_kinds * n_gaps] for first in range(steps_end, n_lengths, n_kinds * n_gaps))
-    codebook = ChangeCodebook(
-        dtype.bits, thresholds, lengths[:MAX_CATEGORIES], lengths[MAX_CATEGORIES:steps_end], rows
-    )
+    codebook = ChangeCodebook(dtype.bits, thresholds, lengths[:MAX_CATEGORIES], lengths[MAX_CATEGORIES:steps_end], rows)
     _ = codebook.codes  # refuses incomplete codes
     return codebook, end

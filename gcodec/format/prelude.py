@@ -190,8 +190,20 @@ def bare_start(
     n_values = math.prod(shape)
     sizes = 0, n_values, 0, 0
     head = HEADER.pack(
-        MAGIC, VERSION, dtype.code, mode, container, len(shape), block_log2, stream_log2, 0, len(levels), len(widths),
-        0, 0, *sizes,
+        MAGIC,
+        VERSION,
+        dtype.code,
+        mode,
+        container,
+        len(shape),
+        block_log2,
+        stream_log2,
+        0,
+        len(levels),
+        len(widths),
+        0,
+        0,
+        *sizes,
     )
     return b"".join([head, struct.pack(f"<{len(shape)}Q", *shape), bytes(widths), *[bytes(level) for level in levels]])
 
@@ -294,9 +306,7 @@ def read_prelude(data: bytes, find: FindCodebook) -> Prelude:
     start = data[5:16] + data[24:32] + data[HEADER_BYTES : max(len(data) - index_bytes, HEADER_BYTES)]
     prelude = (_read_start if len(start) <= _KEPT_BYTES else _read_start.__wrapped__)(start)
     if prelude.prelude_bytes != len(data):
-        raise Corruption(
-            f"frame header: the prelude has {len(data)} bytes, but its parts take {prelude.prelude_bytes}"
-        )
+        raise Corruption(f"frame header: the prelude has {len(data)} bytes, but its parts take {prelude.prelude_bytes}")
     if len(prelude.codebooks) + len(prelude.changes) + len(prelude.dictionaries) != len(prelude.records):
         books = [_resolve(record, len(prelude.levels), prelude.dtype, find) for record in prelude.records]
         codebooks, changes, dictionaries = _by_kind(books)
@@ -347,8 +357,22 @@ def _read_start(data: bytes) -> Prelude:
         raise Corruption("frame header: the padding before the index must be zero")
     books, changes, dictionaries = ((), (), ()) if None in codebooks else _by_kind(codebooks)
     return Prelude(
-        dtype, start.mode, start.container, shape, start.block_log2, start.stream_log2, widths, levels, tuple(records),
-        books, residuals, templates, base_hash, columns, changes, dictionaries,
+        dtype,
+        start.mode,
+        start.container,
+        shape,
+        start.block_log2,
+        start.stream_log2,
+        widths,
+        levels,
+        tuple(records),
+        books,
+        residuals,
+        templates,
+        base_hash,
+        columns,
+        changes,
+        dictionaries,
     )
 
 
@@ -393,9 +417,7 @@ def _read_shape(data: bytes, at: int, start: _Start) -> tuple[tuple[int, ...], i
     return shape, at + 8 * start.ndim
 
 
-def _read_levels(
-    data: bytes, at: int, start: _Start, dtype: DType
-) -> tuple[tuple[int, ...], tuple[Level, ...], int]:
+def _read_levels(data: bytes, at: int, start: _Start, dtype: DType) -> tuple[tuple[int, ...], tuple[Level, ...], int]:
     """Return the widths of planes, the levels, and where they end; raise Corruption if they do not fit the type."""
     widths = tuple(data[at : at + start.n_planes])
     at += start.n_planes

@@ -70,9 +70,7 @@ def _stack(
         _fill_encoders(codebooks, marks, shifts, books)
         return books, planes
     for k, codebook in enumerate(codebooks):
-        _fill_tables(
-            "books", k, codebook.range_array, codebook.length_array, codebook.head_bits, marks, shifts, books
-        )
+        _fill_tables("books", k, codebook.range_array, codebook.length_array, codebook.head_bits, marks, shifts, books)
         books.escape_code[k] = codebook.codes[ESCAPE]
         codebook.fill_decode_table(books.table[k])
     return books, planes

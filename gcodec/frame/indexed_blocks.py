@@ -109,9 +109,7 @@ class IndexedDecoder:
         while begin < end and blocks.data.item(blocks.offsets.item(begin)) == header.INDEXED:
             number = blocks.data.item(blocks.offsets.item(begin) + header.CODEBOOK) - self._first
             if not 0 <= number < len(self._decoders):
-                status = header.check_block(
-                    blocks.data, blocks.offsets.item(begin), blocks.sizes.item(begin), begin
-                )
+                status = header.check_block(blocks.data, blocks.offsets.item(begin), blocks.sizes.item(begin), begin)
                 return header.BAD_FIELD if status == header.OK else status, begin
             stop = min(begin + n_blocks, end)
             status, begin = self._decode_run(self._decoders[number], blocks, begin, stop, out, out_first, borrowed)

@@ -106,9 +106,10 @@ class SmallFrame(NamedTuple):
         """Decode the blocks; return False if one is of another kind, or damaged."""
         data, sizes, offsets, end = self.data, memory.sizes, memory.offsets, form.n_blocks
         coding = CodedDecoding(form.geometry, form.float_bits, _NO_COLUMNS, memory.books, form.planes)
-        scratch = acquire(form.scratch_key, lambda: scratch_for(
-            form.dtype, form.geometry.block, form.geometry.stream_len, form.layout, decode=True
-        ))
+        scratch = acquire(
+            form.scratch_key,
+            lambda: scratch_for(form.dtype, form.geometry.block, form.geometry.stream_len, form.layout, decode=True),
+        )
         types = form.dtype, form.layout, out.flags.aligned
         # Blocks near the end of the data are decoded from a padded copy, so that wide loads stay inside.
         middle, safe = end, len(data) - form.n_margin
@@ -116,8 +117,9 @@ class SmallFrame(NamedTuple):
             middle -= 1
         status, reached = OK, middle
         if middle:
-            status, reached = decode_coded_blocks(types, FrameBlocks(data, offsets, sizes), 0, middle, coding, scratch,
-                                                  out, 0)
+            status, reached = decode_coded_blocks(
+                types, FrameBlocks(data, offsets, sizes), 0, middle, coding, scratch, out, 0
+            )
         if status == OK and reached == middle:  # the last block is in any case near the end
             start = offsets.item(middle)
             padded = np.zeros(len(data) - start + form.n_margin, np.uint8)
@@ -136,14 +138,38 @@ def small_frame(data: object) -> SmallFrame | None:
         return None
     if len(buffer) < HEADER_BYTES:
         return None
-    (magic, version, code, _, container, n_dimensions, _, stream_log2, n_books, _, _, n_residuals, n_templates, n_bytes,
-     n_values, _, _) = HEADER.unpack_from(buffer)
+    (
+        magic,
+        version,
+        code,
+        _,
+        container,
+        n_dimensions,
+        _,
+        stream_log2,
+        n_books,
+        _,
+        _,
+        n_residuals,
+        n_templates,
+        n_bytes,
+        n_values,
+        _,
+        _,
+    ) = HEADER.unpack_from(buffer)
     dtype = BY_CODE.get(code)
     if (
-        magic != MAGIC or version != VERSION or dtype is None or container >= len(CONTAINERS)
-        or n_dimensions > MAX_DIMENSIONS or stream_log2 not in _STREAM_LOG2 or n_books > _MAX_BOOKS
-        or n_residuals or n_templates
-        or not 0 < n_values <= MAX_SMALL_VALUES or not HEADER_BYTES + 8 * n_dimensions <= n_bytes <= len(buffer)
+        magic != MAGIC
+        or version != VERSION
+        or dtype is None
+        or container >= len(CONTAINERS)
+        or n_dimensions > MAX_DIMENSIONS
+        or stream_log2 not in _STREAM_LOG2
+        or n_books > _MAX_BOOKS
+        or n_residuals
+        or n_templates
+        or not 0 < n_values <= MAX_SMALL_VALUES
+        or not HEADER_BYTES + 8 * n_dimensions <= n_bytes <= len(buffer)
     ):
         return None
     shape = struct.unpack_from(_SHAPES[n_dimensions], buffer, HEADER_BYTES)
@@ -166,8 +192,15 @@ def _form_of(dtype: DType, container: int, shape: tuple[int, ...], stream_log2: 
     start = np.frombuffer(start_of(bare, -(-n_values >> log2), ()).start, np.uint8)
     read = ReadForm(dtype.head_bits, marks, shifts, start)
     return _Form(
-        dtype, kind, float_bits, planes, geometry, -(-n_values >> log2), read,
-        (dtype, 1 << log2, 1 << stream_log2, kind, "decode"), margin(1 << stream_log2, dtype.head_bits),
+        dtype,
+        kind,
+        float_bits,
+        planes,
+        geometry,
+        -(-n_values >> log2),
+        read,
+        (dtype, 1 << log2, 1 << stream_log2, kind, "decode"),
+        margin(1 << stream_log2, dtype.head_bits),
     )
 
 

@@ -316,9 +316,7 @@ def _new_tensors(memory: Memory, frames: Sequence[Parsed]) -> list[Any]:
         raise NoMemory(f"there is no memory on the device for arrays of {size} bytes: {error}") from None
 
 
-def decode_on_host(
-    memory: Memory, data: Any, target: Any, find: FindCodebook, base: np.ndarray | None = None
-) -> None:
+def decode_on_host(memory: Memory, data: Any, target: Any, find: FindCodebook, base: np.ndarray | None = None) -> None:
     """Decode a frame that lies on the device by the host's kernels, into a tensor on the device.
 
     Args:

@@ -92,7 +92,7 @@ def _decode_alike(memory: Memory, frames: Sequence[Parsed], targets: Sequence[An
     else:
         words = out = memory.empty(1, "uint32")
     n_blocks = sum(counts)
-    if len(frames) == 1:    # nearly every call; all of this takes as long as the launch
+    if len(frames) == 1:  # nearly every call; all of this takes as long as the launch
         owner, offsets, sizes = np.zeros(n_blocks, np.int32), frames[0].offsets, frames[0].sizes
     else:
         rows[1:, FIRST] = np.cumsum(counts[:-1])
@@ -105,9 +105,7 @@ def _decode_alike(memory: Memory, frames: Sequence[Parsed], targets: Sequence[An
         (dtype, n_levels, n_planes), lambda: value_coding_of(dtype, n_levels, n_planes, None, False)
     )
     tables = _tables_of(memory, common, books, columns)
-    kernel = decoder_for(
-        dtype.bits, dtype.head_bits, dtype.fine_bits > 0, common.widths, n_levels, bool(columns)
-    )
+    kernel = decoder_for(dtype.bits, dtype.head_bits, dtype.fine_bits > 0, common.widths, n_levels, bool(columns))
     memory.launch(kernel, n_blocks, EncodedFrames(words, *sent), value_coding, tables, out, statuses)
     return Decoding(memory, statuses, frames)
 
@@ -129,8 +127,16 @@ def _fill_rows(rows: np.ndarray, preludes: Sequence[Prelude]) -> tuple[tuple[Cod
             numbers[prelude.codebooks] = len(books)
             books += prelude.codebooks
         end = at + 1 + len(others)
-        rows[at:end] = (prelude.n_values, 0, prelude.block_log2, prelude.stream_log2, numbers[prelude.codebooks],
-                        len(prelude.codebooks), len(columns), len(prelude.columns))
+        rows[at:end] = (
+            prelude.n_values,
+            0,
+            prelude.block_log2,
+            prelude.stream_log2,
+            numbers[prelude.codebooks],
+            len(prelude.codebooks),
+            len(columns),
+            len(prelude.columns),
+        )
         columns += prelude.columns
         at = end
     return tuple(books), columns

@@ -214,9 +214,7 @@ def _slot_words(dtype: DType) -> int:
     return 4 + BLOCK * dtype.bits // 32
 
 
-def counted_pieces(
-    sizes: Sequence[int], places: Sequence[tuple[int, int]]
-) -> tuple[list[int], list[tuple[int, int]]]:
+def counted_pieces(sizes: Sequence[int], places: Sequence[tuple[int, int]]) -> tuple[list[int], list[tuple[int, int]]]:
     """Return the pieces of tensors that have histograms of their own: their sizes, and where they begin.
 
     Args:

@@ -6,8 +6,18 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-__all__ = ["accelerate", "blosc2", "flower", "fsspec", "huggingface", "lightning", "numcodecs", "torch_checkpoint",
-           "torch_ops", "zarr"]
+__all__ = [
+    "accelerate",
+    "blosc2",
+    "flower",
+    "fsspec",
+    "huggingface",
+    "lightning",
+    "numcodecs",
+    "torch_checkpoint",
+    "torch_ops",
+    "zarr",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -128,17 +128,22 @@ def _archives_in(folder: Path) -> dict[Path, Path]:
             raise InvalidArgument(f"{archive}: must be called after the file that it restores to, NAME{SUFFIX}")
         path = archive.with_name(name)
         if path.exists() and not path.is_file():
-            raise InvalidArgument(f"{path}: must be a file or free, for {archive.name} restores to it, but is a folder "
-                                  "or no regular file")
+            raise InvalidArgument(
+                f"{path}: must be a file or free, for {archive.name} restores to it, but is a folder or no regular file"
+            )
         if _has_replaced(path, archive):
             continue
         with ArchiveReader(archive, threads=1) as reader:
             if len(reader.files) != 1:
-                raise InvalidArgument(f"{archive}: must be of one file to be restored as {name}, not of "
-                                      f"{len(reader.files)}; gcodec decompress restores it")
+                raise InvalidArgument(
+                    f"{archive}: must be of one file to be restored as {name}, not of "
+                    f"{len(reader.files)}; gcodec decompress restores it"
+                )
             if path.is_file() and not path.is_symlink() and not _restores_to(reader, path):
-                raise InvalidArgument(f"{path}: differs from what {archive.name} restores to, and is not newer: remove "
-                                      "the one that is out of date")
+                raise InvalidArgument(
+                    f"{path}: differs from what {archive.name} restores to, and is not newer: remove "
+                    "the one that is out of date"
+                )
         archives[path] = archive
     return archives
 

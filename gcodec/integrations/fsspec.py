@@ -90,8 +90,13 @@ class ArchiveFileSystem(AbstractArchiveFileSystem):
         if self.dir_cache:
             return
         for entry in self._archive.files:
-            self.dir_cache[entry.path] = {"name": entry.path, "size": entry.size, "type": "file",
-                                          "stored_bytes": entry.stored, "format": entry.format}
+            self.dir_cache[entry.path] = {
+                "name": entry.path,
+                "size": entry.size,
+                "type": "file",
+                "stored_bytes": entry.stored,
+                "format": entry.format,
+            }
             for folder in PurePosixPath(entry.path).parents:
                 if folder.name:
                     self.dir_cache.setdefault(str(folder), {"name": str(folder), "size": 0, "type": "directory"})

@@ -65,9 +65,7 @@ def _remove_other_shards(saved: list[Path]) -> None:
                 archive.unlink()
 
 
-def from_pretrained(
-    kind: Any, folder: str | os.PathLike[str], *, threads: int | None = None, **options: Any
-) -> Any:
+def from_pretrained(kind: Any, folder: str | os.PathLike[str], *, threads: int | None = None, **options: Any) -> Any:
     """Load a model that :func:`save_pretrained` saved.
 
     Args:

@@ -307,9 +307,11 @@ class SeriesWriter(CheckpointWriter):
         for rank in ranks:
             try:
                 steps = self._steps_of(rank)
-                steps.delete([  # without an index, too: the coordinator may have removed it before names were read
-                    step for step in steps.steps() if step in old or (step < oldest_kept and step not in complete)
-                ])
+                steps.delete(
+                    [  # without an index, too: the coordinator may have removed it before names were read
+                        step for step in steps.steps() if step in old or (step < oldest_kept and step not in complete)
+                    ]
+                )
             except (GcodecError, OSError) as error:  # the step at hand shall be saved all the same
                 text = f"step {self.step} is being saved, but old steps could not be deleted: {error}"
                 warnings.warn(CheckpointWarning(text), stacklevel=3)
@@ -368,12 +370,12 @@ class CheckpointReader(_Storage, StorageReader):
         steps = _numbers(STEP_INDEX, names)
         if not steps:
             return "there is no complete checkpoint in this folder"
-        return f"the folder has a series of {len(steps)} complete steps, from {steps[0]} to {steps[-1]}, which " \
-               "SeriesReader loads"
+        return (
+            f"the folder has a series of {len(steps)} complete steps, from {steps[0]} to {steps[-1]}, which "
+            "SeriesReader loads"
+        )
 
-    def set_up_storage_reader(
-        self, metadata: dcp.Metadata, is_coordinator: bool, *args: Any, **kwargs: Any
-    ) -> None:
+    def set_up_storage_reader(self, metadata: dcp.Metadata, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
         """Keep the index."""
         self._items = metadata.storage_data
 
@@ -445,9 +447,7 @@ class SeriesReader(CheckpointReader):
         """Take the step of the next load from ``checkpoint_id``. Raises InvalidArgument if it is no number."""
         self._asked = _step_of_id(checkpoint_id)
 
-    def set_up_storage_reader(
-        self, metadata: dcp.Metadata, is_coordinator: bool, *args: Any, **kwargs: Any
-    ) -> None:
+    def set_up_storage_reader(self, metadata: dcp.Metadata, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
         """Keep the index, and forget the ``checkpoint_id``: torch says nothing where the next load has none."""
         super().set_up_storage_reader(metadata, is_coordinator, *args, **kwargs)
         self._asked = -1

@@ -111,12 +111,15 @@ def _frame_of(data: Any, chunk_spec: Any) -> FrameReader:
     chunk = data.as_numpy_array()
     frame = FrameReader(chunk)
     if len(frame.data) != len(chunk):
-        raise Corruption(f"a chunk holds a frame and {len(chunk) - len(frame.data)} bytes after it, which are not this "
-                         "codec's")
+        raise Corruption(
+            f"a chunk holds a frame and {len(chunk) - len(frame.data)} bytes after it, which are not this codec's"
+        )
     name, shape = chunk_spec.dtype.to_native_dtype().name, chunk_spec.shape
     if (frame.prelude.dtype.name, frame.prelude.shape) != (name, shape):
-        raise Corruption(f"a chunk holds {frame.prelude.dtype.name} of shape {frame.prelude.shape}, not {name} of "
-                         f"shape {shape} as the array's metadata says")
+        raise Corruption(
+            f"a chunk holds {frame.prelude.dtype.name} of shape {frame.prelude.shape}, not {name} of "
+            f"shape {shape} as the array's metadata says"
+        )
     return frame
 
 

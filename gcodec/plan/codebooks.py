@@ -105,7 +105,15 @@ def _rules(
     """Return the numbers by which codebooks are made, as the kernels take them."""
     max_symbols = min(MAX_SYMBOLS, (1 << max_length) - 2)
     return codebook_fit.FitRules(
-        n_levels, window, center, head_bits, max_books, MAX_CLUSTERED, 256 * TABLE_BITS, max_symbols, max_length,
+        n_levels,
+        window,
+        center,
+        head_bits,
+        max_books,
+        MAX_CLUSTERED,
+        256 * TABLE_BITS,
+        max_symbols,
+        max_length,
         escape_threshold,
     )
 
@@ -246,9 +254,7 @@ class FitForm:
         """
         memory = acquire(self.key, self.new_memory)
         shipped = self._shipped if may_be_shipped else self._none
-        n, number = _fit_books[None](
-            counts, every, exact, self._rules, shipped.tables, self._planes, memory, choice
-        )
+        n, number = _fit_books[None](counts, every, exact, self._rules, shipped.tables, self._planes, memory, choice)
         if n:
             return FittedCodebooks(memory, n, shipped.codebooks[number] if number >= 0 else None, self, choice)
         release(self.key, memory)

@@ -18,9 +18,28 @@ from .profile import spread_sample
 from .request import NO_LEVELS
 
 #: What data of the earth sciences, tables and netCDF itself write where there is none, of either sign.
-CONVENTIONAL = (999.0, 999.9, 9999.0, 9999.9, 99999.0, 999999.0, 32767.0, 32768.0, 2147483647.0, 2147483648.0, 1e15,
-                1e20, 1e30, 1e34, 1e35, 1e36, float(np.float32(1e20)), 9.969209968386869e36,
-                float(np.finfo(np.float32).max), float(np.finfo(np.float64).max))
+CONVENTIONAL = (
+    999.0,
+    999.9,
+    9999.0,
+    9999.9,
+    99999.0,
+    999999.0,
+    32767.0,
+    32768.0,
+    2147483647.0,
+    2147483648.0,
+    1e15,
+    1e20,
+    1e30,
+    1e34,
+    1e35,
+    1e36,
+    float(np.float32(1e20)),
+    9.969209968386869e36,
+    float(np.finfo(np.float32).max),
+    float(np.finfo(np.float64).max),
+)
 _SAMPLE, _MIN_REPEATS, _MAX_FREQUENT = 1 << 13, 32, 16  #: a value met so often in a sample is kept; so many at most
 _ROWS_LOG2 = 16  #: values are told apart by so many high bits first, in a table,
 _CHUNK = 1 << 16  #: as many at a time as the cache holds
@@ -94,10 +113,12 @@ def _places(bits: np.ndarray, dtype: DType, patterns: np.ndarray, drop: int) -> 
     rows = np.zeros(1 << dtype.bits - shift, bool)  # True where a value with these high bits may be in a range
     for begin, end in zip(first, last, strict=True):
         rows[int(begin) >> shift : (int(end) >> shift) + 1] = True
-    places = np.concatenate([
-        np.flatnonzero(rows.take(bits[begin : begin + _CHUNK] >> bits.dtype.type(shift))) + begin
-        for begin in range(0, len(bits), _CHUNK)
-    ])
+    places = np.concatenate(
+        [
+            np.flatnonzero(rows.take(bits[begin : begin + _CHUNK] >> bits.dtype.type(shift))) + begin
+            for begin in range(0, len(bits), _CHUNK)
+        ]
+    )
     candidates = bits[places]
     nearest = np.searchsorted(first, candidates, "right") - 1
     is_met = (nearest >= 0) & (candidates <= last[nearest])

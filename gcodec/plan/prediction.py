@@ -87,8 +87,7 @@ class Prediction:
 
 
 def rows_of(shapes: Sequence[Sequence[int]]) -> tuple[Rows, ...]:
-    """Return the tensors of these shapes, end to end in an array, that are large enough to compare their rows.
-    """
+    """Return the tensors of these shapes, end to end in an array, that are large enough to compare their rows."""
     return _rows_of(tuple(map(tuple, shapes)))
 
 
@@ -259,8 +258,7 @@ def _fit(counts: np.ndarray, dtype: DType, plain_bits: np.ndarray, overhead: flo
 
 
 def _bits(counts: np.ndarray, lengths: np.ndarray, dtype: DType) -> np.ndarray:
-    """Return the bits that each row of counted residuals takes, given code lengths; with zeros, of digits alone.
-    """
+    """Return the bits that each row of counted residuals takes, given code lengths; with zeros, of digits alone."""
     digits = digit_tables(dtype.bits // 4)[2].astype(np.float64)
     return counts @ (lengths + digits)
 

@@ -255,9 +255,7 @@ def count_all(kind: np.dtype, found: Sequence[Differences], is_empty: np.ndarray
         _count_numbers(kind, differences, is_empty, counts)
 
 
-def _or_shipped(
-    codebook: ChangeCodebook, counts: Counts, found: Sequence[Differences]
-) -> tuple[ChangeCodebook, int]:
+def _or_shipped(codebook: ChangeCodebook, counts: Counts, found: Sequence[Differences]) -> tuple[ChangeCodebook, int]:
     """Return a codebook, or one of the same classes that comes with gcodec where naming it saves more than its codes
     cost; and the bits that changes take. Arguments as for :func:`fit_change_codebook`."""
     candidates, numbers = [(codebook, bits_of(codebook, counts))], None

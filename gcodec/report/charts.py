@@ -213,8 +213,10 @@ def _numbers(curves: Sequence[Curve], x_label: str) -> str:
     for column, curve in enumerate(curves):
         for x, y in curve.points:
             by_x.setdefault(x, {})[column] = y
-    rows = [[f"{x:.10g}", *(f"{values[n]:.6g}" if n in values else "" for n in range(len(curves)))]
-            for x, values in sorted(by_x.items())]
+    rows = [
+        [f"{x:.10g}", *(f"{values[n]:.6g}" if n in values else "" for n in range(len(curves)))]
+        for x, values in sorted(by_x.items())
+    ]
     return _table([x_label, *(curve.name for curve in curves)], rows)
 
 

@@ -133,8 +133,18 @@ def _frame(name: str, source: FileSource, limit: int) -> Contents:
     data = source.read(0, source.size).data
     info = codec.inspect(data)
     contents = Contents("a single frame", info.value_bytes, info.frame_bytes)
-    row = TensorRow("", name, info.dtype, tuple(info.shape), info.value_bytes, info.frame_bytes, info.n_values,
-                    info.mode, {kind: count for kind, count in info.kinds.items() if count}, info.n_codebooks)
+    row = TensorRow(
+        "",
+        name,
+        info.dtype,
+        tuple(info.shape),
+        info.value_bytes,
+        info.frame_bytes,
+        info.n_values,
+        info.mode,
+        {kind: count for kind, count in info.kinds.items() if count},
+        info.n_codebooks,
+    )
     stop = min(info.n_values, limit // (width(info.dtype) or 1))
     try:
         values = np.asarray(codec.decode_range(data, 0, stop, like="numpy"))

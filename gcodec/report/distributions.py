@@ -48,8 +48,11 @@ class Distribution:
     def exponent_shares(self) -> dict[int, float]:
         """Return the percentage of values at each power of two; without zeros, denormals, infinities and NaN."""
         bias = (1 << (self.dtype.exponent_bits - 1)) - 1
-        normal = {int(e) - bias: 100 * int(self.exponents[e]) / max(self.n_values, 1)
-                  for e in np.flatnonzero(self.exponents) if e and not self._is_special(int(e))}
+        normal = {
+            int(e) - bias: 100 * int(self.exponents[e]) / max(self.n_values, 1)
+            for e in np.flatnonzero(self.exponents)
+            if e and not self._is_special(int(e))
+        }
         return {e: normal.get(e, 0.0) for e in range(min(normal), max(normal) + 1)} if normal else {}
 
     def remark(self) -> str:

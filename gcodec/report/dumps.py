@@ -118,15 +118,23 @@ def _charts(steps: list[StepSizes]) -> Iterator[str]:
         there = [step for step in steps if kind in step.bytes_in]
         ratios.append(Curve(names.get(kind, kind), [(s.step, s.bytes_in[kind] / s.bytes_out[kind]) for s in there]))
         bits.append(Curve(names.get(kind, kind), [(s.step, s.entropy[kind]) for s in there if kind in s.entropy]))
-    yield line_chart("Ratio", ratios, "step",
-                     "Lossless, by kind of tensor; near-lossless: gradients by the optimizer's rule.")
+    yield line_chart(
+        "Ratio", ratios, "step", "Lossless, by kind of tensor; near-lossless: gradients by the optimizer's rule."
+    )
     yield line_chart("Bits per exponent", bits, "step", "Entropy of the exponents of all tensors of a kind.")
     drops = sorted({drop for step in steps for drop in step.levels})
     if drops:
         totals = {drop: sum(step.levels.get(drop, 0) for step in steps) for drop in drops}
         whole = sum(totals.values()) or 1
-        yield column_chart("Levels of gradients", {drop: 100 * count / whole for drop, count in totals.items()},
-                           "mantissa bits dropped", "% of values, over all steps, at each level of the fine ladder.")
-        means = [(step.step, sum(drop * n for drop, n in step.levels.items()) / max(sum(step.levels.values()), 1))
-                 for step in steps if step.levels]
+        yield column_chart(
+            "Levels of gradients",
+            {drop: 100 * count / whole for drop, count in totals.items()},
+            "mantissa bits dropped",
+            "% of values, over all steps, at each level of the fine ladder.",
+        )
+        means = [
+            (step.step, sum(drop * n for drop, n in step.levels.items()) / max(sum(step.levels.values()), 1))
+            for step in steps
+            if step.levels
+        ]
         yield line_chart("Mantissa bits dropped, mean", [Curve("mean", means)], "step", "By the optimizer's rule.")

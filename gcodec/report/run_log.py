@@ -14,8 +14,23 @@ Points = list[tuple[float, float]]
 #: Larger numbers are taken for damage.
 LARGEST = 1e100
 #: Counts that add up over a run; charts show what they gained from one line to the next.
-SUMS = ("calls", "dense", "raw_bytes", "dense_bytes", "sent_bytes", "received_bytes", "encoded_bytes", "decoded_bytes",
-        "encode_seconds", "level_seconds", "decode_seconds", "sum_seconds", "wait_seconds", "seconds", "refreshes")
+SUMS = (
+    "calls",
+    "dense",
+    "raw_bytes",
+    "dense_bytes",
+    "sent_bytes",
+    "received_bytes",
+    "encoded_bytes",
+    "decoded_bytes",
+    "encode_seconds",
+    "level_seconds",
+    "decode_seconds",
+    "sum_seconds",
+    "wait_seconds",
+    "seconds",
+    "refreshes",
+)
 
 
 @dataclass

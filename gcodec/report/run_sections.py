@@ -11,8 +11,13 @@ from .page import Cell, Page
 from .run_log import SUMS, Points, RunLog
 from .tensor_sections import bytes_text
 
-STAGES = {"encode_seconds": "encode", "level_seconds": "levels (in encode)", "decode_seconds": "decode",
-          "sum_seconds": "add", "wait_seconds": "wait for the network"}
+STAGES = {
+    "encode_seconds": "encode",
+    "level_seconds": "levels (in encode)",
+    "decode_seconds": "decode",
+    "sum_seconds": "add",
+    "wait_seconds": "wait for the network",
+}
 #: Curves of one chart at most; of more tensors, those whose setting changed most often are shown.
 MAX_CURVES = 8
 
@@ -53,27 +58,42 @@ def _tiles(log: RunLog) -> Iterator[tuple[str, str]]:
 
 def _traffic(log: RunLog) -> Iterator[str]:
     ratio = log.quotient("dense_bytes", "sent_bytes")
-    yield line_chart("Ratio", [Curve("ratio", ratio)], "step",
-                     "Bytes of a dense ring all-reduce over those sent, since the line before.")
-    bits = [Curve("bits", log.numbers.get("bits_per_symbol", [])),
-            Curve("entropy", log.numbers.get("entropy_per_symbol", []))]
+    yield line_chart(
+        "Ratio",
+        [Curve("ratio", ratio)],
+        "step",
+        "Bytes of a dense ring all-reduce over those sent, since the line before.",
+    )
+    bits = [
+        Curve("bits", log.numbers.get("bits_per_symbol", [])),
+        Curve("entropy", log.numbers.get("entropy_per_symbol", [])),
+    ]
     yield line_chart("Bits per exponent", bits, "step", "What a symbol took, beside the entropy of the symbols.")
     sent = [(step, value / 1e6) for step, value in log.gains("sent_bytes")]
     yield line_chart("Megabytes sent", [Curve("sent", sent)], "step", "Since the line before, by this rank.")
     unsuited = [Curve("frames", log.gains("own_codebooks"))]
-    yield line_chart("Frames with their own codebook", [curve for curve in unsuited if any(n for _, n in curve.points)],
-                     "step", "Since the line before: frames that the shared codebooks did not suit.")
-    floats = [Curve("floats", log.numbers.get("compressor/float_ratio", [])),
-              Curve("bytes", log.numbers.get("compressor/ratio", []))]
-    yield line_chart("Ratio of the compressor", floats, "step",
-                     "Of all so far: floats as papers count them, and payload bytes.")
+    yield line_chart(
+        "Frames with their own codebook",
+        [curve for curve in unsuited if any(n for _, n in curve.points)],
+        "step",
+        "Since the line before: frames that the shared codebooks did not suit.",
+    )
+    floats = [
+        Curve("floats", log.numbers.get("compressor/float_ratio", [])),
+        Curve("bytes", log.numbers.get("compressor/ratio", [])),
+    ]
+    yield line_chart(
+        "Ratio of the compressor", floats, "step", "Of all so far: floats as papers count them, and payload bytes."
+    )
 
 
 def _times(log: RunLog) -> Iterator[str]:
     stages = [Curve(label, log.gains(name)) for name, label in STAGES.items() if any(y for _, y in log.gains(name))]
     yield line_chart("Seconds by stage", stages, "step", "Since the line before; stages of several buckets overlap.")
-    speeds = [Curve("encode", log.quotient("encoded_bytes", "encode_seconds", 1e-9)),
-              Curve("decode", log.quotient("decoded_bytes", "decode_seconds", 1e-9))]
+    speeds = [
+        Curve("encode", log.quotient("encoded_bytes", "encode_seconds", 1e-9)),
+        Curve("decode", log.quotient("decoded_bytes", "decode_seconds", 1e-9)),
+    ]
     yield line_chart("Speed of the codec, GB/s", speeds, "step", "Bytes of values over seconds in the codec.")
 
 
@@ -82,21 +102,38 @@ def _bypass(log: RunLog) -> Iterator[str]:
     if any(share for _, share in dense):
         yield line_chart("Sent uncompressed, %", [Curve("uncompressed", dense)], "step", "Share of all-reduces.")
     gain = log.numbers.get("bypass_gain", [])
-    yield line_chart("Gain of compressing", [Curve("gain", gain)], "step",
-                     "How many times as fast compressed steps were, at the latest trial.")
-    speeds = [Curve("link, Gbit/s", log.numbers.get("bypass_link_gbit_per_s", [])),
-              Curve("codec, GB/s", log.numbers.get("bypass_codec_gb_per_s", []))]
+    yield line_chart(
+        "Gain of compressing",
+        [Curve("gain", gain)],
+        "step",
+        "How many times as fast compressed steps were, at the latest trial.",
+    )
+    speeds = [
+        Curve("link, Gbit/s", log.numbers.get("bypass_link_gbit_per_s", [])),
+        Curve("codec, GB/s", log.numbers.get("bypass_codec_gb_per_s", [])),
+    ]
     yield line_chart("Speeds found", speeds, "step", "At the latest trial.")
-    steps = [Curve("compressed", log.numbers.get("bypass_compressed_ms", [])),
-             Curve("uncompressed", log.numbers.get("bypass_dense_ms", []))]
+    steps = [
+        Curve("compressed", log.numbers.get("bypass_compressed_ms", [])),
+        Curve("uncompressed", log.numbers.get("bypass_dense_ms", [])),
+    ]
     yield line_chart("Milliseconds of a step", steps, "step", "At the latest trial.")
-    yield line_chart("Compressing", [Curve("compressing", log.numbers.get("bypass_compressing", []))], "step",
-                     "1: anything is compressed since the latest trial; 0: nothing is.")
+    yield line_chart(
+        "Compressing",
+        [Curve("compressing", log.numbers.get("bypass_compressing", []))],
+        "step",
+        "1: anything is compressed since the latest trial; 0: nothing is.",
+    )
 
 
 def _controller(log: RunLog) -> Iterator[str]:
-    yield line_chart("Compression factor", [Curve("factor", log.numbers.get("factor", []))], "step",
-                     "Values over floats sent; 1 is a dense step.", log=True)
+    yield line_chart(
+        "Compression factor",
+        [Curve("factor", log.numbers.get("factor", []))],
+        "step",
+        "Values over floats sent; 1 is a dense step.",
+        log=True,
+    )
     for knob in ("rank", "bits", "density"):
         names = [name for name in log.settings if log.knobs[name] == knob]
         shown = sorted(names, key=lambda name: -_changes(log.settings[name]))[:MAX_CURVES]
@@ -108,8 +145,16 @@ def _controller(log: RunLog) -> Iterator[str]:
 
 
 def _others(log: RunLog) -> Iterator[str]:
-    known = {"bits_per_symbol", "entropy_per_symbol", "ratio", "factor", "refresh_bytes", "own_codebooks",
-             "elapsed", *SUMS}
+    known = {
+        "bits_per_symbol",
+        "entropy_per_symbol",
+        "ratio",
+        "factor",
+        "refresh_bytes",
+        "own_codebooks",
+        "elapsed",
+        *SUMS,
+    }
     for name, points in log.numbers.items():
         if name not in known and not name.startswith(("bypass_", "compressor/")):
             yield line_chart(name, [Curve(name, points)], "step")
@@ -148,10 +193,17 @@ def add_series(page: Page, name: str, steps: Sequence[StepInfo]) -> None:
         shown = [info for info in good if (info.base is None) == whole and info.state_bytes]
         curves.append(Curve(label, [(float(i.step), 100 * i.file_bytes / i.state_bytes) for i in shown]))
     page.charts([line_chart("Size of each step, %", curves, "step", "Of the checkpoint that it restores to.")])
-    rows = [[Cell(str(info.step), info.step), Cell("whole" if info.base is None else f"difference from {info.base}"),
-             Cell(str(info.n_tensors), info.n_tensors), Cell(bytes_text(info.state_bytes), info.state_bytes),
-             Cell(bytes_text(info.file_bytes), info.file_bytes),
-             Cell(f"{(ratio := info.state_bytes / max(info.file_bytes, 1)):.3f}", ratio)] for info in good]
+    rows = [
+        [
+            Cell(str(info.step), info.step),
+            Cell("whole" if info.base is None else f"difference from {info.base}"),
+            Cell(str(info.n_tensors), info.n_tensors),
+            Cell(bytes_text(info.state_bytes), info.state_bytes),
+            Cell(bytes_text(info.file_bytes), info.file_bytes),
+            Cell(f"{(ratio := info.state_bytes / max(info.file_bytes, 1)):.3f}", ratio),
+        ]
+        for info in good
+    ]
     page.table((">step", "stored", ">tensors", ">size", ">stored bytes", ">ratio"), rows)
     for info in steps:
         if info.problem:

@@ -16,8 +16,20 @@ from .page import Cell, Page
 MIN_TIMED_BYTES = 1 << 20
 #: Tables of more tensors show no histogram in each row.
 MAX_SPARKS = 2000
-COLUMNS = ("tensor", "dtype", "shape", ">size", ">stored", ">ratio", ">bits/value", "mode", "blocks", ">codebooks",
-           ">bits/exponent", "exponents")
+COLUMNS = (
+    "tensor",
+    "dtype",
+    "shape",
+    ">size",
+    ">stored",
+    ">ratio",
+    ">bits/value",
+    "mode",
+    "blocks",
+    ">codebooks",
+    ">bits/exponent",
+    "exponents",
+)
 KINDS = {
     "constant": "constant: a single value",
     "raw": "raw: as it is, coding would gain nothing",
@@ -63,8 +75,10 @@ def _sizes(rows: Iterable[TensorRow]) -> str:
         before[row.dtype] = before.get(row.dtype, 0) + row.value_bytes
         after[row.dtype] = after.get(row.dtype, 0) + row.stored_bytes
     order = dict(sorted(before.items(), key=lambda item: -item[1]))
-    bars = {f"values: {bytes_text(sum(order.values()))}": order,
-            f"stored: {bytes_text(sum(after.values()))}": {name: after[name] for name in order}}
+    bars = {
+        f"values: {bytes_text(sum(order.values()))}": order,
+        f"stored: {bytes_text(sum(after.values()))}": {name: after[name] for name in order},
+    }
     return divided_bars("Bytes by type", bars, bytes_text, "Each bar is a whole: the numbers stand before it.")
 
 

@@ -171,9 +171,7 @@ class Subscriber:
             if not isinstance(name, str):
                 raise InvalidArgument(f"names of tensors must be strings, not {name!r}")
         self._is_given = tensors is not None
-        self._held = {
-            name: WritableTensor(name, value, on_device=on_device) for name, value in (tensors or {}).items()
-        }
+        self._held = {name: WritableTensor(name, value, on_device=on_device) for name, value in (tensors or {}).items()}
         self._shared = SharedTensors(self._held.values())
         self._hashes: dict[str, HashedTensor] = {}
         self._number, self._state = 0, ""
@@ -307,9 +305,7 @@ class Subscriber:
                     ways.leave_out(step)
                     problem = error if isinstance(error, Corruption) else Corruption(f"a message is gone: {error}")
             if not has_tried:
-                raise problem or BrokenChain(
-                    f"nothing leads to version {last} from what is held: an anchor is needed"
-                )
+                raise problem or BrokenChain(f"nothing leads to version {last} from what is held: an anchor is needed")
 
     def _leave_other_run(self, versions: Sequence[StoredVersion], *, is_stopped: bool) -> None:
         """Forget the number that is held if the source has other weights under it: another run writes there by now."""

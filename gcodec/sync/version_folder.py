@@ -85,8 +85,10 @@ class VersionFolder:
     def check_is_there(self) -> None:
         """Raise GcodecError if there is no such folder. A store has no folders: there it is as an empty one."""
         if isinstance(self._folder, DiskFolder) and not self._folder.path.is_dir():
-            raise GcodecError(f"{self.path}: no such folder; the publisher's first send makes it, so where workers may "
-                              "begin before that, make it first")
+            raise GcodecError(
+                f"{self.path}: no such folder; the publisher's first send makes it, so where workers may "
+                "begin before that, make it first"
+            )
 
     @property
     def newest(self) -> int:
@@ -265,8 +267,10 @@ def _manifest_from_json(text: bytes, where: str) -> tuple[StoredVersion, ...]:
         root = json.loads(text.decode())
         if root["format"] != FORMAT:
             if isinstance(root["format"], str) and ANY_FORMAT.fullmatch(root["format"]):
-                raise Unsupported(f"{where}: the manifest has the format {root['format']!r}, but this version of "
-                                  f"gcodec reads {FORMAT!r} only")
+                raise Unsupported(
+                    f"{where}: the manifest has the format {root['format']!r}, but this version of "
+                    f"gcodec reads {FORMAT!r} only"
+                )
             raise ValueError(f"its format is {root['format']!r}, not {FORMAT!r}")
         if root["hash"] != _hash_of_rows(root["versions"]):
             raise ValueError("its hash is wrong")

@@ -196,8 +196,9 @@ def run_formula(formula: Formula, arrays: Sequence[Array | None], policy: Policy
         return out
     scratch = Borrowed()
     for start in range(0, grad.size, _PIECE):
-        part = [None if a is None else _widened(a[start : start + _PIECE], work, i, scratch)
-                for i, a in enumerate(flat)]
+        part = [
+            None if a is None else _widened(a[start : start + _PIECE], work, i, scratch) for i, a in enumerate(flat)
+        ]
         _count_levels(kernel.of_one, levels[start : start + _PIECE], part, k, exponents, work)
     scratch.give_back()
     return out

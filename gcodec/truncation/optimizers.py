@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 ADVICE = "use lossless or mantissa_bits instead"
 _PLAIN = {float, bool}  #: types of hyperparameters as :func:`hyper_from` returns them; betas are a pair of the first
 
+
 @dataclass(frozen=True, eq=False)
 class OptimizerView:
     """The facts about one parameter's next step that truncation needs.
@@ -68,9 +69,7 @@ def view_from_optimizer(optimizer: torch.optim.Optimizer, param: torch.Tensor) -
     return view_from_dump(*held_by(optimizer, param))
 
 
-def held_by(
-    optimizer: torch.optim.Optimizer, param: torch.Tensor
-) -> tuple[str, dict[str, Any], Mapping[str, Any]]:
+def held_by(optimizer: torch.optim.Optimizer, param: torch.Tensor) -> tuple[str, dict[str, Any], Mapping[str, Any]]:
     """Return the optimizer's name, and ``param``'s group and state in it, as they are.
 
     Raises:

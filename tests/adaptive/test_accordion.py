@@ -26,7 +26,7 @@ def accordion(**options):
 def test_accordion_calls_a_regime_critical_where_norms_change_by_half():
     controller = accordion()
     assert controller.settings(0, None) == {"a": TopK(0.5), "b": TopK(0.5)}
-    controller.apply([1.0, 1.0])      # nothing to compare with
+    controller.apply([1.0, 1.0])  # nothing to compare with
     assert controller.settings(1, None) == {"a": TopK(0.5), "b": TopK(0.5)}
     controller.apply([0.51, 0.5])
     assert controller.settings(2, None) == {"a": TopK(0.01), "b": TopK(0.5)}
@@ -41,12 +41,12 @@ def test_accordion_is_critical_to_the_end_of_a_period_in_which_the_rate_fell():
     for _ in range(2):
         controller.apply([1.0, 1.0])
     assert controller.settings(0, 1.0)["a"] == TopK(0.01)
-    assert controller.settings(1, 0.95)["a"] == TopK(0.01)      # falls, but not by a tenth
+    assert controller.settings(1, 0.95)["a"] == TopK(0.01)  # falls, but not by a tenth
     assert controller.settings(2, 0.1)["a"] == TopK(0.5)
     assert controller.settings(3, 0.1)["a"] == TopK(0.5)
     controller.apply([1.0, 1.0])
     assert controller.settings(4, 0.1)["a"] == TopK(0.01)
-    assert controller.settings(5, 1.0)["a"] == TopK(0.01)      # rises
+    assert controller.settings(5, 1.0)["a"] == TopK(0.01)  # rises
 
 
 @pytest.mark.parametrize("source", ["average", "own", "reduced"])

@@ -32,10 +32,16 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 # What settings keep, and which there may be
 
 
-@pytest.mark.parametrize("make", [
-    lambda: KMeans(TopK(0.1), (TopK(0.5), RandomK(0.1, unbiased=True))), lambda: GraVAC(RandomK(0.1, unbiased=True)),
-    lambda: LGreCo(QSGD(6, norm="l2")), lambda: LGreCo(TopK(0.1), others=(RandomK(0.1, unbiased=True),)),
-    lambda: Accordion(QSGD(6, norm="l2"), QSGD(4, norm="l2"))])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: KMeans(TopK(0.1), (TopK(0.5), RandomK(0.1, unbiased=True))),
+        lambda: GraVAC(RandomK(0.1, unbiased=True)),
+        lambda: LGreCo(QSGD(6, norm="l2")),
+        lambda: LGreCo(TopK(0.1), others=(RandomK(0.1, unbiased=True),)),
+        lambda: Accordion(QSGD(6, norm="l2"), QSGD(4, norm="l2")),
+    ],
+)
 def test_controllers_that_may_choose_what_diverges_with_feedback_are_refused_with_it(make):
     gradients = gradients_at(0, 1)[0]
     adaptive = Adaptive(Averager(CompressionPlan(TopK(0.1))), make())
@@ -46,8 +52,22 @@ def test_controllers_that_may_choose_what_diverges_with_feedback_are_refused_wit
         alone(Adaptive(Averager(CompressionPlan(TopK(0.1))), make()).average(gradients))
     alone(Adaptive(Averager(CompressionPlan(TopK(0.1), feedback=None)), make()).average(gradients))
 
-@pytest.mark.parametrize("setting", [TopK(0.1), TopK(0.1, sample=0.1), DGC(0.1), RedSync(0.1), RandomK(0.1),
-                                     RedSync(0.1, same_sign=True), QSGD(4), PowerSGD(2), Frames(3)], ids=repr)
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        TopK(0.1),
+        TopK(0.1, sample=0.1),
+        DGC(0.1),
+        RedSync(0.1),
+        RandomK(0.1),
+        RedSync(0.1, same_sign=True),
+        QSGD(4),
+        PowerSGD(2),
+        Frames(3),
+    ],
+    ids=repr,
+)
 def test_energy_kept_and_energy_lost_by_a_setting_add_up_to_the_whole(setting):
     tensor = gradients_at(0, 1)[0]["linear"]
     whole = square(tensor)
@@ -90,10 +110,21 @@ def test_ranks_count_as_many_draws_however_few_values_each_has_left_to_refine(co
     assert of(group).log[-1] == 1
 
 
-@pytest.mark.parametrize(("compressor", "factor", "setting"), [
-    (TopK(0.5), 20, TopK(0.05)), (RandomK(0.5), 4, RandomK(0.25)), (Frames(3), 2, Frames(7)),
-    (QSGD(4), 7.8, QSGD(4)), (QSGD(4), 100, QSGD(2)), (PowerSGD(4), 10, PowerSGD(3)), (GradZip(4), 1e6, GradZip(1)),
-    (Frames(3), 3.2, Frames(1)), (TopK(0.5), 1, Dense())], ids=repr)
+@pytest.mark.parametrize(
+    ("compressor", "factor", "setting"),
+    [
+        (TopK(0.5), 20, TopK(0.05)),
+        (RandomK(0.5), 4, RandomK(0.25)),
+        (Frames(3), 2, Frames(7)),
+        (QSGD(4), 7.8, QSGD(4)),
+        (QSGD(4), 100, QSGD(2)),
+        (PowerSGD(4), 10, PowerSGD(3)),
+        (GradZip(4), 1e6, GradZip(1)),
+        (Frames(3), 3.2, Frames(1)),
+        (TopK(0.5), 1, Dense()),
+    ],
+    ids=repr,
+)
 def test_at_factor_returns_the_setting_that_compresses_by_that_factor(compressor, factor, setting):
     assert at_factor(compressor, factor, (60, 70)) == setting
 
@@ -113,11 +144,20 @@ def test_rounded_to_bits_rounds_as_frames_do(bits):
 
 # GraVAC, on simulated ranks
 
-@pytest.mark.parametrize("controller", [
-    GraVAC(TopK(0.1), 2, 50, 0.6, window=3), GraVAC(DGC(0.1), 2, 50, 0.6, window=3),
-    GraVAC(RedSync(0.1), 2, 50, 0.6, window=3, nested=False), GraVAC(RandomK(0.1), 1.5, 50, 0.3, window=3),
-    GraVAC(PowerSGD(1), 2, 20, 0.4, window=3), gravac_bits((9, 5, 1), 0.99, window=3),
-    Accordion(PowerSGD(4), TopK(0.01), period=3)], ids=lambda controller: repr(controller)[:40])
+
+@pytest.mark.parametrize(
+    "controller",
+    [
+        GraVAC(TopK(0.1), 2, 50, 0.6, window=3),
+        GraVAC(DGC(0.1), 2, 50, 0.6, window=3),
+        GraVAC(RedSync(0.1), 2, 50, 0.6, window=3, nested=False),
+        GraVAC(RandomK(0.1), 1.5, 50, 0.3, window=3),
+        GraVAC(PowerSGD(1), 2, 20, 0.4, window=3),
+        gravac_bits((9, 5, 1), 0.99, window=3),
+        Accordion(PowerSGD(4), TopK(0.01), period=3),
+    ],
+    ids=lambda controller: repr(controller)[:40],
+)
 def test_error_feedback_telescopes_under_every_controller_and_across_a_resume(controller):
     """Averages and residuals add up to all gradients, and averages are the same on all ranks and after a resume."""
     size, steps = 3, 10
@@ -141,8 +181,9 @@ def test_error_feedback_telescopes_under_every_controller_and_across_a_resume(co
             all_there_was[name] += item.double()
             sent[name] += averages[name].double()
     for name, whole in all_there_was.items():
-        left = sum((r.double() for rank in group if (r := rank.averager.residual(name)) is not None),
-                   torch.zeros_like(whole))
+        left = sum(
+            (r.double() for rank in group if (r := rank.averager.residual(name)) is not None), torch.zeros_like(whole)
+        )
         assert norm(whole - sent[name] - left / size) <= 1e-5 * norm(whole)
 
 
@@ -190,7 +231,7 @@ def test_runs_of_every_controller_resume_from_packed_states(name, feedback):
 def test_the_gain_of_random_k_is_its_density(denominator, bound):
     """This holds with error-fed gradients in the denominator. With raw ones the gain grows with the residual."""
     group = ranks(2, RandomK(0.1), GraVAC(RandomK(0.1), 1.5, 3.0, 1.0, window=100, denominator=denominator, omega=0.0))
-    of(group).dense = of(group[1:]).dense = RandomK(2 / 3)      # so that a residual grows
+    of(group).dense = of(group[1:]).dense = RandomK(2 / 3)  # so that a residual grows
     for step in range(12):
         advance(group, step)
     gains = of(group).gains
@@ -236,8 +277,10 @@ def test_nan_on_one_rank_sends_that_step_dense_on_all_ranks():
 def test_gradients_whose_squared_norm_is_beyond_float64_are_sent_dense():
     group = ranks(2, TopK(0.1), GraVAC(TopK(0.1), 2, 8, 0.1, window=2, omega=0.0))
     for step, scale, compressed in ((0, 1.0, True), (1, 1e154, False), (2, 1.0, True)):
-        gradients = [{name: item * scale for name, item in own.items()}
-                     for own in gradients_at(step, 2, scale=1.0, dtype=torch.float64)]
+        gradients = [
+            {name: item * scale for name, item in own.items()}
+            for own in gradients_at(step, 2, scale=1.0, dtype=torch.float64)
+        ]
         averages = run_conversations([rank.average(own) for rank, own in zip(group, gradients, strict=True)])
         assert all(bool(torch.isfinite(average).all()) for average in averages[0].values())
         assert (of(group).log[step] > 1) == compressed
@@ -249,7 +292,7 @@ def test_throughput_is_samples_per_second_without_skipped_time():
     (rank,) = group = ranks(1, TopK(0.1), GraVAC(TopK(0.1), 2, 4, 0.2, window=100), lambda: now[0])
     for step, passed in enumerate((5.0, 2.0, 100.0, 0.0)):
         now[0] += passed
-        if passed == 100:      # an evaluation
+        if passed == 100:  # an evaluation
             rank.skip()
             now[0] += 3
         alone(rank.average(gradients_at(step, 1)[0], samples=12))
@@ -267,6 +310,7 @@ def test_averages_stay_finite_with_gravac_and_momentum_correction():
 @pytest.mark.parametrize("name", list(CONTROLLERS))
 def test_decisions_and_averages_do_not_depend_on_the_default_dtype(name):
     """In bfloat16, norms and thresholds would be rounded on their way to the ranks, and random factors be coarse."""
+
     def run(dtype: torch.dtype) -> tuple[Any, dict[str, torch.Tensor]]:
         plan = PLANS.get(name, CompressionPlan(PowerSGD(2) if name == "lgreco" else TopK(0.1)))
         group = ranks(2, plan, copy.deepcopy(CONTROLLERS[name]), counter(0.3))
@@ -275,8 +319,9 @@ def test_decisions_and_averages_do_not_depend_on_the_default_dtype(name):
         try:
             torch.set_default_dtype(dtype)
             for by_rank in gradients:
-                averages = run_conversations([rank.average(own, rate=0.1, samples=1001.0)
-                                              for rank, own in zip(group, by_rank, strict=True)])
+                averages = run_conversations(
+                    [rank.average(own, rate=0.1, samples=1001.0) for rank, own in zip(group, by_rank, strict=True)]
+                )
         finally:
             torch.set_default_dtype(before)
         return of(group).state_dict(), averages[0]
@@ -305,7 +350,8 @@ def test_a_controller_of_two_models_is_refused_by_the_second(name):
         with pytest.raises(InvalidArgument, match="controller must be newly made for each model"):
             alone(other.average({"linear": torch.ones(60, 70)}, rate=0.1))
     assert {key: first.state_dict()[key] for key in ("step", "controller")} == {
-        key: saved[key] for key in ("step", "controller")}
+        key: saved[key] for key in ("step", "controller")
+    }
 
 
 @pytest.mark.parametrize("name", list(CONTROLLERS))
@@ -343,10 +389,15 @@ def test_states_of_other_controllers_and_versions_are_refused():
             Accordion(TopK(0.5), TopK(0.01), **wrong)
 
 
-@pytest.mark.parametrize(("before", "other"), [
-    (LGreCo(TopK(0.01), period=2), LGreCo(TopK(0.3), Range(share=2), period=2)),
-    (LGreCo(TopK(0.01), period=2), LGreCo(QSGD(4), period=2)),
-    (KMeans(QSGD(4), (QSGD(6), QSGD(3)), period=2), KMeans(QSGD(4), (QSGD(6),), period=2))], ids=repr)
+@pytest.mark.parametrize(
+    ("before", "other"),
+    [
+        (LGreCo(TopK(0.01), period=2), LGreCo(TopK(0.3), Range(share=2), period=2)),
+        (LGreCo(TopK(0.01), period=2), LGreCo(QSGD(4), period=2)),
+        (KMeans(QSGD(4), (QSGD(6), QSGD(3)), period=2), KMeans(QSGD(4), (QSGD(6),), period=2)),
+    ],
+    ids=repr,
+)
 def test_choices_among_other_settings_are_refused(before, other):
     saved, resumed = after_a_decision(before), Adaptive(Averager(CompressionPlan(TopK(0.1))), copy.deepcopy(other))
     state = saved.state_dict()
@@ -357,19 +408,25 @@ def test_choices_among_other_settings_are_refused(before, other):
         resumed.load_state_dict(state)
 
 
-@pytest.mark.parametrize(("before", "other"), [
-    (LGreCo(PowerSGD(4), period=2), LGreCo(PowerSGD(4), Range(below=4.0, above=3.0), period=2)),
-    (LGreCo(TopK(0.01), period=2), LGreCo(TopK(0.01), others=(QSGD(4),), period=2)),
-    (LGreCo(QSGD(4), period=2), LGreCo(TopK(0.01), others=(QSGD(4),), period=2)),
-    (KMeans(QSGD(4), (QSGD(6), QSGD(3)), period=2), KMeans(QSGD(4), (QSGD(7), QSGD(6), QSGD(3)), period=2))], ids=repr)
+@pytest.mark.parametrize(
+    ("before", "other"),
+    [
+        (LGreCo(PowerSGD(4), period=2), LGreCo(PowerSGD(4), Range(below=4.0, above=3.0), period=2)),
+        (LGreCo(TopK(0.01), period=2), LGreCo(TopK(0.01), others=(QSGD(4),), period=2)),
+        (LGreCo(QSGD(4), period=2), LGreCo(TopK(0.01), others=(QSGD(4),), period=2)),
+        (KMeans(QSGD(4), (QSGD(6), QSGD(3)), period=2), KMeans(QSGD(4), (QSGD(7), QSGD(6), QSGD(3)), period=2)),
+    ],
+    ids=repr,
+)
 def test_choices_stay_the_same_settings_where_there_are_more_or_others_beside_them(before, other):
     saved, resumed = after_a_decision(before), Adaptive(Averager(CompressionPlan(TopK(0.1))), copy.deepcopy(other))
     resumed.load_state_dict(saved.state_dict())
     assert resumed.controller.settings(2, 0.1) == saved.controller.settings(2, 0.1)
 
 
-@pytest.mark.parametrize("controller", [
-    LGreCo(TopK(0.01), period=2), KMeans(QSGD(4), (QSGD(6), QSGD(3)), period=2)], ids=repr)
+@pytest.mark.parametrize(
+    "controller", [LGreCo(TopK(0.01), period=2), KMeans(QSGD(4), (QSGD(6), QSGD(3)), period=2)], ids=repr
+)
 @pytest.mark.parametrize("n_choices", [1, 20])
 def test_a_state_s_settings_decide_though_it_has_more_or_fewer_numbers(controller, n_choices):
     saved = after_a_decision(controller)

@@ -66,12 +66,21 @@ def test_an_adaptive_optimizer_trains_and_resumes():
     assert resumed[1].param_groups[0]["lr"] == 0.25
 
 
-@pytest.mark.parametrize("made", [
-    partial(torch.optim.SGD, lr=0.1, momentum=0.5), torch.optim.Adam, torch.optim.AdamW,
-    torch.optim.RMSprop, torch.optim.Adagrad, torch.optim.NAdam], ids=lambda made: getattr(made, "__name__", "SGD"))
+@pytest.mark.parametrize(
+    "made",
+    [
+        partial(torch.optim.SGD, lr=0.1, momentum=0.5),
+        torch.optim.Adam,
+        torch.optim.AdamW,
+        torch.optim.RMSprop,
+        torch.optim.Adagrad,
+        torch.optim.NAdam,
+    ],
+    ids=lambda made: getattr(made, "__name__", "SGD"),
+)
 def test_the_state_of_every_inner_optimizer_is_in_the_checkpoint(made):
-    """The inner optimizer's state may be anything, its groups in any order; the keys of a checkpoint stay the same.
-    """
+    """The inner optimizer's state may be anything, its groups in any order; the keys of a checkpoint stay the same."""
+
     def optimizer() -> Any:
         torch.manual_seed(0)
         model = torch.nn.Sequential(torch.nn.Linear(60, 40), torch.nn.Linear(40, 30))
@@ -97,17 +106,30 @@ def test_the_state_of_every_inner_optimizer_is_in_the_checkpoint(made):
     resumed.load_state_dict(saved)
     assert resumed.state_dict() == saved
     assert all(same(a, b) for a, b in zip(train(model, whole, 3), train(again, resumed, 3), strict=True))
-    for wrong in ({**saved, "version": 2}, {"version": 1, "optimizer": saved["optimizer"]},
-                  {**saved, "optimizer": {**saved["optimizer"], "state": {}}}, {**saved, "rank0": {}}):
+    for wrong in (
+        {**saved, "version": 2},
+        {"version": 1, "optimizer": saved["optimizer"]},
+        {**saved, "optimizer": {**saved["optimizer"], "state": {}}},
+        {**saved, "rank0": {}},
+    ):
         with pytest.raises(InvalidArgument):
             resumed.load_state_dict(wrong)
 
 
 @pytest.mark.parametrize("clip", [False, True])
-@pytest.mark.parametrize("made", [torch.optim.SGD, torch.optim.Adam, partial(torch.optim.SGD, fused=True),
-                                  partial(torch.optim.Adam, fused=True), partial(torch.optim.Adam, foreach=True)])
+@pytest.mark.parametrize(
+    "made",
+    [
+        torch.optim.SGD,
+        torch.optim.Adam,
+        partial(torch.optim.SGD, fused=True),
+        partial(torch.optim.Adam, fused=True),
+        partial(torch.optim.Adam, foreach=True),
+    ],
+)
 def test_a_gradient_scaler_changes_no_bit_and_leaves_out_steps_that_overflow(made, clip):
     """Scales are powers of two. A step that overflows leaves residuals, too, as they were."""
+
     def train(scaler: Any) -> Any:
         torch.manual_seed(0)
         model = torch.nn.Linear(60, 40)
@@ -135,9 +157,11 @@ def test_a_gradient_scaler_changes_no_bit_and_leaves_out_steps_that_overflow(mad
     assert scaler.get_scale() == 2.0**11
 
 
-@pytest.mark.parametrize("made", [
-    partial(torch.optim.SGD, lr=0.1, momentum=0.5, weight_decay=0.1), partial(torch.optim.AdamW, weight_decay=0.1)],
-    ids=["SGD", "AdamW"])
+@pytest.mark.parametrize(
+    "made",
+    [partial(torch.optim.SGD, lr=0.1, momentum=0.5, weight_decay=0.1), partial(torch.optim.AdamW, weight_decay=0.1)],
+    ids=["SGD", "AdamW"],
+)
 def test_a_parameter_without_a_gradient_is_left_as_it_is_and_one_with_zeros_is_not(made):
     """Momentum and weight decay show it, as in torch's optimizers. One parameter has no gradient in any step, one in
     some, and one has a gradient of zeros."""

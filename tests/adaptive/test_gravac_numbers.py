@@ -33,8 +33,7 @@ def gravac(**options):
 
 
 def feed(controller, gains, seconds=None, steps=1):
-    """Feed steps in which factors keep what ``gains`` says of them, and take what ``seconds`` says of the one sent.
-    """
+    """Feed steps in which factors keep what ``gains`` says of them, and take what ``seconds`` says of the one sent."""
     for _ in range(steps):
         took = 0.0 if seconds is None or not controller.log else seconds(controller.log[-1])
         kept = tuple(gains(factor) for factor in controller.factors)
@@ -62,7 +61,8 @@ def test_every_candidate_factor_is_tried_for_one_window(policy):
     controller = gravac(policy=policy, omega=0.0)
     wanted = policy.candidates(10, 1000)
     assert feed(controller, lambda factor: 0.9 - factor / 1e5, steps=4 * len(wanted)) == [
-        factor for factor in wanted for _ in range(4)]
+        factor for factor in wanted for _ in range(4)
+    ]
     assert controller.floor == 10
     assert controller.ideal == 0
 
@@ -89,7 +89,8 @@ def test_exploration_with_settle_ends_at_the_best_factor_that_keeps_enough(settl
     assert controller.candidate == (40 if settle else 1000)
     assert feed(controller, gains, lambda factor: 1 / factor, steps=12) == [sent] * 12
     assert set(feed(controller, lambda factor: gains(factor) - 0.065, lambda factor: 1 / factor, steps=12)[4:]) == (
-        {20} if settle else {10})       # where it keeps too little, the next
+        {20} if settle else {10}
+    )  # where it keeps too little, the next
     assert feed(controller, lambda factor: 0.5, lambda factor: 1 / factor) == [1]
 
 
@@ -100,18 +101,18 @@ def test_exploration_ends_where_throughput_no_longer_rises():
     def seconds(factor):
         return 1 / min(factor, 1280) ** 0.5
 
-    feed(controller, lambda factor: 0.9 - 2e-5 * factor ** 0.5, seconds, steps=4 * 7 + 3)
+    feed(controller, lambda factor: 0.9 - 2e-5 * factor**0.5, seconds, steps=4 * 7 + 3)
     assert controller.ideal == 0
-    feed(controller, lambda factor: 0.9 - 2e-5 * factor ** 0.5, seconds, steps=1)
+    feed(controller, lambda factor: 0.9 - 2e-5 * factor**0.5, seconds, steps=1)
     assert controller.ideal == 1280
     assert feed(controller, lambda factor: 0.9, seconds, steps=20) == [1280] * 20
-    assert feed(controller, lambda factor: 0.5, seconds) == [1]          # branches stay
+    assert feed(controller, lambda factor: 0.5, seconds) == [1]  # branches stay
     assert controller.throughputs[1280] == pytest.approx(100 / seconds(1280) * 0.9)
 
 
 def test_gravac_ends_dense_where_compression_raises_no_throughput():
     controller = gravac(omega=0.05, epsilon=0.7)
-    feed(controller, lambda factor: 0.5, lambda factor: 1.0, steps=2)      # dense
+    feed(controller, lambda factor: 0.5, lambda factor: 1.0, steps=2)  # dense
     feed(controller, lambda factor: 0.99, lambda factor: 1.0, steps=2)
     assert controller.ideal == controller.floor == 1
     assert feed(controller, lambda factor: 1.0) == [1]
@@ -162,24 +163,44 @@ def test_zero_or_non_finite_gradients_change_no_gain_and_are_sent_dense(bad):
     assert choice == (1 if bad == 0 else None)
 
 
-@pytest.mark.parametrize("wrong", [
-    {"least": 0.5}, {"least": 20.0, "most": 10.0}, {"epsilon": 0.0}, {"window": 0}, {"weight": 2.0}, {"omega": -1.0},
-    {"denominator": "both"}, {"metric": "cubed"}], ids=str)
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"least": 0.5},
+        {"least": 20.0, "most": 10.0},
+        {"epsilon": 0.0},
+        {"window": 0},
+        {"weight": 2.0},
+        {"omega": -1.0},
+        {"denominator": "both"},
+        {"metric": "cubed"},
+    ],
+    ids=str,
+)
 def test_gravac_refuses_arguments_out_of_range(wrong):
     with pytest.raises(InvalidArgument):
         GraVAC(TopK(0.1), **wrong)
 
 
 def test_policies_refuse_arguments_out_of_range():
-    wrong = (lambda: Exponential(1.0), lambda: Geometric(0.5), lambda: Listed(()), lambda: Listed((3, 2)),
-             lambda: gravac_bits((3, 5)))
+    wrong = (
+        lambda: Exponential(1.0),
+        lambda: Geometric(0.5),
+        lambda: Listed(()),
+        lambda: Listed((3, 2)),
+        lambda: gravac_bits((3, 5)),
+    )
     for call in wrong:
         with pytest.raises(InvalidArgument):
             call()
 
 
-@given(st.lists(st.tuples(st.floats(0, 1), st.floats(0, 1), st.floats(0.1, 10)), min_size=1, max_size=40),
-       st.sampled_from([Exponential(), Geometric()]), st.sampled_from([0.0, 0.05, 0.5]), st.integers(1, 4))
+@given(
+    st.lists(st.tuples(st.floats(0, 1), st.floats(0, 1), st.floats(0.1, 10)), min_size=1, max_size=40),
+    st.sampled_from([Exponential(), Geometric()]),
+    st.sampled_from([0.0, 0.05, 0.5]),
+    st.integers(1, 4),
+)
 def test_gravac_keeps_its_invariants_whatever_is_measured(steps, policy, omega, window):
     """Sent tensors keep enough; candidates only rise, to theta_max at most, until a factor that was sent is ideal; the
     same numbers lead to the same decisions, before a resume or after."""

@@ -68,8 +68,10 @@ def test_compressed_steps_are_charged_the_time_of_probing_and_dense_ones_are_not
     assert controller.throughputs[1.0] == pytest.approx(8 / 2)
 
 
-@pytest.mark.parametrize(("size", "window", "weight"), [
-    (4, 500, 0.04), (32, 500, 0.32), (200, 500, 1.0), (4, 10, 0.3), (1, 20, 0.15), (40, 10, 0.4), (4, 2, 1.0)])
+@pytest.mark.parametrize(
+    ("size", "window", "weight"),
+    [(4, 500, 0.04), (32, 500, 0.32), (200, 500, 1.0), (4, 10, 0.3), (1, 20, 0.15), (40, 10, 0.4), (4, 2, 1.0)],
+)
 def test_a_gain_weighs_a_hundredth_of_the_ranks_but_at_least_three_windowths(size, window, weight):
     controller = gravac(size, window=window, weight=None)
     feed(controller, 0.5, 0.5, 1)
@@ -81,15 +83,19 @@ def test_averages_of_both_factors_begin_anew_with_every_candidate():
     controller = gravac(weight=0.1, epsilon=0.95)
     feed(controller, 0.2, 0.1, 4)
     assert (controller.gains[10], controller.gains[20]) == (pytest.approx(0.2), pytest.approx(0.1))
-    controller.choose(Measured(0.0, 0.0, (0.0, 0.0)))               # of zeros there is no gain to begin with
+    controller.choose(Measured(0.0, 0.0, (0.0, 0.0)))  # of zeros there is no gain to begin with
     feed(controller, 0.9, 0.8, 1)
     assert (controller.gains[10], controller.gains[40]) == (0.9, 0.8)
     feed(controller, 0.8, 0.7, 1)
     assert (controller.gains[10], controller.gains[40]) == (pytest.approx(0.89), pytest.approx(0.79))
 
 
-@given(st.lists(st.tuples(st.floats(0, 1), st.floats(0, 1)), min_size=1, max_size=60),
-       st.sampled_from([Exponential(), Geometric()]), st.sampled_from([None, 0.04, 1.0]), st.integers(1, 9))
+@given(
+    st.lists(st.tuples(st.floats(0, 1), st.floats(0, 1)), min_size=1, max_size=60),
+    st.sampled_from([Exponential(), Geometric()]),
+    st.sampled_from([None, 0.04, 1.0]),
+    st.integers(1, 9),
+)
 def test_gains_of_nested_settings_never_rise_with_the_factor(shares, policy, weight, window):
     """Whatever the gradients of a step, a choice among the milder one's values keeps no more than it: so must averages
     that are compared. Otherwise theta_min rises to what only a calmer time has made look good."""
@@ -105,8 +111,10 @@ def test_gains_fall_with_the_factor_in_training_too():
     """Gradients grow steeper from step to step, so that averages of different steps would be in the wrong order."""
     group = ranks(2, TopK(0.1), GraVAC(TopK(0.1), 2, 32, 0.99, window=3))
     for step in range(12):
-        gradients = [{name: value * value.abs() ** step for name, value in own.items()}
-                     for own in gradients_at(step, 2, scale=1.0)]
+        gradients = [
+            {name: value * value.abs() ** step for name, value in own.items()}
+            for own in gradients_at(step, 2, scale=1.0)
+        ]
         factors = of(group[0]).factors
         run_conversations([rank.average(own) for rank, own in zip(group, gradients, strict=True)])
         kept = [of(group[0]).gains[factor] for factor in factors]
@@ -117,13 +125,19 @@ def test_throughput_counts_the_samples_of_all_ranks_and_the_mean_of_their_second
     """T_sys = N b / t: ranks' samples add up, and the time of a step is one of them, not the sum over ranks."""
     clocks = ([0.0], [0.0])
     controllers = [GraVAC(TopK(0.1), 2, 4, 0.2, window=100) for _ in clocks]
-    group = [ranks(2, TopK(0.1), controller, partial(now.__getitem__, 0))[rank]
-             for rank, (controller, now) in enumerate(zip(controllers, clocks, strict=True))]
+    group = [
+        ranks(2, TopK(0.1), controller, partial(now.__getitem__, 0))[rank]
+        for rank, (controller, now) in enumerate(zip(controllers, clocks, strict=True))
+    ]
     for step in range(3):
         clocks[0][0] += 2.0
         clocks[1][0] += 4.0
-        run_conversations([rank.average(own, samples=samples) for rank, own, samples
-                           in zip(group, gradients_at(step, 2), (10, 20), strict=True)])
+        run_conversations(
+            [
+                rank.average(own, samples=samples)
+                for rank, own, samples in zip(group, gradients_at(step, 2), (10, 20), strict=True)
+            ]
+        )
     for rank in group:
         gains = of(rank).gains
         assert of(rank).throughputs == {4: pytest.approx((10 + 20) / 3 * gains[4], rel=0.05)}
@@ -149,11 +163,12 @@ class Listening(LGreCo):
 
 @pytest.mark.parametrize("source", ["average", "own", "reduced"])
 def test_planners_decide_from_the_averages_the_own_or_the_reduced_gradients(source):
-    """"average" is the mean over the period of what compression made of the gradients, not of the gradients."""
+    """ "average" is the mean over the period of what compression made of the gradients, not of the gradients."""
     group = ranks(2, CompressionPlan(TopK(0.05), None), Listening(TopK(0.05), period=3, source=source))
     gradients = [gradients_at(step, 2) for step in range(3)]
-    averages = [run_conversations([rank.average(one) for rank, one in zip(group, own, strict=True)])[0]
-                for own in gradients]
+    averages = [
+        run_conversations([rank.average(one) for rank, one in zip(group, own, strict=True)])[0] for own in gradients
+    ]
     wanted = {"average": averages, "own": [own[0] for own in gradients], "reduced": [mean_of(own) for own in gradients]}
     heard = of(group[0]).heard
     assert math.prod(heard["linear"].shape) == 4200

@@ -68,6 +68,7 @@ def totals(controller, settings):
 
 # The dynamic programming
 
+
 @st.composite
 def tables(draw):
     """Draw errors and costs of up to five items of up to four options; the reference is any of these."""
@@ -84,8 +85,11 @@ def tables(draw):
 def best_of_all(weights, costs, budget):
     """Return the smallest cost of all combinations that fit, or None."""
     options = [range(len(weight)) for weight in weights]
-    fitting = [sum(cost[i] for cost, i in zip(costs, chosen, strict=True)) for chosen in itertools.product(*options)
-               if sum(weight[i] for weight, i in zip(weights, chosen, strict=True)) <= budget]
+    fitting = [
+        sum(cost[i] for cost, i in zip(costs, chosen, strict=True))
+        for chosen in itertools.product(*options)
+        if sum(weight[i] for weight, i in zip(weights, chosen, strict=True)) <= budget
+    ]
     return min(fitting, default=None)
 
 
@@ -135,9 +139,18 @@ def test_solve_returns_no_choices_for_no_items():
 
 # Settings and errors
 
-@pytest.mark.parametrize(("reference", "values"), [
-    (QSGD(4), [2, 3, 4, 5, 6, 7, 8]), (QSGD(6), [3, 4, 5, 6, 7, 8]), (PowerSGD(4), [2, 3, 4, 5, 6, 7, 8]),
-    (PowerSGD(1), [1, 2]), (Frames(3), [2, 3, 4, 5, 6])], ids=repr)
+
+@pytest.mark.parametrize(
+    ("reference", "values"),
+    [
+        (QSGD(4), [2, 3, 4, 5, 6, 7, 8]),
+        (QSGD(6), [3, 4, 5, 6, 7, 8]),
+        (PowerSGD(4), [2, 3, 4, 5, 6, 7, 8]),
+        (PowerSGD(1), [1, 2]),
+        (Frames(3), [2, 3, 4, 5, 6]),
+    ],
+    ids=repr,
+)
 def test_default_ranges_of_ranks_and_bits_are_the_papers(reference, values):
     settings = Range().settings(reference, (60, 70))
     assert [setting.value for setting in settings] == values
@@ -162,13 +175,13 @@ def test_expected_errors_are_those_of_compressing(family):
     for name, tensor in gradients().items():
         settings = Range().settings(family, MODEL[name])
         result, whole = errors_of(settings, tensor), float(tensor.double().square().sum())
-        assert (np.diff(result) <= 1e-9 * whole).all() or isinstance(family, QSGD)      # more sent, less lost
+        assert (np.diff(result) <= 1e-9 * whole).all() or isinstance(family, QSGD)  # more sent, less lost
         for setting, error in list(zip(settings, result, strict=True))[:: max(len(settings) // 3, 1)]:
             if isinstance(family, RandomK | DGC | RedSync):
                 assert error <= setting.error(tensor) + 0.2 * whole
             elif isinstance(family, PowerSGD):
                 assert error == pytest.approx(setting.error(tensor, steps=5), rel=0.15, abs=1e-9 * whole)
-            else:      # top-k by histogram; one draw of QSGD's
+            else:  # top-k by histogram; one draw of QSGD's
                 close = {TopK: 1e-2, QSGD: 0.3}.get(type(setting), 1e-4)
                 assert error == pytest.approx(setting.error(tensor), rel=close, abs=1e-9 * whole)
 
@@ -182,8 +195,9 @@ def test_errors_of_settings_that_warm_up_are_those_of_what_they_become():
     assert [setting.floats(tensor.shape) for setting in warming] == [x.floats(tensor.shape) for x in settings]
 
 
-@pytest.mark.parametrize("setting", [TopK(0.05), QSGD(4), QSGD(4, norm="l2"), PowerSGD(2), Frames(3), RandomK(0.1)],
-                         ids=repr)
+@pytest.mark.parametrize(
+    "setting", [TopK(0.05), QSGD(4), QSGD(4, norm="l2"), PowerSGD(2), Frames(3), RandomK(0.1)], ids=repr
+)
 @pytest.mark.parametrize("share", [0.001, 1.0])
 def test_errors_of_tensors_with_nan_are_nan(setting, share):
     tensor = gradients()["a"].clone().view(-1)
@@ -221,12 +235,13 @@ def test_low_rank_errors_by_power_iteration_come_close_to_the_svds():
     for power in (-80, 50):
         scaled = errors_of(settings, tensor * 2.0**power, "power")
         assert scaled * 4.0**-power == pytest.approx(result, rel=1e-3)
-    assert errors_of([PowerSGD(40)], tensor)[0] == 0      # factors larger than the matrix: sent dense
+    assert errors_of([PowerSGD(40)], tensor)[0] == 0  # factors larger than the matrix: sent dense
     with pytest.raises(InvalidArgument):
         errors_of(settings, tensor, "guess")
 
 
 # Decisions
+
 
 @pytest.mark.parametrize("metric", ["squared", "plain"])
 @pytest.mark.parametrize("family", FAMILIES, ids=repr)
@@ -268,8 +283,15 @@ def test_priorities_and_measured_times_shift_compression_between_tensors():
             Seconds.measured({"a": 1}, seconds, sent_bytes)
 
 
-@pytest.mark.parametrize("wrong", [{"a": 1.0, "c": 1.0, "d": 1.0}, {**dict.fromkeys(MODEL, 1.0), "b": math.nan},
-                                   {**dict.fromkeys(MODEL, 1.0), "b": -1.0}], ids=str)
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"a": 1.0, "c": 1.0, "d": 1.0},
+        {**dict.fromkeys(MODEL, 1.0), "b": math.nan},
+        {**dict.fromkeys(MODEL, 1.0), "b": -1.0},
+    ],
+    ids=str,
+)
 @pytest.mark.parametrize("kind", [partial(Prioritized, Bytes()), Seconds], ids=["Prioritized", "Seconds"])
 def test_a_cost_without_a_price_of_a_tensor_is_refused_at_the_start(kind, wrong):
     """The first decision, on one rank only, would come too late."""
@@ -339,7 +361,7 @@ def test_settings_of_accordion_are_the_references_of_lgreco():
     controller = made(reference=PowerSGD(4), accordion=accordion)
     assert controller.settings(0, 1.0) == dict.fromkeys(MODEL, PowerSGD(6))
     budgets = []
-    for scale in (1.0, 1.0, 5.0):      # nothing to compare with; calm; critical again
+    for scale in (1.0, 1.0, 5.0):  # nothing to compare with; calm; critical again
         numbers = controller.decide({name: item * scale for name, item in gradients().items()})
         controller.apply(numbers)
         settings = controller.settings(1, 1.0)
@@ -348,7 +370,7 @@ def test_settings_of_accordion_are_the_references_of_lgreco():
         budgets.append(error <= mild * (1 + 1e-9))
         assert error <= harsh * (1 + 1e-9)
     assert budgets == [True, False, True]
-    assert controller.settings(2, 0.1) == dict.fromkeys(MODEL, PowerSGD(6))      # the learning rate fell
+    assert controller.settings(2, 0.1) == dict.fromkeys(MODEL, PowerSGD(6))  # the learning rate fell
     state, again = controller.state_dict(), made(reference=PowerSGD(4), accordion=Accordion(PowerSGD(6), PowerSGD(2)))
     again.load_state_dict(state)
     assert again.settings(3, 0.1) == controller.settings(3, 0.1)
@@ -359,8 +381,20 @@ def test_settings_of_accordion_are_the_references_of_lgreco():
         LGreCo(PowerSGD(4), accordion=Accordion(TopK(0.5), TopK(0.1)))
 
 
-@pytest.mark.parametrize("wrong", [{"period": 0}, {"bins": 0}, {"metric": "cubed"}, {"method": "guess"}, {"steps": 0},
-                                   {"source": "elsewhere"}, {"reference": Dense()}, {"others": (Dense(),)}], ids=str)
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"period": 0},
+        {"bins": 0},
+        {"metric": "cubed"},
+        {"method": "guess"},
+        {"steps": 0},
+        {"source": "elsewhere"},
+        {"reference": Dense()},
+        {"others": (Dense(),)},
+    ],
+    ids=str,
+)
 def test_lgreco_refuses_arguments_out_of_range(wrong):
     with pytest.raises(InvalidArgument):
         LGreCo(**{"reference": TopK(0.05), **wrong})
@@ -368,12 +402,18 @@ def test_lgreco_refuses_arguments_out_of_range(wrong):
 
 # On simulated ranks
 
-@pytest.mark.parametrize("controller", [
-    LGreCo(PowerSGD(3), others=(TopK(0.02), Frames(3)), period=3, warmup=2, source="own"),
-    LGreCo(PowerSGD(2), period=2, source="reduced", accordion=Accordion(PowerSGD(4), PowerSGD(1))),
-    LGreCo(RandomK(0.1), period=2, cost=Prioritized(Bytes(), {"linear": 1, "images": 5, "wide": 9})),
-    KMeans(TopK(0.05), (TopK(0.2), TopK(0.1), TopK(0.02)), period=2),
-    GlobalThreshold(TopK(0.05), period=2)], ids=lambda controller: repr(controller)[:30])
+
+@pytest.mark.parametrize(
+    "controller",
+    [
+        LGreCo(PowerSGD(3), others=(TopK(0.02), Frames(3)), period=3, warmup=2, source="own"),
+        LGreCo(PowerSGD(2), period=2, source="reduced", accordion=Accordion(PowerSGD(4), PowerSGD(1))),
+        LGreCo(RandomK(0.1), period=2, cost=Prioritized(Bytes(), {"linear": 1, "images": 5, "wide": 9})),
+        KMeans(TopK(0.05), (TopK(0.2), TopK(0.1), TopK(0.02)), period=2),
+        GlobalThreshold(TopK(0.05), period=2),
+    ],
+    ids=lambda controller: repr(controller)[:30],
+)
 def test_planners_decide_alike_on_all_ranks_and_error_feedback_telescopes(controller):
     """Error feedback telescopes while settings and families change, and a resumed run goes on as it would have."""
     size, steps = 3, 9
@@ -400,8 +440,9 @@ def test_planners_decide_alike_on_all_ranks_and_error_feedback_telescopes(contro
             sent[name] = sent[name] + averages[0][name].double()
     assert len(seen) > 1
     for name, whole in given_in.items():
-        left = sum((r.double() for rank in group if (r := rank.averager.residual(name)) is not None),
-                   torch.zeros_like(whole))
+        left = sum(
+            (r.double() for rank in group if (r := rank.averager.residual(name)) is not None), torch.zeros_like(whole)
+        )
         assert norm(whole - sent[name] - left / size) <= 1e-5 * norm(whole)
 
 
@@ -417,16 +458,24 @@ def test_decisions_that_change_no_rank_leave_all_bits_as_they_are():
     assert group[0].controller.state_dict()["choices"] == [0, 0, 0]
 
 
-
-@pytest.mark.parametrize("make", [
-    lambda: Range(least=math.nan), lambda: Range(most=math.inf), lambda: Range(below=math.inf),
-    lambda: Range(above=math.inf), lambda: Range(least=9, most=3), lambda: Seconds({}, fixed=math.nan),
-    lambda: Seconds({}, fixed=-1.0), lambda: Seconds({"a": "x"}).of("a", (2, 2), PowerSGD(1)),  # type: ignore[dict-item]
-    lambda: Seconds({"a": math.nan}).of("a", (2, 2), PowerSGD(1)), lambda: Listed((math.nan,)),
-    lambda: Listed(("a",)),  # type: ignore[arg-type]
-    lambda: LGreCo(PowerSGD(4), others=(1,)),  # type: ignore[arg-type]
-    lambda: KMeans(PowerSGD(4), (PowerSGD(2), 8)),  # type: ignore[arg-type]
-])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Range(least=math.nan),
+        lambda: Range(most=math.inf),
+        lambda: Range(below=math.inf),
+        lambda: Range(above=math.inf),
+        lambda: Range(least=9, most=3),
+        lambda: Seconds({}, fixed=math.nan),
+        lambda: Seconds({}, fixed=-1.0),
+        lambda: Seconds({"a": "x"}).of("a", (2, 2), PowerSGD(1)),  # type: ignore[dict-item]
+        lambda: Seconds({"a": math.nan}).of("a", (2, 2), PowerSGD(1)),
+        lambda: Listed((math.nan,)),
+        lambda: Listed(("a",)),  # type: ignore[arg-type]
+        lambda: LGreCo(PowerSGD(4), others=(1,)),  # type: ignore[arg-type]
+        lambda: KMeans(PowerSGD(4), (PowerSGD(2), 8)),  # type: ignore[arg-type]
+    ],
+)
 def test_settings_that_no_decision_can_come_of_are_refused_where_they_are_made(make):
     with pytest.raises(InvalidArgument):
         make()

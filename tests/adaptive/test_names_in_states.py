@@ -1,5 +1,4 @@
-"""Names of controllers that stand in checkpoints, or that ranks compare, do not change with the code's.
-"""
+"""Names of controllers that stand in checkpoints, or that ranks compare, do not change with the code's."""
 
 from __future__ import annotations
 
@@ -57,9 +56,11 @@ def test_controllers_have_the_reprs_that_ranks_compare():
         "policy=Exponential(base=2.0), weight=None, denominator='fed', metric='squared', nested=True, dense=Dense(), "
         "settle=False)"
     )
-    assert repr(gravac_bits((3, 1))).endswith("policy=Listed(values=(3.2,)), weight=None, denominator='fed', "
-                                              "metric='squared', nested=True, dense=Frames(bits=None, optimizer=None), "
-                                              "settle=False)")
+    assert repr(gravac_bits((3, 1))).endswith(
+        "policy=Listed(values=(3.2,)), weight=None, denominator='fed', "
+        "metric='squared', nested=True, dense=Frames(bits=None, optimizer=None), "
+        "settle=False)"
+    )
     assert repr(Accordion(TopK(0.1), TopK(0.1))) == (
         f"Accordion(mild={top}, harsh={top}, period=100, threshold=0.5, drop=0.0, source='average')"
     )
@@ -68,6 +69,8 @@ def test_controllers_have_the_reprs_that_ranks_compare():
         "cost=Bytes(dtype=torch.float32), period=500, bins=10000, metric='squared', method='auto', steps=5, warmup=0, "
         "accordion=None, source='average')"
     )
-    assert repr(KMeans(TopK(0.1), (TopK(0.1),))) == f"KMeans(reference={top}, ranked=({top},), period=500, " \
-                                                    "source='average')"
+    assert (
+        repr(KMeans(TopK(0.1), (TopK(0.1),))) == f"KMeans(reference={top}, ranked=({top},), period=500, "
+        "source='average')"
+    )
     assert repr(GlobalThreshold(TopK(0.1))) == f"GlobalThreshold(initial={top}, threshold=None, period=1, source='own')"

@@ -21,5 +21,5 @@ def gradients(seed=0):
         rows, columns = shape[0], math.prod(shape[1:])
         low = torch.randn(rows, 2, generator=random) @ torch.randn(2, columns, generator=random)
         peaks = torch.randn(rows, columns, generator=random) ** (2 * number + 1)
-        results[name] = (low + peaks).reshape(shape) * 0.1 ** number
+        results[name] = (low + peaks).reshape(shape) * 0.1**number
     return results

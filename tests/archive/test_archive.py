@@ -77,7 +77,7 @@ FILES = {
 def test_archived_files_are_restored_byte_for_byte(part_bytes, threads):
     data = archive_of(FILES, part_bytes=part_bytes, threads=threads)
     assert restored(data, threads=threads) == FILES
-    assert data == archive_of(FILES, part_bytes=part_bytes, threads=1)      # and the archive is a function of them
+    assert data == archive_of(FILES, part_bytes=part_bytes, threads=1)  # and the archive is a function of them
 
 
 def test_a_reader_written_from_the_page_alone_reads_archives():
@@ -240,29 +240,45 @@ def test_unknown_arguments_are_refused_whatever_the_tensors(argument, end, mode,
     assert str(caught.value) == f"save_file has no argument {argument!r}{end}"
 
 
-@pytest.mark.parametrize(("tensors", "metadata", "place"), [
-    ({"x": np.ones(3)}, {"step": 7}, "'step': 7"), ({"x": np.ones(3)}, {"rate": None}, "'rate': None"),
-    ({"x": np.ones(3)}, {"a": "b", "list": [1]}, r"'list': \[1\]"),
-    ({"x": np.ones(3)}, {"bytes": b"z"}, "'bytes': b'z'"),
-    ({"x": np.ones(3)}, {7: "step"}, "7: 'step'"), ({"x": np.ones(3)}, {"half": "\ud800"}, "'half'"),
-    ({"x": np.ones(3)}, ["step"], "metadata must be a dictionary of strings, not a list"),
-    ({1: np.ones(3)}, None, "a tensor's name must be a string .*, not 1"),
-    ({"\udc00": np.ones(3)}, None, "tensor's name"),
-    ({"x": np.ones(3), None: np.ones(3)}, None, "not None"),
-    ({"__metadata__": np.ones(3)}, None, "'__metadata__': must have another name"),
-    ({"x": np.ones(3), "c": np.ones(3, complex)}, None, "'c': must be of a type .*, not of complex128.* gcodec.save"),
-    ({"x": np.ones(3), "n" * 60_001: np.ones(3)}, None, "at most 60000 bytes of UTF-8, not 60001: 'nnn"),
-    ({"\N{SNOWMAN}" * 20_001: np.ones(3)}, None, "at most 60000 bytes of UTF-8, not 60003"),
-])
+@pytest.mark.parametrize(
+    ("tensors", "metadata", "place"),
+    [
+        ({"x": np.ones(3)}, {"step": 7}, "'step': 7"),
+        ({"x": np.ones(3)}, {"rate": None}, "'rate': None"),
+        ({"x": np.ones(3)}, {"a": "b", "list": [1]}, r"'list': \[1\]"),
+        ({"x": np.ones(3)}, {"bytes": b"z"}, "'bytes': b'z'"),
+        ({"x": np.ones(3)}, {7: "step"}, "7: 'step'"),
+        ({"x": np.ones(3)}, {"half": "\ud800"}, "'half'"),
+        ({"x": np.ones(3)}, ["step"], "metadata must be a dictionary of strings, not a list"),
+        ({1: np.ones(3)}, None, "a tensor's name must be a string .*, not 1"),
+        ({"\udc00": np.ones(3)}, None, "tensor's name"),
+        ({"x": np.ones(3), None: np.ones(3)}, None, "not None"),
+        ({"__metadata__": np.ones(3)}, None, "'__metadata__': must have another name"),
+        (
+            {"x": np.ones(3), "c": np.ones(3, complex)},
+            None,
+            "'c': must be of a type .*, not of complex128.* gcodec.save",
+        ),
+        ({"x": np.ones(3), "n" * 60_001: np.ones(3)}, None, "at most 60000 bytes of UTF-8, not 60001: 'nnn"),
+        ({"\N{SNOWMAN}" * 20_001: np.ones(3)}, None, "at most 60000 bytes of UTF-8, not 60003"),
+    ],
+)
 def test_names_and_metadata_that_are_no_strings_are_refused_by_name(tensors, metadata, place, tmp_path):
     with pytest.raises(InvalidArgument, match=place):
         save_file(tensors, tmp_path / "x.gc", metadata=metadata)
     assert not (tmp_path / "x.gc").exists()
 
 
-@pytest.mark.parametrize("value", [
-    "x" * 10_000_000, "[" * 3_000_000, "," * 9_000_000, "".join(map(str, range(400_000))) + "{" * 2_000_000,
-], ids=["repeated", "brackets", "commas", "mixed"])
+@pytest.mark.parametrize(
+    "value",
+    [
+        "x" * 10_000_000,
+        "[" * 3_000_000,
+        "," * 9_000_000,
+        "".join(map(str, range(400_000))) + "{" * 2_000_000,
+    ],
+    ids=["repeated", "brackets", "commas", "mixed"],
+)
 def test_metadata_are_read_however_long_they_are_and_however_well_they_compress(value, tmp_path):
     save_file({"n" * 60_000: FLOATS}, tmp_path / "x.gc", metadata={"config": value})
     with gcodec.open(tmp_path / "x.gc") as file:
@@ -297,8 +313,13 @@ def test_saved_raw_bits_can_be_given_their_type(tmp_path):
 def test_a_failed_save_leaves_the_old_file(tmp_path):
     save_file({"w": FLOATS}, tmp_path / "x.gc")
     before = (tmp_path / "x.gc").read_bytes()
-    for bad in ({"w": np.array([{}], object)}, {"w": np.array(["text"])}, {"__metadata__": FLOATS},
-                {"w": FLOATS, "__structure__": FLOATS}, {"__structure__": np.arange(9, dtype=np.uint8)}):
+    for bad in (
+        {"w": np.array([{}], object)},
+        {"w": np.array(["text"])},
+        {"__metadata__": FLOATS},
+        {"w": FLOATS, "__structure__": FLOATS},
+        {"__structure__": np.arange(9, dtype=np.uint8)},
+    ):
         with pytest.raises(InvalidArgument):
             save_file(bad, tmp_path / "x.gc")
     with pytest.raises(InvalidArgument, match="of use only with"):
@@ -318,7 +339,7 @@ def test_files_with_rounded_values_keep_their_bound_and_hold_valid_checksums():
         entry = archive.add(plan, MantissaBits(plan, 8))
     assert not entry.exact and [segment.lossy for segment in entry.segments] == [True, True, False, False]
     file = restored(stream.getvalue())["x.npz"]
-    loaded = np.load(io.BytesIO(file))      # which checks the members' CRC-32
+    loaded = np.load(io.BytesIO(file))  # which checks the members' CRC-32
     assert np.abs(loaded["x"] - FLOATS).max() > 0 and loaded["step"] == 1001
     assert (np.abs(loaded["x"] - FLOATS) <= np.abs(FLOATS) * 2.0**-9).all()
     assert np.array_equal(loaded["n"], arrays["n"])
@@ -351,11 +372,17 @@ def test_levels_are_given_by_the_names_of_tensors(tmp_path):
         save_file({"w": FLOATS}, tmp_path / "y.gc", levels={"u": levels})
 
 
-@pytest.mark.parametrize(("dtype", "message"), [
-    ("bf16", "dtype must be a type such as .*, not 'bf16'"), ({"w": "bf16"}, "dtype must be a type"),
-    ({"w": None}, "dtype must be a type"), ({"u": "bfloat16"}, "'u', but there is no such tensor"),
-    ({"t": "float64"}, "tensor 't': dtype must be None or 'float32'"), ({"w": "float32"}, "tensor 'w'"),
-])
+@pytest.mark.parametrize(
+    ("dtype", "message"),
+    [
+        ("bf16", "dtype must be a type such as .*, not 'bf16'"),
+        ({"w": "bf16"}, "dtype must be a type"),
+        ({"w": None}, "dtype must be a type"),
+        ({"u": "bfloat16"}, "'u', but there is no such tensor"),
+        ({"t": "float64"}, "tensor 't': dtype must be None or 'float32'"),
+        ({"w": "float32"}, "tensor 'w'"),
+    ],
+)
 def test_types_that_no_tensor_can_have_are_refused(dtype, message, tmp_path):
     torch = pytest.importorskip("torch")
     tensors = {"w": np.ones(3, np.uint16), "t": torch.ones(3)}
@@ -390,9 +417,12 @@ def test_lists_that_are_no_array_are_refused(tmp_path, dtype):
 
 def test_levels_that_do_not_fit_their_tensor_or_another_mode_are_refused(tmp_path):
     tensors = {"w": np.ones((20, 30), np.float32), "i": np.arange(600)}
-    for name, levels, message in (("w", np.zeros(601, np.uint8), "must be 600 uint8"), ("i", np.zeros(600, np.uint8),
-                                  "'i', but that tensor is of int64"), ("w", np.zeros((30, 20), np.uint8), "shape"),
-                                  ("w", np.zeros((20, 30), int), "must be 600 uint8")):
+    for name, levels, message in (
+        ("w", np.zeros(601, np.uint8), "must be 600 uint8"),
+        ("i", np.zeros(600, np.uint8), "'i', but that tensor is of int64"),
+        ("w", np.zeros((30, 20), np.uint8), "shape"),
+        ("w", np.zeros((20, 30), int), "must be 600 uint8"),
+    ):
         with pytest.raises(InvalidArgument, match=message):
             save_file(tensors, tmp_path / "x.gc", levels={name: levels})
     with pytest.raises(InvalidArgument, match="levels and mantissa_bits cannot both be given"):
@@ -405,9 +435,11 @@ def test_lossy_modes_change_no_tensor_that_they_do_not_make_smaller(how, tmp_pat
     sizes = (2, 3, 5, 8, 10, 11, 12, 13, 20, 50, 1000)
     tensors = {f"x{size}": RNG.standard_normal(size).astype(np.float32) for size in sizes}
     tensors |= {f"round{size}": np.tile(np.float32(0.1), size) for size in sizes}
-    more = {"mantissa_bits": 7} if how == "mantissa bits" else {
-        "levels": {name: np.full(x.shape, 1, np.uint8) for name, x in tensors.items()}
-    }
+    more = (
+        {"mantissa_bits": 7}
+        if how == "mantissa bits"
+        else {"levels": {name: np.full(x.shape, 1, np.uint8) for name, x in tensors.items()}}
+    )
     save_file(tensors, tmp_path / "x.gc", **more)
     after = load_file(tmp_path / "x.gc")
     changed = {name for name, x in tensors.items() if after[name].tobytes() != x.tobytes()}
@@ -452,7 +484,7 @@ def test_existing_archives_are_replaced_only_by_force(tmp_path):
     (tmp_path / "x.gc").write_bytes(b"precious")
     with pytest.raises(GcodecError, match="exists already"):
         ArchiveWriter(tmp_path / "x.gc")
-    with pytest.raises(GcodecError, match="exists already"), Staging() as staging:     # it appears meanwhile
+    with pytest.raises(GcodecError, match="exists already"), Staging() as staging:  # it appears meanwhile
         staging.create(tmp_path / "y.gc").write(b"new")
         (tmp_path / "y.gc").write_bytes(b"precious")
     assert (tmp_path / "y.gc").read_bytes() == b"precious"
@@ -490,7 +522,7 @@ def test_the_corpus_is_restored_byte_for_byte():
 @pytest.mark.parametrize("dtype", ["float8_e4m3fn", "float8_e5m2"])
 def test_matrices_of_float8_whose_columns_differ_in_scale_are_restored(dtype):
     random = np.random.default_rng(0)
-    heads = random.integers(40, 70, 64) + random.integers(0, 4, (4096, 64))     # columns of their own scales
+    heads = random.integers(40, 70, 64) + random.integers(0, 4, (4096, 64))  # columns of their own scales
     stream = io.BytesIO()
     save_file({"w": heads.astype(np.uint8)}, stream, dtype=dtype)
     assert np.array_equal(load_file(io.BytesIO(stream.getvalue()))["w"].view(np.uint8), heads)

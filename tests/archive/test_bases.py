@@ -87,11 +87,25 @@ def test_a_checkpoint_is_smaller_against_the_one_before():
 
 def forms(tensors: dict[str, Any]) -> dict[str, Any]:
     """Return the same tensors in all forms that a base may have."""
-    write({"f/x.safetensors": safetensors_bytes(tensors), "f/x.npz": npz(tensors), "f/x.pt": torch_bytes(tensors),
-           "f/z.npz": npz(tensors, compressed=True), "f/x.gc": saved(tensors)})
-    model = {"model/" + name: array for name, array in tensors.items()}     # as in the .pt
-    return {"dict": tensors, "npz": "f/x.npz", "compressed npz": "f/z.npz", "archive": "f/x.gc",
-            "path": Path("f/x.npz"), "safetensors": "f/x.safetensors", "model": model}
+    write(
+        {
+            "f/x.safetensors": safetensors_bytes(tensors),
+            "f/x.npz": npz(tensors),
+            "f/x.pt": torch_bytes(tensors),
+            "f/z.npz": npz(tensors, compressed=True),
+            "f/x.gc": saved(tensors),
+        }
+    )
+    model = {"model/" + name: array for name, array in tensors.items()}  # as in the .pt
+    return {
+        "dict": tensors,
+        "npz": "f/x.npz",
+        "compressed npz": "f/z.npz",
+        "archive": "f/x.gc",
+        "path": Path("f/x.npz"),
+        "safetensors": "f/x.safetensors",
+        "model": model,
+    }
 
 
 @pytest.mark.parametrize("form", ["dict", "npz", "compressed npz", "archive", "path", "safetensors"])
@@ -112,7 +126,7 @@ def test_torch_tensors_and_views_of_one_storage_are_bases():
     data = saved(new, base=old)
     assert all(bases_of(data).values())
     assert all(torch.equal(tensor, new[name]) for name, tensor in load_file(io.BytesIO(data), base=old).items())
-    flat = torch.cat([old["b"], old["w"].reshape(-1)])      # as one storage, of which tensors are views
+    flat = torch.cat([old["b"], old["w"].reshape(-1)])  # as one storage, of which tensors are views
     write({"flat.pt": torch_file({"b": flat[:3000], "w": flat[3000:].view(200, 100)})})
     assert bases_of(saved({"w": NEW["w"], "b": NEW["b"]}, base="flat.pt")) == {"w": hash_of(W), "b": hash_of(B)}
     data = saved({"w": NEW["w"]}, base="flat.pt")
@@ -125,8 +139,16 @@ def strided(change: float) -> dict[str, Any]:
     """Return tensors that a dictionary and a state of them hold as other bytes, or under other names."""
     torch = pytest.importorskip("torch")
     w, h, b = (torch.from_numpy(later(array, change)) for array in (W, H, B))
-    return {"transposed": w.t(), "all": b, "same": b, "rows": b[1000:], "layer/bias": h[0].clone(),
-            "layer/fortran": np.asfortranarray(h.numpy()), "small": b[:9].clone(), "step": torch.ones(()) * change}
+    return {
+        "transposed": w.t(),
+        "all": b,
+        "same": b,
+        "rows": b[1000:],
+        "layer/bias": h[0].clone(),
+        "layer/fortran": np.asfortranarray(h.numpy()),
+        "small": b[:9].clone(),
+        "step": torch.ones(()) * change,
+    }
 
 
 READERS: dict[str, Any] = {
@@ -164,7 +186,7 @@ def test_a_dictionary_of_strided_and_shared_tensors_is_the_base_for_every_reader
 
 def test_raw_bits_of_a_named_type_are_a_base_for_that_type():
     old, new = {"w": bfloat16(W)}, {"w": bfloat16(NEW["w"])}
-    assert bases_of(saved(new, base=old)) == {"w": None}        # integers, as far as anyone knows
+    assert bases_of(saved(new, base=old)) == {"w": None}  # integers, as far as anyone knows
     data = saved(new, base=old, dtype="bfloat16")
     assert bases_of(data) == {"w": hash_of(old["w"])}
     assert np.array_equal(load_file(io.BytesIO(data), base=old)["w"].view(np.uint16), new["w"])
@@ -173,7 +195,7 @@ def test_raw_bits_of_a_named_type_are_a_base_for_that_type():
 def test_tensors_without_a_fitting_base_are_coded_alone():
     old = {"w": W.reshape(100, 200), "b": B[:-1], "half": H, "wide": OLD["wide"], "more": W}
     data = saved(NEW | {"extra": B}, base=old)
-    assert bases_of(data) == {**dict.fromkeys([*NEW, "extra"]), "w": hash_of(W)}      # another shape, as many values
+    assert bases_of(data) == {**dict.fromkeys([*NEW, "extra"]), "w": hash_of(W)}  # another shape, as many values
     loaded = load_file(io.BytesIO(data), base={"w": W})
     assert all(np.array_equal(loaded[name], NEW[name]) for name in NEW)
     alone = load_file(io.BytesIO(data), names=["b", "half"])
@@ -192,7 +214,7 @@ def test_a_base_never_makes_an_archive_larger(noise):
     rows = (RNG.standard_normal((400, 1)) * RNG.standard_normal(128)).astype(np.float32)
     new = {"rows": later(rows, 1e-4), "w": W, "b": B}
     base = {name: later(array, noise) for name, array in new.items()}
-    assert len(saved(new, base=base)) <= len(saved(new)) + 100      # the hashes in the index
+    assert len(saved(new, base=base)) <= len(saved(new)) + 100  # the hashes in the index
 
 
 def test_empty_single_and_special_values_are_restored_with_their_base():
@@ -237,11 +259,11 @@ def test_bases_are_read_part_by_part():
     assert plan.tensors
     with Bases(plan) as bases:
         data = archive_of({"new": new}, bases, part_bytes=1 << 12)
-        assert restored(data, bases) == {"new": new} and source.longest == 4000      # ten rows
+        assert restored(data, bases) == {"new": new} and source.longest == 4000  # ten rows
     with ArchiveReader(io.BytesIO(saved({"w": W}))) as archive, Bases(archive) as bases:
         again = archive_of({"new": new}, bases, part_bytes=1 << 12)
         assert restored(again, bases) == {"new": new}
-        assert index_of(again)[0] == index_of(data)[0]      # only the base's name differs
+        assert index_of(again)[0] == index_of(data)[0]  # only the base's name differs
 
 
 @pytest.fixture
@@ -309,17 +331,20 @@ def test_a_base_is_looked_up_once_for_all_chunks_of_a_segment(monkeypatch):
 DATA = saved(NEW, base=OLD)
 
 
-@pytest.mark.parametrize(("base", "message"), [
-    (None, "tensors.safetensors:w: was compressed against a base, tensors.safetensors, which must be given"),
-    ({}, "tensors.safetensors:w: .* has no such tensor of 80000 bytes of float32"),
-    ({"w": W[1:], "b": B}, "tensors.safetensors:w: .* has no such tensor"),
-    ({**OLD, "w": W.astype(np.float64)}, "tensors.safetensors:w: .* has no such tensor"),
-    ({**OLD, "w": W.view(np.int32)}, "tensors.safetensors:w: .* has no such tensor"),
-    (NEW, "tensors.safetensors:w .*base is not the array"),
-    ({**OLD, "w": np.where(W[150, 7] == W, 0, W)}, "tensors.safetensors:w .*base is not the array"),
-    ({**OLD, "w": -W}, "tensors.safetensors:w .*base is not the array"),
-    ({**OLD, "b": NEW["b"]}, "tensors.safetensors:b .*base is not the array"),
-])
+@pytest.mark.parametrize(
+    ("base", "message"),
+    [
+        (None, "tensors.safetensors:w: was compressed against a base, tensors.safetensors, which must be given"),
+        ({}, "tensors.safetensors:w: .* has no such tensor of 80000 bytes of float32"),
+        ({"w": W[1:], "b": B}, "tensors.safetensors:w: .* has no such tensor"),
+        ({**OLD, "w": W.astype(np.float64)}, "tensors.safetensors:w: .* has no such tensor"),
+        ({**OLD, "w": W.view(np.int32)}, "tensors.safetensors:w: .* has no such tensor"),
+        (NEW, "tensors.safetensors:w .*base is not the array"),
+        ({**OLD, "w": np.where(W[150, 7] == W, 0, W)}, "tensors.safetensors:w .*base is not the array"),
+        ({**OLD, "w": -W}, "tensors.safetensors:w .*base is not the array"),
+        ({**OLD, "b": NEW["b"]}, "tensors.safetensors:b .*base is not the array"),
+    ],
+)
 def test_tensors_are_not_decoded_without_the_values_of_their_base(base, message):
     for wanted in (None, ["w", "b"]):
         with pytest.raises(Unsupported, match=message):
@@ -354,8 +379,12 @@ def test_what_open_returns_is_a_base_until_it_is_closed(tmp_path):
 
 def test_files_without_tensors_and_lossy_modes_take_no_base():
     write({"notes.txt": b"hello", "bad.npy": npy(W)[:1000]})
-    for base, message in (("nowhere", "no such file"), ("notes.txt", "no tensors"), ("bad.npy", "bad.npy"),
-                          ({"w": np.array(["text"])}, "'w'")):
+    for base, message in (
+        ("nowhere", "no such file"),
+        ("notes.txt", "no tensors"),
+        ("bad.npy", "bad.npy"),
+        ({"w": np.array(["text"])}, "'w'"),
+    ):
         with pytest.raises(GcodecError, match=message):
             saved(NEW, base=base)
     for lossy in ({"mantissa_bits": 5}, {"levels": {"w": np.zeros(W.shape, np.uint8)}}):
@@ -395,7 +424,7 @@ def test_damage_in_the_archive_or_in_its_base_is_found():
 
 
 def test_a_damaged_archive_is_no_base():
-    noise = RNG.integers(0, 1 << 32, 4000, np.uint32).view(np.float32)      # stored as it is, without a checksum
+    noise = RNG.integers(0, 1 << 32, 4000, np.uint32).view(np.float32)  # stored as it is, without a checksum
     data = bytearray(saved({"w": noise}))
     data[100] ^= 1
     write({"bad.gc": bytes(data)})
@@ -413,7 +442,7 @@ def test_an_index_that_lies_about_bases_is_refused():
         changed["files"][0]["segments"][place]["base"] = lie
         with pytest.raises(Corruption):
             ArchiveReader(io.BytesIO(with_index(chunks, changed)))
-    del segments[place]["base"]         # frames still say what they need
+    del segments[place]["base"]  # frames still say what they need
     with pytest.raises(Unsupported, match="encoded against a base"), Bases(saved_to("old.gc", OLD)) as bases:
         restored(with_index(chunks, index), bases)
     segments[place]["base"] = segments[place - 1]["base"] = "0" * 16

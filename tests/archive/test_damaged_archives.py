@@ -59,9 +59,14 @@ def test_a_stream_that_was_written_and_not_rewound_is_named_as_such(tmp_path):
     stream = io.BytesIO()
     gcodec.save({"x": np.arange(3)}, stream)
     told = rf"^\w+: the stream stands at its end, at byte {stream.tell()}: call seek\(0\)"
-    for read in (gcodec.load, gcodec.load_file, gcodec.open, gcodec.sync.Subscriber().apply,
-                 lambda file: gcodec.compress_file(file, tmp_path / "x.gc"),
-                 lambda file: gcodec.decompress_file(file, tmp_path / "x")):
+    for read in (
+        gcodec.load,
+        gcodec.load_file,
+        gcodec.open,
+        gcodec.sync.Subscriber().apply,
+        lambda file: gcodec.compress_file(file, tmp_path / "x.gc"),
+        lambda file: gcodec.decompress_file(file, tmp_path / "x"),
+    ):
         with pytest.raises(InvalidArgument, match=told):
             read(stream)
     assert not list(tmp_path.iterdir())
@@ -81,8 +86,12 @@ def test_damage_of_a_state_is_told_with_the_name_of_its_archive_and_no_circle_of
     for data in (values, structure):
         path.write_bytes(data)
         with path.open("rb") as named, open(os.dup(named.fileno()), "rb") as numbered:
-            for file, name in ((path, str(path)), (named, str(path)), (numbered, "archive"),
-                               (io.BytesIO(data), "archive")):
+            for file, name in (
+                (path, str(path)),
+                (named, str(path)),
+                (numbered, "archive"),
+                (io.BytesIO(data), "archive"),
+            ):
                 with pytest.raises(Corruption, match=f"^{re.escape(name)}: ") as caught:
                     gcodec.load(file)
                 assert caught.value.__cause__ is not caught.value
@@ -199,10 +208,20 @@ def test_an_index_that_lacks_a_key_or_has_another_is_refused():
                 opened(with_index(chunks, more))
 
 
-@pytest.mark.parametrize("raw", [
-    b"", b"{", b"[]", b"7", b'{"files":[],"files":[]}', b"[" * 100_000, b"\xff", b'"\\ud800"',
-    b'{"files":[' + b"9" * 5000 + b"]}",
-])
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b"7",
+        b'{"files":[],"files":[]}',
+        b"[" * 100_000,
+        b"\xff",
+        b'"\\ud800"',
+        b'{"files":[' + b"9" * 5000 + b"]}",
+    ],
+)
 def test_an_index_that_is_no_index_is_refused(raw):
     for codec in (STORED, ZSTD):
         with pytest.raises(GcodecError):
@@ -214,10 +233,26 @@ def test_an_index_that_unpacks_to_far_more_is_refused():
         opened(with_index(archive_header(), b" " * (1 << 24)))
 
 
-@pytest.mark.parametrize("path", [
-    "/etc/passwd", "../x", "a/../../x", "a/./b", "", "a//b", "a/", ".", "..", "C:/x", "c:x", "a\\b", "\0", "a\nb",
-    "x" * 4097,
-])
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/etc/passwd",
+        "../x",
+        "a/../../x",
+        "a/./b",
+        "",
+        "a//b",
+        "a/",
+        ".",
+        "..",
+        "C:/x",
+        "c:x",
+        "a\\b",
+        "\0",
+        "a\nb",
+        "x" * 4097,
+    ],
+)
 def test_paths_out_of_the_folder_are_refused(path):
     chunks, index = index_of(SMALL)
     index["files"][0]["path"] = path
@@ -234,10 +269,21 @@ def test_paths_that_collide_are_refused(paths):
             archive.add(plan_bytes(path, b"x"))
 
 
-@pytest.mark.parametrize("tensor", [
-    {"shape": [76]}, {"shape": [2**40, 2**40]}, {"offset": 1}, {"stride": [2]}, {"offset": 2**61}, {"segment": 9},
-    {"shape": [1] * 65}, {"stride": [1, 1]}, {"dtype": "float64"}, {"name": "\ud800"},
-])
+@pytest.mark.parametrize(
+    "tensor",
+    [
+        {"shape": [76]},
+        {"shape": [2**40, 2**40]},
+        {"offset": 1},
+        {"stride": [2]},
+        {"offset": 2**61},
+        {"segment": 9},
+        {"shape": [1] * 65},
+        {"stride": [1, 1]},
+        {"dtype": "float64"},
+        {"name": "\ud800"},
+    ],
+)
 def test_tensors_outside_their_segment_are_refused(tensor):
     chunks, index = index_of(archive_of({"a.npy": npy(np.arange(75, dtype=np.float32))}))
     index["files"][0]["tensors"][0] |= tensor
@@ -245,11 +291,18 @@ def test_tensors_outside_their_segment_are_refused(tensor):
         opened(with_index(chunks, index))
 
 
-@pytest.mark.parametrize("tensor", [
-    {"shape": [2**61, 2**61, 0]}, {"shape": [1], "stride": [2**61]}, {"shape": [0], "stride": [2**61], "offset": 2**61},
-    {"shape": [2**50, 2**50], "stride": [0, 0]}, {"dtype": "later"}, {"dtype": "bool", "shape": [300]},
-    {"dtype": "<M8[ns]"},
-])
+@pytest.mark.parametrize(
+    "tensor",
+    [
+        {"shape": [2**61, 2**61, 0]},
+        {"shape": [1], "stride": [2**61]},
+        {"shape": [0], "stride": [2**61], "offset": 2**61},
+        {"shape": [2**50, 2**50], "stride": [0, 0]},
+        {"dtype": "later"},
+        {"dtype": "bool", "shape": [300]},
+        {"dtype": "<M8[ns]"},
+    ],
+)
 def test_reading_strange_tensors_raises_gcodec_errors_only(tensor):
     chunks, index = index_of(archive_of({"a.npy": npy(np.zeros(75, np.float32))}))
     index["files"][0]["tensors"][0] |= {"shape": [3], **tensor}

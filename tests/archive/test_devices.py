@@ -16,8 +16,15 @@ from gcodec.errors import GcodecError, InvalidArgument
 torch = pytest.importorskip("torch")
 
 MATRIX = torch.arange(6000.0).reshape(100, 60)
-STATE = {"matrix": MATRIX, "rows": MATRIX[10:20], "columns": MATRIX.t(), "whole": torch.arange(10),
-         "half": torch.ones(3, dtype=torch.bfloat16), "none": torch.ones(0, 3), "scalar": torch.tensor(2.5)}
+STATE = {
+    "matrix": MATRIX,
+    "rows": MATRIX[10:20],
+    "columns": MATRIX.t(),
+    "whole": torch.arange(10),
+    "half": torch.ones(3, dtype=torch.bfloat16),
+    "none": torch.ones(0, 3),
+    "scalar": torch.tensor(2.5),
+}
 
 
 @pytest.fixture(scope="module")
@@ -29,8 +36,12 @@ def paths(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     torch.save({"tensors": STATE}, folder / "file.pt")
     gcodec.compress_file(folder / "file.pt")
     gcodec.Checkpointer(folder / "series").save(1, {"tensors": STATE, "array": np.arange(3)})
-    return {"object": folder / "object.gc", "dictionary": folder / "dictionary.gc", "file": folder / "file.pt.gc",
-            "series": folder / "series"}
+    return {
+        "object": folder / "object.gc",
+        "dictionary": folder / "dictionary.gc",
+        "file": folder / "file.pt.gc",
+        "series": folder / "series",
+    }
 
 
 READERS: dict[str, Callable[[dict[str, Path], Any], dict[str, Any]]] = {
@@ -71,18 +82,22 @@ def test_single_tensors_and_rows_come_on_the_device(paths):
 
 @pytest.mark.parametrize("device", ["cuda:77", "nothing", 3.5, "vulkan", 1 << 63])
 def test_what_is_no_device_is_named(paths, device):
-    for call in (lambda: gcodec.load(paths["object"], device=device),
-                 lambda: gcodec.load_file(paths["object"], device=device),
-                 lambda: gcodec.open(paths["object"], device=device),
-                 lambda: gcodec.Checkpointer(paths["series"]).load(device=device)):
+    for call in (
+        lambda: gcodec.load(paths["object"], device=device),
+        lambda: gcodec.load_file(paths["object"], device=device),
+        lambda: gcodec.open(paths["object"], device=device),
+        lambda: gcodec.Checkpointer(paths["series"]).load(device=device),
+    ):
         with pytest.raises(InvalidArgument, match=f"device must be a torch device.* not {device!r}"):
             call()
 
 
 def test_numpy_has_no_devices(paths):
-    for call in (lambda: gcodec.load(paths["object"], device="cpu", like="numpy"),
-                 lambda: gcodec.load_file(paths["object"], device="cpu", like="numpy"),
-                 lambda: gcodec.open(paths["object"], "np", "cpu")):
+    for call in (
+        lambda: gcodec.load(paths["object"], device="cpu", like="numpy"),
+        lambda: gcodec.load_file(paths["object"], device="cpu", like="numpy"),
+        lambda: gcodec.open(paths["object"], "np", "cpu"),
+    ):
         with pytest.raises(InvalidArgument, match="device is for torch tensors"):
             call()
 
@@ -91,8 +106,11 @@ def test_torch_that_is_missing_is_named(paths, monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", None)
     with pytest.raises(GcodecError, match=r"needs torch: pip install torch$"):
         gcodec.open(paths["object"], "pt", "cpu")
-    for call in (lambda: gcodec.load(paths["file"]), lambda: gcodec.load(paths["object"]),
-                 lambda: gcodec.load_file(paths["dictionary"])):
+    for call in (
+        lambda: gcodec.load(paths["file"]),
+        lambda: gcodec.load(paths["object"]),
+        lambda: gcodec.load_file(paths["dictionary"]),
+    ):
         with pytest.raises(GcodecError, match=r"needs torch: pip install torch, or read .*like='numpy'"):
             call()
     assert np.array_equal(gcodec.load(paths["object"], like="numpy")["tensors"]["matrix"], MATRIX.numpy())

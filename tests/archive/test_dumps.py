@@ -38,10 +38,13 @@ def test_a_failed_recording_leaves_no_file(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize(("words", "error"), [
-    ("Error while serializing: I/O error: No space left on device (os error 28)", OSError),
-    ("Error while serializing: header too large", GcodecError),
-])
+@pytest.mark.parametrize(
+    ("words", "error"),
+    [
+        ("Error while serializing: I/O error: No space left on device (os error 28)", OSError),
+        ("Error while serializing: header too large", GcodecError),
+    ],
+)
 def test_a_dump_that_cannot_be_written_is_an_error_that_names_it(words, error, tmp_path, monkeypatch):
     def fail(*arguments: Any, **options: Any) -> None:
         raise SafetensorError(words)
@@ -91,19 +94,23 @@ def test_dumps_of_numpy_arrays_can_be_written(tmp_path):
 GOOD = {"format": "gcodec-dump-1", "optimizer": "SGD", "step": "1", "groups": '[{"params": ["a"]}]'}
 
 
-@pytest.mark.parametrize(("metadata", "error"), [
-    (None, InvalidArgument),
-    ({"format": "pt"}, InvalidArgument),
-    ({**GOOD, "format": "gcodec-dump-2"}, Unsupported),
-    ({**GOOD, "step": "one"}, Corruption),
-    ({**GOOD, "groups": "["}, Corruption),
-    ({**GOOD, "groups": "3"}, Corruption),
-    ({**GOOD, "groups": "[3]"}, Corruption),
-    ({**GOOD, "groups": "[{}]"}, Corruption),
-    ({**GOOD, "groups": '[{"params": [["a"]]}]'}, Corruption),
-    ({**GOOD, "groups": '[{"params": ["a", "b"]}]'}, Corruption),
-    ({key: value for key, value in GOOD.items() if key != "optimizer"}, Corruption),
-], ids=str)
+@pytest.mark.parametrize(
+    ("metadata", "error"),
+    [
+        (None, InvalidArgument),
+        ({"format": "pt"}, InvalidArgument),
+        ({**GOOD, "format": "gcodec-dump-2"}, Unsupported),
+        ({**GOOD, "step": "one"}, Corruption),
+        ({**GOOD, "groups": "["}, Corruption),
+        ({**GOOD, "groups": "3"}, Corruption),
+        ({**GOOD, "groups": "[3]"}, Corruption),
+        ({**GOOD, "groups": "[{}]"}, Corruption),
+        ({**GOOD, "groups": '[{"params": [["a"]]}]'}, Corruption),
+        ({**GOOD, "groups": '[{"params": ["a", "b"]}]'}, Corruption),
+        ({key: value for key, value in GOOD.items() if key != "optimizer"}, Corruption),
+    ],
+    ids=str,
+)
 def test_files_that_are_no_dumps_are_refused(metadata, error, tmp_path):
     zeros = np.zeros(2, np.float32)
     save_file({"grad/a": zeros, "param/a": zeros}, tmp_path / "file", metadata)

@@ -65,8 +65,7 @@ def test_equal_tensors_are_stored_once_and_come_back_in_memory_of_their_own(tmp_
     gcodec.save_file({"a": WEIGHTS, "b": OTHERS, "c": WEIGHTS.copy()}, twice)
     assert twice.stat().st_size < once.stat().st_size + 300
     loaded = gcodec.load_file(twice)
-    assert all(np.array_equal(loaded[name], array) for name, array in
-               {"a": WEIGHTS, "b": OTHERS, "c": WEIGHTS}.items())
+    assert all(np.array_equal(loaded[name], array) for name, array in {"a": WEIGHTS, "b": OTHERS, "c": WEIGHTS}.items())
     loaded["a"][:] = 0
     assert np.array_equal(loaded["c"], WEIGHTS)
     with gcodec.open(twice) as file:
@@ -110,7 +109,7 @@ def test_equal_files_without_tensors_are_stored_once(tmp_path, capsys):
     pytest.importorskip("torch")
     rng = np.random.default_rng(0)
     big, small, other = rng.bytes(MIN_BYTES), rng.bytes(MIN_BYTES - 1), rng.bytes(MIN_BYTES)
-    state = torch_file({"rng": list(range(2000))})      # without tensors
+    state = torch_file({"rng": list(range(2000))})  # without tensors
     files = {"tokenizer.json": big, "small.txt": small, "state.pt": state, "model.npy": npy(WEIGHTS)}
     folder = tmp_path / "run"
     for step in ("a", "b"):
@@ -121,8 +120,10 @@ def test_equal_files_without_tensors_are_stored_once(tmp_path, capsys):
     assert main(["compress", str(folder), "-o", str(tmp_path / "r.gc"), "-q"]) == 0
     with ArchiveReader(tmp_path / "r.gc") as archive:
         own = {entry.path for entry in archive.files if entry.stored > 200}
-    assert own == {f"run/{path}" for path in ("a/tokenizer.json", "a/state.pt", "a/small.txt", "a/model.npy",
-                                              "b/small.txt", "b/other.json")}
+    assert own == {
+        f"run/{path}"
+        for path in ("a/tokenizer.json", "a/state.pt", "a/small.txt", "a/model.npy", "b/small.txt", "b/other.json")
+    }
     assert main(["decompress", str(tmp_path / "r.gc"), "-o", f"{tmp_path}/back/", "-q"]) == 0
     for path in folder.glob("*/*"):
         assert (tmp_path / "back" / path.relative_to(tmp_path)).read_bytes() == path.read_bytes()
@@ -137,8 +138,14 @@ def test_equal_files_without_tensors_are_stored_once(tmp_path, capsys):
         }
 
 
-@given(st.lists(st.tuples(st.sampled_from([0, 1, 2]), st.sampled_from([0, MIN_BYTES // 8, MIN_BYTES // 4 - 1])),
-                min_size=1, max_size=8), st.sampled_from([0, 700]))
+@given(
+    st.lists(
+        st.tuples(st.sampled_from([0, 1, 2]), st.sampled_from([0, MIN_BYTES // 8, MIN_BYTES // 4 - 1])),
+        min_size=1,
+        max_size=8,
+    ),
+    st.sampled_from([0, 700]),
+)
 def test_what_differs_in_one_bit_or_in_size_is_stored_apart(kinds, more):
     arrays = []
     for value, place in kinds:
@@ -170,8 +177,10 @@ def test_long_runs_of_plain_bytes_are_stored_once_too():
 
 def test_files_with_the_same_long_header_both_keep_its_metadata():
     names = [f"{number:04}.{'x' * 250}" for number in range(4000)]
-    files = {f"{value}.safetensors": safetensors_bytes(dict.fromkeys(names, np.array([value])), {"key": "value"})
-             for value in range(2)}
+    files = {
+        f"{value}.safetensors": safetensors_bytes(dict.fromkeys(names, np.array([value])), {"key": "value"})
+        for value in range(2)
+    }
     data = archive_of(files)
     assert restored(data) == files
     with opened(data) as archive:
@@ -226,8 +235,9 @@ def test_limits_count_what_copies_restore_to():
 
 
 def test_copies_that_name_no_earlier_segment_of_the_same_bytes_are_refused():
-    head, index = index_of(archive_of({"a.npy": npy(WEIGHTS), "b.npy": npy(OTHERS), "c.npy": npy(WEIGHTS),
-                                       "d.npy": npy(WEIGHTS)}))
+    head, index = index_of(
+        archive_of({"a.npy": npy(WEIGHTS), "b.npy": npy(OTHERS), "c.npy": npy(WEIGHTS), "d.npy": npy(WEIGHTS)})
+    )
     files = index["files"]
     assert [file["segments"][0].get("same") for file in files] == [None, None, [0, 0], [0, 0]]
     assert files[2]["segments"][0]["chunks"] == []
@@ -290,9 +300,16 @@ def test_only_tensors_whose_bytes_are_their_very_memory_are_compared():
     """Others would be copied again for each piece that is compared."""
     torch = pytest.importorskip("torch")
     z = torch.complex(torch.from_numpy(WEIGHTS), torch.from_numpy(OTHERS))
-    state = {"numpy": WEIGHTS, "order": WEIGHTS.astype(">f4"), "fortran": np.asfortranarray(WEIGHTS),
-             "steps": WEIGHTS[:, ::2], "torch": torch.from_numpy(OTHERS), "complex": z,
-             "conjugate": torch.complex(z.real, z.imag).conj(), "negative": z.clone().conj().imag}
+    state = {
+        "numpy": WEIGHTS,
+        "order": WEIGHTS.astype(">f4"),
+        "fortran": np.asfortranarray(WEIGHTS),
+        "steps": WEIGHTS[:, ::2],
+        "torch": torch.from_numpy(OTHERS),
+        "complex": z,
+        "conjugate": torch.complex(z.real, z.imag).conj(),
+        "negative": z.clone().conj().imag,
+    }
     plan, at_hand = plan_state("x", state), set()
     assert isinstance(plan.source, TensorSource)
     for view in plan.tensors:

@@ -84,10 +84,19 @@ def test_npy_arrays_are_found_in_their_file(array):
     assert np.array_equal(array_of(found, "x"), array)
 
 
-@pytest.mark.parametrize(("dtype", "stored"), [
-    ("float32", "float32"), ("float64", "float64"), ("float16", "float16"), ("complex64", "float32"),
-    ("complex128", "float64"), ("int32", None), (">f4", None), ("<U3", None),
-])
+@pytest.mark.parametrize(
+    ("dtype", "stored"),
+    [
+        ("float32", "float32"),
+        ("float64", "float64"),
+        ("float16", "float16"),
+        ("complex64", "float32"),
+        ("complex128", "float64"),
+        ("int32", None),
+        (">f4", None),
+        ("<U3", None),
+    ],
+)
 def test_only_floats_of_native_byte_order_are_coded_as_values(dtype, stored):
     assert plan(npy(np.zeros(3, dtype)), "x.npy").segments[0].dtype == stored
 
@@ -115,13 +124,21 @@ def test_npy_files_of_objects_are_plain_bytes():
     assert found.format == "bytes" and not found.tensors and "Python objects" in found.note
 
 
-@pytest.mark.parametrize("header", [
-    b"{}", b"{'descr': '<f4', 'fortran_order': False, 'shape': (3,), 'more': 1}", b"(" * 2000, b"\x00", b"open('x')",
-    b"{'descr': '<f4', 'fortran_order': 0, 'shape': (3,)}", b"{'descr': 7, 'fortran_order': False, 'shape': (3,)}",
-    b"{'descr': '<f4', 'fortran_order': False, 'shape': (-1,)}",
-    b"{'descr': '<f4', 'fortran_order': False, 'shape': 3}",
-    b"{'descr': '<f4', 'fortran_order': False, 'shape': (4,)}",
-])
+@pytest.mark.parametrize(
+    "header",
+    [
+        b"{}",
+        b"{'descr': '<f4', 'fortran_order': False, 'shape': (3,), 'more': 1}",
+        b"(" * 2000,
+        b"\x00",
+        b"open('x')",
+        b"{'descr': '<f4', 'fortran_order': 0, 'shape': (3,)}",
+        b"{'descr': 7, 'fortran_order': False, 'shape': (3,)}",
+        b"{'descr': '<f4', 'fortran_order': False, 'shape': (-1,)}",
+        b"{'descr': '<f4', 'fortran_order': False, 'shape': 3}",
+        b"{'descr': '<f4', 'fortran_order': False, 'shape': (4,)}",
+    ],
+)
 def test_malformed_npy_headers_are_refused(header):
     data = b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header + bytes(12)
     with pytest.raises(Corruption):
@@ -154,13 +171,27 @@ def safetensors(header: object, data: bytes = b"", raw: bytes | None = None) -> 
 GOOD = {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}
 
 
-@pytest.mark.parametrize(("header", "size"), [
-    ({"a": GOOD}, 3), ({"a": GOOD}, 5), ({"a": GOOD | {"data_offsets": [1, 5]}}, 5), ({"a": GOOD | {"shape": [2]}}, 4),
-    ({"a": GOOD, "b": GOOD}, 4), ({"a": GOOD | {"dtype": "F31"}}, 4), ({"a": GOOD | {"data_offsets": [4, 0]}}, 4),
-    ({"a": GOOD | {"shape": [-1]}}, 4), ({"a": GOOD | {"shape": [1.0]}}, 4), ({"a": GOOD | {"shape": [True]}}, 4),
-    ({"a": GOOD | {"data_offsets": [0]}}, 4), ({"a": 5}, 0), ({"a": GOOD, "__metadata__": {"k": 1}}, 4), ([], 0),
-    ({"a": GOOD | {"shape": [1] * 65}}, 4), ({"a": GOOD | {"data_offsets": [0, 1 << 70]}}, 4),
-])
+@pytest.mark.parametrize(
+    ("header", "size"),
+    [
+        ({"a": GOOD}, 3),
+        ({"a": GOOD}, 5),
+        ({"a": GOOD | {"data_offsets": [1, 5]}}, 5),
+        ({"a": GOOD | {"shape": [2]}}, 4),
+        ({"a": GOOD, "b": GOOD}, 4),
+        ({"a": GOOD | {"dtype": "F31"}}, 4),
+        ({"a": GOOD | {"data_offsets": [4, 0]}}, 4),
+        ({"a": GOOD | {"shape": [-1]}}, 4),
+        ({"a": GOOD | {"shape": [1.0]}}, 4),
+        ({"a": GOOD | {"shape": [True]}}, 4),
+        ({"a": GOOD | {"data_offsets": [0]}}, 4),
+        ({"a": 5}, 0),
+        ({"a": GOOD, "__metadata__": {"k": 1}}, 4),
+        ([], 0),
+        ({"a": GOOD | {"shape": [1] * 65}}, 4),
+        ({"a": GOOD | {"data_offsets": [0, 1 << 70]}}, 4),
+    ],
+)
 def test_malformed_safetensors_are_refused(header, size):
     with pytest.raises(Corruption):
         plan(safetensors(header, bytes(size)), "x.safetensors")
@@ -199,13 +230,13 @@ def test_places_of_a_zips_checksums_are_found():
     found = plan(data)
     for view in found.tensors:
         segment = found.segments[view.segment]
-        assert len(segment.crc_at) == 2     # the member's own header, and the directory
+        assert len(segment.crc_at) == 2  # the member's own header, and the directory
         assert all(int.from_bytes(data[at : at + 4], "little") == crcs[f"{view.name}.npy"] for at in segment.crc_at)
 
 
 def test_a_zip_without_arrays_is_plain_bytes():
     for name in ("x.zip", "x.npz"):
-        assert plan(npz({}), name).format == "bytes"    # 22 bytes: an end and nothing before it
+        assert plan(npz({}), name).format == "bytes"  # 22 bytes: an end and nothing before it
     stream = io.BytesIO()
     with zipfile.ZipFile(stream, "w") as archive:
         archive.writestr("readme.txt", "hello")
@@ -227,7 +258,7 @@ def test_a_zip_whose_members_begin_before_the_file_raises_corruption(method):
     """The end of the directory says that it begins later than it does: zipfile then looks for members before byte 0."""
     whole = bytearray(ZIP)
     end = whole.rindex(b"PK\x05\x06")
-    whole[end + 18] = 1                                             # of the directory's place: + 65,536
+    whole[end + 18] = 1  # of the directory's place: + 65,536
     entry = whole.index(b"PK\x01\x02")
     whole[entry + 10] = method
     with pytest.raises(Corruption):
@@ -305,8 +336,11 @@ def test_tensors_inside_unknown_objects_are_found():
     assert sorted(view.shape for view in found.tensors) == [(3,), (3, 2)]
 
 
-@pytest.mark.parametrize("front", [b"", npz({"x": np.ones(3)}), npz({"x": np.ones(3)}, compressed=True)],
-                         ids=["nothing", "npz", "compressed"])
+@pytest.mark.parametrize(
+    "front",
+    [b"", npz({"x": np.ones(3)}), npz({"x": np.ones(3)}, compressed=True)],
+    ids=["nothing", "npz", "compressed"],
+)
 def test_zips_of_torch_that_lie_end_to_end_are_all_taken_apart(front):
     torch = pytest.importorskip("torch")
     values = [torch.arange(6.0).reshape(2, 3), {"a": torch.ones(5).bfloat16(), "n": 3}, {"text": "x"}, torch.zeros(7)]
@@ -338,10 +372,22 @@ def memo_bomb() -> bytes:
     return b"\x80\x02]r\xff\xff\xff\x7f."
 
 
-@pytest.mark.parametrize("data", [
-    b"", b"garbage", memo_bomb(), b"\x80\x02X\xff\xff\xff\x7f.", pickle.dumps("x")[:-1], b"\x80\x02\x82\x01.",
-    b"\x80\x02Q.", b"\x80\x02K\x01Q.", b"\x80\x02}K\x01s.", b"\x80\x02ctorch\nx\nK\x01\x81.", b"\x80\x02e.",
-])
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"garbage",
+        memo_bomb(),
+        b"\x80\x02X\xff\xff\xff\x7f.",
+        pickle.dumps("x")[:-1],
+        b"\x80\x02\x82\x01.",
+        b"\x80\x02Q.",
+        b"\x80\x02K\x01Q.",
+        b"\x80\x02}K\x01s.",
+        b"\x80\x02ctorch\nx\nK\x01\x81.",
+        b"\x80\x02e.",
+    ],
+)
 def test_malformed_pickles_are_refused(data):
     with pytest.raises(ValueError, match="malformed pickle"):
         read_pickle(data)
@@ -365,7 +411,7 @@ def test_shared_and_recursive_structures_are_walked_once():
 def test_pickles_that_do_not_fit_their_storages_are_unsupported():
     torch = pytest.importorskip("torch")
     data = torch_file(torch.ones(1000))
-    damaged = data.replace(b"M\xe8\x03\x85", b"M\xe9\x03\x85", 1)   # the tensor's shape, a thousand, plus one
+    damaged = data.replace(b"M\xe8\x03\x85", b"M\xe9\x03\x85", 1)  # the tensor's shape, a thousand, plus one
     assert damaged != data
     with pytest.raises(Unsupported, match="does not fit"):
         plan(damaged, "x.pt")

@@ -137,8 +137,11 @@ def test_files_in_which_values_would_save_nothing_stay_as_they_are(data):
         b"".join(b"odd" + of_float32(seed, 600_000) + b"size" + of_float32(seed, 600_000) for seed in range(6)),
         b"".join(of_float32(seed, 200_000) + TEXT for seed in range(20)),
         (RANDOM[:30_000] + of_float32(0, 560_000)) * 2,
-        b"".join(of_float32(seed, 1 << 18) if 18 < seed < 22 else of_float32(seed, 16_384) + TEXT[: (1 << 18) - 16_384]
-                 for seed in range(41)) + of_float32(41, 1 << 18),
+        b"".join(
+            of_float32(seed, 1 << 18) if 18 < seed < 22 else of_float32(seed, 16_384) + TEXT[: (1 << 18) - 16_384]
+            for seed in range(41)
+        )
+        + of_float32(41, 1 << 18),
     ],
     ids=["copies", "bfloat16", "float64", "copies-at-odd-places", "text-between", "random-before", "where-samples-are"],
 )

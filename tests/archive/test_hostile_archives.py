@@ -179,8 +179,16 @@ def test_ranges_of_a_segment_are_found_without_a_walk_over_its_chunks(monkeypatc
         for start in range(0, data.size, 4160):
             assert np.array_equal(archive.segment_range(file, 0, start, start + 4160), data[start : start + 4160])
         assert n_sums < 2000
-        for start, stop in ((0, 0), (4160, 4160), (4159, 4161), (1, 12_479), (data.size - 1, data.size + 9), (0, 4161),
-                            (data.size, data.size + 1), (5000, 5001)):
+        for start, stop in (
+            (0, 0),
+            (4160, 4160),
+            (4159, 4161),
+            (1, 12_479),
+            (data.size - 1, data.size + 9),
+            (0, 4161),
+            (data.size, data.size + 1),
+            (5000, 5001),
+        ):
             assert np.array_equal(archive.segment_range(file, 0, start, stop), data[start:stop])
 
 
@@ -229,11 +237,15 @@ def long_path_archive(n_files: int) -> bytes:
     return archive_with(files)
 
 
-@pytest.mark.parametrize("read", [
-    lambda data: gcodec.open(io.BytesIO(data)),
-    lambda data: gcodec.load_file(io.BytesIO(data), threads=1),
-    lambda data: [None for _ in ArchiveReader(io.BytesIO(data), threads=1).restored(opened(data).files[0])],
-], ids=["open", "load_file", "restored"])
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda data: gcodec.open(io.BytesIO(data)),
+        lambda data: gcodec.load_file(io.BytesIO(data), threads=1),
+        lambda data: [None for _ in ArchiveReader(io.BytesIO(data), threads=1).restored(opened(data).files[0])],
+    ],
+    ids=["open", "load_file", "restored"],
+)
 def test_the_path_of_a_file_is_not_kept_for_each_of_its_tensors(read):
     data = long_path_archive(1)
     read(data)  # imports what it needs
@@ -241,7 +253,7 @@ def test_the_path_of_a_file_is_not_kept_for_each_of_its_tensors(read):
     read(data)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert peak < 10_000_000        # the paths of all tensors are 12 MB
+    assert peak < 10_000_000  # the paths of all tensors are 12 MB
 
 
 def test_names_of_tensors_with_their_files_count_for_the_limit():
@@ -269,11 +281,20 @@ def test_names_of_tied_tensors_and_the_items_of_a_structure_count_for_the_limit(
             read(io.BytesIO(items), max_output_bytes=1 << 20)
 
 
-@pytest.mark.parametrize("node", [{"dict": [0, None]}, {"ordered": [0, None]}, {"counter": [0, 1]}, {"set": [0]},
-                                  {"frozenset": [0]}, {"state_dict": [[0, None], None]}])
+@pytest.mark.parametrize(
+    "node",
+    [
+        {"dict": [0, None]},
+        {"ordered": [0, None]},
+        {"counter": [0, 1]},
+        {"set": [0]},
+        {"frozenset": [0]},
+        {"state_dict": [[0, None], None]},
+    ],
+)
 def test_keys_of_one_hash_are_refused_when_they_are_many(node):
     """Python takes a minute for the second hundred thousand of such keys, and an hour for the second million."""
-    (tag, content), = node.items()
+    ((tag, content),) = node.items()
     row = content[0] if tag == "state_dict" else content
 
     def archive(n_keys: int) -> io.BytesIO:

@@ -98,14 +98,23 @@ PICKLES = {
     "longer paths": long_paths(4000),
     "one name many times": b"\x80\x02" + TENSOR + b"0cx\ny\n)R(" + b"K\x01h\x00" * 80_000 + b"u.",
     "one tensor under a long path, often": long_paths(900, TENSOR + b"0](" + b"h\x00" * 100_000 + b"e"),
-    "a long tuple, the arguments of many calls": b"\x80\x02cx\ny\nq\x00(" + b"]" * 100_000 + b"tq\x010]("
-    + b"h\x00h\x01R" * 20_000 + b"e.",
+    "a long tuple, the arguments of many calls": b"\x80\x02cx\ny\nq\x00("
+    + b"]" * 100_000
+    + b"tq\x010]("
+    + b"h\x00h\x01R" * 20_000
+    + b"e.",
     "a large state, set often": b"\x80\x02cx\ny\n)R}q\x00(" + b"K\x01]" * 100_000 + b"u" + b"bh\x00" * 20_000 + b"b.",
-    "a long tuple as the shape of many tensors": b"\x80\x02(" + b"K\x01" * 100_000 + b"tq\x010" + STORAGE + b"q\x020]("
-    + b"ctorch._utils\n_rebuild_tensor_v2\n(h\x02K\x00h\x01h\x01tR" * 10_000 + b"e.",
+    "a long tuple as the shape of many tensors": b"\x80\x02("
+    + b"K\x01" * 100_000
+    + b"tq\x010"
+    + STORAGE
+    + b"q\x020]("
+    + b"ctorch._utils\n_rebuild_tensor_v2\n(h\x02K\x00h\x01h\x01tR" * 10_000
+    + b"e.",
     "a long tuple in many lists": b"\x80\x02(" + b"]" * 40_000 + b"tq\x000](" + b"h\x00" * 40_000 + b"e.",
     "functions in each other": b"\x80\x02ctorch._tensor\n_rebuild_from_type_v2\nq\x000)q\x010"
-    + b"h\x00Nh\x01\x87q\x010" * 20_000 + b"h\x00h\x01R.",
+    + b"h\x00Nh\x01\x87q\x010" * 20_000
+    + b"h\x00h\x01R.",
     "a place in the memo far out": b"\x80\x02]r\xff\xff\xff\x7f.",
     "a string longer than the file": b"\x80\x02X\xff\xff\xff\x7f.",
     "a number of a million digits": b"\x80\x02}\x8b\x40\x42\x0f\x00" + b"\x7f" * 1_000_000 + TENSOR + b"s.",
@@ -154,17 +163,26 @@ def test_paths_of_tensors_are_cut():
     assert len(name) == 4096
 
 
-@pytest.mark.parametrize("function", [
-    b"ctorch._utils\n_rebuild_tensor_v3\n(" + STORAGE + b"K\x00K\x04\x85K\x01\x85\x89N}tR.",  # not a type
-    b"ctorch._utils\n_rebuild_tensor_v3\n(" + STORAGE + b"K\x00K\x04\x85K\x01\x85tR.",
-    b"ctorch._utils\n_rebuild_tensor_v2\n(NK\x00K\x04\x85K\x01\x85tR.",
-    b"ctorch._utils\n_rebuild_tensor_v2\n(" + STORAGE + b"K\x00K\x04K\x01\x85tR.",
-    b"ctorch._utils\n_rebuild_tensor_v2\n(" + STORAGE + b"K\x00]K\x01\x85tR.",
-    b"ctorch._tensor\n_rebuild_from_type_v2\n(K\x01N)NtR.",
-    b"ctorch._tensor\n_rebuild_from_type_v2\n(cx\ny\nN]NtR.",
-    b"N)R.", b"cx\ny\n]R.", b"cx\ny\n)\x81]a}K\x01K\x02su.", b"]]b.", b"g-1\n.", b"p-1\n.", b"h\x00.",
-    b"K\x01K\x02\x93.",
-])
+@pytest.mark.parametrize(
+    "function",
+    [
+        b"ctorch._utils\n_rebuild_tensor_v3\n(" + STORAGE + b"K\x00K\x04\x85K\x01\x85\x89N}tR.",  # not a type
+        b"ctorch._utils\n_rebuild_tensor_v3\n(" + STORAGE + b"K\x00K\x04\x85K\x01\x85tR.",
+        b"ctorch._utils\n_rebuild_tensor_v2\n(NK\x00K\x04\x85K\x01\x85tR.",
+        b"ctorch._utils\n_rebuild_tensor_v2\n(" + STORAGE + b"K\x00K\x04K\x01\x85tR.",
+        b"ctorch._utils\n_rebuild_tensor_v2\n(" + STORAGE + b"K\x00]K\x01\x85tR.",
+        b"ctorch._tensor\n_rebuild_from_type_v2\n(K\x01N)NtR.",
+        b"ctorch._tensor\n_rebuild_from_type_v2\n(cx\ny\nN]NtR.",
+        b"N)R.",
+        b"cx\ny\n]R.",
+        b"cx\ny\n)\x81]a}K\x01K\x02su.",
+        b"]]b.",
+        b"g-1\n.",
+        b"p-1\n.",
+        b"h\x00.",
+        b"K\x01K\x02\x93.",
+    ],
+)
 def test_pickles_that_give_functions_what_they_do_not_take_are_unsupported(function):
     with pytest.raises(Unsupported, match=r"^x\.pt: malformed pickle"):
         plan(torch_zip(b"\x80\x02" + function), "x.pt")
@@ -278,11 +296,17 @@ def test_damaged_compressed_zips_raise_gcodec_errors_only(method):
             assert str(error).startswith("x.npz: ")
 
 
-@pytest.mark.parametrize(("error", "expected"), [
-    (Exception("of a decompressor that is not known yet"), Corruption), (OSError("of bz2"), Corruption),
-    (OSError(28, "No space left on device"), OSError), (MemoryError(), MemoryError),
-    (RuntimeError("can't start new thread"), RuntimeError), (KeyboardInterrupt(), KeyboardInterrupt),
-])
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (Exception("of a decompressor that is not known yet"), Corruption),
+        (OSError("of bz2"), Corruption),
+        (OSError(28, "No space left on device"), OSError),
+        (MemoryError(), MemoryError),
+        (RuntimeError("can't start new thread"), RuntimeError),
+        (KeyboardInterrupt(), KeyboardInterrupt),
+    ],
+)
 def test_whatever_a_decompressor_raises_is_corruption_but_faults_of_the_machine_are_not(error, expected, monkeypatch):
     def copy(*args: object) -> None:
         raise error

@@ -29,14 +29,35 @@ torch = pytest.importorskip("torch")
 
 MATRIX = np.random.default_rng(0).standard_normal((300, 70)).astype(np.float32)
 TENSORS = {
-    "matrix": MATRIX, "cube": MATRIX[:12].reshape(4, 6, 35), "vector": MATRIX[0], "ids": np.arange(50),
+    "matrix": MATRIX,
+    "cube": MATRIX[:12].reshape(4, 6, 35),
+    "vector": MATRIX[0],
+    "ids": np.arange(50),
     "one": np.float64(3),
-    "none": np.empty((0, 5), np.float16), "mask": MATRIX > 0,
+    "none": np.empty((0, 5), np.float16),
+    "mask": MATRIX > 0,
 }
 KEYS: list[Any] = [
-    0, 5, -1, slice(2, 9), slice(None), slice(-3, None), slice(1, 40, 7), slice(9, 2), slice(1000, 2000), ..., (..., 3),
-    (0, 1000), (slice(2), -1000), (..., 1000),
-    (slice(3, 5), slice(1, 4)), (2, slice(None, None, 2)), (slice(0, 4), 1), (-2, 3), np.int64(1), (),
+    0,
+    5,
+    -1,
+    slice(2, 9),
+    slice(None),
+    slice(-3, None),
+    slice(1, 40, 7),
+    slice(9, 2),
+    slice(1000, 2000),
+    ...,
+    (..., 3),
+    (0, 1000),
+    (slice(2), -1000),
+    (..., 1000),
+    (slice(3, 5), slice(1, 4)),
+    (2, slice(None, None, 2)),
+    (slice(0, 4), 1),
+    (-2, 3),
+    np.int64(1),
+    (),
 ]
 
 
@@ -88,9 +109,25 @@ def test_tensors_and_slices_are_those_of_the_array(path, framework):
                     assert np.array_equal(found, wanted) and found.shape == wanted.shape, (name, key)
 
 
-@pytest.mark.parametrize("key", [None, "0", 1.0, True, [1, 2], (..., ...), slice(None, None, -1), np.array([True]),
-                                 slice("1"), slice(1.5, 3), (0, slice(None, "2")),
-                                 slice(np.array([1, 2])), slice(None, None, np.array([1, 2])), slice(np.array(1.5))])
+@pytest.mark.parametrize(
+    "key",
+    [
+        None,
+        "0",
+        1.0,
+        True,
+        [1, 2],
+        (..., ...),
+        slice(None, None, -1),
+        np.array([True]),
+        slice("1"),
+        slice(1.5, 3),
+        (0, slice(None, "2")),
+        slice(np.array([1, 2])),
+        slice(None, None, np.array([1, 2])),
+        slice(np.array(1.5)),
+    ],
+)
 def test_other_indices_are_refused(path, key):
     with gcodec.open(path) as file, pytest.raises(InvalidArgument, match="must be"):
         file.get_slice("matrix")[key]
@@ -164,9 +201,17 @@ def test_a_slice_takes_hardly_more_memory_than_what_it_returns():
 
 
 @pytest.mark.parametrize("framework", ["np", "pt"])
-@pytest.mark.parametrize("key", [
-    np.s_[:, 3:5], np.s_[:, 3], np.s_[10:200:7], np.s_[4, 2:6], np.s_[4, 2], np.s_[..., :1],
-])
+@pytest.mark.parametrize(
+    "key",
+    [
+        np.s_[:, 3:5],
+        np.s_[:, 3],
+        np.s_[10:200:7],
+        np.s_[4, 2:6],
+        np.s_[4, 2],
+        np.s_[..., :1],
+    ],
+)
 def test_a_slice_keeps_no_more_memory_than_what_it_returns(key, framework, tmp_path):
     torch = pytest.importorskip("torch")
     gcodec.save({"rows": MATRIX, "columns": torch.from_numpy(MATRIX.T.copy()).T}, tmp_path / "x.gc")
@@ -211,9 +256,7 @@ def test_names_of_several_files_and_objects_of_several_depths(tmp_path):
     nested = {"a/b": np.ones(1), "a": {"b": np.ones(2), 0: [np.ones(3), (np.ones(4),)]}}
     gcodec.save(nested, tmp_path / "n.gc")
     with gcodec.open(tmp_path / "n.gc") as file:
-        assert {name: file.shape(name) for name in file} == {
-            "a/b": (1,), "a/b#2": (2,), "a/0/0": (3,), "a/0/1/0": (4,)
-        }
+        assert {name: file.shape(name) for name in file} == {"a/b": (1,), "a/b#2": (2,), "a/0/0": (3,), "a/0/1/0": (4,)}
 
 
 def test_patterns_choose_tensors(path):
@@ -261,8 +304,10 @@ def test_ties_of_dictionaries_are_kept(tmp_path):
     from safetensors.torch import load_file as load_safetensors
 
     weight, array = torch.randn(500, 20), MATRIX.copy()
-    for name, state in {"t": {"in": weight, "out": weight, "other": weight.clone(), "row": weight[3]},
-                        "n": {"in": array, "out": array, "view": array.view(), "other": array.T}}.items():
+    for name, state in {
+        "t": {"in": weight, "out": weight, "other": weight.clone(), "row": weight[3]},
+        "n": {"in": array, "out": array, "view": array.view(), "other": array.T},
+    }.items():
         gcodec.save_file(state, tmp_path / f"{name}.gc")
         found = gcodec.load_file(tmp_path / f"{name}.gc")
         assert set(found) == set(state)
@@ -312,14 +357,25 @@ def test_frameworks_and_archives_are_checked(tmp_path):
         file.get_tensor("w")
 
 
-@pytest.mark.parametrize("node", [
-    {"torch": "x", "view": [[6], [1], 5]}, {"torch": "x", "view": [[2], [1], 0], "complex": "complex128"},
-    {"torch": "d", "view": [[9], [1], 0], "complex": "complex128"}, {"torch": "strided", "view": [[1], [1], 0]},
-    {"torch": "moved", "view": [[1], [1], 0]}, {"torch": "nothing"}, {"torch": "x", "complex": "float32"},
-])
+@pytest.mark.parametrize(
+    "node",
+    [
+        {"torch": "x", "view": [[6], [1], 5]},
+        {"torch": "x", "view": [[2], [1], 0], "complex": "complex128"},
+        {"torch": "d", "view": [[9], [1], 0], "complex": "complex128"},
+        {"torch": "strided", "view": [[1], [1], 0]},
+        {"torch": "moved", "view": [[1], [1], 0]},
+        {"torch": "nothing"},
+        {"torch": "x", "complex": "float32"},
+    ],
+)
 def test_places_beyond_what_is_stored_are_refused(node):
-    stored = {"x": TensorView("x", "float32", (10,), 0), "strided": TensorView("s", "float32", (100,), 0, 0, (0,)),
-              "moved": TensorView("m", "float32", (5,), 0, 5), "d": TensorView("d", "float64", (4, 2), 1)}
+    stored = {
+        "x": TensorView("x", "float32", (10,), 0),
+        "strided": TensorView("s", "float32", (100,), 0, 0, (0,)),
+        "moved": TensorView("m", "float32", (5,), 0, 5),
+        "d": TensorView("d", "float64", (4, 2), 1),
+    }
     with pytest.raises(Corruption, match="malformed"):
         tensor_places(json.dumps({"version": 1, "state": [node]}).encode(), stored)
 
@@ -333,7 +389,13 @@ def places_named(state: Any) -> list[str]:
 def test_ties_get_the_lowest_free_number():
     x = {"numpy": "x"}
     assert places_named([x, x, {"dict": ["a/b", x, "a/b#3", x, "a", {"dict": ["b", x]}, "a/b#2", x]}]) == [
-        "x", "1", "2/a/b", "2/a/b#3", "2/a/b#2", "2/a/b#2#2"]
+        "x",
+        "1",
+        "2/a/b",
+        "2/a/b#3",
+        "2/a/b#2",
+        "2/a/b#2#2",
+    ]
     same = {"dict": ["a/b/c", x, "a/b", {"dict": ["c", x]}, "a", {"dict": ["b/c", x, "b/c#2", x]}]}
     assert places_named([x, same]) == ["x", "1/a/b/c", "1/a/b/c#2", "1/a/b/c#3", "1/a/b/c#2#2"]
     flat = flatten({"a/b/c": np.ones(1), "a/b": {"c": np.ones(1)}, "a": {"b/c": np.ones(1), "b/c#2": np.ones(1)}})
@@ -370,8 +432,9 @@ def test_names_made_for_ties_are_bounded(path, n_leaves, monkeypatch):
     """A long path was in the name of every tensor below it, all of it."""
     stored = {"x": TensorView("x", "float32", (10,), 0)}
     monkeypatch.setattr(structure, "MAX_MADE_NAMES", 1 << 20)
-    texts = [json.dumps({"version": 1, "state": {"dict": [path, [{"numpy": "x"}] * n]}}).encode()
-             for n in (200, n_leaves)]
+    texts = [
+        json.dumps({"version": 1, "state": {"dict": [path, [{"numpy": "x"}] * n]}}).encode() for n in (200, n_leaves)
+    ]
     assert max(len(place.view.name) for place in tensor_places(texts[0], stored)) <= structure.MAX_NAME + 5
     with pytest.raises(LimitExceeded, match=r"gcodec\.load reads the state"):
         tensor_places(texts[1], stored)
@@ -394,10 +457,10 @@ def test_an_open_archive_is_read_in_forked_processes_too(tmp_path):
     large = np.random.default_rng(0).standard_normal((3 << 20) + 5).astype(np.float32)
     gcodec.save_file({"large": large, "small": MATRIX}, tmp_path / "x.gc")
     with gcodec.open(tmp_path / "x.gc", threads=2) as file:
-        assert np.array_equal(file.get_tensor("large"), large)      # its threads are there
+        assert np.array_equal(file.get_tensor("large"), large)  # its threads are there
 
         def worker() -> int:
-            signal.alarm(60)        # a read that waits for the parent's threads would never end
+            signal.alarm(60)  # a read that waits for the parent's threads would never end
             for _ in range(2):
                 assert np.array_equal(file.get_tensor("large"), large)
                 assert np.array_equal(file.get_slice("small")[7:9], MATRIX[7:9])
@@ -427,14 +490,17 @@ def test_rows_of_compressed_parts_are_those_that_were_saved_or_an_error(n_rows):
     assert n_refused > len(damaged) // 2
 
 
-@pytest.mark.parametrize("pattern, names", {
-    "model.*": {"run/model.npz:model.w", "run/model.npz:model.b"},      # not the others of model.npz
-    "model.npz:*": {"run/model.npz:model.w", "run/model.npz:model.b", "run/model.npz:head"},
-    "run/mo*": {"run/model.npz:model.w", "run/model.npz:model.b", "run/model.npz:head"},
-    "other.npz:h*": {"run/other.npz:head"},
-    "other.npz:head": {"run/other.npz:head"},
-    "*": {"run/model.npz:model.w", "run/model.npz:model.b", "run/model.npz:head", "run/other.npz:head"},
-}.items())
+@pytest.mark.parametrize(
+    "pattern, names",
+    {
+        "model.*": {"run/model.npz:model.w", "run/model.npz:model.b"},  # not the others of model.npz
+        "model.npz:*": {"run/model.npz:model.w", "run/model.npz:model.b", "run/model.npz:head"},
+        "run/mo*": {"run/model.npz:model.w", "run/model.npz:model.b", "run/model.npz:head"},
+        "other.npz:h*": {"run/other.npz:head"},
+        "other.npz:head": {"run/other.npz:head"},
+        "*": {"run/model.npz:model.w", "run/model.npz:model.b", "run/model.npz:head", "run/other.npz:head"},
+    }.items(),
+)
 def test_a_pattern_means_names_of_tensors_and_of_files_where_no_tensor_is_called_so(pattern, names):
     x = np.arange(3)
     model = npz({"model.w": x, "model.b": x, "head": x})

@@ -22,7 +22,8 @@ def test_mappings_that_make_their_arrays_when_asked_are_saved_as_they_are(tmp_pa
         save_file(tensors, tmp_path / "difference.gc", base=made_when_asked)
         for loaded in (load_file(tmp_path / "x.gc"), load_file(tmp_path / "difference.gc", base=made_when_asked)):
             assert {name: array.tobytes() for name, array in loaded.items()} == {
-                name: array.tobytes() for name, array in tensors.items()}
+                name: array.tobytes() for name, array in tensors.items()
+            }
 
 
 class MadeWhenAsked(Mapping[str, Any]):

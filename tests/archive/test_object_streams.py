@@ -59,7 +59,7 @@ def test_streams_that_take_no_more_and_streams_of_text_are_errors():
     with pytest.raises(OSError, match="takes no more bytes"):
         gcodec.save({"x": torch.arange(1000.0)}, ShortWrites(250))  # type: ignore[arg-type]
     with pytest.raises(InvalidArgument, match="a path, a URL or a binary stream, not to a StringIO"):
-        gcodec.save({"x": torch.arange(1000.0)}, io.StringIO())     # type: ignore[arg-type]
+        gcodec.save({"x": torch.arange(1000.0)}, io.StringIO())  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("kind", [kind for kind in ENDLESS if kind not in ("folder", "huge file")])

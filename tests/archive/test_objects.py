@@ -73,7 +73,9 @@ OBJECTS: list[Any] = [
     torch.arange(5),
     [torch.randn(4, 4).to(torch.float8_e4m3fn), torch.tensor(True), torch.zeros(0, 3)],
     (torch.randn(2, dtype=torch.cdouble), torch.randn(2, dtype=torch.cfloat)),
-    {}, None, 7,
+    {},
+    None,
+    7,
 ]
 
 
@@ -116,6 +118,7 @@ SHARED = {
 
 def overlaps(tensors: list[Any]) -> list[list[bool]]:
     """Return which of the tensors share an element of memory, for any two of them."""
+
     def elements(tensor: Any) -> set[int]:
         if not tensor.numel() or tensor.is_neg() or tensor.is_conj():
             return set()
@@ -125,8 +128,10 @@ def overlaps(tensors: list[Any]) -> list[list[bool]]:
         return {tensor.data_ptr() + size * int(place) for place in np.asarray(places).reshape(-1)}
 
     sets = [elements(tensor) for tensor in tensors]
-    return [[i != j and a.dtype == b.dtype and not sets[i].isdisjoint(sets[j]) for j, b in enumerate(tensors)]
-            for i, a in enumerate(tensors)]
+    return [
+        [i != j and a.dtype == b.dtype and not sets[i].isdisjoint(sets[j]) for j, b in enumerate(tensors)]
+        for i, a in enumerate(tensors)
+    ]
 
 
 @pytest.mark.parametrize("name", SHARED)
@@ -140,10 +145,18 @@ def test_memory_is_shared_after_loading_where_it_was_before(name):
         assert np.array_equal(one, other.detach().resolve_neg().resolve_conj().numpy())
 
 
-@pytest.mark.parametrize(("name", "size"), [
-    ("tied", 600), ("reshaped", 600), ("overlapping rows", 600), ("transposed", 600), ("side by side", 600),
-    ("expanded", 31), ("one of several steps", 100),
-])
+@pytest.mark.parametrize(
+    ("name", "size"),
+    [
+        ("tied", 600),
+        ("reshaped", 600),
+        ("overlapping rows", 600),
+        ("transposed", 600),
+        ("side by side", 600),
+        ("expanded", 31),
+        ("one of several steps", 100),
+    ],
+)
 def test_shared_memory_is_stored_once(name, size):
     assert sum(leaf.size for leaf in flatten(SHARED[name](big())).leaves.values()) == 4 * size
 
@@ -154,10 +167,16 @@ def test_strides_are_kept_where_no_gaps_are_stored():
     assert through(image[:, :, ::2]).shape == (2, 3, 2, 5)
 
 
-@pytest.mark.parametrize("value", [
-    torch.ones(()).expand(1), torch.ones(1, dtype=torch.float64).as_strided((1, 1), (0, 7)), torch.ones(0).expand(3, 0),
-    torch.full((1, 1), 2.0, dtype=torch.bfloat16).T,
-], ids=str)
+@pytest.mark.parametrize(
+    "value",
+    [
+        torch.ones(()).expand(1),
+        torch.ones(1, dtype=torch.float64).as_strided((1, 1), (0, 7)),
+        torch.ones(0).expand(3, 0),
+        torch.full((1, 1), 2.0, dtype=torch.bfloat16).T,
+    ],
+    ids=str,
+)
 def test_tensors_of_one_value_and_any_step_come_back_however_often(value):
     for _ in range(3):
         file = io.BytesIO()
@@ -168,10 +187,24 @@ def test_tensors_of_one_value_and_any_step_come_back_however_often(value):
         value = found
 
 
-@pytest.mark.parametrize("view", [
-    [[3], [1], 8], [[3], [5], 0], [[3], [1], -1], [[3], [-1], 5], [[3, 2], [1], 0], [[3], [1]], [[0], [1], 0],
-    [[True], [1], 0], [[2.0], [1], 0], "view", [[1 << 40], [1 << 40], 0], [[1] * 65, [1] * 65, 0], [None, None, 0],
-])
+@pytest.mark.parametrize(
+    "view",
+    [
+        [[3], [1], 8],
+        [[3], [5], 0],
+        [[3], [1], -1],
+        [[3], [-1], 5],
+        [[3, 2], [1], 0],
+        [[3], [1]],
+        [[0], [1], 0],
+        [[True], [1], 0],
+        [[2.0], [1], 0],
+        "view",
+        [[1 << 40], [1 << 40], 0],
+        [[1] * 65, [1] * 65, 0],
+        [None, None, 0],
+    ],
+)
 @pytest.mark.parametrize("kind", ["torch", "numpy"])
 def test_views_beyond_their_tensor_are_refused(view, kind):
     text = json.dumps({"version": 1, "state": {"torch": "x", "view": view}}).encode()
@@ -251,17 +284,22 @@ def test_the_archive_is_an_ordinary_one(tmp_path, monkeypatch):
     assert_equal(gcodec.load("last.safetensors.gc"), state)
 
 
-@pytest.mark.parametrize("compress", [
-    lambda file, archive: gcodec.compress_file(file, archive),
-    lambda file, archive: main(["compress", str(file), "-o", str(archive), "-q"]),
-    lambda file, archive: main(["series", "add", str(archive.parent), str(file), "--step", "7", "-q"]),
-])
+@pytest.mark.parametrize(
+    "compress",
+    [
+        lambda file, archive: gcodec.compress_file(file, archive),
+        lambda file, archive: main(["compress", str(file), "-o", str(archive), "-q"]),
+        lambda file, archive: main(["series", "add", str(archive.parent), str(file), "--step", "7", "-q"]),
+    ],
+)
 def test_a_state_that_was_restored_and_compressed_again_is_read_as_before(compress, tmp_path):
     """Small tensors that others are views of, or that are pairs, are not put together with those beside them."""
     matrices = [torch.randn(30, 10, dtype=torch.float64) for _ in range(3)]
     state = {
-        "first": torch.randn(3, dtype=torch.float64), "rows": [(m, m[2:5], m[:, ::3]) for m in matrices],
-        "turned": [m[:7].clone().T for m in matrices], "pairs": [np.arange(5) + 1j, torch.ones(3, 2) * 1j],
+        "first": torch.randn(3, dtype=torch.float64),
+        "rows": [(m, m[2:5], m[:, ::3]) for m in matrices],
+        "turned": [m[:7].clone().T for m in matrices],
+        "pairs": [np.arange(5) + 1j, torch.ones(3, 2) * 1j],
         "last": [torch.randn(4, 3, 3, 3).to(memory_format=torch.channels_last) for _ in range(2)],
         "complex": [torch.full((3,), 2j, dtype=torch.complex128) for _ in range(2)],
     }
@@ -301,7 +339,7 @@ def test_a_file_with_a_tensor_named_as_the_structure_that_is_none_is_restored(te
     gcodec.decompress_file(tmp_path / "a.safetensors.gc", tmp_path / "b.safetensors")
     assert (tmp_path / "b.safetensors").read_bytes() == data
     with pytest.raises(Corruption, match="structure of the state"):
-        gcodec.open(tmp_path / "a.safetensors.gc")      # which leaves no file open
+        gcodec.open(tmp_path / "a.safetensors.gc")  # which leaves no file open
 
 
 def test_the_archive_of_a_file_of_torch_save_is_loaded_as_torch_loads_it(tmp_path):
@@ -367,8 +405,11 @@ def test_a_link_is_replaced_and_the_file_that_it_led_to_stays(tmp_path):
 def test_an_array_of_a_type_that_files_lack_is_refused_by_place_and_type(array, tmp_path):
     if array.dtype == np.float64:
         pytest.skip("there is no longer type than float64 here")
-    with pytest.raises(InvalidArgument, match=r"q: a tensor must be of bools, or of a type of numbers that \.safe.*"
-                                              f"not of {array.dtype.str}"):
+    with pytest.raises(
+        InvalidArgument,
+        match=r"q: a tensor must be of bools, or of a type of numbers that \.safe.*"
+        f"not of {array.dtype.str}",
+    ):
         gcodec.save({"q": array}, tmp_path / "x.gc")
 
 
@@ -406,11 +447,15 @@ def test_strangers_archives_have_limits(tmp_path):
 BIG_ENDIAN = {"numpy": "x", "order": ">"}
 
 
-@pytest.mark.parametrize(("node", "size"), [
-    ({"numpy": "x", "view": [[1 << 28], [0], 0], "order": ">"}, 64),
-    ([BIG_ENDIAN] * 100, 1 << 18),
-    ({"tuple": [{"torch": "x", "order": ">"}] * 100}, 1 << 18),
-], ids=["view", "repeated", "like"])
+@pytest.mark.parametrize(
+    ("node", "size"),
+    [
+        ({"numpy": "x", "view": [[1 << 28], [0], 0], "order": ">"}, 64),
+        ([BIG_ENDIAN] * 100, 1 << 18),
+        ({"tuple": [{"torch": "x", "order": ">"}] * 100}, 1 << 18),
+    ],
+    ids=["view", "repeated", "like"],
+)
 def test_copies_made_while_rebuilding_count_against_the_limit(node, size):
     """A view of one value, or many arrays of one memory, took gigabytes from an archive of 600 bytes."""
     data = object_archive(node, bytes(size))

@@ -64,8 +64,10 @@ def test_what_comes_before_an_error_is_given_out(size):
 
 def test_many_small_tensors_come_back_from_an_archive_of_many_batches():
     random = np.random.default_rng(0)
-    tensors = {f"t{number}": random.standard_normal(int(size), np.float32)
-               for number, size in enumerate(random.integers(0, 1 << 14, 150))}
+    tensors = {
+        f"t{number}": random.standard_normal(int(size), np.float32)
+        for number, size in enumerate(random.integers(0, 1 << 14, 150))
+    }
     tensors["none"] = np.zeros((0, 3), np.float32)
     for threads in (1, 3):
         stream = io.BytesIO()
@@ -133,9 +135,15 @@ def test_arrays_that_are_read_together_lie_apart_in_few_large_pieces_of_memory()
 def test_many_arrays_of_an_archive_are_read_to_memory_that_none_shares(like, tmp_path):
     pytest.importorskip("torch") if like == "torch" else None
     rng = np.random.default_rng(4)
-    arrays = {f"{number}.{size}": rng.standard_normal(size).astype(kind) for number, (size, kind) in enumerate(
-        (size, kind) for size in (3, 900, 20_000, 300_000) for kind in ("float32", "float64", "int32") for _ in range(4)
-    )}
+    arrays = {
+        f"{number}.{size}": rng.standard_normal(size).astype(kind)
+        for number, (size, kind) in enumerate(
+            (size, kind)
+            for size in (3, 900, 20_000, 300_000)
+            for kind in ("float32", "float64", "int32")
+            for _ in range(4)
+        )
+    }
     gcodec.save_file(arrays, tmp_path / "x.gc")
     loaded = gcodec.load_file(tmp_path / "x.gc", like=like)
     for name, array in loaded.items():

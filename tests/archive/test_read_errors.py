@@ -21,8 +21,13 @@ class StoreError(Exception):
 
 
 CAUSES = (
-    OSError("no route to the store"), RuntimeError("can't start new thread"), torch.OutOfMemoryError("no memory"),
-    LookupError("no such bucket"), ValueError("no such region"), StoreError("denied"), KeyboardInterrupt(),
+    OSError("no route to the store"),
+    RuntimeError("can't start new thread"),
+    torch.OutOfMemoryError("no memory"),
+    LookupError("no such bucket"),
+    ValueError("no such region"),
+    StoreError("denied"),
+    KeyboardInterrupt(),
 )
 
 
@@ -59,7 +64,8 @@ class FailingSource(ArraySource):
 
 
 @pytest.mark.parametrize(
-    "cause", [OSError(5, "reset"), OSError("no number"), MemoryError(), StoreError("denied")], ids=repr)
+    "cause", [OSError(5, "reset"), OSError("no number"), MemoryError(), StoreError("denied")], ids=repr
+)
 @pytest.mark.parametrize("name", ["npy", "npz", "compressed.npz", "safetensors", "pt", "gguf", "bin"])
 def test_an_error_of_reading_a_tensor_file_is_no_malformed_file(name, cause):
     data, n_failed = file_of_kind(name), 0

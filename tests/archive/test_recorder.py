@@ -183,15 +183,17 @@ def test_a_tied_parameter_is_recorded_once(tmp_path):
 
 def test_views_transposes_and_sparse_gradients_are_recorded_with_their_values(tmp_path):
     flat = torch.arange(24.0)
-    model = nn.ParameterDict({
-        "transposed": nn.Parameter(torch.arange(12.0).view(3, 4).t()),
-        "first": nn.Parameter(flat[:12].view(3, 4)),
-        "second": nn.Parameter(flat[12:].view(3, 4)),
-        "overlapping": nn.Parameter(flat[6:18]),
-        "scalar": nn.Parameter(torch.tensor(3.0)),
-        "empty": nn.Parameter(torch.zeros(0, 3)),
-        "sparse": nn.Parameter(torch.ones(4, 2)),
-    })
+    model = nn.ParameterDict(
+        {
+            "transposed": nn.Parameter(torch.arange(12.0).view(3, 4).t()),
+            "first": nn.Parameter(flat[:12].view(3, 4)),
+            "second": nn.Parameter(flat[12:].view(3, 4)),
+            "overlapping": nn.Parameter(flat[6:18]),
+            "scalar": nn.Parameter(torch.tensor(3.0)),
+            "empty": nn.Parameter(torch.zeros(0, 3)),
+            "sparse": nn.Parameter(torch.ones(4, 2)),
+        }
+    )
     for parameter in model.values():
         parameter.grad = torch.rand_like(parameter)
     model["first"].grad = torch.ones(1, 1).expand(3, 4)
@@ -204,8 +206,9 @@ def test_views_transposes_and_sparse_gradients_are_recorded_with_their_values(tm
 
 
 def test_conjugated_and_negated_gradients_are_recorded_with_their_values(tmp_path):
-    model = nn.ParameterDict({"conjugated": nn.Parameter(torch.ones(3, 4, dtype=torch.complex64)),
-                              "negated": nn.Parameter(torch.ones(3))})
+    model = nn.ParameterDict(
+        {"conjugated": nn.Parameter(torch.ones(3, 4, dtype=torch.complex64)), "negated": nn.Parameter(torch.ones(3))}
+    )
     model["conjugated"].grad = torch.randn(3, 4, dtype=torch.complex64).conj()
     model["negated"].grad = torch._neg_view(torch.randn(3))
     dump = record(model, make_sgd(model), tmp_path)
@@ -213,13 +216,17 @@ def test_conjugated_and_negated_gradients_are_recorded_with_their_values(tmp_pat
         assert np.array_equal(dump.grad(name), gradient(parameter).resolve_conj().resolve_neg().numpy())
 
 
-@pytest.mark.parametrize(("names", "expected"), [
-    (None, ("0.weight", "2.weight")),
-    (["0.*"], ("0.weight",)),
-    ("2.*", ("2.weight",)),
-    (lambda name: "2" in name, ("2.weight",)),
-    (iter(["0.*", "2.*"]), ("0.weight", "2.weight")),
-], ids=["all", "pattern list", "pattern", "function", "iterator"])
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        (None, ("0.weight", "2.weight")),
+        (["0.*"], ("0.weight",)),
+        ("2.*", ("2.weight",)),
+        (lambda name: "2" in name, ("2.weight",)),
+        (iter(["0.*", "2.*"]), ("0.weight", "2.weight")),
+    ],
+    ids=["all", "pattern list", "pattern", "function", "iterator"],
+)
 def test_names_select_the_parameters_that_are_recorded(names, expected, tmp_path):
     model = make_model()
     backward(model)
@@ -246,12 +253,16 @@ class HalfWrapper(Wrapper):
         self.other = nn.Linear(3, 3, bias=False)
 
 
-@pytest.mark.parametrize(("wrap", "names"), [
-    (Wrapper, ("0.weight", "2.weight")),
-    (lambda model: Wrapper(Wrapper(model)), ("0.weight", "2.weight")),
-    (lambda model: nn.ModuleDict({"_orig_mod": model}), ("0.weight", "2.weight")),
-    (HalfWrapper, ("module.0.weight", "module.2.weight")),
-], ids=["ddp", "twice", "compiled", "part"])
+@pytest.mark.parametrize(
+    ("wrap", "names"),
+    [
+        (Wrapper, ("0.weight", "2.weight")),
+        (lambda model: Wrapper(Wrapper(model)), ("0.weight", "2.weight")),
+        (lambda model: nn.ModuleDict({"_orig_mod": model}), ("0.weight", "2.weight")),
+        (HalfWrapper, ("module.0.weight", "module.2.weight")),
+    ],
+    ids=["ddp", "twice", "compiled", "part"],
+)
 def test_wrapping_modules_leave_no_trace_in_recorded_names(wrap, names, tmp_path):
     model = make_model()
     backward(model)
@@ -265,6 +276,7 @@ def test_modules_under_ddp_are_recorded_by_their_own_names(tmp_path):
 
     if not distributed.is_available() or not distributed.is_gloo_available():
         pytest.skip("torch without gloo")
+
     def check() -> None:
         model = DistributedDataParallel(make_model(), gradient_as_bucket_view=True)
         backward(model)
@@ -276,7 +288,7 @@ def test_modules_under_ddp_are_recorded_by_their_own_names(tmp_path):
     meeting_place = (tmp_path / "store").as_uri()
     distributed.init_process_group("gloo", init_method=meeting_place, rank=0, world_size=1)
     try:
-        check()     # the model ends here: as the last to hold the group it might wait for Gloo's thread forever
+        check()  # the model ends here: as the last to hold the group it might wait for Gloo's thread forever
     finally:
         distributed.destroy_process_group()
 
@@ -317,6 +329,7 @@ def test_recording_does_not_change_training(tmp_path):
 
 # Refusals
 
+
 @pytest.mark.parametrize("options", [{}, {"steps": []}, {"steps": [0]}, {"every": 0}, {"every": -5}], ids=str)
 def test_a_recorder_that_never_records_is_refused(options, tmp_path):
     model = make_model()
@@ -324,13 +337,19 @@ def test_a_recorder_that_never_records_is_refused(options, tmp_path):
         Recorder(model, make_sgd(model), tmp_path, **options)
 
 
-@pytest.mark.parametrize(("options", "message"), [
-    ({"steps": 3}, "steps must be several iterations, as in .*, not 3"), ({"steps": "12"}, "steps must be several"),
-    ({"steps": ["1"]}, "must be integers, not '1'"), ({"every": "5"}, "every must be an integer, not '5'"),
-    ({"every": 2.5}, "every must be an integer, not 2.5"), ({"steps": [[1]]}, r"must be integers, not \[1\]"),
-    ({"every": 1, "names": 3}, "names must be shell patterns or a function of the name, not 3"),
-    ({"every": 1, "names": [3]}, "names must be shell patterns"),
-])
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"steps": 3}, "steps must be several iterations, as in .*, not 3"),
+        ({"steps": "12"}, "steps must be several"),
+        ({"steps": ["1"]}, "must be integers, not '1'"),
+        ({"every": "5"}, "every must be an integer, not '5'"),
+        ({"every": 2.5}, "every must be an integer, not 2.5"),
+        ({"steps": [[1]]}, r"must be integers, not \[1\]"),
+        ({"every": 1, "names": 3}, "names must be shell patterns or a function of the name, not 3"),
+        ({"every": 1, "names": [3]}, "names must be shell patterns"),
+    ],
+)
 def test_steps_that_are_no_integers_are_refused(options, message, tmp_path):
     model = make_model()
     with pytest.raises(InvalidArgument, match=message):

@@ -23,8 +23,12 @@ def tensors(seed: int = 0) -> dict[str, np.ndarray]:
     rng = np.random.default_rng(seed)
     weights = (0.02 * rng.standard_normal((N // 256, 256))).astype(np.float32)
     return {
-        "weights": weights, "moments": weights**2, "repeated": np.tile(weights[:8], (N // 2048, 1)),
-        "steps": rng.integers(0, 1000, 5000), "half": weights.astype(np.float16), "empty": np.zeros((0, 3), np.float32),
+        "weights": weights,
+        "moments": weights**2,
+        "repeated": np.tile(weights[:8], (N // 2048, 1)),
+        "steps": rng.integers(0, 1000, 5000),
+        "half": weights.astype(np.float16),
+        "empty": np.zeros((0, 3), np.float32),
         **{f"bias.{n}": rng.standard_normal(300).astype(np.float32) for n in range(20)},
     }
 

@@ -60,8 +60,9 @@ CASES: dict[str, dict[str, np.ndarray]] = {
     "large ones among them": {f"{n}": RNG.standard_normal((20_000, 10)[n % 3 > 0]).astype("f4") for n in range(7)},
     "ties among them": {"a": TIED, **layers(2), "b": TIED, "c": TIED.copy()},
     "nan and infinity": {f"{n}": np.array([np.nan, np.inf, -0.0, 1e-45] * 20, np.float32) for n in range(5)},
-    "more than a group": {f"{n}": RNG.standard_normal(MAX_SMALL // 4, np.float32)
-                          for n in range(MAX_GROUP // MAX_SMALL + 2)},
+    "more than a group": {
+        f"{n}": RNG.standard_normal(MAX_SMALL // 4, np.float32) for n in range(MAX_GROUP // MAX_SMALL + 2)
+    },
 }
 
 
@@ -148,8 +149,10 @@ def test_a_tensor_keeps_no_others_in_memory():
 
 def some_changed(tensors: dict[str, np.ndarray], share: float = 0.1) -> dict[str, np.ndarray]:
     """Return tensors of which so many values, and no whole tensor, are others."""
-    return {name: np.where(RNG.random(value.shape) < share, value * value.dtype.type(1.25), value)
-            for name, value in tensors.items()}
+    return {
+        name: np.where(RNG.random(value.shape) < share, value * value.dtype.type(1.25), value)
+        for name, value in tensors.items()
+    }
 
 
 EARLIER = layers(10)
@@ -158,14 +161,22 @@ LATER: dict[str, dict[str, np.ndarray]] = {
     "nothing changed": dict(EARLIER),
     "everything changed": layers(10),
     "one tensor changed": EARLIER | {"3/bias": RNG.standard_normal(300, np.float32)},
-    "new tensors among them": {f"{n}/{key}": value for n in range(10) for key, value in [
-        *((part, some_changed({"": EARLIER[f"{n}/{part}"]})[""]) for part in ("bias", "norm")),
-        ("new", RNG.standard_normal(30, np.float32)), ("factor", EARLIER[f"{n}/factor"])]},
+    "new tensors among them": {
+        f"{n}/{key}": value
+        for n in range(10)
+        for key, value in [
+            *((part, some_changed({"": EARLIER[f"{n}/{part}"]})[""]) for part in ("bias", "norm")),
+            ("new", RNG.standard_normal(30, np.float32)),
+            ("factor", EARLIER[f"{n}/factor"]),
+        ]
+    },
     "another order": dict(reversed(some_changed(EARLIER).items())),
     "other sizes": {name: value[:-1] for name, value in EARLIER.items()},
     "other types": {name: value.astype("float16") for name, value in EARLIER.items()},
-    "types in turn": {name: some_changed({"": value})[""].astype(("f4", "f2")[n % 2])
-                      for n, (name, value) in enumerate(EARLIER.items())},
+    "types in turn": {
+        name: some_changed({"": value})[""].astype(("f4", "f2")[n % 2])
+        for n, (name, value) in enumerate(EARLIER.items())
+    },
     "one left": {"4/bias": EARLIER["4/bias"]},
 }
 
@@ -249,8 +260,12 @@ def test_taking_out_one_after_the_other_unpacks_each_group_once(by, folder, monk
         found = safetensors_load(Path("x.safetensors").read_bytes())
     else:
         with gcodec.open("x.gc") as file:
-            found = {name: file[name] if by == "open" else np.concatenate(
-                [file.get_slice(name)[:1], file.get_slice(name)[1:]]) for name in file}
+            found = {
+                name: file[name]
+                if by == "open"
+                else np.concatenate([file.get_slice(name)[:1], file.get_slice(name)[1:]])
+                for name in file
+            }
     assert found.keys() == tensors.keys() and all(same(found[name], value) for name, value in tensors.items())
     assert len(unpacked) == len(set(unpacked)) and len(unpacked) <= n_chunks + 1
 
@@ -266,22 +281,32 @@ def test_damage_names_the_group():
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
 def test_tensors_that_have_not_changed_cost_little_among_those_that_have(dtype, empty, folder):
     earlier = {f"{n}.weight": RNG.standard_normal(0 if n in empty else 4001).astype(dtype) for n in range(12)}
-    later = {name: RNG.standard_normal(value.size).astype(dtype) if n % 2 else value
-             for n, (name, value) in enumerate(earlier.items())}
+    later = {
+        name: RNG.standard_normal(value.size).astype(dtype) if n % 2 else value
+        for n, (name, value) in enumerate(earlier.items())
+    }
     save_file(earlier, "earlier.gc")
     save_file(later, "later.gc", base="earlier.gc")
     loaded = load_file("later.gc", base=earlier)
     assert all(same(loaded[name], value) for name, value in later.items())
     with gcodec.open("later.gc", base="earlier.gc") as file:
         assert all(same(file[name], value) for name, value in later.items())
-    with ArchiveReader(saved({name: value for n, (name, value) in enumerate(later.items()) if n % 2})) as new, \
-            ArchiveReader("later.gc") as archive:
+    with (
+        ArchiveReader(saved({name: value for n, (name, value) in enumerate(later.items()) if n % 2})) as new,
+        ArchiveReader("later.gc") as archive,
+    ):
         assert archive.files[0].stored < 1.05 * new.files[0].stored
 
 
-@pytest.mark.parametrize("changed", [
-    {}, {"3/bias": RNG.standard_normal(299, np.float32)}, {"3/bias": EARLIER["3/bias"].astype(np.float64)},
-], ids=["not there", "of another size", "of another type"])
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {},
+        {"3/bias": RNG.standard_normal(299, np.float32)},
+        {"3/bias": EARLIER["3/bias"].astype(np.float64)},
+    ],
+    ids=["not there", "of another size", "of another type"],
+)
 def test_a_base_that_lacks_a_tensor_of_a_group_is_refused_by_its_name(changed, folder):
     save_file(some_changed(EARLIER), "later.gc", base=EARLIER)
     base = {name: value for name, value in EARLIER.items() if name != "3/bias"} | changed
@@ -291,6 +316,8 @@ def test_a_base_that_lacks_a_tensor_of_a_group_is_refused_by_its_name(changed, f
 
 def test_a_limit_that_a_group_is_above_names_the_group(folder):
     save_file(layers(10), "x.gc")
-    with gcodec.open("x.gc", max_output_bytes=2000) as file, \
-            pytest.raises(LimitExceeded, match=r"0/bias \.\.\. 9/bias: 12000 bytes are above the limit of 2000"):
+    with (
+        gcodec.open("x.gc", max_output_bytes=2000) as file,
+        pytest.raises(LimitExceeded, match=r"0/bias \.\.\. 9/bias: 12000 bytes are above the limit of 2000"),
+    ):
         file["3/bias"]

@@ -73,7 +73,7 @@ def test_opening_an_archive_fetches_no_more_than_its_index(cache, tmp_path, monk
     with gcodec.open("counted://a.gc") as file:
         assert sum(end - start for start, end in CountedFile.fetched) < 10_000 < len(CountedFile.data) // 100
         assert len(CountedFile.fetched) == 3
-        for name, array in values.items():      # in order, as the cache is meant for
+        for name, array in values.items():  # in order, as the cache is meant for
             assert np.array_equal(file.get_tensor(name), array)
     assert cache == "none" or len(CountedFile.fetched) < 3 + len(values)
 
@@ -99,8 +99,10 @@ def test_files_at_urls_are_compressed_and_restored(url, tmp_path):
         gcodec.decompress_file(f"{url}/{name}.npy.gc", f"{url}/{name}.back")
         assert fsspec.filesystem("memory").cat_file(f"{url}/{name}.back") == data
     assert gcodec.decompress_file(f"{url}/x.npy.gc", f"{tmp_path}/out/") == [tmp_path / "out" / "x.npy"]
-    for what in (lambda: gcodec.compress_file(f"{url}/x.npy", f"{url}/x.npy.gc"),
-                 lambda: gcodec.decompress_file(f"{url}/x.npy.gc", f"{url}/x.back")):
+    for what in (
+        lambda: gcodec.compress_file(f"{url}/x.npy", f"{url}/x.npy.gc"),
+        lambda: gcodec.decompress_file(f"{url}/x.npy.gc", f"{url}/x.back"),
+    ):
         with pytest.raises(gcodec.GcodecError, match="exists already"):
             what()
     for what in (lambda: gcodec.compress_file(f"{url}/x.npy"), lambda: gcodec.decompress_file(f"{url}/x.npy.gc")):
@@ -112,9 +114,17 @@ def test_files_at_urls_are_compressed_and_restored(url, tmp_path):
     assert names_at(f"{url}/there") == ["x.npy"]
 
 
-@pytest.mark.parametrize(("place", "name"), [
-    ("a/b.npy", "b.npy"), ("s3://bucket/a/b.npy", "b.npy"), ("https://host/a/b.npy?signature=x/y#z", "b.npy"),
-    ("s3://bucket/a/", "a"), ("s3://bucket", "bucket"), ("memory://", "")])
+@pytest.mark.parametrize(
+    ("place", "name"),
+    [
+        ("a/b.npy", "b.npy"),
+        ("s3://bucket/a/b.npy", "b.npy"),
+        ("https://host/a/b.npy?signature=x/y#z", "b.npy"),
+        ("s3://bucket/a/", "a"),
+        ("s3://bucket", "bucket"),
+        ("memory://", ""),
+    ],
+)
 def test_names_of_urls_are_those_of_files_without_the_query(place, name):
     assert name_at(place) == name
 
@@ -157,12 +167,25 @@ def test_what_no_path_can_be_is_an_invalid_argument_everywhere(place, tmp_path, 
     gcodec.save(x, "good.gc")
     publish = sync.Publisher().publish
     calls: list[Callable[[Any], Any]] = [
-        gcodec.load, gcodec.load_file, gcodec.open, gcodec.compress_file, gcodec.decompress_file, ArchiveReader,
-        ArchiveWriter, partial(gcodec.save, x), partial(gcodec.save_file, x), sync.Subscriber().apply,
-        lambda path: gcodec.compress_file("good.gc", path), lambda path: gcodec.decompress_file("good.gc", path),
-        lambda path: gcodec.load("good.gc", base=path), lambda path: gcodec.save(x, "new.gc", base=[path]),
-        lambda path: gcodec.Checkpointer(path).save(1, x), lambda path: gcodec.Checkpointer(path).load(),
-        lambda path: sync.VersionFolder(path).send(publish(x)), read_dump]
+        gcodec.load,
+        gcodec.load_file,
+        gcodec.open,
+        gcodec.compress_file,
+        gcodec.decompress_file,
+        ArchiveReader,
+        ArchiveWriter,
+        partial(gcodec.save, x),
+        partial(gcodec.save_file, x),
+        sync.Subscriber().apply,
+        lambda path: gcodec.compress_file("good.gc", path),
+        lambda path: gcodec.decompress_file("good.gc", path),
+        lambda path: gcodec.load("good.gc", base=path),
+        lambda path: gcodec.save(x, "new.gc", base=[path]),
+        lambda path: gcodec.Checkpointer(path).save(1, x),
+        lambda path: gcodec.Checkpointer(path).load(),
+        lambda path: sync.VersionFolder(path).send(publish(x)),
+        read_dump,
+    ]
     for call in calls:
         with pytest.raises(gcodec.InvalidArgument, match=r"^'.*': a path must (not hold a NUL|be text that)"):
             call(place)
@@ -178,8 +201,13 @@ def test_file_urls_that_would_be_another_file_s_are_refused(end, tmp_path, monke
     url = "file://" + end.format(tmp_path.as_posix().lstrip("/"))
     x = {"x": np.ones(3)}
     calls: list[Callable[[Any], Any]] = [
-        gcodec.load, gcodec.load_file, gcodec.decompress_file, partial(gcodec.save, x), partial(gcodec.save_file, x),
-        lambda path: gcodec.Checkpointer(path).save(1, x)]
+        gcodec.load,
+        gcodec.load_file,
+        gcodec.decompress_file,
+        partial(gcodec.save, x),
+        partial(gcodec.save_file, x),
+        lambda path: gcodec.Checkpointer(path).save(1, x),
+    ]
     for call in calls:
         with pytest.raises(gcodec.InvalidArgument, match=r"three slashes and an absolute path, .* %3F .* %23"):
             call(url)
@@ -208,14 +236,27 @@ def test_a_url_that_is_read_is_not_replaced(url):
     assert fsspec.filesystem("memory").cat_file(f"{url}/a.gc") == before
 
 
-@pytest.mark.parametrize(("target", "base"), [
-    ("{file}", "{file}"), ("{file}", "{path}"), ("{path}", "{file}"), ("{path}", "local://{path}"),
-    ("local://{path}", "{file}"), ("{path}", "simplecache::{file}"), ("{url}/a.gc", "{url}/a.gc"), ("{url}/a.gc", "memory:///{key}/a.gc"),
-])
+@pytest.mark.parametrize(
+    ("target", "base"),
+    [
+        ("{file}", "{file}"),
+        ("{file}", "{path}"),
+        ("{path}", "{file}"),
+        ("{path}", "local://{path}"),
+        ("local://{path}", "{file}"),
+        ("{path}", "simplecache::{file}"),
+        ("{url}/a.gc", "{url}/a.gc"),
+        ("{url}/a.gc", "memory:///{key}/a.gc"),
+    ],
+)
 @pytest.mark.parametrize("form", ["name", "reader"])
 def test_a_base_is_not_replaced_by_the_difference_from_it_whatever_name_it_has(url, tmp_path, target, base, form):
-    names = {"url": url, "key": url.removeprefix("memory://"), "path": tmp_path / "a.gc",
-             "file": (tmp_path / "a.gc").as_uri()}
+    names = {
+        "url": url,
+        "key": url.removeprefix("memory://"),
+        "path": tmp_path / "a.gc",
+        "file": (tmp_path / "a.gc").as_uri(),
+    }
     target, base = target.format(**names), base.format(**names)
     gcodec.save(VALUES, target)
     np.save(tmp_path / "x.npy", VALUES["w"])
@@ -272,8 +313,12 @@ def test_errors_of_a_store_of_any_class_are_os_errors_that_name_the_url(slots, c
     slots.calls, slots.fails_at = 0, (1,)
     with pytest.raises(OSError, match=r"NoCredentials: Unable to locate credentials.*slots://run/last.gc"):
         gcodec.load("slots://run/last.gc")
-    for command in (["inspect", "slots://run/last.gc"], ["verify", "slots://run/last.gc"],
-                    ["decompress", "slots://run/last.gc", "-o", "x.npy"], ["-l", "slots://run/last.gc"]):
+    for command in (
+        ["inspect", "slots://run/last.gc"],
+        ["verify", "slots://run/last.gc"],
+        ["decompress", "slots://run/last.gc", "-o", "x.npy"],
+        ["-l", "slots://run/last.gc"],
+    ):
         slots.calls = 0
         assert main(command) == 1
         error = capsys.readouterr().err
@@ -315,7 +360,7 @@ def test_a_store_that_cannot_say_what_is_there_has_nothing_replaced_and_nothing_
     slots.error = staticmethod(lambda: error)
     kind = OSError if isinstance(error, Exception) else KeyboardInterrupt
     reached = 0
-    for n in range(1, 3):   # to forget its listings, and to say what is there
+    for n in range(1, 3):  # to forget its listings, and to say what is there
         slots.calls, slots.fails_at = 0, (n,)
         with pytest.raises(kind):
             gcodec.compress_file(__file__, "slots://run/last.gc")

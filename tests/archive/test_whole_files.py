@@ -79,7 +79,8 @@ def test_a_path_that_ends_in_a_slash_is_no_file_to_be_written(form, tmp_path):
     np.save(tmp_path / "x.npy", np.ones(3))
     place, values = form.format(tmp_path), {"a": np.ones(3)}
     for write in (
-        lambda: gcodec.save(values, place), lambda: gcodec.save_file(values, place),
+        lambda: gcodec.save(values, place),
+        lambda: gcodec.save_file(values, place),
         lambda: gcodec.compress_file(tmp_path / "x.npy", place),
     ):
         with pytest.raises(InvalidArgument, match="the path of a file, not of a folder"):
@@ -228,8 +229,12 @@ def test_a_file_is_not_restored_under_the_name_of_another_kind(files, capsys):
     for name in ("x.npy", "y.npz", "z.txt"):
         gcodec.compress_file(name)
     main(["series", "add", "-q", "series", "y.npz", "--step", "1"])
-    for archive, target, kind in [("x.npy.gc", "t.npz", "npy"), ("x.npy.gc", "t.safetensors", "npy"),
-                                  ("y.npz.gc", "t.npy", "npz"), ("y.npz.gc", "t.pt", "npz")]:
+    for archive, target, kind in [
+        ("x.npy.gc", "t.npz", "npy"),
+        ("x.npy.gc", "t.safetensors", "npy"),
+        ("y.npz.gc", "t.npy", "npz"),
+        ("y.npz.gc", "t.pt", "npz"),
+    ]:
         with pytest.raises(InvalidArgument, match=rf"{target}: would be a \.{kind} file .* call it t\.{kind}"):
             gcodec.decompress_file(archive, target)
         if target != "t.safetensors":
@@ -241,7 +246,11 @@ def test_a_file_is_not_restored_under_the_name_of_another_kind(files, capsys):
     assert "t.npz: would be a .npy file under the name of a .npz file; call it t.npy" in capsys.readouterr().err
     assert not [path for path in Path().iterdir() if path.stem == "t"]
     Path("series/step-00000001.gc").rename("odd.npy.gc")
-    for archive, target, original in [("z.txt.gc", "t.npy", "z.txt"), ("x.npy.gc", "t.bin", "x.npy"),
-                                      ("odd.npy.gc", "t.npz", "y.npz"), ("y.npz.gc", "t", "y.npz")]:
+    for archive, target, original in [
+        ("z.txt.gc", "t.npy", "z.txt"),
+        ("x.npy.gc", "t.bin", "x.npy"),
+        ("odd.npy.gc", "t.npz", "y.npz"),
+        ("y.npz.gc", "t", "y.npz"),
+    ]:
         assert gcodec.decompress_file(archive, target, force=True) == [Path(target)]
         assert Path(target).read_bytes() == Path(original).read_bytes()

@@ -15,6 +15,7 @@ from gcodec.recorder import read_dump
 
 # Commands
 
+
 def run_cli(*arguments: object) -> tuple[int, str]:
     from gcodec.cli import main
 
@@ -70,13 +71,23 @@ def test_the_demo_runs_from_end_to_end(tmp_path):
     for word in ("cnn fp32", "transformer bf16", "checkpoint fp32", "near-lossless", "zlib-6", "bit", "bound", "paper"):
         assert word in text, word
     names = {path.name for path in (tmp_path / "out").iterdir()}
-    assert names >= {"dumps", "results.csv", "sizes.csv", "updates.csv", "gradients.png", "ratios_and_zeros.png",
-                     "ratio.png", "exponent_coding.png", "mantissa_coding.png"}
+    assert names >= {
+        "dumps",
+        "results.csv",
+        "sizes.csv",
+        "updates.csv",
+        "gradients.png",
+        "ratios_and_zeros.png",
+        "ratio.png",
+        "exponent_coding.png",
+        "mantissa_coding.png",
+    }
     _, rows = csv_tables.read_table(tmp_path / "out" / "updates.csv")
     assert {row["model"] for row in rows} == {"cnn", "transformer"}
 
 
 # Benchmarks of a checkout
+
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
@@ -95,7 +106,7 @@ def test_the_benchmarks_run_from_end_to_end(tmp_path):
     assert all(int(row["detected"]) + int(row["harmless"]) == 20 for row in ours)
     for make, file in report.PLACES.values():
         if (out / file).exists():
-            assert len(make(out)) > (1 if make is sections.levels_ahead else 3), file   # no peer need be ahead
+            assert len(make(out)) > (1 if make is sections.levels_ahead else 3), file  # no peer need be ahead
     assert len(targets.targets(out)) == 2 + 1 + (6 + 2) + 2 + 1 + 7 + 4 + 3 + 1 + 5
     assert len({contest.model for contest in sections.contests(out)}) == 3
 
@@ -140,8 +151,10 @@ def test_the_benchmark_of_controllers_verifies_and_times_them(tmp_path):
 def test_times_of_stages_add_up_to_the_whole(gradient):
     from bench import stages
 
-    for setting, stage in ((settings.lossless_setting(gradient), "planes"),
-                           (settings.near_lossless_setting(gradient), "rounding")):
+    for setting, stage in (
+        (settings.lossless_setting(gradient), "planes"),
+        (settings.near_lossless_setting(gradient), "rounding"),
+    ):
         rows = list(stages.rows_of("a", setting, 1))
         for direction in ("encode", "decode"):
             times = {str(row[3]): float(str(row[5])) for row in rows if row[2] == direction}
@@ -164,7 +177,8 @@ def test_speeds_are_measured_on_the_native_and_the_portable_path(gradient, tmp_p
     assert speed.main(["--data", str(tmp_path), "--out", str(tmp_path), "--quick"]) == 0
     _, rows = csv_tables.read_table(tmp_path / "speed.csv")
     assert [(row["mode"], row["path"]) for row in rows] == [
-        (mode, path) for path in (speed.NATIVE, speed.PORTABLE) for mode in ("lossless", "near-lossless")]
+        (mode, path) for path in (speed.NATIVE, speed.PORTABLE) for mode in ("lossless", "near-lossless")
+    ]
     assert len(sections.speed_table(tmp_path)) == 8
     monkeypatch.setattr(targets, "SPEEDS", {("lossless", "fp32"): (0.35, 0.35)})
     results = [line for line in targets.targets(tmp_path) if "code:" in line]
@@ -182,7 +196,11 @@ def test_rates_are_measured_for_every_size(gradient):
     assert len({row[4] for row in rows[1:5]}) == 1
     assert scaling.of_size(gradient.bits, 4).bits.size == 1
     assert [row[:2] for row in scaling.calls_of(gradient.bits, 1)] == [
-        [1, "existing"], [1, "new"], [1024, "existing"], [1024, "new"]]
+        [1, "existing"],
+        [1, "new"],
+        [1024, "existing"],
+        [1024, "new"],
+    ]
 
 
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="Linux only")
@@ -206,7 +224,7 @@ def test_vocabulary_layers_are_recorded_and_measured(tmp_path):
     assert (last.optimizer, last.hyper("head.weight")["momentum"]) == ("SGD", 0.9)
     assert last.state("lstm.weight_hh_l0").keys() == {"momentum_buffer"}
     whole = np.concatenate([gradient.ravel() for _, gradient in first.grads()])
-    assert np.linalg.norm(whole) < 0.51     # clipped
+    assert np.linalg.norm(whole) < 0.51  # clipped
     assert prediction.main(["--data", str(tmp_path), "--out", str(tmp_path)]) == 0
     _, rows = csv_tables.read_table(tmp_path / "prediction.csv")
     assert len({(row["layer"], row["step"], row["batch"]) for row in rows}) == 8

@@ -23,6 +23,7 @@ def bits_of(*values: float) -> np.ndarray:
 
 # Bounds
 
+
 def test_order0_bits_of_known_counts_are_their_entropy():
     assert bounds.order0_bits(np.zeros(100, np.int64)) == 0
     assert bounds.order0_bits(np.arange(256)) == pytest.approx(256 * 8)
@@ -43,14 +44,14 @@ def test_the_bound_counts_zero_as_a_symbol_without_tail():
     assert bound.kept == 500 * 24
     assert bound.bytes == pytest.approx((1000 + 12_000) / 8)
     negative = bounds.order0_bound(np.tile(bits_of(-0.0, 1.0), 500), FLOAT32)
-    assert negative.kept == 1000 * 24      # -0 has a tail: its sign
+    assert negative.kept == 1000 * 24  # -0 has a tail: its sign
 
 
 def test_the_bound_counts_levels_as_joint_symbols_that_keep_fewer_bits():
     bits = np.tile(bits_of(1.0, 1.0, 2.0, 0.0), 250)
     levels = np.tile(np.array([0, 1, 1, 1], np.uint8), 250)
     bound = bounds.order0_bound(bits, FLOAT32, levels, Ladder((0, 18)))
-    assert bound.symbols == pytest.approx(1000 * 2)    # (1.0, 0), (1.0, 1), (2.0, 1), zero
+    assert bound.symbols == pytest.approx(1000 * 2)  # (1.0, 0), (1.0, 1), (2.0, 1), zero
     assert bound.kept == 250 * (24 + 6 + 6)
     fixed = bounds.order0_bound(bits, FLOAT32, None, Ladder((16,)))
     assert fixed.symbols == pytest.approx(1000 * 1.5)
@@ -79,19 +80,20 @@ def test_frames_are_near_the_bound_and_below_the_papers_layout():
         data = inputs.gradients(read_dump(path), path.stem)
         for setting in settings.settings_for(data):
             size, bound = setting.task().verify(), setting.bound().bytes
-            assert size < 1.05 * bound, (path.name, setting.mode)       # small inputs: codebooks and headers count
+            assert size < 1.05 * bound, (path.name, setting.mode)  # small inputs: codebooks and headers count
             if paper := settings.paper_bound(setting):
                 assert size < 0.95 * paper.bytes, path.name
 
 
 # Figures 12 and 14
 
+
 def test_code_tables_have_the_lengths_worked_out_by_hand():
     counts = np.array([0, 8, 4, 2, 1, 1])
     code = strategies.native_table(counts, 8)
     assert code.lengths.tolist() == [0, 1, 2, 3, 4, 4]
     assert code.bits(counts) == 8 + 8 + 6 + 4 + 4
-    assert code.bits(np.array([1])) == 4 + 8           # a symbol the table has never seen
+    assert code.bits(np.array([1])) == 4 + 8  # a symbol the table has never seen
     short = strategies.optimized_table(counts, 8, n_theta=2)
     assert short.lengths.tolist() == [0, 1, 2, 0, 0, 0]
     assert short.bits(counts) == 8 + 8 + 4 * (2 + 8)

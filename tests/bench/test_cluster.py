@@ -1,5 +1,4 @@
-"""The laws of the distributed benchmarks, without their network: rows, formulas, checks, tables, pictures.
-"""
+"""The laws of the distributed benchmarks, without their network: rows, formulas, checks, tables, pictures."""
 
 from __future__ import annotations
 
@@ -48,6 +47,7 @@ from gcodec.benchmark.csv_tables import read_table, write_table  # noqa: E402
 from gcodec.distributed.stats import Counters  # noqa: E402
 
 # The bed
+
 
 def test_rates_are_read_as_tc_writes_them():
     assert bed.bits_per_second("100mbit") == 1e8
@@ -104,7 +104,8 @@ def test_workers_of_a_team_answer_by_rank(tmp_path, monkeypatch):
     (tmp_path / "echo.py").write_text(
         "import os\nfrom bench.cluster.team import serve\n"
         "def answer(command, **more):\n    print('noise')\n    return [os.environ['RANK'], command, 1 // more['by']]\n"
-        "serve(answer)\n")
+        "serve(answer)\n"
+    )
     with team.Team(Here(2), "echo") as members:
         assert members.ask(command="a", by=1) == [["0", "a", 1], ["1", "a", 1]]
         with pytest.raises(team.WorkerError, match="ZeroDivisionError"):
@@ -118,6 +119,7 @@ def test_traffic_is_read_by_interface_and_subtracted():
 
 
 # Other codecs in the exchange
+
 
 @pytest.mark.parametrize("name", coders.CODECS)
 def test_coders_of_peers_return_every_bit(name):
@@ -136,6 +138,7 @@ def test_coders_of_peers_return_every_bit(name):
 
 # Verification
 
+
 def share() -> Any:
     parameter = torch.nn.Parameter(torch.linspace(-1, 1, 100))
     optimizer = torch.optim.SGD([parameter], lr=0.1, momentum=0.9)
@@ -147,7 +150,7 @@ def test_deviations_of_a_step_are_those_worked_out_by_hand():
     parts = torch.full((2, 100), 1e-3)
     exact = checks.ordered_mean(parts)
     assert checks.step_deviation(exact, parts, share()) == 0
-    error = 3 * 2.0**-24 / 0.1      # of a gradient: three half ulps of a parameter of 1 at a rate of 0.1
+    error = 3 * 2.0**-24 / 0.1  # of a gradient: three half ulps of a parameter of 1 at a rate of 0.1
     moved = exact.clone()
     moved[0] += error
     assert checks.step_deviation(moved, parts, share()) == pytest.approx(3, rel=0.01)
@@ -182,10 +185,13 @@ def test_a_perturbed_model_is_one_ulp_away():
 
 # Rows
 
+
 def answers(seconds: float) -> list[dict[str, Any]]:
     tally = Counters(sent_bytes=40.0, encode_seconds=seconds / 4).numbers()
-    return [{"seconds": seconds * factor, "processor": seconds, "sent": 100, "received": 100, "tally": tally}
-            for factor in (1, 2)]
+    return [
+        {"seconds": seconds * factor, "processor": seconds, "sent": 100, "received": 100, "tally": tally}
+        for factor in (1, 2)
+    ]
 
 
 def test_rows_of_an_all_reduce_are_medians_of_the_slowest_ranks():
@@ -208,22 +214,41 @@ def result(steps: int = 40) -> dict[str, Any]:
         losses = np.linspace(3, 1, steps) + (name != training.FP32) * 1e-3 * random.normal(size=steps)
         stats = {"bits_per_symbol": 3.0} if "gcodec" in name else {}
         stats |= dict.fromkeys(("sent_bytes", "refresh_bytes", "encode_seconds", "decode_seconds", "wait_seconds"), 8.0)
-        curves[name] = {"losses": losses.tolist(), "seconds": [0.1 + number / 100] * steps,
-                        "sent": [1000 - 100 * number] * steps, "calls": [(8 * n, 2 * n) for n in range(steps)],
-                        "bits": [3.0] * steps * ("gcodec" in name),
-                        "entropies": [2.9] * steps * ("gcodec" in name), "stats": stats if "gcodec" in name else {}}
+        curves[name] = {
+            "losses": losses.tolist(),
+            "seconds": [0.1 + number / 100] * steps,
+            "sent": [1000 - 100 * number] * steps,
+            "calls": [(8 * n, 2 * n) for n in range(steps)],
+            "bits": [3.0] * steps * ("gcodec" in name),
+            "entropies": [2.9] * steps * ("gcodec" in name),
+            "stats": stats if "gcodec" in name else {},
+        }
     return {"model": "cnn", "workers": 2, "rate": "1gbit", "seed": 1, "batch": 8, "runs": curves}
 
 
 def accurate() -> dict[str, Any]:
     """Return runs of three blocks: float32 takes 0.1 s a step, torch's hook 0.08, near-lossless 0.1, "bf16" 0.06."""
-    of = dict(zip(accuracies.METHODS, ((0.1, 400, ""), (0.08, 200, ""), (0.1, 400, "uncompressed"),
-                                       (0.06, 100, "compressed")), strict=True))
+    of = dict(
+        zip(
+            accuracies.METHODS,
+            ((0.1, 400, ""), (0.08, 200, ""), (0.1, 400, "uncompressed"), (0.06, 100, "compressed")),
+            strict=True,
+        )
+    )
     block, settle = accuracies.BLOCK, accuracies.SETTLE
-    return {"model": "gpt", "workers": 2, "rate": "1gbit", "runs": {
-        name: {"seconds": [9.0] * (block + settle * bool(way)) + [seconds] * 2 * block,
-               "sent": [7] * (block + settle * bool(way)) + [n_bytes] * 2 * block, "stats": {"bypass_way": way}}
-        for name, (seconds, n_bytes, way) in of.items()}}
+    return {
+        "model": "gpt",
+        "workers": 2,
+        "rate": "1gbit",
+        "runs": {
+            name: {
+                "seconds": [9.0] * (block + settle * bool(way)) + [seconds] * 2 * block,
+                "sent": [7] * (block + settle * bool(way)) + [n_bytes] * 2 * block,
+                "stats": {"bypass_way": way},
+            }
+            for name, (seconds, n_bytes, way) in of.items()
+        },
+    }
 
 
 def test_steps_at_an_accuracy_are_compared_block_by_block():
@@ -236,13 +261,24 @@ def test_steps_at_an_accuracy_are_compared_block_by_block():
 
 def test_costs_of_a_step_are_medians_without_the_first_steps():
     first, rest = [9.0] * runs.IGNORED, [1.0, 2.0, 6.0]
-    found = {"model": "gpt", "workers": 2, "rate": bed.UNSHAPED, "runs": {
-        name: {"processor": [*first, *rest], "seconds": [*first, *(2 * seconds for seconds in rest)],
-               "sent": [7.0] * runs.IGNORED + [n_bytes] * 3}
-        for name, n_bytes in ((training.FP32, 100.0), (training.EIGHT_BITS, 20.0))}}
+    found = {
+        "model": "gpt",
+        "workers": 2,
+        "rate": bed.UNSHAPED,
+        "runs": {
+            name: {
+                "processor": [*first, *rest],
+                "seconds": [*first, *(2 * seconds for seconds in rest)],
+                "sent": [7.0] * runs.IGNORED + [n_bytes] * 3,
+            }
+            for name, n_bytes in ((training.FP32, 100.0), (training.EIGHT_BITS, 20.0))
+        },
+    }
     rows = [dict(zip(step_costs.COLUMNS, row, strict=True)) for row in step_costs.rows_of(found)]
     assert [(row["processor_seconds"], row["step_seconds"], row["bytes_of_fp32"]) for row in rows] == [
-        ("2.00000", "4.00000", "1.0000"), ("2.00000", "4.00000", "0.2000")]
+        ("2.00000", "4.00000", "1.0000"),
+        ("2.00000", "4.00000", "0.2000"),
+    ]
 
 
 def controlled() -> dict[str, Any]:
@@ -270,7 +306,9 @@ def test_rows_of_a_training_compare_methods_with_fp32():
     assert [row[8:11] for row in results[:2]] == [["0.05000", "0.05000", "1.000"], ["0.05000", "0.06000", "0.909"]]
     table = [dict(zip(controllers.COLUMNS, row, strict=True)) for row in controllers.rows_of(controlled())]
     assert [(row["method"], row["times_faster"], row["float_ratio"]) for row in table] == [
-        (training.FP32, "1.000", "1.00"), (controllers.METHODS[4], "1.000", "8.00")]
+        (training.FP32, "1.000", "1.00"),
+        (controllers.METHODS[4], "1.000", "8.00"),
+    ]
     assert all(name in gravac_methods.METHODS for name in controllers.METHODS[1:])
     shares = [row[-1] for row in bypass.rows_of(result())]
     assert shares[-1] == "0.750"
@@ -300,10 +338,12 @@ def test_a_sweep_adds_to_what_is_there(monkeypatch, tmp_path):
     monkeypatch.setattr(sweep, "obstacle", lambda: None)
     monkeypatch.setattr(sweep, "clean_up_when_told_to_end", lambda: None)
     monkeypatch.setattr(sweep, "train", lambda model, rate, *_: controlled() | {"model": model, "rate": rate})
-    for arguments, rates in ((["--rate", runs.RATE], [runs.RATE]),
-                             (["--rate", "100mbit", "--add"], [runs.RATE, "100mbit"]),
-                             (["--rate", runs.RATE, "--add"], ["100mbit", runs.RATE]),
-                             (["--rate", "100mbit"], ["100mbit"])):
+    for arguments, rates in (
+        (["--rate", runs.RATE], [runs.RATE]),
+        (["--rate", "100mbit", "--add"], [runs.RATE, "100mbit"]),
+        (["--rate", runs.RATE, "--add"], ["100mbit", runs.RATE]),
+        (["--rate", "100mbit"], ["100mbit"]),
+    ):
         assert controllers.SWEEP.main([*arguments, "--out", str(tmp_path)]) == 0
         rows = read_table(tmp_path / controllers.FILE)[1]
         assert list(dict.fromkeys(row["rate"] for row in rows)) == rates
@@ -315,12 +355,18 @@ def test_all_reduces_add_to_what_is_there(monkeypatch, tmp_path):
         rest = [len(options.rate), *[""] * (len(allreduce.COLUMNS) - 5)]
         return ([model, workers, rate, methods.FP32, *rest] for rate in options.rate)
 
-    for name, stand_in in (("obstacle", lambda: None), ("clean_up_when_told_to_end", lambda: None),
-                           ("dumps_of", lambda *_: None), ("_of_bed", measured)):
+    for name, stand_in in (
+        ("obstacle", lambda: None),
+        ("clean_up_when_told_to_end", lambda: None),
+        ("dumps_of", lambda *_: None),
+        ("_of_bed", measured),
+    ):
         monkeypatch.setattr(allreduce, name, stand_in)
-    for arguments, outcome in ((["--rate", "1gbit"], [("1gbit", "1")]),
-                             (["--rate", "2gbit", "--rate", "1gbit", "--add"], [("2gbit", "2"), ("1gbit", "2")]),
-                             (["--rate", "100mbit", "--add"], [("2gbit", "2"), ("1gbit", "2"), ("100mbit", "1")])):
+    for arguments, outcome in (
+        (["--rate", "1gbit"], [("1gbit", "1")]),
+        (["--rate", "2gbit", "--rate", "1gbit", "--add"], [("2gbit", "2"), ("1gbit", "2")]),
+        (["--rate", "100mbit", "--add"], [("2gbit", "2"), ("1gbit", "2"), ("100mbit", "1")]),
+    ):
         command = [*arguments, "--model", "lstm", "--workers", "4", "--out", str(tmp_path)]
         assert allreduce.main(command) == 0
         assert [(row["rate"], row["values"]) for row in read_table(tmp_path / allreduce.FILE)[1]] == outcome
@@ -334,13 +380,14 @@ def test_bits_of_exponents_are_counted_by_table():
         watcher.count(step, counts if step == 1 else np.roll(counts, 1))
     rows = [row for row in watcher.rows if row[1] == bits.INTERVAL + 2 and row[2] == "native Huffman"]
     results = {row[3]: float(str(row[4])) for row in rows}
-    assert (results[bits.FRESH], results[bits.BEFORE], results[bits.STALE]) == (1, 1, 9)      # an escape bit and 8 more
-    assert 1 < results[bits.REFRESHED] <= 2      # made of the first step, too
+    assert (results[bits.FRESH], results[bits.BEFORE], results[bits.STALE]) == (1, 1, 9)  # an escape bit and 8 more
+    assert 1 < results[bits.REFRESHED] <= 2  # made of the first step, too
     zeros = bits.exponent_counts([np.array([0.0, 1.0, -1.0, 2.0], np.float32)])
     assert (zeros[0], zeros[128], zeros[129]) == (1, 2, 1)
 
 
 # The model
+
 
 def test_formulas_of_the_model_agree_with_hand_calculation():
     assert model.ring(1e6, 4, 1e-3, 8e-9) == pytest.approx(6e-3 + 1.5 * 8e-3)
@@ -369,6 +416,7 @@ def test_modeled_steps_wait_for_what_the_backward_pass_does_not_hide():
 
 # Tables and pictures
 
+
 def test_steps_of_more_workers_are_compared_with_steps_that_send_nothing(tmp_path):
     seconds = {training.NOTHING: 0.05, training.FP32: 0.2, training.NEAR: 0.1}
     found = {**result(), "runs": {name: {"seconds": [each] * 9} for name, each in seconds.items()}}
@@ -384,8 +432,10 @@ def test_steps_of_more_workers_are_compared_with_steps_that_send_nothing(tmp_pat
 
 def test_layerwise_settings_are_compared_with_the_uniform_one(tmp_path):
     run = {"losses": [1.0] * 9, "sent": [8] * 9, "stats": {"compressor": {"ratio": 4.0}}}
-    found = {**result(), "runs": {name: {**run, "seconds": [0.1 / (1 + number)] * 9}
-                                  for number, name in enumerate(layerwise.METHODS)}}
+    found = {
+        **result(),
+        "runs": {name: {**run, "seconds": [0.1 / (1 + number)] * 9} for number, name in enumerate(layerwise.METHODS)},
+    }
     found["runs"][training.FP32]["stats"] = {}
     write_table(tmp_path / layerwise.FILE, layerwise.COLUMNS, layerwise.rows_of(found))
     _, rows = read_table(tmp_path / layerwise.FILE)
@@ -395,9 +445,15 @@ def test_layerwise_settings_are_compared_with_the_uniform_one(tmp_path):
 
 
 def test_steps_of_each_learning_rate_are_compared_with_dense_ones_of_the_same(tmp_path):
-    begun = {name: {"losses": [3.0] * 50 + [2.0] * 50, "sent": [100] * 50 + [100 - 10 * number] * 50,
-                    "seconds": [0.1 * (1 + number)] * 50 + [0.2] * 50, "stats": {}}
-             for number, name in enumerate(drops.METHODS)}
+    begun = {
+        name: {
+            "losses": [3.0] * 50 + [2.0] * 50,
+            "sent": [100] * 50 + [100 - 10 * number] * 50,
+            "seconds": [0.1 * (1 + number)] * 50 + [0.2] * 50,
+            "stats": {},
+        }
+        for number, name in enumerate(drops.METHODS)
+    }
     found = {**result(), "runs": begun, "drops": [50], "learning_rates": [0.1] * 50 + [0.01] * 50}
     write_table(tmp_path / drops.FILE, drops.COLUMNS, drops.rows_of(found))
     _, rows = read_table(tmp_path / drops.FILE)
@@ -423,9 +479,10 @@ def made_up_results(folder: Path) -> None:
                     if name in (methods.FP32, methods.SMALL):
                         del rank["tally"]
                 series.add(ranks)
-        rows += [["cnn", 2, rate, name, 50, *allreduce.row_of(name, results, rate, 50, 2), "1.5", "0.1",
-                  "cnn, step 600"]
-                 for name in names]
+        rows += [
+            ["cnn", 2, rate, name, 50, *allreduce.row_of(name, results, rate, 50, 2), "1.5", "0.1", "cnn, step 600"]
+            for name in names
+        ]
     write_table(folder / allreduce.FILE, allreduce.COLUMNS, rows)
     write_table(folder / runs.TRAINING, runs.TRAINING_COLUMNS, runs.training_rows(result()))
     write_table(folder / runs.DEVIATIONS, runs.DEVIATIONS_COLUMNS, runs.deviation_rows([result()]))
@@ -463,7 +520,13 @@ def test_tables_and_pictures_are_made_of_results(tmp_path, capsys):
 def test_every_part_of_the_cluster_benchmarks_is_run():
     for quick in (False, True):
         names = [command[0] for command in __main__.commands(quick, Path("dumps"), Path("out"))]
-        mains = {f"bench.cluster.{path.stem}" for path in (ROOT / "bench" / "cluster").glob("*.py")
-                 if '__name__ == "__main__"' in path.read_text()}
+        mains = {
+            f"bench.cluster.{path.stem}"
+            for path in (ROOT / "bench" / "cluster").glob("*.py")
+            if '__name__ == "__main__"' in path.read_text()
+        }
         assert mains - set(names) == {
-            "bench.cluster.__main__", "bench.cluster.allreduce_worker", "bench.cluster.training"}
+            "bench.cluster.__main__",
+            "bench.cluster.allreduce_worker",
+            "bench.cluster.training",
+        }

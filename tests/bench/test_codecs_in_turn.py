@@ -12,7 +12,7 @@ from gcodec.benchmark import csv_tables, inputs, measure, peers, settings, timin
 from gcodec.errors import GcodecError
 
 
-@pytest.mark.filterwarnings("ignore")       # a peer's own
+@pytest.mark.filterwarnings("ignore")  # a peer's own
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 @pytest.mark.parametrize("peer", (*peers.PEERS, *peers.CHECKED), ids=lambda peer: peer.name)
 def test_every_peer_returns_the_bits_it_encoded(peer, dtype, gradient):
@@ -25,7 +25,7 @@ def test_every_peer_returns_the_bits_it_encoded(peer, dtype, gradient):
     sizes = {task.verify() for _ in range(2)}
     assert len(sizes) == 1
     assert 0 < sizes.pop() < bits.nbytes + 1000
-    assert np.array_equal(bits, kept)       # the input is as it was
+    assert np.array_equal(bits, kept)  # the input is as it was
 
 
 @pytest.mark.parametrize("reuse", [True, False])
@@ -55,7 +55,7 @@ def test_a_task_over_its_budget_sits_out(gradient):
 
 
 def test_seconds_are_those_of_the_clock_that_is_given(gradient):
-    now = iter(np.cumsum([0, 2, 3, 10, 4, 5, 10, 6, 7]).tolist())      # start, middle and end of three turns
+    now = iter(np.cumsum([0, 2, 3, 10, 4, 5, 10, 6, 7]).tolist())  # start, middle and end of three turns
     task = settings.lossless_setting(gradient).task()
     timings, _ = timing.interleave({"one": task}, rounds=3, budget=100, clock=now.__next__)
     assert timings["one"] == timing.Timing([2, 4, 6], [3, 5, 7])
@@ -96,9 +96,16 @@ def test_a_competition_has_rows_for_every_mode_and_codec(gradient, tmp_path):
     assert len(result.notes) == 2
     assert all("broken fails" in note for note in result.notes)
     names = [(row.mode, row.codec) for row in result.rows]
-    assert names == [("raw", "memory copy"), ("lossless", "gcodec"), ("lossless", "gcodec, 2 threads"),
-                     ("lossless", "gcodec, new arrays"), ("lossless", "zstd-1"), ("near-lossless", "gcodec"),
-                     ("near-lossless", "gcodec, 2 threads"), ("7 mantissa bits", "gcodec")]
+    assert names == [
+        ("raw", "memory copy"),
+        ("lossless", "gcodec"),
+        ("lossless", "gcodec, 2 threads"),
+        ("lossless", "gcodec, new arrays"),
+        ("lossless", "zstd-1"),
+        ("near-lossless", "gcodec"),
+        ("near-lossless", "gcodec, 2 threads"),
+        ("7 mantissa bits", "gcodec"),
+    ]
     zstd = [size.compressed_bytes for size in result.sizes if size.codec == "zstd-1"]
     assert next(row for row in result.rows if row.codec == "zstd-1").compressed_bytes == sum(zstd)
     assert all(row.encode_speed and row.decode_speed for row in result.rows)

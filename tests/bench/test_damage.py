@@ -28,7 +28,9 @@ def test_bit_flips_and_truncations_of_frames_messages_and_archives_are_noticed(d
 
     result = corruption.examine(damaged[1], corruption.sample(CORPUS), 300, 200)
     assert {kind: dict(counts) for kind, counts in result.items()} == {
-        "bit flip": {"detected": 300}, "truncation": {"detected": 200}}
+        "bit flip": {"detected": 300},
+        "truncation": {"detected": 200},
+    }
 
 
 @pytest.mark.slow
@@ -40,7 +42,11 @@ def test_ten_thousand_bit_flips_and_every_truncation_are_noticed(damaged):
     result = corruption.examine(contestant, corruption.sample(CORPUS), corruption.TRIALS, None)
     n_cases = sum(counts.total() for counts in result.values())
     n_detected = sum(counts["detected"] for counts in result.values())
-    reliability.record(f"bit flips and every truncation: {name}", n_cases, n_cases - n_detected,
-                       f"{100 * n_detected / n_cases:g} % detected")
+    reliability.record(
+        f"bit flips and every truncation: {name}",
+        n_cases,
+        n_cases - n_detected,
+        f"{100 * n_detected / n_cases:g} % detected",
+    )
     assert result["bit flip"] == {"detected": corruption.TRIALS}
     assert n_detected == n_cases

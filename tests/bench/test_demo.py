@@ -35,6 +35,7 @@ def trained(tmp_path_factory):
 
 # Training
 
+
 @pytest.mark.parametrize("model", train.QUICK_PLANS)
 def test_training_writes_the_dumps_of_its_plan(trained, model):
     folder, outcomes = trained
@@ -43,7 +44,8 @@ def test_training_writes_the_dumps_of_its_plan(trained, model):
     assert np.isfinite(outcome.losses).all()
     assert [read_dump(path).step for path in outcome.dumps] == list(plan.recorded)
     assert {path.name for path in (folder / model).iterdir()} == {
-        observations.OBSERVATIONS_FILE, *(path.name for path in outcome.dumps)
+        observations.OBSERVATIONS_FILE,
+        *(path.name for path in outcome.dumps),
     }
 
 
@@ -72,7 +74,7 @@ def test_the_transformer_trains_with_adamw(trained):
     assert dump.state("head.weight").keys() == {"exp_avg", "exp_avg_sq", "step"}
     embedding, head = dump.grad("embedding.weight"), dump.grad("head.weight")
     assert embedding.shape == head.shape
-    assert (embedding == 0).all(axis=1).mean() > 0.5       # tokens that are not in the batch
+    assert (embedding == 0).all(axis=1).mean() > 0.5  # tokens that are not in the batch
     assert (head == 0).mean() < 0.01
 
 
@@ -109,6 +111,7 @@ def test_plans_record_within_their_steps():
 
 # Counting
 
+
 def test_counts_of_exponents_and_ratios_are_those_made_by_hand():
     gradient = np.array([0.0, -0.0, 1.0, -1.5, 0.25, 1e-40], dtype=np.float32)
     counts = observations.exponent_counts(gradient)
@@ -131,6 +134,7 @@ def test_the_range_of_values_stays_that_of_the_first_step():
 
 
 # Data
+
 
 @pytest.fixture(scope="module")
 def library() -> str:
@@ -200,10 +204,12 @@ def test_a_shift_of_an_image_does_not_wrap_around():
 
 # Pictures and table
 
+
 def rows_for(series: str, value: str) -> list[dict[str, object]]:
     return [
         {"model": model, "step": step, series: name, value: 1.0 + index + 0.01 * step}
-        for model in ("cnn", "other") for index, name in enumerate(("first", "second", "third"))
+        for model in ("cnn", "other")
+        for index, name in enumerate(("first", "second", "third"))
         for step in (1, 20, 100)
     ]
 
@@ -217,11 +223,14 @@ def check_picture(path) -> None:
     assert len(np.unique(pixels.reshape(-1, pixels.shape[2])[::7], axis=0)) > 20
 
 
-@pytest.mark.parametrize(("plot", "series", "value"), [
-    (plots.plot_ratio, "codec", "ratio"),
-    (plots.plot_exponent_coding, "strategy", "bits_per_value"),
-    (plots.plot_mantissa_coding, "strategy", "bits_per_value"),
-])
+@pytest.mark.parametrize(
+    ("plot", "series", "value"),
+    [
+        (plots.plot_ratio, "codec", "ratio"),
+        (plots.plot_exponent_coding, "strategy", "bits_per_value"),
+        (plots.plot_mantissa_coding, "strategy", "bits_per_value"),
+    ],
+)
 def test_plots_of_series_are_drawn(plot, series, value, tmp_path):
     plot(rows_for(series, value), tmp_path / "new" / "picture.png")
     check_picture(tmp_path / "new" / "picture.png")
@@ -286,6 +295,7 @@ def test_the_table_of_results_shows_every_row():
 
 # The corpus
 
+
 def test_a_dump_is_cut_to_its_first_rows(trained, tmp_path):
     whole = read_dump(trained[1]["transformer"].dumps[-1])
     rows = {"embedding.weight": 40, "norm.weight": 500}
@@ -320,11 +330,15 @@ def test_the_corpus_can_be_cut_from_what_training_records():
 
 # Missing packages
 
-@pytest.mark.parametrize(("module", "package"), [
-    ("gcodec.demo.models", "torch"),
-    ("gcodec.demo.figures.plots", "matplotlib.axes"),
-    ("gcodec.benchmark.report", "rich"),
-])
+
+@pytest.mark.parametrize(
+    ("module", "package"),
+    [
+        ("gcodec.demo.models", "torch"),
+        ("gcodec.demo.figures.plots", "matplotlib.axes"),
+        ("gcodec.benchmark.report", "rich"),
+    ],
+)
 def test_a_missing_package_names_the_remedy(module, package, monkeypatch):
     monkeypatch.setitem(sys.modules, package, None)
     monkeypatch.delitem(sys.modules, module, raising=False)

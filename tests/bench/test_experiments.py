@@ -49,6 +49,7 @@ SMALL = replace(PROBLEMS["cnn"], batch=4)
 
 # Problems
 
+
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_a_problem_is_drawn_from_its_seed(name):
     problem = replace(PROBLEMS[name], batch=2)
@@ -70,7 +71,7 @@ def test_disguises_are_drawn_from_a_seed_and_hide_little_of_a_digit():
     assert ours.shape == images.shape
     assert torch.equal(ours, again)
     assert not torch.equal(ours, other)
-    assert 1 <= HIDDEN <= 4     # no more than a quarter of the image
+    assert 1 <= HIDDEN <= 4  # no more than a quarter of the image
 
 
 def test_the_learning_rate_rises_and_falls_within_a_run():
@@ -82,6 +83,7 @@ def test_the_learning_rate_rises_and_falls_within_a_run():
 
 
 # Trainings
+
 
 def test_dense_ranks_average_what_they_have():
     seen = []
@@ -133,11 +135,16 @@ def test_decisions_are_the_same_on_all_ranks_and_in_a_second_run():
 
 # Traffic
 
-@pytest.mark.parametrize(("request_of", "messages", "n_bytes"), [
-    (lambda rank: AllReduce(torch.ones(100)), 6, 2 * 3 / 4 * 400),
-    (lambda rank: AllGather(b"x" * 100), 3, 300),
-    (lambda rank: AllToAll([b"x" * 10] * 4), 3, 30),
-], ids=["reduce", "gather", "exchange"])
+
+@pytest.mark.parametrize(
+    ("request_of", "messages", "n_bytes"),
+    [
+        (lambda rank: AllReduce(torch.ones(100)), 6, 2 * 3 / 4 * 400),
+        (lambda rank: AllGather(b"x" * 100), 3, 300),
+        (lambda rank: AllToAll([b"x" * 10] * 4), 3, 30),
+    ],
+    ids=["reduce", "gather", "exchange"],
+)
 def test_traffic_is_counted_as_rings_send_it(request_of, messages, n_bytes):
     def talk(rank):
         answer = yield request_of(rank)
@@ -154,6 +161,7 @@ def test_traffic_is_counted_as_rings_send_it(request_of, messages, n_bytes):
 
 # GraVAC's
 
+
 def test_trainings_without_time_are_left_out_and_named(capsys):
     todo = [("cnn", DENSE, 0), ("lstm", "DGC 10x", 1)]
     assert list(pool.results_of(todo, len, minutes=0)) == []
@@ -162,8 +170,10 @@ def test_trainings_without_time_are_left_out_and_named(capsys):
 
 def test_trainings_of_an_earlier_run_are_kept(tmp_path):
     path, every = tmp_path / gradzip.FILE, [("cnn", "Baseline-FP32, as published", seed) for seed in range(3)]
-    rows = [["Baseline-FP32", "as published", seed, steps, "0.9", "0.1", "1.0", "1.0", "a processor"]
-            for seed, steps in ((0, 300), (1, 5), (7, 300))]
+    rows = [
+        ["Baseline-FP32", "as published", seed, steps, "0.9", "0.1", "1.0", "1.0", "a processor"]
+        for seed, steps in ((0, 300), (1, 5), (7, 300))
+    ]
     assert gradzip.kept(path, every, 300) == {}
     write_table(path, gradzip.COLUMNS, rows)
     assert gradzip.kept(path, every, 300) == {every[0]: [str(cell) for cell in rows[0]]}
@@ -182,12 +192,15 @@ def test_bits_of_gravac_bits_are_those_of_their_factors():
 
 def test_results_by_bits_are_compared_with_dense_of_the_same_seed(tmp_path):
     path, every = tmp_path / gravac_bits.FILE, [("cnn", name, seed) for name in (DENSE, "5 bits") for seed in (0, 1)]
-    rows = [[*job, 300, 80 + job[2] - (job[1] != DENSE), "% right", 1.0, 5.0, 5.0, "5:300", "", "a processor"]
-            for job in every]
+    rows = [
+        [*job, 300, 80 + job[2] - (job[1] != DENSE), "% right", 1.0, 5.0, 5.0, "5:300", "", "a processor"]
+        for job in every
+    ]
     assert gravac_bits.kept(path, every) == {}
-    write_table(path, gravac_bits.COLUMNS, [*rows, ["cnn", "5 bits", 7, *rows[0][3:]]])    # no dense one of its seed
-    assert gravac_bits.kept(path, every[1:]) == {job: list(map(str, row)) for job, row in zip(every, rows, strict=True)
-                                                 if job in every[1:]}
+    write_table(path, gravac_bits.COLUMNS, [*rows, ["cnn", "5 bits", 7, *rows[0][3:]]])  # no dense one of its seed
+    assert gravac_bits.kept(path, every[1:]) == {
+        job: list(map(str, row)) for job, row in zip(every, rows, strict=True) if job in every[1:]
+    }
     results = [[cell.strip() for cell in line.split("|")[2:6]] for line in gravac_bits.table(tmp_path) if "cnn" in line]
     assert results == [[DENSE, "2", "80.5 % right", "+0.0 ± 0.0"], ["5 bits", "2", "79.5 % right", "-1.0 ± 0.0"]]
 
@@ -202,6 +215,7 @@ def test_controls_of_gradzip_send_as_many_floats(shape):
 
 
 # Settings that users choose from
+
 
 def test_exact_frames_train_as_two_dense_ranks_do_and_coarser_ones_send_less():
     """The sum of two numbers has no order, so lossless frames and a dense sum give the same average."""
@@ -237,9 +251,11 @@ def test_momentum_correction_has_the_momentum_and_the_clipping_of_the_problem():
 
 def test_settings_are_compared_with_dense_of_the_same_seed(tmp_path):
     path, every = tmp_path / accuracy.FILE, [("vgg", name, seed) for name in (accuracy.DENSE, "fp8") for seed in (0, 1)]
-    rows = [[*job, 300, 80 + job[2] - 2 * (job[1] == "fp8") * job[2], "% right", 1.0, 5, 0.25, "a processor"]
-            for job in every]
-    write_table(path, accuracy.COLUMNS, [*rows, ["vgg", "fp8", 7, *rows[0][3:]]])       # no dense one of its seed
+    rows = [
+        [*job, 300, 80 + job[2] - 2 * (job[1] == "fp8") * job[2], "% right", 1.0, 5, 0.25, "a processor"]
+        for job in every
+    ]
+    write_table(path, accuracy.COLUMNS, [*rows, ["vgg", "fp8", 7, *rows[0][3:]]])  # no dense one of its seed
     assert accuracy.kept(path, every, 300) == {job: list(map(str, row)) for job, row in zip(every, rows, strict=True)}
     assert accuracy.kept(path, every, 200) == {}
     results = [[cell.strip() for cell in line.split("|")[2:4]] for line in accuracy.qualities(tmp_path)[2:4]]
@@ -247,21 +263,36 @@ def test_settings_are_compared_with_dense_of_the_same_seed(tmp_path):
 
 
 def test_steps_are_measured_shares_where_there_are_any_and_modeled_ones_elsewhere(tmp_path):
-    costs = {training.FP32: (0.2, 10e6), training.BF16: (0.2, 5e6), training.NEAR: (0.5, 5e6),
-             training.EIGHT_BITS: (0.4, 1e6)}
-    write_table(tmp_path / step_costs.FILE, step_costs.COLUMNS, [
-        ["gpt", 2, "unshaped", name, 9, seconds, 1.0, n_bytes, n_bytes / 10e6]
-        for name, (seconds, n_bytes) in costs.items()])
-    write_table(tmp_path / accuracies.FILE, accuracies.COLUMNS, [
-        ["gpt", 2, "100mbit", name, 9, seconds, share, 1, 10, 1, ""]
-        for name, seconds, share in ((training.FP32, 1.25, 1.0), (training.BF16, 0.625, 0.5))])
+    costs = {
+        training.FP32: (0.2, 10e6),
+        training.BF16: (0.2, 5e6),
+        training.NEAR: (0.5, 5e6),
+        training.EIGHT_BITS: (0.4, 1e6),
+    }
+    write_table(
+        tmp_path / step_costs.FILE,
+        step_costs.COLUMNS,
+        [
+            ["gpt", 2, "unshaped", name, 9, seconds, 1.0, n_bytes, n_bytes / 10e6]
+            for name, (seconds, n_bytes) in costs.items()
+        ],
+    )
+    write_table(
+        tmp_path / accuracies.FILE,
+        accuracies.COLUMNS,
+        [
+            ["gpt", 2, "100mbit", name, 9, seconds, share, 1, 10, 1, ""]
+            for name, seconds, share in ((training.FP32, 1.25, 1.0), (training.BF16, 0.625, 0.5))
+        ],
+    )
     results = [[cell.strip() for cell in line.split("|")[2:-1]] for line in accuracy.steps(tmp_path)[2:6]]
     assert results == [
         ["10.00", "1.00", "1250 ms", "≈ 467 ms", "≈ 280 ms", "≈ 208 ms"],
         ["5.00", "0.50", "0.50", "≈ 0.71", "≈ 0.86", "≈ 0.98"],
-        ["5.00", "0.50", "≈ 0.90", "≈ 1.00", "≈ 1.00", "≈ 1.00"],       # its bypass sends uncompressed
-        ["1.00", "0.10", "≈ 0.48", "≈ 0.91", "≈ 1.46", "≈ 1.93"]]
-    assert "off by +20 to +20 %" in accuracy.steps(tmp_path)[-1]        # (0.2 + 0.4) / (0.2 + 0.8) beside 0.5
+        ["5.00", "0.50", "≈ 0.90", "≈ 1.00", "≈ 1.00", "≈ 1.00"],  # its bypass sends uncompressed
+        ["1.00", "0.10", "≈ 0.48", "≈ 0.91", "≈ 1.46", "≈ 1.93"],
+    ]
+    assert "off by +20 to +20 %" in accuracy.steps(tmp_path)[-1]  # (0.2 + 0.4) / (0.2 + 0.8) beside 0.5
 
 
 @pytest.mark.slow
@@ -275,6 +306,7 @@ def test_settings_are_trained_from_end_to_end(tmp_path):
 
 # GComp's
 
+
 def test_codes_beyond_n_theta_cost_no_more_anew_than_behind_a_special_code():
     """Huffman's own code is the shortest; the paper's and ours come closer to it as n_theta grows, ours at least as
     close."""
@@ -283,7 +315,7 @@ def test_codes_beyond_n_theta_cost_no_more_anew_than_behind_a_special_code():
     rows = [[float(str(cell)) for cell in row[2:]] for row in gcomp.n_theta_rows(data)]
     assert [row[0] for row in rows] == list(gcomp.N_THETAS)
     for _, native, paper, ours in rows:
-        assert native <= ours <= paper + 2e-3      # an escape that nothing needs still has a code
+        assert native <= ours <= paper + 2e-3  # an escape that nothing needs still has a code
     excess = [paper - native for _, native, paper, _ in rows]
     assert excess == sorted(excess, reverse=True)
     assert excess[0] > 0.3
@@ -322,13 +354,18 @@ def test_models_of_the_demo_go_on_while_the_rate_falls_and_are_compared_with_los
         assert plan.recorded[-1] == plan.steps
         assert set(plan.drops) < set(plan.recorded)
         assert gcomp_drops.FIRST_DROP[name] == plan.drops[0]
-    rows = [[model, step, 0.1, dtype, "all", 10, 1.5, mode, percent]
-            for model, step, dtype, sizes in (("cnn", 300, "float32", (80, 90)), ("cnn", 600, "float32", (80, 70)),
-                                              ("cnn", 600, "float16", (90, 90)))
-            for mode, percent in zip(("lossless", "near-lossless"), sizes, strict=True)]
+    rows = [
+        [model, step, 0.1, dtype, "all", 10, 1.5, mode, percent]
+        for model, step, dtype, sizes in (
+            ("cnn", 300, "float32", (80, 90)),
+            ("cnn", 600, "float32", (80, 70)),
+            ("cnn", 600, "float16", (90, 90)),
+        )
+        for mode, percent in zip(("lossless", "near-lossless"), sizes, strict=True)
+    ]
     write_table(tmp_path / gcomp_drops.FILE, gcomp_drops.COLUMNS, rows)
     lines = gcomp_drops.table(tmp_path)
-    assert lines[2:-2] == ["| cnn | 600 | 0.1 | all | 1.5 | 80 | 70 |"]     # from the first drop on, in float32
+    assert lines[2:-2] == ["| cnn | 600 | 0.1 | all | 1.5 | 80 | 70 |"]  # from the first drop on, in float32
     assert "in 1 of 3 gradients" in lines[-1]
 
 
@@ -342,29 +379,61 @@ def test_sizes_of_the_demos_models_are_measured_from_end_to_end(tmp_path):
 
 # GradZip's
 
+
 def test_the_picture_of_gradzip_is_drawn_from_its_results(tmp_path):
     drawn = tmp_path / "experiment-gradzip.png"
     gradzip_pictures.figure_3(RESULTS, drawn)
     assert drawn.stat().st_size > 1000
     names = ("fp32", "fp16 hook", "GradZip-10-FP32", "GradZip-50-FP16", "PowerSGD-40", "gcodec near-lossless")
     assert [gradzip_pictures.family_of(name) for name in names] == [
-        "fp32", "fp16 hook", "GradZip", "GradZip", "PowerSGD", "gcodec near-lossless"]
+        "fp32",
+        "fp16 hook",
+        "GradZip",
+        "GradZip",
+        "PowerSGD",
+        "gcodec near-lossless",
+    ]
 
 
 def test_speeds_are_those_of_the_computation_and_the_traffic(tmp_path):
     columns = gravac.COLUMNS["runs"]
-    row = {"problem": "cnn", "steps": 300, "values": 1, "quality": 80.0, "unit": "% right", "loss": 1.0,
-           "float_ratio": 2.0, "byte_ratio": 2.0, "dense_steps": 0, "processor": "a processor", "compress_share": "",
-           "seconds_1g": "", "seconds_30m": ""}
+    row = {
+        "problem": "cnn",
+        "steps": 300,
+        "values": 1,
+        "quality": 80.0,
+        "unit": "% right",
+        "loss": 1.0,
+        "float_ratio": 2.0,
+        "byte_ratio": 2.0,
+        "dense_steps": 0,
+        "processor": "a processor",
+        "compress_share": "",
+        "seconds_1g": "",
+        "seconds_30m": "",
+    }
     compute = PROBLEMS["cnn"].seconds
-    rows = [{**row, "method": method, "seed": seed, "link_seconds_1g": 0.0, "link_seconds_30m": times * compute}
-            for method, seed, times in ((DENSE, 0, 7), (DENSE, 1, 7), (gravac_tables.BASE, 0, 2),
-                                        (gravac_tables.BASE, 1, 4), ("DGC 10x", 0, 1))]
+    rows = [
+        {**row, "method": method, "seed": seed, "link_seconds_1g": 0.0, "link_seconds_30m": times * compute}
+        for method, seed, times in (
+            (DENSE, 0, 7),
+            (DENSE, 1, 7),
+            (gravac_tables.BASE, 0, 2),
+            (gravac_tables.BASE, 1, 4),
+            ("DGC 10x", 0, 1),
+        )
+    ]
     write_table(tmp_path / gravac_tables.RUNS, columns, [[item[column] for column in columns] for item in rows])
-    results = [[cell.strip() for cell in line.split("|")] for line in gravac_tables.table_2(tmp_path)
-               if line.startswith("| cnn")]
+    results = [
+        [cell.strip() for cell in line.split("|")]
+        for line in gravac_tables.table_2(tmp_path)
+        if line.startswith("| cnn")
+    ]
     assert [(cells[3], *cells[-3:-1]) for cells in results] == [
-        ("2", "1.00", "0.50"), ("2", "1.00", "1.00"), ("1", "1.00", "2.00")]
+        ("2", "1.00", "0.50"),
+        ("2", "1.00", "1.00"),
+        ("1", "1.00", "2.00"),
+    ]
 
 
 def test_every_training_is_named_once():
@@ -373,7 +442,7 @@ def test_every_training_is_named_once():
     assert {method for _, method, _ in result} == set(METHODS)
     assert result.index(("lstm", DENSE, 0)) < result.index(("lstm", "DGC 10x", 0)) < result.index(("cnn", DENSE, 1))
     for name, method in METHODS.items():
-        assert method.plan.compresses(torch.zeros(1)), name     # biases too
+        assert method.plan.compresses(torch.zeros(1)), name  # biases too
         if method.controller is not None:
             assert method.controller(40) == method.controller(40)
     assert METHODS[DENSE].compressor == Dense()
@@ -386,7 +455,8 @@ def test_experiments_of_gravac_run_from_end_to_end(tmp_path):
     assert gravac.main(["--quick", "--out", str(tmp_path)]) == 0
     _, rows = read_table(tmp_path / gravac_tables.RUNS)
     assert [row["method"] for row in rows] == [
-        method for problem, method, _ in jobs(1) if problem == "cnn" and method in gravac.QUICK]
+        method for problem, method, _ in jobs(1) if problem == "cnn" and method in gravac.QUICK
+    ]
     assert all(float(row["float_ratio"]) >= 1 for row in rows)
     assert next(row for row in rows if row["method"] == DENSE)["dense_steps"] == str(gravac.QUICK_STEPS)
     for make, file in gravac_tables.PLACES.values():

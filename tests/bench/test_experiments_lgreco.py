@@ -29,8 +29,10 @@ SHORT = {"steps": 6, "period": 2}
 
 @pytest.fixture(scope="module")
 def trained():
-    return {family: train(Job("pairs", "transformer", family, methods.LGRECO, 0, **SHORT))
-            for family in methods.REFERENCES["transformer"]}
+    return {
+        family: train(Job("pairs", "transformer", family, methods.LGRECO, 0, **SHORT))
+        for family in methods.REFERENCES["transformer"]
+    }
 
 
 def test_decisions_lose_no_more_and_send_no_more_than_the_uniform_setting(trained):
@@ -57,18 +59,26 @@ def test_the_control_sends_as_many_bytes_as_lgreco_with_one_setting_for_all(fami
     for decision in training.decisions:
         assert len(set(decision.settings)) == 1
     controller = methods.method_of("pairs", "vgg", family, methods.MATCHED).make(
-        methods.Setup(methods.REFERENCES["vgg"][family], 2, {}, {}, 0.01))
+        methods.Setup(methods.REFERENCES["vgg"][family], 2, {}, {}, 0.01)
+    )
     assert isinstance(controller, Matched)
     controller.start({name: tuple(mean.shape) for name, mean in training.means.items()}, 2)
     choices = controller.inner.decide(training.means)
-    wanted = sum(controller.inner.options[name][int(choice)].payload_bytes(mean.shape)
-                 for choice, (name, mean) in zip(choices, training.means.items(), strict=True))
+    wanted = sum(
+        controller.inner.options[name][int(choice)].payload_bytes(mean.shape)
+        for choice, (name, mean) in zip(choices, training.means.items(), strict=True)
+    )
     (value,) = controller.decide(training.means)
     controller.apply([value])
     assert {setting.value for setting in controller.settings(1, None).values()} == {value}
     values = (value, 0.98 * value) if family == "Top-k" else (round(value), round(value) + 1)
-    near = [abs(sum(controller.inner.reference.at(one).payload_bytes(mean.shape) for mean in training.means.values())
-                - wanted) for one in values]
+    near = [
+        abs(
+            sum(controller.inner.reference.at(one).payload_bytes(mean.shape) for mean in training.means.values())
+            - wanted
+        )
+        for one in values
+    ]
     assert near[0] <= near[1] + 1e-6 * wanted
 
 
@@ -95,8 +105,13 @@ def test_every_method_makes_a_controller_of_its_own(part):
 
 
 loads = st.builds(
-    Load, st.floats(1e-3, 1), st.floats(0, 0.1), st.just((0.25, 0.25, 0.5)),
-    st.tuples(*3 * [st.floats(0, 1e6)]), st.booleans())
+    Load,
+    st.floats(1e-3, 1),
+    st.floats(0, 0.1),
+    st.just((0.25, 0.25, 0.5)),
+    st.tuples(*3 * [st.floats(0, 1e6)]),
+    st.booleans(),
+)
 
 
 @given(loads, st.sampled_from([2, 4, 16]), st.sampled_from([0.1, 1.0, 10.0]))
@@ -151,7 +166,7 @@ def test_rows_of_a_seed_are_added_once_and_others_stay(tmp_path, trained):
     write_table(path, tables.TRAINING_COLUMNS, first)
     comments, rows = read_table(path)
     later = [Training(replace(training.job, seed=2), quality=1.0) for training in trained.values()]
-    later.append(Training(replace(later[0].job, part="bit sweep", seed=0)))     # a part that has no row of its seed
+    later.append(Training(replace(later[0].job, part="bit sweep", seed=0)))  # a part that has no row of its seed
     for _ in range(2):
         tables.add_rows(path, tables.TRAINING_COLUMNS, [tables.training_row(item, timed=False) for item in later])
         said, result = read_table(path)

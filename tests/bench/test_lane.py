@@ -19,8 +19,9 @@ def test_the_bench_of_the_lane_writes_where_its_time_goes(tmp_path):
     subprocess.run(command, timeout=300, check=True, cwd=ROOT)
     (row,) = read_table(tmp_path / "lane.csv")[1]
     assert row["mode"] == "bf16"
-    ratio, lane, codec, encode, decode = (float(row[name]) for name in
-                                          ("ratio", "lane_ms", "codec_ms", "encode_ms", "decode_ms"))
+    ratio, lane, codec, encode, decode = (
+        float(row[name]) for name in ("ratio", "lane_ms", "codec_ms", "encode_ms", "decode_ms")
+    )
     assert 0 < codec < lane
     assert codec == pytest.approx(encode + decode, abs=0.002)
     assert ratio == pytest.approx(lane / codec, rel=0.01)

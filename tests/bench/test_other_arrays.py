@@ -36,8 +36,11 @@ def values_of(kinds: Kinds, name: str) -> list[np.ndarray]:
 
 def is_rows_of_few(matrices: list[np.ndarray], length: int, at_most: int) -> bool:
     """Return True if each piece of ``length`` values, or each row for 0, has at most so many different values."""
-    return all(len(np.unique(piece)) <= at_most
-               for matrix in matrices for piece in matrix.reshape(-1, length or matrix.shape[1]))
+    return all(
+        len(np.unique(piece)) <= at_most
+        for matrix in matrices
+        for piece in matrix.reshape(-1, length or matrix.shape[1])
+    )
 
 
 def is_multiples(values: np.ndarray, scale: float) -> bool:
@@ -51,7 +54,11 @@ def test_no_array_and_type_is_measured_twice_and_shapes_hold_all_values(kinds):
     for group in kinds.values():
         for kind in group:
             assert kind.source in (
-                array_kinds.MODEL, array_kinds.PHOTOGRAPHS, array_kinds.COMPUTED, array_kinds.SYNTHETIC)
+                array_kinds.MODEL,
+                array_kinds.PHOTOGRAPHS,
+                array_kinds.COMPUTED,
+                array_kinds.SYNTHETIC,
+            )
             for data in kind.inputs():
                 assert sum(int(np.prod(shape)) for shape in data.shapes) == data.bits.size > 0
                 assert data.bits.dtype == BY_NAME[data.dtype].uint
@@ -80,8 +87,11 @@ def test_arrays_are_what_their_names_say(kinds):
 
 def test_dequantized_weights_have_few_different_values(kinds):
     length = array_kinds.QUANTIZED_GROUP
-    for name, piece, at_most in (("weights from int8", 0, 255), ("weights from int4", length, 15),
-                                 ("weights from NF4", length, 16)):
+    for name, piece, at_most in (
+        ("weights from int8", 0, 255),
+        ("weights from int4", length, 15),
+        ("weights from NF4", length, 16),
+    ):
         dequantized = values_of(kinds, name)
         assert is_rows_of_few(dequantized, piece, at_most)
         assert not is_rows_of_few(dequantized, piece, at_most // 4)
@@ -140,13 +150,18 @@ def test_a_run_writes_a_row_for_each_codec_that_takes_a_type(kinds, tmp_path, mo
     monkeypatch.setattr(other_arrays, "NAMES", ("zstd-3", "shuffle+zstd-3"))
     assert other_arrays.main(["--quick", "--out", str(tmp_path)]) == 0
     _, rows = csv_tables.read_table(tmp_path / array_tables.FILE)
-    expected = [(kind.name, dtype, codec) for kind in few for dtype in kind.dtypes
-                for codec in ("gcodec", "zstd-3", "shuffle+zstd-3")]
+    expected = [
+        (kind.name, dtype, codec)
+        for kind in few
+        for dtype in kind.dtypes
+        for codec in ("gcodec", "zstd-3", "shuffle+zstd-3")
+    ]
     assert [(row["array"], row["dtype"], row["codec"]) for row in rows] == expected
     for row in rows:
         assert int(row["compressed_bytes"]) > 0 and float(row["encode_GBps"]) > 0 and float(row["decode_GBps"]) > 0
-        assert float(row["percent"]) == pytest.approx(100 * int(row["compressed_bytes"]) / int(row["original_bytes"]),
-                                                      abs=1e-3)
+        assert float(row["percent"]) == pytest.approx(
+            100 * int(row["compressed_bytes"]) / int(row["original_bytes"]), abs=1e-3
+        )
     assert sum(line.startswith("| outputs") for line in array_tables.other_arrays_table(tmp_path)) == 3
 
 
@@ -161,23 +176,46 @@ def test_a_run_in_which_gcodec_gives_back_other_values_fails_and_writes_nothing(
 
 def rows_for(array: str, group: str, dtype: str, **sizes: int) -> list[list[object]]:
     """Return rows of the CSV file for one array of 1000 bytes, by codec."""
-    return [[group, array, "synthetic", dtype, 250, name.replace("_", "-"), 1000, size, f"{size / 10:.3f}",
-             "2.0", "3.0", "0.1", "0.2"] for name, size in sizes.items()]
+    return [
+        [
+            group,
+            array,
+            "synthetic",
+            dtype,
+            250,
+            name.replace("_", "-"),
+            1000,
+            size,
+            f"{size / 10:.3f}",
+            "2.0",
+            "3.0",
+            "0.1",
+            "0.2",
+        ]
+        for name, size in sizes.items()
+    ]
 
 
 def test_tables_count_and_mark_the_smallest_codec(tmp_path: Path):
-    csv_tables.write_table(tmp_path / array_tables.FILE, other_arrays.COLUMNS, [
-        *rows_for("outputs of ReLU", "a", "bfloat16", gcodec=500, pcodec_8=400, zstd_3=450),
-        *rows_for("logits", "b", "bfloat16", gcodec=500, pcodec_8=501, zstd_3=600),     # within half a percent
-        *rows_for("images", "a", "float32", gcodec=300, pcodec_8=400),                  # zstd-3 does not take it
-    ])
+    csv_tables.write_table(
+        tmp_path / array_tables.FILE,
+        other_arrays.COLUMNS,
+        [
+            *rows_for("outputs of ReLU", "a", "bfloat16", gcodec=500, pcodec_8=400, zstd_3=450),
+            *rows_for("logits", "b", "bfloat16", gcodec=500, pcodec_8=501, zstd_3=600),  # within half a percent
+            *rows_for("images", "a", "float32", gcodec=300, pcodec_8=400),  # zstd-3 does not take it
+        ],
+    )
     table = array_tables.other_arrays_table(tmp_path)
     assert "Of 3 arrays, each type counted, gcodec is within 0.5 % of the smallest peer on 1, smaller than" in table[0]
     assert "than that on 1, and larger on 1." in table[0]
     lines = [line for line in table if " synthetic " in line]
     assert [line.split(" | ")[0].lstrip("| ") for line in lines] == ["outputs of ReLU", "images", "logits"]
     assert [line.split(" | ")[3:6] for line in lines] == [
-        ["50.0", "**40.0**", "45.0"], ["**30.0**", "40.0", ""], ["**50.0**", "50.1", "60.0"]]
+        ["50.0", "**40.0**", "45.0"],
+        ["**30.0**", "40.0", ""],
+        ["**50.0**", "50.1", "60.0"],
+    ]
     assert [line for line in table if line.startswith("**")] == ["**a**", "**b**"]
     shown = [line for line in array_tables.when_not_table(tmp_path) if "float" in line]
     assert shown == ["| outputs of ReLU | bfloat16 | 50.0 | 2.00 / 3.00 | pcodec-8 | 40.0 | 2.00 / 3.00 |"]

@@ -35,8 +35,11 @@ def test_near_lossless_frames_of_gradients_are_never_larger_than_lossless_ones(t
                 task.verify()
                 sizes[setting.mode] = len(task.encode())
             assert {LOSSLESS, NEAR_LOSSLESS} < set(sizes)
-            larger |= {(part.name, part.dtype, mode): size / sizes[LOSSLESS] for mode, size in sizes.items()
-                       if size > sizes[LOSSLESS]}
+            larger |= {
+                (part.name, part.dtype, mode): size / sizes[LOSSLESS]
+                for mode, size in sizes.items()
+                if size > sizes[LOSSLESS]
+            }
             n_dumps += 1
     assert n_dumps == 3 * sum(len(plan.recorded) for plan in PLANS.values()) == 45
     assert not larger

@@ -28,8 +28,9 @@ def test_a_row_of_reliability_replaces_the_one_of_its_name(tmp_path, monkeypatch
     monkeypatch.setenv(reliability.VARIABLE, str(path))
     for what, n_cases in (("a", 10), ("b", 20), ("a", 30)):
         reliability.record(what, n_cases, 0, "it held")
-    assert [(row["what"], row["n_cases"], row["n_failures"], row["result"]) for row in json.loads(path.read_text())] \
-        == [("a", 30, 0, "it held"), ("b", 20, 0, "it held")]
+    assert [
+        (row["what"], row["n_cases"], row["n_failures"], row["result"]) for row in json.loads(path.read_text())
+    ] == [("a", 30, 0, "it held"), ("b", 20, 0, "it held")]
     reliability.record("ac", 5, 0, "it held")
     reliability.keep_only("a", {"ac"})
     assert [row["what"] for row in json.loads(path.read_text())] == ["b", "ac"]
@@ -57,8 +58,8 @@ def test_every_part_of_the_benchmarks_is_run_and_shown():
         result = everything.commands(quick, Path("dumps"), report.RESULTS)
         names = [command[0] for command in result]
         modules = {f"bench.{path.stem}" for path in (ROOT / "bench").glob("*.py") if "def main(" in path.read_text()}
-        on_devices = {"bench.gpu", "bench.gpu_allreduce"}       # on another machine, by `make bench-gpu`
-        apart = {"bench.__main__", "bench.gpu_instructions", *on_devices}   # wants NVIDIA's tools, which few have
+        on_devices = {"bench.gpu", "bench.gpu_allreduce"}  # on another machine, by `make bench-gpu`
+        apart = {"bench.__main__", "bench.gpu_instructions", *on_devices}  # wants NVIDIA's tools, which few have
         assert modules - apart - set(names) == ({"bench.report"} if quick else set())
     page = "".join(path.read_text() for path in (*report.PAGES, ROOT / "bench/sections.py"))
     for name in report.PLACES:
@@ -74,11 +75,21 @@ def test_the_table_of_smaller_peers_counts_fast_enough_levels_only(tmp_path):
     def row(step: int, codec: str, size: int, qualifies: int, group: str = "parameters") -> list[object]:
         return ["cnn", step, group, "float32", codec, 1000, size, "0.5", "0.5", qualifies]
 
-    csv_tables.write_table(tmp_path / "levels.csv", sizes.COLUMNS, [
-        row(1, "gcodec", 500, 1), row(1, "slow", 400, 0), row(1, "fast", 510, 1),
-        row(2, "gcodec", 501, 1), row(2, "slow", 400, 0), row(2, "fast", 500, 1),
-        row(3, "gcodec", 550, 1, "state"), row(3, "slow", 400, 0, "state"), row(3, "fast", 500, 1, "state"),
-    ])
+    csv_tables.write_table(
+        tmp_path / "levels.csv",
+        sizes.COLUMNS,
+        [
+            row(1, "gcodec", 500, 1),
+            row(1, "slow", 400, 0),
+            row(1, "fast", 510, 1),
+            row(2, "gcodec", 501, 1),
+            row(2, "slow", 400, 0),
+            row(2, "fast", 500, 1),
+            row(3, "gcodec", 550, 1, "state"),
+            row(3, "slow", 400, 0, "state"),
+            row(3, "fast", 500, 1, "state"),
+        ],
+    )
     results = list(sections.contests(tmp_path))
     assert [contest.codec for contest in results] == ["fast"] * 3
     assert [round(contest.margin, 2) for contest in results] == [-1.96, 0.2, 10]

@@ -21,7 +21,8 @@ from tests.checkpoints.checkpoint_cases import SIZE, assert_folder, assert_same,
 
 OPERATIONS = st.lists(
     st.tuples(st.sampled_from(["save", "save", "save", "delete", "prune"]), st.integers(0, 9), st.integers(0, 9)),
-    min_size=1, max_size=12,
+    min_size=1,
+    max_size=12,
 )
 
 
@@ -155,16 +156,33 @@ def test_counts_may_be_integers_of_numpy(number, tmp_path):
     assert_folder(checkpoints, {0: 0, 8: 0}, 3)
 
 
-@pytest.mark.parametrize("call", [
-    lambda c: c.save(-1, {}), lambda c: c.save(True, {}), lambda c: c.save("1", {}), lambda c: c.save(10**18, {}),
-    lambda c: c.save(2, {}), lambda c: c.load(99), lambda c: c.delete(99), lambda c: c.delete(1, 99),
-    lambda c: c.load(1, like="jax"), lambda c: c.prune(0), lambda c: c.prune(1, 0), lambda c: c.verify(99),
-    lambda c: c.prune(None), lambda c: c.prune(None, 2),
-    lambda c: Checkpointer(c.folder, full_every=0), lambda c: Checkpointer(c.folder, full_every=MAX_CHAIN + 1),
-    lambda c: Checkpointer(c.folder, keep_every=3), lambda c: Checkpointer(c.folder, keep_last=0),
-    lambda c: Checkpointer(c.folder, threads=0), lambda c: Checkpointer(Path(c.folder) / step_name(0)),
-    lambda c: Checkpointer(Path(c.folder) / "nowhere").load(), lambda c: Checkpointer(c.folder / "nowhere").delete(1),
-])
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda c: c.save(-1, {}),
+        lambda c: c.save(True, {}),
+        lambda c: c.save("1", {}),
+        lambda c: c.save(10**18, {}),
+        lambda c: c.save(2, {}),
+        lambda c: c.load(99),
+        lambda c: c.delete(99),
+        lambda c: c.delete(1, 99),
+        lambda c: c.load(1, like="jax"),
+        lambda c: c.prune(0),
+        lambda c: c.prune(1, 0),
+        lambda c: c.verify(99),
+        lambda c: c.prune(None),
+        lambda c: c.prune(None, 2),
+        lambda c: Checkpointer(c.folder, full_every=0),
+        lambda c: Checkpointer(c.folder, full_every=MAX_CHAIN + 1),
+        lambda c: Checkpointer(c.folder, keep_every=3),
+        lambda c: Checkpointer(c.folder, keep_last=0),
+        lambda c: Checkpointer(c.folder, threads=0),
+        lambda c: Checkpointer(Path(c.folder) / step_name(0)),
+        lambda c: Checkpointer(Path(c.folder) / "nowhere").load(),
+        lambda c: Checkpointer(c.folder / "nowhere").delete(1),
+    ],
+)
 def test_arguments_without_meaning_are_refused_and_nothing_changes(call, tmp_path):
     checkpoints = filled(tmp_path, 3)
     with pytest.raises(InvalidArgument):
@@ -182,8 +200,12 @@ def test_states_above_a_limit_are_refused(tmp_path):
 def test_small_tensors_of_a_step_whose_base_is_deleted_take_no_more_than_saved_whole(tmp_path):
     def state(step: int) -> dict[str, Any]:
         random = np.random.default_rng(3)
-        return {f"{n}.exp_avg": np.full(400, n % 2, np.float32) if n % 3 else
-                random.standard_normal(400, np.float32) * np.float32(1 + 1e-4 * step) for n in range(60)}
+        return {
+            f"{n}.exp_avg": np.full(400, n % 2, np.float32)
+            if n % 3
+            else random.standard_normal(400, np.float32) * np.float32(1 + 1e-4 * step)
+            for n in range(60)
+        }
 
     checkpoints, whole = Checkpointer(tmp_path / "s"), Checkpointer(tmp_path / "whole", full_every=1)
     for step in (1, 2):
@@ -213,6 +235,6 @@ def test_small_tensors_of_a_step_stay_differences_beside_those_that_its_new_base
         assert_same(saved.load(step), some_small(step, () if step else without))
     sizes = [[info.file_bytes for info in checkpoints.overview()] for checkpoints in (saved, direct)]
     assert sizes[0][1] < 1.02 * sizes[1][1] + 200
-    saved.delete(0)     # whole, and against a step with other groups
+    saved.delete(0)  # whole, and against a step with other groups
     saved.delete(2)
     assert_same(saved.load(3), some_small(3))

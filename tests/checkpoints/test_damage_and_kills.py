@@ -99,7 +99,7 @@ def test_a_file_that_cannot_be_opened_is_named_and_other_steps_stay_usable(kind,
     for step in range(5):
         checkpoints.save(step, state_of(step))
     path = tmp_path / step_name(4)
-    if kind == "no permission":     # root would have it
+    if kind == "no permission":  # root would have it
         checkpoints = Checkpointer(tmp_path, full_every=2)
         opened = open_regular
 
@@ -114,7 +114,11 @@ def test_a_file_that_cannot_be_opened_is_named_and_other_steps_stay_usable(kind,
         path.unlink()
         path.symlink_to(path.name if kind == "link to itself" else "nothing")
     assert [(info.step, path.name in info.problem) for info in checkpoints.overview()] == [
-        (0, False), (1, False), (2, False), (3, False), (4, True)
+        (0, False),
+        (1, False),
+        (2, False),
+        (3, False),
+        (4, True),
     ]
     assert main(["series", "list", str(tmp_path)]) == 1
     printed = capsys.readouterr()
@@ -194,11 +198,15 @@ def kill_at(n: int) -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-@pytest.mark.parametrize(("operation", "saved", "deleted"), [
-    (lambda c: c.save(6, state_of(6)), {6}, set()),
-    (lambda c: c.delete(0), set(), {0}),
-    (lambda c: c.delete(1, 4), set(), {1, 4}),
-], ids=["save", "delete the whole one", "delete two"])
+@pytest.mark.parametrize(
+    ("operation", "saved", "deleted"),
+    [
+        (lambda c: c.save(6, state_of(6)), {6}, set()),
+        (lambda c: c.delete(0), set(), {0}),
+        (lambda c: c.delete(1, 4), set(), {1, 4}),
+    ],
+    ids=["save", "delete the whole one", "delete two"],
+)
 def test_a_killed_process_leaves_a_whole_folder(operation, saved, deleted, tmp_path):
     for n in range(100):
         checkpoints = filled(tmp_path / str(n))
@@ -305,7 +313,7 @@ def test_a_forked_process_does_not_keep_the_lock_of_a_writer_that_is_killed(tmp_
     def grandchild() -> None:
         os.close(until)
         os.write(ready, b"1")
-        os.read(until_read, 1)      # as long as the test runs
+        os.read(until_read, 1)  # as long as the test runs
 
     def writer() -> None:
         with writer_lock(folder_at(tmp_path)):
@@ -327,7 +335,8 @@ def test_a_forked_process_does_not_keep_the_lock_of_a_writer_that_is_killed(tmp_
 def test_a_second_writer_waits_and_then_gives_up(tmp_path):
     pytest.importorskip("fcntl")
     with (
-        writer_lock(folder_at(tmp_path)), pytest.raises(GcodecError, match="another process is writing"),
+        writer_lock(folder_at(tmp_path)),
+        pytest.raises(GcodecError, match="another process is writing"),
         writer_lock(folder_at(tmp_path), seconds=0),
     ):
         pass

@@ -34,7 +34,10 @@ def torch_bytes(tensors: dict[str, np.ndarray]) -> bytes:
 
 
 KINDS: dict[str, Any] = {
-    "safetensors": safetensors_bytes, "npz": npz, "pt": torch_bytes, "npy": lambda tensors: npy(tensors["w"]),
+    "safetensors": safetensors_bytes,
+    "npz": npz,
+    "pt": torch_bytes,
+    "npy": lambda tensors: npy(tensors["w"]),
     "bin": lambda tensors: tensors["w"].tobytes(),
 }
 
@@ -128,18 +131,37 @@ def test_the_numbers_of_a_shard_are_no_steps(capsys):
     assert Checkpointer("shard").steps() == [400, 500]
 
 
-@pytest.mark.parametrize(("arguments", "code"), [
-    (["add", "s", "run/step-0.npy"], 1), (["add", "s", "run/step-0.npy", "--full-every", 0], 2),
-    (["add", "s", "run/step-0.npy", "run/step-100.npy", "--step", 3], 2), (["add", "s", "nowhere-1"], 1),
-    (["add", "s", "run/step-0.npy", "run/../run/step-0.npy"], 2), (["add", "s", "run"], 2), (["restore", "s", 99], 1),
-    (["add", "s", "run/step-0.npy", "--step", -1], 2), (["add", "run/step-0.npy", "run/step-0.npy"], 1),
-    (["restore", "s", 0, 100, "-o", "file"], 2), (["restore", "s", "-o", "run"], 1), (["restore", "nowhere"], 1),
-    (["restore", "s", "-o", f"s/{step_name(100)}", "-f"], 2), (["restore", "s", "--max-output-bytes", 5], 1),
-    (["restore", "s", 0, "-o", "-", "--json"], 2), (["delete", "s", 7], 1), (["delete", "s"], 2), (["prune", "s"], 2),
-    (["restore", "s", 0, "-f", "-o", f"s/{step_name(100)}"], 2),
-    (["prune", "s", "--keep-last", 0], 2), (["list", "nowhere"], 1), (["verify", "s", 7], 1), ([], 2),
-    (["restore", "s", "-o", f"s/{step_name(9)}"], 2), (["mend", "s"], 2), (["list", "s", "--threads", 0], 2),
-])
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (["add", "s", "run/step-0.npy"], 1),
+        (["add", "s", "run/step-0.npy", "--full-every", 0], 2),
+        (["add", "s", "run/step-0.npy", "run/step-100.npy", "--step", 3], 2),
+        (["add", "s", "nowhere-1"], 1),
+        (["add", "s", "run/step-0.npy", "run/../run/step-0.npy"], 2),
+        (["add", "s", "run"], 2),
+        (["restore", "s", 99], 1),
+        (["add", "s", "run/step-0.npy", "--step", -1], 2),
+        (["add", "run/step-0.npy", "run/step-0.npy"], 1),
+        (["restore", "s", 0, 100, "-o", "file"], 2),
+        (["restore", "s", "-o", "run"], 1),
+        (["restore", "nowhere"], 1),
+        (["restore", "s", "-o", f"s/{step_name(100)}", "-f"], 2),
+        (["restore", "s", "--max-output-bytes", 5], 1),
+        (["restore", "s", 0, "-o", "-", "--json"], 2),
+        (["delete", "s", 7], 1),
+        (["delete", "s"], 2),
+        (["prune", "s"], 2),
+        (["restore", "s", 0, "-f", "-o", f"s/{step_name(100)}"], 2),
+        (["prune", "s", "--keep-last", 0], 2),
+        (["list", "nowhere"], 1),
+        (["verify", "s", 7], 1),
+        ([], 2),
+        (["restore", "s", "-o", f"s/{step_name(9)}"], 2),
+        (["mend", "s"], 2),
+        (["list", "s", "--threads", 0], 2),
+    ],
+)
 def test_what_has_no_meaning_is_refused_and_changes_nothing(arguments, code, capsys):
     added("npy", 2)
     before = {name: Path(name).read_bytes() for name in names()}

@@ -25,14 +25,37 @@ from tests.checkpoints.checkpoint_cases import assert_same
 CYCLE: list[Any] = []
 CYCLE.append(CYCLE)
 VALUES: list[Any] = [
-    {}, [], (), None, 3, -(1 << 80), 0.1, -0.0, math.nan, -math.inf, "ä\ud800/\0", b"\0\xff", 1 + 2j, {1, 2},
-    frozenset("a"), {"a/b": np.ones(2), "a": {"b": np.zeros(2)}},
+    {},
+    [],
+    (),
+    None,
+    3,
+    -(1 << 80),
+    0.1,
+    -0.0,
+    math.nan,
+    -math.inf,
+    "ä\ud800/\0",
+    b"\0\xff",
+    1 + 2j,
+    {1, 2},
+    frozenset("a"),
+    {"a/b": np.ones(2), "a": {"b": np.zeros(2)}},
     {"__metadata__": np.ones(1), "__structure__": np.ones(1), "": np.ones(3)},
-    {1: "one", "1": 2, (1, "x"): None, None: 0, 2.5: [], True + 1: ()}, OrderedDict(b=1, a=[2]), Counter("abba"),
-    np.float32(1.5), np.bool_(True), np.array(3.0), np.empty((0, 4), np.float16), np.arange(12).reshape(3, 4).T,
-    np.arange(6, dtype=">f8").reshape(2, 3), np.array([1 + 2j, complex("nan")]), np.array([1j], np.complex64),
+    {1: "one", "1": 2, (1, "x"): None, None: 0, 2.5: [], True + 1: ()},
+    OrderedDict(b=1, a=[2]),
+    Counter("abba"),
+    np.float32(1.5),
+    np.bool_(True),
+    np.array(3.0),
+    np.empty((0, 4), np.float16),
+    np.arange(12).reshape(3, 4).T,
+    np.arange(6, dtype=">f8").reshape(2, 3),
+    np.array([1 + 2j, complex("nan")]),
+    np.array([1j], np.complex64),
     [np.frombuffer(os.urandom(4000), np.float32), np.array([True, False]), np.uint16(7), np.arange(5, dtype=np.int8)],
-    {"x" * 10_000: np.ones(2), "x" * 9_999: np.zeros(2)}, [[[[[[np.ones(1)]]]]]],
+    {"x" * 10_000: np.ones(2), "x" * 9_999: np.zeros(2)},
+    [[[[[[np.ones(1)]]]]]],
 ]
 
 
@@ -45,12 +68,23 @@ def test_what_is_saved_comes_back_with_types_and_bits(number, tmp_path):
         assert_same(checkpoints.load(step), VALUES[number])
 
 
-@pytest.mark.parametrize(("value", "place"), [
-    ({"a": [object()]}, "a/0"), ({"f": print}, "f"), ({"o": np.array([None])}, "o"), ({"s": np.array(["x"])}, "s"),
-    ({"t": np.zeros(2, "M8[s]")}, "t"), ({"r": np.zeros(2, "f4,f4")}, "r"), ({"m": np.ma.masked_array([1.0])}, "m"),
-    ({object(): 1}, "key"), ({"k": {(1, (2,)): 3}}, "k"), (CYCLE, "containers"), ({"n": 10**5000}, "too"),
-    ({"list": [0] * 5001}, "array"),
-])
+@pytest.mark.parametrize(
+    ("value", "place"),
+    [
+        ({"a": [object()]}, "a/0"),
+        ({"f": print}, "f"),
+        ({"o": np.array([None])}, "o"),
+        ({"s": np.array(["x"])}, "s"),
+        ({"t": np.zeros(2, "M8[s]")}, "t"),
+        ({"r": np.zeros(2, "f4,f4")}, "r"),
+        ({"m": np.ma.masked_array([1.0])}, "m"),
+        ({object(): 1}, "key"),
+        ({"k": {(1, (2,)): 3}}, "k"),
+        (CYCLE, "containers"),
+        ({"n": 10**5000}, "too"),
+        ({"list": [0] * 5001}, "array"),
+    ],
+)
 def test_what_cannot_be_saved_is_named_with_its_place(value, place, tmp_path, monkeypatch):
     monkeypatch.setattr(structure, "MAX_ITEMS", 5000)
     checkpoints = Checkpointer(tmp_path / "steps")
@@ -72,11 +106,20 @@ def test_states_of_torch_come_back(tmp_path, one_thread):
         optimizer.step()
         odd = torch.randn(6, 4)
         states[step] = {
-            "model": model.state_dict(), "optimizer": optimizer.state_dict(), "schedule": schedule.state_dict(),
-            "rng": torch.get_rng_state(), "views": [odd.T, odd[::2], odd[:0], odd.conj(), torch.tensor(3)],
-            "size": odd.shape, "dtype": torch.float16, "device": torch.device("cpu"), "wide": torch.randn(3) * 1j,
-            "z": torch.randn(3).to(torch.complex128), "e": odd.to(torch.float8_e5m2), "b": odd > 0,
-            "parameter": torch.nn.Parameter(odd), "array": np.ones(2),
+            "model": model.state_dict(),
+            "optimizer": optimizer.state_dict(),
+            "schedule": schedule.state_dict(),
+            "rng": torch.get_rng_state(),
+            "views": [odd.T, odd[::2], odd[:0], odd.conj(), torch.tensor(3)],
+            "size": odd.shape,
+            "dtype": torch.float16,
+            "device": torch.device("cpu"),
+            "wide": torch.randn(3) * 1j,
+            "z": torch.randn(3).to(torch.complex128),
+            "e": odd.to(torch.float8_e5m2),
+            "b": odd > 0,
+            "parameter": torch.nn.Parameter(odd),
+            "array": np.ones(2),
         }
         checkpoints.save(step, states[step])
         states[step] = rebuild(flatten(states[step]).text, snapshot(flatten(states[step]).leaves))
@@ -89,9 +132,21 @@ def test_states_of_torch_come_back(tmp_path, one_thread):
 
 
 OPTIMIZERS: dict[str, dict[str, Any]] = {
-    "ASGD": {"t0": 3}, "Adadelta": {}, "Adafactor": {}, "Adagrad": {}, "Adam": {"amsgrad": True}, "AdamW": {},
-    "Adamax": {}, "LBFGS": {"max_iter": 3}, "Muon": {}, "NAdam": {}, "RAdam": {}, "RMSprop": {"centered": True},
-    "Rprop": {}, "SGD": {"momentum": 0.9}, "SparseAdam": {},
+    "ASGD": {"t0": 3},
+    "Adadelta": {},
+    "Adafactor": {},
+    "Adagrad": {},
+    "Adam": {"amsgrad": True},
+    "AdamW": {},
+    "Adamax": {},
+    "LBFGS": {"max_iter": 3},
+    "Muon": {},
+    "NAdam": {},
+    "RAdam": {},
+    "RMSprop": {"centered": True},
+    "Rprop": {},
+    "SGD": {"momentum": 0.9},
+    "SparseAdam": {},
 }
 
 
@@ -107,7 +162,8 @@ def test_trainings_with_each_of_torchs_optimizers_go_on_bit_for_bit_from_any_ste
         layers = [table] if name == "SparseAdam" else [table, torch.nn.Linear(8, 9), torch.nn.Linear(9, 1)]
         model = torch.nn.Sequential(*layers)
         return model, getattr(torch.optim, name)(
-            [param for param in model.parameters() if param.ndim == 2 or name != "Muon"], **OPTIMIZERS[name])
+            [param for param in model.parameters() if param.ndim == 2 or name != "Muon"], **OPTIMIZERS[name]
+        )
 
     def step(model: Any, optimizer: Any, number: int) -> None:
         def loss() -> Any:
@@ -159,7 +215,9 @@ def test_tensors_without_plain_values_are_refused(tmp_path):
         return x
 
     for value in (
-        torch.ones(3).to_sparse(), torch.ones(3, device="meta"), torch.nn.LazyLinear(3).weight,
+        torch.ones(3).to_sparse(),
+        torch.ones(3, device="meta"),
+        torch.nn.LazyLinear(3).weight,
         torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], layout=torch.jagged),
     ):
         with pytest.raises(InvalidArgument, match="a/x"):

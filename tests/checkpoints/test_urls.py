@@ -216,14 +216,17 @@ def test_a_series_on_the_command_line_takes_urls_of_folder_files_and_outputs(url
     assert StepFolder(f"{url}/all").steps() == [3]
 
 
-@pytest.mark.parametrize(("command", "code", "message"), [
-    ("list {url}/none", 1, "{url}/none: no such folder"),
-    ("add {url}/all {url}/step-7.npy", 1, "{url}/step-7.npy"),
-    ("add {url}/all {url}/step-1.npy --rm", 2, "--rm needs files on this machine"),
-    ("restore {url}/all 1 -o {url}/step-1.npy", 1, "{url}/step-1.npy: exists already"),
-    ("restore {url}/all 1 -o {url}/all/step-00000001.gc -f", 2, "is the name of a step in this series"),
-    ("restore {url}/all 9", 1, "{url}/all: has no step 9; the only step there is 1"),
-])
+@pytest.mark.parametrize(
+    ("command", "code", "message"),
+    [
+        ("list {url}/none", 1, "{url}/none: no such folder"),
+        ("add {url}/all {url}/step-7.npy", 1, "{url}/step-7.npy"),
+        ("add {url}/all {url}/step-1.npy --rm", 2, "--rm needs files on this machine"),
+        ("restore {url}/all 1 -o {url}/step-1.npy", 1, "{url}/step-1.npy: exists already"),
+        ("restore {url}/all 1 -o {url}/all/step-00000001.gc -f", 2, "is the name of a step in this series"),
+        ("restore {url}/all 9", 1, "{url}/all: has no step 9; the only step there is 1"),
+    ],
+)
 def test_a_series_says_what_is_wrong_with_a_url(url, folder, capsys, command, code, message):
     np.save("step-1.npy", state_of(1)["weights"])
     memory().pipe_file(f"{url}/step-1.npy", Path("step-1.npy").read_bytes())

@@ -65,9 +65,14 @@ def test_a_signal_decides_the_exit_code_also_where_compiled_code_makes_another_e
 
 
 @POSIX
-@pytest.mark.parametrize(("first", "second", "code"), [
-    (signal.SIGINT, signal.SIGINT, 130), (signal.SIGINT, signal.SIGTERM, 130), (signal.SIGHUP, signal.SIGTERM, 143),
-])
+@pytest.mark.parametrize(
+    ("first", "second", "code"),
+    [
+        (signal.SIGINT, signal.SIGINT, 130),
+        (signal.SIGINT, signal.SIGTERM, 130),
+        (signal.SIGHUP, signal.SIGTERM, 143),
+    ],
+)
 def test_a_second_signal_does_not_cut_off_what_the_first_one_has_removed(first, second, code, monkeypatch):
     write(x=X)
     abort = output.Staging.abort
@@ -121,7 +126,7 @@ def test_every_signal_that_was_held_back_has_its_effect(monkeypatch):
 
         with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt), output.signals_deferred():
             patch.setattr(signal, "signal", interrupted)
-        os.kill(os.getpid(), signal.SIGTERM)        # whose handler was not given back
+        os.kill(os.getpid(), signal.SIGTERM)  # whose handler was not given back
         assert arrived == [1, 1]
 
 
@@ -140,7 +145,7 @@ def test_renames_are_taken_back_if_one_fails(force, monkeypatch, capsys):
     write(**({"f0": b"old", "f2": b"older"} if force else {}))
     before = contents()
 
-    def appear() -> None:       # a folder can be had in no way, a file only by force
+    def appear() -> None:  # a folder can be had in no way, a file only by force
         if not Path("f3").exists():
             Path("f3").mkdir() if force else Path("f3").write_bytes(b"mine")
 
@@ -167,11 +172,11 @@ def test_renames_are_taken_back_where_files_cannot_have_two_names(is_free, monke
         return replace(path, target)
 
     with monkeypatch.context() as patch:
-        patch.setattr(os, "link", refuse)       # as on a stick, or for a file of another user
+        patch.setattr(os, "link", refuse)  # as on a stick, or for a file of another user
         patch.setattr(Path, "replace", fail_at_the_last)
         run("decompress", "a.gc", "-f", code=1)
     left = contents()
-    if not is_free:     # what has lost its name is still there
+    if not is_free:  # what has lost its name is still there
         assert sorted(data for name, data in left.items() if name.endswith(".replaced")) == [b"old", b"older"]
     else:
         assert left == before

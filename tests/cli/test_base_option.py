@@ -64,8 +64,10 @@ def test_list_and_inspect_name_the_base(capsys):
 
 def test_bare_arrays_match_whatever_their_files_are_called(capsys):
     for old, new, options in (
-        (npy(W), npy(NEW["w"]), []), (W.tobytes(), NEW["w"].tobytes(), ["--dtype", "float32"]),
-        (npy(bfloat16(W)), npy(bfloat16(NEW["w"])), ["--dtype", "bfloat16"]), (torch_bytes(OLD), torch_bytes(NEW), []),
+        (npy(W), npy(NEW["w"]), []),
+        (W.tobytes(), NEW["w"].tobytes(), ["--dtype", "float32"]),
+        (npy(bfloat16(W)), npy(bfloat16(NEW["w"])), ["--dtype", "bfloat16"]),
+        (torch_bytes(OLD), torch_bytes(NEW), []),
     ):
         write({"old": old, "new": new})
         [result] = result_of(capsys, "compress", "new", "--base", "old", *options, "-f", "-q")
@@ -77,10 +79,18 @@ def test_bare_arrays_match_whatever_their_files_are_called(capsys):
 @pytest.mark.parametrize("base", ["run1", "run1.gc", "packed"])
 def test_a_folder_is_compressed_against_a_folder(base, capsys):
     others, later_others = ({name: array[::-1].copy() for name, array in arrays.items()} for arrays in (OLD, NEW))
-    old = {"a.safetensors": safetensors_bytes(OLD), "sub/b.npz": npz(others), "gone.npy": npy(B),
-           "bad.npy": npy(B)[:90]}
-    new = {"a.safetensors": safetensors_bytes(NEW), "sub/b.npz": npz(later_others), "more.npy": npy(B),
-           "bad.npy": npy(B)}
+    old = {
+        "a.safetensors": safetensors_bytes(OLD),
+        "sub/b.npz": npz(others),
+        "gone.npy": npy(B),
+        "bad.npy": npy(B)[:90],
+    }
+    new = {
+        "a.safetensors": safetensors_bytes(NEW),
+        "sub/b.npz": npz(later_others),
+        "more.npy": npy(B),
+        "bad.npy": npy(B),
+    }
     write({f"run1/{path}": data for path, data in old.items()} | {f"run2/{path}": data for path, data in new.items()})
     run("compress", "run1")
     Path("packed/sub").mkdir(parents=True)
@@ -111,11 +121,16 @@ def test_bases_that_need_bases_are_given_together(capsys):
     assert "2.npy:2" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("options", "message"), [
-    (["new.npy", "--mantissa-bits", "5"], "--mantissa-bits"), (["new.npy", "--mode", "gcomp"], "--mode gcomp"),
-    (["new.npy", "-o", "old.npy", "-f"], "old.npy: is needed"), (["new.npy", "old.npy", "--rm"], "old.npy: is needed"),
-    (["new.npy", "--base", "-"], "--base must be a file"),
-])
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["new.npy", "--mantissa-bits", "5"], "--mantissa-bits"),
+        (["new.npy", "--mode", "gcomp"], "--mode gcomp"),
+        (["new.npy", "-o", "old.npy", "-f"], "old.npy: is needed"),
+        (["new.npy", "old.npy", "--rm"], "old.npy: is needed"),
+        (["new.npy", "--base", "-"], "--base must be a file"),
+    ],
+)
 def test_lossy_modes_and_lost_bases_are_refused_on_the_command_line(options, message, capsys):
     write({"old.npy": npy(W), "new.npy": npy(NEW["w"])})
     run("compress", *options, "--base", "old.npy", code=2)
@@ -166,7 +181,7 @@ def test_a_file_is_never_its_own_base(tmp_path, monkeypatch, capsys):
     Path("new/x.npy").unlink()
     path = Path("new/x.npy")
     for link in (lambda: path.hardlink_to("old/x.npy"), lambda: path.symlink_to("../old/x.npy")):
-        link()      # what stayed the same from one folder to the next: the older folder has it
+        link()  # what stayed the same from one folder to the next: the older folder has it
         assert main(["compress", "new", "--base", "old", "-o", "z.gc", "-f"]) == 0
         assert main(["verify", "z.gc", "--base", "old"]) == 0
         Path("new/x.npy").unlink()

@@ -44,8 +44,9 @@ def result_of(capsys, *arguments: object, code: int = 0) -> Any:
 
 
 def process(*arguments: str, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
-    return subprocess.run([sys.executable, "-m", "gcodec", *arguments], input=stdin, capture_output=True, check=False,
-                          env=environment())
+    return subprocess.run(
+        [sys.executable, "-m", "gcodec", *arguments], input=stdin, capture_output=True, check=False, env=environment()
+    )
 
 
 def environment() -> dict[str, str]:
@@ -127,7 +128,7 @@ def test_several_inputs_become_one_archive_or_one_each():
     run("compress", "p/a.npy", "q/b.npy", "-o", "packed/")
     run("compress", "p/a.npy", "q/b.npy", "-f", "-o", "packed")
     assert {"packed/a.npy.gc", "packed/b.npy.gc"} <= set(names())
-    run("compress", "p/a.npy", "q/a.npy", "-o", "packed", "-f", code=2)     # both would be packed/a.npy.gc
+    run("compress", "p/a.npy", "q/a.npy", "-o", "packed", "-f", code=2)  # both would be packed/a.npy.gc
 
 
 def test_patterns_that_the_shell_leaves_are_expanded():
@@ -271,7 +272,9 @@ def test_gcomp_without_a_dump_explains_what_it_needs(capsys):
     metadata = {"format": "gcodec-dump-1", "step": "1", "optimizer": "Lion", "groups": '[{"lr": 1, "params": ["w"]}]'}
     tensors = {"grad/w": FLOATS, "param/w": FLOATS}
     for change, message in (
-        ({}, "Lion"), ({"format": "gcodec-dump-9"}, "gcodec-dump-9"), ({"groups": "[7]"}, "malformed"),
+        ({}, "Lion"),
+        ({"format": "gcodec-dump-9"}, "gcodec-dump-9"),
+        ({"groups": "[7]"}, "malformed"),
         ({"optimizer": "SGD", "groups": '[{"lr": 1, "params": ["v"]}]'}, "lacks its gradient"),
     ):
         save_safetensors(tensors, "x.safetensors", metadata=metadata | change)
@@ -367,11 +370,14 @@ def test_every_verb_has_help(verb, capsys):
 def test_help_and_lists_load_no_large_packages():
     write({"n.npy": npy(np.arange(5))})
     run("compress", "n.npy")
-    program = ("import sys; from gcodec.cli import main; main({}); "
-               "print([name for name in ('torch', 'rich.progress', 'gcodec.demo') if name in sys.modules])")
+    program = (
+        "import sys; from gcodec.cli import main; main({}); "
+        "print([name for name in ('torch', 'rich.progress', 'gcodec.demo') if name in sys.modules])"
+    )
     for arguments in (["--help"], ["decompress", "--list", "n.npy.gc"]):
-        done = subprocess.run([sys.executable, "-c", program.format(arguments)], capture_output=True, check=True,
-                              env=environment())
+        done = subprocess.run(
+            [sys.executable, "-c", program.format(arguments)], capture_output=True, check=True, env=environment()
+        )
         assert done.stdout.endswith(b"[]\n")
 
 
@@ -391,15 +397,31 @@ def test_version_prints_the_packages_version(capsys):
     assert capsys.readouterr().out == f"gcodec {gcodec.__version__}\n"
 
 
-@pytest.mark.parametrize(("text", "size"), [
-    ("1", 1), ("2kB", 2000), ("3 MiB", 3 << 20), ("0.5g", 500_000_000), ("7b", 7),
-])
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        ("1", 1),
+        ("2kB", 2000),
+        ("3 MiB", 3 << 20),
+        ("0.5g", 500_000_000),
+        ("7b", 7),
+    ],
+)
 def test_sizes_with_units_are_parsed(text, size):
     assert display.parse_size(text) == size
 
 
-@pytest.mark.parametrize(("size", "text"), [(0, "0 bytes"), (999, "999 bytes"), (1000, "1.00 kB"),
-                                            (12_345, "12.35 kB"), (123_456_789, "123.46 MB"), (5e12, "5.00 TB")])
+@pytest.mark.parametrize(
+    ("size", "text"),
+    [
+        (0, "0 bytes"),
+        (999, "999 bytes"),
+        (1000, "1.00 kB"),
+        (12_345, "12.35 kB"),
+        (123_456_789, "123.46 MB"),
+        (5e12, "5.00 TB"),
+    ],
+)
 def test_sizes_are_shown_with_units(size, text):
     assert display.size(size) == text
 
@@ -429,18 +451,22 @@ def test_memory_does_not_grow_with_the_files():
         for at in range(0, values, 1 << 20):
             array[at : at + (1 << 20)] = RNG.standard_normal(min(1 << 20, values), dtype=np.float32)
         del array
-        steps = [["compress", "x.npy", "-f"], ["verify", "x.npy.gc", "--against", "x.npy"],
-                 ["decompress", "x.npy.gc", "-o", "y.npy", "-f"],
-                 ["decompress", "x.npy.gc", "--only", "x", "-o", "y.npy", "-f"],
-                 ["compress", "x.npy", "-f", "--mantissa-bits", "9"]]
-        done = subprocess.run([sys.executable, "-c", MEASURE.format(steps)], capture_output=True, check=True, text=True,
-                              env=environment())
+        steps = [
+            ["compress", "x.npy", "-f"],
+            ["verify", "x.npy.gc", "--against", "x.npy"],
+            ["decompress", "x.npy.gc", "-o", "y.npy", "-f"],
+            ["decompress", "x.npy.gc", "--only", "x", "-o", "y.npy", "-f"],
+            ["compress", "x.npy", "-f", "--mantissa-bits", "9"],
+        ]
+        done = subprocess.run(
+            [sys.executable, "-c", MEASURE.format(steps)], capture_output=True, check=True, text=True, env=environment()
+        )
         codes, kilobytes = done.stdout.strip().splitlines()[-1].rsplit(" ", 1)
         assert codes == "[0, 0, 0, 0, 0]"
         return int(kilobytes) << 10
 
     small, large = peak(1 << 20), peak(1 << 28)
-    assert large - small < 150 << 20        # of a file of a gigabyte
+    assert large - small < 150 << 20  # of a file of a gigabyte
 
 
 def test_compressed_zips_above_the_limit_are_refused_alone_and_kept_as_bytes_in_folders(capsys):
@@ -454,7 +480,11 @@ def test_compressed_zips_above_the_limit_are_refused_alone_and_kept_as_bytes_in_
     shutil.rmtree("folder")
     run("decompress", "folder.gc")
     assert Path("folder/x.npz").read_bytes() == data and names() == [
-        "folder.gc", "folder/odd.npy", "folder/x.npz", "folder/y.npy", "x.npz.gc"
+        "folder.gc",
+        "folder/odd.npy",
+        "folder/x.npz",
+        "folder/y.npy",
+        "x.npz.gc",
     ]
 
 
@@ -465,7 +495,7 @@ def test_verify_compares_with_a_copy_of_another_name(capsys):
     [checked] = result_of(capsys, "verify", "run.gc", "--against", "copy")
     assert [row["original"] for row in checked["files"]] == ["copy/a.npy", "copy/sub/b.txt"]
     write({"copy/sub/b.txt": b"c", "copy/later.txt": b""})
-    run("verify", "run.gc", "--against", "copy", code=1)        # and run is still there, with what was archived
+    run("verify", "run.gc", "--against", "copy", code=1)  # and run is still there, with what was archived
     assert "differs from copy/sub/b.txt" in capsys.readouterr().err
     write({"copy/sub/b.txt": b"b"})
     run("verify", "run.gc", "--against", "copy", code=1)
@@ -475,7 +505,7 @@ def test_verify_compares_with_a_copy_of_another_name(capsys):
 def test_verify_names_files_of_the_folder_that_the_archive_lacks(capsys):
     write({"run/a.npy": npy(FLOATS), "run/sub/b.txt": b"b", "there/beside.txt": b""})
     run("compress", "run", "-o", "run/own.gc")
-    run("verify", "run/own.gc", "--against", "run")             # the archive itself is not missing in it
+    run("verify", "run/own.gc", "--against", "run")  # the archive itself is not missing in it
     write({"run/sub/later.txt": b"later"})
     Path("run/lost").symlink_to("gone")
     shutil.copytree("run", "there/run", symlinks=True)
@@ -483,15 +513,17 @@ def test_verify_names_files_of_the_folder_that_the_archive_lacks(capsys):
         capsys.readouterr()
         run("verify", "run/own.gc", "--against", against, code=1)
         printed = capsys.readouterr()
-        lines = [f"{place}/lost: is a link to gone, which is not there",
-                 *([f"{place}/own.gc: is not in run/own.gc"] if against == "there" else []),
-                 f"{place}/sub/later.txt: is not in run/own.gc"]
+        lines = [
+            f"{place}/lost: is a link to gone, which is not there",
+            *([f"{place}/own.gc: is not in run/own.gc"] if against == "there" else []),
+            f"{place}/sub/later.txt: is not in run/own.gc",
+        ]
         assert printed.err.splitlines() == [f"gcodec: error: {line}" for line in lines]
         assert "own.gc: good, 2 files" in printed.out
     [checked] = result_of(capsys, "verify", "run/own.gc", "--against", "run", code=1)
     assert checked["ok"] and len(checked["problems"]) == 2
     run("compress", "run/a.npy", "run/sub/b.txt", "-o", "two.gc")
-    run("verify", "two.gc", "--against", "run")                 # files that were chosen: others may lie beside them
+    run("verify", "two.gc", "--against", "run")  # files that were chosen: others may lie beside them
 
 
 def test_fill_values_come_back_from_a_lossy_archive(tmp_path, monkeypatch):

@@ -18,8 +18,12 @@ folder = commands.folder
 
 @pytest.mark.parametrize("lossy", [[], ["--mantissa-bits", 3]], ids=["lossless", "lossy"])
 def test_types_are_not_given_to_files_that_have_their_own(capsys, lossy):
-    files = {"x.npz": npz({"a": FLOATS}), "c.npz": npz({"a": FLOATS}, compressed=True), "x.bin": npz({"a": FLOATS}),
-             "x.safetensors": safetensors_bytes({"a": FLOATS})}
+    files = {
+        "x.npz": npz({"a": FLOATS}),
+        "c.npz": npz({"a": FLOATS}, compressed=True),
+        "x.bin": npz({"a": FLOATS}),
+        "x.safetensors": safetensors_bytes({"a": FLOATS}),
+    }
     write(files)
     for name in files:
         run("compress", name, "--dtype", "bfloat16", *lossy, code=1)

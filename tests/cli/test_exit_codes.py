@@ -22,25 +22,53 @@ from tests.support.commands import run
 folder = commands.folder
 
 
-@pytest.mark.parametrize("arguments", [
-    [], ["frobnicate"], ["compress"], ["compress", "a.npy", "--mode", "magic"],
-    ["compress", "a.npy", "--ladder", "fine"],
-    ["compress", "a.npy", "--mode", "gcomp", "--mantissa-bits", "3"], ["compress", "a.npy", "--mantissa-bits", "99"],
-    ["compress", "a.npy", "--rounding", "nearest"], ["compress", "a.npy", "--threads", "0"], ["compress", "-", "-"],
-    ["compress", "a.npy", "-o", "-", "--json"], ["compress", "folder", "--rm"],
-    ["compress", "folder", "--dtype", "float32"], ["compress", "a.npy", "--rm", "--mantissa-bits", "3"],
-    ["compress", "a.npy", "--mode", "gcomp", "--literal", "--ladder", "fine"],
-    ["decompress", "--list", "--only", "a", "a.npy"], ["decompress", "a.npy", "--max-output-bytes", "many"],
-    ["decompress", "a.npy", "b.npy", "-o", "x"], ["verify", "a", "b", "--against", "c"], ["record", "--steps", "0"],
-    ["record", "--every", "0"], ["record", "--json"], ["inspect", "-", "-"], ["compress", "a.npy", "--threads", "abc"],
-    ["decompress", "a.npy", "--max-output-bytes", "10XB"], ["series"], ["series", "prune", "folder"],
-    ["completion", "tcsh"], ["completion"], ["--quick"], ["a.npy", "--frobnicate"],
-    # A variable of the shell that is not set: it is not this folder, which would be compressed as a whole.
-    [""], ["compress", ""], ["compress", "a.npy", ""], ["compress", "a.npy", "-o", ""], ["-d", ""],
-    ["series", "list", ""],
-    ["compress", "a.npy", "--base", ""], ["series", "add", "", "a.npy", "--step", "1"], ["report", ""],
-    ["verify", "a.npy", "--against", ""],
-])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [],
+        ["frobnicate"],
+        ["compress"],
+        ["compress", "a.npy", "--mode", "magic"],
+        ["compress", "a.npy", "--ladder", "fine"],
+        ["compress", "a.npy", "--mode", "gcomp", "--mantissa-bits", "3"],
+        ["compress", "a.npy", "--mantissa-bits", "99"],
+        ["compress", "a.npy", "--rounding", "nearest"],
+        ["compress", "a.npy", "--threads", "0"],
+        ["compress", "-", "-"],
+        ["compress", "a.npy", "-o", "-", "--json"],
+        ["compress", "folder", "--rm"],
+        ["compress", "folder", "--dtype", "float32"],
+        ["compress", "a.npy", "--rm", "--mantissa-bits", "3"],
+        ["compress", "a.npy", "--mode", "gcomp", "--literal", "--ladder", "fine"],
+        ["decompress", "--list", "--only", "a", "a.npy"],
+        ["decompress", "a.npy", "--max-output-bytes", "many"],
+        ["decompress", "a.npy", "b.npy", "-o", "x"],
+        ["verify", "a", "b", "--against", "c"],
+        ["record", "--steps", "0"],
+        ["record", "--every", "0"],
+        ["record", "--json"],
+        ["inspect", "-", "-"],
+        ["compress", "a.npy", "--threads", "abc"],
+        ["decompress", "a.npy", "--max-output-bytes", "10XB"],
+        ["series"],
+        ["series", "prune", "folder"],
+        ["completion", "tcsh"],
+        ["completion"],
+        ["--quick"],
+        ["a.npy", "--frobnicate"],
+        # A variable of the shell that is not set: it is not this folder, which would be compressed as a whole.
+        [""],
+        ["compress", ""],
+        ["compress", "a.npy", ""],
+        ["compress", "a.npy", "-o", ""],
+        ["-d", ""],
+        ["series", "list", ""],
+        ["compress", "a.npy", "--base", ""],
+        ["series", "add", "", "a.npy", "--step", "1"],
+        ["report", ""],
+        ["verify", "a.npy", "--against", ""],
+    ],
+)
 def test_a_wrong_command_line_exits_with_2(arguments, capsys):
     write({"a.npy": npy(FLOATS), "folder/b.npy": npy(FLOATS)})
     run(*arguments, code=2)
@@ -52,12 +80,20 @@ def test_a_wrong_command_line_exits_with_2(arguments, capsys):
     assert names() == ["a.npy", "folder/b.npy"]
 
 
-@pytest.mark.parametrize(("arguments", "line"), [
-    (["compress", "a.npy", "--threads", "abc"],
-     "argument --threads: invalid int value: 'abc' (gcodec compress --help)"),
-    (["series", "prune", "folder"], "the following arguments are required: --keep-last (gcodec series prune --help)"),
-    (["decompress", "--only"], "argument --only: expected one argument (gcodec decompress --help)"),
-])
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (
+            ["compress", "a.npy", "--threads", "abc"],
+            "argument --threads: invalid int value: 'abc' (gcodec compress --help)",
+        ),
+        (
+            ["series", "prune", "folder"],
+            "the following arguments are required: --keep-last (gcodec series prune --help)",
+        ),
+        (["decompress", "--only"], "argument --only: expected one argument (gcodec decompress --help)"),
+    ],
+)
 def test_errors_of_the_command_line_name_the_help_to_read(arguments, line, capsys):
     run(*arguments, code=2)
     assert capsys.readouterr().err == f"gcodec: error: {line}\n"
@@ -67,8 +103,14 @@ def test_errors_of_the_command_line_name_the_help_to_read(arguments, line, capsy
 @pytest.mark.parametrize("arguments", [["--help"], ["compress", "--help"], ["--version"], ["completion", "bash"], []])
 def test_text_that_cannot_be_written_is_an_error(arguments):
     with Path("/dev/full").open("w") as full:
-        done = subprocess.run([sys.executable, "-m", "gcodec", *arguments], stdin=subprocess.DEVNULL, stdout=full,
-                              stderr=subprocess.PIPE, check=False, env=environment())
+        done = subprocess.run(
+            [sys.executable, "-m", "gcodec", *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=full,
+            stderr=subprocess.PIPE,
+            check=False,
+            env=environment(),
+        )
     assert done.returncode == 1 and done.stderr == b"gcodec: error: No space left on device\n"
 
 
@@ -76,12 +118,16 @@ def test_data_at_fault_exits_with_1_and_one_line(capsys):
     write({"bad.npy": npy(FLOATS)[:1000], "cut.gc": b"\x89GCA\x01", "other.gc": b"something else", "old.gc": b""})
     Path("empty").mkdir()
     for arguments, message in (
-        (["compress", "bad.npy"], "bad.npy: "), (["compress", "nowhere.npy"], "nowhere.npy: no such"),
-        (["compress", "none/*.npy"], "none/*.npy: no such"), (["compress", "empty"], "empty: no files"),
+        (["compress", "bad.npy"], "bad.npy: "),
+        (["compress", "nowhere.npy"], "nowhere.npy: no such"),
+        (["compress", "none/*.npy"], "none/*.npy: no such"),
+        (["compress", "empty"], "empty: no files"),
         (["decompress", "cut.gc"], "cut.gc: an archive has at least"),
         (["decompress", "old.gc"], "old.gc: an archive has at least"),
-        (["decompress", "other.gc"], "other.gc: not a gcodec archive"), (["inspect", "nowhere"], "nowhere: "),
-        (["verify", "nowhere.gc"], "nowhere.gc: No such file"), (["decompress", "empty"], "empty: Is a directory"),
+        (["decompress", "other.gc"], "other.gc: not a gcodec archive"),
+        (["inspect", "nowhere"], "nowhere: "),
+        (["verify", "nowhere.gc"], "nowhere.gc: No such file"),
+        (["decompress", "empty"], "empty: Is a directory"),
     ):
         run(*arguments, code=1)
         printed = capsys.readouterr()
@@ -210,8 +256,13 @@ sys.exit(cli.main(["compress", "a.npy"]))
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 143)])
 def test_signals_leave_no_partial_files(number, code):
     write({"a.npy": npy(FLOATS)})
-    with subprocess.Popen([sys.executable, "-c", SLOW_COMPRESS], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                          stderr=subprocess.PIPE, env=environment()) as running:
+    with subprocess.Popen(
+        [sys.executable, "-c", SLOW_COMPRESS],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment(),
+    ) as running:
         assert running.stdout is not None and running.stderr is not None
         assert running.stdout.readline() == b"writing\n"
         assert any(name.endswith(".partial") for name in names())
@@ -225,8 +276,12 @@ def test_signals_leave_no_partial_files(number, code):
 def test_a_reader_that_goes_away_is_no_error():
     write({"a.npy": npy(RNG.standard_normal(200_000))})
     run("compress", "a.npy")
-    with subprocess.Popen([sys.executable, "-m", "gcodec", "decompress", "a.npy.gc", "-o", "-"], stdout=subprocess.PIPE,
-                          stderr=subprocess.PIPE, env=environment()) as running:
+    with subprocess.Popen(
+        [sys.executable, "-m", "gcodec", "decompress", "a.npy.gc", "-o", "-"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment(),
+    ) as running:
         assert running.stdout is not None and running.stderr is not None
         running.stdout.read(10)
         running.stdout.close()

@@ -57,8 +57,10 @@ def test_a_name_that_a_server_has_given_before_it_was_asked_again_is_ours(monkey
     assert sorted(contents()) == ["x", "x.gc"]
 
 
-@pytest.mark.parametrize(("code", "words"), [(errno.EIO, os.strerror(errno.EIO)), (errno.EEXIST, "exists already"),
-                                             (errno.EPERM, "exists already")])
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [(errno.EIO, os.strerror(errno.EIO)), (errno.EEXIST, "exists already"), (errno.EPERM, "exists already")],
+)
 def test_a_file_that_has_just_appeared_is_kept(code, words, monkeypatch, capsys):
     write(x=X)
 

@@ -39,7 +39,7 @@ SMALL = {f"run/{n:02}.npy": npy(RNG.standard_normal(3000, dtype=np.float32)) for
 SMALL |= {"run/deep/z.npz": npz({"a": np.arange(2000, dtype=np.float32)}, compressed=True), "run/notes.txt": b"none"}
 OLD = b"what was there before"
 ENDING = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGHUP: 143}
-LEFT_BEHIND = (".partial", ".replaced")     #: ends of names that only a kill may leave
+LEFT_BEHIND = (".partial", ".replaced")  #: ends of names that only a kill may leave
 
 Files = dict[str, bytes]
 
@@ -115,7 +115,7 @@ def commands(tmp_path_factory) -> list[Command]:
     return made
 
 
-class in_folder:    # noqa: N801 - used like a function
+class in_folder:  # noqa: N801 - used like a function
     """Change the working folder for a block."""
 
     def __init__(self, folder: Path) -> None:
@@ -193,8 +193,11 @@ def complaints(command: Command, outcome: Outcome, codes: set[int], *, killed: b
     kept = command.before.keys() - command.written
     if changed := {name for name in kept & files.keys() if files[name] != command.before[name]}:
         yield f"changed {sorted(changed)}"
-    if more := {name for name in files.keys() - command.before.keys() - command.written
-                if not (killed and name.endswith(LEFT_BEHIND))}:
+    if more := {
+        name
+        for name in files.keys() - command.before.keys() - command.written
+        if not (killed and name.endswith(LEFT_BEHIND))
+    }:
         yield f"left behind {sorted(more)}"
 
 
@@ -202,7 +205,7 @@ class Tally:
     """The cases of one kind, and those that failed."""
 
     def __init__(self, what: str) -> None:
-        self.what, self.n_cases, self.failures = what, 0, []    # type: ignore[var-annotated]
+        self.what, self.n_cases, self.failures = what, 0, []  # type: ignore[var-annotated]
 
     def judge(
         self, command: Command, outcome: Outcome, codes: set[int], *, killed: bool = False, where: Any = ""
@@ -232,7 +235,7 @@ def on_operations(step: Callable[[], object]) -> None:
 
     def watch(event: str, arguments: tuple[Any, ...]) -> None:
         named = event in OPERATIONS and isinstance(arguments[0], str | bytes | os.PathLike)
-        if named and os.path.abspath(os.fsdecode(arguments[0])).startswith(here):       # noqa: PTH100
+        if named and os.path.abspath(os.fsdecode(arguments[0])).startswith(here):  # noqa: PTH100
             step()
 
     def step_and_fsync(descriptor: Any) -> None:
@@ -240,7 +243,7 @@ def on_operations(step: Callable[[], object]) -> None:
         fsync(descriptor)
 
     sys.addaudithook(watch)
-    os.fsync = step_and_fsync       # type: ignore[assignment]
+    os.fsync = step_and_fsync  # type: ignore[assignment]
 
 
 def signal_before(number: int, signum: int) -> None:
@@ -268,7 +271,7 @@ def test_nothing_is_lost_if_it_is_killed_before_any_file_operation(commands, tmp
     tally = Tally("kill -9 before each file operation of each command")
     for command in commands:
         for number in range(n_operations(tmp_path / "case", command)):
-            outcome = run_in(tmp_path / "case", command, lambda: signal_before(number, signal.SIGKILL))     # noqa: B023
+            outcome = run_in(tmp_path / "case", command, lambda: signal_before(number, signal.SIGKILL))  # noqa: B023
             tally.judge(command, outcome, {-signal.SIGKILL}, killed=True, where=number)
     tally.close("no input lost, no half-written file under a final name")
 
@@ -278,7 +281,7 @@ def test_signals_before_any_file_operation_leave_all_files_or_none(signum, comma
     tally = Tally(f"{signum.name} before each file operation of each command")
     for command in commands:
         for number in range(n_operations(tmp_path / "case", command)):
-            outcome = run_in(tmp_path / "case", command, lambda: signal_before(number, signum))     # noqa: B023
+            outcome = run_in(tmp_path / "case", command, lambda: signal_before(number, signum))  # noqa: B023
             tally.judge(command, outcome, {ENDING[signum]}, where=number)
     tally.close("all files or none, nothing left behind")
 
@@ -327,8 +330,14 @@ def test_nothing_is_lost_if_a_whole_process_is_ended_at_any_moment(commands, tmp
     for number in range(48):
         command, signum = random.choice(commands), (signal.SIGKILL, *ENDING)[number % 4]
         fill(folder, command.before)
-        with subprocess.Popen([*program, *command.arguments], cwd=folder, env=environment, stdin=subprocess.DEVNULL,
-                              stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as running:
+        with subprocess.Popen(
+            [*program, *command.arguments],
+            cwd=folder,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+        ) as running:
             time.sleep(random.uniform(0.3, 4) * start_seconds)
             running.send_signal(signum)
             printed = running.communicate()[1].decode()
@@ -389,7 +398,7 @@ def change_at_read(path: str, number: int, change: Callable[[Path], None], sign:
                 sign.touch()
         return result
 
-    FileSource.read = read_and_change       # type: ignore[method-assign, assignment]
+    FileSource.read = read_and_change  # type: ignore[method-assign, assignment]
 
 
 @pytest.mark.parametrize("change", CHANGES)
@@ -406,8 +415,8 @@ def test_an_input_that_changes_is_kept_and_its_archive_is_whole(change, commands
         wanted |= {name: data for name, data in contents(changed).items() if name == path}
         for number in range(50):
             sign = tmp_path / f"{len(list(tmp_path.iterdir()))}"
-            outcome = run_in(folder, command, lambda: change_at_read(path, number, change, sign))       # noqa: B023
-            if not sign.exists():       # so many reads there are not
+            outcome = run_in(folder, command, lambda: change_at_read(path, number, change, sign))  # noqa: B023
+            if not sign.exists():  # so many reads there are not
                 break
             tally.n_cases += 1
             found = {name: data for name, data in outcome.files.items() if name not in command.written}
@@ -416,8 +425,9 @@ def test_an_input_that_changes_is_kept_and_its_archive_is_whole(change, commands
             for name in command.written & outcome.files.keys():
                 if outcome.files[name] != command.before.get(name):
                     with ArchiveReader(folder / name) as archive:
-                        assert all(sum(part.size for part in archive.restored(entry)) == entry.size
-                                   for entry in archive.files)
+                        assert all(
+                            sum(part.size for part in archive.restored(entry)) == entry.size for entry in archive.files
+                        )
     tally.close("exit code 1, the input kept, the archive whole or not there")
 
 
@@ -427,7 +437,7 @@ def test_an_input_that_changes_is_kept_and_its_archive_is_whole(change, commands
 def test_several_processes_onto_one_target_leave_one_whole_result(commands, tmp_path):
     tally, folder = Tally("three processes at once onto one target"), tmp_path / "case"
     for command in commands:
-        if command.removed:     # the first one takes the others' input away
+        if command.removed:  # the first one takes the others' input away
             continue
         force = "-f" in command.arguments
         for number in range(8):

@@ -14,11 +14,17 @@ from tests.support.commands import run
 folder = commands.folder
 
 
-@pytest.mark.parametrize(("key", "shape"), [("grad/w", (4, 3)), ("exp_avg/w", (4, 3)), ("exp_avg_sq/w", (12,)),
-                                            ("step/w", (1,))])
+@pytest.mark.parametrize(
+    ("key", "shape"), [("grad/w", (4, 3)), ("exp_avg/w", (4, 3)), ("exp_avg_sq/w", (12,)), ("step/w", (1,))]
+)
 def test_gcomp_refuses_a_dump_whose_state_has_another_shape(capsys, key, shape):
-    shapes: dict[str, tuple[int, ...]] = {"grad/w": (3, 4), "param/w": (3, 4), "exp_avg/w": (3, 4),
-                                          "exp_avg_sq/w": (3, 4), "step/w": ()}
+    shapes: dict[str, tuple[int, ...]] = {
+        "grad/w": (3, 4),
+        "param/w": (3, 4),
+        "exp_avg/w": (3, 4),
+        "exp_avg_sq/w": (3, 4),
+        "step/w": (),
+    }
     metadata = {"format": "gcodec-dump-1", "step": "1", "optimizer": "Adam", "groups": '[{"lr": 1, "params": ["w"]}]'}
     save_safetensors({name: np.ones(shape, np.float32) for name, shape in shapes.items()}, "x.safetensors", metadata)
     run("compress", "x.safetensors", "--mode", "gcomp")

@@ -51,8 +51,12 @@ def test_a_link_to_a_link_that_cannot_be_read_or_leads_in_a_circle_is_one_line(t
 
     monkeypatch.setattr(os, "readlink", refuse)
     for verb in ("compress", "decompress", "inspect", "verify", "bench", "report", "record"):
-        for name, what in (("first", "is a link to second, which is not there"), ("second", "is a link that cannot be"),
-                           ("a", "is a link that leads back to itself"), ("b", "is a link that leads back to itself")):
+        for name, what in (
+            ("first", "is a link to second, which is not there"),
+            ("second", "is a link that cannot be"),
+            ("a", "is a link that leads back to itself"),
+            ("b", "is a link that leads back to itself"),
+        ):
             assert main([verb, name]) == 1
             error = capsys.readouterr().err
             shown = f"gcodec: error: {name}: {what}"
@@ -65,9 +69,17 @@ def test_what_is_written_to_a_link_in_a_circle_is_an_error_in_one_line(tmp_path,
     Path("x").write_bytes(b"x")
     Path("loop").symlink_to("loop")
     assert main(["compress", "x"]) == 0
-    for words in ("compress x -o loop", "compress x -o loop/y.gc", "compress x -o loop/", "decompress x.gc -o loop",
-                  "decompress x.gc -o loop/", "decompress x.gc -o loop/y -f", "compress x --base loop -f",
-                  "series add loop x --step 1", "report x.gc -o loop/y"):
+    for words in (
+        "compress x -o loop",
+        "compress x -o loop/y.gc",
+        "compress x -o loop/",
+        "decompress x.gc -o loop",
+        "decompress x.gc -o loop/",
+        "decompress x.gc -o loop/y -f",
+        "compress x --base loop -f",
+        "series add loop x --step 1",
+        "report x.gc -o loop/y",
+    ):
         line = words.split()
         assert main(line) == 1, line
         error = capsys.readouterr().err

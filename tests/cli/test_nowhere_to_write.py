@@ -43,8 +43,9 @@ def test_a_full_disk_leaves_everything_as_it_was(commands, tmp_path):
 def test_a_full_file_system_leaves_everything_as_it_was(commands, tmp_path):
     folder = tmp_path / "small"
     folder.mkdir()
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64m", "none", folder], capture_output=True,
-                      check=False).returncode:
+    if subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=64m", "none", folder], capture_output=True, check=False
+    ).returncode:
         pytest.skip("mounting needs root")
     tally, random = Tally("no room on a file system (tmpfs)"), Random(8)
     try:

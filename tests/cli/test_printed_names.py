@@ -22,14 +22,31 @@ folder = commands.folder
 
 #: A character of each kind that must not reach a terminal, and how it is shown.
 SHOWN = {
-    "\N{RIGHT-TO-LEFT OVERRIDE}": r"\u202e", "\N{ZERO WIDTH SPACE}": r"\u200b", "\N{SOFT HYPHEN}": r"\xad",
-    "\N{BYTE ORDER MARK}": r"\ufeff", "\N{LANGUAGE TAG}": r"\U000e0001", "\N{LINE SEPARATOR}": r"\u2028",
-    "\N{IDEOGRAPHIC SPACE}": r"\u3000", "\N{NO-BREAK SPACE}": r"\xa0", "\x1b": r"\x1b", "\x9b": r"\x9b", "\n": r"\n",
-    "\r": r"\r", "\t": r"\t", "\x7f": r"\x7f", "\udcff": r"\udcff",
+    "\N{RIGHT-TO-LEFT OVERRIDE}": r"\u202e",
+    "\N{ZERO WIDTH SPACE}": r"\u200b",
+    "\N{SOFT HYPHEN}": r"\xad",
+    "\N{BYTE ORDER MARK}": r"\ufeff",
+    "\N{LANGUAGE TAG}": r"\U000e0001",
+    "\N{LINE SEPARATOR}": r"\u2028",
+    "\N{IDEOGRAPHIC SPACE}": r"\u3000",
+    "\N{NO-BREAK SPACE}": r"\xa0",
+    "\x1b": r"\x1b",
+    "\x9b": r"\x9b",
+    "\n": r"\n",
+    "\r": r"\r",
+    "\t": r"\t",
+    "\x7f": r"\x7f",
+    "\udcff": r"\udcff",
 }
 #: Commands that print names of a tensor, a file and metadata.
-LINES = (["-l", "a.gc"], ["inspect", "a.gc"], ["inspect", "--chunks", "a.gc"], ["inspect", "a.safetensors"],
-         ["verify", "a.gc"], ["bench", "a.safetensors", "--sizes", "--peers", "none"])
+LINES = (
+    ["-l", "a.gc"],
+    ["inspect", "a.gc"],
+    ["inspect", "--chunks", "a.gc"],
+    ["inspect", "a.safetensors"],
+    ["verify", "a.gc"],
+    ["bench", "a.safetensors", "--sizes", "--peers", "none"],
+)
 JSON_LINES = (["-l", "a.gc", "--json"], ["inspect", "a.gc", "--json"], ["inspect", "a.safetensors", "--json"])
 
 
@@ -72,8 +89,14 @@ def test_a_folder_in_lines_to_paste_is_printed_escaped(capsys):
 def test_names_of_files_are_printed_escaped_in_results_and_errors(capsys):
     name = "\N{RIGHT-TO-LEFT OVERRIDE}ypn.x"
     Path(name).write_bytes(bytes(100))
-    for line, code in ((["compress", name], 0), (["verify", f"{name}.gc"], 0), (["inspect", name], 1),
-                       (["decompress", f"{name}.gc"], 1), (["bench", name], 1), (["compress", f"no {name}"], 1)):
+    for line, code in (
+        (["compress", name], 0),
+        (["verify", f"{name}.gc"], 0),
+        (["inspect", name], 1),
+        (["decompress", f"{name}.gc"], 1),
+        (["bench", name], 1),
+        (["compress", f"no {name}"], 1),
+    ):
         run(*line, code=code)
         printed = "".join(capsys.readouterr())
         assert all(text.isprintable() for text in printed.split("\n")) and r"\u202eypn.x" in printed, line

@@ -46,8 +46,9 @@ def test_bench_names_what_was_measured_above_its_table_in_one_line(capsys, monke
 
 def compiling(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
     """Let the compiler's clock stand at this many seconds at the end of every command."""
-    monkeypatch.setattr(compile_time.CompileClock, "seconds", property(lambda self: seconds, lambda self, value: None),
-                        raising=False)
+    monkeypatch.setattr(
+        compile_time.CompileClock, "seconds", property(lambda self: seconds, lambda self, value: None), raising=False
+    )
 
 
 def test_compiling_is_not_counted_in_rates(monkeypatch, capsys):

@@ -202,7 +202,7 @@ def rewrite(path: Path) -> None:
     with path.open("r+b") as file:
         file.seek(500)
         file.write(b"else")
-    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns + 1_000_000))     # clocks of file systems are coarse
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns + 1_000_000))  # clocks of file systems are coarse
 
 
 def replace(path: Path) -> None:
@@ -215,8 +215,12 @@ def remove(path: Path) -> None:
     path.unlink()
 
 
-CHANGES = {grow: "grew from 8128 to 8132 bytes", rewrite: "was written to", replace: "was replaced by another file",
-           remove: "was taken away"}
+CHANGES = {
+    grow: "grew from 8128 to 8132 bytes",
+    rewrite: "was written to",
+    replace: "was replaced by another file",
+    remove: "was taken away",
+}
 
 
 def change_after(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, change: Callable[[], None]) -> None:
@@ -270,7 +274,7 @@ def test_an_input_that_changes_before_it_is_removed_is_kept(change, monkeypatch,
 def test_an_archive_is_compared_with_its_input_before_that_is_removed(data, monkeypatch, capsys):
     write(x=data)
 
-    def differ() -> None:       # with its old time and size: only its bytes tell
+    def differ() -> None:  # with its old time and size: only its bytes tell
         before = Path("x").stat()
         other = npz({"a": np.arange(1, 301, dtype=np.float32)}, compressed=True) if data != X else X[:-1] + b"!"
         Path("x").write_bytes(other)
@@ -309,7 +313,7 @@ def test_what_was_written_is_on_the_disk_before_an_input_is_removed(verb, monkey
 
     monkeypatch.setattr(os, "fsync", record)
     run(verb, source)
-    assert not synced       # only a removal is worth the wait
+    assert not synced  # only a removal is worth the wait
     Path(target).unlink()
     run(verb, source, "--rm")
     assert {(found.st_dev, found.st_ino) for found in (Path(target).stat(), folder.stat())} <= set(synced)
@@ -392,7 +396,7 @@ def test_a_file_whose_owner_cannot_be_kept_gets_no_wider_permissions(folder):
     Path("x.gc").chmod(0o600)
     os.chown("x.gc", 4001, 4001)
     as_another_user(lambda: attributes.give_to(Path("x.gc")))
-    assert mode("x.gc") == 0o600        # its group is another, which had no rights
+    assert mode("x.gc") == 0o600  # its group is another, which had no rights
 
 
 # ------------------------------------------------------------------------------------------- Closed standard streams
@@ -406,10 +410,17 @@ def process(*arguments: str, redirect: str = "", stdin: bytes = b"") -> subproce
 
 
 @POSIX
-@pytest.mark.parametrize(("redirect", "code", "error"), [
-    (">&-", 0, b""), ("<&-", 0, b""), ("2>&-", 0, b""), (">&- 2>&- <&-", 0, b""), ("2>/dev/full", 0, b""),
-    (">/dev/full", 1, b"gcodec: error: No space left on device\n"),
-])
+@pytest.mark.parametrize(
+    ("redirect", "code", "error"),
+    [
+        (">&-", 0, b""),
+        ("<&-", 0, b""),
+        ("2>&-", 0, b""),
+        (">&- 2>&- <&-", 0, b""),
+        ("2>/dev/full", 0, b""),
+        (">/dev/full", 1, b"gcodec: error: No space left on device\n"),
+    ],
+)
 def test_work_on_files_is_done_without_standard_streams(redirect, code, error):
     write(x=X)
     done = process("compress", "x", redirect=redirect)
@@ -443,23 +454,30 @@ def test_a_result_that_is_cut_off_is_an_error(arguments, unbuffered, monkeypatch
     environment = {**os.environ, "PYTHONPATH": str(Path(gcodec.__file__).parents[1])}
     with open("out", "wb") as out:  # which may have a byte less now, as on a full disk
         cut = subprocess.run(
-            [sys.executable, "-m", "gcodec", *arguments.split()], stdout=out, stderr=subprocess.PIPE, check=False,
-            env=environment, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, limit),
+            [sys.executable, "-m", "gcodec", *arguments.split()],
+            stdout=out,
+            stderr=subprocess.PIPE,
+            check=False,
+            env=environment,
+            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, limit),
         )
     assert cut.returncode == 1 and cut.stderr.endswith(b"gcodec: error: File too large\n")
 
 
 @POSIX
-@pytest.mark.parametrize(("arguments", "redirect", "error"), [
-    (["decompress", "x.gc", "-o", "-"], ">&-", b"standard output is closed"),
-    (["inspect", "x.gc"], ">&-", b"standard output is closed"),
-    (["decompress", "--list", "x.gc", "--json"], ">&-", b"standard output is closed"),
-    (["--help"], ">&-", b"standard output is closed"),
-    (["compress", "-"], "<&-", b"standard input is closed"),
-    (["inspect", "x.gc"], ">/dev/full", b"No space left on device"),
-    (["inspect", "x.gc"], "1</dev/null", b"Bad file descriptor"),
-    (["decompress", "nowhere.gc"], "2>&-", b""),
-])
+@pytest.mark.parametrize(
+    ("arguments", "redirect", "error"),
+    [
+        (["decompress", "x.gc", "-o", "-"], ">&-", b"standard output is closed"),
+        (["inspect", "x.gc"], ">&-", b"standard output is closed"),
+        (["decompress", "--list", "x.gc", "--json"], ">&-", b"standard output is closed"),
+        (["--help"], ">&-", b"standard output is closed"),
+        (["compress", "-"], "<&-", b"standard input is closed"),
+        (["inspect", "x.gc"], ">/dev/full", b"No space left on device"),
+        (["inspect", "x.gc"], "1</dev/null", b"Bad file descriptor"),
+        (["decompress", "nowhere.gc"], "2>&-", b""),
+    ],
+)
 def test_a_result_that_nobody_can_read_is_an_error_in_one_line(arguments, redirect, error):
     write(**{"x.gc": archive_of(x=X)})
     done = process(*arguments, redirect=redirect)
@@ -474,7 +492,7 @@ def test_a_missing_stream_is_no_traceback_where_the_command_line_is_called(monke
     run("compress", "x")
     run("compress", "x", code=1)
     run("compress", "-", "-o", "y.gc", code=1)
-    sys.stderr.close()      # the one that it has opened
+    sys.stderr.close()  # the one that it has opened
     assert set(contents()) == {"x", "x.gc"}
 
 
@@ -491,5 +509,5 @@ def test_archives_of_one_command_do_not_replace_what_another_restored(options, c
     after = contents()
     assert np.array_equal(np.load("out/x.npy"), arrays["a"]) and after["b/x.npy.gc"] == before["b/x.npy.gc"]
     assert after.keys() == before.keys() - ({"a/x.npy.gc"} if "--rm" in options else set()) | {"out/x.npy"}
-    run("decompress", "b/x.npy.gc", "-o", "out/", "-f", *options)       # another command may
+    run("decompress", "b/x.npy.gc", "-o", "out/", "-f", *options)  # another command may
     assert np.array_equal(np.load("out/x.npy"), arrays["b"])

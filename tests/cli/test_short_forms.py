@@ -25,8 +25,9 @@ folder = commands.folder
 
 def process(*arguments: str, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
     environment = {**os.environ, "PYTHONPATH": str(Path(gcodec.__file__).parents[1])}
-    return subprocess.run([sys.executable, "-m", "gcodec", *arguments], input=stdin, capture_output=True, check=False,
-                          env=environment)
+    return subprocess.run(
+        [sys.executable, "-m", "gcodec", *arguments], input=stdin, capture_output=True, check=False, env=environment
+    )
 
 
 def write(*names: str) -> None:
@@ -46,25 +47,31 @@ def test_a_file_is_compressed_and_comes_back_without_a_verb():
     run("-d", "x.npy.gc")
     assert Path("x.npy").read_bytes() == X and Path("x.npy.gc").exists()
     run("-t", "x.npy.gc")
-    run("x.npy", code=1)                # exists already
+    run("x.npy", code=1)  # exists already
     run("-f", "x.npy")
     run("-dfq", "--rm", "x.npy.gc")
     assert names() == ["x.npy"]
 
 
-@pytest.mark.parametrize(("short", "verb"), [
-    (["-z", "x.npy"], ["compress", "x.npy"]),
-    (["--mantissa-bits", "5", "x.npy"], ["compress", "--mantissa-bits", "5", "x.npy"]),
-    (["x.npy", "-o", "y.gc"], ["compress", "x.npy", "-o", "y.gc"]),
-    (["-T1", "x.npy"], ["compress", "--threads", "1", "x.npy"]),
-    (["-fqT2", "x.npy"], ["compress", "-f", "-q", "--threads", "2", "x.npy"]),
-    (["-qT0", "x.npy"], ["compress", "-q", "x.npy"]),
-    (["-kf", "x.npy", "y.npy"], ["compress", "-f", "x.npy", "y.npy"]),
-    (["-T", "2", "x.npy"], ["compress", "--threads", "2", "x.npy"]),
-    (["-fqT", "0", "x.npy"], ["compress", "-f", "-q", "x.npy"]),
-    (["x.npy", "-fT", "1", "-q"], ["compress", "-f", "-q", "--threads", "1", "x.npy"]),
-    (["-T0q", "x.npy"], []), (["-T", "x.npy"], []), (["-Tx", "x.npy"], []), (["x.npy", "-T"], []),
-])
+@pytest.mark.parametrize(
+    ("short", "verb"),
+    [
+        (["-z", "x.npy"], ["compress", "x.npy"]),
+        (["--mantissa-bits", "5", "x.npy"], ["compress", "--mantissa-bits", "5", "x.npy"]),
+        (["x.npy", "-o", "y.gc"], ["compress", "x.npy", "-o", "y.gc"]),
+        (["-T1", "x.npy"], ["compress", "--threads", "1", "x.npy"]),
+        (["-fqT2", "x.npy"], ["compress", "-f", "-q", "--threads", "2", "x.npy"]),
+        (["-qT0", "x.npy"], ["compress", "-q", "x.npy"]),
+        (["-kf", "x.npy", "y.npy"], ["compress", "-f", "x.npy", "y.npy"]),
+        (["-T", "2", "x.npy"], ["compress", "--threads", "2", "x.npy"]),
+        (["-fqT", "0", "x.npy"], ["compress", "-f", "-q", "x.npy"]),
+        (["x.npy", "-fT", "1", "-q"], ["compress", "-f", "-q", "--threads", "1", "x.npy"]),
+        (["-T0q", "x.npy"], []),
+        (["-T", "x.npy"], []),
+        (["-Tx", "x.npy"], []),
+        (["x.npy", "-T"], []),
+    ],
+)
 def test_a_short_form_does_what_its_verb_does(short, verb):
     def outcome(arguments: list[str]) -> dict[str, bytes]:
         write("x.npy", "y.npy")
@@ -98,10 +105,16 @@ def test_words_behind_two_dashes_are_names_of_files(capsys):
     assert process("-d", "--", stdin=packed.stdout).stdout == X
 
 
-@pytest.mark.parametrize("typed", [
-    ["x.npy", "-f", "y.npy"], ["compress", "x.npy", "-f", "y.npy"], ["x.npy", "-q", "-f", "--", "y.npy"],
-    ["x.npy", "-T2", "y.npy", "-f"], ["-f", "x.npy", "--threads", "2", "y.npy"],
-])
+@pytest.mark.parametrize(
+    "typed",
+    [
+        ["x.npy", "-f", "y.npy"],
+        ["compress", "x.npy", "-f", "y.npy"],
+        ["x.npy", "-q", "-f", "--", "y.npy"],
+        ["x.npy", "-T2", "y.npy", "-f"],
+        ["-f", "x.npy", "--threads", "2", "y.npy"],
+    ],
+)
 def test_options_may_stand_between_names(typed):
     write("x.npy", "y.npy")
     run(*typed)
@@ -117,9 +130,11 @@ def test_options_may_stand_between_names(typed):
 
 def test_words_between_options_are_names_only_for_verbs_that_take_several(capsys):
     write("x.npy", "y.npy")
-    for typed, said in ((["x.npy", "-f", "y.npy", "--bogus"], "unrecognized arguments: y.npy --bogus"),
-                        (["series", "restore", "s", "-f", "last"], "argument STEP: invalid value: 'last'"),
-                        (["series", "list", "s", "-q", "t"], "unrecognized arguments: t")):
+    for typed, said in (
+        (["x.npy", "-f", "y.npy", "--bogus"], "unrecognized arguments: y.npy --bogus"),
+        (["series", "restore", "s", "-f", "last"], "argument STEP: invalid value: 'last'"),
+        (["series", "list", "s", "-q", "t"], "unrecognized arguments: t"),
+    ):
         run(*typed, code=2)
         assert said in capsys.readouterr().err
 
@@ -154,25 +169,32 @@ def test_a_base_that_is_an_archive_is_not_taken_for_an_input():
     assert Path("y.npy").read_bytes() == X
 
 
-@pytest.mark.parametrize(("typed", "meant"), [
-    (["compres", "x.npy"], "did you mean compress?"), (["decmopress", "x.gc"], "did you mean decompress?"),
-    (["frobnicate"], "neither a verb nor a file (gcodec --help)"),
-    (["-q", "compress", "x.npy"], "a verb must come first, and its options after it: gcodec compress -q ..."),
-    (["--json", "inspect", "x.gc"], "a verb must come first, and its options after it: gcodec inspect --json ..."),
-    (["compress", "x.npy", "--thread5", "1"], "did you mean --threads?"),
-    (["x.npy", "--mantisa-bits", "3"], "did you mean --mantissa-bits?"),
-    (["compress", "x.npy", "--mode", "gcomb"], "did you mean gcomp?"),
-    (["series", "ad", "f", "x.npy"], "did you mean add?"),
-    (["series", "add", "f", "x.npy", "--ful-evry", "3"], "did you mean --full-every?"),
-    (["-d", "-t", "x.gc"], "exclude each other"), (["compress"], "name a file or a folder, or - for"),
-    (["decompress", "-q"], "name an archive"), (["verify"], "name an archive"), (["--quick"], "unrecognized"),
-    (["-9", "x.npy"], "-9: gcodec has no compression levels"),
-    (["--fast=3", "x.npy"], "--fast=3: gcodec has no compression levels"),
-    (["x.npy", "--mantissa-bits", "-1"], "--mantissa-bits must be 1 to 52, not -1"),
-    (["x.npy", "--mantissa-bits", "0"], "--mantissa-bits must be 1 to 52, not 0"),
-    (["--decompres", "x.npy.gc"], "--decompres: no such option; did you mean --decompress?"),
-    (["x.npy", "--forse"], "did you mean --force?"),
-])
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        (["compres", "x.npy"], "did you mean compress?"),
+        (["decmopress", "x.gc"], "did you mean decompress?"),
+        (["frobnicate"], "neither a verb nor a file (gcodec --help)"),
+        (["-q", "compress", "x.npy"], "a verb must come first, and its options after it: gcodec compress -q ..."),
+        (["--json", "inspect", "x.gc"], "a verb must come first, and its options after it: gcodec inspect --json ..."),
+        (["compress", "x.npy", "--thread5", "1"], "did you mean --threads?"),
+        (["x.npy", "--mantisa-bits", "3"], "did you mean --mantissa-bits?"),
+        (["compress", "x.npy", "--mode", "gcomb"], "did you mean gcomp?"),
+        (["series", "ad", "f", "x.npy"], "did you mean add?"),
+        (["series", "add", "f", "x.npy", "--ful-evry", "3"], "did you mean --full-every?"),
+        (["-d", "-t", "x.gc"], "exclude each other"),
+        (["compress"], "name a file or a folder, or - for"),
+        (["decompress", "-q"], "name an archive"),
+        (["verify"], "name an archive"),
+        (["--quick"], "unrecognized"),
+        (["-9", "x.npy"], "-9: gcodec has no compression levels"),
+        (["--fast=3", "x.npy"], "--fast=3: gcodec has no compression levels"),
+        (["x.npy", "--mantissa-bits", "-1"], "--mantissa-bits must be 1 to 52, not -1"),
+        (["x.npy", "--mantissa-bits", "0"], "--mantissa-bits must be 1 to 52, not 0"),
+        (["--decompres", "x.npy.gc"], "--decompres: no such option; did you mean --decompress?"),
+        (["x.npy", "--forse"], "did you mean --force?"),
+    ],
+)
 def test_typing_errors_are_answered_with_what_was_meant(typed, meant, capsys):
     write("x.npy")
     run(*typed, code=2)
@@ -183,8 +205,11 @@ def test_missing_files_and_tensors_are_answered_with_those_of_a_similar_name(cap
     Path("run").mkdir()
     write("run/weights.npy")
     run("-q", "run/weights.npy")
-    for typed, meant in ((["run/wieghts.npy"], "run/weights.npy"), (["-d", "run/weigths.npy.gc"], "run/weights.npy.gc"),
-                         (["decompress", "run/weights.npy.gc", "--only", "wiehgts"], "weights")):
+    for typed, meant in (
+        (["run/wieghts.npy"], "run/weights.npy"),
+        (["-d", "run/weigths.npy.gc"], "run/weights.npy.gc"),
+        (["decompress", "run/weights.npy.gc", "--only", "wiehgts"], "weights"),
+    ):
         run(*typed, code=1)
         assert f"; did you mean {meant}?" in capsys.readouterr().err
     run("-d", "nowhere/weights.npy.gc", code=1)
@@ -224,8 +249,9 @@ def test_help_shows_every_verb_with_an_example_and_fits_a_screen(capsys):
     assert sorted(name for group in GROUPS.values() for name in group) == sorted(VERBS)
     run("--help")
     printed = capsys.readouterr().out
-    assert all(f"\n  {name} " in printed and example in printed for group in GROUPS.values()
-               for name, example in group.items())
+    assert all(
+        f"\n  {name} " in printed and example in printed for group in GROUPS.values() for name, example in group.items()
+    )
     assert max(map(len, printed.splitlines())) <= 110 and len(printed.splitlines()) <= 50
 
 
@@ -237,7 +263,7 @@ CASES = {
     ("gcodec", "co"): ["compress", "completion"],
     ("gcodec", "compress", "x.npy", "--man"): ["--mantissa-bits"],
     ("gcodec", "compress", "--mode", "g"): ["gcomp"],
-    ("gcodec", "compress", "x.n"): [],              # then bash completes files
+    ("gcodec", "compress", "x.n"): [],  # then bash completes files
     ("gcodec", "series", "re"): ["restore"],
     ("gcodec", "series", "prune", "run", "--keep-"): ["--keep-last", "--keep-every"],
     ("gcodec", "completion", ""): ["bash", "zsh", "fish"],

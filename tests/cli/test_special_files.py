@@ -44,12 +44,16 @@ def test_nothing_is_written_through_a_link_to_a_pipe_or_device(capsys):
     Path("null").symlink_to("/dev/null")
     Path("out").mkdir()
     os.mkfifo("out/x")
-    for command in (["compress", "x", "-o", "link"], ["compress", "x", "-o", "null", "-f"],
-                    ["decompress", "a.gc", "-o", "link", "-f"], ["decompress", "a.gc", "-o", "out/", "-f"]):
+    for command in (
+        ["compress", "x", "-o", "link"],
+        ["compress", "x", "-o", "null", "-f"],
+        ["decompress", "a.gc", "-o", "link", "-f"],
+        ["decompress", "a.gc", "-o", "out/", "-f"],
+    ):
         run(*command, code=1)
         assert "not a regular file; refusing to write to it" in capsys.readouterr().err
     with pytest.raises(BlockingIOError):
-        assert os.read(reader, 1) == b""    # without a writer: nothing; with one that wrote nothing: an error
+        assert os.read(reader, 1) == b""  # without a writer: nothing; with one that wrote nothing: an error
         raise BlockingIOError
     os.close(reader)
     run("decompress", "a.gc", "-o", "/dev/null")
@@ -91,8 +95,8 @@ ODD = [b"a\nb.npy", b"back\\slash", b"\xff\xfe.npy", b"bell\a", b"escape\x1b[31m
 @POSIX
 def test_files_with_odd_names_are_skipped_with_a_line_each(capsys, monkeypatch):
     for path in [b"run", *ODD[:3]]:
-        os.makedirs(os.path.join(b"run", path))         # noqa: PTH118, PTH103 - of bytes
-    places = [b"run/" + name for name in ODD] + [os.path.join(b"run", ODD[2], b"in.npy")]   # noqa: PTH118
+        os.makedirs(os.path.join(b"run", path))  # noqa: PTH118, PTH103 - of bytes
+    places = [b"run/" + name for name in ODD] + [os.path.join(b"run", ODD[2], b"in.npy")]  # noqa: PTH118
     for place in places[3:]:
         Path(os.fsdecode(place)).write_bytes(X)
     Path("run/good.npy").write_bytes(X)
@@ -105,7 +109,7 @@ def test_files_with_odd_names_are_skipped_with_a_line_each(capsys, monkeypatch):
     run("compress", "run", "-o", "run.gc", "-f", "--json", code=1)
     assert len(json.loads(capsys.readouterr().out)[0]["problems"]) == 6
     monkeypatch.chdir("run")
-    run("compress", os.fsdecode(ODD[3]), code=1)        # a file that is named itself: nothing is left to archive
+    run("compress", os.fsdecode(ODD[3]), code=1)  # a file that is named itself: nothing is left to archive
 
 
 @POSIX
@@ -140,7 +144,7 @@ def test_a_folder_named_like_a_drive_and_names_that_no_encoding_has_are_printed(
 
 @needs_root
 def test_unreadable_files_and_folders_are_skipped_with_a_line_each(monkeypatch, request):
-    place = Path(tempfile.mkdtemp())        # pytest's own folders are closed to others
+    place = Path(tempfile.mkdtemp())  # pytest's own folders are closed to others
     request.addfinalizer(lambda: shutil.rmtree(place))
     place.chmod(0o777)
     monkeypatch.chdir(place)
@@ -194,17 +198,19 @@ def test_what_is_no_file_in_a_folder_is_skipped_with_a_line_each(capsys):
     Path("hf/good.npy").symlink_to("../blobs/good")
     Path("hf/chain").symlink_to("model.safetensors")
     Path("hf/loop").symlink_to("loop")
-    Path("hf/folder").symlink_to("../blobs")            # links to folders are not followed, but named
+    Path("hf/folder").symlink_to("../blobs")  # links to folders are not followed, but named
     os.mkfifo("hf/pipe")
     run("compress", "hf", code=1)
     here = Path.cwd()
     assert capsys.readouterr().err.splitlines() == [
         f"gcodec: error: {here}/hf/{line}"
-        for line in ("folder: skipped: is a link to a folder",
-                     f"chain: skipped: is a link to {here}/blobs/abc, which is not there",
-                     "loop: skipped: is a link that leads back to itself",
-                     "model.safetensors: skipped: is a link to ../blobs/abc, which is not there",
-                     "pipe: skipped: is not a regular file")
+        for line in (
+            "folder: skipped: is a link to a folder",
+            f"chain: skipped: is a link to {here}/blobs/abc, which is not there",
+            "loop: skipped: is a link that leads back to itself",
+            "model.safetensors: skipped: is a link to ../blobs/abc, which is not there",
+            "pipe: skipped: is not a regular file",
+        )
     ]
     with ArchiveReader("hf.gc") as archive:
         assert [entry.path for entry in archive.files] == ["hf/config.json", "hf/good.npy"]
@@ -218,13 +224,15 @@ def test_a_link_to_nothing_that_is_named_is_called_one(capsys):
     for name, target in (("model.npy", "../blobs/abc"), ("old.gc", "older.gc"), ("loop.gc", "loop.gc")):
         Path(name).symlink_to(target)
     missing = "is a link to {}, which is not there"
-    for command, what in ((["compress", "model.npy"], f"model.npy: {missing.format('../blobs/abc')}"),
-                          (["compress", "model.np[y]"], f"model.npy: {missing.format('../blobs/abc')}"),
-                          (["decompress", "old.gc"], f"old.gc: {missing.format('older.gc')}"),
-                          (["verify", "old.gc"], f"old.gc: {missing.format('older.gc')}"),
-                          (["inspect", "old.gc"], f"old.gc: {missing.format('older.gc')}"),
-                          (["compress", "loop.gc"], "loop.gc: is a link that leads back to itself"),
-                          (["decompress", "loop.gc"], "loop.gc: is a link that leads back to itself")):
+    for command, what in (
+        (["compress", "model.npy"], f"model.npy: {missing.format('../blobs/abc')}"),
+        (["compress", "model.np[y]"], f"model.npy: {missing.format('../blobs/abc')}"),
+        (["decompress", "old.gc"], f"old.gc: {missing.format('older.gc')}"),
+        (["verify", "old.gc"], f"old.gc: {missing.format('older.gc')}"),
+        (["inspect", "old.gc"], f"old.gc: {missing.format('older.gc')}"),
+        (["compress", "loop.gc"], "loop.gc: is a link that leads back to itself"),
+        (["decompress", "loop.gc"], "loop.gc: is a link that leads back to itself"),
+    ):
         run(*command, code=1)
         assert capsys.readouterr().err == f"gcodec: error: {what}\n"
 
@@ -273,17 +281,22 @@ def test_a_pipe_that_nobody_named_is_not_waited_for(monkeypatch, capsys):
         change_after(monkeypatch, compress, "_check_names", lambda: put("pipe", Path("run/deep/y")))
         run("compress", "run", "-o", "all.gc", code=1)
     errors = capsys.readouterr().err.splitlines()
-    assert [line.partition("run/")[2] for line in errors] == ["pipe: skipped: is not a regular file",
-                                                              "deep/y: skipped: is not a regular file"]
+    assert [line.partition("run/")[2] for line in errors] == [
+        "pipe: skipped: is not a regular file",
+        "deep/y: skipped: is not a regular file",
+    ]
     with ArchiveReader("all.gc") as archive:
         assert [entry.path for entry in archive.files] == ["run/x"]
 
 
-@pytest.mark.parametrize(("line", "words"), [
-    (["decompress", "x.gc", "--only=--"], "argument --only: must not be --"),
-    (["decompress", "x.gc", "--output=--"], "argument -o/--output: must not be --"),
-    (["compress", "x", "--rm", "-o", "-"], "--rm needs files that are compressed losslessly, not"),
-])
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        (["decompress", "x.gc", "--only=--"], "argument --only: must not be --"),
+        (["decompress", "x.gc", "--output=--"], "argument -o/--output: must not be --"),
+        (["compress", "x", "--rm", "-o", "-"], "--rm needs files that are compressed losslessly, not"),
+    ],
+)
 def test_what_no_option_can_mean_is_refused(line, words, capsys):
     write(x=X)
     run("compress", "x")

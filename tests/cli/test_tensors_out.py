@@ -166,8 +166,15 @@ def test_outputs_in_missing_folders_name_the_folder_and_make_none(capsys):
 
 def trainer_folder() -> dict[str, bytes]:
     """Write a folder as trainers do, and its archive, run.gc; returns what the files hold."""
-    files = {f"run/checkpoint-{step}/{name}": data for step in (5, 10) for name, data in (
-        ("w.npy", npy(X + step)), ("tokenizer.json", b"{}" * 50), ("state.json", f"step {step}".encode() * 20))}
+    files = {
+        f"run/checkpoint-{step}/{name}": data
+        for step in (5, 10)
+        for name, data in (
+            ("w.npy", npy(X + step)),
+            ("tokenizer.json", b"{}" * 50),
+            ("state.json", f"step {step}".encode() * 20),
+        )
+    }
     files["run/readme"] = b"a run"
     for path, data in files.items():
         Path(path).parent.mkdir(parents=True, exist_ok=True)
@@ -176,16 +183,21 @@ def trainer_folder() -> dict[str, bytes]:
     return files
 
 
-@pytest.mark.parametrize(("names", "paths"), [
-    (["readme"], ["run/readme"]),
-    (["run/checkpoint-5/state.json"], ["run/checkpoint-5/state.json"]),
-    (["checkpoint-10/w.npy"], ["run/checkpoint-10/w.npy"]),
-    (["*/tokenizer.json"], ["run/checkpoint-5/tokenizer.json", "run/checkpoint-10/tokenizer.json"]),
-    (["checkpoint-10/*.json", "readme"],
-     ["run/readme", "run/checkpoint-10/tokenizer.json", "run/checkpoint-10/state.json"]),
-    (["checkpoint-5/"], [f"run/checkpoint-5/{name}" for name in ("w.npy", "tokenizer.json", "state.json")]),
-    (["run/"], None),
-])
+@pytest.mark.parametrize(
+    ("names", "paths"),
+    [
+        (["readme"], ["run/readme"]),
+        (["run/checkpoint-5/state.json"], ["run/checkpoint-5/state.json"]),
+        (["checkpoint-10/w.npy"], ["run/checkpoint-10/w.npy"]),
+        (["*/tokenizer.json"], ["run/checkpoint-5/tokenizer.json", "run/checkpoint-10/tokenizer.json"]),
+        (
+            ["checkpoint-10/*.json", "readme"],
+            ["run/readme", "run/checkpoint-10/tokenizer.json", "run/checkpoint-10/state.json"],
+        ),
+        (["checkpoint-5/"], [f"run/checkpoint-5/{name}" for name in ("w.npy", "tokenizer.json", "state.json")]),
+        (["run/"], None),
+    ],
+)
 def test_files_and_folders_of_an_archive_are_restored_alone(names, paths, capsys):
     files = trainer_folder()
     run("decompress", "run.gc", *(word for name in names for word in ("--only", name)), "-o", "back/", "--json")
@@ -205,12 +217,15 @@ def test_one_file_of_several_goes_to_any_name_or_to_standard_output(capfdbinary)
     assert np.array_equal(load_safetensors("w.safetensors")["w"], X + 5)
 
 
-@pytest.mark.parametrize(("names", "message"), [
-    (["state.json"], "2 files are called 'state.json': say which, as in --only run/checkpoint-"),
-    (["nothing/"], "no tensor is called 'nothing/', and no file"),
-    (["redme"], "did you mean readme?"),
-    (["readme", "checkpoint-5/w.npy:w"], "must name tensors or files, not both: checkpoint-5/w.npy:w is no file"),
-])
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        (["state.json"], "2 files are called 'state.json': say which, as in --only run/checkpoint-"),
+        (["nothing/"], "no tensor is called 'nothing/', and no file"),
+        (["redme"], "did you mean readme?"),
+        (["readme", "checkpoint-5/w.npy:w"], "must name tensors or files, not both: checkpoint-5/w.npy:w is no file"),
+    ],
+)
 def test_names_of_no_file_of_several_and_of_files_among_tensors_are_refused(names, message, capsys):
     trainer_folder()
     options = [word for name in names for word in ("--only", name)]
@@ -230,7 +245,7 @@ def test_names_that_are_too_long_for_a_file_are_cut_by_bytes_and_stay_apart(lett
         name = Path(row["output"]).name
         assert len(name.encode()) < 240 and name.startswith(letter * (150 // len(letter.encode())))
         assert np.array_equal(np.load(row["output"]), tensors[row["name"]])
-    run("decompress", "a.gc", "--only", start + "b", "-o", "out/", "-f")     # the same name, whatever else is taken out
+    run("decompress", "a.gc", "--only", start + "b", "-o", "out/", "-f")  # the same name, whatever else is taken out
     assert len(list(Path("out").iterdir())) == 3
 
 

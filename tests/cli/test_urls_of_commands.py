@@ -75,15 +75,18 @@ def test_each_of_many_archives_restored_to_a_url_is_not_compared_with_all_others
     assert looks_at(20) <= 2 * looks_at(10)
 
 
-@pytest.mark.parametrize(("source", "output", "archive"), [
-    ("{url}/x.safetensors", None, "{url}/x.safetensors.gc"),
-    ("{url}/x.safetensors", "{url}/all.gc", "{url}/all.gc"),
-    ("{url}/x.safetensors", "{url}/into/", "{url}/into/x.safetensors.gc"),
-    ("{url}/*.safetensors", "{url}/into/", "{url}/into/x.safetensors.gc"),
-    ("x.safetensors", "{url}/into/", "{url}/into/x.safetensors.gc"),
-    ("{url}/x.safetensors", "x.gc", "x.gc"),
-    ("{url}/x.safetensors", "./", "x.safetensors.gc"),
-])
+@pytest.mark.parametrize(
+    ("source", "output", "archive"),
+    [
+        ("{url}/x.safetensors", None, "{url}/x.safetensors.gc"),
+        ("{url}/x.safetensors", "{url}/all.gc", "{url}/all.gc"),
+        ("{url}/x.safetensors", "{url}/into/", "{url}/into/x.safetensors.gc"),
+        ("{url}/*.safetensors", "{url}/into/", "{url}/into/x.safetensors.gc"),
+        ("x.safetensors", "{url}/into/", "{url}/into/x.safetensors.gc"),
+        ("{url}/x.safetensors", "x.gc", "x.gc"),
+        ("{url}/x.safetensors", "./", "x.safetensors.gc"),
+    ],
+)
 def test_files_are_compressed_and_restored_between_urls_and_paths(url, source, output, archive):
     source, output, archive = (text and text.format(url=url) for text in (source, output, archive))
     run("compress", source, *(["-o", output] if output else []))
@@ -130,13 +133,16 @@ def test_archives_are_verified_against_files_and_folders_at_urls(url, capsys):
     run("compress", f"{url}/x.safetensors", "--mantissa-bits", "7", "-o", "lossy.gc")
     lossy, path = "lossy.gc", "run/deep/y.safetensors"
     for archive, original, found in (
-        (f"{url}/run.gc", f"{url}/run", f"{url}/{path}"), (f"{url}/run.gc", f"{url}/", f"{url}/{path}"),
-        ("run.gc", "run", str(Path(path).absolute())), (lossy, f"{url}/x.safetensors", f"{url}/x.safetensors"),
-        (lossy, url, f"{url}/x.safetensors"), (lossy, ".", "./x.safetensors"),
+        (f"{url}/run.gc", f"{url}/run", f"{url}/{path}"),
+        (f"{url}/run.gc", f"{url}/", f"{url}/{path}"),
+        ("run.gc", "run", str(Path(path).absolute())),
+        (lossy, f"{url}/x.safetensors", f"{url}/x.safetensors"),
+        (lossy, url, f"{url}/x.safetensors"),
+        (lossy, ".", "./x.safetensors"),
     ):
         capsys.readouterr()
         run("verify", archive, "--against", original, "--json")
-        file, = json.loads(capsys.readouterr().out)[0]["files"]
+        (file,) = json.loads(capsys.readouterr().out)[0]["files"]
         assert file["original"] == found
         assert bool(file["differences"]) == (archive == lossy)
 
@@ -144,7 +150,7 @@ def test_archives_are_verified_against_files_and_folders_at_urls(url, capsys):
 def test_dumps_at_urls_are_listed(url, capsys):
     for source in (f"{url}/x.safetensors", url, "."):
         run("record", source, "--json")
-        row, = json.loads(capsys.readouterr().out)
+        (row,) = json.loads(capsys.readouterr().out)
         assert row.pop("dump") == (f"{url}/x.safetensors" if source != "." else "x.safetensors")
         assert row["bytes"] == len(FILE)
 
@@ -164,41 +170,48 @@ def test_reports_and_benchmarks_read_urls(url, capsys):
     assert "x.safetensors float32" in {row["dump"] for row in json.loads(capsys.readouterr().out)["rows"]}
 
 
-@pytest.mark.parametrize(("line", "code", "words"), [
-    ("compress {url}/none.npy -o x.gc", 1, "{url}/none.npy: No such file"),
-    ("compress {url}/*.npy -o x.gc", 1, "{url}/*.npy: no such file"),
-    ("record {url}/empty", 1, "{url}/empty: no .safetensors files"),
-    ("record {url}/none.safetensors", 1, "{url}/none.safetensors: No such file"),
-    ("compress memory:// -o x.gc", 2, "must be the URL of a file or folder"),
-    ("compress {url}/empty -o x.gc", 1, "{url}/empty: no files in this folder"),
-    ("compress {url}/evil -o x.gc", 1, "skipped: its path in the archive"),
-    ("compress {url}/deep --rm", 2, "--rm needs files"),
-    ("compress {url}/x.safetensors -f -o {url}/x.safetensors", 2, "is an input itself"),
-    ("compress x.safetensors -f --base {url}/x.safetensors -o {url}/x.safetensors", 2, "is needed as --base"),
-    ("compress x.safetensors -o {url}/x.safetensors", 1, "exists already"),
-    ("compress {url}/x.safetensors --rm", 2, "--rm needs files"),
-    ("compress x.safetensors --rm -o {url}/y.gc", 2, "--rm needs files"),
-    ("compress x.safetensors -o nonsense://a/b.gc", 1, "nonsense"),
-    ("decompress {url}/none.gc -o y", 1, "{url}/none.gc: No such file"),
-    ("decompress {url}/a.gc -o {url}/x.safetensors", 1, "exists already"),
-    ("decompress {url}/a.gc -f -o {url}/a.gc", 2, "is an input itself"),
-    ("decompress {url}/a.gc --rm", 2, "--rm needs archives"),
-    ("decompress {url}/two.gc", 1, "{url}/x.safetensors: exists already"),
-    ("decompress {url}/two.gc -o {url}/one", 2, "-o must be the URL of a folder, which ends in /"),
-    ("decompress {url}/broken.gc -o {url}/y", 1, "{url}/broken.gc"),
-    ("verify {url}/broken.gc", 1, "{url}/broken.gc"),
-    ("verify {url}/a.gc --against {url}/none.safetensors", 1, "{url}/none.safetensors"),
-    ("verify {url}/two.gc --against {url}/empty", 1, "{url}/empty: has no file x.safetensors"),
-    ("verify {url}/two.gc --against {url}/x.safetensors", 1, "{url}/x.safetensors: is not a folder"),
-    ("verify {url}/a.gc --against {url}/other.safetensors", 1, "x.safetensors: differs from {url}/other.safetensors"),
-    ("report {url}/none.gc", 1, "{url}/none.gc: No such file"),
-    ("report {url}/a.gc -f -o {url}/a.gc", 2, "is an input itself"),
-    ("report {url}/a.gc -o {url}/x.safetensors", 1, "exists already"),
-    ("report {url}/broken.gc", 1, "{url}/broken.gc"),
-    ("report {url}/empty", 1, "{url}/empty: nothing to report on"),
-    ("report {url}/evil", 1, "{url}/evil: has a file whose name leads out of the folder"),
-    ("bench {url}/none.npy --sizes --peers none", 1, "{url}/none.npy: No such file"),
-])
+@pytest.mark.parametrize(
+    ("line", "code", "words"),
+    [
+        ("compress {url}/none.npy -o x.gc", 1, "{url}/none.npy: No such file"),
+        ("compress {url}/*.npy -o x.gc", 1, "{url}/*.npy: no such file"),
+        ("record {url}/empty", 1, "{url}/empty: no .safetensors files"),
+        ("record {url}/none.safetensors", 1, "{url}/none.safetensors: No such file"),
+        ("compress memory:// -o x.gc", 2, "must be the URL of a file or folder"),
+        ("compress {url}/empty -o x.gc", 1, "{url}/empty: no files in this folder"),
+        ("compress {url}/evil -o x.gc", 1, "skipped: its path in the archive"),
+        ("compress {url}/deep --rm", 2, "--rm needs files"),
+        ("compress {url}/x.safetensors -f -o {url}/x.safetensors", 2, "is an input itself"),
+        ("compress x.safetensors -f --base {url}/x.safetensors -o {url}/x.safetensors", 2, "is needed as --base"),
+        ("compress x.safetensors -o {url}/x.safetensors", 1, "exists already"),
+        ("compress {url}/x.safetensors --rm", 2, "--rm needs files"),
+        ("compress x.safetensors --rm -o {url}/y.gc", 2, "--rm needs files"),
+        ("compress x.safetensors -o nonsense://a/b.gc", 1, "nonsense"),
+        ("decompress {url}/none.gc -o y", 1, "{url}/none.gc: No such file"),
+        ("decompress {url}/a.gc -o {url}/x.safetensors", 1, "exists already"),
+        ("decompress {url}/a.gc -f -o {url}/a.gc", 2, "is an input itself"),
+        ("decompress {url}/a.gc --rm", 2, "--rm needs archives"),
+        ("decompress {url}/two.gc", 1, "{url}/x.safetensors: exists already"),
+        ("decompress {url}/two.gc -o {url}/one", 2, "-o must be the URL of a folder, which ends in /"),
+        ("decompress {url}/broken.gc -o {url}/y", 1, "{url}/broken.gc"),
+        ("verify {url}/broken.gc", 1, "{url}/broken.gc"),
+        ("verify {url}/a.gc --against {url}/none.safetensors", 1, "{url}/none.safetensors"),
+        ("verify {url}/two.gc --against {url}/empty", 1, "{url}/empty: has no file x.safetensors"),
+        ("verify {url}/two.gc --against {url}/x.safetensors", 1, "{url}/x.safetensors: is not a folder"),
+        (
+            "verify {url}/a.gc --against {url}/other.safetensors",
+            1,
+            "x.safetensors: differs from {url}/other.safetensors",
+        ),
+        ("report {url}/none.gc", 1, "{url}/none.gc: No such file"),
+        ("report {url}/a.gc -f -o {url}/a.gc", 2, "is an input itself"),
+        ("report {url}/a.gc -o {url}/x.safetensors", 1, "exists already"),
+        ("report {url}/broken.gc", 1, "{url}/broken.gc"),
+        ("report {url}/empty", 1, "{url}/empty: nothing to report on"),
+        ("report {url}/evil", 1, "{url}/evil: has a file whose name leads out of the folder"),
+        ("bench {url}/none.npy --sizes --peers none", 1, "{url}/none.npy: No such file"),
+    ],
+)
 def test_what_cannot_be_done_is_said_and_changes_nothing(url, capsys, line, code, words):
     gcodec.compress_file("x.safetensors", f"{url}/a.gc")
     Path("y.safetensors").write_bytes(FILE)
@@ -224,8 +237,11 @@ def test_what_cannot_be_done_is_said_and_changes_nothing(url, capsys, line, code
 def test_an_archive_is_not_replaced_by_what_is_read_from_it_under_another_name(url, capsys):
     gcodec.compress_file("x.safetensors", "a.gc")
     before, here = Path("a.gc").read_bytes(), Path.cwd()
-    for line in (f"report a.gc -f -o local://{here}/a.gc", f"decompress file://{here}/a.gc -f -o local://{here}/a.gc",
-                 f"compress x.safetensors -f -o local://{here}/a.gc --base a.gc"):
+    for line in (
+        f"report a.gc -f -o local://{here}/a.gc",
+        f"decompress file://{here}/a.gc -f -o local://{here}/a.gc",
+        f"compress x.safetensors -f -o local://{here}/a.gc --base a.gc",
+    ):
         run(*line.split(), code=2)
         assert "would be replaced" in capsys.readouterr().err
         assert Path("a.gc").read_bytes() == before
@@ -241,8 +257,10 @@ def test_a_file_url_that_ends_in_a_slash_is_a_folder_as_a_path_is(url):
         run("decompress", f"{kind}-archives/x.safetensors.gc", "--only", "a", "-o", form.format(f"{kind}-arrays"))
         run("series", "restore", "steps", "1", "-o", form.format(f"{kind}-steps"))
         made = {path.relative_to(Path.cwd()) for path in Path.cwd().rglob(f"{kind}-*/*")}
-        assert made == {Path(f"{kind}-{name}") for name in ("archives/x.safetensors.gc", "files/x.safetensors",
-                                                            "arrays/a.npy", "steps/step-1.safetensors")}
+        assert made == {
+            Path(f"{kind}-{name}")
+            for name in ("archives/x.safetensors.gc", "files/x.safetensors", "arrays/a.npy", "steps/step-1.safetensors")
+        }
     assert not Path("file:").exists()
 
 
@@ -292,8 +310,12 @@ def test_nothing_is_put_where_the_store_refuses(url, capsys, monkeypatch):
 def test_an_empty_folder_and_what_is_no_file_at_a_url_have_a_line_each(url, folder, capsys):
     memory().pipe_file(f"{url}/run/full/x.safetensors", FILE)
     memory().makedirs(f"{url}/run/empty")
-    for make in (lambda path: path.mkdir(), lambda path: path.symlink_to("full"), lambda path: path.symlink_to("gone"),
-                 lambda path: path.symlink_to("loop")):
+    for make in (
+        lambda path: path.mkdir(),
+        lambda path: path.symlink_to("full"),
+        lambda path: path.symlink_to("gone"),
+        lambda path: path.symlink_to("loop"),
+    ):
         (folder / "run/full").mkdir(parents=True)
         (folder / "run/full/x.safetensors").write_bytes(FILE)
         make(folder / "run/loop")
@@ -347,8 +369,11 @@ def test_a_store_that_fails_at_any_call_leaves_out_no_file_and_is_named(folder, 
     for name in ("a.safetensors", "deep/b.safetensors", "deep/deeper/c.safetensors"):
         store.pipe_file(f"slots://in/{name}", FILE)
     given = dict(Slots.store)
-    for source, output in (("slots://in", "slots://out.gc"), ("slots://in/deep/*", "slots://out/"),
-                           ("slots://in/**/*.safetensors", "slots://out/")):
+    for source, output in (
+        ("slots://in", "slots://out.gc"),
+        ("slots://in/deep/*", "slots://out/"),
+        ("slots://in/**/*.safetensors", "slots://out/"),
+    ):
         n, done = 0, False
         while not done:
             n += 1

@@ -145,11 +145,35 @@ def read_guarded(side: str, many: bool) -> None:
     from gcodec.plan import sparse_frames as sparse_plan
 
     guarded: Any = Guarded(side)
-    for module in (writer, change_codebook, coded_blocks, codebook, codec, column_fit, columns, decode, dictionary,
-                   encode, finding, fitting, indexed_blocks, indexing, plan, predicted_blocks, prediction, scratch,
-                   profile, sampling, small_reads, sparse_blocks, sparse_plan, tables, tensors):
+    for module in (
+        writer,
+        change_codebook,
+        coded_blocks,
+        codebook,
+        codec,
+        column_fit,
+        columns,
+        decode,
+        dictionary,
+        encode,
+        finding,
+        fitting,
+        indexed_blocks,
+        indexing,
+        plan,
+        predicted_blocks,
+        prediction,
+        scratch,
+        profile,
+        sampling,
+        small_reads,
+        sparse_blocks,
+        sparse_plan,
+        tables,
+        tensors,
+    ):
         if hasattr(module, "np"):
-            setattr(module, "np", guarded)      # noqa: B010 - to mypy a module has no such attribute
+            setattr(module, "np", guarded)  # noqa: B010 - to mypy a module has no such attribute
     n_frames = n_refused = 0
     for built in frames_to_read(many):
         base = None if built.base is None else guarded_array(built.base, side)
@@ -165,8 +189,9 @@ def read_guarded(side: str, many: bool) -> None:
                 arguments = mode.arguments(which)
                 if "levels" in arguments:
                     arguments["levels"] = guarded_copy(arguments["levels"].tobytes(), side)
-                decoded = gcodec.decode(gcodec.encode(guarded_array(which.bits, side),
-                                                      **arguments | {"dtype": which.dtype}))
+                decoded = gcodec.decode(
+                    gcodec.encode(guarded_array(which.bits, side), **arguments | {"dtype": which.dtype})
+                )
                 if not mode.options:
                     laws.assert_same_bits(decoded, which.bits.reshape(-1))
                 n_frames += 1

@@ -24,40 +24,86 @@ def small_frames() -> tuple[Built, ...]:
     """Build frames of every type and kind of block, short enough to be spoilt in every way."""
     frames = []
     for dtype in DTYPES:
-        frames += [build_frame(Random(f"{dtype} {kind}"), dtype=dtype, n_values=150, block_log2=10, kinds=[kind])
-                   for kind in BLOCK_KINDS if DTYPES[dtype].predicted or kind != "predicted"]
-        frames += [build_frame(Random(dtype), dtype=dtype, n_values=1100, block_log2=10, stream_log2=7, n_codebooks=2,
-                               named=True)]
-        frames += [build_frame(Random(seed), dtype=dtype, n_values=1100, block_log2=10, kinds=["predicted"],
-                               spare_bits=seed % 2 == 0) for seed in range(3 if DTYPES[dtype].predicted else 0)]
-        frames += [build_frame(Random(f"{dtype} base {n_values}"), dtype=dtype, n_values=n_values, block_log2=10,
-                               kinds=["predicted"], with_base=True)
-                   for n_values in ((1, 7, 333, 1101) if DTYPES[dtype].predicted else ())]
+        frames += [
+            build_frame(Random(f"{dtype} {kind}"), dtype=dtype, n_values=150, block_log2=10, kinds=[kind])
+            for kind in BLOCK_KINDS
+            if DTYPES[dtype].predicted or kind != "predicted"
+        ]
+        frames += [
+            build_frame(
+                Random(dtype), dtype=dtype, n_values=1100, block_log2=10, stream_log2=7, n_codebooks=2, named=True
+            )
+        ]
+        frames += [
+            build_frame(
+                Random(seed), dtype=dtype, n_values=1100, block_log2=10, kinds=["predicted"], spare_bits=seed % 2 == 0
+            )
+            for seed in range(3 if DTYPES[dtype].predicted else 0)
+        ]
+        frames += [
+            build_frame(
+                Random(f"{dtype} base {n_values}"),
+                dtype=dtype,
+                n_values=n_values,
+                block_log2=10,
+                kinds=["predicted"],
+                with_base=True,
+            )
+            for n_values in ((1, 7, 333, 1101) if DTYPES[dtype].predicted else ())
+        ]
         for number, levels in enumerate(USUAL_PLANES.get(DTYPES[dtype].T, [])[:5]):
-            frames += [build_frame(Random(f"{dtype} columns {number}"), dtype=dtype, n_values=[200, 1300][number % 2],
-                                   block_log2=10, n_codebooks=1, levels=levels, kinds=["coded"], with_columns=True,
-                                   spare_bits=number % 2 == 1)]
-        frames += [build_frame(Random(f"{dtype} columns"), dtype=dtype, n_values=2100, block_log2=10, stream_log2=7,
-                               with_columns=True)]
+            frames += [
+                build_frame(
+                    Random(f"{dtype} columns {number}"),
+                    dtype=dtype,
+                    n_values=[200, 1300][number % 2],
+                    block_log2=10,
+                    n_codebooks=1,
+                    levels=levels,
+                    kinds=["coded"],
+                    with_columns=True,
+                    spare_bits=number % 2 == 1,
+                )
+            ]
+        frames += [
+            build_frame(
+                Random(f"{dtype} columns"), dtype=dtype, n_values=2100, block_log2=10, stream_log2=7, with_columns=True
+            )
+        ]
         frames += [sparse_frame(f"{dtype} sparse {number}", dtype, number) for number in range(6)]
-        frames += [indexed_frame(f"{dtype} indexed {number}", dtype, number)
-                   for number in range(6 if DTYPES[dtype].T else 0)]
+        frames += [
+            indexed_frame(f"{dtype} indexed {number}", dtype, number) for number in range(6 if DTYPES[dtype].T else 0)
+        ]
     frames += [build_frame(Random(seed), n_values=300, n_codebooks=1, spare_bits=seed % 2 == 0) for seed in range(8)]
     return tuple(frames)
 
 
 def sparse_frame(name: str, dtype: int, number: int) -> Built:
     """Build a frame with sparse blocks, every other with a base."""
-    return build_frame(Random(name), dtype=dtype, n_values=[1, 64, 150, 333, 1100][number % 5], block_log2=10,
-                       n_codebooks=1, kinds=["sparse"], with_base=number % 2 == 0, named=number % 3 == 1,
-                       spare_bits=number % 4 == 1)
+    return build_frame(
+        Random(name),
+        dtype=dtype,
+        n_values=[1, 64, 150, 333, 1100][number % 5],
+        block_log2=10,
+        n_codebooks=1,
+        kinds=["sparse"],
+        with_base=number % 2 == 0,
+        named=number % 3 == 1,
+        spare_bits=number % 4 == 1,
+    )
 
 
 def indexed_frame(name: str, dtype: int, number: int) -> Built:
     """Build a frame with indexed blocks, every sixth with others among them."""
-    return build_frame(Random(name), dtype=dtype, n_values=[1, 64, 150, 333, 1100, 2100][number % 6], block_log2=10,
-                       n_codebooks=1, kinds=ANY_KIND_OR_INDEXED if number % 6 == 5 else ["indexed"],
-                       spare_bits=number % 4 == 1)
+    return build_frame(
+        Random(name),
+        dtype=dtype,
+        n_values=[1, 64, 150, 333, 1100, 2100][number % 6],
+        block_log2=10,
+        n_codebooks=1,
+        kinds=ANY_KIND_OR_INDEXED if number % 6 == 5 else ["indexed"],
+        spare_bits=number % 4 == 1,
+    )
 
 
 @functools.cache
@@ -115,14 +161,15 @@ def altered(draft: Draft, rng: Random) -> bytes:
         near_start = range(1, min(40, len(block)))
         at = rng.choice([rng.choice(near_start), rng.randrange(1, len(block))])
         block[at] = rng.choice([0, 1, 255, block[at] ^ 1 << rng.randrange(8), rng.randrange(256)])
-    sealed = [with_inner_sealed(bytes(block), b) if rng.random() < 0.8 else bytes(block)
-              for b, block in enumerate(blocks)]
+    sealed = [
+        with_inner_sealed(bytes(block), b) if rng.random() < 0.8 else bytes(block) for b, block in enumerate(blocks)
+    ]
     return replace(draft, blocks=tuple(sealed)).seal()
 
 
 def with_inner_sealed(block: bytes, b: int) -> bytes:
     """Return block b with the checksum of the block inside of it set right, if there is one."""
-    at = {4: 28, 5: 16}.get(block[0])       # where inner_bytes stands
+    at = {4: 28, 5: 16}.get(block[0])  # where inner_bytes stands
     if at is None or len(block) < 32:
         return block
     end = 32 + int.from_bytes(block[at : at + 4], "little")

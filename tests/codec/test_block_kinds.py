@@ -48,8 +48,9 @@ class NovelDecoder:
     def __init__(self, prelude: Any, geometry: Any, base: Any) -> None:
         self._inner = CodedDecoder(prelude, geometry, base)
 
-    def decode(self, blocks: FrameBlocks, begin: int, end: int, out: np.ndarray, out_first: int, borrowed: Any
-               ) -> tuple[int, int]:
+    def decode(
+        self, blocks: FrameBlocks, begin: int, end: int, out: np.ndarray, out_first: int, borrowed: Any
+    ) -> tuple[int, int]:
         for b in range(begin, end):
             at, size = int(blocks.offsets[b]), int(blocks.sizes[b])
             if blocks.data[at] != NUMBER:
@@ -65,10 +66,15 @@ class NovelDecoder:
 def planned(monkeypatch: pytest.MonkeyPatch) -> None:
     """Plan every second block as the new kind, which the encoder knows."""
     monkeypatch.setattr(FramePlan, "kinds", property(lambda self: (header.CODED, NUMBER)))
-    monkeypatch.setattr(FramePlan, "runs", lambda self, begin, end: (
-        (b, b + 1, NUMBER if b % 2 else header.CODED) for b in range(begin, end)))
-    rows = (*kinds.BLOCK_KINDS, kinds.BlockKind(NUMBER, "novel", lambda dtype: dtype.bits == 32, NovelEncoder,
-                                                NovelDecoder))
+    monkeypatch.setattr(
+        FramePlan,
+        "runs",
+        lambda self, begin, end: ((b, b + 1, NUMBER if b % 2 else header.CODED) for b in range(begin, end)),
+    )
+    rows = (
+        *kinds.BLOCK_KINDS,
+        kinds.BlockKind(NUMBER, "novel", lambda dtype: dtype.bits == 32, NovelEncoder, NovelDecoder),
+    )
     for module in (kinds, writer, inspect):
         monkeypatch.setattr(module, "BLOCK_KINDS", rows)
 

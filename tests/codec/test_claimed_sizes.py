@@ -21,7 +21,7 @@ def test_frames_that_claim_many_values_allocate_nothing():
         n_values = int(np.prod(shape, dtype=object))
         draft = Draft(4, 0, 0, 20, 8, n_values, shape, (53,), ((0, 1),), (), ())
         frame = draft.seal()
-        assert laws.outcome(frame) == "corruption"          # there is no index
+        assert laws.outcome(frame) == "corruption"  # there is no index
         assert laws.reference_outcome(frame) == "corruption"
         assert laws.outcome(replace(draft, shape=(2**20, 2**20, 2**20)).seal()) == "corruption"
 
@@ -56,9 +56,12 @@ def test_no_memory_for_a_frame_is_a_limit_that_is_exceeded(container):
     used = int(Path("/proc/self/statm").read_text().split()[0]) * mmap.PAGESIZE
     resource.setrlimit(resource.RLIMIT_AS, (used + (1 << 33), hard))
     try:
-        for decode in (lambda: gcodec.decode(frame), lambda: gcodec.Decoder().decode(frame),
-                       lambda: gcodec.decode_range(frame, 0, n_values),
-                       lambda: gcodec.decode_range(frame, 5, n_values - 5)):
+        for decode in (
+            lambda: gcodec.decode(frame),
+            lambda: gcodec.Decoder().decode(frame),
+            lambda: gcodec.decode_range(frame, 0, n_values),
+            lambda: gcodec.decode_range(frame, 5, n_values - 5),
+        ):
             laws.check_refused(gcodec.LimitExceeded, decode)
     finally:
         resource.setrlimit(resource.RLIMIT_AS, (hard, hard))

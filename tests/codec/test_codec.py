@@ -26,6 +26,7 @@ with_tail = pytest.mark.parametrize("dtype", [name for name, kind in KINDS.items
 
 # The laws
 
+
 @every_case_and_mode
 def test_every_case_in_every_mode_round_trips_agrees_and_does_not_expand(which, mode):
     arguments = mode.arguments(which)
@@ -90,10 +91,17 @@ def test_truncated_frames_and_flipped_bits_of_every_case_are_refused(which, mode
 @pytest.mark.parametrize("rounding", ["nearest", "truncate"])
 def test_fixed_mantissa_bits_keep_their_bound(dtype, rounding):
     kind, rng = KINDS[dtype], np.random.default_rng(1)
-    largest = from_floats(kind, np.array([1.0])) * 0 + specials(kind)[9]       # just below infinity
+    largest = from_floats(kind, np.array([1.0])) * 0 + specials(kind)[9]  # just below infinity
     steps = np.arange(0, 300, dtype=kind.container)
-    bits = np.concatenate([specials(kind), gaussian(kind, rng, 2000), largest - steps, steps,
-                           rng.integers(0, 1 << 16, 2000).astype(kind.container) << kind.container.type(kind.W - 16)])
+    bits = np.concatenate(
+        [
+            specials(kind),
+            gaussian(kind, rng, 2000),
+            largest - steps,
+            steps,
+            rng.integers(0, 1 << 16, 2000).astype(kind.container) << kind.container.type(kind.W - 16),
+        ]
+    )
     x = bits if dtype in BITS_ONLY else bits.view(dtype)
     options = {"dtype": dtype} if dtype in BITS_ONLY else {}
     rounded = EncoderOptions(exact_if_smaller=False)
@@ -103,6 +111,7 @@ def test_fixed_mantissa_bits_keep_their_bound(dtype, rounding):
 
 
 # Properties
+
 
 def arrays_of(dtype):
     """Return a strategy of bits of a type, from a few patterns and from anything."""
@@ -135,8 +144,14 @@ def test_any_values_in_any_mode_are_decoded(dtype, data):
     laws.check_no_expansion(bits.shape, dtype, frame)
 
 
-@given(st.integers(0, 2**32 - 1), st.sampled_from(["float32", "bfloat16"]), st.integers(2, 12),
-       st.sampled_from([None, 1, 5, 9, 14]), st.integers(1, 255), st.booleans())
+@given(
+    st.integers(0, 2**32 - 1),
+    st.sampled_from(["float32", "bfloat16"]),
+    st.integers(2, 12),
+    st.sampled_from([None, 1, 5, 9, 14]),
+    st.integers(1, 255),
+    st.booleans(),
+)
 def test_any_encoder_options_give_frames_that_decode(
     seed, dtype, max_length, escape_threshold, max_codebooks, references
 ):
@@ -160,8 +175,12 @@ def test_levels_of_any_ladder_are_decoded(dtype, seed, data):
     ladder, bits = Ladder(tuple(drops)), np.concatenate([specials(kind), gaussian(kind, rng, 500, zeros=0.2)])
     if drops[0] == kind.M:
         return
-    arguments = {"levels": levels_at_random(bits, len(drops)), "ladder": ladder, "dtype": dtype,
-                 "rounding": data.draw(st.sampled_from(["nearest", "truncate"]))}
+    arguments = {
+        "levels": levels_at_random(bits, len(drops)),
+        "ladder": ladder,
+        "dtype": dtype,
+        "rounding": data.draw(st.sampled_from(["nearest", "truncate"])),
+    }
     x = bits if dtype in BITS_ONLY else bits.view(dtype)
     frame = laws.check_round_trip(x, promised(kind, bits, arguments), **arguments)
     laws.check_agreement(frame)

@@ -32,8 +32,9 @@ from tests.support.reference import BlockKind
 @pytest.mark.parametrize("part", range(4))
 def test_valid_frames_that_no_encoder_writes_decode(part):
     for seed in range(part, 140, 4):
-        built = build_frame(Random(f"valid {seed}"), named=seed % 3 == 0, spare_bits=seed % 2 == 0,
-                            n_values=None if seed % 5 else 3000)
+        built = build_frame(
+            Random(f"valid {seed}"), named=seed % 3 == 0, spare_bits=seed % 2 == 0, n_values=None if seed % 5 else 3000
+        )
         decoded = laws.decode_known(built.frame, built.codebooks, base=built.base)
         laws.assert_same_bits(decoded.reshape(-1), built.bits)
         laws.check_agreement(built.frame, built.codebooks, built.base)
@@ -110,8 +111,9 @@ def test_both_decoders_treat_altered_predicted_blocks_alike():
     seen = set()
     for seed in range(60):
         rng = Random(f"altered predicted {seed}")
-        built = build_frame(rng, dtype=1 + seed % 3, n_values=rng.choice([40, 300, 1500]), kinds=["predicted"],
-                            with_base=seed % 2 == 0)
+        built = build_frame(
+            rng, dtype=1 + seed % 3, n_values=rng.choice([40, 300, 1500]), kinds=["predicted"], with_base=seed % 2 == 0
+        )
         seen |= check_altered(built.frame, built.codebooks, rng, 10, built.base)
     assert {"corruption", "decoded"} <= seen
 
@@ -145,8 +147,11 @@ def test_both_decoders_treat_altered_preludes_alike():
             spoilt = altered_prelude(frame, rng)
             found = laws.outcome(spoilt, codebooks, base)
             wanted = laws.reference_outcome(spoilt, codebooks, base)
-            either = {found, wanted} == {"corruption", "unsupported"} if isinstance(found, str) and isinstance(
-                wanted, str) else False         # where there are several faults of one step, either may be reported
+            either = (
+                {found, wanted} == {"corruption", "unsupported"}
+                if isinstance(found, str) and isinstance(wanted, str)
+                else False
+            )  # where there are several faults of one step, either may be reported
             assert either or laws.same_outcome(found, wanted), f"{found} and not {wanted}: {spoilt.hex()}"
             seen.add(found if isinstance(found, str) else "decoded")
     assert {"corruption", "unsupported", "decoded"} <= seen
@@ -156,8 +161,10 @@ def test_both_decoders_treat_altered_preludes_alike():
 def test_both_decoders_treat_any_bytes_behind_a_valid_header_alike(data, seed):
     built = build_frame(Random(seed), n_values=100, n_codebooks=1)
     for spoilt in (built.frame[:48] + data, built.frame[: len(built.frame) // 2] + data):
-        assert laws.same_outcome(laws.outcome(spoilt, built.codebooks, built.base),
-                                 laws.reference_outcome(spoilt, built.codebooks, built.base))
+        assert laws.same_outcome(
+            laws.outcome(spoilt, built.codebooks, built.base),
+            laws.reference_outcome(spoilt, built.codebooks, built.base),
+        )
 
 
 def test_frames_with_several_faults_are_refused_in_the_order_of_the_page():
@@ -189,7 +196,7 @@ def test_both_decoders_refuse_by_the_limit_after_step_5_and_before_step_6():
                 base = built.base if rng.random() < 0.5 else None
                 found = laws.outcome(frame, built.codebooks, base, limit)
                 wanted = laws.reference_outcome(frame, built.codebooks, base, limit)
-                either = {str(found), str(wanted)} == {"corruption", "unsupported"}    # faults of one step
+                either = {str(found), str(wanted)} == {"corruption", "unsupported"}  # faults of one step
                 assert either or laws.same_outcome(found, wanted), f"{found} and not {wanted}: {frame.hex()}"
                 seen.add(found if isinstance(found, str) else "decoded")
     assert seen == {"limit", "corruption", "unsupported", "insufficient", "decoded"}
@@ -200,10 +207,10 @@ def test_a_block_of_less_than_its_header_is_corruption(which):
     """Whoever looks at the block, ``inspect`` included, which reads no more of it than its kind."""
     draft = Draft.of(build_frame(Random(3), dtype=1, n_values=2000, block_log2=10, kinds=["raw"]).frame, {})
     for size in (0, 8):
-        blocks = (*draft.blocks[:which], draft.blocks[0][:size], *draft.blocks[which + 1:])
+        blocks = (*draft.blocks[:which], draft.blocks[0][:size], *draft.blocks[which + 1 :])
         frame = replace(draft, blocks=blocks).seal()
         for read in (gcodec.inspect, gcodec.decode, lambda data: gcodec.decode_range(data, 1000 * which, 2000)):
-            laws.check_refused(gcodec.Corruption, lambda: read(frame))      # noqa: B023
+            laws.check_refused(gcodec.Corruption, lambda: read(frame))  # noqa: B023
 
 
 def test_random_access_verifies_what_it_reads_and_no_more():

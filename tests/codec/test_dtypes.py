@@ -1,5 +1,4 @@
-"""The laws of the table of value types: numbers that stand in frames and messages never change; kernels agree.
-"""
+"""The laws of the table of value types: numbers that stand in frames and messages never change; kernels agree."""
 
 from __future__ import annotations
 
@@ -15,9 +14,21 @@ from gcodec.kernels.predict import residuals
 
 def test_codes_of_types_in_frames_are_those_of_the_format():
     assert {code: (t.name, t.head_bits) for code, t in BY_CODE.items()} == {
-        1: ("float32", 8), 2: ("bfloat16", 8), 3: ("float16", 8), 4: ("float64", 11), 5: ("float8_e4m3fn", 8),
-        6: ("float8_e5m2", 8), 7: ("bfloat16", 9), 8: ("float32", 9), 16: ("bfloat16", 9), 17: ("float32", 9),
-        18: ("float16", 8), 19: ("float64", 12), 20: ("bfloat16", 12), 21: ("float32", 12)}
+        1: ("float32", 8),
+        2: ("bfloat16", 8),
+        3: ("float16", 8),
+        4: ("float64", 11),
+        5: ("float8_e4m3fn", 8),
+        6: ("float8_e5m2", 8),
+        7: ("bfloat16", 9),
+        8: ("float32", 9),
+        16: ("bfloat16", 9),
+        17: ("float32", 9),
+        18: ("float16", 8),
+        19: ("float64", 12),
+        20: ("bfloat16", 12),
+        21: ("float32", 12),
+    }
 
 
 def test_numbers_of_types_in_payloads_never_change():
@@ -34,5 +45,8 @@ def test_kernels_number_types_as_the_table_does():
     assert numbered is not None and numbered[1].split(",") == [" WIDE", " BFLOAT16", " HALF "]
     assert [BY_NAME[name].float_kind for name in ("float32", "bfloat16", "float16")] == [0, 1, 2]
     assert [BY_NAME[name].code for name in ("float32", "bfloat16", "float16")] == [
-        residuals.FLOAT32, residuals.BFLOAT16, residuals.FLOAT16]
+        residuals.FLOAT32,
+        residuals.BFLOAT16,
+        residuals.FLOAT16,
+    ]
     assert {t.name for t in DTYPES if t.predictable} == {"float32", "bfloat16", "float16"}

@@ -17,8 +17,9 @@ from tests.support.bit_patterns import BITS_ONLY, KINDS, block_of, gaussian, typ
 from tests.support.encode_modes import levels_at_random, promised
 
 
-def planned(bits: np.ndarray, dtype: str, options: EncoderOptions | None = None,
-            given: FixedCodebooks | None = None) -> tuple[bytes, FramePlan]:
+def planned(
+    bits: np.ndarray, dtype: str, options: EncoderOptions | None = None, given: FixedCodebooks | None = None
+) -> tuple[bytes, FramePlan]:
     """Return a lossless frame and the plan it was made by."""
     values = values_of(typed(dtype, bits), dtype)
     steps, no_levels = bit_layouts.lossless(values.dtype), np.zeros(0, np.uint8)
@@ -31,10 +32,11 @@ def test_a_codebook_without_escape_falls_back_to_raw_blocks():
     rng = np.random.default_rng(6)
     kind = KINDS["float32"]
     few = np.resize(np.array([1.0, 2.0, 4.0, 2.0], np.float32), 1 << 11).view(np.uint32) + rng.integers(
-        0, 1 << 20, 1 << 11, np.uint32)
+        0, 1 << 20, 1 << 11, np.uint32
+    )
     _, plan = planned(few, "float32")
     assert plan.codebooks
-    assert not any(codebook.has_escape for codebook in plan.codebooks)      # all values were seen
+    assert not any(codebook.has_escape for codebook in plan.codebooks)  # all values were seen
     given = FixedCodebooks(tuple(plan.codebooks), plan.records, plan.references)
     other = np.concatenate([few, gaussian(kind, rng, 100, scale=1e10)])
     frame, _ = planned(other, "float32", given=given)
@@ -45,16 +47,19 @@ def test_a_codebook_without_escape_falls_back_to_raw_blocks():
 def test_the_same_call_gives_the_same_bytes():
     x = gaussian(KINDS["float32"], np.random.default_rng(7), 70_000).view(np.float32)
     assert len({gcodec.encode(x.copy()) for _ in range(3)}) == 1
-    blocks = [frame[int.from_bytes(frame[32:40], "little") :] for frame in
-              (gcodec.encode(x), gcodec.encode(x.reshape(700, 100)))]
+    blocks = [
+        frame[int.from_bytes(frame[32:40], "little") :]
+        for frame in (gcodec.encode(x), gcodec.encode(x.reshape(700, 100)))
+    ]
     assert blocks[0] == blocks[1]
 
 
 def test_frames_record_their_mode_and_container():
     x = np.linspace(-1, 1, 500, dtype=np.float32)
     levels = np.ones(500, np.uint8)
-    assert [frame[6] for frame in (gcodec.encode(x), gcodec.encode(x, mantissa_bits=9), gcodec.encode(x, levels=levels))
-            ] == [0, 1, 2]
+    assert [
+        frame[6] for frame in (gcodec.encode(x), gcodec.encode(x, mantissa_bits=9), gcodec.encode(x, levels=levels))
+    ] == [0, 1, 2]
     assert gcodec.encode(x)[7] == 0
 
 
@@ -155,10 +160,12 @@ def test_literal_gcomp_brings_its_ladder_and_truncates():
     x = gaussian(KINDS["float32"], np.random.default_rng(9), 5000).view(np.float32)
     levels = levels_at_random(x.view(np.uint32), 4)
     frame = gcodec.encode(x, levels=levels, options=LITERAL_GCOMP)
-    assert frame == gcodec.encode(x, levels=levels, options=LITERAL_GCOMP, ladder=PAPER_LADDER["float32"],
-                                  rounding="truncate")
+    assert frame == gcodec.encode(
+        x, levels=levels, options=LITERAL_GCOMP, ladder=PAPER_LADDER["float32"], rounding="truncate"
+    )
     assert gcodec.encode(x, mantissa_bits=5, options=LITERAL_GCOMP) == gcodec.encode(
-        x, mantissa_bits=5, options=LITERAL_GCOMP, rounding="truncate")
+        x, mantissa_bits=5, options=LITERAL_GCOMP, rounding="truncate"
+    )
     assert frame != gcodec.encode(x, levels=levels, options=LITERAL_GCOMP, rounding="nearest")
 
 

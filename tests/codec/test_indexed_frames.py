@@ -20,15 +20,26 @@ WITH_TAIL = [code for code, kind in DTYPES.items() if kind.T]
 
 def drawn(seed: int) -> Built:
     """Build a frame with indexed blocks, alone or among others."""
-    return build_frame(Random(f"indexed frame {seed}"), dtype=WITH_TAIL[seed % len(WITH_TAIL)],
-                       kinds=ANY_KIND_OR_INDEXED if seed % 3 == 0 else ["indexed"], named=seed % 4 == 0,
-                       spare_bits=seed % 2 == 0, n_values=[None, None, 3000][seed % 3])
+    return build_frame(
+        Random(f"indexed frame {seed}"),
+        dtype=WITH_TAIL[seed % len(WITH_TAIL)],
+        kinds=ANY_KIND_OR_INDEXED if seed % 3 == 0 else ["indexed"],
+        named=seed % 4 == 0,
+        spare_bits=seed % 2 == 0,
+        n_values=[None, None, 3000][seed % 3],
+    )
 
 
 def of_several_blocks(dtype: int) -> Built:
     """Build a frame of seven blocks for numpy, without a base or codebooks by id."""
-    built = build_frame(Random(f"several blocks {dtype}"), dtype=dtype, n_values=(6 << 10) + 333, block_log2=10,
-                        kinds=["indexed", "indexed", "raw", "coded"], with_base=False)
+    built = build_frame(
+        Random(f"several blocks {dtype}"),
+        dtype=dtype,
+        n_values=(6 << 10) + 333,
+        block_log2=10,
+        kinds=["indexed", "indexed", "raw", "coded"],
+        with_base=False,
+    )
     return built._replace(frame=replace(Draft.of(built.frame, {}), container=0).seal())
 
 

@@ -14,11 +14,18 @@ from tests.support.encode_modes import modes
 from tests.support.frame_builder import Draft
 
 
-@pytest.mark.parametrize("which", [
-    Case("float32", "runs of equal sub-streams"), Case("bfloat16", "spread by block"), Case("float64", "empty"),
-    Case("float8_e5m2", "0-d"), Case("float16", "blocks of zeros"),
-    Case("bfloat16", "multiples: blocks of noise among them"),
-], ids=str)
+@pytest.mark.parametrize(
+    "which",
+    [
+        Case("float32", "runs of equal sub-streams"),
+        Case("bfloat16", "spread by block"),
+        Case("float64", "empty"),
+        Case("float8_e5m2", "0-d"),
+        Case("float16", "blocks of zeros"),
+        Case("bfloat16", "multiples: blocks of noise among them"),
+    ],
+    ids=str,
+)
 def test_inspect_describes_what_a_frame_holds(which):
     for mode in modes(which.dtype):
         frame = gcodec.encode(which.array(), **mode.arguments(which))

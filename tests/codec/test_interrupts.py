@@ -39,7 +39,7 @@ def test_kernels_run_no_python_in_which_an_interrupt_would_be_lost(tmp_path):
         save_file({"x": np.arange(1000, dtype=np.float32)}, tmp_path / "x.gc")
         load_file(tmp_path / "x.gc")
 
-    use_all()   # what is not compiled yet runs Python, of course
+    use_all()  # what is not compiled yet runs Python, of course
     sys.setprofile(watch)
     try:
         use_all()
@@ -97,11 +97,13 @@ def test_an_interrupt_while_threads_are_started_is_raised_when_they_have_ended(m
 
 def test_memory_that_a_thread_still_writes_to_is_not_freed():
     """After an interrupt, a thread of another's may hold the array when everybody else has forgotten it."""
-    program = ("from gcodec.memory import BytesBuilder\n"
-               "arrays = [BytesBuilder(1 << 22).array for _ in range(8)]\n"
-               "for number, array in enumerate(arrays):\n"
-               "    array[:] = number\n"
-               "assert all(array[0] == array[-1] == number for number, array in enumerate(arrays))\n")
+    program = (
+        "from gcodec.memory import BytesBuilder\n"
+        "arrays = [BytesBuilder(1 << 22).array for _ in range(8)]\n"
+        "for number, array in enumerate(arrays):\n"
+        "    array[:] = number\n"
+        "assert all(array[0] == array[-1] == number for number, array in enumerate(arrays))\n"
+    )
     assert subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=False, timeout=60).returncode == 0
 
 
@@ -202,21 +204,42 @@ print(kinds.pop("KeyboardInterrupt"), sum(kinds.values()))
 
 @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="needs interval timers")
 def test_a_thousand_interrupts_are_keyboard_interrupts_and_leave_everything_right():
-    done = subprocess.run([sys.executable, "-c", INTERRUPTED], cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True,
-                          stderr=subprocess.DEVNULL, timeout=120)
+    done = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED],
+        cwd=ROOT,
+        check=True,
+        stdout=subprocess.PIPE,
+        text=True,
+        stderr=subprocess.DEVNULL,
+        timeout=120,
+    )
     right, others = map(int, done.stdout.split())
-    record("interrupts of encode and decode, on one thread and three", right + others, others,
-           "each a KeyboardInterrupt; the same bytes afterwards")
+    record(
+        "interrupts of encode and decode, on one thread and three",
+        right + others,
+        others,
+        "each a KeyboardInterrupt; the same bytes afterwards",
+    )
     assert others == 0
 
 
 def test_no_interrupt_between_the_rounds_of_a_loop_passes_a_handler_by():
     """Python 3.13 heeds signals at the end of a ``while`` outside of the ``try`` or ``with`` that it stands in
     (github.com/python/cpython/issues/130279): a lock would stay locked, and a thread at work."""
-    found = [f"{name}:{loop.lineno}" for name in ("threads.py", "memory.py", "frame/writer.py", "frame/decode.py",
-                                                      "archive/part_memory.py", "archive/base_files.py")
-             for block in ast.walk(ast.parse((ROOT / "gcodec" / name).read_text(encoding="utf-8")))
-             if isinstance(block, ast.Try | ast.With) for loop in loops_in(block.body)]
+    found = [
+        f"{name}:{loop.lineno}"
+        for name in (
+            "threads.py",
+            "memory.py",
+            "frame/writer.py",
+            "frame/decode.py",
+            "archive/part_memory.py",
+            "archive/base_files.py",
+        )
+        for block in ast.walk(ast.parse((ROOT / "gcodec" / name).read_text(encoding="utf-8")))
+        if isinstance(block, ast.Try | ast.With)
+        for loop in loops_in(block.body)
+    ]
     assert not found, f"loops to put into functions of their own: {found}"
 
 

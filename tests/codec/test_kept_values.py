@@ -38,8 +38,9 @@ def decoded(bits, name, **options):
     return np.asarray(gcodec.decode(frame, like="numpy")).view(BY_NAME[name].uint)
 
 
-@pytest.mark.parametrize(("fill", "mantissa_bits", "name"),
-                         list(product(FILL_VALUES, (7, 10, 12), ("float32", "float64"))))
+@pytest.mark.parametrize(
+    ("fill", "mantissa_bits", "name"), list(product(FILL_VALUES, (7, 10, 12), ("float32", "float64")))
+)
 def test_fill_values_come_back_as_they_are_and_no_other_value_becomes_one(fill, mantissa_bits, name):
     rng = np.random.default_rng(0)
     values = rng.normal(280, 20, (300, 200))
@@ -47,7 +48,7 @@ def test_fill_values_come_back_as_they_are_and_no_other_value_becomes_one(fill, 
     values[missing] = fill
     beside = np.flatnonzero(~missing)[:100]
     bits = bits_of(values, name)
-    bits.reshape(-1)[beside] = bits_of(fill, name) + np.arange(1, 101, dtype=bits.dtype)     # next to the fill value
+    bits.reshape(-1)[beside] = bits_of(fill, name) + np.arange(1, 101, dtype=bits.dtype)  # next to the fill value
     back = decoded(bits, name, mantissa_bits=mantissa_bits, keep=fill)
     assert np.array_equal(back == bits_of(fill, name), missing)
     exact, near = floats_of(bits, name).astype(np.float64), floats_of(back, name).astype(np.float64)
@@ -76,9 +77,15 @@ def special_arrays(draw):
     for kind in draw(st.lists(st.sampled_from(SPECIAL), unique=True)):
         places = rng.random(len(bits)) < draw(st.sampled_from([0.003, 0.1, 0.6]))
         drawn = rng.integers(0, 1 << dtype.bits - 1, len(bits), dtype=np.uint64)
-        values = {"zero": drawn & 0, "denormal": drawn & low, "least normal": (drawn & 1) + low,
-                  "largest finite": infinity - 1 - (drawn & 1), "infinite": (drawn & 0) + infinity,
-                  "payload": (drawn & low | 1) + infinity, "any": drawn}[kind]
+        values = {
+            "zero": drawn & 0,
+            "denormal": drawn & low,
+            "least normal": (drawn & 1) + low,
+            "largest finite": infinity - 1 - (drawn & 1),
+            "infinite": (drawn & 0) + infinity,
+            "payload": (drawn & low | 1) + infinity,
+            "any": drawn,
+        }[kind]
         signs = rng.integers(0, 2, len(bits), dtype=np.uint64) << np.uint64(dtype.bits - 1)
         bits[places] = (values.astype(np.uint64) | signs).astype(bits.dtype)[places]
     return name, bits, draw(st.integers(1, dtype.mantissa_bits))
@@ -91,7 +98,7 @@ def check_meanings(bits, back, name, prunes):
     infinity = dtype.infinity
     assert np.array_equal(magnitudes > infinity, found > infinity), "NaN stay NaN, and nothing becomes one"
     assert np.array_equal(magnitudes == infinity, found == infinity), "the largest finite value stays finite"
-    small = magnitudes < 1 << dtype.mantissa_bits       # zeros and denormals
+    small = magnitudes < 1 << dtype.mantissa_bits  # zeros and denormals
     assert np.array_equal((bits >> dtype.bits - 1)[~small], (back >> dtype.bits - 1)[~small])
     if prunes:
         assert (found[small] <= magnitudes[small]).all()
@@ -135,13 +142,16 @@ def test_frequent_values_are_found():
         assert {int(bits_of(value, name)) for value in some} <= set(found.tolist())
 
 
-@pytest.mark.parametrize(("options", "message"), [
-    ({"keep": 1e20}, "keep was given without mantissa_bits"),
-    ({"keep": -9999, "levels": np.zeros(100, np.uint8)}, "keep was given without mantissa_bits"),
-    ({"keep": "nothing", "mantissa_bits": 7}, "keep must be a number"),
-    ({"keep": [[1], [2, 3]], "mantissa_bits": 7}, "keep must be a number"),
-    ({"keep": object(), "mantissa_bits": 7}, "keep must be a number"),
-])
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"keep": 1e20}, "keep was given without mantissa_bits"),
+        ({"keep": -9999, "levels": np.zeros(100, np.uint8)}, "keep was given without mantissa_bits"),
+        ({"keep": "nothing", "mantissa_bits": 7}, "keep must be a number"),
+        ({"keep": [[1], [2, 3]], "mantissa_bits": 7}, "keep must be a number"),
+        ({"keep": object(), "mantissa_bits": 7}, "keep must be a number"),
+    ],
+)
 def test_wrong_values_to_keep(options, message):
     with pytest.raises(gcodec.InvalidArgument, match=message):
         gcodec.encode(np.ones(100, np.float32), **options)

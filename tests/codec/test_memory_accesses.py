@@ -13,8 +13,14 @@ from tests.support.paths import ROOT
 
 def run_guarded(side: str, many: str, **environment: str) -> str:
     """Return what :func:`~tests.codec.guarded_memory.read_guarded` prints in a process of its own."""
-    done = subprocess.run([sys.executable, "-m", "tests.codec.guarded_memory", side, many], cwd=ROOT,
-                          capture_output=True, text=True, check=False, env=os.environ | environment)
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.codec.guarded_memory", side, many],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        env=os.environ | environment,
+    )
     assert done.returncode == 0, f"status {done.returncode}\n{done.stdout}\n{done.stderr}"
     return done.stdout
 
@@ -54,6 +60,10 @@ ctypes.c_uint8.from_address(array.ctypes.data + {offset}).value
 """
     for side, offset in (("after", 100), ("before", -1)):
         for shift, survives in ((0, False), (1 if offset < 0 else -1, True)):
-            done = subprocess.run([sys.executable, "-c", program.format(side=side, offset=offset + shift)], cwd=ROOT,
-                                  capture_output=True, check=False)
+            done = subprocess.run(
+                [sys.executable, "-c", program.format(side=side, offset=offset + shift)],
+                cwd=ROOT,
+                capture_output=True,
+                check=False,
+            )
             assert (done.returncode == 0) == survives

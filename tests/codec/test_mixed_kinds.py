@@ -54,7 +54,8 @@ def test_each_block_is_of_the_kind_that_suits_it(dtype, parts):
     # Between two parts lies a block of both, in which the few changes of one are stored as the other's values are.
     n_borders = sum(float(n_blocks) % 1 > 0 for n_blocks, _ in parts[:-1])
     assert len(frame) <= 1.02 * alone + 64 * -(-len(bits) // block_of(dtype)) + n_borders * bits.itemsize * (
-        block_of(dtype) // 2)
+        block_of(dtype) // 2
+    )
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float64"])
@@ -86,4 +87,4 @@ def test_a_base_beside_rows_that_are_alike_is_named_once(dtype, spread):
     base = base.reshape(bits.shape)
     frame = laws.check_round_trip(typed(dtype, bits), bits, dtype=dtype, base=typed(dtype, base))
     assert {3, SPARSE} <= kinds_of(frame)
-    assert frame[15] == 2                           # templates: the row and the base
+    assert frame[15] == 2  # templates: the row and the base

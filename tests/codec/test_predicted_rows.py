@@ -63,17 +63,20 @@ def test_the_cases_of_predicted_rows_are_predicted():
 
 @every_multiple
 def test_prediction_by_templates_can_be_turned_off(which):
-    with_it, without = (gcodec.encode(which.array(), options=EncoderOptions(prediction=prediction), **which.options)
-                        for prediction in (True, False))
+    with_it, without = (
+        gcodec.encode(which.array(), options=EncoderOptions(prediction=prediction), **which.options)
+        for prediction in (True, False)
+    )
     assert with_it == gcodec.encode(which.array(), **which.options)
     assert 3 not in kinds_of(without)
     assert without[14] == 0
     assert not Draft.of(without, laws.SHIPPED).templates
     laws.assert_same_bits(gcodec.decode(without), which.bits)
     # Of the same head: a wide one, which is slower, has to save a little more than prediction does.
-    usual = (gcodec.encode(which.array(), **which.options,
-                           options=EncoderOptions(prediction=prediction, wide_heads=False))
-             for prediction in (True, False))
+    usual = (
+        gcodec.encode(which.array(), **which.options, options=EncoderOptions(prediction=prediction, wide_heads=False))
+        for prediction in (True, False)
+    )
     assert len(next(usual)) <= len(next(usual))
     assert len(with_it) <= 1.008 * len(without)
 
@@ -91,7 +94,7 @@ def test_multiples_of_a_row_cost_little(dtype, shape):
     assert kinds_of(frame) == {3}
     assert 8 * (len(frame) - beside) <= (2 + max(0, kind.M - 15)) * bits.size
     other = bits.reshape(-1)
-    assert 3 not in kinds_of(gcodec.encode(typed(dtype, other), dtype=dtype))         # flat, it has no rows
+    assert 3 not in kinds_of(gcodec.encode(typed(dtype, other), dtype=dtype))  # flat, it has no rows
 
 
 def test_rounded_multiples_of_a_row_are_predicted_exactly():
@@ -134,9 +137,14 @@ def test_frames_of_zeros_and_predicted_blocks_carry_no_codebook(dtype):
 @predicted_types
 def test_a_bucket_encoded_with_the_shapes_of_its_tensors_is_smaller(dtype):
     kind, rng = KINDS[dtype], np.random.default_rng(2)
-    tensors = [gaussian(kind, rng, 500), multiples(kind, rng, (120, 300)),
-               gaussian(kind, rng, 40_000).reshape(200, 200), np.zeros((0, 5), kind.container),
-               multiples(kind, rng, (4, 60, 160)), gaussian(kind, rng, 1)]
+    tensors = [
+        gaussian(kind, rng, 500),
+        multiples(kind, rng, (120, 300)),
+        gaussian(kind, rng, 40_000).reshape(200, 200),
+        np.zeros((0, 5), kind.container),
+        multiples(kind, rng, (4, 60, 160)),
+        gaussian(kind, rng, 1),
+    ]
     flat, shapes = np.concatenate([bits.reshape(-1) for bits in tensors]), [bits.shape for bits in tensors]
     frame = laws.check_round_trip(typed(dtype, flat), flat, dtype=dtype, shapes=shapes)
     laws.check_agreement(frame)
@@ -144,7 +152,7 @@ def test_a_bucket_encoded_with_the_shapes_of_its_tensors_is_smaller(dtype):
     assert len(Draft.of(frame, laws.SHIPPED).templates) == 2
     assert len(frame) < 0.9 * len(gcodec.encode(typed(dtype, flat), dtype=dtype))
     whole = [bits for bits in tensors if bits.ndim > 1 and len(bits)]
-    for bits in whole:      # the shape of the array itself, said or not
+    for bits in whole:  # the shape of the array itself, said or not
         x = typed(dtype, bits)
         assert gcodec.encode(x, dtype=dtype, shapes=[bits.shape]) == gcodec.encode(x, dtype=dtype)
 
@@ -167,16 +175,23 @@ def test_frames_decode_the_same_on_a_processor_that_flushes_denormals(tmp_path):
     pytest.importorskip("torch")
     wanted = {}
     for seed in range(12):
-        built = build_frame(Random(f"flush {seed}"), dtype=1 + seed % 3, n_values=1500, n_codebooks=0,
-                            kinds=["predicted"], with_base=False)
+        built = build_frame(
+            Random(f"flush {seed}"),
+            dtype=1 + seed % 3,
+            n_values=1500,
+            n_codebooks=0,
+            kinds=["predicted"],
+            with_base=False,
+        )
         wanted[f"built-{seed}"] = built.frame, built.bits
     for i, which in enumerate(MULTIPLES):
         if which.name in ("multiples: denormal products", "multiples: zero rows and corners among them"):
             wanted[f"case-{i}"] = gcodec.encode(which.array(), **which.options), which.bits.reshape(-1)
     for name, (frame, _) in wanted.items():
         (tmp_path / name).write_bytes(frame)
-    done = subprocess.run([sys.executable, "-c", FLUSHING, str(tmp_path), *wanted], cwd=ROOT, capture_output=True,
-                          text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", FLUSHING, str(tmp_path), *wanted], cwd=ROOT, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
     if "flushing" not in done.stdout:
         pytest.skip("this processor has no such mode")

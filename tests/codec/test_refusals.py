@@ -27,19 +27,48 @@ def refused(call: Callable[[], Any], *words: str) -> None:
 # Values of the wrong type
 
 BAD: dict[str, list[tuple[str, Any]]] = {
-    "encode": [("threads", "2"), ("threads", 2.5), ("threads", []), ("shapes", "ab"), ("shapes", 5), ("shapes", [12]),
-               ("shapes", [(6.0, 2)]), ("shapes", [("a",)]), ("mantissa_bits", "x"), ("ladder", "fine"),
-               ("rounding", []), ("dtype", []), ("options", 5), ("options", {}), ("base", 5), ("base", [None])],
-    "decode": [("threads", "2"), ("threads", 2.5), ("max_output_bytes", "x"), ("max_output_bytes", []),
-               ("max_output_bytes", np.zeros(3)), ("like", []), ("like", 5), ("base", 5)],
+    "encode": [
+        ("threads", "2"),
+        ("threads", 2.5),
+        ("threads", []),
+        ("shapes", "ab"),
+        ("shapes", 5),
+        ("shapes", [12]),
+        ("shapes", [(6.0, 2)]),
+        ("shapes", [("a",)]),
+        ("mantissa_bits", "x"),
+        ("ladder", "fine"),
+        ("rounding", []),
+        ("dtype", []),
+        ("options", 5),
+        ("options", {}),
+        ("base", 5),
+        ("base", [None]),
+    ],
+    "decode": [
+        ("threads", "2"),
+        ("threads", 2.5),
+        ("max_output_bytes", "x"),
+        ("max_output_bytes", []),
+        ("max_output_bytes", np.zeros(3)),
+        ("like", []),
+        ("like", 5),
+        ("base", 5),
+    ],
     "Decoder": [("threads", "2"), ("max_output_bytes", "x"), ("like", [])],
     "Encoder": [("threads", "2"), ("options", 5), ("rounding", [])],
-    "EncoderOptions": [("max_length", "a"), ("max_length", None), ("max_codebooks", 2.5), ("ladder", []),
-                       ("escape_threshold", "a")],
+    "EncoderOptions": [
+        ("max_length", "a"),
+        ("max_length", None),
+        ("max_codebooks", 2.5),
+        ("ladder", []),
+        ("escape_threshold", "a"),
+    ],
 }
 CALLS: dict[str, Callable[..., Any]] = {
-    "encode": lambda **keywords: gcodec.encode(X, **{**({"levels": LEVELS} if "ladder" in keywords else {}),
-                                                  **keywords}),
+    "encode": lambda **keywords: gcodec.encode(
+        X, **{**({"levels": LEVELS} if "ladder" in keywords else {}), **keywords}
+    ),
     "decode": lambda **keywords: gcodec.decode(FRAME, **keywords),
     "range": lambda **keywords: gcodec.decode_range(FRAME, 1, 5, **keywords),
     "Decoder": lambda **keywords: gcodec.Decoder(**keywords).decode(FRAME),
@@ -49,9 +78,14 @@ CALLS: dict[str, Callable[..., Any]] = {
 BAD["range"] = BAD["decode"]
 
 
-@pytest.mark.parametrize(("function", "name", "value"), [
-    pytest.param(function, *pair, id=f"{function} {pair[0]}={pair[1]!r}") for function, pairs in BAD.items()
-    for pair in pairs])
+@pytest.mark.parametrize(
+    ("function", "name", "value"),
+    [
+        pytest.param(function, *pair, id=f"{function} {pair[0]}={pair[1]!r}")
+        for function, pairs in BAD.items()
+        for pair in pairs
+    ],
+)
 def test_a_value_of_the_wrong_type_is_refused_by_the_name_of_its_argument(function, name, value):
     refused(lambda: CALLS[function](**{name: value}), rf"\b{name}\b")
 
@@ -74,6 +108,7 @@ def test_limits_are_numbers(limit):
 
 
 # Arrays that are not plain
+
 
 def test_masked_arrays_are_refused_for_their_mask_would_be_lost():
     masked = np.ma.masked_array(X, X > 0)
@@ -111,8 +146,23 @@ def tensors() -> dict[str, tuple[Callable[[], Any], str]]:
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("name", ["fake", "fake on a device", "nested", "jagged", "meta", "sparse", "compressed",
-                                  "quantized", "uninitialized", "masked", "integers", "complex"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "fake",
+        "fake on a device",
+        "nested",
+        "jagged",
+        "meta",
+        "sparse",
+        "compressed",
+        "quantized",
+        "uninitialized",
+        "masked",
+        "integers",
+        "complex",
+    ],
+)
 def test_tensors_without_plain_data_are_refused_with_what_to_do(name):
     pytest.importorskip("torch")
     make, advice = tensors()[name]

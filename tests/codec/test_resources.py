@@ -25,26 +25,39 @@ from tests.support.bit_patterns import KINDS, gaussian, noise
 from tests.support.frame_builder import Draft, Inline, Predicted, Residual, plain_block
 from tests.support.paths import ROOT
 
-LARGE = 1 << 20     # values: 64 blocks
+LARGE = 1 << 20  # values: 64 blocks
 
 
 def large(seed: int = 0) -> np.ndarray:
     """Return an array whose blocks are coded, raw, constant and zero, and not a whole number of them."""
     rng, kind = np.random.default_rng(seed), KINDS["float32"]
-    bits = np.concatenate([gaussian(kind, rng, LARGE // 2), noise(kind, rng, LARGE // 4),
-                           np.zeros(LARGE // 8, np.uint32), gaussian(kind, rng, LARGE // 8 + 77, zeros=0.5)])
+    bits = np.concatenate(
+        [
+            gaussian(kind, rng, LARGE // 2),
+            noise(kind, rng, LARGE // 4),
+            np.zeros(LARGE // 8, np.uint32),
+            gaussian(kind, rng, LARGE // 8 + 77, zeros=0.5),
+        ]
+    )
     return bits.view(np.float32)
 
 
 def run_python(program: str) -> str:
     """Return what ``program`` prints in a process of its own; one that hangs is ended."""
-    done = subprocess.run([sys.executable, "-W", "ignore", "-c", program], cwd=ROOT, capture_output=True, text=True,
-                          check=False, timeout=600)
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", program],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=600,
+    )
     assert done.returncode == 0, f"status {done.returncode}\n{done.stdout}\n{done.stderr}"
     return done.stdout
 
 
 # Threads
+
 
 @pytest.mark.parametrize("seed", range(40))
 def test_the_ordered_writer_puts_parts_down_one_after_another(seed):
@@ -94,7 +107,8 @@ def test_callers_on_many_threads_do_not_interfere():
         if k % 2:
             return bool(gcodec.encode(x, threads=2, out=bytearray(room)) == frame)
         return gcodec.encode(x, threads=3) == frame and bool(
-            np.array_equal(gcodec.decode(frame, threads=2).view(np.uint32), x.view(np.uint32)))
+            np.array_equal(gcodec.decode(frame, threads=2).view(np.uint32), x.view(np.uint32))
+        )
 
     with ThreadPoolExecutor(6) as pool:
         assert all(pool.map(one, range(18)))
@@ -120,7 +134,7 @@ def test_an_error_on_any_thread_reaches_the_caller(at, monkeypatch):
     spoilt = bytearray(frame)
     spoilt[len(frame) * (at + 1) // 5] ^= 1
     for threads in (1, 2, 4):
-        laws.check_refused(gcodec.Corruption, lambda: gcodec.decode(spoilt, threads=threads))     # noqa: B023
+        laws.check_refused(gcodec.Corruption, lambda: gcodec.decode(spoilt, threads=threads))  # noqa: B023
     assert np.array_equal(gcodec.decode(frame, threads=2).view(np.uint32), x.view(np.uint32))
 
 
@@ -217,6 +231,7 @@ def test_encode_and_decode_work_where_no_thread_can_be_started(monkeypatch):
 
 # Work
 
+
 def changing_frame(n_blocks: int) -> bytes:
     """Return a frame of zeros whose blocks are constant and predicted in turns, with as many codebooks, residual
     codebooks and templates as a frame may have."""
@@ -226,8 +241,21 @@ def changing_frame(n_blocks: int) -> bytes:
     blocks = (plain_block(0, block, bytes(4)), predicted) * (n_blocks // 2)
     template = (16).to_bytes(4, "little") + bytes(4 * 16)
     n_values = block * len(blocks)
-    return Draft(1, 0, 0, 10, 6, n_values, (n_values,), (24,), ((0, 1),), (codebook,) * 255, blocks,
-                 (residual,) * 255, (template,) * 255).seal()
+    return Draft(
+        1,
+        0,
+        0,
+        10,
+        6,
+        n_values,
+        (n_values,),
+        (24,),
+        ((0, 1),),
+        (codebook,) * 255,
+        blocks,
+        (residual,) * 255,
+        (template,) * 255,
+    ).seal()
 
 
 @pytest.mark.parametrize("threads", [1, 3])
@@ -238,8 +266,9 @@ def test_tables_are_made_once_however_often_the_kind_of_block_changes(threads, m
     def counted(name: str, function: Any) -> Any:
         def call(*args: Any) -> Any:
             made.append(name)
-            time.sleep(0)       # lets another thread begin the same
+            time.sleep(0)  # lets another thread begin the same
             return function(*args)
+
         return call
 
     monkeypatch.setattr(tables, "_stack", counted("tables", tables._stack))
@@ -253,6 +282,7 @@ def test_tables_are_made_once_however_often_the_kind_of_block_changes(threads, m
 
 # Memory
 
+
 def test_bytes_built_in_place_have_the_length_that_was_used():
     for size in (0, 1, 100, 10_000, 1 << 22):
         for used in {0, size // 2, size}:
@@ -262,7 +292,7 @@ def test_bytes_built_in_place_have_the_length_that_was_used():
             assert type(made) is bytes
             assert made == b"\7" * used
             assert hash(made) == hash(b"\7" * used)
-    BytesBuilder(1 << 20).array[5] = 1     # never finished
+    BytesBuilder(1 << 20).array[5] = 1  # never finished
 
 
 linux_only = pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
@@ -287,7 +317,9 @@ def growth(call):
 @pytest.mark.parametrize("threads", [1, 2])
 def test_large_arrays_take_little_more_memory_than_their_results(threads):
     """Encoding takes the frame, decoding the array, and both a tenth more and a few MiB."""
-    lines = run_python(MEASURE + f"""
+    lines = run_python(
+        MEASURE
+        + f"""
 n = 1 << 24
 x = np.random.default_rng(0).standard_normal(n, np.float32)
 levels = np.full(n, 2, np.uint8)
@@ -304,7 +336,8 @@ for more in ({{}}, {{"mantissa_bits": 7}}, {{"levels": levels}}):
     grown, _ = growth(lambda: gcodec.decode(frame, out=array, threads={threads}))
     print("decode into", grown, 0)
     del frame, _
-""").splitlines()
+"""
+    ).splitlines()
     assert len(lines) == 12
     for line in lines:
         what, grown, result = line.rsplit(" ", 2)
@@ -313,7 +346,9 @@ for more in ({{}}, {{"mantissa_bits": 7}}, {{"levels": levels}}):
 
 @linux_only
 def test_memory_does_not_grow_from_call_to_call():
-    lines = run_python(MEASURE + """
+    lines = run_python(
+        MEASURE
+        + """
 rng = np.random.default_rng(0)
 def round_trips(times):
     for k in range(times):
@@ -325,7 +360,8 @@ round_trips(200)
 before = status("VmRSS")
 round_trips(1000)
 print(status("VmRSS") - before)
-""")
+"""
+    )
     assert int(lines) <= 4 << 20
 
 

@@ -123,8 +123,15 @@ def test_damaged_frames_have_the_outcome_of_decoding_step_by_step(name):
 def test_arguments_are_checked_as_step_by_step():
     frame = gcodec.encode(np.ones(50, np.float32) * np.arange(50, dtype=np.float32))
     assert is_read_whole(frame)
-    for arguments in ({"like": "jax"}, {"threads": 0}, {"max_output_bytes": 199}, {"max_output_bytes": "many"},
-                      {"out": np.empty(49, np.float32)}, {"out": np.empty(50)}, {"out": [0.0] * 50}):
+    for arguments in (
+        {"like": "jax"},
+        {"threads": 0},
+        {"max_output_bytes": 199},
+        {"max_output_bytes": "many"},
+        {"out": np.empty(49, np.float32)},
+        {"out": np.empty(50)},
+        {"out": [0.0] * 50},
+    ):
         errors = []
         for small in (small_frame, lambda data: None):
             with patch.object(codec, "small_frame", small), pytest.raises(gcodec.GcodecError) as raised:

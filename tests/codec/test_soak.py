@@ -15,7 +15,7 @@ from tests.support.paths import ROOT
 from tests.support.reliability import record
 
 SECONDS = float(os.environ.get("GCODEC_SOAK_SECONDS", "20"))
-SPARE_MIB = 48      #: by which memory may grow: what threads keep, and pieces of it that are free
+SPARE_MIB = 48  #: by which memory may grow: what threads keep, and pieces of it that are free
 
 linux_only = pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
 

@@ -29,8 +29,24 @@ from tests.support.reference import DTYPES, DType, base_hash
 
 WITHOUT = EncoderOptions(sparse=False)
 #: Lengths around those of groups, of sub-streams and of blocks.
-LENGTHS = (0, 1, 63, 64, 65, 255, 256, 257, 321, 1 << 16, (1 << 16) - 1, (1 << 16) + 1, (1 << 16) + 65,
-           (1 << 18) - 1, 1 << 18, (1 << 18) + 1)
+LENGTHS = (
+    0,
+    1,
+    63,
+    64,
+    65,
+    255,
+    256,
+    257,
+    321,
+    1 << 16,
+    (1 << 16) - 1,
+    (1 << 16) + 1,
+    (1 << 16) + 65,
+    (1 << 18) - 1,
+    1 << 18,
+    (1 << 18) + 1,
+)
 #: Shares of values that differ; an integer is a number of them.
 SHARES: tuple[float, ...] = (0, 1, 0.001, 0.01, 0.1, 1.0)
 
@@ -53,8 +69,11 @@ def places(rng: np.random.Generator, n: int, share: float) -> Array:
 def changed(kind: DType, rng: np.random.Generator, before: Bits, share: float) -> Bits:
     """Change some values, most of them by a step or two."""
     bits, where = before.copy(), places(rng, len(before), share)
-    steps = np.where(rng.random(len(where)) < 0.9, rng.choice([-2, -1, 1, 2], len(where)),
-                     noise(kind, rng, len(where)).astype(np.int64))
+    steps = np.where(
+        rng.random(len(where)) < 0.9,
+        rng.choice([-2, -1, 1, 2], len(where)),
+        noise(kind, rng, len(where)).astype(np.int64),
+    )
     bits[where] = stepped(kind, bits[where], steps)
     return bits
 
@@ -85,6 +104,7 @@ def check(dtype: str, bits: Bits, base: Bits | None = None, **options: Any) -> b
 
 
 # What differs, and how much
+
 
 @every_type
 def test_arrays_of_all_lengths_come_back(dtype):
@@ -161,11 +181,25 @@ def test_thresholds_anywhere_are_read_as_the_page_says(code):
     """The encoder's are few; here they are as many as there may be, at both ends of what they may be."""
     kind, rng = DTYPES[code], Random(code)
     half = 1 << kind.W - 1
-    for thresholds in ((), (1,), (half - 1,), (1, half - 1), tuple(range(1, 16)), tuple(range(half - 15, half)),
-                       (*range(1, 8), *range(half - 8, half))):
+    for thresholds in (
+        (),
+        (1,),
+        (half - 1,),
+        (1, half - 1),
+        tuple(range(1, 16)),
+        tuple(range(half - 15, half)),
+        (*range(1, 8), *range(half - 8, half)),
+    ):
         n_gaps, n_classes = rng.randint(3, 16), len(thresholds) + 1
-        codebook = Changes(kind.W, n_classes, n_gaps, thresholds, random_counts(rng), random_code(rng, 2 * kind.W + 1),
-                           tuple(random_code(rng, 3 * n_gaps) for _ in range(n_classes)))
+        codebook = Changes(
+            kind.W,
+            n_classes,
+            n_gaps,
+            thresholds,
+            random_counts(rng),
+            random_code(rng, 2 * kind.W + 1),
+            tuple(random_code(rng, 3 * n_gaps) for _ in range(n_classes)),
+        )
         near = [threshold + more for threshold in (1, half, *thresholds) for more in (-1, 0, 1)]
         base = [(rng.choice(near) + rng.choice([0, half])) % (2 * half) for _ in range(1500)]
         built = with_codebook(code, codebook, base, rng)
@@ -176,18 +210,37 @@ def test_thresholds_anywhere_are_read_as_the_page_says(code):
 def with_codebook(code: int, codebook: Changes, base: list[int], rng: Random) -> Built:
     """Build a frame of sparse blocks of a codebook."""
     kind = DTYPES[code]
-    plain = Draft.of(build_frame(rng, dtype=code, n_values=len(base), block_log2=10, stream_log2=6, n_codebooks=0,
-                                 kinds=["raw"], with_base=False, with_columns=False).frame, {})
+    plain = Draft.of(
+        build_frame(
+            rng,
+            dtype=code,
+            n_values=len(base),
+            block_log2=10,
+            stream_log2=6,
+            n_codebooks=0,
+            kinds=["raw"],
+            with_base=False,
+            with_columns=False,
+        ).frame,
+        {},
+    )
     writer = BlockWriter(rng, kind, 6, plain.planes, plain.levels, [], None, base=base)
     sparse = SparseWriter(writer, 10, [codebook], 0, [0])
     drawn = [sparse.block(min(1024, len(base) - start), start) for start in range(0, len(base), 1024)]
     earlier = np.array(base, kind.container)
-    draft = replace(plain, records=(codebook.record(),), n_changes=1, blocks=tuple(block for block, _ in drawn),
-                    templates=(base_template(base_hash(earlier)),), residuals=())
+    draft = replace(
+        plain,
+        records=(codebook.record(),),
+        n_changes=1,
+        blocks=tuple(block for block, _ in drawn),
+        templates=(base_template(base_hash(earlier)),),
+        residuals=(),
+    )
     return Built(draft.seal(), pieces(*(np.array(values, kind.container) for _, values in drawn)), {}, earlier)
 
 
 # What is kept of values
+
 
 @pytest.mark.parametrize(("dtype", "mode"), [(dtype, mode) for dtype in KINDS for mode in modes(dtype)], ids=str)
 def test_rounded_values_are_those_of_other_blocks(dtype, mode):
@@ -200,8 +253,10 @@ def test_rounded_values_are_those_of_other_blocks(dtype, mode):
         x = typed(dtype, few(kind, rng, n, share))
         coding = replace(options.pop("options", None) or EncoderOptions(), exact_if_smaller=False)
         others = {"options": replace(coding, sparse=False)}
-        frame, other = (gcodec.encode(x, **options | coding) for coding in (
-            {"options": replace(others["options"], sparse=True)}, others))
+        frame, other = (
+            gcodec.encode(x, **options | coding)
+            for coding in ({"options": replace(others["options"], sparse=True)}, others)
+        )
         assert 4 not in kinds_of(other)
         assert len(frame) <= len(other)
         if share < 0.1:
@@ -221,6 +276,7 @@ def test_levels_belong_to_values_in_every_block():
 
 
 # How arrays are held, and by whom they are coded
+
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_threads_and_parts_of_long_arrays_change_nothing(dtype):
@@ -301,6 +357,7 @@ def test_frames_of_any_lengths_may_follow_each_other(dtype):
 
 # What is refused, and what is switched off
 
+
 @pytest.mark.parametrize("n", [300, 1000, 4000])
 @pytest.mark.parametrize("rate", [1e-7, 1e-6, 1e-5])
 def test_small_differences_name_a_codebook_instead_of_carrying_one(n, rate):
@@ -312,7 +369,7 @@ def test_small_differences_name_a_codebook_instead_of_carrying_one(n, rate):
     assert record[0] == 1
     assert len(frame) < 200 + base.nbytes // 20
     noisy = base.copy()
-    noisy[:: 3] ^= rng.integers(1, 1 << 15, len(noisy[:: 3]), dtype=np.uint16)
+    noisy[::3] ^= rng.integers(1, 1 << 15, len(noisy[::3]), dtype=np.uint16)
     check("bfloat16", noisy, base)
 
 
@@ -350,7 +407,7 @@ def test_streams_send_arrays_of_scattered_zeros_as_sparse_frames(dtype, mantissa
     alone = [len(gcodec.encode(typed(dtype, bits), **options)) for bits in sparse]
     assert sizes[0:6:2] == alone
     assert all(kinds_of(frames[k]) == {4} for k in (0, 2, 4))
-    assert sizes[3] < sizes[1]                      # the first dense array carries the codebook, later ones name it
+    assert sizes[3] < sizes[1]  # the first dense array carries the codebook, later ones name it
 
 
 @every_type
@@ -364,8 +421,9 @@ def test_a_wrong_base_is_refused(dtype):
     laws.check_refused(gcodec.Unsupported, lambda: gcodec.decode(frame, base=typed(dtype, other)))
     laws.check_refused(gcodec.Unsupported, lambda: gcodec.decode_range(frame, 0, 1, base=typed(dtype, other)))
     laws.check_refused(gcodec.InvalidArgument, lambda: gcodec.decode(frame, base=typed(dtype, base[:-1])))
-    laws.check_refused(gcodec.InvalidArgument, lambda: gcodec.encode(
-        typed(dtype, base), dtype=dtype, base=typed(dtype, base[:-1])))
+    laws.check_refused(
+        gcodec.InvalidArgument, lambda: gcodec.encode(typed(dtype, base), dtype=dtype, base=typed(dtype, base[:-1]))
+    )
 
 
 @every_type
@@ -375,21 +433,26 @@ def test_there_are_no_sparse_blocks_where_they_are_not_allowed(dtype):
     for options in (WITHOUT, gcodec.LITERAL_GCOMP):
         for bits, earlier in ((changed(kind, rng, base, 0.01), base), (few(kind, rng, 1000, 0.01), None)):
             given = {} if earlier is None else {"base": typed(dtype, earlier)}
-            assert 4 not in kinds_of(laws.check_round_trip(typed(dtype, bits), bits, dtype=dtype, options=options,
-                                                           **given))
+            assert 4 not in kinds_of(
+                laws.check_round_trip(typed(dtype, bits), bits, dtype=dtype, options=options, **given)
+            )
 
 
 @pytest.mark.parametrize("dtype", BY_NAME.values(), ids=BY_NAME)
-@pytest.mark.parametrize(("n_blocks", "n_bytes", "planned"), [
-    (1, 96, "coded"), (2, 120, "coded"), (3, 128, "sparse"), (16, 128, "sparse"), (64, 232, "sparse")])
+@pytest.mark.parametrize(
+    ("n_blocks", "n_bytes", "planned"),
+    [(1, 96, "coded"), (2, 120, "coded"), (3, 128, "sparse"), (16, 128, "sparse"), (64, 232, "sparse")],
+)
 def test_of_zeros_only_the_frame_that_is_smallest_is_made(dtype, n_blocks, n_bytes, planned, monkeypatch):
     other = {"coded": "make_sparse_plan", "sparse": "_encode_coded"}[planned]
     log2 = block_log2(dtype)
     if log2 == 15 and n_blocks > 3:
         n_blocks //= 2
     values = np.zeros(n_blocks << log2, dtype.uint)
-    best = min((gcodec.encode(values, dtype=dtype.name, options=EncoderOptions(sparse=sparse))
-                for sparse in (False, True)), key=len)
+    best = min(
+        (gcodec.encode(values, dtype=dtype.name, options=EncoderOptions(sparse=sparse)) for sparse in (False, True)),
+        key=len,
+    )
     monkeypatch.setattr(encode_module, other, None)
     frame = gcodec.encode(values, dtype=dtype.name)
     assert frame == best and len(frame) == n_bytes

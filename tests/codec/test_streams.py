@@ -35,8 +35,15 @@ def test_stale_codebooks_of_a_stream_code_every_value(dtype, ladder):
     encoder, decoder = gcodec.Encoder(interval=10**9, trigger=1e9), gcodec.Decoder()
     typical = gaussian(kind, rng, 5000, zeros=0.1)
     mixed = np.concatenate([typical[:3000], gaussian(kind, rng, 200, scale=30.0), specials(kind)])
-    arrays = [typical, gaussian(kind, rng, 3000, zeros=0.3, scale=0.02), mixed, noise(kind, rng, 700),
-              np.zeros(300, kind.container), specials(kind), typical]
+    arrays = [
+        typical,
+        gaussian(kind, rng, 3000, zeros=0.3, scale=0.02),
+        mixed,
+        noise(kind, rng, 700),
+        np.zeros(300, kind.container),
+        specials(kind),
+        typical,
+    ]
     carried: list[bytes] = []
     frames = []
     for bits in arrays:
@@ -52,7 +59,7 @@ def test_stale_codebooks_of_a_stream_code_every_value(dtype, ladder):
         want = promised(kind, bits, arguments)
         laws.assert_kept(decoder.decode(frame), want, bits)
         laws.check_no_expansion(bits.shape, dtype, frame)
-    assert len(carried) == 1                        # the first frame's, for all
+    assert len(carried) == 1  # the first frame's, for all
     assert named_in(frames[-1], carried)
     assert len(frames[-1]) <= len(frames[0])
     laws.check_refused(gcodec.Unsupported, lambda: gcodec.decode(frames[-1]))
@@ -106,8 +113,14 @@ def test_streams_may_change_type_and_mode(types):
 
 def test_streams_may_hold_empty_arrays_and_zeros():
     encoder, decoder = gcodec.Encoder(), gcodec.Decoder()
-    for x in (np.zeros(0, np.float32), np.zeros(100, np.float32), np.zeros((), np.float32),
-              np.linspace(0, 1, 4000, dtype=np.float32), np.zeros(100, np.float32), np.zeros((3, 0), np.float32)):
+    for x in (
+        np.zeros(0, np.float32),
+        np.zeros(100, np.float32),
+        np.zeros((), np.float32),
+        np.linspace(0, 1, 4000, dtype=np.float32),
+        np.zeros(100, np.float32),
+        np.zeros((3, 0), np.float32),
+    ):
         laws.assert_same_bits(decoder.decode(encoder.encode(x)), x.view(np.uint32))
 
 
@@ -170,5 +183,6 @@ def test_a_copied_stream_goes_on_as_the_one_that_it_is_of(dtype, copied):
 def test_a_copied_type_is_the_same_object():
     from gcodec.dtypes import BY_CODE
 
-    assert all(copy.copy(kind) is copy.deepcopy(kind) is pickle.loads(pickle.dumps(kind)) is kind
-               for kind in BY_CODE.values())
+    assert all(
+        copy.copy(kind) is copy.deepcopy(kind) is pickle.loads(pickle.dumps(kind)) is kind for kind in BY_CODE.values()
+    )

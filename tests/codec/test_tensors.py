@@ -31,27 +31,32 @@ def grid(dtype: str, *shape: int) -> np.ndarray:
 
 # numpy
 
+
 @pytest.mark.parametrize("dtype", FLOATS)
-@pytest.mark.parametrize("layout", [
-    lambda x: x,
-    lambda x: np.asfortranarray(x),
-    lambda x: x.T,
-    lambda x: x[::2],
-    lambda x: x[:, ::-1],
-    lambda x: x[::-1, ::-2],
-    lambda x: x[3:9, 5:6],
-    lambda x: x[:, None, :],
-    lambda x: x.transpose(1, 0)[2:4],
-    lambda x: np.broadcast_to(x[:1], (30, 40)),
-    lambda x: np.broadcast_to(x[0, 0], (300,)),
-    lambda x: np.lib.stride_tricks.sliding_window_view(x[0], 7),
-    lambda x: x.reshape(-1)[1:-1],
-    lambda x: x[0, 0],
-    lambda x: x[0, 0:1].reshape(()),
-    lambda x: x[:0],
-    lambda x: np.frombuffer(b"?" + x.tobytes(), np.uint8)[1:].view(x.dtype),
-    lambda x: x[:4, :5].view(Subclass),
-], ids=lambda call: f"layout {call.__code__.co_firstlineno}")
+@pytest.mark.parametrize(
+    "layout",
+    [
+        lambda x: x,
+        lambda x: np.asfortranarray(x),
+        lambda x: x.T,
+        lambda x: x[::2],
+        lambda x: x[:, ::-1],
+        lambda x: x[::-1, ::-2],
+        lambda x: x[3:9, 5:6],
+        lambda x: x[:, None, :],
+        lambda x: x.transpose(1, 0)[2:4],
+        lambda x: np.broadcast_to(x[:1], (30, 40)),
+        lambda x: np.broadcast_to(x[0, 0], (300,)),
+        lambda x: np.lib.stride_tricks.sliding_window_view(x[0], 7),
+        lambda x: x.reshape(-1)[1:-1],
+        lambda x: x[0, 0],
+        lambda x: x[0, 0:1].reshape(()),
+        lambda x: x[:0],
+        lambda x: np.frombuffer(b"?" + x.tobytes(), np.uint8)[1:].view(x.dtype),
+        lambda x: x[:4, :5].view(Subclass),
+    ],
+    ids=lambda call: f"layout {call.__code__.co_firstlineno}",
+)
 def test_arrays_of_any_layout_in_memory_are_encoded(dtype, layout):
     bits = grid(dtype, 20, 40)
     x = layout(bits.view(dtype))
@@ -158,6 +163,7 @@ def test_outputs_that_are_not_aligned_are_filled():
 
 # torch
 
+
 @pytest.fixture
 def torch():
     """The package, where it is installed."""
@@ -171,9 +177,20 @@ def as_tensor(torch, dtype, bits):
 
 
 @pytest.mark.parametrize("dtype", KINDS)
-@pytest.mark.parametrize("name", ["every corner of the type", "corners among gaussian values", "empty",
-                                  "empty of three dimensions", "0-d", "three dimensions", "all zero", "noise",
-                                  "a block and one"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "every corner of the type",
+        "corners among gaussian values",
+        "empty",
+        "empty of three dimensions",
+        "0-d",
+        "three dimensions",
+        "all zero",
+        "noise",
+        "a block and one",
+    ],
+)
 def test_tensors_of_every_type_obey_the_laws_of_arrays(torch, dtype, name):
     which = Case(dtype, name)
     x = as_tensor(torch, dtype, which.bits)
@@ -235,18 +252,23 @@ def test_negative_views_are_encoded_and_complex_tensors_refused(torch):
     laws.check_round_trip(z.real, np.ascontiguousarray(z.real.numpy()).view(np.uint32))
     laws.check_round_trip(z.conj().real, np.ascontiguousarray(z.real.numpy()).view(np.uint32))
     for tensor in (z, z.conj()):
-        laws.check_refused(InvalidArgument, lambda: gcodec.encode(tensor))       # noqa: B023 - called here
+        laws.check_refused(InvalidArgument, lambda: gcodec.encode(tensor))  # noqa: B023 - called here
 
 
 def test_sparse_integer_complex_and_meta_tensors_are_refused(torch):
     x = torch.zeros(4, 4)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")         # of torch, about its sparse layouts
+        warnings.simplefilter("ignore")  # of torch, about its sparse layouts
         refused = [x.to_sparse(), x.to_sparse_csr()]
-    refused += [x.int(), x.bool(), x.to(torch.uint8), x.to(torch.complex128),
-                torch.zeros(3, dtype=torch.float8_e4m3fnuz)]
+    refused += [
+        x.int(),
+        x.bool(),
+        x.to(torch.uint8),
+        x.to(torch.complex128),
+        torch.zeros(3, dtype=torch.float8_e4m3fnuz),
+    ]
     for tensor in refused:
-        laws.check_refused(InvalidArgument, lambda: gcodec.encode(tensor))       # noqa: B023 - called here
+        laws.check_refused(InvalidArgument, lambda: gcodec.encode(tensor))  # noqa: B023 - called here
     laws.check_refused(InvalidArgument, lambda: gcodec.encode(x, dtype="bfloat16"))
     laws.check_refused(InvalidArgument, lambda: gcodec.encode(x.to(torch.uint16), dtype="bfloat16"))
     laws.check_refused(Unsupported, lambda: gcodec.encode(torch.zeros(4, device="meta")))
@@ -264,14 +286,23 @@ def test_decode_fills_tensors_of_the_same_type_and_size(torch):
     with pytest.raises(InvalidArgument, match=r"requires gradients: pass out\.detach\(\)$"):
         gcodec.decode(frame, out=leaf)
     laws.assert_same_bits(gcodec.decode(frame, out=leaf.detach()), bits.reshape(-1))
-    for wrong in (torch.zeros(47, dtype=torch.bfloat16), torch.zeros(48), torch.zeros(48, dtype=torch.float16),
-                  torch.zeros(96, dtype=torch.bfloat16)[::2], torch.zeros(8, 6, dtype=torch.bfloat16).t(),
-                  torch.zeros(48, dtype=torch.bfloat16, device="meta"), leaf):
-        laws.check_refused(InvalidArgument, lambda: gcodec.decode(frame, out=wrong))     # noqa: B023 - called here
-    for wrong, why in ((leaf, r"requires gradients: pass out\.detach\(\)"), (out.expand(2, 48)[0:0], "shape"),
-                       (torch.zeros(96, dtype=torch.bfloat16)[::2], "not contiguous"),
-                       (torch.zeros(48, dtype=torch.bfloat16, device="meta"), "on meta"),
-                       (torch.eye(7).to_sparse(), "sparse|float32")):
+    for wrong in (
+        torch.zeros(47, dtype=torch.bfloat16),
+        torch.zeros(48),
+        torch.zeros(48, dtype=torch.float16),
+        torch.zeros(96, dtype=torch.bfloat16)[::2],
+        torch.zeros(8, 6, dtype=torch.bfloat16).t(),
+        torch.zeros(48, dtype=torch.bfloat16, device="meta"),
+        leaf,
+    ):
+        laws.check_refused(InvalidArgument, lambda: gcodec.decode(frame, out=wrong))  # noqa: B023 - called here
+    for wrong, why in (
+        (leaf, r"requires gradients: pass out\.detach\(\)"),
+        (out.expand(2, 48)[0:0], "shape"),
+        (torch.zeros(96, dtype=torch.bfloat16)[::2], "not contiguous"),
+        (torch.zeros(48, dtype=torch.bfloat16, device="meta"), "on meta"),
+        (torch.eye(7).to_sparse(), "sparse|float32"),
+    ):
         with pytest.raises(InvalidArgument, match=why):
             gcodec.decode(frame, out=wrong)
     with torch.no_grad():
@@ -295,7 +326,7 @@ def test_an_output_that_stands_for_other_memory_is_refused_or_filled(torch):
 def test_decode_returns_the_kind_of_array_encoded_or_asked_for(torch):
     bits = grid("float32", 5, 7)
     from_array, from_tensor = gcodec.encode(bits.view(np.float32)), gcodec.encode(as_tensor(torch, "float32", bits))
-    assert from_array[48:] == from_tensor[48:]      # the same but for the kind, and the checksum
+    assert from_array[48:] == from_tensor[48:]  # the same but for the kind, and the checksum
     for frame in (from_array, from_tensor):
         for like, kind in (("numpy", np.ndarray), ("torch", torch.Tensor)):
             for decoded in (gcodec.decode(frame, like=like), gcodec.decode_range(frame, 0, 35, like=like)):
@@ -341,10 +372,13 @@ def test_a_backward_pass_that_saved_what_is_decoded_over_says_so(torch):
         loss.backward()
 
 
-@pytest.mark.parametrize(("kind", "text"), [
-    ("OutOfMemoryError", "CUDA out of memory. Tried to allocate 20.00 GiB"),
-    ("RuntimeError", "DefaultCPUAllocator: can't allocate memory: you tried to allocate 80 bytes"),
-])
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        ("OutOfMemoryError", "CUDA out of memory. Tried to allocate 20.00 GiB"),
+        ("RuntimeError", "DefaultCPUAllocator: can't allocate memory: you tried to allocate 80 bytes"),
+    ],
+)
 def test_a_copy_that_finds_no_memory_is_a_memory_error_and_no_other_kind_of_tensor(torch, kind, text, monkeypatch):
     def fail(tensor):
         raise getattr(torch, kind, RuntimeError)(text)

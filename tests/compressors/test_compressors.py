@@ -30,7 +30,7 @@ def test_a_compressor_at_its_lossless_setting_averages_as_dense(name):
     if promise.lossless is None:
         return
     shapes = {"x": (50, 50)} if promise.square else SHAPES
-    steps = 2 if promise.square else 4      # each divides by a random matrix
+    steps = 2 if promise.square else 4  # each divides by a random matrix
     plan = CompressionPlan(promise.lossless, feedback=None, smallest=0, vectors=True)
     _, averages = run(plan, 3, steps, shapes=shapes)
     for step, result in enumerate(averages):
@@ -47,8 +47,9 @@ def test_a_rank_counts_as_contributed_what_it_sent_itself(name):
     shape = (50, 50) if promise.square else (60, 70)
     gradients = [own["x"] for own in gradients_at(0, 2, shapes={"x": shape})]
     places = [Place(rank, 2, "x") for rank in range(2)]
-    outcomes = run_conversations([promise.lossless.compress(gradient, {}, place)
-                                  for gradient, place in zip(gradients, places, strict=True)])
+    outcomes = run_conversations(
+        [promise.lossless.compress(gradient, {}, place) for gradient, place in zip(gradients, places, strict=True)]
+    )
     for gradient, outcome in zip(gradients, outcomes, strict=True):
         assert norm(gradient - outcome.contribution) <= max(promise.apart, promise.rounding) * norm(gradient)
 
@@ -62,8 +63,10 @@ def test_gradients_on_a_device_are_averaged_on_that_device(name):
         with fake_gpu.FakeGpuMode():
             result = simulation.average([{key: fake_gpu.to_fake_gpu(x) for key, x in own.items()} for own in gradients])
         for own in result:
-            assert all(isinstance(x, fake_gpu.FakeGpuTensor) and same(fake_gpu.to_host(x), wanted[key])
-                       for key, x in own.items())
+            assert all(
+                isinstance(x, fake_gpu.FakeGpuTensor) and same(fake_gpu.to_host(x), wanted[key])
+                for key, x in own.items()
+            )
 
 
 @everyone
@@ -105,8 +108,10 @@ def test_error_feedback_telescopes_across_a_change_of_setting(name, size):
         for tensor, average in averages.items():
             sent[tensor] += size * average.double()
     for tensor, total in given_in.items():
-        left = sum((r.double() for rank in simulation.ranks if (r := rank.residual(tensor)) is not None),
-                   torch.zeros_like(total))
+        left = sum(
+            (r.double() for rank in simulation.ranks if (r := rank.residual(tensor)) is not None),
+            torch.zeros_like(total),
+        )
         assert norm(total - sent[tensor] - left) <= 3 * max(promise.rounding, 1e-6) * norm(total), tensor
 
 
@@ -117,7 +122,7 @@ def test_a_resumed_run_of_a_compressor_is_the_uninterrupted_run(name):
     buffer = io.BytesIO()
     torch.save([rank.state_dict() for rank in simulation.ranks], buffer)
     saved = torch.load(io.BytesIO(buffer.getvalue()), weights_only=True)
-    texts = [unpack_state(pack_state(state)) for state in saved]        # as hooks keep it
+    texts = [unpack_state(pack_state(state)) for state in saved]  # as hooks keep it
     resumed = [Simulation(3, plan) for _ in range(2)]
     for again, states in zip(resumed, (saved, texts), strict=True):
         for rank, state in zip(again.ranks, states, strict=True):
@@ -189,8 +194,14 @@ def test_floats_and_payload_bytes_are_those_predicted(name, shape):
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("name", [name for name, promise in PROMISES.items()
-                                  if isinstance(promise.setting, Dense | Cast | RandomK | QSGD | LowRank)])
+@pytest.mark.parametrize(
+    "name",
+    [
+        name
+        for name, promise in PROMISES.items()
+        if isinstance(promise.setting, Dense | Cast | RandomK | QSGD | LowRank)
+    ],
+)
 def test_payload_bytes_that_do_not_depend_on_values_are_predicted_in_every_dtype(name, dtype):
     setting = PROMISES[name].setting
     for shape in ((60, 70), (8, 129)):

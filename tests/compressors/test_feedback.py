@@ -35,8 +35,9 @@ def test_sent_and_residual_add_up_to_the_sum_of_momenta(compressor, nesterov):
         sent = sent + one_step(simulation, step)["linear"].double()
         param.grad = mean_of(gradients_at(step, size))["linear"].double()
         optimizer.step()
-    left = sum((r.double() for rank in simulation.ranks if (r := rank.residual("linear")) is not None),
-               torch.zeros_like(sent))
+    left = sum(
+        (r.double() for rank in simulation.ranks if (r := rank.residual("linear")) is not None), torch.zeros_like(sent)
+    )
     moved = -param.detach()
     assert norm(moved - sent - left / size) <= 1e-5 * norm(moved)
 
@@ -80,10 +81,12 @@ def test_a_residual_of_another_shape_is_refused_rather_than_broadcast(feedback, 
 
 
 @pytest.mark.parametrize("name", list(PROMISES))
-@pytest.mark.parametrize("feedback", [ErrorFeedback(), MomentumCorrection(0.9), MomentumCorrection(0.9, nesterov=True)],
-                         ids=repr)
+@pytest.mark.parametrize(
+    "feedback", [ErrorFeedback(), MomentumCorrection(0.9), MomentumCorrection(0.9, nesterov=True)], ids=repr
+)
 def test_channels_last_gradients_are_averaged_as_contiguous_ones(name, feedback):
     """Residuals of low ranks are rounded once less where the gradient is contiguous."""
+
     def close(a: torch.Tensor, b: torch.Tensor) -> bool:
         return a.shape == b.shape and norm(a - b) <= 1e-5 * norm(b)
 
@@ -108,7 +111,7 @@ def test_dense_tensors_keep_their_momentum():
 
 def test_gradients_are_clipped_to_the_limit_over_the_root_of_the_number_of_ranks():
     simulation = Simulation(4, CompressionPlan(Dense(), MomentumCorrection(0.0, clip=0.5), smallest=0))
-    gradient = torch.ones(10, 10)      # of norm 10
+    gradient = torch.ones(10, 10)  # of norm 10
     average = simulation.average([{"x": gradient}] * 4)[0]["x"]
     assert norm(average) == pytest.approx(0.25, rel=1e-5)
     small = gradient * 1e-3
@@ -157,8 +160,9 @@ def test_the_whole_recipe_of_dgc_trains():
     def loss_after(plan, steps=300, rate=0.01):
         weight, simulation = torch.zeros(60, 20), Simulation(2, plan)
         for _ in range(steps):
-            gradients = [{"w": item.T @ (item @ weight - target) / 200}
-                         for item, target in zip(data, targets, strict=True)]
+            gradients = [
+                {"w": item.T @ (item @ weight - target) / 200} for item, target in zip(data, targets, strict=True)
+            ]
             weight = weight - rate * simulation.average(gradients)[0]["w"]
         return norm(torch.cat(list(data)) @ weight - torch.cat(list(targets))) ** 2
 
@@ -242,8 +246,11 @@ def test_averages_in_place_have_the_same_bits_and_residuals(name, feedback):
             results = []
             for group, in_place in zip(groups, (False, True), strict=True):
                 mine = [{key: one.clone() for key, one in own.items()} for own in gradients]
-                results += [run_conversations([one.average(own, in_place=in_place)
-                                    for one, own in zip(group, mine, strict=True)])[1]]
+                results += [
+                    run_conversations(
+                        [one.average(own, in_place=in_place) for one, own in zip(group, mine, strict=True)]
+                    )[1]
+                ]
                 assert all((results[-1][key] is one) == in_place for key, one in mine[1].items())
             assert all(same(results[0][key], results[1][key]) for key in results[0])
             for one, other in zip(*groups, strict=True):

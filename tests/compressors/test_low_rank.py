@@ -45,8 +45,10 @@ def test_warm_starts_approach_the_best_approximation(setting):
     assert setting.error(matrix, steps=20) <= setting.error(matrix, steps=1)
 
 
-@pytest.mark.parametrize("setting", [PowerSGD(3), PowerSGD(3, iterations=3), PowerSGD(3, warm_start=False), ACPSGD(3),
-                                     GradZip(3, relative=True)])
+@pytest.mark.parametrize(
+    "setting",
+    [PowerSGD(3), PowerSGD(3, iterations=3), PowerSGD(3, warm_start=False), ACPSGD(3), GradZip(3, relative=True)],
+)
 @pytest.mark.parametrize("power", [-80, 80])
 def test_gradients_may_have_any_scale(setting, power):
     """Products of a gradient and a factor of its scale would vanish, or overflow."""
@@ -54,8 +56,9 @@ def test_gradients_may_have_any_scale(setting, power):
     usual, far = Averager(plan), Averager(plan)
     for step in range(4):
         gradient = gradients_at(step, 1, scale=1.0)[0]["linear"]
-        average, other = (alone(one.average({"x": x}))["x"] for one, x in ((usual, gradient),
-                                                                         (far, gradient * 2.0**power)))
+        average, other = (
+            alone(one.average({"x": x}))["x"] for one, x in ((usual, gradient), (far, gradient * 2.0**power))
+        )
         assert norm(other * 2.0**-power - average) <= 1e-3 * norm(average)
 
 
@@ -124,7 +127,7 @@ def test_gradna_draws_its_first_factor_once(monkeypatch):
     gradients = [gradients_at(step, 1)[0]["linear"] for step in range(3)]
     first = alone(GradNA(4).compress(gradients[0], memory, Place()))
     assert memory["gradna.1"].shape == (70, 4)
-    monkeypatch.setattr(lowrank, "orthonormal", None)       # is not called again
+    monkeypatch.setattr(lowrank, "orthonormal", None)  # is not called again
     results = [alone(GradNA(4).compress(gradient, memory, Place())).average for gradient in gradients]
     assert same(results[0], first.average)
     monkeypatch.undo()

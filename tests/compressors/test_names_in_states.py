@@ -22,18 +22,18 @@ REPRS = {
     "topk": "TopK(density=0.05, mantissa_bits=None, sample=None, least=100, most=1.5, seed=0)",
     "random-k": "RandomK(density=0.05, unbiased=False, seed=0)",
     "dgc": "DGC(density=0.05, mantissa_bits=None, sample=0.01, lower=0.8, upper=1.3, rounds=10, reselect=True, "
-           "least=2, seed=0)",
+    "least=2, seed=0)",
     "dgc warming up": "WarmUp(compressor=DGC(density=0.02, mantissa_bits=None, sample=0.01, lower=0.8, upper=1.3, "
-                      "rounds=10, reselect=True, least=2, seed=0), steps=2, stages=2)",
+    "rounds=10, reselect=True, least=2, seed=0), steps=2, stages=2)",
     "redsync trimmed": "RedSync(density=0.05, mantissa_bits=None, method='trimmed', large=1048576, step=0.2, "
-                       "tolerance=0.001, same_sign=False)",
+    "tolerance=0.001, same_sign=False)",
     "qsgd": "QSGD(bits=4, bucket=512, norm='max', stochastic=True, seed=0)",
     "powersgd": "PowerSGD(rank=4, always=False, seed=0, warm_start=True, iterations=1)",
     "acp-sgd": "ACPSGD(rank=4, always=False, seed=0, dtype=None)",
     "gradzip": "GradZip(rank=4, always=False, seed=0, dtype=None, regularization=1e-05, relative=False, average=0.0)",
     "gradna": "GradNA(rank=4, always=False, seed=0, dtype=None, regularization=1e-05, relative=False, average=0.0)",
     "sparcml": "SparCML(sparsifier=TopK(density=0.05, mantissa_bits=None, sample=None, least=100, most=1.5, seed=0), "
-               "switch=0.5)",
+    "switch=0.5)",
     "fp8": "Frames(bits=2, optimizer=None)",
 }
 
@@ -57,22 +57,33 @@ def test_a_plan_has_the_terms_that_ranks_compare():
     )
 
 
-@pytest.mark.parametrize(("setting", "keys"), [
-    (ACPSGD(2), {"residual", "acpsgd.0", "acpsgd.side"}), (GradZip(2), {"residual", "gradzip.0", "gradzip.side"}),
-    (GradNA(2), {"residual", "gradna.1"}),
-])
+@pytest.mark.parametrize(
+    ("setting", "keys"),
+    [
+        (ACPSGD(2), {"residual", "acpsgd.0", "acpsgd.side"}),
+        (GradZip(2), {"residual", "gradzip.0", "gradzip.side"}),
+        (GradNA(2), {"residual", "gradna.1"}),
+    ],
+)
 def test_factors_are_saved_under_the_prefix_of_their_algorithm(setting, keys):
     assert isinstance(setting, Alternating)
     assert memory_after(setting).keys() == keys
     assert setting.memory_prefix == type(setting).__name__.lower()
 
 
-@pytest.mark.parametrize(("setting", "keys"), [
-    (Dense(), set()), (TopK(0.1), {"residual"}), (TopK(0.1, sample=0.1), {"residual", "step"}),
-    (DGC(0.1), {"residual", "step"}), (RandomK(0.1), {"residual", "step"}),
-    (RedSync(0.1, same_sign=True), {"residual", "step"}), (PowerSGD(2), {"residual", "powersgd.q"}),
-    (WarmUp(TopK(0.1), 2), {"residual", "warmup.step"}),
-])
+@pytest.mark.parametrize(
+    ("setting", "keys"),
+    [
+        (Dense(), set()),
+        (TopK(0.1), {"residual"}),
+        (TopK(0.1, sample=0.1), {"residual", "step"}),
+        (DGC(0.1), {"residual", "step"}),
+        (RandomK(0.1), {"residual", "step"}),
+        (RedSync(0.1, same_sign=True), {"residual", "step"}),
+        (PowerSGD(2), {"residual", "powersgd.q"}),
+        (WarmUp(TopK(0.1), 2), {"residual", "warmup.step"}),
+    ],
+)
 def test_memories_have_the_keys_that_checkpoints_have(setting, keys):
     assert memory_after(setting).keys() == keys
 

@@ -34,6 +34,7 @@ def index_sets(draw):
 
 # Indices
 
+
 @given(index_sets(), st.binary(max_size=5))
 def test_encoded_indices_are_decoded(case, after):
     n, indices = case
@@ -47,8 +48,12 @@ def test_encoded_indices_are_decoded(case, after):
 def test_dense_empty_far_and_clustered_indices_are_decoded_and_small(case):
     n = 1 << 22
     indices = {
-        "all": np.arange(n), "none": np.arange(0), "first": np.array([0]), "last": np.array([n - 1]),
-        "far": np.array([0, n - 1]), "even": np.arange(0, n, 2),
+        "all": np.arange(n),
+        "none": np.arange(0),
+        "first": np.array([0]),
+        "last": np.array([n - 1]),
+        "far": np.array([0, n - 1]),
+        "even": np.arange(0, n, 2),
         "clustered": np.concatenate([np.arange(3000), n // 2 + np.arange(0, 9000, 3), np.arange(n - 700, n)]),
     }[case].astype(np.int64)
     data = encode_indices(indices, n)
@@ -96,6 +101,7 @@ def test_indices_beyond_the_values_are_refused():
 
 # Packed numbers
 
+
 @given(st.integers(1, 8), st.integers(0, 300), st.integers(0, 9))
 def test_packed_numbers_are_unpacked(width, n, seed):
     numbers = np.random.default_rng(seed).integers(0, 1 << width, n).astype(np.uint8)
@@ -113,6 +119,7 @@ def test_stray_bits_behind_packed_numbers_are_refused():
 
 
 # Levels
+
 
 @given(st.integers(0, 9000), st.integers(1, 700), st.integers(2, 8), st.booleans(), st.integers(0, 2**64 - 1))
 def test_quantized_levels_are_next_to_the_values_they_stand_for(n, bucket, bits, by_max, key):
@@ -150,6 +157,7 @@ def test_a_quantized_bucket_with_a_non_finite_value_is_not_finite(bad):
 def test_draws_are_uniform_and_differ_by_key():
     """Each of 16 classes has 3750 of 60,000 draws, standard deviation 59.3. All lie within 5 of these with probability
     1 - 16 * 5.7e-7: a false alarm in 100,000 keys, and the keys are fixed."""
+
     @kernel
     def many(key, drawn):
         for i in range(len(drawn)):
@@ -166,8 +174,13 @@ def test_draws_are_uniform_and_differ_by_key():
 
 # Whole payloads
 
-@given(st.integers(0, 400), st.floats(0.0, 1.0), st.sampled_from([None, 3]),
-       st.sampled_from([torch.float32, torch.bfloat16, torch.float64, torch.float16]))
+
+@given(
+    st.integers(0, 400),
+    st.floats(0.0, 1.0),
+    st.sampled_from([None, 3]),
+    st.sampled_from([torch.float32, torch.bfloat16, torch.float64, torch.float16]),
+)
 def test_packed_sparse_values_are_unpacked(n, share, mantissa_bits, dtype):
     flat = torch.randn(n, generator=torch.Generator().manual_seed(n)).to(dtype)
     indices = torch.randperm(n, generator=torch.Generator().manual_seed(1))[: round(n * share)].sort().values
@@ -178,8 +191,19 @@ def test_packed_sparse_values_are_unpacked(n, share, mantissa_bits, dtype):
     assert bool(((values - flat[indices]).abs() <= bound).all())
 
 
-@pytest.mark.parametrize("setting", [TopK(0.1), DGC(0.1, mantissa_bits=3), RedSync(0.1, same_sign=True), QSGD(4),
-                                     SparCML(TopK(0.1)), Frames(), Frames(4)], ids=repr)
+@pytest.mark.parametrize(
+    "setting",
+    [
+        TopK(0.1),
+        DGC(0.1, mantissa_bits=3),
+        RedSync(0.1, same_sign=True),
+        QSGD(4),
+        SparCML(TopK(0.1)),
+        Frames(),
+        Frames(4),
+    ],
+    ids=repr,
+)
 def test_every_damaged_bit_of_a_message_is_noticed(setting):
     """Whatever byte is damaged or cut off, the receiver raises Corruption that names the rank."""
     flat = torch.randn(20, 15, generator=torch.Generator().manual_seed(3))
@@ -210,6 +234,7 @@ def test_a_payload_for_another_tensor_is_refused():
 
 # Batches
 
+
 @given(st.lists(st.binary(max_size=20), min_size=1, max_size=6))
 def test_joined_payloads_are_split(parts):
     joined = join_payloads(parts)
@@ -223,6 +248,7 @@ def test_joined_payloads_are_split(parts):
 
 def test_rounds_are_batched_by_kind_and_type():
     """Seven conversations of up to three rounds take one request of each kind and type per round."""
+
     def conversation(requests):
         answers = []
         for request in requests:
@@ -233,10 +259,13 @@ def test_rounds_are_batched_by_kind_and_type():
     def requests_of(rank):
         narrow, wide = torch.full((3,), rank + 1.0), torch.full((2, 2), rank + 1.0, dtype=torch.float64)
         return [
-            [AllReduce(narrow.clone()), AllGather(bytes([rank]))], [AllReduce(wide.clone())],
+            [AllReduce(narrow.clone()), AllGather(bytes([rank]))],
+            [AllReduce(wide.clone())],
             [AllReduce(narrow.clone() * 10)],
-            [AllGather(b"a" * rank), AllToAll([b"to0", b"to1"]), AllReduce(wide.clone())], [],
-            [AllToAll([bytes([rank, 0]), bytes([rank, 1])])], [AllGather(b"")],
+            [AllGather(b"a" * rank), AllToAll([b"to0", b"to1"]), AllReduce(wide.clone())],
+            [],
+            [AllToAll([bytes([rank, 0]), bytes([rank, 1])])],
+            [AllGather(b"")],
         ]
 
     seen = []

@@ -24,28 +24,61 @@ from tests.support.compressor_settings import gradients_at, mean_of, norm, run, 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
-@pytest.mark.parametrize("wrong", [
-    lambda: TopK(0.0), lambda: TopK(1.5), lambda: TopK(0.1, sample=2.0), lambda: QSGD(1), lambda: QSGD(9), lambda:
-    QSGD(norm="l1"), lambda: PowerSGD(0), lambda: PowerSGD(True), lambda: GradZip(2, regularization=-1.0), lambda:
-    GradZip(2, average=1.0), lambda: GradZip(2, dtype="int8"), lambda: Cast("float64"), lambda: DGC(0.1, upper=0.9),
-    lambda: RedSync(0.1, method="other"), lambda: RedSync(0.1, same_sign=True, mantissa_bits=3), lambda: Frames(0),
-    lambda: Dense().at(1), lambda: WarmUp(QSGD(), 3), lambda: Simulation(0, Dense()),
-    lambda: Simulation(2, "bf16"), lambda: compression_plan(""),
-    lambda: ErrorFeedback(0.0), lambda: CompressionPlan(Dense(), smallest=-1), lambda: DGC(0.1, upper=0.0),
-    lambda: DGC(0.1, least=0), lambda: TopK(0.1, sample=0.1, least=0), lambda: TopK(0.1, sample=0.1, most=math.inf),
-    lambda: TopK(0.1, mantissa_bits=0), lambda: GraVAC(TopK(0.1), most=math.inf), lambda: LGreCo(Frames()),
-    lambda: Simulation("2", Dense()), lambda: Simulation(2.5, Dense()),  # type: ignore[arg-type]
-    lambda: Simulation(2, Dense()).set("a", 3),  # type: ignore[arg-type]
-    lambda: PowerSGD(2).error(torch.eye(4), steps=0), lambda: PowerSGD(2).decompressed([1.0]),  # type: ignore[arg-type]
-])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda: TopK(0.0),
+        lambda: TopK(1.5),
+        lambda: TopK(0.1, sample=2.0),
+        lambda: QSGD(1),
+        lambda: QSGD(9),
+        lambda: QSGD(norm="l1"),
+        lambda: PowerSGD(0),
+        lambda: PowerSGD(True),
+        lambda: GradZip(2, regularization=-1.0),
+        lambda: GradZip(2, average=1.0),
+        lambda: GradZip(2, dtype="int8"),
+        lambda: Cast("float64"),
+        lambda: DGC(0.1, upper=0.9),
+        lambda: RedSync(0.1, method="other"),
+        lambda: RedSync(0.1, same_sign=True, mantissa_bits=3),
+        lambda: Frames(0),
+        lambda: Dense().at(1),
+        lambda: WarmUp(QSGD(), 3),
+        lambda: Simulation(0, Dense()),
+        lambda: Simulation(2, "bf16"),
+        lambda: compression_plan(""),
+        lambda: ErrorFeedback(0.0),
+        lambda: CompressionPlan(Dense(), smallest=-1),
+        lambda: DGC(0.1, upper=0.0),
+        lambda: DGC(0.1, least=0),
+        lambda: TopK(0.1, sample=0.1, least=0),
+        lambda: TopK(0.1, sample=0.1, most=math.inf),
+        lambda: TopK(0.1, mantissa_bits=0),
+        lambda: GraVAC(TopK(0.1), most=math.inf),
+        lambda: LGreCo(Frames()),
+        lambda: Simulation("2", Dense()),  # type: ignore[arg-type]
+        lambda: Simulation(2.5, Dense()),  # type: ignore[arg-type]
+        lambda: Simulation(2, Dense()).set("a", 3),  # type: ignore[arg-type]
+        lambda: PowerSGD(2).error(torch.eye(4), steps=0),
+        lambda: PowerSGD(2).decompressed([1.0]),  # type: ignore[arg-type]
+    ],
+)
 def test_settings_out_of_range_are_refused(wrong):
     with pytest.raises(InvalidArgument):
         wrong()
 
 
-@pytest.mark.parametrize("setting", [
-    RandomK(0.1, unbiased=True), WarmUp(RandomK(0.1, unbiased=True), 3), QSGD(norm="l2"),
-    QSGD(3, bucket=100, norm="l2")], ids=repr)
+@pytest.mark.parametrize(
+    "setting",
+    [
+        RandomK(0.1, unbiased=True),
+        WarmUp(RandomK(0.1, unbiased=True), 3),
+        QSGD(norm="l2"),
+        QSGD(3, bucket=100, norm="l2"),
+    ],
+    ids=repr,
+)
 def test_settings_whose_residuals_would_grow_without_bound_are_refused_with_feedback(setting):
     for plan in (CompressionPlan, compression_plan, lambda given: CompressionPlan(given, MomentumCorrection())):
         with pytest.raises(InvalidArgument, match="feedback must be None"):
@@ -53,9 +86,20 @@ def test_settings_whose_residuals_would_grow_without_bound_are_refused_with_feed
     assert CompressionPlan(setting, feedback=None).compressor is setting
 
 
-@pytest.mark.parametrize("setting", [
-    RandomK(0.1), QSGD(5, norm="l2"), QSGD(4, bucket=196, norm="l2"), QSGD(2, norm="l2", stochastic=False), QSGD(2),
-    QSGD(3), TopK(0.1), PowerSGD(4)], ids=repr)
+@pytest.mark.parametrize(
+    "setting",
+    [
+        RandomK(0.1),
+        QSGD(5, norm="l2"),
+        QSGD(4, bucket=196, norm="l2"),
+        QSGD(2, norm="l2", stochastic=False),
+        QSGD(2),
+        QSGD(3),
+        TopK(0.1),
+        PowerSGD(4),
+    ],
+    ids=repr,
+)
 def test_residuals_of_settings_that_a_plan_takes_with_feedback_stay_bounded(setting):
     simulation = Simulation(1, setting)
     for step in range(100):
@@ -64,8 +108,9 @@ def test_residuals_of_settings_that_a_plan_takes_with_feedback_stay_bounded(sett
     assert residual is not None and norm(residual) < 15 * norm(gradients_at(0, 1, shapes={"x": (60, 70)})[0]["x"])
 
 
-@pytest.mark.parametrize("wrong", [TopK(0.1, mantissa_bits=3), RedSync(0.1, same_sign=True), RandomK(0.1),
-                                   WarmUp(TopK(0.1), 3)], ids=repr)
+@pytest.mark.parametrize(
+    "wrong", [TopK(0.1, mantissa_bits=3), RedSync(0.1, same_sign=True), RandomK(0.1), WarmUp(TopK(0.1), 3)], ids=repr
+)
 def test_sparcml_refuses_what_does_not_send_chosen_values_as_they_are(wrong):
     """SparCML would send all bits of every value, and count the bytes of fewer."""
     with pytest.raises(InvalidArgument):
@@ -75,9 +120,18 @@ def test_sparcml_refuses_what_does_not_send_chosen_values_as_they_are(wrong):
 A, B = torch.ones(4, 4), torch.zeros(4, 4)
 
 
-@pytest.mark.parametrize("gradients", [
-    [{"a": A, "b": B}, {"b": B, "a": A}], [{"a": A}, {"b": A}], [{"a": A, "b": B}, {"a": A}], {"a": A, "b": B}, [A, A],
-    [{"a": A}, {"a": A.numpy()}], [{"a": A}, {"a": None}]])
+@pytest.mark.parametrize(
+    "gradients",
+    [
+        [{"a": A, "b": B}, {"b": B, "a": A}],
+        [{"a": A}, {"b": A}],
+        [{"a": A, "b": B}, {"a": A}],
+        {"a": A, "b": B},
+        [A, A],
+        [{"a": A}, {"a": A.numpy()}],
+        [{"a": A}, {"a": None}],
+    ],
+)
 def test_gradients_of_other_names_on_another_rank_are_refused_and_not_averaged(gradients):
     simulation = Simulation(2, CompressionPlan(Dense(), smallest=0))
     with pytest.raises(InvalidArgument, match="gradient"):

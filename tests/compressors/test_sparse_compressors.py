@@ -37,8 +37,9 @@ def test_topk_keeps_the_largest_values():
     assert bool((gradient.view(-1)[outcome.indices].abs() >= left).all())
 
 
-@pytest.mark.parametrize("setting", [TopK(0.01, sample=0.01), DGC(0.01), RedSync(0.01),
-                                     RedSync(0.01, method="bisection")], ids=repr)
+@pytest.mark.parametrize(
+    "setting", [TopK(0.01, sample=0.01), DGC(0.01), RedSync(0.01), RedSync(0.01, method="bisection")], ids=repr
+)
 @pytest.mark.parametrize("kind", ["normal", "heavy", "clustered", "mostly zero"])
 def test_thresholds_keep_about_as_much_as_exact_topk(setting, kind):
     random = torch.Generator().manual_seed(5)
@@ -88,8 +89,9 @@ def test_redsync_chooses_by_histogram_what_it_chooses_by_counting(method):
 
 
 @pytest.mark.parametrize("method", ["trimmed", "bisection"])
-@pytest.mark.parametrize(("size", "dtype"), [(0.1, torch.float32), (0.1, torch.float64), (1e30, torch.float32),
-                                             (3e38, torch.float32)])
+@pytest.mark.parametrize(
+    ("size", "dtype"), [(0.1, torch.float32), (0.1, torch.float64), (1e30, torch.float32), (3e38, torch.float32)]
+)
 def test_redsync_ends_on_equal_values_whose_mean_is_rounded_above_them(method, size, dtype):
     for n in (2000, 5000, 100_000, 200_000):
         values = torch.full((n,), size, dtype=dtype)
@@ -146,8 +148,11 @@ def test_random_k_is_uniform_and_unbiased():
 
 def test_names_and_seeds_alone_decide_random_choices():
     gradient = gradients_at(0, 1)[0]["linear"]
-    chosen = {alone(replace(RandomK(0.05), seed=seed).compress(gradient, {}, Place(name=name))).indices.sum().item()
-              for seed in (0, 1) for name in ("a", "b")}
+    chosen = {
+        alone(replace(RandomK(0.05), seed=seed).compress(gradient, {}, Place(name=name))).indices.sum().item()
+        for seed in (0, 1)
+        for name in ("a", "b")
+    }
     assert len(chosen) == 4
     state = torch.get_rng_state()
     run(RandomK(0.05), 2, 2)
@@ -158,7 +163,7 @@ def test_names_and_seeds_alone_decide_random_choices():
 @pytest.mark.parametrize("alike", [True, False])
 def test_sparcml_hands_over_what_payload_bytes_says_and_more_where_choices_differ(size, alike):
     gradients, setting = [torch.zeros(80, 100) for _ in range(size)], SparCML(TopK(0.05))
-    for rank, gradient in enumerate(gradients):     # 400 values for each rank, the same ones or others
+    for rank, gradient in enumerate(gradients):  # 400 values for each rank, the same ones or others
         gradient.view(-1)[(0 if alike else rank) :: 20] = torch.randn(400, generator=torch.Generator().manual_seed(1))
     simulation = Simulation(size, CompressionPlan(setting, smallest=0))
     simulation.average([{"x": gradient} for gradient in gradients])
@@ -185,8 +190,9 @@ def test_sparcml_sends_sums_without_indices_from_the_density_of_its_switch_on(de
 
     gradients = [own["linear"] for own in gradients_at(0, 4)]
     setting = SparCML(TopK(density), switch=switch)
-    run_conversations([overheard(setting.compress(gradient, {}, Place(rank, 4, "x")))
-                       for rank, gradient in enumerate(gradients)])
+    run_conversations(
+        [overheard(setting.compress(gradient, {}, Place(rank, 4, "x"))) for rank, gradient in enumerate(gradients)]
+    )
     chosen = torch.zeros(4200, dtype=torch.bool)
     for gradient in gradients:
         chosen[gradient.flatten().abs().topk(round(density * 4200)).indices] = True

@@ -89,8 +89,9 @@ def trains(group: dist.ProcessGroup, steps: int = 25) -> Any:
     inner = torch.optim.SGD(model.parameters(), lr=5.0)
     averager = Averager(CompressionPlan(TopK(0.1)), rank(), group.size())
     adaptive = Adaptive(averager, GraVAC(TopK(0.1), 2, 16, 0.5, window=5))
-    optimizer = AdaptiveOptimizer(inner, model.named_parameters(), adaptive,
-                                  lambda conversation: gd.converse(conversation, group), samples=200)
+    optimizer = AdaptiveOptimizer(
+        inner, model.named_parameters(), adaptive, lambda conversation: gd.converse(conversation, group), samples=200
+    )
     losses = []
     for _ in range(steps):
         optimizer.zero_grad()
@@ -108,8 +109,9 @@ def trains_scaled(group: dist.ProcessGroup, fused: bool, overflow: int = 3, step
     model = nn.Linear(60, 40)
     inner = torch.optim.SGD(model.parameters(), lr=0.1, fused=fused)
     adaptive = Adaptive(Averager(CompressionPlan(TopK(0.1)), rank(), group.size()), GraVAC(TopK(0.1), 2, 16, 0.3, 3))
-    optimizer = AdaptiveOptimizer(inner, model.named_parameters(), adaptive,
-                                  lambda conversation: gd.converse(conversation, group))
+    optimizer = AdaptiveOptimizer(
+        inner, model.named_parameters(), adaptive, lambda conversation: gd.converse(conversation, group)
+    )
     scaler, seen = torch.amp.GradScaler("cpu", init_scale=2.0**10), []
     for step in range(steps):
         optimizer.zero_grad()
@@ -133,8 +135,9 @@ def trains_with_unused(group: dist.ProcessGroup, steps: int = 5) -> Any:
     inner = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.5, weight_decay=0.1)
     plan = CompressionPlan(TopK(0.1), smallest=1 << 30)
     adaptive = Adaptive(Averager(plan, rank(), group.size()), GraVAC(TopK(0.1)))
-    optimizer = AdaptiveOptimizer(inner, model.named_parameters(), adaptive,
-                                  lambda conversation: gd.converse(conversation, group))
+    optimizer = AdaptiveOptimizer(
+        inner, model.named_parameters(), adaptive, lambda conversation: gd.converse(conversation, group)
+    )
     for step in range(steps):
         optimizer.zero_grad()
         x = torch.randn(8, 40, generator=torch.Generator().manual_seed(step))
@@ -144,21 +147,35 @@ def trains_with_unused(group: dist.ProcessGroup, steps: int = 5) -> Any:
         loss.backward()
         optimizer.step()
     moved = {name: not torch.equal(part.weight.detach(), start[name]) for name, part in parts.items()}
-    return moved, [name for name, part in parts.items() if part.weight.grad is not None], crc(
-        [param.detach() for param in model.parameters()])
+    return (
+        moved,
+        [name for name, part in parts.items() if part.weight.grad is not None],
+        crc([param.detach() for param in model.parameters()]),
+    )
 
 
 def optimizer_checkpoint(group: dist.ProcessGroup, name: str, folder: str, first: int = 3, second: int = 4) -> int:
     """An optimizer around Adam through ``torch.distributed.checkpoint``, in place into a new one: a checksum of
     parameters after as many steps as without."""
+
     @contextlib.contextmanager
     def made() -> Iterator[tuple[Any, Any]]:
         torch.manual_seed(0)
         model = nn.Sequential(nn.Linear(60, 40), nn.Linear(40, 60))
-        adaptive = Adaptive(Averager(PLANS.get(name, CompressionPlan(TopK(0.1))), rank(), group.size()),
-                            copy.deepcopy(CONTROLLERS[name]), counter())
-        yield model, AdaptiveOptimizer(torch.optim.Adam(model.parameters(), 0.01), model.named_parameters(), adaptive,
-                                       lambda conversation: gd.converse(conversation, group))
+        adaptive = Adaptive(
+            Averager(PLANS.get(name, CompressionPlan(TopK(0.1))), rank(), group.size()),
+            copy.deepcopy(CONTROLLERS[name]),
+            counter(),
+        )
+        yield (
+            model,
+            AdaptiveOptimizer(
+                torch.optim.Adam(model.parameters(), 0.01),
+                model.named_parameters(),
+                adaptive,
+                lambda conversation: gd.converse(conversation, group),
+            ),
+        )
 
     def train(model: Any, optimizer: Any, steps: range) -> int:
         for step in steps:
@@ -191,8 +208,14 @@ def given_model(group: dist.ProcessGroup, name: str, **options: Any) -> Iterator
     model = Given()
     wrapped = DistributedDataParallel(model, bucket_cap_mb=0.02, process_group=group)
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
-    state = gd.AdaptiveGradients(wrapped, PLANS.get(name, CompressionPlan(TopK(0.1))), copy.deepcopy(CONTROLLERS[name]),
-                                 optimizer=optimizer, group=group, **options)
+    state = gd.AdaptiveGradients(
+        wrapped,
+        PLANS.get(name, CompressionPlan(TopK(0.1))),
+        copy.deepcopy(CONTROLLERS[name]),
+        optimizer=optimizer,
+        group=group,
+        **options,
+    )
     state.adaptive.clock = counter()
     wrapped.register_comm_hook(state, gd.hook)
     yield model, wrapped, state
@@ -228,7 +251,7 @@ def under_ddp(group: dist.ProcessGroup, name: str, steps: int = 7, **options: An
     assert numbers["compressor"]["tensors"] == steps * len(list(model.parameters()))
     assert numbers["steps"] == steps
     alone = isinstance(state.controller, Planner) and options.get("overlap", True)
-    assert (numbers["buckets"][1]["sent_bytes"] > 0) == alone       # else it travels with the last one
+    assert (numbers["buckets"][1]["sent_bytes"] > 0) == alone  # else it travels with the last one
     return (crc(result), repr(decisions(state.controller))), len(set(settings)), len(numbers["buckets"])
 
 
@@ -270,14 +293,29 @@ def distributed_checkpoint(group: dist.ProcessGroup, name: str, folder: str, ste
         return crc(list(averages_at(steps, model, wrapped).values())) == wanted
 
 
-def train(group: dist.ProcessGroup, name: str, steps: int = 8, *, branch: bool = False, narrow: bool = False,
-          images: bool = False, accumulate: int = 1, **ddp: Any) -> tuple[Any, float, float]:
+def train(
+    group: dist.ProcessGroup,
+    name: str,
+    steps: int = 8,
+    *,
+    branch: bool = False,
+    narrow: bool = False,
+    images: bool = False,
+    accumulate: int = 1,
+    **ddp: Any,
+) -> tuple[Any, float, float]:
     """Train some steps; return a checksum of parameters and decisions, first and last loss."""
     model = Net(branch, narrow, images)
     wrapped = DistributedDataParallel(model, bucket_cap_mb=0.5, process_group=group, **ddp)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    state = gd.AdaptiveGradients(wrapped, PLANS.get(name, CompressionPlan(TopK(0.1))), copy.deepcopy(CONTROLLERS[name]),
-                                 optimizer=optimizer, group=group, samples=16 * accumulate)
+    state = gd.AdaptiveGradients(
+        wrapped,
+        PLANS.get(name, CompressionPlan(TopK(0.1))),
+        copy.deepcopy(CONTROLLERS[name]),
+        optimizer=optimizer,
+        group=group,
+        samples=16 * accumulate,
+    )
     wrapped.register_comm_hook(state, gd.hook)
     losses = []
     for step in range(steps):
@@ -330,7 +368,7 @@ def fault(group: dist.ProcessGroup, name: str, kind: str) -> list[str]:
             except Exception as error:
                 results.append(f"{type(error).__name__}: {error}")
                 break
-    gd.close_lanes(group, patience=1.0)        # the next case gets a new one
+    gd.close_lanes(group, patience=1.0)  # the next case gets a new one
     return results
 
 

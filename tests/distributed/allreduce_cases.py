@@ -61,12 +61,18 @@ def refusals() -> None:
     narrow = gd.NearLossless(torch.optim.SGD([good], lr=1.0), ladder={"bfloat16": gcodec.Ladder((0, 2))})
     with torch.inference_mode():
         thought = torch.zeros(10)
-    calls: Any = (lambda: gd.allreduce(good, op="max"), lambda: gd.allreduce(torch.zeros(3, dtype=torch.int32)),
-                  lambda: gd.allreduce(good, mode=gd.NearLossless(torch.optim.SGD([nn.Parameter(good)], lr=1.0))),
-                  lambda: gd.FixedBits(0), lambda: gd.Refresh(interval=1),
-                  lambda: gd.allreduce(torch.zeros(1).expand(100_000)), lambda: gd.allreduce(good.numpy()),
-                  lambda: gd.allreduce(good, mode=narrow, params=good), lambda: gd.allreduce(thought),
-                  *(functools.partial(gd.allreduce, good, **{name: value}) for name, value in other.items()))
+    calls: Any = (
+        lambda: gd.allreduce(good, op="max"),
+        lambda: gd.allreduce(torch.zeros(3, dtype=torch.int32)),
+        lambda: gd.allreduce(good, mode=gd.NearLossless(torch.optim.SGD([nn.Parameter(good)], lr=1.0))),
+        lambda: gd.FixedBits(0),
+        lambda: gd.Refresh(interval=1),
+        lambda: gd.allreduce(torch.zeros(1).expand(100_000)),
+        lambda: gd.allreduce(good.numpy()),
+        lambda: gd.allreduce(good, mode=narrow, params=good),
+        lambda: gd.allreduce(thought),
+        *(functools.partial(gd.allreduce, good, **{name: value}) for name, value in other.items()),
+    )
     for call in calls:
         with contextlib.suppress(gcodec.InvalidArgument):
             call()
@@ -111,11 +117,16 @@ def lossy_law(mode: str, dtype: str) -> int:
         return decoded
 
     tensor = terms[rank()].clone()
-    gd.allreduce(tensor, op="avg", mode=gd.NearLossless(optimizer) if mode == "near" else gd.FixedBits(5),
-                 params=param, smallest=0)
+    gd.allreduce(
+        tensor,
+        op="avg",
+        mode=gd.NearLossless(optimizer) if mode == "near" else gd.FixedBits(5),
+        params=param,
+        smallest=0,
+    )
     mean = dense_sum([coded(term) for term in terms], True)
     assert same_bits(tensor, mean if size() == 2 else coded(mean))
-    few = torch.full((3,), 1.1 + rank())    # so few that a frame stores them as they are, but for the rounding
+    few = torch.full((3,), 1.1 + rank())  # so few that a frame stores them as they are, but for the rounding
     gd.allreduce(few, mode=gd.FixedBits(2), smallest=0)
     return crc([tensor, few])
 
@@ -143,7 +154,7 @@ def near_bound(op: str, scale: float) -> tuple[int, float]:
     exactly = wide.mean(0) if op == "avg" else wide.sum(0)
     rest = ((1 - lr * decay) * theta - lr * momentum * buffer).abs()
     moved = lr * (tensor.double() - exactly).abs()
-    summing = lr * 2.0**-22 * wide.abs().sum(0) + lr * size() * 2.0**-125     # float32 sums, denormals
+    summing = lr * 2.0**-22 * wide.abs().sum(0) + lr * size() * 2.0**-125  # float32 sums, denormals
     bound = (1 if size() == 2 else 2) * 2.0**-24 / scale * rest * (1 + 2.0**-20) + summing
     assert bool((moved <= bound).all()), float((moved - bound).max())
     assert not torch.equal(tensor, before)

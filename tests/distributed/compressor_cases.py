@@ -148,8 +148,9 @@ def resume(group: dist.ProcessGroup, name: str, first: int, second: int) -> None
         wanted = [crc(list(averages_at(step, model, wrapped).values())) for step in range(first, first + second)]
     with given_model(group, plan) as (model, wrapped, state):
         state.load_state_dict(torch.load(io.BytesIO(buffer.getvalue()), weights_only=True))
-        assert [crc(list(averages_at(step, model, wrapped).values()))
-                for step in range(first, first + second)] == wanted
+        assert [
+            crc(list(averages_at(step, model, wrapped).values())) for step in range(first, first + second)
+        ] == wanted
         with contextlib.suppress(gcodec.InvalidArgument):
             state.load_state_dict({"version": 1, f"rank{1 - rank()}": {}})
             raise AssertionError("another rank's state was taken")
@@ -169,12 +170,24 @@ def distributed_checkpoint(group: dist.ProcessGroup, name: str, folder: str) -> 
         return bool(state.state_dict() == saved != empty)
 
 
-def train(group: dist.ProcessGroup, plan_name: str, steps: int = 6, *, rate: float = 0.02, branch: bool = False,
-          narrow: bool = False, images: bool = False, accumulate: int = 1, poison: bool = False,
-          **ddp: Any) -> tuple[int, float, float, int]:
+def train(
+    group: dist.ProcessGroup,
+    plan_name: str,
+    steps: int = 6,
+    *,
+    rate: float = 0.02,
+    branch: bool = False,
+    narrow: bool = False,
+    images: bool = False,
+    accumulate: int = 1,
+    poison: bool = False,
+    **ddp: Any,
+) -> tuple[int, float, float, int]:
     """Train some steps; return a checksum of the parameters, first and last loss, and tensors that were dropped."""
-    plans = {"dgc": CompressionPlan(WarmUp(DGC(0.02), steps=2, stages=2), MomentumCorrection(0.9, clip=5.0)),
-             **{name: CompressionPlan(promise.setting) for name, promise in PROMISES.items()}}
+    plans = {
+        "dgc": CompressionPlan(WarmUp(DGC(0.02), steps=2, stages=2), MomentumCorrection(0.9, clip=5.0)),
+        **{name: CompressionPlan(promise.setting) for name, promise in PROMISES.items()},
+    }
     model = Net(branch, narrow, images)
     wrapped = DistributedDataParallel(model, bucket_cap_mb=0.5, process_group=group, **ddp)
     optimizer = torch.optim.SGD(model.parameters(), lr=rate)
@@ -192,7 +205,7 @@ def train(group: dist.ProcessGroup, plan_name: str, steps: int = 6, *, rate: flo
                 loss = nn.functional.cross_entropy(wrapped(*arguments), y)
                 loss.backward()
         losses.append(float(loss))
-        if poison and step == 1:        # a scaler would leave out this step
+        if poison and step == 1:  # a scaler would leave out this step
             assert all(bool(torch.isnan(param.grad).any()) for param in model.parameters() if param.grad is not None)
             continue
         optimizer.step()
@@ -252,16 +265,23 @@ def accounts(group: dist.ProcessGroup, name: str, paired: int) -> dict[str, floa
         handed += n
         original(self, peer, tag, buffer, n)
 
-    with mock.patch.object(Transfers, "send", send), \
-            mock.patch("gcodec.distributed.conversation.PAIRED", paired), \
-            given_model(group, PROMISES[name].setting) as (model, wrapped, state):
+    with (
+        mock.patch.object(Transfers, "send", send),
+        mock.patch("gcodec.distributed.conversation.PAIRED", paired),
+        given_model(group, PROMISES[name].setting) as (model, wrapped, state),
+    ):
         for step in range(3):
             averages_at(step, model, wrapped)
         numbers = state.stats()
-    reduced = 3 * sum(torch.Size(shape).numel() * 4 for i, shape in enumerate(SHAPES)
-                      if not state.plan.compresses(model.parts[i]))
-    return {**numbers, "handed": handed, "reduced": 0 if paired else 2 * (group.size() - 1) / group.size() * reduced,
-            **{f"payload_{key}": value for key, value in numbers["compressor"].items()}}
+    reduced = 3 * sum(
+        torch.Size(shape).numel() * 4 for i, shape in enumerate(SHAPES) if not state.plan.compresses(model.parts[i])
+    )
+    return {
+        **numbers,
+        "handed": handed,
+        "reduced": 0 if paired else 2 * (group.size() - 1) / group.size() * reduced,
+        **{f"payload_{key}": value for key, value in numbers["compressor"].items()},
+    }
 
 
 def foreign_states(group: dist.ProcessGroup, controlled: bool) -> list[str]:
@@ -278,8 +298,10 @@ def foreign_states(group: dist.ProcessGroup, controlled: bool) -> list[str]:
     wrapped, state = made(nn.Sequential(nn.Linear(64, 64), nn.Linear(64, 64)))
     wrapped(torch.randn(8, 64)).sum().backward()
     saved, heard = state.state_dict(), []
-    others: list[Any] = [torch.compile(nn.Sequential(nn.Linear(64, 64), nn.Linear(64, 64))),
-                         nn.Sequential(nn.Linear(64, 32), nn.Linear(32, 64))]
+    others: list[Any] = [
+        torch.compile(nn.Sequential(nn.Linear(64, 64), nn.Linear(64, 64))),
+        nn.Sequential(nn.Linear(64, 32), nn.Linear(32, 64)),
+    ]
     for other in others:
         wrapped, state = made(other)
         try:
@@ -304,7 +326,7 @@ def added_parameter(group: dist.ProcessGroup) -> str:
     wrapped.register_comm_hook(state, gd.hook)
     try:
         wrapped(torch.ones(2, 8)).sum().backward()
-    except (RuntimeError, gcodec.InvalidArgument) as error:     # of DDP, of the hook
+    except (RuntimeError, gcodec.InvalidArgument) as error:  # of DDP, of the hook
         return str(error)
     return ""
 
@@ -315,7 +337,7 @@ def said_of_unknown_name(given: tuple[Given, Any, Any]) -> str:
     state.compressors["module.parts.0"] = PowerSGD(2)
     try:
         averages_at(0, model, wrapped)
-    except (RuntimeError, gcodec.InvalidArgument) as error:     # of DDP, of the hook
+    except (RuntimeError, gcodec.InvalidArgument) as error:  # of DDP, of the hook
         return str(error)
     return ""
 
@@ -324,9 +346,11 @@ def refusals(group: dist.ProcessGroup) -> None:
     """Check that arguments without a meaning are refused."""
     model = Given()
     plan = CompressionPlan(DGC(0.1), MomentumCorrection())
-    for call in (lambda: gd.CompressedGradients(model, plan),
-                 lambda: gd.CompressedGradients(model, plan, optimizer=torch.optim.SGD(model.parameters(), 1, 0.9)),
-                 lambda: gd.CompressedGradients(model, plan, optimizer=torch.optim.Adam(model.parameters()))):
+    for call in (
+        lambda: gd.CompressedGradients(model, plan),
+        lambda: gd.CompressedGradients(model, plan, optimizer=torch.optim.SGD(model.parameters(), 1, 0.9)),
+        lambda: gd.CompressedGradients(model, plan, optimizer=torch.optim.Adam(model.parameters())),
+    ):
         with contextlib.suppress(gcodec.InvalidArgument):
             call()
             raise AssertionError("not refused")
@@ -396,5 +420,5 @@ def fault(group: dist.ProcessGroup, kind: str) -> list[str]:
             except Exception as error:
                 results.append(f"{type(error).__name__}: {error}")
                 break
-    gd.close_lanes(group, patience=1.0)        # the next case gets a new one
+    gd.close_lanes(group, patience=1.0)  # the next case gets a new one
     return results

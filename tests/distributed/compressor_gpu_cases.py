@@ -26,10 +26,12 @@ from tests.distributed.rank_basics import crc, rank
 from tests.support import fake_gpu
 from tests.support.compressor_settings import PROMISES, same
 
-BUCKETS = ((5, 6, 7), (3, 4), (0, 1, 2))     # numbers of parameters, in the order in which they come
+BUCKETS = ((5, 6, 7), (3, 4), (0, 1, 2))  # numbers of parameters, in the order in which they come
 CONTROLLERS: dict[str, Controller] = {
-    "gravac": GraVAC(TopK(0.1), window=1, epsilon=0.2), "l-greco": LGreCo(TopK(0.1), period=2),
-    "accordion": Accordion(PowerSGD(4), PowerSGD(1), period=2)}
+    "gravac": GraVAC(TopK(0.1), window=1, epsilon=0.2),
+    "l-greco": LGreCo(TopK(0.1), period=2),
+    "accordion": Accordion(PowerSGD(4), PowerSGD(1), period=2),
+}
 
 
 class Bucket:
@@ -72,7 +74,7 @@ class Side:
         return fake_gpu.FakeGpuMode()
 
     def after(self, mark: int, *tensors: torch.Tensor) -> None:
-        assert mark == self.waited + 1      # every job waits for its own
+        assert mark == self.waited + 1  # every job waits for its own
         assert all(isinstance(item, fake_gpu.FakeGpuTensor) for item in tensors)
         self.waited = mark
 
@@ -81,9 +83,11 @@ class Side:
 def there() -> Iterator[Side]:
     """Buckets are on a device."""
     side = Side()
-    with mock.patch.object(gpu_jobs, "side_stream_of", lambda device: side), \
-            mock.patch.object(gpu_jobs, "_devices", lambda flat: []), \
-            mock.patch.object(controller_state, "Future", lambda devices: gd.Future()):
+    with (
+        mock.patch.object(gpu_jobs, "side_stream_of", lambda device: side),
+        mock.patch.object(gpu_jobs, "_devices", lambda flat: []),
+        mock.patch.object(controller_state, "Future", lambda devices: gd.Future()),
+    ):
         yield side
 
 
@@ -91,8 +95,10 @@ def averages_there(state: Any, model: Given, step: int, growth: float = 1.0) -> 
     """Return what the hook makes of a step's gradients, each ``growth`` times as large as the one before."""
     params = list(model.parameters())
     own = [growth**number * one for number, one in enumerate(gradients_of(step, rank()).values())]
-    buckets = [Bucket(number, [params[i] for i in selected], [own[i] for i in selected])
-               for number, selected in enumerate(BUCKETS)]
+    buckets = [
+        Bucket(number, [params[i] for i in selected], [own[i] for i in selected])
+        for number, selected in enumerate(BUCKETS)
+    ]
     futures = [state.reduce(bucket) for bucket in buckets]
     results: dict[str, torch.Tensor] = {}
     for future, bucket, selected in zip(futures, buckets, BUCKETS, strict=True):
@@ -125,8 +131,9 @@ def decides_there(group: dist.ProcessGroup, name: str) -> list[Any]:
     both = []
     for where in (there, on_the_host):
         model, result = Given(), []
-        state = gd.AdaptiveGradients(model, PowerSGD(4) if name == "accordion" else TopK(0.1),
-                                     copy.deepcopy(CONTROLLERS[name]), group=group)
+        state = gd.AdaptiveGradients(
+            model, PowerSGD(4) if name == "accordion" else TopK(0.1), copy.deepcopy(CONTROLLERS[name]), group=group
+        )
         state.adaptive.clock = itertools.count().__next__
         with where():
             for step in range(5):
@@ -140,8 +147,10 @@ def decides_there(group: dist.ProcessGroup, name: str) -> list[Any]:
 @contextlib.contextmanager
 def on_the_host() -> Iterator[None]:
     """Check that buckets really lie on the host."""
-    with mock.patch.object(fake_gpu, "to_fake_gpu", lambda item: item), \
-            mock.patch.object(fake_gpu, "FakeGpuTensor", torch.Tensor):
+    with (
+        mock.patch.object(fake_gpu, "to_fake_gpu", lambda item: item),
+        mock.patch.object(fake_gpu, "FakeGpuTensor", torch.Tensor),
+    ):
         yield
 
 
@@ -149,8 +158,17 @@ def refused_there(group: dist.ProcessGroup) -> None:
     """Check that types that compressors do not take are refused."""
     state = gd.CompressedGradients(Given(), TopK(0.1), group=group)
     for wrong in (torch.zeros(3, dtype=torch.complex64), torch.eye(3).to_sparse()):
-        bucket = mock.Mock(parameters=list, buffer=lambda wrong=wrong: mock.Mock(
-            wraps=wrong, is_cpu=False, is_cuda=True, is_sparse=wrong.is_sparse, dtype=wrong.dtype, layout=wrong.layout))
+        bucket = mock.Mock(
+            parameters=list,
+            buffer=lambda wrong=wrong: mock.Mock(
+                wraps=wrong,
+                is_cpu=False,
+                is_cuda=True,
+                is_sparse=wrong.is_sparse,
+                dtype=wrong.dtype,
+                layout=wrong.layout,
+            ),
+        )
         try:
             state.reduce(bucket)
         except gcodec.Unsupported as error:

@@ -28,8 +28,11 @@ from gcodec.distributed.reduction import ways
 from gcodec.distributed.transport import transfers
 from tests.distributed.rank_basics import Net, batch_of, crc, dense_sum, rank, same_bits, shown, size, slowed, values_at
 
-MODES: dict[str, Any] = {"lossless": lambda optimizer: gd.Lossless(), "fixed": lambda optimizer: gd.FixedBits(9),
-         "near": gd.NearLossless}
+MODES: dict[str, Any] = {
+    "lossless": lambda optimizer: gd.Lossless(),
+    "fixed": lambda optimizer: gd.FixedBits(9),
+    "near": gd.NearLossless,
+}
 
 
 def rounded(values: torch.Tensor, mantissa_bits: int) -> torch.Tensor:
@@ -80,14 +83,18 @@ class Given(nn.Module):
     def __init__(self, sizes: Sequence[int], dtypes: Sequence[torch.dtype] = (torch.float32,)) -> None:
         super().__init__()
         random = torch.Generator().manual_seed(1)
-        self.parts = nn.ParameterList([
-            nn.Parameter((torch.randn(n, generator=random) * 0.05).to(dtypes[i % len(dtypes)]))
-            for i, n in enumerate(sizes)])
+        self.parts = nn.ParameterList(
+            [
+                nn.Parameter((torch.randn(n, generator=random) * 0.05).to(dtypes[i % len(dtypes)]))
+                for i, n in enumerate(sizes)
+            ]
+        )
 
     def forward(self, batch: Sequence[torch.Tensor]) -> torch.Tensor:
         """The loss."""
-        return torch.stack([(part * values.to(part.dtype)).sum().float()
-                            for part, values in zip(self.parts, batch, strict=True)]).sum()
+        return torch.stack(
+            [(part * values.to(part.dtype)).sum().float() for part, values in zip(self.parts, batch, strict=True)]
+        ).sum()
 
 
 def in_rank_order(state: None, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
@@ -104,8 +111,13 @@ in_rank_order.__annotations__ = {}
 
 
 @contextlib.contextmanager
-def hooked(model: nn.Module, optimizer: torch.optim.Optimizer, mode: str | None,
-           state_options: dict[str, Any] | None = None, **ddp: Any) -> Iterator[tuple[Any, Any]]:
+def hooked(
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    mode: str | None,
+    state_options: dict[str, Any] | None = None,
+    **ddp: Any,
+) -> Iterator[tuple[Any, Any]]:
     """Return the model under DDP and the state of our hook, or None with the hook in rank order (mode None)."""
     wrapped = DistributedDataParallel(model, bucket_cap_mb=0.5, **ddp)
     state = None
@@ -119,9 +131,20 @@ def hooked(model: nn.Module, optimizer: torch.optim.Optimizer, mode: str | None,
     del wrapped
 
 
-def train(mode: str | None, steps: int = 5, *, optimizer_name: str = "SGD", branch: bool = False, narrow: bool = False,
-          images: bool = False, accumulate: int = 1, loss_scale: float = 1.0, poison: bool = False,
-          state_options: dict[str, Any] | None = None, **ddp: Any) -> tuple[int, dict[str, Any]]:
+def train(
+    mode: str | None,
+    steps: int = 5,
+    *,
+    optimizer_name: str = "SGD",
+    branch: bool = False,
+    narrow: bool = False,
+    images: bool = False,
+    accumulate: int = 1,
+    loss_scale: float = 1.0,
+    poison: bool = False,
+    state_options: dict[str, Any] | None = None,
+    **ddp: Any,
+) -> tuple[int, dict[str, Any]]:
     """Train some steps; return a checksum of the parameters, and the statistics."""
     model = Net(branch, narrow, images)
     options: dict[str, Any] = {"momentum": 0.9} if optimizer_name == "SGD" else {}
@@ -143,7 +166,7 @@ def train(mode: str | None, steps: int = 5, *, optimizer_name: str = "SGD", bran
             for param in model.parameters():
                 if param.grad is not None:
                     param.grad.div_(loss_scale)
-            if poison and step == 1:        # a scaler would leave out this step
+            if poison and step == 1:  # a scaler would leave out this step
                 assert all(bool(param.grad is None or torch.isnan(param.grad).any()) for param in model.parameters())
                 continue
             optimizer.step()
@@ -157,7 +180,7 @@ def profiled() -> int:
     model = Net()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     with hooked(model, optimizer, "lossless") as (wrapped, state):
-        for step in range(3):       # whose first rebuilds the buckets
+        for step in range(3):  # whose first rebuilds the buckets
             before = state.stats()["calls"]
             with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
                 x, y = batch_of(step)
@@ -217,7 +240,7 @@ def sparse_of_shared_memory(kind: str) -> float:
         futures.append(future)
         return future
 
-    if kind != "controller":            # which reduces nothing before it has all gradients
+    if kind != "controller":  # which reduces nothing before it has all gradients
         model.before_dense = lambda gradient: [future.wait() for future in futures] and None
     wrapped.register_comm_hook(state, lambda state, bucket: noted(gd.hook(state, bucket)))
     farthest = 0.0
@@ -290,7 +313,8 @@ def complex_parameters(kind: str) -> tuple[int, float]:
         "exact": lambda: gd.CompressedAllreduce(bypass=None, smallest=0),
         "near": lambda: gd.CompressedAllreduce(optimizer=optimizer, bypass=None, smallest=0),
         "compressor": lambda: gd.CompressedGradients(wrapped, CompressionPlan(TopK(1.0), smallest=0, vectors=True)),
-        "controller": lambda: gd.AdaptiveGradients(wrapped, CompressionPlan(Dense()), GraVAC(TopK(1.0)))}
+        "controller": lambda: gd.AdaptiveGradients(wrapped, CompressionPlan(Dense()), GraVAC(TopK(1.0))),
+    }
     state = states[kind]()
     wrapped.register_comm_hook(state, gd.hook)
     for step in range(3):
@@ -346,8 +370,10 @@ def resume(mode: str, first: int, second: int) -> tuple[list[Any], list[Any]]:
                 trace.append((crc(list(model.parameters())), used))
                 if step == first - 1:
                     file = io.BytesIO()
-                    torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict(),
-                                "hook": state.state_dict()}, file)
+                    torch.save(
+                        {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "hook": state.state_dict()},
+                        file,
+                    )
                     saved = torch.load(io.BytesIO(file.getvalue()), weights_only=True)
         assert saved is not None
         return saved, trace
@@ -372,8 +398,9 @@ def distributed_checkpoint(folder: str) -> bool:
         return bool(fresh.state_dict() == state.state_dict() != empty)
 
 
-def refresh(steps: int, interval: int, change_at: int | None,
-            trigger: float = 0.1) -> list[tuple[int, int, float, float]]:
+def refresh(
+    steps: int, interval: int, change_at: int | None, trigger: float = 0.1
+) -> list[tuple[int, int, float, float]]:
     """Return for each step a digest of the codebooks in use, bytes sent, and bits per symbol, also at the entropy."""
     model = Given([70_001, 40_000, 3, 90_000])
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
@@ -389,8 +416,14 @@ def refresh(steps: int, interval: int, change_at: int | None,
             optimizer.zero_grad()
             wrapped(batch).backward()
             numbers = state.stats()
-            trace.append((used, int(numbers["last_step"]["sent_bytes"]), numbers["bits_per_symbol"],
-                          numbers["entropy_per_symbol"]))
+            trace.append(
+                (
+                    used,
+                    int(numbers["last_step"]["sent_bytes"]),
+                    numbers["bits_per_symbol"],
+                    numbers["entropy_per_symbol"],
+                )
+            )
     return trace
 
 
@@ -472,6 +505,9 @@ def conservation() -> dict[str, float]:
 
     with mock.patch.object(transfers.Transfers, "send", send):
         _, numbers = train("near", 4)
-    return {**{key: numbers[key] for key in ("sent_bytes", "received_bytes", "raw_bytes", "encoded_bytes")},
-            "handed": handed, "by_bucket": sum(item["sent_bytes"] for item in numbers["buckets"].values()),
-            "buckets": len(numbers["buckets"])}
+    return {
+        **{key: numbers[key] for key in ("sent_bytes", "received_bytes", "raw_bytes", "encoded_bytes")},
+        "handed": handed,
+        "by_bucket": sum(item["sent_bytes"] for item in numbers["buckets"].values()),
+        "buckets": len(numbers["buckets"]),
+    }

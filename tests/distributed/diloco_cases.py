@@ -26,15 +26,20 @@ class Run:
     """A model, its inner optimizer and the outer loop."""
 
     def __init__(self, mode: str, every: int = 3, narrow: bool = False, lr: float = 0.002, **options: Any) -> None:
-        torch.manual_seed(10 + rank())      # ranks begin apart
+        torch.manual_seed(10 + rank())  # ranks begin apart
         self.model = Net(narrow=narrow)
         with torch.no_grad():
             for item in self.model.parameters():
                 item.add_(torch.randn_like(item) * 0.01)
         self.inner = torch.optim.AdamW(self.model.parameters(), lr=lr)
         outer = torch.optim.SGD(self.model.parameters(), **NESTEROV)
-        modes: dict[str, Any] = {"lossless": gd.Lossless(), "fixed": gd.FixedBits(8), "near": gd.NearLossless(outer),
-                                "visible": gd.Visible(), "visible, rounded": gd.Visible(torch.float16, 4)}
+        modes: dict[str, Any] = {
+            "lossless": gd.Lossless(),
+            "fixed": gd.FixedBits(8),
+            "near": gd.NearLossless(outer),
+            "visible": gd.Visible(),
+            "visible, rounded": gd.Visible(torch.float16, 4),
+        }
         self.diloco = gd.DiLoCo(outer, every, mode=modes[mode], threads=1, **options)
         self.params = list(self.model.parameters())
 
@@ -55,7 +60,7 @@ class Run:
 def strided() -> list[int]:
     """Return checksums, from the start on, of parameters that lie in memory with gaps, or in other orders on other
     ranks, and check that nothing is written into the gaps."""
-    torch.manual_seed(20 + rank())      # ranks begin apart
+    torch.manual_seed(20 + rank())  # ranks begin apart
     memory = torch.full((300, 200), 7.0)
     gaps = memory[:200, ::2]
     gaps.copy_(torch.randn(200, 100))
@@ -109,7 +114,8 @@ def conservation(mode: str) -> tuple[list[int], float]:
     outer = torch.optim.SGD(copies, **NESTEROV)
     watched: dict[str, tuple[torch.Tensor, torch.Tensor]] = {}
     exchange.averager.watch = lambda name, corrected, outcome: watched.update(
-        {name: (corrected.clone(), outcome.contribution.clone())})
+        {name: (corrected.clone(), outcome.contribution.clone())}
+    )
     to_send, sent, bound = ([torch.zeros_like(item, dtype=torch.float64) for item in copies] for _ in range(3))
     checksums = []
     for number in range(18):
@@ -132,7 +138,7 @@ def conservation(mode: str) -> tuple[list[int], float]:
                 assert torch.equal(contribution[seen], corrected[seen])
             to_send[index] += gradient
             sent[index] += contribution
-            bound[index] += corrected.abs().double() * 2.0 ** -24
+            bound[index] += corrected.abs().double() * 2.0**-24
             assert bool(((sent[index] + residual - to_send[index]).abs() <= bound[index]).all())
             everywhere = [torch.empty_like(contribution) for _ in range(size())]
             dist.all_gather(everywhere, contribution)
@@ -157,7 +163,7 @@ def flushed() -> bool:
         loops.append((params, gd.DiLoCo(outer, 1, mode=mode, threads=1, group=dist.new_group())))
     (plain, _), (kept_back, diloco) = loops
     for _ in range(5):
-        updates = [torch.randint(-40, 80, shape, generator=random) * (size() * 2.0 ** -16) for shape in shapes]
+        updates = [torch.randint(-40, 80, shape, generator=random) * (size() * 2.0**-16) for shape in shapes]
         for params, loop in loops:
             with torch.no_grad():
                 for param, update in zip(params, updates, strict=True):
@@ -201,8 +207,11 @@ def resume(mode: str) -> bool:
     saved = io.BytesIO()
     for number in range(12):
         if number == 7:
-            state = {"model": run.model.state_dict(), "inner": run.inner.state_dict(),
-                     "diloco": run.diloco.state_dict()}
+            state = {
+                "model": run.model.state_dict(),
+                "inner": run.inner.state_dict(),
+                "diloco": run.diloco.state_dict(),
+            }
             torch.save(state, saved)
         run.step(number)
         run.diloco.step()
@@ -261,9 +270,20 @@ def refused_states() -> None:
     residual = state["residual"]
     name, memory = next(iter(residual["tensors"].items()))
     other = {"residual": memory["residual"].view(-1)[:2]}
-    bad = [(plain, state), *((run, {**state, "residual": changed}) for changed in (
-        {**residual, "rank": rank() + 1}, {**residual, "size": size() + 1}, 3, {**residual, "tensors": {name: other}},
-        {**residual, "tensors": {"99": memory}}, {**residual, "tensors": {name: None}}))]
+    bad = [
+        (plain, state),
+        *(
+            (run, {**state, "residual": changed})
+            for changed in (
+                {**residual, "rank": rank() + 1},
+                {**residual, "size": size() + 1},
+                3,
+                {**residual, "tensors": {name: other}},
+                {**residual, "tensors": {"99": memory}},
+                {**residual, "tensors": {name: None}},
+            )
+        ),
+    ]
     before = run.crc(), crc_of_residual(run)
     for loop, wrong in bad:
         try:
@@ -309,14 +329,19 @@ def refusals() -> None:
             assert why in str(error)
             continue
         raise AssertionError("not refused")
-    for call in (lambda: gd.DiLoCo(sharded, 1), lambda: gd.DiLoCo(expanded, 1),
-                 lambda: gd.DiLoCo(nn.Linear(3, 4), 1),     # type: ignore[arg-type]
-                 lambda: gd.DiLoCo(real, 0), lambda: gd.DiLoCo(narrow, 1, mode=gd.Visible()),
-                 lambda: gd.Visible(torch.float32), lambda: gd.Visible(mantissa_bits=0),
-                 lambda: gd.DiLoCo(waves, 1),
-                 lambda: gd.DiLoCo(real, 1).load_state_dict({"version": 2}),
-                 lambda: gd.DiLoCo(real, 1).load_state_dict({"version": 1}),
-                 lambda: gd.DiLoCo(real, 1).load_state_dict(gd.DiLoCo(doubles, 1).state_dict())):
+    for call in (
+        lambda: gd.DiLoCo(sharded, 1),
+        lambda: gd.DiLoCo(expanded, 1),
+        lambda: gd.DiLoCo(nn.Linear(3, 4), 1),  # type: ignore[arg-type]
+        lambda: gd.DiLoCo(real, 0),
+        lambda: gd.DiLoCo(narrow, 1, mode=gd.Visible()),
+        lambda: gd.Visible(torch.float32),
+        lambda: gd.Visible(mantissa_bits=0),
+        lambda: gd.DiLoCo(waves, 1),
+        lambda: gd.DiLoCo(real, 1).load_state_dict({"version": 2}),
+        lambda: gd.DiLoCo(real, 1).load_state_dict({"version": 1}),
+        lambda: gd.DiLoCo(real, 1).load_state_dict(gd.DiLoCo(doubles, 1).state_dict()),
+    ):
         try:
             call()
         except gcodec.InvalidArgument:

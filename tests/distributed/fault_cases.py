@@ -28,7 +28,7 @@ def fault(kind: str, culprit: int, patience: float = 30) -> tuple[str, str, bool
     timeout = timedelta(seconds=patience)
     lane = lane_of(group, timeout)
     terms = values_at(rank(), 400_000, torch.float32)
-    gd.allreduce(terms.clone(), smallest=0, threads=1)      # in another lane: then nobody is slow
+    gd.allreduce(terms.clone(), smallest=0, threads=1)  # in another lane: then nobody is slow
     tensor = terms.clone()
     options: dict[str, Any] = {"group": group, "smallest": 0, "threads": 1}
     guilty = rank() == culprit

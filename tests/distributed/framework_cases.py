@@ -22,8 +22,9 @@ STEPS = 3
 def batches() -> list[tuple[torch.Tensor, torch.Tensor]]:
     """Return this rank's batches."""
     random = torch.Generator().manual_seed(int(os.environ["RANK"]))
-    return [(torch.randn(16, 48, generator=random), torch.randint(0, 10, (16,), generator=random))
-            for _ in range(STEPS)]
+    return [
+        (torch.randn(16, 48, generator=random), torch.randint(0, 10, (16,), generator=random)) for _ in range(STEPS)
+    ]
 
 
 def lightning(strategy: Any, callbacks: list[Any]) -> Net:
@@ -43,10 +44,19 @@ def lightning(strategy: Any, callbacks: list[Any]) -> Net:
             return torch.optim.SGD(self.parameters(), lr=0.05, momentum=0.9)
 
     module = Module()
-    trainer = pl.Trainer(accelerator="cpu", devices=2, strategy=strategy, callbacks=callbacks, max_epochs=1,
-                         logger=False, enable_checkpointing=False, enable_progress_bar=False,
-                         enable_model_summary=False, use_distributed_sampler=False)
-    trainer.fit(module, torch.utils.data.DataLoader(batches(), batch_size=None))    # type: ignore[arg-type]
+    trainer = pl.Trainer(
+        accelerator="cpu",
+        devices=2,
+        strategy=strategy,
+        callbacks=callbacks,
+        max_epochs=1,
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        use_distributed_sampler=False,
+    )
+    trainer.fit(module, torch.utils.data.DataLoader(batches(), batch_size=None))  # type: ignore[arg-type]
     return module.net
 
 
@@ -140,5 +150,5 @@ if __name__ == "__main__":
     warnings.simplefilter("ignore")
     found, calls = globals()[sys.argv[1]]()
     line = f"\nfound {crc([one.detach() for one in found.parameters()])} {calls:.0f}\n"
-    os.write(1, line.encode())      # in one call: the ranks share a pipe
+    os.write(1, line.encode())  # in one call: the ranks share a pipe
     os._exit(0)

@@ -39,7 +39,7 @@ def trained(model: nn.Module, steps: int = 4, accumulate: int = 1) -> list[torch
             nn.functional.cross_entropy(model(x).float(), y).backward()
         optimizer.step()
         optimizer.zero_grad()
-    return [item.detach().full_tensor() for item in model.parameters()]      # type: ignore[attr-defined]
+    return [item.detach().full_tensor() for item in model.parameters()]  # type: ignore[attr-defined]
 
 
 def train(how: str, mode: str = "lossless", narrow: bool = False, accumulate: int = 1) -> dict[str, Any]:
@@ -55,18 +55,28 @@ def train(how: str, mode: str = "lossless", narrow: bool = False, accumulate: in
     override: dict[Any, Any] | None = {"rep": ("gcodec", options)} if how == "hsdp_override" else None
     if how == "shard_group":
         override = {"shard": ("gcodec", options)}
-    mesh = init_device_mesh("cpu", (replicas, size() // replicas), mesh_dim_names=("rep", "shard"),
-                            backend_override=override)
+    mesh = init_device_mesh(
+        "cpu", (replicas, size() // replicas), mesh_dim_names=("rep", "shard"), backend_override=override
+    )
     model = sharded(mesh if how in ("hsdp", "hsdp_override") else mesh["shard"], narrow)
     if how in ("shard_ours", "hsdp_hook"):
-        counting = gd.compress_fsdp(model, MODES[mode], replicas=mesh["rep"] if how == "hsdp_hook" else None,
-                                    smallest=1000, timeout=timedelta(seconds=50), bypass=None)
+        counting = gd.compress_fsdp(
+            model,
+            MODES[mode],
+            replicas=mesh["rep"] if how == "hsdp_hook" else None,
+            smallest=1000,
+            timeout=timedelta(seconds=50),
+            bypass=None,
+        )
     elif how in ("shard_group", "hsdp_override"):
         counting = mesh.get_group("shard" if how == "shard_group" else "rep")
         assert isinstance(counting, gd.CompressedGroup)
     parameters = trained(model, accumulate=accumulate)
-    return {"crc": crc(parameters), "sums": [float(item.double().abs().sum()) for item in parameters],
-            "stats": None if counting is None else counting.stats()}
+    return {
+        "crc": crc(parameters),
+        "sums": [float(item.double().abs().sum()) for item in parameters],
+        "stats": None if counting is None else counting.stats(),
+    }
 
 
 def bypass(slow: str) -> tuple[list[float], int]:
@@ -83,7 +93,7 @@ def bypass(slow: str) -> tuple[list[float], int]:
             optimizer.step()
             optimizer.zero_grad()
             counts.append(counting.stats())
-    crcs = crc([item.detach().full_tensor() for item in model.parameters()])      # type: ignore[attr-defined]
+    crcs = crc([item.detach().full_tensor() for item in model.parameters()])  # type: ignore[attr-defined]
     assert {after["calls"] - before["calls"] for before, after in pairwise(counts)} == {3}
     return [after["dense"] - before["dense"] for before, after in pairwise(counts)], crcs
 
@@ -92,8 +102,11 @@ def refusals() -> None:
     """Check that senseless arguments are refused."""
     mesh = init_device_mesh("cpu", (1, size()), mesh_dim_names=("rep", "shard"))
     near: Any = gd.NearLossless(torch.optim.SGD([nn.Parameter(torch.ones(1))], lr=1.0))
-    for call in (lambda: gd.compress_fsdp(Net()), lambda: gd.compress_fsdp(sharded(mesh["shard"]), near),
-                 lambda: gd.compress_fsdp(sharded(mesh), replicas=mesh["rep"])):
+    for call in (
+        lambda: gd.compress_fsdp(Net()),
+        lambda: gd.compress_fsdp(sharded(mesh["shard"]), near),
+        lambda: gd.compress_fsdp(sharded(mesh), replicas=mesh["rep"]),
+    ):
         try:
             call()
         except gcodec.InvalidArgument:
@@ -118,8 +131,9 @@ def replicated(how: str) -> list[str]:
 
         meshes = [FSDPMeshInfo(mesh[name], shard_mesh_dim=0) for name in ("rep", "shard")]
         fully_shard(units[0], mesh=mesh["rep"])
-        fully_shard(model, mesh=mesh["rep"],
-                    shard_placement_fn=lambda p: ShardPlacementResult(Shard(0), meshes[p.ndim == 1]))
+        fully_shard(
+            model, mesh=mesh["rep"], shard_placement_fn=lambda p: ShardPlacementResult(Shard(0), meshes[p.ndim == 1])
+        )
     else:
         fully_shard(units[0], mesh=mesh["rep"])
         for unit in (units[1], model):

@@ -45,8 +45,10 @@ def encode_batch(tensors: Sequence[torch.Tensor], *, codebook: object, **options
     CALLS["frames"] += len(tensors)
     graded = options.pop("levels", [None] * len(tensors))
     options["options"] = gcodec.EncoderOptions(exact_if_smaller=False)  # as on a device
-    frames = [gcodec.encode(x, levels=None if own is None else own.numpy(), threads=1, **options)
-              for x, own in zip(tensors, graded, strict=True)]
+    frames = [
+        gcodec.encode(x, levels=None if own is None else own.numpy(), threads=1, **options)
+        for x, own in zip(tensors, graded, strict=True)
+    ]
     return [torch.frombuffer(bytearray(frame), dtype=torch.uint8) for frame in frames]
 
 
@@ -66,8 +68,9 @@ def levels_batch(
     return results
 
 
-CODEC = SimpleNamespace(fresh_codebook=fresh_codebook, encode_batch=encode_batch, decode_batch=decode_batch,
-                        levels_batch=levels_batch)
+CODEC = SimpleNamespace(
+    fresh_codebook=fresh_codebook, encode_batch=encode_batch, decode_batch=decode_batch, levels_batch=levels_batch
+)
 
 
 @contextlib.contextmanager
@@ -76,8 +79,11 @@ def there(by: str) -> Iterator[mock.Mock]:
     is_on_gpu = mock.Mock(return_value=True)
     with contextlib.ExitStack() as stack:
         for owner, name, value in (
-            (gpu_coder, "gpu", CODEC), (gpu_levels, "gpu", CODEC), (allreduce, "is_on_gpu", is_on_gpu),
-            (codec_state, "is_on_gpu", is_on_gpu), (diloco, "is_on_gpu", is_on_gpu),
+            (gpu_coder, "gpu", CODEC),
+            (gpu_levels, "gpu", CODEC),
+            (allreduce, "is_on_gpu", is_on_gpu),
+            (codec_state, "is_on_gpu", is_on_gpu),
+            (diloco, "is_on_gpu", is_on_gpu),
             (collectives, "is_on_gpu", is_on_gpu),
             (gpu_transport, "has_nccl", lambda group: by == "group"),
             (gpu_transport, "_private_nccl", lambda lane, device: lane.group),
@@ -117,8 +123,13 @@ def encodings(mode: str) -> tuple[int, int]:
 def refreshes() -> tuple[int, int]:
     """Return how often codebooks are made in a training, and how often one is needed."""
     CALLS.update(fresh=0, encode=0)
-    on_devices(ddp_cases.train, "staged", mode="lossless", steps=9,
-               state_options={"refresh": gd.Refresh(interval=5, trigger=9.0)})
+    on_devices(
+        ddp_cases.train,
+        "staged",
+        mode="lossless",
+        steps=9,
+        state_options={"refresh": gd.Refresh(interval=5, trigger=9.0)},
+    )
     return CALLS["fresh"], CALLS["encode"]
 
 
@@ -138,8 +149,9 @@ def fault(kind: str, culprit: int, by: str) -> tuple[str, str, bool, str]:
             try:
                 gd.allreduce(tensor, group=group, smallest=0, threads=1)
             except gcodec.GcodecError as error:
-                name, text, following = (type(error).__name__, str(error), "") if attempt == 0 else (
-                    name, text, str(error))
+                name, text, following = (
+                    (type(error).__name__, str(error), "") if attempt == 0 else (name, text, str(error))
+                )
             except ZeroDivisionError as error:
                 name, text = "ZeroDivisionError", str(error)
     dist.barrier()
@@ -201,9 +213,11 @@ class _StandInForNccl(dist.ProcessGroupGloo):
 
 def nccl_inside() -> None:
     """Check that a group "gcodec" has NCCL for CUDA tensors, itself and in the group that all else is handed on to."""
-    with mock.patch.object(torch.cuda, "is_available", lambda: True), \
-            mock.patch.object(dist, "is_nccl_available", lambda: True), \
-            mock.patch.object(dist, "ProcessGroupNCCL", _StandInForNccl, create=True):
+    with (
+        mock.patch.object(torch.cuda, "is_available", lambda: True),
+        mock.patch.object(dist, "is_nccl_available", lambda: True),
+        mock.patch.object(dist, "ProcessGroupNCCL", _StandInForNccl, create=True),
+    ):
         group: Any = dist.new_group(backend="gcodec", timeout=timedelta(seconds=60))
         (outer,) = _StandInForNccl.made
         assert isinstance(group, gd.CompressedGroup) and gpu_transport.has_nccl(group)
@@ -233,7 +247,7 @@ def on_cuda(device: str = "cuda") -> int:
             optimizer.state[param]["momentum_buffer"] = momentum.to(place, copy=True)
             for mode in (gd.Lossless(), gd.FixedBits(5), gd.NearLossless(optimizer)):
                 tensor = values_at(rank(), 300_001, dtype, "sparse").to(place)
-                if dtype != torch.float64 or size() == 2:     # else Gloo's order of adding
+                if dtype != torch.float64 or size() == 2:  # else Gloo's order of adding
                     lossless = dtype == torch.float64
                     gd.allreduce(tensor, op="avg", mode=gd.Lossless() if lossless else mode, params=param)
                 results.append(crc([tensor.cpu()]))
@@ -282,5 +296,3 @@ def _host_sum(terms: Sequence[torch.Tensor], divisor: int) -> torch.Tensor:
         total.add(values_of(term).bits)
     total.finish(values_of(terms[-1]).bits, divisor, out)
     return torch.from_numpy(out.view(f"i{out.itemsize}")).view(terms[0].dtype)
-
-

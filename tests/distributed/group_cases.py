@@ -27,7 +27,7 @@ from tests.distributed.rank_basics import (
 )
 
 LARGE = 70_001  #: values; enough to be compressed
-gd.register_backend("gcodec", gd.GroupOptions(bypass=None))     # so that every sum is made in the order of ranks
+gd.register_backend("gcodec", gd.GroupOptions(bypass=None))  # so that every sum is made in the order of ranks
 
 
 def terms(n_values: int, dtype: torch.dtype = torch.float32) -> list[torch.Tensor]:
@@ -63,8 +63,11 @@ def all_reduces() -> int:
             assert same_bits(tensor, dense_sum(brought, mean)), (dtype, op)
             results.append(tensor)
     brought = terms(LARGE)
-    for op, law in ((dist.ReduceOp.MAX, torch.amax), (dist.ReduceOp.MIN, torch.amin),
-                    (dist.ReduceOp.PRODUCT, torch.prod)):
+    for op, law in (
+        (dist.ReduceOp.MAX, torch.amax),
+        (dist.ReduceOp.MIN, torch.amin),
+        (dist.ReduceOp.PRODUCT, torch.prod),
+    ):
         tensor = brought[rank()].clone()
         assert compressed_calls(dist.all_reduce, tensor, op=op) == 0
         torch.testing.assert_close(tensor, law(torch.stack(brought), 0))
@@ -84,7 +87,7 @@ def profiled() -> None:
         dist.reduce_scatter_tensor(torch.empty(LARGE), values_at(rank(), parts, torch.float32))
     assert len(shown(profile, "gcodec:all_reduce")) == 3
     assert len(shown(profile, "gcodec:reduce_scatter")) == 1
-    with torch.profiler.profile() as profile:       # what goes to Gloo has Gloo's names
+    with torch.profiler.profile() as profile:  # what goes to Gloo has Gloo's names
         dist.all_reduce(torch.ones(5))
     assert len(shown(profile, "gloo:all_reduce")) == 1
 
@@ -158,8 +161,12 @@ def layouts() -> int:
 
 def spaced_layouts() -> None:
     """Reduce tensors that Gloo gets, whose values do not lie one after another, or do so on one rank only."""
-    for dtype, op in ((torch.float32, dist.ReduceOp.SUM), (torch.int32, dist.ReduceOp.SUM),
-                      (torch.float32, dist.ReduceOp.MAX), (torch.complex64, dist.ReduceOp.SUM)):
+    for dtype, op in (
+        (torch.float32, dist.ReduceOp.SUM),
+        (torch.int32, dist.ReduceOp.SUM),
+        (torch.float32, dist.ReduceOp.MAX),
+        (torch.complex64, dist.ReduceOp.SUM),
+    ):
         brought = [item.view(40, 50).mul(8).to(dtype) for item in terms(40 * 50)]
         wanted = torch.stack(brought).amax(0) if op == dist.ReduceOp.MAX else dense_sum(brought, False)
         gaps = torch.zeros(40, 100, dtype=dtype)
@@ -307,7 +314,7 @@ def objects() -> None:
     dist.barrier()
     dist.barrier(async_op=True).wait()
     group: Any = world()
-    group.monitored_barrier(timedelta(seconds=30))      # dist.monitored_barrier wants a group named "gloo"
+    group.monitored_barrier(timedelta(seconds=30))  # dist.monitored_barrier wants a group named "gloo"
 
 
 def point_to_point() -> None:
@@ -351,8 +358,7 @@ def functional_collectives() -> int:
     part = functional.wait_tensor(functional.reduce_scatter_tensor(whole, "sum", 0, world()))
     assert torch.equal(part, mine * size())
     splits = [LARGE] * size()
-    turned = functional.wait_tensor(functional.all_to_all_single(torch.cat([mine] * size()), splits, splits,
-                                                                 world()))
+    turned = functional.wait_tensor(functional.all_to_all_single(torch.cat([mine] * size()), splits, splits, world()))
     assert torch.equal(turned, torch.cat(brought))
     told = functional.wait_tensor(functional.broadcast(mine, 0, world()))
     assert torch.equal(told, brought[0])
@@ -367,9 +373,12 @@ def interleaved(rounds: int) -> int:
         tensors = [item[rank()].clone() for item in brought]
         counts = torch.tensor([number])
         gathered = torch.empty(size() * LARGE)
-        works = [dist.all_reduce(tensors[0], async_op=True), dist.all_reduce(counts, async_op=True),
-                 dist.all_gather_into_tensor(gathered, brought[0][rank()][:LARGE].clone(), async_op=True),
-                 dist.all_reduce(tensors[1], async_op=True)]
+        works = [
+            dist.all_reduce(tensors[0], async_op=True),
+            dist.all_reduce(counts, async_op=True),
+            dist.all_gather_into_tensor(gathered, brought[0][rank()][:LARGE].clone(), async_op=True),
+            dist.all_reduce(tensors[1], async_op=True),
+        ]
         for work in works[::-1]:
             work.wait()
         assert same_bits(tensors[0], dense_sum(brought[0], False))
@@ -437,8 +446,12 @@ def named_backend() -> None:
     dist.all_reduce(tensor, group=group)
     assert torch.equal(tensor, dense_sum(brought, False)) == (size() == 1)
     dist.destroy_process_group(group)
-    for wrong in (lambda: gd.register_backend("gloo"), lambda: gd.register_backend("a b"),
-                  lambda: gd.GroupOptions(mode=near), lambda: gd.GroupOptions(mode=word)):
+    for wrong in (
+        lambda: gd.register_backend("gloo"),
+        lambda: gd.register_backend("a b"),
+        lambda: gd.GroupOptions(mode=near),
+        lambda: gd.GroupOptions(mode=word),
+    ):
         try:
             wrong()
         except gcodec.InvalidArgument:
@@ -450,8 +463,9 @@ def device_mesh() -> int:
     """Use a mesh over the world, and one whose dimension asks for the backend."""
     mesh = init_device_mesh("cpu", (size(),), mesh_dim_names=("all",))
     options: Any = gd.GroupOptions(smallest=100)
-    other = init_device_mesh("cpu", (size(), 1), mesh_dim_names=("rep", "one"),
-                             backend_override={"rep": ("gcodec", options), "one": "gloo"})
+    other = init_device_mesh(
+        "cpu", (size(), 1), mesh_dim_names=("rep", "one"), backend_override={"rep": ("gcodec", options), "one": "gloo"}
+    )
     brought = terms(LARGE)
     for group in (mesh.get_group(), other.get_group("rep")):
         tensor = brought[rank()].clone()

@@ -25,11 +25,18 @@ from tests.distributed.rank_basics import Net, batch_of, crc, dense_sum, rank, s
 # ------------------------------------------------------------------------------------------------------------ Training
 
 
-def train_ddp(gloo: bool, steps: int = 4, narrow: bool = False, bits: int = 0, join: bool = False,
-              divide_by_initial: bool = True, **options: Any) -> tuple[int, list[float]]:
+def train_ddp(
+    gloo: bool,
+    steps: int = 4,
+    narrow: bool = False,
+    bits: int = 0,
+    join: bool = False,
+    divide_by_initial: bool = True,
+    **options: Any,
+) -> tuple[int, list[float]]:
     """Train DDP without any hook, on the backend or on Gloo. ``join``: ranks have different numbers of batches."""
     group = dist.new_group(backend="gloo") if gloo else None
-    if not divide_by_initial and not gloo:      # DDP then counts ranks by a sum of one value, which the lane makes, too
+    if not divide_by_initial and not gloo:  # DDP then counts ranks by a sum of one value, which the lane makes, too
         group = dist.new_group(backend="gcodec", pg_options=gd.GroupOptions(smallest=1, bypass=None))
     if bits and not gloo:
         narrow_options = gd.GroupOptions(mode=gd.FixedBits(bits), smallest=1, bypass=None)
@@ -100,7 +107,7 @@ def corrupted(how: str, by: int) -> list[str]:
         group = dist.new_group(backend="gcodec", timeout=timedelta(seconds=20))
         undo = None
         try:
-            dist.all_reduce(torch.ones(LARGE), group=group)    # the lane is there, and DDP's own messages come later
+            dist.all_reduce(torch.ones(LARGE), group=group)  # the lane is there, and DDP's own messages come later
             undo = sabotage(how) if rank() == by else None
             road(group)
             heard.append("")
@@ -164,8 +171,13 @@ def ended() -> None:
     store = distributed_c10d._get_default_store()
     number, all_of_them = rank(), size()
     dist.destroy_process_group()
-    dist.init_process_group("cpu:gcodec", store=distributed_c10d.PrefixStore("again", store), rank=number,
-                            world_size=all_of_them, timeout=timedelta(seconds=60))
+    dist.init_process_group(
+        "cpu:gcodec",
+        store=distributed_c10d.PrefixStore("again", store),
+        rank=number,
+        world_size=all_of_them,
+        timeout=timedelta(seconds=60),
+    )
     total = torch.ones(LARGE)
     dist.all_reduce(total)
     assert torch.equal(total, torch.full((LARGE,), float(all_of_them)))

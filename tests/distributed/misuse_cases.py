@@ -60,7 +60,7 @@ class Training:
         """Return what the steps raise."""
         try:
             self.steps(n)
-        except (RuntimeError, gcodec.GcodecError) as error:     # of a future, of the hook
+        except (RuntimeError, gcodec.GcodecError) as error:  # of a future, of the hook
             return str(error)
         return ""
 
@@ -146,7 +146,7 @@ def between() -> bool:
     n_waits = count(1)
 
     def noticed(*arguments: Any) -> None:
-        if next(n_waits) == dist.get_world_size():      # contributions are there: for what others do later
+        if next(n_waits) == dist.get_world_size():  # contributions are there: for what others do later
             waits.set()
         wait(*arguments)
 
@@ -154,7 +154,7 @@ def between() -> bool:
     small = torch.ones(3)
     with mock.patch.object(Transfers, "_wait", noticed):
         if rank():
-            lane.submit(lambda: go.wait(30))    # so that both are there
+            lane.submit(lambda: go.wait(30))  # so that both are there
             works = [lane.submit(begun)]
         else:
             works = [lane.submit(begun)]
@@ -210,7 +210,7 @@ def other_group() -> tuple[list[str], bool]:
 def saved(state: str) -> tuple[bool, list[int]]:
     """Return whether a loaded state is that of a saved one, and how many steps it has counted after one of the loaded
     DDP model, and after one more with the hook registered anew."""
-    training = Training(STATES[state], dist.group.WORLD)     # DDP saves itself on no other group
+    training = Training(STATES[state], dist.group.WORLD)  # DDP saves itself on no other group
     training.steps(3)
     file = io.BytesIO()
     torch.save({"ddp": training.wrapped, "state": training.state}, file)
@@ -245,8 +245,11 @@ def differing(what: str, culprit: int) -> str:
     """Return what training says when one rank has another option than the rest."""
     guilty = rank() == culprit
     other: dict[str, Any] = {
-        "refresh": {"refresh": gd.Refresh(5)}, "no refresh": {"refresh": None}, "bypass": {"bypass": gd.Bypass()},
-        "smallest": {"smallest": 1 << 30}, "mode": {"optimizer": None, "mode": gd.FixedBits(8)},
+        "refresh": {"refresh": gd.Refresh(5)},
+        "no refresh": {"refresh": None},
+        "bypass": {"bypass": gd.Bypass()},
+        "smallest": {"smallest": 1 << 30},
+        "mode": {"optimizer": None, "mode": gd.FixedBits(8)},
         "accuracy": {"optimizer": None, "mode": "bf16"},
     }
     if what in other:
@@ -327,8 +330,9 @@ def in_a_callback() -> list[str]:
 def torn(culprit: int) -> str:
     """Return what training with a compressor says when one rank has loaded the state of an earlier step than the
     others."""
-    training = Training(lambda training, group: gd.CompressedGradients(
-        training.wrapped, RandomK(0.1), group=group, timeout=PATIENCE))
+    training = Training(
+        lambda training, group: gd.CompressedGradients(training.wrapped, RandomK(0.1), group=group, timeout=PATIENCE)
+    )
     training.steps(2)
     saved = training.state.state_dict()
     training.steps(2)

@@ -80,7 +80,7 @@ class Net(nn.Module):
         self.last = nn.Linear(500 if images else 701, 333)
         self.head = nn.Linear(333, 10)
         if images:
-            self.to(memory_format=torch.channels_last)     # type: ignore[call-overload]
+            self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         if narrow:
             self.last.to(torch.bfloat16)
 
@@ -124,7 +124,7 @@ def slowed(slow: str) -> Iterator[None]:
         add(self, n_bytes, counters)
 
     def slow_end(self: bypasses.BypassController, lane: Any) -> None:
-        self._ended -= seconds(self.kind)         # the step took that long, too
+        self._ended -= seconds(self.kind)  # the step took that long, too
         end_step(self, lane)
 
     with mock.patch.multiple(bypasses.BypassController, add=slow_add, end_step=slow_end):

@@ -15,7 +15,7 @@ from tests.distributed.adaptive_cases import CONTROLLERS
 from tests.support.rank_fixtures import ranks_of
 from tests.support.ranks import Members, Ranks, agreed
 
-WITHIN = ["gravac", "gravac random-k", "gravac bits"]     # a step
+WITHIN = ["gravac", "gravac random-k", "gravac bits"]  # a step
 BETWEEN = [name for name in CONTROLLERS if name not in WITHIN]
 FORMS: dict[str, dict[str, Any]] = {
     "static_graph": {"static_graph": True},
@@ -41,6 +41,7 @@ others = pytest.mark.parametrize(("size", "name"), [(3, "gravac"), (4, "lgreco")
 @pytest.fixture(scope="module")
 def under_ddp(ranks: Ranks) -> Callable[..., list[Any]]:
     """Return a function that runs a controller under DDP on two ranks, once for each set of arguments."""
+
     @cache
     def run(name: str, **options: Any) -> list[Any]:
         return Members(ranks, 2).run(cases.under_ddp, name=name, **options)
@@ -85,6 +86,7 @@ def test_a_distributed_checkpoint_restores_an_adaptive_optimizer(ranks, size, na
 
 # Under DDP
 
+
 @pytest.mark.parametrize("name", CONTROLLERS)
 def test_the_hook_decides_as_simulated_ranks_do(under_ddp, name):
     _, changes, buckets = agreed(under_ddp(name))
@@ -120,10 +122,13 @@ def test_a_distributed_checkpoint_restores_every_ranks_controller(pair, name, tm
 
 
 # Accordion waits for all buckets of a step, GraVAC for none: to both it matters which buckets there are.
-@pytest.mark.parametrize(("name", "form"), [
-    *(("gravac", form) for form in FORMS),
-    *(("accordion", form) for form in FORMS if form.startswith(("static_graph", "find_unused", "no_sync"))),
-])
+@pytest.mark.parametrize(
+    ("name", "form"),
+    [
+        *(("gravac", form) for form in FORMS),
+        *(("accordion", form) for form in FORMS if form.startswith(("static_graph", "find_unused", "no_sync"))),
+    ],
+)
 def test_controllers_train_in_every_form_of_ddp(pair, name, form):
     result = pair.run(cases.train, name=name, **FORMS[form])
     agreed([same for same, *_ in result])

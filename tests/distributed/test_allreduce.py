@@ -25,10 +25,14 @@ def all_equal(values: list[object]) -> bool:
 
 # One all-reduce
 
-@pytest.mark.parametrize(("dtype", "sizes", "kinds"), [
-    ("float32", (0, 1, 2, 1000, 70_001, 600_000), ("normal", "sparse", "special")),
-    ("bfloat16", (1, 70_001), ("normal", "special")),
-])
+
+@pytest.mark.parametrize(
+    ("dtype", "sizes", "kinds"),
+    [
+        ("float32", (0, 1, 2, 1000, 70_001, 600_000), ("normal", "sparse", "special")),
+        ("bfloat16", (1, 70_001), ("normal", "special")),
+    ],
+)
 def test_a_lossless_allreduce_is_the_sum_in_the_order_of_ranks(ranks, dtype, sizes, kinds):
     assert all_equal(ranks.run(cases.exact, dtype=dtype, sizes=sizes, kinds=kinds, smallest=0))
 
@@ -51,7 +55,7 @@ def test_jobs_of_a_lane_go_on_oldest_first(pair):
     log, ends = agreed(pair.run(cases.under_way, n_jobs=5, n_parts=3))
     done = [log.index(f"{name}2") for name in "ab"]
     begun = [log.index(f"{name} begins") for name in "abc"]
-    assert begun[2] < done[0] < done[1]     # up to three at a time
+    assert begun[2] < done[0] < done[1]  # up to three at a time
     assert [entry for entry in log if entry[0] in "ab" and entry[1:].isdigit()] == ["a0", "a1", "a2", "b0", "b1", "b2"]
     assert ends == ["A", "b: ZeroDivisionError", "C", "D", "e: PeerError"]
 
@@ -77,4 +81,4 @@ def test_an_allreduce_with_fixed_bits_keeps_its_bound(ranks, bits):
 def test_a_near_lossless_allreduce_keeps_its_bound(ranks, op, scale):
     result = ranks.run(cases.near_bound, op=op, scale=scale)
     assert all_equal(result)
-    assert result[0][1] > 0.01       # it does round
+    assert result[0][1] > 0.01  # it does round

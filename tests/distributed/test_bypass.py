@@ -75,8 +75,7 @@ def test_the_fastest_way_is_taken_and_a_trial_costs_little(best):
     assert taken.count(best) >= 478
     assert seconds <= 500 * 0.1 * 1.03
     assert controller.numbers["bypass_compressing"] == (best in CODING)
-    assert controller.numbers["bypass_gain"] == pytest.approx(
-        {DENSE: 2 / 3, CAST: 1.0}.get(best, 1.5))
+    assert controller.numbers["bypass_gain"] == pytest.approx({DENSE: 2 / 3, CAST: 1.0}.get(best, 1.5))
     assert list(controller.way_ratios.values()) == [pytest.approx(3.0)] * 2
 
 
@@ -108,8 +107,11 @@ def test_noise_is_outvoted_by_more_trials():
     noise = random.Random(1)
 
     def machine(step: int, way: int) -> float:
-        return {CODED: 0.85, OWN_CODEBOOKS: 1.0, DENSE: 1.0, CAST: 1.1}[way] * noise.uniform(0.75, 1.25) * (
-            2 if noise.random() < 0.1 else 1)
+        return (
+            {CODED: 0.85, OWN_CODEBOOKS: 1.0, DENSE: 1.0, CAST: 1.1}[way]
+            * noise.uniform(0.75, 1.25)
+            * (2 if noise.random() < 0.1 else 1)
+        )
 
     shares = [train(machine, 400)[1][250:].count(CODED) / 150 for _ in range(12)]
     assert sum(shares) / len(shares) >= 0.9
@@ -117,6 +119,7 @@ def test_noise_is_outvoted_by_more_trials():
 
 def test_a_wrong_decision_is_tried_again_early():
     """While the trial lasted, somebody else had the machine whenever dense steps came."""
+
     def machine(step: int, way: int) -> float:
         return (0.3 if step < 30 else 0.1) if way != CODED else (0.2 if step < 30 else 0.4)
 
@@ -133,6 +136,7 @@ def test_a_machine_that_becomes_slower_for_all_is_not_tried_for_ever():
 
 def test_it_is_noticed_soon_that_another_way_is_better_however_often_this_has_happened():
     """Every 400 steps all become slower, and another way is the best."""
+
     def best(step: int) -> int:
         return CODED if step // 400 % 2 else DENSE
 
@@ -143,6 +147,7 @@ def test_it_is_noticed_soon_that_another_way_is_better_however_often_this_has_ha
 
 def test_after_a_calm_time_it_is_noticed_soon_that_another_way_is_better():
     """Steps of all ways become ever slower, and then stay as they are for a while, until another way is better."""
+
     def machine(step: int, way: int) -> float:
         slower = min(step, 1500) / 100
         return (1.0 if way == DENSE else 1.2) * (1 + slower) if step < 4000 else 40.0 if way == DENSE else 1.0
@@ -153,8 +158,10 @@ def test_after_a_calm_time_it_is_noticed_soon_that_another_way_is_better():
 
 def test_small_buckets_may_go_without_the_codec_where_steps_are_faster_with_it():
     controller, _, _ = train(
-        lambda step, way: 0.1 if way in CODING else 0.2, 60,
-        size_seconds=lambda size, way: 0.01 if (way in CODING) == (size == SIZES[1]) else 0.001)
+        lambda step, way: 0.1 if way in CODING else 0.2,
+        60,
+        size_seconds=lambda size, way: 0.01 if (way in CODING) == (size == SIZES[1]) else 0.001,
+    )
     assert controller.way_for(SIZES[0]) in CODING and controller.way_for(SIZES[1]) == CAST
 
 

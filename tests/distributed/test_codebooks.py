@@ -46,7 +46,7 @@ def test_a_layer_whose_number_of_levels_changed_gets_no_codebook_of_the_old_form
     for item in (books, undisturbed):
         counted(item, [0, 1, 2], 1)
     sums = books.take(), undisturbed.take()
-    books.prepare([changed], FLOAT32.head_bits, 8)      # the mode is another now
+    books.prepare([changed], FLOAT32.head_bits, 8)  # the mode is another now
     for item, histograms in zip((books, undisturbed), sums, strict=True):
         item.renew([0, 1, 2], histograms, 2)
     for number in range(3):
@@ -62,7 +62,7 @@ def test_a_new_layer_has_a_codebook_after_the_next_refresh():
     rounds = CodebookRefresh(books, Stats())
     made = []
     for step in range(40):
-        form = 8 if step >= 20 else 1       # another mode
+        form = 8 if step >= 20 else 1  # another mode
         books.prepare([0], FLOAT32.head_bits, form)
         books.layers[0].recent[10:20] += np.uint64(100)
         rounds.end_step(lane)
@@ -86,13 +86,14 @@ def test_a_layer_that_is_new_in_any_step_has_a_codebook_within_two(change):
     for step in range(40):
         refreshed(books, rounds, 8 if step >= change else 1)
         made.append(books.layers[0].cycle.current is not None)
-    assert all(made[change + 2:])
+    assert all(made[change + 2 :])
 
 
 def test_loaded_states_count_in_the_same_steps_as_the_one_that_was_saved():
     """Ranks that have loaded begin sums in the steps in which the others do, whatever they did before."""
-    saved, used, fresh = ((books, CodebookRefresh(books, Stats())) for books in
-                          (SharedCodebooks(gd.Refresh()) for _ in range(3)))
+    saved, used, fresh = (
+        (books, CodebookRefresh(books, Stats())) for books in (SharedCodebooks(gd.Refresh()) for _ in range(3))
+    )
     for _ in range(6):
         refreshed(*saved, form=1)
     for step in range(9):
@@ -249,7 +250,7 @@ def test_plans_are_used_again_until_symbols_are_counted_or_the_frame_has_grown()
     # Step 6 finds that the frame has grown, and plans it anew; so does step 7, as the plan is not to be trusted.
     assert results == [(1000, 1), (1010, 1), (2000, 2), (1500, 3), (900, 4), (900, 4)]
     plans.begin_step(10, False)
-    assert plans.counts                                 # without codebooks, symbols are counted in every step
+    assert plans.counts  # without codebooks, symbols are counted in every step
     plans.forget()
     plans.begin_step(11, True)
     plans.encode("piece", make, lambda plan: 1)
@@ -278,9 +279,19 @@ def test_predictions_are_not_renewed_for_a_range_of_another_length_or_type(secon
     assert any(tried is not None for tried in books.prediction_cache._tried.values())
 
 
-@pytest.mark.parametrize(("key", "junk"), [
-    ("shared", None), ("shared", "{}"), ("shared", "[]"), ("shared", '{"codebooks": {"0": 1}, "rounds": {}}'),
-    ("shared", '{"codebooks": {}, "rounds": {"step": "x"}}'), ("rank0", "[]"), ("rank0", "{}"), ("rank0", 3)])
+@pytest.mark.parametrize(
+    ("key", "junk"),
+    [
+        ("shared", None),
+        ("shared", "{}"),
+        ("shared", "[]"),
+        ("shared", '{"codebooks": {"0": 1}, "rounds": {}}'),
+        ("shared", '{"codebooks": {}, "rounds": {"step": "x"}}'),
+        ("rank0", "[]"),
+        ("rank0", "{}"),
+        ("rank0", 3),
+    ],
+)
 def test_states_of_the_hook_with_junk_in_them_are_refused(key, junk):
     state = gd.CompressedAllreduce(bypass=None)
     with pytest.raises(gcodec.GcodecError, match=r"damaged|parts of it are missing or of another kind"):

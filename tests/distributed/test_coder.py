@@ -18,7 +18,7 @@ from gcodec.distributed.reduction.shared_codebooks import Refresh, SharedCodeboo
 from gcodec.distributed.stats import Counters
 from gcodec.dtypes import BY_NAME
 
-SHAPES = ((3, 5), (900, 64), (70_000,), (128, 96))      # the second has rows worth predicting
+SHAPES = ((3, 5), (900, 64), (70_000,), (128, 96))  # the second has rows worth predicting
 N_VALUES = sum(int(np.prod(shape)) for shape in SHAPES)
 FLOAT32 = BY_NAME["float32"]
 
@@ -96,7 +96,7 @@ def test_related_rows_are_predicted_at_every_step(level):
         item.refresh()
     plain.books.prediction_cache = Never()
     usual = plain.send(gradients(1, related=True))
-    sizes = [rank.send(gradients(seed, related=True)) for seed in range(1, 4)]      # a trial, then from memory
+    sizes = [rank.send(gradients(seed, related=True)) for seed in range(1, 4)]  # a trial, then from memory
     assert max(sizes) < 0.85 * usual
     assert max(sizes) < 1.02 * min(sizes)
 
@@ -173,6 +173,6 @@ def test_frames_that_shared_codebooks_do_not_suit_are_counted_and_carry_their_ow
     suited = rank.books.end_step()
     assert rank.books.n_unsuited == 0 and suited.paid < 1.1 * suited.entropy
     wide = np.ldexp(values, np.random.default_rng(1).integers(-40, 40, len(values))).astype(np.float32)
-    assert usual < rank.send(wide) < wide.nbytes        # exponents that the codebooks have hardly seen
+    assert usual < rank.send(wide) < wide.nbytes  # exponents that the codebooks have hardly seen
     unsuited = rank.books.end_step()
     assert rank.books.n_unsuited == 1 and unsuited.paid > unsuited.entropy + 0.5 * unsuited.symbols

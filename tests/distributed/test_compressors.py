@@ -16,10 +16,23 @@ from tests.distributed import compressor_gpu_cases as gpu_cases
 from tests.support.rank_fixtures import ranks_of
 from tests.support.ranks import Members, Ranks, agreed
 
-PAIR = ["dense", "float16", "topk", "topk sampled", "random-k", "dgc warming up", "redsync bisection",
-        "redsync same sign", "qsgd", "powersgd", "acp-sgd", "gradzip float16", "sparcml", "fp8"]
-OTHERS = ["topk sampled", "float16", "random-k", "powersgd", "gradzip float16", "sparcml dense sums",
-          "fp8"]
+PAIR = [
+    "dense",
+    "float16",
+    "topk",
+    "topk sampled",
+    "random-k",
+    "dgc warming up",
+    "redsync bisection",
+    "redsync same sign",
+    "qsgd",
+    "powersgd",
+    "acp-sgd",
+    "gradzip float16",
+    "sparcml",
+    "fp8",
+]
+OTHERS = ["topk sampled", "float16", "random-k", "powersgd", "gradzip float16", "sparcml dense sums", "fp8"]
 FORMS: dict[str, dict[str, Any]] = {
     "plain": {},
     "static_graph": {"static_graph": True},
@@ -73,8 +86,9 @@ def test_gradients_that_do_not_lie_row_by_row_are_averaged_as_simulated(pair, na
     agreed(pair.run(cases.follows_in_other_orders, name=name))
 
 
-@pytest.mark.parametrize("name", ["topk", "float16", "dgc warming up", "qsgd", "powersgd", "gradzip float16", "sparcml",
-                                  "fp8"])
+@pytest.mark.parametrize(
+    "name", ["topk", "float16", "dgc warming up", "qsgd", "powersgd", "gradzip float16", "sparcml", "fp8"]
+)
 def test_buckets_on_a_device_are_averaged_on_that_device(on_devices, name):
     on_devices.run(gpu_cases.follows_there, name=name)
 
@@ -82,7 +96,7 @@ def test_buckets_on_a_device_are_averaged_on_that_device(on_devices, name):
 @pytest.mark.parametrize("name", ["gravac", "l-greco", "accordion"])
 def test_controllers_of_buckets_on_a_device_decide_as_on_the_host(on_devices, name):
     result = agreed(on_devices.run(gpu_cases.decides_there, name=name))
-    assert any(floats != result[0] for floats in result)      # it has decided something
+    assert any(floats != result[0] for floats in result)  # it has decided something
 
 
 def test_types_that_are_not_averaged_on_a_device_are_refused(on_devices):
@@ -95,8 +109,9 @@ def test_replicas_under_dgc_stay_the_same_in_every_form_of_ddp(pair, form):
     assert first == last
 
 
-@pytest.mark.parametrize("options", [{"told": True}, {"told": False},
-                                     {"told": False, "gradient_as_bucket_view": True}], ids=str)
+@pytest.mark.parametrize(
+    "options", [{"told": True}, {"told": False}, {"told": False, "gradient_as_bucket_view": True}], ids=str
+)
 @pytest.mark.parametrize("name", ["topk", "powersgd"])
 def test_parameters_that_no_rank_uses_lose_no_residual(pair, name, options):
     """DDP throws away the average of a parameter that no rank has used in a step, so nothing of it is sent then."""
@@ -104,7 +119,7 @@ def test_parameters_that_no_rank_uses_lose_no_residual(pair, name, options):
     for there, (total, _) in result:
         assert there == [True, False, True, False, True]
         assert torch.equal(total, result[0][1][0])
-    owed = sum(owed for _, (_, owed) in result) / len(result)     # what was sent plus what is left is what there was
+    owed = sum(owed for _, (_, owed) in result) / len(result)  # what was sent plus what is left is what there was
     torch.testing.assert_close(result[0][1][0], -owed, rtol=1e-3, atol=1e-6)
 
 

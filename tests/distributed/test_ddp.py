@@ -35,8 +35,11 @@ FORMS: dict[str, dict[str, Any]] = {
     "small_buckets_dense": {"state_options": {"smallest": 1 << 16}},
     # The first backward pass then has no bucket that is the last one.
     "static_graph of mixed types": {"static_graph": True, "narrow": True},
-    "static_graph of mixed types, dense": {"static_graph": True, "narrow": True,
-                                           "state_options": {"smallest": 1 << 30}},
+    "static_graph of mixed types, dense": {
+        "static_graph": True,
+        "narrow": True,
+        "state_options": {"smallest": 1 << 30},
+    },
     "threads": {"state_options": {"threads": 2}},
 }
 pair = ranks_of(2)
@@ -72,25 +75,40 @@ def test_near_lossless_replicas_of_every_optimizer_stay_the_same(pair, optimizer
 
 
 # Fixed bits look at no parameter: in most forms they are lossless buckets, rounded.
-@pytest.mark.parametrize(("mode", "form"), [
-    *(("near", form) for form in ("static_graph", "find_unused_parameters", "no_sync", "mixed_dtypes", "channels_last",
-                                  "loss_scale", "nan", "fresh_codebooks")),
-    *(("fixed", form) for form in ("mixed_dtypes", "nan", "fresh_codebooks")),
-])
+@pytest.mark.parametrize(
+    ("mode", "form"),
+    [
+        *(
+            ("near", form)
+            for form in (
+                "static_graph",
+                "find_unused_parameters",
+                "no_sync",
+                "mixed_dtypes",
+                "channels_last",
+                "loss_scale",
+                "nan",
+                "fresh_codebooks",
+            )
+        ),
+        *(("fixed", form) for form in ("mixed_dtypes", "nan", "fresh_codebooks")),
+    ],
+)
 def test_lossy_replicas_stay_the_same_in_every_form(pair, mode, form):
     trained(pair, mode, **FORMS[form])
 
 
 @pytest.mark.parametrize("mode", ["near", "fixed"])
 def test_lossy_replicas_stay_the_same_with_other_numbers_of_ranks(others, mode):
-    alone = others.size == 1        # then nothing is rounded
+    alone = others.size == 1  # then nothing is rounded
     assert (trained(others, mode) == trained(others, None)) == alone
 
 
 def check_accuracy(ranks: Ranks, name: str, mantissa_bits: int) -> None:
     """Check the bits of an accuracy, and that its errors are no greater than those of torch's hook of that name."""
-    (torchs_rms, torchs_max), (rms, greatest) = agreed(ranks.run(cases.accuracy, name=name,
-                                                                 mantissa_bits=mantissa_bits))
+    (torchs_rms, torchs_max), (rms, greatest) = agreed(
+        ranks.run(cases.accuracy, name=name, mantissa_bits=mantissa_bits)
+    )
     assert rms <= torchs_rms
     assert greatest <= torchs_max
 
@@ -106,12 +124,15 @@ def test_an_accuracy_rounds_the_sum_once_among_more_ranks(others, name, mantissa
     check_accuracy(others, name, mantissa_bits)
 
 
-@pytest.mark.parametrize(("arguments", "text"), [
-    ({"mode": "int8"}, r"or one of 'exact', 'bf16', 'fp16', not 'int8'"),
-    ({"mode": "fp8"}, r"mode='fp8' needs error feedback: .* CompressedGradients\(model, 'fp8'\)"),
-    ({"mode": "optimizer"}, r"optimizer must be given with mode='optimizer'"),
-    ({"mode": "bf16", "optimizer": True}, r"optimizer and mode='bf16' must not both be given"),
-])
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ({"mode": "int8"}, r"or one of 'exact', 'bf16', 'fp16', not 'int8'"),
+        ({"mode": "fp8"}, r"mode='fp8' needs error feedback: .* CompressedGradients\(model, 'fp8'\)"),
+        ({"mode": "optimizer"}, r"optimizer must be given with mode='optimizer'"),
+        ({"mode": "bf16", "optimizer": True}, r"optimizer and mode='bf16' must not both be given"),
+    ],
+)
 def test_accuracies_that_contradict_an_optimizer_are_refused(arguments, text):
     if "optimizer" in arguments:
         arguments["optimizer"] = torch.optim.SGD([torch.nn.Parameter(torch.ones(3))])
@@ -163,7 +184,7 @@ def test_the_hook_works_under_join(pair, mode):
 def test_a_resumed_run_is_the_uninterrupted_run_codebooks_included(pair, mode, first):
     for whole, resumed in pair.run(cases.resume, mode=mode, first=first, second=6):
         assert [checksum for checksum, _ in whole] == [checksum for checksum, _ in resumed]
-        assert whole[0] == resumed[0]       # the codebooks, too
+        assert whole[0] == resumed[0]  # the codebooks, too
 
 
 def test_a_distributed_checkpoint_restores_every_ranks_codebooks(pair, tmp_path):
@@ -185,11 +206,11 @@ def test_every_byte_that_the_hook_sends_is_counted(pair):
 @pytest.mark.parametrize("slow", ["dense", "coded"])
 def test_the_hook_leaves_compression_of_buckets_where_it_is_slower(pair, slow):
     *counts, buckets, _ = agreed(pair.run(cases.bypass, slow=slow))
-    always = counts[0]      # below 64 KiB, or so
+    always = counts[0]  # below 64 KiB, or so
     assert buckets >= 3
-    assert [count > always for count in counts[3:11]] == [False, False, True, True] * 2     # a trial
+    assert [count > always for count in counts[3:11]] == [False, False, True, True] * 2  # a trial
     assert [count > always for count in counts[12:20]] == [slow == "coded"] * 8
-    assert [count > always for count in counts[20:24]] == [False, False, True, True]     # the next one
+    assert [count > always for count in counts[20:24]] == [False, False, True, True]  # the next one
 
 
 def test_a_single_rank_has_nothing_to_bypass(single):
@@ -202,6 +223,7 @@ def test_the_bypass_takes_torchs_cast_where_it_is_fastest(pair, name):
 
 
 # Codebooks
+
 
 def test_a_refresh_takes_effect_at_the_same_step_everywhere(others):
     traces = others.run(cases.refresh, steps=14, interval=5, change_at=None)
@@ -216,7 +238,7 @@ def test_stale_codebooks_are_renewed_early_and_bytes_fall(pair):
     used = agreed([[digest for digest, *_ in trace] for trace in traces])
     changes = [step for step, (before, after) in enumerate(pairwise(used), 1) if before != after]
     assert len(changes) == 2
-    assert 10 < changes[1] < 16       # not 22, when the interval ends
+    assert 10 < changes[1] < 16  # not 22, when the interval ends
     for trace in traces:
         assert trace[changes[1] + 1][1] < trace[10][1]
         _, _, bits, entropy = trace[-1]

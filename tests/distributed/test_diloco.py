@@ -52,10 +52,19 @@ def test_a_state_with_a_residual_is_refused_where_it_does_not_belong(ranks):
 
 
 #: One rank sends nothing, in whatever mode.
-TRAININGS = [(1, "lossless", False), (2, "lossless", False), (2, "fixed", False), (2, "near", True),
-             (2, "visible", False), (3, "near", False), (3, "visible, rounded", False),
-             *(pytest.param(*training, marks=pytest.mark.slow) for training in (
-                 (2, "near", False), (3, "lossless", False), (3, "fixed", False), (3, "near", True)))]
+TRAININGS = [
+    (1, "lossless", False),
+    (2, "lossless", False),
+    (2, "fixed", False),
+    (2, "near", True),
+    (2, "visible", False),
+    (3, "near", False),
+    (3, "visible, rounded", False),
+    *(
+        pytest.param(*training, marks=pytest.mark.slow)
+        for training in ((2, "near", False), (3, "lossless", False), (3, "fixed", False), (3, "near", True))
+    ),
+]
 
 
 @pytest.mark.parametrize(("ranks", "mode", "narrow"), TRAININGS, indirect=["ranks"])
@@ -90,12 +99,33 @@ def test_diloco_refuses_senseless_arguments(ranks):
 
 # Worked examples
 
+
 @pytest.mark.slow
 def test_the_example_of_diloco_runs_under_torchrun(tmp_path):
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2",
-               str(EXAMPLES / "diloco.py"), "--steps", "20", "--every", "5", "--mode", "fixed"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False, cwd=EXAMPLES.parent,
-                          env=os.environ | counting_threads(tmp_path / "site"))
+    command = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node",
+        "2",
+        str(EXAMPLES / "diloco.py"),
+        "--steps",
+        "20",
+        "--every",
+        "5",
+        "--mode",
+        "fixed",
+    ]
+    done = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+        cwd=EXAMPLES.parent,
+        env=os.environ | counting_threads(tmp_path / "site"),
+    )
     assert done.returncode == 0, done.stderr
     *lines, first, second = done.stdout.splitlines()
     assert first == second == NO_THREADS

@@ -22,16 +22,19 @@ CULPRIT = 1
 ranks = ranks_of(3)
 
 
-@pytest.mark.parametrize(("kind", "error", "text"), [
-    ("payload", "Corruption", "checksum is wrong"),
-    ("header", "Corruption", "header is damaged"),
-    ("exception", "PeerError", "aborted: ZeroDivisionError: a fault on purpose"),
-    ("result", "PeerError", "aborted: ZeroDivisionError: a fault on purpose"),     # in all the others' last message
-    ("mode", "PeerError", "differs in dtype, mode"),
-    ("longer", "PeerError", "number of values"),
-    ("shorter", "PeerError", ""),
-    ("sequence", "PeerError", ""),
-])
+@pytest.mark.parametrize(
+    ("kind", "error", "text"),
+    [
+        ("payload", "Corruption", "checksum is wrong"),
+        ("header", "Corruption", "header is damaged"),
+        ("exception", "PeerError", "aborted: ZeroDivisionError: a fault on purpose"),
+        ("result", "PeerError", "aborted: ZeroDivisionError: a fault on purpose"),  # in all the others' last message
+        ("mode", "PeerError", "differs in dtype, mode"),
+        ("longer", "PeerError", "number of values"),
+        ("shorter", "PeerError", ""),
+        ("sequence", "PeerError", ""),
+    ],
+)
 def test_a_fault_of_one_rank_is_an_error_on_all_ranks(ranks, kind, error, text):
     patience = 5 if kind in ("sequence", "shorter") else 30
     result = ranks.run(cases.fault, kind=kind, culprit=CULPRIT, patience=patience)
@@ -50,7 +53,7 @@ def test_a_silent_rank_is_an_error_within_the_timeout(ranks):
         assert untouched
         if rank != CULPRIT:
             assert name == "PeerError"
-            assert f"rank {CULPRIT} " in message, message       # whomever this one has waited for
+            assert f"rank {CULPRIT} " in message, message  # whomever this one has waited for
 
 
 def test_a_full_queue_is_an_error_within_the_timeout(ranks):
@@ -82,7 +85,7 @@ def test_a_rank_that_dies_is_an_error_that_names_it():
             assert f"rank {CULPRIT} " in message, message
         assert all("has failed" in message for _, message in later)
         assert len(later) == 3
-        assert looks <= 1 + 2       # one notice left, and each other rank's looked for, once
+        assert looks <= 1 + 2  # one notice left, and each other rank's looked for, once
 
 
 def test_calls_to_a_silent_store_end_before_the_interpreter_does():
@@ -93,7 +96,7 @@ def test_calls_to_a_silent_store_end_before_the_interpreter_does():
     records = failures.FailureRecords(PrefixStore("a/", store), 0)
     os.kill(host.pid, signal.SIGSTOP)
     assert records.reason_of(1) is None
-    (thread, _), = failures._abandoned
+    ((thread, _),) = failures._abandoned
     assert thread.is_alive()
     failures.end_abandoned_calls()
     assert not thread.is_alive()

@@ -14,21 +14,41 @@ from tests.support.paths import ROOT
 pytest.importorskip("torch")
 
 
-
-@pytest.mark.parametrize(("package", "recipe"), [
-    ("pytorch_lightning", "lightning_backend"), ("pytorch_lightning", "lightning_hook"),
-    ("pytorch_lightning", "lightning_argument"),
-    ("accelerate", "accelerate_backend"), ("accelerate", "accelerate_hook"),
-])
+@pytest.mark.parametrize(
+    ("package", "recipe"),
+    [
+        ("pytorch_lightning", "lightning_backend"),
+        ("pytorch_lightning", "lightning_hook"),
+        ("pytorch_lightning", "lightning_argument"),
+        ("accelerate", "accelerate_backend"),
+        ("accelerate", "accelerate_hook"),
+    ],
+)
 def test_recipes_of_frameworks_train_replicas_that_stay_the_same(package, recipe):
     if importlib.util.find_spec(package) is None:
         pytest.skip(f"{package} is not installed")
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2",
-               "-m", "tests.distributed.framework_cases", recipe]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False, cwd=ROOT,
-                          env={**os.environ, "ACCELERATE_USE_CPU": "true"})
+    command = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node",
+        "2",
+        "-m",
+        "tests.distributed.framework_cases",
+        recipe,
+    ]
+    done = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+        cwd=ROOT,
+        env={**os.environ, "ACCELERATE_USE_CPU": "true"},
+    )
     assert done.returncode == 0, done.stderr
     results = [line.split()[1:] for line in done.stdout.splitlines() if line.startswith("found ")]
     assert len(results) == 2
-    assert results[0][0] == results[1][0]       # the same parameters
+    assert results[0][0] == results[1][0]  # the same parameters
     assert all(int(calls) >= 3 for _, calls in results)

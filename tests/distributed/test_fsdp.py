@@ -31,7 +31,7 @@ def test_lossless_fsdp_has_the_bits_of_uncompressed_fsdp(pair, how, options):
     """A sum of two terms has one order, so these are the same bits."""
     ours, plain = trained(pair, how, **options), trained(pair, "shard", **options)
     assert ours["stats"]["calls"] >= 12
-    if options.get("narrow"):               # Gloo rounds an average in another place than the sum in float32 does
+    if options.get("narrow"):  # Gloo rounds an average in another place than the sum in float32 does
         assert ours["sums"] == pytest.approx(plain["sums"], rel=0.02)
     else:
         assert ours["crc"] == plain["crc"]
@@ -57,21 +57,32 @@ def test_hsdp_averages_replicas_compressed(four, how, mode):
 @pytest.mark.parametrize("slow", ["dense", "coded"])
 def test_fsdp_leaves_compression_where_it_is_slower(pair, slow):
     dense, _ = agreed(pair.run(cases.bypass, slow=slow))
-    assert sum(dense[:13]) == 0     # while it learns what a step is
-    assert 0 < sum(dense[13:22]) < 27       # a trial
+    assert sum(dense[:13]) == 0  # while it learns what a step is
+    assert 0 < sum(dense[13:22]) < 27  # a trial
     assert dense[22:28] == [3 * (slow == "coded")] * 6
-    assert 0 < sum(dense[28:]) < 24     # the next one
+    assert 0 < sum(dense[28:]) < 24  # the next one
 
 
 def test_fsdp_refuses_senseless_arguments(pair):
     pair.run(cases.refusals)
 
 
-@pytest.mark.parametrize(("how", "error", "text"), [
-    ("replicate", "InvalidArgument", "model is replicated over 2 ranks and not sharded, .* backend_override"),
-    ("shards of one rank", "InvalidArgument", "model is replicated over 2 ranks and not sharded, .* backend_override"),
-    ("several meshes", "Unsupported", "model has parameters that are sharded over several meshes, .* backend_override"),
-])
+@pytest.mark.parametrize(
+    ("how", "error", "text"),
+    [
+        ("replicate", "InvalidArgument", "model is replicated over 2 ranks and not sharded, .* backend_override"),
+        (
+            "shards of one rank",
+            "InvalidArgument",
+            "model is replicated over 2 ranks and not sharded, .* backend_override",
+        ),
+        (
+            "several meshes",
+            "Unsupported",
+            "model has parameters that are sharded over several meshes, .* backend_override",
+        ),
+    ],
+)
 def test_a_model_of_which_a_part_would_not_be_compressed_is_refused_and_left_as_it_is(pair, how, error, text):
     if how != "shards of one rank":
         # of torch 2.13, as several meshes are

@@ -19,15 +19,33 @@ four = ranks_of(4)
 
 @pytest.mark.parametrize(("by", "dtype"), [("staged", "float32"), ("group", "bfloat16")])
 def test_a_lossless_allreduce_on_devices_is_the_sum_in_the_order_of_ranks(ranks, by, dtype):
-    agreed(ranks.run(cases.on_devices, what=allreduce_cases.exact, by=by, dtype=dtype, sizes=(1, 2, 70_001),
-                     kinds=("sparse", "special"), smallest=0))
+    agreed(
+        ranks.run(
+            cases.on_devices,
+            what=allreduce_cases.exact,
+            by=by,
+            dtype=dtype,
+            sizes=(1, 2, 70_001),
+            kinds=("sparse", "special"),
+            smallest=0,
+        )
+    )
 
 
 def test_float64_and_small_tensors_on_devices_are_reduced_uncompressed(ranks):
-    if ranks.size == 2:     # a sum of two has one order
+    if ranks.size == 2:  # a sum of two has one order
         for by, dtype, smallest in (("staged", "float64", 0), ("group", "float32", 1 << 30)):
-            agreed(ranks.run(cases.on_devices, what=allreduce_cases.exact, by=by, dtype=dtype, sizes=(0, 999),
-                             kinds=("normal",), smallest=smallest))
+            agreed(
+                ranks.run(
+                    cases.on_devices,
+                    what=allreduce_cases.exact,
+                    by=by,
+                    dtype=dtype,
+                    sizes=(0, 999),
+                    kinds=("normal",),
+                    smallest=smallest,
+                )
+            )
 
 
 def test_tensors_on_devices_of_any_layout_are_reduced_several_at_a_time(ranks):
@@ -41,14 +59,17 @@ def test_terms_and_result_on_devices_are_rounded_as_encode_does(ranks, mode, dty
 
 def test_a_near_lossless_allreduce_on_devices_keeps_its_bound(ranks):
     result = agreed(ranks.run(cases.on_devices, what=allreduce_cases.near_bound, by="staged", op="sum", scale=1.0))
-    assert result[1] > 0.01       # it does round
+    assert result[1] > 0.01  # it does round
 
 
-@pytest.mark.parametrize(("mode", "options"), [
-    ("near", {"optimizer_name": "AdamW"}),
-    ("near", {"images": True}),             # channels-last parameters
-    ("lossless", {"narrow": True}),         # two types
-])
+@pytest.mark.parametrize(
+    ("mode", "options"),
+    [
+        ("near", {"optimizer_name": "AdamW"}),
+        ("near", {"images": True}),  # channels-last parameters
+        ("lossless", {"narrow": True}),  # two types
+    ],
+)
 def test_training_on_devices_has_the_bits_of_training_on_the_host(ranks, mode, options):
     result = ranks.run(cases.on_devices, what=ddp_cases.train, by="group", mode=mode, steps=4, **options)
     plain = ranks.run(cases.on_host, what=ddp_cases.train, mode=mode, steps=4, **options)
@@ -73,16 +94,19 @@ def test_sums_on_devices_have_the_bits_of_sums_on_the_host(ranks):
     assert all(ranks.run(cases.sums_as_on_the_host))
 
 
-@pytest.mark.parametrize(("kind", "by", "error", "text"), [
-    ("exception", "group", "PeerError", "aborted: ZeroDivisionError: a fault on purpose"),
-    ("result", "group", "PeerError", "aborted: ZeroDivisionError: a fault on purpose"),
-    ("payload", "staged", "Corruption", "checksum"),
-    ("size", "staged", "Corruption", "a frame of"),
-    ("other values", "group", "Corruption", "values of"),
-    ("host", "staged", "PeerError", "differs in"),
-])
+@pytest.mark.parametrize(
+    ("kind", "by", "error", "text"),
+    [
+        ("exception", "group", "PeerError", "aborted: ZeroDivisionError: a fault on purpose"),
+        ("result", "group", "PeerError", "aborted: ZeroDivisionError: a fault on purpose"),
+        ("payload", "staged", "Corruption", "checksum"),
+        ("size", "staged", "Corruption", "a frame of"),
+        ("other values", "group", "Corruption", "values of"),
+        ("host", "staged", "PeerError", "differs in"),
+    ],
+)
 def test_a_fault_of_one_device_is_an_error_on_all_ranks(ranks, kind, by, error, text):
-    if ranks.size == 2 and kind == "result":        # there is none
+    if ranks.size == 2 and kind == "result":  # there is none
         return
     outcomes = ranks.run(cases.fault, kind=kind, culprit=CULPRIT, by=by)
     for rank, (name, message, untouched, following) in enumerate(outcomes):
@@ -97,15 +121,16 @@ def test_a_fault_of_one_device_is_an_error_on_all_ranks(ranks, kind, by, error, 
 @pytest.mark.parametrize(("by", "compressed"), [("group", True), ("staged", True), ("group", False), ("staged", False)])
 def test_a_failed_collective_of_devices_is_an_error_that_says_where(ranks, by, compressed):
     where = "all-reduce 0, frames: " if compressed else "all-reduce, uncompressed: "
-    unknown = "some rank, it is not known which: "      # unless messages of our own have timed out
+    unknown = "some rank, it is not known which: "  # unless messages of our own have timed out
     for rank, (name, message) in enumerate(ranks.run(cases.lost, culprit=CULPRIT, by=by, compressed=compressed)):
         assert name == "PeerError" and message.startswith(where), (rank, name, message)
         assert unknown in message or "rank " in message
         assert rank != CULPRIT or message == where + unknown + "the device's network is gone"
 
 
-@pytest.mark.parametrize(("by", "mode", "narrow"), [
-    ("group", "lossless", False), ("staged", "near", True), ("group", "visible", False)])
+@pytest.mark.parametrize(
+    ("by", "mode", "narrow"), [("group", "lossless", False), ("staged", "near", True), ("group", "visible", False)]
+)
 def test_replicas_under_diloco_on_devices_end_with_the_bits_of_those_on_the_host(ranks, by, mode, narrow):
     result = ranks.run(cases.on_devices, what=diloco_cases.train, by=by, mode=mode, narrow=narrow, steps=9)
     plain = ranks.run(cases.on_host, what=diloco_cases.train, mode=mode, narrow=narrow, steps=9)
@@ -115,8 +140,9 @@ def test_replicas_under_diloco_on_devices_end_with_the_bits_of_those_on_the_host
 def test_diloco_on_devices_goes_on_from_a_state_and_refuses_damage(ranks):
     for mode in ("lossless", "visible"):
         assert all(ranks.run(cases.on_devices, what=diloco_cases.resume, by="group", mode=mode))
-    for heard, unchanged in ranks.run(cases.on_devices, what=diloco_cases.corrupted, by="staged", mode="visible",
-                                      culprit=CULPRIT):
+    for heard, unchanged in ranks.run(
+        cases.on_devices, what=diloco_cases.corrupted, by="staged", mode="visible", culprit=CULPRIT
+    ):
         assert "rank" in heard and unchanged
 
 

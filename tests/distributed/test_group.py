@@ -23,11 +23,26 @@ SIZES = (1, 2, 3)
 ranks = ranks_of(*SIZES, backend="gcodec")
 
 
-@pytest.mark.parametrize("case", [
-    cases.all_reduces, cases.inference, cases.other_types, cases.asynchronous, cases.layouts, cases.coalesced,
-    cases.data_movement, cases.objects, cases.point_to_point, cases.functional_collectives, cases.subgroups,
-    cases.overlapping, cases.named_backend, cases.device_mesh,
-], ids=lambda case: case.__name__)
+@pytest.mark.parametrize(
+    "case",
+    [
+        cases.all_reduces,
+        cases.inference,
+        cases.other_types,
+        cases.asynchronous,
+        cases.layouts,
+        cases.coalesced,
+        cases.data_movement,
+        cases.objects,
+        cases.point_to_point,
+        cases.functional_collectives,
+        cases.subgroups,
+        cases.overlapping,
+        cases.named_backend,
+        cases.device_mesh,
+    ],
+    ids=lambda case: case.__name__,
+)
 def test_collectives_of_the_group_give_what_gloo_gives(ranks, case):
     agreed(ranks.run(case))
 
@@ -63,19 +78,34 @@ def test_compressed_and_plain_collectives_interleave(ranks):
 
 
 #: One rank sends nothing, in whatever form; it may join all the same.
-FORMS = [(size, options) for size in SIZES for options in (
-    {}, {"find_unused_parameters": True}, {"gradient_as_bucket_view": True}, {"static_graph": True}, {"narrow": True},
-    {"join": True}, {"divide_by_initial": False, "join": True}) if size > 1 or options in ({}, {"join": True})]
+FORMS = [
+    (size, options)
+    for size in SIZES
+    for options in (
+        {},
+        {"find_unused_parameters": True},
+        {"gradient_as_bucket_view": True},
+        {"static_graph": True},
+        {"narrow": True},
+        {"join": True},
+        {"divide_by_initial": False, "join": True},
+    )
+    if size > 1 or options in ({}, {"join": True})
+]
 
 
-@pytest.mark.parametrize(("ranks", "options"), FORMS, indirect=["ranks"],
-                         ids=lambda value: next(iter(value), "plain") if isinstance(value, dict) else str(value))
+@pytest.mark.parametrize(
+    ("ranks", "options"),
+    FORMS,
+    indirect=["ranks"],
+    ids=lambda value: next(iter(value), "plain") if isinstance(value, dict) else str(value),
+)
 def test_ddp_over_the_group_trains_as_over_gloo(ranks, options):
     ours = ranks.run(run_cases.train_ddp, gloo=False, **options)
     gloos = ranks.run(run_cases.train_ddp, gloo=True, **options)
     checksum, sums = agreed(ours)
     assert sums == pytest.approx(gloos[0][1], rel=1e-3 if options.get("narrow") else 1e-5)
-    if ranks.size <= 2 and not options.get("narrow"):   # a sum of two has one order, but Gloo rounds bfloat16 otherwise
+    if ranks.size <= 2 and not options.get("narrow"):  # a sum of two has one order, but Gloo rounds bfloat16 otherwise
         assert checksum == gloos[0][0]
 
 
@@ -91,10 +121,10 @@ def test_ddp_over_the_group_with_fixed_bits_trains_within_rounding(ranks):
 def test_the_group_leaves_compression_where_it_is_slower(ranks, slow):
     dense, calls, _ = agreed(ranks.run(run_cases.bypass, slow=slow))
     assert calls[1:] == [3] * 35
-    assert sum(dense[:13]) == 0     # while it learns what a step is
-    assert 0 < sum(dense[13:22]) < 27       # a trial
+    assert sum(dense[:13]) == 0  # while it learns what a step is
+    assert 0 < sum(dense[13:22]) < 27  # a trial
     assert dense[22:28] == [3 * (slow == "coded")] * 6
-    assert 0 < sum(dense[28:]) < 24     # the next one
+    assert 0 < sum(dense[28:]) < 24  # the next one
 
 
 @with_sizes(2)
@@ -105,7 +135,7 @@ def test_torchs_profiler_shows_the_groups_collectives(ranks):
 @with_sizes(2)
 def test_the_group_tries_compression_anew_when_the_step_changes(ranks):
     before, after, _ = agreed(ranks.run(run_cases.changing))
-    assert any(before)      # a trial had begun
+    assert any(before)  # a trial had begun
     assert not any(after[2:9])
     assert after[-3:] == [True] * 3
 
@@ -133,9 +163,20 @@ def test_the_default_group_can_be_destroyed_and_made_again(ranks):
 
 # On CUDA devices (tests/distributed/gpu_allreduce_cases.py)
 
+
 @pytest.mark.parametrize("by", ["group", "staged"])
-@pytest.mark.parametrize("case", [cases.inference, cases.asynchronous, cases.layouts, cases.coalesced,
-                                  cases.functional_collectives, cases.overlapping], ids=lambda case: case.__name__)
+@pytest.mark.parametrize(
+    "case",
+    [
+        cases.inference,
+        cases.asynchronous,
+        cases.layouts,
+        cases.coalesced,
+        cases.functional_collectives,
+        cases.overlapping,
+    ],
+    ids=lambda case: case.__name__,
+)
 def test_collectives_of_tensors_on_devices_are_those_of_tensors_on_the_host(ranks, case, by):
     if ranks.size > 1:
         on_devices = ranks.run(gpu_cases.on_devices, what=case, by=by)

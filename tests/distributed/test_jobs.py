@@ -25,6 +25,6 @@ def test_a_future_that_the_profiler_shows_gives_and_raises_what_others_do():
         for wait in (bad.wait, bad.without_value().wait):
             with pytest.raises(gcodec.PeerError, match="a fault on purpose"):
                 wait()
-        with pytest.raises(RuntimeError, match="PeerError: a fault on purpose"):    # as torch says it in a callback
+        with pytest.raises(RuntimeError, match="PeerError: a fault on purpose"):  # as torch says it in a callback
             bad.get_future().wait()
     assert {"one", "another"} <= {event.name for event in profile.events()}

@@ -21,6 +21,7 @@ ranks = ranks_of(3)
 
 # Lanes that are closed
 
+
 @pytest.mark.parametrize("state", ["near", "top"])
 def test_training_goes_on_after_lanes_are_closed(ranks, state):
     assert agreed(ranks.run(cases.closed, state=state))
@@ -54,6 +55,7 @@ def test_a_blocking_job_begins_after_jobs_that_have_begun(ranks):
 
 # The group and the file of a state
 
+
 def test_a_state_of_another_group_than_DDPs_is_refused(ranks):
     for texts, takes_it_from_the_model in ranks.run(cases.other_group):
         assert all("give the state group=ddp.process_group" in text for text in texts), texts
@@ -75,24 +77,29 @@ def test_threads_of_gloo_end_with_the_lane(ranks):
 
 # Options that differ
 
-@pytest.mark.parametrize(("what", "text"), [
-    ("refresh", "refresh: Refresh(interval=50, trigger=0.1) on rank 0, Refresh(interval=5, trigger=0.1) on rank 1"),
-    ("no refresh", "refresh: Refresh(interval=50, trigger=0.1) on rank 0, None on rank 1"),
-    ("bypass", "bypass: None on rank 0, Bypass(steps=4, every=500, margin=0.02) on rank 1"),
-    ("smallest", "smallest: 0 on rank 0, 1073741824 on rank 1"),
-    ("mode", "mode: 'NearLossless(optimizer)' on rank 0, FixedBits(mantissa_bits=8) on rank 1"),
-    ("accuracy", "mode: 'NearLossless(optimizer)' on rank 0, 'bf16' on rank 1"),
-    ("state", "state: 'CompressedAllreduce' on rank 0, 'CompressedGradients' on rank 1"),
-    ("loaded", "loaded state: None on rank 0, 'of step 4, checksum "),
-])
+
+@pytest.mark.parametrize(
+    ("what", "text"),
+    [
+        ("refresh", "refresh: Refresh(interval=50, trigger=0.1) on rank 0, Refresh(interval=5, trigger=0.1) on rank 1"),
+        ("no refresh", "refresh: Refresh(interval=50, trigger=0.1) on rank 0, None on rank 1"),
+        ("bypass", "bypass: None on rank 0, Bypass(steps=4, every=500, margin=0.02) on rank 1"),
+        ("smallest", "smallest: 0 on rank 0, 1073741824 on rank 1"),
+        ("mode", "mode: 'NearLossless(optimizer)' on rank 0, FixedBits(mantissa_bits=8) on rank 1"),
+        ("accuracy", "mode: 'NearLossless(optimizer)' on rank 0, 'bf16' on rank 1"),
+        ("state", "state: 'CompressedAllreduce' on rank 0, 'CompressedGradients' on rank 1"),
+        ("loaded", "loaded state: None on rank 0, 'of step 4, checksum "),
+    ],
+)
 def test_an_option_that_differs_is_named_on_every_rank(ranks, what, text):
     heard = agreed(ranks.run(cases.differing, what=what, culprit=CULPRIT))
     assert f"ranks differ in {text}" in heard
-    assert ("loaded state" in heard) == (what in ("loaded", "state"))       # another kind of state has none
+    assert ("loaded state" in heard) == (what in ("loaded", "state"))  # another kind of state has none
 
 
-@pytest.mark.parametrize("other", [{"refresh": None}, {"bypass": None}, {"smallest": 1 << 30}],
-                         ids=lambda other: next(iter(other)))
+@pytest.mark.parametrize(
+    "other", [{"refresh": None}, {"bypass": None}, {"smallest": 1 << 30}], ids=lambda other: next(iter(other))
+)
 def test_an_option_of_a_process_group_that_differs_is_named_on_every_rank(ranks, other):
     heard = agreed(ranks.run(cases.differing_groups, culprit=CULPRIT, **other))
     assert f"ranks differ in {next(iter(other))}: " in heard
@@ -104,8 +111,10 @@ def test_an_option_of_diloco_that_differs_is_named_on_every_rank(ranks):
 
 
 def test_ranks_with_different_codebooks_raise_an_error_that_mentions_them(ranks):
-    assert all("codebooks (as after load_state_dict() on some ranks only)" in text or "aborted" in text
-               for text in ranks.run(cases.changed, culprit=CULPRIT))
+    assert all(
+        "codebooks (as after load_state_dict() on some ranks only)" in text or "aborted" in text
+        for text in ranks.run(cases.changed, culprit=CULPRIT)
+    )
 
 
 def test_ranks_that_loaded_states_of_different_steps_raise_PeerError(ranks):
@@ -122,6 +131,7 @@ def test_a_hook_without_a_state_says_what_is_right():
 
 # Optimizers
 
+
 def test_an_optimizer_without_a_rule_is_refused_in_the_words_of_the_hook():
     optimizer = torch.optim.NAdam([torch.nn.Parameter(torch.ones(3))])
     with pytest.raises(gcodec.Unsupported, match=r"NAdam: use mode=Lossless\(\) or mode=FixedBits\(k\) instead"):
@@ -136,6 +146,7 @@ def test_buckets_that_no_optimizer_holds_are_warned_of_once(ranks, held):
 
 
 # Uncompressed buckets
+
 
 def test_a_rank_that_dies_is_not_named_where_gloo_reduces():
     result = Ranks(3).run_with_deaths(cases.death, culprit=CULPRIT)

@@ -32,9 +32,15 @@ def test_float_tensors_of_a_packed_state_keep_their_bits(dtype, shape):
 
 
 NUMBERS = st.one_of(st.integers(), st.floats(allow_nan=False), st.text(max_size=5), st.booleans(), st.none())
-STATES = st.recursive(NUMBERS, lambda inner: st.one_of(
-    st.lists(inner, max_size=3), st.dictionaries(st.text(max_size=5), inner, max_size=3),
-    st.dictionaries(st.floats(allow_nan=False), inner, min_size=1, max_size=3)), max_leaves=8)
+STATES = st.recursive(
+    NUMBERS,
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3),
+        st.dictionaries(st.text(max_size=5), inner, max_size=3),
+        st.dictionaries(st.floats(allow_nan=False), inner, min_size=1, max_size=3),
+    ),
+    max_leaves=8,
+)
 
 
 @given(STATES)
@@ -58,13 +64,21 @@ def test_arrays_of_a_packed_state_keep_their_values():
 OF_NUMPY = f'{{"gcodec.tensor": "{base64.b64encode(gcodec.encode(np.ones(3, np.float32))).decode()}"}}'
 
 
-@pytest.mark.parametrize("damage", ["{", '{"gcodec.tensor": "AAAA"}', '{"gcodec.tensor": 5}', '{"gcodec.pairs": [1]}',
-                                    '{"array": "<f4", "base64": "AAA"}',
-                                    '{"gcodec.plain_tensor": {"array": "<f4", "base64": ""}, "shape": 3}',
-                                    '{"array": "(", "base64": ""}',
-                                    '{"gcodec.plain_tensor": {"array": "<i4", "base64": ""}, "shape": [2]}',
-                                    pytest.param("[" * 100_000, id="deep"),
-                                    pytest.param(OF_NUMPY, id="numpy")])
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "{",
+        '{"gcodec.tensor": "AAAA"}',
+        '{"gcodec.tensor": 5}',
+        '{"gcodec.pairs": [1]}',
+        '{"array": "<f4", "base64": "AAA"}',
+        '{"gcodec.plain_tensor": {"array": "<f4", "base64": ""}, "shape": 3}',
+        '{"array": "(", "base64": ""}',
+        '{"gcodec.plain_tensor": {"array": "<i4", "base64": ""}, "shape": [2]}',
+        pytest.param("[" * 100_000, id="deep"),
+        pytest.param(OF_NUMPY, id="numpy"),
+    ],
+)
 def test_damaged_packed_states_are_refused(damage):
     with pytest.raises(gcodec.GcodecError):
         unpack_state(damage)

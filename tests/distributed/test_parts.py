@@ -35,8 +35,16 @@ from gcodec.dtypes import BY_NAME
 from gcodec.errors import InvalidArgument
 from gcodec.truncation.optimizers import levels_for
 
-HEADERS = st.builds(Header, st.integers(0, 2), st.integers(0, 2**32 - 1), st.integers(0, 2**32 - 1),
-                    st.integers(0, 2**64 - 1), st.integers(0, 2**64 - 1), st.integers(0, 2**64 - 1), st.just(0))
+HEADERS = st.builds(
+    Header,
+    st.integers(0, 2),
+    st.integers(0, 2**32 - 1),
+    st.integers(0, 2**32 - 1),
+    st.integers(0, 2**64 - 1),
+    st.integers(0, 2**64 - 1),
+    st.integers(0, 2**64 - 1),
+    st.just(0),
+)
 
 
 class GoneGroup:
@@ -48,9 +56,11 @@ class GoneGroup:
     recv = send
 
 
-@pytest.mark.parametrize("begin", [lambda transfers: transfers.post(3, 1, 10),
-                                   lambda transfers: transfers.send_array(3, 1, np.zeros(10, np.uint8))],
-                         ids=["receive", "send"])
+@pytest.mark.parametrize(
+    "begin",
+    [lambda transfers: transfers.post(3, 1, 10), lambda transfers: transfers.send_array(3, 1, np.zeros(10, np.uint8))],
+    ids=["receive", "send"],
+)
 def test_a_closed_connection_is_an_error_that_names_the_rank(begin):
     group: Any = GoneGroup()
     transfers = Transfers(group, timedelta(seconds=1), Buffers(), lambda peer: f"rank {peer} (here)")
@@ -91,7 +101,7 @@ def test_an_error_names_the_rank_that_failed_first():
     assert FailureRecords(store, 0).reason_of(2) == "rank 3: the connection has failed (Connection closed by peer)"
     assert here.reason_of(1) is None
     looks = store.looks
-    assert here.reason_of(1) is None       # nobody waits twice for a record
+    assert here.reason_of(1) is None  # nobody waits twice for a record
     assert store.looks == looks > 1
 
 
@@ -116,10 +126,17 @@ def test_every_value_of_an_allreduce_has_one_owner(n_values, size):
 def test_every_message_that_one_rank_sends_another_expects(n_values, size):
     schedules = [Schedule.between(n_values, rank, size) for rank in range(size)]
     sent = sorted((rank, slot.peer, *slot[1:]) for rank, item in enumerate(schedules) for slot in item.outgoing())
-    expected = [(slot.peer, rank, *slot[1:]) for rank, item in enumerate(schedules)
-                for slots in item.contributions() for slot in slots.values()]
-    expected += [(slot.peer, rank, *slot[1:]) for rank, item in enumerate(schedules)
-                 for slot in (*item.results(), *item.receipts())]
+    expected = [
+        (slot.peer, rank, *slot[1:])
+        for rank, item in enumerate(schedules)
+        for slots in item.contributions()
+        for slot in slots.values()
+    ]
+    expected += [
+        (slot.peer, rank, *slot[1:])
+        for rank, item in enumerate(schedules)
+        for slot in (*item.results(), *item.receipts())
+    ]
     assert sent == sorted(expected)
     assert len(set(sent)) == len(sent)
 
@@ -154,8 +171,10 @@ def test_levels_of_many_tensors_are_those_of_each(name, steps):
         optimizer.step()
     ladder = gcodec.Ladder((0, 2, 3, 9)) if name == "uneven ladder" else None
     ends = np.cumsum([param.numel() for param in params])
-    segments = [GradientSegment(int(end) - param.numel(), int(end), param, param.stride())
-                for end, param in zip(ends, params, strict=True)]
+    segments = [
+        GradientSegment(int(end) - param.numel(), int(end), param, param.stride())
+        for end, param in zip(ends, params, strict=True)
+    ]
     mode = gd.NearLossless(optimizer, ladder=ladder, loss_scale=8.0, scale=0.5)
     level_chooser = LevelChooser(mode, Gradients(segments), BY_NAME["float32"], 3.0)
     values = (torch.randn(int(ends[-1]), generator=random) * 0.1).masked_fill(torch.rand(int(ends[-1])) < 0.1, 0)
@@ -164,8 +183,9 @@ def test_levels_of_many_tensors_are_those_of_each(name, steps):
         for begin in range(0, len(values), 1000):
             level_chooser.levels(begin, values.numpy()[begin : begin + 1000], kind, out[begin : begin + 1000])
         for begin, end, held, stride in segments:
-            grad, result = (torch.as_strided(flat[begin:end], held.shape, stride)
-                           for flat in (values, torch.from_numpy(out)))
+            grad, result = (
+                torch.as_strided(flat[begin:end], held.shape, stride) for flat in (values, torch.from_numpy(out))
+            )
             if held is params[-1]:
                 assert not result.any()
             else:
@@ -181,9 +201,14 @@ def test_a_function_that_returns_no_loss_scale_is_refused(scale):
         LevelChooser(mode, Gradients.of([param], 3), BY_NAME["float32"], 1.0)
 
 
-@pytest.mark.parametrize(("name", "value"), [
-    *((name, value) for name in ("scale", "loss_scale") for value in (0, -1.0, math.nan, math.inf)),
-    ("ladder", {"float32": [0, 3]}), ("ladder", {"float32": None})])
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *((name, value) for name in ("scale", "loss_scale") for value in (0, -1.0, math.nan, math.inf)),
+        ("ladder", {"float32": [0, 3]}),
+        ("ladder", {"float32": None}),
+    ],
+)
 def test_a_near_lossless_mode_that_no_step_could_use_is_refused_when_it_is_made(name, value):
     with pytest.raises(InvalidArgument, match=f"^{name} must"):
         gd.NearLossless(torch.optim.SGD([torch.nn.Parameter(torch.ones(3))], lr=0.1), **{name: value})
@@ -249,14 +274,17 @@ def test_a_damaged_header_is_noticed(header, bit):
         Header.read_from(message, "rank 7")
 
 
-@pytest.mark.parametrize(("change", "error", "text"), [
-    ({}, None, ""),
-    ({"sequence": 4}, gcodec.PeerError, "all-reduce 4, this one at 3"),
-    ({"agreement": 1}, gcodec.PeerError, "differs in dtype, mode"),
-    ({"n_values": 11}, gcodec.PeerError, "differs in"),
-    ({"piece": 9}, gcodec.Corruption, "instead of"),
-    ({"payload": 9}, gcodec.Corruption, "9 bytes of payload where at most 8 fit"),
-])
+@pytest.mark.parametrize(
+    ("change", "error", "text"),
+    [
+        ({}, None, ""),
+        ({"sequence": 4}, gcodec.PeerError, "all-reduce 4, this one at 3"),
+        ({"agreement": 1}, gcodec.PeerError, "differs in dtype, mode"),
+        ({"n_values": 11}, gcodec.PeerError, "differs in"),
+        ({"piece": 9}, gcodec.Corruption, "instead of"),
+        ({"payload": 9}, gcodec.Corruption, "9 bytes of payload where at most 8 fit"),
+    ],
+)
 def test_headers_that_differ_from_the_expected_one_are_refused(change, error, text):
     expected = Header(RESULT, 1, 2, 3, 4, 5, 0)
     message = np.zeros(HEADER + 8, np.uint8)
@@ -289,8 +317,10 @@ def test_narrow_types_are_added_in_float32_and_rounded_once(dtype, place, n_term
     wanted = wanted / n_terms
     total = RankSum(BY_NAME[dtype], len(values))
     for _ in range(2):
-        bits = [item.clone().view(getattr(torch, f"int{item.itemsize * 8}")).numpy().view(f"u{item.itemsize}")
-                for item in terms]
+        bits = [
+            item.clone().view(getattr(torch, f"int{item.itemsize * 8}")).numpy().view(f"u{item.itemsize}")
+            for item in terms
+        ]
         out = {"apart": np.empty_like(bits[0]), "first": bits[0], "last": bits[-1]}[place]
         for item in bits[:-1]:
             total.add(item)
@@ -319,7 +349,7 @@ def test_statistics_are_plain_numbers_and_go_to_a_writer():
     gd.log_to(Writer(), numbers, 7)
     assert written["gcodec/ratio"] == (110 / 35, 7)
     assert written["gcodec/step/dense"] == (1, 7)
-    assert not any("bits_per_symbol" in name for name in written)       # not known yet
+    assert not any("bits_per_symbol" in name for name in written)  # not known yet
 
 
 def test_tensorboard_has_the_statistics_that_were_written(tmp_path):
@@ -353,31 +383,42 @@ def test_modes_without_a_meaning_are_refused():
     with pytest.raises(gcodec.InvalidArgument, match="not initialized"):
         gd.allreduce(torch.zeros(3))
     with pytest.raises(gcodec.Unsupported, match="python_reducer"):
-        gd.hook(object.__new__(gd.CompressedAllreduce), (param, param))     # type: ignore[arg-type]
+        gd.hook(object.__new__(gd.CompressedAllreduce), (param, param))  # type: ignore[arg-type]
 
 
 PARAM = torch.nn.Parameter(torch.zeros(3))
 SGD = torch.optim.SGD([PARAM], lr=0.1)
 MADE: dict[str, Any] = {
-    "hook": gd.CompressedAllreduce, "group": gd.GroupOptions,
+    "hook": gd.CompressedAllreduce,
+    "group": gd.GroupOptions,
     "FSDP": lambda **options: gd.compress_fsdp(torch.nn.Linear(2, 2), **options),
     "DiLoCo": lambda **options: gd.DiLoCo(SGD, **{"every": 2, **options}),
 }
 SENSELESS: list[tuple[str, Any, str]] = [
     *(("mode", mode, r"Lossless\(\)") for mode in ("lossless", 8, gd.Lossless, SGD)),
-    ("timeout", 10, r"timedelta\(seconds=10\)"), ("timeout", timedelta(0), "positive"),
-    ("smallest", 0.5, "an integer, not 0.5"), ("smallest", -1, "at least 0, not -1"),
+    ("timeout", 10, r"timedelta\(seconds=10\)"),
+    ("timeout", timedelta(0), "positive"),
+    ("smallest", 0.5, "an integer, not 0.5"),
+    ("smallest", -1, "at least 0, not -1"),
     ("threads", 0, "at least 1, not 0"),
-    ("bypass", 5, r"a Bypass, such as Bypass\(steps=4"), ("refresh", 50, r"a Refresh, such as Refresh\(interval=50"),
-    ("every", 2.5, "an integer, not 2.5"), ("every", 0, "at least 1, not 0"),
+    ("bypass", 5, r"a Bypass, such as Bypass\(steps=4"),
+    ("refresh", 50, r"a Refresh, such as Refresh\(interval=50"),
+    ("every", 2.5, "an integer, not 2.5"),
+    ("every", 0, "at least 1, not 0"),
     *(("optimizer", other, "the optimizer that takes the step") for other in ([], [PARAM], iter([PARAM]))),
 ]
-LACKING = {"hook": {"every"}, "group": {"every", "optimizer"}, "FSDP": {"every", "optimizer"},
-           "DiLoCo": {"bypass", "refresh", "optimizer"}}
+LACKING = {
+    "hook": {"every"},
+    "group": {"every", "optimizer"},
+    "FSDP": {"every", "optimizer"},
+    "DiLoCo": {"bypass", "refresh", "optimizer"},
+}
 
 
-@pytest.mark.parametrize(("made", "name", "value", "text"), [
-    (made, *case) for made in MADE for case in SENSELESS if case[0] not in LACKING[made]])
+@pytest.mark.parametrize(
+    ("made", "name", "value", "text"),
+    [(made, *case) for made in MADE for case in SENSELESS if case[0] not in LACKING[made]],
+)
 def test_options_without_a_meaning_are_refused_where_they_are_given(made, name, value, text):
     with pytest.raises(gcodec.InvalidArgument, match=f"(?s)^{name} must be .*{text}"):
         MADE[made](**{name: value})
@@ -397,8 +438,14 @@ def test_a_mode_without_a_meaning_cannot_be_assigned():
         state.mode = 8
 
 
-@pytest.mark.parametrize(("mode", "reason"), [
-    ("bf16", ": words are for the DDP hook"), (gd.GroupOptions(), ": what GroupOptions holds are arguments"), (8, "$")])
+@pytest.mark.parametrize(
+    ("mode", "reason"),
+    [
+        ("bf16", ": words are for the DDP hook"),
+        (gd.GroupOptions(), ": what GroupOptions holds are arguments"),
+        (8, "$"),
+    ],
+)
 def test_a_mode_that_groups_do_not_have_is_refused_for_its_own_reason(mode, reason):
     with pytest.raises(gcodec.InvalidArgument, match=rf"^mode must be .* or FixedBits\(k\), not [^:]+{reason}"):
         gd.GroupOptions(mode)
@@ -419,7 +466,7 @@ class Couple(torch.distributed.ProcessGroup):
     """A group of two."""
 
     def __init__(self):
-        super().__init__(0, 2)      # type: ignore[call-arg]
+        super().__init__(0, 2)  # type: ignore[call-arg]
 
 
 def test_unsupported_devices_are_named_by_every_entry():
@@ -428,7 +475,7 @@ def test_unsupported_devices_are_named_by_every_entry():
     bucket: Any = SimpleNamespace(buffer=lambda: there, parameters=list)
     refusals: dict[str, Any] = {
         "FSDP: tensors on meta": lambda: Collectives(gd.GroupOptions(), "FSDP").suits([there], Couple()),
-        "gradients of torch.float32 on meta": lambda: CompressedGradients._lane_for(None, bucket),   # type: ignore[arg-type]
+        "gradients of torch.float32 on meta": lambda: CompressedGradients._lane_for(None, bucket),  # type: ignore[arg-type]
         "parameters on meta": lambda: gd.DiLoCo(torch.optim.SGD([torch.nn.Parameter(there)], lr=1.0), 5),
     }
     for text, refused in refusals.items():
@@ -437,6 +484,7 @@ def test_unsupported_devices_are_named_by_every_entry():
 
 
 # Steps among collectives
+
 
 @given(st.lists(st.integers(0, 3), max_size=12), st.lists(st.integers(0, 3), min_size=1, max_size=20), st.data())
 def test_a_step_of_collectives_begins_after_the_longest_gap(first, step, data):
@@ -452,7 +500,7 @@ def test_a_step_of_collectives_begins_after_the_longest_gap(first, step, data):
     assert periods.known
     if shortest == len(step):
         assert set(begun) == {pause}
-    assert not periods.begins(7, now)       # another call than all before
+    assert not periods.begins(7, now)  # another call than all before
     assert not periods.known
 
 

@@ -43,9 +43,11 @@ LEFT_OUT = {
     "test_ddp_compile_static_graph": "torch.compile does not take the functions that stand in for CUDA's",
     "test_ddp_device": _DEVICE,
     "test_ddp_inference": _SYNC,
-    **{f"test_ddp_native_mixed_precision_{view}_{unset}": "records CUDA events"
-       for view in ("grad_as_bucket_view", "no_grad_as_bucket_view")
-       for unset in ("no_set_grad_none", "set_grad_to_none")},
+    **{
+        f"test_ddp_native_mixed_precision_{view}_{unset}": "records CUDA events"
+        for view in ("grad_as_bucket_view", "no_grad_as_bucket_view")
+        for unset in ("no_set_grad_none", "set_grad_to_none")
+    },
     "test_ddp_uneven_inputs": "had not ended after five minutes",
     "test_ddp_uneven_inputs_stop_iteration_sync_bn": _SYNC,
     "test_monitored_barrier_allreduce_hang": _NCCL,
@@ -64,8 +66,9 @@ class InCpuMemory(TorchFunctionMode):
         if function is torch.Tensor.to and len(args) > 1 and isinstance(args[1], int):
             args = args[0], _CPU, *args[2:]
         args = tuple(_CPU if _is_cuda(argument) else argument for argument in args)
-        kwargs = {k: _CPU if _is_cuda(v) or (k == "device" and isinstance(v, int)) else v
-                  for k, v in (kwargs or {}).items()}
+        kwargs = {
+            k: _CPU if _is_cuda(v) or (k == "device" and isinstance(v, int)) else v for k, v in (kwargs or {}).items()
+        }
         return function(*args, **kwargs)
 
 

@@ -58,9 +58,18 @@ def some_values(seed: int = 0) -> np.ndarray:
 
 def some_state(seed: int = 0) -> dict[str, Any]:
     x = torch.from_numpy(some_values(seed))
-    return {"model": {"w": x, "view": x[3:, ::2], "half": x.half()}, "step": 3, "betas": (0.9, 0.999), "set": {1, 2},
-            "numpy": some_values(seed).astype(">f8"), "complex": torch.complex(x.double(), x.double()),
-            "scalar": np.float32(2), "name": "run", "bytes": b"abc", "size": torch.Size([1, 2])}
+    return {
+        "model": {"w": x, "view": x[3:, ::2], "half": x.half()},
+        "step": 3,
+        "betas": (0.9, 0.999),
+        "set": {1, 2},
+        "numpy": some_values(seed).astype(">f8"),
+        "complex": torch.complex(x.double(), x.double()),
+        "scalar": np.float32(2),
+        "name": "run",
+        "bytes": b"abc",
+        "size": torch.Size([1, 2]),
+    }
 
 
 def weights(seed: int) -> dict[str, torch.Tensor]:
@@ -140,8 +149,7 @@ def reading(folder: Path) -> Iterator[tuple[str, Case]]:
     checkpoints = gcodec.Checkpointer(folder / "steps", full_every=3, threads=1)
     for step in range(2):
         checkpoints.save(step, some_state(step))
-    yield "Checkpointer.load", Case(
-        lambda: bytes_of(gcodec.Checkpointer(folder / "steps", threads=1).load()))
+    yield "Checkpointer.load", Case(lambda: bytes_of(gcodec.Checkpointer(folder / "steps", threads=1).load()))
 
     def verify() -> bytes:
         checkpoints.verify(1)
@@ -221,13 +229,25 @@ def writing(folder: Path) -> Iterator[tuple[str, Case]]:
 
     yield "Encoder.encode", Case(stream)
     yield "save", _written(folder / "save", lambda path: gcodec.save(some_state(), path / "out.gc", threads=1))
-    yield "save smallest", _written(folder / "smallest", lambda path: gcodec.save(
-        {"w": x}, path / "out.gc", smallest=True, threads=1))
+    yield (
+        "save smallest",
+        _written(folder / "smallest", lambda path: gcodec.save({"w": x}, path / "out.gc", smallest=True, threads=1)),
+    )
     gcodec.save(some_state(), folder / "base.gc", threads=1)
-    yield "save with base", _written(folder / "with-base", lambda path: gcodec.save(
-        some_state(1), path / "out.gc", base=folder / "base.gc", threads=1))
-    yield "save_file", _written(folder / "save_file", lambda path: gcodec.save_file(
-        {"w": x, "v": torch.from_numpy(x)}, path / "out.gc", threads=1))
+    yield (
+        "save with base",
+        _written(
+            folder / "with-base",
+            lambda path: gcodec.save(some_state(1), path / "out.gc", base=folder / "base.gc", threads=1),
+        ),
+    )
+    yield (
+        "save_file",
+        _written(
+            folder / "save_file",
+            lambda path: gcodec.save_file({"w": x, "v": torch.from_numpy(x)}, path / "out.gc", threads=1),
+        ),
+    )
 
     def save_stream() -> bytes:
         file = io.BytesIO()
@@ -266,8 +286,13 @@ def writing(folder: Path) -> Iterator[tuple[str, Case]]:
                 checkpoints.save(step, some_state(step))
 
     yield "Checkpointer.save", _written(folder / "saved", save_steps)
-    yield "write_dump", _written(folder / "dump", lambda path: write_dump(
-        path / "out.safetensors", {"grad/w": x}, step=3, optimizer="AdamW", groups=[]))
+    yield (
+        "write_dump",
+        _written(
+            folder / "dump",
+            lambda path: write_dump(path / "out.safetensors", {"grad/w": x}, step=3, optimizer="AdamW", groups=[]),
+        ),
+    )
 
     def save_dcp() -> bytes:
         place = folder / "dcp-out" / "one"
@@ -291,6 +316,7 @@ def _written(folder: Path, write: Callable[[Path], Any]) -> Case:
         for name in content:
             (folder / name).unlink()
         return repr(sorted(name for name in content)).encode() + b"".join(
-            value for name, value in sorted(content.items()) if name.endswith(".gc"))
+            value for name, value in sorted(content.items()) if name.endswith(".gc")
+        )
 
     return Case(call, folder)

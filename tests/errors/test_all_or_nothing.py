@@ -24,8 +24,10 @@ from tests.errors.fault_cases import bytes_of, content_of, some_state, some_valu
 from tests.support.faults import Step, code_in, raised_at, steps_of
 
 #: A file that is interrupted between its opening and the line that notes it is closed when it is collected.
-pytestmark = [pytest.mark.usefixtures("one_thread"),
-              pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")]
+pytestmark = [
+    pytest.mark.usefixtures("one_thread"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
 Call = Callable[[], Any]
 
 #: The bytecodes that a law is tried at, drawn with a fixed seed; all of them with `make slow`.
@@ -40,8 +42,9 @@ def test_the_steps_of_a_function_are_its_bytecodes_that_can_fail():
     assert all(raised_at(lambda: decoder.decode(frame), step, KeyboardInterrupt()) for step in steps)
 
 
-def interrupted(begin: Callable[[], Call], is_traced: Callable[[CodeType], bool], check: Callable[[Step], None],
-                n_drawn: int) -> None:
+def interrupted(
+    begin: Callable[[], Call], is_traced: Callable[[CodeType], bool], check: Callable[[Step], None], n_drawn: int
+) -> None:
     """Make a call again and again, each time interrupted before another bytecode.
 
     Args:
@@ -92,8 +95,12 @@ def test_a_subscriber_holds_the_weights_of_its_number_and_takes_every_further_ve
     followed = Followed()
     names = {"_has_applied", "_note_written", "apply", "take_back", "taken_back", "write", "write_all"}
     interrupted(followed.begin, lambda code: code.co_name in names, followed.check, 10**6)
-    interrupted(followed.begin, code_in("sync/subscriber.py", "sync/tensor_bits.py", "sync/version_message.py"),
-                followed.check, n_drawn)
+    interrupted(
+        followed.begin,
+        code_in("sync/subscriber.py", "sync/tensor_bits.py", "sync/version_message.py"),
+        followed.check,
+        n_drawn,
+    )
 
 
 def test_a_version_that_is_tried_out_leaves_the_weights():
@@ -177,8 +184,12 @@ def test_a_decoder_knows_the_codebooks_of_before_or_of_after():
     for _ in range(3):
         decoder.decode(encoder.encode(values))
     frame = encoder.encode(values)
-    interrupted(lambda: lambda: decoder.decode(frame), code_in("stream.py"),
-                lambda step: np.testing.assert_array_equal(decoder.decode(frame), values), 10**6)
+    interrupted(
+        lambda: lambda: decoder.decode(frame),
+        code_in("stream.py"),
+        lambda step: np.testing.assert_array_equal(decoder.decode(frame), values),
+        10**6,
+    )
 
 
 @pytest.mark.parametrize("n_drawn", DRAWN)
@@ -196,12 +207,14 @@ def test_what_is_decoded_into_its_own_base_is_the_old_array_or_the_new_one(n_dra
     def check(step: Step) -> None:
         assert np.array_equal(held[0], old) or np.array_equal(held[0], new), step
 
-    interrupted(begin, code_in("frame/decode.py", "codec.py", "frame/sparse_blocks.py", "frame/coded_blocks.py"),
-                check, n_drawn)
+    interrupted(
+        begin, code_in("frame/decode.py", "codec.py", "frame/sparse_blocks.py", "frame/coded_blocks.py"), check, n_drawn
+    )
 
 
-WRITING = code_in("archive/output.py", "files/all_or_nothing.py", "archive/writer.py", "archive/objects.py",
-                  "archive/whole_files.py")
+WRITING = code_in(
+    "archive/output.py", "files/all_or_nothing.py", "archive/writer.py", "archive/objects.py", "archive/whole_files.py"
+)
 
 
 @pytest.mark.parametrize("n_drawn", DRAWN)
@@ -272,5 +285,9 @@ def test_every_step_of_a_series_loads_and_the_series_goes_on(tmp_path, n_drawn):
         for number in checkpoints.steps():
             assert bytes_of(checkpoints.load(number)) == bytes_of(some_state(number)), step
 
-    interrupted(begin, code_in("checkpoints/checkpointer.py", "checkpoints/step_folder.py", "archive/folders.py",
-                               "archive/output.py"), check, n_drawn)
+    interrupted(
+        begin,
+        code_in("checkpoints/checkpointer.py", "checkpoints/step_folder.py", "archive/folders.py", "archive/output.py"),
+        check,
+        n_drawn,
+    )

@@ -36,9 +36,14 @@ from gcodec.memory import BytesBuilder
 from tests.errors.fault_cases import Case, content_of, reading, writing
 from tests.support.faults import Site, outcome_of, sites_below
 
-pytestmark = [pytest.mark.usefixtures("one_thread"),
-              pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning", "ignore::ResourceWarning",
-                                         "ignore:torch.distributed is disabled")]
+pytestmark = [
+    pytest.mark.usefixtures("one_thread"),
+    pytest.mark.filterwarnings(
+        "ignore::pytest.PytestUnraisableExceptionWarning",
+        "ignore::ResourceWarning",
+        "ignore:torch.distributed is disabled",
+    ),
+]
 
 #: So many faults are tried of each case, drawn with a fixed seed; all of them with `make slow`.
 N_DRAWN = 40
@@ -105,7 +110,10 @@ def what_is_wrong(case: Case, wanted: bytes, site: Site, error: BaseException, l
 @pytest.mark.parametrize("n_drawn", [N_DRAWN, pytest.param(10**6, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("cases", [reading, writing])
 def test_what_is_raised_below_a_public_function_comes_out_as_it_is(
-    cases: Callable[[Path], Iterator[tuple[str, Case]]], n_drawn: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    cases: Callable[[Path], Iterator[tuple[str, Case]]],
+    n_drawn: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     wrong: list[str] = []
@@ -114,8 +122,12 @@ def test_what_is_raised_below_a_public_function_comes_out_as_it_is(
     for name, case in cases(tmp_path):
         wanted = case.call()
         assert case.call() == wanted
-        faults = [(site, kind) for site in sites_below(case.call) for kind in FAULTS
-                  if kind != "store" or (any(word in site.callee for word in OF_STORES) and "Zip" not in site.callee)]
+        faults = [
+            (site, kind)
+            for site in sites_below(case.call)
+            for kind in FAULTS
+            if kind != "store" or (any(word in site.callee for word in OF_STORES) and "Zip" not in site.callee)
+        ]
         for site, kind in faults if len(faults) <= n_drawn else random.Random(name).sample(faults, n_drawn):
             lost.clear()
             if problem := what_is_wrong(case, wanted, site, FAULTS[kind](), lost):
@@ -126,9 +138,14 @@ def test_what_is_raised_below_a_public_function_comes_out_as_it_is(
     assert not wrong, "\n".join(wrong)
 
 
-@pytest.mark.parametrize("text", [
-    b"-" * 50_000 + b"1", b"not " * 15_000 + b"1", b"{'descr': " + b"(" * 190 + b")" * 190,
-])
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"-" * 50_000 + b"1",
+        b"not " * 15_000 + b"1",
+        b"{'descr': " + b"(" * 190 + b")" * 190,
+    ],
+)
 def test_a_header_too_deep_for_the_parser_is_damage(text):
     """Python's parser raises MemoryError where it is only too deep."""
     header = MAGIC + bytes((1, 0)) + min(len(text), 65_535).to_bytes(2, "little") + text
@@ -151,10 +168,15 @@ def test_a_stream_that_fails_where_its_size_is_asked_for_is_not_taken_for_an_emp
     assert came_out_as_it_is(error, caught.value)
 
 
-@pytest.mark.parametrize("make", [
-    lambda: PartMemory(1).take(1 << 20), lambda: [PartMemory(0).take(1 << 20)], lambda: BytesBuilder(1 << 10),
-    lambda: BytesBuilder(1 << 10).array,
-])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: PartMemory(1).take(1 << 20),
+        lambda: [PartMemory(0).take(1 << 20)],
+        lambda: BytesBuilder(1 << 10),
+        lambda: BytesBuilder(1 << 10).array,
+    ],
+)
 def test_no_python_runs_where_memory_is_given_up_in_which_an_interrupt_would_be_lost(make):
     seen: list[str] = []
     held = [make()]

@@ -27,8 +27,9 @@ from tests.support.bit_patterns import KINDS
 from tests.support.frame_builder import Inline, random_codebook
 
 ESCAPE = reference.ESCAPE
-COUNTS = st.lists(st.one_of(st.integers(0, 5), st.integers(0, 10**6), st.sampled_from([0, 1, 2**20, 2**40])),
-                  min_size=2, max_size=80).map(lambda counts: np.array(counts, np.int64))
+COUNTS = st.lists(
+    st.one_of(st.integers(0, 5), st.integers(0, 10**6), st.sampled_from([0, 1, 2**20, 2**40])), min_size=2, max_size=80
+).map(lambda counts: np.array(counts, np.int64))
 
 
 def cost(counts, lengths) -> int:
@@ -43,9 +44,11 @@ def kraft(lengths) -> Fraction:
 
 # Lengths
 
+
 @cache
 def complete(n: int, limit: int) -> tuple[tuple[int, ...], ...]:
     """Return all multisets of n code lengths up to ``limit`` that make a complete code."""
+
     def extend(chosen: tuple[int, ...], left: int, room: Fraction):
         if left == 0:
             if room == 0:
@@ -80,7 +83,7 @@ def test_lengths_make_a_complete_code_within_the_limit(counts, limit):
     assert kraft(lengths) == 1
     order = np.argsort(counts, kind="stable")
     order = order[counts[order] > 0]
-    assert (np.diff(lengths[order].astype(int)) <= 0).all()         # rarer means longer; among equals the lower symbol
+    assert (np.diff(lengths[order].astype(int)) <= 0).all()  # rarer means longer; among equals the lower symbol
     assert np.array_equal(limited_lengths(counts.astype(np.uint32) if counts.max() < 2**32 else counts, limit), lengths)
 
 
@@ -122,15 +125,16 @@ def test_the_cost_of_a_code_is_near_the_entropy():
         entropy = float(-(share * np.log2(share)).sum())
         mean = cost(counts, limited_lengths(counts)) / counts.sum()
         assert entropy <= mean + 1e-9
-        assert mean <= entropy + float(share.max()) + 0.09       # Gallager's bound on Huffman's redundancy
+        assert mean <= entropy + float(share.max()) + 0.09  # Gallager's bound on Huffman's redundancy
         assert mean <= entropy + 1
 
 
 # Codes and records
 
+
 def codebooks() -> st.SearchStrategy[tuple[Codebook, bytes]]:
-    """Return a strategy of codebooks of any value type and number of levels, each with its record by the page.
-    """
+    """Return a strategy of codebooks of any value type and number of levels, each with its record by the page."""
+
     def build(seed: int, dtype: str, n_levels: int) -> tuple[Codebook, bytes]:
         kind = KINDS[dtype]
         inline = random_codebook(Random(seed), kind, n_levels)
@@ -162,7 +166,7 @@ def test_codes_are_canonical_complete_and_free_of_prefixes(pair):
     written = {}
     for symbol, length in enumerate(codebook.lengths):
         if length:
-            written[symbol] = f"{int(codebook.codes[symbol]):0{length}b}"[::-1]       # first bit lowest
+            written[symbol] = f"{int(codebook.codes[symbol]):0{length}b}"[::-1]  # first bit lowest
             assert len(written[symbol]) == length
     assert written == Inline.of(record).codes()
     windows = sorted(written.values())
@@ -201,8 +205,10 @@ def test_codes_that_are_not_complete_are_refused(lengths):
 
 # From histograms
 
+
 def histograms() -> st.SearchStrategy[tuple[np.ndarray, int, int, int]]:
     """Return a strategy of what a sample may count, with head_bits, number of levels and the window's center."""
+
     def build(seed: int, head_bits: int, n_levels: int, shape: str) -> tuple[np.ndarray, int, int, int]:
         rng = np.random.default_rng(seed)
         window, center = window_of(n_levels)
@@ -221,16 +227,22 @@ def histograms() -> st.SearchStrategy[tuple[np.ndarray, int, int, int]]:
         counts[0], counts[1] = rng.choice([0, 1, 5000], 2)
         return counts, head_bits, n_levels, center
 
-    return st.builds(build, st.integers(0, 2**32 - 1), st.sampled_from([8, 11]), st.sampled_from([1, 1, 4, 8, 16]),
-                     st.sampled_from(["bell", "few", "all"]))
+    return st.builds(
+        build,
+        st.integers(0, 2**32 - 1),
+        st.sampled_from([8, 11]),
+        st.sampled_from([1, 1, 4, 8, 16]),
+        st.sampled_from(["bell", "few", "all"]),
+    )
 
 
 @given(histograms(), st.booleans(), st.integers(2, 12), st.sampled_from([None, 4, 11]))
 def test_a_histograms_codebook_codes_all_that_was_counted(drawn, exact, max_length, escape_threshold):
     histogram, head_bits, n_levels, center = drawn
     before = histogram.copy()
-    codebook = from_histogram(histogram, head_bits, n_levels, center, exact=exact, max_length=max_length,
-                              escape_threshold=escape_threshold)
+    codebook = from_histogram(
+        histogram, head_bits, n_levels, center, exact=exact, max_length=max_length, escape_threshold=escape_threshold
+    )
     assert np.array_equal(histogram, before)
     assert max(codebook.lengths) <= max_length
     assert kraft(codebook.lengths) == 1
@@ -242,8 +254,15 @@ def test_a_histograms_codebook_codes_all_that_was_counted(drawn, exact, max_leng
     if not exact:
         assert codebook.has_escape
         assert costs.max() <= 12 + head_bits
-    again = from_histogram(histogram.astype(np.int64), head_bits, n_levels, center, exact=exact, max_length=max_length,
-                           escape_threshold=escape_threshold)
+    again = from_histogram(
+        histogram.astype(np.int64),
+        head_bits,
+        n_levels,
+        center,
+        exact=exact,
+        max_length=max_length,
+        escape_threshold=escape_threshold,
+    )
     assert again == codebook
 
 
@@ -267,7 +286,7 @@ def test_costs_of_bins_are_the_lengths_of_their_symbols(drawn):
 
 def test_a_seen_distribution_is_coded_near_its_entropy():
     window, center = window_of(1)
-    for spread in (1.5, 2.0, 4.0, 10.0):        # narrower ones suffer from whole bits
+    for spread in (1.5, 2.0, 4.0, 10.0):  # narrower ones suffer from whole bits
         at = np.arange(window) - center + 4
         counts = np.zeros(2 + window, np.uint32)
         counts[2:] = 1e6 * np.exp(-((at / spread) ** 2))
@@ -306,6 +325,7 @@ def test_length_limits_outside_of_the_format_are_refused(max_length):
 
 # The life of a codebook
 
+
 def counted(rng, n_levels=1, spread=3.0):
     """Return a histogram as an encoding might count it."""
     window, center = window_of(n_levels)
@@ -321,7 +341,7 @@ def test_a_version_of_a_codebook_takes_effect_at_its_step(n_levels):
     assert cycle.advance(0) is None
     cycle.count(counted(rng, n_levels))
     first = cycle.schedule(cycle.take(), 2)
-    assert not cycle.due                            # one is coming
+    assert not cycle.due  # one is coming
     assert cycle.advance(1) is None
     assert cycle.advance(2) == first
     assert (first.number, first.step) == (1, 2)
@@ -331,7 +351,7 @@ def test_a_version_of_a_codebook_takes_effect_at_its_step(n_levels):
     assert cycle.advance(6) == first
     assert not cycle.due
     assert cycle.advance(7) == first
-    assert cycle.due                                # five steps old
+    assert cycle.due  # five steps old
     second, third = cycle.schedule(counted(rng, n_levels), 9), cycle.schedule(counted(rng, n_levels, 9.0), 10)
     assert cycle.advance(8) == first
     assert cycle.advance(9) == second
@@ -369,12 +389,17 @@ def test_the_cycle_of_codebooks_refuses_steps_that_go_back():
     histogram = counted(np.random.default_rng(4))
     cycle.schedule(histogram, 5)
     cycle.advance(6)
-    for call in (lambda: cycle.advance(5), lambda: cycle.schedule(histogram, 5),
-                 lambda: CodebookCycle(8, 1, interval=0), lambda: CodebookCycle(8, 1, trigger=0.0)):
+    for call in (
+        lambda: cycle.advance(5),
+        lambda: cycle.schedule(histogram, 5),
+        lambda: CodebookCycle(8, 1, interval=0),
+        lambda: CodebookCycle(8, 1, trigger=0.0),
+    ):
         laws.check_refused(InvalidArgument, call)
 
 
 # Codebooks that come with gcodec
+
 
 def test_shipped_codebooks_are_valid_and_can_code_anything():
     assert laws.SHIPPED.keys() == reference.shipped_codebooks().keys()

@@ -22,16 +22,32 @@ from tests.support.encode_modes import levels_at_random, modes, promised
 from tests.support.frame_builder import Coded, Columns, Draft, build_frame
 
 WITH_TAIL = [name for name, kind in KINDS.items() if kind.T]
-WIDE = {"float32": 8, "bfloat16": 7}            # codes of the types that have a wide head (docs/format.md, section 2)
+WIDE = {"float32": 8, "bfloat16": 7}  # codes of the types that have a wide head (docs/format.md, section 2)
 USUAL = {"float32": 1, "bfloat16": 2}
 NONE = EncoderOptions(columns=False)
 
 every_type = pytest.mark.parametrize("dtype", WITH_TAIL)
 wide_types = pytest.mark.parametrize("dtype", WIDE)
 every_mode = pytest.mark.parametrize(
-    ("dtype", "mode"), [(dtype, mode) for dtype in WITH_TAIL for mode in modes(dtype) if mode.name in (
-        "lossless", "lossless with short codes", "half the mantissa", "1 mantissa bit", "fine ladder", "paper's ladder",
-        "uneven ladder", "GComp")], ids=str)
+    ("dtype", "mode"),
+    [
+        (dtype, mode)
+        for dtype in WITH_TAIL
+        for mode in modes(dtype)
+        if mode.name
+        in (
+            "lossless",
+            "lossless with short codes",
+            "half the mantissa",
+            "1 mantissa bit",
+            "fine ladder",
+            "paper's ladder",
+            "uneven ladder",
+            "GComp",
+        )
+    ],
+    ids=str,
+)
 
 
 def parts(frame: bytes) -> Draft:
@@ -80,6 +96,7 @@ def spoilt(dtype: str, bits: Bits, rng: np.random.Generator, share: float) -> Bi
 
 # The laws
 
+
 @every_mode
 def test_rows_and_columns_of_scales_obey_the_laws_in_every_mode(dtype, mode):
     kind, rng = KINDS[dtype], np.random.default_rng(1)
@@ -90,7 +107,7 @@ def test_rows_and_columns_of_scales_obey_the_laws_in_every_mode(dtype, mode):
     frame = check(dtype, bits, **options)
     allowed = options.get("options", EncoderOptions()).columns
     if dtype == "float16" and "levels" in options:
-        return                  # heads of float16 and levels are more than a codebook's symbols
+        return  # heads of float16 and levels are more than a codebook's symbols
     assert len(columns_of(frame)) == allowed
     if allowed:
         assert flags_of(frame) == [1, 1]
@@ -154,9 +171,15 @@ def test_columns_at_the_ends_of_the_range_obey_the_laws(dtype, end):
 def test_a_bucket_of_tensors_with_columns_obeys_the_laws(dtype):
     """Tensors lie end to end; each has columns of its own or none, and begins and ends within blocks."""
     kind, rng = KINDS[dtype], np.random.default_rng(6)
-    tensors = [gaussian(kind, rng, 77), scaled(kind, rng, (260, 64)), scaled(kind, rng, (128, 40, 3, 3), channels=True),
-               gaussian(kind, rng, 9000).reshape(100, 90), np.zeros((0, 5), kind.container),
-               scaled(kind, rng, (64, 1000)), gaussian(kind, rng, 1)]
+    tensors = [
+        gaussian(kind, rng, 77),
+        scaled(kind, rng, (260, 64)),
+        scaled(kind, rng, (128, 40, 3, 3), channels=True),
+        gaussian(kind, rng, 9000).reshape(100, 90),
+        np.zeros((0, 5), kind.container),
+        scaled(kind, rng, (64, 1000)),
+        gaussian(kind, rng, 1),
+    ]
     flat, shapes = np.concatenate([bits.reshape(-1) for bits in tensors]), [bits.shape for bits in tensors]
     frame = check(dtype, flat, shapes=shapes)
     starts = np.cumsum([0, *(bits.size for bits in tensors)])
@@ -174,9 +197,16 @@ def floats(dtype: str, n_rows: int, n_columns: int, by_row: float, by_column: fl
     return from_floats(KINDS[dtype], rng.standard_normal((n_rows, n_columns)) * scales)
 
 
-@given(st.sampled_from(WITH_TAIL), st.integers(9, 400), st.integers(2, 400), st.sampled_from([0.0, 0.3, 1.0, 6.0]),
-       st.sampled_from([0.0, 0.3, 1.0, 2.0, 9.0]), st.sampled_from([0.0, 0.0, 0.001, 0.1]),
-       st.sampled_from([None, None, "fixed", "levels"]), st.integers(0, 1 << 16))
+@given(
+    st.sampled_from(WITH_TAIL),
+    st.integers(9, 400),
+    st.integers(2, 400),
+    st.sampled_from([0.0, 0.3, 1.0, 6.0]),
+    st.sampled_from([0.0, 0.3, 1.0, 2.0, 9.0]),
+    st.sampled_from([0.0, 0.0, 0.001, 0.1]),
+    st.sampled_from([None, None, "fixed", "levels"]),
+    st.integers(0, 1 << 16),
+)
 @settings(max_examples=60)
 def test_arrays_of_any_scales_by_row_and_column_are_decoded(
     dtype, n_rows, n_columns, by_row, by_column, share, mode, seed
@@ -196,8 +226,14 @@ def test_arrays_of_any_scales_by_row_and_column_are_decoded(
 def test_frames_with_columns_that_no_encoder_writes_are_decoded(part):
     """The frames have gaps between records, groups, references far from any head, and blocks of both flags."""
     for seed in range(part, 80, 4):
-        built = build_frame(Random(f"columns {seed}"), dtype=[1, 2, 3, 4, 7, 8][seed % 6], block_log2=10,
-                            n_values=[200, 1100, 3000][seed % 3], spare_bits=seed % 2 == 0, with_columns=True)
+        built = build_frame(
+            Random(f"columns {seed}"),
+            dtype=[1, 2, 3, 4, 7, 8][seed % 6],
+            block_log2=10,
+            n_values=[200, 1100, 3000][seed % 3],
+            spare_bits=seed % 2 == 0,
+            with_columns=True,
+        )
         decoded = laws.decode_known(built.frame, built.codebooks, base=built.base)
         laws.assert_same_bits(decoded.reshape(-1), built.bits)
         laws.check_agreement(built.frame, built.codebooks, built.base)
@@ -205,13 +241,23 @@ def test_frames_with_columns_that_no_encoder_writes_are_decoded(part):
 
 def test_frames_that_claim_many_columns_allocate_nothing():
     """By docs/format.md, section 11, records may claim 2^24 columns each, of no bits or a few bits for thousands."""
-    built = build_frame(Random(1), dtype=1, n_values=3000, block_log2=10, kinds=["coded"], n_codebooks=1,
-                        with_columns=False, with_base=False, levels=([24], [(0, 1)]))
+    built = build_frame(
+        Random(1),
+        dtype=1,
+        n_values=3000,
+        block_log2=10,
+        kinds=["coded"],
+        n_codebooks=1,
+        with_columns=False,
+        with_base=False,
+        levels=([24], [(0, 1)]),
+    )
     draft = replace(parts(built.frame), templates=(), residuals=())
     few = tuple(i % 2 for i in range(273))
     for group, width, numbers in ((1, 0, ()), (61455, 1, few)):
-        records = tuple(Columns((1 << 24) - 1, 10 * i, 10 * i + 10, group, 0, width, numbers).record()
-                        for i in range(255))
+        records = tuple(
+            Columns((1 << 24) - 1, 10 * i, 10 * i + 10, group, 0, width, numbers).record() for i in range(255)
+        )
         frame = replace(draft, columns=records).seal()
         tracemalloc.start()
         try:
@@ -223,6 +269,7 @@ def test_frames_that_claim_many_columns_allocate_nothing():
 
 
 # What they save
+
 
 def entropy(numbers: Array) -> float:
     """Return the bits per value of an order-0 code."""
@@ -302,6 +349,7 @@ def test_column_references_of_recorded_gradients_never_cost_much(name):
 
 # Wide heads
 
+
 @wide_types
 def test_wide_heads_save_what_the_first_mantissa_bit_tells(dtype):
     """Of values that are uniform up to three quarters of a power of two, a third has that power's exponent, and no more
@@ -331,8 +379,10 @@ def test_wide_heads_and_column_references_combine():
     """Of values whose columns say their exponents and first mantissa bits the tail is left, and a code of one bit; and
     2 % of all. (Of float32 the encoder considers no wide head where there are column references.)"""
     rng = np.random.default_rng(9)
-    bits = from_floats(KINDS["bfloat16"], rng.uniform(0.5, 0.74, (300, 128)) * rng.choice([-1, 1], (300, 128))
-                       * np.exp2(rng.integers(-3, 4, 128)))
+    bits = from_floats(
+        KINDS["bfloat16"],
+        rng.uniform(0.5, 0.74, (300, 128)) * rng.choice([-1, 1], (300, 128)) * np.exp2(rng.integers(-3, 4, 128)),
+    )
     frame = check("bfloat16", bits)
     assert frame[5] == WIDE["bfloat16"] and flags_of(frame) == [1] * len(parts(frame).blocks)
     assert len(frame) <= (7 + 1) * bits.size / 8 + 0.02 * 2 * bits.size

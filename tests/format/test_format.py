@@ -49,44 +49,45 @@ def little(n: int, size: int) -> bytes:
 
 # The worked example of docs/format.md, section 12
 
+
 def test_the_worked_example_of_the_page_is_what_encode_writes():
     prelude = (
-        b"\x89GCF"              #  0  magic
-        + b"\x01"               #  4  version
-        + b"\x01"               #  5  dtype: float32
-        + b"\x00"               #  6  mode: lossless
-        + b"\x00"               #  7  container: numpy
-        + b"\x01"               #  8  ndim
-        + b"\x0e"               #  9  block_log2: 2^14 values per block
-        + b"\x08"               # 10  stream_log2: 2^8 values per sub-stream
-        + b"\x00"               # 11  n_codebooks: the one block is raw and needs none
-        + b"\x01"               # 12  n_levels
-        + b"\x01"               # 13  n_planes
-        + b"\x00"               # 14  n_residuals
-        + b"\x00"               # 15  n_templates
-        + little(112, 8)        # 16  frame_bytes
-        + little(6, 8)          # 24  n_values
-        + little(72, 8)         # 32  prelude_bytes
-        + little(0x2B73E7704FA45534, 8)     # 40  checksum of the 18 words 0 ... 71, words 10 and 11 as zero
-        + little(6, 8)          # 48  shape: (6,)
-        + b"\x18"               # 56  plane 0 has items of 24 bits: sign and 23 mantissa bits
-        + b"\x00\x01"           # 57  level 0 drops nothing and owns items of plane 0
-        + bytes(5)              # 59  padding to 8
-        + little(40, 4)         # 64  index: the only block has 40 bytes
-        + bytes(4)              # 68  padding to 8
+        b"\x89GCF"  #  0  magic
+        + b"\x01"  #  4  version
+        + b"\x01"  #  5  dtype: float32
+        + b"\x00"  #  6  mode: lossless
+        + b"\x00"  #  7  container: numpy
+        + b"\x01"  #  8  ndim
+        + b"\x0e"  #  9  block_log2: 2^14 values per block
+        + b"\x08"  # 10  stream_log2: 2^8 values per sub-stream
+        + b"\x00"  # 11  n_codebooks: the one block is raw and needs none
+        + b"\x01"  # 12  n_levels
+        + b"\x01"  # 13  n_planes
+        + b"\x00"  # 14  n_residuals
+        + b"\x00"  # 15  n_templates
+        + little(112, 8)  # 16  frame_bytes
+        + little(6, 8)  # 24  n_values
+        + little(72, 8)  # 32  prelude_bytes
+        + little(0x2B73E7704FA45534, 8)  # 40  checksum of the 18 words 0 ... 71, words 10 and 11 as zero
+        + little(6, 8)  # 48  shape: (6,)
+        + b"\x18"  # 56  plane 0 has items of 24 bits: sign and 23 mantissa bits
+        + b"\x00\x01"  # 57  level 0 drops nothing and owns items of plane 0
+        + bytes(5)  # 59  padding to 8
+        + little(40, 4)  # 64  index: the only block has 40 bytes
+        + bytes(4)  # 68  padding to 8
     )
     block = (
-        b"\x01"                 # 72  kind: raw. Coded, these six values would take more: see the next test.
-        + b"\x00"               # 73  codebook
-        + b"\x00\x00"           # 74  base
-        + little(6, 4)          # 76  n_values
-        + little(0x8B9969788ADBAA18, 8)     # 80  checksum of the 10 words 72 ... 111, words 2 and 3 as zero, seed of 0
-        + b"\x00\x00\x80\x3f"   # 88  1.0  = 0 01111111 000...
-        + b"\x00\x00\xc0\xbf"   # 92  -1.5 = 1 01111111 100...
-        + b"\x00\x00\x00\x00"   # 96  0.0
-        + b"\x00\x00\x00\x40"   # 100 2.0  = 0 10000000 000...
-        + b"\x00\x00\x00\x3f"   # 104 0.5  = 0 01111110 000...
-        + b"\x00\x00\x00\x00"   # 108 0.0: 24 bytes in all, no padding
+        b"\x01"  # 72  kind: raw. Coded, these six values would take more: see the next test.
+        + b"\x00"  # 73  codebook
+        + b"\x00\x00"  # 74  base
+        + little(6, 4)  # 76  n_values
+        + little(0x8B9969788ADBAA18, 8)  # 80  checksum of the 10 words 72 ... 111, words 2 and 3 as zero, seed of 0
+        + b"\x00\x00\x80\x3f"  # 88  1.0  = 0 01111111 000...
+        + b"\x00\x00\xc0\xbf"  # 92  -1.5 = 1 01111111 100...
+        + b"\x00\x00\x00\x00"  # 96  0.0
+        + b"\x00\x00\x00\x40"  # 100 2.0  = 0 10000000 000...
+        + b"\x00\x00\x00\x3f"  # 104 0.5  = 0 01111110 000...
+        + b"\x00\x00\x00\x00"  # 108 0.0: 24 bytes in all, no padding
     )
 
     def checksum(data: bytes, seed: int) -> int:
@@ -106,28 +107,42 @@ def test_the_worked_example_is_decoded_as_a_coded_block():
     """With a codebook the same values are longer, and as valid."""
     # Their heads are 127, 127, -, 128, 126, -; relative to the base 126: 1, 1, -, 2, 0, -.
     record = (
-        b"\x00"                 # kind: inline
-        + b"\x01"               # n_levels
-        + b"\x00\x00"           # reserved
-        + little(0, 2)          # range of level 0: first relative head
-        + little(3, 2)          #                   count: symbols 1, 2, 3 mean the relative heads 0, 1, 2
-        + b"\x02"               # code lengths, 4 bits each, low half first: zero 2, escape none,
-        + b"\x23"               # symbol 1: 3, symbol 2: 2,
-        + b"\x02"               # symbol 3: 2 ... which sums to 1/4 + 1/8 + 1/4 + 1/4: not complete
-        + b"\x00"               # padding to 4
+        b"\x00"  # kind: inline
+        + b"\x01"  # n_levels
+        + b"\x00\x00"  # reserved
+        + little(0, 2)  # range of level 0: first relative head
+        + little(3, 2)  #                   count: symbols 1, 2, 3 mean the relative heads 0, 1, 2
+        + b"\x02"  # code lengths, 4 bits each, low half first: zero 2, escape none,
+        + b"\x23"  # symbol 1: 3, symbol 2: 2,
+        + b"\x02"  # symbol 3: 2 ... which sums to 1/4 + 1/8 + 1/4 + 1/4: not complete
+        + b"\x00"  # padding to 4
     )
     body = (
-        little(2, 4)            # symbol_bytes
-        + little(12, 4)         # plane_bytes: four values own an item of 3 bytes
-        + little(2, 2)          # min_stream_bytes
-        + b"\x00"               # length_width: the one sub-stream is as long as the shortest
-        + b"\x00"               # reference_width
-        + b"\x00"               # run_symbol
-        + b"\x00\x00\x00"       # reserved
-        + b"\x00\x00\x00" + b"\x00\x00\xc0" + b"\x00\x00\x00" + b"\x00\x00\x00"     # plane 0: only -1.5 has bits set
+        little(2, 4)  # symbol_bytes
+        + little(12, 4)  # plane_bytes: four values own an item of 3 bytes
+        + little(2, 2)  # min_stream_bytes
+        + b"\x00"  # length_width: the one sub-stream is as long as the shortest
+        + b"\x00"  # reference_width
+        + b"\x00"  # run_symbol
+        + b"\x00\x00\x00"  # reserved
+        + b"\x00\x00\x00"
+        + b"\x00\x00\xc0"
+        + b"\x00\x00\x00"
+        + b"\x00\x00\x00"  # plane 0: only -1.5 has bits set
     )
-    draft = Draft(dtype=1, mode=0, container=0, block_log2=14, stream_log2=8, n_values=6, shape=(6,), planes=(24,),
-                  levels=((0, 1),), records=(record,), blocks=())
+    draft = Draft(
+        dtype=1,
+        mode=0,
+        container=0,
+        block_log2=14,
+        stream_log2=8,
+        n_values=6,
+        shape=(6,),
+        planes=(24,),
+        levels=((0, 1),),
+        records=(record,),
+        blocks=(),
+    )
 
     def frame_with(record: bytes, stream: bytes) -> bytes:
         block = BLOCK_HEADER.pack(2, 0, 126, 6, 0) + body + stream + bytes(2)
@@ -145,6 +160,7 @@ def test_the_worked_example_is_decoded_as_a_coded_block():
 
 
 # The page's tables
+
 
 def rows_of(section: str) -> list[list[str]]:
     """Return the cells of the tables of a section of the page."""
@@ -209,22 +225,34 @@ def test_legal_values_of_the_header_are_those_of_the_page():
 
 
 def test_fields_are_wide_enough_for_their_maxima():
-    for most in (fmt.MAX_DIMENSIONS, fmt.BLOCK_LOG2[-1], fmt.STREAM_LOG2[-1], fmt.MAX_CODEBOOKS, kept.MAX_LEVELS,
-                 kept.MAX_PLANES, kept.MAX_PLANE_BITS, len(fmt.MODES), len(fmt.CONTAINERS), len(kinds.BLOCK_KINDS),
-                 max(BY_CODE), max(kind.mantissa_bits for kind in BY_CODE.values()),
-                 (1 << kept.MAX_PLANES) - 1, codebook.MAX_SYMBOLS + 1):
+    for most in (
+        fmt.MAX_DIMENSIONS,
+        fmt.BLOCK_LOG2[-1],
+        fmt.STREAM_LOG2[-1],
+        fmt.MAX_CODEBOOKS,
+        kept.MAX_LEVELS,
+        kept.MAX_PLANES,
+        kept.MAX_PLANE_BITS,
+        len(fmt.MODES),
+        len(fmt.CONTAINERS),
+        len(kinds.BLOCK_KINDS),
+        max(BY_CODE),
+        max(kind.mantissa_bits for kind in BY_CODE.values()),
+        (1 << kept.MAX_PLANES) - 1,
+        codebook.MAX_SYMBOLS + 1,
+    ):
         assert 0 <= most < 1 << 8
     head = max(kind.head_bits for kind in BY_CODE.values())
     longest = prefix_code.MAX_LENGTH + head
     stream = 1 << fmt.STREAM_LOG2[-1]
     block = 1 << fmt.BLOCK_LOG2[-1]
-    assert prefix_code.MAX_LENGTH < 1 << 4                                  # code lengths
+    assert prefix_code.MAX_LENGTH < 1 << 4  # code lengths
     assert max(kind.tail_bits for kind in BY_CODE.values()) <= kept.MAX_PLANE_BITS
-    assert head <= 16                                                       # base, first of a range
-    assert stream * longest // 8 < 1 << 16                                  # min_stream_bytes, 16 bits of length
-    assert block * (longest + 64) // 8 + 1024 < 1 << 32                     # block sizes, symbol_bytes, plane_bytes
-    assert (fmt.MAX_VALUES - 1) * 8 < 1 << 63                               # byte counts fit int64
-    assert longest <= 57 - 8                                                # a code within a 64-bit window at any bit
+    assert head <= 16  # base, first of a range
+    assert stream * longest // 8 < 1 << 16  # min_stream_bytes, 16 bits of length
+    assert block * (longest + 64) // 8 + 1024 < 1 << 32  # block sizes, symbol_bytes, plane_bytes
+    assert (fmt.MAX_VALUES - 1) * 8 < 1 << 63  # byte counts fit int64
+    assert longest <= 57 - 8  # a code within a 64-bit window at any bit
 
 
 def test_constants_of_blocks_are_those_of_the_page():
@@ -232,7 +260,13 @@ def test_constants_of_blocks_are_those_of_the_page():
     numbers = header.CONSTANT, header.RAW, header.CODED, header.PREDICTED, header.SPARSE, header.INDEXED
     assert numbers == (0, 1, 2, 3, 4, 5)
     assert [(kind.number, kind.name) for kind in kinds.BLOCK_KINDS] == [
-        (0, "constant"), (1, "raw"), (2, "coded"), (3, "predicted"), (4, "sparse"), (5, "indexed")]
+        (0, "constant"),
+        (1, "raw"),
+        (2, "coded"),
+        (3, "predicted"),
+        (4, "sparse"),
+        (5, "indexed"),
+    ]
     assert BLOCK_HEADER.size == header.BLOCK_HEADER == 16
     assert BLOCK_HEADER.size + EXTENSION.size == header.CODED_HEADER == 32
     assert PREDICTED_EXTENSION.size == SPARSE_EXTENSION.size == EXTENSION.size
@@ -244,14 +278,23 @@ def test_constants_of_blocks_are_those_of_the_page():
 
 # Planes and levels
 
+
 @pytest.mark.parametrize("dtype", [name for name, kind in KINDS.items() if kind.T])
 def test_bit_layouts_keep_what_their_drops_leave(dtype):
     kind = BY_NAME[dtype]
-    ladders = [gcodec.Ladder(drops) for n in (1, 2, 3) for drops in combinations(range(kind.mantissa_bits + 1), n)
-               if drops[0] < kind.mantissa_bits and (n < 3 or kind.bits == 16)]
-    made = [modes.lossless(kind), *(modes.fixed(kind, k) for k in range(1, kind.mantissa_bits + 1)),
-            *(modes.ladder(kind, steps) for steps in ladders),
-            modes.ladder(kind, gcodec.FINE_LADDER[dtype]), modes.ladder(kind, gcodec.PAPER_LADDER[dtype])]
+    ladders = [
+        gcodec.Ladder(drops)
+        for n in (1, 2, 3)
+        for drops in combinations(range(kind.mantissa_bits + 1), n)
+        if drops[0] < kind.mantissa_bits and (n < 3 or kind.bits == 16)
+    ]
+    made = [
+        modes.lossless(kind),
+        *(modes.fixed(kind, k) for k in range(1, kind.mantissa_bits + 1)),
+        *(modes.ladder(kind, steps) for steps in ladders),
+        modes.ladder(kind, gcodec.FINE_LADDER[dtype]),
+        modes.ladder(kind, gcodec.PAPER_LADDER[dtype]),
+    ]
     for one in made:
         check_levels(kind, one.widths, one.levels)
         assert len(one.drops) == len(one.levels)
@@ -273,24 +316,49 @@ def test_types_without_tail_have_one_bit_layout(dtype):
 
 # Writing and reading
 
+
 def preludes() -> st.SearchStrategy[Prelude]:
     """Return a strategy of preludes that the encoder might write."""
+
     def build(dtype, shape, container, block_log2, seed, n_codebooks, mode):
         kind = BY_NAME[dtype]
         made = modes.lossless(kind)
         if kind.tail_bits and mode:
             made = modes.fixed(kind, 3) if mode == 1 else modes.ladder(kind, gcodec.FINE_LADDER[dtype])
         rng = Random(seed)
-        frame = build_frame(rng, dtype=kind.code, n_values=0, n_codebooks=n_codebooks,
-                            levels=(made.widths, [(level.drop, level.mask) for level in made.levels]))
+        frame = build_frame(
+            rng,
+            dtype=kind.code,
+            n_values=0,
+            n_codebooks=n_codebooks,
+            levels=(made.widths, [(level.drop, level.mask) for level in made.levels]),
+        )
         records = Draft.of(frame.frame, {}).records
         books = tuple(codebook.read_inline(record, 0, len(made.levels), kind.head_bits)[0] for record in records)
-        return Prelude(kind, made.mode, container, tuple(shape), block_log2, min(block_log2, 8), made.widths,
-                       made.levels, records, books)
+        return Prelude(
+            kind,
+            made.mode,
+            container,
+            tuple(shape),
+            block_log2,
+            min(block_log2, 8),
+            made.widths,
+            made.levels,
+            records,
+            books,
+        )
 
     shapes = st.lists(st.integers(0, 40), max_size=5)
-    return st.builds(build, st.sampled_from(sorted(BY_NAME)), shapes, st.integers(0, 1), st.integers(10, 20),
-                     st.integers(0, 2**32 - 1), st.sampled_from([0, 1, 2, 7]), st.integers(0, 2))
+    return st.builds(
+        build,
+        st.sampled_from(sorted(BY_NAME)),
+        shapes,
+        st.integers(0, 1),
+        st.integers(10, 20),
+        st.integers(0, 2**32 - 1),
+        st.sampled_from([0, 1, 2, 7]),
+        st.integers(0, 2),
+    )
 
 
 @given(preludes(), st.integers(0, 2**32 - 1))

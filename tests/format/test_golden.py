@@ -48,8 +48,9 @@ def test_golden_invalid_frames_are_refused_for_their_reason(name):
     assert laws.reference_outcome(frame, codebooks, base) == described["expected"], described["what"]
 
 
-@pytest.mark.parametrize(("folder", "entries"), [(GOLDEN, VALID), (GOLDEN_INVALID, BROKEN)],
-                         ids=["golden", "golden-invalid"])
+@pytest.mark.parametrize(
+    ("folder", "entries"), [(GOLDEN, VALID), (GOLDEN_INVALID, BROKEN)], ids=["golden", "golden-invalid"]
+)
 def test_manifests_name_the_files_that_are_there(folder, entries):
     assert {path.stem for path in folder.glob("*.frame")} == entries.keys()
     bases = {described["base"][0] for described in entries.values() if "base" in described}
@@ -68,17 +69,21 @@ def test_every_type_mode_and_kind_of_block_has_a_golden_frame():
 
 def test_every_size_that_a_header_may_name_has_a_golden_frame():
     frames = [(GOLDEN / f"{name}.frame").read_bytes() for name in VALID]
-    assert {frame[9] for frame in frames} == set(range(10, 21))         # block_log2
-    assert {frame[10] for frame in frames} == set(range(6, 13))         # stream_log2
-    assert {1, 2, 4, 8, 16} <= {frame[12] for frame in frames}          # levels
-    assert {frame[13] for frame in frames} == set(range(9))             # planes
-    assert {0, 1, 255} <= {frame[11] for frame in frames} & {frame[14] for frame in frames}    # codebooks of both kinds
-    assert {frame[8] for frame in frames} >= {0, 1, 2, 3, 32}           # dimensions
-    drafts = [Draft.of(frame, as_known(VALID[name].get("codebooks", [])))
-              for name, frame in zip(VALID, frames, strict=True)]
+    assert {frame[9] for frame in frames} == set(range(10, 21))  # block_log2
+    assert {frame[10] for frame in frames} == set(range(6, 13))  # stream_log2
+    assert {1, 2, 4, 8, 16} <= {frame[12] for frame in frames}  # levels
+    assert {frame[13] for frame in frames} == set(range(9))  # planes
+    assert {0, 1, 255} <= {frame[11] for frame in frames} & {frame[14] for frame in frames}  # codebooks of both kinds
+    assert {frame[8] for frame in frames} >= {0, 1, 2, 3, 32}  # dimensions
+    drafts = [
+        Draft.of(frame, as_known(VALID[name].get("codebooks", []))) for name, frame in zip(VALID, frames, strict=True)
+    ]
     kinds = {(draft.dtype, record[0]) for draft in drafts for record in draft.records}
-    assert kinds == {(code, kind) for code, value_type in reference.DTYPES.items()
-                     for kind in ((0, 1, 3, 4) if value_type.T else (0, 1, 3))}
+    assert kinds == {
+        (code, kind)
+        for code, value_type in reference.DTYPES.items()
+        for kind in ((0, 1, 3, 4) if value_type.T else (0, 1, 3))
+    }
     coded = [Coded.of(block, draft.stream_log2) for draft in drafts for block in draft.blocks if block[0] == 2]
     assert {bool(block.run_symbol) for block in coded if b"" in block.streams} == {False, True}
     assert {block.reference_width > 0 for block in coded} == {True, False}
@@ -100,8 +105,13 @@ def test_indexed_blocks_of_all_forms_have_golden_frames():
                 indexed = Indexed.of(block, draft.kind.W)
                 n_exceptions = len(indexed.exceptions)
                 found |= {f"inner kind {indexed.inner[0]}", f"{indexed.scale_bytes} bytes", f"block {min(b, 1)}"}
-                found |= {"no exceptions" if not n_exceptions else
-                          "only exceptions" if n_exceptions == indexed.n_values else "some exceptions"}
+                found |= {
+                    "no exceptions"
+                    if not n_exceptions
+                    else "only exceptions"
+                    if n_exceptions == indexed.n_values
+                    else "some exceptions"
+                }
                 found |= {"skipped"} if indexed.skipped else set()
                 found |= {f"{len(Entries.of(draft.records[indexed.codebook], draft.kind.W).values)} entries"}
                 found |= {"a scale for each value"} if indexed.segment == 1 else set()
@@ -110,8 +120,16 @@ def test_indexed_blocks_of_all_forms_have_golden_frames():
                 factors |= {draft.kind.name} if indexed.segment else set()
     expected = {f"dtype {code}" for code, value_type in reference.DTYPES.items() if value_type.T}
     expected |= {f"inner kind {n}" for n in range(3)} | {f"{n} bytes" for n in (0, 2, 3, 4)} | {"block 0", "block 1"}
-    expected |= {"no exceptions", "some exceptions", "only exceptions", "skipped", "1 entries", "256 entries",
-                 "a scale for each value", "a segment longer than a block"}
+    expected |= {
+        "no exceptions",
+        "some exceptions",
+        "only exceptions",
+        "skipped",
+        "1 entries",
+        "256 entries",
+        "a scale for each value",
+        "a segment longer than a block",
+    }
     assert not expected - found
     assert factors == {value_type.name for value_type in KINDS.values() if value_type.predicted}
 
@@ -137,13 +155,18 @@ def test_golden_frames_cover_columns_wide_heads_bases_and_every_fault():
             by_template, by_base = (VALID[slug(dtype, name)] for name in ("template", "base"))
             assert by_template["blocks"] == by_base["blocks"] == ["predicted"]
             assert "base" in by_base and "base" not in by_template
-    found = [Draft.of((GOLDEN / f"{name}.frame").read_bytes(), as_known(described.get("codebooks", [])))
-             for name, described in VALID.items()]
-    flags = {(draft.dtype, bool(draft.columns), Coded.of(block, draft.stream_log2).flags)
-             for draft in found for block in draft.blocks if block[0] == 2}
-    wanted = {(False, 0), (True, 0), (True, 1)}     # whether there are column references, and of use
-    assert flags == {(code, *of) for code, kind in reference.DTYPES.items() for of in wanted
-                     if kind.T or not of[0]}
+    found = [
+        Draft.of((GOLDEN / f"{name}.frame").read_bytes(), as_known(described.get("codebooks", [])))
+        for name, described in VALID.items()
+    ]
+    flags = {
+        (draft.dtype, bool(draft.columns), Coded.of(block, draft.stream_log2).flags)
+        for draft in found
+        for block in draft.blocks
+        if block[0] == 2
+    }
+    wanted = {(False, 0), (True, 0), (True, 1)}  # whether there are column references, and of use
+    assert flags == {(code, *of) for code, kind in reference.DTYPES.items() for of in wanted if kind.T or not of[0]}
     with_a_base = [described["what"] for described in BROKEN.values() if "base" in described]
     assert {"a base of another last bit", "a base of another size"} <= set(with_a_base)
     assert {described["expected"] for described in BROKEN.values()} == {"insufficient", "corruption", "unsupported"}

@@ -57,39 +57,93 @@ def corpus() -> tuple[Built, ...]:
     frames += [build_frame(Random(n), dtype=1, n_values=0, n_codebooks=n) for n in (0, 255)]
     sixteen = [1, 2, 4, 8, 9], [(drop, 16 + 15 - drop) for drop in range(16)]
     frames += [build_frame(Random(seed), dtype=1, n_values=500, levels=sixteen) for seed in range(5)]
-    frames += [build_frame(Random(seed), dtype=PREDICTED[seed % 5], n_values=[300, 1500][seed % 2], block_log2=10,
-                           kinds=["predicted"], spare_bits=seed % 2 == 0) for seed in range(20)]
-    frames += [build_frame(Random(f"base {seed}"), dtype=PREDICTED[seed % 5], n_values=[0, 1, 301, 1500][seed % 4],
-                           block_log2=10, kinds=["predicted"], spare_bits=seed % 2 == 0, with_base=True)
-               for seed in range(30)]
+    frames += [
+        build_frame(
+            Random(seed),
+            dtype=PREDICTED[seed % 5],
+            n_values=[300, 1500][seed % 2],
+            block_log2=10,
+            kinds=["predicted"],
+            spare_bits=seed % 2 == 0,
+        )
+        for seed in range(20)
+    ]
+    frames += [
+        build_frame(
+            Random(f"base {seed}"),
+            dtype=PREDICTED[seed % 5],
+            n_values=[0, 1, 301, 1500][seed % 4],
+            block_log2=10,
+            kinds=["predicted"],
+            spare_bits=seed % 2 == 0,
+            with_base=True,
+        )
+        for seed in range(30)
+    ]
     for seed, (dtype, usual) in enumerate(itertools.product(WITH_TAIL, range(2))):
         for number, levels in enumerate(USUAL_PLANES[DTYPES[dtype].T], seed):
             rng = Random(f"columns {dtype} {usual} {number}")
-            frames.append(build_frame(rng, dtype=dtype, n_values=[300, 2500, 2060, 1100][number % 4], block_log2=10,
-                                      n_codebooks=2, levels=levels if usual else None, spare_bits=number % 2 == 0,
-                                      kinds=["coded", "coded", "predicted", "constant"], with_columns=True))
+            frames.append(
+                build_frame(
+                    rng,
+                    dtype=dtype,
+                    n_values=[300, 2500, 2060, 1100][number % 4],
+                    block_log2=10,
+                    n_codebooks=2,
+                    levels=levels if usual else None,
+                    spare_bits=number % 2 == 0,
+                    kinds=["coded", "coded", "predicted", "constant"],
+                    with_columns=True,
+                )
+            )
     return (*frames, *sparse_corpus(), *indexed_corpus())
 
 
 @functools.cache
 def sparse_corpus() -> tuple[Built, ...]:
     """Build frames with sparse blocks, of all value types, with a base and without, alone and among other blocks."""
-    frames = [build_frame(Random(f"sparse {seed}"), dtype=1 + seed % 8, n_values=[1, 40, 200, 1100, 2060][seed % 5],
-                          block_log2=10, kinds=["sparse"] if seed % 3 else ANY_KIND_OR_SPARSE, named=seed % 4 == 0,
-                          spare_bits=seed % 2 == 0, with_base=[True, True, False][seed % 3 - seed // 24])
-              for seed in range(72)]
-    frames += [build_frame(Random(f"long {seed}"), dtype=1 + seed % 8, n_values=4100, block_log2=12 + seed % 3,
-                           kinds=["sparse"], with_base=seed < 8) for seed in range(12)]
+    frames = [
+        build_frame(
+            Random(f"sparse {seed}"),
+            dtype=1 + seed % 8,
+            n_values=[1, 40, 200, 1100, 2060][seed % 5],
+            block_log2=10,
+            kinds=["sparse"] if seed % 3 else ANY_KIND_OR_SPARSE,
+            named=seed % 4 == 0,
+            spare_bits=seed % 2 == 0,
+            with_base=[True, True, False][seed % 3 - seed // 24],
+        )
+        for seed in range(72)
+    ]
+    frames += [
+        build_frame(
+            Random(f"long {seed}"),
+            dtype=1 + seed % 8,
+            n_values=4100,
+            block_log2=12 + seed % 3,
+            kinds=["sparse"],
+            with_base=seed < 8,
+        )
+        for seed in range(12)
+    ]
     return tuple(frames)
 
 
 @functools.cache
 def indexed_corpus() -> tuple[Built, ...]:
     """Build frames with indexed blocks, of all value types that have them, alone and among other blocks."""
-    return tuple(build_frame(Random(f"indexed {seed}"), dtype=WITH_TAIL[seed % len(WITH_TAIL)],
-                             n_values=[1, 40, 200, 1100, 2060][seed % 5], block_log2=10,
-                             kinds=ANY_KIND_OR_INDEXED if seed % 3 == 0 else ["indexed"], named=seed % 4 == 0,
-                             spare_bits=seed % 2 == 0) for seed in range(72))
+    return tuple(
+        build_frame(
+            Random(f"indexed {seed}"),
+            dtype=WITH_TAIL[seed % len(WITH_TAIL)],
+            n_values=[1, 40, 200, 1100, 2060][seed % 5],
+            block_log2=10,
+            kinds=ANY_KIND_OR_INDEXED if seed % 3 == 0 else ["indexed"],
+            named=seed % 4 == 0,
+            spare_bits=seed % 2 == 0,
+        )
+        for seed in range(72)
+    )
 
 
 @functools.cache
@@ -97,8 +151,16 @@ def small_frame() -> Built:
     """Return a frame of less than 1000 bytes that has a block of each kind but raw, a codebook by id, and a base."""
     kinds: list[BlockKind] = ["coded", "predicted", "constant"]
     for seed in itertools.count():
-        built = build_frame(Random(seed), dtype=1 + seed % 3, n_values=2060, block_log2=10, n_codebooks=2, named=True,
-                            kinds=kinds, with_base=True)
+        built = build_frame(
+            Random(seed),
+            dtype=1 + seed % 3,
+            n_values=2060,
+            block_log2=10,
+            n_codebooks=2,
+            named=True,
+            kinds=kinds,
+            with_base=True,
+        )
         found = {block[0] for block in Draft.of(built.frame, built.codebooks).blocks}
         if len(built.frame) < 1000 and found == {0, 2, 3} and built.codebooks:
             return built
@@ -110,6 +172,7 @@ def small_frame() -> Built:
 
 def test_the_second_decoder_reads_a_frame_written_by_hand() -> None:
     """The frame shares nothing with the builder but the page."""
+
     def little(n: int, size: int) -> bytes:
         return n.to_bytes(size, "little")
 
@@ -124,18 +187,34 @@ def test_the_second_decoder_reads_a_frame_written_by_hand() -> None:
     # symbols 2, 2, 0, 3, 1, 0. Of the lengths 2 (zero), 0 (escape), 3, 1, 3 come the codes 10, none, 110, 0,
     # 111, and so the bits 0 0 10 111 110 10.
     prelude = (
-        b"\x89GCF" + bytes([1, 1, 0, 0, 2, 10, 6, 1, 1, 1, 0, 0])
-        + little(136, 8) + little(6, 8) + little(88, 8) + bytes(8)
-        + little(2, 8) + little(3, 8)                                       # shape
-        + bytes([24]) + bytes([0, 1])                                       # plane, level
-        + bytes([0, 1, 0, 0]) + bytes([0, 0, 3, 0]) + bytes([0x02, 0x13, 0x03]) + bytes(1)
+        b"\x89GCF"
+        + bytes([1, 1, 0, 0, 2, 10, 6, 1, 1, 1, 0, 0])
+        + little(136, 8)
+        + little(6, 8)
+        + little(88, 8)
+        + bytes(8)
+        + little(2, 8)
+        + little(3, 8)  # shape
+        + bytes([24])
+        + bytes([0, 1])  # plane, level
+        + bytes([0, 1, 0, 0])
+        + bytes([0, 0, 3, 0])
+        + bytes([0x02, 0x13, 0x03])
         + bytes(1)
-        + little(48, 4) + bytes(4)                                          # index
+        + bytes(1)
+        + little(48, 4)
+        + bytes(4)  # index
     )
     block = (
-        bytes([2, 0, 126, 0]) + little(6, 4) + bytes(8)
-        + little(2, 4) + little(12, 4) + little(2, 2) + bytes([0, 0, 0]) + bytes(3)
-        + bytes([0, 0, 0, 0, 0, 0xC0, 0, 0, 0, 0, 0, 0])                    # plane: of -1.5 sign and mantissa
+        bytes([2, 0, 126, 0])
+        + little(6, 4)
+        + bytes(8)
+        + little(2, 4)
+        + little(12, 4)
+        + little(2, 2)
+        + bytes([0, 0, 0])
+        + bytes(3)
+        + bytes([0, 0, 0, 0, 0, 0xC0, 0, 0, 0, 0, 0, 0])  # plane: of -1.5 sign and mantissa
         + bytes([0b11110100, 0b0101])
         + bytes(2)
     )
@@ -194,8 +273,13 @@ def corners(built: Built) -> Iterator[str]:
     if columns:
         flags = {Coded.of(block, draft.stream_log2).flags for block in draft.blocks if block[0] == 2}
         yield "flags of both kinds" if len(flags) > 1 else "flags of one kind"
-        yield "columns, templates and a base" if draft.bases and len(draft.templates) > len(draft.bases) else (
-            "columns and a base" if draft.bases else "columns and templates" if draft.templates else "columns only")
+        yield (
+            "columns, templates and a base"
+            if draft.bases and len(draft.templates) > len(draft.bases)
+            else (
+                "columns and a base" if draft.bases else "columns and templates" if draft.templates else "columns only"
+            )
+        )
         yield from (f"columns: {corner}" for corner in columns_corners(draft, columns))
     for b, block in enumerate(draft.blocks):
         yield f"block kind {block[0]}"
@@ -206,8 +290,11 @@ def corners(built: Built) -> Iterator[str]:
                 inside = [one for one in columns if one.first < start + coded.n_values and start < one.end]
                 yield f"flags 1, dtype {draft.dtype}"
                 yield f"flags 1 with {'some' if inside else 'no'} columns in the block"
-                yield from (f"columns: {'first' if start < one.first else 'end'} inside of a block" for one in inside
-                            if start < one.first or one.end < start + coded.n_values)
+                yield from (
+                    f"columns: {'first' if start < one.first else 'end'} inside of a block"
+                    for one in inside
+                    if start < one.first or one.end < start + coded.n_values
+                )
             empty = [not stream for stream in coded.streams]
             yield "runs only" if all(empty) else "some runs" if any(empty) else "no runs"
             yield "length_width 0" if coded.length_width == 0 else "length_width above 0"
@@ -252,8 +339,9 @@ def predicted_corners(draft: Draft, predicted: Predicted) -> Iterator[str]:
         yield "first column" if first else "last column" if last else "column"
         yield "template larger than a block" if n_columns > 1 << draft.block_log2 else "template of a block or less"
         exponents = {scale >> 15 & 255 for (scale,) in struct.iter_unpack("<I", padded_scales(predicted.scales))}
-        yield from (name for exponent, name in ((0, "zero scale"), (255, "scale that is not finite"))
-                    if exponent in exponents)
+        yield from (
+            name for exponent, name in ((0, "zero scale"), (255, "scale that is not finite")) if exponent in exponents
+        )
     where = "" if n_columns else " with a base"
     empty = [not stream for stream in predicted.streams]
     yield ("runs only" if all(empty) else "some runs" if any(empty) else "no runs") + where
@@ -271,34 +359,111 @@ def padded_scales(scales: bytes) -> bytes:
 def test_built_frames_reach_every_corner_of_the_format() -> None:
     seen = set(itertools.chain.from_iterable(corners(built) for built in corpus()))
     expected = {
-        "ndim 0", "ndim 32", "no values", "0 planes", "8 planes", "unused plane", "1 levels", "16 levels",
-        "0 codebooks", "255 codebooks", "2 codes", "256 codes",
-        "longest code 1", "longest code 12", "range around 2^H", "escape", "no runs", "some runs",
-        "runs only", "length_width 0", "length_width above 0", "reference of H bits",
+        "ndim 0",
+        "ndim 32",
+        "no values",
+        "0 planes",
+        "8 planes",
+        "unused plane",
+        "1 levels",
+        "16 levels",
+        "0 codebooks",
+        "255 codebooks",
+        "2 codes",
+        "256 codes",
+        "longest code 1",
+        "longest code 12",
+        "range around 2^H",
+        "escape",
+        "no runs",
+        "some runs",
+        "runs only",
+        "length_width 0",
+        "length_width above 0",
+        "reference of H bits",
     }
     expected |= {f"dtype {code}" for code in DTYPES} | {f"codebook kind {n}" for n in (0, 1, 3, 4)}
-    expected |= {f"dtype {code}, planes {tuple(planes)}, levels {tuple(levels)}" for code in WITH_TAIL
-                 for planes, levels in USUAL_PLANES[DTYPES[code].T]}
+    expected |= {
+        f"dtype {code}, planes {tuple(planes)}, levels {tuple(levels)}"
+        for code in WITH_TAIL
+        for planes, levels in USUAL_PLANES[DTYPES[code].T]
+    }
     expected |= {f"flags 1, dtype {code}" for code in WITH_TAIL} | {f"columns: width {n}" for n in range(9)}
-    expected |= {f"columns: {corner}" for corner in (
-        "one", "several", "255 templates and columns", "a gap", "no gap", "group 1", "a group", "one group",
-        "more columns than values", "rows", "2^24 - 1 columns", "group of 65535", "reference -128", "reference 127",
-        "of both signs", "first inside of a block", "end inside of a block")}
-    expected |= {"flags of both kinds", "columns only", "columns and templates", "columns and a base",
-                 "columns, templates and a base", "flags 1 with some columns in the block",
-                 "flags 1 with no columns in the block"}
+    expected |= {
+        f"columns: {corner}"
+        for corner in (
+            "one",
+            "several",
+            "255 templates and columns",
+            "a gap",
+            "no gap",
+            "group 1",
+            "a group",
+            "one group",
+            "more columns than values",
+            "rows",
+            "2^24 - 1 columns",
+            "group of 65535",
+            "reference -128",
+            "reference 127",
+            "of both signs",
+            "first inside of a block",
+            "end inside of a block",
+        )
+    }
+    expected |= {
+        "flags of both kinds",
+        "columns only",
+        "columns and templates",
+        "columns and a base",
+        "columns, templates and a base",
+        "flags 1 with some columns in the block",
+        "flags 1 with no columns in the block",
+    }
     expected |= {f"stream_log2 {n}" for n in range(6, 13)} | {f"block kind {n}" for n in range(6)}
     expected |= {f"predicted {kind.name}" for kind in DTYPES.values() if kind.predicted}
-    expected |= {f"predicted: {corner}" for corner in (
-        "two columns", "rows within a row", "rows", "first column", "last column", "column",
-        "template larger than a block", "runs only", "some runs", "no runs", "length_width 0", "length_width above 0",
-        "run symbol without a code", "zero scale", "scale that is not finite", "planes", "no planes",
-        "runs only with a base", "some runs with a base", "no runs with a base")}
-    expected |= {"one base", "bases", "a base and templates", "no template but a base", "base in use", "base of no use",
-                 "base of no values", "base of 16 bits and an odd number of values",
-                 "base of 32 bits and an odd number of values"}
-    expected |= {f"{kind.name} from a base, {which} block" for kind in DTYPES.values() if kind.predicted
-                 for which in ("first", "later")}
+    expected |= {
+        f"predicted: {corner}"
+        for corner in (
+            "two columns",
+            "rows within a row",
+            "rows",
+            "first column",
+            "last column",
+            "column",
+            "template larger than a block",
+            "runs only",
+            "some runs",
+            "no runs",
+            "length_width 0",
+            "length_width above 0",
+            "run symbol without a code",
+            "zero scale",
+            "scale that is not finite",
+            "planes",
+            "no planes",
+            "runs only with a base",
+            "some runs with a base",
+            "no runs with a base",
+        )
+    }
+    expected |= {
+        "one base",
+        "bases",
+        "a base and templates",
+        "no template but a base",
+        "base in use",
+        "base of no use",
+        "base of no values",
+        "base of 16 bits and an odd number of values",
+        "base of 32 bits and an odd number of values",
+    }
+    expected |= {
+        f"{kind.name} from a base, {which} block"
+        for kind in DTYPES.values()
+        if kind.predicted
+        for which in ("first", "later")
+    }
     assert sorted(expected - seen) == []
 
 
@@ -328,8 +493,11 @@ def test_mode_container_and_bytes_behind_the_frame_do_not_change_values() -> Non
 def test_the_second_decoder_refuses_every_mutation() -> None:
     spoilt: set[str] = set()
     for seed, built in enumerate(corpus()):
-        if len(built.bits) > 2100 or len(built.frame) > 5000 or (Draft.of(
-                built.frame, built.codebooks).n_changes and (len(built.bits) > 1100 or seed % 3)):
+        if (
+            len(built.bits) > 2100
+            or len(built.frame) > 5000
+            or (Draft.of(built.frame, built.codebooks).n_changes and (len(built.bits) > 1100 or seed % 3))
+        ):
             continue
         for mutation in mutations(built.frame, Random(seed), built.codebooks):
             refusal = kind_of_refusal(mutation.frame, built.codebooks, built.base)
@@ -349,7 +517,7 @@ def test_the_second_decoder_refuses_every_flipped_bit() -> None:
         at = bit // 8
         flipped = frame[:at] + bytes([frame[at] ^ 1 << bit % 8]) + frame[at + 1 :]
         expected = {"unsupported"} if at == 4 else {"corruption"}
-        if 16 <= at < 24:       # frame_bytes
+        if 16 <= at < 24:  # frame_bytes
             expected.add("insufficient")
         assert kind_of_refusal(flipped, codebooks, base) in expected, f"bit {bit}"
 
@@ -381,8 +549,9 @@ def test_a_frame_whose_base_is_not_at_hand_is_unsupported() -> None:
             other = np.zeros(len(built.bits), built.bits.dtype)
             assert np.array_equal(decode(built.frame, built.codebooks, base=other).bits, built.bits)
             continue
-        used.add(any(block[0] in (3, 4) and int.from_bytes(block[2:4], "little") in draft.bases
-                     for block in draft.blocks))
+        used.add(
+            any(block[0] in (3, 4) and int.from_bytes(block[2:4], "little") in draft.bases for block in draft.blocks)
+        )
         assert kind_of_refusal(built.frame, built.codebooks) == "unsupported"
         other_type = np.uint32 if base.itemsize == 8 else np.uint64
         others: list[Bits] = [np.append(base, base[:1] if len(base) else 0).astype(base.dtype), base.astype(other_type)]
@@ -394,13 +563,16 @@ def test_a_frame_whose_base_is_not_at_hand_is_unsupported() -> None:
     assert used == {True, False}
 
 
-@pytest.mark.parametrize(("base", "hashed"), [
-    (np.array([], np.uint16), 0),
-    (np.array([3], np.uint16), 1 + 3 * 0x9E3779B1),
-    (np.array([3, 0xABCD], np.uint16), 2 + 0xABCD0003 * 0x9E3779B1),
-    (np.array([1, 0, 2], np.uint16), 3 + 1 * 0x9E3779B1 + 2 * 0x3C6EF363),
-    (np.array([5, 7], np.uint32), 2 + 5 * 0x9E3779B1 + 7 * 0x3C6EF363),
-])
+@pytest.mark.parametrize(
+    ("base", "hashed"),
+    [
+        (np.array([], np.uint16), 0),
+        (np.array([3], np.uint16), 1 + 3 * 0x9E3779B1),
+        (np.array([3, 0xABCD], np.uint16), 2 + 0xABCD0003 * 0x9E3779B1),
+        (np.array([1, 0, 2], np.uint16), 3 + 1 * 0x9E3779B1 + 2 * 0x3C6EF363),
+        (np.array([5, 7], np.uint32), 2 + 5 * 0x9E3779B1 + 7 * 0x3C6EF363),
+    ],
+)
 def test_hashes_of_bases_are_those_worked_out_by_hand(base: Bits, hashed: int) -> None:
     """The multipliers are 9E3779B1 and twice that, modulo 2^32 and made odd."""
     assert base_hash(base) == hashed

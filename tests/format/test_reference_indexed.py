@@ -94,9 +94,9 @@ def test_coded_indices_are_those_of_a_frame_of_bytes() -> None:
     # 1 and 2 are the indices 3 and 4.
     codebook = padded(bytes([0, 1, 0, 0]) + little(254, 2) + little(3, 2) + nibbles([2, 3, 1, 3, 0]), 4)
     record = bytes([4, 1, 5, 0]) + codebook + float32(1, 0, 0, -1.5, 7)
-    stream = bits("0 10 110 111 00010011 0")        # 3, 0, 4, 200, 3
+    stream = bits("0 10 110 111 00010011 0")  # 3, 0, 4, 200, 3
     inner = block(2, 5, 5, little(3, 4) + little(0, 4) + little(3, 2) + bytes(6) + stream)
-    scales = b"\x00\x40\x00\x3F\x00\x47"            # 2, 1/2, 2^15
+    scales = b"\x00\x40\x00\x3f\x00\x47"  # 2, 1/2, 2^15
     body = extension(inner, 1, segment=2, skipped=1) + inner + scales + little(0x7E01, 2)
     decoded = decode(frame(3, 5, record, block(5, 2, 5, body)))
     assert decoded.bits.view(np.float16)[[0, 1, 2, 4]].tolist() == [-3.0, 0.5, 3.5, -49152.0]
@@ -139,7 +139,7 @@ def test_bfloat16_is_rounded_as_torch_does() -> None:
 def test_float16_is_rounded_as_numpy_does() -> None:
     """At every value of float16 and every midpoint of two, and one float32 beside each, and over every exponent."""
     halves = np.arange(0x7C00, dtype=np.uint16).view(np.float16).astype(np.float32).view(np.uint32).astype(np.int64)
-    between = ((halves[:-1].astype(np.uint32).view(np.float32) + halves[1:].astype(np.uint32).view(np.float32)) / 2)
+    between = (halves[:-1].astype(np.uint32).view(np.float32) + halves[1:].astype(np.uint32).view(np.float32)) / 2
     at = np.concatenate([halves, between.view(np.uint32).astype(np.int64), np.arange(0, 0x7F800001, 0x1000)])
     at = np.concatenate([at, 0x477FF000 + np.arange(-3, 4), 0x33000000 + np.arange(-3, 4)])
     q = np.concatenate([at - 1, at, at + 1])
@@ -168,26 +168,29 @@ def bits_of(*numbers: int) -> U64:
     return np.array(numbers, np.uint64)
 
 
-@pytest.mark.parametrize(("scale", "factor", "q"), [
-    (0x3F800000, 0x3FC00000, 0x3FC00000),       # 1 and 1.5
-    (0x3F800001, 0x3F800001, 0x3F800002),       # the square of 1 + 2^-23
-    (0x3F800800, 0x3F800800, 0x3F801000),       # of 1 + 2^-12, a tie, to even
-    (0x3F801800, 0x3F800800, 0x3F802002),       # 1 + 2^-11 + 2^-12 + 1.5 · 2^-23, a tie, to even
-    (0x7F7FFFFF, 0x40000000, 0x7F800000),       # overflow
-    (0xFF7FFFFF, 0x7F7FFFFF, 0xFF800000),
-    (0, 0x3F800000, 0),
-    (0x80000000, 0x3F800000, 0x80000000),
-    (0x80000000, 0xBF800000, 0),
-    (0x007FFFFF, 0x7F7FFFFF, 0),                # a denormal counts as 0
-    (0x807FFFFF, 0x7F7FFFFF, 0x80000000),       # with its sign
-    (0x7F000000, 0x80000001, 0x80000000),
-    (0x00800000, 0x3F800000, 0),                # the smallest normal number, of exponent field 1, counts as 0
-    (0x80FFFFFF, 0x3F800000, 0x80000000),
-    (0x01000000, 0x3F800000, 0x01000000),       # the next exponent does not
-    (0x00FFFFFF, 0x3F800001, 0x01000000),       # nor what rounds up to it
-    (0x1F800000, 0x1F800000, 0),                # 2^-128
-    (0x00800000, 0x80800000, 0x80000000),       # 2^-252
-])
+@pytest.mark.parametrize(
+    ("scale", "factor", "q"),
+    [
+        (0x3F800000, 0x3FC00000, 0x3FC00000),  # 1 and 1.5
+        (0x3F800001, 0x3F800001, 0x3F800002),  # the square of 1 + 2^-23
+        (0x3F800800, 0x3F800800, 0x3F801000),  # of 1 + 2^-12, a tie, to even
+        (0x3F801800, 0x3F800800, 0x3F802002),  # 1 + 2^-11 + 2^-12 + 1.5 · 2^-23, a tie, to even
+        (0x7F7FFFFF, 0x40000000, 0x7F800000),  # overflow
+        (0xFF7FFFFF, 0x7F7FFFFF, 0xFF800000),
+        (0, 0x3F800000, 0),
+        (0x80000000, 0x3F800000, 0x80000000),
+        (0x80000000, 0xBF800000, 0),
+        (0x007FFFFF, 0x7F7FFFFF, 0),  # a denormal counts as 0
+        (0x807FFFFF, 0x7F7FFFFF, 0x80000000),  # with its sign
+        (0x7F000000, 0x80000001, 0x80000000),
+        (0x00800000, 0x3F800000, 0),  # the smallest normal number, of exponent field 1, counts as 0
+        (0x80FFFFFF, 0x3F800000, 0x80000000),
+        (0x01000000, 0x3F800000, 0x01000000),  # the next exponent does not
+        (0x00FFFFFF, 0x3F800001, 0x01000000),  # nor what rounds up to it
+        (0x1F800000, 0x1F800000, 0),  # 2^-128
+        (0x00800000, 0x80800000, 0x80000000),  # 2^-252
+    ],
+)
 def test_products_are_those_worked_out_by_hand(scale: int, factor: int, q: int) -> None:
     assert product(bits_of(scale), bits_of(factor)).tolist() == [q]
     assert product(bits_of(factor), bits_of(scale)).tolist() == [q]
@@ -211,8 +214,12 @@ def test_the_builder_multiplies_alike_in_another_way(dtype: str) -> None:
     rng = Random(dtype)
     kind = BY_NAME[dtype]
     for exponents in (range(255), range(0x66, 0x72), (0x3E, 0x3F, 0x40, 0x41), (0x85, 0x86, 0x87)):
-        some = [rng.getrandbits(1) << 31 | rng.choice(exponents) << 23 | rng.getrandbits(23) & rng.choice(
-            [0x7FFFFF, 0x7F0000, 0x7FE000, 0x700000]) for _ in range(6000)]
+        some = [
+            rng.getrandbits(1) << 31
+            | rng.choice(exponents) << 23
+            | rng.getrandbits(23) & rng.choice([0x7FFFFF, 0x7F0000, 0x7FE000, 0x700000])
+            for _ in range(6000)
+        ]
         q = product(bits_of(*some[::2]), bits_of(*some[1::2]))
         wanted = [multiplied(kind, scale, factor) for scale, factor in zip(some[::2], some[1::2], strict=True)]
         assert rounded(kind, q).tolist() == wanted
@@ -224,9 +231,17 @@ def test_the_builder_multiplies_alike_in_another_way(dtype: str) -> None:
 @functools.cache
 def corpus() -> tuple[Built, ...]:
     """Build frames of indexed blocks only, more of them of float16, whose values are rounded in most ways."""
-    frames = [build_frame(Random(f"corner {seed}"), dtype=WITH_TAIL[seed % len(WITH_TAIL)],
-                          n_values=[1, 65, 127, 1100, 2060, 3072][seed % 6], block_log2=[10, 10, 11][seed % 3],
-                          kinds=["indexed"], spare_bits=seed % 7 == 0) for seed in range(420)]
+    frames = [
+        build_frame(
+            Random(f"corner {seed}"),
+            dtype=WITH_TAIL[seed % len(WITH_TAIL)],
+            n_values=[1, 65, 127, 1100, 2060, 3072][seed % 6],
+            block_log2=[10, 10, 11][seed % 3],
+            kinds=["indexed"],
+            spare_bits=seed % 7 == 0,
+        )
+        for seed in range(420)
+    ]
     frames += [build_frame(Random(f"float16 {seed}"), dtype=3, n_values=300, kinds=["indexed"]) for seed in range(60)]
     return tuple(frames)
 
@@ -278,19 +293,43 @@ def corners(built: Built) -> Iterator[str]:
 
 def test_built_frames_reach_every_corner_of_indexed_blocks() -> None:
     seen = {corner for built in corpus() for corner in corners(built)}
-    expected = {"1 dictionaries", "16 dictionaries", "several dictionaries in use", "small factors", "2 codes",
-                "256 codes", "padding", "no padding", "short block", "runs only", "some runs", "no runs",
-                "reference_width 0", "reference_width 8", "beside column references", "a scale for each value",
-                "one scale", "skipped", "nothing skipped", "all but one skipped", "segment across blocks",
-                "segment longer than a block", f"segment {2**32 - 1}"}
+    expected = {
+        "1 dictionaries",
+        "16 dictionaries",
+        "several dictionaries in use",
+        "small factors",
+        "2 codes",
+        "256 codes",
+        "padding",
+        "no padding",
+        "short block",
+        "runs only",
+        "some runs",
+        "no runs",
+        "reference_width 0",
+        "reference_width 8",
+        "beside column references",
+        "a scale for each value",
+        "one scale",
+        "skipped",
+        "nothing skipped",
+        "all but one skipped",
+        "segment across blocks",
+        "segment longer than a block",
+        f"segment {2**32 - 1}",
+    }
     expected |= {f"{kind.name}, form 0" for kind in DTYPES.values() if kind.T}
     expected |= {f"{DTYPES[code].name}, form 1" for code in WITH_FACTORS}
     expected |= {f"{DTYPES[code].name}, {n} scale bytes" for code in WITH_FACTORS for n in (2, 3, 4)}
     expected |= {f"{n} entries" for n in (1, 2, 16, 255, 256)} | {f"record at {n}" for n in range(4)}
     expected |= {f"dtype {code}, inner kind {kind}" for code in WITH_TAIL for kind in range(3)}
     expected |= {f"inner kind {kind}, block {b}" for kind in range(3) for b in range(2)}
-    expected |= {f"{which} exceptions, inner kind {kind}" for which in ("no", "some", "only") for kind in range(3)
-                 if (which, kind) != ("some", 0)}
+    expected |= {
+        f"{which} exceptions, inner kind {kind}"
+        for which in ("no", "some", "only")
+        for kind in range(3)
+        if (which, kind) != ("some", 0)
+    }
     assert sorted(expected - seen) == []
 
 
@@ -301,10 +340,14 @@ def test_built_frames_decode_to_their_values_and_round_in_every_way() -> None:
         assert np.array_equal(decoded.bits, built.bits)
         assert set(decoded.kinds) == {"indexed"}
         seen |= set(rounded_corners(built))
-    expected = {f"{name}, {corner}" for name in ("float32", "bfloat16", "float16")
-                for corner in ("zero", "negative zero", "infinity", "flushed")}
-    expected |= {f"{name}, {corner}" for name in ("bfloat16", "float16")
-                 for corner in ("a tie down", "a tie up", "up", "down")}
+    expected = {
+        f"{name}, {corner}"
+        for name in ("float32", "bfloat16", "float16")
+        for corner in ("zero", "negative zero", "infinity", "flushed")
+    }
+    expected |= {
+        f"{name}, {corner}" for name in ("bfloat16", "float16") for corner in ("a tie down", "a tie up", "up", "down")
+    }
     expected |= {"float16, denormal", "float16, overflow", "float16, underflow"}
     assert sorted(expected - seen) == []
 
@@ -325,7 +368,8 @@ def rounded_corners(built: Built) -> Iterator[str]:
                 continue
             at = (indexed.skipped + i) // indexed.segment * indexed.scale_bytes
             scale = int.from_bytes(indexed.scales[at : at + indexed.scale_bytes], "little") << 32 - 8 * (
-                indexed.scale_bytes)
+                indexed.scale_bytes
+            )
             exact = struct.unpack("<2f", struct.pack("<2I", scale, entries[index]))
             value, result = exact[0] * exact[1], multiplied(draft.kind, scale, entries[index])
             yield from (f"{name}, {corner}" for corner in rounding(name, value, result))
@@ -369,8 +413,10 @@ def as_number(name: str, magnitude: int) -> float:
 def test_a_dictionary_has_no_place_with_types_without_tail() -> None:
     for dtype in (5, 6):
         draft = Draft.of(build_frame(Random(1), dtype=dtype, n_values=100, kinds=["raw"]).frame, {})
-        records: Sequence[bytes] = (bytes([4, 0, 1, 0]) + TWO_CODES + bytes(4),
-                                    bytes([4, 1, 1, 0]) + TWO_CODES + float32(1))
+        records: Sequence[bytes] = (
+            bytes([4, 0, 1, 0]) + TWO_CODES + bytes(4),
+            bytes([4, 1, 1, 0]) + TWO_CODES + float32(1),
+        )
         for record in records:
             spoilt = replace(draft, records=(*draft.records, record)).seal()
             with pytest.raises(Refused) as caught:

@@ -82,25 +82,43 @@ def test_changes_from_a_base_are_those_of_the_page() -> None:
     # is 1.
     lengths = code(41, 2, 3) + code(17, 0, 3) + code(36, 3 * 8, 3 * 10 + 2) + code(36, 2, 3 * 9 + 1)
     record = padded(bytes([3, 2, 12, 1, 0x40]) + nibbles(lengths), 4)
-    class_0 = "0 0000 0000"             # 2 changes: gaps 16 and 16
-    class_1 = "1 010 00 1010"           # 3 changes: gap 0 and 2 up, gap 0 and nothing, gap 26
+    class_0 = "0 0000 0000"  # 2 changes: gaps 16 and 16
+    class_1 = "1 010 00 1010"  # 3 changes: gap 0 and 2 up, gap 0 and nothing, gap 26
     stream = bits(class_0 + class_1)
     body = little(len(stream), 4) + little(0, 4) + bytes([3, 7, 0, 0]) + bytes(4) + stream
     body += bits(f"{len(stream):03b}"[::-1])
     template = bytes(4) + little(checksum(padded(base.tobytes(), 4), 70), 8)
     sparse = frame(5, 70, bytes([0, 0]), record, [template], block(4, 0, 70, body))
     decoded = decode(sparse, base=base)
-    assert {i: int(v) for i, v in enumerate(decoded.bits) if v != base[i]} == {
-        32: 0x11, 66: 0x11, 1: 0x52, 57: 0x4F}
+    assert {i: int(v) for i, v in enumerate(decoded.bits) if v != base[i]} == {32: 0x11, 66: 0x11, 1: 0x52, 57: 0x4F}
 
 
-@pytest.mark.parametrize(("text", "gap", "step"), [
-    ("g0 0", 0, 1), ("g0 1", 0, -1), ("g1 0", 1, 1), ("g2 0", 2, 1), ("g3 0", 3, 1), ("g4 0 0", 4, 1), ("g4 0 1", 5, 1),
-    ("g5 0 1", 7, 1), ("g6 0 01", 10, 1), ("g7 0 10", 13, 1), ("g40 0 " + 19 * "0", 1 << 20, 1),
-    ("g40 0 1" + 18 * "0", (1 << 20) + 1, 1), ("g0 2 t0", 0, 0), ("g0 2 t1", 0, 1), ("g0 2 t2", 0, -1),
-    ("g0 2 t3 0", 0, 2), ("g0 2 t4 1", 0, -3), ("g0 2 t5 01", 0, 6), ("g4 2 1 t6 10", 5, -5),
-    ("g0 2 t127 " + 63 * "1", 0, (1 << 64) - 1), ("g0 2 t128 " + 63 * "0", 0, -(1 << 63)),
-])
+@pytest.mark.parametrize(
+    ("text", "gap", "step"),
+    [
+        ("g0 0", 0, 1),
+        ("g0 1", 0, -1),
+        ("g1 0", 1, 1),
+        ("g2 0", 2, 1),
+        ("g3 0", 3, 1),
+        ("g4 0 0", 4, 1),
+        ("g4 0 1", 5, 1),
+        ("g5 0 1", 7, 1),
+        ("g6 0 01", 10, 1),
+        ("g7 0 10", 13, 1),
+        ("g40 0 " + 19 * "0", 1 << 20, 1),
+        ("g40 0 1" + 18 * "0", (1 << 20) + 1, 1),
+        ("g0 2 t0", 0, 0),
+        ("g0 2 t1", 0, 1),
+        ("g0 2 t2", 0, -1),
+        ("g0 2 t3 0", 0, 2),
+        ("g0 2 t4 1", 0, -3),
+        ("g0 2 t5 01", 0, 6),
+        ("g4 2 1 t6 10", 5, -5),
+        ("g0 2 t127 " + 63 * "1", 0, (1 << 64) - 1),
+        ("g0 2 t128 " + 63 * "0", 0, -(1 << 63)),
+    ],
+)
 def test_changes_are_read_as_worked_out_by_hand(text: str, gap: int, step: int) -> None:
     """A word g names a gap category, which k follows, and a word t a step; what else there is are bits."""
     words = text.split()
@@ -119,9 +137,19 @@ def test_changes_are_read_as_worked_out_by_hand(text: str, gap: int, step: int) 
 @functools.cache
 def corpus() -> tuple[Built, ...]:
     """Build frames of sparse blocks only."""
-    return tuple(build_frame(Random(f"corner {seed}"), dtype=1 + seed % 8, n_values=[1, 65, 127, 1100, 2060][seed % 5],
-                             block_log2=[10, 10, 11][seed % 3], kinds=["sparse"], with_base=seed // 8 % 2 == 0,
-                             spare_bits=seed % 7 == 0, named=seed % 11 == 0) for seed in range(400))
+    return tuple(
+        build_frame(
+            Random(f"corner {seed}"),
+            dtype=1 + seed % 8,
+            n_values=[1, 65, 127, 1100, 2060][seed % 5],
+            block_log2=[10, 10, 11][seed % 3],
+            kinds=["sparse"],
+            with_base=seed // 8 % 2 == 0,
+            spare_bits=seed % 7 == 0,
+            named=seed % 11 == 0,
+        )
+        for seed in range(400)
+    )
 
 
 def corners(built: Built) -> Iterator[str]:
@@ -163,14 +191,32 @@ def corners(built: Built) -> Iterator[str]:
 
 def test_built_frames_reach_every_corner_of_sparse_blocks() -> None:
     seen = {corner for built in corpus() for corner in corners(built)}
-    expected = {"1 codebooks of changes", "16 codebooks of changes", "behind codebooks of kind 0",
-                "no codebook of kind 0", "0 classes", "1 classes", "16 classes", "1 gaps", "2 gaps", "41 gaps",
-                "all classes without codes",
-                "counts without a code", "steps without a code", "longer sub-streams than the frame's",
-                "length_width 0", "length_width 24",
-                "min_stream_bytes", "no changes without a base", "inner coded block beside column references"}
-    expected |= {f"{corner} {where} a base" for corner in ("nothing differs", "some empty", "none empty", "first block",
-                                                           "later block") for where in ("with", "without")}
+    expected = {
+        "1 codebooks of changes",
+        "16 codebooks of changes",
+        "behind codebooks of kind 0",
+        "no codebook of kind 0",
+        "0 classes",
+        "1 classes",
+        "16 classes",
+        "1 gaps",
+        "2 gaps",
+        "41 gaps",
+        "all classes without codes",
+        "counts without a code",
+        "steps without a code",
+        "longer sub-streams than the frame's",
+        "length_width 0",
+        "length_width 24",
+        "min_stream_bytes",
+        "no changes without a base",
+        "inner coded block beside column references",
+    }
+    expected |= {
+        f"{corner} {where} a base"
+        for corner in ("nothing differs", "some empty", "none empty", "first block", "later block")
+        for where in ("with", "without")
+    }
     expected |= {f"{kind.name} {where} a base" for kind in reference.DTYPES.values() for where in ("with", "without")}
     expected |= {f"stream_log2 {n}" for n in range(6, 12)}
     expected |= {f"inner kind {kind}, block {b}" for kind in range(3) for b in range(2)}

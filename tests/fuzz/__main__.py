@@ -95,9 +95,10 @@ def show(name: str, tally: Tally) -> None:
 def guide(name: str, seconds: int, folder: Path, tally: Tally) -> None:
     """Fuzz a target guided by coverage, in a process of its own, and add what it did to the tally."""
     command = [sys.executable, "-m", "tests.fuzz.guided", name, "--seconds", f"{seconds}", "--found", f"{folder}"]
-    with tempfile.TemporaryDirectory(prefix="gcodec-fuzz-") as corpus:      # libFuzzer ends a process without cleaning
-        done = subprocess.run(command, capture_output=True, text=True, check=False, errors="replace",
-                              env=os.environ | {"TMPDIR": corpus})
+    with tempfile.TemporaryDirectory(prefix="gcodec-fuzz-") as corpus:  # libFuzzer ends a process without cleaning
+        done = subprocess.run(
+            command, capture_output=True, text=True, check=False, errors="replace", env=os.environ | {"TMPDIR": corpus}
+        )
     n_cases = int((re.findall(r"number_of_executed_units: (\d+)", done.stderr) or ["0"])[-1])
     print(f"{name}, guided by coverage: {n_cases:,} executions, status {done.returncode}")
     tally.n_cases += n_cases

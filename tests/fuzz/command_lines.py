@@ -26,8 +26,20 @@ from tests.fuzz.mutation import Dice
 
 LINE = re.compile(r"(gcodec: (error|note): |stdout: ).")
 #: What an error may speak of that is no file of the tree.
-SUBJECTS = ("standard output", "standard input", "out of memory", "working folder", "/dev/", "/proc/",
-            "/sys/", ".npy", "odd.gc", "damaged.gc", "several tensors", "archive: ")
+SUBJECTS = (
+    "standard output",
+    "standard input",
+    "out of memory",
+    "working folder",
+    "/dev/",
+    "/proc/",
+    "/sys/",
+    ".npy",
+    "odd.gc",
+    "damaged.gc",
+    "several tensors",
+    "archive: ",
+)
 SIZE = 96  #: bytes of a case
 
 
@@ -52,8 +64,16 @@ class CommandLines:
 
     def __init__(self) -> None:
         self._contents = contents()
-        self._commands = (self._of_tree, self._of_tree, self._any, self._any, self._any, self._any, self._extract,
-                          self._of_series)
+        self._commands = (
+            self._of_tree,
+            self._of_tree,
+            self._any,
+            self._any,
+            self._any,
+            self._any,
+            self._extract,
+            self._of_series,
+        )
 
     def cases(self) -> list[bytes]:
         """Return cases that use each verb once, so that all modules are imported and all kernels are compiled."""
@@ -106,8 +126,13 @@ class CommandLines:
                 _check_complete(before, made, checked, restored)
             assert not listed.code, listed.lines
         if draws.happens(0.3):
-            session.call("decompress", "all.gc", "-o", draws.pick(("tree", "back", "back/", "-")),
-                         *session.options("-f", "--rm", "-k"))
+            session.call(
+                "decompress",
+                "all.gc",
+                "-o",
+                draws.pick(("tree", "back", "back/", "-")),
+                *session.options("-f", "--rm", "-k"),
+            )
 
     def _any(self, session: Session) -> None:
         """Run any verb on anything in the tree."""
@@ -128,7 +153,11 @@ class CommandLines:
             ("bench", name(), "--sizes", "--peers", "none", "--limit", "1", *session.options("--json", "--csv=c.csv")),
             ("report", name(), *to, *session.options("-f", "-q")),
             ("record", "dumps", name(), *session.options("--json")),
-            ("--", name()), ("-d", "--", name()), ("-t", "--", name()), ("-l", "--", name()), (name(),),
+            ("--", name()),
+            ("-d", "--", name()),
+            ("-t", "--", name()),
+            ("-l", "--", name()),
+            (name(),),
         )
         session.call(*draws.pick(lines))
 
@@ -136,8 +165,10 @@ class CommandLines:
         """Take single tensors, of odd names, out of an archive."""
         draws = session.draws
         archive = draws.pick(("odd.gc", "odd.gc", "damaged.gc", "half.gc"))
-        names = [draws.pick((b"*", b"*.npy", b"x*", "日*".encode(), draws.name())).decode("utf-8", "replace")
-                 for _ in range(1 + draws.below(2))]
+        names = [
+            draws.pick((b"*", b"*.npy", b"x*", "日*".encode(), draws.name())).decode("utf-8", "replace")
+            for _ in range(1 + draws.below(2))
+        ]
         only = [f"--only={name}" for name in names]
         output = draws.pick(("new/", "new/", "./", session.name(), "all.safetensors"))
         session.call("decompress", archive, *only, "-o", output, *session.options("-f", "--json", "-q"))
@@ -205,7 +236,9 @@ class Session:
         out, err, given = io.BytesIO(), io.BytesIO(), io.BytesIO(b"given on standard input")
         stdout, stderr = io.TextIOWrapper(out, encoding), io.TextIOWrapper(err, "utf-8", "backslashreplace")
         with (
-            redirect_stdout(stdout), redirect_stderr(stderr), mock.patch.object(sys, "stdin", io.TextIOWrapper(given)),
+            redirect_stdout(stdout),
+            redirect_stderr(stderr),
+            mock.patch.object(sys, "stdin", io.TextIOWrapper(given)),
             mock.patch("gcodec.cli.parser_for", _parser_of),
         ):
             code = main(words)
@@ -233,8 +266,9 @@ class Session:
     def check_nothing_left_over(self) -> None:
         """Look for files that are removed when a command ends."""
         if not self.is_disturbed:
-            left = [name for _, _, files in os.walk(self.top) for name in files
-                    if name.endswith((".partial", ".replaced"))]
+            left = [
+                name for _, _, files in os.walk(self.top) for name in files if name.endswith((".partial", ".replaced"))
+            ]
             assert not left, f"left behind: {left}"
 
 

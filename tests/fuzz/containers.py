@@ -48,8 +48,10 @@ def some_tensors(seed: int) -> dict[str, np.ndarray]:
 def archives() -> list[bytes]:
     """Return small archives: of tensors, exact and rounded, against a base, of several files, of nothing."""
     tensors, found = some_tensors(1), []
-    near = {name: (value + value / 4096).astype(value.dtype) if value.dtype.kind == "f" else value
-            for name, value in tensors.items()}
+    near = {
+        name: (value + value / 4096).astype(value.dtype) if value.dtype.kind == "f" else value
+        for name, value in tensors.items()
+    }
     options: list[dict[str, Any]] = [{}, {"mantissa_bits": 4}, {"metadata": {"step": "20"}}]
     for more in options:
         stream = io.BytesIO()
@@ -78,8 +80,12 @@ def tensor_files() -> list[tuple[str, bytes]]:
     np.savez(stream, allow_pickle=True, **{name.replace("/", "."): value for name, value in tensors.items()})
     np.save(flat, tensors["half"])
     np.save(columns, np.asfortranarray(tensors["layer/weight"]))
-    return [("half.npy", flat.getvalue()), ("columns.npy", columns.getvalue()), ("all.npz", stream.getvalue()),
-            ("all.safetensors", save(tensors, {"step": "1"}))]
+    return [
+        ("half.npy", flat.getvalue()),
+        ("columns.npy", columns.getvalue()),
+        ("all.npz", stream.getvalue()),
+        ("all.safetensors", save(tensors, {"step": "1"})),
+    ]
 
 
 def sealed_archive(body: bytes, index: bytes, codec: int) -> bytes:
@@ -164,8 +170,10 @@ class Archives:
                 for _ in archive.restored(entry):
                     pass
                 archive.metadata(entry)
-            return [archive.array(entry, tensor, archive.segment_bytes(entry, tensor), like="numpy")
-                    for entry, tensor in archive.tensors()]
+            return [
+                archive.array(entry, tensor, archive.segment_bytes(entry, tensor), like="numpy")
+                for entry, tensor in archive.tensors()
+            ]
 
 
 class ArchiveIndexes(Archives):
@@ -196,24 +204,34 @@ def mutated_npy(dice: Dice, headers: Sequence[Text], data: bytes) -> bytes:
     return changed(dice, file, 2) if dice.random() < 0.15 else file
 
 
-NPY_HEADERS = tuple(map(Text, (
-    "{'descr': '<f4', 'fortran_order': False, 'shape': (20, 16), }          \n",
-    "{'descr': '<f2', 'fortran_order': True, 'shape': (8, 4, 3), }\n",
-    "{'descr': '|V2', 'fortran_order': False, 'shape': (48,), }\n",
-    "{'descr': [('a', '<f4'), ('b', '<i8', (2,))], 'fortran_order': False, 'shape': (3,), }\n",
-    "{'descr': '>c16', 'fortran_order': False, 'shape': (), }\n",
-    "{'descr': '|O', 'fortran_order': False, 'shape': (0, 4), }\n",
-    "{'descr': ('<f4', (2, 3)), 'fortran_order': False, 'shape': (2,), }\n",
-    "{'descr': '<M8[s]', 'fortran_order': False, 'shape': (6,), }\n",
-)))
-SAFETENSORS_HEADERS = tuple(map(Text, (
-    '{"__metadata__":{"step":"1","b":"c"},"a":{"dtype":"F32","shape":[20,4],"data_offsets":[0,320]},'
-    '"b":{"dtype":"BF16","shape":[8],"data_offsets":[320,336]},"c":{"dtype":"I64","shape":[],"data_offsets":[336,344]}}',
-    '{"x":{"dtype":"F8_E4M3","shape":[2,3,4],"data_offsets":[0,24]},"y":{"dtype":"F64","shape":[40],'
-    '"data_offsets":[24,344]}}',
-    '{"e":{"dtype":"F16","shape":[0,5],"data_offsets":[0,0]},"f":{"dtype":"F4","shape":[688],"data_offsets":[0,344]}}',
-    '{}',
-)))
+NPY_HEADERS = tuple(
+    map(
+        Text,
+        (
+            "{'descr': '<f4', 'fortran_order': False, 'shape': (20, 16), }          \n",
+            "{'descr': '<f2', 'fortran_order': True, 'shape': (8, 4, 3), }\n",
+            "{'descr': '|V2', 'fortran_order': False, 'shape': (48,), }\n",
+            "{'descr': [('a', '<f4'), ('b', '<i8', (2,))], 'fortran_order': False, 'shape': (3,), }\n",
+            "{'descr': '>c16', 'fortran_order': False, 'shape': (), }\n",
+            "{'descr': '|O', 'fortran_order': False, 'shape': (0, 4), }\n",
+            "{'descr': ('<f4', (2, 3)), 'fortran_order': False, 'shape': (2,), }\n",
+            "{'descr': '<M8[s]', 'fortran_order': False, 'shape': (6,), }\n",
+        ),
+    )
+)
+SAFETENSORS_HEADERS = tuple(
+    map(
+        Text,
+        (
+            '{"__metadata__":{"step":"1","b":"c"},"a":{"dtype":"F32","shape":[20,4],"data_offsets":[0,320]},'
+            '"b":{"dtype":"BF16","shape":[8],"data_offsets":[320,336]},"c":{"dtype":"I64","shape":[],"data_offsets":[336,344]}}',
+            '{"x":{"dtype":"F8_E4M3","shape":[2,3,4],"data_offsets":[0,24]},"y":{"dtype":"F64","shape":[40],'
+            '"data_offsets":[24,344]}}',
+            '{"e":{"dtype":"F16","shape":[0,5],"data_offsets":[0,0]},"f":{"dtype":"F4","shape":[688],"data_offsets":[0,344]}}',
+            "{}",
+        ),
+    )
+)
 VALUES = np.random.default_rng(3).normal(size=400).astype(np.float32).tobytes()
 
 
@@ -288,8 +306,10 @@ class SafetensorsFiles(TensorFiles):
 
     def cases(self) -> list[bytes]:
         headers = ["".join(header.tokens).encode() for header in SAFETENSORS_HEADERS]
-        return [*(data for name, data in tensor_files() if name.endswith(".safetensors")),
-                *(len(header).to_bytes(8, "little") + header + VALUES[:344] for header in headers)]
+        return [
+            *(data for name, data in tensor_files() if name.endswith(".safetensors")),
+            *(len(header).to_bytes(8, "little") + header + VALUES[:344] for header in headers),
+        ]
 
     def mutate(self, dice: Dice) -> bytes:
         text = dice.pick(SAFETENSORS_HEADERS).mutated(dice, SAFETENSORS_HEADERS).encode(errors="replace")
@@ -298,10 +318,15 @@ class SafetensorsFiles(TensorFiles):
 
 
 #: Keys of .gguf files: numbers, strings, arrays, arrays in each other, and the one that says how tensors are aligned.
-GGUF_KEYS = (uint32("general.alignment", 64), uint32("general.alignment", 8), uint32("n", 7),
-             strings("words", ["", "é"]), text("flag") + struct.pack("<IB", 7, 1),
-             text("f") + struct.pack("<Id", 12, 0.5),
-             text("deep") + struct.pack("<IIQIQIQ", 9, 9, 2, 9, 1, 4, 1) + bytes(4) + struct.pack("<IQH", 2, 1, 3))
+GGUF_KEYS = (
+    uint32("general.alignment", 64),
+    uint32("general.alignment", 8),
+    uint32("n", 7),
+    strings("words", ["", "é"]),
+    text("flag") + struct.pack("<IB", 7, 1),
+    text("f") + struct.pack("<Id", 12, 0.5),
+    text("deep") + struct.pack("<IIQIQIQ", 9, 9, 2, 9, 1, 4, 1) + bytes(4) + struct.pack("<IQH", 2, 1, 3),
+)
 GGUF_NAMES = (b"", b"a", b"token_embd.weight", b"blk.0.attn_q.weight", b"\xff", b"x" * 70)
 GGUF_TYPES = (0, 0, 1, 2, 8, 12, 24, 27, 28, 30, 39, 4, 31, 99)
 
@@ -312,10 +337,18 @@ class GgufFiles(TensorFiles):
     name = "x.gguf"
 
     def cases(self) -> list[bytes]:
-        tensors = {"embd": Stored("float32", (6, 16), VALUES[:384]), "norm": Stored("float16", (40,), VALUES[:80]),
-                   "half": Stored("bfloat16", (2, 3, 4), VALUES[:48]), "q": Stored("Q8_0", (2, 32), VALUES[:68])}
-        return [gguf_file(tensors), gguf_file(tensors, GGUF_KEYS[2:], version=2), gguf_file({}),
-                gguf_file(tensors, (GGUF_KEYS[0], *GGUF_KEYS[2:]), alignment=64)]
+        tensors = {
+            "embd": Stored("float32", (6, 16), VALUES[:384]),
+            "norm": Stored("float16", (40,), VALUES[:80]),
+            "half": Stored("bfloat16", (2, 3, 4), VALUES[:48]),
+            "q": Stored("Q8_0", (2, 32), VALUES[:68]),
+        }
+        return [
+            gguf_file(tensors),
+            gguf_file(tensors, GGUF_KEYS[2:], version=2),
+            gguf_file({}),
+            gguf_file(tensors, (GGUF_KEYS[0], *GGUF_KEYS[2:]), alignment=64),
+        ]
 
     def mutate(self, dice: Dice) -> bytes:
         if dice.random() < 0.1:
@@ -348,12 +381,55 @@ class GgufFiles(TensorFiles):
 
 #: Opcodes that pickles of tensors lack, and some that build deep, shared or hashed things.
 OPCODES = (
-    b"2", b"\x85", b"\x86", b"\x87", b"\x91", b"\x8f", b"\x90", b"(", b"t", b"l", b"d", b"]", b"}", b")", b"s", b"u",
-    b"a", b"e", b"0", b"1", b"N", b"\x88", b"K\x01", b"J\xff\xff\xff\xff", b"\x8a\x09" + b"\xff" * 9, b"\x94",
-    b"h\x00", b"h\x01", b"j\x01\x00\x00\x00", b"q\x01", b"r\xff\xff\xff\x00", b"R", b"\x81", b"b", b"Q", b".",
-    b"I01\n", b"L12345678901234567890L\n", b"G@\x08\x00\x00\x00\x00\x00\x00", b"X\x03\x00\x00\x00abc",
-    b"cos\nsystem\n", b"cbuiltins\neval\n", b"ccollections\nOrderedDict\n", b"ctorch._utils\n_rebuild_tensor_v2\n",
-    b"\x93", b"\x92", b"ccollections\ndefaultdict\n", b"cnumpy\nndarray\n", b"\x96\x01\x00\x00\x00\x00\x00\x00\x00x",
+    b"2",
+    b"\x85",
+    b"\x86",
+    b"\x87",
+    b"\x91",
+    b"\x8f",
+    b"\x90",
+    b"(",
+    b"t",
+    b"l",
+    b"d",
+    b"]",
+    b"}",
+    b")",
+    b"s",
+    b"u",
+    b"a",
+    b"e",
+    b"0",
+    b"1",
+    b"N",
+    b"\x88",
+    b"K\x01",
+    b"J\xff\xff\xff\xff",
+    b"\x8a\x09" + b"\xff" * 9,
+    b"\x94",
+    b"h\x00",
+    b"h\x01",
+    b"j\x01\x00\x00\x00",
+    b"q\x01",
+    b"r\xff\xff\xff\x00",
+    b"R",
+    b"\x81",
+    b"b",
+    b"Q",
+    b".",
+    b"I01\n",
+    b"L12345678901234567890L\n",
+    b"G@\x08\x00\x00\x00\x00\x00\x00",
+    b"X\x03\x00\x00\x00abc",
+    b"cos\nsystem\n",
+    b"cbuiltins\neval\n",
+    b"ccollections\nOrderedDict\n",
+    b"ctorch._utils\n_rebuild_tensor_v2\n",
+    b"\x93",
+    b"\x92",
+    b"ccollections\ndefaultdict\n",
+    b"cnumpy\nndarray\n",
+    b"\x96\x01\x00\x00\x00\x00\x00\x00\x00x",
     b"P1\n",
 )
 RUNS = (b"2\x86", b"\x85", b"}", b"]", b"(", b")\x91", b"2\x87", b"\x94", b"h\x00\x85", b"N\x85")
@@ -372,10 +448,19 @@ class TorchFiles(TensorFiles):
 
         tensor = torch.arange(24, dtype=torch.float32).view(4, 6)
         model = OrderedDict(weight=tensor, part=tensor[1:, ::2].t(), half=torch.ones(5, dtype=torch.bfloat16))
-        shared = {"model": model,
-                  "step": 20, "names": ["a", ("b", {"c": None})], "nested": {"state": {0: {"exp_avg": tensor + 1}}}}
-        roots: list[Any] = [tensor, shared, torch.nn.Linear(3, 2).state_dict(), torch.nn.Parameter(tensor),
-                            [torch.zeros(0, 3), torch.tensor(1.5), torch.ones(3, dtype=torch.uint16), {1.5, "x"}]]
+        shared = {
+            "model": model,
+            "step": 20,
+            "names": ["a", ("b", {"c": None})],
+            "nested": {"state": {0: {"exp_avg": tensor + 1}}},
+        }
+        roots: list[Any] = [
+            tensor,
+            shared,
+            torch.nn.Linear(3, 2).state_dict(),
+            torch.nn.Parameter(tensor),
+            [torch.zeros(0, 3), torch.tensor(1.5), torch.ones(3, dtype=torch.uint16), {1.5, "x"}],
+        ]
         self.whole, self.opcodes, self.others = [], [], []
         for root in roots:
             stream = io.BytesIO()

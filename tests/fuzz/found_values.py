@@ -50,13 +50,13 @@ def piece(kind: int, seed: int, n_units: int) -> bytes:
             return bytes([seed]) * size
         case 7:
             return np.arange(seed, seed + size // 4, dtype="<i4").tobytes()
-        case 8:     # values that occur again, which Zstandard finds
+        case 8:  # values that occur again, which Zstandard finds
             return (floats("<f4", seed, 1 << 12) * (size // (1 << 12) + 1))[:size]
-        case 9:     # values of which each third is another type's
+        case 9:  # values of which each third is another type's
             rows = np.zeros(size // 16 + 1, "<f4, <i4, <f8")
             rows["f0"], rows["f1"] = np.random.default_rng(seed).standard_normal(len(rows)), np.arange(len(rows))
             return rows.tobytes()[:size]
-        case 10:    # values with low bits that are zero, NaN and inf among them
+        case 10:  # values with low bits that are zero, NaN and inf among them
             bits = np.frombuffer(floats("<f4", seed, size), "<u4") & np.uint32(0xFFFFE000)
             return np.where(bits % 97 == 0, np.uint32(0x7F800000 + (seed & 1)), bits).astype("<u4").tobytes()
     return b"\x7fELF" + bytes(seed)
@@ -107,13 +107,21 @@ class FoundValues:
         """Return a new case."""
         how = dice.random()
         if how < 0.4:
-            edits = (EDIT.pack(dice.below(len(RECIPES)), dice.below(1 << 16), dice.below(1 << 31), dice.below(256))
-                     for _ in range(dice.pick((1, 1, 1, 2, 5))))
+            edits = (
+                EDIT.pack(dice.below(len(RECIPES)), dice.below(1 << 16), dice.below(1 << 31), dice.below(256))
+                for _ in range(dice.pick((1, 1, 1, 2, 5)))
+            )
             return bytes([1 + dice.below(2)]) + b"".join(edits)
         if how < 0.5:
             return b"\0" + changed(dice, dice.pick(RECIPES))
-        pieces = [(dice.below(12), dice.pick((dice.below(8), dice.below(8), 200 + dice.below(56))),
-                   dice.pick(SIZES) + dice.pick((0, 0, 0, 1, dice.below(64)))) for _ in range(1 + dice.below(5))]
+        pieces = [
+            (
+                dice.below(12),
+                dice.pick((dice.below(8), dice.below(8), 200 + dice.below(56))),
+                dice.pick(SIZES) + dice.pick((0, 0, 0, 1, dice.below(64))),
+            )
+            for _ in range(1 + dice.below(5))
+        ]
         return b"\0" + plain_recipe(*pieces)
 
     def run(self, case: bytes) -> Any:
@@ -125,7 +133,7 @@ class FoundValues:
         edits = list(EDIT.iter_unpack(case[1 : 1 + (len(case) - 1) // EDIT.size * EDIT.size]))
         number, seed = edits[0][:2] if edits else (0, 0)
         number %= len(RECIPES)
-        if case[0] % 3 == 2:        # with hashes that are right again: other values, or any GcodecError
+        if case[0] % 3 == 2:  # with hashes that are right again: other values, or any GcodecError
             return len(self._restored(self.seeds[number].mutated(Dice(seed), self.texts)))
         archive = bytearray(self.archives[number])
         for _, _, place, change in edits:

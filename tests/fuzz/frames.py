@@ -170,11 +170,11 @@ def mutated_frame(dice: Dice, seed: Seed) -> bytes:
                 del blocks[place]
     frame = assemble(prefix, blocks, sealed=dice.random() < 0.98)
     last = dice.random()
-    if last < 0.03:         # the index, the lengths: what assembling has set right
+    if last < 0.03:  # the index, the lengths: what assembling has set right
         prelude_bytes = int.from_bytes(frame[32:40], "little")
         change_bytes(dice, frame, *dice.pick(((16, 24), (32, 40), (max(48, prelude_bytes - 16), prelude_bytes))))
         seal_prelude(frame, prelude_bytes)
-    elif last < 0.05:       # a checksum that is wrong
+    elif last < 0.05:  # a checksum that is wrong
         change_bytes(dice, frame, 0, len(frame))
     elif last < 0.06:
         del frame[dice.below(len(frame)) :]
@@ -243,6 +243,7 @@ class Frames:
             out = self.output.room_for(np.dtype(kind.uint), reader.prelude.n_values)
             reader.decode_blocks(0, reader.prelude.n_blocks, out, 1, codec._base_of(base, reader.prelude))
             return out
+
         def by_steps() -> Any:
             return codec.decode_frame(reader, None, "numpy", 1, LIMIT, base)
 
@@ -262,15 +263,16 @@ class FramesBesideReference(Frames):
         frame, base = case[HEAD.size :], bases().get(base_hash)
         try:
             found = self.found(frame, base)
-        except gcodec.InvalidArgument:      # a base of another type or size, which the frame may not even refer to
+        except gcodec.InvalidArgument:  # a base of another type or size, which the frame may not even refer to
             found = self.found(frame, None)
         try:
             wanted: Any = reference.decode(frame, records(), base=base, limit=LIMIT).bits
         except reference.Refused as refused:
             wanted = refused.kind
-        either = ("corruption", "unsupported")      # of several faults of one step, either may be reported
-        assert laws.same_outcome(found, wanted) or (str(found) in either and str(wanted) in either), \
+        either = ("corruption", "unsupported")  # of several faults of one step, either may be reported
+        assert laws.same_outcome(found, wanted) or (str(found) in either and str(wanted) in either), (
             f"gcodec: {found}, the reference: {wanted}"
+        )
         if isinstance(found, str):
             raise gcodec.GcodecError(found)
         return found

@@ -26,8 +26,11 @@ from tests.support.paths import ROOT
 def compiled_modules() -> list[str]:
     """Return the modules that numba compiles parts of: it cannot compile instrumented code."""
     sources = {path.relative_to(ROOT): path for path in (ROOT / "gcodec").rglob("*.py")}
-    return [".".join(name.with_suffix("").parts).removesuffix(".__init__") for name, path in sources.items()
-            if "kernels" in name.parts or "@kernel" in path.read_text()]
+    return [
+        ".".join(name.with_suffix("").parts).removesuffix(".__init__")
+        for name, path in sources.items()
+        if "kernels" in name.parts or "@kernel" in path.read_text()
+    ]
 
 
 def main() -> None:
@@ -61,8 +64,14 @@ def main() -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for number, case in enumerate(target.cases()):
         (Path(corpus) / f"{number}").write_bytes(case)
-    flags = {"max_total_time": options.seconds, "timeout": 10, "rss_limit_mb": 4096,
-             "max_len": 1 << 16, "artifact_prefix": f"{folder}/", "print_final_stats": 1}
+    flags = {
+        "max_total_time": options.seconds,
+        "timeout": 10,
+        "rss_limit_mb": 4096,
+        "max_len": 1 << 16,
+        "artifact_prefix": f"{folder}/",
+        "print_final_stats": 1,
+    }
     arguments: Any = [sys.argv[0], *(f"-{name}={value}" for name, value in flags.items()), corpus]
     atheris.Setup(arguments, run, custom_mutator=mutate)
     atheris.Fuzz()

@@ -24,28 +24,122 @@ T = TypeVar("T")
 
 LONG = (b"x" * 255, "é".encode() * 127, "日".encode() * 85, b"y" * 251 + b".npy", b"z" * 252 + b".gc")
 NAMES = (
-    b"x.npy", b"a.npy", b"m-3.npy", b"s.safetensors", b"all.npz", b"step-000020.safetensors", b"x.gc", b"notes.txt",
-    b"t.pt", b"q.gguf", b"no suffix", b" ", b".hidden", b"-f", b"--rm", b"--", b"-", b"-o x.npy", b"[a-z]*", b"*", b"?",
-    b"[", b"~", b"$HOME", b"%s{0}", b"a:b.npy", b"back\\slash.npy", b"s3:", b"file:", b"\xff\xfe.npy", b"cut \xe2\x80",
-    b"\xed\xa0\x80.npy", b"new\nline.npy", b"gcodec: error: not me\n", b"return\r.npy", b"\x1b[31mred.npy", b"\x7f",
-    b"bell\a", b"tab\t.npy", "\N{RIGHT-TO-LEFT OVERRIDE}ypn.exe".encode(), "zero\N{ZERO WIDTH SPACE}.npy".encode(),
-    "\x9b31m.npy".encode(), "\u2028.npy".encode(), "\N{LANGUAGE TAG}.npy".encode(), "\N{SOFT HYPHEN}.npy".encode(),
-    "\N{BYTE ORDER MARK}x.npy".encode(), "日本\N{IDEOGRAPHIC SPACE}語.npy".encode(), "é.npy".encode(),
-    "e\N{COMBINING ACUTE ACCENT}.npy".encode(), "\N{NO-BREAK SPACE}".encode(), *LONG,
+    b"x.npy",
+    b"a.npy",
+    b"m-3.npy",
+    b"s.safetensors",
+    b"all.npz",
+    b"step-000020.safetensors",
+    b"x.gc",
+    b"notes.txt",
+    b"t.pt",
+    b"q.gguf",
+    b"no suffix",
+    b" ",
+    b".hidden",
+    b"-f",
+    b"--rm",
+    b"--",
+    b"-",
+    b"-o x.npy",
+    b"[a-z]*",
+    b"*",
+    b"?",
+    b"[",
+    b"~",
+    b"$HOME",
+    b"%s{0}",
+    b"a:b.npy",
+    b"back\\slash.npy",
+    b"s3:",
+    b"file:",
+    b"\xff\xfe.npy",
+    b"cut \xe2\x80",
+    b"\xed\xa0\x80.npy",
+    b"new\nline.npy",
+    b"gcodec: error: not me\n",
+    b"return\r.npy",
+    b"\x1b[31mred.npy",
+    b"\x7f",
+    b"bell\a",
+    b"tab\t.npy",
+    "\N{RIGHT-TO-LEFT OVERRIDE}ypn.exe".encode(),
+    "zero\N{ZERO WIDTH SPACE}.npy".encode(),
+    "\x9b31m.npy".encode(),
+    "\u2028.npy".encode(),
+    "\N{LANGUAGE TAG}.npy".encode(),
+    "\N{SOFT HYPHEN}.npy".encode(),
+    "\N{BYTE ORDER MARK}x.npy".encode(),
+    "日本\N{IDEOGRAPHIC SPACE}語.npy".encode(),
+    "é.npy".encode(),
+    "e\N{COMBINING ACUTE ACCENT}.npy".encode(),
+    "\N{NO-BREAK SPACE}".encode(),
+    *LONG,
 )
 #: Files of the system: without a size, with a wrong one, or that cannot be read.
 OF_SYSTEM = (
-    "/proc/self/status", "/proc/self/environ", "/proc/self/mem", "/proc/version", "/proc/self/clear_refs",
-    "/proc/sys/vm/compact_memory", "/proc/self/fd/0", "/proc/self/fd", "/proc/2/exe", "/proc/self/cwd",
-    "/sys/kernel/mm/transparent_hugepage/enabled", "/sys/devices/system/cpu/online", "/sys/class/net/lo/speed",
-    "/dev/null", "/dev/zero", "/dev/full", "/dev/fd/0",
+    "/proc/self/status",
+    "/proc/self/environ",
+    "/proc/self/mem",
+    "/proc/version",
+    "/proc/self/clear_refs",
+    "/proc/sys/vm/compact_memory",
+    "/proc/self/fd/0",
+    "/proc/self/fd",
+    "/proc/2/exe",
+    "/proc/self/cwd",
+    "/sys/kernel/mm/transparent_hugepage/enabled",
+    "/sys/devices/system/cpu/online",
+    "/sys/class/net/lo/speed",
+    "/dev/null",
+    "/dev/zero",
+    "/dev/full",
+    "/dev/fd/0",
 )
 TARGETS = (b".", b"..", b"gone", b"gone\n\x1b[31m", b"\xff", b"x.npy", b"a.npy/x", b"x" * 300)
-ERRORS = tuple(getattr(errno, name) for name in ("EIO", "EACCES", "ENOENT", "ESTALE", "ELOOP", "ENAMETOOLONG", "EMFILE",
-                                                 "ENOSPC", "EROFS", "EPERM", "ENOTDIR", "EISDIR", "EBUSY", "ENODEV"))
+ERRORS = tuple(
+    getattr(errno, name)
+    for name in (
+        "EIO",
+        "EACCES",
+        "ENOENT",
+        "ESTALE",
+        "ELOOP",
+        "ENAMETOOLONG",
+        "EMFILE",
+        "ENOSPC",
+        "EROFS",
+        "EPERM",
+        "ENOTDIR",
+        "EISDIR",
+        "EBUSY",
+        "ENODEV",
+    )
+)
 #: Functions that take a path or a descriptor first, by which everything in a tree is reached.
-CALLS = ("open", "stat", "lstat", "scandir", "listdir", "readlink", "preadv", "pread", "link", "rename", "replace",
-         "unlink", "remove", "mkdir", "rmdir", "chmod", "chown", "utime", "fstat", "fsync", "close")
+CALLS = (
+    "open",
+    "stat",
+    "lstat",
+    "scandir",
+    "listdir",
+    "readlink",
+    "preadv",
+    "pread",
+    "link",
+    "rename",
+    "replace",
+    "unlink",
+    "remove",
+    "mkdir",
+    "rmdir",
+    "chmod",
+    "chown",
+    "utime",
+    "fstat",
+    "fsync",
+    "close",
+)
 
 
 class Draws:
@@ -80,8 +174,14 @@ def contents() -> dict[str, bytes]:
     """Return what files of a tree may hold, by kind: each kind of tensor file, archives of these, and damaged ones."""
     files = dict(tensor_files())
     odd = {name.decode("utf-8", "replace"): np.arange(5, dtype=np.float32) for name in NAMES}
-    odd |= {"../up": np.ones(3, np.float32), "/root/x": np.ones(3, np.float32), "x" * 300: np.ones(3, np.float32),
-            "x" * 300 + "y": np.ones(3, np.float32), "日" * 300: np.ones(3, np.float16), "a/b": np.ones(2, np.float64)}
+    odd |= {
+        "../up": np.ones(3, np.float32),
+        "/root/x": np.ones(3, np.float32),
+        "x" * 300: np.ones(3, np.float32),
+        "x" * 300 + "y": np.ones(3, np.float32),
+        "日" * 300: np.ones(3, np.float16),
+        "a/b": np.ones(2, np.float64),
+    }
     stream = io.BytesIO()
     save_file(odd, stream, threads=1, metadata={"\x1b[2J": "\N{RIGHT-TO-LEFT OVERRIDE}", "a\nb": "c\rd"})
     files |= {"odd.gc": stream.getvalue(), "odd.safetensors": _safetensors(odd)}
@@ -116,7 +216,7 @@ class Tree:
         os.mkdir(self._whole(b"tree"))  # noqa: PTH102 - of bytes
         for _ in range(draws.below(9)):
             place = b"/".join((draws.pick(self._folders), draws.name()))
-            with suppress(OSError):     # a name that is taken, or too long, or what only root may make
+            with suppress(OSError):  # a name that is taken, or too long, or what only root may make
                 draws.pick(MAKERS)(self, place)
                 self.places.append(place)
 
@@ -193,8 +293,21 @@ class Tree:
 
 
 MAKERS: tuple[Callable[[Tree, bytes], None], ...] = (
-    Tree.file, Tree.file, Tree.file, Tree.file, Tree.folder, Tree.folder, Tree.link, Tree.link, Tree.link_to_system,
-    Tree.second_name, Tree.sparse, Tree.closed, Tree.pipe, Tree.socket, Tree.device,
+    Tree.file,
+    Tree.file,
+    Tree.file,
+    Tree.file,
+    Tree.folder,
+    Tree.folder,
+    Tree.link,
+    Tree.link,
+    Tree.link_to_system,
+    Tree.second_name,
+    Tree.sparse,
+    Tree.closed,
+    Tree.pipe,
+    Tree.socket,
+    Tree.device,
 )
 
 

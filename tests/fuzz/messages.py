@@ -92,8 +92,15 @@ class Payloads:
 
     seconds, n_prefix = 10.0, 1
     settings: tuple[Compressor, ...] = (
-        TopK(0.1), DGC(0.2), DGC(0.2, mantissa_bits=3), RedSync(0.1), RedSync(0.1, same_sign=True), QSGD(4),
-        QSGD(8, bucket=64), SparCML(TopK(0.1)), Frames(),
+        TopK(0.1),
+        DGC(0.2),
+        DGC(0.2, mantissa_bits=3),
+        RedSync(0.1),
+        RedSync(0.1, same_sign=True),
+        QSGD(4),
+        QSGD(8, bucket=64),
+        SparCML(TopK(0.1)),
+        Frames(),
     )
     n_direct = 7  #: settings whose payloads are read without a conversation, which takes far longer
 
@@ -150,9 +157,16 @@ class PackedStates:
     seconds, n_prefix = 10.0, 0
 
     def __init__(self) -> None:
-        state = {"step": 20, "rates": [0.5, 1e-3], "names": {"a": None, "b": True}, "pairs": {1: 2, (3, 4): "x"},
-                 "residual": torch.linspace(-1, 1, 40), "half": torch.ones(3, 2, dtype=torch.bfloat16),
-                 "counts": torch.arange(6).view(2, 3), "histogram": np.arange(12, dtype=np.uint64)}
+        state = {
+            "step": 20,
+            "rates": [0.5, 1e-3],
+            "names": {"a": None, "b": True},
+            "pairs": {1: 2, (3, 4): "x"},
+            "residual": torch.linspace(-1, 1, 40),
+            "half": torch.ones(3, 2, dtype=torch.bfloat16),
+            "counts": torch.arange(6).view(2, 3),
+            "histogram": np.arange(12, dtype=np.uint64),
+        }
         self.texts = [Text(pack_state(value)) for value in (state, *({key: value} for key, value in state.items()))]
 
     def cases(self) -> list[bytes]:
@@ -162,7 +176,7 @@ class PackedStates:
     def mutate(self, dice: Dice) -> bytes:
         """Return a new case."""
         text = dice.pick(self.texts).mutated(dice, self.texts)
-        if dice.random() < 0.3:     # an array of other bytes, or of another type
+        if dice.random() < 0.3:  # an array of other bytes, or of another type
             text = json_array(dice.pick(ARRAYS), bytes(dice.below(20)))
             if dice.random() < 0.5:
                 shape = dice.pick(("[0]", "[2, 2]", "[-1]", "3", "[1e9]", "[4]"))
@@ -214,7 +228,7 @@ class Codebooks:
         """Return a new case."""
         case = bytearray(dice.pick(self.seeds))
         for _ in range(1 + dice.below(3)):
-            if dice.random() < 0.5 and len(case) > 8:   # two code lengths: their codes may still be complete
+            if dice.random() < 0.5 and len(case) > 8:  # two code lengths: their codes may still be complete
                 first, second = (2 + 4 + dice.below(len(case) - 6) for _ in range(2))
                 case[first], case[second] = case[second], case[first]
             else:

@@ -16,8 +16,33 @@ from typing import TypeVar
 T = TypeVar("T")
 
 EDGES = (0, 1, 2, 3, 7, 8, 15, 16, 63, 64, 127, 128, 255)  #: bytes near which bounds are
-NUMBERS = (0, 1, 2, 3, 4, 7, 8, 16, 32, 48, 64, 255, 256, 1 << 16, (1 << 31) - 1, 1 << 31, (1 << 32) - 1, 1 << 32,
-           (1 << 48) - 1, 1 << 48, (1 << 62) - 1, 1 << 62, (1 << 63) - 1, 1 << 63, (1 << 64) - 1)
+NUMBERS = (
+    0,
+    1,
+    2,
+    3,
+    4,
+    7,
+    8,
+    16,
+    32,
+    48,
+    64,
+    255,
+    256,
+    1 << 16,
+    (1 << 31) - 1,
+    1 << 31,
+    (1 << 32) - 1,
+    1 << 32,
+    (1 << 48) - 1,
+    1 << 48,
+    (1 << 62) - 1,
+    1 << 62,
+    (1 << 63) - 1,
+    1 << 63,
+    (1 << 64) - 1,
+)
 
 
 class Dice(Random):
@@ -49,8 +74,11 @@ def change_bytes(dice: Dice, data: bytearray, start: int, stop: int) -> None:
         size = dice.pick((2, 4, 4, 8))
         at = start + (at - start) // size * size
         if at + size <= stop:
-            value = dice.pick(NUMBERS) if how == 6 else int.from_bytes(data[at : at + size], "little") + dice.pick(
-                (1, -1, 4, -4, 8, -8, 256, -256))
+            value = (
+                dice.pick(NUMBERS)
+                if how == 6
+                else int.from_bytes(data[at : at + size], "little") + dice.pick((1, -1, 4, -4, 8, -8, 256, -256))
+            )
             data[at : at + size] = (value & (1 << 8 * size) - 1).to_bytes(size, "little")
 
 
@@ -80,10 +108,47 @@ def changed(dice: Dice, data: bytes, times: int = 3) -> bytes:
 TOKENS = re.compile(r""""(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|-?\d+(?:\.\d+)?|\w+|\s+|.""", re.DOTALL)
 OPEN, CLOSE = "([{", ")]}"
 ATOMS = (
-    "0", "1", "-1", "2", "3", "0.5", "-0.0", "1e400", "NaN", "Infinity", "true", "false", "null", "True", "None", '""',
-    '"x"', "[]", "{}", "()", "[[]]", "[0]", '"0"', '"float32"', '"bfloat16"', '"float64"', '"uint8"', '"<f4"',
-    '"|O"', '"<U9"', '"../x"', '"/x"', '"a/b"', '"a//b"', r'"\u0000"', r'"\ud800"', '"\N{SNOWMAN}"', r'"\n"',
-    *map(str, NUMBERS), "9" * 30, "9" * 400,
+    "0",
+    "1",
+    "-1",
+    "2",
+    "3",
+    "0.5",
+    "-0.0",
+    "1e400",
+    "NaN",
+    "Infinity",
+    "true",
+    "false",
+    "null",
+    "True",
+    "None",
+    '""',
+    '"x"',
+    "[]",
+    "{}",
+    "()",
+    "[[]]",
+    "[0]",
+    '"0"',
+    '"float32"',
+    '"bfloat16"',
+    '"float64"',
+    '"uint8"',
+    '"<f4"',
+    '"|O"',
+    '"<U9"',
+    '"../x"',
+    '"/x"',
+    '"a/b"',
+    '"a//b"',
+    r'"\u0000"',
+    r'"\ud800"',
+    '"\N{SNOWMAN}"',
+    r'"\n"',
+    *map(str, NUMBERS),
+    "9" * 30,
+    "9" * 400,
 )
 PIECES = ("\\", '"', "0", "[", "}", ",", ":", " ", "x", "\x00", "\x7f", "é")
 RARE = ("[" * 3000, "(" * 300, "9" * 6000, "-" * 2000, '{"a":' * 2000, '"' + "x" * 5000 + '"')
@@ -122,7 +187,7 @@ class Text:
                 begin, end = dice.pick(other.spans)
                 tokens[first] = "".join(other.tokens[begin : end + 1])
                 tokens[first + 1 : last + 1] = [""] * (last - first)
-            elif how == 7:      # with the comma or colon behind it
+            elif how == 7:  # with the comma or colon behind it
                 last = min(last + 1, len(tokens) - 1)
                 tokens[first : last + 1] = [""] * (last + 1 - first)
             elif how == 8:
@@ -168,8 +233,9 @@ def mutated_zip(dice: Dice, members: Sequence[tuple[bytes, bytes]]) -> bytes:
     if dice.random() < 0.1:
         place = dice.below(len(members))
         name, data = members[place]
-        members[place : place + 1] = dice.pick(([], [(name, data)] * 2, [(dice.pick(members)[0], data)],
-                                                [(changed(dice, name), data)]))
+        members[place : place + 1] = dice.pick(
+            ([], [(name, data)] * 2, [(dice.pick(members)[0], data)], [(changed(dice, name), data)])
+        )
     result = write_zip(members, deflated=dice.random() < 0.1)
     if dice.random() < 0.25:
         # Most of a zip's structure is at its end.

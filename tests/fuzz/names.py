@@ -35,8 +35,32 @@ T = TypeVar("T")
 Place = tuple[str, str]  #: path of the file, and name of the tensor in it
 
 PATHS = ("a.safetensors", "b/a.safetensors", "c/b/a.safetensors", "b/x", "x", "aa", "aa:b", "b/a[1].npz", "d/w", "*")
-NAMES = ("w", "b", "a/w", "m/w", "b:c", "b:w", "c", "a.safetensors:w", "x:w", "layers.0.w", "layers.1.w", "w[0]", "w*",
-         "a", "é", "[", "", " ", "a.safetensors", "b/a.safetensors:w", ":", "/w", "w/", "W")
+NAMES = (
+    "w",
+    "b",
+    "a/w",
+    "m/w",
+    "b:c",
+    "b:w",
+    "c",
+    "a.safetensors:w",
+    "x:w",
+    "layers.0.w",
+    "layers.1.w",
+    "w[0]",
+    "w*",
+    "a",
+    "é",
+    "[",
+    "",
+    " ",
+    "a.safetensors",
+    "b/a.safetensors:w",
+    ":",
+    "/w",
+    "w/",
+    "W",
+)
 ALPHABET = "aabbwx//::**??[]!-. \\é0"
 
 
@@ -71,8 +95,10 @@ class Lines:
 def written(kind: int, files: dict[str, list[str]]) -> bytes:
     """Return an archive in which every tensor has values of its own."""
     archive = io.BytesIO()
-    tensors = {path: {name: np.arange(3, dtype=np.float32) + 10 * (40 * number + place)
-                      for place, name in enumerate(names)} for number, (path, names) in enumerate(files.items())}
+    tensors = {
+        path: {name: np.arange(3, dtype=np.float32) + 10 * (40 * number + place) for place, name in enumerate(names)}
+        for number, (path, names) in enumerate(files.items())
+    }
     if kind == DICTIONARY:
         gcodec.save_file(next(iter(tensors.values())), archive, threads=1)
     elif kind == OBJECT:
@@ -100,19 +126,23 @@ def is_below(asked: str, path: str) -> bool:
 
 def fitting(asked: str, places: list[Place]) -> list[Place]:
     """Return the tensors whose names fit a pattern; if none does, those that fit it as ``FILE:NAME``."""
+
     def forms(path: str) -> list[str]:
         parts = path.split("/")
         return ["/".join(parts[number:]) for number in range(len(parts))]
 
     return [place for place in places if fnmatchcase(place[1], asked)] or [
-        (path, name) for path, name in places if any(fnmatchcase(f"{form}:{name}", asked) for form in forms(path))]
+        (path, name) for path, name in places if any(fnmatchcase(f"{form}:{name}", asked) for form in forms(path))
+    ]
 
 
 def called(asked: str, places: list[Place]) -> list[Place]:
     """Return the tensors of a name or ``FILE:NAME``; if there is none, those where folders are left out before it."""
     return [(path, name) for path, name in places if asked in (name, f"{path}:{name}")] or [
-        (path, name) for path, name in places
-        if asked.endswith(f":{name}") and is_below(asked[: len(asked) - len(name) - 1], path)]
+        (path, name)
+        for path, name in places
+        if asked.endswith(f":{name}") and is_below(asked[: len(asked) - len(name) - 1], path)
+    ]
 
 
 def tensors_meant(asked: list[str], places: list[Place]) -> list[Place] | None:
@@ -174,8 +204,12 @@ class Names:
         """Return the cases from which all others are made."""
         lines = "=a.safetensors\n+w\n+m/w\n=b/a.safetensors\n+w\n+b:c\n?"
         asked = ("m/w", "b:c", "*w", "b/a.safetensors:w\n?m/w", "b/", "b/a.safetensors")
-        return [bytes([kind + command]) + (lines + name).encode()
-                for kind in range(3) for command in (0, COMMAND) for name in asked]
+        return [
+            bytes([kind + command]) + (lines + name).encode()
+            for kind in range(3)
+            for command in (0, COMMAND)
+            for name in asked
+        ]
 
     def mutate(self, dice: Dice) -> bytes:
         """Return a new case."""
@@ -216,7 +250,7 @@ class Names:
             meant = tensors_meant(lines.asked, places), files_meant(lines.asked, places, paths)
             loaded = self._loaded(archive, lines.asked, places, len(paths) == 1)
             self._check_command_line_names(reader, lines.asked, *meant)
-            if lines.with_command and lines.asked and all(lines.asked):     # an empty name is an error of its own
+            if lines.with_command and lines.asked and all(lines.asked):  # an empty name is an error of its own
                 _check_command(archive, reader, lines.asked, *meant)
         if loaded is None and not any(meant):
             raise InvalidArgument("a name that nothing has, or several")
@@ -226,12 +260,13 @@ class Names:
     def _loaded(archive: bytes, asked: list[str], places: list[Place], alone: bool) -> list[str] | None:
         """Return the names of what ``load_file`` loads, which must be what is meant; None where it must refuse."""
         whole = _refused_or(lambda: gcodec.load_file(io.BytesIO(archive), threads=1))
-        if any(name == STRUCTURE for _, name in places):    # of an object all that is in it is loaded, nothing else
+        if any(name == STRUCTURE for _, name in places):  # of an object all that is in it is loaded, nothing else
             assert whole is not None
             places = [(places[0][0], name) for name in whole]
         all_names = [said(*place, alone) for place in places]
-        assert (list(whole) == all_names) if whole is not None else len(set(all_names)) < len(all_names), \
+        assert (list(whole) == all_names) if whole is not None else len(set(all_names)) < len(all_names), (
             f"load_file has {whole and list(whole)}"
+        )
         expected: dict[str, Place] | None = {}
         for name in asked:
             exact = [place for place in places if name in (place[1], ":".join(place))]
@@ -248,7 +283,8 @@ class Names:
             return None
         assert list(found) == list(expected), f"load_file has {list(found)}, not {expected}"
         assert whole is None or all(
-            np.array_equal(found[key], whole[said(*place, alone)]) for key, place in expected.items()), "other values"
+            np.array_equal(found[key], whole[said(*place, alone)]) for key, place in expected.items()
+        ), "other values"
         return list(found)
 
     @staticmethod

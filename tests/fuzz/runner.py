@@ -249,7 +249,7 @@ def _run_cases(name: str, target: Target, seed: int, numbers: range, shared: mma
                 _tell(answers, {"outcomes": outcomes, "slowest": slowest, "cpu_seconds": clock() - began})
                 outcomes, slowest, began = Counter(), 0.0, clock()
         case = target.mutate(dice)[: ROOM - 16]
-        if number < numbers.start:      # made again for the sake of the generator
+        if number < numbers.start:  # made again for the sake of the generator
             continue
         n_done += 1
         shared[16 : 16 + len(case)] = case

@@ -35,8 +35,12 @@ def tensors(version: int) -> dict[str, np.ndarray]:
     start, change = np.random.default_rng(1), np.random.default_rng(version)
     weights = start.standard_normal(700).astype(np.float32) * np.float32(0.05)
     weights[change.random(700) < 0.1] *= np.float32(1.001)
-    found = {"w": weights, "moments": (start.standard_normal((9, 40)) * (1 + version / 1e4)).astype(np.float32),
-             "ids": np.arange(version, version + 5), "noise": change.integers(0, 256, 300, np.uint8)}
+    found = {
+        "w": weights,
+        "moments": (start.standard_normal((9, 40)) * (1 + version / 1e4)).astype(np.float32),
+        "ids": np.arange(version, version + 5),
+        "noise": change.integers(0, 256, 300, np.uint8),
+    }
     if version % 3 == 1:
         found["renamed"] = found.pop("moments")
     if version % 5 == 1:
@@ -50,8 +54,10 @@ def tensors(version: int) -> dict[str, np.ndarray]:
 def file_of(version: int) -> tuple[str, bytes]:
     """Return the name and the bytes of a version of a file, which now and then is of another kind."""
     if version % 8 == 6:
-        return "step.npy", npy_file("{'descr': '<f4', 'fortran_order': False, 'shape': (700,), }\n",
-                                    tensors(version).get("w", np.zeros(700, np.float32)).tobytes())
+        return "step.npy", npy_file(
+            "{'descr': '<f4', 'fortran_order': False, 'shape': (700,), }\n",
+            tensors(version).get("w", np.zeros(700, np.float32)).tobytes(),
+        )
     if version % 8 == 7:
         return "notes.txt", b"line %d\n" % version * 900
     return "step.safetensors", save(tensors(version), {"version": str(version)})
@@ -101,7 +107,7 @@ class Folder:
             for step in steps:
                 del self.expected[step]
             self.doubtful -= set(steps)
-        if self.doubtful:       # before doubt spreads: deleting must not make a good step depend on a bad one
+        if self.doubtful:  # before doubt spreads: deleting must not make a good step depend on a bad one
             self.check()
             self.spread_doubt()
 
@@ -175,9 +181,19 @@ class Series:
     def cases(self) -> list[bytes]:
         """Return the cases from which all others are made."""
         adding = b"".join(bytes([ADD, step, version]) for step, version in ((0, 0), (1, 1), (2, 2), (4, 14), (5, 7)))
-        return [bytes([kind]) + adding + last for kind in (3, 4, 131) for last in (
-            b"", bytes([DELETE, 0, 1]), bytes([PRUNE, 1, 2]), bytes([FLIP, 1, 128, ADD, 7, 3]),
-            bytes([RENAME, 1, 3, DELETE, 2, 2]), bytes([COPY, 2, 4, REMOVE, 0, 0]), bytes([CUT, 4, 90, DELETE, 0, 0]))]
+        return [
+            bytes([kind]) + adding + last
+            for kind in (3, 4, 131)
+            for last in (
+                b"",
+                bytes([DELETE, 0, 1]),
+                bytes([PRUNE, 1, 2]),
+                bytes([FLIP, 1, 128, ADD, 7, 3]),
+                bytes([RENAME, 1, 3, DELETE, 2, 2]),
+                bytes([COPY, 2, 4, REMOVE, 0, 0]),
+                bytes([CUT, 4, 90, DELETE, 0, 0]),
+            )
+        ]
 
     def mutate(self, dice: Dice) -> bytes:
         """Return a new case."""
@@ -194,8 +210,10 @@ class Series:
 
     def run(self, case: bytes) -> Any:
         """Do what the case says, and check all versions."""
-        with (tempfile.TemporaryDirectory(prefix="gcodec-series-", dir=MEMORY if MEMORY.is_dir() else None) as place,
-              warnings.catch_warnings()):
+        with (
+            tempfile.TemporaryDirectory(prefix="gcodec-series-", dir=MEMORY if MEMORY.is_dir() else None) as place,
+            warnings.catch_warnings(),
+        ):
             warnings.simplefilter("ignore", CheckpointWarning)
             folder = Folder(Path(place) / "run", 1 + (case[0] & 127) % 6, case[0] > 127)
             for at in range(1, min(len(case) - 2, 3 * MOST), 3):

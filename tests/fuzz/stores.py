@@ -26,9 +26,14 @@ from tests.support.slots import NoCredentials, Slots
 ROOT, MOST, N_VERSIONS = "slots://run", 6, 32
 SAVE, SAVE_FILE, COMPRESS, DECOMPRESS, STEP, DELETE, SEND = range(7)
 ERRORS: tuple[Callable[[], BaseException], ...] = (
-    lambda: NoCredentials("Unable to locate\ncredentials"), lambda: OSError(errno.ENOSPC, "no room"),
-    lambda: PermissionError("path"), lambda: TimeoutError(), lambda: ConnectionResetError(errno.ECONNRESET, "reset"),
-    lambda: RuntimeError("store"), lambda: ValueError("signature"), lambda: KeyboardInterrupt(),
+    lambda: NoCredentials("Unable to locate\ncredentials"),
+    lambda: OSError(errno.ENOSPC, "no room"),
+    lambda: PermissionError("path"),
+    lambda: TimeoutError(),
+    lambda: ConnectionResetError(errno.ECONNRESET, "reset"),
+    lambda: RuntimeError("store"),
+    lambda: ValueError("signature"),
+    lambda: KeyboardInterrupt(),
 )
 
 
@@ -125,7 +130,7 @@ class Store:
         except Failed as failed:
             self.n_failed += 1
             known.add(version)
-            if "kept at" in said_by(failed):        # the store did not even take the earlier file back
+            if "kept at" in said_by(failed):  # the store did not even take the earlier file back
                 known.add(None)
         else:
             self.files[name] = {version}

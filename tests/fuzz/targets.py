@@ -45,23 +45,62 @@ TARGETS = {
     "codebooks": Row("records of codebooks", "messages", "Codebooks", 8, 5000, True),
     "versions": Row("versions of weights, index or metadata changed and sealed again", "versions", "Versions", 1, 1500),
     "manifests": Row("manifests of folders of versions", "versions", "Manifests", 4, 2500),
-    "names": Row("names of tensors and files, which `load_file` and `--only` look for", "names", "Names", 0.3, 200,
-                 held="what the documentation says, or a GcodecError"),
-    "series": Row("series of versions, deleted, renamed and damaged", "series", "Series", 0.1, 60, True,
-                  held="every version right; a GcodecError only where its files were tampered with"),
-    "store": Row("stores at URLs that fail at some of their calls", "stores", "Stores", 0.1, 80, True,
-                 held="the earlier file or the new one; errors name the URL"),
+    "names": Row(
+        "names of tensors and files, which `load_file` and `--only` look for",
+        "names",
+        "Names",
+        0.3,
+        200,
+        held="what the documentation says, or a GcodecError",
+    ),
+    "series": Row(
+        "series of versions, deleted, renamed and damaged",
+        "series",
+        "Series",
+        0.1,
+        60,
+        True,
+        held="every version right; a GcodecError only where its files were tampered with",
+    ),
+    "store": Row(
+        "stores at URLs that fail at some of their calls",
+        "stores",
+        "Stores",
+        0.1,
+        80,
+        True,
+        held="the earlier file or the new one; errors name the URL",
+    ),
     "npy": Row("`.npy` files", "containers", "NpyFiles", 8, 5000),
     "npz": Row("`.npz` files", "containers", "NpzFiles", 4, 1500),
     "safetensors": Row("`.safetensors` files", "containers", "SafetensorsFiles", 8, 5000),
     "gguf": Row("`.gguf` files", "containers", "GgufFiles", 6, 4000),
     "pt": Row("`.pt` files", "containers", "TorchFiles", 5, 4000, True),
-    "found_values": Row("files of unknown kinds, in which values are found", "found_values", "FoundValues", 0.3, 120,
-                        held="the same bytes; of a damaged archive those or Corruption"),
-    "stored": Row("tensor files, archived and restored", "containers", "StoredFiles", 1, 500, True,
-                  held="the same bytes or a GcodecError"),
-    "commands": Row("command lines over hostile folders", "command_lines", "CommandLines", 0.1, 100,
-                    held="every error one line that names the file"),
+    "found_values": Row(
+        "files of unknown kinds, in which values are found",
+        "found_values",
+        "FoundValues",
+        0.3,
+        120,
+        held="the same bytes; of a damaged archive those or Corruption",
+    ),
+    "stored": Row(
+        "tensor files, archived and restored",
+        "containers",
+        "StoredFiles",
+        1,
+        500,
+        True,
+        held="the same bytes or a GcodecError",
+    ),
+    "commands": Row(
+        "command lines over hostile folders",
+        "command_lines",
+        "CommandLines",
+        0.1,
+        100,
+        held="every error one line that names the file",
+    ),
 }
 
 
@@ -72,7 +111,7 @@ def load(name: str) -> Target:
     make: Callable[[], Target] = getattr(import_module(f"tests.fuzz.{row.module}"), row.name)
     target = make()
     for case in target.cases():
-        with suppress(GcodecError):     # a golden frame may name a codebook that is its own, which `inspect` lacks
+        with suppress(GcodecError):  # a golden frame may name a codebook that is its own, which `inspect` lacks
             target.run(case)
     return target
 

@@ -15,7 +15,7 @@ from tests.fuzz.runner import BATCH, fuzz, replay
 from tests.fuzz.targets import TARGETS, at_hand, load
 from tests.support.paths import ROOT
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded")     # the fuzzer forks; it runs one thread
+pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded")  # the fuzzer forks; it runs one thread
 CASES = sorted(FOUND.glob("*/*"))
 
 
@@ -26,7 +26,7 @@ def test_mutated_bytes_give_a_result_or_a_GcodecError(name):
     tally = fuzz(name, load(name), 0, 0, TARGETS[name].n_tested)
     assert not tally.counts, "\n".join(f"{what}: {found.case[:2000]!r}" for what, found in tally.findings.items())
     assert tally.n_cases == TARGETS[name].n_tested == tally.outcomes.total()
-    assert tally.outcomes["result"] and len(tally.outcomes) > 1         # inner checks were reached, and refused
+    assert tally.outcomes["result"] and len(tally.outcomes) > 1  # inner checks were reached, and refused
 
 
 @pytest.mark.parametrize("path", CASES, ids=lambda path: f"{path.parent.name}-{path.stem}")
@@ -43,6 +43,7 @@ def test_the_table_of_reliability_has_a_row_for_every_target():
 
 
 # The fuzzer itself
+
 
 class Faulty:
     """A target with a fault of every kind, one for each first byte."""
@@ -77,8 +78,12 @@ class Faulty:
 
 
 def test_the_fuzzer_names_the_case_of_every_kind_of_fault():
-    wanted = {0: "IndexError: a fault", 1: "more than 0.2 seconds of CPU time", 2: "ended by SIGSEGV",
-              3: "MemoryError: "}
+    wanted = {
+        0: "IndexError: a fault",
+        1: "more than 0.2 seconds of CPU time",
+        2: "ended by SIGSEGV",
+        3: "MemoryError: ",
+    }
     for first, what in wanted.items():
         assert replay(Faulty(), bytes([first])) == what
     tally = fuzz("faulty", Faulty(), 0, 0, 2 * BATCH)

@@ -39,8 +39,11 @@ class Versions:
         """Return a new case."""
         if dice.random() < 0.6:
             return dice.pick(self.seeds).mutated(dice, self.texts)
-        metadata = {"gcodec-sync": dice.pick(("1", "1", "1", "2", "")), "gcodec-sync.state": dice.pick(self.states),
-                    "gcodec-sync.version": dice.pick(("1", "7", "0", "-1", "1e3", "9" * 25, "\u0663", ""))}
+        metadata = {
+            "gcodec-sync": dice.pick(("1", "1", "1", "2", "")),
+            "gcodec-sync.state": dice.pick(self.states),
+            "gcodec-sync.version": dice.pick(("1", "7", "0", "-1", "1e3", "9" * 25, "\u0663", "")),
+        }
         if dice.random() < 0.7:
             metadata["gcodec-sync.base"] = dice.pick(self.states)
         if dice.random() < 0.1:
@@ -82,8 +85,14 @@ class Manifests:
         small, large = StoredMessage(100, "1" * 16), StoredMessage(9000, "2" * 16)
         states = [f"{number:016x}" for number in range(6)]
         self.versions = [
-            StoredVersion(number, states[number], states[number - 1] if number > 1 else None,
-                          small if number > 1 else None, large if number in (1, 3) else None, {"step": str(number)})
+            StoredVersion(
+                number,
+                states[number],
+                states[number - 1] if number > 1 else None,
+                small if number > 1 else None,
+                large if number in (1, 3) else None,
+                {"step": str(number)},
+            )
             for number in range(1, 6)
         ]
         self.text = _manifest_to_json(self.versions)

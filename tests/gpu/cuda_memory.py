@@ -64,8 +64,10 @@ class HostMemory:
 
     def send_packed(self, packed: PackedArrays) -> list[np.ndarray]:
         sizes = [math.prod(shape) * dtype.itemsize for _, dtype, shape in packed.places]
-        return [packed.data[begin : begin + size].copy().view(dtype).reshape(shape)
-                for size, (begin, dtype, shape) in zip(sizes, packed.places, strict=True)]
+        return [
+            packed.data[begin : begin + size].copy().view(dtype).reshape(shape)
+            for size, (begin, dtype, shape) in zip(sizes, packed.places, strict=True)
+        ]
 
     def kept(self, key: Any, make: Callable[[], Any]) -> Any:
         if key not in self.tables:

@@ -102,9 +102,16 @@ class _Event:
 @contextlib.contextmanager
 def pretending_device() -> Iterator[None]:
     """Make the host pretend to be a CUDA device."""
-    cuda = {"is_available": lambda: True, "Event": _Event, "synchronize": lambda: None, "empty_cache": lambda: None,
-            "get_device_name": lambda: "the host", "current_device": lambda: 0, "mem_get_info": lambda: (1 << 33,) * 2,
-            "_sleep": lambda cycles: None}
+    cuda = {
+        "is_available": lambda: True,
+        "Event": _Event,
+        "synchronize": lambda: None,
+        "empty_cache": lambda: None,
+        "get_device_name": lambda: "the host",
+        "current_device": lambda: 0,
+        "mem_get_info": lambda: (1 << 33,) * 2,
+        "_sleep": lambda cycles: None,
+    }
     with contextlib.ExitStack() as stack:
         for name, value in cuda.items():
             stack.enter_context(patch.object(torch.cuda, name, value))

@@ -46,20 +46,33 @@ def build(*options: str) -> Any:
 
     Compiling takes seconds, so that a library is kept for the next process and the next run.
     """
-    command = [compiler(), "-O1", "-g1", "-std=c++17", "-ffp-contract=off", "-shared", "-fPIC", "-Wall", "-Wextra",
-               "-Werror", "-Wno-unknown-pragmas", *(options or TRAPS), f"-I{SOURCE}",
-               str(Path(__file__).with_name("host_kernels.cpp"))]
+    command = [
+        compiler(),
+        "-O1",
+        "-g1",
+        "-std=c++17",
+        "-ffp-contract=off",
+        "-shared",
+        "-fPIC",
+        "-Wall",
+        "-Wextra",
+        "-Werror",
+        "-Wno-unknown-pragmas",
+        *(options or TRAPS),
+        f"-I{SOURCE}",
+        str(Path(__file__).with_name("host_kernels.cpp")),
+    ]
     kept = LIBRARIES / f"{_made_of(command)}.so"
     if kept.exists():
         return ctypes.CDLL(str(kept))
-    with contextlib.suppress(OSError):      # a checkout that cannot be written to keeps nothing
+    with contextlib.suppress(OSError):  # a checkout that cannot be written to keeps nothing
         LIBRARIES.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=LIBRARIES if os.access(LIBRARIES, os.W_OK) else None) as folder:
         file = Path(folder) / kept.name
         done = subprocess.run([*command, "-o", str(file)], capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
         with contextlib.suppress(OSError):
-            file = file.replace(kept)       # whole, whoever else compiles the same
+            file = file.replace(kept)  # whole, whoever else compiles the same
         return ctypes.CDLL(str(file))
 
 

@@ -58,7 +58,7 @@ def kernels_reach_the_device() -> None:
 
 def tensor_of(case: Case) -> Any:
     """Return a case's array as a tensor on the host."""
-    bits = np.array(case.bits, order="C")       # 0-d stays 0-d
+    bits = np.array(case.bits, order="C")  # 0-d stays 0-d
     return torch.from_numpy(bits.view(f"i{bits.itemsize}")).view(getattr(torch, case.dtype))
 
 
@@ -76,8 +76,13 @@ def check_case(x: Any, bit_layout: BitLayout, promised: Bits, levels: Any = None
     """Check that bytes are the host's, with an earlier codebook too, and that either side decodes them."""
     there = x.cuda()
     graded = None if levels is None else [torch.from_numpy(levels).cuda()]
-    book = gpu.fresh_codebook([there], levels=graded, mantissa_bits=options.get("mantissa_bits"),
-                              ladder=options.get("ladder")) if x.numel() else None
+    book = (
+        gpu.fresh_codebook(
+            [there], levels=graded, mantissa_bits=options.get("mantissa_bits"), ladder=options.get("ladder")
+        )
+        if x.numel()
+        else None
+    )
     nearest = options.get("rounding") != "truncate"
     if book is not None or not x.numel():
         (frame,) = gpu.encode_batch([there], levels=graded, codebook=book, **options)
@@ -98,8 +103,13 @@ def test_lossless_frames_of_the_device_have_the_hosts_bytes(case):
 def test_frames_with_fixed_bits_of_the_device_have_the_hosts_bytes(case, rounding):
     x = tensor_of(case)
     promised = laws.bits_of(gcodec.decode(gcodec.encode(x, mantissa_bits=4, rounding=rounding, options=CODING)))
-    check_case(x, bit_layouts.fixed(BY_NAME[case.dtype], 4), promised.reshape(case.bits.shape), mantissa_bits=4,
-               rounding=rounding)
+    check_case(
+        x,
+        bit_layouts.fixed(BY_NAME[case.dtype], 4),
+        promised.reshape(case.bits.shape),
+        mantissa_bits=4,
+        rounding=rounding,
+    )
 
 
 @every_case
@@ -182,16 +192,22 @@ def on_device(array: Any) -> Any:
     return tensor.view(kinds[array.dtype.name]).cuda()
 
 
-@pytest.mark.parametrize("types", [("float32",) * 3, ("bfloat16", "bfloat16", "float32"),
-                                   ("float16", "float32", "float16")], ids=str)
+@pytest.mark.parametrize(
+    "types", [("float32",) * 3, ("bfloat16", "bfloat16", "float32"), ("float16", "float32", "float16")], ids=str
+)
 @pytest.mark.parametrize("title", RULES)
 def test_levels_of_the_device_are_the_hosts(title, types):
     name, hyper, state = RULES[title]
     rng, views, params, grads, expected = np.random.default_rng(9), [], [], [], []
     for n in (100_000, 1, 16_385, 700):
-        kept = {key: value if key == "step" else as_type(abs(floats_of_all_kinds(rng, n)) if value == "square"
-                                                         else floats_of_all_kinds(rng, n), types[2])
-                for key, value in state.items()}
+        kept = {
+            key: value
+            if key == "step"
+            else as_type(
+                abs(floats_of_all_kinds(rng, n)) if value == "square" else floats_of_all_kinds(rng, n), types[2]
+            )
+            for key, value in state.items()
+        }
         grad = as_type(floats_of_all_kinds(rng, n) / 64, types[0])
         param = as_type(floats_of_all_kinds(rng, n), types[1])
         known = view_from_dump(name, hyper, kept)
@@ -290,8 +306,9 @@ def test_xxh3_of_the_device_is_the_librarys(n):
 def test_weights_are_published_and_applied_on_the_device():
     random = torch.Generator().manual_seed(4)
     kinds = (torch.bfloat16, torch.float32, torch.float16)
-    state = {f"{n} {kind}": (torch.randn(n, generator=random) / 8).to(kind)
-             for n in (1, 700, 300_001) for kind in kinds}
+    state = {
+        f"{n} {kind}": (torch.randn(n, generator=random) / 8).to(kind) for n in (1, 700, 300_001) for kind in kinds
+    }
     weights = {name: tensor.cuda() for name, tensor in state.items()}
     ours = sync.Publisher(start={name: tensor.cuda() for name, tensor in state.items()}, on_device=True)
     theirs, subscriber = sync.Publisher(start=state), sync.Subscriber(weights, on_device=True)

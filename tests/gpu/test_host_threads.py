@@ -11,10 +11,18 @@ import pytest
 from tests.gpu.host_library import TRAPS, compiler
 
 #: What is wrong, by the number of the kernel in ``faulty_kernels.cpp``.
-FAULTS = ("nothing", "lanes do not wait", "warps do not wait", "a mask of some lanes", "a lane does not come",
-          "a thread does not come", "a vector that is not aligned", "a shift by more than there is",
-          "blocks do not wait")
-ORDERS = range(6)     #: rising, falling, and some that are drawn
+FAULTS = (
+    "nothing",
+    "lanes do not wait",
+    "warps do not wait",
+    "a mask of some lanes",
+    "a lane does not come",
+    "a thread does not come",
+    "a vector that is not aligned",
+    "a shift by more than there is",
+    "blocks do not wait",
+)
+ORDERS = range(6)  #: rising, falling, and some that are drawn
 
 
 @pytest.fixture(scope="module")

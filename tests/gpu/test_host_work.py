@@ -51,7 +51,7 @@ def test_frames_that_share_a_codebook_share_its_tables(device):
     calls = dict(gpu_host.calls(64, 1 << 14))
     calls["decode one frame"]()
     sent = device.counts["upload_bytes"]
-    calls["decode 64 frames"]()         # the same tables: a codebook occurs once, however often it is named
+    calls["decode 64 frames"]()  # the same tables: a codebook occurs once, however often it is named
     assert device.counts["upload_bytes"] - sent < 64 * 256
 
 
@@ -63,7 +63,7 @@ def test_decoding_that_is_started_waits_for_preludes_and_then_for_statuses(devic
     assert batch.check() is batch.tensors
     assert device.counts["waits"] == 2
     assert len(batch.tensors) == 3
-    gpu.start_decode([frame] * 3, device="cuda")    # whose preludes are on the host
+    gpu.start_decode([frame] * 3, device="cuda")  # whose preludes are on the host
     assert device.counts["waits"] == 2
     gpu.start_decode([frame, there], device="cuda")
     assert device.counts["waits"] == 3
@@ -156,10 +156,19 @@ def test_one_tensor_or_frame_is_not_taken_for_several(device):
         gpu.decode_batch(frame, device="cuda")
 
 
-@pytest.mark.parametrize("arguments", [
-    {"max_output_bytes": "9"}, {"max_output_bytes": float("nan")}, {"codebooks": [3]}, {"codebooks": 3},
-    {"codebooks": "x"}, {"codebook": "x"}, {"codebook": gcodec.Encoder()},
-], ids=lambda arguments: "-".join(f"{name}-{type(value).__name__}" for name, value in arguments.items()))
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"max_output_bytes": "9"},
+        {"max_output_bytes": float("nan")},
+        {"codebooks": [3]},
+        {"codebooks": 3},
+        {"codebooks": "x"},
+        {"codebook": "x"},
+        {"codebook": gcodec.Encoder()},
+    ],
+    ids=lambda arguments: "-".join(f"{name}-{type(value).__name__}" for name, value in arguments.items()),
+)
 def test_arguments_of_other_types_are_refused_by_name(arguments, device):
     frame, (name,) = gcodec.encode(torch.ones(300)), arguments
     with pytest.raises(gcodec.InvalidArgument, match=f"{name} must be"):
@@ -173,8 +182,9 @@ def test_arguments_of_other_types_are_refused_by_name(arguments, device):
                 gcodec.decode(frame, device="cuda", out=out, **arguments)
 
 
-@pytest.mark.parametrize("data", [[1, 2], None, "frame.bin", np.zeros(96, np.uint8)[::2]], ids=["list", "None", "name",
-                                                                                         "strided"])
+@pytest.mark.parametrize(
+    "data", [[1, 2], None, "frame.bin", np.zeros(96, np.uint8)[::2]], ids=["list", "None", "name", "strided"]
+)
 def test_what_is_no_frame_is_refused_in_the_hosts_words(data, device):
     with pytest.raises(gcodec.InvalidArgument) as on_host:
         gcodec.decode(data)

@@ -60,8 +60,16 @@ def instruction(text: str, target: int = -1, function: str = "f") -> counting.In
 
 def test_turns_of_loops_are_counted_by_what_marks_a_step() -> None:
     """Two steps of the outer loop, each with four of an inner one, two of which are unrolled into a turn."""
-    code = [instruction("MOV"), instruction("LDS.U8"), instruction("SHFL"), instruction("SHFL"),
-            instruction("@P0 BRA", 2), instruction("@P1 BRA", 1), instruction("EXIT"), instruction("BRA", 5)]
+    code = [
+        instruction("MOV"),
+        instruction("LDS.U8"),
+        instruction("SHFL"),
+        instruction("SHFL"),
+        instruction("@P0 BRA", 2),
+        instruction("@P1 BRA", 1),
+        instruction("EXIT"),
+        instruction("BRA", 5),
+    ]
     facts = counting.Facts(1, 1, 1, (1,))
     steps = (counting.Step("f", "LDS", 1, lambda _: 2), counting.Step("f", "SHFL", 1, lambda _: 8))
     assert list(counting.loops(code)) == [range(2, 5), range(1, 6)]

@@ -22,8 +22,10 @@ from tests.support.paths import ROOT
 
 @pytest.mark.parametrize(("used", "loaded"), [("gcodec.gpu", False), ("gcodec.gpu.batches", True)])
 def test_kernels_for_devices_are_loaded_when_used_and_need_nothing_of_numba_s_cuda(used, loaded):
-    program = (f"import sys, gcodec, numpy as np; gcodec.decode(gcodec.encode(np.ones(9))); import {used}; "
-               "print(*['gcodec.kernels.cuda' in sys.modules, 'numba.cuda' in sys.modules])")
+    program = (
+        f"import sys, gcodec, numpy as np; gcodec.decode(gcodec.encode(np.ones(9))); import {used}; "
+        "print(*['gcodec.kernels.cuda' in sys.modules, 'numba.cuda' in sys.modules])"
+    )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=ROOT)
     assert done.stdout.split() == [str(loaded), "False"]
 
@@ -36,10 +38,17 @@ class Pair(NamedTuple):
 class Struct(ctypes.Structure):
     """Arguments as C lays them out: a number of 32 bits, an array of two dimensions, numbers of 32, 64 and 32 bits."""
 
-    _fields_ = (("a", ctypes.c_uint32), *[(name, ctypes.c_void_p) for name in ("meminfo", "parent")],
-                *[(name, ctypes.c_ssize_t) for name in ("nitems", "itemsize")], ("data", ctypes.c_void_p),
-                ("shape", ctypes.c_ssize_t * 2), ("strides", ctypes.c_ssize_t * 2), ("b", ctypes.c_uint32),
-                ("c", ctypes.c_uint64), ("d", ctypes.c_uint32))
+    _fields_ = (
+        ("a", ctypes.c_uint32),
+        *[(name, ctypes.c_void_p) for name in ("meminfo", "parent")],
+        *[(name, ctypes.c_ssize_t) for name in ("nitems", "itemsize")],
+        ("data", ctypes.c_void_p),
+        ("shape", ctypes.c_ssize_t * 2),
+        ("strides", ctypes.c_ssize_t * 2),
+        ("b", ctypes.c_uint32),
+        ("c", ctypes.c_uint64),
+        ("d", ctypes.c_uint32),
+    )
 
 
 def array_of(*shape: int, dtype: str = "uint16", address: int = 0x7F0000001000) -> arguments.GpuArray:
@@ -156,7 +165,7 @@ def test_a_kernel_is_loaded_once_and_launched_by_the_driver(device, monkeypatch)
         list(threads.map(lambda blocks: launch.launch(own, blocks, 0, 5, ARGS), range(1, 9)))
     assert device.loaded == [(b"fast.cu (9, 0)", "fast")]
     assert sorted(device.launched) == [(77, blocks, native.THREADS, 5, packed(ARGS)[1]) for blocks in range(1, 9)]
-    launch.launch(own, 1, 1, 5, ARGS)       # on another device
+    launch.launch(own, 1, 1, 5, ARGS)  # on another device
     launch.launch(own, 1, 0, 5, (array_of(9, dtype="uint32"), np.uint32(4)))
     assert len(device.loaded) == 3
     device.refuses = True

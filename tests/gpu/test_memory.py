@@ -118,11 +118,14 @@ def test_hashes_take_the_words_that_a_device_keeps():
             assert gpu.device_hashes([pretending(part)]) == [xxhash.xxh3_64_hexdigest(part.numpy().tobytes())]
 
 
-@pytest.mark.parametrize(("error", "kind"), [
-    (torch.OutOfMemoryError("CUDA out of memory"), gcodec.LimitExceeded),
-    (RuntimeError("Storage size calculation overflowed"), gcodec.LimitExceeded),
-    (torch.AcceleratorError("CUDA error: an illegal memory access was encountered"), torch.AcceleratorError),
-])
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (torch.OutOfMemoryError("CUDA out of memory"), gcodec.LimitExceeded),
+        (RuntimeError("Storage size calculation overflowed"), gcodec.LimitExceeded),
+        (torch.AcceleratorError("CUDA error: an illegal memory access was encountered"), torch.AcceleratorError),
+    ],
+)
 def test_a_fault_of_the_device_is_no_lack_of_memory(error, kind, monkeypatch):
     """A fault comes up in whatever asks the device for something next, which is often a request for memory."""
     from tests.gpu.cuda_torch import TorchOnHost, on_host, pretending
@@ -150,7 +153,7 @@ def test_a_result_that_shares_memory_with_what_it_is_made_of_is_refused():
             if is_apart:
                 gcodec.encode(moved, out=room[:size])
                 assert torch.equal(moved, x) and torch.equal(gcodec.decode(room[:size]), x)
-                assert torch.equal(gcodec.decode(room, out=moved), x)     # behind the frame in the same tensor
+                assert torch.equal(gcodec.decode(room, out=moved), x)  # behind the frame in the same tensor
                 continue
             with pytest.raises(gcodec.InvalidArgument, match="out and x share memory"):
                 gcodec.encode(moved, out=room[:size])

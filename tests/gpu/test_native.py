@@ -31,8 +31,15 @@ def test_native_kernels_touch_no_memory_that_is_not_theirs() -> None:
     if not Path(found.stdout.strip()).is_absolute():
         pytest.skip("the C++ compiler has no address sanitizer")
     environment = {**os.environ, "LD_PRELOAD": found.stdout.strip(), "ASAN_OPTIONS": "detect_leaks=0"}
-    done = subprocess.run([sys.executable, "-m", "tests.gpu.native_laws", "3"], capture_output=True, text=True,
-                          cwd=ROOT, env=environment, check=False, timeout=900)
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.gpu.native_laws", "3"],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        env=environment,
+        check=False,
+        timeout=900,
+    )
     assert done.returncode == 0, done.stderr[-4000:]
 
 
@@ -138,11 +145,18 @@ def test_cubins_are_compiled_once_for_an_architecture_and_a_source(monkeypatch: 
         nvrtc.cubin_of("decode.cu", (10, 0), 13000)
 
 
-@pytest.mark.parametrize(("capability", "known", "architecture"), [
-    ((9, 0), (80, 90, 100), b"sm_90"), ((8, 9), (80, 86, 90), b"sm_86"), ((12, 1), (100, 120), b"sm_120"),
-    ((10, 3), (100, 103, 120), b"sm_103")])
-def test_devices_younger_than_nvrtc_run_code_for_the_first_of_their_kind(capability, known, architecture, monkeypatch,
-                                                                           tmp_path):
+@pytest.mark.parametrize(
+    ("capability", "known", "architecture"),
+    [
+        ((9, 0), (80, 90, 100), b"sm_90"),
+        ((8, 9), (80, 86, 90), b"sm_86"),
+        ((12, 1), (100, 120), b"sm_120"),
+        ((10, 3), (100, 103, 120), b"sm_103"),
+    ],
+)
+def test_devices_younger_than_nvrtc_run_code_for_the_first_of_their_kind(
+    capability, known, architecture, monkeypatch, tmp_path
+):
     stub = Compiler(known=known)
     monkeypatch.setattr(compiled, "_folders", lambda make: iter([tmp_path]))
     monkeypatch.setattr(nvrtc, "newest_library", lambda most, capability: (stub, (13, 0)))
@@ -150,9 +164,14 @@ def test_devices_younger_than_nvrtc_run_code_for_the_first_of_their_kind(capabil
     assert b"--gpu-architecture=" + architecture in stub.options
 
 
-@pytest.mark.parametrize(("capability", "says"), [
-    ((7, 0), "NVRTC 13.0 compiles nothing for .* 7.0.*install"), ((13, 0), "NVRTC 13.0 compiles nothing for .* 13.0"),
-    ((6, 1), "compute capability 7.0 or later; this one's is 6.1")])
+@pytest.mark.parametrize(
+    ("capability", "says"),
+    [
+        ((7, 0), "NVRTC 13.0 compiles nothing for .* 7.0.*install"),
+        ((13, 0), "NVRTC 13.0 compiles nothing for .* 13.0"),
+        ((6, 1), "compute capability 7.0 or later; this one's is 6.1"),
+    ],
+)
 def test_a_device_that_nvrtc_does_not_know_is_unsupported(capability, says, monkeypatch):
     stub = Compiler(known=(60, 61, 75, 80, 90))
     monkeypatch.setattr(nvrtc, "newest_library", lambda most, capability: (stub, (13, 0)))

@@ -60,8 +60,8 @@ def test_damage_is_found_as_in_one_frame_alone() -> None:
         number = rng.randrange(len(frames))
         spoilt = [frame.copy() for frame in frames]
         spoilt[number][at] ^= 1 << rng.randrange(8)
-        expected = outcome(lambda: [preludes.parse(MEMORY, [frame])[0] for frame in spoilt])     # noqa: B023 (runs now)
-        assert outcome(lambda: preludes.parse(MEMORY, spoilt)) == expected, at      # noqa: B023 (runs now)
+        expected = outcome(lambda: [preludes.parse(MEMORY, [frame])[0] for frame in spoilt])  # noqa: B023 (runs now)
+        assert outcome(lambda: preludes.parse(MEMORY, spoilt)) == expected, at  # noqa: B023 (runs now)
         refused += isinstance(expected, tuple)
     assert refused == start
     short = [*frames[:3], frames[3][:-8]]

@@ -23,8 +23,7 @@ from tests.support.paths import ROOT
 
 
 def test_public_functions_take_tensors_on_a_device() -> None:
-    """Check ``gcodec.encode`` and ``gcodec.decode`` of tensors that say they are on a CUDA device, and the package.
-    """
+    """Check ``gcodec.encode`` and ``gcodec.decode`` of tensors that say they are on a CUDA device, and the package."""
     import torch
 
     from gcodec import gpu
@@ -91,8 +90,10 @@ def test_public_functions_take_tensors_on_a_device() -> None:
         laws.check_refused(gcodec.InvalidArgument, lambda: gcodec.encode(y, optimizer=object()))
         laws.check_refused(gcodec.Unsupported, lambda: gcodec.encode(y, optimizer=torch.optim.Rprop([y]), param=y))
         laws.check_refused(gcodec.InvalidArgument, lambda: gcodec.encode(y, levels=torch.zeros(3, dtype=torch.uint8)))
-        laws.check_refused(gcodec.LimitExceeded, lambda: gcodec.decode(
-            gcodec.encode(torch.ones(500)), device="cuda", max_output_bytes=100))
+        laws.check_refused(
+            gcodec.LimitExceeded,
+            lambda: gcodec.decode(gcodec.encode(torch.ones(500)), device="cuda", max_output_bytes=100),
+        )
     for device in ("cuda:x", "meta"):
         laws.check_refused(gcodec.InvalidArgument, lambda: gcodec.decode(wide, device=device))  # noqa: B023
     if not torch.cuda.is_available():
@@ -157,15 +158,22 @@ def test_weights_are_published_and_applied_on_a_device_as_on_the_host() -> None:
     random = torch.Generator().manual_seed(4)
     shapes = {"big": (300, 201), "rows": (170, 100), "small": (90,), "one": (), "none": (0, 3)}
     kinds = (torch.bfloat16, torch.float32, torch.float16, torch.float64, torch.float8_e4m3fn, torch.int32)
-    state = {f"{name} {kind}": (torch.randn(shape, generator=random) * 9).to(kind)
-             for name, shape in shapes.items() for kind in kinds}
+    state = {
+        f"{name} {kind}": (torch.randn(shape, generator=random) * 9).to(kind)
+        for name, shape in shapes.items()
+        for kind in kinds
+    }
 
     def there(tensors: dict[str, torch.Tensor]) -> dict[str, Any]:
         return {name: pretending(tensor.clone()) for name, tensor in tensors.items()}
 
     def same(ours: dict[str, Any], theirs: dict[str, torch.Tensor]) -> bool:
-        return all(torch.equal(ours[name].as_subclass(torch.Tensor).reshape(-1).view(torch.uint8),
-                               tensor.reshape(-1).view(torch.uint8)) for name, tensor in theirs.items())
+        return all(
+            torch.equal(
+                ours[name].as_subclass(torch.Tensor).reshape(-1).view(torch.uint8), tensor.reshape(-1).view(torch.uint8)
+            )
+            for name, tensor in theirs.items()
+        )
 
     in_parts = patch.object(device_segments, "PART_BYTES", 1 << 16), patch.object(weight_changes, "DEVICE_PART", 50_000)
     with on_host(), in_parts[0], in_parts[1]:
@@ -173,8 +181,10 @@ def test_weights_are_published_and_applied_on_a_device_as_on_the_host() -> None:
         weights = [there(state), there(state)]
         subscribers = [Subscriber(own, on_device=True) for own in weights]
         for share in (0.01, 0.2, 0.0, 0.9):
-            moved = {name: tensor.double() * torch.where(torch.rand(tensor.shape, generator=random) < share, 1.3, 1.0)
-                     for name, tensor in state.items()}
+            moved = {
+                name: tensor.double() * torch.where(torch.rand(tensor.shape, generator=random) < share, 1.3, 1.0)
+                for name, tensor in state.items()
+            }
             state = {name: own.to(state[name].dtype) for name, own in moved.items()}
             versions = ours.publish(there(state)), theirs.publish(state)
             assert versions[0].state == versions[1].state
@@ -208,19 +218,25 @@ def test_parts_of_buffers_are_encoded_as_their_values_are_rounded() -> None:
     shapes = ((33, 3, 5, 5), (700,), (40, 90), (9,))
     params = [torch.nn.Parameter(torch.randn(shape, generator=random)) for shape in shapes]
     params[0] = torch.nn.Parameter(params[0].detach().to(memory_format=torch.channels_last))
-    optimizer = torch.optim.AdamW(params[:-1], lr=1e-3)       # none holds the last
+    optimizer = torch.optim.AdamW(params[:-1], lr=1e-3)  # none holds the last
     for param in params:
         param.grad = torch.randn(param.shape, generator=random) * 1e-2
     optimizer.step()
-    for param in params[:2]:       # as with fused=True
+    for param in params[:2]:  # as with fused=True
         optimizer.state[param]["step"] = pretending(optimizer.state[param]["step"])
     ends = np.cumsum([param.numel() for param in params])
-    segments = [GradientSegment(int(end) - param.numel(), int(end), param, param.stride())
-                for end, param in zip(ends, params, strict=True)]
+    segments = [
+        GradientSegment(int(end) - param.numel(), int(end), param, param.stride())
+        for end, param in zip(ends, params, strict=True)
+    ]
     values = torch.randn(int(ends[-1]), generator=random) * 1e-2
     parts = [(begin, values[begin:end]) for begin, end in ((0, 1000), (1000, 4096), (4096, len(values)))]
     modes: list[gd.Lossless | gd.FixedBits | gd.NearLossless] = [
-        gd.Lossless(), gd.FixedBits(5), gd.NearLossless(optimizer), gd.NearLossless(optimizer, PAPER_LADDER["float32"])]
+        gd.Lossless(),
+        gd.FixedBits(5),
+        gd.NearLossless(optimizer),
+        gd.NearLossless(optimizer, PAPER_LADDER["float32"]),
+    ]
     for mode in modes:
         near = mode if isinstance(mode, gd.NearLossless) else None
         arguments: Any = near, Gradients(segments), dtype, 2.0
@@ -258,8 +274,17 @@ def test_the_benchmark_of_a_device_runs_to_its_end() -> None:
     assert {row[1] for row in rows} == set(TYPES)
     assert {row[2] for row in rows} == {*bench.MODES, *bench.RULES}
     what = {row[3] for row in rows}
-    assert {"encode, reused codebook", "decode", "levels", "encode, 4 tensors of 0 MiB", "cast to bfloat16",
-            "host: decode", "publish, on the device", "apply, on the device", "apply, on the host"} <= what
+    assert {
+        "encode, reused codebook",
+        "decode",
+        "levels",
+        "encode, 4 tensors of 0 MiB",
+        "cast to bfloat16",
+        "host: decode",
+        "publish, on the device",
+        "apply, on the device",
+        "apply, on the host",
+    } <= what
 
 
 DEVICE_TESTS = """
@@ -274,8 +299,16 @@ with pretending_device():
 
 def test_the_tests_of_a_device_hold_where_it_does_what_it_should() -> None:
     """Some of each kind of the many in ``make test-gpu`` run, in a process of their own, which begins with a device."""
-    selected = ("0-d or golden or any_frames or (without_references and float16) or a_batch or live or spoilt "
-                "or (patches and 65536) or xxh3 or weights or (hosts and AdamW)")
-    done = subprocess.run([sys.executable, "-c", DEVICE_TESTS, selected], capture_output=True, text=True, check=False,
-                          cwd=ROOT, timeout=600)
+    selected = (
+        "0-d or golden or any_frames or (without_references and float16) or a_batch or live or spoilt "
+        "or (patches and 65536) or xxh3 or weights or (hosts and AdamW)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", DEVICE_TESTS, selected],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=ROOT,
+        timeout=600,
+    )
     assert done.returncode == 0 and " passed" in done.stdout and " skipped" not in done.stdout, done.stdout

@@ -96,7 +96,12 @@ def test_files_of_the_gguf_package_are_read_with_all_types_that_it_has(tmp_path)
     writer.close()
     with gcodec.open(io.BytesIO(compressed(path)), framework="np") as archive:
         assert [archive.dtype(name) for name in archive.keys()] == [  # noqa: SIM118 - it is no dictionary
-            "float32", "float16", "bfloat16", "Q8_0", "Q4_0", "Q5_1"
+            "float32",
+            "float16",
+            "bfloat16",
+            "Q8_0",
+            "Q4_0",
+            "Q5_1",
         ]
         for name in ("F32", "F16"):
             assert archive[f"blk.{name}"].tobytes() == quantized[name].tobytes()

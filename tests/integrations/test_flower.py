@@ -25,14 +25,27 @@ ARRAYS: dict[str, np.ndarray] = {
     "one": np.array(3.5),
 }
 #: What the runtime fills in.
-METADATA = Metadata(run_id=1, message_id="1", src_node_id=0, dst_node_id=1, reply_to_message_id="", group_id="",
-                    created_at=0.0, ttl=100.0, message_type="train")
+METADATA = Metadata(
+    run_id=1,
+    message_id="1",
+    src_node_id=0,
+    dst_node_id=1,
+    reply_to_message_id="",
+    group_id="",
+    created_at=0.0,
+    ttl=100.0,
+    message_type="train",
+)
 
 
 def message_of(arrays):
     """A message of the server."""
-    content = RecordDict({"arrays": ArrayRecord({name: Array(value) for name, value in arrays.items()}),
-                          "config": ConfigRecord({"rate": 0.1})})
+    content = RecordDict(
+        {
+            "arrays": ArrayRecord({name: Array(value) for name, value in arrays.items()}),
+            "config": ConfigRecord({"rate": 0.1}),
+        }
+    )
     return Message(content, metadata=METADATA)
 
 
@@ -69,8 +82,12 @@ def test_damage_and_lies_are_errors():
     array = message.content["arrays"]["x"]
     middle = len(array.data) // 2
     wrong = [
-        Array(dtype="float32", shape=(100, 70), stype=array.stype,
-              data=array.data[:middle] + bytes([array.data[middle] ^ 1]) + array.data[middle + 1 :]),
+        Array(
+            dtype="float32",
+            shape=(100, 70),
+            stype=array.stype,
+            data=array.data[:middle] + bytes([array.data[middle] ^ 1]) + array.data[middle + 1 :],
+        ),
         Array(dtype="float32", shape=(70, 100), stype=array.stype, data=array.data),
         Array(dtype="float64", shape=(100, 70), stype=array.stype, data=array.data),
     ]
@@ -121,7 +138,7 @@ def test_a_strategy_compresses_once_what_it_sends_to_many_and_keeps_its_own(monk
         check_same(arrays_in(message), ARRAYS)
 
 
-@pytest.mark.filterwarnings("ignore")       # Ray's and Flower's own
+@pytest.mark.filterwarnings("ignore")  # Ray's and Flower's own
 def test_a_federation_of_two_clients_trains_as_without_compression():
     pytest.importorskip("ray")
     from flwr.simulation import run_simulation

@@ -30,9 +30,16 @@ BOTH = pytest.mark.parametrize("restore", [restore_files_in, restored_elsewhere]
 
 
 @BOTH
-@pytest.mark.parametrize(("archive", "kind"), [
-    (ONE, "link"), (ONE, "folder"), (TWO, "link"), (TWO, "folder"), (TWO, "nothing"),
-])
+@pytest.mark.parametrize(
+    ("archive", "kind"),
+    [
+        (ONE, "link"),
+        (ONE, "folder"),
+        (TWO, "link"),
+        (TWO, "folder"),
+        (TWO, "nothing"),
+    ],
+)
 def test_nothing_is_written_through_links_or_into_folders(tmp_path, restore, archive, kind):
     """An archive was restored below a folder of its name, and so below what a link named."""
     home, folder = tmp_path / "home", tmp_path / "folder"

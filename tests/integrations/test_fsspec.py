@@ -35,7 +35,9 @@ def test_files_are_listed_and_read_as_in_the_folder(run):
     assert archive.find("") == paths == sorted([*archive.glob("**/*.npy"), "run/notes.txt"])
     assert archive.ls("", detail=False) == ["run"]
     assert {item["name"]: item["type"] for item in archive.ls("run")} == {
-        "run/w.npy": "file", "run/sub": "directory", "run/notes.txt": "file"
+        "run/w.npy": "file",
+        "run/sub": "directory",
+        "run/notes.txt": "file",
     }
     assert archive.ls("run/sub/deep", detail=False) == ["run/sub/deep/v.npy"]
     assert archive.isdir("run/sub") and not archive.exists("run/sub/other")
@@ -45,7 +47,9 @@ def test_files_are_listed_and_read_as_in_the_folder(run):
     assert archive.cat_file("run/w.npy", 128, 160) == WEIGHTS.tobytes()[:32]
     assert archive.cat_file("run/w.npy", -32) == archive.tail("run/w.npy", 32) == WEIGHTS.tobytes()[-32:]
     assert archive.cat_ranges(["run/w.npy"] * 2, [0, -32], [128, None]) == [
-        (run / "w.npy").read_bytes()[:128], WEIGHTS.tobytes()[-32:]]
+        (run / "w.npy").read_bytes()[:128],
+        WEIGHTS.tobytes()[-32:],
+    ]
     assert archive.read_block("run/notes.txt", 2, 10, b"\n") == b"text\ntext\n"
     with archive.open("run/w.npy") as file:
         assert np.array_equal(np.load(file), WEIGHTS)

@@ -23,14 +23,15 @@ from gcodec.integrations.huggingface import (
     save_pretrained,
 )
 
-pytestmark = pytest.mark.filterwarnings("ignore")      # transformers gives advice by warnings
+pytestmark = pytest.mark.filterwarnings("ignore")  # transformers gives advice by warnings
 
 
 def new_model():
     """A tiny language model whose embedding and head are tied."""
     torch.manual_seed(1)
-    return GPT2LMHeadModel(GPT2Config(vocab_size=500, n_positions=16, n_embd=64, n_layer=2, n_head=2, bos_token_id=0,
-                                      eos_token_id=0))
+    return GPT2LMHeadModel(
+        GPT2Config(vocab_size=500, n_positions=16, n_embd=64, n_layer=2, n_head=2, bos_token_id=0, eos_token_id=0)
+    )
 
 
 def same(one, other):
@@ -39,8 +40,9 @@ def same(one, other):
     return ours.keys() == theirs.keys() and all(torch.equal(ours[name], theirs[name]) for name in ours)
 
 
-@pytest.mark.parametrize("options", [{}, {"max_shard_size": "100KB"}, {"variant": "fp32"}],
-                         ids=["one file", "shards", "variant"])
+@pytest.mark.parametrize(
+    "options", [{}, {"max_shard_size": "100KB"}, {"variant": "fp32"}], ids=["one file", "shards", "variant"]
+)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_models_come_back(tmp_path, options, dtype):
     model = new_model().to(dtype)
@@ -96,9 +98,18 @@ class Words(torch.utils.data.Dataset):
 
 def trainer_of(folder, callbacks, **options):
     """A Trainer that saves every three steps."""
-    arguments = TrainingArguments(output_dir=str(folder), max_steps=9, save_steps=3, per_device_train_batch_size=4,
-                                  learning_rate=0.01, report_to=[], disable_tqdm=True, use_cpu=True, seed=3,
-                                  **options)
+    arguments = TrainingArguments(
+        output_dir=str(folder),
+        max_steps=9,
+        save_steps=3,
+        per_device_train_batch_size=4,
+        learning_rate=0.01,
+        report_to=[],
+        disable_tqdm=True,
+        use_cpu=True,
+        seed=3,
+        **options,
+    )
     return Trainer(model=new_model(), args=arguments, train_dataset=Words(), eval_dataset=Words(), callbacks=callbacks)
 
 
@@ -116,7 +127,7 @@ def test_a_resumed_run_is_the_run_that_did_not_stop(tmp_path):
     resumed = trainer_of(tmp_path / "a", [CompressCheckpoints()])
     resumed.train(resume_from_checkpoint=restore_checkpoint(tmp_path / "a" / "checkpoint-6"))
     assert same(whole.model, resumed.model)
-    assert "model.safetensors" not in files_in(tmp_path / "a" / "checkpoint-6")      # compressed again
+    assert "model.safetensors" not in files_in(tmp_path / "a" / "checkpoint-6")  # compressed again
     assert restore_checkpoint(tmp_path / "a").endswith("checkpoint-9")
 
 
@@ -134,8 +145,14 @@ def test_the_last_checkpoint_is_restored_whatever_the_name_of_the_folder(tmp_pat
 
 
 def test_the_best_checkpoint_is_loaded_at_the_end_and_old_ones_go(tmp_path):
-    trainer = trainer_of(tmp_path, [CompressCheckpoints()], eval_strategy="steps", eval_steps=3, save_total_limit=2,
-                         load_best_model_at_end=True)
+    trainer = trainer_of(
+        tmp_path,
+        [CompressCheckpoints()],
+        eval_strategy="steps",
+        eval_steps=3,
+        save_total_limit=2,
+        load_best_model_at_end=True,
+    )
     trainer.train()
     best = tmp_path / trainer.state.best_model_checkpoint
     folders = sorted(tmp_path.glob("checkpoint-*"))
@@ -221,7 +238,7 @@ def test_an_accelerator_that_names_its_folders_needs_no_other(tmp_path):
         torch.nn.init.constant_(model.lm_head.weight, number)
         save_accelerator(accelerator)
     torch.nn.init.zeros_(model.lm_head.weight)
-    load_accelerator(accelerator)      # 10 comes after 9
+    load_accelerator(accelerator)  # 10 comes after 9
     assert bool((model.lm_head.weight == 10).all())
     other = Accelerator(cpu=True)
     for act in (save_accelerator, load_accelerator):

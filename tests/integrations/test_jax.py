@@ -31,8 +31,12 @@ def array_of(dtype, shape=(70, 90)):
 def same(result, array):
     """True for a numpy array of the type, shape and bits of a JAX array."""
     wanted = np.asarray(array)
-    return (isinstance(result, np.ndarray) and result.dtype == wanted.dtype and result.shape == wanted.shape
-            and result.tobytes() == wanted.tobytes())
+    return (
+        isinstance(result, np.ndarray)
+        and result.dtype == wanted.dtype
+        and result.shape == wanted.shape
+        and result.tobytes() == wanted.tobytes()
+    )
 
 
 def saved_file(tensors, **options):
@@ -196,7 +200,7 @@ def test_train_states_of_flax_come_back(tmp_path):
     def as_in(path, leaf):
         return jax.device_put(loaded[jax.tree_util.keystr(path)], getattr(leaf, "sharding", None))
 
-    again = jax.tree.map_with_path(as_in, first)    # whose step is a Python number
+    again = jax.tree.map_with_path(as_in, first)  # whose step is a Python number
     assert jax.tree.structure(again) == jax.tree.structure(state)
     assert jax.tree.all(jax.tree.map(np.array_equal, again, state))
     dictionary = gcodec.load(saved(flax.serialization.to_state_dict(state)))
@@ -217,15 +221,18 @@ def test_published_arrays_reach_subscribers(dtype):
             sent = value.astype(dtype) if dtype and value.dtype == jnp.float32 else value
             assert same(subscriber.tensors[name], sent)
             copies.append((jnp.array(subscriber.tensors[name]), sent))
-    assert all(jnp.array_equal(copy, sent) for copy, sent in copies)    # later versions were written elsewhere
+    assert all(jnp.array_equal(copy, sent) for copy, sent in copies)  # later versions were written elsewhere
 
 
 def test_dumps_hold_jax_arrays(tmp_path):
     torch = pytest.importorskip("torch")
     from gcodec.recorder import read_dump, write_dump
 
-    tensors = {f"{kind}/{dtype}": array_of(dtype, shape)
-               for kind in ("grad", "param") for dtype, shape in (("float32", (7, 9)), ("bfloat16", (9,)))}
+    tensors = {
+        f"{kind}/{dtype}": array_of(dtype, shape)
+        for kind in ("grad", "param")
+        for dtype, shape in (("float32", (7, 9)), ("bfloat16", (9,)))
+    }
     tensors["step/float32"] = jnp.int32(4)
     write_dump(tmp_path / "dump.safetensors", tensors, step=1, optimizer="AdamW", groups=[])
     dump = read_dump(tmp_path / "dump.safetensors")

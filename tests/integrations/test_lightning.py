@@ -23,7 +23,7 @@ except ImportError:
 import gcodec
 from gcodec.integrations.lightning import GcodecCheckpointIO
 
-pytestmark = pytest.mark.filterwarnings("ignore")      # Lightning gives advice by warnings
+pytestmark = pytest.mark.filterwarnings("ignore")  # Lightning gives advice by warnings
 
 
 class Setting:
@@ -57,8 +57,15 @@ class Model(pl.LightningModule):
 def train(folder, epochs, resume=None, plugin=None, **hyperparameters):
     """Train until an epoch; returns the model and the path of the last checkpoint."""
     saver = pl.callbacks.ModelCheckpoint(dirpath=folder, filename="{epoch}", save_top_k=-1)
-    trainer = pl.Trainer(max_epochs=epochs, callbacks=[saver], plugins=[plugin or GcodecCheckpointIO()], logger=False,
-                         accelerator="cpu", enable_progress_bar=False, enable_model_summary=False)
+    trainer = pl.Trainer(
+        max_epochs=epochs,
+        callbacks=[saver],
+        plugins=[plugin or GcodecCheckpointIO()],
+        logger=False,
+        accelerator="cpu",
+        enable_progress_bar=False,
+        enable_model_summary=False,
+    )
     model = Model(**hyperparameters)
     data: Any = torch.randn(64, 32, generator=torch.Generator().manual_seed(2))
     trainer.fit(model, torch.utils.data.DataLoader(data, batch_size=16), ckpt_path=resume, **OBJECTS)
@@ -105,10 +112,20 @@ def test_checkpoints_are_loaded_to_a_device_replaced_and_removed(tmp_path):
         plugin.save_checkpoint({}, path, storage_options={"key": 1})
 
 
-@pytest.mark.parametrize("value", [
-    np.arange(3), np.linspace(0, 1, 5, dtype=">f4"), np.float32(2.5), np.float64(0.1), np.int64(7), np.bool_(True),
-    torch.arange(3).bfloat16(), torch.tensor(1.5),
-], ids=repr)
+@pytest.mark.parametrize(
+    "value",
+    [
+        np.arange(3),
+        np.linspace(0, 1, 5, dtype=">f4"),
+        np.float32(2.5),
+        np.float64(0.1),
+        np.int64(7),
+        np.bool_(True),
+        torch.arange(3).bfloat16(),
+        torch.tensor(1.5),
+    ],
+    ids=repr,
+)
 @pytest.mark.parametrize("device", [None, "cpu"])
 def test_values_of_numpy_and_of_torch_come_back_as_what_they_were(tmp_path, value, device):
     """Arrays of numpy are no tensors when they come back."""

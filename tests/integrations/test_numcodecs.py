@@ -113,9 +113,15 @@ def test_frames_are_those_of_gcodec():
     assert np.array_equal(Gcodec(mantissa_bits=5).decode(Gcodec(mantissa_bits=5).encode(values)), rounded.reshape(-1))
 
 
-@pytest.mark.parametrize("arguments", [
-    {"dtype": "int32"}, {"dtype": "nonsense"}, {"mantissa_bits": 99}, {"mantissa_bits": 3, "rounding": "up"},
-])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"dtype": "int32"},
+        {"dtype": "nonsense"},
+        {"mantissa_bits": 99},
+        {"mantissa_bits": 3, "rounding": "up"},
+    ],
+)
 def test_senseless_arguments_are_refused(arguments):
     with pytest.raises(gcodec.InvalidArgument):
         Gcodec(**arguments)
@@ -173,7 +179,7 @@ def test_rounding_leaves_fill_values(kind):
     for data, dtype in ((values, None), (values.tobytes(), kind)):
         codec = Gcodec(dtype=dtype, mantissa_bits=7, keep=-54321.987)
         back = codec.decode(codec.encode(data)).view(kind)
-        same = (back == values)
+        same = back == values
         assert same[::3].all() and same[7:9].all() and same.mean() < 0.4
         assert numcodecs.get_codec(json.loads(json.dumps(codec.get_config()))) == codec
     assert "keep" not in Gcodec(mantissa_bits=7).get_config()

@@ -35,8 +35,12 @@ def store() -> Iterator[None]:
     server.start()
     host, port = server.get_host_and_port()
     with pytest.MonkeyPatch.context() as patched:
-        for name, value in (("AWS_ENDPOINT_URL", f"http://{host}:{port}"), ("AWS_ACCESS_KEY_ID", "test"),
-                            ("AWS_SECRET_ACCESS_KEY", "test"), ("AWS_DEFAULT_REGION", "us-east-1")):
+        for name, value in (
+            ("AWS_ENDPOINT_URL", f"http://{host}:{port}"),
+            ("AWS_ACCESS_KEY_ID", "test"),
+            ("AWS_SECRET_ACCESS_KEY", "test"),
+            ("AWS_DEFAULT_REGION", "us-east-1"),
+        ):
             patched.setenv(name, value)
         s3fs.S3FileSystem.clear_instance_cache()
         s3fs.S3FileSystem().mkdir("bucket")

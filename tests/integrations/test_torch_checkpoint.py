@@ -36,8 +36,9 @@ from tests.support.ranks import agreed
 pair = ranks_of(2)
 three = ranks_of(3)
 # Saving in one process is what torch warns about.
-pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled:UserWarning",
-                                        "ignore:TypedStorage is deprecated:UserWarning")
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:torch.distributed is disabled:UserWarning", "ignore:TypedStorage is deprecated:UserWarning"
+)
 
 
 def check_rest(rest, step):
@@ -71,7 +72,7 @@ def test_the_steps_of_a_series_are_differences_and_come_back_in_any_sharding(pai
 def test_old_steps_of_a_series_are_deleted_also_those_of_ranks_that_are_no_more(pair, three, tmp_path):
     three.run(cases.save_series, folder=tmp_path, steps=[1, 2], keep_last=2)
     saved = agreed(pair.run(cases.save_series, folder=tmp_path, steps=[3, 4, 5, 6], keep_last=2, full_every=8))
-    assert steps_in_series(tmp_path) == [4, 5, 6]      # two, and the one that was saved last
+    assert steps_in_series(tmp_path) == [4, 5, 6]  # two, and the one that was saved last
     assert [StepFolder(tmp_path / f"rank-{rank:05d}").steps() for rank in range(3)] == [[4, 5, 6], [4, 5, 6], []]
     found = pair.run(cases.load_series, folder=tmp_path, steps=[4, 5, 6])
     assert agreed(found) == list(zip(saved[1:], [4, 5, 6], strict=True))
@@ -80,7 +81,7 @@ def test_old_steps_of_a_series_are_deleted_also_those_of_ranks_that_are_no_more(
 @pytest.mark.parametrize("owner", [0, 1, None])
 def test_old_steps_of_a_series_are_deleted_also_where_a_rank_has_nothing_to_save(pair, tmp_path, owner):
     pair.run(cases.save_series_of_one_rank, folder=tmp_path, steps=[1, 2, 3, 4], owner=owner, keep_last=1)
-    assert steps_in_series(tmp_path) == [3, 4]         # one, and the one that was saved last
+    assert steps_in_series(tmp_path) == [3, 4]  # one, and the one that was saved last
     found = [StepFolder(tmp_path / f"rank-{rank:05d}").steps() for rank in range(2)]
     assert found == [[3, 4] if rank == owner else [] for rank in range(2)]
 
@@ -121,8 +122,10 @@ def test_a_step_is_saved_though_a_damaged_one_keeps_old_steps_from_being_deleted
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 1
     path.write_bytes(data)
-    with pytest.warns(CheckpointWarning, match="is saved whole, for step 3 cannot be its base"), \
-         pytest.warns(CheckpointWarning, match="step 4 is being saved, but old steps could not be deleted: step 2"):
+    with (
+        pytest.warns(CheckpointWarning, match="is saved whole, for step 3 cannot be its base"),
+        pytest.warns(CheckpointWarning, match="step 4 is being saved, but old steps could not be deleted: step 2"),
+    ):
         save(4)
     with pytest.warns(CheckpointWarning, match="step 5 is being saved"):
         save(5)
@@ -140,7 +143,7 @@ def test_steps_of_a_series_whose_indices_are_removed_can_be_saved_again(tmp_path
         dcp.save(state_of(step), storage_writer=SeriesWriter(tmp_path), checkpoint_id=str(step))
     with pytest.raises(dcp.CheckpointException, match=r"or remove step-00000002\.json first"):
         dcp.save(state_of(12), storage_writer=SeriesWriter(tmp_path), checkpoint_id="2")
-    for step in (2, 3):         # 4 stays
+    for step in (2, 3):  # 4 stays
         (tmp_path / f"step-{step:08d}.json").unlink()
     with pytest.warns(CheckpointWarning, match="step 4 of an earlier run"):
         dcp.save(state_of(12), storage_writer=SeriesWriter(tmp_path), checkpoint_id="2")
@@ -181,6 +184,7 @@ def test_ranks_that_read_before_and_after_a_save_do_not_load_parts_of_two_checkp
 @pytest.mark.parametrize("series", [True, False])
 def test_a_save_within_which_the_writer_saves_the_next_step_keeps_its_own(tmp_path, series):
     """Steps that overlapped, as with async_save and no wait between, were saved one under the name of the other."""
+
     class Planner(dcp.DefaultSavePlanner):
         """While the first step is read, has another thread save the second."""
 
@@ -195,7 +199,7 @@ def test_a_save_within_which_the_writer_saves_the_next_step_keeps_its_own(tmp_pa
         dcp.save({"x": torch.tensor(step)}, storage_writer=writer, planner=planner, checkpoint_id=name_of(step))
 
     writer = SeriesWriter(tmp_path, keep_last=5) if series else CheckpointWriter()
-    writer = pickle.loads(pickle.dumps(writer))      # as async_save does where it saves in another process
+    writer = pickle.loads(pickle.dumps(writer))  # as async_save does where it saves in another process
     with ThreadPoolExecutor(1) as pool:
         save(1, Planner())
     for step in (1, 2):
@@ -236,8 +240,18 @@ def test_damaged_missing_and_exchanged_archives_are_named(pair, tmp_path):
 
 # In one process, without a process group
 
-DTYPES = [torch.float32, torch.bfloat16, torch.float16, torch.float64, torch.float8_e4m3fn, torch.int64, torch.bool,
-          torch.uint8, torch.complex64, torch.complex128]
+DTYPES = [
+    torch.float32,
+    torch.bfloat16,
+    torch.float16,
+    torch.float64,
+    torch.float8_e4m3fn,
+    torch.int64,
+    torch.bool,
+    torch.uint8,
+    torch.complex64,
+    torch.complex128,
+]
 
 
 def state_of(seed=0):
@@ -246,8 +260,14 @@ def state_of(seed=0):
     values = torch.randn(40, 30, generator=random)
     state = {str(dtype): values.to(dtype) for dtype in DTYPES if not dtype.is_complex}
     state |= {str(dtype): torch.complex(values, values).to(dtype) for dtype in DTYPES if dtype.is_complex}
-    state |= {"transposed": values.T, "strided": values[::3, 1::2], "none": values[:0], "scalar": values[0, 0],
-              "conjugate": torch.complex(values, values).conj(), "parameter": torch.nn.Parameter(values.clone())}
+    state |= {
+        "transposed": values.T,
+        "strided": values[::3, 1::2],
+        "none": values[:0],
+        "scalar": values[0, 0],
+        "conjugate": torch.complex(values, values).conj(),
+        "parameter": torch.nn.Parameter(values.clone()),
+    }
     state["tied"] = state["parameter"]
     return state
 
@@ -266,12 +286,16 @@ def test_tensors_of_every_kind_are_kept(tmp_path):
     assert all(same(found[name], state[name]) for name in state)
 
 
-@pytest.mark.filterwarnings("ignore::UserWarning")      # CSR is in beta, quantized tensors are to go
-@pytest.mark.parametrize(("make", "dense"), [
-    (lambda x: x.to_sparse(), lambda x: x.to_dense()),
-    (lambda x: x.to_sparse_csr(), lambda x: x.to_dense()),
-    (lambda x: torch.quantize_per_tensor(x, 0.25, 3, torch.qint8), lambda x: x.dequantize()),
-], ids=["sparse", "sparse rows", "quantized"])
+@pytest.mark.filterwarnings("ignore::UserWarning")  # CSR is in beta, quantized tensors are to go
+@pytest.mark.parametrize(
+    ("make", "dense"),
+    [
+        (lambda x: x.to_sparse(), lambda x: x.to_dense()),
+        (lambda x: x.to_sparse_csr(), lambda x: x.to_dense()),
+        (lambda x: torch.quantize_per_tensor(x, 0.25, 3, torch.qint8), lambda x: x.dequantize()),
+    ],
+    ids=["sparse", "sparse rows", "quantized"],
+)
 def test_tensors_that_are_not_dense_are_loaded_as_they_were_saved(tmp_path, make, dense):
     """Sparse ones were saved, and could not be loaded."""
     dcp.save({"x": make(torch.eye(5) * 0.5)}, storage_writer=CheckpointWriter(tmp_path))
@@ -293,7 +317,7 @@ def test_saving_again_replaces_a_checkpoint_and_leaves_nothing_of_the_old_one(tm
     for seed in (1, 2):
         dcp.save(state_of(seed), storage_writer=CheckpointWriter(tmp_path))
     assert len(list(tmp_path.iterdir())) == 2
-    found = {"transposed": torch.zeros(30, 40)}      # a part of the state
+    found = {"transposed": torch.zeros(30, 40)}  # a part of the state
     dcp.load(found, storage_reader=CheckpointReader(tmp_path))
     assert same(found["transposed"], state_of(2)["transposed"])
 
@@ -321,8 +345,11 @@ def test_archives_and_series_are_those_of_gcodec(tmp_path):
 @pytest.mark.parametrize("kind", ["archive", "series"])
 def test_small_tensors_are_coded_together_and_read_once(kind, monkeypatch, tmp_path):
     generator, read, read_segments = torch.Generator().manual_seed(0), list[int](), ArchiveReader.segments_bytes
-    state = {f"{name}{n}": torch.randn(64, generator=generator).to(dtype)
-             for name, dtype in (("bias", torch.float32), ("norm", torch.bfloat16)) for n in range(30)}
+    state = {
+        f"{name}{n}": torch.randn(64, generator=generator).to(dtype)
+        for name, dtype in (("bias", torch.float32), ("norm", torch.bfloat16))
+        for n in range(30)
+    }
     for step in (1, 2):
         for value in state.values():
             value[7] += 1
@@ -430,6 +457,7 @@ def test_a_series_at_a_url_is_saved_pruned_and_loaded():
 
 def test_an_index_that_cannot_be_read_is_not_read_again(tmp_path):
     """A rank for which torch's second try succeeds left the collectives that the others waited in."""
+
     class Reader(CheckpointReader):
         """Fails to read the index, the first time."""
 
@@ -454,7 +482,8 @@ def test_senseless_uses_are_refused(tmp_path):
         with pytest.raises(gcodec.InvalidArgument):
             SeriesWriter(tmp_path, **arguments)
     for writer, step, words in [
-        (CheckpointWriter(), None, "needs a folder"), (SeriesWriter(tmp_path), None, "needs the step"),
+        (CheckpointWriter(), None, "needs a folder"),
+        (SeriesWriter(tmp_path), None, "needs the step"),
         (SeriesWriter(tmp_path), "last", "must be a step's number"),
         (SeriesWriter(tmp_path), "1_0", "must be a step's number"),
         (SeriesWriter(tmp_path), "9" * 5000, "must be a step's number"),
@@ -468,14 +497,17 @@ def test_senseless_uses_are_refused(tmp_path):
         dcp.load(state, storage_reader=SeriesReader(tmp_path / "nowhere"))
 
 
-@pytest.mark.parametrize("spoil", [
-    lambda root: root.update(format="gcodec-torch-checkpoint-9"),
-    lambda root: root.update(hash="0" * 16),
-    lambda root: root.pop("content"),
-    lambda root: root["content"]["items"][0].__setitem__(3, "../elsewhere"),
-    lambda root: root["content"]["tensors"]["x"].update(size=[-3]),
-    lambda root: root["content"]["tensors"]["x"].update(dtype="load"),
-])
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda root: root.update(format="gcodec-torch-checkpoint-9"),
+        lambda root: root.update(hash="0" * 16),
+        lambda root: root.pop("content"),
+        lambda root: root["content"]["items"][0].__setitem__(3, "../elsewhere"),
+        lambda root: root["content"]["tensors"]["x"].update(size=[-3]),
+        lambda root: root["content"]["tensors"]["x"].update(dtype="load"),
+    ],
+)
 def test_damaged_indexes_are_errors(tmp_path, spoil):
     from gcodec.integrations.checkpoint_index import _hash_of
 
@@ -485,7 +517,7 @@ def test_damaged_indexes_are_errors(tmp_path, spoil):
     before = root["hash"]
     spoil(root)
     if root.get("hash") == before and "content" in root:
-        root["hash"] = _hash_of(root["content"])      # so that only what is spoilt is wrong
+        root["hash"] = _hash_of(root["content"])  # so that only what is spoilt is wrong
     path.write_text(json.dumps(root))
     with pytest.raises((gcodec.Corruption, gcodec.Unsupported), match=r"checkpoint\.json"):
         CheckpointReader(tmp_path).read_metadata()

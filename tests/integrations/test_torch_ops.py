@@ -99,9 +99,15 @@ def test_what_does_not_fit_is_refused_in_graphs_and_outside() -> None:
         compiled(x, torch.zeros(10_000))
 
 
-@pytest.mark.parametrize(("call", "name"), [
-    (lambda x, room: encode_out(None, room), "x"), (lambda x, room: encode_out(x, None), "out"),
-    (lambda x, room: decode_out(None, x), "frame"), (lambda x, room: decode_out(room, None), "out")])
+@pytest.mark.parametrize(
+    ("call", "name"),
+    [
+        (lambda x, room: encode_out(None, room), "x"),
+        (lambda x, room: encode_out(x, None), "out"),
+        (lambda x, room: decode_out(None, x), "frame"),
+        (lambda x, room: decode_out(room, None), "out"),
+    ],
+)
 def test_none_is_refused_where_a_tensor_is_needed(call, name):
     """Without an error, ``decode_out`` would decode into nothing."""
     x = torch.randn(100)

@@ -19,8 +19,13 @@ from gcodec.integrations.zarr import GcodecCodec
 
 RNG = np.random.default_rng(8)
 SELECTIONS = [
-    (slice(None), slice(None)), (slice(3, 9), slice(None)), (5, slice(None)), (slice(40, 70), slice(2, 41)),
-    (slice(None, None, 7), 3), (slice(10, 10), slice(None)), (99, 99),
+    (slice(None), slice(None)),
+    (slice(3, 9), slice(None)),
+    (5, slice(None)),
+    (slice(40, 70), slice(2, 41)),
+    (slice(None, None, 7), 3),
+    (slice(10, 10), slice(None)),
+    (99, 99),
 ]
 
 
@@ -52,13 +57,20 @@ def numbers(kind, shape=(100, 100)):
 
 
 @pytest.mark.parametrize("kind", ["<f4", ">f4", "<f8", ">f8", "<f2", ">f2"])
-@pytest.mark.parametrize("options", [
-    {}, {"shards": (64, 128)}, {"chunks": (100, 100)}, {"chunks": (7, 100), "shards": (28, 100)},
-    {"config": {"order": "F"}},
-], ids=["chunks", "shards", "one chunk", "rows in shards", "F order"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"shards": (64, 128)},
+        {"chunks": (100, 100)},
+        {"chunks": (7, 100), "shards": (28, 100)},
+        {"config": {"order": "F"}},
+    ],
+    ids=["chunks", "shards", "one chunk", "rows in shards", "F order"],
+)
 def test_arrays_come_back_whole_and_in_parts(kind, options):
     values = numbers(kind)
-    array = zarr.open_array(created(values, **options).store, mode="r")      # by its metadata
+    array = zarr.open_array(created(values, **options).store, mode="r")  # by its metadata
     for selection in SELECTIONS:
         assert bits(array[selection]) == bits(values[selection])
     rows = [70, 3, 3, 99]
@@ -67,8 +79,9 @@ def test_arrays_come_back_whole_and_in_parts(kind, options):
 
 
 @pytest.mark.parametrize("order", list(permutations(range(3))), ids=str)
-@pytest.mark.parametrize("options", [{}, {"shards": (12, 10, 8)}, {"chunks": (12, 10, 8)}], ids=["chunks", "shards",
-                                                                                               "one chunk"])
+@pytest.mark.parametrize(
+    "options", [{}, {"shards": (12, 10, 8)}, {"chunks": (12, 10, 8)}], ids=["chunks", "shards", "one chunk"]
+)
 def test_transposed_chunks_of_arrays_in_any_order_of_memory_come_back(order, options):
     """Also those whose order is not its own inverse, in parts, and beside chunks that were never written."""
     values = numbers("f4", (12, 10, 8))
@@ -79,8 +92,9 @@ def test_transposed_chunks_of_arrays_in_any_order_of_memory_come_back(order, opt
         assert array[1:7, 2:, 3:5].tobytes() == values[1:7, 2:, 3:5].tobytes()
         array[2:5, 3:9] = -given[2:5, 3:9]
         assert array[2:5, 3:9].tobytes() == (-values[2:5, 3:9]).tobytes()
-    part = zarr.create_array({}, shape=values.shape, dtype="f4", serializer=GcodecCodec(), compressors=None,
-                             **transposed)
+    part = zarr.create_array(
+        {}, shape=values.shape, dtype="f4", serializer=GcodecCodec(), compressors=None, **transposed
+    )
     part[:3] = np.asfortranarray(values)[:3]
     assert part[:3].tobytes() == values[:3].tobytes() and np.isnan(part[3:]).all()
 
@@ -108,8 +122,9 @@ def test_chunks_are_frames_and_near_lossless_ones_have_the_bits_that_encode_keep
     assert np.array_equal(array[...], gcodec.decode(frame))
 
 
-@pytest.mark.parametrize("codec", [GcodecCodec(), GcodecCodec(mantissa_bits=4), GcodecCodec(3, "truncate"),
-                                   GcodecCodec(np.int64(4))])
+@pytest.mark.parametrize(
+    "codec", [GcodecCodec(), GcodecCodec(mantissa_bits=4), GcodecCodec(3, "truncate"), GcodecCodec(np.int64(4))]
+)
 def test_metadata_builds_the_codec_again(codec):
     assert GcodecCodec.from_dict(json.loads(json.dumps(codec.to_dict()))) == codec
 
@@ -124,7 +139,7 @@ def test_senseless_settings_are_refused():
     for settings in ({"level": 3}, {"mantissa_bits": 99}, {"mantissa_bits": 2, "rounding": "up"}):
         with pytest.raises(gcodec.InvalidArgument):
             GcodecCodec.from_dict({"name": "gcodec", "configuration": settings})
-    with pytest.raises(gcodec.InvalidArgument):      # more bits than float16 has
+    with pytest.raises(gcodec.InvalidArgument):  # more bits than float16 has
         created(np.zeros((4, 4), "f2"), serializer=GcodecCodec(mantissa_bits=20))
 
 
@@ -153,11 +168,18 @@ def test_the_entry_point_names_the_codec():
     assert found[0].load() is GcodecCodec
 
 
-@pytest.mark.filterwarnings("ignore:Consolidated metadata")     # of Zarr, which xarray makes it write
-@pytest.mark.parametrize(("version", "options"), [
-    (3, {}), (3, {"chunks": (7, 100)}), (3, {"chunks": (20, 50), "shards": (100, 100)}), (2, {}),
-    (2, {"chunks": (7, 100)}),
-], ids=["version 3", "chunks", "shards", "version 2", "chunks of version 2"])
+@pytest.mark.filterwarnings("ignore:Consolidated metadata")  # of Zarr, which xarray makes it write
+@pytest.mark.parametrize(
+    ("version", "options"),
+    [
+        (3, {}),
+        (3, {"chunks": (7, 100)}),
+        (3, {"chunks": (20, 50), "shards": (100, 100)}),
+        (2, {}),
+        (2, {"chunks": (7, 100)}),
+    ],
+    ids=["version 3", "chunks", "shards", "version 2", "chunks of version 2"],
+)
 def test_datasets_of_xarray_come_back_and_keep_the_codec(tmp_path, version, options):
     xarray = pytest.importorskip("xarray")
     from gcodec.integrations.numcodecs import Gcodec
@@ -174,11 +196,15 @@ def test_datasets_of_xarray_come_back_and_keep_the_codec(tmp_path, version, opti
         group = zarr.open_group(tmp_path / str(n), mode="r")
         coded = {name for name, array in group.arrays() if "gcodec" in str(array.metadata.to_dict())}
         assert coded == floats.keys()
-        again.load().to_zarr(tmp_path / str(n + 1), zarr_format=version)     # as it was read
+        again.load().to_zarr(tmp_path / str(n + 1), zarr_format=version)  # as it was read
 
 
-MISSING = [(fill, mantissa_bits, kind) for fill in (1e20, -9999.0, -32767.0, -999.0, 9.969209968386869e36, -12345.678)
-           for mantissa_bits in (7, 10, 12) for kind in ("f4", "f8")]
+MISSING = [
+    (fill, mantissa_bits, kind)
+    for fill in (1e20, -9999.0, -32767.0, -999.0, 9.969209968386869e36, -12345.678)
+    for mantissa_bits in (7, 10, 12)
+    for kind in ("f4", "f8")
+]
 
 
 def field_with_gaps(fill, kind):
@@ -193,8 +219,14 @@ def field_with_gaps(fill, kind):
 @pytest.mark.parametrize(("fill", "mantissa_bits", "kind"), MISSING)
 def test_rounding_leaves_fill_values_that_zarr_is_not_told_of(tmp_path, fill, mantissa_bits, kind):
     values, missing = field_with_gaps(fill, kind)
-    array = zarr.create_array(tmp_path / "a", shape=values.shape, dtype=kind, chunks=(90, 90), compressors=None,
-                              serializer=GcodecCodec(mantissa_bits=mantissa_bits))
+    array = zarr.create_array(
+        tmp_path / "a",
+        shape=values.shape,
+        dtype=kind,
+        chunks=(90, 90),
+        compressors=None,
+        serializer=GcodecCodec(mantissa_bits=mantissa_bits),
+    )
     array[...] = values
     assert np.array_equal(array[...] == values.dtype.type(fill), missing)
 
@@ -204,8 +236,15 @@ def test_a_rare_fill_value_is_kept_where_the_codec_is_told_of_it(tmp_path, told)
     values = np.random.default_rng(0).normal(280, 20, (100, 100)).astype("f4")
     values[7, 7] = -54321.987
     fill, keep = (values[7, 7], None) if told == "by the array" else (0, (-54321.987,))
-    array = zarr.create_array(tmp_path / "a", shape=values.shape, dtype="f4", chunks=(50, 50), compressors=None,
-                              serializer=GcodecCodec(mantissa_bits=7, keep=keep), fill_value=fill)
+    array = zarr.create_array(
+        tmp_path / "a",
+        shape=values.shape,
+        dtype="f4",
+        chunks=(50, 50),
+        compressors=None,
+        serializer=GcodecCodec(mantissa_bits=7, keep=keep),
+        fill_value=fill,
+    )
     array[...] = values
     again = zarr.open_array(tmp_path / "a")
     assert again[7, 7] == values[7, 7] and np.allclose(again[...], values, rtol=2.0**-8)
@@ -220,8 +259,11 @@ def test_what_is_missing_for_xarray_stays_missing_after_rounding(tmp_path, fill,
     from gcodec.integrations.numcodecs import Gcodec
 
     values, missing = field_with_gaps(np.nan, kind)
-    settings = {"compressors": [Gcodec(mantissa_bits=mantissa_bits)]} if version == 2 else {
-        "serializer": GcodecCodec(mantissa_bits=mantissa_bits), "compressors": None}
+    settings = (
+        {"compressors": [Gcodec(mantissa_bits=mantissa_bits)]}
+        if version == 2
+        else {"serializer": GcodecCodec(mantissa_bits=mantissa_bits), "compressors": None}
+    )
     dataset = xarray.Dataset({"t": (("y", "x"), values)})
     dataset.to_zarr(tmp_path / "t", encoding={"t": {**settings, "_FillValue": fill}}, zarr_format=version)
     again = xarray.open_dataset(tmp_path / "t", engine="zarr", chunks=None)

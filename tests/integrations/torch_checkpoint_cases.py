@@ -38,15 +38,20 @@ class Run:
     def state(self, step: int) -> dict[str, Any]:
         """What is saved: sharded tensors, whole ones, and objects that are no tensors."""
         model, optimizer = get_state_dict(self.model, self.optimizer)
-        return {"model": model, "optimizer": optimizer, "step": step, "whole": torch.arange(step + 7.0)[:7].half(),
-                "name": "run", "list": [torch.tensor(step), {"x": step / 3}]}
+        return {
+            "model": model,
+            "optimizer": optimizer,
+            "step": step,
+            "whole": torch.arange(step + 7.0)[:7].half(),
+            "name": "run",
+            "list": [torch.tensor(step), {"x": step / 3}],
+        }
 
     def load(self, reader: Any, **options: Any) -> dict[str, Any]:
         """Load a checkpoint into the model and optimizer; returns the rest of it."""
         state = self.state(0)
         dcp.load(state, storage_reader=reader, **options)
-        set_state_dict(self.model, self.optimizer, model_state_dict=state["model"],
-                       optim_state_dict=state["optimizer"])
+        set_state_dict(self.model, self.optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
         return {name: state[name] for name in ("step", "name", "whole", "list")}
 
     def crc(self) -> int:
@@ -63,7 +68,7 @@ def save(folder: Path, asynchronous: bool = False) -> int:
     run.train(0, 2)
     found, state = run.crc(), run.state(2)
     if asynchronous:
-        group = dist.new_group(backend="gloo")      # training and saving would take each other's messages in one group
+        group = dist.new_group(backend="gloo")  # training and saving would take each other's messages in one group
         future: Any = dcp.async_save(state, storage_writer=CheckpointWriter(folder), process_group=group)
         run.train(2, 3)
         future.result()
@@ -120,6 +125,7 @@ def load_series(folder: Path, steps: list[int | None]) -> list[tuple[int, Any]]:
 
 def die_while_saving(folder: Path, step: int) -> int:
     """Save a step of which the last rank writes nothing; then load the last, and save it again."""
+
     class Failing(SeriesWriter):
         def write_data(self, plan: Any, planner: Any) -> Any:
             if dist.get_rank() == dist.get_world_size() - 1:

@@ -82,9 +82,14 @@ def test_nothing_is_announced_to_programs_that_listen_to_numba_themselves(said):
         assert Timer.fire() == 1 and not said
 
 
-@pytest.mark.parametrize(("is_terminal", "level", "on_stderr"), [
-    (True, logging.WARNING, True), (False, logging.WARNING, False), (True, logging.INFO, False),
-])
+@pytest.mark.parametrize(
+    ("is_terminal", "level", "on_stderr"),
+    [
+        (True, logging.WARNING, True),
+        (False, logging.WARNING, False),
+        (True, logging.INFO, False),
+    ],
+)
 def test_the_notice_goes_where_it_is_seen(monkeypatch, capsys, caplog, is_terminal, level, on_stderr):
     monkeypatch.setattr("sys.stderr.isatty", lambda: is_terminal)
     with caplog.at_level(level, logger="gcodec"):

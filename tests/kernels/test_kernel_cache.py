@@ -26,10 +26,24 @@ PACKAGE = Path(gcodec.__file__).parent
 #: What a process is started by that may write only where modes of files say so: root may otherwise write anywhere.
 WITHOUT_RIGHTS = ["setpriv", "--inh-caps=-all", "--bounding-set=-all"] * (os.name == "posix" and os.geteuid() == 0)
 #: What decorators of kernels need of the package.
-FILES_OF_DECORATORS = ("errors.py", "threads.py", *(f"kernels/core/{name}.py" for name in (
-    "cache_folders", "cpu_levels", "jit", "kernel_cache", "kernel_compiler", "numba_private", "shipped_kernels",
-    "source_digest")))
-TWO_KERNELS = '''
+FILES_OF_DECORATORS = (
+    "errors.py",
+    "threads.py",
+    *(
+        f"kernels/core/{name}.py"
+        for name in (
+            "cache_folders",
+            "cpu_levels",
+            "jit",
+            "kernel_cache",
+            "kernel_compiler",
+            "numba_private",
+            "shipped_kernels",
+            "source_digest",
+        )
+    ),
+)
+TWO_KERNELS = """
 from {jit} import kernel
 
 
@@ -41,10 +55,12 @@ def first(n):
 @kernel
 def second(n):
     return n + 2
-'''
+"""
 posix_only = pytest.mark.skipif(os.name != "posix", reason="needs users and modes of files")
-needs_modes = pytest.mark.skipif(os.name != "posix" or bool(WITHOUT_RIGHTS) > bool(shutil.which("setpriv")),
-                                 reason="needs modes of files, and of root the command setpriv")
+needs_modes = pytest.mark.skipif(
+    os.name != "posix" or bool(WITHOUT_RIGHTS) > bool(shutil.which("setpriv")),
+    reason="needs modes of files, and of root the command setpriv",
+)
 
 
 def module_at(path: Path) -> ModuleType:
@@ -79,6 +95,7 @@ def files(folder: Path) -> list[Path]:
 
 # Damage
 
+
 def damaged(content: bytes) -> Iterator[bytes]:
     """Yield what may be left of a file."""
     half = len(content) // 2
@@ -112,7 +129,7 @@ def test_no_changed_byte_of_compiled_code_is_believed(source, tmp_path):
     assert checked.load(key) is not None
     (path,) = (path for path in files(tmp_path / "cache") if path.suffix == ".nbc")
     whole = path.read_bytes()
-    start = whole.index(b"numba")   # before that is how pickle packs the digest and the content
+    start = whole.index(b"numba")  # before that is how pickle packs the digest and the content
     for at in (*range(start, len(whole) - 3, 199), len(whole) - 4):
         path.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
         assert checked.load(key) is None
@@ -147,6 +164,7 @@ def test_a_cache_that_is_removed_meanwhile_is_made_again(source, tmp_path):
 
 
 # Folders that cannot be written
+
 
 @pytest.fixture
 def house(tmp_path: Path) -> Iterator[Path]:
@@ -186,13 +204,25 @@ for warning in seen:
 
 def run(house: Path, program: str = PROGRAM, **more: str) -> list[str]:
     """Run a program that may not write where modes of files forbid it, and return the lines that it prints."""
-    environment = {**os.environ, "PYTHONPATH": str(house), "PYTHONDONTWRITEBYTECODE": "1", "TMPDIR": str(house / "tmp"),
-                   "HOME": str(house / "home"), **more}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(house),
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "TMPDIR": str(house / "tmp"),
+        "HOME": str(house / "home"),
+        **more,
+    }
     for name in ("XDG_CACHE_HOME", "NUMBA_CACHE_DIR"):
         if name not in more:
             environment.pop(name, None)
-    done = subprocess.run([*WITHOUT_RIGHTS, sys.executable, "-c", program], cwd=house, env=environment, check=False,
-                          capture_output=True, text=True)
+    done = subprocess.run(
+        [*WITHOUT_RIGHTS, sys.executable, "-c", program],
+        cwd=house,
+        env=environment,
+        check=False,
+        capture_output=True,
+        text=True,
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()
 
@@ -206,13 +236,13 @@ def test_where_nothing_lasting_can_be_written_the_temporary_folder_is_used_with_
     assert own.stat().st_mode & 0o777 == 0o700
     assert warning.startswith(f"KernelCacheWarning compiled kernels are kept in {own}")
     assert "NUMBA_CACHE_DIR" in warning
-    assert run(house) == ["3"]      # found, and nothing to warn of
+    assert run(house) == ["3"]  # found, and nothing to warn of
 
 
 @needs_modes
 def test_where_nothing_at_all_can_be_written_every_process_compiles_with_one_warning(house):
     set_writable(house, False)
-    (house / "tmp" / f"gcodec-{os.geteuid()}").mkdir(mode=0o755)    # somebody could have put it there
+    (house / "tmp" / f"gcodec-{os.geteuid()}").mkdir(mode=0o755)  # somebody could have put it there
     for _ in range(2):
         hits, warning = run(house)
         assert hits == "0"
@@ -253,6 +283,7 @@ def test_a_named_folder_that_can_be_written_is_the_only_one(house):
 
 # The temporary folder
 
+
 @posix_only
 def test_no_folder_that_others_could_write_to_is_trusted(tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
@@ -290,6 +321,7 @@ def test_a_folder_of_another_user_is_not_trusted(tmp_path, monkeypatch):
 
 
 # Who is told
+
 
 @pytest.mark.parametrize(("arguments", "n_notes"), [(["warmup"], 1), (["warmup", "-q"], 0)])
 def test_the_command_line_says_in_one_line_that_there_is_no_folder(monkeypatch, capsys, arguments, n_notes):

@@ -39,6 +39,7 @@ if intrinsics.HAS_AVX2:
 
 # Scalar arithmetic
 
+
 def test_multipliers_of_words_are_those_of_the_page():
     for i in (*range(100), 2**31 - 1, 2**31, 2**32 - 2, 2**32 - 1, 2**32, 2**33 + 5):
         m = int(scalar.word_multiplier(i))
@@ -119,13 +120,18 @@ def test_every_value_of_16_bits_is_rounded_right_in_every_precision(dtype, round
         laws.check_bound(dtype, bits, decoded, mantissa_bits, rounding)
     ladder = gcodec.FINE_LADDER[dtype]
     for level in range(len(ladder.drops)):
-        options = {"levels": np.full(1 << 16, level, np.uint8), "ladder": ladder, "rounding": rounding,
-                   "options": rounded}
+        options = {
+            "levels": np.full(1 << 16, level, np.uint8),
+            "ladder": ladder,
+            "rounding": rounding,
+            "options": rounded,
+        }
         decoded = laws.bits_of(gcodec.decode(gcodec.encode(x, dtype=dtype, **options)))
         laws.assert_same_bits(decoded, promised(kind, bits, options))
 
 
 # Heads taken once, as bytes
+
 
 @pytest.mark.skipif(not intrinsics.HAS_AVX2, reason="of CPUs with AVX2")
 @given(st.integers(1, 1300), st.sampled_from([64, 128, 256, 512]), *2 * [st.booleans()], st.integers(0, 2**32 - 1))
@@ -144,7 +150,8 @@ def test_references_and_symbols_from_heads_are_those_from_values(n, stream, with
     from_heads.store_heads(values, n, heads, nonzero)
     wanted = np.zeros(n_streams, np.uint32)
     assert symbols.find_references_from_heads(heads, nonzero, n, stream, scratch.references) == (
-        symbols.find_references_from_values(values, stream, float_bits, wanted))
+        symbols.find_references_from_values(values, stream, float_bits, wanted)
+    )
     assert np.array_equal(scratch.references[:n_streams], wanted)
     assert from_heads.mean_of_heads(heads, nonzero, 0, n) == means.mean_head(values, 23, 255)
     ranges, base = ranges_of(rng, 8 if with_levels else 1, with_gaps), int(rng.integers(0, 256))
@@ -172,8 +179,11 @@ def ranges_of(rng, n_levels, with_gaps):
 # Unaligned memory
 
 LOADS = {16: unaligned.load_u16, 32: unaligned.load_u32, 64: unaligned.load_u64}
-STORES = {16: (unaligned.store_u16, np.uint16), 32: (unaligned.store_u32, np.uint32),
-          64: (unaligned.store_u64, np.uint64)}
+STORES = {
+    16: (unaligned.store_u16, np.uint16),
+    32: (unaligned.store_u32, np.uint32),
+    64: (unaligned.store_u64, np.uint64),
+}
 
 
 @pytest.mark.parametrize("bits", LOADS)
@@ -194,6 +204,7 @@ def test_loads_and_stores_are_little_endian_and_need_no_alignment(bits):
 
 
 # Steps of a whole vector, as plain Python has them
+
 
 def vector_step(function):
     """Compile a call of an intrinsic: those cannot be called from Python."""
@@ -248,9 +259,19 @@ def test_looking_up_64_bytes_is_indexing_the_table():
 
 # Fast paths and the plain one
 
-LAYOUT_CASES = [Case(dtype, name) for dtype in ("float32", "bfloat16", "float16") for name in
-                ("gaussian, three in ten zero", "corners among gaussian values", "few far from the rest", "denormal",
-                 "runs of equal sub-streams", "scale by row", "a block and one")]
+LAYOUT_CASES = [
+    Case(dtype, name)
+    for dtype in ("float32", "bfloat16", "float16")
+    for name in (
+        "gaussian, three in ten zero",
+        "corners among gaussian values",
+        "few far from the rest",
+        "denormal",
+        "runs of equal sub-streams",
+        "scale by row",
+        "a block and one",
+    )
+]
 
 
 @pytest.mark.parametrize("which", LAYOUT_CASES, ids=str)
@@ -266,8 +287,20 @@ def test_all_layouts_of_planes_give_the_same_bytes(which):
 
 
 CHUNKED: list[dict[str, Any]] = [{"mantissa_bits": bits} for bits in range(1, 23)]
-CHUNKED += [{"ladder": Ladder(drops)} for drops in ((0, 6, 12, 18), (0, 3), (3, 9), (9, 12, 15), (15, 18, 21), (12,),
-                                                    (0, 2, 4, 6), (0, 8, 16), (2, 8, 14, 20))]
+CHUNKED += [
+    {"ladder": Ladder(drops)}
+    for drops in (
+        (0, 6, 12, 18),
+        (0, 3),
+        (3, 9),
+        (9, 12, 15),
+        (15, 18, 21),
+        (12,),
+        (0, 2, 4, 6),
+        (0, 8, 16),
+        (2, 8, 14, 20),
+    )
+]
 
 
 @pytest.mark.parametrize("options", CHUNKED, ids=lambda options: str(*options.values()))
@@ -309,8 +342,14 @@ def test_a_cpu_without_avx_writes_the_same_bytes(tmp_path):
         if sys.platform != "linux" or os.uname().machine != "x86_64":
             extra = {}
         environment = os.environ | extra | {"NUMBA_CACHE_DIR": str(tmp_path / f"cache-{len(extra)}")}
-        done = subprocess.run([sys.executable, "-c", PROGRAM, *PORTABLE_NAMES], env=environment, cwd=ROOT, text=True,
-                              capture_output=True, check=False)
+        done = subprocess.run(
+            [sys.executable, "-c", PROGRAM, *PORTABLE_NAMES],
+            env=environment,
+            cwd=ROOT,
+            text=True,
+            capture_output=True,
+            check=False,
+        )
         assert done.returncode == 0, done.stderr
         results.append(done.stdout.split())
     assert results[0] == results[1]
@@ -326,8 +365,15 @@ def test_frames_of_every_block_and_stream_length_are_decoded(stream_log2, dtype)
 
     for block_log2 in (10, 12, 16):
         if stream_log2 <= block_log2:
-            built = build_frame(Random(stream_log2), dtype=BY_NAME[dtype].code, n_values=5000, n_codebooks=3,
-                                block_log2=block_log2, stream_log2=stream_log2, kinds=["coded"])
+            built = build_frame(
+                Random(stream_log2),
+                dtype=BY_NAME[dtype].code,
+                n_values=5000,
+                n_codebooks=3,
+                block_log2=block_log2,
+                stream_log2=stream_log2,
+                kinds=["coded"],
+            )
             laws.assert_same_bits(laws.decode_known(built.frame, {}, base=built.base).reshape(-1), built.bits)
 
 
@@ -352,9 +398,21 @@ def test_the_table_of_cases_reaches_every_kind_of_block_and_corner():
             for mode in modes(which.dtype)[:2] + modes(which.dtype)[-2:]:
                 frame = gcodec.encode(which.array(), **mode.arguments(which))
                 seen |= corners(frame, mode)
-    assert {"constant", "raw", "coded", "sparse", "run", "references", "several codebooks", "escape",
-            "escape with levels", "no codebook", "codebook by id", "codebook inline",
-            "sub-streams of different lengths"} <= seen
+    assert {
+        "constant",
+        "raw",
+        "coded",
+        "sparse",
+        "run",
+        "references",
+        "several codebooks",
+        "escape",
+        "escape with levels",
+        "no codebook",
+        "codebook by id",
+        "codebook inline",
+        "sub-streams of different lengths",
+    } <= seen
 
 
 def corners(frame: bytes, mode: Mode) -> set[str]:

@@ -30,9 +30,19 @@ from tests.support.paths import ROOT
 
 PACKAGE = Path(gcodec.__file__).parent
 #: What of numba is private, as numba's source names it.
-PARTS = ("_nrt", "no_cfunc_wrapper", "no_cpython_wrapper", "FunctionCache", "IndexDataCacheFile", "CPU_NAME",
-         "CPU_FEATURES", "JITCodeLibrary", "_optimize_final_module", "_guard_against_spurious_io_errors",
-         "global_compiler_lock")
+PARTS = (
+    "_nrt",
+    "no_cfunc_wrapper",
+    "no_cpython_wrapper",
+    "FunctionCache",
+    "IndexDataCacheFile",
+    "CPU_NAME",
+    "CPU_FEATURES",
+    "JITCodeLibrary",
+    "_optimize_final_module",
+    "_guard_against_spurious_io_errors",
+    "global_compiler_lock",
+)
 #: numba's modules that anybody may import.
 PUBLIC = {"numba", "numba.extending"}
 #: Modules that call C: CPython's own, the driver of CUDA, and its compiler.
@@ -49,6 +59,7 @@ def run(program: str, missing: str = "", folder: Path = ROOT, **environment: str
 
 
 # Where they are, and with which versions they were tried
+
 
 def test_the_pinned_and_the_oldest_numba_are_among_those_that_were_tried():
     pinned = re.search(r"^numba==(.*)$", (ROOT / "constraints.txt").read_text(), re.MULTILINE)
@@ -83,9 +94,9 @@ def test_private_parts_stand_in_one_place_each():
 
 # Counting of references, entry points
 
+
 def test_kernels_count_references_where_numba_has_no_such_option(tmp_path):
-    program = ("from gcodec.kernels.core import numba_private as p, scalar; "
-               "print(p.UNCOUNTED, scalar.lesser(3, 2))")
+    program = "from gcodec.kernels.core import numba_private as p, scalar; print(p.UNCOUNTED, scalar.lesser(3, 2))"
     assert run(program, NUMBA_CACHE_DIR=str(tmp_path)) == ["{'_nrt':", "False}", "2"]
     assert run(program, "_nrt", NUMBA_CACHE_DIR=str(tmp_path)) == ["{}", "2"]
 
@@ -93,10 +104,14 @@ def test_kernels_count_references_where_numba_has_no_such_option(tmp_path):
 @pytest.mark.parametrize(("missing", "compiled"), [("", 0), ("no_cpython_wrapper no_cfunc_wrapper", 1)])
 def test_what_kernels_call_is_compiled_without_what_python_needs_until_python_calls_it(tmp_path, missing, compiled):
     house = house_of_kernels(tmp_path)
-    (house / "caller.py").write_text("from .core.jit import kernel\n\n\n@kernel\ndef inner(a):\n    return a + 1\n\n\n"
-                                     "@kernel\ndef outer(a):\n    return 2 * inner(a)\n")
-    program = ("from house.kernels.caller import inner, outer; "
-               "print(outer(3), len(inner.overloads), inner(3), outer(0.5), inner(0.5), len(inner.overloads))")
+    (house / "caller.py").write_text(
+        "from .core.jit import kernel\n\n\n@kernel\ndef inner(a):\n    return a + 1\n\n\n"
+        "@kernel\ndef outer(a):\n    return 2 * inner(a)\n"
+    )
+    program = (
+        "from house.kernels.caller import inner, outer; "
+        "print(outer(3), len(inner.overloads), inner(3), outer(0.5), inner(0.5), len(inner.overloads))"
+    )
     for number in (compiled, 0):  # the second process finds the outer one in the cache
         printed = run(program, missing, tmp_path, NUMBA_CACHE_DIR=str(tmp_path / "cache"))
         assert printed == ["8", str(number), "4", "3.0", "1.5", "2"]
@@ -111,11 +126,14 @@ print(sum(inner.stats.cache_hits.values()), *(type(kept.library).__name__ for ke
 """
 
 
-@pytest.mark.parametrize(("writes_without", "reads_without", "kinds"), [
-    ("", "", ("Part", "Part")),
-    ("", "_optimize_final_module", ("Part", "JITCodeLibrary")),
-    ("_optimize_final_module", "", ("JITCodeLibrary", "LoadedLibrary")),
-])
+@pytest.mark.parametrize(
+    ("writes_without", "reads_without", "kinds"),
+    [
+        ("", "", ("Part", "Part")),
+        ("", "_optimize_final_module", ("Part", "JITCodeLibrary")),
+        ("_optimize_final_module", "", ("JITCodeLibrary", "LoadedLibrary")),
+    ],
+)
 def test_what_kernels_call_is_a_part_without_machine_code_also_from_the_cache(
     tmp_path, writes_without, reads_without, kinds
 ):
@@ -149,7 +167,7 @@ def test_a_kernel_without_entry_points_is_called_itself():
         return a + 1
 
     assert Specialized(plain)("key", 1) == 2
-    plain.compile = lambda kinds: None      # type: ignore[attr-defined]
+    plain.compile = lambda kinds: None  # type: ignore[attr-defined]
     assert Specialized(plain)("key", 1) == 2
 
 
@@ -161,6 +179,7 @@ def test_disable_jit_is_named_by_the_error():
 
 
 # The cache on disk
+
 
 def house_of_kernels(folder):
     """Make a package ``house`` of what decorators of kernels need, and return its folder of kernels."""
@@ -180,11 +199,14 @@ def test_a_changed_callee_in_a_subfolder_is_compiled_anew(tmp_path, missing):
     (house / "caller.py").write_text(
         "from .core.jit import kernel\nfrom .room.callee import number\n\n\n@kernel\ndef call():\n    return number()\n"
     )
-    program = ("from house.kernels.caller import call; "
-               "print(call(), sum(call.stats.cache_hits.values()), sum(call.stats.cache_misses.values()))")
+    program = (
+        "from house.kernels.caller import call; "
+        "print(call(), sum(call.stats.cache_hits.values()), sum(call.stats.cache_misses.values()))"
+    )
     for value, hits, misses in ((1, 0, 1), (2, 0, 1), (2, 1, 0)):
         (house / "room" / "callee.py").write_text(
-            f"from ..core.jit import kernel\n\n\n@kernel\ndef number():\n    return {value}\n")
+            f"from ..core.jit import kernel\n\n\n@kernel\ndef number():\n    return {value}\n"
+        )
         printed = run(program, missing, tmp_path, NUMBA_CACHE_DIR=str(tmp_path / "cache"), PYTHONDONTWRITEBYTECODE="1")
         assert [int(word) for word in printed] == [value, hits, misses]
 
@@ -194,23 +216,25 @@ def test_kernels_cached_for_a_bundle_that_has_been_renamed_are_not_read(tmp_path
     house = house_of_kernels(tmp_path)
     (house / "caller.py").write_text("from .core.jit import kernel\n\n\n@kernel\ndef call(b):\n    return b.x\n")
     for name in ("Before", "After"):
-        (house / "room" / "bundles.py").write_text(f"from typing import NamedTuple\n\n\nclass {name}(NamedTuple):\n"
-                                                   "    x: int\n")
-        program = (f"from house.kernels import caller; from house.kernels.room.bundles import {name} as B; "
-                   "print(caller.call(B(5)))")
-        assert run(program, "", tmp_path, NUMBA_CACHE_DIR=str(tmp_path / "cache"),
-                   PYTHONDONTWRITEBYTECODE="1") == ["5"]
+        (house / "room" / "bundles.py").write_text(
+            f"from typing import NamedTuple\n\n\nclass {name}(NamedTuple):\n    x: int\n"
+        )
+        program = (
+            f"from house.kernels import caller; from house.kernels.room.bundles import {name} as B; "
+            "print(caller.call(B(5)))"
+        )
+        assert run(program, "", tmp_path, NUMBA_CACHE_DIR=str(tmp_path / "cache"), PYTHONDONTWRITEBYTECODE="1") == ["5"]
 
 
 def test_a_bundle_whose_fields_change_places_is_another_to_the_cache(tmp_path):
     """numba knows a bundle by its class and the types of its fields, and here all have the same."""
     house = house_of_kernels(tmp_path)
     (house / "caller.py").write_text("from .core.jit import kernel\n\n\n@kernel\ndef call(b):\n    return b.x\n")
-    program = ("from house.kernels import caller; from house.kernels.room.bundles import B; "
-               "print(caller.call(B(x=5, y=7)))")
+    program = (
+        "from house.kernels import caller; from house.kernels.room.bundles import B; print(caller.call(B(x=5, y=7)))"
+    )
     for fields in ("    x: int\n    y: int\n", "    y: int\n    x: int\n"):
-        (house / "room" / "bundles.py").write_text(
-            f"from typing import NamedTuple\n\n\nclass B(NamedTuple):\n{fields}")
+        (house / "room" / "bundles.py").write_text(f"from typing import NamedTuple\n\n\nclass B(NamedTuple):\n{fields}")
         assert run(program, "", tmp_path, NUMBA_CACHE_DIR=str(tmp_path / "cache"),
                    PYTHONDONTWRITEBYTECODE="1") == ["5"]  # fmt: skip
 
@@ -276,8 +300,10 @@ print(at > 100)
 
 def test_an_interrupt_at_any_step_while_a_kernel_is_loaded_leaves_the_kernel_whole(tmp_path):
     path = tmp_path / "kernels_to_load.py"
-    path.write_text("from gcodec.kernels.core.jit import kernel\n\n\n@kernel\ndef inner(a):\n    return a + 1\n\n\n"
-                    "@kernel\ndef outer(a):\n    return 2 * inner(a)\n")
+    path.write_text(
+        "from gcodec.kernels.core.jit import kernel\n\n\n@kernel\ndef inner(a):\n    return a + 1\n\n\n"
+        "@kernel\ndef outer(a):\n    return 2 * inner(a)\n"
+    )
     program = f"import sys; sys.argv.append({str(path)!r})\n{INTERRUPTED}"
     assert run(program, "", NUMBA_CACHE_DIR=str(tmp_path / "cache")) == ["True"]
 
@@ -330,6 +356,7 @@ def test_without_a_folder_for_the_cache_kernels_are_compiled(tmp_path, monkeypat
 
 # The CPU, and arrays
 
+
 @pytest.mark.skipif(not hasattr(os, "uname") or os.uname().machine != "x86_64", reason="names CPUs of x86-64")
 def test_kernels_are_for_the_cpu_that_was_asked_for():
     program = "from gcodec.kernels.core.intrinsics import HAS_AVX512, HAS_SSSE3; print(HAS_AVX512, HAS_SSSE3)"
@@ -356,6 +383,7 @@ def test_views_of_arrays_share_their_memory():
 
 # Bytes objects
 
+
 @pytest.mark.parametrize("part", ["PyBytes_FromStringAndSize", "PyBytes_AsString", "_PyBytes_Resize", "Py_DecRef"])
 def test_bytes_are_copied_where_python_has_no_way_to_build_them(part, monkeypatch):
     names = {"PyBytes_FromStringAndSize", "PyBytes_AsString", "_PyBytes_Resize", "Py_DecRef"} - {part}
@@ -377,16 +405,19 @@ def test_a_python_other_than_cpython_gets_the_same_bytes(monkeypatch):
         made = builder.finish(used)
         assert type(made) is bytes
         assert made == b"\7" * used
-    BytesBuilder(1 << 20).array[5] = 1      # never finished
+    BytesBuilder(1 << 20).array[5] = 1  # never finished
 
 
 # Forks
 
+
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 @pytest.mark.parametrize("missing", ["", "global_compiler_lock"])
 def test_processes_are_forked_where_numba_has_no_lock_to_wait_for(missing):
-    program = ("import os, numpy as np, gcodec; x = np.linspace(0, 1, 99); same = np.array_equal(gcodec.decode("
-               "gcodec.encode(x)), x); print(same, os.waitpid(os.fork() or os._exit(0), 0)[1])")
+    program = (
+        "import os, numpy as np, gcodec; x = np.linspace(0, 1, 99); same = np.array_equal(gcodec.decode("
+        "gcodec.encode(x)), x); print(same, os.waitpid(os.fork() or os._exit(0), 0)[1])"
+    )
     assert run(program, missing) == ["True", "0"]
 
 

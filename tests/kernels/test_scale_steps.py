@@ -71,12 +71,19 @@ def test_a_nearby_scale_predicts_most_values(n, seed):
     products = template * np.float32(rng.uniform(-2, 2))
     values = (products.view(np.uint32) + np.uint32(0x8000) >> np.uint32(16)).astype(np.uint16)
     values[rng.random(n) < 0.1] += 1
-    scale = scales.scale_of(scales.sum_products(values, template, n, residuals.BFLOAT16, scratch),
-                            scales.dot(template, template, n, scratch))
+    scale = scales.scale_of(
+        scales.sum_products(values, template, n, residuals.BFLOAT16, scratch),
+        scales.dot(template, template, n, scratch),
+    )
     nearby = scales.nearby_scale(values, template, n, scale, scratch)
-    tried = [int(scale), *(int(np.float32(scales._times(np.uint32(scale).view(np.float32), quarters)).view(np.uint32))
-                           for quarters in (-1, 1, -3, 3))]
-    assert all(item & 0xFF == 0 for item in tried)      # a frame holds 24 bits of a scale
+    tried = [
+        int(scale),
+        *(
+            int(np.float32(scales._times(np.uint32(scale).view(np.float32), quarters)).view(np.uint32))
+            for quarters in (-1, 1, -3, 3)
+        ),
+    ]
+    assert all(item & 0xFF == 0 for item in tried)  # a frame holds 24 bits of a scale
     counts = [n_exact(values, template, item) for item in tried]
     assert int(nearby) == (tried[counts.index(max(counts))] if n >= 16 else tried[0])
 
@@ -88,8 +95,11 @@ def test_digits_of_residuals_are_parted_and_joined(name, n, stream_len, max_bits
     width, n_planes = kind.bits, kind.itemsize
     found = rng.integers(0, 1 << min(max_bits, width), n, np.uint32)
     found[rng.random(n) < 0.5] &= 15
-    tables, scratch, out = digit_tables(width // 4), residual_scratch_for(kind, 2048, stream_len), np.empty(
-        4 * 2048 + 256, np.uint8)
+    tables, scratch, out = (
+        digit_tables(width // 4),
+        residual_scratch_for(kind, 2048, stream_len),
+        np.empty(4 * 2048 + 256, np.uint8),
+    )
     words = found.copy()
     symbols = scratch.symbols
     symbols[:] = 0
@@ -100,7 +110,7 @@ def test_digits_of_residuals_are_parted_and_joined(name, n, stream_len, max_bits
     places = np.arange(n) // stream_len * (stream_len + STREAM_PAD) + np.arange(n) % stream_len
     end = predicted.split_digits(n, stream_len, n_planes, tables[0], scratch, out, 0)
     sizes = []
-    for p in range(n_planes):   # plane p has a byte of each value whose mark says so, the last plane half a one
+    for p in range(n_planes):  # plane p has a byte of each value whose mark says so, the last plane half a one
         is_last = p == n_planes - 1
         owned = tables[0][symbols[places]] >> p & 1 == 1
         items = words[owned] >> np.uint32(28 if is_last else 8 * p) & np.uint32(15 if is_last else 255)

@@ -22,8 +22,14 @@ def test_infinities_and_nans_are_no_products_and_nothing_is_read_beyond_the_fact
     """Behind the factors stand numbers that would match, were they read."""
     kind = KINDS[dtype]
     inf = infinity(kind)
-    values = np.array([sign | bits for sign in (0, 1 << kind.W - 1)
-                       for bits in (inf + 1, inf | 1 << kind.M - 1, (1 << kind.W - 1) - 1)], kind.container)
+    values = np.array(
+        [
+            sign | bits
+            for sign in (0, 1 << kind.W - 1)
+            for bits in (inf + 1, inf | 1 << kind.M - 1, (1 << kind.W - 1) - 1)
+        ],
+        kind.container,
+    )
     factors = factor_sets(BY_NAME[dtype])[number_of_set]
     for number in (np.nan, np.inf, 1.0):
         room = np.full(3 * N_FACTORS, number)

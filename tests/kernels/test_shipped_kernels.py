@@ -19,7 +19,8 @@ from tools.compile_kernels import compile_level
 
 LEVEL = shipped_kernels.level_of_host()
 on_known_cpu = pytest.mark.skipif(
-    LEVEL is None or numba_private.named_cpu() != (None, None), reason="needs a CPU of a level, not one by name")
+    LEVEL is None or numba_private.named_cpu() != (None, None), reason="needs a CPU of a level, not one by name"
+)
 AVX512_LEVEL, V3, V2 = LEVELS
 USE = """
 from pathlib import Path
@@ -38,6 +39,7 @@ partial_checksum(np.arange(64, dtype=np.uint8), 0, 16)
 
 
 # Levels
+
 
 @pytest.mark.parametrize(("features", "level"), [
     (AVX512_LEVEL.features, AVX512_LEVEL),
@@ -64,6 +66,7 @@ def test_levels_are_told_to_numba_with_all_features_that_kernels_ask_for():
 
 
 # Archives
+
 
 @pytest.fixture
 def shipped(tmp_path, monkeypatch):

@@ -47,8 +47,30 @@ def test_values_are_those_of_the_table(bits, n_entries, n, n_behind, seed):
 
 #: Factors of which products are zero, denormal, at a tie, or infinite, in one type or another.
 CORNERS = np.array(
-    [0.0, -0.0, 1.0, -1.0, 1.00390625, 1.01171875, 1.00048828125, 65504.0, 65520.0, 65519.99, 3.4e38, -3.4e38,
-     2.0**-126, 2.0**-125, 2.0**-24, 2.0**-25, 3 * 2.0**-26, 6.1e-5, 5.96e-8, 1e-30, -1e-38, 448.0],
+    [
+        0.0,
+        -0.0,
+        1.0,
+        -1.0,
+        1.00390625,
+        1.01171875,
+        1.00048828125,
+        65504.0,
+        65520.0,
+        65519.99,
+        3.4e38,
+        -3.4e38,
+        2.0**-126,
+        2.0**-125,
+        2.0**-24,
+        2.0**-25,
+        3 * 2.0**-26,
+        6.1e-5,
+        5.96e-8,
+        1e-30,
+        -1e-38,
+        448.0,
+    ],
     np.float32,
 )
 
@@ -56,7 +78,10 @@ CORNERS = np.array(
 @pytest.mark.parametrize("dtype_code", [FLOAT32, BFLOAT16, FLOAT16])
 @given(
     st.sampled_from([1.0, -1.0, 0.0, -0.0, 0.5, 3.0, 2.0**-60, 1e-20, -1e30, 2.0**-14, 0.001, 1.0009765625]),
-    st.floats(0, 1), st.integers(1, 256), st.integers(0, 300), st.integers(0, 2**32 - 1),
+    st.floats(0, 1),
+    st.integers(1, 256),
+    st.integers(0, 300),
+    st.integers(0, 2**32 - 1),
 )
 def test_products_of_a_group_are_those_of_one_factor_after_another(dtype_code, scale, random, n_entries, n, seed):
     rng, word = np.random.default_rng(seed), np.uint32 if dtype_code == FLOAT32 else np.uint16

@@ -69,8 +69,9 @@ def test_parts_of_a_value_are_those_of_plain_integers(kind):
             assert moved == word & ~field | (head + difference & kind.head_mask) << kind.head_shift
             if kind.tail_bits:
                 tail = scalar.tail_of(bits, kind.bits, kind.tail_bits)
-                with_tail = scalar.value_of(head + difference & kind.head_mask, bits.dtype.type(tail), kind.bits,
-                                            kind.tail_bits)
+                with_tail = scalar.value_of(
+                    head + difference & kind.head_mask, bits.dtype.type(tail), kind.bits, kind.tail_bits
+                )
                 assert int(with_tail) == moved
         reference, first, size, number = (int(x) for x in rng.integers((0, -30, 0, 1), (256, 30, 60, 100)))
         offset = head - reference - first & kind.head_mask
@@ -94,7 +95,8 @@ def test_parts_of_a_value_are_those_of_plain_integers(kind):
                 assert item == tail >> shift & 7
                 rest = bits.dtype.type(tail & ~(7 << shift))
                 assert int(scalar.with_item(rest, item, np.uint8(shift))) == tail & (1 << kind.bits) - 1 & (
-                    ~(7 << shift) | item << shift)
+                    ~(7 << shift) | item << shift
+                )
 
 
 @njit
@@ -142,10 +144,10 @@ def test_references_of_sub_streams_follow_the_scalar_law(kind, n, stream_len, ze
     mask, middle = (kind.head_mask, 0) if kind.tail_bits else (kind.head_mask >> 1, 64)
     means, numbers = [], []
     for first in range(0, n, stream_len):
-        stream = values[first:first + stream_len]
+        stream = values[first : first + stream_len]
         heads = [int(scalar.head_of(bits, kind.head_shift, mask)) >> kind.fine_bits for bits in stream[stream != 0]]
         numbers.append(len(heads))
-        if kind.bits == 64:     # NaN, infinity, -0 and denormals have no part in the mean, unless there is nothing else
+        if kind.bits == 64:  # NaN, infinity, -0 and denormals have no part in the mean, unless there is nothing else
             heads = [head for head in heads if 0 < head < mask >> kind.fine_bits] or heads
         mean = int(scalar.mean_of(np.uint32(sum(heads)), np.uint32(len(heads)))) + middle
         means.append(max(mean - (2 if kind.fine_bits > 1 else 0), 0) << kind.fine_bits)
@@ -170,9 +172,17 @@ def test_symbols_of_values_follow_the_scalar_law(kind, with_levels, n, stream_le
     for i, bits in enumerate(values):
         s, level = i // stream_len, some_levels[i] if with_levels else np.uint8(0)
         level = int(scalar.level_of(bits, level, np.uint64(1 << kind.bits - 1), np.uint64(kind.infinity)))
-        wanted = int(scalar.symbol_of(
-            bits, base + int(scratch.references[s]), kind.head_shift, kind.head_mask, int(ranges.first[level]),
-            int(ranges.counts[level]), int(ranges.number[level])))
+        wanted = int(
+            scalar.symbol_of(
+                bits,
+                base + int(scratch.references[s]),
+                kind.head_shift,
+                kind.head_mask,
+                int(ranges.first[level]),
+                int(ranges.counts[level]),
+                int(ranges.number[level]),
+            )
+        )
         assert scratch.symbols[i + s * STREAM_PAD] == (ranges.coded[wanted] if with_gaps else wanted)
 
 
@@ -212,9 +222,12 @@ def test_column_references_follow_the_scalar_law(kind, infinity):
             values, columns = np.full(n, 1 << kind.head_shift + 2, kind.uint), np.ones(n, np.int8)
         out, top = np.empty(n, kind.uint), kind.infinity if infinity else 0
         usable = column_references.remove_columns(
-            values, n, columns, kind.head_shift, kind.head_mask, np.uint64(top), out)
-        moved = [int(scalar.add_to_head(bits, -int(column), kind.head_shift, kind.head_mask)) if bits else 0
-                 for bits, column in zip(values, columns, strict=True)]
+            values, n, columns, kind.head_shift, kind.head_mask, np.uint64(top), out
+        )
+        moved = [
+            int(scalar.add_to_head(bits, -int(column), kind.head_shift, kind.head_mask)) if bits else 0
+            for bits, column in zip(values, columns, strict=True)
+        ]
         assert [int(bits) for bits in out] == moved
         magnitude = (1 << kind.bits - 1) - 1
         pairs = [(int(bits), after) for bits, after in zip(values, moved, strict=True)]
@@ -261,6 +274,7 @@ def test_bins_of_values_follow_the_scalar_law(kind, with_levels):
 
 # Dispatch by layout happens in compiled code only. Numba inlines the calls and cannot do that with *args.
 
+
 @njit
 def _split(values, stream_len, float_bits, tables, planes, scratch, out, at):
     return layouts.split_planes(values, stream_len, float_bits, tables, planes, scratch, out, at)
@@ -276,18 +290,29 @@ def _merge(data, at, stream_len, float_bits, tables, planes, scratch, out):
     layouts.merge_planes(data, at, stream_len, float_bits, tables, planes, scratch, out)
 
 
-@pytest.mark.parametrize(("name", "head_bits", "widths", "layout"), [
-    ("float32", 8, (24,), Tails24), ("bfloat16", 8, (8,), Tails8), ("bfloat16", 9, (7,), ShortTails),
-    ("bfloat16", 12, (4,), ShortTails), ("float32", 9, (16, 7), LongTails),
-    ("float32", 12, (16, 4), LongTails), ("float32", 8, (8,), Tails8)])
+@pytest.mark.parametrize(
+    ("name", "head_bits", "widths", "layout"),
+    [
+        ("float32", 8, (24,), Tails24),
+        ("bfloat16", 8, (8,), Tails8),
+        ("bfloat16", 9, (7,), ShortTails),
+        ("bfloat16", 12, (4,), ShortTails),
+        ("float32", 9, (16, 7), LongTails),
+        ("float32", 12, (16, 4), LongTails),
+        ("float32", 8, (8,), Tails8),
+    ],
+)
 @pytest.mark.parametrize("n", [1, 64, 100, 1000])
 def test_planes_of_whole_tails_are_those_of_the_general_layout(name, head_bits, widths, layout, n):
     """The loops of the general layout call scalar.tail_of, item_of and their inverses one by one."""
     kind = next(kind for kind in TYPES if (kind.name, kind.head_bits) == (name, head_bits))
     rng, stream_len = np.random.default_rng(n), 512
     heads = rng.integers(100, 140, n).astype(kind.uint)
-    values = (heads << kind.uint.type(kind.head_shift) | rng.integers(0, 1 << kind.head_shift, n).astype(kind.uint)
-              | rng.integers(0, 2, n).astype(kind.uint) << kind.uint.type(kind.bits - 1))
+    values = (
+        heads << kind.uint.type(kind.head_shift)
+        | rng.integers(0, 1 << kind.head_shift, n).astype(kind.uint)
+        | rng.integers(0, 2, n).astype(kind.uint) << kind.uint.type(kind.bits - 1)
+    )
     n_dropped = kind.tail_bits - sum(widths)
     values &= kind.uint.type((1 << kind.bits) - (1 << n_dropped))
     values[rng.random(n) < 0.3] = 0

@@ -38,8 +38,9 @@ GRADIENTS = {
 
 def encoded(dtype: str, bits: Bits, **options: Any) -> bytes:
     """Return the frame, of which it was checked that it holds what was promised, or all bits."""
-    return laws.check_round_trip(bits if dtype in BITS_ONLY else bits.view(dtype),
-                                 promised(KINDS[dtype], bits, options), dtype=dtype, **options)
+    return laws.check_round_trip(
+        bits if dtype in BITS_ONLY else bits.view(dtype), promised(KINDS[dtype], bits, options), dtype=dtype, **options
+    )
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])

@@ -20,8 +20,36 @@ from gcodec.plan.profile import spread_places
 
 #: Ends of sub-streams and blocks, and the sizes from which other heads, rows, samples and threads are considered: all
 #: of them of float32, some of the other types, which are planned by the same steps.
-SIZES = (1, 2, 3, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 255, 256, 257, 1023, 1024, 1025, 4095, 4096, 16_384,
-         16_385, 32_769, 70_001, 1 << 18)
+SIZES = (
+    1,
+    2,
+    3,
+    7,
+    8,
+    9,
+    15,
+    16,
+    17,
+    31,
+    32,
+    33,
+    63,
+    64,
+    65,
+    255,
+    256,
+    257,
+    1023,
+    1024,
+    1025,
+    4095,
+    4096,
+    16_384,
+    16_385,
+    32_769,
+    70_001,
+    1 << 18,
+)
 OTHER_SIZES = (1, 8, 17, 33, 65, 257, 1024, 4096, 16_385, 40_001)
 CASES = [("float32", n) for n in SIZES]
 CASES += [(dtype, n) for dtype in ("bfloat16", "float16", "float64") for n in OTHER_SIZES]
@@ -62,9 +90,14 @@ def arrays(n: int) -> Iterator[tuple[str, np.ndarray]]:
     special = normal.copy()
     special[::7], special[3::101], special[5::97], special[1::31] = 1e30, np.nan, -np.inf, 1e-42
     yield "infinities, NaNs, denormals", special
-    yield "mostly NaNs of odd bits, some short", np.where(
-        rng.random(n) < 0.6, 0x7FC00001, normal.view("u4") & np.where(rng.random(n) < 0.3, 0xFFFFFF00, 0xFFFFFFFF)
-    ).astype("u4").view("f4")
+    yield (
+        "mostly NaNs of odd bits, some short",
+        np.where(
+            rng.random(n) < 0.6, 0x7FC00001, normal.view("u4") & np.where(rng.random(n) < 0.3, 0xFFFFFF00, 0xFFFFFFFF)
+        )
+        .astype("u4")
+        .view("f4"),
+    )
 
 
 def kinds(dtype: str, n: int) -> Iterator[tuple[str, np.ndarray]]:

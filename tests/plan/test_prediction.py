@@ -56,6 +56,7 @@ def draft_of(frame: bytes) -> Draft:
 
 # The laws
 
+
 @every_pair
 def test_arrays_with_a_base_round_trip_agree_and_do_not_expand(which):
     frame = laws.check_round_trip(which.array(), which.bits, base=which.earlier(), dtype=which.dtype)
@@ -98,22 +99,33 @@ def test_large_arrays_with_a_base_are_coded_alike_by_any_number_of_threads(dtype
 
 
 def test_near_values_are_predicted_from_the_base_and_others_need_none():
-    without = {"one value", "three values", "0-d", "empty", "empty of three dimensions", "far from its base",
-               "noise and noise", "noise, and a base of zeros", "zeros, and a base of noise", "all zeros"}
+    without = {
+        "one value",
+        "three values",
+        "0-d",
+        "empty",
+        "empty of three dimensions",
+        "far from its base",
+        "noise and noise",
+        "noise, and a base of zeros",
+        "zeros, and a base of noise",
+        "all zeros",
+    }
     for which in PAIRS:
         frame = encoded(which)
         draft = draft_of(frame)
         assert bool(draft.bases) == (which.name not in without), which
         if draft.bases:
-            t, = draft.bases
+            (t,) = draft.bases
             assert int.from_bytes(draft.templates[t][4:], "little") == reference.base_hash(which.base)
         else:
             laws.assert_same_bits(gcodec.decode(frame), which.bits)
-    kinds = [{block[0] for block in draft_of(encoded(Pair(dtype, "blocks of every kind"))).blocks}
-             for dtype in PREDICTABLE]
+    kinds = [
+        {block[0] for block in draft_of(encoded(Pair(dtype, "blocks of every kind"))).blocks} for dtype in PREDICTABLE
+    ]
     assert all({0, 1, 2, 4} <= found for found in kinds)
     assert 3 in set().union(*kinds)
-    for dtype in PREDICTABLE:       # a base and a template in one frame
+    for dtype in PREDICTABLE:  # a base and a template in one frame
         which = Pair(dtype, "near, and rows that are multiples")
         draft = draft_of(encoded(which, options=EncoderOptions(sparse=False)))
         assert {draft.predicted(block).template for block in draft.blocks if block[0] == 3} == {0, 1}
@@ -132,6 +144,7 @@ def test_prediction_from_a_base_can_be_turned_off(which):
 
 # What is near costs little
 
+
 def prelude_at_most(frame: bytes) -> int:
     """Bytes of a prelude with one base, by section 4: header, shape, a plane and a level, codebooks of at most 256
     lengths and one of residuals, the base, the index, and two paddings."""
@@ -148,10 +161,14 @@ def test_blocks_equal_to_their_base_take_32_bytes(dtype, content, n):
     left for a last block may be too little to gain, and is at most raw."""
     kind, rng = KINDS[dtype], np.random.default_rng(n + 1)
     n = n if n > 1 else block_of(kind) + n
-    bits = {"gaussian": lambda: gaussian(kind, rng, n, zeros=0.1), "noise": lambda: noise(kind, rng, n),
-            "corners": lambda: rng.choice(specials(kind), n)}[content]()
-    frame = laws.check_round_trip(typed(dtype, bits), bits, base=typed(dtype, bits), dtype=dtype,
-                                  options=EncoderOptions(sparse=False))
+    bits = {
+        "gaussian": lambda: gaussian(kind, rng, n, zeros=0.1),
+        "noise": lambda: noise(kind, rng, n),
+        "corners": lambda: rng.choice(specials(kind), n),
+    }[content]()
+    frame = laws.check_round_trip(
+        typed(dtype, bits), bits, base=typed(dtype, bits), dtype=dtype, options=EncoderOptions(sparse=False)
+    )
     sizes = [len(block) for block in draft_of(frame).blocks]
     last = n % block_of(kind)
     few = 0 < last < 100
@@ -195,8 +212,15 @@ def drawn(dtype: str, pattern: str, n: int, rng: np.random.Generator) -> Bits:
     return np.zeros(n, kind.container)
 
 
-@given(st.sampled_from(PREDICTABLE), st.integers(0, 2**32 - 1), st.integers(0, 2500), st.sampled_from(PATTERNS),
-       st.integers(0, 32), st.sampled_from([0.0, 0.01, 0.3, 1.0]), st.sampled_from([0.0, 0.0, 0.02, 0.5]))
+@given(
+    st.sampled_from(PREDICTABLE),
+    st.integers(0, 2**32 - 1),
+    st.integers(0, 2500),
+    st.sampled_from(PATTERNS),
+    st.integers(0, 32),
+    st.sampled_from([0.0, 0.01, 0.3, 1.0]),
+    st.sampled_from([0.0, 0.0, 0.02, 0.5]),
+)
 def test_whatever_is_encoded_against_a_base_decodes(dtype, seed, n, pattern, reach, share, other):
     """A share of the values lies up to 2**reach steps from the base, and some are others altogether."""
     kind, rng = KINDS[dtype], np.random.default_rng(seed)
@@ -230,6 +254,7 @@ def test_steps_of_the_tests_are_those_of_the_page():
 
 # Bases of any kind of array
 
+
 @predictable
 def test_bases_of_any_layout_in_memory_are_the_same_base(dtype):
     kind, rng = KINDS[dtype], np.random.default_rng(3)
@@ -243,8 +268,15 @@ def test_bases_of_any_layout_in_memory_are_the_same_base(dtype):
     read_only = earlier.copy()
     read_only.setflags(write=False)
     odd = np.frombuffer(b"x" + earlier.tobytes(), np.uint8)[1:].view(earlier.dtype)
-    for same in (earlier.reshape(50, 40), apart[:, 1], read_only, odd, earlier.astype(earlier.dtype.newbyteorder(">")),
-                 np.asfortranarray(earlier.reshape(4, 500)), earlier[::-1].copy()[::-1]):
+    for same in (
+        earlier.reshape(50, 40),
+        apart[:, 1],
+        read_only,
+        odd,
+        earlier.astype(earlier.dtype.newbyteorder(">")),
+        np.asfortranarray(earlier.reshape(4, 500)),
+        earlier[::-1].copy()[::-1],
+    ):
         assert gcodec.encode(x, base=same, dtype=dtype) == frame
         laws.assert_same_bits(gcodec.decode(frame, base=same), bits)
         laws.assert_same_bits(gcodec.decode_range(frame, 1, 1999, base=same), bits[1:1999])
@@ -261,7 +293,7 @@ def test_tensors_are_bases_of_tensors_and_arrays(dtype):
     frame = laws.check_round_trip(x, bits, base=earlier)
     laws.check_round_trip(x.reshape(40, 50).T, bits.reshape(40, 50).T, base=earlier.reshape(40, 50).T)
     array, earlier_array = typed(dtype, bits), typed(dtype, base)
-    if dtype in BITS_ONLY:          # an array of bits, to be taken for this type
+    if dtype in BITS_ONLY:  # an array of bits, to be taken for this type
         return laws.assert_same_bits(gcodec.decode(frame, base=earlier_array), bits)
     for selected, other in ((x, earlier_array), (array, earlier)):
         laws.check_round_trip(selected, bits, base=other)
@@ -278,34 +310,54 @@ def frame_of_x() -> bytes:
     return gcodec.encode(X, base=BASE)
 
 
-@pytest.mark.parametrize("wrong", [
-    BASE[:-1], np.append(BASE, np.float32(1)), BASE.astype(np.float64), BASE.astype(np.float16), BASE.view(np.int32),
-    BASE.view(np.uint8), BASE.view(np.uint16), np.zeros(0, np.float32), np.float32(1), "text", [1.0], BASE.tobytes(),
-], ids=lambda wrong: f"{type(wrong).__name__} {getattr(wrong, 'dtype', '')} {getattr(wrong, 'shape', '')}")
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        BASE[:-1],
+        np.append(BASE, np.float32(1)),
+        BASE.astype(np.float64),
+        BASE.astype(np.float16),
+        BASE.view(np.int32),
+        BASE.view(np.uint8),
+        BASE.view(np.uint16),
+        np.zeros(0, np.float32),
+        np.float32(1),
+        "text",
+        [1.0],
+        BASE.tobytes(),
+    ],
+    ids=lambda wrong: f"{type(wrong).__name__} {getattr(wrong, 'dtype', '')} {getattr(wrong, 'shape', '')}",
+)
 def test_a_base_of_another_type_or_size_raises_InvalidArgument(wrong):
     """Neither encoding nor decoding even asks whether it is the right one."""
     frame = frame_of_x()
     assert draft_of(frame).bases
-    for call in (lambda: gcodec.encode(X, base=wrong), lambda: gcodec.decode(frame, base=wrong),
-                 lambda: gcodec.decode_range(frame, 0, 10, base=wrong)):
+    for call in (
+        lambda: gcodec.encode(X, base=wrong),
+        lambda: gcodec.decode(frame, base=wrong),
+        lambda: gcodec.decode_range(frame, 0, 10, base=wrong),
+    ):
         with pytest.raises(InvalidArgument):
             call()
 
 
-@pytest.mark.parametrize("call", [
-    lambda: gcodec.encode(X.astype(np.float64), base=BASE),
-    lambda: gcodec.encode(X, base=BASE.view(np.uint32)),                # bits, of a type that is not said
-    lambda: gcodec.encode(X, base=BASE, mantissa_bits=9),
-    lambda: gcodec.encode(X, base=BASE, levels=np.zeros(1000, np.uint8)),
-], ids=["float64 and float32", "bits", "fixed mantissa bits", "near-lossless"])
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: gcodec.encode(X.astype(np.float64), base=BASE),
+        lambda: gcodec.encode(X, base=BASE.view(np.uint32)),  # bits, of a type that is not said
+        lambda: gcodec.encode(X, base=BASE, mantissa_bits=9),
+        lambda: gcodec.encode(X, base=BASE, levels=np.zeros(1000, np.uint8)),
+    ],
+    ids=["float64 and float32", "bits", "fixed mantissa bits", "near-lossless"],
+)
 def test_other_types_and_lossy_modes_refuse_a_base(call):
     with pytest.raises(InvalidArgument):
         call()
 
 
 def others(base: Array) -> Iterator[Array | None]:
-    """Yield no base, and arrays that differ in a value, a bit, the sign of a zero, a NaN's payload, the order.
-    """
+    """Yield no base, and arrays that differ in a value, a bit, the sign of a zero, a NaN's payload, the order."""
     yield None
     integers = np.dtype(f"u{base.itemsize}")
     for place in (0, base.size // 2, base.size - 1):
@@ -335,7 +387,7 @@ def test_a_frame_is_decoded_with_the_values_of_its_base_only(dtype):
         with pytest.raises(Unsupported, match="base"):
             gcodec.decode_range(frame, 3, 4, base=other)
         assert np.array_equal(out, before)
-    assert gcodec.inspect(frame).kinds["predicted"] == 1         # which needs no base
+    assert gcodec.inspect(frame).kinds["predicted"] == 1  # which needs no base
 
 
 @predictable
@@ -350,7 +402,7 @@ def test_a_base_that_no_block_uses_is_needed_all_the_same(dtype):
         if n_values:
             assert laws.outcome(built.frame, base=base ^ base.dtype.type(1)) == "unsupported"
             frame = built.frame
-            laws.check_refused(Unsupported, lambda: gcodec.decode_range(frame, 0, 1))    # noqa: B023 - called here
+            laws.check_refused(Unsupported, lambda: gcodec.decode_range(frame, 0, 1))  # noqa: B023 - called here
 
 
 def test_the_output_limit_is_checked_before_the_base():
@@ -368,6 +420,7 @@ def test_a_frame_that_needs_no_base_may_get_one():
 
 
 # Denormals
+
 
 @contextmanager
 def flushing_denormals() -> Iterator[None]:

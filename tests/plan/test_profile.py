@@ -18,8 +18,11 @@ SIZES = (1, 2, 63, 64, 65, 1023, 1024, 1025, 2048, 4096, 65_536, 3 * 5 * 7 * 11 
 def arrays(dtype: str, n: int) -> list[np.ndarray]:
     """Return arrays as unsigned integers: of any bits, of common values and of few, of short ones, of zeros."""
     kind, rng = BY_NAME[dtype], np.random.default_rng(n)
-    whole = rng.integers(0, 1 << kind.bits, n, np.uint64, endpoint=False) if kind.bits < 64 else rng.integers(
-        0, 2**64 - 1, n, np.uint64, endpoint=True)
+    whole = (
+        rng.integers(0, 1 << kind.bits, n, np.uint64, endpoint=False)
+        if kind.bits < 64
+        else rng.integers(0, 2**64 - 1, n, np.uint64, endpoint=True)
+    )
     named = np.array([0, 1 << kind.bits - 1, kind.infinity, kind.infinity | 1, 3 << kind.bits - 2], np.uint64)
     some = np.where(rng.random(n) < 0.3, rng.choice(named, n), whole)
     short = whole & ~np.uint64((1 << min(5, kind.bits - 2)) - 1)
@@ -49,9 +52,11 @@ def test_counts_and_flags_are_those_of_numpy_at_the_same_places(dtype, n, drop):
         counts = n_seen, merged, n_zero, n_minus_zero, n_special, n_short, n_very_short, n_like_first
         assert (found.view(np.uint64) == np.array(counts, np.uint64)).all()
 
-        is_mixed = n_short * look.SHORT_SHARE > n_seen - n_zero or (
-            drop + VERY_SHORT_BITS < kind.tail_bits and n_very_short * look.VERY_SHORT_SHARE > n_seen - n_zero
-        ) or (has_codes and n_minus_zero * look.MASKED_SHARE >= n_seen)
+        is_mixed = (
+            n_short * look.SHORT_SHARE > n_seen - n_zero
+            or (drop + VERY_SHORT_BITS < kind.tail_bits and n_very_short * look.VERY_SHORT_SHARE > n_seen - n_zero)
+            or (has_codes and n_minus_zero * look.MASKED_SHARE >= n_seen)
+        )
         flags = {
             look.MAY_BE_CONSTANT: n_like_first == n_seen,
             look.MAY_BE_SPARSE: n_seen - n_zero <= look.MAX_NONZERO * n_seen,

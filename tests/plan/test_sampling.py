@@ -37,8 +37,7 @@ def random_bits(dtype: DType, n: int, seed: int) -> np.ndarray:
     return bits.astype(dtype.uint)
 
 
-def plain_counts(bits: np.ndarray, levels: np.ndarray | None, origin: int, dtype: DType, n_levels: int
-                 ) -> np.ndarray:
+def plain_counts(bits: np.ndarray, levels: np.ndarray | None, origin: int, dtype: DType, n_levels: int) -> np.ndarray:
     """Return the histogram of heads relative to ``origin`` as kernels.sample describes it: int64[n_bins]."""
     window, center = window_of(n_levels)
     half = (dtype.head_mask + 1) >> 1
@@ -48,8 +47,9 @@ def plain_counts(bits: np.ndarray, levels: np.ndarray | None, origin: int, dtype
     return np.bincount(np.where(bits == 0, 0, bins), minlength=2 + n_levels * window)
 
 
-def plain_sample(bits: np.ndarray, levels: np.ndarray | None, dtype: DType, n_levels: int, stream: int, step: int,
-                 every: int) -> tuple[list[int], list[np.ndarray], list[np.ndarray]]:
+def plain_sample(
+    bits: np.ndarray, levels: np.ndarray | None, dtype: DType, n_levels: int, stream: int, step: int, every: int
+) -> tuple[list[int], list[np.ndarray], list[np.ndarray]]:
     """Return means, and histograms relative to blocks and to sub-streams, of the pieces that are sampled."""
     piece = max(stream, PIECE)
     bases, by_block, by_stream = [], [], []
@@ -80,8 +80,14 @@ def plain_sample(bits: np.ndarray, levels: np.ndarray | None, dtype: DType, n_le
 
 
 @pytest.mark.parametrize("dtype", TYPES, ids=lambda one: f"{one.name}-{one.code}")
-@given(st.sampled_from([64, 128, 256, 512, 1024]), st.integers(1, 3), st.sampled_from([1, 2, 4]), st.booleans(),
-       st.integers(1, 3 * BLOCK), st.integers(0, 99))
+@given(
+    st.sampled_from([64, 128, 256, 512, 1024]),
+    st.integers(1, 3),
+    st.sampled_from([1, 2, 4]),
+    st.booleans(),
+    st.integers(1, 3 * BLOCK),
+    st.integers(0, 99),
+)
 def test_a_sample_counts_the_symbols_of_the_pieces_it_takes(dtype, stream, step, every, several, n, seed):
     n_levels = 8 if several else 1
     bits = random_bits(dtype, n, seed)
@@ -137,8 +143,13 @@ def test_every_block_is_given_its_cheapest_codebook(seed, n_rows, n_bins, n_code
     assert code_costs.has_others(counts) == counts[:, 1:].any()
 
 
-@given(st.integers(0, 2**32 - 1), st.integers(1, 40), st.sampled_from([258, 514]), st.integers(2, 8),
-       st.sampled_from([0, 1 << 12, 1 << 40]))
+@given(
+    st.integers(0, 2**32 - 1),
+    st.integers(1, 40),
+    st.sampled_from([258, 514]),
+    st.integers(2, 8),
+    st.sampled_from([0, 1 << 12, 1 << 40]),
+)
 def test_groups_of_blocks_hold_every_block_once(seed, n_rows, n_bins, most, table_cost):
     counts = histograms(seed, n_rows, n_bins)
     found = np.zeros((most, n_bins), np.uint32)

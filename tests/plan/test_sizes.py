@@ -27,6 +27,7 @@ def size(dtype: str, bits: Bits, **options: Any) -> int:
 
 # Near the local order-0 bound
 
+
 @pytest.mark.parametrize("dtype", KINDS)
 @pytest.mark.parametrize("zeros", [0.0, 0.1, 0.3])
 def test_gaussian_values_cost_their_entropy(dtype, zeros):
@@ -37,8 +38,7 @@ def test_gaussian_values_cost_their_entropy(dtype, zeros):
 
 @pytest.mark.parametrize("dtype", KINDS)
 def test_sparse_values_cost_what_a_code_of_whole_bits_costs(dtype):
-    """Nine in ten values are zero at random: the loss against the entropy is that of whole bits, and no more.
-    """
+    """Nine in ten values are zero at random: the loss against the entropy is that of whole bits, and no more."""
     bits = gaussian(KINDS[dtype], np.random.default_rng(1), N, zeros=0.9)
     share = np.mean(bits == 0)
     loss = 1 - share * np.log2(1 / share)
@@ -131,6 +131,7 @@ def test_a_short_frame_has_a_short_prelude():
 
 # The corpus
 
+
 def test_sizes_of_the_corpus_are_those_committed():
     """Sizes are exact, and the bytes themselves the same on every machine. If the change was meant: ``make golden``."""
     changes = difference(committed_sizes(), list(measured_sizes()))
@@ -188,7 +189,7 @@ def test_missing_values_take_little_and_leave_the_others_as_small_as_they_are(dt
     assert gcodec.decode(frame).tobytes() == values.tobytes()
     counts = np.unique(np.where(missing, 9999, np.frexp(values)[1]), return_counts=True)[1] / n
     entropy = float(-(counts * np.log2(counts)).sum())
-    escaped = head_bits * share if dtype == "float64" else 0    # float32 has as many symbols as heads
+    escaped = head_bits * share if dtype == "float64" else 0  # float32 has as many symbols as heads
     assert 8 * len(frame) / n < 1.012 * (tail_bits + entropy + escaped)
 
 

@@ -17,8 +17,17 @@ from tests.support.bit_patterns import BITS_ONLY, KINDS, Bits, from_floats, gaus
 
 N = 40_000
 #: Type, and how many low bits are zero where values were of a shorter type.
-SHORT = [("float32", 16), ("float32", 13), ("float32", 1), ("float32", 23), ("float64", 29), ("float64", 42),
-         ("bfloat16", 4), ("float16", 7), ("float16", 2)]
+SHORT = [
+    ("float32", 16),
+    ("float32", 13),
+    ("float32", 1),
+    ("float32", 23),
+    ("float64", 29),
+    ("float64", 42),
+    ("bfloat16", 4),
+    ("float16", 7),
+    ("float16", 2),
+]
 
 
 def values_of_fewer_bits(dtype: str, drop: int, n: int = N) -> Bits:

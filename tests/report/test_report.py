@@ -79,13 +79,18 @@ def test_a_page_about_an_archive_has_its_tensors_and_numbers(capsys):
     run("report", "both.gc", "-q")
     root = parsed(Path("both.gc.html").read_text("utf-8"))
     rows = {text(row[0]): row for row in table(root)}
-    segments = {f"{file['path']}:{segment['name']}": segment for file in listed("both.gc", capsys)
-                for segment in file["segments"]}
+    segments = {
+        f"{file['path']}:{segment['name']}": segment
+        for file in listed("both.gc", capsys)
+        for segment in file["segments"]
+    }
     assert rows.keys() == segments.keys()
     for name, segment in segments.items():
         cells = rows[name]
         assert (float(cells[3].get("data-v", "nan")), float(cells[4].get("data-v", "nan"))) == (
-            segment["bytes"], segment["stored_bytes"])
+            segment["bytes"],
+            segment["stored_bytes"],
+        )
         if segment["stored_bytes"]:
             assert float(cells[5].get("data-v", "nan")) == segment["bytes"] / segment["stored_bytes"]
         assert text(cells[7]) == ", ".join(segment["modes"])
@@ -108,8 +113,7 @@ def test_tensors_that_share_bytes_are_counted_once_and_said_so():
 def test_small_tensors_that_share_a_frame_are_said_to():
     gcodec.save_file({f"layer{n}.bias": X[n] for n in range(6)} | {"w": X}, "x.gc")
     rows = {text(row[0]): text(row[7]) for row in table(parsed(report_page("x.gc")))}
-    assert {rows.pop(f"layer{n}.bias") for n in range(6)} == {
-        "lossless; one frame for layer0.bias ... layer5.bias"}
+    assert {rows.pop(f"layer{n}.bias") for n in range(6)} == {"lossless; one frame for layer0.bias ... layer5.bias"}
     assert rows == {"w": "lossless"}
 
 
@@ -188,7 +192,7 @@ def test_what_cannot_be_reported_on_is_an_error_and_leaves_no_page(name, capsys)
     gcodec.save_file({"x": X}, "cut.gc")
     Path("cut.gc").write_bytes(Path("cut.gc").read_bytes()[:500])
     Path("empty").mkdir()
-    Path("bad.jsonl").write_text("[1]\nnull\n{}\n{\"a\": \"b\"}\n")
+    Path("bad.jsonl").write_text('[1]\nnull\n{}\n{"a": "b"}\n')
     run("report", name, code=1)
     assert name in capsys.readouterr().err and not list(Path().glob("*.html"))
 
@@ -251,8 +255,15 @@ def test_entropy_is_shannons():
 
 
 def line(step: int, **more: object) -> dict:
-    sums = {"calls": 4 * step, "dense": step, "dense_bytes": 900.0 * step, "sent_bytes": 300.0 * step,
-            "encoded_bytes": 10**9 * step, "encode_seconds": 0.5 * step, "wait_seconds": 0.1 * step}
+    sums = {
+        "calls": 4 * step,
+        "dense": step,
+        "dense_bytes": 900.0 * step,
+        "sent_bytes": 300.0 * step,
+        "encoded_bytes": 10**9 * step,
+        "encode_seconds": 0.5 * step,
+        "wait_seconds": 0.1 * step,
+    }
     return {"steps": step, **sums, "bits_per_symbol": math.nan if step < 3 else 3.5, **more}
 
 
@@ -271,8 +282,10 @@ def test_lines_of_stats_are_a_log():
 
 
 def test_numbers_that_are_none_are_left_out():
-    odd = ('{"step": 2, "a": 1' + "0" * 400 + ', "b": 1e999, "c": true, "d": NaN, "e": 3, '
-           '"settings": {"w": {"rank": null}}}')
+    odd = (
+        '{"step": 2, "a": 1' + "0" * 400 + ', "b": 1e999, "c": true, "d": NaN, "e": 3, '
+        '"settings": {"w": {"rank": null}}}'
+    )
     Path("a.jsonl").write_text('{"step": 1, "e": 2}\n' + odd)
     assert read_log(Path("a.jsonl")).numbers == {"e": [(1, 2.0), (2, 3.0)]}
     parsed(report_page("a.jsonl"))
@@ -280,8 +293,9 @@ def test_numbers_that_are_none_are_left_out():
 
 def test_a_run_that_was_resumed_at_an_earlier_step_is_told_once():
     steps = [1, 2, 3, 4, 3, 4, 5]
-    Path("a.jsonl").write_text("\n".join(json.dumps({"step": n, "loss": 10 * at, "stats": line(n)})
-                                         for at, n in enumerate(steps)))
+    Path("a.jsonl").write_text(
+        "\n".join(json.dumps({"step": n, "loss": 10 * at, "stats": line(n)}) for at, n in enumerate(steps))
+    )
     log = read_log(Path("a.jsonl"))
     assert log.numbers["loss"] == [(1, 0), (2, 10), (3, 40), (4, 50), (5, 60)]
 
@@ -375,11 +389,20 @@ def test_a_log_takes_numbers_in_every_form_and_names_what_is_none():
 # ----------------------------------------------------------------------------------------------------------- Charts
 
 
-@pytest.mark.parametrize("points", [
-    [(0.0, 1.0)], [(0.0, 0.0), (5.0, 0.0)], [(1.0, -3.0), (2.0, 3.0)], [(0.0, 1e-9), (1.0, 1e12)],
-    [(float(n), float(n % 7)) for n in range(5000)], [(0.0, math.nan), (1.0, 2.0)], [(1e308, 1.0), (0.0, 5e-324)],
-    [(1.0, 1.0), (1.0 + 2**-52, 1.0 + 2**-52)], [(0.0, -1e308), (1.0, 1e308), (2.0, math.inf), (3.0, 1.0)],
-])
+@pytest.mark.parametrize(
+    "points",
+    [
+        [(0.0, 1.0)],
+        [(0.0, 0.0), (5.0, 0.0)],
+        [(1.0, -3.0), (2.0, 3.0)],
+        [(0.0, 1e-9), (1.0, 1e12)],
+        [(float(n), float(n % 7)) for n in range(5000)],
+        [(0.0, math.nan), (1.0, 2.0)],
+        [(1e308, 1.0), (0.0, 5e-324)],
+        [(1.0, 1.0), (1.0 + 2**-52, 1.0 + 2**-52)],
+        [(0.0, -1e308), (1.0, 1e308), (2.0, math.inf), (3.0, 1.0)],
+    ],
+)
 @pytest.mark.parametrize("log", [False, True])
 def test_curves_stay_within_their_chart(points, log):
     svg = line_chart("t", [Curve("c", points)], "step", log=log)
@@ -413,8 +436,14 @@ def test_a_browser_draws_the_page_and_sorts_its_table(width):
     html = report_page("b.npz")
     sort = "<script>document.querySelectorAll('th button')[3].click()</script></body>"
     Path("page.html").write_text(html.replace("</body>", sort), "utf-8")
-    command = [str(BROWSER), "--headless", "--no-sandbox", "--disable-gpu", "--user-data-dir=profile",
-               f"--window-size={width},1000"]
+    command = [
+        str(BROWSER),
+        "--headless",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--user-data-dir=profile",
+        f"--window-size={width},1000",
+    ]
     address = Path("page.html").resolve().as_uri()
     subprocess.run([*command, "--screenshot=shot.png", address], check=True, capture_output=True, timeout=120)
     assert Path("shot.png").read_bytes()[1:4] == b"PNG" and Path("shot.png").stat().st_size > 20_000

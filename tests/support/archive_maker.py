@@ -40,11 +40,17 @@ def archive_with(files: Sequence[Mapping[str, Any]]) -> bytes:
     for file in files:
         segments = [{**blob(data), **keys} for data, keys in file.get("segments", [])]
         verbatim = blob(file.get("verbatim", b""))
-        index.append({
-            "path": file["path"], "format": file.get("format", "bytes"), "exact": True,
-            "size": verbatim["bytes"] + sum(segment["bytes"] for segment in segments), "verbatim": verbatim,
-            "segments": segments, "tensors": file.get("tensors", []),
-        })
+        index.append(
+            {
+                "path": file["path"],
+                "format": file.get("format", "bytes"),
+                "exact": True,
+                "size": verbatim["bytes"] + sum(segment["bytes"] for segment in segments),
+                "verbatim": verbatim,
+                "segments": segments,
+                "tensors": file.get("tensors", []),
+            }
+        )
     text = json.dumps({"files": index}, separators=(",", ":")).encode()
     return bytes(chunks + text + bytes(-len(text) % 8) + Trailer(len(text), len(text), STORED).write_to(text))
 

@@ -32,6 +32,7 @@ PAIR_MAKERS: dict[str, PairMaker] = {}
 
 def pair(name: str) -> Callable[[PairMaker], PairMaker]:
     """Add a maker to the pairs that every law of bases meets, for every type that has predicted blocks."""
+
     def register(maker: PairMaker) -> PairMaker:
         assert name not in PAIR_MAKERS, name
         PAIR_MAKERS[name] = maker
@@ -47,7 +48,7 @@ class Pair(TableEntry):
     def both(self) -> tuple[Bits, Bits]:
         """Bits of the array and of its base; read-only, and not the same memory."""
         rng = np.random.default_rng(zlib.crc32(str(self).encode()))
-        bits, base = (np.array(values) for values in PAIR_MAKERS[self.name](self.kind, rng))    # 0-d, too
+        bits, base = (np.array(values) for values in PAIR_MAKERS[self.name](self.kind, rng))  # 0-d, too
         for values in (bits, base):
             assert values.dtype == self.kind.container and values.size == base.size
             values.setflags(write=False)
@@ -78,8 +79,7 @@ def rng_of(which: Case | Pair) -> Random:
 
 
 def stepped(kind: DType, base: Bits, steps: Array) -> Bits:
-    """Return values so many steps from others, in the order of numbers, around its ends: docs/format.md section 8.
-    """
+    """Return values so many steps from others, in the order of numbers, around its ends: docs/format.md section 8."""
     half, whole = np.uint64(1 << kind.W - 1), np.uint64((1 << kind.W) - 1)
     wide = base.astype(np.uint64)
     place = np.where(wide < half, wide, ~(wide - half)) + np.asarray(steps).astype(np.uint64) & whole
@@ -178,8 +178,10 @@ def _corners(kind: DType, rng: np.random.Generator) -> tuple[Bits, Bits]:
     special = specials(kind)
     bits, base = trained(kind, rng, (1500,), 2.0**-9)
     places = rng.permutation(1500 + len(special) ** 2)
-    return (pieces(bits, np.repeat(special, len(special)))[places],
-            pieces(base, np.tile(special, len(special)))[places])
+    return (
+        pieces(bits, np.repeat(special, len(special)))[places],
+        pieces(base, np.tile(special, len(special)))[places],
+    )
 
 
 @pair("a step from every corner")

@@ -16,10 +16,10 @@ from tests.support.reference import BY_NAME, DType
 Bits: TypeAlias = npt.NDArray[np.unsignedinteger]
 Array: TypeAlias = npt.NDArray[Any]
 
-KINDS = BY_NAME     #: those of the usual head, codes 1 to 6
+KINDS = BY_NAME  #: those of the usual head, codes 1 to 6
 #: What numpy has no type for: arrays of it are given to gcodec as unsigned integers and their type's name.
 BITS_ONLY = ("bfloat16", "float8_e4m3fn", "float8_e5m2")
-STREAM = 1 << 8     #: values per sub-stream, as this encoder writes them
+STREAM = 1 << 8  #: values per sub-stream, as this encoder writes them
 
 
 def block_of(kind: DType) -> int:
@@ -43,7 +43,7 @@ def from_floats(kind: DType, values: Array) -> Bits:
         half = values.astype(np.float16).view(np.uint16)
     if kind.name == "float8_e5m2":
         return (half >> 8).astype(np.uint8)
-    magnitude = np.clip(((half & 0x7FFF) >> 7).astype(np.int64) - (8 << 3), 0, 0x7E)     # its bias is 7, a half's 15
+    magnitude = np.clip(((half & 0x7FFF) >> 7).astype(np.int64) - (8 << 3), 0, 0x7E)  # its bias is 7, a half's 15
     return (magnitude | (half >> 8 & 0x80)).astype(np.uint8)
 
 
@@ -61,21 +61,41 @@ def to_floats(kind: DType, bits: Bits) -> Array:
             floats[size == 0x7F] = np.nan
         case name:
             floats = bits.view(name)
-    with np.errstate(invalid="ignore"):     # a signaling NaN
+    with np.errstate(invalid="ignore"):  # a signaling NaN
         return floats.astype(np.float64)
 
 
 def noise(kind: DType, rng: np.random.Generator, n: int) -> Bits:
     """Draw bits that are 0 or 1 alike."""
-    return rng.integers(0, 1 << kind.W, n, kind.container.type, endpoint=False) if kind.W < 64 else rng.integers(
-        0, (1 << 64) - 1, n, np.uint64, endpoint=True)
+    return (
+        rng.integers(0, 1 << kind.W, n, kind.container.type, endpoint=False)
+        if kind.W < 64
+        else rng.integers(0, (1 << 64) - 1, n, np.uint64, endpoint=True)
+    )
 
 
 def specials(kind: DType) -> Bits:
     """Return every corner of a type, with both signs."""
     one, inf, sign, quiet = 1 << kind.M, infinity(kind), 1 << kind.W - 1, 1 << kind.M - 1
-    sizes = [0, 1, 2, one >> 1, one - 1, one, one + 1, 2 * one, inf >> 1, inf - 1, inf, inf + 1, inf + 2, inf | quiet,
-             inf | quiet | 1, inf | quiet - 1, sign - 1]
+    sizes = [
+        0,
+        1,
+        2,
+        one >> 1,
+        one - 1,
+        one,
+        one + 1,
+        2 * one,
+        inf >> 1,
+        inf - 1,
+        inf,
+        inf + 1,
+        inf + 2,
+        inf | quiet,
+        inf | quiet | 1,
+        inf | quiet - 1,
+        sign - 1,
+    ]
     return np.array([size | s for s in (0, sign) for size in sizes if size < sign], kind.container)
 
 
@@ -111,8 +131,10 @@ def scaled(
     powers of two up to ``reach`` either way; in the middle of the range. ``channels``: a convolution's, which all that
     lies behind the second dimension shares; else columns are those of the last dimension."""
     width = math.prod(shape[1:]) if channels else shape[-1]
-    by_column = np.repeat(np.exp2(rng.integers(-reach, reach, shape[1] if channels else width, endpoint=True)),
-                          width // shape[1] if channels else 1)
+    by_column = np.repeat(
+        np.exp2(rng.integers(-reach, reach, shape[1] if channels else width, endpoint=True)),
+        width // shape[1] if channels else 1,
+    )
     by_row = np.exp2(rng.integers(-reach, reach, (math.prod(shape) // width, 1), endpoint=True))
     middle = 2.0 ** (5 if kind.W - 1 - kind.M == 5 else 0)
     return from_floats(kind, (rng.standard_normal((len(by_row), width)) * by_row * by_column * middle).reshape(shape))

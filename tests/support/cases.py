@@ -41,6 +41,7 @@ MAKERS: dict[str, Maker] = {}
 
 def case(name: str) -> Callable[[Maker], Maker]:
     """Add a maker to the arrays that every law meets, for every type."""
+
     def register(maker: Maker) -> Maker:
         assert name not in MAKERS, name
         MAKERS[name] = maker
@@ -311,22 +312,36 @@ def _of_record(name: str) -> Maker:
     def make(kind: DType, rng: np.random.Generator) -> Bits:
         grad = recorded()[name]
         rows = max(1, 4000 // max(grad[0].size, 1)) if grad.ndim > 1 else len(grad)
-        scale = 1.0 if kind.W - 1 - kind.M > 5 else 2.0 ** 12       # narrow types need loss scaling
+        scale = 1.0 if kind.W - 1 - kind.M > 5 else 2.0**12  # narrow types need loss scaling
         return from_floats(kind, grad[:rows].astype(np.float64) * scale)
 
     return make
 
 
-for _name in ("cnn-step-000020/blocks.3.conv2.weight", "cnn-step-000600/head.weight",
-              "transformer-step-000020/embedding.weight", "transformer-step-000400/head.weight",
-              "transformer-step-000400/norm.weight"):
-    if find_spec("safetensors"):        # a machine with a GPU may lack it (`make test-gpu`)
+for _name in (
+    "cnn-step-000020/blocks.3.conv2.weight",
+    "cnn-step-000600/head.weight",
+    "transformer-step-000020/embedding.weight",
+    "transformer-step-000400/head.weight",
+    "transformer-step-000400/norm.weight",
+):
+    if find_spec("safetensors"):  # a machine with a GPU may lack it (`make test-gpu`)
         MAKERS[f"recorded {_name}"] = _of_record(_name)
 
 CASES = tuple(Case(dtype, name) for dtype in KINDS for name in MAKERS)
 #: Cases whose frames are short enough to spoil bit by bit.
-SHORT = ("empty", "empty of three dimensions", "0-d", "one value", "two values", "every corner of the type",
-         "all zero", "255 values", "runs of equal sub-streams", "denormal")
+SHORT = (
+    "empty",
+    "empty of three dimensions",
+    "0-d",
+    "one value",
+    "two values",
+    "every corner of the type",
+    "all zero",
+    "255 values",
+    "runs of equal sub-streams",
+    "denormal",
+)
 
 
 # Arrays that are worth a second thread, for the laws that ask for one: not in CASES.
@@ -341,8 +356,13 @@ def _large_gaussian(kind: DType, rng: np.random.Generator) -> Bits:
 def _large_mixture(kind: DType, rng: np.random.Generator) -> Bits:
     """Raw, constant and coded blocks of several scales, in no order."""
     n = block_of(kind)
-    makers = [lambda: noise(kind, rng, n), lambda: np.zeros(n, kind.container), lambda: gaussian(kind, rng, n),
-              lambda: gaussian(kind, rng, n, zeros=0.7, scale=1e-3), lambda: gaussian(kind, rng, n, scale=4.0)]
+    makers = [
+        lambda: noise(kind, rng, n),
+        lambda: np.zeros(n, kind.container),
+        lambda: gaussian(kind, rng, n),
+        lambda: gaussian(kind, rng, n, zeros=0.7, scale=1e-3),
+        lambda: gaussian(kind, rng, n, scale=4.0),
+    ]
     return pieces(*(makers[i]() for i in rng.integers(0, len(makers), 17)), gaussian(kind, rng, 9))
 
 
@@ -405,8 +425,13 @@ def _multiples_and_noise(kind: DType, rng: np.random.Generator) -> Bits:
     rows = multiples(kind, rng, (9 * n // columns, columns)).reshape(-1)
     rows[n : 2 * n], rows[3 * n : 4 * n] = noise(kind, rng, n), 0
     rows[6 * n : 7 * n] = gaussian(kind, rng, n)
-    return rows[: -columns].reshape(-1, columns)
+    return rows[:-columns].reshape(-1, columns)
 
 
-MULTIPLES = tuple(Case(dtype, name) for dtype, kind in KINDS.items() if kind.predicted for name in MAKERS
-                  if name.startswith("multiples"))
+MULTIPLES = tuple(
+    Case(dtype, name)
+    for dtype, kind in KINDS.items()
+    if kind.predicted
+    for name in MAKERS
+    if name.startswith("multiples")
+)

@@ -35,7 +35,7 @@ def forked(function: Callable[[], int | None]) -> Child:
     """
     read, written = os.pipe()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)     # there may be threads here, which all wait
+        warnings.simplefilter("ignore", DeprecationWarning)  # there may be threads here, which all wait
         pid = os.fork()
     if pid:
         os.close(written)
@@ -47,10 +47,10 @@ def forked(function: Callable[[], int | None]) -> Child:
         signal.signal(signal.SIGINT, signal.default_int_handler)
         os.dup2(written, 2)
         os.dup2(os.open(os.devnull, os.O_RDWR), 1)
-        sys.stdout = open(1, "w", closefd=False)        # noqa: SIM115 - the process ends here
-        sys.stderr = open(2, "w", buffering=1, closefd=False)       # noqa: SIM115
+        sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115 - the process ends here
+        sys.stderr = open(2, "w", buffering=1, closefd=False)  # noqa: SIM115
         code = function() or 0
-    except KeyboardInterrupt:       # before or after the command
+    except KeyboardInterrupt:  # before or after the command
         code = 130
     except BaseException as error:
         os.write(written, f"Traceback: {error!r}".encode())

@@ -75,16 +75,26 @@ PROMISES: dict[str, Promise] = {
 }
 
 
-def gradients_at(step: int, size: int, *, scale: float = 0.01, shapes: Mapping[str, Sequence[int]] = SHAPES,
-                 dtype: torch.dtype = torch.float32) -> list[dict[str, torch.Tensor]]:
+def gradients_at(
+    step: int,
+    size: int,
+    *,
+    scale: float = 0.01,
+    shapes: Mapping[str, Sequence[int]] = SHAPES,
+    dtype: torch.dtype = torch.float32,
+) -> list[dict[str, torch.Tensor]]:
     """Return each rank's gradients of a step, by name: what all have in common, and noise."""
     common = torch.Generator().manual_seed(step)
     shared = {name: torch.randn(*shape, generator=common) * scale for name, shape in shapes.items()}
     gradients = []
     for rank in range(size):
         generator = torch.Generator().manual_seed(1000 * step + rank + 1)
-        gradients.append({name: (value + torch.randn(value.shape, generator=generator) * scale).to(dtype)
-                          for name, value in shared.items()})
+        gradients.append(
+            {
+                name: (value + torch.randn(value.shape, generator=generator) * scale).to(dtype)
+                for name, value in shared.items()
+            }
+        )
     return gradients
 
 

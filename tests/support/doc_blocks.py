@@ -41,8 +41,21 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 #: Tags of blocks that are not run; ``bash`` is for commands that install, connect, or take long.
 SHOWN = ("text", "bash", "dockerfile", "diff", "json", "toml", "yaml", "ini")
 #: Packages that a block may import where they are installed; none of them comes with ``gcodec[dev]``.
-OPTIONAL = ("accelerate", "blosc2", "flax", "flwr", "jax", "lightning", "ml_dtypes", "numcodecs", "optax",
-            "pytorch_lightning", "transformers", "xarray", "zarr")
+OPTIONAL = (
+    "accelerate",
+    "blosc2",
+    "flax",
+    "flwr",
+    "jax",
+    "lightning",
+    "ml_dtypes",
+    "numcodecs",
+    "optax",
+    "pytorch_lightning",
+    "transformers",
+    "xarray",
+    "zarr",
+)
 FENCE = re.compile(r"^ {0,3}(```+)\s*(.*)$")
 QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"")
 

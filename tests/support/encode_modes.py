@@ -50,23 +50,31 @@ LOSSLESS = Mode("lossless", {})
 def modes(dtype: str) -> tuple[Mode, ...]:
     """Return all modes of a type."""
     kind = KINDS[dtype]
-    codings = [LOSSLESS, Mode("lossless with GComp's code", {"options": LITERAL_GCOMP}),
-               Mode("lossless with short codes",
-                    {"options": EncoderOptions(max_length=4, max_codebooks=2, references=False)})]
+    codings = [
+        LOSSLESS,
+        Mode("lossless with GComp's code", {"options": LITERAL_GCOMP}),
+        Mode("lossless with short codes", {"options": EncoderOptions(max_length=4, max_codebooks=2, references=False)}),
+    ]
     if kind.T == 0:
         return tuple(codings)
     half, M = kind.M // 2, kind.M
-    ladders = {"fine ladder": FINE_LADDER[dtype], "paper's ladder": PAPER_LADDER[dtype],
-               "uneven ladder": Ladder((1, M // 3 + 1, M - 1, M)), "ladder of one level": Ladder((half,)),
-               "longest ladder": Ladder(tuple(range(max(0, M - 14), M + 1)))}
-    lossy = [Mode("1 mantissa bit", {"mantissa_bits": 1}),
-             Mode("half the mantissa", {"mantissa_bits": half}),
-             Mode("half the mantissa, truncated", {"mantissa_bits": half, "rounding": "truncate"}),
-             Mode("all mantissa bits but one", {"mantissa_bits": M - 1}),
-             Mode("all mantissa bits", {"mantissa_bits": M}),
-             *(Mode(name, {"ladder": ladder}) for name, ladder in ladders.items()),
-             Mode("fine ladder, truncated", {"ladder": FINE_LADDER[dtype], "rounding": "truncate"}),
-             Mode("GComp", {"ladder": PAPER_LADDER[dtype], "rounding": "truncate", "options": LITERAL_GCOMP})]
+    ladders = {
+        "fine ladder": FINE_LADDER[dtype],
+        "paper's ladder": PAPER_LADDER[dtype],
+        "uneven ladder": Ladder((1, M // 3 + 1, M - 1, M)),
+        "ladder of one level": Ladder((half,)),
+        "longest ladder": Ladder(tuple(range(max(0, M - 14), M + 1))),
+    }
+    lossy = [
+        Mode("1 mantissa bit", {"mantissa_bits": 1}),
+        Mode("half the mantissa", {"mantissa_bits": half}),
+        Mode("half the mantissa, truncated", {"mantissa_bits": half, "rounding": "truncate"}),
+        Mode("all mantissa bits but one", {"mantissa_bits": M - 1}),
+        Mode("all mantissa bits", {"mantissa_bits": M}),
+        *(Mode(name, {"ladder": ladder}) for name, ladder in ladders.items()),
+        Mode("fine ladder, truncated", {"ladder": FINE_LADDER[dtype], "rounding": "truncate"}),
+        Mode("GComp", {"ladder": PAPER_LADDER[dtype], "rounding": "truncate", "options": LITERAL_GCOMP}),
+    ]
     return (*codings, *lossy)
 
 
@@ -91,4 +99,5 @@ def promised(kind: DType, bits: Bits, options: dict[str, Any]) -> Bits:
 
 every_case = pytest.mark.parametrize("which", CASES, ids=str)
 every_case_and_mode = pytest.mark.parametrize(
-    ("which", "mode"), [(which, mode) for which in CASES for mode in modes(which.dtype)], ids=str)
+    ("which", "mode"), [(which, mode) for which in CASES for mode in modes(which.dtype)], ids=str
+)

@@ -36,12 +36,15 @@ class FakeGpuMode(TorchFunctionMode):
         fake = [isinstance(tensor, FakeGpuTensor) for tensor in tensors]
         if any(fake) and name in ("numpy", "__array__", "data_ptr"):
             raise TypeError(f"{name} of a tensor on {DEVICE}")
-        if any(fake) and name not in _MIXED and not all(is_fake or tensor.dim() == 0
-                                                        for tensor, is_fake in zip(tensors, fake, strict=True)):
+        if (
+            any(fake)
+            and name not in _MIXED
+            and not all(is_fake or tensor.dim() == 0 for tensor, is_fake in zip(tensors, fake, strict=True))
+        ):
             raise RuntimeError(f"{name}: tensors on {DEVICE} and cpu")
         devices = [value for value in (*args, *kwargs.values()) if _is_device(value)]
         result_is_fake = any(fake) if not devices else torch.device(devices[0]).type == DEVICE.type
-        if name == "to" and len(tensors) > 1:     # to the device of another tensor
+        if name == "to" and len(tensors) > 1:  # to the device of another tensor
             result_is_fake = fake[1]
         if result_is_fake and not any(fake) and kwargs.get("generator") is not None:
             raise RuntimeError(f"{name}: a generator of the host's")

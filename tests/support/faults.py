@@ -108,10 +108,26 @@ class Step(NamedTuple):
 
 
 #: Bytecodes that only move values about: they cannot fail, and Python heeds no signal at them.
-_QUIET = frozenset((
-    "CACHE", "COPY", "LOAD_CLOSURE", "LOAD_CONST", "LOAD_FAST", "MAKE_CELL", "NOP", "POP_EXCEPT", "POP_TOP", "PRECALL",
-    "PUSH_EXC_INFO", "PUSH_NULL", "RETURN_CONST", "RETURN_VALUE", "STORE_FAST", "SWAP",
-))
+_QUIET = frozenset(
+    (
+        "CACHE",
+        "COPY",
+        "LOAD_CLOSURE",
+        "LOAD_CONST",
+        "LOAD_FAST",
+        "MAKE_CELL",
+        "NOP",
+        "POP_EXCEPT",
+        "POP_TOP",
+        "PRECALL",
+        "PUSH_EXC_INFO",
+        "PUSH_NULL",
+        "RETURN_CONST",
+        "RETURN_VALUE",
+        "STORE_FAST",
+        "SWAP",
+    )
+)
 
 
 def steps_of(function: Callable[[], Any], is_traced: Callable[[CodeType], bool]) -> list[Step]:
@@ -129,16 +145,25 @@ def steps_of(function: Callable[[], Any], is_traced: Callable[[CodeType], bool])
     with _watching_bytecodes(count, is_traced):
         function()
     quiet = {code: _quiet_places(code) for code, _ in times}
-    return [Step(code, offset, time) for (code, offset), count in times.items() if offset not in quiet[code]
-            for time in sorted({1, count})]
+    return [
+        Step(code, offset, time)
+        for (code, offset), count in times.items()
+        if offset not in quiet[code]
+        for time in sorted({1, count})
+    ]
 
 
 def _quiet_places(code: CodeType) -> set[int]:
     """Return the places in a function at which nothing is raised: of quiet bytecodes, and of the call that ends a
     ``with`` block, before which no signal is heeded."""
     found = [step for step in dis.get_instructions(code) if step.opname not in ("CACHE", "PRECALL")]
-    ends = {step.offset for number, step in enumerate(found) if step.opname == "CALL" and number > 2
-            and all(before.opname == "LOAD_CONST" and before.argval is None for before in found[number - 3 : number])}
+    ends = {
+        step.offset
+        for number, step in enumerate(found)
+        if step.opname == "CALL"
+        and number > 2
+        and all(before.opname == "LOAD_CONST" and before.argval is None for before in found[number - 3 : number])
+    }
     return ends | {step.offset for step in dis.get_instructions(code) if step.opname in _QUIET}
 
 

@@ -66,10 +66,16 @@ def _hash(data: bytes) -> str:
 def state_at(step: int) -> dict[str, torch.Tensor]:
     """Return the weights at a step of what looks like training: types, sizes and shapes of many kinds."""
     generator = torch.Generator().manual_seed(7)
-    state = {f"layer.{n}.{dtype}".replace("torch.", ""): 0.02 * torch.randn(n, 80, generator=generator)
-             for n, dtype in enumerate(DTYPES, 3)}
-    state |= {"bias": 1e-3 * torch.randn(300, generator=generator), "scalar": torch.tensor(2.5),
-              "empty": torch.zeros(2, 0, 3), "zeros": torch.zeros(90)}
+    state = {
+        f"layer.{n}.{dtype}".replace("torch.", ""): 0.02 * torch.randn(n, 80, generator=generator)
+        for n, dtype in enumerate(DTYPES, 3)
+    }
+    state |= {
+        "bias": 1e-3 * torch.randn(300, generator=generator),
+        "scalar": torch.tensor(2.5),
+        "empty": torch.zeros(2, 0, 3),
+        "zeros": torch.zeros(90),
+    }
     for _ in range(step):
         for value in state.values():
             chosen = torch.rand(value.shape, generator=generator) < 0.05
@@ -82,9 +88,19 @@ def structured() -> dict[Any, Any]:
     """Return an object with all that ``gcodec.save`` takes."""
     weights = state_at(0)["bias"]
     return {
-        "step": 7, "rate": 0.1, "name": "run", "none": None, "flags": [True, False], "bytes": b"\0\1\2",
-        "weights": weights, "tied": weights, "view": weights[3:9], "numbers": np.arange(5, dtype=">i4"),
-        "complex": np.array([1 + 2j, -0.0j]), 4: ("tuple", np.float32(1.5)), "dtype": torch.bfloat16,
+        "step": 7,
+        "rate": 0.1,
+        "name": "run",
+        "none": None,
+        "flags": [True, False],
+        "bytes": b"\0\1\2",
+        "weights": weights,
+        "tied": weights,
+        "view": weights[3:9],
+        "numbers": np.arange(5, dtype=">i4"),
+        "complex": np.array([1 + 2j, -0.0j]),
+        4: ("tuple", np.float32(1.5)),
+        "dtype": torch.bfloat16,
         "bool": weights > 0,
     }
 
@@ -226,8 +242,11 @@ def read_manifest() -> dict[str, Any]:
 
 def main() -> None:
     """Add what is missing."""
-    argparse.ArgumentParser(prog="python -m tests.support.golden_archives", description=__doc__,
-                            formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
+    argparse.ArgumentParser(
+        prog="python -m tests.support.golden_archives",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    ).parse_args()
     GOLDEN_ARCHIVES.mkdir(exist_ok=True)
     manifest, added = read_manifest(), 0
     for name, golden in GOLDENS.items():

@@ -46,8 +46,10 @@ def assert_same_bits(x: Any, bits: Bits) -> None:
     if not np.array_equal(actual, expected):
         different = np.flatnonzero(actual != expected)
         at = different[0]
-        raise AssertionError(f"{len(different)} of {len(actual)} values differ, the first at {at}: "
-                             f"{int(actual[at]):#x} and not {int(expected[at]):#x}")
+        raise AssertionError(
+            f"{len(different)} of {len(actual)} values differ, the first at {at}: "
+            f"{int(actual[at]):#x} and not {int(expected[at]):#x}"
+        )
 
 
 def assert_kept(x: Any, promised: Bits, exact: Bits) -> None:
@@ -73,10 +75,13 @@ def kind_of(error: gcodec.GcodecError) -> reference.Kind:
 #: Records of the codebooks that come with gcodec, by (id, hash).
 SHIPPED: dict[tuple[int, int], bytes] = {
     (number, reference.checksum(bytes.fromhex(record), head_bits)): bytes.fromhex(record)
-    for number, _, _, head_bits, record in shipped.RECORDS}
+    for number, _, _, head_bits, record in shipped.RECORDS
+}
 SHIPPED |= {
     (number, book.hash): book.record
-    for shift in range(N_SHIFTS) for number, book in changes_from(shifted_thresholds(shift))}
+    for shift in range(N_SHIFTS)
+    for number, book in changes_from(shifted_thresholds(shift))
+}
 
 
 def book_of(record: bytes, digest: int) -> Codebook | ChangeCodebook | None:
@@ -93,6 +98,7 @@ def decode_known(
 ) -> Any:
     """Decode, as numpy arrays of at most ``limit`` bytes, a frame that may name ``codebooks`` by id, besides those that
     are shipped, and may need a base."""
+
     def find(codebook_id: int, digest: int) -> Codebook | ChangeCodebook | None:
         record = (SHIPPED | dict(codebooks)).get((codebook_id, digest))
         return None if record is None else book_of(record, digest)
@@ -204,12 +210,12 @@ def check_encode_buffers(x: Any, frame: bytes, **options: Any) -> None:
     behind them."""
     dtype = reference.DTYPES[frame[5]].name
     for size in (gcodec.max_encoded_size(tuple(x.shape), dtype), len(frame), len(frame) + 1000):
-        out = bytearray(b"\xA5" * (size + 8))
+        out = bytearray(b"\xa5" * (size + 8))
         written = gcodec.encode(x, out=memoryview(out)[:size], **options)
         assert type(written) is memoryview
         assert written == frame
         assert out[: len(frame)] == frame
-        assert out[size:] == b"\xA5" * 8
+        assert out[size:] == b"\xa5" * 8
     array = np.full(len(frame), 0xA5, np.uint8)
     assert np.shares_memory(np.asarray(gcodec.encode(x, out=array, **options)), array)
     assert array.tobytes() == frame
@@ -220,8 +226,13 @@ def check_decode_buffers(frame: bytes, base: Any = None) -> None:
     """Check that ``decode`` reads any kind of buffer, ignores what follows the frame, and fills the caller's array."""
     decoded = gcodec.decode(frame, base=base)
     bits = bits_of(decoded).reshape(tuple(decoded.shape))
-    for data in (bytearray(frame), memoryview(frame), np.frombuffer(frame, np.uint8), frame + b"\xFF" * 13,
-                 memoryview(b"\xFF" + frame)[1:]):
+    for data in (
+        bytearray(frame),
+        memoryview(frame),
+        np.frombuffer(frame, np.uint8),
+        frame + b"\xff" * 13,
+        memoryview(b"\xff" + frame)[1:],
+    ):
         assert_same_bits(gcodec.decode(data, base=base), bits)
     for shape in (tuple(decoded.shape), (decoded.size if isinstance(decoded, np.ndarray) else decoded.numel(),)):
         out = decoded.reshape(shape).copy() if isinstance(decoded, np.ndarray) else decoded.reshape(shape).clone()
@@ -316,7 +327,7 @@ def places_to_cut(size: int, rng: Random, at_most: int) -> Iterator[int]:
 def check_truncation(frame: bytes, rng: Random, at_most: int = 600) -> None:
     """Check that a frame that ends early is refused as such, wherever it ends."""
     for size in places_to_cut(len(frame), rng, at_most):
-        check_refused(gcodec.InsufficientData, lambda: gcodec.decode(frame[:size]))      # noqa: B023 - called here
+        check_refused(gcodec.InsufficientData, lambda: gcodec.decode(frame[:size]))  # noqa: B023 - called here
 
 
 def check_bit_flips(frame: bytes, rng: Random, at_most: int = 1500, base: Bits | None = None) -> None:
@@ -327,7 +338,7 @@ def check_bit_flips(frame: bytes, rng: Random, at_most: int = 1500, base: Bits |
         spoilt[bit >> 3] ^= 1 << (bit & 7)
         result = outcome(spoilt, base=base)
         expected = {"unsupported"} if bit >> 3 == 4 else {"corruption"}
-        if 16 <= bit >> 3 < 24:     # frame_bytes
+        if 16 <= bit >> 3 < 24:  # frame_bytes
             expected.add("insufficient")
         assert result in expected, f"bit {bit & 7} of byte {bit >> 3}: {result}"
 

@@ -155,8 +155,10 @@ def measured_sizes() -> Iterator[Size]:
                 yield measured(dump.name, group, mode, tensors, [encode(x) for x in tensors.values()])
             for mode, (ladder, options) in BY_LEVEL.items():
                 if group == "grad":
-                    frames = [gcodec.encode(x, levels=dump.levels(name, ladder), ladder=ladder, **options)
-                              for name, x in tensors.items()]
+                    frames = [
+                        gcodec.encode(x, levels=dump.levels(name, ladder), ladder=ladder, **options)
+                        for name, x in tensors.items()
+                    ]
                     yield measured(dump.name, group, mode, tensors, frames)
 
 
@@ -174,8 +176,10 @@ def committed_sizes() -> list[Size]:
         return []
     numbers = ("tensors", "values", "input_bytes", "frame_bytes")
     with SIZES.open(newline="", encoding="utf-8") as file:
-        return [Size(**{key: int(cell) if key in numbers else cell for key, cell in row.items()})  # type: ignore[arg-type]
-                for row in csv.DictReader(file)]
+        return [
+            Size(**{key: int(cell) if key in numbers else cell for key, cell in row.items()})  # type: ignore[arg-type]
+            for row in csv.DictReader(file)
+        ]
 
 
 def difference(old: list[Size], new: list[Size]) -> str:
@@ -245,7 +249,7 @@ def golden_frames() -> Iterator[tuple[str, Built]]:
             by_name = {mode.name: mode for mode in modes_of(dtype)}
             columns = scaled(kind, np.random.default_rng(kind.M), (130, 66))
             columns[70:80], columns[:, 9] = 0, 0
-            if kind.W < 64:         # of float64 one is so far from the others that no column seems to matter
+            if kind.W < 64:  # of float64 one is so far from the others that no column seems to matter
                 columns[3, 8] = infinity(kind)
             # Long enough for the encoder to look at; of wide types with few bits each, which is all that differs.
             for mode in (lossless,) if kind.W == 16 else (by_name["1 mantissa bit"],):
@@ -266,13 +270,30 @@ def golden_frames() -> Iterator[tuple[str, Built]]:
         bits = [from_floats(kind, weights) for weights in (before, before + rng.normal(0, rate, 600).clip(-rate, rate))]
         yield f"shipped-changes-{rate:g}", encoded("bfloat16", bits[1], modes_of("bfloat16")[0], bits[0])
     for seed in range(40):
-        yield f"hand-made-{seed:02}", build_frame(Random(f"golden {seed}"), n_values=[None, 200, 90][seed % 3],
-                                                  named=seed % 4 == 0, spare_bits=seed % 5 == 0)
+        yield (
+            f"hand-made-{seed:02}",
+            build_frame(
+                Random(f"golden {seed}"),
+                n_values=[None, 200, 90][seed % 3],
+                named=seed % 4 == 0,
+                spare_bits=seed % 5 == 0,
+            ),
+        )
     for code in with_tail():
         for number, levels in enumerate(USUAL_PLANES[reference.DTYPES[code].T]):
-            yield f"hand-made-{code}-planes-{number}", build_frame(
-                Random(f"golden {code} {number}"), dtype=code, n_values=600, block_log2=10, n_codebooks=1,
-                levels=levels, kinds=["coded"], with_columns=number % 2 == 0)
+            yield (
+                f"hand-made-{code}-planes-{number}",
+                build_frame(
+                    Random(f"golden {code} {number}"),
+                    dtype=code,
+                    n_values=600,
+                    block_log2=10,
+                    n_codebooks=1,
+                    levels=levels,
+                    kinds=["coded"],
+                    with_columns=number % 2 == 0,
+                ),
+            )
         yield f"hand-made-{code}-columns", columns_frame(code)
     yield from every_cell()
     for seed in range(24):
@@ -280,8 +301,18 @@ def golden_frames() -> Iterator[tuple[str, Built]]:
     for name in INDEXED:
         yield f"hand-made-{slug('indexed', name)}", indexed_frame(name)
     sixteen = [(drop, 16 | 15 - drop) for drop in range(16)]
-    yield "hand-made-1-levels-16", build_frame(Random("sixteen levels"), dtype=1, n_values=600, block_log2=10,
-                                               levels=([1, 2, 4, 8, 9], sixteen), n_codebooks=1, kinds=["coded"])
+    yield (
+        "hand-made-1-levels-16",
+        build_frame(
+            Random("sixteen levels"),
+            dtype=1,
+            n_values=600,
+            block_log2=10,
+            levels=([1, 2, 4, 8, 9], sixteen),
+            n_codebooks=1,
+            kinds=["coded"],
+        ),
+    )
     yield from device_frames()
     x = np.linspace(-1, 1, 120, dtype=np.float32)
     draft = Draft.of(gcodec.encode(x), SHIPPED)
@@ -301,8 +332,10 @@ def encoded_sparse(dtype: str) -> Iterator[tuple[str, Built]]:
     few[where[: len(special)]] = special[: len(where)]
     modes = {mode.name: mode for mode in modes_of(dtype)}
     yield slug(dtype, "sparse base"), encoded(dtype, near, modes["lossless"], base)
-    yield slug(dtype, "sparse base of every magnitude"), encoded(
-        dtype, pieces(base, special), modes["lossless"], pieces(base, np.roll(special, 1)))
+    yield (
+        slug(dtype, "sparse base of every magnitude"),
+        encoded(dtype, pieces(base, special), modes["lossless"], pieces(base, np.roll(special, 1))),
+    )
     for name in ("lossless", "half the mantissa", "fine ladder"):
         if name in modes:
             yield slug(dtype, "sparse zeros", name), encoded(dtype, few, modes[name])
@@ -310,17 +343,25 @@ def encoded_sparse(dtype: str) -> Iterator[tuple[str, Built]]:
 
 #: Kinds of block as the table of cells has them; predicted and sparse ones by what they are predicted from.
 CELLS: dict[str, reference.BlockKind] = {
-    "constant": "constant", "raw": "raw", "coded": "coded", "template": "predicted", "base": "predicted",
-    "sparse-zeros": "sparse", "sparse-base": "sparse"}
+    "constant": "constant",
+    "raw": "raw",
+    "coded": "coded",
+    "template": "predicted",
+    "base": "predicted",
+    "sparse-zeros": "sparse",
+    "sparse-base": "sparse",
+}
 
 
 def cells() -> Iterator[tuple[int, int, str]]:
     """(code of the type, mode, kind of block): all that there are; of types with the sign in the head, which came last,
     those of the first two modes."""
-    types, signed = ({code: kind for code, kind in reference.DTYPES.items() if kind.sign_in_head == wanted}
-                     for wanted in (False, True))
+    types, signed = (
+        {code: kind for code, kind in reference.DTYPES.items() if kind.sign_in_head == wanted}
+        for wanted in (False, True)
+    )
     for some, modes in ((types, 3), (signed, 2)):
-        for sparse in (False, True):        # which came later
+        for sparse in (False, True):  # which came later
             for code, kind in some.items():
                 for name, of in CELLS.items():
                     if (kind.predicted or of != "predicted") and (of == "sparse") == sparse:
@@ -341,10 +382,17 @@ def every_cell() -> Iterator[tuple[str, Built]]:
     """A short frame of random values for each cell, with blocks of that kind alone."""
     for number, (code, mode, name) in enumerate(cells()):
         for attempt in range(1000):
-            built = build_frame(Random(f"cell {code} {mode} {name} {attempt}"), dtype=code, n_values=130,
-                                block_log2=10 + number % 11, levels=levels_of_mode(reference.DTYPES[code].T, mode),
-                                n_codebooks=1, kinds=[CELLS[name]], named=mode == 1,
-                                with_base=name in ("base", "sparse-base"))
+            built = build_frame(
+                Random(f"cell {code} {mode} {name} {attempt}"),
+                dtype=code,
+                n_values=130,
+                block_log2=10 + number % 11,
+                levels=levels_of_mode(reference.DTYPES[code].T, mode),
+                n_codebooks=1,
+                kinds=[CELLS[name]],
+                named=mode == 1,
+                with_base=name in ("base", "sparse-base"),
+            )
             draft = Draft.of(built.frame, built.codebooks)
             (block,) = draft.blocks
             kept = cell_of(draft, block) == name and draft.records[0][0] == (mode == 1)
@@ -381,14 +429,17 @@ def device_frames() -> Iterator[tuple[str, Built]]:
         dtype, ladder = BY_NAME[name], gcodec.FINE_LADDER[name]
         bits = golden_values(name, np.random.default_rng(dtype.bits + 1), 900)
         graded = (np.arange(900) // 7 * 5 % 8).astype(np.uint8)
-        for mode, bit_layout, levels in (("lossless", bit_layouts.lossless(dtype), graded[:0]),
-                                     ("4-mantissa-bits", bit_layouts.fixed(dtype, 4), graded[:0]),
-                                     ("fine-ladder", bit_layouts.ladder(dtype, ladder), graded)):
+        for mode, bit_layout, levels in (
+            ("lossless", bit_layouts.lossless(dtype), graded[:0]),
+            ("4-mantissa-bits", bit_layouts.fixed(dtype, 4), graded[:0]),
+            ("fine-ladder", bit_layouts.ladder(dtype, ladder), graded),
+        ):
             n_levels = len(bit_layout.levels)
             sample = take_sample(SampleSource(bits, levels, n_levels, 1 << 14), dtype, 256, every=1)
             counts = sample.by_stream.sum(axis=0)
-            book = from_histogram(counts.astype(np.uint64), dtype.head_bits, n_levels, window_of(n_levels)[1],
-                                  exact=not bit_layout.lossy)
+            book = from_histogram(
+                counts.astype(np.uint64), dtype.head_bits, n_levels, window_of(n_levels)[1], exact=not bit_layout.lossy
+            )
             plan = plan_of(dtype, 1, SharedCodebook(book, book.record))
             request = EncodeRequest(Values(bits, dtype, (900,), 1), bit_layout, levels, EncoderOptions(), threads=1)
             frame = bytes(encode_values(request, plan))
@@ -403,8 +454,16 @@ def with_tail() -> list[int]:
 def columns_frame(code: int) -> Built:
     """A short frame with several records of column references, and with blocks that heed them and that do not."""
     for attempt in range(1000):
-        built = build_frame(Random(f"columns {code} {attempt}"), dtype=code, n_values=2300, block_log2=10,
-                            n_codebooks=1, kinds=["coded"], with_columns=True, with_base=False)
+        built = build_frame(
+            Random(f"columns {code} {attempt}"),
+            dtype=code,
+            n_values=2300,
+            block_log2=10,
+            n_codebooks=1,
+            kinds=["coded"],
+            with_columns=True,
+            with_base=False,
+        )
         draft = Draft.of(built.frame, {})
         flags = {Coded.of(block, draft.stream_log2).flags for block in draft.blocks}
         if len(built.frame) < 9000 and len(draft.columns) in (2, 3) and flags == {0, 1}:
@@ -421,8 +480,19 @@ def naming(number: int, dtype: str, n_levels: int, record: bytes) -> Built:
     rng = Random(number)
     writer = BlockWriter(rng, kind, 8, tuple(widths), tuple(rows_of(kind, widths, n_levels)), [inline], None)
     block, values = writer.block("coded", 600)
-    draft = Draft(next(code for code, one in reference.DTYPES.items() if one is kind), 0, 0, 14, 8, 600, (600,),
-                  tuple(widths), writer.levels, (named,), (block,))
+    draft = Draft(
+        next(code for code, one in reference.DTYPES.items() if one is kind),
+        0,
+        0,
+        14,
+        8,
+        600,
+        (600,),
+        tuple(widths),
+        writer.levels,
+        (named,),
+        (block,),
+    )
     return Built(draft.seal(), np.array(values, kind.container), known)
 
 
@@ -492,8 +562,12 @@ def entry(built: Built) -> dict[str, Any]:
     decoded = reference.decode(built.frame, built.codebooks, base=built.base)
     assert np.array_equal(decoded.bits, built.bits)
     found: dict[str, Any] = {
-        "dtype": decoded.dtype, "shape": list(decoded.shape), "mode": decoded.mode, "container": decoded.container,
-        "blocks": decoded.kinds, "sha256": hashlib.sha256(decoded.bits.tobytes()).hexdigest(),
+        "dtype": decoded.dtype,
+        "shape": list(decoded.shape),
+        "mode": decoded.mode,
+        "container": decoded.container,
+        "blocks": decoded.kinds,
+        "sha256": hashlib.sha256(decoded.bits.tobytes()).hexdigest(),
     }
     return found | held(built)
 
@@ -536,8 +610,11 @@ def invalid_frames() -> Iterator[tuple[str, Built, dict[str, Any]]]:
             field = mutation.name.partition(":")[0]
             if seen.setdefault(field, 0) < 2 and (mutation.name != field):
                 seen[field] += 1
-                yield (f"{slug(field)}-{seen[field]}", built._replace(frame=mutation.frame),
-                       {"what": mutation.name, "expected": mutation.expected} | held(built))
+                yield (
+                    f"{slug(field)}-{seen[field]}",
+                    built._replace(frame=mutation.frame),
+                    {"what": mutation.name, "expected": mutation.expected} | held(built),
+                )
     yield from invalid_indexed(seen)
     built = small_frame(0)
     for size in (0, 1, 4, 47, 48, len(built.frame) // 2, len(built.frame) - 1):
@@ -547,16 +624,26 @@ def invalid_frames() -> Iterator[tuple[str, Built, dict[str, Any]]]:
     yield "unknown-codebook", named_frame()._replace(codebooks={}), unknown
     bit = bytearray(built.frame)
     bit[-1] ^= 0x80
-    yield ("flipped-bit", built._replace(frame=bytes(bit)),
-           {"what": "the last bit", "expected": "corruption"} | held(built))
+    yield (
+        "flipped-bit",
+        built._replace(frame=bytes(bit)),
+        {"what": "the last bit", "expected": "corruption"} | held(built),
+    )
     for seed in (0, 2, 4):
         for how, other in other_bases(predicted_frame(seed)):
             yield (f"{slug(how)}-{seed // 2 + 1}", other, {"what": how, "expected": "unsupported"} | held(other))
 
 
 #: What can be spoilt in blocks of any kind; of others it has been in frames with older kinds.
-OF_ANY_BLOCK = ("block kind", "block codebook", "block base", "block n_values", "block body", "padding of a block",
-                "codebook of another kind")
+OF_ANY_BLOCK = (
+    "block kind",
+    "block codebook",
+    "block base",
+    "block n_values",
+    "block body",
+    "padding of a block",
+    "codebook of another kind",
+)
 
 
 def invalid_indexed(seen: dict[str, int]) -> Iterator[tuple[str, Built, dict[str, Any]]]:
@@ -575,8 +662,11 @@ def invalid_indexed(seen: dict[str, int]) -> Iterator[tuple[str, Built, dict[str
             if seen.setdefault(field, 0) < 3:
                 seen[field] += 1
                 mutation = rng.choice(some)
-                yield (f"{slug(field)}-{seen[field]}", built._replace(frame=mutation.frame),
-                       {"what": mutation.name, "expected": mutation.expected} | held(built))
+                yield (
+                    f"{slug(field)}-{seen[field]}",
+                    built._replace(frame=mutation.frame),
+                    {"what": mutation.name, "expected": mutation.expected} | held(built),
+                )
 
 
 def other_bases(built: Built) -> Iterator[tuple[str, Built]]:
@@ -584,8 +674,10 @@ def other_bases(built: Built) -> Iterator[tuple[str, Built]]:
     base = built.base
     assert base is not None
     yield "no base", built._replace(base=None)
-    yield "a base of another last bit", built._replace(base=base ^ (np.arange(base.size) == base.size - 1).astype(
-        base.dtype))
+    yield (
+        "a base of another last bit",
+        built._replace(base=base ^ (np.arange(base.size) == base.size - 1).astype(base.dtype)),
+    )
     yield "a base of another size", built._replace(base=base[:-1])
 
 
@@ -601,16 +693,30 @@ def small_frame(seed: int) -> Built:
     """A short frame with a coded block."""
     rng = Random(f"invalid {seed}")
     kinds: list[reference.BlockKind] = ["coded", "coded", "raw" if seed % 2 else "constant"]
-    return build_frame(rng, dtype=1 + seed % 8, n_values=rng.choice([40, 70, 1100]), block_log2=10,
-                       n_codebooks=1 + seed % 2, kinds=kinds, named=seed % 3 == 1)
+    return build_frame(
+        rng,
+        dtype=1 + seed % 8,
+        n_values=rng.choice([40, 70, 1100]),
+        block_log2=10,
+        n_codebooks=1 + seed % 2,
+        kinds=kinds,
+        named=seed % 3 == 1,
+    )
 
 
 def predicted_frame(seed: int) -> Built:
     """A short frame with predicted blocks, every other with a base."""
     for attempt in range(1000):
         rng = Random(f"invalid, predicted {seed} {attempt}")
-        built = build_frame(rng, dtype=1 + seed % 3, n_values=[40, 71, 130, 1100][seed % 4], block_log2=10,
-                            n_codebooks=0, kinds=["predicted"], with_base=seed % 2 == 0)
+        built = build_frame(
+            rng,
+            dtype=1 + seed % 3,
+            n_values=[40, 71, 130, 1100][seed % 4],
+            block_log2=10,
+            n_codebooks=0,
+            kinds=["predicted"],
+            with_base=seed % 2 == 0,
+        )
         if len(built.frame) < 4000 and built.frame[15]:
             return built
     raise AssertionError
@@ -620,9 +726,17 @@ def sparse_frame(seed: int) -> Built:
     """A short frame with sparse blocks, the first of which has changes; every other with a base."""
     for attempt in range(1000):
         rng = Random(f"sparse {seed} {attempt}")
-        built = build_frame(rng, dtype=1 + seed % 8, n_values=[65, 130, 300, 1100][seed // 2 % 4], block_log2=10,
-                            n_codebooks=1, kinds=["sparse"], with_base=seed // 8 % 2 == 0, named=seed % 3 == 1,
-                            spare_bits=seed % 5 == 0)
+        built = build_frame(
+            rng,
+            dtype=1 + seed % 8,
+            n_values=[65, 130, 300, 1100][seed // 2 % 4],
+            block_log2=10,
+            n_codebooks=1,
+            kinds=["sparse"],
+            with_base=seed // 8 % 2 == 0,
+            named=seed % 3 == 1,
+            spare_bits=seed % 5 == 0,
+        )
         draft = Draft.of(built.frame, built.codebooks)
         few = len(draft.templates) < 20 and len(draft.residuals) < 20 and len(draft.columns) < 20
         n_changed = sum(len(stream) for block in draft.blocks for stream in Sparse.of(block).streams)
@@ -645,31 +759,94 @@ class Wanted:
 
 #: Frames with indexed blocks: one of each type, and of all that such blocks have.
 INDEXED: dict[str, Wanted] = {
-    "scale across blocks": Wanted(1, 2060, 1, lambda draft, blocks: 0 < blocks[1].skipped < blocks[1].segment < 1024
-                                  and blocks[1].skipped == 1024 % blocks[1].segment and blocks[0].inner[0] == 2),
-    "segment longer than a block": Wanted(2, 1500, 1, lambda draft, blocks: all(
-        block.n_segments == 1 and block.skipped == b << 10 for b, block in enumerate(blocks))),
-    "scale for each value": Wanted(3, 200, 1, lambda draft, blocks: blocks[0].segment == 1
-                                   and blocks[0].inner[0] == 1 and not blocks[0].exceptions),
-    "float64": Wanted(4, 300, 0, lambda draft, blocks: blocks[0].inner[0] == 2 and bool(blocks[0].exceptions)
-                      and len(blocks[0].exceptions) < 200),
+    "scale across blocks": Wanted(
+        1,
+        2060,
+        1,
+        lambda draft, blocks: (
+            0 < blocks[1].skipped < blocks[1].segment < 1024
+            and blocks[1].skipped == 1024 % blocks[1].segment
+            and blocks[0].inner[0] == 2
+        ),
+    ),
+    "segment longer than a block": Wanted(
+        2,
+        1500,
+        1,
+        lambda draft, blocks: all(block.n_segments == 1 and block.skipped == b << 10 for b, block in enumerate(blocks)),
+    ),
+    "scale for each value": Wanted(
+        3, 200, 1, lambda draft, blocks: blocks[0].segment == 1 and blocks[0].inner[0] == 1 and not blocks[0].exceptions
+    ),
+    "float64": Wanted(
+        4,
+        300,
+        0,
+        lambda draft, blocks: (
+            blocks[0].inner[0] == 2 and bool(blocks[0].exceptions) and len(blocks[0].exceptions) < 200
+        ),
+    ),
     "256 factors": Wanted(7, 300, 1, lambda draft, blocks: blocks[0].inner[0] == 2 and n_entries(draft, 0) == 256),
     "256 values": Wanted(8, 200, 0, lambda draft, blocks: blocks[0].inner[0] == 2 and n_entries(draft, 0) == 256),
     "exceptions only": Wanted(16, 130, 1, lambda draft, blocks: len(blocks[0].exceptions) == 130),
-    "one value": Wanted(17, 1100, 0, lambda draft, blocks: n_entries(draft, 0) == 1 and blocks[1].inner[0] == 0
-                        and {len(block.exceptions) == block.n_values for block in blocks} == {True, False}),
-    "three bytes of scales": Wanted(18, 1100, 1, lambda draft, blocks: {3} == {block.scale_bytes for block in blocks}
-                                    and {1, 2} == {block.inner[0] for block in blocks}),
-    "among others, float64": Wanted(19, 4196, None, lambda draft, blocks: len(
-        {block[0] for block in draft.blocks}) >= 4, ("indexed", "indexed", "constant", "coded", "sparse")),
-    "among all others": Wanted(20, 5200, None, lambda draft, blocks: {block[0] for block in draft.blocks} == set(
-        range(6)), reference.KINDS_OF_BLOCK),
-    "16 dictionaries": Wanted(21, 2060, None, lambda draft, blocks: draft.n_dictionaries == 16 and len(
-        {block.codebook for block in blocks}) == 3 and {block.segment > 0 for block in blocks} == {True, False}),
-    "float16 coded": Wanted(3, 500, 1, lambda draft, blocks: blocks[0].inner[0] == 2 and blocks[0].scale_bytes == 2
-                            and blocks[0].skipped == blocks[0].segment - 1 > 0),
-    "bfloat16 exceptions": Wanted(2, 300, 1, lambda draft, blocks: blocks[0].inner[0] == 2
-                                  and 5 < len(blocks[0].exceptions) < 150 and blocks[0].scale_bytes == 4),
+    "one value": Wanted(
+        17,
+        1100,
+        0,
+        lambda draft, blocks: (
+            n_entries(draft, 0) == 1
+            and blocks[1].inner[0] == 0
+            and {len(block.exceptions) == block.n_values for block in blocks} == {True, False}
+        ),
+    ),
+    "three bytes of scales": Wanted(
+        18,
+        1100,
+        1,
+        lambda draft, blocks: (
+            {3} == {block.scale_bytes for block in blocks} and {1, 2} == {block.inner[0] for block in blocks}
+        ),
+    ),
+    "among others, float64": Wanted(
+        19,
+        4196,
+        None,
+        lambda draft, blocks: len({block[0] for block in draft.blocks}) >= 4,
+        ("indexed", "indexed", "constant", "coded", "sparse"),
+    ),
+    "among all others": Wanted(
+        20,
+        5200,
+        None,
+        lambda draft, blocks: {block[0] for block in draft.blocks} == set(range(6)),
+        reference.KINDS_OF_BLOCK,
+    ),
+    "16 dictionaries": Wanted(
+        21,
+        2060,
+        None,
+        lambda draft, blocks: (
+            draft.n_dictionaries == 16
+            and len({block.codebook for block in blocks}) == 3
+            and {block.segment > 0 for block in blocks} == {True, False}
+        ),
+    ),
+    "float16 coded": Wanted(
+        3,
+        500,
+        1,
+        lambda draft, blocks: (
+            blocks[0].inner[0] == 2 and blocks[0].scale_bytes == 2 and blocks[0].skipped == blocks[0].segment - 1 > 0
+        ),
+    ),
+    "bfloat16 exceptions": Wanted(
+        2,
+        300,
+        1,
+        lambda draft, blocks: (
+            blocks[0].inner[0] == 2 and 5 < len(blocks[0].exceptions) < 150 and blocks[0].scale_bytes == 4
+        ),
+    ),
 }
 
 
@@ -683,9 +860,16 @@ def indexed_frame(name: str) -> Built:
     """A short frame with indexed blocks, such as ``INDEXED`` says."""
     wanted = INDEXED[name]
     for attempt in range(20_000):
-        built = build_frame(Random(f"indexed {name} {attempt}"), dtype=wanted.code, n_values=wanted.n_values,
-                            block_log2=10, n_codebooks=1, kinds=wanted.kinds, spare_bits=attempt % 5 == 0,
-                            with_base=False)
+        built = build_frame(
+            Random(f"indexed {name} {attempt}"),
+            dtype=wanted.code,
+            n_values=wanted.n_values,
+            block_log2=10,
+            n_codebooks=1,
+            kinds=wanted.kinds,
+            spare_bits=attempt % 5 == 0,
+            with_base=False,
+        )
         draft = Draft.of(built.frame, built.codebooks)
         blocks = [Indexed.of(block, draft.kind.W) for block in draft.blocks if block[0] == 5]
         few = len(draft.templates) < 20 and len(draft.residuals) < 20 and len(draft.columns) < 20
@@ -735,8 +919,11 @@ def write_frames(folder: Path, frames: Iterator[tuple[str, Built, dict[str, Any]
 
 def main() -> None:
     """The command."""
-    argparse.ArgumentParser(prog="python -m tests.support.make_golden", description=__doc__,
-                            formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
+    argparse.ArgumentParser(
+        prog="python -m tests.support.make_golden",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    ).parse_args()
     GOLDEN.mkdir(exist_ok=True)
     write_frames(GOLDEN, ((name, built, entry(built)) for name, built in golden_frames()))
     write_frames(GOLDEN_INVALID, invalid_frames())

@@ -27,8 +27,7 @@ from tests.support.paths import GOLDEN
 
 Types = tuple[str, ...]
 #: Types of one width, whose kernels are the same.
-WIDTHS: tuple[Types, ...] = (
-    ("float32",), ("bfloat16", "float16"), ("float64",), ("float8_e4m3fn", "float8_e5m2"))
+WIDTHS: tuple[Types, ...] = (("float32",), ("bfloat16", "float16"), ("float64",), ("float8_e4m3fn", "float8_e5m2"))
 
 
 def encode_in_all_modes(types: Types) -> None:
@@ -38,7 +37,7 @@ def encode_in_all_modes(types: Types) -> None:
             for mode in modes(dtype):
                 case = Case(dtype, name)
                 gcodec.encode(case.array(), **mode.arguments(case))
-                if KINDS[dtype].predicted:      # tests compare the layouts of such types with the general one
+                if KINDS[dtype].predicted:  # tests compare the layouts of such types with the general one
                     with general_layout():
                         gcodec.encode(case.array(), **mode.arguments(case))
         uniform = from_floats(KINDS[dtype], np.random.default_rng(0).uniform(-0.75, 0.75, 5000))
@@ -70,7 +69,7 @@ Task = tuple[Callable[[Types], None], Types]
 def tasks_for(widths: Sequence[Types]) -> Iterator[Task]:
     """Yield tasks such that of any that run at the same time, no two compile the same kernel."""
     first, *others = widths
-    yield encode_in_all_modes, first    # also compiles what types share, while others decode
+    yield encode_in_all_modes, first  # also compiles what types share, while others decode
     yield from ((decode_golden_frames, types) for types in widths)
     for before, types in zip(widths, others, strict=False):
         yield encode_in_all_modes, types

@@ -24,4 +24,4 @@ for name in TYPES:
     for mode in (Lossless(), FixedBits(5), near):
         for refresh in (Refresh(), None):
             precompile_kernels(BY_NAME[name], mode, refresh)
-gc.freeze()     # no copy looks at these objects for cycles, which would also copy the memory that they lie in
+gc.freeze()  # no copy looks at these objects for cycles, which would also copy the memory that they lie in

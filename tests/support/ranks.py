@@ -112,8 +112,7 @@ _groups: dict[int, Any] = {}
 
 
 def run_members(case_of_members: Case, members: int, **arguments: Any) -> Any:
-    """Return what a case returns on this rank, run by the first ``members`` ranks in their own group, else None.
-    """
+    """Return what a case returns on this rank, run by the first ``members`` ranks in their own group, else None."""
     import torch.distributed as dist
 
     if members not in _groups:
@@ -139,8 +138,9 @@ def _serve(pipe: Any, backend: str, rank: int, size: int, store: str) -> None:
     import torch.distributed as dist
 
     torch.set_num_threads(1)
-    dist.init_process_group(backend, init_method=f"file://{store}", rank=rank, world_size=size,
-                            timeout=timedelta(seconds=180))
+    dist.init_process_group(
+        backend, init_method=f"file://{store}", rank=rank, world_size=size, timeout=timedelta(seconds=180)
+    )
     while True:
         try:
             case, arguments = pipe.recv()

@@ -18,11 +18,11 @@ import numpy.typing as npt
 
 from tests.support.paths import ROOT
 
-Bits: TypeAlias = npt.NDArray[np.unsignedinteger]       # values as integers of W bits
+Bits: TypeAlias = npt.NDArray[np.unsignedinteger]  # values as integers of W bits
 U32: TypeAlias = npt.NDArray[np.uint32]
 U64: TypeAlias = npt.NDArray[np.uint64]
-Template: TypeAlias = U32 | int                         # bits of float32 values, or the hash of the base
-Known: TypeAlias = Mapping[tuple[int, int], bytes]      # inline records of codebooks by (id, hash)
+Template: TypeAlias = U32 | int  # bits of float32 values, or the hash of the base
+Known: TypeAlias = Mapping[tuple[int, int], bytes]  # inline records of codebooks by (id, hash)
 Kind: TypeAlias = Literal["insufficient", "corruption", "unsupported", "limit"]
 
 
@@ -129,7 +129,7 @@ DTYPES = {
     20: DType("bfloat16", 16, 12, 4, 7, True),
     21: DType("float32", 32, 12, 20, 23, True),
 }
-BYTES = DTYPES[5]       # of the indices of indexed blocks (§5, §10)
+BYTES = DTYPES[5]  # of the indices of indexed blocks (§5, §10)
 # Codes from 7 on are the values of codes 1 to 4, which keep the name.
 BY_NAME = {kind.name: kind for code, kind in DTYPES.items() if code < 7}
 
@@ -260,13 +260,25 @@ def read_prelude(data: bytes, known: Known, limit: int | None = None) -> Prelude
     require(start == frame_bytes, "prelude_bytes and the sizes of the blocks add up to frame_bytes")
     within = limit is None or n_values * kind.W // 8 <= limit
     require(within, "the array is within the caller's limit", "limit")
-    return Prelude(kind, mode, container, block_log2, stream_log2, n_values, shape, planes, levels, codebooks,
-                   residuals, templates, columns, tuple(blocks))
+    return Prelude(
+        kind,
+        mode,
+        container,
+        block_log2,
+        stream_log2,
+        n_values,
+        shape,
+        planes,
+        levels,
+        codebooks,
+        residuals,
+        templates,
+        columns,
+        tuple(blocks),
+    )
 
 
-def read_levels(
-    rest: Reader, kind: DType, n_planes: int, n_levels: int
-) -> tuple[tuple[int, ...], tuple[Level, ...]]:
+def read_levels(rest: Reader, kind: DType, n_planes: int, n_levels: int) -> tuple[tuple[int, ...], tuple[Level, ...]]:
     """Planes and levels (§4)."""
     planes = tuple(rest.u(8) for _ in range(n_planes))
     require(all(1 <= width <= 56 for width in planes), "the width of a plane is 1 ... 56")
@@ -337,7 +349,7 @@ def read_columns(rest: Reader, n_values: int, end_before: int) -> ColumnReferenc
     start = rest.at
     n_columns = rest.u(32) - 2**31
     first, end, group, least, width = rest.u(64), rest.u(64), rest.u(16), rest.u(8), rest.u(8)
-    least -= 256 if least >= 128 else 0         # two's complement
+    least -= 256 if least >= 128 else 0  # two's complement
     require(2 <= n_columns < 2**24, "n_columns of column references is 2 ... 2^24 - 1")
     require(end_before <= first, "first is not below the end of the record before")
     require(first < end <= n_values, "first < end <= n_values")
@@ -362,8 +374,8 @@ class Codebook:
     """A prefix code (§5), and the record in the frame that it was read from."""
 
     record: bytes
-    symbols: dict[int, tuple[int, int]]     # symbol: (level, relative head), without zero and escape
-    codes: dict[str, int]                   # the bits of a code, lowest bit position first: symbol; the shortest first
+    symbols: dict[int, tuple[int, int]]  # symbol: (level, relative head), without zero and escape
+    codes: dict[str, int]  # the bits of a code, lowest bit position first: symbol; the shortest first
 
 
 @dataclass(frozen=True)
@@ -397,9 +409,7 @@ class Dictionary:
 AnyCodebook: TypeAlias = Codebook | ChangeCodebook | Dictionary
 
 
-def read_codebooks(
-    rest: Reader, kind: DType, n_codebooks: int, n_levels: int, known: Known
-) -> tuple[AnyCodebook, ...]:
+def read_codebooks(rest: Reader, kind: DType, n_codebooks: int, n_levels: int, known: Known) -> tuple[AnyCodebook, ...]:
     """The codebooks of all kinds but 2, in the order that they must have (§5)."""
     codebooks = tuple(read_codebook(rest, kind, n_levels, known) for _ in range(n_codebooks))
     in_order = [Codebook, ChangeCodebook, Dictionary]
@@ -519,7 +529,7 @@ class ResidualCodebook:
     """A prefix code for the residuals of predicted blocks (§5), and its record."""
 
     record: bytes
-    codes: dict[str, int]                   # as in Codebook
+    codes: dict[str, int]  # as in Codebook
 
 
 def read_residual(rest: Reader, kind: DType) -> ResidualCodebook:
@@ -571,8 +581,7 @@ def read_header(b: int, data: bytes, n_values: int, otherwise: Kind = "unsupport
     `otherwise` is how a reserved kind is refused.
     """
     fields = Reader(data)
-    kind, codebook, base, own_n_values, stored = (
-        fields.u(8), fields.u(8), fields.u(16), fields.u(32), fields.u(64))
+    kind, codebook, base, own_n_values, stored = (fields.u(8), fields.u(8), fields.u(16), fields.u(32), fields.u(64))
     seed = (b + 1) * 0x9E3779B97F4A7C15
     require(checksum(data, seed, own_words=(2, 3)) == stored, "checksum of the block")
     require(kind < len(KINDS_OF_BLOCK), "kind of block is 0 ... 5", otherwise)
@@ -613,7 +622,7 @@ def column_references(prelude: Prelude, start: int, n_values: int) -> npt.NDArra
     if not prelude.columns:
         return None
     references = np.zeros(n_values, np.int64)
-    for columns in prelude.columns:         # no value is in two of them
+    for columns in prelude.columns:  # no value is in two of them
         references += columns.of(np.arange(n_values) + start)
     return references
 
@@ -638,7 +647,11 @@ def read_own_values(prelude: Prelude, block: Block, columns: npt.NDArray[np.int6
 
 
 def read_coded(
-    prelude: Prelude, codebook: Codebook, base: int, n_values: int, columns: npt.NDArray[np.int64] | None,
+    prelude: Prelude,
+    codebook: Codebook,
+    base: int,
+    n_values: int,
+    columns: npt.NDArray[np.int64] | None,
     body: Reader,
 ) -> U64:
     """The values of a coded block from its body (§7). `columns` are the column references of its values (§4)."""
@@ -687,7 +700,12 @@ def read_coded(
 
 
 def read_streams(
-    streams: Reader, lengths: Sequence[int], per_stream: int, n_values: int, run_symbol: int, H: int,
+    streams: Reader,
+    lengths: Sequence[int],
+    per_stream: int,
+    n_values: int,
+    run_symbol: int,
+    H: int,
     codes: Mapping[str, int],
 ) -> tuple[npt.NDArray[np.intp], list[int]]:
     """The symbols of a block's sub-streams (§7), and the heads behind escapes."""
@@ -706,7 +724,7 @@ class BitReader:
     """Takes codes and numbers off the front of a sub-stream (§7), lowest bit position first."""
 
     def __init__(self, data: bytes) -> None:
-        self.bits = f"{int.from_bytes(data, 'little'):0{8 * len(data)}b}"[::-1]     # bits[i] is the bit at position i
+        self.bits = f"{int.from_bytes(data, 'little'):0{8 * len(data)}b}"[::-1]  # bits[i] is the bit at position i
         self.at = 0
 
     def symbol(self, codes: Mapping[str, int]) -> int:
@@ -788,7 +806,7 @@ def read_predicted(
         residual[owners] = residual[owners] << np.uint64(4 if p == W // 8 - 1 else 8) | digits
 
     if isinstance(template, int):
-        assert base is not None             # or the frame had been refused
+        assert base is not None  # or the frame had been refused
         predicted = base
     else:
         predicted = predictions(prelude.kind, template, scale_bytes, column, n_values)
@@ -825,7 +843,7 @@ def prediction(kind: DType, q: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
             p = (q + 2**15) // 2**16
         case _:
             m = q % 2**31
-            s = np.clip(126 - m // 2**23, 1, 25)        # where it is used, it is 14 or more
+            s = np.clip(126 - m // 2**23, 1, 25)  # where it is used, it is 14 or more
             f = 2**23 + m % 2**23
             small = (f + (1 << s - 1)) // (1 << s)
             size = np.where(m >= 0x38800000, (m - 0x38000000 + 2**12) // 2**13, small)
@@ -841,7 +859,7 @@ def base_hash(base: Bits) -> int:
 
 def order(v: U64, half: np.uint64) -> U64:
     """o(v), from values to integers in their order, and back: it is its own inverse (§8)."""
-    most = np.uint64((3 * int(half) - 1) % 2**64)       # for W = 64, all is modulo 2^64 anyway
+    most = np.uint64((3 * int(half) - 1) % 2**64)  # for W = 64, all is modulo 2^64 anyway
     return np.where(v < half, v, most - v)
 
 
@@ -856,7 +874,11 @@ def read_sparse(prelude: Prelude, block: Block, base: U64 | None) -> U64:
         raise Refused("corruption", "the codebook of a sparse block is of kind 3")
     values = sparse_predictions(prelude, codebook, block, base)
     symbol_bytes, min_stream_bytes, length_width, stream_log2 = (
-        block.body.u(32), block.body.u(32), block.body.u(8), block.body.u(8))
+        block.body.u(32),
+        block.body.u(32),
+        block.body.u(8),
+        block.body.u(8),
+    )
     block.body.reserved(2)
     inner_bytes = block.body.u(32)
     require(length_width <= 24, "length_width is 0 ... 24")
@@ -883,7 +905,7 @@ def read_sparse(prelude: Prelude, block: Block, base: U64 | None) -> U64:
     return values
 
 
-Change: TypeAlias = tuple[int, int]         # the place of a value in its block, and the step
+Change: TypeAlias = tuple[int, int]  # the place of a value in its block, and the step
 
 
 def sparse_predictions(prelude: Prelude, codebook: ChangeCodebook, block: Block, base: U64 | None) -> U64:
@@ -893,7 +915,7 @@ def sparse_predictions(prelude: Prelude, codebook: ChangeCodebook, block: Block,
         return np.zeros(block.n_values, np.uint64)
     require(block.base < len(prelude.templates), "base is a template")
     require(isinstance(prelude.templates[block.base], int), "base is a template of no columns")
-    assert base is not None                 # or the frame had been refused
+    assert base is not None  # or the frame had been refused
     return base.copy()
 
 
@@ -903,9 +925,7 @@ def classes_of(predicted: U64, codebook: ChangeCodebook, W: int) -> npt.NDArray[
     return np.searchsorted(thresholds, predicted & np.uint64(2 ** (W - 1) - 1), side="right")
 
 
-def read_changes(
-    data: bytes, codebook: ChangeCodebook, classes: npt.NDArray[np.intp], start: int
-) -> list[Change]:
+def read_changes(data: bytes, codebook: ChangeCodebook, classes: npt.NDArray[np.intp], start: int) -> list[Change]:
     """The changes of a sub-stream (§9) that begins at place `start` of its block, in the order of their places.
 
     `classes` are those of its values.
@@ -1035,7 +1055,7 @@ def rounded(kind: DType, q: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
             return (q + 2**15 - 1 + q // 2**16 % 2) // 2**16
         case _:
             m = q % 2**31
-            s = np.clip(126 - m // 2**23, 1, 25)        # where it is used, it is 14 or more
+            s = np.clip(126 - m // 2**23, 1, 25)  # where it is used, it is 14 or more
             f = 2**23 + m % 2**23
             small = (f + (1 << s - 1) - 1 + f // (1 << s) % 2) // (1 << s)
             normal = (m - 0x38000000 + 2**12 - 1 + m // 2**13 % 2) // 2**13

@@ -29,6 +29,7 @@ def record(what: str, n_cases: int, n_failures: int, result: str) -> None:
         n_failures: how many of the cases ended in another way than they must.
         result: what held, or what did not, in a few words.
     """
+
     def with_row(rows: list[dict[str, Any]]) -> None:
         row = {"what": what, "n_cases": n_cases, "n_failures": n_failures, "result": result}
         places = [number for number, earlier in enumerate(rows) if earlier["what"] == what]
@@ -40,6 +41,7 @@ def record(what: str, n_cases: int, n_failures: int, result: str) -> None:
 def keep_only(start: str, names: Collection[str]) -> None:
     """Remove rows whose names begin with ``start`` and are not among ``names``: those of an earlier version of a suite
     that has just recorded all of its rows."""
+
     def without(rows: list[dict[str, Any]]) -> None:
         rows[:] = [row for row in rows if not row["what"].startswith(start) or row["what"] in names]
 
@@ -52,7 +54,7 @@ def _change(change: Callable[[list[dict[str, Any]]], None]) -> None:
         return
     import fcntl  # not on Windows, where nobody sets the variable
 
-    with Path(name).open("a+") as file:     # several processes of a run may write
+    with Path(name).open("a+") as file:  # several processes of a run may write
         fcntl.flock(file, fcntl.LOCK_EX)
         file.seek(0)
         rows = json.loads(file.read() or "[]")

@@ -37,12 +37,12 @@ class Slots(MemoryFileSystem):
     """
 
     protocol = "slots"
-    store: ClassVar[dict[str, Any]] = {}        # of its own, not that of memory://
+    store: ClassVar[dict[str, Any]] = {}  # of its own, not that of memory://
     pseudo_dirs: ClassVar[list[str]] = [""]
     calls, failed, is_late, replaces = 0, 0, False, True
     fails_at: Collection[int] = ()
     error: Callable[[], BaseException] = staticmethod(no_credentials)
-    find = AbstractFileSystem.find      # by ls, folder by folder
+    find = AbstractFileSystem.find  # by ls, folder by folder
 
     @classmethod
     def reset(cls) -> None:

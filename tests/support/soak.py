@@ -22,7 +22,7 @@ import gcodec
 from gcodec import FINE_LADDER
 
 N_CASES = 60
-LARGE = 300_000    #: values, so that calls with threads use several
+LARGE = 300_000  #: values, so that calls with threads use several
 
 
 class Work:

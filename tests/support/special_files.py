@@ -28,7 +28,7 @@ def put(kind: str, path: Path) -> None:
         path.mkdir()
     elif kind == "socket":
         here = Path.cwd()
-        os.chdir(path.parent)       # for the names of sockets are short
+        os.chdir(path.parent)  # for the names of sockets are short
         try:
             with socket.socket(socket.AF_UNIX) as listening:
                 listening.bind(path.name)

@@ -83,7 +83,7 @@ def fail_on(by: int) -> tuple[list[str], bool]:
     if not party.is_source and dist.get_rank() != by:
         kept = equal(party.subscriber.tensors, before) and party.subscriber.number == 2
     if dist.get_rank() == by:
-        party.subscriber.reset()        # as the error says: an anchor is needed
+        party.subscriber.reset()  # as the error says: an anchor is needed
     heard.append(raised(party.step, 3))
     return heard, kept and party.is_current
 
@@ -120,9 +120,9 @@ def damaged(by: int) -> str:
             if tensor.dtype == torch.uint8:
                 tensor[len(tensor) // 2] ^= 1
 
-        party.broadcast._broadcast = flip       # type: ignore[method-assign]
+        party.broadcast._broadcast = flip  # type: ignore[method-assign]
     heard = raised(party.step, 1)
-    party.broadcast._broadcast = broadcast      # type: ignore[method-assign]
+    party.broadcast._broadcast = broadcast  # type: ignore[method-assign]
     party.step(2)
     assert party.is_current
     return heard
@@ -137,7 +137,7 @@ def stale() -> list[str]:
         assert party.publisher.publish(moved(party.state, 2)) is not None
         heard = [raised(party.broadcast.send, new)]
         assert old is not None
-        party.broadcast.send(old)       # made its anchor at once
+        party.broadcast.send(old)  # made its anchor at once
         assert party.broadcast.send(old) == 0
     else:
         heard = [raised(party.broadcast.receive, party.subscriber)]
@@ -175,14 +175,15 @@ def die(by: int) -> str:
 
 # Shards
 
+
 def sharded(seed: int, dimension: int = 0, dtype: torch.dtype = torch.bfloat16) -> nn.Module:
     """Return a small model whose parameters are sharded, unevenly, over all ranks."""
     torch.manual_seed(seed)
     model = nn.Sequential(nn.Linear(12, 27), nn.ReLU(), nn.Linear(27, 9), nn.Linear(9, 2)).to(dtype)
     mesh = init_device_mesh("cpu", (dist.get_world_size(),))
     placed = {"shard_placement_fn": (lambda param: None if param.ndim < 2 else _shard(dimension))} if dimension else {}
-    fully_shard(model[2], mesh=mesh, **placed)      # type: ignore[call-overload]
-    fully_shard(model, mesh=mesh, **placed)     # type: ignore[call-overload]
+    fully_shard(model[2], mesh=mesh, **placed)  # type: ignore[call-overload]
+    fully_shard(model, mesh=mesh, **placed)  # type: ignore[call-overload]
     return model
 
 
@@ -207,8 +208,10 @@ def shards(path: str, dtype: torch.dtype) -> dict[str, Any]:
         optimizer.zero_grad()
         folder.send(publisher.publish(gd.local_shards(trained.state_dict())))
         assert gd.catch_up_shards(subscriber, folder) == 1
-        full = [(ours.full_tensor(), theirs.full_tensor().bfloat16())
-                for ours, theirs in zip(worker.state_dict().values(), trained.state_dict().values(), strict=True)]
+        full = [
+            (ours.full_tensor(), theirs.full_tensor().bfloat16())
+            for ours, theirs in zip(worker.state_dict().values(), trained.state_dict().values(), strict=True)
+        ]
         assert all(torch.equal(*pair) for pair in full)
         assert gd.newest_versions(folder) == (step + 1, step + 1)
     heard = {"whole": raised(publisher.publish, trained.state_dict())}
@@ -222,21 +225,21 @@ def shards(path: str, dtype: torch.dtype) -> dict[str, Any]:
     assert gd.newest_versions(folder) == (4, 5)
     assert gd.catch_up_shards(subscriber, folder) == 0
     dist.barrier()
-    publisher = Publisher(part=part, dtype="bfloat16", first=6)     # the training was killed, and goes on
-    for by_culprit, newest in ((False, (4, 6)), (True, (6, 6))):    # before rank 1 sends 6, all have 4, but not its 5
+    publisher = Publisher(part=part, dtype="bfloat16", first=6)  # the training was killed, and goes on
+    for by_culprit, newest in ((False, (4, 6)), (True, (6, 6))):  # before rank 1 sends 6, all have 4, but not its 5
         if culprit == by_culprit:
             folder.send(publisher.publish(gd.local_shards(trained.state_dict())))
         dist.barrier()
         assert gd.newest_versions(folder) == newest
         gd.catch_up_shards(subscriber, folder)
         assert subscriber.number == newest[0]
-    shutil.rmtree(Path(path) / part)        # another run begins anew
+    shutil.rmtree(Path(path) / part)  # another run begins anew
     publisher, before = Publisher(part=part, dtype="bfloat16"), subscriber.state
     for number in range(1, 7):
         trained(torch.ones(8, 12).to(dtype) * number).square().sum().backward()
         optimizer.step()
         folder.send(publisher.publish(gd.local_shards(trained.state_dict())))
-        assert (gd.catch_up_shards(subscriber, folder) > 0) == (number == 6)    # the number that is held
+        assert (gd.catch_up_shards(subscriber, folder) > 0) == (number == 6)  # the number that is held
         assert (subscriber.number, subscriber.state == before) == (6, number < 6)
     dist.barrier()
     if dist.get_rank() == 1:

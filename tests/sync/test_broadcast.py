@@ -68,17 +68,23 @@ def test_shards_are_followed_by_workers_of_the_same_layout(ranks, tmp_path, dtyp
     for rank, heard in enumerate(ranks.run(cases.shards, path=str(tmp_path), dtype=dtype)):
         assert "local_shards" in heard["whole"]
         assert heard["other layout"].startswith(("InvalidArgument", "PeerError"))
-        for name, text in (("no folder", "InvalidArgument: folder must be"),
-                           ("no subscriber", "InvalidArgument: subscriber must be")):
+        for name, text in (
+            ("no folder", "InvalidArgument: folder must be"),
+            ("no subscriber", "InvalidArgument: subscriber must be"),
+        ):
             assert heard[name].startswith(text if rank == 1 else "PeerError"), heard[name]
         assert heard["damaged"].startswith("Corruption" if rank == 1 else "PeerError")
 
 
-@pytest.mark.parametrize(("state", "words"), [
-    ({"w": torch.ones(2), "norm._extra_state": None}, "'norm._extra_state' to a NoneType"),
-    ({"model": {"w": torch.ones(2)}}, "'model' to a dict"), ({1: torch.ones(2)}, "1 to a"),
-    ([torch.ones(2)], "not be a list"),
-])
+@pytest.mark.parametrize(
+    ("state", "words"),
+    [
+        ({"w": torch.ones(2), "norm._extra_state": None}, "'norm._extra_state' to a NoneType"),
+        ({"model": {"w": torch.ones(2)}}, "'model' to a dict"),
+        ({1: torch.ones(2)}, "1 to a"),
+        ([torch.ones(2)], "not be a list"),
+    ],
+)
 def test_what_is_no_state_of_tensors_is_refused_by_name_before_it_is_sharded(state, words):
     for call in (gcodec.distributed.shard_part, gcodec.distributed.local_shards):
         with pytest.raises(gcodec.InvalidArgument, match=re.escape(words)):

@@ -15,12 +15,21 @@ pytest.importorskip("torch")
 
 
 def test_the_example_of_weight_sync_runs_under_torchrun(tmp_path):
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "3",
-               str(ROOT / "examples/weight_sync.py"), str(tmp_path), "--steps", "4"]
+    command = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node",
+        "3",
+        str(ROOT / "examples/weight_sync.py"),
+        str(tmp_path),
+        "--steps",
+        "4",
+    ]
     environment = os.environ | counting_threads(tmp_path / "site")
     environment["MKL_CBWR"] = "COMPATIBLE"  # else equal matrices may have other products elsewhere
-    done = subprocess.run(
-        command, capture_output=True, text=True, timeout=240, check=False, cwd=ROOT, env=environment)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False, cwd=ROOT, env=environment)
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     assert sum(line.startswith("version ") for line in lines) == 4

@@ -57,11 +57,15 @@ def test_subscribers_catch_up_from_wherever_they_are(tmp_path, how):
 
 def test_retention_keeps_what_the_newest_anchors_need(tmp_path):
     folder = VersionFolder(tmp_path, keep_anchors=2)
-    _, states = filled(folder, 9, anchor_every=3)       # anchors: 1, 4, 7
+    _, states = filled(folder, 9, anchor_every=3)  # anchors: 1, 4, 7
     assert [version.number for version in folder.versions()] == [4, 5, 6, 7, 8, 9]
     names = {path.name for path in tmp_path.iterdir()}
-    assert names == {LOCK, "versions.json", *(f"{n:010}.difference.gc" for n in range(4, 10)),
-                     *(f"{n:010}.anchor.gc" for n in (4, 7))}
+    assert names == {
+        LOCK,
+        "versions.json",
+        *(f"{n:010}.difference.gc" for n in range(4, 10)),
+        *(f"{n:010}.anchor.gc" for n in (4, 7)),
+    }
     for number in range(4, 10):
         subscriber = Subscriber()
         subscriber.catch_up(folder, to=number)
@@ -153,7 +157,7 @@ def test_weights_that_all_have_need_no_anchor(tmp_path):
 
 
 def test_other_files_are_left_alone(tmp_path):
-    others = ("notes.txt", "model.gc", "x.partial", ".model.gc.0123abcd.partial")     # the last is being written
+    others = ("notes.txt", "model.gc", "x.partial", ".model.gc.0123abcd.partial")  # the last is being written
     for name in others:
         (tmp_path / name).write_text("mine")
     (tmp_path / "0000000009.anchor.gc").write_text("left by a publisher that was killed")
@@ -170,7 +174,7 @@ def test_a_second_publisher_waits_for_the_first(tmp_path, monkeypatch):
     refused: list[str] = []
 
     def replace(folder: Any, name: str, data: bytes) -> None:
-        if not refused:     # the other one comes in between
+        if not refused:  # the other one comes in between
             refused.append(name)
             with pytest.raises(GcodecError, match="another process is writing"):
                 second[0].send(second[1])
@@ -186,7 +190,7 @@ def test_a_second_publisher_waits_for_the_first(tmp_path, monkeypatch):
 
 def test_a_version_is_sent_though_old_files_cannot_be_removed(tmp_path, caplog):
     folder = VersionFolder(tmp_path, keep_anchors=1)
-    (tmp_path / "0000000009.anchor.gc").mkdir()     # the least that no one can remove as a file, whoever it is
+    (tmp_path / "0000000009.anchor.gc").mkdir()  # the least that no one can remove as a file, whoever it is
     publisher, states = filled(folder, 3, anchor_every=2)
     assert folder.newest == 3
     assert "cannot remove" in caplog.text and "0000000009.anchor.gc" in caplog.text
@@ -200,7 +204,7 @@ def test_a_folder_that_another_run_writes_anew_is_followed(tmp_path, caplog):
     subscriber.catch_up(VersionFolder(tmp_path))
     shutil.rmtree(tmp_path)
     publisher, state = Publisher(), moved(states[0], seed=99)
-    for number in range(1, 6):      # to the very number that is held
+    for number in range(1, 6):  # to the very number that is held
         VersionFolder(tmp_path).send(publisher.publish(state))
         caplog.clear()
         n_applied = subscriber.catch_up(VersionFolder(tmp_path))
@@ -279,11 +283,16 @@ def test_numbers_of_versions_may_be_integers_of_numpy(number, tmp_path):
 def test_senseless_arguments_of_a_folder_are_refused(tmp_path, monkeypatch):
     for wrong in (0, "2", 1.5):
         with pytest.raises(gcodec.InvalidArgument):
-            VersionFolder(tmp_path, keep_anchors=wrong)     # type: ignore[arg-type]
+            VersionFolder(tmp_path, keep_anchors=wrong)  # type: ignore[arg-type]
     folder, version = VersionFolder(tmp_path), Publisher().publish(some_state())
     calls: list[tuple[Callable[..., Any], Any]] = [
-        (VersionFolder, None), (VersionFolder, b"x"), (folder.send, version.data), (Subscriber().catch_up, "folder"),
-        (Subscriber, {1: torch.zeros(3)}), (lambda to: Subscriber().catch_up(folder, to=to), "1")]
+        (VersionFolder, None),
+        (VersionFolder, b"x"),
+        (folder.send, version.data),
+        (Subscriber().catch_up, "folder"),
+        (Subscriber, {1: torch.zeros(3)}),
+        (lambda to: Subscriber().catch_up(folder, to=to), "1"),
+    ]
     for call, argument in calls:
         with pytest.raises(gcodec.InvalidArgument):
             call(argument)
@@ -305,4 +314,5 @@ def test_a_manifest_is_json_with_numbers_and_hashes(tmp_path):
     manifest = json.loads((tmp_path / "versions.json").read_text())
     assert manifest["format"] == "gcodec-sync-folder-1"
     assert [set(row) for row in manifest["versions"]] == [
-        {"version", "state", "base", "metadata", "difference", "anchor"}] * 2
+        {"version", "state", "base", "metadata", "difference", "anchor"}
+    ] * 2

@@ -55,7 +55,7 @@ def test_an_intact_message_in_the_place_of_another_is_not_used(tmp_path, what):
     with pytest.raises(gcodec.Corruption, match=match):
         subscriber.catch_up(folder)
     assert subscriber.number == 0 and equal(subscriber.tensors, before)
-    folder.send(Publisher(first=6).publish(state))      # an honest one
+    folder.send(Publisher(first=6).publish(state))  # an honest one
     assert subscriber.catch_up(folder) == 1
     assert subscriber.number == 6 and equal(subscriber.tensors, state)
 
@@ -73,7 +73,7 @@ def test_what_is_no_file_is_refused_at_once(tmp_path, kind):
     assert subscriber.number == 2 and equal(subscriber.tensors, states[1])
     folder.send(publisher.publish(states[2], anchor=True))
     with no_waiting():
-        assert subscriber.catch_up(folder) == 1     # by the anchor
+        assert subscriber.catch_up(folder) == 1  # by the anchor
     assert subscriber.number == 4 and equal(subscriber.tensors, states[2])
     put(kind, tmp_path / "versions.json")
     what = r"has more than \d+ bytes" if kind == "huge file" else "must be a regular file"
@@ -86,13 +86,13 @@ def test_what_is_no_file_is_refused_at_once(tmp_path, kind):
 @pytest.mark.parametrize("anchor", [True, False])
 def test_an_anchor_mends_weights_that_something_else_changed(tmp_path, anchor, caplog):
     folder = VersionFolder(tmp_path)
-    publisher, states = filled(folder, 3, anchor_every=2 if anchor else None)       # anchors: 1 and 3, or 1
+    publisher, states = filled(folder, 3, anchor_every=2 if anchor else None)  # anchors: 1 and 3, or 1
     subscriber = Subscriber()
     subscriber.catch_up(folder)
     subscriber.tensors["float32"][5, 7] += 1
     state = moved(states[-1], 9)
     folder.send(publisher.publish(state))
-    assert subscriber.catch_up(folder) == (2 if anchor else 4)      # from an anchor of no higher number
+    assert subscriber.catch_up(folder) == (2 if anchor else 4)  # from an anchor of no higher number
     assert equal(subscriber.tensors, state)
     assert "something else changed the weights of version 3: 'float32'" in caplog.text
 
@@ -125,7 +125,7 @@ def test_a_damaged_manifest_is_named(tmp_path):
         except gcodec.Corruption as error:
             assert "versions.json" in str(error)
             assert subscriber.number == 1
-        else:       # a blank for another
+        else:  # a blank for another
             assert chr(whole[at]).isspace()
             subscriber = Subscriber()
             subscriber.catch_up(folder, to=1)
@@ -206,7 +206,7 @@ def test_a_publisher_that_is_killed_leaves_whole_versions(tmp_path, when):
         folder.send(resumed.publish(after))
         subscriber.catch_up(folder)
         assert equal(subscriber.tensors, after)
-        assert len(list((tmp_path / str(nth)).iterdir())) == 3      # no leftovers: an anchor, the manifest and the lock
+        assert len(list((tmp_path / str(nth)).iterdir())) == 3  # no leftovers: an anchor, the manifest and the lock
         if not code:
             break
         n_killed += 1

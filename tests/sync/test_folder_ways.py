@@ -30,7 +30,7 @@ def test_a_current_subscriber_reads_differences_and_a_late_one_the_anchor(tmp_pa
     folder.send(publisher.publish(state, anchor=True))
     for subscriber, removed in ((current, "anchor"), (Subscriber(), "difference")):
         path = tmp_path / f"{4:010}.{removed}.gc"
-        path.rename(tmp_path / "away")      # it is not read
+        path.rename(tmp_path / "away")  # it is not read
         assert subscriber.catch_up(folder) == 1
         (tmp_path / "away").rename(path)
         assert equal(subscriber.tensors, state)
@@ -56,7 +56,7 @@ def test_the_way_is_that_of_the_fewest_bytes():
         found = None if steps is None else [tuple(step) for step in steps]
         again = later.best(state)
         assert found == (None if again is None else list(again))
-        return found        # type: ignore[return-value]
+        return found  # type: ignore[return-value]
 
     assert way(2, "") == [(1, True), (2, False)]
     assert way(3, "") == [(3, True)]
@@ -76,8 +76,17 @@ def test_the_way_is_that_of_the_fewest_bytes():
 
 def test_messages_that_are_gone_cost_one_look_each(tmp_path, monkeypatch):
     gone = {"bytes": 1, "hash": "0" * 16}
-    rows = [{"version": k, "state": f"{k:016x}", "base": f"{k - 1:016x}", "metadata": {}, "difference": gone,
-             "anchor": gone} for k in range(1, 1001)]
+    rows = [
+        {
+            "version": k,
+            "state": f"{k:016x}",
+            "base": f"{k - 1:016x}",
+            "metadata": {},
+            "difference": gone,
+            "anchor": gone,
+        }
+        for k in range(1, 1001)
+    ]
     digest = xxhash.xxh3_64_hexdigest(json.dumps(rows, separators=(",", ":"), sort_keys=True).encode())
     manifest = {"format": "gcodec-sync-folder-1", "versions": rows, "hash": digest}
     (tmp_path / "versions.json").write_text(json.dumps(manifest))
@@ -111,7 +120,7 @@ def test_each_version_on_the_way_is_compared_with_one_reading_of_the_manifest(tm
     monkeypatch.setattr(folder, "versions", versions)
     subscriber = Subscriber()
     assert subscriber.catch_up(folder) == 5
-    assert len(readings) == 2       # the second finds nothing new
+    assert len(readings) == 2  # the second finds nothing new
     assert equal(subscriber.tensors, states[-1])
 
 
@@ -170,6 +179,6 @@ def test_another_way_leads_around_a_message_in_the_place_of_another(tmp_path):
     other = Publisher(start=moved(states[1], 9), first=3).publish(states[2])
     anchor = Publisher(first=3).publish(states[2]).anchor()
     folder = forged(tmp_path, {}, {}, {"difference": other.data, "anchor": anchor})
-    assert len(other.data) < len(anchor)        # so that it is tried first
-    assert subscriber.catch_up(folder) == 2     # version 2, and the anchor
+    assert len(other.data) < len(anchor)  # so that it is tried first
+    assert subscriber.catch_up(folder) == 2  # version 2, and the anchor
     assert subscriber.number == 3 and equal(subscriber.tensors, states[2])

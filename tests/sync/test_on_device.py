@@ -66,7 +66,7 @@ def test_every_version_arrives_bit_for_bit_whichever_side_works_on_a_device(publ
         version, wanted = ours.publish(given), theirs.publish(given)
         state = copied(given)
         for tensor in given.values():
-            tensor.zero_()      # it is the caller's again
+            tensor.zero_()  # it is the caller's again
         assert (version.state, version.stats.n_changed_values) == (wanted.state, wanted.stats.n_changed_values)
         stats = subscriber.apply(version.data)
         assert stats.n_changed_values == wanted.stats.n_changed_values
@@ -86,7 +86,7 @@ def test_what_a_device_publishes_takes_as_many_bytes_as_what_the_host_publishes(
     for seed in range(1, 4):
         state = moved(state, seed)
         sizes = [len(one.publish(state).data) for one in (ours, theirs)]
-        assert abs(sizes[0] - sizes[1]) <= 16       # frames say that torch's tensors are in them, and hashes differ
+        assert abs(sizes[0] - sizes[1]) <= 16  # frames say that torch's tensors are in them, and hashes differ
 
 
 def test_a_publisher_keeps_tensors_where_they_are():

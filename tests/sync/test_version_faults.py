@@ -22,6 +22,7 @@ from tests.sync.states import chain, equal, fail_at, moved, some_state
 
 # Damage and interruptions
 
+
 def test_damage_is_found_and_nothing_changes():
     publisher = Publisher()
     state = {"w": torch.randn(20, 30).bfloat16(), "n": torch.arange(9), "c": torch.ones(600).bfloat16()}
@@ -41,7 +42,7 @@ def test_damage_is_found_and_nothing_changes():
             except (gcodec.Corruption, gcodec.Unsupported):
                 assert subscriber.number == (holds is not None)
                 assert equal(subscriber.tensors, holds or {})
-            else:       # a bit that Zstandard has no meaning for
+            else:  # a bit that Zstandard has no meaning for
                 n_harmless += 1
                 assert equal(subscriber.tensors, state if holds is None else after)
     assert n_harmless < 10
@@ -80,8 +81,14 @@ def test_a_version_that_cannot_be_made_leaves_the_publisher_as_it_was():
     publisher, subscriber, state = Publisher(), Subscriber(), some_state()
     subscriber.apply(publisher.publish(state).data)
     before = publisher.number, publisher.state
-    for wrong in (torch.ones(3).to_sparse(), torch.empty(3, device="meta"), torch.ones(2, dtype=torch.complex128),
-                  np.array(["text"]), np.array([None]), np.ma.masked_array([1.0], [True])):
+    for wrong in (
+        torch.ones(3).to_sparse(),
+        torch.empty(3, device="meta"),
+        torch.ones(2, dtype=torch.complex128),
+        np.array(["text"]),
+        np.array([None]),
+        np.ma.masked_array([1.0], [True]),
+    ):
         with pytest.raises(gcodec.InvalidArgument, match="wrong"):
             publisher.publish({**state, "wrong": wrong})
     with pytest.raises(gcodec.InvalidArgument, match=r"'model' must be .* not a dict of Python objects"):
@@ -110,7 +117,7 @@ def test_a_subscriber_that_is_killed_while_it_writes_begins_with_an_anchor(tmp_p
             write(*arguments)
             os.kill(os.getpid(), signal.SIGKILL)
 
-        WritableTensor.write = killing      # type: ignore[assignment, method-assign]
+        WritableTensor.write = killing  # type: ignore[assignment, method-assign]
         pending.apply()
         return 0
 
@@ -121,11 +128,12 @@ def test_a_subscriber_that_is_killed_while_it_writes_begins_with_an_anchor(tmp_p
     again = Subscriber(weights)
     with pytest.raises(BrokenChain, match="an anchor is needed"):
         again.apply(folder.message(2, anchor=False))
-    assert again.catch_up(folder) == 2      # the anchor, and the difference
+    assert again.catch_up(folder) == 2  # the anchor, and the difference
     assert equal(weights, after)
 
 
 # Tensors that share memory
+
 
 def tied(how: str) -> tuple[dict[str, Any], Any]:
     """Return tensors that share memory, and all of that memory."""
@@ -146,8 +154,20 @@ def tied(how: str) -> tuple[dict[str, Any], Any]:
     }[how](), w
 
 
-TIED = ["torch", "torch parameters", "numpy", "views of numpy", "numpy and torch", "numpy, turned", "torch, turned",
-        "numpy, backwards", "torch, in part", "numpy, in part", "torch, columns", "numpy, columns"]
+TIED = [
+    "torch",
+    "torch parameters",
+    "numpy",
+    "views of numpy",
+    "numpy and torch",
+    "numpy, turned",
+    "torch, turned",
+    "numpy, backwards",
+    "torch, in part",
+    "numpy, in part",
+    "torch, columns",
+    "numpy, columns",
+]
 
 
 def apart(state: dict[str, Any]) -> dict[str, np.ndarray]:
@@ -198,6 +218,7 @@ def test_different_values_for_the_same_memory_are_refused_when_they_are_read(how
 
 # Limits and arguments
 
+
 def test_a_subscriber_refuses_what_is_not_for_it():
     state = some_state()
     version = Publisher(part="0-of-2").publish(state)
@@ -227,14 +248,14 @@ def test_what_is_no_version_is_refused(tmp_path):
         ({**first, "gcodec-sync.version": "1.0"}, gcodec.Corruption),
         ({**first, "gcodec-sync.state": "no hash"}, gcodec.Corruption),
         ({**first, "gcodec-sync.x": ""}, gcodec.Unsupported),
-        (first, gcodec.Corruption),     # of other weights
+        (first, gcodec.Corruption),  # of other weights
     ):
         gcodec.save_file({"w": np.ones(9, np.float32)}, tmp_path / "other.gc", metadata=metadata)
         with pytest.raises(kind):
             Subscriber().apply(tmp_path / "other.gc")
     for wrong in (None, 3, ["x"]):
         with pytest.raises(gcodec.InvalidArgument):
-            Subscriber().apply(wrong)       # type: ignore[arg-type]
+            Subscriber().apply(wrong)  # type: ignore[arg-type]
 
 
 def test_a_tensor_that_gets_other_memory_is_noticed():
@@ -248,8 +269,15 @@ def test_a_tensor_that_gets_other_memory_is_noticed():
 
 
 @pytest.mark.parametrize("is_read", [False, True], ids=["before it is read", "before it is applied"])
-@pytest.mark.parametrize("move", [lambda model: model.half(), lambda model: model.to(torch.bfloat16),
-                                  lambda model: setattr(model.bias, "data", torch.ones(5))], ids=["half", "to", "data"])
+@pytest.mark.parametrize(
+    "move",
+    [
+        lambda model: model.half(),
+        lambda model: model.to(torch.bfloat16),
+        lambda model: setattr(model.bias, "data", torch.ones(5)),
+    ],
+    ids=["half", "to", "data"],
+)
 def test_a_version_is_refused_after_a_module_was_moved(move, is_read):
     model = torch.nn.Linear(3, 5)
     state = {name: x.clone() for name, x in model.state_dict().items()}
@@ -270,19 +298,30 @@ def test_senseless_arguments_are_refused():
     names: Any = {1: w}
     number: Any = 1
     for call in (
-        lambda: Publisher(anchor_every=0), lambda: Publisher(first=0), lambda: Publisher(dtype="int8"),
-        lambda: Publisher(threads=0), lambda: Publisher(start=w), lambda: Publisher().publish(names),
-        lambda: Publisher().publish({"__metadata__": w}), lambda: Publisher().publish({"\ud800": w}),
+        lambda: Publisher(anchor_every=0),
+        lambda: Publisher(first=0),
+        lambda: Publisher(dtype="int8"),
+        lambda: Publisher(threads=0),
+        lambda: Publisher(start=w),
+        lambda: Publisher().publish(names),
+        lambda: Publisher().publish({"__metadata__": w}),
+        lambda: Publisher().publish({"\ud800": w}),
         lambda: Publisher().publish({"w": w}, metadata={"gcodec-sync.x": "1"}),
         lambda: Publisher().publish({"w": w}, metadata={"x": number}),
         lambda: Publisher().publish({"w": w}, metadata={"x": "\ud800"}),
         lambda: Publisher().publish({"w": w}, metadata={"\ud800": "x"}),
-        lambda: Publisher().publish({"w": w}, metadata=number), lambda: Publisher().publish({"w": TwoTensor(w, w)}),
-        lambda: Publisher(part=number), lambda: Publisher(part="\ud800"), lambda: Subscriber(part=number),
+        lambda: Publisher().publish({"w": w}, metadata=number),
+        lambda: Publisher().publish({"w": TwoTensor(w, w)}),
+        lambda: Publisher(part=number),
+        lambda: Publisher(part="\ud800"),
+        lambda: Subscriber(part=number),
         lambda: Subscriber({"w": TwoTensor(w, w)}),
         lambda: Subscriber(w),
-        lambda: Subscriber(like="jax"), lambda: Subscriber({"w": [1.0]}), lambda: Subscriber({"w": w.expand(3, 4)}),
-        lambda: Subscriber({"w": np.broadcast_to(np.ones(3), (2, 3))}), lambda: Subscriber({"w": w.to_sparse()}),
+        lambda: Subscriber(like="jax"),
+        lambda: Subscriber({"w": [1.0]}),
+        lambda: Subscriber({"w": w.expand(3, 4)}),
+        lambda: Subscriber({"w": np.broadcast_to(np.ones(3), (2, 3))}),
+        lambda: Subscriber({"w": w.to_sparse()}),
         lambda: Subscriber({"w": np.ones(3, ">f4")}),
     ):
         with pytest.raises(gcodec.InvalidArgument):
@@ -293,8 +332,10 @@ def test_tensors_of_a_lazy_module_are_refused_by_name(tmp_path):
     lazy = torch.nn.LazyBatchNorm1d()
     for value in (lazy.weight, lazy.running_mean):
         for call in (
-            lambda w: Publisher().publish({"w": w}), lambda w: Publisher(dtype="bfloat16").publish({"w": w}),
-            lambda w: Subscriber({"w": w}), lambda w: gcodec.save({"w": w}, tmp_path / "w.gc"),
+            lambda w: Publisher().publish({"w": w}),
+            lambda w: Publisher(dtype="bfloat16").publish({"w": w}),
+            lambda w: Subscriber({"w": w}),
+            lambda w: gcodec.save({"w": w}, tmp_path / "w.gc"),
             lambda w: gcodec.save_file({"w": w}, tmp_path / "w.gc"),
         ):
             with pytest.raises(gcodec.InvalidArgument, match=rf"w\b.*{type(value).__name__}"):

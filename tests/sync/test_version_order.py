@@ -49,7 +49,7 @@ def test_an_anchor_brings_any_subscriber_up_to_date():
 
 def test_an_anchor_of_weights_that_are_no_longer_held_is_refused():
     (_, first), (_, second), (_, third) = chain(3)
-    assert first.anchor() == first.data         # was made with the version
+    assert first.anchor() == first.data  # was made with the version
     with pytest.raises(gcodec.InvalidArgument, match="before the next version"):
         second.anchor()
     assert third.anchor()

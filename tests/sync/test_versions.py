@@ -69,29 +69,35 @@ def test_equal_tensors_are_once_in_an_anchor_and_part_ways_later():
     assert len(first.data) < alone + 1000
     subscriber.apply(first.data)
     assert equal(subscriber.tensors, state)
-    changed = {name: torch.where(torch.rand(weights.shape) < 0.1 * number, tensor * 1.5, tensor)
-               for number, (name, tensor) in enumerate(state.items())}
+    changed = {
+        name: torch.where(torch.rand(weights.shape) < 0.1 * number, tensor * 1.5, tensor)
+        for number, (name, tensor) in enumerate(state.items())
+    }
     for version in (publisher.publish(changed), publisher.publish({**changed, "b": changed["c"].clone()})):
         subscriber.apply(version.data)
     assert equal(subscriber.tensors, {**changed, "b": changed["c"]})
 
 
 def layers_in_training(steps: int) -> Iterator[dict[str, torch.Tensor]]:
-    """Yield the bfloat16 weights of some small layers, of which few change at each step; in one, of matrices only.
-    """
+    """Yield the bfloat16 weights of some small layers, of which few change at each step; in one, of matrices only."""
     random = torch.Generator().manual_seed(5)
-    state = {f"layers.{number}.{name}": (torch.randn(shape, generator=random) / 32).bfloat16()
-             for number in range(12) for name, shape in (("weight", (90, 70)), ("bias", (90,)), ("scale", ()))}
+    state = {
+        f"layers.{number}.{name}": (torch.randn(shape, generator=random) / 32).bfloat16()
+        for number in range(12)
+        for name, shape in (("weight", (90, 70)), ("bias", (90,)), ("scale", ()))
+    }
     for step in range(steps):
         yield state
         shares = {name: 0.01 if step != 1 or "weight" in name else 0 for name in state}
-        state = {name: torch.where(torch.rand(tensor.shape, generator=random) < shares[name], tensor * 1.01, tensor)
-                 for name, tensor in state.items()}
+        state = {
+            name: torch.where(torch.rand(tensor.shape, generator=random) < shares[name], tensor * 1.01, tensor)
+            for name, tensor in state.items()
+        }
 
 
 def test_small_tensors_of_one_type_travel_end_to_end(monkeypatch, tmp_path):
     sizes: dict[int, list[int]] = {}
-    for below in (publishing.JOINED_BELOW, 9000, 0):      # all of them, some, and as messages of format 1 have it: none
+    for below in (publishing.JOINED_BELOW, 9000, 0):  # all of them, some, and as messages of format 1 have it: none
         monkeypatch.setattr(publishing, "JOINED_BELOW", below)
         publisher, subscriber = Publisher(), Subscriber()
         held: dict[str, torch.Tensor] = {}
@@ -198,13 +204,13 @@ def test_strides_do_not_matter(how, numpy):
     publisher = Publisher(start={"w": theirs})
     subscriber = Subscriber({"w": ours.numpy() if numpy else ours})
     for sparse in (True, False):
-        theirs[5:7 if sparse else 50, 11] += 1e-3
+        theirs[5 : 7 if sparse else 50, 11] += 1e-3
         subscriber.apply(publisher.publish({"w": theirs}).data)
         assert torch.equal(ours, theirs)
 
 
 def test_tensors_on_a_device_are_read_and_written_through_the_host(monkeypatch):
-    monkeypatch.setattr(WritableTensor, "_flat", None)      # as for tensors whose memory is not the host's
+    monkeypatch.setattr(WritableTensor, "_flat", None)  # as for tensors whose memory is not the host's
     ours = {name: torch.zeros_like(tensor) for name, tensor in some_state().items()}
     subscriber = Subscriber(ours)
     for state, version in chain(4):
@@ -279,7 +285,7 @@ def test_changes_are_the_values_that_differ(like):
             few = 4 * len(places) < len(after) or before is None
             assert np.array_equal(indices, places) if few else np.isin(places, indices).all()
             assert np.array_equal(values, after[indices])
-        assert before is None or equal(subscriber.tensors, before)      # nothing has been written yet
+        assert before is None or equal(subscriber.tensors, before)  # nothing has been written yet
         pending.apply()
         before = state
 
@@ -296,7 +302,7 @@ def test_changes_of_the_anchor_that_made_the_tensors_are_its_own_or_refused():
     assert is_its_own()
     pending.apply()
     assert is_its_own()
-    subscriber.reset()                                       # which leaves the weights
+    subscriber.reset()  # which leaves the weights
     assert is_its_own()
     begun = pending.iter_changes()
     next(begun)

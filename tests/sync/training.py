@@ -87,8 +87,10 @@ def follow(path: str, steps: int, intervals: tuple[int, ...], context: Any) -> t
         The hashes of each step, and of each worker (number, hash, hash) for each version that it was at.
     """
     told, found = ([context.Queue() for _ in intervals] for _ in range(2))
-    workers = [context.Process(target=work, args=(path, steps, every, *queues), daemon=True)
-               for every, *queues in zip(intervals, told, found, strict=True)]
+    workers = [
+        context.Process(target=work, args=(path, steps, every, *queues), daemon=True)
+        for every, *queues in zip(intervals, told, found, strict=True)
+    ]
     for worker in workers:
         worker.start()
     try:

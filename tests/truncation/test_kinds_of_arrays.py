@@ -34,8 +34,10 @@ def test_levels_of_matrices_which_are_never_flat_are_those_of_plain_arrays(dtype
 
 
 @pytest.mark.filterwarnings("error")
-@pytest.mark.parametrize(("kind", "word", "nan"), [
-    (np.float16, np.uint16, 0x7C01), (np.float32, np.uint32, 0x7F800001), (np.uint16, np.uint16, 0x7F81)])
+@pytest.mark.parametrize(
+    ("kind", "word", "nan"),
+    [(np.float16, np.uint16, 0x7C01), (np.float32, np.uint32, 0x7F800001), (np.uint16, np.uint16, 0x7F81)],
+)
 def test_signaling_nan_is_widened_without_a_warning(kind, word, nan):
     g = np.array([nan, 0], word).view(kind)
     assert sgd_levels(np.ones(2), g, lr=0.1).tolist() == [0, 7]
@@ -50,7 +52,7 @@ def test_levels_follow_any_layout_of_memory_and_fill_a_given_output():
     assert want.dtype == np.uint8
     turned = sgd_levels(np.asfortranarray(theta), np.asfortranarray(g), buf, **options)
     assert np.array_equal(turned, want)
-    frozen = np.frombuffer(b"x" + g.tobytes(), np.uint8)[1:].view(np.float32)     # read-only and not aligned
+    frozen = np.frombuffer(b"x" + g.tobytes(), np.uint8)[1:].view(np.float32)  # read-only and not aligned
     assert np.array_equal(sgd_levels(theta, frozen, buf, **options), want.reshape(-1))
     out = np.empty(600, np.uint8)
     assert sgd_levels(theta, g, buf, **options, out=out) is out

@@ -53,12 +53,16 @@ def fake():
         return torch.ones(2)
 
 
-@pytest.mark.parametrize(("make", "text"), [
-    (lambda: torch.ones(2).to(torch.float8_e5m2), "not torch.float8_e5m2"),
-    (lambda: torch.ones(2, dtype=torch.int32), "not torch.int32"),
-    (lambda: np.ma.masked_array([1.0, 2.0], mask=[True, False]), "must not be a masked array"),
-    (fake, "FakeTensor has no data"),
-], ids=["float8", "int32", "masked", "fake"])
+@pytest.mark.parametrize(
+    ("make", "text"),
+    [
+        (lambda: torch.ones(2).to(torch.float8_e5m2), "not torch.float8_e5m2"),
+        (lambda: torch.ones(2, dtype=torch.int32), "not torch.int32"),
+        (lambda: np.ma.masked_array([1.0, 2.0], mask=[True, False]), "must not be a masked array"),
+        (fake, "FakeTensor has no data"),
+    ],
+    ids=["float8", "int32", "masked", "fake"],
+)
 def test_errors_name_the_array_that_cannot_be_read(make, text):
     plain, known = torch.ones(2), view_from_dump("SGD", {"lr": 0.1}, {})
     for name, call in {

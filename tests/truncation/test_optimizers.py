@@ -42,8 +42,10 @@ CASES = [
     ("SGD", options()),
     ("SGD", options(momentum=st.sampled_from([0.9, 0.99, 1.5]), dampening=st.sampled_from([0.0, 0.4, 1.0, 1.2]))),
     ("SGD", options(momentum=st.sampled_from([0.5, 0.9]), nesterov=st.just(True))),
-    ("Adagrad", options(lr_decay=st.sampled_from([0.0, 0.2]), eps=EPS,
-                        initial_accumulator_value=st.sampled_from([0.0, 0.3]))),
+    (
+        "Adagrad",
+        options(lr_decay=st.sampled_from([0.0, 0.2]), eps=EPS, initial_accumulator_value=st.sampled_from([0.0, 0.3])),
+    ),
     ("RMSprop", options(alpha=st.sampled_from([0.99, 0.5, 0.0, 1.0]), eps=EPS, momentum=st.sampled_from([0.0, 0.9]))),
     ("Adam", ADAM),
     ("AdamW", ADAM),
@@ -82,8 +84,7 @@ def after(name, hyper, theta, state, grad, dtype=torch.float64):
 
 
 def gradient_term(name, hyper, state, grad):
-    """Return what the gradient contributes to theta in a step that left ``state``; N is theta after it less this.
-    """
+    """Return what the gradient contributes to theta in a step that left ``state``; N is theta after it less this."""
     sign = 1.0 if hyper["maximize"] else -1.0
     if name == "Adagrad":
         rate = hyper["lr"] / (1 + (state["step"] - 1) * hyper["lr_decay"])
@@ -98,18 +99,18 @@ def gradient_term(name, hyper, state, grad):
 
 def without_gradient(name, hyper, theta, state, grad, end, end_state):
     """Return N: the parameter after the step but for the gradient's term."""
-    if name == "SGD":       # linear: that is a step with a gradient of zero
+    if name == "SGD":  # linear: that is a step with a gradient of zero
         return after(name, hyper, theta, state, np.zeros_like(grad))[0]
     return end - gradient_term(name, hyper, end_state, grad.astype(np.float64))
 
 
-@np.errstate(all="ignore")      # 0 / 0 where eps is 0, the same with every gradient
+@np.errstate(all="ignore")  # 0 / 0 where eps is 0, the same with every gradient
 def check_step(name, hyper, theta, state, exact, rounded, bound, spare=2.0**-46):
     """Check that a step with ``rounded`` ends within bound * |N| of one with ``exact``, in double precision."""
     ends = [after(name, hyper, theta, state, grad) for grad in (exact, rounded)]
     n = without_gradient(name, hyper, theta, state, exact, *ends[0])
     start = np.abs(theta.astype(np.float64))
-    noise = spare * (start + np.abs(ends[0][0]) + np.abs(ends[0][0] - n))     # that of double precision itself
+    noise = spare * (start + np.abs(ends[0][0]) + np.abs(ends[0][0] - n))  # that of double precision itself
     apart = np.abs(ends[0][0] - ends[1][0])
     wrong = np.isfinite(ends[0][0]) & ~(apart <= bound * np.abs(n) + noise * (exact != rounded))
     assert not wrong.any(), [(x[wrong][:3]) for x in (theta, exact, rounded, apart, n, noise)]
@@ -127,8 +128,10 @@ def situations(name, hyper, rng, scales, steps) -> Any:
         yield theta, state, grad
         end, kept = after(name, hyper, theta, state, grad, torch.float32)
         fine = np.isfinite(end)
-        state = {key: float(value) if key == "step" else np.where(fine, value, 1).astype(np.float32)
-                 for key, value in kept.items()}
+        state = {
+            key: float(value) if key == "step" else np.where(fine, value, 1).astype(np.float32)
+            for key, value in kept.items()
+        }
         theta = np.where(fine, end, 1).astype(np.float32)
     for key in state:
         squares = key in ("sum", "square_avg", "exp_avg_sq", "max_exp_avg_sq")
@@ -139,6 +142,7 @@ def situations(name, hyper, rng, scales, steps) -> Any:
 
 # The bound
 
+
 @every_rule
 @pytest.mark.parametrize("rounding", ["nearest", "truncate"])
 def test_a_step_moves_by_at_most_half_an_ulp_of_n(name, choices, rounding):
@@ -148,8 +152,9 @@ def test_a_step_moves_by_at_most_half_an_ulp_of_n(name, choices, rounding):
     @given(choices, SEEDS, SCALES, POLICIES)
     def law(hyper, seed, scales, policy):
         for theta, state, grad in situations(name, hyper, np.random.default_rng(seed), scales, 2):
-            levels = levels_for(view_from_dump(name, hyper, state), theta, grad, ladder=policy.ladder,
-                                in_group=policy.in_group)
+            levels = levels_for(
+                view_from_dump(name, hyper, state), theta, grad, ladder=policy.ladder, in_group=policy.in_group
+            )
             rounded = round_to_levels(grad, levels, policy.ladder, rounding)
             check_step(name, hyper, theta, state, grad, rounded, bound)
 
@@ -157,11 +162,14 @@ def test_a_step_moves_by_at_most_half_an_ulp_of_n(name, choices, rounding):
 
 
 @pytest.mark.parametrize("rounding", ["nearest", "truncate"])
-@pytest.mark.parametrize(("name", "hyper"), [
-    ("Adagrad", {"lr_decay": 0.0, "initial_accumulator_value": 0.0}),
-    ("RMSprop", {"alpha": 0.9}),
-    ("Adam", {"betas": (0.5, 0.9), "amsgrad": False}),
-])
+@pytest.mark.parametrize(
+    ("name", "hyper"),
+    [
+        ("Adagrad", {"lr_decay": 0.0, "initial_accumulator_value": 0.0}),
+        ("RMSprop", {"alpha": 0.9}),
+        ("Adam", {"betas": (0.5, 0.9), "amsgrad": False}),
+    ],
+)
 def test_the_bound_counts_the_smallest_second_moment_on_the_way(name, hyper, rounding):
     """Decay all but cancels the gradient, there is no past, and rounding takes their sum through zero."""
     rng = np.random.default_rng(6)
@@ -239,8 +247,9 @@ def test_a_step_in_the_parameters_own_precision_adds_a_few_roundings(name, choic
     kind = getattr(torch, dtype)
 
     @settings(max_examples=20)
-    @given(choices, SEEDS, st.sampled_from([((-6, 0), (-14, -6)), ((-6, 0), (-30, -10)), ((0, 1), (-2, 3))]),
-           st.booleans())
+    @given(
+        choices, SEEDS, st.sampled_from([((-6, 0), (-14, -6)), ((-6, 0), (-30, -10)), ((0, 1), (-2, 3))]), st.booleans()
+    )
     @np.errstate(all="ignore")
     def law(hyper, seed, scales, in_group):
         rng = np.random.default_rng(seed)
@@ -270,10 +279,14 @@ def test_a_step_in_the_parameters_own_precision_adds_a_few_roundings(name, choic
 def test_hardly_any_trained_parameter_differs_by_more_than_an_ulp(name, choices):
     rng = np.random.default_rng(7)
     n = 20000
-    extra = {"SGD": {"momentum": 0.9}, "Adagrad": {"lr_decay": 0.0, "initial_accumulator_value": 0.0, "eps": 1e-10},
-             "RMSprop": {"alpha": 0.99, "eps": 1e-8, "momentum": 0.9}}
+    extra = {
+        "SGD": {"momentum": 0.9},
+        "Adagrad": {"lr_decay": 0.0, "initial_accumulator_value": 0.0, "eps": 1e-10},
+        "RMSprop": {"alpha": 0.99, "eps": 1e-8, "momentum": 0.9},
+    }
     hyper = {"lr": 1e-3, "weight_decay": 1e-4, "maximize": False} | extra.get(
-        name, {"betas": (0.9, 0.999), "eps": 1e-8, "amsgrad": False})
+        name, {"betas": (0.9, 0.999), "eps": 1e-8, "amsgrad": False}
+    )
     theta, sizes = rng.normal(0, 0.05, n).astype(np.float32), np.exp(rng.normal(-7, 1, n))
     state = {"step": 0.0, "sum": np.zeros(n, np.float32)} if name == "Adagrad" else {}
     for _ in range(5):
@@ -286,22 +299,30 @@ def test_hardly_any_trained_parameter_differs_by_more_than_an_ulp(name, choices)
         theta = two.astype(np.float32)
         ulps = ulp_histogram(one.astype(np.float32), theta)
         assert ulps[0] > 0.8 * n
-        assert ulps[2] + ulps[3] <= n / 1000       # where the step cancels the parameter to less than N
+        assert ulps[2] + ulps[3] <= n / 1000  # where the step cancels the parameter to less than N
     assert (levels > 0).mean() > 0.5
 
 
 @every_rule
-@pytest.mark.parametrize(("param_type", "grad_type"), [
-    ("float32", "bfloat16"), ("float32", "float16"), ("bfloat16", "bfloat16"), ("bfloat16", "float32"),
-    ("float16", "float16"), ("float32", "float64"),
-])
+@pytest.mark.parametrize(
+    ("param_type", "grad_type"),
+    [
+        ("float32", "bfloat16"),
+        ("float32", "float16"),
+        ("bfloat16", "bfloat16"),
+        ("bfloat16", "float32"),
+        ("float16", "float16"),
+        ("float32", "float64"),
+    ],
+)
 def test_the_bound_holds_for_mixed_precisions(name, choices, param_type, grad_type):
     """Half an ulp of N in the parameter's type, for a gradient of another type, denormals (not pruned) included."""
     param_kind, grad_kind = getattr(torch, param_type), getattr(torch, grad_type)
 
     @settings(max_examples=6)
-    @given(choices, SEEDS, st.sampled_from([((-6, 0), (-14, -6)), ((-6, 0), (-30, -10)), ((0, 1), (-2, 3))]),
-           st.booleans())
+    @given(
+        choices, SEEDS, st.sampled_from([((-6, 0), (-14, -6)), ((-6, 0), (-30, -10)), ((0, 1), (-2, 3))]), st.booleans()
+    )
     def law(hyper, seed, scales, in_group):
         for theta, state, grad in situations(name, hyper, np.random.default_rng(seed), scales, 1):
             theta, grad = torch.tensor(theta).to(param_kind), torch.tensor(grad).to(grad_kind)
@@ -310,20 +331,29 @@ def test_the_bound_holds_for_mixed_precisions(name, choices, param_type, grad_ty
             rounded = round_to_levels(bits, levels, FINE_LADDER[grad_type], prune=False)
             if grad_type == "bfloat16":
                 rounded = (rounded.astype(np.uint32) << 16).view(np.float32)
-            check_step(name, hyper, theta.double().numpy(), state, grad.double().numpy(), rounded.astype(np.float64),
-                       2.0 ** -(MANTISSA_BITS[param_type] + 1))
+            check_step(
+                name,
+                hyper,
+                theta.double().numpy(),
+                state,
+                grad.double().numpy(),
+                rounded.astype(np.float64),
+                2.0 ** -(MANTISSA_BITS[param_type] + 1),
+            )
 
     law()
 
 
 # Reading optimizers
 
+
 def stepped(kind, steps=2, dtype=torch.float32, shape=(4, 6), **hyper):
     """Return (parameter, optimizer) after some steps, a new gradient in place."""
     torch.manual_seed(0)
     param = torch.nn.Parameter(torch.randn(shape).to(dtype))
-    optimizer = kind([{"params": [torch.nn.Parameter(torch.zeros(1))], "lr": 99.0}, {"params": [param]}],
-                     **{"lr": 0.01} | hyper)
+    optimizer = kind(
+        [{"params": [torch.nn.Parameter(torch.zeros(1))], "lr": 99.0}, {"params": [param]}], **{"lr": 0.01} | hyper
+    )
     for _ in range(steps):
         param.grad = (torch.randn(shape) / 100).to(dtype)
         optimizer.step()
@@ -356,8 +386,11 @@ def test_a_live_optimizer_reads_like_its_dump(kind, hyper, steps):
     assert live.hyper["lr"] == pytest.approx(float(hyper.get("lr", 0.01)))
     assert live.state.keys() == dumped.state.keys()
     assert live.state.get("step", steps) == steps
-    levels = [levels_for(optimizer, param, param.grad), levels_for(live, param, param.grad),
-              levels_for(dumped, param.detach().numpy(), param.grad.numpy())]
+    levels = [
+        levels_for(optimizer, param, param.grad),
+        levels_for(live, param, param.grad),
+        levels_for(dumped, param.detach().numpy(), param.grad.numpy()),
+    ]
     assert all(np.array_equal(levels[0], x) for x in levels)
     assert levels[0].shape == (4, 6)
 
@@ -373,8 +406,10 @@ def test_the_state_read_from_an_optimizer_is_a_view_of_it():
 def test_a_missing_accumulator_is_the_initial_one():
     hyper = {"lr": 0.1, "initial_accumulator_value": 4.0}
     theta, grad = np.ones(3, np.float32), np.full(3, 1e-4, np.float32)
-    levels = [levels_for(view_from_dump("Adagrad", hyper, state), theta, grad)
-              for state in ({}, {"sum": np.full(3, 4, np.float32)})]
+    levels = [
+        levels_for(view_from_dump("Adagrad", hyper, state), theta, grad)
+        for state in ({}, {"sum": np.full(3, 4, np.float32)})
+    ]
     assert np.array_equal(levels[0], levels[1])
     assert levels[0].all()
 
@@ -428,8 +463,10 @@ class OwnStep(torch.optim.Adam):
         return super().step(closure)
 
 
-@pytest.mark.parametrize("kind", [OwnStep, torch.optim.NAdam, torch.optim.RAdam, torch.optim.Adadelta,
-                                  torch.optim.Adafactor, torch.optim.LBFGS])
+@pytest.mark.parametrize(
+    "kind",
+    [OwnStep, torch.optim.NAdam, torch.optim.RAdam, torch.optim.Adadelta, torch.optim.Adafactor, torch.optim.LBFGS],
+)
 def test_optimizers_without_a_rule_are_unsupported_and_the_error_says_what_to_do(kind):
     param = torch.nn.Parameter(torch.ones(2, 2))
     optimizer = kind([param])
@@ -451,35 +488,49 @@ def test_centered_rmsprop_is_unsupported():
         levels_for(optimizer, param, param.grad)
 
 
-@pytest.mark.parametrize("grad", [torch.eye(2).to_sparse(), torch.ones(2, 2, device="meta"),
-                                  torch.ones(2, 2, dtype=torch.complex64)], ids=["sparse", "meta", "complex"])
+@pytest.mark.parametrize(
+    "grad",
+    [torch.eye(2).to_sparse(), torch.ones(2, 2, device="meta"), torch.ones(2, 2, dtype=torch.complex64)],
+    ids=["sparse", "meta", "complex"],
+)
 def test_tensors_that_cannot_be_read_are_unsupported(grad):
     param, optimizer = stepped(torch.optim.SGD, shape=(2, 2))
     with pytest.raises(Unsupported):
         levels_for(optimizer, param, grad)
 
 
-@pytest.mark.parametrize("call", [
-    lambda param, optimizer: view_from_optimizer(optimizer, torch.nn.Parameter(torch.ones(2))),
-    lambda param, optimizer: view_from_dump("SGD", {}, {}),
-    lambda param, optimizer: view_from_dump("SGD", {"lr": "fast"}, {}),
-    lambda param, optimizer: view_from_dump("Adam", {"lr": 0.1, "betas": 0.9}, {}),
-    lambda param, optimizer: view_from_dump("SGD", {"lr": 0.1}, {"momentum_buffer": "none"}),
-    lambda param, optimizer: levels_for(optimizer, param, [1.0, 2.0]),
-    lambda param, optimizer: levels_for(optimizer, param, torch.ones(3)),
-    lambda param, optimizer: levels_for(optimizer, param, torch.ones(2, dtype=torch.int32)),
-    lambda param, optimizer: levels_for(optimizer, param, torch.ones(2), loss_scale=0),
-])
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda param, optimizer: view_from_optimizer(optimizer, torch.nn.Parameter(torch.ones(2))),
+        lambda param, optimizer: view_from_dump("SGD", {}, {}),
+        lambda param, optimizer: view_from_dump("SGD", {"lr": "fast"}, {}),
+        lambda param, optimizer: view_from_dump("Adam", {"lr": 0.1, "betas": 0.9}, {}),
+        lambda param, optimizer: view_from_dump("SGD", {"lr": 0.1}, {"momentum_buffer": "none"}),
+        lambda param, optimizer: levels_for(optimizer, param, [1.0, 2.0]),
+        lambda param, optimizer: levels_for(optimizer, param, torch.ones(3)),
+        lambda param, optimizer: levels_for(optimizer, param, torch.ones(2, dtype=torch.int32)),
+        lambda param, optimizer: levels_for(optimizer, param, torch.ones(2), loss_scale=0),
+    ],
+)
 def test_reading_optimizers_refuses_senseless_arguments(call):
     with pytest.raises(InvalidArgument):
         call(*stepped(torch.optim.SGD, shape=(2,)))
 
 
-@pytest.mark.parametrize(("hyper", "state", "text"), [
-    (3, {}, "hyper must map"), (None, {}, "hyper must map"), ({"lr": 0.1}, 3, "state must map"),
-    ({"lr": 0.1}, None, "state must map"),
-    *(({"lr": 0.1}, {"step": step}, "step, the number of steps done")
-      for step in ("x", -5, math.nan, math.inf, 10**400, [1], torch.ones(2)))])
+@pytest.mark.parametrize(
+    ("hyper", "state", "text"),
+    [
+        (3, {}, "hyper must map"),
+        (None, {}, "hyper must map"),
+        ({"lr": 0.1}, 3, "state must map"),
+        ({"lr": 0.1}, None, "state must map"),
+        *(
+            ({"lr": 0.1}, {"step": step}, "step, the number of steps done")
+            for step in ("x", -5, math.nan, math.inf, 10**400, [1], torch.ones(2))
+        ),
+    ],
+)
 def test_dumps_of_another_form_are_refused(hyper, state, text):
     with pytest.raises(InvalidArgument, match=text):
         view_from_dump("AdamW", hyper, state)
@@ -494,6 +545,5 @@ one = np.ones(4, np.float32)
 assert levels_for(view_from_dump("SGD", {"lr": 1e-3}, {}), one, one).all()
 assert "torch" not in sys.modules
 """
-    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=False,
-                          capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=False, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

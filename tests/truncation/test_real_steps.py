@@ -45,7 +45,7 @@ WAYS: dict[str, dict[str, bool]] = {
 def is_there(name: str, way: str, dtype: str) -> bool:
     """Return whether torch's optimizer can run in this way, and does."""
     if way == "fused" and dtype in ("bfloat16", "float16") and name in ("SGD", "Momentum", "Nesterov"):
-        return False    # on a CPU, torch 2.13's leaves most of such a parameter as it is, whatever the gradient
+        return False  # on a CPU, torch 2.13's leaves most of such a parameter as it is, whatever the gradient
     if way == "fused":
         return name != "RMSprop"
     return "capturable" not in way or name in ("RMSprop", "Adam", "AdamW")
@@ -90,11 +90,15 @@ class Setting(NamedTuple):
 
 def drawn(rng: np.random.Generator, name: str, way: str, dtype: str) -> Setting:
     """Draw a setting."""
+
     def one(*choices: Any) -> Any:
         return choices[rng.integers(len(choices))]
 
-    hyper: dict[str, Any] = {"lr": one(1.0, 0.1, 1e-3, 3e-5), "weight_decay": one(0.0, 0.0, 1e-4, 0.1),
-                             "maximize": one(False, True)}
+    hyper: dict[str, Any] = {
+        "lr": one(1.0, 0.1, 1e-3, 3e-5),
+        "weight_decay": one(0.0, 0.0, 1e-4, 0.1),
+        "maximize": one(False, True),
+    }
     eps = one(1e-8, 1e-8, 1e-15, 1e-2, 0.0)
     match name:
         case "Momentum":
@@ -113,9 +117,20 @@ def drawn(rng: np.random.Generator, name: str, way: str, dtype: str) -> Setting:
         exponents += [((-6, 0), (-30, -10)), ((-30, 30), (-45, 25))]
     in_group = one(False, True)
     fine = [FINE_LADDER[dtype], PAPER_LADDER.get(dtype, FINE_LADDER[dtype]), Ladder(tuple(range(0, 7)))]
-    return Setting(name, way, dtype, hyper, in_group, one(0, 1, 3) if in_group else 0,
-                   one(1.0, 8.0, 1024.0, 1000.0), one("nearest", "nearest", "truncate"), one(*fine), one(*exponents),
-                   one(0, 1, 2), one(False, True))
+    return Setting(
+        name,
+        way,
+        dtype,
+        hyper,
+        in_group,
+        one(0, 1, 3) if in_group else 0,
+        one(1.0, 8.0, 1024.0, 1000.0),
+        one("nearest", "nearest", "truncate"),
+        one(*fine),
+        one(*exponents),
+        one(0, 1, 2),
+        one(False, True),
+    )
 
 
 def wild(rng: np.random.Generator, exponents: tuple[float, float], dtype: str) -> Any:
@@ -129,8 +144,9 @@ def real_optimizer(setting: Setting, theta: Any, state: dict[str, Any], way: dic
     param = theta.clone()
     optimizer = getattr(torch.optim, setting.torch_name)([param], **setting.hyper, **way)
     if state:
-        optimizer.state[param] = {key: value.clone() if torch.is_tensor(value) else value for key, value in
-                                  state.items()}
+        optimizer.state[param] = {
+            key: value.clone() if torch.is_tensor(value) else value for key, value in state.items()
+        }
     return param, optimizer
 
 
@@ -142,7 +158,7 @@ def after_step(
     param.grad = grad.clone()
     if scale == 1.0:
         optimizer.step()
-    elif grad.dtype == torch.float16:       # which torch's scaler refuses: it is for master weights
+    elif grad.dtype == torch.float16:  # which torch's scaler refuses: it is for master weights
         param.grad.mul_(1.0 / scale)
         optimizer.step()
     else:
@@ -218,11 +234,14 @@ def compare(setting: Setting, rng: np.random.Generator) -> Found:
     way = WAYS[setting.way]
     param, optimizer = real_optimizer(setting, theta, state, way)
     levels = levels_for(optimizer, param, grad, ladder=setting.ladder, loss_scale=scale, in_group=setting.in_group)
-    coded = gcodec.decode(gcodec.encode(grad, levels=levels, ladder=setting.ladder, rounding=setting.rounding,
-                                        options=ROUNDING))
+    coded = gcodec.decode(
+        gcodec.encode(grad, levels=levels, ladder=setting.ladder, rounding=setting.rounding, options=ROUNDING)
+    )
 
-    means = [(sum((other.double() for other in others), x.double()) / (1 + len(others))).to(theta.dtype)
-             for x in (grad, coded)]
+    means = [
+        (sum((other.double() for other in others), x.double()) / (1 + len(others))).to(theta.dtype)
+        for x in (grad, coded)
+    ]
     (one, _), (two, _) = (after_step(setting, theta, state, mean, way, scale) for mean in means)
     plain, wide = {"foreach": False}, widened(state)
     exact = means[0].double() / scale
@@ -255,18 +274,18 @@ def compare(setting: Setting, rng: np.random.Generator) -> Found:
     largest = np.maximum(np.maximum(np.abs(first), np.abs(second)), tiny)
     ulp = np.exp2(np.floor(np.log2(largest)) - p)
     allowed = (2 if setting.rounding == "truncate" else 1) * unit * np.abs(n) * (1 + 2.0**-12) + ulp + 24 * unit * parts
-    if setting.name == "Adagrad":       # foreach multiplies rate and gradient before it divides: that may be denormal
+    if setting.name == "Adagrad":  # foreach multiplies rate and gradient before it divides: that may be denormal
         allowed = allowed + 2 * unit * tiny / np.sqrt(squares)
 
     sent, h = grad.double().numpy(), (-1.0 if hyper["maximize"] else 1.0) * g
     coupled = 0.0 if setting.torch_name == "SGD" or setting.name == "AdamW" else decay
     checked = np.isfinite(first) & np.isfinite(end64) & np.isfinite(parts)
-    checked &= (np.abs(sent) >= tiny) & (np.abs(sent) <= huge / 2)      # not pruned, and not truncated near overflow
+    checked &= (np.abs(sent) >= tiny) & (np.abs(sent) <= huge / 2)  # not pruned, and not truncated near overflow
     checked &= np.abs(h + coupled * th) >= (np.abs(h) + coupled * np.abs(th)) / 8
     checked &= (squares >= 4 * tiny) & (squares <= huge)
     if setting.torch_name == "SGD":
         checked &= 3 * (inflow + 2 * past) <= huge / 2
-    else:       # torch's other denominators, with the learning rate in them
+    else:  # torch's other denominators, with the learning rate in them
         root = np.sqrt(squares)
         if "betas" in hyper:
             (b1, b2), t = hyper["betas"], float(end_state["step"])
@@ -279,8 +298,10 @@ def compare(setting: Setting, rng: np.random.Generator) -> Found:
     example = ""
     if beyond.any():
         i = int(np.flatnonzero(beyond)[0])
-        example = (f"{setting}: theta {th[i]!r}, gradient {sent[i]!r}, level {levels[i]}, ends {first[i]!r} and "
-                   f"{second[i]!r}, exactly {end64[i]!r}, N {n[i]!r}, parts {parts[i]!r}, squares {squares[i]!r}")
+        example = (
+            f"{setting}: theta {th[i]!r}, gradient {sent[i]!r}, level {levels[i]}, ends {first[i]!r} and "
+            f"{second[i]!r}, exactly {end64[i]!r}, N {n[i]!r}, parts {parts[i]!r}, squares {squares[i]!r}"
+        )
     worst = float((apart[checked] / allowed[checked]).max()) if checked.any() else 0.0
     return Found(int(checked.sum()), int(rounded.sum()), int(beyond.sum()), worst, example)
 
@@ -338,8 +359,10 @@ def test_capturable_steps_are_refused_on_a_cpu_by_torch(name):
 
 ADAPTIVE: list[tuple[str, dict[str, Any]]] = [
     ("Adagrad", {"lr_decay": 0.0, "initial_accumulator_value": 0.0}),
-    ("RMSprop", {"alpha": 0.0, "momentum": 0.0}), ("RMSprop", {"alpha": 0.9, "momentum": 0.9}),
-    ("Adam", {"betas": (0.0, 0.0), "amsgrad": False}), ("Adam", {"betas": (0.9, 0.999), "amsgrad": True}),
+    ("RMSprop", {"alpha": 0.0, "momentum": 0.0}),
+    ("RMSprop", {"alpha": 0.9, "momentum": 0.9}),
+    ("Adam", {"betas": (0.0, 0.0), "amsgrad": False}),
+    ("Adam", {"betas": (0.9, 0.999), "amsgrad": True}),
     ("AdamW", {"betas": (0.9, 0.99), "amsgrad": False}),
 ]
 
@@ -356,10 +379,22 @@ def test_rounding_a_gradient_makes_no_square_of_it_infinite(name, hyper, dtype):
     n_saved = 0
     for decay in (0.0, 0.5):
         common = {"lr": 1e-3, "weight_decay": decay, "eps": 1e-8, "maximize": False}
-        setting = Setting(name, "single", dtype, common | hyper, False, 0, 1.0, "nearest", FINE_LADDER[dtype],
-                          ((0, 0), (0, 0)), 0, False)
+        setting = Setting(
+            name,
+            "single",
+            dtype,
+            common | hyper,
+            False,
+            0,
+            1.0,
+            "nearest",
+            FINE_LADDER[dtype],
+            ((0, 0), (0, 0)),
+            0,
+            False,
+        )
         theta = torch.full((N,), float(np.sqrt(huge)) * 1e-3, dtype=kind)
-        for part in (0.0, 0.5, 0.999):     # of the range, which the squares of the past fill
+        for part in (0.0, 0.5, 0.999):  # of the range, which the squares of the past fill
             edge = np.sqrt(huge * (1 - part) / share) - decay * float(theta[0])
             if not edge < huge / 4:
                 continue
@@ -390,9 +425,13 @@ def test_real_steps_of_thousands_of_settings_stay_within_the_bound():
     found = [one for kind in KINDS for one in tried(*kind, range(100, 100 + n_each))]
     beyond = [one for one in found if one.n_beyond]
     n_values, n_rounded = sum(one.n_values for one in found), sum(one.n_rounded for one in found)
-    record("near-lossless bound: real steps of torch's optimizers (single, foreach, fused, differentiable, capturable; "
-           "float32, float64, bfloat16, float16; loss scale; alone and in a group)", len(found), len(beyond),
-           f"{n_values:,} values, {n_rounded:,} rounded, {sum(one.n_beyond for one in found)} beyond the bound; "
-           f"the worst at {max(one.worst for one in found):.2f} of it")
+    record(
+        "near-lossless bound: real steps of torch's optimizers (single, foreach, fused, differentiable, capturable; "
+        "float32, float64, bfloat16, float16; loss scale; alone and in a group)",
+        len(found),
+        len(beyond),
+        f"{n_values:,} values, {n_rounded:,} rounded, {sum(one.n_beyond for one in found)} beyond the bound; "
+        f"the worst at {max(one.worst for one in found):.2f} of it",
+    )
     assert not beyond, [one.example for one in beyond[:5]]
     assert n_rounded > 100 * len(found)

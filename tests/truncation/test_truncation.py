@@ -70,6 +70,7 @@ def adam_levels(param, grad, *state, policy=DEFAULT, **hyper):
 
 # The ladder
 
+
 @pytest.mark.parametrize("drops", [(), (0, 0), (3, 2), (-1, 4), tuple(range(17)), (0, 1.5), ("a",), 7, (0, None)])
 def test_a_ladder_whose_drops_do_not_increase_is_refused(drops):
     with pytest.raises(InvalidArgument):
@@ -112,20 +113,37 @@ def test_a_ladder_drops_no_more_than_the_mantissa(name, drop):
 
 # The rule, against exact arithmetic
 
+
 def exact_level(ladder, shift, n, u, slack=Fraction(0)):
     """Return the highest level that satisfies the rule, by definition."""
     fits = [level for level, drop in enumerate(ladder.drops) if Fraction(2) ** (drop + shift) * u * (1 + slack) <= n]
     return max(fits, default=0)
 
 
-@given(st.integers(0, 2**32 - 1), st.floats(1e-6, 10), st.just(0.0) | st.floats(1e-3, 1.1), st.floats(0, 1.5),
-       st.floats(0, 2), st.booleans(), st.booleans(),
-       st.sampled_from([FINE_LADDER["float32"], Ladder(tuple(range(2, 18)))]))
+@given(
+    st.integers(0, 2**32 - 1),
+    st.floats(1e-6, 10),
+    st.just(0.0) | st.floats(1e-3, 1.1),
+    st.floats(0, 1.5),
+    st.floats(0, 2),
+    st.booleans(),
+    st.booleans(),
+    st.sampled_from([FINE_LADDER["float32"], Ladder(tuple(range(2, 18)))]),
+)
 def test_sgd_levels_are_the_rule_up_to_their_margin(seed, lr, mu, tau, decay, nesterov, first, ladder):
     rng = np.random.default_rng(seed)
     theta, g, buf = wild(rng, 24), wild(rng, 24), wild(rng, 24)
-    levels = sgd_levels(theta, g, None if first else buf, lr=lr, momentum=mu, dampening=tau, weight_decay=decay,
-                        nesterov=nesterov, policy=Policy(ladder))
+    levels = sgd_levels(
+        theta,
+        g,
+        None if first else buf,
+        lr=lr,
+        momentum=mu,
+        dampening=tau,
+        weight_decay=decay,
+        nesterov=nesterov,
+        policy=Policy(ladder),
+    )
     lr, mu, tau, decay = (Fraction(x) for x in (lr, mu, tau, decay))
     for i, level in enumerate(levels):
         h_in_buffer = 1 if first or mu == 0 else 1 - tau
@@ -141,8 +159,13 @@ def test_sgd_levels_are_the_rule_up_to_their_margin(seed, lr, mu, tau, decay, ne
             assert low <= level <= exact_level(ladder, 0, n, u)
 
 
-@given(st.integers(0, 2**32 - 1), st.sampled_from(["adagrad", "rmsprop", "adam"]), st.integers(1, 1000),
-       st.sampled_from([0.0, 1e-3, 0.1]), st.booleans())
+@given(
+    st.integers(0, 2**32 - 1),
+    st.sampled_from(["adagrad", "rmsprop", "adam"]),
+    st.integers(1, 1000),
+    st.sampled_from([0.0, 1e-3, 0.1]),
+    st.booleans(),
+)
 def test_levels_of_adaptive_rules_are_no_safer_than_they_need_to_be(seed, rule, step, lr_decay, in_group):
     """Where the second moment is large beside a gradient's square, what rounding does to it hardly counts, and a level
     is that of Table 2's |N| / U, evaluated plainly, or one below."""
@@ -194,8 +217,11 @@ def test_the_rule_is_shifted_by_the_difference_of_precisions(param_type, grad_ty
         g = 2.0 ** -(e + 5)
         g_array = np.array([g if grad_type != "float16" else max(g, 2.0**-14)])
         array = g_array.astype(np.float32) if grad_type != "float64" else g_array
-        x = (array.view(np.uint32) >> 16).astype(np.uint16) if grad_type == "bfloat16" else array.astype(
-            FLOATS[grad_type])
+        x = (
+            (array.view(np.uint32) >> 16).astype(np.uint16)
+            if grad_type == "bfloat16"
+            else array.astype(FLOATS[grad_type])
+        )
         theta = from_bits("bfloat16", [0x3F80]) if param_type == "bfloat16" else np.ones(1, FLOATS[param_type])
         level = int(sgd_levels(theta, x, lr=0.9)[0])
         assert level == exact_level(ladder, shift, Fraction(1), Fraction(0.9) * Fraction(float(array[0])))
@@ -203,10 +229,10 @@ def test_the_rule_is_shifted_by_the_difference_of_precisions(param_type, grad_ty
 
 def test_every_rule_widens_narrow_types_exactly():
     rng = np.random.default_rng(1)
-    n = (1 << 16) + 77          # more than one piece
+    n = (1 << 16) + 77  # more than one piece
     narrow = [(np.abs(wild(rng, n)).view(np.uint32) >> 16).astype(np.uint16) for _ in range(4)]
     wide = [(x.astype(np.uint32) << 16).view(np.float32) for x in narrow]
-    shifted = Policy(scale=2.0**-16)        # makes up for the 16 bits that the wider parameter has more
+    shifted = Policy(scale=2.0**-16)  # makes up for the 16 bits that the wider parameter has more
     for (rule, levels), other in zip(
         all_rules(*narrow).items(), all_rules(wide[0], narrow[1], *wide[2:], policy=shifted).values(), strict=True
     ):
@@ -225,7 +251,7 @@ def test_a_ladder_of_sixteen_levels_refines_one_of_four():
 
     steps = levels(fine)
     want = sum((steps >= fine.drops.index(drop)).astype(np.uint8) for drop in coarse.drops[1:])
-    same = levels(coarse) == want       # the reach of the top level is the same
+    same = levels(coarse) == want  # the reach of the top level is the same
     assert same.all()
     assert len(np.unique(steps)) == 16
 
@@ -265,7 +291,7 @@ def test_a_second_moment_below_amsgrads_maximum_counts_for_nothing_but_a_nan_doe
     def levels(square: float, maximum: float) -> Levels:
         return adam_levels(one, grad, grad, one * dtype(square), one * dtype(maximum), lr=1e-4, step=9, policy=policy)
 
-    for square in (-np.inf, -1, 0):     # as torch.maximum has it
+    for square in (-np.inf, -1, 0):  # as torch.maximum has it
         assert (levels(square, 0.5) == levels(0.25, 0.5)).all() and levels(square, 0.5).all()
     bad = (np.nan, 0.5), (0.5, np.nan), (np.inf, 0.5), (0.5, np.inf), (-np.inf, -np.inf), (0.5, -np.inf)
     for square, maximum in bad:
@@ -279,12 +305,16 @@ def test_gradients_that_are_not_finite_have_level_0_at_any_parameter(param_type,
     sizes = 2.0 ** np.arange(-100, 128, 3)
     wide = np.append(sizes, np.finfo(np.float32).max).astype(np.float32)
     theta = (wide.view(np.uint32) >> 16).astype(np.uint16) if param_type == "bfloat16" else wide
-    patterns = {"float32": (0x7F800000, 0x7F800001, 0x7FC00000, 0x7FFFFFFF),
-                "bfloat16": (0x7F80, 0x7F81, 0x7FC0, 0x7FFF), "float16": (0x7C00, 0x7C01, 0x7E00, 0x7FFF)}
+    patterns = {
+        "float32": (0x7F800000, 0x7F800001, 0x7FC00000, 0x7FFFFFFF),
+        "bfloat16": (0x7F80, 0x7F81, 0x7FC0, 0x7FFF),
+        "float16": (0x7C00, 0x7C01, 0x7E00, 0x7FFF),
+    }
     sign = 1 << (31 if grad_type == "float32" else 15)
     one, uneven = np.ones(len(theta), np.float32), Policy(Ladder((0, 3, 4, 7)))
-    for pattern, policy in product((bits | some for bits in patterns[grad_type] for some in (0, sign)),
-                                   (DEFAULT, uneven)):
+    for pattern, policy in product(
+        (bits | some for bits in patterns[grad_type] for some in (0, sign)), (DEFAULT, uneven)
+    ):
         g = np.repeat(from_bits(grad_type, [pattern]), len(theta))
         with np.errstate(invalid="ignore"):
             for rule, levels in all_rules(theta, g, one, one, policy=policy).items():
@@ -326,32 +356,35 @@ ONE = np.ones(2, np.float32)
 BAD: Any = {"level": 0.0, "rounding": "up", "levels": [0, 3]}
 
 
-@pytest.mark.parametrize("call", [
-    lambda: sgd_levels(ONE, np.ones(3, np.float32), lr=1),
-    lambda: sgd_levels(ONE, np.ones(2, np.int32), lr=1),
-    lambda: sgd_levels(ONE, ONE.astype(">f4"), lr=1),
-    lambda: sgd_levels(ONE, ONE, lr=-1),
-    lambda: sgd_levels(ONE, ONE, lr=math.nan),
-    lambda: sgd_levels(ONE, ONE, lr=1, out=np.empty(2, np.int8)),
-    lambda: sgd_levels(ONE, ONE, lr=1, out=np.empty(4, np.uint8)[::2]),
-    lambda: sgd_levels(ONE, ONE, lr=1, policy=Policy(scale=0)),
-    lambda: sgd_levels(ONE, ONE, lr=1, policy=Policy(loss_scale=math.inf)),
-    lambda: Policy(scale=1e-300, loss_scale=1e300),
-    lambda: Policy(scale=1e300, loss_scale=1e-300),
-    lambda: Policy(loss_scale=BAD["levels"]),
-    lambda: Policy(in_group=BAD["levels"]),
-    lambda: Policy(BAD["levels"]),
-    lambda: adam_levels(ONE, ONE, ONE, ONE, step=0, lr=1),
-    lambda: adam_levels(ONE, ONE, ONE, ONE, step=1, lr=1, betas=(0.9, 1.0)),
-    lambda: adagrad_levels(ONE, ONE, ONE, step=1, lr=1, eps=-1),
-    lambda: round_to_levels(ONE, 1, Ladder((3,))),
-    lambda: round_to_levels(ONE, -1, Ladder((3,))),
-    lambda: round_to_levels(ONE, BAD["level"], Ladder((3,))),
-    lambda: round_to_levels(ONE, 0, Ladder((3,)), rounding=BAD["rounding"]),
-    lambda: ulp_histogram(ONE, ONE.astype(np.float64)),
-    lambda: ulp_histogram(ONE, ONE[:1]),
-    lambda: ulp_histogram(ONE, ONE, limit=-1),
-])
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: sgd_levels(ONE, np.ones(3, np.float32), lr=1),
+        lambda: sgd_levels(ONE, np.ones(2, np.int32), lr=1),
+        lambda: sgd_levels(ONE, ONE.astype(">f4"), lr=1),
+        lambda: sgd_levels(ONE, ONE, lr=-1),
+        lambda: sgd_levels(ONE, ONE, lr=math.nan),
+        lambda: sgd_levels(ONE, ONE, lr=1, out=np.empty(2, np.int8)),
+        lambda: sgd_levels(ONE, ONE, lr=1, out=np.empty(4, np.uint8)[::2]),
+        lambda: sgd_levels(ONE, ONE, lr=1, policy=Policy(scale=0)),
+        lambda: sgd_levels(ONE, ONE, lr=1, policy=Policy(loss_scale=math.inf)),
+        lambda: Policy(scale=1e-300, loss_scale=1e300),
+        lambda: Policy(scale=1e300, loss_scale=1e-300),
+        lambda: Policy(loss_scale=BAD["levels"]),
+        lambda: Policy(in_group=BAD["levels"]),
+        lambda: Policy(BAD["levels"]),
+        lambda: adam_levels(ONE, ONE, ONE, ONE, step=0, lr=1),
+        lambda: adam_levels(ONE, ONE, ONE, ONE, step=1, lr=1, betas=(0.9, 1.0)),
+        lambda: adagrad_levels(ONE, ONE, ONE, step=1, lr=1, eps=-1),
+        lambda: round_to_levels(ONE, 1, Ladder((3,))),
+        lambda: round_to_levels(ONE, -1, Ladder((3,))),
+        lambda: round_to_levels(ONE, BAD["level"], Ladder((3,))),
+        lambda: round_to_levels(ONE, 0, Ladder((3,)), rounding=BAD["rounding"]),
+        lambda: ulp_histogram(ONE, ONE.astype(np.float64)),
+        lambda: ulp_histogram(ONE, ONE[:1]),
+        lambda: ulp_histogram(ONE, ONE, limit=-1),
+    ],
+)
 def test_formulas_and_rounding_refuse_senseless_arguments(call):
     with pytest.raises(InvalidArgument):
         call()
@@ -363,6 +396,7 @@ def test_rmsprop_with_a_growing_average_has_no_rule():
 
 
 # Rounding
+
 
 def value_of(size, layout):
     """Return the number that a magnitude's bits stand for."""
@@ -382,8 +416,13 @@ def test_rounding_is_that_of_exact_arithmetic(name, data):
     layout = LAYOUTS[name]
     width = layout.exponent_bits + layout.mantissa_bits
     infinity = ((1 << layout.exponent_bits) - 1) << layout.mantissa_bits
-    sizes = data.draw(st.lists(st.one_of(st.integers(0, infinity - 1), st.integers(infinity - 9, infinity - 1),
-                                         st.integers(0, 1 << 9)), min_size=1, max_size=20))
+    sizes = data.draw(
+        st.lists(
+            st.one_of(st.integers(0, infinity - 1), st.integers(infinity - 9, infinity - 1), st.integers(0, 1 << 9)),
+            min_size=1,
+            max_size=20,
+        )
+    )
     sign = data.draw(st.integers(0, 1)) << width
     drop = data.draw(st.integers(0, layout.mantissa_bits))
     x = from_bits(name, [size | sign for size in sizes])
@@ -393,10 +432,10 @@ def test_rounding_is_that_of_exact_arithmetic(name, data):
         for size, bits, short in zip(sizes, result, pruned, strict=True):
             unit = unit_of(size, drop, layout)
             quotient = value_of(size, layout) / unit
-            units = round(quotient)         # Python rounds halves to even
+            units = round(quotient)  # Python rounds halves to even
             exponent = size >> layout.mantissa_bits
             if drop == layout.mantissa_bits and quotient == Fraction(3, 2) and exponent % 2 == 0:
-                units = 1                   # the lowest bit that is left is the exponent's
+                units = 1  # the lowest bit that is left is the exponent's
             if rounding == "truncate" or units * unit > value_of(infinity - 1, layout):
                 units = math.floor(quotient)
             assert value_of(bits ^ sign, layout) == units * unit
@@ -408,8 +447,10 @@ def test_rounding_is_that_of_exact_arithmetic(name, data):
 @pytest.mark.parametrize("rounding", ["nearest", "truncate"])
 def test_rounding_makes_nothing_infinite_and_keeps_infinity_and_nan(name, rounding):
     layout = LAYOUTS[name]
-    infinity, sign = ((1 << layout.exponent_bits) - 1) << layout.mantissa_bits, 1 << (
-        layout.exponent_bits + layout.mantissa_bits)
+    infinity, sign = (
+        ((1 << layout.exponent_bits) - 1) << layout.mantissa_bits,
+        1 << (layout.exponent_bits + layout.mantissa_bits),
+    )
     for drop in range(layout.mantissa_bits + 1):
         nans = [infinity | 1, infinity | (1 << (layout.mantissa_bits - 1)), sign - 1]
         x = from_bits(name, [infinity - 1, infinity, *nans, infinity | sign, *(nan | sign for nan in nans)])
@@ -439,6 +480,7 @@ def test_levels_choose_the_drop_of_each_value():
 
 # The histogram
 
+
 def test_ulps_are_steps_through_the_values():
     one = np.float32(1)
     up = np.nextafter(one, np.float32(2))
@@ -460,8 +502,14 @@ def test_ulps_are_counted_in_every_type(name):
     assert ulp_histogram(a, b, limit=9) == dict.fromkeys(range(11), 0) | {0: 1, 1: 1, 9: 1, 10: 2}
 
 
-EVEN = [FINE_LADDER["float32"], PAPER_LADDER["float32"], Ladder((0, 1, 2)), Ladder((0, 23)), Ladder((2, 5, 12, 19)),
-        Ladder(tuple(range(16)))]
+EVEN = [
+    FINE_LADDER["float32"],
+    PAPER_LADDER["float32"],
+    Ladder((0, 1, 2)),
+    Ladder((0, 23)),
+    Ladder((2, 5, 12, 19)),
+    Ladder(tuple(range(16))),
+]
 
 
 @pytest.mark.parametrize("ladder", EVEN, ids=str)

@@ -39,26 +39,42 @@ from bench.experiments.lgreco.trainings import KEPT, Job, Training, kept, path_o
 from gcodec.benchmark.csv_tables import write_table
 
 #: Part and problem, the most important first; those after ``FULL`` need ``--full``.
-ORDER = (("pairs", "transformer"), ("pairs", "vgg"), ("rivals", "transformer"), ("sparse rivals", "vgg"),
-         ("future work", "transformer"), ("replay", "vgg"), ("sweep", "transformer"), ("bit sweep", "transformer"),
-         ("variants", "transformer"), ("depth", "small transformer"))
-FULL = (("pairs", "small transformer"), ("pairs", "lstm"), ("rivals", "vgg"),
-        ("sparse rivals", "transformer"), ("sweep", "vgg"))
+ORDER = (
+    ("pairs", "transformer"),
+    ("pairs", "vgg"),
+    ("rivals", "transformer"),
+    ("sparse rivals", "vgg"),
+    ("future work", "transformer"),
+    ("replay", "vgg"),
+    ("sweep", "transformer"),
+    ("bit sweep", "transformer"),
+    ("variants", "transformer"),
+    ("depth", "small transformer"),
+)
+FULL = (
+    ("pairs", "small transformer"),
+    ("pairs", "lstm"),
+    ("rivals", "vgg"),
+    ("sparse rivals", "transformer"),
+    ("sweep", "vgg"),
+)
 ONE_SEED = ("replay",)  #: are not repeated, unless with --full, or named
 SEEDS, MINUTES = 3, 30
 DECISIONS = 10  #: in a training
 
 
-def parts_of(
-    full: bool, seeds: int, steps: int | None, named: Collection[str] = ()
-) -> Iterator[tuple[str, list[Job]]]:
+def parts_of(full: bool, seeds: int, steps: int | None, named: Collection[str] = ()) -> Iterator[tuple[str, list[Job]]]:
     """Yield the name and the trainings of every part, or of the named ones, seed by seed."""
     for seed, (part, problem) in product(range(seeds), (*ORDER, *(FULL if full else ()))):
         n_steps = PROBLEMS[problem].steps if steps is None else steps
         if part in named or (not named and (full or not seed or part not in ONE_SEED)):
-            yield f"{part}, {problem}, seed {seed}", [
-                Job(part, problem, method.family, method.name, seed, n_steps, max(n_steps // DECISIONS, 1))
-                for method in PARTS[part](problem)]
+            yield (
+                f"{part}, {problem}, seed {seed}",
+                [
+                    Job(part, problem, method.family, method.name, seed, n_steps, max(n_steps // DECISIONS, 1))
+                    for method in PARTS[part](problem)
+                ],
+            )
 
 
 def run_all(
@@ -106,8 +122,11 @@ def write_clock(trainings: Sequence[Training], out: Path) -> None:
     pairs = [item for item in first if item.job.part == "pairs"]
     write_timed([item for item in pairs if item.job.method == LGRECO], out)
     compared = {item.job.problem for item in first if item.job.method == DENSE}
-    rows = [row for problem in sorted(compared)
-            for row in throughput.rows_of([item for item in first if item.job.problem == problem])]
+    rows = [
+        row
+        for problem in sorted(compared)
+        for row in throughput.rows_of([item for item in first if item.job.problem == problem])
+    ]
     write_table(out / tables.THROUGHPUT, throughput.COLUMNS, rows)
 
 
@@ -118,8 +137,11 @@ def write_timed(adapted: Sequence[Training], out: Path) -> None:
     torch.set_num_threads(1)
     try:
         write_table(out / tables.OVERHEAD, errors.COLUMNS, map(errors.overhead, adapted))
-        write_table(out / tables.LOW_RANK, errors.LOW_RANK_COLUMNS,
-                    (row for item in adapted if item.job.family == "PowerSGD" for row in errors.low_rank(item)))
+        write_table(
+            out / tables.LOW_RANK,
+            errors.LOW_RANK_COLUMNS,
+            (row for item in adapted if item.job.family == "PowerSGD" for row in errors.low_rank(item)),
+        )
     finally:
         torch.set_num_threads(before)
 
@@ -161,8 +183,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     named = ["pairs"] if options.clock else options.part
     parts = list(parts_of(options.full, 1 if options.clock else seeds, steps, named))[: 1 if options.quick else None]
     if options.add is not None:
-        parts = [(name, [job for job in jobs if job.family in options.family or not options.family])
-                 for name, jobs in parts if jobs[0].seed == options.add]
+        parts = [
+            (name, [job for job in jobs if job.family in options.family or not options.family])
+            for name, jobs in parts
+            if jobs[0].seed == options.add
+        ]
     out = options.out or (CACHE / "quick" if options.quick else RESULTS)
     folder = KEPT if out == RESULTS else out
     processes = 1 if options.clock else options.processes

@@ -24,10 +24,29 @@ INTERVAL = 200  #: steps between decisions, that overheads are stated for
 BINS, ROUNDS = 10000, 5
 LEAST = 1e-4  #: of a squared norm: below, float32 leaves too little of differences of squares
 STEPS = (1, 2, 3, 5, 10)  #: of power iteration
-COLUMNS = ("problem", "family", "tensors", "settings", "error_seconds", "choose_seconds", "step_seconds",
-           "interval_steps", "error_percent", "choose_percent")
-LOW_RANK_COLUMNS = ("problem", "power_steps", "tensors", "mean_excess_percent", "worst_excess_percent",
-                    "seconds_of_svd", "same_ranks", "bytes_of_svds", "error_of_uniform")
+COLUMNS = (
+    "problem",
+    "family",
+    "tensors",
+    "settings",
+    "error_seconds",
+    "choose_seconds",
+    "step_seconds",
+    "interval_steps",
+    "error_percent",
+    "choose_percent",
+)
+LOW_RANK_COLUMNS = (
+    "problem",
+    "power_steps",
+    "tensors",
+    "mean_excess_percent",
+    "worst_excess_percent",
+    "seconds_of_svd",
+    "same_ranks",
+    "bytes_of_svds",
+    "error_of_uniform",
+)
 Means = Mapping[str, torch.Tensor]
 
 
@@ -46,8 +65,12 @@ def options_of(reference: Compressor, means: Means) -> dict[str, list[Compressor
     return {name: Range().settings(reference, mean.shape) for name, mean in means.items()}
 
 
-def choice(reference: Compressor, options: Mapping[str, list[Compressor]], errors: list[np.ndarray],
-           shapes: Mapping[str, torch.Size]) -> list[int]:
+def choice(
+    reference: Compressor,
+    options: Mapping[str, list[Compressor]],
+    errors: list[np.ndarray],
+    shapes: Mapping[str, torch.Size],
+) -> list[int]:
     """Run the dynamic programming, from errors on."""
     bins, budget = discretized(errors, [own.index(reference) for own in options.values()], BINS)
     costs = [np.array([Bytes().of(name, shapes[name], one) for one in own]) for name, own in options.items()]
@@ -63,8 +86,17 @@ def overhead(training: Training) -> list[object]:
     choosing, _ = seconds_of(lambda: choice(reference, options, errors, shapes))
     step = (training.train_seconds + training.compress_seconds) / job.steps
     percent = (f"{100 * seconds / (INTERVAL * step):.4f}" for seconds in (erring, choosing))
-    return [job.problem, job.family, len(means), sum(map(len, options.values())), f"{erring:.6f}", f"{choosing:.6f}",
-            f"{step:.6f}", INTERVAL, *percent]
+    return [
+        job.problem,
+        job.family,
+        len(means),
+        sum(map(len, options.values())),
+        f"{erring:.6f}",
+        f"{choosing:.6f}",
+        f"{step:.6f}",
+        INTERVAL,
+        *percent,
+    ]
 
 
 def low_rank(training: Training) -> Iterator[list[object]]:
@@ -83,14 +115,25 @@ def low_rank(training: Training) -> Iterator[list[object]]:
     best = choice(reference, options, exact, shapes)
     for steps in STEPS:
         took, result = seconds_of(partial(errors, "power", steps))
-        excess = np.concatenate([excess_of(power, true, square(mean))
-                                 for power, true, mean in zip(result, exact, means.values(), strict=True)])
+        excess = np.concatenate(
+            [
+                excess_of(power, true, square(mean))
+                for power, true, mean in zip(result, exact, means.values(), strict=True)
+            ]
+        )
         ranks = choice(reference, options, result, shapes)
         same = np.equal(ranks, best).mean()
-        yield [problem, steps, len(means), f"{excess.mean():.4f}" if len(excess) else "",
-               f"{excess.max():.4f}" if len(excess) else "",
-               f"{took / seconds:.3f}", f"{same:.3f}", f"{total(costs, ranks) / total(costs, best):.4f}",
-               f"{total(exact, ranks) / total(exact, uniform):.4f}"]
+        yield [
+            problem,
+            steps,
+            len(means),
+            f"{excess.mean():.4f}" if len(excess) else "",
+            f"{excess.max():.4f}" if len(excess) else "",
+            f"{took / seconds:.3f}",
+            f"{same:.3f}",
+            f"{total(costs, ranks) / total(costs, best):.4f}",
+            f"{total(exact, ranks) / total(exact, uniform):.4f}",
+        ]
 
 
 def excess_of(found: np.ndarray, least: np.ndarray, whole: float) -> np.ndarray:

@@ -42,8 +42,9 @@ class Matched(Planner):
 
     def decide(self, means: Mapping[str, torch.Tensor]) -> list[float]:
         choices = self.inner.decide(means)
-        wanted = self._bytes({name: self.inner.options[name][int(choice)]
-                              for name, choice in zip(self.shapes, choices, strict=True)})
+        wanted = self._bytes(
+            {name: self.inner.options[name][int(choice)] for name, choice in zip(self.shapes, choices, strict=True)}
+        )
         return [min(self._values(), key=lambda value: abs(self._bytes(self._uniform(value)) - wanted))]
 
     def _values(self) -> list[float]:

@@ -77,54 +77,72 @@ def uniform(family: str, reference: Compressor, name: str = UNIFORM) -> Method:
 
 def lgreco(family: str, reference: Compressor, name: str = LGRECO, **options: object) -> Method:
     """Return L-GreCo with the paper's range, unless ``options`` say otherwise."""
+
     def make(setup: Setup) -> Controller:
         return LGreCo(setup.reference, period=setup.period, **options)  # type: ignore[arg-type]
+
     return Method(family, name, reference, make)
 
 
 def matched(family: str, reference: Compressor, name: str = MATCHED) -> Method:
     """Return the control: one setting everywhere, of as many bytes as L-GreCo's choice."""
+
     def make(setup: Setup) -> Controller:
         return Matched(LGreCo(setup.reference, period=setup.period))
+
     return Method(family, name, reference, make)
 
 
 def prioritized(family: str, reference: Compressor) -> Method:
     """Costs times the number of the bucket (appendix B)."""
+
     def make(setup: Setup) -> Controller:
         return LGreCo(setup.reference, period=setup.period, cost=Prioritized(Bytes(), setup.buckets))
+
     return Method(family, "L-GreCo, priorities", reference, make)
 
 
 def timed(family: str, reference: Compressor) -> Method:
     """Return L-GreCo whose costs are seconds that training waits: those that the model of ``waiting`` has for each
     bucket on the slow link, all at the reference, in place of what a run on that link would measure."""
+
     def make(setup: Setup) -> Controller:
         values, n_bytes = dict.fromkeys(setup.buckets.values(), 0.0), dict.fromkeys(setup.buckets.values(), 0.0)
         for name, bucket in setup.buckets.items():
             values[bucket] += prod(setup.shapes[name])
             n_bytes[bucket] += setup.reference.payload_bytes(setup.shapes[name])
         order, total = sorted(values), sum(values.values())
-        load = Load(setup.compute, 0.0, tuple(values[bucket] / total for bucket in order),
-                    tuple(n_bytes[bucket] for bucket in order), reduced=True)
+        load = Load(
+            setup.compute,
+            0.0,
+            tuple(values[bucket] / total for bucket in order),
+            tuple(n_bytes[bucket] for bucket in order),
+            reduced=True,
+        )
         seconds = dict(zip(order, waits(load, SLOW_WORKERS, SLOW_GBPS), strict=True))
         return LGreCo(setup.reference, period=setup.period, cost=Seconds.measured(setup.buckets, seconds, n_bytes))
+
     return Method(family, "L-GreCo, seconds", reference, make)
 
 
 def accordion(family: str, reference: Compressor, mild: float, harsh: float) -> Method:
     """Return Accordion of two settings, given as multiples of the reference's."""
+
     def make(setup: Setup) -> Controller:
         return _accordion(setup, mild, harsh)
+
     return Method(family, "Accordion", reference, make)
 
 
 def combined(family: str, reference: Compressor, mild: float, harsh: float) -> Method:
     """Return L-GreCo whose references are Accordion's verdicts, with a range twice as wide on either side (section
     5.3)."""
+
     def make(setup: Setup) -> Controller:
-        return LGreCo(setup.reference, Range(2 / harsh, 2 * mild), period=setup.period,
-                      accordion=_accordion(setup, mild, harsh))
+        return LGreCo(
+            setup.reference, Range(2 / harsh, 2 * mild), period=setup.period, accordion=_accordion(setup, mild, harsh)
+        )
+
     return Method(family, "L-GreCo + Accordion", reference, make)
 
 
@@ -137,18 +155,22 @@ def _accordion(setup: Setup, mild: float, harsh: float) -> Accordion:
 
 def k_means(family: str, reference: Compressor) -> Method:
     """Return CGX: as many settings as clusters, evenly from twice the reference to half of it."""
+
     def make(setup: Setup) -> Controller:
         value = setup.reference.value
         steps = [round(2 * value - number * 1.5 * value / (CLUSTERS - 1)) for number in range(CLUSTERS)]
         return KMeans(setup.reference, tuple(setup.reference.at(step) for step in steps), setup.period)
+
     return Method(family, "k-means", reference, make)
 
 
 def threshold(family: str, reference: TopK, share: float) -> Method:
     """Return Rethink-GS: one threshold for all, which a share of the reference's density of the first period's mean
     gradient reaches."""
+
     def make(setup: Setup) -> Controller:
         return GlobalThreshold(reference.at(share * setup.reference.value), period=setup.period)
+
     return Method(family, f"Rethink-GS, {share:g} × the density", reference, make)
 
 
@@ -184,17 +206,26 @@ def pairs(problem: str) -> list[Method]:
 def rivals(problem: str) -> list[Method]:
     """Table 4 and Figures 7 and 8: what else adapts ranks."""
     reference = REFERENCES[problem][RANKS]
-    return [accordion(RANKS, reference, 2, 0.5), k_means(RANKS, reference), combined(RANKS, reference, 2, 0.5),
-            prioritized(RANKS, reference)]
+    return [
+        accordion(RANKS, reference, 2, 0.5),
+        k_means(RANKS, reference),
+        combined(RANKS, reference, 2, 0.5),
+        prioritized(RANKS, reference),
+    ]
 
 
 def sparse_rivals(problem: str) -> list[Method]:
     """Table 6: what else adapts densities; uniform ones at the ends of what Accordion has to choose from."""
     reference = REFERENCES[problem][SPARSE]
     assert isinstance(reference, TopK)
-    return [accordion(SPARSE, reference, 2, 0.1), *(threshold(SPARSE, reference, share) for share in (1, 0.1)),
-            *(uniform(SPARSE, reference.at(reference.value * factor), f"uniform, {factor:g} × the density")
-              for factor in (2, 0.1))]
+    return [
+        accordion(SPARSE, reference, 2, 0.1),
+        *(threshold(SPARSE, reference, share) for share in (1, 0.1)),
+        *(
+            uniform(SPARSE, reference.at(reference.value * factor), f"uniform, {factor:g} × the density")
+            for factor in (2, 0.1)
+        ),
+    ]
 
 
 def sweep(problem: str) -> list[Method]:
@@ -211,8 +242,11 @@ def _swept(problem: str, family: str, values: Sequence[float]) -> list[Method]:
     result = list[Method]()
     for value in values:
         other = REFERENCES[problem][family].at(value)
-        result += [uniform(family, other, f"{UNIFORM}, {value:g}"), lgreco(family, other, f"{LGRECO}, {value:g}"),
-                   matched(family, other, f"{MATCHED}, {value:g}")]
+        result += [
+            uniform(family, other, f"{UNIFORM}, {value:g}"),
+            lgreco(family, other, f"{LGRECO}, {value:g}"),
+            matched(family, other, f"{MATCHED}, {value:g}"),
+        ]
     return result
 
 
@@ -227,12 +261,15 @@ def variants(problem: str) -> list[Method]:
     one rank's gradients, or all of them; and half the rank."""
     reference = REFERENCES[problem][RANKS]
     half = reference.at(int(reference.value) // 2)
-    return [uniform(RANKS, half, f"{UNIFORM}, {half.value:g}"), lgreco(RANKS, half, f"{LGRECO}, {half.value:g}"),
-            matched(RANKS, half, f"{MATCHED}, {half.value:g}"),
-            lgreco(RANKS, reference, "L-GreCo, from D/4", range=Range(below=4)),
-            lgreco(RANKS, reference, "L-GreCo, plain errors", metric="plain"),
-            lgreco(RANKS, reference, "L-GreCo, own gradients", source="own"),
-            lgreco(RANKS, reference, "L-GreCo, reduced gradients", source="reduced")]
+    return [
+        uniform(RANKS, half, f"{UNIFORM}, {half.value:g}"),
+        lgreco(RANKS, half, f"{LGRECO}, {half.value:g}"),
+        matched(RANKS, half, f"{MATCHED}, {half.value:g}"),
+        lgreco(RANKS, reference, "L-GreCo, from D/4", range=Range(below=4)),
+        lgreco(RANKS, reference, "L-GreCo, plain errors", metric="plain"),
+        lgreco(RANKS, reference, "L-GreCo, own gradients", source="own"),
+        lgreco(RANKS, reference, "L-GreCo, reduced gradients", source="reduced"),
+    ]
 
 
 def depth(problem: str) -> list[Method]:
@@ -248,8 +285,16 @@ def replay(problem: str) -> list[Method]:
 
 #: Every set of methods, by the part of the experiments that it belongs to.
 PARTS: dict[str, Callable[[str], list[Method]]] = {
-    "pairs": pairs, "rivals": rivals, "sparse rivals": sparse_rivals, "sweep": sweep,
-    "bit sweep": bit_sweep, "future work": future, "variants": variants, "depth": depth, "replay": replay}
+    "pairs": pairs,
+    "rivals": rivals,
+    "sparse rivals": sparse_rivals,
+    "sweep": sweep,
+    "bit sweep": bit_sweep,
+    "future work": future,
+    "variants": variants,
+    "depth": depth,
+    "replay": replay,
+}
 
 
 def method_of(part: str, problem: str, family: str, name: str) -> Method:

@@ -51,8 +51,9 @@ def profile(results: Path, path: Path) -> None:
         axes.patch.set_visible(False)
         axes.plot(places, [float(row["last_setting"]) for row in rows], marker="o", color=COLORS[0], label=LGRECO)
         axes.axhline(REFERENCES[problem][RANKS].value, color="red", linestyle="--", label=UNIFORM)
-        axes.set_xticks(places, [row["tensor"].removesuffix(".weight") for row in rows], rotation=60, ha="right",
-                        fontsize=6)
+        axes.set_xticks(
+            places, [row["tensor"].removesuffix(".weight") for row in rows], rotation=60, ha="right", fontsize=6
+        )
         axes.set_ylim(bottom=0)
         _describe(axes, f"{problem}: ranks in the end", "layer, in the order of transmission", "rank")
     _legend(figure, panels[0][0], 2)
@@ -72,8 +73,12 @@ def tradeoff(results: Path, path: Path) -> None:
             curve(axes, [row for row in selected if row["method"].split(", ")[0] == kind], dense, number, kind)
         axes.axhline(0, color="black", linewidth=0.8, linestyle=":", label=DENSE)
         _log_axis(axes, TICKS[family])
-        _describe(axes, f"Transformer, {family} (right and down: better)", "bytes before / after",
-                  "nats per token, less dense")
+        _describe(
+            axes,
+            f"Transformer, {family} (right and down: better)",
+            "bytes before / after",
+            "nats per token, less dense",
+        )
     _legend(figure, panels[0][0], 5)
     _save(figure, path)
 
@@ -87,8 +92,14 @@ def curve(axes: Axes, rows: Sequence[Row], dense: Mapping[str, float], number: i
     means = sorted((mean(x for x, _ in own), mean(y for _, y in own)) for own in points.values())
     axes.plot(*zip(*means, strict=True), DASHES[number], marker=MARKERS[number], color=COLORS[number], label=label)
     every = [point for own in points.values() for point in own]
-    axes.plot(*zip(*every, strict=True), MARKERS[number], color=COLORS[number], markersize=4, fillstyle="none",
-              label=f"{label}, one seed")
+    axes.plot(
+        *zip(*every, strict=True),
+        MARKERS[number],
+        color=COLORS[number],
+        markersize=4,
+        fillstyle="none",
+        label=f"{label}, one seed",
+    )
 
 
 def swept_rows(rows: Sequence[Row]) -> list[Row]:
@@ -101,19 +112,30 @@ def swept_rows(rows: Sequence[Row]) -> list[Row]:
 
 def throughput(results: Path, path: Path) -> None:
     """Plot modeled throughput by workers and link, as a share of ideal scaling (Figures 3 to 6)."""
-    rows = [row for row in rows_of(results, tables.THROUGHPUT)
-            if row["gbps"] in LINKS and row["method"] in (DENSE, UNIFORM, LGRECO)]
+    rows = [
+        row
+        for row in rows_of(results, tables.THROUGHPUT)
+        if row["gbps"] in LINKS and row["method"] in (DENSE, UNIFORM, LGRECO)
+    ]
     problems = unique(row["problem"] for row in rows)
     figure, panels = _figure(len(problems), len(LINKS))
     for line, problem in zip(panels, problems, strict=True):
         for axes, gbps in zip(line, LINKS, strict=True):
             selected = [row for row in rows if (row["problem"], row["gbps"]) == (problem, gbps)]
             for number, (family, method) in enumerate(unique((row["family"], row["method"]) for row in selected)):
-                points = [(int(row["workers"]), float(row["of_ideal"])) for row in selected
-                          if (row["family"], row["method"]) == (family, method)]
-                axes.plot(*zip(*points, strict=True), DASHES[2 * (method == UNIFORM)], marker=MARKERS[number],
-                          color=COLORS[(number + 1) // 2], label=f"{family} {method}".strip(),
-                          fillstyle="none" if method == UNIFORM else "full")
+                points = [
+                    (int(row["workers"]), float(row["of_ideal"]))
+                    for row in selected
+                    if (row["family"], row["method"]) == (family, method)
+                ]
+                axes.plot(
+                    *zip(*points, strict=True),
+                    DASHES[2 * (method == UNIFORM)],
+                    marker=MARKERS[number],
+                    color=COLORS[(number + 1) // 2],
+                    label=f"{family} {method}".strip(),
+                    fillstyle="none" if method == UNIFORM else "full",
+                )
             _log_axis(axes, sorted({int(row["workers"]) for row in selected}))
             axes.set_ylim(0, 1.05)
             _describe(axes, f"{problem}, {float(gbps):g} Gb/s (a model)", "workers", "share of ideal throughput")
@@ -134,8 +156,16 @@ def rivals(results: Path, path: Path) -> None:
         own = [row for row in tensors if row["method"] == name]
         sent = [sum(float(row["floats_per_step"]) for row in own if row["bucket"] == bucket) for bucket in buckets]
         places = [at + (number - len(names) / 2 + 0.5) * 0.9 / len(names) for at in range(len(buckets))]
-        right.bar(places, sent, 0.9 / len(names), color=SHADES[number], hatch=HATCHES[number], edgecolor="black",
-                  linewidth=0.6, label=name)
+        right.bar(
+            places,
+            sent,
+            0.9 / len(names),
+            color=SHADES[number],
+            hatch=HATCHES[number],
+            edgecolor="black",
+            linewidth=0.6,
+            label=name,
+        )
     right.set_xticks(range(len(buckets)), buckets)
     _describe(left, "Transformer, PowerSGD", "step", "bytes before / after")
     _describe(right, "Floats per step", "bucket, in the order of transmission", "floats")
@@ -149,8 +179,14 @@ def ratios(axes: Axes, rows: Iterable[Row], number: int, label: str) -> None:
     results: dict[int, list[float]] = {}
     for row in rows:
         results.setdefault(int(row["step"]), []).append(float(row["byte_ratio"]))
-    axes.plot(list(results), [mean(values) for values in results.values()], DASHES[number % 4], marker=MARKERS[number],
-              color=COLORS[number % len(COLORS)], label=label)
+    axes.plot(
+        list(results),
+        [mean(values) for values in results.values()],
+        DASHES[number % 4],
+        marker=MARKERS[number],
+        color=COLORS[number % len(COLORS)],
+        label=label,
+    )
 
 
 def training(results: Path, path: Path) -> None:
@@ -161,10 +197,18 @@ def training(results: Path, path: Path) -> None:
     for axes, problem in zip(panels[0], problems, strict=True):
         selected = [row for row in rows if row["problem"] == problem]
         for number, family in enumerate(unique(row["family"] for row in selected if row["family"])):
-            both = [{(row["seed"], row["step"]): float(row["byte_ratio"]) for row in selected
-                     if (row["family"], row["method"]) == (family, method)} for method in (LGRECO, UNIFORM)]
-            over = [{"step": step, "byte_ratio": str(ratio / both[1][seed, step])}
-                    for (seed, step), ratio in both[0].items()]
+            both = [
+                {
+                    (row["seed"], row["step"]): float(row["byte_ratio"])
+                    for row in selected
+                    if (row["family"], row["method"]) == (family, method)
+                }
+                for method in (LGRECO, UNIFORM)
+            ]
+            over = [
+                {"step": step, "byte_ratio": str(ratio / both[1][seed, step])}
+                for (seed, step), ratio in both[0].items()
+            ]
             ratios(axes, over, number, family)
         axes.axhline(1, color="black", linewidth=0.8)
         axes.set_ylim(bottom=0.9)
@@ -182,8 +226,14 @@ def low_rank(results: Path, path: Path) -> None:
         selected = [row for row in rows if row["problem"] == problem]
         steps = [int(row["power_steps"]) for row in selected]
         for dash, what in zip(DASHES, ("worst", "mean"), strict=False):
-            axes.plot(steps, [max(float(row[f"{what}_excess_percent"] or 0), 1e-5) for row in selected], dash,
-                      marker=MARKERS[number], color=COLORS[number], label=f"{problem}, {what}")
+            axes.plot(
+                steps,
+                [max(float(row[f"{what}_excess_percent"] or 0), 1e-5) for row in selected],
+                dash,
+                marker=MARKERS[number],
+                color=COLORS[number],
+                label=f"{problem}, {what}",
+            )
     axes.set_yscale("log")
     _log_axis(axes, steps)
     _describe(axes, "Error of power iteration over the least", "steps of power iteration", "%")
@@ -203,8 +253,9 @@ PICTURES: Pictures = {
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line."""
-    parser = argparse.ArgumentParser(prog="python -m bench.experiments.lgreco.pictures",
-                                     description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.experiments.lgreco.pictures", description=__doc__.splitlines()[0]
+    )
     return draw_all(PICTURES, parser, arguments)
 
 

@@ -54,19 +54,42 @@ def pairs(results: Path) -> list[str]:
         table, selected = list[list[str]](), [row for row in rows if row["problem"] == problem]
         dense = [row for row in selected if row["method"] == DENSE]
         for family, method in unique(selected, "family", "method"):
-            own, uniform, matched = ([row for row in selected if (row["family"], row["method"]) == (family, one)]
-                                     for one in (method, UNIFORM, MATCHED))
+            own, uniform, matched = (
+                [row for row in selected if (row["family"], row["method"]) == (family, one)]
+                for one in (method, UNIFORM, MATCHED)
+            )
             over = ["", "", ""]
             if method == LGRECO:
                 gains = (ratio(own, column) / ratio(uniform, column) for column in ("byte_ratio", "adapted_ratio"))
                 worst = max(float(row["worst_error_of_uniform"]) for row in own)
                 over = [*(f"{gain:.2f}" for gain in gains), f"{worst:.4f}"]
-            table.append([family or method, method if family else "", str(len(own)), quality(own), paired(own, dense),
-                          *(paired(own, other) if method == LGRECO else "" for other in (uniform, matched)),
-                          f"{ratio(own):.2f}", *over, f"{number(own, 'lost_share'):.3f}"])
-        columns = ["family", "settings", ">seeds", f">{QUALITY}", ">to dense", ">to uniform",
-                   ">to uniform of its bytes", ">ratio", ">ratio / uniform", ">the same, from the first decision on",
-                   ">largest error / uniform", ">really lost, share of squares"]
+            table.append(
+                [
+                    family or method,
+                    method if family else "",
+                    str(len(own)),
+                    quality(own),
+                    paired(own, dense),
+                    *(paired(own, other) if method == LGRECO else "" for other in (uniform, matched)),
+                    f"{ratio(own):.2f}",
+                    *over,
+                    f"{number(own, 'lost_share'):.3f}",
+                ]
+            )
+        columns = [
+            "family",
+            "settings",
+            ">seeds",
+            f">{QUALITY}",
+            ">to dense",
+            ">to uniform",
+            ">to uniform of its bytes",
+            ">ratio",
+            ">ratio / uniform",
+            ">the same, from the first decision on",
+            ">largest error / uniform",
+            ">really lost, share of squares",
+        ]
         lines += [f"**{problem}**, {PROBLEMS[problem].unit}:", "", *markdown(columns, table), ""]
     return [*lines, f"From {source(comments)}"]
 
@@ -78,20 +101,44 @@ def rivals(results: Path) -> list[str]:
     lines: list[str] = []
     for part, family in (("rivals", RANKS), ("sparse rivals", SPARSE)):
         for (problem,) in unique([row for row in rows if row["part"] == part], "problem"):
-            selected = [row for row in rows if (row["problem"], row["family"]) == (problem, family)
-                    and row["part"] in ("pairs", part, "future work")]
-            speeds = {row["method"]: f"{float(row['speedup']):.2f}" for row in modeled
-                      if (row["problem"], row["family"], row["gbps"], row["workers"]) == (problem, family, "0.1", "8")}
+            selected = [
+                row
+                for row in rows
+                if (row["problem"], row["family"]) == (problem, family)
+                and row["part"] in ("pairs", part, "future work")
+            ]
+            speeds = {
+                row["method"]: f"{float(row['speedup']):.2f}"
+                for row in modeled
+                if (row["problem"], row["family"], row["gbps"], row["workers"]) == (problem, family, "0.1", "8")
+            }
             dense = [row for row in rows if (row["problem"], row["method"]) == (problem, DENSE)]
             table = []
             for (method,) in unique(selected, "method"):
                 own = [row for row in selected if row["method"] == method]
                 error = f"{number(own, 'median_error_of_uniform'):.3f}" if own[0]["median_error_of_uniform"] else ""
-                table.append([method, str(len(own)), quality(own), paired(own, dense), f"{ratio(own):.2f}",
-                              f"{ratio(own, 'float_ratio'):.2f}", error, *([speeds.get(method, "")] if speeds else [])])
-            columns = ["method", ">seeds", f">{QUALITY}", ">to dense", ">ratio", ">float ratio",
-                       ">error / uniform, median",
-                       *([">modeled speed at 0.1 Gb/s, 8 workers, of dense"] if speeds else [])]
+                table.append(
+                    [
+                        method,
+                        str(len(own)),
+                        quality(own),
+                        paired(own, dense),
+                        f"{ratio(own):.2f}",
+                        f"{ratio(own, 'float_ratio'):.2f}",
+                        error,
+                        *([speeds.get(method, "")] if speeds else []),
+                    ]
+                )
+            columns = [
+                "method",
+                ">seeds",
+                f">{QUALITY}",
+                ">to dense",
+                ">ratio",
+                ">float ratio",
+                ">error / uniform, median",
+                *([">modeled speed at 0.1 Gb/s, 8 workers, of dense"] if speeds else []),
+            ]
             lines += [f"**{problem}, {family}**, {PROBLEMS[problem].unit}:", "", *markdown(columns, table), ""]
     return [*lines, f"From {source(comments)}"]
 
@@ -103,20 +150,44 @@ def sweep(results: Path) -> list[str]:
     parts = ("pairs", "sweep", "bit sweep", "variants", "depth")
     table = list[list[str]]()
     for problem, family in sorted(unique(rows, "problem", "family"), key=lambda pair: pair[1], reverse=True):
-        selected = [row for row in rows
-                    if (row["problem"], row["family"]) == (problem, family) and row["part"] in parts]
+        selected = [
+            row for row in rows if (row["problem"], row["family"]) == (problem, family) and row["part"] in parts
+        ]
         dense = [row for row in rows if (row["problem"], row["method"]) == (problem, DENSE)]
         if all(row["part"] == "pairs" for row in selected):
             continue
         for (method,) in unique(selected := in_common(selected), "method"):
-            own, control = ([row for row in selected if row["method"] == one]
-                            for one in (method, MATCHED + method.removeprefix(LGRECO)))
+            own, control = (
+                [row for row in selected if row["method"] == one]
+                for one in (method, MATCHED + method.removeprefix(LGRECO))
+            )
             worst = [row["worst_error_of_uniform"] for row in own]
-            table.append([problem, family, method, str(len(own)), f"{number(own, 'quality'):.3f}", paired(own, dense),
-                          paired(own, control) if method.startswith(LGRECO) else "", f"{ratio(own):.2f}",
-                          f"{max(map(float, worst)):.4f}" if all(worst) else "", f"{number(own, 'lost_share'):.3f}"])
-    columns = ["problem", "family", "settings", ">seeds", ">quality", ">to dense",
-               ">to uniform of its bytes", ">ratio", ">largest error / uniform", ">really lost, share of squares"]
+            table.append(
+                [
+                    problem,
+                    family,
+                    method,
+                    str(len(own)),
+                    f"{number(own, 'quality'):.3f}",
+                    paired(own, dense),
+                    paired(own, control) if method.startswith(LGRECO) else "",
+                    f"{ratio(own):.2f}",
+                    f"{max(map(float, worst)):.4f}" if all(worst) else "",
+                    f"{number(own, 'lost_share'):.3f}",
+                ]
+            )
+    columns = [
+        "problem",
+        "family",
+        "settings",
+        ">seeds",
+        ">quality",
+        ">to dense",
+        ">to uniform of its bytes",
+        ">ratio",
+        ">largest error / uniform",
+        ">really lost, share of squares",
+    ]
     return [*markdown(columns, table), "", f"From {source(comments)}"]
 
 
@@ -129,23 +200,58 @@ def in_common(rows: Sequence[Row]) -> list[Row]:
 def overhead(results: Path) -> list[str]:
     """Return the table of what decisions take (Table 1)."""
     comments, rows = read_table(results / tables.OVERHEAD)
-    table = [[row["problem"], row["family"], row["tensors"], row["settings"],
-              *(f"{1000 * float(row[key]):.2f}" for key in ("error_seconds", "choose_seconds", "step_seconds")),
-              f"{float(row['error_percent']):.2f}", f"{float(row['choose_percent']):.2f}"] for row in rows]
-    columns = ["problem", "family", ">tensors", ">settings in all", ">errors, ms", ">dynamic programming, ms",
-               ">a step, ms", ">errors, %", ">dynamic programming, %"]
-    return [*markdown(columns, table), "",
-            f"Processor time of one rank; percent of {rows[0]['interval_steps']} steps; from {source(comments)}"]
+    table = [
+        [
+            row["problem"],
+            row["family"],
+            row["tensors"],
+            row["settings"],
+            *(f"{1000 * float(row[key]):.2f}" for key in ("error_seconds", "choose_seconds", "step_seconds")),
+            f"{float(row['error_percent']):.2f}",
+            f"{float(row['choose_percent']):.2f}",
+        ]
+        for row in rows
+    ]
+    columns = [
+        "problem",
+        "family",
+        ">tensors",
+        ">settings in all",
+        ">errors, ms",
+        ">dynamic programming, ms",
+        ">a step, ms",
+        ">errors, %",
+        ">dynamic programming, %",
+    ]
+    return [
+        *markdown(columns, table),
+        "",
+        f"Processor time of one rank; percent of {rows[0]['interval_steps']} steps; from {source(comments)}",
+    ]
 
 
 def low_rank(results: Path) -> list[str]:
     """Errors by power iteration (appendix C)."""
     comments, rows = read_table(results / tables.LOW_RANK)
-    keys = ("mean_excess_percent", "worst_excess_percent", "seconds_of_svd", "same_ranks", "bytes_of_svds",
-            "error_of_uniform")
+    keys = (
+        "mean_excess_percent",
+        "worst_excess_percent",
+        "seconds_of_svd",
+        "same_ranks",
+        "bytes_of_svds",
+        "error_of_uniform",
+    )
     table = [[row["problem"], row["power_steps"], *(f"{float(row[key] or 'nan'):.3f}" for key in keys)] for row in rows]
-    columns = ["problem", ">steps", ">error over the least, mean %", ">worst %", ">time / SVD's",
-               ">share of ranks chosen alike", ">bytes / SVD's", ">true error / uniform"]
+    columns = [
+        "problem",
+        ">steps",
+        ">error over the least, mean %",
+        ">worst %",
+        ">time / SVD's",
+        ">share of ranks chosen alike",
+        ">bytes / SVD's",
+        ">true error / uniform",
+    ]
     return [*markdown(columns, table), "", f"Processor time; from {source(comments)}"]
 
 
@@ -158,9 +264,11 @@ def replay(results: Path) -> list[str]:
     both = [(row, first[tuple(row[key] for key in keys)]) for row in again]
     same = sum(all(item[what] == other[what] for what in ("decisions", "quality", "loss")) for item, other in both)
     alike = sum(row["same_on_ranks"] == "1" for row in rows)
-    return [f"{same} of {len(again)} training runs made twice decided the same at every step and came to the same",
-            "quality and loss, to the last digit written.",
-            f"In {alike} of {len(rows)} training runs all ranks had the same settings at every step."]
+    return [
+        f"{same} of {len(again)} training runs made twice decided the same at every step and came to the same",
+        "quality and loss, to the last digit written.",
+        f"In {alike} of {len(rows)} training runs all ranks had the same settings at every step.",
+    ]
 
 
 #: Name of a marked place to what fills it, and the file in bench/results that this reads.

@@ -13,9 +13,22 @@ TRAININGS, PERIODS = "experiment-lgreco.csv", "experiment-lgreco-periods.csv"
 TENSORS, THROUGHPUT = "experiment-lgreco-tensors.csv", "experiment-lgreco-throughput.csv"
 OVERHEAD, LOW_RANK = "experiment-lgreco-overhead.csv", "experiment-lgreco-lowrank.csv"
 KEYS = ("part", "problem", "family", "method", "seed")
-TRAINING_COLUMNS = (*KEYS, "steps", "period", "quality", "loss", "byte_ratio", "adapted_ratio", "float_ratio",
-                    "worst_error_of_uniform", "median_error_of_uniform", "lost_share", "decide_percent",
-                    "decisions", "same_on_ranks")
+TRAINING_COLUMNS = (
+    *KEYS,
+    "steps",
+    "period",
+    "quality",
+    "loss",
+    "byte_ratio",
+    "adapted_ratio",
+    "float_ratio",
+    "worst_error_of_uniform",
+    "median_error_of_uniform",
+    "lost_share",
+    "decide_percent",
+    "decisions",
+    "same_on_ranks",
+)
 PERIOD_COLUMNS = (*KEYS, "step", "byte_ratio", "error_of_uniform", "bytes_of_uniform")
 TENSOR_COLUMNS = (*KEYS, "tensor", "shape", "bucket", "values", "floats_per_step", "bytes_per_step", "last_setting")
 
@@ -33,11 +46,21 @@ def training_row(training: Training, timed: bool = True) -> list[object]:
     errors = [decision.error for decision in training.decisions]
     seconds = training.train_seconds + training.compress_seconds + training.decide_seconds
     job = training.job
-    return [*keys(training), job.steps, job.period, f"{training.quality:.4f}", f"{training.loss:.4f}",
-            f"{training.total.ratio:.3f}", f"{training.adapted_ratio:.3f}", f"{training.total.float_ratio:.3f}",
-            *([f"{max(errors):.6f}", f"{median(errors):.6f}"] if errors else ["", ""]), f"{training.lost:.4f}",
-            f"{100 * training.decide_seconds / seconds:.3f}" if timed else "",
-            training.decided if training.decisions else "", int(training.same)]
+    return [
+        *keys(training),
+        job.steps,
+        job.period,
+        f"{training.quality:.4f}",
+        f"{training.loss:.4f}",
+        f"{training.total.ratio:.3f}",
+        f"{training.adapted_ratio:.3f}",
+        f"{training.total.float_ratio:.3f}",
+        *([f"{max(errors):.6f}", f"{median(errors):.6f}"] if errors else ["", ""]),
+        f"{training.lost:.4f}",
+        f"{100 * training.decide_seconds / seconds:.3f}" if timed else "",
+        training.decided if training.decisions else "",
+        int(training.same),
+    ]
 
 
 def add_rows(path: Path, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
@@ -79,5 +102,13 @@ def tensor_rows(trainings: Iterable[Training]) -> Iterator[list[object]]:
         for name, count in training.tensors.items():
             steps = training.job.steps
             setting = f"{last[name]:g}" if name in last else ""
-            yield [*keys(training), name, "×".join(map(str, training.shapes[name])), training.buckets[name],
-                   count.values // steps, f"{count.floats / steps:.1f}", f"{count.payload_bytes / steps:.1f}", setting]
+            yield [
+                *keys(training),
+                name,
+                "×".join(map(str, training.shapes[name])),
+                training.buckets[name],
+                count.values // steps,
+                f"{count.floats / steps:.1f}",
+                f"{count.payload_bytes / steps:.1f}",
+                setting,
+            ]

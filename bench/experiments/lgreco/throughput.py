@@ -12,8 +12,17 @@ from bench.experiments.lgreco.waiting import Load, step_seconds
 
 GBPS = (0.1, 1.0, 10.0)
 WORKERS = (1, 2, 4, 8, 16)
-COLUMNS = ("problem", "family", "method", "gbps", "workers", "step_of_dense", "speedup", "of_ideal",
-           "last_bucket_share")
+COLUMNS = (
+    "problem",
+    "family",
+    "method",
+    "gbps",
+    "workers",
+    "step_of_dense",
+    "speedup",
+    "of_ideal",
+    "last_bucket_share",
+)
 
 
 def load_of(training: Training, compute: float) -> Load:
@@ -39,5 +48,14 @@ def rows_of(trainings: Sequence[Training]) -> Iterator[list[object]]:
             for workers in WORKERS:
                 (seconds, last), (reference, _) = (step_seconds(item, workers, gbps) for item in (load, plain))
                 job = training.job
-                yield [job.problem, job.family, job.method, gbps, workers, f"{seconds / reference:.4f}",
-                       f"{reference / seconds:.4f}", f"{compute / seconds:.4f}", f"{last / seconds:.4f}"]
+                yield [
+                    job.problem,
+                    job.family,
+                    job.method,
+                    gbps,
+                    workers,
+                    f"{seconds / reference:.4f}",
+                    f"{reference / seconds:.4f}",
+                    f"{compute / seconds:.4f}",
+                    f"{last / seconds:.4f}",
+                ]

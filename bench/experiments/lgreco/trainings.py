@@ -200,7 +200,8 @@ def train(job: Job) -> Training:
 def _ranks(job: Job, found: Training) -> list[Adaptive]:
     method = method_of(job.part, job.problem, job.family, job.method)
     controller = method.make(
-        Setup(method.reference, job.period, found.buckets, found.shapes, PROBLEMS[job.problem].seconds))
+        Setup(method.reference, job.period, found.buckets, found.shapes, PROBLEMS[job.problem].seconds)
+    )
     if isinstance(controller, Planner):
         controller = Observed(controller, method.reference)
     return adaptive.ranks(RANKS, method.plan, controller)
@@ -214,8 +215,13 @@ def gradients_of(
     return dict(zip(params, torch.autograd.grad(loss, list(params.values())), strict=True)), float(loss.detach())
 
 
-def _update(problem: Problem, optimizer: torch.optim.Optimizer, params: Mapping[str, torch.Tensor],
-            averages: Mapping[str, torch.Tensor], rate: float) -> None:
+def _update(
+    problem: Problem,
+    optimizer: torch.optim.Optimizer,
+    params: Mapping[str, torch.Tensor],
+    averages: Mapping[str, torch.Tensor],
+    rate: float,
+) -> None:
     for name, average in averages.items():
         params[name].grad = average
     if problem.clip is not None:
@@ -248,8 +254,14 @@ def _count(found: Training, ranks: Sequence[Adaptive], step: int) -> None:
     found.same &= all(rank.averager.compressors == first for rank in ranks)
 
 
-def _finished(found: Training, problem: Problem, model: torch.nn.Module, rank: Adaptive, losses: list[float],
-              looked: list[tuple[int, float, float]]) -> Training:
+def _finished(
+    found: Training,
+    problem: Problem,
+    model: torch.nn.Module,
+    rank: Adaptive,
+    losses: list[float],
+    looked: list[tuple[int, float, float]],
+) -> Training:
     found.quality, found.total = problem.quality(model), rank.averager.total
     found.loss = float(np.mean(losses[-max(len(losses) // 10, 1) :]))
     shares = []

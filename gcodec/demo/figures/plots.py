@@ -133,9 +133,7 @@ def _plot_series(rows: Iterable[Row], path: Path, series: str, value: str, title
     _save(figure, path)
 
 
-def _stages(
-    axes: Axes, observations: Sequence[Observation], curve: Callable[[Observation], Curve]
-) -> None:
+def _stages(axes: Axes, observations: Sequence[Observation], curve: Callable[[Observation], Curve]) -> None:
     """Draw a curve for each of a few steps, the later the darker, on the range that holds all but 0.2 % of any."""
     picked = _spread(observations)
     edges = []

@@ -101,12 +101,15 @@ def mantissa_rows(data: Sequence[Input]) -> Rows:
         dtype, paper = part.type, LADDERS["paper"][part.dtype]
         normal = part.bits[head_symbols(part.bits, dtype) > 1]
         dropped = np.array(paper.drops)[part.levels["paper"][head_symbols(part.bits, dtype) > 1]]
-        rows += _rows(part, {
-            "native Huffman, per byte": _huffman_bytes(normal, dtype.mantissa_bits),
-            "optimized (GComp): 4 levels, 2 bits each": float((2 + dtype.mantissa_bits - dropped).sum()),
-            "ours, 4 levels, joint with exponent": _joint(part, "paper"),
-            "ours, 8 levels, joint with exponent": _joint(part, "fine"),
-        })
+        rows += _rows(
+            part,
+            {
+                "native Huffman, per byte": _huffman_bytes(normal, dtype.mantissa_bits),
+                "optimized (GComp): 4 levels, 2 bits each": float((2 + dtype.mantissa_bits - dropped).sum()),
+                "ours, 4 levels, joint with exponent": _joint(part, "paper"),
+                "ours, 8 levels, joint with exponent": _joint(part, "fine"),
+            },
+        )
     return rows
 
 
@@ -129,5 +132,7 @@ def _joint(part: Input, ladder: str) -> float:
 
 
 def _rows(part: Input, bits: dict[str, float]) -> Rows:
-    return [{"model": part.model, "step": part.step, "strategy": name, "bits_per_value": value / part.bits.size}
-            for name, value in bits.items()]
+    return [
+        {"model": part.model, "step": part.step, "strategy": name, "bits_per_value": value / part.bits.size}
+        for name, value in bits.items()
+    ]

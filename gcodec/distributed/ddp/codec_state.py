@@ -166,9 +166,7 @@ class CompressedAllreduce:
         reduced = LaneJob(reduce_bucket, job.abort, job.devices, job.place, job.begins)
         return lane.submit(reduced, ALL_REDUCE).get_future()
 
-    def _end_bucket(
-        self, index: int, buffer: torch.Tensor, counters: Counters, result: torch.Tensor
-    ) -> torch.Tensor:
+    def _end_bucket(self, index: int, buffer: torch.Tensor, counters: Counters, result: torch.Tensor) -> torch.Tensor:
         """Check and count a bucket that has been reduced, and return its result."""
         self._check(result, buffer)
         self._stats.add(index, counters)

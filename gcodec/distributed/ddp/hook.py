@@ -11,9 +11,7 @@ from .codec_state import CompressedAllreduce
 from .compressor_state import CompressedGradients
 
 
-def hook(
-    state: CompressedAllreduce | CompressedGradients, bucket: GradBucket
-) -> torch.futures.Future[torch.Tensor]:
+def hook(state: CompressedAllreduce | CompressedGradients, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
     """Average a bucket's gradients over the ranks, compressed: ``ddp.register_comm_hook(state, hook)``.
 
     It returns at once: the all-reduce runs on the state's lane while the backward pass goes on. Errors are raised by

@@ -237,9 +237,7 @@ def allreduce_job(
         threads: threads of the codec; default all cores.
     """
     reduction = partial(reduction_of, request, codebooks, threads)
-    return LaneJob(
-        lambda: _started(reduction(), request.result), lambda error: reduction().abort(error), begins=True
-    )
+    return LaneJob(lambda: _started(reduction(), request.result), lambda error: reduction().abort(error), begins=True)
 
 
 def reduction_of(

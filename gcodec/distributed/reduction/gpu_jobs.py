@@ -154,9 +154,7 @@ def _reduction(
         level_chooser = GpuLevelChooser(mode, gradients, dtype, request.contribution_scale)
     coder = GpuCoder(dtype, mode, level_chooser, codebooks, request.counters)
     values, result = request.flat, request.result
-    return kind(
-        request.lane, coder, values, result, mean=request.mean, terms=mode.terms, label=request.label
-    )
+    return kind(request.lane, coder, values, result, mean=request.mean, terms=mode.terms, label=request.label)
 
 
 def gpu_in_place_allreduce_job(

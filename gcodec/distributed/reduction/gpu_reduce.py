@@ -111,9 +111,7 @@ class GpuReduction(Reduction):
         self._confirm(transfers, receipts)
         yield from ()  # all in one part
 
-    def _own_part(
-        self, transfers: Transfers, expected: dict[int, Slot], posted: dict[int, Incoming]
-    ) -> torch.Tensor:
+    def _own_part(self, transfers: Transfers, expected: dict[int, Slot], posted: dict[int, Incoming]) -> torch.Tensor:
         """Exchange contributions; return the sum of this rank's part, or the mean. Arguments as of `_exchange`."""
         begin, end = self.parts[self.lane.rank]
         # Lossy: this rank, too, decodes the frame of its own values, to have them as the others do.
@@ -149,9 +147,7 @@ class GpuReduction(Reduction):
         """
         frames = [self._nothing() for _ in ranges]
         ranks = [
-            rank
-            for rank, (begin, end) in enumerate(ranges)
-            if end > begin and (with_self or rank != self.lane.rank)
+            rank for rank, (begin, end) in enumerate(ranges) if end > begin and (with_self or rank != self.lane.rank)
         ]
         if self.two and with_self:
             ranks = ranks[:1]  # both parts are the same

@@ -162,9 +162,7 @@ class LevelChooser:
             self.gradients.addressed[segment.begin] = sources, result
         return result
 
-    def _number(
-        self, entry: OptimizerEntry, step: float, terms: dict[Any, list[list[Any]]]
-    ) -> tuple[Any, int] | None:
+    def _number(self, entry: OptimizerEntry, step: float, terms: dict[Any, list[list[Any]]]) -> tuple[Any, int] | None:
         """Return the kernel for a parameter's rule, and the number of its constants among those of that kernel.
 
         Returns None where no kernel for many tensors will do.

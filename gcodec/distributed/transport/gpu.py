@@ -88,9 +88,7 @@ class StagedTransport:
             self.lane.parked.append(transfers)  # what the network may still write to must live on
             raise
 
-    def _swap(
-        self, transfers: Transfers, frames: Sequence[torch.Tensor], sizes: Sequence[int]
-    ) -> list[torch.Tensor]:
+    def _swap(self, transfers: Transfers, frames: Sequence[torch.Tensor], sizes: Sequence[int]) -> list[torch.Tensor]:
         lane = self.lane
         self._n_swaps += 1
         tag = _TAG | self._n_swaps % (1 << 16)

@@ -121,9 +121,7 @@ def encode_coded(values, levels, b, following, coding, scratch, out, at):
     if end >= 0:
         min_bytes, length_width = min_and_width(scratch.stream_bytes, n_streams)
         symbol_bytes, plane_bytes = end - streams_at, streams_at - planes_at
-        header = CodedHeader(
-            base, symbol_bytes, plane_bytes, min_bytes, length_width, width, code.run_symbol, flags
-        )
+        header = CodedHeader(base, symbol_bytes, plane_bytes, min_bytes, length_width, width, code.run_symbol, flags)
         write_coded(out, at, c, header)
         end = pack_numbers(scratch.stream_bytes, n_streams, min_bytes, length_width, out, end)
         end = pack_numbers(scratch.references, n_streams, np.int64(0), width, out, end)

@@ -15,8 +15,8 @@ _MIN_NORMAL_HALF = np.float32(2.0**-14)  #: the smallest float16 that is not den
 def from_bfloat16(bits):
     """Return the float32 equal to a bfloat16, given its bits, a uint32.
 
-        bfloat16   s eeeeeeee mmmmmmm
-        float32    s eeeeeeee mmmmmmm0000000000000000
+    bfloat16   s eeeeeeee mmmmmmm
+    float32    s eeeeeeee mmmmmmm0000000000000000
     """
     return float_from_bits(U32(bits << U32(16)))
 

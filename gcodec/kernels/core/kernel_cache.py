@@ -29,6 +29,7 @@ from .source_digest import UnknownPartError, source_digest
 
 # Loading from the cache, without what only compiling needs
 
+
 def _loading_alone(base: Any) -> dict[str, Any]:
     """Return the method of a cache that loads compiled code without preparing numba to compile: that imports a hundred
     modules of numba's (and of scipy's, where there is one), which numba does anyway before it compiles.
@@ -74,8 +75,12 @@ def _light_reading(implementation: Any) -> dict[str, Any]:
         names = list[str]()
         if not _is_part(compiled.library):
             module = compiled.library._get_module_for_linking()
-            names = [symbol.name for symbols in (module.functions, module.global_variables) for symbol in symbols
-                     if not symbol.is_declaration]
+            names = [
+                symbol.name
+                for symbols in (module.functions, module.global_variables)
+                for symbol in symbols
+                if not symbol.is_declaration
+            ]
         return names, (*most, tuple(item for item in environments if item.consts))
 
     def rebuild(self: Any, context: Any, data: Any) -> Any:
@@ -101,9 +106,14 @@ def _library_class() -> Any:
     try:
         codegens = import_module("numba.core.codegen")
         base = codegens.JITCodeLibrary
-        parts = (base.enable_object_caching, base._set_compiled_object, base._finalize_final_module,
-                 base._get_module_for_linking, codegens.JitEngine._load_defined_symbols,
-                 codegens.Codegen.unserialize_library)
+        parts = (
+            base.enable_object_caching,
+            base._set_compiled_object,
+            base._finalize_final_module,
+            base._get_module_for_linking,
+            codegens.JitEngine._load_defined_symbols,
+            codegens.Codegen.unserialize_library,
+        )
     except (ImportError, AttributeError):
         return None
 
@@ -130,6 +140,7 @@ def _library_class() -> Any:
 
 
 # Cache on disk
+
 
 def cached(decorate: Callable[[bool], Any], sources: Callable[[], str], suffix: str = "") -> Any:
     """Return a dispatcher whose cache on disk holds only what was compiled from the same code, with the same settings.
@@ -231,8 +242,15 @@ def _kernel_cache() -> Any:
             return f"{fullname.replace('<', '').replace('>', '')}.{version}"
 
         chosen = {"_locator_classes": [_Place], "get_filename_base": name_of_files, **_light_reading(implementation)}
-        return type("KernelCache", (base,), {"_impl_class": type("_Implementation", (implementation,), chosen),
-                                             "_index_key": key_of, **_loading_alone(base)})
+        return type(
+            "KernelCache",
+            (base,),
+            {
+                "_impl_class": type("_Implementation", (implementation,), chosen),
+                "_index_key": key_of,
+                **_loading_alone(base),
+            },
+        )
     except (ImportError, AttributeError):
         return None
 
@@ -328,9 +346,7 @@ class _CheckedFiles:
         return import_module("numba.core.caching").IndexDataCacheFile(str(folder), self._name, self._stamp)
 
 
-def _cached_below(
-    folders: tuple[Path, ...], stamp: str, decorate: Callable[[bool], Any], suffix: str = ""
-) -> Any:
+def _cached_below(folders: tuple[Path, ...], stamp: str, decorate: Callable[[bool], Any], suffix: str = "") -> Any:
     """Return a dispatcher that is cached in the first folder that can be written to, or not at all."""
     before = config.CACHE_DIR
     for folder in folders:

@@ -29,8 +29,8 @@ FRACTIONS = _fractions()
 def log2_fixed(count):
     """Return log2 of a positive integer, of its first 16 bits, in 1/256 bits, rounded down.
 
-        count      0 0 0 ... 0 1 x x x x x x x x x x x x x x x y y ...      63 - zeros is the integral part
-                   |-zeros-|   |-- 15 bits, k of FRACTIONS --|
+    count      0 0 0 ... 0 1 x x x x x x x x x x x x x x x y y ...      63 - zeros is the integral part
+               |-zeros-|   |-- 15 bits, k of FRACTIONS --|
     """
     upper = U32(U64(count) >> U64(32))
     zeros = I64(leading_zeros(upper)) if upper else 32 + I64(leading_zeros(U32(count)))

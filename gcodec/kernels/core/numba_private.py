@@ -40,6 +40,7 @@ config: Any = numba.config  #: numba's settings, which type checkers do not see
 
 # Counting of references
 
+
 def _has_option(name: str) -> bool:
     try:
         return hasattr(import_module("numba.core.cpu").CPUTargetOptions, name)
@@ -85,6 +86,7 @@ def called_by_kernels(kernel: Any, make: Callable[[], Any]) -> Any:
 
 # Interrupts
 
+
 def uninterrupted(kernel: Any) -> Any:
     """Return a kernel that is compiled, or loaded from a cache, on a thread of its own.
 
@@ -114,6 +116,7 @@ def uninterrupted(kernel: Any) -> Any:
 
 # Entry points
 
+
 def entry_point(kernel: Any, args: tuple[Any, ...]) -> Callable[..., Any]:
     """Return what calls a kernel with arguments of the same types as these, without a look at the types.
 
@@ -136,6 +139,7 @@ def _writable(kind: Any) -> Any:
 
 
 # The CPU that kernels are compiled for
+
 
 class NamedCpu(NamedTuple):
     """Names a CPU as the variables of the environment do.
@@ -202,6 +206,7 @@ def settings_of_code() -> str:
 
 
 # Arrays inside of intrinsics
+
 
 def address_of(context: Any, builder: Any, kind: Any, array: Any) -> Any:
     """Return the address of an array's data, in LLVM's terms.

@@ -175,8 +175,8 @@ def head_of(bits, head_shift, head_mask):
 def add_to_head(bits, difference, head_shift, head_mask):
     """Return a value of any width with ``difference`` added to its head, modulo the head's width.
 
-        bits      s hhhhhhhh mmmmmmm
-        result    s (h + d)  mmmmmmm
+    bits      s hhhhhhhh mmmmmmm
+    result    s (h + d)  mmmmmmm
     """
     field = shift_left(wrap(head_mask, bits), head_shift)
     moved = wrap(bits + shift_left(wrap(difference, bits), head_shift), bits)
@@ -330,8 +330,8 @@ def value_of_symbol(symbol, head, tail, width, tail_bits):
 def item_of(tail, shift, mask):
     """Return a plane's item of a tail of any width (docs/format.md section 4).
 
-        tail      s mmmmm iiiiii mmmmm      ``shift`` bits below the item
-        result            . iiiiii          as many as ``mask`` has, which is 0 where the value owns no item
+    tail      s mmmmm iiiiii mmmmm      ``shift`` bits below the item
+    result            . iiiiii          as many as ``mask`` has, which is 0 where the value owns no item
     """
     return wrap(shift_right(tail, shift) & wrap(mask, tail), tail)
 

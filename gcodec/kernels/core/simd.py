@@ -294,10 +294,10 @@ def slot_for(builder: Any, value: Any) -> Any:
 def for_range(builder: Any, stop: Any, start: int = 0) -> Iterator[Any]:
     """Emit the body of this ``with`` as a loop, and yield its index, ``start ... stop - 1``.
 
-        before:    branch to condition
-        condition: index = start, from before | next, from the body;    index < stop ? body : after
-        body:      ... next = index + 1;                                branch to condition
-        after:     ...
+    before:    branch to condition
+    condition: index = start, from before | next, from the body;    index < stop ? body : after
+    body:      ... next = index + 1;                                branch to condition
+    after:     ...
     """
     condition, body, after = (builder.append_basic_block(f"for.{name}") for name in ("condition", "body", "after"))
     before = builder.basic_block

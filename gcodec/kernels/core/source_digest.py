@@ -159,8 +159,12 @@ def _class(kind: type) -> _Part:
     """Return what is known of a class: the fields of a bundle, and the functions and constants that it has."""
     if _is_of_a_library(kind.__module__):
         return _Part(kind, f"class {_name_of(kind)}", ())
-    names = [name for name in sorted(vars(kind)) if not (name.startswith("__") and name.endswith("__")) or name in
-             ("__init__", "__new__", "__call__", "__eq__", "__hash__", "__getitem__")]
+    names = [
+        name
+        for name in sorted(vars(kind))
+        if not (name.startswith("__") and name.endswith("__"))
+        or name in ("__init__", "__new__", "__call__", "__eq__", "__hash__", "__getitem__")
+    ]
     members = {name: vars(kind)[name] for name in names}
     kept = {name: value for name, value in members.items() if not _is_made_for_tuples(value)}
     return _Part(kind, f"class {_name_of(kind)} {list(kept)}", (*kept.values(), *kind.__bases__))

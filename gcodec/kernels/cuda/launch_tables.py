@@ -154,7 +154,7 @@ MAX_BINS = 2 + 16 * 64  #: of a histogram
 def info_of(head: int, mark: int, level: int) -> int:
     """Return a symbol's relative head, the planes that its values own items of, and its level, in one word.
 
-        bits      31 ... 24    23 ... 16                     15 ... 0
-        info      level        mark: a bit for each plane    relative head
+    bits      31 ... 24    23 ... 16                     15 ... 0
+    info      level        mark: a bit for each plane    relative head
     """
     return head | mark << 16 | level << 24

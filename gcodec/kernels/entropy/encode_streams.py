@@ -27,8 +27,18 @@ from .prefix_code import ESCAPE, NO_CODE
 if HAS_AVX2:
     from .streams_vector import NO_CODE_HIGH, encode_64, encode_64_long
 
-__all__ = ["CHUNK_BYTES", "STREAM_PAD", "EncodeBuffers", "NextValues", "PrefixEncoder", "checksum", "encode_buffers",
-           "encode_streams", "is_run", "prefix_encoder"]
+__all__ = [
+    "CHUNK_BYTES",
+    "STREAM_PAD",
+    "EncodeBuffers",
+    "NextValues",
+    "PrefixEncoder",
+    "checksum",
+    "encode_buffers",
+    "encode_streams",
+    "is_run",
+    "prefix_encoder",
+]
 
 STREAM_PAD = 64  #: bytes between sub-streams in the symbol scratch
 PART = 256  #: symbols looked up before any is written
@@ -135,8 +145,8 @@ def is_run(symbols, start, n, symbol):
 def _append_code(symbol, value, code, writer, out):
     """Append the code of one symbol, for an escape with the head of its value; return the writer after it.
 
-        window               00000ddd            n_bits = 3
-        code << n_bits    eeeee00000             5 bits, stored at once with the 56 bits above them
+    window               00000ddd            n_bits = 3
+    code << n_bits    eeeee00000             5 bits, stored at once with the 56 bits above them
     """
     window, n_bits, at = writer
     entry = U64(code.table[symbol])

@@ -1,9 +1,9 @@
 """Remove column references from heads and restore them, and pack them as in a record (docs/format.md sections 4 and 7).
 
-    tensor        column 0   column 1   column 2   ...
-    references       +3         -1          0             one for each column, or for each group of columns
-    row 0         h00 - 3    h01 + 1    h02               heads as they are coded
-    row 1         h10 - 3    h11 + 1    h12
+tensor        column 0   column 1   column 2   ...
+references       +3         -1          0             one for each column, or for each group of columns
+row 0         h00 - 3    h01 + 1    h02               heads as they are coded
+row 1         h10 - 3    h11 + 1    h12
 """
 
 from __future__ import annotations

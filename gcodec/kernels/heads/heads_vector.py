@@ -30,9 +30,9 @@ GROUP = 64  #: values of a vector step
 def _generate_store(builder: Any, args: list[Any], at: Any) -> None:
     """Generate the step that extracts heads, and which values are not zero.
 
-        values     s hhhhhhhh mmm...    64 of 32 bits, in four registers
-        heads        hhhhhhhh           64 of 8 bits, in one
-        nonzero      n                  64 of 1 bit, value 0 in the lowest
+    values     s hhhhhhhh mmm...    64 of 32 bits, in four registers
+    heads        hhhhhhhh           64 of 8 bits, in one
+    nonzero      n                  64 of 1 bit, value 0 in the lowest
     """
     values = load(builder, at(0, 32), 32, GROUP)
     extract_heads(values, 23).store(at(2, 8))
@@ -47,8 +47,8 @@ _store_64 = intrinsic_step(types.void, 6, _generate_store)
 def _generate_sum(builder: Any, args: list[Any], at: Any) -> Any:
     """Generate the step that sums bytes: psadbw adds up absolute differences of eight bytes each, here from zero.
 
-        heads      h0 ... h7 | h8 ... h15 | ...      64 bytes
-        eights     sum       | sum        | ...      eight sums of 64 bits, which are accumulated over groups
+    heads      h0 ... h7 | h8 ... h15 | ...      64 bytes
+    eights     sum       | sum        | ...      eight sums of 64 bits, which are accumulated over groups
     """
     lanes = GROUP if HAS_AVX512 else GROUP // 2
     name = "llvm.x86.avx512.psad.bw.512" if HAS_AVX512 else "llvm.x86.avx2.psad.bw"
@@ -84,8 +84,8 @@ def _escape(builder: Any) -> Vector:
 def _generate_symbols(builder: Any, args: list[Any], at: Any) -> None:
     """Generate the step that turns heads into symbols where all values are of one level.
 
-        offset      heads - origin                               modulo 256, in bytes
-        symbols     offset < count ? offset + 1 : escape         0 where the value is zero
+    offset      heads - origin                               modulo 256, in bytes
+    symbols     offset < count ? offset + 1 : escape         0 where the value is zero
     """
     nonzero = mask_from(builder, at(2, 64), GROUP)
     offset = load(builder, at(0, 8), 8, GROUP) - args[6]
@@ -101,11 +101,11 @@ _symbols = intrinsic_step(types.void, 8, _generate_symbols)
 def _generate_symbols_by_level(builder: Any, args: list[Any], at: Any) -> None:
     """Generate the step that turns heads into symbols by level.
 
-        lane        0    1    2    3   ...
-        levels      2    0    1    7           level 0 instead where the head is above the top
-        origin      o2   o0   o1   o7          looked up in 64 bytes, as are count and number
-        offset      heads - reference - origin                   modulo 256, in bytes
-        symbols     offset < count ? offset + number : escape    0 where the value is zero
+    lane        0    1    2    3   ...
+    levels      2    0    1    7           level 0 instead where the head is above the top
+    origin      o2   o0   o1   o7          looked up in 64 bytes, as are count and number
+    offset      heads - reference - origin                   modulo 256, in bytes
+    symbols     offset < count ? offset + number : escape    0 where the value is zero
     """
     nonzero = mask_from(builder, at(2, 64), GROUP)
     heads, levels, ranges = load(builder, at(0, 8), 8, GROUP), load(builder, at(4, 8), 8, GROUP), at(6, 8)

@@ -50,10 +50,10 @@ symbols_wide, symbols_wide_12 = _symbols(32, 22, 9), _symbols(32, 19, 12)
 def _generate_symbols_by_level(builder: Any, args: list[Any], at: Any) -> None:
     """Generate the step that finds symbols of values of 16 bits by level.
 
-        lane        0    1    2    3   ...
-        levels      2    0    1    7           level 0 instead where the value has no level of its own
-        origin      o2   o0   o1   o7          looked up in 64 bytes, as are count and number
-        offset      heads - reference - origin
+    lane        0    1    2    3   ...
+    levels      2    0    1    7           level 0 instead where the value has no level of its own
+    origin      o2   o0   o1   o7          looked up in 64 bytes, as are count and number
+    offset      heads - reference - origin
     """
     values, levels, ranges = load(builder, at(0, 16), 16, 64), load(builder, at(2, 8), 8, 64), at(4, 8)
     heads = extract_heads(values, 7)

@@ -27,9 +27,9 @@ def without_denormal(bits):
 def to_even_half(bits):
     """Return the bits of the float16 nearest to a float32 that is neither denormal nor NaN, ties to even.
 
-        float32   s eeeeeeee mmmmmmmmmmmmmmmmmmmmmmm
-        float16   s    eeeee mmmmmmmmmm                 exponent - 112, and the mantissa rounded at bit 13;
-                  s    00000 000001mmmm                 denormal: a multiple of 2**-24, the last place of 0.5 + itself
+    float32   s eeeeeeee mmmmmmmmmmmmmmmmmmmmmmm
+    float16   s    eeeee mmmmmmmmmm                 exponent - 112, and the mantissa rounded at bit 13;
+              s    00000 000001mmmm                 denormal: a multiple of 2**-24, the last place of 0.5 + itself
     """
     magnitude = U32(bits & U32(0x7FFFFFFF))
     odd = U32(U32(magnitude >> U32(13)) & U32(1))

@@ -36,8 +36,9 @@ if HAS_AVX512:
         result     h0l0 h1l1     h2l2 h3l3
         """
         halves = (range(half * low.n // 2, (half + 1) * low.n // 2) for half in (0, 1))
-        return [low.pick([lane for k in half for lane in (k, low.n + k)], high).seen_as(2 * low.bits)
-                for half in halves]
+        return [
+            low.pick([lane for k in half for lane in (k, low.n + k)], high).seen_as(2 * low.bits) for half in halves
+        ]
 
     def _look_up(bits: int) -> Any:
         def generate(builder: Any, args: list[Any], at: Any) -> None:
@@ -46,8 +47,9 @@ if HAS_AVX512:
             parts = [[look_up_bytes(builder, plane, indices)] for plane in planes]
             while len(parts) > 1:
                 pairs = zip(parts[::2], parts[1::2], strict=True)
-                parts = [[lanes for both in zip(low, high, strict=True) for lanes in _joined(*both)]
-                         for low, high in pairs]
+                parts = [
+                    [lanes for both in zip(low, high, strict=True) for lanes in _joined(*both)] for low, high in pairs
+                ]
             for k, lanes in enumerate(parts[0]):
                 lanes.store(builder.gep(at(4, bits), [ir.Constant(INDEX, 64 * k)]))
 
@@ -56,8 +58,10 @@ if HAS_AVX512:
     def _take_apart(bits: int) -> Any:
         def generate(builder: Any, args: list[Any], at: Any) -> None:
             n_registers = bits // 8
-            words = [load(builder, builder.gep(at(0, bits), [ir.Constant(INDEX, 64 * k)]), bits, 512 // bits)
-                     for k in range(n_registers)]
+            words = [
+                load(builder, builder.gep(at(0, bits), [ir.Constant(INDEX, 64 * k)]), bits, 512 // bits)
+                for k in range(n_registers)
+            ]
             if bits == 32:
                 planes = deinterleave_bytes(words)
             else:
@@ -71,9 +75,9 @@ if HAS_AVX512:
     def _product_planes(dtype_code: int) -> Any:
         """Make a step that multiplies 64 factors as :func:`products.product_of` does one, and takes the products apart.
 
-            bits of 32      b3 b2 b1 b0       float32: four planes, b0 first
-            rounded         b3 b2 .. ..       bfloat16: planes b2 and b3
-            rounded         .. .. b1 b0       float16: planes b0 and b1
+        bits of 32      b3 b2 b1 b0       float32: four planes, b0 first
+        rounded         b3 b2 .. ..       bfloat16: planes b2 and b3
+        rounded         .. .. b1 b0       float16: planes b0 and b1
         """
 
         def product(builder: Any, factors: Vector, scale: Vector) -> Vector:

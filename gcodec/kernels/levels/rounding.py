@@ -77,9 +77,7 @@ def _round_groups_shuffles(values, levels, float_bits, rounding, chunk, upcoming
         if large:  # rare: near infinity, infinite or a NaN; all 64 once more, one by one
             for k in range(64):
                 drop = U32(drops[group_levels[place + k]])
-                out[i + k] = round_value(
-                    U32(values[i + k]), drop, U32(drops[0]), sign_bit, top, normal, nearest, prune
-                )
+                out[i + k] = round_value(U32(values[i + k]), drop, U32(drops[0]), sign_bit, top, normal, nearest, prune)
     return whole
 
 

@@ -142,8 +142,7 @@ class Limits(NamedTuple):
 
 #: Lengths of ``k``.
 N_LINEAR, N_ACCUMULATOR, N_ADAM = (
-    len(constants._fields) + len(Limits._fields)
-    for constants in (LinearConstants, AccumulatorConstants, AdamConstants)
+    len(constants._fields) + len(Limits._fields) for constants in (LinearConstants, AccumulatorConstants, AdamConstants)
 )
 
 

@@ -71,9 +71,9 @@ class _Chunks:
     def plane(self, plane: Any) -> tuple[Any, Any]:
         """Return the addresses of a plane's number of items and of its next item.
 
-            items   plane 0  |iiiiiiii......|
-                    plane 1  |iiiii.........|        row: bytes from one to the next
-                                   ^ next item: row * plane + n_items[plane]
+        items   plane 0  |iiiiiiii......|
+                plane 1  |iiiii.........|        row: bytes from one to the next
+                               ^ next item: row * plane + n_items[plane]
         """
         count_at = self.builder.bitcast(
             self.builder.gep(self.n_items, [self.builder.shl(plane, _number(3))]), _INDEX.as_pointer()

@@ -50,10 +50,10 @@ def _store_row(builder: Any, registers: list[Vector], start: Any) -> None:
 def _generate_classes(builder: Any, args: list[Any], at: Any) -> None:
     """Generate the step that finds classes: a symbol's class is how many classes end before it.
 
-        symbols         0    1    2    3    4    5    6          class 0 ends with symbol 0, class 1 with symbol 3
-        above 0         0   -1   -1   -1   -1   -1   -1          comparisons give all ones, which is -1
-        above 3         0    0    0    0   -1   -1   -1
-        - sum           0    1    1    1    2    2    2
+    symbols         0    1    2    3    4    5    6          class 0 ends with symbol 0, class 1 with symbol 3
+    above 0         0   -1   -1   -1   -1   -1   -1          comparisons give all ones, which is -1
+    above 3         0    0    0    0   -1   -1   -1
+    - sum           0    1    1    1    2    2    2
     """
     symbols = [part ^ 128 for part in _row(builder, at(0, 8))]  # ordered as signed numbers, as the tables are
     slots = [slot_for(builder, (part ^ part).value) for part in symbols]
@@ -122,11 +122,11 @@ expand_64 = _mover("expand")
 def _generate_digits(builder: Any, args: list[Any], at: Any) -> None:
     """Generate the step that cuts the tails of 64 float32 into digits of six bits.
 
-        value      s eeeeeeee mmmmm mmmmmm mmmmmm mmmmmm
-        digit 0    . .......s mmmmm                           bits 22 ... 18, and bit 31 above them
-        digit 1               ...?? mmmmmm                    bits 17 ... 12; what lies above (?) stays
-        digit 2                     ....?? mmmmmm             bits 11 ... 6
-        digit 3                            ....?? mmmmmm      bits 5 ... 0
+    value      s eeeeeeee mmmmm mmmmmm mmmmmm mmmmmm
+    digit 0    . .......s mmmmm                           bits 22 ... 18, and bit 31 above them
+    digit 1               ...?? mmmmmm                    bits 17 ... 12; what lies above (?) stays
+    digit 2                     ....?? mmmmmm             bits 11 ... 6
+    digit 3                            ....?? mmmmmm      bits 5 ... 0
     """
     for k in range(0, GROUP, LANES):
         bits = load(builder, _address(builder, at(0, 32), 4 * k), 32, LANES)
@@ -143,10 +143,10 @@ digits_64 = intrinsic_step(types.void, 4, _generate_digits)
 def _generate_gather(builder: Any, args: list[Any], at: Any) -> None:
     """Generate the step that finds a plane's items where the digit they are a part of depends on the class.
 
-        digit 0      aaaaaa      & parts[0][class]: 000000
-        digit 1      bbbbbb      & parts[1][class]: 111111
-        OR of all    bbbbbb
-        item         ...bbb      shifted right by ``left``, here 3
+    digit 0      aaaaaa      & parts[0][class]: 000000
+    digit 1      bbbbbb      & parts[1][class]: 111111
+    OR of all    bbbbbb
+    item         ...bbb      shifted right by ``left``, here 3
     """
     parts = _tables(builder, at(4, 8))
     for k, classes in enumerate(_row(builder, at(2, 8))):

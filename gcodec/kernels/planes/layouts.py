@@ -271,9 +271,9 @@ def count_plane_items(n, stream_len, tables, planes, scratch):
 
 @chosen_by_types(count_plane_items)
 def _count_plane_items(n, stream_len, tables, planes, scratch):
-    return _COUNT.get(_layout_of(scratch), lambda n, stream_len, tables, planes, scratch: _count_whole(
-        n, stream_len, scratch
-    ))
+    return _COUNT.get(
+        _layout_of(scratch), lambda n, stream_len, tables, planes, scratch: _count_whole(n, stream_len, scratch)
+    )
 
 
 def merge_planes(data, at, stream_len, float_bits, tables, planes, scratch, out):

@@ -43,8 +43,8 @@ def _masked(marks: Vector, plane: Any) -> Vector:
 def _generate_mark(builder: Any, args: list[Any], at: Any) -> None:
     """Generate the step that finds and counts marks: topmost bits become a mask whose bits are counted.
 
-        mark           7 6 5 4 3 2 1 0      topmost bit: plane 7
-        + mark         6 5 4 3 2 1 0 .      added to itself: plane 6, and so on
+    mark           7 6 5 4 3 2 1 0      topmost bit: plane 7
+    + mark         6 5 4 3 2 1 0 .      added to itself: plane 6, and so on
     """
     marks = look_up_bytes(builder, at(0, 8), load(builder, at(2, 8), 8, 64))
     marks.store(at(4, 8))
@@ -92,8 +92,8 @@ def _split_plane(builder: Any, args: list[Any], at: Any, plane: Any, items: Vect
 def _cut(builder: Any, args: list[Any], at: Any, plane: Any, tail: Vector, symbols: Vector) -> Vector:
     """Return the items that values have, or would have, of a plane: a byte each, with what lies above them.
 
-        tail      ....iiiiii.........      shifted right, all lanes by one amount or each by its own
-        item           ??iiiiii            cut to a byte
+    tail      ....iiiiii.........      shifted right, all lanes by one amount or each by its own
+    item           ??iiiiii            cut to a byte
     """
     _, _, shared = _plane(builder, args, at, plane)
     slot = slot_for(builder, ir.Constant(ir.VectorType(ir.IntType(8), 64), None))
@@ -108,11 +108,11 @@ def _cut(builder: Any, args: list[Any], at: Any, plane: Any, tail: Vector, symbo
 def _splitter(bits: int) -> Any:
     """Make the step that cuts 64 values of 32 or 16 bits into items.
 
-        values     s hhhhhhhh mmmmmmm...
-        tails               s mmmmmmm...     from there plane by plane, by _cut
-        picked     dddddddd cccccccc bbbbbbbb aaaaaaaa      float32, planes 0 ... 3: eight bits of the tail for each,
-                                                            from where its items begin; what is above has no meaning
-        by plane   |a a a a ... |b b b b ... |c ... |d ...  four registers of 64 bytes
+    values     s hhhhhhhh mmmmmmm...
+    tails               s mmmmmmm...     from there plane by plane, by _cut
+    picked     dddddddd cccccccc bbbbbbbb aaaaaaaa      float32, planes 0 ... 3: eight bits of the tail for each,
+                                                        from where its items begin; what is above has no meaning
+    by plane   |a a a a ... |b b b b ... |c ... |d ...  four registers of 64 bytes
     """
 
     def generate(builder: Any, args: list[Any], at: Any) -> None:
@@ -168,9 +168,9 @@ def picks_for(uniform, picks):
 def _merger(bits: int) -> Any:
     """Make the step that joins heads and items to 64 values of 32 or 16 bits, the inverse of the splitter's.
 
-        items of plane p    iiiiii           expanded to the lanes of the values that own one, 0 in all others
-        tail                ......iiiiii...  shifted left to where they lie, ORed over all planes
-        value               s hhhhhhhh mmm   the tail's sign and mantissa, and the head between them
+    items of plane p    iiiiii           expanded to the lanes of the values that own one, 0 in all others
+    tail                ......iiiiii...  shifted left to where they lie, ORed over all planes
+    value               s hhhhhhhh mmm   the tail's sign and mantissa, and the head between them
     """
 
     def generate(builder: Any, args: list[Any], at: Any) -> None:

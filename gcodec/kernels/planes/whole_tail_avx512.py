@@ -49,11 +49,11 @@ split_24_64 = intrinsic_step(types.intp, 6, _generate_split_24)
 def _generate_merge_24(builder: Any, args: list[Any], at: Any) -> None:
     """Generate the step that reads tails of 24 bits and joins them with heads, in four registers of 16 values.
 
-        data           a0 a1 a2 c0 c1 c2 ...      in memory: 64 bytes are loaded, of which 3 * items are used
-        lane           0             1             2
-        spaced          0 a2 a1 a0    0 c2 c1 c0   ...                   32-bit lanes, highest byte first
-        expanded        0 a2 a1 a0    0  0  0  0    0 c2 c1 c0           symbols not 0: 1 0 1
-        values         s eeeeeeee m  0 00000000 0  s eeeeeeee m ...      head = symbol + origin
+    data           a0 a1 a2 c0 c1 c2 ...      in memory: 64 bytes are loaded, of which 3 * items are used
+    lane           0             1             2
+    spaced          0 a2 a1 a0    0 c2 c1 c0   ...                   32-bit lanes, highest byte first
+    expanded        0 a2 a1 a0    0  0  0  0    0 c2 c1 c0           symbols not 0: 1 0 1
+    values         s eeeeeeee m  0 00000000 0  s eeeeeeee m ...      head = symbol + origin
     """
     picks = [64 if k % 4 == 3 else 3 * (k // 4) + k % 4 for k in range(64)]
     symbols, data, total = load(builder, at(2, 8), 8, 64), at(0, 8), ir.Constant(_INDEX, 0)
@@ -92,6 +92,7 @@ def splitter(rest: int, bits: int = 16) -> Any:
         values     s hhhhhhhh mmmmmmm      rest = 7; 6 and 3 where the head has 9 and 12 bits
         tails               s mmmmmmm      moved to the lower byte, and compressed to those whose symbol is not 0
     """
+
     def generate(builder: Any, args: list[Any], at: Any) -> Any:
         values, mask = load(builder, at(0, bits), bits, 64), load(builder, at(2, 8), 8, 64).compare("!=", 0)
         values = (values >> (bits - 16)).to(16)
@@ -110,6 +111,7 @@ def merger(rest: int, bits: int = 16) -> Any:
         heads        hhhhhhhh              symbol + origin, modulo 2**8, 2**9 or 2**12
         values     s hhhhhhhh mmmmmmm
     """
+
     def generate(builder: Any, args: list[Any], at: Any) -> Any:
         symbols = load(builder, at(2, 8), 8, 64)
         mask = symbols.compare("!=", 0)

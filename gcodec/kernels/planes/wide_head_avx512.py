@@ -20,10 +20,10 @@ _TWO = ir.Constant(_INDEX, 2)
 def _long_splitter(low_bits: int) -> Any:
     """Make the step that writes tails of 16 bits and ``low_bits``.
 
-        values    s hhhhhhhhh mmmmmmmmmmmmmmmmmmmmmm      low_bits = 7; 4 where the head has 12 bits
-        tails               s mmmmmmmmmmmmmmm mmmmmmm
-        upper               s mmmmmmmmmmmmmmm             64 16-bit lanes, compressed half by half to ``out``
-        lower                                 mmmmmmm     64 bytes, compressed to ``items``, and packed later
+    values    s hhhhhhhhh mmmmmmmmmmmmmmmmmmmmmm      low_bits = 7; 4 where the head has 12 bits
+    tails               s mmmmmmmmmmmmmmm mmmmmmm
+    upper               s mmmmmmmmmmmmmmm             64 16-bit lanes, compressed half by half to ``out``
+    lower                                 mmmmmmm     64 bytes, compressed to ``items``, and packed later
     """
 
     def generate(builder: Any, args: list[Any], at: Any) -> Any:
@@ -43,10 +43,10 @@ def _long_splitter(low_bits: int) -> Any:
 def _long_merger(low_bits: int) -> Any:
     """Make the inverse: expand both planes to the lanes whose symbol is not 0, and join them with heads.
 
-        upper               s mmmmmmmmmmmmmmm
-        lower                                 mmmmmmm
-        heads       hhhhhhhhh                             symbol + origin, modulo 2**9 or 2**12
-        values    s hhhhhhhhh mmmmmmmmmmmmmmmmmmmmmm
+    upper               s mmmmmmmmmmmmmmm
+    lower                                 mmmmmmm
+    heads       hhhhhhhhh                             symbol + origin, modulo 2**9 or 2**12
+    values    s hhhhhhhhh mmmmmmmmmmmmmmmmmmmmmm
     """
 
     def generate(builder: Any, args: list[Any], at: Any) -> Any:

@@ -35,8 +35,8 @@ def _owned(marks: Vector, plane: int) -> Vector:
 def _generate_split(n_planes: int, builder: Any, args: list[Any], at: Any) -> None:
     """Generate the step that cuts words into items.
 
-        word       a | . f | e d | c b     in hexadecimal
-        plane      3     2     1     0     of four; its bytes are kept where values own items, and moved together
+    word       a | . f | e d | c b     in hexadecimal
+    plane      3     2     1     0     of four; its bytes are kept where values own items, and moved together
     """
     words, marks = load(builder, at(0, 32), 32, _GROUP), load(builder, at(2, 8), 8, _GROUP)
     for plane in range(n_planes):
@@ -49,9 +49,9 @@ def _generate_split(n_planes: int, builder: Any, args: list[Any], at: Any) -> No
 def _generate_merge(n_planes: int, builder: Any, args: list[Any], at: Any) -> None:
     """Generate the inverse, from items and symbols to residuals, in lanes of the values' width.
 
-        planes 0 ... n_planes - 2       . . . . e d c b       shifted left by 4 where there is an odd digit
-        the last plane                                  a     below them
-        the symbol                          f                 above them, shifted left by 4 for each other digit
+    planes 0 ... n_planes - 2       . . . . e d c b       shifted left by 4 where there is an odd digit
+    the last plane                                  a     below them
+    the symbol                          f                 above them, shifted left by 4 for each other digit
     """
     width = 8 * n_planes
     symbols, marks = load(builder, at(2, 8), 8, _GROUP), load(builder, at(4, 8), 8, _GROUP)

@@ -259,7 +259,5 @@ def count_residual_sample(values, base, geometry, sample, template, scratch, cou
             if not is_constant(part, n):
                 column = (start - sample.origin) % max(len(template), 1)
                 base_part = subarray_if_any(base, start, n)
-                residuals_of_block(
-                    part, base_part, geometry.stream_len, template, column, sample.dtype_code, scratch
-                )
+                residuals_of_block(part, base_part, geometry.stream_len, template, column, sample.dtype_code, scratch)
                 count_residual_symbols(scratch.symbols, n, geometry.stream_len, counts[b - begin])

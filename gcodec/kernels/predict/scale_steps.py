@@ -96,20 +96,22 @@ def _that_count(builder: Any, n_done: Any, lanes: int) -> Vector:
 
 # Scalar products
 
+
 def _generate_products(form: int, builder: Any, args: list[Any], at: Any) -> Any:
     """Generate the step that multiplies two rows.
 
-        lane       0         1         ...  31
-        sums       v0 * t0   v1 * t1   ...  v31 * t31
-                   + v32 * t32   ...
-        total      lane k and lane k + 16, then k + 8, k + 4, k + 2, k + 1
+    lane       0         1         ...  31
+    sums       v0 * t0   v1 * t1   ...  v31 * t31
+               + v32 * t32   ...
+    total      lane k and lane k + 16, then k + 8, k + 4, k + 2, k + 1
     """
     zeros = constant(builder, [0] * N_SUMS, 32)
     slot = slot_for(builder, zeros.value)
 
     def add(place: Any, n_done: Any) -> None:
-        values = _flush_denormal(_load_floats(builder, _at(builder, at(0, _WIDTH[form]), _WIDTH[form], place), form,
-                                              N_SUMS))
+        values = _flush_denormal(
+            _load_floats(builder, _at(builder, at(0, _WIDTH[form]), _WIDTH[form], place), form, N_SUMS)
+        )
         factors = _flush_denormal(load(builder, _at(builder, at(2, 32), 32, place), 32, N_SUMS))
         products = _flush_tiny(_calculate("fmul", values, factors))
         if n_done is not None:
@@ -127,6 +129,7 @@ def _generate_products(form: int, builder: Any, args: list[Any], at: Any) -> Any
 
 # Scales
 
+
 def _generate_best_scale(builder: Any, args: list[Any], at: Any) -> Any:
     """Generate the step that counts by each scale the products that round to their values, as
     :func:`scales.nearby_scale` says, and returns the number of the first scale that has most.
@@ -135,9 +138,17 @@ def _generate_best_scale(builder: Any, args: list[Any], at: Any) -> Any:
         value      s eeeeeeee mmmmmmm 0000000000000000
     """
     kind = constant(builder, [0] * LANES, 32)
-    scales = [splat(builder, builder.load(builder.bitcast(_at(builder, at(4, 32), 32, _number(k)),
-                                                          ir.IntType(32).as_pointer()), align=1), 32, LANES)
-              for k in range(N_SCALES)]
+    scales = [
+        splat(
+            builder,
+            builder.load(
+                builder.bitcast(_at(builder, at(4, 32), 32, _number(k)), ir.IntType(32).as_pointer()), align=1
+            ),
+            32,
+            LANES,
+        )
+        for k in range(N_SCALES)
+    ]
     slots = [slot_for(builder, kind.value) for _ in scales]
 
     def count(place: Any, n_done: Any) -> None:

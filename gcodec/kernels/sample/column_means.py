@@ -1,9 +1,9 @@
 """Find column references: how far the heads of a column are from those of their rows (docs/format.md sections 4 and 7).
 
-    tensor        column 0   column 1   ...      mean head of the row
-    row 0         h00 - m0   h01 - m0            m0
-    row 5         h50 - m5   h51 - m5            m5                        some rows only
-    reference     the mean of each column, rounded
+tensor        column 0   column 1   ...      mean head of the row
+row 0         h00 - m0   h01 - m0            m0
+row 5         h50 - m5   h51 - m5            m5                        some rows only
+reference     the mean of each column, rounded
 """
 
 from __future__ import annotations

@@ -52,9 +52,9 @@ def _sum_of_bytes(values: Vector) -> Any:
 def _surveyor(bits: int) -> Any:
     """Make the step that extracts the heads of values of 32 or 16 bits.
 
-        values      s hhhhhhhh b mmm...     64 a turn; b is the bit below the byte
-        bytes       hhhhhhhh                where to: argument 2, and odd bytes argument 4
-        found       n_nonzero  sum  n_odd  least  greatest      argument 6; the least of values that are not zero
+    values      s hhhhhhhh b mmm...     64 a turn; b is the bit below the byte
+    bytes       hhhhhhhh                where to: argument 2, and odd bytes argument 4
+    found       n_nonzero  sum  n_odd  least  greatest      argument 6; the least of values that are not zero
     """
     kind = ir.VectorType(ir.IntType(8), _LANES)
 

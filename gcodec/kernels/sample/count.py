@@ -248,9 +248,7 @@ def count_stream(values, spec, scratch, by_stream):
     bins, parts = subarray(scratch.bins, 0, spec.stream_len), subarray(scratch.parts, 0, 4 * PART)
     stream_counts, block_counts = subarray(scratch.stream_counts, 0, PART), subarray(scratch.block_counts, 0, PART)
     min_head, max_head = mask, 0
-    is_compared = may_be_compared(values, mask, spec.fine_bits) and survey_heads(
-        values, spec.head_shift, mask, scratch
-    )
+    is_compared = may_be_compared(values, mask, spec.fine_bits) and survey_heads(values, spec.head_shift, mask, scratch)
     if is_compared:
         mean, n_nonzero = mean_found(mask, spec.fine_bits, scratch.means)
     else:

@@ -115,10 +115,14 @@ def look_at(values, step, rules):
         flags |= MAY_BE_SPARSE
     if rules.has_tail and n >= MIN_VALUES and counts[LOW_BITS] & np.int64(rules.compared[4]) == 0:
         flags |= MAY_DROP_BITS
-    if rules.has_tail and n >= MIN_MIXED and (
-        counts[N_SHORT] * SHORT_SHARE > n_nonzero
-        or (rules.has_very_short and counts[N_VERY_SHORT] * VERY_SHORT_SHARE > n_nonzero)
-        or (rules.has_codes and counts[N_MINUS_ZERO] * MASKED_SHARE >= n_seen)
+    if (
+        rules.has_tail
+        and n >= MIN_MIXED
+        and (
+            counts[N_SHORT] * SHORT_SHARE > n_nonzero
+            or (rules.has_very_short and counts[N_VERY_SHORT] * VERY_SHORT_SHARE > n_nonzero)
+            or (rules.has_codes and counts[N_MINUS_ZERO] * MASKED_SHARE >= n_seen)
+        )
     ):
         flags |= MAY_HAVE_LEVELS
     if rules.has_codes and counts[N_SPECIAL] * SPECIAL_SHARE >= n_seen:

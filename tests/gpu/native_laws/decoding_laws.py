@@ -60,9 +60,17 @@ def frames_to_decode(
             levels = (list(layout.widths), [(level.drop, level.mask) for level in layout.levels])
         if k // 3 % 4 > 1:
             levels, code, columns = None, (1, 2, 3, 7, 8)[k % 5], rng.random() < 0.7
-        yield build_frame(rng, dtype=code, block_log2=rng.choice([10, 10, 11, 14]), kinds=kinds,
-                          named=named and k % 2 == 0, levels=levels, spare_bits=k % 2 == 1, with_base=False,
-                          with_columns=columns)
+        yield build_frame(
+            rng,
+            dtype=code,
+            block_log2=rng.choice([10, 10, 11, 14]),
+            kinds=kinds,
+            named=named and k % 2 == 0,
+            levels=levels,
+            spare_bits=k % 2 == 1,
+            with_base=False,
+            with_columns=columns,
+        )
 
 
 @law
@@ -102,7 +110,7 @@ def golden_frames(memory: HostThreads, effort: int) -> None:
     for folder in (GOLDEN, GOLDEN_INVALID):
         for name, described in read_manifest(folder).items():
             known = as_known(described.get("codebooks", []))
-            books = books_of(known)     # by their hash; one frame names a record with spare bits that are not zero
+            books = books_of(known)  # by their hash; one frame names a record with spare bits that are not zero
             if "base" in described or {book.hash for book in books} != {digest for _, digest in known}:
                 continue
             result = outcome(memory, (folder / f"{name}.frame").read_bytes(), books)
@@ -185,7 +193,7 @@ def places_of_any_alignment(memory: HostThreads, effort: int) -> None:
         assert np.array_equal(room, wanted), name
 
 
-FAR = (1 << 32) + (1 << 20)     #: values
+FAR = (1 << 32) + (1 << 20)  #: values
 
 
 def far_room() -> Bits | None:
@@ -209,8 +217,10 @@ def places_beyond_32_bits(memory: HostThreads, effort: int) -> None:
             place[:] = bits
         shared = fitted(memory, places, dtype, layout)
         frames = check_same_bytes(memory, places, dtype, layout, codebook=shared)
-        data = [room[begin : begin + len(frame) // 2].view(np.uint8)
-                for begin, frame in zip((1 << 16, FAR + (1 << 16)), frames, strict=True)]
+        data = [
+            room[begin : begin + len(frame) // 2].view(np.uint8)
+            for begin, frame in zip((1 << 16, FAR + (1 << 16)), frames, strict=True)
+        ]
         for place, own, frame in zip(places, data, frames, strict=True):
             own[:] = np.frombuffer(frame, np.uint8)
             place[:] = 0
@@ -260,7 +270,7 @@ def blocks_beyond_32_bits(memory: HostThreads, effort: int) -> None:
         changed = out._replace(slots=out.slots.copy())
         for at in slots // 4:
             block = changed.slots[at : at + slot_words]
-            block[7] |= 1 << 8      # the flag
+            block[7] |= 1 << 8  # the flag
             checksum = block[2:4].view("<u8")
             checksum += np.uint64((256 * (8 * 0x9E3779B1 % 2**32 | 1) - ((FAR - begin) >> 14) * SEED) % 2**64)
         wanted.append(decode(changed, begin, columns, True))

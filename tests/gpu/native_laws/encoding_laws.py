@@ -90,8 +90,14 @@ def ladders(memory: HostThreads, effort: int) -> None:
 @law
 def without_a_codebook(memory: HostThreads, effort: int) -> None:
     """Frames whose blocks are constant or raw, in all modes."""
-    names = ("gaussian", "every corner of the type", "all zero", "one value", "a block and one",
-             "runs of equal sub-streams")
+    names = (
+        "gaussian",
+        "every corner of the type",
+        "all zero",
+        "one value",
+        "a block and one",
+        "runs of equal sub-streams",
+    )
     rng = np.random.default_rng(16)
     for name in TYPES:
         dtype, arrays = BY_NAME[name], [Case(name, case).bits.copy() for case in names]
@@ -135,7 +141,7 @@ def check_all_blocks(memory: HostThreads, bits: Bits, dtype: DType, coding: Codi
     moved = placed(bits, begin)
     if coding.levels is not None:
         coding = coding._replace(levels=placed(coding.levels, begin))
-    if not check_frame(memory, moved, dtype, coding):    # after a block that shrinks, all are coded
+    if not check_frame(memory, moved, dtype, coding):  # after a block that shrinks, all are coded
         few = np.zeros(1 << 16, bits.dtype)
         few[:: 1 << 12] = 1 << dtype.head_shift
         if coding.levels is not None:
@@ -161,11 +167,11 @@ def blocks_by_foreign_codebooks(memory: HostThreads, effort: int) -> None:
     rng = np.random.default_rng(13)
     lengths = np.zeros((6, 256), np.uint8)
     lengths[0, [0, 255]] = 1
-    lengths[1, [1, 2]] = 1                              # no escape
-    lengths[2, [3, 5, 255]] = 1, 2, 2                   # gaps, and no zero
+    lengths[1, [1, 2]] = 1  # no escape
+    lengths[2, [3, 5, 255]] = 1, 2, 2  # gaps, and no zero
     lengths[3, [0, 4, 9, 255]] = 1, 2, 3, 3
-    lengths[4, [*range(11), 255]] = *range(1, 12), 11       # a long escape, 19 bits with its head
-    lengths[5, range(13)] = *range(1, 13), 12               # no escape, but zero
+    lengths[4, [*range(11), 255]] = *range(1, 12), 11  # a long escape, 19 bits with its head
+    lengths[5, range(13)] = *range(1, 13), 12  # no escape, but zero
     for name in TYPES:
         dtype = BY_NAME[name]
         names = "gaussian, three in ten zero", "every corner of the type", "runs of equal sub-streams", "noise"
@@ -192,7 +198,7 @@ def book_for(bits: Bits, dtype: DType, layout: BitLayout, levels: Bits | None) -
         options = {"levels": levels, "ladder": Ladder(layout.drops)}
     frame = gcodec.encode(values, dtype=dtype.name, options=CODING, **options)
     prelude = FrameReader(frame).prelude
-    if prelude.codebooks and prelude.dtype is dtype:    # not one with a wide head
+    if prelude.codebooks and prelude.dtype is dtype:  # not one with a wide head
         return prelude.codebooks[0]
     counts = [254 // n_levels + 254 % n_levels, *[254 // n_levels] * (n_levels - 1)]
     return Codebook(8, tuple((118, count) for count in counts), bytes([8] * 256))
@@ -220,8 +226,20 @@ def blocks_of_planes(memory: HostThreads, effort: int) -> None:
 def batches_of_many(memory: HostThreads, effort: int) -> None:
     """Tensors of all sizes in one launch, one of more blocks than a block of the grid has threads; those that shrink by
     nothing go without the codebook."""
-    names = ("empty", "one value", "gaussian", "0-d", "noise", "all zero", "two values", "a block and one",
-             "257 values", "recorded transformer-step-000400/norm.weight", "a block and more of noise", "empty")
+    names = (
+        "empty",
+        "one value",
+        "gaussian",
+        "0-d",
+        "noise",
+        "all zero",
+        "two values",
+        "a block and one",
+        "257 values",
+        "recorded transformer-step-000400/norm.weight",
+        "a block and more of noise",
+        "empty",
+    )
     for k, name in enumerate(TYPES):
         dtype = BY_NAME[name]
         few = [kernel_view(Case(name, case).bits) for case in names]
@@ -269,5 +287,5 @@ def levels_that_do_not_exist(memory: HostThreads, effort: int) -> None:
                 batch = encoder.encode(memory, [source], dtype, layout, True, shared, 0)
                 assert memory.arguments[3].faults.tolist() == [int(level >= n)]
                 if level >= n:
-                    laws.check_refused(gcodec.InvalidArgument, lambda: batch.sizes)     # noqa: B023 (runs now)
+                    laws.check_refused(gcodec.InvalidArgument, lambda: batch.sizes)  # noqa: B023 (runs now)
                     assert laws.outcome(bytes(batch.target.view(np.uint8))) == "corruption"

@@ -77,8 +77,13 @@ def check(memory: HostThreads, frame: bytes, expected: Any, books: Any = ()) -> 
 def narrow_layouts(dtype: DType) -> list[BitLayout]:
     """Return layouts of a type whose planes have at most 8 bits: of few and many levels, of few and many bits."""
     m = dtype.mantissa_bits
-    ladders = [FINE_LADDER[dtype.name], PAPER_LADDER[dtype.name], Ladder((m - 1,)), Ladder((1, m // 2, m)),
-               Ladder(tuple(range(max(0, m - 7), m + 1)))]
+    ladders = [
+        FINE_LADDER[dtype.name],
+        PAPER_LADDER[dtype.name],
+        Ladder((m - 1,)),
+        Ladder((1, m // 2, m)),
+        Ladder(tuple(range(max(0, m - 7), m + 1))),
+    ]
     layouts = [bit_layouts.ladder(dtype, ladder) for ladder in ladders]
     layouts += [bit_layouts.fixed(dtype, kept) for kept in {1, 3, 5, m // 2, min(m - 1, 15)}]
     return [layout for layout in layouts if max(layout.widths) <= 8]
@@ -141,5 +146,3 @@ def fitted(
     graded = levels or [None] * len(arrays)
     sources = [GpuSource(a.reshape(-1), a.size, a.shape, own) for a, own in zip(arrays, graded, strict=True)]
     return encoder.fit_codebook(memory, sources, dtype, bit_layout, CODING)
-
-

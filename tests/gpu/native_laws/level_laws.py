@@ -44,8 +44,16 @@ def histograms(memory: HostThreads, effort: int) -> None:
             counts = np.zeros((1, 2 + n * window), np.uint32)
             form = kernel_tables.value_coding_of(dtype, n, len(bit_layout.widths), None, False)
             counter = counter_for(dtype.bits)
-            memory.launch(counter, table.n_blocks, tensors, form, kernel_tables.drops_of(bit_layout), np.uint32(window),
-                          np.uint32(center), counts)
+            memory.launch(
+                counter,
+                table.n_blocks,
+                tensors,
+                form,
+                kernel_tables.drops_of(bit_layout),
+                np.uint32(window),
+                np.uint32(center),
+                counts,
+            )
             if bits.size:
                 graded = np.zeros(0, np.uint8) if levels is None else levels
                 sample = take_sample(SampleSource(kernel_view(bits), graded, n, 1 << 14), dtype, 256, every=1)
@@ -64,8 +72,11 @@ RULES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "RMSprop": ("RMSprop", {"lr": 0.01, "weight_decay": 1e-3, "maximize": True}, {"square_avg": "square"}),
     "RMSprop, momentum": ("RMSprop", {"lr": 0.01, "momentum": 0.8}, {"square_avg": "square", "momentum_buffer": "any"}),
     "Adam": ("Adam", {"lr": 1e-3, "weight_decay": 1e-2}, {"step": 3.0, "exp_avg": "any", "exp_avg_sq": "square"}),
-    "AMSGrad": ("Adam", {"lr": 1e-2, "amsgrad": True},
-                {"step": 3.0, "exp_avg": "any", "exp_avg_sq": "square", "max_exp_avg_sq": "square"}),
+    "AMSGrad": (
+        "Adam",
+        {"lr": 1e-2, "amsgrad": True},
+        {"step": 3.0, "exp_avg": "any", "exp_avg_sq": "square", "max_exp_avg_sq": "square"},
+    ),
     "AdamW": ("AdamW", {"lr": 1e-3}, {"step": 40.0, "exp_avg": "any", "exp_avg_sq": "square"}),
     "AdamW, first step": ("AdamW", {"lr": 1e-3}, {}),
 }
@@ -92,28 +103,45 @@ def levels_by_the_rules(memory: HostThreads, effort: int) -> None:
     rng = np.random.default_rng(8)
     sizes = (16500, 1, 0, 300)
     plain, mixed = [("float32",) * 3], [("bfloat16", "bfloat16", "float32"), ("float16", "float32", "float16")]
-    every = ("momentum", "RMSprop, momentum", "AMSGrad")        # one for each kernel
+    every = ("momentum", "RMSprop, momentum", "AMSGrad")  # one for each kernel
     ladders: dict[str, tuple[Ladder | None, ...]] = {
-        name: (None, PAPER_LADDER[name], Ladder((0, 2, 7)), Ladder((3,))) for name in TYPES}
+        name: (None, PAPER_LADDER[name], Ladder((0, 2, 7)), Ladder((3,))) for name in TYPES
+    }
     ladders["float32"] += (Ladder(tuple(range(16))),)
     for number, (title, (name, hyper, state)) in enumerate(RULES.items()):
         for grad_type, param_type, state_type in plain + (mixed if title in every else []):
             asked = []
             for n in sizes:
-                kept = {key: value if key == "step" else as_type(abs(floats_of_all_kinds(rng, n)) if value == "square"
-                                                                 else floats_of_all_kinds(rng, n), state_type)
-                        for key, value in state.items()}
+                kept = {
+                    key: value
+                    if key == "step"
+                    else as_type(
+                        abs(floats_of_all_kinds(rng, n)) if value == "square" else floats_of_all_kinds(rng, n),
+                        state_type,
+                    )
+                    for key, value in state.items()
+                }
                 grad, param = floats_of_all_kinds(rng, n) / 64, floats_of_all_kinds(rng, n)
-                asked.append(level_choice.LevelRequest(as_type(grad, grad_type), as_type(param, param_type),
-                                                 view_from_dump(name, hyper, kept)))
+                asked.append(
+                    level_choice.LevelRequest(
+                        as_type(grad, grad_type), as_type(param, param_type), view_from_dump(name, hyper, kept)
+                    )
+                )
             for ladder in ladders[grad_type][number % 2 :: 2]:
                 policy = Policy(ladder, number % 3 > 0, 1.5, 4.0)
                 waited = memory.waited
                 result = level_choice.choose(memory, asked, policy)
                 assert memory.waited == waited
                 for one, own in zip(asked, result, strict=True):
-                    expected = levels_for(one.known, one.param, one.grad, ladder=ladder, in_group=policy.in_group,
-                                          scale=1.5, loss_scale=4.0)
+                    expected = levels_for(
+                        one.known,
+                        one.param,
+                        one.grad,
+                        ladder=ladder,
+                        in_group=policy.in_group,
+                        scale=1.5,
+                        loss_scale=4.0,
+                    )
                     assert np.array_equal(own, expected), (title, grad_type, param_type, ladder)
     far = view_from_dump("SGD", {"lr": 1e-40}, {})
     x = np.ones(3, np.float32)

@@ -57,7 +57,7 @@ def outcome_with_base(memory: HostThreads, frame: bytes, base: Bits, dtype: str,
             assert not in_place or result is own
             results.append(result.reshape(-1))
         except gcodec.InvalidArgument:
-            results.append("unsupported")       # of a base of another size
+            results.append("unsupported")  # of a base of another size
         except gcodec.GcodecError as error:
             results.append(laws.kind_of(error))
         if not in_place or isinstance(results[0], str):
@@ -118,8 +118,9 @@ def patch_of(here: HostThreads, wanted: Bits, base: Bits, name: str) -> bytes:
     """Return the frame that the device makes of an array of a type and its base."""
     dtype = BY_NAME[name]
     values = Values(wanted[:0], dtype, wanted.shape, 0)
-    request = EncodeRequest(values, bit_layouts.lossless(dtype), np.zeros(0, np.uint8), CODING, shapes=(wanted.shape,),
-                            standalone=True)
+    request = EncodeRequest(
+        values, bit_layouts.lossless(dtype), np.zeros(0, np.uint8), CODING, shapes=(wanted.shape,), standalone=True
+    )
     return bytes(batches.encode_patch(here, wanted, base, request))
 
 
@@ -128,13 +129,14 @@ def patches_made(memory: HostThreads, effort: int) -> None:
     """Check that the device makes of a tensor and its base the bytes that the host does, by its own kernels where those
     are sparse blocks for certain."""
     made = 0
-    for number, (name, share) in enumerate(product(("float32", "bfloat16", "float16", "float8_e4m3fn"),
-                                                   (0.0, 0.002, 0.03, 0.3))):
+    for number, (name, share) in enumerate(
+        product(("float32", "bfloat16", "float16", "float8_e4m3fn"), (0.0, 0.002, 0.03, 0.3))
+    ):
         here = as_type(memory, name)
         for n, log2s, least in ((700_001, None, 1 << 14), (20_000, (11, 8), 256), (300, (10, 6), 256)):
             base = np.resize(Case(name, "gaussian").bits.reshape(-1), n).copy()
             wanted = near(base, share, number)
-            wanted[n // 2 : n // 2 + (900 if share == 0.03 and n > 20_000 else 0)] ^= 1    # one block becomes raw
+            wanted[n // 2 : n // 2 + (900 if share == 0.03 and n > 20_000 else 0)] ^= 1  # one block becomes raw
             with ExitStack() as stack:
                 if log2s:
                     stack.enter_context(small_blocks(*log2s))
@@ -144,7 +146,7 @@ def patches_made(memory: HostThreads, effort: int) -> None:
                 launched = here.launched
                 frame = patch_of(here, wanted, base, name)
             assert frame == expected, (name, share, n)
-            made += here.launched - launched in (7, 10)     # one choice of classes or two; else by the host
+            made += here.launched - launched in (7, 10)  # one choice of classes or two; else by the host
             assert np.array_equal(outcome_with_base(memory, frame, base, name), wanted)
     assert made >= 20, made
 
@@ -217,13 +219,21 @@ def any_patches(memory: HostThreads, effort: int) -> None:
     codes = [1, 2, 3, 5, 6, 4]
     chosen: list[list[Any]] = [["sparse"], ["sparse", "raw", "constant"], ["sparse", "coded", "predicted"]]
     for k in range(45 * effort):
-        built = build_frame(rng, dtype=codes[k % len(codes)], block_log2=10 if k % 4 else None, named=k % 2 == 0,
-                            kinds=chosen[k % 3], spare_bits=k % 2 == 1, with_base=True, n_values=None)
+        built = build_frame(
+            rng,
+            dtype=codes[k % len(codes)],
+            block_log2=10 if k % 4 else None,
+            named=k % 2 == 0,
+            kinds=chosen[k % 3],
+            spare_bits=k % 2 == 1,
+            with_base=True,
+            n_values=None,
+        )
         assert built.base is not None
         dtype, books = BY_CODE[built.frame[5]].narrow.name, books_of(built.codebooks)
         result = outcome_with_base(memory, built.frame, built.base, dtype, books)
         assert laws.same_outcome(result, built.bits), (k, result, built.bits)
-        if k % 2 and k < 18 * effort:     # those that name no codebooks, which are found here by their hash alone
+        if k % 2 and k < 18 * effort:  # those that name no codebooks, which are found here by their hash alone
             for mutation in mutations(built.frame, rng, built.codebooks):
                 expected = laws.outcome(mutation.frame, built.codebooks, built.base)
                 result = outcome_with_base(memory, mutation.frame, built.base, dtype, books)
@@ -237,7 +247,7 @@ def spoilt_patches(memory: HostThreads, effort: int) -> None:
     for k in range(240 * effort):
         name = ("float32", "bfloat16", "float8_e4m3fn")[k % 3]
         base = np.resize(Case(name, "gaussian").bits.reshape(-1), rng.choice([300, 1500, 3000]))
-        few = class_begins(base, name, k % 4 * 2)     # so that a rank may be above those that its class has
+        few = class_begins(base, name, k % 4 * 2)  # so that a rank may be above those that its class has
         with small_blocks(10, rng.choice([6, 8, 10])), classes_at(few):
             frame = gcodec.encode(near(base, 0.1, k), base=base, dtype=name, options=EncoderOptions(prediction=False))
         draft = Draft.of(frame, laws.SHIPPED)
@@ -258,8 +268,28 @@ def spoilt_patches(memory: HostThreads, effort: int) -> None:
 def hashes(memory: HostThreads, effort: int) -> None:
     """Check that a device's XXH3 is that of the library, for sizes around all of its limits, one by one and at once."""
     rng = np.random.default_rng(6)
-    sizes = [0, 1, 240, 241, 247, 256, 1023, 1024, 1025, 1088, 1089, 2048, 5000, 16384, 16385, 65_536, 65_537, 70_001,
-             131_072, 200_000]
+    sizes = [
+        0,
+        1,
+        240,
+        241,
+        247,
+        256,
+        1023,
+        1024,
+        1025,
+        1088,
+        1089,
+        2048,
+        5000,
+        16384,
+        16385,
+        65_536,
+        65_537,
+        70_001,
+        131_072,
+        200_000,
+    ]
     arrays = [rng.integers(0, 256, n, dtype=np.uint8) for n in sizes]
     wanted = [xxhash.xxh3_64_hexdigest(array.tobytes()) for array in arrays]
     assert hashing.hash_tensors(memory, []) == []

@@ -31,10 +31,22 @@ def random_factor(rng: Random, nature: int) -> int:
             return rng.getrandbits(32)
         case 1:
             sign = rng.getrandbits(1) << 31
-            return sign | rng.choice([0, 1, 0x7FFFFF, 0x800000, 0x7F7FFFFF, 0x7F800000, 0x7F800001, 0x7FC00000,
-                                      rng.getrandbits(23), rng.randint(0x1F, 0x21) << 23 | rng.getrandbits(23),
-                                      rng.randint(0x65, 0x72) << 23 | rng.getrandbits(23),
-                                      rng.randint(0x8D, 0x8F) << 23 | rng.getrandbits(23)])
+            return sign | rng.choice(
+                [
+                    0,
+                    1,
+                    0x7FFFFF,
+                    0x800000,
+                    0x7F7FFFFF,
+                    0x7F800000,
+                    0x7F800001,
+                    0x7FC00000,
+                    rng.getrandbits(23),
+                    rng.randint(0x1F, 0x21) << 23 | rng.getrandbits(23),
+                    rng.randint(0x65, 0x72) << 23 | rng.getrandbits(23),
+                    rng.randint(0x8D, 0x8F) << 23 | rng.getrandbits(23),
+                ]
+            )
         case _:
             return rng.getrandbits(1) << 31 | rng.randint(0x78, 0x81) << 23 | rng.getrandbits(23)
 
@@ -104,7 +116,7 @@ class BlockWriter:
                 weights = [1.0 for _ in symbols]
             case 1:
                 weights = [2.0 ** -len(codes[symbol]) for symbol in symbols]
-            case _:     # one symbol everywhere, often the escape
+            case _:  # one symbol everywhere, often the escape
                 most = ESCAPE if ESCAPE in codes and rng.random() < 0.6 else rng.choice(symbols)
                 weights = [50.0 if symbol == most else 1 / len(symbols) for symbol in symbols]
         share_of_runs = rng.choice([0, 0.2, 1])
@@ -133,8 +145,19 @@ class BlockWriter:
 
         min_stream_bytes, length_width = self.lengths(streams)
         planes = [pack(chunks, width, self.spare) for chunks, width in zip(items, self.planes, strict=True)]
-        parts = Coded(c, base, n_values, b"".join(planes), tuple(streams), tuple(references),
-                      min_stream_bytes, length_width, reference_width, run_symbol, flags)
+        parts = Coded(
+            c,
+            base,
+            n_values,
+            b"".join(planes),
+            tuple(streams),
+            tuple(references),
+            min_stream_bytes,
+            length_width,
+            reference_width,
+            run_symbol,
+            flags,
+        )
         return parts.block(spare=self.spare), values
 
     def lengths(self, streams: Sequence[bytes]) -> tuple[int, int]:
@@ -155,7 +178,7 @@ class BlockWriter:
         scales = [random_factor(rng, nature) & 0xFFFFFF00 for _ in range(n_rows)]
         run_symbol = rng.choice([ZERO, rng.randint(0, 15 * W // 4)])
         symbols = list(codes)
-        few = rng.random() < 0.5        # digits, as the code would have it
+        few = rng.random() < 0.5  # digits, as the code would have it
         weights = [2.0 ** -len(codes[symbol]) if few else 1.0 for symbol in symbols]
         share_of_runs = rng.choice([0, 0.2, 1])
 
@@ -176,8 +199,18 @@ class BlockWriter:
             streams.append(b"" if run else to_bytes("".join(codes[symbol] for symbol in chosen), self.spare))
         min_stream_bytes, length_width = self.lengths(streams)
         planes = [pack(digits, 8, self.spare) for digits in items[:-1]] + [pack(items[-1], 4, self.spare)]
-        parts = Predicted(c, t, n_values, b"".join(planes), tuple(streams), pack([s >> 8 for s in scales], 24),
-                          min_stream_bytes, length_width, run_symbol, column)
+        parts = Predicted(
+            c,
+            t,
+            n_values,
+            b"".join(planes),
+            tuple(streams),
+            pack([s >> 8 for s in scales], 24),
+            min_stream_bytes,
+            length_width,
+            run_symbol,
+            column,
+        )
         return parts.block(spare=self.spare), values
 
     def residual(self, symbol: int, items: list[list[int]]) -> int:
@@ -218,7 +251,7 @@ def predict(kind: DType, scale: int, factor: int) -> int:
     if 0 in (scale >> 23 & 255, factor >> 23 & 255):
         return 0
     a, b = struct.unpack("<2f", struct.pack("<2I", scale, factor))
-    product = a * b                         # exact in float64
+    product = a * b  # exact in float64
     try:
         (bits,) = struct.unpack("<I", struct.pack("<f", product))
     except OverflowError:
@@ -234,15 +267,15 @@ def predict(kind: DType, scale: int, factor: int) -> int:
     (near,) = struct.unpack("<f", struct.pack("<I", size))
     if near >= 65536:
         return sign >> 16
-    exponent = max(math.frexp(near)[1] - 1, -14)                    # of the last place: 10 less
+    exponent = max(math.frexp(near)[1] - 1, -14)  # of the last place: 10 less
     steps = math.floor(math.ldexp(near, 10 - exponent) + 0.5)
-    return sign >> 16 | (exponent + 14 << 10) + steps               # 1024 steps of a normal value carry into it
+    return sign >> 16 | (exponent + 14 << 10) + steps  # 1024 steps of a normal value carry into it
 
 
 def stepped(value: int, residual: int, W: int) -> int:
     """The value that lies as far from another, in the order of real numbers, as a residual says (§8)."""
     half = 1 << W - 1
-    place = value if value < half else -1 - (value - half)          # -0 comes right before 0
+    place = value if value < half else -1 - (value - half)  # -0 comes right before 0
     place += -(residual // 2) - 1 if residual % 2 else residual // 2
     place = (place + half) % (1 << W) - half
     return place if place >= 0 else half + (-1 - place)

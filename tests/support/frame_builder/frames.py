@@ -105,8 +105,9 @@ def build_frame(
                 known |= held
     dictionaries: list[Entries] = []
     if "indexed" in (kinds or ANY_KIND) and kind.T:
-        dictionaries = [random_entries(rng, kind, random_codebook(rng, BYTES, 1))
-                        for _ in range(rng.choice([1, 1, 2, 3, 16]))]
+        dictionaries = [
+            random_entries(rng, kind, random_codebook(rng, BYTES, 1)) for _ in range(rng.choice([1, 1, 2, 3, 16]))
+        ]
         n_changes = min(len(changes), 255 - len(dictionaries))
         n_coded = min(len(inline), 255 - len(dictionaries) - n_changes)
         records = [*records[:n_coded], *records[len(inline) : len(inline) + n_changes]]
@@ -119,8 +120,9 @@ def build_frame(
 
     values: list[int] = []
     blocks = []
-    writer = BlockWriter(rng, kind, stream_log2, tuple(planes), tuple(rows), inline, spare, residuals, templates, base,
-                         columns)
+    writer = BlockWriter(
+        rng, kind, stream_log2, tuple(planes), tuple(rows), inline, spare, residuals, templates, base, columns
+    )
     bases = [t for t, template in enumerate(templates) if not template]
     sparse = SparseWriter(writer, block_log2, changes, len(inline), bases)
     indexed = IndexedWriter(writer, block_log2, dictionaries, len(inline) + len(changes))
@@ -136,12 +138,30 @@ def build_frame(
         blocks.append(block)
         values += new
     earlier = np.array(base, kind.container)
-    stored = [struct.pack(f"<{1 + len(template)}I", len(template), *template) if template else
-              base_template(base_hash(earlier)) for template in templates]
-    draft = Draft(dtype, rng.randrange(3), rng.randrange(2), block_log2, stream_log2, n_values,
-                  random_shape(rng, n_values), tuple(planes), tuple(rows), tuple(records), tuple(blocks),
-                  tuple(codebook.record(spare=spare) for codebook in residuals), tuple(stored),
-                  tuple(entry.record(spare=spare) for entry in columns), len(changes), len(dictionaries))
+    stored = [
+        struct.pack(f"<{1 + len(template)}I", len(template), *template)
+        if template
+        else base_template(base_hash(earlier))
+        for template in templates
+    ]
+    draft = Draft(
+        dtype,
+        rng.randrange(3),
+        rng.randrange(2),
+        block_log2,
+        stream_log2,
+        n_values,
+        random_shape(rng, n_values),
+        tuple(planes),
+        tuple(rows),
+        tuple(records),
+        tuple(blocks),
+        tuple(codebook.record(spare=spare) for codebook in residuals),
+        tuple(stored),
+        tuple(entry.record(spare=spare) for entry in columns),
+        len(changes),
+        len(dictionaries),
+    )
     return Built(draft.seal(), np.array(values, kind.container), known, None if all(templates) else earlier)
 
 
@@ -173,8 +193,16 @@ USUAL_PLANES: dict[int, list[tuple[list[int], list[LevelRow]]]] = {
     7: [([7], [(0, 1)]), ([6], [(1, 1)])],
     8: [([8], [(0, 1)]), ([7], [(1, 1)])],
     20: [([16, 4], [(0, 3)]), ([20], [(0, 1)]), ([16, 3], [(1, 3)])],
-    23: [([16, 7], [(0, 3)]), ([23], [(0, 1)]), ([7, 16], [(0, 3)]), ([16, 7, 1], [(0, 3)]), ([16, 6], [(1, 3)]),
-         ([16, 7], [(7, 1)]), ([16, 7], [(16, 2)]), ([8, 8, 7], [(0, 7)])],
+    23: [
+        ([16, 7], [(0, 3)]),
+        ([23], [(0, 1)]),
+        ([7, 16], [(0, 3)]),
+        ([16, 7, 1], [(0, 3)]),
+        ([16, 6], [(1, 3)]),
+        ([16, 7], [(7, 1)]),
+        ([16, 7], [(16, 2)]),
+        ([8, 8, 7], [(0, 7)]),
+    ],
     24: [([24], [(0, 1)]), ([16, 7], [(1, 3)]), ([23], [(1, 1)]), ([16, 8], [(0, 3)])],
     52: [([52], [(0, 1)])],
     53: [([53], [(0, 1)])],
@@ -190,12 +218,12 @@ def random_levels(rng: Random, kind: DType) -> tuple[list[int], list[LevelRow]]:
         return usual[0] if rng.random() < 0.5 else rng.choice(usual)
     while True:
         match rng.randrange(3):
-            case 0:     # any
+            case 0:  # any
                 planes = [rng.randint(1, rng.choice([3, 12, 56])) for _ in range(rng.randint(1, 8))]
-            case 1:     # powers of two, of which many levels can be made
+            case 1:  # powers of two, of which many levels can be made
                 planes = [1 << p for p in range(rng.randint(1, 6)) if 1 << p < kind.T]
                 planes.append(max(1, kind.T - sum(planes)))
-            case _:     # chunks that add up to some number of kept bits
+            case _:  # chunks that add up to some number of kept bits
                 kept = rng.randint(1, kind.T)
                 cuts = sorted({0, kept, *(rng.randrange(1, kept + 1) for _ in range(rng.randrange(8)))})
                 planes = [high - low for low, high in pairwise(cuts)]
@@ -252,7 +280,7 @@ def random_columns(rng: Random, n_values: int, most: int) -> list[Columns]:
     count = min(most, (n_values + 1) // 2, 255 if rng.random() < 0.02 else rng.choice([1, 1, 2, 3, 5]))
     apart = rng.random() < 0.5
     cuts = sorted(rng.sample(range(n_values + 1), 2 * count if apart else count + 1))
-    if rng.random() < 0.3:          # one that covers all
+    if rng.random() < 0.3:  # one that covers all
         cuts = [0, n_values]
     spans = list(zip(cuts[::2], cuts[1::2], strict=True)) if apart or len(cuts) == 2 else list(pairwise(cuts))
     records = []
@@ -261,7 +289,7 @@ def random_columns(rng: Random, n_values: int, most: int) -> list[Columns]:
         width = rng.choice([0, 1, 3, 8, rng.randint(0, 8)])
         below = rng.choice([3, 70, 300, max(3, 3000 // group)])
         n_columns = group * rng.randint(2 if group == 1 else 1, max(2, below))
-        if n_columns == 1 or rng.random() < 0.03:       # as many columns as there may be
+        if n_columns == 1 or rng.random() < 0.03:  # as many columns as there may be
             n_columns, group = rng.choice([((1 << 24) - 1, 61455), (65535 << 8, 65535)])
         least = rng.choice([0, -128, rng.randint(-128, 127), rng.randint(-4, 0)])
         top = min(127 - least, (1 << width) - 1)

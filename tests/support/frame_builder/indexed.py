@@ -32,11 +32,17 @@ class Entries:
         return cls(W, form, codebook, tuple(values))
 
     def record(
-        self, *, form: int | None = None, n_entries: int | None = None, codebook: bytes | None = None, fill: int = 0,
+        self,
+        *,
+        form: int | None = None,
+        n_entries: int | None = None,
+        codebook: bytes | None = None,
+        fill: int = 0,
         spare: Random | None = None,
     ) -> bytes:
-        start = struct.pack("<BBH", 4, self.form if form is None else form,
-                            len(self.values) if n_entries is None else n_entries)
+        start = struct.pack(
+            "<BBH", 4, self.form if form is None else form, len(self.values) if n_entries is None else n_entries
+        )
         inline = self.codebook.record(spare=spare) if codebook is None else codebook
         return padded(start + inline + pack(self.values, 32 if self.form else self.W), 4, fill)
 
@@ -61,10 +67,12 @@ class Indexed:
         inner_bytes, n_exceptions, segment, skipped = INDEXED_EXTENSION.unpack_from(block, 16)
         scales_at = 32 + inner_bytes
         at = scales_at + (-(-(skipped + n_values) // segment) * scale_bytes if segment else 0)
-        exceptions = tuple(int.from_bytes(block[at + i * W // 8 : at + (i + 1) * W // 8], "little")
-                           for i in range(n_exceptions))
-        return cls(W, codebook, n_values, block[32:scales_at], scale_bytes, block[scales_at:at], exceptions, segment,
-                   skipped)
+        exceptions = tuple(
+            int.from_bytes(block[at + i * W // 8 : at + (i + 1) * W // 8], "little") for i in range(n_exceptions)
+        )
+        return cls(
+            W, codebook, n_values, block[32:scales_at], scale_bytes, block[scales_at:at], exceptions, segment, skipped
+        )
 
     def block(
         self, *, inner_bytes: int | None = None, n_exceptions: int | None = None, surplus: bytes = b"", fill: int = 0
@@ -72,7 +80,10 @@ class Indexed:
         """The block; its checksum is left open. `surplus` comes after the exceptions."""
         extension = INDEXED_EXTENSION.pack(
             len(self.inner) if inner_bytes is None else inner_bytes,
-            len(self.exceptions) if n_exceptions is None else n_exceptions, self.segment, self.skipped)
+            len(self.exceptions) if n_exceptions is None else n_exceptions,
+            self.segment,
+            self.skipped,
+        )
         start = BLOCK_HEADER.pack(5, self.codebook, self.scale_bytes, self.n_values, 0)
         exceptions = pack(self.exceptions, self.W) + surplus
         return padded(start + extension + self.inner + self.scales + exceptions, 8, fill)
@@ -134,8 +145,18 @@ class IndexedWriter:
         scales: list[int] = []
         if entries.form == 1:
             scale_bytes = rng.randint(2, 4)
-            segment = rng.choice([1, 2, 64, n_values, 1 << self.block_log2, 3 << self.block_log2, 2**32 - 1,
-                                  rng.randint(1, 2 * n_values)])
+            segment = rng.choice(
+                [
+                    1,
+                    2,
+                    64,
+                    n_values,
+                    1 << self.block_log2,
+                    3 << self.block_log2,
+                    2**32 - 1,
+                    rng.randint(1, 2 * n_values),
+                ]
+            )
             skipped = rng.choice([0, segment - 1, start % segment, rng.randrange(segment)])
             nature, cut = rng.choice([0, 1, 2, 3, 4, 4, 4]), 32 - 8 * scale_bytes
             scales = [random_finite(rng, nature) >> cut << cut for _ in range(-(-(skipped + n_values) // segment))]
@@ -149,8 +170,9 @@ class IndexedWriter:
             else:
                 values.append(entries.values[index])
         stored = b"".join(scale.to_bytes(4, "little")[4 - scale_bytes :] for scale in scales)
-        parts = Indexed(kind.W, self.n_before + d, n_values, inner, scale_bytes, stored, tuple(exceptions), segment,
-                        skipped)
+        parts = Indexed(
+            kind.W, self.n_before + d, n_values, inner, scale_bytes, stored, tuple(exceptions), segment, skipped
+        )
         return parts.block(), values
 
     def inner(self, entries: Entries, n_values: int) -> tuple[bytes, list[int]]:
@@ -165,8 +187,9 @@ class IndexedWriter:
                 indices = rng.choices(below, k=n_values)
                 return plain_block(1, n_values, bytes(indices)), indices
             case _:
-                of_bytes = BlockWriter(rng, BYTES, self.writer.stream_log2, (), ((0, 0),), [entries.codebook],
-                                       self.writer.spare)
+                of_bytes = BlockWriter(
+                    rng, BYTES, self.writer.stream_log2, (), ((0, 0),), [entries.codebook], self.writer.spare
+                )
                 return of_bytes.coded(n_values)
 
 
@@ -174,10 +197,10 @@ def multiplied(kind: DType, scale: int, factor: int) -> int:
     """The value (§10) for the bits of a scale and of a factor, without float32 arithmetic."""
     a, b = struct.unpack("<2f", struct.pack("<2I", scale, factor))
     if 0 in (scale >> 23 & 255, factor >> 23 & 255):
-        a, b = a * 0, b * 0                 # which leaves the signs
+        a, b = a * 0, b * 0  # which leaves the signs
     sign = (scale ^ factor) & 1 << 31
     try:
-        (bits,) = struct.unpack("<I", struct.pack("<f", a * b))         # the product is exact in float64
+        (bits,) = struct.unpack("<I", struct.pack("<f", a * b))  # the product is exact in float64
     except OverflowError:
         bits = sign | 255 << 23
     if bits >> 23 & 255 <= 1:

@@ -111,7 +111,7 @@ def spoil_n_entries(draft: Draft, rng: Random) -> Spoilt:
         for n in 0, 257, 2**15, 2**16 - 1:
             yield f"{n}", with_record(draft, c, entries.record(n_entries=n)), "corruption"
         if c == len(draft.records) - 1 and not (draft.residuals or draft.templates or draft.columns):
-            n = len(entries.values) - 1         # what is left over would be padding
+            n = len(entries.values) - 1  # what is left over would be padding
             if n and entries.values[-1] and entries.form:
                 yield "one less", with_record(draft, c, entries.record(n_entries=n)), "corruption"
 
@@ -120,7 +120,7 @@ def spoil_n_entries(draft: Draft, rng: Random) -> Spoilt:
 def spoil_codebook_of_dictionary(draft: Draft, rng: Random) -> Spoilt:
     for c, entries in pick_dictionaries(draft, rng):
         codebook = entries.codebook
-        (first, count), = codebook.ranges
+        ((first, count),) = codebook.ranges
 
         def other(how: str, record: bytes, c: int = c, entries: Entries = entries) -> tuple[str, bytes, Kind]:
             return how, with_record(draft, c, entries.record(codebook=record)), "corruption"
@@ -173,8 +173,9 @@ def some_indexed(draft: Draft, rng: Random) -> Iterator[tuple[int, Indexed]]:
     blocks = [(b, Indexed.of(block, draft.kind.W)) for b, block in enumerate(draft.blocks) if block[0] == 5]
     for form in range(2):
         for kind in range(3):
-            of_this_kind = [(b, indexed) for b, indexed in blocks
-                            if (indexed.segment > 0) == form and indexed.inner[0] == kind]
+            of_this_kind = [
+                (b, indexed) for b, indexed in blocks if (indexed.segment > 0) == form and indexed.inner[0] == kind
+            ]
             if of_this_kind:
                 yield rng.choice(of_this_kind)
 
@@ -258,7 +259,7 @@ def spoil_skipped(draft: Draft, rng: Random) -> Spoilt:
             for skipped in 1, indexed.n_values, 2**31, 2**32 - 1:
                 yield spoilt_block(draft, b, f"{skipped} for form 0", replace(indexed, skipped=skipped).block())
             continue
-        few = replace(indexed, segment=max(indexed.segment, indexed.n_values))      # of few scales
+        few = replace(indexed, segment=max(indexed.segment, indexed.n_values))  # of few scales
         for one in indexed, few:
             for skipped in {one.segment, one.segment + 1, 2 * one.segment + 1, 2**32 - 1}:
                 spoilt = replace(one, skipped=skipped)
@@ -274,9 +275,9 @@ def spoil_indexed_scales(draft: Draft, rng: Random) -> Spoilt:
     for b, indexed in some_indexed(draft, rng):
         size = len(indexed.block())
         if indexed.segment == 0:
-            for scales in b"\1", b"\x80\x3F", b"\1" * 8:
+            for scales in b"\1", b"\x80\x3f", b"\1" * 8:
                 spoilt = replace(indexed, scales=scales).block()
-                if len(spoilt) > size or not indexed.exceptions:        # else what spills over may be zeros
+                if len(spoilt) > size or not indexed.exceptions:  # else what spills over may be zeros
                     yield spoilt_block(draft, b, f"{scales.hex()} for form 0", spoilt)
             continue
         for more in 1, indexed.scale_bytes, 8:
@@ -328,8 +329,9 @@ def spoil_indices(draft: Draft, rng: Random) -> Spoilt:
         n_entries = draft.records[indexed.codebook][2] | draft.records[indexed.codebook][3] << 8
         for index in {0, n_entries - 1, n_entries, 255}:
             if index < 256 and n * (index >= n_entries) != n_exceptions:
-                yield spoilt_inner(draft, b, f"{index} for all of {n_entries} entries", plain_block(
-                    0, n, bytes([index])))
+                yield spoilt_inner(
+                    draft, b, f"{index} for all of {n_entries} entries", plain_block(0, n, bytes([index]))
+                )
         for other in n_exceptions - 1, n_exceptions + 1:
             if n_entries < 256 and 0 <= other <= n:
                 indices = [255] * other + [0] * (n - other)
@@ -392,7 +394,7 @@ def spoil_checksum_of_indices(draft: Draft, rng: Random) -> Spoilt:
         for at in 8, 15, rng.randrange(16, len(indexed.inner)):
             spoilt = replace(indexed, inner=flipped(indexed.inner, at, rng))
             yield spoilt_block(draft, b, f"byte {at}", spoilt.block())
-        for other in {0, b + 1, b - 1, -1} - {b}:       # -1: without a seed
+        for other in {0, b + 1, b - 1, -1} - {b}:  # -1: without a seed
             spoilt = replace(indexed, inner=sealed_block(indexed.inner, other))
             yield spoilt_block(draft, b, f"seed of block {other}", spoilt.block())
 
@@ -415,7 +417,7 @@ def spoil_coded_indices(draft: Draft, rng: Random) -> Spoilt:
         if indexed.inner[0] != 2:
             continue
         coded = Coded.of(indexed.inner, draft.stream_log2)
-        for flags in 1, 2, 255:         # 1 even if there are column references
+        for flags in 1, 2, 255:  # 1 even if there are column references
             yield spoilt_inner(draft, b, f"flags {flags}", replace(coded, flags=flags).block())
         n_symbols = len(Entries.of(draft.records[indexed.codebook], draft.kind.W).codebook.lengths) - 2
         for symbol in {n_symbols + 1, ESCAPE}:
@@ -445,7 +447,7 @@ def spoil_padding_of_indices(draft: Draft, rng: Random) -> Spoilt:
             sound, spoilt = coded.block(), coded.block(fill=255)
         else:
             size = 16 + (1 if kind == 0 else indexed.n_values)
-            sound, spoilt = inner, inner[:size] + b"\xFF" * (len(inner) - size)
+            sound, spoilt = inner, inner[:size] + b"\xff" * (len(inner) - size)
         if spoilt[16:] != sound[16:]:
             yield spoilt_inner(draft, b, f"kind {kind}", spoilt)
         yield spoilt_inner(draft, b, f"kind {kind}: 8 bytes more", inner + bytes(8))

@@ -17,8 +17,9 @@ from tests.support.reference import Kind
 def some_with_inner(draft: Draft, rng: Random) -> Iterator[tuple[int, Sparse]]:
     """A sparse block for each kind of inner block."""
     for kind in 0, 1, 2:
-        places = [b for b, block in enumerate(draft.blocks)
-                  if block[0] == 4 and Sparse.of(block).inner[:1] == bytes([kind])]
+        places = [
+            b for b, block in enumerate(draft.blocks) if block[0] == 4 and Sparse.of(block).inner[:1] == bytes([kind])
+        ]
         if places:
             b = rng.choice(places)
             yield b, Sparse.of(draft.blocks[b])
@@ -66,8 +67,16 @@ def spoil_inner_kind(draft: Draft, rng: Random) -> Spoilt:
     for b, sparse in some_with_inner(draft, rng):
         for kind in 3, 4, 5, 6, 255, rng.randint(7, 254):
             yield spoilt_inner(draft, b, f"{kind} for {sparse.inner[0]}", with_fields(sparse.inner, kind=kind))
-        within = Sparse(sparse.codebook, NO_TEMPLATE, struct.unpack_from("<I", sparse.inner, 4)[0], b"", (b"",), 0, 0,
-                        draft.block_log2)
+        within = Sparse(
+            sparse.codebook,
+            NO_TEMPLATE,
+            struct.unpack_from("<I", sparse.inner, 4)[0],
+            b"",
+            (b"",),
+            0,
+            0,
+            draft.block_log2,
+        )
         yield spoilt_inner(draft, b, "sparse, and nothing differs", within.block())
 
 
@@ -89,7 +98,7 @@ def spoil_inner_checksum(draft: Draft, rng: Random) -> Spoilt:
         for at in 8, 15, rng.randrange(16, len(sparse.inner)):
             spoilt = replace(sparse, inner=flipped(sparse.inner, at, rng))
             yield spoilt_block(draft, b, f"byte {at}", spoilt.block())
-        for other in {b, 1, -1} - {0}:      # -1: without a seed
+        for other in {b, 1, -1} - {0}:  # -1: without a seed
             spoilt = replace(sparse, inner=sealed_block(sparse.inner, other))
             yield spoilt_block(draft, b, f"seed of block {other}", spoilt.block())
 
@@ -99,8 +108,9 @@ def spoil_inner_codebook(draft: Draft, rng: Random) -> Spoilt:
     for b, sparse in some_with_inner(draft, rng):
         coded = sparse.inner[0] == 2
         for codebook in (draft.n_coded, len(draft.records), 255) if coded else (1, sparse.codebook or 2, 255):
-            yield spoilt_inner(draft, b, f"codebook {codebook}, kind {sparse.inner[0]}",
-                               with_fields(sparse.inner, codebook=codebook))
+            yield spoilt_inner(
+                draft, b, f"codebook {codebook}, kind {sparse.inner[0]}", with_fields(sparse.inner, codebook=codebook)
+            )
         for base in (1 << draft.kind.H, NO_TEMPLATE) if coded else (1, 256, NO_TEMPLATE):
             yield spoilt_inner(draft, b, f"base {base}, kind {sparse.inner[0]}", with_fields(sparse.inner, base=base))
 
@@ -111,7 +121,7 @@ def spoil_inner_coded(draft: Draft, rng: Random) -> Spoilt:
         if sparse.inner[0] != 2:
             continue
         coded = Coded.of(sparse.inner, draft.stream_log2)
-        for flags in 1, 2, 255:         # 1 even if there are column references
+        for flags in 1, 2, 255:  # 1 even if there are column references
             yield spoilt_inner(draft, b, f"flags {flags}", replace(coded, flags=flags).block())
         yield spoilt_inner(draft, b, "run_symbol", replace(coded, run_symbol=255).block())
         yield spoilt_inner(draft, b, "reserved", coded.block(reserved=b"\1"))
@@ -133,7 +143,7 @@ def spoil_inner_padding(draft: Draft, rng: Random) -> Spoilt:
             coded = Coded.of(sparse.inner, draft.stream_log2)
             sound, spoilt = coded.block(), coded.block(fill=255)
         else:
-            sound, spoilt = sparse.inner, sparse.inner[: 16 + size] + b"\xFF" * (len(sparse.inner) - 16 - size)
+            sound, spoilt = sparse.inner, sparse.inner[: 16 + size] + b"\xff" * (len(sparse.inner) - 16 - size)
         if spoilt[16:] != sound[16:]:
             yield spoilt_inner(draft, b, f"kind {sparse.inner[0]}", spoilt)
         yield spoilt_inner(draft, b, f"kind {sparse.inner[0]}: 8 bytes more", sparse.inner + bytes(8))

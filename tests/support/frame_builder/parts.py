@@ -55,7 +55,7 @@ BLOCK_HEADER = struct.Struct("<BBHIQ")
 EXTENSION = struct.Struct("<IIHBBBB2s")
 PREDICTED_EXTENSION = struct.Struct("<IIHBBI")
 COLUMNS = struct.Struct("<IQQHBB")
-LevelRow: TypeAlias = tuple[int, int]       # drop, plane mask
+LevelRow: TypeAlias = tuple[int, int]  # drop, plane mask
 
 
 def sealed_block(block: bytes, b: int) -> bytes:
@@ -81,11 +81,11 @@ class Draft:
     levels: tuple[LevelRow, ...]
     records: tuple[bytes, ...]
     blocks: tuple[bytes, ...]
-    residuals: tuple[bytes, ...] = ()       # records of residual codebooks
-    templates: tuple[bytes, ...] = ()       # n_columns and values, or 0 and the hash of the base
-    columns: tuple[bytes, ...] = ()         # records of column references, which follow the templates
-    n_changes: int = 0                      # of the codebooks, those of changes, which are the last of `records`
-    n_dictionaries: int = 0                 # but for the dictionaries
+    residuals: tuple[bytes, ...] = ()  # records of residual codebooks
+    templates: tuple[bytes, ...] = ()  # n_columns and values, or 0 and the hash of the base
+    columns: tuple[bytes, ...] = ()  # records of column references, which follow the templates
+    n_changes: int = 0  # of the codebooks, those of changes, which are the last of `records`
+    n_dictionaries: int = 0  # but for the dictionaries
 
     @classmethod
     def of(cls, frame: bytes, known: Known) -> Draft:
@@ -95,13 +95,31 @@ class Draft:
         records = tuple(codebook.record for codebook in p.codebooks)
         blocks = tuple(frame[where] for where in p.blocks)
         residuals = tuple(codebook.record for codebook in p.residuals)
-        templates = tuple(base_template(template) if isinstance(template, int) else
-                          struct.pack("<I", len(template)) + template.tobytes() for template in p.templates)
+        templates = tuple(
+            base_template(template)
+            if isinstance(template, int)
+            else struct.pack("<I", len(template)) + template.tobytes()
+            for template in p.templates
+        )
         columns = tuple(entry.record for entry in p.columns)
-        return cls(frame[5], p.mode, p.container, p.block_log2, p.stream_log2, p.n_values, p.shape, p.planes,
-                   levels, records, blocks, residuals, templates, columns,
-                   sum(isinstance(codebook, ChangeCodebook) for codebook in p.codebooks),
-                   sum(isinstance(codebook, Dictionary) for codebook in p.codebooks))
+        return cls(
+            frame[5],
+            p.mode,
+            p.container,
+            p.block_log2,
+            p.stream_log2,
+            p.n_values,
+            p.shape,
+            p.planes,
+            levels,
+            records,
+            blocks,
+            residuals,
+            templates,
+            columns,
+            sum(isinstance(codebook, ChangeCodebook) for codebook in p.codebooks),
+            sum(isinstance(codebook, Dictionary) for codebook in p.codebooks),
+        )
 
     @property
     def kind(self) -> DType:
@@ -249,9 +267,7 @@ class Residual:
         nibbles = [nibble for byte in record[4:] for nibble in (byte & 15, byte >> 4)]
         return cls(tuple(nibbles[: 1 + 15 * record[1]]))
 
-    def record(
-        self, digits: int | None = None, reserved: int = 0, fill: int = 0, spare: Random | None = None
-    ) -> bytes:
+    def record(self, digits: int | None = None, reserved: int = 0, fill: int = 0, spare: Random | None = None) -> bytes:
         digits = len(self.lengths) // 15 if digits is None else digits
         return padded(struct.pack("<BBH", 2, digits, reserved) + pack(self.lengths, 4, spare), 4, fill)
 
@@ -334,8 +350,19 @@ class Coded:
             streams.append(block[at : at + min_stream_bytes + length])
             at += len(streams[-1])
         references = packed(lengths_at + packed_bytes(n_streams, length_width), reference_width)
-        return cls(codebook, base, n_values, block[32 : 32 + plane_bytes], tuple(streams), tuple(references),
-                   min_stream_bytes, length_width, reference_width, run_symbol, flags)
+        return cls(
+            codebook,
+            base,
+            n_values,
+            block[32 : 32 + plane_bytes],
+            tuple(streams),
+            tuple(references),
+            min_stream_bytes,
+            length_width,
+            reference_width,
+            run_symbol,
+            flags,
+        )
 
     def block(
         self,
@@ -351,8 +378,16 @@ class Coded:
         streams = b"".join(self.streams) + surplus
         symbol_bytes = len(streams) if symbol_bytes is None else symbol_bytes
         plane_bytes = len(self.planes) if plane_bytes is None else plane_bytes
-        extension = EXTENSION.pack(symbol_bytes, plane_bytes, self.min_stream_bytes, self.length_width,
-                                   self.reference_width, self.run_symbol, self.flags, reserved)
+        extension = EXTENSION.pack(
+            symbol_bytes,
+            plane_bytes,
+            self.min_stream_bytes,
+            self.length_width,
+            self.reference_width,
+            self.run_symbol,
+            self.flags,
+            reserved,
+        )
         above = [len(stream) - self.min_stream_bytes for stream in self.streams]
         lengths = pack(above, self.length_width, spare)
         references = pack(self.references, self.reference_width, spare)
@@ -397,8 +432,18 @@ class Predicted:
             at += length
         n_rows = (column + n_values - 1) // n_columns + 1 if n_columns else 0
         scales = block[lengths_at + size : lengths_at + size + 3 * n_rows]
-        return cls(codebook, template, n_values, block[32 : 32 + plane_bytes], tuple(streams), scales,
-                   min_stream_bytes, length_width, run_symbol, column)
+        return cls(
+            codebook,
+            template,
+            n_values,
+            block[32 : 32 + plane_bytes],
+            tuple(streams),
+            scales,
+            min_stream_bytes,
+            length_width,
+            run_symbol,
+            column,
+        )
 
     def block(
         self,
@@ -413,8 +458,9 @@ class Predicted:
         streams = b"".join(self.streams) + surplus
         symbol_bytes = len(streams) if symbol_bytes is None else symbol_bytes
         plane_bytes = len(self.planes) if plane_bytes is None else plane_bytes
-        extension = PREDICTED_EXTENSION.pack(symbol_bytes, plane_bytes, self.min_stream_bytes, self.length_width,
-                                             self.run_symbol, self.column)
+        extension = PREDICTED_EXTENSION.pack(
+            symbol_bytes, plane_bytes, self.min_stream_bytes, self.length_width, self.run_symbol, self.column
+        )
         lengths = pack([len(stream) - self.min_stream_bytes for stream in self.streams], self.length_width, spare)
         start = BLOCK_HEADER.pack(3, self.codebook, self.template, self.n_values, 0)
         return padded(start + extension + self.planes + streams + lengths + self.scales, 8, fill)

@@ -21,7 +21,7 @@ from tests.support.frame_builder.parts import (
 from tests.support.reference import BlockKind, packed_bytes
 
 SPARSE_EXTENSION = struct.Struct("<IIBBHI")
-NO_TEMPLATE = 65535     # as a base: there are no predictions
+NO_TEMPLATE = 65535  # as a base: there are no predictions
 N_COUNTS = 41
 
 
@@ -45,8 +45,9 @@ class Changes:
         _, n_classes, n_gaps, value_bytes = record[:4]
         n_thresholds = max(n_classes - 1, 0)
         lengths_at = 4 + value_bytes * n_thresholds
-        thresholds = tuple(int.from_bytes(record[at : at + value_bytes], "little")
-                           for at in range(4, lengths_at, value_bytes))
+        thresholds = tuple(
+            int.from_bytes(record[at : at + value_bytes], "little") for at in range(4, lengths_at, value_bytes)
+        )
         nibbles = [nibble for byte in record[lengths_at:] for nibble in (byte & 15, byte >> 4)]
         counts, nibbles = nibbles[:N_COUNTS], nibbles[N_COUNTS:]
         n_steps, size = (16 * value_bytes + 1, 3 * n_gaps) if n_classes else (0, n_gaps)
@@ -54,18 +55,29 @@ class Changes:
         return cls(8 * value_bytes, n_classes, n_gaps, thresholds, tuple(counts), tuple(nibbles[:n_steps]), classes)
 
     def record(
-        self, n_classes: int | None = None, n_gaps: int | None = None, value_bytes: int | None = None, fill: int = 0,
+        self,
+        n_classes: int | None = None,
+        n_gaps: int | None = None,
+        value_bytes: int | None = None,
+        fill: int = 0,
         spare: Random | None = None,
     ) -> bytes:
-        start = bytes([3, self.n_classes if n_classes is None else n_classes, self.n_gaps if n_gaps is None else n_gaps,
-                       self.W // 8 if value_bytes is None else value_bytes])
+        start = bytes(
+            [
+                3,
+                self.n_classes if n_classes is None else n_classes,
+                self.n_gaps if n_gaps is None else n_gaps,
+                self.W // 8 if value_bytes is None else value_bytes,
+            ]
+        )
         lengths = [length for code in (self.counts, self.steps, *self.classes) for length in code]
         return padded(start + pack(self.thresholds, self.W) + pack(lengths, 4, spare), 4, fill)
 
     def codes(self) -> tuple[dict[int, str], dict[int, str], list[dict[int, str]]]:
         """Codes of the counts, of the steps and of each class, by symbol, first bit first (§5)."""
-        counts, steps, *classes = (canonical_codes(dict(enumerate(code)))
-                                   for code in (self.counts, self.steps, *self.classes))
+        counts, steps, *classes = (
+            canonical_codes(dict(enumerate(code))) for code in (self.counts, self.steps, *self.classes)
+        )
         return counts, steps, classes
 
     def class_of(self, predicted: int) -> int:
@@ -101,8 +113,16 @@ class Sparse:
             length = min_stream_bytes + (bits >> s * length_width & (1 << length_width) - 1)
             streams.append(block[at : at + length])
             at += length
-        return cls(codebook, base, n_values, block[32 : 32 + inner_bytes], tuple(streams), min_stream_bytes,
-                   length_width, stream_log2)
+        return cls(
+            codebook,
+            base,
+            n_values,
+            block[32 : 32 + inner_bytes],
+            tuple(streams),
+            min_stream_bytes,
+            length_width,
+            stream_log2,
+        )
 
     def block(
         self,
@@ -118,8 +138,9 @@ class Sparse:
         streams = b"".join(self.streams) + surplus
         symbol_bytes = len(streams) if symbol_bytes is None else symbol_bytes
         inner_bytes = len(self.inner) if inner_bytes is None else inner_bytes
-        extension = SPARSE_EXTENSION.pack(symbol_bytes, self.min_stream_bytes, self.length_width, self.stream_log2,
-                                          reserved, inner_bytes)
+        extension = SPARSE_EXTENSION.pack(
+            symbol_bytes, self.min_stream_bytes, self.length_width, self.stream_log2, reserved, inner_bytes
+        )
         lengths = pack([len(stream) - self.min_stream_bytes for stream in self.streams], self.length_width, spare)
         start = BLOCK_HEADER.pack(4, self.codebook, self.base, self.n_values, 0)
         return padded(start + extension + self.inner + streams + lengths, 8, fill)
@@ -156,8 +177,11 @@ def random_thresholds(rng: Random, n: int, W: int, base: Sequence[int]) -> list[
     drawn: set[int] = set()
     near = rng.random() < 0.7
     while len(drawn) < n:
-        at = (rng.choice(base) & most) + rng.choice([0, 0, 1]) if base and near and rng.random() < 0.8 else (
-            rng.choice([1, most, rng.randint(1, most), rng.randint(1, min(most, 40))]))
+        at = (
+            (rng.choice(base) & most) + rng.choice([0, 0, 1])
+            if base and near and rng.random() < 0.8
+            else (rng.choice([1, most, rng.randint(1, most), rng.randint(1, min(most, 40))]))
+        )
         if 1 <= at <= most:
             drawn.add(at)
     return sorted(drawn)
@@ -239,16 +263,25 @@ class SparseWriter:
                 for place, step in drawn[1]:
                     places.append(done + place)
                     if not alone:
-                        values[places[-1]] = stepped(predicted[place], 2 * step if step >= 0 else -2 * step - 1,
-                                                     codebook.W)
+                        values[places[-1]] = stepped(
+                            predicted[place], 2 * step if step >= 0 else -2 * step - 1, codebook.W
+                        )
         inner = b""
         if alone and places:
             inner, inside = self.inner(len(places))
             for place, value in zip(places, inside, strict=True):
                 values[place] = value
         min_stream_bytes, length_width = self.lengths(streams)
-        parts = Sparse(self.n_before + c, NO_TEMPLATE if alone else rng.choice(self.bases), n_values, inner,
-                       tuple(streams), min_stream_bytes, length_width, stream_log2)
+        parts = Sparse(
+            self.n_before + c,
+            NO_TEMPLATE if alone else rng.choice(self.bases),
+            n_values,
+            inner,
+            tuple(streams),
+            min_stream_bytes,
+            length_width,
+            stream_log2,
+        )
         return parts.block(spare=self.writer.spare), values
 
     def inner(self, n_values: int) -> tuple[bytes, list[int]]:

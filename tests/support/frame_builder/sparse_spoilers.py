@@ -43,6 +43,7 @@ MOST_CHANGES = 16
 
 def a_codebook(W: int, n_classes: int, n_gaps: int = 2) -> Changes:
     """A codebook of changes whose codes have two symbols each, the first ones; a code of one symbol is empty."""
+
     def code(n: int) -> tuple[int, ...]:
         return (1, 1) + (0,) * (n - 2) if n > 1 else (0,) * n
 
@@ -170,8 +171,18 @@ def spoil_thresholds(draft: Draft, rng: Random) -> Spoilt:
     half = 1 << W - 1
     sound = a_codebook(W, 4)
     for c, _ in pick_changes(draft, rng):
-        for thresholds in ((0, 1, 2), (1, 1, 2), (1, 2, 2), (3, 2, 4), (1, 3, 2), (0, 0, 0), (1, 2, half),
-                           (half, half + 1, half + 2), (1, 2, 2 * half - 1), (half - 1, half - 1, half - 1)):
+        for thresholds in (
+            (0, 1, 2),
+            (1, 1, 2),
+            (1, 2, 2),
+            (3, 2, 4),
+            (1, 3, 2),
+            (0, 0, 0),
+            (1, 2, half),
+            (half, half + 1, half + 2),
+            (1, 2, 2 * half - 1),
+            (half - 1, half - 1, half - 1),
+        ):
             spoilt = replace(sound, thresholds=thresholds).record()
             yield f"{thresholds}", with_record(draft, c, spoilt), "corruption"
         for threshold in 0, half, 2 * half - 1:
@@ -183,7 +194,7 @@ def spoil_thresholds(draft: Draft, rng: Random) -> Spoilt:
 def spoil_changes_lengths(draft: Draft, rng: Random) -> Spoilt:
     for c, codebook in pick_changes(draft, rng):
         for how, lengths in broken_codes(codebook.counts):
-            if any(lengths):        # an empty code is legal
+            if any(lengths):  # an empty code is legal
                 yield f"counts: {how}", with_record(draft, c, replace(codebook, counts=lengths).record()), "corruption"
         for how, lengths in broken_codes(codebook.steps) if codebook.steps else ():
             if any(lengths):
@@ -340,7 +351,7 @@ def spoil_no_counts(draft: Draft, rng: Random) -> Spoilt:
             if more:
                 base = draft.bases[0] if n_classes else NO_TEMPLATE
                 spoilt = replace(sparse, codebook=len(draft.records), base=base)
-                for stream in b"\0", b"\xFF", bytes(8):
+                for stream in b"\0", b"\xff", bytes(8):
                     block = spoilt.cut_anew(draft.block_log2, (stream,)).block()
                     yield spoilt_block(more, b, f"{n_classes} classes, {stream!r}", block)
 

@@ -34,7 +34,7 @@ from tests.support.reference import ESCAPE, Kind, Known
 class Mutation(NamedTuple):
     """A frame with one thing wrong, and the kind of refusal that it must meet (§11)."""
 
-    name: str           # the field, as the tables of the page call it, and what became of it
+    name: str  # the field, as the tables of the page call it, and what became of it
     frame: bytes
     expected: Kind
 
@@ -95,7 +95,7 @@ def spoil_dtype(draft: Draft, rng: Random) -> Spoilt:
     for dtype in 0, 9, rng.randint(10, 15), rng.randint(22, 255):
         yield f"{dtype}", draft.seal(dtype=dtype), "unsupported"
     other = {1: 8, 2: 7, 7: 2, 8: 1}.get(draft.dtype)
-    if other and draft.all_inline and draft.levels[0][0] < draft.kind.M:     # else the planes are the same
+    if other and draft.all_inline and draft.levels[0][0] < draft.kind.M:  # else the planes are the same
         yield f"{other} for {draft.dtype}", draft.seal(dtype=other), "corruption"
 
 
@@ -254,7 +254,7 @@ def spoil_shape(draft: Draft, rng: Random) -> Spoilt:
             other[d] += longer
             if 0 not in other or 0 not in draft.shape:
                 yield f"dimension {d} + {longer}", replace(draft, shape=tuple(other)).seal(), "corruption"
-    shape: tuple[int, ...] = (2**32, 2**32)         # a product that is right modulo 2^64 only
+    shape: tuple[int, ...] = (2**32, 2**32)  # a product that is right modulo 2^64 only
     if draft.n_values:
         odd = rng.randrange(3, 2**32, 2)
         shape = (draft.n_values, odd, pow(odd, -1, 2**64))
@@ -515,7 +515,7 @@ def spoil_residual_lengths(draft: Draft, rng: Random) -> Spoilt:
 
 @spoils("padding of a residual codebook")
 def spoil_residual_padding(draft: Draft, rng: Random) -> Spoilt:
-    for c, codebook in pick_residuals(draft, rng):      # there is always padding: 1 + 15 W / 4 is 5 modulo 8
+    for c, codebook in pick_residuals(draft, rng):  # there is always padding: 1 + 15 W / 4 is 5 modulo 8
         yield "", with_residual(draft, c, codebook.record(fill=rng.randint(1, 255))), "corruption"
 
 
@@ -534,7 +534,7 @@ def spoil_n_columns(draft: Draft, rng: Random) -> Spoilt:
         if any(template[-4:]) and n_columns > 2:
             spoilt = struct.pack("<I", n_columns - 1) + template[4:]
             yield "one less, and as many values as before", with_template(draft, t, spoilt), "corruption"
-        if t == len(draft.templates) - 1 and not draft.columns:     # what follows is shorter than a hash
+        if t == len(draft.templates) - 1 and not draft.columns:  # what follows is shorter than a hash
             yield "0, and no hash", with_template(draft, t, struct.pack("<I", 0)), "corruption"
 
 
@@ -543,8 +543,9 @@ def spoil_base_hash(draft: Draft, rng: Random) -> Spoilt:
     for changed in flipped(bytes(8), 0, rng), flipped(bytes(8), 7, rng), flipped(bytes(8), rng.randrange(1, 7), rng):
         if draft.bases:
             hashed = struct.unpack_from("<Q", draft.templates[draft.bases[0]], 4)[0] ^ int.from_bytes(changed, "little")
-            templates = tuple(base_template(hashed) if t in draft.bases else template
-                              for t, template in enumerate(draft.templates))
+            templates = tuple(
+                base_template(hashed) if t in draft.bases else template for t, template in enumerate(draft.templates)
+            )
             yield "another hash", replace(draft, templates=templates).seal(), "unsupported"
     if not draft.bases and len(draft.templates) + len(draft.columns) < 255:
         templates = (*draft.templates, base_template(rng.getrandbits(64)))
@@ -561,8 +562,13 @@ def spoil_two_bases(draft: Draft, rng: Random) -> Spoilt:
         first = draft.templates[draft.bases[0]]
         if len(draft.bases) > 1:
             t = rng.choice(draft.bases)
-            yield "one of several", with_template(draft, t, draft.templates[t][:4] + flipped(
-                draft.templates[t][4:], rng.randrange(8), rng)), "corruption"
+            yield (
+                "one of several",
+                with_template(
+                    draft, t, draft.templates[t][:4] + flipped(draft.templates[t][4:], rng.randrange(8), rng)
+                ),
+                "corruption",
+            )
     else:
         draft = replace(draft, templates=(*draft.templates, first))
     (hashed,) = struct.unpack_from("<Q", first, 4)
@@ -626,8 +632,15 @@ def spoil_columns_n_columns(draft: Draft, rng: Random) -> Spoilt:
 def spoil_columns_first(draft: Draft, rng: Random) -> Spoilt:
     n = draft.n_values
     for c, entry in pick_columns(draft, rng):
-        for first, end in ((entry.first, entry.first), (entry.end, entry.first), (entry.first, n + 1), (n, n + 1),
-                           (entry.first, (1 << 64) - 1), (1 << 63, (1 << 63) + 1), ((1 << 64) - 1, entry.end)):
+        for first, end in (
+            (entry.first, entry.first),
+            (entry.end, entry.first),
+            (entry.first, n + 1),
+            (n, n + 1),
+            (entry.first, (1 << 64) - 1),
+            (1 << 63, (1 << 63) + 1),
+            ((1 << 64) - 1, entry.end),
+        ):
             spoilt = replace(entry, first=first, end=end)
             yield spoilt_columns(draft, c, f"{first} and {end} of {n}", spoilt.record())
     if draft.columns:
@@ -635,8 +648,11 @@ def spoil_columns_first(draft: Draft, rng: Random) -> Spoilt:
         for first, end in ((last.first, last.end), (last.end - 1, n), (0, last.first or 1)):
             again = replace(last, first=first, end=end).record()
             if len(draft.templates) + len(draft.columns) < 255:
-                yield f"{first} and {end} after {last.end}", replace(
-                    draft, columns=(*draft.columns, again)).seal(), "corruption"
+                yield (
+                    f"{first} and {end} after {last.end}",
+                    replace(draft, columns=(*draft.columns, again)).seal(),
+                    "corruption",
+                )
     if len(draft.columns) > 1:
         yield "out of order", replace(draft, columns=draft.columns[::-1]).seal(), "corruption"
 
@@ -648,8 +664,9 @@ def spoil_columns_group(draft: Draft, rng: Random) -> Spoilt:
         yield spoilt_columns(draft, c, "0, and no references", replace(entry, group=0, numbers=()).record())
         for n_columns, group in ((5, 2), (5, 6), (7, 65535), (4, 3), (300, 256)):
             for width in 0, 3:
-                spoilt = replace(entry, n_columns=n_columns, group=group, least=0, width=width,
-                                 numbers=(1,) * (n_columns // group))
+                spoilt = replace(
+                    entry, n_columns=n_columns, group=group, least=0, width=width, numbers=(1,) * (n_columns // group)
+                )
                 yield spoilt_columns(draft, c, f"{group} of {n_columns}, {width} bits", spoilt.record())
 
 
@@ -675,14 +692,14 @@ def spoil_column_reference(draft: Draft, rng: Random) -> Spoilt:
 @spoils("padding of columns")
 def spoil_columns_padding(draft: Draft, rng: Random) -> Spoilt:
     for c, entry in pick_columns(draft, rng):
-        for width in 1, 6, 8:       # of three numbers, 1, 3 and 3 bytes
+        for width in 1, 6, 8:  # of three numbers, 1, 3 and 3 bytes
             spoilt = Columns(3 * entry.group, entry.first, entry.end, entry.group, -3, width, (1, 0, 1))
             yield spoilt_columns(draft, c, f"{width} bits each", spoilt.record(fill=rng.randint(1, 255)))
 
 
 @spoils("columns cut short")
 def spoil_columns_cut(draft: Draft, rng: Random) -> Spoilt:
-    if draft.columns:       # the last, so that what is missing is taken from what is no record
+    if draft.columns:  # the last, so that what is missing is taken from what is no record
         record, c = draft.columns[-1], len(draft.columns) - 1
         for size in {len(record) - 8, 16, 8, 4}:
             yield spoilt_columns(draft, c, f"{size} of {len(record)} bytes", record[:size])
@@ -743,8 +760,11 @@ def spoil_not_predictable(draft: Draft, rng: Random) -> Spoilt:
             (n_values,) = struct.unpack_from("<I", block, 4)
             streams = (b"",) * -(-n_values >> draft.stream_log2)
             whole = Predicted(0, 0, n_values, b"", streams, bytes(3 * n_values), 0, 0, 0, 0).block()
-            yield f"{len(draft.residuals)} codebooks, {len(draft.templates)} templates", with_block(
-                draft, b, whole), "corruption"
+            yield (
+                f"{len(draft.residuals)} codebooks, {len(draft.templates)} templates",
+                with_block(draft, b, whole),
+                "corruption",
+            )
 
 
 @spoils("block codebook")
@@ -774,7 +794,7 @@ def spoil_block_n_values(draft: Draft, rng: Random) -> Spoilt:
         for other in 0, n_values - 1, n_values + 1, 2**32 - 1:
             spoilt = with_fields(block, n_values=other)
             yield f"{other} for {n_values}, kind {block[0]}", with_block(draft, b, spoilt), "corruption"
-        for more in 1, -1:          # with a body that fits
+        for more in 1, -1:  # with a body that fits
             if block[0] == 1:
                 body = pack([0] * (n_values + more), draft.kind.W)
                 spoilt = plain_block(1, n_values + more, body)
@@ -983,7 +1003,7 @@ def spoil_scales(draft: Draft, rng: Random) -> Spoilt:
     for b, predicted in some_predicted(draft, rng):
         size = len(predicted.block())
         for more in 1, 3, 8:
-            spoilt = replace(predicted, scales=predicted.scales + b"\xFF" * more).block()
+            spoilt = replace(predicted, scales=predicted.scales + b"\xff" * more).block()
             yield spoilt_block(draft, b, f"{more} bytes more", spoilt)
         for less in 1, 2, 3, 8:
             spoilt = replace(predicted, scales=predicted.scales[:-less]).block()
@@ -991,7 +1011,7 @@ def spoil_scales(draft: Draft, rng: Random) -> Spoilt:
                 yield spoilt_block(draft, b, f"{less} bytes less", spoilt)
         n_columns = draft.n_columns(predicted.template)
         left = -(predicted.column + predicted.n_values) % n_columns if n_columns else 0
-        column = predicted.column + left + 1        # so far on, there is a row more
+        column = predicted.column + left + 1  # so far on, there is a row more
         if column < n_columns and len(replace(predicted, scales=predicted.scales + bytes(3)).block()) > size:
             yield spoilt_block(draft, b, "a row more by the column", replace(predicted, column=column).block())
 
@@ -1000,5 +1020,5 @@ def spoil_scales(draft: Draft, rng: Random) -> Spoilt:
 def spoil_scales_of_base(draft: Draft, rng: Random) -> Spoilt:
     for b, predicted in some_predicted(draft, rng):
         if predicted.template in draft.bases:
-            for scales in b"\0\0\x80", b"\0\0\x3F" * 4, b"\xFF" * 3 * predicted.n_values:
+            for scales in b"\0\0\x80", b"\0\0\x3f" * 4, b"\xff" * 3 * predicted.n_values:
                 yield spoilt_block(draft, b, f"{len(scales)} bytes", replace(predicted, scales=scales).block())

@@ -19,6 +19,10 @@ def before_block(names: dict[str, Any], text: str) -> None:
     weight = torch.randn(300, 200).bfloat16()
     newer = torch.where(torch.rand(300, 200) < 0.01, weight * 1.01, weight).bfloat16()
     names.update(
-        params=params, grads=[param.grad for param in params], grad=params[0].grad, optimizer=optimizer,
-        weight=weight.cuda() if "patch" in text else params[0], patch=gcodec.encode(newer, base=weight),
+        params=params,
+        grads=[param.grad for param in params],
+        grad=params[0].grad,
+        optimizer=optimizer,
+        weight=weight.cuda() if "patch" in text else params[0],
+        patch=gcodec.encode(newer, base=weight),
     )

@@ -14,6 +14,8 @@ def before_page(names: dict[str, Any]) -> None:
     model = Model()
     tokens = torch.arange(20)
     names.update(
-        model=model, optimizer=torch.optim.AdamW(model.parameters()), batches=[(tokens, tokens)] * 100,
+        model=model,
+        optimizer=torch.optim.AdamW(model.parameters()),
+        batches=[(tokens, tokens)] * 100,
         loss=torch.nn.functional.cross_entropy,
     )

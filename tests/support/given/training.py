@@ -42,17 +42,31 @@ def before_block(names: dict[str, Any], text: str) -> None:
         gcodec.distributed.close_lanes()
         dist.destroy_process_group()
     start_group()
-    model = torch.nn.Linear(8, 8) if "fully_shard" in text else torch.nn.Sequential(
-        torch.nn.Linear(8, 16), torch.nn.Linear(16, 4)
+    model = (
+        torch.nn.Linear(8, 8)
+        if "fully_shard" in text
+        else torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Linear(16, 4))
     )
     ddp = DistributedDataParallel(model)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     names.update(
-        model=model, ddp=ddp, optimizer=optimizer, inner=optimizer, data=[0, 1], rank=0, size=1, replicas=1, shards=1,
-        plan=CompressionPlan(TopK(0.1)), controller=GraVAC(TopK(0.1)), state=gcodec.distributed.CompressedAllreduce(),
-        path="checkpoint.pt", accelerator=SimpleNamespace(prepare=lambda model, optimizer: (ddp, optimizer)),
-        mesh=init_device_mesh("cpu", (1, 1), mesh_dim_names=("rep", "shard")) if "mesh[" in text else
-        init_device_mesh("cpu", (1,)),
+        model=model,
+        ddp=ddp,
+        optimizer=optimizer,
+        inner=optimizer,
+        data=[0, 1],
+        rank=0,
+        size=1,
+        replicas=1,
+        shards=1,
+        plan=CompressionPlan(TopK(0.1)),
+        controller=GraVAC(TopK(0.1)),
+        state=gcodec.distributed.CompressedAllreduce(),
+        path="checkpoint.pt",
+        accelerator=SimpleNamespace(prepare=lambda model, optimizer: (ddp, optimizer)),
+        mesh=init_device_mesh("cpu", (1, 1), mesh_dim_names=("rep", "shard"))
+        if "mesh[" in text
+        else init_device_mesh("cpu", (1,)),
     )
     if "init_process_group(" in text:
         gcodec.distributed.close_lanes()

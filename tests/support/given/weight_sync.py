@@ -23,8 +23,12 @@ def before_page(names: dict[str, Any]) -> None:
     """Start a group, and make the models."""
     start_group()
     names.update(
-        model=torch.nn.Linear(8, 4), worker=torch.nn.Linear(8, 4), engine=Engine(8, 4).bfloat16(),
-        train_one_step=train_one_step, group=None, rank=0,
+        model=torch.nn.Linear(8, 4),
+        worker=torch.nn.Linear(8, 4),
+        engine=Engine(8, 4).bfloat16(),
+        train_one_step=train_one_step,
+        group=None,
+        rank=0,
     )
 
 
