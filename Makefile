@@ -59,6 +59,7 @@ portable: $(VENV)/.installed
 
 check: $(VENV)/.installed       ## ruff and mypy
 	@$(BIN)/ruff check
+	@$(BIN)/ruff format --check --quiet
 	@$(BIN)/mypy
 
 # With the codecs that bench/ compares with: one of the tests is a run of it.
