@@ -60,7 +60,7 @@ LONG_LISTS: dict[str, str] = {
 #: Endings of files in the repository; no other kind, and no file of more bytes, is committed by accident.
 KINDS = {".base", ".case", ".cpp", ".css", ".csv", ".cu", ".cuh", ".frame", ".gc", ".h", ".js", ".json", ".md",
          ".png", ".py", ".safetensors", ".toml", ".txt", ".typed"}  # fmt: skip
-WITHOUT_ENDING = {".ci/run", ".gitignore", "LICENSE", "Makefile"}
+WITHOUT_ENDING = {".ci/run", ".git-blame-ignore-revs", ".gitignore", "LICENSE", "Makefile"}
 MAX_FILE_BYTES = 2 << 20
 
 #: How a docstring's first line does not begin: such a line says nothing without the docstring before it.

@@ -14,7 +14,7 @@ from ..dtypes import DType
 from ..errors import InvalidArgument
 from ..format.codebook import Codebook
 from ..format.modes import BitLayout
-from ..format.prelude import Start, bare_start, start_of
+from ..format.prelude import PRELUDE_BYTES_AT, Start, bare_start, start_of
 from ..frame.sizes import raw_bytes
 from ..kernels.cuda.launch_tables import (
     BLOCK,
@@ -139,7 +139,10 @@ def _start(
         bit_layout.widths,
         bit_layout.levels,
     )
-    return start_of(bare, -(-math.prod(shape) >> MAX_BLOCK_LOG2), (shared.record,) if shared else ())
+    start = start_of(bare, -(-math.prod(shape) >> MAX_BLOCK_LOG2), (shared.record,) if shared else ())
+    # A device adds the size of the frame and the checksum alone.
+    start.start[PRELUDE_BYTES_AT : PRELUDE_BYTES_AT + 8] = start.prelude_bytes.to_bytes(8, "little")
+    return start
 
 
 class TensorSpan(NamedTuple):
