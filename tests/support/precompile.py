@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 
 import gcodec
+from gcodec.dtypes import BY_NAME
 from tests.support import laws
 from tests.support.base_pairs import PAIRS
 from tests.support.bit_patterns import KINDS, from_floats, typed
@@ -63,6 +64,23 @@ def decode_golden_frames(types: Types) -> None:
             laws.decode_known(frame, as_known(described.get("codebooks", [])), base=as_base(GOLDEN, described))
 
 
+def reduce_near_lossless(types: Types) -> None:
+    """Run what ranks run that choose levels by an optimizer's rule, and that wait for each other only so long."""
+    if "float32" in types:
+        import torch
+
+        from gcodec.distributed import NearLossless
+        from gcodec.distributed.reduction.precompile import precompile_kernels
+
+        parameters = [torch.nn.Parameter(torch.ones(8))]
+        optimizers: list[torch.optim.Optimizer] = [
+            torch.optim.SGD(parameters, lr=0.1, momentum=0.9),
+            torch.optim.Adagrad(parameters),
+            torch.optim.AdamW(parameters),
+        ]
+        precompile_kernels(BY_NAME["float32"], NearLossless(optimizers), None)
+
+
 Task = tuple[Callable[[Types], None], Types]
 
 
@@ -75,6 +93,7 @@ def tasks_for(widths: Sequence[Types]) -> Iterator[Task]:
         yield encode_in_all_modes, types
         yield encode_predicted, before  # of a width that has been encoded in all modes
     yield encode_predicted, widths[-1]
+    yield reduce_near_lossless, first  # whose frames have been encoded in all modes
 
 
 def run_task(task: Task) -> None:
