@@ -21,6 +21,7 @@ import gcodec
 from gcodec import cli, codec
 from gcodec.errors import KernelCacheWarning
 from gcodec.kernels.core import cache_folders, jit, numba_private
+from gcodec.kernels.core.cache_claims import claimed
 
 PACKAGE = Path(gcodec.__file__).parent
 #: What a process is started by that may write only where modes of files say so: root may otherwise write anywhere.
@@ -32,6 +33,7 @@ FILES_OF_DECORATORS = (
     *(
         f"kernels/core/{name}.py"
         for name in (
+            "cache_claims",
             "cache_folders",
             "cpu_levels",
             "jit",
@@ -163,7 +165,7 @@ def test_a_cache_that_is_removed_meanwhile_is_made_again(source, tmp_path):
     assert (again.first(0.5), counts(again.first)) == (1.5, (1, 0))
 
 
-# Folders that cannot be written
+# Several processes, and folders that cannot be written
 
 
 @pytest.fixture
@@ -225,6 +227,52 @@ def run(house: Path, program: str = PROGRAM, **more: str) -> list[str]:
     )
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()
+
+
+def start(house: Path, program: str) -> subprocess.Popen[str]:
+    """Start a program that may compile into ``house/cache``."""
+    environment = {**os.environ, "PYTHONPATH": str(house), "NUMBA_CACHE_DIR": str(house / "cache")}
+    return subprocess.Popen(
+        [sys.executable, "-c", program],
+        cwd=house,
+        env=environment,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+@posix_only
+def test_of_processes_that_start_at_once_one_compiles_each_kernel(house):
+    program = PROGRAM + "print(sum(sum(k.stats.cache_misses.values()) for k in (first, second)))"
+    processes = [start(house, program) for _ in range(4)]
+    found, compiled = zip(*(map(int, process.communicate()[0].split()) for process in processes), strict=True)
+    assert (sum(found), sum(compiled)) == (9, 3)
+
+
+HOLD_A_CLAIM = """
+from pathlib import Path
+from house.kernels.core.cache_claims import claimed
+with claimed([Path("cache")], "kernel"):
+    print("claimed", flush=True)
+    input()
+"""
+
+
+@posix_only
+@pytest.mark.parametrize("killed", [False, True])
+def test_a_claim_ends_with_its_block_or_its_process(house, killed):
+    holder = start(house, HOLD_A_CLAIM)
+    assert holder.stdout is not None
+    assert holder.stdout.readline() == "claimed\n"
+    for name, is_free in (("kernel", False), ("another kernel", True)):
+        with claimed([house / "cache"], name, longest_wait=0) as is_claimed:
+            assert is_claimed == is_free
+    if killed:
+        holder.kill()
+    holder.communicate("\n")
+    with claimed([house / "cache"], "kernel", longest_wait=0) as is_claimed:
+        assert is_claimed
 
 
 @needs_modes

@@ -12,7 +12,7 @@ from numba import njit
 from numba.extending import overload
 
 from ...errors import GcodecError
-from .kernel_cache import cached
+from .kernel_cache import INNER, cached
 from .kernel_compiler import COMPILED_AS_PART
 from .numba_private import CALLED_BY_KERNELS, NOT_FOR_C, UNCOUNTED, called_by_kernels, config, uninterrupted
 
@@ -76,6 +76,4 @@ def _compiled(function: Callable[..., Any], **options: Any) -> Any:
     def decorate_inner(by_numba: bool) -> Any:
         return njit(cache=by_numba, **options, **CALLED_BY_KERNELS, **COMPILED_AS_PART)(function)
 
-    return called_by_kernels(
-        uninterrupted(cached(decorate, _sources)), lambda: cached(decorate_inner, _sources, "-inner")
-    )
+    return called_by_kernels(uninterrupted(cached(decorate, _sources)), lambda: cached(decorate_inner, _sources, INNER))

@@ -9,7 +9,8 @@ from __future__ import annotations
 import os
 import pickle
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from functools import cache, cached_property
 from importlib import import_module
 from pathlib import Path
@@ -22,9 +23,10 @@ from numba import types
 from xxhash import xxh3_128_digest, xxh3_128_hexdigest
 
 from . import shipped_kernels
+from .cache_claims import claimed
 from .cache_folders import lasting_folders, subfolder, temporary_folder, warn_of_no_folder, warn_of_temporary_folder
 from .kernel_compiler import PART
-from .numba_private import config, named_cpu, settings_of_code
+from .numba_private import config, settings_of_code
 from .source_digest import UnknownPartError, source_digest
 
 # Loading from the cache, without what only compiling needs
@@ -181,7 +183,14 @@ def cached(decorate: Callable[[bool], Any], sources: Callable[[], str], suffix: 
         except UnknownPartError:
             return sources() + form
 
-    dispatcher._cache._cache_file = _CheckedFiles(folders, below, name, stamp)
+    files = dispatcher._cache._cache_file = _CheckedFiles(folders, below, name, stamp)
+    compiled = dispatcher.compile
+
+    def compile_claimed(signature: Any) -> Any:
+        with files.claiming():
+            return compiled(signature)
+
+    dispatcher.compile = compile_claimed
     return dispatcher
 
 
@@ -268,6 +277,7 @@ def _dumps() -> Any:
 
 
 _KernelCache = _kernel_cache()
+INNER = "-inner"  #: ends the names of kernels that only other kernels call
 
 
 class _CheckedFiles:
@@ -286,6 +296,7 @@ class _CheckedFiles:
 
     def __init__(self, folders: tuple[Path, ...], below: str | None, name: str, stamp: Callable[[], str]) -> None:
         self._folders, self._below, self._name, self._make_stamp = folders, below, name, stamp
+        self._claims: ExitStack | None = None
 
     @cached_property
     def _stamp(self) -> str:
@@ -296,8 +307,26 @@ class _CheckedFiles:
         versions = f"{numba.__version__} {llvmlite.__version__} {sys.version_info[:2]}"
         return f"{self._stamp} {versions} {settings_of_code()}"
 
+    @contextmanager
+    def claiming(self) -> Iterator[None]:
+        """Claim what is not found within the block, until its end: processes that look for the same at the same time
+        wait until one of them has compiled and saved it."""
+        before = self._claims
+        try:
+            with ExitStack() as self._claims:
+                yield
+        finally:
+            self._claims = before
+
     def load(self, key: Any) -> Any:
         """Return what was saved under a key, or None."""
+        data = self._find(key)
+        if data is None and self._claims is not None:
+            self._claims.enter_context(claimed(self._folders, f"{self._name} {self._release} {key}"))
+            data = self._find(key)
+        return data
+
+    def _find(self, key: Any) -> Any:
         temporary = self._temporary(make=False)
         for folder in (*self._folders, *([] if temporary is None else [temporary])):
             try:
@@ -308,8 +337,7 @@ class _CheckedFiles:
                         return data
             except Exception:  # whatever pickle makes of damage
                 continue
-        # Of a CPU by name, what was shipped for others would not be what was asked for.
-        return shipped_kernels.load(self._name, self._release, key) if named_cpu() == (None, None) else None
+        return shipped_kernels.load(self._name, self._release, key)
 
     def save(self, key: Any, data: Any) -> None:
         """Save what was compiled, where that can be done; otherwise warn."""
