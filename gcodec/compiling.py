@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import os
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -19,7 +18,7 @@ LOGGER = logging.getLogger("gcodec")
 #: Compiling is worth a line after so many seconds.
 DELAY_SECONDS = 1.0
 TEXT = (
-    "compiling kernels for this CPU, once; the first use of each value type takes seconds to minutes"
+    "gcodec: compiling kernels for this CPU, once; the first use of each value type takes seconds to minutes"
     " (gcodec warmup does it ahead)"
 )
 COMPILE = "numba:compile"
@@ -66,17 +65,9 @@ class CompileNotice:
 
 
 def announce() -> None:
-    """Say that kernels are being compiled: to the logger ``gcodec`` at level INFO, and where that is not shown and
-    stderr is a terminal, there."""
-    LOGGER.info(TEXT)
-    if not (LOGGER.isEnabledFor(logging.INFO) and LOGGER.hasHandlers()) and _is_terminal(sys.stderr):
-        print(f"gcodec: {TEXT}", file=sys.stderr, flush=True)
-
-
-def _is_terminal(stream: Any) -> bool:
-    """Return True for a terminal, also where rich stands before it while it shows a bar; prints go above the bar."""
-    stream = getattr(stream, "rich_proxied_file", stream)
-    return bool(stream and stream.isatty())
+    """Say that kernels are being compiled: to the logger ``gcodec`` at level WARNING, which goes to stderr where nobody
+    has configured logging, in notebooks and batch jobs, too."""
+    LOGGER.warning(TEXT)
 
 
 def notice_compiling() -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from ..compiling import numba_events
+from ..compiling import COMPILE, numba_events
 
 #: Names of functions inside others, which say nothing of what is compiled.
 HELPERS = ("impl", "codegen", "wrapper")
@@ -49,6 +49,22 @@ def compile_clock() -> Iterator[CompileClock]:
 
 
 @contextmanager
+def told_of_compiling(tell: Callable[[bool], None]) -> Iterator[None]:
+    """Call ``tell`` with True when numba begins to compile kernels, and with False when no thread does any more."""
+    lock, inside = threading.Lock(), 0
+
+    def count(change: int) -> None:
+        nonlocal inside
+        with lock:
+            before, inside = inside, inside + change
+            if not before or not inside:
+                tell(bool(inside))
+
+    with numba_events(COMPILE, lambda event: count(1), lambda event: count(-1)):
+        yield
+
+
+@contextmanager
 def compiled_names(show: Callable[[str], None]) -> Iterator[None]:
     """Call ``show`` with the name of each kernel that numba begins to compile."""
 
@@ -58,5 +74,5 @@ def compiled_names(show: Callable[[str], None]) -> Iterator[None]:
         if name.isidentifier() and name not in HELPERS:
             show(name.lstrip("_"))
 
-    with numba_events("numba:compile", begin, lambda event: None):
+    with numba_events(COMPILE, begin, lambda event: None):
         yield

@@ -13,6 +13,7 @@ from rich.filesize import decimal
 
 from ..errors import GcodecError
 from . import UsageError
+from .compile_time import told_of_compiling
 from .streams import ClosedOutput, printable
 
 MIN_RATED_BYTES = 10**7
@@ -144,7 +145,12 @@ def progress(title: str, total: int, *, quiet: bool) -> Iterator[Callable[[int],
     )
     with show as bar:
         task = bar.add_task(printable(title), total=total)
-        yield lambda count: bar.advance(task, count)
+
+        def tell(is_compiling: bool) -> None:
+            bar.update(task, description="compiling kernels, once" if is_compiling else printable(title))
+
+        with told_of_compiling(tell):
+            yield lambda count: bar.advance(task, count)
 
 
 class StepBar:

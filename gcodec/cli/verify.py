@@ -14,6 +14,7 @@ from ..files.urls import files_below, is_file_at, is_folder_at, is_url, local_pa
 from . import UsageError, display, system_error
 from .base_option import add_base, open_bases
 from .compare import Difference, compare_file
+from .compile_time import compile_clock
 from .compress import add_common
 from .jobs import files_in
 from .streams import STDIO
@@ -23,6 +24,8 @@ EXAMPLES = """examples:
   gcodec verify run.gc --against run             a folder, or the file itself
   gcodec verify run.gc --against s3://bucket/run  where fsspec is installed
   gcodec verify dump.gc --against dump.safetensors --json   how far lossy values are from the original"""
+
+_OF_SPEED = "bytes", "seconds", "compile_seconds"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -60,13 +63,14 @@ def _verify(name: str, args: argparse.Namespace, bases: Bases | None) -> dict[st
     try:
         with ArchiveReader(source, threads=args.threads, base=bases) as archive:
             total = sum(entry.size for entry in archive.files)
-            with display.progress(Path(name).name, total, quiet=args.quiet) as progress:
+            with compile_clock() as clock, display.progress(Path(name).name, total, quiet=args.quiet) as progress:
                 files = [_verify_file(archive, entry, args.against, progress) for entry in archive.files]
             problems = _missing(name, files) if args.against is not None else []
     except (GcodecError, OSError) as error:
         return {**result, "error": _message(error, name)}
     seconds = time.perf_counter() - begin
-    result |= {"ok": True, "bytes": total, "seconds": seconds, "files": files, "problems": problems}
+    result |= {"ok": True, "bytes": total, "seconds": seconds, "compile_seconds": clock.seconds}
+    result |= {"files": files, "problems": problems}
     if not args.quiet and not args.json:
         _say(result)
     return result
@@ -138,8 +142,8 @@ def _lines(skipped: list[str], lacking: Sequence[str | Path], what: str) -> list
 
 def _say(result: dict[str, Any]) -> None:
     files = result["files"]
-    speed = f"{display.size(result['bytes'])}, {result['seconds']:.2f} s"
-    display.show(f"{result['archive']}: good, {len(files)} {'file' if len(files) == 1 else 'files'}, {speed}")
+    size, speed = display.size(result["bytes"]), display.speed(*(result[key] for key in _OF_SPEED))
+    display.show(f"{result['archive']}: good, {len(files)} {'file' if len(files) == 1 else 'files'}, {size}, {speed}")
     for file in files:
         differences = [Difference(**row) for row in file.get("differences", ())]
         if "original" in file and not differences:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -62,9 +65,24 @@ def test_compiling_is_not_counted_in_rates(monkeypatch, capsys):
     assert result["bytes_per_second"] == pytest.approx(result["input_bytes"] / (result["seconds"] - 4))
     run("compress", "x.npy", "-f")
     assert "(4.0 s of that to compile kernels, this once)" in capsys.readouterr().out
-    run("decompress", "x.npy.gc", "-f")
-    assert "(4.0 s of that to compile kernels, this once)" in capsys.readouterr().out
+    for arguments in (("decompress", "x.npy.gc", "-f"), ("verify", "x.npy.gc")):
+        run(*arguments)
+        assert "(4.0 s of that to compile kernels, this once)" in capsys.readouterr().out
     assert display.speed(1e8, 1.0, 0.5) == "1.00 s, 200.00 MB/s" and display.speed(1e6, 1.0) == "1.00 s"
+
+
+def test_a_bar_says_that_kernels_are_compiled_and_then_what_is_done_again(monkeypatch):
+    events, seen = list[Callable[[Any], None]](), list[bool]()
+
+    def listen(kind: str, *begin_and_end: Callable[[Any], None]) -> AbstractContextManager[None]:
+        events.extend(begin_and_end)
+        return nullcontext()
+
+    monkeypatch.setattr(compile_time, "numba_events", listen)
+    with compile_time.told_of_compiling(seen.append):
+        for number in (0, 0, 1, 1, 0, 1):  # two threads begin and end, then one
+            events[number](None)
+    assert seen == [True, False, True, False]
 
 
 def test_the_clock_of_the_compiler_counts_every_moment_once(monkeypatch):
