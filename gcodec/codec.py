@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -399,6 +399,30 @@ def decode_range(
 _WARMED_OPTIONS = EncoderOptions(indexed=False), EncoderOptions()
 
 
+def _warmed_rows(name: str, rng: np.random.Generator) -> Iterator[tuple[np.ndarray, np.ndarray | None]]:
+    """Yield matrices that are encoded in a way of their own each, with a base or None."""
+    uniform = rng.uniform(-0.9, 0.9, (300, 160)).astype(np.float32)
+    scales = np.exp2(-np.arange(160, dtype=np.float32) % 40)
+    matrices = (
+        uniform,  # wide heads
+        uniform[0] * uniform[:, :1],  # predicted rows
+        np.abs(uniform),  # signs in heads
+        np.round(99 * uniform) * np.abs(uniform[:, :1]),  # indices of multiples of scales
+        uniform * scales,  # references of columns
+        np.where(np.arange(300)[:, None] < 150, uniform, rng.standard_exponential((300, 160)) ** 3),  # two codebooks
+    )
+    for matrix in matrices:
+        near = matrix * (1 + np.float32(2**-9) * uniform)
+        rows, base = (
+            part.astype(name)
+            if name != "bfloat16"
+            else (part.astype(np.float32).view(np.uint32) >> 16).astype(np.uint16)
+            for part in (matrix, near)
+        )
+        yield from ((rows, None), (rows, rows), (rows, base))
+    yield rows.reshape(-1), None  # small frames of no rows
+
+
 def warmup(dtypes: Sequence[str] | str = tuple(BY_NAME), *, device: Any = None) -> None:
     """Compile all kernels for these value types, so that no later call waits for the compiler.
 
@@ -439,11 +463,5 @@ def warmup(dtypes: Sequence[str] | str = tuple(BY_NAME), *, device: Any = None) 
             for options in _WARMED_OPTIONS:
                 decode(encode(as_type, dtype=name, options=options, **keywords))
         if dtype.predictable:
-            uniform = rng.uniform(-0.9, 0.9, (160, 160)).astype(np.float32)
-            quantized = np.round(99 * uniform) * np.abs(uniform[:, :1])
-            # Wide heads, predicted rows, signs in heads, indices of multiples of scales.
-            for matrix in (uniform, uniform[0] * uniform[:, :1], np.abs(uniform), quantized):
-                rows = matrix.astype(name) if name != "bfloat16" else (matrix.view(np.uint32) >> 16).astype(np.uint16)
-                for base in (None, rows):
-                    decode(encode(rows, dtype=name, base=base), base=base)
-            decode(encode(rows.reshape(-1), dtype=name))  # small frames of no rows
+            for rows, base in _warmed_rows(name, rng):
+                decode(encode(rows, dtype=name, base=base), base=base)
