@@ -145,7 +145,7 @@ clean:          ## remove what make and the tools made
 UNUSED := /(tests?|testing|_inductor|onnx|pip|setuptools|networkx|mypy|mypyc|pygments|fontTools)/
 $(VENV)/.installed: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit("gcodec needs Python 3.11 or later" if sys.version_info < (3, 11) else 0)'
-	@echo "installing into $(VENV)"
+	@echo "installing into $(VENV), and compiling the kernels that are used first: a minute or two"
 	@$(PYTHON) -m venv $(VENV)
 	@$(PIP) --editable '.[dev]'
 	@$(BIN)/python -m compileall -q -j 0 -x '$(UNUSED)' $(VENV)/lib gcodec bench tests >/dev/null || true

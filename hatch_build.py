@@ -1,9 +1,8 @@
 """Compile kernels when gcodec is built, so that nobody waits for the compiler at the first call (docs/caches.md).
 
-``GCODEC_COMPILE`` says what for: ``0`` (the default) is nothing, because compiling takes longer than pip's users wait
-without a word; ``host`` is this machine's CPU, and the kernels that are met first; ``all`` is all levels of CPUs, as
-`make wheel` ships them. Without compiled kernels all works as well, so that an installation for ``host`` goes on where
-compiling fails; a wheel for ``all`` levels is not made then.
+``GCODEC_COMPILE`` says what for: ``host`` (the default) is this machine's CPU, and the kernels that are met first, on
+all cores; ``0`` is nothing; ``all`` is all levels of CPUs, as `make wheel` ships them. Without compiled kernels all
+works as well, so that an installation for ``host`` goes on where compiling fails; a wheel for ``all`` is not made then.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 _COMPILERS = ("numba", "llvmlite")
 _SWITCH = "GCODEC_COMPILE"
 #: What is met first is compiled first, and nothing more is begun after this time.
-_SECONDS = 90
+_SECONDS = 60
 _CHOICES = ("host", "all", "0")
 
 
@@ -51,7 +50,9 @@ class CompileKernels(BuildHookInterface[Any]):
         choice = _choice()
         if choice == "0":
             return
-        self.app.display_info(f"gcodec: compiling kernels, for some minutes ({_SWITCH}={choice})")
+        self.app.display_info(
+            f"gcodec: compiling kernels, for a minute or two ({_SWITCH}=0 leaves it to the first calls)"
+        )
         path = os.pathsep.join(filter(None, [self.root, os.environ.get("PYTHONPATH")]))
         # torch, which is no part of the build, may be where gcodec is being installed: then what hooks use is compiled.
         command = [sys.executable, "-m", "tools.compile_kernels", "--packages", sysconfig.get_path("purelib"),
@@ -66,7 +67,7 @@ class CompileKernels(BuildHookInterface[Any]):
 
 def _choice() -> str:
     """Return what the variable of the environment asks for. Raises ValueError if it is none of the choices."""
-    choice = os.environ.get(_SWITCH, "") or "0"
+    choice = os.environ.get(_SWITCH, "") or _CHOICES[0]
     if choice not in _CHOICES:
         raise ValueError(f"{_SWITCH} must be one of {', '.join(_CHOICES)}, not {choice!r}")
     return choice

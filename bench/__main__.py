@@ -37,7 +37,7 @@ PARTS = (
     ("differences", False, 5),
     ("integrations", False, 1),
     ("sparse_values", False, 1),
-    ("startup", False, 5),
+    ("startup", False, 10),
     ("compiling", False, 6),
     ("small_tensors", False, 1),
     ("other_arrays", False, 2),

@@ -1,12 +1,13 @@
-"""Measure how long a process takes until its first work is done: from an empty cache of kernels, and from a warm one.
+"""Measure how long it takes to install gcodec, and a process until its first work is done.
 
-    python -m bench.startup [--quick] [--wheel FILE] [--out DIR]
+    python -m bench.startup [--quick] [--out DIR]
 
-writes ``bench/results/startup.csv``, in about five minutes on two cores. Every case is a fresh process, Python's own
-start included. ``empty`` is this checkout and a folder without compiled kernels, one run; ``warm`` is the process after
-that; ``wheel`` is what a wheel of this checkout installs, which brings kernels, and an empty folder again. The last two
-are the fastest of several rounds in which all cases take turns. `make wheel` makes a wheel in ``dist``, where it is
-looked for. What codecs get is 24 MiB of normal values in rows of different scales, as a .npy file.
+writes ``bench/results/startup.csv``, in about ten minutes on two cores. Every case is a fresh process, Python's own
+start included. ``empty`` is a copy of this checkout and a folder without compiled kernels, one run; ``installed`` is
+what `pip install` makes of that copy, which compiles kernels, and an empty folder again; ``warm`` is the process after
+the one from an empty folder. The last two are the fastest of several rounds in which all cases take turns. pip fetches
+what compiling needs; gcodec's dependencies are there already. What codecs get is 24 MiB of normal values in rows of
+different scales, as a .npy file.
 """
 
 from __future__ import annotations
@@ -17,7 +18,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import zipfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from time import perf_counter
@@ -33,12 +33,22 @@ from gcodec.errors import GcodecError
 
 COLUMNS = ("case", "codec", "cache", "seconds", "cpu_seconds", "page_faults")
 ROUNDS, QUICK = 7, ("import", "help")
-COMPRESS, HELP, HOOK = "compress a 24 MB file", "help", "hook"
-FIRST = ("encode + decode float32", "encode + decode bfloat16")
-EMPTY, WARM, WHEEL = "empty", "warm", "wheel"
+COMPRESS, HELP, HOOK, INSTALL = "compress a 24 MB file", "help", "hook", "pip install"
+#: What is encoded and decoded first, by what is given to both, and to encode alone.
+FIRST = {
+    "encode + decode float32": ("", ""),
+    "encode + decode float32, flat": ("x = x.reshape(-1)", ""),
+    "encode + decode float16": ("x = x.astype(np.float16)", ""),
+    "encode + decode bfloat16": ("x = (x.view(np.uint32) >> 16).astype(np.uint16)", ", dtype='bfloat16'"),
+    "encode + decode float32, 7 mantissa bits": ("", ", mantissa_bits=7"),
+    "encode + decode float32 against a base": ("base = x.copy(); x[:, ::50] *= 1.001", ", base=base"),
+}
+FLOAT32 = next(iter(FIRST))
+EMPTY, WARM, INSTALLED = "empty", "warm", "installed"
+#: What a copy of the checkout is made without.
+NOT_COPIED = shutil.ignore_patterns(".*", "__pycache__", "compiled", "build", "dist", "*.gc")
 OURS = "gcodec"
 _LOAD = "import numpy as np; x = np.load('values.npy')\n"
-_BFLOAT16 = "x = (x.view(np.uint32) >> 16).astype(np.uint16)\n"
 _HOOK = """
 import torch, torch.distributed as dist, gcodec
 from torch.nn.parallel import DistributedDataParallel
@@ -78,20 +88,30 @@ CASES = (
     Case("import", "numpy", ("-c", "import numpy")),
     Case("import", OURS, ("-c", "import gcodec")),
     Case(HELP, OURS, _cli("--help")),
-    Case(FIRST[0], OURS, ("-c", f"{_LOAD}import gcodec; gcodec.decode(gcodec.encode(x))")),
-    Case(FIRST[1], OURS, ("-c", f"{_LOAD}{_BFLOAT16}import gcodec; gcodec.decode(gcodec.encode(x, dtype='bfloat16'))")),
+    *(
+        Case(
+            name,
+            OURS,
+            (
+                "-c",
+                f"{_LOAD}{prepare}\nimport gcodec\nframe = gcodec.encode(x{options})\n"
+                f"gcodec.decode(frame{', base=base' if 'base' in options else ''})",
+            ),
+        )
+        for name, (prepare, options) in FIRST.items()
+    ),
     Case(COMPRESS, OURS, _cli("compress", "-fq", "values.npy", "-o", "values.gc")),
     Case("decompress it", OURS, _cli("decompress", "-fq", "values.gc", "-o", "back.npy")),
     Case(HOOK, OURS, ("-c", _HOOK), "torch"),
     Case(HOOK, "torch", ("-c", _HOOK.replace(", gcodec\n", "\n").replace("ddp.register", "# ")), "torch"),
     Case(
-        FIRST[0],
+        FLOAT32,
         "zstd-1",
         ("-c", f"{_LOAD}import zstandard as z; z.ZstdDecompressor().decompress(z.ZstdCompressor(1).compress(x))"),
         "zstandard",
     ),
     Case(
-        FIRST[0],
+        FLOAT32,
         "pcodec-8",
         (
             "-c",
@@ -101,13 +121,13 @@ CASES = (
         "pcodec",
     ),
     Case(
-        FIRST[0],
+        FLOAT32,
         "Blosc2 zstd-1",
         ("-c", f"{_LOAD}import blosc2; blosc2.unpack_array2(blosc2.pack_array2(x))"),
         "blosc2",
     ),
     Case(
-        FIRST[0],
+        FLOAT32,
         "ZipNN",
         (
             "-c",
@@ -133,7 +153,7 @@ class Run(NamedTuple):
     page_faults: int
 
 
-def run(case: Case, folder: Path, cache: Path, package: Path = ROOT) -> Run:
+def run(case: Case, folder: Path, cache: Path, package: Path) -> Run:
     """Run a case in a process of its own.
 
     Args:
@@ -173,64 +193,38 @@ def fastest(runs: Sequence[Run]) -> Run:
     return Run(*map(min, zip(*runs, strict=True)))
 
 
-def measure(cases: Sequence[Case], folder: Path, rounds: int, wheel: Path | None) -> Iterator[tuple[Case, str, Run]]:
-    """Yield each case from an empty cache and from a warm one, with what it took.
+def measure(cases: Sequence[Case], folder: Path, rounds: int, install: bool) -> Iterator[tuple[Case, str, Run]]:
+    """Yield each case from an empty cache, from what pip installs, and from a warm cache, with what it took.
 
     Args:
         cases: what to start.
         folder: a scratch folder.
-        rounds: how often each is run from the warm cache, and from what the wheel installs.
-        wheel: a wheel of this checkout; None to leave that out.
+        rounds: how often each is run from the warm cache, and from what pip installs.
+        install: install at all.
     """
-    empty, warm, installed = (folder / name for name in (EMPTY, WARM, "installed"))
+    copy, empty, warm, installed = (folder / name for name in ("copy", EMPTY, WARM, INSTALLED))
+    shutil.copytree(ROOT, copy, ignore=NOT_COPIED)
     ours = [case for case in cases if case.codec == OURS]
-    for case in cases:  # modules are compiled here, and not below
-        run(case, folder, warm)
     for case in ours:
-        yield case, EMPTY, run(case, folder, empty)
+        yield case, EMPTY, run(case, folder, empty, copy)
         shutil.rmtree(empty, ignore_errors=True)
-    if wheel is not None:
-        zipfile.ZipFile(wheel).extractall(installed)
+    for case in cases:  # modules are compiled here, and not below
+        run(case, folder, warm, copy)
+    if install:
+        arguments = "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(installed), str(copy)
+        case = Case(INSTALL, OURS, arguments)
+        yield case, EMPTY, run(case, folder, empty, copy)
         for case in ours:
             run(case, folder, empty, installed)
     runs: dict[tuple[Case, str], list[Run]] = {}
     for _ in range(rounds):
         for case in cases:
-            runs.setdefault((case, WARM), []).append(run(case, folder, warm))
-            if wheel is not None and case.codec == OURS:
+            runs.setdefault((case, WARM), []).append(run(case, folder, warm, copy))
+            if install and case.codec == OURS:
                 shutil.rmtree(empty, ignore_errors=True)
-                runs.setdefault((case, WHEEL), []).append(run(case, folder, empty, installed))
+                runs.setdefault((case, INSTALLED), []).append(run(case, folder, empty, installed))
     for (case, cache), taken in sorted(runs.items(), key=lambda item: item[0][1]):
         yield case, cache, fastest(taken)
-
-
-def newest_wheel() -> Path | None:
-    """Return the wheel that was made last in this checkout; None without one, or, with a word, if it does not fit."""
-    wheel = max((ROOT / "dist").glob("gcodec-*.whl"), key=lambda path: path.stat().st_mtime, default=None)
-    try:
-        if wheel is not None:
-            check_wheel(wheel)
-    except GcodecError as error:
-        print(f"left out: {error}", file=sys.stderr)
-        return None
-    return wheel
-
-
-def check_wheel(wheel: Path) -> None:
-    """Raise GcodecError if a wheel brings no kernels, or those of other sources than this checkout."""
-    with zipfile.ZipFile(wheel) as archive:
-        names = archive.namelist()
-        others = [
-            name
-            for name in names
-            if name.startswith("gcodec/kernels/")
-            and name.endswith(".py")
-            and not ((ROOT / name).exists() and (ROOT / name).read_bytes() == archive.read(name))
-        ]
-    if others:
-        raise GcodecError(f"{wheel} is of other sources than this checkout, {others[0]} among them: make wheel again")
-    if not any(name.startswith("gcodec/kernels/compiled/") for name in names):
-        raise GcodecError(f"{wheel} brings no compiled kernels: make one with make wheel")
 
 
 def write_values(path: Path) -> None:
@@ -245,19 +239,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.startup", description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, default=RESULTS, help="where the CSV file goes (default: bench/results)")
     parser.add_argument("--quick", action="store_true", help="only what compiles nothing, one round")
-    parser.add_argument("--wheel", type=Path, help="a wheel of this checkout (default: the newest in dist)")
     options = parser.parse_args(arguments)
-    if options.wheel is not None:
-        check_wheel(options.wheel)
-    elif not options.quick:
-        options.wheel = newest_wheel()
     cases = [case for case in CASES if not case.package or installed_version(case.package) is not None]
     if options.quick:
         cases = [case for case in cases if case.name in QUICK]
     table = []
     with tempfile.TemporaryDirectory() as folder:
         write_values(Path(folder) / "values.npy")
-        for case, cache, taken in measure(cases, Path(folder), 1 if options.quick else ROUNDS, options.wheel):
+        for case, cache, taken in measure(cases, Path(folder), 1 if options.quick else ROUNDS, not options.quick):
             row = (case.name, case.codec, cache, f"{taken.seconds:.3f}", f"{taken.cpu_seconds:.3f}", taken.page_faults)
             print(*row, flush=True)
             table.append(row)

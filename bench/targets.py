@@ -184,19 +184,17 @@ def _memory(results: Path) -> Iterator[tuple[str, str]]:
 
 #: Seconds in which a process is to be done, by case and cache.
 START_LIMITS = {
-    (startup.FIRST[0], startup.WHEEL): 1.5,
-    (startup.FIRST[1], startup.WHEEL): 1.5,
-    (startup.HOOK, startup.WHEEL): 5.0,
-    (startup.FIRST[0], startup.EMPTY): 10,
-    (startup.FIRST[1], startup.EMPTY): 10,
-    (startup.HOOK, startup.EMPTY): 10,
+    (startup.INSTALL, startup.EMPTY): 90,
+    **{(name, startup.INSTALLED): 1.5 for name in startup.FIRST},
+    (startup.COMPRESS, startup.INSTALLED): 1.5,
+    (startup.HOOK, startup.INSTALLED): 5.0,
     (startup.COMPRESS, startup.WARM): 0.5,
     (startup.HELP, startup.WARM): 0.15,
 }
 #: By the cache of a row, what a process finds when it starts.
 START_FROM = {
-    startup.WHEEL: "first use of what a wheel installs",
-    startup.EMPTY: "first use of a checkout, where numba compiles",
+    startup.INSTALLED: "first use after pip install",
+    startup.EMPTY: "nothing compiled yet",
     startup.WARM: "any later process",
 }
 

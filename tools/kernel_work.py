@@ -1,17 +1,15 @@
-"""Use the kernels that are compiled ahead: those of float32, bfloat16 and float16, and of training with them.
+"""What kernels are compiled ahead: of float32, bfloat16 and float16, of training with them, and of plain float64.
 
-    python tools/kernel_work.py [PART ...]
-
-does the named parts of that, or all of them. The parts are in the order in which users meet what they use, and each of
-them is worth having without the later ones.
+The parts are in the order in which users meet what they use, and each of them is worth having without the later ones.
 """
 
 from __future__ import annotations
 
-import sys
+import json
 from collections.abc import Callable
 from functools import partial
 from importlib.util import find_spec
+from pathlib import Path
 
 import numpy as np
 
@@ -22,6 +20,10 @@ from gcodec.plan.finding import differing_values
 #: Types of gradients, weights and checkpoints: others compile on their first use.
 DTYPES = ("float32", "bfloat16", "float16")
 _VALUES = 1 << 17
+GOLDEN = Path(__file__).resolve().parents[1] / "tests" / "golden"
+#: Names of golden frames, whose decoding is compiled while others compile encoding: frames without options, and others.
+_PLAIN = "lossless-coded", "two-blocks", "constant", "raw"
+_OTHER = "half-the-mantissa-coded", "columns", "template", "base", "sparse-base", "sparse-zeros-lossless"
 
 
 def encode_differences(name: str) -> None:
@@ -60,22 +62,33 @@ def use_in_training() -> None:
                 precompile_kernels(BY_NAME[name], mode, refresh)
 
 
-def use_plain(name: str) -> None:
-    """Use what a first call without options uses."""
+def encode_plain(name: str) -> None:
+    """Encode as a first call without options does: a few values, one block, and several."""
     for n_values in (1000, 40_000, 300_000):
-        gcodec.decode(gcodec.encode(_values(name, n_values), dtype=name))
+        gcodec.encode(_values(name, n_values), dtype=name)
 
 
-def use_lossy(name: str) -> None:
-    """Use what dropping mantissa bits uses."""
-    gcodec.decode(gcodec.encode(_values(name, 40_000), dtype=name, mantissa_bits=3))
+def decode_frames(kinds: tuple[str, ...], name: str) -> None:
+    """Decode golden frames, for which nothing need be encoded."""
+    manifest, dtype = json.loads((GOLDEN / "manifest.json").read_text()), BY_NAME[name]
+    for frame in (f"{name}-{kind}" for kind in kinds):
+        described, base = manifest[frame], None
+        if "base" in described:
+            bits = np.frombuffer((GOLDEN / described["base"][0]).read_bytes(), dtype.uint).reshape(described["shape"])
+            base = bits.view(name) if dtype.in_numpy else bits
+        gcodec.decode((GOLDEN / f"{frame}.frame").read_bytes(), base=base)
 
 
-def use_rows(name: str) -> None:
-    """Use what matrices use, whose rows may be alike, and a base."""
+def encode_lossy(name: str) -> None:
+    """Encode with fewer mantissa bits."""
+    gcodec.encode(_values(name, 40_000), dtype=name, mantissa_bits=3)
+
+
+def encode_rows(name: str) -> None:
+    """Encode matrices, whose rows may be alike, also against a base."""
     rows = _values(name, 40_000).reshape(200, 200)
     for base in (None, rows):
-        gcodec.decode(gcodec.encode(rows, dtype=name, base=base), base=base)
+        gcodec.encode(rows, dtype=name, base=base)
 
 
 def use_all(name: str) -> None:
@@ -89,21 +102,24 @@ def _values(name: str, n_values: int) -> np.ndarray:
     return (values.view(np.uint32) >> 16).astype(np.uint16) if name == "bfloat16" else values.astype(name)
 
 
-#: What is done, in this order.
+Use = Callable[[str], None]
+_WORK: tuple[tuple[str, Use, str], ...] = (
+    ("encode", encode_plain, "float32"),
+    ("decode", partial(decode_frames, _PLAIN), "float32"),
+    ("decode", partial(decode_frames, _PLAIN), "bfloat16"),
+    ("encode", encode_plain, "bfloat16"),
+    ("encode lossy", encode_lossy, "float32"),
+    ("encode rows of", encode_rows, "float32"),
+    ("decode others of", partial(decode_frames, _OTHER), "float32"),
+    ("decode others of", partial(decode_frames, _OTHER), "bfloat16"),
+    ("encode rows of", encode_rows, "bfloat16"),
+    ("encode lossy", encode_lossy, "bfloat16"),
+    ("encode", encode_plain, "float64"),
+    ("decode", partial(decode_frames, _PLAIN), "float64"),
+    *(("all of", use_all, name) for name in DTYPES),
+)
+#: What is done, in this order: parts that processes do at the same time have hardly a kernel in common.
 PARTS: dict[str, Callable[[], None]] = {
-    **{f"plain {name}": partial(use_plain, name) for name in DTYPES},
-    **{f"{what} {name}": partial(use, name) for name in DTYPES[:2]
-       for what, use in (("rows", use_rows), ("lossy", use_lossy))},
-    **{f"all {name}": partial(use_all, name) for name in DTYPES},
+    **{f"{what} {name}": partial(use, name) for what, use, name in _WORK},
     "training": use_in_training,
-}  # fmt: skip
-
-
-def main() -> None:
-    """Do the parts of the work that the command line names."""
-    for part in sys.argv[1:] or PARTS:
-        PARTS[part]()
-
-
-if __name__ == "__main__":
-    main()
+}

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from gcodec.errors import GcodecError
 from gcodec.kernels.core import kernel_cache, numba_private, shipped_kernels
 from gcodec.kernels.core.cpu_levels import CHOICES, LEVELS, level_for
 from tests.kernels.test_kernel_cache import TWO_KERNELS, counts, module_at
@@ -34,7 +35,7 @@ print(sum(partial_checksum.stats.cache_hits.values()), sum(partial_checksum.stat
 WORK = """
 import numpy as np
 from gcodec.kernels.core.checksum import partial_checksum
-partial_checksum(np.arange(64, dtype=np.uint8), 0, 16)
+PARTS = {"use": lambda: partial_checksum(np.arange(64, dtype=np.uint8), 0, 16)}
 """
 
 
@@ -134,22 +135,12 @@ def test_no_damage_is_used(shipped, tmp_path, monkeypatch):
 
 
 @on_known_cpu
-def test_what_no_time_is_left_for_is_not_shipped(tmp_path):
-    assert LEVEL is not None
-    work = tmp_path / "work.py"
-    work.write_text("import sys\nassert len(sys.argv) == 1, 'a part that was not to begin'\n")
-    compile_level(LEVEL, work, tmp_path, ["one", "two"], seconds=0)
-    with zipfile.ZipFile(tmp_path / f"{LEVEL.name}.zip") as archive:
-        assert archive.namelist() == []
-
-
-@on_known_cpu
-@pytest.mark.parametrize(("parts", "seconds"), [((), inf), (("one", "two"), 60)])
-def test_the_tool_ships_what_some_work_uses(tmp_path, parts, seconds):
+@pytest.mark.parametrize("seconds", [inf, 60])
+def test_the_tool_ships_what_some_work_uses(tmp_path, seconds):
     assert LEVEL is not None
     work, folder = tmp_path / "work.py", tmp_path / "compiled"
     work.write_text(WORK)
-    compile_level(LEVEL, work, folder, parts, seconds)
+    compile_level(LEVEL, work, folder, seconds)
     results = []
     for place in (tmp_path / "missing", folder):
         environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path / f"cache of {place.name}")}
@@ -159,3 +150,34 @@ def test_the_tool_ships_what_some_work_uses(tmp_path, parts, seconds):
     assert results[0][0] == results[1][0]
     assert [line[1] for line in results] == ["0 1", "1 0"]
     assert Path(folder / f"{LEVEL.name}.zip").stat().st_size < 100_000
+
+
+@on_known_cpu
+def test_parts_that_fail_or_are_late_are_left_out_and_what_is_shipped_is_not_compiled_again(tmp_path, capfd):
+    assert LEVEL is not None
+    work, folder = tmp_path / "work.py", tmp_path / "compiled"
+    work.write_text(f"""{WORK}
+from pathlib import Path
+from gcodec.kernels.core import shipped_kernels
+shipped_kernels.FOLDER = Path({str(folder)!r})
+use = PARTS["use"]
+def good():
+    use()
+    print("compiled", sum(partial_checksum.stats.cache_misses.values()))
+def bad():
+    raise MemoryError
+PARTS = dict(bad=bad, good=good)
+""")
+    for n_compiled in (1, 0):
+        compile_level(LEVEL, work, folder, 60)
+        assert f"compiled {n_compiled}" in capfd.readouterr().out
+        with zipfile.ZipFile(folder / f"{LEVEL.name}.zip") as archive:
+            assert len(archive.namelist()) == 1
+    with pytest.raises(GcodecError, match="bad"):
+        compile_level(LEVEL, work, folder)
+    compile_level(LEVEL, work, folder, 0)
+    with zipfile.ZipFile(folder / f"{LEVEL.name}.zip") as archive:
+        assert archive.namelist() == []
+    work.write_text(work.read_text() + "PARTS = dict(bad=bad)")
+    with pytest.raises(GcodecError, match="bad"):
+        compile_level(LEVEL, work, folder, 60)

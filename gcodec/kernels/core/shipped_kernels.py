@@ -17,14 +17,16 @@ import zstandard
 from xxhash import xxh3_128_digest, xxh3_128_hexdigest
 
 from .cpu_levels import CpuLevel, level_for
-from .numba_private import has_features
+from .numba_private import has_features, named_cpu
 
 FOLDER = Path(__file__).parents[1] / "compiled"
 
 
 def level_of_host() -> CpuLevel | None:
-    """Return the level of the CPU that kernels are compiled for; None of one that has none, or is not x86-64."""
-    return level_for(has_features)
+    """Return the level of the CPU that kernels are compiled for; None of one that has none, or is not x86-64, and of a
+    CPU that numba was told by name: what was compiled for others would not be what was asked for."""
+    level = level_for(has_features)
+    return level if level is None or named_cpu() in ((None, None), (level.cpu, level.flags)) else None
 
 
 def portable_key(key: Any) -> Any:
