@@ -98,8 +98,10 @@ def use_all(name: str) -> None:
 
 
 def _values(name: str, n_values: int) -> np.ndarray:
-    values = np.random.default_rng(0).standard_normal(n_values).astype(np.float32)
-    return (values.view(np.uint32) >> 16).astype(np.uint16) if name == "bfloat16" else values.astype(name)
+    values = np.random.default_rng(0).standard_normal(n_values)  # of all bits that float64 has
+    if name == "bfloat16":
+        return (values.astype(np.float32).view(np.uint32) >> 16).astype(np.uint16)
+    return values.astype(name)
 
 
 Use = Callable[[str], None]
