@@ -265,6 +265,7 @@ PLACES: dict[str, tuple[Callable[[Path], list[str]], str]] = {
         f"{name}-table": (partial(sections.integration_table, integration=name), "integrations.csv")
         for name in INTEGRATIONS
     },
+    "quantized-table": (sections.quantized_table, "quantized.csv"),
     "files-table": (sections.files_table, "files.csv"),
     "file-kinds-table": (partial(sections.files_table, file="file_kinds.csv"), "file_kinds.csv"),
     "weight-sync-table": (sections.weight_sync_table, "weight-sync.csv"),

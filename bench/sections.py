@@ -180,6 +180,27 @@ def features_table(results: Path) -> list[str]:
     ]
 
 
+def quantized_table(results: Path) -> list[str]:
+    """Return what files of quantized weights are compressed to, and how fast, by type and method."""
+    comments, rows = read_table(results / "quantized.csv")
+    names = list(dict.fromkeys(row["method"] for row in rows))
+    table = []
+    for file, kind in dict.fromkeys((row["file"], row["type"]) for row in rows):
+        found = {row["method"]: row for row in rows if (row["file"], row["type"]) == (file, kind)}
+        least = min(float(row["percent"]) for row in found.values())
+        percents = [found[name]["percent"] for name in names]
+        speeds = [f"{found[name]['compress_mb_per_s']}, {found[name]['restore_mb_per_s']}" for name in names]
+        size = f"{int(found[names[0]]['bytes']) / 1e6:.0f}"
+        table.append([file, kind, size, *(f"**{p}**" if float(p) == least else p for p in percents), *speeds])
+    columns = ["file", "type", ">MB", *(f">{name}, %" for name in names), *(f">{name}, MB/s" for name in names)]
+    return [
+        *markdown(columns, table),
+        "",
+        "Share of the file, and the speeds of compressing and restoring it with one thread, files included; from "
+        f"{source(comments)}",
+    ]
+
+
 def stages_in_order(rows: list[Row]) -> list[str]:
     """Return the stages of rows of ``stages.csv``, without the whole and the floor."""
     names = {row["stage"] for row in rows} - {"whole", "floor"}

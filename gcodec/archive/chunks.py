@@ -15,12 +15,15 @@ import zstandard
 
 from ..errors import Corruption, GcodecError
 from ..files.elements import width
-from ..files.source import Bytes
+from ..files.record_fields import RecordFields
+from ..files.source import Bytes, new_bytes
 from .entries import Chunk
-from .layout import FRAME, MIN_FRAME, STORED, ZSTD
+from .layout import FRAME, MIN_FRAME, RECORDS, STORED, ZSTD
+from .records import Stream, pack_records, unpack_records
 
-#: Level of Zstandard for what is not floating-point numbers.
-ZSTD_LEVEL = 3
+#: Level of Zstandard for what is not floating-point numbers; and for fields of records, in which a higher one finds
+#: nothing more, as they look random.
+ZSTD_LEVEL, FIELD_LEVEL = 3, 1
 #: Zstandard frames of so many bytes have a checksum: they may be one of several in a segment, and read alone.
 CHECKSUM_BYTES = 1 << 16
 #: Parts of values up to this size are tried with Zstandard too: a frame's header weighs on them.
@@ -34,6 +37,8 @@ MIN_RUN, CHUNK_COST = 1 << 12, 16
 #: Values that were only found in a file are tried with Zstandard, too, where their frame is no smaller than this share
 #: of them, or where more than this share of a sample of their words occurs again: repetitions are what it is good at.
 FOUND_FRAME, FOUND_REPEATS = 0.95, 0.02
+#: Records that take more than this share of their size field by field are tried with Zstandard as they are, too.
+RECORDS_LIKELY = 0.97
 #: Bits of a word's hash that are zero for words of this sample; so many are hashed at once, and taken of those at most.
 PICKED_BITS, HASHED_WORDS, MAX_PICKED = 8, 1 << 16, 1 << 10
 #: Least share of its size that a base must save a part: for less nobody should have to keep another file.
@@ -97,6 +102,29 @@ def pack_chunk(
         exact = _or_text(exact) if best.lossy else exact
     # Of small parts the rounded values, too, may fit into no frame that is smaller: then rounding would be for nothing.
     return exact if best.lossy and _may_stay_exact(options) and len(exact.payload) <= len(best.payload) else best
+
+
+def record_chunk(data: Bytes, fields: RecordFields) -> Packed:
+    """Stores a part of whole records, field by field if that is smaller than Zstandard makes them.
+
+    Args:
+        data: the part, one-dimensional.
+        fields: what the records consist of.
+    """
+    payload = pack_records(data, fields, _packed_field)
+    best = Packed(RECORDS, payload, data) if len(payload) < data.size else stored_chunk(data)
+    return _or_text(best) if len(payload) > RECORDS_LIKELY * data.size else best
+
+
+def _packed_field(data: Bytes, dtype: str | None) -> Stream:
+    if dtype is not None and data.size > MIN_FRAME:
+        from .. import codec
+
+        frame = codec.encode(_as_bits(data, dtype), dtype=dtype, threads=1)
+        if len(frame) < data.size:
+            return Stream(FRAME, frame)
+    text = zstandard.ZstdCompressor(level=FIELD_LEVEL, write_content_size=True).compress(data.data)
+    return Stream(ZSTD, text) if len(text) < data.size else Stream(STORED, data.data)
 
 
 def pack_group(
@@ -262,7 +290,12 @@ def unpack_chunk(
     if chunk.codec == STORED:
         return payload
     try:
-        part = _unpacked_zstd(chunk, payload) if chunk.codec == ZSTD else _unpacked_frame(chunk, payload, base, take)
+        if chunk.codec == RECORDS:
+            part = new_bytes(chunk.size) if take is None else take(chunk.size)
+            unpack_records(payload, part, _unpacked_field)
+        else:
+            is_text = chunk.codec == ZSTD
+            part = _unpacked_zstd(chunk, payload) if is_text else _unpacked_frame(chunk, payload, base, take)
     except zstandard.ZstdError as error:
         raise Corruption(f"{where}: {error}") from error
     except GcodecError as error:
@@ -270,6 +303,14 @@ def unpack_chunk(
     if part.size != chunk.size:
         raise Corruption(f"{where}: the chunk decodes to {part.size} bytes where {chunk.size} were expected")
     return part
+
+
+def _unpacked_field(stream: Stream, n_bytes: int) -> Bytes:
+    """Return the bytes of a field of records."""
+    stored = np.frombuffer(stream.payload, np.uint8)
+    if stream.codec == STORED and len(stored) != n_bytes:
+        raise Corruption(f"a field of records is stored in {len(stored)} bytes where {n_bytes} were expected")
+    return unpack_chunk(Chunk(stream.codec, len(stored), n_bytes), stored, "a field of records")
 
 
 def _packed_frame(

@@ -16,8 +16,8 @@ VERSION = 1
 HEADER = struct.Struct("<4sB3s")
 TRAILER = struct.Struct("<QQQB3s4s")
 ALIGNMENT = 8
-STORED, ZSTD, FRAME = 0, 1, 2
-CODECS = ("stored", "zstd", "frame")
+STORED, ZSTD, FRAME, RECORDS = 0, 1, 2, 3
+CODECS = ("stored", "zstd", "frame", "records")
 MAX_PART = 1 << 28
 MAX_INDEX = 1 << 28
 #: An index may have so many bytes, brackets and commas, whatever the archive's size, and more in proportion to it.

@@ -23,7 +23,7 @@ from ..files.source import ArraySource, Bytes, ByteSource, FileSource, naming
 from ..files.urls import Upload, check_free_url, is_url, path_or_none
 from ..threads import WorkPool, available_threads, ordered_map
 from .base_tensors import Base, BaseBytes
-from .chunks import Packed, found_chunk, pack_chunk, pack_group, stored_chunk
+from .chunks import Packed, found_chunk, pack_chunk, pack_group, record_chunk, stored_chunk
 from .encoding_policy import EncodingPolicy, Part
 from .entries import Blob, Chunk, FileEntry, Paths, SegmentEntry
 from .equal_segments import CopiesInFile, Copy, KnownSegments
@@ -248,6 +248,8 @@ class ArchiveWriter(AllOrNothing):
                         (chunk, None if base_part is None else base_part[end - chunk.restored.size : end])
                         for chunk, end in zip(chunks, ends, strict=True)
                     ]
+                if segment.fields is not None:
+                    return [(record_chunk(data, segment.fields), base_part)]
                 options = policy.options(part, data) if policy and segment.dtype else {}
                 n_columns = columns.get(part.segment, 0)
                 packed = pack_chunk(
@@ -329,6 +331,8 @@ class ArchiveWriter(AllOrNothing):
         if segment.dtype is not None and number in columns:  # whole rows, if they fit
             row = columns[number] * (width(segment.dtype) or 1)
             step = step // row * row or step
+        if segment.fields is not None:
+            step = step // segment.fields.record_bytes * segment.fields.record_bytes or step
         for start in range(0, size, step):
             yield Part(number, start, min(start + step, size))
 

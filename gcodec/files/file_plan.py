@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from ..errors import Corruption
 from .elements import width
+from .record_fields import RecordFields
 from .source import ByteSource
 
 #: Longer runs of verbatim bytes become segments of their own, so that they need not be held in memory.
@@ -28,6 +29,7 @@ class FileSegment:
         group: shapes, in values of ``dtype``, of the small tensors that it consists of, end to end; empty for any other
             segment.
         apart: True if it must not become a part of a group.
+        fields: what the records consist of that it holds, of plain bytes; None where it holds no records.
     """
 
     start: int
@@ -37,6 +39,7 @@ class FileSegment:
     crc_at: tuple[int, ...] = ()
     group: tuple[tuple[int, ...], ...] = ()
     apart: bool = False
+    fields: RecordFields | None = None
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,23 @@ from typing import NamedTuple
 from ..errors import Corruption, Unsupported
 from .elements import MAX_SIZE, stored_as, width
 from .file_plan import FilePlan, FileSegment, SegmentViews, TensorView, assemble
+from .record_fields import RecordFields
 from .source import ByteSource
 
+
+def _fields(text: str) -> RecordFields:
+    """Return what a block consists of: numbers of bytes; "f", a float16, and "D", a float32; "d", a float16 that is the
+    scale of all integers, which come last, and "m" their least value."""
+    words = text.split()
+    sizes = tuple(_FLOAT_BYTES[word] if word in _FLOAT_BYTES else int(word) for word in words)
+    kinds = tuple(_KINDS.get(_FLOAT_BYTES.get(word, 0)) for word in words)
+    minimum = words.index("m") if "m" in words else None
+    if "d" not in words:
+        return RecordFields(sizes, kinds)
+    return RecordFields(sizes, kinds, words.index("d"), minimum, len(words) - 1)
+
+
+_FLOAT_BYTES, _KINDS = {"d": 2, "m": 2, "f": 2, "D": 4}, {2: "float16", 4: "float32"}
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
 #: More bytes before the data than any model has: vocabularies take some ten million.
@@ -27,34 +42,35 @@ MAX_HEADER = 1 << 28
 MAX_TENSORS, MAX_VALUES = 1 << 20, 1 << 22
 #: Types of tensors that are no blocks.
 PLAIN = {0: "float32", 1: "float16", 24: "int8", 25: "int16", 26: "int32", 27: "int64", 28: "float64", 30: "bfloat16"}
-#: Types of quantized weights, in blocks of so many values and bytes: restored with their file, not taken out alone.
+#: Types of quantized weights, in blocks of so many values, and what a block consists of: restored with their file, not
+#: taken out alone.
 BLOCKS = {
-    2: ("Q4_0", 32, 18),
-    3: ("Q4_1", 32, 20),
-    6: ("Q5_0", 32, 22),
-    7: ("Q5_1", 32, 24),
-    8: ("Q8_0", 32, 34),
-    9: ("Q8_1", 32, 40),
-    10: ("Q2_K", 256, 84),
-    11: ("Q3_K", 256, 110),
-    12: ("Q4_K", 256, 144),
-    13: ("Q5_K", 256, 176),
-    14: ("Q6_K", 256, 210),
-    15: ("Q8_K", 256, 292),
-    16: ("IQ2_XXS", 256, 66),
-    17: ("IQ2_XS", 256, 74),
-    18: ("IQ3_XXS", 256, 98),
-    19: ("IQ1_S", 256, 50),
-    20: ("IQ4_NL", 32, 18),
-    21: ("IQ3_S", 256, 110),
-    22: ("IQ2_S", 256, 82),
-    23: ("IQ4_XS", 256, 136),
-    29: ("IQ1_M", 256, 56),
-    34: ("TQ1_0", 256, 54),
-    35: ("TQ2_0", 256, 66),
-    39: ("MXFP4", 32, 17),
-    40: ("NVFP4", 64, 36),
-    41: ("Q1_0", 128, 18),
+    2: ("Q4_0", 32, _fields("d 16")),
+    3: ("Q4_1", 32, _fields("d m 16")),
+    6: ("Q5_0", 32, _fields("d 4 16")),
+    7: ("Q5_1", 32, _fields("d m 4 16")),
+    8: ("Q8_0", 32, _fields("d 32")),
+    9: ("Q8_1", 32, _fields("D D 32")),
+    10: ("Q2_K", 256, _fields("16 64 f f")),
+    11: ("Q3_K", 256, _fields("32 64 12 f")),
+    12: ("Q4_K", 256, _fields("f f 12 128")),
+    13: ("Q5_K", 256, _fields("f f 12 32 128")),
+    14: ("Q6_K", 256, _fields("128 64 16 f")),
+    15: ("Q8_K", 256, _fields("D 256 32")),
+    16: ("IQ2_XXS", 256, _fields("f 64")),
+    17: ("IQ2_XS", 256, _fields("f 64 8")),
+    18: ("IQ3_XXS", 256, _fields("f 64 32")),
+    19: ("IQ1_S", 256, _fields("f 32 16")),
+    20: ("IQ4_NL", 32, _fields("d 16")),
+    21: ("IQ3_S", 256, _fields("f 64 8 32 4")),
+    22: ("IQ2_S", 256, _fields("f 32 32 8 8")),
+    23: ("IQ4_XS", 256, _fields("f 2 4 128")),
+    29: ("IQ1_M", 256, _fields("32 16 8")),
+    34: ("TQ1_0", 256, _fields("48 4 f")),
+    35: ("TQ2_0", 256, _fields("64 f")),
+    39: ("MXFP4", 32, _fields("1 16")),
+    40: ("NVFP4", 64, _fields("4 32")),
+    41: ("Q1_0", 128, _fields("f 16")),
 }
 #: Types of values of keys: their bytes.
 VALUE_BYTES = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}
@@ -190,11 +206,13 @@ def _piece(path: str, tensor: _Tensor, start: int) -> SegmentViews:
     """Return a tensor as a segment of the file, whose data begin at ``start``."""
     name, shape, kind, offset = tensor
     n_values = math.prod(shape)
+    fields = None
     if kind in PLAIN:
         dtype = PLAIN[kind]
         block, size = 1, width(dtype) or 1
     elif kind in BLOCKS:
-        dtype, block, size = BLOCKS[kind]
+        dtype, block, fields = BLOCKS[kind]
+        size = fields.record_bytes
     else:
         raise Unsupported(f"{path}: tensor {name!r:.80} is of type {kind}, which is not known; update gcodec")
     if (shape[-1] if shape else 1) % block or max(n_values // block * size, offset, *shape) >= MAX_SIZE:
@@ -203,5 +221,5 @@ def _piece(path: str, tensor: _Tensor, start: int) -> SegmentViews:
             "number of blocks, or too many"
         )
     start += offset
-    segment = FileSegment(start, start + n_values // block * size, stored_as(dtype))
+    segment = FileSegment(start, start + n_values // block * size, stored_as(dtype), fields=fields)
     return SegmentViews(segment, (TensorView(name, dtype, shape, 0),))

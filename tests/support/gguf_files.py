@@ -6,7 +6,7 @@ import struct
 from collections.abc import Mapping
 from typing import NamedTuple
 
-TYPES = {"float32": 0, "float16": 1, "Q4_0": 2, "Q8_0": 8, "float64": 28, "bfloat16": 30}
+TYPES = {"float32": 0, "float16": 1, "Q4_0": 2, "Q4_1": 3, "Q8_0": 8, "float64": 28, "bfloat16": 30}
 
 
 class Stored(NamedTuple):

@@ -25,6 +25,7 @@ from gcodec.files import FileSource, plan_file
 from gcodec.integrations.torch_checkpoint import CheckpointReader, CheckpointWriter, SeriesReader, SeriesWriter
 from gcodec.sync import Publisher, Subscriber, VersionFolder
 from tests.support.commands import run
+from tests.support.gguf_files import Stored, gguf_file
 from tests.support.paths import GOLDEN_ARCHIVES
 
 MANIFEST = GOLDEN_ARCHIVES / "manifest.json"
@@ -157,6 +158,23 @@ def read_files(path: Path) -> dict[str, Any]:
         return {entry.path: b"".join(part.tobytes() for part in archive.restored(entry)) for entry in archive.files}
 
 
+def write_quantized(path: Path) -> None:
+    """Write a file of quantized weights whose integers are in classes by scale and minimum, and of another type."""
+    rng, n = np.random.default_rng(4), 8400
+    scales = (2.0 ** -rng.integers(3, 5, n)).astype("<f2")
+    ratios = rng.integers(1, 3, n)
+    integers = 17 * rng.binomial(2, (0.1 * ratios)[:, None], (n, 16)).astype(np.uint8)
+    columns = [scales[:, None].view(np.uint8), (-ratios * scales).astype("<f2")[:, None].view(np.uint8), integers]
+    tensors = {
+        "large": Stored("Q4_1", (n, 32), np.concatenate(columns, axis=1).tobytes()),
+        "small": Stored("Q8_0", (10, 64), rng.integers(0, 30, 680, np.uint8).tobytes()),
+    }
+    file = path.with_suffix(".gguf")
+    file.write_bytes(gguf_file(tensors))
+    run("compress", str(file), "-o", str(path), "--quiet")
+    file.unlink()
+
+
 def write_series(path: Path) -> None:
     """Write checkpoints of five steps, of which the first and the fourth are whole."""
     checkpoints = gcodec.Checkpointer(path, full_every=3)
@@ -228,6 +246,7 @@ GOLDENS: dict[str, Golden] = {
     "lossy.gc": Golden(lambda path: gcodec.save_file(state_at(0), path, mantissa_bits=3), gcodec.load_file),
     "alone.gc": Golden(write_alone, gcodec.load_file),
     "files.gc": Golden(write_files, read_files),
+    "quantized.gc": Golden(write_quantized, read_files),
     "series": Golden(write_series, read_series),
     "versions": Golden(write_versions, read_versions),
     "distributed": Golden(write_distributed, read_distributed),
