@@ -9,7 +9,7 @@ from typing import Any
 from ..errors import GcodecError
 from ..files.elements import width
 from ..files.file_plan import TensorView
-from .entries import FileEntry, SegmentEntry, name_of_copied, name_of_copied_file
+from .entries import FileEntry, SegmentEntry, name_of_cast, name_of_copied, name_of_copied_file
 from .layout import CODECS, FRAME, padding
 from .reader import ArchiveReader
 
@@ -81,6 +81,7 @@ def _segment(archive: ArchiveReader, entry: FileEntry, number: int, name: str) -
         "codebooks": sum(len(frame[key]) for frame in frames for key in _BOOKS),
         "hash": segment.hash,
         **({"base": segment.base} if segment.base else {}),
+        **({"cast": name_of_cast(archive.files, entry, number)} if segment.cast is not None else {}),
         **({"same": name_of_copied(archive.files, entry, number)} if segment.same is not None else {}),
         "chunks": chunks,
     }

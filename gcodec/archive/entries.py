@@ -86,6 +86,7 @@ class SegmentEntry(Blob):
         lossy: True if a lossy mode made it.
         base: hash of the bytes that it is coded against; None if it has no base.
         same: file and segment, by number, whose bytes it has: its chunks are theirs; None if it has its own.
+        cast: file and segment, by number, whose values it is coded against, cast to its own type; None if it is not.
     """
 
     skip: int = 0
@@ -93,6 +94,7 @@ class SegmentEntry(Blob):
     lossy: bool = False
     base: str | None = None
     same: tuple[int, int] | None = None
+    cast: tuple[int, int] | None = None
 
     @property
     def may_be_shared(self) -> bool:
@@ -191,6 +193,15 @@ def name_of_copied(files: Sequence[FileEntry], entry: FileEntry, number: int) ->
     if first is not entry and first.is_plain:
         return first.path
     return first.label(same[1]) if first is entry else f"{first.path}:{first.label(same[1])}"
+
+
+def name_of_cast(files: Sequence[FileEntry], entry: FileEntry, number: int) -> str | None:
+    """Return the name in messages of the segment that a segment of a file is coded as a cast of; None if it is not."""
+    cast = entry.segments[number].cast
+    if cast is None:
+        return None
+    of = files[cast[0]]
+    return of.label(cast[1]) if of is entry else f"{of.path}:{of.label(cast[1])}"
 
 
 def name_of_copied_file(files: Sequence[FileEntry], entry: FileEntry) -> str | None:

@@ -14,6 +14,7 @@ from ..errors import Corruption, InsufficientData, InvalidArgument, LimitExceede
 from ..files.elements import FLOATS, MAX_SIZE, width
 from ..files.file_plan import TensorView
 from ..files.source import ByteSource
+from .cast_segments import CASTS
 from .chunks import unpack_chunk
 from .entries import Blob, Chunk, FileEntry, Paths, SegmentEntry, path_key, place_blobs, well_formed
 from .layout import (
@@ -198,21 +199,26 @@ def _segment_to_json(segment: SegmentEntry) -> dict[str, Any]:
     lossy = {"lossy": True} if segment.lossy else {}
     base = {"base": segment.base} if segment.base else {}
     same = {"same": list(segment.same), "chunks": []} if segment.same is not None else {}
-    return {**skip, **dtype, **lossy, **base, **_blob_to_json(segment), **same}
+    cast = {"cast": list(segment.cast)} if segment.cast is not None else {}
+    return {**skip, **dtype, **lossy, **base, **_blob_to_json(segment), **same, **cast}
 
 
 def _segment_from_json(value: object, where: str) -> SegmentEntry:
-    required, optional = ("bytes", "hash", "chunks"), ("skip", "dtype", "lossy", "base", "same")
-    size, hash_, chunks, skip, dtype, lossy, base, same = _fields(value, where, required, optional)
+    required, optional = ("bytes", "hash", "chunks"), ("skip", "dtype", "lossy", "base", "same", "cast")
+    size, hash_, chunks, skip, dtype, lossy, base, same, cast = _fields(value, where, required, optional)
     if dtype not in (None, *FLOATS) or not isinstance(lossy, bool | None):
         raise Corruption(f"{where}: a segment's dtype must be a type and 'lossy' true, not {dtype!r} and {lossy!r}")
     skip = _number(0 if skip is None else skip, where)
     base = None if base is None else _hash(base, where)
     if same is None:
         blob = _blob_fields(size, hash_, chunks, where)
-        return SegmentEntry(*blob, skip=skip, dtype=dtype, lossy=bool(lossy), base=base)
+        of = None if cast is None else [_number(number, where) for number in _array(cast, where)]
+        if of is not None and (len(of) != 2 or base is not None):
+            raise Corruption(f"{where}: a cast must name a file and a segment, and have no base")
+        values = None if of is None else (of[0], of[1])
+        return SegmentEntry(*blob, skip=skip, dtype=dtype, lossy=bool(lossy), base=base, cast=values)
     place = [_number(number, where) for number in _array(same, where)]
-    if len(place) != 2 or base is not None or _array(chunks, where):
+    if len(place) != 2 or base is not None or cast is not None or _array(chunks, where):
         raise Corruption(
             f"{where}: a segment with the bytes of another must name a file and a segment, and have no "
             "chunks and no base of its own"
@@ -225,16 +231,23 @@ def _resolve_copies(files: Sequence[FileEntry]) -> None:
     """Gives segments that have the bytes of an earlier one its chunks. Raises Corruption if it cannot be that."""
     for number, entry in enumerate(files):
         for at, segment in enumerate(entry.segments):
+            where = f"file {entry.path!r}: segment {at}"
+            if segment.cast is not None:
+                _check_cast(files, segment, segment.cast, where)
             if segment.same is None:
                 continue
-            where = f"file {entry.path!r}: segment {at}"
             if not segment.same < (number, at) or segment.same[1] >= len(files[segment.same[0]].segments):
                 raise Corruption(f"{where}: there is no earlier segment {segment.same[1]} of file {segment.same[0]}")
             first = files[segment.same[0]].segments[segment.same[1]]
-            if first.same is not None or first.base is not None or _content_of(first) != _content_of(segment):
+            if (
+                first.same is not None
+                or first.base is not None
+                or first.cast is not None
+                or _content_of(first) != _content_of(segment)
+            ):
                 raise Corruption(
                     f"{where}: must have the size, hash and type of segment {segment.same[1]} of file "
-                    f"{segment.same[0]}, which must have chunks of its own, and no base"
+                    f"{segment.same[0]}, which must have chunks of its own, and neither a base nor a cast"
                 )
             if not first.may_be_shared:
                 raise Corruption(
@@ -243,6 +256,17 @@ def _resolve_copies(files: Sequence[FileEntry]) -> None:
                     "another segment"
                 )
             segment.chunks = first.chunks
+
+
+def _check_cast(files: Sequence[FileEntry], segment: SegmentEntry, cast: tuple[int, int], where: str) -> None:
+    """Raise Corruption unless a segment may be coded against the values of another, cast to its type."""
+    file, number = cast
+    of = files[file].segments[number] if file < len(files) and number < len(files[file].segments) else None
+    fits = of is not None and of.cast is None and of.dtype == "float32" and of.bytes == 2 * segment.bytes
+    if not fits or segment.dtype not in CASTS:
+        raise Corruption(f"{where}: is no cast of segment {number} of file {file}")
+    if not segment.may_be_shared:
+        raise Corruption(f"{where}: has {len(segment.chunks)} chunks, too many for a cast of {segment.bytes} bytes")
 
 
 def _content_of(segment: SegmentEntry) -> tuple[int, str, str | None, bool]:

@@ -29,8 +29,9 @@ from ..files.source import ArraySource, Bytes, ByteSource, FileSource, check_not
 from ..threads import WorkPool, available_threads, ordered_map
 from .arrays import as_array, default_kind
 from .base_tensors import Base, BaseBytes, BaseFinder, base_bytes, base_of_file
+from .cast_segments import CASTS
 from .chunks import unpack_chunk
-from .entries import Blob, Chunk, FileEntry
+from .entries import Blob, Chunk, FileEntry, SegmentEntry
 from .index import read_index
 from .layout import FREE_INDEX, TEXT_PER_BYTE, ZSTD, check_json, padding
 from .part_memory import PartMemory, RecentBytes, Rooms, room_for, room_or
@@ -285,6 +286,10 @@ class ArchiveReader:
     def segment_range(self, entry: FileEntry, number: int, start: int, stop: int) -> Bytes:
         """Return bytes ``start`` to ``stop`` of a segment, from their chunks alone: stored ones are not checked.
         Bytes of a single chunk may be a view of what others see, too. Safe from several threads."""
+        return self._range(entry, number, start, stop, here=False)
+
+    def _range(self, entry: FileEntry, number: int, start: int, stop: int, *, here: bool) -> Bytes:
+        """Return what :meth:`segment_range` does; ``here``: unpacked on this thread, however many chunks it takes."""
         segment = self._segment(entry, number)
         blob, stop = segment.blob, min(stop, segment.blob.bytes)
         items = [
@@ -303,7 +308,7 @@ class ArchiveReader:
         # Others call this from threads of their own for a chunk or two, which are quicker unpacked there.
         parts = (
             map(unpacked, items)
-            if len(items) <= MAX_UNPACKED_HERE
+            if here or len(items) <= MAX_UNPACKED_HERE
             else ordered_map(self._pool, unpacked, items, self._threads + 1, lambda item: item.chunk.size)
         )
         for part in parts:
@@ -376,12 +381,25 @@ class ArchiveReader:
         """Return a segment with what it is coded against, if it is."""
         name = entry.label(number) if name is None or number in entry.groups else name
         segment = _BlobToRead(entry.segments[number], self.name, entry.path, name)
+        of = entry.segments[number].cast
+        if of is not None:
+            return segment._replace(base=self._cast_bytes(of, entry.segments[number].dtype or ""))
         if entry.segments[number].base is None:
             return segment
         try:
             return segment._replace(base=self._base_bytes(entry, number))
         except Unsupported as error:
             raise Unsupported(f"{segment.where}: {error}") from error
+
+    def _cast_bytes(self, of: tuple[int, int], dtype: str) -> BaseBytes:
+        """Return the values of a segment of float32, of a file and number, cast to another type."""
+        entry, cast = self.files[of[0]], CASTS[dtype]
+
+        def read(number: int, start: int, stop: int) -> Bytes:
+            # A chunk is read by a thread that others may wait for, so that it waits for none.
+            return cast(self._range(entry, number, 2 * start, 2 * stop, here=True))
+
+        return BaseBytes(f"the values of {entry.path}:{entry.label(of[1])}", of[1], 0, None, read, is_held=True)
 
     def _base_bytes(self, entry: FileEntry, number: int) -> BaseBytes:
         """Return what a segment is coded against; looked for once, not for each chunk. Raises Unsupported."""
@@ -442,7 +460,21 @@ class ArchiveReader:
         at, start, chunk, base = item.at, item.start, item.chunk, item.of.base
         read = (lambda: base.read(start, start + chunk.size)) if base else None
         take = self._memory.take if item.room is None else partial(room_or, self._memory.take, item.room)
-        return unpack_chunk(chunk, self._stored(item), f"{item.of.where}: chunk at byte {at}", read, take)
+        stored, where = self._stored(item), f"{item.of.where}: chunk at byte {at}"
+        try:
+            return unpack_chunk(chunk, stored, where, read, take)
+        except Unsupported:
+            of = item.of.blob.cast if isinstance(item.of.blob, SegmentEntry) else None
+            if of is not None:  # these are not the values that it is a cast of: where they are damaged, that is why
+                self._check_here(self._segment(self.files[of[0]], of[1]))
+            raise
+
+    def _check_here(self, blob: _BlobToRead) -> None:
+        """Raise Corruption unless a segment decodes to bytes of its hash, on this thread."""
+        digest = xxhash.xxh3_64()
+        for item in _chunks_to_read([blob]):
+            digest.update(self._unpacked(item).data)
+        _check_hash(digest.hexdigest(), blob)
 
     def check_beside(self, size: int, what: str) -> None:
         """Raises LimitExceeded if what is made beside the tensors, so named in errors, takes more than the text of an

@@ -23,6 +23,7 @@ from ..files.source import ArraySource, Bytes, ByteSource, FileSource, naming
 from ..files.urls import Upload, check_free_url, is_url, path_or_none
 from ..threads import WorkPool, available_threads, ordered_map
 from .base_tensors import Base, BaseBytes
+from .cast_segments import CASTS, find_casts
 from .chunks import Packed, found_chunk, pack_chunk, pack_group, record_chunk, stored_chunk
 from .encoding_policy import EncodingPolicy, Part
 from .entries import Blob, Chunk, FileEntry, Paths, SegmentEntry
@@ -86,6 +87,8 @@ class ArchiveWriter(AllOrNothing):
         force: replace an existing file.
         part_bytes: size of the parts, a multiple of 64 up to 2^28: memory use is a few times ``threads`` of these.
         smallest: try more ways to store each part without loss, and take the smallest, however slow it is.
+        casts: store tensors of 16 bits that are casts of float32 tensors of their file as what they are casts of; not
+            where each segment must be readable without others.
         attributes: permissions, owner and times of the archive at a path; those of any new file if None.
         progress: called with the number of bytes of input done since the last call.
 
@@ -102,6 +105,7 @@ class ArchiveWriter(AllOrNothing):
         force: bool = False,
         part_bytes: int = PART_BYTES,
         smallest: bool = False,
+        casts: bool = True,
         attributes: Attributes | None = None,
         progress: Callable[[int], None] | None = None,
     ) -> None:
@@ -116,6 +120,7 @@ class ArchiveWriter(AllOrNothing):
             check_archive_name(target)
         check_function("progress", progress)
         self._threads, self._part_bytes, self._smallest = available_threads(threads), part_bytes, smallest
+        self._casts = casts
         self._progress = progress or (lambda count: None)
         self._path = path_or_none(target)
         if isinstance(target, str) and is_url(target):
@@ -272,6 +277,9 @@ class ArchiveWriter(AllOrNothing):
                 raise type(error)(f"{plan.path}:{name}: {error}") from error
 
         columns, bases = plan.columns(), _bases_of(plan, base)
+        casts = find_casts(plan, ready.keys()) if self._casts and policy is None else {}
+        for number, of in casts.items():
+            bases[number] = _cast_bytes(plan, number, of)
         encoded = (
             number
             for number in range(len(plan.segments))
@@ -293,6 +301,8 @@ class ArchiveWriter(AllOrNothing):
             else:
                 same = self._same_segment(copy, entries, size)
                 entry = same or self._segment_here(map(work, self._parts(plan, number, columns)), size)
+            if entry.base is not None and number in casts:
+                entry.base, entry.cast = None, (len(self._files), casts[number])
             entry.skip, entry.dtype, end = segment.start - end, segment.dtype, segment.stop
             entries.append(entry)
             crcs.update(dict.fromkeys(segment.crc_at, crc.value) if crc else {})
@@ -318,7 +328,7 @@ class ArchiveWriter(AllOrNothing):
         """
         number, segment = copy.place
         first = self._files[number].segments[segment] if number < len(self._files) else entries[segment]
-        if first.hash != copy.hash or not first.may_be_shared:
+        if first.hash != copy.hash or not first.may_be_shared or first.cast is not None:
             return None
         self._progress(size)
         return SegmentEntry(size, first.hash, first.chunks, same=copy.place)
@@ -413,6 +423,16 @@ def _bases_of(plan: FilePlan, base: Base | None) -> list[BaseBytes | None]:
         )
         for number, segment in enumerate(plan.segments)
     ]
+
+
+def _cast_bytes(plan: FilePlan, number: int, of: int) -> BaseBytes:
+    """Return the values of a segment of float32, cast to the type of another."""
+    begin, cast = plan.segments[of].start, CASTS[plan.segments[number].dtype or ""]
+
+    def read(_: int, start: int, stop: int) -> Bytes:
+        return cast(plan.source.read(begin + 2 * start, begin + 2 * stop))
+
+    return BaseBytes(f"segment {of}", of, 0, None, read, is_held=True)
 
 
 class _Crc:

@@ -10,7 +10,7 @@ from typing import Any
 
 from ..archive import ArchiveReader, Bases, FileEntry
 from ..archive.description import base_summary, copied_summary, found_summary
-from ..archive.entries import name_of_copied
+from ..archive.entries import name_of_cast, name_of_copied
 from ..archive.file_state import FileState
 from ..archive.output import Attributes, Staging, check_free, sync_to_disk
 from ..archive.whole_files import paths_below, restore_files, restored_attributes, upload_files, urls_below
@@ -296,6 +296,8 @@ def _tensor_row(files: Sequence[FileEntry], entry: FileEntry, tensor: TensorView
     row |= {"base": segment.base} if segment.base else {}
     copied = name_of_copied(files, entry, tensor.segment)
     row |= {} if copied is None else {"same": copied}
+    cast = name_of_cast(files, entry, tensor.segment)
+    row |= {} if cast is None else {"cast": cast}
     known = {"shared": len(entry.views[tensor.segment]) > 1, "known": width(tensor.dtype) is not None}
     size = tensor.n_bytes
     if tensor.segment in entry.groups:
@@ -310,6 +312,8 @@ def _text_row(tensor: dict[str, Any]) -> tuple[str, ...]:
     stored = display.size(tensor["stored_bytes"])
     if "shares" in tensor or "same" in tensor:
         stored = f"in {tensor['shares']}" if "shares" in tensor else f"as {tensor['same']}"
+    elif "cast" in tensor:
+        stored = f"{stored}, a cast of {tensor['cast']}"
     ratio = "" if "shares" in tensor or "same" in tensor else _ratio(tensor)
     return (tensor["name"], tensor["dtype"], shape, size, stored, ratio, tensor.get("base", ""))
 

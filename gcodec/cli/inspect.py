@@ -139,7 +139,8 @@ def _row(tensor: dict[str, Any], segments: list[dict[str, Any]]) -> tuple[str, .
     kinds = " ".join(f"{count} {kind}" for kind, count in segment["kinds"].items() if count)
     books = str(segment["codebooks"]) if segment["kinds"] else ""
     sizes = display.size(segment["bytes"]), stored, ratio, bits
-    return (*first, " ".join(segment["modes"]), *sizes, kinds, books, segment.get("base", ""))
+    modes = f"cast of {segment['cast']}" if "cast" in segment else " ".join(segment["modes"])
+    return (*first, modes, *sizes, kinds, books, segment.get("base", ""))
 
 
 def _chunk_row(name: str, chunk: dict[str, Any]) -> tuple[str, ...]:

@@ -248,7 +248,7 @@ def _row(
         if tensor["offset"]:
             return row  # the blocks of a group are told of its first tensor
     else:
-        row.modes = ", ".join(segment["modes"])
+        row.modes = f"cast of {segment['cast']}" if "cast" in segment else ", ".join(segment["modes"])
     row.kinds = {kind: count for kind, count in segment["kinds"].items() if count}
     row.codebooks = segment["codebooks"]
     row.exponents = exponents.get(tensor["segment"])

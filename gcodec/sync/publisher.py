@@ -316,7 +316,7 @@ class Publisher:
         plan, ready = _plan_of(info, tensors), {}
         if old is not None:
             ready = ready_segments(plan, *({name: item.bits for name, item in own.items()} for own in (tensors, old)))
-        with ArchiveWriter(stream, threads=self._threads, progress=count) as archive:
+        with ArchiveWriter(stream, threads=self._threads, casts=False, progress=count) as archive:
             entry = archive.add(plan, base=base, ready=ready)
             for view in entry.tensors:
                 if not tensors[view.name].is_owned and entry.segments[view.segment].hash != tensors[view.name].hash:

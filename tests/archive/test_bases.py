@@ -121,8 +121,8 @@ def test_a_base_may_come_from_any_form_of_file_that_holds_its_values(form):
 
 def test_torch_tensors_and_views_of_one_storage_are_bases():
     torch = pytest.importorskip("torch")
-    old = {name: torch.from_numpy(OLD[name]) for name in ("w", "b")} | {"bf": torch.from_numpy(W).bfloat16()}
-    new = {name: torch.from_numpy(NEW[name]) for name in ("w", "b")} | {"bf": torch.from_numpy(NEW["w"]).bfloat16()}
+    old = {name: torch.from_numpy(OLD[name]) for name in ("w", "b")} | {"bf": torch.from_numpy(-W).bfloat16()}
+    new = {name: torch.from_numpy(NEW[name]) for name in ("w", "b")} | {"bf": torch.from_numpy(-NEW["w"]).bfloat16()}
     data = saved(new, base=old)
     assert all(bases_of(data).values())
     assert all(torch.equal(tensor, new[name]) for name, tensor in load_file(io.BytesIO(data), base=old).items())

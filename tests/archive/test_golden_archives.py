@@ -47,6 +47,7 @@ def test_golden_archives_use_what_the_format_has():
                     found |= {CODECS[chunk.codec] for chunk in segment.chunks} | {f"type {segment.dtype}"}
                     found |= {"lossy"} if segment.lossy else set()
                     found |= {"same"} if segment.same is not None else set()
+                    found |= {"cast"} if segment.cast is not None else set()
                     found |= {"group"} if number in entry.groups else set()
     kinds = {f"type {name}" for name in BY_NAME}
-    assert found == {"base", "lossy", "same", "group", "type None", *CODECS, *kinds}
+    assert found == {"base", "lossy", "same", "cast", "group", "type None", *CODECS, *kinds}

@@ -119,6 +119,16 @@ def write_equal(path: Path) -> None:
     gcodec.save_file({"embedding": weights, "head": weights.clone(), "others": weights[::2] + 1}, path)
 
 
+def write_casts(path: Path) -> None:
+    """Write weights of 16 bits beside the float32 values that they are casts of, some of which are none of the type."""
+    few = torch.randint(-9, 9, (260, 150), generator=torch.Generator().manual_seed(6))  # so that the archive is small
+    masters = few * 1.0009765625  # which neither type has
+    masters[4, :4] = torch.tensor([torch.nan, torch.inf, -torch.inf, 1e30])
+    half, brain = masters.half(), masters.bfloat16()
+    brain[100:102] *= 2
+    gcodec.save_file({"half": half, "brain": brain, "masters": masters}, path)
+
+
 def write_difference(path: Path) -> None:
     """Write a dictionary against the one before it, which is written beside it."""
     gcodec.save_file(state_at(1), path, base=GOLDEN_ARCHIVES / "dictionary.gc")
@@ -242,6 +252,7 @@ GOLDENS: dict[str, Golden] = {
         write_difference, lambda path: gcodec.load_file(path, base=GOLDEN_ARCHIVES / "dictionary.gc")
     ),
     "equal.gc": Golden(write_equal, gcodec.load_file),
+    "casts.gc": Golden(write_casts, gcodec.load_file),
     "object.gc": Golden(lambda path: gcodec.save(structured(), path), gcodec.load),
     "lossy.gc": Golden(lambda path: gcodec.save_file(state_at(0), path, mantissa_bits=3), gcodec.load_file),
     "alone.gc": Golden(write_alone, gcodec.load_file),

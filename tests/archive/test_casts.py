@@ -1,0 +1,188 @@
+"""The laws of casts: weights of 16 bits beside what they are casts of take next to nothing, and come back."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import gcodec
+from gcodec.archive import ArchiveReader
+from gcodec.archive.cast_segments import CASTS
+from gcodec.archive.layout import STORED
+from gcodec.errors import Corruption, GcodecError, Unsupported
+from tests.archive.test_archive import opened
+from tests.archive.test_damaged_archives import index_of, with_index
+
+MASTERS = {
+    f"{n}.weight": 0.02 * torch.randn(300, 220 + n, generator=torch.Generator().manual_seed(n)) for n in range(3)
+}
+TYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+def bits_of(value: Any) -> Any:
+    """Return an object with tensors as integers, which are equal where all bits are."""
+    if isinstance(value, torch.Tensor):
+        return value.reshape(-1).view(torch.uint8).tolist()
+    return {key: bits_of(item) for key, item in value.items()} if isinstance(value, dict) else value
+
+
+def state_of(masters: dict[str, torch.Tensor], dtype: torch.dtype, *, first: bool = True) -> dict[str, Any]:
+    """Return what a training script saves: weights, and the float32 values that they are casts of."""
+    weights = {name: value.to(dtype) for name, value in masters.items()}
+    parts = {"model": weights, "optimizer": {name: {"master": value} for name, value in masters.items()}}
+    return parts if first else dict(reversed(parts.items()))
+
+
+def saved(state: Any, **options: Any) -> bytes:
+    """Return the archive of an object."""
+    stream = io.BytesIO()
+    gcodec.save(state, stream, **options)
+    return stream.getvalue()
+
+
+def segments_of(data: bytes) -> list[Any]:
+    """Return all segments of an archive."""
+    with opened(data) as archive:
+        return [segment for entry in archive.files for segment in entry.segments]
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_values_are_cast_as_torch_does_but_for_nan(dtype):
+    lower = np.array([0, 1, 0x7FFF, 0x8000, 0x8001, 0xFFFF, 0x0FFF, 0x1000, 0x1001, 0x3000], np.uint32)
+    bits = (np.arange(1 << 16, dtype=np.uint32)[:, None] << 16 | lower).reshape(-1)
+    values = torch.from_numpy(bits.view(np.float32).copy())
+    expected = values.to(TYPES[dtype]).view(torch.int16).numpy().view(np.uint16)
+    found = CASTS[dtype](bits.view(np.uint8)).view("<u2")
+    is_nan = values.isnan().numpy()
+    assert np.array_equal(found[~is_nan], expected[~is_nan])
+    sign, infinity = np.uint16(0x8000), np.uint16(0x7F80 if dtype == "bfloat16" else 0x7C00)
+    assert np.all((found[is_nan] & ~sign) > infinity)
+    assert np.array_equal(found[is_nan] >> 15, bits[is_nan] >> 31)
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("first", [True, False])
+def test_casts_take_next_to_nothing_and_come_back(dtype, first, tmp_path):
+    state = state_of(MASTERS, TYPES[dtype], first=first)
+    data = saved(state)
+    assert bits_of(gcodec.load(io.BytesIO(data))) == bits_of(state)
+    alone = saved({"optimizer": state["optimizer"]})
+    assert len(data) < len(alone) + 300 * len(MASTERS)
+    assert sum(segment.cast is not None for segment in segments_of(data)) == len(MASTERS)
+    torch.save(state, tmp_path / "state.pt")
+    gcodec.compress_file(tmp_path / "state.pt")
+    gcodec.decompress_file(tmp_path / "state.pt.gc", tmp_path / "back.pt")
+    assert (tmp_path / "back.pt").read_bytes() == (tmp_path / "state.pt").read_bytes()
+
+
+def test_parts_of_a_cast_are_read_alone(tmp_path):
+    (tmp_path / "x.gc").write_bytes(saved(state_of(MASTERS, torch.bfloat16)))
+    with gcodec.open(tmp_path / "x.gc") as file:
+        for name, master in MASTERS.items():
+            rows = file.get_slice(f"model/{name}")[11:30]
+            assert torch.equal(rows, master[11:30].bfloat16())
+    only = gcodec.load_file(tmp_path / "x.gc", names=["model/*"])
+    assert bits_of(only) == bits_of({f"model/{name}": value.bfloat16() for name, value in MASTERS.items()})
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_values_that_are_no_casts_among_casts_come_back(dtype):
+    masters = {name: value.clone() for name, value in MASTERS.items()}
+    masters["0.weight"][5, :4] = torch.tensor([torch.nan, torch.inf, -torch.inf, 1e30])
+    state = state_of(masters, TYPES[dtype])
+    state["model"]["0.weight"][50:52] *= 1.5
+    state["model"]["1.weight"].view(torch.int16)[40, :3] = torch.tensor([0x7FC1, -1, 0x7F81], dtype=torch.int16)
+    data = saved(state)
+    assert bits_of(gcodec.load(io.BytesIO(data))) == bits_of(state)
+    assert sum(segment.cast is not None for segment in segments_of(data)) == len(MASTERS)
+    assert len(data) < len(saved({"optimizer": state["optimizer"]})) + 2000
+
+
+def test_tensors_that_are_alike_in_size_only_are_no_casts():
+    other = 0.02 * torch.randn(300, 220, generator=torch.Generator().manual_seed(9))
+    state = {"zeros": torch.zeros(300, 220, dtype=torch.bfloat16), "more zeros": torch.zeros(300, 220),
+             "weights": other.bfloat16(), "others": MASTERS["0.weight"], "truncated": other[:290].bfloat16(),
+             "small": torch.ones(4, dtype=torch.bfloat16), "small master": torch.ones(4)}  # fmt: skip
+    data = saved(state)
+    assert bits_of(gcodec.load(io.BytesIO(data))) == bits_of(state)
+    assert not any(segment.cast for segment in segments_of(data))
+
+
+def test_a_lossy_mode_makes_no_casts(tmp_path):
+    """The float32 values that come back are others than those that the weights were cast from."""
+    tensors = {name: value.bfloat16() for name, value in MASTERS.items()} | {f"of {n}": v for n, v in MASTERS.items()}
+    gcodec.save_file(tensors, tmp_path / "x.gc", mantissa_bits=10)
+    assert not any(segment.cast for segment in segments_of((tmp_path / "x.gc").read_bytes()))
+    back = gcodec.load_file(tmp_path / "x.gc")
+    assert all(torch.equal(back[name], value.bfloat16()) for name, value in MASTERS.items())
+
+
+def test_a_series_stores_casts_in_its_differences_too(tmp_path):
+    checkpoints, states = gcodec.Checkpointer(tmp_path, full_every=3), []
+    for step in range(4):
+        moved = {name: value * (1 + 1e-3 * step) for name, value in MASTERS.items()}
+        states.append(state_of(moved, torch.bfloat16))
+        checkpoints.save(step, states[-1])
+    for step, state in enumerate(states):
+        assert bits_of(checkpoints.load(step)) == bits_of(state)
+        assert any(segment.cast for file in tmp_path.glob(f"*{step}*") for segment in segments_of(file.read_bytes()))
+    checkpoints.delete(0)
+    assert bits_of(checkpoints.load(1)) == bits_of(states[1])
+
+
+def test_casts_of_no_segment_that_they_may_be_of_are_refused():
+    head, index = index_of(saved(state_of(MASTERS, torch.bfloat16)))
+    segments = index["files"][0]["segments"]
+    narrow = [number for number, segment in enumerate(segments) if "cast" in segment]
+    number, (file, of) = narrow[0], segments[narrow[0]]["cast"]
+    other = segments[narrow[1]]["cast"][1]
+
+    def refused(why: str, at: int = number, kind: type[GcodecError] = Corruption, **changes: Any) -> None:
+        changed = json.loads(json.dumps(index))
+        segment = changed["files"][0]["segments"][at]
+        segment.update(changes)
+        changed["files"][0]["segments"][at] = {key: value for key, value in segment.items() if value is not None}
+        with pytest.raises(kind, match=why), opened(with_index(head, json.dumps(changed).encode())) as archive:
+            for entry in archive.files:
+                for _ in archive.restored(entry):
+                    pass
+
+    for place in ([file, number], [file, narrow[1]], [file, 1 << 40], [1, 0], [1 << 60, 0], [file, other]):
+        refused("is no cast of", cast=place)
+    for place in ([], [0], [0, 0, 0]):
+        refused("must name a file and a segment", cast=place)
+    refused("is not a number", cast=[0, -1])
+    refused("have no base", base="0" * 16)
+    refused("is no cast of", at=of, cast=[file, other])
+    refused("base", cast=None, kind=Unsupported)  # its frame refers to a base, and nothing says to which
+    refused("no chunks", same=[file, of])
+
+
+def test_damage_of_what_a_cast_is_of_is_called_damage():
+    noise = torch.from_numpy(np.random.default_rng(0).integers(0, 1 << 32, 90_000, np.uint32).view(np.float32))
+    state = {"weights": noise.bfloat16(), "master": noise}  # which no compression makes smaller
+    data = bytearray(saved(state))
+    with opened(bytes(data)) as archive:
+        entry = archive.files[0]
+        [segment] = [segment for segment in entry.segments if segment.cast]
+        assert segment.cast is not None
+        of = entry.segments[segment.cast[1]]
+    assert of.chunks[0].codec == STORED
+    data[of.offset + of.chunks[0].stored // 8 * 4 + 3] ^= 0x40  # of a value's exponent
+    with ArchiveReader(io.BytesIO(bytes(data))) as archive, pytest.raises(Corruption):
+        archive.read("weights")
+
+
+def test_the_command_line_and_reports_name_what_a_tensor_is_a_cast_of(tmp_path: Path, capsys):
+    from gcodec.cli import main
+
+    (tmp_path / "x.gc").write_bytes(saved(state_of(MASTERS, torch.bfloat16)))
+    for arguments in (["inspect"], ["decompress", "--list"]):
+        assert main([*arguments, str(tmp_path / "x.gc")]) == 0
+        assert "cast of optimizer/0.weight/master" in capsys.readouterr().out
