@@ -11,8 +11,8 @@ from .dtypes import DType
 from .errors import InvalidArgument, check_choice, check_field_types
 from .format import modes as bit_layouts
 from .format.ladders import FINE_LADDER, PAPER_LADDER, Ladder
+from .format.limits import MAX_CODEBOOKS
 from .format.modes import BitLayout
-from .format.prelude import MAX_CODEBOOKS
 
 ROUNDINGS = ("nearest", "truncate")
 LADDERS = {"fine": FINE_LADDER, "paper": PAPER_LADDER}

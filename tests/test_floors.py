@@ -22,11 +22,12 @@ PACKAGE = Path(__file__).resolve().parents[1] / "gcodec"
 # A room imports from the floors below its own, and within itself in any way that forms no cycle.
 FLOORS: tuple[tuple[str, ...], ...] = (
     ("errors",),
-    ("threads",),
+    ("threads", "compiling"),
     ("kernels",),
-    ("compiling", "dtypes"),
+    ("dtypes",),
     ("format",),
     ("options", "memory", "tensors", "truncation"),
+    ("base_hash",),
     ("plan",),
     ("frame",),
     ("gpu",),

@@ -29,6 +29,7 @@ from .streams import open_standard_streams, printable
 
 #: Verbs that load kernels whatever their arguments are.
 _AT_ONCE = frozenset({"compress", "decompress", "inspect", "report", "series", "verify"})
+_LISTS = frozenset({"-l", "--list"})  #: what is listed is not decoded
 _OBJECTS_PER_COLLECTION = 100_000
 OK, FAILURE, USAGE, BROKEN_PIPE, INTERRUPTED, TERMINATED = 0, 1, 2, 141, 130, 143
 
@@ -67,7 +68,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(argv: Sequence[str]) -> int:
     short = None if argv and argv[0] in VERBS else verb_line(argv)
     line = argv if short is None else short
-    if line and line[0] in _AT_ONCE:
+    if line and line[0] in _AT_ONCE and _LISTS.isdisjoint(line):
         # All else would import it from the depths of other imports, where a loop of numba's over short calls makes
         # CPython get and give back a page of its stack for every call: that takes as long as half of the import.
         import_module("numba")

@@ -20,6 +20,7 @@ from .codebook import BY_ID, INLINE, RESIDUAL, Codebook, read_inline, read_resid
 from .columns import ColumnReferences, read_column_references
 from .dictionary import DICTIONARY, MAX_DICTIONARIES, Dictionary, read_dictionary
 from .levels import MAX_LEVELS, MAX_PLANES, Level, check_levels
+from .limits import BLOCK_LOG2, MAX_DIMENSIONS, MAX_VALUES, STREAM_LOG2
 
 #: Looks up a codebook by (id, hash); None where it is not known.
 FindCodebook = Callable[[int, int], Codebook | ChangeCodebook | None]
@@ -33,11 +34,6 @@ FRAME_SIZE_AT, PRELUDE_BYTES_AT = 16, 32  #: bytes at which sizes lie, u64
 _U64 = struct.Struct("<Q")
 CHECKSUM_AT = 40
 CHECKSUM_HOLE = CHECKSUM_AT // 4  #: first of the two words that hold the checksum
-MAX_DIMENSIONS = 32
-MAX_VALUES = 1 << 48
-BLOCK_LOG2 = range(10, 21)
-STREAM_LOG2 = range(6, 13)
-MAX_CODEBOOKS = 255
 MODES = ("lossless", "fixed", "near-lossless")
 CONTAINERS = ("numpy", "torch")
 TEMPLATE_COLUMNS = range(2, 1 << 24)

@@ -6,6 +6,7 @@ from functools import lru_cache
 
 import numpy as np
 
+from ..base_hash import BaseArray
 from ..dtypes import DType
 from ..errors import InvalidArgument
 from ..format.columns import for_kernels
@@ -23,7 +24,6 @@ from ..memory import Borrowed, float_bits_of, scratch_for
 from ..plan.codebooks import FittedCodebooks
 from ..plan.plan import FramePlan
 from ..plan.request import EncodeRequest
-from ..tensors import BaseArray
 
 encode_coded_blocks, decode_coded_blocks = Specialized(encode_blocks), Specialized(decode_blocks)
 

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ..base_hash import BaseArray, BaseHash
 from ..errors import Corruption, InvalidArgument, Unsupported
 from ..format import prelude as fmt
 from ..format import shipped
@@ -22,7 +23,7 @@ from ..kernels.core.bundles import FrameBlocks, Geometry
 from ..kernels.core.specialized import Specialized
 from ..kernels.entropy.encode_streams import STREAM_PAD, checksum
 from ..memory import MAX_POOLED_BLOCK, Borrowed
-from ..tensors import BaseArray, BaseHash, is_torch
+from ..tensors import is_torch
 from ..threads import run_batches
 from .kinds import BlockDecoder, MakeDecoder, check_status, kind_of
 from .sparse_blocks import SparseDecoder

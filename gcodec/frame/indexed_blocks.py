@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ..base_hash import BaseArray
 from ..format.dictionary import INDEX_TYPE, MAX_ENTRIES, Dictionary
 from ..format.modes import lossless
 from ..format.prelude import Prelude
@@ -25,7 +26,6 @@ from ..memory import Borrowed
 from ..plan.indexing import index_request
 from ..plan.plan import FramePlan
 from ..plan.request import EncodeRequest
-from ..tensors import BaseArray
 from .coded_blocks import CodedDecoder, CodedEncoder
 
 _check_indexed, _look_up_values = Specialized(check_indexed), Specialized(look_up_values)

@@ -11,6 +11,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
+from ..base_hash import BaseArray
 from ..dtypes import DType
 from ..errors import Corruption, Unsupported
 from ..format.prelude import Prelude
@@ -19,7 +20,6 @@ from ..kernels.core.bundles import FrameBlocks, Geometry
 from ..memory import Borrowed
 from ..plan.plan import FramePlan
 from ..plan.request import EncodeRequest
-from ..tensors import BaseArray
 from .coded_blocks import CodedDecoder, CodedEncoder
 from .indexed_blocks import IndexedDecoder, IndexedEncoder
 from .predicted_blocks import PredictedDecoder, PredictedEncoder

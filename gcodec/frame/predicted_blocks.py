@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from ..base_hash import BaseArray
 from ..dtypes import DType
 from ..format.prelude import Prelude
 from ..format.tables import digit_tables, residual_tables
@@ -21,7 +22,6 @@ from ..kernels.core.specialized import Specialized
 from ..memory import Borrowed, residual_scratch_for
 from ..plan.plan import FramePlan
 from ..plan.request import EncodeRequest
-from ..tensors import BaseArray
 
 _encode_blocks, _decode_blocks = Specialized(encode_predicted_blocks), Specialized(decode_predicted_blocks)
 _NO_TEMPLATE = np.zeros(0, np.float32)

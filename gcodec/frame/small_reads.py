@@ -16,8 +16,9 @@ import numpy as np
 
 from ..dtypes import BY_CODE, DType
 from ..format.columns import for_kernels
+from ..format.limits import MAX_DIMENSIONS
 from ..format.modes import lossless
-from ..format.prelude import CONTAINERS, HEADER, HEADER_BYTES, MAGIC, MAX_DIMENSIONS, VERSION, bare_start, start_of
+from ..format.prelude import CONTAINERS, HEADER, HEADER_BYTES, MAGIC, VERSION, bare_start, start_of
 from ..format.tables import empty_books, tables_of_planes
 from ..kernels.block.decode import CodedDecoding
 from ..kernels.block.header import OK

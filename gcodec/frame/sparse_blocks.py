@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ..base_hash import BaseArray
 from ..format.change_codebook import ChangeCodebook
 from ..format.prelude import Prelude
 from ..kernels.block import header
@@ -19,7 +20,6 @@ from ..kernels.entropy.changes import ChangeTables
 from ..memory import Borrowed, sparse_scratch_for
 from ..plan.plan import FramePlan
 from ..plan.request import EncodeRequest
-from ..tensors import BaseArray
 from .coded_blocks import CodedDecoder, CodedEncoder
 
 _write_sparse_blocks = Specialized(write_sparse_blocks)

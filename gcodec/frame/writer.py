@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ..base_hash import hash_of
 from ..dtypes import DType
 from ..format.change_codebook import ChangeCodebook
 from ..format.modes import BitLayout, lossless
@@ -22,7 +23,7 @@ from ..plan.indexing import INDEXED_LOG2
 from ..plan.plan import CODED_ONLY, FramePlan
 from ..plan.request import EncodeRequest
 from ..plan.sampling import STREAM_LOG2
-from ..tensors import Values, hash_of
+from ..tensors import Values
 from ..threads import OrderedWriter, n_threads, run_parallel
 from .coded_blocks import CodedEncoder
 from .kinds import BLOCK_KINDS, BlockEncoder

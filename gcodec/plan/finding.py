@@ -7,13 +7,13 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ..base_hash import BaseHash
 from ..format.change_codebook import VARIANTS
 from ..kernels.block.sparse_encode import CLASS_MARGIN, find_differences, gather_differences
 from ..kernels.block.sparse_types import BaseWords, Counts, Differences, Search, SparseSizes
 from ..kernels.core.specialized import Specialized
 from ..kernels.entropy.changes import MAX_CATEGORIES
 from ..memory import sparse_scratch_for
-from ..tensors import BaseHash
 
 #: Shares of values that differ up to which a sparse frame is looked at. With a base, other kinds of blocks are larger
 #: by a tenth at most beyond, but take a third of the time. So they do without one, where zeros take a code of one bit,

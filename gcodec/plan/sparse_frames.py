@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ..base_hash import hash_of
 from ..format.change_codebook import ChangeCodebook
 from ..format.codebook import limited_lengths
 from ..format.shipped_changes import (
@@ -24,7 +25,6 @@ from ..format.shipped_changes import (
 from ..kernels.block.sparse_encode import count_numbers, count_tops
 from ..kernels.block.sparse_types import Counts, Differences, SparseSizes
 from ..kernels.core.specialized import Specialized
-from ..tensors import hash_of
 from ..threads import n_threads, run_batches
 from .cuts import cheapest_ranges
 from .finding import MAX_SHARE_OF_BASE, MAX_SHARE_OF_ZERO, Finding, FoundBlocks

@@ -372,7 +372,7 @@ def test_help_and_lists_load_no_large_packages():
     run("compress", "n.npy")
     program = (
         "import sys; from gcodec.cli import main; main({}); "
-        "print([name for name in ('torch', 'rich.progress', 'gcodec.demo') if name in sys.modules])"
+        "print([name for name in ('torch', 'numba', 'rich.progress', 'gcodec.demo') if name in sys.modules])"
     )
     for arguments in (["--help"], ["decompress", "--list", "n.npy.gc"]):
         done = subprocess.run(

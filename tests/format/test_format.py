@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 import gcodec
 from gcodec import errors
 from gcodec.dtypes import BY_CODE, BY_NAME, WIDE_DTYPES
-from gcodec.format import codebook, modes
+from gcodec.format import codebook, limits, modes
 from gcodec.format import levels as kept
 from gcodec.format import prelude as fmt
 from gcodec.format.levels import Level, check_levels, kept_bits
@@ -208,14 +208,14 @@ def test_legal_values_of_the_header_are_those_of_the_page():
         assert found, name
         return tuple(map(int, found.groups()))
 
-    assert span("ndim") == (0, fmt.MAX_DIMENSIONS)
-    assert span("block_log2") == (fmt.BLOCK_LOG2[0], fmt.BLOCK_LOG2[-1])
-    assert span("stream_log2") == (fmt.STREAM_LOG2[0], fmt.STREAM_LOG2[-1])
-    assert span("n_codebooks") == (0, fmt.MAX_CODEBOOKS)
+    assert span("ndim") == (0, limits.MAX_DIMENSIONS)
+    assert span("block_log2") == (limits.BLOCK_LOG2[0], limits.BLOCK_LOG2[-1])
+    assert span("stream_log2") == (limits.STREAM_LOG2[0], limits.STREAM_LOG2[-1])
+    assert span("n_codebooks") == (0, limits.MAX_CODEBOOKS)
     assert span("n_levels") == (1, kept.MAX_LEVELS)
     assert span("n_planes") == (0, kept.MAX_PLANES)
     assert span("plane widths") == (1, kept.MAX_PLANE_BITS)
-    assert fmt.MAX_VALUES == 2**48
+    assert limits.MAX_VALUES == 2**48
     offsets = [int(row[0]) for row in rows.values() if row[0].isdigit()]
     sizes = {"4 bytes": 4, "u8": 1, "u16": 2, "u64": 8}
     fields = [row for row in rows.values() if row[0].isdigit() and row[1] in sizes]
@@ -226,10 +226,10 @@ def test_legal_values_of_the_header_are_those_of_the_page():
 
 def test_fields_are_wide_enough_for_their_maxima():
     for most in (
-        fmt.MAX_DIMENSIONS,
-        fmt.BLOCK_LOG2[-1],
-        fmt.STREAM_LOG2[-1],
-        fmt.MAX_CODEBOOKS,
+        limits.MAX_DIMENSIONS,
+        limits.BLOCK_LOG2[-1],
+        limits.STREAM_LOG2[-1],
+        limits.MAX_CODEBOOKS,
         kept.MAX_LEVELS,
         kept.MAX_PLANES,
         kept.MAX_PLANE_BITS,
@@ -244,14 +244,14 @@ def test_fields_are_wide_enough_for_their_maxima():
         assert 0 <= most < 1 << 8
     head = max(kind.head_bits for kind in BY_CODE.values())
     longest = prefix_code.MAX_LENGTH + head
-    stream = 1 << fmt.STREAM_LOG2[-1]
-    block = 1 << fmt.BLOCK_LOG2[-1]
+    stream = 1 << limits.STREAM_LOG2[-1]
+    block = 1 << limits.BLOCK_LOG2[-1]
     assert prefix_code.MAX_LENGTH < 1 << 4  # code lengths
     assert max(kind.tail_bits for kind in BY_CODE.values()) <= kept.MAX_PLANE_BITS
     assert head <= 16  # base, first of a range
     assert stream * longest // 8 < 1 << 16  # min_stream_bytes, 16 bits of length
     assert block * (longest + 64) // 8 + 1024 < 1 << 32  # block sizes, symbol_bytes, plane_bytes
-    assert (fmt.MAX_VALUES - 1) * 8 < 1 << 63  # byte counts fit int64
+    assert (limits.MAX_VALUES - 1) * 8 < 1 << 63  # byte counts fit int64
     assert longest <= 57 - 8  # a code within a 64-bit window at any bit
 
 

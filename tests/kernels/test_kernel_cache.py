@@ -28,6 +28,7 @@ PACKAGE = Path(gcodec.__file__).parent
 WITHOUT_RIGHTS = ["setpriv", "--inh-caps=-all", "--bounding-set=-all"] * (os.name == "posix" and os.geteuid() == 0)
 #: What decorators of kernels need of the package.
 FILES_OF_DECORATORS = (
+    "compiling.py",
     "errors.py",
     "threads.py",
     *(

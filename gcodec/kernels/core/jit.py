@@ -11,6 +11,7 @@ from typing import Any
 from numba import njit
 from numba.extending import overload
 
+from ...compiling import fork_between_kernels, notice_compiling
 from ...errors import GcodecError
 from .kernel_cache import INNER, cached
 from .kernel_compiler import COMPILED_AS_PART
@@ -22,6 +23,9 @@ if config.DISABLE_JIT:
         "gcodec's kernels run only compiled: unset NUMBA_DISABLE_JIT (disable_jit in .numba_config.yaml); "
         "CONTRIBUTING.md tells how to debug a kernel"
     )
+
+notice_compiling()
+fork_between_kernels()
 
 
 @cache
