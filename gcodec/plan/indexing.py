@@ -143,7 +143,7 @@ class Indexing(NamedTuple):
 def index_request(request: EncodeRequest, indices: np.ndarray) -> EncodeRequest:
     """Return the request to encode the indices of an array that may be indexed: uint8[n_values]."""
     values, options = request.values._replace(bits=indices, dtype=INDEX_TYPE), of_one_codebook(request.options)
-    return request._replace(values=values, bit_layout=lossless(INDEX_TYPE), options=options)
+    return request._replace(values=values, bit_layout=lossless(INDEX_TYPE), options=options, one_base=True)
 
 
 def may_be_indexed(request: EncodeRequest) -> bool:

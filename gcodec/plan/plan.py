@@ -204,7 +204,7 @@ def make_plan(
     Raises:
         InvalidArgument: If the number of threads is below 1.
     """
-    (values, dtype, shape, _), layout, levels, options, _, threads, fixed, shapes, base, standalone = request
+    (values, dtype, shape, _), layout, levels, options, _, threads, fixed, shapes, base, standalone, _ = request
     given = None if fixed is None else fixed.references
     form = _form_of(len(values), dtype, layout, options, block, given, standalone)
     special = False
@@ -212,7 +212,8 @@ def make_plan(
         special = (profile_of(request.values) if profile is None else profile) & HAS_MANY_SPECIAL > 0
     # The mean of a sub-stream or column would say how many of its values are special, not where the others lie.
     references, n_workers = form.references and not special, n_threads(threads, len(values))
-    planner = SamplePlanner(values, levels if form.has_levels else None, n_workers, references, special, form.sampling)
+    one_base = special or form.has_levels or request.one_base
+    planner = SamplePlanner(values, levels if form.has_levels else None, n_workers, references, one_base, form.sampling)
     rows: Sequence[Rows] = ()
     tables: Tables | None = None
     columns: tuple[ColumnReferences, ...] = ()
@@ -328,7 +329,7 @@ def _sample_for_codebooks(planner: SamplePlanner, candidate: Candidate, lossy: b
         sample = planner.full_sample(candidate)
         if sample.every > 1 and not lossy and has_few_heads(sample.counts_of(references)):
             sample = planner.whole_sample(candidate)
-    if (planner.special or planner.levels is not None) and not (lossy or references):
+    if planner.one_base and not (lossy or references):
         sample = on_one_base(sample, dtype, planner.form.n_levels)
     return sample
 

@@ -426,7 +426,7 @@ class SamplePlanner(NamedTuple):
         levels: uint8[n_values], None where there is one level.
         threads: Threads to count on.
         references: True if sub-streams may have references of their own.
-        special: True if many values are infinite or NaN: one base for all blocks is tried then.
+        one_base: True to try one base for all blocks.
         form: What depends on no value.
     """
 
@@ -434,7 +434,7 @@ class SamplePlanner(NamedTuple):
     levels: np.ndarray | None
     threads: int
     references: bool
-    special: bool
+    one_base: bool
     form: _SamplingForm
 
     def _counted(

@@ -13,6 +13,7 @@ import pytest
 
 import gcodec
 from gcodec import EncoderOptions
+from gcodec.format.codebook import limited_lengths
 from gcodec.format.modes import lossless
 from gcodec.plan.indexing import find_indexing
 from gcodec.plan.request import EncodeRequest
@@ -279,6 +280,20 @@ def test_few_different_values_take_their_entropy(dtype, n_values):
     counts = np.unique(bits, return_counts=True)[1]
     codes = np.maximum(-np.log2(counts / bits.size), 1)  # no code is shorter than a bit
     assert 8 * len(frame) <= (counts * codes).sum() + 0.15 * bits.size + 8 * (1000 + 9 * n_values)
+
+
+@pytest.mark.parametrize("dtype", SHORT)
+def test_an_index_is_the_same_symbol_in_all_blocks(dtype):
+    """However the indices of a block are on average: here in the middle between two whole numbers."""
+    kind, rng = KINDS[dtype], np.random.default_rng(11)
+    values = np.unique(noise(kind, rng, 400))[:256]
+    shares = np.full(256, 0.002 / 254)
+    shares[255] = (10.5 - 0.002 * 87) / 215
+    shares[40] += 1 - shares.sum()
+    bits = rng.choice(values, 1 << 19, p=shares)
+    frame = check(dtype, bits)
+    counts = np.unique(bits, return_counts=True)[1]
+    assert 8 * len(frame) <= (counts * limited_lengths(counts)).sum() + 0.05 * bits.size + 8 * 4000
 
 
 @pytest.mark.parametrize("dtype", [name for name, kind in KINDS.items() if kind.T])
