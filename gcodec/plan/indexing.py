@@ -45,10 +45,10 @@ from ..kernels.index.segment_scales import (
 )
 from ..memory import acquire, release
 from ..threads import n_threads, run_batches
+from .codebooks import code_bits
 from .factor_sets import factor_sets
 from .profile import spread_places, spread_sample
 from .request import EncodeRequest, of_one_codebook
-from .unused_bits import total_entropy
 
 INDEXED_LOG2 = 16  #: of indexed blocks: in smaller ones, headers would be a larger part
 MIN_INDEXED = 1 << 14  #: values that an array must have at least to be worth the search
@@ -73,11 +73,11 @@ _CLEARLY_FEWER, _FAR_FEWER, _FEWER_SIGNED = 0.97, 0.9, 0.98
 #: The share of the bits without scales, which are estimated too high, that those with scales may promise to take: of
 #: more, the search for all scales takes many times as long as encoding without it, for little or nothing.
 _WORTH = 0.9
-_ENTRY_BITS = 40  #: of an entry in the dictionary, about
+_FACTOR_BITS = 32  #: of a factor as an entry of the dictionary
+_LENGTH_BITS = 4  #: of the length of an entry's code, beside the entry in the dictionary
 #: Scales that are far enough from what processors may take for zero, and their inverses, too.
 _MIN_SCALE, _SCALES_END = 2.0**-125, 2.0**125
 _MAX_POWER = 6  #: of two: factors are larger by so much than those which are tried for the largest value of a segment
-_MAX_RARE = 2  #: values that are met so often or less are left out of the entries
 
 _repeats_values, _add_distinct = Specialized(repeats_values), Specialized(add_distinct)
 _find_indices = Specialized(find_indices)
@@ -126,12 +126,13 @@ class Indexing(NamedTuple):
 
     def extra_bits(self, value_bits: int) -> float:
         """Return about how many bits the frame takes beside its indices, given those of a value."""
-        return _SCALE_BITS * len(self.scales) + _ENTRY_BITS * len(self.entries) + value_bits * self.n_absent
+        of_entries = (self.entries.itemsize * 8 + _LENGTH_BITS) * len(self.entries)
+        return _SCALE_BITS * len(self.scales) + of_entries + value_bits * self.n_absent
 
     def bits(self, value_bits: int) -> float:
         """Return about how many bits the frame takes, given those of a value."""
         counts = _count_indices(self.indices) if self.counts is None else self.counts
-        return total_entropy(counts) + self.extra_bits(value_bits)
+        return code_bits(counts) + self.extra_bits(value_bits)
 
     def with_codes(self, codebook: Codebook) -> IndexedPlan:
         """Return the plan of indexed blocks whose indices have these codes."""
@@ -174,7 +175,7 @@ def find_indexing(request: EncodeRequest) -> Indexing | None:
         return None  # other kinds of blocks are as small
     found = []
     covered, usual_bits = _covered(counts), _usual_bits(entries, counts, dtype)
-    if covered >= _MIN_COVERED and total_entropy(counts) / len(sample) + (1 - covered) * dtype.bits < usual_bits:
+    if covered >= _MIN_COVERED and code_bits(counts) / len(sample) + (1 - covered) * dtype.bits < usual_bits:
         found.append(_among(values, entries, counts, threads))
     max_bits = found[0].bits(dtype.bits) / len(values) if found else inf
     if dtype.predictable and max_bits > _FEW_BITS:
@@ -269,17 +270,42 @@ def _part_by_part(work: Callable[[slice], object], n_values: int, threads: int) 
 def _without_rare(entries: np.ndarray, indices: np.ndarray) -> Indexing:
     """Return an array without the entries that are met so rarely that their values are shorter as exceptions, given its
     indices into all entries, which are changed in place."""
-    counts = _count_indices(indices)
-    kept = np.flatnonzero(counts[: len(entries)] > _MAX_RARE)
+    counts, value_bits = _count_indices(indices), 8 * entries.itemsize
+    ranked = np.argsort(-counts[: len(entries)], kind="stable")
+    n_kept = _n_worth(counts[ranked], len(indices), value_bits, value_bits)
+    kept = np.sort(ranked[:n_kept])
     n_absent = len(indices) - int(counts[kept].sum())
-    if len(kept) in (0, len(entries)):
-        return Indexing(False, entries, indices, int(counts[len(entries) :].sum()), _NO_SCALES, 0)
-    index_of = np.full(MAX_ENTRIES, len(kept), np.uint8)
-    index_of[kept] = np.arange(len(kept))
-    for first in range(0, len(indices), _PART):
-        part = indices[first : first + _PART]
-        part[:] = index_of[part]
+    if n_kept < len(entries):
+        index_of = np.full(MAX_ENTRIES, n_kept, np.uint8)
+        index_of[kept] = np.arange(n_kept)
+        for first in range(0, len(indices), _PART):
+            part = indices[first : first + _PART]
+            part[:] = index_of[part]
     return Indexing(False, entries[kept], indices, n_absent, _NO_SCALES, 0)
+
+
+def _n_worth(counts: np.ndarray, n: int, entry_bits: int, value_bits: int) -> int:
+    """Return how many entries of a dictionary are worth their bits, the most frequent first: at least one.
+
+    Args:
+        counts: How often each is met, falling.
+        n: Number of values.
+        entry_bits: Bits of an entry in the dictionary.
+        value_bits: Bits of a value that has no entry.
+    """
+    best, least = 1, inf
+    n_kept = int(np.count_nonzero(counts))
+    while n_kept:
+        n_absent = n - int(counts[:n_kept].sum())
+        bits = (
+            code_bits(np.append(counts[:n_kept], n_absent))
+            + (entry_bits + _LENGTH_BITS) * n_kept
+            + value_bits * n_absent
+        )
+        if bits < least:
+            best, least = n_kept, bits
+        n_kept -= max(n_kept // 4, 1)
+    return best
 
 
 def _count_indices(indices: np.ndarray) -> np.ndarray:
@@ -415,7 +441,7 @@ def _tried(values: np.ndarray, segment: int, factors: Factors, starts: np.ndarra
     # The entropy of a small sample is too low, because rare symbols are missing from it (Miller 1955).
     unseen = (np.count_nonzero(counts) - 1) / (2 * log(2))
     exception_bits = values.itemsize * 8 * int(counts[NO_MATCH])
-    bits = (total_entropy(counts) + unseen + exception_bits) / n_seen + _SCALE_BITS / segment
+    bits = (code_bits(counts) + unseen + exception_bits) / n_seen + _SCALE_BITS / segment
     return _Way(float(bits), unmatched, segment, factors)
 
 
@@ -441,6 +467,7 @@ def _products(values: np.ndarray, segment: int, factors: Factors, threads: int) 
     used = np.argsort(-counts, kind="stable")[: min(int(np.count_nonzero(counts)), MAX_ENTRIES - 1)]
     if not len(used):
         return None
+    used = used[: _n_worth(counts[used], n, _FACTOR_BITS, values.itemsize * 8)]
     factor_signs = np.where(used > N_FACTORS, -1.0, 1.0)
     entries = (factor_signs * factors.values[(used - 1) % N_FACTORS]).astype(np.float32)
     order = np.lexsort((factor_signs, entries))
@@ -522,7 +549,7 @@ def _on_one_power(scales: np.ndarray) -> np.ndarray:
 def _matches_entropy(values: np.ndarray, segment: int, scales: np.ndarray, factors: Factors) -> float:
     """Return the entropy in bits, of all values together, of the factors that they have with these scales."""
     matches = np.empty(len(values), np.uint16)
-    return total_entropy(_matched(values, segment, 0, scales[: -(-len(values) // segment)], factors, matches))
+    return code_bits(_matched(values, segment, 0, scales[: -(-len(values) // segment)], factors, matches))
 
 
 def _new_search() -> ScaleSearch:

@@ -296,6 +296,16 @@ def test_an_index_is_the_same_symbol_in_all_blocks(dtype):
     assert 8 * len(frame) <= (counts * limited_lengths(counts)).sum() + 0.05 * bits.size + 8 * 4000
 
 
+@pytest.mark.parametrize("dtype", SHORT)
+@pytest.mark.parametrize("n", [1 << 14, 1 << 18])
+def test_a_dictionary_has_no_entries_that_cost_more_than_they_save(dtype, n):
+    """One value is frequent, and each other one is met a few times at most: a bit for each, and the others beside."""
+    kind, rng = KINDS[dtype], np.random.default_rng(12)
+    bits = from_floats(kind, np.where(rng.random(n) < 0.95, 1.1, rng.standard_normal(n)))
+    n_others = n - int(np.unique(bits, return_counts=True)[1].max())
+    assert 8 * len(check(dtype, bits)) <= 1.04 * n + n_others * kind.W + 8 * 200
+
+
 @pytest.mark.parametrize("dtype", [name for name, kind in KINDS.items() if kind.T])
 def test_a_few_other_values_than_a_dictionary_holds_are_exceptions(dtype):
     kind, rng = KINDS[dtype], np.random.default_rng(5)
