@@ -272,6 +272,7 @@ def _without_rare(entries: np.ndarray, indices: np.ndarray) -> Indexing:
     indices into all entries, which are changed in place."""
     counts, value_bits = _count_indices(indices), 8 * entries.itemsize
     ranked = np.argsort(-counts[: len(entries)], kind="stable")
+    ranked = ranked[: max(int(np.count_nonzero(counts[: len(entries)])), 1)]
     n_kept = _n_worth(counts[ranked], len(indices), value_bits, value_bits)
     kept = np.sort(ranked[:n_kept])
     n_absent = len(indices) - int(counts[kept].sum())
@@ -288,24 +289,22 @@ def _n_worth(counts: np.ndarray, n: int, entry_bits: int, value_bits: int) -> in
     """Return how many entries of a dictionary are worth their bits, the most frequent first: at least one.
 
     Args:
-        counts: How often each is met, falling.
+        counts: How often each is met, falling; none is 0.
         n: Number of values.
         entry_bits: Bits of an entry in the dictionary.
         value_bits: Bits of a value that has no entry.
     """
-    best, least = 1, inf
-    n_kept = int(np.count_nonzero(counts))
-    while n_kept:
+
+    def bits(n_kept: int) -> float:
         n_absent = n - int(counts[:n_kept].sum())
-        bits = (
-            code_bits(np.append(counts[:n_kept], n_absent))
-            + (entry_bits + _LENGTH_BITS) * n_kept
-            + value_bits * n_absent
-        )
-        if bits < least:
-            best, least = n_kept, bits
-        n_kept -= max(n_kept // 4, 1)
-    return best
+        of_entries = (entry_bits + _LENGTH_BITS) * n_kept
+        return code_bits(np.append(counts[:n_kept], n_absent)) + of_entries + value_bits * n_absent
+
+    best, least = len(counts), bits(len(counts))
+    while best > 1 and (fewer := bits(best - -(-best // 4))) <= least:
+        best, least = best - -(-best // 4), fewer
+    # Beside one value that is frequent, the code of those without an entry is a bit shorter if there is no other entry.
+    return 1 if 2 * counts[0] > n and bits(1) < least else best
 
 
 def _count_indices(indices: np.ndarray) -> np.ndarray:
