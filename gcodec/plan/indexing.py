@@ -5,7 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from math import gcd, inf, log, prod
+from functools import lru_cache
+from math import gcd, inf, log, log2, prod
 from typing import NamedTuple
 
 import numpy as np
@@ -60,8 +61,7 @@ _MIN_PRODUCTS = 8  #: values other than 0 that a segment must have, on average
 _N_SEGMENTS, _SEGMENT_SAMPLE = 40, 128  #: segments that are sampled, and values of each; more where segments are fewer
 _SEGMENTS_APART = 32  #: one of so many is looked at again before all are
 _RARELY_UNMATCHED = 0.002  #: a share of values that are no products with which no more segments are looked at
-#: So long a segment, with so small a share of such values, is no chance.
-_SURE_SEGMENT, _SURELY_MATCHED = 128, 0.001
+_SURE_BITS = 120  #: that a segment's values tell beforehand if they are multiples of one scale: so many are no chance
 _MAX_CHECKED, _MAX_WAYS = 2, 2  #: ways of which more segments, and all products, are looked for
 _MAX_UNMATCHED = 0.25  #: a share of them with which nothing is gained, and longer segments have no scales either
 _FEW_BITS = 3  #: of a value, with which no scales are looked for
@@ -368,7 +368,7 @@ def _ways(values: np.ndarray, dtype: DType, lengths: Sequence[int], max_bits: fl
     ways: list[_Way] = []
     for factors in factor_sets(dtype):
         best = min(ways, key=lambda way: way.bits, default=None)
-        if best is not None and best.segment >= _SURE_SEGMENT and best.unmatched < _SURELY_MATCHED:
+        if best is not None and _is_sure(best, dtype):
             break
         for segment in lengths:
             way = _sampled(values, segment, factors)
@@ -378,6 +378,14 @@ def _ways(values: np.ndarray, dtype: DType, lengths: Sequence[int], max_bits: fl
             if way.unmatched > _MAX_UNMATCHED and len(factors.largest) > 1:
                 break
     return ways
+
+
+def _is_sure(way: _Way, dtype: DType) -> bool:
+    """Return True if no other factors are worth a try: if so many values of a segment are no multiples of one scale by
+    chance, and the few that are none take hardly any bits."""
+    value_bits = dtype.mantissa_bits + 1 - log2(way.factors.last)  # by which a value is none of the multiples
+    is_no_chance = way.segment * (1 - way.unmatched) * value_bits >= _SURE_BITS
+    return is_no_chance and way.unmatched * dtype.bits < (1 - _CLEARLY_FEWER) * way.bits
 
 
 def _segment_lengths(shapes: Sequence[Sequence[int]], n: int, share: float) -> list[int]:
@@ -399,11 +407,25 @@ def _segment_lengths(shapes: Sequence[Sequence[int]], n: int, share: float) -> l
 
 def _sampled(values: np.ndarray, segment: int, factors: Factors) -> _Way:
     """Return a way to index an array, as far as a sample of its segments promises."""
-    n_segments = len(values) // segment  # a shorter one at the end is like them
+    return _tried(values, segment, factors, *_sample_of(len(values), segment))
+
+
+@lru_cache(256)
+def _sample_of(n_values: int, segment: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return where the segments of a sample begin, and which of their values are looked at: int64[n] each."""
+    n_segments = n_values // segment  # a shorter one at the end is like them
     n_some = min(_N_SEGMENTS, n_segments)
     places = spread_places(segment, _N_SEGMENTS * _SEGMENT_SAMPLE // n_some)
-    starts = np.arange(n_some) * n_segments // n_some * segment
-    return _tried(values, segment, factors, starts, places.astype(np.int64))
+    return _spread_starts(n_segments, n_some, segment), places.astype(np.int64)
+
+
+def _spread_starts(n_segments: int, n_some: int, segment: int) -> np.ndarray:
+    """Return where some segments begin, the first few of which are from all over: int64[n_some].
+
+    Most arrays that are none of products have no scales in the first ones.
+    """
+    starts, apart = np.arange(n_some) * n_segments // n_some * segment, max(n_some // N_TRIED_FIRST, 1)
+    return np.concatenate([starts[k::apart] for k in range(apart)])
 
 
 def _checked(values: np.ndarray, way: _Way) -> _Way:
@@ -412,7 +434,7 @@ def _checked(values: np.ndarray, way: _Way) -> _Way:
     n_some = max(n_segments // _SEGMENTS_APART, 2 * _N_SEGMENTS)
     if way.unmatched < _RARELY_UNMATCHED or n_segments < 2 * n_some or way.segment > MAX_LOOKED_AT:
         return way
-    starts = np.arange(n_some) * n_segments // n_some * way.segment
+    starts = _spread_starts(n_segments, n_some, way.segment)
     return _tried(values, way.segment, way.factors, starts, np.arange(way.segment))
 
 
@@ -423,12 +445,10 @@ def _tried(values: np.ndarray, segment: int, factors: Factors, starts: np.ndarra
         values: uintW[n].
         segment: Number of values of a segment.
         factors: The factors.
-        starts: int64[n_segments], where the segments begin.
+        starts: int64[n_segments], where the segments begin, as :func:`_spread_starts` has them.
         places: int64[n_places], which of their values are looked at.
     """
-    counts, n, apart = np.zeros(N_MATCHES, np.int64), len(places), max(len(starts) // N_TRIED_FIRST, 1)
-    # Most arrays that are none of products have no scales in the first segments, which are from all over.
-    starts = np.concatenate([starts[k::apart] for k in range(apart)])
+    counts, n = np.zeros(N_MATCHES, np.int64), len(places)
     scratch = np.empty(n, values.dtype), np.empty(n, np.uint16), np.empty(1, np.uint32)
     types, most = (values.dtype, values.flags.aligned), int(_MAX_UNMATCHED * len(starts) * n)
     with _searching() as search:
