@@ -579,6 +579,7 @@ def _new_search() -> ScaleSearch:
         magnitudes=np.empty(MAX_LOOKED_AT, np.float32),
         numbers=np.empty(MAX_LOOKED_AT, np.uint16),
         factors=np.empty(MAX_LOOKED_AT, np.float32),
+        exact=np.empty(N_BOUNDED),
         below=np.empty(N_BOUNDED),
         above=np.empty(N_BOUNDED),
         small_bits=np.empty(N_SMALL, np.uint32),
