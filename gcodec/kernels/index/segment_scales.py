@@ -233,7 +233,7 @@ def _meet(exact, nearest, below, above, limit, low, high, factors):
         (n_met, n_lost, low, high): how many of them are not 0, how many of those contradict the bounds, and between
         which bounds all others want the scale to be: none, if low is above high.
     """
-    # Numbers above 0 are in the order of their bits, of which the largest is found in vectors. All masks are of 64 bits.
+    # Numbers above 0 are in the order of their bits, of which the largest is found in vectors. Masks are of 64 bits.
     n_met, n_fit, lowest, highest = I64(0), I64(0), I64(bits_of_double(low)), I64(bits_of_double(high))
     if factors.form == INTEGERS:
         inverse, last = 2.0 / (low + high), np.float64(factors.last)
@@ -492,8 +492,8 @@ def _queue_all_left(search, n_largest):
 
 @inlined
 def _try_queued(search, n, n_queued, stage, n_largest, factors):
-    """Narrow a segment's scale by one queued guess after another, but for the first stage only as long as the search has
-    not worked enough.
+    """Narrow a segment's scale by one queued guess after another; beyond the first stage, until the search has worked
+    enough.
 
     Returns:
         (bits, number, at): of the scale that fits, 0 if there is none; of the factor that it was found by; and its
