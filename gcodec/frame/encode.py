@@ -19,7 +19,7 @@ from ..memory import BytesBuilder, acquire, release
 from ..options import EncoderOptions
 from ..plan.indexed_frames import make_indexed_plan
 from ..plan.indexing import may_be_indexed
-from ..plan.plan import FramePlan, make_plan, make_sparse_plan, mixed_block_bits, no_plan
+from ..plan.plan import FramePlan, least_bits, make_plan, make_sparse_plan, mixed_block_bits, no_plan
 from ..plan.profile import profile_of
 from ..plan.request import NO_LEVELS, EncodeRequest
 from ..plan.unused_bits import drop_unused_bits
@@ -167,9 +167,12 @@ def _encode_array(request: EncodeRequest, out: Any = None) -> bytes | memoryview
     # Modes that may drop bits, and sparse frames, have no estimate here, and constant blocks, which are soon encoded,
     # take less than estimates say.
     profile = profile_of(request.values)
-    if not is_exact or profile & MAY_BE_SPARSE or _is_mostly_constant(request.values):
+    constant = _share_constant(request.values)
+    if not is_exact or profile & MAY_BE_SPARSE or constant >= 0.5:
         return copied_to_caller(min(encode_values(exact, indexed), _encode_unindexed(request), key=len), out)
     short = drop_unused_bits(request, profile)
+    if indexed.bits < (1 - constant) * least_bits(short, 1 << block_log2(request.values.dtype)):
+        return encode_values(exact, indexed, out)
     usual = plan_for(short, weigh=True, profile=profile)
     ways = sorted([(exact, indexed), (short, usual)], key=lambda way: way[1].bits)
     least, most = (plan.bits for _, plan in ways)
@@ -181,12 +184,12 @@ def _encode_array(request: EncodeRequest, out: Any = None) -> bytes | memoryview
     return frame
 
 
-def _is_mostly_constant(values: Values) -> bool:
-    """Return True if half of an array's blocks are constant, or nearly, as far as some of their values show."""
+def _share_constant(values: Values) -> float:
+    """Return the share of an array's whole blocks that are constant, or nearly, as far as some of their values show."""
     bits, log2 = values.bits, block_log2(values.dtype)
     n_blocks = len(bits) >> log2
     some = bits[: n_blocks << log2].reshape(n_blocks, -1)[:, :: (1 << log2) // _LOOKED_AT]
-    return 0 < n_blocks <= 2 * int(np.count_nonzero((some == some[:, :1]).all(1)))
+    return int(np.count_nonzero((some == some[:, :1]).all(1))) / max(n_blocks, 1)
 
 
 def _encode_unindexed(request: EncodeRequest, out: Any = None) -> bytes | memoryview:

@@ -273,6 +273,27 @@ def make_plan(
     return plan
 
 
+def least_bits(request: EncodeRequest, block: int) -> float:
+    """Return how many bits an array takes at least as coded blocks, whatever its heads take.
+
+    Args:
+        request: The array and how to encode it losslessly.
+        block: Values per block.
+
+    Returns:
+        The number of bits; 0 if rows may be predicted in fewer than the tails take.
+    """
+    values, dtype, shape, _ = request.values
+    rows = rows_of(request.shapes or (shape,)) if request.options.prediction and dtype.predictable else ()
+    of_tails = np.full(-(-len(values) // block), float(block * dtype.tail_bits))
+    if rows and Predictor(values, dtype, rows, None, block).may_predict(of_tails):
+        return 0.0
+    tail_bits = min(request.bit_layout.kept)
+    if request.bit_layout.drops == (0,):  # some of these bits may be in the head
+        tail_bits = min(other.tail_bits for other in (dtype, dtype.wide, dtype.signed, dtype.fine) if other)
+    return float(tail_bits * int(np.count_nonzero(values)))
+
+
 class _PlanForm:
     """Holds what planning depends on, beside the values: one object for each combination.
 

@@ -4,7 +4,7 @@ the quantized numbers take, and nothing changes."""
 from __future__ import annotations
 
 import tracemalloc
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from random import Random
 from typing import Any, NamedTuple
 
@@ -324,6 +324,38 @@ def test_other_arrays_are_encoded_as_if_there_were_no_indexed_blocks(dtype):
     for bits in (gaussian(kind, rng, 1 << 16), noise(kind, rng, 1 << 16), np.zeros(1 << 16, kind.container)):
         x = typed(dtype, bits)
         assert gcodec.encode(x, dtype=dtype) == gcodec.encode(x, dtype=dtype, options=NOT_INDEXED)
+
+
+def tempting(rng: np.random.Generator, n_rows: int) -> Iterator[tuple[str, Array]]:
+    """Yield numbers that may be indexed, and may be smaller otherwise, by name: float64[n_rows, 1024]."""
+    shape = n_rows, 1024
+    normal, few = rng.standard_normal(shape), rng.integers(-7, 8, shape).astype(np.float64)
+    scales = np.exp(rng.standard_normal((n_rows, 1)))
+    blocks = np.repeat(np.arange(n_rows) // 16 % 5, 1024).reshape(shape)
+    yield "sorted", np.sort(normal, axis=None).reshape(shape)
+    yield "smooth", np.cos(np.arange(normal.size) * 0.001).reshape(shape)
+    yield "smooth in steps", np.rint(100 * np.cos(np.arange(normal.size) * 0.001)).reshape(shape)
+    yield "few values", few
+    yield "few values in runs", np.sort(few, axis=None).reshape(shape)
+    yield "few factors of scales", few * scales
+    yield "few factors, and others", np.where(rng.random(shape) < 0.1, normal, few * scales)
+    yield "rows that are multiples of one", few[:1] * scales
+    yield "blocks that are constant beside others", np.where(blocks < 2, 1.5, few * scales)
+    yield "blocks that are rows' multiples beside others", np.where(blocks < 2, few[:1] * scales, few * scales)
+    yield "mostly zeros", np.where(rng.random(shape) < 0.7, 0, few * scales)
+    yield "short ones beside others", np.where(rng.random(shape) < 0.4, np.rint(normal * 4) / 4, normal)
+    yield "one value and others", np.where(rng.random(shape) < 0.95, 1.1, normal)
+    yield "infinities beside others", np.where(rng.random(shape) < 0.95, -np.inf, normal)
+
+
+@pytest.mark.parametrize("dtype", SHORT)
+@pytest.mark.parametrize("n_rows", [16, 97, 1040])
+def test_no_frame_is_larger_than_without_a_search_for_few_values(dtype, n_rows):
+    """Of more than 2**20 values, one frame is made, by estimates that may be off by a hundredth."""
+    for name, numbers in tempting(np.random.default_rng(13), n_rows):
+        x = typed(dtype, from_floats(KINDS[dtype], numbers))
+        without = len(gcodec.encode(x, dtype=dtype, options=NOT_INDEXED))
+        assert len(gcodec.encode(x, dtype=dtype)) <= (1.01 if n_rows > 1024 else 1) * without, name
 
 
 @pytest.mark.parametrize("dtype", SHORT)
