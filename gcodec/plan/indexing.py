@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ..dtypes import DType
-from ..format.codebook import Codebook
+from ..format.codebook import MAX_SYMBOLS, Codebook
 from ..format.dictionary import INDEX_TYPE, MAX_ENTRIES, Dictionary
 from ..format.modes import lossless
 from ..kernels.core.specialized import Specialized
@@ -84,6 +84,7 @@ _find_indices = Specialized(find_indices)
 _find_scales, _match_products = Specialized(find_scales), Specialized(match_products)
 _number_matches, _try_segments = Specialized(number_matches), Specialized(try_segments)
 _NO_SCALES = np.zeros(0, np.uint32)
+_BASE = 1 << INDEX_TYPE.head_bits - 1  #: of indices, from which the first and the last are as far away
 
 
 class IndexedPlan(NamedTuple):
@@ -144,7 +145,7 @@ class Indexing(NamedTuple):
 def index_request(request: EncodeRequest, indices: np.ndarray) -> EncodeRequest:
     """Return the request to encode the indices of an array that may be indexed: uint8[n_values]."""
     values, options = request.values._replace(bits=indices, dtype=INDEX_TYPE), of_one_codebook(request.options)
-    return request._replace(values=values, bit_layout=lossless(INDEX_TYPE), options=options, one_base=True)
+    return request._replace(values=values, bit_layout=lossless(INDEX_TYPE), options=options, one_base=_BASE)
 
 
 def may_be_indexed(request: EncodeRequest) -> bool:
@@ -297,10 +298,13 @@ def _n_worth(counts: np.ndarray, n: int, entry_bits: int, value_bits: int) -> in
 
     def bits(n_kept: int) -> float:
         n_absent = n - int(counts[:n_kept].sum())
+        # The first index has a code of its own beside all symbols; one more than fits is an escape, and its byte.
+        of_absent = value_bits + (INDEX_TYPE.bits if n_kept > MAX_SYMBOLS else 0)
         of_entries = (entry_bits + _LENGTH_BITS) * n_kept
-        return code_bits(np.append(counts[:n_kept], n_absent)) + of_entries + value_bits * n_absent
+        return code_bits(np.append(counts[:n_kept], n_absent)) + of_entries + of_absent * n_absent
 
-    best, least = len(counts), bits(len(counts))
+    best = min(len(counts), min(len(counts), MAX_SYMBOLS), key=bits)
+    least = bits(best)
     while best > 1 and (fewer := bits(best - -(-best // 4))) <= least:
         best, least = best - -(-best // 4), fewer
     # Beside one value that is frequent, the code of those without an entry is a bit shorter if there is no other entry.

@@ -28,6 +28,7 @@ from .prediction import MIN_ROW_VALUES, Prediction, Predictor, Rows, rows_of
 from .profile import profile_of
 from .request import EncodeRequest, of_one_codebook
 from .sampling import (
+    MEDIAN,
     REFERENCE_BITS,
     STREAM_BITS,
     STREAM_LOG2,
@@ -204,7 +205,7 @@ def make_plan(
     Raises:
         InvalidArgument: If the number of threads is below 1.
     """
-    (values, dtype, shape, _), layout, levels, options, _, threads, fixed, shapes, base, standalone, _ = request
+    (values, dtype, shape, _), layout, levels, options, _, threads, fixed, shapes, base, standalone, one_base = request
     given = None if fixed is None else fixed.references
     form = _form_of(len(values), dtype, layout, options, block, given, standalone)
     special = False
@@ -212,7 +213,8 @@ def make_plan(
         special = (profile_of(request.values) if profile is None else profile) & HAS_MANY_SPECIAL > 0
     # The mean of a sub-stream or column would say how many of its values are special, not where the others lie.
     references, n_workers = form.references and not special, n_threads(threads, len(values))
-    one_base = special or form.has_levels or request.one_base
+    if one_base is None and (special or form.has_levels):
+        one_base = MEDIAN
     planner = SamplePlanner(values, levels if form.has_levels else None, n_workers, references, one_base, form.sampling)
     rows: Sequence[Rows] = ()
     tables: Tables | None = None
@@ -350,8 +352,8 @@ def _sample_for_codebooks(planner: SamplePlanner, candidate: Candidate, lossy: b
         sample = planner.full_sample(candidate)
         if sample.every > 1 and not lossy and has_few_heads(sample.counts_of(references)):
             sample = planner.whole_sample(candidate)
-    if planner.one_base and not (lossy or references):
-        sample = on_one_base(sample, dtype, planner.form.n_levels)
+    if planner.one_base is not None and not (lossy or references):
+        sample = on_one_base(sample, dtype, planner.form.n_levels, planner.one_base)
     return sample
 
 

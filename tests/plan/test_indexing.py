@@ -297,6 +297,18 @@ def test_an_index_is_the_same_symbol_in_all_blocks(dtype):
 
 
 @pytest.mark.parametrize("dtype", SHORT)
+def test_frequent_values_at_both_ends_of_a_dictionary_have_codes(dtype):
+    """Symbols reach 127 indices far; the mean index is 130, and the values with indices 2 and 3 are frequent."""
+    kind, rng = KINDS[dtype], np.random.default_rng(14)
+    values = np.unique(noise(kind, rng, 400))[:230]
+    shares = np.full(230, 0.1 / 224)
+    shares[1:5], shares[229] = 0.096, 0.516
+    bits = rng.choice(values, 1 << 15, p=shares / shares.sum())
+    counts = np.unique(bits, return_counts=True)[1]
+    assert 8 * len(check(dtype, bits)) <= (counts * limited_lengths(counts)).sum() + 0.05 * bits.size + 8 * 1200
+
+
+@pytest.mark.parametrize("dtype", SHORT)
 @pytest.mark.parametrize("n", [1 << 14, 1 << 18])
 def test_a_dictionary_has_no_entries_that_cost_more_than_they_save(dtype, n):
     """One value is frequent, and each other one is met a few times at most: a bit for each, and the others beside."""
