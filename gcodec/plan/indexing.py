@@ -65,7 +65,6 @@ _SURE_BITS = 120  #: that a segment's values tell beforehand if they are multipl
 _MAX_CHECKED, _MAX_WAYS = 2, 2  #: ways of which more segments, and all products, are looked for
 _MAX_UNMATCHED = 0.25  #: a share of them with which nothing is gained, and longer segments have no scales either
 _FEW_BITS = 3  #: of a value, with which no scales are looked for
-_SCALE_BITS = 24  #: of a scale, about
 #: Shares of the bits that other factors than integers, and scales where values are few, take if they are no chance of
 #: a sample, which has fewer different values than the array; and that factors take with scales of either sign, if those
 #: are worth their time: nearly as many where the largest number of a group has either sign.
@@ -128,7 +127,8 @@ class Indexing(NamedTuple):
     def extra_bits(self, value_bits: int) -> float:
         """Return about how many bits the frame takes beside its indices, given those of a value."""
         of_entries = (self.entries.itemsize * 8 + _LENGTH_BITS) * len(self.entries)
-        return _SCALE_BITS * len(self.scales) + of_entries + value_bits * self.n_absent
+        of_scales = _scale_bits(int(np.bitwise_or.reduce(self.scales))) * len(self.scales)
+        return of_scales + of_entries + value_bits * self.n_absent
 
     def bits(self, value_bits: int) -> float:
         """Return about how many bits the frame takes, given those of a value."""
@@ -355,8 +355,8 @@ def _among_products(
     ways = [again for way in ways[:_MAX_CHECKED] if (again := _checked(values, way)).bits < max_bits]
     found: list[Indexing] = []
     for way in sorted(ways, key=_rank)[:_MAX_WAYS]:
-        # Of a long segment, more values may be too large to be products than a sample shows.
-        if not found or _FAR_FEWER * found[0].bits(dtype.bits) > way.bits * len(values):
+        # More segments may have no scale than those of a sample, and then another length is better after all.
+        if not found or _CLEARLY_FEWER * found[0].bits(dtype.bits) > way.bits * len(values):
             indexing = _products(values, way.segment, way.factors, threads)
             found += [indexing] if indexing is not None else []
     return found
@@ -453,10 +453,11 @@ def _tried(values: np.ndarray, segment: int, factors: Factors, starts: np.ndarra
         places: int64[n_places], which of their values are looked at.
     """
     counts, n = np.zeros(N_MATCHES, np.int64), len(places)
-    scratch = np.empty(n, values.dtype), np.empty(n, np.uint16), np.empty(1, np.uint32)
+    scratch = np.empty(n, values.dtype), np.empty(n, np.uint16), np.empty(1, np.uint32), np.zeros(1, np.uint32)
     types, most = (values.dtype, values.flags.aligned), int(_MAX_UNMATCHED * len(starts) * n)
     with _searching() as search:
-        _try_segments(types, values, SegmentSample(starts, places, *scratch), most, factors, search, counts)
+        sample = SegmentSample(starts, places, *scratch)
+        _try_segments(types, values, sample, most, factors, search, counts)
     n_seen = int(counts.sum())
     unmatched = float(counts[NO_MATCH] / n_seen)
     if unmatched > _MAX_UNMATCHED:
@@ -464,8 +465,13 @@ def _tried(values: np.ndarray, segment: int, factors: Factors, starts: np.ndarra
     # The entropy of a small sample is too low, because rare symbols are missing from it (Miller 1955).
     unseen = (np.count_nonzero(counts) - 1) / (2 * log(2))
     exception_bits = values.itemsize * 8 * int(counts[NO_MATCH])
-    bits = (code_bits(counts) + unseen + exception_bits) / n_seen + _SCALE_BITS / segment
+    bits = (code_bits(counts) + unseen + exception_bits) / n_seen + _scale_bits(int(sample.union[0])) / segment
     return _Way(float(bits), unmatched, segment, factors)
+
+
+def _scale_bits(union: int) -> int:
+    """Return how many bits each scale takes in a frame, given the bits that any of them has."""
+    return 16 if union & 0xFFFF == 0 else 24 if union & 0xFF == 0 else 32
 
 
 def _products(values: np.ndarray, segment: int, factors: Factors, threads: int) -> Indexing | None:

@@ -682,6 +682,7 @@ class SegmentSample(NamedTuple):
         part: uintW[n_places], scratch.
         matches: uint16[n_places], scratch.
         scale: uint32[1], scratch.
+        union: uint32[1], takes the bits that any scale has.
     """
 
     starts: np.ndarray
@@ -689,6 +690,7 @@ class SegmentSample(NamedTuple):
     part: np.ndarray
     matches: np.ndarray
     scale: np.ndarray
+    union: np.ndarray
 
 
 @kernel
@@ -709,6 +711,7 @@ def try_segments(values, sample, max_unmatched, factors, search, counts):
         for i in range(n_places):
             part[i] = values[sample.starts[s] + sample.places[i]]
         find_scales(part, n_places, 0, factors, search, sample.scale)
+        sample.union[0] |= sample.scale[0]
         match_products(part, n_places, 0, sample.scale, factors, search, sample.matches, counts)
         n_seen = (s + 1) * n_places
         if counts[NO_MATCH] > max_unmatched or (s + 1 == N_TRIED_FIRST and 2 * counts[NO_MATCH] > n_seen):
