@@ -65,10 +65,10 @@ _SURE_BITS = 120  #: that a segment's values tell beforehand if they are multipl
 _MAX_CHECKED, _MAX_WAYS = 2, 2  #: ways of which more segments, and all products, are looked for
 _MAX_UNMATCHED = 0.25  #: a share of them with which nothing is gained, and longer segments have no scales either
 _FEW_BITS = 3  #: of a value, with which no scales are looked for
-#: Shares of the bits that other factors than integers, and scales where values are few, take if they are no chance of
-#: a sample, which has fewer different values than the array; and that factors take with scales of either sign, if those
-#: are worth their time: nearly as many where the largest number of a group has either sign.
-_CLEARLY_FEWER, _FAR_FEWER, _FEWER_SIGNED = 0.97, 0.9, 0.98
+#: The share of the bits that other factors than integers, scales where values are few, and another length may take if
+#: they are to be better than by chance of a sample; and that which factors may take with scales of either sign, if
+#: those are worth their time: nearly as many where the largest number of a group has either sign.
+_CLEARLY_FEWER, _FEWER_SIGNED = 0.97, 0.98
 #: The share of the bits without scales, which are estimated too high, that those with scales may promise to take: of
 #: more, the search for all scales takes many times as long as encoding without it, for little or nothing.
 _WORTH = 0.9
@@ -182,7 +182,7 @@ def find_indexing(request: EncodeRequest) -> Indexing | None:
     if dtype.predictable and max_bits > _FEW_BITS:
         n_zero = int(counts[entries << entries.dtype.type(1) == 0].sum())  # of either sign
         lengths = _segment_lengths(request.shapes or (shape,), len(values), 1 - n_zero / len(sample))
-        most = min(_FAR_FEWER * max_bits, _WORTH * usual_bits)
+        most = min(_CLEARLY_FEWER * max_bits, _WORTH * usual_bits)
         found += _among_products(values, dtype, lengths, most, threads)
     if len(found) < 2:
         return found[0] if found else None
