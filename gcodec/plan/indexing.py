@@ -34,6 +34,7 @@ from ..kernels.index.segment_scales import (
     N_TRIED_FIRST,
     NO_MATCH,
     ONE,
+    SEARCHED,
     SIGNIFICANDS,
     TRUST,
     Factors,
@@ -372,8 +373,8 @@ def _ways(values: np.ndarray, dtype: DType, lengths: Sequence[int], max_bits: fl
     ways: list[_Way] = []
     for factors in factor_sets(dtype):
         best = min(ways, key=lambda way: way.bits, default=None)
-        if best is not None and _is_sure(best, dtype):
-            break
+        if best is not None and _is_sure(best, factors, dtype):
+            continue
         for segment in lengths:
             way = _sampled(values, segment, factors)
             if way.bits < max_bits:
@@ -384,12 +385,13 @@ def _ways(values: np.ndarray, dtype: DType, lengths: Sequence[int], max_bits: fl
     return ways
 
 
-def _is_sure(way: _Way, dtype: DType) -> bool:
-    """Return True if no other factors are worth a try: if so many values of a segment are no multiples of one scale by
-    chance, and the few that are none take hardly any bits."""
+def _is_sure(way: _Way, factors: Factors, dtype: DType) -> bool:
+    """Return True if a way leaves nothing to gain by other factors: if so many values of a segment are no multiples of
+    one scale by chance, and the others take hardly any bits, or it is levels that are tried, which no multiples are."""
     value_bits = dtype.mantissa_bits + 1 - log2(way.factors.last)  # by which a value is none of the multiples
-    is_no_chance = way.segment * (1 - way.unmatched) * value_bits >= _SURE_BITS
-    return is_no_chance and way.unmatched * dtype.bits < (1 - _CLEARLY_FEWER) * way.bits
+    if way.segment * (1 - way.unmatched) * value_bits < _SURE_BITS:
+        return False
+    return factors.form == SEARCHED or way.unmatched * dtype.bits < (1 - _CLEARLY_FEWER) * way.bits
 
 
 def _segment_lengths(shapes: Sequence[Sequence[int]], n: int, share: float) -> list[int]:
