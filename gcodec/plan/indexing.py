@@ -329,12 +329,14 @@ class _Way(NamedTuple):
     Attributes:
         bits: How many bits a value takes, about; infinite if too many values of a sample are no products.
         unmatched: The share of these in the sample.
+        n_kinds: How many different factors, with their signs, the sample has.
         segment: Number of values of a segment.
         factors: The factors.
     """
 
     bits: float
     unmatched: float
+    n_kinds: int
     segment: int
     factors: Factors
 
@@ -352,8 +354,9 @@ def _among_products(
         max_bits: How many bits a value may take.
         threads: Number of threads.
     """
-    ways = sorted(_ways(values, dtype, lengths, max_bits), key=_rank)
-    ways = [again for way in ways[:_MAX_CHECKED] if (again := _checked(values, way)).bits < max_bits]
+    ways = sorted(_ways(values, dtype, lengths, max_bits), key=_rank)[:_MAX_CHECKED]
+    if any(way.unmatched >= _RARELY_UNMATCHED or way.n_kinds > MAX_SYMBOLS for way in ways):
+        ways = [again for way in ways if (again := _checked(values, way)).bits < max_bits]
     found: list[Indexing] = []
     for way in sorted(ways, key=_rank)[:_MAX_WAYS]:
         # More segments may have no scale than those of a sample, and then another length is better after all.
@@ -438,13 +441,20 @@ def _checked(values: np.ndarray, way: _Way) -> _Way:
     """Return what a larger sample of whole segments promises of a way, if there are more of them than that."""
     n_segments = len(values) // way.segment
     n_some = max(n_segments // _SEGMENTS_APART, 2 * _N_SEGMENTS)
-    if way.unmatched < _RARELY_UNMATCHED or n_segments < 2 * n_some or way.segment > MAX_LOOKED_AT:
+    if n_segments < 2 * n_some or way.segment > MAX_LOOKED_AT:
         return way
     starts = _spread_starts(n_segments, n_some, way.segment)
-    return _tried(values, way.segment, way.factors, starts, np.arange(way.segment))
+    return _tried(values, way.segment, way.factors, starts, np.arange(way.segment), MAX_SYMBOLS)
 
 
-def _tried(values: np.ndarray, segment: int, factors: Factors, starts: np.ndarray, places: np.ndarray) -> _Way:
+def _tried(
+    values: np.ndarray,
+    segment: int,
+    factors: Factors,
+    starts: np.ndarray,
+    places: np.ndarray,
+    max_kinds: int = N_MATCHES,
+) -> _Way:
     """Return a way to index an array, as far as some of its segments promise.
 
     Args:
@@ -453,6 +463,8 @@ def _tried(values: np.ndarray, segment: int, factors: Factors, starts: np.ndarra
         factors: The factors.
         starts: int64[n_segments], where the segments begin, as :func:`_spread_starts` has them.
         places: int64[n_places], which of their values are looked at.
+        max_kinds: Number of factors, with their signs, of which the rarest are left out, which a small sample cannot
+            tell from those that are rare in the sample.
     """
     counts, n = np.zeros(N_MATCHES, np.int64), len(places)
     scratch = np.empty(n, values.dtype), np.empty(n, np.uint16), np.empty(1, np.uint32), np.zeros(1, np.uint32)
@@ -460,15 +472,16 @@ def _tried(values: np.ndarray, segment: int, factors: Factors, starts: np.ndarra
     with _searching() as search:
         sample = SegmentSample(starts, places, *scratch)
         _try_segments(types, values, sample, most, factors, search, counts)
-    n_seen = int(counts.sum())
-    unmatched = float(counts[NO_MATCH] / n_seen)
+    n_seen, kinds = int(counts.sum()), np.sort(counts[NO_MATCH + 1 :])[::-1]
+    unmatched, n_kinds = float(counts[NO_MATCH] / n_seen), int(np.count_nonzero(kinds))
     if unmatched > _MAX_UNMATCHED:
-        return _Way(inf, unmatched, segment, factors)
+        return _Way(inf, unmatched, n_kinds, segment, factors)
     # The entropy of a small sample is too low, because rare symbols are missing from it (Miller 1955).
-    unseen = (np.count_nonzero(counts) - 1) / (2 * log(2))
-    exception_bits = values.itemsize * 8 * int(counts[NO_MATCH])
-    bits = (code_bits(counts) + unseen + exception_bits) / n_seen + _scale_bits(int(sample.union[0])) / segment
-    return _Way(float(bits), unmatched, segment, factors)
+    unseen = n_kinds / (2 * log(2))
+    n_absent = n_seen - int(kinds[:max_kinds].sum())
+    of_values = code_bits(np.append(kinds[:max_kinds], n_absent)) + values.itemsize * 8 * n_absent
+    bits = (of_values + unseen) / n_seen + _scale_bits(int(sample.union[0])) / segment
+    return _Way(float(bits), unmatched, n_kinds, segment, factors)
 
 
 def _scale_bits(union: int) -> int:
