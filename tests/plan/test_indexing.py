@@ -15,6 +15,8 @@ import gcodec
 from gcodec import EncoderOptions
 from gcodec.format.codebook import limited_lengths
 from gcodec.format.modes import lossless
+from gcodec.frame.encode import encode_values
+from gcodec.plan.indexed_frames import make_indexed_plan
 from gcodec.plan.indexing import find_indexing
 from gcodec.plan.request import EncodeRequest
 from gcodec.tensors import values_of
@@ -368,6 +370,17 @@ def test_no_frame_is_larger_than_without_a_search_for_few_values(dtype, n_rows):
         x = typed(dtype, from_floats(KINDS[dtype], numbers))
         without = len(gcodec.encode(x, dtype=dtype, options=NOT_INDEXED))
         assert len(gcodec.encode(x, dtype=dtype)) <= (1.01 if n_rows > 1024 else 1) * without, name
+
+
+@pytest.mark.parametrize("dtype", SHORT)
+def test_frames_take_no_more_than_indices_were_estimated_to_take(dtype):
+    """Else another way to encode would be left for one that is larger. Sub-streams take a bit in thirty values."""
+    for name, numbers in tempting(np.random.default_rng(15), 97):
+        request = request_for(dtype, from_floats(KINDS[dtype], numbers))
+        found, plan = find_indexing(request), make_indexed_plan(request)
+        if found is not None and plan is not None:
+            bits = 8 * len(encode_values(request, plan))
+            assert bits <= 1.05 * found.bits(KINDS[dtype].W) + 0.05 * numbers.size + 8 * 500, name
 
 
 @pytest.mark.parametrize("dtype", SHORT)
