@@ -18,11 +18,10 @@ from ..kernels.sample.look import MAY_BE_CONSTANT, MAY_BE_SPARSE
 from ..memory import BytesBuilder, acquire, release
 from ..options import EncoderOptions
 from ..plan.indexed_frames import make_indexed_plan
-from ..plan.indexing import INDEXED_LOG2, may_be_indexed
-from ..plan.plan import FramePlan, make_plan, make_sparse_plan, mixed_block_bits, no_plan
+from ..plan.indexing import may_be_indexed
+from ..plan.plan import FramePlan, least_bits, make_plan, make_sparse_plan, mixed_block_bits, no_plan
 from ..plan.profile import profile_of
 from ..plan.request import NO_LEVELS, EncodeRequest
-from ..plan.sparse_frames import may_be_sparse
 from ..plan.unused_bits import drop_unused_bits
 from ..tensors import Values
 from .sizes import block_log2
@@ -31,6 +30,8 @@ from .writer import FrameWriter, FullError
 CONSTANT_BYTES = BLOCK_HEADER + 8  #: of a constant block, the smallest there is
 _LOOKED_AT = 64  #: values of a block that are equal if it is constant
 _MAX_TRIED = 1 << 20  #: values up to which whole frames of blocks of several kinds are made and compared
+#: The share of the bits of one plan below which another is taken by its estimate; between them, both frames are made.
+_CLEARLY = 0.9
 _LEVEL_SAMPLE = 64  #: blocks whose levels are counted
 _MAX_CONSTANTS = 1 << 18  #: equal values that are stored as constant blocks without a plan
 _MAX_STORED_BYTES = 32  #: of values that are stored as they are
@@ -163,20 +164,32 @@ def _encode_array(request: EncodeRequest, out: Any = None) -> bytes | memoryview
     indexed = make_indexed_plan(exact)
     if indexed is None:
         return _encode_unindexed(request, out)
-    # Long arrays are encoded once, by the plan whose estimate is smaller; but modes that may drop bits, and sparse
-    # frames, have no estimate here, and constant blocks, which are soon encoded, take less than estimates say.
-    bits = request.values.bits
-    if is_exact and len(bits) > _MAX_TRIED and not may_be_sparse(bits, None) and not _is_mostly_constant(bits):
-        usual = plan_for(drop_unused_bits(request, profile_of(request.values)), weigh=True)
-        return encode_values(exact, indexed, out) if indexed.bits < usual.bits else _encode_unindexed(request, out)
-    return copied_to_caller(min(encode_values(exact, indexed), _encode_unindexed(request), key=len), out)
+    # Modes that may drop bits, and sparse frames, have no estimate here, and constant blocks, which are soon encoded,
+    # take less than estimates say.
+    profile = profile_of(request.values)
+    constant = _share_constant(request.values)
+    if not is_exact or profile & MAY_BE_SPARSE or constant >= 0.5:
+        return copied_to_caller(min(encode_values(exact, indexed), _encode_unindexed(request), key=len), out)
+    short = drop_unused_bits(request, profile)
+    if indexed.bits < (1 - constant) * least_bits(short, 1 << block_log2(request.values.dtype)):
+        return encode_values(exact, indexed, out)
+    usual = plan_for(short, weigh=True, profile=profile)
+    ways = sorted([(exact, indexed), (short, usual)], key=lambda way: way[1].bits)
+    least, most = (plan.bits for _, plan in ways)
+    if least < _CLEARLY * most or len(request.values.bits) > _MAX_TRIED:
+        frame = encode_values(*ways[0], out)
+    else:
+        frame = copied_to_caller(min((encode_values(*way) for way in ways), key=len), out)
+    usual.close()
+    return frame
 
 
-def _is_mostly_constant(bits: np.ndarray) -> bool:
-    """Return True if half of a long array's blocks are constant, or nearly, as far as some of their values show."""
-    n_blocks = len(bits) >> INDEXED_LOG2
-    some = bits[: n_blocks << INDEXED_LOG2].reshape(n_blocks, -1)[:, :: (1 << INDEXED_LOG2) // _LOOKED_AT]
-    return 2 * int(np.count_nonzero((some == some[:, :1]).all(1))) >= n_blocks
+def _share_constant(values: Values) -> float:
+    """Return the share of an array's whole blocks that are constant, or nearly, as far as some of their values show."""
+    bits, log2 = values.bits, block_log2(values.dtype)
+    n_blocks = len(bits) >> log2
+    some = bits[: n_blocks << log2].reshape(n_blocks, -1)[:, :: (1 << log2) // _LOOKED_AT]
+    return int(np.count_nonzero((some == some[:, :1]).all(1))) / max(n_blocks, 1)
 
 
 def _encode_unindexed(request: EncodeRequest, out: Any = None) -> bytes | memoryview:

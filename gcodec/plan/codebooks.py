@@ -351,3 +351,21 @@ def tail_costs(kept: tuple[int, ...]) -> np.ndarray:
 def kept_costs(codebooks: tuple[Codebook, ...]) -> np.ndarray:
     """Return :func:`bin_costs` of codebooks that are used again and again, kept from the last time."""
     return bin_costs(codebooks)
+
+
+def code_bits(counts: np.ndarray) -> float:
+    """Return about how many bits symbols take as prefix codes, all together: their order-0 entropy, but that no code is
+    shorter than a bit or longer than codes can be.
+
+    Args:
+        counts: How often each symbol is met.
+    """
+    counts = np.sort(counts[counts > 0])[::-1]
+    left, bits, n_first = int(counts.sum()), 0, 0
+    # A symbol that more than half of those have which are left takes one bit, and sets the others one bit apart.
+    while n_first + 1 < len(counts) and 2 * counts[n_first] > left:
+        bits += left
+        left -= int(counts[n_first])
+        n_first += 1
+    others = counts[n_first:]
+    return bits + float((others * np.minimum(np.log2(left / others), MAX_LENGTH - n_first)).sum())

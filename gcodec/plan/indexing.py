@@ -5,13 +5,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from math import gcd, inf, log, prod
+from functools import lru_cache
+from math import gcd, inf, log, log2, prod
 from typing import NamedTuple
 
 import numpy as np
 
 from ..dtypes import DType
-from ..format.codebook import Codebook
+from ..format.codebook import MAX_SYMBOLS, Codebook
 from ..format.dictionary import INDEX_TYPE, MAX_ENTRIES, Dictionary
 from ..format.modes import lossless
 from ..kernels.core.specialized import Specialized
@@ -33,6 +34,7 @@ from ..kernels.index.segment_scales import (
     N_TRIED_FIRST,
     NO_MATCH,
     ONE,
+    SEARCHED,
     SIGNIFICANDS,
     TRUST,
     Factors,
@@ -45,10 +47,10 @@ from ..kernels.index.segment_scales import (
 )
 from ..memory import acquire, release
 from ..threads import n_threads, run_batches
+from .codebooks import code_bits
 from .factor_sets import factor_sets
 from .profile import spread_places, spread_sample
 from .request import EncodeRequest, of_one_codebook
-from .unused_bits import total_entropy
 
 INDEXED_LOG2 = 16  #: of indexed blocks: in smaller ones, headers would be a larger part
 MIN_INDEXED = 1 << 14  #: values that an array must have at least to be worth the search
@@ -60,30 +62,29 @@ _MIN_PRODUCTS = 8  #: values other than 0 that a segment must have, on average
 _N_SEGMENTS, _SEGMENT_SAMPLE = 40, 128  #: segments that are sampled, and values of each; more where segments are fewer
 _SEGMENTS_APART = 32  #: one of so many is looked at again before all are
 _RARELY_UNMATCHED = 0.002  #: a share of values that are no products with which no more segments are looked at
-#: So long a segment, with so small a share of such values, is no chance.
-_SURE_SEGMENT, _SURELY_MATCHED = 128, 0.001
+_SURE_BITS = 120  #: that a segment's values tell beforehand if they are multiples of one scale: so many are no chance
 _MAX_CHECKED, _MAX_WAYS = 2, 2  #: ways of which more segments, and all products, are looked for
 _MAX_UNMATCHED = 0.25  #: a share of them with which nothing is gained, and longer segments have no scales either
 _FEW_BITS = 3  #: of a value, with which no scales are looked for
-_SCALE_BITS = 24  #: of a scale, about
-#: Shares of the bits that other factors than integers, and scales where values are few, take if they are no chance of
-#: a sample, which has fewer different values than the array; and that factors take with scales of either sign, if those
-#: are worth their time: nearly as many where the largest number of a group has either sign.
-_CLEARLY_FEWER, _FAR_FEWER, _FEWER_SIGNED = 0.97, 0.9, 0.98
+#: The share of the bits that other factors than integers, scales where values are few, and another length may take if
+#: they are to be better than by chance of a sample; and that which factors may take with scales of either sign, if
+#: those are worth their time: nearly as many where the largest number of a group has either sign.
+_CLEARLY_FEWER, _FEWER_SIGNED = 0.97, 0.98
 #: The share of the bits without scales, which are estimated too high, that those with scales may promise to take: of
 #: more, the search for all scales takes many times as long as encoding without it, for little or nothing.
 _WORTH = 0.9
-_ENTRY_BITS = 40  #: of an entry in the dictionary, about
+_FACTOR_BITS = 32  #: of a factor as an entry of the dictionary
+_LENGTH_BITS = 4  #: of the length of an entry's code, beside the entry in the dictionary
 #: Scales that are far enough from what processors may take for zero, and their inverses, too.
 _MIN_SCALE, _SCALES_END = 2.0**-125, 2.0**125
 _MAX_POWER = 6  #: of two: factors are larger by so much than those which are tried for the largest value of a segment
-_MAX_RARE = 2  #: values that are met so often or less are left out of the entries
 
 _repeats_values, _add_distinct = Specialized(repeats_values), Specialized(add_distinct)
 _find_indices = Specialized(find_indices)
 _find_scales, _match_products = Specialized(find_scales), Specialized(match_products)
 _number_matches, _try_segments = Specialized(number_matches), Specialized(try_segments)
 _NO_SCALES = np.zeros(0, np.uint32)
+_BASE = 1 << INDEX_TYPE.head_bits - 1  #: of indices, from which the first and the last are as far away
 
 
 class IndexedPlan(NamedTuple):
@@ -126,12 +127,14 @@ class Indexing(NamedTuple):
 
     def extra_bits(self, value_bits: int) -> float:
         """Return about how many bits the frame takes beside its indices, given those of a value."""
-        return _SCALE_BITS * len(self.scales) + _ENTRY_BITS * len(self.entries) + value_bits * self.n_absent
+        of_entries = (self.entries.itemsize * 8 + _LENGTH_BITS) * len(self.entries)
+        of_scales = _scale_bits(int(np.bitwise_or.reduce(self.scales))) * len(self.scales)
+        return of_scales + of_entries + value_bits * self.n_absent
 
     def bits(self, value_bits: int) -> float:
         """Return about how many bits the frame takes, given those of a value."""
         counts = _count_indices(self.indices) if self.counts is None else self.counts
-        return total_entropy(counts) + self.extra_bits(value_bits)
+        return code_bits(counts) + self.extra_bits(value_bits)
 
     def with_codes(self, codebook: Codebook) -> IndexedPlan:
         """Return the plan of indexed blocks whose indices have these codes."""
@@ -143,7 +146,7 @@ class Indexing(NamedTuple):
 def index_request(request: EncodeRequest, indices: np.ndarray) -> EncodeRequest:
     """Return the request to encode the indices of an array that may be indexed: uint8[n_values]."""
     values, options = request.values._replace(bits=indices, dtype=INDEX_TYPE), of_one_codebook(request.options)
-    return request._replace(values=values, bit_layout=lossless(INDEX_TYPE), options=options)
+    return request._replace(values=values, bit_layout=lossless(INDEX_TYPE), options=options, one_base=_BASE)
 
 
 def may_be_indexed(request: EncodeRequest) -> bool:
@@ -174,13 +177,13 @@ def find_indexing(request: EncodeRequest) -> Indexing | None:
         return None  # other kinds of blocks are as small
     found = []
     covered, usual_bits = _covered(counts), _usual_bits(entries, counts, dtype)
-    if covered >= _MIN_COVERED and total_entropy(counts) / len(sample) + (1 - covered) * dtype.bits < usual_bits:
+    if covered >= _MIN_COVERED and code_bits(counts) / len(sample) + (1 - covered) * dtype.bits < usual_bits:
         found.append(_among(values, entries, counts, threads))
     max_bits = found[0].bits(dtype.bits) / len(values) if found else inf
     if dtype.predictable and max_bits > _FEW_BITS:
         n_zero = int(counts[entries << entries.dtype.type(1) == 0].sum())  # of either sign
         lengths = _segment_lengths(request.shapes or (shape,), len(values), 1 - n_zero / len(sample))
-        most = min(_FAR_FEWER * max_bits, _WORTH * usual_bits)
+        most = min(_CLEARLY_FEWER * max_bits, _WORTH * usual_bits)
         found += _among_products(values, dtype, lengths, most, threads)
     if len(found) < 2:
         return found[0] if found else None
@@ -269,17 +272,44 @@ def _part_by_part(work: Callable[[slice], object], n_values: int, threads: int) 
 def _without_rare(entries: np.ndarray, indices: np.ndarray) -> Indexing:
     """Return an array without the entries that are met so rarely that their values are shorter as exceptions, given its
     indices into all entries, which are changed in place."""
-    counts = _count_indices(indices)
-    kept = np.flatnonzero(counts[: len(entries)] > _MAX_RARE)
+    counts, value_bits = _count_indices(indices), 8 * entries.itemsize
+    ranked = np.argsort(-counts[: len(entries)], kind="stable")
+    ranked = ranked[: max(int(np.count_nonzero(counts[: len(entries)])), 1)]
+    n_kept = _n_worth(counts[ranked], len(indices), value_bits, value_bits)
+    kept = np.sort(ranked[:n_kept])
     n_absent = len(indices) - int(counts[kept].sum())
-    if len(kept) in (0, len(entries)):
-        return Indexing(False, entries, indices, int(counts[len(entries) :].sum()), _NO_SCALES, 0)
-    index_of = np.full(MAX_ENTRIES, len(kept), np.uint8)
-    index_of[kept] = np.arange(len(kept))
-    for first in range(0, len(indices), _PART):
-        part = indices[first : first + _PART]
-        part[:] = index_of[part]
+    if n_kept < len(entries):
+        index_of = np.full(MAX_ENTRIES, n_kept, np.uint8)
+        index_of[kept] = np.arange(n_kept)
+        for first in range(0, len(indices), _PART):
+            part = indices[first : first + _PART]
+            part[:] = index_of[part]
     return Indexing(False, entries[kept], indices, n_absent, _NO_SCALES, 0)
+
+
+def _n_worth(counts: np.ndarray, n: int, entry_bits: int, value_bits: int) -> int:
+    """Return how many entries of a dictionary are worth their bits, the most frequent first: at least one.
+
+    Args:
+        counts: How often each is met, falling; none is 0.
+        n: Number of values.
+        entry_bits: Bits of an entry in the dictionary.
+        value_bits: Bits of a value that has no entry.
+    """
+
+    def bits(n_kept: int) -> float:
+        n_absent = n - int(counts[:n_kept].sum())
+        # The first index has a code of its own beside all symbols; one more than fits is an escape, and its byte.
+        of_absent = value_bits + (INDEX_TYPE.bits if n_kept > MAX_SYMBOLS else 0)
+        of_entries = (entry_bits + _LENGTH_BITS) * n_kept
+        return code_bits(np.append(counts[:n_kept], n_absent)) + of_entries + of_absent * n_absent
+
+    best = min(len(counts), min(len(counts), MAX_SYMBOLS), key=bits)
+    least = bits(best)
+    while best > 1 and (fewer := bits(best - -(-best // 4))) <= least:
+        best, least = best - -(-best // 4), fewer
+    # Beside one value that is frequent, the code of those without an entry is a bit shorter if there is no other entry.
+    return 1 if 2 * counts[0] > n and bits(1) < least else best
 
 
 def _count_indices(indices: np.ndarray) -> np.ndarray:
@@ -299,12 +329,14 @@ class _Way(NamedTuple):
     Attributes:
         bits: How many bits a value takes, about; infinite if too many values of a sample are no products.
         unmatched: The share of these in the sample.
+        n_kinds: How many different factors, with their signs, the sample has.
         segment: Number of values of a segment.
         factors: The factors.
     """
 
     bits: float
     unmatched: float
+    n_kinds: int
     segment: int
     factors: Factors
 
@@ -322,12 +354,13 @@ def _among_products(
         max_bits: How many bits a value may take.
         threads: Number of threads.
     """
-    ways = sorted(_ways(values, dtype, lengths, max_bits), key=_rank)
-    ways = [again for way in ways[:_MAX_CHECKED] if (again := _checked(values, way)).bits < max_bits]
+    ways = sorted(_ways(values, dtype, lengths, max_bits), key=_rank)[:_MAX_CHECKED]
+    if any(way.unmatched >= _RARELY_UNMATCHED or way.n_kinds > MAX_SYMBOLS for way in ways):
+        ways = [again for way in ways if (again := _checked(values, way)).bits < max_bits]
     found: list[Indexing] = []
     for way in sorted(ways, key=_rank)[:_MAX_WAYS]:
-        # Of a long segment, more values may be too large to be products than a sample shows.
-        if not found or _FAR_FEWER * found[0].bits(dtype.bits) > way.bits * len(values):
+        # More segments may have no scale than those of a sample, and then another length is better after all.
+        if not found or _CLEARLY_FEWER * found[0].bits(dtype.bits) > way.bits * len(values):
             indexing = _products(values, way.segment, way.factors, threads)
             found += [indexing] if indexing is not None else []
     return found
@@ -343,8 +376,8 @@ def _ways(values: np.ndarray, dtype: DType, lengths: Sequence[int], max_bits: fl
     ways: list[_Way] = []
     for factors in factor_sets(dtype):
         best = min(ways, key=lambda way: way.bits, default=None)
-        if best is not None and best.segment >= _SURE_SEGMENT and best.unmatched < _SURELY_MATCHED:
-            break
+        if best is not None and _is_sure(best, factors, dtype):
+            continue
         for segment in lengths:
             way = _sampled(values, segment, factors)
             if way.bits < max_bits:
@@ -353,6 +386,15 @@ def _ways(values: np.ndarray, dtype: DType, lengths: Sequence[int], max_bits: fl
             if way.unmatched > _MAX_UNMATCHED and len(factors.largest) > 1:
                 break
     return ways
+
+
+def _is_sure(way: _Way, factors: Factors, dtype: DType) -> bool:
+    """Return True if a way leaves nothing to gain by other factors: if so many values of a segment are no multiples of
+    one scale by chance, and the others take hardly any bits, or it is levels that are tried, which no multiples are."""
+    value_bits = dtype.mantissa_bits + 1 - log2(way.factors.last)  # by which a value is none of the multiples
+    if way.segment * (1 - way.unmatched) * value_bits < _SURE_BITS:
+        return False
+    return factors.form == SEARCHED or way.unmatched * dtype.bits < (1 - _CLEARLY_FEWER) * way.bits
 
 
 def _segment_lengths(shapes: Sequence[Sequence[int]], n: int, share: float) -> list[int]:
@@ -374,49 +416,77 @@ def _segment_lengths(shapes: Sequence[Sequence[int]], n: int, share: float) -> l
 
 def _sampled(values: np.ndarray, segment: int, factors: Factors) -> _Way:
     """Return a way to index an array, as far as a sample of its segments promises."""
-    n_segments = len(values) // segment  # a shorter one at the end is like them
+    return _tried(values, segment, factors, *_sample_of(len(values), segment))
+
+
+@lru_cache(256)
+def _sample_of(n_values: int, segment: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return where the segments of a sample begin, and which of their values are looked at: int64[n] each."""
+    n_segments = n_values // segment  # a shorter one at the end is like them
     n_some = min(_N_SEGMENTS, n_segments)
     places = spread_places(segment, _N_SEGMENTS * _SEGMENT_SAMPLE // n_some)
-    starts = np.arange(n_some) * n_segments // n_some * segment
-    return _tried(values, segment, factors, starts, places.astype(np.int64))
+    return _spread_starts(n_segments, n_some, segment), places.astype(np.int64)
+
+
+def _spread_starts(n_segments: int, n_some: int, segment: int) -> np.ndarray:
+    """Return where some segments begin, the first few of which are from all over: int64[n_some].
+
+    Most arrays that are none of products have no scales in the first ones.
+    """
+    starts, apart = np.arange(n_some) * n_segments // n_some * segment, max(n_some // N_TRIED_FIRST, 1)
+    return np.concatenate([starts[k::apart] for k in range(apart)])
 
 
 def _checked(values: np.ndarray, way: _Way) -> _Way:
     """Return what a larger sample of whole segments promises of a way, if there are more of them than that."""
     n_segments = len(values) // way.segment
     n_some = max(n_segments // _SEGMENTS_APART, 2 * _N_SEGMENTS)
-    if way.unmatched < _RARELY_UNMATCHED or n_segments < 2 * n_some or way.segment > MAX_LOOKED_AT:
+    if n_segments < 2 * n_some or way.segment > MAX_LOOKED_AT:
         return way
-    starts = np.arange(n_some) * n_segments // n_some * way.segment
-    return _tried(values, way.segment, way.factors, starts, np.arange(way.segment))
+    starts = _spread_starts(n_segments, n_some, way.segment)
+    return _tried(values, way.segment, way.factors, starts, np.arange(way.segment), MAX_SYMBOLS)
 
 
-def _tried(values: np.ndarray, segment: int, factors: Factors, starts: np.ndarray, places: np.ndarray) -> _Way:
+def _tried(
+    values: np.ndarray,
+    segment: int,
+    factors: Factors,
+    starts: np.ndarray,
+    places: np.ndarray,
+    max_kinds: int = N_MATCHES,
+) -> _Way:
     """Return a way to index an array, as far as some of its segments promise.
 
     Args:
         values: uintW[n].
         segment: Number of values of a segment.
         factors: The factors.
-        starts: int64[n_segments], where the segments begin.
+        starts: int64[n_segments], where the segments begin, as :func:`_spread_starts` has them.
         places: int64[n_places], which of their values are looked at.
+        max_kinds: Number of factors, with their signs, of which the rarest are left out, which a small sample cannot
+            tell from those that are rare in the sample.
     """
-    counts, n, apart = np.zeros(N_MATCHES, np.int64), len(places), max(len(starts) // N_TRIED_FIRST, 1)
-    # Most arrays that are none of products have no scales in the first segments, which are from all over.
-    starts = np.concatenate([starts[k::apart] for k in range(apart)])
-    scratch = np.empty(n, values.dtype), np.empty(n, np.uint16), np.empty(1, np.uint32)
+    counts, n = np.zeros(N_MATCHES, np.int64), len(places)
+    scratch = np.empty(n, values.dtype), np.empty(n, np.uint16), np.empty(1, np.uint32), np.zeros(1, np.uint32)
     types, most = (values.dtype, values.flags.aligned), int(_MAX_UNMATCHED * len(starts) * n)
     with _searching() as search:
-        _try_segments(types, values, SegmentSample(starts, places, *scratch), most, factors, search, counts)
-    n_seen = int(counts.sum())
-    unmatched = float(counts[NO_MATCH] / n_seen)
+        sample = SegmentSample(starts, places, *scratch)
+        _try_segments(types, values, sample, most, factors, search, counts)
+    n_seen, kinds = int(counts.sum()), np.sort(counts[NO_MATCH + 1 :])[::-1]
+    unmatched, n_kinds = float(counts[NO_MATCH] / n_seen), int(np.count_nonzero(kinds))
     if unmatched > _MAX_UNMATCHED:
-        return _Way(inf, unmatched, segment, factors)
+        return _Way(inf, unmatched, n_kinds, segment, factors)
     # The entropy of a small sample is too low, because rare symbols are missing from it (Miller 1955).
-    unseen = (np.count_nonzero(counts) - 1) / (2 * log(2))
-    exception_bits = values.itemsize * 8 * int(counts[NO_MATCH])
-    bits = (total_entropy(counts) + unseen + exception_bits) / n_seen + _SCALE_BITS / segment
-    return _Way(float(bits), unmatched, segment, factors)
+    unseen = n_kinds / (2 * log(2))
+    n_absent = n_seen - int(kinds[:max_kinds].sum())
+    of_values = code_bits(np.append(kinds[:max_kinds], n_absent)) + values.itemsize * 8 * n_absent
+    bits = (of_values + unseen) / n_seen + _scale_bits(int(sample.union[0])) / segment
+    return _Way(float(bits), unmatched, n_kinds, segment, factors)
+
+
+def _scale_bits(union: int) -> int:
+    """Return how many bits each scale takes in a frame, given the bits that any of them has."""
+    return 16 if union & 0xFFFF == 0 else 24 if union & 0xFF == 0 else 32
 
 
 def _products(values: np.ndarray, segment: int, factors: Factors, threads: int) -> Indexing | None:
@@ -441,6 +511,7 @@ def _products(values: np.ndarray, segment: int, factors: Factors, threads: int) 
     used = np.argsort(-counts, kind="stable")[: min(int(np.count_nonzero(counts)), MAX_ENTRIES - 1)]
     if not len(used):
         return None
+    used = used[: _n_worth(counts[used], n, _FACTOR_BITS, values.itemsize * 8)]
     factor_signs = np.where(used > N_FACTORS, -1.0, 1.0)
     entries = (factor_signs * factors.values[(used - 1) % N_FACTORS]).astype(np.float32)
     order = np.lexsort((factor_signs, entries))
@@ -522,7 +593,7 @@ def _on_one_power(scales: np.ndarray) -> np.ndarray:
 def _matches_entropy(values: np.ndarray, segment: int, scales: np.ndarray, factors: Factors) -> float:
     """Return the entropy in bits, of all values together, of the factors that they have with these scales."""
     matches = np.empty(len(values), np.uint16)
-    return total_entropy(_matched(values, segment, 0, scales[: -(-len(values) // segment)], factors, matches))
+    return code_bits(_matched(values, segment, 0, scales[: -(-len(values) // segment)], factors, matches))
 
 
 def _new_search() -> ScaleSearch:
@@ -533,6 +604,7 @@ def _new_search() -> ScaleSearch:
         magnitudes=np.empty(MAX_LOOKED_AT, np.float32),
         numbers=np.empty(MAX_LOOKED_AT, np.uint16),
         factors=np.empty(MAX_LOOKED_AT, np.float32),
+        exact=np.empty(N_BOUNDED),
         below=np.empty(N_BOUNDED),
         above=np.empty(N_BOUNDED),
         small_bits=np.empty(N_SMALL, np.uint32),

@@ -28,6 +28,7 @@ from .prediction import MIN_ROW_VALUES, Prediction, Predictor, Rows, rows_of
 from .profile import profile_of
 from .request import EncodeRequest, of_one_codebook
 from .sampling import (
+    MEDIAN,
     REFERENCE_BITS,
     STREAM_BITS,
     STREAM_LOG2,
@@ -204,7 +205,7 @@ def make_plan(
     Raises:
         InvalidArgument: If the number of threads is below 1.
     """
-    (values, dtype, shape, _), layout, levels, options, _, threads, fixed, shapes, base, standalone = request
+    (values, dtype, shape, _), layout, levels, options, _, threads, fixed, shapes, base, standalone, one_base = request
     given = None if fixed is None else fixed.references
     form = _form_of(len(values), dtype, layout, options, block, given, standalone)
     special = False
@@ -212,7 +213,9 @@ def make_plan(
         special = (profile_of(request.values) if profile is None else profile) & HAS_MANY_SPECIAL > 0
     # The mean of a sub-stream or column would say how many of its values are special, not where the others lie.
     references, n_workers = form.references and not special, n_threads(threads, len(values))
-    planner = SamplePlanner(values, levels if form.has_levels else None, n_workers, references, special, form.sampling)
+    if one_base is None and (special or form.has_levels):
+        one_base = MEDIAN
+    planner = SamplePlanner(values, levels if form.has_levels else None, n_workers, references, one_base, form.sampling)
     rows: Sequence[Rows] = ()
     tables: Tables | None = None
     columns: tuple[ColumnReferences, ...] = ()
@@ -272,6 +275,27 @@ def make_plan(
     return plan
 
 
+def least_bits(request: EncodeRequest, block: int) -> float:
+    """Return how many bits an array takes at least as coded blocks, whatever its heads take.
+
+    Args:
+        request: The array and how to encode it losslessly.
+        block: Values per block.
+
+    Returns:
+        The number of bits; 0 if rows may be predicted in fewer than the tails take.
+    """
+    values, dtype, shape, _ = request.values
+    rows = rows_of(request.shapes or (shape,)) if request.options.prediction and dtype.predictable else ()
+    of_tails = np.full(-(-len(values) // block), float(block * dtype.tail_bits))
+    if rows and Predictor(values, dtype, rows, None, block).may_predict(of_tails):
+        return 0.0
+    tail_bits = min(request.bit_layout.kept)
+    if request.bit_layout.drops == (0,):  # some of these bits may be in the head
+        tail_bits = min(other.tail_bits for other in (dtype, dtype.wide, dtype.signed, dtype.fine) if other)
+    return float(tail_bits * int(np.count_nonzero(values)))
+
+
 class _PlanForm:
     """Holds what planning depends on, beside the values: one object for each combination.
 
@@ -328,8 +352,8 @@ def _sample_for_codebooks(planner: SamplePlanner, candidate: Candidate, lossy: b
         sample = planner.full_sample(candidate)
         if sample.every > 1 and not lossy and has_few_heads(sample.counts_of(references)):
             sample = planner.whole_sample(candidate)
-    if (planner.special or planner.levels is not None) and not (lossy or references):
-        sample = on_one_base(sample, dtype, planner.form.n_levels)
+    if planner.one_base is not None and not (lossy or references):
+        sample = on_one_base(sample, dtype, planner.form.n_levels, planner.one_base)
     return sample
 
 

@@ -176,6 +176,12 @@ class Predictor:
         templates, origins, codebooks = zip(*chosen, strict=True) if chosen else ((), (), ())
         return Prediction(templates, origins, codebooks, choice, template_bits + float(bits.sum())) if chosen else None
 
+    def may_predict(self, plain_bits: np.ndarray) -> bool:
+        """Return False if a quick sample shows that no tensor takes fewer bits when predicted than ``plain_bits`` has:
+        float64[n_blocks]."""
+        scratch = residual_scratch_for(self._dtype, self._block, _SAMPLE_STREAM)
+        return bool(self._promising(plain_bits, _SLACK_BITS + _SIGN_BITS, scratch))
+
     def _try_all(self, plain_bits: np.ndarray, slack: float) -> Iterator[_Trial]:
         """Yield a trial of each template worth weighing, and one of the base."""
         scratch = residual_scratch_for(self._dtype, self._block, _SAMPLE_STREAM)

@@ -51,6 +51,7 @@ class EncodeRequest(NamedTuple):
         shapes: Shapes of the tensors that the array holds end to end; empty for one, of the shape of ``values``.
         base: uintW[n_values], an earlier array of this kind that may be referred to, or None.
         standalone: True if the frame is not one of several that share codebooks.
+        one_base: A base to try for all blocks, as suits numbers that are no sizes, such as indices; or None.
     """
 
     values: Values
@@ -63,3 +64,4 @@ class EncodeRequest(NamedTuple):
     shapes: Sequence[Sequence[int]] = ()
     base: np.ndarray | None = None
     standalone: bool = False
+    one_base: int | None = None

@@ -44,6 +44,7 @@ MAX_FEW_HEADS = 6  #: different heads, zero among them, up to which all values o
 #: where there are more, the work is cut into so many batches for each thread.
 _MIN_BATCH, _PARTS = 64, 4
 _MAX_POOLED_ROWS = 8  #: blocks of arrays whose memory is kept
+MEDIAN = -1  #: stands for the median of blocks' means, as a base
 _SHORTER_GAIN = 0.0005  #: what sub-streams of half the usual length, which are slower, have to save
 
 
@@ -121,7 +122,7 @@ def has_few_heads(counts: np.ndarray) -> bool:
     return bool(np.count_nonzero(counts[0]) <= MAX_FEW_HEADS and code_costs.has_few_bins(counts, MAX_FEW_HEADS))
 
 
-def on_one_base(sample: Sample, dtype: DType, n_levels: int) -> Sample:
+def on_one_base(sample: Sample, dtype: DType, n_levels: int, base: int = MEDIAN) -> Sample:
     """Return a sample whose heads are relative to one base in all blocks, if all together take less so than relative to
     each block's mean.
 
@@ -132,11 +133,14 @@ def on_one_base(sample: Sample, dtype: DType, n_levels: int) -> Sample:
         sample: Counts of heads relative to each block's mean.
         dtype: The value type.
         n_levels: Number of levels.
+        base: The base, taken as well if all take as much; or MEDIAN, that of the blocks' means.
     """
     used = sample.bases >= 0
     if not used.any():
         return sample
-    base = int(np.sort(sample.bases[used])[np.count_nonzero(used) // 2])
+    is_given = base != MEDIAN
+    if not is_given:
+        base = int(np.sort(sample.bases[used])[np.count_nonzero(used) // 2])
     shifts = np.where(used, sample.bases - base, 0)
     window, _ = window_of(n_levels)
     moved = sample.by_block.copy()
@@ -151,7 +155,7 @@ def on_one_base(sample: Sample, dtype: DType, n_levels: int) -> Sample:
         rows[some] = rolled
     sums = [counts.sum(axis=0, dtype=np.uint32, keepdims=True) for counts in (sample.by_block, moved)]
     _, by_mean, by_one, _, _ = code_costs.compare_references(*sums, None, dtype.head_bits)
-    if by_one >= by_mean:
+    if by_one > by_mean or (by_one == by_mean and not is_given):
         return sample
     return sample.moved(np.where(used, base, sample.bases), moved)
 
@@ -426,7 +430,7 @@ class SamplePlanner(NamedTuple):
         levels: uint8[n_values], None where there is one level.
         threads: Threads to count on.
         references: True if sub-streams may have references of their own.
-        special: True if many values are infinite or NaN: one base for all blocks is tried then.
+        one_base: A base to try for all blocks, or MEDIAN; None to try none.
         form: What depends on no value.
     """
 
@@ -434,7 +438,7 @@ class SamplePlanner(NamedTuple):
     levels: np.ndarray | None
     threads: int
     references: bool
-    special: bool
+    one_base: int | None
     form: _SamplingForm
 
     def _counted(

@@ -111,9 +111,3 @@ def _levels_for(bits: np.ndarray, dtype: DType, drop: int) -> ZeroLevels:
     some = _with_codes(bits[np.sort(spread_places(len(bits), _LEVEL_SAMPLE))], dtype)
     some = some[some != 0].astype(np.uint64)
     return choose_levels(some, len(bits), dtype, drop) if len(some) else ZeroLevels((drop,), ())
-
-
-def total_entropy(counts: np.ndarray) -> float:
-    """Return the order-0 entropy in bits, of all symbols together, given how often each is met."""
-    counts = counts[counts > 0]
-    return float(-(counts * np.log2(counts / counts.sum())).sum())

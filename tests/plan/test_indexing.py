@@ -4,7 +4,7 @@ the quantized numbers take, and nothing changes."""
 from __future__ import annotations
 
 import tracemalloc
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from random import Random
 from typing import Any, NamedTuple
 
@@ -13,7 +13,10 @@ import pytest
 
 import gcodec
 from gcodec import EncoderOptions
+from gcodec.format.codebook import limited_lengths
 from gcodec.format.modes import lossless
+from gcodec.frame.encode import encode_values
+from gcodec.plan.indexed_frames import make_indexed_plan
 from gcodec.plan.indexing import find_indexing
 from gcodec.plan.request import EncodeRequest
 from gcodec.tensors import values_of
@@ -281,6 +284,42 @@ def test_few_different_values_take_their_entropy(dtype, n_values):
     assert 8 * len(frame) <= (counts * codes).sum() + 0.15 * bits.size + 8 * (1000 + 9 * n_values)
 
 
+@pytest.mark.parametrize("dtype", SHORT)
+def test_an_index_is_the_same_symbol_in_all_blocks(dtype):
+    """However the indices of a block are on average: here in the middle between two whole numbers."""
+    kind, rng = KINDS[dtype], np.random.default_rng(11)
+    values = np.unique(noise(kind, rng, 400))[:256]
+    shares = np.full(256, 0.002 / 254)
+    shares[255] = (10.5 - 0.002 * 87) / 215
+    shares[40] += 1 - shares.sum()
+    bits = rng.choice(values, 1 << 19, p=shares)
+    frame = check(dtype, bits)
+    counts = np.unique(bits, return_counts=True)[1]
+    assert 8 * len(frame) <= (counts * limited_lengths(counts)).sum() + 0.05 * bits.size + 8 * 4000
+
+
+@pytest.mark.parametrize("dtype", SHORT)
+def test_frequent_values_at_both_ends_of_a_dictionary_have_codes(dtype):
+    """Symbols reach 127 indices far; the mean index is 130, and the values with indices 2 and 3 are frequent."""
+    kind, rng = KINDS[dtype], np.random.default_rng(14)
+    values = np.unique(noise(kind, rng, 400))[:230]
+    shares = np.full(230, 0.1 / 224)
+    shares[1:5], shares[229] = 0.096, 0.516
+    bits = rng.choice(values, 1 << 15, p=shares / shares.sum())
+    counts = np.unique(bits, return_counts=True)[1]
+    assert 8 * len(check(dtype, bits)) <= (counts * limited_lengths(counts)).sum() + 0.05 * bits.size + 8 * 1200
+
+
+@pytest.mark.parametrize("dtype", SHORT)
+@pytest.mark.parametrize("n", [1 << 14, 1 << 18])
+def test_a_dictionary_has_no_entries_that_cost_more_than_they_save(dtype, n):
+    """One value is frequent, and each other one is met a few times at most: a bit for each, and the others beside."""
+    kind, rng = KINDS[dtype], np.random.default_rng(12)
+    bits = from_floats(kind, np.where(rng.random(n) < 0.95, 1.1, rng.standard_normal(n)))
+    n_others = n - int(np.unique(bits, return_counts=True)[1].max())
+    assert 8 * len(check(dtype, bits)) <= 1.04 * n + n_others * kind.W + 8 * 200
+
+
 @pytest.mark.parametrize("dtype", [name for name, kind in KINDS.items() if kind.T])
 def test_a_few_other_values_than_a_dictionary_holds_are_exceptions(dtype):
     kind, rng = KINDS[dtype], np.random.default_rng(5)
@@ -299,6 +338,49 @@ def test_other_arrays_are_encoded_as_if_there_were_no_indexed_blocks(dtype):
     for bits in (gaussian(kind, rng, 1 << 16), noise(kind, rng, 1 << 16), np.zeros(1 << 16, kind.container)):
         x = typed(dtype, bits)
         assert gcodec.encode(x, dtype=dtype) == gcodec.encode(x, dtype=dtype, options=NOT_INDEXED)
+
+
+def tempting(rng: np.random.Generator, n_rows: int) -> Iterator[tuple[str, Array]]:
+    """Yield numbers that may be indexed, and may be smaller otherwise, by name: float64[n_rows, 1024]."""
+    shape = n_rows, 1024
+    normal, few = rng.standard_normal(shape), rng.integers(-7, 8, shape).astype(np.float64)
+    scales = np.exp(rng.standard_normal((n_rows, 1)))
+    blocks = np.repeat(np.arange(n_rows) // 16 % 5, 1024).reshape(shape)
+    yield "sorted", np.sort(normal, axis=None).reshape(shape)
+    yield "smooth", np.cos(np.arange(normal.size) * 0.001).reshape(shape)
+    yield "smooth in steps", np.rint(100 * np.cos(np.arange(normal.size) * 0.001)).reshape(shape)
+    yield "few values", few
+    yield "few values in runs", np.sort(few, axis=None).reshape(shape)
+    yield "few factors of scales", few * scales
+    yield "few factors, and others", np.where(rng.random(shape) < 0.1, normal, few * scales)
+    yield "rows that are multiples of one", few[:1] * scales
+    yield "blocks that are constant beside others", np.where(blocks < 2, 1.5, few * scales)
+    yield "blocks that are rows' multiples beside others", np.where(blocks < 2, few[:1] * scales, few * scales)
+    yield "mostly zeros", np.where(rng.random(shape) < 0.7, 0, few * scales)
+    yield "short ones beside others", np.where(rng.random(shape) < 0.4, np.rint(normal * 4) / 4, normal)
+    yield "one value and others", np.where(rng.random(shape) < 0.95, 1.1, normal)
+    yield "infinities beside others", np.where(rng.random(shape) < 0.95, -np.inf, normal)
+
+
+@pytest.mark.parametrize("dtype", SHORT)
+@pytest.mark.parametrize("n_rows", [16, 97, 1040])
+def test_no_frame_is_larger_than_without_a_search_for_few_values(dtype, n_rows):
+    """Of more than 2**20 values, one frame is made, by estimates that may be off by a hundredth."""
+    for name, numbers in tempting(np.random.default_rng(13), n_rows):
+        x = typed(dtype, from_floats(KINDS[dtype], numbers))
+        without = len(gcodec.encode(x, dtype=dtype, options=NOT_INDEXED))
+        assert len(gcodec.encode(x, dtype=dtype)) <= (1.01 if n_rows > 1024 else 1) * without, name
+
+
+@pytest.mark.parametrize("dtype", SHORT)
+def test_frames_take_no_more_than_indices_were_estimated_to_take(dtype):
+    """Else another way to encode would be left for one that is larger. Sub-streams take a bit in thirty values."""
+    for name, numbers in tempting(np.random.default_rng(15), 97):
+        request = request_for(dtype, from_floats(KINDS[dtype], numbers))
+        found, plan = find_indexing(request), make_indexed_plan(request)
+        if found is not None and plan is not None:
+            bits = 8 * len(encode_values(request, plan))
+            assert bits <= 1.05 * found.bits(KINDS[dtype].W) + 0.05 * numbers.size + 8 * 500, name
 
 
 @pytest.mark.parametrize("dtype", SHORT)

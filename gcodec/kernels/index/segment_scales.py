@@ -26,7 +26,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ..core.jit import inlined, kernel
-from ..core.scalar import I32, I64, U16, U32
+from ..core.scalar import I32, I64, U16, U32, U64
 from ..core.unaligned import (
     bits_of_double,
     bits_of_float,
@@ -102,7 +102,8 @@ class ScaleSearch(NamedTuple):
         magnitudes: float32[MAX_LOOKED_AT], of these.
         numbers: uint16[MAX_LOOKED_AT], of the factors nearest to their ratios to a scale.
         factors: float32[MAX_LOOKED_AT], those factors.
-        below: float64[N_BOUNDED], the smallest numbers that the type rounds to the first magnitudes.
+        exact: float64[N_BOUNDED], the first of these magnitudes.
+        below: float64[N_BOUNDED], the smallest numbers that the type rounds to them.
         above: float64[N_BOUNDED], likewise the largest.
         small_bits: uint32[N_SMALL], scratch of :func:`guesses.find_small`.
         small: float64[N_SMALL], small magnitudes of a segment.
@@ -132,6 +133,7 @@ class ScaleSearch(NamedTuple):
     magnitudes: np.ndarray
     numbers: np.ndarray
     factors: np.ndarray
+    exact: np.ndarray
     below: np.ndarray
     above: np.ndarray
     small_bits: np.ndarray
@@ -213,42 +215,49 @@ def _find_nearest(magnitudes, inverse, factors, numbers, nearest):
 
 
 @kernel
-def _meet(magnitudes, nearest, below, above, limit, low, high, factors):
+def _meet(exact, nearest, below, above, limit, low, high, factors):
     """Hold values up to a limit against the bounds of a scale, given the factors that are nearest to them; integers are
     found here.
+
+    Args:
+        exact: float64[n], the magnitudes.
+        nearest: float32[n], the factors, but of integers.
+        below: float64[n], the smallest numbers that are rounded to the magnitudes; 0 or less where those are 0.
+        above: float64[n], likewise the largest.
+        limit: Larger values are left out.
+        low: The lower bound of the scale.
+        high: The upper bound.
+        factors: :class:`Factors`.
 
     Returns:
         (n_met, n_lost, low, high): how many of them are not 0, how many of those contradict the bounds, and between
         which bounds all others want the scale to be: none, if low is above high.
     """
-    n_met, n_lost, lowest, highest = I64(0), I64(0), bits_of_double(low), bits_of_double(high)
+    # Numbers above 0 are in the order of their bits, of which the largest is found in vectors. Masks are of 64 bits.
+    n_met, n_fit, lowest, highest = I64(0), I64(0), I64(bits_of_double(low)), I64(bits_of_double(high))
     if factors.form == INTEGERS:
         inverse, last = 2.0 / (low + high), np.float64(factors.last)
         for i in range(len(below)):
-            magnitude = np.float64(magnitudes[i])
-            factor = (magnitude * inverse + _TO_INTEGER) - _TO_INTEGER
-            factor = factor if factor < last else last
-            reciprocal = 1.0 / factor
+            factor = (exact[i] * inverse + _TO_INTEGER) - _TO_INTEGER
+            reciprocal = 1.0 / (factor if factor < last else last)  # of 0, it is infinite, and does not fit
             least, most = below[i] * reciprocal, above[i] * reciprocal
-            is_met = (magnitude > 0) & (magnitude <= limit)
-            fits = is_met & (factor > 0) & (least <= high) & (most >= low)
+            is_met = (below[i] > 0) & (exact[i] <= limit)
+            fits = is_met & (least <= high) & (most >= low)
             n_met += I64(is_met)
-            n_lost += I64(is_met & (not fits))
-            # Numbers above 0 are in the order of their bits, of which the largest is found in vectors.
-            lowest = max(lowest, bits_of_double(least if fits else low))
-            highest = min(highest, bits_of_double(most if fits else high))
+            n_fit += I64(fits)
+            lowest = max(lowest, I64(bits_of_double(least if fits else low)))
+            highest = min(highest, I64(bits_of_double(most if fits else high)))
     else:
         for i in range(len(below)):
-            magnitude, factor = np.float64(magnitudes[i]), np.float64(nearest[i])
-            reciprocal = 1.0 / factor
+            reciprocal = 1.0 / np.float64(nearest[i])
             least, most = below[i] * reciprocal, above[i] * reciprocal
-            is_met = (magnitude > 0) & (magnitude <= limit)
-            fits = is_met & (factor > 0) & (least <= high) & (most >= low)
+            is_met = (below[i] > 0) & (exact[i] <= limit)
+            fits = is_met & (least <= high) & (most >= low)
             n_met += I64(is_met)
-            n_lost += I64(is_met & (not fits))
-            lowest = max(lowest, bits_of_double(least if fits else low))
-            highest = min(highest, bits_of_double(most if fits else high))
-    return n_met, n_lost, double_from_bits(lowest), double_from_bits(highest)
+            n_fit += I64(fits)
+            lowest = max(lowest, I64(bits_of_double(least if fits else low)))
+            highest = min(highest, I64(bits_of_double(most if fits else high)))
+    return n_met, n_met - n_fit, double_from_bits(U64(lowest)), double_from_bits(U64(highest))
 
 
 @kernel
@@ -294,7 +303,8 @@ def _narrow(search, n, largest, factor, factors):
         numbers = subarray(search.numbers, 0, count)
         if factors.form != INTEGERS:
             _find_nearest(magnitudes, np.float32(inverse), factors, numbers, nearest)
-        n_met, n_lost, lowest, highest = _meet(magnitudes, nearest, below, above, limit, low, high, factors)
+        exact = subarray(search.exact, 0, count)
+        n_met, n_lost, lowest, highest = _meet(exact, nearest, below, above, limit, low, high, factors)
         search.work[0] += count
         if n_lost > (min(allowed, _LOST_AT_ONCE + n_met // _SHARE_LOST) if turn else allowed):
             return 0.0, 0.0
@@ -344,17 +354,18 @@ def _narrow_by_others(search, n, n_met, n_lost, low, high, factors):
 
 
 @kernel
-def _common_divisor(magnitudes, below, above, low, high):
-    """Return the greatest common divisor of the integers that values have between two bounds of a scale."""
-    divisor, inverse = I64(0), 2.0 / (low + high)
-    for i in range(len(magnitudes)):
-        number = I64(magnitudes[i] * inverse + 0.5)
+def _common_divisor(exact, below, above, low, high):
+    """Return the greatest common divisor of the integers that values have between two bounds of a scale; of 32 bits,
+    which are divided sooner."""
+    divisor, inverse = I32(0), 2.0 / (low + high)
+    for i in range(len(exact)):
+        number = I32(exact[i] * inverse + 0.5)
         if number and below[i] <= high * number and above[i] >= low * number:
             while number:
-                divisor, number = number, divisor % number
+                divisor, number = number, I32(divisor % number)
             if divisor == 1:
                 break
-    return divisor
+    return I64(divisor)
 
 
 @kernel
@@ -430,32 +441,13 @@ def _rule_out(search, k, n_small, allowed, factors, if_known):
 
 
 @inlined
-def _fit(values, n, factors, search):
-    """Return the bits of a segment's scale, 0 if there is none.
-
-    Any of the largest values may be no product at all. Of long segments many may be, and so the last that are tried are
-    the largest of a few values. In this order, as the stages of the loop:
-
-        0                   what the scale before says of the largest, and what earlier segments' largest values had if
-                            that is one factor or two
-        1 ... K             of the k-th of the K largest values, what those of earlier segments had
-        K + 1 ... 2 K       likewise up to twice as large factors, with which the smallest value has a small one
-        2 K + 1             of the largest, all up to twice as large factors
-        2 K + 2             of all of them, all factors, the smallest first
-
-    Of integers, a fine scale fits wherever a coarse one does, and one that is fine enough fits any value.
-    """
-    known, n_factors, n_first = search.known, len(factors.largest), min(n, N_BOUNDED)
-    n_largest, allowed = min(MAX_LARGEST, 1 + n // _SHARE_LOST), min(n // _SHARE_LOST, _MAX_SMALL_LOST)
-    n_small = (8 if factors.dtype_code == BFLOAT16 else 4) << (1 if allowed > 1 else 0)
-    n_likely = min(2 * (known[known[0]] + 1), n_factors) if known[0] else 0
-    stage, at, n_queued, bits, limit, smallest = 0, 0, 0, U32(0), I64(0), np.float32(0)
-    magnitudes, below, above = subarray(search.magnitudes, 0, n), search.below, search.above
-    for i in range(n_first):
-        below[i], above[i] = rounded_from(np.float64(magnitudes[i]), factors.dtype_code)
+def _queue_before(search, factors):
+    """Queue what the scale before says of the largest value, and what earlier segments' largest values had if that is
+    one factor or two; return how many these are, and whether the first is of the scale before."""
+    known, n_queued = search.known, 0
     number = _number_of(search.largest[0], search.before[0], factors)
-    if_before = number >= 0 and search.trust[0] > 0 and known[0] > 0 and number <= known[known[0]]
-    if if_before:
+    is_before = number >= 0 and search.trust[0] > 0 and known[0] > 0 and number <= known[known[0]]
+    if is_before:
         search.trust[0] -= 1
         search.queue[0] = number
         n_queued = 1
@@ -463,81 +455,153 @@ def _fit(values, n, factors, search):
         for turn in range(known[0]):
             search.queue[n_queued] = known[1 + turn]
             n_queued += 1
-    while not bits:
-        if stage and search.work[0] > MOST_WORK_FIRST + MOST_WORK * search.work[1]:
+    return n_queued, is_before
+
+
+@inlined
+def _queue_left(search, k, limit):
+    """Queue the factors below a limit that the k-th of the largest values may have, and leave the others; return how
+    many are queued."""
+    left, n_left, n_queued = subarray(search.left, k * N_FACTORS, N_FACTORS), 0, 0
+    for i in range(search.n_left[k]):
+        number = left[i]
+        if number < limit:
+            search.queue[n_queued] = k * N_FACTORS + number
+            n_queued += 1
+        else:
+            left[n_left] = number
+            n_left += 1
+    search.n_left[k] = n_left
+    return n_queued
+
+
+@inlined
+def _queue_all_left(search, n_largest):
+    """Queue all factors that any of the largest values may have, the smallest first; return how many."""
+    n_queued = 0
+    for k in range(n_largest):
+        for i in range(search.n_left[k]):
+            number, place = search.left[k * N_FACTORS + i], n_queued
+            while place > 0 and search.queue[place - 1] % N_FACTORS > number:
+                search.queue[place] = search.queue[place - 1]
+                place -= 1
+            search.queue[place] = k * N_FACTORS + number
+            n_queued += 1
+    return n_queued
+
+
+@inlined
+def _try_queued(search, n, n_queued, stage, n_largest, factors):
+    """Narrow a segment's scale by one queued guess after another; beyond the first stage, until the search has worked
+    enough.
+
+    Returns:
+        (bits, number, at): of the scale that fits, 0 if there is none; of the factor that it was found by; and its
+        place in the queue.
+    """
+    for at in range(n_queued):
+        if stage and _is_spent(search):
             break
-        if at < n_queued:
-            k, number = I64(search.queue[at]) // N_FACTORS, I64(search.queue[at]) % N_FACTORS
-            at += 1
-            value = np.float64(float_from_bits(search.largest[k]))
-            low, high = _narrow(search, n, value, np.float64(factors.largest[number]), factors)
-            if high > 0 and factors.form == INTEGERS and stage <= n_largest:  # others were not tried before it
-                some = subarray(magnitudes, 0, n_first)
-                divisor = _common_divisor(some, below, above, low, high)
-                if divisor > 1 and (number + 1) % divisor == 0:
-                    number, low, high = (number + 1) // divisor - 1, low * divisor, high * divisor
-            bits = shortest_between(low, high) if high > 0 else U32(0)
-            if bits:
-                if if_before and stage == 0 and at == 1:
-                    search.trust[0] = min(search.trust[0] + _MORE_TRUST, TRUST)
-                if stage == 2 * n_largest + 2:  # of the largest product, not of one below it
-                    for other in range(n_largest):
-                        number = _number_of(search.largest[other], bits, factors)
-                        if number >= 0:
-                            break
-                if number >= 0:
-                    search.n_met[number] += 1
-                    if stage > n_largest or search.n_met[number] == 1:
-                        learn(known, search.n_met, search.integers, number)
-            continue
+        k, number = I64(search.queue[at]) // N_FACTORS, I64(search.queue[at]) % N_FACTORS
+        value = np.float64(float_from_bits(search.largest[k]))
+        low, high = _narrow(search, n, value, np.float64(factors.largest[number]), factors)
+        if high > 0 and factors.form == INTEGERS and stage <= n_largest:  # others were not tried before it
+            n_first = min(n, N_BOUNDED)
+            exact, below = subarray(search.exact, 0, n_first), subarray(search.below, 0, n_first)
+            divisor = _common_divisor(exact, below, search.above, low, high)
+            if divisor > 1 and (number + 1) % divisor == 0:
+                number, low, high = (number + 1) // divisor - 1, low * divisor, high * divisor
+        bits = shortest_between(low, high) if high > 0 else U32(0)
+        if bits:
+            return bits, number, I64(at)
+    return U32(0), I64(-1), I64(n_queued)
+
+
+@inlined
+def _is_spent(search):
+    """Return True if the search has done as much work as its values are worth."""
+    return search.work[0] > MOST_WORK_FIRST + MOST_WORK * search.work[1]
+
+
+@inlined
+def _fit(values, n, factors, search):
+    """Return the bits of a segment's scale, 0 if there is none.
+
+    Any of the largest values may be no product at all. Of long segments many may be, and so the last that are tried are
+    the largest of a few values. What they may have is tried in stages, each of which is a queue of guesses; here, of
+    the K = 3 largest values:
+
+                                                    127.0    113.2    98.1    the largest values
+        what the scale before says, and the
+        only factor or two that are known             0
+        factors of earlier segments                   1        2        3
+        up to twice as large ones, with which
+        the smallest value has a small one            4        5        6
+        all up to twice as large ones                 7
+        all others, the smallest first                8        8        8
+
+    The factors of stages 1 to 3 are ruled out first (:func:`_rule_out`), and again, of all, those of stages 4 to 6.
+    Of integers, a fine scale fits wherever a coarse one does, and one that is fine enough fits any value.
+    """
+    known, code, n_factors = search.known, factors.dtype_code, len(factors.largest)
+    n_largest, allowed = min(MAX_LARGEST, 1 + n // _SHARE_LOST), min(n // _SHARE_LOST, _MAX_SMALL_LOST)
+    n_small = (8 if code == BFLOAT16 else 4) << (1 if allowed > 1 else 0)
+    n_likely = min(2 * (known[known[0]] + 1), n_factors) if known[0] else 0
+    magnitudes, exact, below, above = subarray(search.magnitudes, 0, n), search.exact, search.below, search.above
+    for i in range(min(n, N_BOUNDED)):
+        exact[i] = magnitudes[i]
+        below[i], above[i] = rounded_from(exact[i], code)
+    stage, smallest = 0, np.float32(0)
+    n_queued, is_before = _queue_before(search, factors)
+    while True:
+        bits, number, at = _try_queued(search, n, n_queued, stage, n_largest, factors)
+        if bits or stage > 2 * n_largest + 1 or (stage and _is_spent(search)):
+            break
         stage += 1
-        at = n_queued = 0
-        if_known = stage <= n_largest
-        k = stage - 1 if if_known else stage - 1 - n_largest if stage <= 2 * n_largest else 0
-        if stage == 1:
-            small, halves = subarray(search.small, 0, n_small), subarray(search.halves, 0, n_small)
-            smallest = find_small(magnitudes, factors.dtype_code, search.small_bits, small, halves)
-        elif if_known:
-            search.largest[k] = _next_largest(values, k, search.largest, factors.dtype_code)
-            if search.largest[k] == 0:
-                n_largest, stage = k, k
-                continue
-        if if_known and known[0] <= (_FEW_KNOWN if k == 0 else 0):
-            continue
-        if stage <= 2 * n_largest:
-            _rule_out(search, k, n_small, allowed, factors, if_known)
-        if if_known:
-            limit = n_factors
+        n_queued = 0
+        if stage <= n_largest:
+            k = stage - 1
+            if k == 0:
+                small, halves = subarray(search.small, 0, n_small), subarray(search.halves, 0, n_small)
+                smallest = find_small(magnitudes, code, search.small_bits, small, halves)
+            else:
+                search.largest[k] = _next_largest(values, k, search.largest, code)
+                if search.largest[k] == 0:  # there are no more
+                    n_largest, stage = k, k
+                    continue
+            if known[0] > (_FEW_KNOWN if k == 0 else 0):
+                _rule_out(search, k, n_small, allowed, factors, True)
+                n_queued = _queue_left(search, k, n_factors)
+        elif stage <= 2 * n_largest:
+            k, limit = stage - 1 - n_largest, I64(0)
+            _rule_out(search, k, n_small, allowed, factors, False)
+            if factors.form == INTEGERS and n_likely:
+                ratio = np.float64(float_from_bits(search.largest[k])) / np.float64(smallest)
+                limit = min(n_likely, I64(min((_MAX_SMALLEST + 0.5) * ratio, np.float64(N_FACTORS))))
+            n_queued = _queue_left(search, k, limit)
         elif stage == 2 * n_largest + 1:
-            limit = n_likely
-        elif factors.form == INTEGERS and n_likely:
-            ratio = np.float64(float_from_bits(search.largest[k])) / np.float64(smallest)
-            limit = min(n_likely, I64(min((_MAX_SMALLEST + 0.5) * ratio, np.float64(N_FACTORS))))
+            n_queued = _queue_left(search, 0, n_likely)
         else:
-            limit = 0
-        if stage <= 2 * n_largest + 1:
-            left, n_left = subarray(search.left, k * N_FACTORS, N_FACTORS), 0
-            for i in range(search.n_left[k]):
-                number = left[i]
-                if number < limit:
-                    search.queue[n_queued] = k * N_FACTORS + number
-                    n_queued += 1
-                else:
-                    left[n_left] = number
-                    n_left += 1
-            search.n_left[k] = n_left
-        elif stage == 2 * n_largest + 2:
-            for k in range(n_largest):
-                for i in range(search.n_left[k]):
-                    number, place = search.left[k * N_FACTORS + i], n_queued
-                    while place > 0 and search.queue[place - 1] % N_FACTORS > number:
-                        search.queue[place] = search.queue[place - 1]
-                        place -= 1
-                    search.queue[place] = k * N_FACTORS + number
-                    n_queued += 1
-        else:
-            break
+            n_queued = _queue_all_left(search, n_largest)
+    if bits:
+        if is_before and stage == 0 and at == 0:
+            search.trust[0] = min(search.trust[0] + _MORE_TRUST, TRUST)
+        _learn_from(search, bits, number, stage, n_largest, factors)
     return bits
+
+
+@inlined
+def _learn_from(search, bits, number, stage, n_largest, factors):
+    """Remember which factor a segment's largest value has, given the scale that was found, and in which stage."""
+    if stage == 2 * n_largest + 2:  # of the largest product, not of one below it
+        for other in range(n_largest):
+            number = _number_of(search.largest[other], bits, factors)
+            if number >= 0:
+                break
+    if number >= 0:
+        search.n_met[number] += 1
+        if stage > n_largest or search.n_met[number] == 1:
+            learn(search.known, search.n_met, search.integers, number)
 
 
 @kernel
@@ -618,6 +682,7 @@ class SegmentSample(NamedTuple):
         part: uintW[n_places], scratch.
         matches: uint16[n_places], scratch.
         scale: uint32[1], scratch.
+        union: uint32[1], takes the bits that any scale has.
     """
 
     starts: np.ndarray
@@ -625,6 +690,7 @@ class SegmentSample(NamedTuple):
     part: np.ndarray
     matches: np.ndarray
     scale: np.ndarray
+    union: np.ndarray
 
 
 @kernel
@@ -645,6 +711,7 @@ def try_segments(values, sample, max_unmatched, factors, search, counts):
         for i in range(n_places):
             part[i] = values[sample.starts[s] + sample.places[i]]
         find_scales(part, n_places, 0, factors, search, sample.scale)
+        sample.union[0] |= sample.scale[0]
         match_products(part, n_places, 0, sample.scale, factors, search, sample.matches, counts)
         n_seen = (s + 1) * n_places
         if counts[NO_MATCH] > max_unmatched or (s + 1 == N_TRIED_FIRST and 2 * counts[NO_MATCH] > n_seen):
