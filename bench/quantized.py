@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from time import perf_counter
@@ -37,8 +38,10 @@ def quantized_files(path: Path, folder: Path) -> Iterator[tuple[str, Path]]:
     from safetensors.torch import load_file
 
     if path.suffix == ".gguf":
-        kinds = {tensor.tensor_type.name: tensor.n_bytes for tensor in gguf.GGUFReader(path).tensors}
-        yield max(kinds, key=lambda kind: kinds[kind]), path
+        kinds = Counter[str]()
+        for tensor in gguf.GGUFReader(path).tensors:
+            kinds[tensor.tensor_type.name] += int(tensor.n_bytes)
+        yield kinds.most_common(1)[0][0], path
         return
     matrices = {name: values.float().numpy() for name, values in load_file(path).items()
                 if values.ndim == 2 and values.shape[1] % 32 == 0 and values.is_floating_point()}  # fmt: skip
