@@ -13,6 +13,7 @@ from .devices import check_kind
 from .dicts import plan_beside, plan_tensors
 from .entries import unsafe_path
 from .layout import SUFFIX
+from .own_classes import Classes, KnownClasses
 from .reader import ArchiveReader
 from .state_files import load_state, plan_state
 from .structure import STRUCTURE
@@ -40,10 +41,11 @@ def save(
     (``"optimizer/state/0/exp_avg"``).
 
     Args:
-        obj: dictionaries (``OrderedDict``, ``Counter`` and ``state_dict()`` too), lists, tuples and sets, in each
-            other, of torch tensors on any device, JAX arrays, numpy arrays and numbers, Python numbers, strings,
-            bytes, bools, None, ``torch.Size``, ``torch.dtype`` and ``torch.device``. Tensors of the same memory are
-            stored once. It must not change until this returns.
+        obj: containers of Python (dictionaries, lists, tuples, sets, ``state_dict()``, ``defaultdict``, ``deque``,
+            ``argparse.Namespace`` and the like), dataclasses, named tuples and enumerations, in each other, of torch
+            tensors on any device, dense or sparse, JAX arrays, numpy arrays and scalars, Python numbers, strings,
+            bytes, paths, dates, and types and devices of torch; docs/checkpoints.md has the list. Tensors of the same
+            memory are stored once. It must not change until this returns.
         file: path to write to, such as ``last.gc`` or ``last.pt.gc``, a URL for fsspec, or a binary stream, which need
             not seek.
         base: an earlier object, the path of its archive (or of any tensor file), or an open
@@ -81,10 +83,11 @@ def load(
     base: Any = None,
     like: str | None = None,
     device: Any = None,
+    classes: Classes = None,
     threads: int | None = None,
     max_output_bytes: int | None = None,
 ) -> Any:
-    """Load an object that :func:`save` has saved, bit for bit; no code of the file is executed.
+    """Load an object that :func:`save` has saved, bit for bit; no code of the file is executed, and nothing imported.
 
     The archive of a ``.pt`` file is loaded as ``torch.load(weights_only=True)`` does it, and that of any other tensor
     file as a dictionary of arrays.
@@ -95,6 +98,10 @@ def load(
         like: ``"numpy"`` or ``"torch"`` for all tensors; None: each as it was saved.
         device: torch device that the torch tensors are put on, as ``map_location`` of ``torch.load``; None: host
             memory.
+        classes: dataclasses, named tuples and enumerations that the object has and that are not imported under the
+            names that they were saved under, in a list, or in a dictionary by those names, in which ``dict`` and
+            ``str`` stand for any of them; also the classes of tensors that are made of others (``torchao``), whose
+            ``__tensor_unflatten__`` is called.
         threads: threads to use at most; as many as the process may use if None.
         max_output_bytes: refuse larger objects, for archives from strangers; no limit if None. Numpy arrays in
             big-endian order count twice: they are copies of what is stored.
@@ -107,12 +114,14 @@ def load(
     Raises:
         Corruption: the archive is damaged, or is no archive.
         Unsupported: it holds no object but several files, or a tensor of a type that neither numpy nor torch has, such
-            as quantized weights of a ``.gguf`` file; or its base is missing or another.
-        InvalidArgument: ``like`` or ``device`` is none.
+            as quantized weights of a ``.gguf`` file; or an object of a class that is not known, or has other fields
+            now; or its base is missing or another.
+        InvalidArgument: ``like``, ``device`` or ``classes`` is none.
         LimitExceeded: the object is above ``max_output_bytes``.
         OSError: it cannot be read.
     """
     check_kind(like, device)
+    known = KnownClasses(classes)
     with ExitStack() as stack:
         bases = None if base is None else stack.enter_context(bases_of(base))
         archive = stack.enter_context(
@@ -123,7 +132,7 @@ def load(
                 f"{archive.name}: an object is one file, but {len(archive.files)} files are in this "
                 "archive; read their tensors with gcodec.load_file"
             )
-        return load_state(archive, archive.files[0], like, device, max_output_bytes)
+        return load_state(archive, archive.files[0], like, device, max_output_bytes, known)
 
 
 def bases_of(base: Any) -> Bases:

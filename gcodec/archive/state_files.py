@@ -25,16 +25,10 @@ from ..tensors import is_torch
 from .arrays import as_bytes, default_kind
 from .devices import Placement, device_of
 from .entries import FileEntry
+from .own_classes import KnownClasses
 from .reader import ArchiveReader
-from .structure import (
-    ITEM_COST,
-    STRUCTURE,
-    Leaf,
-    TensorPlace,
-    flatten,
-    rebuild,
-    tensor_places,
-)
+from .structure import ITEM_COST, STRUCTURE, Leaf, flatten, rebuild
+from .structure_places import TensorPlace, tensor_places
 from .structure_text import MAX_ITEMS, MAX_TEXT_BYTES, n_items_of
 from .tensor_groups import in_order, laid_out
 
@@ -129,7 +123,7 @@ def _names_in_views(text: bytes) -> frozenset[str]:
     names = set()
     while nodes:
         node = nodes.pop()
-        if isinstance(node, dict) and ("view" in node or "complex" in node):
+        if isinstance(node, dict) and not {"view", "complex", "as"}.isdisjoint(node):
             names.add(str(next(iter(node.values()))))
         nodes.extend(node.values() if isinstance(node, dict) else node if isinstance(node, list) else ())
     return frozenset(names)
@@ -160,7 +154,12 @@ def plan_leaves(path: str, leaves: Mapping[str, Leaf], apart: Collection[str] = 
 
 
 def load_state(
-    archive: ArchiveReader, entry: FileEntry, like: str | None, device: Any, max_output_bytes: int | None
+    archive: ArchiveReader,
+    entry: FileEntry,
+    like: str | None,
+    device: Any,
+    max_output_bytes: int | None,
+    known: KnownClasses | None = None,
 ) -> Any:
     """Return the state that a file in an archive holds.
 
@@ -170,6 +169,7 @@ def load_state(
         like: ``"numpy"`` or ``"torch"`` for all tensors; None for what was saved.
         device: the torch device that tensors are put on; None for the host's memory.
         max_output_bytes: refuse larger states; copies that rebuilding makes of arrays in big-endian order count, too.
+        known: the classes of one's own; None for those that are imported.
 
     Raises:
         GcodecError: damage, a base that is missing or another, or a file without tensors.
@@ -186,12 +186,12 @@ def load_state(
         view = views[name]
         if view.segment not in data:
             data[view.segment] = archive.segment_bytes(entry, view)
-        return place(archive.array(entry, view, data[view.segment], like=like or kind))
+        return place(archive.array(entry, view, data[view.segment], like="numpy" if kind == "text" else like or kind))
 
     if STRUCTURE in views:
         room = None if max_output_bytes is None else max_output_bytes - entry.size
         with _naming(archive):
-            return rebuild(_structure(archive, entry, views[STRUCTURE]), read, room)
+            return rebuild(_structure(archive, entry, views[STRUCTURE]), read, room, known)
     if entry.format == "torch" and like is None:
         return _load_torch(archive, entry, place.device)
     if not views:
@@ -221,10 +221,10 @@ def places_of(archive: ArchiveReader, entry: FileEntry) -> list[TensorPlace]:
 
 @contextmanager
 def _naming(archive: ArchiveReader) -> Iterator[None]:
-    """Give damage of a structure, which knows of no file, the name of its archive."""
+    """Give the errors of a structure, which knows of no file, the name of its archive."""
     try:
         yield
-    except Corruption as error:
+    except (Corruption, Unsupported) as error:
         if str(error).startswith(archive.name):
             raise
         raise type(error)(f"{archive.name}: {error}") from error
