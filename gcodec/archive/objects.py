@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypedDict, Unpack
 
-from ..errors import InvalidArgument, Unsupported
+from ..errors import InvalidArgument, Unsupported, did_you_mean
 from .base_files import Bases, bases_at, no_base
-from .devices import check_kind
+from .devices import check_kind, placement_of
 from .dicts import plan_beside, plan_tensors
 from .entries import unsafe_path
 from .layout import SUFFIX
 from .own_classes import Classes, KnownClasses
 from .reader import ArchiveReader
-from .state_files import load_state, plan_state
+from .state_files import Wanted, load_state, plan_state
 from .structure import STRUCTURE
 from .tensor_groups import grouped
 from .writer import ArchiveWriter
@@ -24,6 +25,21 @@ from .writer import ArchiveWriter
 STATE_PATH = "state.safetensors"
 #: What a path may end in, before ``.gc``, that is no part of its name.
 OBJECT_SUFFIXES = (".pt", ".pth", ".ckpt", ".bin", ".safetensors")
+
+
+class TorchOptions(TypedDict, total=False):
+    """Arguments of ``torch.load`` that :func:`load` takes under the same names.
+
+    Attributes:
+        map_location: the device of all torch tensors, as ``device`` of :func:`load`: a name, a ``torch.device``, a
+            dictionary of places that all lead to the same one, or a function of a storage and ``"cpu"``.
+        weights_only: True or None, for nothing in a file is executed.
+        mmap: False or None, for what is compressed cannot be mapped.
+    """
+
+    map_location: Any
+    weights_only: bool | None
+    mmap: bool | None
 
 
 def save(
@@ -80,12 +96,14 @@ def save(
 def load(
     file: str | os.PathLike[str] | BinaryIO,
     *,
+    names: Iterable[str] | str | None = None,
     base: Any = None,
     like: str | None = None,
     device: Any = None,
     classes: Classes = None,
     threads: int | None = None,
     max_output_bytes: int | None = None,
+    **torch_options: Unpack[TorchOptions],
 ) -> Any:
     """Load an object that :func:`save` has saved, bit for bit; no code of the file is executed, and nothing imported.
 
@@ -94,6 +112,9 @@ def load(
 
     Args:
         file: path of the archive, a URL for fsspec, or a binary stream.
+        names: paths in the object, or patterns (``"model"``, ``"model/layers.0.*"``), or one of them: what is not
+            named is not decoded, and left out of dictionaries; lists and tuples have None in its place, and other
+            containers are whole if something in them is named. None: all.
         base: what the object was saved against, if it was, in any form that :func:`save` takes.
         like: ``"numpy"`` or ``"torch"`` for all tensors; None: each as it was saved.
         device: torch device that the torch tensors are put on, as ``map_location`` of ``torch.load``; None: host
@@ -105,6 +126,8 @@ def load(
         threads: threads to use at most; as many as the process may use if None.
         max_output_bytes: refuse larger objects, for archives from strangers; no limit if None. Numpy arrays in
             big-endian order count twice: they are copies of what is stored.
+        torch_options: arguments of ``torch.load``: ``map_location`` (as ``device``), ``weights_only`` (True or None)
+            and ``mmap`` (False or None).
 
     Returns:
         The object; types come back as they were, those of subclasses such as ``Parameter`` as
@@ -116,12 +139,14 @@ def load(
         Unsupported: it holds no object but several files, or a tensor of a type that neither numpy nor torch has, such
             as quantized weights of a ``.gguf`` file; or an object of a class that is not known, or has other fields
             now; or its base is missing or another.
-        InvalidArgument: ``like``, ``device`` or ``classes`` is none.
+        InvalidArgument: ``like``, ``device``, ``classes`` or an argument of ``torch.load`` is none, or nothing has a
+            name of ``names``.
         LimitExceeded: the object is above ``max_output_bytes``.
         OSError: it cannot be read.
     """
-    check_kind(like, device)
-    known = KnownClasses(classes)
+    where = _checked(torch_options).get("map_location")
+    check_kind(like, where if device is None else device)
+    wanted = Wanted(placement_of(device, where), like, names, KnownClasses(classes), max_output_bytes)
     with ExitStack() as stack:
         bases = None if base is None else stack.enter_context(bases_of(base))
         archive = stack.enter_context(
@@ -132,7 +157,26 @@ def load(
                 f"{archive.name}: an object is one file, but {len(archive.files)} files are in this "
                 "archive; read their tensors with gcodec.load_file"
             )
-        return load_state(archive, archive.files[0], like, device, max_output_bytes, known)
+        return load_state(archive, archive.files[0], wanted)
+
+
+def _checked(options: TorchOptions) -> TorchOptions:
+    """Return arguments of ``torch.load``. Raises InvalidArgument for one that means nothing here."""
+    for name in options:
+        if name not in TorchOptions.__annotations__:
+            known = did_you_mean(name, (*TorchOptions.__annotations__, *load.__annotations__))
+            raise InvalidArgument(f"load has no argument {name!r}{known}")
+    if options.get("weights_only", True) not in (True, None):
+        raise InvalidArgument(
+            "weights_only must be True or None, for nothing in a file is executed; torch.load(weights_only=False) "
+            "reads a .pt file that you trust, and gcodec.save takes what it returns"
+        )
+    if options.get("mmap") not in (False, None):
+        raise InvalidArgument(
+            "mmap must be False or None, for what is compressed cannot be mapped: names= leaves out what is not "
+            "needed, and gcodec.open reads tensors one by one"
+        )
+    return options
 
 
 def bases_of(base: Any) -> Bases:
