@@ -251,10 +251,13 @@ _BEGINNINGS = (
     (b"\x89GCF", "a gcodec frame: read it with gcodec.decode"),
     (
         b"PK\x03\x04",
-        "a zip file, such as those of torch.save and numpy.savez: read it with the library that wrote it, "
-        "or make an archive of it with gcodec.compress_file",
+        "a zip file, such as those of torch.save and numpy.savez: read it with gcodec.load, or make an archive of it "
+        "with gcodec.compress_file",
     ),
-    (b"\x93NUMPY", "a .npy file: read it with numpy.load, or make an archive of it with gcodec.compress_file"),
+    (
+        b"\x93NUMPY",
+        "a .npy file: read it with gcodec.load, or make an archive of it with gcodec.compress_file",
+    ),
 )
 
 
@@ -266,7 +269,7 @@ def what_it_is(head: bytes) -> str:
     """
     found = next((text for beginning, text in _BEGINNINGS if head.startswith(beginning)), "")
     if not found and head[8:9] == b"{" and int.from_bytes(head[:8], "little") < 1 << 27:
-        found = "a .safetensors file: read it with safetensors, or make an archive of it with gcodec.compress_file"
+        found = "a .safetensors file: read it with gcodec.load, or make an archive of it with gcodec.compress_file"
     return f"; this is {found}" if found else ""
 
 

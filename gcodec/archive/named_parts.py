@@ -136,18 +136,18 @@ def _named_in(path: str, node: Any, patterns: list[_Pattern], classes: list[Clas
     if tag in DICTIONARIES or tag in NAMESPACES or tag in ("state_dict", "defaultdict"):
         items = content if tag in DICTIONARIES or tag in NAMESPACES else content[tag == "defaultdict"]
         kept: list[Any] = []
-        children = _children(node, path, classes)
-        for key, (place, child) in zip(items[::2], children, strict=False):  # a state dict has its metadata, too
-            found = _named_in(place, child, patterns, classes)
+        for number, (place, child) in enumerate(_children(node, path, classes)):
+            found = _named_in(place, child, patterns, classes) if 2 * number < len(items) else _NOTHING  # its metadata
             if found is not _NOTHING:
-                kept += [key, found]
+                kept += [items[2 * number], found]
         if not kept:
             return _NOTHING
         if tag == "state_dict":
             return {tag: [kept, content[1]]}
         return {tag: [content[0], kept] if tag == "defaultdict" else kept}
-    below = _paths_below(node, path, classes)
-    return node if any(pattern.means(each) for each in below for pattern in patterns) else _NOTHING
+    # To the end, for an interrupt while a generator is collected would be lost.
+    n_meant = sum(pattern.means(each) for each in _paths_below(node, path, classes) for pattern in patterns)
+    return node if n_meant else _NOTHING
 
 
 def _list_of_named(path: str, node: Any, patterns: list[_Pattern], classes: list[ClassEntry]) -> Any:

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, BinaryIO, TypedDict, Unpack
 
-from ..errors import InvalidArgument, Unsupported, did_you_mean
+from ..errors import Corruption, InvalidArgument, Unsupported, did_you_mean
 from .base_files import Bases, bases_at, no_base
 from .devices import check_kind, placement_of
 from .dicts import plan_beside, plan_tensors
 from .entries import unsafe_path
 from .layout import SUFFIX
 from .own_classes import Classes, KnownClasses
+from .plain_files import opened_plain
 from .reader import ArchiveReader
-from .state_files import Wanted, load_state, plan_state
+from .state_files import NAMES_OF_TORCH, Wanted, load_state, plan_state
 from .structure import STRUCTURE
 from .tensor_groups import grouped
 from .writer import ArchiveWriter
@@ -34,7 +35,7 @@ class TorchOptions(TypedDict, total=False):
         map_location: the device of all torch tensors, as ``device`` of :func:`load`: a name, a ``torch.device``, a
             dictionary of places that all lead to the same one, or a function of a storage and ``"cpu"``.
         weights_only: True or None, for nothing in a file is executed.
-        mmap: False or None, for what is compressed cannot be mapped.
+        mmap: False or None, for what is compressed cannot be mapped; True for a plain ``.pt`` file.
     """
 
     map_location: Any
@@ -107,11 +108,12 @@ def load(
 ) -> Any:
     """Load an object that :func:`save` has saved, bit for bit; no code of the file is executed, and nothing imported.
 
-    The archive of a ``.pt`` file is loaded as ``torch.load(weights_only=True)`` does it, and that of any other tensor
-    file as a dictionary of arrays.
+    Tensor files are loaded too, those in an archive and those that were never compressed: ``.pt`` and ``.pth`` as
+    ``torch.load(weights_only=True)`` does it, others (``.safetensors``, ``.npy``, ``.npz``, ``.gguf``) as a dictionary
+    of arrays.
 
     Args:
-        file: path of the archive, a URL for fsspec, or a binary stream.
+        file: path of the archive or tensor file, a URL for fsspec, or a binary stream.
         names: paths in the object, or patterns (``"model"``, ``"model/layers.0.*"``), or one of them: what is not
             named is not decoded, and left out of dictionaries; lists and tuples have None in its place, and other
             containers are whole if something in them is named. None: all.
@@ -127,7 +129,7 @@ def load(
         max_output_bytes: refuse larger objects, for archives from strangers; no limit if None. Numpy arrays in
             big-endian order count twice: they are copies of what is stored.
         torch_options: arguments of ``torch.load``: ``map_location`` (as ``device``), ``weights_only`` (True or None)
-            and ``mmap`` (False or None).
+            and ``mmap`` (True for a plain ``.pt`` file alone).
 
     Returns:
         The object; types come back as they were, those of subclasses such as ``Parameter`` as
@@ -135,7 +137,7 @@ def load(
         are so again.
 
     Raises:
-        Corruption: the archive is damaged, or is no archive.
+        Corruption: the archive is damaged, or is neither an archive nor a tensor file.
         Unsupported: it holds no object but several files, or a tensor of a type that neither numpy nor torch has, such
             as quantized weights of a ``.gguf`` file; or an object of a class that is not known, or has other fields
             now; or its base is missing or another.
@@ -146,18 +148,44 @@ def load(
     """
     where = _checked(torch_options).get("map_location")
     check_kind(like, where if device is None else device)
-    wanted = Wanted(placement_of(device, where), like, names, KnownClasses(classes), max_output_bytes)
+    known = KnownClasses(classes)
+
+    def wanted() -> Wanted:
+        if torch_options.get("mmap"):
+            raise InvalidArgument(
+                "mmap must be False or None but for a .pt file, for what is compressed cannot be mapped: names= leaves "
+                "out what is not needed, and gcodec.open reads tensors one by one"
+            )
+        return Wanted(placement_of(device, where), like, names, known, max_output_bytes)
+
     with ExitStack() as stack:
         bases = None if base is None else stack.enter_context(bases_of(base))
-        archive = stack.enter_context(
-            ArchiveReader(file, threads=threads, max_output_bytes=max_output_bytes, base=bases)
-        )
+        found: ArchiveReader | Corruption
+        try:
+            found = ArchiveReader(file, threads=threads, max_output_bytes=max_output_bytes, base=bases)
+        except Corruption as error:
+            found = error
+        if isinstance(found, Corruption):  # out of its handler, lest errors of a tensor file show it, too
+            plain = stack.enter_context(opened_plain(file, max_output_bytes))
+            if plain is None or plain.kind == "archive":
+                raise found
+            if plain.kind == "torch" and like is None:
+                if names is not None:
+                    raise Unsupported(f"{plain.name}: {NAMES_OF_TORCH}")
+                if device is not None or not (callable(where) or isinstance(where, Mapping)):
+                    where = placement_of(device, where).map_location
+                return plain.load_torch(file, where, bool(torch_options.get("mmap")))
+            entry = stack.enter_context(plain.planned())
+            if entry.format == "bytes":
+                raise Corruption(f"{found}; nor is it a .pt, .safetensors, .npy, .npz or .gguf file")
+            return load_state(plain, entry, wanted())
+        archive = stack.enter_context(found)
         if len(archive.files) != 1:
             raise Unsupported(
                 f"{archive.name}: an object is one file, but {len(archive.files)} files are in this "
                 "archive; read their tensors with gcodec.load_file"
             )
-        return load_state(archive, archive.files[0], wanted)
+        return load_state(archive, archive.files[0], wanted())
 
 
 def _checked(options: TorchOptions) -> TorchOptions:
@@ -171,11 +199,8 @@ def _checked(options: TorchOptions) -> TorchOptions:
             "weights_only must be True or None, for nothing in a file is executed; torch.load(weights_only=False) "
             "reads a .pt file that you trust, and gcodec.save takes what it returns"
         )
-    if options.get("mmap") not in (False, None):
-        raise InvalidArgument(
-            "mmap must be False or None, for what is compressed cannot be mapped: names= leaves out what is not "
-            "needed, and gcodec.open reads tensors one by one"
-        )
+    if options.get("mmap") not in (True, False, None):
+        raise InvalidArgument(f"mmap must be True, False or None, not {options['mmap']!r:.80}")
     return options
 
 

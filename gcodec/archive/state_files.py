@@ -9,14 +9,13 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import accumulate
-from pickle import PickleError
 from tempfile import TemporaryFile, gettempdir
 from threading import Lock
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..errors import Corruption, GcodecError, InsufficientData, LimitExceeded, Unsupported, missing_torch
+from ..errors import Corruption, InsufficientData, LimitExceeded, Unsupported
 from ..files.elements import width
 from ..files.file_plan import FilePlan, TensorView
 from ..files.safetensors import plan_described
@@ -27,14 +26,21 @@ from .devices import Placement
 from .entries import FileEntry
 from .named_parts import named_parts
 from .own_classes import KnownClasses
+from .plain_files import PlainFile
 from .reader import ArchiveReader
-from .structure import ITEM_COST, STRUCTURE, Leaf, ParsedStructure, Rebuilder, flatten, of_text
+from .structure import ITEM_COST, STRUCTURE, Leaf, ParsedStructure, Rebuilder, flatten, of_text, translated_errors
 from .structure_places import TensorPlace, leaves_of, tensor_places
 from .structure_text import MAX_ITEMS, MAX_TEXT_BYTES, n_items_of
 from .tensor_groups import in_order, laid_out
+from .torch_files import load_torch
 
 #: So many tensors that had to be copied, because they are on a device or not contiguous, are held at once.
 MAX_COPIES = 2
+#: Said where parts of what torch.load reads as a whole are wanted.
+NAMES_OF_TORCH = (
+    "is a file of torch.save, of which torch.load reads all: leave out names, or give like= for a dictionary of "
+    "tensors by their paths"
+)
 
 
 class TensorSource:
@@ -172,11 +178,11 @@ class Wanted(NamedTuple):
     max_output_bytes: int | None = None
 
 
-def load_state(archive: ArchiveReader, entry: FileEntry, wanted: Wanted) -> Any:
+def load_state(archive: ArchiveReader | PlainFile, entry: FileEntry, wanted: Wanted) -> Any:
     """Return the state that a file in an archive holds.
 
     Args:
-        archive: the archive, with its bases.
+        archive: the archive, with its bases, or a file that is none.
         entry: the file: of :func:`plan_state`, a ``.pt``, or any other with tensors, which become a dictionary.
         wanted: what the caller wants.
 
@@ -213,25 +219,25 @@ def load_state(archive: ArchiveReader, entry: FileEntry, wanted: Wanted) -> Any:
             return of_text(_structure(archive, entry, views[STRUCTURE]), rebuilt)
     if is_torch_file:
         if wanted.names is not None:
-            raise Unsupported(
-                f"{archive.name}: {entry.path} is a file of torch.save, of which torch.load reads all: leave out "
-                "names; gcodec.load_file reads single tensors of it"
-            )
+            raise Unsupported(f"{archive.name}: {entry.path}: {NAMES_OF_TORCH}")
+        assert isinstance(archive, ArchiveReader)  # a plain file of torch.save is torch's from the beginning
         return _load_torch(archive, entry, wanted.place.map_location)
     if not views:
         raise Unsupported(f"{archive.name}: {entry.path} holds no tensors; restore it as a file")
     for name, view in views.items():
         if width(view.dtype) is None and wanted.names is None:
             raise Unsupported(
-                f"{archive.name}: {entry.path}:{name}: type {view.dtype} can only be restored with its "
-                "file; gcodec.open reads the tensors of other types one by one"
+                f"{archive.name}: {entry.path}:{name}: type {view.dtype} can only be restored with its file; names= "
+                "takes tensors of other types alone"
             )
     kind = "torch" if wanted.place.is_given else default_kind(entry)
     dictionary = [item for name in views for item in (name, {kind: name})]
-    return rebuilt(ParsedStructure({"dict": dictionary}, []))
+    with translated_errors():
+        return rebuilt(ParsedStructure({"dict": dictionary}, []))
+    raise AssertionError  # it suppresses no error
 
 
-def _check_limit(archive: ArchiveReader, size: int, limit: int | None) -> None:
+def _check_limit(archive: ArchiveReader | PlainFile, size: int, limit: int | None) -> None:
     if limit is not None and size > limit:
         raise LimitExceeded(f"{archive.name}: {size} bytes are above the limit of {limit} bytes")
 
@@ -250,7 +256,7 @@ def places_of(archive: ArchiveReader, entry: FileEntry) -> list[TensorPlace]:
 
 
 @contextmanager
-def _naming(archive: ArchiveReader) -> Iterator[None]:
+def _naming(archive: ArchiveReader | PlainFile) -> Iterator[None]:
     """Give the errors of a structure, which knows of no file, the name of its archive."""
     try:
         yield
@@ -260,7 +266,7 @@ def _naming(archive: ArchiveReader) -> Iterator[None]:
         raise type(error)(f"{archive.name}: {error}") from error
 
 
-def _structure(archive: ArchiveReader, entry: FileEntry, view: TensorView) -> bytes:
+def _structure(archive: ArchiveReader | PlainFile, entry: FileEntry, view: TensorView) -> bytes:
     segment = entry.segments[view.segment]
     if segment.bytes > MAX_TEXT_BYTES:
         raise LimitExceeded(f"{archive.name}: a structure of {segment.bytes} bytes is above the limit")
@@ -269,41 +275,13 @@ def _structure(archive: ArchiveReader, entry: FileEntry, view: TensorView) -> by
     return text
 
 
-#: What torch raises on a file with other objects than it loads, or that it finds malformed.
-_UNREADABLE = (
-    AttributeError,
-    EOFError,
-    ImportError,
-    LookupError,
-    NotImplementedError,
-    TypeError,
-    ValueError,
-    PickleError,
-)
-
-
 def _load_torch(archive: ArchiveReader, entry: FileEntry, map_location: Any) -> Any:
     """Return what ``torch.load`` makes of a ``.pt`` file, which is restored to a temporary file first."""
-    try:
-        import torch
-    except ImportError as error:
-        raise missing_torch(
-            f"{archive.name}: {entry.path} is a file of torch.save, which",
-            "read its tensors as numpy arrays with like='numpy' or gcodec.load_file",
-        ) from error
-
     with naming(gettempdir()), TemporaryFile() as file:
         for part in archive.restored(entry):
             file.write(part.data)
         file.seek(0)
-        try:
-            return torch.load(file, map_location=map_location, weights_only=True)
-        except _UNREADABLE as error:
-            reason = str(error).splitlines()[0] if str(error) else repr(error)
-            raise GcodecError(
-                f"{archive.name}: torch.load(weights_only=True) does not read {entry.path}: {reason}; "
-                "restore it as a file"
-            ) from error
+        return load_torch(file, map_location, f"{archive.name}: {entry.path}", "restore it as a file")
 
 
 def _reader_of(leaf: Leaf) -> Callable[[], Bytes]:

@@ -18,7 +18,8 @@ import math
 import sys
 from argparse import Namespace
 from collections import Counter, OrderedDict, defaultdict, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -191,7 +192,7 @@ def of_text(text: bytes, use: Callable[[ParsedStructure], Any]) -> Any:
     """Return what ``use`` makes of a structure's JSON; what Python raises on a malformed one becomes Corruption, as for
     :func:`rebuild`."""
     check_text(text)
-    try:
+    with translated_errors():
         parsed = json.loads(text)
         if parsed["version"] not in VERSIONS:
             raise Unsupported(
@@ -199,6 +200,14 @@ def of_text(text: bytes, use: Callable[[ParsedStructure], Any]) -> Any:
                 f"{VERSIONS[0]} to {VERSIONS[-1]}"
             )
         return use(ParsedStructure(parsed["state"], [ClassEntry.of_json(entry) for entry in parsed.get("classes", ())]))
+
+
+@contextmanager
+def translated_errors() -> Iterator[None]:
+    """Make Corruption of what Python raises on a malformed structure while a state is put together; errors of reading
+    tensors come out as they are."""
+    try:
+        yield
     except _NotReadError as error:  # no fault of the text, whatever it is: a device without memory, a store's own error
         raise error.cause from error.cause.__cause__
     except GcodecError:

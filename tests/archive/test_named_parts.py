@@ -186,7 +186,7 @@ def test_tensors_of_files_are_parts_too(tmp_path):
         gcodec.compress_file(tmp_path / name)
     assert list(gcodec.load(tmp_path / "x.npz.gc", names="b")) == ["b"]
     assert list(gcodec.load(tmp_path / "x.pt.gc", names="b/*", like="numpy")) == ["b/c"]
-    with pytest.raises(Unsupported, match=r"is a file of torch\.save, .* leave out names; gcodec.load_file reads"):
+    with pytest.raises(Unsupported, match=r"is a file of torch\.save, .* leave out names, or give like="):
         gcodec.load(tmp_path / "x.pt.gc", names="b/*")
 
 
@@ -248,7 +248,8 @@ def test_map_location_moves_all_tensors(location, file):
         ({"map_location": "cpu", "like": "numpy"}, "leave it out for numpy arrays, as map_location"),
         ({"map_location": lambda storage, place: 3}, "map_location must return a storage or None, not a int"),
         ({"weights_only": False}, r"weights_only must be True or None, .* torch\.load\(weights_only=False\)"),
-        ({"mmap": True}, "mmap must be False or None, .* names= leaves out"),
+        ({"mmap": True}, "mmap must be False or None but for a .pt file, .* names= leaves out"),
+        ({"mmap": "r"}, "mmap must be True, False or None, not 'r'"),
         ({"map_locations": "cpu"}, "load has no argument 'map_locations'; did you mean map_location"),
         ({"pickle_module": None}, "load has no argument 'pickle_module'"),
     ],
