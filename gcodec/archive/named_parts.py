@@ -9,7 +9,7 @@ from typing import Any
 
 from ..errors import InvalidArgument, did_you_mean
 from .own_classes import ClassEntry
-from .structure import DICTIONARIES, MAX_DEPTH, NAMESPACES, ParsedStructure
+from .structure import DICTIONARIES, MAX_DEPTH, NAMESPACES, ParsedStructure, tag_of_node
 from .structure_places import TENSORS, children_of
 
 #: An error looks among so many paths for one that was meant.
@@ -90,7 +90,7 @@ def no_such(name: str) -> str:
 
 def _path_of_all(node: Any) -> str:
     """Return the path of the whole state: that of a tensor by itself is its name."""
-    return "tensor" if isinstance(node, dict) and next(iter(node)) in TENSORS else ""
+    return "tensor" if isinstance(node, dict) and tag_of_node(node)[0] in TENSORS else ""
 
 
 def _paths_in(parsed: ParsedStructure) -> Iterator[str]:
@@ -116,7 +116,7 @@ def _paths_below(node: Any, path: str, classes: list[ClassEntry]) -> Iterator[st
 
 
 def _children(node: Any, path: str, classes: list[ClassEntry]) -> Iterator[tuple[str, Any]]:
-    if isinstance(node, dict) and next(iter(node)) in TENSORS:
+    if isinstance(node, dict) and tag_of_node(node)[0] in TENSORS:
         return iter(())
     return children_of(node, path, classes)
 
@@ -129,7 +129,7 @@ def _named_in(path: str, node: Any, patterns: list[_Pattern], classes: list[Clas
         return _list_of_named(path, node, patterns, classes)
     if not isinstance(node, dict):
         return _NOTHING
-    tag, content = next(iter(node.items()))
+    tag, content = tag_of_node(node)
     if tag == "tuple":
         found = _list_of_named(path, node, patterns, classes)
         return found if found is _NOTHING else {tag: found}

@@ -202,6 +202,13 @@ def of_text(text: bytes, use: Callable[[ParsedStructure], Any]) -> Any:
         return use(ParsedStructure(parsed["state"], [ClassEntry.of_json(entry) for entry in parsed.get("classes", ())]))
 
 
+def tag_of_node(node: Mapping[str, Any]) -> tuple[str, Any]:
+    """Return the tag and the content of a node that is a JSON object. Raises ValueError if it is empty."""
+    for item in node.items():
+        return item
+    raise ValueError("an object of a structure has no tag")
+
+
 @contextmanager
 def translated_errors() -> Iterator[None]:
     """Make Corruption of what Python raises on a malformed structure while a state is put together; errors of reading
@@ -476,7 +483,7 @@ class Rebuilder:
             return [self.value(item, depth + 1) for item in node]
         if not isinstance(node, dict):
             return node
-        tag, content = next(iter(node.items()))
+        tag, content = tag_of_node(node)
         if tag in ("torch", "numpy", "scalar"):
             return self._tensor(tag, content, node)
         if len(node) != 1:

@@ -26,6 +26,7 @@ from .structure import (
     ParsedStructure,
     join_path,
     of_text,
+    tag_of_node,
 )
 from .unique_names import UniqueNames
 
@@ -123,7 +124,7 @@ def leaves_of(parsed: ParsedStructure) -> Iterator[tuple[str, dict[str, Any]]]:
         path, node = next(levels[-1], ("", _END))
         if node is _END:
             levels.pop()
-        elif isinstance(node, dict) and next(iter(node)) in TENSORS:
+        elif isinstance(node, dict) and tag_of_node(node)[0] in TENSORS:
             yield path, node
         elif isinstance(node, list | dict):
             if len(levels) > 2 * MAX_DEPTH:
