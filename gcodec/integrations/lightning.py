@@ -97,7 +97,8 @@ class GcodecCheckpointIO(TorchCheckpointIO):
 def _classes_of_tensors(kind: type) -> dict[str, type]:
     """Return the classes derived from one that put tensors together from others, by the names that archives have."""
     found: dict[str, type] = {}
-    for derived in kind.__subclasses__():
+    subclasses: list[type] = kind.__subclasses__()
+    for derived in subclasses:
         if hasattr(derived, "__tensor_unflatten__"):
             found[f"{derived.__module__}.{derived.__qualname__}"] = derived
         found |= _classes_of_tensors(derived)
