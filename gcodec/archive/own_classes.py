@@ -22,9 +22,9 @@ KINDS = MappingProxyType(
     {
         "dataclass": "dataclass",
         "named_tuple": "named tuple",
-        "enum": "enumeration",
-        "flag": "enumeration of flags",
-        "subclass": "tensor made of others",
+        "enum": "member of the enumeration",
+        "flag": "combination of the flags",
+        "subclass": "tensor of the class",
     }
 )
 #: What a class may be replaced by, by tag: its objects become dictionaries by field, or names of members.
@@ -160,8 +160,11 @@ def _unknown(tag: str, entry: ClassEntry) -> str:
         return f"{start}, which a function of its class puts together: pass classes=[{short}] if you trust it"
     plain = _PLAIN_KINDS[tag].__name__
     what = "a dictionary of its fields" if plain == "dict" else "names of its members"
+    where = (
+        "it was that of a script, so" if entry.module == "__main__" else f"import {entry.module[:_SHOWN]} before, or"
+    )
     return (
-        f"{start}, whose class is not known here: import {entry.module[:_SHOWN]} before, or pass classes=[{short}]; "
+        f"{start}, whose class is not known here: {where} pass classes=[{short}]; "
         f"classes={{{name!r}: {plain}}} gives {what}"
     )
 

@@ -516,7 +516,8 @@ class Rebuilder:
             return result
         if tag == "sparse":
             layout, shape, coalesced, *parts = content
-            if len(parts) != len(PARTS[layout]) or any(type(size) is not int for size in shape):
+            known = all(isinstance(part, dict) and "torch" in part for part in parts)
+            if not known or len(parts) != len(PARTS[layout]) or any(type(size) is not int for size in shape):
                 raise ValueError(f"a sparse tensor of the layout {layout} has other parts")
             tensors = [self.value(part, depth + 1) for part in parts]
             try:
@@ -546,6 +547,8 @@ class Rebuilder:
             (further,) = rest
             return new_dataclass(kind, fields, self._attributes(further, depth))
         context, shape, stride = rest
+        if not all(isinstance(node, dict) and not {"torch", "subclass", "sparse"}.isdisjoint(node) for node in nodes):
+            raise ValueError("a tensor must be made of tensors")
         return self._subclass(kind, fields, self.value(context, depth + 1), (shape, stride))
 
     def _class(self, tag: str, number: Any) -> tuple[ClassEntry, Any]:

@@ -474,7 +474,7 @@ def test_classes_may_be_given(tmp_path):
 
 def test_a_class_that_was_saved_by_a_script_is_found_by_its_name_where_it_is_given():
     text = own_text({"dataclass": [0, [1, "x", None], []]}, ["__main__", "Config", ["rate", "name", "nested"]])
-    with pytest.raises(Unsupported, match=r"__main__\.Config"):
+    with pytest.raises(Unsupported, match=r"__main__\.Config, .*it was that of a script, so pass classes=\[Config\]"):
         rebuild(text, no_tensor)
     assert rebuild(text, no_tensor, known=own_classes.KnownClasses([Config])) == Config(1, "x")
     twice = [Config, type("Config", (Config,), {"__module__": "elsewhere"})]
@@ -498,6 +498,7 @@ def test_classes_that_are_none_are_refused(classes, tmp_path):
         {"indices": [[0.5, 1], [0, 0]], "values": [1.0, 2]},
         {"layout": "csr", "crow_indices": [0, 1, 5], "col_indices": [0, 1], "values": [1.0, 2]},
         {"layout": "csr", "indices": [[0, 1], [0, 0]], "values": [1.0, 2]},
+        {"kind": "numpy", "indices": [[0, 1], [0, 0]], "values": [1.0, 2]},
         {"layout": "coo2", "indices": [[0, 1], [0, 0]], "values": [1.0, 2]},
         {"shape": [2.0, 2], "indices": [[0, 1], [0, 0]], "values": [1.0, 2]},
         {"shape": [-2, 2], "indices": [[0, 1], [0, 0]], "values": [1.0, 2]},
@@ -507,7 +508,7 @@ def test_classes_that_are_none_are_refused(classes, tmp_path):
 def test_sparse_tensors_with_wrong_parts_are_corruption(parts):
     own = {"layout": "coo", "shape": [2, 2], "coalesced": False} | parts
     tensors = {name: torch.tensor(value) for name, value in parts.items() if name.endswith(("indices", "values"))}
-    node = [own["layout"], own["shape"], own["coalesced"], *({"torch": name} for name in tensors)]
+    node = [own["layout"], own["shape"], own["coalesced"], *({parts.get("kind", "torch"): name} for name in tensors)]
     with pytest.raises(Corruption, match="malformed"):
         rebuild(own_text({"sparse": node}), lambda name, kind: tensors[name])
 
