@@ -28,6 +28,7 @@ from gcodec.errors import Corruption, GcodecError
 from gcodec.files.file_plan import TensorView
 from tests.fuzz.mutation import Dice, Text
 
+LAZY = "lazy_classes"  #: a module that imports, or fails, where it is asked for a name
 NAMES = ("*", "a", "a/*", "*/0", "w", "n/[a-c]", "x?", "Color.RED")
 
 
@@ -133,9 +134,8 @@ class Objects:
         self.texts = [Text(text) for text in texts]
         self.leaves = {name: leaf for state in flat for name, leaf in state.leaves.items()}
         self.views = {name: TensorView(name, leaf.dtype, leaf.shape, 0) for name, leaf in self.leaves.items()}
-        lazy = types.ModuleType("lazy")
-        lazy.__getattr__ = _fail  # type: ignore[method-assign]
-        sys.modules["lazy_classes"] = lazy
+        self.lazy = types.ModuleType(LAZY)
+        self.lazy.__getattr__ = _fail  # type: ignore[method-assign]
 
     def cases(self) -> list[bytes]:
         """Return the cases from which all others are made."""
@@ -145,20 +145,25 @@ class Objects:
         """Return a new case."""
         text = dice.pick(self.texts).mutated(dice, self.texts)
         if dice.random() < 0.2:
-            text = text.replace(__name__, dice.pick(("lazy_classes", "os", "builtins", "torch", "this", "")))
+            text = text.replace(__name__, dice.pick((LAZY, "os", "builtins", "torch", "this", "")))
         return text.encode(errors="replace")
 
     def run(self, case: bytes) -> Any:
         """Put an object together, all of it and parts of it, and list its tensors."""
-        modules = set(sys.modules)
+        modules, sys.modules[LAZY] = set(sys.modules), self.lazy
+        try:
+            return self._put_together(case)
+        finally:
+            del sys.modules[LAZY]  # which fails for all who ask it for anything
+            assert "this" not in set(sys.modules) - modules, "a module was imported"
+
+    def _put_together(self, case: bytes) -> type:
         with suppress(GcodecError):
             tensor_places(case, self.views)
         for name in NAMES:
             with suppress(GcodecError):
                 of_text(case, lambda parsed, name=name: named_parts(parsed, name, "case"))  # type: ignore[misc]
-        made = rebuild(case, self._read, 1 << 20)
-        assert "this" not in set(sys.modules) - modules, "a module was imported"
-        return type(made)
+        return type(rebuild(case, self._read, 1 << 20))
 
     def _read(self, name: str, kind: str) -> Any:
         """Return the tensor of a name."""
