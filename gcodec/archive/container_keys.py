@@ -9,6 +9,8 @@ from enum import Enum
 from pathlib import PosixPath, PurePosixPath, PureWindowsPath, WindowsPath
 from typing import Any
 
+import numpy as np
+
 from ..errors import InvalidArgument
 from ..tensors import is_torch
 from .own_classes import member_names, tag_of
@@ -18,7 +20,7 @@ MAX_KEY_BITS = 1 << 13
 #: Python compares each key with all others of its hash, which takes minutes for a megabyte of them.
 MAX_OF_ONE_HASH = 100
 #: Types of keys besides strings, numbers and None, alone but not in tuples.
-KEY_TYPES = (bytes, PosixPath, WindowsPath, PurePosixPath, PureWindowsPath, date, datetime, time, timedelta)
+KEY_TYPES = (bytes, np.str_, PosixPath, WindowsPath, PurePosixPath, PureWindowsPath, date, datetime, time, timedelta)
 
 
 def check_key(key: Any, where: str) -> None:

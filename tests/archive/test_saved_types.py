@@ -192,7 +192,16 @@ VALUES: dict[str, Any] = {
     "named tuples": [Moments(torch.ones(2), 3), Empty(), Config.Inner(4), {"x": (Moments(1, 2),)}],
     "dataclasses": [Config(0.1, nested=Config(math.nan)), Frozen((1, 2)), Derived(rate=3)],
     "further attributes": with_more(),
-    "keys": {Color.GREEN: 1, Level.LOW: 2, b"x": 3, Path("p"): 4, date(2025, 1, 1): 5, torch.float16: 6, (1, "a"): 7},
+    "keys": {
+        Color.GREEN: 1,
+        Level.LOW: 2,
+        b"x": 3,
+        Path("p"): 4,
+        date(2025, 1, 1): 5,
+        torch.float16: 6,
+        (1, "a"): 7,
+        np.str_("y"): 8,
+    },
     "sets": [{Color.RED, Mode.MAX}, frozenset([Path("x"), (1, 2)]), {date(2025, 1, 1)}, {frozenset([1])}],
     "counter": Counter({Level.LOW: 3}),
 }
