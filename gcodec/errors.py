@@ -319,10 +319,16 @@ def named_device(device: Any) -> torch.device:
 def check_is_fault_of(value: Any, error: Exception) -> None:
     """Raise an error that is no fault of the array or tensor that could not be read: MemoryError for torch's errors of
     memory that is not there, which are RuntimeErrors on every device; others, such as a driver's, as they are."""
-    if type(error).__name__ == "OutOfMemoryError" or "allocate memory" in str(error):
-        raise MemoryError(str(error)) from error
+    check_has_memory_for(error)
     if isinstance(error, RuntimeError) and _has_plain_memory(value) and "requires grad" not in str(error):
         raise error
+
+
+def check_has_memory_for(error: Exception) -> None:
+    """Raise MemoryError for an error of torch's that says that there is none, which is a RuntimeError on every
+    device."""
+    if type(error).__name__ == "OutOfMemoryError" or "allocate memory" in str(error):
+        raise MemoryError(str(error)) from error
 
 
 def _has_plain_memory(value: Any) -> bool:

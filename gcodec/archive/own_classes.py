@@ -270,8 +270,9 @@ def new_named_tuple(kind: Any, fields: Mapping[str, Any]) -> Any:
 
 
 def _attribute(kind: type, name: str) -> Any:
-    """Return what a class has under a name, without asking it, None if nothing."""
-    return next((vars(base)[name] for base in kind.__mro__ if name in vars(base)), None)
+    """Return what a class has under a name, without asking it or its metaclass; None if nothing."""
+    spaces = [type.__getattribute__(base, "__dict__") for base in type.__getattribute__(kind, "__mro__")]
+    return next((space[name] for space in spaces if name in space), None)
 
 
 def _runs_at_end(kind: type) -> bool:
@@ -280,7 +281,7 @@ def _runs_at_end(kind: type) -> bool:
 
 def _dataclass_problem(kind: type) -> str:
     """Return why an object of a class cannot be put together from its fields; empty if it can."""
-    if not dataclasses.is_dataclass(kind):
+    if _attribute(kind, "__dataclass_fields__") is None or issubclass(kind, Enum):
         return "is no dataclass"
     if _runs_at_end(kind):
         return "has __del__, which would run on what a file says"
@@ -299,7 +300,7 @@ def _dataclass_problem(kind: type) -> str:
 
 
 def _is_named_tuple(kind: type) -> bool:
-    fields = getattr(kind, "_fields", None)
+    fields = _attribute(kind, "_fields")
     return issubclass(kind, tuple) and isinstance(fields, tuple) and all(isinstance(name, str) for name in fields)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ..errors import InvalidArgument
+from ..errors import InvalidArgument, check_has_memory_for
 from ..tensors import is_torch
 
 #: The names of the parts of each layout, in the order of torch's functions that put them together.
@@ -46,6 +46,7 @@ def sparse_tensor(layout: str, shape: Sequence[int], is_coalesced: object, parts
     Raises:
         InvalidArgument: the parts are numpy arrays.
         ValueError: they are none of such a tensor.
+        MemoryError: there is no memory to check them.
     """
     if any(not is_torch(part) for part in parts):
         raise InvalidArgument("the state has a sparse tensor, which is no numpy array: leave out like")
@@ -60,6 +61,5 @@ def sparse_tensor(layout: str, shape: Sequence[int], is_coalesced: object, parts
             return torch.sparse_coo_tensor(*parts, **options, is_coalesced=True if is_coalesced is True else None)
         return torch.sparse_compressed_tensor(*parts, **options, layout=getattr(torch, f"sparse_{layout}"))
     except RuntimeError as error:
-        if isinstance(error, torch.OutOfMemoryError):
-            raise
+        check_has_memory_for(error)
         raise ValueError(f"a sparse tensor is malformed: {str(error).splitlines()[0]}") from error

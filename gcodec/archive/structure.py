@@ -519,11 +519,7 @@ class Rebuilder:
             known = all(isinstance(part, dict) and "torch" in part for part in parts)
             if not known or len(parts) != len(PARTS[layout]) or any(type(size) is not int for size in shape):
                 raise ValueError(f"a sparse tensor of the layout {layout} has other parts")
-            tensors = [self.value(part, depth + 1) for part in parts]
-            try:
-                return sparse_tensor(layout, shape, coalesced, tensors)
-            except RuntimeError as error:  # of a device without memory
-                raise _NotReadError(error) from error
+            return sparse_tensor(layout, shape, coalesced, [self.value(part, depth + 1) for part in parts])
         if tag in OBJECTS or tag in ("enum", "flag"):
             return self._own(tag, content, depth)
         return plain_value(tag, content)

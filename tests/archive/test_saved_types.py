@@ -108,6 +108,26 @@ class Derived(Config):
     made: list[int] = field(default_factory=list, init=False)
 
 
+@dataclass
+class Body:
+    x: int
+
+
+class Planet(Body, Enum):
+    EARTH = 3
+
+
+class Asking(type):
+    """The class of classes that must not be asked."""
+
+    def __getattr__(cls, name: str) -> Any:
+        raise AssertionError("a class was asked")
+
+
+class Asked(metaclass=Asking):
+    pass
+
+
 def with_more() -> Config:
     """Return an object with an attribute that is no field."""
     config = Config(0.5, nested=torch.ones(2))
@@ -188,6 +208,7 @@ VALUES: dict[str, Any] = {
     "compressed": COMPRESSED,
     "blocks": BLOCKS,
     "enumerations": [Color.RED, Color.GREEN, Color.CRIMSON, Level.HIGH, Mode.MAX, Access.READ, Bits.A],
+    "dataclass of an enumeration": Planet.EARTH,
     "flags": [Access.READ | Access.EXECUTE, Access(0), Bits.A | Bits.B, Bits(0)],
     "named tuples": [Moments(torch.ones(2), 3), Empty(), Config.Inner(4), {"x": (Moments(1, 2),)}],
     "dataclasses": [Config(0.1, nested=Config(math.nan)), Frozen((1, 2)), Derived(rate=3)],
@@ -416,6 +437,9 @@ UNKNOWN: list[tuple[Any, list[Any], str]] = [
     ({"dataclass": [0, [1], []]}, [HERE, "Config", ["x"]], r"Config has other fields .* had \(x\), and has \(rate, na"),
     ({"dataclass": [0, [1], []]}, [HERE, "Color", ["x"]], "but Color is no dataclass"),
     ({"dataclass": [0, [1], []]}, [HERE, "VALUES", ["x"]], "VALUES, whose class is not known"),
+    ({"dataclass": [0, [1], []]}, [HERE, "Planet", ["x"]], "but Planet is no dataclass"),
+    ({"dataclass": [0, [1], []]}, [HERE, "Asked", ["x"]], "but Asked is no dataclass"),
+    ({"named_tuple": [0, [1]]}, [HERE, "Asked", ["x"]], "but Asked is no named tuple"),
     ({"dataclass": [0, [], []]}, ["os", "path", []], "os.path, whose class is not known"),
     ({"dataclass": [0, [], []]}, ["builtins", "object", []], "but object is no dataclass"),
     ({"named_tuple": [0, [1]]}, [HERE, "Moments", ["mean"]], "Moments has other fields"),
