@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, TypedDict, Unpack
 
 from ..errors import Corruption, InvalidArgument, Unsupported, did_you_mean
+from ..files import NOT_ZIP
 from .base_files import Bases, bases_at, no_base
 from .devices import check_kind, placement_of
 from .dicts import plan_beside, plan_tensors
@@ -176,6 +177,8 @@ def load(
                     where = placement_of(device, where).map_location
                 return plain.load_torch(file, where, bool(torch_options.get("mmap")))
             entry = stack.enter_context(plain.planned())
+            if entry.format == "bytes" and plain.kind == "torch":
+                raise Unsupported(f"{plain.name}: {NOT_ZIP}, so that only torch reads it: leave out like")
             if entry.format == "bytes":
                 raise Corruption(f"{found}; nor is it a .pt, .safetensors, .npy, .npz or .gguf file")
             return load_state(plain, entry, wanted())

@@ -151,6 +151,13 @@ def test_what_torch_does_not_read_is_named_with_what_to_do(tmp_path):
         gcodec.load(tmp_path / "d.pt")
 
 
+def test_kinds_of_arrays_cannot_be_chosen_for_files_that_only_torch_reads(tmp_path):
+    torch.save(STATE, tmp_path / "a.pt", _use_new_zipfile_serialization=False)
+    for like in ("numpy", "torch"):
+        with pytest.raises(Unsupported, match=r"a\.pt: .* not the zip file that torch\.save .* leave out like"):
+            gcodec.load(tmp_path / "a.pt", like=like)
+
+
 def test_what_is_no_tensor_file_says_so(tmp_path):
     (tmp_path / "a.txt").write_bytes(b"no tensors, but enough bytes to be an archive of some kind")
     with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
