@@ -251,10 +251,13 @@ _BEGINNINGS = (
     (b"\x89GCF", "a gcodec frame: read it with gcodec.decode"),
     (
         b"PK\x03\x04",
-        "a zip file, such as those of torch.save and numpy.savez: read it with the library that wrote it, "
-        "or make an archive of it with gcodec.compress_file",
+        "a zip file, such as those of torch.save and numpy.savez: read it with gcodec.load, or make an archive of it "
+        "with gcodec.compress_file",
     ),
-    (b"\x93NUMPY", "a .npy file: read it with numpy.load, or make an archive of it with gcodec.compress_file"),
+    (
+        b"\x93NUMPY",
+        "a .npy file: read it with gcodec.load, or make an archive of it with gcodec.compress_file",
+    ),
 )
 
 
@@ -266,7 +269,7 @@ def what_it_is(head: bytes) -> str:
     """
     found = next((text for beginning, text in _BEGINNINGS if head.startswith(beginning)), "")
     if not found and head[8:9] == b"{" and int.from_bytes(head[:8], "little") < 1 << 27:
-        found = "a .safetensors file: read it with safetensors, or make an archive of it with gcodec.compress_file"
+        found = "a .safetensors file: read it with gcodec.load, or make an archive of it with gcodec.compress_file"
     return f"; this is {found}" if found else ""
 
 
@@ -316,10 +319,16 @@ def named_device(device: Any) -> torch.device:
 def check_is_fault_of(value: Any, error: Exception) -> None:
     """Raise an error that is no fault of the array or tensor that could not be read: MemoryError for torch's errors of
     memory that is not there, which are RuntimeErrors on every device; others, such as a driver's, as they are."""
-    if type(error).__name__ == "OutOfMemoryError" or "allocate memory" in str(error):
-        raise MemoryError(str(error)) from error
+    check_has_memory_for(error)
     if isinstance(error, RuntimeError) and _has_plain_memory(value) and "requires grad" not in str(error):
         raise error
+
+
+def check_has_memory_for(error: Exception) -> None:
+    """Raise MemoryError for an error of torch's that says that there is none, which is a RuntimeError on every
+    device."""
+    if type(error).__name__ == "OutOfMemoryError" or "allocate memory" in str(error):
+        raise MemoryError(str(error)) from error
 
 
 def _has_plain_memory(value: Any) -> bool:

@@ -23,7 +23,7 @@ import gcodec
 ROOT = Path(__file__).resolve().parents[1]
 #: The contents: captions, and the pages below them, as paths in docs/ without their suffix.
 PAGES = {
-    "Start": ("tensors", "checkpoints", "cli", "training", "weight-sync", "caches", "report", "recording"),
+    "Start": ("tensors", "checkpoints", "moving", "cli", "training", "weight-sync", "caches", "report", "recording"),
     "Integrations": (
         "zarr",
         *sorted(f"integrations/{page.stem}" for page in (ROOT / "docs" / "integrations").glob("*.md")),

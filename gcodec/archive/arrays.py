@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import Corruption, GcodecError, InvalidArgument, LimitExceeded, check_is_fault_of, missing_torch
-from ..files.elements import RAW_BITS, name_of, numpy_dtype
+from ..files.elements import PAIRS, RAW_BITS, name_of, numpy_dtype
 from ..files.file_plan import TensorView, row_major
 from ..files.npy import reinterpreted
 from ..files.source import Bytes
@@ -55,7 +55,7 @@ def as_array(tensor: TensorView, data: Bytes, like: str) -> Any:
     flat = data[: data.size // dtype.itemsize * dtype.itemsize]
     if tensor.is_dense and like == "numpy" and 0 not in tensor.shape:
         at = tensor.offset * dtype.itemsize
-        values = flat[at : at + math.prod(tensor.shape) * dtype.itemsize].view(_ml_dtype(tensor.dtype) or dtype)
+        values = flat[at : at + math.prod(tensor.shape) * dtype.itemsize].view(ml_dtype(tensor.dtype) or dtype)
         return values.reshape(tensor.shape)
     dense = row_major(tensor.shape)
     # Strides of no effect are those of row-major, which torch wants to see where it views values as other types.
@@ -64,7 +64,7 @@ def as_array(tensor: TensorView, data: Bytes, like: str) -> Any:
     try:
         if like == "torch":
             return _as_torch(flat, tensor, steps)
-        values = flat.view(_ml_dtype(tensor.dtype) or dtype)
+        values = flat.view(ml_dtype(tensor.dtype) or dtype)
         if 0 in tensor.shape:
             return np.empty(tensor.shape, values.dtype)
         strides = [step * dtype.itemsize for step in steps]
@@ -80,16 +80,34 @@ def _overflows(shape: Sequence[int]) -> bool:
     return math.prod(max(size, 1) for size in shape) >= 1 << 60 or len(shape) > 64
 
 
-def as_complex(pairs: Any) -> Any:
-    """Return pairs of float64, a numpy array or torch tensor whose last size is 2, as complex numbers. Raises
-    ValueError for others."""
-    if tuple(pairs.shape[-1:]) != (2,) or str(pairs.dtype).removeprefix("torch.") != "float64":
-        raise ValueError(f"pairs must be of two float64, not {pairs.dtype} of shape {tuple(pairs.shape)}")
+def as_complex(pairs: Any, dtype: str) -> Any:
+    """Return pairs of floats, a numpy array or torch tensor whose last size is 2, as complex numbers; numpy, which has
+    no complex32, gets these as unsigned integers of the same bits.
+
+    Args:
+        pairs: the pairs.
+        dtype: a key of ``PAIRS``.
+
+    Raises:
+        ValueError: they are none, or of other floats.
+    """
+    part = PAIRS.get(dtype)
+    if part is None or tuple(pairs.shape[-1:]) != (2,) or str(pairs.dtype).removeprefix("torch.") != part:
+        raise ValueError(f"{dtype!r:.80} is no type of pairs of {pairs.dtype} in shape {tuple(pairs.shape)}")
     if not isinstance(pairs, np.ndarray):
         import torch
 
         return torch.view_as_complex(pairs)
-    return pairs.view(np.complex128)[..., 0] if pairs.size else np.empty(pairs.shape[:-1], np.complex128)
+    whole: Any = numpy_dtype(dtype)
+    return pairs.view(whole)[..., 0] if pairs.size else np.empty(pairs.shape[:-1], whole)
+
+
+def as_text(data: np.ndarray, dtype: np.dtype[Any]) -> np.ndarray:
+    """Return bytes, with those of each value in the last dimension, as an array of strings or dates. Raises ValueError
+    if it is of another size."""
+    if data.dtype != np.uint8 or data.shape[-1:] != (dtype.itemsize,):
+        raise ValueError(f"values of {dtype} have {dtype.itemsize} bytes each, not {data.shape[-1:]} of {data.dtype}")
+    return data.view(dtype)[..., 0] if data.size else np.empty(data.shape[:-1], dtype)
 
 
 def item_at(key: Any, array: Any, name: str) -> Any:
@@ -126,8 +144,8 @@ def _as_torch(flat: Bytes, tensor: TensorView, steps: Sequence[int]) -> Any:
     return torch.from_numpy(flat).view(dtype).as_strided(tensor.shape, steps, tensor.offset)
 
 
-def _ml_dtype(name: str) -> Any:
-    """Return the type of ml_dtypes, where numpy lacks one and that package is installed."""
+def ml_dtype(name: str) -> Any:
+    """Return the type of ml_dtypes, where numpy lacks one and that package is installed and has it."""
     if name not in RAW_BITS:
         return None
     try:

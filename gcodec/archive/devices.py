@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from ..errors import InvalidArgument, check_choice, missing_torch, named_device
@@ -16,14 +17,24 @@ class Placement:
 
     Args:
         device: as :func:`device_of` gives it; None leaves tensors where they are.
+        move: in place of a device, what returns the storage for one in host memory, and ``"cpu"``; or None.
+
+    Attributes:
+        device: the device.
+        is_given: True if the caller says where tensors are to be.
+        map_location: what ``torch.load`` takes to do the same.
     """
 
-    def __init__(self, device: torch.device | None) -> None:
-        self.device = device
+    def __init__(self, device: torch.device | None, move: Callable[[Any, str], Any] | None = None) -> None:
+        self.device, self._move = device, move
+        self.is_given = device is not None or move is not None
+        self.map_location: Any = move or device or "cpu"
         self._moved: dict[tuple[int, int], tuple[torch.Tensor, torch.Tensor]] = {}  # with their sources, which live on
 
     def __call__(self, value: Any) -> Any:
         """Return a tensor that was read, on the device."""
+        if self._move is not None and is_torch(value):
+            return self._moved_by(self._move, value)
         if self.device is None or not is_torch(value) or value.device == self.device:
             return value
         import torch
@@ -38,13 +49,67 @@ class Placement:
         whole = self._moved[memory][1].view(value.dtype)
         return whole.as_strided(value.shape, value.stride(), value.storage_offset())
 
+    def _moved_by(self, move: Callable[[Any, str], Any], value: Any) -> Any:
+        """Return a tensor on the storage that the caller's function returns for its own."""
+        import torch
+
+        storage = value.untyped_storage()
+        memory = storage.data_ptr(), storage.nbytes()
+        if memory not in self._moved or not memory[1]:
+            found = move(storage, "cpu")
+            found = getattr(found, "_untyped_storage", found)  # of one that has a type
+            if found is not None and not isinstance(found, torch.UntypedStorage):
+                raise InvalidArgument(f"map_location must return a storage or None, not a {type(found).__name__}")
+            place = storage if found is None else found
+            flat = torch.empty(0, dtype=torch.uint8, device=place.device).set_(place)
+            self._moved[memory] = value, flat
+        whole = self._moved[memory][1]
+        if whole.untyped_storage().data_ptr() == memory[0]:
+            return value
+        empty = torch.empty(0, dtype=value.dtype, device=whole.device)
+        return empty.set_(whole.untyped_storage(), value.storage_offset(), value.shape, value.stride())
+
+
+def placement_of(device: Any, map_location: Any = None) -> Placement:
+    """Return what puts tensors where the caller wants them.
+
+    Args:
+        device: as for :func:`device_of`.
+        map_location: as ``torch.load`` has it, in place of a device.
+
+    Raises:
+        InvalidArgument: both are given; there is no such device; or ``map_location`` needs to know where tensors were.
+        GcodecError: torch is not installed.
+    """
+    if map_location is None:
+        return Placement(device_of(device))
+    if device is not None:
+        raise InvalidArgument("device and map_location mean the same: give one of them")
+    if isinstance(map_location, Mapping):
+        return Placement(device_of(_only_device(map_location)))
+    if callable(map_location):
+        return Placement(None, map_location)
+    return Placement(device_of(map_location))
+
+
+def _only_device(map_location: Mapping[Any, Any]) -> Any:
+    """Return the device that tensors of every place are put on. Raises InvalidArgument if there are several: of tensors
+    in an archive nobody knows where they were."""
+    devices = [map_location.get("cpu", "cpu"), *map_location.values()]
+    if any(str(device) != str(devices[0]) for device in devices):
+        raise InvalidArgument(
+            f"map_location must be one device for all tensors, not {dict(map_location)!r:.80}: an archive does not say "
+            f"where tensors were, so give the device itself, as in map_location={str(devices[-1])!r}"
+        )
+    return devices[0]
+
 
 def check_kind(like: str | None, device: Any) -> None:
     """Raise InvalidArgument if ``like`` names no kind of array, or numpy's, which has no devices, with one."""
     if like is not None:
         check_choice("like", like, ("numpy", "torch"))
     if device is not None and like == "numpy":
-        raise InvalidArgument("device is for torch tensors: leave it out for numpy arrays")
+        raise InvalidArgument("device is for torch tensors: leave it out for numpy arrays, as map_location")
 
 
 def device_of(device: Any) -> torch.device | None:

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypedDict, Unpack
 
-from ..errors import InvalidArgument, Unsupported
+from ..errors import Corruption, InvalidArgument, Unsupported, did_you_mean
+from ..files import NOT_ZIP
 from .base_files import Bases, bases_at, no_base
-from .devices import check_kind
+from .devices import check_kind, placement_of
 from .dicts import plan_beside, plan_tensors
 from .entries import unsafe_path
 from .layout import SUFFIX
+from .own_classes import Classes, KnownClasses
+from .plain_files import opened_plain
 from .reader import ArchiveReader
-from .state_files import load_state, plan_state
+from .state_files import NAMES_OF_TORCH, Wanted, load_state, plan_state
 from .structure import STRUCTURE
 from .tensor_groups import grouped
 from .writer import ArchiveWriter
@@ -23,6 +27,21 @@ from .writer import ArchiveWriter
 STATE_PATH = "state.safetensors"
 #: What a path may end in, before ``.gc``, that is no part of its name.
 OBJECT_SUFFIXES = (".pt", ".pth", ".ckpt", ".bin", ".safetensors")
+
+
+class TorchOptions(TypedDict, total=False):
+    """Arguments of ``torch.load`` that :func:`load` takes under the same names.
+
+    Attributes:
+        map_location: the device of all torch tensors, as ``device`` of :func:`load`: a name, a ``torch.device``, a
+            dictionary of places that all lead to the same one, or a function of a storage and ``"cpu"``.
+        weights_only: True or None, for nothing in a file is executed.
+        mmap: False or None, for what is compressed cannot be mapped; True for a plain ``.pt`` file.
+    """
+
+    map_location: Any
+    weights_only: bool | None
+    mmap: bool | None
 
 
 def save(
@@ -40,10 +59,11 @@ def save(
     (``"optimizer/state/0/exp_avg"``).
 
     Args:
-        obj: dictionaries (``OrderedDict``, ``Counter`` and ``state_dict()`` too), lists, tuples and sets, in each
-            other, of torch tensors on any device, JAX arrays, numpy arrays and numbers, Python numbers, strings,
-            bytes, bools, None, ``torch.Size``, ``torch.dtype`` and ``torch.device``. Tensors of the same memory are
-            stored once. It must not change until this returns.
+        obj: containers of Python (dictionaries, lists, tuples, sets, ``state_dict()``, ``defaultdict``, ``deque``,
+            ``argparse.Namespace`` and the like), dataclasses, named tuples and enumerations, in each other, of torch
+            tensors on any device, dense or sparse, JAX arrays, numpy arrays and scalars, Python numbers, strings,
+            bytes, paths, dates, and types and devices of torch; docs/checkpoints.md has the list. Tensors of the same
+            memory are stored once. It must not change until this returns.
         file: path to write to, such as ``last.gc`` or ``last.pt.gc``, a URL for fsspec, or a binary stream, which need
             not seek.
         base: an earlier object, the path of its archive (or of any tensor file), or an open
@@ -78,26 +98,39 @@ def save(
 def load(
     file: str | os.PathLike[str] | BinaryIO,
     *,
+    names: Iterable[str] | str | None = None,
     base: Any = None,
     like: str | None = None,
     device: Any = None,
+    classes: Classes = None,
     threads: int | None = None,
     max_output_bytes: int | None = None,
+    **torch_options: Unpack[TorchOptions],
 ) -> Any:
-    """Load an object that :func:`save` has saved, bit for bit; no code of the file is executed.
+    """Load an object that :func:`save` has saved, bit for bit; no code of the file is executed, and nothing imported.
 
-    The archive of a ``.pt`` file is loaded as ``torch.load(weights_only=True)`` does it, and that of any other tensor
-    file as a dictionary of arrays.
+    Tensor files are loaded too, those in an archive and those that were never compressed: ``.pt`` and ``.pth`` as
+    ``torch.load(weights_only=True)`` does it, others (``.safetensors``, ``.npy``, ``.npz``, ``.gguf``) as a dictionary
+    of arrays.
 
     Args:
-        file: path of the archive, a URL for fsspec, or a binary stream.
+        file: path of the archive or tensor file, a URL for fsspec, or a binary stream.
+        names: paths in the object, or patterns (``"model"``, ``"model/layers.0.*"``), or one of them: what is not
+            named is not decoded, and left out of dictionaries; lists and tuples have None in its place, and other
+            containers are whole if something in them is named. None: all.
         base: what the object was saved against, if it was, in any form that :func:`save` takes.
         like: ``"numpy"`` or ``"torch"`` for all tensors; None: each as it was saved.
         device: torch device that the torch tensors are put on, as ``map_location`` of ``torch.load``; None: host
             memory.
+        classes: dataclasses, named tuples and enumerations that the object has and that are not imported under the
+            names that they were saved under, in a list, or in a dictionary by those names, in which ``dict`` and
+            ``str`` stand for any of them; also the classes of tensors that are made of others (``torchao``), whose
+            ``__tensor_unflatten__`` is called.
         threads: threads to use at most; as many as the process may use if None.
         max_output_bytes: refuse larger objects, for archives from strangers; no limit if None. Numpy arrays in
             big-endian order count twice: they are copies of what is stored.
+        torch_options: arguments of ``torch.load``: ``map_location`` (as ``device``), ``weights_only`` (True or None)
+            and ``mmap`` (True for a plain ``.pt`` file alone).
 
     Returns:
         The object; types come back as they were, those of subclasses such as ``Parameter`` as
@@ -105,25 +138,73 @@ def load(
         are so again.
 
     Raises:
-        Corruption: the archive is damaged, or is no archive.
+        Corruption: the archive is damaged, or is neither an archive nor a tensor file.
         Unsupported: it holds no object but several files, or a tensor of a type that neither numpy nor torch has, such
-            as quantized weights of a ``.gguf`` file; or its base is missing or another.
-        InvalidArgument: ``like`` or ``device`` is none.
+            as quantized weights of a ``.gguf`` file; or an object of a class that is not known, or has other fields
+            now; or its base is missing or another.
+        InvalidArgument: ``like``, ``device``, ``classes`` or an argument of ``torch.load`` is none, or nothing has a
+            name of ``names``.
         LimitExceeded: the object is above ``max_output_bytes``.
         OSError: it cannot be read.
     """
-    check_kind(like, device)
+    where = _checked(torch_options).get("map_location")
+    check_kind(like, where if device is None else device)
+    known = KnownClasses(classes)
+
+    def wanted() -> Wanted:
+        if torch_options.get("mmap"):
+            raise InvalidArgument(
+                "mmap must be False or None but for a .pt file, for what is compressed cannot be mapped: names= leaves "
+                "out what is not needed, and gcodec.open reads tensors one by one"
+            )
+        return Wanted(placement_of(device, where), like, names, known, max_output_bytes)
+
     with ExitStack() as stack:
         bases = None if base is None else stack.enter_context(bases_of(base))
-        archive = stack.enter_context(
-            ArchiveReader(file, threads=threads, max_output_bytes=max_output_bytes, base=bases)
-        )
+        found: ArchiveReader | Corruption
+        try:
+            found = ArchiveReader(file, threads=threads, max_output_bytes=max_output_bytes, base=bases)
+        except Corruption as error:
+            found = error
+        if isinstance(found, Corruption):  # out of its handler, lest errors of a tensor file show it, too
+            plain = stack.enter_context(opened_plain(file, max_output_bytes))
+            if plain is None or plain.kind == "archive":
+                raise found
+            if plain.kind == "torch" and like is None:
+                if names is not None:
+                    raise Unsupported(f"{plain.name}: {NAMES_OF_TORCH}")
+                if device is not None or not (callable(where) or isinstance(where, Mapping)):
+                    where = placement_of(device, where).map_location
+                return plain.load_torch(file, where, bool(torch_options.get("mmap")))
+            entry = stack.enter_context(plain.planned())
+            if entry.format == "bytes" and plain.kind == "torch":
+                raise Unsupported(f"{plain.name}: {NOT_ZIP}, so that only torch reads it: leave out like")
+            if entry.format == "bytes":
+                raise Corruption(f"{found}; nor is it a .pt, .safetensors, .npy, .npz or .gguf file")
+            return load_state(plain, entry, wanted())
+        archive = stack.enter_context(found)
         if len(archive.files) != 1:
             raise Unsupported(
                 f"{archive.name}: an object is one file, but {len(archive.files)} files are in this "
                 "archive; read their tensors with gcodec.load_file"
             )
-        return load_state(archive, archive.files[0], like, device, max_output_bytes)
+        return load_state(archive, archive.files[0], wanted())
+
+
+def _checked(options: TorchOptions) -> TorchOptions:
+    """Return arguments of ``torch.load``. Raises InvalidArgument for one that means nothing here."""
+    for name in options:
+        if name not in TorchOptions.__annotations__:
+            known = did_you_mean(name, (*TorchOptions.__annotations__, *load.__annotations__))
+            raise InvalidArgument(f"load has no argument {name!r}{known}")
+    if options.get("weights_only", True) not in (True, None):
+        raise InvalidArgument(
+            "weights_only must be True or None, for nothing in a file is executed; torch.load(weights_only=False) "
+            "reads a .pt file that you trust, and gcodec.save takes what it returns"
+        )
+    if options.get("mmap") not in (True, False, None):
+        raise InvalidArgument(f"mmap must be True, False or None, not {options['mmap']!r:.80}")
+    return options
 
 
 def bases_of(base: Any) -> Bases:

@@ -5,41 +5,42 @@ from __future__ import annotations
 import json
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import accumulate
-from pickle import PickleError
 from tempfile import TemporaryFile, gettempdir
 from threading import Lock
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..errors import Corruption, GcodecError, InsufficientData, LimitExceeded, Unsupported, missing_torch
+from ..errors import Corruption, InsufficientData, LimitExceeded, Unsupported
 from ..files.elements import width
 from ..files.file_plan import FilePlan, TensorView
 from ..files.safetensors import plan_described
 from ..files.source import Bytes, naming
 from ..tensors import is_torch
 from .arrays import as_bytes, default_kind
-from .devices import Placement, device_of
+from .devices import Placement
 from .entries import FileEntry
+from .named_parts import named_parts
+from .own_classes import KnownClasses
+from .plain_files import PlainFile
 from .reader import ArchiveReader
-from .structure import (
-    ITEM_COST,
-    STRUCTURE,
-    Leaf,
-    TensorPlace,
-    flatten,
-    rebuild,
-    tensor_places,
-)
+from .structure import ITEM_COST, STRUCTURE, Leaf, ParsedStructure, Rebuilder, flatten, of_text, translated_errors
+from .structure_places import TensorPlace, leaves_of, tensor_places
 from .structure_text import MAX_ITEMS, MAX_TEXT_BYTES, n_items_of
 from .tensor_groups import in_order, laid_out
+from .torch_files import load_torch
 
 #: So many tensors that had to be copied, because they are on a device or not contiguous, are held at once.
 MAX_COPIES = 2
+#: Said where parts of what torch.load reads as a whole are wanted.
+NAMES_OF_TORCH = (
+    "is a file of torch.save, of which torch.load reads all: leave out names, or give like= for a dictionary of "
+    "tensors by their paths"
+)
 
 
 class TensorSource:
@@ -129,7 +130,7 @@ def _names_in_views(text: bytes) -> frozenset[str]:
     names = set()
     while nodes:
         node = nodes.pop()
-        if isinstance(node, dict) and ("view" in node or "complex" in node):
+        if isinstance(node, dict) and not {"view", "complex", "as"}.isdisjoint(node):
             names.add(str(next(iter(node.values()))))
         nodes.extend(node.values() if isinstance(node, dict) else node if isinstance(node, list) else ())
     return frozenset(names)
@@ -159,26 +160,40 @@ def plan_leaves(path: str, leaves: Mapping[str, Leaf], apart: Collection[str] = 
     return in_order(plan, [places[name] for name in order])
 
 
-def load_state(
-    archive: ArchiveReader, entry: FileEntry, like: str | None, device: Any, max_output_bytes: int | None
-) -> Any:
+class Wanted(NamedTuple):
+    """Names the parts of a state that a caller wants, and how they are to come.
+
+    Attributes:
+        place: puts torch tensors on a device.
+        like: ``"numpy"`` or ``"torch"`` for all tensors; None for what was saved.
+        names: names and patterns of parts; None for all.
+        known: the classes of one's own.
+        max_output_bytes: refuse larger states; copies that rebuilding makes of arrays in big-endian order count, too.
+    """
+
+    place: Placement
+    like: str | None = None
+    names: Iterable[str] | str | None = None
+    known: KnownClasses | None = None
+    max_output_bytes: int | None = None
+
+
+def load_state(archive: ArchiveReader | PlainFile, entry: FileEntry, wanted: Wanted) -> Any:
     """Return the state that a file in an archive holds.
 
     Args:
-        archive: the archive, with its bases.
+        archive: the archive, with its bases, or a file that is none.
         entry: the file: of :func:`plan_state`, a ``.pt``, or any other with tensors, which become a dictionary.
-        like: ``"numpy"`` or ``"torch"`` for all tensors; None for what was saved.
-        device: the torch device that tensors are put on; None for the host's memory.
-        max_output_bytes: refuse larger states; copies that rebuilding makes of arrays in big-endian order count, too.
+        wanted: what the caller wants.
 
     Raises:
         GcodecError: damage, a base that is missing or another, or a file without tensors.
     """
-    if max_output_bytes is not None and entry.size > max_output_bytes:
-        raise LimitExceeded(f"{archive.name}: {entry.size} bytes are above the limit of {max_output_bytes} bytes")
-    views = {view.name: view for view in entry.tensors}
+    limit, views = wanted.max_output_bytes, {view.name: view for view in entry.tensors}
+    is_torch_file = entry.format == "torch" and wanted.like is None
+    if wanted.names is None or is_torch_file:
+        _check_limit(archive, entry.size, limit)
     data: dict[int, Bytes] = {}
-    place = Placement(device_of(device))
 
     def read(name: str, kind: str) -> Any:
         if name not in views:
@@ -186,24 +201,45 @@ def load_state(
         view = views[name]
         if view.segment not in data:
             data[view.segment] = archive.segment_bytes(entry, view)
-        return place(archive.array(entry, view, data[view.segment], like=like or kind))
+        like = "numpy" if kind == "text" else wanted.like or kind
+        return wanted.place(archive.array(entry, view, data[view.segment], like=like))
+
+    def rebuilt(parsed: ParsedStructure) -> Any:
+        node, size = parsed.state, entry.size
+        if wanted.names is not None:
+            node = named_parts(parsed, wanted.names, archive.name)
+            tensors = {next(iter(leaf.values())) for _, leaf in leaves_of(parsed._replace(state=node))}
+            segments = {views[name].segment for name in tensors if name in views}
+            size = sum(entry.segments[number].bytes for number in segments)
+            _check_limit(archive, size, limit)
+        return Rebuilder(parsed, read, None if limit is None else limit - size, wanted.known).value(node, 0)
 
     if STRUCTURE in views:
-        room = None if max_output_bytes is None else max_output_bytes - entry.size
         with _naming(archive):
-            return rebuild(_structure(archive, entry, views[STRUCTURE]), read, room)
-    if entry.format == "torch" and like is None:
-        return _load_torch(archive, entry, place.device)
+            return of_text(_structure(archive, entry, views[STRUCTURE]), rebuilt)
+    if is_torch_file:
+        if wanted.names is not None:
+            raise Unsupported(f"{archive.name}: {entry.path}: {NAMES_OF_TORCH}")
+        assert isinstance(archive, ArchiveReader)  # a plain file of torch.save is torch's from the beginning
+        return _load_torch(archive, entry, wanted.place.map_location)
     if not views:
         raise Unsupported(f"{archive.name}: {entry.path} holds no tensors; restore it as a file")
     for name, view in views.items():
-        if width(view.dtype) is None:
+        if width(view.dtype) is None and wanted.names is None:
             raise Unsupported(
-                f"{archive.name}: {entry.path}:{name}: type {view.dtype} can only be restored with its "
-                "file; gcodec.open reads the tensors of other types one by one"
+                f"{archive.name}: {entry.path}:{name}: type {view.dtype} can only be restored with its file; names= "
+                "takes tensors of other types alone"
             )
-    kind = default_kind(entry) if device is None else "torch"
-    return {name: read(name, kind) for name in views}
+    kind = "torch" if wanted.place.is_given else default_kind(entry)
+    dictionary = [item for name in views for item in (name, {kind: name})]
+    with translated_errors():
+        return rebuilt(ParsedStructure({"dict": dictionary}, []))
+    raise AssertionError  # it suppresses no error
+
+
+def _check_limit(archive: ArchiveReader | PlainFile, size: int, limit: int | None) -> None:
+    if limit is not None and size > limit:
+        raise LimitExceeded(f"{archive.name}: {size} bytes are above the limit of {limit} bytes")
 
 
 def places_of(archive: ArchiveReader, entry: FileEntry) -> list[TensorPlace]:
@@ -220,17 +256,17 @@ def places_of(archive: ArchiveReader, entry: FileEntry) -> list[TensorPlace]:
 
 
 @contextmanager
-def _naming(archive: ArchiveReader) -> Iterator[None]:
-    """Give damage of a structure, which knows of no file, the name of its archive."""
+def _naming(archive: ArchiveReader | PlainFile) -> Iterator[None]:
+    """Give the errors of a structure, which knows of no file, the name of its archive."""
     try:
         yield
-    except Corruption as error:
+    except (Corruption, Unsupported) as error:
         if str(error).startswith(archive.name):
             raise
         raise type(error)(f"{archive.name}: {error}") from error
 
 
-def _structure(archive: ArchiveReader, entry: FileEntry, view: TensorView) -> bytes:
+def _structure(archive: ArchiveReader | PlainFile, entry: FileEntry, view: TensorView) -> bytes:
     segment = entry.segments[view.segment]
     if segment.bytes > MAX_TEXT_BYTES:
         raise LimitExceeded(f"{archive.name}: a structure of {segment.bytes} bytes is above the limit")
@@ -239,41 +275,13 @@ def _structure(archive: ArchiveReader, entry: FileEntry, view: TensorView) -> by
     return text
 
 
-#: What torch raises on a file with other objects than it loads, or that it finds malformed.
-_UNREADABLE = (
-    AttributeError,
-    EOFError,
-    ImportError,
-    LookupError,
-    NotImplementedError,
-    TypeError,
-    ValueError,
-    PickleError,
-)
-
-
-def _load_torch(archive: ArchiveReader, entry: FileEntry, device: Any) -> Any:
+def _load_torch(archive: ArchiveReader, entry: FileEntry, map_location: Any) -> Any:
     """Return what ``torch.load`` makes of a ``.pt`` file, which is restored to a temporary file first."""
-    try:
-        import torch
-    except ImportError as error:
-        raise missing_torch(
-            f"{archive.name}: {entry.path} is a file of torch.save, which",
-            "read its tensors as numpy arrays with like='numpy' or gcodec.load_file",
-        ) from error
-
     with naming(gettempdir()), TemporaryFile() as file:
         for part in archive.restored(entry):
             file.write(part.data)
         file.seek(0)
-        try:
-            return torch.load(file, map_location=device or "cpu", weights_only=True)
-        except _UNREADABLE as error:
-            reason = str(error).splitlines()[0] if str(error) else repr(error)
-            raise GcodecError(
-                f"{archive.name}: torch.load(weights_only=True) does not read {entry.path}: {reason}; "
-                "restore it as a file"
-            ) from error
+        return load_torch(file, map_location, f"{archive.name}: {entry.path}", "restore it as a file")
 
 
 def _reader_of(leaf: Leaf) -> Callable[[], Bytes]:

@@ -9,7 +9,18 @@ import numpy as np
 from ..errors import GcodecError, InvalidArgument, check_is_fault_of
 from ..files.elements import name_of
 from ..tensors import as_plain_array, check_has_data
+from .plain_values import TEXT_KINDS
 from .shared_memory import memory_of
+
+
+def check_flattened(value: Any, where: str) -> bool:
+    """Return True for a tensor that is made of others, by torch's protocol for such classes. Raises InvalidArgument for
+    one whose parts are no tensors of this process alone."""
+    if not hasattr(value, "__tensor_flatten__"):
+        return False
+    if hasattr(value, "full_tensor") or value.is_nested or not hasattr(type(value), "__tensor_unflatten__"):
+        check_has_data(value, where)
+    return True
 
 
 def torch_type(value: Any, where: str) -> str:
@@ -30,10 +41,14 @@ def torch_type(value: Any, where: str) -> str:
         ) from None
     if value.is_meta:
         raise InvalidArgument(f"{where}: a tensor must have values to be saved, but one on the device meta has no data")
+    if value.is_quantized:
+        raise InvalidArgument(
+            f"{where}: a tensor must not be quantized by torch to be saved, as one of {value.dtype} is: pass its "
+            "int_repr(), q_scale() and q_zero_point()"
+        )
     if not plain:
         raise InvalidArgument(
-            f"{where}: a tensor must be dense and not quantized to be saved, not a {value.layout} "
-            f"tensor of {value.dtype}"
+            f"{where}: a tensor must be dense or sparse to be saved, not a {value.layout} tensor of {value.dtype}"
         )
     return str(value.dtype).removeprefix("torch.")
 
@@ -41,5 +56,6 @@ def torch_type(value: Any, where: str) -> str:
 def numpy_facts(value: Any, where: str) -> tuple[str, Any]:
     """Return the name of an array's type, and what arrays of the same memory have in common, None for a scalar."""
     array = as_plain_array(value, where)
-    dtype = name_of(array.dtype.newbyteorder("<")) if array.dtype.kind in "biufcV" else str(array.dtype)
+    known = array.dtype.kind in "biufcV" + TEXT_KINDS
+    dtype = name_of(array.dtype.newbyteorder("<")) if known else str(array.dtype)
     return dtype, memory_of(array) if isinstance(value, np.ndarray) else None

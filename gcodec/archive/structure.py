@@ -7,31 +7,45 @@ that each finds its base. All else is JSON, in which an object of one key stands
     {"model": {"w": <tensor>}, "betas": (0.9, 0.999)}
     {"dict": ["model", {"dict": ["w", {"torch": "model/w"}]}, "betas", {"tuple": [0.9, 0.999]}]}
 
-A tensor that is a view of another has its shape, strides and offset beside the name: ``"view": [[3], [1], 6]``.
+A tensor that is a view of another has its shape, strides and offset beside the name: ``"view": [[3], [1], 6]``. All
+kinds of nodes are in docs/archive.md, section 9.
 """
 
 from __future__ import annotations
 
-import base64
 import json
 import math
 import sys
-from collections import Counter, OrderedDict
+from argparse import Namespace
+from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
+from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..errors import Corruption, GcodecError, InvalidArgument, LimitExceeded, NoMemory, Unsupported, named_device
-from ..files.elements import name_of, width
-from ..files.file_plan import TensorView
+from ..errors import Corruption, GcodecError, InvalidArgument, LimitExceeded, NoMemory, Unsupported
+from ..files.elements import PAIRS, name_of, width
 from ..files.safetensors import CODES
 from ..tensors import as_plain_array, is_jax, is_torch
-from .arrays import as_complex, item_at
-from .container_keys import check_hashes, check_key
-from .shared_memory import check_view, stored_views, view_of
-from .stored_types import numpy_facts, torch_type
+from .arrays import as_complex, as_text, item_at
+from .container_keys import check_hashes, check_item, check_key, key_text
+from .own_classes import (
+    ClassEntry,
+    KnownClasses,
+    entry_of,
+    further_attributes,
+    member_names,
+    member_of,
+    new_dataclass,
+    new_named_tuple,
+    tag_of,
+)
+from .plain_values import FIRST_TAGS, TEXT_KINDS, number_node, plain_node, plain_value, text_dtype
+from .shared_memory import stored_views, view_of
+from .sparse_tensors import PARTS, sparse_layout, sparse_parts, sparse_tensor
+from .stored_types import check_flattened, numpy_facts, torch_type
 from .structure_text import MAX_ITEMS, check_text
 from .unique_names import UniqueNames
 
@@ -41,18 +55,26 @@ MAX_DEPTH = 100
 ITEM_COST = 128
 #: Names of tensors are cut after so many characters.
 MAX_NAME = 1 << 12
-#: Bound on the names made for tied tensors: their characters, and as many again for each as it takes beside them.
-MAX_MADE_NAMES, NAME_COST = 1 << 26, 64
 #: Under this name an archive has the text.
 STRUCTURE = "__structure__"
 RESERVED = (STRUCTURE, "__metadata__")
-VERSION = 1
+#: Versions that are read; objects that the first can describe are written in that.
+VERSIONS = (1, 2)
 #: The most that a number takes.
 MAX_NUMBER_BYTES = 16
-#: Complex numbers of 16 bytes, which .safetensors lacks, are stored as pairs of float64.
-PAIRS = {"complex128": "float64"}
 #: Containers of one kind of item each, by the key that stands for them.
 SEQUENCES: dict[str, Callable[[list[Any]], Any]] = {"tuple": tuple, "set": set, "frozenset": frozenset}
+#: Dictionaries, by the key that stands for them.
+DICTIONARIES: dict[str, Callable[[dict[Any, Any]], Any]] = {"dict": dict, "ordered": OrderedDict, "counter": Counter}
+#: Objects of attributes, by the key that stands for them.
+NAMESPACES: dict[str, type] = {"namespace": Namespace, "simple_namespace": SimpleNamespace}
+#: What a defaultdict may make: these types have no effect but a new object.
+FACTORIES: dict[str, Callable[[], Any]] = {
+    **{kind.__name__: kind for kind in (bool, bytearray, bytes, complex, dict, float, frozenset, int, list, set)},
+    **{kind.__name__: kind for kind in (str, tuple, OrderedDict, Counter, deque)},
+}
+#: Tags of objects of classes of one's own.
+OBJECTS = ("dataclass", "named_tuple", "subclass")
 
 #: What Python raises on a text that is no structure.
 _MALFORMED = (ArithmeticError, AttributeError, LookupError, RecursionError, StopIteration, TypeError, ValueError)
@@ -113,8 +135,7 @@ def flatten(state: Any) -> FlatState:
     """Return the tensors of a state by name, and its structure.
 
     Args:
-        state: dictionaries (also ``OrderedDict`` and ``Counter``), lists, tuples and sets, in each other, of torch
-            tensors, numpy arrays and numbers, Python numbers, strings, bytes, bools and None.
+        state: what :func:`gcodec.save` takes.
 
     Raises:
         InvalidArgument: something else, which the error names with its place.
@@ -122,8 +143,11 @@ def flatten(state: Any) -> FlatState:
     flattener = _Flattener()
     node = flattener.node(state, "", 0)
     flattener.name_tensors()
+    content: dict[str, Any] = {"version": VERSIONS[flattener.is_later], "state": node}
+    if flattener.classes:
+        content["classes"] = [list(entry) for entry in flattener.classes]
     try:
-        text = json.dumps({"version": VERSION, "state": node}, separators=(",", ":"), allow_nan=False).encode()
+        text = json.dumps(content, separators=(",", ":"), allow_nan=False).encode()
         check_text(text)
     except (ValueError, GcodecError) as error:
         raise InvalidArgument(
@@ -132,31 +156,65 @@ def flatten(state: Any) -> FlatState:
     return FlatState(flattener.leaves, text, frozenset(flattener.in_views))
 
 
-def rebuild(text: bytes, read: Read, max_copied_bytes: int | None = None) -> Any:
+def rebuild(text: bytes, read: Read, max_copied_bytes: int | None = None, known: KnownClasses | None = None) -> Any:
     """Return the state of a structure.
 
     Args:
         text: as :func:`flatten` made it.
-        read: returns the tensor of a name as ``"torch"`` or ``"numpy"``; called once for each name.
+        read: returns the tensor of a name as ``"torch"`` or ``"numpy"``, or, for ``"text"``, as a numpy array, whatever
+            the caller prefers; called once for each name.
         max_copied_bytes: refuse to copy more than this of what ``read`` returned: arrays in big-endian order are
             copies, one for each place in the state. No limit if None.
+        known: the classes of one's own; None for those that are imported.
 
     Raises:
         Corruption: the text is malformed.
-        Unsupported: it is of a later version.
+        Unsupported: it is of a later version, or has an object of a class that is not known.
         LimitExceeded: copies take more than ``max_copied_bytes``, or, as NoMemory, than there is.
         GcodecError: whatever ``read`` raises.
     """
-    return _of_text(text, _Rebuilder(read, max_copied_bytes))
+    return of_text(text, lambda parsed: Rebuilder(parsed, read, max_copied_bytes, known).value(parsed.state, 0))
 
 
-def _of_text(text: bytes, rebuilder: _Rebuilder) -> Any:
+class ParsedStructure(NamedTuple):
+    """A structure as JSON.
+
+    Attributes:
+        state: the node of the state.
+        classes: the classes of one's own that nodes name by number.
+    """
+
+    state: Any
+    classes: list[ClassEntry]
+
+
+def of_text(text: bytes, use: Callable[[ParsedStructure], Any]) -> Any:
+    """Return what ``use`` makes of a structure's JSON; what Python raises on a malformed one becomes Corruption, as for
+    :func:`rebuild`."""
     check_text(text)
-    try:
+    with translated_errors():
         parsed = json.loads(text)
-        if parsed["version"] != VERSION:
-            raise Unsupported(f"the structure of the state is of version {parsed['version']!r}, not {VERSION}")
-        return rebuilder.value(parsed["state"], 0)
+        if parsed["version"] not in VERSIONS:
+            raise Unsupported(
+                f"the structure of the state is of version {parsed['version']!r}, and this version of gcodec reads "
+                f"{VERSIONS[0]} to {VERSIONS[-1]}"
+            )
+        return use(ParsedStructure(parsed["state"], [ClassEntry.of_json(entry) for entry in parsed.get("classes", ())]))
+
+
+def tag_of_node(node: Mapping[str, Any]) -> tuple[str, Any]:
+    """Return the tag and the content of a node that is a JSON object. Raises ValueError if it is empty."""
+    for item in node.items():
+        return item
+    raise ValueError("an object of a structure has no tag")
+
+
+@contextmanager
+def translated_errors() -> Iterator[None]:
+    """Make Corruption of what Python raises on a malformed structure while a state is put together; errors of reading
+    tensors come out as they are."""
+    try:
+        yield
     except _NotReadError as error:  # no fault of the text, whatever it is: a device without memory, a store's own error
         raise error.cause from error.cause.__cause__
     except GcodecError:
@@ -172,74 +230,25 @@ def _of_text(text: bytes, rebuilder: _Rebuilder) -> Any:
         raise Corruption(f"the structure of the state is malformed: {error}") from error
 
 
-class TensorPlace(NamedTuple):
-    """A tensor of a state, as a view of what is stored.
+class _Flattener:
+    """Takes a state apart, container by container.
 
     Attributes:
-        view: its name, type and place. Tied tensors, and views of another, have names by their own paths.
-        kind: ``"torch"`` or ``"numpy"``, as it was saved.
+        leaves: the tensors by name.
+        in_views: names of those that others are views of.
+        classes: the classes of one's own, in the order of their numbers.
+        is_later: True if a node needs the later version of the structure.
     """
-
-    view: TensorView
-    kind: str
-
-
-def tensor_places(
-    text: bytes, stored: Mapping[str, TensorView], check_names: Callable[[int, str], None] = lambda size, what: None
-) -> list[TensorPlace]:
-    """Return all tensors of a structure, without reading any, under names that are unique.
-
-    Args:
-        text: as :func:`flatten` made it.
-        stored: the tensors that are stored, by name, each all of a segment.
-        check_names: raises LimitExceeded if so many bytes are too many for the names of tied tensors.
-
-    Raises:
-        Corruption, Unsupported: as for :func:`rebuild`.
-        LimitExceeded: so many tensors are tied, or in such deep containers, that their names take too much memory.
-    """
-    places: list[TensorPlace] = []
-    first: set[str] = set()
-    made, n_made = UniqueNames(stored, first), 0
-    for path, place in _places_in(_of_text(text, _PlaceFinder(stored)), ""):
-        name = place.view.name
-        if name in first:
-            name = made.new(path or "tensor")
-            # A text compresses to a thousandth where tensors are alike, and each may have all of a long path.
-            n_made += len(name) + NAME_COST
-            check_names(n_made, "a list of the names of tied tensors")
-            if n_made > MAX_MADE_NAMES:
-                raise LimitExceeded(
-                    f"the names of tensors that share memory with others, such as {name[:80]!r}, take "
-                    f"more than {MAX_MADE_NAMES} bytes; gcodec.load reads the state without them"
-                )
-        else:
-            first.add(name)
-        places.append(place._replace(view=replace(place.view, name=name)))
-    return places
-
-
-def _places_in(value: Any, path: str) -> Iterator[tuple[str, TensorPlace]]:
-    """Yield the places in a state, each with its path, cut as the names of stored tensors are."""
-    if isinstance(value, TensorPlace):
-        yield path, value
-    elif isinstance(value, dict):
-        for key, item in value.items():
-            yield from _places_in(item, _join(path, key)[:MAX_NAME])
-    elif isinstance(value, list | tuple | set | frozenset):
-        for number, item in enumerate(value):
-            yield from _places_in(item, _join(path, number)[:MAX_NAME])
-
-
-class _Flattener:
-    """Takes a state apart, container by container."""
 
     def __init__(self) -> None:
         self.leaves: dict[str, Leaf] = {}
         self.in_views: set[str] = set()
+        self.classes: dict[ClassEntry, int] = {}
+        self.is_later = False
         self._n_values = 0
         self._found: list[_Found] = []
         self._names = UniqueNames(RESERVED)
+        self._entries: dict[type, ClassEntry] = {}
 
     def node(self, value: Any, path: str, depth: int) -> Any:
         """Return what stands for a value in JSON; ``path`` is its place."""
@@ -255,44 +264,66 @@ class _Flattener:
         if value is None or kind in (bool, int, str):
             return value
         if kind is float:
-            return value if math.isfinite(value) else {"float": str(value)}
-        if is_torch(value) or isinstance(value, np.ndarray | np.generic):
-            return self._tensor(value, path)
+            return number_node(value)
+        if is_torch(value) or (isinstance(value, np.ndarray | np.generic) and kind not in (np.str_, np.bytes_)):
+            return self._tensor(value, path, depth)
         if kind is list:
-            return [self.node(item, _join(path, n), depth + 1) for n, item in enumerate(value)]
-        if kind in (dict, OrderedDict, Counter):
+            return self._nodes(value, path, depth)
+        if kind in (dict, OrderedDict, Counter, defaultdict):
             return self._dictionary(value, path, depth)
         if kind in (tuple, set, frozenset):
-            return {kind.__name__: [self.node(item, _join(path, n), depth + 1) for n, item in enumerate(value)]}
-        return self._other(value, path)
+            for item in () if kind is tuple else value:
+                check_item(item, path or "the state")
+            return {kind.__name__: self._nodes(value, path, depth)}
+        return self._other(value, path, depth)
 
-    def _dictionary(self, value: Any, path: str, depth: int) -> Any:
+    def _later(self, node: dict[str, Any]) -> dict[str, Any]:
+        """Return a node that the first version of the structure lacks."""
+        self.is_later = True
+        return node
+
+    def _nodes(self, values: Any, path: str, depth: int) -> list[Any]:
+        return [self.node(item, join_path(path, n), depth + 1) for n, item in enumerate(values)]
+
+    def _items(self, value: Any, path: str, depth: int) -> list[Any]:
         items: list[Any] = []
         for key, item in value.items():
-            items += [self._key(key, path), self.node(item, _join(path, key), depth + 1)]
+            check_key(key, path or "the state")
+            items += [self.node(key, path, 0), self.node(item, join_path(path, key_text(key)), depth + 1)]
+        return items
+
+    def _dictionary(self, value: Any, path: str, depth: int) -> Any:
+        items = self._items(value, path, depth)
         if type(value) is dict:
             return {"dict": items}
         if type(value) is Counter:
             return {"counter": items}
+        if type(value) is defaultdict:
+            name = getattr(value.default_factory, "__name__", None)
+            if value.default_factory is not None and FACTORIES.get(str(name)) is not value.default_factory:
+                raise InvalidArgument(
+                    f"{path or 'the state'}: a defaultdict must have one of these factories to be saved, "
+                    f"{', '.join(FACTORIES)}, or none, not {value.default_factory!r:.80}; pass dict(value)"
+                )
+            return self._later({"defaultdict": [name, items]})
         metadata = getattr(value, "_metadata", None)  # of a module's state dict: versions, which loading looks at
         if metadata is None:
             return {"ordered": items}
-        return {"state_dict": [items, self.node(metadata, _join(path, "_metadata"), depth + 1)]}
+        return {"state_dict": [items, self.node(metadata, join_path(path, "_metadata"), depth + 1)]}
 
-    def _key(self, key: Any, path: str) -> Any:
-        check_key(key, path or "the state")
-        return self.node(key, path, 0)
-
-    def _other(self, value: Any, path: str) -> Any:
-        kind = type(value)
-        if kind is bytes:
-            return {"bytes": base64.b64encode(value).decode()}
-        if kind is complex:
-            return {"complex": [self.node(value.real, path, 0), self.node(value.imag, path, 0)]}
+    def _other(self, value: Any, path: str, depth: int) -> Any:
+        kind, where = type(value), path or "the state"
+        if (plain := plain_node(value, where)) is not None:
+            return plain if FIRST_TAGS.issuperset(plain) else self._later(plain)
+        if kind is deque:
+            return self._later({"deque": [value.maxlen, self._nodes(value, path, depth)]})
+        for name, namespace in NAMESPACES.items():
+            if kind is namespace:
+                return self._later({name: self._items(vars(value), path, depth)})
+        if (tag := tag_of(value)) is not None:
+            return self._own(tag, value, path, depth)
         if is_jax(value):
-            return self._tensor(as_plain_array(value, path or "the state"), path)
-        if kind.__module__ == "torch" and kind.__name__ in ("Size", "dtype", "device"):
-            return {"Size": list(value)} if kind.__name__ == "Size" else {kind.__name__: str(value)}
+            return self._tensor(as_plain_array(value, where), path, depth)
         name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
         advice = "its state_dict(), or what it holds as tensors, numbers, strings, dictionaries and lists"
         if "jax" in sys.modules:
@@ -300,25 +331,79 @@ class _Flattener:
                 "; for a JAX pytree, pass jax.tree.leaves(state), and rebuild it with "
                 "jax.tree.unflatten(jax.tree.structure(state), loaded)"
             )
-        raise InvalidArgument(f"{path or 'the state'}: a {name} cannot be saved; pass {advice}")
+        raise InvalidArgument(f"{where}: a {name} cannot be saved; pass {advice}")
 
-    def _tensor(self, value: Any, path: str) -> Any:
+    def _own(self, tag: str, value: Any, path: str, depth: int) -> Any:
+        """Return what stands for a dataclass, a named tuple or a member of an enumeration."""
+        kind, where = type(value), path or "the state"
+        if tag == "enum":
+            names = member_names(value, where)
+            tag = "enum" if isinstance(names, str) else "flag"
+            return self._later({tag: [self._class(tag, kind, where), names]})
+        number = self._class(tag, kind, where)
+        fields = self._entries[kind].fields
+        further = further_attributes(value, fields, where)
+        if tag == "named_tuple":
+            if further:
+                extra = ", ".join(further)
+                raise InvalidArgument(f"{where}: a named tuple must have no attributes but its fields, not {extra:.80}")
+            values = list(value)
+        else:
+            missing = next((name for name in fields if not hasattr(value, name)), None)
+            if missing is not None:
+                raise InvalidArgument(f"{where}: the field {missing!r} of this {kind.__name__} has no value")
+            values = [getattr(value, name) for name in fields]
+        pairs = zip(fields, values, strict=True)
+        nodes = [self.node(item, join_path(path, name), depth + 1) for name, item in pairs]
+        if tag == "named_tuple":
+            return self._later({tag: [number, nodes]})
+        return self._later({tag: [number, nodes, self._items(further, path, depth)]})
+
+    def _class(self, tag: str, kind: type, where: str) -> int:
+        """Return the number of a class of one's own. Raises InvalidArgument for one that cannot be put together."""
+        if kind not in self._entries:
+            self._entries[kind] = entry_of(tag, kind, where)
+        return self.classes.setdefault(self._entries[kind], len(self.classes))
+
+    def _tensor(self, value: Any, path: str, depth: int) -> Any:
         kind = "torch" if is_torch(value) else "numpy" if isinstance(value, np.ndarray) else "scalar"
         where = path or "the state"
+        if kind == "torch":
+            if (layout := sparse_layout(value)) is not None:
+                return self._sparse(value, layout, path, depth)
+            if check_flattened(value, where):
+                return self._subclass(value, path, depth)
         dtype, memory = (torch_type(value, where), None) if kind == "torch" else numpy_facts(value, where)
-        stored = PAIRS.get(dtype, dtype)
-        if stored not in CODES:
+        node: dict[str, Any] = {kind: ""}
+        if kind != "torch" and value.dtype.kind in TEXT_KINDS and value.dtype.itemsize:
+            self._later(node)["as"] = dtype
+        elif PAIRS.get(dtype, dtype) not in CODES:
             raise InvalidArgument(
-                f"{where}: a tensor must be of bools, or of a type of numbers that .safetensors has, "
+                f"{where}: a tensor must be of bools, strings or dates, or of a type of numbers that .safetensors has, "
                 f"to be saved, not of {dtype}"
             )
-        node: dict[str, Any] = {kind: ""}
-        if stored != dtype:
+        elif dtype in PAIRS:
             node["complex"] = dtype
+            self.is_later |= dtype != "complex128"
         if kind == "numpy" and value.dtype.byteorder == ">":
             node["order"] = ">"
         self._found.append(_Found(node, path or "tensor", value, memory))
         return node
+
+    def _sparse(self, value: Any, layout: str, path: str, depth: int) -> Any:
+        parts = sparse_parts(value, layout, path or "the state")
+        nodes = [self.node(part, join_path(path, name), depth + 1) for name, part in parts.items()]
+        return self._later({"sparse": [layout, list(value.shape), layout == "coo" and value.is_coalesced(), *nodes]})
+
+    def _subclass(self, value: Any, path: str, depth: int) -> Any:
+        """Return what stands for a tensor that is made of others."""
+        kind = type(value)
+        names, context = value.__tensor_flatten__()
+        entry = entry_of("subclass", kind, path or "the state")._replace(fields=tuple(names))
+        number = self.classes.setdefault(entry, len(self.classes))
+        nodes = [self.node(getattr(value, name), join_path(path, name), depth + 1) for name in names]
+        own = self.node(context, join_path(path, "context"), depth + 1)
+        return self._later({"subclass": [number, nodes, own, list(value.shape), list(value.stride())]})
 
     def name_tensors(self) -> None:
         """Names the tensors that were found, those of the same memory as one, and adds what is stored of them."""
@@ -332,12 +417,12 @@ class _Flattener:
             name = None if memory is None else names.get(memory)
             if name is None:
                 name = self._new_name(path)
-                self.leaves[name] = _leaf(stored, node.get("complex"))
+                self.leaves[name] = _leaf(stored, node)
                 names.update({} if memory is None else {memory: name})
             node[kind] = name
             if view is not None:
                 node["view"] = [list(view.shape), list(view.stride), view.offset]
-            if view is not None or "complex" in node:
+            if view is not None or "complex" in node or "as" in node:
                 self.in_views.add(name)
 
     def _new_name(self, path: str) -> str:
@@ -345,14 +430,17 @@ class _Flattener:
         return self._names.new(path[:MAX_NAME].encode(errors="replace").decode())
 
 
-def _join(path: str, key: object) -> str:
+def join_path(path: str, key: object) -> str:
+    """Return the path of what is under a key, or has a number, in a container at ``path``."""
     return f"{path}/{key}" if path else str(key)
 
 
-def _leaf(value: Any, pairs: str | None) -> Leaf:
-    """Return what is stored of a tensor; ``pairs``: its type, if it is stored as pairs of another."""
-    if pairs is not None:
-        return Leaf(value, PAIRS[pairs], (*value.shape, 2))
+def _leaf(value: Any, node: Mapping[str, Any]) -> Leaf:
+    """Return what is stored of a tensor; ``node`` says whether it is stored as pairs, or as bytes."""
+    if "complex" in node:
+        return Leaf(value, PAIRS[node["complex"]], (*value.shape, 2))
+    if "as" in node:
+        return Leaf(value, "uint8", (*value.shape, value.dtype.itemsize))
     dtype = str(value.dtype).removeprefix("torch.") if is_torch(value) else name_of(value.dtype.newbyteorder("<"))
     return Leaf(value, dtype, tuple(value.shape))
 
@@ -365,11 +453,25 @@ class _NotReadError(Exception):
         self.cause = cause
 
 
-class _Rebuilder:
-    """Puts a state together again, node by node."""
+class Rebuilder:
+    """Puts a state together again, node by node.
 
-    def __init__(self, read: Read, max_copied_bytes: int | None = None) -> None:
-        self._read = read
+    Args:
+        parsed: the structure.
+        read: as for :func:`rebuild`.
+        max_copied_bytes: as for :func:`rebuild`.
+        known: as for :func:`rebuild`.
+    """
+
+    def __init__(
+        self,
+        parsed: ParsedStructure,
+        read: Read,
+        max_copied_bytes: int | None = None,
+        known: KnownClasses | None = None,
+    ) -> None:
+        self._entries, self._read, self._known_classes = parsed.classes, read, known or KnownClasses()
+        self._kinds: dict[tuple[str, int], Any] = {}
         self._known: dict[tuple[str, str], Any] = {}
         self._max_copied, self._n_copied = max_copied_bytes, 0
 
@@ -381,36 +483,115 @@ class _Rebuilder:
             return [self.value(item, depth + 1) for item in node]
         if not isinstance(node, dict):
             return node
-        tag, content = next(iter(node.items()))
+        tag, content = tag_of_node(node)
         if tag in ("torch", "numpy", "scalar"):
             return self._tensor(tag, content, node)
         if len(node) != 1:
             raise ValueError(f"{tag!r} must stand alone")
         if tag in SEQUENCES:
-            items = self.value(content, depth + 1)
-            if tag != "tuple":
-                check_hashes(items)
+            items = self.value(content, depth + 1) if tag == "tuple" else self._hashed(content, depth + 1)
             return SEQUENCES[tag](items)
-        if tag in ("dict", "ordered", "counter"):
-            make: Any = {"dict": dict, "ordered": OrderedDict, "counter": Counter}[tag]
-            return make(dict(self._items(content, depth)))
+        if tag in DICTIONARIES:
+            return DICTIONARIES[tag](dict(self._items(content, depth)))
+        return self._later(tag, content, depth)
+
+    def _later(self, tag: str, content: Any, depth: int) -> Any:
+        """Return what a node of a less common tag stands for."""
         if tag == "state_dict":
             items, metadata = content
             result: Any = OrderedDict(self._items(items, depth))
             result._metadata = self.value(metadata, depth + 1)
             return result
-        return _plain(tag, content, self.value)
+        if tag == "defaultdict":
+            name, items = content
+            return defaultdict(None if name is None else FACTORIES[name], self._items(items, depth))
+        if tag == "deque":
+            longest, items = content
+            if longest is not None and (type(longest) is not int or longest < len(items)):
+                raise ValueError(f"a deque of at most {longest!r:.80} values cannot have {len(items)}")
+            return deque(self.value(items, depth + 1), longest)
+        if tag in NAMESPACES:
+            result = NAMESPACES[tag]()
+            vars(result).update(self._attributes(content, depth))
+            return result
+        if tag == "sparse":
+            layout, shape, coalesced, *parts = content
+            known = all(isinstance(part, dict) and "torch" in part for part in parts)
+            if not known or len(parts) != len(PARTS[layout]) or any(type(size) is not int for size in shape):
+                raise ValueError(f"a sparse tensor of the layout {layout} has other parts")
+            return sparse_tensor(layout, shape, coalesced, [self.value(part, depth + 1) for part in parts])
+        if tag in OBJECTS or tag in ("enum", "flag"):
+            return self._own(tag, content, depth)
+        return plain_value(tag, content)
+
+    def _own(self, tag: str, content: Any, depth: int) -> Any:
+        """Return an object of a class of one's own."""
+        number, *content = content
+        entry, kind = self._class(tag, number)
+        if tag in ("enum", "flag"):
+            (names,) = content
+            if isinstance(names, str) != (tag == "enum"):
+                raise ValueError(f"{names!r:.80} is no name of a member")
+            return member_of(kind, names)
+        nodes, *rest = content
+        fields = dict(zip(entry.fields, (self.value(node, depth + 1) for node in nodes), strict=True))
+        if tag == "named_tuple":
+            if rest:
+                raise ValueError("a named tuple has fields alone")
+            return new_named_tuple(kind, fields)
+        if tag == "dataclass":
+            (further,) = rest
+            return new_dataclass(kind, fields, self._attributes(further, depth))
+        context, shape, stride = rest
+        if not all(isinstance(node, dict) and not {"torch", "subclass", "sparse"}.isdisjoint(node) for node in nodes):
+            raise ValueError("a tensor must be made of tensors")
+        return self._subclass(kind, fields, self.value(context, depth + 1), (shape, stride))
+
+    def _class(self, tag: str, number: Any) -> tuple[ClassEntry, Any]:
+        """Return the class of a number, and what the structure says of it; looked for once."""
+        if type(number) is not int or not 0 <= number < len(self._entries):
+            raise ValueError(f"there is no class {number!r:.80}")
+        entry = self._entries[number]
+        if (tag, number) not in self._kinds:
+            self._kinds[tag, number] = self._known_classes.find(tag, entry)
+        return entry, self._kinds[tag, number]
+
+    def _subclass(self, kind: Any, parts: dict[str, Any], context: Any, places: tuple[Any, Any]) -> Any:
+        """Return a tensor that is made of others; ``places``: its shape and strides."""
+        if not all(map(is_torch, parts.values())):
+            raise InvalidArgument(f"the state has a {kind.__qualname__}, which is no numpy array: leave out like")
+        import torch
+
+        shape, stride = (torch.Size(sizes) for sizes in places)
+        try:
+            made = kind.__tensor_unflatten__(parts, context, shape, tuple(stride))
+        except Exception as error:  # whatever the class's function raises on what it is given
+            raise Unsupported(f"a {kind.__qualname__} cannot be put together: {error}") from error
+        if type(made) is not kind or made.shape != shape:
+            raise Unsupported(f"__tensor_unflatten__ of {kind.__qualname__} made another tensor than was saved")
+        return made
+
+    def _attributes(self, content: list[Any], depth: int) -> dict[str, Any]:
+        pairs = dict(self._items(content, depth))
+        if not all(isinstance(name, str) for name in pairs):
+            raise ValueError("attributes must have names")
+        return pairs
 
     def _items(self, content: list[Any], depth: int) -> list[tuple[Any, Any]]:
-        items = [
-            (self.value(key, depth + 1), self.value(item, depth + 1))
-            for key, item in zip(content[::2], content[1::2], strict=True)
-        ]
-        check_hashes([key for key, _ in items])
-        return items
+        keys = self._hashed(content[::2], depth)
+        return list(zip(keys, (self.value(item, depth + 1) for item in content[1::2]), strict=True))
+
+    def _hashed(self, content: list[Any], depth: int) -> list[Any]:
+        """Return keys or items of a set, none of which has a class of one's own that says how it is hashed."""
+        for node in content:
+            if not isinstance(node, str):
+                _check_plain(node)
+        values = [self.value(node, depth + 1) for node in content]
+        check_hashes(values)
+        return values
 
     def _tensor(self, tag: str, name: str, node: dict[str, Any]) -> Any:
-        key = "torch" if tag == "torch" else "numpy", name
+        key = "torch" if tag == "torch" else "text" if "as" in node else "numpy", name
         if key not in self._known:
             try:
                 value = self._read(name, key[0])
@@ -419,9 +600,9 @@ class _Rebuilder:
             except Exception as error:
                 raise _NotReadError(error) from error
             if "complex" in node:
-                if node["complex"] not in PAIRS:
-                    raise ValueError(f"{node['complex']!r} is no type of pairs")
-                value = as_complex(value)
+                value = as_complex(value, node["complex"])
+            elif "as" in node:
+                value = as_text(value, text_dtype(node["as"]))
             self._known[key] = value
         value = self._known[key]
         if "view" in node:
@@ -445,45 +626,14 @@ class _Rebuilder:
             )
 
 
-class _PlaceFinder(_Rebuilder):
-    """Puts a state together of the places of tensors, in place of tensors."""
-
-    def __init__(self, stored: Mapping[str, TensorView]) -> None:
-        super().__init__(lambda name, kind: None)
-        self._stored = stored
-
-    def _tensor(self, tag: str, name: str, node: dict[str, Any]) -> Any:
-        view = self._stored.get(name)
-        if view is None:
-            raise ValueError(f"the file lacks the tensor {name!r}")
-        if (view.stride is not None or view.offset) and ("complex" in node or "view" in node):
-            raise ValueError(f"{name!r} must be all of its segment, for others are views of it")
-        if "complex" in node:
-            if PAIRS.get(node["complex"]) != view.dtype or view.shape[-1:] != (2,):
-                raise ValueError(f"{node['complex']!r} is no type of pairs")
-            view = replace(view, dtype=node["complex"], shape=view.shape[:-1])
-        if "view" in node:
-            shape, stride, offset = check_view(math.prod(view.shape), *node["view"])
-            view = replace(view, shape=shape, stride=stride, offset=offset)
-        return TensorPlace(view, "torch" if tag == "torch" else "numpy")
-
-
-def _plain(tag: str, content: Any, value: Callable[[Any, int], Any]) -> Any:
-    """Return what a tag without containers stands for."""
-    if tag == "float" and content in ("nan", "inf", "-inf"):
-        return float(content)
-    if tag == "bytes":
-        return base64.b64decode(content, validate=True)
-    if tag == "complex":
-        real, imaginary = (value(part, MAX_DEPTH) for part in content)
-        return complex(real, imaginary)
-    if tag in ("Size", "dtype", "device"):
-        import torch
-
-        if tag != "dtype":
-            return torch.Size(content) if tag == "Size" else named_device(content)
-        found = vars(torch).get(content.removeprefix("torch."))
-        if not isinstance(found, torch.dtype):
-            raise ValueError(f"{content!r} is no {tag}")
-        return found
-    raise ValueError(f"unknown tag {tag!r}")
+def _check_plain(node: Any) -> None:
+    """Raise ValueError for the node of a key, or of an item of a set, whose class may say how it is hashed."""
+    nodes = [node]
+    while nodes:
+        node = nodes.pop()
+        if isinstance(node, dict):
+            if any(tag in OBJECTS for tag in node):
+                raise ValueError("a key, or an item of a set, must have no class of its own but an enumeration's")
+            nodes.extend(node.values())
+        elif isinstance(node, list):
+            nodes.extend(node)

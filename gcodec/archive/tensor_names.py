@@ -11,6 +11,7 @@ from typing import NamedTuple
 from ..errors import InvalidArgument, did_you_mean
 from ..files.file_plan import TensorView
 from .entries import FileEntry
+from .named_parts import no_such
 from .reader import ArchiveReader
 from .state_files import places_of
 
@@ -159,11 +160,6 @@ def is_behind_folders(text: str, path: str, name: str) -> bool:
     there."""
     end = f":{name}"
     return text.endswith(end) and len(text) > len(end) and f"/{path}".endswith(f"/{text.removesuffix(end)}")
-
-
-def no_such(name: str) -> str:
-    """Return what is said of tensors that are not there: not called by a name, or not matched by a pattern."""
-    return f"matches {name!r}" if any(sign in name for sign in "*?[") else f"is called {name!r}"
 
 
 def _full_name(place: NamedTensor) -> str:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import os
 import warnings
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ..archive.base_tensors import WITH_BASE, Base, BaseSegment
-from ..archive.devices import check_kind
+from ..archive.devices import check_kind, placement_of
 from ..archive.entries import FileEntry
-from ..archive.state_files import load_state, plan_state
+from ..archive.own_classes import Classes, KnownClasses
+from ..archive.state_files import Wanted, load_state, plan_state
 from ..errors import CheckpointWarning, GcodecError, InvalidArgument, check_int, check_optional_int
 from ..files.file_plan import FilePlan
 from ..files.source import Bytes
@@ -89,10 +91,8 @@ class Checkpointer:
 
         Args:
             step: the number of the step, 0 to 10^18 - 1; its base is the one before it.
-            state: what ``torch.save`` would be given: dictionaries, lists, tuples and sets, in each other, of torch
-                tensors on any device, JAX arrays, numpy arrays and numbers, Python numbers, strings, bytes and None.
-                Tensors of the same memory are stored once. Those of subclasses, such as parameters, come back as plain
-                tensors, and JAX arrays as numpy arrays.
+            state: what ``torch.save`` would be given, as :func:`gcodec.save` takes it. Tensors of the same memory are
+                stored once; parameters come back as plain tensors, and JAX arrays as numpy arrays.
 
         Returns:
             What was stored: path, base and sizes.
@@ -127,8 +127,10 @@ class Checkpointer:
         self,
         step: int | None = None,
         *,
+        names: Iterable[str] | str | None = None,
         like: str | None = None,
         device: Any = None,
+        classes: Classes = None,
         max_output_bytes: int | None = None,
     ) -> Any:
         """Return the state of a step, bit for bit as it was saved.
@@ -138,25 +140,31 @@ class Checkpointer:
 
         Args:
             step: which; if None the one of the highest number, whichever run has saved it.
+            names: names of parts of the state, or patterns, as for :func:`gcodec.load`; None: all of it.
             like: ``"numpy"`` or ``"torch"`` for all tensors; None: each as it was saved.
             device: torch device that the torch tensors are put on; None: host memory.
+            classes: classes of your own that are not imported under the names that they were saved under, as for
+                :func:`gcodec.load`.
             max_output_bytes: refuse larger states, for folders from strangers; no limit if None.
 
         Raises:
-            InvalidArgument: there is no such step, or no such device.
+            InvalidArgument: there is no such step, no such device, or nothing of a name.
             Corruption: its file, or one that it depends on, is damaged; the error names the file.
-            Unsupported: a step that it depends on is missing, or was exchanged for another; the error names both.
+            Unsupported: a step that it depends on is missing, or was exchanged for another; the error names both. Or
+                the state has an object of a class that is not known.
             LimitExceeded: the state is above ``max_output_bytes``.
             OSError: a file cannot be read.
         """
         check_kind(like, device)
+        known, place = KnownClasses(classes), placement_of(device)
         while True:
             number = self.latest() if step is None else step
             if number is None:
                 raise InvalidArgument(f"{self.folder}: there is no checkpoint in this folder")
             try:
                 with self._folder.opened(number, max_output_bytes=max_output_bytes) as opened:
-                    return load_state(opened.archive, opened.entry, like, device, max_output_bytes)
+                    wanted = Wanted(place, like, names, known, max_output_bytes)
+                    return load_state(opened.archive, opened.entry, wanted)
             except InvalidArgument:
                 if step is not None or self.latest() == number:
                     raise  # else a writer has saved a later step since, and deleted this one

@@ -14,12 +14,14 @@ from unicodedata import category
 from xxhash import xxh3_64_hexdigest
 
 from ..archive import ArchiveReader, FileEntry
+from ..archive.named_parts import no_such
 from ..archive.output import MAX_NAME_BYTES, TENSOR_SUFFIXES, Attributes, Staging, check_free, cut_name
-from ..archive.tensor_names import is_behind_folders, matches, no_such
+from ..archive.tensor_names import is_behind_folders, matches
 from ..errors import InvalidArgument, Unsupported, did_you_mean
 from ..files.elements import RAW_BITS, numpy_dtype
 from ..files.file_plan import TensorView
 from ..files.npy import npy_header
+from ..files.safetensors import CODES
 from ..files.source import naming
 from ..files.urls import is_url
 from . import UsageError, display
@@ -217,13 +219,13 @@ def _in_folder(folder: Path, matches: list[Found]) -> list[Path]:
 
 def _file_name(tensor: TensorView) -> str:
     """Return the file name of a tensor: ``grad/fc.weight`` becomes ``grad.fc.weight.npy``; types that numpy lacks
-    become .safetensors. Of a name that is too long for a file system, which counts bytes, a hash of all of it takes the
-    place of the end: two such names may differ only there."""
+    and .safetensors has become that. Of a name that is too long for a file system, which counts bytes, a hash of all of
+    it takes the place of the end: two such names may differ only there."""
     name = "".join("." if c in '/\\:*?"<>|' or category(c) == "Cc" else c for c in tensor.name).lstrip(".") or "tensor"
     if len(os.fsencode(name)) > MAX_NAME_BYTES:
         end = f"~{xxh3_64_hexdigest(tensor.name.encode())}"
         name = f"{cut_name(name, MAX_NAME_BYTES - len(end))}{end}"
-    return name + (".safetensors" if tensor.dtype in RAW_BITS else ".npy")
+    return name + (".safetensors" if tensor.dtype in RAW_BITS and tensor.dtype in CODES else ".npy")
 
 
 def _pieces(archive: ArchiveReader, target: Path, entry: FileEntry, tensor: TensorView) -> Iterator[bytes | memoryview]:

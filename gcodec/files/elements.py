@@ -25,9 +25,13 @@ RAW_BITS: dict[str, np.dtype] = {
     "float8_e5m2fnuz": np.dtype("u1"),
     "float8_e8m0fnu": np.dtype("u1"),
     "float4_e2m1fn_x2": np.dtype("u1"),
+    "complex32": np.dtype("<u4"),
 }
+#: Complex numbers that .safetensors lacks: an object has pairs of these types in their place.
+PAIRS = {"complex128": "float64", "complex32": "float16"}
 #: Which of the codec's types stores the values of another type: the same bytes, looked at another way.
 STORED_AS = {
+    "complex32": "float16",
     "complex64": "float32",
     "complex128": "float64",
     "float8_e4m3fnuz": "float8_e4m3fn",

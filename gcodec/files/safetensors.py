@@ -9,7 +9,7 @@ from typing import Any
 
 from ..dtypes import DTYPES
 from ..errors import Corruption, InsufficientData, InvalidArgument
-from .elements import MAX_SIZE, stored_as, width
+from .elements import MAX_SIZE, PAIRS, stored_as, width
 from .file_plan import FilePlan, FileSegment, SegmentViews, TensorView, assemble
 from .source import ByteSource
 
@@ -148,7 +148,7 @@ def safetensors_header(tensors: Mapping[str, Described], metadata: Mapping[str, 
                 "file's own strings under this one"
             )
         if dtype not in CODES:
-            pairs = "; store it as float64, or with gcodec.save" if dtype == "complex128" else ""
+            pairs = f"; store it as {PAIRS[dtype]}, or with gcodec.save" if dtype in PAIRS else ""
             raise InvalidArgument(f"tensor {name!r}: must be of a type that .safetensors has, not of {dtype}{pairs}")
         code, sizes = CODES[dtype], list(shape)
         if code in PACKED_PAIRS:

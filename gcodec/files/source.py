@@ -202,15 +202,19 @@ class SourceFile(io.RawIOBase):
 
     def readinto(self, buffer: Any) -> int:
         view = memoryview(buffer).cast("B")
-        data = self.read(len(view))
-        view[: len(data)] = data
+        data = self._next(len(view))
+        view[: len(data)] = data.data
         return len(data)
 
     def read(self, size: int | None = -1) -> bytes:
+        return self._next(-1 if size is None else size).tobytes()
+
+    def _next(self, size: int) -> Bytes:
+        """Return the next bytes, all that are left if ``size`` is below 0, and step behind them."""
         try:
             left = max(0, self._source.size - self._at)
-            count = left if size is None or size < 0 else min(size, left)
-            data = self._source.read(self._at, self._at + count).tobytes()
+            count = left if size < 0 else min(size, left)
+            data = self._source.read(self._at, self._at + count)
         except Exception as error:
             self._error = None if isinstance(error, InsufficientData) else error
             raise

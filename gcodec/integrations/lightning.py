@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import sys
+from inspect import signature
 from tempfile import NamedTemporaryFile
 from typing import Any
 
@@ -26,8 +27,8 @@ else:
 class GcodecCheckpointIO(TorchCheckpointIO):
     """Saves Lightning's checkpoints as archives, lossless, and loads them; those of torch are loaded, too.
 
-    Nothing is pickled unless a checkpoint holds objects of classes, such as hyperparameters of a class of their own:
-    then it is what ``torch.save`` makes of it, compressed.
+    Nothing is pickled unless a checkpoint holds what :func:`gcodec.save` refuses, such as hyperparameters of an
+    ordinary class: then it is what ``torch.save`` makes of it, compressed.
 
     Args:
         threads: for coding and decoding; as many as the process may use if None.
@@ -64,9 +65,11 @@ class GcodecCheckpointIO(TorchCheckpointIO):
 
         Args:
             path: of the checkpoint, or its URL.
-            map_location: as for ``torch.load``; of an archive, a device or its name is followed, all else is the CPU.
-            weights_only: as for Lightning's own plugin, for what ``torch.save`` made: with None, Lightning 2.6 loads no
-                objects of classes with torch 2.6 and later, and Lightning 2.5, which knows no other value, does.
+            map_location: as for ``torch.load``; of what :func:`gcodec.save` has saved, a device or its name is
+                followed, all else is the CPU.
+            weights_only: as for Lightning's own plugin, for what ``torch.save`` made, and for tensors that are made of
+                others, which a function of their class puts together: with None, Lightning 2.6 loads no such objects
+                with torch 2.6 and later, and Lightning 2.5, which knows no other value, does.
 
         Raises:
             FileNotFoundError: there is none.
@@ -84,8 +87,22 @@ class GcodecCheckpointIO(TorchCheckpointIO):
                     file.flush()
                     made: dict[str, Any] = super().load_checkpoint(file.name, map_location, **options)
                     return made
-        loaded: dict[str, Any] = load(str(path), threads=self._threads)
-        return _moved(loaded, map_location) if isinstance(map_location, str | torch.device) else loaded
+        device = map_location if isinstance(map_location, str | torch.device) else None
+        is_trusted = weights_only is False or "weights_only" not in signature(super().load_checkpoint).parameters
+        classes = _classes_of_tensors(torch.Tensor) if is_trusted else None
+        loaded: dict[str, Any] = load(str(path), device=device, classes=classes, threads=self._threads)
+        return loaded
+
+
+def _classes_of_tensors(kind: type) -> dict[str, type]:
+    """Return the classes derived from one that put tensors together from others, by the names that archives have."""
+    found: dict[str, type] = {}
+    subclasses: list[type] = kind.__subclasses__()
+    for derived in subclasses:
+        if hasattr(derived, "__tensor_unflatten__"):
+            found[f"{derived.__module__}.{derived.__qualname__}"] = derived
+        found |= _classes_of_tensors(derived)
+    return found
 
 
 def _is_archive(path: str) -> bool:
@@ -95,16 +112,3 @@ def _is_archive(path: str) -> bool:
         return source.read(0, min(len(MAGIC), source.size)).tobytes() == MAGIC
     finally:
         source.close()
-
-
-def _moved(value: Any, device: str | torch.device) -> Any:
-    """Return a checkpoint with its tensors on a device."""
-    if isinstance(value, torch.Tensor):
-        return value.to(device)
-    if isinstance(value, dict):
-        for key in value:
-            value[key] = _moved(value[key], device)
-        return value
-    if type(value) in (list, tuple):
-        return type(value)(_moved(item, device) for item in value)
-    return value

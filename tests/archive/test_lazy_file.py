@@ -14,8 +14,9 @@ import numpy as np
 import pytest
 
 import gcodec
-from gcodec.archive import ArchiveReader, ArchiveWriter, arrays, lazy_file, load_file, structure
-from gcodec.archive.structure import STRUCTURE, flatten, tensor_places
+from gcodec.archive import ArchiveReader, ArchiveWriter, arrays, lazy_file, load_file, structure, structure_places
+from gcodec.archive.structure import STRUCTURE, flatten
+from gcodec.archive.structure_places import tensor_places
 from gcodec.cli import main
 from gcodec.errors import Corruption, InvalidArgument, LimitExceeded, Unsupported
 from gcodec.files.file_plan import TensorView
@@ -431,7 +432,7 @@ def test_tensors_of_one_path_are_named_in_one_pass():
 def test_names_made_for_ties_are_bounded(path, n_leaves, monkeypatch):
     """A long path was in the name of every tensor below it, all of it."""
     stored = {"x": TensorView("x", "float32", (10,), 0)}
-    monkeypatch.setattr(structure, "MAX_MADE_NAMES", 1 << 20)
+    monkeypatch.setattr(structure_places, "MAX_MADE_NAMES", 1 << 20)
     texts = [
         json.dumps({"version": 1, "state": {"dict": [path, [{"numpy": "x"}] * n]}}).encode() for n in (200, n_leaves)
     ]

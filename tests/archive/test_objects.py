@@ -401,22 +401,22 @@ def test_a_link_is_replaced_and_the_file_that_it_led_to_stays(tmp_path):
     assert gcodec.load(tmp_path / "real.gc") == {"a": 1} and gcodec.load(tmp_path / "link.gc") == {"a": 2}
 
 
-@pytest.mark.parametrize("array", [np.zeros(2, np.longdouble), np.array(["a"])], ids=["longdouble", "strings"])
+@pytest.mark.parametrize("array", [np.zeros(2, np.longdouble), np.zeros(2, "f4,i4")], ids=["longdouble", "records"])
 def test_an_array_of_a_type_that_files_lack_is_refused_by_place_and_type(array, tmp_path):
     if array.dtype == np.float64:
         pytest.skip("there is no longer type than float64 here")
     with pytest.raises(
         InvalidArgument,
-        match=r"q: a tensor must be of bools, or of a type of numbers that \.safe.*"
-        f"not of {array.dtype.str}",
+        match=r"q: a tensor must be of bools, strings or dates, or of a type of numbers that \.safe.*"
+        f"not of {array.dtype.str if array.dtype.fields is None else 'structured'}",
     ):
         gcodec.save({"q": array}, tmp_path / "x.gc")
 
 
 def test_what_cannot_be_written_leaves_the_old_file(tmp_path):
     gcodec.save({"a": 1}, tmp_path / "x.gc")
-    with pytest.raises(InvalidArgument, match="q: a tensor must be dense"):
-        gcodec.save({"q": torch.eye(3).to_sparse()}, tmp_path / "x.gc")
+    with pytest.raises(InvalidArgument, match="q: a tensor must have values"):
+        gcodec.save({"q": torch.ones(3, device="meta")}, tmp_path / "x.gc")
     assert gcodec.load(tmp_path / "x.gc") == {"a": 1} and len(list(tmp_path.iterdir())) == 1
     with pytest.raises(OSError, match="missing"):
         gcodec.save({"a": 1}, tmp_path / "missing" / "x.gc")

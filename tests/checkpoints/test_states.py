@@ -74,8 +74,6 @@ def test_what_is_saved_comes_back_with_types_and_bits(number, tmp_path):
         ({"a": [object()]}, "a/0"),
         ({"f": print}, "f"),
         ({"o": np.array([None])}, "o"),
-        ({"s": np.array(["x"])}, "s"),
-        ({"t": np.zeros(2, "M8[s]")}, "t"),
         ({"r": np.zeros(2, "f4,f4")}, "r"),
         ({"m": np.ma.masked_array([1.0])}, "m"),
         ({object(): 1}, "key"),
@@ -215,7 +213,6 @@ def test_tensors_without_plain_values_are_refused(tmp_path):
         return x
 
     for value in (
-        torch.ones(3).to_sparse(),
         torch.ones(3, device="meta"),
         torch.nn.LazyLinear(3).weight,
         torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], layout=torch.jagged),
@@ -287,5 +284,5 @@ def test_mutated_structures_give_a_state_or_an_error_of_ours(place, data, length
 
 
 def test_later_versions_of_the_structure_are_unsupported():
-    with pytest.raises(Unsupported, match="version 2"):
-        rebuild(b'{"version":2,"state":null}', lambda name, kind: None)
+    with pytest.raises(Unsupported, match="version 3"):
+        rebuild(b'{"version":3,"state":null}', lambda name, kind: None)

@@ -127,6 +127,7 @@ def reading(folder: Path) -> Iterator[tuple[str, Case]]:
     later = folder / "later.gc"
     gcodec.save(some_state(1), later, base=state, threads=1)
     yield "load", Case(lambda: bytes_of(gcodec.load(state, threads=1)))
+    yield "load parts", Case(lambda: bytes_of(gcodec.load(state, names=["model/half", "set"], threads=1)))
     yield "load on a device", Case(lambda: bytes_of(gcodec.load(state, device="cpu", threads=1)))
     yield "load with base", Case(lambda: bytes_of(gcodec.load(later, base=state, threads=1)))
     yield "load a stream", Case(lambda: bytes_of(gcodec.load(io.BytesIO(state.read_bytes()), threads=1)))
@@ -144,6 +145,8 @@ def reading(folder: Path) -> Iterator[tuple[str, Case]]:
     for kind in FILES:
         path = file_of(kind, folder)
         gcodec.compress_file(path, threads=1)
+        if kind != "bin":
+            yield f"load a plain .{kind}", Case(lambda path=path: bytes_of(gcodec.load(path, threads=1)))  # type: ignore[misc]
         yield from _reading_file(kind, path.with_name(path.name + ".gc"), folder)
     yield from _reading_versions(folder, w)
     checkpoints = gcodec.Checkpointer(folder / "steps", full_every=3, threads=1)

@@ -42,6 +42,7 @@ TARGETS = {
     "messages": Row("messages of an all-reduce", "messages", "Messages", 10, 5000, True),
     "payloads": Row("payloads of compressors", "messages", "Payloads", 6, 2500, True),
     "states": Row("packed states", "messages", "PackedStates", 4, 2500, True),
+    "objects": Row("structures of objects", "objects", "Objects", 2, 1500, True),
     "codebooks": Row("records of codebooks", "messages", "Codebooks", 8, 5000, True),
     "versions": Row("versions of weights, index or metadata changed and sealed again", "versions", "Versions", 1, 1500),
     "manifests": Row("manifests of folders of versions", "versions", "Manifests", 4, 2500),

@@ -171,10 +171,16 @@ class Moments(NamedTuple):
     n_steps: int
 
 
+class Node:
+    """A node of a pytree, of a class that gcodec does not know."""
+
+
 def test_other_pytrees_raise_InvalidArgument_with_advice():
+    with pytest.raises(gcodec.InvalidArgument, match=r"opt/0: a .*Node cannot be saved.*jax\.tree\.leaves"):
+        saved({"opt": (Node(),)})
     state = {"opt": (Moments(array_of("float32"), 3),)}
-    with pytest.raises(gcodec.InvalidArgument, match=r"opt/0: a .*Moments cannot be saved.*jax\.tree\.leaves"):
-        saved(state)
+    found = gcodec.load(saved(state))["opt"][0]
+    assert isinstance(found, Moments) and found.n_steps == 3 and same(found.mu, np.asarray(state["opt"][0].mu))
     again = jax.tree.unflatten(jax.tree.structure(state), gcodec.load(saved(jax.tree.leaves(state))))
     assert isinstance(again["opt"][0], Moments) and again["opt"][0].n_steps == 3
     assert same(again["opt"][0].mu, state["opt"][0].mu)

@@ -14,6 +14,7 @@ if importlib.util.find_spec("lightning") is None and importlib.util.find_spec("p
     pytest.skip("Lightning is not installed", allow_module_level=True)
 
 import torch
+from torch.testing._internal.two_tensor import TwoTensor
 
 try:
     import lightning.pytorch as pl
@@ -144,6 +145,17 @@ def test_objects_are_loaded_where_lightning_loads_them(tmp_path):
             for options in ({}, {"weights_only": None}, {"weights_only": True}):
                 with pytest.raises(pickle.UnpicklingError, match="Weights only load failed"):
                     ours.load_checkpoint(path, **options)
+
+
+def test_tensors_made_of_others_are_loaded_where_lightning_loads_objects(tmp_path):
+    """Their class puts them together, by a function of its own."""
+    plugin, path = GcodecCheckpointIO(), tmp_path / "a.ckpt"
+    plugin.save_checkpoint({"state_dict": {"w": TwoTensor(torch.ones(4), torch.zeros(4))}}, path)
+    found = plugin.load_checkpoint(path, **OBJECTS)["state_dict"]["w"]
+    assert type(found) is TwoTensor and found.a.equal(torch.ones(4))
+    if OBJECTS:
+        with pytest.raises(gcodec.Unsupported, match="TwoTensor"):
+            plugin.load_checkpoint(path)
 
 
 def test_damage_is_an_error(tmp_path):

@@ -55,9 +55,11 @@ def archive_with(files: Sequence[Mapping[str, Any]]) -> bytes:
     return bytes(chunks + text + bytes(-len(text) % 8) + Trailer(len(text), len(text), STORED).write_to(text))
 
 
-def object_archive(node: Any, data: bytes = bytes(64), dtype: str = "float32", width: int = 4) -> bytes:
+def object_archive(
+    node: Any, data: bytes = bytes(64), dtype: str = "float32", width: int = 4, version: int = 1
+) -> bytes:
     """Return the archive of an object whose structure is ``node``, with one tensor in it, ``x``."""
-    text = json.dumps({"version": 1, "state": node}, separators=(",", ":")).encode()
+    text = json.dumps({"version": version, "state": node}, separators=(",", ":")).encode()
     tensors = [
         {"name": "x", "dtype": dtype, "shape": [len(data) // width] if len(data) > width else [], "segment": 0},
         {"name": "__structure__", "dtype": "uint8", "shape": [len(text)], "segment": 1},

@@ -10,8 +10,13 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+from collections import defaultdict, deque
 from collections.abc import Callable, Mapping
-from pathlib import Path
+from dataclasses import dataclass
+from datetime import date, datetime, time, timedelta, timezone
+from enum import Enum, Flag
+from pathlib import Path, PurePosixPath, PureWindowsPath
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -104,6 +109,72 @@ def structured() -> dict[Any, Any]:
         "dtype": torch.bfloat16,
         "bool": weights > 0,
     }
+
+
+class Color(Enum):
+    """An enumeration that a golden archive has a member of."""
+
+    RED = 1
+    GREEN = 2
+
+
+class Access(Flag):
+    """Flags that a golden archive has a combination of."""
+
+    READ = 1
+    WRITE = 2
+
+
+class Moments(NamedTuple):
+    """A named tuple in a golden archive."""
+
+    mean: Any
+    steps: int
+
+
+@dataclass
+class Config:
+    """A dataclass in a golden archive."""
+
+    rate: float
+    sizes: tuple[int, ...]
+
+
+def structured_later() -> dict[Any, Any]:
+    """Return an object with all that the second version of its structure has beside the first."""
+    generator = torch.Generator().manual_seed(9)
+    halves = torch.randn(5, 2, generator=generator).half()
+    sparse = torch.tensor([[0.0, 2.0, 0.0], [1.0, 0.0, 0.5]])
+    config = Config(0.1, (3, 4))
+    config.note = "not a field"  # type: ignore[attr-defined]
+    zone = timezone(timedelta(hours=1), "CET")
+    return {
+        "args": argparse.Namespace(lr=0.1, out=PurePosixPath("runs/1"), other=PureWindowsPath("C:\\x")),
+        "simple": SimpleNamespace(a=1),
+        "counts": defaultdict(int, a=1),
+        "recent": deque([1.5, 2.5], maxlen=3),
+        "bytes": bytearray(b"\0\1"),
+        "ranges": [range(1, 9, 2), slice(None, 3)],
+        "dates": [date(2025, 11, 29), datetime(2025, 11, 2, 1, 30, fold=1, tzinfo=zone), time(1, 2, 3, 4), zone],
+        "duration": timedelta(1, 2, 3),
+        "numpy": [np.str_("x"), np.bytes_(b"x"), np.dtype(">f4"), np.datetime64("2025-11-29")],
+        "strings": np.array(["a", "bcd"]),
+        "big-endian strings": np.array(["a", "bcd"], ">U3"),
+        "days": np.array(["2025-11-29", "NaT"], "M8[D]"),
+        "complex32": torch.view_as_complex(halves),
+        "coo": sparse.to_sparse(),
+        "csr": sparse.to_sparse_csr(),
+        "config": config,
+        "moments": Moments(torch.ones(3), 7),
+        Color.RED: Color.GREEN,
+        "access": Access.READ | Access.WRITE,
+    }
+
+
+def read_later(path: Path) -> dict[str, Any]:
+    """Return an object with classes of this module, which is another one where it is run."""
+    found = gcodec.load(path, classes=[Color, Access, Moments, Config])
+    return {**found, "coo": found["coo"].to_dense(), "csr": found["csr"].to_dense(), "further": found["config"].note}
 
 
 def write_dict(path: Path) -> None:
@@ -254,6 +325,7 @@ GOLDENS: dict[str, Golden] = {
     "equal.gc": Golden(write_equal, gcodec.load_file),
     "casts.gc": Golden(write_casts, gcodec.load_file),
     "object.gc": Golden(lambda path: gcodec.save(structured(), path), gcodec.load),
+    "object-later.gc": Golden(lambda path: gcodec.save(structured_later(), path), read_later),
     "lossy.gc": Golden(lambda path: gcodec.save_file(state_at(0), path, mantissa_bits=3), gcodec.load_file),
     "alone.gc": Golden(write_alone, gcodec.load_file),
     "files.gc": Golden(write_files, read_files),

@@ -1,0 +1,137 @@
+"""Tensor files that are no archives, read as archives are: so ``gcodec.load`` takes old checkpoints beside new ones."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import PurePath
+from typing import Any, BinaryIO, cast
+
+from ..errors import InvalidArgument, LimitExceeded, Unsupported, check_output_limit
+from ..files import ARCHIVE_MAGIC, FilePlan, plan_file
+from ..files.elements import width
+from ..files.file_plan import TensorView
+from ..files.source import Bytes, FileSource, SourceFile, open_source
+from ..files.torch_file import is_torch_zip
+from ..files.urls import is_url
+from ..files.zips import MAGICS as ZIP_MAGICS
+from ..files.zips import Zip
+from .arrays import as_array, default_kind
+from .entries import Blob, FileEntry, SegmentEntry
+from .layout import FREE_INDEX
+from .torch_files import load_torch
+
+#: First bytes of the files of torch.save before version 1.6, and of any pickle: opcode PROTO and a version.
+PICKLES = tuple(b"\x80" + bytes([version]) for version in range(2, 6))
+
+
+class PlainFile:
+    """A tensor file that is open, as the only file of an archive would be.
+
+    Args:
+        source: its bytes.
+        name: name of the file in errors.
+        max_output_bytes: refuse larger files; no limit if None.
+
+    Attributes:
+        kind: ``"archive"``, ``"torch"`` for a file of ``torch.save`` or another pickle, or ``"other"``.
+
+    Raises:
+        GcodecError: it is malformed.
+    """
+
+    def __init__(self, source: FileSource, name: str, max_output_bytes: int | None) -> None:
+        check_output_limit(max_output_bytes)
+        self._source, self.name, self._limit = source, name, max_output_bytes
+        self._plan: FilePlan | None = None
+        head = source.read(0, min(16, source.size)).tobytes()
+        is_torch = head.startswith(PICKLES)
+        if head.startswith(ZIP_MAGICS):
+            is_torch = is_torch_zip(Zip.read_from(source, name))
+        self.kind = "archive" if head.startswith(ARCHIVE_MAGIC) else "torch" if is_torch else "other"
+
+    @contextmanager
+    def planned(self) -> Iterator[FileEntry]:
+        """Give a block the file as the index of an archive would describe it.
+
+        Raises:
+            GcodecError: it is malformed.
+        """
+        with closing(plan_file(self.name, self._source, max_unpacked_bytes=self._limit)) as plan:
+            self._plan = plan
+            segments = tuple(SegmentEntry(segment.stop - segment.start, "", ()) for segment in plan.segments)
+            yield FileEntry(
+                PurePath(self.name).name,
+                plan.format,
+                exact=True,
+                size=plan.source.size,
+                verbatim=Blob(0, "", ()),
+                segments=segments,
+                tensors=plan.tensors,
+                container=plan.container,
+            )
+
+    def segment_bytes(self, entry: FileEntry, tensor: TensorView) -> Bytes:
+        """Return the whole segment that a tensor is a view of."""
+        assert self._plan is not None  # which made the entry
+        segment = self._plan.segments[tensor.segment]
+        self.check_size(segment.stop - segment.start, f"{entry.path}:{tensor.name}")
+        return self._plan.source.read(segment.start, segment.stop)
+
+    def array(self, entry: FileEntry, tensor: TensorView, data: Bytes, *, like: str | None = None) -> Any:
+        """Return a tensor as a view of ``data``, the bytes of its segment."""
+        if width(tensor.dtype) is None:
+            raise Unsupported(f"{self.name}:{tensor.name}: type {tensor.dtype} is no type of numpy or torch")
+        self.check_size(tensor.n_bytes, f"{entry.path}:{tensor.name}")
+        return as_array(tensor, data, like or default_kind(entry))
+
+    def check_beside(self, size: int, what: str) -> None:
+        """Raises LimitExceeded as :meth:`gcodec.archive.ArchiveReader.check_beside` does."""
+        if self._limit is not None and size > FREE_INDEX + self._limit:
+            raise LimitExceeded(
+                f"{self.name}: {what} takes {size} bytes, above the limit of {FREE_INDEX} + {self._limit}"
+            )
+
+    def check_size(self, size: int, what: str) -> None:
+        """Raises LimitExceeded if so many bytes, of what is named so in errors, are above the limit."""
+        if self._limit is not None and size > self._limit:
+            raise LimitExceeded(f"{self.name}: {what}: {size} bytes are above the limit of {self._limit} bytes")
+
+    def load_torch(self, file: object, map_location: Any, mmap: bool) -> Any:
+        """Return what ``torch.load(weights_only=True)`` makes of a file of ``torch.save``.
+
+        Args:
+            file: what the caller gave: torch opens a path itself, where it is to be mapped.
+            map_location: as torch has it.
+            mmap: True to map the file, which must be one at a path.
+
+        Raises:
+            GcodecError: torch does not read it, or is not installed.
+        """
+        self.check_size(self._source.size, PurePath(self.name).name)
+        if mmap and (not isinstance(file, str | os.PathLike) or is_url(file)):
+            raise InvalidArgument(f"{self.name}: only a file at a path can be mapped: leave out mmap")
+        read = SourceFile(self._source)
+        given: Any = os.fspath(cast(str, file)) if mmap else read
+        advice = "torch.load(weights_only=False) reads it if you trust it, and gcodec.save takes what it returns"
+        return load_torch(given, map_location, self.name, advice, mmap=mmap, check_was_read=read.check_was_read)
+
+
+@contextmanager
+def opened_plain(file: str | os.PathLike[str] | BinaryIO, max_output_bytes: int | None) -> Iterator[PlainFile | None]:
+    """Give a block a file that may be a tensor file, open; None for a stream that cannot be read again.
+
+    Args:
+        file: path, URL or stream, which stands where it stood.
+        max_output_bytes: as for :class:`PlainFile`.
+
+    Raises:
+        GcodecError: it is a zip file, but malformed.
+    """
+    is_path = isinstance(file, str | os.PathLike)
+    if not is_path and not (hasattr(file, "seekable") and file.seekable()):
+        yield None
+        return
+    with closing(open_source(file)) as source:
+        yield PlainFile(source, str(file) if is_path else "stream", max_output_bytes)

@@ -1,0 +1,64 @@
+"""Files of ``torch.save``, loaded by torch, which executes nothing in them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pickle import PickleError
+from typing import Any
+
+from ..errors import GcodecError, missing_torch
+
+#: What torch raises on a file with other objects than it loads, or that it finds malformed.
+_UNREADABLE = (
+    AttributeError,
+    EOFError,
+    ImportError,
+    LookupError,
+    NotImplementedError,
+    TypeError,
+    ValueError,
+    PickleError,
+)
+#: Parts of what torch says in a RuntimeError of a file that it does not read; others are of memory and devices.
+_OF_FILES = ("TorchScript", "PytorchStreamReader", "Invalid magic number", "corrupt")
+
+
+def load_torch(
+    file: Any,
+    map_location: Any,
+    where: str,
+    advice: str,
+    *,
+    mmap: bool = False,
+    check_was_read: Callable[[BaseException], None] = lambda error: None,
+) -> Any:
+    """Return what ``torch.load(weights_only=True)`` makes of a file.
+
+    Args:
+        file: path or binary stream.
+        map_location: as torch has it.
+        where: name of the file in errors.
+        advice: what the error says of a file that torch does not read.
+        mmap: as torch has it.
+        check_was_read: raises what reading the file has raised, if that is behind an error of torch's.
+
+    Raises:
+        GcodecError: torch does not read it, or is not installed.
+    """
+    try:
+        import torch
+    except ImportError as error:
+        raise missing_torch(
+            f"{where} is a file of torch.save, which",
+            "read its tensors as numpy arrays with like='numpy'",
+        ) from error
+
+    try:
+        return torch.load(file, map_location=map_location, weights_only=True, mmap=mmap)
+    except (*_UNREADABLE, RuntimeError) as error:
+        is_of_file = isinstance(error, _UNREADABLE) or any(words in str(error) for words in _OF_FILES)
+        check_was_read(error)
+        if isinstance(error, GcodecError) or not is_of_file:
+            raise
+        reason = str(error).splitlines()[0] if str(error) else repr(error)
+        raise GcodecError(f"{where}: torch.load(weights_only=True) does not read it: {reason}; {advice}") from error

@@ -1,0 +1,237 @@
+"""Tensor files that were never compressed, loaded by the same call as archives."""
+
+from __future__ import annotations
+
+import argparse
+import io
+import json
+import pickle
+import sys
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+
+import torch
+from safetensors.torch import save_file as save_safetensors
+
+import gcodec
+from gcodec.errors import Corruption, GcodecError, InvalidArgument, LimitExceeded, Unsupported
+from tests.support.gguf_files import Stored, gguf_file
+
+STATE: dict[str, Any] = {"model": {"w": torch.arange(6.0).reshape(2, 3), "b": torch.ones(2).bfloat16()}, "step": 3}
+
+
+def same(found: Any, expected: Any) -> bool:
+    """Return True for equal tensors, arrays and dictionaries of these, of the same types."""
+    if isinstance(expected, dict):
+        return list(found) == list(expected) and all(same(found[key], expected[key]) for key in expected)
+    if isinstance(expected, torch.Tensor):
+        return isinstance(found, torch.Tensor) and found.dtype == expected.dtype and found.equal(expected)
+    if isinstance(expected, np.ndarray):
+        return isinstance(found, np.ndarray) and found.dtype == expected.dtype and np.array_equal(found, expected)
+    return bool(found == expected)
+
+
+def write_restored(path: Path) -> None:
+    """Write what decompressing an object's archive gives."""
+    gcodec.save(STATE, path.with_suffix(".gc"))
+    gcodec.decompress_file(path.with_suffix(".gc"), path)
+
+
+ARRAYS: dict[str, Any] = {"a": np.arange(6.0).reshape(2, 3), "b": np.arange(3)}
+FILES: dict[str, tuple[Any, Any]] = {
+    "a.pt": (lambda path: torch.save(STATE, path), STATE),
+    "a.pth": (lambda path: torch.save(STATE["model"], path), STATE["model"]),
+    "a.ckpt": (lambda path: torch.save(STATE, path), STATE),
+    "old.pt": (lambda path: torch.save(STATE, path, _use_new_zipfile_serialization=False), STATE),
+    "a.safetensors": (lambda path: save_safetensors(STATE["model"], path), STATE["model"]),
+    "state.safetensors": (write_restored, STATE),
+    "a.npz": (lambda path: np.savez(path, **ARRAYS), ARRAYS),
+    "packed.npz": (lambda path: np.savez_compressed(path, **ARRAYS), ARRAYS),
+    "a.npy": (lambda path: np.save(path, ARRAYS["a"]), {"a": ARRAYS["a"]}),
+}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_files_are_loaded_as_their_archives_are(name, tmp_path):
+    write, expected = FILES[name]
+    write(tmp_path / name)
+    found = gcodec.load(tmp_path / name)
+    assert same(found, expected)
+    assert same(gcodec.load(str(tmp_path / name)), expected)
+    assert same(gcodec.load(f"file://{tmp_path / name}"), expected)
+    if name != "old.pt":  # of which an archive knows no tensors
+        gcodec.compress_file(tmp_path / name, tmp_path / "x.gc")
+        assert same(gcodec.load(tmp_path / "x.gc"), found)
+    with (tmp_path / name).open("rb") as stream:
+        content = gcodec.load(stream)
+        assert same(content if name != "a.npy" else {"a": content["stream"]}, expected)
+    stream = io.BytesIO(b"before" + (tmp_path / name).read_bytes())
+    stream.seek(6)
+    assert isinstance(gcodec.load(stream), dict)
+
+
+@pytest.mark.parametrize("name", ["a.pt", "a.safetensors", "a.npz", "state.safetensors"])
+def test_kinds_of_arrays_and_devices_are_chosen_as_for_archives(name, tmp_path):
+    FILES[name][0](tmp_path / name)
+    cases: list[dict[str, Any]] = [{"like": "torch"}, {"map_location": "cpu"}, {"device": "cpu"}]
+    for options in cases:
+        found = gcodec.load(tmp_path / name, **options)
+        tensors = found.get("model", found)
+        assert all(isinstance(value, torch.Tensor) for value in tensors.values())
+    found = gcodec.load(tmp_path / name, like="numpy")
+    tensors = found.get("model", found)
+    assert all(isinstance(value, np.ndarray) for value in tensors.values() if not isinstance(value, int))
+    assert next(iter(gcodec.load(tmp_path / name, map_location="meta").values())) is not None
+
+
+def test_parts_of_files_are_named_as_those_of_archives(tmp_path):
+    for name in ("a.npz", "state.safetensors", "a.pt"):
+        FILES[name][0](tmp_path / name)
+    assert list(gcodec.load(tmp_path / "a.npz", names="b")) == ["b"]
+    assert same(gcodec.load(tmp_path / "state.safetensors", names="model/w"), {"model": {"w": STATE["model"]["w"]}})
+    assert list(gcodec.load(tmp_path / "a.pt", names="*/w", like="torch")) == ["model/w"]
+    with pytest.raises(Unsupported, match=r"a\.pt: is a file of torch\.save, .*leave out names, or give like="):
+        gcodec.load(tmp_path / "a.pt", names="model")
+
+
+def test_torch_gets_what_it_takes(tmp_path):
+    torch.save(STATE, tmp_path / "a.pt")
+    assert same(gcodec.load(tmp_path / "a.pt", map_location={"cuda:0": "cuda:1", "cpu": "cpu"}), STATE)
+    assert same(gcodec.load(tmp_path / "a.pt", map_location=lambda storage, place: storage, weights_only=True), STATE)
+    assert gcodec.load(tmp_path / "a.pt", map_location="meta")["model"]["w"].is_meta
+    mapped = gcodec.load(tmp_path / "a.pt", mmap=True)
+    assert same(mapped, STATE)
+    with (tmp_path / "a.pt").open("rb") as stream, pytest.raises(InvalidArgument, match="only a file at a path can be"):
+        gcodec.load(stream, mmap=True)
+    np.savez(tmp_path / "a.npz", **ARRAYS)
+    with pytest.raises(InvalidArgument, match=r"mmap must be False or None but for a \.pt file"):
+        gcodec.load(tmp_path / "a.npz", mmap=True)
+
+
+class Trap:
+    """An object whose pickle would create a file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> Any:
+        return Path.touch, (self.path,)
+
+
+@pytest.mark.parametrize("old", [False, True])
+def test_no_pickle_is_executed(old, tmp_path):
+    torch.save(
+        {"w": torch.ones(2), "x": Trap(tmp_path / "trap")}, tmp_path / "a.pt", _use_new_zipfile_serialization=not old
+    )
+    (tmp_path / "b.pt").write_bytes(pickle.dumps(Trap(tmp_path / "trap"), 2))
+    for name in ("a.pt", "b.pt"):
+        with pytest.raises(GcodecError, match=rf"{name}: torch\.load\(weights_only=True\) does not read it: .*trust"):
+            gcodec.load(tmp_path / name)
+    assert not (tmp_path / "trap").exists()
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:.*TorchScript:UserWarning")
+def test_what_torch_does_not_read_is_named_with_what_to_do(tmp_path):
+    torch.save({"args": argparse.Namespace(lr=1)}, tmp_path / "a.pt")
+    torch.jit.save(torch.jit.script(torch.nn.Linear(2, 2)), tmp_path / "b.pt")
+    whole = (tmp_path / "a.pt").read_bytes()
+    (tmp_path / "c.pt").write_bytes(b"\x80\x02cut")
+    for name in ("a.pt", "b.pt", "c.pt"):
+        with pytest.raises(GcodecError, match=rf"{name}: torch.load.*gcodec\.save takes what it returns"):
+            gcodec.load(tmp_path / name)
+    (tmp_path / "d.pt").write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(Corruption, match=r"d\.pt: not a readable zip file"):
+        gcodec.load(tmp_path / "d.pt")
+
+
+def test_kinds_of_arrays_cannot_be_chosen_for_files_that_only_torch_reads(tmp_path):
+    torch.save(STATE, tmp_path / "a.pt", _use_new_zipfile_serialization=False)
+    for like in ("numpy", "torch"):
+        with pytest.raises(Unsupported, match=r"a\.pt: .* not the zip file that torch\.save .* leave out like"):
+            gcodec.load(tmp_path / "a.pt", like=like)
+
+
+def test_what_is_no_tensor_file_says_so(tmp_path):
+    (tmp_path / "a.txt").write_bytes(b"no tensors, but enough bytes to be an archive of some kind")
+    with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
+        archive.writestr("x.txt", "x" * 100)
+    (tmp_path / "short").write_bytes(b"x")
+    (tmp_path / "empty").write_bytes(b"")
+    for name in ("a.txt", "a.zip", "short"):
+        with pytest.raises(Corruption, match=rf"{name}: not a gcodec archive.*; nor is it a \.pt, \.safetensors, "):
+            gcodec.load(tmp_path / name)
+    with pytest.raises(Corruption, match="empty: "):
+        gcodec.load(tmp_path / "empty")
+    gcodec.save(STATE, tmp_path / "x.gc")
+    damaged = (tmp_path / "x.gc").read_bytes()[:-9]
+    with pytest.raises(Corruption) as found:
+        gcodec.load(io.BytesIO(damaged))
+    assert "nor is it" not in str(found.value)
+
+
+def test_a_file_with_another_name_than_it_holds_is_corruption(tmp_path):
+    (tmp_path / "a.safetensors").write_bytes(b"nothing of that kind, though its name says that it is")
+    with pytest.raises(Corruption, match=r"is named \.safetensors but its content is not of that format"):
+        gcodec.load(tmp_path / "a.safetensors")
+
+
+def test_quantized_files_name_the_tensor_and_the_others_can_be_named(tmp_path):
+    plain, quantized = Stored("float32", (4,), np.ones(4, np.float32).tobytes()), Stored("Q4_0", (32,), bytes(18))
+    (tmp_path / "m.gguf").write_bytes(gguf_file({"plain": plain, "q": quantized}))
+    with pytest.raises(Unsupported, match=r"m\.gguf: m\.gguf:q: type .* names= takes tensors of other types alone"):
+        gcodec.load(tmp_path / "m.gguf")
+    assert same(gcodec.load(tmp_path / "m.gguf", names="plain"), {"plain": np.ones(4, np.float32)})
+
+
+@pytest.mark.parametrize("name", ["a.pt", "a.npz", "packed.npz", "a.safetensors", "state.safetensors"])
+def test_files_of_strangers_have_limits(name, tmp_path):
+    FILES[name][0](tmp_path / name)
+    with pytest.raises(LimitExceeded):
+        gcodec.load(tmp_path / name, max_output_bytes=40)
+    assert same(gcodec.load(tmp_path / name, max_output_bytes=1 << 16), FILES[name][1])
+
+
+def test_a_stream_that_cannot_seek_must_be_an_archive(tmp_path):
+    class Pipe(io.RawIOBase):
+        """A stream that can be read once."""
+
+        def __init__(self, data: bytes) -> None:
+            self._data = io.BytesIO(data)
+
+        def readable(self) -> bool:
+            return True
+
+        def readinto(self, buffer: Any) -> int:
+            return self._data.readinto(buffer)
+
+    torch.save(STATE, tmp_path / "a.pt")
+    gcodec.save(STATE, tmp_path / "x.gc")
+    assert same(gcodec.load(io.BufferedReader(Pipe((tmp_path / "x.gc").read_bytes()))), STATE)
+    with pytest.raises(Corruption, match="not a gcodec archive"):
+        gcodec.load(io.BufferedReader(Pipe((tmp_path / "a.pt").read_bytes())))
+
+
+def test_the_structure_in_a_file_of_a_stranger_is_not_trusted(tmp_path):
+    text = json.dumps({"version": 1, "state": {"numpy": "w"}}).encode()
+    save_safetensors(
+        {"__structure__": torch.frombuffer(bytearray(text), dtype=torch.uint8)}, tmp_path / "a.safetensors"
+    )
+    with pytest.raises(Corruption, match=r"a\.safetensors: .* the file lacks the tensor 'w'"):
+        gcodec.load(tmp_path / "a.safetensors")
+
+
+def test_files_are_loaded_without_torch_where_it_is_not_needed(tmp_path, monkeypatch):
+    np.savez(tmp_path / "a.npz", **ARRAYS)
+    torch.save(STATE, tmp_path / "a.pt")
+    monkeypatch.setitem(sys.modules, "torch", None)
+    assert same(gcodec.load(tmp_path / "a.npz"), ARRAYS)
+    assert gcodec.load(tmp_path / "a.pt", like="numpy", names="*/w")["model/w"].shape == (2, 3)
+    with pytest.raises(GcodecError, match=r"a\.pt is a file of torch\.save, which needs torch: .*like='numpy'"):
+        gcodec.load(tmp_path / "a.pt")
