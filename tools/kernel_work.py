@@ -89,7 +89,7 @@ def use_lossy(name: str) -> None:
 def encode_against_a_base(name: str) -> None:
     """Encode a matrix against itself, and against one that differs from it a little everywhere."""
     dtype, rows = BY_NAME[name], _values(name, 40_000).reshape(200, 200)
-    step = max(1 << dtype.mantissa_bits - 8, 2)
+    step = max((1 << dtype.mantissa_bits) >> 8, 2)
     moved = rows.view(dtype.uint) + np.random.default_rng(1).integers(0, step, rows.shape).astype(dtype.uint)
     for base in (rows, moved.view(rows.dtype)):
         gcodec.encode(rows, dtype=name, base=base)
