@@ -20,7 +20,6 @@ import traceback
 import zipfile
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from math import inf
 from pathlib import Path
@@ -63,7 +62,7 @@ def compile_level(level: CpuLevel, work: Path, out: Path, seconds: float = inf, 
         for call in as_completed(calls):
             try:
                 result = call.result()
-            except (Exception, BrokenProcessPool):  # what other parts have compiled is worth having
+            except Exception:  # what other parts have compiled is worth having
                 traceback.print_exc()
                 failed.append(calls[call])
             else:

@@ -24,7 +24,9 @@ try:
 except ImportError:  # there is none on Windows, where every process compiles
     lockf = None  # type: ignore[assignment]
 
-_LONGEST_WAIT = 120.0  #: seconds, after which a process may be stopped that holds a claim; the longest kernel takes 10
+_LONGEST_WAIT = (
+    120.0  #: seconds, of which no kernel takes a quarter: the process that holds the claim may have been stopped
+)
 _BETWEEN_LOOKS = 0.02  #: seconds
 
 
