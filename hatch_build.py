@@ -54,9 +54,8 @@ class CompileKernels(BuildHookInterface[Any]):
             f"gcodec: compiling kernels, for a minute or two ({_SWITCH}=0 leaves it to the first calls)"
         )
         path = os.pathsep.join(filter(None, [self.root, os.environ.get("PYTHONPATH")]))
-        # torch, which is no part of the build, may be where gcodec is being installed: then what hooks use is compiled.
-        command = [sys.executable, "-m", "tools.compile_kernels", "--packages", sysconfig.get_path("purelib"),
-                   *(["--host", str(_SECONDS)] if choice == "host" else [])]  # fmt: skip
+        limit = ["--host", str(_SECONDS)] if choice == "host" else []
+        command = [sys.executable, "-m", "tools.compile_kernels", *limit]
         try:
             subprocess.run(command, cwd=self.root, env={**os.environ, "PYTHONPATH": path}, check=True)
         except (OSError, subprocess.CalledProcessError) as error:

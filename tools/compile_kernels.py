@@ -37,7 +37,7 @@ WORK = Path(__file__).with_name("kernel_work.py")
 Kernels = dict[str, bytes]  #: entries of an archive, by name
 
 
-def compile_level(level: CpuLevel, work: Path, out: Path, seconds: float = inf, packages: Sequence[str] = ()) -> None:
+def compile_level(level: CpuLevel, work: Path, out: Path, seconds: float = inf) -> None:
     """Compile and pack what some work needs. What is in ``LEVEL.zip`` already, and is as it would be compiled now, is
     taken from there.
 
@@ -47,7 +47,6 @@ def compile_level(level: CpuLevel, work: Path, out: Path, seconds: float = inf, 
         out: Folder where ``LEVEL.zip`` goes.
         seconds: Parts that have not begun after this time are left out, as are those that fail; and kernels are packed
             sooner and larger. By default all are compiled.
-        packages: Folders of packages that are used where there are no others, such as torch.
 
     Raises:
         GcodecError: A part failed, and all were to be compiled, or nothing could be.
@@ -56,7 +55,7 @@ def compile_level(level: CpuLevel, work: Path, out: Path, seconds: float = inf, 
     kernels, done, failed = Kernels(), list[str](), list[str]()
     with (
         compiling_for(level),
-        ProcessPoolExecutor(n_processes(), mp.get_context("spawn"), initializer=prepare, initargs=(packages,)) as pool,
+        ProcessPoolExecutor(n_processes(), mp.get_context("spawn"), initializer=note_kernels) as pool,
     ):
         calls = {pool.submit(do_part, str(work), name, end, effort): name for name in parts}
         for call in as_completed(calls):
@@ -96,9 +95,8 @@ def compiling_for(level: CpuLevel) -> Iterator[None]:
 _seen: list[tuple[str, str, Any, Any]] = []  #: of this process: what Python called for the first time
 
 
-def prepare(packages: Sequence[str]) -> None:
-    """Prepare a process: have it note the kernels that Python calls, whether they are compiled or loaded."""
-    sys.path += packages
+def note_kernels() -> None:
+    """Have this process note the kernels that Python calls, whether they are compiled or loaded."""
     files: Any = kernel_cache._CheckedFiles
     load, save = files.load, files.save
 
@@ -146,8 +144,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, default=shipped_kernels.FOLDER, help="folder of the archives")
     parser.add_argument("--host", type=float, metavar="SECONDS",
                         help="for this machine's CPU alone, as much as can be begun in so many seconds")  # fmt: skip
-    parser.add_argument("--packages", nargs="+", default=[], metavar="DIR",
-                        help="folders of packages to use where there are no others")  # fmt: skip
     parser.add_argument("--levels", nargs="+", choices=[level.name for level in LEVELS],
                         default=[level.name for level in LEVELS])  # fmt: skip
     parser.add_argument("--work", type=Path, default=WORK,
@@ -164,7 +160,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if level.name in names:
             if missing := [feature for feature in level.features if not has_features(feature)]:
                 parser.error(f"this CPU cannot run {level.name}, it lacks {', '.join(missing)}")
-            compile_level(level, options.work, options.out, seconds, options.packages)
+            compile_level(level, options.work, options.out, seconds)
     return 0
 
 

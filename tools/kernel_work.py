@@ -6,16 +6,24 @@ The parts are in the order in which users meet what they use, and each of them i
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable
 from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 import gcodec
 from gcodec.dtypes import BY_NAME
+from gcodec.format import modes
+from gcodec.format.ladders import FINE_LADDER
 from gcodec.plan.finding import differing_values
+
+if TYPE_CHECKING:
+    from gcodec.distributed.reduction.precompile import StepRules
+    from gcodec.format.modes import BitLayout
 
 #: Types of gradients, weights and checkpoints: others compile on their first use.
 DTYPES = ("float32", "bfloat16", "float16")
@@ -43,23 +51,21 @@ def encode_differences(name: str) -> None:
     gcodec.decode(gcodec.encode(zeros, dtype=name))
 
 
-def use_in_training() -> None:
-    """Use what hooks use, where there is torch."""
-    if find_spec("torch") is None:
-        return
-    import torch
-
-    from gcodec.distributed.modes import FixedBits, Lossless, Mode, NearLossless
-    from gcodec.distributed.reduction.precompile import precompile_kernels
+def use_in_training(name: str) -> None:
+    """Use what hooks use, in all modes, with SGD and AdamW."""
+    # A package without what it imports at once: torch, which is not there while gcodec is installed.
+    package = sys.modules["gcodec.distributed"] = ModuleType("gcodec.distributed")
+    package.__path__ = [str(Path(gcodec.__path__[0]) / "distributed")]
+    from gcodec.distributed.reduction.precompile import StepRules, precompile_layout
     from gcodec.distributed.reduction.shared_codebooks import Refresh
 
-    parameters = [torch.nn.Parameter(torch.zeros(8))]
-    optimizers = torch.optim.SGD(parameters, momentum=0.9), torch.optim.AdamW(parameters)
-    modes: list[Mode] = [Lossless(), FixedBits(7), *map(NearLossless, optimizers)]
-    for name in DTYPES[:2]:
-        for mode in modes:
-            for refresh in (None, Refresh()):
-                precompile_kernels(BY_NAME[name], mode, refresh)
+    optimizers = [("SGD", {"lr": 0.1, "momentum": 0.9}), ("AdamW", {"lr": 0.001})]
+    dtype, rules = BY_NAME[name], StepRules(FINE_LADDER[name], optimizers)
+    lossless, lossy, near = modes.lossless(dtype), modes.fixed(dtype, 7), modes.ladder(dtype, rules.ladder)
+    layouts: list[tuple[BitLayout, StepRules | None]] = [(lossless, None), (lossy, None), (near, rules)]
+    for layout, its_rules in layouts:
+        for refresh in (None, Refresh()):
+            precompile_layout(dtype, layout, its_rules, refresh)
 
 
 def encode_plain(name: str) -> None:
@@ -122,10 +128,10 @@ _WORK: tuple[tuple[str, Use, str], ...] = (
     ("lossy", use_lossy, "bfloat16"),
     ("encode", encode_plain, "float64"),
     ("decode", partial(decode_frames, _PLAIN), "float64"),
-    *(("all of", use_all, name) for name in DTYPES),
+    *(("all of", use_all, name) for name in DTYPES[:2]),
+    ("training with", use_in_training, "float32"),
+    ("training with", use_in_training, "bfloat16"),
+    ("all of", use_all, "float16"),
 )
 #: What is done, in this order: parts that processes do at the same time have hardly a kernel in common.
-PARTS: dict[str, Callable[[], None]] = {
-    **{f"{what} {name}": partial(use, name) for what, use, name in _WORK},
-    "training": use_in_training,
-}
+PARTS: dict[str, Callable[[], None]] = {f"{what} {name}": partial(use, name) for what, use, name in _WORK}

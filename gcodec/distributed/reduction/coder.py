@@ -24,7 +24,6 @@ from ...plan.request import NO_LEVELS, EncodeRequest
 from ...plan.unused_bits import drop_common_zeros
 from ...tensors import NUMPY, Values
 from ...threads import n_threads
-from ..gradients import Gradients
 from ..stats import Counters
 from .partition import shapes_within
 from .prediction_cache import PieceToEncode
@@ -33,6 +32,13 @@ from .shared_codebooks import COUNTING, SharedCodebooks
 _DEFAULT = EncoderOptions(exact_if_smaller=False)  #: ranks round their own values without encoding them
 _PREDICTING = EncoderOptions()  #: for plans in which predicted blocks keep all bits of values, while others are rounded
 _round_values = Specialized(round_values)
+
+
+class BlockOwners(Protocol):
+    """Anything that knows whose the blocks of a buffer are, as :class:`gradients.Gradients` does."""
+
+    def owners(self, begin: int, end: int) -> np.ndarray:
+        """Return the segment that counts each block; arguments as for :meth:`gradients.Gradients.owners`."""
 
 
 class BufferCodebooks(NamedTuple):
@@ -46,7 +52,7 @@ class BufferCodebooks(NamedTuple):
     """
 
     codebooks: SharedCodebooks
-    gradients: Gradients
+    gradients: BlockOwners
     numbers: np.ndarray
     predicts: bool = True
 

@@ -1,9 +1,14 @@
-"""Compilation, or loading, of every kernel that a mode needs, before other ranks wait for the first message."""
+"""Compilation, or loading, of every kernel that a mode needs, before other ranks wait for the first message.
+
+Nothing here imports torch, which is not there while gcodec is installed (tools/kernel_work.py).
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
 import numpy as np
-import torch
 
 from ...codec import warmup
 from ...dtypes import DType
@@ -11,14 +16,16 @@ from ...format.ladders import Ladder
 from ...format.modes import BitLayout
 from ...truncation.evaluate import Formula, Policy, terms_of
 from ...truncation.optimizers import RULES, formula_for, levels_for, stock_name, view_from_dump
-from ..gradients import Gradients, GradientSegment
-from ..modes import Mode, NearLossless
 from ..stats import Counters
 from .coder import BufferCodebooks, Coder, LevelSource
 from .shared_codebooks import Refresh, SharedCodebooks
 
+if TYPE_CHECKING:
+    from ..modes import Mode
+
 _ROWS = 250, 280  #: rows and columns of a tensor with rows that predict each other
 _VALUES = 70_000  #: as many values as that has
+_BLOCK = 1 << 14  #: values per block of a frame
 
 
 class _AnyLevels:
@@ -32,6 +39,26 @@ class _AnyLevels:
         out[:] = np.arange(len(values)) % self.n_levels
 
 
+class _OneParameter:
+    """Stands in for the gradients of a buffer."""
+
+    def owners(self, begin: int, end: int) -> np.ndarray:
+        """Return the first segment for every block; arguments as for gradients."""
+        return np.zeros(-(-(end - begin) // _BLOCK), np.int64)
+
+
+class StepRules(NamedTuple):
+    """How the levels of a near-lossless mode are chosen.
+
+    Attributes:
+        ladder: drops per level.
+        groups: of each group of parameters, its optimizer's name and its settings, under torch's names.
+    """
+
+    ladder: Ladder
+    groups: Sequence[tuple[str, Mapping[str, Any]]]
+
+
 def precompile_kernels(dtype: DType, mode: Mode, refresh: Refresh | None) -> None:
     """Run what all-reduces will run: for seconds, or minutes on a fresh installation.
 
@@ -40,16 +67,32 @@ def precompile_kernels(dtype: DType, mode: Mode, refresh: Refresh | None) -> Non
         mode: how values may be changed.
         refresh: when shared codebooks are renewed; None if every frame carries its own.
     """
+    from ..modes import NearLossless  # imports torch, which there is where there is a mode
+
+    rules = None
+    if isinstance(mode, NearLossless):
+        groups = [(stock_name(each), group) for each in mode.optimizers for group in each.param_groups]
+        rules = StepRules(mode.ladder_of(dtype), groups)
+    precompile_layout(dtype, mode.bit_layout(dtype), rules, refresh)
+
+
+def precompile_layout(dtype: DType, bit_layout: BitLayout, rules: StepRules | None, refresh: Refresh | None) -> None:
+    """Run what all-reduces will run whose frames keep some bits of each value.
+
+    Args:
+        dtype: type of the values.
+        bit_layout: which bits frames keep.
+        rules: what chooses levels; None if nothing does.
+        refresh: when shared codebooks are renewed; None if every frame carries its own.
+    """
     if refresh is None:
         warmup([dtype.name])
     exponents = np.random.default_rng(0).integers(1, 12, _VALUES).astype(np.uint64) << np.uint64(dtype.head_shift)
     bits = (exponents | np.arange(_VALUES, dtype=np.uint64) % np.uint64(1 << dtype.mantissa_bits)).astype(dtype.uint)
-    bit_layout = mode.bit_layout(dtype)
-    level_chooser = _AnyLevels(len(bit_layout.levels)) if isinstance(mode, NearLossless) else None
+    level_chooser = _AnyLevels(len(bit_layout.levels)) if rules else None
     codebooks = SharedCodebooks(refresh or Refresh())
     codebooks.prepare([0], dtype.head_bits, len(bit_layout.levels))
-    gradients = Gradients([GradientSegment(0, _VALUES, torch.empty(0, device="cpu"), (1,))])
-    shared = BufferCodebooks(codebooks, gradients, np.zeros(1, np.int64))
+    shared = BufferCodebooks(codebooks, _OneParameter(), np.zeros(1, np.int64))
     frame = np.empty(_VALUES * 16, np.uint8)
     # Frames with codebooks of their own; then with shared ones, before there are any and once there are.
     for buffer_codebooks in (None, shared, shared):
@@ -62,8 +105,8 @@ def precompile_kernels(dtype: DType, mode: Mode, refresh: Refresh | None) -> Non
             codebooks.renew([0], codebooks.take(), 1 + codebooks.layers[0].cycle.step)
     if dtype.predictable and (level_chooser is not None or not bit_layout.lossy):
         _warm_prediction(dtype, bit_layout, level_chooser, shared)
-    if isinstance(mode, NearLossless):
-        _warm_rules(mode, mode.ladder_of(dtype), bits[:64])
+    if rules:
+        _warm_rules(rules, bits[:64])
 
 
 def rows_alike(dtype: DType, n_rows: int, n_columns: int) -> np.ndarray:
@@ -94,19 +137,18 @@ def _warm_prediction(
         coder.decode(frame[:size], np.empty_like(bits))
 
 
-def _warm_rules(mode: NearLossless, ladder: Ladder, bits: np.ndarray) -> None:
+def _warm_rules(rules: StepRules, bits: np.ndarray) -> None:
     """Run the optimizers' formulas, before and after their first step."""
+    ladder = rules.ladder
     floats = bits if bits.dtype == np.uint16 and ladder.drops[-1] <= 7 else bits.view(f"f{bits.itemsize}")
     ones = np.ones(len(bits), np.float32)
-    for optimizer in mode.optimizers:
-        name = stock_name(optimizer)
+    for name, settings in rules.groups:
         after_a_step = {key: 1.0 if key == "step" else ones for key in RULES[name].state}
-        for group in optimizer.param_groups:
-            for state in ({}, after_a_step):
-                view = view_from_dump(name, group, state)
-                levels_for(view, ones, floats, ladder=ladder)
-                if floats.dtype == np.float32:
-                    _warm_many(formula_for(view, Policy(ladder), "float32"), Policy(ladder), floats)
+        for state in ({}, after_a_step):
+            view = view_from_dump(name, settings, state)
+            levels_for(view, ones, floats, ladder=ladder)
+            if floats.dtype == np.float32:
+                _warm_many(formula_for(view, Policy(ladder), "float32"), Policy(ladder), floats)
 
 
 def _warm_many(formula: Formula, policy: Policy, floats: np.ndarray) -> None:
