@@ -121,7 +121,7 @@ PARTS_OF_TWO = """
 import sys
 from house.kernels import caller
 print(getattr(caller, sys.argv[-1])(3))
-inner = caller.inner.get_overload.__self__
+inner = caller.inner.get_overload.__self__.dispatcher
 print(sum(inner.stats.cache_hits.values()), *(type(kept.library).__name__ for kept in inner.overloads.values()))
 """
 

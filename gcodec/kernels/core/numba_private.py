@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from functools import cache
+from functools import cache, cached_property
 from importlib import import_module
 from typing import Any, NamedTuple
 
@@ -71,6 +71,26 @@ NOT_FOR_C: dict[str, Any] = {"no_cfunc_wrapper": True} if _has_option("no_cfunc_
 CALLED_BY_KERNELS: dict[str, Any] = {"no_cpython_wrapper": True} if _has_option("no_cpython_wrapper") else {}
 
 
+class _Inner:
+    """What other kernels call of a kernel: made when one of them is compiled, as most processes only load kernels."""
+
+    def __init__(self, make: Callable[[], Any]) -> None:
+        self._make = make
+
+    @cached_property
+    def dispatcher(self) -> Any:
+        """The dispatcher."""
+        return self._make()
+
+    def get_call_template(self, *args: Any) -> Any:
+        """Do what a dispatcher does of that name."""
+        return self.dispatcher.get_call_template(*args)
+
+    def get_overload(self, *args: Any) -> Any:
+        """Do what a dispatcher does of that name."""
+        return self.dispatcher.get_overload(*args)
+
+
 def called_by_kernels(kernel: Any, make: Callable[[], Any]) -> Any:
     """Return a kernel which, where another one calls it, is compiled without what only calls from Python need.
 
@@ -79,7 +99,7 @@ def called_by_kernels(kernel: Any, make: Callable[[], Any]) -> Any:
         make: Makes a dispatcher of the same function with ``CALLED_BY_KERNELS``.
     """
     if CALLED_BY_KERNELS and hasattr(kernel, "get_call_template") and hasattr(kernel, "get_overload"):
-        inner = make()
+        inner = _Inner(make)
         kernel.get_call_template, kernel.get_overload = inner.get_call_template, inner.get_overload
     return kernel
 
