@@ -48,7 +48,7 @@ class _OneParameter:
 
 
 class StepRules(NamedTuple):
-    """How the levels of a near-lossless mode are chosen.
+    """Says how the levels of a near-lossless mode are chosen.
 
     Attributes:
         ladder: drops per level.

@@ -72,7 +72,7 @@ CALLED_BY_KERNELS: dict[str, Any] = {"no_cpython_wrapper": True} if _has_option(
 
 
 class _Inner:
-    """What other kernels call of a kernel: made when one of them is compiled, as most processes only load kernels."""
+    """Makes what other kernels call of a kernel when one of them is compiled: most processes only load kernels."""
 
     def __init__(self, make: Callable[[], Any]) -> None:
         self._make = make
