@@ -447,6 +447,8 @@ def warmup(dtypes: Sequence[str] | str = tuple(BY_NAME), *, device: Any = None) 
 
         warmup_device(names, device)
         return
+    from .kernels.sample.repeated_words import share_repeated  # for archives
+
     rng = np.random.default_rng(0)
     for name in names:
         dtype = BY_NAME[name]
@@ -462,6 +464,7 @@ def warmup(dtypes: Sequence[str] | str = tuple(BY_NAME), *, device: Any = None) 
             as_type = bits.view(name) if dtype.in_numpy else bits
             for options in _WARMED_OPTIONS:
                 decode(encode(as_type, dtype=name, options=options, **keywords))
+        share_repeated(bits.view(np.uint8), 4)
         if dtype.predictable:
             for rows, base in _warmed_rows(name, rng):
                 decode(encode(rows, dtype=name, base=base), base=base)

@@ -19,6 +19,7 @@ import gcodec
 from gcodec.dtypes import BY_NAME
 from gcodec.format import modes
 from gcodec.format.ladders import FINE_LADDER
+from gcodec.kernels.sample.repeated_words import share_repeated
 from gcodec.plan.finding import differing_values
 
 if TYPE_CHECKING:
@@ -73,6 +74,7 @@ def encode_plain(name: str) -> None:
     gcodec.encode(_values(name, 40_000).reshape(200, 200), dtype=name)
     for n_values in (1000, 300_000):
         gcodec.encode(_values(name, n_values), dtype=name)
+    share_repeated(_values(name, 1000).view(np.uint8), 4)  # as archives do
 
 
 def decode_frames(kinds: tuple[str, ...], name: str) -> None:

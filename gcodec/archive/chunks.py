@@ -39,8 +39,8 @@ MIN_RUN, CHUNK_COST = 1 << 12, 16
 FOUND_FRAME, FOUND_REPEATS = 0.95, 0.02
 #: Records that take more than this share of their size field by field are tried with Zstandard as they are, too.
 RECORDS_LIKELY = 0.97
-#: Bits of a word's hash that are zero for words of this sample; so many are hashed at once, and taken of those at most.
-PICKED_BITS, HASHED_WORDS, MAX_PICKED = 8, 1 << 16, 1 << 10
+#: Bytes of a part, in its middle, that are looked at for repetitions: an eighth of a whole part.
+LOOKED_AT = 1 << 19
 #: Least share of its size that a base must save a part: for less nobody should have to keep another file.
 WORTH_A_BASE = 0.005
 
@@ -97,7 +97,7 @@ def pack_chunk(
         in_rows = n_columns and n_values % n_columns == 0
         shapes = [(n_values // n_columns, n_columns)] if in_rows else None
         best = _packed_frame(data, dtype, options, shapes, base, base_is_held, smallest, take)
-    if dtype is None or data.size <= SMALL or (smallest and not best.needs_base):
+    if dtype is None or data.size <= SMALL or (not best.needs_base and (smallest or _repeats_values(data, dtype))):
         best = _or_text(best)
         exact = _or_text(exact) if best.lossy else exact
     # Of small parts the rounded values, too, may fit into no frame that is smaller: then rounding would be for nothing.
@@ -240,27 +240,21 @@ def found_chunk(packed: Packed, dtype: str) -> Packed:
     """
     data = packed.restored
     is_doubtful = len(packed.payload) >= FOUND_FRAME * data.size
-    return _or_text(packed) if is_doubtful or has_repeats(data, min(width(dtype) or 1, 4)) else packed
+    return _or_text(packed) if is_doubtful or _repeats_values(data, dtype) else packed
+
+
+def _repeats_values(data: Bytes, dtype: str) -> bool:
+    """Return True if values of a type occur again one after the other, as far as a sample tells."""
+    return has_repeats(data, min(width(dtype) or 1, 4))
 
 
 def has_repeats(data: Bytes, step: int = 1) -> bool:
-    """Return True if many runs of 8 bytes, at multiples of ``step``, occur more than once, as far as a sample tells.
+    """Return True if many pairs of words, at multiples of ``step`` bytes, occur more than once, as far as a sample from
+    the middle tells."""
+    from ..kernels.sample.repeated_words import share_repeated
 
-    Whether a place is in the sample depends on the bytes there alone, so that repetitions are sampled alike.
-    """
-    samples = list[np.ndarray]()
-    for phase in range(0, 4, step):
-        words = data[phase : phase + (data.size - phase) // 4 * 4].view("<u4")
-        for start in range(0, words.size - 1, HASHED_WORDS):  # at a time what fits into the processor's cache
-            run = words[start : start + HASHED_WORDS + 1]
-            # Odd factors, of which the highest bits of products are well mixed: those of the golden ratio and of pi.
-            hashes = run[:-1] * np.uint32(0x9E3779B1)
-            hashes += run[1:] * np.uint32(0x243F6A89)
-            picked = np.flatnonzero(hashes < np.uint32(1 << (32 - PICKED_BITS)))
-            picked = picked[:: picked.size // MAX_PICKED + 1]
-            samples.append(run[picked].astype(np.uint64) << np.uint64(32) | run[picked + 1])
-    keys = np.sort(np.concatenate(samples)) if samples else np.empty(0, np.uint64)
-    return bool(np.count_nonzero(keys[1:] == keys[:-1]) > FOUND_REPEATS * keys.size)
+    start = max(data.size - LOOKED_AT, 0) // 16 * 8  # where values begin, of whatever type
+    return share_repeated(data[start : start + LOOKED_AT], step) > FOUND_REPEATS
 
 
 def _or_text(best: Packed) -> Packed:

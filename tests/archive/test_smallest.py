@@ -25,7 +25,7 @@ def tensors(seed: int = 0) -> dict[str, np.ndarray]:
     return {
         "weights": weights,
         "moments": weights**2,
-        "repeated": np.tile(weights[:8], (N // 2048, 1)),
+        "repeated": np.tile(weights, (2, 1)),  # farther apart than a sample shows
         "steps": rng.integers(0, 1000, 5000),
         "half": weights.astype(np.float16),
         "empty": np.zeros((0, 3), np.float32),
@@ -51,7 +51,7 @@ def test_dictionaries_are_smaller_and_hold_the_same_values(tmp_path):
     assert (tmp_path / "x.gc").stat().st_size < 0.99 * (tmp_path / "y.gc").stat().st_size
 
 
-@pytest.mark.parametrize(("name", "share"), [("weights", 0.997), ("moments", 1), ("repeated", 0.1), ("half", 0.9995)])
+@pytest.mark.parametrize(("name", "share"), [("weights", 0.997), ("moments", 1), ("repeated", 0.6), ("half", 0.9995)])
 def test_each_kind_of_tensor_takes_less(name, share):
     one = {name: tensors()[name]}
     assert size_of(gcodec.save_file, one, smallest=True) < share * size_of(gcodec.save_file, one)
