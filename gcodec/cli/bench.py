@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import sys
+from contextlib import closing
 from dataclasses import asdict, replace
 from functools import partial
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ..files.urls import name_at
 from . import UsageError, display
 from .streams import printable
 
@@ -79,10 +82,46 @@ def run(args: argparse.Namespace) -> int:
                     bar.advance()
 
                 result.extend(measure.compete(part.name, [part], replace(plan, advance=advance)))
+    archives = [made for path in args.files if (made := _archive_of(path, args.limit * 10**6, args.threads))]
     if args.csv:
         csv_tables.write_rows(args.csv, result.rows)
-    _show(result, missing, plan, args.json)
+    _show(result, archives, missing, plan, args.json)
     return 1 if result.failures else 0
+
+
+class _Archive(NamedTuple):
+    """Tells what ``gcodec compress`` makes of a file, in bytes."""
+
+    file: str
+    file_bytes: int
+    archive_bytes: int
+
+    def __str__(self) -> str:
+        share = 100 * self.archive_bytes / max(self.file_bytes, 1)
+        return f"{self.file}: gcodec compress makes {display.size(self.archive_bytes)} of the whole file, {share:.1f} %"
+
+
+class _Sink(io.RawIOBase):
+    """Takes an archive, of which only the size matters."""
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        return memoryview(data).nbytes
+
+
+def _archive_of(path: str, limit: int, threads: int) -> _Archive | None:
+    """Compress a file into nowhere, if it has no more bytes than the limit, and is no archive already."""
+    from ..archive.whole_files import compress_file
+    from ..files import open_source
+
+    with closing(open_source(path)) as source:
+        if source.size > limit:
+            return None
+    sink: Any = _Sink()
+    done = compress_file(path, sink, threads=threads)
+    return _Archive(name_at(path), done.input_bytes, done.archive_bytes)
 
 
 def _peers(names: str | None) -> tuple[list[Peer], list[str]]:
@@ -107,7 +146,7 @@ def _settings(data: Input, kept: int | None) -> list[Setting]:
     return [*others, fixed_bits_setting(data, kept)]
 
 
-def _show(result: Result, missing: list[str], plan: MeasurementPlan, as_json: bool) -> None:
+def _show(result: Result, archives: list[_Archive], missing: list[str], plan: MeasurementPlan, as_json: bool) -> None:
     from ..benchmark.timing import machine
 
     notes = [*result.notes, *(f"not installed, so not measured: {package}" for package in missing)]
@@ -115,7 +154,8 @@ def _show(result: Result, missing: list[str], plan: MeasurementPlan, as_json: bo
         rows: list[dict[str, Any]] = [
             {**asdict(row), "encode_GBps": row.encode_speed, "decode_GBps": row.decode_speed} for row in result.rows
         ]
-        print(json.dumps({"machine": machine(), "rows": rows, "failures": result.failures, "notes": notes}, indent=2))
+        found = {"rows": rows, "archives": [made._asdict() for made in archives], "failures": result.failures}
+        print(json.dumps({"machine": machine(), **found, "notes": notes}, indent=2))
         return
     from rich.console import Console
 
@@ -129,8 +169,11 @@ def _show(result: Result, missing: list[str], plan: MeasurementPlan, as_json: bo
     for size in result.sizes:
         if size.overhead is not None:
             against = "" if size.saving is None else f", {size.saving:.1f} % below the GComp paper's layout"
-            bound = f"{size.data}, {size.mode}: {size.overhead:+.2f} % above the local order-0 bound{against}"
+            side = "below" if size.overhead < 0 else "above"
+            bound = f"{size.data}, {size.mode}: {abs(size.overhead):.2f} % {side} the local order-0 bound{against}"
             console.print(printable(bound), markup=False)
+    for made in archives:
+        console.print(printable(str(made)), markup=False)
     for note in notes:
         console.print(printable(note), markup=False)
     for failure in result.failures:

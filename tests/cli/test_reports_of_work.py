@@ -47,6 +47,18 @@ def test_bench_names_what_was_measured_above_its_table_in_one_line(capsys, monke
     assert lines[0] == f"{name} float32, 21 % of it" and lines[1].split()[:2] == ["%", "of"]
 
 
+def test_bench_says_the_size_that_compress_makes(capsys):
+    Path("x.npy").write_bytes(npy(np.tile(X, (400, 1))))
+    run("compress", "-q", "x.npy")
+    made = Path("x.npy.gc").stat().st_size
+    capsys.readouterr()
+    run("bench", "x.npy", "--peers", "none", "--sizes", "--json")
+    (said,) = json.loads(capsys.readouterr().out)["archives"]
+    assert said == {"file": "x.npy", "file_bytes": Path("x.npy").stat().st_size, "archive_bytes": made}
+    run("bench", "x.npy", "--peers", "none", "--sizes")
+    assert f"gcodec compress makes {display.size(made)} of the whole file" in capsys.readouterr().out
+
+
 def compiling(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
     """Let the compiler's clock stand at this many seconds at the end of every command."""
     monkeypatch.setattr(
