@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from .archive import save_file as save_file
     from .archive.lazy_file import TensorFile as TensorFile
     from .archive.lazy_file import open as open
+    from .archive.modules import load_into as load_into
     from .archive.whole_files import CompressedFile as CompressedFile
     from .archive.whole_files import compress_file as compress_file
     from .archive.whole_files import decompress_file as decompress_file
@@ -50,6 +51,7 @@ __version__ = "0.1.0"
 _HOME = {
     "archive": ("load", "load_file", "save", "save_file"),
     "archive.lazy_file": ("TensorFile", "open"),
+    "archive.modules": ("load_into",),
     "archive.whole_files": ("CompressedFile", "compress_file", "decompress_file"),
     "checkpoints": ("Checkpointer",),
     "codec": ("decode", "decode_range", "encode", "inspect", "max_encoded_size", "warmup"),

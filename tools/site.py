@@ -64,7 +64,7 @@ REFERENCE = {
     "Arrays": """gcodec.encode gcodec.decode gcodec.decode_range gcodec.inspect gcodec.FrameInfo gcodec.max_encoded_size
         gcodec.warmup gcodec.Encoder gcodec.Decoder gcodec.EncoderOptions gcodec.CodebookCycle gcodec.Ladder
         gcodec.FINE_LADDER gcodec.PAPER_LADDER gcodec.LITERAL_GCOMP""",
-    "Files": """gcodec.save gcodec.load gcodec.open gcodec.TensorFile gcodec.save_file gcodec.load_file
+    "Files": """gcodec.save gcodec.load gcodec.open gcodec.TensorFile gcodec.load_into gcodec.save_file gcodec.load_file
         gcodec.compress_file gcodec.decompress_file gcodec.CompressedFile gcodec.Checkpointer gcodec.Recorder
         gcodec.archive.ArchiveReader gcodec.archive.ArchiveWriter""",
     "Weight sync": """gcodec.sync.Publisher gcodec.sync.WeightVersion gcodec.sync.Subscriber gcodec.sync.PendingVersion
