@@ -214,7 +214,8 @@ class SourceFile(io.RawIOBase):
         try:
             left = max(0, self._source.size - self._at)
             count = left if size < 0 else min(size, left)
-            data = self._source.read(self._at, self._at + count)
+            begin = min(self._at, self._source.size)  # behind the end there is nothing, as in a file
+            data = self._source.read(begin, begin + count)
         except Exception as error:
             self._error = None if isinstance(error, InsufficientData) else error
             raise

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from contextlib import ExitStack
 from pathlib import PurePosixPath
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NoReturn
 
 import fsspec
 from fsspec.archive import AbstractArchiveFileSystem
@@ -81,6 +82,12 @@ class ArchiveFileSystem(AbstractArchiveFileSystem):
         if hasattr(self, "_stack"):  # else it was not opened
             self.close()
 
+    @classmethod
+    def _strip_protocol(cls, path: Any) -> Any:
+        """Return a path, or each of a list, without the protocol and the slashes around it."""
+        stripped = super()._strip_protocol(path)
+        return stripped if isinstance(stripped, list) else stripped.lstrip("/")
+
     def _check_open(self) -> None:
         if not self._is_open:
             raise InvalidArgument(f"{self._archive.name}: must be open, but has been closed")
@@ -101,6 +108,61 @@ class ArchiveFileSystem(AbstractArchiveFileSystem):
                 if folder.name:
                     self.dir_cache.setdefault(str(folder), {"name": str(folder), "size": 0, "type": "directory"})
 
+    def info(self, path: str, **more: Any) -> dict[str, Any]:
+        """Return what is known of a file or folder: ``name``, ``type`` and ``size``. Raises FileNotFoundError."""
+        if not self._strip_protocol(path):  # there even if it is empty
+            return {"name": "", "type": "directory", "size": 0}
+        found: dict[str, Any] = super().info(path, **more)
+        return found
+
+    def ls(self, path: str, detail: bool = True, **more: Any) -> list[Any]:
+        """Return what is in a folder: what :meth:`info` says of each, or with ``detail=False`` the paths alone. Raises
+        FileNotFoundError."""
+        found: list[Any] = super().ls(self._strip_protocol(path), detail, **more)
+        return found
+
+    def exists(self, path: str, **more: Any) -> bool:
+        """Return whether there is such a file or folder. fsspec's own takes every error for a no, interrupts, too."""
+        try:
+            self.info(path, **more)
+        except FileNotFoundError:
+            return False
+        return True
+
+    def isfile(self, path: str) -> bool:
+        """Return whether there is such a file."""
+        return self.exists(path) and self.info(path)["type"] == "file"
+
+    def mkdir(self, path: str, create_parents: bool = True, **more: Any) -> None:
+        """Raises Unsupported, as all that would change the archive does."""
+        self._refuse(path)
+
+    def makedirs(self, path: str, exist_ok: bool = False) -> None:
+        """Raises Unsupported, unless the folder is there and may be."""
+        if not (exist_ok and self.isdir(path)):
+            self._refuse(path)
+
+    def rmdir(self, path: str) -> None:
+        """Raises Unsupported."""
+        self._refuse(path)
+
+    def rm_file(self, path: str) -> None:
+        """Raises Unsupported."""
+        self._refuse(path)
+
+    def cp_file(self, path1: str, path2: str, **more: Any) -> None:
+        """Raises Unsupported."""
+        self._refuse(path2)
+
+    def touch(self, path: str, truncate: bool = True, **more: Any) -> None:
+        """Raises Unsupported."""
+        self._refuse(path)
+
+    def _refuse(self, path: str) -> NoReturn:
+        raise Unsupported(
+            f"{path}: cannot be changed, for archives are only read here: restore the files, and make another archive"
+        )
+
     def _open(
         self,
         path: str,
@@ -116,4 +178,6 @@ class ArchiveFileSystem(AbstractArchiveFileSystem):
         for entry in self._archive.files:
             if entry.path == self._strip_protocol(path):
                 return file_object(self._archive, entry, self._check_open)
+        if self.isdir(path):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
         raise FileNotFoundError(path)
