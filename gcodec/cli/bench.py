@@ -11,8 +11,8 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..errors import printable
 from . import UsageError, display
-from .streams import printable
 
 if TYPE_CHECKING:
     from ..benchmark.inputs import Input
