@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 from contextlib import ExitStack
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO, NoReturn
 
 import fsspec
@@ -15,6 +15,13 @@ from ..archive.base_files import bases_at
 from ..archive.file_bytes import file_object
 from ..archive.reader import ArchiveReader
 from ..errors import InvalidArgument, Unsupported
+from ..files.urls import is_url, local_path
+
+
+def _is_local(place: object, protocol: str | None) -> bool:
+    """Return True for the path of a file on this machine."""
+    is_path = isinstance(place, str | os.PathLike) and not is_url(local_path(place))
+    return is_path and protocol in (None, "file", "local")
 
 
 class ArchiveFileSystem(AbstractArchiveFileSystem):
@@ -60,7 +67,9 @@ class ArchiveFileSystem(AbstractArchiveFileSystem):
             raise InvalidArgument(f"mode must be 'r', for archives are only read here, not {mode!r:.80}")
         with ExitStack() as stack:
             file: Any = fo
-            if isinstance(fo, str | os.PathLike):
+            if _is_local(fo, target_protocol) and not target_options:
+                file = str(Path(local_path(fo)).expanduser())
+            elif isinstance(fo, str | os.PathLike):
                 opened = fsspec.open(os.fspath(fo), "rb", protocol=target_protocol, **(target_options or {}))
                 file = stack.enter_context(opened)
             bases = None
@@ -70,6 +79,7 @@ class ArchiveFileSystem(AbstractArchiveFileSystem):
                     raise InvalidArgument(f"base must be a path or a list of paths, not {type(base).__name__}")
                 stack.enter_context(bases)
             self._archive = stack.enter_context(ArchiveReader(file, base=bases))
+            # Where its user does not close the file system, files are closed at its end, which runs no Python.
             self.fo, self._stack, self._is_open = file, stack.pop_all(), True
         self.dir_cache: dict[str, dict[str, Any]] = {}
 
@@ -77,10 +87,6 @@ class ArchiveFileSystem(AbstractArchiveFileSystem):
         """Closes the archive; the files that are open cannot be read any more."""
         self._is_open = False
         self._stack.close()
-
-    def __del__(self) -> None:
-        if hasattr(self, "_stack"):  # else it was not opened
-            self.close()
 
     @classmethod
     def _strip_protocol(cls, path: Any) -> Any:

@@ -44,6 +44,7 @@ from .arguments import check_group_member
 from .failures import FailureRecords
 from .jobs import Future, LaneJob, Place, StartedJob
 from .transfers import Buffers, Transfers, labeled
+from .work import lighten_orphans
 
 _lanes: list[Lane] = []  #: the lane registry: those of this process
 _lock = threading.Lock()
@@ -167,6 +168,7 @@ class Lane:
                 job, future = item
                 self._attempt(partial(self._run_or_abort, job), future, job.place)
                 del item, job, future  # they hold on to memory, and the next job may be long in coming
+                lighten_orphans()
                 # More started jobs would take memory without making anything faster: the network is busy with one.
                 while sum(started.advance is not None for started, *_ in self._started) > _MAX_STARTED:
                     self._go_on()
