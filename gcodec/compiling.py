@@ -14,6 +14,8 @@ from contextlib import contextmanager, suppress
 from importlib import import_module
 from typing import Any
 
+from .threads import call_later
+
 LOGGER = logging.getLogger("gcodec")
 #: Compiling is worth a line after so many seconds.
 DELAY_SECONDS = 1.0
@@ -34,7 +36,7 @@ class CompileNotice:
     def __init__(self, delay_seconds: float = DELAY_SECONDS) -> None:
         self._delay, self._lock = delay_seconds, threading.Lock()
         self._inside, self._said = 0, False
-        self._timer: threading.Timer | None = None
+        self._is_waiting = False
 
     def begin(self, event: Any) -> None:
         """Note that numba begins to compile a function; one of gcodec's starts the clock."""
@@ -42,12 +44,10 @@ class CompileNotice:
             return
         with self._lock:
             self._inside += 1
-            if not self._said and self._timer is None:
-                timer = threading.Timer(self._delay, self._check)
-                timer.daemon = True
+            if not self._said and not self._is_waiting:
                 with suppress(RuntimeError):  # no thread can be started: then nothing is said
-                    timer.start()
-                    self._timer = timer
+                    call_later(self._delay, self._check)
+                    self._is_waiting = True
 
     def end(self, event: Any) -> None:
         """Note that numba has compiled a function."""
@@ -57,7 +57,7 @@ class CompileNotice:
 
     def _check(self) -> None:
         with self._lock:
-            self._timer = None
+            self._is_waiting = False
             say = self._inside > 0 and not self._said and not _n_watching
             self._said = self._said or say
         if say:

@@ -217,6 +217,14 @@ def did_you_mean_file(name: str) -> str:
     return f"; did you mean {path.with_name(close)}?" if close else ""
 
 
+def printable(text: str) -> str:
+    """Return a text with each character escaped, as Python writes it, that would not stay on its line, would command a
+    terminal, changes the order of others or cannot be seen, or is a byte of a name that is not UTF-8."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in text)
+
+
 def link_to_nowhere(path: Path) -> str:
     """Return what is wrong with a link that leads to nothing, to follow its name; empty for all else."""
     import errno

@@ -6,6 +6,7 @@ just before the optimizer's step. ``docs/recording.md`` has the layout; this fil
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import errno
 import fnmatch
@@ -14,10 +15,11 @@ import operator
 import os
 import re
 import secrets
-import weakref
+import shutil
+import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +27,7 @@ from safetensors import SafetensorError, safe_open
 
 from .dtypes import BY_NAME, DTYPES
 from .errors import Corruption, GcodecError, InvalidArgument, Unsupported, missing_torch, what_it_is
+from .files.at_end import call_at_end
 from .files.source import open_regular
 from .files.urls import Upload, is_url, local_copy, local_path
 
@@ -286,9 +289,34 @@ def read_dump(path: str | os.PathLike[str]) -> Dump:
         Unsupported: a dump of another version.
         Corruption: not a regular file, or not a safetensors file, or a dump whose metadata is malformed.
     """
-    with contextlib.ExitStack() as stack:
-        dump = _read_dump(stack.enter_context(local_copy(path)))
-        weakref.finalize(dump, stack.pop_all().close)
+    with local_copy(path) as copy:
+        dump = _read_dump(copy)
+        return _with_copy(dump) if is_url(path) else dump
+    raise AssertionError  # a copy suppresses nothing
+
+
+#: The folders of copies that are in use.
+_copies: set[str] = set()
+
+
+@atexit.register
+def _remove_copies() -> None:
+    """Remove what is left of copies when the process ends."""
+    for folder in list(_copies):
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _with_copy(dump: Dump) -> Dump:
+    """Return a dump whose file, which is moved there, is in a folder of its own while the dump is in use."""
+    folder = tempfile.mkdtemp(prefix="gcodec-")
+    try:
+        dump = replace(dump, path=dump.path.replace(Path(folder) / dump.path.name))
+        _copies.add(folder)
+        remove = partial(os.unlink, str(dump.path)), partial(os.rmdir, folder), partial(_copies.discard, folder)
+        call_at_end(dump, *remove)
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
     return dump
 
 

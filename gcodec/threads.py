@@ -12,6 +12,7 @@ from functools import partial
 from itertools import chain
 from queue import SimpleQueue
 from threading import Lock
+from time import monotonic, sleep
 from typing import Any, Generic, TypeVar
 from weakref import ref
 
@@ -76,6 +77,16 @@ class Call(Generic[Result]):
     def is_over(self) -> bool:
         """Return whether the call has ended, or will not begin."""
         return self._ended or self._owner.get("is") == "nobody"
+
+    def is_alive(self) -> bool:
+        """Return whether the call is being made, or will be by a thread that is there."""
+        return not (self.is_over() or self._is_lost())
+
+    def join(self, seconds: float) -> None:
+        """Wait for the end of the call, or of its thread, but no longer than some seconds."""
+        end = monotonic() + seconds
+        while self.is_alive() and (left := end - monotonic()) > 0:
+            self._await_end(min(left, _LONGEST_WAIT))
 
     def cancel(self) -> None:
         """Keep the call from beginning, if it has not begun."""
@@ -166,6 +177,11 @@ class WorkPool:
         calls = [self.submit(function, item) for item in items]
         return (call.result() for call in calls)
 
+    def retire(self) -> None:
+        """Take no further calls; the threads end after those that were handed in."""
+        self._max_workers = 0
+        self._calls.put(None)
+
     def shutdown(self) -> None:
         """Give up the calls that have not begun, wait for the others, and end the threads. After an interrupt, this can
         be called again."""
@@ -173,7 +189,7 @@ class WorkPool:
         given = list(self._given)
         _end_all(given)
         self._given.clear()
-        self._calls.put(None)
+        self.retire()
 
 
 def _serve(calls: SimpleQueue[Any], idle: list[None], token: _Token) -> None:
@@ -221,6 +237,36 @@ def call_apart(function: Callable[..., Result], /, *args: Any) -> Result:
         pool.shutdown()
         if interrupt is not None:
             raise interrupt
+
+
+def start_thread(work: Callable[[], Result]) -> Call[Result]:
+    """Return a call that a thread of its own makes, which does not keep the process from ending.
+
+    Nobody waits for its first step, as ``threading.Thread.start`` does without end where there is no memory for that.
+
+    Args:
+        work: What to call. What it raises is kept.
+
+    Raises:
+        RuntimeError: No thread can be started.
+    """
+    pool = WorkPool(1)
+    call = Call(pool, work)
+    pool.add(call)
+    if not pool.has_threads():
+        raise RuntimeError("no thread can be started: the process has too many, or too little memory")
+    pool.retire()
+    return call
+
+
+def call_later(seconds: float, work: Callable[[], Any]) -> None:
+    """Call a function on a thread of its own, after some seconds. Raises RuntimeError if no thread can be started."""
+
+    def wait_and_work() -> None:
+        sleep(seconds)
+        work()
+
+    start_thread(wait_and_work)
 
 
 def _end_all(calls: list[Call[Any]]) -> None:

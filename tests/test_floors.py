@@ -50,6 +50,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
 # From one room to another of the same floor: (from, to).
 SIDEWAYS: tuple[tuple[str, str], ...] = (
     ("archive", "files"),  # an archive holds files
+    ("compiling", "threads"),  # what is said after a while is said by a thread
     ("recorder", "files"),  # dumps go to URLs as files do
     ("truncation", "memory"),  # what is widened goes to memory that is reused
     ("truncation", "tensors"),  # an optimizer's state is of tensors, whose memory is checked as that of all others

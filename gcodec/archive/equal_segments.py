@@ -123,8 +123,12 @@ class CopiesInFile:
         if isinstance(self._plan.source, FileSource) and self._plan.source.path is not None:
             self._file.source = self._plan.source.path
             return
+        self.forget()
+
+    def forget(self) -> None:
+        """Compare no later segments with those of the file."""
         for key in set(self._added):
-            if not self._known[key].forget(self._file):
+            if key in self._known and not self._known[key].forget(self._file):
                 del self._known[key]
 
     def _next(self, number: int) -> Copy | None:
@@ -135,8 +139,8 @@ class CopiesInFile:
         own, key = _Original((self._number, number), self._file, start), (size, segment.dtype, _hash_at(source, start))
         alike = self._known.get(key)
         if alike is None:
-            self._known[key] = _Alike(own)
             self._added.append(key)
+            self._known[key] = _Alike(own)
             return None
         originals = alike.of_end(_hash_at(source, segment.stop - _EDGE), size)
         for original in originals:
@@ -144,8 +148,8 @@ class CopiesInFile:
             if digest is not None:
                 return Copy(original.place, digest)
         if len(originals) < _MAX_ALIKE:
-            originals.append(own)
             self._added.append(key)
+            originals.append(own)
         return None
 
 

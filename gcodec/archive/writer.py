@@ -9,6 +9,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate, chain
+from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 import numpy as np
@@ -40,7 +41,7 @@ from .layout import (
     may_compress_header,
     padding,
 )
-from .output import Attributes, Staging, check_archive_name, check_free, check_names_file, write_whole
+from .output import Attributes, Staging, check_archive_name, check_free, check_names_file, is_special, write_whole
 from .part_memory import PartMemory
 
 #: Segments are cut into parts of this many bytes.
@@ -138,8 +139,11 @@ class ArchiveWriter(AllOrNothing):
         self._staging = Staging(force=force, attributes=attributes)
         self._pool, self._memory = WorkPool(self._threads), PartMemory(2 * self._threads + 4)
         self._files: list[FileEntry] = []
+        self._ends = [0]  #: where each file ends in the archive, after where the first begins
         self._known: KnownSegments = {}
+        self._copies: CopiesInFile | None = None
         self._paths = Paths()
+        self._is_adding = False  #: a file has been begun, and not ended
         self.bytes_written = 0
 
     def add(
@@ -150,7 +154,8 @@ class ArchiveWriter(AllOrNothing):
         *,
         ready: Mapping[int, ReadySegment] | None = None,
     ) -> FileEntry:
-        """Adds a file.
+        """Adds a file. After an error the archive is without it, and others can be added, unless a part of it has gone
+        to a stream, which takes nothing back.
 
         Args:
             plan: the file; its source is read once, front to back, but for segments whose bytes seem to be in the
@@ -165,16 +170,18 @@ class ArchiveWriter(AllOrNothing):
                 index cannot hold.
             GcodecError, OSError: the source or the base cannot be read, or the archive not written.
         """
+        self._take_back()
         if policy is not None and base is not None:
             raise InvalidArgument(f"{plan.path}: a base is for lossless mode: leave out the policy")
         check_views(plan.path, plan.tensors)
+        self._is_adding = True
         try:
             self._paths.add(plan.path)
         except GcodecError as error:
             raise InvalidArgument(str(error)) from error
         ready, copies = ready or {}, None
         if policy is None and base is None:
-            copies = CopiesInFile(self._known, plan, len(self._files), ready)
+            self._copies = copies = CopiesInFile(self._known, plan, len(self._files), ready)
         segments, crcs = self._add_segments(plan, policy, base, ready, copies)
         if copies is not None:
             copies.close()
@@ -185,11 +192,14 @@ class ArchiveWriter(AllOrNothing):
         )
         if base is not None and entry.needs_base:
             entry = replace(entry, base=base.name.encode(errors="replace").decode())
+        self._ends[len(self._files) + 1 :] = [self.bytes_written]
         self._files.append(entry)
+        self._copies, self._is_adding = None, False
         return entry
 
     def close(self) -> None:
         """Writes the index and gives the archive its name."""
+        self._take_back()
         raw = index_to_json(self._files)
         index, codec = zstandard.ZstdCompressor(level=9).compress(raw), ZSTD
         if not may_compress(index, raw, self.bytes_written + len(index)):
@@ -213,6 +223,38 @@ class ArchiveWriter(AllOrNothing):
             self._staging.abort()
             if self._upload is not None:
                 self._upload.abort()
+
+    @property
+    def can_go_on(self) -> bool:
+        """False once a file could not be added of which a part has gone to a stream, which takes nothing back."""
+        is_own = self._upload is not None or (self._path is not None and not is_special(self._path))
+        return is_own or not self._is_adding or self.bytes_written == self._ends[len(self._files)]
+
+    def _take_back(self) -> None:
+        """Takes back what is there of a file that could not be added; after an interrupt, it may be called again.
+
+        Raises:
+            InvalidArgument: some of it has gone to a stream.
+        """
+        if not self._is_adding:
+            return
+        if not self.can_go_on:
+            raise InvalidArgument(
+                "a file could not be added, and a part of it has gone to a stream, which takes nothing back: write the"
+                " archive to a path"
+            )
+        end = self._ends[len(self._files)]
+        if self._stream is not None and self._place is not None and not is_special(Path(self._place)):
+            with naming(self._place):
+                self._stream.seek(end)
+                self._stream.truncate()
+        self.bytes_written = end
+        if self._copies is not None:
+            self._copies.forget()
+        self._paths = Paths()
+        for entry in self._files:
+            self._paths.add(entry.path)
+        self._copies, self._is_adding = None, False
 
     commit = close  # the name that AllOrNothing calls
 

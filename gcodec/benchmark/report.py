@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from ..errors import missing_package
+from ..errors import missing_package, printable
 
 try:
     from rich import box
     from rich.table import Table
+    from rich.text import Text
 except ImportError as error:
     raise missing_package("rich") from error
 
@@ -92,7 +93,8 @@ def summarize(rows: Iterable[Row], title: str | None = None, *, named: bool = Tr
             table.add_section()
         style = "bold" if row.compressed_bytes == smallest[row.dump, row.mode] else None
         names = _names(row, before)
-        table.add_row(*(names if named else names[1:]), *_numbers(row), style=style)
+        cells = [Text(printable(name)) for name in (names if named else names[1:])]  # a name is no markup
+        table.add_row(*cells, *_numbers(row), style=style)
     return table
 
 

@@ -172,12 +172,13 @@ class StepFolder:
         at_hand: BaseAtHand | None = None,
         attributes: Attributes | None = None,
         progress: Progress | None = None,
+        tell: Callable[[str], None] | None = None,
     ) -> FileEntry:
         """Adds a step, coded against the one before it, or whole where that would make a chain of ``full_every`` steps.
 
         The file is on the disk, whole and under its name, when this returns; until then it is not there at all. At a
-        URL one writer at a time may be at work. A step
-        whose base cannot be read is stored whole, with a warning: training shall not lose it.
+        URL one writer at a time may be at work. A step whose base cannot be read is stored whole: training shall not
+        lose it.
 
         Args:
             step: its number, not there yet.
@@ -186,6 +187,7 @@ class StepFolder:
             at_hand: the step before, where the caller has its tensors; else they are read from its file.
             attributes: permissions, owner and times of a file on a disk; those of any new file if None.
             progress: called with the number of bytes of the plan that were coded since the last call.
+            tell: called with why a step is stored whole whose base cannot be read; else there is a CheckpointWarning.
 
         Raises:
             InvalidArgument: the step is there already, or the plan cannot be stored.
@@ -210,7 +212,10 @@ class StepFolder:
             entry = self._write(grouped(plan), None, output)
         if problem is not None:
             text = f"{self._place(step)}: is saved whole, for step {previous} cannot be its base: {problem}"
-            warnings.warn(CheckpointWarning(text), stacklevel=3)
+            if tell is None:
+                warnings.warn(CheckpointWarning(text), stacklevel=3)
+            else:
+                tell(text)
         return entry
 
     def delete(self, steps: Collection[int]) -> None:

@@ -20,12 +20,12 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from ..errors import CheckpointWarning, GcodecError, KernelCacheWarning, did_you_mean_file, link_to_nowhere
+from ..errors import GcodecError, KernelCacheWarning, did_you_mean_file, link_to_nowhere, printable
 from .parser import VERBS as VERBS
 from .parser import UsageError as UsageError
 from .parser import parse_line, parser_for
 from .short_form import use_standard_input, verb_line
-from .streams import open_standard_streams, printable
+from .streams import open_standard_streams
 
 #: Verbs that load kernels whatever their arguments are.
 _AT_ONCE = frozenset({"compress", "decompress", "inspect", "report", "series", "verify"})
@@ -164,10 +164,10 @@ def _rare_collections() -> Iterator[None]:
 
 @contextmanager
 def _remarks(quiet: bool) -> Iterator[None]:
-    """Prints warnings of gcodec's own as one line each, or not at all."""
+    """Prints warnings of the kernels' cache as one line each, or not at all."""
 
     def show_one_line(message: Warning | str, category: type[Warning], *where: Any) -> None:
-        if not issubclass(category, KernelCacheWarning | CheckpointWarning):
+        if not issubclass(category, KernelCacheWarning):
             show(message, category, *where)
         elif not quiet:
             _say("note", f"{message}")

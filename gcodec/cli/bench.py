@@ -13,9 +13,9 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ..errors import printable
 from ..files.urls import name_at
 from . import UsageError, display
-from .streams import printable
 
 if TYPE_CHECKING:
     from ..benchmark.inputs import Input

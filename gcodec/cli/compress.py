@@ -309,7 +309,7 @@ def _add(
     bases: Bases | None,
     problems: list[str],
 ) -> _Added | None:
-    """Adds a file; one of a folder that cannot be opened becomes a line in ``problems`` instead."""
+    """Adds a file; one of a folder that cannot be opened or read becomes a line in ``problems`` instead."""
     with ExitStack() as stack:
         try:
             if member.url:
@@ -324,19 +324,36 @@ def _add(
             return None
         with naming(member.source):
             state = FileState.of(opened.fileno()) if member.source and member.source.is_file() else None
-        entry = add_file(
-            archive,
-            opened,
-            member.path,
-            make_policy,
-            bases,
-            tolerated=Unsupported if member.named else GcodecError,
-            note=lambda text: display.note(text, quiet=args.quiet),
-            dtype=args.dtype,
-            max_unpacked_bytes=args.max_unpacked_bytes,
-        )
+        try:
+            entry = add_file(
+                archive,
+                opened,
+                member.path,
+                make_policy,
+                bases,
+                tolerated=Unsupported if member.named else GcodecError,
+                note=lambda text: display.note(text, quiet=args.quiet),
+                dtype=args.dtype,
+                max_unpacked_bytes=args.max_unpacked_bytes,
+            )
+        except (OSError, GcodecError) as error:
+            why = "" if member.named else _why_not_read(error, member, state)
+            if not why or not archive.can_go_on:
+                raise
+            problems.append(f"{member.url or member.source}: skipped: {why}")
+            return None
         return _Added(entry, member.source, state)
     raise AssertionError  # an ExitStack suppresses nothing of its own
+
+
+def _why_not_read(error: OSError | GcodecError, member: InputFile, state: FileState | None) -> str:
+    """Return why a file could not be read that had some state when it was opened; empty if the error is of something
+    else, such as the disk with the archive."""
+    if isinstance(error, OSError):
+        is_own = error.filename is not None and str(error.filename) == (member.url or str(member.source))
+        return (error.strerror or str(error)) if is_own else ""
+    change = state.change_at(member.source) if state and member.source else ""
+    return f"{change} while it was read" if change else ""
 
 
 def _opened(member: InputFile) -> BinaryIO:

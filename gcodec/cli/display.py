@@ -11,10 +11,10 @@ from typing import Any, TextIO
 from rich.cells import cell_len
 from rich.filesize import decimal
 
-from ..errors import GcodecError
+from ..errors import GcodecError, printable
 from . import UsageError
 from .compile_time import told_of_compiling
-from .streams import ClosedOutput, printable
+from .streams import ClosedOutput
 
 MIN_RATED_BYTES = 10**7
 #: The seconds that the rate beside a bar is of: soon after kernels have been compiled, it is that of the work alone.

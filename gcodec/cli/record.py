@@ -10,11 +10,10 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from ..errors import Corruption, GcodecError
+from ..errors import Corruption, GcodecError, printable
 from ..files import FilePlan, open_source, plan_file
 from ..files.urls import files_below, is_folder_at, is_url, local_path, name_at
 from . import UsageError, display
-from .streams import printable
 
 SNIPPET = """from gcodec.recorder import Recorder
 

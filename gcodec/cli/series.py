@@ -133,11 +133,9 @@ def _add(args: argparse.Namespace) -> int:
         if urls := [place for place in places.values() if is_url(place)]:
             raise UsageError(f"--rm needs files on this machine, which {urls[0]} is not")
         check_removal([], map(Path, places.values()))
-    folder, rows, problems = StepFolder(args.folder, threads=args.threads), [], []
+    folder, rows, problems = StepFolder(args.folder, threads=args.threads), list[dict[str, Any]](), list[str]()
     for step in sorted(places):
-        row, problem = _add_file(folder, step, places[step], args)
-        rows.append(row)
-        problems += [problem] if problem else []
+        rows.append(_add_file(folder, step, places[step], args, problems))
     if args.json:
         display.print_json(rows)
     for line in problems:
@@ -157,8 +155,18 @@ def _step_of(place: str) -> int:
     return int(numbers[-1])
 
 
-def _add_file(folder: StepFolder, step: int, place: str, args: argparse.Namespace) -> tuple[dict[str, Any], str]:
-    """Adds a file; returns what was stored, and what has happened to the file meanwhile, which is then kept."""
+def _add_file(
+    folder: StepFolder, step: int, place: str, args: argparse.Namespace, problems: list[str]
+) -> dict[str, Any]:
+    """Adds a file; returns what was stored.
+
+    Args:
+        folder: where it goes.
+        step: its step.
+        place: where it is.
+        args: the options.
+        problems: gets a line if the step had to be stored whole, and if the file has changed meanwhile, which is kept.
+    """
     begin, path, name = time.perf_counter(), path_or_none(place), name_at(place)
     if why := unsafe_path(name):
         raise GcodecError(f"{place}: its path in the archive {why}; add it under another name")
@@ -178,18 +186,20 @@ def _add_file(folder: StepFolder, step: int, place: str, args: argparse.Namespac
                 full_every=args.full_every,
                 attributes=attributes,
                 progress=progress,
+                tell=problems.append,
             )
         if args.rm:
             with folder.opened(step) as opened:
                 compare_bytes(opened.archive, opened.entry, plan.source, place, lambda count: None)
     row = _row(folder.info(step)) | {"input": place, "seconds": time.perf_counter() - begin}
     if path is not None and state is not None and (change := state.change_at(path)):
-        return row, f"{path}: {change} while it was read; step {step} holds what was read"
+        problems.append(f"{path}: {change} while it was read; step {step} holds what was read")
+        return row
     if args.rm and path is not None:
         path.unlink()
     if not args.quiet and not args.json:
         display.say(f"{place}: step {step}, {_sizes(row)}, {row['seconds']:.2f} s")
-    return row, ""
+    return row
 
 
 def _list(args: argparse.Namespace) -> int:

@@ -49,11 +49,3 @@ def _buffered(stream: Any) -> TextIO:
     """
     file = open(stream.fileno(), "wb", closefd=False)  # noqa: SIM115 - the stream that is returned has it
     return io.TextIOWrapper(file, stream.encoding, stream.errors, line_buffering=True)
-
-
-def printable(text: str) -> str:
-    """Return a text with each character escaped, as Python writes it, that would not stay on its line, would command a
-    terminal, changes the order of others or cannot be seen, or is a byte of a name that is not UTF-8."""
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in text)

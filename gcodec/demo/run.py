@@ -22,6 +22,7 @@ from ..benchmark.settings import LOSSLESS, NEAR_LOSSLESS, near_lossless_setting
 from ..benchmark.sources import find_dumps
 from ..benchmark.timing import machine
 from ..benchmark.update import LIMIT, update_ulps
+from ..errors import printable
 from ..recorder import Dump, read_dump
 from .figures.plots import plot_exponent_coding, plot_mantissa_coding, plot_observations, plot_ratio
 from .figures.strategies import exponent_rows, mantissa_rows
@@ -91,11 +92,11 @@ def run_demo(
     pictures = _draw(exact, recorded or out / "dumps", findings.result, out)
     _write(findings, out)
     console.print(summarize(findings.result.rows, TITLE))
-    for line in lines_of(findings):
-        console.print(line)
-    console.print(f"Pictures: {', '.join(path.name for path in pictures)}; tables: *.csv; all in {out}/")
-    for failure in findings.result.failures:
-        console.print(f"ROUND TRIP FAILED: {failure}")
+    lines = [*lines_of(findings)]
+    lines.append(f"Pictures: {', '.join(path.name for path in pictures)}; tables: *.csv; all in {out}/")
+    lines += [f"ROUND TRIP FAILED: {failure}" for failure in findings.result.failures]
+    for line in lines:
+        console.print(printable(line), markup=False)
     return 1 if findings.result.failures else 0
 
 
@@ -249,7 +250,8 @@ def _smaller(findings: Findings) -> Iterator[str]:
 
 @contextmanager
 def _bar(show: bool, total: int, console: Console) -> Iterator[Callable[[str], None]]:
-    columns = (TextColumn("{task.description:<44.44}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    name = TextColumn("{task.description:<44.44}", markup=False)
+    columns = (name, BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console, disable=not show, transient=True) as progress:
         task = progress.add_task("", total=total)
-        yield lambda what: progress.update(task, advance=1, description=what)
+        yield lambda what: progress.update(task, advance=1, description=printable(what))

@@ -19,6 +19,7 @@ from typing import Any, BinaryIO, Protocol, cast
 import numpy as np
 
 from ..errors import Corruption, InsufficientData, InvalidArgument
+from .at_end import call_at_end
 from .urls import is_url, local_path, open_url, without_read_ahead
 
 #: Under these names the system has files that are open already: standard input, and a shell's ``<(command)``.
@@ -63,7 +64,8 @@ def new_bytes(size: int) -> Bytes:
 class FileSource:
     """An open, seekable file, read by position: memory use does not depend on its size, and nothing is mapped.
 
-    The file's own position is where the source begins, and stays there. ``close`` closes the file if ``owned``.
+    The file's own position is where the source begins, and stays there. ``close``, or the end of the source, closes the
+    file if ``owned``.
 
     Attributes:
         size: number of bytes.
@@ -78,6 +80,8 @@ class FileSource:
         self._base = file.tell()
         self.size = max(0, file.seek(0, io.SEEK_END) - self._base)
         file.seek(self._base)
+        if owned and self._descriptor is not None:
+            call_at_end(self, file.close)
         path: object = getattr(file, "name", None) if self._descriptor is not None and not self._base else None
         self.path = Path(path) if isinstance(path, str | os.PathLike) else None
 
@@ -214,7 +218,8 @@ class SourceFile(io.RawIOBase):
         try:
             left = max(0, self._source.size - self._at)
             count = left if size < 0 else min(size, left)
-            data = self._source.read(self._at, self._at + count)
+            begin = min(self._at, self._source.size)  # behind the end there is nothing, as in a file
+            data = self._source.read(begin, begin + count)
         except Exception as error:
             self._error = None if isinstance(error, InsufficientData) else error
             raise

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from contextlib import ExitStack
-from pathlib import PurePosixPath
-from typing import Any, BinaryIO
+from pathlib import Path, PurePosixPath
+from typing import Any, BinaryIO, NoReturn
 
 import fsspec
 from fsspec.archive import AbstractArchiveFileSystem
@@ -14,6 +15,13 @@ from ..archive.base_files import bases_at
 from ..archive.file_bytes import file_object
 from ..archive.reader import ArchiveReader
 from ..errors import InvalidArgument, Unsupported
+from ..files.urls import is_url, local_path
+
+
+def _is_local(place: object, protocol: str | None) -> bool:
+    """Return True for the path of a file on this machine."""
+    is_path = isinstance(place, str | os.PathLike) and not is_url(local_path(place))
+    return is_path and protocol in (None, "file", "local")
 
 
 class ArchiveFileSystem(AbstractArchiveFileSystem):
@@ -59,7 +67,9 @@ class ArchiveFileSystem(AbstractArchiveFileSystem):
             raise InvalidArgument(f"mode must be 'r', for archives are only read here, not {mode!r:.80}")
         with ExitStack() as stack:
             file: Any = fo
-            if isinstance(fo, str | os.PathLike):
+            if _is_local(fo, target_protocol) and not target_options:
+                file = str(Path(local_path(fo)).expanduser())
+            elif isinstance(fo, str | os.PathLike):
                 opened = fsspec.open(os.fspath(fo), "rb", protocol=target_protocol, **(target_options or {}))
                 file = stack.enter_context(opened)
             bases = None
@@ -69,6 +79,7 @@ class ArchiveFileSystem(AbstractArchiveFileSystem):
                     raise InvalidArgument(f"base must be a path or a list of paths, not {type(base).__name__}")
                 stack.enter_context(bases)
             self._archive = stack.enter_context(ArchiveReader(file, base=bases))
+            # Where its user does not close the file system, files are closed at its end, which runs no Python.
             self.fo, self._stack, self._is_open = file, stack.pop_all(), True
         self.dir_cache: dict[str, dict[str, Any]] = {}
 
@@ -77,9 +88,11 @@ class ArchiveFileSystem(AbstractArchiveFileSystem):
         self._is_open = False
         self._stack.close()
 
-    def __del__(self) -> None:
-        if hasattr(self, "_stack"):  # else it was not opened
-            self.close()
+    @classmethod
+    def _strip_protocol(cls, path: Any) -> Any:
+        """Return a path, or each of a list, without the protocol and the slashes around it."""
+        stripped = super()._strip_protocol(path)
+        return stripped if isinstance(stripped, list) else stripped.lstrip("/")
 
     def _check_open(self) -> None:
         if not self._is_open:
@@ -101,6 +114,61 @@ class ArchiveFileSystem(AbstractArchiveFileSystem):
                 if folder.name:
                     self.dir_cache.setdefault(str(folder), {"name": str(folder), "size": 0, "type": "directory"})
 
+    def info(self, path: str, **more: Any) -> dict[str, Any]:
+        """Return what is known of a file or folder: ``name``, ``type`` and ``size``. Raises FileNotFoundError."""
+        if not self._strip_protocol(path):  # there even if it is empty
+            return {"name": "", "type": "directory", "size": 0}
+        found: dict[str, Any] = super().info(path, **more)
+        return found
+
+    def ls(self, path: str, detail: bool = True, **more: Any) -> list[Any]:
+        """Return what is in a folder: what :meth:`info` says of each, or with ``detail=False`` the paths alone. Raises
+        FileNotFoundError."""
+        found: list[Any] = super().ls(self._strip_protocol(path), detail, **more)
+        return found
+
+    def exists(self, path: str, **more: Any) -> bool:
+        """Return whether there is such a file or folder. fsspec's own takes every error for a no, interrupts, too."""
+        try:
+            self.info(path, **more)
+        except FileNotFoundError:
+            return False
+        return True
+
+    def isfile(self, path: str) -> bool:
+        """Return whether there is such a file."""
+        return self.exists(path) and self.info(path)["type"] == "file"
+
+    def mkdir(self, path: str, create_parents: bool = True, **more: Any) -> None:
+        """Raises Unsupported, as all that would change the archive does."""
+        self._refuse(path)
+
+    def makedirs(self, path: str, exist_ok: bool = False) -> None:
+        """Raises Unsupported, unless the folder is there and may be."""
+        if not (exist_ok and self.isdir(path)):
+            self._refuse(path)
+
+    def rmdir(self, path: str) -> None:
+        """Raises Unsupported."""
+        self._refuse(path)
+
+    def rm_file(self, path: str) -> None:
+        """Raises Unsupported."""
+        self._refuse(path)
+
+    def cp_file(self, path1: str, path2: str, **more: Any) -> None:
+        """Raises Unsupported."""
+        self._refuse(path2)
+
+    def touch(self, path: str, truncate: bool = True, **more: Any) -> None:
+        """Raises Unsupported."""
+        self._refuse(path)
+
+    def _refuse(self, path: str) -> NoReturn:
+        raise Unsupported(
+            f"{path}: cannot be changed, for archives are only read here: restore the files, and make another archive"
+        )
+
     def _open(
         self,
         path: str,
@@ -116,4 +184,6 @@ class ArchiveFileSystem(AbstractArchiveFileSystem):
         for entry in self._archive.files:
             if entry.path == self._strip_protocol(path):
                 return file_object(self._archive, entry, self._check_open)
+        if self.isdir(path):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
         raise FileNotFoundError(path)

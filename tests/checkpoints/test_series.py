@@ -170,7 +170,6 @@ def test_what_has_no_meaning_is_refused_and_changes_nothing(arguments, code, cap
     assert {name: Path(name).read_bytes() for name in names()} == before
 
 
-@pytest.mark.filterwarnings("always::gcodec.errors.CheckpointWarning")
 def test_damage_is_reported_and_verification_goes_on(capsys):
     added(n_steps=4)
     path = Path("s", step_name(100))
@@ -186,9 +185,14 @@ def test_damage_is_reported_and_verification_goes_on(capsys):
     assert step_name(100) in capsys.readouterr().err
     run("series", "delete", "s", 0, code=1)
     assert "nothing was removed" in capsys.readouterr().err
-    run("series", "add", "s", "run/step-200.safetensors", "--step", 150)
-    printed = capsys.readouterr()
-    assert "gcodec: note:" in printed.err and "whole" in printed.out
+    for step, options in ((140, []), (141, ["-q"]), (142, ["-q", "--rm"])):
+        if step > 140:
+            Path("s", step_name(step - 1)).write_bytes(data[:-9])
+        run("series", "add", "s", "run/step-200.safetensors", "--step", step, *options, code=1)
+        printed = capsys.readouterr()
+        assert f"gcodec: error: s/{step_name(step)}: is saved whole, for step " in printed.err
+        assert printed.err.count("\n") == 1 and ("whole" in printed.out) is not bool(options)
+    assert not Path("run/step-200.safetensors").exists()
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs descriptors as on Unix")

@@ -13,7 +13,9 @@ import pytest
 
 import gcodec
 from gcodec.benchmark.csv_tables import read_table
-from gcodec.cli.streams import printable
+from gcodec.benchmark.measure import Result
+from gcodec.benchmark.report import Row
+from gcodec.errors import printable
 from tests.cli.test_safety import POSIX
 from tests.support import commands
 from tests.support.commands import run
@@ -123,3 +125,24 @@ def test_an_encoding_that_lacks_a_character_is_no_error(encoding, monkeypatch):
         printed = out.getvalue().decode(encoding)
         assert line[0] in ("verify", "bench") or r"a\u65e5b" in printed, line
         assert "--json" not in line or "a日b" in str(json.loads(printed)), line
+
+
+@pytest.mark.parametrize("odd", SHOWN, ids=ascii)
+def test_the_demo_shows_names_escaped(odd, capsys, monkeypatch):
+    """The folder's and the models', which are names of folders, too; training and measuring are left out."""
+    pytest.importorskip("torch")
+    pytest.importorskip("sklearn")
+    pytest.importorskip("matplotlib")
+    from gcodec.demo import run as demo
+
+    model = f"[red]a{odd}b"
+    row = Row(f"{model} fp32", "lossless", "gcodec", 4000, 2000, 1000, None, None)
+    findings = demo.Findings(Result([row], failures=[f"{model}: differs"]), {}, {model: 1.0}, [])
+    for name, value in {"_recorded": {}, "_measure": findings, "_draw": [Path(f"{model}.png")], "_write": None}.items():
+        monkeypatch.setattr(demo, name, lambda *_, value=value: value)
+    run("demo", "--dumps", "dumps", "--out", f"out{odd}[red]", code=1)
+    lines = capsys.readouterr().out.split("\n")
+    assert all(line.isprintable() for line in lines)
+    text = "".join("".join(lines).split())  # a terminal's lines are folded
+    assert f"allinout{printable(odd)}[red]/" in text and f"{printable(model)}.png" in text
+    assert f"FAILED:{printable(model)}:differs" in text and f"{printable(model)}fp32" in text

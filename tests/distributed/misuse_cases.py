@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import io
 import os
 import sys
@@ -28,8 +29,9 @@ from gcodec.distributed.reduction.allreduce import allreduce_job, dense_allreduc
 from gcodec.distributed.reduction.reduce_request import ReduceRequest
 from gcodec.distributed.stats import Counters
 from gcodec.distributed.transport import lane as lane_module
-from gcodec.distributed.transport.lane import lane_of
+from gcodec.distributed.transport.lane import Lane, lane_of
 from gcodec.distributed.transport.transfers import Transfers
+from gcodec.threads import Call
 from tests.distributed.rank_basics import Net, batch_of, crc, rank, sabotage, size
 
 PATIENCE = timedelta(seconds=20)
@@ -237,8 +239,10 @@ def raised(culprit: int) -> str | None:
     return lane.failure_records.reason_of(culprit)
 
 
-def _threads() -> set[threading.Thread]:
-    return {item for item in threading.enumerate() if item.name == "gcodec-lane"}
+def _threads() -> set[Call[None]]:
+    """Return what the threads of lanes do that are at work; a thread keeps its lane."""
+    lanes = [item for item in gc.get_objects() if isinstance(item, Lane)]
+    return {lane._thread for lane in lanes if lane._thread.is_alive()}
 
 
 def differing(what: str, culprit: int) -> str:

@@ -6,7 +6,6 @@ import io
 import logging
 import subprocess
 import sys
-import threading
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
@@ -29,7 +28,7 @@ def said(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Return what is announced, and let timers fire when ``fire`` is called."""
     lines: list[str] = []
     monkeypatch.setattr(compiling, "announce", lambda: lines.append(TEXT))
-    monkeypatch.setattr(threading, "Timer", Timer)
+    monkeypatch.setattr(compiling, "call_later", Timer.start)
     Timer.started.clear()
     return lines
 
@@ -39,12 +38,13 @@ class Timer:
 
     started: ClassVar[list[Timer]] = []
 
-    def __init__(self, seconds: float, function: Any) -> None:
+    def __init__(self, function: Any) -> None:
         self.function = function
 
-    def start(self) -> None:
-        """Remember the timer."""
-        Timer.started.append(self)
+    @classmethod
+    def start(cls, seconds: float, function: Any) -> None:
+        """Remember a timer."""
+        cls.started.append(cls(function))
 
     @classmethod
     def fire(cls) -> int:
@@ -126,11 +126,11 @@ def test_numba_tells_of_what_it_compiles():
 
 
 def test_compiling_goes_on_where_no_thread_can_be_started(said, monkeypatch):
-    def refuse(timer):
+    def refuse(*_):
         raise RuntimeError("can't start new thread")
 
     notice = CompileNotice()
-    monkeypatch.setattr(Timer, "start", refuse)
+    monkeypatch.setattr(compiling, "call_later", refuse)
     notice.begin(OURS)
     notice.end(OURS)
     assert Timer.fire() == 0 and not said

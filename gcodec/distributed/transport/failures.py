@@ -11,7 +11,6 @@ import atexit
 import os
 import socket
 import stat
-import threading
 from collections.abc import Callable
 from contextlib import suppress
 from time import monotonic, sleep
@@ -19,11 +18,13 @@ from typing import Any
 
 from torch._C._distributed_c10d import Store
 
+from ...threads import Call, start_thread
+
 _PATIENCE = 0.5  #: seconds within which a rank that has closed its connections will have written its record
 _PAUSE = 0.02  #: seconds from poll to poll
 _MAX_LENGTH = 800  #: characters of a record
 _MAX_FILES = 1 << 12  #: open files of this process that are looked at
-_abandoned: list[tuple[threading.Thread, Store]] = []  #: calls that have not returned, and the stores that they are to
+_abandoned: list[tuple[Call[None], Store]] = []  #: calls that have not returned, and the stores that they are to
 
 
 class FailureRecords:
@@ -89,8 +90,10 @@ def _briefly(store: Store, call: Callable[[], str | None]) -> str | None:
         with suppress(RuntimeError):
             results.append(call())
 
-    thread = threading.Thread(target=call_and_keep_result, name="gcodec-failures", daemon=True)
-    thread.start()
+    try:
+        thread = start_thread(call_and_keep_result)
+    except RuntimeError:  # no thread can be started: without the record, which only explains another error
+        return None
     thread.join(2 * _PATIENCE)
     if thread.is_alive():
         _abandoned.append((thread, store))

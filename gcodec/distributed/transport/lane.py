@@ -39,11 +39,13 @@ from torch._C._distributed_c10d import PrefixStore, Store
 from torch.distributed import distributed_c10d
 
 from ...errors import GcodecError, InvalidArgument, PeerError, Unsupported
+from ...threads import start_thread
 from .agreement import compare_options
 from .arguments import check_group_member
 from .failures import FailureRecords
 from .jobs import Future, LaneJob, Place, StartedJob
 from .transfers import Buffers, Transfers, labeled
+from .work import lighten_orphans
 
 _lanes: list[Lane] = []  #: the lane registry: those of this process
 _lock = threading.Lock()
@@ -90,8 +92,8 @@ class Lane:
         self.parked: list[Any] = []
         self._started: list[tuple[StartedJob, Future, Place]] = []
         self._queue: Queue[tuple[LaneJob, Future] | None] = Queue(_MAX_QUEUED)
-        self._thread = threading.Thread(target=self._work, name="gcodec-lane", daemon=True)
-        self._thread.start()
+        self._owner: int | None = None  #: the thread's number
+        self._thread = start_thread(self._serve)
 
     def submit(self, work: LaneJob | Callable[[], Any], name: str = "") -> Future:
         """Hand in a job, from any thread, and return its future. Blocks while too many jobs wait.
@@ -108,7 +110,7 @@ class Lane:
             Unsupported: this is the lane's own thread, which calls what waits for a future: the job would come in
                 another order on other ranks, and a wait for it would never end.
         """
-        if self._thread is threading.current_thread():
+        if self._is_own_thread():
             raise Unsupported(
                 "a compressed collective must not be started by the callback of another one's future: wait for the "
                 "future, and start it then"
@@ -161,12 +163,26 @@ class Lane:
     def _patience(self) -> float:
         return self.timeout.total_seconds()
 
+    def _is_own_thread(self) -> bool:
+        return threading.get_ident() == self._owner and self._thread.is_alive()
+
+    def _serve(self) -> None:
+        """Do jobs until the lane is closed; called on the lane's thread."""
+        self._owner = threading.get_ident()
+        try:
+            self._work()
+        except BaseException as error:  # such as no memory, between two jobs: whoever waits for one learns of it
+            self.failure = self.failure or error
+            self._fail_queued()
+            raise
+
     def _work(self) -> None:
         with torch.no_grad():
             while (item := self._next()) is not None:
                 job, future = item
                 self._attempt(partial(self._run_or_abort, job), future, job.place)
                 del item, job, future  # they hold on to memory, and the next job may be long in coming
+                lighten_orphans()
                 # More started jobs would take memory without making anything faster: the network is busy with one.
                 while sum(started.advance is not None for started, *_ in self._started) > _MAX_STARTED:
                     self._go_on()
@@ -245,7 +261,7 @@ class Lane:
         Args:
             patience: seconds to wait for that; default the timeout.
         """
-        if self._thread.is_alive() and self._thread is not threading.current_thread():
+        if self._thread.is_alive() and not self._is_own_thread():
             self.closed = True
             patience = self._patience if patience is None else patience
             with suppress(Full):
@@ -272,9 +288,8 @@ class Lane:
             held.pop()
             held.pop()  # the last reference to Gloo: its destructor waits for its threads, without the GIL
 
-        ending = threading.Thread(target=release, name="gcodec-lane-end", daemon=True)
-        ending.start()
-        ending.join(patience)
+        with suppress(RuntimeError):  # where no thread can be started, the destructor waits here
+            start_thread(release).join(patience)
 
 
 def _timeout_of(parent: Any) -> timedelta:

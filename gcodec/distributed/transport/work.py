@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import torch
@@ -13,7 +14,7 @@ from torch._C._distributed_c10d import Work
 from ...errors import PeerError
 from .jobs import Future
 
-#: Works that only torch's C++ code may still hold; once they are done without tensors that are large.
+#: Works that only torch's C++ code may still hold, in the order of their ends.
 _orphans: deque[LaneWork] = deque(maxlen=1 << 12)
 _MAX_KEPT = 1 << 10  #: bytes of an orphan's tensors: what DDP asks for has a single value
 
@@ -27,19 +28,26 @@ class LaneWork(Work):
         future: the job's future.
     """
 
+    _is_light = True  #: whether it will give up large tensors when it is done, if it has any
+
     def __init__(self, future: Future) -> None:
+        lighten_orphans()
         super().__init__()
         self._future = future
         self._torch_future: torch.futures.Future[Any] = future.get_future()
+        self._is_light = False
 
-    def __del__(self) -> None:
-        """Live on, without large tensors: torch may hold the C++ half of this object, as DDP does under ``join``.
+    # At its end it lives on among the orphans: torch may hold the C++ half of this object, as DDP does under ``join``,
+    # and that half's ``wait`` would be the one of torch's base class once this half is gone, and would never return.
+    # This is ``def __del__(self): _orphans.append(self)`` without a function of Python, in which an interrupt would be
+    # lost: the property gives a partial of ``append`` with the object, which is called.
+    __del__ = property(partial(partial, _orphans.append))
 
-        Its ``wait`` would be that of torch's base class once this half is gone, and would never return.
-        """
-        if hasattr(self, "_torch_future"):
-            _orphans.append(self)
+    def lighten(self) -> None:
+        """Give up large tensors, as soon as the job is done."""
+        if not self._is_light:
             self._torch_future.add_done_callback(self._drop_large_tensors)
+            self._is_light = True
 
     def _drop_large_tensors(self, _: object) -> None:
         if self._error() is not None or sum(tensor.nbytes for tensor in self._future.wait()) > _MAX_KEPT:
@@ -95,3 +103,13 @@ class LaneWork(Work):
     def get_future(self) -> torch.futures.Future[Any]:
         """Return a future of the list of tensors."""
         return self._torch_future
+
+
+def lighten_orphans() -> None:
+    """Have orphans give up large tensors: those that have come since the last call. Made for each new work, and by a
+    lane after each job, because nothing can be done at a work's end."""
+    heavy: list[LaneWork] = []
+    while len(heavy) < len(_orphans) and not (work := _orphans[-1 - len(heavy)])._is_light:
+        heavy.append(work)
+    for work in reversed(heavy):  # after an interrupt, all that are left come after those that are light
+        work.lighten()
