@@ -34,6 +34,7 @@ from .file_checks import FilesRead, check_removal
 from .jobs import ArchiveJob, InputFile, jobs_for
 from .outputs import PlacesRead
 from .streams import STDIO
+from .versions import remark_on_versions
 
 EXAMPLES = """examples:
   gcodec compress run/*.safetensors              one archive beside each file
@@ -155,13 +156,15 @@ def run(args: argparse.Namespace) -> int:
             check_free(job.target, force=args.force)
         if job.url:
             check_free_url(job.url, force=args.force)
-    results = []
+    results, written = [], list[tuple[Path, FileEntry]]()
     with open_bases(args.base) as bases, Staging() as folders:
         _check_bases(args, jobs, bases)
         _check_names(jobs)
         if args.output and args.output.endswith("/") and not is_url(args.output):
             folders.make_folder(Path(args.output), Path(args.output))
-        results += [_write(job, args, make_policy, bases) for job in jobs]
+        results += [_write(job, args, make_policy, bases, written) for job in jobs]
+    if not (args.quiet or args.json or args.rm) and (remark := remark_on_versions(written, len(jobs) == 1)):
+        display.note(remark, quiet=False)
     if args.json:
         display.print_json(results)
     return 1 if any(result["problems"] for result in results) else 0
@@ -254,8 +257,14 @@ def policy_maker(args: argparse.Namespace) -> PolicyMaker:
     return lambda plan: DumpPolicy.for_plan(plan, args.ladder or "fine", args.rounding or "nearest", args.literal)
 
 
-def _write(job: ArchiveJob, args: argparse.Namespace, make_policy: PolicyMaker, bases: Bases | None) -> dict[str, Any]:
-    """Writes one archive, says so, and removes the inputs if that was asked for."""
+def _write(
+    job: ArchiveJob,
+    args: argparse.Namespace,
+    make_policy: PolicyMaker,
+    bases: Bases | None,
+    written: list[tuple[Path, FileEntry]],
+) -> dict[str, Any]:
+    """Writes one archive, says so, adds its files to ``written``, and removes the inputs if that was asked for."""
     begin = time.perf_counter()
     title = job.target.name if job.target else "compressing"
     target = job.url or job.target or display.binary_stdout()
@@ -280,6 +289,7 @@ def _write(job: ArchiveJob, args: argparse.Namespace, make_policy: PolicyMaker, 
     )
     if not args.quiet and not args.json:
         display.say(_line(result), to_stderr=job.place is None)
+    written += [(row.source, row.entry) for row in added if row.source]
     n_skipped = len(problems)
     problems += [
         f"{row.source}: {change} while it was read; the archive holds what was read"
