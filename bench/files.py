@@ -226,7 +226,7 @@ def compress_in_process(source: Path, target: Path) -> None:
     gcodec.compress_file(source, target, threads=THREADS)
 
 
-def _compress_smallest(source: Path, target: Path) -> None:
+def compress_smallest(source: Path, target: Path) -> None:
     gcodec.compress_file(source, target, threads=THREADS, smallest=True)
 
 
@@ -240,7 +240,7 @@ def methods(dtype: str) -> Iterator[Method]:
     options = ("-q", "{0}", "-o", "{1}", "--threads", str(THREADS))
     yield Method("gcodec, command", _command(*verb, "compress", *options), _command(*verb, "decompress", *options))
     yield Method("gcodec, in Python", compress_in_process, restore_in_process)
-    yield Method("gcodec, smallest, in Python", _compress_smallest, restore_in_process)
+    yield Method("gcodec, smallest, in Python", compress_smallest, restore_in_process)
     yield from zstd(1, 3)
     for name, package, make in LIBRARIES:
         if installed_version(package) is None:

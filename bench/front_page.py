@@ -38,6 +38,11 @@ def front_table(results: Path) -> list[str]:
     rows = [
         ["a model file in bfloat16", _weights(results), "[checkpoints](docs/checkpoints.md)"],
         [
+            "a published model, such as all-MiniLM-L6-v2",
+            _published(results),
+            "[files](docs/benchmarks/files.md#models-that-others-published)",
+        ],
+        [
             "bfloat16 weights that were fp8 before",
             _dequantized(results),
             "[tensors](docs/tensors.md#few-values-and-quantized-weights)",
@@ -58,6 +63,16 @@ def _weights(results: Path) -> str:
     return (
         f"{100 / total.ratio:.0f} % of its bytes; in memory, a core encodes {total.encode:.1f} and decodes "
         f"{total.decode:.1f} GB/s"
+    )
+
+
+def _published(results: Path) -> str:
+    rows = read_table(results / "public_models.csv")[1]
+    found = {(row["model"], row["type"]): float(row["percent"]) for row in rows if row["method"] == OURS}
+    model, quantized = "all-MiniLM-L6-v2", ("SmolLM2-135M-Instruct", "Q4_1")
+    return (
+        f"{found[model, 'float32']:.0f} % of its file in float32, {found[model, 'bfloat16']:.0f} % in bfloat16; "
+        f"{found[quantized]:.0f} % of {quantized[0]} in llama.cpp's {quantized[1]}"
     )
 
 

@@ -266,6 +266,7 @@ PLACES: dict[str, tuple[Callable[[Path], list[str]], str]] = {
         for name in INTEGRATIONS
     },
     "quantized-table": (sections.quantized_table, "quantized.csv"),
+    "public-models-table": (sections.public_models_table, "public_models.csv"),
     "files-table": (sections.files_table, "files.csv"),
     "file-kinds-table": (partial(sections.files_table, file="file_kinds.csv"), "file_kinds.csv"),
     "weight-sync-table": (sections.weight_sync_table, "weight-sync.csv"),

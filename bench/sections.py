@@ -201,6 +201,25 @@ def quantized_table(results: Path) -> list[str]:
     ]
 
 
+def public_models_table(results: Path) -> list[str]:
+    """Return what files of published models are compressed to, by method."""
+    comments, rows = read_table(results / "public_models.csv")
+    names = list(dict.fromkeys(row["method"] for row in rows))
+    table = []
+    for model, kind in dict.fromkeys((row["model"], row["type"]) for row in rows):
+        found = {row["method"]: row for row in rows if (row["model"], row["type"]) == (model, kind)}
+        least = min(float(row["percent"]) for row in found.values())
+        percents = [found[name]["percent"] if name in found else "" for name in names]
+        size = f"{int(found[names[0]]['file_bytes']) / 1e6:.1f}"
+        table.append([model, kind, size, *(f"**{p}**" if p and float(p) == least else p for p in percents)])
+    packages = ", ".join(f"`{package}`" for package in dict.fromkeys(row["package"] for row in rows))
+    return [
+        *markdown(["model", "type", ">MB", *(f">{name}, %" for name in names)], table),
+        "",
+        f"Share of the file. From the packages {packages}; {source(comments)}",
+    ]
+
+
 def stages_in_order(rows: list[Row]) -> list[str]:
     """Return the stages of rows of ``stages.csv``, without the whole and the floor."""
     names = {row["stage"] for row in rows} - {"whole", "floor"}

@@ -59,8 +59,9 @@ def test_every_part_of_the_benchmarks_is_run_and_shown():
         names = [command[0] for command in result]
         modules = {f"bench.{path.stem}" for path in (ROOT / "bench").glob("*.py") if "def main(" in path.read_text()}
         on_devices = {"bench.gpu", "bench.gpu_allreduce"}  # on another machine, by `make bench-gpu`
-        # The one wants NVIDIA's tools, which few have, the others checkpoints.
-        apart = {"bench.__main__", "bench.gpu_instructions", "bench.features", "bench.quantized", *on_devices}
+        # The first wants NVIDIA's tools, which few have, the next two checkpoints, and the last packages from PyPI.
+        on_request = {"bench.gpu_instructions", "bench.features", "bench.quantized", "bench.public_models"}
+        apart = {"bench.__main__", *on_request, *on_devices}
         assert modules - apart - set(names) == ({"bench.report"} if quick else set())
     page = "".join(path.read_text() for path in (*report.PAGES, ROOT / "bench/sections.py"))
     for name in report.PLACES:
