@@ -37,7 +37,7 @@ pytestmark = pytest.mark.skipif(
 
 #: What libraries do without memory, by case, as the process ends: nothing in Python can help it.
 #: numpy says that it has no memory for the buffers of a broadcast while another thread may hold the interpreter.
-ENDED_BY_LIBRARIES = {("Publisher.publish", "exit code -11"), ("write_dump", "exit code -6")}
+ENDED_BY_LIBRARIES = {("Publisher.publish", "exit code -11")}
 #: Every fourth call, from the second on, is made with powers of two of pages; with `make slow` all, and with others.
 NUMBER, N_PARTS = 1, 4
 N_LIMITS = 24
