@@ -22,6 +22,7 @@ import pytest
 import zstandard
 
 pytest.importorskip("torch")
+pytest.importorskip("resource")
 
 import gcodec
 from gcodec.archive import zstd_text
