@@ -21,14 +21,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from safetensors import SafetensorError, safe_open
 
 from .dtypes import BY_NAME, DTYPES
 from .errors import Corruption, GcodecError, InvalidArgument, Unsupported, missing_torch, what_it_is
 from .files.at_end import call_at_end
-from .files.source import open_regular
+from .files.safetensors import safetensors_header
+from .files.source import naming, open_regular
 from .files.urls import Upload, is_url, local_copy, local_path
 
 if TYPE_CHECKING:
@@ -253,28 +254,48 @@ def write_dump(
         OSError: the file cannot be written; one that was there is as it was.
     """
     try:
-        from safetensors.torch import save_file
+        import torch  # noqa: F401 - what the tensors are made of
     except ImportError as error:
         raise missing_torch("a dump") from error
 
     metadata = {"format": FORMAT, "optimizer": optimizer, "step": str(step)}
     metadata["groups"] = json.dumps([dict(group) for group in groups])
     if isinstance(path, str) and is_url(path):
-        with Upload(path) as file, _naming_what_is_written(file.name):
-            save_file(_detached(tensors), file.name, metadata=metadata)
+        with Upload(path) as file, naming(file.name):
+            _write_safetensors(file, path, _detached(tensors), metadata)
         return
     path = Path(local_path(path))
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}.partial")
     try:
-        partial.touch()
-        mode = partial.stat().st_mode
-        with _naming_what_is_written(path):
-            save_file(_detached(tensors), partial, metadata=metadata)
-        partial.chmod(mode)  # safetensors creates the file anew, readable by its owner only
+        with naming(path), partial.open("xb") as file:
+            _write_safetensors(file, path, _detached(tensors), metadata)
         partial.replace(path)
     finally:
         partial.unlink(missing_ok=True)
+
+
+def _write_safetensors(
+    file: BinaryIO, place: Path | str, tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str]
+) -> None:
+    """Write dense, contiguous tensors. The library of safetensors ends the process where there is no memory."""
+    import torch
+
+    # From wide values to narrow ones, so that each tensor is aligned to its values.
+    names = sorted(tensors, key=lambda name: (-tensors[name].element_size(), name))
+    described = {
+        name: (str(tensors[name].dtype).removeprefix("torch."), tuple(tensors[name].shape), tensors[name].nbytes)
+        for name in names
+    }
+    try:
+        file.write(safetensors_header(described, metadata))
+    except InvalidArgument as error:
+        raise InvalidArgument(f"{place}: {error}") from error
+    for name in names:
+        values = tensors[name].reshape(-1)
+        if values.is_complex():
+            values = torch.view_as_real(values).reshape(-1)
+        file.write(values.view(torch.uint8).numpy().data)
 
 
 def read_dump(path: str | os.PathLike[str]) -> Dump:
@@ -434,17 +455,6 @@ def _hyperparameters(group: dict[str, Any]) -> dict[str, Any]:
 
 #: The number of the system's error in a text of safetensors.
 _NUMBER = r"\(os error ([0-9]+)\)"
-
-
-@contextlib.contextmanager
-def _naming_what_is_written(place: Path | str) -> Iterator[None]:
-    """Gives an error of safetensors the name of the file, and its kind: OSError if it is one of the system."""
-    try:
-        yield
-    except SafetensorError as error:
-        if (found := re.search(_NUMBER, str(error))) is None:
-            raise GcodecError(f"{place}: cannot be written: {error}") from error
-        raise OSError(int(found[1]), os.strerror(int(found[1])), str(place)) from error
 
 
 def _open(path: Path, framework: str) -> Any:

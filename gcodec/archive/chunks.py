@@ -20,6 +20,7 @@ from ..files.source import Bytes, new_bytes
 from .entries import Chunk
 from .layout import FRAME, MIN_FRAME, RECORDS, STORED, ZSTD
 from .records import Stream, pack_records, unpack_records
+from .zstd_text import compressed, decompressed
 
 #: Level of Zstandard for what is not floating-point numbers; and for fields of records, in which a higher one finds
 #: nothing more, as they look random.
@@ -123,7 +124,7 @@ def _packed_field(data: Bytes, dtype: str | None) -> Stream:
         frame = codec.encode(_as_bits(data, dtype), dtype=dtype, threads=1)
         if len(frame) < data.size:
             return Stream(FRAME, frame)
-    text = zstandard.ZstdCompressor(level=FIELD_LEVEL, write_content_size=True).compress(data.data)
+    text = compressed(data.data, FIELD_LEVEL)
     return Stream(ZSTD, text) if len(text) < data.size else Stream(STORED, data.data)
 
 
@@ -260,8 +261,7 @@ def has_repeats(data: Bytes, step: int = 1) -> bool:
 def _or_text(best: Packed) -> Packed:
     """Return a part as it is best stored so far, or with Zstandard if that is smaller."""
     is_long = best.restored.nbytes >= CHECKSUM_BYTES
-    encoder = zstandard.ZstdCompressor(level=ZSTD_LEVEL, write_content_size=True, write_checksum=is_long)
-    text = encoder.compress(best.restored.data)
+    text = compressed(best.restored.data, ZSTD_LEVEL, checksum=is_long)
     return best._replace(codec=ZSTD, payload=text, needs_base=False) if len(text) < len(best.payload) else best
 
 
@@ -290,7 +290,7 @@ def unpack_chunk(
         else:
             is_text = chunk.codec == ZSTD
             part = _unpacked_zstd(chunk, payload) if is_text else _unpacked_frame(chunk, payload, base, take)
-    except zstandard.ZstdError as error:
+    except zstandard.ZstdError as error:  # of its header
         raise Corruption(f"{where}: {error}") from error
     except GcodecError as error:
         raise type(error)(f"{where}: {error}") from error
@@ -352,9 +352,7 @@ def _unpacked_zstd(chunk: Chunk, payload: Bytes) -> Bytes:
     stated = zstandard.frame_content_size(payload.data)
     if stated != chunk.size:
         raise Corruption(f"its Zstandard frame decodes to {stated} bytes where {chunk.size} were expected")
-    decompressor = zstandard.ZstdDecompressor()
-    text = decompressor.decompress(payload.data, max_output_size=chunk.size, allow_extra_data=False)
-    return np.frombuffer(text, np.uint8)
+    return np.frombuffer(decompressed(payload.data, chunk.size), np.uint8)
 
 
 def _unpacked_frame(

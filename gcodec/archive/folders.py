@@ -268,7 +268,9 @@ class DiskFolder(Folder):
 
     def read(self, name: str, max_bytes: int) -> bytes:
         with open_regular(self.path / name) as file:
-            return file.read(max_bytes)
+            return file.read(
+                min(max_bytes, os.fstat(file.fileno()).st_size + 1)
+            )  # which take memory before they are read
 
     @contextmanager
     def output(self, name: str, *, force: bool = False, attributes: Attributes | None = None) -> Iterator[BinaryIO]:

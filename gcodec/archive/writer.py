@@ -14,7 +14,6 @@ from typing import BinaryIO, NamedTuple
 
 import numpy as np
 import xxhash
-import zstandard
 
 from ..errors import Corruption, GcodecError, InvalidArgument, check_function
 from ..files.all_or_nothing import AllOrNothing
@@ -43,6 +42,7 @@ from .layout import (
 )
 from .output import Attributes, Staging, check_archive_name, check_free, check_names_file, is_special, write_whole
 from .part_memory import PartMemory
+from .zstd_text import compressed
 
 #: Segments are cut into parts of this many bytes.
 PART_BYTES = 1 << 22
@@ -201,7 +201,7 @@ class ArchiveWriter(AllOrNothing):
         """Writes the index and gives the archive its name."""
         self._take_back()
         raw = index_to_json(self._files)
-        index, codec = zstandard.ZstdCompressor(level=9).compress(raw), ZSTD
+        index, codec = compressed(raw, 9), ZSTD
         if not may_compress(index, raw, self.bytes_written + len(index)):
             index, codec = raw, STORED
         if len(raw) > MAX_INDEX:

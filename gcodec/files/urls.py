@@ -6,7 +6,7 @@ import errno
 import os
 import secrets
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO, cast
@@ -363,38 +363,96 @@ def _puts_whole(store: Any) -> bool:
 
 def _put_and_move(store: Any, source: str, path: str) -> None:
     """Put a file at a path of a store that writes in place, where what is there stays until the new one is complete."""
-    folder, slash, name = path.rpartition("/")
+    folder, slash, _ = path.rpartition("/")
     part, earlier = (f"{folder}{slash}.gcodec-{secrets.token_hex(8)}{end}" for end in (".part", ".old"))
     try:
         store.put_file(source, part)
-        if store.info(part)["size"] not in (None, os.path.getsize(source)):  # noqa: PTH202 - a name, not a path
-            raise OSError(errno.EIO, f"the store has only a part of {name}")
+        size = os.path.getsize(source)  # noqa: PTH202 - a name, not a path
+        _check_size(store, part, size)
         try:
-            store.mv(part, path)
+            if _answers(store, "mv"):
+                _move(store, part, path, earlier)
+            else:
+                _copy(store, part, path, earlier, size)
         except NotImplementedError:
             raise GcodecError(
                 f"{path}: this store neither takes a file as a whole nor renames one, so a file may be "
                 "lost half-written: write to a path on this machine, and copy it there"
             ) from None
-        except Exception:
-            if not (_exists(store, part) and _exists(store, path)):
-                raise
-            _move_over(store, part, path, earlier)  # some stores move nothing over a file
     except BaseException:
         with suppress(Exception):
             store.rm_file(part)
         raise
 
 
+def _check_size(store: Any, path: str, size: int) -> None:
+    """Raise OSError if a store has another number of bytes at a path, as far as it says."""
+    if store.info(path)["size"] not in (None, size):
+        raise OSError(errno.EIO, f"the store has only a part of {path}")
+
+
+def _move(store: Any, part: str, path: str, earlier: str) -> None:
+    """Move a file to a path."""
+    try:
+        store.mv(part, path)
+    except NotImplementedError:
+        raise
+    except Exception:
+        if not (_exists(store, part) and _exists(store, path)):
+            raise
+        _move_over(store, part, path, earlier)  # some stores move nothing over a file
+
+
 def _move_over(store: Any, part: str, path: str, earlier: str) -> None:
     """Move a file to a path where another is, which is moved away before, and comes back where that fails."""
     size = store.info(part)["size"]
-    try:
+    with _giving_back(earlier, lambda: _move_back(store, path, earlier, size)):
         store.mv(path, earlier)
         store.mv(part, path)
+    store.rm_file(earlier)
+
+
+def _copy(store: Any, part: str, path: str, earlier: str, size: int) -> None:
+    """Copy a file to a path, and remove it, in a store that has no rename of its own: fsspec's would do as much, in
+    place. What is there is copied away before, and comes back where that fails."""
+    before = store.info(path)["size"] if _exists(store, path) else None
+
+    def give_back() -> None:
+        if before is not None:
+            store.cp_file(earlier, path)
+            _check_size(store, path, before)
+            store.rm_file(earlier)
+        elif _exists(store, path):
+            store.rm_file(path)
+
+    if before is not None:
+        try:
+            store.cp_file(path, earlier)
+            _check_size(store, earlier, before)
+        except BaseException:
+            with suppress(Exception):
+                store.rm_file(earlier)
+            raise
+    with _giving_back(earlier, give_back):
+        store.cp_file(part, path)
+        _check_size(store, path, size)
+    for name in (part, earlier) if before is not None else (part,):
+        store.rm_file(name)
+
+
+@contextmanager
+def _giving_back(earlier: str, give_back: Callable[[], None]) -> Iterator[None]:
+    """Give a block after whose errors what was there before is given back.
+
+    Args:
+        earlier: the path where it is meanwhile, which errors name if it cannot be given back.
+        give_back: does that.
+    """
+    try:
+        yield
     except BaseException as error:
         try:
-            _move_back(store, path, earlier, size)
+            give_back()
         except BaseException as second:
             text = f"what was there before is kept at {earlier}, unless it is still in its place"
             if isinstance(error, Exception) and isinstance(second, Exception):
@@ -403,7 +461,6 @@ def _move_over(store: Any, part: str, path: str, earlier: str) -> None:
             interrupt.add_note(text)
             raise interrupt from None
         raise
-    store.rm_file(earlier)
 
 
 def _move_back(store: Any, path: str, earlier: str, size: int | None) -> None:

@@ -6,11 +6,12 @@ import shutil
 import struct
 import tempfile
 import zipfile
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import IO, BinaryIO, cast
 
-from ..errors import Corruption, InsufficientData, LimitExceeded, Unsupported
+from ..errors import Corruption, InsufficientData, LimitExceeded, NoMemory, Unsupported
 from .source import ByteSource, FileSource, SourceFile, SubSource, naming
 
 MAGICS = (b"PK\x03\x04", b"PK\x05\x06")
@@ -24,6 +25,8 @@ MAX_UNPACKED_PER_BYTE = 1032
 #: LZMA keeps so many of the last bytes in memory; the highest preset of xz asks for as many.
 MAX_LZMA_DICTIONARY = 1 << 26
 
+#: How an error of zlib begins that is one of memory: by its number, Z_MEM_ERROR.
+_NO_MEMORY = "Error -4 "
 #: What zipfile and sources raise on damaged zips.
 _DIRECTORY_ERRORS = (zipfile.BadZipFile, NotImplementedError, struct.error, ValueError, OverflowError, InsufficientData)
 
@@ -145,6 +148,8 @@ def stored_copy(source: ByteSource, path: str, max_unpacked_bytes: int | None = 
         if isinstance(error, RuntimeError) and not isinstance(error, NotImplementedError):  # of threads or a device
             raise error
         file.check_was_read(error)
+        if isinstance(error, zlib.error) and str(error).startswith(_NO_MEMORY):
+            raise NoMemory(f"{path}: there is no memory to unpack: {error}") from error
         raise Corruption(f"{path}: cannot unpack: {error}") from error
     target.seek(0)
     return FileSource(target)

@@ -5,6 +5,18 @@ from __future__ import annotations
 import numpy as np
 
 
+def as_rows_and_columns(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return values as the rows, and as the columns, of two square matrices.
+
+    numpy would stretch ``values[None, :]`` by itself, but in buffers, and where there is no memory for these it ends
+    the process: it raises the error without holding the interpreter. Assignments need none.
+    """
+    rows = np.empty((len(values), len(values)), values.dtype)
+    columns = np.empty_like(rows)
+    rows[:], columns[:] = values, values[:, None]
+    return rows, columns
+
+
 def cheapest_ranges(cost: np.ndarray, max_ranges: int, range_bits: float) -> tuple[list[int], float]:
     """Cut bins into ranges by dynamic programming.
 
@@ -21,9 +33,11 @@ def cheapest_ranges(cost: np.ndarray, max_ranges: int, range_bits: float) -> tup
     """
     n = len(cost) - 1
     best, begins = cost[0].copy(), []
+    ways = np.empty_like(cost)
     results: list[tuple[float, list[int]]] = [(float(cost[0, n]), [])]
     for c in range(1, min(max_ranges, n)):
-        ways = best[:, None] + cost
+        ways[:] = best[:, None]  # and no sum of both, as above
+        ways += cost
         begin = ways.argmin(axis=0)
         best = ways.min(axis=0)
         begins.append(begin)

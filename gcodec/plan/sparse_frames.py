@@ -26,7 +26,7 @@ from ..kernels.block.sparse_encode import count_numbers, count_tops
 from ..kernels.block.sparse_types import Counts, Differences, SparseSizes
 from ..kernels.core.specialized import Specialized
 from ..threads import n_threads, run_batches
-from .cuts import cheapest_ranges
+from .cuts import as_rows_and_columns, cheapest_ranges
 from .finding import MAX_SHARE_OF_BASE, MAX_SHARE_OF_ZERO, Finding, FoundBlocks
 from .request import EncodeRequest
 
@@ -381,12 +381,12 @@ def _partition(members: np.ndarray, changed: np.ndarray, scale: float) -> tuple[
     """
     n = len(members)
     total, hits = np.concatenate([[0], members]), np.concatenate([[0], changed])
-    in_range = total[None, :] - total[:, None]  # [j, k]: of bins j ... k - 1
-    hit = hits[None, :] - hits[:, None]
+    in_range = np.subtract(*as_rows_and_columns(total))  # [j, k]: of bins j ... k - 1
+    hit = np.subtract(*as_rows_and_columns(hits))
     with np.errstate(divide="ignore", invalid="ignore"):
         share = np.clip(hit / in_range, 1e-9, 1 - 1e-9)
         cost = -hit * np.log2(share) - (in_range - hit) * np.log2(1 - share)
-    cost = np.where(np.arange(n + 1)[:, None] < np.arange(n + 1)[None, :], cost * scale, np.inf)
+    cost = np.where(np.greater(*as_rows_and_columns(np.arange(n + 1))), cost * scale, np.inf)
     return cheapest_ranges(cost, _MAX_CLASSES, _CLASS_BITS)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import secrets
 from collections.abc import Callable
 from functools import partial
@@ -21,7 +22,7 @@ from gcodec.archive import ArchiveReader, ArchiveWriter
 from gcodec.cli import main
 from gcodec.files.urls import is_folder_at, name_at
 from gcodec.recorder import read_dump
-from tests.support.slots import Slots
+from tests.support.slots import CopyingSlots, Slots
 
 VALUES: dict[str, np.ndarray] = {"w": np.random.default_rng(3).normal(size=(300, 100)).astype("f4"), "n": np.arange(7)}
 
@@ -278,34 +279,55 @@ def test_a_base_is_not_replaced_by_the_difference_from_it_whatever_name_it_has(u
 @pytest.fixture
 def slots():
     Slots.register()
+    CopyingSlots.register()
     yield Slots
     Slots.reset()
 
 
 @pytest.mark.parametrize("is_late", [False, True])
-@pytest.mark.parametrize("replaces", [True, False])
-def test_a_store_that_fails_at_any_call_keeps_the_earlier_file_or_has_the_new_one(slots, replaces, is_late):
+@pytest.mark.parametrize(("protocol", "replaces"), [("slots", True), ("slots", False), ("copies", True)])
+def test_a_store_that_fails_at_any_call_keeps_the_earlier_file_or_has_the_new_one(slots, protocol, replaces, is_late):
+    url = f"{protocol}://run/last.gc"
     slots.replaces, slots.is_late = replaces, is_late
     first, second = {"step": 1, "w": VALUES["w"]}, {"step": 2, "w": VALUES["w"] * 2}
     n_failed = 0
     for n in range(1, 100):
         slots.store.clear()
         slots.fails_at = ()
-        gcodec.save(first, "slots://run/last.gc")
+        gcodec.save(first, url)
         slots.calls, slots.fails_at = 0, (n,)
         error = None
         try:
-            gcodec.save(second, "slots://run/last.gc")
+            gcodec.save(second, url)
         except OSError as raised:
             error = raised
-            assert raised.filename == "slots://run/last.gc" and "\n" not in str(raised)
+            assert raised.filename == url and "\n" not in str(raised)
         reached, slots.fails_at = slots.calls, ()
-        found = gcodec.load("slots://run/last.gc")["step"]
+        found = gcodec.load(url)["step"]
         assert found in ((2,) if error is None else (1, 2))
         if reached < n:
             break
         n_failed += error is not None
     assert n_failed >= 2 and len(slots.store) == 1
+
+
+@pytest.mark.parametrize("n_copies", range(4))
+def test_a_store_without_a_rename_and_without_room_keeps_the_earlier_file(slots, monkeypatch, n_copies):
+    """In its place, or where that has half of the new one, and nothing can be copied back, beside it."""
+    url = "copies://run/last.gc"
+    gcodec.save({"step": 1, "w": VALUES["w"]}, url)
+    monkeypatch.setattr(CopyingSlots, "n_copies", n_copies)
+    if n_copies >= 2:
+        gcodec.save({"step": 2, "w": VALUES["w"] * 2}, url)
+        assert gcodec.load(url)["step"] == 2 and len(slots.store) == 1
+        return
+    with pytest.raises(OSError, match="No space left on device") as raised:
+        gcodec.save({"step": 2, "w": VALUES["w"] * 2}, url)
+    if not n_copies:
+        assert gcodec.load(url)["step"] == 1 and len(slots.store) == 1
+        return
+    kept = re.search(r"kept at (\S+\.old)", str(raised.value))
+    assert kept and gcodec.load(f"copies:/{kept[1]}")["step"] == 1
 
 
 def test_errors_of_a_store_of_any_class_are_os_errors_that_name_the_url(slots, capsys):

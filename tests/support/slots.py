@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 from collections.abc import Callable, Collection
 from pathlib import Path
@@ -64,10 +65,10 @@ class Slots(MemoryFileSystem):
     @classmethod
     def _fail(cls) -> None:
         """Count a call, and fail if it is the turn of this one."""
-        cls.calls += 1
-        if cls.calls in cls.fails_at:
-            cls.failed += 1
-            raise cls.error()
+        Slots.calls += 1  # also of a store without a rename
+        if Slots.calls in Slots.fails_at:
+            Slots.failed += 1
+            raise Slots.error()
 
     def _counted(self, work: Callable[[], T]) -> T:
         if not self.is_late:
@@ -118,6 +119,37 @@ class Slots(MemoryFileSystem):
 
     def invalidate_cache(self, path: Any = None) -> None:
         self._counted(lambda: None)
+
+
+class CopyingSlots(Slots):
+    """The same store without a rename: fsspec copies a file in place and removes the first. URLs begin with
+    ``copies://``; a copy that fails has written half of the file, where it is not late.
+
+    Attributes:
+        n_copies: so many it makes, as where a disk becomes full.
+    """
+
+    n_copies = 1000
+    protocol = "copies"
+    mv = AbstractFileSystem.mv
+
+    @classmethod
+    def _strip_protocol(cls, path: Any) -> str:
+        return str(super()._strip_protocol(str(path).removeprefix("copies://")))
+
+    @classmethod
+    def register(cls) -> None:
+        """Let fsspec know the store."""
+        fsspec.register_implementation("copies", cls, clobber=True)
+
+    def cp_file(self, path1: Any, path2: Any, **options: Any) -> None:
+        data = self.store[self._strip_protocol(path1)].getvalue()
+        self.pipe_file(path2, data[: len(data) // (1 if Slots.is_late else 2)])
+        Slots._fail()
+        if not CopyingSlots.n_copies:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        CopyingSlots.n_copies -= 1
+        self.pipe_file(path2, data)
 
 
 class SlotFile(io.BytesIO):
