@@ -55,11 +55,9 @@ def packed_bytes(n: int, width: int) -> int:
 
 def unpack(data: bytes, n: int, width: int) -> U64:
     """The items of a packed array (§1): least significant bit first; spare bits are ignored."""
-    items = np.zeros(n, np.uint64)
-    bits = np.unpackbits(np.frombuffer(data, np.uint8), count=n * width, bitorder="little").reshape(n, width)
-    for j in range(width):
-        items |= bits[:, j].astype(np.uint64) << np.uint64(j)
-    return items
+    bits = np.zeros((n, 64), np.uint8)
+    bits[:, :width] = np.unpackbits(np.frombuffer(data, np.uint8), count=n * width, bitorder="little").reshape(n, width)
+    return np.packbits(bits, axis=1, bitorder="little").view("<u8").reshape(n).astype(np.uint64)
 
 
 class Reader:
@@ -79,7 +77,8 @@ class Reader:
 
     def items(self, n: int, width: int) -> list[int]:
         """A packed array."""
-        return [int(item) for item in unpack(self.take(packed_bytes(n, width)), n, width)]
+        items: list[int] = unpack(self.take(packed_bytes(n, width)), n, width).tolist()
+        return items
 
     def reserved(self, n: int) -> None:
         """Reserved fields and padding bytes are zero (§1)."""
@@ -152,9 +151,14 @@ def checksum(data: bytes, seed: int, own_words: Sequence[int] = ()) -> int:
     """The checksum of the 32-bit words of `data`; those that hold the checksum itself count as zero (§3)."""
     words = np.frombuffer(data, "<u4").astype(np.uint64)
     words[list(own_words)] = 0
-    i = np.arange(len(words), dtype=np.uint64)
-    m = (i + np.uint64(1)) * np.uint64(0x9E3779B1) % np.uint64(2**32) | np.uint64(1)
-    return (seed + int((words * m).sum())) % 2**64
+    return (seed + int((words * multipliers(len(words))).sum())) % 2**64
+
+
+@functools.lru_cache(maxsize=1000)
+def multipliers(n: int) -> U64:
+    """m(i) for i from 0 to n - 1 (§3)."""
+    i = np.arange(n, dtype=np.uint64)
+    return (i + np.uint64(1)) * np.uint64(0x9E3779B1) % np.uint64(2**32) | np.uint64(1)
 
 
 # --------------------------------------------------------------------------------------------------- §4 Frame
@@ -545,12 +549,18 @@ def read_residual(rest: Reader, kind: DType) -> ResidualCodebook:
     return ResidualCodebook(record.data[: record.at], canonical({s: n for s, n in enumerate(lengths) if n > 0}))
 
 
-def canonical(lengths: dict[int, int]) -> dict[str, int]:
+def canonical(lengths: dict[int, int]) -> Mapping[str, int]:
     """The canonical code for lengths by symbol (§5)."""
-    require(sum(2 ** (12 - n) for n in lengths.values()) == 2**12, "the code is complete")
+    return canonical_code(tuple(sorted((n, s) for s, n in lengths.items())))
+
+
+@functools.lru_cache(maxsize=10_000)
+def canonical_code(lengths: tuple[tuple[int, int], ...]) -> Mapping[str, int]:
+    """The canonical code for lengths with their symbols, in order (§5)."""
+    require(sum(2 ** (12 - n) for n, _ in lengths) == 2**12, "the code is complete")
     codes: dict[str, int] = {}
     code = previous = 0
-    for length, symbol in sorted((n, s) for s, n in lengths.items()):
+    for length, symbol in lengths:
         code <<= length - previous
         codes[f"{code:0{length}b}"] = symbol
         code += 1
