@@ -305,11 +305,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for source_name, name in TAKEN_OVER.items() if options.demo else ():
         shutil.copyfile(options.demo / source_name, RESULTS / name)
     stale = 0
+    places = {name: make(RESULTS) for name, (make, file) in PLACES.items() if (RESULTS / file).exists()}
     for path in PAGES:
         page = old = path.read_text()
-        for name, (make, file) in PLACES.items():
-            if (RESULTS / file).exists():
-                page = filled(page, name, make(RESULTS))
+        for name, lines in places.items():
+            page = filled(page, name, lines)
         stale += page != old
         if not options.check:
             path.write_text(page)

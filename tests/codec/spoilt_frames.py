@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from random import Random
 
@@ -13,7 +14,17 @@ from tests.support import laws
 from tests.support.base_pairs import PAIRS
 from tests.support.bit_patterns import KINDS, from_floats, gaussian, infinity, multiples, scaled, typed
 from tests.support.encode_modes import modes
-from tests.support.frame_builder import ANY_KIND_OR_INDEXED, USUAL_PLANES, Built, Draft, build_frame, sealed_block
+from tests.support.frame_builder import (
+    ANY_KIND_OR_INDEXED,
+    SPOILERS,
+    USUAL_PLANES,
+    Built,
+    Draft,
+    Mutation,
+    build_frame,
+    mutations,
+    sealed_block,
+)
 from tests.support.reference import DTYPES, BlockKind, checksum
 
 BLOCK_KINDS: tuple[BlockKind, ...] = ("constant", "raw", "coded", "predicted")
@@ -152,6 +163,19 @@ def frames_of_the_encoder() -> tuple[bytes, ...]:
     return tuple(found)
 
 
+def drawn_mutations(frames: Sequence[Built], rng: Random, n_frames: int | None) -> Iterator[tuple[Built, Mutation]]:
+    """Yield frames and what they are with one thing spoilt: each thing that can be is spoilt in ``n_frames`` of them,
+    which are drawn, or in all."""
+    left = dict.fromkeys(SPOILERS, len(frames) if n_frames is None else n_frames)
+    for built in rng.sample(frames, len(frames)):
+        spoilt = set()
+        for mutation in mutations(built.frame, rng, built.codebooks, [name for name in left if left[name]]):
+            spoilt.add(mutation.name.partition(":")[0])
+            yield built, mutation
+        for name in spoilt:
+            left[name] -= 1
+
+
 def altered(draft: Draft, rng: Random) -> bytes:
     """Return a frame with a few bytes of its blocks changed, and all checksums set right; of the blocks inside of
     others, most."""
@@ -176,11 +200,17 @@ def with_inner_sealed(block: bytes, b: int) -> bytes:
     return block[:32] + sealed_block(block[32:end], b if block[0] == 5 else 0) + block[end:]
 
 
+@functools.cache
+def places_to_alter(prelude_bytes: int) -> list[int]:
+    """Return the bytes of a prelude but its magic, the two sizes and the checksum."""
+    return [place for place in range(4, prelude_bytes) if not 16 <= place < 24 and not 32 <= place < 48]
+
+
 def altered_prelude(frame: bytes, rng: Random) -> bytes:
     """Return a frame with one byte of its prelude changed, and the checksum set right."""
     spoilt = bytearray(frame)
     prelude_bytes = int.from_bytes(frame[32:40], "little")
-    at = rng.choice([place for place in range(4, prelude_bytes) if not 16 <= place < 24 and not 32 <= place < 48])
+    at = rng.choice(places_to_alter(prelude_bytes))
     spoilt[at] = rng.choice([0, 1, 2, 255, spoilt[at] ^ 1 << rng.randrange(8), rng.randrange(256)])
     spoilt[40:48] = checksum(bytes(spoilt[:prelude_bytes]), 0, own_words=(10, 11)).to_bytes(8, "little")
     return bytes(spoilt)

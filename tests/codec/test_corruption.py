@@ -5,7 +5,7 @@ The second decoder says what is right: both must find the same values, or refuse
 
 from __future__ import annotations
 
-import itertools
+from collections.abc import Sequence
 from dataclasses import replace
 from random import Random
 
@@ -18,6 +18,7 @@ import gcodec
 from tests.codec.spoilt_frames import (
     altered,
     altered_prelude,
+    drawn_mutations,
     frames_of_the_encoder,
     frames_with_a_base,
     small_frames,
@@ -25,8 +26,16 @@ from tests.codec.spoilt_frames import (
 )
 from tests.support import laws
 from tests.support.bit_patterns import KINDS, Bits, gaussian
-from tests.support.frame_builder import SPOILERS, Draft, base_template, build_frame, mutations, sealed_block
-from tests.support.reference import BlockKind
+from tests.support.frame_builder import (
+    SPOILERS,
+    Built,
+    Draft,
+    base_template,
+    build_frame,
+    mutations,
+    sealed_block,
+)
+from tests.support.reference import DTYPES, BlockKind
 
 
 @pytest.mark.parametrize("part", range(4))
@@ -49,15 +58,28 @@ def test_thousands_of_valid_frames_that_no_encoder_writes_decode():
         laws.assert_same_bits(decoded.reshape(-1), built.bits)
 
 
-def test_every_mutation_is_refused_for_its_reason():
-    """The second decoder confirms the reasons in tests/format/test_reference.py."""
+def check_mutations(n_frames: int | None) -> None:
+    """Check what comes of frames in which one thing is spoilt, each thing in ``n_frames`` of a type, or in all."""
     spoilt = set()
-    for seed, built in enumerate(small_frames()):
-        for mutation in itertools.islice(mutations(built.frame, Random(seed), built.codebooks), seed % 4, None, 4):
+    for dtype in DTYPES:
+        frames = [built for built in small_frames() if built.frame[5] == dtype]
+        for built, mutation in drawn_mutations(frames, Random(f"mutations {dtype}"), n_frames):
             found = laws.outcome(mutation.frame, built.codebooks, built.base)
-            assert isinstance(found, str) and found == mutation.expected, f"frame {seed}, {mutation.name}: {found}"
+            assert isinstance(found, str) and found == mutation.expected, (
+                f"{mutation.name}: {found} {built.frame.hex()}"
+            )
             spoilt.add(mutation.name.partition(":")[0])
     assert spoilt == set(SPOILERS)
+
+
+def test_mutations_are_refused_for_their_reason():
+    """The second decoder confirms the reasons in tests/format/test_reference.py."""
+    check_mutations(1)
+
+
+@pytest.mark.slow
+def test_every_mutation_is_refused_for_its_reason():
+    check_mutations(None)
 
 
 def test_mutations_of_the_encoders_frames_are_refused():
@@ -96,14 +118,15 @@ def check_altered(
     return seen
 
 
-def test_both_decoders_treat_altered_blocks_alike():
+@pytest.mark.parametrize("times", [4, pytest.param(20, marks=pytest.mark.slow)])
+def test_both_decoders_treat_altered_blocks_alike(times):
     seen = set()
     for seed, built in enumerate(small_frames()):
-        seen |= check_altered(built.frame, built.codebooks, Random(f"altered {seed}"), 10, built.base)
+        seen |= check_altered(built.frame, built.codebooks, Random(f"altered {seed}"), times, built.base)
     for seed, frame in enumerate(frames_of_the_encoder()):
-        seen |= check_altered(frame, {}, Random(f"altered frame {seed}"), times=5)
+        seen |= check_altered(frame, {}, Random(f"altered frame {seed}"), times)
     for seed, built in enumerate(frames_with_a_base()):
-        seen |= check_altered(built.frame, built.codebooks, Random(f"altered base {seed}"), 5, built.base)
+        seen |= check_altered(built.frame, built.codebooks, Random(f"altered base {seed}"), times, built.base)
     assert {"corruption", "decoded"} <= seen
 
 
@@ -137,13 +160,14 @@ def test_both_decoders_treat_thousands_of_altered_blocks_alike():
         check_altered(built.frame, built.codebooks, rng, 20, built.base)
 
 
-def test_both_decoders_treat_altered_preludes_alike():
+@pytest.mark.parametrize("times", [5, pytest.param(30, marks=pytest.mark.slow)])
+def test_both_decoders_treat_altered_preludes_alike(times):
     seen = set()
     frames = [(built.frame, built.codebooks, built.base) for built in (*small_frames(), *frames_with_a_base()[::5])]
     frames += [(frame, {}, None) for frame in frames_of_the_encoder()[::2]]
     for seed, (frame, codebooks, base) in enumerate(frames):
         rng = Random(f"altered prelude {seed}")
-        for _ in range(15):
+        for _ in range(times):
             spoilt = altered_prelude(frame, rng)
             found = laws.outcome(spoilt, codebooks, base)
             wanted = laws.reference_outcome(spoilt, codebooks, base)
@@ -183,23 +207,34 @@ def test_frames_with_several_faults_are_refused_in_the_order_of_the_page():
     assert laws.outcome(frame[:47]) == "insufficient"
 
 
+def check_limits(frames: Sequence[Built], n_frames: int | None) -> None:
+    """Check that both decoders hold to a limit: on whole frames, and on some in which one thing is spoilt, each thing
+    in ``n_frames``, or in all."""
+    seen, rng = set(), Random("limit")
+    spoilt = [(built, built.frame) for built in frames]
+    spoilt += [(built, altered_prelude(built.frame, rng)) for built in frames for _ in range(10)]
+    spoilt += [(built, mutation.frame) for built, mutation in drawn_mutations(frames, rng, n_frames)]
+    for built, frame in spoilt:
+        size = built.bits.nbytes
+        for limit in (size - 1, size, 0):
+            base = built.base if rng.random() < 0.5 else None
+            found = laws.outcome(frame, built.codebooks, base, limit)
+            wanted = laws.reference_outcome(frame, built.codebooks, base, limit)
+            either = {str(found), str(wanted)} == {"corruption", "unsupported"}  # faults of one step
+            assert either or laws.same_outcome(found, wanted), f"{found} and not {wanted}: {frame.hex()}"
+            seen.add(found if isinstance(found, str) else "decoded")
+    assert seen == {"limit", "corruption", "unsupported", "insufficient", "decoded"}
+
+
 def test_both_decoders_refuse_by_the_limit_after_step_5_and_before_step_6():
     """Frames that are spoilt in the prelude keep their kind of refusal; others that are too long are refused as such,
     before a base is asked for and before a block is read."""
-    seen = set()
-    for seed, built in enumerate((*small_frames()[::30], *frames_with_a_base()[::20])):
-        rng, size = Random(f"limit {seed}"), built.bits.nbytes
-        spoilt = [built.frame, *(mutation.frame for mutation in mutations(built.frame, rng, built.codebooks))]
-        spoilt += [altered_prelude(built.frame, rng) for _ in range(10)]
-        for frame in spoilt:
-            for limit in (size - 1, size, 0):
-                base = built.base if rng.random() < 0.5 else None
-                found = laws.outcome(frame, built.codebooks, base, limit)
-                wanted = laws.reference_outcome(frame, built.codebooks, base, limit)
-                either = {str(found), str(wanted)} == {"corruption", "unsupported"}  # faults of one step
-                assert either or laws.same_outcome(found, wanted), f"{found} and not {wanted}: {frame.hex()}"
-                seen.add(found if isinstance(found, str) else "decoded")
-    assert seen == {"limit", "corruption", "unsupported", "insufficient", "decoded"}
+    check_limits((*small_frames()[::15], *frames_with_a_base()[::8]), 1)
+
+
+@pytest.mark.slow
+def test_both_decoders_refuse_by_the_limit_whatever_is_spoilt():
+    check_limits((*small_frames()[::30], *frames_with_a_base()[::20]), None)
 
 
 @pytest.mark.parametrize("which", [0, 1])

@@ -12,7 +12,7 @@ import pytest
 
 from tests.support import reference
 from tests.support.frame_builder import Built, Changes, Draft, Sparse, build_frame, by_id
-from tests.support.reference import BitReader, ChangeCodebook, Refused, checksum, decode
+from tests.support.reference import BitReader, ChangeCodebook, Codes, Refused, checksum, decode
 
 NO_BASE = 65535
 
@@ -126,7 +126,7 @@ def test_changes_are_read_as_worked_out_by_hand(text: str, gap: int, step: int) 
     steps = {"1" if word[0] == "t" else "0": int(word[1:]) for word in words if word[0] == "t"}
     told = "1" + "".join("1" if word[0] == "t" else word for word in words[2:])
     reader = BitReader(bits(told))
-    codebook = ChangeCodebook(b"", 1, (), {}, steps, ({"1": 3 * g + k},))
+    codebook = ChangeCodebook(b"", 1, (), Codes(), Codes(steps), (Codes({"1": 3 * g + k}),))
     assert reference.read_change(reader, codebook, 0) == (gap, step)
     assert reader.at == len(told)
 

@@ -35,8 +35,8 @@ class Row(NamedTuple):
 
 
 TARGETS = {
-    "frames": Row("mutated frames", "frames", "Frames", 30, 20_000),
-    "reference": Row("mutated frames, beside the reference decoder", "frames", "FramesBesideReference", 2, 2000),
+    "frames": Row("mutated frames", "frames", "Frames", 30, 8000),
+    "reference": Row("mutated frames, beside the reference decoder", "frames", "FramesBesideReference", 2, 1000),
     "archives": Row("archives, index changed and sealed again: restored and loaded", "containers", "Archives", 3, 2000),
     "indexes": Row("archives, index changed and sealed again: listed", "containers", "ArchiveIndexes", 12, 5000),
     "messages": Row("messages of an all-reduce", "messages", "Messages", 10, 5000, True),

@@ -25,6 +25,12 @@ def test_native_kernels_obey_every_law(law: Any) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("law", native_laws.LAWS, ids=lambda law: law.__name__)
+def test_native_kernels_obey_every_law_on_more_cases(law: Any) -> None:
+    law(native_laws.memory_of(build()), 2)
+
+
+@pytest.mark.slow
 def test_native_kernels_touch_no_memory_that_is_not_theirs() -> None:
     """With the address sanitizer, which must be loaded before anything else, and that of undefined behavior."""
     found = subprocess.run([compiler(), "-print-file-name=libasan.so"], capture_output=True, text=True, check=True)

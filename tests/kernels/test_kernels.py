@@ -432,7 +432,8 @@ def corners(frame: bytes, mode: Mode) -> set[str]:
             seen |= {"codebook by id"} if record[0] == 1 else {"codebook inline"}
             name = int.from_bytes(record[4:8], "little"), int.from_bytes(record[8:16], "little")
             inline = Inline.of(record if record[0] == 0 else laws.SHIPPED[name])
-            codes = {code: symbol for symbol, code in sorted(inline.codes().items(), key=lambda item: len(item[1]))}
+            by_length = sorted(inline.codes().items(), key=lambda item: len(item[1]))
+            codes = reference.Codes({code: symbol for symbol, code in by_length})
             escaped: list[int] = []
             for s, stream in enumerate(coded.streams):
                 count = min(1 << draft.stream_log2, coded.n_values - (s << draft.stream_log2))

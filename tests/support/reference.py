@@ -55,11 +55,9 @@ def packed_bytes(n: int, width: int) -> int:
 
 def unpack(data: bytes, n: int, width: int) -> U64:
     """The items of a packed array (§1): least significant bit first; spare bits are ignored."""
-    items = np.zeros(n, np.uint64)
-    bits = np.unpackbits(np.frombuffer(data, np.uint8), count=n * width, bitorder="little").reshape(n, width)
-    for j in range(width):
-        items |= bits[:, j].astype(np.uint64) << np.uint64(j)
-    return items
+    bits = np.zeros((n, 64), np.uint8)
+    bits[:, :width] = np.unpackbits(np.frombuffer(data, np.uint8), count=n * width, bitorder="little").reshape(n, width)
+    return np.packbits(bits, axis=1, bitorder="little").view("<u8").reshape(n).astype(np.uint64)
 
 
 class Reader:
@@ -79,7 +77,8 @@ class Reader:
 
     def items(self, n: int, width: int) -> list[int]:
         """A packed array."""
-        return [int(item) for item in unpack(self.take(packed_bytes(n, width)), n, width)]
+        items: list[int] = unpack(self.take(packed_bytes(n, width)), n, width).tolist()
+        return items
 
     def reserved(self, n: int) -> None:
         """Reserved fields and padding bytes are zero (§1)."""
@@ -152,9 +151,14 @@ def checksum(data: bytes, seed: int, own_words: Sequence[int] = ()) -> int:
     """The checksum of the 32-bit words of `data`; those that hold the checksum itself count as zero (§3)."""
     words = np.frombuffer(data, "<u4").astype(np.uint64)
     words[list(own_words)] = 0
-    i = np.arange(len(words), dtype=np.uint64)
-    m = (i + np.uint64(1)) * np.uint64(0x9E3779B1) % np.uint64(2**32) | np.uint64(1)
-    return (seed + int((words * m).sum())) % 2**64
+    return (seed + int((words * multipliers(len(words))).sum())) % 2**64
+
+
+@functools.lru_cache(maxsize=1000)
+def multipliers(n: int) -> U64:
+    """m(i) for i from 0 to n - 1 (§3)."""
+    i = np.arange(n, dtype=np.uint64)
+    return (i + np.uint64(1)) * np.uint64(0x9E3779B1) % np.uint64(2**32) | np.uint64(1)
 
 
 # --------------------------------------------------------------------------------------------------- §4 Frame
@@ -375,7 +379,7 @@ class Codebook:
 
     record: bytes
     symbols: dict[int, tuple[int, int]]  # symbol: (level, relative head), without zero and escape
-    codes: dict[str, int]  # the bits of a code, lowest bit position first: symbol; the shortest first
+    codes: Codes  # the bits of a code, lowest bit position first: symbol; the shortest first
 
 
 @dataclass(frozen=True)
@@ -388,9 +392,9 @@ class ChangeCodebook:
     record: bytes
     n_classes: int
     thresholds: tuple[int, ...]
-    counts: dict[str, int]
-    steps: dict[str, int]
-    classes: tuple[dict[str, int], ...]
+    counts: Codes
+    steps: Codes
+    classes: tuple[Codes, ...]
 
 
 @dataclass(frozen=True)
@@ -495,10 +499,10 @@ def read_changes_record(data: bytes, kind: DType) -> ChangeCodebook:
     codes = []
     for size in sizes:
         length_of = {symbol: n for symbol, n in enumerate(lengths[:size]) if n > 0}
-        codes.append(canonical(length_of) if length_of else {})
+        codes.append(canonical(length_of) if length_of else Codes())
         lengths = lengths[size:]
     counts = codes.pop(0)
-    steps = {} if n_classes == 0 else codes.pop(0)
+    steps = Codes() if n_classes == 0 else codes.pop(0)
     return ChangeCodebook(data[: record.at], n_classes, thresholds, counts, steps, tuple(codes))
 
 
@@ -529,7 +533,7 @@ class ResidualCodebook:
     """A prefix code for the residuals of predicted blocks (§5), and its record."""
 
     record: bytes
-    codes: dict[str, int]  # as in Codebook
+    codes: Codes  # as in Codebook
 
 
 def read_residual(rest: Reader, kind: DType) -> ResidualCodebook:
@@ -545,12 +549,29 @@ def read_residual(rest: Reader, kind: DType) -> ResidualCodebook:
     return ResidualCodebook(record.data[: record.at], canonical({s: n for s, n in enumerate(lengths) if n > 0}))
 
 
-def canonical(lengths: dict[int, int]) -> dict[str, int]:
+class Codes(dict[str, int]):
+    """The symbols of a prefix code by their codes, the lowest bit position first; the shortest code comes first.
+
+    `begins` has what the next 12 bits begin with, once that has been looked up: a symbol, and the bits of its code.
+    """
+
+    def __init__(self, symbols: Mapping[str, int] | None = None) -> None:
+        super().__init__(symbols or {})
+        self.begins: dict[str, tuple[int, int]] = {}
+
+
+def canonical(lengths: dict[int, int]) -> Codes:
     """The canonical code for lengths by symbol (§5)."""
-    require(sum(2 ** (12 - n) for n in lengths.values()) == 2**12, "the code is complete")
-    codes: dict[str, int] = {}
+    return canonical_code(tuple(sorted((n, s) for s, n in lengths.items())))
+
+
+@functools.lru_cache(maxsize=10_000)
+def canonical_code(lengths: tuple[tuple[int, int], ...]) -> Codes:
+    """The canonical code for lengths with their symbols, in order (§5)."""
+    require(sum(2 ** (12 - n) for n, _ in lengths) == 2**12, "the code is complete")
+    codes = Codes()
     code = previous = 0
-    for length, symbol in sorted((n, s) for s, n in lengths.items()):
+    for length, symbol in lengths:
         code <<= length - previous
         codes[f"{code:0{length}b}"] = symbol
         code += 1
@@ -706,7 +727,7 @@ def read_streams(
     n_values: int,
     run_symbol: int,
     H: int,
-    codes: Mapping[str, int],
+    codes: Codes,
 ) -> tuple[npt.NDArray[np.intp], list[int]]:
     """The symbols of a block's sub-streams (§7), and the heads behind escapes."""
     symbols: list[int] = []
@@ -727,17 +748,20 @@ class BitReader:
         self.bits = f"{int.from_bytes(data, 'little'):0{8 * len(data)}b}"[::-1]  # bits[i] is the bit at position i
         self.at = 0
 
-    def symbol(self, codes: Mapping[str, int]) -> int:
-        """The symbol whose code comes next. Of the codes, the shortest come first."""
-        require(len(codes) > 0, "a symbol is of a code that is not empty")
-        bits, at = self.bits, self.at
-        end = at + len(next(iter(codes)))
-        while (symbol := codes.get(bits[at:end])) is None:
-            end += 1
-            if end > len(bits):
-                require(False, "a code lies within its sub-stream")
-        self.at = end
+    def symbol(self, codes: Codes) -> int:
+        """The symbol whose code comes next."""
+        symbol, n_bits = codes.begins.get(self.bits[self.at : self.at + 12]) or self.look_up(codes)
+        self.at += n_bits
         return symbol
+
+    def look_up(self, codes: Codes) -> tuple[int, int]:
+        """The symbol whose code comes next, and the bits of its code."""
+        require(len(codes) > 0, "a symbol is of a code that is not empty")
+        window = self.bits[self.at : self.at + 12]
+        for n_bits in range(len(next(iter(codes))), len(window) + 1):
+            if window[:n_bits] in codes:
+                return codes.begins.setdefault(window, (codes[window[:n_bits]], n_bits))
+        raise Refused("corruption", "a code lies within its sub-stream")
 
     def number(self, n_bits: int) -> int:
         """The number in the next bits, lowest bit first."""
@@ -751,9 +775,7 @@ class BitReader:
         require(-(-self.at // 8) == len(self.bits) // 8, "a sub-stream ends in its last byte")
 
 
-def read_stream(
-    data: bytes, count: int, H: int, codes: Mapping[str, int], symbols: list[int], escaped: list[int]
-) -> None:
+def read_stream(data: bytes, count: int, H: int, codes: Codes, symbols: list[int], escaped: list[int]) -> None:
     """Append the symbols of a sub-stream (§7) to `symbols`, and the heads behind escapes to `escaped`."""
     bits = BitReader(data)
     for _ in range(count):

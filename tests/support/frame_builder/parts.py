@@ -41,7 +41,9 @@ def to_bits(item: int, width: int) -> str:
 
 def pack(items: Iterable[int], width: int, spare: Random | None = None) -> bytes:
     """A packed array (§1)."""
-    return to_bytes("".join(to_bits(item, width) for item in items), spare)
+    if width == 0:
+        return b""
+    return to_bytes("".join([f"{item:0{width}b}" for item in items][::-1])[::-1], spare)
 
 
 def padded(data: bytes, multiple: int, fill: int = 0) -> bytes:

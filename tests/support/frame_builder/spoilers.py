@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from random import Random
 from typing import NamedTuple, TypeAlias
@@ -55,8 +55,11 @@ def spoils(name: str) -> Callable[[Spoiler], Spoiler]:
     return register
 
 
-def mutations(frame: bytes, rng: Random, codebooks: Known | None = None) -> Iterator[Mutation]:
-    """All that can be spoilt in a valid frame, one thing at a time, with all checksums set right again.
+def mutations(
+    frame: bytes, rng: Random, codebooks: Known | None = None, names: Collection[str] | None = None
+) -> Iterator[Mutation]:
+    """All that can be spoilt in a valid frame, one thing at a time, with all checksums set right again; with `names`
+    what those of `SPOILERS` spoil.
 
     `codebooks` holds the codebooks that the frame names by id; what is expected is what a decoder reports that has
     them, and the frame's base if it has one. Where it can be done, a spoilt frame is
@@ -65,8 +68,9 @@ def mutations(frame: bytes, rng: Random, codebooks: Known | None = None) -> Iter
     """
     draft = Draft.of(frame, codebooks or {})
     for name, spoiler in SPOILERS.items():
-        for how, spoilt, expected in spoiler(draft, rng):
-            yield Mutation(f"{name}: {how}", spoilt, expected)
+        if names is None or name in names:
+            for how, spoilt, expected in spoiler(draft, rng):
+                yield Mutation(f"{name}: {how}", spoilt, expected)
 
 
 def flipped(data: bytes, at: int, rng: Random) -> bytes:
