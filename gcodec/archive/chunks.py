@@ -40,7 +40,7 @@ MIN_RUN, CHUNK_COST = 1 << 12, 16
 FOUND_FRAME, FOUND_REPEATS = 0.95, 0.02
 #: Records that take more than this share of their size field by field are tried with Zstandard as they are, too.
 RECORDS_LIKELY = 0.97
-#: Bytes of a part, in its middle, that are looked at for repetitions: an eighth of a whole part.
+#: Bytes of a part of a tensor, in its middle, that are looked at for repetitions: an eighth of a whole part.
 LOOKED_AT = 1 << 19
 #: Least share of its size that a base must save a part: for less nobody should have to keep another file.
 WORTH_A_BASE = 0.005
@@ -241,21 +241,21 @@ def found_chunk(packed: Packed, dtype: str) -> Packed:
     """
     data = packed.restored
     is_doubtful = len(packed.payload) >= FOUND_FRAME * data.size
-    return _or_text(packed) if is_doubtful or _repeats_values(data, dtype) else packed
+    return _or_text(packed) if is_doubtful or has_repeats(data, min(width(dtype) or 1, 4)) else packed
 
 
 def _repeats_values(data: Bytes, dtype: str) -> bool:
-    """Return True if values of a type occur again one after the other, as far as a sample tells."""
-    return has_repeats(data, min(width(dtype) or 1, 4))
+    """Return True if values of a type occur again one after the other, as far as a sample from the middle tells."""
+    start = max(data.size - LOOKED_AT, 0) // 16 * 8  # where values begin, of whatever type
+    return has_repeats(data[start : start + LOOKED_AT], min(width(dtype) or 1, 4))
 
 
 def has_repeats(data: Bytes, step: int = 1) -> bool:
-    """Return True if many pairs of words, at multiples of ``step`` bytes, occur more than once, as far as a sample from
-    the middle tells."""
+    """Return True if many pairs of words, at multiples of ``step`` bytes, occur more than once, as far as a sample
+    tells."""
     from ..kernels.sample.repeated_words import share_repeated
 
-    start = max(data.size - LOOKED_AT, 0) // 16 * 8  # where values begin, of whatever type
-    return share_repeated(data[start : start + LOOKED_AT], step) > FOUND_REPEATS
+    return share_repeated(data, step) > FOUND_REPEATS
 
 
 def _or_text(best: Packed) -> Packed:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate, chain
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 import xxhash
@@ -274,54 +274,18 @@ class ArchiveWriter(AllOrNothing):
         ``copies``: finds segments whose bytes are in the archive; None where none are looked for.
         """
 
-        def work(part: Part) -> list[tuple[Packed, Bytes | None]]:
-            segment, base_bytes = plan.segments[part.segment], bases[part.segment]
-            data = self._read(plan.source, segment.start + part.start, segment.start + part.stop)
-            try:
-                base_part = base_bytes.read(part.start, part.stop) if base_bytes else None
-                held = base_bytes is not None and base_bytes.is_held
-                if segment.group and segment.dtype:
-                    chunks = pack_group(
-                        data,
-                        segment.dtype,
-                        segment.group,
-                        base_part,
-                        base_is_held=held,
-                        smallest=self._smallest,
-                        take=self._memory.take,
-                    )
-                    ends = [*accumulate(chunk.restored.size for chunk in chunks)]
-                    return [
-                        (chunk, None if base_part is None else base_part[end - chunk.restored.size : end])
-                        for chunk, end in zip(chunks, ends, strict=True)
-                    ]
-                if segment.fields is not None:
-                    return [(record_chunk(data, segment.fields), base_part)]
-                options = policy.options(part, data) if policy and segment.dtype else {}
-                n_columns = columns.get(part.segment, 0)
-                packed = pack_chunk(
-                    data,
-                    segment.dtype,
-                    options,
-                    n_columns,
-                    base_part,
-                    base_is_held=held,
-                    smallest=self._smallest,
-                    take=self._memory.take,
-                )
-                if plan.format == "bytes" and segment.dtype:
-                    packed = found_chunk(packed, segment.dtype)
-                if plan.format == "safetensors" and not segment.start and segment.dtype is None:  # the header
-                    packed = packed if may_compress_header(data.tobytes(), len(packed.payload)) else stored_chunk(data)
-                return [(packed, base_part)]
-            except GcodecError as error:
-                name = next((view.name for view in plan.tensors if view.segment == part.segment), "")
-                raise type(error)(f"{plan.path}:{name}: {error}") from error
-
         columns, bases = plan.columns(), _bases_of(plan, base)
         casts = find_casts(plan, ready.keys()) if self._casts and policy is None else {}
         for number, of in casts.items():
             bases[number] = _cast_bytes(plan, number, of)
+
+        def work(part: Part) -> list[tuple[Packed, Bytes | None]]:
+            try:
+                return self._packed(plan, part, policy, bases[part.segment], columns.get(part.segment, 0))
+            except GcodecError as error:
+                name = next((view.name for view in plan.tensors if view.segment == part.segment), "")
+                raise type(error)(f"{plan.path}:{name}: {error}") from error
+
         encoded = (
             number
             for number in range(len(plan.segments))
@@ -350,6 +314,35 @@ class ArchiveWriter(AllOrNothing):
             crcs.update(dict.fromkeys(segment.crc_at, crc.value) if crc else {})
         next(results, None)  # ends the generators: an interrupt while they are collected would be lost
         return tuple(entries), crcs
+
+    def _packed(
+        self, plan: FilePlan, part: Part, policy: EncodingPolicy | None, base: BaseBytes | None, n_columns: int
+    ) -> list[tuple[Packed, Bytes | None]]:
+        """Return the chunks of a part of the file, each with the bytes of the base that it has to do with."""
+        segment = plan.segments[part.segment]
+        data = self._read(plan.source, segment.start + part.start, segment.start + part.stop)
+        base_part = None if base is None else base.read(part.start, part.stop)
+        how: dict[str, Any] = {
+            "base_is_held": base is not None and base.is_held,
+            "smallest": self._smallest,
+            "take": self._memory.take,
+        }
+        if segment.group and segment.dtype:
+            chunks = pack_group(data, segment.dtype, segment.group, base_part, **how)
+            ends = accumulate(chunk.restored.size for chunk in chunks)
+            return [
+                (chunk, None if base_part is None else base_part[end - chunk.restored.size : end])
+                for chunk, end in zip(chunks, ends, strict=True)
+            ]
+        if segment.fields is not None:
+            return [(record_chunk(data, segment.fields), base_part)]
+        options = policy.options(part, data) if policy and segment.dtype else {}
+        packed = pack_chunk(data, segment.dtype, options, n_columns, base_part, **how)
+        if plan.format == "bytes" and segment.dtype:
+            packed = found_chunk(packed, segment.dtype)
+        if plan.format == "safetensors" and not segment.start and segment.dtype is None:  # the header
+            packed = packed if may_compress_header(data.tobytes(), len(packed.payload)) else stored_chunk(data)
+        return [(packed, base_part)]
 
     def _segment_here(self, results: Iterator[list[tuple[Packed, Bytes | None]]], size: int) -> SegmentEntry:
         """Writes the chunks of a segment of ``size`` bytes, which are all of ``results``."""
