@@ -25,7 +25,7 @@ PORTABLE := NUMBA_CPU_FEATURES= NUMBA_CACHE_DIR=$(CURDIR)/.cache/numba-portable
 OLDER_CPUS := x86-64-v2 $(if $(shell grep -m1 -o avx512_vbmi2 /proc/cpuinfo 2>/dev/null),x86-64-v3)
 
 .DELETE_ON_ERROR:
-.PHONY: help demo test check portable compiled pytest suites slow fuzz test-gpu check-gpu test-integrations sanitize-gpu golden bench bench-gpu bench-cluster experiments docs wheel clean
+.PHONY: help demo test check portable compiled pytest suites slow fuzz test-gpu check-gpu test-integrations sanitize-gpu golden bench bench-gpu bench-cluster experiments pictures docs wheel clean
 
 help:           ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -119,14 +119,15 @@ experiments: $(VENV)/.installed ## the papers' experiments on small models, 40 m
 	@$(BIN)/python -m bench.experiments.gcomp_pictures
 	@$(BIN)/python -m bench.experiments.gcomp_drops $(EXPERIMENT_ARGS)
 	@$(BIN)/python -m bench.experiments.gravac $(EXPERIMENT_ARGS)
-	@$(BIN)/python -m bench.experiments.gravac_pictures
 	@$(BIN)/python -m bench.experiments.gravac_bits $(EXPERIMENT_ARGS)
 	@$(BIN)/python -m bench.experiments.gradzip $(EXPERIMENT_ARGS)
-	@$(BIN)/python -m bench.experiments.gradzip_pictures
 	@$(BIN)/python -m bench.experiments.lgreco $(EXPERIMENT_ARGS)
-	@$(BIN)/python -m bench.experiments.lgreco.pictures
 	@$(BIN)/python -m bench.experiments.accuracy $(EXPERIMENT_ARGS)
+	@$(BIN)/python -m bench.pictures
 	@$(BIN)/python -m bench.report
+
+pictures: $(VENV)/.installed    ## draw the pictures whose tables have changed
+	@$(BIN)/python -m bench.pictures
 
 docs: $(VENV)/.docs            ## the site, with a reference of the API: build/site/index.html
 	@$(BIN)/python -m tools.site
