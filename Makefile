@@ -25,7 +25,7 @@ PORTABLE := NUMBA_CPU_FEATURES= NUMBA_CACHE_DIR=$(CURDIR)/.cache/numba-portable
 OLDER_CPUS := x86-64-v2 $(if $(shell grep -m1 -o avx512_vbmi2 /proc/cpuinfo 2>/dev/null),x86-64-v3)
 
 .DELETE_ON_ERROR:
-.PHONY: help demo test check portable compiled pytest suites slow fuzz test-gpu check-gpu test-integrations sanitize-gpu golden bench bench-gpu bench-cluster experiments pictures docs wheel clean
+.PHONY: help demo test check portable compiled pytest suites slow fuzz test-gpu check-gpu test-integrations sanitize-gpu golden bench bench-gpu bench-cluster experiments pictures docs wheel sdist clean
 
 help:           ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -134,6 +134,9 @@ docs: $(VENV)/.docs            ## the site, with a reference of the API: build/s
 
 wheel: $(VENV)/.installed       ## a wheel with compiled kernels, in dist/; ten minutes, on a CPU with AVX-512
 	@GCODEC_COMPILE=all $(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist .
+
+sdist: $(VENV)/.installed       ## the source distribution, in dist/
+	@$(BIN)/python -m build --sdist --outdir dist .
 
 clean:          ## remove what make and the tools made
 	rm -rf gcodec/kernels/compiled $(VENV) $(INTEGRATIONS) .cache .hypothesis .mypy_cache .pytest_cache .ruff_cache build dist
