@@ -1,4 +1,4 @@
-"""The definitions for a hosted CI: they call targets that exist, may do little, and keep no secret."""
+"""The definitions for a hosted CI and for commits: they call what exists, may do little, and keep no secret."""
 
 from __future__ import annotations
 
@@ -95,3 +95,19 @@ def test_actions_have_a_pinned_major_version(path):
     used = [step["uses"] for step in steps_of(parsed(path)) if "uses" in step]
     assert used
     assert all(re.search(r"@(v\d+|release/v\d+)$", action) for action in used), used
+
+
+def test_hooks_before_a_commit_are_the_tools_of_make_check():
+    repositories = parsed(ROOT / ".pre-commit-config.yaml")["repos"]
+    assert [repository["repo"] for repository in repositories] == ["local"]
+    hooks = [hook["entry"].split() for repository in repositories for hook in repository["hooks"]]
+    recipe = (ROOT / "Makefile").read_text("utf-8").partition("\ncheck:")[2].partition("\n\n")[0]
+    checked = re.findall(r"\$\(BIN\)/(\S+(?: [a-z]+)?)", recipe)
+    assert [" ".join(words[:2] if len(words) > 1 else words).removeprefix(".venv/bin/") for words in hooks] == checked
+
+
+def test_templates_of_issues_say_what_they_are_for():
+    for template in (ROOT / ".github/ISSUE_TEMPLATE").glob("*.md"):
+        _, front, text = template.read_text("utf-8").split("---\n", 2)
+        assert yaml.safe_load(front).keys() == {"name", "about", "labels"}, template.name
+        assert "**" in text

@@ -61,11 +61,13 @@ PAGES = {
             f"contributing/decisions/{page.stem}"
             for page in (ROOT / "docs" / "contributing" / "decisions").glob("[0-9]*.md")
         ),
+        "RELEASE",
+        "CODE_OF_CONDUCT",
         "CHANGELOG",
     ),
 }
 #: Pages of the site that lie beside docs/, as their readers look for them there.
-ROOT_PAGES = ("CONTRIBUTING", "CHANGELOG")
+ROOT_PAGES = ("CONTRIBUTING", "RELEASE", "CODE_OF_CONDUCT", "CHANGELOG")
 #: The reference: titles of its pages, and what stands on them.
 REFERENCE = {
     "Arrays": """gcodec.encode gcodec.decode gcodec.decode_range gcodec.inspect gcodec.FrameInfo gcodec.max_encoded_size
