@@ -25,7 +25,7 @@ PORTABLE := NUMBA_CPU_FEATURES= NUMBA_CACHE_DIR=$(CURDIR)/.cache/numba-portable
 OLDER_CPUS := x86-64-v2 $(if $(shell grep -m1 -o avx512_vbmi2 /proc/cpuinfo 2>/dev/null),x86-64-v3)
 
 .DELETE_ON_ERROR:
-.PHONY: help demo test check portable compiled pytest suites slow fuzz test-gpu check-gpu test-integrations sanitize-gpu golden bench bench-gpu bench-cluster experiments docs wheel clean
+.PHONY: help demo test check portable compiled pytest suites slow fuzz test-gpu check-gpu test-integrations sanitize-gpu golden bench bench-gpu bench-cluster experiments pictures docs wheel sdist clean
 
 help:           ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -119,20 +119,24 @@ experiments: $(VENV)/.installed ## the papers' experiments on small models, 40 m
 	@$(BIN)/python -m bench.experiments.gcomp_pictures
 	@$(BIN)/python -m bench.experiments.gcomp_drops $(EXPERIMENT_ARGS)
 	@$(BIN)/python -m bench.experiments.gravac $(EXPERIMENT_ARGS)
-	@$(BIN)/python -m bench.experiments.gravac_pictures
 	@$(BIN)/python -m bench.experiments.gravac_bits $(EXPERIMENT_ARGS)
 	@$(BIN)/python -m bench.experiments.gradzip $(EXPERIMENT_ARGS)
-	@$(BIN)/python -m bench.experiments.gradzip_pictures
 	@$(BIN)/python -m bench.experiments.lgreco $(EXPERIMENT_ARGS)
-	@$(BIN)/python -m bench.experiments.lgreco.pictures
 	@$(BIN)/python -m bench.experiments.accuracy $(EXPERIMENT_ARGS)
+	@$(BIN)/python -m bench.pictures
 	@$(BIN)/python -m bench.report
+
+pictures: $(VENV)/.installed    ## draw the pictures whose tables have changed
+	@$(BIN)/python -m bench.pictures
 
 docs: $(VENV)/.docs            ## the site, with a reference of the API: build/site/index.html
 	@$(BIN)/python -m tools.site
 
 wheel: $(VENV)/.installed       ## a wheel with compiled kernels, in dist/; ten minutes, on a CPU with AVX-512
 	@GCODEC_COMPILE=all $(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist .
+
+sdist: $(VENV)/.installed       ## the source distribution, in dist/
+	@$(BIN)/python -m build --sdist --outdir dist .
 
 clean:          ## remove what make and the tools made
 	rm -rf gcodec/kernels/compiled $(VENV) $(INTEGRATIONS) .cache .hypothesis .mypy_cache .pytest_cache .ruff_cache build dist
@@ -158,8 +162,9 @@ $(INTEGRATIONS)/.installed: pyproject.toml constraints.txt
 	@$(subst $(BIN),$(INTEGRATIONS)/bin,$(PIP)) --editable '.[dev,integrations]'
 	@touch $@
 
+# The kernels are compiled already.
 $(VENV)/.bench: $(VENV)/.installed
-	@$(PIP) --editable '.[bench]'
+	@GCODEC_COMPILE=0 $(PIP) --editable '.[bench]'
 	@touch $@
 
 $(NVIDIA)/.installed: $(VENV)/.installed Makefile
@@ -167,5 +172,5 @@ $(NVIDIA)/.installed: $(VENV)/.installed Makefile
 	@touch $@
 
 $(VENV)/.docs: $(VENV)/.installed
-	@$(PIP) --editable '.[docs]'
+	@GCODEC_COMPILE=0 $(PIP) --editable '.[docs]'
 	@touch $@

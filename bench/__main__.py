@@ -60,7 +60,7 @@ def commands(quick: bool, data: Path, out: Path) -> list[list[str]]:
         }.get(name, small)
         results.append([f"bench.{name}", *(["--data", str(data)] if reads else []), "--out", str(out), *more])
     pictures = ["--results", str(out), *(["--out", str(out)] if quick else [])]
-    return [*results, ["bench.plots", *pictures], *([] if quick or out != RESULTS else [["bench.report"]])]
+    return [*results, ["bench.pictures", *pictures], *([] if quick or out != RESULTS else [["bench.report"]])]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -1,14 +1,10 @@
 """The pictures of README.md and docs/benchmarks.md, from the CSV files of ``bench/results``; each can be read in gray.
 
-    python -m bench.plots [--results DIR] [--out DIR]
-
-writes ``docs/images/*.png``. A picture whose CSV file is missing is left as it is.
+``bench.pictures`` draws them.
 """
 
 from __future__ import annotations
 
-import argparse
-import sys
 from collections.abc import Callable, Sequence
 from itertools import product
 from pathlib import Path
@@ -22,14 +18,12 @@ from matplotlib.ticker import NullLocator
 from matplotlib.transforms import Bbox
 
 from bench import sections
-from bench.codec import RESULTS
 from bench.front_page import totals
 from bench.sections import BATCH, STEP, Contest, contests, stages_in_order
 from gcodec.benchmark.csv_tables import read_table
 from gcodec.benchmark.measure import OURS
 from gcodec.demo.figures.plots import COLORS, LEGEND, MARKERS
 
-IMAGES = Path(__file__).resolve().parents[1] / "docs" / "images"
 DPI = 90
 PANEL = (4.6, 3.6)
 FRONT = {"Weights, bfloat16": "parameters bf16", "Gradients, float32": "gradients fp32"}  #: the README's picture
@@ -308,36 +302,14 @@ def _save(figure: Figure, path: Path, dpi: int = DPI) -> None:
     figure.savefig(path, dpi=dpi, format="png", metadata={"Software": None})
 
 
-#: Picture to what draws it, and the file in bench/results that this reads.
-Pictures = dict[str, tuple[Callable[[Path, Path], None], str]]
+#: Picture to what draws it, and the files in bench/results that this reads.
+Pictures = dict[str, tuple[Callable[[Path, Path], None], tuple[str, ...]]]
 PICTURES: Pictures = {
-    "front": (front, "codec.csv"),
-    "pareto": (pareto, "codec.csv"),
-    "training": (training, "levels.csv"),
-    "stages": (stages, "stages.csv"),
-    "scaling": (scaling, "scaling.csv"),
-    "prediction": (prediction, "prediction.csv"),
-    "weight-sync": (weight_sync, "weight-sync.csv"),
+    "front": (front, ("codec.csv",)),
+    "pareto": (pareto, ("codec.csv",)),
+    "training": (training, ("levels.csv",)),
+    "stages": (stages, ("stages.csv",)),
+    "scaling": (scaling, ("scaling.csv",)),
+    "prediction": (prediction, ("prediction.csv",)),
+    "weight-sync": (weight_sync, ("weight-sync.csv",)),
 }
-
-
-def draw_all(pictures: Pictures, parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> int:
-    """Run the command line of a module of pictures."""
-    parser.add_argument("--results", type=Path, default=RESULTS, help="folder of CSV files (default: bench/results)")
-    parser.add_argument("--out", type=Path, default=IMAGES, help="where the pictures go (default: docs/images)")
-    options = parser.parse_args(arguments)
-    for name, (draw, file) in pictures.items():
-        if (options.results / file).exists():
-            draw(options.results, options.out / f"{name}.png")
-            print(options.out / f"{name}.png")
-    return 0
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line."""
-    parser = argparse.ArgumentParser(prog="python -m bench.plots", description=__doc__.splitlines()[0])
-    return draw_all(PICTURES, parser, arguments)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

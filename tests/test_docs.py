@@ -15,7 +15,7 @@ import pytest
 from tests.support.doc_blocks import blocks_of
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = sorted([ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")])
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / ".github").rglob("*.md"), *(ROOT / "docs").rglob("*.md")])
 #: Folders that paths and modules in the documentation begin with.
 TREES = ("gcodec", "tests", "bench", "tools", "examples")
 
@@ -23,6 +23,7 @@ DOTTED = re.compile(r"(?<![\w./-])(?:gcodec|bench|tools|tests)(?:\.[A-Za-z_]\w*)
 PATH = re.compile(rf"(?<![\w./-])(?:{'|'.join(TREES)})(?:/\w+)*/(?:\w+\.(?:py|md|csv|json)\b|(?=[\s`),;:]))")
 IMPORT = re.compile(r"^\s*from (gcodec[\w.]*) import ([\w, ]+)", re.MULTILINE)
 MAKE = re.compile(r"\bmake ([a-z][\w-]*)")
+SPAN = re.compile(r"(?:`(?:[A-Z_]+=\S+ )*|^    )make\s+([a-z][\w-]*)", re.MULTILINE)
 MODULE = re.compile(r"\bpython -m ((?:gcodec|bench|tools)(?:\.\w+)*)")
 OPTION = re.compile(r"(?<![\w-])--[a-z][\w-]*")
 BARE_FILE = re.compile(r"`(\w+\.py)`")
@@ -148,6 +149,21 @@ def mistaken_commands(text: str) -> list[str]:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_commands_that_no_test_runs_name_targets_and_options_that_exist(page):
     assert not mistaken_commands(page.read_text(encoding="utf-8"))
+
+
+def unknown_targets(text: str) -> list[str]:
+    """The targets that code in a page gives to make, in a span or an indented block, and the Makefile lacks."""
+    return [target for target in SPAN.findall(text) if target not in targets()]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_targets_of_make_that_pages_name_exist(page):
+    assert not unknown_targets(page.read_text(encoding="utf-8"))
+
+
+def test_unknown_targets_of_make_are_found():
+    text = "Call `make test` or\n`make\nnothing`, and make sure.\n\n    make docs   the site\n    make none   of it\n"
+    assert unknown_targets(text) == ["nothing", "none"]
 
 
 def test_mistaken_commands_are_found():

@@ -59,7 +59,7 @@ LONG_LISTS: dict[str, str] = {
 
 #: Endings of files in the repository; no other kind, and no file of more bytes, is committed by accident.
 KINDS = {".base", ".case", ".cpp", ".css", ".csv", ".cu", ".cuh", ".frame", ".gc", ".h", ".js", ".json", ".md",
-         ".png", ".py", ".safetensors", ".toml", ".txt", ".typed"}  # fmt: skip
+         ".png", ".py", ".safetensors", ".toml", ".txt", ".typed", ".yaml", ".yml"}  # fmt: skip
 WITHOUT_ENDING = {".ci/run", ".git-blame-ignore-revs", ".gitignore", "LICENSE", "Makefile"}
 MAX_FILE_BYTES = 2 << 20
 

@@ -56,9 +56,18 @@ PAGES = {
         "contributing/performance",
         "contributing/gpu",
         "contributing/wire",
+        "contributing/decisions/index",
+        *sorted(
+            f"contributing/decisions/{page.stem}"
+            for page in (ROOT / "docs" / "contributing" / "decisions").glob("[0-9]*.md")
+        ),
+        "RELEASE",
+        "CODE_OF_CONDUCT",
         "CHANGELOG",
     ),
 }
+#: Pages of the site that lie beside docs/, as their readers look for them there.
+ROOT_PAGES = ("CONTRIBUTING", "RELEASE", "CODE_OF_CONDUCT", "CHANGELOG")
 #: The reference: titles of its pages, and what stands on them.
 REFERENCE = {
     "Arrays": """gcodec.encode gcodec.decode gcodec.decode_range gcodec.inspect gcodec.FrameInfo gcodec.max_encoded_size
@@ -111,8 +120,9 @@ SETTINGS = {
 def stage(folder: Path) -> None:
     """Write the sources of the site: pages with links that fit, pages of the reference, contents."""
     shutil.copytree(ROOT / "docs", folder, dirs_exist_ok=True)
-    for name in ("CONTRIBUTING.md", "CHANGELOG.md"):
-        (folder / name).write_text((ROOT / name).read_text(encoding="utf-8").replace("](docs/", "]("), encoding="utf-8")
+    for name in ROOT_PAGES:
+        text = (ROOT / f"{name}.md").read_text(encoding="utf-8").replace("](docs/", "](")
+        (folder / f"{name}.md").write_text(text, encoding="utf-8")
     for page in folder.rglob("*.md"):
         page.write_text(ELSEWHERE.sub(r"\1", page.read_text(encoding="utf-8")), encoding="utf-8")
     (folder / "reference").mkdir()

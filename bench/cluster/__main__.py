@@ -48,7 +48,7 @@ def commands(quick: bool, data: Path, out: Path) -> list[list[str]]:
     return [
         *results,
         ["bench.cluster.model", "--results", str(out)],
-        ["bench.cluster.pictures", "--results", str(out), *(["--out", str(out)] if quick else [])],
+        ["bench.pictures", "--results", str(out), *(["--out", str(out)] if quick else [])],
         ["bench.cluster.tables", "--results", str(out)],
     ]
 

@@ -1,14 +1,10 @@
 """The pictures of the distributed part, from the CSV files; each can be read in gray.
 
-    python -m bench.cluster.pictures [--results DIR] [--out DIR]
-
-writes ``cluster-*.png``. A picture whose CSV file is missing is left as it is.
+``bench.pictures`` draws them.
 """
 
 from __future__ import annotations
 
-import argparse
-import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,7 +13,7 @@ from matplotlib.axes import Axes
 
 from bench.cluster import allreduce, bits, compressed, methods, model, runs
 from bench.cluster.bed import RATES
-from bench.plots import DASHES, HATCHES, SHADES, Pictures, _describe, _figure, _legend, _log_axis, _save, draw_all
+from bench.plots import DASHES, HATCHES, SHADES, Pictures, _describe, _figure, _legend, _log_axis, _save
 from gcodec.benchmark.csv_tables import read_table
 from gcodec.demo.figures.plots import COLORS, MARKERS
 
@@ -209,20 +205,10 @@ def unique(items: Iterable[Any]) -> list[Any]:
 
 
 PICTURES: Pictures = {
-    "cluster-allreduce": (normalized, allreduce.FILE),
-    "cluster-training": (training, runs.TRAINING),
-    "cluster-deviations": (deviations, runs.DEVIATIONS),
-    "cluster-bits": (exponents, bits.FILE),
-    "cluster-compressors": (compressors, compressed.FILE),
-    "cluster-model": (modeled, model.FILE),
+    "cluster-allreduce": (normalized, (allreduce.FILE,)),
+    "cluster-training": (training, (runs.TRAINING,)),
+    "cluster-deviations": (deviations, (runs.DEVIATIONS,)),
+    "cluster-bits": (exponents, (bits.FILE,)),
+    "cluster-compressors": (compressors, (compressed.FILE,)),
+    "cluster-model": (modeled, (model.FILE,)),
 }
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line."""
-    parser = argparse.ArgumentParser(prog="python -m bench.cluster.pictures", description=__doc__.splitlines()[0])
-    return draw_all(PICTURES, parser, arguments)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -2,8 +2,8 @@
 
     python -m bench.experiments.gcomp_pictures [--results DIR] [--out DIR]
 
-reads its dumps, and writes ``docs/images/experiment-gcomp-*.png`` and the rows behind the last two pictures,
-``experiment-gcomp-exponents.csv`` and ``experiment-gcomp-mantissas.csv``.
+reads its dumps, draws the first two pictures, and writes the rows of the last two, ``experiment-gcomp-exponents.csv``
+and ``experiment-gcomp-mantissas.csv``, from which ``bench.pictures`` draws them.
 """
 
 from __future__ import annotations
@@ -14,11 +14,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from shutil import move
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from bench.codec import RESULTS
 from bench.data import ROOT
 from bench.experiments.gcomp import MODEL, PLAN, dumps_folder
-from gcodec.benchmark.csv_tables import write_table
+from bench.plots import Pictures
+from gcodec.benchmark.csv_tables import read_table, write_table
 from gcodec.benchmark.inputs import gradients
 from gcodec.demo.figures.plots import plot_exponent_coding, plot_mantissa_coding, plot_observations
 from gcodec.demo.figures.strategies import exponent_rows, mantissa_rows
@@ -26,24 +28,44 @@ from gcodec.recorder import read_dump
 
 IMAGES = ROOT / "docs" / "images"
 START = "experiment-gcomp-"
+EXPONENTS, MANTISSAS = f"{START}exponents.csv", f"{START}mantissas.csv"
+FROM_DUMPS = ("gradients", "orders")  #: pictures that no table is behind
 
 
 def draw(folder: Path, results: Path, images: Path) -> list[Path]:
-    """Draw all pictures from a folder of dumps, and return them."""
+    """Draw the pictures of a folder of dumps, write the tables of the others, and return all files."""
     with TemporaryDirectory() as scratch:
-        pictures = [
+        files = [
             Path(move(drawn, images / f"{START}{name}.png"))
-            for drawn, name in zip(plot_observations(folder, Path(scratch)), ("gradients", "orders"), strict=True)
+            for drawn, name in zip(plot_observations(folder, Path(scratch)), FROM_DUMPS, strict=True)
         ]
     data = [gradients(read_dump(path), MODEL) for path in sorted((folder / MODEL).glob("*.safetensors"))]
-    for name, plot, rows in (
-        ("exponents", plot_exponent_coding, exponent_rows(data)),
-        ("mantissas", plot_mantissa_coding, mantissa_rows(data)),
-    ):
-        write_table(results / f"{START}{name}.csv", list(rows[0]), [list(row.values()) for row in rows])
-        pictures.append(images / f"{START}{name}.png")
-        plot(rows, pictures[-1])
-    return pictures
+    for name, rows in ((EXPONENTS, exponent_rows(data)), (MANTISSAS, mantissa_rows(data))):
+        write_table(results / name, list(rows[0]), [list(row.values()) for row in rows])
+        files.append(results / name)
+    return files
+
+
+def rows_of(table: Path) -> list[dict[str, Any]]:
+    """Return the rows of a table with their numbers as such."""
+    _, rows = read_table(table)
+    return [{**row, "step": int(row["step"]), "bits_per_value": float(row["bits_per_value"])} for row in rows]
+
+
+def exponents(results: Path, path: Path) -> None:
+    """Draw bits per exponent over training."""
+    plot_exponent_coding(rows_of(results / EXPONENTS), path)
+
+
+def mantissas(results: Path, path: Path) -> None:
+    """Draw bits per mantissa over training."""
+    plot_mantissa_coding(rows_of(results / MANTISSAS), path)
+
+
+PICTURES: Pictures = {
+    f"{START}exponents": (exponents, (EXPONENTS,)),
+    f"{START}mantissas": (mantissas, (MANTISSAS,)),
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

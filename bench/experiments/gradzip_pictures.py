@@ -1,15 +1,11 @@
 """The picture of GradZip's experiments, from CSV files: the paper's Figure 3; it can be read in gray.
 
-    python -m bench.experiments.gradzip_pictures [--results DIR] [--out DIR]
-
-writes ``experiment-gradzip.png``. What steps take, and so what throughput is, was measured by
+``bench.pictures`` draws it. What steps take, and so what throughput is, was measured by
 ``bench.cluster.compressed`` on a shaped link; accuracy is from ``bench.experiments.gradzip``.
 """
 
 from __future__ import annotations
 
-import argparse
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
@@ -19,7 +15,7 @@ from matplotlib.axes import Axes
 from bench.cluster import compressed
 from bench.cluster.pictures import unique
 from bench.experiments import gradzip
-from bench.plots import DASHES, Pictures, _describe, _figure, _legend, _log_axis, _save, draw_all
+from bench.plots import DASHES, Pictures, _describe, _figure, _legend, _log_axis, _save
 from gcodec.benchmark.csv_tables import read_table
 from gcodec.demo.figures.plots import COLORS, MARKERS
 
@@ -108,16 +104,4 @@ def family_of(method: str) -> str:
     return method.split("-")[0] if method.split("-")[-1] in ("FP32", "FP16", "40") else method
 
 
-PICTURES: Pictures = {"experiment-gradzip": (figure_3, compressed.FILE)}
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line."""
-    parser = argparse.ArgumentParser(
-        prog="python -m bench.experiments.gradzip_pictures", description=__doc__.splitlines()[0]
-    )
-    return draw_all(PICTURES, parser, arguments)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+PICTURES: Pictures = {"experiment-gradzip": (figure_3, (compressed.FILE, gradzip.FILE))}

@@ -1,14 +1,10 @@
 """The pictures of GraVAC's experiments, from their CSV files: the paper's Figures 1 to 11; each can be read in gray.
 
-    python -m bench.experiments.gravac_pictures [--results DIR] [--out DIR]
-
-writes ``experiment-gravac-*.png``. A picture whose CSV file is missing is left as it is. All are of the first seed.
+All are of the first seed. ``bench.pictures`` draws them.
 """
 
 from __future__ import annotations
 
-import argparse
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
@@ -17,7 +13,7 @@ from matplotlib.axes import Axes
 from bench.experiments.gravac_methods import DENSE, UNFED
 from bench.experiments.problems import PROBLEMS
 from bench.experiments.traffic import LINK, SLOW, Link, Traffic
-from bench.plots import DASHES, HATCHES, SHADES, Pictures, _describe, _figure, _legend, _log_axis, _save, draw_all
+from bench.plots import DASHES, HATCHES, SHADES, Pictures, _describe, _figure, _legend, _log_axis, _save
 from gcodec.benchmark.csv_tables import read_table
 from gcodec.demo.figures.plots import COLORS, MARKERS
 
@@ -269,21 +265,9 @@ def random_k(results: Path, path: Path) -> None:
 
 
 PICTURES: Pictures = {
-    "experiment-gravac-motives": (motives, FILES["costs"]),
-    "experiment-gravac-gradients": (gradients, FILES["curves"]),
-    "experiment-gravac-training": (training, FILES["factors"]),
-    "experiment-gravac-geometric": (geometric, FILES["factors"]),
-    "experiment-gravac-random-k": (random_k, FILES["factors"]),
+    "experiment-gravac-motives": (motives, tuple(FILES[name] for name in ("runs", "curves", "early", "costs"))),
+    "experiment-gravac-gradients": (gradients, (FILES["curves"],)),
+    "experiment-gravac-training": (training, (FILES["curves"], FILES["factors"])),
+    "experiment-gravac-geometric": (geometric, (FILES["curves"], FILES["factors"])),
+    "experiment-gravac-random-k": (random_k, (FILES["curves"], FILES["factors"])),
 }
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line."""
-    parser = argparse.ArgumentParser(
-        prog="python -m bench.experiments.gravac_pictures", description=__doc__.splitlines()[0]
-    )
-    return draw_all(PICTURES, parser, arguments)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

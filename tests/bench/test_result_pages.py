@@ -51,8 +51,7 @@ def test_the_readmes_links_lead_somewhere():
 
 def test_every_part_of_the_benchmarks_is_run_and_shown():
     from bench import __main__ as everything
-    from bench import plots, report
-    from bench.experiments import gradzip_pictures, gravac_pictures
+    from bench import pictures, report
 
     for quick in (False, True):
         result = everything.commands(quick, Path("dumps"), report.RESULTS)
@@ -67,7 +66,7 @@ def test_every_part_of_the_benchmarks_is_run_and_shown():
     for name in report.PLACES:
         assert re.search(f"<!-- begin {name}\\b", page), name
         assert f"<!-- end {name} -->" in page
-    for name in (*plots.PICTURES, *gravac_pictures.PICTURES, *gradzip_pictures.PICTURES):
+    for name in pictures.PICTURES:
         assert f"images/{name}.png)" in page
 
 

@@ -6,7 +6,7 @@ ranks.
     python -m bench.experiments.lgreco --add SEED [--part NAME ...] [--family NAME ...] [...]
     python -m bench.experiments.lgreco --clock [--quick] [--out DIR]
 
-writes ``bench/results/experiment-lgreco*.csv``; ``python -m bench.experiments.lgreco.pictures`` draws them. Trainings
+writes ``bench/results/experiment-lgreco*.csv``; ``python -m bench.pictures`` draws them. Trainings
 of one problem and seed start from the same parameters and see the same batches. Parts come in the order of ``ORDER``,
 first all of one seed; a part for which there is no time is left out whole, and named. Seconds are of the processor.
 Every training is also kept in ``.cache/bench/lgreco``, or in the folder of ``--out``, where ``--resume`` finds it

@@ -1,14 +1,10 @@
 """The pictures of L-GreCo's experiments, from the CSV files; each can be read in gray.
 
-    python -m bench.experiments.lgreco.pictures [--results DIR] [--out DIR]
-
-writes ``docs/images/lgreco-*.png``. A picture whose CSV file is missing is left as it is.
+``bench.pictures`` draws them.
 """
 
 from __future__ import annotations
 
-import argparse
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import mean
@@ -19,7 +15,7 @@ from bench.cluster.pictures import unique
 from bench.experiments.lgreco import tables
 from bench.experiments.lgreco.methods import DENSE, LGRECO, QUANTIZED, RANKS, REFERENCES, SPARSE, UNIFORM
 from bench.experiments.lgreco.sections import in_common
-from bench.plots import DASHES, HATCHES, SHADES, Pictures, _describe, _figure, _legend, _log_axis, _save, draw_all
+from bench.plots import DASHES, HATCHES, SHADES, Pictures, _describe, _figure, _legend, _log_axis, _save
 from gcodec.benchmark.csv_tables import read_table
 from gcodec.demo.figures.plots import COLORS, MARKERS
 
@@ -242,22 +238,10 @@ def low_rank(results: Path, path: Path) -> None:
 
 
 PICTURES: Pictures = {
-    "lgreco-profile": (profile, tables.TENSORS),
-    "lgreco-tradeoff": (tradeoff, tables.TRAININGS),
-    "lgreco-throughput": (throughput, tables.THROUGHPUT),
-    "lgreco-rivals": (rivals, tables.PERIODS),
-    "lgreco-training": (training, tables.PERIODS),
-    "lgreco-lowrank": (low_rank, tables.LOW_RANK),
+    "lgreco-profile": (profile, (tables.TENSORS,)),
+    "lgreco-tradeoff": (tradeoff, (tables.TRAININGS,)),
+    "lgreco-throughput": (throughput, (tables.THROUGHPUT,)),
+    "lgreco-rivals": (rivals, (tables.PERIODS, tables.TENSORS)),
+    "lgreco-training": (training, (tables.PERIODS,)),
+    "lgreco-lowrank": (low_rank, (tables.LOW_RANK,)),
 }
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line."""
-    parser = argparse.ArgumentParser(
-        prog="python -m bench.experiments.lgreco.pictures", description=__doc__.splitlines()[0]
-    )
-    return draw_all(PICTURES, parser, arguments)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
