@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
-from functools import cache, cached_property, update_wrapper
+from functools import cache, update_wrapper
 from pathlib import Path
 from typing import Any
 
@@ -79,21 +79,23 @@ class Kernel:
         function: The function.
         options: Those of ``njit``.
         make: Makes the dispatcher.
+
+    Attributes:
+        dispatcher: numba's dispatcher of the function.
     """
+
+    dispatcher: Any
 
     def __init__(self, function: Callable[..., Any], options: dict[str, Any], make: Callable[[], Any]) -> None:
         update_wrapper(self, function)
         self.py_func, self.targetoptions, self._make = function, {**options, "nopython": True}, make
 
-    @cached_property
-    def dispatcher(self) -> Any:
-        """numba's dispatcher of the function."""
-        return self._make()
-
     def __call__(self, *args: Any) -> Any:
         return self.dispatcher(*args)
 
     def __getattr__(self, name: str) -> Any:
+        if name == "dispatcher":  # of several threads, the first is heard; a lock might be held where a process forks
+            return vars(self).setdefault(name, self._make())
         if name.startswith("__"):  # of protocols that others look for
             raise AttributeError(name)
         return getattr(self.dispatcher, name)

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from functools import cache, cached_property
+from functools import cache
 from importlib import import_module
 from typing import Any, NamedTuple
 
@@ -77,10 +77,10 @@ class _Inner:
     def __init__(self, make: Callable[[], Any]) -> None:
         self._make = make
 
-    @cached_property
+    @property
     def dispatcher(self) -> Any:
-        """The dispatcher."""
-        return self._make()
+        """The dispatcher: the first that a thread has made."""
+        return vars(self).get("made") or vars(self).setdefault("made", self._make())
 
     def get_call_template(self, *args: Any) -> Any:
         """Do what a dispatcher does of that name."""
