@@ -174,10 +174,15 @@ class Staging(AllOrNothing):
 
     def _rename_all(self) -> None:
         """Gives all files their names, and takes back those that it gave if one of them cannot be had."""
+        if len(self._names) == 1:  # which is had or not; a file that it replaced could not be given back
+            [(path, partial)] = self._names
+            with _renaming(path):
+                _rename(partial, path, self._force)
+            return
         done: list[tuple[Path, Path | None]] = []
         try:
             for path, partial in self._names:
-                old = self._second_name(path) if self._force and len(self._names) > 1 else None
+                old = self._second_name(path) if self._force else None
                 try:
                     with _renaming(path):
                         _rename(partial, path, self._force)
