@@ -90,6 +90,8 @@ def load_into(
     if not assign and (on_meta := [name for name, tensor in own.items() if tensor.is_meta]):
         raise InvalidArgument(f"device must say where tensors go that are on the meta device: {_shown(on_meta)}")
     paths = path if isinstance(path, Sequence) and not isinstance(path, str) else [path]
+    if not paths:
+        raise InvalidArgument("path must name an archive or several, and this is an empty list")
     with ExitStack() as stack:
         limits: dict[str, Any] = {"base": base, "threads": threads, "max_output_bytes": max_output_bytes}
         files = [stack.enter_context(open(one, "pt", device, **limits)) for one in paths]
@@ -123,7 +125,7 @@ def _places(files: Sequence[TensorFile], prefix: str) -> Places:
         for name in file:
             if name.startswith(prefix) and places.setdefault(name[len(prefix) :], (file, name)) != (file, name):
                 raise InvalidArgument(f"{name}: two of the archives have it; each tensor must be in one of them")
-    if not places:
+    if prefix and not places:
         raise InvalidArgument(f"prefix must begin the names of some tensors, and {prefix!r} begins none")
     return places
 
