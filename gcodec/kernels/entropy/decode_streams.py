@@ -21,7 +21,7 @@ from numba.extending import intrinsic
 from ..core.jit import inlined, kernel
 from ..core.scalar import U64
 from ..core.simd import slot_for
-from ..core.unaligned import fetch, load_u64, pointer, subarray
+from ..core.unaligned import fetch, load_u64, pointer, subarray, width_of
 from .encode_streams import STREAM_PAD
 from .prefix_code import ESCAPE
 
@@ -44,7 +44,7 @@ def decode_rounds(typingctx: Any, data: Any, table: Any, decoders: Any, symbols:
         table: uint64[4096] of :func:`prefix_code.decode_table`.
         decoders: int64[5, 4]: of each lane the place in ``symbols`` and the bit in ``data``, which are updated, the
             place where it ends, what is the caller's; then bytes of ``data`` and of ``target`` from which on cache
-            lines are fetched meanwhile, about as many in a round as its symbols stand for.
+            lines are fetched meanwhile, about as many in a round as its symbols stand for, and where that stops.
         symbols: uint8, result.
         target: uintW, see ``decoders``.
     """
@@ -63,9 +63,10 @@ def decode_rounds(typingctx: Any, data: Any, table: Any, decoders: Any, symbols:
 
         bytes_, entries, state, symbols_at = base(0, _BYTE), base(1, _INT), base(2, _INT), base(3, _BYTE)
         ends = [builder.load(place) for place in row(END)]
+        limits = [builder.load(place) for place in row(FETCH)[2:]]
         places = [*row(PLACE), *row(BIT), *row(FETCH)[:2]]
         slots = [slot_for(builder, builder.load(place)) for place in places]
-        fetched = ((slots[-2], bytes_, value_bytes // 2 or 1), (slots[-1], base(4, _BYTE), value_bytes))
+        fetched = ((bytes_, value_bytes // 2 or 1), (base(4, _BYTE), value_bytes))
         loop, after = builder.append_basic_block("round"), builder.append_basic_block("after")
         builder.branch(loop)
         builder.position_at_end(loop)
@@ -94,11 +95,15 @@ def decode_rounds(typingctx: Any, data: Any, table: Any, decoders: Any, symbols:
             now = builder.icmp_signed(">=", place, ends[lane])
             all_done = builder.and_(all_done, now)
             stuck = builder.or_(stuck, builder.and_(builder.icmp_signed("==", bits, number(0)), builder.not_(now)))
-        for slot, start, n_lines in fetched:
+        # At the end of the array the last lines are fetched again and again: of what may have no memory, the processor
+        # would look for the page each time, which takes as long as a round.
+        for slot, (start, n_lines), limit in zip(slots[-2:], fetched, limits, strict=True):
             line = builder.load(slot)
             for k in range(n_lines):
                 fetch(builder, builder.gep(start, [builder.add(line, number(64 * k))]))
-            builder.store(builder.add(line, number(64 * n_lines)), slot)
+            following = builder.add(line, number(64 * n_lines))
+            is_beyond = builder.icmp_signed(">", following, limit)
+            builder.store(builder.select(is_beyond, limit, following), slot)
         builder.cbranch(builder.or_(all_done, stuck), after, loop)
         builder.position_at_end(after)
         for place, slot in zip(places, slots, strict=True):
@@ -181,7 +186,7 @@ def decode_streams(data, stream_len, code, buffers, out, next_at):
         code: The :class:`PrefixDecoder`.
         buffers: :class:`DecodeBuffers`, with the starts and sizes of the sub-streams.
         out: uintW[n], where the values will be written, which is fetched meanwhile.
-        next_at: Byte of ``data`` that will be wanted next, from which on it is fetched meanwhile.
+        next_at: Byte of ``data`` that will be wanted next, from which on it is fetched meanwhile; perhaps its end.
 
     Returns:
         The number of escapes, or -1 where a sub-stream does not end in its last byte. Every symbol is written unless it
@@ -194,7 +199,11 @@ def decode_streams(data, stream_len, code, buffers, out, next_at):
     parked = n_streams * stride
     n_escapes = 0
     s_next = 0
-    decoders[FETCH, 0], decoders[FETCH, 1] = next_at, 0
+    width = width_of(out) >> 3
+    # Lines of a round are those from here on: at most as many as a value has bytes.
+    last_data, last_out = max(len(data) - 64 * width, 0), max((n - 64) * width, 0)
+    decoders[FETCH, 0], decoders[FETCH, 1] = min(next_at, last_data), 0
+    decoders[FETCH, 2], decoders[FETCH, 3] = last_data, last_out
     while s_next < n_streams:
         # Fill the lanes with the next sub-streams that are not empty.
         anchor, lane = starts[s_next] << 3, 0

@@ -85,7 +85,7 @@ class NextValues(NamedTuple):
     """Values that come after the block that is encoded: their cache lines are fetched meanwhile, a few at a time.
 
     Attributes:
-        values: uintW, need not exist.
+        values: uintW; empty after the last block.
         line_step: bytes from one fetched line to the next; 64: all are fetched.
     """
 
@@ -278,13 +278,15 @@ def _append_short_words(chunk, n_groups, window, out, at):
 
 
 @kernel
-def _fetch_lines(following, begin, n_bytes, out, room):
-    """Have cache lines of bytes ``begin ... begin + n_bytes`` of what comes next fetched, and of the room for what will
-    be made of them, which begins at byte ``room`` of ``out``."""
-    for line in range(begin + following.line_step - 64, begin + n_bytes, following.line_step):
+def _fetch_lines(following, begin, n_bytes):
+    """Have cache lines of bytes ``begin ... begin + n_bytes`` of what comes next fetched, as far as there is any.
+
+    Beyond an array's end there may be no memory: the processor looks for its page again for every line, which takes as
+    long as coding its values. That is why the room for the result is not fetched either.
+    """
+    end = min(begin + n_bytes, len(following.values) * (width_of(following.values) >> 3))
+    for line in range(begin + following.line_step - 64, end, following.line_step):
         prefetch(following.values, line)
-    for line in range(begin, begin + n_bytes, 64):
-        prefetch(out, room + line * 3 // 4)  # coded values take about three quarters of their bytes
 
 
 @kernel
@@ -308,14 +310,13 @@ def encode_streams(values, stream_len, code, following, buffers, out, at):
     n_shuffles = np.int64(0)
     if HAS_AVX2:
         n_shuffles = _byte_tables(code.table, chunk)
-    room = at + n // 3  # about where the next block's bytes will lie
     for s in range((n + stream_len - 1) // stream_len):
         first = s * stream_len
         count = min(stream_len, n - first)
         place = s * (stream_len + STREAM_PAD)
         if is_run(symbols, place, count, code.run_symbol):
             buffers.stream_bytes[s] = 0
-            _fetch_lines(following, first * width, count * width, out, room)
+            _fetch_lines(following, first * width, count * width)
             continue
         begin = at
         window = U64(0)
@@ -332,7 +333,7 @@ def encode_streams(values, stream_len, code, following, buffers, out, at):
                     while done + 64 * n_groups + 64 <= n_part:
                         i = begin_part + done + 64 * n_groups
                         # A few lines at a time: more at once would have to wait for each other.
-                        _fetch_lines(following, (first + i) * width, 64 * width, out, room)
+                        _fetch_lines(following, (first + i) * width, 64 * width)
                         if is_long:
                             words = 512 + 2 * WORDS * n_groups
                             more = encode_64_long(chunk, 0, symbols, place + i, chunk, words, bits, n_shuffles)
@@ -356,7 +357,7 @@ def encode_streams(values, stream_len, code, following, buffers, out, at):
                         is_long = True
                         continue
                 else:
-                    _fetch_lines(following, (first + begin_part) * width, n_part * width, out, room)
+                    _fetch_lines(following, (first + begin_part) * width, n_part * width)
                 # Here are the group that vectors cannot code, and the end of the sub-stream; without vectors, all.
                 i = begin_part + done
                 n_scalar = min(n_part - done, 64) if HAS_AVX2 else n_part

@@ -38,19 +38,19 @@ def _levels_at(levels, zeros, i):
 
 @kernel
 def _fetch_lines(levels, upcoming, i, n):
-    """Have every other cache line of 64 upcoming values fetched, if there are any, and the line of their levels.
+    """Have every other cache line of 64 upcoming values fetched, as far as there are any, and the line of their levels.
 
     Args:
         levels: uint8, those of the upcoming values ``n`` further on; or None.
-        upcoming: uintW, or None.
+        upcoming: uintW, of which there may be fewer, or None.
         i: Number of the first of the 64.
         n: Number of values that are rounded meanwhile.
     """
     if upcoming is not None:
-        if levels is not None:
+        if levels is not None and i < len(upcoming):
             prefetch(levels, i + n)
         width = width_of(upcoming) >> 3
-        for line in range(i * width, (i + 64) * width, 128):
+        for line in range(i * width, min(i + 64, len(upcoming)) * width, 128):
             prefetch(upcoming, line)
 
 
@@ -125,7 +125,7 @@ def round_values(values, levels, float_bits, rounding, chunk, upcoming, out):
         float_bits: See :class:`bundles.FloatBits`.
         rounding: See :class:`bundles.Rounding`.
         chunk: uint8[ROUNDING_BYTES], scratch.
-        upcoming: uintW[n], the values that will be wanted next, or None: every other line of them is fetched meanwhile,
+        upcoming: uintW, the values that will be wanted next, or None: every other line of them is fetched meanwhile,
             and their levels, which follow ``levels``.
         out: uintW[n], result.
     """
