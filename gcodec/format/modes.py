@@ -48,6 +48,11 @@ class BitLayout:
         return self._hash
 
     @cached_property
+    def is_plain(self) -> bool:
+        """Return True if all bits of all values are kept, at one level."""
+        return not self.lossy and self.drops == (0,)
+
+    @cached_property
     def masks(self) -> tuple[int, ...]:
         """Return the plane mask of every level."""
         return tuple(level.mask for level in self.levels)

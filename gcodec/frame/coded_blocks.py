@@ -17,7 +17,7 @@ from ..format.tables import MAX_SYMBOLS_WITH_RUNS, run_symbols_of, stack, tables
 from ..kernels.block import header
 from ..kernels.block.decode import CodedDecoding, decode_blocks
 from ..kernels.block.encode import CodedEncoding, encode_blocks
-from ..kernels.core.bundles import Choices, FloatBits, FrameBlocks, Geometry, Rounding, Scratch
+from ..kernels.core.bundles import Books, Choices, FloatBits, FrameBlocks, Geometry, Rounding, Scratch
 from ..kernels.core.specialized import Specialized
 from ..kernels.planes.layout_types import Layout
 from ..memory import Borrowed, float_bits_of, scratch_for
@@ -37,7 +37,7 @@ def form_of(
     return layout_of(dtype, widths, levels), float_bits_of(dtype), tuple([level.mask for level in levels])
 
 
-class _CodedForm:
+class CodedForm:
     """Holds what encoding coded blocks takes that depends on no value: one object for each combination.
 
     Args:
@@ -74,7 +74,15 @@ class _CodedForm:
         return scratch_for(dtype, block, stream_len, layout, decode=False, lossy=rounds)
 
 
-coded_form = lru_cache(64)(_CodedForm)
+coded_form = lru_cache(64)(CodedForm)
+
+
+def with_runs(books: Books, n: int) -> Books:
+    """Return the tables of ``n`` codebooks of a frame of its own, in which empty sub-streams may be runs of the most
+    frequent symbol."""
+    if books.n_symbols.item(0) > MAX_SYMBOLS_WITH_RUNS:
+        return books
+    return books._replace(run_symbol=run_symbols_of(books, n))
 
 
 class CodedEncoder:
@@ -96,8 +104,8 @@ class CodedEncoder:
             books = codebooks.tables
         else:
             books, _ = stack(tuple(codebooks), layout.widths, form.masks, dtype.tail_bits, False)
-        if request.standalone and codebooks and books.n_symbols.item(0) <= MAX_SYMBOLS_WITH_RUNS:
-            books = books._replace(run_symbol=run_symbols_of(books, len(codebooks)))
+        if request.standalone and codebooks:
+            books = with_runs(books, len(codebooks))
         self._coding = CodedEncoding(
             bits,
             request.levels if form.has_levels else None,

@@ -24,6 +24,7 @@ from ..plan.profile import profile_of
 from ..plan.request import NO_LEVELS, EncodeRequest
 from ..plan.unused_bits import drop_unused_bits
 from ..tensors import Values
+from .short_arrays import encode_short
 from .sizes import block_log2
 from .writer import FrameWriter, FullError
 
@@ -203,7 +204,8 @@ def _encode_unindexed(request: EncodeRequest, out: Any = None) -> bytes | memory
         return _encode_coded(request, None, out)
     profile = profile_of(values)
     if not (profile or has_base):  # nothing is worth a closer look, as of most arrays
-        return _encode_coded(request, profile, out)
+        frame = encode_short(request)
+        return _encode_coded(request, profile, out) if frame is None else copied_to_caller(frame, out)
     short = drop_unused_bits(request, profile)
     if not (profile & MAY_BE_SPARSE or has_base):
         return _encode_coded(short, profile, out)

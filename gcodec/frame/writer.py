@@ -34,7 +34,7 @@ class FullError(Exception):
     """Raised when a frame is longer than the room for it."""
 
 
-class _FrameForm(NamedTuple):
+class FrameForm(NamedTuple):
     """Holds what depends on an array's type and shape, and on how its bits are kept, alone.
 
     Attributes:
@@ -57,16 +57,16 @@ class _FrameForm(NamedTuple):
 
 
 @lru_cache(512)
-def _form_of(
+def frame_form(
     dtype: DType, layout: BitLayout, container: int, shape: tuple[int, ...], log2: int, stream_log2: int
-) -> _FrameForm:
+) -> FrameForm:
     """Return what depends on this alone; arguments as of ``format.prelude.bare_start``."""
     start = bare_start(dtype, layout.mode, container, shape, log2, stream_log2, layout.widths, layout.levels)
     n_values, block = prod(shape), 1 << log2
     n_blocks, (raw, trial) = -(-n_values >> log2), block_sizes(dtype, log2)
     limit = start_of(start, n_blocks, ()).prelude_bytes + raw_bytes(n_values, dtype, block)
     geometry = Geometry(n_values, block, 1 << stream_log2)
-    return _FrameForm(start, geometry, n_blocks, limit, raw, trial, block <= MAX_POOLED_BLOCK)
+    return FrameForm(start, geometry, n_blocks, limit, raw, trial, block <= MAX_POOLED_BLOCK)
 
 
 class _MixedEncoder:
@@ -103,7 +103,7 @@ class FrameWriter(NamedTuple):
         threads: Threads to use at most, None for all cores.
     """
 
-    form: _FrameForm
+    form: FrameForm
     start: Start
     encoder: BlockEncoder
     sizes: np.ndarray
@@ -114,7 +114,7 @@ class FrameWriter(NamedTuple):
         """Return the writer of one frame; arguments as for ``encode_values``."""
         (_, dtype, shape, container), sparse = request.values, plan.sparse
         log2 = INDEXED_LOG2 if plan.indexed else block_log2(dtype) if sparse is None else sparse.sizes.block_log2
-        form = _form_of(dtype, request.bit_layout, container, shape, log2, plan.stream_log2)
+        form = frame_form(dtype, request.bit_layout, container, shape, log2, plan.stream_log2)
         sizes, kinds = np.empty(form.n_blocks, np.uint32), plan.kinds
         encoder: BlockEncoder
         if kinds == CODED_ONLY:
@@ -166,7 +166,7 @@ class FrameWriter(NamedTuple):
         return at
 
 
-def _start_with_others(form: _FrameForm, request: EncodeRequest, plan: FramePlan) -> Start:
+def _start_with_others(form: FrameForm, request: EncodeRequest, plan: FramePlan) -> Start:
     """Return what a frame begins with that has other blocks than coded ones."""
     prediction, sparse, indexed = plan.prediction, plan.sparse, plan.indexed
     records, templates, base_hash = list(plan.records), () if prediction is None else prediction.templates, 0

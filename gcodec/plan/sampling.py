@@ -206,7 +206,7 @@ def take_sample(
     values, levels, n_levels, block, threads, _ = source
     every = every or every_of(len(values))
     n_rows = -(-len(values) // (block * step))
-    form = _form_of(dtype, n_levels, block, stream_len, _Extent(every, step, n_rows), references)
+    form = sample_form(dtype, n_levels, block, stream_len, SampleExtent(every, step, n_rows), references)
     sample = form.new_sample()
     kernel_columns, counts = for_kernels(columns), sample.counts
 
@@ -227,7 +227,7 @@ _count_sample, _weigh_sample = Specialized(count.count_sample), Specialized(coun
 _weigh_both_heads = Specialized(weigh_both_heads)
 
 
-class _Extent(NamedTuple):
+class SampleExtent(NamedTuple):
     """Says how much of an array is counted.
 
     Attributes:
@@ -241,7 +241,7 @@ class _Extent(NamedTuple):
     n_rows: int
 
 
-class _SampleForm:
+class SampleForm:
     """Holds what a sample depends on, beside the values: one object for each combination.
 
     Args:
@@ -258,6 +258,7 @@ class _SampleForm:
         weights: The numbers by which a sample is weighed.
         key: What scratch is kept by.
         types: What the kernels' specializations are known by.
+        n_rows: Number of blocks that are counted.
     """
 
     def __init__(
@@ -266,11 +267,11 @@ class _SampleForm:
         n_levels: int,
         block: int,
         stream_len: int,
-        extent: _Extent,
+        extent: SampleExtent,
         references: bool | None = None,
         unused_bits: int = 0,
     ) -> None:
-        every, step, n_rows = extent
+        every, step, self.n_rows = extent
         window, center = window_of(n_levels)
         infinity = np.uint64(dtype.infinity if n_levels > 1 else 0)  # only levels ask what is finite
         piece, wanted = max(stream_len, count.PIECE), (references is not True, references is not False)
@@ -291,17 +292,29 @@ class _SampleForm:
         self.key, self.types = ("sample", dtype.bits, block, stream_len, n_bins), (dtype.bits, n_levels > 1)
         self._scratch = dtype, block, stream_len, n_bins
         #: Returns a sample whose counts are still to be filled in.
-        self.new_sample: Callable[[], Sample] = partial(Sample, n_rows, n_bins, every, step, *wanted)
-        if n_rows <= _MAX_POOLED_ROWS:  # memory that is kept has room for both, whoever takes it
-            key = n_rows, n_bins, every, step
+        self.new_sample: Callable[[], Sample] = partial(Sample, self.n_rows, n_bins, every, step, *wanted)
+        if self.n_rows <= _MAX_POOLED_ROWS:  # memory that is kept has room for both, whoever takes it
+            key = self.n_rows, n_bins, every, step
             self.new_sample = partial(acquire, key, partial(Sample, *key))
 
     def scratch(self) -> SampleScratch:
         """Return uninitialized scratch for one thread."""
         return sample_scratch(*self._scratch)
 
+    def weigh(
+        self, values: np.ndarray, levels: np.ndarray | None, columns: tuple[ColumnReferences, ...], sample: Sample
+    ) -> tuple[float, float]:
+        """Count a sample, and return the bits that it takes with heads relative to each block's mean, and to each
+        sub-stream's; arguments as of :class:`SamplePlanner` and :func:`take_sample`."""
+        scratch = acquire(self.key, self.scratch)
+        bits: tuple[float, float] = _weigh_sample[self.types](
+            values, levels, self.spec, self.weights, for_kernels(columns), scratch, self.n_rows, sample.counts
+        )
+        release(self.key, scratch)
+        return bits
 
-_form_of = lru_cache(256)(_SampleForm)
+
+sample_form = lru_cache(256)(SampleForm)
 
 
 def sample_scratch(dtype: DType, block: int, stream_len: int, n_bins: int) -> SampleScratch:
@@ -374,12 +387,17 @@ class Candidate(NamedTuple):
     bits: float
 
 
-def _price(candidate: Candidate) -> float:
-    """Return the bits of a candidate, raised by what short sub-streams cost in speed."""
-    return candidate.bits * (1 + _SHORTER_GAIN * max(STREAM_LOG2 - candidate.stream_log2, 0))
+def cheapest(candidates: Sequence[Candidate]) -> Candidate:
+    """Return the candidate of the fewest bits, raised by what short sub-streams cost in speed."""
+
+    def price(candidate: Candidate) -> tuple[float, int]:
+        log2 = candidate.stream_log2
+        return candidate.bits * (1 + _SHORTER_GAIN * max(STREAM_LOG2 - log2, 0)), log2
+
+    return candidates[0] if len(candidates) == 1 else min(candidates, key=price)
 
 
-class _SamplingForm(NamedTuple):
+class SamplingForm(NamedTuple):
     """Holds what comparing candidates depends on, beside the values.
 
     Attributes:
@@ -396,13 +414,13 @@ class _SamplingForm(NamedTuple):
     unused_bits: int
     fixed: bool
     every: int
-    some: _Extent
+    some: SampleExtent
 
 
 @lru_cache(1024)
 def sampling_form(
     n_values: int, n_levels: int, block: int, unused_bits: int = 0, fixed: bool = False, thorough: bool = False
-) -> _SamplingForm:
+) -> SamplingForm:
     """Return what comparing candidates depends on.
 
     Args:
@@ -418,8 +436,8 @@ def sampling_form(
     else:
         every = max(every_of(n_values), _FIXED_EVERY if fixed and n_values >= _FIXED_MIN_VALUES else 1)
     some_every, step = candidate_sample(n_values, every, _THOROUGH_SHARE if thorough else 1)
-    some = _Extent(some_every, step, -(-n_values // (block * step)))
-    return _SamplingForm(n_levels, block, unused_bits, fixed, every, some)
+    some = SampleExtent(some_every, step, -(-n_values // (block * step)))
+    return SamplingForm(n_levels, block, unused_bits, fixed, every, some)
 
 
 class SamplePlanner(NamedTuple):
@@ -439,7 +457,7 @@ class SamplePlanner(NamedTuple):
     threads: int
     references: bool
     one_base: int | None
-    form: _SamplingForm
+    form: SamplingForm
 
     def _counted(
         self, dtype: DType, stream_log2: int, columns: tuple[ColumnReferences, ...], every: int, references: bool
@@ -452,12 +470,9 @@ class SamplePlanner(NamedTuple):
     def candidate(self, dtype: DType, stream_log2: int, columns: tuple[ColumnReferences, ...]) -> Candidate:
         """Return one way to code the array, judged by a small sample."""
         values, levels, _, references, _, (n_levels, block, unused_bits, fixed, _, some) = self
-        form = _form_of(dtype, n_levels, block, 1 << stream_log2, some, None, unused_bits)
-        sample, scratch = form.new_sample(), acquire(form.key, form.scratch)
-        bits, relative = _weigh_sample[form.types](
-            values, levels, form.spec, form.weights, for_kernels(columns), scratch, some.n_rows, sample.counts
-        )
-        release(form.key, scratch)
+        form = sample_form(dtype, n_levels, block, 1 << stream_log2, some, None, unused_bits)
+        sample = form.new_sample()
+        bits, relative = form.weigh(values, levels, columns, sample)
         if references and (fixed or relative < bits):
             return Candidate(dtype, stream_log2, columns, sample, True, relative)
         return Candidate(dtype, stream_log2, columns, sample, False, bits)
@@ -466,7 +481,7 @@ class SamplePlanner(NamedTuple):
         """Return the ways to code an array of float32 without column references with the usual head and with the wide
         one, which are counted together."""
         _, block, unused_bits, _, _, some = self.form
-        forms = [_form_of(dtype, 1, block, 1 << stream_log2, some, None, unused_bits) for dtype in (usual, wide)]
+        forms = [sample_form(dtype, 1, block, 1 << stream_log2, some, None, unused_bits) for dtype in (usual, wide)]
         samples, scratch = [form.new_sample() for form in forms], acquire(forms[0].key, forms[0].scratch)
         asked = [part for form in forms for part in (form.spec, form.weights)]
         bits = _weigh_both_heads(None, self.values, *asked, scratch, samples[0].counts, samples[1].counts)
@@ -499,8 +514,8 @@ class SamplePlanner(NamedTuple):
         """Return what a candidate's sample takes of some blocks alone: bool[n_blocks], True for these."""
         dtype, stream_log2, _, sample, references, _ = candidate
         n_levels, block, unused_bits, _, _, _ = self.form
-        extent, mask = _Extent(sample.every, sample.step, len(sample.bases)), blocks[:: sample.step]
-        form = _form_of(dtype, n_levels, block, 1 << stream_log2, extent, None, unused_bits)
+        extent, mask = SampleExtent(sample.every, sample.step, len(sample.bases)), blocks[:: sample.step]
+        form = sample_form(dtype, n_levels, block, 1 << stream_log2, extent, None, unused_bits)
         return code_costs.weigh_references(sample.by_block, sample.by_stream, mask, form.weights)[references]
 
     def best(self, dtype: DType, lengths: Sequence[int], columns: tuple[ColumnReferences, ...]) -> Candidate:
@@ -517,8 +532,7 @@ class SamplePlanner(NamedTuple):
             # nothing is left to decide: count at once what the plan needs
             sample = self._counted(dtype, lengths[0], columns, self.form.every, self.references)
             return Candidate(dtype, lengths[0], columns, sample, self.references, 0.0)
-        candidates = [self.candidate(dtype, length, columns) for length in lengths]
-        best = min(candidates, key=lambda candidate: (_price(candidate), candidate.stream_log2))
+        best = cheapest([self.candidate(dtype, length, columns) for length in lengths])
         if columns:
             plain = self.candidate(dtype, best.stream_log2, ())
             best = min(best, plain, key=lambda candidate: candidate.bits)

@@ -1,0 +1,96 @@
+"""Short arrays are encoded by fewer calls than others: to the frames that all the steps of the planner make."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import gcodec
+from gcodec.dtypes import BY_NAME
+from gcodec.frame import encode as frame_encode
+from gcodec.frame.short_arrays import encode_short
+from gcodec.options import LITERAL_GCOMP, EncoderOptions
+from gcodec.plan.request import EncodeRequest
+from tests.support.bit_patterns import KINDS, from_floats, noise, specials, typed
+from tests.support.cases import CASES
+
+#: About the ends of sub-streams, the fewest bytes of an array that is coded, and the most values of a short one.
+SIZES = (33, 64, 65, 128, 129, 255, 256, 257, 511, 512, 513, 1000, 1024, 2048, 4095, 4096, 4097)
+OPTIONS = (
+    EncoderOptions(),
+    EncoderOptions(references=False),
+    EncoderOptions(max_codebooks=1, max_length=7),
+    LITERAL_GCOMP,
+)
+
+
+@contextmanager
+def noted() -> Iterator[list[bool]]:
+    """Note of each array that is asked for as a short one whether it was encoded as such."""
+    notes: list[bool] = []
+
+    def encode_noted(request: EncodeRequest) -> bytes | None:
+        frame = encode_short(request)
+        notes.append(frame is not None)
+        return frame
+
+    with patch.object(frame_encode, "encode_short", encode_noted):
+        yield notes
+
+
+def both_frames(values: np.ndarray, dtype: str, options: EncoderOptions) -> tuple[bytes, bytes]:
+    """Return the frames of an array by few calls, where it is short, and by all steps."""
+    few = gcodec.encode(values, dtype=dtype, options=options)
+    with patch.object(frame_encode, "encode_short", lambda request: None):
+        return few, gcodec.encode(values, dtype=dtype, options=options)
+
+
+@pytest.mark.parametrize("dtype", BY_NAME)
+def test_short_arrays_of_all_cases_have_the_frames_of_all_steps(dtype: str) -> None:
+    with noted() as notes:
+        for case in CASES:
+            if case.dtype == dtype and case.array().size <= max(SIZES):
+                for options in OPTIONS:
+                    few, all_steps = both_frames(case.array(), dtype, options)
+                    assert few == all_steps, (case, options)
+    assert sum(notes) >= 8
+
+
+@given(
+    st.sampled_from(list(BY_NAME)),
+    st.sampled_from(SIZES) | st.integers(1, 4200),
+    st.sampled_from(OPTIONS),
+    st.integers(0, 2**32),
+    st.floats(0, 12),
+    st.sampled_from((0, 0.01, 0.03, 0.1, 0.5)),
+)
+@settings(max_examples=300)
+def test_short_arrays_have_the_frames_of_all_steps(
+    dtype: str, n: int, options: EncoderOptions, seed: int, spread: float, share: float
+) -> None:
+    kind, rng = KINDS[dtype], np.random.default_rng(seed)
+    scales = np.exp2(-rng.uniform(0, spread, n // 64 + 1)).repeat(64)[:n]  # sub-streams of different means
+    values = from_floats(kind, rng.standard_normal(n) * scales)
+    others = rng.choice(specials(kind), n) if rng.random() < 0.5 else noise(kind, rng, n)
+    values = np.where(rng.random(n) < share, others, values).astype(kind.container)
+    few, all_steps = both_frames(typed(dtype, values), dtype, options)
+    assert few == all_steps
+
+
+@pytest.mark.parametrize("dtype", ("float32", "bfloat16", "float16", "float64"))
+@pytest.mark.parametrize("n", (257, 1024, 4095))
+def test_usual_short_arrays_are_encoded_by_few_calls(dtype: str, n: int) -> None:
+    values = typed(dtype, from_floats(KINDS[dtype], np.random.default_rng(n).standard_normal(n)))
+    with noted() as notes:
+        frame = gcodec.encode(values, dtype=dtype)
+        out = np.empty(len(frame), np.uint8)
+        assert bytes(gcodec.encode(values, dtype=dtype, out=out)) == frame
+        with pytest.raises(gcodec.InvalidArgument, match="too few for the frame"):
+            gcodec.encode(values, dtype=dtype, out=out[:-1])
+    assert notes == [True] * 3
