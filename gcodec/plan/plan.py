@@ -215,7 +215,8 @@ def make_plan(
     references, n_workers = form.references and not special, n_threads(threads, len(values))
     if one_base is None and (special or form.has_levels):
         one_base = MEDIAN
-    planner = SamplePlanner(values, levels if form.has_levels else None, n_workers, references, one_base, form.sampling)
+    sampled = levels if form.has_levels else None
+    planner = SamplePlanner(values, sampled, n_workers, references, one_base, form.sampling, [])
     rows: Sequence[Rows] = ()
     tables: Tables | None = None
     columns: tuple[ColumnReferences, ...] = ()
@@ -272,6 +273,7 @@ def make_plan(
         if wanted.any():
             log2 = block.bit_length() - 1
             plan = plan._replace(sparse=plan_sparse_blocks(request, wanted, SparseSizes(log2, log2)))
+    planner.close(plan.sample)
     return plan
 
 

@@ -450,6 +450,7 @@ class SamplePlanner(NamedTuple):
         references: True if sub-streams may have references of their own.
         one_base: A base to try for all blocks, or MEDIAN; None to try none.
         form: What depends on no value.
+        made: All samples that were taken.
     """
 
     values: np.ndarray
@@ -458,20 +459,31 @@ class SamplePlanner(NamedTuple):
     references: bool
     one_base: int | None
     form: SamplingForm
+    made: list[Sample]
+
+    def close(self, but: Sample | None) -> None:
+        """Give back the memory of all samples but one, whose counts may be those of another one."""
+        kept = None if but is None else but.by_stream
+        for sample in self.made:
+            if sample.by_stream is not kept:
+                sample.close()
+        self.made.clear()
 
     def _counted(
         self, dtype: DType, stream_log2: int, columns: tuple[ColumnReferences, ...], every: int, references: bool
     ) -> Sample:
         """Return counts of every block; arguments as of :func:`take_sample`."""
-        values, levels, threads, _, _, form = self
+        values, levels, threads, _, _, form, made = self
         source = SampleSource(values, NO_LEVELS if levels is None else levels, form.n_levels, form.block, threads)
-        return take_sample(source, dtype, 1 << stream_log2, columns, 1, every, references)
+        made.append(take_sample(source, dtype, 1 << stream_log2, columns, 1, every, references))
+        return made[-1]
 
     def candidate(self, dtype: DType, stream_log2: int, columns: tuple[ColumnReferences, ...]) -> Candidate:
         """Return one way to code the array, judged by a small sample."""
-        values, levels, _, references, _, (n_levels, block, unused_bits, fixed, _, some) = self
+        values, levels, _, references, _, (n_levels, block, unused_bits, fixed, _, some), made = self
         form = sample_form(dtype, n_levels, block, 1 << stream_log2, some, None, unused_bits)
         sample = form.new_sample()
+        made.append(sample)
         bits, relative = form.weigh(values, levels, columns, sample)
         if references and (fixed or relative < bits):
             return Candidate(dtype, stream_log2, columns, sample, True, relative)
@@ -483,6 +495,7 @@ class SamplePlanner(NamedTuple):
         _, block, unused_bits, _, _, some = self.form
         forms = [sample_form(dtype, 1, block, 1 << stream_log2, some, None, unused_bits) for dtype in (usual, wide)]
         samples, scratch = [form.new_sample() for form in forms], acquire(forms[0].key, forms[0].scratch)
+        self.made.extend(samples)
         asked = [part for form in forms for part in (form.spec, form.weights)]
         bits = _weigh_both_heads(None, self.values, *asked, scratch, samples[0].counts, samples[1].counts)
         release(forms[0].key, scratch)
