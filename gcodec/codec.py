@@ -15,10 +15,11 @@ from .format.ladders import FINE_LADDER, Ladder
 from .format.modes import BitLayout, lossless
 from .format.prelude import Prelude
 from .frame.decode import FrameReader
-from .frame.encode import check_apart, encode_array
+from .frame.encode import check_apart
 from .frame.inspect import inspect
 from .frame.sizes import max_encoded_size
 from .frame.small_reads import SmallFrame, small_frame
+from .frame.ways import encode_array
 from .options import (
     DEFAULT_OPTIONS,
     EXACT,

@@ -9,7 +9,6 @@ array may need is left to it. tests/codec/test_short_arrays.py holds that both m
 
 from __future__ import annotations
 
-from collections import deque
 from functools import lru_cache
 from math import prod
 from typing import NamedTuple
@@ -22,6 +21,7 @@ from ..format.modes import BitLayout
 from ..format.prelude import start_of
 from ..kernels.block.encode import CodedEncoding
 from ..kernels.core.bundles import Choices, Scratch
+from ..memory import acquire, release
 from ..options import EncoderOptions
 from ..plan.codebooks import FittedCodebooks, fit_form
 from ..plan.other_heads import MIN_OTHER_HEADS
@@ -36,7 +36,6 @@ from .writer import FrameForm, frame_form, seal_start
 _MAX_SHORT = min(MIN_OTHER_HEADS, MIN_ROW_VALUES) - 1
 _MIN_BYTES = 257  #: of values, below which they may be stored as they are
 _NO_COLUMNS = for_kernels(())
-_MAX_KEPT = 4  #: memories of a form: of more threads than that, each may bear an allocation
 
 
 class _Way(NamedTuple):
@@ -56,7 +55,7 @@ class _Way(NamedTuple):
 
 
 class _Memory(NamedTuple):
-    """Memory to encode one array of a form in.
+    """Memory to encode an array of a type in.
 
     Attributes:
         samples: What is counted, by the number of the way.
@@ -99,7 +98,10 @@ class ShortForm:
             for length in stream_lengths(dtype, (), n_values)
         ]
         self._dtype, self._references = dtype, options.references
-        self._fit, self._kept = fit_form(dtype, layout, options), deque[_Memory](maxlen=_MAX_KEPT)
+        self._fit = fit_form(dtype, layout, options)
+        n_bytes = max(way.frame.limit + way.frame.trial for way in self._ways)
+        self._out_bytes = 1 << n_bytes.bit_length()  # a few sizes for all shapes
+        self._key = "short array", dtype, len(self._ways), self._out_bytes
 
     def _new_memory(self) -> _Memory:
         """Return memory for one array."""
@@ -108,16 +110,13 @@ class ShortForm:
             [way.coded.new_scratch() for way in self._ways],
             np.empty(1, np.int64),
             np.empty(1, np.uint32),
-            np.empty(max(way.frame.limit + way.frame.trial for way in self._ways), np.uint8),
+            np.empty(self._out_bytes, np.uint8),
         )
 
     def encode(self, values: np.ndarray) -> bytes | None:
         """Return the frame of uintW[n_values], of which nothing is worth a closer look; None if it may be smaller in
         other blocks than coded ones."""
-        try:
-            memory = self._kept.pop()
-        except IndexError:
-            memory = self._new_memory()
+        memory: _Memory = acquire(self._key, self._new_memory)
         candidates = []
         for way, sample in zip(self._ways, memory.samples, strict=True):
             bits, relative = way.sampling.weigh(values, None, (), sample)
@@ -131,7 +130,7 @@ class ShortForm:
         if isinstance(books, FittedCodebooks):
             frame = self._write(values, best, candidates.index(best) if len(candidates) > 1 else 0, books, memory)
             books.close()
-        self._kept.append(memory)
+        release(self._key, memory)
         return frame
 
     def _write(

@@ -16,7 +16,7 @@ import pytest
 import gcodec
 from gcodec import EncoderOptions
 from gcodec.dtypes import BY_NAME
-from gcodec.frame import encode as encode_module
+from gcodec.frame import ways
 from gcodec.frame.sizes import block_log2
 from gcodec.plan import finding, sparse_frames
 from tests.support import laws
@@ -444,7 +444,7 @@ def test_there_are_no_sparse_blocks_where_they_are_not_allowed(dtype):
     [(1, 96, "coded"), (2, 120, "coded"), (3, 128, "sparse"), (16, 128, "sparse"), (64, 232, "sparse")],
 )
 def test_of_zeros_only_the_frame_that_is_smallest_is_made(dtype, n_blocks, n_bytes, planned, monkeypatch):
-    other = {"coded": "make_sparse_plan", "sparse": "_encode_coded"}[planned]
+    other = {"coded": "make_sparse_plan", "sparse": "_coded_ways"}[planned]
     log2 = block_log2(dtype)
     if log2 == 15 and n_blocks > 3:
         n_blocks //= 2
@@ -453,7 +453,7 @@ def test_of_zeros_only_the_frame_that_is_smallest_is_made(dtype, n_blocks, n_byt
         (gcodec.encode(values, dtype=dtype.name, options=EncoderOptions(sparse=sparse)) for sparse in (False, True)),
         key=len,
     )
-    monkeypatch.setattr(encode_module, other, None)
+    monkeypatch.setattr(ways, other, None)
     frame = gcodec.encode(values, dtype=dtype.name)
     assert frame == best and len(frame) == n_bytes
     assert not gcodec.decode(frame, like="numpy").any()
