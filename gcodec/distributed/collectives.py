@@ -18,6 +18,7 @@ from .reduction.allreduce import SMALLEST, allreduce_job, dense_allreduce
 from .reduction.bypass import Bypass
 from .reduction.coder import BufferCodebooks
 from .reduction.collective_codebooks import CollectiveCodebooks
+from .reduction.gather import dense_gather_job, gather_job
 from .reduction.gpu_coder import TYPES as TYPES_ON_GPU
 from .reduction.gpu_coder import GpuCodebooks
 from .reduction.gpu_jobs import (
@@ -36,13 +37,14 @@ from .reduction.step_detection import COMPRESSED, PLAIN, PLAIN_TIMED, GroupBypas
 from .stats import Counters
 from .transport.agreement import compare_options
 from .transport.arguments import check_optional_duration, config_or_none
-from .transport.jobs import ALL_REDUCE, REDUCE_SCATTER, LaneJob, result_of
+from .transport.jobs import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER, LaneJob, result_of
 from .transport.lane import Lane, lane_of
 from .transport.work import LaneWork
 
 _MAX_RESULTS, _MAX_RESULT_BYTES = 64, 1 << 30  #: results whose memory is kept, and their bytes
 _MAX_CODEBOOKS = 256  #: kinds of collectives on devices whose codebooks are kept
 _compiled: set[tuple[torch.dtype, type, bool]] = set()
+_EXACT = Lossless()
 
 
 @dataclass(frozen=True)
@@ -103,7 +105,7 @@ class _Call(NamedTuple):
 
     Attributes:
         name: the operation.
-        passes: passes around a ring that the uncompressed operation takes: 2 for an all-reduce, 1 for a reduce-scatter.
+        passes: passes around a ring that the uncompressed operation takes: 2 for an all-reduce, 1 for its halves.
         n_bytes: bytes of its tensors.
         dtype: type of its tensors.
     """
@@ -255,6 +257,37 @@ class Collectives:
             whole = side_stream_job([tensor for pair in (*flat, *pairs) for tensor in pair], whole.run, whole.abort)
         return LaneWork(lane.submit(whole, REDUCE_SCATTER))
 
+    def all_gather(self, group: dist.ProcessGroup, whole: torch.Tensor, part: torch.Tensor) -> LaneWork | None:
+        """Start the all-gather of a tensor in CPU memory, without loss whatever the mode is.
+
+        Args:
+            group: the process group.
+            whole: contiguous, takes the values of all ranks.
+            part: this rank's values, contiguous; perhaps where ``whole`` has them.
+
+        Returns:
+            The work, whose value is ``[whole]``; or None, as for :meth:`all_reduce`.
+
+        Raises:
+            PeerError: the group's lane is broken, or takes nothing more.
+        """
+        call = _Call("all-gather", 1, whole.nbytes, whole.dtype)
+        lane, kind, counters = self._begin(group, call, False, _EXACT)
+        if kind == PLAIN:
+            return None
+        flat, own = whole.detach().view(-1), part.detach().view(-1)
+        if kind == PLAIN_TIMED:
+            job = dense_gather_job(lane, own, flat, counters, self.label)
+        else:
+            request = ReduceRequest(lane, own, flat, _EXACT, False, counters, label=self.label)
+            job = _made_on_lane(lambda: gather_job(request, self._shared(lane, "gather", flat, _EXACT), self.threads))
+
+        def end() -> list[torch.Tensor]:
+            self._end(lane, kind, call, counters)
+            return [whole]
+
+        return LaneWork(lane.submit(_with_end([job], end, [whole]), ALL_GATHER))
+
     def _scatter(
         self, lane: Lane, kind: int, whole: torch.Tensor, part: torch.Tensor, mean: bool, counters: Counters
     ) -> LaneJob:
@@ -267,14 +300,23 @@ class Collectives:
             return gpu_reduce_scatter_job(request, self._kept(lane, "scatter", whole))
         return _made_on_lane(lambda: reduce_scatter_job(request, self._shared(lane, "scatter", whole), self.threads))
 
-    def _shared(self, lane: Lane, name: str, flat: torch.Tensor) -> BufferCodebooks | None:
-        """Return the shared codebook of a collective, if there are any. Called on the lane's thread."""
+    def _shared(
+        self, lane: Lane, name: str, flat: torch.Tensor, mode: Lossless | FixedBits | None = None
+    ) -> BufferCodebooks | None:
+        """Return the shared codebook of a collective, if there are any. Called on the lane's thread.
+
+        Args:
+            lane: the lane.
+            name: the operation.
+            flat: its values, those of all ranks.
+            mode: how they may be changed, if not as the options say.
+        """
         if self.options.refresh is None:
             return None
         with self._lock:
             codebooks = self._codebooks.setdefault(lane, CollectiveCodebooks(self.options.refresh))
         n_values, dtype = flat.numel(), TYPES[flat.dtype]
-        return codebooks.shared((name, n_values, dtype.name), n_values, dtype, self.options.mode)
+        return codebooks.shared((name, n_values, dtype.name), n_values, dtype, mode or self.options.mode)
 
     def _kept(self, lane: Lane, name: str, flat: torch.Tensor) -> GpuCodebooks | None:
         """Return the codebooks that are kept for a collective on a CUDA device, if any are."""
@@ -286,9 +328,14 @@ class Collectives:
                 self._gpu_codebooks.pop(next(iter(self._gpu_codebooks)))
             return self._gpu_codebooks.setdefault(key, GpuCodebooks(self.options.refresh))
 
-    def _begin(self, group: dist.ProcessGroup, call: _Call, on_gpu: bool) -> tuple[Lane, int, Counters]:
-        """Return the lane, how to make the collective, and its counters. A PLAIN one has been counted already."""
-        lane, bypass = self._lane(group, None if on_gpu else call.dtype), self.options.bypass
+    def _begin(
+        self, group: dist.ProcessGroup, call: _Call, on_gpu: bool, mode: Lossless | FixedBits | None = None
+    ) -> tuple[Lane, int, Counters]:
+        """Return the lane, how to make the collective, and its counters. A PLAIN one has been counted already; ``mode``
+        as of :meth:`_shared`."""
+        if not on_gpu:
+            self.precompile(call.dtype, mode)
+        lane, bypass = lane_of(group, self.options.timeout), self.options.bypass
         counters = Counters(calls=1, raw_bytes=call.n_bytes)
         counters.dense_bytes = call.passes * (lane.size - 1) / lane.size * call.n_bytes
         if bypass is None:
@@ -327,16 +374,12 @@ class Collectives:
                 self._results[key] = torch.empty(like.shape, dtype=like.dtype, device=like.device)
         return self._results[key]
 
-    def _lane(self, group: dist.ProcessGroup, dtype: torch.dtype | None) -> Lane:
-        if dtype is not None:
-            self.precompile(dtype)
-        return lane_of(group, self.options.timeout)
-
-    def precompile(self, dtype: torch.dtype) -> None:
-        """Compile the kernels before other ranks wait."""
-        key = dtype, type(self.options.mode), self.options.refresh is None
+    def precompile(self, dtype: torch.dtype, mode: Lossless | FixedBits | None = None) -> None:
+        """Compile the kernels before other ranks wait; ``mode`` as of :meth:`_shared`."""
+        mode = mode or self.options.mode
+        key = dtype, type(mode), self.options.refresh is None
         if key not in _compiled:
-            precompile_kernels(TYPES[dtype], self.options.mode, self.options.refresh)
+            precompile_kernels(TYPES[dtype], mode, self.options.refresh)
             _compiled.add(key)
 
 

@@ -1,14 +1,16 @@
-"""FSDP2: its reduce-scatter, and the all-reduce among replicas of its shards, compressed.
+"""FSDP2: its reduce-scatter of gradients, its all-gather of parameters, and the all-reduce among replicas of shards,
+compressed.
 
     fully_shard(model, mesh=mesh)
     gcodec.distributed.compress_fsdp(model)
 
 A rank holds a shard of each parameter and of its optimizer state, but reduces whole gradients: so there are lossless
-mode and fixed mantissa bits here, and no near-lossless mode.
+mode and fixed mantissa bits here, and no near-lossless mode. Parameters are always gathered without loss.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -21,8 +23,11 @@ from .collectives import Collectives, GroupOptions, is_mean
 from .modes import FixedBits, Lossless
 from .reduction.allreduce import SMALLEST
 from .reduction.bypass import Bypass
+from .reduction.reduce_request import TYPES
 from .reduction.shared_codebooks import Refresh
 from .transport.arguments import check_model
+
+_log = logging.getLogger("gcodec.distributed")
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -78,21 +83,82 @@ class CompressedReduceScatter:
         return None
 
 
+class CompressedAllGather:
+    """The all-gather of a module's parameters under FSDP2, without loss, with the interface of torch's ``AllGather``.
+
+    Args:
+        collectives: makes the compressed ones.
+    """
+
+    def __init__(self, collectives: Collectives) -> None:
+        self.collectives = collectives
+        self._logged = False
+
+    def allocate(self, size: Sequence[Any], *, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+        """Return memory for a buffer, of the given size, type and device."""
+        return torch.empty(*size, dtype=dtype, device=device)
+
+    def __call__(
+        self,
+        output_tensor: torch.Tensor,
+        input_tensor: torch.Tensor,
+        group: dist.ProcessGroup,
+        async_op: bool = False,
+    ) -> Any:
+        """Gather the parts of a tensor from all ranks.
+
+        Args:
+            output_tensor: takes the whole tensor.
+            input_tensor: this rank's part, perhaps where ``output_tensor`` has it.
+            group: the process group of the shards.
+            async_op: return at once. FSDP waits for a compressed one where it needs the values in any case.
+
+        Returns:
+            A work to wait for, or None where the values are there.
+
+        Raises:
+            PeerError: another rank failed or is silent.
+            Corruption: a message arrived damaged.
+        """
+        work = None
+        if output_tensor.is_cpu and self.collectives.suits([output_tensor], group):
+            work = self.collectives.all_gather(group, output_tensor, input_tensor)
+        elif not self._logged:
+            self._log_reason(output_tensor)
+        if work is not None:
+            return work
+        function: Any = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+        return function(output_tensor, input_tensor, group=group, async_op=async_op)
+
+    def _log_reason(self, tensor: torch.Tensor) -> None:
+        """Log once why parameters of this kind are gathered as they are; small ones need no reason."""
+        if not tensor.is_cpu:
+            reason = f"on {tensor.device.type}: only in CPU memory are they compressed"
+        elif tensor.dtype not in TYPES:
+            reason = "of several types, or of a type that is not compressed, in one fully_shard unit"
+        else:
+            return
+        self._logged = True
+        _log.info("FSDP: not compressing the all-gather of parameters %s", reason)
+
+
 def compress_fsdp(
     model: torch.nn.Module,
     mode: Lossless | FixedBits | None = None,
     *,
     replicas: DeviceMesh | dist.ProcessGroup | None = None,
+    parameters: bool = True,
     smallest: int = SMALLEST,
     threads: int | None = None,
     timeout: timedelta | None = None,
     bypass: Bypass | None = Bypass(),  # noqa: B008 - frozen
     refresh: Refresh | None = Refresh(),  # noqa: B008 - frozen
 ) -> Collectives:
-    """Compress the gradients of every module of ``model`` that ``fully_shard`` has been called on.
+    """Compress what FSDP2 sends for every module of ``model`` that ``fully_shard`` has been called on: gradients, and
+    parameters on their way to the ranks that need them, which arrive bit for bit.
 
-    Errors of the exchange are raised by ``backward()``. On CUDA, gradients in float32, bfloat16 and float16 are
-    compressed, on the device.
+    Errors of the exchange are raised by the forward pass or by ``backward()``. On CUDA, gradients in float32, bfloat16
+    and float16 are compressed, on the device, and parameters are not.
 
     Args:
         model: the sharded model.
@@ -100,6 +166,7 @@ def compress_fsdp(
         replicas: for models that are sharded over only one dimension of a mesh: the other dimension, or its group. The
             shards' gradients are averaged over it, compressed, in place of HSDP's own all-reduce. (To keep HSDP's
             own and compress only that, give its dimension the backend "gcodec".)
+        parameters: gather parameters compressed, too, without loss whatever the mode is.
         smallest: bytes; smaller tensors are sent uncompressed.
         threads: threads of the codec. Default: the cores divided by the ranks on this host, as torchrun tells.
         timeout: time after which a silent rank is an error; default the group's own.
@@ -117,6 +184,8 @@ def compress_fsdp(
     """
     check_model(model)
     mode = Lossless() if mode is None else mode
+    if not isinstance(parameters, bool):
+        raise InvalidArgument(f"parameters must be True or False, not {parameters!r:.80}")
     collectives = Collectives(GroupOptions(mode, smallest, threads, timeout, bypass, refresh), "FSDP", on_gpu=True)
     modules = _sharded(model)
     for name, module in modules.items():  # all of them, before any is changed
@@ -124,6 +193,8 @@ def compress_fsdp(
     hook = None if replicas is None else _averaging(collectives, replicas)
     for module in modules.values():
         module.set_custom_reduce_scatter(CompressedReduceScatter(collectives))  # type: ignore[arg-type]
+        if parameters:
+            module.set_custom_all_gather(CompressedAllGather(collectives))  # type: ignore[arg-type]
         if hook is not None:
             module.set_all_reduce_hook(hook)
     return collectives

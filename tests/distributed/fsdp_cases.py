@@ -79,11 +79,14 @@ def train(how: str, mode: str = "lossless", narrow: bool = False, accumulate: in
     }
 
 
-def bypass(slow: str) -> tuple[list[float], int]:
-    """Uncompressed collectives of every step where one of two ways is slow, and all those of the last one."""
+def bypass(slow: str, parameters: bool) -> tuple[list[float], int]:
+    """Uncompressed collectives of every step where one of two ways is slow, and all those of the last one; with
+    parameters gathered compressed, or left to torch."""
     mesh = init_device_mesh("cpu", (1, size()), mesh_dim_names=("rep", "shard"))
     model = sharded(mesh["shard"])
-    counting = gd.compress_fsdp(model, MODES["fixed"], smallest=1000, bypass=gd.Bypass(steps=2, every=8))
+    counting = gd.compress_fsdp(
+        model, MODES["fixed"], parameters=parameters, smallest=1000, bypass=gd.Bypass(steps=2, every=8)
+    )
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
     counts = [counting.stats()]
     with slowed(slow):
@@ -94,7 +97,8 @@ def bypass(slow: str) -> tuple[list[float], int]:
             optimizer.zero_grad()
             counts.append(counting.stats())
     crcs = crc([item.detach().full_tensor() for item in model.parameters()])  # type: ignore[attr-defined]
-    assert {after["calls"] - before["calls"] for before, after in pairwise(counts)} == {3}
+    # Three units are reduced; each is gathered in the forward pass, and those below the model's own once more after it.
+    assert {after["calls"] - before["calls"] for before, after in pairwise(counts)} == {3 + 5 * parameters}
     return [after["dense"] - before["dense"] for before, after in pairwise(counts)], crcs
 
 
@@ -149,17 +153,47 @@ def replicated(how: str) -> list[str]:
     return [*said, *sorted({*comms} - {"DefaultReduceScatter"})]
 
 
-def corrupted(by: int) -> str:
-    """Return what backward() says on this rank when one rank's messages are damaged."""
+def gathered(dtype: torch.dtype) -> dict[str, float]:
+    """Gather values of every kind by FSDP2's interface, of several lengths, in place and apart, and compare bits."""
+    options = gd.GroupOptions(mode=MODES["fixed"], smallest=1000, bypass=None, timeout=timedelta(seconds=50))
+    collectives = gd.collectives.Collectives(options, "gather")
+    gather = gd.fsdp.CompressedAllGather(collectives)
+    integers = {2: torch.int16, 4: torch.int32, 8: torch.int64}[dtype.itemsize]
+    group = dist.group.WORLD
+    assert group is not None
+    for n in (1, 999, 1 << 16, 70_001, (1 << 21) + 3):
+        generator = torch.Generator().manual_seed(n + rank())
+        weights = 0.02 * torch.randn(n, generator=generator)
+        others = torch.tensor([0.0, -0.0, torch.inf, torch.nan, 1e-42, 6e4])
+        weights[::97] = others.repeat(n)[rank() :][: len(weights[::97])]
+        part = weights.to(dtype)
+        wanted = torch.empty(n * size(), dtype=dtype)
+        dist.all_gather_into_tensor(wanted.view(torch.uint8), part.view(torch.uint8))
+        whole, in_place = gather.allocate((n * size(),), dtype=dtype, device=part.device), torch.zeros_like(wanted)
+        own = in_place[rank() * n : (rank() + 1) * n]
+        own.copy_(part)
+        for output, mine in ((whole, part), (in_place, own)):
+            work = gather(output, mine, group, async_op=n % 2 == 0)
+            if work is not None:
+                work.wait()
+            assert torch.equal(output.view(integers), wanted.view(integers)), (n, dtype)
+    return collectives.stats()
+
+
+def corrupted(by: int, during: str) -> str:
+    """Return what the forward pass or backward() says on this rank when one rank's messages are damaged."""
     group = dist.new_group(timeout=timedelta(seconds=30))
     mesh = DeviceMesh.from_group(group, "cpu")
     model = sharded(mesh)
     gd.compress_fsdp(model, smallest=1000, timeout=timedelta(seconds=5))
     x, y = batch_of(0)
-    loss = nn.functional.cross_entropy(model(x), y)
-    undo = sabotage("payload") if rank() == by else None
-    try:
+    loss, undo = nn.functional.cross_entropy(model(x), y), None  # every unit has been gathered once
+    if during == "forward":
         loss.backward()
+    if rank() == by:
+        undo = sabotage("payload")
+    try:
+        model(x) if during == "forward" else loss.backward()
     except Exception as error:
         return f"{type(error).__name__}: {error}"
     finally:

@@ -6,6 +6,7 @@ import re
 from typing import Any
 
 import pytest
+import torch
 
 pytest.importorskip("torch.distributed.fsdp")
 
@@ -56,11 +57,25 @@ def test_hsdp_averages_replicas_compressed(four, how, mode):
 
 @pytest.mark.parametrize("slow", ["dense", "coded"])
 def test_fsdp_leaves_compression_where_it_is_slower(pair, slow):
-    dense, _ = agreed(pair.run(cases.bypass, slow=slow))
+    dense, _ = agreed(pair.run(cases.bypass, slow=slow, parameters=False))
     assert sum(dense[:13]) == 0  # while it learns what a step is
     assert 0 < sum(dense[13:22]) < 27  # a trial
     assert dense[22:28] == [3 * (slow == "coded")] * 6
     assert 0 < sum(dense[28:]) < 24  # the next one
+
+
+@pytest.mark.parametrize("slow", ["dense", "coded"])
+def test_fsdp_leaves_compression_of_parameters_where_it_is_slower(pair, slow):
+    dense, _ = agreed(pair.run(cases.bypass, slow=slow, parameters=True))
+    assert dense[0] == 0  # while it learns what a step is
+    assert any(dense[step : step + 4] == [8 * (slow == "coded")] * 4 for step in range(10, 32))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64], ids=str)
+def test_parameters_are_gathered_bit_for_bit(four, dtype):
+    for stats in four.run(cases.gathered, dtype=dtype):
+        assert stats["calls"] == 8  # all but those of one value
+        assert stats["sent_bytes"] < (0.99 if dtype.itemsize == 8 else 0.9) * stats["dense_bytes"]
 
 
 def test_fsdp_refuses_senseless_arguments(pair):
@@ -92,6 +107,7 @@ def test_a_model_of_which_a_part_would_not_be_compressed_is_refused_and_left_as_
         assert all(re.fullmatch(f"{error}: {text} of init_device_mesh", one) for one in said), said
 
 
-def test_a_damaged_message_of_fsdp_is_an_exception_of_backward(pair):
-    heard = pair.run(cases.corrupted, by=1)
+@pytest.mark.parametrize("during", ["forward", "backward"])
+def test_a_damaged_message_of_fsdp_is_an_exception_of_the_pass_that_needs_it(pair, during):
+    heard = pair.run(cases.corrupted, by=1, during=during)
     assert "rank 1" in heard[0]

@@ -13,7 +13,7 @@ from torch.profiler import record_function
 Place = Callable[[], AbstractContextManager[Any]]
 
 #: Names under which torch's profiler shows collectives, as it shows those of torch's backends.
-ALL_REDUCE, REDUCE_SCATTER = "gcodec:all_reduce", "gcodec:reduce_scatter"
+ALL_REDUCE, REDUCE_SCATTER, ALL_GATHER = "gcodec:all_reduce", "gcodec:reduce_scatter", "gcodec:all_gather"
 
 
 class Future:

@@ -1,0 +1,107 @@
+"""The second half of the compressed all-reduce alone: every rank sends its own part of a buffer to all others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from time import perf_counter
+
+import torch
+from torch._C._distributed_c10d import AllgatherOptions
+
+from ...compressors.contract import parts_of
+from ..stats import Counters
+from ..transport.delegation import inner_method
+from ..transport.jobs import LaneJob
+from ..transport.lane import Lane
+from ..transport.transfers import Transfers, labeled
+from .allreduce import reduction_of
+from .coder import BufferCodebooks
+from .partition import piece_length, pieces_of
+from .reduce import Reduction
+from .reduce_request import ReduceRequest
+from .schedule import Schedule, Slot
+
+
+class GatherSchedule(Schedule):
+    """Lists the messages of one rank: results, which are the values themselves. The parts are equal and lie one after
+    another, by rank.
+
+    Arguments are those of ``Schedule``, the number of values being a multiple of the ranks.
+    """
+
+    def __init__(self, n_values: int, rank: int, size: int) -> None:
+        super().__init__(n_values, rank, size)
+        length = piece_length(n_values, size)
+        self.shares = [pieces_of(part.start, part.stop, length) for part in parts_of(n_values, size)]
+
+    def contributed(self) -> list[Slot]:
+        """Return an empty list: nothing is summed."""
+        return []
+
+
+class Gather(Reduction):
+    """Runs one all-gather, without loss. A value is encoded once, for all ranks.
+
+    Arguments are those of :class:`~gcodec.distributed.reduction.reduce.Reduction`, but that ``values`` are this rank's
+    part only, uintW[n / ranks]; it may lie where ``result`` has it.
+    """
+
+    kind_terms = ("gather",)
+
+    def _schedule_of(self, n_values: int) -> Schedule:
+        return GatherSchedule(n_values * self.lane.size, self.lane.rank, self.lane.size)
+
+    def _run(self, transfers: Transfers) -> Iterator[None]:
+        results, receipts = (
+            [(slot, self._post(transfers, slot)) for slot in slots]
+            for slots in (self.schedule.results(), self.schedule.receipts())
+        )
+        begin = self.lane.rank * len(self.values)
+        for due in self.schedule.sums():
+            self._send(transfers, self.schedule.copies(due), self.values[due.begin - begin : due.end - begin])
+        yield
+        own = self.result[begin : begin + len(self.values)]
+        if own.ctypes.data != self.values.ctypes.data:
+            own[:] = self.values
+        for slot, message in results:
+            self._decode(transfers, slot, message, self.result[slot.begin : slot.end])
+            yield
+        self._confirm(transfers, receipts)
+
+
+def gather_job(request: ReduceRequest, codebooks: BufferCodebooks | None = None, threads: int | None = None) -> LaneJob:
+    """Return the job that gathers all ranks' values. Its value is the request's result.
+
+    Args:
+        request: what to gather: ``flat`` is this rank's part of ``result`` and may lie there; the mode is ``Lossless``.
+        codebooks: the codebooks that ranks share; None for frames that carry their own.
+        threads: threads of the codec; default all cores.
+    """
+    gather = partial(reduction_of, request, codebooks, threads, Gather)
+
+    def all_gather() -> torch.Tensor:
+        gather().run()
+        return request.result
+
+    return LaneJob(all_gather, lambda error: gather().abort(error))
+
+
+def dense_gather_job(lane: Lane, part: torch.Tensor, whole: torch.Tensor, counters: Counters, label: str) -> LaneJob:
+    """Return the job that gathers a tensor by Gloo's own collective, uncompressed. Its value is ``whole``.
+
+    Args:
+        lane: the lane of the group.
+        part: this rank's values.
+        whole: takes those of all ranks.
+        counters: takes times and bytes.
+        label: begins the texts of errors.
+    """
+
+    def all_gather() -> torch.Tensor:
+        start, gather = perf_counter(), inner_method(lane.group, "all_gather_single")
+        labeled(f"{label}, uncompressed", lambda: gather(whole, part, AllgatherOptions()).wait())
+        counters.add_dense(whole.nbytes, lane.size, perf_counter() - start, 1)
+        return whole
+
+    return LaneJob(all_gather)
