@@ -106,12 +106,15 @@ def _storage_of(tensor: Any) -> Hashable:
 def stored_views(tensors: Sequence[Any]) -> list[StoredView]:
     """Return what is stored for each of these torch tensors, which are dense and have values."""
     result = [StoredView(tensor, None) for tensor in tensors]
-    storages: dict[Hashable, list[Member]] = defaultdict(list)
+    storages: dict[Hashable, list[int]] = defaultdict(list)
     for number, tensor in enumerate(tensors):
         key = _storage_of(tensor)
         if key is not None:
-            storages[key].append(Member(number, tensor, Strided.of(tensor)))
-    for members in storages.values():
+            storages[key].append(number)
+    for numbers in storages.values():
+        if len(numbers) == 1 and tensors[numbers[0]].is_contiguous():  # most: it is stored as it is
+            continue
+        members = [Member(number, tensors[number], Strided.of(tensors[number])) for number in numbers]
         for range_ in overlapping(members):
             for member, view in zip(range_, _views_of_one(range_), strict=True):
                 result[member.number] = view
