@@ -1,4 +1,4 @@
-"""The tables of docs/benchmarks/codecs.md, from ``codec.csv``: every codec, then gcodec's modes, all models together."""
+"""The tables of docs/benchmarks/codecs.md, from ``codec.csv``: all codecs, then gcodec's modes, models together."""
 
 from __future__ import annotations
 

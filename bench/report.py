@@ -184,7 +184,9 @@ def peers_ahead(results: Path) -> list[str]:
             table.append([model, step, f"{ours:.1f}", best["codec"], f"{float(best['percent']):.1f}"])
         ahead += best["codec"] == OURS
     columns = ["tensor", ">step", ">gcodec %", "smallest peer", ">%"]
-    found = f"gcodec is the smallest on {ahead} of {len(outcomes)} tensors. A peer is smaller by more than half a percent"
+    found = (
+        f"gcodec is the smallest on {ahead} of {len(outcomes)} tensors. A peer is smaller by more than half a percent"
+    )
     if not table:
         return [f"{found} of the original on none. From {source(comments)}"]
     return [f"{found} of the original on these:", "", *markdown(columns, table), "", f"From {source(comments)}"]
