@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from bench.front_page import Total, totals
@@ -11,7 +11,7 @@ from gcodec.benchmark.csv_tables import read_table
 from gcodec.benchmark.measure import OURS
 from gcodec.benchmark.settings import LOSSLESS
 
-#: How kinds of data end in the file, and what they are called.
+#: Groups of data in the file, and what they are called.
 GROUPS = {"parameters": "weights", "gradients": "gradients", "state": "optimizer state"}
 TYPES = ("fp32", "bf16", "fp16")
 #: What each table of lossless codecs shows.
@@ -22,10 +22,15 @@ MEASURES: dict[str, Callable[[Total], str]] = {
 }
 
 
+def kinds(types: Sequence[str] = TYPES) -> dict[str, str]:
+    """Return how kinds of data end in the file, of these types, and what they are called."""
+    return {f"{group} {dtype}": f"{name}, {dtype}" for group, name in GROUPS.items() for dtype in types}
+
+
 def codec_table(results: Path) -> list[str]:
     """Return a table each of the sizes and speeds of all codecs, lossless, and one of gcodec's other modes."""
     comments, rows = read_table(results / "codec.csv")
-    names = {f"{group} {dtype}": f"{name}, {dtype}" for group, name in GROUPS.items() for dtype in TYPES}
+    names = kinds()
     found = {name: totals(rows, kind) for kind, name in names.items()}
     codecs = dict.fromkeys(row["codec"] for row in rows if row["mode"] == LOSSLESS)
     lines = [f"Measured on {source(comments)}"]

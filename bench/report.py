@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
-from bench import array_tables, codec_tables, contests, front_page, sections, targets
+from bench import array_tables, codec_tables, contests, costs, front_page, sections, targets
 from bench.cluster import drops, layerwise, scaling
 from bench.cluster import tables as cluster
 from bench.experiments import accuracy, gcomp, gcomp_drops, gradzip, gravac_bits, gravac_tables
@@ -36,6 +36,7 @@ PAGES = (
         ROOT / "docs" / f"{name}.md"
         for name in (
             "benchmarks",
+            "costs",
             "experiments-gcomp",
             "experiments-gravac",
             "experiments-lgreco",
@@ -251,6 +252,7 @@ PLACES: dict[str, tuple[Callable[[Path], list[str]], str]] = {
     "differences-parts": (sections.differences_parts, "differences.csv"),
     "differences-speed": (sections.differences_speed, "differences.csv"),
     **array_tables.PLACES,
+    **costs.PLACES,
     "sparse-values-table": (sections.sparse_values_table, "sparse_values.csv"),
     "weight-sync-links": (sections.weight_sync_links, "weight-sync.csv"),
     "lane-table": (sections.lane_table, "lane.csv"),

@@ -28,7 +28,7 @@ PAGES = {
         "zarr",
         *sorted(f"integrations/{page.stem}" for page in (ROOT / "docs" / "integrations").glob("*.md")),
     ),
-    "Is it for me?": ("when-not", "faq", "compatibility", "benchmarks", "reliability", "security", "gpu"),
+    "Is it for me?": ("when-not", "costs", "faq", "compatibility", "benchmarks", "reliability", "security", "gpu"),
     "Results": (
         "benchmarks/codecs",
         "benchmarks/files",
