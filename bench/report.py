@@ -44,12 +44,12 @@ PAGES = (
             "reliability",
             "checkpoints",
             "tensors",
-            "training",
             "weight-sync",
             "when-not",
             "zarr",
         )
     ),
+    *sorted((ROOT / "docs" / "training").glob("*.md")),
     *sorted((ROOT / "docs" / "integrations").glob("*.md")),
     *sorted((ROOT / "docs" / "benchmarks").glob("*.md")),
     *sorted((ROOT / "docs" / "contributing").glob("*.md")),

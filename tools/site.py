@@ -23,7 +23,27 @@ import gcodec
 ROOT = Path(__file__).resolve().parents[1]
 #: The contents: captions, and the pages below them, as paths in docs/ without their suffix.
 PAGES = {
-    "Start": ("tensors", "checkpoints", "moving", "cli", "training", "weight-sync", "caches", "report", "recording"),
+    "Start": ("tensors", "checkpoints", "moving", "cli", "weight-sync", "caches", "report", "recording"),
+    "Training": (
+        "training",
+        *(
+            f"training/{page}"
+            for page in (
+                "ddp",
+                "which-mode",
+                "bypass",
+                "compressors",
+                "process-group",
+                "fsdp",
+                "diloco",
+                "federated",
+                "frameworks",
+                "cluster",
+                "guarantees",
+                "failures",
+            )
+        ),
+    ),
     "Integrations": (
         "zarr",
         *sorted(f"integrations/{page.stem}" for page in (ROOT / "docs" / "integrations").glob("*.md")),

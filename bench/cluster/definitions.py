@@ -25,7 +25,7 @@ on 2 cores each has one, with 4 a half: codec and wire are listed apart.
 * **zlib, zstd, shuffle+zstd**: in the codec's place in the same exchange. **no codec**: a copy in its place.
 * **deviation**: after the optimizer's next step, the most by which any parameter differs from what exact gradients
   would make of it, in half ulps at the magnitude of what the update adds to. The bound is 1 for all contributions
-  together and, with 4 workers, 1 more for their average ([training.md](../training.md)).
+  together and, with 4 workers, 1 more for their average ([what is guaranteed](../training/guarantees.md)).
 * **gradients** of the all-reduce: of models trained by SGD with momentum ([recording.md](../recording.md)), at recorded
   parameters from step 100 on; every rank has batches of its own. Every result was checked on every rank before timing:
   lossless ones bit for bit, near-lossless ones against the bound, all for being the same on all ranks."""
