@@ -145,11 +145,13 @@ def stages_table(results: Path) -> list[str]:
         table = []
         for data, mode in dict.fromkeys((row["data"], row["mode"]) for row in selected):
             whole, floor = (times[data, mode, end] for end in ends)
+            largest = max(stages, key=lambda stage: times.get((data, mode, stage), 0.0))
             cells = [f"{times[data, mode, stage]:.3f}" if (data, mode, stage) in times else "" for stage in stages]
+            cells[stages.index(largest)] = f"**{cells[stages.index(largest)]}**"
             table.append([f"{data} {mode}", *cells, f"{whole:.3f}", f"{floor:.3f}", f"{whole / floor:.1f}"])
         columns = [direction, *(f">{stage}" for stage in stages), ">whole", ">floor", ">whole / floor"]
-        lines += [*markdown(columns, table), "", *_limits(selected), ""]
-    return [*lines, f"Nanoseconds per value, one thread; from {source(comments)}"]
+        lines += [*markdown(columns, table), ""]
+    return [*lines, f"Nanoseconds per value, one thread, the largest stage in bold; from {source(comments)}"]
 
 
 def features_table(results: Path) -> list[str]:
@@ -217,18 +219,6 @@ def stages_in_order(rows: list[Row]) -> list[str]:
     """Return the stages of rows of ``stages.csv``, without the whole and the floor."""
     names = {row["stage"] for row in rows} - {"whole", "floor"}
     return sorted(names, key=lambda name: (ORDER.index(name) if name in ORDER else len(ORDER), name))
-
-
-def _limits(rows: list[Row]) -> Iterator[str]:
-    """Yield a sentence for each bar: how far from the floor, and its largest part, which is the next limit."""
-    for data, mode in dict.fromkeys((row["data"], row["mode"]) for row in rows):
-        times = {row["stage"]: float(row["ns_per_value"]) for row in rows if (row["data"], row["mode"]) == (data, mode)}
-        whole, floor = times.pop("whole"), times.pop("floor")
-        maximum = max(times, key=lambda stage: times[stage])
-        yield (
-            f"* {data} {mode}: {whole / floor:.1f} times the floor; the next limit is {maximum}, "
-            f"{100 * times[maximum] / whole:.0f} % of the whole."
-        )
 
 
 def speed_table(results: Path) -> list[str]:
@@ -413,32 +403,28 @@ def integration_table(results: Path, integration: str, data: str = "data") -> li
 
 
 def files_table(results: Path, file: str = "files.csv") -> list[str]:
-    """Return a table of each file: every method's size, and its seconds by the clock and of the processor."""
+    """Return a table of methods by file: size, and seconds to compress and to restore."""
     comments, rows = read_table(results / file)
-    lines = [f"Measured on {source(comments)}"]
-    for name, of_file in groupby(rows, key=itemgetter("file")):
-        group = list(of_file)
-        best = min(int(row["stored_bytes"]) for row in group)
-        table = [
-            [
-                row["method"],
-                f"**{row['percent']}**" if int(row["stored_bytes"]) == best else row["percent"],
-                *(
-                    rounded(row[f"{way}_{kind}"])
-                    for kind in ("seconds", "cpu_seconds")
-                    for way in ("compress", "restore")
-                ),
-            ]
-            for row in group
-        ]
-        columns = ["method", ">% of the file", ">compress, s", ">restore, s", ">compress, CPU s", ">restore, CPU s"]
-        lines += [
-            "",
-            f"**{name}**, {group[0]['type']}, {int(group[0]['file_bytes']) / 1e6:.0f} MB",
-            "",
-            *markdown(columns, table),
-        ]
-    return lines
+    files = {name: list(group) for name, group in groupby(rows, key=itemgetter("file"))}
+    best = {name: min(int(row["stored_bytes"]) for row in group) for name, group in files.items()}
+    table = []
+    for method in dict.fromkeys(row["method"] for row in rows):
+        cells = []
+        for name, group in files.items():
+            row = next((row for row in group if row["method"] == method), None)
+            if row is None:
+                cells.append("")
+                continue
+            percent = f"**{row['percent']}**" if int(row["stored_bytes"]) == best[name] else row["percent"]
+            cells.append(f"{percent} ({rounded(row['compress_seconds'])} / {rounded(row['restore_seconds'])})")
+        table.append([method, *cells])
+    titles = (f">{name}, {g[0]['type']}, {int(g[0]['file_bytes']) / 1e6:.0f} MB" for name, g in files.items())
+    return [
+        *markdown(["method", *titles], table),
+        "",
+        "Percent of the file, the smallest in bold, and in brackets the seconds to compress and to restore. "
+        f"[{file}](../../bench/results/{file}) also has CPU seconds. Measured on {source(comments)}",
+    ]
 
 
 def weight_sync_table(results: Path) -> list[str]:
