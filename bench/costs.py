@@ -61,17 +61,18 @@ def break_even(total: Total) -> float:
 
 def fixed_table(results: Path) -> list[str]:
     """Return what a call costs, what memory is taken, and what many small tensors take more than a large one."""
-    comments, rows = read_table(results / "calls.csv")
-    calls = {(int(row["values"]), row["memory"]): row for row in rows}
+    (of_calls, calls), (of_memory, memory), (of_small, small) = (
+        read_table(results / name) for name in ("calls.csv", "memory.csv", "small_tensors.csv")
+    )
     table = [
         [
-            f"a call with {values:,} float32 value{'s'[: values > 1]}",
-            *(f"{float(call[key]):.0f} µs" for key in ("encode_us", "decode_us")),
+            f"a call with float32[{row['values']}]",
+            *(f"{float(row[key]):.0f} µs" for key in ("encode_us", "decode_us")),
         ]
-        for values in (1, 1024)
-        if (call := calls.get((values, "new")))
+        for row in calls
+        if row["memory"] == "new"
     ]
-    ours = next(row for row in read_table(results / "memory.csv")[1] if row["codec"] == OURS)
+    ours = next(row for row in memory if row["codec"] == OURS)
     table.append(
         [
             "memory besides the result",
@@ -79,13 +80,17 @@ def fixed_table(results: Path) -> list[str]:
             f"{100 * int(ours['decode_extra_bytes']) / int(ours['bytes']):.1f} % of the decoded bytes",
         ]
     )
-    small = {row["through"]: row["times"] for row in read_table(results / "small_tensors.csv")[1]}
+    times = {row["through"]: f"{float(row['times']):.1f} times as long as one array" for row in small}
     for name, pair in (
         ("500 tensors of 1 to 16 Ki values, one by one", ("encode, one by one", "decode, one by one")),
-        ("the same with `save_file` and `load_file`", ("save_file", "load_file")),
+        ("the same tensors by `save_file` and `load_file`", ("save_file", "load_file")),
     ):
-        table.append([name, *(f"{float(small[key]):.1f} times one array of the same bytes" for key in pair)])
-    return [*markdown(["what", ">encode", ">decode"], table), "", f"From {source(comments)}"]
+        table.append([name, *(times[key] for key in pair)])
+    return [
+        *markdown(["what", ">encode", ">decode"], table),
+        "",
+        f"Calls: {source(of_calls)} Memory: {source(of_memory)} Tensors: {source(of_small)}",
+    ]
 
 
 def first_use_table(results: Path) -> list[str]:
