@@ -75,40 +75,37 @@ def outcomes(results: Path) -> tuple[list[str], list[Outcome]]:
 
 
 def other_arrays_table(results: Path) -> list[str]:
-    """Return every array's sizes by all codecs, a table for each group, and beside gcodec's speed that of the smallest
-    peer."""
+    """Return every array's sizes by gcodec and by the smallest peer, type by type, a table for each group."""
     comments, found = outcomes(results)
-    names = list(dict.fromkeys(name for outcome in found for name in outcome.peers))
     n_smaller, n_larger = (sum(sign * outcome.margin > TIE for outcome in found) for sign in (-1, 1))
     counted = (
         f"Of {len(found)} arrays, each type counted, gcodec is within {TIE} % of the smallest peer on "
         f"{len(found) - n_smaller - n_larger}, smaller than that on {n_smaller}, and larger on {n_larger}."
     )
     lines = [
-        f"{counted} Sizes are percent of the array's bytes, the smallest in bold; speeds, in CPU time of one "
-        f"thread, are gcodec's / the smallest peer's. Measured on {source(comments)}"
+        f"{counted} A cell has gcodec's size and the smallest peer's, in percent of the array's bytes, the smaller one "
+        f"in bold. Measured on {source(comments)}"
     ]
-    columns = ["array", "from", "type", *(f">{name}, %" for name in (OURS, *names)), ">encode, GB/s", ">decode, GB/s"]
     for group in dict.fromkeys(outcome.ours["group"] for outcome in found):
-        rows = [cells_of(outcome, names) for outcome in found if outcome.ours["group"] == group]
-        lines += ["", f"**{group}**", "", *markdown(columns, rows)]
+        by_array: dict[tuple[str, str], dict[str, str]] = {}
+        for outcome in found:
+            if outcome.ours["group"] == group:
+                ours = outcome.ours
+                by_array.setdefault((ours["array"], ours["source"]), {})[ours["dtype"]] = sizes_of(outcome)
+        dtypes = list(dict.fromkeys(dtype for cells in by_array.values() for dtype in cells))
+        rows = [[*names, *(cells.get(dtype, "") for dtype in dtypes)] for names, cells in by_array.items()]
+        lines += ["", f"**{group}**", "", *markdown(["array", "from", *dtypes], rows)]
     return lines
 
 
-def cells_of(outcome: Outcome, names: list[str]) -> list[str]:
-    """Return the cells of a row; ``names`` are the peers that have a column."""
-    ours, least = outcome.ours, min(int(outcome.ours["compressed_bytes"]), int(outcome.best["compressed_bytes"]))
-    sizes = []
-    for row in (ours, *(outcome.peers.get(name) for name in names)):
-        text = percent(row) if row else ""
-        sizes.append(f"**{text}**" if row and int(row["compressed_bytes"]) == least else text)
-    return [
-        ours["array"],
-        ours["source"],
-        ours["dtype"],
-        *sizes,
-        *(f"{rounded(ours[key])} / {rounded(outcome.best[key])}" for key in ("encode_GBps", "decode_GBps")),
-    ]
+def sizes_of(outcome: Outcome) -> str:
+    """Return gcodec's size and the smallest peer's with its name, the smaller one in bold."""
+    ours, best = percent(outcome.ours), percent(outcome.best)
+    if outcome.margin <= 0:
+        ours = f"**{ours}**"
+    if outcome.margin >= 0:
+        best = f"**{best}**"
+    return f"{ours} / {best} {outcome.best['codec']}"
 
 
 def percent(row: Row) -> str:

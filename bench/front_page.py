@@ -166,11 +166,11 @@ def _cells(total: Total) -> list[str]:
     return [f"{100 / total.ratio:.1f}", f"{total.encode:.2f}", f"{total.decode:.2f}"]
 
 
-def totals(rows: Sequence[Row], data: str) -> dict[str, Total]:
-    """Return every codec's results, lossless, on all data of a kind together."""
+def totals(rows: Sequence[Row], data: str, mode: str = LOSSLESS) -> dict[str, Total]:
+    """Return every codec's results in a mode, on all data of a kind together."""
     sums: dict[str, list[float]] = {}
     for row in rows:
-        if row["mode"] == LOSSLESS and row["data"].endswith(data) and row["encode_GBps"]:
+        if row["mode"] == mode and row["data"].endswith(data) and row["encode_GBps"]:
             before = int(row["original_bytes"])
             times = (before / float(row[f"{direction}_GBps"]) for direction in ("encode", "decode"))
             selected = (before, int(row["compressed_bytes"]), *times)

@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
-from bench import array_tables, contests, front_page, sections, targets
+from bench import array_tables, codec_tables, contests, costs, front_page, sections, targets
 from bench.cluster import drops, layerwise, scaling
 from bench.cluster import tables as cluster
 from bench.experiments import accuracy, gcomp, gcomp_drops, gradzip, gravac_bits, gravac_tables
@@ -36,6 +36,7 @@ PAGES = (
         ROOT / "docs" / f"{name}.md"
         for name in (
             "benchmarks",
+            "costs",
             "experiments-gcomp",
             "experiments-gravac",
             "experiments-lgreco",
@@ -43,12 +44,12 @@ PAGES = (
             "reliability",
             "checkpoints",
             "tensors",
-            "training",
             "weight-sync",
             "when-not",
             "zarr",
         )
     ),
+    *sorted((ROOT / "docs" / "training").glob("*.md")),
     *sorted((ROOT / "docs" / "integrations").glob("*.md")),
     *sorted((ROOT / "docs" / "benchmarks").glob("*.md")),
     *sorted((ROOT / "docs" / "contributing").glob("*.md")),
@@ -131,27 +132,6 @@ def updates(results: Path) -> list[str]:
     return lines
 
 
-def codec_table(results: Path) -> list[str]:
-    """Sizes and speeds of every codec on every kind of data, a table for each."""
-    comments, rows = read_table(results / "codec.csv")
-    lines = [f"Measured on {source(comments)}"]
-    for data in dict.fromkeys(row["data"] for row in rows):
-        table = [
-            [
-                row["mode"],
-                row["codec"],
-                f"{float(row['percent']):.2f}",
-                f"{float(row['bits_per_value']):.2f}",
-                *(rounded(row[key]) for key in ("encode_GBps", "decode_GBps", "encode_of_copy", "decode_of_copy")),
-            ]
-            for row in rows
-            if row["data"] == data
-        ]
-        columns = ["mode", "codec", ">%", ">bits / value", ">encode GB/s", ">decode GB/s", ">enc / copy", ">dec / copy"]
-        lines += ["", f"**{data}**", "", *markdown(columns, table)]
-    return lines
-
-
 def bound_table(results: Path) -> list[str]:
     """Return gcodec's overhead over the bound and its saving against the paper, on every dump's gradients."""
     comments, rows = read_table(results / "sizes.csv")
@@ -205,14 +185,12 @@ def peers_ahead(results: Path) -> list[str]:
             table.append([model, step, f"{ours:.1f}", best["codec"], f"{float(best['percent']):.1f}"])
         ahead += best["codec"] == OURS
     columns = ["tensor", ">step", ">gcodec %", "smallest peer", ">%"]
-    return [
-        f"gcodec is the smallest on {ahead} of {len(outcomes)} tensors. A peer is ahead on these by more than half",
-        "a percent of the original:",
-        "",
-        *markdown(columns, table),
-        "",
-        f"From {source(comments)}",
-    ]
+    found = (
+        f"gcodec is the smallest on {ahead} of {len(outcomes)} tensors. A peer is smaller by more than half a percent"
+    )
+    if not table:
+        return [f"{found} of the original on none. From {source(comments)}"]
+    return [f"{found} of the original on these:", "", *markdown(columns, table), "", f"From {source(comments)}"]
 
 
 def corruption_table(results: Path) -> list[str]:
@@ -243,7 +221,7 @@ PLACES: dict[str, tuple[Callable[[Path], list[str]], str]] = {
     "bf16-table": (front_page.bf16_table, "cluster-allreduce.csv"),
     "demo-table": (demo_table, "demo.csv"),
     "updates": (updates, "demo-updates.csv"),
-    "codec-table": (codec_table, "codec.csv"),
+    "codec-table": (codec_tables.codec_table, "codec.csv"),
     "bound-table": (bound_table, "sizes.csv"),
     "peers-ahead": (peers_ahead, "tensors.csv"),
     "corruption-table": (corruption_table, "corruption.csv"),
@@ -274,6 +252,7 @@ PLACES: dict[str, tuple[Callable[[Path], list[str]], str]] = {
     "differences-parts": (sections.differences_parts, "differences.csv"),
     "differences-speed": (sections.differences_speed, "differences.csv"),
     **array_tables.PLACES,
+    **costs.PLACES,
     "sparse-values-table": (sections.sparse_values_table, "sparse_values.csv"),
     "weight-sync-links": (sections.weight_sync_links, "weight-sync.csv"),
     "lane-table": (sections.lane_table, "lane.csv"),

@@ -18,6 +18,7 @@ WORTH = 0.3  #: percent of a size; a feature that saves less everywhere is not w
 TIE = 0.5  #: percent of a size; closer is called a tie
 MIB = 1 << 20
 BATCH, STEP = "16", "20"  #: of the prediction tables
+SHOWN_STEPS = ("1", "20", "100", "600")  #: of those that they go through
 #: Stages of both directions in the order of tables and bars (bench/stages.py); others come last.
 ORDER = (
     "sample",
@@ -121,24 +122,16 @@ def levels_summary(results: Path) -> list[str]:
 
 
 def levels_ahead(results: Path) -> list[str]:
-    """Return every dump on which a peer's level is smaller."""
+    """Return on how many dumps a peer's level is smaller, and by how much at most, in a sentence."""
     outcomes = list(contests(results))
     ahead = [contest for contest in outcomes if contest.margin > 0]
-    columns = ["dump", ">step", "type", ">gcodec %", "best peer", ">%", ">gcodec larger by, %"]
-    table = [
-        [
-            f"{c.model} {c.group}",
-            str(c.step),
-            c.dtype,
-            f"{100 * c.ours / c.original:.2f}",
-            c.codec,
-            f"{100 * c.best / c.original:.2f}",
-            f"{c.margin:+.2f}",
-        ]
-        for c in ahead
+    if not ahead:
+        return [f"No peer is smaller on any of {len(outcomes)} dumps."]
+    groups = dict.fromkeys(contest.group for contest in ahead)
+    return [
+        f"A peer is smaller on {len(ahead)} of {len(outcomes)} dumps, all of {' and '.join(groups)}, by "
+        f"{max(contest.margin for contest in ahead):.2f} % at most."
     ]
-    lines = markdown(columns, table) if table else []
-    return [f"A peer is smaller on {len(ahead)} of {len(outcomes)} dumps:", "", *lines]
 
 
 def stages_table(results: Path) -> list[str]:
@@ -152,11 +145,13 @@ def stages_table(results: Path) -> list[str]:
         table = []
         for data, mode in dict.fromkeys((row["data"], row["mode"]) for row in selected):
             whole, floor = (times[data, mode, end] for end in ends)
+            largest = max(stages, key=lambda stage: times.get((data, mode, stage), 0.0))
             cells = [f"{times[data, mode, stage]:.3f}" if (data, mode, stage) in times else "" for stage in stages]
+            cells[stages.index(largest)] = f"**{cells[stages.index(largest)]}**"
             table.append([f"{data} {mode}", *cells, f"{whole:.3f}", f"{floor:.3f}", f"{whole / floor:.1f}"])
         columns = [direction, *(f">{stage}" for stage in stages), ">whole", ">floor", ">whole / floor"]
-        lines += [*markdown(columns, table), "", *_limits(selected), ""]
-    return [*lines, f"Nanoseconds per value, one thread; from {source(comments)}"]
+        lines += [*markdown(columns, table), ""]
+    return [*lines, f"Nanoseconds per value, one thread, the largest stage in bold; from {source(comments)}"]
 
 
 def features_table(results: Path) -> list[str]:
@@ -226,48 +221,28 @@ def stages_in_order(rows: list[Row]) -> list[str]:
     return sorted(names, key=lambda name: (ORDER.index(name) if name in ORDER else len(ORDER), name))
 
 
-def _limits(rows: list[Row]) -> Iterator[str]:
-    """Yield a sentence for each bar: how far from the floor, and its largest part, which is the next limit."""
-    for data, mode in dict.fromkeys((row["data"], row["mode"]) for row in rows):
-        times = {row["stage"]: float(row["ns_per_value"]) for row in rows if (row["data"], row["mode"]) == (data, mode)}
-        whole, floor = times.pop("whole"), times.pop("floor")
-        maximum = max(times, key=lambda stage: times[stage])
-        yield (
-            f"* {data} {mode}: {whole / floor:.1f} times the floor; the next limit is {maximum}, "
-            f"{100 * times[maximum] / whole:.0f} % of the whole."
-        )
-
-
 def speed_table(results: Path) -> list[str]:
-    """Speeds beside that of a copy, of both paths."""
+    """Speeds beside that of a copy, of every path."""
     comments, rows = read_table(results / "speed.csv")
-    table = [
-        [
-            row["data"],
-            row["mode"],
-            row["path"],
-            f"{100 * int(row['compressed_bytes']) / int(row['bytes']):.2f}",
-            *(
-                rounded(row[name])
-                for name in ("copy_GBps", "encode_GBps", "decode_GBps", "encode_of_copy", "decode_of_copy")
-            ),
-            row["same_bytes"],
-        ]
-        for row in rows
+    paths = list(dict.fromkeys(row["path"] for row in rows))
+    by_path = {(row["data"], row["mode"], row["path"]): row for row in rows}
+    table = []
+    for data, mode in dict.fromkeys((row["data"], row["mode"]) for row in rows):
+        first, *_ = selected = [by_path[data, mode, path] for path in paths]
+        percent = f"{100 * int(first['compressed_bytes']) / int(first['bytes']):.1f}"
+        speeds = (
+            f"{rounded(row[f'{direction}_GBps'])} ({rounded(row[f'{direction}_of_copy'])})"
+            for row in selected
+            for direction in ("encode", "decode")
+        )
+        table.append([f"{data} {mode}", percent, *speeds])
+    names = [f">{path}, {direction}" for path in paths for direction in ("encode", "decode")]
+    same = "the same bytes" if all(row["same_bytes"] == "yes" for row in rows) else "different bytes"
+    return [
+        *markdown(["data", ">%", *names], table),
+        "",
+        f"GB/s, and in brackets the speed divided by a copy's. All paths of a row make {same}. From {source(comments)}",
     ]
-    columns = [
-        "data",
-        "mode",
-        "path",
-        ">%",
-        ">copy GB/s",
-        ">encode GB/s",
-        ">decode GB/s",
-        ">enc / copy",
-        ">dec / copy",
-        "same bytes",
-    ]
-    return [*markdown(columns, table), "", f"From {source(comments)}"]
 
 
 def scaling_table(results: Path) -> list[str]:
@@ -354,7 +329,7 @@ def prediction_table(results: Path) -> list[str]:
         chosen = value if any(row[fixed] == value for row in rows) else rows[-1][fixed]
         outcomes: dict[tuple[str, str, str], dict[str, str]] = {}
         for row in rows:
-            if row[fixed] == chosen:
+            if row[fixed] == chosen and (varied == "batch" or row["step"] in SHOWN_STEPS):
                 percent = 100 * int(row["compressed_bytes"]) / int(row["original_bytes"])
                 outcomes.setdefault((row["model"], row["layer"], row[varied]), {})[row["codec"]] = f"{percent:.2f}"
         table = [
@@ -428,32 +403,28 @@ def integration_table(results: Path, integration: str, data: str = "data") -> li
 
 
 def files_table(results: Path, file: str = "files.csv") -> list[str]:
-    """Return a table of each file: every method's size, and its seconds by the clock and of the processor."""
+    """Return a table of methods by file: size, and seconds to compress and to restore."""
     comments, rows = read_table(results / file)
-    lines = [f"Measured on {source(comments)}"]
-    for name, of_file in groupby(rows, key=itemgetter("file")):
-        group = list(of_file)
-        best = min(int(row["stored_bytes"]) for row in group)
-        table = [
-            [
-                row["method"],
-                f"**{row['percent']}**" if int(row["stored_bytes"]) == best else row["percent"],
-                *(
-                    rounded(row[f"{way}_{kind}"])
-                    for kind in ("seconds", "cpu_seconds")
-                    for way in ("compress", "restore")
-                ),
-            ]
-            for row in group
-        ]
-        columns = ["method", ">% of the file", ">compress, s", ">restore, s", ">compress, CPU s", ">restore, CPU s"]
-        lines += [
-            "",
-            f"**{name}**, {group[0]['type']}, {int(group[0]['file_bytes']) / 1e6:.0f} MB",
-            "",
-            *markdown(columns, table),
-        ]
-    return lines
+    files = {name: list(group) for name, group in groupby(rows, key=itemgetter("file"))}
+    best = {name: min(int(row["stored_bytes"]) for row in group) for name, group in files.items()}
+    table = []
+    for method in dict.fromkeys(row["method"] for row in rows):
+        cells = []
+        for name, group in files.items():
+            row = next((row for row in group if row["method"] == method), None)
+            if row is None:
+                cells.append("")
+                continue
+            percent = f"**{row['percent']}**" if int(row["stored_bytes"]) == best[name] else row["percent"]
+            cells.append(f"{percent} ({rounded(row['compress_seconds'])} / {rounded(row['restore_seconds'])})")
+        table.append([method, *cells])
+    titles = (f">{name}, {g[0]['type']}, {int(g[0]['file_bytes']) / 1e6:.0f} MB" for name, g in files.items())
+    return [
+        *markdown(["method", *titles], table),
+        "",
+        "Percent of the file, the smallest in bold, and in brackets the seconds to compress and to restore. "
+        f"[{file}](../../bench/results/{file}) also has CPU seconds. Measured on {source(comments)}",
+    ]
 
 
 def weight_sync_table(results: Path) -> list[str]:

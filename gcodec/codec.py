@@ -114,7 +114,7 @@ def encode(
         keep: A number or several, with ``mantissa_bits``: values equal to one, such as a fill value, come
             back bit for bit, and no other value becomes equal to one.
         optimizer: Torch optimizer or OptimizerView, in place of ``levels``: levels follow the optimizer's rule (GComp,
-            Table 2; docs/algorithms.md).
+            Table 2; docs/algorithms/near-lossless.md).
         param: The parameter whose gradient ``x`` is, with ``optimizer``.
         dtype: Name of the type whose bits an unsigned integer array holds.
         shapes: Shapes of the tensors that ``x`` holds end to end, such as a bucket's; x's own by default. What rows of

@@ -23,12 +23,32 @@ import gcodec
 ROOT = Path(__file__).resolve().parents[1]
 #: The contents: captions, and the pages below them, as paths in docs/ without their suffix.
 PAGES = {
-    "Start": ("tensors", "checkpoints", "moving", "cli", "training", "weight-sync", "caches", "report", "recording"),
+    "Start": ("tensors", "checkpoints", "moving", "cli", "weight-sync", "caches", "report", "recording"),
+    "Training": (
+        "training",
+        *(
+            f"training/{page}"
+            for page in (
+                "ddp",
+                "which-mode",
+                "bypass",
+                "compressors",
+                "process-group",
+                "fsdp",
+                "diloco",
+                "federated",
+                "frameworks",
+                "cluster",
+                "guarantees",
+                "failures",
+            )
+        ),
+    ),
     "Integrations": (
         "zarr",
         *sorted(f"integrations/{page.stem}" for page in (ROOT / "docs" / "integrations").glob("*.md")),
     ),
-    "Is it for me?": ("when-not", "faq", "compatibility", "benchmarks", "reliability", "security", "gpu"),
+    "Is it for me?": ("when-not", "costs", "faq", "compatibility", "benchmarks", "reliability", "security", "gpu"),
     "Results": (
         "benchmarks/codecs",
         "benchmarks/files",
@@ -44,6 +64,16 @@ PAGES = {
     ),
     "Research": (
         "algorithms",
+        "algorithms/near-lossless",
+        "algorithms/all-reduce",
+        "algorithms/compressors",
+        "algorithms/sparsifiers",
+        "algorithms/quantizers",
+        "algorithms/low-rank",
+        "algorithms/controllers",
+        "algorithms/gravac",
+        "algorithms/l-greco",
+        "algorithms/writing",
         "experiments",
         "experiments-gcomp",
         "experiments-gravac",

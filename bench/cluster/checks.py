@@ -58,8 +58,11 @@ def check(name: str, result: torch.Tensor, parts: torch.Tensor, share: Share) ->
 
 
 def step_deviation(result: torch.Tensor, parts: torch.Tensor, share: Share) -> float:
-    """Return, for SGD with momentum, η |g′ − g| / (2⁻²⁴ |N|), the largest of all parameters (docs/algorithms.md). What
-    float32 sums may lose themselves, and what denormals may, is taken off first. Computed in float64."""
+    """Return, for SGD with momentum, η |g′ − g| / (2⁻²⁴ |N|), the largest of all parameters, in float64.
+
+    What float32 sums may lose themselves, and what denormals may, is taken off first. The bound is that of
+    docs/algorithms/near-lossless.md.
+    """
     worst, at = 0.0, 0
     for group in share.optimizer.param_groups:
         for parameter in group["params"]:

@@ -1,4 +1,4 @@
-"""What a step costs with every setting of docs/training.md's table: processor time, and bytes on the wire.
+"""What a step costs with every setting of docs/training/which-mode.md: processor time, and bytes on the wire.
 
     python -m bench.cluster.step_costs [--quick] [--rate unshaped] [--steps N] [--out DIR]
 

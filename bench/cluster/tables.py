@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from bench.cluster import accuracies, allreduce, bits, bypass, compressed, controllers, methods, model, runs
+from bench.cluster import accuracies, allreduce, bed, bits, bypass, compressed, controllers, methods, model, runs
 from bench.cluster.definitions import DEFINITIONS, MODEL
 from bench.cluster.pictures import unique
 from bench.cluster.training import FP32
@@ -22,55 +22,43 @@ from bench.markdown import filled, markdown, source
 from gcodec.benchmark.csv_tables import read_table
 
 REACHED = (0.5, 0.75, 0.9, 1.0)  #: parts of the way from the dense run's first loss to its last
-SHOWN_WORKERS = ("4", "64", "1024")
+SHOWN_WORKERS = ("4", "64")
+SHOWN_METHODS = (model.TREE, model.HALF, methods.LOSSLESS, methods.NEAR)  #: of the model
+WORK_RATE = "1gbit"  #: the link at which bytes and the codec's work are shown, if there are several
 SHOWN_GBPS = ("1", "10", "25", "100", "400")
 PLACE, TITLE, MAIN_FILE = "cluster", "Distributed training", allreduce.FILE
 Row = dict[str, str]
 
 
 def allreduce_tables(results: Path) -> Iterator[str]:
-    """Yield each bed's methods at every rate."""
+    """Yield each bed's methods: bytes, time at every rate, and the codec's work."""
     comments, rows = read_table(results / allreduce.FILE)
     yield from ("![All-reduce time by method](../images/cluster-allreduce.png)", "")
+    yield from (f"Times are in ms; wire MB, encode, levels and decode are those at {_rate(WORK_RATE)}.", "")
+    rates = list(unique(row["rate"] for row in rows))
     columns = [
-        "link",
         "method",
-        ">time, ms",
-        ">quartiles",
-        ">normalized",
         ">wire MB",
-        ">ratio",
-        ">cpu, ms",
-        ">encode, ms",
-        ">levels, ms",
-        ">decode, ms",
-        ">wait, ms",
-        ">wire alone, ms",
-        ">line share",
+        *(f">{_rate(rate)}" for rate in rates),
+        *(f">{part}, ms" for part in ("encode", "levels", "decode")),
     ]
     for name, workers in unique((row["model"], row["workers"]) for row in rows):
-        selected = [
-            row
-            for row in rows
-            if (row["model"], row["workers"]) == (name, workers)
-            and row["method"] != methods.SMALL
-            and not row["method"].endswith(methods.WIRE)
-        ]
-        table = [
-            [
-                row["rate"],
-                row["method"],
-                _ms(row["seconds"]),
-                f"{_ms(row['seconds_q1'])}-{_ms(row['seconds_q3'])}",
-                f"{float(row['normalized']):.2f}",
-                f"{float(row['nic_bytes']) / 1e6:.2f}",
-                _short(row["ratio"]),
-                *(_ms(row[f"{part}_seconds"]) for part in ("processor", "encode", "level", "decode", "wait", "wire")),
-                _short(row["line_share"]),
-            ]
-            for row in selected
-        ]
-        first = selected[0]
+        bed_rows = [row for row in rows if (row["model"], row["workers"]) == (name, workers)]
+        table = []
+        for method in unique(row["method"] for row in bed_rows):
+            if method == methods.SMALL or method.endswith(methods.WIRE):
+                continue
+            by_rate = {row["rate"]: row for row in bed_rows if row["method"] == method}
+            work = _at_work_rate(by_rate)
+            table.append(
+                [
+                    method,
+                    f"{float(work['nic_bytes']) / 1e6:.2f}",
+                    *(_ms(by_rate[rate]["seconds"]) if rate in by_rate else "" for rate in rates),
+                    *(_ms(work[f"{part}_seconds"]) for part in ("encode", "level", "decode")),
+                ]
+            )
+        first = bed_rows[0]
         yield from (f"**{float(first['values']) * 4 / 1e6:.1f} MB, {first['gradients']}, {workers} workers**", "")
         yield from (*markdown(columns, table), "")
     worst = [
@@ -78,7 +66,7 @@ def allreduce_tables(results: Path) -> Iterator[str]:
         for row in _once(rows, methods.NEAR)
         if row["deviation"]
     ]
-    yield from (f"Deviation, near-lossless: {', '.join(worst)}.", "", f"From {source(comments)}", "")
+    yield from (f"Deviation, near-lossless: {', '.join(worst)}.", "", f"{_also(allreduce.FILE)} {_from(comments)}", "")
 
 
 def _once(rows: Sequence[Row], method: str) -> Iterator[Row]:
@@ -92,46 +80,37 @@ def _once(rows: Sequence[Row], method: str) -> Iterator[Row]:
 
 
 def steps_table(results: Path) -> Iterator[str]:
-    """Seconds and bytes of a step of training."""
+    """Yield the milliseconds of a step of training at every rate, and its bytes."""
     comments, rows = read_table(results / runs.STEPS)
-    table = [
-        [
-            row["model"],
-            row["rate"],
-            row["method"],
-            row["steps"],
-            _ms(row["step_seconds"]),
-            _short(row["of_fp32"]),
-            f"{float(row['nic_bytes']) / 1e6:.3f}",
-            _percent(row["bytes_of_fp32"]),
-            _percent(row["bytes_of_bf16"]),
-            _ms(row["encode_seconds"]),
-            _ms(row["decode_seconds"]),
-            row["bits_per_symbol"],
-        ]
-        for row in rows
-    ]
-    columns = [
-        "model",
-        "link",
-        "method",
-        ">steps",
-        ">step, ms",
-        ">of fp32",
-        ">wire MB",
-        ">% of fp32",
-        ">% of bf16",
-        ">encode, ms",
-        ">decode, ms",
-        ">bits / head",
-    ]
+    rates = [rate for rate in bed.RATES if any(row["rate"] == rate for row in rows)]
+    table = []
+    for name, method in unique((row["model"], row["method"]) for row in rows):
+        by_rate = {row["rate"]: row for row in rows if (row["model"], row["method"]) == (name, method)}
+        sent = _at_work_rate(by_rate)
+        table.append(
+            [
+                name,
+                method,
+                f"{float(sent['nic_bytes']) / 1e6:.3f}",
+                _percent(sent["bytes_of_fp32"]),
+                *(
+                    f"{_ms(by_rate[rate]['step_seconds'])} ({_short(by_rate[rate]['of_fp32'])})"
+                    if rate in by_rate
+                    else ""
+                    for rate in rates
+                ),
+            ]
+        )
+    columns = ["model", "method", ">wire MB", ">% of fp32", *(f">{_rate(rate)}" for rate in rates)]
     yield (
-        "A step is forward, backward with its all-reduces beside it, and the optimizer; bytes are means once the "
-        "training has settled (past step 100, or the second half of a shorter one), refreshes included. "
+        "A step is forward, backward with its all-reduces beside it, and the optimizer. Times are in ms, and in "
+        f"brackets as a share of fp32's; bytes are those at {_rate(WORK_RATE)}, means once the training has settled "
+        "(past step 100, or the second half of a shorter one), refreshes included. "
         "The codec is used whether or not it pays: the bypass is off, and on under [The bypass](#the-bypass) and "
         '[Accuracies](#accuracies). "gcodec bf16" is the hook with `mode="bf16"`.'
     )
-    yield from ("", *markdown(columns, table), "", f"{rows[0]['workers']} workers; from {source(comments)}", "")
+    yield from ("", *markdown(columns, table), "")
+    yield from (f"{rows[0]['workers']} workers. {_also(runs.STEPS)} {_from(comments)}", "")
 
 
 def training_table(results: Path) -> Iterator[str]:
@@ -209,145 +188,109 @@ def bits_table(results: Path) -> Iterator[str]:
 
 
 def bypass_table(results: Path) -> Iterator[str]:
-    """Steps with the bypass beside plain ones."""
+    """Yield the steps with the bypass beside plain ones."""
     comments, rows = read_table(results / bypass.FILE)
-    table = [
-        [
-            row["model"],
-            row["rate"],
-            row["method"],
-            row["steps"],
-            _ms(row["step_seconds"]),
-            f"{_ms(row['step_seconds_q1'])}-{_ms(row['step_seconds_q3'])}",
-            row["of_plain"],
-            row["paired"],
-            row["compressed_share"],
-        ]
-        for row in rows
-    ]
-    columns = ["model", "link", "method", ">steps", ">step, ms", ">quartiles", ">of plain", ">paired", ">compressed"]
-    yield from (*markdown(columns, table), "", f"{rows[0]['workers']} workers; from {source(comments)}", "")
+    others = [method for method in unique(row["method"] for row in rows) if method != FP32]
+    table = []
+    for name, rate in unique((row["model"], row["rate"]) for row in rows):
+        by_method = {row["method"]: row for row in rows if (row["model"], row["rate"]) == (name, rate)}
+        cells = (f"{float(by_method[other]['paired']):.3f}{_compressed(by_method[other])}" for other in others)
+        table.append([name, _rate(rate), _ms(by_method[FP32]["step_seconds"]), *cells])
+    columns = ["model", "link", f">{FP32}, ms", *(f">{other}" for other in others)]
+    yield (
+        "Steps with a hook or in the process group, as a share of plain DDP's beside them (medians of pairs); "
+        "*compressed* where the bypass chose to compress."
+    )
+    yield from ("", *markdown(columns, table), "")
+    yield from (f"{rows[0]['workers']} workers. {_also(bypass.FILE)} {_from(comments)}", "")
+
+
+def _compressed(row: Row) -> str:
+    return ", compressed" if row["compressed_share"] and float(row["compressed_share"]) > 0.5 else ""
 
 
 def accuracies_table(results: Path) -> Iterator[str]:
-    """Steps at an accuracy, beside torch's own."""
+    """Yield the steps at an accuracy, beside torch's own."""
     comments, rows = read_table(results / accuracies.FILE)
-    table = [
-        [
-            row["model"],
-            row["workers"],
-            row["rate"],
-            row["method"],
-            row["steps"],
-            _ms(row["step_seconds"]),
-            row["of_fp32"],
-            row["of_bf16"],
-            f"{float(row['nic_bytes']) / 1e6:.2f}",
-            row["bytes_of_fp32"],
-            row["way"],
-        ]
-        for row in rows
-    ]
-    columns = [
-        "model",
-        ">workers",
-        "link",
-        "method",
-        ">steps",
-        ">step, ms",
-        ">of fp32",
-        ">of bf16",
-        ">wire MB",
-        ">of fp32's",
-        "way",
-    ]
+    rates = list(unique(row["rate"] for row in rows))
+    table = []
+    for name, workers, method in unique((row["model"], row["workers"], row["method"]) for row in rows):
+        by_rate = {
+            row["rate"]: row for row in rows if (row["model"], row["workers"], row["method"]) == (name, workers, method)
+        }
+        shares = (
+            f"{_short(by_rate[rate]['of_fp32'])} ({_short(by_rate[rate]['bytes_of_fp32'])})" if rate in by_rate else ""
+            for rate in rates
+        )
+        table.append([name, workers, method, *shares])
     yield (
-        f"Methods take turns, {accuracies.BLOCK} steps each; shares are medians over pairs of neighboring turns. "
-        "gcodec's hook has its bypass, which has chosen the way. All workers share two cores: with three and four, "
-        "steps wait for processors, and what compresses takes these from what computes; trials are among the steps."
+        "A step's time, and in brackets the bytes it sends, as shares of fp32's. "
+        f"Methods take turns, {accuracies.BLOCK} steps each; shares of time are medians over pairs of neighboring "
+        "turns. gcodec's hook has its bypass, which has chosen the way. All workers share two cores: with three and "
+        "four, steps wait for processors, and what compresses takes these from what computes; trials are among the "
+        "steps."
     )
-    yield from ("", *markdown(columns, table), "", f"From {source(comments)}", "")
+    columns = ["model", ">workers", "method", *(f">{_rate(rate)}" for rate in rates)]
+    yield from ("", *markdown(columns, table), "", f"{_also(accuracies.FILE)} {_from(comments)}", "")
 
 
 def compressed_table(results: Path) -> Iterator[str]:
-    """Steps with each compressor, computing and the rest apart."""
+    """Yield the steps with each compressor."""
     comments, rows = read_table(results / compressed.FILE)
     yield from ("![Steps by compressor](../images/cluster-compressors.png)", "")
-    table = [
-        [
-            row["model"],
-            row["rate"],
-            row["method"],
-            row["steps"],
-            _ms(row["step_seconds"]),
-            f"{_ms(row['step_seconds_q1'])}-{_ms(row['step_seconds_q3'])}",
-            _ms(row["communication_seconds"]),
-            f"{float(row['times_faster']):.2f}",
-            f"{float(row['nic_bytes']) / 1e6:.3f}",
-            row["byte_ratio"],
-        ]
-        for row in rows
-    ]
-    columns = [
-        "model",
-        "link",
-        "method",
-        ">steps",
-        ">step, ms",
-        ">quartiles",
-        ">beyond computing, ms",
-        ">times faster",
-        ">wire MB",
-        ">ratio",
-    ]
+    rates = list(unique(row["rate"] for row in rows))
+    table = []
+    for name, method in unique((row["model"], row["method"]) for row in rows):
+        by_rate = {row["rate"]: row for row in rows if (row["model"], row["method"]) == (name, method)}
+        table.append(
+            [
+                name,
+                method,
+                next(iter(by_rate.values()))["byte_ratio"],
+                *(
+                    f"{_ms(by_rate[rate]['step_seconds'])} ({_short(by_rate[rate]['times_faster'])})"
+                    if rate in by_rate
+                    else ""
+                    for rate in rates
+                ),
+            ]
+        )
+    columns = ["model", "method", ">times fewer bytes", *(f">{_rate(rate)}" for rate in rates)]
     yield (
-        f"A step without any communication takes {_ms(rows[0]['compute_seconds'])} ms; what a step takes beyond it "
-        "is compressing and waiting, as in GradZip's Figure 3 (a); times faster than fp32 is its Figure 3 (b). All "
-        "but the first three have error feedback."
+        "A step's time in ms, and in brackets how many times as fast it is as fp32's (GradZip's Figure 3 (b)). "
+        f"Without any communication a step takes {_ms(rows[0]['compute_seconds'])} ms; the rest is compressing and "
+        "waiting, as in its Figure 3 (a). All but the first three have error feedback."
     )
-    yield from ("", *markdown(columns, table), "", f"{rows[0]['workers']} workers; from {source(comments)}", "")
+    yield from ("", *markdown(columns, table), "")
+    yield from (f"{rows[0]['workers']} workers. {_also(compressed.FILE)} {_from(comments)}", "")
 
 
 def controllers_table(results: Path) -> Iterator[str]:
-    """Trainings under controllers, beside static ones."""
+    """Yield trainings under controllers, beside static ones."""
     comments, rows = read_table(results / controllers.FILE)
-    table = [
-        [
-            row["model"],
-            row["rate"],
-            row["method"],
-            row["steps"],
-            row["loss"],
-            f"{float(row['seconds']):.1f}",
-            _ms(row["step_seconds"]),
-            f"{float(row['times_faster']):.2f}",
-            row["byte_ratio"],
-            row["float_ratio"],
-        ]
-        for row in rows
-    ]
-    columns = [
-        "model",
-        "link",
-        "method",
-        ">steps",
-        ">loss",
-        ">all steps, s",
-        ">median step, ms",
-        ">times faster",
-        ">wire bytes",
-        ">floats",
-    ]
+    rates = list(unique(row["rate"] for row in rows))
+    table = []
+    for name, method in unique((row["model"], row["method"]) for row in rows):
+        by_rate = {row["rate"]: row for row in rows if (row["model"], row["method"]) == (name, method)}
+        first = next(iter(by_rate.values()))
+        times = (
+            f"{_ms(by_rate[rate]['step_seconds'])} ({_short(by_rate[rate]['times_faster'])})" if rate in by_rate else ""
+            for rate in rates
+        )
+        table.append([name, method, first["loss"], first["byte_ratio"], *times])
+    columns = ["model", "method", ">loss", ">times fewer bytes", *(f">{_rate(rate)}" for rate in rates)]
     yield (
         "GraVAC's Table 2 in seconds, between workers on links of limited rate, without the first "
-        f"{runs.IGNORED} steps of a method. Loss is the training's, over its last tenth; times faster than fp32 in "
-        "as many steps."
+        f"{runs.IGNORED} steps of a method: the median step in ms, and in brackets how many times as fast as fp32 all "
+        f"{rows[0]['steps']} steps are. Loss and bytes are those at {_rate(rates[0])}; the loss is that of the "
+        "training's last tenth."
     )
-    yield from ("", *markdown(columns, table), "", f"{rows[0]['workers']} workers; from {source(comments)}", "")
+    yield from ("", *markdown(columns, table), "")
+    yield from (f"{rows[0]['workers']} workers. {_also(controllers.FILE)} {_from(comments)}", "")
 
 
 def model_table(results: Path) -> Iterator[str]:
-    """Times faster than a dense ring, from the model."""
+    """Yield times faster than a dense ring, from the model."""
     comments, rows = read_table(results / model.FILE)
     yield from ("![Times faster than a dense ring, modeled](../images/cluster-model.png)", "")
     yield from MODEL.splitlines()
@@ -355,6 +298,8 @@ def model_table(results: Path) -> Iterator[str]:
     known = {(row["model"], row["workers"], row["gbps"], row["method"]): row for row in rows}
     table = []
     for name, method in unique((row["model"], row["method"]) for row in rows):
+        if method not in SHOWN_METHODS:
+            continue
         for workers in SHOWN_WORKERS:
             selected = [known[name, workers, gbps, method] for gbps in SHOWN_GBPS]
             table.append(
@@ -367,7 +312,31 @@ def model_table(results: Path) -> Iterator[str]:
                 ]
             )
     columns = ["model", "method", ">workers", *(f">{gbps} Gb/s" for gbps in SHOWN_GBPS), ">break-even, Gb/s"]
-    yield from (*markdown(columns, table), "", f"Times faster than the fp32 ring; from {source(comments)}", "")
+    yield from (
+        *markdown(columns, table),
+        "",
+        f"Times faster than the fp32 ring. {_also(model.FILE)} {_from(comments)}",
+    )
+    yield ""
+
+
+def _rate(rate: str) -> str:
+    """Return a link's rate as people write it."""
+    return "no limit" if rate == bed.UNSHAPED else rate.replace("mbit", " Mb/s").replace("gbit", " Gb/s")
+
+
+def _at_work_rate(by_rate: dict[str, Row]) -> Row:
+    """Return the row at ``WORK_RATE``; the first if there is none."""
+    return by_rate.get(WORK_RATE) or next(iter(by_rate.values()))
+
+
+def _also(file: str) -> str:
+    """Return the sentence that links the file, which has more rows and columns."""
+    return f"[{file}](../../bench/results/{file}) has the rest."
+
+
+def _from(comments: Sequence[str]) -> str:
+    return f"From {source(comments)}"
 
 
 def _ms(seconds: str) -> str:

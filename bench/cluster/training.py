@@ -88,7 +88,7 @@ LAYERWISE: dict[str, LayerwiseMethod] = {
     f"{RANK}, {method.name}": method
     for method in (uniform(RANKS, PowerSGD(8)), lgreco(RANKS, PowerSGD(8)), matched(RANKS, PowerSGD(8)))
 }
-#: What docs/training.md compares with the modes, as a user has them.
+#: What docs/training/which-mode.md compares with the modes, as a user has them.
 PLAIN_COMPRESSORS: dict[str, Compressor | str] = {EIGHT_BITS: "fp8", "PowerSGD 4": PowerSGD(4), "Top-k 1 %": TopK(0.01)}
 DECISIONS = 10  #: of L-GreCo in a training
 BUCKET_MB = {"cnn": 1.0, "transformer": 4.0, "lstm": 4.0, "gpt": 4.0}  #: a handful of buckets per step

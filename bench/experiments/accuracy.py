@@ -1,4 +1,4 @@
-"""Trains every setting of docs/training.md's "Which one?" beside float32: held-out quality, bytes, steps on links.
+"""Trains every setting of docs/training/which-mode.md beside float32: held-out quality, bytes, steps on links.
 
     python -m bench.experiments.accuracy [--quick] [--seeds N] [--steps N] [--minutes N] [--processes N] [--resume]
 

@@ -3,7 +3,7 @@
     from gcodec.adaptive import Adaptive, GraVAC
 
 The public names are imported when they are first used, with torch, and never with torch.distributed.
-docs/algorithms.md has a section for each.
+docs/algorithms.md leads to a page about each.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
     from gcodec.compressors import DGC, GradZip
 
 The public names are imported when they are first used, so that one compressor loads only what it needs, torch
-included. docs/algorithms.md has a section for each.
+included. docs/algorithms.md leads to a page about each.
 """
 
 from __future__ import annotations

@@ -77,7 +77,9 @@ class FixedBits:
 
 @dataclass(frozen=True, eq=False)
 class NearLossless:
-    """Bits that cannot change the optimizer's next step are rounded away (GComp, Table 2; docs/algorithms.md).
+    """Bits that cannot change the optimizer's next step are rounded away (GComp, Table 2).
+
+    docs/algorithms/near-lossless.md has the rule and the bound.
 
     Attributes:
         optimizer: the live torch optimizer that will take the step, or several; their hyperparameters and state are

@@ -1,1 +1,4 @@
-"""Optimizer-aware truncation: the rules of optimizers, and what they say of gradients (docs/algorithms.md)."""
+"""Optimizer-aware truncation: the rules of optimizers, and what they say of gradients.
+
+docs/algorithms/near-lossless.md has the rules.
+"""

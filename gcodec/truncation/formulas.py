@@ -14,7 +14,7 @@ gradient's type, a value gets the highest level l whose drop n_l satisfies, with
 Rounding to nearest at bit n moves a normal g by at most 2**(n - p_grad - 1) |g|, hence the parameter by at most
 2**-(p_param + 1) |N|; plain truncation by at most twice that. Level 0 is the answer where no level satisfies the
 rule, so a ladder whose level 0 drops bits does not carry the bound there. Source and deviations from Table 2:
-docs/algorithms.md, "Optimizer-aware truncation".
+docs/algorithms/near-lossless.md.
 
 Hyperparameters are named as in ``torch.optim``.
 """

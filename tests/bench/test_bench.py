@@ -106,7 +106,8 @@ def test_the_benchmarks_run_from_end_to_end(tmp_path):
     assert all(int(row["detected"]) + int(row["harmless"]) == 20 for row in ours)
     for make, file in report.PLACES.values():
         if (out / file).exists():
-            assert len(make(out)) > (1 if make is sections.levels_ahead else 3), file  # no peer need be ahead
+            in_a_sentence = make in (sections.levels_ahead, report.peers_ahead)
+            assert len(make(out)) > (0 if in_a_sentence else 3), file
     assert len(targets.targets(out)) == 2 + 1 + (6 + 2) + 2 + 1 + 7 + 4 + 3 + 1 + 5
     assert len({contest.model for contest in sections.contests(out)}) == 3
 
@@ -130,12 +131,13 @@ def test_the_benchmark_of_compressors_verifies_and_compares_them(tmp_path):
 
     assert compressors.main(["--quick", "--values", "50000", "--out", str(tmp_path)]) == 0
     _, rows = read_table(tmp_path / compressors.FILE)
-    assert {row["contest"] for row in rows} == set(contests.CONTESTS)
+    assert {row["contest"] for row in rows} == {*contests.CONTESTS, "low rank"}
     assert all(float(row["of_best"]) > 0.95 for row in rows if row["contest"] == "choose")
     methods = {row["method"] for row in rows}
     assert methods >= {compressors.TORCH, compressors.PYTORCH, compressors.HALF, hooks.PYTORCH, hooks.HALF, "GradZip"}
-    page = contests.compressors_table(tmp_path)
-    assert sum(line.startswith("| ") for line in page) == len(rows) + 2 * len(contests.CONTESTS)
+    page = "\n".join(contests.compressors_table(tmp_path))
+    assert page.count(" thread:") == len(contests.CONTESTS)
+    assert all(f"| {row['method']} | " in page for row in rows if row["contest"] in contests.CONTESTS)
 
 
 def test_the_benchmark_of_controllers_verifies_and_times_them(tmp_path):
@@ -179,7 +181,7 @@ def test_speeds_are_measured_on_the_native_and_the_portable_path(gradient, tmp_p
     assert [(row["mode"], row["path"]) for row in rows] == [
         (mode, path) for path in (speed.NATIVE, speed.PORTABLE) for mode in ("lossless", "near-lossless")
     ]
-    assert len(sections.speed_table(tmp_path)) == 8
+    assert len(sections.speed_table(tmp_path)) == 6
     monkeypatch.setattr(targets, "SPEEDS", {("lossless", "fp32"): (0.35, 0.35)})
     results = [line for line in targets.targets(tmp_path) if "code:" in line]
     assert len(results) == 4 and results[-1].endswith("the same bytes |")

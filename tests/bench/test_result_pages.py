@@ -70,6 +70,16 @@ def test_every_part_of_the_benchmarks_is_run_and_shown():
         assert f"images/{name}.png)" in page
 
 
+def test_the_rate_below_which_compressing_pays_is_where_sending_either_takes_as_long():
+    from bench.costs import break_even
+    from bench.front_page import Total
+
+    for total in (Total(2, 1, 1), Total(1.25, 4, 8), Total(5, 0.5, 3)):
+        rate = break_even(total)
+        compressed = 1 / total.encode + 1 / total.ratio / rate + 1 / total.decode
+        assert abs(compressed - 1 / rate) < 1e-9
+
+
 def test_the_table_of_smaller_peers_counts_fast_enough_levels_only(tmp_path):
     from bench import sections, sizes, targets
 
@@ -94,5 +104,6 @@ def test_the_table_of_smaller_peers_counts_fast_enough_levels_only(tmp_path):
     results = list(sections.contests(tmp_path))
     assert [contest.codec for contest in results] == ["fast"] * 3
     assert [round(contest.margin, 2) for contest in results] == [-1.96, 0.2, 10]
-    assert sections.levels_ahead(tmp_path)[0] == "A peer is smaller on 2 of 3 dumps:"
+    found = "A peer is smaller on 2 of 3 dumps, all of parameters and state, by 10.00 % at most."
+    assert sections.levels_ahead(tmp_path) == [found]
     assert targets.targets(tmp_path)[2].endswith("| 1 of 3 dumps smaller, 1 of parameters tied, 1 not |")

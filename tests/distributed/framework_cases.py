@@ -1,4 +1,4 @@
-"""The recipes of docs/training.md for Lightning and Accelerate, run by torchrun: ``framework_cases.py RECIPE``.
+"""The recipes of docs/training/frameworks.md, run by torchrun: ``framework_cases.py RECIPE``.
 
 Each trains a little and prints a checksum of this rank's parameters and the number of compressed collectives.
 """

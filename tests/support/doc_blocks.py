@@ -2,7 +2,8 @@
 
 The blocks of a page run one after another, in one namespace and one temporary folder, as they are printed. What a page
 leaves to its reader (``model``, ``ddp``, files to compress) comes from a module of ``tests.support.given`` that has the
-page's name: its ``before_page(names)`` runs once, its ``before_block(names, text)`` before each block.
+name of the page, or of its folder: its ``before_page(names)`` runs once, its ``before_block(names, text)`` before each
+block.
 
 =========== =====================================================================================================
 tag         what becomes of a block
@@ -149,9 +150,13 @@ def _gcodec(arguments: list[str]) -> int:
 
 
 def given_by(page: Path) -> Any:
-    """Return what a page leaves to its reader: a module of ``tests.support.given``, or nothing."""
-    name = f"tests.support.given.{page.stem.lower().replace('-', '_')}"
-    return importlib.import_module(name) if importlib.util.find_spec(name) else SimpleNamespace()
+    """Return what a page leaves to its reader: the module of ``tests.support.given`` that has the name of the page, or
+    of its folder, or nothing."""
+    for part in (page.stem, page.parent.name):
+        name = f"tests.support.given.{part.lower().replace('-', '_')}"
+        if "." not in part and importlib.util.find_spec(name):
+            return importlib.import_module(name)
+    return SimpleNamespace()
 
 
 def run_page(page: Path) -> int:

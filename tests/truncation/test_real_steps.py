@@ -3,8 +3,8 @@
 A setting is an optimizer, the way in which torch runs its step, a type, hyperparameters, and how the gradient gets
 there: alone (``in_group=False``) or averaged with others, scaled with the loss or not, rounded or truncated. One step
 is taken with the exact gradient and one with what the codec's frame decodes to, both from the same state, and
-they may differ by the bound of docs/algorithms.md ("What is guaranteed") and no more: half an ulp of N, and for torch's
-own arithmetic one ulp of the result and twelve roundings of the update's parts in each step.
+they may differ by the bound of docs/algorithms/near-lossless.md ("What is guaranteed") and no more: half an ulp of N,
+and for torch's own arithmetic one ulp of the result and twelve roundings of the update's parts in each step.
 
 The bound is checked where torch's arithmetic in that type computes the formula: not where decay all but cancels the
 gradient, and not where a square or a denominator leaves the type's normal range, as float16's do early.

@@ -76,7 +76,7 @@ def allreduce(
 
     Sums are made in the order of ranks, those of narrow types in float32. A group of one rank leaves the tensor as it
     is. Nothing is written to the tensor before every message has proved right. Source: GComp, Figure 8;
-    docs/algorithms.md.
+    docs/algorithms/all-reduce.md.
 
     Args:
         tensor: float32, float64, float16 or bfloat16, any shape and strides, the same number of values on all ranks;

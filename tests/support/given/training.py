@@ -1,4 +1,4 @@
-"""What docs/training.md leaves to its reader: a script with a model under DDP, here of one rank."""
+"""What docs/training.md and docs/training leave to their reader: a script with a model under DDP, here of one rank."""
 
 from __future__ import annotations
 
