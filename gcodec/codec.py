@@ -19,7 +19,7 @@ from .frame.encode import check_apart
 from .frame.inspect import inspect
 from .frame.sizes import max_encoded_size
 from .frame.small_reads import SmallFrame, small_frame
-from .frame.ways import encode_array
+from .frame.smallest import encode_array
 from .options import (
     DEFAULT_OPTIONS,
     EXACT,

@@ -10,7 +10,6 @@ import numpy as np
 from ..dtypes import DType
 from ..errors import InvalidArgument
 from ..format.modes import BitLayout, lossless
-from ..kernels.block.header import BLOCK_HEADER
 from ..kernels.sample.look import MAY_BE_CONSTANT
 from ..memory import BytesBuilder, acquire, release
 from ..plan.plan import FramePlan, make_plan, no_plan
@@ -19,12 +18,6 @@ from ..tensors import Values
 from .sizes import block_log2
 from .writer import FrameWriter, FullError
 
-CONSTANT_BYTES = BLOCK_HEADER + 8  #: of a constant block, the smallest there is
-_LOOKED_AT = 64  #: values of a block that are equal if it is constant
-_MAX_TRIED = 1 << 20  #: values up to which whole frames of blocks of several kinds are made and compared
-#: The share of the bits of one plan below which another is taken by its estimate; between them, both frames are made.
-_CLEARLY = 0.9
-_LEVEL_SAMPLE = 64  #: blocks whose levels are counted
 _MAX_CONSTANTS = 1 << 18  #: equal values that are stored as constant blocks without a plan
 _MAX_STORED_BYTES = 32  #: of values that are stored as they are
 #: Up to so many bytes of values, counting zeros tells at once that coding cannot save the bits that it takes at least.
@@ -43,7 +36,7 @@ def plan_for(
         request: The array and how to encode it.
         weigh: True to estimate what the frame takes.
         sparse_bits: As for :func:`make_plan`.
-        profile: What the array is like, as :func:`profile_of` returns it, if that is known.
+        profile: What the array is like, as ``plan.profile.profile_of`` returns it, if that is known.
 
     Returns:
         The plan of its frame. It stays good for another array of the same type and size, if not the best.
@@ -102,7 +95,7 @@ def encode_values(
     target = None if out is None else _target(out)
     is_plain = not plan.codebooks and (not request.bit_layout.lossy or request.options.exact_if_smaller)
     if is_plain or plan.prediction is not None:  # else coded blocks are, where levels are read
-        check_levels(request)
+        check_levels_exist(request)
     if is_plain or plan.dtype is not request.values.dtype:  # a wide head, or no coded blocks: all bits are kept
         request = exactly(request, plan.dtype)
     writer = FrameWriter.of(request, plan, rounded)
@@ -149,7 +142,7 @@ def copied_to_caller(frame: bytes | memoryview, out: Any) -> bytes | memoryview:
     return target.data[: len(frame)]
 
 
-def check_levels(request: EncodeRequest) -> None:
+def check_levels_exist(request: EncodeRequest) -> None:
     """Raise InvalidArgument if a level does not exist, where no coded block reads it."""
     n_levels, levels = len(request.bit_layout.levels), request.levels
     if n_levels > 1 and len(levels) and int(levels.max()) >= n_levels:

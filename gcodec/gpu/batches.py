@@ -16,7 +16,7 @@ from ..format.modes import BitLayout
 from ..format.prelude import FindCodebook
 from ..format.shipped import find as find_prior
 from ..frame.decode import FrameReader
-from ..frame.ways import encode_array
+from ..frame.smallest import encode_array
 from ..options import EncoderOptions, check_base_array
 from ..plan.request import EncodeRequest
 from ..tensors import TORCH

@@ -9,7 +9,7 @@ import numpy as np
 
 from ..format.change_codebook import ChangeCodebook
 from ..format.prelude import Start
-from ..frame.ways import is_surely_smallest, sure_step
+from ..frame.smallest import is_surely_smallest, sure_step
 from ..frame.writer import seal_start, start_of_changes
 from ..kernels.block.header import BLOCK_HEADER, CODED_HEADER
 from ..kernels.block.sparse_types import Counts, Differences, SparseSizes

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import gcodec
 from gcodec.dtypes import BY_NAME
-from gcodec.frame import ways
+from gcodec.frame import smallest
 from gcodec.frame.short_arrays import encode_short
 from gcodec.options import LITERAL_GCOMP, EncoderOptions
 from gcodec.plan.request import EncodeRequest
@@ -40,14 +40,14 @@ def noted() -> Iterator[list[bool]]:
         notes.append(frame is not None)
         return frame
 
-    with patch.object(ways, "encode_short", encode_noted):
+    with patch.object(smallest, "encode_short", encode_noted):
         yield notes
 
 
 def both_frames(values: np.ndarray, dtype: str, options: EncoderOptions) -> tuple[bytes, bytes]:
     """Return the frames of an array by few calls, where it is short, and by all steps."""
     few = gcodec.encode(values, dtype=dtype, options=options)
-    with patch.object(ways, "encode_short", lambda request: None):
+    with patch.object(smallest, "encode_short", lambda request: None):
         return few, gcodec.encode(values, dtype=dtype, options=options)
 
 

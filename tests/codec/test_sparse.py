@@ -16,7 +16,7 @@ import pytest
 import gcodec
 from gcodec import EncoderOptions
 from gcodec.dtypes import BY_NAME
-from gcodec.frame import ways
+from gcodec.frame import smallest
 from gcodec.frame.sizes import block_log2
 from gcodec.plan import finding, sparse_frames
 from tests.support import laws
@@ -453,7 +453,7 @@ def test_of_zeros_only_the_frame_that_is_smallest_is_made(dtype, n_blocks, n_byt
         (gcodec.encode(values, dtype=dtype.name, options=EncoderOptions(sparse=sparse)) for sparse in (False, True)),
         key=len,
     )
-    monkeypatch.setattr(ways, other, None)
+    monkeypatch.setattr(smallest, other, None)
     frame = gcodec.encode(values, dtype=dtype.name)
     assert frame == best and len(frame) == n_bytes
     assert not gcodec.decode(frame, like="numpy").any()

@@ -142,7 +142,7 @@ def patches_made(memory: HostThreads, effort: int) -> None:
                 if log2s:
                     stack.enter_context(small_blocks(*log2s))
                     stack.enter_context(patch.object(sparse_encoder, "MIN_VALUES", least))
-                    stack.enter_context(patch.object(import_module("gcodec.frame.ways"), "_MIN_SURE_VALUES", least))
+                    stack.enter_context(patch.object(import_module("gcodec.frame.smallest"), "_MIN_SURE_VALUES", least))
                 expected = gcodec.encode(wanted, base=base, dtype=name)
                 launched = here.launched
                 frame = patch_of(here, wanted, base, name)

@@ -22,7 +22,7 @@ from ..plan.profile import profile_of
 from ..plan.request import EncodeRequest
 from ..plan.unused_bits import drop_unused_bits
 from ..tensors import Values
-from .encode import check_levels, copied_to_caller, encode_values, exactly, is_stored, plan_for
+from .encode import check_levels_exist, copied_to_caller, encode_values, exactly, is_stored, plan_for
 from .short_arrays import encode_short
 from .sizes import block_log2
 
@@ -201,7 +201,7 @@ def _coded_ways(request: EncodeRequest, profile: int) -> Iterator[Way]:
         plan = plan if plan.bits else plan_for(request, weigh=True)
         exact_plan = plan_for(exact, weigh=True)
         if _total_bits(exact, exact_plan) <= (1 + _TIE) * _total_bits(request, plan):
-            check_levels(request)
+            check_levels_exist(request)
             ways = [Way(exact, exact_plan), Way(request, plan)]
             yield from _several(ways) if exact_plan.dtype.fine_bits > 1 else ways[:1]
             return
