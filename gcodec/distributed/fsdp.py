@@ -19,6 +19,7 @@ import torch.distributed as dist
 
 from ..errors import InvalidArgument, Unsupported
 from .collectives import Collectives, GroupOptions
+from .group import CompressedGroup
 from .modes import FixedBits, Lossless
 from .reduction.allreduce import SMALLEST
 from .reduction.bypass import Bypass
@@ -182,6 +183,7 @@ def compress_fsdp(
             "module that holds them, without ignored_params"
         )
     _say_if_small(collectives, modules.values())
+    _say_of_replicas(collectives, modules.values())
     comm = CompressedReduceScatter(collectives, model)
     hook = None if group is None else _ReplicaAverage(collectives, group)
     for module in modules.values():
@@ -215,6 +217,18 @@ def _say_if_small(collectives: Collectives, modules: Iterable[FSDPModule]) -> No
     if max(sum(param.numel() * param.element_size() for param in of_group) for of_group in params) < smallest:
         text = f"no gradients are compressed: those of all modules are {small_reason(smallest, 'tensors')}"
         collectives.log.say(dist.get_rank(), "small", text)
+
+
+def _say_of_replicas(collectives: Collectives, modules: Iterable[FSDPModule]) -> None:
+    """Say in the log that HSDP's own all-reduce is not compressed, if it is so."""
+    infos = [group.mesh_info for module in modules for group in _groups(module)]
+    replicas = [info.replicate_process_group for info in infos if getattr(info, "replicate_mesh_size", 1) > 1]
+    if not all(isinstance(group, CompressedGroup) for group in replicas):
+        text = (
+            "not compressed is HSDP's all-reduce among replicas: give their dimension of the mesh the backend "
+            '"gcodec", with backend_override of init_device_mesh'
+        )
+        collectives.log.say(dist.get_rank(), "replicas", text)
 
 
 def _groups(module: FSDPModule) -> list[Any]:

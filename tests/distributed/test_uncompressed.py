@@ -4,6 +4,7 @@ line that says why not."""
 from __future__ import annotations
 
 import re
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,6 +14,8 @@ pytest.importorskip("torch.distributed._composable.replicate_with_fsdp")  # of t
 import torch
 import torch.distributed as dist
 
+from gcodec.distributed import CompressedGroup, GroupOptions, fsdp
+from gcodec.distributed.collectives import Collectives
 from gcodec.distributed.transport.gpu import has_nccl
 from gcodec.distributed.uncompressed import UncompressedBuckets
 from tests.distributed import uncompressed_cases as cases
@@ -135,6 +138,22 @@ def test_a_part_that_stays_uncompressed_is_logged_once_and_not_for_the_buckets_o
         levels.append([record.levelname for record in caplog.records])
     assert levels == [[], [], ["INFO"], ["INFO"]]
     assert caplog.messages == ["label: not all gradients are compressed: 100 bytes of small ones"]
+
+
+def test_hsdp_says_that_its_all_reduce_is_not_compressed_unless_it_is(caplog, monkeypatch):
+    def said_of(*groups: object) -> list[str]:
+        caplog.clear()
+        infos = [SimpleNamespace(replicate_mesh_size=2, replicate_process_group=group) for group in groups]
+        states = [SimpleNamespace(_fsdp_param_groups=[SimpleNamespace(mesh_info=info)]) for info in infos]
+        modules: Any = [SimpleNamespace(_get_fsdp_state=lambda state=state: state) for state in states]
+        fsdp._say_of_replicas(Collectives(GroupOptions(), "FSDP"), modules)
+        return caplog.messages
+
+    compressed = CompressedGroup.__new__(CompressedGroup)
+    monkeypatch.setattr(dist, "get_rank", lambda: 0)
+    assert said_of() == said_of(compressed, compressed) == []
+    (line,) = said_of(compressed, object(), object())
+    assert line.startswith("FSDP: not compressed is HSDP's all-reduce among replicas: give their dimension of the mesh")
 
 
 def test_a_group_that_torch_checks_in_detail_is_asked_for_nccl_behind_its_wrapper(monkeypatch):
