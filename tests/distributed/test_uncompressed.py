@@ -122,6 +122,12 @@ def test_a_way_to_ask_for_compression_sends_fewer_bytes_or_says_why_not(outcomes
     assert not other.lines
 
 
+def test_a_rank_that_is_alone_has_nothing_to_say():
+    ranks = Ranks(1)
+    assert ranks.run(cases.alone) == [[]]
+    ranks.close()
+
+
 def test_every_way_that_is_listed_is_tried():
     assert {*LINES, *ERRORS, *IN_PART} <= cases.WAYS.keys()
 

@@ -80,6 +80,18 @@ def outcome_of(function: Way) -> Outcome:
     return Outcome(sent, dense, lines, error)
 
 
+def alone() -> list[str]:
+    """Return what is logged where there is no other rank, to which anything would be sent."""
+    with lines_of_log() as lines:
+        dist.broadcast(values(), 0, group=(group := new_group()))
+        dist.all_reduce(values(100), group=group)
+        train_ddp(Stack(8))
+        train_ddp(Stack(8), compressor=TopK(0.01))
+        diloco(8)
+        gd.allreduce(values(100))
+    return lines
+
+
 @contextmanager
 def lines_of_log() -> Iterator[list[str]]:
     """Return the list that gets what the logger of gcodec.distributed is told meanwhile."""
