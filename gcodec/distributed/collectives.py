@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -19,7 +20,6 @@ from .reduction.bypass import Bypass
 from .reduction.coder import BufferCodebooks
 from .reduction.collective_codebooks import CollectiveCodebooks
 from .reduction.gather import dense_gather_job, gather_job
-from .reduction.gpu_coder import TYPES as TYPES_ON_GPU
 from .reduction.gpu_coder import GpuCodebooks
 from .reduction.gpu_jobs import (
     gpu_allreduce_job,
@@ -40,6 +40,7 @@ from .transport.arguments import check_optional_duration, config_or_none
 from .transport.jobs import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER, LaneJob, result_of
 from .transport.lane import Lane, lane_of
 from .transport.work import LaneWork
+from .uncompressed import UncompressedLog, has_floats, small_reason, type_reason
 
 _MAX_RESULTS, _MAX_RESULT_BYTES = 64, 1 << 30  #: results whose memory is kept, and their bytes
 _MAX_CODEBOOKS = 256  #: kinds of collectives on devices whose codebooks are kept
@@ -123,6 +124,9 @@ class Collectives:
         options: how to compress.
         label: begins the texts of errors.
         on_gpu: take tensors on CUDA devices, too.
+
+    Attributes:
+        log: says what is not compressed.
     """
 
     def __init__(self, options: GroupOptions, label: str, *, on_gpu: bool = False) -> None:
@@ -131,6 +135,7 @@ class Collectives:
         self._counters, self._lock = Counters(), threading.Lock()
         self._results: dict[tuple[int, int, torch.dtype], torch.Tensor] = {}
         self._compared: set[dist.ProcessGroup] = set()
+        self.log = UncompressedLog(label)
         self._bypasses: dict[Lane, GroupBypass] = {}
         self._codebooks: dict[Lane, CollectiveCodebooks] = {}
         self._gpu_codebooks: dict[tuple[Lane, str, int, torch.dtype], GpuCodebooks] = {}
@@ -161,9 +166,13 @@ class Collectives:
             PeerError: ranks were given different options.
         """
         first = tensors[0] if tensors else None
-        if first is None or group.size() == 1 or first.dtype not in TYPES:
+        if first is None or group.size() == 1:
             return False
-        if any(tensor.layout != torch.strided or tensor.dtype != first.dtype for tensor in tensors):
+        if any(tensor.dtype != first.dtype for tensor in tensors):
+            self.say_uncompressed(group, tensors, "tensors of several types at once")
+            return False
+        if first.dtype not in TYPES or any(tensor.layout != torch.strided for tensor in tensors):
+            self.say_uncompressed(group, tensors, next(filter(None, map(type_reason, tensors))))
             return False
         places = sorted({str(tensor.device) for tensor in tensors})
         if len(places) > 1 or not (first.is_cpu or (self.on_gpu and is_on_gpu(first))):
@@ -171,12 +180,52 @@ class Collectives:
             raise Unsupported(
                 f"{self.label}: tensors on {' and '.join(places)} are not supported; only those in {legal} are"
             )
-        if is_on_gpu(first) and first.dtype not in TYPES_ON_GPU:
+        reason = type_reason(first)
+        if reason is not None:
+            self.say_uncompressed(group, tensors, reason)
             return False
         if group not in self._compared:
             compare_options(group, self.options.terms, self.label)
             self._compared.add(group)
-        return sum(tensor.nbytes for tensor in tensors) >= max(self.options.smallest, 1)
+        if sum(tensor.nbytes for tensor in tensors) >= max(self.options.smallest, 1):
+            return True
+        text = f"not compressed are {small_reason(self.options.smallest, 'tensors')}"
+        self.log.say(group.rank(), "small", text, logging.INFO)
+        return False
+
+    def say_uncompressed(
+        self, group: dist.ProcessGroup, tensors: Sequence[torch.Tensor], reason: str, is_expected: bool = False
+    ) -> None:
+        """Say in the log, once for each reason, that tensors are sent uncompressed; small ones are not worth a line.
+
+        Args:
+            group: the process group.
+            tensors: the tensors of one collective.
+            reason: why.
+            is_expected: they are not gradients, or the like, for whose sake somebody compresses.
+        """
+        n_bytes = sum(tensor.nbytes for tensor in tensors if tensor.layout == torch.strided)
+        is_sparse = any(tensor.layout != torch.strided for tensor in tensors)
+        if group.size() > 1 and (is_sparse or n_bytes >= max(self.options.smallest, 1)):
+            level = logging.INFO if is_expected or not has_floats(tensors) else logging.WARNING
+            self.log.say(group.rank(), reason, f"not compressed are {reason}", level)
+
+    def mean_of(self, op: Any, tensors: Sequence[torch.Tensor], group: dist.ProcessGroup) -> bool | None:
+        """Return True for a mean, False for a sum; None for any other reduce operation, of which the log hears.
+
+        Args:
+            op: the reduce operation.
+            tensors: the tensors of the collective.
+            group: the process group.
+        """
+        # Compared one by one: ``in`` does not work on torch's operations.
+        if op == dist.ReduceOp.AVG or op == dist.ReduceOp.SUM:
+            return bool(op == dist.ReduceOp.AVG)
+        reason, is_scaled = "other reductions than sums and averages", bool(op == dist.ReduceOp.PREMUL_SUM)
+        if is_scaled:
+            reason = "sums of scaled values, PREMUL_SUM (in FSDP2, set_force_sum_reduction_for_comms(True) avoids them)"
+        self.say_uncompressed(group, tensors, reason, is_expected=not is_scaled)
+        return None
 
     def all_reduce(self, group: dist.ProcessGroup, tensors: list[torch.Tensor], mean: bool) -> LaneWork | None:
         """Start the all-reduce of tensors of one type, in place; they travel as one.
@@ -381,14 +430,6 @@ class Collectives:
         if key not in _compiled:
             precompile_kernels(TYPES[dtype], mode, self.options.refresh)
             _compiled.add(key)
-
-
-def is_mean(op: Any) -> bool | None:
-    """Return True for a mean, False for a sum, None for any other reduce operation."""
-    # Compared one by one: ``in`` does not work on torch's operations.
-    if op == dist.ReduceOp.AVG:
-        return True
-    return False if op == dist.ReduceOp.SUM else None
 
 
 def _made_on_lane(make: Callable[[], LaneJob]) -> LaneJob:

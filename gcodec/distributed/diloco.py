@@ -27,7 +27,6 @@ from .conversation import ConversationRunner
 from .gradients import Gradients
 from .modes import Mode, mode_of, option_of
 from .reduction.allreduce import SMALLEST, allreduce_job, dense_allreduce
-from .reduction.gpu_coder import TYPES as TYPES_ON_GPU
 from .reduction.gpu_jobs import (
     gpu_allreduce_job,
     gpu_dense_allreduce_job,
@@ -42,6 +41,7 @@ from .transport.agreement import compare_options
 from .transport.arguments import check_not_expanded, check_optional_duration
 from .transport.jobs import LaneJob
 from .transport.lane import Lane, lane_with_options
+from .uncompressed import UncompressedLog, small_reason, type_reason
 from .visible import Visible, VisibleExchange, drop_zeros
 
 
@@ -91,7 +91,7 @@ class DiLoCo:
         self.smallest, self.timeout = check_int("smallest", smallest), check_optional_duration("timeout", timeout)
         self.threads = check_optional_int("threads", threads) or threads_per_rank()
         self.steps = 0  #: inner steps so far
-        self._counters = Counters()
+        self._counters, self._log = Counters(), UncompressedLog("DiLoCo")
         self._lane: Lane | None = None
         self._params = _by_type(optimizer)
         self._on_gpu = any(map(is_on_gpu, self._all()))
@@ -220,7 +220,11 @@ class DiLoCo:
         counters.calls += 1
         counters.raw_bytes += flat.nbytes
         counters.dense_bytes += 2 * (lane.size - 1) / lane.size * flat.nbytes
-        if flat.nbytes < max(self.smallest, 1) or (self._on_gpu and flat.dtype not in TYPES_ON_GPU):
+        reason = type_reason(flat)
+        if reason is None and flat.nbytes < max(self.smallest, 1):
+            reason = small_reason(self.smallest, f"all {flat.nbytes} bytes of {flat.dtype} parameters, which are")
+        if reason is not None:
+            self._log.say(lane.rank, reason, f"not compressed are {reason}")
             if self._on_gpu:
                 return gpu_dense_allreduce_job(lane, flat, True, counters, self._label)
             return LaneJob(lambda: dense_allreduce(lane, flat, True, counters))

@@ -10,8 +10,8 @@ mode and fixed mantissa bits here, and no near-lossless mode. Parameters are alw
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Sequence
+import weakref
+from collections.abc import Iterable, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -19,15 +19,14 @@ import torch
 import torch.distributed as dist
 
 from ..errors import InvalidArgument, Unsupported
-from .collectives import Collectives, GroupOptions, is_mean
+from .collectives import Collectives, GroupOptions
+from .group import CompressedGroup
 from .modes import FixedBits, Lossless
 from .reduction.allreduce import SMALLEST
 from .reduction.bypass import Bypass
-from .reduction.reduce_request import TYPES
 from .reduction.shared_codebooks import Refresh
 from .transport.arguments import check_model
-
-_log = logging.getLogger("gcodec.distributed")
+from .uncompressed import Awaited, small_reason
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -39,10 +38,13 @@ class CompressedReduceScatter:
 
     Args:
         collectives: makes the compressed ones.
+        model: the model to whose modules this belongs.
     """
 
-    def __init__(self, collectives: Collectives) -> None:
+    def __init__(self, collectives: Collectives, model: torch.nn.Module) -> None:
         self.collectives = collectives
+        self._model, self._has_looked = weakref.ref(model), False
+        self._awaited = Awaited(collectives.log, "call compress_fsdp on the model that is trained")
 
     def allocate(self, size: Sequence[Any], *, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
         """Return memory for a buffer, of the given size, type and device."""
@@ -72,7 +74,14 @@ class CompressedReduceScatter:
             PeerError: another rank failed or is silent.
             Corruption: a message arrived damaged.
         """
-        mean, work = is_mean(op), None
+        if input_tensor.is_complex():  # a sum of complex numbers is one of their parts
+            input_tensor, output_tensor = torch.view_as_real(input_tensor), torch.view_as_real(output_tensor)
+        if op == dist.ReduceOp.PREMUL_SUM:  # of set_gradient_divide_factor; neither the codec nor Gloo has it
+            input_tensor.mul_(op.__getstate__()[1])  # it is FSDP's own memory, which is of no use after this
+            op = dist.ReduceOp.SUM
+        self._awaited.end()
+        self._look_for_others(group)
+        mean, work = self.collectives.mean_of(op, [input_tensor], group), None
         if mean is not None and self.collectives.suits([input_tensor], group):
             work = self.collectives.reduce_scatter(group, [(input_tensor, output_tensor)], mean)
         if work is None:
@@ -81,6 +90,44 @@ class CompressedReduceScatter:
             return work
         work.wait()
         return None
+
+    def _look_for_others(self, group: dist.ProcessGroup) -> None:
+        """Say in the log, once, which modules have another reduce-scatter: ``fully_shard`` came after this object."""
+        model = self._model()
+        if self._has_looked or model is None:
+            return
+        self._has_looked = True
+        others = [
+            name or "model"
+            for name, module in _sharded(model).items()
+            if not all(isinstance(each._reduce_scatter_comm, CompressedReduceScatter) for each in _groups(module))
+        ]
+        if others:
+            shown = ", ".join(others[:3]) + f" and {len(others) - 3} more" * (len(others) > 3)
+            text = f"not compressed are the gradients of {shown}: compress_fsdp must come after the last fully_shard, "
+            self.collectives.log.say(group.rank(), "others", f"{text}and be the last to set a reduce-scatter")
+
+
+class _ReplicaAverage:
+    """The hook that averages shards over the replicas, compressed.
+
+    Args:
+        collectives: makes the compressed ones.
+        group: the replicas' process group.
+    """
+
+    def __init__(self, collectives: Collectives, group: dist.ProcessGroup) -> None:
+        self.collectives, self.group = collectives, group
+
+    def __call__(self, shard: torch.Tensor) -> None:
+        if shard.is_complex():
+            shard = torch.view_as_real(shard)
+        suits = self.collectives.suits([shard], self.group)
+        work = self.collectives.all_reduce(self.group, [shard], True) if suits else None
+        if work is None:
+            dist.all_reduce(shard, op=dist.ReduceOp.AVG, group=self.group)
+        else:
+            work.wait()
 
 
 class CompressedAllGather:
@@ -92,7 +139,6 @@ class CompressedAllGather:
 
     def __init__(self, collectives: Collectives) -> None:
         self.collectives = collectives
-        self._logged = False
 
     def allocate(self, size: Sequence[Any], *, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
         """Return memory for a buffer, of the given size, type and device."""
@@ -120,26 +166,18 @@ class CompressedAllGather:
             PeerError: another rank failed or is silent.
             Corruption: a message arrived damaged.
         """
-        work = None
-        if output_tensor.is_cpu and self.collectives.suits([output_tensor], group):
-            work = self.collectives.all_gather(group, output_tensor, input_tensor)
-        elif not self._logged:
-            self._log_reason(output_tensor)
+        whole, part, work = output_tensor, input_tensor, None
+        if whole.is_complex():
+            whole, part = torch.view_as_real(whole), torch.view_as_real(part)
+        if not whole.is_cpu:
+            reason = f"parameters on {whole.device.type} devices (those in CPU memory are)"
+            self.collectives.say_uncompressed(group, [whole], reason, is_expected=True)
+        elif self.collectives.suits([whole], group):
+            work = self.collectives.all_gather(group, whole, part)
         if work is not None:
             return work
         function: Any = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
         return function(output_tensor, input_tensor, group=group, async_op=async_op)
-
-    def _log_reason(self, tensor: torch.Tensor) -> None:
-        """Log once why parameters of this kind are gathered as they are; small ones need no reason."""
-        if not tensor.is_cpu:
-            reason = f"on {tensor.device.type}: only in CPU memory are they compressed"
-        elif tensor.dtype not in TYPES:
-            reason = "of several types, or of a type that is not compressed, in one fully_shard unit"
-        else:
-            return
-        self._logged = True
-        _log.info("FSDP: not compressing the all-gather of parameters %s", reason)
 
 
 def compress_fsdp(
@@ -179,8 +217,9 @@ def compress_fsdp(
     Raises:
         Unsupported: this torch has no custom communications for FSDP2, or none for a module whose parameters are
             sharded over several meshes.
-        InvalidArgument: another mode, a model without FSDP2 modules, a module that is replicated and not sharded, or
-            ``replicas`` of a model that is already HSDP. No module has been changed then.
+        InvalidArgument: another mode, a model without parameters that FSDP2 has sharded, a module that is replicated
+            and not sharded, or ``replicas`` that are no group, not ranks with the same shards, of a model that is
+            already HSDP, or of one with an all-reduce hook of its own. No module has been changed then.
     """
     check_model(model)
     mode = Lossless() if mode is None else mode
@@ -188,13 +227,25 @@ def compress_fsdp(
         raise InvalidArgument(f"parameters must be True or False, not {parameters!r:.80}")
     collectives = Collectives(GroupOptions(mode, smallest, threads, timeout, bypass, refresh), "FSDP", on_gpu=True)
     modules = _sharded(model)
+    group = None if replicas is None else _group_of(replicas)
     for name, module in modules.items():  # all of them, before any is changed
-        _check_meshes(name, module, replicas is not None)
-    hook = None if replicas is None else _averaging(collectives, replicas)
+        which = f"module {name!r}" if name else "model"
+        _check_meshes(which, module, group is not None)
+        if group is not None:
+            _check_replicas(which, module, group)
+    if not any(map(_groups, modules.values())):
+        raise InvalidArgument(
+            "model has modules that fully_shard was called on, and none of their parameters is sharded: give the "
+            "module that holds them, without ignored_params"
+        )
+    _say_if_small(collectives, modules.values())
+    _say_of_replicas(collectives, modules.values())
+    comm, gather = CompressedReduceScatter(collectives, model), CompressedAllGather(collectives)
+    hook = None if group is None else _ReplicaAverage(collectives, group)
     for module in modules.values():
-        module.set_custom_reduce_scatter(CompressedReduceScatter(collectives))  # type: ignore[arg-type]
+        module.set_custom_reduce_scatter(comm)  # type: ignore[arg-type]
         if parameters:
-            module.set_custom_all_gather(CompressedAllGather(collectives))  # type: ignore[arg-type]
+            module.set_custom_all_gather(gather)  # type: ignore[arg-type]
         if hook is not None:
             module.set_all_reduce_hook(hook)
     return collectives
@@ -210,39 +261,65 @@ def _sharded(model: torch.nn.Module) -> dict[str, FSDPModule]:
         raise Unsupported(needed)
     modules = {name: module for name, module in model.named_modules() if isinstance(module, FSDPModule)}
     if not modules:
-        raise InvalidArgument("model has no module that is sharded: call fully_shard first")
+        raise InvalidArgument(
+            "model has no module that is sharded: call fully_shard first (FullyShardedDataParallel is another class: "
+            'give it process_group=new_group(backend="gcodec"), and DDP gets the hook)'
+        )
     return modules
 
 
-def _averaging(collectives: Collectives, replicas: DeviceMesh | dist.ProcessGroup) -> Callable[[torch.Tensor], None]:
-    group = replicas if isinstance(replicas, dist.ProcessGroup) else replicas.get_group()
-
-    def average(shard: torch.Tensor) -> None:
-        suits = collectives.suits([shard], group)
-        work = collectives.all_reduce(group, [shard], True) if suits else None
-        if work is None:
-            dist.all_reduce(shard, op=dist.ReduceOp.AVG, group=group)
-        else:
-            work.wait()
-
-    return average
+def _say_if_small(collectives: Collectives, modules: Iterable[FSDPModule]) -> None:
+    """Say in the log that no module has gradients of as many bytes as are compressed, if that is so."""
+    smallest, groups = collectives.options.smallest, [group for module in modules for group in _groups(module)]
+    params = [[param.sharded_param for param in group.fsdp_params] for group in groups]
+    if max(sum(param.numel() * param.element_size() for param in of_group) for of_group in params) < smallest:
+        text = f"no gradients are compressed: those of all modules are {small_reason(smallest, 'tensors')}"
+        collectives.log.say(dist.get_rank(), "small", text)
 
 
-def _check_meshes(name: str, module: FSDPModule, averages_replicas: bool) -> None:
-    """Raise an error if compressed collectives would not be used for a module, or beside an all-reduce of its own."""
+def _say_of_replicas(collectives: Collectives, modules: Iterable[FSDPModule]) -> None:
+    """Say in the log that HSDP's own all-reduce is not compressed, if it is so."""
+    infos = [group.mesh_info for module in modules for group in _groups(module)]
+    replicas = [info.replicate_process_group for info in infos if getattr(info, "replicate_mesh_size", 1) > 1]
+    if not all(isinstance(group, CompressedGroup) for group in replicas):
+        text = (
+            "not compressed is HSDP's all-reduce among replicas: give their dimension of the mesh the backend "
+            '"gcodec", with backend_override of init_device_mesh'
+        )
+        collectives.log.say(dist.get_rank(), "replicas", text)
+
+
+def _groups(module: FSDPModule) -> list[Any]:
+    """Return a module's groups of parameters, each of which is reduced as one. A module without own ones has none."""
     # There is no public way to ask. Before torch 2.13 a module has one parameter group, since then a list.
-    state = module._get_fsdp_state()
+    state: Any = module._get_fsdp_state()
     groups = getattr(state, "_fsdp_param_groups", None) or [getattr(state, "_fsdp_param_group", None)]
-    which = f"module {name!r}" if name else "model"
+    return [group for group in groups if group is not None]
+
+
+def _group_of(replicas: DeviceMesh | dist.ProcessGroup) -> dist.ProcessGroup:
+    """Return the group of ``replicas``. Raises InvalidArgument if it is none that this process is in."""
+    n_dimensions = getattr(replicas, "ndim", None)
+    if not isinstance(replicas, dist.ProcessGroup) and n_dimensions != 1:
+        which = f"a mesh of {n_dimensions} dimensions" if n_dimensions else f"{replicas!r:.80}"
+        raise InvalidArgument(
+            f'replicas must be one dimension of a mesh, such as mesh["rep"], or its process group, not {which}'
+        )
+    return replicas if isinstance(replicas, dist.ProcessGroup) else replicas.get_group()
+
+
+def _check_meshes(which: str, module: FSDPModule, averages_replicas: bool) -> None:
+    """Raise an error if compressed collectives would not be used for a module, or beside an all-reduce of its own."""
     backend = 'give the dimension of the mesh the backend "gcodec", with backend_override of init_device_mesh'
+    groups = _groups(module)
     if len(groups) > 1:
         raise Unsupported(
             f"{which} has parameters that are sharded over several meshes, and torch takes no other "
             f"reduce-scatter for it: {backend}"
         )
     for group in groups:
-        mesh = getattr(group, "mesh_info", None)  # None: a module without parameters of its own
-        n_shards, n_replicas = getattr(mesh, "shard_mesh_size", 1), getattr(mesh, "replicate_mesh_size", 0)
+        n_shards = getattr(group.mesh_info, "shard_mesh_size", 1)
+        n_replicas = getattr(group.mesh_info, "replicate_mesh_size", 0)
         if n_replicas > 1 and n_shards == 1:
             raise InvalidArgument(
                 f"{which} is replicated over {n_replicas} ranks and not sharded, so there is no "
@@ -253,6 +330,28 @@ def _check_meshes(name: str, module: FSDPModule, averages_replicas: bool) -> Non
                 f"{which} must be sharded over one dimension where replicas= is given: its replicas "
                 "are averaged without that"
             )
+
+
+def _check_replicas(which: str, module: FSDPModule, replicas: dist.ProcessGroup) -> None:
+    """Raise InvalidArgument if a module's shards must not be averaged over ``replicas``, or something else is there."""
+    for group in _groups(module):
+        shards = getattr(group.mesh_info, "shard_process_group", None)
+        common = _ranks(replicas) & (_ranks(shards) if shards is not None else {dist.get_rank()})
+        if common != {dist.get_rank()}:
+            raise InvalidArgument(
+                f"replicas must be ranks that hold the same shards, and {which} has other shards on some of the ranks "
+                f"{sorted(common)}: give the mesh's other dimension"
+            )
+        hook = getattr(group, "_all_reduce_hook", None)
+        if hook is not None and not isinstance(hook, _ReplicaAverage):
+            raise InvalidArgument(
+                f"{which} has a hook of its own from set_all_reduce_hook, whose place the average over replicas= "
+                "would take: leave out one of the two"
+            )
+
+
+def _ranks(group: dist.ProcessGroup) -> set[int]:
+    return set(dist.get_process_group_ranks(group))
 
 
 def _plain_reduce_scatter(

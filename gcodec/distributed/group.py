@@ -20,13 +20,15 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore, Store, Work
 
 from ..errors import InvalidArgument, Unsupported
-from .collectives import Collectives, GroupOptions, is_mean
+from .collectives import Collectives, GroupOptions
 from .torch_version import OLDEST_FOR_GROUPS, is_older
 from .transport.arguments import check_not_expanded
 from .transport.delegation import hands_on, inner_method
 from .transport.gpu import adopt_nccl, nccl_of
 from .transport.lane import adopt, close_lanes
+from .uncompressed import has_floats
 
+_COMPRESSED = "all_reduce and reduce_scatter_single"  #: the collectives that may be compressed
 _registered: dict[str, GroupOptions] = {}  #: by the backend's name
 
 
@@ -95,15 +97,27 @@ class CompressedGroup(dist.ProcessGroup):
         """Call :meth:`reduce_scatter_single_coalesced`, which torch 2.11 knows by this name."""
         return self._reduce_scatter("reduce_scatter_single_coalesced", *arguments, **options)
 
+    def note_handed_on(self, name: str, arguments: Sequence[Any]) -> None:
+        """Say in the log that a collective which moves many floats is not compressed.
+
+        Args:
+            name: its name, as torch calls it.
+            arguments: its arguments.
+        """
+        floats = [tensor for tensor in _tensors_in(arguments) if has_floats([tensor])]
+        if floats:
+            reason = f"calls of {name.strip('_')}: only sums and averages are, by {_COMPRESSED}"
+            self._collectives.say_uncompressed(self, floats, reason, is_expected=not name.startswith("reduce"))
+
     def shutdown(self) -> None:
         """End the lane and the connections. ``destroy_process_group`` calls it."""
         close_lanes(self)
         self.inner.shutdown()
 
     def _all_reduce(self, name: str, tensors: Any, *arguments: Any, **options: Any) -> Work:
-        listed, mean = _as_list(tensors), is_mean(_operation(arguments, options))
+        listed = _as_list(tensors)
         _check_written(listed)
-        compressed = None
+        compressed, mean = None, self._collectives.mean_of(_operation(arguments, options), listed, self)
         if mean is not None and self._collectives.suits(listed, self):
             compressed = self._collectives.all_reduce(self, listed, mean)
         if compressed is not None or all(map(_lies_in_order, listed)):
@@ -118,13 +132,13 @@ class CompressedGroup(dist.ProcessGroup):
         return work
 
     def _reduce_scatter(self, name: str, outputs: Any, inputs: Any, *arguments: Any, **options: Any) -> Work:
-        parts, wholes, mean = _as_list(outputs), _as_list(inputs), is_mean(_operation(arguments, options))
+        parts, wholes = _as_list(outputs), _as_list(inputs)
         _check_written(parts)
         fits = len(parts) == len(wholes) and all(
             whole.numel() == part.numel() * self.size() and whole.dtype == part.dtype
             for whole, part in zip(wholes, parts, strict=True)
         )
-        compressed = None
+        compressed, mean = None, self._collectives.mean_of(_operation(arguments, options), wholes, self)
         if mean is not None and fits and self._collectives.suits(wholes, self):
             compressed = self._collectives.reduce_scatter(self, list(zip(wholes, parts, strict=True)), mean)
         work: Work = compressed or inner_method(self.inner, name)(outputs, inputs, *arguments, **options)
@@ -187,6 +201,15 @@ def _check_written(tensors: list[torch.Tensor]) -> None:
 def _lies_in_order(tensor: torch.Tensor) -> bool:
     """Return whether a tensor's values lie in memory one after another, row by row; True for sparse tensors."""
     return tensor.layout != torch.strided or tensor.is_contiguous()
+
+
+def _tensors_in(arguments: Any) -> list[torch.Tensor]:
+    """Return the tensors among the arguments of a collective, which are lists of tensors or lists of these."""
+    if isinstance(arguments, torch.Tensor):
+        return [arguments]
+    if isinstance(arguments, list | tuple):
+        return [tensor for each in arguments for tensor in _tensors_in(each)]
+    return []
 
 
 def _as_list(tensors: Any) -> list[torch.Tensor]:

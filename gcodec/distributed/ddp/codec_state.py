@@ -26,7 +26,6 @@ from ..modes import Lossless, Mode, NearLossless, cast_of, mode_by_optimizer, mo
 from ..reduction.allreduce import SMALLEST, allreduce_job, start_cast_allreduce, start_dense_allreduce
 from ..reduction.bypass import TIMED, Bypass, BypassController
 from ..reduction.coder import BufferCodebooks
-from ..reduction.gpu_coder import TYPES as GPU_TYPES
 from ..reduction.gpu_coder import GpuCodebooks
 from ..reduction.gpu_jobs import gpu_allreduce_job, gpu_dense_allreduce_job, identity_job, is_on_gpu
 from ..reduction.precompile import precompile_kernels
@@ -39,6 +38,7 @@ from ..transport.arguments import check_group_member, check_optional_duration, c
 from ..transport.jobs import ALL_REDUCE, LaneJob, StartedJob, result_of, then
 from ..transport.lane import Lane, lane_with_options
 from ..transport.message import agreement_of
+from ..uncompressed import UncompressedBuckets, small_reason, type_reason
 from .group_check import check_group
 
 if TYPE_CHECKING:
@@ -97,6 +97,7 @@ class CompressedAllreduce:
         self._stats = Stats()
         self._codebooks = SharedCodebooks(self.refresh or Refresh())
         self._codebook_refresh = CodebookRefresh(self._codebooks, self._stats)
+        self._uncompressed = UncompressedBuckets("CompressedAllreduce")
         self._compressed_any = self._warned = False
         self._numbers: dict[int, int] = {}
         self._params: list[torch.Tensor] = []  # keeps their ids from being used again
@@ -146,7 +147,7 @@ class CompressedAllreduce:
         elif self._bypass is not None:
             self._bypass.choose_among((CODED, DENSE))  # there are no others there
         if self._lane is None:
-            check_group(bucket.parameters(), self.group)
+            check_group(bucket.parameters(), self.group, self._uncompressed.log)
         self._lane = lane = lane_with_options(self._lane, self.group, self.timeout, self._options)
         counters = Counters(calls=1, raw_bytes=0 if buffer.is_sparse else buffer.nbytes)
         counters.dense_bytes = 2 * (lane.size - 1) / lane.size * counters.raw_bytes
@@ -197,10 +198,11 @@ class CompressedAllreduce:
         dense = LaneJob(lambda: start_dense_allreduce(lane, buffer, True, counters, label), begins=True)
         if on_gpu:
             dense = gpu_dense_allreduce_job(lane, buffer, True, counters, label)
-        types = GPU_TYPES if on_gpu else TYPES
-        if buffer.is_sparse or buffer.dtype not in types or holds_complex(bucket):
-            return dense
-        if buffer.nbytes < max(self.smallest, 1):
+        reason = type_reason(buffer, holds_complex(bucket))
+        is_small = reason is None and buffer.nbytes < max(self.smallest, 1)
+        reason = small_reason(self.smallest, "buckets") if is_small else reason
+        self._uncompressed.add(counters.raw_bytes, reason, is_small)
+        if reason is not None:
             return dense
         # A rank reads its own values for the last time before it writes results over them; but of two ranks that round
         # theirs, each keeps what it rounded where the result will be, while it encodes.
@@ -311,6 +313,7 @@ class CompressedAllreduce:
 
     def _end_step(self, lane: Lane) -> None:
         self._stats.end_step()
+        self._uncompressed.end_step(lane.rank)
         if self.refresh is not None and self._compressed_any:
             self._codebook_refresh.end_step(lane)
         if self._bypass is not None and lane.size > 1:

@@ -25,10 +25,13 @@ from ..stats import Counters, Stats
 from ..transport.arguments import check_group_member, check_model, check_optional_duration
 from ..transport.jobs import ALL_REDUCE
 from ..transport.lane import Lane, lane_with_options
+from ..uncompressed import UncompressedBuckets, type_reason
 from .group_check import check_group
 
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import GradBucket
+
+_NOT_SAVED = "group", "_lane", "_names", "_uncompressed"  #: attributes of this process
 
 
 class CompressedGradients:
@@ -85,6 +88,7 @@ class CompressedGradients:
         self._term_texts: dict[str, tuple[Compressor, torch.Size, torch.dtype, str]] = {}
         self._feedback = repr(self.plan.feedback)
         self._stats = Stats()
+        self._uncompressed = UncompressedBuckets(type(self).__name__)
         self._step = 0  #: steps ended, of this run and those that it goes on from
         self._lane: Lane | None = None
         self._arrived: set[int] = set()  #: ids of the parameters whose buckets a backward pass has brought so far
@@ -146,7 +150,7 @@ class CompressedGradients:
                 "memory only dense floats on CUDA devices are"
             )
         if self._lane is None:
-            check_group(bucket.parameters(), self.group)
+            check_group(bucket.parameters(), self.group, self._uncompressed.log)
         unknown = sorted(self.compressors.keys() - self._params.keys())
         if unknown:
             raise InvalidArgument(
@@ -183,12 +187,16 @@ class CompressedGradients:
         self._stats.add(index, counters)
         if last:
             self._stats.end_step()
+            self._uncompressed.end_step(lane.rank if lane.size > 1 else None)
             self._step += 1
 
     def _gradients(self, bucket: GradBucket) -> dict[str, torch.Tensor]:
         """Return a bucket's gradients by name; none where it does not hold dense floats."""
         gradients: dict[str, torch.Tensor] = {}
         if not is_coded(bucket):
+            self._uncompressed.add(
+                new_counters(bucket.buffer()).raw_bytes, type_reason(bucket.buffer(), holds_complex(bucket))
+            )
             return gradients
         for param, gradient in gradient_views(bucket):
             name = self._names.get(id(param))
@@ -200,6 +208,8 @@ class CompressedGradients:
             if param.grad is None:  # a parameter that this rank has used has its gradient by now
                 self.averager.skips_zeros = True
             gradients[name] = gradient
+            is_small = not self.plan.compresses(gradient)
+            self._uncompressed.add(gradient.nbytes, _small_reason(self.plan) if is_small else None, is_small)
         return gradients
 
     def stats(self) -> dict[str, Any]:
@@ -242,7 +252,7 @@ class CompressedGradients:
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what ``torch.save`` of the DDP model stores: all but the group and what belongs to this process."""
-        return {key: value for key, value in vars(self).items() if key not in ("group", "_lane", "_names")}
+        return {key: value for key, value in vars(self).items() if key not in _NOT_SAVED}
 
     def __setstate__(self, saved: dict[str, Any]) -> None:
         """Restore a state of this rank, on the world's group. Raises InvalidArgument for another rank's."""
@@ -254,6 +264,7 @@ class CompressedGradients:
                 f"{ours[1]}: it holds that rank's residuals"
             )
         self.group = self._lane = None
+        self._uncompressed = UncompressedBuckets(type(self).__name__)
         self._names = {id(param): name for name, param in self._params.items()}
 
     @property
@@ -279,6 +290,12 @@ def is_coded(bucket: GradBucket) -> bool:
     """Return whether a compressor takes a bucket. Gloo reduces the others uncompressed."""
     buffer = bucket.buffer()
     return not buffer.is_sparse and buffer.dtype in TYPES and not holds_complex(bucket)
+
+
+def _small_reason(plan: CompressionPlan) -> str:
+    """Return why a plan compresses no tensor that is small, or of one dimension."""
+    shape, more = ("", "") if plan.vectors else (" or of one dimension", ", vectors=True")
+    return f"tensors of fewer than {plan.smallest} values{shape} (a CompressionPlan with smallest=0{more} has none)"
 
 
 def new_counters(buffer: torch.Tensor) -> Counters:

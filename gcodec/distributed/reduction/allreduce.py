@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from datetime import timedelta
 from functools import partial
@@ -21,12 +22,14 @@ from ..transport.arguments import check_not_expanded, check_optional_duration
 from ..transport.jobs import ALL_REDUCE, Future, LaneJob, StartedJob, result_of
 from ..transport.lane import Lane, lane_of
 from ..transport.transfers import labeled
+from ..uncompressed import UncompressedLog, small_reason, type_reason
 from .coder import BufferCodebooks, Coder
 from .gpu_jobs import gpu_in_place_allreduce_job, is_on_gpu
 from .level_chooser import LevelChooser
 from .reduce import Reduction
 from .reduce_request import TYPES, ReduceRequest
 
+_log = UncompressedLog("allreduce")
 SMALLEST = 1 << 16  #: bytes; what is smaller goes through Gloo as it is, where latency is all that counts
 
 
@@ -115,6 +118,7 @@ def allreduce(
         raise InvalidArgument("params must be given for NearLossless: the parameters whose gradients the tensor holds")
     lane = lane_of(group, timeout)
     small = dense.nbytes < max(smallest, 1)
+    _say_uncompressed(lane, dense, smallest)
     if lane.size == 1:
         job = LaneJob(lambda: None)
     elif is_on_gpu(tensor):
@@ -130,6 +134,17 @@ def allreduce(
         return future
     future.wait()
     return None
+
+
+def _say_uncompressed(lane: Lane, flat: torch.Tensor, smallest: int) -> None:
+    """Say in the log, once for each reason, why a tensor is not compressed, if it is not."""
+    reason = type_reason(flat)
+    if lane.size == 1:
+        return
+    if reason is not None:
+        _log.say(lane.rank, reason, f"not compressed are {reason}")
+    elif flat.nbytes < max(smallest, 1):
+        _log.say(lane.rank, "small", f"not compressed are {small_reason(smallest, 'tensors')}", logging.INFO)
 
 
 def _parameters(params: Any) -> list[torch.Tensor]:

@@ -53,6 +53,7 @@ _NEWER = {older: name for name, older in NAMES.items() if older is not None}
 
 def _handed_on(name: str) -> Callable[..., Any]:
     def method(self: Any, *arguments: Any, **options: Any) -> Any:
+        self.note_handed_on(name, arguments)
         return inner_method(self.inner, name)(*arguments, **options)
 
     method.__name__ = name
@@ -73,7 +74,10 @@ def inner_method(inner: dist.ProcessGroup, name: str) -> Callable[..., Any]:
 
 
 def hands_on(cls: type) -> type:
-    """Decorate a class: every method of NAMES that it does not define itself goes to its ``inner`` group."""
+    """Decorate a class: every method of NAMES that it does not define itself goes to its ``inner`` group.
+
+    Before that, its own ``note_handed_on`` gets the name and the arguments.
+    """
     for name in NAMES:
         if name not in vars(cls):
             setattr(cls, name, _handed_on(name))

@@ -155,9 +155,11 @@ def has_nccl(group: dist.ProcessGroup) -> bool:
     if not dist.is_nccl_available():
         return False
     try:
-        return isinstance(group._get_backend(torch.device("cuda")), dist.ProcessGroupNCCL)
+        backend = group._get_backend(torch.device("cuda"))
     except RuntimeError:  # it has no backend for CUDA
         return False
+    # Under TORCH_DISTRIBUTED_DEBUG=DETAIL it is a wrapper that checks all calls.
+    return isinstance(getattr(backend, "wrapped_pg", backend), dist.ProcessGroupNCCL)
 
 
 def _private_nccl(lane: Lane, device: torch.device) -> dist.ProcessGroup:

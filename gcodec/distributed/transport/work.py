@@ -50,7 +50,8 @@ class LaneWork(Work):
             self._is_light = True
 
     def _drop_large_tensors(self, _: object) -> None:
-        if self._error() is not None or sum(tensor.nbytes for tensor in self._future.wait()) > _MAX_KEPT:
+        # Two threads may have asked for this at once, of which the second finds no value any more.
+        if self._error() is not None or sum(tensor.nbytes for tensor in self._future.wait() or ()) > _MAX_KEPT:
             self._future = self._future.without_value()
             self._torch_future = self._future.get_future()
 
