@@ -73,7 +73,7 @@ ERRORS = {
     "FSDP1, hook": "Unsupported: the hook needs DDP's buckets, .* or use fully_shard and compress_fsdp",
     "FSDP1, compress_fsdp": r"InvalidArgument: .* give it process_group=new_group\(backend=\"gcodec\"\)",
     "FSDP2, all ignored": "InvalidArgument: .* none of their parameters is sharded",
-    "FSDP2, memory of the group, after": "AssertionError: .* when reduce scatter comm is custom",
+    "FSDP2, memory of the group, after": "AssertionError: .* when (reduce scatter|all gather) comm is custom",
     "FSDP2, replicas of a wrong kind": "InvalidArgument: replicas must be one dimension of a mesh, .* not 'rep'",
     "FSDP2, replicas of two dimensions": "InvalidArgument: replicas must be one .* not a mesh of 2 dimensions",
     "FSDP2, replicas with other shards": r"InvalidArgument: .* model has other shards on some of the ranks \[0, 1\]",
