@@ -75,7 +75,8 @@ def test_short_arrays_have_the_frames_of_all_steps(
     dtype: str, n: int, options: EncoderOptions, seed: int, spread: float, share: float
 ) -> None:
     kind, rng = KINDS[dtype], np.random.default_rng(seed)
-    scales = np.exp2(-rng.uniform(0, spread, n // 64 + 1)).repeat(64)[:n]  # sub-streams of different means
+    length = int(rng.choice([64, 256]))  # sub-streams of different means, or parts of them
+    scales = np.exp2(-rng.uniform(0, spread, n // length + 1)).repeat(length)[:n]
     values = from_floats(kind, rng.standard_normal(n) * scales)
     others = rng.choice(specials(kind), n) if rng.random() < 0.5 else noise(kind, rng, n)
     values = np.where(rng.random(n) < share, others, values).astype(kind.container)
