@@ -690,8 +690,9 @@ def versions_table(results: Path) -> list[str]:
     _, rows = read_table(results / "versions.csv")
     table = []
     for row in rows:
-        versions = [row[name] or "none" for name in ("numpy", "numba", "zstandard", "torch")]
+        versions = [row[name] for name in ("numpy", "numba", "zstandard", "torch")]
         if row["n_passed"]:
+            versions[-1] = versions[-1] or "none"
             failed = f", {row['n_failed']} failed" if row["n_failed"] != "0" else ""
             ran = f"{row['n_passed']} passed{failed}, {row['n_skipped']} skipped"
         else:
