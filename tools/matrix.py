@@ -157,7 +157,8 @@ class Environment:
         install = ["install", "--quiet", "--only-binary", ":all:", "--constraint", str(bounds)]
         upgrade = ["--upgrade", "--upgrade-strategy=eager"] if self.packages == NEWEST else []
         others = OTHER_LIBRARIES if self.packages == NEWEST else ()
-        self.pip(*install, *upgrade, *(one.name for one in needed), *TEST_PACKAGES, *others)
+        self.pip(*install, *upgrade, *(one.name for one in needed), *others)
+        self.pip(*install, "--upgrade", *TEST_PACKAGES)  # a distribution's own may be older than its Python
         try:
             self._install_torch(torch, [*install, *upgrade])
             missing = ""
