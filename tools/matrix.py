@@ -245,8 +245,9 @@ class Environment:
         cases = list(ET.parse(report).iter("testcase"))
         failed = [case for case in cases if case.find("failure") is not None or case.find("error") is not None]
         n_skipped = sum(case.find("skipped") is not None for case in cases)
-        names = [f"{case.get('classname', '').rpartition('.')[2]}::{case.get('name')}" for case in failed]
-        return len(cases) - len(failed) - n_skipped, n_skipped, names
+        names = [f"{case.get('classname', '').rpartition('.')[2]}::{case.get('name', '')}" for case in failed]
+        short = [name.partition("[")[0].removeprefix("::") for name in names]  # where a file fails, there is no class
+        return len(cases) - len(failed) - n_skipped, n_skipped, short
 
 
 def dependencies() -> tuple[list[Requirement], Requirement]:
@@ -290,7 +291,7 @@ def try_pair(name: str, packages: str, wheel: Path, options: argparse.Namespace)
             passed, skipped, names = environment.test(words, options.processes)
             n_passed, n_skipped, failed = n_passed + passed, n_skipped + skipped, failed + names
         row.n_passed, row.n_skipped, row.n_failed = str(n_passed), str(n_skipped), str(len(failed))
-        row.note = "; ".join(filter(None, [*notes, *failed[:3]]))
+        row.note = "; ".join(filter(None, [*notes, *list(dict.fromkeys(failed))[:3]]))
     except NotTriedError as reason:
         row.note = f"not tried: {reason}"
     return row

@@ -98,7 +98,7 @@ def _bytes_before(source: ByteSource) -> int:
     at = source.size - _TAIL.size
     if at < 0:
         return 0
-    end64, size, start, locator, named, end = _TAIL.unpack(source.read(at, source.size))
+    end64, size, start, locator, named, end = _TAIL.unpack(source.read(at, source.size).data)
     before = at - named
     is_whole = (end64, locator, end) == (b"PK\x06\x06", b"PK\x06\x07", b"PK\x05\x06")
     return before if is_whole and before >= 0 and start + size == named else 0

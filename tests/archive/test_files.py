@@ -362,7 +362,7 @@ def test_zips_that_lie_end_to_end_are_read_one_at_a_time(monkeypatch):
 
         def __init__(self, file: io.RawIOBase) -> None:
             assert file.read(4) == b"PK\x03\x04"
-            super().__init__(file)  # type: ignore[arg-type]
+            super().__init__(file)
             assert min(info.header_offset for info in self.infolist()) == 0
 
     equal, other = torch_file(torch.ones(3)), torch_file(torch.ones(9))
