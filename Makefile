@@ -25,7 +25,7 @@ PORTABLE := NUMBA_CPU_FEATURES= NUMBA_CACHE_DIR=$(CURDIR)/.cache/numba-portable
 OLDER_CPUS := x86-64-v2 $(if $(shell grep -m1 -o avx512_vbmi2 /proc/cpuinfo 2>/dev/null),x86-64-v3)
 
 .DELETE_ON_ERROR:
-.PHONY: help demo test check portable compiled pytest suites slow fuzz test-gpu check-gpu test-integrations sanitize-gpu golden bench bench-gpu bench-cluster experiments pictures docs wheel sdist clean
+.PHONY: help demo test check portable compiled pytest suites slow fuzz test-gpu check-gpu test-integrations matrix sanitize-gpu golden bench bench-gpu bench-cluster experiments pictures docs wheel sdist clean
 
 help:           ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -99,6 +99,11 @@ sanitize-gpu:   ## the same kernels under NVIDIA's compute-sanitizer: bounds, ra
 test-integrations: $(INTEGRATIONS)/.installed   ## what runs inside other libraries: Zarr, Lightning, transformers ...
 	@$(INTEGRATIONS)/bin/python -m pytest tests/integrations tests/archive/test_urls.py \
 		tests/distributed/test_frameworks.py tests/test_doc_blocks.py
+
+# MATRIX_ARGS="--python 3.13 --packages newest" tries one pair.
+matrix: $(VENV)/.installed      ## each Python with the oldest and the newest packages, in environments of their own; an hour
+	@$(BIN)/python -m tools.matrix $(MATRIX_ARGS)
+	@$(BIN)/python -m bench.report
 
 golden: $(VENV)/.installed      ## add golden frames and archives that are missing, and write the corpus' sizes
 	@$(BIN)/python -m tests.support.make_golden

@@ -654,3 +654,20 @@ def level_speed(results: Path) -> list[str]:
     comments, rows = read_table(results / "level-speed.csv")
     table = [[row["data"], row["GBps"], row["ns_per_value"]] for row in rows]
     return [*markdown(["gradients", ">GB/s", ">ns per value"], table), "", f"One core; from {source(comments)}"]
+
+
+def versions_table(results: Path) -> list[str]:
+    """Return on which Pythons, with which packages, tests ran, and how they ended."""
+    _, rows = read_table(results / "versions.csv")
+    table = []
+    for row in rows:
+        versions = [row[name] for name in ("numpy", "numba", "zstandard", "torch")]
+        if row["n_passed"]:
+            versions[-1] = versions[-1] or "none"
+            failed = f", {row['n_failed']} failed" if row["n_failed"] != "0" else ""
+            ran = f"{row['n_passed']} passed{failed}, {row['n_skipped']} skipped"
+        else:
+            ran = ""
+        table.append([row["python"], row["packages"], *versions, ran, row["note"], row["date"]])
+    columns = ["Python", "packages", "numpy", "numba", "zstandard", "torch", "tests", "note", "on"]
+    return markdown(columns, table)

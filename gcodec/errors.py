@@ -319,7 +319,8 @@ def named_device(device: Any) -> torch.device:
     try:
         return torch.device(device)
     except (RuntimeError, TypeError, ValueError) as error:
-        if isinstance(error, RuntimeError) and "device" not in str(error).lower():
+        of_it = "device" in str(error).lower() or isinstance(device, int)  # torch 2.6 of a number that is too large
+        if isinstance(error, RuntimeError) and not of_it:
             raise
         raise ValueError(str(error).splitlines()[0]) from error
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .dtypes import BY_NAME, DTYPES, DType
-from .errors import GcodecError, InvalidArgument, Unsupported, check_choice, check_is_fault_of
+from .errors import GcodecError, InvalidArgument, Unsupported, check_choice, check_is_fault_of, missing_torch
 from .format.limits import MAX_DIMENSIONS, MAX_VALUES
 
 NUMPY, TORCH = 0, 1  #: container codes of the frame header
@@ -332,8 +332,10 @@ def new_output(dtype: DType, shape: tuple[int, ...], container: int) -> tuple[An
 def as_container(bits: np.ndarray, dtype: DType, shape: tuple[int, ...], container: int) -> Any:
     """Return bits, uintW[n], as an array of their type that shares the memory."""
     if container == TORCH:
-        import torch
-
+        try:
+            import torch
+        except ImportError as error:
+            raise missing_torch("a frame of a torch tensor, or like='torch',", "pass like='numpy'") from error
         array = bits if len(shape) == 1 else bits.reshape(shape)
         return torch.from_numpy(array.view(f"i{dtype.itemsize}")).view(getattr(torch, dtype.name))
     array = bits.view(_numpy_dtype(dtype))

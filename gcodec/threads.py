@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 import os
+import sys
 from _thread import start_new_thread
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -16,12 +17,20 @@ from time import monotonic, sleep
 from typing import Any, Generic, TypeVar
 from weakref import ref
 
-from .errors import InvalidArgument
+from .errors import InvalidArgument, Unsupported
 
 _MIN_VALUES_DEFAULT = 1 << 21  #: smaller arrays are coded on the calling thread, unless the caller asks for threads,
 _MIN_VALUES = 1 << 18  #: and even smaller ones always: starting threads takes longer than the work
 _MAX_THREADS = 64
 _LONGEST_WAIT = 0.5  #: seconds, after which a thread is looked for that may have ended without a word
+
+# Threads share buffers and compiled kernels here, and nobody has tried what becomes of them without the lock. All that
+# computes imports this module, so that nothing is computed then.
+if not getattr(sys, "_is_gil_enabled", lambda: True)():
+    raise Unsupported(
+        "gcodec does not work without the global interpreter lock: start this free-threaded Python with PYTHON_GIL=1, "
+        "or as python -X gil=1"
+    )
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")

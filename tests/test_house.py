@@ -248,6 +248,17 @@ def test_only_known_kinds_of_files_are_committed():
     assert not large, f"files of more than {MAX_FILE_BYTES} bytes: {large}"
 
 
+def test_tests_that_need_torch_are_skipped_without_it():
+    unguarded = []
+    for path in (PACKAGE.parent / "tests").rglob("test_*.py"):
+        for node in ast.parse(path.read_text("utf-8")).body:
+            if "skip" in ast.unparse(node):
+                break
+            if isinstance(node, ast.Import) and any(alias.name.split(".")[0] == "torch" for alias in node.names):
+                unguarded.append(path.name)
+    assert not unguarded, f'pytest.importorskip("torch") before the import: {unguarded}'
+
+
 # The rules can fail
 
 

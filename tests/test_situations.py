@@ -200,6 +200,7 @@ NAMES = [
 
 @pytest.mark.parametrize("name", NAMES, ids=[ascii(name)[:12] for name in NAMES])
 def test_a_tensor_of_any_name_can_be_read_again_or_is_refused_by_name(name, tmp_path):
+    pytest.importorskip("torch")
     state = {name: np.arange(6.0), "other": np.ones(3), "a\u0308": np.zeros(1), "\u00e4": np.ones(4)}
 
     def check(found: Any) -> None:

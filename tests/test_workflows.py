@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from gcodec.benchmark.csv_tables import read_table
 from tests.support.paths import ROOT
 
 yaml = pytest.importorskip("yaml")
@@ -71,6 +72,14 @@ def test_the_hosted_ci_tests_every_supported_python_from_the_oldest_on():
     minors = [int(python.partition(".")[2]) for python in pythons]
     assert f">={pythons[0]}" == oldest
     assert minors == list(range(minors[0], minors[0] + len(minors)))
+
+
+def test_the_classifiers_name_the_pythons_that_are_tested_and_were_tried():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    named = re.findall(r"Python :: (3\.\d+)\n", "\n".join([*project["classifiers"], ""]))
+    assert named == parsed(ROOT / ".github/workflows/ci.yml")["jobs"]["test"]["strategy"]["matrix"]["python"]
+    tried = [row for row in read_table(ROOT / "bench/results/versions.csv")[1] if row["n_passed"]]
+    assert {row["python"].rpartition(".")[0] for row in tried} <= set(named)
 
 
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.name)

@@ -17,6 +17,8 @@ from .source import ByteSource, FileSource, SourceFile, SubSource, naming
 MAGICS = (b"PK\x03\x04", b"PK\x05\x06")
 LOCAL, LOCAL_CRC = struct.Struct("<4s10xI8xHH"), 14
 CENTRAL, CENTRAL_CRC = struct.Struct("<4s12xI8xHHH12x"), 16
+#: The end of a large zip: signature, size and start of the directory; signature and place of that; and a signature.
+_TAIL = struct.Struct("<4s36xQQ4s4xQ4x4s18x")
 #: The directory is read in blocks of so many bytes.
 DIRECTORY_BLOCK = 1 << 16
 #: Unless the caller allows more, a zip may unpack to 1 MiB and so many times its size: the most that deflate makes of
@@ -69,10 +71,13 @@ class Zip:
         Raises:
             Corruption: not a readable zip.
         """
-        file = SourceFile(source)
+        before = _bytes_before(source)
+        file = SourceFile(SubSource(source, before, source.size) if before else source)
         try:
             with zipfile.ZipFile(cast(IO[bytes], file)) as archive:
-                infos, directory = archive.infolist(), archive.start_dir
+                infos, directory = archive.infolist(), before + archive.start_dir
+            for info in infos:
+                info.header_offset += before
             compressed = any(info.compress_type != zipfile.ZIP_STORED or info.flag_bits & 1 for info in infos)
             if compressed:
                 return cls(tuple(ZipMember(info.filename, 0, 0, ()) for info in infos), True)
@@ -82,6 +87,21 @@ class Zip:
         except _DIRECTORY_ERRORS as error:
             file.check_was_read(error)
             raise Corruption(f"{path}: not a readable zip file: {error}") from error
+
+
+def _bytes_before(source: ByteSource) -> int:
+    """Return how many bytes of a source precede the zip at its end; 0 where that has no large directory (ZIP64).
+
+    Recent releases of Python look for the directory's end where the zip says that it is, as if nothing preceded. If the
+    end of an earlier zip is there, they refuse the file.
+    """
+    at = source.size - _TAIL.size
+    if at < 0:
+        return 0
+    end64, size, start, locator, named, end = _TAIL.unpack(source.read(at, source.size).data)
+    before = at - named
+    is_whole = (end64, locator, end) == (b"PK\x06\x06", b"PK\x06\x07", b"PK\x05\x06")
+    return before if is_whole and before >= 0 and start + size == named else 0
 
 
 def zips_before(source: ByteSource, path: str, stop: int) -> Iterator[Zip]:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from ..dtypes import BY_NAME
-from ..errors import InvalidArgument, Unsupported, check_choice, named_device
+from ..errors import InvalidArgument, Unsupported, check_choice, missing_torch, named_device
 from ..format.change_codebook import ChangeCodebook
 from ..format.codebook import Codebook
 from ..format.ladders import Ladder
@@ -427,9 +427,17 @@ def _check_several(name: str, items: Any) -> None:
 
 
 def _indexed(device: Any) -> torch.device:
-    """Return a CUDA device with its number; the current one where it has none. Raises InvalidArgument, Unsupported."""
-    import torch
+    """Return a CUDA device with its number; the current one where it has none.
 
+    Raises:
+        InvalidArgument: It is no CUDA device.
+        Unsupported: torch finds no such device.
+        NotInstalled: There is no torch.
+    """
+    try:
+        import torch
+    except ImportError as error:
+        raise missing_torch(f"device={device!r}") from error
     try:
         where = named_device(device)
     except ValueError as error:

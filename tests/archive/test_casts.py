@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 import gcodec
 from gcodec.archive import ArchiveReader
@@ -18,6 +17,10 @@ from gcodec.archive.layout import STORED
 from gcodec.errors import Corruption, GcodecError, Unsupported
 from tests.archive.test_archive import opened
 from tests.archive.test_damaged_archives import index_of, with_index
+
+pytest.importorskip("torch")
+
+import torch
 
 MASTERS = {
     f"{n}.weight": 0.02 * torch.randn(300, 220 + n, generator=torch.Generator().manual_seed(n)) for n in range(3)

@@ -6,7 +6,6 @@ from contextlib import closing
 
 import numpy as np
 import pytest
-import torch
 from safetensors.numpy import save
 
 from gcodec.archive.found_values import with_found_values
@@ -14,6 +13,8 @@ from gcodec.archive.structure import flatten, rebuild
 from gcodec.errors import Corruption, LimitExceeded
 from gcodec.files import ArraySource, plan_file
 from tests.support.gguf_files import Stored, gguf_file
+
+torch = pytest.importorskip("torch")
 
 
 class StoreError(Exception):

@@ -259,6 +259,8 @@ MALFORMED += [b"", b"\xff", b'{"version":1,"state":' + b"[" * 500 + b"]" * 500 +
 
 @pytest.mark.parametrize("text", [*MALFORMED, b"," * (MAX_ITEMS + 1)], ids=range(len(MALFORMED) + 1))
 def test_malformed_structures_are_corruption(text):
+    pytest.importorskip("torch")  # without it, structures that name what is torch's are refused before they are read
+
     def read(name: str, kind: str) -> Any:
         if name != "v":
             raise Corruption(f"the file lacks {name!r}")

@@ -349,14 +349,27 @@ def test_levels_of_tensors_follow_their_layout(torch):
     assert np.array_equal(laws.bits_of(gcodec.decode(turned).t()), laws.bits_of(gcodec.decode(frame)))
 
 
-def test_frames_are_decoded_without_torch():
+def test_without_torch_frames_are_decoded_to_arrays_and_tensors_are_refused():
     program = """
 import sys
 sys.modules["torch"] = None
-import numpy as np, gcodec
+import numpy as np, gcodec, gcodec.errors
 x = np.linspace(0, 1, 100, dtype=np.float32)
 frame = bytearray(gcodec.encode(x))
 assert np.array_equal(gcodec.decode(bytes(frame), like="numpy"), x)
+for call in (
+    lambda: gcodec.decode(bytes(frame), like="torch"),
+    lambda: gcodec.decode_range(bytes(frame), 0, 2, like="torch"),
+    lambda: gcodec.decode(bytes(frame), device="cuda"),
+    lambda: gcodec.warmup(device="cuda"),
+    lambda: gcodec.gpu.decode_batch([bytes(frame)]),
+):
+    try:
+        call()
+    except gcodec.errors.NotInstalled as error:
+        assert "needs torch: pip install torch" in str(error), error
+    else:
+        raise AssertionError("nothing was raised")
 """
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

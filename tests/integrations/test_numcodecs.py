@@ -1,9 +1,12 @@
-"""The numcodecs codec meets numcodecs' own laws, for every type, byte order and memory order."""
+"""The numcodecs codec takes and returns what numcodecs asks of a codec, for every type, byte order and memory order."""
 
 from __future__ import annotations
 
+import array
 import json
+from collections.abc import Callable
 from importlib.metadata import entry_points
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +14,6 @@ import pytest
 pytest.importorskip("numcodecs")
 
 import numcodecs
-from numcodecs.tests import common
 
 import gcodec
 from gcodec.integrations.numcodecs import Gcodec
@@ -27,6 +29,14 @@ ARRAYS = {
     "one": np.array([[1.5]]),
     "none": np.zeros((0, 3)),
 }
+#: What numcodecs' callers hand bytes over as.
+BUFFERS: dict[str, Callable[[bytes], Any]] = {
+    "bytes": bytes,
+    "bytearray": bytearray,
+    "memoryview": memoryview,
+    "array.array": lambda content: array.array("b", content),
+    "array of uint8": lambda content: np.frombuffer(content, np.uint8),
+}
 TYPES = ["<f4", ">f4", "<f8", ">f8", "<f2", ">f2"]
 
 
@@ -37,19 +47,35 @@ def _registered():
 
 @pytest.mark.parametrize("kind", TYPES)
 @pytest.mark.parametrize("values", ARRAYS.values(), ids=ARRAYS)
-def test_arrays_and_buffers_meet_the_laws_of_numcodecs(values, kind):
-    array = values.astype(kind)
-    common.check_encode_decode_array(array, Gcodec())
-    for codec in (Gcodec(dtype=kind), Gcodec(dtype=np.dtype(kind).name)):
-        common.check_encode_decode_array(array, codec)
-        if array.size:  # array.array, which the law uses, has no view of nothing
-            common.check_encode_decode(array, codec)
-    assert Gcodec().decode(Gcodec().encode(array)).tobytes() == array.tobytes(order="A")
+def test_arrays_come_back_flat_with_their_type_or_into_what_the_caller_has(values, kind):
+    given = values.astype(kind)
+    content = given.tobytes(order="A")
+    for codec in (Gcodec(), Gcodec(dtype=kind), Gcodec(dtype=np.dtype(kind).name)):
+        encoded = codec.encode(given)
+        for buffer in BUFFERS.values():
+            decoded = codec.decode(buffer(encoded))
+            assert isinstance(decoded, np.ndarray)
+            assert (decoded.shape, decoded.dtype) == ((given.size,), given.dtype)
+            assert decoded.tobytes() == content
+        for out in (np.zeros_like(given), bytearray(given.nbytes)):
+            assert codec.decode(encoded, out=out) is out
+            assert (out.tobytes(order="A") if isinstance(out, np.ndarray) else out) == content
+
+
+@pytest.mark.parametrize("kind", TYPES)
+@pytest.mark.parametrize("buffer", BUFFERS.values(), ids=BUFFERS)
+def test_buffers_come_back_as_the_values_of_the_codecs_type(buffer, kind):
+    for values in ARRAYS.values():
+        content = values.astype(kind).tobytes(order="A")
+        decoded = Gcodec(dtype=kind).decode(Gcodec(dtype=kind).encode(buffer(content)))
+        assert decoded.dtype == np.dtype(kind)
+        assert decoded.tobytes() == content
 
 
 def test_configurations_and_representations_build_the_codec_again():
     for codec in (Gcodec(), Gcodec(dtype=">f4"), Gcodec("bfloat16", mantissa_bits=3, rounding="truncate")):
-        common.check_config(codec)
+        again = numcodecs.get_codec(json.loads(json.dumps(codec.get_config())))
+        assert again == codec
         assert eval(repr(codec)) == codec
 
 
@@ -62,15 +88,9 @@ def test_a_configuration_is_json_where_arguments_are_those_of_numpy(dtype, bits)
     assert codec.encode(values) == Gcodec(mantissa_bits=5).encode(values)
 
 
-def test_what_was_written_can_be_read(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    arrays = [values.astype(kind) for values in ARRAYS.values() if values.size for kind in TYPES]
-    for _ in ("write", "read"):
-        common.check_backwards_compatibility("gcodec", arrays, [Gcodec()])
-
-
 def test_objects_are_refused():
-    common.check_err_encode_object_buffer(Gcodec())
+    with pytest.raises(TypeError):
+        Gcodec().encode(np.array(["a", 1.5], object))
     with pytest.raises(TypeError):
         Gcodec().decode(Gcodec().encode(VALUES), out=np.empty(VALUES.size, object))
 

@@ -55,7 +55,8 @@ def parsed(html: str) -> ElementTree.Element:
 def table(root: ElementTree.Element, number: int = 0) -> list[list[ElementTree.Element]]:
     """Return the cells of a sortable table, row by row."""
     found = [tag for tag in root.iter("table") if tag.get("class") == "sortable"]
-    return [list(row) for row in found[number].find("tbody") or []]
+    body = found[number].find("tbody")
+    return [] if body is None else [list(row) for row in body]
 
 
 def text(element: ElementTree.Element) -> str:
