@@ -6,7 +6,7 @@ from itertools import combinations, product
 
 import pytest
 
-from tests.support.covering import covering
+from tests.support.covering import covering, each_pair
 
 FULL = [(a, b, c, d) for a, b, c, d in product("abcde", range(7), (False, True), range(3)) if (a, c) != ("a", True)]
 
@@ -27,3 +27,10 @@ def test_factors_are_told_by_a_function():
     few = covering(range(1000), lambda n: (n // 100, n // 10 % 10, n % 10))
     assert {n // 10 for n in few} == {n % 100 for n in few} == {n // 100 * 10 + n % 10 for n in few} == set(range(100))
     assert len(few) < 200
+
+
+@each_pair(a=["x", "y"], b=range(3), c=[False, True])
+def test_arguments_are_parametrized_by_their_names(a, b, c, request):
+    marked = request.node.get_closest_marker("parametrize")
+    assert len(marked.args[1]) == 12
+    assert (a in "xy", b in range(3), isinstance(c, bool)) == (True, True, True)

@@ -7,9 +7,11 @@ product with ``make slow``: most faults show with one value of one factor, or wi
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from itertools import combinations
+from itertools import combinations, product
 from random import Random
 from typing import Any, TypeVar
+
+import pytest
 
 T = TypeVar("T")
 
@@ -41,3 +43,12 @@ def covering(
                 rest.append((place, one, new))
         left = rest
     return [one for _, one in sorted(chosen, key=lambda pair: pair[0])]
+
+
+def each_pair(**factors: Iterable[Any]) -> pytest.MarkDecorator:
+    """Parametrize a law by arguments of these names: by values of which any two of different arguments meet, and by the
+    rest of the product among the slow tests."""
+    every = list(product(*factors.values()))
+    few = set(map(every.index, covering(every)))
+    cases = [one if number in few else pytest.param(*one, marks=pytest.mark.slow) for number, one in enumerate(every)]
+    return pytest.mark.parametrize(tuple(factors), cases)
