@@ -45,10 +45,9 @@ pytest: $(VENV)/.installed
 	@$(BIN)/python -m tests.support.precompile
 	@$(MAKE) --no-print-directory suites
 
-# Tests that start processes of their own come last: by then there is no kernel left to compile.
+# In one session, so that no core waits between two. Tests among ranks come last in it (tests/conftest.py).
 suites:
-	@$(BIN)/python -m pytest $(SPREAD) --ignore=tests/distributed
-	@$(BIN)/python -m pytest $(SPREAD) tests/distributed
+	@$(BIN)/python -m pytest $(SPREAD)
 
 # On x86-64 only: elsewhere there is one path, and `pytest` runs it.
 portable: $(VENV)/.installed

@@ -15,45 +15,48 @@ os.environ.setdefault("MKL_CBWR", "COMPATIBLE")
 #: Files that take longest, the longest first. Processes are given files in this order (``make test``): one that begins
 #: last would leave the other cores without work.
 LONGEST = (
-    "kernels/test_private_parts.py",
     "gpu/test_native.py",
-    "codec/test_codec.py",
     "codec/test_corruption.py",
-    "plan/test_indexing.py",
-    "cli/test_safety.py",
+    "kernels/test_private_parts.py",
+    "test_doc_blocks.py",
+    "gpu/test_pretended_device.py",
+    "errors/test_all_or_nothing.py",
     "compressors/test_compressors.py",
     "fuzz/test_fuzz.py",
+    "kernels/test_vector_steps.py",
+    "format/test_reference.py",
+    "cli/test_safety.py",
+    "plan/test_indexing.py",
+    "integrations/test_torch_checkpoint.py",
+    "codec/test_codec.py",
+    "format/test_reference_indexed.py",
+    "codec/test_small_reads.py",
+    "format/test_columns.py",
+    "bench/test_experiments.py",
+    "sync/test_example.py",
+    "codec/test_indexed_frames.py",
+    "plan/test_frames_depend_on_arrays.py",
+    "codec/test_predicted_rows.py",
     "kernels/test_kernel_cache.py",
     "plan/test_prediction.py",
-    "test_doc_blocks.py",
-    "bench/test_experiments.py",
     "cli/test_short_forms.py",
-    "cli/test_special_files.py",
-    "format/test_reference.py",
-    "kernels/test_vector_steps.py",
-    "integrations/test_torch_checkpoint.py",
-    "errors/test_all_or_nothing.py",
-    "gpu/test_pretended_device.py",
-    "codec/test_interrupts.py",
-    "format/test_reference_indexed.py",
-    "codec/test_predicted_rows.py",
     "archive/test_bases.py",
-    "codec/test_small_reads.py",
-    "cli/test_cli.py",
+    "codec/test_interrupts.py",
+    "sync/test_training.py",
+    "cli/test_special_files.py",
     "bench/test_bench.py",
-    "kernels/test_kernels.py",
+    "sync/test_broadcast.py",
     "distributed/test_diloco.py",
-    "distributed/test_group.py",
-    "distributed/test_parts.py",
     "distributed/test_compressors.py",
-    "distributed/test_adaptive.py",
+    "distributed/test_group.py",
     "distributed/test_ddp.py",
+    "distributed/test_adaptive.py",
     "distributed/test_fsdp.py",
     "distributed/test_gpu_allreduce.py",
-    "sync/test_example.py",
-    "sync/test_training.py",
-    "sync/test_broadcast.py",
+    "distributed/test_parts.py",
 )
+#: Tests of ranks come behind all others: by then no kernel is left to compile, for which ranks would wait.
+LAST = Path(__file__).parent / "distributed"
 
 pytest.register_assert_rewrite("tests.support.laws")  # shared assertions explain a failure as a test's own do
 
@@ -71,16 +74,22 @@ else:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the files that take longest."""
+    """Begin with the files that take longest, and end with those of ranks."""
     places = {Path(__file__).parent / name: number for number, name in enumerate(LONGEST)}
     assert all(map(Path.exists, places)), "LONGEST names a file that does not exist"
-    items.sort(key=lambda item: places.get(item.path, len(places)))
+    items.sort(key=lambda item: (item.path.parent == LAST, places.get(item.path, len(places))))
+
+
+def pytest_collection() -> None:
+    """Look for no cycles among the tests while they are collected: ten thousand of them are a million objects."""
+    gc.disable()
 
 
 def pytest_collection_finish() -> None:
-    """Look for cycles only among what tests make from here on: ten thousand tests are a million objects."""
+    """Look for cycles only among what tests make from here on."""
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from random import Random
@@ -164,15 +165,15 @@ def frames_of_the_encoder() -> tuple[bytes, ...]:
 
 
 def drawn_mutations(frames: Sequence[Built], rng: Random, n_frames: int | None) -> Iterator[tuple[Built, Mutation]]:
-    """Yield frames and what they are with one thing spoilt: each thing that can be is spoilt in ``n_frames`` of them,
-    which are drawn, or in all."""
+    """Yield frames and what they are with one thing spoilt. Each thing that can be is spoilt in ``n_frames`` of them,
+    which are drawn, in one of three of the ways to do it there; or in all frames, in every way."""
     left = dict.fromkeys(SPOILERS, len(frames) if n_frames is None else n_frames)
     for built in rng.sample(frames, len(frames)):
-        spoilt = set()
-        for mutation in mutations(built.frame, rng, built.codebooks, [name for name in left if left[name]]):
-            spoilt.add(mutation.name.partition(":")[0])
-            yield built, mutation
-        for name in spoilt:
+        every = mutations(built.frame, rng, built.codebooks, [name for name in left if left[name]])
+        for name, found in itertools.groupby(every, lambda mutation: mutation.name.partition(":")[0]):
+            ways = list(found)
+            for mutation in ways if n_frames is None else ways[rng.randrange(3) :: 3] or ways[:1]:
+                yield built, mutation
             left[name] -= 1
 
 

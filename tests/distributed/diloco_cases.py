@@ -118,7 +118,7 @@ def conservation(mode: str) -> tuple[list[int], float]:
     )
     to_send, sent, bound = ([torch.zeros_like(item, dtype=torch.float64) for item in copies] for _ in range(3))
     checksums = []
-    for number in range(18):
+    for number in range(12):
         run.step(number)
         gradients = [copy.detach() - item.detach() for item, copy in zip(run.params, copies, strict=True)]
         before = [exchange.averager.residual(str(index)) for index in range(len(copies))]
@@ -191,7 +191,7 @@ def half_flushed() -> str:
     return ""
 
 
-def train(mode: str, narrow: bool = False, steps: int = 30) -> tuple[int, float, float, float]:
+def train(mode: str, narrow: bool = False, steps: int = 18) -> tuple[int, float, float, float]:
     """Return a checksum after the last outer step, the first and last round's loss, and the ratio."""
     run = Run(mode, narrow=narrow, smallest=1000)
     losses = []

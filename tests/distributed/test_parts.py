@@ -34,6 +34,7 @@ from gcodec.distributed.transport.transfers import Buffers, Transfers
 from gcodec.dtypes import BY_NAME
 from gcodec.errors import InvalidArgument
 from gcodec.truncation.optimizers import levels_for
+from tests.support.covering import each_pair
 
 HEADERS = st.builds(
     Header,
@@ -304,9 +305,7 @@ def test_an_abort_message_says_why():
         check(message, expected, "rank 1")
 
 
-@pytest.mark.parametrize("n_terms", [1, 2, 3, 4])
-@pytest.mark.parametrize("place", ["apart", "first", "last"])
-@pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16"])
+@each_pair(n_terms=[1, 2, 3, 4], place=["apart", "first", "last"], dtype=["float32", "float64", "float16", "bfloat16"])
 def test_narrow_types_are_added_in_float32_and_rounded_once(dtype, place, n_terms):
     values = torch.cat([torch.tensor([1.0, -0.0, 3e4, float("nan"), 1e-41]), torch.linspace(-3, 5, 70_000)])
     terms = [values.to(getattr(torch, dtype)) / (1 + k) for k in range(n_terms)]

@@ -472,7 +472,7 @@ def test_the_second_decoder_reads_large_frames(dtype: int) -> None:
     rng = Random(dtype)
     kinds: tuple[BlockKind, ...] = ("coded", "predicted", "sparse", "indexed")
     for kind in kinds:
-        built = build_frame(rng, dtype=dtype, n_values=(1 << 15) + 5000, block_log2=14, n_codebooks=3, kinds=[kind])
+        built = build_frame(rng, dtype=dtype, n_values=(1 << 14) + 3000, block_log2=14, n_codebooks=3, kinds=[kind])
         assert np.array_equal(decode(built.frame, base=built.base).bits, built.bits)
 
 

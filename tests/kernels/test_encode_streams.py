@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 
 from gcodec.kernels.entropy.encode_streams import (
     CHUNK_BYTES,
@@ -14,6 +13,7 @@ from gcodec.kernels.entropy.encode_streams import (
     encode_streams,
 )
 from gcodec.kernels.entropy.prefix_code import ESCAPE, MAX_LENGTH, canonical_codes, encode_table
+from tests.support.covering import each_pair
 
 HEAD_BITS = 8
 #: Lengths of complete codes, of which some are longer than 7 bits on average, so that eight do not go into a word.
@@ -33,10 +33,7 @@ def codes_of(lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return codes, table
 
 
-@pytest.mark.parametrize("shape", CODES)
-@pytest.mark.parametrize("escapes", [0, 0.01, 0.5])
-@pytest.mark.parametrize("likely", ["shortest", "longest", "any"])
-@pytest.mark.parametrize("n", [1, 63, 64, 65, 257, 1000])
+@each_pair(shape=CODES, escapes=[0, 0.01, 0.5], likely=["shortest", "longest", "any"], n=[1, 63, 64, 65, 257, 1000])
 def test_sub_streams_are_their_codes_one_behind_the_other(shape, escapes, likely, n):
     rng, stream_len = np.random.default_rng(n), 512
     # The last code is that of the escape; all symbols that have none become it.

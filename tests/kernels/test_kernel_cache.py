@@ -22,6 +22,7 @@ from gcodec import cli, codec
 from gcodec.errors import KernelCacheWarning
 from gcodec.kernels.core import cache_folders, jit, numba_private
 from gcodec.kernels.core.cache_claims import claimed
+from tests.support.numba_template import run_in_copy, templates  # noqa: F401 - a fixture
 
 PACKAGE = Path(gcodec.__file__).parent
 #: What a process is started by that may write only where modes of files say so: root may otherwise write anywhere.
@@ -206,28 +207,32 @@ for warning in seen:
 
 
 def run(house: Path, program: str = PROGRAM, **more: str) -> list[str]:
-    """Run a program that may not write where modes of files forbid it, and return the lines that it prints."""
+    """Run a program that may not write where modes of files forbid it, in a copy of a process that is prepared to
+    compile; return the lines that it prints."""
+    done = run_in_copy(program, house, environment_of(house, more), prefix=WITHOUT_RIGHTS)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+def run_alone(house: Path, program: str) -> None:
+    """Run a program that may not write where modes of files forbid it, in a process of its own."""
+    command, environment = [*WITHOUT_RIGHTS, sys.executable, "-c", program], environment_of(house, {})
+    done = subprocess.run(command, cwd=house, env=environment, check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def environment_of(house: Path, more: dict[str, str]) -> dict[str, str]:
+    """Return an environment in which kernels are kept only in folders of the house, and in those that ``more`` has."""
     environment = {
         **os.environ,
         "PYTHONPATH": str(house),
         "PYTHONDONTWRITEBYTECODE": "1",
         "TMPDIR": str(house / "tmp"),
         "HOME": str(house / "home"),
-        **more,
     }
     for name in ("XDG_CACHE_HOME", "NUMBA_CACHE_DIR"):
-        if name not in more:
-            environment.pop(name, None)
-    done = subprocess.run(
-        [*WITHOUT_RIGHTS, sys.executable, "-c", program],
-        cwd=house,
-        env=environment,
-        check=False,
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout.splitlines()
+        environment.pop(name, None)
+    return environment | more
 
 
 def start(house: Path, program: str) -> subprocess.Popen[str]:
@@ -410,7 +415,7 @@ def test_a_read_only_image_with_a_baked_cache_compiles_nothing(house):
     gcodec.decode(gcodec.encode(x))
     copy_of_the_package(house, with_cache=True)
     set_writable(house, False)
-    run(house, ROUND_TRIP + "one(0)")
+    run_alone(house, ROUND_TRIP + "one(0)")
     assert list((house / "tmp").iterdir()) == []
 
 
@@ -419,8 +424,8 @@ def test_a_read_only_image_with_a_baked_cache_compiles_nothing(house):
 def test_the_package_compiles_into_the_temporary_folder(house):
     copy_of_the_package(house, with_cache=False)
     set_writable(house, False)
-    run(house, ROUND_TRIP.replace('"error"', '"ignore"') + "one(0)")
-    run(house, ROUND_TRIP + "one(0)")
+    run_alone(house, ROUND_TRIP.replace('"error"', '"ignore"') + "one(0)")
+    run_alone(house, ROUND_TRIP + "one(0)")
 
 
 @pytest.mark.slow

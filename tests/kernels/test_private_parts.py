@@ -26,6 +26,7 @@ from gcodec.kernels.core.unaligned import floats_at, load_tuple, subarray, subar
 from gcodec.memory import BytesBuilder
 from tests.kernels.test_kernel_cache import FILES_OF_DECORATORS
 from tests.support.cases import CASES
+from tests.support.numba_template import run_in_copy, templates  # noqa: F401 - a fixture
 from tests.support.paths import ROOT
 
 PACKAGE = Path(gcodec.__file__).parent
@@ -49,11 +50,17 @@ PUBLIC = {"numba", "numba.extending"}
 CTYPES = {"memory.py", "kernels/cuda/cuda_driver.py", "kernels/cuda/nvrtc.py"}
 
 
-def run(program: str, missing: str = "", folder: Path = ROOT, **environment: str) -> list[str]:
-    """Run a program in a process of its own, with numba without these parts; return the words it prints."""
-    command = [sys.executable, "-m", "tests.support.numba_without", missing, program]
+def run(
+    program: str, missing: str = "", folder: Path = ROOT, copied: bool = hasattr(os, "fork"), **environment: str
+) -> list[str]:
+    """Run a program with numba without these parts, in a process of its own or a copy of one that is prepared to
+    compile; return the words it prints."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(folder), str(ROOT)]), **environment}
-    done = subprocess.run(command, cwd=folder, env=environment, check=False, capture_output=True, text=True)
+    if copied:
+        done = run_in_copy(program, folder, environment, missing)
+    else:
+        command = [sys.executable, "-m", "tests.support.numba_without", missing, program]
+        done = subprocess.run(command, cwd=folder, env=environment, check=False, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return done.stdout.split()
 
@@ -173,7 +180,7 @@ def test_a_kernel_without_entry_points_is_called_itself():
 
 def test_disable_jit_is_named_by_the_error():
     program = "import gcodec\ntry:\n    gcodec.encode\nexcept Exception as e:\n    print(type(e).__name__, e)"
-    kind, *words = run(program, NUMBA_DISABLE_JIT="1")
+    kind, *words = run(program, copied=False, NUMBA_DISABLE_JIT="1")
     assert kind == "GcodecError"
     assert "NUMBA_DISABLE_JIT" in words
 
@@ -247,7 +254,7 @@ def test_settings_of_numba_that_change_code_are_told_apart_by_the_cache(tmp_path
     for hits in "01":
         for setting in settings:
             kept = {"NUMBA_CACHE_DIR": str(tmp_path / "cache"), **setting}
-            assert run(program, "", tmp_path, **kept) == ["1", hits]
+            assert run(program, "", tmp_path, copied=False, **kept) == ["1", hits]
 
 
 # Interrupts
@@ -308,7 +315,7 @@ def test_an_interrupt_at_any_step_while_a_kernel_is_loaded_leaves_the_kernel_who
         "@kernel\ndef outer(a):\n    return 2 * inner(a)\n"
     )
     program = f"import sys; sys.argv.append({str(path)!r})\n{INTERRUPTED}"
-    assert run(program, "", NUMBA_CACHE_DIR=str(tmp_path / "cache")) == ["True", "True"]
+    assert run(program, "", copied=False, NUMBA_CACHE_DIR=str(tmp_path / "cache")) == ["True", "True"]
 
 
 LOADED_THEN_INLINED = """
@@ -333,9 +340,9 @@ def test_loaded_kernels_are_called_and_inlined_into_compiled_ones(tmp_path, miss
     kept = {"NUMBA_CACHE_DIR": str(tmp_path / "cache")}
     first = "from house.kernels.caller import lengths as f; import numpy as np; f(np.arange(3))"
     for without in {"", missing}:
-        run(first, without, tmp_path, **kept)
+        run(first, without, tmp_path, copied=False, **kept)
     for hits in "01":
-        printed = run(LOADED_THEN_INLINED, missing, tmp_path, **kept)
+        printed = run(LOADED_THEN_INLINED, missing, tmp_path, copied=False, **kept)
         assert printed == ["[3,", "0]", "1", "0", str(missing != ""), "[6,", "0]", "1", hits]
 
 
@@ -364,7 +371,8 @@ def test_without_a_folder_for_the_cache_kernels_are_compiled(tmp_path, monkeypat
 def test_kernels_are_for_the_cpu_that_was_asked_for():
     program = "from gcodec.kernels.core.intrinsics import HAS_AVX512, HAS_SSSE3; print(HAS_AVX512, HAS_SSSE3)"
     for missing in ("", "CPU_NAME CPU_FEATURES"):
-        assert run(program, missing, NUMBA_CPU_NAME="x86-64-v2", NUMBA_CPU_FEATURES="") == ["False", "True"]
+        found = run(program, missing, copied=False, NUMBA_CPU_NAME="x86-64-v2", NUMBA_CPU_FEATURES="")
+        assert found == ["False", "True"]
 
 
 def test_views_of_arrays_share_their_memory():
@@ -421,7 +429,7 @@ def test_processes_are_forked_where_numba_has_no_lock_to_wait_for(missing):
         "import os, numpy as np, gcodec; x = np.linspace(0, 1, 99); same = np.array_equal(gcodec.decode("
         "gcodec.encode(x)), x); print(same, os.waitpid(os.fork() or os._exit(0), 0)[1])"
     )
-    assert run(program, missing) == ["True", "0"]
+    assert run(program, missing, copied=False) == ["True", "0"]
 
 
 # All at once
@@ -446,7 +454,7 @@ for case in CASES:
 @pytest.mark.slow
 def test_frames_are_the_same_without_any_private_part(tmp_path):
     """All kernels are compiled for this, which takes minutes."""
-    counts, *frames = run(PROGRAM)
+    counts, *frames = run(PROGRAM, copied=False)
     assert counts == "False"
-    assert run(PROGRAM, " ".join(PARTS), NUMBA_CACHE_DIR=str(tmp_path)) == ["True", *frames]
+    assert run(PROGRAM, " ".join(PARTS), copied=False, NUMBA_CACHE_DIR=str(tmp_path)) == ["True", *frames]
     assert len(frames) > 10

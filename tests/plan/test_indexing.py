@@ -23,6 +23,7 @@ from gcodec.tensors import values_of
 from tests.plan.test_prediction import flushing_denormals
 from tests.support import laws
 from tests.support.bit_patterns import KINDS, Array, Bits, from_floats, gaussian, noise, specials, typed
+from tests.support.covering import each_pair
 
 NOT_INDEXED = EncoderOptions(indexed=False)
 SHORT = ("float32", "bfloat16", "float16")  # types whose values may be products
@@ -221,9 +222,7 @@ def test_values_that_are_no_products_are_exceptions(dtype):
     assert len(frame) <= len(pure) + odd.sum() * (KINDS[dtype].W + 16) / 8
 
 
-@pytest.mark.parametrize("dtype", SHORT)
-@pytest.mark.parametrize("group", [32, 128])
-@pytest.mark.parametrize("size", [0.002, 0.06])
+@each_pair(dtype=SHORT, group=[32, 128], size=[0.002, 0.06])
 def test_one_value_in_a_hundred_may_be_another(dtype, group, size):
     """Of 16 values, some have two such, whatever of 32 or 128 has a scale."""
     for seed in range(4):

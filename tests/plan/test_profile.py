@@ -10,6 +10,7 @@ from gcodec.kernels.sample import look
 from gcodec.kernels.sample.look import N_PLACES, SHORT_BITS, VERY_SHORT_BITS
 from gcodec.plan.profile import CODED_HEAD_BITS, profile_of, rules_of, spread_places, step_between
 from gcodec.tensors import NUMPY, Values, kernel_view
+from tests.support.covering import each_pair
 
 TYPES = tuple(BY_NAME)
 SIZES = (1, 2, 63, 64, 65, 1023, 1024, 1025, 2048, 4096, 65_536, 3 * 5 * 7 * 11 * 13 * 17)
@@ -31,9 +32,7 @@ def arrays(dtype: str, n: int) -> list[np.ndarray]:
     return [kernel_view(bits.astype(kind.uint)) for bits in every]
 
 
-@pytest.mark.parametrize("n", SIZES)
-@pytest.mark.parametrize("dtype", TYPES)
-@pytest.mark.parametrize("drop", [0, 1, 3])
+@each_pair(n=SIZES, dtype=TYPES, drop=[0, 1, 3])
 def test_counts_and_flags_are_those_of_numpy_at_the_same_places(dtype, n, drop):
     kind, rules = BY_NAME[dtype], rules_of(BY_NAME[dtype], drop)
     has_tail, has_codes = kind.tail_bits > 0, kind.tail_bits > 0 and kind.head_bits <= CODED_HEAD_BITS

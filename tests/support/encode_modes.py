@@ -14,6 +14,7 @@ from gcodec import FINE_LADDER, LITERAL_GCOMP, PAPER_LADDER, EncoderOptions, Lad
 from gcodec.truncation.reference import round_to_levels
 from tests.support.bit_patterns import BITS_ONLY, KINDS, Bits, infinity
 from tests.support.cases import CASES, Case
+from tests.support.covering import covering
 from tests.support.reference import DType
 
 
@@ -98,6 +99,10 @@ def promised(kind: DType, bits: Bits, options: dict[str, Any]) -> Bits:
 
 
 every_case = pytest.mark.parametrize("which", CASES, ids=str)
-every_case_and_mode = pytest.mark.parametrize(
-    ("which", "mode"), [(which, mode) for which in CASES for mode in modes(which.dtype)], ids=str
+#: Every case in some of its type's modes: each mode meets each array and each type, each array each type, but not all
+#: three meet.
+CASES_AND_MODES: list[tuple[Case, Mode]] = covering(
+    [(which, mode) for which in CASES for mode in modes(which.dtype)],
+    lambda pair: (pair[0].dtype, pair[0].name, pair[1].name),
 )
+case_and_mode = pytest.mark.parametrize(("which", "mode"), CASES_AND_MODES, ids=str)

@@ -34,12 +34,13 @@ from tests.gpu.native_laws.law_table import (
     fitted,
     law,
     narrow_layouts,
+    numbered_cases,
     outcome,
     wide_layouts,
 )
 from tests.support import laws
 from tests.support.bit_patterns import Bits
-from tests.support.cases import CASES, Case
+from tests.support.cases import Case
 from tests.support.encode_modes import levels_at_random, modes
 from tests.support.frame_builder import ANY_KIND, ANY_KIND_OR_INDEXED, Built, Draft, build_frame
 from tests.support.make_golden import as_known, read_manifest
@@ -78,25 +79,24 @@ def frames_to_decode(
 def frames_of_the_host(memory: HostThreads, effort: int) -> None:
     """Arrays of every kind, as ``gcodec.encode`` plans them and as a device does: wide heads, column references,
     predictions, which are left to the host."""
-    for k, case in enumerate(CASES):
-        if case.dtype in TYPES:
-            bits, dtype = kernel_view(case.bits.reshape(-1)), BY_NAME[case.dtype]
-            check(memory, as_a_device(bits, dtype), bits)
-            levels = levels_at_random(case.bits, len(FINE_LADDER[case.dtype].drops))
-            lossy: list[dict[str, Any]] = [{"levels": levels}, {"mantissa_bits": 4}]
-            lossless: list[dict[str, Any]] = [{}, {"options": EncoderOptions(prediction=False)}]
-            every = lossless + (lossy if effort > 1 else [lossy[k % 2]])
-            # Most are encoded alike with and without prediction.
-            frames = [gcodec.encode(case.array(), **case.options, **options) for options in every]
-            for frame in dict.fromkeys(frames):
-                check(memory, frame, laws.outcome(frame))
+    for k, case in numbered_cases(effort):
+        bits, dtype = kernel_view(case.bits.reshape(-1)), BY_NAME[case.dtype]
+        check(memory, as_a_device(bits, dtype), bits)
+        levels = levels_at_random(case.bits, len(FINE_LADDER[case.dtype].drops))
+        lossy: list[dict[str, Any]] = [{"levels": levels}, {"mantissa_bits": 4}]
+        lossless: list[dict[str, Any]] = [{}, {"options": EncoderOptions(prediction=False)}]
+        every = lossless + (lossy if effort > 1 else [lossy[k % 2]])
+        # Most are encoded alike with and without prediction.
+        frames = [gcodec.encode(case.array(), **case.options, **options) for options in every]
+        for frame in dict.fromkeys(frames):
+            check(memory, frame, laws.outcome(frame))
 
 
 @law
 def frames_in_all_modes(memory: HostThreads, effort: int) -> None:
     """Arrays of every kind in every mode."""
-    for k, case in enumerate(CASES):
-        if case.dtype not in TYPES or case.bits.size > 20_000:
+    for k, case in numbered_cases(effort):
+        if case.bits.size > 20_000:
             continue
         for mode in modes(case.dtype)[k % 3 :: 3]:
             frame = gcodec.encode(case.array(), **{**case.options, **mode.arguments(case)})

@@ -30,35 +30,33 @@ from tests.gpu.native_laws.law_table import (
     fitted,
     law,
     narrow_layouts,
+    numbered_cases,
     outcome,
     placed,
     wide_layouts,
 )
 from tests.support import laws
 from tests.support.bit_patterns import Bits
-from tests.support.cases import CASES, Case
+from tests.support.cases import Case
 from tests.support.encode_modes import levels_at_random
 
 
 @law
 def lossless(memory: HostThreads, effort: int) -> None:
     """Frames of arrays of every kind by a fresh codebook are the host's, and both decode them."""
-    for case in CASES:
-        if case.dtype in TYPES:
-            dtype, bits = BY_NAME[case.dtype], case.bits.copy()
-            layout = bit_layouts.lossless(dtype)
-            shared = fitted(memory, [bits], dtype, layout)
-            (frame,) = check_same_bytes(memory, [bits], dtype, layout, codebook=shared)
-            assert np.array_equal(outcome(memory, frame), bits.reshape(-1)), case
-            assert np.array_equal(laws.outcome(frame), bits.reshape(-1)), case
+    for _, case in numbered_cases(effort):
+        dtype, bits = BY_NAME[case.dtype], case.bits.copy()
+        layout = bit_layouts.lossless(dtype)
+        shared = fitted(memory, [bits], dtype, layout)
+        (frame,) = check_same_bytes(memory, [bits], dtype, layout, codebook=shared)
+        assert np.array_equal(outcome(memory, frame), bits.reshape(-1)), case
+        assert np.array_equal(laws.outcome(frame), bits.reshape(-1)), case
 
 
 @law
 def fixed_bits(memory: HostThreads, effort: int) -> None:
     """Frames with mantissa bits rounded away, in both ways to round."""
-    for k, case in enumerate(CASES):
-        if case.dtype not in TYPES:
-            continue
+    for k, case in numbered_cases(effort):
         dtype, bits = BY_NAME[case.dtype], case.bits.copy()
         ways = (3, True), (5, False)
         for kept, nearest in ways if effort > 1 else ways[k % 2 :][:1]:
@@ -73,9 +71,7 @@ def fixed_bits(memory: HostThreads, effort: int) -> None:
 @law
 def ladders(memory: HostThreads, effort: int) -> None:
     """Frames with a level for each value."""
-    for k, case in enumerate(CASES):
-        if case.dtype not in TYPES:
-            continue
+    for k, case in numbered_cases(effort):
         dtype, bits = BY_NAME[case.dtype], case.bits.copy()
         every = FINE_LADDER[case.dtype], PAPER_LADDER[case.dtype], UNEVEN[case.dtype]
         for ladder in every if effort > 1 else every[k % 3 :][:1]:
@@ -154,8 +150,8 @@ def check_all_blocks(memory: HostThreads, bits: Bits, dtype: DType, coding: Codi
 @law
 def blocks_of_arrays(memory: HostThreads, effort: int) -> None:
     """Arrays of every kind, in memory of any alignment, by a codebook that comes with gcodec."""
-    for k, case in enumerate(CASES):
-        if case.dtype in TYPES and case.bits.size:
+    for k, case in numbered_cases(effort):
+        if case.bits.size:
             _, book = next(iter(shipped.fitting(case.dtype, 1)))
             coding = Coding(book, references=k % 4 > 0)
             check_all_blocks(memory, kernel_view(case.bits.reshape(-1)), BY_NAME[case.dtype], coding, k % 5)
@@ -208,8 +204,8 @@ def book_for(bits: Bits, dtype: DType, layout: BitLayout, levels: Bits | None) -
 def blocks_of_planes(memory: HostThreads, effort: int) -> None:
     """Arrays of every kind, rounded to fewer bits or to levels, in both ways to round, in planes of any widths."""
     rng = np.random.default_rng(14)
-    for k, case in enumerate(CASES):
-        if case.dtype not in TYPES or not case.bits.size:
+    for k, case in numbered_cases(effort):
+        if not case.bits.size:
             continue
         bits, dtype = kernel_view(case.bits.reshape(-1))[:40_000], BY_NAME[case.dtype]
         for number, layout in enumerate(narrow_layouts(dtype) + wide_layouts(dtype)):

@@ -24,6 +24,7 @@ from gcodec.tensors import Values, kernel_view
 from tests.gpu.host_library import HostThreads
 from tests.support import laws
 from tests.support.bit_patterns import Bits
+from tests.support.cases import CASES, Case
 
 TYPES = ("float32", "bfloat16", "float16")
 CODING = EncoderOptions(exact_if_smaller=False)  # as devices encode
@@ -37,6 +38,15 @@ def law(function: Law) -> Law:
     """Register a law; its second argument says how often to try what is random."""
     LAWS.append(function)
     return function
+
+
+def numbered_cases(effort: int) -> list[tuple[int, Case]]:
+    """Return arrays of every kind in all types, numbered; for little effort each is in one of the types of 16 bits, by
+    turns, for these have the same kernels."""
+    names = list(dict.fromkeys(case.name for case in CASES))
+    wide = [{"float32", ("bfloat16", "float16")[number % 2]} for number in range(len(names))]
+    types = {name: set(TYPES) if effort > 1 else some for name, some in zip(names, wide, strict=True)}
+    return list(enumerate(case for case in CASES if case.dtype in types[case.name]))
 
 
 def memory_of(library: Any) -> HostThreads:

@@ -26,10 +26,10 @@ from gcodec.plan.request import EncodeRequest
 from gcodec.tensors import Values, kernel_view
 from tests.codec.spoilt_frames import drawn_mutations
 from tests.gpu.host_library import HostThreads
-from tests.gpu.native_laws.law_table import CODING, TYPES, books_of, law, placed
+from tests.gpu.native_laws.law_table import CODING, books_of, law, numbered_cases, placed
 from tests.support import laws
 from tests.support.bit_patterns import Bits
-from tests.support.cases import CASES, Case
+from tests.support.cases import Case
 from tests.support.frame_builder import Draft, build_frame
 from tests.support.make_golden import as_known, read_manifest
 from tests.support.paths import GOLDEN, GOLDEN_INVALID
@@ -79,9 +79,9 @@ def near(bits: Bits, share: float, seed: int) -> Bits:
     return result
 
 
-def pairs() -> Iterator[tuple[str, Bits, Bits]]:
+def pairs(effort: int) -> Iterator[tuple[str, Bits, Bits]]:
     """Yield types, bases and arrays of which some differ from these in few values."""
-    for number, case in enumerate(case for case in CASES if case.dtype in TYPES):
+    for number, case in numbered_cases(effort):
         if case.bits.size:
             base = kernel_view(case.bits.reshape(-1)).copy()
             share = (0.01, 0.1, 0.3)[number % 3]
@@ -101,7 +101,7 @@ def patches(memory: HostThreads, effort: int) -> None:
     """Check that the device makes of a frame and its base what the host does, in place and apart."""
     n_sparse = 0
     sizes = None, (10, 6), (11, 8)
-    for k, (dtype, base, wanted) in enumerate(pairs()):
+    for k, (dtype, base, wanted) in enumerate(pairs(effort)):
         for size in sizes if effort > 1 else (sizes[k % 3],):
             with small_blocks(*size) if size else ExitStack():
                 frame = gcodec.encode(wanted, base=base, dtype=dtype, options=EncoderOptions(prediction=False))
