@@ -151,6 +151,8 @@ def run(args: argparse.Namespace) -> int:
     make_policy = policy_maker(args)
     jobs = jobs_for(args.inputs, args.output)
     check_options(args, jobs)
+    if any(member.source is None and not member.url for job in jobs for member in job.members):
+        display.stdin_bytes()  # a terminal is refused before a bar is shown on it
     for job in jobs:
         if job.target is not None:
             check_free(job.target, force=args.force)
@@ -352,6 +354,8 @@ def _add(
                 raise
             problems.append(f"{member.url or member.source}: skipped: {why}")
             return None
+        if not (entry.size or member.source or member.url):  # what feeds a pipeline has failed, or there is nothing
+            raise GcodecError("standard input is empty: there is nothing to compress (gcodec --help)")
         return _Added(entry, member.source, state)
     raise AssertionError  # an ExitStack suppresses nothing of its own
 

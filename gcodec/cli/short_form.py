@@ -6,7 +6,6 @@ import argparse
 import glob
 import os
 import re
-import stat
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -40,7 +39,10 @@ _JOINED = re.compile(rf"-([{LETTERS}]*)(?:T(\d+))?", re.ASCII)
 
 
 def verb_line(argv: Sequence[str]) -> list[str] | None:
-    """Return the command line with its verb, for one that has none; None if no file or verb is named.
+    """Return the command line with its verb, for one that has none; None if it asks for help, or names no file and
+    verb and its output goes to a terminal.
+
+    Output that goes elsewhere is to be an archive, in which help would be taken for one.
 
     Args:
         argv: a command line whose first word is no verb.
@@ -59,7 +61,7 @@ def verb_line(argv: Sequence[str]) -> list[str] | None:
     if not chosen and words and not words[0].startswith("-") and not _may_be_file(words[0]):
         raise UsageError(f"{words[0]}: neither a verb nor a file{did_you_mean(words[0], VERBS)} (gcodec --help)")
     if not chosen and "-c" not in words and not any(map(_may_be_file, words)) and len(names) < 2:
-        return ["compress", *words] if _is_filter() and HELP.isdisjoint(words) else None
+        return ["compress", *words] if HELP.isdisjoint(words) and not os.isatty(1) else None
     verb = chosen.pop() if chosen else ("compress",)
     return [*verb, *(word for word in words if word not in CHOICES), *names]
 
@@ -82,15 +84,6 @@ def _check_options(words: Sequence[str]) -> None:
         meant = did_you_mean(word, (option for option in CHOICES if option.startswith("--")))
         if word.startswith("--") and word not in CHOICES and meant:
             raise UsageError(f"{word}: no such option{meant}")
-
-
-def _is_filter() -> bool:
-    """Return True in a pipeline: standard input comes from a file or another program, and output goes to one."""
-    try:
-        source = os.fstat(0).st_mode
-        return (stat.S_ISFIFO(source) or stat.S_ISREG(source) or stat.S_ISSOCK(source)) and not os.isatty(1)
-    except OSError:
-        return False
 
 
 def _may_be_file(word: str) -> bool:

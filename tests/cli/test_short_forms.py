@@ -255,6 +255,38 @@ def test_help_shows_every_verb_with_an_example_and_fits_a_screen(capsys):
     assert max(map(len, printed.splitlines())) <= 110 and len(printed.splitlines()) <= 50
 
 
+def spoken(line: str, stdin: bytes = b"") -> tuple[int, bytes, str]:
+    """Return exit code, output and errors of ``gcodec`` within a line of the shell, which calls it ``"$@"``."""
+    environment = {**os.environ, "PYTHONPATH": str(Path(gcodec.__file__).parents[1])}
+    command = ["sh", "-c", line, "sh", sys.executable, "-m", "gcodec"]
+    done = subprocess.run(command, input=stdin, capture_output=True, check=False, env=environment)
+    return done.returncode, done.stdout, done.stderr.decode()
+
+
+@pytest.mark.skipif(os.name != "posix", reason="a shell of POSIX")
+@pytest.mark.parametrize("line", ['"$@" </dev/null >x', '"$@" -q <x >x', '"$@" -c >x', '"$@" compress - -o y'])
+def test_an_empty_standard_input_is_an_error_that_leaves_the_output_empty(line):
+    Path("x").write_bytes(b"")
+    said = "gcodec: error: standard input is empty: there is nothing to compress (gcodec --help)\n"
+    assert spoken(line) == (1, b"", said)
+    assert Path("x").stat().st_size == 0 and names() == ["x"]
+
+
+@pytest.mark.skipif(os.name != "posix", reason="pseudo-terminals of POSIX")
+def test_a_terminal_is_not_read_from_and_gets_help():
+    master, terminal = os.openpty()
+    environment = {**os.environ, "PYTHONPATH": str(Path(gcodec.__file__).parents[1])}
+    call = [sys.executable, "-m", "gcodec"]
+    with open("x.gc", "wb") as output:
+        done = subprocess.run(call, stdin=terminal, stdout=output, stderr=subprocess.PIPE, check=False, env=environment)
+    assert (done.returncode, Path("x.gc").read_bytes()) == (2, b"")
+    assert b"refusing to read bytes from a terminal" in done.stderr
+    done = subprocess.run(call, stdin=subprocess.DEVNULL, stdout=terminal, check=False, env=environment)
+    assert done.returncode == 2 and os.read(master, 1000).startswith(b"usage: gcodec")
+    os.close(master)
+    os.close(terminal)
+
+
 # ------------------------------------------------------------------------------------------------------ Completion
 
 
