@@ -225,6 +225,11 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in text)
 
 
+def number_of(count: int, noun: str) -> str:
+    """Return a number of things in words: ``"1 file"``, ``"3 files"``."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
 def link_to_nowhere(path: Path) -> str:
     """Return what is wrong with a link that leads to nothing, to follow its name; empty for all else."""
     import errno

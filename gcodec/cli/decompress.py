@@ -14,7 +14,7 @@ from ..archive.entries import name_of_cast, name_of_copied
 from ..archive.file_state import FileState
 from ..archive.output import Attributes, Staging, check_free, sync_to_disk
 from ..archive.whole_files import paths_below, restore_files, restored_attributes, upload_files, urls_below
-from ..errors import GcodecError
+from ..errors import GcodecError, number_of
 from ..files.elements import width
 from ..files.file_plan import TensorView
 from ..files.urls import is_url, local_path, local_text
@@ -226,7 +226,7 @@ def _to_safetensors(
             progress(len(piece))
     kinds = ", ".join(sorted({entry.format for entry in archive.files}))
     originals = f"{kinds} file" if len(archive.files) == 1 else f"{len(archive.files)} files ({kinds})"
-    held = f"{len(tensors)} tensor{'s' * (len(tensors) != 1)}"
+    held = number_of(len(tensors), "tensor")
     shared = any("shares" in _tensor_row(archive.files, entry, tensor) for entry, tensor in tensors)
     apart = "; tensors that shared memory are stored separately" if shared else ""
     display.note(f"{path}: holds {held}; what else was in the {originals} is left out{apart}", quiet=args.quiet)

@@ -19,7 +19,7 @@ from ..archive.whole_files import upload_files, urls_below
 from ..checkpoints import StepFolder, StepInfo
 from ..checkpoints.checkpointer import check_full_every, check_retention, steps_to_prune
 from ..checkpoints.step_files import check_step, step_of
-from ..errors import GcodecError, InvalidArgument, Unsupported
+from ..errors import GcodecError, InvalidArgument, Unsupported, number_of
 from ..files import open_source, plan_or_bytes
 from ..files.source import naming
 from ..files.urls import is_folder_at, is_url, local_path, local_text, name_at, open_url, path_or_none, resolved
@@ -209,7 +209,7 @@ def _list(args: argparse.Namespace) -> int:
     else:
         total, stored = (sum(row[key] for row in rows) for key in ("bytes", "stored_bytes"))
         display.show(
-            f"{args.folder}: {len(rows)} {'step' if len(rows) == 1 else 'steps'}, {display.size(total)} -> "
+            f"{args.folder}: {number_of(len(rows), 'step')}, {display.size(total)} -> "
             f"{display.size(stored)}, ratio {display.ratio(total, stored)}"
         )
         columns = (">step", "stored", ">tensors", ">size", ">stored bytes", ">ratio")

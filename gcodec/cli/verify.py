@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ..archive import ArchiveReader, Bases, FileEntry
-from ..errors import GcodecError
+from ..errors import GcodecError, number_of
 from ..files.urls import files_below, is_file_at, is_folder_at, is_url, local_path
 from . import UsageError, display, system_error
 from .base_option import add_base, open_bases
@@ -143,7 +143,7 @@ def _lines(skipped: list[str], lacking: Sequence[str | Path], what: str) -> list
 def _say(result: dict[str, Any]) -> None:
     files = result["files"]
     size, speed = display.size(result["bytes"]), display.speed(*(result[key] for key in _OF_SPEED))
-    display.show(f"{result['archive']}: good, {len(files)} {'file' if len(files) == 1 else 'files'}, {size}, {speed}")
+    display.show(f"{result['archive']}: good, {number_of(len(files), 'file')}, {size}, {speed}")
     for file in files:
         differences = [Difference(**row) for row in file.get("differences", ())]
         if "original" in file and not differences:
