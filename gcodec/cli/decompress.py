@@ -96,6 +96,8 @@ def run(args: argparse.Namespace) -> int:
                 _remove(Path(name), state, results[-1]["files"])
     if args.json:
         display.print_json(results)
+    elif args.list and sum(len(result["files"]) for result in results) > 1:
+        display.show(f"total: {display.archives_line(results)}")
     return 0
 
 
@@ -268,12 +270,12 @@ def _list(archive: ArchiveReader, name: str, args: argparse.Namespace) -> dict[s
     """Shows the index of an archive; nothing else is read."""
     files = [_file_row(archive, entry) for entry in archive.files]
     if not args.json:
-        display.show(f"{name}: {len(files)} {'file' if len(files) == 1 else 'files'}, {display.size(archive.size)}")
+        display.show(display.titled(name, f"{number_of(len(files), 'file')}, {display.size(archive.size)}"))
         for file in files:
             display.show(display.file_line(file))
             columns: tuple[str, ...] = ("tensor", "dtype", "shape", ">size", ">stored", ">ratio")
             if "base" in file:
-                display.show(f"  {base_option.base_line(file)}")
+                display.show(display.cut_end(f"  {base_option.base_line(file)}"))
                 columns = (*columns, "base")
             rows = [_text_row(tensor)[: len(columns)] for tensor in file["tensors"]]
             if rows:
