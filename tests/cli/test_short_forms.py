@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +16,7 @@ import pytest
 import gcodec
 from gcodec.cli import VERBS
 from gcodec.cli.parser import GROUPS, actions_of, parser_for, verbs_of
-from gcodec.cli.short_form import verb_line
+from gcodec.cli.short_form import CHOICES, verb_line
 from tests.archive.test_files import npy
 from tests.support import commands
 from tests.support.commands import run
@@ -299,6 +302,12 @@ CASES = {
     ("gcodec", "series", "re"): ["restore"],
     ("gcodec", "series", "prune", "run", "--keep-"): ["--keep-last", "--keep-every"],
     ("gcodec", "completion", ""): ["bash", "zsh", "fish"],
+    ("gcodec", "warmup", "bf"): ["bfloat16"],
+    ("gcodec", "compress", "x", "--dtype", "float8"): ["float8_e4m3fn", "float8_e5m2"],
+    ("gcodec", "x.npy", "--man"): ["--mantissa-bits"],
+    ("gcodec", "x.npy", "--mode", "g"): ["gcomp"],
+    ("gcodec", "-d", "x.gc", "--onl"): ["--only"],
+    ("gcodec", "--dec"): ["--decompress"],
 }
 
 
@@ -315,13 +324,44 @@ def test_bash_completes_verbs_options_and_values(capsys):
     assert dict(zip(CASES, (line.split() for line in done.stdout.splitlines()), strict=True)) == CASES
 
 
+def parsers(parser: argparse.ArgumentParser, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Yield the parser of each verb, and of each verb of a verb, with the words that call it."""
+    for name, verb in verbs_of(parser).items():
+        yield (*path, name), verb
+        yield from parsers(verb, (*path, name))
+
+
+@pytest.mark.skipif(not Path("/bin/bash").exists(), reason="needs bash")
+def test_bash_completes_just_what_the_parser_takes(capsys):
+    run("completion", "bash")
+    script, wanted = [capsys.readouterr().out], []
+
+    def ask(*words: str) -> None:
+        quoted = " ".join(f"'{word}'" for word in ("gcodec", *words))
+        script.append(f"COMP_WORDS=({quoted}); COMP_CWORD={len(words)}; COMPREPLY=(); _gcodec; echo ${{COMPREPLY[@]}}")
+
+    of_files: set[str] = set()
+    for path, parser in parsers(parser_for(VERBS)):
+        options = [action for action in actions_of(parser) if action.option_strings]
+        ask(*path, "-")
+        wanted.append({name for action in options for name in action.option_strings})
+        of_files |= wanted[-1] if path[0] in ("compress", "decompress", "verify") else set()
+        for action in options:
+            if action.choices:
+                ask(*path, action.option_strings[-1], "")
+                wanted.append(set(action.choices))
+    ask("x.npy", "-")
+    wanted.append(of_files | {*CHOICES, "-T", "-V", "--version"})
+    done = subprocess.run(["bash", "-c", "\n".join(script)], capture_output=True, text=True, check=True)
+    assert [set(line.split()) for line in done.stdout.splitlines()] == wanted
+
+
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_completion_knows_all_options_of_all_verbs(shell, capsys):
     run("completion", shell)
     script = capsys.readouterr().out
-    parsers = [parser_for(VERBS), *verbs_of(parser_for(VERBS)).values()]
-    parsers += verbs_of(verbs_of(parsers[0])["series"]).values()
-    options = {name for parser in parsers for action in actions_of(parser) for name in action.option_strings}
+    known = [parser_for(VERBS), *(parser for _, parser in parsers(parser_for(VERBS)))]
+    options = {name for parser in known for action in actions_of(parser) for name in action.option_strings}
     assert len(options) > 30
     for name in options:
         assert (name if shell != "fish" else f"-l {name[2:]}" if name[1] == "-" else f"-s {name[1:]}") in script
