@@ -403,7 +403,8 @@ def _line(result: dict[str, Any]) -> str:
     bits = f", {result['bits_per_value']:.2f} bits/value" if result["bits_per_value"] else ""
     sizes = f"{display.size(result['input_bytes'])} -> {display.size(result['archive_bytes'])}"
     speed = display.speed(result["input_bytes"], result["seconds"], result["compile_seconds"])
-    return f"{result['archive'] or 'stdout'}: {sizes}, ratio {result['ratio']:.3f}{bits}, {speed}"
+    ratio = display.ratio(result["input_bytes"], result["archive_bytes"])
+    return f"{result['archive'] or 'stdout'}: {sizes}, ratio {ratio}{bits}, {speed}"
 
 
 def _remove_inputs(job: ArchiveJob, added: list[_Added], args: argparse.Namespace, bases: Bases | None) -> None:

@@ -45,12 +45,17 @@ def speed(count: float, seconds: float, compiling: float = 0.0) -> str:
     """
     share = f" ({compiling:.1f} s of that to compile kernels, this once)" if compiling >= 1 else ""
     rate = f", {size(count / max(seconds - compiling, 1e-9))}/s" if count >= MIN_RATED_BYTES else ""
-    return f"{seconds:.2f} s{share}{rate}"
+    return f"{duration(seconds)}{share}{rate}"
+
+
+def duration(seconds: float) -> str:
+    """Return a time with its unit: ``"2.00 s"``, ``"3 ms"``."""
+    return f"{seconds:.2f} s" if seconds >= 0.1 else f"{max(round(1000 * seconds), 1)} ms"
 
 
 def ratio(before: int, after: int) -> str:
-    """Return how many times smaller ``after`` is; a dash where nothing is left."""
-    return f"{before / after:.3f}" if after else "-"
+    """Return how many times smaller ``after`` is; a dash where there was nothing, or nothing is left."""
+    return f"{before / after:.3f}" if before and after else "-"
 
 
 def file_line(row: Mapping[str, Any]) -> str:

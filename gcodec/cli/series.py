@@ -198,7 +198,7 @@ def _add_file(
     if args.rm and path is not None:
         path.unlink()
     if not args.quiet and not args.json:
-        display.say(f"{place}: step {step}, {_sizes(row)}, {row['seconds']:.2f} s")
+        display.say(f"{place}: step {step}, {_sizes(row)}, {display.duration(row['seconds'])}")
     return row
 
 
@@ -318,7 +318,8 @@ def _say_restored(rows: list[dict[str, Any]], args: argparse.Namespace) -> int:
         display.print_json(rows)
     elif not args.quiet:
         for row in rows:
-            display.say(f"{row['file']}: step {row['step']}, {display.size(row['bytes'])}, {row['seconds']:.2f} s")
+            taken = display.duration(row["seconds"])
+            display.say(f"{row['file']}: step {row['step']}, {display.size(row['bytes'])}, {taken}")
     return 0
 
 
@@ -338,7 +339,7 @@ def _verify(args: argparse.Namespace) -> int:
         seconds = time.perf_counter() - begin
         rows.append({"step": step, "ok": error is None, "error": error, "seconds": seconds})
         if error is None and not args.quiet and not args.json:
-            display.show(f"step {step}: good, {seconds:.2f} s")
+            display.show(f"step {step}: good, {display.duration(seconds)}")
     if args.json:
         display.print_json(rows)
     for row in rows:

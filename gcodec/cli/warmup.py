@@ -38,7 +38,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         display.print_json({"seconds": seconds, "types": times})
     elif not args.quiet:
-        display.say(f"kernels ready after {seconds:.1f} s")
+        display.say(f"kernels ready after {display.duration(seconds)}")
     return 0
 
 
@@ -61,6 +61,6 @@ def _compile(names: tuple[str, ...], *, quiet: bool, lines: bool) -> dict[str, f
             times[name] = time.perf_counter() - begin
             bar.advance()
             if lines:
-                display.say(f"{name}: {times[name]:.1f} s")
+                display.say(f"{name}: {display.duration(times[name])}")
                 sys.stdout.flush()
     return times

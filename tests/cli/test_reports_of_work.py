@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import warnings
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from itertools import count
@@ -81,6 +82,27 @@ def test_compiling_is_not_counted_in_rates(monkeypatch, capsys):
         run(*arguments)
         assert "(4.0 s of that to compile kernels, this once)" in capsys.readouterr().out
     assert display.speed(1e8, 1.0, 0.5) == "1.00 s, 200.00 MB/s" and display.speed(1e6, 1.0) == "1.00 s"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"), [(0.0, "1 ms"), (0.0042, "4 ms"), (0.0994, "99 ms"), (0.1, "0.10 s"), (61.234, "61.23 s")]
+)
+def test_a_time_is_never_nothing(seconds, words):
+    assert display.duration(seconds) == words and display.speed(10, seconds) == words
+
+
+def test_a_file_of_nothing_has_no_ratio(capsys):
+    Path("empty").write_bytes(b"")
+    for command in (["compress", "empty"], ["-l", "empty.gc"], ["inspect", "empty.gc"]):
+        run(*command)
+        assert ", ratio -" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", ["bfloat16", "float16", "float32", "float64"])
+def test_what_warmup_encodes_warns_of_nothing(name):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert len(list(codec._warmed_rows(name, np.random.default_rng(0)))) > 10
 
 
 def test_a_bar_says_that_kernels_are_compiled_and_then_what_is_done_again(monkeypatch):
