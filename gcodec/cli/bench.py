@@ -165,7 +165,8 @@ def _show(result: Result, archives: list[_Archive], missing: list[str], plan: Me
     for name, measured in groupby(result.rows, lambda row: row.dump):
         console.print(printable(name), markup=False, soft_wrap=True)
         console.print(summarize(measured, named=False))
-    console.print(f"Machine: {machine()}. {f'Median of {plan.rounds} rounds.' if plan.at_least else 'Not timed.'}")
+    timed = f"Median of {plan.rounds} rounds." if plan.rounds > 1 else "Timed once."
+    console.print(f"Machine: {machine()}. {timed if plan.at_least else 'Not timed.'}")
     for size in result.sizes:
         if size.overhead is not None:
             against = "" if size.saving is None else f", {distance(-size.saving, 1)} the GComp paper's layout"

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import timedelta
 from typing import Any, TextIO
 
 from rich.cells import cell_len, set_cell_size
@@ -195,19 +197,37 @@ def _fitted(natural: Sequence[int], headings: Sequence[int], room: int) -> tuple
     return widths, gap, apart
 
 
+def has_bars() -> bool:
+    """Return True if stderr is a terminal on which a line can be drawn anew."""
+    return sys.stderr.isatty() and os.environ.get("TERM") not in ("dumb", "unknown")
+
+
+def _time_column(seconds_of: Callable[[Any], float | None], what: str = "") -> Any:
+    """Return a column of rich with a time beside a bar; empty below a second, where rich shows 0:00:00."""
+    from rich.progress import ProgressColumn, Task
+    from rich.text import Text
+
+    class TimeColumn(ProgressColumn):
+        def render(self, task: Task) -> Text:
+            seconds = int(seconds_of(task) or 0)
+            return Text(f"{timedelta(seconds=seconds)}{what}" if seconds else "", style="progress.elapsed")
+
+    return TimeColumn()
+
+
 @contextmanager
 def progress(title: str, total: int, *, quiet: bool) -> Iterator[Callable[[int], None]]:
     """Show a bar on stderr if that is a terminal; gives a function to call with the number of bytes done."""
-    if quiet or not sys.stderr.isatty():
+    if quiet or not has_bars():
         yield lambda count: None
         return
     from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), DownloadColumn(), TransferSpeedColumn())
     show = Progress(
         *columns,
-        TimeRemainingColumn(),
+        _time_column(lambda task: task.time_remaining, " left"),
         console=Console(stderr=True),
         transient=True,
         speed_estimate_period=RATE_SECONDS,
@@ -253,14 +273,19 @@ def steps(title: str, total: int | None, *, quiet: bool) -> Iterator[StepBar]:
         total: the number of steps, or an estimate; None if it is not known.
         quiet: show nothing.
     """
-    if quiet or not sys.stderr.isatty():
+    if quiet or not has_bars():
         yield StepBar()
         return
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
     counts = () if total is None else (MofNCompleteColumn(),)
-    columns = (TextColumn("{task.description}", markup=False), BarColumn(), *counts, TimeElapsedColumn())
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        *counts,
+        _time_column(lambda task: task.elapsed),
+    )
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         yield StepBar(bar, bar.add_task(printable(title), total=total))
 

@@ -33,7 +33,7 @@ def run(args: argparse.Namespace) -> int:
     names = tuple(dict.fromkeys(args.dtypes)) or tuple(BY_NAME)
     if unknown := sorted(set(names) - set(BY_NAME)):
         raise UsageError(f"{', '.join(unknown)}: no such value type; there are {', '.join(BY_NAME)}")
-    times = _compile(names, quiet=args.quiet, lines=not (args.quiet or args.json or sys.stderr.isatty()))
+    times = _compile(names, quiet=args.quiet, lines=not (args.quiet or args.json or display.has_bars()))
     seconds = time.perf_counter() - begin
     if args.json:
         display.print_json({"seconds": seconds, "types": times})

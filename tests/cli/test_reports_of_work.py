@@ -9,6 +9,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,7 @@ folder = commands.folder
 def be_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let standard error be taken for a terminal."""
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    monkeypatch.setenv("TERM", "xterm")
 
 
 def test_bench_counts_its_turns_and_names_them(capsys, monkeypatch):
@@ -160,3 +162,24 @@ def test_warmup_names_types_line_by_line_and_kernels_on_a_terminal(capsys, monke
     run("warmup", "float32", "bfloat16")
     printed = capsys.readouterr()
     assert "2/2" in printed.err and "bfloat16" in printed.err and printed.out.startswith("kernels ready")
+
+
+@pytest.mark.parametrize("term", ["dumb", "unknown"])
+def test_a_terminal_that_draws_no_line_anew_gets_lines_and_no_bars(term, monkeypatch, capsys):
+    be_terminal(monkeypatch)
+    monkeypatch.setenv("TERM", term)
+    monkeypatch.setattr(codec, "warmup", lambda names: None)
+    Path("x.npy").write_bytes(npy(X))
+    run("compress", "x.npy")
+    run("warmup", "float32", "float16")
+    printed = capsys.readouterr()
+    assert not printed.err and len(printed.out.splitlines()) == 4 and "float16: " in printed.out
+
+
+def test_the_time_beside_a_bar_is_empty_until_there_is_one():
+    task = SimpleNamespace(elapsed=None, time_remaining=0.4)
+    elapsed = display._time_column(lambda task: task.elapsed)
+    remaining = display._time_column(lambda task: task.time_remaining, " left")
+    assert elapsed.render(task).plain == remaining.render(task).plain == ""
+    task = SimpleNamespace(elapsed=61.9, time_remaining=3600.0)
+    assert (elapsed.render(task).plain, remaining.render(task).plain) == ("0:01:01", "1:00:00 left")
