@@ -25,7 +25,7 @@ RATE_SECONDS = 3.0
 #: Characters of a line where there is no terminal and COLUMNS does not say.
 LINE_WIDTH = 100
 #: A table whose first column, of names, would get less, has a line for each name alone; other columns keep less.
-LEAST_NAME, LEAST_CELL = 32, 12
+LEAST_NAME, LEAST_CELL = 32, 16
 GAPS = (2, 1)  #: blanks between columns, fewer where these do not fit
 SUFFIXES = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
 
@@ -83,7 +83,7 @@ def line_width() -> int:
     return shutil.get_terminal_size((LINE_WIDTH, 24)).columns
 
 
-def cut(text: str, width: int) -> str:
+def cut_middle(text: str, width: int) -> str:
     """Return a text with dots in place of its middle if it is wider; names differ at their ends."""
     if cell_len(text) <= width:
         return text
@@ -95,7 +95,7 @@ def cut(text: str, width: int) -> str:
 def titled(name: str, text: str) -> str:
     """Return a line about something, whose name is cut to fit it."""
     room = line_width() - cell_len(text) - 2
-    return f"{cut(printable(name), max(room, LEAST_CELL))}: {text}"
+    return f"{cut_middle(printable(name), max(room, LEAST_CELL))}: {text}"
 
 
 def cut_end(text: str) -> str:
@@ -171,9 +171,9 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, indent
     for line in lines:
         name = line[0]
         if apart and cell_len(name) > widths[0]:
-            print(" " * indent + cut(name, line_width() - indent))
+            print(" " * indent + cut_middle(name, line_width() - indent))
             name = ""
-        cells = [cut(cell, width) for cell, width in zip([name, *line[1:]], widths, strict=True)]
+        cells = [cut_middle(cell, width) for cell, width in zip([name, *line[1:]], widths, strict=True)]
         blanks = [" " * (width - cell_len(cell)) for cell, width in zip(cells, widths, strict=True)]
         padded = (
             blank + cell if column.startswith(">") else cell + blank

@@ -6,6 +6,7 @@ import argparse
 import glob
 import os
 import re
+import stat
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -49,7 +50,7 @@ def verb_line(argv: Sequence[str]) -> list[str] | None:
 
     Raises:
         UsageError: options that choose different verbs, an option that gcodec lacks, or a word that is neither a verb
-            nor a file.
+            nor a file, or there is neither a word nor anything to read.
     """
     end = argv.index(END) if END in argv else len(argv)
     words = [word for argument in _with_counts(argv[:end]) for word in _split(argument)]
@@ -61,7 +62,11 @@ def verb_line(argv: Sequence[str]) -> list[str] | None:
     if not chosen and words and not words[0].startswith("-") and not _may_be_file(words[0]):
         raise UsageError(f"{words[0]}: neither a verb nor a file{did_you_mean(words[0], VERBS)} (gcodec --help)")
     if not chosen and "-c" not in words and not any(map(_may_be_file, words)) and len(names) < 2:
-        return ["compress", *words] if HELP.isdisjoint(words) and not os.isatty(1) else None
+        if os.isatty(1) or not HELP.isdisjoint(words):
+            return None
+        if not _is_fed():
+            raise UsageError("name a verb or a file, or pipe something in (gcodec --help)")
+        return ["compress", *words]
     verb = chosen.pop() if chosen else ("compress",)
     return [*verb, *(word for word in words if word not in CHOICES), *names]
 
@@ -84,6 +89,15 @@ def _check_options(words: Sequence[str]) -> None:
         meant = did_you_mean(word, (option for option in CHOICES if option.startswith("--")))
         if word.startswith("--") and word not in CHOICES and meant:
             raise UsageError(f"{word}: no such option{meant}")
+
+
+def _is_fed() -> bool:
+    """Return True if standard input comes from a file or another program."""
+    try:
+        source = os.fstat(0).st_mode
+    except OSError:
+        return False
+    return stat.S_ISFIFO(source) or stat.S_ISREG(source) or stat.S_ISSOCK(source)
 
 
 def _may_be_file(word: str) -> bool:

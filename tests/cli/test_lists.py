@@ -84,7 +84,7 @@ def test_a_table_loses_no_number_and_mixes_up_no_names(width, monkeypatch, capsy
 @pytest.mark.parametrize("text", ["", "abc", "a" * 50, "\u5c42" * 30, "x\u5c42" * 20])
 @pytest.mark.parametrize("width", [5, 10, 11, 40, 70])
 def test_a_text_is_cut_to_its_width_in_the_middle(text, width):
-    cut = display.cut(text, width)
+    cut = display.cut_middle(text, width)
     assert cell_len(cut) <= width or cell_len(text) <= width
     if cell_len(text) <= width:
         assert cut == text

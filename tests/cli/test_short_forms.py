@@ -267,12 +267,19 @@ def spoken(line: str, stdin: bytes = b"") -> tuple[int, bytes, str]:
 
 
 @pytest.mark.skipif(os.name != "posix", reason="a shell of POSIX")
-@pytest.mark.parametrize("line", ['"$@" </dev/null >x', '"$@" -q <x >x', '"$@" -c >x', '"$@" compress - -o y'])
+@pytest.mark.parametrize("line", ['"$@" -c </dev/null >x', '"$@" -q <x >x', '"$@" >x', '"$@" compress - -o y'])
 def test_an_empty_standard_input_is_an_error_that_leaves_the_output_empty(line):
     Path("x").write_bytes(b"")
     said = "gcodec: error: standard input is empty: there is nothing to compress (gcodec --help)\n"
     assert spoken(line) == (1, b"", said)
     assert Path("x").stat().st_size == 0 and names() == ["x"]
+
+
+@pytest.mark.skipif(os.name != "posix", reason="a shell of POSIX")
+@pytest.mark.parametrize("words", ["", " -q"])
+def test_without_a_word_nor_an_input_no_help_is_taken_for_an_archive(words):
+    said = "gcodec: error: name a verb or a file, or pipe something in (gcodec --help)\n"
+    assert spoken(f'"$@"{words} </dev/null >x') == (2, b"", said) and Path("x").stat().st_size == 0
 
 
 @pytest.mark.skipif(os.name != "posix", reason="pseudo-terminals of POSIX")
@@ -283,7 +290,7 @@ def test_a_terminal_is_not_read_from_and_gets_help():
     with open("x.gc", "wb") as output:
         done = subprocess.run(call, stdin=terminal, stdout=output, stderr=subprocess.PIPE, check=False, env=environment)
     assert (done.returncode, Path("x.gc").read_bytes()) == (2, b"")
-    assert b"refusing to read bytes from a terminal" in done.stderr
+    assert b"name a verb or a file, or pipe something in" in done.stderr
     done = subprocess.run(call, stdin=subprocess.DEVNULL, stdout=terminal, check=False, env=environment)
     assert done.returncode == 2 and os.read(master, 1000).startswith(b"usage: gcodec")
     os.close(master)
