@@ -108,13 +108,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add("--smallest", action="store_true", help="try more ways to store what stays lossless, however slow they are")
     add_base(
-        parser, "encode tensors against those of the same name in earlier files, where that is smaller (lossless only):"
+        parser,
+        "encode tensors against those of the same name in\nearlier files, where that is smaller (lossless only):",
     )
     add(
         "--dtype",
         metavar="T",
         help="the value type of an input without a header, or of a .npy with raw bits\n"
-        "(uint16, uint8): bfloat16, float8_e4m3fn ...; refused for .npz, .pt, .safetensors and .gguf files",
+        "(uint16, uint8): bfloat16, float8_e4m3fn ...;\nrefused for .npz, .pt, .safetensors and .gguf files",
     )
     add(
         "--max-unpacked-bytes",

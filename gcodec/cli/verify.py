@@ -51,6 +51,11 @@ def run(args: argparse.Namespace) -> int:
         results = [_verify(name, args, bases) for name in args.archives]
     if args.json:
         display.print_json(results)
+    elif len(results) > 1 and not args.quiet:
+        good = [result for result in results if result["ok"] and not result["problems"]]
+        sizes = display.size(sum(result["bytes"] for result in good))
+        bad = f", {len(results) - len(good)} bad" if len(good) < len(results) else ""
+        display.show(f"total: {number_of(len(results), 'archive')}, {len(good)} good with {sizes}{bad}")
     for result in results:
         for line in [result["error"]] if "error" in result else result["problems"]:
             display.fail(line)

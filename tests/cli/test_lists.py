@@ -66,6 +66,20 @@ def test_a_sum_tells_kinds_apart(archives, capsys):
     assert last.endswith(f"; 3 tensor files, {display.size(n_bytes)}, not compressed")
 
 
+def test_verify_ends_in_how_many_are_good(archives, capsys):
+    run("verify", *archives)
+    assert capsys.readouterr().out.splitlines()[-1].startswith("total: 4 archives, 4 good with ")
+    data = bytearray(Path(archives[1]).read_bytes())
+    data[len(data) // 2] ^= 1
+    Path(archives[1]).write_bytes(data)
+    run("verify", *archives, code=1)
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last.startswith("total: 4 archives, 3 good with ") and last.endswith(", 1 bad")
+    for silent in (["-q", *archives], [archives[0]]):
+        run("verify", *silent, code="-q" in silent)
+        assert "total" not in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("width", [30, 60, 100, 200])
 def test_a_table_loses_no_number_and_mixes_up_no_names(width, monkeypatch, capsys):
     monkeypatch.setenv("COLUMNS", str(width))
