@@ -160,9 +160,9 @@ def bound_table(results: Path) -> list[str]:
     columns = [
         "float32 gradients",
         ">lossless %",
-        ">over bound, %",
+        ">against the bound, %",
         ">near-lossless %",
-        ">over bound, %",
+        ">against the bound, %",
         ">GComp, literal, in our format %",
         ">paper's layout %",
         ">saving, %",

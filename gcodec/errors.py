@@ -199,9 +199,12 @@ def _kind_of(accepted: Any) -> tuple[str, Any]:
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """Return a question that ends an error about an unknown word; empty if nothing that is known is like it."""
+    """Return a question that ends an error about an unknown word; empty if nothing that is known is like it.
+
+    The word is written as a shell wants it, for it may be pasted into the command.
+    """
     close = _closest(word, known)
-    return f"; did you mean {close}?" if close else ""
+    return f"; did you mean {_for_shell(close)}?" if close else ""
 
 
 def did_you_mean_file(name: str) -> str:
@@ -214,7 +217,7 @@ def did_you_mean_file(name: str) -> str:
         close = _closest(path.name, others)
     except OSError:
         return ""
-    return f"; did you mean {path.with_name(close)}?" if close else ""
+    return f"; did you mean {_for_shell(f'{path.with_name(close)}')}?" if close else ""
 
 
 def printable(text: str) -> str:
@@ -223,6 +226,11 @@ def printable(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in text)
+
+
+def number_of(count: int, noun: str) -> str:
+    """Return a number of things in words: ``"1 file"``, ``"3 files"``."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def link_to_nowhere(path: Path) -> str:
@@ -245,6 +253,12 @@ def link_to_nowhere(path: Path) -> str:
     except OSError as error:
         return "is a link that leads back to itself" if error.errno == errno.ELOOP else ""
     return ""
+
+
+def _for_shell(word: str) -> str:
+    import shlex  # only errors need it
+
+    return shlex.quote(word)
 
 
 def _closest(word: str, known: Iterable[str]) -> str:

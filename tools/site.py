@@ -16,7 +16,10 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
+
+import numpy as np
 
 import gcodec
 
@@ -124,6 +127,20 @@ REFERENCE = {
 }
 #: Links from pages to files that are not on the site; their text stays.
 ELSEWHERE = re.compile(r"\[([^\]]+)\]\((?:\.\./)+(?:bench|gcodec|tests|examples|tools)/[^)]*\)")
+#: A picture that stands alone on its line: what it shows, its path up to its suffix.
+PICTURE = re.compile(r"^!\[([^\]]*)\]\(([^)\s]*images/[\w-]+)\.png\)$", re.MULTILINE)
+#: Pictures that are not drawn, without suffix: they stay as they are.
+SCREENSHOTS = ("report",)
+#: Brightness of a dark page, from 0 to 1, which is what white becomes.
+NIGHT = 0.08
+#: Of narrow screens: prose in tables gets lines of some words, and tables scroll in the box that the theme gives them.
+STYLE = """@media (max-width: 48em) {
+  .table-wrapper table.docutils { font-size: 0.85rem; }
+  .table-wrapper td:not(.text-right) { min-width: 7em; }
+  article code.literal { overflow-wrap: anywhere; }
+  article td code.literal { overflow-wrap: normal; }
+}
+"""
 SETTINGS = {
     "project": "gcodec",
     "version": gcodec.__version__,
@@ -131,6 +148,8 @@ SETTINGS = {
     "copyright": "Apache License 2.0",
     "extensions": ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"],
     "html_theme": "furo",
+    "html_static_path": ["_static"],
+    "html_css_files": ["site.css"],
     "html_title": "gcodec",
     "html_copy_source": False,
     "html_show_sphinx": False,
@@ -155,6 +174,8 @@ def stage(folder: Path) -> None:
         (folder / f"{name}.md").write_text(text, encoding="utf-8")
     for page in folder.rglob("*.md"):
         page.write_text(ELSEWHERE.sub(r"\1", page.read_text(encoding="utf-8")), encoding="utf-8")
+    (folder / "_static").mkdir()
+    (folder / "_static" / "site.css").write_text(STYLE, encoding="utf-8")
     (folder / "reference").mkdir()
     for title, names in REFERENCE.items():
         lines = [title, "=" * len(title), "", *(line for name in names.split() for line in _directive(name))]
@@ -163,6 +184,39 @@ def stage(folder: Path) -> None:
     with (folder / "index.md").open("a", encoding="utf-8") as index:
         for caption, pages in contents.items():
             index.write("\n".join(("", "```{toctree}", ":hidden:", f":caption: {caption}", "", *pages, "```", "")))
+
+
+def add_dark_twins(folder: Path) -> None:
+    """Give the pictures in the sources of the site, which are drawn on white, a twin for dark pages, and have pages
+    show the one that fits."""
+    for picture in sorted((folder / "images").glob("*.png")):
+        if picture.stem not in SCREENSHOTS:
+            darken(picture, picture.with_name(f"{picture.stem}-dark.png"))
+    for page in folder.rglob("*.md"):
+        shown = PICTURE.sub(partial(_both, folder=page.parent), page.read_text(encoding="utf-8"))
+        page.write_text(shown, encoding="utf-8")
+
+
+def _both(found: re.Match[str], folder: Path) -> str:
+    """Return the lines that show a picture on light pages and its twin on dark ones; unchanged without a twin."""
+    text, path = found.groups()
+    if not (folder / f"{path}-dark.png").exists():
+        return found[0]
+    return "\n".join(
+        f"```{{image}} {path}{twin}.png\n:alt: {text}\n:class: only-{theme}\n```\n"
+        for theme, twin in (("light", ""), ("dark", "-dark"))
+    )
+
+
+def darken(picture: Path, twin: Path) -> None:
+    """Write a PNG file with light and dark exchanged: hues and the differences of a pixel's colors stay."""
+    from matplotlib.image import imread, imsave
+
+    pixels = np.asarray(imread(picture), np.float64)
+    colors = pixels[..., :3]
+    turned = colors + 1 - colors.max(axis=-1, keepdims=True) - colors.min(axis=-1, keepdims=True)
+    pixels[..., :3] = NIGHT + (1 - NIGHT) * turned
+    imsave(twin, pixels.clip(0, 1))
 
 
 def _reference_page(title: str) -> str:
@@ -190,6 +244,7 @@ def build(out: Path) -> int:
     with tempfile.TemporaryDirectory() as folder:
         sources, doctrees = Path(folder, "sources"), Path(folder, "doctrees")
         stage(sources)
+        add_dark_twins(sources)
         site = Sphinx(sources, None, out, doctrees, "html", confoverrides=SETTINGS, status=None, parallel=2)
         site.build()
         return 1 if site.statuscode or site._warncount else 0

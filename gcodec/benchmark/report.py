@@ -19,6 +19,11 @@ NUMBER_COLUMNS = ("size", "% of\noriginal", "ratio", "bits /\nvalue", "encode\nG
 NARROWEST_TEXT = 7
 
 
+def distance(percent: float, digits: int = 2) -> str:
+    """Return how far a size is from another, in words for its sign: ``"0.36 % below"``."""
+    return f"{abs(percent):.{digits}f} % {'below' if percent < 0 else 'above'}"
+
+
 @dataclass(frozen=True)
 class Row:
     """A codec's result on one dump.

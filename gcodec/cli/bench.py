@@ -159,18 +159,18 @@ def _show(result: Result, archives: list[_Archive], missing: list[str], plan: Me
         return
     from rich.console import Console
 
-    from ..benchmark.report import summarize
+    from ..benchmark.report import distance, summarize
 
     console = Console(highlight=False, width=None if sys.stdout.isatty() else 120)
     for name, measured in groupby(result.rows, lambda row: row.dump):
         console.print(printable(name), markup=False, soft_wrap=True)
         console.print(summarize(measured, named=False))
-    console.print(f"Machine: {machine()}. {f'Median of {plan.rounds} rounds.' if plan.at_least else 'Not timed.'}")
+    timed = f"Median of {plan.rounds} rounds." if plan.rounds > 1 else "Timed once."
+    console.print(f"Machine: {machine()}. {timed if plan.at_least else 'Not timed.'}")
     for size in result.sizes:
         if size.overhead is not None:
-            against = "" if size.saving is None else f", {size.saving:.1f} % below the GComp paper's layout"
-            side = "below" if size.overhead < 0 else "above"
-            bound = f"{size.data}, {size.mode}: {abs(size.overhead):.2f} % {side} the local order-0 bound{against}"
+            against = "" if size.saving is None else f", {distance(-size.saving, 1)} the GComp paper's layout"
+            bound = f"{size.data}, {size.mode}: {distance(size.overhead)} the local order-0 bound{against}"
             console.print(printable(bound), markup=False)
     for made in archives:
         console.print(printable(str(made)), markup=False)

@@ -6,7 +6,9 @@ import argparse
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from ..dtypes import BY_NAME
 from .parser import VERBS, actions_of, parser_for, verbs_of
+from .short_form import CHOICES
 
 EXAMPLES = """examples:
   source <(gcodec completion bash)               in ~/.bashrc
@@ -14,6 +16,10 @@ EXAMPLES = """examples:
   gcodec completion fish > ~/.config/fish/completions/gcodec.fish
 
 The script does not run Python: generate it again after an upgrade."""
+
+
+#: Values to complete where the parser takes others, too, by the name under which it keeps them.
+VALUES = {"dtype": tuple(BY_NAME), "dtypes": tuple(BY_NAME)}
 
 
 class Option(NamedTuple):
@@ -67,16 +73,31 @@ def _commands(parser: argparse.ArgumentParser, path: tuple[str, ...] = ()) -> It
         texts[name] = _plain(VERBS.get(name, "") if not path else verb.description or "")
     actions = actions_of(parser)
     options = tuple(_option(action) for action in actions if action.option_strings)
-    words = tuple(str(c) for a in actions if not a.option_strings and not verbs for c in a.choices or ())
-    yield Command(path, texts, options, words)
+    words = tuple(word for a in actions if not a.option_strings and not verbs for word in _values(a))
+    yield Command(path, texts, options if path else (*options, *_short_options(verbs, options)), words)
     for name, verb in verbs.items():
         yield from _commands(verb, (*path, name))
 
 
+def _short_options(verbs: dict[str, argparse.ArgumentParser], known: tuple[Option, ...]) -> Iterator[Option]:
+    """Yield what may stand beside a file without a verb: options that choose the verb, and those of these verbs."""
+    taken = {name for option in known for name in option.names}
+    chosen = (Option((name,), f"gcodec {' '.join(words)}", "", ()) for name, words in CHOICES.items())
+    meant = dict.fromkeys(words[0] for words in CHOICES.values())
+    of_verbs = (_option(action) for verb in meant for action in actions_of(verbs[verb]) if action.option_strings)
+    for option in (*chosen, Option(("-T",), "number of threads", "N", ()), *of_verbs):
+        if names := tuple(name for name in option.names if name not in taken):
+            taken.update(names)
+            yield option._replace(names=names)
+
+
+def _values(action: argparse.Action) -> tuple[str, ...]:
+    return tuple(map(str, action.choices or VALUES.get(action.dest, ())))
+
+
 def _option(action: argparse.Action) -> Option:
     value = "" if action.nargs == 0 else str(action.metavar or action.dest)
-    choices = tuple(str(choice) for choice in action.choices or ())
-    return Option(tuple(action.option_strings), _plain(action.help or ""), value, choices)
+    return Option(tuple(action.option_strings), _plain(action.help or ""), value, _values(action) if value else ())
 
 
 def _plain(text: str) -> str:

@@ -108,13 +108,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add("--smallest", action="store_true", help="try more ways to store what stays lossless, however slow they are")
     add_base(
-        parser, "encode tensors against those of the same name in earlier files, where that is smaller (lossless only):"
+        parser,
+        "encode tensors against those of the same name in\nearlier files, where that is smaller (lossless only):",
     )
     add(
         "--dtype",
         metavar="T",
         help="the value type of an input without a header, or of a .npy with raw bits\n"
-        "(uint16, uint8): bfloat16, float8_e4m3fn ...; refused for .npz, .pt, .safetensors and .gguf files",
+        "(uint16, uint8): bfloat16, float8_e4m3fn ...;\nrefused for .npz, .pt, .safetensors and .gguf files",
     )
     add(
         "--max-unpacked-bytes",
@@ -151,6 +152,8 @@ def run(args: argparse.Namespace) -> int:
     make_policy = policy_maker(args)
     jobs = jobs_for(args.inputs, args.output)
     check_options(args, jobs)
+    if any(member.source is None and not member.url for job in jobs for member in job.members):
+        display.stdin_bytes()  # a terminal is refused before a bar is shown on it
     for job in jobs:
         if job.target is not None:
             check_free(job.target, force=args.force)
@@ -352,6 +355,8 @@ def _add(
                 raise
             problems.append(f"{member.url or member.source}: skipped: {why}")
             return None
+        if not (entry.size or member.source or member.url):  # what feeds a pipeline has failed, or there is nothing
+            raise GcodecError("standard input is empty: there is nothing to compress (gcodec --help)")
         return _Added(entry, member.source, state)
     raise AssertionError  # an ExitStack suppresses nothing of its own
 
@@ -399,7 +404,8 @@ def _line(result: dict[str, Any]) -> str:
     bits = f", {result['bits_per_value']:.2f} bits/value" if result["bits_per_value"] else ""
     sizes = f"{display.size(result['input_bytes'])} -> {display.size(result['archive_bytes'])}"
     speed = display.speed(result["input_bytes"], result["seconds"], result["compile_seconds"])
-    return f"{result['archive'] or 'stdout'}: {sizes}, ratio {result['ratio']:.3f}{bits}, {speed}"
+    ratio = display.ratio(result["input_bytes"], result["archive_bytes"])
+    return f"{result['archive'] or 'stdout'}: {sizes}, ratio {ratio}{bits}, {speed}"
 
 
 def _remove_inputs(job: ArchiveJob, added: list[_Added], args: argparse.Namespace, bases: Bases | None) -> None:

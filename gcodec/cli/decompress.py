@@ -14,7 +14,7 @@ from ..archive.entries import name_of_cast, name_of_copied
 from ..archive.file_state import FileState
 from ..archive.output import Attributes, Staging, check_free, sync_to_disk
 from ..archive.whole_files import paths_below, restore_files, restored_attributes, upload_files, urls_below
-from ..errors import GcodecError
+from ..errors import GcodecError, number_of
 from ..files.elements import width
 from ..files.file_plan import TensorView
 from ..files.urls import is_url, local_path, local_text
@@ -96,6 +96,8 @@ def run(args: argparse.Namespace) -> int:
                 _remove(Path(name), state, results[-1]["files"])
     if args.json:
         display.print_json(results)
+    elif args.list and sum(len(result["files"]) for result in results) > 1:
+        display.show(f"total: {display.archives_line(results)}")
     return 0
 
 
@@ -226,7 +228,7 @@ def _to_safetensors(
             progress(len(piece))
     kinds = ", ".join(sorted({entry.format for entry in archive.files}))
     originals = f"{kinds} file" if len(archive.files) == 1 else f"{len(archive.files)} files ({kinds})"
-    held = f"{len(tensors)} tensor{'s' * (len(tensors) != 1)}"
+    held = number_of(len(tensors), "tensor")
     shared = any("shares" in _tensor_row(archive.files, entry, tensor) for entry, tensor in tensors)
     apart = "; tensors that shared memory are stored separately" if shared else ""
     display.note(f"{path}: holds {held}; what else was in the {originals} is left out{apart}", quiet=args.quiet)
@@ -268,12 +270,12 @@ def _list(archive: ArchiveReader, name: str, args: argparse.Namespace) -> dict[s
     """Shows the index of an archive; nothing else is read."""
     files = [_file_row(archive, entry) for entry in archive.files]
     if not args.json:
-        display.show(f"{name}: {len(files)} {'file' if len(files) == 1 else 'files'}, {display.size(archive.size)}")
+        display.show(display.titled(name, f"{number_of(len(files), 'file')}, {display.size(archive.size)}"))
         for file in files:
             display.show(display.file_line(file))
             columns: tuple[str, ...] = ("tensor", "dtype", "shape", ">size", ">stored", ">ratio")
             if "base" in file:
-                display.show(f"  {base_option.base_line(file)}")
+                display.show(display.cut_end(f"  {base_option.base_line(file)}"))
                 columns = (*columns, "base")
             rows = [_text_row(tensor)[: len(columns)] for tensor in file["tensors"]]
             if rows:

@@ -7,7 +7,9 @@ import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
+from glob import escape
 from pathlib import Path, PurePosixPath
+from shlex import quote
 from typing import Any
 from unicodedata import category
 
@@ -154,7 +156,7 @@ def _paths_of(archive: ArchiveReader, name: str) -> list[str]:
     if len(named) > 1:
         raise InvalidArgument(
             f"{archive.name}: {len(named)} files are called {name!r}: say which, as in "
-            f"--only {named[0]}, or take them all with --only '*/{name}'"
+            f"--only {quote(named[0])}, or take them all with --only {quote(f'*/{escape(name)}')}"
         )
     return named or [path for path in paths if fnmatchcase(f"/{path}", f"*/{name}")]
 
@@ -167,7 +169,8 @@ def _called(archive: ArchiveReader, name: str) -> list[Found]:
         entry, tensor = whole[0]
         raise InvalidArgument(
             f"{archive.name}: {len(whole)} files have a tensor {tensor.name!r}: say which, as in "
-            f"--only {entry.path}:{tensor.name}, or take them all with --only '*:{tensor.name}' -o FOLDER/"
+            f"--only {quote(f'{entry.path}:{tensor.name}')}, or take them all with "
+            f"--only {quote(f'*:{escape(tensor.name)}')} -o FOLDER/"
         )
     return whole
 
@@ -200,7 +203,7 @@ def _check_is_npy(output: str) -> None:
     if suffix in TENSOR_SUFFIXES - {".npy", ".safetensors"}:
         raise UsageError(
             f"{output}: would be a .npy file under the name of a {suffix} file; call it "
-            f"{output.removesuffix(suffix)}.npy, or .safetensors"
+            f"{quote(f'{output.removesuffix(suffix)}.npy')}, or .safetensors"
         )
 
 

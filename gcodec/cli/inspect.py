@@ -10,13 +10,13 @@ from ..archive import ArchiveReader
 from ..archive.description import describe_file, tensor_bytes
 from ..archive.layout import MAGIC as ARCHIVE_MAGIC
 from ..archive.layout import VERSION
-from ..errors import Unsupported
+from ..errors import Unsupported, number_of
 from ..files import FilePlan, FileSource, TensorView, open_source, plan_file
 from . import UsageError, base_option, display
 from .streams import STDIO
 
 FRAME_MAGIC = b"\x89GCF"
-COLUMNS = ("tensor", "dtype", "shape", "mode", ">size", ">stored", ">ratio", ">bits/value", "blocks", ">codebooks")
+COLUMNS = ("tensor", "dtype", "shape", "mode", ">size", ">stored", ">ratio", ">bits", "blocks", ">books")
 
 EXAMPLES = """examples:
   gcodec inspect run.gc                          per tensor: mode, size, ratio, bits per value, blocks, codebooks
@@ -24,6 +24,7 @@ EXAMPLES = """examples:
   gcodec inspect run.gc --json | jq              everything, for programs
   gcodec inspect dump.safetensors                what a file that is not compressed holds
 
+The columns: size, what is stored of it, their ratio, stored bits per value, blocks by kind, number of codebooks.
 Block kinds: constant (one value), raw (as it is), coded, predicted (from a row or from the base), sparse (what differs
 from the base, or from zero), indexed (few values, or few multiples of scales). The modes "stored" and "zstd" mean that
 no frame holds the tensor, as with integers and small tensors. Tensors that share bytes with one above show "shared". A
@@ -51,7 +52,21 @@ def run(args: argparse.Namespace) -> int:
             _show(results[-1], args.chunks)
     if args.json:
         display.print_json(results)
+    elif sum(len(result.get("files", [result])) for result in results) > 1:
+        display.show(f"total: {_total(results)}")
     return 0
+
+
+def _total(results: list[dict[str, Any]]) -> str:
+    """Return the last line: what there is of each kind, and its sizes."""
+    archives, frames, files = (
+        [result for result in results if result["kind"] == kind] for kind in ("archive", "frame", "file")
+    )
+    told = [display.archives_line(archives)] if archives else []
+    for what, found in (("frame", frames), ("tensor file", files)):
+        if found:
+            told.append(f"{number_of(len(found), what)}, {display.size(sum(row['bytes'] for row in found))}")
+    return "; ".join(told) + (", not compressed" if files else "")
 
 
 def _inspect(name: str, source: FileSource) -> dict[str, Any]:
@@ -85,18 +100,19 @@ def _show(result: dict[str, Any], chunks: bool) -> None:
     if result["kind"] == "archive":
         count = len(result["files"])
         size = display.size(result["bytes"])
-        display.show(f"{result['name']}: archive version {VERSION}, {_count(count, 'file')}, {size}")
+        display.show(display.titled(result["name"], f"archive version {VERSION}, {number_of(count, 'file')}, {size}"))
         for file in result["files"]:
             _show_file(file, chunks)
     elif result["kind"] == "frame":
-        display.show(f"{result['name']}: frame, {display.size(result['bytes'])}")
+        display.show(display.titled(result["name"], f"frame, {display.size(result['bytes'])}"))
         for key in ("dtype", "shape", "mode", "container", "n_values", "n_blocks", "block_values", "stream_values"):
-            display.show(f"  {key:16}  {result[key]}")
+            display.show(display.cut_end(f"  {key:16}  {result[key]}"))
         books = "codebooks", "change_codebooks", "dictionaries"
         for key in ("levels", "planes", "kinds", *books, "prelude_bytes", "ratio", "bits_per_value"):
-            display.show(f"  {key:16}  {result[key]}")
+            display.show(display.cut_end(f"  {key:16}  {result[key]}"))
     else:
-        display.show(f"{result['name']}: {result['format']} file, {display.size(result['bytes'])}, not compressed")
+        size = f"{result['format']} file, {display.size(result['bytes'])}, not compressed"
+        display.show(display.titled(result["name"], size))
         _show_metadata(result["metadata"])
         rows = [(t["name"], t["dtype"], _shape(t), _size(t["bytes"])) for t in result["tensors"]]
         display.print_table(("tensor", "dtype", "shape", ">size"), rows, indent=2)
@@ -106,7 +122,7 @@ def _show_file(file: dict[str, Any], chunks: bool) -> None:
     display.show(display.file_line(file))
     _show_metadata(file["metadata"])
     if "base" in file:
-        display.show(f"  {base_option.base_line(file)}")
+        display.show(display.cut_end(f"  {base_option.base_line(file)}"))
     if file["tensors"]:
         names = (*COLUMNS, "base") if "base" in file else COLUMNS
         tensors = [_row(tensor, file["segments"])[: len(names)] for tensor in file["tensors"]]
@@ -119,7 +135,7 @@ def _show_file(file: dict[str, Any], chunks: bool) -> None:
 
 def _show_metadata(metadata: dict[str, str]) -> None:
     for key, value in metadata.items():
-        display.show(f"  {key} = {value if len(value) <= 90 else value[:87] + '...'}")
+        display.show(display.cut_end(f"  {key} = {value}"))
 
 
 def _row(tensor: dict[str, Any], segments: list[dict[str, Any]]) -> tuple[str, ...]:
@@ -159,7 +175,3 @@ def _shape(tensor: dict[str, Any]) -> str:
 
 def _size(count: int | None) -> str:
     return "?" if count is None else display.size(count)
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"

@@ -8,6 +8,7 @@ import math
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from ..errors import Corruption, GcodecError, printable
@@ -33,11 +34,15 @@ Each dump is a .safetensors file with grad/NAME, param/NAME and the optimizer's 
 metadata the optimizer, its hyperparameters and the step. It takes as much room as gradients, parameters and state
 together, and training is not affected. Then:
 
-    gcodec record {folder}                              what was recorded
-    gcodec compress {folder}/*.safetensors              lossless
-    gcodec compress {folder}/*.safetensors --mode gcomp gradients near-lossless, by the optimizer's rule
-    gcodec inspect {folder}/*.gc                        sizes, tensor by tensor
+{commands}
 """
+#: Of commands on the folder of dumps: what stands around its name, and what they do.
+COMMANDS = (
+    ("gcodec record ", "", "what was recorded"),
+    ("gcodec compress ", "/*.safetensors", "lossless"),
+    ("gcodec compress ", "/*.safetensors --mode gcomp", "gradients near-lossless, by the optimizer's rule"),
+    ("gcodec inspect ", "/*.gc", "sizes, tensor by tensor"),
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -70,10 +75,18 @@ def run(args: argparse.Namespace) -> int:
         return 0
     if args.json:
         raise UsageError("--json lists dumps: name a dump or a folder of dumps")
-    folder = printable(args.folder)
     snippet = SNIPPET.format(folder=args.folder, when=_when(args.steps, args.every))
-    print(snippet if args.snippet else GUIDE.format(snippet=_indented(snippet), folder=folder), end="")
+    guide = GUIDE.format(snippet=_indented(snippet), commands=_commands(args.folder))
+    print(snippet if args.snippet else guide, end="")
     return 0
+
+
+def _commands(folder: str) -> str:
+    """Return the lines with commands on a folder of dumps, to be pasted into a shell."""
+    name = printable(quote(folder if not folder.startswith("-") else f"./{folder}"))
+    lines = [(f"    {before}{name}{after}", what) for before, after, what in COMMANDS]
+    width = max(len(line) for line, _ in lines)
+    return "\n".join(f"{line:<{width}}  {what}" for line, what in lines)
 
 
 def _when(steps: Sequence[int], every: int | None) -> str:

@@ -19,7 +19,7 @@ from ..archive.whole_files import upload_files, urls_below
 from ..checkpoints import StepFolder, StepInfo
 from ..checkpoints.checkpointer import check_full_every, check_retention, steps_to_prune
 from ..checkpoints.step_files import check_step, step_of
-from ..errors import GcodecError, InvalidArgument, Unsupported
+from ..errors import GcodecError, InvalidArgument, Unsupported, number_of
 from ..files import open_source, plan_or_bytes
 from ..files.source import naming
 from ..files.urls import is_folder_at, is_url, local_path, local_text, name_at, open_url, path_or_none, resolved
@@ -198,7 +198,7 @@ def _add_file(
     if args.rm and path is not None:
         path.unlink()
     if not args.quiet and not args.json:
-        display.say(f"{place}: step {step}, {_sizes(row)}, {row['seconds']:.2f} s")
+        display.say(f"{place}: step {step}, {_sizes(row)}, {display.duration(row['seconds'])}")
     return row
 
 
@@ -209,7 +209,7 @@ def _list(args: argparse.Namespace) -> int:
     else:
         total, stored = (sum(row[key] for row in rows) for key in ("bytes", "stored_bytes"))
         display.show(
-            f"{args.folder}: {len(rows)} {'step' if len(rows) == 1 else 'steps'}, {display.size(total)} -> "
+            f"{args.folder}: {number_of(len(rows), 'step')}, {display.size(total)} -> "
             f"{display.size(stored)}, ratio {display.ratio(total, stored)}"
         )
         columns = (">step", "stored", ">tensors", ">size", ">stored bytes", ">ratio")
@@ -318,7 +318,8 @@ def _say_restored(rows: list[dict[str, Any]], args: argparse.Namespace) -> int:
         display.print_json(rows)
     elif not args.quiet:
         for row in rows:
-            display.say(f"{row['file']}: step {row['step']}, {display.size(row['bytes'])}, {row['seconds']:.2f} s")
+            taken = display.duration(row["seconds"])
+            display.say(f"{row['file']}: step {row['step']}, {display.size(row['bytes'])}, {taken}")
     return 0
 
 
@@ -338,7 +339,7 @@ def _verify(args: argparse.Namespace) -> int:
         seconds = time.perf_counter() - begin
         rows.append({"step": step, "ok": error is None, "error": error, "seconds": seconds})
         if error is None and not args.quiet and not args.json:
-            display.show(f"step {step}: good, {seconds:.2f} s")
+            display.show(f"step {step}: good, {display.duration(seconds)}")
     if args.json:
         display.print_json(rows)
     for row in rows:

@@ -40,14 +40,17 @@ _JOINED = re.compile(rf"-([{LETTERS}]*)(?:T(\d+))?", re.ASCII)
 
 
 def verb_line(argv: Sequence[str]) -> list[str] | None:
-    """Return the command line with its verb, for one that has none; None if no file or verb is named.
+    """Return the command line with its verb, for one that has none; None if it asks for help, or names no file and
+    verb and its output goes to a terminal.
+
+    Output that goes elsewhere is to be an archive, in which help would be taken for one.
 
     Args:
         argv: a command line whose first word is no verb.
 
     Raises:
         UsageError: options that choose different verbs, an option that gcodec lacks, or a word that is neither a verb
-            nor a file.
+            nor a file, or there is neither a word nor anything to read.
     """
     end = argv.index(END) if END in argv else len(argv)
     words = [word for argument in _with_counts(argv[:end]) for word in _split(argument)]
@@ -59,7 +62,11 @@ def verb_line(argv: Sequence[str]) -> list[str] | None:
     if not chosen and words and not words[0].startswith("-") and not _may_be_file(words[0]):
         raise UsageError(f"{words[0]}: neither a verb nor a file{did_you_mean(words[0], VERBS)} (gcodec --help)")
     if not chosen and "-c" not in words and not any(map(_may_be_file, words)) and len(names) < 2:
-        return ["compress", *words] if _is_filter() and HELP.isdisjoint(words) else None
+        if os.isatty(1) or not HELP.isdisjoint(words):
+            return None
+        if not _is_fed():
+            raise UsageError("name a verb or a file, or pipe something in (gcodec --help)")
+        return ["compress", *words]
     verb = chosen.pop() if chosen else ("compress",)
     return [*verb, *(word for word in words if word not in CHOICES), *names]
 
@@ -84,13 +91,13 @@ def _check_options(words: Sequence[str]) -> None:
             raise UsageError(f"{word}: no such option{meant}")
 
 
-def _is_filter() -> bool:
-    """Return True in a pipeline: standard input comes from a file or another program, and output goes to one."""
+def _is_fed() -> bool:
+    """Return True if standard input comes from a file or another program."""
     try:
         source = os.fstat(0).st_mode
-        return (stat.S_ISFIFO(source) or stat.S_ISREG(source) or stat.S_ISSOCK(source)) and not os.isatty(1)
     except OSError:
         return False
+    return stat.S_ISFIFO(source) or stat.S_ISREG(source) or stat.S_ISSOCK(source)
 
 
 def _may_be_file(word: str) -> bool:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ..archive import ArchiveReader, Bases, FileEntry
-from ..errors import GcodecError
+from ..errors import GcodecError, number_of
 from ..files.urls import files_below, is_file_at, is_folder_at, is_url, local_path
 from . import UsageError, display, system_error
 from .base_option import add_base, open_bases
@@ -51,6 +51,11 @@ def run(args: argparse.Namespace) -> int:
         results = [_verify(name, args, bases) for name in args.archives]
     if args.json:
         display.print_json(results)
+    elif len(results) > 1 and not args.quiet:
+        good = [result for result in results if result["ok"] and not result["problems"]]
+        sizes = display.size(sum(result["bytes"] for result in good))
+        bad = f", {len(results) - len(good)} bad" if len(good) < len(results) else ""
+        display.show(f"total: {number_of(len(results), 'archive')}, {len(good)} good with {sizes}{bad}")
     for result in results:
         for line in [result["error"]] if "error" in result else result["problems"]:
             display.fail(line)
@@ -143,7 +148,7 @@ def _lines(skipped: list[str], lacking: Sequence[str | Path], what: str) -> list
 def _say(result: dict[str, Any]) -> None:
     files = result["files"]
     size, speed = display.size(result["bytes"]), display.speed(*(result[key] for key in _OF_SPEED))
-    display.show(f"{result['archive']}: good, {len(files)} {'file' if len(files) == 1 else 'files'}, {size}, {speed}")
+    display.show(f"{result['archive']}: good, {number_of(len(files), 'file')}, {size}, {speed}")
     for file in files:
         differences = [Difference(**row) for row in file.get("differences", ())]
         if "original" in file and not differences:

@@ -33,12 +33,12 @@ def run(args: argparse.Namespace) -> int:
     names = tuple(dict.fromkeys(args.dtypes)) or tuple(BY_NAME)
     if unknown := sorted(set(names) - set(BY_NAME)):
         raise UsageError(f"{', '.join(unknown)}: no such value type; there are {', '.join(BY_NAME)}")
-    times = _compile(names, quiet=args.quiet, lines=not (args.quiet or args.json or sys.stderr.isatty()))
+    times = _compile(names, quiet=args.quiet, lines=not (args.quiet or args.json or display.has_bars()))
     seconds = time.perf_counter() - begin
     if args.json:
         display.print_json({"seconds": seconds, "types": times})
     elif not args.quiet:
-        display.say(f"kernels ready after {seconds:.1f} s")
+        display.say(f"kernels ready after {display.duration(seconds)}")
     return 0
 
 
@@ -61,6 +61,6 @@ def _compile(names: tuple[str, ...], *, quiet: bool, lines: bool) -> dict[str, f
             times[name] = time.perf_counter() - begin
             bar.advance()
             if lines:
-                display.say(f"{name}: {times[name]:.1f} s")
+                display.say(f"{name}: {display.duration(times[name])}")
                 sys.stdout.flush()
     return times

@@ -17,7 +17,7 @@ from ..benchmark.csv_tables import write_rows, write_sizes, write_table
 from ..benchmark.inputs import PARAMETERS, STATE, Input, gradients, tensors
 from ..benchmark.measure import MEGA, OURS, MeasurementPlan, Result, Size, compete
 from ..benchmark.peers import PEERS, available
-from ..benchmark.report import summarize
+from ..benchmark.report import distance, summarize
 from ..benchmark.settings import LOSSLESS, NEAR_LOSSLESS, near_lossless_setting
 from ..benchmark.sources import find_dumps
 from ..benchmark.timing import machine
@@ -202,12 +202,12 @@ def lines_of(findings: Findings) -> Iterator[str]:
             f"what exact gradients give, {shares[1]:.2f} % are 1 ulp off, {shares[2]:.4f} % 2, "
             f"{shares[LIMIT + 1]:.5f} % more."
         )
-    for title, start, field in (
-        ("Size above the local order-0 bound", "", "overhead"),
-        ("Size below the GComp paper's layout", NEAR_LOSSLESS, "saving"),
+    for title, start, field, sign in (
+        ("Size against the local order-0 bound", "", "overhead", 1),
+        ("Size against the GComp paper's layout", NEAR_LOSSLESS, "saving", -1),
     ):
         ranges = _ranges(findings, start, field).items()
-        spans = [f"{name} {low:+.1f} to {high:+.1f} %" for name, (low, high) in ranges]
+        spans = [f"{name} {distance(sign * low, 1)} to {distance(sign * high, 1)}" for name, (low, high) in ranges]
         yield f"{title}: {'; '.join(spans)}."
     speeds = ", ".join(f"{model} {speed:.2f} GB/s" for model, speed in findings.level_speeds.items())
     yield f"Choosing near-lossless levels, not in the encoding's time: {speeds}."

@@ -15,7 +15,9 @@ WIDTH, HEIGHT = 360, 190
 LEFT, RIGHT, TOP, BOTTOM = 46, 18, 8, 34
 MAX_POINTS = 160  #: of a curve; a longer one is shown as means
 MAX_HITS = 60  #: points of a curve that tell their number under the mouse
+MAX_DOTS = 24  #: points of a curve that are dotted; of a single one there is no line
 N_COLORS = 8
+REST = "others"  #: name of the parts for which there is no color
 #: Smaller numbers are drawn as 0, and their inverses not at all.
 SMALLEST = 1e-100
 
@@ -33,7 +35,7 @@ class Curve(NamedTuple):
 
 
 def line_chart(title: str, curves: Sequence[Curve], x_label: str, note: str = "", *, log: bool = False) -> str:
-    """Return a chart of curves, with the numbers in a table that opens.
+    """Return a chart of curves, with the numbers in a table that opens; several charts of more curves than colors.
 
     Args:
         title: above the chart.
@@ -44,20 +46,27 @@ def line_chart(title: str, curves: Sequence[Curve], x_label: str, note: str = ""
     """
     shown = [Curve(curve.name, _thinned(_drawable(curve.points, log))) for curve in curves]
     shown = [curve for curve in shown if curve.points]
-    if not shown:
-        return ""
+    charts = (shown[at : at + N_COLORS] for at in range(0, len(shown), N_COLORS))
+    return "".join(_curves(title, chart, x_label, note, log) for chart in charts)
+
+
+def _curves(title: str, shown: Sequence[Curve], x_label: str, note: str, log: bool) -> str:
+    """Return one chart of curves that all have points and colors of their own."""
     xs = [x for curve in shown for x, _ in curve.points]
     ys = [y for curve in shown for _, y in curve.points]
     y_ticks = _log_ticks(min(ys), max(ys)) if log else _ticks(min(0.0, *ys), max(ys))
-    x_ticks = [tick for tick in _ticks(min(xs), max(xs), 5) if min(xs) <= tick <= max(xs)]
+    first, last = (min(xs), max(xs)) if min(xs) < max(xs) else (min(xs) - 1, min(xs) + 1)
+    x_ticks = [tick for tick in _ticks(min(xs), max(xs), 5) if min(xs) <= tick <= max(xs)] or [min(xs)]
     scale: Callable[[float], float] = math.log if log else float
-    at_x = _axis(min(xs), max(xs), LEFT, WIDTH - RIGHT)
+    at_x = _axis(first, last, LEFT, WIDTH - RIGHT)
     at_y = _axis(scale(y_ticks[0]), scale(y_ticks[-1]), HEIGHT - BOTTOM, TOP)
     body = list(_frame(x_ticks, y_ticks, at_x, lambda y: at_y(scale(y)), x_label))
     for color, curve in enumerate(shown):
         spots = [(at_x(x), at_y(scale(y))) for x, y in curve.points]
         path = "M" + "L".join(f"{x:.1f},{y:.1f}" for x, y in spots)
-        body.append(f'<path class="curve s{color % N_COLORS}" d="{path}"/>')
+        body.append(f'<path class="curve s{color}" d="{path}"/>')
+        dots = spots if len(spots) <= MAX_DOTS else ()
+        body += [f'<circle class="dot s{color}" cx="{x:.1f}" cy="{y:.1f}" r="1.5"/>' for x, y in dots]
         told = slice(None, None, math.ceil(len(spots) / MAX_HITS))
         for (x, y), (left, top) in zip(curve.points[told], spots[told], strict=True):
             name = escape(f"{curve.name}, {x_label} {short_number(x)}: {short_number(y)}")
@@ -101,6 +110,12 @@ def divided_bars(title: str, rows: Mapping[str, Mapping[str, float]], unit: Call
         note: a line below the title.
     """
     names = list(dict.fromkeys(name for parts in rows.values() for name, value in parts.items() if value))
+    columns = [""] if len(rows) == 1 else list(rows)
+    cells = [[name, *(unit(parts.get(name, 0)) for parts in rows.values())] for name in names]
+    if len(names) > N_COLORS:
+        drawn = names[: N_COLORS - 1]
+        rows = {label: _with_rest(parts, drawn) for label, parts in rows.items()}
+        names = [*drawn, REST]
     body = []
     for label, parts in rows.items():
         total = sum(parts.values())
@@ -109,11 +124,15 @@ def divided_bars(title: str, rows: Mapping[str, Mapping[str, float]], unit: Call
             if value := parts.get(name, 0):
                 text = escape(f"{name}: {unit(value)}, {100 * value / total:.3g} %")
                 share = f"flex:{value / total:.5f}"
-                body.append(f"<div class='s{color % N_COLORS}' style='{share}' title='{text}'></div>")
+                body.append(f"<div class='s{color}' style='{share}' title='{text}'></div>")
         body.append("</div>")
-    columns = [""] if len(rows) == 1 else list(rows)
-    cells = [[name, *(unit(parts.get(name, 0)) for parts in rows.values())] for name in names]
     return _card(title, note, legend(names, always=True), "".join(body), _table(["", *columns], cells)) if names else ""
+
+
+def _with_rest(parts: Mapping[str, float], names: Sequence[str]) -> dict[str, float]:
+    """Return the parts of these names, and the sum of all others."""
+    rest = sum(value for name, value in parts.items() if name not in names)
+    return {**{name: parts.get(name, 0) for name in names}, REST: rest}
 
 
 def spark(counts: Sequence[float]) -> str:
@@ -131,7 +150,7 @@ def legend(names: Sequence[str], *, always: bool = False) -> str:
     """Return the names of colors; nothing for a single one, which the title names."""
     if len(names) < 2 and not always:
         return ""
-    items = (f'<span><i class="s{n % N_COLORS}"></i>{escape(name)}</span>' for n, name in enumerate(names))
+    items = (f'<span><i class="s{n}"></i>{escape(name)}</span>' for n, name in enumerate(names))
     return f'<div class="legend">{"".join(items)}</div>'
 
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path, PurePath
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from ..archive.description import describe_file
 from ..archive.entries import unsafe_path
 from ..archive.state_files import with_views_apart
 from ..archive.tensor_groups import grouped
-from ..errors import GcodecError, InvalidArgument, Unsupported
+from ..errors import GcodecError, InvalidArgument, Unsupported, number_of
 from ..files import FileSource, plan_file
 from ..files.elements import width
 from ..files.source import Bytes
@@ -64,6 +64,24 @@ class TensorRow:
     exponents: np.ndarray | None = None
 
 
+class FileRow(NamedTuple):
+    """A file of an archive as the report's table shows it.
+
+    Attributes:
+        path: its path in the archive.
+        format: its format.
+        n_tensors: how many tensors it has.
+        n_bytes: its size.
+        stored_bytes: what it takes in the archive.
+    """
+
+    path: str
+    format: str
+    n_tensors: int
+    n_bytes: int
+    stored_bytes: int
+
+
 @dataclass
 class Contents:
     """Everything that a report says of an archive or frame.
@@ -73,6 +91,7 @@ class Contents:
         value_bytes: size of what it restores to.
         stored_bytes: its own size.
         rows: its tensors.
+        files: its files, if it is an archive of several.
         distributions: of values, by type.
         n_read: bytes of values that were read for them.
         notes: remarks for the reader.
@@ -84,6 +103,7 @@ class Contents:
     value_bytes: int
     stored_bytes: int
     rows: list[TensorRow] = field(default_factory=list)
+    files: list[FileRow] = field(default_factory=list)
     distributions: dict[str, Distribution] = field(default_factory=dict)
     n_read: int = 0
     notes: list[str] = field(default_factory=list)
@@ -172,7 +192,7 @@ def _compressed(path: str | Path, source: FileSource, limit: int, base: Bases | 
                 contents = _archive(archive, limit, has_base=base is not None)
     finally:
         plan.close()
-    contents.kind = f"a {plan.format} file of {len(contents.rows)} tensors, not compressed"
+    contents.kind = f"a {plan.format} file of {number_of(len(contents.rows), 'tensor')}, not compressed"
     how = "lossless" if base is None else "lossless, with the same --base"
     contents.notes.insert(0, f"Sizes are those that gcodec compress would store, {how}; the file was not changed.")
     return contents
@@ -182,8 +202,8 @@ def _archive(archive: ArchiveReader, limit: int, *, has_base: bool) -> Contents:
     size = sum(entry.size for entry in archive.files)
     n_tensors = sum(len(entry.tensors) for entry in archive.files)
     first = archive.files[0] if len(archive.files) == 1 else None
-    files = f"{first.path}, a {first.format} file" if first else f"{len(archive.files)} files"
-    contents = Contents(f"an archive of {files} with {n_tensors} tensors", size, archive.size)
+    files = f"{first.path}, a {first.format} file" if first else f"{number_of(len(archive.files), 'file')}"
+    contents = Contents(f"an archive of {files} with {number_of(n_tensors, 'tensor')}", size, archive.size)
     floats = sum(segment.bytes for entry in archive.files for segment in entry.segments if segment.dtype)
     share = min(1.0, limit / floats) if floats else 1.0
     left_out = 0
@@ -198,11 +218,13 @@ def _archive(archive: ArchiveReader, limit: int, *, has_base: bool) -> Contents:
                 continue
             exponents[number] = _read(archive, entry, number, share, contents)
         file = entry.path if len(archive.files) > 1 else ""
+        if file:
+            contents.files.append(FileRow(file, entry.format, len(entry.tensors), entry.size, entry.stored))
         contents.rows += [_row(file, tensor, described["segments"], exponents) for tensor in described["tensors"]]
     if share < 1:
         contents.notes.append(f"Distributions and speeds are of the first {100 * share:.2g} % of every tensor.")
     if left_out:
-        contents.notes.append(f"{left_out} tensors are differences from a base, and were not read: give --base.")
+        contents.notes.append(f"Not read, as differences from a base: {number_of(left_out, 'tensor')}. Give --base.")
     return contents
 
 

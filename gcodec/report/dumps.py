@@ -10,7 +10,7 @@ import numpy as np
 
 from .. import codec
 from ..dtypes import BY_NAME
-from ..errors import Unsupported
+from ..errors import Unsupported, number_of
 from ..files import open_source, plan_file
 from ..format.ladders import FINE_LADDER
 from ..recorder import GRAD, PARAM, Dump, read_dump
@@ -103,7 +103,8 @@ def _count(sizes: StepSizes, kind: str, before: int, after: int) -> None:
 
 def add_dumps(page: Page, name: str, steps: list[StepSizes]) -> None:
     """Add the recorded steps of one run, which is in the folder or under the prefix ``name``."""
-    note = f"{len(steps)} dumps, compressed for this page: each tensor by itself, up to {MAX_VALUES:,} values of it."
+    many = number_of(len(steps), "dump")
+    note = f"{many}, compressed for this page: each tensor by itself, up to {MAX_VALUES:,} values of it."
     page.heading(f"Recorded steps, {name}", note)
     page.charts(_charts(steps))
 

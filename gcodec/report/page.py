@@ -11,6 +11,9 @@ from typing import NamedTuple
 #: Nothing is loaded, from wherever; the page's own style and script stand in it.
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
 
+#: A longer text in a table is cut in its middle where there is no room; so many characters of its end stay.
+LONG_TEXT, SHOWN_END = 16, 10
+
 UNSOUND = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
 
 
@@ -44,6 +47,15 @@ class Page:
     def heading(self, text: str, note: str = "") -> None:
         """Begin a section."""
         self._parts.append(f"<h2>{escape(_sound(text))}</h2>" + (f"<p>{escape(_sound(note))}</p>" if note else ""))
+
+    def opening(self, text: str, *, is_open: bool) -> None:
+        """Begin a part that opens and closes by a click on its title; :meth:`closing` ends it."""
+        state = ' open="open"' if is_open else ""
+        self._parts.append(f"<details{state}><summary><h3>{escape(_sound(text))}</h3></summary>")
+
+    def closing(self) -> None:
+        """End the part that was begun last."""
+        self._parts.append("</details>")
 
     def note(self, text: str) -> None:
         """Add a paragraph."""
@@ -103,7 +115,16 @@ def _class(column: str) -> str:
 
 def _cell(column: str, cell: Cell) -> str:
     value = "" if cell.value is None else f' data-v="{cell.value!r}"'
-    return f"<td{_class(column)}{value}>{cell.html or escape(cell.text)}</td>"
+    return f"<td{_class(column)}{value}>{cell.html or _cut_where_narrow(cell.text)}</td>"
+
+
+def _cut_where_narrow(text: str) -> str:
+    """Return a text as HTML that hides its middle where it is wider than a column may be, and tells all of it under
+    the mouse."""
+    if len(text) <= LONG_TEXT:
+        return escape(text)
+    start, end = escape(text[:-SHOWN_END]), escape(text[-SHOWN_END:])
+    return f'<div class="long" title="{escape(text)}"><span>{start}</span>{end}</div>'
 
 
 def _sound(text: str) -> str:

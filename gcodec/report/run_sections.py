@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 from ..checkpoints import StepInfo
+from ..errors import number_of
 from .charts import Curve, line_chart
 from .page import Cell, Page
 from .run_log import SUMS, Points, RunLog
@@ -187,7 +188,9 @@ def add_series(page: Page, name: str, steps: Sequence[StepInfo]) -> None:
     """Add the series of checkpoints in the folder called ``name``."""
     good = [info for info in steps if not info.problem]
     total, stored = sum(info.state_bytes for info in good), sum(info.file_bytes for info in good)
-    page.heading(f"Checkpoints in {name}", f"{len(good)} steps: {bytes_text(total)} in {bytes_text(stored)}.")
+    page.heading(
+        f"Checkpoints in {name}", f"{number_of(len(good), 'step')}: {bytes_text(total)} in {bytes_text(stored)}."
+    )
     curves = []
     for label, whole in (("stored whole", True), ("as a difference", False)):
         shown = [info for info in good if (info.base is None) == whole and info.state_bytes]

@@ -7,8 +7,9 @@ from collections.abc import Iterable
 
 from rich.filesize import decimal
 
+from ..errors import number_of
 from .charts import column_chart, divided_bars, spark
-from .contents import Contents, TensorRow
+from .contents import Contents, FileRow, TensorRow
 from .distributions import around_the_bulk, entropy
 from .page import Cell, Page
 
@@ -30,6 +31,10 @@ COLUMNS = (
     ">bits/exponent",
     "exponents",
 )
+FILE_COLUMNS = ("file", "format", ">tensors", ">size", ">stored", ">ratio")
+SORTING = "A click on a column sorts by it."
+#: Of more files, the table of tensors of each opens by a click.
+MAX_OPEN = 20
 KINDS = {
     "constant": "constant: a single value",
     "raw": "raw: as it is, coding would gain nothing",
@@ -64,8 +69,38 @@ def add_contents(page: Page, contents: Contents) -> None:
     if contents.distributions:
         page.heading("Values", f"Counted over {bytes_text(contents.n_read)} of values.")
         page.charts(_distributions(contents))
-    page.heading("Tensors", "A click on a column sorts by it.")
-    page.table(COLUMNS, [_cells(row, sparks=len(contents.rows) <= MAX_SPARKS) for row in contents.rows])
+    _add_tables(page, contents)
+
+
+def _add_tables(page: Page, contents: Contents) -> None:
+    """Add the table of tensors; of an archive of several files a table of these, and one of tensors for each."""
+    sparks = len(contents.rows) <= MAX_SPARKS
+    if not contents.files:
+        page.heading("Tensors", SORTING)
+        page.table(COLUMNS, [_cells(row, sparks=sparks) for row in contents.rows])
+        return
+    page.heading("Files", SORTING)
+    page.table(FILE_COLUMNS, [_file_cells(file) for file in contents.files])
+    page.heading("Tensors of each file")
+    tables: dict[str, list[list[Cell]]] = {}
+    for row in contents.rows:
+        tables.setdefault(row.file, []).append(_cells(row, sparks=sparks))
+    for path, rows in tables.items():
+        page.opening(path, is_open=len(tables) <= MAX_OPEN)
+        page.table(COLUMNS, rows)
+        page.closing()
+
+
+def _file_cells(file: FileRow) -> list[Cell]:
+    ratio = file.n_bytes / file.stored_bytes if file.stored_bytes else math.nan
+    return [
+        Cell(file.path),
+        Cell(file.format),
+        Cell(str(file.n_tensors), file.n_tensors),
+        Cell(bytes_text(file.n_bytes), file.n_bytes),
+        Cell(bytes_text(file.stored_bytes), file.stored_bytes),
+        _number(ratio, 3),
+    ]
 
 
 def _sizes(rows: Iterable[TensorRow]) -> str:
@@ -91,7 +126,9 @@ def _blocks(rows: Iterable[TensorRow]) -> str:
         return ""
     parts = {KINDS.get(kind, kind): count for kind, count in sorted(kinds.items(), key=lambda item: -item[1])}
     total = sum(parts.values())
-    return divided_bars("What each block became", {f"{total:.0f} blocks": parts}, lambda count: f"{count:.0f}", "")
+    return divided_bars(
+        "What each block became", {number_of(int(total), "block"): parts}, lambda count: f"{count:.0f}", ""
+    )
 
 
 def _stages(contents: Contents) -> str:
@@ -113,9 +150,8 @@ def _distributions(contents: Contents) -> Iterable[str]:
 
 
 def _cells(row: TensorRow, *, sparks: bool) -> list[Cell]:
-    name = f"{row.file}:{row.name}" if row.file else row.name
     shape = Cell("×".join(map(str, row.shape)) or "scalar")
-    first = [Cell(name), Cell(row.dtype), shape, Cell(bytes_text(row.value_bytes), row.value_bytes)]
+    first = [Cell(row.name), Cell(row.dtype), shape, Cell(bytes_text(row.value_bytes), row.value_bytes)]
     if row.shares:
         return [*first, Cell(f"in {row.shares}", 0), *(Cell("") for _ in COLUMNS[5:])]
     ratio = row.value_bytes / row.stored_bytes if row.stored_bytes else math.nan

@@ -8,6 +8,9 @@ import numpy as np
 import pytest
 
 from gcodec.benchmark import bounds, inputs, settings
+from gcodec.benchmark.measure import Result, Size
+from gcodec.benchmark.report import distance
+from gcodec.benchmark.settings import NEAR_LOSSLESS
 from gcodec.demo.figures import strategies
 from gcodec.dtypes import BY_NAME
 from gcodec.format.ladders import Ladder
@@ -107,3 +110,21 @@ def test_better_coding_strategies_take_fewer_bits(gradient):
     rows = {row["strategy"]: row["bits_per_value"] for row in strategies.exponent_rows([gradient])}
     assert rows["native Huffman, one table"] <= rows["optimized (GComp), one table"] < 8
     assert rows["order-0 bound, blocks of 16 Ki"] < rows["native Huffman, one table"]
+
+
+@pytest.mark.parametrize(("stored", "words"), [(740, "26.0 % below"), (1000, "0.0 % above"), (1260, "26.0 % above")])
+def test_a_size_is_said_to_be_below_or_above_and_never_a_negative_distance_above(stored, words):
+    pytest.importorskip("torch")
+    pytest.importorskip("sklearn")
+    from gcodec.demo.run import Findings, lines_of
+
+    size = Size(
+        "x", "cnn", 1, "gradients", "float32", NEAR_LOSSLESS, "gcodec", 250, 1000, stored, bound=1000.0, paper=1000.0
+    )
+    result = Result([], sizes=[size], failures=[])
+    lines = [line for line in lines_of(Findings(result, {}, {}, [])) if line.startswith("Size against")]
+    assert lines == [
+        f"Size against the {what}: cnn {NEAR_LOSSLESS} {words} to {words}."
+        for what in ("local order-0 bound", "GComp paper's layout")
+    ]
+    assert distance(-26.04) == "26.04 % below" and distance(0.5, 1) == "0.5 % above"

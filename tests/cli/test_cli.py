@@ -313,7 +313,7 @@ def test_inspect_shows_archives_frames_and_files(capsys):
     assert {mode for segment in file["segments"] for mode in segment["modes"]} >= {"lossless", "near-lossless"}
     run("inspect", "x.gc", "--chunks")
     text = capsys.readouterr().out
-    assert all(tensor["name"] in text for tensor in file["tensors"]) and "bits/value" in text and "0/3/6/9" in text
+    assert all(tensor["name"] in text for tensor in file["tensors"]) and "bits" in text and "0/3/6/9" in text
     [frame] = result_of(capsys, "inspect", "frame")
     assert frame["kind"] == "frame" and frame["shape"] == [50, 60]
     [plain] = result_of(capsys, "inspect", DUMPS[0])
@@ -364,7 +364,7 @@ def test_record_explains_itself_and_lists_dumps(capsys):
 def test_every_verb_has_help(verb, capsys):
     run(verb, "--help")
     printed = capsys.readouterr().out
-    assert printed.startswith(f"usage: gcodec {verb}") and max(map(len, printed.splitlines())) < 130
+    assert printed.startswith(f"usage: gcodec {verb}") and max(map(len, printed.splitlines())) <= 120
 
 
 def test_help_and_lists_load_no_large_packages():

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import sys
+import warnings
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -28,6 +30,7 @@ folder = commands.folder
 def be_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let standard error be taken for a terminal."""
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    monkeypatch.setenv("TERM", "xterm")
 
 
 def test_bench_counts_its_turns_and_names_them(capsys, monkeypatch):
@@ -81,6 +84,27 @@ def test_compiling_is_not_counted_in_rates(monkeypatch, capsys):
         run(*arguments)
         assert "(4.0 s of that to compile kernels, this once)" in capsys.readouterr().out
     assert display.speed(1e8, 1.0, 0.5) == "1.00 s, 200.00 MB/s" and display.speed(1e6, 1.0) == "1.00 s"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"), [(0.0, "1 ms"), (0.0042, "4 ms"), (0.0994, "99 ms"), (0.1, "0.10 s"), (61.234, "61.23 s")]
+)
+def test_a_time_is_never_nothing(seconds, words):
+    assert display.duration(seconds) == words and display.speed(10, seconds) == words
+
+
+def test_a_file_of_nothing_has_no_ratio(capsys):
+    Path("empty").write_bytes(b"")
+    for command in (["compress", "empty"], ["-l", "empty.gc"], ["inspect", "empty.gc"]):
+        run(*command)
+        assert ", ratio -" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", ["bfloat16", "float16", "float32", "float64"])
+def test_what_warmup_encodes_warns_of_nothing(name):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert len(list(codec._warmed_rows(name, np.random.default_rng(0)))) > 10
 
 
 def test_a_bar_says_that_kernels_are_compiled_and_then_what_is_done_again(monkeypatch):
@@ -138,3 +162,24 @@ def test_warmup_names_types_line_by_line_and_kernels_on_a_terminal(capsys, monke
     run("warmup", "float32", "bfloat16")
     printed = capsys.readouterr()
     assert "2/2" in printed.err and "bfloat16" in printed.err and printed.out.startswith("kernels ready")
+
+
+@pytest.mark.parametrize("term", ["dumb", "unknown"])
+def test_a_terminal_that_draws_no_line_anew_gets_lines_and_no_bars(term, monkeypatch, capsys):
+    be_terminal(monkeypatch)
+    monkeypatch.setenv("TERM", term)
+    monkeypatch.setattr(codec, "warmup", lambda names: None)
+    Path("x.npy").write_bytes(npy(X))
+    run("compress", "x.npy")
+    run("warmup", "float32", "float16")
+    printed = capsys.readouterr()
+    assert not printed.err and len(printed.out.splitlines()) == 4 and "float16: " in printed.out
+
+
+def test_the_time_beside_a_bar_is_empty_until_there_is_one():
+    task = SimpleNamespace(elapsed=None, time_remaining=0.4)
+    elapsed = display._time_column(lambda task: task.elapsed)
+    remaining = display._time_column(lambda task: task.time_remaining, " left")
+    assert elapsed.render(task).plain == remaining.render(task).plain == ""
+    task = SimpleNamespace(elapsed=61.9, time_remaining=3600.0)
+    assert (elapsed.render(task).plain, remaining.render(task).plain) == ("0:01:01", "1:00:00 left")

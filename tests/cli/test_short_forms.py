@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +16,7 @@ import pytest
 import gcodec
 from gcodec.cli import VERBS
 from gcodec.cli.parser import GROUPS, actions_of, parser_for, verbs_of
-from gcodec.cli.short_form import verb_line
+from gcodec.cli.short_form import CHOICES, verb_line
 from tests.archive.test_files import npy
 from tests.support import commands
 from tests.support.commands import run
@@ -255,6 +258,45 @@ def test_help_shows_every_verb_with_an_example_and_fits_a_screen(capsys):
     assert max(map(len, printed.splitlines())) <= 110 and len(printed.splitlines()) <= 50
 
 
+def spoken(line: str, stdin: bytes = b"") -> tuple[int, bytes, str]:
+    """Return exit code, output and errors of ``gcodec`` within a line of the shell, which calls it ``"$@"``."""
+    environment = {**os.environ, "PYTHONPATH": str(Path(gcodec.__file__).parents[1])}
+    command = ["sh", "-c", line, "sh", sys.executable, "-m", "gcodec"]
+    done = subprocess.run(command, input=stdin, capture_output=True, check=False, env=environment)
+    return done.returncode, done.stdout, done.stderr.decode()
+
+
+@pytest.mark.skipif(os.name != "posix", reason="a shell of POSIX")
+@pytest.mark.parametrize("line", ['"$@" -c </dev/null >x', '"$@" -q <x >x', '"$@" >x', '"$@" compress - -o y'])
+def test_an_empty_standard_input_is_an_error_that_leaves_the_output_empty(line):
+    Path("x").write_bytes(b"")
+    said = "gcodec: error: standard input is empty: there is nothing to compress (gcodec --help)\n"
+    assert spoken(line) == (1, b"", said)
+    assert Path("x").stat().st_size == 0 and names() == ["x"]
+
+
+@pytest.mark.skipif(os.name != "posix", reason="a shell of POSIX")
+@pytest.mark.parametrize("words", ["", " -q"])
+def test_without_a_word_nor_an_input_no_help_is_taken_for_an_archive(words):
+    said = "gcodec: error: name a verb or a file, or pipe something in (gcodec --help)\n"
+    assert spoken(f'"$@"{words} </dev/null >x') == (2, b"", said) and Path("x").stat().st_size == 0
+
+
+@pytest.mark.skipif(os.name != "posix", reason="pseudo-terminals of POSIX")
+def test_a_terminal_is_not_read_from_and_gets_help():
+    master, terminal = os.openpty()
+    environment = {**os.environ, "PYTHONPATH": str(Path(gcodec.__file__).parents[1])}
+    call = [sys.executable, "-m", "gcodec"]
+    with open("x.gc", "wb") as output:
+        done = subprocess.run(call, stdin=terminal, stdout=output, stderr=subprocess.PIPE, check=False, env=environment)
+    assert (done.returncode, Path("x.gc").read_bytes()) == (2, b"")
+    assert b"name a verb or a file, or pipe something in" in done.stderr
+    done = subprocess.run(call, stdin=subprocess.DEVNULL, stdout=terminal, check=False, env=environment)
+    assert done.returncode == 2 and os.read(master, 1000).startswith(b"usage: gcodec")
+    os.close(master)
+    os.close(terminal)
+
+
 # ------------------------------------------------------------------------------------------------------ Completion
 
 
@@ -267,6 +309,12 @@ CASES = {
     ("gcodec", "series", "re"): ["restore"],
     ("gcodec", "series", "prune", "run", "--keep-"): ["--keep-last", "--keep-every"],
     ("gcodec", "completion", ""): ["bash", "zsh", "fish"],
+    ("gcodec", "warmup", "bf"): ["bfloat16"],
+    ("gcodec", "compress", "x", "--dtype", "float8"): ["float8_e4m3fn", "float8_e5m2"],
+    ("gcodec", "x.npy", "--man"): ["--mantissa-bits"],
+    ("gcodec", "x.npy", "--mode", "g"): ["gcomp"],
+    ("gcodec", "-d", "x.gc", "--onl"): ["--only"],
+    ("gcodec", "--dec"): ["--decompress"],
 }
 
 
@@ -283,13 +331,44 @@ def test_bash_completes_verbs_options_and_values(capsys):
     assert dict(zip(CASES, (line.split() for line in done.stdout.splitlines()), strict=True)) == CASES
 
 
+def parsers(parser: argparse.ArgumentParser, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Yield the parser of each verb, and of each verb of a verb, with the words that call it."""
+    for name, verb in verbs_of(parser).items():
+        yield (*path, name), verb
+        yield from parsers(verb, (*path, name))
+
+
+@pytest.mark.skipif(not Path("/bin/bash").exists(), reason="needs bash")
+def test_bash_completes_just_what_the_parser_takes(capsys):
+    run("completion", "bash")
+    script, wanted = [capsys.readouterr().out], []
+
+    def ask(*words: str) -> None:
+        quoted = " ".join(f"'{word}'" for word in ("gcodec", *words))
+        script.append(f"COMP_WORDS=({quoted}); COMP_CWORD={len(words)}; COMPREPLY=(); _gcodec; echo ${{COMPREPLY[@]}}")
+
+    of_files: set[str] = set()
+    for path, parser in parsers(parser_for(VERBS)):
+        options = [action for action in actions_of(parser) if action.option_strings]
+        ask(*path, "-")
+        wanted.append({name for action in options for name in action.option_strings})
+        of_files |= wanted[-1] if path[0] in ("compress", "decompress", "verify") else set()
+        for action in options:
+            if action.choices:
+                ask(*path, action.option_strings[-1], "")
+                wanted.append(set(action.choices))
+    ask("x.npy", "-")
+    wanted.append(of_files | {*CHOICES, "-T", "-V", "--version"})
+    done = subprocess.run(["bash", "-c", "\n".join(script)], capture_output=True, text=True, check=True)
+    assert [set(line.split()) for line in done.stdout.splitlines()] == wanted
+
+
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_completion_knows_all_options_of_all_verbs(shell, capsys):
     run("completion", shell)
     script = capsys.readouterr().out
-    parsers = [parser_for(VERBS), *verbs_of(parser_for(VERBS)).values()]
-    parsers += verbs_of(verbs_of(parsers[0])["series"]).values()
-    options = {name for parser in parsers for action in actions_of(parser) for name in action.option_strings}
+    known = [parser_for(VERBS), *(parser for _, parser in parsers(parser_for(VERBS)))]
+    options = {name for parser in known for action in actions_of(parser) for name in action.option_strings}
     assert len(options) > 30
     for name in options:
         assert (name if shell != "fish" else f"-l {name[2:]}" if name[1] == "-" else f"-s {name[1:]}") in script

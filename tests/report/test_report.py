@@ -24,10 +24,10 @@ from gcodec.cli.inspect import EXAMPLES
 from gcodec.files import open_source
 from gcodec.frame.kinds import BLOCK_KINDS
 from gcodec.report import report_page
-from gcodec.report.charts import Curve, column_chart, line_chart
+from gcodec.report.charts import N_COLORS, REST, Curve, column_chart, divided_bars, line_chart
 from gcodec.report.contents import TensorRow, contents_of
 from gcodec.report.distributions import Distribution, entropy
-from gcodec.report.page import Cell, Page
+from gcodec.report.page import LONG_TEXT, Cell, Page
 from gcodec.report.run_log import read_log
 from gcodec.report.tensor_sections import KINDS
 from tests.archive.test_files import npy, npz, torch_file
@@ -79,12 +79,10 @@ def test_a_page_about_an_archive_has_its_tensors_and_numbers(capsys):
     run("compress", "a.npy", "b.npz", "-o", "both.gc", "-q")
     run("report", "both.gc", "-q")
     root = parsed(Path("both.gc.html").read_text("utf-8"))
-    rows = {text(row[0]): row for row in table(root)}
-    segments = {
-        f"{file['path']}:{segment['name']}": segment
-        for file in listed("both.gc", capsys)
-        for segment in file["segments"]
-    }
+    files = listed("both.gc", capsys)
+    assert [text(row[0]) for row in table(root)] == [file["path"] for file in files]
+    rows = {(n, text(row[0])): row for n in range(len(files)) for row in table(root, n + 1)}
+    segments = {(n, segment["name"]): segment for n, file in enumerate(files) for segment in file["segments"]}
     assert rows.keys() == segments.keys()
     for name, segment in segments.items():
         cells = rows[name]
@@ -99,6 +97,40 @@ def test_a_page_about_an_archive_has_its_tensors_and_numbers(capsys):
     assert f"{Path('both.gc').stat().st_size / 1e3:.2f} kB" in body and "Exponents of float16" in body
     run("report", "both.gc", "-q", code=1)
     assert "exists already" in capsys.readouterr().err
+
+
+def test_an_archive_of_files_has_a_table_of_them_and_one_of_tensors_for_each(capsys):
+    long = "model.layers.10.self_attention.query_key_value_projection.weight"
+    Path("run").mkdir()
+    for name in ("first & <best>.npz", "second.npz"):
+        Path("run", name).write_bytes(npz({long: X, "n": X[:9]}))
+    Path("run/notes.txt").write_text("of the run")
+    run("compress", "run", "-q")
+    root = parsed(report_page("run.gc"))
+    paths = ["run/first & <best>.npz", "run/notes.txt", "run/second.npz"]
+    rows = table(root)
+    assert [text(row[0]) for row in rows] == paths and [text(row[2]) for row in rows] == ["2", "0", "2"]
+    for row, file in zip(rows, listed("run.gc", capsys), strict=True):
+        assert (row[3].get("data-v"), row[4].get("data-v")) == (str(file["bytes"]), str(file["stored_bytes"]))
+    parts = [part for part in root.iter("details") if any(tag.get("class") == "sortable" for tag in part.iter("table"))]
+    assert [text(next(part.iter("h3"))) for part in parts] == [paths[0], paths[2]]
+    for part in parts:
+        [cells] = [row for row in part.iter("tr") if text(row[0]) == long]
+        assert cells[0][0].get("title") == long
+
+
+def test_tables_scroll_in_a_box_of_their_own_and_long_names_are_cut_where_there_is_no_room():
+    gcodec.save_file({"short": X, "a.name.that.is.very.long.indeed" * 9: X + 1}, "x.gc")
+    root = parsed(report_page("x.gc"))
+    boxes = [box for box in root.iter("div") if box.get("class") == "scroll"]
+    assert {id(tag) for box in boxes for tag in box.iter("table")} == {id(tag) for tag in root.iter("table")}
+    for cells in table(root):
+        is_long = len(text(cells[0])) > LONG_TEXT
+        assert [tag.get("title") for tag in cells[0]] == [text(cells[0])] * is_long
+    style = text(next(root.iter("style")))
+    assert re.search(r"\.scroll {[^}]*overflow-x: auto", style)
+    assert all(float(cut) <= 40 for cut in re.findall(r"\.long { [^}]*max-width: min\([\d.]+rem, ([\d.]+)vw\)", style))
+    assert len(re.findall(r"\.long span {[^}]*text-overflow: ellipsis", style)) == 1
 
 
 def test_tensors_that_share_bytes_are_counted_once_and_said_so():
@@ -181,7 +213,7 @@ def test_differences_from_a_base_are_read_with_the_base_only():
     Path("old.npy").write_bytes(npy(X))
     Path("new.npy").write_bytes(npy(X + np.float32(1e-9)))
     run("compress", "new.npy", "--base", "old.npy", "-q")
-    assert "1 tensors are differences from a base" in text(parsed(report_page("new.npy.gc")))
+    assert "Not read, as differences from a base: 1 tensor." in text(parsed(report_page("new.npy.gc")))
     run("report", "new.npy.gc", "--base", "old.npy", "-q")
     body = text(parsed(Path("new.npy.gc.html").read_text("utf-8")))
     assert "Exponents of float32" in body and "differences from a base" not in body
@@ -240,6 +272,36 @@ def test_rounded_values_use_no_more_mantissa_bits_than_they_keep():
     found = Distribution("float32")
     found.add(kept.reshape(-1).view(np.uint8))
     assert not found.used_bits[6:].any() and found.used_bits[5] > found.used_bits[4] > 0
+
+
+@pytest.mark.parametrize("steps", [(5,), (5, 6, 7)])
+def test_a_single_step_that_is_stored_whole_is_drawn(steps):
+    checkpointer = Checkpointer("series", full_every=10)
+    for step in steps:
+        checkpointer.save(step, {"w": X * np.float32(1 + step * 2**-20)})
+    [chart] = [tag for tag in parsed(report_page(".")).iter("section") if "Size of each step" in text(tag)]
+    dots = [
+        (float(tag.get("cx", "nan")), tag.get("class")) for tag in chart.iter("circle") if tag.get("class") != "hit"
+    ]
+    assert [shape for _, shape in dots] == ["dot s0", *["dot s1"] * (len(steps) - 1)]
+    assert len({left for left, _ in dots}) == len(steps)
+    assert "5" in [tag.text for tag in chart.iter("text")]
+
+
+def test_no_two_parts_of_a_picture_have_one_color():
+    curves = [Curve(f"c{n}", [(0, n), (1, n + 1)]) for n in range(N_COLORS * 2 + 1)]
+    charts = line_chart("t", curves, "step")
+    root = ElementTree.fromstring(f"<div>{charts}</div>")
+    paths = [[str(tag.get("class")) for tag in chart.iter("path")] for chart in root]
+    assert [len(names) for names in paths] == [len(set(names)) for names in paths] == [N_COLORS, N_COLORS, 1]
+    assert all(f"c{n}" in text(root) for n in range(len(curves)))
+    parts = {f"p{n}": float(20 - n) for n in range(12)}
+    bars = ElementTree.fromstring(divided_bars("t", {"a": parts, "b": {"p11": 3.0}}, str, ""))
+    swatches = [tag.get("class") for tag in bars.iter("i")]
+    assert len(swatches) == len(set(swatches)) == N_COLORS and REST in text(bars)
+    shares = [tag.get("title", "") for tag in bars.iter("div") if tag.get("title")]
+    assert shares[N_COLORS - 1].startswith(f"{REST}: {sum(20.0 - n for n in range(N_COLORS - 1, 12))}")
+    assert "p11" in text(next(bars.iter("table")))
 
 
 def test_columns_open_a_table_of_their_numbers():
