@@ -43,6 +43,7 @@ PAGES = {
                 "frameworks",
                 "cluster",
                 "guarantees",
+                "uncompressed",
                 "failures",
             )
         ),

@@ -182,8 +182,10 @@ def test_damage_of_what_a_cast_is_of_is_called_damage():
         archive.read("weights")
 
 
-def test_the_command_line_and_reports_name_what_a_tensor_is_a_cast_of(tmp_path: Path, capsys):
+def test_the_command_line_and_reports_name_what_a_tensor_is_a_cast_of(tmp_path: Path, capsys, monkeypatch):
     from gcodec.cli import main
+
+    monkeypatch.setenv("COLUMNS", "200")  # enough for whole names
 
     (tmp_path / "x.gc").write_bytes(saved(state_of(MASTERS, torch.bfloat16)))
     for arguments in (["inspect"], ["decompress", "--list"]):

@@ -83,7 +83,8 @@ def test_objects_and_streams_have_equal_tensors_once():
     assert sizes[1] < sizes[0] + 300
 
 
-def test_files_of_several_kinds_in_one_archive_have_equal_tensors_once(tmp_path, capsys):
+def test_files_of_several_kinds_in_one_archive_have_equal_tensors_once(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")  # enough for whole names
     torch = pytest.importorskip("torch")
     folder, back = tmp_path / "model", tmp_path / "back"
     folder.mkdir()

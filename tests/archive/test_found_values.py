@@ -198,7 +198,7 @@ def test_a_copy_of_a_file_is_called_so_though_it_is_cut_into_segments(tmp_path, 
         (folder / name).write_bytes(content)
     assert main(["compress", str(folder), "-o", str(tmp_path / "run.gc"), "-q"]) == 0
     assert main(["decompress", "--list", str(tmp_path / "run.gc")]) == 0
-    whole, copy, other = capsys.readouterr().out.splitlines()[1:]
+    whole, copy, other, _ = capsys.readouterr().out.splitlines()[1:]
     assert copy.startswith("run/b: bytes, 1.45 MB as run/a")
     assert " as " not in whole + other
     with ArchiveReader(tmp_path / "run.gc") as archive:

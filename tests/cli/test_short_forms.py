@@ -189,7 +189,7 @@ def test_a_base_that_is_an_archive_is_not_taken_for_an_input():
         (["compress"], "name a file or a folder, or - for"),
         (["decompress", "-q"], "name an archive"),
         (["verify"], "name an archive"),
-        (["--quick"], "unrecognized"),
+        (["--quick"], "name a verb or a file, or pipe something in"),
         (["-9", "x.npy"], "-9: gcodec has no compression levels"),
         (["--fast=3", "x.npy"], "--fast=3: gcodec has no compression levels"),
         (["x.npy", "--mantissa-bits", "-1"], "--mantissa-bits must be 1 to 52, not -1"),

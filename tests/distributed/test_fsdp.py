@@ -6,9 +6,11 @@ import re
 from typing import Any
 
 import pytest
-import torch
 
+pytest.importorskip("torch")
 pytest.importorskip("torch.distributed.fsdp")
+
+import torch
 
 from tests.distributed import fsdp_cases as cases
 from tests.support.rank_fixtures import ranks_of
