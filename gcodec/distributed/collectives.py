@@ -15,11 +15,11 @@ import torch.distributed as dist
 from ..errors import InvalidArgument, Unsupported, check_int, check_optional_int
 from ..threads import threads_per_rank
 from .modes import FixedBits, Lossless, NearLossless
-from .reduction.allreduce import SMALLEST, allreduce_job, dense_allreduce
+from .reduction.allreduce import SMALLEST, allreduce_job, dense_allreduce, half_job
 from .reduction.bypass import Bypass
 from .reduction.coder import BufferCodebooks
 from .reduction.collective_codebooks import CollectiveCodebooks
-from .reduction.gather import dense_gather_job, gather_job
+from .reduction.gather import Gather, dense_gather_job
 from .reduction.gpu_coder import GpuCodebooks
 from .reduction.gpu_jobs import (
     gpu_allreduce_job,
@@ -31,7 +31,7 @@ from .reduction.gpu_jobs import (
 )
 from .reduction.precompile import precompile_kernels
 from .reduction.reduce_request import TYPES, ReduceRequest
-from .reduction.scatter import dense_reduce_scatter_job, reduce_scatter_job
+from .reduction.scatter import Scatter, dense_reduce_scatter_job
 from .reduction.shared_codebooks import Refresh
 from .reduction.step_detection import COMPRESSED, PLAIN, PLAIN_TIMED, GroupBypass
 from .stats import Counters
@@ -329,7 +329,9 @@ class Collectives:
             job = dense_gather_job(lane, own, flat, counters, self.label)
         else:
             request = ReduceRequest(lane, own, flat, _EXACT, False, counters, label=self.label)
-            job = _made_on_lane(lambda: gather_job(request, self._shared(lane, "gather", flat, _EXACT), self.threads))
+            job = _made_on_lane(
+                lambda: half_job(request, self._shared(lane, "gather", flat, _EXACT), self.threads, Gather)
+            )
 
         def end() -> list[torch.Tensor]:
             self._end(lane, kind, call, counters)
@@ -347,7 +349,7 @@ class Collectives:
         request = ReduceRequest(lane, whole, part, self.options.mode, mean, counters, label=self.label)
         if on_gpu:
             return gpu_reduce_scatter_job(request, self._kept(lane, "scatter", whole))
-        return _made_on_lane(lambda: reduce_scatter_job(request, self._shared(lane, "scatter", whole), self.threads))
+        return _made_on_lane(lambda: half_job(request, self._shared(lane, "scatter", whole), self.threads, Scatter))
 
     def _shared(
         self, lane: Lane, name: str, flat: torch.Tensor, mode: Lossless | FixedBits | None = None

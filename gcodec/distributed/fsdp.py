@@ -33,7 +33,15 @@ if TYPE_CHECKING:
     from torch.distributed.fsdp import FSDPModule
 
 
-class CompressedReduceScatter:
+class _Allocating:
+    """Gives FSDP2 memory for a communication, as torch's interfaces ask for."""
+
+    def allocate(self, size: Sequence[Any], *, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+        """Return memory for a buffer, of the given size, type and device."""
+        return torch.empty(*size, dtype=dtype, device=device)
+
+
+class CompressedReduceScatter(_Allocating):
     """The reduce-scatter of a module's gradients under FSDP2, with the interface of torch's ``ReduceScatter``.
 
     Args:
@@ -45,10 +53,6 @@ class CompressedReduceScatter:
         self.collectives = collectives
         self._model, self._has_looked = weakref.ref(model), False
         self._awaited = Awaited(collectives.log, "call compress_fsdp on the model that is trained")
-
-    def allocate(self, size: Sequence[Any], *, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-        """Return memory for a buffer, of the given size, type and device."""
-        return torch.empty(*size, dtype=dtype, device=device)
 
     def __call__(
         self,
@@ -130,7 +134,7 @@ class _ReplicaAverage:
             work.wait()
 
 
-class CompressedAllGather:
+class CompressedAllGather(_Allocating):
     """The all-gather of a module's parameters under FSDP2, without loss, with the interface of torch's ``AllGather``.
 
     Args:
@@ -139,10 +143,6 @@ class CompressedAllGather:
 
     def __init__(self, collectives: Collectives) -> None:
         self.collectives = collectives
-
-    def allocate(self, size: Sequence[Any], *, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-        """Return memory for a buffer, of the given size, type and device."""
-        return torch.empty(*size, dtype=dtype, device=device)
 
     def __call__(
         self,

@@ -267,7 +267,7 @@ def reduction_of(
         request: what to reduce, and how.
         codebooks: the codebooks that ranks share; None for frames that carry their own.
         threads: threads of the codec; None for all cores.
-        kind: the class to make: an all-reduce, or a reduce-scatter.
+        kind: the class to make: an all-reduce, a reduce-scatter or an all-gather.
     """
     lane, dtype, mode, gradients = request.lane, request.dtype, request.mode, request.gradients
     level_chooser = None
@@ -279,6 +279,20 @@ def reduction_of(
     coder = Coder(dtype, mode.bit_layout(dtype), level_chooser, codebooks, shapes, threads, request.counters)
     terms: tuple[Any, ...] = (*mode.terms, digest_of(codebooks))
     return kind(lane, coder, values, result, mean=request.mean, terms=terms, label=request.label)
+
+
+def half_job(
+    request: ReduceRequest, codebooks: BufferCodebooks | None, threads: int | None, kind: type[Reduction]
+) -> LaneJob:
+    """Return the job that makes a half of an all-reduce alone, to its end; arguments as of :func:`reduction_of`. Its
+    value is the request's result."""
+    half = partial(reduction_of, request, codebooks, threads, kind)
+
+    def run() -> torch.Tensor:
+        half().run()
+        return request.result
+
+    return LaneJob(run, lambda error: half().abort(error))
 
 
 def _started(reduction: Reduction, result: torch.Tensor) -> StartedJob:

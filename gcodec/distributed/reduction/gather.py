@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import partial
 from time import perf_counter
 
 import torch
@@ -15,11 +14,8 @@ from ..transport.delegation import inner_method
 from ..transport.jobs import LaneJob
 from ..transport.lane import Lane
 from ..transport.transfers import Transfers, labeled
-from .allreduce import reduction_of
-from .coder import BufferCodebooks
 from .partition import piece_length, pieces_of
 from .reduce import Reduction
-from .reduce_request import ReduceRequest
 from .schedule import Schedule, Slot
 
 
@@ -44,7 +40,7 @@ class Gather(Reduction):
     """Runs one all-gather, without loss. A value is encoded once, for all ranks.
 
     Arguments are those of :class:`~gcodec.distributed.reduction.reduce.Reduction`, but that ``values`` are this rank's
-    part only, uintW[n / ranks]; it may lie where ``result`` has it.
+    part only, uintW[n / ranks]; it may lie where ``result`` has it. The coder's mode is ``Lossless``.
     """
 
     kind_terms = ("gather",)
@@ -68,23 +64,6 @@ class Gather(Reduction):
             self._decode(transfers, slot, message, self.result[slot.begin : slot.end])
             yield
         self._confirm(transfers, receipts)
-
-
-def gather_job(request: ReduceRequest, codebooks: BufferCodebooks | None = None, threads: int | None = None) -> LaneJob:
-    """Return the job that gathers all ranks' values. Its value is the request's result.
-
-    Args:
-        request: what to gather: ``flat`` is this rank's part of ``result`` and may lie there; the mode is ``Lossless``.
-        codebooks: the codebooks that ranks share; None for frames that carry their own.
-        threads: threads of the codec; default all cores.
-    """
-    gather = partial(reduction_of, request, codebooks, threads, Gather)
-
-    def all_gather() -> torch.Tensor:
-        gather().run()
-        return request.result
-
-    return LaneJob(all_gather, lambda error: gather().abort(error))
 
 
 def dense_gather_job(lane: Lane, part: torch.Tensor, whole: torch.Tensor, counters: Counters, label: str) -> LaneJob:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from time import perf_counter
 
 import numpy as np
@@ -15,11 +14,8 @@ from ..transport.delegation import inner_method
 from ..transport.jobs import LaneJob
 from ..transport.lane import Lane
 from ..transport.transfers import labeled
-from .allreduce import reduction_of
-from .coder import BufferCodebooks
 from .partition import piece_length, pieces_of
 from .reduce import Reduction
-from .reduce_request import ReduceRequest
 from .schedule import OneWay, Schedule
 
 
@@ -39,7 +35,8 @@ class Scatter(Reduction):
     """Runs one reduce-scatter. A value is encoded once, as a contribution; the result stays here, and is not rounded.
 
     Arguments are those of :class:`~gcodec.distributed.reduction.reduce.Reduction`, but that the number of values is a
-    multiple of the ranks, and ``result`` takes this rank's part only: uintW[n / ranks].
+    multiple of the ranks, and ``result`` takes this rank's part only: uintW[n / ranks]. The coder's mode is not
+    ``NearLossless``, which has no meaning without all gradients.
     """
 
     kind_terms = ("scatter",)
@@ -55,25 +52,6 @@ class Scatter(Reduction):
         super().run()
         begin = self.lane.rank * len(part)
         part[:] = self.result[begin : begin + len(part)]
-
-
-def reduce_scatter_job(
-    request: ReduceRequest, codebooks: BufferCodebooks | None = None, threads: int | None = None
-) -> LaneJob:
-    """Return the job that reduces a buffer and keeps this rank's part of it. Its value is the request's result.
-
-    Args:
-        request: what to reduce, and how; the mode is not NearLossless, which has no meaning without all gradients.
-        codebooks: the codebooks that ranks share; None for frames that carry their own.
-        threads: threads of the codec; default all cores.
-    """
-    scatter = partial(reduction_of, request, codebooks, threads, Scatter)
-
-    def reduce_scatter() -> torch.Tensor:
-        scatter().run()
-        return request.result
-
-    return LaneJob(reduce_scatter, lambda error: scatter().abort(error))
 
 
 def dense_reduce_scatter_job(
