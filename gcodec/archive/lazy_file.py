@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 import operator
 import os
-from collections.abc import Iterator
-from contextlib import ExitStack
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import ExitStack, closing
 from types import EllipsisType, TracebackType
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -181,6 +181,13 @@ class TensorFile:
         entry, view, kind = place
         data = self._archive.segment_bytes(entry, view)
         return Placement(self._device)(self._archive.array(entry, view, data, like=self._like or kind))
+
+    def wholes(self, names: Sequence[str]) -> Generator[Any, None, None]:
+        """Yield torch tensors of some names, while threads decode those that follow."""
+        places, placed = [self._names.find(name)[:2] for name in names], Placement(self._device)
+        with closing(self._archive.arrays(places, "torch")) as values:
+            for value in values:
+                yield placed(value)
 
     def rows(self, place: NamedTensor, start: int, stop: int) -> Any:
         """Return rows of a tensor, and read no more than the parts of the archive that hold them.

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, closing
+from itertools import groupby
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 from ..errors import InvalidArgument, missing_torch
@@ -44,7 +45,7 @@ def load_into(
 ) -> LoadedNames:
     """Load a model's tensors from an archive, or from several, a few at a time.
 
-    Beside the model's own memory, this takes that of some 64 MB of tensors, or of the largest one.
+    Beside the model's own memory, this takes that of some 100 MB of tensors, or of the largest three.
 
     ::
 
@@ -101,9 +102,7 @@ def load_into(
             raise InvalidArgument(_difference(names))
         _check_shapes(own, places)
         batch, n_bytes = dict[str, torch.Tensor](), 0
-        for name, others in _tied(own, places, assign).items():
-            file, in_file = places[name]
-            tensor = file.get_tensor(in_file)
+        for name, others, tensor in _read(_tied(own, places, assign), places):
             if batch and n_bytes + tensor.nbytes > BATCH_BYTES:
                 model.load_state_dict(batch, strict=False, assign=assign)
                 batch, n_bytes = {}, 0
@@ -160,6 +159,15 @@ def _tied(own: dict[str, torch.Tensor], places: Places, assign: bool) -> dict[st
         if len(group) == 1 or name == [other for other in places if other in group][-1]:  # as the last copy would be
             result[name] = [other for other in group if other != name]
     return result
+
+
+def _read(tied: dict[str, list[str]], places: Places) -> Iterator[tuple[str, list[str], torch.Tensor]]:
+    """Yield names with those of the same tensors, and the tensors, file by file."""
+    for _, run in groupby(tied, lambda name: id(places[name][0])):
+        names = list(run)
+        with closing(places[names[0]][0].wholes([places[name][1] for name in names])) as values:
+            for name, value in zip(names, values, strict=True):
+                yield name, tied[name], value
 
 
 def _check_shapes(own: dict[str, torch.Tensor], places: Places) -> None:

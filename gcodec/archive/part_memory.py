@@ -15,7 +15,7 @@ from ..files.source import Bytes, new_bytes
 
 _LEAST = 1 << 17  #: bytes from which an allocation is memory that is new to the process
 #: Arrays of up to so many bytes are pieces of memory of so many, each aligned like that, and all of it to large pages.
-_MAX_PIECE, _ROOM, _ALIGNMENT, _LARGE_PAGE = 1 << 20, 1 << 22, 64, 1 << 21
+_MAX_PIECE, _ROOM, _ALIGNMENT, _LARGE_PAGE = 1 << 23, 1 << 25, 64, 1 << 21
 
 
 class PartMemory:
@@ -60,30 +60,39 @@ class _Holder(np.ndarray[Any, np.dtype[np.uint8]]):
 
 
 class Rooms:
-    """Gives memory for arrays that are read together: small ones get pieces of larger memory, which the system gives in
-    large pages, in a fraction of the time.
+    """Gives memory for arrays that are read together: all but large ones get pieces of larger memory, which the system
+    gives in large pages, in a fraction of the time. An array keeps the memory that it is a piece of.
 
     Args:
         sizes: Bytes of the arrays, each asked for once, in any order.
     """
 
     def __init__(self, sizes: Iterable[int]) -> None:
-        self._n_left = sum(size for size in sizes if size <= _MAX_PIECE)
+        self._n_left = sum(_aligned(size) for size in sizes if size <= _MAX_PIECE)
         self._rest = np.empty(0, np.uint8)
 
     def take(self, size: int) -> Bytes:
         """Return uint8[size] of any content. Raises MemoryError, ValueError or OverflowError if there is no memory."""
         if size > _MAX_PIECE:
-            return np.empty(size, np.uint8)
+            return _from_a_large_page(size)
         if self._rest.size < size and self._n_left >= _LARGE_PAGE:
-            memory = np.empty(_ROOM + _LARGE_PAGE, np.uint8)  # what is not written to takes no memory
-            begin = -memory.ctypes.data % _LARGE_PAGE
-            self._rest = memory[begin : begin + _ROOM]
-        self._n_left -= size
+            self._rest = _from_a_large_page(min(self._n_left, _ROOM))
+        self._n_left -= _aligned(size)
         if self._rest.size < size:
             return np.empty(size, np.uint8)
-        piece, self._rest = self._rest[:size], self._rest[size + -size % _ALIGNMENT :]
+        piece, self._rest = self._rest[:size], self._rest[_aligned(size) :]
         return piece
+
+
+def _aligned(size: int) -> int:
+    return size + -size % _ALIGNMENT
+
+
+def _from_a_large_page(size: int) -> Bytes:
+    """Return uint8[size] of any content that begins with a large page."""
+    memory = np.empty(size + _LARGE_PAGE, np.uint8)  # what is not written to takes no memory
+    begin = -memory.ctypes.data % _LARGE_PAGE
+    return memory[begin : begin + size]
 
 
 class RecentBytes:

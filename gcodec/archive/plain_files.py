@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import PurePath
 from typing import Any, BinaryIO, cast
@@ -78,6 +78,11 @@ class PlainFile:
         segment = self._plan.segments[tensor.segment]
         self.check_size(segment.stop - segment.start, f"{entry.path}:{tensor.name}")
         return self._plan.source.read(segment.start, segment.stop)
+
+    def segments_bytes(self, wanted: Sequence[tuple[FileEntry, TensorView]]) -> Generator[Bytes, None, None]:
+        """Yield the whole segments that tensors are views of."""
+        for entry, tensor in wanted:
+            yield self.segment_bytes(entry, tensor)
 
     def array(self, entry: FileEntry, tensor: TensorView, data: Bytes, *, like: str | None = None) -> Any:
         """Return a tensor as a view of ``data``, the bytes of its segment."""

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing, nullcontext
 from functools import cache, partial
-from itertools import islice
+from itertools import groupby, islice
 from types import TracebackType
 from typing import Any, BinaryIO, NamedTuple
 
@@ -212,27 +212,40 @@ class ArchiveReader:
                 self._recent.put(key, data)
         return data
 
-    def segments_bytes(self, wanted: Sequence[tuple[FileEntry, TensorView]]) -> Iterator[Bytes]:
+    def segments_bytes(self, wanted: Sequence[tuple[FileEntry, TensorView]]) -> Generator[Bytes, None, None]:
         """Yield the whole segments that tensors are views of, while threads decode those that follow."""
         for entry, tensor in wanted:
             name = entry.label(tensor.segment) if tensor.segment in entry.groups else tensor.name  # of all in a group
             self.check_size(entry.segments[tensor.segment].bytes, f"{entry.path}:{name}")
         rooms = Rooms(entry.segments[tensor.segment].bytes for entry, tensor in wanted)
-        blobs = []
-        for entry, tensor in wanted:
-            blob = self._segment(entry, tensor.segment, tensor.name)
-            blobs.append(blob._replace(room=cache(partial(_room_of, blob, rooms))))
-        parts = self._parts_of(blobs)
-        for blob in blobs:
-            assert blob.room is not None
-            data, at = blob.room(), 0
-            for part in islice(parts, len(blob.blob.chunks)):
+        segments = [self._segment(entry, tensor.segment, tensor.name) for entry, tensor in wanted]
+        taken = [cache(partial(_room_of, segment, rooms)) for segment in segments]
+        parts = self._parts_of([segment._replace(room=room) for segment, room in zip(segments, taken, strict=True)])
+        for segment, room in zip(segments, taken, strict=True):
+            data, at = room(), 0
+            for part in islice(parts, len(segment.blob.chunks)):
                 if not np.may_share_memory(part, data):  # frames were decoded there
                     data[at : at + part.size] = part
                 at += part.size
+            room.cache_clear()  # the memory is the caller's from here on
             yield data
+            del data
         for _ in parts:  # the hash of a last segment without chunks is checked
             pass
+
+    def arrays(self, wanted: Sequence[tuple[FileEntry, TensorView]], like: str) -> Generator[Any, None, None]:
+        """Yield tensors, while threads decode those that follow. A group of small ones is decoded once for those of it
+        that follow each other."""
+
+        def segment_of(item: tuple[int, tuple[FileEntry, TensorView]]) -> object:
+            number, (entry, tensor) = item
+            return (entry.path, tensor.segment) if tensor.segment in entry.groups else number
+
+        runs = [[place for _, place in run] for _, run in groupby(enumerate(wanted), segment_of)]
+        with closing(self.segments_bytes([run[0] for run in runs])) as segments:
+            for run, data in zip(runs, segments, strict=True):
+                for entry, tensor in run:
+                    yield self.array(entry, tensor, data, like=like)
 
     def array(
         self, entry: FileEntry, tensor: TensorView, data: Bytes, *, like: str | None = None, with_others: bool = False

@@ -6,7 +6,7 @@ import json
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from itertools import accumulate
 from tempfile import TemporaryFile, gettempdir
@@ -194,13 +194,15 @@ def load_state(archive: ArchiveReader | PlainFile, entry: FileEntry, wanted: Wan
     if wanted.names is None or is_torch_file:
         _check_limit(archive, entry.size, limit)
     data: dict[int, Bytes] = {}
+    ahead: Iterator[tuple[int, Bytes]] = iter(())
 
     def read(name: str, kind: str) -> Any:
         if name not in views:
             raise Corruption(f"the structure of the state is malformed: the file lacks the tensor {name!r}")
         view = views[name]
-        if view.segment not in data:
-            data[view.segment] = archive.segment_bytes(entry, view)
+        while view.segment not in data:
+            number, found = next(ahead, (view.segment, None))
+            data[number] = archive.segment_bytes(entry, view) if found is None else found
         like = "numpy" if kind == "text" else wanted.like or kind
         return wanted.place(archive.array(entry, view, data[view.segment], like=like))
 
@@ -212,7 +214,15 @@ def load_state(archive: ArchiveReader | PlainFile, entry: FileEntry, wanted: Wan
             segments = {views[name].segment for name in tensors if name in views}
             size = sum(entry.segments[number].bytes for number in segments)
             _check_limit(archive, size, limit)
-        return Rebuilder(parsed, read, None if limit is None else limit - size, wanted.known).value(node, 0)
+        nonlocal ahead
+        first: dict[int, TensorView] = {}  # of the tensors on each segment, in the order in which they are read
+        for _, leaf in leaves_of(parsed._replace(state=node)):
+            view = views.get(next(iter(leaf.values())))
+            if view is not None:
+                first.setdefault(view.segment, view)
+        with closing(archive.segments_bytes([(entry, view) for view in first.values()])) as coming:
+            ahead = zip(first, coming, strict=False)  # which may be given up before all are read
+            return Rebuilder(parsed, read, None if limit is None else limit - size, wanted.known).value(node, 0)
 
     if STRUCTURE in views:
         with _naming(archive):

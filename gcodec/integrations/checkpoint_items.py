@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Generator, Mapping
+from contextlib import closing
 from typing import Any
 
 import numpy as np
@@ -14,6 +16,7 @@ from ..archive import ArchiveReader, FileEntry
 from ..archive.structure import Leaf
 from ..archive.unique_names import UniqueNames
 from ..errors import Corruption
+from ..files.file_plan import TensorView
 from ..files.safetensors import CODES
 from .checkpoint_index import OBJECT, PICKLED_TENSOR, TENSOR, StoredItem
 
@@ -44,7 +47,7 @@ def leaf_of(value: torch.Tensor | io.BytesIO, kind: WriteItemType) -> tuple[str,
 
 
 class StoredTensors:
-    """The tensors of an archive, read one by one.
+    """The tensors of an archive.
 
     Args:
         archive: the archive.
@@ -55,17 +58,23 @@ class StoredTensors:
         self._archive, self._entry = archive, entry
         self._views = {view.name: view for view in entry.tensors}
 
-    def place(self, name: str) -> int:
-        """Return the number of a tensor's segment, or -1; in the order of these, groups of small ones are read once."""
-        return self._views[name].segment if name in self._views else -1
+    def read(self, wanted: Mapping[str, StoredItem]) -> Generator[tuple[str, torch.Tensor], None, None]:
+        """Yield tensors by the names that they were stored under, while threads decode those that follow.
 
-    def read(self, name: str, stored: StoredItem) -> torch.Tensor:
-        """Return the tensor that an item was stored as. Raises Corruption if it is not the one that the index names."""
-        view, archive = self._views.get(name), self._archive
+        Raises:
+            Corruption: one is not what the index says.
+        """
+        places = [(self._entry, self._view(name, stored)) for name, stored in wanted.items()]
+        places.sort(key=lambda place: place[1].segment)  # so that a group of small ones is decoded once
+        with closing(self._archive.arrays(places, "torch")) as values:
+            yield from zip((view.name for _, view in places), values, strict=True)
+
+    def _view(self, name: str, stored: StoredItem) -> TensorView:
+        view = self._views.get(name)
         if view is None or self._entry.segments[view.segment].hash != stored.hash:
-            raise Corruption(f"{archive.name}: is of another checkpoint: it does not hold {name!r} as the index says")
-        value: torch.Tensor = archive.array(self._entry, view, archive.segment_bytes(self._entry, view), like="torch")
-        return value
+            archive = self._archive.name
+            raise Corruption(f"{archive}: is of another checkpoint: it does not hold {name!r} as the index says")
+        return view
 
 
 def deliver(value: torch.Tensor, kind: str, item: Any, planner: LoadPlanner) -> None:

@@ -12,7 +12,7 @@ import re
 import secrets
 import warnings
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from threading import Lock, get_ident
@@ -410,12 +410,11 @@ class CheckpointReader(_Storage, StorageReader):
             wanted.setdefault(stored.file, {}).setdefault(stored.name, []).append(item)
         for file, by_name in wanted.items():
             with self._opened(file) as (archive, entry):
-                tensors = StoredTensors(archive, entry)
-                for name, items in sorted(by_name.items(), key=lambda both: tensors.place(both[0])):
-                    stored = self._items[items[0].storage_index]
-                    value = tensors.read(name, stored)
-                    for item in items:
-                        deliver(value, stored.kind, item, planner)
+                as_stored = {name: self._items[items[0].storage_index] for name, items in by_name.items()}
+                with closing(StoredTensors(archive, entry).read(as_stored)) as values:
+                    for name, value in values:
+                        for item in by_name[name]:
+                            deliver(value, as_stored[name].kind, item, planner)
         future: Future[None] = Future()
         future.set_result(None)
         return future

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -99,13 +99,13 @@ def test_a_model_on_the_meta_device_becomes_the_one_that_was_saved(make, tmp_pat
 def test_part_of_a_saved_object_is_loaded_and_nothing_else_is_read(tmp_path, monkeypatch):
     saved, model = plain(), plain()
     gcodec.save({"model": saved.state_dict(), "other": torch.randn(1000), "step": 3}, tmp_path / "x.gc")
-    read, get = list[str](), gcodec.TensorFile.get_tensor
+    read, wholes = list[str](), gcodec.TensorFile.wholes
 
-    def note(file: gcodec.TensorFile, name: str) -> object:
-        read.append(name)
-        return get(file, name)
+    def note(file: gcodec.TensorFile, names: list[str]) -> Iterator[object]:
+        read.extend(names)
+        return wholes(file, names)
 
-    monkeypatch.setattr(gcodec.TensorFile, "get_tensor", note)
+    monkeypatch.setattr(gcodec.TensorFile, "wholes", note)
     gcodec.load_into(model, tmp_path / "x.gc", prefix="model/")
     assert bits(model) == bits(saved) and read == [f"model/{name}" for name in saved.state_dict()]
 
