@@ -22,8 +22,8 @@ from .streams import ClosedOutput
 MIN_RATED_BYTES = 10**7
 #: The seconds that the rate beside a bar is of: soon after kernels have been compiled, it is that of the work alone.
 RATE_SECONDS = 3.0
-#: Characters of a line where there is no terminal and COLUMNS does not say.
-LINE_WIDTH = 100
+#: Characters of a line where there is no terminal and COLUMNS does not say: none are cut, for programs look for names.
+LONGEST_LINE = 1 << 30
 #: A table whose first column, of names, would get less, has a line for each name alone; other columns keep less.
 LEAST_NAME, LEAST_CELL = 32, 16
 GAPS = (2, 1)  #: blanks between columns, fewer where these do not fit
@@ -79,8 +79,8 @@ def archives_line(archives: Sequence[Mapping[str, Any]]) -> str:
 
 
 def line_width() -> int:
-    """Return how many characters a line may have: those of the terminal, or what COLUMNS says; 100 without either."""
-    return shutil.get_terminal_size((LINE_WIDTH, 24)).columns
+    """Return how many characters a line may have: those of the terminal, or what COLUMNS says; any without either."""
+    return shutil.get_terminal_size((LONGEST_LINE, 24)).columns
 
 
 def cut_middle(text: str, width: int) -> str:
