@@ -359,6 +359,11 @@ class ArchiveReader:
         """Raises LimitExceeded if all files together are above the limit."""
         self.check_size(sum(entry.size for entry in self.files), self.name)
 
+    @property
+    def descriptor(self) -> int | None:
+        """Number of the open file, where this object has opened one of the system's."""
+        return self._owned.descriptor if self._owned else None
+
     def close(self) -> None:
         """Ends the threads and closes what was opened here."""
         self._pool.shutdown()

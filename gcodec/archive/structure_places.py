@@ -23,6 +23,7 @@ from .structure import (
     NAMESPACES,
     OBJECTS,
     SEQUENCES,
+    TENSORS,
     ParsedStructure,
     join_path,
     of_text,
@@ -32,8 +33,6 @@ from .unique_names import UniqueNames
 
 #: Bound on the names made for tied tensors: their characters, and as many again for each as it takes beside them.
 MAX_MADE_NAMES, NAME_COST = 1 << 26, 64
-#: Nodes of tensors.
-TENSORS = ("torch", "numpy", "scalar")
 
 
 class TensorPlace(NamedTuple):
