@@ -306,7 +306,7 @@ class ArchiveWriter(AllOrNothing):
                 entry = self._segment(results, size, crc, earlier)
             else:
                 same = self._same_segment(copy, entries, size)
-                entry = same or self._segment_here(map(work, self._parts(plan, number, columns)), size)
+                entry = same or self._segment_here(map(work, self._parts(plan, number, columns)), size, earlier)
             if entry.base is not None and number in casts:
                 entry.base, entry.cast = None, (len(self._files), casts[number])
             entry.skip, entry.dtype, end = segment.start - end, segment.dtype, segment.stop
@@ -344,9 +344,11 @@ class ArchiveWriter(AllOrNothing):
             packed = packed if may_compress_header(data.tobytes(), len(packed.payload)) else stored_chunk(data)
         return [(packed, base_part)]
 
-    def _segment_here(self, results: Iterator[list[tuple[Packed, Bytes | None]]], size: int) -> SegmentEntry:
-        """Writes the chunks of a segment of ``size`` bytes, which are all of ``results``."""
-        entry = self._segment(chain.from_iterable(results), size)
+    def _segment_here(
+        self, results: Iterator[list[tuple[Packed, Bytes | None]]], size: int, base: BaseBytes | None = None
+    ) -> SegmentEntry:
+        """Writes the chunks of a segment of ``size`` bytes, which are all of ``results``; ``base``: of these chunks."""
+        entry = self._segment(chain.from_iterable(results), size, base=base)
         next(results, None)
         return entry
 

@@ -14,6 +14,7 @@ import gcodec
 from gcodec.archive import ArchiveReader
 from gcodec.archive.cast_segments import CASTS
 from gcodec.archive.layout import STORED
+from gcodec.cli import main
 from gcodec.errors import Corruption, GcodecError, Unsupported
 from tests.archive.test_archive import opened
 from tests.archive.test_damaged_archives import index_of, with_index
@@ -124,6 +125,18 @@ def test_a_lossy_mode_makes_no_casts(tmp_path):
     assert not any(segment.cast for segment in segments_of((tmp_path / "x.gc").read_bytes()))
     back = gcodec.load_file(tmp_path / "x.gc")
     assert all(torch.equal(back[name], value.bfloat16()) for name, value in MASTERS.items())
+
+
+def test_a_cast_that_equals_an_earlier_cast_comes_back(tmp_path):
+    """As where masters change between two checkpoints by less than a step of the weights."""
+    for number in range(2):
+        masters = {name: value.clone() for name, value in MASTERS.items()}
+        masters["0.weight"][9, :3] *= 1 + 1e-6 * number
+        torch.save(state_of(masters, torch.bfloat16), tmp_path / f"{number}.pt")
+    files = [tmp_path / "0.pt", tmp_path / "1.pt"]
+    assert main(["compress", "-q", *map(str, files), "-o", str(tmp_path / "both.gc")]) == 0
+    gcodec.decompress_file(tmp_path / "both.gc", f"{tmp_path}/back/")
+    assert all((tmp_path / "back" / path.name).read_bytes() == path.read_bytes() for path in files)
 
 
 def test_a_series_stores_casts_in_its_differences_too(tmp_path):
