@@ -137,6 +137,10 @@ def test_a_cast_that_equals_an_earlier_cast_comes_back(tmp_path):
     assert main(["compress", "-q", *map(str, files), "-o", str(tmp_path / "both.gc")]) == 0
     gcodec.decompress_file(tmp_path / "both.gc", f"{tmp_path}/back/")
     assert all((tmp_path / "back" / path.name).read_bytes() == path.read_bytes() for path in files)
+    for path in files:  # each by itself
+        out = tmp_path / "alone"
+        assert main(["decompress", "-q", str(tmp_path / "both.gc"), "--only", path.name, "-o", f"{out}/"]) == 0
+        assert (out / path.name).read_bytes() == path.read_bytes()
 
 
 def test_a_series_stores_casts_in_its_differences_too(tmp_path):
@@ -174,7 +178,7 @@ def test_casts_of_no_segment_that_they_may_be_of_are_refused():
     for place in ([], [0], [0, 0, 0]):
         refused("must name a file and a segment", cast=place)
     refused("is not a number", cast=[0, -1])
-    refused("have no base", base="0" * 16)
+    refused("one of a base, a cast and an earlier version", base="0" * 16)
     refused("is no cast of", at=of, cast=[file, other])
     refused("base", cast=None, kind=Unsupported)  # its frame refers to a base, and nothing says to which
     refused("no chunks", same=[file, of])

@@ -200,6 +200,21 @@ def write_casts(path: Path) -> None:
     gcodec.save_file({"half": half, "brain": brain, "masters": masters}, path)
 
 
+def write_file_versions(path: Path) -> None:
+    """Write a folder of three versions of a file, each against the one before, and one that equals the first."""
+    folder, generator = path.with_suffix(""), torch.Generator().manual_seed(9)
+    folder.mkdir()
+    weights = torch.randint(-9, 9, (150, 120), generator=generator) * 0.01  # so that the archive is small
+    for step in range(3):
+        save_safetensors({"weights": weights, "frozen": torch.arange(2000.0)}, folder / f"{step}.safetensors")
+        weights = torch.where(torch.rand(weights.shape, generator=generator) < 0.01, weights * 1.01, weights)
+    (folder / "last.safetensors").write_bytes((folder / "0.safetensors").read_bytes())
+    gcodec.compress_file(folder, path, auto_base=True)
+    for file in folder.iterdir():
+        file.unlink()
+    folder.rmdir()
+
+
 def write_difference(path: Path) -> None:
     """Write a dictionary against the one before it, which is written beside it."""
     gcodec.save_file(state_at(1), path, base=GOLDEN_ARCHIVES / "dictionary.gc")
@@ -324,6 +339,7 @@ GOLDENS: dict[str, Golden] = {
     ),
     "equal.gc": Golden(write_equal, gcodec.load_file),
     "casts.gc": Golden(write_casts, gcodec.load_file),
+    "file-versions.gc": Golden(write_file_versions, read_files),
     "object.gc": Golden(lambda path: gcodec.save(structured(), path), gcodec.load),
     "object-later.gc": Golden(lambda path: gcodec.save(structured_later(), path), read_later),
     "lossy.gc": Golden(lambda path: gcodec.save_file(state_at(0), path, mantissa_bits=3), gcodec.load_file),
