@@ -65,9 +65,10 @@ def save(
     Args:
         obj: containers of Python (dictionaries, lists, tuples, sets, ``state_dict()``, ``defaultdict``, ``deque``,
             ``argparse.Namespace`` and the like), dataclasses, named tuples and enumerations, in each other, of torch
-            tensors on any device, dense or sparse, JAX arrays, numpy arrays and scalars, Python numbers, strings,
-            bytes, paths, dates, and types and devices of torch; docs/checkpoints.md has the list. Tensors of the same
-            memory are stored once. It must not change until this returns.
+            tensors on any device, dense, sparse or quantized, this rank's parts of ``DTensor``, JAX arrays, numpy
+            arrays and scalars, Python numbers, strings, bytes, paths, dates, and types and devices of torch;
+            docs/checkpoints.md has the list. Tensors of the same memory are stored once. It must not change until this
+            returns.
         file: path to write to, such as ``last.gc`` or ``last.pt.gc``, a URL for fsspec, or a binary stream, which need
             not seek.
         base: an earlier object, the path of its archive (or of any tensor file), or an open
@@ -129,7 +130,7 @@ def load(
         classes: dataclasses, named tuples and enumerations that the object has and that are not imported under the
             names that they were saved under, in a list, or in a dictionary by those names, in which ``dict`` and
             ``str`` stand for any of them; also the classes of tensors that are made of others (``torchao``), whose
-            ``__tensor_unflatten__`` is called.
+            ``__tensor_unflatten__`` is called, and the ``DeviceMesh`` of an object with ``DTensor``.
         threads: threads to use at most; as many as the process may use if None.
         max_output_bytes: refuse larger objects, for archives from strangers; no limit if None. Numpy arrays in
             big-endian order count twice: they are copies of what is stored.

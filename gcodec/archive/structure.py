@@ -32,6 +32,7 @@ from ..tensors import as_plain_array, is_jax, is_torch
 from .arrays import as_complex, as_text, item_at
 from .container_keys import check_hashes, check_item, check_key, key_text
 from .lazy_dict import LazyDict, Unread
+from .mesh_tensors import distributed_tensor, is_distributed, local_part, mesh_facts
 from .own_classes import (
     ClassEntry,
     KnownClasses,
@@ -44,6 +45,8 @@ from .own_classes import (
     tag_of,
 )
 from .plain_values import FIRST_TAGS, TEXT_KINDS, number_node, plain_node, plain_value, text_dtype
+from .quantized_tensors import PARTS as QUANTIZED_PARTS
+from .quantized_tensors import quantized_parts, quantized_tensor
 from .shared_memory import stored_views, view_of
 from .sparse_tensors import PARTS, sparse_layout, sparse_parts, sparse_tensor
 from .stored_types import check_flattened, numpy_facts, torch_type
@@ -76,6 +79,8 @@ FACTORIES: dict[str, Callable[[], Any]] = {
 }
 #: Tags of tensors.
 TENSORS = frozenset(("torch", "numpy", "scalar"))
+#: Tags of what a tensor of a class of one's own may be made of.
+MADE_OF = frozenset(("torch", "subclass", "sparse", "quantized", "distributed"))
 #: Tags of objects of classes of one's own.
 OBJECTS = ("dataclass", "named_tuple", "subclass")
 
@@ -374,6 +379,11 @@ class _Flattener:
         if kind == "torch":
             if (layout := sparse_layout(value)) is not None:
                 return self._sparse(value, layout, path, depth)
+            if is_distributed(value):
+                part = self.node(local_part(value), join_path(path, "local"), depth + 1)
+                return self._later({"distributed": [part, *mesh_facts(value, where)]})
+            if value.is_quantized:
+                return self._quantized(value, path, depth)
             if check_flattened(value, where):
                 return self._subclass(value, path, depth)
         dtype, memory = (torch_type(value, where), None) if kind == "torch" else numpy_facts(value, where)
@@ -397,6 +407,11 @@ class _Flattener:
         parts = sparse_parts(value, layout, path or "the state")
         nodes = [self.node(part, join_path(path, name), depth + 1) for name, part in parts.items()]
         return self._later({"sparse": [layout, list(value.shape), layout == "coo" and value.is_coalesced(), *nodes]})
+
+    def _quantized(self, value: Any, path: str, depth: int) -> Any:
+        scheme, parts, numbers = quantized_parts(value, path or "the state")
+        nodes = [self.node(part, join_path(path, name), depth + 1) for name, part in parts.items()]
+        return self._later({"quantized": [scheme, nodes, *map(number_node, numbers)]})
 
     def _subclass(self, value: Any, path: str, depth: int) -> Any:
         """Return what stands for a tensor that is made of others."""
@@ -549,14 +564,28 @@ class Rebuilder:
             vars(result).update(self._attributes(content, depth))
             return result
         if tag == "sparse":
-            layout, shape, coalesced, *parts = content
-            known = all(isinstance(part, dict) and "torch" in part for part in parts)
-            if not known or len(parts) != len(PARTS[layout]) or any(type(size) is not int for size in shape):
-                raise ValueError(f"a sparse tensor of the layout {layout} has other parts")
-            return sparse_tensor(layout, shape, coalesced, [self.value(part, depth + 1) for part in parts])
+            layout, shape, coalesced, *nodes = content
+            if any(type(size) is not int for size in shape):
+                raise ValueError("a sparse tensor has a shape of integers")
+            return sparse_tensor(layout, shape, coalesced, self._parts(nodes, len(PARTS[layout]), depth))
+        if tag == "quantized":
+            scheme, nodes, *numbers = content
+            parts = self._parts(nodes, len(QUANTIZED_PARTS[scheme]), depth)
+            return quantized_tensor(scheme, parts, [self.value(number, depth + 1) for number in numbers])
+        if tag == "distributed":
+            node, *facts = content
+            if not isinstance(node, dict) or {"torch", "quantized", "subclass"}.isdisjoint(node):
+                raise ValueError("a part of a distributed tensor must be a tensor")
+            return distributed_tensor(self.value(node, depth + 1), facts, self._known_classes.meshes)
         if tag in OBJECTS or tag in ("enum", "flag"):
             return self._own(tag, content, depth)
         return plain_value(tag, content)
+
+    def _parts(self, nodes: list[Any], n_parts: int, depth: int) -> list[Any]:
+        """Return the plain tensors that another is made of."""
+        if len(nodes) != n_parts or not all(isinstance(node, dict) and "torch" in node for node in nodes):
+            raise ValueError(f"a tensor must be made of {n_parts} others")
+        return [self.value(node, depth + 1) for node in nodes]
 
     def _own(self, tag: str, content: Any, depth: int) -> Any:
         """Return an object of a class of one's own."""
@@ -577,7 +606,7 @@ class Rebuilder:
             (further,) = rest
             return new_dataclass(kind, fields, self._attributes(further, depth))
         context, shape, stride = rest
-        if not all(isinstance(node, dict) and not {"torch", "subclass", "sparse"}.isdisjoint(node) for node in nodes):
+        if not all(isinstance(node, dict) and not MADE_OF.isdisjoint(node) for node in nodes):
             raise ValueError("a tensor must be made of tensors")
         return self._subclass(kind, fields, self.value(context, depth + 1), (shape, stride))
 

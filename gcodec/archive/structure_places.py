@@ -13,6 +13,7 @@ from ..files.elements import PAIRS
 from ..files.file_plan import TensorView
 from .own_classes import ClassEntry
 from .plain_values import plain_value, text_dtype
+from .quantized_tensors import PARTS as QUANTIZED_PARTS
 from .shared_memory import check_view
 from .sparse_tensors import PARTS
 from .structure import (
@@ -167,6 +168,10 @@ def _named(node: Any, classes: list[ClassEntry]) -> Iterator[tuple[object, Any]]
         yield from enumerate(content[1])
     elif tag == "sparse":
         yield from zip(PARTS[content[0]], content[3:], strict=True)
+    elif tag == "quantized":
+        yield from zip(QUANTIZED_PARTS[content[0]], content[1], strict=True)
+    elif tag == "distributed":
+        yield "local", content[0]
     elif tag in OBJECTS:
         number, nodes, *rest = content
         yield from zip(classes[number].fields, nodes, strict=True)
