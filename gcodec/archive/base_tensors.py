@@ -30,7 +30,8 @@ ReadFile = Callable[[int, int], Bytes]
 class BaseBytes(NamedTuple):
     """The bytes that a segment is coded against: those of a base's segment, from ``offset`` on.
 
-    ``hash`` of them, where it is known without reading them; ``is_held`` as for :class:`Base`.
+    ``hash`` of them, where it is known without reading them; ``is_held`` as for :class:`Base`; ``place``: the file and
+    segment, by number, where they are in the archive that is written, if they are.
     """
 
     name: str
@@ -39,6 +40,7 @@ class BaseBytes(NamedTuple):
     hash: str | None
     read_segment: Read
     is_held: bool = False
+    place: tuple[int, int] | None = None
 
     def read(self, start: int, stop: int) -> Bytes:
         """Bytes ``start`` to ``stop``; safe from several threads."""
@@ -74,6 +76,7 @@ class Base:
         size: of the file in bytes, if values without names are found in it; they are the base of what is at the same
             place in another. Otherwise 0.
         read_file: function of a start and stop in such a file that returns these bytes.
+        number: of the file in the archive that is written, if it is there; its segments are those there.
     """
 
     name: str
@@ -84,6 +87,7 @@ class Base:
     second: Callable[[], Base | None] | None = None
     size: int = 0
     read_file: ReadFile | None = None
+    number: int | None = None
 
     @classmethod
     def of_plan(cls, name: str, plan: FilePlan, second: Callable[[], FilePlan | None] | None = None) -> Base:

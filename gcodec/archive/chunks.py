@@ -22,9 +22,12 @@ from .layout import FRAME, MIN_FRAME, RECORDS, STORED, ZSTD
 from .records import Stream, pack_records, unpack_records
 from .zstd_text import compressed, decompressed
 
-#: Level of Zstandard for what is not floating-point numbers; and for fields of records, in which a higher one finds
-#: nothing more, as they look random.
-ZSTD_LEVEL, FIELD_LEVEL = 3, 1
+#: Level of Zstandard for what is not floating-point numbers, and where the smallest result is wanted; and for fields of
+#: records, in which a higher one finds nothing more, as they look random.
+ZSTD_LEVEL, SMALLEST_LEVEL, FIELD_LEVEL = 3, 19, 1
+#: Of a part that is to be smallest, the higher level is tried where the lower one takes at most this multiple of what
+#: is best so far, and this share of the part: it takes half a second for a MiB.
+IN_REACH, COMPRESSIBLE = 1.05, 0.98
 #: Zstandard frames of so many bytes have a checksum: they may be one of several in a segment, and read alone.
 CHECKSUM_BYTES = 1 << 16
 #: Parts of values up to this size are tried with Zstandard too: a frame's header weighs on them.
@@ -99,8 +102,8 @@ def pack_chunk(
         shapes = [(n_values // n_columns, n_columns)] if in_rows else None
         best = _packed_frame(data, dtype, options, shapes, base, base_is_held, smallest, take)
     if dtype is None or data.size <= SMALL or (not best.needs_base and (smallest or _repeats_values(data, dtype))):
-        best = _or_text(best)
-        exact = _or_text(exact) if best.lossy else exact
+        best = _or_text(best, smallest)
+        exact = _or_text(exact, smallest) if best.lossy else exact
     # Of small parts the rounded values, too, may fit into no frame that is smaller: then rounding would be for nothing.
     return exact if best.lossy and _may_stay_exact(options) and len(exact.payload) <= len(best.payload) else best
 
@@ -160,40 +163,44 @@ def pack_group(
             return apart
         if against.needs_base:
             return [_or_text(against) if data.size <= SMALL else against]
-    packed = []
-    for start, stop, run, repeats in _runs(_as_bits(data, dtype), shapes):
+    packed, sampled = [], _Sampled(_as_bits(data, dtype), list(map(prod, shapes)))
+    for start, stop, run, repeats in _runs(shapes, sampled.repeats(), width(dtype) or 1):
         part = data[start:stop]
         best = stored_chunk(part)
         if part.size > MIN_FRAME:
             best = _packed_frame(part, dtype, {}, run, None, False, smallest, take)
-        packed.append(_or_text(best) if repeats or part.size <= SMALL else best)
+        packed.append(_or_text(best, smallest) if repeats or part.size <= SMALL else best)
+    if smallest or sampled.share_of_copies() > FOUND_REPEATS:
+        n_bytes = sum(len(chunk.payload) + CHUNK_COST for chunk in packed) - CHUNK_COST
+        whole = _or_text(stored_chunk(data), smallest)
+        packed = [whole] if len(whole.payload) < n_bytes else packed
     return packed
 
 
 def _runs(
-    bits: np.ndarray, shapes: Sequence[tuple[int, ...]]
+    shapes: Sequence[tuple[int, ...]], repeats: Sequence[bool], value_bytes: int
 ) -> Iterator[tuple[int, int, list[tuple[int, ...]], bool]]:
     """Yield runs of tensors that one chunk serves: first byte and end, their shapes, and whether values repeat.
 
     Args:
-        bits: uintW[n], the tensors end to end.
-        shapes: their shapes.
+        shapes: the shapes of tensors that lie end to end.
+        repeats: whether values of each repeat.
+        value_bytes: bytes of a value.
     """
     start, at, run, kind = 0, 0, list[tuple[int, ...]](), False
-    sizes = list(map(prod, shapes))
-    for shape, size, repeats in zip(shapes, sizes, _repeats(bits, sizes), strict=True):
-        end = at + size
-        if not size:  # an archive has no chunks of no bytes
+    for shape, again in zip(shapes, repeats, strict=True):
+        end = at + prod(shape)
+        if end == at:  # an archive has no chunks of no bytes
             run.append(shape)
             continue
-        full = kind and (end - start) * bits.itemsize > MAX_TEXT
-        if at > start and (repeats != kind or full):
-            yield start * bits.itemsize, at * bits.itemsize, run, kind
+        full = kind and (end - start) * value_bytes > MAX_TEXT
+        if at > start and (again != kind or full):
+            yield start * value_bytes, at * value_bytes, run, kind
             start, run = at, []
         run.append(shape)
-        at, kind = end, repeats
+        at, kind = end, again
     if at > start:
-        yield start * bits.itemsize, at * bits.itemsize, run, kind
+        yield start * value_bytes, at * value_bytes, run, kind
 
 
 def _runs_against(
@@ -218,15 +225,43 @@ def _runs_against(
     return [(places[first], places[last], list(shapes[first:last])) for first, last in pairwise(firsts)]
 
 
-def _repeats(bits: np.ndarray, sizes: Sequence[int]) -> list[bool]:
-    """Return which of several arrays, end to end, have few values other than 0, each again and again, as far as a
-    sample tells."""
-    n = np.array(sizes, np.int64)
-    places = (np.cumsum(n) - n)[:, None] + np.arange(SAMPLE) * n[:, None] // SAMPLE
-    some = np.sort(bits[np.minimum(places, bits.size - 1)], axis=1)
-    n_different = np.count_nonzero(some[:, 1:] != some[:, :-1], axis=1) + (some[:, 0] != 0)
-    repeats: list[bool] = ((n >= SAMPLE) & (n_different > 0) & (n_different < SAMPLE // 2)).tolist()
-    return repeats
+#: Odd factor, of which the highest bits of products are well mixed: that of the golden ratio.
+_FACTOR = np.uint64(0x9E3779B97F4A7C15)
+
+
+class _Sampled:
+    """Says of several arrays, end to end, what a sample of each tells.
+
+    Args:
+        bits: uintW[n], the arrays.
+        sizes: how many values each has.
+    """
+
+    def __init__(self, bits: np.ndarray, sizes: Sequence[int]) -> None:
+        self._sizes = n = np.array(sizes, np.int64)
+        places = (np.cumsum(n) - n)[:, None] + np.arange(SAMPLE) * n[:, None] // SAMPLE
+        some = np.sort(bits[np.minimum(places, bits.size - 1)], axis=1)
+        self._n_different = np.count_nonzero(some[:, 1:] != some[:, :-1], axis=1) + (some[:, 0] != 0)
+        self._sorted = some
+
+    def repeats(self) -> list[bool]:
+        """Return which have few values other than 0, each again and again."""
+        few = (self._n_different > 0) & (self._n_different < SAMPLE // 2)
+        repeats: list[bool] = ((self._sizes >= SAMPLE) & few).tolist()
+        return repeats
+
+    def share_of_copies(self) -> float:
+        """Return the share of values that are in arrays like earlier ones, but for those of a single value."""
+        low, high = (self._sorted[:, at].astype(np.uint64) for at in (SAMPLE // 4, 3 * SAMPLE // 4))
+        keys = (low * _FACTOR + high) * _FACTOR + self._sizes.astype(np.uint64)
+        in_order = np.sort(keys)
+        if not (in_order[1:] == in_order[:-1]).any():  # mostly
+            return 0.0
+        alone = self._n_different < 2
+        _, firsts = np.unique(keys, return_index=True)
+        first = np.zeros(len(keys), bool)
+        first[firsts] = True
+        return float(self._sizes[~first & ~alone].sum() / max(int(self._sizes.sum()), 1))
 
 
 def found_chunk(packed: Packed, dtype: str) -> Packed:
@@ -258,10 +293,12 @@ def has_repeats(data: Bytes, step: int = 1) -> bool:
     return share_repeated(data, step) > FOUND_REPEATS
 
 
-def _or_text(best: Packed) -> Packed:
+def _or_text(best: Packed, smallest: bool = False) -> Packed:
     """Return a part as it is best stored so far, or with Zstandard if that is smaller."""
-    is_long = best.restored.nbytes >= CHECKSUM_BYTES
-    text = compressed(best.restored.data, ZSTD_LEVEL, checksum=is_long)
+    size = best.restored.nbytes
+    text = compressed(best.restored.data, ZSTD_LEVEL, checksum=size >= CHECKSUM_BYTES)
+    if smallest and len(text) < min(IN_REACH * len(best.payload), COMPRESSIBLE * size):
+        text = compressed(best.restored.data, SMALLEST_LEVEL, checksum=size >= CHECKSUM_BYTES)
     return best._replace(codec=ZSTD, payload=text, needs_base=False) if len(text) < len(best.payload) else best
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from ..errors import GcodecError
 from ..files.elements import width
 from ..files.file_plan import TensorView
-from .entries import FileEntry, SegmentEntry, name_of_cast, name_of_copied, name_of_copied_file
+from .entries import FileEntry, SegmentEntry, name_of_cast, name_of_copied, name_of_copied_file, name_of_version
 from .layout import CODECS, FRAME, padding
 from .reader import ArchiveReader
 
@@ -49,6 +49,7 @@ def describe_file(archive: ArchiveReader, entry: FileEntry) -> dict[str, Any]:
         "verbatim_stored_bytes": entry.verbatim.stored,
         "metadata": archive.metadata(entry),
         **base_summary(entry),
+        **version_summary(archive, entry),
         **copied_summary(archive, entry),
         **found_summary(entry),
         "segments": segments,
@@ -82,6 +83,7 @@ def _segment(archive: ArchiveReader, entry: FileEntry, number: int, name: str) -
         "hash": segment.hash,
         **({"base": segment.base} if segment.base else {}),
         **({"cast": name_of_cast(archive.files, entry, number)} if segment.cast is not None else {}),
+        **({"version_of": name_of_version(archive.files, entry, number)} if segment.version_of is not None else {}),
         **({"same": name_of_copied(archive.files, entry, number)} if segment.same is not None else {}),
         "chunks": chunks,
     }
@@ -124,6 +126,15 @@ def base_summary(entry: FileEntry) -> dict[str, Any]:
         return {}
     needing = sum(entry.segments[tensor.segment].base is not None for tensor in entry.tensors)
     return {"base": {"name": entry.base, "tensors": needing}}
+
+
+def version_summary(archive: ArchiveReader, entry: FileEntry) -> dict[str, Any]:
+    """Return which earlier files of the archive a file is stored against; an empty dictionary if it needs none."""
+    earlier = [segment.version_of[0] for segment in entry.segments if segment.version_of is not None]
+    if not earlier:
+        return {}
+    needing = sum(entry.segments[tensor.segment].version_of is not None for tensor in entry.tensors)
+    return {"version_of": {"files": [archive.path_of(number) for number in sorted(set(earlier))], "tensors": needing}}
 
 
 def tensor_bytes(tensor: TensorView) -> int | None:

@@ -87,6 +87,7 @@ class SegmentEntry(Blob):
         base: hash of the bytes that it is coded against; None if it has no base.
         same: file and segment, by number, whose bytes it has: its chunks are theirs; None if it has its own.
         cast: file and segment, by number, whose values it is coded against, cast to its own type; None if it is not.
+        version_of: file and segment, by number, whose bytes it is coded against; None if it is not.
     """
 
     skip: int = 0
@@ -95,6 +96,7 @@ class SegmentEntry(Blob):
     base: str | None = None
     same: tuple[int, int] | None = None
     cast: tuple[int, int] | None = None
+    version_of: tuple[int, int] | None = None
 
     @property
     def may_be_shared(self) -> bool:
@@ -202,6 +204,13 @@ def name_of_cast(files: Sequence[FileEntry], entry: FileEntry, number: int) -> s
         return None
     of = files[cast[0]]
     return of.label(cast[1]) if of is entry else f"{of.path}:{of.label(cast[1])}"
+
+
+def name_of_version(files: Sequence[FileEntry], entry: FileEntry, number: int) -> str | None:
+    """Return the name in messages of the segment that a segment of a file is coded as a later version of, after its
+    file's; None if it is not."""
+    earlier = entry.segments[number].version_of
+    return None if earlier is None else f"{files[earlier[0]].path}:{files[earlier[0]].label(earlier[1])}"
 
 
 def name_of_copied_file(files: Sequence[FileEntry], entry: FileEntry) -> str | None:

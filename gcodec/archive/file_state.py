@@ -30,8 +30,8 @@ class FileState(NamedTuple):
         found = os.stat(file)  # noqa: PTH116 - of a descriptor, too
         return cls((found.st_dev, found.st_ino), found.st_size, found.st_mtime_ns)
 
-    def change_at(self, path: Path) -> str:
-        """Return what has happened to the file at ``path`` since it had this state; empty if nothing has."""
+    def change_at(self, path: Path | int) -> str:
+        """Return what has happened to a file, at a path or open, since it had this state; empty if nothing has."""
         try:
             now = FileState.of(path)
         except OSError as error:

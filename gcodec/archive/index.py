@@ -24,6 +24,7 @@ from .layout import (
     HEADER,
     MAGIC,
     MAX_PART,
+    MAX_VERSIONS,
     MIN_FRAME,
     STORED,
     TRAILER,
@@ -200,25 +201,32 @@ def _segment_to_json(segment: SegmentEntry) -> dict[str, Any]:
     base = {"base": segment.base} if segment.base else {}
     same = {"same": list(segment.same), "chunks": []} if segment.same is not None else {}
     cast = {"cast": list(segment.cast)} if segment.cast is not None else {}
-    return {**skip, **dtype, **lossy, **base, **_blob_to_json(segment), **same, **cast}
+    version_of = {"version_of": list(segment.version_of)} if segment.version_of is not None else {}
+    return {**skip, **dtype, **lossy, **base, **_blob_to_json(segment), **same, **cast, **version_of}
 
 
 def _segment_from_json(value: object, where: str) -> SegmentEntry:
-    required, optional = ("bytes", "hash", "chunks"), ("skip", "dtype", "lossy", "base", "same", "cast")
-    size, hash_, chunks, skip, dtype, lossy, base, same, cast = _fields(value, where, required, optional)
+    required, optional = ("bytes", "hash", "chunks"), ("skip", "dtype", "lossy", "base", "same", "cast", "version_of")
+    size, hash_, chunks, skip, dtype, lossy, base, same, cast, earlier = _fields(value, where, required, optional)
     if dtype not in (None, *FLOATS) or not isinstance(lossy, bool | None):
         raise Corruption(f"{where}: a segment's dtype must be a type and 'lossy' true, not {dtype!r} and {lossy!r}")
     skip = _number(0 if skip is None else skip, where)
     base = None if base is None else _hash(base, where)
     if same is None:
         blob = _blob_fields(size, hash_, chunks, where)
-        of = None if cast is None else [_number(number, where) for number in _array(cast, where)]
-        if of is not None and (len(of) != 2 or base is not None):
-            raise Corruption(f"{where}: a cast must name a file and a segment, and have no base")
-        values = None if of is None else (of[0], of[1])
-        return SegmentEntry(*blob, skip=skip, dtype=dtype, lossy=bool(lossy), base=base, cast=values)
+        if [base, cast, earlier].count(None) < 2:
+            raise Corruption(f"{where}: must have one of a base, a cast and an earlier version, not several")
+        return SegmentEntry(
+            *blob,
+            skip=skip,
+            dtype=dtype,
+            lossy=bool(lossy),
+            base=base,
+            cast=None if cast is None else _place(cast, f"{where}: a cast"),
+            version_of=None if earlier is None else _place(earlier, f"{where}: a version of another"),
+        )
     place = [_number(number, where) for number in _array(same, where)]
-    if len(place) != 2 or base is not None or cast is not None or _array(chunks, where):
+    if len(place) != 2 or (base, cast, earlier) != (None, None, None) or _array(chunks, where):
         raise Corruption(
             f"{where}: a segment with the bytes of another must name a file and a segment, and have no "
             "chunks and no base of its own"
@@ -227,11 +235,25 @@ def _segment_from_json(value: object, where: str) -> SegmentEntry:
     return SegmentEntry(*own, skip=skip, dtype=dtype, lossy=bool(lossy), same=(place[0], place[1]))
 
 
+def _place(value: object, where: str) -> tuple[int, int]:
+    """Return the numbers of a file and of a segment in it."""
+    numbers = [_number(number, where) for number in _array(value, where)]
+    if len(numbers) != 2:
+        raise Corruption(f"{where} must name a file and a segment")
+    return numbers[0], numbers[1]
+
+
 def _resolve_copies(files: Sequence[FileEntry]) -> None:
     """Gives segments that have the bytes of an earlier one its chunks. Raises Corruption if it cannot be that."""
+    lengths = dict[tuple[int, int], int]()  # of the chains of versions, by where they end
     for number, entry in enumerate(files):
         for at, segment in enumerate(entry.segments):
             where = f"file {entry.path!r}: segment {at}"
+            if segment.version_of is not None:
+                _check_version(files, number, segment, segment.version_of, where)
+                lengths[number, at] = 1 + lengths.get(segment.version_of, 0)
+                if lengths[number, at] > MAX_VERSIONS:
+                    raise Corruption(f"{where}: more than {MAX_VERSIONS} earlier versions must be decoded for it")
             if segment.cast is not None:
                 _check_cast(files, segment, segment.cast, where)
             if segment.same is None:
@@ -243,11 +265,12 @@ def _resolve_copies(files: Sequence[FileEntry]) -> None:
                 first.same is not None
                 or first.base is not None
                 or first.cast is not None
+                or first.version_of is not None
                 or _content_of(first) != _content_of(segment)
             ):
                 raise Corruption(
                     f"{where}: must have the size, hash and type of segment {segment.same[1]} of file "
-                    f"{segment.same[0]}, which must have chunks of its own, and neither a base nor a cast"
+                    f"{segment.same[0]}, which must have chunks of its own, and need no other"
                 )
             if not first.may_be_shared:
                 raise Corruption(
@@ -267,6 +290,23 @@ def _check_cast(files: Sequence[FileEntry], segment: SegmentEntry, cast: tuple[i
         raise Corruption(f"{where}: is no cast of segment {number} of file {file}")
     if not segment.may_be_shared:
         raise Corruption(f"{where}: has {len(segment.chunks)} chunks, too many for a cast of {segment.bytes} bytes")
+
+
+def _check_version(
+    files: Sequence[FileEntry], file: int, segment: SegmentEntry, earlier: tuple[int, int], where: str
+) -> None:
+    """Raise Corruption unless a segment of the file of number ``file`` may be coded against an earlier one."""
+    of = files[earlier[0]].segments[earlier[1]] if earlier[0] < file and _is_there(files, earlier) else None
+    fits = of is not None and of.same is None and of.cast is None and not of.lossy and not segment.lossy
+    if of is None or not fits or (of.bytes, of.dtype) != (segment.bytes, segment.dtype) or of.dtype is None:
+        raise Corruption(f"{where}: is no later version of segment {earlier[1]} of file {earlier[0]}")
+    if not (segment.may_be_shared and of.may_be_shared):
+        n_chunks = max(len(segment.chunks), len(of.chunks))
+        raise Corruption(f"{where}: {n_chunks} chunks are too many for a version of {segment.bytes} bytes")
+
+
+def _is_there(files: Sequence[FileEntry], place: tuple[int, int]) -> bool:
+    return place[0] < len(files) and place[1] < len(files[place[0]].segments)
 
 
 def _content_of(segment: SegmentEntry) -> tuple[int, str, str | None, bool]:

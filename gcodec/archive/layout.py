@@ -19,6 +19,8 @@ ALIGNMENT = 8
 STORED, ZSTD, FRAME, RECORDS = 0, 1, 2, 3
 CODECS = ("stored", "zstd", "frame", "records")
 MAX_PART = 1 << 28
+#: So many segments, each a version of the next, are decoded for one.
+MAX_VERSIONS = 8
 MAX_INDEX = 1 << 28
 #: An index may have so many bytes, brackets and commas, whatever the archive's size, and more in proportion to it.
 FREE_INDEX, FREE_BRACKETS, FREE_COMMAS = 1 << 20, 1 << 18, 1 << 19

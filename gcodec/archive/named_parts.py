@@ -9,8 +9,8 @@ from typing import Any
 
 from ..errors import InvalidArgument, did_you_mean
 from .own_classes import ClassEntry
-from .structure import DICTIONARIES, MAX_DEPTH, NAMESPACES, ParsedStructure, tag_of_node
-from .structure_places import TENSORS, children_of
+from .structure import DICTIONARIES, MAX_DEPTH, NAMESPACES, TENSORS, ParsedStructure, tag_of_node
+from .structure_places import children_of
 
 #: An error looks among so many paths for one that was meant.
 MAX_MEANT = 10_000

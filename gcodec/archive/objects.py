@@ -10,13 +10,15 @@ from typing import Any, BinaryIO, TypedDict, Unpack
 
 from ..errors import Corruption, InvalidArgument, Unsupported, did_you_mean
 from ..files import NOT_ZIP
+from ..files.urls import is_url
 from .base_files import Bases, bases_at, no_base
 from .devices import check_kind, placement_of
 from .dicts import plan_beside, plan_tensors
-from .entries import unsafe_path
+from .entries import FileEntry, unsafe_path
+from .held_file import HeldFile
 from .layout import SUFFIX
 from .own_classes import Classes, KnownClasses
-from .plain_files import opened_plain
+from .plain_files import PlainFile, opened_plain
 from .reader import ArchiveReader
 from .state_files import NAMES_OF_TORCH, Wanted, load_state, plan_state
 from .structure import STRUCTURE
@@ -29,16 +31,18 @@ STATE_PATH = "state.safetensors"
 OBJECT_SUFFIXES = (".pt", ".pth", ".ckpt", ".bin", ".safetensors")
 
 
-class TorchOptions(TypedDict, total=False):
-    """Arguments of ``torch.load`` that :func:`load` takes under the same names.
+class LoadOptions(TypedDict, total=False):
+    """Further arguments of :func:`load`: ``lazy``, and those of ``torch.load`` that it takes under the same names.
 
     Attributes:
+        lazy: read tensors when they are first used.
         map_location: the device of all torch tensors, as ``device`` of :func:`load`: a name, a ``torch.device``, a
             dictionary of places that all lead to the same one, or a function of a storage and ``"cpu"``.
         weights_only: True or None, for nothing in a file is executed.
-        mmap: False or None, for what is compressed cannot be mapped; True for a plain ``.pt`` file.
+        mmap: True: as ``lazy``; a plain ``.pt`` file must then be one that torch can map.
     """
 
+    lazy: bool
     map_location: Any
     weights_only: bool | None
     mmap: bool | None
@@ -61,9 +65,10 @@ def save(
     Args:
         obj: containers of Python (dictionaries, lists, tuples, sets, ``state_dict()``, ``defaultdict``, ``deque``,
             ``argparse.Namespace`` and the like), dataclasses, named tuples and enumerations, in each other, of torch
-            tensors on any device, dense or sparse, JAX arrays, numpy arrays and scalars, Python numbers, strings,
-            bytes, paths, dates, and types and devices of torch; docs/checkpoints.md has the list. Tensors of the same
-            memory are stored once. It must not change until this returns.
+            tensors on any device, dense, sparse or quantized, this rank's parts of ``DTensor``, JAX arrays, numpy
+            arrays and scalars, Python numbers, strings, bytes, paths, dates, and types and devices of torch;
+            docs/checkpoints.md has the list. Tensors of the same memory are stored once. It must not change until this
+            returns.
         file: path to write to, such as ``last.gc`` or ``last.pt.gc``, a URL for fsspec, or a binary stream, which need
             not seek.
         base: an earlier object, the path of its archive (or of any tensor file), or an open
@@ -105,7 +110,7 @@ def load(
     classes: Classes = None,
     threads: int | None = None,
     max_output_bytes: int | None = None,
-    **torch_options: Unpack[TorchOptions],
+    **options: Unpack[LoadOptions],
 ) -> Any:
     """Load an object that :func:`save` has saved, bit for bit; no code of the file is executed, and nothing imported.
 
@@ -125,12 +130,15 @@ def load(
         classes: dataclasses, named tuples and enumerations that the object has and that are not imported under the
             names that they were saved under, in a list, or in a dictionary by those names, in which ``dict`` and
             ``str`` stand for any of them; also the classes of tensors that are made of others (``torchao``), whose
-            ``__tensor_unflatten__`` is called.
+            ``__tensor_unflatten__`` is called, and the ``DeviceMesh`` of an object with ``DTensor``.
         threads: threads to use at most; as many as the process may use if None.
         max_output_bytes: refuse larger objects, for archives from strangers; no limit if None. Numpy arrays in
             big-endian order count twice: they are copies of what is stored.
-        torch_options: arguments of ``torch.load``: ``map_location`` (as ``device``), ``weights_only`` (True or None)
-            and ``mmap`` (True for a plain ``.pt`` file alone).
+        options: arguments of ``torch.load``: ``map_location`` (as ``device``), ``weights_only`` (True or None) and
+            ``mmap`` (True: as ``lazy``); and ``lazy``, to read tensors when they are first used. Dictionaries with
+            tensors in them, at any depth, then come as dictionaries that read an item when it is asked for, keep it
+            from then on, and keep the file open; other containers are read whole when they are reached. A plain ``.pt``
+            file is mapped by torch where it can be, else read whole, and so is one in an archive. Not for streams.
 
     Returns:
         The object; types come back as they were, those of subclasses such as ``Parameter`` as
@@ -142,22 +150,30 @@ def load(
         Unsupported: it holds no object but several files, or a tensor of a type that neither numpy nor torch has, such
             as quantized weights of a ``.gguf`` file; or an object of a class that is not known, or has other fields
             now; or its base is missing or another.
-        InvalidArgument: ``like``, ``device``, ``classes`` or an argument of ``torch.load`` is none, or nothing has a
-            name of ``names``.
+        InvalidArgument: ``like``, ``device``, ``classes`` or an argument of ``torch.load`` is none, nothing has a name
+            of ``names``, or ``lazy`` is True for a stream.
         LimitExceeded: the object is above ``max_output_bytes``.
         OSError: it cannot be read.
+        GcodecError: ``lazy`` is True, and the file was written to before all was read; the use of an item raises this.
     """
-    where = _checked(torch_options).get("map_location")
+    where, must_map = _checked(options).get("map_location"), bool(options.get("mmap"))
+    lazy = bool(options.get("lazy")) or must_map
     check_kind(like, where if device is None else device)
     known = KnownClasses(classes)
 
-    def wanted() -> Wanted:
-        if torch_options.get("mmap"):
+    def loaded(opened: ArchiveReader | PlainFile, entry: FileEntry) -> Any:
+        wanted = Wanted(placement_of(device, where), like, names, known, max_output_bytes)
+        if not lazy:
+            return load_state(opened, entry, wanted)
+        if not isinstance(file, str | os.PathLike):
             raise InvalidArgument(
-                "mmap must be False or None but for a .pt file, for what is compressed cannot be mapped: names= leaves "
-                "out what is not needed, and gcodec.open reads tensors one by one"
+                f"lazy must be False for a stream, as this {type(file).__name__} is, which whoever opened it may close "
+                "before all is read; give a path or a URL"
             )
-        return Wanted(placement_of(device, where), like, names, known, max_output_bytes)
+        held = HeldFile(opened.name, opened.descriptor)
+        state = load_state(opened, entry, wanted._replace(held=held))
+        held.keep(stack.pop_all())
+        return state
 
     with ExitStack() as stack:
         bases = None if base is None else stack.enter_context(bases_of(base))
@@ -175,33 +191,36 @@ def load(
                     raise Unsupported(f"{plain.name}: {NAMES_OF_TORCH}")
                 if device is not None or not (callable(where) or isinstance(where, Mapping)):
                     where = placement_of(device, where).map_location
-                return plain.load_torch(file, where, bool(torch_options.get("mmap")))
+                may_map = lazy and plain.is_zip and isinstance(file, str | os.PathLike) and not is_url(file)
+                return plain.load_torch(file, where, must_map or may_map)
             entry = stack.enter_context(plain.planned())
             if entry.format == "bytes" and plain.kind == "torch":
                 raise Unsupported(f"{plain.name}: {NOT_ZIP}, so that only torch reads it: leave out like")
             if entry.format == "bytes":
                 raise Corruption(f"{found}; nor is it a .pt, .safetensors, .npy, .npz or .gguf file")
-            return load_state(plain, entry, wanted())
+            return loaded(plain, entry)
         archive = stack.enter_context(found)
         if len(archive.files) != 1:
             raise Unsupported(
                 f"{archive.name}: an object is one file, but {len(archive.files)} files are in this "
                 "archive; read their tensors with gcodec.load_file"
             )
-        return load_state(archive, archive.files[0], wanted())
+        return loaded(archive, archive.files[0])
 
 
-def _checked(options: TorchOptions) -> TorchOptions:
-    """Return arguments of ``torch.load``. Raises InvalidArgument for one that means nothing here."""
+def _checked(options: LoadOptions) -> LoadOptions:
+    """Return further arguments of :func:`load`. Raises InvalidArgument for one that means nothing here."""
     for name in options:
-        if name not in TorchOptions.__annotations__:
-            known = did_you_mean(name, (*TorchOptions.__annotations__, *load.__annotations__))
+        if name not in LoadOptions.__annotations__:
+            known = did_you_mean(name, (*LoadOptions.__annotations__, *load.__annotations__))
             raise InvalidArgument(f"load has no argument {name!r}{known}")
     if options.get("weights_only", True) not in (True, None):
         raise InvalidArgument(
             "weights_only must be True or None, for nothing in a file is executed; torch.load(weights_only=False) "
             "reads a .pt file that you trust, and gcodec.save takes what it returns"
         )
+    if options.get("lazy", False) not in (True, False):
+        raise InvalidArgument(f"lazy must be True or False, not {options['lazy']!r:.80}")
     if options.get("mmap") not in (True, False, None):
         raise InvalidArgument(f"mmap must be True, False or None, not {options['mmap']!r:.80}")
     return options

@@ -16,6 +16,7 @@ from types import MappingProxyType, MemberDescriptorType, ModuleType
 from typing import Any, NamedTuple
 
 from ..errors import InvalidArgument, Unsupported
+from .mesh_tensors import is_mesh
 
 #: What the kinds of classes are called in errors, by tag.
 KINDS = MappingProxyType(
@@ -32,7 +33,8 @@ _PLAIN_KINDS = {"dataclass": dict, "named_tuple": dict, "enum": str, "flag": str
 #: Names from archives are cut after so many characters in errors.
 _SHOWN = 200
 
-Classes = Iterable[type] | Mapping[str, type] | None
+#: Of a mesh of devices, which archives of distributed tensors need, there is no type without torch.distributed.
+Classes = Iterable[Any] | Mapping[str, Any] | None
 
 
 class ClassEntry(NamedTuple):
@@ -68,7 +70,11 @@ class KnownClasses:
     """The classes that a caller gives, or that its process has imported.
 
     Args:
-        given: classes, or classes by the full name under which they were saved; None for those imported alone.
+        given: classes, or classes by the full name under which they were saved; among them may be meshes of devices,
+            which tensors are distributed over. None for those imported alone.
+
+    Attributes:
+        meshes: the meshes of devices.
 
     Raises:
         InvalidArgument: it is something else.
@@ -77,6 +83,7 @@ class KnownClasses:
     def __init__(self, given: Classes = None) -> None:
         self._by_name: dict[str, type] = {}
         self._by_short_name: dict[str, list[type]] = {}
+        self.meshes: list[Any] = []
         if given is None:
             return
         named = isinstance(given, Mapping)
@@ -85,13 +92,15 @@ class KnownClasses:
         except TypeError:
             classes = [given]
             named = True  # to be refused
+        self.meshes = [kind for kind in classes if not isinstance(kind, type) and is_mesh(kind)]
+        classes = [kind for kind in classes if not any(kind is mesh for mesh in self.meshes)]
         if not all(isinstance(kind, type) for kind in classes) or (named and not isinstance(given, Mapping)):
             raise InvalidArgument(
                 "classes must be a list of classes, such as [Config], or a dictionary of classes by the names under "
                 f"which they were saved, such as {{'train.Config': Config}}, not {given!r:.80}"
             )
         if isinstance(given, Mapping):
-            self._by_name = dict(given)
+            self._by_name = {name: kind for name, kind in given.items() if isinstance(kind, type)}
             return
         for kind in classes:
             self._by_name[f"{kind.__module__}.{kind.__qualname__}"] = kind

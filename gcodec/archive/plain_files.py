@@ -35,6 +35,7 @@ class PlainFile:
         max_output_bytes: refuse larger files; no limit if None.
 
     Attributes:
+        is_zip: True for a zip file, as those of ``torch.save`` are, unless they are old.
         kind: ``"archive"``, ``"torch"`` for a file of ``torch.save`` or another pickle, or ``"other"``.
 
     Raises:
@@ -49,6 +50,7 @@ class PlainFile:
         is_torch = head.startswith(PICKLES)
         if head.startswith(ZIP_MAGICS):
             is_torch = is_torch_zip(Zip.read_from(source, name))
+        self.is_zip = head.startswith(ZIP_MAGICS)
         self.kind = "archive" if head.startswith(ARCHIVE_MAGIC) else "torch" if is_torch else "other"
 
     @contextmanager
@@ -71,6 +73,11 @@ class PlainFile:
                 tensors=plan.tensors,
                 container=plan.container,
             )
+
+    @property
+    def descriptor(self) -> int | None:
+        """Number of the open file, where it is one of the system's."""
+        return self._source.descriptor
 
     def segment_bytes(self, entry: FileEntry, tensor: TensorView) -> Bytes:
         """Return the whole segment that a tensor is a view of."""

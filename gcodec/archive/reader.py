@@ -129,7 +129,7 @@ class ArchiveReader:
         base: where the bases are that files were coded against (:class:`gcodec.archive.Bases`); not closed here.
 
     Attributes:
-        files: the files in the archive.
+        files: the files in the archive. A caller that wants some of them alone may leave out the others.
         size: of the archive, in bytes.
 
     Raises:
@@ -161,7 +161,7 @@ class ArchiveReader:
         try:
             # Header, trailer and index lie apart; what follows the first and precedes the others may never be read.
             with self._owned.without_read_ahead() if self._owned else nullcontext():
-                self.files = read_index(self._source, limit)
+                self.files = self._entries = read_index(self._source, limit)
         except GcodecError as error:
             self.close()
             raise type(error)(f"{self.name}: {error}") from error
@@ -169,6 +169,10 @@ class ArchiveReader:
     def tensors(self) -> Iterator[tuple[FileEntry, TensorView]]:
         """Iterate over all tensors, each after its file."""
         return ((entry, tensor) for entry in self.files for tensor in entry.tensors)
+
+    def path_of(self, number: int) -> str:
+        """Return the path of the file of a number, as segments refer to it."""
+        return self._entries[number].path
 
     def find(self, name: str) -> tuple[FileEntry, TensorView]:
         """Return the tensor called ``name``, or ``FILE:NAME`` where several files have one of that name.
@@ -372,6 +376,11 @@ class ArchiveReader:
         """Raises LimitExceeded if all files together are above the limit."""
         self.check_size(sum(entry.size for entry in self.files), self.name)
 
+    @property
+    def descriptor(self) -> int | None:
+        """Number of the open file, where this object has opened one of the system's."""
+        return self._owned.descriptor if self._owned else None
+
     def close(self) -> None:
         """Ends the threads and closes what was opened here."""
         self._pool.shutdown()
@@ -397,6 +406,8 @@ class ArchiveReader:
         of = entry.segments[number].cast
         if of is not None:
             return segment._replace(base=self._cast_bytes(of, entry.segments[number].dtype or ""))
+        if (earlier := entry.segments[number].version_of) is not None:
+            return segment._replace(base=self._earlier_bytes(earlier))
         if entry.segments[number].base is None:
             return segment
         try:
@@ -406,13 +417,20 @@ class ArchiveReader:
 
     def _cast_bytes(self, of: tuple[int, int], dtype: str) -> BaseBytes:
         """Return the values of a segment of float32, of a file and number, cast to another type."""
-        entry, cast = self.files[of[0]], CASTS[dtype]
+        entry, cast = self._entries[of[0]], CASTS[dtype]
 
         def read(number: int, start: int, stop: int) -> Bytes:
             # A chunk is read by a thread that others may wait for, so that it waits for none.
             return cast(self._range(entry, number, 2 * start, 2 * stop, here=True))
 
         return BaseBytes(f"the values of {entry.path}:{entry.label(of[1])}", of[1], 0, None, read, is_held=True)
+
+    def _earlier_bytes(self, place: tuple[int, int]) -> BaseBytes:
+        """Return the bytes of a segment of an earlier file, of numbers."""
+        entry = self._entries[place[0]]
+        name = f"the version in {entry.path}:{entry.label(place[1])}"
+        read = partial(self._range, entry, here=True)  # on this thread, as for casts
+        return BaseBytes(name, place[1], 0, None, read, is_held=True)
 
     def _base_bytes(self, entry: FileEntry, number: int) -> BaseBytes:
         """Return what a segment is coded against; looked for once, not for each chunk. Raises Unsupported."""
@@ -477,9 +495,12 @@ class ArchiveReader:
         try:
             return unpack_chunk(chunk, stored, where, read, take)
         except Unsupported:
-            of = item.of.blob.cast if isinstance(item.of.blob, SegmentEntry) else None
-            if of is not None:  # these are not the values that it is a cast of: where they are damaged, that is why
-                self._check_here(self._segment(self.files[of[0]], of[1]))
+            blob = item.of.blob
+            of = (blob.cast or blob.version_of) if isinstance(blob, SegmentEntry) else None
+            if (
+                of is not None
+            ):  # these are not the values that it was coded against: where they are damaged, that is why
+                self._check_here(self._segment(self._entries[of[0]], of[1]))
             raise
 
     def _check_here(self, blob: _BlobToRead) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from bisect import bisect_right
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import replace
@@ -24,11 +24,23 @@ from ..tensors import is_torch
 from .arrays import as_bytes, default_kind
 from .devices import Placement
 from .entries import FileEntry
+from .held_file import HeldFile
+from .lazy_dict import Unread
 from .named_parts import named_parts
 from .own_classes import KnownClasses
 from .plain_files import PlainFile
 from .reader import ArchiveReader
-from .structure import ITEM_COST, STRUCTURE, Leaf, ParsedStructure, Rebuilder, flatten, of_text, translated_errors
+from .structure import (
+    ITEM_COST,
+    STRUCTURE,
+    Lazily,
+    Leaf,
+    ParsedStructure,
+    Rebuilder,
+    flatten,
+    of_text,
+    translated_errors,
+)
 from .structure_places import TensorPlace, leaves_of, tensor_places
 from .structure_text import MAX_ITEMS, MAX_TEXT_BYTES, n_items_of
 from .tensor_groups import in_order, laid_out
@@ -169,6 +181,7 @@ class Wanted(NamedTuple):
         names: names and patterns of parts; None for all.
         known: the classes of one's own.
         max_output_bytes: refuse larger states; copies that rebuilding makes of arrays in big-endian order count, too.
+        held: keeps the file open, for tensors that are read when they are first used; None: all are read at once.
     """
 
     place: Placement
@@ -176,6 +189,7 @@ class Wanted(NamedTuple):
     names: Iterable[str] | str | None = None
     known: KnownClasses | None = None
     max_output_bytes: int | None = None
+    held: HeldFile | None = None
 
 
 def load_state(archive: ArchiveReader | PlainFile, entry: FileEntry, wanted: Wanted) -> Any:
@@ -200,11 +214,15 @@ def load_state(archive: ArchiveReader | PlainFile, entry: FileEntry, wanted: Wan
         if name not in views:
             raise Corruption(f"the structure of the state is malformed: the file lacks the tensor {name!r}")
         view = views[name]
-        while view.segment not in data:
-            number, found = next(ahead, (view.segment, None))
-            data[number] = archive.segment_bytes(entry, view) if found is None else found
+        found = data.get(view.segment)
+        while found is None:
+            number, part = next(ahead, (view.segment, None))
+            part = archive.segment_bytes(entry, view) if part is None else part
+            if wanted.held is None or _is_shared(entry, view):
+                data[number] = part
+            found = part if number == view.segment else None
         like = "numpy" if kind == "text" else wanted.like or kind
-        return wanted.place(archive.array(entry, view, data[view.segment], like=like))
+        return wanted.place(archive.array(entry, view, found, like=like))
 
     def rebuilt(parsed: ParsedStructure) -> Any:
         node, size = parsed.state, entry.size
@@ -214,6 +232,10 @@ def load_state(archive: ArchiveReader | PlainFile, entry: FileEntry, wanted: Wan
             segments = {views[name].segment for name in tensors if name in views}
             size = sum(entry.segments[number].bytes for number in segments)
             _check_limit(archive, size, limit)
+        most = None if limit is None else limit - size
+        if wanted.held is not None:
+            lazily = _lazily(archive, wanted.held, parsed._replace(state=node))
+            return Rebuilder(parsed, read, most, wanted.known, lazily).value(node, 0)
         nonlocal ahead
         first: dict[int, TensorView] = {}  # of the tensors on each segment, in the order in which they are read
         for _, leaf in leaves_of(parsed._replace(state=node)):
@@ -222,7 +244,7 @@ def load_state(archive: ArchiveReader | PlainFile, entry: FileEntry, wanted: Wan
                 first.setdefault(view.segment, view)
         with closing(archive.segments_bytes([(entry, view) for view in first.values()])) as coming:
             ahead = zip(first, coming, strict=False)  # which may be given up before all are read
-            return Rebuilder(parsed, read, None if limit is None else limit - size, wanted.known).value(node, 0)
+            return Rebuilder(parsed, read, most, wanted.known).value(node, 0)
 
     if STRUCTURE in views:
         with _naming(archive):
@@ -245,6 +267,22 @@ def load_state(archive: ArchiveReader | PlainFile, entry: FileEntry, wanted: Wan
     with translated_errors():
         return rebuilt(ParsedStructure({"dict": dictionary}, []))
     raise AssertionError  # it suppresses no error
+
+
+def _is_shared(entry: FileEntry, view: TensorView) -> bool:
+    """Return True if other tensors of a file have the memory of this one."""
+    return view.segment not in entry.groups and len(entry.views[view.segment]) > 1
+
+
+def _lazily(archive: ArchiveReader | PlainFile, held: HeldFile, parsed: ParsedStructure) -> Lazily:
+    """Return what makes the values of a state when they are first used."""
+
+    def once(value: Unread, make: Callable[[Any], Any]) -> Any:
+        with _naming(archive), translated_errors():
+            return held.once(value, make)
+
+    counts = Counter(next(iter(leaf.values())) for _, leaf in leaves_of(parsed))
+    return Lazily(once, frozenset(name for name, n in counts.items() if n > 1))
 
 
 def _check_limit(archive: ArchiveReader | PlainFile, size: int, limit: int | None) -> None:

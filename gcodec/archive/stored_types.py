@@ -18,7 +18,7 @@ def check_flattened(value: Any, where: str) -> bool:
     one whose parts are no tensors of this process alone."""
     if not hasattr(value, "__tensor_flatten__"):
         return False
-    if hasattr(value, "full_tensor") or value.is_nested or not hasattr(type(value), "__tensor_unflatten__"):
+    if value.is_nested or not hasattr(type(value), "__tensor_unflatten__"):
         check_has_data(value, where)
     return True
 
@@ -29,7 +29,7 @@ def torch_type(value: Any, where: str) -> str:
 
     try:
         check_has_data(value, where)
-        plain = value.layout == torch.strided and not value.is_quantized and not value.is_meta
+        plain = value.layout == torch.strided and not value.is_meta
         if plain:
             value.untyped_storage().data_ptr()
     except GcodecError:
@@ -41,11 +41,6 @@ def torch_type(value: Any, where: str) -> str:
         ) from None
     if value.is_meta:
         raise InvalidArgument(f"{where}: a tensor must have values to be saved, but one on the device meta has no data")
-    if value.is_quantized:
-        raise InvalidArgument(
-            f"{where}: a tensor must not be quantized by torch to be saved, as one of {value.dtype} is: pass its "
-            "int_repr(), q_scale() and q_zero_point()"
-        )
     if not plain:
         raise InvalidArgument(
             f"{where}: a tensor must be dense or sparse to be saved, not a {value.layout} tensor of {value.dtype}"

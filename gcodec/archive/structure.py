@@ -18,7 +18,7 @@ import math
 import sys
 from argparse import Namespace
 from collections import Counter, OrderedDict, defaultdict, deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -31,6 +31,8 @@ from ..files.safetensors import CODES
 from ..tensors import as_plain_array, is_jax, is_torch
 from .arrays import as_complex, as_text, item_at
 from .container_keys import check_hashes, check_item, check_key, key_text
+from .lazy_dict import LazyDict, Unread
+from .mesh_tensors import distributed_tensor, is_distributed, local_part, mesh_facts
 from .own_classes import (
     ClassEntry,
     KnownClasses,
@@ -43,6 +45,8 @@ from .own_classes import (
     tag_of,
 )
 from .plain_values import FIRST_TAGS, TEXT_KINDS, number_node, plain_node, plain_value, text_dtype
+from .quantized_tensors import PARTS as QUANTIZED_PARTS
+from .quantized_tensors import quantized_parts, quantized_tensor
 from .shared_memory import stored_views, view_of
 from .sparse_tensors import PARTS, sparse_layout, sparse_parts, sparse_tensor
 from .stored_types import check_flattened, numpy_facts, torch_type
@@ -73,6 +77,10 @@ FACTORIES: dict[str, Callable[[], Any]] = {
     **{kind.__name__: kind for kind in (bool, bytearray, bytes, complex, dict, float, frozenset, int, list, set)},
     **{kind.__name__: kind for kind in (str, tuple, OrderedDict, Counter, deque)},
 }
+#: Tags of tensors.
+TENSORS = frozenset(("torch", "numpy", "scalar"))
+#: Tags of what a tensor of a class of one's own may be made of.
+MADE_OF = frozenset(("torch", "subclass", "sparse", "quantized", "distributed"))
 #: Tags of objects of classes of one's own.
 OBJECTS = ("dataclass", "named_tuple", "subclass")
 
@@ -269,7 +277,7 @@ class _Flattener:
             return self._tensor(value, path, depth)
         if kind is list:
             return self._nodes(value, path, depth)
-        if kind in (dict, OrderedDict, Counter, defaultdict):
+        if kind in (dict, OrderedDict, Counter, defaultdict, LazyDict):
             return self._dictionary(value, path, depth)
         if kind in (tuple, set, frozenset):
             for item in () if kind is tuple else value:
@@ -308,7 +316,7 @@ class _Flattener:
             return self._later({"defaultdict": [name, items]})
         metadata = getattr(value, "_metadata", None)  # of a module's state dict: versions, which loading looks at
         if metadata is None:
-            return {"ordered": items}
+            return {"dict" if type(value) is LazyDict else "ordered": items}
         return {"state_dict": [items, self.node(metadata, join_path(path, "_metadata"), depth + 1)]}
 
     def _other(self, value: Any, path: str, depth: int) -> Any:
@@ -371,6 +379,11 @@ class _Flattener:
         if kind == "torch":
             if (layout := sparse_layout(value)) is not None:
                 return self._sparse(value, layout, path, depth)
+            if is_distributed(value):
+                part = self.node(local_part(value), join_path(path, "local"), depth + 1)
+                return self._later({"distributed": [part, *mesh_facts(value, where)]})
+            if value.is_quantized:
+                return self._quantized(value, path, depth)
             if check_flattened(value, where):
                 return self._subclass(value, path, depth)
         dtype, memory = (torch_type(value, where), None) if kind == "torch" else numpy_facts(value, where)
@@ -394,6 +407,11 @@ class _Flattener:
         parts = sparse_parts(value, layout, path or "the state")
         nodes = [self.node(part, join_path(path, name), depth + 1) for name, part in parts.items()]
         return self._later({"sparse": [layout, list(value.shape), layout == "coo" and value.is_coalesced(), *nodes]})
+
+    def _quantized(self, value: Any, path: str, depth: int) -> Any:
+        scheme, parts, numbers = quantized_parts(value, path or "the state")
+        nodes = [self.node(part, join_path(path, name), depth + 1) for name, part in parts.items()]
+        return self._later({"quantized": [scheme, nodes, *map(number_node, numbers)]})
 
     def _subclass(self, value: Any, path: str, depth: int) -> Any:
         """Return what stands for a tensor that is made of others."""
@@ -453,6 +471,32 @@ class _NotReadError(Exception):
         self.cause = cause
 
 
+class Lazily(NamedTuple):
+    """Says how the values of a :class:`LazyDict` are made.
+
+    Attributes:
+        once: returns what a function makes of the node of an ``Unread``; one thread at a time, and once for each.
+        shared: names of the tensors that are in several places, and are kept for the others.
+    """
+
+    once: Callable[[Unread, Callable[[Any], Any]], Any]
+    shared: Container[str]
+
+
+def has_tensors(node: Any) -> bool:
+    """Return True if a tensor is in a node."""
+    nodes = [node]
+    while nodes:
+        node = nodes.pop()
+        if isinstance(node, dict):
+            if not TENSORS.isdisjoint(node):
+                return True
+            nodes.extend(node.values())
+        elif isinstance(node, list):
+            nodes.extend(node)
+    return False
+
+
 class Rebuilder:
     """Puts a state together again, node by node.
 
@@ -461,6 +505,7 @@ class Rebuilder:
         read: as for :func:`rebuild`.
         max_copied_bytes: as for :func:`rebuild`.
         known: as for :func:`rebuild`.
+        lazily: what dictionaries with tensors in them are made by, as :class:`LazyDict`; None: they are made whole.
     """
 
     def __init__(
@@ -469,8 +514,10 @@ class Rebuilder:
         read: Read,
         max_copied_bytes: int | None = None,
         known: KnownClasses | None = None,
+        lazily: Lazily | None = None,
     ) -> None:
         self._entries, self._read, self._known_classes = parsed.classes, read, known or KnownClasses()
+        self._lazily = lazily
         self._kinds: dict[tuple[str, int], Any] = {}
         self._known: dict[tuple[str, str], Any] = {}
         self._max_copied, self._n_copied = max_copied_bytes, 0
@@ -484,7 +531,7 @@ class Rebuilder:
         if not isinstance(node, dict):
             return node
         tag, content = tag_of_node(node)
-        if tag in ("torch", "numpy", "scalar"):
+        if tag in TENSORS:
             return self._tensor(tag, content, node)
         if len(node) != 1:
             raise ValueError(f"{tag!r} must stand alone")
@@ -492,14 +539,16 @@ class Rebuilder:
             items = self.value(content, depth + 1) if tag == "tuple" else self._hashed(content, depth + 1)
             return SEQUENCES[tag](items)
         if tag in DICTIONARIES:
-            return DICTIONARIES[tag](dict(self._items(content, depth)))
+            made = None if tag == "counter" else self._lazy(content, depth)
+            return DICTIONARIES[tag](dict(self._items(content, depth))) if made is None else made
         return self._later(tag, content, depth)
 
     def _later(self, tag: str, content: Any, depth: int) -> Any:
         """Return what a node of a less common tag stands for."""
         if tag == "state_dict":
             items, metadata = content
-            result: Any = OrderedDict(self._items(items, depth))
+            made = self._lazy(items, depth)
+            result: Any = OrderedDict(self._items(items, depth)) if made is None else made
             result._metadata = self.value(metadata, depth + 1)
             return result
         if tag == "defaultdict":
@@ -515,14 +564,28 @@ class Rebuilder:
             vars(result).update(self._attributes(content, depth))
             return result
         if tag == "sparse":
-            layout, shape, coalesced, *parts = content
-            known = all(isinstance(part, dict) and "torch" in part for part in parts)
-            if not known or len(parts) != len(PARTS[layout]) or any(type(size) is not int for size in shape):
-                raise ValueError(f"a sparse tensor of the layout {layout} has other parts")
-            return sparse_tensor(layout, shape, coalesced, [self.value(part, depth + 1) for part in parts])
+            layout, shape, coalesced, *nodes = content
+            if any(type(size) is not int for size in shape):
+                raise ValueError("a sparse tensor has a shape of integers")
+            return sparse_tensor(layout, shape, coalesced, self._parts(nodes, len(PARTS[layout]), depth))
+        if tag == "quantized":
+            scheme, nodes, *numbers = content
+            parts = self._parts(nodes, len(QUANTIZED_PARTS[scheme]), depth)
+            return quantized_tensor(scheme, parts, [self.value(number, depth + 1) for number in numbers])
+        if tag == "distributed":
+            node, *facts = content
+            if not isinstance(node, dict) or {"torch", "quantized", "subclass"}.isdisjoint(node):
+                raise ValueError("a part of a distributed tensor must be a tensor")
+            return distributed_tensor(self.value(node, depth + 1), facts, self._known_classes.meshes)
         if tag in OBJECTS or tag in ("enum", "flag"):
             return self._own(tag, content, depth)
         return plain_value(tag, content)
+
+    def _parts(self, nodes: list[Any], n_parts: int, depth: int) -> list[Any]:
+        """Return the plain tensors that another is made of."""
+        if len(nodes) != n_parts or not all(isinstance(node, dict) and "torch" in node for node in nodes):
+            raise ValueError(f"a tensor must be made of {n_parts} others")
+        return [self.value(node, depth + 1) for node in nodes]
 
     def _own(self, tag: str, content: Any, depth: int) -> Any:
         """Return an object of a class of one's own."""
@@ -543,7 +606,7 @@ class Rebuilder:
             (further,) = rest
             return new_dataclass(kind, fields, self._attributes(further, depth))
         context, shape, stride = rest
-        if not all(isinstance(node, dict) and not {"torch", "subclass", "sparse"}.isdisjoint(node) for node in nodes):
+        if not all(isinstance(node, dict) and not MADE_OF.isdisjoint(node) for node in nodes):
             raise ValueError("a tensor must be made of tensors")
         return self._subclass(kind, fields, self.value(context, depth + 1), (shape, stride))
 
@@ -581,6 +644,25 @@ class Rebuilder:
         keys = self._hashed(content[::2], depth)
         return list(zip(keys, (self.value(item, depth + 1) for item in content[1::2]), strict=True))
 
+    def _lazy(self, content: list[Any], depth: int) -> LazyDict | None:
+        """Return a dictionary whose tensors, and containers of tensors, are made when they are first used; None for one
+        without tensors, and where all are made whole."""
+        lazily, nodes = self._lazily, content[1::2]
+        if lazily is None:
+            return None
+        unread = [has_tensors(node) for node in nodes]
+        if not any(unread):
+            return None
+
+        def read(value: Unread) -> Any:
+            return lazily.once(value, lambda node: self.value(node, depth + 1))
+
+        values = (
+            Unread(node, read) if later else self.value(node, depth + 1)
+            for node, later in zip(nodes, unread, strict=True)
+        )
+        return LazyDict(zip(self._hashed(content[::2], depth), values, strict=True))
+
     def _hashed(self, content: list[Any], depth: int) -> list[Any]:
         """Return keys or items of a set, none of which has a class of one's own that says how it is hashed."""
         for node in content:
@@ -603,8 +685,10 @@ class Rebuilder:
                 value = as_complex(value, node["complex"])
             elif "as" in node:
                 value = as_text(value, text_dtype(node["as"]))
-            self._known[key] = value
-        value = self._known[key]
+            if self._lazily is None or name in self._lazily.shared:  # else it ends with the dictionary's item
+                self._known[key] = value
+        else:
+            value = self._known[key]
         if "view" in node:
             value = view_of(value, *node["view"])
         if node.get("order") == ">" and isinstance(value, np.ndarray):

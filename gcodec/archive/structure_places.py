@@ -13,6 +13,7 @@ from ..files.elements import PAIRS
 from ..files.file_plan import TensorView
 from .own_classes import ClassEntry
 from .plain_values import plain_value, text_dtype
+from .quantized_tensors import PARTS as QUANTIZED_PARTS
 from .shared_memory import check_view
 from .sparse_tensors import PARTS
 from .structure import (
@@ -23,6 +24,7 @@ from .structure import (
     NAMESPACES,
     OBJECTS,
     SEQUENCES,
+    TENSORS,
     ParsedStructure,
     join_path,
     of_text,
@@ -32,8 +34,6 @@ from .unique_names import UniqueNames
 
 #: Bound on the names made for tied tensors: their characters, and as many again for each as it takes beside them.
 MAX_MADE_NAMES, NAME_COST = 1 << 26, 64
-#: Nodes of tensors.
-TENSORS = ("torch", "numpy", "scalar")
 
 
 class TensorPlace(NamedTuple):
@@ -168,6 +168,10 @@ def _named(node: Any, classes: list[ClassEntry]) -> Iterator[tuple[object, Any]]
         yield from enumerate(content[1])
     elif tag == "sparse":
         yield from zip(PARTS[content[0]], content[3:], strict=True)
+    elif tag == "quantized":
+        yield from zip(QUANTIZED_PARTS[content[0]], content[1], strict=True)
+    elif tag == "distributed":
+        yield "local", content[0]
     elif tag in OBJECTS:
         number, nodes, *rest = content
         yield from zip(classes[number].fields, nodes, strict=True)

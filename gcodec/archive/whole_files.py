@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import os
 import reprlib
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import ExitStack, closing
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path, PurePath, PurePosixPath
 from typing import Any, BinaryIO, NamedTuple
 
 from ..errors import GcodecError, InvalidArgument, Unsupported, check_function
 from ..files import SUFFIXES, TORCH_SUFFIXES, FilePlan, open_source, plan_or_bytes
-from ..files.source import check_not_at_end, naming
+from ..files.source import check_not_at_end, naming, open_regular
 from ..files.urls import Upload, check_free_url, is_url, open_url, path_or_none, place_of, resolved
 from .base_files import Bases
+from .base_tensors import Base
 from .encoding_policy import EncodingPolicy, MantissaBits
 from .entries import FileEntry, unsafe_path
+from .file_versions import LITTLE_IN_COMMON, FileVersions, share_in_common, step_order
+from .folder_members import members_of, no_files
 from .found_values import with_found_values
 from .layout import SUFFIX
 from .objects import bases_of
@@ -47,6 +50,7 @@ class CompressedFile(NamedTuple):
         exact: restoring gives the bytes of the file; False after a lossy mode, and for a compressed ``.npz``.
         needs_base: True if it can be restored with its base only.
         note: what the user should know, such as why the file was kept as plain bytes; empty if there is nothing.
+        skipped: a line for each thing in a folder that is not in the archive, such as a link to a folder.
     """
 
     path: Path | None
@@ -55,6 +59,7 @@ class CompressedFile(NamedTuple):
     exact: bool
     needs_base: bool
     note: str
+    skipped: tuple[str, ...] = ()
 
     @property
     def ratio(self) -> float:
@@ -70,17 +75,20 @@ def compress_file(
     mantissa_bits: int | None = None,
     dtype: str | None = None,
     smallest: bool = False,
+    auto_base: bool = False,
     force: bool = False,
     threads: int | None = None,
     progress: Progress | None = None,
 ) -> CompressedFile:
-    """Compress a file into an archive, as ``gcodec compress`` does; lossless unless told otherwise.
+    """Compress a file, or all files of a folder, into an archive, as ``gcodec compress`` does; lossless unless told
+    otherwise.
 
-    The archive appears when it is complete, with the permissions and times of the file.
+    The archive appears when it is complete, with the permissions and times of the file; that of a folder can be read by
+    those who may read every file in it.
 
     Args:
-        path: a ``.npy``, ``.npz``, ``.safetensors``, ``.pt``, ``.gguf`` or any other file, told by its content; a
-            URL for fsspec, or a stream of its bytes.
+        path: a folder, or a ``.npy``, ``.npz``, ``.safetensors``, ``.pt``, ``.gguf`` or any other file, told by its
+            content; a URL for fsspec, or a stream of its bytes.
         output: path of the archive, a URL, or a binary stream; by default ``path`` with ``.gc`` appended. It must be
             given where ``path`` is a URL or a stream.
         base: an earlier file or archive, an open archive, or an earlier object: tensors of the same name, type and size
@@ -88,15 +96,17 @@ def compress_file(
         mantissa_bits: keep this many mantissa bits of all floating-point tensors of more than one value.
         dtype: type of the values of a file without a header, or what the raw bits of a ``.npy`` stand for.
         smallest: try more ways to code what stays lossless, and take the smallest, however slow it is.
+        auto_base: find files of a folder that are versions of each other, as checkpoints of a run are, and store each
+            as the difference from the one before, where that is smaller. The archive needs no other. Lossless only.
         force: replace an archive that exists.
         threads: threads to use at most; as many as the process may use if None.
         progress: called with the number of bytes done since the last call.
 
     Returns:
-        Path and sizes.
+        Path and sizes, of all files together.
 
     Raises:
-        InvalidArgument: ``path`` is a folder, or an archive already; or the output would replace it or the base, or
+        InvalidArgument: ``path`` is an archive already; or the output would replace it or the base, or
             has the name of a tensor file.
         GcodecError: the archive exists and ``force`` is False; or the file is not what its name says, or damaged.
         OSError: a file cannot be read or written.
@@ -112,33 +122,84 @@ def compress_file(
     check_not_at_end(path, "path")
     if path_or_none(output) is not None:
         check_names_file(output)
-    if source is not None and source.is_dir():
-        raise InvalidArgument(f"{source}: must be a file, but is a folder, which gcodec compress packs")
+    is_folder = source is not None and source.is_dir()
+    _check_auto_base(auto_base, is_folder, base, mantissa_bits)
+    if is_folder:
+        source = Path(os.path.abspath(source or ""))  # noqa: PTH100 - resolve() would follow links
+        if dtype is not None:
+            raise InvalidArgument("dtype is for a file, not for a folder")
     target = source.with_name(source.name + SUFFIX) if source and output is None else path_or_none(output)
-    notes: list[str] = []
+    notes, skipped = list[str](), list[str]()
     with ExitStack() as stack:
         bases = None if base is None else stack.enter_context(bases_of(base))
+        members = _members(source, target, skipped) if source is not None and is_folder else []
         attributes = None
-        if source is not None:
+        if members:
+            attributes = Attributes.within([file.stat() for _, file in members], new_file_mode())
+        elif source is not None:
             attributes = None if is_special(source) else Attributes.like(source.stat())
         if target is not None:
-            _check_kept([target], source, bases)
+            _check_kept([target], None if is_folder else source, bases)
+            for _, file in members:
+                _check_kept([target], file, None)
         _check_other_url(output, path, bases)
-        opened: Any = path if source is None else stack.enter_context(source.open("rb"))
-        if isinstance(path, str) and is_url(path):
-            opened = stack.enter_context(closing(open_url(path)))
-        with ArchiveWriter(
-            output if target is None else target,  # type: ignore[arg-type]
-            threads=threads,
-            force=force,
-            smallest=smallest,
-            attributes=attributes,
-            progress=progress,
-        ) as archive:
-            entry = add_file(
-                archive, opened, _name_of(path), _policy_maker(mantissa_bits), bases, note=notes.append, dtype=dtype
+        archive = stack.enter_context(
+            ArchiveWriter(
+                output if target is None else target,  # type: ignore[arg-type]
+                threads=threads,
+                force=force,
+                smallest=smallest,
+                attributes=attributes,
+                progress=progress,
             )
-    return CompressedFile(target, entry.size, archive.bytes_written, entry.exact, entry.needs_base, "; ".join(notes))
+        )
+        common = _policy_maker(mantissa_bits), FileVersions() if auto_base else bases
+        if not is_folder:
+            opened = stack.enter_context(_opened(path, source))
+            add_file(archive, opened, _name_of(path), *common, note=notes.append, dtype=dtype)
+        for name, file in sorted(members, key=lambda member: step_order(member[0])) if auto_base else members:
+            with naming(file), open_regular(file) as opened:
+                add_file(archive, opened, name, *common, tolerated=GcodecError, note=notes.append)
+    return CompressedFile(
+        target,
+        sum(entry.size for entry in archive.files),
+        archive.bytes_written,
+        all(entry.exact for entry in archive.files),
+        any(entry.needs_base for entry in archive.files),
+        "; ".join(notes),
+        tuple(skipped),
+    )
+
+
+def _members(folder: Path, target: Path | None, skipped: list[str]) -> list[tuple[str, Path]]:
+    """Return the files of a folder after their paths in its archive. Raises GcodecError if there are none."""
+    members = members_of(folder, folder.parent, target, skipped)
+    if not members:
+        raise no_files(folder, skipped)
+    return members
+
+
+@contextmanager
+def _opened(path: PathOrStream, source: Path | None) -> Iterator[Any]:
+    """Give a block what is to be compressed, open; ``source``: where it is, if that is on this machine."""
+    if source is not None:
+        with source.open("rb") as file:
+            yield file
+    elif isinstance(path, str) and is_url(path):
+        with closing(open_url(path)) as file:
+            yield file
+    else:
+        yield path
+
+
+def _check_auto_base(auto_base: bool, is_folder: bool, base: Any, mantissa_bits: int | None) -> None:
+    """Raise InvalidArgument for ``auto_base`` where it means nothing."""
+    if auto_base and not is_folder:
+        raise InvalidArgument("auto_base is for a folder: a file has no other version in its archive; give base")
+    if auto_base and base is not None:
+        raise InvalidArgument("auto_base and base cannot both be given")
+    if auto_base and mantissa_bits is not None:
+        raise InvalidArgument("auto_base is for lossless mode: leave out mantissa_bits")
 
 
 def decompress_file(
@@ -238,7 +299,7 @@ def add_file(
     opened: BinaryIO,
     path: str,
     make_policy: PolicyMaker | None = None,
-    bases: Bases | None = None,
+    bases: Bases | FileVersions | None = None,
     *,
     tolerated: type[GcodecError] = Unsupported,
     note: Callable[[str], None] = lambda text: None,
@@ -251,7 +312,7 @@ def add_file(
         opened: the file.
         path: its path in the archive; empty: a name after its kind.
         make_policy: makes the policy of a lossy mode; None: lossless.
-        bases: where its base is; None: it has none.
+        bases: where its base is, or what finds it among the files that the archive has; None: it has none.
         tolerated: errors of a tensor file that mean that it is kept as plain bytes.
         note: called with what the user should know.
         options: ``dtype`` and ``max_unpacked_bytes``, as for :func:`gcodec.files.plan_file`.
@@ -272,15 +333,33 @@ def add_file(
             policy = None
             if has_values:
                 note(f"{plan.path}: stays exact, for lossy modes are for tensors, and its values have no names")
-        if bases and has_values:
+        if isinstance(bases, FileVersions):
+            base = None if policy else bases.base_of(plan)
+        elif bases and has_values:
             _check_not_own_base(opened, bases.file_of(plan.path))
             base = bases.find(plan.path, options.get("dtype"), needs_tensors=bool(plan.tensors))
         entry = archive.add(parts if policy else grouped(with_views_apart(parts), base), policy, base)
-        if base is not None and not entry.needs_base:
-            note(f"{plan.path}: compressed without {base.name}, which would save nothing")
-        if bases and has_values and base is None:
+        if isinstance(bases, FileVersions):
+            bases.add(entry, len(archive.files) - 1, source, base)
+        elif base is not None:
+            _note_use(entry, parts, base, note)
+        elif bases and has_values:
             note(f"{plan.path}: compressed without a base, for {bases.place} has no file of this path")
         return entry
+
+
+def _note_use(entry: FileEntry, plan: FilePlan, base: Base, note: Callable[[str], None]) -> None:
+    """Say of a base that it saves nothing, or that little of a file has counterparts in it."""
+    if not entry.needs_base:
+        note(f"{entry.path}: compressed without {base.name}, which would save nothing")
+        return
+    common = share_in_common(plan, base)
+    if common < LITTLE_IN_COMMON:
+        n_used = sum(entry.segments[view.segment].base is not None for view in entry.tensors)
+        note(
+            f"{entry.path}: has little in common with {base.name}: the base has tensors of the name, type and size of "
+            f"{100 * common:.2g} % of its bytes, and {n_used} of {len(entry.tensors)} tensors are smaller with it"
+        )
 
 
 def _check_not_own_base(opened: BinaryIO, base: Path | str | None) -> None:

@@ -162,7 +162,7 @@ class ArchiveWriter(AllOrNothing):
                 archive already, which are compared first.
             policy: for lossy modes; lossless if None.
             base: an earlier file, which tensors of the same name, type and size are coded against where that is
-                smaller; reading the archive needs it again. Lossless only.
+                smaller; reading the archive needs it again, unless it is there itself. Lossless only.
             ready: segments that the caller encodes, by number: of these the source is not read.
 
         Raises:
@@ -180,7 +180,7 @@ class ArchiveWriter(AllOrNothing):
         except GcodecError as error:
             raise InvalidArgument(str(error)) from error
         ready, copies = ready or {}, None
-        if policy is None and base is None:
+        if policy is None and (base is None or base.number is not None):
             self._copies = copies = CopiesInFile(self._known, plan, len(self._files), ready)
         segments, crcs = self._add_segments(plan, policy, base, ready, copies)
         if copies is not None:
@@ -223,6 +223,11 @@ class ArchiveWriter(AllOrNothing):
             self._staging.abort()
             if self._upload is not None:
                 self._upload.abort()
+
+    @property
+    def files(self) -> Sequence[FileEntry]:
+        """The files that were added."""
+        return self._files
 
     @property
     def can_go_on(self) -> bool:
@@ -274,7 +279,7 @@ class ArchiveWriter(AllOrNothing):
         ``copies``: finds segments whose bytes are in the archive; None where none are looked for.
         """
 
-        columns, bases = plan.columns(), _bases_of(plan, base)
+        columns, bases = plan.columns(), self._bases_of(plan, base)
         casts = find_casts(plan, ready.keys()) if self._casts and policy is None else {}
         for number, of in casts.items():
             bases[number] = _cast_bytes(plan, number, of)
@@ -306,14 +311,41 @@ class ArchiveWriter(AllOrNothing):
                 entry = self._segment(results, size, crc, earlier)
             else:
                 same = self._same_segment(copy, entries, size)
-                entry = same or self._segment_here(map(work, self._parts(plan, number, columns)), size)
+                entry = same or self._segment_here(map(work, self._parts(plan, number, columns)), size, earlier)
             if entry.base is not None and number in casts:
                 entry.base, entry.cast = None, (len(self._files), casts[number])
+            elif entry.base is not None and earlier is not None and earlier.place is not None:
+                entry.base, entry.version_of = None, earlier.place
             entry.skip, entry.dtype, end = segment.start - end, segment.dtype, segment.stop
             entries.append(entry)
             crcs.update(dict.fromkeys(segment.crc_at, crc.value) if crc else {})
         next(results, None)  # ends the generators: an interrupt while they are collected would be lost
         return tuple(entries), crcs
+
+    def _bases_of(self, plan: FilePlan, base: Base | None) -> list[BaseBytes | None]:
+        """Return what each segment is coded against, None for nothing."""
+        if base is None:
+            return [None] * len(plan.segments)
+        views, alone = by_segment(plan.tensors), len(plan.tensors) == 1
+        found = [
+            base.bytes_for(
+                views.get(number, []), segment.stop - segment.start, segment.dtype, alone=alone, place=segment.start
+            )
+            for number, segment in enumerate(plan.segments)
+        ]
+        number = base.number
+        return found if number is None else [None if each is None else self._placed(each, number) for each in found]
+
+    def _placed(self, found: BaseBytes, file: int) -> BaseBytes | None:
+        """Return the bytes of a file of this archive with the place of their segment; None unless they are all of one
+        that others may be coded against."""
+        if found.hash is None or found.offset:
+            return None
+        place = self._files[file].segments[found.segment].same or (file, found.segment)
+        segment = self._files[place[0]].segments[place[1]]
+        if segment.cast is not None or segment.lossy or not segment.may_be_shared:
+            return None
+        return found._replace(place=place)
 
     def _packed(
         self, plan: FilePlan, part: Part, policy: EncodingPolicy | None, base: BaseBytes | None, n_columns: int
@@ -344,9 +376,11 @@ class ArchiveWriter(AllOrNothing):
             packed = packed if may_compress_header(data.tobytes(), len(packed.payload)) else stored_chunk(data)
         return [(packed, base_part)]
 
-    def _segment_here(self, results: Iterator[list[tuple[Packed, Bytes | None]]], size: int) -> SegmentEntry:
-        """Writes the chunks of a segment of ``size`` bytes, which are all of ``results``."""
-        entry = self._segment(chain.from_iterable(results), size)
+    def _segment_here(
+        self, results: Iterator[list[tuple[Packed, Bytes | None]]], size: int, base: BaseBytes | None = None
+    ) -> SegmentEntry:
+        """Writes the chunks of a segment of ``size`` bytes, which are all of ``results``; ``base``: of these chunks."""
+        entry = self._segment(chain.from_iterable(results), size, base=base)
         next(results, None)
         return entry
 
@@ -363,7 +397,7 @@ class ArchiveWriter(AllOrNothing):
         """
         number, segment = copy.place
         first = self._files[number].segments[segment] if number < len(self._files) else entries[segment]
-        if first.hash != copy.hash or not first.may_be_shared or first.cast is not None:
+        if first.hash != copy.hash or not first.may_be_shared or (first.cast, first.version_of) != (None, None):
             return None
         self._progress(size)
         return SegmentEntry(size, first.hash, first.chunks, same=copy.place)
@@ -402,6 +436,8 @@ class ArchiveWriter(AllOrNothing):
             needs_base = needs_base or packed.needs_base
             self._progress(packed.restored.size)
         found = base_hash.hexdigest() if base else None
+        if base and base.place is not None and base.hash != found:
+            raise GcodecError(f"{base.name}: was written to while later versions of it were compressed; try again")
         if base and base.hash not in (None, found):  # some of its chunks have no checksum of their own
             raise Corruption(f"{base.name}: segment {base.segment}: the hash is {found}, not {base.hash}")
         return SegmentEntry(size, hash_.hexdigest(), tuple(chunks), lossy=lossy, base=found if needs_base else None)
@@ -445,19 +481,6 @@ class ArchiveWriter(AllOrNothing):
         with naming(self._place):
             if self._stream is not None and hasattr(self._stream, "flush"):  # not every object with a write has it
                 self._stream.flush()
-
-
-def _bases_of(plan: FilePlan, base: Base | None) -> list[BaseBytes | None]:
-    """Return what each segment is coded against, None for nothing."""
-    if base is None:
-        return [None] * len(plan.segments)
-    views, alone = by_segment(plan.tensors), len(plan.tensors) == 1
-    return [
-        base.bytes_for(
-            views.get(number, []), segment.stop - segment.start, segment.dtype, alone=alone, place=segment.start
-        )
-        for number, segment in enumerate(plan.segments)
-    ]
 
 
 def _cast_bytes(plan: FilePlan, number: int, of: int) -> BaseBytes:

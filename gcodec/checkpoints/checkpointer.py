@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Iterable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import numpy as np
 from ..archive.base_tensors import WITH_BASE, Base, BaseSegment
 from ..archive.devices import check_kind, placement_of
 from ..archive.entries import FileEntry
+from ..archive.held_file import HeldFile
 from ..archive.own_classes import Classes, KnownClasses
 from ..archive.state_files import Wanted, load_state, plan_state
 from ..errors import CheckpointWarning, GcodecError, InvalidArgument, check_int, check_optional_int
@@ -131,6 +133,7 @@ class Checkpointer:
         like: str | None = None,
         device: Any = None,
         classes: Classes = None,
+        lazy: bool = False,
         max_output_bytes: int | None = None,
     ) -> Any:
         """Return the state of a step, bit for bit as it was saved.
@@ -145,6 +148,7 @@ class Checkpointer:
             device: torch device that the torch tensors are put on; None: host memory.
             classes: classes of your own that are not imported under the names that they were saved under, as for
                 :func:`gcodec.load`.
+            lazy: read tensors when they are first used, as :func:`gcodec.load` does; deleting steps does no harm.
             max_output_bytes: refuse larger states, for folders from strangers; no limit if None.
 
         Raises:
@@ -162,9 +166,14 @@ class Checkpointer:
             if number is None:
                 raise InvalidArgument(f"{self.folder}: there is no checkpoint in this folder")
             try:
-                with self._folder.opened(number, max_output_bytes=max_output_bytes) as opened:
-                    wanted = Wanted(place, like, names, known, max_output_bytes)
-                    return load_state(opened.archive, opened.entry, wanted)
+                with ExitStack() as stack:
+                    opened = stack.enter_context(self._folder.opened(number, max_output_bytes=max_output_bytes))
+                    held = HeldFile(str(opened.place), opened.archive.descriptor) if lazy else None
+                    wanted = Wanted(place, like, names, known, max_output_bytes, held)
+                    state = load_state(opened.archive, opened.entry, wanted)
+                    if held is not None:
+                        held.keep(stack.pop_all())
+                    return state
             except InvalidArgument:
                 if step is not None or self.latest() == number:
                     raise  # else a writer has saved a later step since, and deleted this one

@@ -39,6 +39,15 @@ def open_bases(paths: Sequence[str] | None) -> Iterator[Bases | None]:
         yield bases
 
 
+def against_lines(file: dict[str, Any]) -> Iterator[str]:
+    """Yield what a file of an archive is stored against, as :mod:`gcodec.archive.description` has it, as lines."""
+    if "base" in file:
+        yield base_line(file)
+    if "version_of" in file:
+        paths, count = file["version_of"]["files"], file["version_of"]["tensors"]
+        yield f"against {', '.join(paths)}, {count} of {len(file['tensors'])} tensors"
+
+
 def base_line(file: dict[str, Any]) -> str:
     """Return what :func:`gcodec.archive.description.base_summary` found as a line of text."""
     name, count = file["base"]["name"] or "tensors without a name", file["base"]["tensors"]

@@ -5,12 +5,14 @@ from __future__ import annotations
 import argparse
 import time
 from contextlib import ExitStack, closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 from ..archive import ArchiveReader, ArchiveWriter, Bases, FileEntry
 from ..archive.encoding_policy import MantissaBits
 from ..archive.file_state import FileState
+from ..archive.file_versions import FileVersions, step_order
 from ..archive.output import (
     Attributes,
     Staging,
@@ -112,6 +114,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "encode tensors against those of the same name in\nearlier files, where that is smaller (lossless only):",
     )
     add(
+        "--auto-base",
+        action="store_true",
+        help="encode files of one archive that are versions of each other, as\n"
+        "checkpoints are, against the version before, where that is smaller",
+    )
+    add(
         "--dtype",
         metavar="T",
         help="the value type of an input without a header, or of a .npy with raw bits\n"
@@ -160,13 +168,23 @@ def run(args: argparse.Namespace) -> int:
         if job.url:
             check_free_url(job.url, force=args.force)
     results, written = [], list[tuple[Path, FileEntry]]()
+    if args.auto_base:
+        jobs = [
+            replace(job, members=tuple(sorted(job.members, key=lambda member: step_order(member.path)))) for job in jobs
+        ]
     with open_bases(args.base) as bases, Staging() as folders:
         _check_bases(args, jobs, bases)
         _check_names(jobs)
         if args.output and args.output.endswith("/") and not is_url(args.output):
             folders.make_folder(Path(args.output), Path(args.output))
-        results += [_write(job, args, make_policy, bases, written) for job in jobs]
-    if not (args.quiet or args.json or args.rm) and (remark := remark_on_versions(written, len(jobs) == 1)):
+        results += [
+            _write(job, args, make_policy, FileVersions() if args.auto_base else bases, written) for job in jobs
+        ]
+    if (
+        not args.auto_base
+        and not (args.quiet or args.json or args.rm)
+        and (remark := remark_on_versions(written, len(jobs) == 1))
+    ):
         display.note(remark, quiet=False)
     if args.json:
         display.print_json(results)
@@ -202,6 +220,15 @@ def check_options(args: argparse.Namespace, jobs: list[ArchiveJob]) -> None:
         raise UsageError("--rm needs files that are compressed losslessly, not folders, streams, URLs or lossy modes")
     if args.dtype and width(args.dtype) is None:
         raise UsageError(f"--dtype must be a type such as float32, bfloat16 or float8_e4m3fn, not {args.dtype}")
+    if args.auto_base and args.base:
+        raise UsageError("--auto-base and --base cannot both be given")
+    if args.auto_base and make_lossy(args):
+        raise UsageError("--auto-base needs lossless mode")
+    if args.auto_base and (alone := [job for job in jobs if len(job.members) == 1 and job.members[0].named]):
+        raise UsageError(
+            f"--auto-base is for files of one archive, but {alone[0].members[0].path or STDIO} would be alone in its "
+            "own: name a folder, or one archive with -o; or give --base, or use gcodec series"
+        )
     if args.dtype and not all(member.named for member in members):
         raise UsageError("--dtype needs files, not folders")
 
@@ -264,7 +291,7 @@ def _write(
     job: ArchiveJob,
     args: argparse.Namespace,
     make_policy: PolicyMaker,
-    bases: Bases | None,
+    bases: Bases | FileVersions | None,
     written: list[tuple[Path, FileEntry]],
 ) -> dict[str, Any]:
     """Writes one archive, says so, adds its files to ``written``, and removes the inputs if that was asked for."""
@@ -300,7 +327,7 @@ def _write(
         if row.source and row.state and (change := row.state.change_at(row.source))
     ]
     if args.rm and len(problems) == n_skipped:
-        _remove_inputs(job, added, args, bases)
+        _remove_inputs(job, added, args, bases if isinstance(bases, Bases) else None)
     for line in problems:
         display.fail(line)
     return {**result, "problems": problems}
@@ -319,7 +346,7 @@ def _add(
     member: InputFile,
     args: argparse.Namespace,
     make_policy: PolicyMaker,
-    bases: Bases | None,
+    bases: Bases | FileVersions | None,
     problems: list[str],
 ) -> _Added | None:
     """Adds a file; one of a folder that cannot be opened or read becomes a line in ``problems`` instead."""

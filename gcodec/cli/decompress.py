@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from ..archive import ArchiveReader, Bases, FileEntry
-from ..archive.description import base_summary, copied_summary, found_summary
-from ..archive.entries import name_of_cast, name_of_copied
+from ..archive.description import base_summary, copied_summary, found_summary, version_summary
+from ..archive.entries import name_of_cast, name_of_copied, name_of_version
 from ..archive.file_state import FileState
 from ..archive.output import Attributes, Staging, check_free, sync_to_disk
 from ..archive.whole_files import paths_below, restore_files, restored_attributes, upload_files, urls_below
@@ -274,8 +274,9 @@ def _list(archive: ArchiveReader, name: str, args: argparse.Namespace) -> dict[s
         for file in files:
             display.show(display.file_line(file))
             columns: tuple[str, ...] = ("tensor", "dtype", "shape", ">size", ">stored", ">ratio")
+            for line in base_option.against_lines(file):
+                display.show(display.cut_end(f"  {line}"))
             if "base" in file:
-                display.show(display.cut_end(f"  {base_option.base_line(file)}"))
                 columns = (*columns, "base")
             rows = [_text_row(tensor)[: len(columns)] for tensor in file["tensors"]]
             if rows:
@@ -286,7 +287,8 @@ def _list(archive: ArchiveReader, name: str, args: argparse.Namespace) -> dict[s
 def _file_row(archive: ArchiveReader, entry: FileEntry) -> dict[str, Any]:
     row = {"path": entry.path, "format": entry.format, "exact": entry.exact, "bytes": entry.size}
     tensors = [_tensor_row(archive.files, entry, tensor) for tensor in entry.tensors]
-    more = base_summary(entry) | copied_summary(archive, entry) | found_summary(entry)
+    more = base_summary(entry) | version_summary(archive, entry)
+    more |= copied_summary(archive, entry) | found_summary(entry)
     return {**row, "stored_bytes": entry.stored, **more, "tensors": tensors}
 
 
@@ -300,6 +302,8 @@ def _tensor_row(files: Sequence[FileEntry], entry: FileEntry, tensor: TensorView
     row |= {} if copied is None else {"same": copied}
     cast = name_of_cast(files, entry, tensor.segment)
     row |= {} if cast is None else {"cast": cast}
+    earlier = name_of_version(files, entry, tensor.segment)
+    row |= {} if earlier is None else {"version_of": earlier}
     known = {"shared": len(entry.views[tensor.segment]) > 1, "known": width(tensor.dtype) is not None}
     size = tensor.n_bytes
     if tensor.segment in entry.groups:

@@ -121,8 +121,8 @@ def _show(result: dict[str, Any], chunks: bool) -> None:
 def _show_file(file: dict[str, Any], chunks: bool) -> None:
     display.show(display.file_line(file))
     _show_metadata(file["metadata"])
-    if "base" in file:
-        display.show(display.cut_end(f"  {base_option.base_line(file)}"))
+    for line in base_option.against_lines(file):
+        display.show(display.cut_end(f"  {line}"))
     if file["tensors"]:
         names = (*COLUMNS, "base") if "base" in file else COLUMNS
         tensors = [_row(tensor, file["segments"])[: len(names)] for tensor in file["tensors"]]

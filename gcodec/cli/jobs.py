@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import glob
 import os
-import stat
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ..archive.entries import unsafe_path
-from ..archive.file_state import FileState
-from ..archive.layout import MAGIC, SUFFIX
-from ..errors import GcodecError, did_you_mean_file, link_to_nowhere
-from ..files.source import naming, open_regular
+from ..archive.folder_members import members_of, no_files
+from ..archive.layout import SUFFIX
+from ..errors import GcodecError, InvalidArgument, did_you_mean_file, link_to_nowhere
 from ..files.urls import files_below, is_folder_at, is_url, local_path, local_text, matching_urls, name_at
 from . import UsageError
 from .streams import STDIO
@@ -121,7 +119,6 @@ def _job(names: Sequence[str], target: Path | None) -> ArchiveJob:
     """Return the archive of the files under the named ones, with paths relative to what all of them share."""
     members: list[InputFile] = []
     skipped: list[str] = []
-    replaced = FileState.of(target).identity if target is not None and target.exists() else None
     whole = {name: Path(os.path.abspath(name)) for name in names if name != STDIO and not is_url(name)}  # noqa: PTH100
     root = Path(os.path.commonpath([path.parent for path in whole.values()])) if whole else Path()
     for name in dict.fromkeys(names):
@@ -130,15 +127,13 @@ def _job(names: Sequence[str], target: Path | None) -> ArchiveJob:
         elif is_url(name):
             members += _members_at(name, skipped)
         elif whole[name].is_dir():
-            files = files_in(whole[name], skipped)
-            if not files:
-                raise GcodecError(f"{name}: no files in this folder" + "".join(f"; {line}" for line in skipped[:1]))
-            for file in files:
-                path = _path(file, root)
-                if why := unsafe_path(path):
-                    skipped.append(f"{file}: skipped: its path in the archive {why}")
-                elif not _is_old_archive(file, target, replaced):
-                    members.append(InputFile(file, path, False))
+            try:
+                files = members_of(whole[name], root, target, skipped)
+            except InvalidArgument as error:
+                raise UsageError(f"{error}") from error
+            if not files and not any("path in the archive" in line for line in skipped):
+                raise no_files(name, skipped)
+            members += [InputFile(file, path, False) for path, file in files]
         elif why := unsafe_path(path := _path(whole[name], root)):
             raise GcodecError(
                 f"{name}: its path in the archive {why}; compress it under another name, or from standard input"
@@ -173,56 +168,6 @@ def _members_at(url: str, skipped: list[str]) -> list[InputFile]:
     if not members and not skipped:
         raise GcodecError(f"{url}: no files in this folder")
     return members
-
-
-def files_in(folder: Path, skipped: list[str]) -> list[Path]:
-    """Return the regular files below a folder, links to files included, links to folders not followed.
-
-    Args:
-        folder: where to look.
-        skipped: gets a line for each folder that cannot be looked into or is empty, and for each link to a folder or to
-            nothing, pipe or other thing that is no file.
-    """
-
-    def skip(error: OSError) -> None:
-        skipped.append(f"{error.filename}: skipped: {error.strerror}")
-
-    found = []
-    for place, folders, files in os.walk(folder, onerror=skip):
-        folders.sort()
-        links = [path for name in folders if (path := Path(place, name)).is_symlink()]
-        skipped += [f"{path}: skipped: is a link to a folder" for path in links]
-        if not folders and not files and Path(place) != folder:
-            skipped.append(f"{place}: skipped: is an empty folder")
-        for name in sorted(files):
-            path = Path(place, name)
-            try:
-                if stat.S_ISREG(path.stat().st_mode):
-                    found.append(path)
-                else:
-                    skipped.append(f"{path}: skipped: is not a regular file")
-            except OSError as error:
-                skipped.append(f"{path}: skipped: {link_to_nowhere(path) or error.strerror}")
-    return found
-
-
-def _is_old_archive(file: Path, target: Path | None, replaced: tuple[int, int] | None) -> bool:
-    """Return True for the archive that this command is to replace, which lies in the folder that is archived.
-
-    Args:
-        file: a file in the folder.
-        target: where the archive is to be.
-        replaced: identity of the file that is there; None if there is none.
-
-    Raises:
-        UsageError: the file is no archive, and would be lost.
-    """
-    if replaced is None or FileState.of(file).identity != replaced:
-        return False
-    with naming(file), open_regular(file) as stream:
-        if stream.read(len(MAGIC)) != MAGIC:
-            raise UsageError(f"{target}: is in a folder to be archived, and would be replaced; give another name")
-    return True
 
 
 def _expanded(pattern: str) -> list[str]:

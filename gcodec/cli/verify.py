@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ..archive import ArchiveReader, Bases, FileEntry
+from ..archive.folder_members import files_in
 from ..errors import GcodecError, number_of
 from ..files.urls import files_below, is_file_at, is_folder_at, is_url, local_path
 from . import UsageError, display, system_error
@@ -16,7 +17,6 @@ from .base_option import add_base, open_bases
 from .compare import Difference, compare_file
 from .compile_time import compile_clock
 from .compress import add_common
-from .jobs import files_in
 from .streams import STDIO
 
 EXAMPLES = """examples:

@@ -117,6 +117,11 @@ class FileSource:
         view[: len(data)] = data
         return len(data)
 
+    @property
+    def descriptor(self) -> int | None:
+        """Number of the open file, where it is one of the system's."""
+        return self._descriptor
+
     def without_read_ahead(self) -> AbstractContextManager[None]:
         """Give a block in which nothing but what is read is fetched, where the file is one of fsspec."""
         return without_read_ahead(self._file)

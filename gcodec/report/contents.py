@@ -271,6 +271,7 @@ def _row(
             return row  # the blocks of a group are told of its first tensor
     else:
         row.modes = f"cast of {segment['cast']}" if "cast" in segment else ", ".join(segment["modes"])
+    row.modes += f" against {segment['version_of']}" if "version_of" in segment else ""
     row.kinds = {kind: count for kind, count in segment["kinds"].items() if count}
     row.codebooks = segment["codebooks"]
     row.exponents = exponents.get(tensor["segment"])

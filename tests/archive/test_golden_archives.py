@@ -22,7 +22,9 @@ MANIFEST = read_manifest()
 
 @pytest.mark.parametrize("name", GOLDENS)
 @pytest.mark.filterwarnings("ignore:torch.distributed is disabled:UserWarning")
-@pytest.mark.filterwarnings("ignore:.*(Sparse|ComplexHalf).*:UserWarning")  # torch says of these that they are new
+@pytest.mark.filterwarnings(
+    "ignore:.*(Sparse|ComplexHalf|quantize).*:UserWarning"
+)  # torch says that these are new, or old
 def test_golden_archives_hold_what_they_did(name, tmp_path):
     source = GOLDEN_ARCHIVES / name
     if source.is_dir():  # a copy, in which a reader may do what it likes

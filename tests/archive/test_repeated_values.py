@@ -1,4 +1,4 @@
-"""The law of values that occur again in one tensor: an archive is no larger than Zstandard makes them."""
+"""The laws of values that occur again, in one tensor or in several: an archive is no larger than with Zstandard."""
 
 from __future__ import annotations
 
@@ -7,8 +7,11 @@ import io
 import numpy as np
 import pytest
 import zstandard
+from safetensors.numpy import save_file as save_safetensors
 
 import gcodec
+from gcodec.archive import ArchiveReader
+from gcodec.archive.layout import CODECS
 
 RNG = np.random.default_rng(0)
 WEIGHTS = RNG.standard_normal(1 << 18).astype(np.float32)
@@ -40,3 +43,41 @@ def test_a_tensor_that_repeats_itself_is_no_larger_than_with_zstandard(values, d
     assert len(stream.getvalue()) <= len(zstandard.compress(values.tobytes(), 3)) + OVERHEAD
     stream.seek(0)
     assert np.array_equal(gcodec.load_file(stream, like="numpy")["w"], values)
+
+
+def layers(dtype: str) -> dict[str, np.ndarray]:
+    """Return the small tensors of a model whose layers are copies of each other, as many are at first."""
+    rng = np.random.default_rng(1)
+    layer = {
+        "attention.weight": rng.standard_normal((96, 64)).astype(dtype),
+        "attention.bias": rng.standard_normal(96).astype(dtype),
+        "feed.weight": rng.standard_normal((64, 64)).astype(dtype),
+        "norm.weight": np.ones(64, dtype),
+    }
+    return {f"layers.{n}.{name}": value.copy() for n in range(6) for name, value in layer.items()}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_small_tensors_that_are_copies_are_no_larger_than_with_zstandard(dtype, tmp_path):
+    tensors = layers(dtype)
+    save_safetensors(tensors, tmp_path / "x.safetensors")
+    gcodec.compress_file(tmp_path / "x.safetensors")
+    gcodec.save_file(tensors, tmp_path / "dictionary.gc")
+    most = len(zstandard.compress((tmp_path / "x.safetensors").read_bytes(), 3)) + 2 * OVERHEAD
+    for name in ("x.safetensors.gc", "dictionary.gc"):
+        assert (tmp_path / name).stat().st_size <= most
+    found = gcodec.load_file(tmp_path / "dictionary.gc")
+    assert all(np.array_equal(found[name], value) for name, value in tensors.items())
+    gcodec.decompress_file(tmp_path / "x.safetensors.gc", tmp_path / "back")
+    assert (tmp_path / "back").read_bytes() == (tmp_path / "x.safetensors").read_bytes()
+
+
+def test_small_tensors_that_are_no_copies_stay_in_one_frame():
+    values = {f"b{n}": RNG.standard_normal(1000).astype(np.float32) for n in range(20)}
+    values |= {f"zeros{n}": np.zeros(1000, np.float32) for n in range(20)}
+    stream = io.BytesIO()
+    gcodec.save_file(values, stream)
+    stream.seek(0)
+    with ArchiveReader(stream) as archive:
+        chunks = [chunk for segment in archive.files[0].segments if segment.dtype for chunk in segment.chunks]
+    assert [CODECS[chunk.codec] for chunk in chunks] == ["frame"]

@@ -143,6 +143,9 @@ def assert_same(found: Any, expected: Any) -> None:
         if expected.layout != torch.strided:
             assert found.layout != torch.sparse_coo or found.is_coalesced() == expected.is_coalesced()
             assert str(found) == str(expected) and torch.equal(found.to_dense(), expected.to_dense())
+        elif expected.is_quantized:
+            assert found.qscheme() == expected.qscheme() and str(found) == str(expected)
+            assert torch.equal(found.int_repr(), expected.int_repr())
         elif expected.numel():
             assert torch.equal(*(x.contiguous().view(-1).view(torch.uint8) for x in (found, expected)))
     elif isinstance(expected, np.ndarray | np.generic):
@@ -179,6 +182,14 @@ with warnings.catch_warnings():  # torch says of these that they are new
     COO = torch.sparse_coo_tensor(torch.tensor([[0, 2, 0], [1, 0, 1]]), torch.tensor([1.0, 2, 3]), (3, 4))
     COMPRESSED = [getattr(torch.eye(4), f"to_sparse_{name}")() for name in ("csr", "csc")]
     HALVES = [torch.randn(3, 2, dtype=torch.float16).view(torch.complex32), torch.zeros(0, dtype=torch.complex32)]
+    QUANTIZED = [
+        *[torch.quantize_per_tensor(torch.randn(3, 4), 0.1, 0, x) for x in (torch.qint8, torch.quint8, torch.qint32)],
+        torch.quantize_per_tensor(torch.randn(3, 4), 0.03, 7, torch.qint8).t(),
+        torch.quantize_per_tensor(torch.randn(0, 4), 0.1, 3, torch.qint8),
+        torch.quantize_per_tensor(torch.tensor(2.0), 0.1, 3, torch.qint8),
+        torch.quantize_per_channel(torch.randn(3, 4), torch.rand(4) + 1, torch.arange(4), 1, torch.quint8),
+        torch.quantize_per_channel(torch.randn(3, 4), torch.rand(3) + 1, torch.rand(3), 0, torch.quint8),
+    ]
     BLOCKS = [getattr(torch.eye(4), f"to_sparse_{name}")((2, 2)) for name in ("bsr", "bsc")]
 VALUES: dict[str, Any] = {
     "namespace": argparse.Namespace(lr=0.1, out=Path("runs/1"), weights=torch.ones(3)),
@@ -206,6 +217,7 @@ VALUES: dict[str, Any] = {
     "coo": [COO, COO.coalesce(), torch.zeros(2, 3).to_sparse(), torch.eye(3, dtype=torch.complex128).to_sparse()],
     "hybrid": torch.arange(12.0).reshape(2, 3, 2).to_sparse(2),
     "compressed": COMPRESSED,
+    "quantized": QUANTIZED,
     "blocks": BLOCKS,
     "enumerations": [Color.RED, Color.GREEN, Color.CRIMSON, Level.HIGH, Mode.MAX, Access.READ, Bits.A],
     "dataclass of an enumeration": Planet.EARTH,
@@ -312,9 +324,9 @@ def test_what_cannot_be_saved_is_named_with_its_place(name):
         gcodec.save({"x": value}, io.BytesIO())
 
 
-def test_a_quantized_tensor_is_refused_with_what_it_is_made_of():
-    value = torch.quantize_per_tensor(torch.ones(2), 0.1, 0, torch.qint8)
-    with pytest.raises(InvalidArgument, match=r"q: a tensor must not be quantized .* int_repr\(\), q_scale\(\)"):
+def test_a_quantized_tensor_of_another_type_is_refused_with_what_it_is_made_of():
+    value = torch.quantize_per_channel(torch.ones(2, 2), torch.ones(2), torch.ones(2), 0, torch.quint4x2)
+    with pytest.raises(InvalidArgument, match=r"q: a tensor .* must be of torch.qint8, .* its int_repr\(\), scales"):
         gcodec.save({"q": value}, io.BytesIO())
 
 
@@ -546,6 +558,35 @@ def test_sparse_tensors_with_wrong_parts_are_corruption(parts):
         rebuild(own_text({"sparse": node}), lambda name, kind: tensors[name])
 
 
+@pytest.mark.parametrize(
+    ("content", "more"),
+    [
+        (["per_tensor_affine", ["torch"], 0.5], {}),
+        (["per_tensor_affine", ["torch"], "x", 0], {}),
+        (["per_tensor_affine", ["torch"], 0.5, 0.5], {}),
+        (["per_tensor_affine", ["torch"], 0.5, 1 << 70], {}),
+        (["per_tensor_affine", ["torch", "torch"], 0.5, 0], {}),
+        (["per_tensor_affine", ["torch"], 0.5, 0], {"int_repr": torch.ones(2)}),
+        (["per_channel_affine", ["torch", "torch", "torch"], 1], {}),
+        (["per_channel_affine", ["torch", "torch", "torch"], -1], {}),
+        (["per_channel_affine", ["torch", "torch", "torch"], 0], {"scales": torch.ones(3, dtype=torch.float64)}),
+        (["per_channel_affine", ["torch", "torch", "torch"], 0], {"scales": torch.ones(2)}),
+        (["per_channel_affine_float_qparams", ["torch", "torch", "torch"], 0], {}),
+        (["per_channel_affine", ["numpy", "torch", "torch"], 0], {}),
+        (["per_channel", ["torch", "torch", "torch"], 0], {}),
+        (["per_tensor_affine"], {}),
+    ],
+    ids=str,
+)
+def test_quantized_tensors_with_wrong_parts_are_corruption(content, more):
+    integers, scales = torch.ones(2, dtype=torch.int8), torch.ones(2, dtype=torch.float64)
+    tensors = {"int_repr": integers, "scales": scales, "zero_points": torch.zeros(2, dtype=torch.int64), **more}
+    if len(content) > 1:
+        content = [content[0], [{kind: name} for kind, name in zip(content[1], tensors, strict=False)], *content[2:]]
+    with pytest.raises(Corruption, match="malformed"):
+        rebuild(own_text({"quantized": content}), lambda name, kind: tensors[name])
+
+
 class Scaled(torch.Tensor):
     """A tensor made of two others, as quantized weights are."""
 
@@ -600,9 +641,17 @@ def test_a_class_that_does_not_put_a_tensor_together_is_named(tmp_path):
         gcodec.save({"w": Scaled(torch.ones(1), torch.ones(1), torch.nn.Linear(1, 1))}, io.BytesIO())
 
 
-def test_what_has_no_numpy_or_torch_array_says_so_or_stays():
+def test_what_has_no_numpy_or_torch_array_says_so_or_stays(monkeypatch):
     with pytest.raises(InvalidArgument, match="sparse tensor, which is no numpy array: leave out like"):
         through([COO], like="numpy")
+    with pytest.raises(InvalidArgument, match="quantized tensor, which is no numpy array: leave out like"):
+        through(QUANTIZED, like="numpy")
+    with monkeypatch.context() as patch:
+        patch.delattr(torch, "_make_per_tensor_quantized_tensor")
+        with pytest.raises(Unsupported, match=r"torch .* has none any more: gcodec\.open and load_file"):
+            through(QUANTIZED)
+    with pytest.raises(Unsupported, match="quantized tensor, which cannot be on the device meta"):
+        through(QUANTIZED, map_location="meta")
     found = through({"names": np.array(["a"]), "x": np.ones(2), "z": VALUES["complex32"][0]}, like="torch")
     assert isinstance(found["names"], np.ndarray) and isinstance(found["x"], torch.Tensor)
     bits = through([VALUES["complex32"][0]], like="numpy")[0]

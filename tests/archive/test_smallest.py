@@ -6,6 +6,7 @@ import io
 
 import numpy as np
 import pytest
+import zstandard
 
 pytest.importorskip("torch")
 
@@ -80,3 +81,19 @@ def test_the_command_line_makes_the_same_archive(tmp_path):
     gcodec.compress_file(tmp_path / "x.safetensors", tmp_path / "y.gc", smallest=True)
     assert (tmp_path / "x.safetensors.gc").read_bytes() == (tmp_path / "y.gc").read_bytes()
     assert main(["verify", "-q", str(tmp_path / "y.gc"), "--against", str(tmp_path / "x.safetensors")]) == 0
+
+
+@pytest.mark.parametrize("kind", ["no values", "values"])
+def test_what_is_no_value_is_as_small_as_zstandard_makes_it(kind, tmp_path):
+    rng = np.random.default_rng(5)
+    text = b"".join(b"%d %s\n" % (n, rng.choice(list(b"acgt"), 40).astype(np.uint8).tobytes()) for n in range(4000))
+    path = tmp_path / ("x.bin" if kind == "no values" else "x.npy")
+    if kind == "no values":
+        path.write_bytes(text)
+    else:  # of few values, which repeat
+        np.save(path, np.frombuffer(text, np.uint8).astype(np.float32))
+    best = len(zstandard.compress(path.read_bytes(), 19))
+    result = gcodec.compress_file(path, smallest=True)
+    assert result.archive_bytes < 1.01 * best + 400
+    gcodec.decompress_file(tmp_path / f"{path.name}.gc", tmp_path / "back")
+    assert (tmp_path / "back").read_bytes() == path.read_bytes()

@@ -126,7 +126,6 @@ def test_nothing_is_replaced_that_was_not_meant(files):
         lambda: gcodec.compress_file("x.npy", "y.npz", base="y.npz", force=True),
         lambda: gcodec.decompress_file("x.npy.gc", "x.npy.gc", force=True),
         lambda: gcodec.decompress_file("x.npy.gc", "y.npz", base="y.npz", force=True),
-        lambda: gcodec.compress_file("."),
         lambda: gcodec.compress_file("x.npy.gc"),
         lambda: gcodec.compress_file("x.npy", "n.gc", base="y.npz", mantissa_bits=3),
         lambda: gcodec.compress_file("x.npy", "n.gc", mantissa_bits=99),

@@ -33,22 +33,22 @@ def remark(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
 def test_two_versions_are_named_in_their_order_with_what_would_be_saved(capsys):
     save("step-9.safetensors", WEIGHTS)
     save("step-10.safetensors", LATER)
-    for arguments in (
-        ["step-10.safetensors", "step-9.safetensors"],
-        ["step-10.safetensors", "step-9.safetensors", "-o", "x.gc"],
+    for how, *arguments in (
+        ["gcodec series add", "step-10.safetensors", "step-9.safetensors"],
+        ["--auto-base", "step-10.safetensors", "step-9.safetensors", "-o", "x.gc"],
     ):
         said = remark(capsys, *arguments)
         assert (
             "step-10.safetensors has the tensors of step-9.safetensors: as a difference it would take about 9" in said
         )
-        assert "gcodec series add" in said
+        assert how in said
 
 
 def test_versions_of_one_name_in_several_folders_are_counted(capsys):
     for step in range(3):
         save(f"run/checkpoint-{step}/model.safetensors", np.where(RNG.random(WEIGHTS.shape) < 0.02, LATER, WEIGHTS))
     said = remark(capsys, "run", "-o", "x.gc")
-    assert "3 files have the same tensors" in said and "(--base)" in said
+    assert "3 files have the same tensors" in said and "(--auto-base)" in said
 
 
 @pytest.mark.parametrize("arguments", [["-q"], ["--json"], ["--rm"], ["--mantissa-bits", "7"]])
@@ -85,3 +85,56 @@ def test_nothing_is_said_of_differences(capsys):
     for step, weights in enumerate((WEIGHTS, LATER, LATER * 1)):
         save(f"{step}.safetensors", weights)
     assert "same tensors" not in remark(capsys, "1.safetensors", "2.safetensors", "--base", "0.safetensors")
+
+
+def test_auto_base_takes_the_remark_at_its_word(capsys):
+    for step in (9, 10):
+        save(f"run/step-{step}.safetensors", LATER if step == 10 else WEIGHTS)
+    run("compress", "run", "-o", "plain.gc")
+    capsys.readouterr()
+    assert not remark(capsys, "run", "-o", "x.gc", "--auto-base")
+    assert 2 * Path("x.gc").stat().st_size < 1.2 * Path("plain.gc").stat().st_size
+    capsys.readouterr()
+    run("verify", "x.gc", "--against", "run")
+    out = capsys.readouterr().out
+    assert out.index("step-9.safetensors: equals") < out.index("step-10.safetensors: equals")
+    run("decompress", "x.gc", "-o", "back/")
+    assert all(Path("back", file).read_bytes() == file.read_bytes() for file in Path("run").iterdir())
+    run("decompress", "x.gc", "--only", "run/step-10.safetensors", "-o", "one/")
+    assert Path("one/run/step-10.safetensors").read_bytes() == Path("run/step-10.safetensors").read_bytes()
+    run("decompress", "x.gc", "--only", "step-10.safetensors:weight", "-o", "weight.npy")
+    assert np.array_equal(np.load("weight.npy"), LATER)
+    capsys.readouterr()
+    for verb in (["inspect"], ["decompress", "--list"]):
+        run(*verb, "x.gc")
+        assert "  against run/step-9.safetensors, 2 of 2 tensors\n" in capsys.readouterr().out
+    run("report", "x.gc")
+    assert "against run/step-9.safetensors:weight" in Path("x.gc.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["a.safetensors"], "--auto-base is for files of one archive, but a.safetensors would be alone in its own"),
+        (["a.safetensors", "b.safetensors"], "would be alone in its own"),
+        (["run", "--base", "a.safetensors"], "--auto-base and --base cannot both be given"),
+        (["run", "--mantissa-bits", "7"], "--auto-base needs lossless mode"),
+    ],
+)
+def test_auto_base_is_refused_where_it_means_nothing(arguments, message, capsys):
+    for path in ("a.safetensors", "b.safetensors", "run/a.safetensors"):
+        save(path, WEIGHTS)
+    run("compress", *arguments, "--auto-base", code=2)
+    assert message in capsys.readouterr().err
+
+
+def test_a_base_with_little_in_common_is_named(capsys):
+    save("old.safetensors", LATER, other=np.zeros((400, 300), np.float32))
+    save("new.safetensors", WEIGHTS, more=RNG.standard_normal((400, 300)).astype(np.float32))
+    said = remark(capsys, "new.safetensors", "--base", "old.safetensors")
+    assert (
+        "new.safetensors: has little in common with old.safetensors: the base has tensors of the name, type and" in said
+    )
+    assert "size of 33 % of its bytes, and 2 of 3 tensors are smaller with it" in said
+    save("later.safetensors", LATER)
+    assert "in common" not in remark(capsys, "later.safetensors", "--base", "old.safetensors")

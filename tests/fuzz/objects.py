@@ -106,6 +106,7 @@ def config(**fields: Any) -> Any:
 def states() -> list[Any]:
     """Return objects that have nodes of all tags."""
     x, n = torch.arange(6.0).reshape(2, 3), np.arange(4)
+    scales, zeros = torch.ones(3), torch.zeros(3)
     sparse = torch.sparse_coo_tensor(torch.tensor([[0, 1]]), torch.ones(2), (3,), check_invariants=True)
     return [
         {"a": x, "b": [x[0], (x.T, 1.5)], "w": n, "s": np.float32(1), "z": torch.ones(2) * 1j, "c": 1j},
@@ -114,6 +115,10 @@ def states() -> list[Any]:
         [deque([1, 2], 3), bytearray(b"x"), range(3), slice(1, None), Path("a"), PureWindowsPath("b")],
         [date(2025, 1, 2), datetime(2025, 1, 2, tzinfo=UTC), time(1, 2), timedelta(1), UTC],
         [np.str_("a"), np.bytes_(b"b"), np.dtype(">f4"), np.array(["ab", "c"]), np.datetime64("2025-01-01")],
+        [
+            torch.quantize_per_tensor(x, 0.1, 0, torch.qint8),
+            torch.quantize_per_channel(x, scales, zeros, 1, torch.qint8),
+        ],
         {"sparse": sparse, "a": np.array([1 + 2j]), "o": n.astype(">i4")},
         {Color.RED: config(nested=Moments(x, 1)), "a": Access.READ | Access.WRITE, "e": Color.GREEN},
         [config(nested=[config(seen=1)]), Moments(1, Moments(2, 3))],

@@ -200,6 +200,40 @@ def write_casts(path: Path) -> None:
     gcodec.save_file({"half": half, "brain": brain, "masters": masters}, path)
 
 
+def write_quantized_object(path: Path) -> None:
+    """Write an object of tensors that torch has quantized."""
+    values = torch.randn(4, 3, generator=torch.Generator().manual_seed(10))
+    scales, zeros = torch.tensor([0.1, 0.2, 0.3]), torch.tensor([0, 1, 2])
+    quantized = {
+        "tensor": torch.quantize_per_tensor(values, 0.1, 3, torch.quint8),
+        "channels": torch.quantize_per_channel(values, scales, zeros, 1, torch.qint8),
+        "floats": torch.quantize_per_channel(values, scales, zeros.float(), 1, torch.quint8),
+    }
+    gcodec.save(quantized, path)
+
+
+def read_quantized_object(path: Path) -> dict[str, Any]:
+    """Return the values of such tensors, and what they are made of."""
+    found = gcodec.load(path)
+    made_of = {f"{name} of": [str(value.qscheme()), value.int_repr()] for name, value in found.items()}
+    return {name: value.dequantize() for name, value in found.items()} | made_of
+
+
+def write_file_versions(path: Path) -> None:
+    """Write a folder of three versions of a file, each against the one before, and one that equals the first."""
+    folder, generator = path.with_suffix(""), torch.Generator().manual_seed(9)
+    folder.mkdir()
+    weights = torch.randint(-9, 9, (150, 120), generator=generator) * 0.01  # so that the archive is small
+    for step in range(3):
+        save_safetensors({"weights": weights, "frozen": torch.arange(2000.0)}, folder / f"{step}.safetensors")
+        weights = torch.where(torch.rand(weights.shape, generator=generator) < 0.01, weights * 1.01, weights)
+    (folder / "last.safetensors").write_bytes((folder / "0.safetensors").read_bytes())
+    gcodec.compress_file(folder, path, auto_base=True)
+    for file in folder.iterdir():
+        file.unlink()
+    folder.rmdir()
+
+
 def write_difference(path: Path) -> None:
     """Write a dictionary against the one before it, which is written beside it."""
     gcodec.save_file(state_at(1), path, base=GOLDEN_ARCHIVES / "dictionary.gc")
@@ -324,6 +358,8 @@ GOLDENS: dict[str, Golden] = {
     ),
     "equal.gc": Golden(write_equal, gcodec.load_file),
     "casts.gc": Golden(write_casts, gcodec.load_file),
+    "quantized-object.gc": Golden(write_quantized_object, read_quantized_object),
+    "file-versions.gc": Golden(write_file_versions, read_files),
     "object.gc": Golden(lambda path: gcodec.save(structured(), path), gcodec.load),
     "object-later.gc": Golden(lambda path: gcodec.save(structured_later(), path), read_later),
     "lossy.gc": Golden(lambda path: gcodec.save_file(state_at(0), path, mantissa_bits=3), gcodec.load_file),

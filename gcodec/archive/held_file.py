@@ -1,0 +1,72 @@
+"""A file that stays open while values of it have not been read, for ``gcodec.load(path, lazy=True)``."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from contextlib import ExitStack
+from threading import RLock
+from typing import Any
+from weakref import WeakSet
+
+from ..errors import GcodecError
+from .file_state import FileState
+from .lazy_dict import Unread
+
+_held: WeakSet[HeldFile] = WeakSet()
+
+
+class HeldFile:
+    """A file of which values are read later, one at a time. It is closed at the end of this object.
+
+    Args:
+        name: name of the file in errors.
+        descriptor: of the open file; None for one that the system does not know, as at a URL.
+    """
+
+    def __init__(self, name: str, descriptor: int | None) -> None:
+        self._name, self._descriptor, self._lock = name, descriptor, RLock()
+        self._stack = ExitStack()
+        self._state = None if descriptor is None else FileState.of(descriptor)
+        _held.add(self)
+
+    def keep(self, stack: ExitStack) -> None:
+        """Keep open what a stack would close."""
+        self._stack = stack
+
+    def once(self, value: Unread, make: Callable[[Any], Any]) -> Any:
+        """Return what ``make`` returned for the node of a value, which is made now if it has not been.
+
+        Raises:
+            GcodecError: the file was changed since it was loaded, or is damaged.
+            OSError: it cannot be read.
+        """
+        with self._lock:
+            if not value.is_read:
+                self._check_unchanged()
+                made = make(value.node)
+                self._check_unchanged()
+                value.value, value.node = made, None
+            return value.value
+
+    def _check_unchanged(self) -> None:
+        if self._descriptor is None or self._state is None:
+            return
+        if change := self._state.change_at(self._descriptor):
+            raise GcodecError(
+                f"{self._name}: {change} since it was loaded, before all of it had been read: load it again; one that "
+                "is replaced by a rename, as gcodec writes files, stays as it was for those who read it"
+            )
+
+    def forget_lock(self) -> None:
+        """Take a new lock, for the old one may be held by a thread that a fork has left behind."""
+        self._lock = RLock()
+
+
+def _forget_locks() -> None:
+    for held in list(_held):
+        held.forget_lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_locks)
