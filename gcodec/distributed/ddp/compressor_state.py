@@ -49,8 +49,8 @@ class CompressedGradients:
             parameters' names tell tensors apart, however DDP forms its buckets. With ``find_unused_parameters`` give
             DDP's module, unless gradients are None between steps (``zero_grad(set_to_none=True)``).
         plan: a compressor, which gets error feedback; a
-            :class:`~gcodec.averaging.averager.CompressionPlan`; or "fp8", which keeps 2 mantissa bits of each value
-            and feeds back the rest.
+            :class:`~gcodec.averaging.averager.CompressionPlan`; or "fp8", which keeps 2 mantissa bits of each value,
+            "int8" or "int4", integers with a scale for each 128 values; all three feed back the rest.
         optimizer: the optimizer that will take the step. Plans with momentum correction need it, to check that it has
             no momentum of its own.
         group: DDP's process group; default that of ``model``, if it is DDP's module, else the world.
