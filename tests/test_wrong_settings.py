@@ -37,6 +37,7 @@ SETTINGS: dict[Any, dict[str, Any]] = {
     gc.RedSync: {"density": 0.1},
     gc.RandomK: {"density": 0.1},
     gc.QSGD: {},
+    gc.Blockwise: {},
     gc.PowerSGD: {"rank": 2},
     gc.GradZip: {"rank": 2},
     gc.GradNA: {"rank": 2},

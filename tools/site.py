@@ -120,8 +120,9 @@ REFERENCE = {
         gcodec.distributed.Refresh gcodec.distributed.StatsLog gcodec.distributed.log_to
         gcodec.distributed.close_lanes""",
     "Compressors": """gcodec.compressors.TopK gcodec.compressors.RandomK gcodec.compressors.DGC
-        gcodec.compressors.RedSync gcodec.compressors.QSGD gcodec.compressors.PowerSGD gcodec.compressors.ACPSGD
-        gcodec.compressors.GradZip gcodec.compressors.SparCML gcodec.compressors.Frames gcodec.compressors.Cast
+        gcodec.compressors.RedSync gcodec.compressors.QSGD gcodec.compressors.Blockwise
+        gcodec.compressors.PowerSGD gcodec.compressors.ACPSGD gcodec.compressors.GradZip
+        gcodec.compressors.SparCML gcodec.compressors.Frames gcodec.compressors.Cast
         gcodec.adaptive.GraVAC gcodec.adaptive.LGreCo gcodec.adaptive.Accordion""",
     "Errors": """gcodec.GcodecError gcodec.Corruption gcodec.InsufficientData gcodec.InvalidArgument
         gcodec.LimitExceeded gcodec.Unsupported gcodec.BrokenChain gcodec.PeerError""",

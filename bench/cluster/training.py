@@ -70,6 +70,7 @@ BYPASS_BF16 = "gcodec bf16, bypass"  #: at least as accurate as torch's hook; ma
 GROUP = "gcodec process group, bypass"  #: DDP without a hook
 CONTROL = "control"  #: and a number
 EIGHT_BITS = "gcodec fp8"
+EIGHT_BIT_INTEGERS, FOUR_BIT_INTEGERS = "gcodec int8", "gcodec int4"
 FIXED_BF16 = "gcodec bf16"  #: without a bypass
 RANK = "PowerSGD 8"
 NOTHING = "no communication"  #: replicas drift apart: for the time of computing alone
@@ -89,7 +90,13 @@ LAYERWISE: dict[str, LayerwiseMethod] = {
     for method in (uniform(RANKS, PowerSGD(8)), lgreco(RANKS, PowerSGD(8)), matched(RANKS, PowerSGD(8)))
 }
 #: What docs/training/which-mode.md compares with the modes, as a user has them.
-PLAIN_COMPRESSORS: dict[str, Compressor | str] = {EIGHT_BITS: "fp8", "PowerSGD 4": PowerSGD(4), "Top-k 1 %": TopK(0.01)}
+PLAIN_COMPRESSORS: dict[str, Compressor | str] = {
+    EIGHT_BITS: "fp8",
+    EIGHT_BIT_INTEGERS: "int8",
+    FOUR_BIT_INTEGERS: "int4",
+    "PowerSGD 4": PowerSGD(4),
+    "Top-k 1 %": TopK(0.01),
+}
 DECISIONS = 10  #: of L-GreCo in a training
 BUCKET_MB = {"cnn": 1.0, "transformer": 4.0, "lstm": 4.0, "gpt": 4.0}  #: a handful of buckets per step
 

@@ -83,6 +83,8 @@ SETTINGS: dict[str, Setting] = {
         CompressionPlan(Frames(7), None), '`mode="bf16"`', training.FIXED_BF16, training.BYPASS_BF16, training.BF16
     ),
     "fp8": Setting(NAMED_PLANS["fp8"], '`"fp8"`', training.EIGHT_BITS),
+    "int8": Setting(NAMED_PLANS["int8"], '`"int8"`', training.EIGHT_BIT_INTEGERS),
+    "int4": Setting(NAMED_PLANS["int4"], '`"int4"`', training.FOUR_BIT_INTEGERS),
     "PowerSGD(4)": Setting(CompressionPlan(PowerSGD(4)), "`PowerSGD(4)`", "PowerSGD 4"),
     "TopK(0.01)": Setting(CompressionPlan(TopK(0.01)), "`TopK(0.01)`", "Top-k 1 %"),
     CORRECTED: Setting(

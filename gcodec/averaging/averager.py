@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from ..compressors.batching import batch_conversations
+from ..compressors.blockwise import Blockwise
 from ..compressors.casts import Dense
 from ..compressors.codec_frames import Frames
 from ..compressors.contract import (
@@ -73,14 +74,19 @@ class CompressionPlan:
 
 
 #: Plans that users name by an accuracy. "fp8": as many mantissa bits as float8_e5m2, the 8-bit type for gradients.
-NAMED_PLANS = {"fp8": CompressionPlan(Frames(2))}
+NAMED_PLANS = {
+    "fp8": CompressionPlan(Frames(2)),
+    "int8": CompressionPlan(Blockwise(8)),
+    "int4": CompressionPlan(Blockwise(4)),
+}
 
 
 def compression_plan(plan: CompressionPlan | Compressor | str) -> CompressionPlan:
     """Return a plan, given itself, by its compressor, which gets error feedback, or by an accuracy in a user's words.
 
-    The accuracy is "fp8": a value keeps the sign, all exponents of its type and 2 mantissa bits, and what rounding has
-    taken from it is added to a later gradient.
+    With the accuracy "fp8" a value keeps the sign, all exponents of its type and 2 mantissa bits; with "int8" and
+    "int4" it becomes an integer of so many bits, and every 128 values share a scale. What rounding has taken from it is
+    added to a later gradient.
 
     Args:
         plan: A plan, a compressor, or an accuracy.

@@ -71,7 +71,7 @@ class Simulation:
 
     Args:
         size: The number of ranks.
-        plan: A plan; a compressor, which gets error feedback; or "fp8".
+        plan: A plan; a compressor, which gets error feedback; or "fp8", "int8" or "int4".
 
     Attributes:
         ranks: Each rank's :class:`Averager`, with its settings, residuals and counts.

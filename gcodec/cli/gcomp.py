@@ -15,9 +15,8 @@ from ..files.source import Bytes
 from ..format.ladders import FINE_LADDER, PAPER_LADDER
 from ..options import LITERAL_GCOMP
 from ..recorder import FORMAT, GRAD, PARAM
-from ..truncation.optimizers import RULES, OptimizerView, levels_for, view_from_dump
+from ..truncation.optimizers import NUMBERS, RULES, OptimizerView, levels_for, view_from_dump
 
-STEP = "step"  #: the kind of state that is a number, of the steps done
 NEEDS_DUMP = (
     "no optimizer metadata: --mode gcomp needs a dump as gcodec's Recorder writes it (gcodec record shows how); "
     "for other files leave the mode lossless, or use --mantissa-bits"
@@ -83,10 +82,10 @@ class DumpPolicy:
             if grad is None or param is None:
                 raise Corruption(f"{self._plan.path}: parameter {name!r} lacks its gradient or its value")
             for kind, view in {GRAD: grad, **self._state(name)}.items():
-                tensor, shape = f"{self._plan.path}: {kind}/{name}", () if kind == STEP else tuple(param.shape)
+                tensor, shape = f"{self._plan.path}: {kind}/{name}", () if kind in NUMBERS else tuple(param.shape)
                 if tuple(view.shape) != shape:
                     raise Corruption(f"{tensor} must have the shape {shape}, not {tuple(view.shape)}")
-                if kind == STEP and view.dtype != np.dtype(numpy_dtype(view.dtype) or "V").name:  # that has its bits
+                if kind in NUMBERS and view.dtype != np.dtype(numpy_dtype(view.dtype) or "V").name:  # that has its bits
                     raise Unsupported(f"{tensor} must be of a type that numpy has, not {view.dtype}")
             if grad.dtype in self._ladders and param.dtype in self._ladders:
                 gradients[name] = grad
@@ -97,7 +96,7 @@ class DumpPolicy:
         state: dict[str, Any] = {}
         for kind in self._state(name):
             key = f"{kind}/{name}"
-            state[kind] = float(self._slice(key, 0, 1)[0]) if kind == STEP else self._slice(key, first, last)
+            state[kind] = float(self._slice(key, 0, 1)[0]) if kind in NUMBERS else self._slice(key, first, last)
         return view_from_dump(self._name, self._hyper[name], state)
 
     def _state(self, name: str) -> dict[str, TensorView]:

@@ -14,6 +14,7 @@ from ..errors import import_with_torch
 
 if TYPE_CHECKING:
     from .acpsgd import ACPSGD as ACPSGD
+    from .blockwise import Blockwise as Blockwise
     from .casts import Cast as Cast
     from .casts import Dense as Dense
     from .codec_frames import Frames as Frames
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 
 _HOME = {
     "acpsgd": ("ACPSGD",),
+    "blockwise": ("Blockwise",),
     "casts": ("Cast", "Dense"),
     "codec_frames": ("Frames",),
     "contract": ("AllGather", "AllReduce", "AllToAll", "Compressor", "Outcome", "Place", "alone"),

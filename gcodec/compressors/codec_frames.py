@@ -15,20 +15,8 @@ from ..errors import InvalidArgument
 from ..format.ladders import FINE_LADDER
 from ..options import EncoderOptions
 from ..truncation.optimizers import levels_for
-from .contract import (
-    AllGather,
-    AllToAll,
-    Compressor,
-    Conversation,
-    Memory,
-    Outcome,
-    Place,
-    check_gradient,
-    check_whole,
-    parts_of,
-    wide,
-)
-from .payload import errors_of_rank
+from .contract import Compressor, Conversation, Memory, Outcome, Place, check_whole
+from .two_shot import PartCodec, average_by_parts
 
 #: Leaves out the search for ways to keep all bits, which takes a third of the time and finds none among gradients.
 _ROUNDED = EncoderOptions(exact_if_smaller=False, prediction=False, wide_heads=False)
@@ -62,31 +50,15 @@ class Frames(Compressor):
                 raise InvalidArgument("bits and optimizer cannot both be given")
 
     def compress(self, gradient: torch.Tensor, memory: Memory, place: Place) -> Conversation:
-        check_gradient(gradient)
-        flat = gradient.detach().cpu().reshape(-1)
-        parts = parts_of(flat.numel(), place.size)
-        levels = self._levels(flat, gradient, place)
-        sent = [self._encode(flat[part], levels, part) for part in parts]
-        contribution = flat
-        if self.bits is not None or self.optimizer is not None:
-            contribution = torch.cat([_decode(frame, flat[part]) for frame, part in zip(sent, parts, strict=True)])
-        received = yield AllToAll(sent)
-        owned = parts[place.rank]
-        total = torch.zeros_like(flat[owned], dtype=wide(flat.dtype))
-        for rank, frame in enumerate(received):
-            with errors_of_rank(rank):
-                total += _decode(frame, flat[owned])
-        mean = torch.zeros_like(flat)
-        mean[owned] = exact = total / place.size
-        results = yield AllGather(self._encode(mean[owned], self._levels(mean, gradient, place), owned))
-        for rank, (frame, part) in enumerate(zip(results, parts, strict=True)):
-            with errors_of_rank(rank):
-                mean[part] = _decode(frame, flat[part])
-        if contribution is not flat:  # the owner's residual makes good what the second rounding took from all ranks
-            contribution = contribution.to(total.dtype)  # of all ranks: more than the gradient's type may have room for
-            contribution[owned] += (mean[owned] - exact) * place.size
-        average, contribution = (x.view(gradient.shape).to(gradient.device) for x in (mean, contribution))
-        return Outcome(average, contribution, sum(map(len, sent)) / 4)
+        def encode(flat: torch.Tensor, parts: Sequence[slice]) -> list[bytes]:
+            levels = self._levels(flat, gradient, place)
+            return [self._encode(flat[part], levels, part) for part in parts]
+
+        keeps_all = self.bits is None and self.optimizer is None
+        average, contribution, sent_bytes = yield from average_by_parts(
+            gradient, place, PartCodec(encode, _decode, keeps_all=keeps_all)
+        )
+        return Outcome(average, contribution, sent_bytes / 4)
 
     def _levels(self, flat: torch.Tensor, gradient: torch.Tensor, place: Place) -> np.ndarray | None:
         if self.optimizer is None:
@@ -122,5 +94,5 @@ def _name(values: torch.Tensor) -> str:
     return str(values.dtype).removeprefix("torch.")
 
 
-def _decode(frame: bytes, like: torch.Tensor) -> torch.Tensor:
-    return codec.decode(frame, out=torch.empty_like(like), threads=1)
+def _decode(frame: bytes, out: torch.Tensor) -> torch.Tensor:
+    return codec.decode(frame, out=out, threads=1)

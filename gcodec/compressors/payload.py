@@ -20,7 +20,7 @@ import xxhash
 from ..dtypes import DTYPES
 from ..errors import Corruption, GcodecError, InsufficientData
 
-SPARSE, QUANTIZED, PART = 1, 2, 3  #: kinds
+SPARSE, QUANTIZED, PART, BLOCKS = 1, 2, 3, 4  #: kinds
 #: Numbers of dtypes in payloads; they stand on the wire and must not change.
 DTYPE_CODES = {getattr(torch, t.name): t.payload_number for t in DTYPES if t.payload_number is not None}
 ENVELOPE = 16  #: bytes

@@ -13,6 +13,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from ..averaging.averager import CompressionPlan
+from ..compressors.contract import Compressor
 from ..errors import (
     InvalidArgument,
     Unsupported,
@@ -24,8 +26,10 @@ from ..errors import (
 from ..threads import threads_per_rank
 from ..truncation.optimizers import check_takes_averages
 from .conversation import ConversationRunner
+from .ddp.compressor_state import small_tensor_reason, warm_compressor
 from .gradients import Gradients
-from .modes import Mode, mode_of, option_of
+from .modes import Lossless, Mode, mode_of, option_of
+from .outer_exchange import OuterExchange, outer_plan
 from .reduction.allreduce import SMALLEST, allreduce_job, dense_allreduce
 from .reduction.gpu_jobs import (
     gpu_allreduce_job,
@@ -42,7 +46,7 @@ from .transport.arguments import check_not_expanded, check_optional_duration
 from .transport.jobs import LaneJob
 from .transport.lane import Lane, lane_with_options
 from .uncompressed import UncompressedLog, small_reason, type_reason
-from .visible import Visible, VisibleExchange, drop_zeros
+from .visible import Visible
 
 
 class DiLoCo:
@@ -59,10 +63,15 @@ class DiLoCo:
         optimizer: the outer optimizer, a torch optimizer of the parameters that the inner one trains. All of them must
             be floats, in CPU memory or on one CUDA device. So is what this object keeps of them.
         every: inner steps between exchanges (H in the paper).
-        mode: lossless by default; ``NearLossless(outer)`` needs an outer optimizer with a rule; ``Visible()`` sends
-            only what the next forward pass in bfloat16 would see, and keeps the rest for later rounds.
+        mode: lossless by default; ``NearLossless(outer)`` needs an outer optimizer with a rule. The other modes keep
+            what they do not send for later rounds: ``Visible()`` sends only what the next forward pass in bfloat16
+            would see; a compressor, such as ``Blockwise(2)`` or ``TopK(0.03)``, or a CompressionPlan of one, few bits
+            or few values; "fp8", "int8" and "int4" are the plans of these names.
+        parts: into so many parts the parameters are divided, as even as can be. They take turns: every
+            ``every / parts`` steps one of them is exchanged and takes its outer step.
         group: the process group; default the world.
-        smallest: bytes; smaller exchanges go through Gloo uncompressed, but for ``Visible()``.
+        smallest: bytes; smaller exchanges go through Gloo uncompressed, but for modes that keep back: plans have a
+            ``smallest`` of their own.
         threads: threads of the codec. Default: the cores divided by the ranks on this host, as torchrun tells.
         timeout: time after which a silent rank is an error; default the group's own.
 
@@ -77,7 +86,8 @@ class DiLoCo:
         optimizer: torch.optim.Optimizer,
         every: int,
         *,
-        mode: Mode | Visible | None = None,
+        mode: Mode | Compressor | CompressionPlan | str | None = None,
+        parts: int = 1,
         group: dist.ProcessGroup | None = None,
         smallest: int = SMALLEST,
         threads: int | None = None,
@@ -87,21 +97,32 @@ class DiLoCo:
             raise InvalidArgument(f"optimizer must be the outer torch optimizer, not a {type(optimizer).__name__}")
         check_takes_averages(optimizer)
         self.optimizer, self.every = optimizer, check_int("every", every, 1)
-        self.mode, self.group = mode if isinstance(mode, Visible) else mode_of(mode, "Visible()"), group
+        if self.every % check_int("parts", parts, 1):
+            raise InvalidArgument(f"every must be a multiple of parts, {parts}, not {every}")
+        self.parts, self._plan = parts, outer_plan(mode)
+        self.mode = Lossless() if self._plan else mode_of(mode, "Visible() or a compressor")
+        self.group = group
         self.smallest, self.timeout = check_int("smallest", smallest), check_optional_duration("timeout", timeout)
         self.threads = check_optional_int("threads", threads) or threads_per_rank()
         self.steps = 0  #: inner steps so far
         self._counters, self._log = Counters(), UncompressedLog("DiLoCo")
         self._lane: Lane | None = None
         self._params = _by_type(optimizer)
+        self._turns = _divided(self._all(), parts)
         self._on_gpu = any(map(is_on_gpu, self._all()))
-        if isinstance(self.mode, Visible):
-            self.mode.prepare(self._all())
+        if self._plan is not None:
+            if isinstance(self._plan.compressor, Visible):
+                self._plan.compressor.prepare(self._all())
+            else:
+                warm_compressor(self._plan.compressor, set(self._params))
         elif not self._on_gpu:
             for dtype in self._params:
                 precompile_kernels(TYPES[dtype], self.mode, None)
         self._lane = lane = lane_with_options(None, group, timeout, self._options)
-        self._visible = VisibleExchange(self.mode, lane.rank, lane.size) if isinstance(self.mode, Visible) else None
+        self._kept_back = None if self._plan is None else OuterExchange(self._plan, lane.rank, lane.size)
+        if self._plan is not None and not any(map(self._plan.compresses, self._all())):
+            reason = small_tensor_reason(self._plan)
+            self._log.say(lane.rank, reason, f"not compressed are all parameters, as {reason}")
         with torch.no_grad():
             for param in self._all():
                 # Gloo sends memory as it lies, which is another order of values where the strides are other ones.
@@ -115,14 +136,16 @@ class DiLoCo:
         params = [(str(dtype), [tuple(param.shape) for param in held]) for dtype, held in self._params.items()]
         return {
             "every": self.every,
-            "mode": option_of(self.mode),
+            "mode": option_of(self.mode) if self._plan is None else self._plan.terms,
+            "parts": self.parts,
             "smallest": self.smallest,
             "parameters": params,
             "steps": self.steps,
         }
 
     def step(self) -> bool:
-        """Count an inner step; every ``every``-th time, exchange and take an outer step.
+        """Count an inner step; every ``every``-th time, exchange and take an outer step; with ``parts``, that of a part
+        every ``every / parts``-th time.
 
         Returns:
             True if an outer step was taken.
@@ -133,46 +156,52 @@ class DiLoCo:
             InvalidArgument: the optimizer holds other parameters than when this object was made.
         """
         self.steps += 1
-        if self.steps % self.every:
+        turn, rest = divmod(self.steps, self.every // self.parts)
+        if rest:
             return False
-        self._exchange()
+        self._exchange(self._turns[(turn - 1) % self.parts])
         return True
 
     def flush(self) -> None:
-        """Exchange now and take an outer step with everything, the residual of ``Visible()`` included.
+        """Exchange now, all parts, and take an outer step with everything, residuals included.
 
         All ranks must call it together, for example before the model is saved for good. It does not count as an inner
-        step. In the other modes it is an outer step like any other.
+        step. In modes that keep nothing back it is an outer step like any other.
 
         Raises:
             PeerError: another rank failed or is silent. The parameters are then those of the last outer step.
             Corruption: a message arrived damaged, with the same result.
         """
-        self._exchange(flush=True)
+        self._exchange([*range(len(self._anchors))], flush=True)
 
     @torch.no_grad()
-    def _exchange(self, flush: bool = False) -> None:
-        params = self._all()
-        if [*map(id, _held(_by_type(self.optimizer)))] != [*map(id, params)]:
+    def _exchange(self, numbers: list[int], flush: bool = False) -> None:
+        """Exchange the parameters of these numbers, and take their outer step."""
+        every = self._all()
+        if [*map(id, _held(_by_type(self.optimizer)))] != [*map(id, every)]:
             raise InvalidArgument(
                 "optimizer must hold the parameters that it held when DiLoCo was made: after add_param_group() make a "
                 "new DiLoCo, as nothing is exchanged of the new ones"
             )
-        outer_gradients = [anchor - param for anchor, param in zip(self._anchors, params, strict=True)]
+        params, anchors = [every[number] for number in numbers], [self._anchors[number] for number in numbers]
+        outer_gradients = [anchor - param for anchor, param in zip(anchors, params, strict=True)]
         # Parameters go back before the exchange: NearLossless reads them as the step's, and if the exchange fails,
         # they are those of the last outer step.
-        for anchor, param in zip(self._anchors, params, strict=True):
+        for anchor, param in zip(anchors, params, strict=True):
             param.copy_(anchor)
         lane = self._lane_of_step(flush)
-        inner_gradients = [param.grad for param in params]
+        inner_gradients = [param.grad for param in every]
         try:
-            for param, average in zip(params, self._averaged(lane, outer_gradients, flush), strict=True):
+            averages = self._averaged(lane, dict(zip(numbers, outer_gradients, strict=True)), flush)
+            for param in every:  # one without a gradient takes no step
+                param.grad = None
+            for param, average in zip(params, averages, strict=True):
                 param.grad = average
             self.optimizer.step()
         finally:
-            for param, gradient in zip(params, inner_gradients, strict=True):
+            for param, gradient in zip(every, inner_gradients, strict=True):
                 param.grad = gradient
-        for anchor, param in zip(self._anchors, params, strict=True):
+        for anchor, param in zip(anchors, params, strict=True):
             anchor.copy_(param)
 
     def _lane_of_step(self, flush: bool) -> Lane:
@@ -185,32 +214,34 @@ class DiLoCo:
     @property
     def _label(self) -> str:
         """The text with which errors begin; ranks may have loaded states of different steps."""
-        return f"outer step {self.steps // self.every}"
+        return f"outer step {self.steps * self.parts // self.every}"
 
-    def _averaged(self, lane: Lane, gradients: list[torch.Tensor], flush: bool) -> list[torch.Tensor]:
-        """Return the averages over the ranks; those of a type travel as one."""
-        if self._visible is not None:
-            counters, n_bytes = self._counters, sum(gradient.nbytes for gradient in gradients)
+    def _averaged(self, lane: Lane, gradients: dict[int, torch.Tensor], flush: bool) -> list[torch.Tensor]:
+        """Return the averages over the ranks of gradients by the numbers of their parameters; those of a type travel as
+        one."""
+        every = self._all()
+        params = {number: every[number] for number in gradients}
+        if self._kept_back is not None:
+            assert self._plan is not None
+            counters, n_bytes = self._counters, sum(gradient.nbytes for gradient in gradients.values())
             counters.calls += 1
             counters.raw_bytes += n_bytes
             counters.dense_bytes += 2 * (lane.size - 1) / lane.size * n_bytes
-            runner = ConversationRunner(lane, (self.mode.terms, flush), counters, self._label)
-            params = self._all()
-            conversation = self._visible.average(gradients, params, flush)
+            runner = ConversationRunner(lane, (self._plan.terms, flush), counters, self._label)
+            conversation = self._kept_back.average(gradients, params, flush)
             job = LaneJob(lambda: runner.run(conversation), runner.abort)
             if self._on_gpu:
-                job = side_stream_job([*gradients, *params], job.run, job.abort)
+                job = side_stream_job([*gradients.values(), *params.values()], job.run, job.abort)
             received: list[torch.Tensor] = lane.submit(job).wait()
-            self._visible.commit()
+            self._kept_back.commit()
             return received
-        averages, at = [], 0
-        for params in self._params.values():
-            of_type = gradients[at : at + len(params)]
-            at += len(params)
-            flat = torch.cat([gradient.reshape(-1) for gradient in of_type])
-            result: torch.Tensor = lane.submit(self._job(lane, flat, params)).wait()
-            parts = result.split([gradient.numel() for gradient in of_type])
-            averages += [part.view(gradient.shape) for part, gradient in zip(parts, of_type, strict=True)]
+        averages = []
+        for dtype in dict.fromkeys(param.dtype for param in params.values()):
+            of_type = [number for number, param in params.items() if param.dtype == dtype]
+            flat = torch.cat([gradients[number].reshape(-1) for number in of_type])
+            result: torch.Tensor = lane.submit(self._job(lane, flat, [params[number] for number in of_type])).wait()
+            parts = result.split([gradients[number].numel() for number in of_type])
+            averages += [part.view(gradients[n].shape) for part, n in zip(parts, of_type, strict=True)]
         return averages
 
     def _job(self, lane: Lane, flat: torch.Tensor, params: list[torch.Tensor]) -> LaneJob:
@@ -230,7 +261,6 @@ class DiLoCo:
             return LaneJob(lambda: dense_allreduce(lane, flat, True, counters))
         gradients = Gradients.of(params, flat.numel())
         result = torch.empty_like(flat)
-        assert not isinstance(self.mode, Visible)
         request = ReduceRequest(lane, flat, result, self.mode, True, counters, gradients, self._label)
         return gpu_allreduce_job(request) if self._on_gpu else allreduce_job(request, threads=self.threads)
 
@@ -242,21 +272,20 @@ class DiLoCo:
 
         With ``Visible()``, ``visible_share`` is added: the values that this rank sent over all values, without flushes.
         """
-        share = {} if self._visible is None else {"visible_share": self._visible.share}
+        is_visible = self._plan is not None and isinstance(self._plan.compressor, Visible)
+        share = {"visible_share": self._kept_back.share} if self._kept_back and is_visible else {}
         return {**self._counters.numbers(), **share}
 
     def state_dict(self) -> dict[str, Any]:
         """Return what a checkpoint needs beside model and inner optimizer, for ``torch.load(weights_only=True)``.
 
-        It is the same on all ranks, but for the residual of ``Visible()``, which is each rank's own; between outer
-        steps, so are model and inner optimizer.
+        It is the same on all ranks, but for the residual of modes that keep back, which is each rank's own; between
+        outer steps, so are model and inner optimizer.
         """
         anchors = [anchor.clone() for anchor in self._anchors]
         state = {"version": 1, "steps": self.steps, "anchors": anchors, "optimizer": self.optimizer.state_dict()}
-        if self._visible is not None:
-            residual = drop_zeros(self._visible.averager.state_dict())
-            state |= {"residual": residual} if residual["tensors"] else {}
-        return state
+        residual = None if self._kept_back is None else self._kept_back.state_dict()
+        return state if residual is None else {**state, "residual": residual}
 
     @naming_damaged_state()
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -274,15 +303,15 @@ class DiLoCo:
         if not complete or [(anchor.shape, anchor.dtype) for anchor in state["anchors"]] != kinds:
             raise InvalidArgument("state must be one of DiLoCo, of version 1, for parameters of these shapes and types")
         residual = state.get("residual")
-        if self._visible is not None:
+        if self._kept_back is not None:
             if residual is not None:
-                self._visible.load_residual(residual, self._all())
+                self._kept_back.load(residual, self._all())
             else:
-                self._visible.averager.memories = {}
+                self._kept_back.averager.memories = {}
         elif residual is not None:
             raise InvalidArgument(
-                f"state holds the residual of Visible(), which mode={self.mode!r:.80} would lose: load it with "
-                "mode=Visible(), or call flush() before saving"
+                f"state holds a residual, which mode={self.mode!r:.80} would lose: load it with the mode that it was "
+                "saved with, or call flush() before saving"
             )
         self.steps = int(state["steps"])
         for anchor, saved in zip(self._anchors, state["anchors"], strict=True):
@@ -292,6 +321,25 @@ class DiLoCo:
 
 def _held(by_type: dict[torch.dtype, list[torch.Tensor]]) -> list[torch.Tensor]:
     return [param for params in by_type.values() for param in params]
+
+
+def _divided(params: list[torch.Tensor], parts: int) -> list[list[int]]:
+    """Return the numbers of the parameters of each part, in order, the parts as even as can be in bytes.
+
+    Raises:
+        InvalidArgument: there are fewer parameters than parts.
+    """
+    if parts > max(len(params), 1):
+        raise InvalidArgument(f"parts must be at most the number of parameters, {len(params)}, not {parts}")
+    total, before, turns = sum(param.nbytes for param in params), 0, list[list[int]]()
+    for turn in range(parts):
+        first, limit = sum(map(len, turns)), total * (turn + 1) / parts
+        stop = first
+        while stop < len(params) - (parts - turn - 1) and (stop == first or before + params[stop].nbytes / 2 <= limit):
+            before += params[stop].nbytes
+            stop += 1
+        turns.append([*range(first, stop)])
+    return turns
 
 
 def _by_type(optimizer: torch.optim.Optimizer) -> dict[torch.dtype, list[torch.Tensor]]:

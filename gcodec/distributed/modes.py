@@ -15,7 +15,8 @@ from ..format import modes as bit_layouts
 from ..format.ladders import FINE_LADDER, Ladder
 from ..format.modes import BitLayout
 from ..truncation.evaluate import Policy
-from ..truncation.optimizers import ADVICE, stock_name
+from ..truncation.formulas import ADVICE
+from ..truncation.optimizers import check_has_rule
 
 #: The 16-bit types whose accuracy may be asked for, by their mantissa bits.
 _BITS_OF = {7: "bf16", 10: "fp16"}
@@ -107,11 +108,9 @@ class NearLossless:
             )
         for optimizer in self.optimizers:
             try:
-                name = stock_name(optimizer)
+                check_has_rule(optimizer)
             except Unsupported as error:  # its advice is in the words of gcodec.encode
                 raise Unsupported(str(error).replace(ADVICE, _ADVICE)) from None
-            if name == "RMSprop" and any(group["centered"] for group in optimizer.param_groups):
-                raise Unsupported(f"centered RMSprop has no bound per element: {_ADVICE}")
         check_field_types(self)
         Policy(scale=self.scale, loss_scale=1.0 if callable(self.loss_scale) else self.loss_scale)  # checks them
         ladders = [self.ladder] if isinstance(self.ladder, Ladder) else list((self.ladder or {}).values())

@@ -106,11 +106,11 @@ def views_of(optimizer: torch.optim.Optimizer, params: Sequence[torch.Tensor]) -
     """
     held = [held_by(optimizer, param) for param in params]
     hypers = {id(group): hyper_from(name, group) for name, group, _ in held}
-    steps = counted([state.get("step", 0) for _, _, state in held])
-    views = []
-    for (name, group, state), step in zip(held, steps, strict=True):
-        views.append(OptimizerView(name, hypers[id(group)], {**state, "step": step}))
-    return views
+    numbers = counted([state for _, _, state in held])
+    return [
+        OptimizerView(name, hypers[id(group)], {**state, **own})
+        for (name, group, state), own in zip(held, numbers, strict=True)
+    ]
 
 
 def _see(memory: Memory, request: LevelRequest, policy: Policy) -> _KernelArguments:

@@ -25,11 +25,14 @@ import math
 from functools import lru_cache
 from typing import NamedTuple
 
+import numpy as np
+
 from ..errors import InvalidArgument, Unsupported
 from ..format.ladders import MANTISSA_BITS
 from ..kernels.levels.terms import N_MARGIN, U_MARGIN, AccumulatorConstants, AdamConstants, LinearConstants
 from .evaluate import ACCUMULATOR, ADAM, DEFAULT, LINEAR, Formula, Policy
 
+ADVICE = "use lossless or mantissa_bits instead"
 _of_a_step = lru_cache(64)  #: a step has many tensors of few rules, whose numbers are Python's own
 
 
@@ -146,7 +149,7 @@ def rmsprop_formula(
     """
     _check(lr=lr, alpha=alpha, eps=eps, weight_decay=weight_decay, momentum=momentum)
     if alpha > 1:
-        raise Unsupported(f"no bound for RMSProp with alpha = {alpha} > 1: use lossless or mantissa_bits")
+        raise Unsupported(f"no bound for RMSProp with alpha = {alpha} > 1: {ADVICE}")
     shared, new = _shared(lr, weight_decay, maximize, policy, grad), 0.0 if policy.in_group else 1 - alpha
     constants = AccumulatorConstants(lr * momentum, lr * weight_decay, *shared, alpha, new, eps)
     return Formula(ACCUMULATOR, lr, constants)
@@ -196,29 +199,173 @@ def adam_formula(
         InvalidArgument: hyperparameters or a ladder that have no meaning.
     """
     b1, b2 = betas
-    _check(lr=lr, beta1=b1, beta2=b2, eps=eps, weight_decay=weight_decay, before=step - 1)
-    if b1 >= 1 or b2 >= 1:
-        raise InvalidArgument(f"betas must be below 1: {betas}")
-    c, a, bias2 = lr / (1 - b1**step), 1 - b1, 1 - b2**step
-    keep, coupled = (1 - lr * weight_decay, 0.0) if decoupled else (1.0, weight_decay)
-    shared = _shared(c, coupled, maximize, policy, grad)
+    options = AdamOptions(lr, betas, eps, weight_decay, decoupled, maximize)
+    _check_adam(step, options)
+    c, bias2 = lr / (1 - b1**step), 1 - b2**step
+    moments = _Moments(c, c * b1, 1 - b1, math.sqrt((1 - b2) / bias2) * b1, 1 / math.sqrt(bias2), eps)
+    return _adam_like(options, moments, policy, grad)
+
+
+class AdamOptions(NamedTuple):
+    """Hyperparameters that NAdam and RAdam share with Adam, named as there; ``decoupled``: weight decay is AdamW's."""
+
+    lr: float
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = 1e-8
+    weight_decay: float = 0.0
+    decoupled: bool = False
+    maximize: bool = False
+
+
+@_of_a_step
+def nadam_formula(
+    step: int,
+    mu_product: float,
+    options: AdamOptions,
+    momentum_decay: float = 4e-3,
+    *,
+    policy: Policy = DEFAULT,
+    grad: str = "float32",
+) -> Formula:
+    """Return the formula of a step of NAdam.
+
+    With mu_t = b1 * (1 - 0.96**(t * momentum_decay) / 2) and P the product of mu_1 ... mu_t, torch's step is
+
+        theta' = theta0 - (lr * (1 - mu_t) / (1 - P) * h + M * m') / D,  M = lr * mu_next / (1 - P * mu_next)
+
+    where m' = b1 * m + (1 - b1) * h, and theta0, h, s and D are those of :func:`adam_formula`. So it is
+    theta' = theta0 - c * (b + h) / D with c = lr * (1 - mu_t) / (1 - P) + M * (1 - b1) and b = M * b1 / c * m: Adam's
+    form with a = 1, whose derivation asks nothing else of a, b and c.
+
+    Args:
+        step: t, the step's number, from 1.
+        mu_product: the product of mu_1 ... mu_(t - 1), as torch keeps it in float32; 1 before the first step.
+        options: torch's hyperparameters.
+        momentum_decay: likewise.
+        policy: what the rule may assume.
+        grad: name of the gradient's type.
+
+    Returns:
+        The formula for the arrays (theta, g, m, v), all of them before the step.
+
+    Raises:
+        InvalidArgument: hyperparameters, a product or a ladder that have no meaning.
+        Unsupported: beta1 so near 1 that torch, in float32, divides by zero.
+    """
+    lr, (b1, b2), eps = options.lr, options.betas, options.eps
+    _check_adam(step, options)
+    _check(momentum_decay=momentum_decay, mu_product=mu_product)
+    now, later = (b1 * (1 - 0.5 * 0.96 ** (t * momentum_decay)) for t in (step, step + 1))
+    product = float(np.float32(mu_product) * np.float32(now))
+    if product >= 1:
+        raise Unsupported(f"no bound for NAdam where {now} is 1 in float32: {ADVICE}")
+    mean, unbias = lr * later / (1 - product * later), 1 / math.sqrt(1 - b2**step)
+    own = lr * (1 - now) / (1 - product) + mean * (1 - b1)
+    spread = math.sqrt(1 - b2) * unbias * mean * b1 / own if own else 0.0
+    return _adam_like(options, _Moments(own, mean * b1, 1.0, spread, unbias, eps), policy, grad)
+
+
+@_of_a_step
+def radam_formula(step: int, options: AdamOptions, *, policy: Policy = DEFAULT, grad: str = "float32") -> Formula:
+    """Return the formula of a step of RAdam.
+
+    From rho_t > 5 on it is Adam's step (:func:`adam_formula`) with c = r_t * sqrt(1 - b2**t) * lr / (1 - b1**t) and
+    D = sqrt(V) + eps, where the bias of V is not corrected: q = sqrt(1 - b2). Here rho = 2 / (1 - b2) - 1, rho_t =
+    rho - 2 * t * b2**t / (1 - b2**t), and r_t**2 = (rho_t - 4) * (rho_t - 2) * rho / ((rho - 4) * (rho - 2) * rho_t).
+    Until then D is 1, and does not depend on h: theta' = theta0 - lr / (1 - b1**t) * (b1 * m + (1 - b1) * h).
+
+    Args:
+        step: t, the step's number, from 1.
+        options: torch's hyperparameters.
+        policy: what the rule may assume.
+        grad: name of the gradient's type.
+
+    Returns:
+        The formula for the arrays (theta, g, m, v), all of them before the step.
+
+    Raises:
+        InvalidArgument: hyperparameters or a ladder that have no meaning.
+    """
+    b1, b2 = options.betas
+    _check_adam(step, options)
+    bias2, rho = 1 - b2**step, 2 / (1 - b2) - 1
+    rho_now, c, a = rho - 2 * step * b2**step / bias2, options.lr / (1 - b1**step), 1 - b1
+    moments = _Moments(c, c * b1, a, 0.0, 0.0, 1.0)
+    if rho_now > 5:
+        c *= math.sqrt((rho_now - 4) * (rho_now - 2) * rho / ((rho - 4) * (rho - 2) * rho_now) * bias2)
+        moments = _Moments(c, c * b1, a, math.sqrt(1 - b2) * b1, 1.0, options.eps)
+    return _adam_like(options, moments, policy, grad)
+
+
+@_of_a_step
+def asgd_formula(eta: float, lambd: float = 1e-4, weight_decay: float = 0.0, *, policy: Policy = DEFAULT) -> Formula:
+    """Return the formula of a step of ASGD.
+
+    theta' = (1 - lambd * eta) * theta - eta * h with h = +-g + wd * theta, where eta is what the step before computed.
+    So U = eta * |g| and N = (1 - eta * (lambd + wd)) * theta. The average of the parameters, which ASGD keeps beside
+    them, is off by no more than they are.
+
+    Args:
+        eta: the rate that torch keeps in the state; ``lr`` before the first step.
+        lambd, weight_decay: torch's hyperparameters.
+        policy: what the rule may assume.
+
+    Returns:
+        The formula for the arrays (theta, g), both of them before the step.
+
+    Raises:
+        InvalidArgument: hyperparameters that have no meaning.
+    """
+    _check(eta=eta, lambd=lambd, weight_decay=weight_decay)
+    constants = LinearConstants(1 - eta * (lambd + weight_decay), carry=0.0, slope=eta * policy.gain * U_MARGIN)
+    return Formula(LINEAR, eta, constants)
+
+
+class _Moments(NamedTuple):
+    """The terms of a step of Adam's form: theta' = theta0 - (carry * m + rate * share * h) / D.
+
+    D = unbias * sqrt(V) + eps, and ``spread`` is q * |b| / |m|, with b and q of :func:`adam_formula`.
+    """
+
+    rate: float
+    carry: float
+    share: float
+    spread: float
+    unbias: float
+    eps: float
+
+
+def _adam_like(options: AdamOptions, moments: _Moments, policy: Policy, grad: str) -> Formula:
+    """Return the formula of a step of Adam's form."""
+    rate, carry, share, spread, unbias, eps = moments
+    b2, decay = options.betas[1], options.weight_decay
+    keep, coupled = (1 - options.lr * decay, 0.0) if options.decoupled else (1.0, decay)
+    shared = _shared(rate, coupled, options.maximize, policy, grad)
     constants = AdamConstants(
         keep=keep,
-        carry=c * b1,
-        drift=c * a * coupled,
+        carry=carry,
+        drift=rate * share * coupled,
         slope=shared.slope,
-        share=a,
-        spread=math.sqrt((1 - b2) / bias2) * b1,
-        quarter=0.25 / a,
+        share=share,
+        spread=spread,
+        quarter=0.25 / share,
         sign=shared.sign,
         decay=shared.decay,
         reach=shared.reach,
         old=b2,
         new=0.0 if policy.in_group else 1 - b2,
-        unbias=1 / math.sqrt(bias2),
+        unbias=unbias,
         eps=eps,
     )
-    return Formula(ADAM, lr, constants)
+    return Formula(ADAM, options.lr, constants)
+
+
+def _check_adam(step: int, options: AdamOptions) -> None:
+    """Raise InvalidArgument for hyperparameters that have no meaning."""
+    b1, b2 = options.betas
+    _check(lr=options.lr, beta1=b1, beta2=b2, eps=options.eps, weight_decay=options.weight_decay, before=step - 1)
+    if b1 >= 1 or b2 >= 1:
+        raise InvalidArgument(f"betas must be below 1: {options.betas}")
 
 
 class _Shared(NamedTuple):

@@ -1,9 +1,9 @@
 """Read a torch optimizer, live or recorded, into what truncation needs, and choose levels for one parameter.
 
-Only torch's own SGD, Adagrad, RMSprop (not centered), Adam and AdamW have a rule (``gcodec.truncation.formulas``). For
-any other optimizer (Muon, Adafactor, Lion, NAdam ...), and for a subclass with a ``step`` of its own, the answer is
-:class:`Unsupported`: encode losslessly, or with a fixed number of mantissa bits. Importing this module does not
-import torch; :func:`view_from_dump` and :func:`levels_for` on arrays never do.
+Only torch's own SGD, ASGD, Adagrad, RMSprop (not centered), Adam, AdamW, NAdam and RAdam (not capturable) have a rule
+(``gcodec.truncation.formulas``). For any other optimizer (Muon, Adafactor, Lion ...), and for a subclass with a
+``step`` of its own, the answer is :class:`Unsupported`: encode losslessly, or with a fixed number of mantissa bits.
+Importing this module does not import torch; :func:`view_from_dump` and :func:`levels_for` on arrays never do.
 """
 
 from __future__ import annotations
@@ -21,11 +21,13 @@ from ..format.ladders import Array, Ladder, Levels
 from ..tensors import as_plain_array, check_has_memory
 from . import formulas
 from .evaluate import Formula, Policy, dtype_name, run_formula
+from .formulas import ADVICE
 
 if TYPE_CHECKING:
     import torch
 
-ADVICE = "use lossless or mantissa_bits instead"
+#: Keys of state that are one number for a parameter, not an array.
+NUMBERS = ("step", "mu_product", "eta")
 _PLAIN = {float, bool}  #: types of hyperparameters as :func:`hyper_from` returns them; betas are a pair of the first
 
 
@@ -37,8 +39,9 @@ class OptimizerView:
         name: torch's class name, a key of ``RULES``.
         hyper: hyperparameters under torch's names; numbers are floats, flags bools, betas a pair. Tensors become those
             here, for formulas are kept by them, and a tensor whose value is changed in place is equal to itself.
-        state: arrays under torch's names (bfloat16 as uint16 bits), and ``"step"``, the number of steps done, as a
-            float; before the first step some or all are absent. Arrays share memory with what they were read from.
+        state: arrays under torch's names (bfloat16 as uint16 bits), and ``NUMBERS``, such as ``"step"``, the number of
+            steps done, as floats; before the first step some or all are absent. Arrays share memory with what they were
+            read from.
     """
 
     name: str
@@ -83,18 +86,20 @@ def held_by(optimizer: torch.optim.Optimizer, param: torch.Tensor) -> tuple[str,
     raise InvalidArgument("the parameter is not in any of the optimizer's groups")
 
 
-def counted(steps: Sequence[Any]) -> list[float]:
-    """Return numbers of steps, as optimizers keep them, as floats. Waits once for all that are on a CUDA device
-    (``fused``, ``capturable``)."""
-    numbers = list(steps)
-    on_device = [i for i, step in enumerate(numbers) if getattr(step, "is_cuda", False)]
+def counted(states: Sequence[Mapping[str, Any]]) -> list[dict[str, float]]:
+    """Return the ``NUMBERS`` of states, as floats. Waits once for all that are on a CUDA device (``fused``,
+    ``capturable``, ASGD)."""
+    found = [{key: state[key] for key in NUMBERS if state.get(key) is not None} for state in states]
+    on_device = [
+        (numbers, key) for numbers in found for key, value in numbers.items() if getattr(value, "is_cuda", False)
+    ]
     if on_device:
         import torch
 
-        copies = torch.stack([numbers[i].reshape(()) for i in on_device]).tolist()
-        for i, step in zip(on_device, copies, strict=True):
-            numbers[i] = step
-    return [float(step) for step in numbers]
+        copies = torch.stack([numbers[key].reshape(()).double() for numbers, key in on_device]).tolist()
+        for (numbers, key), value in zip(on_device, copies, strict=True):
+            numbers[key] = value
+    return [{key: float(value) for key, value in numbers.items()} for numbers in found]
 
 
 def view_from_dump(name: str, hyper: Mapping[str, Any], state: Mapping[str, Any]) -> OptimizerView:
@@ -114,19 +119,20 @@ def view_from_dump(name: str, hyper: Mapping[str, Any], state: Mapping[str, Any]
     if not isinstance(state, Mapping):
         raise InvalidArgument(f"state must map names to arrays and numbers, not be a {type(state).__name__}")
     values = {key: state[key] for key in RULES[name].state if state.get(key) is not None}
-    arrays = {key: _steps_done(value) if key == "step" else _array(value, key) for key, value in values.items()}
+    arrays = {key: _number_of(key, value) if key in NUMBERS else _array(value, key) for key, value in values.items()}
     return OptimizerView(name, hyperparameters, arrays)
 
 
-def _steps_done(value: Any) -> float:
-    """Return the number of steps that a state holds, as a float. Raises InvalidArgument if it is none."""
+def _number_of(key: str, value: Any) -> float:
+    """Return a number that a state holds, as a float. Raises InvalidArgument if it is none."""
     try:
-        steps = float(value)
+        number = float(value)
     except (TypeError, ValueError, OverflowError, RuntimeError):
-        steps = -1.0
-    if not 0 <= steps < math.inf:
-        raise InvalidArgument(f"step, the number of steps done, must be finite and not negative, not {value!r:.80}")
-    return steps
+        number = -1.0
+    if not 0 <= number < math.inf:
+        name = "step, the number of steps done," if key == "step" else f"{key} of the state"
+        raise InvalidArgument(f"{name} must be finite and not negative, not {value!r:.80}")
+    return number
 
 
 def hyper_from(name: str, hyper: Mapping[str, Any]) -> dict[str, Any]:
@@ -236,14 +242,36 @@ def _adam(view: OptimizerView, policy: Policy, grad: str) -> Formula:
     return formulas.adam_formula(_next_step(view), **hyper, decoupled=decoupled, policy=policy, grad=grad)
 
 
+def _nadam(view: OptimizerView, policy: Policy, grad: str) -> Formula:
+    product: Any = view.state.get("mu_product", 1.0)
+    decay = view.hyper["momentum_decay"]
+    return formulas.nadam_formula(_next_step(view), product, _adam_options(view), decay, policy=policy, grad=grad)
+
+
+def _radam(view: OptimizerView, policy: Policy, grad: str) -> Formula:
+    if view.hyper["capturable"]:
+        raise Unsupported(f"capturable RAdam, which computes its rectification in float32, has no bound: {ADVICE}")
+    return formulas.radam_formula(_next_step(view), _adam_options(view), policy=policy, grad=grad)
+
+
+def _adam_options(view: OptimizerView) -> formulas.AdamOptions:
+    hyper = _only(view, "lr", "betas", "eps", "weight_decay", "maximize")
+    return formulas.AdamOptions(**hyper, decoupled=view.hyper["decoupled_weight_decay"])
+
+
+def _asgd(view: OptimizerView, policy: Policy, grad: str) -> Formula:
+    eta: Any = view.state.get("eta", view.hyper["lr"])
+    return formulas.asgd_formula(eta, **_only(view, "lambd", "weight_decay"), policy=policy)
+
+
 def _momentum(hyper: Mapping[str, Any]) -> list[tuple[str, float | None]]:
     """Return the momentum buffer's row of ``arrays``, if there is momentum."""
     return [("momentum_buffer", None)] if hyper["momentum"] else []
 
 
 def _adam_arrays(hyper: Mapping[str, Any]) -> list[tuple[str, float | None]]:
-    """Return ``arrays`` of Adam: its means, and their maximum with amsgrad."""
-    names = ("exp_avg", "exp_avg_sq", *(("max_exp_avg_sq",) if hyper["amsgrad"] else ()))
+    """Return ``arrays`` of Adam and what is like it: its means, and their maximum with amsgrad."""
+    names = ("exp_avg", "exp_avg_sq", *(("max_exp_avg_sq",) if hyper.get("amsgrad") else ()))
     return [(name, 0.0) for name in names]
 
 
@@ -252,7 +280,7 @@ class OptimizerRule(NamedTuple):
 
     Attributes:
         hyper: the hyperparameters, besides lr, that a step's arithmetic depends on, with torch's defaults. The rest of
-            a parameter group (foreach, fused, capturable, differentiable, initial_lr ...) does not matter here.
+            a parameter group (foreach, fused, differentiable, initial_lr ...) does not matter here.
         state: the keys of its state that are read.
         arrays: from hyperparameters, what :func:`arrays_of` returns.
         formula: from (view, policy, name of the gradient's type), the formula.
@@ -277,6 +305,7 @@ _ADAM = OptimizerRule(
     _adam_arrays,
     _adam,
 )
+_LIKE_ADAM = {key: value for key, value in _ADAM.hyper.items() if key != "amsgrad"}
 #: By torch's class name; AdamW before Adam, its base. A new optimizer whose rule has the terms of one of the kernels is
 #: a formula in :mod:`gcodec.truncation.formulas` and a row here.
 RULES: dict[str, OptimizerRule] = {
@@ -300,6 +329,16 @@ RULES: dict[str, OptimizerRule] = {
     ),
     "AdamW": _ADAM._replace(hyper={**_ADAM.hyper, "weight_decay": 0.01, "decoupled_weight_decay": True}),
     "Adam": _ADAM,
+    "NAdam": OptimizerRule(
+        {**_LIKE_ADAM, "momentum_decay": 4e-3},
+        ("step", "mu_product", "exp_avg", "exp_avg_sq"),
+        _adam_arrays,
+        _nadam,
+    ),
+    "RAdam": OptimizerRule(
+        {**_LIKE_ADAM, "capturable": False}, ("step", "exp_avg", "exp_avg_sq"), _adam_arrays, _radam
+    ),
+    "ASGD": OptimizerRule({"lambd": 1e-4, "weight_decay": 0.0, "maximize": False}, ("eta",), lambda hyper: [], _asgd),
 }
 
 
@@ -342,6 +381,14 @@ def stock_name(optimizer: torch.optim.Optimizer) -> str:
             if getattr(step, "__func__", None) is stock.step or _unwrapped(step) is _unwrapped(stock.step):
                 return name
     raise Unsupported(f"no truncation rule for the optimizer {type(optimizer).__name__}: {ADVICE}")
+
+
+def check_has_rule(optimizer: torch.optim.Optimizer) -> None:
+    """Raise Unsupported unless the optimizer has a rule with the settings of each of its groups, InvalidArgument for
+    settings without a meaning."""
+    name = stock_name(optimizer)
+    for group in optimizer.param_groups:
+        formula_for(OptimizerView(name, hyper_from(name, group), {}), Policy(), "float32")
 
 
 def check_takes_averages(optimizer: Any) -> None:

@@ -10,9 +10,10 @@ import torch
 
 from gcodec.averaging.averager import CompressionPlan
 from gcodec.averaging.simulate import Simulation, compress_on
-from gcodec.compressors import QSGD, Frames, Place
+from gcodec.compressors import QSGD, Blockwise, Frames, Place
 from gcodec.compressors.contract import Memory, alone
-from gcodec.errors import InvalidArgument
+from gcodec.compressors.payload import BLOCKS, ENVELOPE, seal
+from gcodec.errors import Corruption, InvalidArgument
 from tests.support.compressor_settings import gradients_at, mean_of
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -100,3 +101,59 @@ def test_qsgd_draws_differ_between_ranks_and_steps():
     second = compress_on(QSGD(3), [gradient, gradient], memories)
     drawn = [outcome.contribution for outcome in (*first, *second)]
     assert all(not torch.equal(a, b) for i, a in enumerate(drawn) for b in drawn[:i])
+
+
+def values_of(kind: str) -> torch.Tensor:
+    """Return values with different tails, in rows of 130 so that blocks lie across them."""
+    random = torch.Generator().manual_seed(4)
+    x = torch.randn(50, 130, generator=random)
+    if kind == "heavy":
+        return x / torch.rand(x.shape, generator=random).clamp_min(1e-4)
+    if kind == "sparse":
+        return x * (torch.rand(x.shape, generator=random) < 0.03)
+    if kind == "tiny":
+        return x * 1e-42
+    return x * 3e37 if kind == "huge" else x
+
+
+@pytest.mark.parametrize("kind", ["normal", "heavy", "sparse", "tiny", "huge"])
+@pytest.mark.parametrize("bits", range(2, 9))
+@pytest.mark.parametrize("block", [1, 7, 128, 10000])
+def test_integers_in_blocks_are_off_by_half_a_level_and_never_by_more_than_the_block(bits, block, kind):
+    values, setting = values_of(kind), Blockwise(bits, block=block)
+    sent = setting.decompressed(values).contribution
+    whole = torch.nn.functional.pad(values.reshape(-1), (0, -values.numel() % block)).view(-1, block).double()
+    error = torch.nn.functional.pad((sent - values).reshape(-1), (0, -values.numel() % block)).view(-1, block).double()
+    assert bool((error.norm(dim=1) <= whole.norm(dim=1) * (1 + 1e-6)).all())
+    assert bool((sent[values == 0] == 0).all())
+    if bits >= 4:
+        level = whole.abs().amax(1) / setting.top * (1 + 2.0**-8) + 2.0**-132  # bfloat16's least numbers
+        assert bool((error.abs().amax(1) <= level / 2 * (1 + 1e-5)).all())
+        assert torch.equal(setting.decompressed(sent).contribution, sent)
+
+
+@pytest.mark.parametrize("bits", [2, 4, 8])
+def test_a_value_that_is_not_finite_makes_its_block_nan(bits):
+    values = values_of("normal").view(-1)[:6400].view(64, 100)
+    values[3, 5], values[7, 0] = torch.inf, torch.nan
+    sent = Blockwise(bits, block=100).decompressed(values).contribution
+    assert bool(sent[[3, 7]].isnan().all())
+    assert bool(torch.isfinite(sent[[row for row in range(64) if row not in (3, 7)]]).all())
+
+
+@pytest.mark.parametrize("bits", [2, 3, 4, 8])
+def test_integers_in_blocks_take_fewer_bytes_than_packed_ones(bits):
+    setting, flat = Blockwise(bits), torch.randn(1 << 17, generator=torch.Generator().manual_seed(1))
+    payload = setting.pack(flat)
+    assert len(payload) < 0.97 * setting.payload_bytes(flat.shape)
+    assert len(setting.pack(flat[:300])) == setting.payload_bytes((300,))  # too few to be worth a frame's header
+
+
+def test_integers_beyond_their_range_are_corruption():
+    """As no encoder writes them: 4 bits have room for 8, beyond the greatest integer."""
+    setting, flat = Blockwise(4, block=8), torch.ones(8)
+    payload = setting.pack(flat)
+    _, body = payload[:ENVELOPE], payload[ENVELOPE:]
+    for wrong in (body[:-1] + b"\xff", b"\x07" + body[1:], body[:5], body[:-1], body + b"\0", b""):
+        with pytest.raises(Corruption):
+            setting.unpack(seal(BLOCKS, torch.float32, 8, wrong), flat)

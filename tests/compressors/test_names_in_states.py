@@ -28,6 +28,8 @@ REPRS = {
     "redsync trimmed": "RedSync(density=0.05, mantissa_bits=None, method='trimmed', large=1048576, step=0.2, "
     "tolerance=0.001, same_sign=False)",
     "qsgd": "QSGD(bits=4, bucket=512, norm='max', stochastic=True, seed=0)",
+    "int8": "Blockwise(bits=8, block=128)",
+    "int4": "Blockwise(bits=4, block=128)",
     "powersgd": "PowerSGD(rank=4, always=False, seed=0, warm_start=True, iterations=1)",
     "acp-sgd": "ACPSGD(rank=4, always=False, seed=0, dtype=None)",
     "gradzip": "GradZip(rank=4, always=False, seed=0, dtype=None, regularization=1e-05, relative=False, average=0.0)",

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gcodec.averaging.simulate import run_conversations
-from gcodec.compressors import DGC, QSGD, AllGather, AllReduce, AllToAll, Frames, RedSync, SparCML, TopK
+from gcodec.compressors import DGC, QSGD, AllGather, AllReduce, AllToAll, Blockwise, Frames, RedSync, SparCML, TopK
 from gcodec.compressors.batching import batch_conversations, join_payloads, split_payloads
 from gcodec.compressors.bit_packing import pack_bits, packed_size, unpack_bits
 from gcodec.compressors.contract import Place
@@ -198,6 +198,8 @@ def test_packed_sparse_values_are_unpacked(n, share, mantissa_bits, dtype):
         DGC(0.1, mantissa_bits=3),
         RedSync(0.1, same_sign=True),
         QSGD(4),
+        Blockwise(4, block=32),
+        Blockwise(2, block=16),
         SparCML(TopK(0.1)),
         Frames(),
         Frames(4),

@@ -16,7 +16,20 @@ from gcodec.adaptive import GraVAC, LGreCo
 from gcodec.averaging.averager import Averager, CompressionPlan, compression_plan
 from gcodec.averaging.feedback import ErrorFeedback, MomentumCorrection, WarmUp
 from gcodec.averaging.simulate import Simulation, run_conversations
-from gcodec.compressors import DGC, QSGD, Cast, Dense, Frames, GradZip, PowerSGD, RandomK, RedSync, SparCML, TopK
+from gcodec.compressors import (
+    DGC,
+    QSGD,
+    Blockwise,
+    Cast,
+    Dense,
+    Frames,
+    GradZip,
+    PowerSGD,
+    RandomK,
+    RedSync,
+    SparCML,
+    TopK,
+)
 from gcodec.compressors.contract import AllGather, AllReduce, alone
 from gcodec.errors import InvalidArgument, PeerError
 from tests.support.compressor_settings import gradients_at, mean_of, norm, run, same
@@ -31,6 +44,9 @@ pytestmark = pytest.mark.usefixtures("one_thread")
         lambda: TopK(1.5),
         lambda: TopK(0.1, sample=2.0),
         lambda: QSGD(1),
+        lambda: Blockwise(1),
+        lambda: Blockwise(9),
+        lambda: Blockwise(block=0),
         lambda: QSGD(9),
         lambda: QSGD(norm="l1"),
         lambda: PowerSGD(0),
@@ -151,6 +167,7 @@ def test_plans_are_given_by_themselves_by_a_compressor_or_by_an_accuracy():
     plan = CompressionPlan(TopK(0.5), None)
     assert compression_plan(plan) is plan
     assert compression_plan(TopK(0.5)) == CompressionPlan(TopK(0.5), ErrorFeedback())
+    assert compression_plan("int4") == CompressionPlan(Blockwise(4))
     assert compression_plan("fp8") == Simulation(2, "fp8").plan == CompressionPlan(Frames(2), ErrorFeedback())
 
 

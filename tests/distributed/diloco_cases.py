@@ -15,6 +15,9 @@ from torch.distributed.tensor import distribute_tensor
 
 import gcodec
 import gcodec.distributed as gd
+from gcodec.averaging.averager import CompressionPlan
+from gcodec.averaging.feedback import ErrorFeedback, MomentumCorrection
+from gcodec.compressors import QSGD, Blockwise, PowerSGD, TopK
 from gcodec.compressors.sparse import pack_sparse
 from gcodec.distributed import visible
 from tests.distributed.rank_basics import Net, batch_of, crc, dense_sum, patched, rank, sabotage, size
@@ -39,6 +42,12 @@ class Run:
             "near": gd.NearLossless(outer),
             "visible": gd.Visible(),
             "visible, rounded": gd.Visible(torch.float16, 4),
+            "2 bits": CompressionPlan(Blockwise(2, block=50), smallest=0, vectors=True),
+            "int4": "int4",
+            "topk": TopK(0.03, mantissa_bits=1),
+            "qsgd": QSGD(4),
+            "powersgd": PowerSGD(2),
+            "fading": CompressionPlan(Blockwise(3), ErrorFeedback(0.9)),
         }
         self.diloco = gd.DiLoCo(outer, every, mode=modes[mode], threads=1, **options)
         self.params = list(self.model.parameters())
@@ -107,9 +116,9 @@ def conservation(mode: str) -> tuple[list[int], float]:
     In a round, bit for bit; over rounds, up to the rounding of one addition in each.
     """
     run = Run(mode, lr=2e-5)
-    exchange, setting = run.diloco._visible, run.diloco.mode
-    assert isinstance(setting, gd.Visible)
+    exchange = run.diloco._kept_back
     assert exchange is not None and len(run.params) >= 3
+    setting = exchange.averager.plan.compressor
     copies = [nn.Parameter(item.detach().clone()) for item in run.params]
     outer = torch.optim.SGD(copies, **NESTEROV)
     watched: dict[str, tuple[torch.Tensor, torch.Tensor]] = {}
@@ -128,28 +137,39 @@ def conservation(mode: str) -> tuple[list[int], float]:
         for index, (gradient, copy) in enumerate(zip(gradients, copies, strict=True)):
             corrected, contribution = watched[str(index)]
             residual, earlier = exchange.averager.residual(str(index)), before[index]
-            assert residual is not None
+            if residual is None:  # of what is sent uncompressed
+                assert mode == "topk" and copy.dim() < 2
+                residual = torch.zeros_like(corrected)
             assert torch.equal(corrected, gradient if earlier is None else gradient + earlier)
-            assert torch.equal(contribution + residual, corrected)
-            view, weight = setting.view, copy.detach()
-            seen = (weight - corrected).to(view) != weight.to(view)
-            assert torch.equal(contribution[~seen], torch.zeros_like(contribution[~seen]))
-            if mode == "visible":
-                assert torch.equal(contribution[seen], corrected[seen])
+            assert torch.equal(residual, corrected - contribution)
+            if mode != "2 bits":  # whose contributions are not values that were to be sent
+                assert torch.equal(contribution + residual, corrected)
+            if isinstance(setting, gd.Visible):
+                view, weight = setting.view, copy.detach()
+                seen = (weight - corrected).to(view) != weight.to(view)
+                assert torch.equal(contribution[~seen], torch.zeros_like(contribution[~seen]))
+                if mode == "visible":
+                    assert torch.equal(contribution[seen], corrected[seen])
             to_send[index] += gradient
             sent[index] += contribution
-            bound[index] += corrected.abs().double() * 2.0**-24
+            bound[index] += (corrected.abs() + residual.abs()).double() * 2.0**-24
             assert bool(((sent[index] + residual - to_send[index]).abs() <= bound[index]).all())
             everywhere = [torch.empty_like(contribution) for _ in range(size())]
             dist.all_gather(everywhere, contribution)
             copy.grad = dense_sum(everywhere, True)
         outer.step()
-        assert all(torch.equal(item, copy) for item, copy in zip(run.params, copies, strict=True))
+        if isinstance(setting, gd.Visible):
+            assert all(torch.equal(item, copy) for item, copy in zip(run.params, copies, strict=True))
+        else:  # which round sums once more: what that takes is in a residual
+            assert all(torch.allclose(item, copy, atol=1e-6) for item, copy in zip(run.params, copies, strict=True))
+            with torch.no_grad():
+                for item, copy in zip(run.params, copies, strict=True):
+                    copy.copy_(item)
         checksums.append(run.crc())
-    return checksums, run.diloco.stats()["visible_share"]
+    return checksums, exchange.share
 
 
-def flushed() -> bool:
+def flushed(name: str = "visible") -> bool:
     """Check that after a flush the parameters are those of the lossless mode, bit for bit, and no residual is left.
 
     All values are multiples of the same power of two, and means too, so that no order of additions rounds.
@@ -157,7 +177,9 @@ def flushed() -> bool:
     random = torch.Generator().manual_seed(rank())
     shapes = [(40, 30), (70,), (), (0,), (5, 4, 3)]
     loops = []
-    for mode in (gd.Lossless(), gd.Visible()):
+    keeping = {"visible": gd.Visible(), "topk": CompressionPlan(TopK(0.1), smallest=0, vectors=True)}[name]
+    modes: list[Any] = [gd.Lossless(), keeping]
+    for mode in modes:
         params = [nn.Parameter(torch.full(shape, 1.5)) for shape in shapes]
         outer = torch.optim.SGD(params, lr=1.0)
         loops.append((params, gd.DiLoCo(outer, 1, mode=mode, threads=1, group=dist.new_group())))
@@ -201,9 +223,9 @@ def train(mode: str, narrow: bool = False, steps: int = 18) -> tuple[int, float,
     return run.crc(), sum(losses[:5]) / 5, sum(losses[-5:]) / 5, run.diloco.stats()["ratio"]
 
 
-def resume(mode: str) -> bool:
+def resume(mode: str, parts: int = 1) -> bool:
     """Check that a run that is interrupted in the middle of a round goes on as if it had not been."""
-    run = Run(mode, lr=2e-4, smallest=1000)
+    run = Run(mode, lr=2e-4, smallest=1000, parts=parts)
     saved = io.BytesIO()
     for number in range(12):
         if number == 7:
@@ -215,7 +237,7 @@ def resume(mode: str) -> bool:
             torch.save(state, saved)
         run.step(number)
         run.diloco.step()
-    again = Run(mode, lr=2e-4, smallest=1000)
+    again = Run(mode, lr=2e-4, smallest=1000, parts=parts)
     loaded = torch.load(io.BytesIO(saved.getvalue()), weights_only=True)
     again.model.load_state_dict(loaded["model"])
     again.inner.load_state_dict(loaded["inner"])
@@ -232,7 +254,8 @@ def corrupted(culprit: int, mode: str) -> tuple[str, bool]:
     run.step(0)
     run.diloco.step()
     before, residual = run.crc(), crc_of_residual(run)
-    undo = (sabotage("payload") if mode == "lossless" else last_payload_damaged()) if rank() == culprit else None
+    damage = {"lossless": lambda: sabotage("payload"), "visible": last_payload_damaged, "2 bits": last_result_damaged}
+    undo = damage[mode]() if rank() == culprit else None
     run.step(1)
     try:
         run.diloco.step()
@@ -253,6 +276,17 @@ def last_payload_damaged() -> Any:
         return payload if next(count) % 8 else payload[:-1] + bytes([payload[-1] ^ 1])
 
     return patched(visible, "pack_sparse", damaged)
+
+
+def last_result_damaged() -> Any:
+    """Damage this rank's sum of the last parameter, after which all else has been read; return what undoes that."""
+    pack, count = Blockwise.pack, itertools.count(1)
+
+    def damaged(self: Blockwise, flat: torch.Tensor) -> bytes:
+        payload = pack(self, flat)
+        return payload if next(count) % (8 * (size() + 1)) else payload[:-1] + bytes([payload[-1] ^ 1])
+
+    return patched(Blockwise, "pack", damaged)
 
 
 def crc_of_residual(run: Run) -> int:
@@ -336,6 +370,10 @@ def refusals() -> None:
         lambda: gd.DiLoCo(real, 0),
         lambda: gd.DiLoCo(narrow, 1, mode=gd.Visible()),
         lambda: gd.Visible(torch.float32),
+        lambda: gd.DiLoCo(real, 1, mode=CompressionPlan(TopK(0.1), MomentumCorrection())),
+        lambda: gd.DiLoCo(real, 3, parts=2),
+        lambda: gd.DiLoCo(real, 2, parts=2),  # of one parameter
+        lambda: gd.DiLoCo(real, 2, parts=0),
         lambda: gd.Visible(mantissa_bits=0),
         lambda: gd.DiLoCo(waves, 1),
         lambda: gd.DiLoCo(real, 1).load_state_dict({"version": 2}),
@@ -348,7 +386,7 @@ def refusals() -> None:
             continue
         raise AssertionError("not refused")
     try:
-        gd.DiLoCo(real, 1, mode="visible")  # type: ignore[arg-type]
+        gd.DiLoCo(real, 1, mode="visible")
     except gcodec.InvalidArgument as error:
         assert "Visible()" in str(error)
     else:
@@ -360,3 +398,33 @@ def refusals() -> None:
         assert "meta" in str(error)
         return
     raise AssertionError("not refused")
+
+
+def in_turns(mode: str) -> list[int]:
+    """Check that parts of the parameters are exchanged in turns: each as alone by the outer optimizer, the others left
+    as they are, and all by a flush. Return checksums of each part after its exchange."""
+    run = Run(mode, every=6, lr=1e-4, parts=3, smallest=1)
+    assert sorted(number for turn in run.diloco._turns for number in turn) == [*range(len(run.params))]
+    copies = [nn.Parameter(item.detach().clone()) for item in run.params]
+    outer, results = torch.optim.SGD(copies, **NESTEROV), []
+    for number in range(13):
+        run.step(number)
+        before = [item.detach().clone() for item in run.params]
+        took = run.diloco.step()
+        turn = run.diloco._turns[(number // 2) % 3] if number % 2 else []
+        assert took == bool(turn)
+        for index, item in enumerate(run.params):
+            if index not in turn:
+                assert torch.equal(item, before[index])
+        if turn and mode == "lossless":
+            for index, copy in enumerate(copies):
+                copy.grad = None
+                if index in turn:
+                    everywhere = [torch.empty_like(copy) for _ in range(size())]
+                    dist.all_gather(everywhere, before[index])
+                    copy.grad = dense_sum([copy.detach() - there for there in everywhere], True)
+            outer.step()
+            assert all(torch.equal(run.params[index], copies[index]) for index in turn)
+        results.append(crc([run.params[index].detach() for index in turn]))
+    run.diloco.flush()
+    return [*results, run.crc()]

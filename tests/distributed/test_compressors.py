@@ -31,8 +31,10 @@ PAIR = [
     "gradzip float16",
     "sparcml",
     "fp8",
+    "int8",
+    "blockwise 2 bits",
 ]
-OTHERS = ["topk sampled", "float16", "random-k", "powersgd", "gradzip float16", "sparcml dense sums", "fp8"]
+OTHERS = ["topk sampled", "float16", "random-k", "powersgd", "gradzip float16", "sparcml dense sums", "fp8", "int4"]
 FORMS: dict[str, dict[str, Any]] = {
     "plain": {},
     "static_graph": {"static_graph": True},
@@ -81,13 +83,13 @@ def test_compressors_average_as_simulated_where_two_ranks_leave_sums_to_gloo(pai
     assert buckets >= 3
 
 
-@pytest.mark.parametrize("name", ["topk", "random-k", "powersgd", "fp8"])
+@pytest.mark.parametrize("name", ["topk", "random-k", "powersgd", "fp8", "int4"])
 def test_gradients_that_do_not_lie_row_by_row_are_averaged_as_simulated(pair, name):
     agreed(pair.run(cases.follows_in_other_orders, name=name))
 
 
 @pytest.mark.parametrize(
-    "name", ["topk", "float16", "dgc warming up", "qsgd", "powersgd", "gradzip float16", "sparcml", "fp8"]
+    "name", ["topk", "float16", "dgc warming up", "qsgd", "powersgd", "gradzip float16", "sparcml", "fp8", "int4"]
 )
 def test_buckets_on_a_device_are_averaged_on_that_device(on_devices, name):
     on_devices.run(gpu_cases.follows_there, name=name)

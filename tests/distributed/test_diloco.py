@@ -30,7 +30,7 @@ def test_parameters_of_any_strides_are_the_same_on_all_ranks_from_the_start(rank
     assert len(set(agreed(ranks.run(cases.strided)))) == 3
 
 
-@pytest.mark.parametrize("mode", ["visible", "visible, rounded"])
+@pytest.mark.parametrize("mode", ["visible", "visible, rounded", "2 bits", "topk"])
 def test_what_was_sent_and_what_stays_in_the_residual_is_what_was_to_be_sent(ranks, mode):
     results = ranks.run(cases.conservation, mode=mode)
     agreed([checksums for checksums, _ in results])
@@ -38,8 +38,14 @@ def test_what_was_sent_and_what_stays_in_the_residual_is_what_was_to_be_sent(ran
         assert 0 < share < 0.9
 
 
-def test_a_flush_leads_to_the_parameters_of_the_lossless_mode(ranks):
-    assert all(ranks.run(cases.flushed))
+@pytest.mark.parametrize("mode", ["visible", "topk"])
+def test_a_flush_leads_to_the_parameters_of_the_lossless_mode(ranks, mode):
+    assert all(ranks.run(cases.flushed, name=mode))
+
+
+@pytest.mark.parametrize("mode", ["lossless", "2 bits"])
+def test_parts_take_turns(ranks, mode):
+    assert len(agreed(ranks.run(cases.in_turns, mode=mode))) == 14
 
 
 @with_sizes(2, 3)
@@ -60,6 +66,9 @@ TRAININGS = [
     (2, "visible", False),
     (3, "near", False),
     (3, "visible, rounded", False),
+    (2, "int4", True),
+    (3, "2 bits", False),
+    (2, "fading", False),
     *(
         pytest.param(*training, marks=pytest.mark.slow)
         for training in ((2, "near", False), (3, "lossless", False), (3, "fixed", False), (3, "near", True))
@@ -76,12 +85,17 @@ def test_replicas_under_diloco_learn_and_stay_the_same(ranks, mode, narrow):
         assert ratio > 1 or ranks.size == 1
 
 
-@pytest.mark.parametrize("mode", ["lossless", "near", "visible"])
+@pytest.mark.parametrize("mode", ["lossless", "near", "visible", "2 bits", "qsgd", "powersgd"])
 def test_a_resumed_run_of_diloco_is_the_uninterrupted_run(ranks, mode):
     assert all(ranks.run(cases.resume, mode=mode))
 
 
-@pytest.mark.parametrize("mode", ["lossless", "visible"])
+@pytest.mark.parametrize("mode", ["lossless", "2 bits"])
+def test_a_run_of_diloco_resumed_between_the_turns_of_parts_is_the_uninterrupted_run(ranks, mode):
+    assert all(ranks.run(cases.resume, mode=mode, parts=3))
+
+
+@pytest.mark.parametrize("mode", ["lossless", "visible", "2 bits"])
 @with_sizes(2, 3)
 def test_a_fault_during_an_outer_step_leaves_the_last_one(ranks, mode):
     for heard, unchanged in ranks.run(cases.corrupted, culprit=ranks.size - 1, mode=mode):

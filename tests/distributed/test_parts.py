@@ -151,6 +151,9 @@ OPTIMIZERS = {
     "RMSprop without momentum": lambda params: torch.optim.RMSprop(params, lr=0.01),
     "Adam": lambda params: torch.optim.Adam(params, lr=0.01, weight_decay=1e-3),
     "AMSGrad": lambda params: torch.optim.AdamW(params, lr=0.01, amsgrad=True),
+    "NAdam": lambda params: torch.optim.NAdam(params, lr=0.01, weight_decay=1e-3),
+    "RAdam": lambda params: torch.optim.RAdam(params, lr=0.01, betas=(0.9, 0.9)),
+    "ASGD": lambda params: torch.optim.ASGD(params, lr=0.1, weight_decay=1e-3),
     "two groups": lambda params: torch.optim.AdamW([{"params": params[::2]}, {"params": params[1::2], "lr": 0.0}]),
     "uneven ladder": lambda params: torch.optim.SGD(params, lr=0.1, momentum=0.9),
 }
@@ -375,6 +378,10 @@ def test_modes_without_a_meaning_are_refused():
         gd.NearLossless(torch.optim.Rprop([param], lr=0.1))
     with pytest.raises(gcodec.Unsupported, match="centered"):
         gd.NearLossless(torch.optim.RMSprop([param], centered=True))
+    with pytest.raises(gcodec.Unsupported, match=r"alpha = 1.5.*Lossless"):
+        gd.NearLossless(torch.optim.RMSprop([param], alpha=1.5))
+    with pytest.raises(gcodec.Unsupported, match=r"capturable.*Lossless"):
+        gd.NearLossless(torch.optim.RAdam([param], capturable=True))
     with pytest.raises(gcodec.InvalidArgument, match="level 0"):
         gd.NearLossless(torch.optim.SGD([param], lr=0.1), ladder=gcodec.Ladder((1, 2)))
     with pytest.raises(gcodec.InvalidArgument):

@@ -13,7 +13,7 @@ import torch
 import xxhash
 
 from gcodec.averaging.state import pack_state, unpack_state
-from gcodec.compressors import DGC, QSGD, AllGather, Frames, RedSync, SparCML, TopK
+from gcodec.compressors import DGC, QSGD, AllGather, Blockwise, Frames, RedSync, SparCML, TopK
 from gcodec.compressors.batching import join_payloads, split_payloads
 from gcodec.compressors.contract import Compressor, Place
 from gcodec.compressors.payload import ENVELOPE
@@ -99,10 +99,12 @@ class Payloads:
         RedSync(0.1, same_sign=True),
         QSGD(4),
         QSGD(8, bucket=64),
+        Blockwise(3, block=32),
+        Blockwise(8),
         SparCML(TopK(0.1)),
         Frames(),
     )
-    n_direct = 7  #: settings whose payloads are read without a conversation, which takes far longer
+    n_direct = 9  #: settings whose payloads are read without a conversation, which takes far longer
 
     def __init__(self) -> None:
         random = torch.Generator().manual_seed(3)

@@ -15,6 +15,7 @@ from gcodec.compressors import (
     ACPSGD,
     DGC,
     QSGD,
+    Blockwise,
     Cast,
     Compressor,
     Dense,
@@ -71,6 +72,10 @@ PROMISES: dict[str, Promise] = {
     "sparcml": Promise(SparCML(TopK(0.05)), SparCML(TopK(1.0))),
     "sparcml dense sums": Promise(SparCML(TopK(0.3), switch=0.4), SparCML(DGC(1.0))),
     "lossless frames": Promise(Frames(), Frames()),
+    "int8": Promise(NAMED_PLANS["int8"].compressor),
+    "int4": Promise(NAMED_PLANS["int4"].compressor),
+    "blockwise 2 bits": Promise(Blockwise(2, block=50)),
+    "blockwise 3 bits": Promise(Blockwise(3)),
     "fp8": Promise(NAMED_PLANS["fp8"].compressor, Frames(23)),
 }
 

@@ -28,8 +28,10 @@ from tests.support.reliability import record
 torch: Any = pytest.importorskip("torch")
 
 N = 512
+LINEAR = ("SGD", "ASGD")  #: whose step is linear in the gradient
+SINGLE = ("step", "mu_product", "eta", "mu")  #: keys of state that are one number
 ROUNDING = gcodec.EncoderOptions(exact_if_smaller=False)  #: values are rounded although that may save nothing
-OPTIMIZERS = ("SGD", "Momentum", "Nesterov", "Adagrad", "RMSprop", "Adam", "AdamW")
+OPTIMIZERS = ("SGD", "Momentum", "Nesterov", "Adagrad", "RMSprop", "Adam", "AdamW", "NAdam", "RAdam", "ASGD")
 TYPES = ("float32", "float64", "bfloat16", "float16")
 #: Ways in which torch runs a step, as arguments of its optimizers.
 WAYS: dict[str, dict[str, bool]] = {
@@ -47,8 +49,8 @@ def is_there(name: str, way: str, dtype: str) -> bool:
     if way == "fused" and dtype in ("bfloat16", "float16") and name in ("SGD", "Momentum", "Nesterov"):
         return False  # on a CPU, torch 2.13's leaves most of such a parameter as it is, whatever the gradient
     if way == "fused":
-        return name != "RMSprop"
-    return "capturable" not in way or name in ("RMSprop", "Adam", "AdamW")
+        return name not in ("RMSprop", "NAdam", "RAdam", "ASGD")
+    return "capturable" not in way or name in ("RMSprop", "Adam", "AdamW", "NAdam", "ASGD")
 
 
 class Setting(NamedTuple):
@@ -112,6 +114,12 @@ def drawn(rng: np.random.Generator, name: str, way: str, dtype: str) -> Setting:
         case "Adam" | "AdamW":
             betas = one(0.9, 0.5, 0.0), one(0.999, 0.99, 0.5, 0.0)
             hyper |= {"betas": betas, "eps": eps, "amsgrad": one(False, True)}
+        case "NAdam" | "RAdam":
+            betas = one(0.9, 0.5, 0.0), one(0.999, 0.99, 0.5, 0.0)
+            hyper |= {"betas": betas, "eps": eps, "decoupled_weight_decay": one(False, True)}
+            hyper |= {"momentum_decay": one(4e-3, 0.0, 1.0)} if name == "NAdam" else {}
+        case "ASGD":
+            hyper |= {"lambd": one(0.0, 1e-4, 0.1), "t0": 1.0}
     exponents = [((-6, 0), (-14, -6)), ((-6, 0), (-6, 2)), ((0, 1), (-2, 3))]
     if dtype != "float16":
         exponents += [((-6, 0), (-30, -10)), ((-30, 30), (-45, 25))]
@@ -170,7 +178,9 @@ def after_step(
 
 def widened(state: dict[str, Any]) -> dict[str, Any]:
     """Return a state in float64, steps excepted."""
-    return {key: value.double() if torch.is_tensor(value) and key != "step" else value for key, value in state.items()}
+    return {
+        key: value.double() if torch.is_tensor(value) and key not in SINGLE else value for key, value in state.items()
+    }
 
 
 def states(setting: Setting, rng: np.random.Generator) -> tuple[Any, dict[str, Any]]:
@@ -184,6 +194,8 @@ def states(setting: Setting, rng: np.random.Generator) -> tuple[Any, dict[str, A
     for key, value in state.items():
         if key == "step":
             state[key] = value if not setting.arbitrary else torch.full_like(value, float(rng.integers(2000)))
+        elif key in SINGLE:  # both are at most their first value
+            state[key] = value if not setting.arbitrary else value * float(rng.random())
         elif setting.arbitrary and torch.is_tensor(value):
             drawn_state = wild(rng, setting.exponents[1], setting.dtype)
             state[key] = drawn_state if key in ("exp_avg", "momentum_buffer") else drawn_state**2
@@ -200,8 +212,27 @@ def gradient_term(setting: Setting, state: dict[str, Any], grad: Array) -> Array
     if setting.name == "RMSprop":
         return sign * hyper["lr"] * grad / (np.sqrt(state["square_avg"].numpy()) + hyper["eps"])
     (b1, b2), t = hyper["betas"], float(state["step"])
-    v = state["max_exp_avg_sq" if hyper["amsgrad"] else "exp_avg_sq"].numpy()
-    return sign * hyper["lr"] / (1 - b1**t) * (1 - b1) * grad / (np.sqrt(v / (1 - b2**t)) + hyper["eps"])
+    v = state["max_exp_avg_sq" if hyper.get("amsgrad") else "exp_avg_sq"].numpy()
+    rate, bias2 = sign * hyper["lr"] / (1 - b1**t) * (1 - b1), 1 - b2**t
+    if setting.name == "NAdam":
+        now, later = (b1 * (1 - 0.5 * 0.96 ** (n * hyper["momentum_decay"])) for n in (t, t + 1))
+        product = float(state["mu_product"])
+        rate = sign * hyper["lr"] * ((1 - now) / (1 - product) + (1 - b1) * later / (1 - product * later))
+    if setting.name == "RAdam":
+        rectified = rectification(b2, t)
+        if rectified is None:
+            return rate * grad
+        return rate * rectified * np.sqrt(bias2) * grad / (np.sqrt(v) + hyper["eps"])
+    return rate * grad / (np.sqrt(v / bias2) + hyper["eps"])
+
+
+def rectification(b2: float, t: float) -> float | None:
+    """Return the factor of RAdam's step t; None where the step has no denominator."""
+    rho = 2 / (1 - b2) - 1
+    now = rho - 2 * t * b2**t / (1 - b2**t)
+    if now <= 5:
+        return None
+    return float(np.sqrt((now - 4) * (now - 2) * rho / ((rho - 4) * (rho - 2) * now)))
 
 
 class Found(NamedTuple):
@@ -248,7 +279,7 @@ def compare(setting: Setting, rng: np.random.Generator) -> Found:
     end, end_state = after_step(setting, theta.double(), wide, exact, plain)
     first, second, th, g = (x.double().numpy() for x in (one, two, theta, exact))
     end64 = end.numpy()
-    if setting.torch_name == "SGD":
+    if setting.torch_name in LINEAR:
         n = after_step(setting, theta.double(), wide, torch.zeros_like(exact), plain)[0].numpy()
     else:
         n = end64 - gradient_term(setting, end_state, g)
@@ -257,15 +288,15 @@ def compare(setting: Setting, rng: np.random.Generator) -> Found:
     unit, info = 2.0 ** -(p + 1), torch.finfo(theta.dtype)
     tiny, huge = info.smallest_normal, info.max
     # What torch's own arithmetic may add; a number below the normal range is as inexact as the smallest in it.
-    decay = hyper["weight_decay"]
+    decay = hyper["weight_decay"] + hyper.get("lambd", 0.0)
     past = np.abs(wide["momentum_buffer"].numpy()) if wide.get("momentum_buffer") is not None else 0.0
     inflow = np.abs(g) + decay * np.abs(th) + tiny
-    if setting.torch_name == "SGD":
+    if setting.torch_name in LINEAR:
         parts = hyper["lr"] * 3 * (inflow + 2 * past)
         squares = np.ones_like(g)
     else:
         moment = inflow
-        if setting.name in ("Adam", "AdamW"):
+        if "betas" in hyper:
             moment = (np.abs(wide["exp_avg"].numpy() if wide else 0.0) + inflow) / (1 - hyper["betas"][0])
         parts = np.abs(gradient_term(setting, end_state, np.ones_like(g))) * moment
         parts = parts + hyper["lr"] * (past + decay * np.abs(th))
@@ -273,17 +304,20 @@ def compare(setting: Setting, rng: np.random.Generator) -> Found:
         squares = end_state[key].numpy()
     largest = np.maximum(np.maximum(np.abs(first), np.abs(second)), tiny)
     ulp = np.exp2(np.floor(np.log2(largest)) - p)
+    if setting.name == "NAdam":  # which adds its terms one after the other
+        ulp = 2 * ulp
     allowed = (2 if setting.rounding == "truncate" else 1) * unit * np.abs(n) * (1 + 2.0**-12) + ulp + 24 * unit * parts
     if setting.name == "Adagrad":  # foreach multiplies rate and gradient before it divides: that may be denormal
         allowed = allowed + 2 * unit * tiny / np.sqrt(squares)
 
     sent, h = grad.double().numpy(), (-1.0 if hyper["maximize"] else 1.0) * g
-    coupled = 0.0 if setting.torch_name == "SGD" or setting.name == "AdamW" else decay
+    is_decoupled = setting.name == "AdamW" or hyper.get("decoupled_weight_decay", False)
+    coupled = 0.0 if setting.torch_name in LINEAR or is_decoupled else decay
     checked = np.isfinite(first) & np.isfinite(end64) & np.isfinite(parts)
     checked &= (np.abs(sent) >= tiny) & (np.abs(sent) <= huge / 2)  # not pruned, and not truncated near overflow
     checked &= np.abs(h + coupled * th) >= (np.abs(h) + coupled * np.abs(th)) / 8
     checked &= (squares >= 4 * tiny) & (squares <= huge)
-    if setting.torch_name == "SGD":
+    if setting.torch_name in LINEAR:
         checked &= 3 * (inflow + 2 * past) <= huge / 2
     else:  # torch's other denominators, with the learning rate in them
         root = np.sqrt(squares)
@@ -309,12 +343,12 @@ def compare(setting: Setting, rng: np.random.Generator) -> Found:
 @contextlib.contextmanager
 def capturable_on_the_cpu() -> Iterator[None]:
     """A context in which torch's capturable steps, which it refuses on a CPU, run on one; they need no CUDA."""
-    from torch.optim import adam, rmsprop
+    from torch.optim import adam, asgd, nadam, rmsprop
 
-    modules: list[Any] = [adam, rmsprop]
+    modules: list[Any] = [adam, asgd, nadam, rmsprop]
     check = "_get_capturable_supported_devices"
     before = getattr(adam, check, None)
-    if before is None:
+    if before is None or not all(hasattr(module, check) for module in modules):
         pytest.skip("this torch checks the device of capturable steps in another way")
     for module in modules:
         setattr(module, check, lambda *_, **__: ["cpu"])
@@ -348,7 +382,7 @@ def test_a_real_step_stays_within_the_bound(way, dtype):
     assert sum(one.n_rounded for one in found) > 100
 
 
-@pytest.mark.parametrize("name", ["RMSprop", "Adam", "AdamW"])
+@pytest.mark.parametrize("name", ["RMSprop", "Adam", "AdamW", "NAdam", "ASGD"])
 def test_capturable_steps_are_refused_on_a_cpu_by_torch(name):
     """Otherwise there is no need to replace torch's check."""
     param = torch.ones(3)
@@ -364,6 +398,8 @@ ADAPTIVE: list[tuple[str, dict[str, Any]]] = [
     ("Adam", {"betas": (0.0, 0.0), "amsgrad": False}),
     ("Adam", {"betas": (0.9, 0.999), "amsgrad": True}),
     ("AdamW", {"betas": (0.9, 0.99), "amsgrad": False}),
+    ("NAdam", {"betas": (0.9, 0.99)}),
+    ("RAdam", {"betas": (0.9, 0.9)}),
 ]
 
 

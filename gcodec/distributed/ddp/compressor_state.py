@@ -49,8 +49,8 @@ class CompressedGradients:
             parameters' names tell tensors apart, however DDP forms its buckets. With ``find_unused_parameters`` give
             DDP's module, unless gradients are None between steps (``zero_grad(set_to_none=True)``).
         plan: a compressor, which gets error feedback; a
-            :class:`~gcodec.averaging.averager.CompressionPlan`; or "fp8", which keeps 2 mantissa bits of each value
-            and feeds back the rest.
+            :class:`~gcodec.averaging.averager.CompressionPlan`; or "fp8", which keeps 2 mantissa bits of each value,
+            "int8" or "int4", integers with a scale for each 128 values; all three feed back the rest.
         optimizer: the optimizer that will take the step. Plans with momentum correction need it, to check that it has
             no momentum of its own.
         group: DDP's process group; default that of ``model``, if it is DDP's module, else the world.
@@ -92,7 +92,7 @@ class CompressedGradients:
         self._step = 0  #: steps ended, of this run and those that it goes on from
         self._lane: Lane | None = None
         self._arrived: set[int] = set()  #: ids of the parameters whose buckets a backward pass has brought so far
-        _warm(self.plan.compressor, {param.dtype for param in self._params.values()})
+        warm_compressor(self.plan.compressor, {param.dtype for param in self._params.values()})
 
     @property
     def compressors(self) -> dict[str, Compressor]:
@@ -209,7 +209,7 @@ class CompressedGradients:
                 self.averager.skips_zeros = True
             gradients[name] = gradient
             is_small = not self.plan.compresses(gradient)
-            self._uncompressed.add(gradient.nbytes, _small_reason(self.plan) if is_small else None, is_small)
+            self._uncompressed.add(gradient.nbytes, small_tensor_reason(self.plan) if is_small else None, is_small)
         return gradients
 
     def stats(self) -> dict[str, Any]:
@@ -292,7 +292,7 @@ def is_coded(bucket: GradBucket) -> bool:
     return not buffer.is_sparse and buffer.dtype in TYPES and not holds_complex(bucket)
 
 
-def _small_reason(plan: CompressionPlan) -> str:
+def small_tensor_reason(plan: CompressionPlan) -> str:
     """Return why a plan compresses no tensor that is small, or of one dimension."""
     shape, more = ("", "") if plan.vectors else (" or of one dimension", ", vectors=True")
     return f"tensors of fewer than {plan.smallest} values{shape} (a CompressionPlan with smallest=0{more} has none)"
@@ -320,7 +320,7 @@ def trial_gradient(dtype: torch.dtype) -> torch.Tensor:
     return torch.randn(64, 48, generator=random, dtype=torch.float32, device="cpu").to(dtype)
 
 
-def _warm(compressor: Compressor, dtypes: set[torch.dtype]) -> None:
+def warm_compressor(compressor: Compressor, dtypes: set[torch.dtype]) -> None:
     """Compile the kernels that a compressor needs, before other ranks wait for this one."""
     if isinstance(compressor, Frames) and compressor.optimizer is not None:
         return

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from ... import gpu
-from ...truncation.optimizers import RULES, OptimizerView, counted
+from ...truncation.optimizers import NUMBERS, RULES, OptimizerView, counted
 from ..gradients import GradientSegment, flat_tensor
 from .level_chooser import LevelChooser, OptimizerEntry, TensorBatch
 
@@ -39,7 +39,7 @@ class GpuLevelChooser(LevelChooser):
                     part, here = slice(low - segment.begin, high - segment.begin), slice(low - begin, high - begin)
                     param, view = self._view(segment, entry)
                     state: dict[str, Any] = dict(view.state)
-                    of_part = {key: value if key == "step" else value[part] for key, value in state.items()}
+                    of_part = {key: value if key in NUMBERS else value[part] for key, value in state.items()}
                     partial_view = OptimizerView(view.name, view.hyper, of_part)
                     overlaps.append((param[part], partial_view, values[here], levels[here]))
         if overlaps:
@@ -51,10 +51,11 @@ class GpuLevelChooser(LevelChooser):
         return out
 
     @cached_property
-    def _steps(self) -> dict[int, float]:
-        """Return the steps an optimizer has taken for each parameter, by where the parameter's segment begins."""
-        steps = [(segment.begin, entry.state.get("step", 0)) for segment, entry in self._others if entry is not None]
-        return dict(zip([begin for begin, _ in steps], counted([step for _, step in steps]), strict=True))
+    def _numbers(self) -> dict[int, dict[str, float]]:
+        """Return the numbers that an optimizer's state holds of each parameter, by where the parameter's segment
+        begins."""
+        held = [(segment.begin, entry.state) for segment, entry in self._others if entry is not None]
+        return dict(zip([begin for begin, _ in held], counted([state for _, state in held]), strict=True))
 
     def _view(self, segment: GradientSegment, entry: OptimizerEntry) -> tuple[torch.Tensor, OptimizerView]:
         """Return a parameter and its optimizer's state, flat, in the order of the gradient's memory."""
@@ -62,7 +63,7 @@ class GpuLevelChooser(LevelChooser):
         if kept is None:
             known = {key: entry.state[key] for key in RULES[entry.name].state if entry.state.get(key) is not None}
             state: dict[str, Any] = {
-                key: self._steps[segment.begin] if key == "step" else flat_tensor(value, segment.stride)
+                key: self._numbers[segment.begin][key] if key in NUMBERS else flat_tensor(value, segment.stride)
                 for key, value in known.items()
             }
             kept = flat_tensor(segment.param, segment.stride), OptimizerView(entry.name, entry.hyper, state)

@@ -11,7 +11,16 @@ import torch
 
 from ...dtypes import DType
 from ...truncation.evaluate import Policy, terms_of
-from ...truncation.optimizers import RULES, OptimizerView, arrays_of, formula_for, hyper_from, levels_for, stock_name
+from ...truncation.optimizers import (
+    NUMBERS,
+    RULES,
+    OptimizerView,
+    arrays_of,
+    formula_for,
+    hyper_from,
+    levels_for,
+    stock_name,
+)
 from ..gradients import Addressed, Gradients, GradientSegment, flat_array
 from ..modes import NearLossless
 
@@ -26,6 +35,7 @@ class OptimizerEntry(NamedTuple):
         group: identity of the parameter group.
         hyper: the group's hyperparameters.
         keys: state arrays that the rule reads; True for those that may be absent.
+        numbers: likewise numbers.
         state: the parameter's state, under torch's names.
     """
 
@@ -33,6 +43,7 @@ class OptimizerEntry(NamedTuple):
     group: int
     hyper: Mapping[str, Any]
     keys: Sequence[tuple[str, bool]]
+    numbers: Sequence[str]
     state: Mapping[str, Any]
 
 
@@ -78,7 +89,7 @@ class LevelChooser:
             for group in optimizer.param_groups
             for param in group["params"]
         }
-        self._hypers: dict[int, tuple[Mapping[str, Any], Sequence[tuple[str, bool]]]] = {}
+        self._hypers: dict[int, tuple[Mapping[str, Any], Sequence[tuple[str, bool]], Sequence[str]]] = {}
         self._referenced: list[Any] = []  #: the tensors whose addresses are in tables, which must live as long
         self._views: dict[int, tuple[OptimizerView, np.ndarray]] = {}
         self._batches, self._others = self._sorted(dtype.name == "float32")
@@ -141,10 +152,10 @@ class LevelChooser:
                 continue
             addresses, tensors = addressed
             # Parameters of one group, as many steps old, with the same states share the constants of their rule.
-            step = float(entry.state.get("step", 0))
-            key = (entry.group, step, len(tensors))
+            held = tuple((key, float(entry.state[key])) for key in entry.numbers if key in entry.state)
+            key = (entry.group, held, len(tensors))
             if key not in numbers:
-                numbers[key] = self._number(entry, step, terms)
+                numbers[key] = self._number(entry, held, terms)
             number = numbers[key]
             if number is None:
                 others.append((segment, entry))
@@ -162,13 +173,15 @@ class LevelChooser:
             self.gradients.addressed[segment.begin] = sources, result
         return result
 
-    def _number(self, entry: OptimizerEntry, step: float, terms: dict[Any, list[list[Any]]]) -> tuple[Any, int] | None:
+    def _number(
+        self, entry: OptimizerEntry, held: tuple[tuple[str, float], ...], terms: dict[Any, list[list[Any]]]
+    ) -> tuple[Any, int] | None:
         """Return the kernel for a parameter's rule, and the number of its constants among those of that kernel.
 
         Returns None where no kernel for many tensors will do.
         """
         started = entry.state.get("momentum_buffer") is not None
-        known = _rule_terms(entry.name, tuple(entry.hyper.items()), step, started, tuple(self.policies))
+        known = _rule_terms(entry.name, tuple(entry.hyper.items()), held, started, tuple(self.policies))
         if known is None:
             return None
         kernel, by_kind = known
@@ -184,13 +197,17 @@ class LevelChooser:
         if id(group) not in self._hypers:  # read once
             hyper = hyper_from(name, group)
             keys = [(key, initial is None) for key, initial in arrays_of(OptimizerView(name, hyper, {}))]
-            self._hypers[id(group)] = hyper, keys
+            self._hypers[id(group)] = hyper, keys, [key for key in RULES[name].state if key in NUMBERS]
         return OptimizerEntry(name, id(group), *self._hypers[id(group)], states.get(param, {}))
 
 
 @lru_cache(64)
 def _rule_terms(
-    name: str, hyper: tuple[tuple[str, Any], ...], step: float, started: bool, policies: tuple[Policy, ...]
+    name: str,
+    hyper: tuple[tuple[str, Any], ...],
+    held: tuple[tuple[str, float], ...],
+    started: bool,
+    policies: tuple[Policy, ...],
 ) -> tuple[Any, list[Any]] | None:
     """Return the kernel for many tensors of an optimizer's rule and, for each policy, what :func:`terms_of` says.
 
@@ -199,11 +216,11 @@ def _rule_terms(
     Args:
         name: the optimizer's name.
         hyper: the hyperparameters, by name.
-        step: the steps done.
+        held: the numbers of the state, such as the steps done, by name.
         started: True if there is a momentum buffer.
         policies: what the rule may assume, for each kind of values.
     """
-    view = OptimizerView(name, dict(hyper), {"step": step} | ({"momentum_buffer": 1.0} if started else {}))
+    view = OptimizerView(name, dict(hyper), dict(held) | ({"momentum_buffer": 1.0} if started else {}))
     formulas = [formula_for(view, policy, "float32") for policy in policies]
     by_kind = [terms_of(formula, policy) for formula, policy in zip(formulas, policies, strict=True)]
     return None if None in by_kind else (formulas[0].kernel, by_kind)
@@ -245,5 +262,5 @@ def _view(segment: GradientSegment, entry: OptimizerEntry) -> tuple[OptimizerVie
     """Return the optimizer's view of a tensor, and the parameter, in the order of the gradient's memory."""
     known = {key: entry.state[key] for key in RULES[entry.name].state if entry.state.get(key) is not None}
     stride = segment.stride
-    state = {key: float(value) if key == "step" else flat_array(value, stride) for key, value in known.items()}
+    state = {key: float(value) if key in NUMBERS else flat_array(value, stride) for key, value in known.items()}
     return OptimizerView(entry.name, entry.hyper, state), flat_array(segment.param, stride)

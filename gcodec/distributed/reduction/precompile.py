@@ -15,7 +15,7 @@ from ...dtypes import DType
 from ...format.ladders import Ladder
 from ...format.modes import BitLayout
 from ...truncation.evaluate import Formula, Policy, terms_of
-from ...truncation.optimizers import RULES, formula_for, levels_for, stock_name, view_from_dump
+from ...truncation.optimizers import NUMBERS, RULES, formula_for, levels_for, stock_name, view_from_dump
 from ..stats import Counters
 from .coder import BufferCodebooks, Coder, LevelSource
 from .shared_codebooks import Refresh, SharedCodebooks
@@ -143,7 +143,7 @@ def _warm_rules(rules: StepRules, bits: np.ndarray) -> None:
     floats = bits if bits.dtype == np.uint16 and ladder.drops[-1] <= 7 else bits.view(f"f{bits.itemsize}")
     ones = np.ones(len(bits), np.float32)
     for name, settings in rules.groups:
-        after_a_step = {key: 1.0 if key == "step" else ones for key in RULES[name].state}
+        after_a_step = {key: 1.0 if key in NUMBERS else ones for key in RULES[name].state}
         for state in ({}, after_a_step):
             view = view_from_dump(name, settings, state)
             levels_for(view, ones, floats, ladder=ladder)

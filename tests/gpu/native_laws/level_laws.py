@@ -18,7 +18,7 @@ from gcodec.plan.codebooks import window_of
 from gcodec.plan.sampling import SampleSource, take_sample
 from gcodec.tensors import kernel_view
 from gcodec.truncation.evaluate import Policy
-from gcodec.truncation.optimizers import levels_for, view_from_dump
+from gcodec.truncation.optimizers import NUMBERS, levels_for, view_from_dump
 from tests.gpu.host_library import HostThreads
 from tests.gpu.native_laws.law_table import CODING, TYPES, law, outcome
 from tests.support import laws
@@ -79,6 +79,14 @@ RULES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     ),
     "AdamW": ("AdamW", {"lr": 1e-3}, {"step": 40.0, "exp_avg": "any", "exp_avg_sq": "square"}),
     "AdamW, first step": ("AdamW", {"lr": 1e-3}, {}),
+    "NAdam": (
+        "NAdam",
+        {"lr": 1e-3, "weight_decay": 1e-2},
+        {"step": 3.0, "mu_product": 0.1, "exp_avg": "any", "exp_avg_sq": "square"},
+    ),
+    "RAdam": ("RAdam", {"lr": 1e-3}, {"step": 40.0, "exp_avg": "any", "exp_avg_sq": "square"}),
+    "RAdam, not rectified": ("RAdam", {"lr": 1e-3}, {"step": 2.0, "exp_avg": "any", "exp_avg_sq": "square"}),
+    "ASGD": ("ASGD", {"lr": 0.1, "weight_decay": 1e-3}, {"eta": 0.07}),
 }
 
 
@@ -114,7 +122,7 @@ def levels_by_the_rules(memory: HostThreads, effort: int) -> None:
             for n in sizes:
                 kept = {
                     key: value
-                    if key == "step"
+                    if key in NUMBERS
                     else as_type(
                         abs(floats_of_all_kinds(rng, n)) if value == "square" else floats_of_all_kinds(rng, n),
                         state_type,
