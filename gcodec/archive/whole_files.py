@@ -80,11 +80,10 @@ def compress_file(
     threads: int | None = None,
     progress: Progress | None = None,
 ) -> CompressedFile:
-    """Compress a file, or all files of a folder, into an archive, as ``gcodec compress`` does; lossless unless told
-    otherwise.
+    """Compress a file, or all files of a folder, into an archive, as ``gcodec compress`` does.
 
-    The archive appears when it is complete, with the permissions and times of the file; that of a folder can be read by
-    those who may read every file in it.
+    Nothing is lost unless a mode is given that says so. The archive appears when it is complete, with the permissions
+    and times of the file; that of a folder can be read by those who may read every file in it.
 
     Args:
         path: a folder, or a ``.npy``, ``.npz``, ``.safetensors``, ``.pt``, ``.gguf`` or any other file, told by its
