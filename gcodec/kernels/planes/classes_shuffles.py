@@ -166,6 +166,8 @@ def _find_digits(j, n_planes, tables, layout, n_items):
         if tables[DIGIT + p] == NO_DIGIT:
             _expand(p, ITEMS, classes, j, tables, rows, items, n_items)
             left, part_of = np.int64(tables[LEFT + p]), np.int64(tables[PART_OF + p])
+            # Row 4 serves one plane after another: each but the last is moved to its digits before the next is expanded
+            # to it.
             if p < last and part_of == NO_DIGIT:
                 spread_64(rows, ITEMS, classes, j, tables, PARTS + 64 * p, rows, 0, left)
             elif p < last:
@@ -198,6 +200,7 @@ def merge_classes(data, at, stream_len, planes, scratch, out):
             _find_digits(j, planes.n, tables, layout, n_items)
             _join(out, i, symbols, j, np.int64(scratch.bases[s]), tables, layout)
         else:
+            # A group of zeros: 64 values of 4 bytes.
             _clear(out, 4 * i, 256)
     if whole < n:
         s = whole // stream_len

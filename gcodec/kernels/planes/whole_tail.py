@@ -128,6 +128,7 @@ def merge_24(data, at, stream_len, first_head, scratch, out):
         first = s * stream_len
         place = s * (stream_len + STREAM_PAD)
         count = min(stream_len, n - first)
+        # One level, so the head is symbol + origin, modulo 256; escapes get theirs in decode.py.
         origin = np.int64(scratch.bases[s]) + first_head - 1  # head of symbol 0, if it had one
         if HAS_SSSE3 and count & 63 == 0:
             for i in range(0, count, 64):
@@ -144,6 +145,7 @@ def merge_24(data, at, stream_len, first_head, scratch, out):
         for i in range(0, number, 16):
             unpack_24(data, at + 3 * i, words, i)
         if number < count:
+            # Not in place: to expand writes ahead of where it reads, over items that have not been read.
             for i in range(number):
                 dense[i] = words[i]
             k = 0
