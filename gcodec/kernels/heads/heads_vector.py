@@ -160,6 +160,7 @@ def mean_of_heads(heads, nonzero, begin, n):
     Returns:
         The mean, rounded down, 0 if all are zero; and how many are not.
     """
+    # The last group may not be whole: store_heads has left heads of 0 behind its end, and clear bits.
     n_groups, n_nonzero = (n + GROUP - 1) >> 6, np.int64(0)
     for k in range(begin >> 6, (begin >> 6) + n_groups):
         n_nonzero += _count(nonzero, k)

@@ -76,6 +76,8 @@ def _rounder(bits: int) -> Any:
             values = load(builder, _address(builder, at(0, bits), k * bits // 8), bits, LANES)
             low = _lows(builder, at(4, 8), load(builder, _address(builder, at(2, 8), k), 8, LANES), bits)
             magnitude, unit = values & (sign - 1), (low + 1) & odd
+            # A mask is -1 where it is set: to subtract it adds the 1 by which odd kept parts are bumped. `unit` has no
+            # sign bit: drops end below the head, so `above`, which is of signed numbers, tells what is not 0.
             bumped = values + ((low >> 1) & nearest) - (values & unit).above(0).widened(bits)
             result = (bumped & (low ^ -1)) & magnitude.above(max_pruned).widened(bits)
             result.store(_address(builder, at(6, bits), k * bits // 8))

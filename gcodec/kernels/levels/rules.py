@@ -58,6 +58,8 @@ def _level(u, n, thresholds):
         bits_of_float(np.float32(n if n > 0 else 0)),
         bits_of_float(np.float32(u)),
     )  # a NaN is not greater than 0
+    # Both are bits of numbers without a minus sign, so int32 holds them and their difference. A NaN of u, cleared of
+    # its sign, has larger bits than any number: the difference is negative, and the level 0.
     steps = np.int32(np.int32(np.int32(bits_of_n) - np.int32(bits_of_u & U32(0x7FFFFFFF))) >> np.int32(23))
     steps = np.int32(steps - before)
     steps = steps if steps > np.int32(0) else np.int32(0)

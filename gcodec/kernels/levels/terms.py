@@ -274,6 +274,8 @@ def adam_terms(theta, g, mean, square, max_square, k):
     if new != zero:
         v = v + new * _min_square(g, size, decay * theta, sign, reach, margin, zero)
     if max_square is not None:
+        # No comparison with a NaN holds, so the choice alone would lose one of max_square. 0 times it is a NaN, which
+        # the sum passes on, and so is 0 times an infinity; of all other numbers it is 0.
         v = (max_square if v < max_square else v) + zero * max_square
     v = zero if abs(v) < floor else v
     s = unbias * math.sqrt(v)

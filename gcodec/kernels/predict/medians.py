@@ -108,6 +108,8 @@ def median_row(values, dtype_code, n_rows, every, template, rows, ordered, sums)
                     target[i] = np.float32(row[i] * sign)
         if n:
             _sort(ordered, size, n_columns)
+            # The two in the middle, one and the same where n_taken is odd; the infinities lie behind all that are
+            # taken.
             low, high = ordered[(n_taken - 1) // 2], ordered[n_taken // 2]
             for i in range(n_columns):
                 template[i] = flush_tiny(np.float32(np.float32(low[i] + high[i]) * np.float32(0.5)))

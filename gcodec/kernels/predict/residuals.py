@@ -36,6 +36,9 @@ def _to_half(bits):
                   s    00000 000001mmmm                 denormal: the mantissa with its leading 1, moved down further
     """
     magnitude = U32(bits & U32(0x7FFFFFFF))
+    # All three cases are computed and one is chosen, so that loops become vectors. `shift` is the s of docs/format.md
+    # section 8; of magnitudes that are no denormal float16 it wraps around, and what it leads to is not taken: amounts
+    # are cut to 5 bits, so that no shift is undefined.
     shift = U32(U32(126) - U32(magnitude >> U32(23)))
     normal = U32(U32(U32(magnitude - U32(0x38000000)) + U32(0x1000)) >> U32(13))
     bounded = U32(shift & U32(31))
@@ -136,6 +139,8 @@ def residuals(values, start, n, predictions, words):
     sign_bit, all_ones = U32(1 << (width - 1)), U32((1 << width) - 1)
     for i in range(n):
         value, prediction = _ordered(U32(part[i]), sign_bit, all_ones), _ordered(predictions[i], sign_bit, all_ones)
+        #     step        negative:  1xxx...      << 1, then all bits inverted: 2 |step| - 1
+        #                 positive:  0xxx...      << 1: 2 step                              cut to W bits
         step = U32(U32(value - prediction) & all_ones)
         words[i] = U32(U32(U32(step << U32(1)) ^ (all_ones if step & sign_bit else U32(0))) & all_ones)
 
@@ -176,6 +181,8 @@ def digits(words, n, symbols, at):
     result = subarray(symbols, at, n)
     for i in range(n):
         word = words[i]
+        # The place of the highest bit, over four: digits behind the first. `| 1` lets 0 count as a number of one digit,
+        # whose first digit is 0: the symbol 0.
         n_others = U32(U32(U32(31) - leading_zeros(U32(word | U32(1)))) >> U32(2))
         first = U32(word >> U32(n_others << U32(2)))
         result[i] = U8(U32(n_others * U32(15)) + first)

@@ -191,6 +191,7 @@ def _count_quick_sample(values, n_columns, limit, sample):
     count, n_counted, has_template = min(n_columns, QUICK_COLUMNS), 0, False
     for k in range(QUICK_ROWS):
         row = subarray(values, _quick_row(len(values), n_columns, k), count)
+        # A row of zeros tells nothing of a template; what few values there are in a sparse one tells little.
         n_nonzero = 0
         for i in range(count):
             n_nonzero += row[i] != 0
@@ -257,6 +258,8 @@ def count_residual_sample(values, base, geometry, sample, template, scratch, cou
                 continue
             part = subarray(values, start, n)
             if not is_constant(part, n):
+                # A piece need not begin where a row does, nor end there: residuals_of_block fits each part of a row by
+                # itself.
                 column = (start - sample.origin) % max(len(template), 1)
                 base_part = subarray_if_any(base, start, n)
                 residuals_of_block(part, base_part, geometry.stream_len, template, column, sample.dtype_code, scratch)

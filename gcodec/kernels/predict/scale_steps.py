@@ -153,8 +153,12 @@ def _generate_best_scale(builder: Any, args: list[Any], at: Any) -> Any:
 
     def count(place: Any, n_done: Any) -> None:
         word = load(builder, _at(builder, at(0, 16), 16, place), 16, LANES).to(32) << 16
+        # Values with an exponent field of 0 or 1, which do not count, become a NaN that is near to no product.
         word = (word & 0x7FFFFFFF).compare(">=", 0x01000000).choose(word, word.fill(0x7FFF0000))
         factor = _flush_denormal(load(builder, _at(builder, at(2, 32), 32, place), 32, LANES))
+        # product - value + 0x8000 < 0x10000, unsigned: the product lies below the value by half of bfloat16's last
+        # place at most, or above it by less, as section 8 rounds halves up in magnitude. One addition and one
+        # comparison for each scale.
         offset = word.fill(0x8000) - word
         for scale, slot in zip(scales, slots, strict=True):
             met = (_calculate("fmul", scale, factor) + offset).compare("<", 0x10000)

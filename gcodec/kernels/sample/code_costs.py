@@ -40,6 +40,8 @@ def entropy_fixed(histogram):
         if histogram[i]:
             total += U64(histogram[i])
             bits += U64(histogram[i]) * U64(log2_fixed(histogram[i]))
+    # Never negative, although logarithms are rounded down: log2_fixed does not fall, so that c * log2(c) is at most
+    # c * log2(total).
     return total * U64(log2_fixed(total)) - bits if total else U64(0)
 
 
@@ -53,6 +55,7 @@ def _cost_table(counts, cost):
     total = U64(0)
     for i in range(len(counts)):
         total += U64(counts[i]) * U64(8) + U64(1)
+    # log2(total / count): the length that an optimal code would give the bin, if lengths could be fractions.
     whole = log2_fixed(total)
     for i in range(len(counts)):
         cost[i] = whole - log2_fixed(U64(counts[i]) * U64(8) + U64(1))

@@ -50,6 +50,7 @@ def explained(total, number):
 
     With n integers x and any m, Σ x² - Σ (x - m)² = 2 m Σ x - n m². ``total``: Σ x; ``number``: n.
     """
+    # total / number, rounded to the nearest: floor(total / number + 1/2), also where the total is negative.
     mean = (2 * total + number) // max(2 * number, 1)
     return mean * (2 * total - number * mean)
 
