@@ -49,6 +49,7 @@ def count_tops(values, base, begins, length, shift, counts):
         counts: int64[2, 2, n_tops], to which are added: all predictions, and those that differ, of values at even and
             at odd places. Most are of a few tops, and one addition to a count waits for the one before.
     """
+    # n_tops is a power of two: the mask also cuts off the sign, which no class depends on.
     mask = counts.shape[2] - 1
     for k in range(len(begins)):
         n = min(length, len(values) - begins[k])

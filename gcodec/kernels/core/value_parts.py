@@ -36,6 +36,9 @@ def join_values(head: Vector, tail: Vector, bits: int = 32, rest: int | None = N
         bits: Bits of a value: 32, or 16 for bfloat16 and float16.
         rest: Number of bits below the head; by default that of float32, 23, or of bfloat16, 7.
     """
+    #     head << rest     . hhhhhhhh .......      & all bits but the sign and the lowest `rest`
+    #     tail             . ........ mmmmmmm      & the lowest `rest`
+    #     tail << ...      s ........ .......      & the sign: from bit `rest` of the tail to the top
     rest = rest or {32: 23, 16: 7}[bits]
     low, sign = (1 << rest) - 1, 1 << (bits - 1)
     return ((head << rest) & (sign - 1 & ~low)) | (tail & low) | ((tail << (bits - 1 - rest)) & sign)

@@ -181,6 +181,7 @@ def unpack_heads(data, at, width, min_head, heads):
     """
     window, filled, max_head = np.int64(0), 0, np.int64(min_head)
     for i in range(len(heads)):
+        # Widths are 8 at most, so one byte more is always enough; none is read beyond the last number's.
         if filled < width:
             window |= np.int64(data[at]) << filled
             at += 1

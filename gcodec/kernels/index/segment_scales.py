@@ -304,6 +304,8 @@ def _narrow(search, n, largest, factor, factors):
     low, high = smallest / factor, greatest / factor
     # Of bfloat16, bounds are too wide to tell large factors from the next, until smaller ones have narrowed them.
     is_wide = factors.dtype_code == BFLOAT16 and factor >= _WIDE_FROM
+    # Turn 0 takes values up to half of this one: their factors are at most half of its, and lie farther apart in
+    # proportion.
     for turn in range(0 if is_wide else 1, 2):
         count = min(n, N_BOUNDED if turn else _N_BEFORE)
         limit, inverse = np.inf if turn else low * factor * 0.5, 2.0 / (low + high)

@@ -54,6 +54,9 @@ def _lows(builder: Any, tables: Any, levels: Vector, bits: int) -> Vector:
     if HAS_AVX2 and bits == 32:
         drops = shuffle(load_table(builder, _address(builder, tables, 64)), levels).to(32)
         return (((drops ^ drops) + 1) << drops) - 1
+    #     levels          2 0 1        bytes
+    #     table 0         7F 00 0F     lowest bytes of low, by level; table 1, 2, 3: the next ones
+    #     zipped          table 1 | table 0 -> 16 bits; table 3 | table 2 -> 16 bits; both -> 32 bits
     parts = [shuffle(load_table(builder, _address(builder, tables, 16 * k)), levels) for k in range(bits // 8)]
     while len(parts) > 1:
         parts = [zipped(*parts[k : k + 2]) for k in range(0, len(parts), 2)]

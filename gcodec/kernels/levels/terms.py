@@ -158,6 +158,8 @@ def passed(u, n, t):
 @kernel
 def _min_size(a, b):
     """Return the min of |x| over all x from a to b; it is not positive if 0 lies between, and NaN if b is."""
+    #     low ... high      2 ... 5      -5 ... -2      -1 ... 3
+    #     result            2             2             -1, as 0 lies between: no bound above 0
     low = a if a < b else b
     high = b if a < b else a
     return low if low > -high else -high

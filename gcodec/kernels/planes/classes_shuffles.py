@@ -94,6 +94,7 @@ def split_classes(values, stream_len, planes, scratch, out, at):
         if count_64(symbols, j, 255):  # rows of zeros have no items
             _split_64(values, i, symbols, j, planes.n, tables, layout, n_items)
     if whole < n:
+        # A step loads 64 values, which the array may not have; symbols behind its end are 0 and own no items.
         for i in range(whole, n):
             store_value(tables, 4 * (REST + i - whole), values[i])
         j = whole + whole // stream_len * STREAM_PAD

@@ -90,6 +90,8 @@ def fit_block(values, n, template, column, dtype_code, scratch):
     done, row, squared_from, squared, squares = 0, 0, -1, -1, np.float32(0)
     while done < n:
         count = min(len(template) - column, n - done)
+        # Only the first row of a block and its last may be cut off by the block's ends (see above): each has a scale,
+        # too.
         part, columns = subarray(values, done, count), subarray(template, column, count)
         if column != squared_from or count != squared:  # whole rows have the same squares
             squared_from, squared, squares = column, count, dot(columns, columns, count, scratch.sums)

@@ -119,6 +119,9 @@ def sum_columns(values, sample, head_shift, head_mask, row, sums, numbers):
         sums[j] = 0
         numbers[j] = 0
         copy[j] = 0
+    #     r            -ahead ...  -1        | 0          1              ...
+    #     fetched      row 0 ... ahead - 1   | row ahead  row ahead + 1  ...      as far as there are rows
+    #     added up                           | row 0      row 1          ...
     for r in range(-ahead, n_rows):
         if r + ahead < n_rows:
             fetch_values(values, (r + ahead) * step, count)

@@ -400,6 +400,7 @@ def count_block_in_two_passes(values, levels, b, end, spec, columns, scratch, ta
                 and fill_columns(columns.spans, columns.heads, start, n, scratch.references)
                 and remove_columns(part, n, scratch.references, spec.head_shift, spec.head_mask, spec.infinity, shifted)
             )
+            # Turned values are kept for the second pass: where they were made, the next sub-stream's will be.
             if spec.fine_bits and not is_shifted[s]:
                 for i in range(n):
                     shifted[i] = part[i]
