@@ -219,6 +219,9 @@ def look_up_values(blocks, begin, end, rules, lookup, indices, out, out_first):
         header = read_indexed(data, at)
         of_block = subarray(indices, start - (begin << rules.block_log2), n)
         result = subarray(out, start - out_first, n)
+        # From here on `at` walks along: scale after scale as segments are done, then it stands at the exceptions.
+        #
+        #     at    header | inner block | scales ... | exceptions ... |
         at += CODED_HEADER + header.inner_bytes
         if rules.has_factors:
             for s in range(_n_segments(header, n)):
@@ -303,6 +306,8 @@ def finish_indexed(writing, b, out, at, inner_end):
             store_value(out, stop, values[i])
             stop += rules.value_bytes
             n_exceptions += 1
+    # Everything but the header's fields stands by now. `at` is where the block begins, so the values overwrite all of
+    # it.
     if stop - at >= BLOCK_HEADER + n * rules.value_bytes:
         stop = store_raw(out, at, values, n, rules.value_bytes)
     else:

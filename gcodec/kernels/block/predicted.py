@@ -255,6 +255,7 @@ def encode_predicted(values, b, coding, scratch, out, at):
     planes_at = at + CODED_HEADER
     streams_at = split_digits(n, stream_len, n_planes, sources.digit_tables[0], scratch, out, planes_at)
     none = np.int64(0)
+    # run_symbol is 0, too: sub-streams in which all is as predicted are left empty.
     code = PrefixEncoder(coding.tables[c], U32(0), none, none, none, none)  # residuals have no escape
     following = NextValues(subarray(coding.values, start + n, n), np.int64(64))
     end = encode_streams(values, stream_len, code, following, encode_buffers(scratch), out, streams_at)
@@ -320,6 +321,8 @@ def decode_predicted(data, at, size, start, coding, scratch, out):
     if length_width > 16 or run_symbol > books.n_symbols[c] or column >= max(len(template), 1):
         return BAD_FIELD
     n_streams = (n + stream_len - 1) // stream_len
+    # Templates have two columns at least (docs/format.md section 4), so that a block has at most n / 2 + 1 rows, for
+    # which scratch.scales has room. With a base there are no rows.
     n_rows = (column + n + len(template) - 1) // len(template) if len(template) else 0
     streams_at = at + CODED_HEADER + plane_bytes
     lengths_at = streams_at + symbol_bytes
@@ -336,6 +339,7 @@ def decode_predicted(data, at, size, start, coding, scratch, out):
     if decode_streams(data, stream_len, code, decode_buffers(scratch), out, at + size):
         return BAD_STREAM
     tables = sources.digit_tables
+    # As for coded blocks: only if the items that symbols ask for take just the bytes that there are, planes are read.
     count_items(scratch.symbols, n, stream_len, n_planes, tables[0], scratch.marks, scratch.n_items, 2 * n_planes)
     total = 0
     for p in range(n_planes):

@@ -214,6 +214,7 @@ def read_sparse_blocks(reading, blocks, begin, end, base, out, out_first):
     for b in range(begin, end):
         at, first, place = blocks.offsets[b], b * block, (b - begin) * block
         n = min(block, rules.n_values - first)
+        # Not a fault: blocks of other kinds and codebooks are the work of other kernels, and read with other tables.
         if data[at] != SPARSE or data[at + CODEBOOK] != book:
             return OK, b, n_changes
         if len(words.sums):
@@ -224,6 +225,7 @@ def read_sparse_blocks(reading, blocks, begin, end, base, out, out_first):
             return status, b, n_changes
         predictions = subarray_if_any(base, first, n)
         if out is not None:
+            # Where values are written at once, changes are those of one block: places count from its first value.
             place, n_changes = 0, 0
         status, n_changes = _read_sparse_block(reading, at, n, predictions, place, n_changes)
         if status != OK:

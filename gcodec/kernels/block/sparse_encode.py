@@ -66,6 +66,7 @@ def _step_from(values, base, place):
     """Return the step from a prediction to its value, modulo 2**W; without a base, the value."""
     if base is None:
         return values[place]
+    # o(v) - o(p) modulo 2**W (docs/format.md section 8): a small number for values that are close, across zero, too.
     sign_bit = wrap(U64(U64(1) << U64(width_of(values) - 1)), values[place])
     return wrap(U64(ordered(values[place], sign_bit)) - U64(ordered(base[place], sign_bit)), values[place])
 
@@ -227,6 +228,7 @@ def _find_in_block(values, base, k, n_changes, search):
         length = min(stream_len, n - start)
         part, predictions = subarray(values, start, length), subarray_if_any(base, start, length)
         n_more = _find_in_stream(part, predictions, search.thresholds, stride, scratch)
+        # Before they are appended: `found` has room for no more than max_changes.
         if n_changes + n_more >= search.max_changes:
             return search.max_changes
         _count_changes(scratch, stride, n_classes, search.counts, found, n_changes)
@@ -339,6 +341,7 @@ def write_sparse_blocks(writing, found, first, begin, end, at, inner_bytes):
     for k in range(begin, end):
         b = first + k
         n = min(block, form.n_values - b * block)
+        # What it takes is known only when it is written; `out` has room for it, and raw values then overwrite it.
         stop = _write_sparse_block(writing, found, b, k, n, at, inner_bytes)
         if stop - at > BLOCK_HEADER + (n * width + 7 & ~7):
             stop = seal_block(out, at, store_raw(out, at, subarray(values, b * block, n), n, width), n, b)

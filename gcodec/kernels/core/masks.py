@@ -182,6 +182,8 @@ def differences(typingctx: Any, values: Any, base: Any, start: Any) -> Any:
     is None."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        # Bits are compared, not numbers: +0 and -0 differ, and a NaN is equal to the same NaN. Lossless means bit by
+        # bit.
         group = _group(context, builder, signature.args[0], args[0], args[2])
         none = isinstance(base, types.NoneType)
         other = 0 if none else _group(context, builder, signature.args[1], args[1], args[2])

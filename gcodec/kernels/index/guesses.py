@@ -183,6 +183,7 @@ def learn(known, n_met, integers, number):
         integers: uint16[MAX_KNOWN], result: one more than each that is known.
         number: The number.
     """
+    # Compacted in place: those that stay move down to place `left`; the number itself is taken out, to be put in again.
     most, left = n_met[number], 0
     for turn in range(known[0]):
         most = max(most, n_met[known[1 + turn]])
@@ -198,6 +199,7 @@ def learn(known, n_met, integers, number):
             for turn in range(rarest, left - 1):
                 known[1 + turn] = known[2 + turn]
             left -= 1
+    # Put in where it belongs, as insertion sort does: those above move up by one.
     if left < MAX_KNOWN and n_met[number] * _SHARE_MET >= most:
         at = left
         while at > 0 and known[at] > number:
@@ -205,6 +207,7 @@ def learn(known, n_met, integers, number):
             at -= 1
         known[1 + at] = number
         left += 1
+    # Built up once more: known[0] counts those that stay, so that each is held against the smaller ones that stay.
     known[0] = 0
     for turn in range(left):
         other, is_fine = known[1 + turn], False

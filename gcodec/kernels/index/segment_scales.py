@@ -248,6 +248,12 @@ def _meet(exact, nearest, below, above, limit, low, high, factors):
             # A float64 of 1.5 * 2**52 has no bits below 1: the sum is rounded to an integer, which the difference
             # leaves.
             factor = (exact[i] * inverse + _TO_INTEGER) - _TO_INTEGER
+            #     scales that make the value of this factor       least |-----------------| most
+            #     scales that are possible by now                           low |--------------| high
+            #     they fit if they overlap, and then leave                      |---------| lowest, highest
+            #
+            # Of all that fit, lowest is the largest lower bound and highest the smallest upper one: in any order, so as
+            # vectors.
             reciprocal = 1.0 / (factor if factor < last else last)  # of 0, it is infinite, and does not fit
             least, most = below[i] * reciprocal, above[i] * reciprocal
             is_met = (below[i] > 0) & (exact[i] <= limit)
@@ -319,6 +325,8 @@ def _narrow(search, n, largest, factor, factors):
         search.work[0] += count
         if n_lost > (min(allowed, _LOST_AT_ONCE + n_met // _SHARE_LOST) if turn else allowed):
             return 0.0, 0.0
+        # Each fits the bounds, but not all fit one another: in turn, those that contradict the ones before are left
+        # out.
         if lowest > highest:
             _find_nearest(magnitudes, np.float32(inverse), factors, numbers, nearest)
             n_lost, lowest, highest = _narrow_in_turn(magnitudes, nearest, below, above, low, high, allowed)
@@ -370,6 +378,7 @@ def _narrow_by_others(search, n, n_met, n_lost, low, high, factors):
 def _common_divisor(exact, below, above, low, high):
     """Return the greatest common divisor of the integers that values have between two bounds of a scale; of 32 bits,
     which are divided sooner."""
+    # Euclid's algorithm; the middle of the bounds tells the integers, of which those that contradict do not count.
     divisor, inverse = I32(0), 2.0 / (low + high)
     for i in range(len(exact)):
         number = I32(exact[i] * inverse + 0.5)

@@ -170,6 +170,7 @@ def linear_of_many(out, grad, begin, table, constants, even, top):
     thresholds = Thresholds(NO_THRESHOLDS, even, top)
     for i in range(len(table)):
         row = table[i]
+        # `skip` is into the tensor's own arrays, which are given by addresses, `at` into the buffer's.
         skip, at, n = _part(row, begin, begin + len(grad))
         if n > 0:
             k = load_tuple(constants[row[WHICH]], N_LINEAR)

@@ -169,6 +169,7 @@ def _min_size(a, b):
 def _min_square(g, size, decay, sign, reach, margin, zero):
     """Return a lower bound of (sign * x + decay)**2 over all x within ``reach * size`` of g, allowing for rounding by
     ``margin``."""
+    # Rounding g moves sign * x + decay by reach * size at most: so much nearer to 0 it may come, and not beyond it.
     low = abs(sign * g + decay) - (reach * size + margin * abs(decay))
     low = zero if low < zero else low
     return low * low
@@ -178,6 +179,7 @@ def _min_square(g, size, decay, sign, reach, margin, zero):
 def _or_nothing(n, size, square, max_grad, max_past, zero):
     """Return n, or 0, which no threshold passes, where rounding may take the new square beyond the state's range; it
     would be infinite from then on. ``size`` is that of the gradient."""
+    # Both sides of `&` are computed, unlike those of `and`, which is a branch.
     in_range = (size <= max_grad) & (square <= max_past)
     return n if in_range else zero
 

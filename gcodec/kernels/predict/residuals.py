@@ -73,6 +73,7 @@ def flush_tiny(value):
     """Return the float32, 0 where it depends on the processor's mode: where it is denormal, and where rounding may have
     made the smallest normal number of it, whose exponent field is 1."""
     bits = bits_of_float(value)
+    # 0x01000000 is the smallest number of exponent field 2.
     return float_from_bits(bits if U32(bits & U32(0x7FFFFFFF)) >= U32(0x01000000) else U32(0))
 
 
@@ -98,6 +99,7 @@ def predict(scale, template, start, n, dtype_code, predictions):
     scale = flush_denormal(np.float32(scale))
     for i in range(n):
         bits = bits_of_float(np.float32(scale * flush_denormal(columns[i])))
+        # Less 2, as an unsigned number: 0 and 1 wrap around to the largest, so that one comparison finds 2 ... 254.
         exponent = U32(U32(bits >> U32(23)) & U32(255))
         # 2 ... 254: products below may have been flushed to zero, depending on the processor's mode; 255 is no number.
         predictions[i] = bits if U32(exponent - U32(2)) < U32(253) else U32(0)
@@ -186,5 +188,8 @@ def digits(words, n, symbols, at):
         n_others = U32(U32(U32(31) - leading_zeros(U32(word | U32(1)))) >> U32(2))
         first = U32(word >> U32(n_others << U32(2)))
         result[i] = U8(U32(n_others * U32(15)) + first)
+        #     word            . . f e d c b a      five digits behind f: odd
+        #     >> 4 & FFFFFF   . . . f e d c b      bytes: ed, cb        the last digit goes to the top: a . . f e d c b
+        #     four, even      . . . f d c b a      bytes: dc, ba        not moved
         odd = U32(n_others & U32(1))
         words[i] = U32(U32(U32(word >> U32(odd << U32(2))) & U32(0xFFFFFF)) | U32(word << U32(28)))

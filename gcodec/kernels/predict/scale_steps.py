@@ -80,6 +80,8 @@ def _over_row(builder: Any, n: Any, lanes: int, step: Callable[[Any, Any], None]
     """
     with for_range(builder, builder.udiv(n, _number(lanes))) as group:
         step(builder.mul(group, _number(lanes)), None)
+    # The last group ends with the row: no value behind it is read, and lanes that the loop has done already are masked
+    # out.
     rest = builder.urem(n, _number(lanes))
     with builder.if_then(builder.icmp_unsigned("!=", rest, _number(0))):
         step(builder.sub(n, _number(lanes)), builder.sub(_number(lanes), rest))
@@ -120,6 +122,8 @@ def _generate_products(form: int, builder: Any, args: list[Any], at: Any) -> Any
         builder.store(_flush_denormal(sums).value, slot)
 
     _over_row(builder, args[4], N_SUMS, add)
+    # Halves are added, always in this order and with 32 lanes, whatever the CPU's registers hold: float32 sums depend
+    # on the order, and the scale must not depend on the machine.
     total, n = Vector(builder, builder.load(slot)), N_SUMS
     while n > 1:
         n //= 2

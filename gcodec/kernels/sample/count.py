@@ -294,6 +294,7 @@ def place_of_piece(number, b, first, end, every, piece):
 def fetch_next(values, number, b, first, end, spec):
     """Have the piece fetched that follows piece ``number`` of a block: pieces lie too far apart for the processor to
     guess. Arguments as of :func:`place_of_piece`."""
+    # Of the block's next piece, or, after the last, of the first piece of the next block that is sampled.
     ahead = place_of_piece(number + 1, b, first, end, spec.every, spec.piece)
     if ahead >= end:
         b += spec.step
@@ -412,6 +413,7 @@ def count_block_in_two_passes(values, levels, b, end, spec, columns, scratch, ta
             n_nonzero += numbers[s]
             s += 1
     base = mean_base(total, n_nonzero, spec.fine_bits)
+    # Rows 0 to 3 are the parts of counts by block, rows 4 to 7 those by sub-stream.
     used = subarray(counts, 0, BOTH * len(target.by_stream if spec.by_stream else target.by_block))
     for i in range(len(used)):
         used[i] = U32(0)
